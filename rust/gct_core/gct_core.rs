@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The pure core of gctgroup: it decides, and thin backends act.
+//!
+//! `no_std` is not declared under `cfg(kernel)`: Kbuild's Rust rule passes
+//! `-Zcrate-attr=no_std`, and saying it twice is a warning.
+#![cfg_attr(not(kernel), no_std)]
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+#[cfg(test)]
+extern crate std;
