@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * gct-hooks.h - what a patched driver file includes: gct.h and the guard.
+ *
+ * gct_enabled() is a static key: while gctgroup is off (gct_init() was not
+ * called, failed, or gct_exit() ran) a hook is one no-op instruction.
+ */
+#ifndef GCT_HOOKS_H
+#define GCT_HOOKS_H
+
+#include <linux/jump_label.h>
+
+#include "gct.h"
+
+DECLARE_STATIC_KEY_FALSE(gct_enabled_key);
+
+#define gct_enabled() static_branch_unlikely(&gct_enabled_key)
+
+#endif /* GCT_HOOKS_H */

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * gct.h - the one C interface between NVIDIA's driver and gctgroup.
+ *
+ * The driver's C code calls these functions; rust/gct_kernel/ffi.rs implements
+ * them. Only fixed-width types cross, no Linux and no NVIDIA header is needed,
+ * and the layout of every structure is asserted here and again in Rust. A
+ * change of a structure or of a signature raises GCT_ABI_VERSION.
+ *
+ * None of these functions may fail the driver. What goes wrong inside is
+ * counted in the gctgroup tree and the stock path is taken.
+ */
+#ifndef GCT_H
+#define GCT_H
+
+#ifdef __KERNEL__
+#include <linux/stddef.h>
+#include <linux/types.h>
+#else
+#include <stddef.h>
+#include <stdint.h>
+#endif
+
+#define GCT_ABI_VERSION 1
+
+/* Bytes of struct gct_gpu's name, with the NUL that ends it. */
+#define GCT_GPU_NAME_BYTES 64
+
+/* Bytes of a GPU's UUID. */
+#define GCT_GPU_UUID_BYTES 16
+
+/*
+ * What the driver knows of a GPU when its PCI probe succeeded. All fields are
+ * in CPU byte order. A field that the driver does not know is 0.
+ */
+struct gct_gpu {
+	uint32_t size;			/* sizeof(struct gct_gpu), set by the caller */
+	uint32_t gpu_id;		/* RM's identifier, unique while the GPU is present */
+	uint32_t minor;			/* N of /dev/nvidiaN */
+	uint32_t domain;		/* PCI address: domain:bus:slot.function */
+	uint8_t bus;
+	uint8_t slot;
+	uint8_t function;
+	uint8_t reserved;		/* 0 */
+	uint16_t vendor;
+	uint16_t device;
+	uint16_t subsystem_vendor;
+	uint16_t subsystem_device;
+	uint32_t pmc_boot_42;		/* chip identification register, 0 when it was not read */
+	uint64_t bar0_base;		/* registers: CPU physical address and bytes */
+	uint64_t bar0_len;
+	uint64_t fb_base;		/* frame buffer BAR: CPU physical address and bytes */
+	uint64_t fb_len;
+	char name[GCT_GPU_NAME_BYTES];	/* marketing name, NUL-terminated; "" when unknown */
+};
+
+_Static_assert(sizeof(struct gct_gpu) == 128, "struct gct_gpu is ABI");
+_Static_assert(offsetof(struct gct_gpu, bus) == 16, "struct gct_gpu is ABI");
+_Static_assert(offsetof(struct gct_gpu, vendor) == 20, "struct gct_gpu is ABI");
+_Static_assert(offsetof(struct gct_gpu, pmc_boot_42) == 28, "struct gct_gpu is ABI");
+_Static_assert(offsetof(struct gct_gpu, bar0_base) == 32, "struct gct_gpu is ABI");
+_Static_assert(offsetof(struct gct_gpu, name) == 64, "struct gct_gpu is ABI");
+
+/*
+ * Room on the caller's stack through which gct_ioctl_enter() talks to the
+ * gct_ioctl_leave() of the same ioctl. The caller passes it through unread; it
+ * needs no initialisation.
+ */
+struct gct_call {
+	uint64_t word[4];
+};
+
+_Static_assert(sizeof(struct gct_call) == 32, "struct gct_call is ABI");
+
+/*
+ * Module init and exit of nvidia.ko. Context: process, may sleep.
+ *
+ * gct_init() returns 0, or a negative errno after which every other function
+ * here does nothing; the driver then goes on as unpatched. It is called before
+ * the first GPU is probed and before the character devices exist. gct_exit() is
+ * called after the last GPU is removed and the character devices are gone, also
+ * when gct_init() had failed.
+ */
+int gct_init(void);
+void gct_exit(void);
+
+/*
+ * A GPU arrived, its UUID became known, it left. Context: process, may sleep;
+ * gct_gpu_uuid() may be called under the driver's ldata_lock. @gpu and @uuid
+ * are only read during the call.
+ */
+void gct_gpu_add(const struct gct_gpu *gpu);
+void gct_gpu_uuid(uint32_t gpu_id, const uint8_t uuid[GCT_GPU_UUID_BYTES]);
+void gct_gpu_remove(uint32_t gpu_id);
+
+/*
+ * current opened the control file or a device file. Context: process, may
+ * sleep; takes no lock of the driver. Returns a token that belongs to the open
+ * file and goes to exactly one gct_file_close(), or NULL when the file is not
+ * tracked.
+ */
+void *gct_file_open(void);
+
+/*
+ * The open file goes away: called just before the resource manager frees its
+ * clients. @file is what gct_file_open() returned, or NULL, and is dead after
+ * the call. Context: process or a kernel thread (never looks at current), may
+ * sleep.
+ */
+void gct_file_close(void *file);
+
+/*
+ * Just before and just after the resource manager runs an ioctl for which
+ * gct_tracks() says yes. @escape is the unwrapped escape number, @arg the
+ * kernel's copy of the ioctl's structure, @size its bytes. Context: process,
+ * may sleep, no lock of the resource manager held. @file may be NULL. They
+ * observe: nothing behind @arg is written and no return code changes.
+ */
+void gct_ioctl_enter(void *file, uint32_t escape, const void *arg, uint32_t size,
+		     struct gct_call *call);
+void gct_ioctl_leave(void *file, uint32_t escape, const void *arg, uint32_t size,
+		     struct gct_call *call);
+
+/* Escape numbers of the ioctls that create, free or share RM objects. */
+#define GCT_ESCAPE_ALLOC_MEMORY 0x27u
+#define GCT_ESCAPE_FREE 0x29u
+#define GCT_ESCAPE_ALLOC 0x2Bu
+#define GCT_ESCAPE_DUP_OBJECT 0x34u
+#define GCT_ESCAPE_VID_HEAP_CONTROL 0x4Au
+
+#define GCT_ESCAPE_FIRST GCT_ESCAPE_ALLOC_MEMORY
+#define GCT_ESCAPE_BIT(escape) (1ull << ((escape) - GCT_ESCAPE_FIRST))
+#define GCT_ESCAPE_MASK                                                        \
+	(GCT_ESCAPE_BIT(GCT_ESCAPE_ALLOC_MEMORY) |                             \
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_FREE) |                                     \
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_ALLOC) |                                    \
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_DUP_OBJECT) |                               \
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_VID_HEAP_CONTROL))
+
+/* Does gctgroup look at this escape? One compare and one bit test. */
+static inline int gct_tracks(uint32_t escape)
+{
+	const uint32_t bit = escape - GCT_ESCAPE_FIRST;
+
+	return bit < 64 && ((GCT_ESCAPE_MASK >> bit) & 1);
+}
+
+#endif /* GCT_H */
