@@ -1,4 +1,63 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Not filled in yet.
-fn main() {}
+//! `fakegpu`: a software NVIDIA GPU for a virtual machine.
+//!
+//! It listens on a vfio-user socket, serves the one virtual machine that
+//! connects, and ends with status 0 when that machine goes away. Start one
+//! process per GPU.
+
+mod backend;
+mod guest_memory;
+mod logger;
+mod msi;
+
+use anyhow::{anyhow, Context};
+use backend::Backend;
+use clap::Parser;
+use fakegpu_core::ChipDescription;
+use std::path::PathBuf;
+use vfio_user::{Error, Server};
+
+/// A software NVIDIA GPU that a virtual machine reaches over vfio-user.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// Socket to listen on; it must not exist yet and is removed at the end.
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+
+    /// Chip to show.
+    #[arg(long, value_name = "NAME", default_value = "gh100")]
+    chip: String,
+
+    /// Number that tells this GPU from its neighbours, in its UUID and log.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    slot_id: u8,
+
+    /// File to log to instead of standard error.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    logger::install(args.slot_id, args.log.as_deref())?;
+    let chip = ChipDescription::by_name(&args.chip)
+        .ok_or_else(|| anyhow!("unknown chip '{}'", args.chip))?;
+
+    let (regions, interrupts) = (backend::regions(&chip), backend::interrupts());
+    let mut backend = Backend::new(chip, args.slot_id);
+    // The crate removes the socket when the server is dropped.
+    let server = Server::new(&args.socket, true, interrupts, regions)
+        .with_context(|| format!("Cannot listen on {}", args.socket.display()))?;
+    log::info!("listening on {}", args.socket.display());
+    match server.run(&mut backend) {
+        Ok(()) => log::info!("the machine has disconnected"),
+        // A killed virtual machine looks like this.
+        Err(error @ (Error::StreamRead(_) | Error::StreamWrite(_) | Error::ReceiveWithFd(_))) => {
+            log::info!("the machine is gone: {error}");
+        }
+        Err(error) => return Err(error).context("The vfio-user connection broke"),
+    }
+    Ok(())
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The nanosecond counter, in each place where a processor reads it.
+
+use crate::bits::{high_u32, low_u32};
+use crate::regs::*;
+
+/// The counter advances in steps of this many nanoseconds.
+const STEP_NS: u64 = 32;
+
+/// What the counter register at `offset` shows at `now_ns`, if it is one.
+pub fn read(offset: u32, now_ns: u64) -> Option<u32> {
+    let now_ns = now_ns - now_ns % STEP_NS;
+    match offset {
+        NV_VIRTUAL_FUNCTION_TIME_0::OFFSET | NV_PGC6_SCI_SEC_TIMER_TIME_0::OFFSET => {
+            Some(low_u32(now_ns))
+        }
+        NV_VIRTUAL_FUNCTION_TIME_1::OFFSET | NV_PGC6_SCI_SEC_TIMER_TIME_1::OFFSET => {
+            Some(high_u32(now_ns))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_halves_make_the_time_in_steps() {
+        let now_ns = 0x12_3456_789f;
+        assert_eq!(
+            read(NV_VIRTUAL_FUNCTION_TIME_0::OFFSET, now_ns),
+            Some(0x3456_7880)
+        );
+        assert_eq!(read(NV_VIRTUAL_FUNCTION_TIME_1::OFFSET, now_ns), Some(0x12));
+        assert_eq!(read(0, now_ns), None);
+    }
+}
