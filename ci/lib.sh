@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Shell helpers shared by the scripts in ci/. Source this file; do not run it.
+#
+#   step "what is done" command...   runs a command, prints how long it took
+#   die "message"                    prints an error and exits with 1
+#   store_dir KIND KEY               where content-keyed results live
+#   content_key text-or-@file...     a short hash over the arguments
+#   record JOB PASSED FAILED         adds to the counts `make test` sums up
+
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+BUILD=$ROOT/build
+RESULTS=$BUILD/results
+JOBS=${JOBS:-$(nproc)}
+
+# The store holds everything that costs minutes: downloads, kernel trees,
+# NVIDIA's trees, bindgen. Its entries are named by a hash of all their inputs,
+# so it may be shared by several clones and deleted at any time. An empty
+# GCT_CACHE keeps it inside the clone.
+GCT_CACHE=${GCT_CACHE-${XDG_CACHE_HOME:-$HOME/.cache}/gctgroup}
+STORE=${GCT_CACHE:-$BUILD/store}
+mkdir -p "$BUILD" "$STORE"
+STORE=$(cd "$STORE" && pwd -P)
+
+die() {
+	printf 'error: %s\n' "$*" >&2
+	exit 1
+}
+
+note() {
+	printf '    %s\n' "$*"
+}
+
+# Runs a command with its output in a log file, shows the log only when the
+# command fails. The log's name is made from the description.
+step() {
+	local what=$1 log start rc=0
+	shift
+	mkdir -p "$BUILD/log"
+	log=$BUILD/log/$(printf '%s' "$what" | tr -c 'A-Za-z0-9._\n' '-').log
+	printf '==> %s\n' "$what"
+	start=$SECONDS
+	# A subshell, so that `die` in a function ends the step and not the script.
+	# It is not in a condition: that would switch `set -e` off inside it.
+	set +e
+	(set -e; "$@") >"$log" 2>&1
+	rc=$?
+	set -e
+	if [ $rc -ne 0 ]; then
+		tail -n 40 "$log" >&2
+		printf 'error: "%s" failed after %d s (exit status %d); whole log: %s\n' \
+			"$what" $((SECONDS - start)) $rc "$log" >&2
+		exit $rc
+	fi
+	note "done in $((SECONDS - start)) s"
+}
+
+# Hashes its arguments; an argument "@FILE" stands for the contents of FILE.
+content_key() {
+	local part
+	for part; do
+		case $part in
+		@*) sha256sum <"${part#@}" ;;
+		*) printf '%s\n' "$part" ;;
+		esac
+	done | sha256sum | cut -c1-16
+}
+
+store_dir() {
+	printf '%s/%s/%s' "$STORE" "$1" "$2"
+}
+
+# Makes LINK a symbolic link to TARGET, atomically.
+link_to() {
+	local target=$1 link=$2
+	mkdir -p "$(dirname "$link")"
+	if [ -e "$link" ] && [ ! -L "$link" ]; then
+		die "$link exists and is not a link: move it away"
+	fi
+	ln -sfn "$target" "$link.new.$$"
+	mv -T "$link.new.$$" "$link"
+}
+
+# build_once KIND KEY DESCRIPTION FUNCTION [ARGS...]
+#
+# Runs FUNCTION DIR [ARGS...] unless DIR, the store's place for KIND and KEY,
+# is complete already. A lock makes two clones wait for each other instead of
+# writing the same tree. FUNCTION must be able to resume after an interruption.
+# The directory's path is left in the variable built.
+build_once() {
+	local kind=$1 key=$2 what=$3
+	shift 3
+	built=$(store_dir "$kind" "$key")
+	mkdir -p "$built"
+	exec {store_lock}>"$built.lock"
+	flock "$store_lock"
+	if [ -e "$built/.complete" ]; then
+		printf '==> %s\n' "$what"
+		note "already there ($built)"
+	else
+		local function=$1
+		shift
+		step "$what" "$function" "$built" "$@"
+		touch "$built/.complete"
+	fi
+	exec {store_lock}>&-
+}
+
+# Adds the counts of one test job; `make test` prints their sum.
+record() {
+	mkdir -p "$RESULTS"
+	printf '%d %d\n' "$2" "$3" >>"$RESULTS/$1"
+}
+
+# check JOB DESCRIPTION command...: one test of a shell job, counted and shown.
+check() {
+	local job=$1 what=$2
+	shift 2
+	local log
+	mkdir -p "$BUILD/log"
+	log=$(mktemp "$BUILD/log/$job.XXXXXX")
+	if "$@" >"$log" 2>&1; then
+		printf 'ok      %s\n' "$what"
+		record "$job" 1 0
+		rm -f "$log"
+	else
+		printf 'FAILED  %s\n' "$what"
+		sed 's/^/        /' "$log" | tail -n 60
+		record "$job" 0 1
+	fi
+}
+
+# Exits with 1 if the job has recorded a failure or nothing at all.
+finish() {
+	local job=$1 passed=0 failed=0 p f
+	if [ -e "$RESULTS/$job" ]; then
+		while read -r p f; do
+			passed=$((passed + p)) failed=$((failed + f))
+		done <"$RESULTS/$job"
+	fi
+	printf '%s: %d passed, %d failed\n' "$job" $passed $failed
+	[ $failed -eq 0 ] && [ $passed -gt 0 ]
+}
