@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Whether a rewritten submission does what the original did.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+use crate::descriptor::{Kernel, Mask};
+use crate::grid::{Blocks, Coverage};
+use crate::memory::SparseMemory;
+use crate::report::{Act, Anomaly, ChannelId, Moment, Report, Run, Waiting};
+
+/// What a rewrite was asked to change.
+#[derive(Clone, Debug, Default)]
+pub struct Expected {
+    /// Memory that belongs to the rewriter: what happens to descriptors there is its own affair.
+    pub slots: Vec<Range<u64>>,
+    /// TPCs that must be disabled beside those that the tenant disabled itself.
+    pub mask: Mask,
+}
+
+/// A difference that a tenant could notice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// Blocks of a kernel ran another number of times than in the original.
+    Blocks {
+        /// Which kernel with which arguments.
+        kernel: Kernel,
+        /// How often each block ran in the original.
+        original: Vec<(Blocks, u32)>,
+        /// How often each block ran in the rewrite.
+        rewritten: Vec<(Blocks, u32)>,
+    },
+    /// An effect happened another number of times than in the original.
+    Times {
+        /// The effect.
+        act: Act,
+        /// How often in the original.
+        original: usize,
+        /// How often in the rewrite.
+        rewritten: usize,
+    },
+    /// An effect happened before the blocks that it stands for had ended.
+    Early {
+        /// The effect.
+        act: Act,
+        /// Blocks that had ended when it happened in the original.
+        ended_in_original: u64,
+        /// Blocks that had ended when it happened in the rewrite.
+        ended: u64,
+    },
+    /// A run had another mask than the tenant's with what was asked for.
+    Mask {
+        /// The run's descriptor.
+        qmd: u64,
+        /// Its mask.
+        mask: Mask,
+    },
+    /// Something waits at the end that does not in the original, or no longer waits.
+    Waits(Waiting),
+    /// A channel is stuck that is not in the original.
+    Blocked(ChannelId),
+    /// Something unusual happened that did not in the original.
+    Unusual(Anomaly),
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Blocks {
+                kernel,
+                original,
+                rewritten,
+            } => {
+                write!(f, "the kernel at {:#x} ran", kernel.program)?;
+                list(f, rewritten)?;
+                f.write_str(" instead of")?;
+                list(f, original)
+            }
+            Self::Times {
+                act,
+                original,
+                rewritten,
+            } => write!(f, "{act}: {rewritten} times instead of {original}"),
+            Self::Early {
+                act,
+                ended_in_original,
+                ended,
+            } => write!(
+                f,
+                "{act}: after {ended} blocks instead of {ended_in_original}"
+            ),
+            Self::Mask { qmd, mask } => {
+                write!(f, "the QMD at {qmd:#x} ran under the mask {:08x?}", mask.0)
+            }
+            Self::Waits(waiting) => write!(f, "the QMD at {:#x} waits otherwise", waiting.qmd),
+            Self::Blocked(channel) => write!(f, "channel {} is stuck", channel.0),
+            Self::Unusual(anomaly) => anomaly.fmt(f),
+        }
+    }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, counts: &[(Blocks, u32)]) -> fmt::Result {
+    if counts.is_empty() {
+        return f.write_str(" nothing");
+    }
+    for (blocks, times) in counts {
+        write!(f, " {blocks} {times} times")?;
+    }
+    Ok(())
+}
+
+/// Everything that a tenant could notice of a rewrite.
+///
+/// `original` must come from a machine with [`crate::Order::Eager`]; `rewritten` may have any order.
+#[must_use]
+pub fn compare(original: &Report, rewritten: &Report, expected: &Expected) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    compare_blocks(original, rewritten, &mut violations);
+    compare_effects(original, rewritten, &expected.slots, &mut violations);
+    compare_masks(original, rewritten, &expected.mask, &mut violations);
+    let differs = |waiting: &&Waiting, other: &Report| !other.waiting.contains(waiting);
+    let more = rewritten.waiting.iter().filter(|w| differs(w, original));
+    let fewer = original.waiting.iter().filter(|w| differs(w, rewritten));
+    violations.extend(more.chain(fewer).copied().map(Violation::Waits));
+    let stuck = |channel: &&ChannelId| !original.blocked.contains(channel);
+    let blocked = rewritten.blocked.iter().filter(stuck);
+    violations.extend(blocked.copied().map(Violation::Blocked));
+    let unusual = |anomaly: &&Anomaly| !original.anomalies.contains(anomaly);
+    let anomalies = rewritten.anomalies.iter().filter(unusual);
+    violations.extend(anomalies.copied().map(Violation::Unusual));
+    violations
+}
+
+/// Addresses of words that differ between two memories, outside of `ignored`; the first 16.
+#[must_use]
+pub fn memory_differences(
+    original: &SparseMemory,
+    rewritten: &SparseMemory,
+    ignored: &[Range<u64>],
+) -> Vec<u64> {
+    let outside = |address: &u64| !ignored.iter().any(|range| range.contains(address));
+    let mut words: BTreeMap<u64, [u32; 2]> = BTreeMap::new();
+    for (address, value) in original.words() {
+        words.entry(address).or_default()[0] = value;
+    }
+    for (address, value) in rewritten.words() {
+        words.entry(address).or_default()[1] = value;
+    }
+    words
+        .into_iter()
+        .filter(|(_, [original, rewritten])| original != rewritten)
+        .map(|(address, _)| address)
+        .filter(outside)
+        .take(16)
+        .collect()
+}
+
+fn coverages(report: &Report) -> BTreeMap<Kernel, Coverage> {
+    let mut coverages: BTreeMap<Kernel, Coverage> = BTreeMap::new();
+    for run in report.runs.iter().filter(|run| run.ended.is_some()) {
+        if !run.blocks.is_empty() {
+            coverages.entry(run.kernel).or_default().add(&run.blocks);
+        }
+    }
+    coverages
+}
+
+fn compare_blocks(original: &Report, rewritten: &Report, violations: &mut Vec<Violation>) {
+    let (before, after) = (coverages(original), coverages(rewritten));
+    let kernels = before
+        .keys()
+        .chain(after.keys().filter(|kernel| !before.contains_key(kernel)));
+    for kernel in kernels {
+        let counts = |all: &BTreeMap<Kernel, Coverage>| {
+            all.get(kernel).map(Coverage::counts).unwrap_or_default()
+        };
+        let (original, rewritten) = (counts(&before), counts(&after));
+        if original != rewritten {
+            violations.push(Violation::Blocks {
+                kernel: *kernel,
+                original,
+                rewritten,
+            });
+        }
+    }
+}
+
+/// For each effect of the tenant, in order: its time and the run that it came from.
+///
+/// Left out is what acts on a descriptor in `slots`, and the decrement by which a descriptor there tells the
+/// launch that it is a part of (one at the same address runs the same kernel in the original) that it has ended.
+fn tenant_effects<'a>(
+    report: &'a Report,
+    original: &Report,
+    slots: &[Range<u64>],
+) -> BTreeMap<Act, Vec<(Moment, Option<&'a Run>)>> {
+    let own = |qmd: u64| slots.iter().any(|slots| slots.contains(&qmd));
+    let mut effects: BTreeMap<Act, Vec<(Moment, Option<&Run>)>> = BTreeMap::new();
+    for effect in &report.effects {
+        let run = effect.by.and_then(|by| report.runs.get(by));
+        let joins = |part: &Run, whole: u64| {
+            let is_whole = |run: &Run| run.qmd == whole && run.kernel == part.kernel;
+            own(part.qmd) && original.runs.iter().any(is_whole)
+        };
+        let joins_its_launch = match (effect.act, run) {
+            (Act::Decrement(qmd), Some(run)) => joins(run, qmd),
+            _ => false,
+        };
+        if !joins_its_launch && !effect.act.qmd().is_some_and(own) {
+            effects
+                .entry(effect.act)
+                .or_default()
+                .push((effect.at, run));
+        }
+    }
+    effects
+}
+
+fn compare_effects(
+    original: &Report,
+    rewritten: &Report,
+    slots: &[Range<u64>],
+    violations: &mut Vec<Violation>,
+) {
+    let (before, after) = (
+        tenant_effects(original, original, slots),
+        tenant_effects(rewritten, original, slots),
+    );
+    for act in before
+        .keys()
+        .chain(after.keys().filter(|act| !before.contains_key(act)))
+    {
+        let times = |all: &BTreeMap<Act, Vec<_>>| all.get(act).map_or(0, Vec::len);
+        let (original, rewritten) = (times(&before), times(&after));
+        if original != rewritten {
+            violations.push(Violation::Times {
+                act: *act,
+                original,
+                rewritten,
+            });
+        }
+    }
+    for (act, events) in &before {
+        // Blocks of each kernel that stand behind the first, second... time that this happened.
+        let mut needed: BTreeMap<Kernel, u64> = BTreeMap::new();
+        for (at, (time, run)) in events.iter().enumerate() {
+            let Some(run) = run else { continue };
+            let behind = needed.entry(run.kernel).or_default();
+            if run.ended.is_some_and(|ended| ended <= *time) {
+                *behind = behind.saturating_add(run.count());
+            }
+            let Some((time, _)) = after.get(act).and_then(|events| events.get(at)) else {
+                continue;
+            };
+            let ended = ended_by(rewritten, &run.kernel, *time);
+            if ended < *behind {
+                violations.push(Violation::Early {
+                    act: *act,
+                    ended_in_original: *behind,
+                    ended,
+                });
+            }
+        }
+    }
+}
+
+/// How many blocks of a kernel had ended at a time.
+fn ended_by(report: &Report, kernel: &Kernel, time: Moment) -> u64 {
+    report
+        .runs
+        .iter()
+        .filter(|run| run.kernel == *kernel && run.ended.is_some_and(|ended| ended <= time))
+        .fold(0, |sum, run| sum.saturating_add(run.count()))
+}
+
+fn compare_masks(
+    original: &Report,
+    rewritten: &Report,
+    asked: &Mask,
+    violations: &mut Vec<Violation>,
+) {
+    let runs = rewritten.runs.iter().filter(|run| !run.blocks.is_empty());
+    for run in runs {
+        let as_asked = original
+            .runs
+            .iter()
+            .filter(|before| before.kernel == run.kernel)
+            .any(|before| before.mask.union(asked) == run.mask);
+        if !as_asked {
+            violations.push(Violation::Mask {
+                qmd: run.qmd,
+                mask: run.mask,
+            });
+        }
+    }
+}
