@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+// Made by ci/bindings.sh; not edited by hand.
+use kernel::bindings::{file, file_operations, inode, task_struct};
+
+pub const GCT_ABI_VERSION: u32 = 1;
+pub const GCT_GPU_NAME_BYTES: u32 = 64;
+pub const GCT_GPU_UUID_BYTES: u32 = 16;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gct_gpu {
+    pub size: u32,
+    pub gpu_id: u32,
+    pub minor: u32,
+    pub domain: u32,
+    pub bus: u8,
+    pub slot: u8,
+    pub function: u8,
+    pub reserved: u8,
+    pub vendor: u16,
+    pub device: u16,
+    pub subsystem_vendor: u16,
+    pub subsystem_device: u16,
+    pub pmc_boot_42: u32,
+    pub bar0_base: u64,
+    pub bar0_len: u64,
+    pub fb_base: u64,
+    pub fb_len: u64,
+    pub name: [kernel::ffi::c_char; 64usize],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gct_call {
+    pub word: [u64; 4usize],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gct_process {
+    pub tgid: u32,
+    pub reserved: u32,
+    pub start_time_ns: u64,
+}
+unsafe extern "C" {
+    pub fn gct_init() -> kernel::ffi::c_int;
+    pub fn gct_exit();
+    pub fn gct_gpu_add(gpu: *const gct_gpu);
+    pub fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8);
+    pub fn gct_gpu_remove(gpu_id: u32);
+    pub fn gct_file_open() -> *mut kernel::ffi::c_void;
+    pub fn gct_file_close(file: *mut kernel::ffi::c_void);
+    pub fn gct_ioctl_enter(
+        file: *mut kernel::ffi::c_void,
+        escape: u32,
+        arg: *const kernel::ffi::c_void,
+        size: u32,
+        call: *mut gct_call,
+    );
+    pub fn gct_ioctl_leave(
+        file: *mut kernel::ffi::c_void,
+        escape: u32,
+        arg: *const kernel::ffi::c_void,
+        size: u32,
+        call: *mut gct_call,
+    );
+    pub static gct_debugfs_fops: file_operations;
+    pub fn gct_helper_enable_hooks(on: bool);
+    pub fn gct_helper_random() -> u64;
+    pub fn gct_helper_process_of(task: *const task_struct, out: *mut gct_process);
+    pub fn gct_helper_find_task(pid: u32) -> *mut task_struct;
+    pub fn gct_helper_process_dead(task: *const task_struct) -> bool;
+    pub fn gct_helper_visible_tgid(tgid: u32) -> u32;
+    pub fn gct_helper_cgroup_path(out: *mut kernel::ffi::c_char, size: u32) -> kernel::ffi::c_int;
+    pub fn gct_helper_trace_start() -> kernel::ffi::c_int;
+    pub fn gct_helper_trace_stop();
+    pub fn gct_debugfs_open(inode: *mut inode, file: *mut file) -> kernel::ffi::c_int;
+    pub fn gct_debugfs_write(
+        file: *mut file,
+        from: *const kernel::ffi::c_char,
+        count: usize,
+        offset: *mut i64,
+    ) -> isize;
+    pub fn gct_trace_fork(parent: *const gct_process, child: *const gct_process);
+    pub fn gct_trace_exit(process: *const gct_process);
+}

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The glue between Linux, NVIDIA's driver and the core.
+//!
+//! nvidia.ko's C code owns the module, so there is no `module!` here.
+#![deny(clippy::undocumented_unsafe_blocks)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+// Generated: it declares what it is told, used or not.
+#[allow(dead_code, improper_ctypes, missing_docs, unreachable_pub)]
+mod bindings;
+mod ffi;
+
+/// What the kernel's `pr_*!` macros put in front; `module!` would define it.
+const __LOG_PREFIX: &[u8] = b"gct\0";

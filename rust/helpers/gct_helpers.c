@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * What the Rust glue needs from Linux and the kernel crate does not offer.
+ * There is no decision here; see gct_helpers.h for the contracts.
+ */
+#include <linux/cgroup.h>
+#include <linux/debugfs.h>
+#include <linux/fs.h>
+#include <linux/module.h>
+#include <linux/pid.h>
+#include <linux/pid_namespace.h>
+#include <linux/random.h>
+#include <linux/rcupdate.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/task.h>
+#include <linux/seq_file.h>
+#include <linux/tracepoint.h>
+#include <trace/events/sched.h>
+
+#include "gct-hooks.h"
+#include "gct_helpers.h"
+
+DEFINE_STATIC_KEY_FALSE(gct_enabled_key);
+
+void gct_helper_enable_hooks(bool on)
+{
+	if (on)
+		static_branch_enable(&gct_enabled_key);
+	else
+		static_branch_disable(&gct_enabled_key);
+}
+
+static ssize_t gct_fops_write(struct file *file, const char __user *from, size_t count,
+			      loff_t *offset)
+{
+	return gct_debugfs_write(file, (__force const char *)from, count, offset);
+}
+
+/*
+ * The owner keeps the module while a file is open, because ->release is called
+ * even after the file was removed. The kernel crate's debugfs files have no
+ * owner, so they may not be used by a module whose files can be open at unload.
+ */
+const struct file_operations gct_debugfs_fops = {
+	.owner = THIS_MODULE,
+	.open = gct_debugfs_open,
+	.read = seq_read,
+	.write = gct_fops_write,
+	.llseek = seq_lseek,
+	.release = single_release,
+};
+
+uint64_t gct_helper_random(void)
+{
+	return get_random_u64();
+}
+
+void gct_helper_process_of(const struct task_struct *task, struct gct_process *out)
+{
+	const struct task_struct *leader;
+
+	rcu_read_lock();
+	leader = READ_ONCE(task->group_leader);
+	out->tgid = (uint32_t)task->tgid;
+	out->reserved = 0;
+	out->start_time_ns = leader->start_boottime;
+	rcu_read_unlock();
+}
+
+struct task_struct *gct_helper_find_task(uint32_t pid)
+{
+	struct task_struct *task;
+
+	if (pid > INT_MAX)
+		return NULL;
+	rcu_read_lock();
+	task = pid_task(find_vpid((int)pid), PIDTYPE_PID);
+	if (task)
+		get_task_struct(task);
+	rcu_read_unlock();
+	return task;
+}
+
+bool gct_helper_process_dead(const struct task_struct *task)
+{
+	/* task->signal lives as long as the task; do_exit() counts it down. */
+	return atomic_read(&task->signal->live) == 0;
+}
+
+uint32_t gct_helper_visible_tgid(uint32_t tgid)
+{
+	struct pid *pid;
+	pid_t visible = 0;
+
+	if (tgid > INT_MAX)
+		return 0;
+	rcu_read_lock();
+	pid = find_pid_ns((int)tgid, &init_pid_ns);
+	if (pid)
+		visible = pid_vnr(pid);
+	rcu_read_unlock();
+	return (uint32_t)visible;
+}
+
+#ifdef CONFIG_CGROUPS
+int gct_helper_cgroup_path(char *out, uint32_t size)
+{
+	int length;
+
+	/* RCU keeps the css_set, and with it the cgroup and its kernfs node. */
+	rcu_read_lock();
+	length = cgroup_path(task_dfl_cgroup(current), out, size);
+	rcu_read_unlock();
+	if (length >= 0 && (uint32_t)length >= size)
+		return -ENAMETOOLONG;
+	return length == -E2BIG ? -ENAMETOOLONG : length;
+}
+#else
+int gct_helper_cgroup_path(char *out, uint32_t size)
+{
+	return -EOPNOTSUPP;
+}
+#endif
+
+#ifdef CONFIG_TRACEPOINTS
+static struct tracepoint *gct_fork_point;
+static struct tracepoint *gct_exit_point;
+
+static void gct_probe_fork(void *data, struct task_struct *parent, struct task_struct *child)
+{
+	struct gct_process from, to;
+
+	/* A new thread belongs to its process already. */
+	if (parent->tgid == child->tgid)
+		return;
+	gct_helper_process_of(parent, &from);
+	gct_helper_process_of(child, &to);
+	gct_trace_fork(&from, &to);
+}
+
+static void gct_probe_exit(void *data, struct task_struct *task, bool group_dead)
+{
+	struct gct_process process;
+
+	if (!group_dead)
+		return;
+	gct_helper_process_of(task, &process);
+	gct_trace_exit(&process);
+}
+
+static void gct_find_points(struct tracepoint *point, void *unused)
+{
+	if (!strcmp(point->name, "sched_process_fork"))
+		gct_fork_point = point;
+	else if (!strcmp(point->name, "sched_process_exit"))
+		gct_exit_point = point;
+}
+
+int gct_helper_trace_start(void)
+{
+	int error;
+
+	/* The scheduler's tracepoints are not exported, so they are looked up by
+	 * name; these two calls make the compiler compare the probes' types. */
+	check_trace_callback_type_sched_process_fork(gct_probe_fork);
+	check_trace_callback_type_sched_process_exit(gct_probe_exit);
+
+	for_each_kernel_tracepoint(gct_find_points, NULL);
+	if (!gct_fork_point || !gct_exit_point)
+		return -EOPNOTSUPP;
+	error = tracepoint_probe_register(gct_exit_point, gct_probe_exit, NULL);
+	if (error)
+		return error;
+	error = tracepoint_probe_register(gct_fork_point, gct_probe_fork, NULL);
+	if (error) {
+		tracepoint_probe_unregister(gct_exit_point, gct_probe_exit, NULL);
+		tracepoint_synchronize_unregister();
+	}
+	return error;
+}
+
+void gct_helper_trace_stop(void)
+{
+	tracepoint_probe_unregister(gct_fork_point, gct_probe_fork, NULL);
+	tracepoint_probe_unregister(gct_exit_point, gct_probe_exit, NULL);
+	tracepoint_synchronize_unregister();
+}
+#else
+int gct_helper_trace_start(void)
+{
+	return -EOPNOTSUPP;
+}
+
+void gct_helper_trace_stop(void)
+{
+}
+#endif

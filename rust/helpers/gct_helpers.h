@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * gct_helpers.h - what the Rust glue needs from Linux and the kernel crate does
+ * not offer: the static key, a module's file_operations, identities of
+ * processes, and the two scheduler tracepoints. Fixed-width types and opaque
+ * pointers only, so that bindgen reads it without Linux headers.
+ */
+#ifndef GCT_HELPERS_H
+#define GCT_HELPERS_H
+
+#include "gct.h"
+
+#ifndef __KERNEL__
+#include <stdbool.h>
+#include <sys/types.h>
+#endif
+
+struct file;
+struct file_operations;
+struct inode;
+struct seq_file;
+struct task_struct;
+
+/*
+ * A process: its thread group's id in the first pid namespace and the start
+ * time of the group's leader in ns of CLOCK_BOOTTIME, which exec() keeps.
+ */
+struct gct_process {
+	uint32_t tgid;
+	uint32_t reserved;
+	uint64_t start_time_ns;
+};
+
+_Static_assert(sizeof(struct gct_process) == 16, "struct gct_process is shared with Rust");
+
+/* -- Given to Rust ------------------------------------------------------- */
+
+/* What every file of the tree is opened with. Its owner is this module. */
+extern const struct file_operations gct_debugfs_fops;
+
+/* Turns the guard of all hooks on or off. Context: process, sleeps. */
+void gct_helper_enable_hooks(bool on);
+
+/* A seed that an attacker cannot guess. */
+uint64_t gct_helper_random(void);
+
+/* Who a task is. Context: any; the caller holds a reference to the task. */
+void gct_helper_process_of(const struct task_struct *task, struct gct_process *out);
+
+/*
+ * The task with this pid in current's pid namespace, with a reference, or NULL.
+ * Any thread of a process names the process.
+ */
+struct task_struct *gct_helper_find_task(uint32_t pid);
+
+/* Have all threads of the task's process begun to exit? */
+bool gct_helper_process_dead(const struct task_struct *task);
+
+/*
+ * The id that the process with this first-namespace tgid has in current's pid
+ * namespace; 0 when it is gone or not visible there.
+ */
+uint32_t gct_helper_visible_tgid(uint32_t tgid);
+
+/*
+ * Writes current's path in the cgroup v2 hierarchy, without a NUL. Returns its
+ * length, or a negative errno: -EOPNOTSUPP without cgroups, -ENAMETOOLONG when
+ * it does not fit.
+ */
+int gct_helper_cgroup_path(char *out, uint32_t size);
+
+/*
+ * Starts or stops the calls of gct_trace_fork() and gct_trace_exit(). After the
+ * stop none of them is running. Not to be called from two threads at once.
+ * -EOPNOTSUPP in a kernel without these tracepoints.
+ */
+int gct_helper_trace_start(void);
+void gct_helper_trace_stop(void);
+
+/* -- Taken from Rust (rust/gct_kernel/ffi.rs) ------------------------------ */
+
+int gct_debugfs_open(struct inode *inode, struct file *file);
+ssize_t gct_debugfs_write(struct file *file, const char *from, size_t count, int64_t *offset);
+
+/*
+ * A process forked another one, before the child can run; the last thread of a
+ * process exits. Context: must not sleep.
+ */
+void gct_trace_fork(const struct gct_process *parent, const struct gct_process *child);
+void gct_trace_exit(const struct gct_process *process);
+
+#endif /* GCT_HELPERS_H */
