@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Checks the patch series: text, exact application, reversal, and that every
+# prefix builds and, without gctgroup's sources, compiles to the instructions of
+# the driver that is only ported to Linux 7.2.
+#
+#   ci/test-patches.sh [--no-build] [VERSION...]
+#
+# The kernel is build/linux/lean; trees stay in build/patches/.
+
+. "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/patches-tree.sh"
+
+job=patches
+with_build=yes
+versions=()
+for argument; do
+	case $argument in
+	--no-build) with_build= ;;
+	*) versions+=("$argument") ;;
+	esac
+done
+if [ ${#versions[@]} -eq 0 ]; then
+	mapfile -t versions < <(cd "$ROOT/open-gpu-kernel-modules-patches" && printf '%s\n' [0-9]*)
+fi
+rm -f "$RESULTS/$job"
+
+# Runs a check in a subshell, so that its `die` ends the check only. `set -e` is
+# off inside (check tests the result), hence the explicit `die`s.
+isolated() {
+	("$@")
+}
+
+test_case() {
+	local what=$1
+	shift
+	check $job "$what" isolated "$@"
+}
+
+# --- Text --------------------------------------------------------------------
+
+series_is_complete() {
+	local dir
+	dir=$(series_dir "$1")
+	diff <(series_of "$1") <(cd "$dir" && printf '%s\n' [0-9]*.patch) &&
+		[ -s "$dir/0000-cover-letter.md" ] && [ "$(base_field "$1" version)" = "$1" ]
+}
+
+lint_series() {
+	local dir
+	dir=$(series_dir "$1")
+	series_of "$1" | sed "s,^,$dir/," | xargs "$ROOT/ci/patches-lint.sh"
+}
+
+cover_letter_lists_all() {
+	local patch_file
+	for patch_file in $(series_of "$1"); do
+		grep -qF "$patch_file" "$(series_dir "$1")/0000-cover-letter.md" ||
+			die "the cover letter does not mention $patch_file"
+	done
+}
+
+base_is_the_one_patched() {
+	local digest
+	digest=$(cd "$(pristine_tree "$1")" && touched_files "$1" | xargs sha256sum | sha256sum | cut -d' ' -f1)
+	[ "$digest" = "$(base_field "$1" touched-sha256)" ] ||
+		die "the tree in build/nv/$1 is not what BASE describes (touched-sha256 $digest)"
+}
+
+# A fixture of tests/patches/bad must be refused, in the expected words.
+lint_refuses() {
+	local output
+	! output=$("$ROOT/ci/patches-lint.sh" "$ROOT/tests/patches/bad/$1") ||
+		die "accepted $1"
+	grep -qF "$2" <<<"$output" || die "refused $1 for another reason: $output"
+}
+
+# Added and removed lines of a patch, without places and contexts.
+bare_changes() {
+	sed '1,/^---$/d' "$1" | grep '^[-+]' | grep -v '^+++ \|^--- '
+}
+
+# The hooks are the same in every version; only 0001, the port, may differ.
+hooks_are_equal() {
+	local patch_file
+	for patch_file in $(series_of "$1" | tail -n +2); do
+		diff <(bare_changes "$(series_dir "$1")/$patch_file") \
+			<(bare_changes "$(series_dir "$2")/$patch_file") || die "$patch_file differs"
+	done
+}
+
+# --- Application -------------------------------------------------------------
+
+reversal_restores() {
+	local version=$1 tree patch_file
+	tree=$(mktemp -d "$BUILD/patches/reverse.XXXXXX")
+	copy_pristine "$version" "$tree/now"
+	cp -a "$tree/now" "$tree/before"
+	for patch_file in $(series_of "$version"); do
+		apply_patch "$tree/now" "$(series_dir "$version")/$patch_file" --forward
+	done
+	! diff -rq "$tree/before" "$tree/now" >/dev/null || die "the series changes nothing"
+	for patch_file in $(series_of "$version" | tac); do
+		apply_patch "$tree/now" "$(series_dir "$version")/$patch_file" --reverse
+	done
+	diff -r "$tree/before" "$tree/now" || die "the reversed series leaves differences"
+	rm -rf "$tree"
+}
+
+prefix_is_stock() {
+	local version=$1 number=$2
+	diff -q <(instructions "$version" 1) <(instructions "$version" "$number") >/dev/null ||
+		die "$(diff <(instructions "$version" 1) <(instructions "$version" "$number") | head -n 40)"
+	# The comparison must have seen the driver.
+	instructions "$version" "$number" | grep -q '<nvidia_open>:'
+}
+
+# -----------------------------------------------------------------------------
+
+mkdir -p "$BUILD/patches"
+while read -r fixture words; do
+	test_case "lint refuses $fixture" lint_refuses "$fixture" "$words"
+done <"$ROOT/tests/patches/bad/expected"
+
+for version in "${versions[@]}"; do
+	test_case "$version: series names every patch" series_is_complete "$version"
+	test_case "$version: the cover letter does too" cover_letter_lists_all "$version"
+	test_case "$version: lint" lint_series "$version"
+	[ "$version" = "${versions[0]}" ] || {
+		test_case "$version: file names as in ${versions[0]}" \
+			diff <(series_of "${versions[0]}") <(series_of "$version")
+		test_case "$version: hooks as in ${versions[0]}" hooks_are_equal "${versions[0]}" "$version"
+	}
+	[ -d "$(pristine_tree "$version")" ] || die "build/nv/$version is missing: run make setup"
+	test_case "$version: build/nv has the BASE" base_is_the_one_patched "$version"
+	test_case "$version: reversal restores every byte" reversal_restores "$version"
+	count=$(series_of "$version" | wc -l)
+	for number in $(seq "$count"); do
+		test_case "$version: patches 1-$number apply exactly" stage_prefix "$version" "$number"
+		[ -n "$with_build" ] || continue
+		test_case "$version: patches 1-$number build" build_prefix "$version" "$number"
+		[ "$number" -eq 1 ] ||
+			test_case "$version: patches 1-$number without gctgroup are stock" \
+				prefix_is_stock "$version" "$number"
+	done
+done
+finish $job
