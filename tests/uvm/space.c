@@ -24,7 +24,7 @@ static void *hammer_thread_contexts(void *argument)
 	struct hammer *hammer = argument;
 
 	hammer->status = UVM_RUN(hammer->fd, THREAD_CONTEXT_SANITY,
-				 .iterations = 5000);
+				 .iterations = 20000);
 	return NULL;
 }
 

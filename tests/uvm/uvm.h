@@ -101,14 +101,15 @@ void value(const char *format, ...) __attribute__((format(printf, 1, 2)));
 			    #actual, actual_, expected_); \
 } while (0)
 
-#define CHECK_STATUS(call, expected) do { \
+/* The text is taken before macros in the call are expanded. */
+#define CHECK_STATUS(call, expected) CHECK_NAMED(#call, call, expected, #expected)
+#define CHECK_OK(call) CHECK_NAMED(#call, call, NV_OK, "NV_OK")
+#define CHECK_NAMED(text, call, expected, expected_text) do { \
 	NV_STATUS status_ = (call); \
 	if (status_ != (expected)) \
-		return fail(__FILE__, __LINE__, "%s is %s, not %s", #call, \
-			    status_name(status_), #expected); \
+		return fail(__FILE__, __LINE__, "%s is %s, not %s", text, \
+			    status_name(status_), expected_text); \
 } while (0)
-
-#define CHECK_OK(call) CHECK_STATUS(call, NV_OK)
 
 /*
  * Reserves `bytes` at a multiple of BLOCK_BYTES and maps it as managed memory
