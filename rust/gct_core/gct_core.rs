@@ -10,3 +10,11 @@
 
 #[cfg(test)]
 extern crate std;
+
+pub mod error;
+pub mod features;
+pub mod iface;
+pub mod limits;
+pub mod mask;
+pub mod text;
+pub mod units;

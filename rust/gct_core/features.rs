@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a backend can do on a GPU.
+//!
+//! A backend announces a [`FeatureSet`] with each GPU. A limit whose feature is
+//! absent is refused; a counter whose feature is absent is not shown. Nothing
+//! ever looks as if it worked.
+
+use core::fmt::{self, Write};
+
+macro_rules! features {
+    ($($(#[$doc:meta])* $name:ident = $bit:literal, $word:literal;)*) => {
+        /// One thing that a backend enforces or measures.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Feature {
+            $($(#[$doc])* $name = $bit,)*
+        }
+
+        impl Feature {
+            /// Every feature, in the order in which `features` files list them.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// The word in a `features` file.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(Self::$name => $word,)*
+                }
+            }
+
+            const fn bit(self) -> u32 {
+                match self {
+                    $(Self::$name => 1 << $bit,)*
+                }
+            }
+        }
+    };
+}
+
+features! {
+    /// Device memory is charged to its owner.
+    GmemCharge = 0, "gmem.current";
+    /// Charges beyond a limit are refused or make the owner's pages go.
+    GmemLimit = 1, "gmem.limit";
+    /// Host memory that holds evicted pages is charged to its owner.
+    HmemCharge = 2, "hmem.current";
+    /// Such charges are limited.
+    HmemLimit = 3, "hmem.limit";
+    /// Time slices are set.
+    Timeslice = 4, "compute.timeslice";
+    /// Owners preempt each other by priority.
+    Priority = 5, "compute.priority";
+    /// GPU time is shared by weight.
+    Weight = 6, "compute.weight";
+    /// Duty cycles are bounded.
+    Bandwidth = 7, "compute.max";
+    /// Owners are detached from the GPU.
+    Freeze = 8, "compute.freeze";
+    /// GPU time is measured.
+    Usage = 9, "compute.stat";
+    /// TPCs are guaranteed.
+    TpcQuota = 10, "tpc.quota";
+    /// Launches are kept to a set of TPCs.
+    TpcMask = 11, "tpc.mask";
+    /// Idle TPCs are lent.
+    TpcSteal = 12, "tpc.steal";
+    /// Launches are split.
+    AtomDuration = 13, "atom.duration";
+    /// TPCs are right-sized.
+    SlipTpc = 14, "slip.tpc";
+    /// The clock is right-sized.
+    SlipPower = 15, "slip.power";
+}
+
+/// A set of features.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FeatureSet(u32);
+
+impl FeatureSet {
+    /// Nothing is enforced, nothing is measured: objects are observed.
+    pub const NONE: Self = Self(0);
+
+    /// The set with `feature` added.
+    #[must_use]
+    pub const fn with(self, feature: Feature) -> Self {
+        Self(self.0 | feature.bit())
+    }
+
+    /// The set of every feature.
+    pub fn all() -> Self {
+        Feature::ALL
+            .iter()
+            .fold(Self::NONE, |set, feature| set.with(*feature))
+    }
+
+    /// Is `feature` in the set?
+    pub const fn has(self, feature: Feature) -> bool {
+        self.0 & feature.bit() != 0
+    }
+
+    /// Writes the words of the features, one per line.
+    pub fn show(self, out: &mut dyn Write) -> fmt::Result {
+        for feature in Feature::ALL {
+            if self.has(*feature) {
+                writeln!(out, "{}", feature.word())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_feature_has_a_bit_of_its_own() {
+        for feature in Feature::ALL {
+            let one = FeatureSet::NONE.with(*feature);
+            let held = Feature::ALL.iter().filter(|other| one.has(**other));
+            assert_eq!(held.count(), 1, "{}", feature.word());
+            assert!(FeatureSet::all().has(*feature));
+        }
+    }
+}

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The one table of files.
+//!
+//! debugfs entries, `gctctl`'s completion, the table in `interface.md`, the
+//! conformance test and the fuzzing dictionary are made from it. A file that is
+//! not in the table does not exist.
+
+use super::value::Format;
+use crate::error::Error;
+use crate::features::Feature;
+
+/// Which directories have the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The root of the tree.
+    Root,
+    /// `gpus/<n>/`.
+    Gpu,
+    /// `<name>/`.
+    Group,
+    /// `<name>/<n>/` and `<pid>/<n>/`.
+    Node,
+}
+
+impl Place {
+    /// As in the documentation.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::Gpu => "gpu",
+            Self::Group => "group",
+            Self::Node => "node",
+        }
+    }
+}
+
+/// What can be done with the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It is only read.
+    Read,
+    /// It is only written.
+    Write,
+    /// Both, and what is read can be written back.
+    ReadWrite,
+}
+
+impl Mode {
+    /// Permission bits: all may read, root may write.
+    pub const fn bits(self) -> u16 {
+        match self {
+            Self::Read => 0o444,
+            Self::Write => 0o200,
+            Self::ReadWrite => 0o644,
+        }
+    }
+
+    /// As in the documentation.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Read => "r",
+            Self::Write => "w",
+            Self::ReadWrite => "rw",
+        }
+    }
+}
+
+/// A file of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its identity.
+    pub file: File,
+    /// Its name.
+    pub name: &'static str,
+    /// Where it is.
+    pub place: Place,
+    /// What can be done with it.
+    pub mode: Mode,
+    /// Its form.
+    pub format: Format,
+    /// What it shows before anybody wrote; empty when it is not settable.
+    pub default: &'static str,
+    /// What is in range, as text; empty when there is nothing to say.
+    pub range: &'static str,
+    /// Unit of the number; empty when it has none.
+    pub unit: &'static str,
+    /// What the GPU's backend must be able to do, or writing anything but the
+    /// value in force (for a file that is only read: reading) is refused.
+    pub feature: Option<Feature>,
+    /// Errors of its own beside [`Error::Syntax`], [`Error::Range`] and [`Error::Gone`].
+    pub errors: &'static [Error],
+    /// What it is, in one sentence.
+    pub doc: &'static str,
+}
+
+macro_rules! files {
+    ($($file:ident: $place:ident $name:literal $mode:ident $format:ident {
+        $(default: $default:literal,)?
+        $(range: $range:literal,)?
+        $(unit: $unit:literal,)?
+        $(feature: $feature:ident,)?
+        $(errors: [$($error:ident),*],)?
+        doc: $doc:literal,
+    })*) => {
+        /// Names a file of the tree.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum File {
+            $(#[doc = $doc] $file,)*
+        }
+
+        /// Every file, in the order in which they are documented.
+        pub const FILES: &[Entry] = &[$(*entry(File::$file)),*];
+
+        /// The entry of a file.
+        pub const fn entry(file: File) -> &'static Entry {
+            match file {
+                $(File::$file => &Entry {
+                    file: File::$file,
+                    name: $name,
+                    place: Place::$place,
+                    mode: Mode::$mode,
+                    format: Format::$format,
+                    default: concat!($($default)?),
+                    range: concat!($($range)?),
+                    unit: concat!($($unit)?),
+                    feature: files!(@feature $($feature)?),
+                    errors: &[$($(Error::$error),*)?],
+                    doc: $doc,
+                },)*
+            }
+        }
+    };
+    (@feature) => { None };
+    (@feature $feature:ident) => { Some(Feature::$feature) };
+}
+
+files! {
+    Version: Root "version" Read Line {
+        doc: "Release of gctgroup and version of this tree's form: `gctgroup <semver> abi <n>`.",
+    }
+    Control: Root "control" Write Command {
+        errors: [Exists, NotFound, Busy, NoSpace],
+        doc: "Makes and removes named groups: `create NAME`, `remove NAME`.",
+    }
+    Events: Root "events" Read Stat {
+        doc: "What gctgroup could not follow, and left to the stock driver.",
+    }
+    GpuUuid: Gpu "uuid" Read Line {
+        errors: [Unknown],
+        doc: "UUID, known once the driver has initialised the GPU for the first time.",
+    }
+    GpuPci: Gpu "pci" Read Line {
+        doc: "PCI address: `domain:bus:device.function`, hexadecimal.",
+    }
+    GpuPciId: Gpu "pci.id" Read Line {
+        doc: "PCI identity: `vendor:device subvendor:subdevice`, hexadecimal.",
+    }
+    GpuMinor: Gpu "minor" Read Line {
+        doc: "The N of `/dev/nvidiaN`.",
+    }
+    GpuName: Gpu "name" Read Line {
+        errors: [Unknown],
+        doc: "Marketing name.",
+    }
+    GpuArchitecture: Gpu "architecture" Read Line {
+        errors: [Unknown],
+        doc: "Architecture, as `hopper`.",
+    }
+    GpuTpcs: Gpu "tpcs" Read Line {
+        errors: [Unknown],
+        doc: "Number of TPCs that a mask can name.",
+    }
+    GpuMemoryTotal: Gpu "memory.total" Read Line {
+        unit: "bytes",
+        errors: [Unknown],
+        doc: "Device memory.",
+    }
+    GpuMode: Gpu "mode" Read Line {
+        doc: "Who acts on this GPU: `kernel`, `user` or `simulator`.",
+    }
+    GpuFeatures: Gpu "features" Read Words {
+        doc: "What is enforced or measured on this GPU, one file name per line; a limit that is not listed answers EOPNOTSUPP.",
+    }
+    GroupProcs: Group "group.procs" ReadWrite Pids {
+        range: "0..=2147483647",
+        errors: [NoProcess, NoSpace],
+        doc: "Members, one pid per line; writing a pid (0: the writer) moves that process and the children it will have.",
+    }
+    GroupCgroup: Group "group.cgroup" ReadWrite Cgroup {
+        default: "none",
+        range: "at most 511 bytes",
+        errors: [Exists],
+        doc: "An absolute cgroup-v2 path, or `none`: processes in it or below it belong here unless a longer path or `group.procs` says otherwise.",
+    }
+    GmemLimit: Node "gmem.limit" ReadWrite BytesOrMax {
+        default: "max",
+        unit: "bytes",
+        feature: GmemLimit,
+        errors: [Unsupported],
+        doc: "Most device memory, UVM-resident, pinned and driver-internal together; over it the owner's own pages are evicted, never a neighbour's.",
+    }
+    GmemCurrent: Node "gmem.current" Read Bytes {
+        unit: "bytes",
+        feature: GmemCharge,
+        errors: [Unsupported],
+        doc: "Device memory that is charged now.",
+    }
+    GmemPeak: Node "gmem.peak" ReadWrite Bytes {
+        default: "0",
+        unit: "bytes",
+        feature: GmemCharge,
+        errors: [Unsupported],
+        doc: "Most that was charged since the last write; writing any number resets it to what is charged now.",
+    }
+    GmemStat: Node "gmem.stat" Read Stat {
+        doc: "Device memory by kind.",
+    }
+    GmemEvents: Node "gmem.events" Read Stat {
+        doc: "How often a memory limit had consequences.",
+    }
+    HmemLimit: Node "hmem.limit" ReadWrite BytesOrMax {
+        default: "max",
+        unit: "bytes",
+        feature: HmemLimit,
+        errors: [Unsupported],
+        doc: "Most host memory for evicted pages; with 0 nothing is swapped, and an allocation over gmem.limit fails.",
+    }
+    HmemCurrent: Node "hmem.current" Read Bytes {
+        unit: "bytes",
+        feature: HmemCharge,
+        errors: [Unsupported],
+        doc: "Host memory that holds evicted pages now.",
+    }
+    ComputeTimeslice: Node "compute.timeslice" ReadWrite Timeslice {
+        default: "default",
+        range: "20..=1000000",
+        unit: "us",
+        feature: Timeslice,
+        errors: [Unsupported],
+        doc: "Longest time on the GPU in one round; `default` is the driver's own. GVM's Table 2 says ms; 50 us matter on an H200, so the unit is us, `2ms` is accepted, and a number under 20 is refused lest somebody means ms.",
+    }
+    ComputePriority: Node "compute.priority" ReadWrite Priority {
+        default: "8",
+        range: "0..=15",
+        feature: Priority,
+        errors: [Unsupported],
+        doc: "Order of preemption, 0 first.",
+    }
+    ComputeWeight: Node "compute.weight" ReadWrite Weight {
+        default: "100",
+        range: "1..=10000",
+        feature: Weight,
+        errors: [Unsupported],
+        doc: "Share among equals (credit-based weighted fairness).",
+    }
+    ComputeMax: Node "compute.max" ReadWrite Bandwidth {
+        default: "max",
+        range: "quota 20..=period, period 1000..=1000000",
+        unit: "us",
+        feature: Bandwidth,
+        errors: [Unsupported],
+        doc: "Duty cycle, as cpu.max: at most QUOTA of GPU time in each PERIOD.",
+    }
+    ComputeFreeze: Node "compute.freeze" ReadWrite Switch {
+        default: "0",
+        range: "0..=1",
+        feature: Freeze,
+        errors: [Unsupported],
+        doc: "1 detaches from the runlist.",
+    }
+    ComputeStat: Node "compute.stat" Read Stat {
+        doc: "What is on the GPU, and what it used.",
+    }
+    ComputeEvents: Node "compute.events" Read Stat {
+        doc: "How often a compute limit had consequences.",
+    }
+    TpcQuota: Node "tpc.quota" ReadWrite TpcsOrMax {
+        default: "max",
+        range: "0..=256",
+        unit: "TPCs",
+        feature: TpcQuota,
+        errors: [Unsupported],
+        doc: "TPCs that are guaranteed while there is work; with 0 only what others leave (best effort).",
+    }
+    TpcMask: Node "tpc.mask" ReadWrite TpcList {
+        default: "all",
+        range: "0..=255",
+        feature: TpcMask,
+        errors: [Unsupported],
+        doc: "TPCs outside of which nothing runs, as `0-31,40`.",
+    }
+    TpcEffective: Node "tpc.effective" Read TpcList {
+        feature: TpcMask,
+        errors: [Unsupported],
+        doc: "TPCs that the last launch was given.",
+    }
+    TpcSteal: Node "tpc.steal" ReadWrite Switch {
+        default: "1",
+        range: "0..=1",
+        feature: TpcSteal,
+        errors: [Unsupported],
+        doc: "1 allows to take idle TPCs of others.",
+    }
+    AtomDuration: Node "atom.duration" ReadWrite UsOrOff {
+        default: "off",
+        range: "5..=1000000",
+        unit: "us",
+        feature: AtomDuration,
+        errors: [Unsupported],
+        doc: "Launches that are predicted to run longer are split.",
+    }
+    SlipTpc: Node "slip.tpc" ReadWrite Percent {
+        default: "0",
+        range: "0..=100",
+        unit: "percent",
+        feature: SlipTpc,
+        errors: [Unsupported],
+        doc: "Slowdown that is tolerated for giving fewer TPCs.",
+    }
+    SlipPower: Node "slip.power" ReadWrite Percent {
+        default: "0",
+        range: "0..=100",
+        unit: "percent",
+        feature: SlipPower,
+        errors: [Unsupported],
+        doc: "Slowdown that is tolerated for a lower clock.",
+    }
+}
+
+/// The files of a place, in the table's order.
+pub fn of(place: Place) -> impl Iterator<Item = &'static Entry> {
+    FILES.iter().filter(move |entry| entry.place == place)
+}
+
+/// The file of that name in a place.
+pub fn find(place: Place, name: &str) -> Option<&'static Entry> {
+    of(place).find(|entry| entry.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iface::parse;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_in_their_place_and_no_group_can_take_them() {
+        let mut seen = BTreeSet::new();
+        for item in FILES {
+            assert_eq!(entry(item.file), item);
+            assert!(seen.insert((item.place.word(), item.name)), "{}", item.name);
+            assert_eq!(find(item.place, item.name), Some(item));
+            if item.place == Place::Root {
+                assert!(parse::name(item.name.as_bytes()).is_err(), "{}", item.name);
+            }
+            assert!(item.doc.ends_with('.'), "{}", item.name);
+        }
+        assert_eq!(find(Place::Root, "uuid"), None);
+    }
+
+    #[test]
+    fn what_can_be_written_has_a_default_and_what_cannot_has_none() {
+        for item in FILES {
+            let settable = item.mode == Mode::ReadWrite && item.format != Format::Pids;
+            assert_eq!(!item.default.is_empty(), settable, "{}", item.name);
+            let may_refuse = item.errors.contains(&Error::Unsupported);
+            assert_eq!(may_refuse, item.feature.is_some(), "{}", item.name);
+        }
+    }
+}

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Text to values.
+//!
+//! Every function takes the bytes of one whole write, as `echo`, `echo -n` and
+//! `printf` send them: blanks and newlines around the value are allowed,
+//! anything else that is not the value is not. A function answers with a
+//! complete value in its range, or with an error and nothing.
+
+use super::value::{Bandwidth, CgroupPath, Format, Name, Value};
+use crate::error::Error;
+use crate::limits;
+use crate::mask::TpcMask;
+use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
+
+/// What `control` is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Make a group.
+    Create(Name),
+    /// Take a group away.
+    Remove(Name),
+}
+
+/// Which process is to join a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PidArg {
+    /// The one that writes.
+    Own,
+    /// The one with this pid.
+    Pid(u32),
+}
+
+/// The line of `version`, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// Major, minor and patch number.
+    pub release: [u32; 3],
+    /// Version of the tree's form.
+    pub abi: u32,
+}
+
+/// Reads the value of a file of the given form.
+///
+/// # Errors
+///
+/// [`Error::Syntax`] when the text is not of the form, [`Error::Range`] when it
+/// is but lies outside the range, [`Error::Access`] when files of the form hold
+/// no single value.
+pub fn value(format: Format, text: &[u8]) -> Result<Value, Error> {
+    let text = strip(text)?;
+    Ok(match format {
+        Format::Bytes => Value::Bytes(bytes(text)?),
+        Format::BytesOrMax => Value::BytesOrMax(or_word(text, b"max", bytes)?),
+        Format::Timeslice => Value::Timeslice(or_word(text, b"default", timeslice)?),
+        Format::Priority => Value::Priority(Priority(small(text, 0, limits::PRIORITY_MAX)?)),
+        Format::Weight => {
+            let weight = in_range(number(text)?, limits::WEIGHT_MIN, limits::WEIGHT_MAX)?;
+            Value::Weight(Weight(u16::try_from(weight).map_err(|_| Error::Range)?))
+        }
+        Format::Bandwidth => Value::Bandwidth(or_word(text, b"max", bandwidth)?),
+        Format::Switch => Value::Switch(small(text, 0, 1)? == 1),
+        Format::TpcsOrMax => Value::TpcsOrMax(or_word(text, b"max", tpcs)?),
+        Format::TpcList => Value::TpcList(or_word(text, b"all", TpcMask::parse)?),
+        Format::UsOrOff => Value::UsOrOff(or_word(text, b"off", atom)?),
+        Format::Percent => Value::Percent(Percent(small(text, 0, limits::SLIP_PERCENT_MAX)?)),
+        Format::Line
+        | Format::Words
+        | Format::Stat
+        | Format::Pids
+        | Format::Command
+        | Format::Cgroup => return Err(Error::Access),
+    })
+}
+
+/// Reads `create NAME` or `remove NAME`.
+///
+/// # Errors
+///
+/// [`Error::Syntax`].
+pub fn command(text: &[u8]) -> Result<Command, Error> {
+    let (verb, rest) = two_words(strip(text)?)?;
+    match verb {
+        b"create" => Ok(Command::Create(name(rest)?)),
+        b"remove" => Ok(Command::Remove(name(rest)?)),
+        _ => Err(Error::Syntax),
+    }
+}
+
+/// Names at the root of the tree that no group may have.
+pub const RESERVED: [&str; 4] = ["gpus", "control", "version", "events"];
+
+/// Reads a group's name: a letter or underscore, then up to 63 letters,
+/// digits, `.`, `_` and `-`.
+///
+/// # Errors
+///
+/// [`Error::Syntax`], also for the reserved names.
+pub fn name(text: &[u8]) -> Result<Name, Error> {
+    let letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+    let inner = |byte: u8| letter(byte) || byte.is_ascii_digit() || byte == b'.' || byte == b'-';
+    let text = core::str::from_utf8(text).map_err(|_| Error::Syntax)?;
+    let formed = text.bytes().next().is_some_and(letter) && text.bytes().all(inner);
+    if !formed || RESERVED.contains(&text) {
+        return Err(Error::Syntax);
+    }
+    Name::new(text).ok_or(Error::Syntax)
+}
+
+/// Reads one pid; 0 is the writer.
+///
+/// # Errors
+///
+/// [`Error::Syntax`]; [`Error::NoProcess`] for a number that no pid can have.
+pub fn pid(text: &[u8]) -> Result<PidArg, Error> {
+    match number(strip(text)?) {
+        Ok(0) => Ok(PidArg::Own),
+        Ok(pid) => u32::try_from(pid)
+            .ok()
+            .filter(|pid| i32::try_from(*pid).is_ok())
+            .map(PidArg::Pid)
+            .ok_or(Error::NoProcess),
+        Err(Error::Range) => Err(Error::NoProcess),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads the path of `group.cgroup`; `None` is `none`.
+///
+/// A path is absolute, of printable ASCII without blanks, without empty, `.`
+/// and `..` components and without a slash at its end; `/` alone is every
+/// process. It need not exist.
+///
+/// # Errors
+///
+/// [`Error::Syntax`] for the form, [`Error::Range`] when it is too long.
+pub fn cgroup(text: &[u8]) -> Result<Option<CgroupPath>, Error> {
+    or_word(strip(text)?, b"none", |text| {
+        if !text.iter().all(u8::is_ascii_graphic) {
+            return Err(Error::Syntax);
+        }
+        let below_root = text.strip_prefix(b"/").ok_or(Error::Syntax)?;
+        let bad = |part: &[u8]| part.is_empty() || part == b"." || part == b"..";
+        if !below_root.is_empty() && below_root.split(|byte| *byte == b'/').any(bad) {
+            return Err(Error::Syntax);
+        }
+        if text.len() > limits::CGROUP_LEN_MAX {
+            return Err(Error::Range);
+        }
+        Ok(CgroupPath::from_untrusted(text))
+    })
+}
+
+/// Takes the line of `version` apart.
+///
+/// # Errors
+///
+/// [`Error::Syntax`].
+pub fn version(text: &[u8]) -> Result<Version, Error> {
+    let (product, rest) = two_words(strip(text)?)?;
+    let (release, rest) = two_words(rest)?;
+    let (abi_word, abi) = two_words(rest)?;
+    if product != b"gctgroup" || abi_word != b"abi" {
+        return Err(Error::Syntax);
+    }
+    let part = |text: &[u8]| u32::try_from(number(text)?).map_err(|_| Error::Syntax);
+    let mut parts = release.splitn(3, |byte| *byte == b'.');
+    let mut next = || part(parts.next().ok_or(Error::Syntax)?);
+    Ok(Version {
+        release: [next()?, next()?, next()?],
+        abi: part(abi)?,
+    })
+}
+
+/// Takes one `KEY VALUE` line apart, with or without its newline.
+///
+/// # Errors
+///
+/// [`Error::Syntax`] for the form, [`Error::Range`] for a value beyond 64 bits.
+pub fn stat_line(line: &[u8]) -> Result<(&str, u64), Error> {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let (key, value) = two_words(line)?;
+    let formed = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'_';
+    if !key.iter().all(formed) {
+        return Err(Error::Syntax);
+    }
+    let key = core::str::from_utf8(key).map_err(|_| Error::Syntax)?;
+    Ok((key, number(value)?))
+}
+
+/// Reads a decimal number: digits and nothing else.
+///
+/// # Errors
+///
+/// [`Error::Syntax`] for the form, [`Error::Range`] when it exceeds 64 bits.
+pub fn number(text: &[u8]) -> Result<u64, Error> {
+    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+        return Err(Error::Syntax);
+    }
+    text.iter().try_fold(0u64, |number, digit| {
+        number
+            .checked_mul(10)
+            .and_then(|tens| tens.checked_add(u64::from(digit.wrapping_sub(b'0'))))
+            .ok_or(Error::Range)
+    })
+}
+
+fn blank(byte: &u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n')
+}
+
+/// Takes the blanks and newlines around a value off.
+fn strip(text: &[u8]) -> Result<&[u8], Error> {
+    if text.len() > limits::WRITE_LEN_MAX {
+        return Err(Error::Syntax);
+    }
+    let Some(first) = text.iter().position(|byte| !blank(byte)) else {
+        return Err(Error::Syntax);
+    };
+    let end = text.iter().rposition(|byte| !blank(byte)).unwrap_or(first);
+    text.get(first..=end).ok_or(Error::Syntax)
+}
+
+/// Splits at the first run of spaces and tabs.
+fn two_words(text: &[u8]) -> Result<(&[u8], &[u8]), Error> {
+    let gap = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let at = text.iter().position(gap).ok_or(Error::Syntax)?;
+    let (first, rest) = text.split_at_checked(at).ok_or(Error::Syntax)?;
+    let next = rest.iter().position(|byte| !gap(byte));
+    let rest = next
+        .and_then(|next| rest.get(next..))
+        .ok_or(Error::Syntax)?;
+    if first.is_empty() {
+        return Err(Error::Syntax);
+    }
+    Ok((first, rest))
+}
+
+/// Reads `word` as `None`, and anything else by `read`.
+fn or_word<T>(
+    text: &[u8],
+    word: &[u8],
+    read: impl FnOnce(&[u8]) -> Result<T, Error>,
+) -> Result<Option<T>, Error> {
+    if text == word {
+        Ok(None)
+    } else {
+        read(text).map(Some)
+    }
+}
+
+fn in_range(number: u64, min: u64, max: u64) -> Result<u64, Error> {
+    if (min..=max).contains(&number) {
+        Ok(number)
+    } else {
+        Err(Error::Range)
+    }
+}
+
+fn small(text: &[u8], min: u64, max: u64) -> Result<u8, Error> {
+    u8::try_from(in_range(number(text)?, min, max)?).map_err(|_| Error::Range)
+}
+
+/// A number with one of the suffixes, which multiplies it.
+fn scaled(text: &[u8], suffixes: &[(&[u8], u64)]) -> Result<u64, Error> {
+    for (suffix, factor) in suffixes {
+        if let Some(digits) = text.strip_suffix(*suffix) {
+            return number(digits)?.checked_mul(*factor).ok_or(Error::Range);
+        }
+    }
+    number(text)
+}
+
+fn bytes(text: &[u8]) -> Result<Bytes, Error> {
+    const K: u64 = 1 << 10;
+    const M: u64 = 1 << 20;
+    const G: u64 = 1 << 30;
+    let suffixes: [(&[u8], u64); 6] = [
+        (b"K", K),
+        (b"k", K),
+        (b"M", M),
+        (b"m", M),
+        (b"G", G),
+        (b"g", G),
+    ];
+    scaled(text, &suffixes).map(Bytes)
+}
+
+fn duration(text: &[u8], min: u64, max: u64) -> Result<Us, Error> {
+    let suffixes: [(&[u8], u64); 3] = [(b"us", 1), (b"ms", 1_000), (b"s", 1_000_000)];
+    in_range(scaled(text, &suffixes)?, min, max).map(Us)
+}
+
+/// A bare number under 20 is refused: somebody may mean milliseconds, as the
+/// table in GVM's paper does.
+fn timeslice(text: &[u8]) -> Result<Us, Error> {
+    duration(text, limits::TIMESLICE_US_MIN, limits::TIMESLICE_US_MAX)
+}
+
+fn atom(text: &[u8]) -> Result<Us, Error> {
+    duration(text, limits::ATOM_US_MIN, limits::ATOM_US_MAX)
+}
+
+fn tpcs(text: &[u8]) -> Result<Tpcs, Error> {
+    u16::try_from(number(text)?)
+        .ok()
+        .filter(|tpcs| usize::from(*tpcs) <= limits::TPCS_MAX)
+        .map(Tpcs)
+        .ok_or(Error::Range)
+}
+
+fn bandwidth(text: &[u8]) -> Result<Bandwidth, Error> {
+    let (quota, period) = two_words(text)?;
+    let quota = duration(quota, 0, u64::MAX)?;
+    let period = duration(period, limits::PERIOD_US_MIN, limits::PERIOD_US_MAX)?;
+    in_range(quota.get(), limits::QUOTA_US_MIN, period.get())?;
+    Ok(Bandwidth { quota, period })
+}
+
+#[cfg(test)]
+#[path = "parse_tests.rs"]
+mod tests;

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the files hold, typed.
+
+use crate::limits;
+use crate::mask::TpcMask;
+use crate::text::Text;
+use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
+
+/// A group's name.
+pub type Name = Text<{ limits::NAME_LEN_MAX }>;
+
+/// An absolute cgroup-v2 path, of a group or of a process. It holds one byte
+/// more than a group's path may have, so that a process's longer path, cut to
+/// fit, never equals a group's.
+pub type CgroupPath = Text<{ limits::CGROUP_LEN_MAX + 1 }>;
+
+/// A duty cycle: at most `quota` of GPU time in each `period`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bandwidth {
+    /// GPU time per period.
+    pub quota: Us,
+    /// Length of a period.
+    pub period: Us,
+}
+
+/// The form of a file, which fixes the type of its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Free text on one line.
+    Line,
+    /// Words, one per line.
+    Words,
+    /// `KEY VALUE` lines.
+    Stat,
+    /// pids, one per line; one pid when written, 0 for the writer.
+    Pids,
+    /// `create NAME` or `remove NAME`.
+    Command,
+    /// An absolute cgroup path, or `none`.
+    Cgroup,
+    /// Bytes; K, M and G are accepted.
+    Bytes,
+    /// Bytes as above, or `max`.
+    BytesOrMax,
+    /// Microseconds; us, ms and s are accepted; or `default`.
+    Timeslice,
+    /// A number, 0 first.
+    Priority,
+    /// A number.
+    Weight,
+    /// `QUOTA PERIOD` in microseconds as above, or `max`.
+    Bandwidth,
+    /// 0 or 1.
+    Switch,
+    /// A number of TPCs, or `max`.
+    TpcsOrMax,
+    /// A list of TPCs, or `all`.
+    TpcList,
+    /// Microseconds as above, or `off`.
+    UsOrOff,
+    /// Percent, without a sign.
+    Percent,
+}
+
+/// The value of a file that holds one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// [`Format::Bytes`].
+    Bytes(Bytes),
+    /// [`Format::BytesOrMax`]; `None` is `max`.
+    BytesOrMax(Option<Bytes>),
+    /// [`Format::Timeslice`]; `None` is the driver's own.
+    Timeslice(Option<Us>),
+    /// [`Format::Priority`].
+    Priority(Priority),
+    /// [`Format::Weight`].
+    Weight(Weight),
+    /// [`Format::Bandwidth`]; `None` is `max`.
+    Bandwidth(Option<Bandwidth>),
+    /// [`Format::Switch`].
+    Switch(bool),
+    /// [`Format::TpcsOrMax`]; `None` is `max`.
+    TpcsOrMax(Option<Tpcs>),
+    /// [`Format::TpcList`]; `None` is `all`.
+    TpcList(Option<TpcMask>),
+    /// [`Format::UsOrOff`]; `None` is `off`.
+    UsOrOff(Option<Us>),
+    /// [`Format::Percent`].
+    Percent(Percent),
+}

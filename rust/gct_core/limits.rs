@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Every maximum of the core, each with its reason.
+//!
+//! A tenant can make the driver allocate objects, so everything a tenant can
+//! multiply has an end here. What lies beyond an end is counted and left to
+//! the stock path; it never fails the tenant.
+
+/// GPUs of one machine. NVIDIA's driver itself stops at 32 (`NV_MAX_DEVICES`).
+pub const GPUS_MAX: usize = 32;
+
+/// Named groups. Four times the thousand containers that a large node runs;
+/// each costs two directories and about 900 bytes.
+pub const GROUPS_MAX: usize = 4096;
+
+/// Processes that have the driver open. Equals the kernel's default `pid_max`
+/// of a machine with 64 CPUs.
+pub const PROCS_MAX: usize = 65_536;
+
+/// Pairs of an owner and a GPU: every group on every GPU, and as many again
+/// for processes.
+pub const NODES_MAX: usize = 2 * GROUPS_MAX * GPUS_MAX;
+
+/// Open files of the driver. libcuda opens about 20 per process and GPU.
+pub const FILES_MAX: usize = 1 << 20;
+
+/// Objects of the resource manager that are tracked. libcuda makes about 150
+/// per process; one of ours takes a tenth of what the driver spends on it.
+pub const OBJECTS_MAX: usize = 1 << 20;
+
+/// Directories shown: one for each group, process, node and GPU.
+pub const DIRS_MAX: usize = NODES_MAX + GROUPS_MAX + PROCS_MAX + GPUS_MAX;
+
+/// Processes that belong to a group by pid, forked children included.
+pub const MEMBERS_MAX: usize = 65_536;
+
+/// Characters of a group's name: fits `NAME_MAX` of every filesystem and a
+/// Kubernetes label value.
+pub const NAME_LEN_MAX: usize = 64;
+
+/// Bytes of a cgroup path. Kubernetes' longest (systemd driver, pod and
+/// container identifiers) is below 300.
+pub const CGROUP_LEN_MAX: usize = 511;
+
+/// Bytes of one write: the longest cgroup path with room for blanks around
+/// it. A longer write is refused whole.
+pub const WRITE_LEN_MAX: usize = 1024;
+
+/// Bytes that any file but `group.procs` needs when it is read.
+pub const SHOW_LEN_MAX: usize = 4096;
+
+/// TPCs of one GPU that a mask can name. An H200 has 66, a B200 about 80 per
+/// die; the widest mask of a known QMD is 160 bits.
+pub const TPCS_MAX: usize = 256;
+
+/// Longest and shortest time slice, in microseconds. Below 20 us an H200
+/// spends more time on switching than on work.
+pub const TIMESLICE_US_MIN: u64 = 20;
+/// See [`TIMESLICE_US_MIN`]; a second is where an operator sees a hang.
+pub const TIMESLICE_US_MAX: u64 = 1_000_000;
+
+/// Lowest priority; 0 is the highest.
+pub const PRIORITY_MAX: u64 = 15;
+
+/// Weights are those of cgroup v2.
+pub const WEIGHT_MIN: u64 = 1;
+/// See [`WEIGHT_MIN`].
+pub const WEIGHT_MAX: u64 = 10_000;
+
+/// Period of a duty cycle in microseconds, as `cpu.max` has it.
+pub const PERIOD_US_MIN: u64 = 1_000;
+/// See [`PERIOD_US_MIN`].
+pub const PERIOD_US_MAX: u64 = 1_000_000;
+
+/// Shortest quota of a duty cycle in microseconds: one shortest time slice.
+pub const QUOTA_US_MIN: u64 = TIMESLICE_US_MIN;
+
+/// Shortest and longest atom in microseconds. Splitting costs about 2 us for
+/// each atom on an H200, so shorter atoms would be mostly cost.
+pub const ATOM_US_MIN: u64 = 5;
+/// See [`ATOM_US_MIN`].
+pub const ATOM_US_MAX: u64 = 1_000_000;
+
+/// Largest tolerated slowdown, in percent.
+pub const SLIP_PERCENT_MAX: u64 = 100;
+
+/// Slots of the smallest table that is allocated.
+pub const TABLE_SLOTS_MIN: usize = 16;

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Sets of TPCs, and their `0-31,40` text.
+
+use crate::error::Error;
+use crate::limits::TPCS_MAX;
+use core::fmt::{self, Write};
+
+const WORD_BITS: usize = 64;
+const WORDS: usize = TPCS_MAX / WORD_BITS;
+
+/// A set of TPCs of one GPU, numbered as its queue metadata numbers them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TpcMask([u64; WORDS]);
+
+impl TpcMask {
+    /// No TPC.
+    pub const EMPTY: Self = Self([0; WORDS]);
+
+    /// TPCs `0..count`; a count beyond [`TPCS_MAX`] means all there can be.
+    pub fn first(count: usize) -> Self {
+        let mut mask = Self::EMPTY;
+        for tpc in 0..count.min(TPCS_MAX) {
+            mask.set(tpc);
+        }
+        mask
+    }
+
+    /// Adds a TPC. One that cannot exist is left out.
+    pub fn set(&mut self, tpc: usize) {
+        if let Some(word) = self.0.get_mut(tpc / WORD_BITS) {
+            *word |= 1 << (tpc % WORD_BITS);
+        }
+    }
+
+    /// Is `tpc` in the set?
+    pub fn has(&self, tpc: usize) -> bool {
+        self.0
+            .get(tpc / WORD_BITS)
+            .is_some_and(|word| (word >> (tpc % WORD_BITS)) & 1 == 1)
+    }
+
+    /// Number of TPCs.
+    pub fn count(&self) -> u32 {
+        self.0
+            .iter()
+            .fold(0, |sum, word| sum.saturating_add(word.count_ones()))
+    }
+
+    /// Is there no TPC?
+    pub fn is_empty(&self) -> bool {
+        *self == Self::EMPTY
+    }
+
+    /// The TPCs that are in both sets.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let mut mask = *self;
+        for (word, bits) in mask.0.iter_mut().zip(other.0) {
+            *word &= bits;
+        }
+        mask
+    }
+
+    /// The words, lowest TPC in the lowest bit of the first.
+    pub const fn words(&self) -> &[u64; TPCS_MAX / 64] {
+        &self.0
+    }
+
+    /// The highest TPC, or `None` in an empty set.
+    pub fn last(&self) -> Option<usize> {
+        (0..TPCS_MAX).rev().find(|tpc| self.has(*tpc))
+    }
+
+    /// Reads `0-31,40`: numbers and ascending ranges, in any order, no blanks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Syntax`] for anything else, the empty list included;
+    /// [`Error::Range`] for a TPC that no GPU has.
+    pub fn parse(text: &[u8]) -> Result<Self, Error> {
+        let mut mask = Self::EMPTY;
+        for item in text.split(|byte| *byte == b',') {
+            let mut ends = item.splitn(2, |byte| *byte == b'-');
+            let first = index(ends.next().ok_or(Error::Syntax)?)?;
+            let last = match ends.next() {
+                Some(text) => index(text)?,
+                None => first,
+            };
+            if last < first {
+                return Err(Error::Syntax);
+            }
+            for tpc in first..=last {
+                mask.set(tpc);
+            }
+        }
+        Ok(mask)
+    }
+
+    /// Writes the list form, shortest and ascending; nothing for the empty set.
+    pub fn show(&self, out: &mut dyn Write) -> fmt::Result {
+        let mut separator = "";
+        let mut start = None;
+        for tpc in 0..=TPCS_MAX {
+            match (start, self.has(tpc)) {
+                (None, true) => start = Some(tpc),
+                (Some(first), false) => {
+                    let last = tpc.saturating_sub(1);
+                    write!(out, "{separator}{first}")?;
+                    if last > first {
+                        write!(out, "-{last}")?;
+                    }
+                    separator = ",";
+                    start = None;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn index(text: &[u8]) -> Result<usize, Error> {
+    let number = crate::iface::parse::number(text)?;
+    usize::try_from(number)
+        .ok()
+        .filter(|tpc| *tpc < TPCS_MAX)
+        .ok_or(Error::Range)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::string::String;
+
+    fn text(mask: &TpcMask) -> String {
+        let mut out = String::new();
+        mask.show(&mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn lists() {
+        let mask = TpcMask::parse(b"40,0-31").unwrap();
+        assert_eq!(text(&mask), "0-31,40");
+        assert_eq!((mask.count(), mask.last()), (33, Some(40)));
+        assert_eq!(text(&TpcMask::parse(b"0-255").unwrap()), "0-255");
+        assert_eq!(TpcMask::parse(b"0-255"), Ok(TpcMask::first(999)));
+        assert_eq!(text(&TpcMask::parse(b"63,64").unwrap()), "63-64");
+        assert_eq!(text(&TpcMask::EMPTY), "");
+        assert_eq!(TpcMask::EMPTY.last(), None);
+    }
+
+    #[test]
+    fn refusals() {
+        for bad in [
+            "", ",", "1,", ",1", "-", "1-", "-1", "3-1", "1-2-3", "1 ,2", "0x1", "a",
+        ] {
+            assert_eq!(TpcMask::parse(bad.as_bytes()), Err(Error::Syntax), "{bad}");
+        }
+        for bad in ["256", "0-256", "99999999999999999999"] {
+            assert_eq!(TpcMask::parse(bad.as_bytes()), Err(Error::Range), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_can_be_read(tpcs in prop::collection::vec(0..TPCS_MAX, 1..40)) {
+            let mut mask = TpcMask::EMPTY;
+            for tpc in &tpcs {
+                mask.set(*tpc);
+            }
+            prop_assert!(tpcs.iter().all(|tpc| mask.has(*tpc)));
+            prop_assert_eq!(TpcMask::parse(text(&mask).as_bytes()), Ok(mask));
+        }
+
+        #[test]
+        fn intersection(a: [u64; WORDS], b: [u64; WORDS]) {
+            let both = TpcMask(a).and(&TpcMask(b));
+            for tpc in 0..TPCS_MAX {
+                prop_assert_eq!(both.has(tpc), TpcMask(a).has(tpc) && TpcMask(b).has(tpc));
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Short text of bounded length, stored in place.
+
+use core::fmt;
+
+/// Up to `N` bytes of UTF-8.
+#[derive(Clone, Copy)]
+pub struct Text<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Text<N> {
+    /// No text.
+    pub const EMPTY: Self = Self {
+        bytes: [0; N],
+        len: 0,
+    };
+
+    /// Copies `text`, or returns `None` when it is longer than `N` bytes.
+    pub fn new(text: &str) -> Option<Self> {
+        let mut copy = Self::EMPTY;
+        copy.bytes
+            .get_mut(..text.len())?
+            .copy_from_slice(text.as_bytes());
+        copy.len = text.len();
+        Some(copy)
+    }
+
+    /// Copies text of unsure origin: up to the first NUL or `N` bytes, and only
+    /// as far as it is printable ASCII.
+    pub fn from_untrusted(bytes: &[u8]) -> Self {
+        let mut copy = Self::EMPTY;
+        for (to, from) in copy.bytes.iter_mut().zip(bytes) {
+            if !(b' '..=b'~').contains(from) {
+                break;
+            }
+            *to = *from;
+            copy.len = copy.len.saturating_add(1);
+        }
+        copy
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        // INVARIANT: `bytes[..len]` is UTF-8, so the default is never used.
+        core::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    /// The bytes of the text.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    /// Is there no text?
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl<const N: usize> PartialEq for Text<N> {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl<const N: usize> Eq for Text<N> {}
+
+impl<const N: usize> Default for Text<N> {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl<const N: usize> fmt::Debug for Text<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// Appends as far as there is room; an error leaves what was written before.
+impl<const N: usize> fmt::Write for Text<N> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.len.checked_add(text.len()).ok_or(fmt::Error)?;
+        self.bytes
+            .get_mut(self.len..end)
+            .ok_or(fmt::Error)?
+            .copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::fmt::Write;
+
+    #[test]
+    fn holds_up_to_its_length() {
+        assert_eq!(Text::<3>::new("abc").map(|t| t.len), Some(3));
+        assert_eq!(Text::<3>::new("abcd"), None);
+        assert!(Text::<3>::EMPTY.is_empty());
+        assert_eq!(Text::<0>::new("").unwrap().as_str(), "");
+    }
+
+    #[test]
+    fn untrusted_text_ends_at_the_first_odd_byte() {
+        assert_eq!(Text::<8>::from_untrusted(b"H100\0junk").as_str(), "H100");
+        assert_eq!(Text::<8>::from_untrusted(b"a\nb").as_str(), "a");
+        assert_eq!(Text::<2>::from_untrusted(b"abc").as_str(), "ab");
+        assert_eq!(Text::<2>::from_untrusted(&[0xff]).as_str(), "");
+    }
+
+    #[test]
+    fn writing_past_the_end_fails_and_keeps_the_rest() {
+        let mut text = Text::<4>::EMPTY;
+        assert!(write!(text, "{}", 123).is_ok());
+        assert!(text.write_str("45").is_err());
+        assert_eq!(text.as_str(), "123");
+    }
+}
