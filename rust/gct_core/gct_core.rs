@@ -11,10 +11,22 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod account;
+pub mod check;
+pub mod dirs;
+pub mod engine;
 pub mod error;
 pub mod features;
+pub mod gpu;
+pub mod ids;
 pub mod iface;
 pub mod limits;
 pub mod mask;
+pub mod members;
+pub mod objects;
+pub mod rmapi;
+pub mod settings;
+pub mod state;
+pub mod table;
 pub mod text;
 pub mod units;

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What an owner has on a GPU: charged to the process and to its group.
+
+use crate::rmapi::Class;
+use crate::units::Bytes;
+
+/// An amount to charge, or what is charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Channel groups.
+    pub channel_groups: u64,
+    /// Channels.
+    pub channels: u64,
+    /// Device memory that the resource manager allocated.
+    pub memory: Bytes,
+}
+
+impl Amount {
+    /// Nothing.
+    pub const ZERO: Self = Self {
+        channel_groups: 0,
+        channels: 0,
+        memory: Bytes(0),
+    };
+
+    /// What one object of a class counts for.
+    pub(crate) const fn of_object(class: Class, bytes: u64) -> Self {
+        match class {
+            Class::ChannelGroup => Self {
+                channel_groups: 1,
+                ..Self::ZERO
+            },
+            Class::Channel => Self {
+                channels: 1,
+                ..Self::ZERO
+            },
+            Class::DeviceMemory => Self {
+                memory: Bytes(bytes),
+                ..Self::ZERO
+            },
+            _ => Self::ZERO,
+        }
+    }
+
+    fn plus(&self, other: &Self) -> Option<Self> {
+        Some(Self {
+            channel_groups: self.channel_groups.checked_add(other.channel_groups)?,
+            channels: self.channels.checked_add(other.channels)?,
+            memory: self.memory.checked_add(other.memory)?,
+        })
+    }
+
+    fn minus(&self, other: &Self) -> Option<Self> {
+        Some(Self {
+            channel_groups: self.channel_groups.checked_sub(other.channel_groups)?,
+            channels: self.channels.checked_sub(other.channels)?,
+            memory: self.memory.checked_sub(other.memory)?,
+        })
+    }
+}
+
+/// What is charged to one node, and the most that was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    now: Amount,
+    peak: Bytes,
+}
+
+impl Usage {
+    /// Nothing was ever charged.
+    pub const ZERO: Self = Self {
+        now: Amount::ZERO,
+        peak: Bytes(0),
+    };
+
+    /// What is charged now.
+    pub const fn now(&self) -> &Amount {
+        &self.now
+    }
+
+    /// The most device memory since the last reset.
+    pub const fn peak(&self) -> Bytes {
+        self.peak
+    }
+
+    /// The peak starts again from what is charged now.
+    pub fn reset_peak(&mut self) {
+        self.peak = self.now.memory;
+    }
+
+    fn set(&mut self, now: Amount) {
+        self.now = now;
+        self.peak = self.peak.max(now.memory);
+    }
+
+    /// Takes `amount` off; more than there is leaves everything as it is.
+    fn take(&mut self, amount: &Amount) -> bool {
+        match self.now.minus(amount) {
+            Some(now) => {
+                self.set(now);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// Charges a process and, if it is in one, its group: both or neither.
+///
+/// Returns whether it was charged. A tenant that lies about a size can make the
+/// sum exceed 64 bits; then nothing is charged.
+#[must_use]
+pub fn charge(proc: &mut Usage, group: Option<&mut Usage>, amount: &Amount) -> bool {
+    let Some(of_proc) = proc.now.plus(amount) else {
+        return false;
+    };
+    if let Some(group) = group {
+        let Some(of_group) = group.now.plus(amount) else {
+            return false;
+        };
+        group.set(of_group);
+    }
+    proc.set(of_proc);
+    true
+}
+
+/// Takes back what [`charge`] charged. Returns whether it was there to be taken.
+#[must_use]
+pub fn uncharge(proc: &mut Usage, group: Option<&mut Usage>, amount: &Amount) -> bool {
+    let mut whole = proc.take(amount);
+    if let Some(group) = group {
+        whole &= group.take(amount);
+    }
+    whole
+}
+
+/// Moves what a process has from one group to another; `None` is no group.
+///
+/// Returns whether both sides could follow. If the new group cannot take it,
+/// neither group changes.
+#[must_use]
+pub fn transfer(amount: &Amount, from: Option<&mut Usage>, to: Option<&mut Usage>) -> bool {
+    if let Some(to) = to {
+        match to.now.plus(amount) {
+            Some(now) => to.set(now),
+            None => return false,
+        }
+    }
+    from.is_none_or(|from| from.take(amount))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    const fn memory(bytes: u64) -> Amount {
+        Amount::of_object(Class::DeviceMemory, bytes)
+    }
+
+    #[test]
+    fn both_or_neither() {
+        let (mut proc, mut group) = (Usage::ZERO, Usage::ZERO);
+        assert!(charge(&mut group, None, &memory(u64::MAX)));
+        assert!(!charge(&mut proc, Some(&mut group), &memory(1)));
+        assert_eq!(proc, Usage::ZERO);
+        assert_eq!(group.now().memory, Bytes(u64::MAX));
+        assert!(charge(&mut proc, None, &memory(u64::MAX)));
+        let mut empty = Usage::ZERO;
+        assert!(!charge(&mut proc, Some(&mut empty), &memory(1)));
+        assert_eq!(empty, Usage::ZERO);
+    }
+
+    #[test]
+    fn peaks_stay_until_reset() {
+        let mut proc = Usage::ZERO;
+        assert!(charge(&mut proc, None, &memory(10)));
+        assert!(uncharge(&mut proc, None, &memory(4)));
+        assert_eq!((proc.now().memory, proc.peak()), (Bytes(6), Bytes(10)));
+        proc.reset_peak();
+        assert_eq!(proc.peak(), Bytes(6));
+        assert!(!uncharge(&mut proc, None, &memory(7)));
+        assert_eq!(proc.now().memory, Bytes(6));
+    }
+
+    proptest! {
+        /// A group is charged the sum of its members at any time, and what was
+        /// charged can be taken back to the last byte.
+        #[test]
+        fn a_group_is_the_sum_of_its_members(ops in prop::collection::vec((0usize..3, any::<bool>(), prop_oneof![0u64..100, any::<u64>()]), 0..60)) {
+            let mut procs = [Usage::ZERO; 3];
+            let mut group = Usage::ZERO;
+            let mut charged: Vec<(usize, Amount)> = Vec::new();
+            for (who, add, bytes) in ops {
+                if add {
+                    if charge(&mut procs[who], Some(&mut group), &memory(bytes)) {
+                        charged.push((who, memory(bytes)));
+                    }
+                } else if let Some((who, amount)) = charged.pop() {
+                    prop_assert!(uncharge(&mut procs[who], Some(&mut group), &amount));
+                }
+                let sum = procs.iter().map(|proc| u128::from(proc.now().memory.get())).sum::<u128>();
+                prop_assert_eq!(sum, u128::from(group.now().memory.get()));
+                prop_assert!(group.peak() >= group.now().memory);
+            }
+            for (who, amount) in charged {
+                prop_assert!(uncharge(&mut procs[who], Some(&mut group), &amount));
+            }
+            prop_assert_eq!(group.now(), &Amount::ZERO);
+        }
+    }
+}

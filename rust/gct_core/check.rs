@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What must hold after every event.
+//!
+//! The tests call [`invariants`] after each step of random event sequences, and
+//! a debug build may call it at any time. It recounts everything from the
+//! objects upward and takes time in the square of the number of entries.
+
+use crate::account::Amount;
+use crate::dirs::DirPath;
+use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
+use crate::members::Members;
+use crate::state::State;
+use crate::table::count;
+use crate::units::Bytes;
+
+/// The first thing that does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// An entry of a table cannot be found, or a count is wrong.
+    Table,
+    /// Links between objects are not mutual.
+    Objects,
+    /// A directory has to change and is not queued, or counts its children wrongly.
+    Dirs,
+    /// A GPU's index is not its place in order of PCI address.
+    GpuIndex,
+    /// Two groups share a name or a cgroup path.
+    GroupUnique,
+    /// A process has no open file, or counts them wrongly.
+    Files,
+    /// A process is in another group than its pid or its cgroup says.
+    Membership,
+    /// A node without its owner or its GPU, or an owner without its node.
+    Nodes,
+    /// Usage is not the sum of what was charged for objects.
+    Usage,
+    /// A directory is wanted where none belongs, or not where one does.
+    Wanted,
+    /// A member of a group that does not exist.
+    Members,
+}
+
+/// Checks everything.
+///
+/// # Errors
+///
+/// The first [`Violation`].
+pub fn invariants(state: &State<'_>, members: &Members<'_>) -> Result<(), Violation> {
+    let checks: [(bool, Violation); 11] = [
+        (tables_are_sound(state, members), Violation::Table),
+        (state.objects.is_sound(), Violation::Objects),
+        (state.dirs.is_sound(), Violation::Dirs),
+        (gpus_are_in_order(state), Violation::GpuIndex),
+        (groups_are_unique(state), Violation::GroupUnique),
+        (files_are_counted(state), Violation::Files),
+        (procs_are_placed(state), Violation::Membership),
+        (nodes_have_both_ends(state), Violation::Nodes),
+        (usage_adds_up(state), Violation::Usage),
+        (directories_are_wanted(state), Violation::Wanted),
+        (members_have_groups(state, members), Violation::Members),
+    ];
+    match checks.iter().find(|(holds, _)| !holds) {
+        Some((_, violation)) => Err(*violation),
+        None => Ok(()),
+    }
+}
+
+fn tables_are_sound(state: &State<'_>, members: &Members<'_>) -> bool {
+    state.gpus.is_sound()
+        && state.groups.is_sound()
+        && state.procs.is_sound()
+        && state.nodes.is_sound()
+        && state.files.is_sound()
+        && members.is_sound()
+}
+
+fn gpus_are_in_order(state: &State<'_>) -> bool {
+    state.gpus.iter().all(|(_, gpu)| {
+        let lower = |other: &crate::state::Gpu| other.facts.pci < gpu.facts.pci;
+        let below = state.gpus.iter().filter(|(_, other)| lower(other));
+        count(below) == usize::from(gpu.index.0)
+    })
+}
+
+fn groups_are_unique(state: &State<'_>) -> bool {
+    state.groups.iter().all(|(id, group)| {
+        state.groups.iter().all(|(other_id, other)| {
+            id == other_id
+                || (group.name != other.name
+                    && (group.cgroup.is_empty() || group.cgroup != other.cgroup))
+        })
+    })
+}
+
+fn files_are_counted(state: &State<'_>) -> bool {
+    let of = |key: ProcKey| state.files.iter().filter(move |(_, file)| file.proc == key);
+    let procs = |(key, proc): (&ProcKey, &crate::state::Proc)| {
+        proc.files > 0 && u32::try_from(count(of(*key))) == Ok(proc.files)
+    };
+    state.procs.iter().all(procs)
+        && state
+            .files
+            .iter()
+            .all(|(_, file)| state.procs.contains(&file.proc))
+        && state
+            .objects
+            .iter()
+            .all(|(_, object)| state.files.contains(&object.file))
+}
+
+fn procs_are_placed(state: &State<'_>) -> bool {
+    state.procs.iter().all(|(_, proc)| {
+        let by_cgroup = state.group_of_cgroup(&proc.cgroup);
+        let exists = |group: GroupId| state.groups.contains(&group);
+        proc.group == proc.by_pid.or(by_cgroup) && proc.group.is_none_or(exists)
+    })
+}
+
+fn nodes_have_both_ends(state: &State<'_>) -> bool {
+    let of_groups = state.groups.iter().all(|(group, _)| {
+        let node = |gpu: &GpuId| state.nodes.contains(&(Owner::Group(*group), *gpu));
+        state.gpus.iter().all(|(gpu, _)| node(gpu))
+    });
+    of_groups
+        && state.nodes.iter().all(|((owner, gpu), node)| {
+            let has_owner = match owner {
+                Owner::Group(group) => state.groups.contains(group),
+                Owner::Proc(proc) => {
+                    state.procs.contains(proc) && *node.usage.now() != Amount::ZERO
+                }
+            };
+            has_owner && state.gpus.contains(gpu)
+        })
+}
+
+fn usage_adds_up(state: &State<'_>) -> bool {
+    state.nodes.iter().all(|((owner, gpu), node)| {
+        let belongs = |proc: ProcKey| match owner {
+            Owner::Proc(key) => proc == *key,
+            Owner::Group(group) => {
+                state.procs.get(&proc).and_then(|proc| proc.group) == Some(*group)
+            }
+        };
+        let mut sum = Amount::ZERO;
+        for (_, object) in state.objects.iter() {
+            let proc = state.files.get(&object.file).map(|file| file.proc);
+            if object.gpu == Some(*gpu) && proc.is_some_and(belongs) {
+                sum = add(&sum, &object.charged);
+            }
+        }
+        sum == *node.usage.now() && node.usage.peak() >= sum.memory
+    })
+}
+
+/// A sum that saturates, which then differs from any usage that did not.
+fn add(a: &Amount, b: &Amount) -> Amount {
+    Amount {
+        channel_groups: a.channel_groups.saturating_add(b.channel_groups),
+        channels: a.channels.saturating_add(b.channels),
+        memory: Bytes(a.memory.get().saturating_add(b.memory.get())),
+    }
+}
+
+fn directories_are_wanted(state: &State<'_>) -> bool {
+    let wants = |path, scope| state.dirs.wanted(path) == Some(scope);
+    let gpus = state
+        .gpus
+        .iter()
+        .all(|(id, gpu)| wants(DirPath::Gpu(gpu.index), Scope::Gpu(*id)));
+    let groups = state
+        .groups
+        .iter()
+        .all(|(id, _)| wants(DirPath::Group(*id), Scope::Group(*id)));
+    let nodes = state.nodes.iter().all(|((owner, gpu), node)| {
+        let Some(index) = state.gpus.get(gpu).map(|gpu| gpu.index) else {
+            return false;
+        };
+        let path = DirPath::of_node(*owner, index);
+        let wanted = wants(path, Scope::Node(*owner, *gpu));
+        match owner {
+            Owner::Group(_) => wanted,
+            Owner::Proc(proc) => {
+                let due = node.usage.now().channel_groups > 0;
+                let same = |other: &ProcKey| other.tgid == proc.tgid && other != proc;
+                let contested = state.procs.iter().any(|(other, _)| same(other));
+                node.visible == due && (wanted == due || (contested && !wanted))
+            }
+        }
+    });
+    let procs = state.procs.iter().all(|(key, proc)| {
+        let mine = |(owner, _): &(Owner, GpuId)| *owner == Owner::Proc(*key);
+        let visible = state
+            .nodes
+            .iter()
+            .filter(|(of, node)| mine(of) && node.visible);
+        u32::try_from(count(visible)) == Ok(proc.visible)
+            && (proc.visible > 0 || !wants(DirPath::Proc(key.tgid), Scope::Proc(*key)))
+    });
+    gpus && groups && nodes && procs
+}
+
+fn members_have_groups(state: &State<'_>, members: &Members<'_>) -> bool {
+    members
+        .iter()
+        .all(|(_, group)| state.groups.contains(group))
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

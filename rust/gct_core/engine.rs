@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Events in, state changes out: the only place where the state moves.
+//!
+//! Each method of [`State`] here is one event. It first makes sure that
+//! every table has room for all that the event may add, then changes the
+//! state; so an error means that nothing has changed. What has to be done
+//! outside the lock is asked for with [`State::next_effect`].
+
+mod calls;
+mod charge;
+mod files;
+mod gpus;
+mod groups;
+
+pub use calls::Ticket;
+
+use crate::dirs::{DirPath, Effect, Step};
+use crate::iface::Name;
+use crate::state::{Failure, State};
+use core::fmt::Write;
+
+impl State<'_> {
+    /// The next directory to add or remove, until there is nothing to do.
+    ///
+    /// The caller does what it is told before it asks again, without the
+    /// state's lock, and sees to it that nobody else asks in between.
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        Some(match self.dirs.next_effect()? {
+            Step::Add(path, scope) => Effect::Add {
+                path,
+                scope,
+                name: self.dir_name(path),
+            },
+            Step::Remove(path) => Effect::Remove { path },
+        })
+    }
+
+    /// May there be something to do? Cheap, for those who only pass by.
+    pub fn has_effects(&self) -> bool {
+        self.dirs.has_effects()
+    }
+
+    /// Counts what could not be followed.
+    pub fn count(&mut self, failure: Failure) {
+        let counter = match failure {
+            Failure::Limit => &mut self.failures.limit,
+            Failure::Memory => &mut self.failures.memory,
+            Failure::Decode => &mut self.failures.decode,
+            Failure::Client => &mut self.failures.client,
+            Failure::Gpu => &mut self.failures.gpu,
+            Failure::Charge => &mut self.failures.charge,
+            Failure::Members(total) => {
+                self.failures.members = self.failures.members.max(total);
+                return;
+            }
+        };
+        *counter = counter.saturating_add(1);
+    }
+
+    fn dir_name(&self, path: DirPath) -> Name {
+        let mut name = Name::EMPTY;
+        // A number of at most ten digits always fits.
+        let _ = match path {
+            DirPath::Group(group) => {
+                return self.groups.get(&group).map_or(name, |group| group.name)
+            }
+            DirPath::Proc(tgid) => write!(name, "{tgid}"),
+            DirPath::Gpu(gpu) | DirPath::GroupGpu(_, gpu) | DirPath::ProcGpu(_, gpu) => {
+                write!(name, "{}", gpu.0)
+            }
+        };
+        name
+    }
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Usage follows objects, and directories follow usage.
+
+use crate::account::{self, Amount, Usage};
+use crate::dirs::DirPath;
+use crate::error::Error;
+use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
+use crate::limits;
+use crate::objects::Object;
+use crate::settings::Settings;
+use crate::state::{Failure, Node, State};
+
+impl State<'_> {
+    /// Makes sure that one charge will find room for a node and its directories.
+    pub(super) fn reserve_charge(&self) -> Result<(), Error> {
+        self.nodes.reserve(1)?;
+        self.dirs.reserve(2)
+    }
+
+    /// Charges a process and its group. Returns what was charged: all or nothing.
+    ///
+    /// The caller has used [`State::reserve_charge`].
+    pub(super) fn charge(&mut self, proc: ProcKey, gpu: Option<GpuId>, amount: Amount) -> Amount {
+        if amount == Amount::ZERO {
+            return amount;
+        }
+        let Some(gpu) = gpu.filter(|gpu| self.gpus.contains(gpu)) else {
+            self.count(Failure::Gpu);
+            return Amount::ZERO;
+        };
+        let own = (Owner::Proc(proc), gpu);
+        if !self.nodes.contains(&own) && self.nodes.insert(own, Node::default()).is_err() {
+            self.count(Failure::Limit);
+            return Amount::ZERO;
+        }
+        let (mut usage, mut of_group) = self.usages(proc, gpu);
+        let charged = account::charge(&mut usage, of_group.as_mut(), &amount);
+        self.store_usages(proc, gpu, usage, of_group);
+        if !charged {
+            self.count(Failure::Charge);
+        }
+        self.settle(proc, gpu);
+        if charged {
+            amount
+        } else {
+            Amount::ZERO
+        }
+    }
+
+    /// Takes back what was charged for an object that is gone.
+    pub(super) fn uncharge(&mut self, proc: ProcKey, object: &Object) {
+        let Some(gpu) = object.gpu.filter(|gpu| self.gpus.contains(gpu)) else {
+            // The GPU went before, and with it all that was charged on it.
+            return;
+        };
+        if object.charged == Amount::ZERO {
+            return;
+        }
+        let (mut usage, mut of_group) = self.usages(proc, gpu);
+        if !account::uncharge(&mut usage, of_group.as_mut(), &object.charged) {
+            self.count(Failure::Charge);
+        }
+        self.store_usages(proc, gpu, usage, of_group);
+        self.settle(proc, gpu);
+    }
+
+    /// Moves the usage of a process from one group to another.
+    pub(super) fn transfer(&mut self, proc: ProcKey, from: Option<GroupId>, to: Option<GroupId>) {
+        for at in 0..self.gpus.slots() {
+            let Some(gpu) = self.gpus.key_at(at) else {
+                continue;
+            };
+            let Some(node) = self.nodes.get(&(Owner::Proc(proc), gpu)) else {
+                continue;
+            };
+            let amount = *node.usage.now();
+            let (mut old, mut new) = (self.group_usage(from, gpu), self.group_usage(to, gpu));
+            if !account::transfer(&amount, old.as_mut(), new.as_mut()) {
+                self.count(Failure::Charge);
+            }
+            self.store_group_usage(from, gpu, old);
+            self.store_group_usage(to, gpu, new);
+        }
+    }
+
+    /// The limits that bind a process on a GPU: its own and its group's.
+    pub fn effective(&self, proc: ProcKey, gpu: GpuId) -> Settings {
+        let settings = |owner| self.nodes.get(&(owner, gpu)).map(|node| node.settings);
+        let own = settings(Owner::Proc(proc)).unwrap_or_default();
+        let group = self.procs.get(&proc).and_then(|proc| proc.group);
+        match group.and_then(|group| settings(Owner::Group(group))) {
+            Some(of_group) => own.within(&of_group),
+            None => own,
+        }
+    }
+
+    fn usages(&self, proc: ProcKey, gpu: GpuId) -> (Usage, Option<Usage>) {
+        let own = self.nodes.get(&(Owner::Proc(proc), gpu));
+        let group = self.procs.get(&proc).and_then(|proc| proc.group);
+        let own = own.map_or(Usage::ZERO, |node| node.usage);
+        (own, self.group_usage(group, gpu))
+    }
+
+    fn store_usages(&mut self, proc: ProcKey, gpu: GpuId, usage: Usage, of_group: Option<Usage>) {
+        if let Some(node) = self.nodes.get_mut(&(Owner::Proc(proc), gpu)) {
+            node.usage = usage;
+        }
+        let group = self.procs.get(&proc).and_then(|proc| proc.group);
+        self.store_group_usage(group, gpu, of_group);
+    }
+
+    fn group_usage(&self, group: Option<GroupId>, gpu: GpuId) -> Option<Usage> {
+        let node = self.nodes.get(&(Owner::Group(group?), gpu))?;
+        Some(node.usage)
+    }
+
+    fn store_group_usage(&mut self, group: Option<GroupId>, gpu: GpuId, usage: Option<Usage>) {
+        let (Some(group), Some(usage)) = (group, usage) else {
+            return;
+        };
+        if let Some(node) = self.nodes.get_mut(&(Owner::Group(group), gpu)) {
+            node.usage = usage;
+        }
+    }
+
+    /// Shows or hides the directory of a process on a GPU, as it has channel
+    /// groups there or none, and forgets the node that nothing is charged to.
+    fn settle(&mut self, proc: ProcKey, gpu: GpuId) {
+        let key = (Owner::Proc(proc), gpu);
+        let Some(node) = self.nodes.get_mut(&key) else {
+            return;
+        };
+        let now = *node.usage.now();
+        let was = core::mem::replace(&mut node.visible, now.channel_groups > 0);
+        match (was, now.channel_groups > 0) {
+            (false, true) => self.show_dirs(proc, gpu),
+            (true, false) => self.hide_dirs(proc, gpu),
+            _ => {}
+        }
+        if now == Amount::ZERO {
+            self.nodes.remove(&key);
+        }
+    }
+
+    fn show_dirs(&mut self, proc: ProcKey, gpu: GpuId) {
+        let Some(index) = self.index_of(gpu) else {
+            return;
+        };
+        if let Some(entry) = self.procs.get_mut(&proc) {
+            entry.visible = entry.visible.saturating_add(1);
+        }
+        let (top, owner) = (DirPath::Proc(proc.tgid), Owner::Proc(proc));
+        match self.dirs.wanted(top) {
+            Some(Scope::Proc(other)) if other == proc => {}
+            // The pid belongs to a younger process: this one is dead, and its
+            // file lives on in a child.
+            Some(Scope::Proc(other)) if other.start_time_ns > proc.start_time_ns => return,
+            _ => self.vacate(proc.tgid),
+        }
+        // INVARIANT: `reserve_charge` made room for both.
+        let _ = self.dirs.want(top, Scope::Proc(proc));
+        let path = DirPath::of_node(owner, index);
+        let _ = self.dirs.want(path, Scope::Node(owner, gpu));
+    }
+
+    fn hide_dirs(&mut self, proc: ProcKey, gpu: GpuId) {
+        let Some(index) = self.index_of(gpu) else {
+            return;
+        };
+        let owner = Owner::Proc(proc);
+        let path = DirPath::of_node(owner, index);
+        self.dirs.unwant(path, Scope::Node(owner, gpu));
+        let Some(entry) = self.procs.get_mut(&proc) else {
+            return;
+        };
+        entry.visible = entry.visible.saturating_sub(1);
+        if entry.visible == 0 {
+            self.dirs
+                .unwant(DirPath::Proc(proc.tgid), Scope::Proc(proc));
+        }
+    }
+
+    /// Wants nothing of an older process with the same pid any more.
+    fn vacate(&mut self, tgid: u32) {
+        let count = u8::try_from(limits::GPUS_MAX).unwrap_or(u8::MAX);
+        for index in 0..count {
+            let path = DirPath::ProcGpu(tgid, crate::ids::GpuIndex(index));
+            if let Some(scope) = self.dirs.wanted(path) {
+                self.dirs.unwant(path, scope);
+            }
+        }
+    }
+}

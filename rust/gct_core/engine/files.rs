@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The files of the tree are written and read.
+
+use crate::error::Error;
+use crate::features::{Feature, FeatureSet};
+use crate::gpu::Uuid;
+use crate::ids::{GpuId, Owner, Scope};
+use crate::iface::files::{self, Entry, Mode};
+use crate::iface::value::Value;
+use crate::iface::{parse, show, File};
+use crate::state::{Gpu, Node, State};
+use core::fmt::{self, Write};
+
+impl State<'_> {
+    /// A file is written: `text` is all of one write.
+    ///
+    /// For `control` and `group.procs`, whose writers need more than the state, see
+    /// [`parse::command`] and [`parse::pid`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Syntax`] and [`Error::Range`] of the file's form; then
+    /// [`Error::Unsupported`] when the GPU's backend cannot do it and the value is
+    /// not the one in force; [`Error::Exists`] for a cgroup that another group has;
+    /// [`Error::Access`] when the file is not written this way; [`Error::Gone`].
+    pub fn write(&mut self, file: File, scope: Scope, text: &[u8]) -> Result<(), Error> {
+        let entry = files::entry(file);
+        if Some(entry.place) != scope.place() || entry.mode != Mode::ReadWrite {
+            return Err(Error::Access);
+        }
+        match scope {
+            Scope::Group(group) if file == File::GroupCgroup => {
+                let path = parse::cgroup(text)?;
+                self.set_cgroup(group, path)
+            }
+            Scope::Node(owner, gpu) => self.write_setting(entry, owner, gpu, text),
+            _ => Err(Error::Access),
+        }
+    }
+
+    fn write_setting(
+        &mut self,
+        entry: &Entry,
+        owner: Owner,
+        gpu: GpuId,
+        text: &[u8],
+    ) -> Result<(), Error> {
+        let value = parse::value(entry.format, text)?;
+        let (features, tpcs) = self.gpu_can(gpu)?;
+        check_tpcs(&value, tpcs)?;
+        let node = self.nodes.get_mut(&(owner, gpu)).ok_or(Error::Gone)?;
+        let can = entry.feature.is_none_or(|feature| features.has(feature));
+        if entry.file == File::GmemPeak && can {
+            node.usage.reset_peak();
+            return Ok(());
+        }
+        if !can && node.settings.get(entry.file) != Some(value) {
+            return Err(Error::Unsupported);
+        }
+        node.settings.set(entry.file, value)
+    }
+
+    /// A file is read.
+    ///
+    /// For `group.procs` see [`State::show_procs`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`] for a fact that the driver has not told,
+    /// [`Error::Unsupported`] for a measurement that nobody takes, [`Error::Access`]
+    /// when the file is not read this way, [`Error::Gone`], and [`Error::NoSpace`]
+    /// when `out` takes no more.
+    pub fn show(&self, file: File, scope: Scope, out: &mut dyn Write) -> Result<(), Error> {
+        let entry = files::entry(file);
+        if Some(entry.place) != scope.place() || entry.mode == Mode::Write {
+            return Err(Error::Access);
+        }
+        match scope {
+            Scope::Root if file == File::Version => written(show::version(out)),
+            Scope::Root if file == File::Events => written(self.show_events(out)),
+            Scope::Gpu(gpu) => show_fact(self.gpus.get(&gpu).ok_or(Error::Gone)?, file, out),
+            Scope::Group(group) if file == File::GroupCgroup => {
+                let group = self.groups.get(&group).ok_or(Error::Gone)?;
+                let path = (!group.cgroup.is_empty()).then_some(&group.cgroup);
+                written(show::cgroup(path, out))
+            }
+            Scope::Node(owner, gpu) => {
+                let (features, _) = self.gpu_can(gpu)?;
+                let node = self.nodes.get(&(owner, gpu)).ok_or(Error::Gone)?;
+                show_node(node, features, entry, out)
+            }
+            _ => Err(Error::Access),
+        }
+    }
+
+    fn show_events(&self, out: &mut dyn Write) -> fmt::Result {
+        let failures = &*self.failures;
+        for (key, value) in [
+            ("limit", failures.limit),
+            ("memory", failures.memory),
+            ("decode", failures.decode),
+            ("members", failures.members),
+            ("client", failures.client),
+            ("gpu", failures.gpu),
+            ("charge", failures.charge),
+        ] {
+            show::stat_line(key, value, out)?;
+        }
+        Ok(())
+    }
+}
+
+/// A mask or quota beyond the TPCs that the GPU has is out of range.
+fn check_tpcs(value: &Value, tpcs: Option<u16>) -> Result<(), Error> {
+    let Some(count) = tpcs else { return Ok(()) };
+    let fits = match value {
+        Value::TpcList(Some(mask)) => mask.last().is_none_or(|last| last < usize::from(count)),
+        Value::TpcsOrMax(Some(tpcs)) => tpcs.get() <= count,
+        _ => true,
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(Error::Range)
+    }
+}
+
+fn show_fact(gpu: &Gpu, file: File, out: &mut dyn Write) -> Result<(), Error> {
+    let facts = &gpu.facts;
+    let name = (!facts.name.is_empty()).then_some(facts.name.as_str());
+    written(match file {
+        File::GpuUuid => writeln!(out, "{}", Uuid(facts.uuid.ok_or(Error::Unknown)?)),
+        File::GpuPci => writeln!(out, "{}", facts.pci),
+        File::GpuPciId => writeln!(out, "{}", facts.ids),
+        File::GpuMinor => writeln!(out, "{}", facts.minor),
+        File::GpuName => writeln!(out, "{}", name.ok_or(Error::Unknown)?),
+        File::GpuArchitecture => {
+            writeln!(out, "{}", facts.architecture().ok_or(Error::Unknown)?)
+        }
+        File::GpuTpcs => writeln!(out, "{}", facts.tpcs.ok_or(Error::Unknown)?),
+        File::GpuMemoryTotal => {
+            writeln!(out, "{}", facts.memory_total.ok_or(Error::Unknown)?.get())
+        }
+        File::GpuMode => writeln!(out, "{}", facts.backend.word()),
+        File::GpuFeatures => gpu.features.show(out),
+        _ => return Err(Error::Access),
+    })
+}
+
+fn show_node(
+    node: &Node,
+    features: FeatureSet,
+    entry: &Entry,
+    out: &mut dyn Write,
+) -> Result<(), Error> {
+    if let Some(value) = node.settings.get(entry.file) {
+        return written(show::value(&value, out));
+    }
+    if entry.feature.is_some_and(|feature| !features.has(feature)) {
+        return Err(Error::Unsupported);
+    }
+    let now = node.usage.now();
+    written(match entry.file {
+        File::GmemCurrent => show::value(&Value::Bytes(now.memory), out),
+        File::GmemPeak => show::value(&Value::Bytes(node.usage.peak()), out),
+        File::GmemStat if features.has(Feature::GmemCharge) => {
+            show::stat_line("pinned", now.memory.get(), out)
+        }
+        File::ComputeStat => show::stat_line("channel_groups", now.channel_groups, out)
+            .and_then(|()| show::stat_line("channels", now.channels, out)),
+        // Nothing is counted here yet, so there is no line.
+        File::GmemStat | File::GmemEvents | File::ComputeEvents => Ok(()),
+        // A backend that announces the feature of any other file feeds it
+        // here first; until then it is as if it had not.
+        _ => return Err(Error::Unsupported),
+    })
+}
+
+fn written(result: fmt::Result) -> Result<(), Error> {
+    result.map_err(|fmt::Error| Error::NoSpace)
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! GPUs come and go.
+
+use crate::dirs::DirPath;
+use crate::error::Error;
+use crate::features::FeatureSet;
+use crate::gpu::GpuFacts;
+use crate::ids::{GpuId, GpuIndex, Owner, Scope};
+use crate::limits;
+use crate::state::{Gpu, Node, State};
+use crate::table::count;
+
+impl State<'_> {
+    /// A GPU arrived. Every group gets a directory for it.
+    ///
+    /// Its index, and the index of others, follow from the PCI addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exists`] when a GPU with this identifier or address is present;
+    /// [`Error::NoSpace`], [`Error::NeedSlots`].
+    pub fn gpu_add(&mut self, facts: &GpuFacts, features: FeatureSet) -> Result<GpuId, Error> {
+        let same = |gpu: &Gpu| gpu.facts.rm_id == facts.rm_id || gpu.facts.pci == facts.pci;
+        if self.gpus.iter().any(|(_, gpu)| same(gpu)) {
+            return Err(Error::Exists);
+        }
+        self.gpus.reserve(1)?;
+        self.nodes.reserve(self.groups.len())?;
+        // Renumbering moves directories to paths that existed, but for one
+        // more of each owner.
+        let owners = self.groups.len().saturating_add(self.procs.len());
+        self.dirs.reserve(owners.saturating_add(1))?;
+
+        let id = GpuId(self.sequence.next());
+        let gpu = Gpu {
+            facts: *facts,
+            features,
+            // Above every index in use, so that renumbering moves it.
+            index: GpuIndex(u8::MAX),
+            instance: self.free_instance(),
+        };
+        self.gpus.insert(id, gpu)?;
+        for at in 0..self.groups.slots() {
+            if let Some(group) = self.groups.key_at(at) {
+                self.nodes
+                    .insert((Owner::Group(group), id), Node::default())?;
+            }
+        }
+        self.renumber();
+        Ok(id)
+    }
+
+    /// The driver learnt a GPU's UUID.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`] when no such GPU is present.
+    pub fn gpu_uuid(&mut self, rm_id: u32, uuid: [u8; 16]) -> Result<(), Error> {
+        let id = self.gpu_by_rm_id(rm_id).ok_or(Error::Gone)?;
+        let gpu = self.gpus.get_mut(&id).ok_or(Error::Gone)?;
+        gpu.facts.uuid = Some(uuid);
+        Ok(())
+    }
+
+    /// A GPU left. Limits and usage on it are forgotten.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`] when no such GPU is present.
+    pub fn gpu_remove(&mut self, rm_id: u32) -> Result<(), Error> {
+        let id = self.gpu_by_rm_id(rm_id).ok_or(Error::Gone)?;
+        let gpu = self.gpus.remove(&id).ok_or(Error::Gone)?;
+        self.dirs.unwant(DirPath::Gpu(gpu.index), Scope::Gpu(id));
+        let (dirs, procs) = (&mut self.dirs, &mut self.procs);
+        self.nodes.remove_where(
+            |(_, on), _| *on == id,
+            |(owner, _), node| {
+                let path = DirPath::of_node(owner, gpu.index);
+                dirs.unwant(path, Scope::Node(owner, id));
+                if let (Owner::Proc(key), true) = (owner, node.visible) {
+                    if let Some(proc) = procs.get_mut(&key) {
+                        proc.visible = proc.visible.saturating_sub(1);
+                        if proc.visible == 0 {
+                            dirs.unwant(DirPath::Proc(key.tgid), Scope::Proc(key));
+                        }
+                    }
+                }
+            },
+        );
+        self.renumber();
+        Ok(())
+    }
+
+    fn gpu_by_rm_id(&self, rm_id: u32) -> Option<GpuId> {
+        let found = |(id, gpu): (&GpuId, &Gpu)| (gpu.facts.rm_id == rm_id).then_some(*id);
+        self.gpus.iter().find_map(found)
+    }
+
+    /// The GPU that a device object's number means; if the number could not be
+    /// read, the only GPU, if there is only one.
+    pub(super) fn gpu_of_device(&self, instance: Option<u64>) -> Option<GpuId> {
+        let meant = |gpu: &Gpu| instance.is_none_or(|number| number == u64::from(gpu.instance));
+        let mut found = self.gpus.iter().filter(|(_, gpu)| meant(gpu));
+        let (id, _) = found.next()?;
+        found.next().is_none().then_some(*id)
+    }
+
+    fn free_instance(&self) -> u32 {
+        let taken = |number: u32| self.gpus.iter().any(|(_, gpu)| gpu.instance == number);
+        let count = u32::try_from(limits::GPUS_MAX).unwrap_or(u32::MAX);
+        (0..count).find(|number| !taken(*number)).unwrap_or(count)
+    }
+
+    /// Gives every GPU the index that follows from its PCI address, and moves
+    /// the directories of those whose index changes.
+    fn renumber(&mut self) {
+        let mut moved = [false; limits::GPUS_MAX];
+        for at in 0..self.gpus.slots() {
+            let Some(id) = self.gpus.key_at(at) else {
+                continue;
+            };
+            let (Some(old), index) = (self.index_of(id), self.position(id)) else {
+                continue;
+            };
+            if old == index {
+                continue;
+            }
+            self.unwant_all(id, old);
+            if let Some(gpu) = self.gpus.get_mut(&id) {
+                gpu.index = index;
+            }
+            if let Some(mark) = moved.get_mut(usize::from(index.0)) {
+                *mark = true;
+            }
+        }
+        for at in 0..self.gpus.slots() {
+            let Some(id) = self.gpus.key_at(at) else {
+                continue;
+            };
+            if let Some(index) = self.index_of(id) {
+                if moved.get(usize::from(index.0)) == Some(&true) {
+                    self.want_all(id, index);
+                }
+            }
+        }
+    }
+
+    pub(super) fn index_of(&self, gpu: GpuId) -> Option<GpuIndex> {
+        self.gpus.get(&gpu).map(|gpu| gpu.index)
+    }
+
+    /// How many GPUs have a lower PCI address.
+    fn position(&self, id: GpuId) -> GpuIndex {
+        let below = match self.gpus.get(&id) {
+            Some(me) => {
+                let lower = |gpu: &Gpu| gpu.facts.pci < me.facts.pci;
+                count(self.gpus.iter().filter(|(_, gpu)| lower(gpu)))
+            }
+            None => 0,
+        };
+        GpuIndex(u8::try_from(below).unwrap_or(u8::MAX))
+    }
+
+    fn unwant_all(&mut self, gpu: GpuId, index: GpuIndex) {
+        self.dirs.unwant(DirPath::Gpu(index), Scope::Gpu(gpu));
+        let (nodes, dirs) = (&self.nodes, &mut self.dirs);
+        for ((owner, on), _) in nodes.iter() {
+            if *on == gpu {
+                dirs.unwant(DirPath::of_node(*owner, index), Scope::Node(*owner, gpu));
+            }
+        }
+    }
+
+    fn want_all(&mut self, gpu: GpuId, index: GpuIndex) {
+        // INVARIANT: `gpu_add` reserved the paths; without a new GPU there are
+        // only fewer. So none of these can fail.
+        let (nodes, dirs) = (&self.nodes, &mut self.dirs);
+        let _ = dirs.want(DirPath::Gpu(index), Scope::Gpu(gpu));
+        for ((owner, on), node) in nodes.iter() {
+            let shown = match owner {
+                Owner::Group(_) => true,
+                // A process whose pid was taken over by another has none.
+                Owner::Proc(proc) => {
+                    node.visible
+                        && dirs.wanted(DirPath::Proc(proc.tgid)) == Some(Scope::Proc(*proc))
+                }
+            };
+            if *on == gpu && shown {
+                let _ = dirs.want(DirPath::of_node(*owner, index), Scope::Node(*owner, gpu));
+            }
+        }
+    }
+}

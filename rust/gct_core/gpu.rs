@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Facts about a GPU, as the driver tells them.
+
+use crate::text::Text;
+use crate::units::Bytes;
+use core::fmt;
+
+/// A PCI address. Its order is the order of nvidia-smi's indices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PciAddress {
+    /// Domain.
+    pub domain: u32,
+    /// Bus.
+    pub bus: u8,
+    /// Device on the bus, below 32.
+    pub slot: u8,
+    /// Function of the device, below 8.
+    pub function: u8,
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            domain,
+            bus,
+            slot,
+            function,
+        } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{slot:02x}.{function:x}")
+    }
+}
+
+/// PCI vendor and device numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PciIds {
+    /// Vendor.
+    pub vendor: u16,
+    /// Device.
+    pub device: u16,
+    /// Vendor of the board.
+    pub subsystem_vendor: u16,
+    /// Board.
+    pub subsystem_device: u16,
+}
+
+impl fmt::Display for PciIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            vendor,
+            device,
+            subsystem_vendor,
+            subsystem_device,
+        } = self;
+        write!(
+            f,
+            "{vendor:04x}:{device:04x} {subsystem_vendor:04x}:{subsystem_device:04x}"
+        )
+    }
+}
+
+/// Who acts on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// The patched driver.
+    Kernel,
+    /// The daemon of the user-space mode.
+    User,
+    /// A simulator.
+    Simulator,
+}
+
+impl Backend {
+    /// As in the file `mode`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::User => "user",
+            Self::Simulator => "simulator",
+        }
+    }
+}
+
+/// What is known of a GPU. What is not known is `None` or empty.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuFacts {
+    /// The resource manager's identifier, unique while the GPU is present.
+    pub rm_id: u32,
+    /// The N of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// Where it is.
+    pub pci: PciAddress,
+    /// What it says it is.
+    pub ids: PciIds,
+    /// Marketing name.
+    pub name: Text<64>,
+    /// The register `PMC_BOOT_42`; 0 when it was not read.
+    pub boot_42: u32,
+    /// Known once the GPU was initialised.
+    pub uuid: Option<[u8; 16]>,
+    /// TPCs that a mask can name.
+    pub tpcs: Option<u16>,
+    /// Device memory.
+    pub memory_total: Option<Bytes>,
+    /// Who acts on it.
+    pub backend: Backend,
+}
+
+impl GpuFacts {
+    /// A GPU of which little is known; the other fields are filled in afterwards.
+    pub const fn new(rm_id: u32, pci: PciAddress, backend: Backend) -> Self {
+        Self {
+            rm_id,
+            minor: 0,
+            pci,
+            ids: PciIds {
+                vendor: 0,
+                device: 0,
+                subsystem_vendor: 0,
+                subsystem_device: 0,
+            },
+            name: Text::EMPTY,
+            boot_42: 0,
+            uuid: None,
+            tpcs: None,
+            memory_total: None,
+            backend,
+        }
+    }
+
+    /// Name of the architecture: `NV_PMC_BOOT_42_ARCHITECTURE`, bits 29:24.
+    pub const fn architecture(&self) -> Option<&'static str> {
+        match (self.boot_42 >> 24) & 0x3f {
+            0x14 => Some("volta"),
+            0x16 => Some("turing"),
+            0x17 => Some("ampere"),
+            0x18 => Some("hopper"),
+            0x19 => Some("ada"),
+            0x1a | 0x1b => Some("blackwell"),
+            _ => None,
+        }
+    }
+}
+
+/// A UUID as nvidia-smi prints it.
+pub(crate) struct Uuid(pub(crate) [u8; 16]);
+
+impl fmt::Display for Uuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GPU")?;
+        for (i, byte) in self.0.iter().enumerate() {
+            let dash = if matches!(i, 0 | 4 | 6 | 8 | 10) {
+                "-"
+            } else {
+                ""
+            };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn addresses_print_as_lspci_does_and_sort() {
+        let at = |domain, bus, slot, function| PciAddress {
+            domain,
+            bus,
+            slot,
+            function,
+        };
+        assert_eq!(at(0, 0x3b, 0, 0).to_string(), "0000:3b:00.0");
+        assert_eq!(at(0x1_0000, 0xff, 0x1f, 7).to_string(), "10000:ff:1f.7");
+        assert!(at(0, 9, 0, 0) < at(0, 0x10, 0, 0) && at(0, 0xff, 31, 7) < at(1, 0, 0, 0));
+    }
+
+    #[test]
+    fn identities() {
+        let ids = PciIds {
+            vendor: 0x10de,
+            device: 0x2330,
+            subsystem_vendor: 0x10de,
+            subsystem_device: 0x16c1,
+        };
+        assert_eq!(ids.to_string(), "10de:2330 10de:16c1");
+        let uuid = Uuid(core::array::from_fn(|i| u8::try_from(i * 17).unwrap()));
+        let text = "GPU-00112233-4455-6677-8899-aabbccddeeff";
+        assert_eq!(uuid.to_string(), text);
+    }
+
+    #[test]
+    fn architectures() {
+        let mut facts = GpuFacts::new(
+            0,
+            PciAddress {
+                domain: 0,
+                bus: 0,
+                slot: 0,
+                function: 0,
+            },
+            Backend::Kernel,
+        );
+        assert_eq!(facts.architecture(), None);
+        facts.boot_42 = 0x180a_1000;
+        assert_eq!(facts.architecture(), Some("hopper"));
+    }
+}

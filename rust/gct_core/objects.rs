@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A mirror of the resource manager's objects, as far as they matter.
+//!
+//! Handles are chosen by tenants, belong to one client, and are free again as
+//! soon as the resource manager has freed the object. A client's handle
+//! belongs to one open file. So an object's key is a *space* and a handle:
+//!
+//! - each open file is a space, whose number is the file's; its objects are
+//!   the names of clients, and each client points to a space of its own;
+//! - each client's space holds its objects;
+//! - every space has a root with handle 0, the parent of what has no other.
+//!
+//! Before an object is freed, it and all below it move to a space that nobody
+//! can name: another thread may be given the same handles before the first
+//! hears that its call is done. Afterwards they go, or come back if the
+//! resource manager refused.
+//!
+//! Siblings are linked through their handles. All loops are bounded by the
+//! number of objects.
+
+use crate::account::Amount;
+use crate::error::Error;
+use crate::ids::{FileId, GpuId};
+use crate::rmapi::{Class, Handle};
+use crate::table::{mix, Key, Map, Slot};
+
+/// Where an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectKey {
+    pub(crate) space: u64,
+    pub(crate) handle: Handle,
+}
+
+impl ObjectKey {
+    pub(crate) const fn new(space: u64, handle: Handle) -> Self {
+        Self { space, handle }
+    }
+
+    /// The root of a space.
+    pub(crate) const fn root(space: u64) -> Self {
+        Self::new(space, ROOT)
+    }
+}
+
+impl Key for ObjectKey {
+    fn hash(&self, seed: u64) -> u64 {
+        mix(mix(seed, self.space), u64::from(self.handle))
+    }
+}
+
+/// Handle of a space's root, and of nobody in a link.
+const ROOT: Handle = 0;
+
+/// An object.
+#[derive(Clone, Copy, Debug)]
+pub struct Object {
+    /// The open file through which it was made.
+    pub(crate) file: FileId,
+    pub(crate) class: Class,
+    pub(crate) gpu: Option<GpuId>,
+    /// What was charged for it, to be taken back when it goes.
+    pub(crate) charged: Amount,
+    /// For the name of a client, the space of its objects; else 0.
+    pub(crate) inner: u64,
+    pub(crate) parent: Handle,
+    child: Handle,
+    next: Handle,
+    previous: Handle,
+}
+
+impl Object {
+    pub(crate) const fn new(file: FileId, class: Class) -> Self {
+        Self {
+            file,
+            class,
+            gpu: None,
+            charged: Amount::ZERO,
+            inner: 0,
+            parent: ROOT,
+            child: ROOT,
+            next: ROOT,
+            previous: ROOT,
+        }
+    }
+}
+
+/// Storage for one object.
+pub type ObjectSlot = Slot<ObjectKey, Object>;
+
+/// The objects, while the state is locked.
+#[derive(Debug)]
+pub(crate) struct Objects<'a> {
+    map: Map<'a, ObjectKey, Object>,
+}
+
+impl<'a> Objects<'a> {
+    pub(crate) fn new(map: Map<'a, ObjectKey, Object>) -> Self {
+        Self { map }
+    }
+
+    /// See [`Map::reserve`].
+    pub(crate) fn reserve(&self, extra: usize) -> Result<(), Error> {
+        self.map.reserve(extra)
+    }
+
+    pub(crate) fn get(&self, key: ObjectKey) -> Option<&Object> {
+        self.map.get(&key)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Object)> {
+        self.map.iter()
+    }
+
+    /// The space of a file's client.
+    pub(crate) fn space(&self, file: FileId, client: Handle) -> Option<u64> {
+        let name = self.get(ObjectKey::new(file.raw(), client))?;
+        (name.inner != 0).then_some(name.inner)
+    }
+
+    /// Makes the root of a new space.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Objects::reserve`].
+    pub(crate) fn add_root(&mut self, space: u64, file: FileId) -> Result<(), Error> {
+        let root = Object::new(file, Class::Client);
+        self.map.insert(ObjectKey::root(space), root).map(|_| ())
+    }
+
+    /// Adds an object below `object.parent`, or below the root if that is not known.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Objects::reserve`]; [`Error::Exists`] when the key is taken.
+    pub(crate) fn add(&mut self, key: ObjectKey, mut object: Object) -> Result<(), Error> {
+        if self.map.contains(&key) || key.handle == ROOT {
+            return Err(Error::Exists);
+        }
+        if !self.map.contains(&ObjectKey::new(key.space, object.parent)) {
+            object.parent = ROOT;
+        }
+        self.map.insert(key, object)?;
+        self.link(key);
+        Ok(())
+    }
+
+    /// Takes one object out that is `top` or below it and has nothing below itself.
+    ///
+    /// Called until it returns `None`, it takes out the whole of `top`.
+    pub(crate) fn pop(&mut self, top: ObjectKey) -> Option<Object> {
+        let mut at = top;
+        for _ in 0..self.map.len() {
+            match self.get(at)?.child {
+                ROOT => break,
+                child => at.handle = child,
+            }
+        }
+        self.unlink(at);
+        self.map.remove(&at)
+    }
+
+    /// The first object directly below a root.
+    pub(crate) fn first_below_root(&self, space: u64) -> Option<ObjectKey> {
+        match self.get(ObjectKey::root(space))?.child {
+            ROOT => None,
+            child => Some(ObjectKey::new(space, child)),
+        }
+    }
+
+    /// Moves an object and all below it into a space that nobody can name.
+    pub(crate) fn detach(&mut self, top: ObjectKey, hidden: u64) {
+        self.unlink(top);
+        self.rename(top, hidden);
+    }
+
+    /// Moves back what was detached, below the parent that it had. Returns
+    /// false, and leaves it where it is, when a handle was taken meanwhile.
+    pub(crate) fn attach(&mut self, hidden: ObjectKey, home: u64) -> bool {
+        let mut at = Some(hidden.handle);
+        for _ in 0..self.map.len() {
+            let Some(handle) = at else { break };
+            if self.map.contains(&ObjectKey::new(home, handle)) {
+                return false;
+            }
+            at = self.walk(hidden.space, hidden.space, hidden.handle, handle);
+        }
+        self.rename(hidden, home);
+        let key = ObjectKey::new(home, hidden.handle);
+        let parent = self.get(key).map_or(ROOT, |object| object.parent);
+        if !self.map.contains(&ObjectKey::new(home, parent)) {
+            if let Some(object) = self.map.get_mut(&key) {
+                object.parent = ROOT;
+            }
+        }
+        self.link(key);
+        true
+    }
+
+    /// Changes the space of a tree, whose top is linked to nothing.
+    fn rename(&mut self, top: ObjectKey, space: u64) {
+        let mut at = Some(top.handle);
+        for _ in 0..self.map.len() {
+            let Some(handle) = at else { break };
+            if let Some(object) = self.map.remove(&ObjectKey::new(top.space, handle)) {
+                // INVARIANT: an entry was just removed, so there is room for one.
+                let _ = self.map.insert(ObjectKey::new(space, handle), object);
+            }
+            at = self.walk(top.space, space, top.handle, handle);
+        }
+    }
+
+    /// What comes after `handle` in the tree below `top`, parents first. Each
+    /// object is in one of the two spaces.
+    fn walk(&self, one: u64, other: u64, top: Handle, handle: Handle) -> Option<Handle> {
+        let find = |handle| {
+            self.get(ObjectKey::new(other, handle))
+                .or_else(|| self.get(ObjectKey::new(one, handle)))
+        };
+        let mut at = find(handle)?;
+        if at.child != ROOT {
+            return Some(at.child);
+        }
+        let mut name = handle;
+        for _ in 0..self.map.len() {
+            if name == top {
+                return None;
+            }
+            if at.next != ROOT {
+                return Some(at.next);
+            }
+            name = at.parent;
+            at = find(name)?;
+        }
+        None
+    }
+
+    /// Makes an object the first child of its parent.
+    fn link(&mut self, key: ObjectKey) {
+        let Some(object) = self.get(key) else { return };
+        let parent = ObjectKey::new(key.space, object.parent);
+        let first = match self.map.get_mut(&parent) {
+            Some(parent) => core::mem::replace(&mut parent.child, key.handle),
+            None => ROOT,
+        };
+        if let Some(object) = self.map.get_mut(&key) {
+            object.next = first;
+            object.previous = ROOT;
+        }
+        if first != ROOT {
+            if let Some(first) = self.map.get_mut(&ObjectKey::new(key.space, first)) {
+                first.previous = key.handle;
+            }
+        }
+    }
+
+    /// Takes an object out of the list of its parent's children.
+    fn unlink(&mut self, key: ObjectKey) {
+        let Some(object) = self.map.get_mut(&key) else {
+            return;
+        };
+        let next = core::mem::replace(&mut object.next, ROOT);
+        let previous = core::mem::replace(&mut object.previous, ROOT);
+        let parent = object.parent;
+        if next != ROOT {
+            if let Some(next) = self.map.get_mut(&ObjectKey::new(key.space, next)) {
+                next.previous = previous;
+            }
+        }
+        if previous != ROOT {
+            if let Some(previous) = self.map.get_mut(&ObjectKey::new(key.space, previous)) {
+                previous.next = next;
+            }
+        } else if let Some(parent) = self.map.get_mut(&ObjectKey::new(key.space, parent)) {
+            if parent.child == key.handle {
+                parent.child = next;
+            }
+        }
+    }
+
+    /// Are all links mutual, and is every object below the parent it names?
+    pub(crate) fn is_sound(&self) -> bool {
+        let linked = |key: &ObjectKey, object: &Object| {
+            let at = |handle| self.get(ObjectKey::new(key.space, handle));
+            let next = object.next == ROOT
+                || at(object.next).is_some_and(|next| {
+                    next.previous == key.handle && next.parent == object.parent
+                });
+            let above = match (key.handle, object.previous) {
+                (ROOT, _) => true,
+                // The top of a detached tree is linked to nothing.
+                (_, ROOT) => at(object.parent).is_none_or(|parent| parent.child == key.handle),
+                (_, previous) => at(previous).is_some_and(|previous| previous.next == key.handle),
+            };
+            let child = object.child == ROOT
+                || at(object.child)
+                    .is_some_and(|child| child.parent == key.handle && child.previous == ROOT);
+            let inner = object.inner == 0 || self.get(ObjectKey::root(object.inner)).is_some();
+            next && above && child && inner
+        };
+        self.map.is_sound() && self.iter().all(|(key, object)| linked(key, object))
+    }
+}

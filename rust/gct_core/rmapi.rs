@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the resource manager's ioctls say.
+//!
+//! The bytes are the kernel's own copy of an ioctl's structure, so handles,
+//! classes and status in it are to be trusted as far as the resource manager
+//! checks them. Parameter blocks to which a structure points are the tenant's
+//! memory: the resource manager reads them a second time, and what we read
+//! there is a [`Hint`], no more.
+//!
+//! Names, sizes and offsets are those of NVIDIA's `nvos.h`, `nv_escape.h` and
+//! `nv-unix-nvos-params-wrappers.h`. Every field that is read here has the same
+//! offset in 535.261.03, 550.163.01, 580.95.05 and 595.45.04; a driver that
+//! changes a size is refused by the size check rather than misread.
+
+pub mod class;
+
+use crate::error::Error;
+pub use class::Class;
+
+/// A handle of the resource manager. 0 is no object.
+pub type Handle = u32;
+
+/// Escape numbers of the ioctls that make, free and share objects.
+pub mod escape {
+    /// `NV_ESC_RM_ALLOC_MEMORY`.
+    pub const ALLOC_MEMORY: u32 = 0x27;
+    /// `NV_ESC_RM_FREE`.
+    pub const FREE: u32 = 0x29;
+    /// `NV_ESC_RM_ALLOC`.
+    pub const ALLOC: u32 = 0x2b;
+    /// `NV_ESC_RM_DUP_OBJECT`.
+    pub const DUP_OBJECT: u32 = 0x34;
+    /// `NV_ESC_RM_VID_HEAP_CONTROL`.
+    pub const VID_HEAP_CONTROL: u32 = 0x4a;
+}
+
+/// Something that happens to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It comes into being.
+    Alloc {
+        /// What it is.
+        class: Class,
+        /// Bytes of device memory, where the structure itself says so.
+        bytes: Option<u64>,
+        /// The tenant's parameter block; 0 is none.
+        params: u64,
+    },
+    /// It goes, with everything below it.
+    Free,
+    /// It becomes a second name of another client's object.
+    Dup {
+        /// The other client.
+        source_client: Handle,
+        /// The other client's object.
+        source: Handle,
+    },
+}
+
+/// A decoded ioctl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Client on whose behalf it is made; 0 when a client is made.
+    pub client: Handle,
+    /// Parent of the object; 0 when the structure names none.
+    pub parent: Handle,
+    /// The object. Before the ioctl it may be 0: the resource manager chooses.
+    pub object: Handle,
+    /// `NV_OK` is 0. Means something only after the ioctl.
+    pub status: u32,
+    /// What happens.
+    pub action: Action,
+}
+
+/// A word in the tenant's memory that says more, but may lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// User address of a little-endian number.
+    pub address: u64,
+    /// Its size, 4 or 8.
+    pub bytes: u32,
+}
+
+impl Call {
+    /// What is worth reading from the tenant's memory after success.
+    pub fn hint(&self) -> Option<Hint> {
+        let Action::Alloc {
+            class,
+            bytes: None,
+            params,
+        } = self.action
+        else {
+            return None;
+        };
+        let (offset, bytes) = match class {
+            // `NV0080_ALLOC_PARAMETERS.deviceId`.
+            Class::Device => (0, 4),
+            // `NV_MEMORY_ALLOCATION_PARAMS.size`.
+            Class::DeviceMemory => (64, 8),
+            _ => return None,
+        };
+        let address = params.checked_add(offset)?;
+        (params != 0).then_some(Hint { address, bytes })
+    }
+
+    /// Did the resource manager do it?
+    pub const fn succeeded(&self) -> bool {
+        self.status == 0
+    }
+}
+
+/// Decodes an ioctl's structure. `Ok(None)` is a call that makes or frees nothing.
+///
+/// # Errors
+///
+/// [`Error::Syntax`] when the size is not the structure's, or the escape is not
+/// one of [`escape`].
+pub fn decode(escape: u32, bytes: &[u8]) -> Result<Option<Call>, Error> {
+    let fields = Fields(bytes);
+    match (escape, bytes.len()) {
+        (escape::FREE, 16) => fields.free().map(Some),
+        (escape::ALLOC, 32) => fields.alloc(28).map(Some),
+        (escape::ALLOC, 48) => fields.alloc(40).map(Some),
+        (escape::DUP_OBJECT, 28) => fields.dup().map(Some),
+        (escape::ALLOC_MEMORY, 56) => fields.alloc_memory().map(Some),
+        (escape::VID_HEAP_CONTROL, 184) => fields.vid_heap(),
+        _ => Err(Error::Syntax),
+    }
+}
+
+/// Little-endian fields of a structure.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn array<const N: usize>(&self, offset: usize) -> Result<[u8; N], Error> {
+        let rest = self.0.get(offset..).ok_or(Error::Syntax)?;
+        rest.first_chunk().copied().ok_or(Error::Syntax)
+    }
+
+    fn u32(&self, offset: usize) -> Result<u32, Error> {
+        self.array(offset).map(u32::from_le_bytes)
+    }
+
+    fn u64(&self, offset: usize) -> Result<u64, Error> {
+        self.array(offset).map(u64::from_le_bytes)
+    }
+
+    /// `NVOS00_PARAMETERS`.
+    fn free(&self) -> Result<Call, Error> {
+        Ok(Call {
+            client: self.u32(0)?,
+            parent: self.u32(4)?,
+            object: self.u32(8)?,
+            status: self.u32(12)?,
+            action: Action::Free,
+        })
+    }
+
+    /// `NVOS21_PARAMETERS` and `NVOS64_PARAMETERS`, which differ behind the pointer.
+    fn alloc(&self, status: usize) -> Result<Call, Error> {
+        Ok(Call {
+            client: self.u32(0)?,
+            parent: self.u32(4)?,
+            object: self.u32(8)?,
+            status: self.u32(status)?,
+            action: Action::Alloc {
+                class: Class::from_number(self.u32(12)?),
+                bytes: None,
+                params: self.u64(16)?,
+            },
+        })
+    }
+
+    /// `NVOS55_PARAMETERS`.
+    fn dup(&self) -> Result<Call, Error> {
+        Ok(Call {
+            client: self.u32(0)?,
+            parent: self.u32(4)?,
+            object: self.u32(8)?,
+            status: self.u32(24)?,
+            action: Action::Dup {
+                source_client: self.u32(12)?,
+                source: self.u32(16)?,
+            },
+        })
+    }
+
+    /// `nv_ioctl_nvos02_parameters_with_fd`: host memory and registered ranges,
+    /// so no device memory is charged.
+    fn alloc_memory(&self) -> Result<Call, Error> {
+        Ok(Call {
+            client: self.u32(0)?,
+            parent: self.u32(4)?,
+            object: self.u32(8)?,
+            status: self.u32(40)?,
+            action: Action::Alloc {
+                class: Class::from_number(self.u32(12)?),
+                bytes: Some(0),
+                params: 0,
+            },
+        })
+    }
+
+    /// `NVOS32_PARAMETERS`: one ioctl for many functions.
+    fn vid_heap(&self) -> Result<Option<Call>, Error> {
+        /// `NVOS32_FUNCTION_*`.
+        const ALLOC_SIZE: u32 = 2;
+        const FREE: u32 = 3;
+        const ALLOC_TILED_PITCH_HEIGHT: u32 = 6;
+        const ALLOC_SIZE_RANGE: u32 = 14;
+
+        let action = match self.u32(8)? {
+            ALLOC_SIZE | ALLOC_TILED_PITCH_HEIGHT => self.vid_heap_alloc(88)?,
+            ALLOC_SIZE_RANGE => self.vid_heap_alloc(80)?,
+            FREE => Action::Free,
+            _ => return Ok(None),
+        };
+        Ok(Some(Call {
+            client: self.u32(0)?,
+            parent: self.u32(4)?,
+            object: self.u32(44)?,
+            status: self.u32(20)?,
+            action,
+        }))
+    }
+
+    fn vid_heap_alloc(&self, size: usize) -> Result<Action, Error> {
+        /// `NVOS32_ALLOC_FLAGS_VIRTUAL`: addresses without memory.
+        const VIRTUAL: u32 = 0x8_0000;
+        /// `NVOS32_ATTR_LOCATION_PCI` in bits 26:25: host memory. The other
+        /// values are device memory, or wherever there is room.
+        const LOCATION: u32 = 3 << 25;
+        const LOCATION_PCI: u32 = 1 << 25;
+
+        let (flags, attr) = (self.u32(52)?, self.u32(56)?);
+        Ok(if flags & VIRTUAL == 0 && attr & LOCATION != LOCATION_PCI {
+            Action::Alloc {
+                class: Class::DeviceMemory,
+                bytes: Some(self.u64(size)?),
+                params: 0,
+            }
+        } else {
+            Action::Alloc {
+                class: Class::OtherMemory,
+                bytes: Some(0),
+                params: 0,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "rmapi/tests.rs"]
+mod tests;

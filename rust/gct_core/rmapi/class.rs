@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Classes of the resource manager, as far as they matter here.
+//!
+//! Numbers are those of NVIDIA's `class/cl*.h`.
+
+/// What kind of object a class number makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// `NV01_ROOT`, `NV01_ROOT_NON_PRIV`, `NV01_ROOT_CLIENT`: the top of one client's objects.
+    Client,
+    /// `NV01_DEVICE_0`: a GPU, or several that are linked.
+    Device,
+    /// `NV20_SUBDEVICE_0`.
+    Subdevice,
+    /// `KEPLER_CHANNEL_GROUP_A`: what the runlist schedules.
+    ChannelGroup,
+    /// `*_CHANNEL_GPFIFO_*`: a queue of work.
+    Channel,
+    /// `FERMI_CONTEXT_SHARE_A`.
+    ContextShare,
+    /// `NV01_MEMORY_LOCAL_USER`: device memory.
+    DeviceMemory,
+    /// Host memory, address space and other memory classes.
+    OtherMemory,
+    /// `*_USERMODE_A`: the doorbell.
+    Usermode,
+    /// Anything else. It is not tracked.
+    Other,
+}
+
+impl Class {
+    /// Looks a class number up.
+    pub const fn from_number(number: u32) -> Self {
+        match number {
+            0x0000 | 0x0001 | 0x0041 => Self::Client,
+            0x0080 => Self::Device,
+            0x2080 => Self::Subdevice,
+            0xa06c => Self::ChannelGroup,
+            // Volta, Turing, Ampere and Ada, Hopper, Blackwell (two).
+            0xc36f | 0xc46f | 0xc56f | 0xc86f | 0xc96f | 0xca6f => Self::Channel,
+            0x9067 => Self::ContextShare,
+            0x0040 => Self::DeviceMemory,
+            // System memory, registered ranges, virtual memory, OS descriptors, fabric memory.
+            0x003e | 0x003f | 0x0070 | 0x0071 | 0x00f8 | 0x50a0 => Self::OtherMemory,
+            // Volta, Turing, Ampere, Hopper, Blackwell.
+            0xc361 | 0xc461 | 0xc561 | 0xc661 | 0xc761 => Self::Usermode,
+            _ => Self::Other,
+        }
+    }
+
+    /// Is a mirror of such objects kept?
+    pub const fn is_tracked(self) -> bool {
+        !matches!(self, Self::Other)
+    }
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+use super::*;
+use proptest::prelude::*;
+use std::vec;
+use std::vec::Vec;
+
+/// A structure of `size` bytes with some 32-bit words set.
+fn bytes(size: usize, words: &[(usize, u32)]) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    for (offset, word) in words {
+        bytes[*offset..*offset + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+#[test]
+fn a_client_is_allocated_and_freed() {
+    let alloc = bytes(32, &[(8, 0xc1d0_0018), (12, 0x41)]);
+    let call = decode(escape::ALLOC, &alloc).unwrap().unwrap();
+    assert_eq!((call.client, call.parent, call.object), (0, 0, 0xc1d0_0018));
+    assert!(matches!(
+        call.action,
+        Action::Alloc {
+            class: Class::Client,
+            ..
+        }
+    ));
+    assert!(call.succeeded());
+    assert_eq!(call.hint(), None);
+
+    let free = bytes(16, &[(0, 7), (4, 8), (8, 9), (12, 0x57)]);
+    let call = decode(escape::FREE, &free).unwrap().unwrap();
+    assert_eq!((call.client, call.parent, call.object), (7, 8, 9));
+    assert_eq!((call.action, call.succeeded()), (Action::Free, false));
+}
+
+#[test]
+fn both_forms_of_alloc_differ_in_where_the_status_is() {
+    for (size, status) in [(32, 28), (48, 40)] {
+        let call = bytes(
+            size,
+            &[(0, 1), (4, 2), (8, 3), (12, 0xa06c), (status, 0x1f)],
+        );
+        let call = decode(escape::ALLOC, &call).unwrap().unwrap();
+        assert_eq!(call.status, 0x1f, "{size}");
+        assert!(matches!(
+            call.action,
+            Action::Alloc {
+                class: Class::ChannelGroup,
+                ..
+            }
+        ));
+    }
+}
+
+#[test]
+fn hints_point_into_the_tenants_parameters() {
+    let device = bytes(32, &[(0, 1), (8, 3), (12, 0x80), (16, 0x1000), (20, 0x7f)]);
+    let hint = decode(escape::ALLOC, &device).unwrap().unwrap().hint();
+    let address = 0x7f_0000_1000;
+    assert_eq!(hint, Some(Hint { address, bytes: 4 }));
+
+    let memory = bytes(32, &[(0, 1), (8, 3), (12, 0x40), (16, 0x1000), (20, 0x7f)]);
+    let hint = decode(escape::ALLOC, &memory).unwrap().unwrap().hint();
+    let address = address + 64;
+    assert_eq!(hint, Some(Hint { address, bytes: 8 }));
+
+    let none = bytes(32, &[(0, 1), (8, 3), (12, 0x80)]);
+    assert_eq!(decode(escape::ALLOC, &none).unwrap().unwrap().hint(), None);
+    let wraps = bytes(32, &[(12, 0x40), (16, u32::MAX), (20, u32::MAX)]);
+    assert_eq!(decode(escape::ALLOC, &wraps).unwrap().unwrap().hint(), None);
+}
+
+#[test]
+fn dup_names_both_clients() {
+    let dup = bytes(28, &[(0, 1), (4, 2), (8, 3), (12, 4), (16, 5), (24, 6)]);
+    let call = decode(escape::DUP_OBJECT, &dup).unwrap().unwrap();
+    let action = Action::Dup {
+        source_client: 4,
+        source: 5,
+    };
+    assert_eq!(
+        (call.client, call.parent, call.object, call.status),
+        (1, 2, 3, 6)
+    );
+    assert_eq!(call.action, action);
+}
+
+#[test]
+fn video_heap_sizes_count_where_there_is_device_memory() {
+    let alloc = |function, size_at, flags, attr| {
+        let words = [
+            (0, 1),
+            (4, 2),
+            (8, function),
+            (20, 0),
+            (44, 9),
+            (52, flags),
+            (56, attr),
+            (size_at, 4096),
+        ];
+        decode(escape::VID_HEAP_CONTROL, &bytes(184, &words)).unwrap()
+    };
+    let device = Action::Alloc {
+        class: Class::DeviceMemory,
+        bytes: Some(4096),
+        params: 0,
+    };
+    let other = Action::Alloc {
+        class: Class::OtherMemory,
+        bytes: Some(0),
+        params: 0,
+    };
+    for (function, size_at) in [(2, 88), (6, 88), (14, 80)] {
+        let call = alloc(function, size_at, 0, 0).unwrap();
+        assert_eq!((call.client, call.parent, call.object), (1, 2, 9));
+        assert_eq!(call.action, device, "{function}");
+        assert_eq!(alloc(function, size_at, 0x8_0000, 0).unwrap().action, other);
+        assert_eq!(alloc(function, size_at, 0, 1 << 25).unwrap().action, other);
+    }
+    assert_eq!(alloc(3, 88, 0, 0).unwrap().action, Action::Free);
+    for function in [0, 1, 4, 5, 27, u32::MAX] {
+        assert_eq!(alloc(function, 88, 0, 0), None, "{function}");
+    }
+}
+
+#[test]
+fn host_memory_is_allocated_without_a_charge() {
+    let call = bytes(56, &[(0, 1), (4, 2), (8, 3), (12, 0x3e), (40, 0)]);
+    let call = decode(escape::ALLOC_MEMORY, &call).unwrap().unwrap();
+    let action = Action::Alloc {
+        class: Class::OtherMemory,
+        bytes: Some(0),
+        params: 0,
+    };
+    assert_eq!(call.action, action);
+}
+
+#[test]
+fn only_exact_sizes_are_decoded() {
+    for (escape, sizes) in [
+        (escape::FREE, &[16][..]),
+        (escape::ALLOC, &[32, 48]),
+        (escape::DUP_OBJECT, &[28]),
+        (escape::ALLOC_MEMORY, &[56]),
+        (escape::VID_HEAP_CONTROL, &[184]),
+        (0x2a, &[]),
+    ] {
+        for size in 0..256 {
+            let decoded = decode(escape, &vec![0; size]);
+            assert_eq!(decoded.is_ok(), sizes.contains(&size), "{escape:#x} {size}");
+        }
+    }
+}
+
+#[test]
+fn classes_of_a_real_program() {
+    // The classes that libcuda allocates on an H200.
+    for (number, class) in [
+        (0x41, Class::Client),
+        (0x80, Class::Device),
+        (0x2080, Class::Subdevice),
+        (0xa06c, Class::ChannelGroup),
+        (0xc86f, Class::Channel),
+        (0x9067, Class::ContextShare),
+        (0x40, Class::DeviceMemory),
+        (0x3e, Class::OtherMemory),
+        (0xc661, Class::Usermode),
+        (0xcbc0, Class::Other),
+        (0x90f1, Class::Other),
+    ] {
+        assert_eq!(Class::from_number(number), class, "{number:#x}");
+        assert_eq!(class.is_tracked(), class != Class::Other);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_get_an_answer(escape in 0x20u32..0x60, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(Some(call)) = decode(escape, &bytes) {
+            if let Some(hint) = call.hint() {
+                prop_assert!(hint.bytes == 4 || hint.bytes == 8);
+            }
+        }
+    }
+}

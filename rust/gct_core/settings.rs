@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The limits of one owner on one GPU.
+
+use crate::error::Error;
+use crate::iface::value::{Bandwidth, Value};
+use crate::iface::File;
+use crate::mask::TpcMask;
+use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
+
+/// One field for each settable file of [`Place::Node`](crate::iface::Place). `None` is the
+/// file's word: `max`, `all`, `off` or `default`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `gmem.limit`.
+    pub gmem_limit: Option<Bytes>,
+    /// `hmem.limit`.
+    pub hmem_limit: Option<Bytes>,
+    /// `compute.timeslice`.
+    pub timeslice: Option<Us>,
+    /// `compute.priority`.
+    pub priority: Priority,
+    /// `compute.weight`.
+    pub weight: Weight,
+    /// `compute.max`.
+    pub bandwidth: Option<Bandwidth>,
+    /// `compute.freeze`.
+    pub freeze: bool,
+    /// `tpc.quota`.
+    pub tpc_quota: Option<Tpcs>,
+    /// `tpc.mask`.
+    pub tpc_mask: Option<TpcMask>,
+    /// `tpc.steal`.
+    pub tpc_steal: bool,
+    /// `atom.duration`.
+    pub atom: Option<Us>,
+    /// `slip.tpc`.
+    pub slip_tpc: Percent,
+    /// `slip.power`.
+    pub slip_power: Percent,
+}
+
+impl Settings {
+    /// As nobody has set anything.
+    pub const DEFAULT: Self = Self {
+        gmem_limit: None,
+        hmem_limit: None,
+        timeslice: None,
+        priority: Priority(8),
+        weight: Weight(100),
+        bandwidth: None,
+        freeze: false,
+        tpc_quota: None,
+        tpc_mask: None,
+        tpc_steal: true,
+        atom: None,
+        slip_tpc: Percent(0),
+        slip_power: Percent(0),
+    };
+
+    /// The value of a file, or `None` if the file is no setting.
+    pub const fn get(&self, file: File) -> Option<Value> {
+        Some(match file {
+            File::GmemLimit => Value::BytesOrMax(self.gmem_limit),
+            File::HmemLimit => Value::BytesOrMax(self.hmem_limit),
+            File::ComputeTimeslice => Value::Timeslice(self.timeslice),
+            File::ComputePriority => Value::Priority(self.priority),
+            File::ComputeWeight => Value::Weight(self.weight),
+            File::ComputeMax => Value::Bandwidth(self.bandwidth),
+            File::ComputeFreeze => Value::Switch(self.freeze),
+            File::TpcQuota => Value::TpcsOrMax(self.tpc_quota),
+            File::TpcMask => Value::TpcList(self.tpc_mask),
+            File::TpcSteal => Value::Switch(self.tpc_steal),
+            File::AtomDuration => Value::UsOrOff(self.atom),
+            File::SlipTpc => Value::Percent(self.slip_tpc),
+            File::SlipPower => Value::Percent(self.slip_power),
+            _ => return None,
+        })
+    }
+
+    /// Stores the value of a file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Access`] when the file is no setting or the value not of its type.
+    pub fn set(&mut self, file: File, value: Value) -> Result<(), Error> {
+        match (file, value) {
+            (File::GmemLimit, Value::BytesOrMax(limit)) => self.gmem_limit = limit,
+            (File::HmemLimit, Value::BytesOrMax(limit)) => self.hmem_limit = limit,
+            (File::ComputeTimeslice, Value::Timeslice(slice)) => self.timeslice = slice,
+            (File::ComputePriority, Value::Priority(priority)) => self.priority = priority,
+            (File::ComputeWeight, Value::Weight(weight)) => self.weight = weight,
+            (File::ComputeMax, Value::Bandwidth(bandwidth)) => self.bandwidth = bandwidth,
+            (File::ComputeFreeze, Value::Switch(on)) => self.freeze = on,
+            (File::TpcQuota, Value::TpcsOrMax(tpcs)) => self.tpc_quota = tpcs,
+            (File::TpcMask, Value::TpcList(mask)) => self.tpc_mask = mask,
+            (File::TpcSteal, Value::Switch(on)) => self.tpc_steal = on,
+            (File::AtomDuration, Value::UsOrOff(us)) => self.atom = us,
+            (File::SlipTpc, Value::Percent(percent)) => self.slip_tpc = percent,
+            (File::SlipPower, Value::Percent(percent)) => self.slip_power = percent,
+            _ => return Err(Error::Access),
+        }
+        Ok(())
+    }
+
+    /// What binds a process whose own settings are `self` in a group with
+    /// settings `group`: of each pair the tighter.
+    ///
+    /// Two masks without a common TPC leave the group's, since a launch has to
+    /// run somewhere and the group binds all of its members.
+    #[must_use]
+    pub fn within(&self, group: &Self) -> Self {
+        Self {
+            gmem_limit: least(self.gmem_limit, group.gmem_limit),
+            hmem_limit: least(self.hmem_limit, group.hmem_limit),
+            timeslice: least(self.timeslice, group.timeslice),
+            priority: self.priority.max(group.priority),
+            weight: self.weight.min(group.weight),
+            bandwidth: smaller(self.bandwidth, group.bandwidth),
+            freeze: self.freeze || group.freeze,
+            tpc_quota: least(self.tpc_quota, group.tpc_quota),
+            tpc_mask: common(self.tpc_mask, group.tpc_mask),
+            tpc_steal: self.tpc_steal && group.tpc_steal,
+            atom: least(self.atom, group.atom),
+            slip_tpc: self.slip_tpc.min(group.slip_tpc),
+            slip_power: self.slip_power.min(group.slip_power),
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// The smaller of two limits, where `None` is no limit.
+fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, None) | (None, one) => one,
+    }
+}
+
+/// The duty cycle with the smaller share of time.
+fn smaller(a: Option<Bandwidth>, b: Option<Bandwidth>) -> Option<Bandwidth> {
+    let (Some(first), Some(second)) = (a, b) else {
+        return a.or(b);
+    };
+    // quota_a / period_a <= quota_b / period_b. Both factors are at most
+    // 1000000, so the products fit; saturation only guards what never is.
+    let left = first.quota.get().saturating_mul(second.period.get());
+    let right = second.quota.get().saturating_mul(first.period.get());
+    Some(if left <= right { first } else { second })
+}
+
+fn common(own: Option<TpcMask>, group: Option<TpcMask>) -> Option<TpcMask> {
+    let (Some(mask), Some(of_group)) = (own, group) else {
+        return own.or(group);
+    };
+    let both = mask.and(&of_group);
+    Some(if both.is_empty() { of_group } else { both })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::iface::files::{self, Mode, Place};
+    use crate::iface::parse;
+
+    #[test]
+    fn defaults_are_those_of_the_table() {
+        let mut settable = 0;
+        for entry in files::of(Place::Node).filter(|entry| entry.mode == Mode::ReadWrite) {
+            let default = parse::value(entry.format, entry.default.as_bytes()).unwrap();
+            match Settings::DEFAULT.get(entry.file) {
+                Some(value) => {
+                    assert_eq!(value, default, "{}", entry.name);
+                    let mut settings = Settings::DEFAULT;
+                    assert_eq!(settings.set(entry.file, default), Ok(()));
+                    settable += 1;
+                }
+                None => assert_eq!(entry.file, File::GmemPeak, "{}", entry.name),
+            }
+        }
+        assert_eq!(settable, 13);
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_refused() {
+        let mut settings = Settings::DEFAULT;
+        let wrong = Value::Switch(true);
+        assert_eq!(settings.set(File::ComputeWeight, wrong), Err(Error::Access));
+        assert_eq!(settings.set(File::Version, wrong), Err(Error::Access));
+        assert_eq!(settings, Settings::DEFAULT);
+        assert_eq!(settings.get(File::Version), None);
+    }
+
+    #[test]
+    fn the_tighter_binds() {
+        let cycle = |quota, period| {
+            Some(Bandwidth {
+                quota: Us(quota),
+                period: Us(period),
+            })
+        };
+        let own = Settings {
+            gmem_limit: Some(Bytes(10)),
+            timeslice: None,
+            priority: Priority(3),
+            weight: Weight(500),
+            bandwidth: cycle(500, 1_000),
+            tpc_mask: Some(TpcMask::first(4)),
+            ..Settings::DEFAULT
+        };
+        let group = Settings {
+            gmem_limit: Some(Bytes(20)),
+            timeslice: Some(Us(100)),
+            bandwidth: cycle(4_000, 10_000),
+            freeze: true,
+            tpc_mask: TpcMask::parse(b"2-9").ok(),
+            tpc_steal: false,
+            ..Settings::DEFAULT
+        };
+        let both = own.within(&group);
+        assert_eq!(both.gmem_limit, Some(Bytes(10)));
+        assert_eq!(both.timeslice, Some(Us(100)));
+        assert_eq!((both.priority, both.weight), (Priority(8), Weight(100)));
+        assert_eq!(both.bandwidth, cycle(4_000, 10_000));
+        assert!(both.freeze && !both.tpc_steal);
+        assert_eq!(both.tpc_mask, TpcMask::parse(b"2-3").ok());
+        assert_eq!(own.within(&Settings::DEFAULT).within(&group), both);
+        let apart = Settings {
+            tpc_mask: TpcMask::parse(b"20").ok(),
+            ..Settings::DEFAULT
+        };
+        assert_eq!(apart.within(&group).tpc_mask, group.tpc_mask);
+    }
+}
