@@ -27,6 +27,7 @@ pub mod objects;
 pub mod rmapi;
 pub mod settings;
 pub mod state;
+pub mod submit;
 pub mod table;
 pub mod text;
 pub mod units;

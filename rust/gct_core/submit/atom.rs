@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Split plans: which part of a grid each atom runs.
+//!
+//! The hardware runs the blocks from RESUME up to the end of the grid, x fastest, then y, then z. A start may be any
+//! block; an end must be one that a smaller grid has, since its width is also the length of a row: any x of a single row,
+//! the end of a row of a single slab, or the end of a slab. So a grid of one row is cut anywhere, one of one slab between
+//! rows, any other between slabs. For a cluster launch the grid is counted in clusters, so no cut divides a cluster.
+
+use super::limits::ATOMS_MAX;
+
+/// A part of a grid, as RESUME and GRID say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Atom {
+    /// The first block: `GRID_*_RESUME`.
+    pub start: [u32; 3],
+    /// Where the grid ends: `GRID_*`.
+    pub end: [u32; 3],
+}
+
+/// The direction in which a grid is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// Anywhere in the only row.
+    Row,
+    /// Between the rows of the only slab.
+    Column,
+    /// Between slabs.
+    Slab,
+}
+
+/// How a grid is cut into atoms. Each block is in exactly one of them; their sizes differ by one row, slab or block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    grid: [u32; 3],
+    axis: Axis,
+    units: u32,
+    atoms: u32,
+}
+
+impl Plan {
+    /// A plan of at most `atoms` atoms for a grid, fewer when it has fewer units to cut between; never more than
+    /// [`ATOMS_MAX`], and one for 0.
+    pub fn new(grid: [u32; 3], atoms: u32) -> Self {
+        let [width, height, depth] = grid;
+        let (axis, units) = match (height, depth) {
+            (..=1, ..=1) => (Axis::Row, width),
+            (_, ..=1) => (Axis::Column, height),
+            _ => (Axis::Slab, depth),
+        };
+        Self {
+            grid,
+            axis,
+            units,
+            atoms: atoms.min(ATOMS_MAX).min(units).max(1),
+        }
+    }
+
+    /// How many atoms there are.
+    pub fn atoms(&self) -> u32 {
+        self.atoms
+    }
+
+    /// Whether the grid stays whole.
+    pub fn is_whole(&self) -> bool {
+        self.atoms <= 1
+    }
+
+    /// In which direction the cuts are.
+    pub fn axis(&self) -> Axis {
+        self.axis
+    }
+
+    /// The boundary before atom `index`, in units.
+    fn boundary(&self, index: u32) -> u32 {
+        let product = u64::from(self.units).wrapping_mul(u64::from(index));
+        // CAST: not more than `units`, since `index` is not more than `atoms`.
+        product.checked_div(u64::from(self.atoms)).unwrap_or(0) as u32
+    }
+
+    /// The atom `index`, or `None` from [`atoms`](Self::atoms) on.
+    pub fn atom(&self, index: u32) -> Option<Atom> {
+        if index >= self.atoms {
+            return None;
+        }
+        let start = self.boundary(index);
+        let end = self.boundary(index.wrapping_add(1));
+        let [width, height, depth] = self.grid;
+        Some(match self.axis {
+            Axis::Row => Atom {
+                start: [start, 0, 0],
+                end: [end, height, depth],
+            },
+            Axis::Column => Atom {
+                start: [0, start, 0],
+                end: [width, end, depth],
+            },
+            Axis::Slab => Atom {
+                start: [0, 0, start],
+                end: [width, height, end],
+            },
+        })
+    }
+}

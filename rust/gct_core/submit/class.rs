@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Method offsets, by their names in NVIDIA's class headers.
+//!
+//! Source: `clcbc0.h` (compute; the offsets are the same in every class that has the method), `clc56f.h` and `clc86f.h`
+//! (host) of NVIDIA's public headers. [`name_of`] is for printing; the tracker uses the constants.
+
+/// Declares the constants and the table of their names.
+macro_rules! methods {
+    ($($(#[$doc:meta])* $name:ident = $offset:literal,)*) => {
+        $($(#[$doc])* pub const $name: u16 = $offset;)*
+
+        /// Every method above with its name.
+        pub const METHODS: &[(u16, &str)] = &[$(($offset, stringify!($name)),)*];
+    };
+}
+
+methods! {
+    /// Binds a class to the subchannel.
+    SET_OBJECT = 0x0000,
+    /// Host: does nothing.
+    NOP = 0x0008,
+    /// Host, older form: semaphore address, upper part.
+    SEMAPHOREA = 0x0010,
+    /// Host, older form: semaphore address, lower part.
+    SEMAPHOREB = 0x0014,
+    /// Host, older form: payload.
+    SEMAPHOREC = 0x0018,
+    /// Host, older form: acquires or releases.
+    SEMAPHORED = 0x001c,
+    /// Host: semaphore address, lower part.
+    SEM_ADDR_LO = 0x005c,
+    /// Host: semaphore address, upper part.
+    SEM_ADDR_HI = 0x0060,
+    /// Host: payload, lower part.
+    SEM_PAYLOAD_LO = 0x0064,
+    /// Host: payload, upper part.
+    SEM_PAYLOAD_HI = 0x0068,
+    /// Host: acquires or releases.
+    SEM_EXECUTE = 0x006c,
+    /// Host: waits until the engine is idle.
+    WFI = 0x0078,
+    /// Loads the position in the macro memory.
+    LOAD_MME_INSTRUCTION_RAM_POINTER = 0x0114,
+    /// Loads macro code.
+    LOAD_MME_INSTRUCTION_RAM = 0x0118,
+    /// Chooses a macro's start.
+    LOAD_MME_START_ADDRESS_RAM_POINTER = 0x011c,
+    /// Sets a macro's start.
+    LOAD_MME_START_ADDRESS_RAM = 0x0120,
+    /// Semaphore payload, lower part.
+    SET_REPORT_SEMAPHORE_PAYLOAD_LOWER = 0x0158,
+    /// Semaphore payload, upper part.
+    SET_REPORT_SEMAPHORE_PAYLOAD_UPPER = 0x015c,
+    /// Semaphore address, lower part.
+    SET_REPORT_SEMAPHORE_ADDRESS_LOWER = 0x0160,
+    /// Semaphore address, upper part.
+    SET_REPORT_SEMAPHORE_ADDRESS_UPPER = 0x0164,
+    /// Writes it.
+    REPORT_SEMAPHORE_EXECUTE = 0x0168,
+    /// Inline-to-memory: bytes of a line.
+    LINE_LENGTH_IN = 0x0180,
+    /// Inline-to-memory: lines.
+    LINE_COUNT = 0x0184,
+    /// Inline-to-memory: destination, upper part.
+    OFFSET_OUT_UPPER = 0x0188,
+    /// Inline-to-memory: destination, lower part.
+    OFFSET_OUT = 0x018c,
+    /// Inline-to-memory: begins an upload.
+    LAUNCH_DMA = 0x01b0,
+    /// Inline-to-memory: its data.
+    LOAD_INLINE_DATA = 0x01b4,
+    /// The base of relative QMD addresses, upper part.
+    SET_QMD_VIRTUALIZATION_BASE_A = 0x0214,
+    /// The base of relative QMD addresses, lower part.
+    SET_QMD_VIRTUALIZATION_BASE_B = 0x0218,
+    /// Which QMD version the scheduler expects.
+    SET_QMD_VERSION = 0x0288,
+    /// Drops everything that the scheduler has cached.
+    INVALIDATE_SKED_CACHES = 0x0298,
+    /// Which addresses are relative to the base.
+    SET_QMD_VIRTUALIZATION_CONTROL = 0x029c,
+    /// The QMD that the next PCAS means, shifted right by 8.
+    SEND_PCAS_A = 0x02b4,
+    /// A PCAS for a queue.
+    SEND_PCAS_B = 0x02b8,
+    /// A PCAS with the bits INVALIDATE and SCHEDULE.
+    SEND_SIGNALING_PCAS_B = 0x02bc,
+    /// A PCAS with an [`Action`].
+    SEND_SIGNALING_PCAS2_B = 0x02c0,
+    /// An inline QMD's address shifted right by 8, upper part.
+    SET_INLINE_QMD_ADDRESS_A = 0x0318,
+    /// An inline QMD's address shifted right by 8, lower part.
+    SET_INLINE_QMD_ADDRESS_B = 0x031c,
+    /// An inline QMD's words, one method each.
+    LOAD_INLINE_QMD_DATA = 0x0320,
+    /// Waits for the pipe.
+    PIPE_NOP = 0x1a2c,
+    /// Drops cached constants, textures and code without waiting.
+    INVALIDATE_SHADER_CACHES_NO_WFI = 0x1698,
+    /// Semaphore address, upper part.
+    SET_REPORT_SEMAPHORE_A = 0x1b00,
+    /// Semaphore address, lower part.
+    SET_REPORT_SEMAPHORE_B = 0x1b04,
+    /// Payload.
+    SET_REPORT_SEMAPHORE_C = 0x1b08,
+    /// Writes it.
+    SET_REPORT_SEMAPHORE_D = 0x1b0c,
+    /// The first of the methods that call macros.
+    CALL_MME_MACRO = 0x3800,
+}
+
+/// The last of the methods that take an inline QMD's words: 96 of them.
+pub const LOAD_INLINE_QMD_DATA_LAST: u16 = 0x049c;
+
+/// The subchannel on which CUDA binds its compute class.
+pub const SUBCHANNEL_COMPUTE: u8 = 1;
+
+/// The subchannel on which an inline-to-memory class is bound by convention.
+pub const SUBCHANNEL_I2M: u8 = 2;
+
+/// The name of the method at `offset` in a compute class or, below 0x100, in any.
+pub fn name_of(offset: u16) -> Option<&'static str> {
+    if (LOAD_INLINE_QMD_DATA..=LOAD_INLINE_QMD_DATA_LAST).contains(&offset) {
+        return Some("LOAD_INLINE_QMD_DATA");
+    }
+    if offset >= CALL_MME_MACRO {
+        return Some("CALL_MME_MACRO");
+    }
+    METHODS
+        .iter()
+        .find(|method| method.0 == offset)
+        .map(|method| method.1)
+}
+
+/// What a PCAS does (`SEND_SIGNALING_PCAS2_B_PCAS_ACTION`, bits 3:0).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// 0.
+    Nop,
+    /// 1: drops the scheduler's copy of the QMD.
+    Invalidate,
+    /// 2: schedules the QMD in memory. The only action that honours RESUME.
+    Schedule,
+    /// 3.
+    InvalidateCopySchedule,
+    /// 6: of a queue.
+    IncrementPut,
+    /// 7: one dependence less.
+    DecrementDependence,
+    /// 8.
+    Prefetch,
+    /// 9.
+    PrefetchSchedule,
+    /// 0xA: what CUDA uses on Hopper.
+    InvalidatePrefetchCopySchedule,
+    /// 0xB: schedules, but as if `REQUIRE_SCHEDULING_PCAS` were set.
+    ForceRequireScheduling,
+    /// 0xC: one dependence more.
+    IncrementDependence,
+    /// 0xD.
+    IncrementCwdRefCounter,
+    /// 4, 5, 0xE and 0xF: not documented.
+    Undocumented(u8),
+}
+
+impl Action {
+    /// The action in a PCAS2_B word.
+    pub const fn of_pcas2(word: u32) -> Self {
+        match word & 0xf {
+            0 => Self::Nop,
+            1 => Self::Invalidate,
+            2 => Self::Schedule,
+            3 => Self::InvalidateCopySchedule,
+            6 => Self::IncrementPut,
+            7 => Self::DecrementDependence,
+            8 => Self::Prefetch,
+            9 => Self::PrefetchSchedule,
+            0xa => Self::InvalidatePrefetchCopySchedule,
+            0xb => Self::ForceRequireScheduling,
+            0xc => Self::IncrementDependence,
+            0xd => Self::IncrementCwdRefCounter,
+            // CAST: four bits.
+            other => Self::Undocumented(other as u8),
+        }
+    }
+
+    /// The action that the two bits of `SEND_SIGNALING_PCAS_B` ask for.
+    pub const fn of_pcas(word: u32) -> Self {
+        match word & 3 {
+            0 => Self::Nop,
+            1 => Self::Invalidate,
+            2 => Self::Schedule,
+            _ => Self::InvalidateCopySchedule,
+        }
+    }
+
+    /// The value of the field.
+    pub const fn value(self) -> u32 {
+        match self {
+            Self::Nop => 0,
+            Self::Invalidate => 1,
+            Self::Schedule => 2,
+            Self::InvalidateCopySchedule => 3,
+            Self::IncrementPut => 6,
+            Self::DecrementDependence => 7,
+            Self::Prefetch => 8,
+            Self::PrefetchSchedule => 9,
+            Self::InvalidatePrefetchCopySchedule => 0xa,
+            Self::ForceRequireScheduling => 0xb,
+            Self::IncrementDependence => 0xc,
+            Self::IncrementCwdRefCounter => 0xd,
+            // CAST: widening, `From` is not `const`.
+            Self::Undocumented(value) => value as u32,
+        }
+    }
+
+    /// Whether it hands a QMD to the scheduler; what is not documented is taken to.
+    pub const fn schedules(self) -> bool {
+        matches!(
+            self,
+            Self::Schedule
+                | Self::InvalidateCopySchedule
+                | Self::PrefetchSchedule
+                | Self::InvalidatePrefetchCopySchedule
+                | Self::ForceRequireScheduling
+                | Self::Undocumented(_)
+        )
+    }
+
+    /// Whether the scheduler takes a copy, so that the QMD in memory may change afterwards.
+    pub const fn copies(self) -> bool {
+        matches!(
+            self,
+            Self::InvalidateCopySchedule | Self::InvalidatePrefetchCopySchedule
+        )
+    }
+}

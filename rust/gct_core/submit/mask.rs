@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Masks of disabled TPCs.
+//!
+//! A set bit disables a TPC. The order of the bits is the work distributor's, not that of `%smid` (measured,
+//! `gctgroup-docs/hardware.md`). Versions 2 and 3 have 64 bits that always count, Ada 72; Hopper has 128 and a bit that
+//! makes them count; Blackwell has 256.
+
+use super::launch::{self, Kind, Launch};
+use super::limits::{MASK_WORDS, TPCS_MAX};
+use super::qmd::{with_layout, Layout, Version};
+use super::stats::Reason;
+
+/// A set of disabled TPCs of a GPU with a known number of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TpcMask {
+    words: [u32; MASK_WORDS],
+    tpcs: u16,
+}
+
+/// A TPC or a number of TPCs that a mask cannot hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfRange;
+
+/// The word and the bit of a TPC.
+#[inline]
+fn place(tpc: u16) -> (usize, u32) {
+    (
+        usize::from(tpc >> 5),
+        1u32.wrapping_shl(u32::from(tpc & 31)),
+    )
+}
+
+impl TpcMask {
+    /// A mask that disables nothing on a GPU with `tpcs` TPCs.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] for no TPC and for more than [`TPCS_MAX`].
+    pub fn none(tpcs: u16) -> Result<Self, OutOfRange> {
+        if tpcs == 0 || tpcs > TPCS_MAX {
+            return Err(OutOfRange);
+        }
+        let words = [0; MASK_WORDS];
+        Ok(Self { words, tpcs })
+    }
+
+    /// A mask that disables all TPCs but `kept`.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] as [`none`](Self::none), and for a TPC that the GPU does not have.
+    pub fn keep_only(tpcs: u16, kept: impl IntoIterator<Item = u16>) -> Result<Self, OutOfRange> {
+        let mut mask = Self::none(tpcs)?;
+        for tpc in 0..tpcs {
+            mask.disable(tpc)?;
+        }
+        for tpc in kept {
+            mask.enable(tpc)?;
+        }
+        Ok(mask)
+    }
+
+    /// Disables one TPC.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] for one that the GPU does not have.
+    pub fn disable(&mut self, tpc: u16) -> Result<(), OutOfRange> {
+        let (word, bit) = self.checked_place(tpc)?;
+        *self.words.get_mut(word).ok_or(OutOfRange)? |= bit;
+        Ok(())
+    }
+
+    /// Enables one TPC.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] for one that the GPU does not have.
+    pub fn enable(&mut self, tpc: u16) -> Result<(), OutOfRange> {
+        let (word, bit) = self.checked_place(tpc)?;
+        *self.words.get_mut(word).ok_or(OutOfRange)? &= !bit;
+        Ok(())
+    }
+
+    fn checked_place(&self, tpc: u16) -> Result<(usize, u32), OutOfRange> {
+        if tpc < self.tpcs {
+            Ok(place(tpc))
+        } else {
+            Err(OutOfRange)
+        }
+    }
+
+    /// Whether a TPC is disabled.
+    pub fn is_disabled(&self, tpc: u16) -> bool {
+        let (word, bit) = place(tpc);
+        self.words.get(word).is_some_and(|word| word & bit != 0)
+    }
+
+    /// How many TPCs the GPU has.
+    pub fn tpcs(&self) -> u16 {
+        self.tpcs
+    }
+
+    /// How many are disabled.
+    pub fn disabled(&self) -> u16 {
+        let ones = self
+            .words
+            .iter()
+            .fold(0, |sum: u32, word| sum.wrapping_add(word.count_ones()));
+        // CAST: at most 256.
+        ones as u16
+    }
+
+    /// How many are left.
+    pub fn enabled(&self) -> u16 {
+        self.tpcs.saturating_sub(self.disabled())
+    }
+
+    /// The bits, lowest TPC first.
+    pub fn words(&self) -> &[u32; MASK_WORDS] {
+        &self.words
+    }
+
+    /// What both disable together; the number of TPCs is that of `self`, and bits above it are dropped.
+    #[must_use]
+    pub fn union(&self, other: &[u32; MASK_WORDS]) -> Self {
+        let mut mask = *self;
+        let mut base = 0u16;
+        for (word, more) in mask.words.iter_mut().zip(other) {
+            *word |= more & low_bits(self.tpcs.saturating_sub(base));
+            base = base.saturating_add(32);
+        }
+        mask
+    }
+}
+
+/// The lowest `count` bits of a word, all of them for 32 and more.
+#[inline]
+fn low_bits(count: u16) -> u32 {
+    match count {
+        0 => 0,
+        1..=31 => u32::MAX.wrapping_shr(32u32.wrapping_sub(u32::from(count))),
+        _ => u32::MAX,
+    }
+}
+
+/// What [`apply`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// The QMD disables what the tenant and the order disable.
+    United,
+    /// That would have left nothing, so it disables what the order disables.
+    Overrode,
+}
+
+/// The bits of the mask that `qmd` holds, whether or not they count.
+#[inline]
+fn stored<L: Layout>(qmd: &[u32]) -> [u32; MASK_WORDS] {
+    let mut words = [0; MASK_WORDS];
+    let mut base = 0u16;
+    for field in L::MASK {
+        if let Some(word) = words.get_mut(usize::from(base >> 5)) {
+            *word |= field.get(qmd).wrapping_shl(u32::from(base & 31));
+        }
+        base = base.wrapping_add(field.width());
+    }
+    words
+}
+
+#[inline]
+fn read_as<L: Layout>(qmd: &[u32]) -> Option<[u32; MASK_WORDS]> {
+    match L::MASK_VALID {
+        Some(valid) if !valid.is_set(qmd) => None,
+        _ => Some(stored::<L>(qmd)),
+    }
+}
+
+#[inline]
+fn write_as<L: Layout>(qmd: &mut [u32], words: &[u32; MASK_WORDS]) {
+    let mut base = 0u16;
+    for field in L::MASK {
+        let word = words.get(usize::from(base >> 5)).copied().unwrap_or(0);
+        let value = word.wrapping_shr(u32::from(base & 31)) & field.max();
+        // The value was cut to the field, so it fits.
+        let _ = field.set(qmd, value);
+        base = base.wrapping_add(field.width());
+    }
+    if let Some(valid) = L::MASK_VALID {
+        let _ = valid.set(qmd, 1);
+    }
+}
+
+/// How many TPCs the version's mask can name.
+fn width_of<L: Layout>() -> u16 {
+    L::MASK
+        .iter()
+        .fold(0, |sum: u16, field| sum.wrapping_add(field.width()))
+}
+
+/// The bits that disable a TPC in `qmd`, as the tenant or a mask before left them; `None` when none count.
+pub fn read(qmd: &[u32], version: Version) -> Option<[u32; MASK_WORDS]> {
+    with_layout!(version, L => read_as::<L>(qmd.get(..L::WORDS)?))
+}
+
+/// Stores a mask as it is, or takes it away with `None`.
+pub fn write(qmd: &mut [u32], version: Version, mask: Option<&[u32; MASK_WORDS]>) {
+    with_layout!(version, L => {
+        if let Some(qmd) = qmd.get_mut(..L::WORDS) {
+            write_as::<L>(qmd, mask.unwrap_or(&[0; MASK_WORDS]));
+            if let (None, Some(valid)) = (mask, L::MASK_VALID) {
+                valid.clear(qmd);
+            }
+        }
+    });
+}
+
+#[inline]
+fn apply_as<L: Layout>(qmd: &mut [u32], mask: &TpcMask) -> Result<Applied, Reason> {
+    match launch::kind::<L>(qmd) {
+        Kind::Grid => {}
+        Kind::Queue => return Err(Reason::Queue),
+        Kind::Null => return Err(Reason::Null),
+        Kind::Undocumented(_) => return Err(Reason::Kind),
+        Kind::Cluster | Kind::Cooperative | Kind::CooperativeCluster => {
+            if !resident(qmd, L::VERSION, mask.enabled()) {
+                return Err(Reason::TooWide);
+            }
+        }
+    }
+    let (united, applied) = combine(read_as::<L>(qmd), mask, width_of::<L>())?;
+    write_as::<L>(qmd, &united);
+    Ok(applied)
+}
+
+/// What a QMD must disable when its tenant disabled `tenant` and `mask` is ordered.
+///
+/// # Errors
+///
+/// [`Reason::MaskEmpty`] when the order leaves no TPC, [`Reason::MaskTooNarrow`] when it names TPCs from `width` on.
+#[inline]
+pub(crate) fn combine(
+    tenant: Option<[u32; MASK_WORDS]>,
+    mask: &TpcMask,
+    width: u16,
+) -> Result<([u32; MASK_WORDS], Applied), Reason> {
+    if mask.enabled() == 0 {
+        return Err(Reason::MaskEmpty);
+    }
+    let mut base = 0u16;
+    for word in mask.words() {
+        if *word & !low_bits(width.saturating_sub(base)) != 0 {
+            return Err(Reason::MaskTooNarrow);
+        }
+        base = base.saturating_add(32);
+    }
+    let united = mask.union(&tenant.unwrap_or([0; MASK_WORDS]));
+    if united.enabled() == 0 {
+        return Ok((mask.words, Applied::Overrode));
+    }
+    Ok((united.words, Applied::United))
+}
+
+/// Makes `qmd` disable what `mask` and its tenant disable.
+///
+/// # Errors
+///
+/// The [`Reason`] why nothing was written: [`Queue`](Reason::Queue), [`Null`](Reason::Null) and [`Kind`](Reason::Kind)
+/// by what is launched, [`TooWide`](Reason::TooWide) where it would not fit, [`MaskEmpty`](Reason::MaskEmpty),
+/// [`MaskTooNarrow`](Reason::MaskTooNarrow), and [`Fragmented`](Reason::Fragmented) when `qmd` is too short.
+#[inline]
+pub fn apply(qmd: &mut [u32], version: Version, mask: &TpcMask) -> Result<Applied, Reason> {
+    with_layout!(version, L => {
+        match qmd.get_mut(..L::WORDS) {
+            Some(qmd) => apply_as::<L>(qmd, mask),
+            None => Err(Reason::Fragmented),
+        }
+    })
+}
+
+/// How many TPCs the mask of this version can name.
+pub fn width(version: Version) -> u16 {
+    with_layout!(version, L => width_of::<L>())
+}
+
+/// What one SM holds at most. Source: the CUDA programming guide's table of compute capabilities; where one QMD version
+/// serves several, the smallest of each.
+struct SmLimits {
+    blocks: u64,
+    threads: u64,
+    registers: u64,
+    shared_memory_bytes: u64,
+}
+
+/// Whether the blocks that must be resident at the same time fit on `tpcs` TPCs: all of a cooperative launch, one cluster
+/// of a cluster launch. A launch that does not fit would never start. Whether one GPC has room for the cluster cannot be
+/// told from a mask, whose order is not known; a policy that leaves few TPCs must know its GPU.
+fn resident(qmd: &[u32], version: Version, tpcs: u16) -> bool {
+    let Some(launch) = Launch::read(qmd, version) else {
+        return false;
+    };
+    let limits = match version {
+        Version::V04_00 => SmLimits {
+            blocks: 32,
+            threads: 2048,
+            registers: 65536,
+            shared_memory_bytes: 228 * 1024,
+        },
+        _ => SmLimits {
+            blocks: 16,
+            threads: 1024,
+            registers: 65536,
+            shared_memory_bytes: 100 * 1024,
+        },
+    };
+    let together = match launch.kind {
+        Kind::Cluster => launch
+            .cluster
+            .unwrap_or([1; 3])
+            .iter()
+            .fold(1, |product: u64, size| {
+                product.saturating_mul(u64::from(*size))
+            }),
+        Kind::Cooperative => launch.blocks(),
+        // Clusters of a cooperative launch are bound to GPCs in a way that nothing here was measured for.
+        _ => return false,
+    };
+    // Warps are given out in fours, registers of a warp in 256.
+    let warps = launch
+        .threads()
+        .div_ceil(32)
+        .div_ceil(4)
+        .saturating_mul(4)
+        .max(4);
+    let registers = u64::from(launch.registers)
+        .div_ceil(8)
+        .saturating_mul(256)
+        .saturating_mul(warps);
+    let per = |limit: u64, each: u64| limit.checked_div(each).unwrap_or(u64::MAX);
+    let per_sm = limits
+        .blocks
+        .min(per(limits.threads, warps.saturating_mul(32)))
+        .min(per(limits.registers, registers))
+        .min(per(
+            limits.shared_memory_bytes,
+            u64::from(launch.shared_memory_bytes),
+        ));
+    together <= per_sm.saturating_mul(2).saturating_mul(u64::from(tpcs))
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Method headers: how the words of a segment are addressed to an engine's registers.
+//!
+//! Source: `NVC56F_DMA_*` in `clc56f.h` of NVIDIA/open-gpu-doc. The forms since Fermi are understood. The older ones
+//! (`SEC_OP` 0 with a count, 2) and those that change the subdevice mask are refused: after one of them it is not known
+//! which of the following methods reach an engine.
+
+use super::stats::Reason;
+
+/// How a burst's words are addressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opcode {
+    /// `INCR`: each word goes to the next method.
+    Incr,
+    /// `NON_INCR`: all go to the same.
+    NonIncr,
+    /// `ONE_INCR`: the first goes to the method, all others to the next.
+    OneIncr,
+    /// `IMMD`: the header itself holds 13 bits of data.
+    Immediate,
+}
+
+/// What one header word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// Nothing.
+    Nop,
+    /// `END_PB_SEGMENT`: the rest of the segment is not executed.
+    End,
+    /// Data for methods.
+    Methods {
+        /// How they are addressed.
+        opcode: Opcode,
+        /// The subchannel, 0 to 7.
+        subchannel: u8,
+        /// The byte offset of the first method.
+        method: u16,
+        /// How many words follow, or the data of an immediate.
+        count: u16,
+    },
+}
+
+/// The largest count of a header.
+pub(crate) const COUNT: u32 = 0x1fff;
+/// Where the count is.
+pub(crate) const COUNT_SHIFT: u32 = 16;
+/// The bits of the count.
+pub(crate) const COUNT_BITS: u32 = COUNT << COUNT_SHIFT;
+/// The bits of the subchannel.
+pub(crate) const SUBCHANNEL: u32 = 7 << SUBCHANNEL_SHIFT;
+/// Where they are.
+pub(crate) const SUBCHANNEL_SHIFT: u32 = 13;
+
+impl Header {
+    /// Reads a header.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::OldForm`] and [`Reason::BadHeader`].
+    #[inline]
+    pub const fn decode(word: u32) -> Result<Self, Reason> {
+        let opcode = match word >> 29 {
+            1 => Opcode::Incr,
+            3 => Opcode::NonIncr,
+            4 => Opcode::Immediate,
+            5 => Opcode::OneIncr,
+            0 if word == 0 => return Ok(Self::Nop),
+            7 => return Ok(Self::End),
+            0 | 2 => return Err(Reason::OldForm),
+            _ => return Err(Reason::BadHeader),
+        };
+        // CAST: each part is masked to its width.
+        Ok(Self::Methods {
+            opcode,
+            subchannel: (word >> SUBCHANNEL_SHIFT & 7) as u8,
+            method: ((word & 0xfff) << 2) as u16,
+            count: (word >> COUNT_SHIFT & COUNT) as u16,
+        })
+    }
+}
+
+/// One header with the data that follows it in this segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Burst {
+    /// Where the header is; where the segment continues a burst of the last one, its first word.
+    pub at: u32,
+    /// How the words are addressed.
+    pub opcode: Opcode,
+    /// The subchannel.
+    pub subchannel: u8,
+    /// The method of the first data word.
+    pub method: u16,
+    /// Where the first data word is.
+    pub data: u32,
+    /// How many data words there are; 0 for an immediate.
+    pub count: u32,
+    /// The data of an immediate.
+    pub immediate: u16,
+    /// How many words the next segment still brings.
+    pub missing: u32,
+}
+
+impl Burst {
+    /// The method that data word `index` goes to.
+    pub fn method_of(&self, index: u32) -> u16 {
+        let step = match self.opcode {
+            Opcode::Incr => index,
+            Opcode::NonIncr | Opcode::Immediate => 0,
+            Opcode::OneIncr => index.min(1),
+        };
+        // CAST: methods are 14 bits and wrap there.
+        (u32::from(self.method).wrapping_add(step.wrapping_mul(4)) & 0x3fff) as u16
+    }
+
+    /// The end of the data.
+    pub fn end(&self) -> u32 {
+        self.data.wrapping_add(self.count)
+    }
+}
+
+/// A burst that a segment left unfinished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// How the words are addressed.
+    pub opcode: Opcode,
+    /// The subchannel.
+    pub subchannel: u8,
+    /// The method of the next word.
+    pub method: u16,
+    /// How many words are missing.
+    pub count: u32,
+}
+
+/// Why the rest of a segment is not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Where the header is.
+    pub at: u32,
+    /// The header.
+    pub header: u32,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Walks over the bursts of a segment. Ends at the segment's end, at `END_PB_SEGMENT`, and after a refusal.
+#[derive(Clone, Debug)]
+pub struct Walk<'a> {
+    words: &'a [u32],
+    at: u32,
+    rest: Option<Rest>,
+}
+
+impl<'a> Walk<'a> {
+    /// A segment that begins with a header.
+    pub fn new(words: &'a [u32]) -> Self {
+        Self::resume(words, None)
+    }
+
+    /// A segment of a channel whose last one left `rest` unfinished.
+    pub fn resume(words: &'a [u32], rest: Option<Rest>) -> Self {
+        Self { words, at: 0, rest }
+    }
+
+    /// What this segment leaves unfinished, once the walk has ended.
+    pub fn rest(&self) -> Option<Rest> {
+        self.rest
+    }
+
+    /// Where the next header is.
+    #[inline]
+    pub(crate) fn position(&self) -> u32 {
+        self.at
+    }
+
+    /// Whether the next word is a header, not the rest of the last segment's burst.
+    #[inline]
+    pub(crate) fn is_at_header(&self) -> bool {
+        self.rest.is_none()
+    }
+
+    /// Goes on at the header `at`, when somebody else has read the words before.
+    #[inline]
+    pub(crate) fn seek(&mut self, at: u32) {
+        self.at = at;
+    }
+
+    #[inline]
+    fn left(&self) -> u32 {
+        u32::try_from(self.words.len())
+            .unwrap_or(u32::MAX)
+            .saturating_sub(self.at)
+    }
+
+    #[inline]
+    fn burst(&mut self, at: u32, rest: Rest) -> Burst {
+        let count = rest.count.min(self.left());
+        let missing = rest.count.wrapping_sub(count);
+        let burst = Burst {
+            at,
+            opcode: rest.opcode,
+            subchannel: rest.subchannel,
+            method: rest.method,
+            data: self.at,
+            count,
+            immediate: 0,
+            missing,
+        };
+        self.rest = (missing != 0).then(|| Rest {
+            // Once the first word has been sent, the rest of ONE_INCR goes to one method.
+            opcode: match rest.opcode {
+                Opcode::OneIncr if count != 0 => Opcode::NonIncr,
+                opcode => opcode,
+            },
+            method: burst.method_of(count),
+            count: missing,
+            ..rest
+        });
+        self.at = self.at.wrapping_add(count);
+        burst
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Result<Burst, Refused>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at == 0 && !self.words.is_empty() {
+            if let Some(rest) = self.rest.take() {
+                return Some(Ok(self.burst(0, rest)));
+            }
+        }
+        loop {
+            let at = self.at;
+            let header = *self.words.get(usize::try_from(at).ok()?)?;
+            self.at = at.wrapping_add(1);
+            match Header::decode(header) {
+                Ok(Header::Nop) => {}
+                Ok(Header::End) => {
+                    self.words = &[];
+                    return None;
+                }
+                Ok(Header::Methods {
+                    opcode: Opcode::Immediate,
+                    subchannel,
+                    method,
+                    count,
+                }) => {
+                    return Some(Ok(Burst {
+                        at,
+                        opcode: Opcode::Immediate,
+                        subchannel,
+                        method,
+                        data: self.at,
+                        count: 0,
+                        immediate: count,
+                        missing: 0,
+                    }));
+                }
+                Ok(Header::Methods {
+                    opcode,
+                    subchannel,
+                    method,
+                    count,
+                }) => {
+                    let rest = Rest {
+                        opcode,
+                        subchannel,
+                        method,
+                        count: u32::from(count),
+                    };
+                    return Some(Ok(self.burst(at, rest)));
+                }
+                Err(reason) => {
+                    self.words = &[];
+                    return Some(Err(Refused { at, header, reason }));
+                }
+            }
+        }
+    }
+}
+
+const fn header(sec_op: u32, subchannel: u8, method: u16, count: u32) -> u32 {
+    // CAST: widening, `From` is not `const`.
+    sec_op << 29
+        | (count & COUNT) << COUNT_SHIFT
+        | (subchannel as u32 & 7) << SUBCHANNEL_SHIFT
+        | (method as u32 >> 2 & 0xfff)
+}
+
+/// The header of `count` words to methods one after another. Counts above [`BURST_WORDS_MAX`] lose their upper bits.
+///
+/// [`BURST_WORDS_MAX`]: super::limits::BURST_WORDS_MAX
+pub const fn incr(subchannel: u8, method: u16, count: u32) -> u32 {
+    header(1, subchannel, method, count)
+}
+
+/// The header of `count` words to one method.
+pub const fn non_incr(subchannel: u8, method: u16, count: u32) -> u32 {
+    header(3, subchannel, method, count)
+}
+
+/// The header of one word to a method and the others to the next.
+pub const fn one_incr(subchannel: u8, method: u16, count: u32) -> u32 {
+    header(5, subchannel, method, count)
+}
+
+/// A header that carries 13 bits of data itself.
+pub const fn immediate(subchannel: u8, method: u16, data: u32) -> u32 {
+    header(4, subchannel, method, data)
+}

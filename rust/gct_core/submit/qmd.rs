@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Queue meta data (QMD): the 256 or 384 bytes that describe one launch to the compute work distributor.
+//!
+//! There is one module per layout version, and each states every field of NVIDIA's public class header as that header
+//! does, `high bit : low bit`. What the rest of `submit` needs from any version is the trait [`Layout`]; nothing outside
+//! this directory knows a bit number. `ranges_test.rs` states all ranges a second time and fails on one bit.
+
+pub mod v02_04;
+pub mod v03_00;
+pub mod v04_00;
+pub mod v05_00;
+mod version;
+mod view;
+
+#[cfg(test)]
+mod ranges_test;
+
+pub use version::{Family, Version};
+pub use view::{Instance, View};
+
+/// One named bit range of a layout; `count` instances lie `stride` bits apart.
+///
+/// No range crosses a 32-bit word (checked where the field is declared), so a value is a `u32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The symbol in the class header, without the header's prefix.
+    pub name: &'static str,
+    /// The highest bit of the first instance.
+    pub hi: u16,
+    /// The lowest bit of the first instance.
+    pub lo: u16,
+    /// How many instances there are.
+    pub count: u8,
+    /// The distance of two instances in bits; 0 when there is one.
+    pub stride: u16,
+}
+
+/// A value that does not fit into its field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooWide;
+
+impl Field {
+    /// How many bits a value has.
+    #[inline]
+    pub const fn width(self) -> u16 {
+        self.hi.wrapping_sub(self.lo).wrapping_add(1)
+    }
+
+    /// The largest value.
+    #[inline]
+    pub const fn max(self) -> u32 {
+        // CAST: a widening conversion, `From` is not `const`.
+        u32::MAX.wrapping_shr(31u16.wrapping_sub(self.hi.wrapping_sub(self.lo)) as u32)
+    }
+
+    /// The instance `index` as a field of its own. An index of `count` or more names bits of something else, or none.
+    #[inline]
+    pub const fn nth(self, index: u8) -> Self {
+        // CAST: a widening conversion, `From` is not `const`.
+        let offset = self.stride.wrapping_mul(index as u16);
+        Self {
+            name: self.name,
+            hi: self.hi.wrapping_add(offset),
+            lo: self.lo.wrapping_add(offset),
+            count: 1,
+            stride: 0,
+        }
+    }
+
+    /// The index of the word that holds the field.
+    #[inline]
+    pub const fn word(self) -> usize {
+        // CAST: a widening conversion, `From` is not `const`.
+        (self.lo >> 5) as usize
+    }
+
+    #[inline]
+    const fn shift(self) -> u32 {
+        // CAST: a widening conversion, `From` is not `const`.
+        (self.lo & 31) as u32
+    }
+
+    /// The value in `qmd`, or 0 where `qmd` is too short to hold the field.
+    #[inline]
+    pub fn get(self, qmd: &[u32]) -> u32 {
+        match qmd.get(self.word()) {
+            Some(word) => word.wrapping_shr(self.shift()) & self.max(),
+            None => 0,
+        }
+    }
+
+    /// Whether any bit of the field is set.
+    #[inline]
+    pub fn is_set(self, qmd: &[u32]) -> bool {
+        self.get(qmd) != 0
+    }
+
+    /// Stores `value`; where `qmd` is too short nothing happens.
+    ///
+    /// # Errors
+    ///
+    /// [`TooWide`] when the value has more bits than the field; `qmd` is unchanged.
+    #[inline]
+    pub fn set(self, qmd: &mut [u32], value: u32) -> Result<(), TooWide> {
+        if value > self.max() {
+            return Err(TooWide);
+        }
+        if let Some(word) = qmd.get_mut(self.word()) {
+            *word =
+                (*word & !self.max().wrapping_shl(self.shift())) | value.wrapping_shl(self.shift());
+        }
+        Ok(())
+    }
+
+    /// Stores 0, which fits every field.
+    #[inline]
+    pub fn clear(self, qmd: &mut [u32]) {
+        if let Some(word) = qmd.get_mut(self.word()) {
+            *word &= !self.max().wrapping_shl(self.shift());
+        }
+    }
+
+    /// Whether every instance lies within one word of a QMD of `words` words. Used in constant assertions only.
+    const fn is_sound(self, words: usize) -> bool {
+        let mut index = 0;
+        while index < self.count {
+            let one = self.nth(index);
+            if one.hi < one.lo || one.hi >> 5 != one.lo >> 5 || one.word() >= words {
+                return false;
+            }
+            index += 1;
+        }
+        self.count > 0 && (self.count == 1) == (self.stride == 0)
+    }
+}
+
+/// Declares the fields of one layout version, each as a constant, and `FIELDS`, all of them in order.
+macro_rules! fields {
+    ($prefix:literal : $words:literal words;
+     $($name:ident = $hi:literal : $lo:literal $([$count:literal, $stride:literal])?;)*) => {
+        $(
+            #[doc = concat!("`", $prefix, "_", stringify!($name), "`, bits ", $hi, ":", $lo,
+                            $(" and ", $count, " instances every ", $stride, " bits",)? ".")]
+            pub const $name: super::Field = super::Field {
+                name: stringify!($name),
+                hi: $hi,
+                lo: $lo,
+                count: super::fields!(@or 1 $($count)?),
+                stride: super::fields!(@or 0 $($stride)?),
+            };
+            const _: () = assert!($name.is_sound($words), concat!(stringify!($name), " leaves its word"));
+        )*
+        /// Every field, in the order of its bits.
+        pub const FIELDS: &[super::Field] = &[$($name),*];
+        /// The size of a QMD of this version in 32-bit words.
+        pub const WORDS: usize = $words;
+        /// What the header puts before each name.
+        pub const PREFIX: &str = $prefix;
+    };
+    (@or $default:literal) => { $default };
+    (@or $default:literal $value:literal) => { $value };
+}
+use fields;
+
+/// How a version says what is launched.
+#[derive(Clone, Copy, Debug)]
+pub enum TypeField {
+    /// `QMD_TYPE`, with the values of [`kind_of`](crate::submit::launch::Kind).
+    Typed(Field),
+    /// `IS_QUEUE`: a queue or a grid, nothing else is told apart.
+    Queue(Field),
+}
+
+/// The fields of one semaphore release.
+#[derive(Clone, Copy, Debug)]
+pub struct ReleaseFields {
+    /// Whether the release happens.
+    pub enable: Field,
+    /// How many words are written: 0 is four, 1 is one, 2 is two.
+    pub structure_size: Field,
+    /// 1: a system membar before the write.
+    pub membar: Field,
+    /// Whether the payload is combined with what is there.
+    pub reduction_enable: Field,
+    /// How it is combined.
+    pub reduction_op: Field,
+    /// The address, lower part first.
+    pub address: [Field; 2],
+    /// The payload, lower part first; the upper part is absent in version 2.4.
+    pub payload: (Field, Option<Field>),
+}
+
+/// The fields of one dependent QMD.
+#[derive(Clone, Copy, Debug)]
+pub struct DependentFields {
+    /// Whether there is one.
+    pub enable: Field,
+    /// What is done to it.
+    pub action: Field,
+    /// Whether it is fetched early.
+    pub prefetch: Field,
+    /// Its address, shifted right by 8; version 2.4 has a pointer for the first only.
+    pub pointer: Option<Field>,
+}
+
+/// The fields of the latches (Hopper and later), which programmatic dependent launch is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct LatchFields {
+    /// Whether this QMD arrives at a latch when it completes.
+    pub arrive: Field,
+    /// At which.
+    pub arrive_id: Field,
+    /// Whether this QMD waits for a latch.
+    pub wait: Field,
+    /// For which.
+    pub wait_id: Field,
+    /// Whether the program may let dependents start before it ends.
+    pub pre_exit: Field,
+    /// Whether that happens by itself once the last block was launched.
+    pub pre_exit_at_last: Field,
+}
+
+/// The fields of the work distributor's reference count.
+#[derive(Clone, Copy, Debug)]
+pub struct ReferenceFields {
+    /// Which counter.
+    pub id: Field,
+    /// By how much, minus one.
+    pub delta_minus_one: Field,
+    /// Whether it is incremented at the start.
+    pub increment: Field,
+    /// Whether it is decremented at the end.
+    pub decrement: Field,
+}
+
+/// What the rest of `submit` needs to know of a layout version. Every constant names a field of the version's module.
+pub trait Layout {
+    /// Which version this is.
+    const VERSION: Version;
+    /// The size in 32-bit words.
+    const WORDS: usize;
+    /// Every field.
+    const FIELDS: &'static [Field];
+    /// What kind of launch this is.
+    const TYPE: TypeField;
+    /// Where the grid ends: width, height, depth; in clusters for a cluster launch.
+    const GRID: [Field; 3];
+    /// Where the grid starts when it is scheduled without a copy.
+    const RESUME: [Field; 3];
+    /// Threads of a block.
+    const BLOCK: [Field; 3];
+    /// Blocks of a cluster (`GPC_CGA_*`).
+    const CLUSTER: Option<[Field; 3]>;
+    /// Blocks of a cooperative launch (`GPU_CGA_*`).
+    const GANG: Option<[Field; 3]>;
+    /// Registers of a thread.
+    const REGISTERS: Field;
+    /// Shared memory of a block.
+    const SHARED_MEMORY: Field;
+    /// By how many bits the value of `SHARED_MEMORY` is shifted.
+    const SHARED_MEMORY_SHIFT: u32;
+    /// The program's address, lower part first.
+    const PROGRAM: [Field; 2];
+    /// By how many bits the address is shifted.
+    const PROGRAM_SHIFT: u32;
+    /// How many dependences must be decremented before it runs.
+    const DEPENDENCE_COUNTER: Field;
+    /// Whether a copying PCAS does not schedule it.
+    const REQUIRE_SCHEDULING_PCAS: Field;
+    /// Whether the stored QMD is restored after completion, to run again.
+    const SELF_COPY_ON_COMPLETION: Field;
+    /// Whether blocks run one after another; Blackwell has no such field.
+    const SEQUENTIALLY_RUN_CTAS: Option<Field>;
+    /// Whether the blocks come from a launch queue.
+    const LAUNCH_QUEUE: Option<Field>;
+    /// Whether the mask words count; `None` where they always do.
+    const MASK_VALID: Option<Field>;
+    /// The words of the mask of disabled TPCs, lowest TPC first.
+    const MASK: &'static [Field];
+    /// The semaphore releases.
+    const RELEASES: &'static [ReleaseFields];
+    /// The dependent QMDs.
+    const DEPENDENTS: &'static [DependentFields];
+    /// The latches.
+    const LATCH: Option<LatchFields>;
+    /// The reference count.
+    const REFERENCE: ReferenceFields;
+    /// Whether splitting by RESUME and a join has been measured on hardware that uses this version.
+    const SPLIT_MEASURED: bool;
+}
+
+/// Runs `$body` with the type `$layout` that implements [`Layout`] for `$version`.
+macro_rules! with_layout {
+    ($version:expr, $layout:ident => $body:expr) => {
+        match $version {
+            $crate::submit::qmd::Version::V02_04 => {
+                type $layout = $crate::submit::qmd::v02_04::V02_04;
+                $body
+            }
+            $crate::submit::qmd::Version::V03_00 => {
+                type $layout = $crate::submit::qmd::v03_00::V03_00;
+                $body
+            }
+            $crate::submit::qmd::Version::V04_00 => {
+                type $layout = $crate::submit::qmd::v04_00::V04_00;
+                $body
+            }
+            $crate::submit::qmd::Version::V05_00 => {
+                type $layout = $crate::submit::qmd::v05_00::V05_00;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_layout;

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! QMD version 04.00: Hopper (H100, H200), 3072 bits.
+//!
+//! CUDA uses this version on Hopper, and every capture holds it. The only version whose RESUME and join have been
+//! measured (`gctgroup-docs/hardware.md`), so the only one that is split.
+//!
+//! Source: `clcbc0qmd.h` of NVIDIA/open-gpu-doc (`classes/compute`); a field `NAME` below is `NVCBC0_QMDV04_00_NAME` there, given as the
+//! header gives it, `high bit : low bit`, with `[instances, stride]` where the header has an index `(i)`. Reserved bits are
+//! left out.
+
+use super::{
+    DependentFields, Field, LatchFields, Layout, ReferenceFields, ReleaseFields, TypeField, Version,
+};
+
+/// The layout of version 4.0.
+#[derive(Clone, Copy, Debug)]
+pub struct V04_00;
+
+impl Layout for V04_00 {
+    const VERSION: Version = Version::V04_00;
+    const WORDS: usize = WORDS;
+    const FIELDS: &'static [Field] = FIELDS;
+    const TYPE: TypeField = TypeField::Typed(QMD_TYPE);
+    const GRID: [Field; 3] = [GRID_WIDTH, GRID_HEIGHT, GRID_DEPTH];
+    const RESUME: [Field; 3] = [GRID_WIDTH_RESUME, GRID_HEIGHT_RESUME, GRID_DEPTH_RESUME];
+    const BLOCK: [Field; 3] = [
+        CTA_THREAD_DIMENSION0,
+        CTA_THREAD_DIMENSION1,
+        CTA_THREAD_DIMENSION2,
+    ];
+    const CLUSTER: Option<[Field; 3]> = Some([GPC_CGA_WIDTH, GPC_CGA_HEIGHT, GPC_CGA_DEPTH]);
+    const GANG: Option<[Field; 3]> = Some([GPU_CGA_WIDTH, GPU_CGA_HEIGHT, GPU_CGA_DEPTH]);
+    const REGISTERS: Field = REGISTER_COUNT;
+    const SHARED_MEMORY: Field = SHARED_MEMORY_SIZE;
+    const SHARED_MEMORY_SHIFT: u32 = 0;
+    const PROGRAM: [Field; 2] = [PROGRAM_ADDRESS_LOWER, PROGRAM_ADDRESS_UPPER];
+    const PROGRAM_SHIFT: u32 = 0;
+    const DEPENDENCE_COUNTER: Field = DEPENDENCE_COUNTER;
+    const REQUIRE_SCHEDULING_PCAS: Field = REQUIRE_SCHEDULING_PCAS;
+    const SELF_COPY_ON_COMPLETION: Field = SELF_COPY_ON_COMPLETION;
+    const SEQUENTIALLY_RUN_CTAS: Option<Field> = Some(SEQUENTIALLY_RUN_CTAS);
+    const LAUNCH_QUEUE: Option<Field> = Some(CTA_LAUNCH_QUEUE);
+    const MASK_VALID: Option<Field> = Some(TPC_DISABLE_MASK_VALID);
+    const MASK: &'static [Field] = &[
+        TPC_DISABLE_MASK.nth(0),
+        TPC_DISABLE_MASK.nth(1),
+        TPC_DISABLE_MASK.nth(2),
+        TPC_DISABLE_MASK.nth(3),
+    ];
+    const RELEASES: &'static [ReleaseFields] = &[
+        ReleaseFields {
+            enable: RELEASE_ENABLE.nth(0),
+            structure_size: RELEASE_STRUCTURE_SIZE.nth(0),
+            membar: RELEASE_MEMBAR_TYPE.nth(0),
+            reduction_enable: RELEASE_REDUCTION_ENABLE.nth(0),
+            reduction_op: RELEASE_REDUCTION_OP.nth(0),
+            address: [RELEASE_SEMAPHORE0_ADDR_LOWER, RELEASE_SEMAPHORE0_ADDR_UPPER],
+            payload: (
+                RELEASE_SEMAPHORE0_PAYLOAD_LOWER,
+                Some(RELEASE_SEMAPHORE0_PAYLOAD_UPPER),
+            ),
+        },
+        ReleaseFields {
+            enable: RELEASE_ENABLE.nth(1),
+            structure_size: RELEASE_STRUCTURE_SIZE.nth(1),
+            membar: RELEASE_MEMBAR_TYPE.nth(1),
+            reduction_enable: RELEASE_REDUCTION_ENABLE.nth(1),
+            reduction_op: RELEASE_REDUCTION_OP.nth(1),
+            address: [RELEASE_SEMAPHORE1_ADDR_LOWER, RELEASE_SEMAPHORE1_ADDR_UPPER],
+            payload: (
+                RELEASE_SEMAPHORE1_PAYLOAD_LOWER,
+                Some(RELEASE_SEMAPHORE1_PAYLOAD_UPPER),
+            ),
+        },
+        ReleaseFields {
+            enable: RELEASE_ENABLE.nth(2),
+            structure_size: RELEASE_STRUCTURE_SIZE.nth(2),
+            membar: RELEASE_MEMBAR_TYPE.nth(2),
+            reduction_enable: RELEASE_REDUCTION_ENABLE.nth(2),
+            reduction_op: RELEASE_REDUCTION_OP.nth(2),
+            address: [RELEASE_SEMAPHORE2_ADDR_LOWER, RELEASE_SEMAPHORE2_ADDR_UPPER],
+            payload: (
+                RELEASE_SEMAPHORE2_PAYLOAD_LOWER,
+                Some(RELEASE_SEMAPHORE2_PAYLOAD_UPPER),
+            ),
+        },
+    ];
+    const DEPENDENTS: &'static [DependentFields] = &[
+        DependentFields {
+            enable: DEPENDENT_QMD_ENABLE.nth(0),
+            action: DEPENDENT_QMD_ACTION.nth(0),
+            prefetch: DEPENDENT_QMD_PREFETCH.nth(0),
+            pointer: Some(DEPENDENT_QMD0_POINTER),
+        },
+        DependentFields {
+            enable: DEPENDENT_QMD_ENABLE.nth(1),
+            action: DEPENDENT_QMD_ACTION.nth(1),
+            prefetch: DEPENDENT_QMD_PREFETCH.nth(1),
+            pointer: Some(DEPENDENT_QMD1_POINTER),
+        },
+    ];
+    const LATCH: Option<LatchFields> = Some(LatchFields {
+        arrive: ARRIVE_AT_LATCH_VALID,
+        arrive_id: ARRIVE_AT_LATCH_ID,
+        wait: WAIT_ON_LATCH_VALID,
+        wait_id: WAIT_ON_LATCH_ID,
+        pre_exit: ENABLE_PROGRAM_PRE_EXIT,
+        pre_exit_at_last: PRE_EXIT_AT_LAST_CTA_LAUNCH,
+    });
+    const REFERENCE: ReferenceFields = ReferenceFields {
+        id: CWD_REFERENCE_COUNT_ID,
+        delta_minus_one: CWD_REFERENCE_COUNT_DELTA_MINUS_ONE,
+        increment: CWD_REFERENCE_COUNT_INCR_ENABLE,
+        decrement: CWD_REFERENCE_COUNT_DECR_ENABLE,
+    };
+    const SPLIT_MEASURED: bool = true;
+}
+super::fields! {
+    "NVCBC0_QMDV04_00": 96 words;
+    DEPENDENCE_COUNTER = 15 : 0;
+    QMD_GROUP_ID = 21 : 16;
+    ADD_TO_HEAD_OF_QMD_GROUP_LINKED_LIST = 22 : 22;
+    QMD_TYPE = 25 : 23;
+    ARRIVE_AT_LATCH_VALID = 28 : 28;
+    WAIT_ON_LATCH_VALID = 29 : 29;
+    REQUIRE_SCHEDULING_PCAS = 30 : 30;
+    TPC_DISABLE_MASK_VALID = 31 : 31;
+    CIRCULAR_QUEUE_SIZE = 56 : 32;
+    INNER_GET = 94 : 64;
+    INNER_OVERFLOW = 95 : 95;
+    INNER_PUT = 126 : 96;
+    INNER_STICKY_OVERFLOW = 127 : 127;
+    HW_ONLY_INNER_GET = 190 : 160;
+    HW_ONLY_INNER_PUT = 222 : 192;
+    HW_ONLY_SPAN_LIST_HEAD_INDEX = 253 : 224;
+    HW_ONLY_SPAN_LIST_HEAD_INDEX_VALID = 254 : 254;
+    HW_ONLY_SKED_NEXT_QMD_POINTER = 287 : 256;
+    HW_ONLY_DEPENDENCE_COUNTER = 303 : 288;
+    HW_ONLY_REQUIRE_SCHEDULING_PCAS = 304 : 304;
+    RELEASE_ENABLE = 320 : 320 [3, 16];
+    RELEASE_STRUCTURE_SIZE = 322 : 321 [3, 16];
+    RELEASE_MEMBAR_TYPE = 323 : 323 [3, 16];
+    RELEASE_REDUCTION_ENABLE = 324 : 324 [3, 16];
+    RELEASE_REDUCTION_OP = 327 : 325 [3, 16];
+    RELEASE_REDUCTION_FORMAT = 329 : 328 [3, 16];
+    RELEASE_TRAP_TYPE = 331 : 330 [3, 16];
+    RELEASE_PAYLOAD64B = 332 : 332 [3, 16];
+    RELEASE_RESERVED_INFO = 335 : 333 [3, 16];
+    DEPENDENT_QMD_ENABLE = 368 : 368 [2, 5];
+    DEPENDENT_QMD_ACTION = 371 : 369 [2, 5];
+    DEPENDENT_QMD_PREFETCH = 372 : 372 [2, 5];
+    SELF_COPY_ON_COMPLETION = 378 : 378;
+    DEMOTE_L2_EVICT_LAST = 379 : 379;
+    DISABLE_AUTO_INVALIDATE = 380 : 380;
+    CORRELATION_ID_INTERNAL = 381 : 381;
+    CWD_MEMBAR_TASK_CHASING_ENABLE = 382 : 382;
+    CORRELATION_ID = 415 : 384;
+    CONSTANT_BUFFER_VALID = 416 : 416 [8, 4];
+    CONSTANT_BUFFER_PREFETCH = 418 : 417 [8, 4];
+    CONSTANT_BUFFER_INVALIDATE = 419 : 419 [8, 4];
+    DEPENDENT_QMD0_POINTER = 479 : 448;
+    DEPENDENT_QMD1_POINTER = 511 : 480;
+    SHADER_LOCAL_MEMORY_LOW_SIZE = 535 : 512;
+    SASS_VERSION = 543 : 536;
+    SHADER_LOCAL_MEMORY_HIGH_SIZE = 567 : 544;
+    API_VISIBLE_CALL_LIMIT = 568 : 568;
+    SAMPLER_INDEX = 569 : 569;
+    CONSTANT_BUFFER_PREFETCH_PRE_MAX_SIZE_SHIFTED8 = 575 : 570;
+    QMD_MINOR_VERSION = 579 : 576;
+    QMD_MAJOR_VERSION = 583 : 580;
+    SHARED_MEMORY_SIZE = 601 : 584;
+    INVALIDATE_TEXTURE_HEADER_CACHE = 602 : 602;
+    INVALIDATE_TEXTURE_SAMPLER_CACHE = 603 : 603;
+    INVALIDATE_TEXTURE_DATA_CACHE = 604 : 604;
+    INVALIDATE_SHADER_DATA_CACHE = 605 : 605;
+    INVALIDATE_INSTRUCTION_CACHE = 606 : 606;
+    INVALIDATE_SHADER_CONSTANT_CACHE = 607 : 607;
+    MIN_SM_CONFIG_SHARED_MEM_SIZE = 613 : 608;
+    MAX_SM_CONFIG_SHARED_MEM_SIZE = 619 : 614;
+    TARGET_SM_CONFIG_SHARED_MEM_SIZE = 625 : 620;
+    SHARED_ALLOCATION_ENABLE = 626 : 626;
+    RELEASE_SEMAPHORE0_ADDR_LOWER = 671 : 640;
+    RELEASE_SEMAPHORE0_ADDR_UPPER = 696 : 672;
+    RELEASE_SEMAPHORE0_PAYLOAD_LOWER = 735 : 704;
+    RELEASE_SEMAPHORE0_PAYLOAD_UPPER = 767 : 736;
+    RELEASE_SEMAPHORE1_ADDR_LOWER = 799 : 768;
+    RELEASE_SEMAPHORE1_ADDR_UPPER = 824 : 800;
+    RELEASE_SEMAPHORE1_PAYLOAD_LOWER = 863 : 832;
+    RELEASE_SEMAPHORE1_PAYLOAD_UPPER = 895 : 864;
+    RELEASE_SEMAPHORE2_ADDR_LOWER = 927 : 896;
+    RELEASE_SEMAPHORE2_ADDR_UPPER = 952 : 928;
+    RELEASE_SEMAPHORE2_PAYLOAD_LOWER = 991 : 960;
+    RELEASE_SEMAPHORE2_PAYLOAD_UPPER = 1023 : 992;
+    GRID_WIDTH = 1055 : 1024;
+    GRID_HEIGHT = 1071 : 1056;
+    GRID_DEPTH = 1103 : 1088;
+    CWD_REFERENCE_COUNT_DELTA_MINUS_ONE = 1127 : 1120;
+    CWD_REFERENCE_COUNT_ID = 1133 : 1128;
+    CWD_REFERENCE_COUNT_INCR_ENABLE = 1134 : 1134;
+    CWD_REFERENCE_COUNT_DECR_ENABLE = 1135 : 1135;
+    CWD_MEMBAR_TYPE = 1137 : 1136;
+    SEQUENTIALLY_RUN_CTAS = 1138 : 1138;
+    CTA_LAUNCH_QUEUE = 1139 : 1139;
+    FREE_CTA_SLOTS_EMPTY_SM = 1147 : 1140;
+    SYNC_DOMAIN_ID = 1149 : 1148;
+    PRE_EXIT_AT_LAST_CTA_LAUNCH = 1150 : 1150;
+    ENABLE_PROGRAM_PRE_EXIT = 1151 : 1151;
+    CTA_THREAD_DIMENSION0 = 1167 : 1152;
+    CTA_THREAD_DIMENSION1 = 1183 : 1168;
+    CTA_THREAD_DIMENSION2 = 1199 : 1184;
+    REGISTER_COUNT = 1208 : 1200;
+    BARRIER_COUNT = 1215 : 1211;
+    PROGRAM_ADDRESS_LOWER = 1247 : 1216;
+    PROGRAM_ADDRESS_UPPER = 1272 : 1248;
+    OCCUPANCY_THRESHOLD_WARP = 1287 : 1280;
+    OCCUPANCY_MAX_WARP = 1295 : 1288;
+    OCCUPANCY_THRESHOLD_REGISTER = 1303 : 1296;
+    OCCUPANCY_MAX_REGISTER = 1311 : 1304;
+    OCCUPANCY_THRESHOLD_SHARED_MEM = 1319 : 1312;
+    OCCUPANCY_MAX_SHARED_MEM = 1327 : 1320;
+    PROGRAM_PREFETCH_ADDR_LOWER_SHIFTED = 1375 : 1344;
+    PROGRAM_PREFETCH_ADDR_UPPER_SHIFTED = 1392 : 1376;
+    PROGRAM_PREFETCH_SIZE = 1401 : 1393;
+    PROGRAM_PREFETCH_TYPE = 1403 : 1402;
+    LATCH_ACQUIRE_INVALIDATE_SHADER_DATA_CACHE = 1406 : 1406;
+    LATCH_ACQUIRE_INVALIDATE_TEXTURE_DATA_CACHE = 1407 : 1407;
+    GRID_WIDTH_RESUME = 1439 : 1408;
+    GRID_HEIGHT_RESUME = 1455 : 1440;
+    GRID_DEPTH_RESUME = 1471 : 1456;
+    ARRIVE_AT_LATCH_ID = 1503 : 1472;
+    WAIT_ON_LATCH_ID = 1535 : 1504;
+    CONSTANT_BUFFER_ADDR_LOWER_SHIFTED6 = 1567 : 1536 [8, 64];
+    CONSTANT_BUFFER_ADDR_UPPER_SHIFTED6 = 1586 : 1568 [8, 64];
+    CONSTANT_BUFFER_SIZE_SHIFTED4 = 1599 : 1587 [8, 64];
+    CIRCULAR_QUEUE_ADDR_LOWER = 2079 : 2048;
+    CIRCULAR_QUEUE_ADDR_UPPER = 2087 : 2080;
+    CIRCULAR_QUEUE_ENTRY_SIZE = 2127 : 2112;
+    COALESCE_WAITING_PERIOD = 2135 : 2128;
+    QUEUE_ENTRIES_PER_CTA_LOG2 = 2140 : 2136;
+    GPC_CGA_WIDTH = 2149 : 2144;
+    GPC_CGA_HEIGHT = 2157 : 2152;
+    GPC_CGA_DEPTH = 2165 : 2160;
+    CGA_CTA_DISTRIBUTION_MODE = 2207 : 2207;
+    GPU_CGA_WIDTH = 2223 : 2208;
+    GPU_CGA_HEIGHT = 2239 : 2224;
+    GPU_CGA_DEPTH = 2255 : 2240;
+    DEBUG_ID_LOWER = 2399 : 2368;
+    DEBUG_ID_UPPER = 2431 : 2400;
+    TPC_DISABLE_MASK = 2463 : 2432 [4, 32];
+    OUTER_PUT = 3038 : 3008;
+    OUTER_OVERFLOW = 3039 : 3039;
+    OUTER_GET = 3070 : 3040;
+    OUTER_STICKY_OVERFLOW = 3071 : 3071;
+}

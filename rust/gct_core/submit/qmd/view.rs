@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A QMD's fields by name, for whoever prints them.
+
+use super::{Field, Version};
+
+/// One instance of a field, with its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// The field, with all its instances.
+    pub field: &'static Field,
+    /// Which instance this is.
+    pub index: u8,
+    /// Its value.
+    pub value: u32,
+}
+
+/// The words of one QMD and the version by which to read them.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    words: &'a [u32],
+    version: Version,
+}
+
+impl<'a> View<'a> {
+    /// The QMD that `words` begins with, or `None` when they are too few.
+    pub fn new(words: &'a [u32], version: Version) -> Option<Self> {
+        let words = words.get(..version.words())?;
+        Some(Self { words, version })
+    }
+
+    /// The version.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The QMD's words.
+    pub fn words(&self) -> &'a [u32] {
+        self.words
+    }
+
+    /// The value of instance `index` of the field called `name` in the header.
+    pub fn get(&self, name: &str, index: u8) -> Option<u32> {
+        let field = self.version.field(name)?;
+        (index < field.count).then(|| field.nth(index).get(self.words))
+    }
+
+    /// Every instance of every field, in the order of the header.
+    pub fn fields(&self) -> impl Iterator<Item = Instance> + 'a {
+        let words = self.words;
+        self.version.fields().iter().flat_map(move |field| {
+            (0..field.count).map(move |index| Instance {
+                field,
+                index,
+                value: field.nth(index).get(words),
+            })
+        })
+    }
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What was done, and why something was not.
+
+/// Declares [`Reason`] with its names, so that no reason can lack one.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// Why a segment, a launch or a part of what was ordered was passed through as the tenant wrote it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Reason {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Reason {
+            /// Every reason, in the order of [`Counters::kept`].
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// How many there are.
+            pub const COUNT: usize = Self::ALL.len();
+
+            /// The name in statistics and in `gctctl`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// A method header of the forms before Fermi, or one that changes the subdevice mask.
+    OldForm = "old-form",
+    /// A method header with a reserved operation.
+    BadHeader = "bad-header",
+    /// A segment longer than a GPFIFO entry can name.
+    SegmentTooLong = "segment-too-long",
+    /// A PCAS names a QMD that was not uploaded in this segment and that no graph memory knows.
+    NotHere = "qmd-not-here",
+    /// The QMD's words are not contiguous in the segment, or lie in two segments.
+    Fragmented = "qmd-fragmented",
+    /// A later upload overwrote part of the QMD.
+    Patched = "qmd-patched",
+    /// The QMD's version is none of the known ones, or not one of this GPU's.
+    Version = "qmd-version",
+    /// The QMD could be of two versions.
+    Ambiguous = "qmd-ambiguous",
+    /// The QMD's address is relative to a virtualization base.
+    Virtualized = "qmd-virtualized",
+    /// A macro was called; what methods it makes cannot be seen.
+    Macro = "macro",
+    /// More launches in the segment than the caller's table holds.
+    TableFull = "table-full",
+    /// PCAS_A was never seen, so the PCAS names nothing that is known.
+    NoAddress = "no-address",
+    /// A circular queue, not a grid.
+    Queue = "queue",
+    /// A QMD without a grid: nothing to mask or split.
+    Null = "null",
+    /// A QMD type that is not documented.
+    Kind = "kind",
+    /// A cooperative launch is never split.
+    Cooperative = "cooperative",
+    /// Blocks that must be resident together would not fit on the TPCs that are left, so the launch is not masked.
+    TooWide = "too-wide",
+    /// The launch waits for a latch: it starts as a dependent, and dependents ignore RESUME.
+    WaitsOnLatch = "waits-on-latch",
+    /// The launch is scheduled by another QMD or a second PCAS: dependents ignore RESUME.
+    RequiresPcas = "requires-pcas",
+    /// The launch waits for its dependence counter.
+    Dependences = "dependence-counter",
+    /// The stored QMD runs again later, and would then be a join without atoms.
+    SelfCopy = "self-copy",
+    /// The blocks are ordered one after another.
+    Sequential = "sequential",
+    /// The tenant set RESUME itself.
+    Resumed = "resumed",
+    /// The blocks come from a launch queue that atoms would share.
+    LaunchQueue = "launch-queue",
+    /// One unit, or none: there is nothing to cut.
+    OneUnit = "one-unit",
+    /// Splitting has not been measured on hardware of this QMD version.
+    NotMeasured = "not-measured",
+    /// An inline QMD is scheduled by its last word and cannot become a join.
+    Inline = "inline-qmd",
+    /// The PCAS action is none of the copying ones that were measured.
+    Action = "pcas-action",
+    /// Another PCAS of the segment names the same QMD.
+    Shared = "qmd-shared",
+    /// The tenant's I2M registers are not known, so they could not be restored behind the atoms.
+    Registers = "i2m-registers",
+    /// The mask names TPCs that this QMD version cannot.
+    MaskTooNarrow = "mask-too-narrow",
+    /// The mask leaves no TPC.
+    MaskEmpty = "mask-empty",
+    /// A graph replay: its nodes are split as little as dependents are.
+    Replay = "graph-replay",
+    /// The graph memory is full.
+    MemoryFull = "graph-memory-full",
+}
+
+/// What was seen and done. Sums over all segments of whoever owns it; every number only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// Segments scanned.
+    pub segments: u64,
+    /// Their words.
+    pub words: u64,
+    /// Launches found: calls that schedule a QMD.
+    pub launches: u64,
+    /// Launches whose mask was written.
+    pub masked: u64,
+    /// Masked launches where the tenant's mask and the ordered one would have left no TPC, so that the tenant's went.
+    pub overrode: u64,
+    /// Launches that were split.
+    pub split: u64,
+    /// The atoms they became.
+    pub atoms: u64,
+    /// Graph replays recognised.
+    pub replays: u64,
+    /// What was passed through, by [`Reason`] as index.
+    pub kept: [u64; Reason::COUNT],
+}
+
+impl Counters {
+    /// All zero.
+    pub const fn new() -> Self {
+        Self {
+            segments: 0,
+            words: 0,
+            launches: 0,
+            masked: 0,
+            overrode: 0,
+            split: 0,
+            atoms: 0,
+            replays: 0,
+            kept: [0; Reason::COUNT],
+        }
+    }
+
+    /// Counts one thing that was passed through.
+    #[inline]
+    pub fn keep(&mut self, reason: Reason) {
+        // CAST: a fieldless enum's discriminant.
+        if let Some(count) = self.kept.get_mut(reason as usize) {
+            *count = count.wrapping_add(1);
+        }
+    }
+
+    /// How often something was passed through for `reason`.
+    pub fn kept(&self, reason: Reason) -> u64 {
+        // CAST: a fieldless enum's discriminant.
+        self.kept.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// How often something was passed through, for whatever reason.
+    pub fn kept_total(&self) -> u64 {
+        self.kept
+            .iter()
+            .fold(0, |sum, count| sum.wrapping_add(*count))
+    }
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self::new()
+    }
+}

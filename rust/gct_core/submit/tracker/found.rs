@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a scan reports.
+
+use crate::submit::class::Action;
+use crate::submit::launch::Launch;
+use crate::submit::qmd::{Family, Version};
+use crate::submit::stats::Reason;
+
+/// Where a launch's QMD comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// An inline-to-memory upload of this segment, scheduled by a PCAS of it.
+    Upload,
+    /// Inline QMD methods.
+    Inline,
+    /// An upload that looks like a QMD and that nothing in this segment scheduled.
+    Stored,
+    /// A PCAS schedules a QMD whose words are not all here: a graph's replay, or unknown.
+    Elsewhere,
+    /// A PCAS that does not schedule, but changes a QMD's state.
+    Touch,
+}
+
+/// The registers that inserted methods overwrite and must restore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// Whether all of them are known.
+    pub known: bool,
+    /// `OFFSET_OUT_UPPER`.
+    pub offset_upper: u32,
+    /// `OFFSET_OUT`.
+    pub offset: u32,
+    /// `LINE_LENGTH_IN`.
+    pub line_length: u32,
+    /// `LINE_COUNT`.
+    pub line_count: u32,
+}
+
+/// One call that schedules or touches a QMD, or a QMD that was stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The QMD's address.
+    pub qmd_va: u64,
+    /// Where its first word is in the segment, for [`Source::Upload`], [`Source::Inline`] and [`Source::Stored`].
+    pub at: u32,
+    /// The QMD's version, where its words are here.
+    pub version: Option<Version>,
+    /// Where the QMD comes from.
+    pub source: Source,
+    /// What the PCAS does.
+    pub action: Action,
+    /// The header of the burst that holds the call.
+    pub call_at: u32,
+    /// The end of that burst: the first word after it.
+    pub call_end: u32,
+    /// On which subchannel.
+    pub subchannel: u8,
+    /// Whether the call is the last word of its burst, so that methods can be put behind it.
+    pub ends_burst: bool,
+    /// Whether another PCAS of the segment names the same QMD.
+    pub shared: bool,
+    /// The registers at the call.
+    pub registers: Registers,
+    /// Why the QMD is not understood.
+    pub reason: Option<Reason>,
+}
+
+impl Default for Found {
+    fn default() -> Self {
+        Self {
+            qmd_va: 0,
+            at: 0,
+            version: None,
+            source: Source::Elsewhere,
+            action: Action::Nop,
+            call_at: 0,
+            call_end: 0,
+            subchannel: 0,
+            ends_burst: false,
+            shared: false,
+            registers: Registers::default(),
+            reason: None,
+        }
+    }
+}
+
+impl Found {
+    /// The QMD's words in the segment that was scanned.
+    #[inline]
+    pub fn qmd<'a>(&self, words: &'a [u32]) -> Option<&'a [u32]> {
+        let at = usize::try_from(self.at).ok()?;
+        words.get(at..)?.get(..self.version?.words())
+    }
+
+    /// The QMD's words, to be changed.
+    #[inline]
+    pub fn qmd_mut<'a>(&self, words: &'a mut [u32]) -> Option<&'a mut [u32]> {
+        let at = usize::try_from(self.at).ok()?;
+        words.get_mut(at..)?.get_mut(..self.version?.words())
+    }
+
+    /// What the QMD launches; `None` where its words are not here.
+    pub fn launch(&self, words: &[u32]) -> Option<Launch> {
+        Launch::read(self.qmd(words)?, self.version?)
+    }
+
+    /// Whether this is a call that hands a QMD to the scheduler.
+    pub fn is_launch(&self) -> bool {
+        !matches!(self.source, Source::Stored | Source::Touch)
+    }
+
+    /// Finds out the version of the QMD at `at`, or why there is none.
+    pub(super) fn read_version(&mut self, words: &[u32], family: Family) {
+        let here = usize::try_from(self.at).ok().and_then(|at| words.get(at..));
+        match Version::of(here.unwrap_or(&[]), family) {
+            Ok(version) => self.version = Some(version),
+            Err(reason) => self.reason = Some(reason),
+        }
+    }
+}
+
+/// The caller's table.
+pub(super) struct Table<'a> {
+    slots: &'a mut [Found],
+    len: usize,
+    missed: usize,
+}
+
+impl<'a> Table<'a> {
+    pub(super) fn new(slots: &'a mut [Found]) -> Self {
+        Self {
+            slots,
+            len: 0,
+            missed: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, found: Found) {
+        match self.slots.get_mut(self.len) {
+            Some(slot) => {
+                *slot = found;
+                self.len = self.len.wrapping_add(1);
+            }
+            None => self.missed = self.missed.wrapping_add(1),
+        }
+    }
+
+    /// Marks every call of a QMD as not the only one; says whether there is one.
+    #[inline]
+    pub(super) fn share(&mut self, qmd_va: u64) -> bool {
+        let mut shared = false;
+        for found in self.slots.iter_mut().take(self.len) {
+            if found.qmd_va == qmd_va {
+                found.shared = true;
+                shared = true;
+            }
+        }
+        shared
+    }
+
+    /// Whether a call of this QMD was found.
+    #[inline]
+    pub(super) fn names(&self, qmd_va: u64) -> bool {
+        self.slots
+            .iter()
+            .take(self.len)
+            .any(|found| found.qmd_va == qmd_va)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn missed(&self) -> usize {
+        self.missed
+    }
+}

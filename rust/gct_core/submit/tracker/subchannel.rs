@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The registers of one subchannel.
+
+use super::uploads::Uploads;
+use super::{Registers, Semaphore};
+use crate::submit::class;
+use crate::submit::stats::Reason;
+
+/// What a subchannel's class understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// A compute class: uploads and launches.
+    Compute,
+    /// A class with inline-to-memory methods at the same offsets.
+    Upload,
+    /// Anything else.
+    Other,
+}
+
+impl Role {
+    fn of_class(class: u16) -> Self {
+        match class & 0xff {
+            0xc0 => Self::Compute,
+            // Inline-to-memory (A040, A140) and three-dimensional classes (..97).
+            0x40 | 0x97 => Self::Upload,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Bits of [`Subchannel::known`].
+mod known {
+    pub(super) const OFFSET_UPPER: u8 = 1;
+    pub(super) const OFFSET: u8 = 2;
+    pub(super) const LINE_LENGTH: u8 = 4;
+    pub(super) const LINE_COUNT: u8 = 8;
+    pub(super) const PCAS: u8 = 16;
+    pub(super) const INLINE_UPPER: u8 = 32;
+    pub(super) const INLINE_LOWER: u8 = 64;
+    pub(super) const I2M: u8 = OFFSET_UPPER | OFFSET | LINE_LENGTH | LINE_COUNT;
+    pub(super) const INLINE: u8 = INLINE_UPPER | INLINE_LOWER;
+}
+
+/// `SET_QMD_VIRTUALIZATION_CONTROL`: PCAS addresses are relative.
+const VIRTUAL_PCAS: u32 = 1 << 24;
+/// Inline QMD addresses are relative.
+const VIRTUAL_INLINE: u32 = 1 << 16;
+/// Upload addresses are relative.
+const VIRTUAL_I2M: u32 = 1 << 8;
+/// `SET_INLINE_QMD_ADDRESS_A_INLINE_SIZE`: 384 bytes.
+const INLINE_SIZE_384: u32 = 1 << 30;
+/// `LAUNCH_DMA_DST_MEMORY_LAYOUT_PITCH`.
+const LAYOUT_PITCH: u32 = 1;
+
+/// What is known of one subchannel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Subchannel {
+    pub(super) class: u16,
+    pub(super) role: Role,
+    known: u8,
+    offset_upper: u32,
+    offset: u32,
+    line_length: u32,
+    line_count: u32,
+    pcas: u32,
+    inline_upper: u32,
+    inline_lower: u32,
+    virtualization: u32,
+    report: [u32; 4],
+}
+
+/// Whether a method of an engine changes anything here.
+#[inline]
+pub(super) fn is_tracked(method: u16) -> bool {
+    matches!(method,
+        class::LINE_LENGTH_IN..=class::OFFSET_OUT
+            | class::LAUNCH_DMA..=class::LOAD_INLINE_DATA
+            | class::SEND_PCAS_A..=class::SEND_SIGNALING_PCAS2_B
+            | class::SET_QMD_VIRTUALIZATION_CONTROL
+            | class::SET_INLINE_QMD_ADDRESS_A..=class::LOAD_INLINE_QMD_DATA_LAST
+            | class::SET_REPORT_SEMAPHORE_PAYLOAD_LOWER..=class::REPORT_SEMAPHORE_EXECUTE
+            | class::SET_REPORT_SEMAPHORE_A..=class::SET_REPORT_SEMAPHORE_D
+            | class::CALL_MME_MACRO..)
+}
+
+impl Subchannel {
+    pub(super) fn new(role: Role) -> Self {
+        Self {
+            class: 0,
+            role,
+            known: 0,
+            offset_upper: 0,
+            offset: 0,
+            line_length: 0,
+            line_count: 0,
+            pcas: 0,
+            inline_upper: 0,
+            inline_lower: 0,
+            virtualization: 0,
+            report: [0; 4],
+        }
+    }
+
+    /// SET_OBJECT.
+    pub(super) fn bind(&mut self, class: u16) {
+        *self = Self {
+            class,
+            ..Self::new(Role::of_class(class))
+        };
+    }
+
+    /// After something that was not understood no register is known.
+    pub(super) fn forget(&mut self) {
+        self.known = 0;
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, method: u16, value: u32) {
+        match method {
+            class::OFFSET_OUT_UPPER => {
+                self.offset_upper = value;
+                self.known |= known::OFFSET_UPPER;
+            }
+            class::OFFSET_OUT => {
+                self.offset = value;
+                self.known |= known::OFFSET;
+            }
+            class::LINE_LENGTH_IN => {
+                self.line_length = value;
+                self.known |= known::LINE_LENGTH;
+            }
+            class::LINE_COUNT => {
+                self.line_count = value;
+                self.known |= known::LINE_COUNT;
+            }
+            class::SEND_PCAS_A => {
+                self.pcas = value;
+                self.known |= known::PCAS;
+            }
+            class::SET_INLINE_QMD_ADDRESS_A => {
+                self.inline_upper = value;
+                self.known |= known::INLINE_UPPER;
+            }
+            class::SET_INLINE_QMD_ADDRESS_B => {
+                self.inline_lower = value;
+                self.known |= known::INLINE_LOWER;
+            }
+            class::SET_QMD_VIRTUALIZATION_CONTROL => self.virtualization = value,
+            _ => self.set_report(method, value),
+        }
+    }
+
+    /// OFFSET_OUT_UPPER, OFFSET_OUT, LINE_LENGTH_IN and LINE_COUNT together.
+    #[inline]
+    pub(super) fn set_upload(&mut self, values: [u32; 4]) {
+        [
+            self.offset_upper,
+            self.offset,
+            self.line_length,
+            self.line_count,
+        ] = values;
+        self.known |= known::I2M;
+    }
+
+    fn set_report(&mut self, method: u16, value: u32) {
+        let index = match method {
+            class::SET_REPORT_SEMAPHORE_A | class::SET_REPORT_SEMAPHORE_ADDRESS_UPPER => 0,
+            class::SET_REPORT_SEMAPHORE_B | class::SET_REPORT_SEMAPHORE_ADDRESS_LOWER => 1,
+            class::SET_REPORT_SEMAPHORE_C | class::SET_REPORT_SEMAPHORE_PAYLOAD_LOWER => 2,
+            class::SET_REPORT_SEMAPHORE_PAYLOAD_UPPER => 3,
+            _ => return,
+        };
+        if let Some(register) = self.report.get_mut(index) {
+            *register = value;
+        }
+    }
+
+    /// SET_REPORT_SEMAPHORE_A to D together.
+    #[inline]
+    pub(super) fn set_report_all(
+        &mut self,
+        upper: u32,
+        lower: u32,
+        payload: u32,
+        execute: u32,
+    ) -> Semaphore {
+        let [_, _, _, kept] = self.report;
+        self.report = [upper, lower, payload, kept];
+        self.report(class::SET_REPORT_SEMAPHORE_D, execute)
+    }
+
+    /// The semaphore that the word `execute` writes.
+    pub(super) fn report(&self, method: u16, execute: u32) -> Semaphore {
+        let [upper, lower, payload, payload_upper] = self.report;
+        let high = if method == class::REPORT_SEMAPHORE_EXECUTE {
+            payload_upper
+        } else {
+            0
+        };
+        Semaphore {
+            va: u64::from(upper) << 32 | u64::from(lower),
+            payload: u64::from(high) << 32 | u64::from(payload),
+            execute,
+        }
+    }
+
+    /// LAUNCH_DMA: an upload begins; `data` is where its data is and how many words, if that is known at once.
+    #[inline]
+    pub(super) fn begin(&mut self, uploads: &mut Uploads, launch: u32, data: Option<(u32, u32)>) {
+        let plain = launch & LAYOUT_PITCH != 0
+            && self.line_count == 1
+            && self.known & known::I2M == known::I2M
+            && self.virtualization & VIRTUAL_I2M == 0;
+        let va = u64::from(self.offset_upper) << 32 | u64::from(self.offset);
+        uploads.begin(va, plain.then_some(self.line_length), data);
+    }
+
+    /// The QMD that a PCAS means.
+    #[inline]
+    pub(super) fn pcas_va(&self) -> Result<u64, Reason> {
+        if self.virtualization & VIRTUAL_PCAS != 0 {
+            return Err(Reason::Virtualized);
+        }
+        if self.known & known::PCAS == 0 {
+            return Err(Reason::NoAddress);
+        }
+        Ok(u64::from(self.pcas) << 8)
+    }
+
+    /// The address of an inline QMD.
+    pub(super) fn inline_va(&self) -> Result<u64, Reason> {
+        if self.virtualization & VIRTUAL_INLINE != 0 {
+            return Err(Reason::Virtualized);
+        }
+        if self.known & known::INLINE != known::INLINE {
+            return Err(Reason::NoAddress);
+        }
+        Ok((u64::from(self.inline_upper & 0x1ff) << 32 | u64::from(self.inline_lower)) << 8)
+    }
+
+    /// How many words an inline QMD has.
+    pub(super) fn inline_words(&self) -> u32 {
+        if self.inline_upper & INLINE_SIZE_384 != 0 {
+            96
+        } else {
+            64
+        }
+    }
+
+    /// What an insertion must restore.
+    #[inline]
+    pub(super) fn registers(&self) -> Registers {
+        Registers {
+            known: self.known & known::I2M == known::I2M,
+            offset_upper: self.offset_upper,
+            offset: self.offset,
+            line_length: self.line_length,
+            line_count: self.line_count,
+        }
+    }
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The inline-to-memory uploads of one segment.
+
+use crate::submit::limits::{QMD_VA_END, QMD_WORDS_MAX, UPLOADS};
+use crate::submit::qmd::{Family, Version};
+use crate::submit::stats::Reason;
+
+/// The smallest QMD in bytes.
+const QMD_BYTES_MIN: u64 = 256;
+
+/// The largest QMD in bytes.
+const QMD_BYTES_MAX: u64 = 4 * QMD_WORDS_MAX as u64;
+
+/// The position of data that was not seen in one piece.
+const NOWHERE: u32 = u32::MAX;
+
+/// One upload.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Upload {
+    /// Where it goes.
+    va: u64,
+    /// How many bytes; all of the address space where it cannot be told.
+    bytes: u64,
+    /// Where its data is, once all of it was seen in one piece; [`NOWHERE`] before.
+    at: u32,
+    /// How many data words have been seen.
+    seen: u32,
+    /// Whether a PCAS named a QMD in it.
+    used: bool,
+}
+
+/// A ring of the last uploads.
+#[derive(Clone, Debug)]
+pub(super) struct Uploads {
+    ring: [Upload; UPLOADS],
+    /// How many were added since the segment began.
+    added: usize,
+}
+
+impl Uploads {
+    pub(super) fn new() -> Self {
+        let empty = Upload {
+            va: 0,
+            bytes: 0,
+            at: NOWHERE,
+            seen: 0,
+            used: false,
+        };
+        Self {
+            ring: [empty; UPLOADS],
+            added: 0,
+        }
+    }
+
+    /// Forgets all, for the next segment.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.added = 0;
+    }
+
+    /// An upload begins. `bytes` is `None` where its extent cannot be told; `data` is where its data is and how many words,
+    /// where that is known already.
+    #[inline]
+    pub(super) fn begin(&mut self, va: u64, bytes: Option<u32>, data: Option<(u32, u32)>) {
+        let (va, bytes) = match bytes {
+            Some(bytes) => (va, u64::from(bytes)),
+            None => (0, u64::MAX),
+        };
+        let (at, seen) = match data {
+            Some((at, seen)) if u64::from(seen) << 2 >= bytes => (at, seen),
+            Some((_, seen)) => (NOWHERE, seen),
+            None => (NOWHERE, 0),
+        };
+        let slot = self.added % UPLOADS;
+        if let Some(slot) = self.ring.get_mut(slot) {
+            *slot = Upload {
+                va,
+                bytes,
+                at,
+                seen,
+                used: false,
+            };
+        }
+        self.added = self.added.wrapping_add(1);
+    }
+
+    /// Data of the last upload arrives.
+    #[inline]
+    pub(super) fn data(&mut self, at: u32, count: u32) {
+        let last = self.added.wrapping_sub(1) % UPLOADS;
+        if let (Some(upload), true) = (self.ring.get_mut(last), self.added != 0) {
+            if upload.seen == 0 && u64::from(count) << 2 >= upload.bytes {
+                upload.at = at;
+            }
+            upload.seen = upload.seen.saturating_add(count);
+        }
+    }
+
+    /// The uploads of this segment that are still known, newest first.
+    #[inline]
+    pub(super) fn newest_first(&self) -> impl Iterator<Item = &Upload> {
+        let last = self.added.wrapping_sub(1);
+        (0..self.added.min(UPLOADS))
+            .filter_map(move |age| self.ring.get(last.wrapping_sub(age) % UPLOADS))
+    }
+
+    /// Where the words of the QMD at `va` are, and its version.
+    #[inline]
+    pub(super) fn find(
+        &mut self,
+        va: u64,
+        words: &[u32],
+        family: Family,
+    ) -> Result<(u32, Version), Reason> {
+        let mut tail_patched = false;
+        let mut index = self.added;
+        for _ in 0..self.added.min(UPLOADS) {
+            index = index.wrapping_sub(1);
+            let Some(upload) = self.ring.get_mut(index % UPLOADS) else {
+                break;
+            };
+            let offset = va.wrapping_sub(upload.va);
+            if offset < upload.bytes {
+                upload.used = true;
+                let (at, version) = upload.qmd_at(offset, words, family)?;
+                if tail_patched && version.words() == QMD_WORDS_MAX {
+                    return Err(Reason::Patched);
+                }
+                return Ok((at, version));
+            }
+            // It begins behind the QMD's first byte, or ends before it.
+            let behind = upload.va.wrapping_sub(va);
+            if behind < QMD_BYTES_MAX && upload.bytes != 0 {
+                if behind < QMD_BYTES_MIN {
+                    return Err(Reason::Patched);
+                }
+                tail_patched = true;
+            }
+        }
+        Err(Reason::NotHere)
+    }
+}
+
+impl Upload {
+    /// Where the QMD that begins `offset` bytes into this upload is in the segment, and its version.
+    #[inline]
+    fn qmd_at(&self, offset: u64, words: &[u32], family: Family) -> Result<(u32, Version), Reason> {
+        if self.at == NOWHERE || offset & 3 != 0 {
+            return Err(Reason::Fragmented);
+        }
+        let left = self.bytes.wrapping_sub(offset);
+        if left < QMD_BYTES_MIN {
+            return Err(Reason::Patched);
+        }
+        // CAST: data that is here is shorter than a segment.
+        let at = self.at.wrapping_add((offset >> 2) as u32);
+        let here = usize::try_from(at)
+            .ok()
+            .and_then(|at| words.get(at..))
+            .unwrap_or(&[]);
+        let left = usize::try_from(left >> 2)
+            .unwrap_or(usize::MAX)
+            .min(here.len());
+        let version = Version::of(here.get(..left).unwrap_or(&[]), family)?;
+        Ok((at, version))
+    }
+
+    /// Address, position and size in words of an upload that has exactly a QMD's size, goes to where a QMD may lie, and
+    /// was named by no PCAS.
+    #[inline]
+    pub(super) fn unused_qmd(&self) -> Option<(u64, u32, usize)> {
+        let sized = self.bytes == QMD_BYTES_MIN || self.bytes == QMD_BYTES_MAX;
+        let placed = self.va & 0xff == 0 && self.va < QMD_VA_END && self.at != NOWHERE;
+        // CAST: one of the two sizes.
+        (sized && placed && !self.used).then_some((self.va, self.at, (self.bytes >> 2) as usize))
+    }
+}
