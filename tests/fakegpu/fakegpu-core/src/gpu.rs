@@ -2,14 +2,27 @@
 
 //! The whole device: what the guest reads and writes arrives here.
 
+use crate::bar0;
+use crate::bits::low_u32;
 use crate::chip::ChipDescription;
+use crate::fsp::Fsp;
+use crate::gsp::rpc::Context;
+use crate::gsp::Gsp;
+use crate::host::channel::ChannelId;
+use crate::host::Host;
 use crate::intr::InterruptTree;
-use crate::mmio::{self, Mmio};
+use crate::memory::PhysicalMemory;
+use crate::mmio;
 use crate::pci::{ConfigEffect, PciConfig};
 use crate::platform::Platform;
+use crate::recorder::Event;
 use crate::registers::Registers;
-use crate::regs::{NV_PMC_BOOT_0, NV_PMC_BOOT_1, NV_PMC_BOOT_42};
-use crate::timer;
+use crate::regs::*;
+
+/// The version of FSP's firmware: from 0x44c on RM needs no workaround.
+const FSP_VERSION: u32 = 0x450;
+/// What FSP shows when it is ready.
+const FSP_BOOT_COMPLETE: u32 = 0xff;
 
 /// The windows of the device, by what they show. RM's own names for them are
 /// BAR0, BAR1 and BAR2; on the bus they are BAR 0, 2 and 4, each 64 bits wide.
@@ -50,31 +63,37 @@ const UUID_BASE: [u8; 16] = *b"fake-gh100-gpu-\0";
 
 /// One software GPU.
 pub struct Gpu {
-    chip: ChipDescription,
+    pub(crate) chip: ChipDescription,
+    pub(crate) registers: Registers,
+    pub(crate) intr: InterruptTree,
+    pub(crate) fsp: Fsp,
+    pub(crate) memory: PhysicalMemory,
+    pub(crate) host: Host,
+    pub(crate) platform: Platform,
+    pub(crate) unmapped_accesses: u64,
+    gsp: Gsp,
     pci: PciConfig,
-    registers: Registers,
-    intr: InterruptTree,
-    platform: Platform,
-    dropped_writes: u64,
     slot_id: u8,
+    dropped_writes: u64,
 }
 
 impl Gpu {
     /// A device as it comes out of power on. `slot_id` tells it from others of
     /// its kind.
     pub fn new(chip: ChipDescription, slot_id: u8, platform: Platform) -> Self {
-        let reset_values = vec![
-            (NV_PMC_BOOT_0::OFFSET, chip.boot.boot_0().raw()),
-            (NV_PMC_BOOT_42::OFFSET, chip.boot.boot_42().raw()),
-        ];
         Self {
-            pci: PciConfig::new(&chip),
-            registers: Registers::new(chip.bars.registers, reset_values),
+            registers: Registers::new(chip.bars.registers, reset_values(&chip)),
             intr: InterruptTree::new(platform.interrupts.clone()),
+            fsp: Fsp::default(),
+            memory: PhysicalMemory::new(chip.fb_bytes, platform.memory.clone()),
+            host: Host::default(),
+            gsp: Gsp::default(),
+            pci: PciConfig::new(&chip),
             platform,
             chip,
-            dropped_writes: 0,
             slot_id,
+            dropped_writes: 0,
+            unmapped_accesses: 0,
         }
     }
 
@@ -111,7 +130,7 @@ impl Gpu {
         }
         match aperture {
             Aperture::Registers => mmio::read(self, offset, data),
-            Aperture::Framebuffer | Aperture::Instance => data.fill(0),
+            Aperture::Framebuffer | Aperture::Instance => self.window_read(aperture, offset, data),
         }
     }
 
@@ -121,12 +140,8 @@ impl Gpu {
             return;
         }
         match aperture {
-            Aperture::Registers => {
-                if mmio::write(self, offset, data) > 0 {
-                    self.note_dropped_write(offset, data.len());
-                }
-            }
-            Aperture::Framebuffer | Aperture::Instance => {}
+            Aperture::Registers => self.register_write(offset, data),
+            Aperture::Framebuffer | Aperture::Instance => self.window_write(aperture, offset, data),
         }
     }
 
@@ -137,6 +152,46 @@ impl Gpu {
         self.pci.reset();
         self.registers.reset();
         self.intr.reset();
+        self.fsp = Fsp::default();
+        self.gsp = Gsp::default();
+        self.host.reset();
+        self.memory.reset();
+    }
+
+    /// A write to registers, of any size.
+    pub(crate) fn register_write(&mut self, offset: u64, data: &[u8]) {
+        if mmio::write(self, offset, data) > 0 {
+            self.note_dropped_write(offset, data.len());
+        }
+    }
+
+    /// Lets GSP work.
+    pub(crate) fn with_gsp<T>(&mut self, work: impl FnOnce(&mut Gsp, &mut Context<'_>) -> T) -> T {
+        let uuid = self.uuid();
+        let mut context = Context {
+            chip: &self.chip,
+            uuid,
+            memory: &mut self.memory,
+            host: &mut self.host,
+            recorder: &*self.platform.recorder,
+            now_ns: self.platform.clock.now_ns(),
+        };
+        work(&mut self.gsp, &mut context)
+    }
+
+    /// The doorbell of a channel rings.
+    pub(crate) fn ring(&mut self, id: ChannelId) {
+        match self.host.channel(id) {
+            Some(channel) => {
+                let event = Event::Doorbell {
+                    channel: channel.object(),
+                };
+                self.platform
+                    .recorder
+                    .record(self.platform.clock.now_ns(), &event);
+            }
+            None => log::warn!("doorbell for {id:?}, which does not exist"),
+        }
     }
 
     fn inside(&self, aperture: Aperture, offset: u64, len: usize) -> bool {
@@ -153,27 +208,38 @@ impl Gpu {
     }
 }
 
-impl Mmio for Gpu {
-    fn read32(&mut self, offset: u32) -> u32 {
-        if let Some(value) = self.intr.read(offset) {
-            return value;
-        }
-        if let Some(value) = timer::read(offset, self.platform.clock.now_ns()) {
-            return value;
-        }
-        self.registers.guest_read(offset)
-    }
-
-    fn write32(&mut self, offset: u32, value: u32) {
-        if self.intr.write(offset, value) {
-            return;
-        }
-        match offset {
-            // The identity cannot be changed.
-            NV_PMC_BOOT_0::OFFSET | NV_PMC_BOOT_1::OFFSET | NV_PMC_BOOT_42::OFFSET => {}
-            _ => self.registers.guest_write(offset, value),
-        }
-    }
+/// What registers hold after power on.
+fn reset_values(chip: &ChipDescription) -> Vec<(u32, u32)> {
+    let hwcfg2 = NV_PGSP_FALCON_HWCFG2::default().with(NV_PGSP_FALCON_HWCFG2::RISCV, 1);
+    let cpuctl = NV_PGSP_RISCV_CPUCTL::default().with(NV_PGSP_RISCV_CPUCTL::ACTIVE_STAT, 1);
+    let fuse =
+        NV_FUSE_OPT_SECURE_GSP_DEBUG_DIS::default().with(NV_FUSE_OPT_SECURE_GSP_DEBUG_DIS::DATA, 1);
+    let fsp_version =
+        NV_GFW_FSP_UCODE_VERSION::default().with(NV_GFW_FSP_UCODE_VERSION::FULL, FSP_VERSION);
+    vec![
+        (NV_PMC_BOOT_0::OFFSET, chip.boot.boot_0().raw()),
+        (NV_PMC_BOOT_42::OFFSET, chip.boot.boot_42().raw()),
+        (
+            NV_THERM_I2CS_SCRATCH_FSP_BOOT_COMPLETE::OFFSET,
+            FSP_BOOT_COMPLETE,
+        ),
+        (NV_GFW_FSP_UCODE_VERSION::OFFSET, fsp_version.raw()),
+        (NV_FUSE_OPT_SECURE_GSP_DEBUG_DIS::OFFSET, fuse.raw()),
+        (NV_PGSP_FALCON_HWCFG2::OFFSET, hwcfg2.raw()),
+        (
+            NV_PGSP_FALCON_ENGINE::OFFSET,
+            bar0::falcon_engine(false).raw(),
+        ),
+        (NV_PGSP_RISCV_CPUCTL::OFFSET, cpuctl.raw()),
+        (
+            NV_USABLE_FB_SIZE_IN_MB::OFFSET,
+            low_u32(chip.fb_bytes >> 20),
+        ),
+        (
+            NV_VIRTUAL_FUNCTION_PRIV_ACCESS_COUNTER_NOTIFY_BUFFER_SIZE::OFFSET,
+            chip.access_counter_entries,
+        ),
+    ]
 }
 
 #[cfg(test)]

@@ -15,13 +15,24 @@
 
 #![forbid(unsafe_code)]
 
+pub mod abi;
+mod bar0;
+mod bars;
 pub mod bits;
 pub mod chip;
+pub mod firmware;
+pub mod fsp;
+pub mod gmmu;
 pub mod gpu;
+pub mod gsp;
+pub mod host;
 pub mod intr;
+pub mod memory;
 pub mod mmio;
 pub mod pci;
 pub mod platform;
+pub mod pramin;
+pub mod recorder;
 pub mod registers;
 pub mod regs;
 pub mod sparse;

@@ -2,6 +2,7 @@
 
 //! What the device needs from the world around it.
 
+use crate::recorder::Recorder;
 use crate::sparse::OutOfRange;
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ pub trait Clock: Send + Sync {
     fn now_ns(&self) -> u64;
 }
 
-/// The three, as every unit of the device gets them.
+/// All of it, as the device gets it.
 #[derive(Clone)]
 pub struct Platform {
     /// Guest memory.
@@ -45,4 +46,6 @@ pub struct Platform {
     pub interrupts: Arc<dyn Interrupts>,
     /// Time.
     pub clock: Arc<dyn Clock>,
+    /// Takes note of what the driver does.
+    pub recorder: Arc<dyn Recorder>,
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! The registers of BAR0 that the device knows by name.
+//!
+//! The names and the places are those of NVIDIA's `dev_*.h` headers for GH100.
+//! What they call the virtual function's private space begins at 0xb80000 here.
 
 use crate::registers::registers;
 
@@ -47,4 +50,106 @@ registers! {
     NV_PGC6_SCI_SEC_TIMER_TIME_0 @ 0x118f54 {}
     /// High half.
     NV_PGC6_SCI_SEC_TIMER_TIME_1 @ 0x118f58 {}
+
+    /// How far the security processor has come; 0xff is done.
+    NV_THERM_I2CS_SCRATCH_FSP_BOOT_COMPLETE @ 0x200bc {}
+
+    /// XAL error interrupts; none here.
+    NV_XAL_EP_INTR_0 @ 0x10f100 {}
+    /// Starts writing compression tags back; returns a token.
+    NV_XAL_EP_UFLUSH_L2_CLEAN_COMPTAGS @ 0x10f808 {}
+    /// The token of the last that is done.
+    NV_XAL_EP_UFLUSH_L2_CLEAN_COMPTAGS_COMPLETED @ 0x10f80c {}
+    /// Starts writing dirty lines back; returns a token.
+    NV_XAL_EP_UFLUSH_L2_FLUSH_DIRTY @ 0x10f810 { 30:0 TOKEN }
+    /// The token of the last that is done.
+    NV_XAL_EP_UFLUSH_L2_FLUSH_DIRTY_COMPLETED @ 0x10f814 { 30:0 TOKEN, 31:31 STATUS }
+    /// Where PRAMIN looks.
+    NV_XAL_EP_BAR0_WINDOW @ 0x10fd40 {
+        /// In steps of 64 KiB.
+        21:0 BASE,
+    }
+
+    /// What GSP's boot reports; zero is success, bit 31 says that it has halted.
+    NV_PGSP_FALCON_MAILBOX0 @ 0x110040 {}
+    /// What GSP's processor is.
+    NV_PGSP_FALCON_HWCFG2 @ 0x1100f4 {
+        10:10 RISCV,
+        13:13 RISCV_BR_PRIV_LOCKDOWN,
+    }
+    /// Resets GSP.
+    NV_PGSP_FALCON_ENGINE @ 0x1103c0 {
+        0:0 RESET,
+        /// 0 while in reset, 2 out of it.
+        10:8 RESET_STATUS,
+    }
+    /// Writing tells GSP of new records in its queue.
+    NV_PGSP_QUEUE_HEAD @ 0x110c00 {}
+    /// Whether GSP runs.
+    NV_PGSP_RISCV_CPUCTL @ 0x111388 { 7:7 ACTIVE_STAT }
+
+    /// Confidential computing mode; off.
+    NV_PGC6_AON_SECURE_SCRATCH_GROUP_20_CC @ 0x1182cc {}
+    /// Video memory in MiB.
+    NV_USABLE_FB_SIZE_IN_MB @ 0x1183a4 {}
+
+    /// Upper end of the second write-protected region; zero before GSP boots.
+    NV_PFB_PRI_MMU_WPR2_ADDR_HI @ 0x1fa828 {}
+
+    /// PRAMIN, see [`pramin`](crate::pramin).
+    NV_PRAMIN_DATA @ 0x700000 [0x40000] {}
+
+    /// Says that GSP is not a debug part.
+    NV_FUSE_OPT_SECURE_GSP_DEBUG_DIS @ 0x82074c { 0:0 DATA }
+
+    /// Version of the security processor's firmware.
+    NV_GFW_FSP_UCODE_VERSION @ 0x8f0334 { 11:0 FULL }
+    /// Writing hands the security processor the message in EMEM.
+    NV_PFSP_QUEUE_HEAD @ 0x8f2c00 {}
+    /// Offset of the last word of that message.
+    NV_PFSP_QUEUE_TAIL @ 0x8f2c04 {}
+    /// Offset of the first word of its answer.
+    NV_PFSP_MSGQ_HEAD @ 0x8f2c80 {}
+    /// Offset of the last word of its answer.
+    NV_PFSP_MSGQ_TAIL @ 0x8f2c84 {}
+    /// Where EMEMD reads and writes.
+    NV_PFSP_EMEMC @ 0x8f2ac0 {
+        7:2 OFFS,
+        15:8 BLK,
+        24:24 AINCW,
+        25:25 AINCR,
+    }
+    /// One word of EMEM.
+    NV_PFSP_EMEMD @ 0x8f2ac4 {}
+
+    /// Reading starts an invalidation of system memory's lines and returns a token.
+    NV_VIRTUAL_FUNCTION_PRIV_FUNC_L2_SYSMEM_INVALIDATE @ 0xb80f10 {}
+    /// The token of the last that is done.
+    NV_VIRTUAL_FUNCTION_PRIV_FUNC_L2_SYSMEM_INVALIDATE_COMPLETED @ 0xb80f14 {}
+    /// The same for a peer's memory.
+    NV_VIRTUAL_FUNCTION_PRIV_FUNC_L2_PEERMEM_INVALIDATE @ 0xb80f18 {}
+    /// The token of the last that is done.
+    NV_VIRTUAL_FUNCTION_PRIV_FUNC_L2_PEERMEM_INVALIDATE_COMPLETED @ 0xb80f1c {}
+    /// How BAR2 is addressed; only the virtual mode is modelled.
+    NV_VIRTUAL_FUNCTION_PRIV_FUNC_BAR2_BLOCK_LOW_ADDR @ 0xb80f70 {}
+    /// A doorbell in the private space.
+    NV_VIRTUAL_FUNCTION_PRIV_DOORBELL @ 0xb82200 {}
+    /// The nanosecond counter, both halves.
+    NV_VIRTUAL_FUNCTION_PRIV_TIMER @ 0xb82300 [2] {}
+    /// Page directory of the next TLB invalidation.
+    NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE_PDB @ 0xb830a0 {}
+    /// Upper half of the same.
+    NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE_UPPER_PDB @ 0xb830a4 {}
+    /// Starts a TLB invalidation; reads as zero when it is done.
+    NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE @ 0xb830b0 {}
+    /// Entries the access counters' buffer may have.
+    NV_VIRTUAL_FUNCTION_PRIV_ACCESS_COUNTER_NOTIFY_BUFFER_SIZE @ 0xb83110 {}
+    /// Replayable and non-replayable fault buffers.
+    NV_VIRTUAL_FUNCTION_PRIV_MMU_FAULT_BUFFER @ 0xb83000 [16] {}
+
+    /// Writing a channel's token tells host that its ring has new entries.
+    NV_VIRTUAL_FUNCTION_DOORBELL @ 0xbb0090 {
+        11:0 VECTOR,
+        22:16 RUNLIST_ID,
+    }
 }

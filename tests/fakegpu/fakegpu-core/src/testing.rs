@@ -5,6 +5,7 @@
 use crate::chip::ChipDescription;
 use crate::gpu::Gpu;
 use crate::platform::{Clock, GuestMemory, Interrupts, Platform};
+use crate::recorder::Discard;
 use crate::sparse::{OutOfRange, SparseMemory};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -35,6 +36,7 @@ impl World {
             memory: self.clone(),
             interrupts: self.clone(),
             clock: self.clone(),
+            recorder: Arc::new(Discard),
         }
     }
 }

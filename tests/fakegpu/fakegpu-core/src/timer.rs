@@ -15,6 +15,8 @@ pub fn read(offset: u32, now_ns: u64) -> Option<u32> {
         NV_VIRTUAL_FUNCTION_TIME_0::OFFSET | NV_PGC6_SCI_SEC_TIMER_TIME_0::OFFSET => {
             Some(low_u32(now_ns))
         }
+        _ if NV_VIRTUAL_FUNCTION_PRIV_TIMER::index(offset) == Some(0) => Some(low_u32(now_ns)),
+        _ if NV_VIRTUAL_FUNCTION_PRIV_TIMER::index(offset) == Some(1) => Some(high_u32(now_ns)),
         NV_VIRTUAL_FUNCTION_TIME_1::OFFSET | NV_PGC6_SCI_SEC_TIMER_TIME_1::OFFSET => {
             Some(high_u32(now_ns))
         }

@@ -5,6 +5,7 @@
 use crate::guest_memory::MappedMemory;
 use crate::msi::Msi;
 use fakegpu_core::platform::{Clock, Interrupts, Platform};
+use fakegpu_core::recorder::Recorder;
 use fakegpu_core::{Aperture, ChipDescription, Gpu};
 use std::fs::File;
 use std::io;
@@ -40,13 +41,14 @@ pub(crate) struct Backend {
 
 impl Backend {
     /// A device after power on, not connected to anything yet.
-    pub(crate) fn new(chip: ChipDescription, slot_id: u8) -> Self {
+    pub(crate) fn new(chip: ChipDescription, slot_id: u8, recorder: Arc<dyn Recorder>) -> Self {
         let memory = Arc::new(MappedMemory::default());
         let msi = Arc::new(Msi::default());
         let platform = Platform {
             memory: memory.clone(),
             interrupts: msi.clone(),
             clock: Arc::new(Monotonic(Instant::now())),
+            recorder,
         };
         Self {
             gpu: Gpu::new(chip, slot_id, platform),

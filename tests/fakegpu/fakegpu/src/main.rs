@@ -10,6 +10,7 @@ mod backend;
 mod guest_memory;
 mod logger;
 mod msi;
+mod record;
 
 use anyhow::{anyhow, Context};
 use backend::Backend;
@@ -37,6 +38,10 @@ struct Args {
     /// File to log to instead of standard error.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+
+    /// File to write what the driver does to, one line of JSON per event.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -46,7 +51,8 @@ fn main() -> anyhow::Result<()> {
         .ok_or_else(|| anyhow!("unknown chip '{}'", args.chip))?;
 
     let (regions, interrupts) = (backend::regions(&chip), backend::interrupts());
-    let mut backend = Backend::new(chip, args.slot_id);
+    let recorder = record::open(args.record.as_deref())?;
+    let mut backend = Backend::new(chip, args.slot_id, recorder);
     // The crate removes the socket when the server is dropped.
     let server = Server::new(&args.socket, true, interrupts, regions)
         .with_context(|| format!("Cannot listen on {}", args.socket.display()))?;

@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+
+/*
+ * Prints, as Rust, the layouts and the numbers of the driver's interface to its
+ * GSP firmware that the software GPU uses. build.rs compiles this against the
+ * driver's own headers and runs it on the build machine.
+ */
+
+#include "core/core.h"
+#include "gpu/gpu.h"
+#include "alloc/alloc_channel.h"
+#include "class/cl90f1.h"
+#include "ctrl/ctrl0080.h"
+#include "ctrl/ctrl2080.h"
+#include "ctrl/ctrl90f1.h"
+#include "ctrl/ctrla06c.h"
+#include "ctrl/ctrla06f.h"
+#include "ctrl/ctrlc36f.h"
+#include "gpu/fifo/kernel_fifo.h"
+#include "gpu/fsp/kern_fsp.h"
+#include "gpu/gpu_access.h"
+#include "gpu/gsp/gsp_init_args.h"
+#include "gpu/gsp/gsp_static_config.h"
+#include "gpu/gsp/kernel_gsp.h"
+#include "gpu/intr/engine_idx.h"
+#include "gsp/gspifpub.h"
+#include "libos_init_args.h"
+#include "msgq/msgq_priv.h"
+#include "nverror.h"
+#include "nvos.h"
+#include "vgpu/rpc_headers.h"
+
+#define RPC_STRUCTURES
+#define RPC_GENERIC_UNION
+#include "g_rpc-structures.h"
+#define RPC_MESSAGE_STRUCTURES
+#define RPC_MESSAGE_GENERIC_UNION
+#include "g_rpc-message-header.h"
+#include "gpu/gsp/message_queue.h"
+#include "gpu/gsp/message_queue_priv.h"
+
+extern int printf(const char *, ...);
+
+#define STRUCT(type) \
+	printf("pub mod %s {\n    use super::*;\n    pub const SIZE: usize = %#lx;\n", \
+	       #type, (unsigned long)sizeof(type));
+#define FIELD_AS(type, name, member) \
+	printf("    pub const %s: Field = Field::new(%#lx, %lu);\n", #name, \
+	       (unsigned long)__builtin_offsetof(type, member), \
+	       (unsigned long)sizeof(((type *)0)->member));
+#define FIELD(type, member) FIELD_AS(type, member, member)
+#define ARRAY_AS(type, name, member) \
+	printf("    pub const %s: Array = Array::new(%#lx, %lu, %lu);\n", #name, \
+	       (unsigned long)__builtin_offsetof(type, member), \
+	       (unsigned long)sizeof(((type *)0)->member[0]), \
+	       (unsigned long)(sizeof(((type *)0)->member) / sizeof(((type *)0)->member[0])));
+#define ARRAY(type, member) ARRAY_AS(type, member, member)
+#define END printf("}\n");
+#define VALUE(name) printf("pub const %s: u32 = %#lx;\n", #name, (unsigned long)(NvU32)(name));
+#define VALUE_AS(name, expression) \
+	printf("pub const %s: u32 = %#lx;\n", #name, (unsigned long)(NvU32)(expression));
+
+static void queues(void)
+{
+	STRUCT(GSP_MSG_QUEUE_ELEMENT)
+	FIELD(GSP_MSG_QUEUE_ELEMENT, checkSum)
+	FIELD(GSP_MSG_QUEUE_ELEMENT, seqNum)
+	FIELD(GSP_MSG_QUEUE_ELEMENT, elemCount)
+	FIELD(GSP_MSG_QUEUE_ELEMENT, rpc)
+	END
+	STRUCT(rpc_message_header_v)
+	FIELD(rpc_message_header_v, header_version)
+	FIELD(rpc_message_header_v, signature)
+	FIELD(rpc_message_header_v, length)
+	FIELD(rpc_message_header_v, function)
+	FIELD(rpc_message_header_v, rpc_result)
+	FIELD(rpc_message_header_v, rpc_result_private)
+	FIELD(rpc_message_header_v, sequence)
+	END
+	STRUCT(msgqTxHeader)
+	FIELD(msgqTxHeader, version)
+	FIELD(msgqTxHeader, size)
+	FIELD(msgqTxHeader, msgSize)
+	FIELD(msgqTxHeader, msgCount)
+	FIELD(msgqTxHeader, writePtr)
+	FIELD(msgqTxHeader, flags)
+	FIELD(msgqTxHeader, rxHdrOff)
+	FIELD(msgqTxHeader, entryOff)
+	END
+	VALUE(NV_VGPU_MSG_SIGNATURE_VALID)
+	VALUE(GSP_MSG_QUEUE_ELEMENT_SIZE_MIN)
+	VALUE(GSP_MSG_QUEUE_ELEMENT_SIZE_MAX)
+}
+
+static void boot(void)
+{
+	STRUCT(NVDM_PAYLOAD_COT)
+	FIELD(NVDM_PAYLOAD_COT, gspBootArgsSysmemOffset)
+	END
+	STRUCT(GSP_FMC_BOOT_PARAMS)
+	FIELD_AS(GSP_FMC_BOOT_PARAMS, gspRmParams_target, gspRmParams.target)
+	FIELD_AS(GSP_FMC_BOOT_PARAMS, gspRmParams_bootArgsOffset, gspRmParams.bootArgsOffset)
+	END
+	STRUCT(LibosMemoryRegionInitArgument)
+	FIELD(LibosMemoryRegionInitArgument, id8)
+	FIELD(LibosMemoryRegionInitArgument, pa)
+	FIELD(LibosMemoryRegionInitArgument, size)
+	END
+	STRUCT(MESSAGE_QUEUE_INIT_ARGUMENTS)
+	FIELD(MESSAGE_QUEUE_INIT_ARGUMENTS, sharedMemPhysAddr)
+	FIELD(MESSAGE_QUEUE_INIT_ARGUMENTS, pageTableEntryCount)
+	FIELD(MESSAGE_QUEUE_INIT_ARGUMENTS, cmdQueueOffset)
+	FIELD(MESSAGE_QUEUE_INIT_ARGUMENTS, statQueueOffset)
+	END
+}
+
+static void rpcs(void)
+{
+	STRUCT(rpc_gsp_rm_control_v)
+	FIELD(rpc_gsp_rm_control_v, hClient)
+	FIELD(rpc_gsp_rm_control_v, hObject)
+	FIELD(rpc_gsp_rm_control_v, cmd)
+	FIELD(rpc_gsp_rm_control_v, status)
+	FIELD(rpc_gsp_rm_control_v, paramsSize)
+	END
+	STRUCT(rpc_gsp_rm_alloc_v)
+	FIELD(rpc_gsp_rm_alloc_v, hClient)
+	FIELD(rpc_gsp_rm_alloc_v, hParent)
+	FIELD(rpc_gsp_rm_alloc_v, hObject)
+	FIELD(rpc_gsp_rm_alloc_v, hClass)
+	FIELD(rpc_gsp_rm_alloc_v, status)
+	FIELD(rpc_gsp_rm_alloc_v, paramsSize)
+	END
+	STRUCT(rpc_free_v)
+	FIELD_AS(rpc_free_v, hRoot, params.hRoot)
+	FIELD_AS(rpc_free_v, hObjectParent, params.hObjectParent)
+	FIELD_AS(rpc_free_v, hObjectOld, params.hObjectOld)
+	FIELD_AS(rpc_free_v, status, params.status)
+	END
+	STRUCT(rpc_dup_object_v)
+	FIELD_AS(rpc_dup_object_v, hClient, params.hClient)
+	FIELD_AS(rpc_dup_object_v, hParent, params.hParent)
+	FIELD_AS(rpc_dup_object_v, hObject, params.hObject)
+	FIELD_AS(rpc_dup_object_v, hClientSrc, params.hClientSrc)
+	FIELD_AS(rpc_dup_object_v, hObjectSrc, params.hObjectSrc)
+	FIELD_AS(rpc_dup_object_v, status, params.status)
+	END
+	STRUCT(rpc_set_page_directory_v)
+	FIELD(rpc_set_page_directory_v, hClient)
+	FIELD_AS(rpc_set_page_directory_v, physAddress, params.physAddress)
+	FIELD_AS(rpc_set_page_directory_v, flags, params.flags)
+	FIELD_AS(rpc_set_page_directory_v, hVASpace, params.hVASpace)
+	END
+	STRUCT(rpc_unset_page_directory_v)
+	FIELD(rpc_unset_page_directory_v, hClient)
+	FIELD_AS(rpc_unset_page_directory_v, hVASpace, params.hVASpace)
+	END
+	STRUCT(rpc_update_bar_pde_v)
+	FIELD_AS(rpc_update_bar_pde_v, barType, info.barType)
+	FIELD_AS(rpc_update_bar_pde_v, entryValue, info.entryValue)
+	FIELD_AS(rpc_update_bar_pde_v, entryLevelShift, info.entryLevelShift)
+	END
+	VALUE(NV_RPC_UPDATE_PDE_BAR_1)
+	VALUE(NV_RPC_UPDATE_PDE_BAR_2)
+	VALUE(NV_VGPU_MSG_FUNCTION_FREE)
+	VALUE(NV_VGPU_MSG_FUNCTION_DUP_OBJECT)
+	VALUE(NV_VGPU_MSG_FUNCTION_UNLOADING_GUEST_DRIVER)
+	VALUE(NV_VGPU_MSG_FUNCTION_SET_PAGE_DIRECTORY)
+	VALUE(NV_VGPU_MSG_FUNCTION_UNSET_PAGE_DIRECTORY)
+	VALUE(NV_VGPU_MSG_FUNCTION_GET_GSP_STATIC_INFO)
+	VALUE(NV_VGPU_MSG_FUNCTION_UPDATE_BAR_PDE)
+	VALUE(NV_VGPU_MSG_FUNCTION_CONTINUATION_RECORD)
+	VALUE(NV_VGPU_MSG_FUNCTION_GSP_SET_SYSTEM_INFO)
+	VALUE(NV_VGPU_MSG_FUNCTION_SET_REGISTRY)
+	VALUE(NV_VGPU_MSG_FUNCTION_GSP_RM_CONTROL)
+	VALUE(NV_VGPU_MSG_FUNCTION_GSP_RM_ALLOC)
+	VALUE(NV_VGPU_MSG_EVENT_GSP_INIT_DONE)
+}
+
+static void static_info(void)
+{
+	STRUCT(GspStaticConfigInfo)
+	FIELD_AS(GspStaticConfigInfo, gidInfo_flags, gidInfo.flags)
+	FIELD_AS(GspStaticConfigInfo, gidInfo_length, gidInfo.length)
+	FIELD_AS(GspStaticConfigInfo, gidInfo_data, gidInfo.data)
+	FIELD_AS(GspStaticConfigInfo, numFBRegions, fbRegionInfoParams.numFBRegions)
+	ARRAY_AS(GspStaticConfigInfo, fbRegion, fbRegionInfoParams.fbRegion)
+	FIELD(GspStaticConfigInfo, computeBranding)
+	ARRAY(GspStaticConfigInfo, engineCaps)
+	FIELD_AS(GspStaticConfigInfo, SM_info_version, SM_info.version)
+	FIELD_AS(GspStaticConfigInfo, SM_info_maxWarpsPerSM, SM_info.maxWarpsPerSM)
+	FIELD_AS(GspStaticConfigInfo, SM_info_maxThreadsPerWarp, SM_info.maxThreadsPerWarp)
+	FIELD_AS(GspStaticConfigInfo, SM_info_maxSPPerSM, SM_info.maxSPPerSM)
+	FIELD(GspStaticConfigInfo, fb_length)
+	FIELD(GspStaticConfigInfo, fbio_mask)
+	FIELD(GspStaticConfigInfo, fb_bus_width)
+	FIELD(GspStaticConfigInfo, fb_ram_type)
+	FIELD(GspStaticConfigInfo, fbp_mask)
+	FIELD(GspStaticConfigInfo, l2_cache_size)
+	FIELD(GspStaticConfigInfo, gpuNameString)
+	FIELD(GspStaticConfigInfo, gpuShortNameString)
+	ARRAY(GspStaticConfigInfo, gpuNameString_Unicode)
+	FIELD(GspStaticConfigInfo, bIsTesla)
+	FIELD(GspStaticConfigInfo, bar1PdeBase)
+	FIELD(GspStaticConfigInfo, bar2PdeBase)
+	FIELD(GspStaticConfigInfo, bVbiosValid)
+	FIELD(GspStaticConfigInfo, hInternalClient)
+	FIELD(GspStaticConfigInfo, hInternalDevice)
+	FIELD(GspStaticConfigInfo, hInternalSubdevice)
+	END
+	STRUCT(NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO)
+	FIELD(NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO, base)
+	FIELD(NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO, limit)
+	FIELD(NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO, reserved)
+	FIELD(NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO, performance)
+	FIELD(NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO, supportCompressed)
+	FIELD(NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO, supportISO)
+	END
+	VALUE(COMPUTE_BRANDING_TYPE_TESLA)
+	VALUE(NV2080_CTRL_FB_INFO_RAM_TYPE_HBM3)
+	VALUE_AS(NV2080_GPU_CMD_GPU_GET_GID_FLAGS_FORMAT_BINARY, 2)
+}
+
+static void allocations(void)
+{
+	STRUCT(NV_CHANNEL_ALLOC_PARAMS)
+	FIELD(NV_CHANNEL_ALLOC_PARAMS, gpFifoOffset)
+	FIELD(NV_CHANNEL_ALLOC_PARAMS, gpFifoEntries)
+	FIELD(NV_CHANNEL_ALLOC_PARAMS, flags)
+	FIELD(NV_CHANNEL_ALLOC_PARAMS, hContextShare)
+	FIELD(NV_CHANNEL_ALLOC_PARAMS, hVASpace)
+	FIELD(NV_CHANNEL_ALLOC_PARAMS, engineType)
+	FIELD_AS(NV_CHANNEL_ALLOC_PARAMS, userdMem_base, userdMem.base)
+	FIELD_AS(NV_CHANNEL_ALLOC_PARAMS, userdMem_addressSpace, userdMem.addressSpace)
+	END
+	STRUCT(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS)
+	FIELD(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS, hVASpace)
+	FIELD(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS, engineType)
+	END
+	STRUCT(NV_CTXSHARE_ALLOCATION_PARAMETERS)
+	FIELD(NV_CTXSHARE_ALLOCATION_PARAMETERS, hVASpace)
+	END
+	VALUE_AS(CHANNEL_USERD_INDEX_VALUE_HIGH, DRF_EXTENT(NVOS04_FLAGS_CHANNEL_USERD_INDEX_VALUE))
+	VALUE_AS(CHANNEL_USERD_INDEX_VALUE_LOW, DRF_SHIFT(NVOS04_FLAGS_CHANNEL_USERD_INDEX_VALUE))
+	VALUE_AS(CHANNEL_USERD_INDEX_PAGE_VALUE_HIGH, DRF_EXTENT(NVOS04_FLAGS_CHANNEL_USERD_INDEX_PAGE_VALUE))
+	VALUE_AS(CHANNEL_USERD_INDEX_PAGE_VALUE_LOW, DRF_SHIFT(NVOS04_FLAGS_CHANNEL_USERD_INDEX_PAGE_VALUE))
+	VALUE(ADDR_SYSMEM)
+	VALUE(ADDR_FBMEM)
+}
+
+static void engines(void)
+{
+	VALUE(NV2080_ENGINE_TYPE_GR0)
+	VALUE(NV2080_ENGINE_TYPE_COPY0)
+	VALUE(RM_ENGINE_TYPE_GR0)
+	VALUE(RM_ENGINE_TYPE_COPY0)
+	VALUE_AS(ENG_GR0, ENG_GR(0))
+	VALUE_AS(ENG_CE0, ENG_CE(0))
+	VALUE_AS(ENG_CE_STEP, ENG_CE(1) - ENG_CE(0))
+	VALUE_AS(MC_ENGINE_IDX_GR0, MC_ENGINE_IDX_GRn(0))
+	VALUE_AS(MC_ENGINE_IDX_CE0, MC_ENGINE_IDX_CE(0))
+	VALUE(MC_ENGINE_IDX_GSP)
+	VALUE(MC_ENGINE_IDX_TMR)
+	VALUE(MC_ENGINE_IDX_REPLAYABLE_FAULT)
+	VALUE(MC_ENGINE_IDX_REPLAYABLE_FAULT_ERROR)
+	VALUE(MC_ENGINE_IDX_NON_REPLAYABLE_FAULT)
+	VALUE(MC_ENGINE_IDX_NON_REPLAYABLE_FAULT_ERROR)
+	VALUE(MC_ENGINE_IDX_ACCESS_CNTR)
+	VALUE(MC_ENGINE_IDX_INFO_FAULT)
+	VALUE(NV_REG_BASE_TIMER)
+	VALUE(NV_REG_BASE_USERMODE)
+	VALUE(ENGINE_INFO_TYPE_ENG_DESC)
+	VALUE(ENGINE_INFO_TYPE_FIFO_TAG)
+	VALUE(ENGINE_INFO_TYPE_RM_ENGINE_TYPE)
+	VALUE(ENGINE_INFO_TYPE_RUNLIST)
+	VALUE(ENGINE_INFO_TYPE_MMU_FAULT_ID)
+	VALUE(ENGINE_INFO_TYPE_RC_MASK)
+	VALUE(ENGINE_INFO_TYPE_RESET)
+	VALUE(ENGINE_INFO_TYPE_INTR)
+	VALUE(ENGINE_INFO_TYPE_MC)
+	VALUE(ENGINE_INFO_TYPE_DEV_TYPE_ENUM)
+	VALUE(ENGINE_INFO_TYPE_INSTANCE_ID)
+	VALUE(ENGINE_INFO_TYPE_RUNLIST_PRI_BASE)
+	VALUE(ENGINE_INFO_TYPE_IS_HOST_DRIVEN_ENGINE)
+	VALUE(ENGINE_INFO_TYPE_RUNLIST_ENGINE_ID)
+	VALUE(ENGINE_INFO_TYPE_CHRAM_PRI_BASE)
+}
+
+static void control_numbers(void)
+{
+	VALUE(NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO)
+	VALUE(NV2080_CTRL_CMD_CE_GET_CE_PCE_MASK)
+	VALUE(NV2080_CTRL_CMD_CE_GET_FAULT_METHOD_BUFFER_SIZE)
+	VALUE(NV2080_CTRL_CMD_CE_GET_PHYSICAL_CAPS)
+	VALUE(NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS)
+	VALUE(NV2080_CTRL_CMD_FIFO_GET_DEVICE_INFO_TABLE)
+	VALUE(NV2080_CTRL_CMD_GPU_GET_ENGINES_V2)
+	VALUE(NV2080_CTRL_CMD_GPU_GET_NAME_STRING)
+	VALUE(NV2080_CTRL_CMD_INTERNAL_CONF_COMPUTE_GET_STATIC_INFO)
+	VALUE(NV2080_CTRL_CMD_INTERNAL_FIFO_GET_NUM_CHANNELS)
+	VALUE(NV2080_CTRL_CMD_INTERNAL_GET_CONSTRUCTED_FALCON_INFO)
+	VALUE(NV2080_CTRL_CMD_INTERNAL_GET_DEVICE_INFO_TABLE)
+	VALUE(NV2080_CTRL_CMD_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER)
+	VALUE(NV2080_CTRL_CMD_INTERNAL_GMMU_GET_STATIC_INFO)
+	VALUE(NV2080_CTRL_CMD_INTERNAL_GPU_GET_CHIP_INFO)
+	VALUE(NV2080_CTRL_CMD_INTERNAL_GPU_GET_USER_REGISTER_ACCESS_MAP)
+	VALUE(NV2080_CTRL_CMD_INTERNAL_INTR_GET_KERNEL_TABLE)
+	VALUE(NV2080_CTRL_CMD_INTERNAL_MEMSYS_GET_STATIC_CONFIG)
+	VALUE(NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_INFO)
+	VALUE(NV2080_CTRL_CMD_NVLINK_GET_NVLINK_DEVICE_INFO)
+	VALUE(NV90F1_CTRL_CMD_VASPACE_COPY_SERVER_RESERVED_PDES)
+	VALUE(NVA06C_CTRL_CMD_GPFIFO_SCHEDULE)
+	VALUE(NVA06C_CTRL_CMD_SET_TIMESLICE)
+	VALUE(NV_OK)
+	VALUE(NV_ERR_NOT_SUPPORTED)
+	VALUE(NV_ERR_INVALID_PARAM_STRUCT)
+}
+
+static void table_params(void)
+{
+	STRUCT(NV2080_CTRL_BUS_GET_PCI_BAR_INFO_PARAMS)
+	FIELD(NV2080_CTRL_BUS_GET_PCI_BAR_INFO_PARAMS, pciBarCount)
+	ARRAY(NV2080_CTRL_BUS_GET_PCI_BAR_INFO_PARAMS, pciBarInfo)
+	END
+	STRUCT(NV2080_CTRL_BUS_PCI_BAR_INFO)
+	FIELD(NV2080_CTRL_BUS_PCI_BAR_INFO, barSize)
+	FIELD(NV2080_CTRL_BUS_PCI_BAR_INFO, barSizeBytes)
+	END
+	STRUCT(NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS)
+	FIELD(NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS, baseIndex)
+	FIELD(NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS, numEntries)
+	FIELD(NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS, bMore)
+	ARRAY(NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS, entries)
+	END
+	STRUCT(NV2080_CTRL_FIFO_DEVICE_ENTRY)
+	ARRAY(NV2080_CTRL_FIFO_DEVICE_ENTRY, engineData)
+	ARRAY(NV2080_CTRL_FIFO_DEVICE_ENTRY, pbdmaIds)
+	ARRAY(NV2080_CTRL_FIFO_DEVICE_ENTRY, pbdmaFaultIds)
+	FIELD(NV2080_CTRL_FIFO_DEVICE_ENTRY, numPbdmas)
+	FIELD(NV2080_CTRL_FIFO_DEVICE_ENTRY, engineName)
+	END
+	STRUCT(NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_PARAMS)
+	FIELD(NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_PARAMS, tableLen)
+	ARRAY(NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_PARAMS, table)
+	ARRAY(NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_PARAMS, subtreeMap)
+	END
+	STRUCT(NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_ENTRY)
+	FIELD(NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_ENTRY, engineIdx)
+	FIELD(NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_ENTRY, vectorStall)
+	FIELD(NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_ENTRY, vectorNonStall)
+	END
+	STRUCT(NV2080_INTR_CATEGORY_SUBTREE_MAP)
+	FIELD(NV2080_INTR_CATEGORY_SUBTREE_MAP, subtreeStart)
+	FIELD(NV2080_INTR_CATEGORY_SUBTREE_MAP, subtreeEnd)
+	END
+	STRUCT(NV2080_CTRL_GPU_GET_ENGINES_V2_PARAMS)
+	FIELD(NV2080_CTRL_GPU_GET_ENGINES_V2_PARAMS, engineCount)
+	ARRAY(NV2080_CTRL_GPU_GET_ENGINES_V2_PARAMS, engineList)
+	END
+	STRUCT(NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS)
+	FIELD(NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS, gpuNameStringFlags)
+	FIELD_AS(NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS, ascii, gpuNameString.ascii)
+	ARRAY_AS(NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS, unicode, gpuNameString.unicode)
+	END
+}
+
+static void unit_params(void)
+{
+	STRUCT(NV2080_CTRL_INTERNAL_GPU_GET_CHIP_INFO_PARAMS)
+	FIELD(NV2080_CTRL_INTERNAL_GPU_GET_CHIP_INFO_PARAMS, bar1Size)
+	FIELD(NV2080_CTRL_INTERNAL_GPU_GET_CHIP_INFO_PARAMS, pciDeviceId)
+	FIELD(NV2080_CTRL_INTERNAL_GPU_GET_CHIP_INFO_PARAMS, pciSubDeviceId)
+	FIELD(NV2080_CTRL_INTERNAL_GPU_GET_CHIP_INFO_PARAMS, pciRevisionId)
+	ARRAY(NV2080_CTRL_INTERNAL_GPU_GET_CHIP_INFO_PARAMS, regBases)
+	END
+	STRUCT(NV2080_CTRL_INTERNAL_FIFO_GET_NUM_CHANNELS_PARAMS)
+	FIELD(NV2080_CTRL_INTERNAL_FIFO_GET_NUM_CHANNELS_PARAMS, numChannels)
+	END
+	STRUCT(NV2080_CTRL_INTERNAL_GMMU_GET_STATIC_INFO_PARAMS)
+	FIELD(NV2080_CTRL_INTERNAL_GMMU_GET_STATIC_INFO_PARAMS, replayableFaultBufferSize)
+	FIELD(NV2080_CTRL_INTERNAL_GMMU_GET_STATIC_INFO_PARAMS, nonReplayableFaultBufferSize)
+	END
+	STRUCT(NV2080_CTRL_INTERNAL_MEMSYS_GET_STATIC_CONFIG_PARAMS)
+	FIELD(NV2080_CTRL_INTERNAL_MEMSYS_GET_STATIC_CONFIG_PARAMS, bUseRawModeComptaglineAllocation)
+	FIELD(NV2080_CTRL_INTERNAL_MEMSYS_GET_STATIC_CONFIG_PARAMS, bDisableCompbitBacking)
+	FIELD(NV2080_CTRL_INTERNAL_MEMSYS_GET_STATIC_CONFIG_PARAMS, l2CacheSize)
+	FIELD(NV2080_CTRL_INTERNAL_MEMSYS_GET_STATIC_CONFIG_PARAMS, bFbpaPresent)
+	FIELD(NV2080_CTRL_INTERNAL_MEMSYS_GET_STATIC_CONFIG_PARAMS, comprPageSize)
+	FIELD(NV2080_CTRL_INTERNAL_MEMSYS_GET_STATIC_CONFIG_PARAMS, comprPageShift)
+	FIELD(NV2080_CTRL_INTERNAL_MEMSYS_GET_STATIC_CONFIG_PARAMS, ramType)
+	FIELD(NV2080_CTRL_INTERNAL_MEMSYS_GET_STATIC_CONFIG_PARAMS, ltcCount)
+	FIELD(NV2080_CTRL_INTERNAL_MEMSYS_GET_STATIC_CONFIG_PARAMS, ltsPerLtcCount)
+	END
+	STRUCT(NV2080_CTRL_INTERNAL_CONF_COMPUTE_GET_STATIC_INFO_PARAMS)
+	FIELD(NV2080_CTRL_INTERNAL_CONF_COMPUTE_GET_STATIC_INFO_PARAMS, bIsBar1Trusted)
+	FIELD(NV2080_CTRL_INTERNAL_CONF_COMPUTE_GET_STATIC_INFO_PARAMS, bIsPcieTrusted)
+	END
+	STRUCT(NV2080_CTRL_CE_GET_FAULT_METHOD_BUFFER_SIZE_PARAMS)
+	FIELD(NV2080_CTRL_CE_GET_FAULT_METHOD_BUFFER_SIZE_PARAMS, size)
+	END
+	STRUCT(NV2080_CTRL_CE_GET_CE_PCE_MASK_PARAMS)
+	FIELD(NV2080_CTRL_CE_GET_CE_PCE_MASK_PARAMS, ceEngineType)
+	FIELD(NV2080_CTRL_CE_GET_CE_PCE_MASK_PARAMS, pceMask)
+	END
+	STRUCT(NV2080_CTRL_CE_GET_CAPS_V2_PARAMS)
+	ARRAY(NV2080_CTRL_CE_GET_CAPS_V2_PARAMS, capsTbl)
+	END
+	STRUCT(NV2080_CTRL_INTERNAL_STATIC_GR_GET_INFO_PARAMS)
+	ARRAY_AS(NV2080_CTRL_INTERNAL_STATIC_GR_GET_INFO_PARAMS, infoList, engineInfo[0].infoList)
+	END
+	STRUCT(NV2080_CTRL_INTERNAL_GR_INFO)
+	FIELD(NV2080_CTRL_INTERNAL_GR_INFO, index)
+	FIELD(NV2080_CTRL_INTERNAL_GR_INFO, data)
+	END
+	VALUE(NV0080_CTRL_GR_INFO_INDEX_MAX_SUBCONTEXT_COUNT)
+	STRUCT(NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS)
+	FIELD_AS(NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS, root_physAddress, levels[0].physAddress)
+	FIELD_AS(NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS, root_aperture, levels[0].aperture)
+	END
+	STRUCT(NV2080_CTRL_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER_PARAMS)
+	FIELD_AS(NV2080_CTRL_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER_PARAMS, root_physAddress,
+		 PdeCopyParams.levels[0].physAddress)
+	FIELD_AS(NV2080_CTRL_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER_PARAMS, root_aperture,
+		 PdeCopyParams.levels[0].aperture)
+	END
+}
+
+static void rpc_names(void)
+{
+	printf("pub const RPC_NAMES: &[(u32, &str)] = &[\n");
+#undef _RPC_GLOBAL_ENUMS_H_
+#define X(unit, name) printf("    (%#lx, \"%s\"),\n", (unsigned long)NV_VGPU_MSG_FUNCTION_##name, #name);
+/* Events count up from the first, whose entry also holds its number. */
+#define E(name) { static const unsigned long number = 0x1000 + __COUNTER__ - FIRST_COUNT; \
+		  if (number > 0x1000) printf("    (%#lx, \"%s\"),\n", number, #name); }
+	enum { FIRST_COUNT = __COUNTER__ + 1 };
+#include "vgpu/rpc_global_enums.h"
+	printf("];\n");
+}
+
+int main(void)
+{
+	queues();
+	boot();
+	rpcs();
+	static_info();
+	allocations();
+	engines();
+	control_numbers();
+	table_params();
+	unit_params();
+	rpc_names();
+	return 0;
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! BAR0: which unit each register belongs to.
+
+use crate::fsp::FspRequest;
+use crate::gpu::Gpu;
+use crate::gsp::rpc::Outcome;
+use crate::host::channel::ChannelId;
+use crate::mmio::Mmio;
+use crate::pramin;
+use crate::regs::*;
+use crate::timer;
+
+/// What GSP's mailbox says when GSP has halted.
+const MAILBOX_HALTED: u32 = 1 << 31;
+
+impl Mmio for Gpu {
+    fn read32(&mut self, offset: u32) -> u32 {
+        let window = self.registers.get(NV_XAL_EP_BAR0_WINDOW::OFFSET);
+        pramin::read(&self.memory, window, offset)
+            .or_else(|| self.intr.read(offset))
+            .or_else(|| timer::read(offset, self.platform.clock.now_ns()))
+            .or_else(|| self.fsp.read(offset))
+            .or_else(|| self.read_done(offset))
+            .unwrap_or_else(|| self.registers.guest_read(offset))
+    }
+
+    fn write32(&mut self, offset: u32, value: u32) {
+        let window = self.registers.get(NV_XAL_EP_BAR0_WINDOW::OFFSET);
+        if pramin::write(&mut self.memory, window, offset, value) || self.intr.write(offset, value)
+        {
+            return;
+        }
+        match self.fsp.write(offset, value) {
+            (true, Some(FspRequest::BootGsp { parameters })) => self.boot_gsp(parameters),
+            (true, None) => {}
+            (false, _) => self.write_other(offset, value),
+        }
+    }
+}
+
+impl Gpu {
+    /// Registers that say whether something is done. Whatever the driver asks
+    /// for is done at once: caches and TLBs are not modelled.
+    fn read_done(&self, offset: u32) -> Option<u32> {
+        let token = |register| {
+            NV_XAL_EP_UFLUSH_L2_FLUSH_DIRTY::TOKEN.of(u64::from(self.registers.get(register)))
+        };
+        let done = match offset {
+            NV_XAL_EP_UFLUSH_L2_CLEAN_COMPTAGS_COMPLETED::OFFSET => {
+                token(NV_XAL_EP_UFLUSH_L2_CLEAN_COMPTAGS::OFFSET)
+            }
+            NV_XAL_EP_UFLUSH_L2_FLUSH_DIRTY_COMPLETED::OFFSET => {
+                token(NV_XAL_EP_UFLUSH_L2_FLUSH_DIRTY::OFFSET)
+            }
+            NV_VIRTUAL_FUNCTION_PRIV_FUNC_L2_SYSMEM_INVALIDATE_COMPLETED::OFFSET => {
+                token(NV_VIRTUAL_FUNCTION_PRIV_FUNC_L2_SYSMEM_INVALIDATE::OFFSET)
+            }
+            NV_VIRTUAL_FUNCTION_PRIV_FUNC_L2_PEERMEM_INVALIDATE_COMPLETED::OFFSET => {
+                token(NV_VIRTUAL_FUNCTION_PRIV_FUNC_L2_PEERMEM_INVALIDATE::OFFSET)
+            }
+            // The trigger bit falls when the invalidation is done.
+            NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE::OFFSET => 0,
+            _ => return None,
+        };
+        u32::try_from(done).ok()
+    }
+
+    fn write_other(&mut self, offset: u32, value: u32) {
+        match offset {
+            // The identity cannot be changed.
+            NV_PMC_BOOT_0::OFFSET | NV_PMC_BOOT_1::OFFSET | NV_PMC_BOOT_42::OFFSET => {}
+            NV_PGSP_FALCON_ENGINE::OFFSET => {
+                let reset =
+                    NV_PGSP_FALCON_ENGINE::from_raw(value).get(NV_PGSP_FALCON_ENGINE::RESET);
+                self.registers.set(offset, falcon_engine(reset == 1).raw());
+            }
+            NV_PGSP_QUEUE_HEAD::OFFSET => self.serve_gsp(),
+            NV_VIRTUAL_FUNCTION_DOORBELL::OFFSET | NV_VIRTUAL_FUNCTION_PRIV_DOORBELL::OFFSET => {
+                self.ring(ChannelId::from_doorbell(value));
+            }
+            _ => self.registers.guest_write(offset, value),
+        }
+    }
+
+    fn boot_gsp(&mut self, parameters: u64) {
+        self.registers.set(NV_PGSP_FALCON_MAILBOX0::OFFSET, 0);
+        self.with_gsp(|gsp, context| gsp.boot(context, parameters));
+    }
+
+    fn serve_gsp(&mut self) {
+        if self.with_gsp(|gsp, context| gsp.serve(context)) == Outcome::Halted {
+            log::info!("GSP has halted");
+            self.registers
+                .set(NV_PGSP_FALCON_MAILBOX0::OFFSET, MAILBOX_HALTED);
+        }
+    }
+}
+
+/// The state of GSP's reset.
+pub(crate) fn falcon_engine(in_reset: bool) -> NV_PGSP_FALCON_ENGINE {
+    NV_PGSP_FALCON_ENGINE::default()
+        .with(NV_PGSP_FALCON_ENGINE::RESET, u32::from(in_reset))
+        .with(
+            NV_PGSP_FALCON_ENGINE::RESET_STATUS,
+            if in_reset { 0 } else { 2 },
+        )
+}

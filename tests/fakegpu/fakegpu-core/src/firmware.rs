@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A firmware file that the driver accepts.
+//!
+//! The driver loads GSP's firmware and hands it to the device, which here has
+//! no use for it. All the driver looks at are a few sections of an ELF file:
+//! the version, which must be its own, an image and a signature.
+
+use crate::abi;
+
+/// Path of the file below a system's firmware folder. Hopper takes the same as
+/// Ampere.
+pub fn path() -> String {
+    format!("nvidia/{}/gsp_ga10x.bin", abi::VERSION)
+}
+
+/// Bytes of the image; what they are does not matter.
+const IMAGE_BYTES: usize = 8192;
+/// Bytes of the signature; nobody checks it.
+const SIGNATURE_BYTES: usize = 4096;
+/// Bytes of the headers of ELF64.
+const FILE_HEADER_BYTES: usize = 64;
+const SECTION_HEADER_BYTES: u16 = 64;
+/// Types of sections.
+const SHT_NULL: u32 = 0;
+const SHT_PROGBITS: u32 = 1;
+const SHT_STRTAB: u32 = 3;
+/// The machine is RISC-V, the file relocatable.
+const EM_RISCV: u16 = 0xf3;
+const ET_REL: u16 = 1;
+
+struct Section {
+    name: &'static str,
+    kind: u32,
+    data: Vec<u8>,
+}
+
+/// The contents of the file.
+pub fn image() -> Vec<u8> {
+    let version = format!("{}\0", abi::VERSION).into_bytes();
+    let mut sections = vec![
+        Section {
+            name: "",
+            kind: SHT_NULL,
+            data: Vec::new(),
+        },
+        Section {
+            name: ".fwversion",
+            kind: SHT_PROGBITS,
+            data: version,
+        },
+        Section {
+            name: ".fwimage",
+            kind: SHT_PROGBITS,
+            data: vec![0xfe; IMAGE_BYTES],
+        },
+        Section {
+            name: ".fwsignature_gh100",
+            kind: SHT_PROGBITS,
+            data: vec![0x5a; SIGNATURE_BYTES],
+        },
+        Section {
+            name: ".shstrtab",
+            kind: SHT_STRTAB,
+            data: Vec::new(),
+        },
+    ];
+    let (names, name_offsets) = name_table(&sections);
+    if let Some(last) = sections.last_mut() {
+        last.data = names;
+    }
+    let mut data = Vec::new();
+    let mut headers = Vec::new();
+    for (section, name) in sections.iter().zip(name_offsets) {
+        let offset = (FILE_HEADER_BYTES + data.len()) as u64;
+        headers.extend(section_header(section, name, offset));
+        data.extend(&section.data);
+        data.resize(data.len().next_multiple_of(16), 0);
+    }
+    let mut file = file_header(
+        (FILE_HEADER_BYTES + data.len()) as u64,
+        sections.len() as u16,
+    );
+    file.extend(data);
+    file.extend(headers);
+    file
+}
+
+/// All names, each with a zero behind it, and where each begins.
+fn name_table(sections: &[Section]) -> (Vec<u8>, Vec<u32>) {
+    let mut names = Vec::new();
+    let offsets = sections.iter().map(|section| {
+        let offset = names.len() as u32;
+        names.extend(section.name.bytes().chain([0]));
+        offset
+    });
+    let offsets = offsets.collect();
+    (names, offsets)
+}
+
+fn file_header(section_headers: u64, sections: u16) -> Vec<u8> {
+    // 64-bit, little-endian, version 1.
+    let mut header = b"\x7fELF\x02\x01\x01".to_vec();
+    header.resize(16, 0);
+    header.extend(ET_REL.to_le_bytes());
+    header.extend(EM_RISCV.to_le_bytes());
+    header.extend(1u32.to_le_bytes());
+    // No entry point, no program headers.
+    header.extend([0; 16]);
+    header.extend(section_headers.to_le_bytes());
+    header.extend(0u32.to_le_bytes());
+    // Sizes: this header; program headers and how many; section headers and
+    // how many; which section holds the names.
+    for size in [
+        FILE_HEADER_BYTES as u16,
+        0,
+        0,
+        SECTION_HEADER_BYTES,
+        sections,
+        sections - 1,
+    ] {
+        header.extend(size.to_le_bytes());
+    }
+    header
+}
+
+fn section_header(section: &Section, name: u32, offset: u64) -> Vec<u8> {
+    let mut header = Vec::new();
+    header.extend(name.to_le_bytes());
+    header.extend(section.kind.to_le_bytes());
+    // No flags, no address.
+    header.extend([0; 16]);
+    header.extend(if section.kind == SHT_NULL { 0 } else { offset }.to_le_bytes());
+    header.extend((section.data.len() as u64).to_le_bytes());
+    // No link, no information, alignment 1, no entries of a fixed size.
+    header.extend([0; 8]);
+    header.extend(1u64.to_le_bytes());
+    header.extend(0u64.to_le_bytes());
+    header
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn u64_at(file: &[u8], offset: usize) -> usize {
+        u64::from_le_bytes(file[offset..offset + 8].try_into().unwrap()) as usize
+    }
+
+    /// Finds a section as the driver does: by its name in the last section.
+    fn section<'a>(file: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
+        let headers = u64_at(file, 0x28);
+        let count = usize::from(u16::from_le_bytes([file[0x3c], file[0x3d]]));
+        let header = |index: usize| &file[headers + 64 * index..headers + 64 * (index + 1)];
+        let names = u64_at(header(count - 1), 0x18);
+        (0..count).map(header).find_map(|header| {
+            let name = names + u32::from_le_bytes(header[..4].try_into().unwrap()) as usize;
+            let found = file[name..].starts_with(format!("{wanted}\0").as_bytes());
+            let start = u64_at(header, 0x18);
+            found.then(|| &file[start..start + u64_at(header, 0x20)])
+        })
+    }
+
+    #[test]
+    fn the_driver_finds_what_it_looks_for() {
+        let file = image();
+        assert_eq!(section(&file, ".fwversion"), Some(&b"535.261.03\0"[..]));
+        assert_eq!(
+            section(&file, ".fwimage").map(<[u8]>::len),
+            Some(IMAGE_BYTES)
+        );
+        assert_eq!(
+            section(&file, ".fwsignature_gh100").map(<[u8]>::len),
+            Some(SIGNATURE_BYTES)
+        );
+        assert_eq!(section(&file, ".fwsignature_ga100"), None);
+    }
+}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Virtual memory of the GPU: page tables of Hopper (version 3 of the format).
+//!
+//! A virtual address has 57 bits, resolved by up to six tables:
+//!
+//! | table | bits of the address | entry |
+//! |---|---|---|
+//! | PDE4 | 56 | 8 bytes |
+//! | PDE3 | 55:47 | 8 bytes |
+//! | PDE2 | 46:38 | 8 bytes |
+//! | PDE1 | 37:29 | 8 bytes, or a page of 512 MiB |
+//! | PDE0 | 28:21 | 16 bytes: a table of 64 KiB pages (or a page of 2 MiB), and one of 4 KiB pages |
+//! | PTE | 20:16 or 20:12 | 8 bytes |
+//!
+//! There is no TLB: each access walks, so invalidation has nothing to do.
+
+use crate::bits::Bits;
+use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
+
+/// Bits of a page directory entry.
+mod pde {
+    use super::Bits;
+    /// Set if the entry is a page, not a table.
+    pub(super) const IS_PTE: Bits = Bits::new(0, 0);
+    /// 0 invalid, 1 video memory, 2 and 3 system memory.
+    pub(super) const APERTURE: Bits = Bits::new(2, 1);
+    pub(super) const ADDRESS: Bits = Bits::new(51, 12);
+    /// The table of big pages is aligned to 256 bytes only.
+    pub(super) const ADDRESS_BIG: Bits = Bits::new(51, 8);
+}
+
+/// Bits of a page table entry.
+mod pte {
+    use super::Bits;
+    pub(super) const VALID: Bits = Bits::new(0, 0);
+    /// 0 video memory, 1 a peer's, 2 and 3 system memory.
+    pub(super) const APERTURE: Bits = Bits::new(2, 1);
+    pub(super) const KIND: Bits = Bits::new(11, 8);
+    pub(super) const ADDRESS: Bits = Bits::new(51, 12);
+}
+
+/// Tables above PDE0: the lowest address bit of each, and how many bits.
+const UPPER_TABLES: [(u32, u32); 4] = [(56, 1), (47, 9), (38, 9), (29, 9)];
+/// The lowest address bit that the topmost table resolves.
+pub const ROOT_SHIFT: u32 = UPPER_TABLES[0].0;
+/// The same of PDE0.
+const PDE0: (u32, u32) = (21, 8);
+/// The same of the tables of 64 KiB pages.
+const BIG_PAGES: (u32, u32) = (16, 5);
+/// The same of the tables of 4 KiB pages.
+const SMALL_PAGES: (u32, u32) = (12, 9);
+/// Bits of a virtual address.
+const VA_BITS: u32 = 57;
+
+/// NV_MMU_VER3_PTE_KIND_SMSKED_MESSAGE: the page is not memory, but
+/// the doorbell page of the virtual function at this offset.
+pub const KIND_SMSKED_MESSAGE: u64 = 0xf;
+
+/// Where a virtual address leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// The byte.
+    pub address: PhysicalAddress,
+    /// The kind of its page.
+    pub kind: u64,
+    /// Bytes from there to the end of the page.
+    pub bytes: u64,
+}
+
+/// A virtual address that leads nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The address.
+    pub va: u64,
+}
+
+/// Walks the tables below the page directory at `root`.
+///
+/// # Errors
+/// [`Fault`] if the address is not mapped, mapped to a peer, or a table does
+/// not lie in memory.
+pub fn translate(
+    memory: &PhysicalMemory,
+    root: PhysicalAddress,
+    va: u64,
+) -> Result<Translation, Fault> {
+    let fault = Fault { va };
+    if va >> VA_BITS != 0 {
+        return Err(fault);
+    }
+    let mut table = root;
+    for (low, bits) in UPPER_TABLES {
+        let entry = memory
+            .read_u64(table.plus(8 * index(va, low, bits)))
+            .map_err(|_| fault)?;
+        if pde::IS_PTE.of(entry) == 1 {
+            return page(entry, va, low).ok_or(fault);
+        }
+        table = table_of(entry, pde::ADDRESS).ok_or(fault)?;
+    }
+    let both = table.plus(16 * index(va, PDE0.0, PDE0.1));
+    let big = memory.read_u64(both).map_err(|_| fault)?;
+    if pde::IS_PTE.of(big) == 1 {
+        return page(big, va, PDE0.0).ok_or(fault);
+    }
+    let small = memory.read_u64(both.plus(8)).map_err(|_| fault)?;
+    let small = table_of(small, pde::ADDRESS).map(|table| (table, SMALL_PAGES));
+    let big = table_of(big, pde::ADDRESS_BIG).map(|table| (table, BIG_PAGES));
+    // A valid small page hides the big one around it.
+    [small, big]
+        .into_iter()
+        .flatten()
+        .find_map(|(table, (low, bits))| {
+            let entry = memory.read_u64(table.plus(8 * index(va, low, bits))).ok()?;
+            page(entry, va, low)
+        })
+        .ok_or(fault)
+}
+
+/// The index into a table that resolves `bits` bits of `va` from `low` on.
+fn index(va: u64, low: u32, bits: u32) -> u64 {
+    (va >> low) & ((1 << bits) - 1)
+}
+
+/// The table that a directory entry names.
+fn table_of(entry: u64, address: Bits) -> Option<PhysicalAddress> {
+    let location = match pde::APERTURE.of(entry) {
+        0 => return None,
+        1 => Location::Video,
+        _ => Location::System,
+    };
+    Some(PhysicalAddress {
+        location,
+        offset: address.put(0, address.of(entry)),
+    })
+}
+
+/// The byte of `va` in the page of `1 << low` bytes that `entry` maps.
+fn page(entry: u64, va: u64, low: u32) -> Option<Translation> {
+    let location = match pte::APERTURE.of(entry) {
+        _ if pte::VALID.of(entry) == 0 => return None,
+        0 => Location::Video,
+        1 => return None,
+        _ => Location::System,
+    };
+    let page_bytes = 1 << low;
+    let inside = va % page_bytes;
+    let address = PhysicalAddress {
+        location,
+        offset: pte::ADDRESS.put(0, pte::ADDRESS.of(entry)),
+    };
+    Some(Translation {
+        address: address.plus(inside),
+        kind: pte::KIND.of(entry),
+        bytes: page_bytes - inside,
+    })
+}
+
+/// A virtual address space, to be read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressSpace {
+    /// Its page directory.
+    pub root: PhysicalAddress,
+}
+
+impl AddressSpace {
+    /// Copies `data.len()` bytes from `va`.
+    ///
+    /// # Errors
+    /// [`Fault`] with the first address that is not memory; what came before
+    /// has been copied.
+    pub fn read(self, memory: &PhysicalMemory, va: u64, data: &mut [u8]) -> Result<(), Fault> {
+        let mut at = va;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let (address, count) = self.run(memory, at, rest.len())?;
+            let (now, later) = rest.split_at_mut(count);
+            memory.read(address, now).map_err(|_| Fault { va: at })?;
+            rest = later;
+            at = at.saturating_add(count as u64);
+        }
+        Ok(())
+    }
+
+    /// Stores `data` at `va`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn write(self, memory: &mut PhysicalMemory, va: u64, data: &[u8]) -> Result<(), Fault> {
+        let mut at = va;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let (address, count) = self.run(memory, at, rest.len())?;
+            let (now, later) = rest.split_at(count);
+            memory.write(address, now).map_err(|_| Fault { va: at })?;
+            rest = later;
+            at = at.saturating_add(count as u64);
+        }
+        Ok(())
+    }
+
+    /// A little-endian word at `va`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_u32(self, memory: &PhysicalMemory, va: u64) -> Result<u32, Fault> {
+        let mut bytes = [0; 4];
+        self.read(memory, va, &mut bytes)?;
+        Ok(u32::from_le_bytes(bytes))
+    }
+
+    /// A little-endian double word at `va`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_u64(self, memory: &PhysicalMemory, va: u64) -> Result<u64, Fault> {
+        let mut bytes = [0; 8];
+        self.read(memory, va, &mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    /// Where `va` lies and how many of `len` bytes its page holds.
+    fn run(
+        self,
+        memory: &PhysicalMemory,
+        va: u64,
+        len: usize,
+    ) -> Result<(PhysicalAddress, usize), Fault> {
+        let found = translate(memory, self.root, va)?;
+        if found.kind == KIND_SMSKED_MESSAGE {
+            return Err(Fault { va });
+        }
+        Ok((
+            found.address,
+            usize::try_from(found.bytes).map_or(len, |bytes| bytes.min(len)),
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::World;
+    use proptest::prelude::*;
+
+    const ROOT: PhysicalAddress = PhysicalAddress::video(0x1000);
+    const VA: u64 = (1 << 56) | (3 << 47) | (5 << 38) | (7 << 29) | (9 << 21);
+
+    /// Tables for `VA` down to PDE0, which is at 0x5000.
+    fn memory() -> PhysicalMemory {
+        let mut memory = PhysicalMemory::new(1 << 30, World::new());
+        for (table, index, next) in [
+            (0x1000, 1, 0x2000),
+            (0x2000, 3, 0x3000),
+            (0x3000, 5, 0x4000),
+            (0x4000, 7, 0x5000),
+        ] {
+            memory
+                .write_u64(PhysicalAddress::video(table + 8 * index), next | 1 << 1)
+                .unwrap();
+        }
+        memory
+    }
+
+    fn set(memory: &mut PhysicalMemory, offset: u64, value: u64) {
+        memory
+            .write_u64(PhysicalAddress::video(offset), value)
+            .unwrap();
+    }
+
+    fn at(memory: &PhysicalMemory, va: u64) -> Option<Translation> {
+        translate(memory, ROOT, va).ok()
+    }
+
+    #[test]
+    fn a_two_mebibyte_page() {
+        let mut memory = memory();
+        set(&mut memory, 0x5000 + 16 * 9, 0x20_0000 | 0x6 << 8 | 1);
+        let found = at(&memory, VA + 0x1234).unwrap();
+        assert_eq!(found.address, PhysicalAddress::video(0x20_1234));
+        assert_eq!((found.kind, found.bytes), (6, 0x20_0000 - 0x1234));
+        assert_eq!(at(&memory, VA + 0x20_0000), None);
+    }
+
+    #[test]
+    fn a_small_page_hides_the_big_one() {
+        let mut memory = memory();
+        set(&mut memory, 0x5000 + 16 * 9, 0x6100 | 1 << 1);
+        set(&mut memory, 0x5000 + 16 * 9 + 8, 0x7000 | 1 << 1);
+        set(&mut memory, 0x6100, 0x10_0000 | 1);
+        set(&mut memory, 0x7000 + 8, 0xabc000 | 2 << 1 | 1);
+        assert_eq!(
+            at(&memory, VA + 0x2010).unwrap().address,
+            PhysicalAddress::video(0x10_2010)
+        );
+        let small = at(&memory, VA + 0x1010).unwrap();
+        assert_eq!(small.address, PhysicalAddress::system(0xab_c010));
+        assert_eq!(small.bytes, 0xff0);
+    }
+
+    #[test]
+    fn a_huge_page_and_a_peer_page() {
+        let mut memory = memory();
+        set(&mut memory, 0x4000 + 8 * 8, 0x2000_0000 | 1);
+        set(&mut memory, 0x4000 + 8 * 9, 0x2000_0000 | 1 << 1 | 1);
+        let base = VA & !((1 << 38) - 1);
+        assert_eq!(
+            at(&memory, base + (8 << 29) + 5).unwrap().address,
+            PhysicalAddress::video(0x2000_0005)
+        );
+        assert_eq!(at(&memory, base + (9 << 29)), None);
+    }
+
+    #[test]
+    fn reads_and_writes_cross_pages() {
+        let mut memory = memory();
+        set(&mut memory, 0x5000 + 16 * 9 + 8, 0x7000 | 1 << 1);
+        set(&mut memory, 0x7000, 0x9000 | 1);
+        set(&mut memory, 0x7008, 0x1000 | 2 << 1 | 1);
+        let space = AddressSpace { root: ROOT };
+        space.write(&mut memory, VA + 0xffe, &[1, 2, 3, 4]).unwrap();
+        assert_eq!(
+            memory.read_u32(PhysicalAddress::system(0x1000)).unwrap() & 0xffff,
+            0x0403
+        );
+        assert_eq!(space.read_u32(&memory, VA + 0xffe), Ok(0x0403_0201));
+        assert_eq!(
+            space.read_u32(&memory, VA + 0x1ffe),
+            Err(Fault { va: VA + 0x2000 })
+        );
+    }
+
+    proptest! {
+        /// Tables full of anything, even of themselves, end each walk.
+        #[test]
+        fn any_tables_are_walked(entries in prop::collection::vec(any::<u64>(), 512), va in any::<u64>()) {
+            let mut memory = PhysicalMemory::new(1 << 20, World::new());
+            for (index, entry) in (0u64..).zip(entries) {
+                set(&mut memory, 8 * index, entry & 0xfff);
+            }
+            let _ = translate(&memory, PhysicalAddress::video(0), va);
+            let _ = AddressSpace { root: PhysicalAddress::video(0) }.read(&memory, va, &mut [0; 100]);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The GPU system processor (GSP), on which NVIDIA's firmware runs RM's other
+//! half. The driver is its client: it sends remote calls through a queue.
+
+pub mod boot;
+pub mod control;
+pub mod msgq;
+pub mod objects;
+pub mod rpc;
+pub mod tables;
+
+pub use rpc::Gsp;

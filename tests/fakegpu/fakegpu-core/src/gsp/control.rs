@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Control calls: how each is answered.
+//!
+//! Most need nothing: the driver fills the parameters it sends, so that handing
+//! them back says "nothing to add". Of those that only return something, the
+//! driver sends the buffer as it came from its allocator; they are cleared.
+//! The rest are answered from the description of the chip.
+
+use crate::abi::*;
+use crate::chip::ChipDescription;
+use crate::gsp::tables;
+
+/// Controls whose parameters are pure output, where all zeros means "none".
+const CLEARED: &[u32] = &[
+    // Its size is taken from the buffer: garbage makes the driver allocate
+    // gigabytes.
+    NV2080_CTRL_CMD_INTERNAL_GET_DEVICE_INFO_TABLE,
+    NV2080_CTRL_CMD_INTERNAL_GET_CONSTRUCTED_FALCON_INFO,
+    NV2080_CTRL_CMD_INTERNAL_GPU_GET_USER_REGISTER_ACCESS_MAP,
+];
+
+/// Controls that make the driver leave out a unit which is not modelled.
+const NOT_SUPPORTED: &[u32] = &[
+    // NVLink.
+    NV2080_CTRL_CMD_NVLINK_GET_NVLINK_DEVICE_INFO,
+];
+
+/// Answers control `command` in place. Returns its status.
+pub fn answer(chip: &ChipDescription, command: u32, params: &mut [u8]) -> u32 {
+    if NOT_SUPPORTED.contains(&command) {
+        return NV_ERR_NOT_SUPPORTED;
+    }
+    if CLEARED.contains(&command) {
+        params.fill(0);
+        return NV_OK;
+    }
+    match fill(chip, command, params) {
+        Ok(()) => NV_OK,
+        Err(error) => {
+            log::warn!("control {command:#x}: {error}");
+            NV_ERR_INVALID_PARAM_STRUCT
+        }
+    }
+}
+
+/// Fills the parameters of a control that has something to say.
+fn fill(chip: &ChipDescription, command: u32, params: &mut [u8]) -> Result<(), Malformed> {
+    match command {
+        NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO => tables::bars(chip, params),
+        NV2080_CTRL_CMD_FIFO_GET_DEVICE_INFO_TABLE => tables::device_info(chip, params),
+        NV2080_CTRL_CMD_GPU_GET_ENGINES_V2 => tables::engines(chip, params),
+        NV2080_CTRL_CMD_GPU_GET_NAME_STRING => tables::name(chip, params),
+        NV2080_CTRL_CMD_INTERNAL_GPU_GET_CHIP_INFO => tables::chip_info(chip, params),
+        NV2080_CTRL_CMD_INTERNAL_INTR_GET_KERNEL_TABLE => tables::interrupts(chip, params),
+        NV2080_CTRL_CMD_INTERNAL_MEMSYS_GET_STATIC_CONFIG => tables::memory_system(chip, params),
+        NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_INFO => tables::graphics_info(chip, params),
+        NV2080_CTRL_CMD_CE_GET_CE_PCE_MASK => physical_copy_engines(params),
+        NV2080_CTRL_CMD_CE_GET_PHYSICAL_CAPS => copy_capabilities(chip, params),
+        NV2080_CTRL_CMD_CE_GET_FAULT_METHOD_BUFFER_SIZE => {
+            use NV2080_CTRL_CE_GET_FAULT_METHOD_BUFFER_SIZE_PARAMS as P;
+            set(params, P::size, chip.fault_method_buffer_bytes)
+        }
+        NV2080_CTRL_CMD_INTERNAL_FIFO_GET_NUM_CHANNELS => {
+            use NV2080_CTRL_INTERNAL_FIFO_GET_NUM_CHANNELS_PARAMS as P;
+            set(params, P::numChannels, u64::from(chip.channels_per_runlist))
+        }
+        NV2080_CTRL_CMD_INTERNAL_GMMU_GET_STATIC_INFO => {
+            use NV2080_CTRL_INTERNAL_GMMU_GET_STATIC_INFO_PARAMS as P;
+            set(
+                params,
+                P::replayableFaultBufferSize,
+                chip.replayable_fault_buffer_bytes,
+            )?;
+            set(
+                params,
+                P::nonReplayableFaultBufferSize,
+                chip.non_replayable_fault_buffer_bytes,
+            )
+        }
+        NV2080_CTRL_CMD_INTERNAL_CONF_COMPUTE_GET_STATIC_INFO => {
+            // Else all access to video memory goes through remote calls.
+            use NV2080_CTRL_INTERNAL_CONF_COMPUTE_GET_STATIC_INFO_PARAMS as P;
+            set(params, P::bIsBar1Trusted, 1)?;
+            set(params, P::bIsPcieTrusted, 1)
+        }
+        // Handed back as it came.
+        _ => Ok(()),
+    }
+}
+
+/// Each logical copy engine is one physical one.
+fn physical_copy_engines(params: &mut [u8]) -> Result<(), Malformed> {
+    use NV2080_CTRL_CE_GET_CE_PCE_MASK_PARAMS as P;
+    let engine = get_u32(params, P::ceEngineType)?;
+    let mask = engine
+        .checked_sub(NV2080_ENGINE_TYPE_COPY0)
+        .and_then(|n| 1u64.checked_shl(n))
+        .unwrap_or(0);
+    set(params, P::pceMask, mask)
+}
+
+fn copy_capabilities(chip: &ChipDescription, params: &mut [u8]) -> Result<(), Malformed> {
+    use NV2080_CTRL_CE_GET_CAPS_V2_PARAMS as P;
+    for (index, caps) in chip.copy_capabilities.into_iter().enumerate() {
+        set(params, P::capsTbl.get(index), u64::from(caps))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn unknown_controls_are_handed_back() {
+        let mut params = [0xa5; 8];
+        assert_eq!(
+            answer(&ChipDescription::gh100(), 0x2080_ffff, &mut params),
+            NV_OK
+        );
+        assert_eq!(params, [0xa5; 8]);
+    }
+
+    #[test]
+    fn what_the_driver_sends_uninitialised_is_cleared() {
+        let mut params = [0xa5; 64];
+        let command = NV2080_CTRL_CMD_INTERNAL_GET_DEVICE_INFO_TABLE;
+        assert_eq!(
+            answer(&ChipDescription::gh100(), command, &mut params),
+            NV_OK
+        );
+        assert_eq!(params, [0; 64]);
+    }
+
+    #[test]
+    fn short_parameters_are_refused() {
+        let command = NV2080_CTRL_CMD_GPU_GET_ENGINES_V2;
+        assert_eq!(
+            answer(&ChipDescription::gh100(), command, &mut [0; 4]),
+            NV_ERR_INVALID_PARAM_STRUCT
+        );
+    }
+
+    proptest! {
+        /// Every answer copes with parameters of any length and content.
+        #[test]
+        fn any_parameters(index in 0usize..18, params in prop::collection::vec(any::<u8>(), 0..600)) {
+            let commands = [
+                NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO, NV2080_CTRL_CMD_FIFO_GET_DEVICE_INFO_TABLE,
+                NV2080_CTRL_CMD_GPU_GET_ENGINES_V2, NV2080_CTRL_CMD_GPU_GET_NAME_STRING,
+                NV2080_CTRL_CMD_INTERNAL_GPU_GET_CHIP_INFO, NV2080_CTRL_CMD_INTERNAL_INTR_GET_KERNEL_TABLE,
+                NV2080_CTRL_CMD_INTERNAL_MEMSYS_GET_STATIC_CONFIG, NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_INFO,
+                NV2080_CTRL_CMD_CE_GET_CE_PCE_MASK, NV2080_CTRL_CMD_CE_GET_PHYSICAL_CAPS,
+                NV2080_CTRL_CMD_CE_GET_FAULT_METHOD_BUFFER_SIZE, NV2080_CTRL_CMD_INTERNAL_FIFO_GET_NUM_CHANNELS,
+                NV2080_CTRL_CMD_INTERNAL_GMMU_GET_STATIC_INFO, NV2080_CTRL_CMD_INTERNAL_CONF_COMPUTE_GET_STATIC_INFO,
+                NV2080_CTRL_CMD_NVLINK_GET_NVLINK_DEVICE_INFO, NV2080_CTRL_CMD_INTERNAL_GET_DEVICE_INFO_TABLE, 0, u32::MAX,
+            ];
+            let mut params = params;
+            let _ = answer(&ChipDescription::gh100(), commands[index], &mut params);
+        }
+    }
+}

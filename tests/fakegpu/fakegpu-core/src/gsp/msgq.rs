@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The two message queues between the driver and GSP.
+//!
+//! They share one piece of guest memory, whose pages are listed at its start.
+//! Each queue is a header, a few words of which the other side updates, and a
+//! ring of elements of one page. A record fills one to sixteen elements. The
+//! driver may rewrite any of it at any time: lengths and indices are read
+//! once, checked, and every access is.
+
+use crate::abi;
+use crate::bits::{high_u32, low_u32};
+use crate::gsp::boot::BootError;
+use crate::memory::{PhysicalAddress, PhysicalMemory};
+use crate::sparse::OutOfRange;
+
+/// Bytes of a page and of a ring element.
+const PAGE: u64 = 4096;
+/// Pages the shared memory may have; the driver uses 129.
+const PAGES_MAX: u64 = 4096;
+/// Elements a record may have.
+const RECORD_ELEMENTS_MAX: u32 =
+    abi::GSP_MSG_QUEUE_ELEMENT_SIZE_MAX / abi::GSP_MSG_QUEUE_ELEMENT_SIZE_MIN;
+/// Bytes of a queue as the driver makes it by default.
+const QUEUE_BYTES: u64 = 0x4_0000;
+/// Where the entries of a queue begin, and where its reader keeps its index.
+const ENTRIES_OFFSET: u64 = PAGE;
+const READER_OFFSET: u64 = 0x20;
+/// "I keep my reader's index in your block."
+const FLAG_SWAP_RX: u64 = 1;
+
+/// Bytes before the RPC header in a record.
+const ELEMENT_HEADER: usize = abi::GSP_MSG_QUEUE_ELEMENT::rpc.offset();
+/// Bytes before the payload in a record.
+const PAYLOAD_OFFSET: usize = ELEMENT_HEADER + abi::rpc_message_header_v::SIZE;
+/// Bytes of payload that one record can carry.
+pub const PAYLOAD_MAX: usize = abi::GSP_MSG_QUEUE_ELEMENT_SIZE_MAX as usize - PAYLOAD_OFFSET;
+
+/// Where the driver has put the queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLocation {
+    /// Guest address of the shared memory, which begins with its page list.
+    pub shared: u64,
+    /// Pages it has.
+    pub pages: u64,
+    /// Offset of the driver's queue.
+    pub command: u64,
+    /// Offset of GSP's queue.
+    pub status: u64,
+}
+
+/// One remote call or answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// NV_VGPU_MSG_FUNCTION_* or NV_VGPU_MSG_EVENT_*.
+    pub function: u32,
+    /// The sender's number for it.
+    pub sequence: u32,
+    /// Status of an answer.
+    pub result: u32,
+    /// The length of the payload, as the sender gives it.
+    pub length: usize,
+    /// The payload, and what else stands in the record's elements: an
+    /// allocation's parameters come after the length ends.
+    pub payload: Vec<u8>,
+}
+
+/// The queues of a running GSP.
+#[derive(Debug)]
+pub struct Queues {
+    pages: Vec<u64>,
+    command: u64,
+    status: u64,
+    command_count: u32,
+    command_read: u32,
+    status_write: u32,
+    sequence: u32,
+}
+
+impl Queues {
+    /// Finds the pages and sets up GSP's queue, which tells the driver that
+    /// GSP lives.
+    ///
+    /// # Errors
+    /// [`BootError`] if the memory is not there or makes no sense.
+    pub fn open(memory: &mut PhysicalMemory, location: QueueLocation) -> Result<Self, BootError> {
+        if location.pages == 0 || location.pages > PAGES_MAX {
+            return Err(BootError::Queues);
+        }
+        let pages = page_list(memory, location.shared, location.pages)?;
+        let mut queues = Self {
+            pages,
+            command: location.command,
+            status: location.status,
+            command_count: 0,
+            command_read: 0,
+            status_write: 0,
+            sequence: 0,
+        };
+        queues.command_count = queues.read_header(memory, abi::msgqTxHeader::msgCount)?;
+        if queues.command_count == 0 || u64::from(queues.command_count) > PAGES_MAX {
+            return Err(BootError::Queues);
+        }
+        queues.write_status_header(memory)?;
+        Ok(queues)
+    }
+
+    /// Takes the next record of the driver, if there is one.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if the ring has left guest memory.
+    pub fn receive(&mut self, memory: &mut PhysicalMemory) -> Result<Option<Record>, OutOfRange> {
+        let write = self.read_header(memory, abi::msgqTxHeader::writePtr)?;
+        if write == self.command_read || write >= self.command_count {
+            return Ok(None);
+        }
+        let mut bytes = self.element(memory, 0)?;
+        let wanted = abi::get_u32(&bytes, abi::GSP_MSG_QUEUE_ELEMENT::elemCount).unwrap_or(1);
+        let count = wanted.clamp(1, RECORD_ELEMENTS_MAX.min(self.command_count));
+        for index in 1..count {
+            bytes.extend(self.element(memory, index)?);
+        }
+        self.command_read = (self.command_read + count) % self.command_count;
+        // With SWAP_RX our index of their queue stands in our block.
+        let reader = self.address(self.status + READER_OFFSET)?;
+        memory.write_u32(reader, self.command_read)?;
+        Ok(Some(parse(bytes)))
+    }
+
+    /// Puts an answer or an event into GSP's queue.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if the ring has left guest memory.
+    pub fn send(&mut self, memory: &mut PhysicalMemory, record: &Record) -> Result<(), OutOfRange> {
+        let mut bytes = self.build(record);
+        let count = status_count();
+        for page in bytes.chunks_mut(PAGE as usize) {
+            let slot = self.status + ENTRIES_OFFSET + u64::from(self.status_write) * PAGE;
+            memory.write(self.address(slot)?, page)?;
+            self.status_write = (self.status_write + 1) % count;
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        let write = self.address(self.status + abi::msgqTxHeader::writePtr.offset() as u64)?;
+        memory.write_u32(write, self.status_write)
+    }
+
+    /// The bytes of `record`, whole elements, with a checksum.
+    fn build(&self, record: &Record) -> Vec<u8> {
+        let kept = record.payload.len().min(PAYLOAD_MAX);
+        let length = abi::rpc_message_header_v::SIZE + record.length.min(kept);
+        let elements = (PAYLOAD_OFFSET + kept).div_ceil(PAGE as usize);
+        let mut bytes = vec![0; elements * PAGE as usize];
+        bytes[PAYLOAD_OFFSET..PAYLOAD_OFFSET + kept].copy_from_slice(&record.payload[..kept]);
+        let header = |field: abi::Field| field.at(ELEMENT_HEADER);
+        let fields = [
+            (abi::GSP_MSG_QUEUE_ELEMENT::seqNum, u64::from(self.sequence)),
+            (abi::GSP_MSG_QUEUE_ELEMENT::elemCount, elements as u64),
+            (
+                header(abi::rpc_message_header_v::header_version),
+                0x0300_0000,
+            ),
+            (
+                header(abi::rpc_message_header_v::signature),
+                u64::from(abi::NV_VGPU_MSG_SIGNATURE_VALID),
+            ),
+            (header(abi::rpc_message_header_v::length), length as u64),
+            (
+                header(abi::rpc_message_header_v::function),
+                u64::from(record.function),
+            ),
+            (
+                header(abi::rpc_message_header_v::rpc_result),
+                u64::from(record.result),
+            ),
+            (
+                header(abi::rpc_message_header_v::rpc_result_private),
+                u64::from(record.result),
+            ),
+            (
+                header(abi::rpc_message_header_v::sequence),
+                u64::from(record.sequence),
+            ),
+        ];
+        for (field, value) in fields {
+            // PANIC: `bytes` is at least one page, the headers are shorter.
+            abi::set(&mut bytes, field, value).expect("headers fit a page");
+        }
+        let sum = checksum(&bytes[..(ELEMENT_HEADER + length).next_multiple_of(8)]);
+        // PANIC: as above.
+        abi::set(
+            &mut bytes,
+            abi::GSP_MSG_QUEUE_ELEMENT::checkSum,
+            u64::from(sum),
+        )
+        .expect("headers fit a page");
+        bytes
+    }
+
+    /// The element `index` places after the last one read.
+    fn element(&self, memory: &PhysicalMemory, index: u32) -> Result<Vec<u8>, OutOfRange> {
+        let slot = (self.command_read + index) % self.command_count;
+        let mut bytes = vec![0; PAGE as usize];
+        memory.read(
+            self.address(self.command + ENTRIES_OFFSET + u64::from(slot) * PAGE)?,
+            &mut bytes,
+        )?;
+        Ok(bytes)
+    }
+
+    fn read_header(&self, memory: &PhysicalMemory, field: abi::Field) -> Result<u32, OutOfRange> {
+        memory.read_u32(self.address(self.command + field.offset() as u64)?)
+    }
+
+    /// Describes GSP's queue to the driver, which waits for that.
+    fn write_status_header(&self, memory: &mut PhysicalMemory) -> Result<(), OutOfRange> {
+        let fields = [
+            (abi::msgqTxHeader::version, 0),
+            (abi::msgqTxHeader::msgSize, PAGE),
+            (abi::msgqTxHeader::msgCount, u64::from(status_count())),
+            (abi::msgqTxHeader::writePtr, 0),
+            (abi::msgqTxHeader::flags, FLAG_SWAP_RX),
+            (abi::msgqTxHeader::rxHdrOff, READER_OFFSET),
+            (abi::msgqTxHeader::entryOff, ENTRIES_OFFSET),
+            // The driver looks at the size to see whether the header is there.
+            (abi::msgqTxHeader::size, QUEUE_BYTES),
+        ];
+        for (field, value) in fields {
+            memory.write_u32(
+                self.address(self.status + field.offset() as u64)?,
+                low_u32(value),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The guest address of byte `offset` of the shared memory.
+    fn address(&self, offset: u64) -> Result<PhysicalAddress, OutOfRange> {
+        let page = usize::try_from(offset / PAGE)
+            .ok()
+            .and_then(|page| self.pages.get(page));
+        let page = page.ok_or(OutOfRange {
+            address: offset,
+            len: 1,
+        })?;
+        Ok(PhysicalAddress::system(page.saturating_add(offset % PAGE)))
+    }
+}
+
+/// Entries of GSP's queue.
+fn status_count() -> u32 {
+    low_u32((QUEUE_BYTES - ENTRIES_OFFSET) / PAGE)
+}
+
+/// The list of pages at `shared`, which itself fills the first of them.
+fn page_list(memory: &PhysicalMemory, shared: u64, count: u64) -> Result<Vec<u64>, OutOfRange> {
+    const PER_PAGE: u64 = PAGE / 8;
+    let mut pages: Vec<u64> = Vec::new();
+    for index in 0..count {
+        let base = match index / PER_PAGE {
+            0 => shared,
+            page => usize::try_from(page)
+                .ok()
+                .and_then(|page| pages.get(page).copied())
+                .ok_or(OutOfRange {
+                    address: shared,
+                    len: 8 * count,
+                })?,
+        };
+        let entry = base.saturating_add(index % PER_PAGE * 8);
+        pages.push(memory.read_u64(PhysicalAddress::system(entry))?);
+    }
+    Ok(pages)
+}
+
+/// Takes a record of whole elements apart.
+fn parse(mut bytes: Vec<u8>) -> Record {
+    let field = |field: abi::Field| abi::get_u32(&bytes, field.at(ELEMENT_HEADER)).unwrap_or(0);
+    let length = usize::try_from(field(abi::rpc_message_header_v::length)).unwrap_or(usize::MAX);
+    let (function, sequence) = (
+        field(abi::rpc_message_header_v::function),
+        field(abi::rpc_message_header_v::sequence),
+    );
+    let payload = bytes.split_off(PAYLOAD_OFFSET);
+    let length = length
+        .saturating_sub(abi::rpc_message_header_v::SIZE)
+        .min(payload.len());
+    Record {
+        function,
+        sequence,
+        result: 0,
+        length,
+        payload,
+    }
+}
+
+/// The exclusive or of all words of 32 bits; `bytes` is a multiple of 8 long.
+fn checksum(bytes: &[u8]) -> u32 {
+    let sum = bytes.chunks_exact(8).fold(0, |sum, chunk| {
+        let mut word = [0; 8];
+        word.copy_from_slice(chunk);
+        sum ^ u64::from_le_bytes(word)
+    });
+    high_u32(sum) ^ low_u32(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::World;
+    use proptest::prelude::*;
+
+    const SHARED: u64 = 0x10_0000;
+    const LOCATION: QueueLocation = QueueLocation {
+        shared: SHARED,
+        pages: 129,
+        command: 0x1000,
+        status: 0x4_1000,
+    };
+
+    /// Shared memory as the driver prepares it, in consecutive pages.
+    pub(super) fn memory() -> PhysicalMemory {
+        let mut memory = PhysicalMemory::new(0, World::new());
+        for page in 0..129 {
+            memory
+                .write_u64(
+                    PhysicalAddress::system(SHARED + 8 * page),
+                    SHARED + PAGE * page,
+                )
+                .unwrap();
+        }
+        set_header(&mut memory, abi::msgqTxHeader::msgCount, 63);
+        memory
+    }
+
+    fn set_header(memory: &mut PhysicalMemory, field: abi::Field, value: u32) {
+        memory
+            .write_u32(
+                PhysicalAddress::system(SHARED + 0x1000 + field.offset() as u64),
+                value,
+            )
+            .unwrap();
+    }
+
+    fn submit(memory: &mut PhysicalMemory, slot: u64, bytes: &[u8]) {
+        memory
+            .write(
+                PhysicalAddress::system(SHARED + 0x2000 + PAGE * slot),
+                bytes,
+            )
+            .unwrap();
+        set_header(
+            memory,
+            abi::msgqTxHeader::writePtr,
+            slot as u32 + (bytes.len() / 4096) as u32,
+        );
+    }
+
+    #[test]
+    fn a_record_survives_the_ring() {
+        let mut memory = memory();
+        let mut queues = Queues::open(&mut memory, LOCATION).unwrap();
+        assert_eq!(queues.receive(&mut memory), Ok(None));
+        let payload: Vec<u8> = (0..6000u32).map(|byte| byte as u8).collect();
+        let record = Record {
+            function: 76,
+            sequence: 9,
+            result: 0,
+            length: 6000,
+            payload: payload.clone(),
+        };
+        submit(&mut memory, 0, &queues.build(&record));
+        let received = queues.receive(&mut memory).unwrap().unwrap();
+        assert_eq!(
+            (received.function, received.sequence, received.length),
+            (76, 9, 6000)
+        );
+        assert_eq!(received.payload[..6000], payload[..]);
+        assert_eq!(
+            memory.read_u32(PhysicalAddress::system(SHARED + 0x4_1020)),
+            Ok(2)
+        );
+    }
+
+    #[test]
+    fn what_is_sent_sums_to_zero_and_advances() {
+        let mut memory = memory();
+        let mut queues = Queues::open(&mut memory, LOCATION).unwrap();
+        let record = Record {
+            function: 0x1001,
+            sequence: 0,
+            result: 0,
+            length: 5,
+            payload: vec![1, 2, 3, 4, 5],
+        };
+        queues.send(&mut memory, &record).unwrap();
+        queues.send(&mut memory, &record).unwrap();
+        let mut sent = vec![0; 4096];
+        memory
+            .read(PhysicalAddress::system(SHARED + 0x4_3000), &mut sent)
+            .unwrap();
+        assert_eq!(checksum(&sent[..(0x30 + 0x25usize).next_multiple_of(8)]), 0);
+        assert_eq!(abi::get(&sent, abi::GSP_MSG_QUEUE_ELEMENT::seqNum), Ok(1));
+        assert_eq!(
+            memory.read_u32(PhysicalAddress::system(SHARED + 0x4_1010)),
+            Ok(2)
+        );
+    }
+
+    proptest! {
+        /// Whatever stands in the ring is taken apart within it.
+        #[test]
+        fn any_ring(count in any::<u32>(), write in any::<u32>(), elements in prop::collection::vec(any::<u32>(), 24)) {
+            let mut memory = memory();
+            set_header(&mut memory, abi::msgqTxHeader::msgCount, count);
+            let bytes: Vec<u8> = elements.iter().flat_map(|word| word.to_le_bytes()).collect();
+            memory.write(PhysicalAddress::system(SHARED + 0x2000), &bytes).unwrap();
+            if let Ok(mut queues) = Queues::open(&mut memory, LOCATION) {
+                set_header(&mut memory, abi::msgqTxHeader::writePtr, write);
+                for _ in 0..4 {
+                    let _ = queues.receive(&mut memory);
+                }
+            }
+        }
+
+        /// So is a list of any pages.
+        #[test]
+        fn any_location(shared in any::<u64>(), pages in 0u64..6000, command in any::<u64>(), status in any::<u64>()) {
+            let mut memory = memory();
+            let location = QueueLocation { shared: shared >> 40, pages, command: command >> 44, status: status >> 44 };
+            let _ = Queues::open(&mut memory, location);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The objects that clients have allocated on GSP.
+
+use std::collections::BTreeMap;
+
+/// A client and a handle of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectKey {
+    /// hClient.
+    pub client: u32,
+    /// hObject.
+    pub handle: u32,
+}
+
+/// One object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its class.
+    pub class: u32,
+    /// The handle of what it belongs to.
+    pub parent: u32,
+    /// What it is another name of, if it was made by duplication.
+    pub origin: ObjectKey,
+}
+
+/// Objects that are kept at most; a driver that leaks more loses the rest
+/// from sight.
+const OBJECTS_MAX: usize = 1 << 20;
+
+/// All objects.
+#[derive(Default)]
+pub struct Objects {
+    objects: BTreeMap<ObjectKey, Object>,
+}
+
+impl Objects {
+    /// Adds an object of `class` below `parent`. A handle that is in use is
+    /// taken over.
+    pub fn add(&mut self, key: ObjectKey, parent: u32, class: u32) {
+        self.insert(
+            key,
+            Object {
+                class,
+                parent,
+                origin: key,
+            },
+        );
+    }
+
+    /// Adds `key` as another name of `source`, if that exists.
+    pub fn duplicate(&mut self, key: ObjectKey, parent: u32, source: ObjectKey) {
+        if let Some(object) = self.get(source) {
+            self.insert(key, Object { parent, ..object });
+        }
+    }
+
+    /// The object called `key`.
+    pub fn get(&self, key: ObjectKey) -> Option<Object> {
+        self.objects.get(&key).copied()
+    }
+
+    /// The first name of what `key` names.
+    pub fn origin(&self, key: ObjectKey) -> ObjectKey {
+        self.get(key).map_or(key, |object| object.origin)
+    }
+
+    /// Removes `key` and all below it; a client goes with everything it has.
+    /// Returns what was removed.
+    pub fn remove(&mut self, key: ObjectKey) -> Vec<ObjectKey> {
+        let mut gone = vec![key.handle];
+        let mut removed = Vec::new();
+        let of_client = ObjectKey {
+            client: key.client,
+            handle: 0,
+        }..=ObjectKey {
+            client: key.client,
+            handle: u32::MAX,
+        };
+        if key.handle == key.client {
+            removed.extend(self.objects.range(of_client).map(|(key, _)| *key));
+        } else {
+            while let Some(handle) = gone.pop() {
+                let child = |(key, object): (&ObjectKey, &Object)| {
+                    (object.parent == handle).then_some(key.handle)
+                };
+                gone.extend(
+                    self.objects
+                        .range(of_client.clone())
+                        .filter_map(child)
+                        .filter(|child| *child != handle),
+                );
+                removed.push(ObjectKey {
+                    client: key.client,
+                    handle,
+                });
+                self.objects.remove(&ObjectKey {
+                    client: key.client,
+                    handle,
+                });
+            }
+        }
+        for key in &removed {
+            self.objects.remove(key);
+        }
+        removed
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    fn insert(&mut self, key: ObjectKey, object: Object) {
+        if self.objects.len() < OBJECTS_MAX || self.objects.contains_key(&key) {
+            self.objects.insert(key, object);
+        } else {
+            log::warn!("more than {OBJECTS_MAX} objects: {key:x?} is lost from sight");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(client: u32, handle: u32) -> ObjectKey {
+        ObjectKey { client, handle }
+    }
+
+    #[test]
+    fn children_go_with_their_parent() {
+        let mut objects = Objects::default();
+        objects.add(key(1, 1), 0, 0x41);
+        objects.add(key(1, 2), 1, 0x80);
+        objects.add(key(1, 3), 2, 0xa06c);
+        objects.add(key(1, 4), 3, 0xc86f);
+        objects.add(key(2, 4), 3, 0xc86f);
+        assert_eq!(objects.remove(key(1, 3)), [key(1, 3), key(1, 4)]);
+        assert_eq!(objects.len(), 3);
+        objects.remove(key(1, 1));
+        assert!(objects.get(key(1, 2)).is_none());
+        assert!(objects.get(key(2, 4)).is_some());
+    }
+
+    #[test]
+    fn a_duplicate_knows_its_origin() {
+        let mut objects = Objects::default();
+        objects.add(key(1, 2), 1, 0x90f1);
+        objects.duplicate(key(7, 8), 7, key(1, 2));
+        objects.duplicate(key(9, 9), 9, key(7, 8));
+        assert_eq!(objects.origin(key(9, 9)), key(1, 2));
+        assert_eq!(objects.origin(key(5, 5)), key(5, 5));
+        assert_eq!(
+            objects.get(key(9, 9)).map(|object| object.class),
+            Some(0x90f1)
+        );
+    }
+
+    proptest! {
+        /// Handles that are their own parents, or each other's, do not matter.
+        #[test]
+        fn any_parents(adds in prop::collection::vec((0u32..4, 0u32..8, 0u32..8), 0..40), frees in prop::collection::vec((0u32..4, 0u32..8), 0..10)) {
+            let mut objects = Objects::default();
+            for (client, handle, parent) in adds {
+                objects.add(key(client, handle), parent, 0);
+            }
+            for (client, handle) in frees {
+                objects.remove(key(client, handle));
+                prop_assert!(objects.get(key(client, handle)).is_none());
+            }
+        }
+    }
+}

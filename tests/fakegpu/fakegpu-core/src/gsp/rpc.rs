@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Remote calls: what the driver asks GSP for, and the answers.
+
+use crate::abi::{self, Malformed};
+use crate::chip::ChipDescription;
+use crate::gsp::boot;
+use crate::gsp::control;
+use crate::gsp::msgq::{Queues, Record};
+use crate::gsp::objects::{ObjectKey, Objects};
+use crate::gsp::tables;
+use crate::host::Host;
+use crate::memory::{PhysicalAddress, PhysicalMemory};
+use crate::recorder::{Event, Recorder, PARAMS_MAX};
+
+/// Records that one ring of the doorbell may bring; the ring has fewer.
+const RECORDS_PER_DOORBELL: usize = 4096;
+/// Functions up to this number may be answered; above are events.
+const NV_VGPU_MSG_FUNCTION_LAST: u32 = 0xfff;
+
+/// GSP, running or not.
+#[derive(Default)]
+pub struct Gsp {
+    queues: Option<Queues>,
+    objects: Objects,
+}
+
+/// What GSP works with.
+pub struct Context<'a> {
+    /// What the chip is.
+    pub chip: &'a ChipDescription,
+    /// The GPU's UUID.
+    pub uuid: [u8; 16],
+    /// Both memories.
+    pub memory: &'a mut PhysicalMemory,
+    /// Whoever executes channels.
+    pub host: &'a mut Host,
+    /// Takes note of what is asked.
+    pub recorder: &'a dyn Recorder,
+    /// The time.
+    pub now_ns: u64,
+}
+
+/// What became of GSP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It runs, or does not, as before.
+    Unchanged,
+    /// The driver has told it to stop.
+    Halted,
+}
+
+impl Gsp {
+    /// Starts GSP with the boot parameters at guest address `parameters`. All
+    /// that an earlier start knew is forgotten. Returns whether it runs.
+    pub fn boot(&mut self, context: &mut Context<'_>, parameters: u64) -> bool {
+        *self = Self::default();
+        context.host.reset();
+        context.recorder.record(context.now_ns, &Event::Boot);
+        let queues = boot::find_queues(context.memory, parameters)
+            .and_then(|location| Queues::open(context.memory, location));
+        match queues {
+            Ok(queues) => {
+                self.queues = Some(queues);
+                // What the driver queued before it started GSP comes first.
+                self.serve(context);
+                self.send_init_done(context);
+                log::info!("GSP runs");
+                true
+            }
+            Err(error) => {
+                log::warn!("GSP does not start: {error}");
+                false
+            }
+        }
+    }
+
+    /// Whether GSP runs.
+    pub fn is_running(&self) -> bool {
+        self.queues.is_some()
+    }
+
+    /// Serves what the driver has queued. While GSP does not run, nothing: the
+    /// next start of the driver rings before it boots GSP, over a stale ring.
+    pub fn serve(&mut self, context: &mut Context<'_>) -> Outcome {
+        for _ in 0..RECORDS_PER_DOORBELL {
+            let Some(queues) = &mut self.queues else {
+                return Outcome::Unchanged;
+            };
+            let record = match queues.receive(context.memory) {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(error) => {
+                    log::warn!("GSP: the command queue is out of reach: {error}");
+                    break;
+                }
+            };
+            if self.handle(context, record) == Outcome::Halted {
+                return Outcome::Halted;
+            }
+        }
+        Outcome::Unchanged
+    }
+
+    fn handle(&mut self, context: &mut Context<'_>, record: Record) -> Outcome {
+        let function = record.function;
+        if function > NV_VGPU_MSG_FUNCTION_LAST {
+            log::warn!("GSP: {function:#x} is not a function");
+            return Outcome::Unchanged;
+        }
+        if matches!(
+            function,
+            abi::NV_VGPU_MSG_FUNCTION_GSP_SET_SYSTEM_INFO | abi::NV_VGPU_MSG_FUNCTION_SET_REGISTRY
+        ) {
+            // These want no answer.
+            context.recorder.record(
+                context.now_ns,
+                &Event::Rpc {
+                    function,
+                    status: abi::NV_OK,
+                },
+            );
+            return Outcome::Unchanged;
+        }
+        let answer = self.answer(context, record);
+        if let Some(queues) = &mut self.queues {
+            if let Err(error) = queues.send(context.memory, &answer) {
+                log::warn!("GSP: the status queue is out of reach: {error}");
+            }
+        }
+        if function == abi::NV_VGPU_MSG_FUNCTION_UNLOADING_GUEST_DRIVER {
+            *self = Self::default();
+            context.host.reset();
+            return Outcome::Halted;
+        }
+        Outcome::Unchanged
+    }
+
+    /// Makes the answer to a call out of the call.
+    fn answer(&mut self, context: &mut Context<'_>, mut record: Record) -> Record {
+        let done = match record.function {
+            abi::NV_VGPU_MSG_FUNCTION_GSP_RM_CONTROL => self.control(context, &mut record),
+            abi::NV_VGPU_MSG_FUNCTION_GSP_RM_ALLOC => self.alloc(context, &mut record),
+            abi::NV_VGPU_MSG_FUNCTION_FREE => self.free(context, &record),
+            abi::NV_VGPU_MSG_FUNCTION_DUP_OBJECT => self.duplicate(context, &record),
+            function => {
+                let done = self.other(context, &mut record);
+                let status = if done.is_ok() {
+                    abi::NV_OK
+                } else {
+                    abi::NV_ERR_INVALID_PARAM_STRUCT
+                };
+                context
+                    .recorder
+                    .record(context.now_ns, &Event::Rpc { function, status });
+                done
+            }
+        };
+        if let Err(error) = done {
+            let name = abi::rpc_name(record.function).unwrap_or("unknown function");
+            log::warn!("GSP: {name}: {error}");
+            record.result = abi::NV_ERR_INVALID_PARAM_STRUCT;
+        }
+        record
+    }
+
+    fn control(&mut self, context: &mut Context<'_>, record: &mut Record) -> Result<(), Malformed> {
+        use abi::rpc_gsp_rm_control_v as Call;
+        let payload = &mut record.payload;
+        let object = ObjectKey {
+            client: abi::get_u32(payload, Call::hClient)?,
+            handle: abi::get_u32(payload, Call::hObject)?,
+        };
+        let command = abi::get_u32(payload, Call::cmd)?;
+        let sent = sent_params(payload, Call::SIZE, abi::get(payload, Call::paramsSize)?)?.to_vec();
+        let params = &mut payload[Call::SIZE..Call::SIZE + sent.len()];
+        let status = control::answer(context.chip, command, params);
+        abi::set(payload, Call::status, u64::from(status))?;
+        self.observe_control(context, object, command, &sent)?;
+        let class = self.objects.get(object).map(|object| object.class);
+        let params = &sent[..sent.len().min(PARAMS_MAX)];
+        context.recorder.record(
+            context.now_ns,
+            &Event::Control {
+                object,
+                class,
+                command,
+                status,
+                params,
+            },
+        );
+        Ok(())
+    }
+
+    /// Controls that say where page directories lie.
+    fn observe_control(
+        &mut self,
+        context: &mut Context<'_>,
+        object: ObjectKey,
+        command: u32,
+        params: &[u8],
+    ) -> Result<(), Malformed> {
+        use abi::NV2080_CTRL_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER_PARAMS as Split;
+        use abi::NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS as Pdes;
+        let (address, aperture) = match command {
+            abi::NV90F1_CTRL_CMD_VASPACE_COPY_SERVER_RESERVED_PDES => {
+                (Pdes::root_physAddress, Pdes::root_aperture)
+            }
+            abi::NV2080_CTRL_CMD_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER => {
+                (Split::root_physAddress, Split::root_aperture)
+            }
+            _ => return Ok(()),
+        };
+        let root = physical(
+            abi::get_u32(params, aperture)? != GMMU_APERTURE_VIDEO,
+            abi::get(params, address)?,
+        );
+        context
+            .host
+            .set_page_directory(self.objects.origin(object), root);
+        Ok(())
+    }
+
+    fn alloc(&mut self, context: &mut Context<'_>, record: &mut Record) -> Result<(), Malformed> {
+        use abi::rpc_gsp_rm_alloc_v as Call;
+        let payload = &mut record.payload;
+        let object = ObjectKey {
+            client: abi::get_u32(payload, Call::hClient)?,
+            handle: abi::get_u32(payload, Call::hObject)?,
+        };
+        let parent = abi::get_u32(payload, Call::hParent)?;
+        let class = abi::get_u32(payload, Call::hClass)?;
+        let params =
+            sent_params(payload, Call::SIZE, abi::get(payload, Call::paramsSize)?)?.to_vec();
+        abi::set(payload, Call::status, u64::from(abi::NV_OK))?;
+        self.objects.add(object, parent, class);
+        if let Err(error) = context
+            .host
+            .alloc(&self.objects, object, parent, class, &params)
+        {
+            log::warn!("GSP: parameters of {class:#x}: {error}");
+        }
+        context.recorder.record(
+            context.now_ns,
+            &Event::Alloc {
+                object,
+                parent,
+                class,
+                status: abi::NV_OK,
+            },
+        );
+        Ok(())
+    }
+
+    fn free(&mut self, context: &mut Context<'_>, record: &Record) -> Result<(), Malformed> {
+        use abi::rpc_free_v as Call;
+        let object = ObjectKey {
+            client: abi::get_u32(&record.payload, Call::hRoot)?,
+            handle: abi::get_u32(&record.payload, Call::hObjectOld)?,
+        };
+        let class = self.objects.get(object).map(|object| object.class);
+        for gone in self.objects.remove(object) {
+            context.host.free(gone);
+        }
+        context
+            .recorder
+            .record(context.now_ns, &Event::Free { object, class });
+        Ok(())
+    }
+
+    fn duplicate(&mut self, context: &mut Context<'_>, record: &Record) -> Result<(), Malformed> {
+        use abi::rpc_dup_object_v as Call;
+        let field = |field| abi::get_u32(&record.payload, field);
+        let object = ObjectKey {
+            client: field(Call::hClient)?,
+            handle: field(Call::hObject)?,
+        };
+        let source = ObjectKey {
+            client: field(Call::hClientSrc)?,
+            handle: field(Call::hObjectSrc)?,
+        };
+        self.objects
+            .duplicate(object, field(Call::hParent)?, source);
+        context
+            .recorder
+            .record(context.now_ns, &Event::Duplicate { object, source });
+        Ok(())
+    }
+
+    fn other(&mut self, context: &mut Context<'_>, record: &mut Record) -> Result<(), Malformed> {
+        match record.function {
+            abi::NV_VGPU_MSG_FUNCTION_GET_GSP_STATIC_INFO => {
+                record.length = abi::GspStaticConfigInfo::SIZE;
+                record.payload = vec![0; record.length];
+                tables::static_info(context.chip, context.uuid, &mut record.payload)
+            }
+            abi::NV_VGPU_MSG_FUNCTION_UPDATE_BAR_PDE => update_bar_pde(context, &record.payload),
+            abi::NV_VGPU_MSG_FUNCTION_SET_PAGE_DIRECTORY => {
+                use abi::rpc_set_page_directory_v as Call;
+                let payload = &record.payload;
+                let space = ObjectKey {
+                    client: abi::get_u32(payload, Call::hClient)?,
+                    handle: abi::get_u32(payload, Call::hVASpace)?,
+                };
+                let in_system = abi::get_u32(payload, Call::flags)? & PAGE_DIRECTORY_APERTURE != 0;
+                let root = physical(in_system, abi::get(payload, Call::physAddress)?);
+                context
+                    .host
+                    .set_page_directory(self.objects.origin(space), root);
+                Ok(())
+            }
+            abi::NV_VGPU_MSG_FUNCTION_UNSET_PAGE_DIRECTORY => {
+                use abi::rpc_unset_page_directory_v as Call;
+                let payload = &record.payload;
+                let space = ObjectKey {
+                    client: abi::get_u32(payload, Call::hClient)?,
+                    handle: abi::get_u32(payload, Call::hVASpace)?,
+                };
+                context
+                    .host
+                    .unset_page_directory(self.objects.origin(space));
+                Ok(())
+            }
+            // Handed back as it came.
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells the driver that GSP has come up.
+    fn send_init_done(&mut self, context: &mut Context<'_>) {
+        let event = Record {
+            function: abi::NV_VGPU_MSG_EVENT_GSP_INIT_DONE,
+            length: 4,
+            payload: vec![0; 4],
+            ..Record::default()
+        };
+        if let Some(queues) = &mut self.queues {
+            if let Err(error) = queues.send(context.memory, &event) {
+                log::warn!("GSP: the status queue is out of reach: {error}");
+            }
+        }
+    }
+}
+
+/// The aperture of video memory in a copy of page directory entries.
+const GMMU_APERTURE_VIDEO: u32 = 1;
+/// NV0080_CTRL_DMA_SET_PAGE_DIRECTORY_FLAGS_APERTURE; zero is video memory.
+const PAGE_DIRECTORY_APERTURE: u32 = 3;
+
+fn physical(in_system: bool, offset: u64) -> PhysicalAddress {
+    if in_system {
+        PhysicalAddress::system(offset)
+    } else {
+        PhysicalAddress::video(offset)
+    }
+}
+
+/// The parameters behind a call's fixed part.
+fn sent_params(payload: &[u8], fixed: usize, size: u64) -> Result<&[u8], Malformed> {
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    let field = abi::Field::new(fixed, size);
+    let end = fixed.checked_add(size);
+    end.and_then(|end| payload.get(fixed..end))
+        .ok_or(Malformed {
+            field,
+            len: payload.len(),
+        })
+}
+
+/// Puts the topmost entry into the page directory of BAR1 or BAR2, which GSP
+/// owns.
+fn update_bar_pde(context: &mut Context<'_>, payload: &[u8]) -> Result<(), Malformed> {
+    use abi::rpc_update_bar_pde_v as Call;
+    let root = match abi::get_u32(payload, Call::barType)? {
+        abi::NV_RPC_UPDATE_PDE_BAR_1 => context.chip.bar1_root(),
+        abi::NV_RPC_UPDATE_PDE_BAR_2 => context.chip.bar2_root(),
+        bar => {
+            log::warn!("GSP: UPDATE_BAR_PDE for BAR {bar}");
+            return Ok(());
+        }
+    };
+    let shift = abi::get(payload, Call::entryLevelShift)?;
+    if shift != u64::from(crate::gmmu::ROOT_SHIFT) {
+        log::warn!("GSP: UPDATE_BAR_PDE of a table at bit {shift}: only the topmost is known");
+        return Ok(());
+    }
+    let entry = abi::get(payload, Call::entryValue)?;
+    if context
+        .memory
+        .write_u64(PhysicalAddress::video(root), entry)
+        .is_err()
+    {
+        log::warn!("GSP: the page directory at {root:#x} is not in video memory");
+    }
+    Ok(())
+}

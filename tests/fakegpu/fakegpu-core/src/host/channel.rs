@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! One channel.
+
+use crate::abi::{self, Malformed};
+use crate::bits::{low_u32, Bits};
+use crate::gsp::objects::ObjectKey;
+use crate::memory::{Location, PhysicalAddress};
+use crate::regs::NV_VIRTUAL_FUNCTION_DOORBELL;
+
+/// USERD pages hold this many channels' USERD each.
+const USERD_PER_PAGE: u32 = 8;
+/// The channel's number within its page of USERD, in the allocation flags.
+const USERD_INDEX: Bits = Bits::new(
+    abi::CHANNEL_USERD_INDEX_VALUE_HIGH,
+    abi::CHANNEL_USERD_INDEX_VALUE_LOW,
+);
+/// That page's number, in the allocation flags.
+const USERD_PAGE: Bits = Bits::new(
+    abi::CHANNEL_USERD_INDEX_PAGE_VALUE_HIGH,
+    abi::CHANNEL_USERD_INDEX_PAGE_VALUE_LOW,
+);
+
+/// How host tells channels apart, and what their doorbell token says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChannelId {
+    /// The runlist.
+    pub runlist: u32,
+    /// The channel in it.
+    pub channel: u32,
+}
+
+impl ChannelId {
+    /// The channel that a doorbell was rung for.
+    pub fn from_doorbell(token: u32) -> Self {
+        let token = NV_VIRTUAL_FUNCTION_DOORBELL::from_raw(token);
+        Self {
+            runlist: token.get(NV_VIRTUAL_FUNCTION_DOORBELL::RUNLIST_ID),
+            channel: token.get(NV_VIRTUAL_FUNCTION_DOORBELL::VECTOR),
+        }
+    }
+}
+
+/// A channel: a ring of entries that point at commands.
+#[derive(Clone, Debug)]
+pub struct Channel {
+    id: ChannelId,
+    object: ObjectKey,
+    space: Option<ObjectKey>,
+    ring_va: u64,
+    ring_entries: u32,
+    userd: PhysicalAddress,
+}
+
+impl Channel {
+    /// The channel that NV_CHANNEL_ALLOC_PARAMS `params` describe.
+    ///
+    /// # Errors
+    /// [`Malformed`] if they are too short.
+    pub fn new(
+        object: ObjectKey,
+        space: Option<ObjectKey>,
+        params: &[u8],
+    ) -> Result<Self, Malformed> {
+        use abi::NV_CHANNEL_ALLOC_PARAMS as P;
+        let flags = abi::get(params, P::flags)?;
+        let engine = abi::get_u32(params, P::engineType)?;
+        let location = match abi::get_u32(params, P::userdMem_addressSpace)? {
+            abi::ADDR_SYSMEM => Location::System,
+            _ => Location::Video,
+        };
+        Ok(Self {
+            id: ChannelId {
+                runlist: runlist_of(engine),
+                channel: low_u32(USERD_PAGE.of(flags)) * USERD_PER_PAGE
+                    + low_u32(USERD_INDEX.of(flags)),
+            },
+            object,
+            space,
+            ring_va: abi::get(params, P::gpFifoOffset)?,
+            ring_entries: abi::get_u32(params, P::gpFifoEntries)?,
+            userd: PhysicalAddress {
+                location,
+                offset: abi::get(params, P::userdMem_base)?,
+            },
+        })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> ChannelId {
+        self.id
+    }
+
+    /// Its handle.
+    pub fn object(&self) -> ObjectKey {
+        self.object
+    }
+
+    /// Where in its address space the ring is, and how many entries it has.
+    pub fn ring(&self) -> (u64, u32) {
+        (self.ring_va, self.ring_entries)
+    }
+
+    /// Where its user-mode registers are kept.
+    pub fn userd(&self) -> PhysicalAddress {
+        self.userd
+    }
+
+    /// The address space it names.
+    pub fn space(&self) -> Option<ObjectKey> {
+        self.space
+    }
+}
+
+/// The runlist of an engine: graphics has the first, copy engines follow.
+fn runlist_of(engine: u32) -> u32 {
+    match engine.checked_sub(abi::NV2080_ENGINE_TYPE_COPY0) {
+        Some(copy) => copy + 1,
+        None => 0,
+    }
+}
