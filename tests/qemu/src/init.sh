@@ -1,0 +1,71 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# The first process of the test machine. The kernel's messages are on ttyS0;
+# this script and the test write to ttyS1, so neither cuts the other's lines.
+# In an interactive machine both are on ttyS0.
+
+export PATH=/bin:/sbin:/test HOME=/ TERM=linux
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mount -t debugfs debugfs /sys/kernel/debug
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mkdir -p /dev/shm /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /tmp
+ln -sf /proc/self/fd /dev/fd
+ulimit -c 0
+
+grep -q 'gct\.interactive' /proc/cmdline && interactive=yes || interactive=
+if [ -z "$interactive" ]; then
+	exec </dev/null >/dev/ttyS1 2>&1
+fi
+
+status=0
+if [ -e /test/script ]; then
+	(cd /test && exec sh /test/script) </dev/null
+	status=$?
+fi
+
+if [ -n "$interactive" ]; then
+	echo 'Type "exit" or press Ctrl-A X to leave.'
+	setsid cttyhack sh
+fi
+
+# Modules may not outlive the test: what they leave behind is found only then.
+for module in nvidia_uvm nvidia; do
+	if [ -e /sys/module/$module ] && ! rmmod $module; then
+		echo "gct-vm: cannot unload $module"
+		status=1
+	fi
+done
+
+# kmemleak passes over objects younger than five seconds. A second scan clears
+# what was in registers or on a stack during the first.
+leaks=/sys/kernel/debug/kmemleak
+if [ -e $leaks ] && [ -z "$interactive" ]; then
+	sleep 6
+	echo scan >$leaks
+	sleep 1
+	echo scan >$leaks
+	cat $leaks >/tmp/leaks
+	if [ -s /tmp/leaks ]; then
+		echo "gct-vm: kmemleak reports $(grep -c '^unreferenced object' /tmp/leaks) leaks"
+		cat /tmp/leaks
+		status=1
+	else
+		echo "gct-vm: kmemleak reports no leak"
+	fi
+fi
+
+# Under load the emulated port of the kernel's console loses characters: it is
+# polled and gives up. Programs' output is driven by interrupts and does not.
+echo "gct-vm: kernel log"
+[ -n "$interactive" ] || dmesg
+echo "gct-vm: exit $status"
+sync
+# The serial port must drain before the power goes.
+sleep 0.1
+poweroff -f

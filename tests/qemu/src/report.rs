@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tells the kernel's reports of bugs from its other messages.
+
+/// Starts of messages by which the kernel reports a bug: of itself, or found by
+/// lockdep, KASAN, kmemleak, DEBUG_LIST, DEBUG_OBJECTS and the like.
+const REPORTS: &[&str] = &[
+    "BUG",
+    "WARNING: ",
+    "Oops",
+    "Kernel panic",
+    "general protection fault",
+    "Internal error",
+    "INFO: task ",
+    "INFO: possible",
+    "rcu: INFO: ",
+    "watchdog: BUG",
+    "UBSAN: ",
+    "list_add corruption",
+    "list_del corruption",
+    "Unable to handle",
+    "unregister_netdevice",
+    "kmemleak: Cannot",
+    "rust_kernel: panicked",
+];
+
+/// Whether a line of the kernel's console opens the report of a bug.
+///
+/// Only what follows the time stamp is looked at, so that a program's or a
+/// driver's own words do not count.
+pub(crate) fn is_bug(line: &str) -> bool {
+    let Some(message) = after_time_stamp(line) else {
+        return false;
+    };
+    REPORTS.iter().any(|start| message.starts_with(start)) || is_leak(message)
+}
+
+/// kmemleak: "N new suspected memory leaks (see ...)".
+fn is_leak(message: &str) -> bool {
+    message.starts_with("kmemleak: ") && message.contains("new suspected memory leak")
+}
+
+/// The message of a line like "[    1.234567] message" or, with the caller,
+/// "[    1.234567][  T12] message".
+fn after_time_stamp(line: &str) -> Option<&str> {
+    let (time, mut message) = line.strip_prefix('[')?.split_once(']')?;
+    let time = time.trim_start();
+    if time.is_empty() || !time.chars().all(|c| c.is_ascii_digit() || c == '.') {
+        return None;
+    }
+    if let Some((_, rest)) = message.strip_prefix('[').and_then(|m| m.split_once(']')) {
+        message = rest;
+    }
+    message.strip_prefix(' ')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_recognised() {
+        for line in [
+            "[    1.500000] BUG: KASAN: slab-use-after-free in gct_file_close+0x1/0x2",
+            "[    1.5] WARNING: possible circular locking dependency detected",
+            "[   12.000001] BUG: sleeping function called from invalid context at a.c:1",
+            "[  600.000000] INFO: task sh:12 blocked for more than 60 seconds.",
+            "[    0.1] Oops: general protection fault, maybe for address 0x0: 0000 [#1]",
+            "[    0.1][  T12] Kernel panic - not syncing: Fatal exception",
+            "[    9.0] kmemleak: 3 new suspected memory leaks (see /sys/kernel/debug/kmemleak)",
+        ] {
+            assert!(is_bug(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn other_messages_are_not() {
+        for line in [
+            "[    1.500000] NVRM: BUG in the sense of NVIDIA",
+            "BUG: printed by a program",
+            "[ok] WARNING: not a time stamp",
+            "[    0.1] nvidia: loading out-of-tree module taints kernel.",
+            "[    0.1] kmemleak: Kernel memory leak detector initialized",
+        ] {
+            assert!(!is_bug(line), "{line}");
+        }
+    }
+}
