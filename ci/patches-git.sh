@@ -8,12 +8,13 @@
 #                                          commit for the pristine kernel-open,
 #                                          tagged "base", then one per patch
 #   ci/patches-git.sh export VERSION DIR   writes base..HEAD of DIR back as the
-#                                          series of VERSION, and its BASE digest
+#                                          series of VERSION, with the digest in
+#                                          BASE and the cover letter's diffstat
 
 . "$(dirname "$0")/lib.sh"
 
 usage() {
-	sed -n '3,12s/^# \{0,1\}//p' "$0"
+	sed -n '4,14s/^# \{0,1\}//p' "$0"
 	exit 2
 }
 
@@ -45,13 +46,20 @@ base_digest() {
 }
 
 export_series() {
-	local digest
+	local digest cover=$series_dir/0000-cover-letter.md
 	rm -f "$series_dir"/[0-9]*.patch
 	git -C "$dir" format-patch -q --zero-commit --no-signature --no-renames --abbrev=12 \
 		-n --subject-prefix=PATCH -o "$series_dir" base..HEAD
 	(cd "$series_dir" && printf '%s\n' [0-9]*.patch >series)
 	digest=$(git -C "$dir" diff --name-only base HEAD | LC_ALL=C sort | base_digest)
 	sed -i "s/^touched-sha256: .*/touched-sha256: $digest/" "$series_dir/BASE"
+	# The diffstat is the last thing in the letter, between fences.
+	sed -i '/^```$/,$d' "$cover"
+	{
+		printf '```\n'
+		git -C "$dir" diff --stat=80 base HEAD
+		printf '```\n'
+	} >>"$cover"
 }
 
 case $1 in

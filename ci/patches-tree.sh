@@ -102,7 +102,7 @@ build_prefix() {
 }
 
 # instructions VERSION N: the disassembly of every object of the interface
-# layer, relocations included; not NVIDIA's prebuilt core.
+# layer, relocations included, into N.s; not NVIDIA's prebuilt core.
 instructions() {
 	local tree object
 	tree=$(prefix_dir "$1" "$2")
@@ -113,5 +113,33 @@ instructions() {
 		printf '%s\n' "${object#"$tree"/}"
 		objdump -dr --no-show-raw-insn -j .text -j .init.text -j .exit.text -j .text.unlikely \
 			"$object" 2>/dev/null | sed 1,2d
-	done
+	done >"$tree.s"
+}
+
+# same_instructions STOCK.s PREFIX.s: line by line. A number loaded into a
+# register may have grown by as many lines as the series adds to a file: it is
+# __LINE__, which the driver passes to its messages and allocation records.
+same_instructions() {
+	paste -d $'\001' "$1" "$2" | awk -F '\001' -v shift_max=40 '
+		function hex(s,  i, v) {
+			for (i = 1; i <= length(s); i++)
+				v = v * 16 + index("0123456789abcdef", substr(s, i, 1)) - 1
+			return v
+		}
+		function line_number(s) {
+			if (!match(s, /mov +\$0x[0-9a-f]+,%/)) return -1
+			s = substr(s, RSTART, RLENGTH)
+			gsub(/^.*0x|,%$/, "", s)
+			return hex(s)
+		}
+		function frame(s) { sub(/\$0x[0-9a-f]+,/, "$N,", s); return s }
+		$1 == $2 { same++; next }
+		{
+			shift = line_number($2) - line_number($1)
+			if (line_number($1) > 0 && frame($1) == frame($2) && shift > 0 && shift <= shift_max)
+				next
+			print "stock: " $1 "\nhere:  " $2
+			if (++different == 20) exit
+		}
+		END { exit different > 0 || same < 10000 }'
 }

@@ -109,11 +109,13 @@ reversal_restores() {
 }
 
 prefix_is_stock() {
-	local version=$1 number=$2
-	diff -q <(instructions "$version" 1) <(instructions "$version" "$number") >/dev/null ||
-		die "$(diff <(instructions "$version" 1) <(instructions "$version" "$number") | head -n 40)"
-	# The comparison must have seen the driver.
-	instructions "$version" "$number" | grep -q '<nvidia_open>:'
+	local stock now
+	stock=$(prefix_dir "$1" 1).s
+	now=$(prefix_dir "$1" "$2").s
+	instructions "$1" 1
+	instructions "$1" "$2"
+	grep '<nvidia_open>:' "$now" >/dev/null || die "nvidia_open is not in $now"
+	same_instructions "$stock" "$now" || die "the instructions differ from stock"
 }
 
 # -----------------------------------------------------------------------------
