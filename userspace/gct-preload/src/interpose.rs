@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The functions of libc that this library stands in front of.
+
+use crate::rm::{self, Call};
+use crate::sys::{self, keep_errno};
+use crate::{fault, worker};
+use core::ffi::{c_char, c_int, c_ulong, c_void};
+use libc::{off_t, sigaction as Action, sighandler_t, sigset_t, size_t};
+
+/// Hands a decoded call to the session.
+fn learn(call: Call) {
+    let Some(mut shared) = worker::lock() else {
+        return;
+    };
+    let worker::Shared { session, governor } = &mut *shared;
+    session.learn(call, governor);
+    if session.managed() {
+        governor.prepare();
+        fault::install();
+    }
+    worker::attend(&shared);
+}
+
+/// Stands in front of `ioctl(2)`: passes every request on, and follows NVIDIA's.
+///
+/// # Safety
+///
+/// As for `ioctl(2)`.
+#[no_mangle]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+    // SAFETY: `arg` belongs to `request`, by this function's contract.
+    if let Some(call) = unsafe { rm::before(request, arg as u64) } {
+        keep_errno(|| learn(call));
+    }
+    // SAFETY: passed on unchanged.
+    let ret = unsafe { sys::ioctl(fd, request, arg) };
+    if ret == 0 {
+        // SAFETY: the request succeeded, so the kernel has read and written `arg`.
+        if let Some(call) = unsafe { rm::after(request, arg as u64) } {
+            keep_errno(|| learn(call));
+        }
+    }
+    ret
+}
+
+/// Which of NVIDIA's nodes a descriptor is: `Some(true)` a GPU, `Some(false)` the
+/// control node, `None` neither.
+fn gpu_node(fd: c_int) -> Option<bool> {
+    let mut link = [0u8; 32];
+    let path = format!("/proc/self/fd/{fd}\0");
+    // SAFETY: the path ends with a NUL and the buffer is as long as said.
+    let len = unsafe {
+        libc::readlink(
+            path.as_ptr().cast::<c_char>(),
+            link.as_mut_ptr().cast::<c_char>(),
+            link.len(),
+        )
+    };
+    let target = link.get(..usize::try_from(len).ok()?)?;
+    let rest = target.strip_prefix(b"/dev/nvidia")?;
+    match rest {
+        b"ctl" => Some(false),
+        digits if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) => Some(true),
+        _ => None,
+    }
+}
+
+/// Stands in front of `mmap(2)`: follows mappings of NVIDIA's nodes.
+///
+/// # Safety
+///
+/// As for `mmap(2)`.
+#[no_mangle]
+pub unsafe extern "C" fn mmap(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: passed on unchanged.
+    let ret = unsafe { sys::mmap(addr, len, prot, flags, fd, offset) };
+    if fd >= 0 && ret != libc::MAP_FAILED && flags & libc::MAP_SHARED != 0 {
+        keep_errno(|| {
+            if let Some(bar) = gpu_node(fd) {
+                if let Some(mut shared) = worker::lock() {
+                    let len = len.next_multiple_of(4096);
+                    shared.session.mapped(fd, ret as usize, len, bar);
+                }
+            }
+        });
+    }
+    ret
+}
+
+/// As [`mmap`]: the same function under its large-file name.
+///
+/// # Safety
+///
+/// As for `mmap(2)`.
+#[no_mangle]
+pub unsafe extern "C" fn mmap64(
+    addr: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    // SAFETY: the contract is the same.
+    unsafe { mmap(addr, len, prot, flags, fd, offset) }
+}
+
+/// Stands in front of `munmap(2)`: a shadow ends with the mapping it stands for.
+///
+/// # Safety
+///
+/// As for `munmap(2)`.
+#[no_mangle]
+pub unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+    keep_errno(|| {
+        if let Some(mut shared) = worker::lock() {
+            if shared.session.knows(addr as usize, len) {
+                shared.publish();
+                shared.session.unmapped(addr as usize, len);
+                worker::attend(&shared);
+            }
+        }
+    });
+    // SAFETY: passed on unchanged.
+    unsafe { sys::munmap(addr, len) }
+}
+
+/// Stands in front of `sigaction(2)`: SIGSEGV stays ours first.
+///
+/// # Safety
+///
+/// As for `sigaction(2)`.
+#[no_mangle]
+pub unsafe extern "C" fn sigaction(signum: c_int, new: *const Action, old: *mut Action) -> c_int {
+    // SAFETY: passed on under the same contract.
+    unsafe { fault::program_action(signum, new, old) }
+}
+
+/// Stands in front of `signal(2)`, with the semantics of glibc (BSD's).
+///
+/// # Safety
+///
+/// As for `signal(2)`.
+#[no_mangle]
+pub unsafe extern "C" fn signal(signum: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: all zero is a valid `sigaction`.
+    let mut new: Action = unsafe { core::mem::zeroed() };
+    new.sa_sigaction = handler;
+    new.sa_flags = libc::SA_RESTART;
+    // SAFETY: as above.
+    let mut old: Action = unsafe { core::mem::zeroed() };
+    // SAFETY: both live for the call.
+    match unsafe { fault::program_action(signum, &new, &mut old) } {
+        0 => old.sa_sigaction,
+        _ => libc::SIG_ERR,
+    }
+}
+
+/// Stands in front of `pthread_sigmask(3)`: SIGSEGV stays unblocked.
+///
+/// # Safety
+///
+/// As for `pthread_sigmask(3)`.
+#[no_mangle]
+pub unsafe extern "C" fn pthread_sigmask(
+    how: c_int,
+    new: *const sigset_t,
+    old: *mut sigset_t,
+) -> c_int {
+    // SAFETY: passed on under the same contract.
+    unsafe { fault::program_mask(how, new, old) }
+}
+
+/// Stands in front of `sigprocmask(2)`: SIGSEGV stays unblocked.
+///
+/// # Safety
+///
+/// As for `sigprocmask(2)`.
+#[no_mangle]
+pub unsafe extern "C" fn sigprocmask(
+    how: c_int,
+    new: *const sigset_t,
+    old: *mut sigset_t,
+) -> c_int {
+    // SAFETY: passed on under the same contract.
+    match unsafe { fault::program_mask(how, new, old) } {
+        0 => 0,
+        error => {
+            // SAFETY: glibc returns this thread's `errno`.
+            unsafe { *libc::__errno_location() = error };
+            -1
+        }
+    }
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The user-space mode's library: loaded into an unmodified CUDA program by
+//! `LD_PRELOAD`, it puts ordinary memory in the place of the program's rings and
+//! doorbells, and publishes to the GPU what [`gct_core::submit`] makes of it.
+//!
+//! It decides nothing about masks or atoms; `governor` asks the core. On anything it
+//! does not know it gets out of the way, and counts it.
+
+mod channel;
+mod fault;
+mod governor;
+mod interpose;
+mod limits;
+mod rm;
+mod session;
+mod shadow;
+mod stats;
+mod sys;
+mod worker;
+
+pub use interpose::{ioctl, mmap, mmap64, munmap, pthread_sigmask, sigaction, signal, sigprocmask};

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What this process has opened on the GPU: objects, mappings, channels.
+
+use crate::channel::{Channel, Gate, DOORBELL};
+use crate::rm::{self, Call, ChannelParams, Object};
+use crate::shadow::Shadow;
+use crate::stats::STATS;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// A mapping that the driver announced and `mmap` has not yet made.
+#[derive(Debug)]
+struct Announced {
+    memory: Object,
+    offset: u64,
+    fd: i32,
+}
+
+/// A mapping of RM memory in this process.
+#[derive(Debug)]
+struct Mapping {
+    memory: Object,
+    offset: u64,
+    addr: usize,
+    len: usize,
+    bar: bool,
+}
+
+/// An allocation that channels live below, remembered to notice its end.
+#[derive(Debug)]
+struct Node {
+    object: Object,
+    parent: u32,
+    class: u32,
+}
+
+/// Everything known about this process.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    nodes: Vec<Node>,
+    announced: Vec<Announced>,
+    mappings: Vec<Mapping>,
+    rings: Vec<Shadow>,
+    doorbells: Vec<Shadow>,
+    channels: Vec<Channel>,
+}
+
+/// The most mappings and objects that are remembered; a tenant with more runs on, and
+/// what is beyond is not managed.
+const REMEMBERED_MAX: usize = 65_536;
+
+impl Session {
+    /// An empty session.
+    pub(crate) const fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            announced: Vec::new(),
+            mappings: Vec::new(),
+            rings: Vec::new(),
+            doorbells: Vec::new(),
+            channels: Vec::new(),
+        }
+    }
+
+    /// Whether there is anything for a worker to do.
+    pub(crate) fn managed(&self) -> bool {
+        !self.channels.is_empty()
+    }
+
+    /// Learns what an ioctl did, or is about to do in the case of `Free`.
+    pub(crate) fn learn(&mut self, call: Call, gate: &mut dyn Gate) {
+        match call {
+            Call::Alloc {
+                object,
+                parent,
+                class,
+                channel,
+            } => {
+                if self.nodes.len() < REMEMBERED_MAX {
+                    self.nodes.push(Node {
+                        object,
+                        parent,
+                        class,
+                    });
+                }
+                if let Some(params) = channel {
+                    self.adopt(object, class, params);
+                }
+            }
+            Call::Free { object } => self.forget(object, gate),
+            Call::Map {
+                memory, offset, fd, ..
+            } => {
+                self.announced.retain(|a| a.fd != fd);
+                if self.announced.len() < REMEMBERED_MAX {
+                    self.announced.push(Announced { memory, offset, fd });
+                }
+            }
+            Call::Token { channel, token } => {
+                for c in self.channels.iter_mut().filter(|c| c.object == channel) {
+                    c.set_token(token);
+                }
+            }
+        }
+    }
+
+    /// Learns of an `mmap` of `fd`; `bar` tells a GPU's node from the control node.
+    pub(crate) fn mapped(&mut self, fd: i32, addr: usize, len: usize, bar: bool) {
+        let Some(at) = self.announced.iter().position(|a| a.fd == fd) else {
+            return;
+        };
+        let Announced { memory, offset, .. } = self.announced.swap_remove(at);
+        if self.mappings.len() < REMEMBERED_MAX {
+            self.mappings.push(Mapping {
+                memory,
+                offset,
+                addr,
+                len,
+                bar,
+            });
+        }
+    }
+
+    /// Whether anything known lies in `[addr, addr + len)`.
+    pub(crate) fn knows(&self, addr: usize, len: usize) -> bool {
+        self.mappings
+            .iter()
+            .any(|m| m.addr.wrapping_sub(addr) < len)
+    }
+
+    /// Learns that the tenant has unmapped `[addr, addr + len)`.
+    pub(crate) fn unmapped(&mut self, addr: usize, len: usize) {
+        let gone = |at: usize| at.wrapping_sub(addr) < len;
+        self.mappings.retain(|m| !gone(m.addr));
+        for list in [&mut self.rings, &mut self.doorbells] {
+            while let Some(i) = list.iter().position(|s| gone(s.tenant())) {
+                let shadow = list.swap_remove(i);
+                self.channels.retain(|c| !c.lives_in(&shadow));
+                // SAFETY: `self` is borrowed exclusively, so no pair of words is alive.
+                unsafe { shadow.release() };
+            }
+        }
+    }
+
+    /// Takes a new channel under management, or counts why not.
+    fn adopt(&mut self, object: Object, class: u32, params: ChannelParams) {
+        match self.shadow_channel(object, class, params) {
+            Some(channel) => {
+                self.channels.push(channel);
+                STATS.channels.fetch_add(1, Ordering::Relaxed);
+            }
+            None => {
+                STATS.unmanaged.fetch_add(1, Ordering::Relaxed);
+                self.stand_down();
+            }
+        }
+    }
+
+    /// Shadows the channel's ring, USERD and doorbells unless that has been done.
+    fn shadow_channel(
+        &mut self,
+        object: Object,
+        class: u32,
+        params: ChannelParams,
+    ) -> Option<Channel> {
+        let mapping = self.mappings.iter().find(|m| {
+            m.bar && m.memory.client == object.client && m.memory.handle == params.userd_memory
+        })?;
+        let userd = mapping
+            .addr
+            .checked_add(usize::try_from(params.userd_offset.checked_sub(mapping.offset)?).ok()?)?;
+        let (addr, len) = (mapping.addr, mapping.len);
+        // Doorbells first: without them the tenant's rings would pass by.
+        self.shadow_doorbells()?;
+        if !self.rings.iter().any(|s| s.contains(userd)) {
+            // SAFETY: the mapping was made by this process's `mmap` and is whole; no channel
+            // lives in it yet, so neither the GPU nor another thread of libcuda uses it.
+            self.rings.push(unsafe { Shadow::new(addr, len, true)? });
+        }
+        let shadow = self.rings.iter().find(|s| s.contains(userd))?;
+        Channel::new(object, u16::try_from(class).ok()?, params, userd, shadow)
+    }
+
+    /// Shadows every doorbell page that is mapped and not shadowed yet; `None` if there
+    /// is none at all.
+    fn shadow_doorbells(&mut self) -> Option<()> {
+        let Self {
+            nodes,
+            mappings,
+            doorbells,
+            ..
+        } = self;
+        for m in mappings.iter() {
+            let usermode = nodes
+                .iter()
+                .any(|n| n.object == m.memory && rm::is_usermode(n.class));
+            if usermode && !doorbells.iter().any(|s| s.contains(m.addr)) {
+                // SAFETY: a whole mapping of this process; a doorbell page cannot be read, so
+                // nothing is copied, and no channel of it has a token yet.
+                doorbells.push(unsafe { Shadow::new(m.addr, m.len, false)? });
+            }
+        }
+        (!doorbells.is_empty()).then_some(())
+    }
+
+    /// A channel is not understood, and only its own doorbell can tell of its work: the
+    /// tenant gets the real doorbells back. Managed channels go on, polled without pause.
+    fn stand_down(&mut self) {
+        for doorbell in &mut self.doorbells {
+            if !doorbell.restore() {
+                // The unknown channel would hang for good; better a clear end.
+                std::process::abort();
+            }
+        }
+    }
+
+    /// Publishes what is left of, and forgets, every channel at or below `object`.
+    fn forget(&mut self, object: Object, gate: &mut dyn Gate) {
+        self.publish(gate);
+        let mut doomed = vec![object.handle];
+        let mut next = 0;
+        while let Some(&parent) = doomed.get(next) {
+            next += 1;
+            let below = self.nodes.iter().filter(|n| {
+                n.object.client == object.client && n.parent == parent && n.object.handle != parent
+            });
+            doomed.extend(below.map(|n| n.object.handle));
+        }
+        let gone = |o: Object| {
+            o.client == object.client && (object.handle == o.client || doomed.contains(&o.handle))
+        };
+        self.nodes.retain(|n| !gone(n.object));
+        self.channels.retain(|c| !gone(c.object));
+    }
+
+    /// The real register that rings: the doorbell mapped last is the one libcuda uses.
+    fn doorbell(doorbells: &[Shadow]) -> Option<&AtomicU32> {
+        let last = doorbells.last()?;
+        last.word(last.tenant() + DOORBELL).map(|pair| pair.real)
+    }
+
+    /// Publishes all that is new on every channel; returns how many entries.
+    pub(crate) fn publish(&mut self, gate: &mut dyn Gate) -> u32 {
+        let Self {
+            mappings,
+            rings,
+            doorbells,
+            channels,
+            ..
+        } = self;
+        let find = |gpu_va, len| segment(mappings, gpu_va, len);
+        let Some(doorbell) = Self::doorbell(doorbells) else {
+            return 0;
+        };
+        let mut count = 0;
+        for channel in channels.iter_mut() {
+            if let Some(shadow) = rings.iter().find(|s| channel.lives_in(s)) {
+                count += channel.publish(shadow, gate, &find, doorbell);
+                if channel.crowded(shadow) {
+                    channel.refresh_get(shadow, channel.published());
+                }
+            }
+        }
+        count
+    }
+
+    /// Whether some channel's tenant may be waiting for room in its ring.
+    pub(crate) fn crowded(&self) -> bool {
+        self.channels.iter().any(|c| {
+            self.rings
+                .iter()
+                .find(|s| c.lives_in(s))
+                .is_some_and(|s| c.crowded(s))
+        })
+    }
+
+    /// Arms or disarms every doorbell; `false` if the kernel refused one.
+    pub(crate) fn arm(&self, armed: bool) -> bool {
+        self.doorbells.iter().all(|d| d.arm(armed))
+    }
+
+    /// Addresses of the doorbell shadows, for the signal handler.
+    pub(crate) fn doorbell_pages(&self) -> impl Iterator<Item = usize> + '_ {
+        self.doorbells.iter().map(Shadow::tenant)
+    }
+}
+
+/// The tenant's segment at a GPU address, where it is system memory that this process
+/// maps at the same address, as libcuda's pushbuffers are.
+fn segment(mappings: &[Mapping], gpu_va: u64, len: usize) -> Option<usize> {
+    // CAST: addresses are 64 bits wide where this driver runs.
+    let addr = gpu_va as usize;
+    mappings
+        .iter()
+        .find(|m| {
+            let offset = addr.wrapping_sub(m.addr);
+            !m.bar && offset < m.len && len <= m.len - offset
+        })
+        .map(|_| addr)
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Shadows: ordinary memory in the place of what the driver mapped.
+//!
+//! The tenant keeps its addresses and writes ordinary memory there; the real
+//! mapping lives on elsewhere in the process, for the worker only.
+
+use crate::sys;
+use core::ffi::c_void;
+use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+
+/// One shadowed mapping.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    tenant: usize,
+    real: usize,
+    len: usize,
+}
+
+impl Shadow {
+    /// Moves the mapping at `tenant` away and puts ordinary memory there, with the
+    /// same contents if `copy` says that they can be read.
+    ///
+    /// `None` leaves everything as it was, except in one case that cannot be undone
+    /// and that the kernel does not produce for an address range just vacated: when
+    /// no anonymous page can be mapped there; then the process is aborted, because
+    /// its next store would go nowhere.
+    ///
+    /// # Safety
+    ///
+    /// `[tenant, tenant + len)` must be one whole mapping of the NVIDIA driver, and no
+    /// other thread may be using it during the call.
+    pub(crate) unsafe fn new(tenant: usize, len: usize, copy: bool) -> Option<Self> {
+        // SAFETY: by this function's contract the range is one mapping that is not in use.
+        let real = unsafe { sys::move_mapping(tenant as *mut c_void, len)? };
+        // SAFETY: the range was vacated by the move above.
+        let shadow = unsafe {
+            sys::mmap(
+                tenant as *mut c_void,
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_POPULATE,
+                -1,
+                0,
+            )
+        };
+        if shadow == libc::MAP_FAILED {
+            std::process::abort();
+        }
+        if copy {
+            let mut at = 0;
+            while at + 8 <= len {
+                // SAFETY: both ranges are mapped and `len` bytes long; device memory is
+                // read in aligned words.
+                unsafe {
+                    let word = (real as *const u64).byte_add(at).read_volatile();
+                    (tenant as *mut u64).byte_add(at).write_volatile(word);
+                }
+                at += 8;
+            }
+        }
+        Some(Self {
+            tenant,
+            real: real as usize,
+            len,
+        })
+    }
+
+    /// Where the tenant's mapping begins.
+    pub(crate) fn tenant(&self) -> usize {
+        self.tenant
+    }
+
+    /// Whether the tenant's address lies inside.
+    pub(crate) fn contains(&self, addr: usize) -> bool {
+        addr.wrapping_sub(self.tenant) < self.len
+    }
+
+    /// Whether `[addr, addr + len)` lies inside.
+    pub(crate) fn covers(&self, addr: usize, len: usize) -> bool {
+        let offset = addr.wrapping_sub(self.tenant);
+        offset < self.len && len <= self.len - offset
+    }
+
+    /// A word that the tenant sees, and its real counterpart.
+    ///
+    /// `None` outside the mapping or off its alignment.
+    pub(crate) fn word(&self, addr: usize) -> Option<Pair<'_, AtomicU32>> {
+        if addr % 4 != 0 || !self.covers(addr, 4) {
+            return None;
+        }
+        let real = self.real + (addr - self.tenant);
+        // SAFETY: both lie in mappings that live as long as `self`, are aligned, and are
+        // only ever accessed as atomics or by the GPU and the tenant, volatile by nature.
+        unsafe {
+            Some(Pair {
+                tenant: AtomicU32::from_ptr(addr as *mut u32),
+                real: AtomicU32::from_ptr(real as *mut u32),
+            })
+        }
+    }
+
+    /// A ring entry that the tenant sees, and its real counterpart.
+    pub(crate) fn entry(&self, addr: usize) -> Option<Pair<'_, AtomicU64>> {
+        if addr % 8 != 0 || !self.covers(addr, 8) {
+            return None;
+        }
+        let real = self.real + (addr - self.tenant);
+        // SAFETY: as in `word`.
+        unsafe {
+            Some(Pair {
+                tenant: AtomicU64::from_ptr(addr as *mut u64),
+                real: AtomicU64::from_ptr(real as *mut u64),
+            })
+        }
+    }
+
+    /// Gives the tenant the real mapping back, at its old address; the shadow remains
+    /// as a way to reach it. `false` if the kernel refuses, and nothing has changed.
+    pub(crate) fn restore(&mut self) -> bool {
+        if self.real == self.tenant {
+            return true;
+        }
+        // SAFETY: the real mapping is known to this library only, and the shadow that it
+        // replaces is this library's; a store that races with the move hits one or the other.
+        let moved = unsafe {
+            libc::syscall(
+                libc::SYS_mremap,
+                self.real,
+                self.len,
+                self.len,
+                libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+                self.tenant,
+            )
+        };
+        if moved == -1 {
+            return false;
+        }
+        self.real = self.tenant;
+        true
+    }
+
+    /// Makes the tenant's next store fault (`true`) or succeed again (`false`).
+    ///
+    /// `false` if that cannot be done: then stores go unnoticed and must be polled for.
+    pub(crate) fn arm(&self, armed: bool) -> bool {
+        if self.real == self.tenant {
+            return false;
+        }
+        let prot = if armed {
+            libc::PROT_NONE
+        } else {
+            libc::PROT_READ | libc::PROT_WRITE
+        };
+        // SAFETY: the shadow is this library's own mapping, and a store that faults
+        // meanwhile is what the signal handler expects.
+        unsafe { sys::mprotect(self.tenant as *mut c_void, self.len, prot) }
+    }
+
+    /// Gives up the real mapping, after the tenant unmapped its side.
+    ///
+    /// # Safety
+    ///
+    /// No reference from [`Shadow::word`] or [`Shadow::entry`] may be alive.
+    pub(crate) unsafe fn release(self) {
+        if self.real == self.tenant {
+            return;
+        }
+        // SAFETY: the alias belongs to this library, and by contract nobody uses it.
+        unsafe { sys::munmap(self.real as *mut c_void, self.len) };
+    }
+}
+
+/// One location as the tenant sees it and as the GPU does.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair<'a, T> {
+    pub(crate) tenant: &'a T,
+    pub(crate) real: &'a T,
+}
+
+/// Orders stores to write-combined device memory before all that follow.
+pub(crate) fn device_write_barrier() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of the x86-64 baseline.
+    unsafe {
+        core::arch::x86_64::_mm_sfence();
+    }
+    fence(Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shared anonymous mapping stands in for the device's.
+    fn device(len: usize) -> usize {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe {
+            sys::mmap(
+                core::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(at, libc::MAP_FAILED);
+        at as usize
+    }
+
+    #[test]
+    fn the_tenant_keeps_its_address_and_contents_and_the_device_sees_nothing() {
+        let at = device(8192);
+        // SAFETY: `at` was mapped above, 8192 bytes.
+        unsafe { (at as *mut u32).byte_add(4096).write_volatile(7) };
+        // SAFETY: one whole mapping, used by this test only.
+        let shadow = unsafe { Shadow::new(at, 8192, true) }.unwrap();
+        let pair = shadow.word(at + 4096).unwrap();
+        assert_eq!(pair.tenant.load(Ordering::Relaxed), 7);
+        pair.tenant.store(9, Ordering::Relaxed);
+        assert_eq!(pair.real.load(Ordering::Relaxed), 7);
+        // SAFETY: `pair` is not used any more.
+        unsafe { shadow.release() };
+    }
+
+    #[test]
+    fn a_restored_mapping_reaches_the_device_again() {
+        let at = device(4096);
+        // SAFETY: as above.
+        let mut shadow = unsafe { Shadow::new(at, 4096, false) }.unwrap();
+        shadow.word(at).unwrap().real.store(3, Ordering::Relaxed);
+        assert_eq!(shadow.word(at).unwrap().tenant.load(Ordering::Relaxed), 0);
+        assert!(shadow.restore());
+        assert_eq!(shadow.word(at).unwrap().tenant.load(Ordering::Relaxed), 3);
+        assert!(!shadow.arm(true));
+    }
+
+    #[test]
+    fn nothing_outside_the_mapping_is_reachable() {
+        let at = device(4096);
+        // SAFETY: as above.
+        let shadow = unsafe { Shadow::new(at, 4096, false) }.unwrap();
+        assert!(shadow.word(at + 4092).is_some());
+        assert!(shadow.word(at + 4096).is_none());
+        assert!(shadow.word(at - 4).is_none());
+        assert!(shadow.word(at + 2).is_none());
+        assert!(shadow.entry(at + 4088).is_some());
+        assert!(shadow.entry(at + 4092).is_none());
+        assert!(!shadow.covers(at, 4097));
+        assert!(!shadow.covers(at + 8, usize::MAX));
+    }
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! System calls, made without libc's wrappers.
+//!
+//! This library replaces `ioctl`, `mmap` and others of libc, so it must never
+//! call them by name: it would call itself.
+
+use core::ffi::c_void;
+use core::sync::atomic::AtomicU32;
+
+/// The kernel's `ioctl`; returns its result, or -1 with `errno` set.
+///
+/// # Safety
+///
+/// As for `ioctl(2)`: `arg` must be what the request of this descriptor asks for.
+pub(crate) unsafe fn ioctl(fd: i32, request: u64, arg: *mut c_void) -> i32 {
+    // SAFETY: the caller vouches for `arg`; the kernel checks the rest.
+    let ret = unsafe { libc::syscall(libc::SYS_ioctl, fd, request, arg) };
+    // CAST: an ioctl of the NVIDIA driver returns 0 or -1.
+    ret as i32
+}
+
+/// The kernel's `mmap`; `MAP_FAILED` with `errno` set when it fails.
+///
+/// # Safety
+///
+/// As for `mmap(2)`; with `MAP_FIXED` whatever is mapped there is lost.
+pub(crate) unsafe fn mmap(
+    addr: *mut c_void,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller vouches for a fixed address; otherwise this only adds a mapping.
+    let ret = unsafe { libc::syscall(libc::SYS_mmap, addr, len, prot, flags, fd, offset) };
+    // CAST: the kernel returns an address or -1, which is `MAP_FAILED`.
+    ret as *mut c_void
+}
+
+/// The kernel's `munmap`.
+///
+/// # Safety
+///
+/// Nothing may use `[addr, addr + len)` afterwards.
+pub(crate) unsafe fn munmap(addr: *mut c_void, len: usize) -> i32 {
+    // SAFETY: the caller gives up the range.
+    let ret = unsafe { libc::syscall(libc::SYS_munmap, addr, len) };
+    // CAST: 0 or -1.
+    ret as i32
+}
+
+/// Moves a mapping to an address of the kernel's choice; `None` when it refuses.
+///
+/// # Safety
+///
+/// `[addr, addr + len)` must be one whole mapping, and nothing may use the old
+/// range until something else is mapped there.
+pub(crate) unsafe fn move_mapping(addr: *mut c_void, len: usize) -> Option<*mut c_void> {
+    // SAFETY: a fresh anonymous reservation touches nothing that exists.
+    let room = unsafe {
+        mmap(
+            core::ptr::null_mut(),
+            len,
+            libc::PROT_NONE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if room == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the destination is the reservation made above, which nobody else knows;
+    // the caller vouches for the source.
+    let moved = unsafe {
+        libc::syscall(
+            libc::SYS_mremap,
+            addr,
+            len,
+            len,
+            libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+            room,
+        )
+    };
+    if moved == -1 {
+        // SAFETY: the reservation is ours and unused.
+        unsafe { munmap(room, len) };
+        return None;
+    }
+    Some(room)
+}
+
+/// Changes the protection of a mapping that this library made.
+///
+/// # Safety
+///
+/// `[addr, addr + len)` must be a mapping of ours whose users expect the change.
+pub(crate) unsafe fn mprotect(addr: *mut c_void, len: usize, prot: i32) -> bool {
+    // SAFETY: the caller owns the mapping.
+    unsafe { libc::syscall(libc::SYS_mprotect, addr, len, prot) == 0 }
+}
+
+/// Sleeps while `*word == expected`, for `timeout_ns` at most.
+pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: i64) {
+    let timeout = libc::timespec {
+        tv_sec: timeout_ns / 1_000_000_000,
+        tv_nsec: timeout_ns % 1_000_000_000,
+    };
+    // SAFETY: `word` outlives the call, and the kernel only reads it and the timeout.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+            expected,
+            &timeout,
+        );
+    }
+}
+
+/// Wakes whoever sleeps on `word`. May be called in a signal handler.
+pub(crate) fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the kernel uses the address as a key only.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            i32::MAX,
+        );
+    }
+}
+
+/// Monotonic time in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is valid for the write; the clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    // CAST: monotonic time is not negative.
+    (now.tv_sec as u64)
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(now.tv_nsec as u64)
+}
+
+/// Runs `f` and leaves `errno` as it was before.
+pub(crate) fn keep_errno<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: glibc returns this thread's `errno`, which lives as long as the thread.
+    let slot = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let saved = unsafe { *slot };
+    let ret = f();
+    // SAFETY: as above.
+    unsafe { *slot = saved };
+    ret
+}
