@@ -54,14 +54,10 @@ pub(crate) enum Command {
         data: u32,
         bytes: usize,
     },
-    /// `SEND_SIGNALING_PCAS2_B`.
+    /// `SEND_SIGNALING_PCAS2_B`, or the older `SEND_SIGNALING_PCAS_B`.
     Pcas {
         qmd: u64,
         action: u32,
-    },
-    /// `SEND_SIGNALING_PCAS_B` with SCHEDULE.
-    PcasSchedule {
-        qmd: u64,
     },
     /// The last word of an inline descriptor came.
     Inline {
@@ -290,8 +286,10 @@ impl Channel {
                 })
             }
             0x29c if data != 0 => Some(Command::Unmodelled(write.method)),
-            0x2bc if data & 2 == 2 => Some(Command::PcasSchedule {
+            // Its two bits, INVALIDATE and SCHEDULE, are the actions 1, 2 and 3.
+            0x2bc => Some(Command::Pcas {
                 qmd: self.pcas_address(index),
+                action: data & 3,
             }),
             0x2c0 => Some(Command::Pcas {
                 qmd: self.pcas_address(index),

@@ -264,7 +264,16 @@ fn mask(layout: &Layout, words: &[u32]) -> Mask {
     if layout.mask_valid.is_some() && get(words, layout.mask_valid) == 0 {
         return Mask::default();
     }
-    Mask(layout.mask.map(|field| get(words, field)))
+    let mut mask = Mask::default();
+    let mut first = 0;
+    for part in layout.mask.into_iter().flatten() {
+        let bits = get(words, Some(part));
+        if let Some(word) = mask.0.get_mut(first / 32) {
+            *word |= bits << (first % 32);
+        }
+        first += usize::from(part.hi - part.lo) + 1;
+    }
+    mask
 }
 
 fn release(bits: &ReleaseBits, words: &[u32]) -> Release {

@@ -24,7 +24,6 @@ impl<M: GuestMemory> Machine<M> {
                 self.note_fault(done);
             }
             Command::Pcas { qmd, action } => self.pcas(channel, qmd, action),
-            Command::PcasSchedule { qmd } => self.pcas(channel, qmd, 2),
             Command::Inline { qmd, words } => {
                 let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
                 let done = self.memory.write(qmd, &bytes);

@@ -277,14 +277,21 @@ impl<M: GuestMemory> Machine<M> {
             .unwrap_or_default()
     }
 
+    /// Executes methods up to one that does more than to store a word.
     fn method(&mut self, id: ChannelId) {
-        let Some(channel) = self.channels.get_mut(&id) else {
-            return;
-        };
-        channel.wait = None;
-        let command = channel.pending.take().or_else(|| channel.advance());
-        if let Some(command) = command {
+        loop {
+            let Some(channel) = self.channels.get_mut(&id) else {
+                return;
+            };
+            channel.wait = None;
+            let Some(command) = channel.pending.take().or_else(|| channel.advance()) else {
+                return;
+            };
+            let is_store = matches!(command, Command::Store { .. });
             self.execute(id, command);
+            if !is_store {
+                return;
+            }
         }
     }
 

@@ -25,7 +25,7 @@ const fn bit(at: u16) -> Option<Bits> {
 /// Words in the longest descriptor.
 pub const WORDS_MAX: usize = 96;
 /// Words of TPC mask in the layouts that have most.
-pub const MASK_WORDS: usize = 4;
+pub const MASK_WORDS: usize = 8;
 
 /// One semaphore release of a layout.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ pub struct Layout {
     pub self_copy: Option<Bits>,
     /// `TPC_DISABLE_MASK_VALID`; without it the mask is always live.
     pub mask_valid: Option<Bits>,
-    /// The disable mask's words.
+    /// The disable mask, from the first TPC up.
     pub mask: [Option<Bits>; MASK_WORDS],
     /// Grid width, height and depth.
     pub grid: [Option<Bits>; 3],
@@ -109,6 +109,16 @@ pub struct Layout {
 }
 
 const NONE3: [Option<Bits>; 3] = [None; 3];
+
+const fn parts<const N: usize>(fields: [Option<Bits>; N]) -> [Option<Bits>; MASK_WORDS] {
+    let mut all = [None; MASK_WORDS];
+    let mut at = 0;
+    while at < N {
+        all[at] = fields[at];
+        at += 1;
+    }
+    all
+}
 
 const fn release_v4(i: u16, enables: u16, base: u16) -> Option<ReleaseBits> {
     let e = enables + 16 * i;
@@ -166,7 +176,7 @@ pub const V02_04: Layout = Layout {
     require_scheduling: bit(140),
     self_copy: bit(158),
     mask_valid: None,
-    mask: [mw(703, 672), mw(735, 704), None, None],
+    mask: parts([mw(703, 672), mw(735, 704)]),
     grid: [mw(415, 384), mw(431, 416), mw(463, 448)],
     resume: [mw(223, 192), mw(239, 224), mw(255, 240)],
     cluster: NONE3,
@@ -186,6 +196,8 @@ pub const V02_04: Layout = Layout {
 pub const V03_00: Layout = Layout {
     version: (3, 0),
     counter: mw(157, 142),
+    // The last two are Ada's (clc9c0qmd.h), EXT_LOWER and EXT_UPPER.
+    mask: parts([mw(703, 672), mw(735, 704), mw(377, 372), mw(380, 379)]),
     grid: [mw(415, 384), mw(431, 416), mw(447, 432)],
     releases: [release_v3(768), release_v3(896), release_v3(1664)],
     dependents: [dependent(512, mw(511, 480)), dependent(517, None)],
@@ -203,12 +215,12 @@ pub const V04_00: Layout = Layout {
     require_scheduling: bit(30),
     self_copy: bit(378),
     mask_valid: bit(31),
-    mask: [
+    mask: parts([
         mw(2463, 2432),
         mw(2495, 2464),
         mw(2527, 2496),
         mw(2559, 2528),
-    ],
+    ]),
     grid: [mw(1055, 1024), mw(1071, 1056), mw(1103, 1088)],
     resume: [mw(1439, 1408), mw(1455, 1440), mw(1471, 1456)],
     cluster: [mw(2149, 2144), mw(2157, 2152), mw(2165, 2160)],
@@ -239,12 +251,16 @@ pub const V05_00: Layout = Layout {
     require_scheduling: bit(158),
     self_copy: bit(341),
     mask_valid: bit(159),
-    mask: [
+    mask: parts([
         mw(2271, 2240),
         mw(2303, 2272),
         mw(2335, 2304),
         mw(2367, 2336),
-    ],
+        mw(2399, 2368),
+        mw(2431, 2400),
+        mw(2463, 2432),
+        mw(2495, 2464),
+    ]),
     grid: [mw(1279, 1248), mw(1295, 1280), mw(1327, 1312)],
     resume: [mw(255, 224), mw(271, 256), mw(287, 272)],
     cluster: [mw(2053, 2048), mw(2061, 2056), mw(2069, 2064)],
