@@ -1,4 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Not filled in yet.
-fn main() {}
+//! `gctctl`: looks at gctgroup and sets its limits from the command line.
+
+mod capture;
+mod cli;
+mod commands;
+mod outcome;
+mod table;
+mod values;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    let outcome = commands::run(&cli);
+    outcome.print(cli.json)
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `capture`: recorded submissions, decoded, rewritten and run on the model.
+
+mod check;
+mod launches;
+mod names;
+mod rewrite;
+mod show;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use gct_client::capture::{self, Record};
+use gct_core::iface::parse;
+use gct_core::iface::value::Format;
+use gct_core::iface::Value;
+use gct_core::submit::mask::TpcMask;
+use gct_core::submit::stats::Counters;
+use gct_core::submit::tracker::{Found, Scan, Tracker};
+
+use crate::cli::{Capture, Mask};
+use crate::outcome::{Failure, Outcome};
+
+/// Exit codes of the capture commands, as documented.
+const FAILURE: u8 = 1;
+const REFUSED: u8 = 3;
+
+pub(crate) fn run(capture: &Capture) -> Outcome {
+    let done = match capture {
+        Capture::Show { file } => show::run(file),
+        Capture::Rewrite(rewrite) => rewrite::run(rewrite),
+        Capture::Check(check) => check::run(check),
+    };
+    done.unwrap_or_else(Outcome::failed)
+}
+
+fn load(path: &Path) -> Result<Vec<Record>, Failure> {
+    let text = fs::read_to_string(path)
+        .map_err(|error| Failure::new(FAILURE, format!("{}: {error}.", path.display())))?;
+    capture::parse(&text)
+        .map_err(|error| Failure::new(REFUSED, format!("{}: {error}", path.display())))
+}
+
+/// The mask that disables all TPCs but those of the list; `None` for all.
+fn mask(options: &Mask) -> Result<Option<TpcMask>, Failure> {
+    let refused = |why: &str| {
+        let list = &options.tpc_mask;
+        Failure::new(
+            REFUSED,
+            format!("--tpc-mask {list} of {} TPCs: {why}.", options.tpcs),
+        )
+    };
+    let value = parse::value(Format::TpcList, options.tpc_mask.as_bytes())
+        .map_err(|error| refused(error.meaning()))?;
+    let Value::TpcList(Some(list)) = value else {
+        return Ok(None);
+    };
+    let kept = (0..options.tpcs).filter(|tpc| list.has(usize::from(*tpc)));
+    if list
+        .last()
+        .is_none_or(|last| last >= usize::from(options.tpcs))
+    {
+        return Err(refused("the GPU does not have all of these"));
+    }
+    TpcMask::keep_only(options.tpcs, kept)
+        .map(Some)
+        .map_err(|_| refused("out of range"))
+}
+
+/// Finds the launches of segments, each channel with its own state.
+struct Scanner {
+    trackers: BTreeMap<u32, Tracker>,
+    counters: Counters,
+}
+
+impl Scanner {
+    fn new() -> Self {
+        Self {
+            trackers: BTreeMap::new(),
+            counters: Counters::new(),
+        }
+    }
+
+    fn scan(&mut self, record: &Record) -> (Scan, Vec<Found>) {
+        let tracker = self
+            .trackers
+            .entry(record.channel)
+            .or_insert_with(|| Tracker::new(record.class));
+        // A call takes two words at least, and a stored QMD more.
+        let mut found = vec![Found::default(); record.words.len() / 2 + 1];
+        let scan = tracker.scan(&record.words, &mut found, &mut self.counters);
+        found.truncate(scan.found);
+        (scan, found)
+    }
+
+    fn class_of(&self, channel: u32, subchannel: u8) -> u16 {
+        self.trackers
+            .get(&channel)
+            .map_or(0, |tracker| tracker.class_of(subchannel))
+    }
+}

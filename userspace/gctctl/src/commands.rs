@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! One module for each command that is more than a call.
+
+mod doctor;
+mod groups;
+mod ls;
+mod set;
+mod show;
+
+use gct_client::Tree;
+
+use crate::capture;
+use crate::cli::{Cli, Command};
+use crate::outcome::Outcome;
+
+/// Does what the command line says.
+pub(crate) fn run(cli: &Cli) -> Outcome {
+    let tree = Tree::at(&cli.root);
+    match &cli.command {
+        Command::Doctor(doctor) => doctor::run(&tree, &doctor.system_root),
+        Command::Ls => ls::run(&tree),
+        Command::Show { target } => show::run(&tree, target),
+        Command::Create { names } => groups::create(&tree, names),
+        Command::Rm { names } => groups::remove(&tree, names),
+        Command::Attach(attach) => groups::attach(&tree, attach),
+        Command::Set { target, values } => set::run(&tree, target, values),
+        Command::Get { target, file } => show::get(&tree, target, file),
+        Command::Capture(capture) => capture::run(capture),
+        Command::Version => show::version(&tree),
+    }
+}

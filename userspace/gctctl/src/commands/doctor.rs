@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `doctor`: does gctgroup work here, and what to do where it does not.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use gct_client::{Content, Error, Target, Tree, DEFAULT_ROOT};
+use gct_core::iface::{files, File, ABI};
+use serde_json::{json, Value};
+
+use crate::outcome::{Failure, Outcome};
+use crate::table::Table;
+
+/// How a check went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Ok,
+    /// Worth knowing; gctgroup works.
+    Note,
+    /// gctgroup does not work, or not wholly.
+    Problem,
+}
+
+impl Status {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Problem => "problem",
+        }
+    }
+}
+
+/// What a check found and what to do about it.
+struct Finding {
+    check: &'static str,
+    status: Status,
+    message: String,
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(check: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            check,
+            status: Status::Ok,
+            message: message.into(),
+            remedy: None,
+        }
+    }
+
+    fn because(self, status: Status, remedy: impl Into<String>) -> Self {
+        Self {
+            status,
+            remedy: Some(remedy.into()),
+            ..self
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "check": self.check,
+            "status": self.status.word(),
+            "message": self.message,
+            "remedy": self.remedy,
+        })
+    }
+}
+
+pub(crate) fn run(tree: &Tree, system_root: &Path) -> Outcome {
+    let system = System {
+        root: system_root.to_owned(),
+    };
+    let mut findings = vec![
+        system.kernel_config(),
+        system.lockdown(),
+        system.driver_module(),
+        system.driver_version(),
+        system.debugfs(tree),
+    ];
+    findings.extend(check_tree(tree, &system));
+    let mut table = Table::new(&["CHECK", "STATUS", "FINDING"]);
+    for finding in &findings {
+        let remedy = finding.remedy.as_ref();
+        let message = match remedy {
+            Some(remedy) => format!("{}\n-> {remedy}", finding.message),
+            None => finding.message.clone(),
+        };
+        table.row([finding.check, finding.status.word(), &message]);
+    }
+    let problems = findings
+        .iter()
+        .filter(|finding| finding.status == Status::Problem)
+        .count();
+    let mut outcome = Outcome {
+        text: table.render(),
+        json: json!({ "findings": findings.iter().map(Finding::json).collect::<Vec<_>>() }),
+        failures: Vec::new(),
+    };
+    match problems {
+        0 => outcome.text.push_str("gctgroup works here.\n"),
+        1 => outcome
+            .failures
+            .push(Failure::new(1, "There is a problem.")),
+        many => outcome
+            .failures
+            .push(Failure::new(1, format!("There are {many} problems."))),
+    }
+    outcome
+}
+
+/// What the machine says of itself beside the tree.
+struct System {
+    root: PathBuf,
+}
+
+impl System {
+    fn read(&self, path: &str) -> Option<String> {
+        fs::read_to_string(self.root.join(path)).ok()
+    }
+
+    /// Debian and others install the kernel's configuration; /proc/config.gz is not looked at.
+    fn kernel_config(&self) -> Finding {
+        const CHECK: &str = "kernel configuration";
+        let release = self.read("proc/sys/kernel/osrelease");
+        let release = release.as_deref().unwrap_or("unknown").trim();
+        let Some(config) = self.read(&format!("boot/config-{release}")) else {
+            let message = format!("There is no /boot/config-{release} to look at.");
+            return Finding::ok(CHECK, message).because(
+                Status::Note,
+                "See that the kernel has CONFIG_DEBUG_FS=y and CONFIG_RUST=y.",
+            );
+        };
+        let needed = ["CONFIG_DEBUG_FS=y", "CONFIG_RUST=y"];
+        let missing: Vec<&str> = needed
+            .into_iter()
+            .filter(|option| !config.lines().any(|line| line == *option))
+            .collect();
+        match missing.is_empty() {
+            true => Finding::ok(
+                CHECK,
+                format!("Linux {release} has {}.", needed.join(" and ")),
+            ),
+            false => Finding::ok(
+                CHECK,
+                format!("Linux {release} lacks {}.", missing.join(" and ")),
+            )
+            .because(Status::Problem, "Boot a kernel that was built with it."),
+        }
+    }
+
+    fn lockdown(&self) -> Finding {
+        const CHECK: &str = "lockdown";
+        let text = self.read("sys/kernel/security/lockdown");
+        match text.as_deref().map(str::trim) {
+            Some(text) if text.contains("[integrity]") || text.contains("[confidentiality]") => {
+                Finding::ok(CHECK, format!("The kernel is locked down: {text}.")).because(
+                    Status::Problem,
+                    "debugfs cannot be written then: disable Secure Boot or boot with lockdown=none.",
+                )
+            }
+            Some(text) => Finding::ok(CHECK, format!("The kernel is not locked down: {text}.")),
+            None => Finding::ok(CHECK, "The kernel has no lockdown."),
+        }
+    }
+
+    fn driver_module(&self) -> Finding {
+        const CHECK: &str = "driver module";
+        let modules = self.read("proc/modules").unwrap_or_default();
+        let loaded = |name: &str| {
+            modules
+                .lines()
+                .any(|line| line.split_whitespace().next() == Some(name))
+        };
+        match (loaded("nvidia"), loaded("nvidia_uvm")) {
+            (true, true) => Finding::ok(CHECK, "nvidia and nvidia_uvm are loaded."),
+            (true, false) => Finding::ok(CHECK, "nvidia is loaded, nvidia_uvm is not.").because(
+                Status::Note,
+                "CUDA needs it: modprobe nvidia_uvm, or run nvidia-modprobe -u.",
+            ),
+            (false, _) => Finding::ok(CHECK, "nvidia is not loaded.").because(
+                Status::Problem,
+                "Load the patched module: insmod nvidia.ko.",
+            ),
+        }
+    }
+
+    fn driver_version(&self) -> Finding {
+        const CHECK: &str = "driver version";
+        let version = self
+            .read("sys/module/nvidia/version")
+            .or_else(|| self.read("proc/driver/nvidia/version"));
+        let line = version.as_deref().and_then(|text| text.lines().next());
+        match line {
+            Some(line) => Finding::ok(CHECK, line.trim()),
+            None => Finding::ok(CHECK, "The driver does not tell its version.").because(
+                Status::Note,
+                "Look with modinfo nvidia; the patch series exist for single versions.",
+            ),
+        }
+    }
+
+    fn debugfs(&self, tree: &Tree) -> Finding {
+        const CHECK: &str = "debugfs";
+        if tree.root() != Path::new(DEFAULT_ROOT) {
+            let root = tree.root().display();
+            return Finding::ok(CHECK, format!("It is not needed for a tree at {root}."));
+        }
+        let mounts = self.read("proc/mounts").unwrap_or_default();
+        let at = mounts.lines().find_map(|line| {
+            let mut fields = line.split_whitespace();
+            let (point, kind) = (fields.nth(1)?, fields.next()?);
+            (kind == "debugfs").then_some(point)
+        });
+        match at {
+            Some("/sys/kernel/debug") => Finding::ok(CHECK, "It is mounted at /sys/kernel/debug."),
+            Some(point) => Finding::ok(CHECK, format!("It is mounted at {point} only."))
+                .because(Status::Problem, format!("Use --root {point}/gctgroup.")),
+            None => Finding::ok(CHECK, "It is not mounted.").because(
+                Status::Problem,
+                "Mount it: mount -t debugfs none /sys/kernel/debug.",
+            ),
+        }
+    }
+
+    /// How many GPUs the driver itself lists.
+    fn gpus(&self) -> Option<usize> {
+        fs::read_dir(self.root.join("proc/driver/nvidia/gpus"))
+            .ok()
+            .map(Iterator::count)
+    }
+}
+
+fn check_tree(tree: &Tree, system: &System) -> Vec<Finding> {
+    let version = match tree.version() {
+        Ok(version) => version,
+        Err(error) => {
+            let remedy = match &error {
+                Error::NoTree { .. } => {
+                    "The driver that runs has no gctgroup: load the patched nvidia.ko; dmesg says why if it is."
+                }
+                Error::Permission { .. } => "Run gctctl as root.",
+                _ => "Use the gctctl of the release that the module was built from.",
+            };
+            return vec![Finding::ok("tree", error.to_string()).because(Status::Problem, remedy)];
+        }
+    };
+    let [major, minor, patch] = version.release;
+    let shown = format!("gctgroup {major}.{minor}.{patch} abi {}", version.abi);
+    let tree_finding = Finding::ok("tree", format!("{} shows {shown}.", tree.root().display()));
+    let tree_finding = match version.abi == ABI {
+        true => tree_finding,
+        false => tree_finding.because(
+            Status::Problem,
+            format!("This gctctl was made for abi {ABI}: use the one of that release."),
+        ),
+    };
+    vec![
+        tree_finding,
+        permission(tree),
+        gpus(tree, system),
+        events(tree),
+    ]
+}
+
+fn permission(tree: &Tree) -> Finding {
+    const CHECK: &str = "permission";
+    let control = tree.path(&Target::Root, files::entry(File::Control));
+    // Opening writes nothing: the kernel acts on write(2) only.
+    match OpenOptions::new().write(true).open(&control) {
+        Ok(_) => Finding::ok(CHECK, "Groups can be made and limits be set."),
+        Err(error) => Finding::ok(
+            CHECK,
+            format!("{} cannot be written: {error}.", control.display()),
+        )
+        .because(Status::Problem, "Run gctctl as root."),
+    }
+}
+
+fn gpus(tree: &Tree, system: &System) -> Finding {
+    const CHECK: &str = "GPUs";
+    let found = match tree.gpus() {
+        Ok(found) => found,
+        Err(error) => {
+            return Finding::ok(CHECK, error.to_string()).because(
+                Status::Problem,
+                "Use the gctctl of the release that the module was built from.",
+            )
+        }
+    };
+    let described: Vec<String> = found
+        .iter()
+        .map(|gpu| {
+            let read = |file| tree.read(&Target::Gpu(*gpu), files::entry(file));
+            let name = match read(File::GpuName) {
+                Ok(content) => content.to_string(),
+                Err(_) => "not initialised yet".to_owned(),
+            };
+            let enforced = match read(File::GpuFeatures) {
+                Ok(Content::Words(words)) if !words.is_empty() => words.join(", "),
+                _ => "nothing".to_owned(),
+            };
+            format!("{gpu}: {name}; enforced or measured: {enforced}")
+        })
+        .collect();
+    let finding = Finding::ok(CHECK, described.join("\n"));
+    match (found.len(), system.gpus()) {
+        (0, _) => Finding::ok(CHECK, "The driver has shown no GPU to gctgroup.").because(
+            Status::Problem,
+            "Look with lspci -d 10de: whether there is one, and in dmesg whether nvidia took it.",
+        ),
+        (known, Some(listed)) if known != listed => finding.because(
+            Status::Problem,
+            format!("The driver lists {listed} GPUs and gctgroup {known}: report this with dmesg."),
+        ),
+        _ => finding,
+    }
+}
+
+fn events(tree: &Tree) -> Finding {
+    const CHECK: &str = "events";
+    match tree.read(&Target::Root, files::entry(File::Events)) {
+        Ok(Content::Stat(lines)) => {
+            let counted: Vec<String> = lines
+                .iter()
+                .filter(|(_, count)| *count > 0)
+                .map(|(key, count)| format!("{key} {count}"))
+                .collect();
+            match counted.is_empty() {
+                true => Finding::ok(CHECK, "Everything that the driver told was followed."),
+                false => Finding::ok(
+                    CHECK,
+                    format!("Left to the stock driver: {}.", counted.join(", ")),
+                )
+                .because(
+                    Status::Note,
+                    "The owners that this concerns are not limited; see safety.md.",
+                ),
+            }
+        }
+        Ok(_) => Finding::ok(CHECK, "Nothing is counted."),
+        Err(error) => Finding::ok(CHECK, error.to_string())
+            .because(Status::Note, "This does not keep gctgroup from working."),
+    }
+}

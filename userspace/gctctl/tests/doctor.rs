@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What doctor finds on machines in several states.
+
+mod common;
+
+use std::fs;
+
+use common::{golden, FakeTree, Ran};
+
+/// A machine on which all is well, below `system/` of the tree's directory.
+fn machine(tree: &FakeTree) {
+    for (path, text) in [
+        ("proc/sys/kernel/osrelease", "7.2.12\n"),
+        ("boot/config-7.2.12", "CONFIG_DEBUG_FS=y\nCONFIG_RUST=y\n"),
+        (
+            "sys/kernel/security/lockdown",
+            "[none] integrity confidentiality\n",
+        ),
+        (
+            "proc/modules",
+            "nvidia_uvm 1 0 - Live 0x0\nnvidia 1 1 nvidia_uvm, Live 0x0\n",
+        ),
+        ("sys/module/nvidia/version", "550.163.01\n"),
+        ("proc/driver/nvidia/gpus/0000:01:00.0", ""),
+    ] {
+        let path = tree.path("system").join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
+        fs::write(path, text).expect("a file");
+    }
+}
+
+fn doctor(tree: &FakeTree, more: &[&str]) -> Ran {
+    let system = tree.path("system").display().to_string();
+    let arguments = [&["doctor", "--system-root", system.as_str()], more].concat();
+    tree.gctctl(&arguments)
+}
+
+#[test]
+fn all_is_well() {
+    let tree = FakeTree::new("well");
+    machine(&tree);
+    golden("doctor.txt", doctor(&tree, &[]).exits(0));
+    golden("doctor.json", doctor(&tree, &["--json"]).exits(0));
+}
+
+/// Each way to break the machine, what doctor must then say, and what to do.
+#[test]
+fn each_problem_is_found_and_has_a_remedy() {
+    let cases: [(&str, &str, &str, &str); 7] = [
+        (
+            "boot/config-7.2.12",
+            "CONFIG_DEBUG_FS=y\n",
+            "lacks CONFIG_RUST=y",
+            "Boot a kernel",
+        ),
+        (
+            "sys/kernel/security/lockdown",
+            "none [integrity]\n",
+            "locked down",
+            "Secure Boot",
+        ),
+        (
+            "proc/modules",
+            "",
+            "nvidia is not loaded",
+            "insmod nvidia.ko",
+        ),
+        (
+            "proc/driver/nvidia/gpus/0000:02:00.0",
+            "",
+            "lists 2 GPUs and gctgroup 1",
+            "report this",
+        ),
+        (
+            "../version",
+            "gctgroup 9.0.0 abi 2\n",
+            "abi 2",
+            "made for abi 1",
+        ),
+        (
+            "../version",
+            "something else\n",
+            "not of its form",
+            "the gctctl of the release",
+        ),
+        ("../gpus/0", "gone", "no GPU", "lspci"),
+    ];
+    for (path, text, says, remedy) in cases {
+        let tree = FakeTree::new("problem");
+        machine(&tree);
+        let path = tree.path("system").join(path);
+        match text {
+            "gone" => fs::remove_dir_all(path).expect("the directory"),
+            _ => fs::write(path, text).expect("the file"),
+        }
+        let ran = doctor(&tree, &[]);
+        assert!(ran.exits(1).contains(says), "{says}: {}", ran.stdout);
+        assert!(ran.stdout.contains(remedy), "{remedy}: {}", ran.stdout);
+        assert!(ran.stderr.contains("There is a problem"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn notes_are_no_failure() {
+    let tree = FakeTree::new("notes");
+    machine(&tree);
+    tree.write("events", "objects_lost 0\nmemory_failed 4\n");
+    tree.write("system/proc/modules", "nvidia 1 1 - Live 0x0\n");
+    let ran = doctor(&tree, &[]);
+    assert!(ran.exits(0).contains("memory_failed 4"), "{}", ran.stdout);
+    assert!(!ran.stdout.contains("objects_lost"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("modprobe nvidia_uvm"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_machine_without_gctgroup_is_told_what_to_load() {
+    let tree = FakeTree::new("without");
+    machine(&tree);
+    let system = tree.path("system").display().to_string();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_gctctl"))
+        .args([
+            "--root",
+            "/nonexistent/gctgroup",
+            "doctor",
+            "--system-root",
+            &system,
+        ])
+        .output();
+    let ran = Ran::new(output.expect("gctctl runs"), tree.root());
+    assert!(
+        ran.exits(1).contains("load the patched nvidia.ko"),
+        "{}",
+        ran.stdout
+    );
+}
