@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A small world around the core: storage that starts empty, a filesystem for
-//! the directories, and a resource manager of our own whose ioctls are decoded
+//! A small world around the core: a filesystem for the directories, and a
+//! resource manager of our own whose ioctls are decoded
 //! from bytes as the driver's are. Random histories are played in it; after
 //! each event the invariants must hold, and whenever no ioctl is under way the
 //! usage must be what the resource manager itself would count.
@@ -9,122 +9,19 @@
 use super::*;
 use crate::dirs::Effect;
 use crate::engine::Ticket;
-use crate::error::{Error, Need, Table};
+use crate::error::Error;
 use crate::features::{Feature, FeatureSet};
 use crate::gpu::{Backend, GpuFacts, PciAddress};
 use crate::ids::FileId;
 use crate::iface::{File, Name};
-use crate::members::{self, MemberSlot, MembersRoot};
 use crate::rmapi::{self, escape, Handle};
-use crate::state::{self, Root, Stores};
+use crate::testing::{words, Store};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::format;
 use std::string::String;
 use std::vec;
 use std::vec::Vec;
-
-fn slots<T: Default>(n: usize) -> Vec<T> {
-    (0..n).map(|_| T::default()).collect()
-}
-
-/// What the glue keeps.
-struct Store {
-    root: Root,
-    gpus: Vec<state::GpuSlot>,
-    groups: Vec<state::GroupSlot>,
-    procs: Vec<state::ProcSlot>,
-    nodes: Vec<state::NodeSlot>,
-    files: Vec<state::FileSlot>,
-    objects: Vec<state::ObjectSlot>,
-    dirs: Vec<state::DirSlot>,
-    members_root: MembersRoot,
-    members: Vec<MemberSlot>,
-}
-
-impl Store {
-    fn new(seed: u64) -> Self {
-        Self {
-            root: Root::new(seed),
-            gpus: vec![],
-            groups: vec![],
-            procs: vec![],
-            nodes: vec![],
-            files: vec![],
-            objects: vec![],
-            dirs: vec![],
-            members_root: MembersRoot::new(seed),
-            members: vec![],
-        }
-    }
-
-    fn state(&mut self) -> State<'_> {
-        let stores = Stores {
-            gpus: &mut self.gpus,
-            groups: &mut self.groups,
-            procs: &mut self.procs,
-            nodes: &mut self.nodes,
-            files: &mut self.files,
-            objects: &mut self.objects,
-            dirs: &mut self.dirs,
-        };
-        State::new(&mut self.root, stores)
-    }
-
-    fn members(&mut self) -> Members<'_> {
-        Members::new(&mut self.members_root, &mut self.members)
-    }
-
-    fn check(&mut self) {
-        let stores = Stores {
-            gpus: &mut self.gpus,
-            groups: &mut self.groups,
-            procs: &mut self.procs,
-            nodes: &mut self.nodes,
-            files: &mut self.files,
-            objects: &mut self.objects,
-            dirs: &mut self.dirs,
-        };
-        let state = State::new(&mut self.root, stores);
-        let members = Members::new(&mut self.members_root, &mut self.members);
-        assert_eq!(invariants(&state, &members), Ok(()));
-    }
-
-    fn grow(&mut self, need: Need) {
-        macro_rules! table {
-            ($field:ident, $rehash:path, $root:ident) => {{
-                let mut new = slots(need.slots);
-                assert!(new.len() > self.$field.len(), "{need:?}");
-                $rehash(&mut self.$root, &mut self.$field, &mut new).unwrap();
-                self.$field = new;
-            }};
-        }
-        match need.table {
-            Table::Gpus => table!(gpus, state::rehash_gpus, root),
-            Table::Groups => table!(groups, state::rehash_groups, root),
-            Table::Procs => table!(procs, state::rehash_procs, root),
-            Table::Nodes => table!(nodes, state::rehash_nodes, root),
-            Table::Files => table!(files, state::rehash_files, root),
-            Table::Objects => table!(objects, state::rehash_objects, root),
-            Table::Dirs => table!(dirs, state::rehash_dirs, root),
-            Table::Members => table!(members, members::rehash, members_root),
-        }
-    }
-
-    /// As the glue does it: grow and try again, and a failed try changes nothing.
-    fn retry<T>(&mut self, mut f: impl FnMut(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
-        for _ in 0..20 {
-            match f(self) {
-                Err(Error::NeedSlots(need)) => {
-                    self.check();
-                    self.grow(need);
-                }
-                other => return other,
-            }
-        }
-        panic!("storage never suffices");
-    }
-}
 
 /// An object as the resource manager has it.
 #[derive(Clone, Copy, Debug)]
@@ -158,15 +55,6 @@ fn proc(n: u8) -> ProcKey {
         tgid: 100 + u32::from(n % 3),
         start_time_ns: u64::from(n),
     }
-}
-
-fn words(size: usize, words: &[(usize, u64)]) -> Vec<u8> {
-    let mut bytes = vec![0; size];
-    for (offset, word) in words {
-        let word = u32::try_from(*word).unwrap();
-        bytes[*offset..*offset + 4].copy_from_slice(&word.to_le_bytes());
-    }
-    bytes
 }
 
 impl World {
@@ -233,15 +121,6 @@ impl World {
         }
     }
 
-    fn ioctl(&mut self, file: FileId, escape: u32, bytes: &[u8], hint: Option<u64>) {
-        let call = rmapi::decode(escape, bytes).unwrap().unwrap();
-        let ticket = self.store.state().call_enter(file, &call);
-        let ticket = Ticket::from_words(ticket.words());
-        self.store
-            .retry(|store| store.state().call_leave(file, &call, ticket, hint))
-            .unwrap();
-    }
-
     /// Some object of the resource manager, chosen by a number, that nobody is
     /// freeing just now.
     fn pick(&self, number: usize, class: Option<u32>) -> Option<(RealKey, Real)> {
@@ -267,7 +146,7 @@ impl World {
         };
         let handle = self.handle();
         let bytes = words(32, &[(8, handle.into()), (12, 0x41), (28, status)]);
-        self.ioctl(file, escape::ALLOC, &bytes, None);
+        self.store.ioctl(file, escape::ALLOC, &bytes, None);
         if status == 0 {
             let real = Real {
                 parent: 0,
@@ -312,7 +191,7 @@ impl World {
             0x40 => (Some(bytes), of.gpu),
             _ => (None, of.gpu),
         };
-        self.ioctl(file, escape::ALLOC, &call, hint);
+        self.store.ioctl(file, escape::ALLOC, &call, hint);
         if status == 0 {
             let bytes = if class == 0x40 { bytes } else { 0 };
             let real = Real {
@@ -343,7 +222,7 @@ impl World {
                 (16, source.into()),
             ],
         );
-        self.ioctl(file, escape::DUP_OBJECT, &call, None);
+        self.store.ioctl(file, escape::DUP_OBJECT, &call, None);
         self.real.insert(
             (file, client, handle),
             Real {

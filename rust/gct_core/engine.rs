@@ -73,3 +73,6 @@ impl State<'_> {
         name
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,9 +25,13 @@ pub mod mask;
 pub mod members;
 pub mod objects;
 pub mod rmapi;
+pub mod selftest;
 pub mod settings;
 pub mod state;
 pub mod submit;
 pub mod table;
 pub mod text;
 pub mod units;
+
+#[cfg(test)]
+mod testing;

@@ -186,17 +186,23 @@ impl Fields<'_> {
         })
     }
 
-    /// `nv_ioctl_nvos02_parameters_with_fd`: host memory and registered ranges,
-    /// so no device memory is charged.
+    /// `nv_ioctl_nvos02_parameters_with_fd`. It arrives on a device's file, not
+    /// on the one to which the client belongs.
     fn alloc_memory(&self) -> Result<Call, Error> {
+        let class = Class::from_number(self.u32(12)?);
+        let bytes = match class {
+            // `limit`, the last byte.
+            Class::DeviceMemory => self.u64(32)?.saturating_add(1),
+            _ => 0,
+        };
         Ok(Call {
             client: self.u32(0)?,
             parent: self.u32(4)?,
             object: self.u32(8)?,
             status: self.u32(40)?,
             action: Action::Alloc {
-                class: Class::from_number(self.u32(12)?),
-                bytes: Some(0),
+                class,
+                bytes: Some(bytes),
                 params: 0,
             },
         })

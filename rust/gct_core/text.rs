@@ -42,6 +42,18 @@ impl<const N: usize> Text<N> {
         copy
     }
 
+    /// Copies a path of unsure origin, as much as fits. What is not printable
+    /// ASCII becomes a blank, so that no name is lost or made equal to another
+    /// that has none.
+    pub fn from_path(bytes: &[u8]) -> Self {
+        let mut copy = Self::EMPTY;
+        for (to, from) in copy.bytes.iter_mut().zip(bytes) {
+            *to = if from.is_ascii_graphic() { *from } else { b' ' };
+            copy.len = copy.len.saturating_add(1);
+        }
+        copy
+    }
+
     /// The text.
     pub fn as_str(&self) -> &str {
         // INVARIANT: `bytes[..len]` is UTF-8, so the default is never used.
@@ -111,6 +123,7 @@ mod tests {
         assert_eq!(Text::<8>::from_untrusted(b"a\nb").as_str(), "a");
         assert_eq!(Text::<2>::from_untrusted(b"abc").as_str(), "ab");
         assert_eq!(Text::<2>::from_untrusted(&[0xff]).as_str(), "");
+        assert_eq!(Text::<4>::from_path(b"/a\xff\nb").as_str(), "/a  ");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use crate::account::Amount;
 use crate::error::Error;
-use crate::ids::{FileId, GroupId, ProcKey};
+use crate::ids::{FileId, GpuId, GroupId, ProcKey};
 use crate::iface::CgroupPath;
 use crate::objects::{Object, ObjectKey};
 use crate::rmapi::{Action, Call, Class, Handle};
@@ -45,6 +45,15 @@ impl Ticket {
     }
 }
 
+/// Where a new object goes.
+struct New {
+    key: ObjectKey,
+    /// The file of its client.
+    file: FileId,
+    /// The process that opened that file, and is charged.
+    proc: ProcKey,
+}
+
 impl State<'_> {
     /// A process opened the driver. `cgroup` is its absolute cgroup-v2 path, empty
     /// when unknown, and `by_pid` the group it belongs to by pid.
@@ -80,7 +89,7 @@ impl State<'_> {
             proc.files = proc.files.saturating_add(1);
             proc.by_pid = by_pid;
             if !cgroup.is_empty() {
-                proc.cgroup = CgroupPath::from_untrusted(cgroup);
+                proc.cgroup = CgroupPath::from_path(cgroup);
             }
         }
         self.place(key);
@@ -148,15 +157,13 @@ impl State<'_> {
                 class: Class::Client,
                 ..
             } => self.client_made(proc, file, call.object)?,
-            Action::Alloc { class, bytes, .. } => {
-                self.made(proc, file, call, class, bytes, hint)?;
-            }
+            Action::Alloc { class, bytes, .. } => self.made(file, call, class, bytes.or(hint))?,
             Action::Dup {
                 source_client,
                 source,
             } => {
                 let class = self.class_of(file, source_client, source);
-                self.dup_made(proc, file, call, class)?;
+                self.dup_made(file, call, class)?;
             }
         }
         Ok(())
@@ -197,65 +204,69 @@ impl State<'_> {
 
     fn made(
         &mut self,
-        proc: ProcKey,
         file: FileId,
         call: &Call,
         class: Class,
-        bytes: Option<u64>,
-        hint: Option<u64>,
+        number: Option<u64>,
     ) -> Result<(), Error> {
-        let Some(key) = self.key_for_new(file, call)? else {
+        let Some(new) = self.key_for_new(file, call)? else {
             return Ok(());
         };
         self.reserve_charge()?;
-        self.free(proc, key);
-        let mut object = Object::new(file, class);
+        self.free(new.proc, new.key);
+        let mut object = Object::new(new.file, class);
         object.parent = self.parent_handle(call);
         object.gpu = match class {
-            Class::Device => self.gpu_of_device(hint),
-            _ => {
-                let parent = ObjectKey::new(key.space, object.parent);
-                self.objects.get(parent).and_then(|parent| parent.gpu)
-            }
+            Class::Device => self.gpu_of_device(number),
+            _ => self.gpu_of_parent(new.key, &object),
         };
-        let size = match class {
-            Class::DeviceMemory => bytes.or(hint).unwrap_or(0),
-            _ => 0,
-        };
-        object.charged = self.charge(proc, object.gpu, Amount::of_object(class, size));
-        self.objects.add(key, object)
+        let amount = Amount::of_object(class, number.unwrap_or(0));
+        object.charged = self.charge(new.proc, object.gpu, amount);
+        self.objects.add(new.key, object)
     }
 
     /// A second name of an object is tracked and not charged: its owner is charged already.
-    fn dup_made(
-        &mut self,
-        proc: ProcKey,
-        file: FileId,
-        call: &Call,
-        class: Class,
-    ) -> Result<(), Error> {
-        let Some(key) = self.key_for_new(file, call)? else {
+    fn dup_made(&mut self, file: FileId, call: &Call, class: Class) -> Result<(), Error> {
+        let Some(new) = self.key_for_new(file, call)? else {
             return Ok(());
         };
-        self.free(proc, key);
-        let mut object = Object::new(file, class);
+        self.free(new.proc, new.key);
+        let mut object = Object::new(new.file, class);
         object.parent = self.parent_handle(call);
+        object.gpu = self.gpu_of_parent(new.key, &object);
+        self.objects.add(new.key, object)
+    }
+
+    fn gpu_of_parent(&self, key: ObjectKey, object: &Object) -> Option<GpuId> {
         let parent = ObjectKey::new(key.space, object.parent);
-        object.gpu = self.objects.get(parent).and_then(|parent| parent.gpu);
-        self.objects.add(key, object)
+        self.objects.get(parent)?.gpu
     }
 
     /// Where a new object goes, with room for it; `None` when its client is unknown.
-    fn key_for_new(&mut self, file: FileId, call: &Call) -> Result<Option<ObjectKey>, Error> {
+    fn key_for_new(&mut self, file: FileId, call: &Call) -> Result<Option<New>, Error> {
         self.objects.reserve(1)?;
-        let space = self.objects.space(file, call.client);
-        match (space, call.object) {
-            (Some(space), handle) if handle != 0 => Ok(Some(ObjectKey::new(space, handle))),
-            _ => {
-                self.count(Failure::Client);
-                Ok(None)
+        let new = match self.client(file, call.client) {
+            Some((file, space)) if call.object != 0 => {
+                let proc = self.files.get(&file).map(|file| file.proc);
+                let key = ObjectKey::new(space, call.object);
+                proc.map(|proc| New { key, file, proc })
             }
+            _ => None,
+        };
+        if new.is_none() {
+            self.count(Failure::Client);
         }
+        Ok(new)
+    }
+
+    /// The file to which a client belongs, and the client's space.
+    ///
+    /// That is the file of the ioctl, but for ioctls on a device's file and for
+    /// the source of a dup. The resource manager has checked that the caller may
+    /// use the client, and gives no handle to two clients at a time.
+    fn client(&self, file: FileId, client: Handle) -> Option<(FileId, u64)> {
+        let of = |file: FileId| Some((file, self.objects.space(file, client)?));
+        of(file).or_else(|| self.files.iter().find_map(|(other, _)| of(*other)))
     }
 
     /// A client as parent is the root of its space.
@@ -267,16 +278,10 @@ impl State<'_> {
         }
     }
 
-    /// What kind of object a client has under a handle; clients of other files
-    /// are searched too, for objects are shared between processes.
+    /// What kind of object a client has under a handle.
     fn class_of(&self, file: FileId, client: Handle, object: Handle) -> Class {
-        let own = self.objects.space(file, client);
-        let space = own.or_else(|| {
-            let other = |(id, _): (&FileId, &File)| self.objects.space(*id, client);
-            self.files.iter().find_map(other)
-        });
-        space
-            .and_then(|space| self.objects.get(ObjectKey::new(space, object)))
+        self.client(file, client)
+            .and_then(|(_, space)| self.objects.get(ObjectKey::new(space, object)))
             .map_or(Class::Other, |object| object.class)
     }
 

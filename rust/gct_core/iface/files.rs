@@ -328,6 +328,87 @@ files! {
     }
 }
 
+/// A key of a file of `KEY VALUE` lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// The file.
+    pub file: File,
+    /// The key.
+    pub key: &'static str,
+    /// What the GPU's backend must be able to do, or the line is not there.
+    pub feature: Option<Feature>,
+    /// What its value counts, in one sentence.
+    pub doc: &'static str,
+}
+
+const fn key(file: File, key: &'static str, feature: Option<Feature>, doc: &'static str) -> Key {
+    Key {
+        file,
+        key,
+        feature,
+        doc,
+    }
+}
+
+/// Every key. One that nothing feeds is not in the table and not in the file.
+pub const KEYS: &[Key] = &[
+    key(
+        File::Events,
+        "limit",
+        None,
+        "Objects, files and processes beyond a maximum.",
+    ),
+    key(
+        File::Events,
+        "memory",
+        None,
+        "Times that there was no memory to follow something.",
+    ),
+    key(
+        File::Events,
+        "decode",
+        None,
+        "Ioctls whose structure was not as expected.",
+    ),
+    key(
+        File::Events,
+        "members",
+        None,
+        "Forked children that could not join their parent's group.",
+    ),
+    key(
+        File::Events,
+        "client",
+        None,
+        "Objects of a client that was never seen.",
+    ),
+    key(
+        File::Events,
+        "gpu",
+        None,
+        "Channel groups, channels and allocations on a GPU that could not be told.",
+    ),
+    key(
+        File::Events,
+        "charge",
+        None,
+        "Charges that did not fit 64 bits, or were not there to be taken back.",
+    ),
+    key(
+        File::GmemStat,
+        "pinned",
+        Some(Feature::GmemCharge),
+        "Bytes that the resource manager allocated.",
+    ),
+    key(
+        File::ComputeStat,
+        "channel_groups",
+        None,
+        "Channel groups (TSGs) that exist.",
+    ),
+    key(File::ComputeStat, "channels", None, "Channels that exist."),
+];
+
 /// The files of a place, in the table's order.
 pub fn of(place: Place) -> impl Iterator<Item = &'static Entry> {
     FILES.iter().filter(move |entry| entry.place == place)

@@ -126,15 +126,24 @@ fn video_heap_sizes_count_where_there_is_device_memory() {
 }
 
 #[test]
-fn host_memory_is_allocated_without_a_charge() {
-    let call = bytes(56, &[(0, 1), (4, 2), (8, 3), (12, 0x3e), (40, 0)]);
-    let call = decode(escape::ALLOC_MEMORY, &call).unwrap().unwrap();
-    let action = Action::Alloc {
-        class: Class::OtherMemory,
-        bytes: Some(0),
-        params: 0,
-    };
-    assert_eq!(call.action, action);
+fn alloc_memory_charges_device_memory_only() {
+    for (number, class, charged) in [
+        (0x3e, Class::OtherMemory, 0),
+        (0x71, Class::OtherMemory, 0),
+        (0x40, Class::DeviceMemory, 0x1000),
+    ] {
+        let call = bytes(
+            56,
+            &[(0, 1), (4, 2), (8, 3), (12, number), (32, 0xfff), (40, 5)],
+        );
+        let call = decode(escape::ALLOC_MEMORY, &call).unwrap().unwrap();
+        let action = Action::Alloc {
+            class,
+            bytes: Some(charged),
+            params: 0,
+        };
+        assert_eq!((call.action, call.status), (action, 5), "{number:#x}");
+    }
 }
 
 #[test]

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Files are read and written.
+
+use super::*;
+use crate::iface::files::{self, Mode, Place};
+
+#[test]
+fn form_comes_before_range_before_ability() {
+    let mut world = World::new(FeatureSet::NONE.with(Feature::Weight));
+    let group = world.group("web");
+    let node = world.node(Owner::Group(group));
+    for (text, result) in [
+        ("junk", Err(Error::Syntax)),
+        ("19", Err(Error::Range)),
+        ("2ms", Err(Error::Unsupported)),
+        ("default", Ok(())),
+    ] {
+        assert_eq!(
+            world.write(File::ComputeTimeslice, node, text),
+            result,
+            "{text}"
+        );
+        assert_eq!(
+            world.read(File::ComputeTimeslice, node),
+            Ok("default\n".into())
+        );
+    }
+    assert_eq!(world.write(File::ComputeWeight, node, "250"), Ok(()));
+    assert_eq!(world.read(File::ComputeWeight, node), Ok("250\n".into()));
+    assert_eq!(
+        world.write(File::ComputeWeight, node, "0"),
+        Err(Error::Range)
+    );
+    assert_eq!(world.read(File::ComputeWeight, node), Ok("250\n".into()));
+}
+
+#[test]
+fn tpcs_beyond_those_of_the_gpu_are_out_of_range() {
+    let mut store = Store::new(1);
+    let mut facts = facts(1, 1);
+    facts.tpcs = Some(66);
+    let features = FeatureSet::all();
+    let gpu = store
+        .retry(|store| store.state().gpu_add(&facts, features))
+        .unwrap();
+    let mut world = World { store, gpu };
+    let group = world.group("web");
+    let node = world.node(Owner::Group(group));
+    assert_eq!(world.write(File::TpcMask, node, "0-65"), Ok(()));
+    assert_eq!(world.write(File::TpcMask, node, "66"), Err(Error::Range));
+    assert_eq!(world.write(File::TpcQuota, node, "66"), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, node, "67"), Err(Error::Range));
+    assert_eq!(world.read(File::TpcMask, node), Ok("0-65\n".into()));
+}
+
+/// Every file of the table in every place, with and without its feature:
+/// what may be read is read, what was read is accepted, junk changes nothing.
+#[test]
+fn the_whole_table_conforms() {
+    for features in [FeatureSet::NONE, FeatureSet::all()] {
+        let mut world = World::new(features);
+        let group = world.group("web");
+        let file = world.open(APP, "");
+        world.cuda(file);
+        let scopes = [
+            Scope::Root,
+            Scope::Gpu(world.gpu),
+            Scope::Group(group),
+            Scope::Proc(APP),
+            world.node(Owner::Group(group)),
+            world.node(Owner::Proc(APP)),
+        ];
+        for entry in files::FILES {
+            for scope in scopes {
+                conforms(&mut world, entry, scope, features);
+            }
+        }
+    }
+}
+
+fn conforms(world: &mut World, entry: &files::Entry, scope: Scope, features: FeatureSet) {
+    let context = format!("{} {scope:?} {features:?}", entry.name);
+    let before = world.read(entry.file, scope);
+    if scope.place() != Some(entry.place) {
+        assert_eq!(before, Err(Error::Access), "{context}");
+        assert_eq!(
+            world.write(entry.file, scope, "1"),
+            Err(Error::Access),
+            "{context}"
+        );
+        return;
+    }
+    for junk in [
+        "",
+        "\n",
+        "\0",
+        "junk",
+        "1 2 3 4",
+        "-1",
+        "\u{fc}",
+        "18446744073709551616",
+    ] {
+        assert!(
+            world.write(entry.file, scope, junk).is_err(),
+            "{context} {junk:?}"
+        );
+        assert_eq!(world.read(entry.file, scope), before, "{context} {junk:?}");
+    }
+    // These two need what only the glue knows.
+    if matches!(entry.file, File::Control | File::GroupProcs) {
+        assert_eq!(before, Err(Error::Access), "{context}");
+        return;
+    }
+    match &before {
+        Ok(text) => {
+            assert!(text.is_empty() || text.ends_with('\n'), "{context}");
+            assert!(text.len() <= limits::SHOW_LEN_MAX, "{context}");
+            if entry.format == Format::Stat {
+                has_its_keys(entry, text, features);
+            }
+            let back = world.write(entry.file, scope, text);
+            let expected = match entry.mode {
+                Mode::ReadWrite => Ok(()),
+                _ => Err(Error::Access),
+            };
+            assert_eq!(back, expected, "{context}");
+            assert_eq!(world.read(entry.file, scope), before, "{context}");
+        }
+        Err(error) => assert!(entry.errors.contains(error), "{context} {error:?}"),
+    }
+    let settable = entry.place == Place::Node && entry.mode == Mode::ReadWrite;
+    if let (true, Some(feature), false) = (settable, entry.feature, entry.file == File::GmemPeak) {
+        let other = ["7", "3", "40 2000"]
+            .into_iter()
+            .find(|text| parse::value(entry.format, text.as_bytes()).is_ok());
+        let other = other.unwrap_or(if entry.default == "0" { "1" } else { "100" });
+        let other = if entry.default == "1" { "0" } else { other };
+        let expected = if features.has(feature) {
+            Ok(())
+        } else {
+            Err(Error::Unsupported)
+        };
+        assert_eq!(
+            world.write(entry.file, scope, other),
+            expected,
+            "{context} {other}"
+        );
+    }
+}
+
+/// A file of `KEY VALUE` lines has those of the table, in its order.
+fn has_its_keys(entry: &files::Entry, text: &str, features: FeatureSet) {
+    let line = |line: &'_ str| String::from(parse::stat_line(line.as_bytes()).unwrap().0);
+    let due = |key: &&files::Key| {
+        key.file == entry.file && key.feature.is_none_or(|feature| features.has(feature))
+    };
+    let keys = files::KEYS.iter().filter(due).map(|key| key.key);
+    assert!(text.lines().map(line).eq(keys), "{} {text}", entry.name);
+}
+
+#[test]
+fn stale_scopes_are_gone() {
+    let mut world = World::new(FeatureSet::all());
+    let group = world.group("web");
+    let node = world.node(Owner::Group(group));
+    let gpu = world.gpu;
+    assert_eq!(world.store.state().group_remove(group, 0), Ok(()));
+    assert_eq!(world.read(File::GmemLimit, node), Err(Error::Gone));
+    assert_eq!(world.write(File::GmemLimit, node, "1"), Err(Error::Gone));
+    assert_eq!(
+        world.read(File::GroupCgroup, Scope::Group(group)),
+        Err(Error::Gone)
+    );
+    assert_eq!(
+        world.write(File::GroupCgroup, Scope::Group(group), "/a"),
+        Err(Error::Gone)
+    );
+    assert_eq!(world.store.state().gpu_remove(1), Ok(()));
+    assert_eq!(world.read(File::GpuPci, Scope::Gpu(gpu)), Err(Error::Gone));
+    // A closed file is silently nothing.
+    let file = world.open(APP, "");
+    world.store.state().file_close(file);
+    world.store.state().file_close(file);
+    let bytes = words(16, &[(0, CLIENT), (8, TSG)]);
+    let call = rmapi::decode(escape::FREE, &bytes).unwrap().unwrap();
+    let mut state = world.store.state();
+    assert_eq!(state.call_enter(file, &call), Ticket::NONE);
+    assert_eq!(
+        state.call_leave(file, &call, Ticket::NONE, None),
+        Err(Error::Gone)
+    );
+}
