@@ -23,6 +23,7 @@
 pub mod atom;
 pub mod class;
 pub mod gpfifo;
+pub mod graph;
 pub mod join;
 pub mod launch;
 pub mod limits;
@@ -30,5 +31,9 @@ pub mod mask;
 pub mod method;
 pub mod qmd;
 pub mod rewrite;
+pub mod selftest;
 pub mod stats;
 pub mod tracker;
+
+#[cfg(test)]
+mod tests;

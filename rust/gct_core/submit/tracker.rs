@@ -56,6 +56,9 @@ pub struct Tracker {
     host: [u32; 4],
     last_release: Option<Semaphore>,
     last_acquire: Option<Semaphore>,
+    /// Whether everything is read burst by burst.
+    #[cfg(test)]
+    pub(crate) plain: bool,
 }
 
 /// The methods that a host executes itself end here.
@@ -112,7 +115,19 @@ impl Tracker {
             host: [0; 4],
             last_release: None,
             last_acquire: None,
+            #[cfg(test)]
+            plain: false,
         }
+    }
+
+    #[cfg(test)]
+    fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    #[cfg(not(test))]
+    const fn is_plain(&self) -> bool {
+        false
     }
 
     /// The generation of the GPU, as far as classes have told.
@@ -162,7 +177,7 @@ impl Tracker {
         };
         let mut walk = Walk::resume(words, self.rest.take());
         loop {
-            if walk.is_at_header() {
+            if walk.is_at_header() && !self.is_plain() {
                 let at = self.known_forms(walk.position(), &mut pass);
                 walk.seek(at);
             }

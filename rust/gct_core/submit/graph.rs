@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! CUDA graphs on Hopper: nodes are QMDs that are stored once and chained in hardware.
+//!
+//! An upload stores the nodes, last first, each with `SELF_COPY_ON_COMPLETION` and `REQUIRE_SCHEDULING_PCAS`, each scheduling
+//! the next as its dependent, and at the end a head without blocks that no PCAS names yet. A replay is one PCAS on the head.
+//! So a mask must be in the stored QMDs: it is put in at the upload like any other, and can be changed later by writing the
+//! mask words of the stored QMDs, which [`Memory`] knows. For that the bit that makes them count is set at the upload,
+//! with an empty mask if no other is ordered ([`arm`]). Nodes are never split: a dependent ignores RESUME.
+
+use super::launch::{DependentAction, Launch};
+use super::limits::{GRAPH_NODES_MAX, MASK_WORDS};
+use super::mask::{self, TpcMask};
+use super::qmd::{with_layout, Layout, Version};
+use super::stats::{Counters, Reason};
+use super::tracker::{Found, Source};
+
+/// How many places of the table a node may be in. Beyond, the table counts as full: the caller makes it larger or forgets.
+const PROBES: usize = 16;
+
+/// A stored QMD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its address.
+    pub va: u64,
+    /// Its layout.
+    pub version: Version,
+    /// Its grid.
+    pub grid: [u32; 3],
+    /// The mask that its tenant gave it; `None` when none counts.
+    pub tenant: Option<[u32; MASK_WORDS]>,
+    /// What it schedules or counts down when it ends.
+    pub next: [Option<u64>; 2],
+    /// Whether its mask words count, so that writing them is enough.
+    pub armed: bool,
+    /// The number of the replay that reached it last.
+    reached: u32,
+}
+
+/// What a PCAS on a head runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// The head's address.
+    pub head: u64,
+    /// How many nodes are known, the head included.
+    pub nodes: u32,
+    /// How many QMDs are named that are not known: no mask of theirs can be changed.
+    pub unknown: u32,
+}
+
+/// The mask words of one stored QMD: what to write where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaskWrite {
+    /// The address of the first mask word.
+    pub va: u64,
+    /// The words.
+    pub words: [u32; MASK_WORDS],
+    /// How many of them are to be written.
+    pub count: usize,
+}
+
+/// The stored QMDs of one tenant, in slots of the caller.
+#[derive(Debug)]
+pub struct Memory<'a> {
+    slots: &'a mut [Option<Node>],
+    replay: &'a mut u32,
+}
+
+/// The first place of an address in a table of `len` slots.
+fn start(va: u64, len: usize) -> usize {
+    // CAST: the upper half of the product is mixed best.
+    let mixed = ((va >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+    mixed.checked_rem(len).unwrap_or(0)
+}
+
+impl<'a> Memory<'a> {
+    /// The table in `slots`, all `None` in the beginning, and the number of the last replay, 0 in the beginning. Both
+    /// belong to the tenant's address space and outlive this view of them.
+    pub fn new(slots: &'a mut [Option<Node>], replay: &'a mut u32) -> Self {
+        Self { slots, replay }
+    }
+
+    fn places(&self, va: u64) -> impl Iterator<Item = usize> {
+        let len = self.slots.len();
+        let first = start(va, len);
+        (0..PROBES.min(len))
+            .map(move |probe| first.wrapping_add(probe).checked_rem(len).unwrap_or(0))
+    }
+
+    /// The node at an address.
+    pub fn get(&self, va: u64) -> Option<&Node> {
+        self.places(va)
+            .filter_map(|place| self.slots.get(place)?.as_ref())
+            .find(|node| node.va == va)
+    }
+
+    fn get_mut(&mut self, va: u64) -> Option<&mut Node> {
+        let place = self.places(va).find(|place| {
+            let node = self.slots.get(*place).and_then(Option::as_ref);
+            node.is_some_and(|node| node.va == va)
+        })?;
+        self.slots.get_mut(place)?.as_mut()
+    }
+
+    fn insert(&mut self, node: Node) -> Result<(), Reason> {
+        if let Some(known) = self.get_mut(node.va) {
+            *known = node;
+            return Ok(());
+        }
+        let free = self
+            .places(node.va)
+            .find(|place| matches!(self.slots.get(*place), Some(None)));
+        match free.and_then(|place| self.slots.get_mut(place)) {
+            Some(slot) => {
+                *slot = Some(node);
+                Ok(())
+            }
+            None => Err(Reason::MemoryFull),
+        }
+    }
+
+    /// Remembers the nodes and heads that a scanned segment stores. To be called with the tenant's words, before masks are
+    /// put into them; what [`arm`] will do is taken into account. What does not fit is counted.
+    pub fn learn(&mut self, words: &[u32], found: &[Found], counters: &mut Counters) {
+        for found in found {
+            let (Some(launch), Some(qmd)) = (found.launch(words), found.qmd(words)) else {
+                continue;
+            };
+            let stored = found.source == Source::Stored;
+            if !stored && !is_node(found, &launch) {
+                continue;
+            }
+            let node = Node {
+                va: found.qmd_va,
+                version: launch.version,
+                grid: launch.grid,
+                tenant: mask::read(qmd, launch.version),
+                next: next_of(&launch),
+                armed: !stored,
+                reached: 0,
+            };
+            if let Err(reason) = self.insert(node) {
+                counters.keep(reason);
+            }
+        }
+    }
+
+    /// Recognises a PCAS on a QMD that is not in its segment as the replay of a stored graph, and marks the nodes that it
+    /// runs: [`reached`](Self::reached) gives them. `None` when the QMD is not known.
+    pub fn replay(&mut self, head: u64) -> Option<Replay> {
+        self.get(head)?;
+        *self.replay = self.replay.wrapping_add(1).max(1);
+        let mark = *self.replay;
+        let mut replay = Replay {
+            head,
+            nodes: 0,
+            unknown: 0,
+        };
+        // What is still to be visited. CUDA's graphs are chains joined by counters, so few are open at a time.
+        let mut open = [0u64; 64];
+        let mut count = 1usize;
+        open[0] = head;
+        for _ in 0..GRAPH_NODES_MAX {
+            count = match count.checked_sub(1) {
+                Some(count) => count,
+                None => return Some(replay),
+            };
+            let va = open.get(count).copied().unwrap_or(0);
+            let Some(node) = self.get_mut(va) else {
+                replay.unknown = replay.unknown.wrapping_add(1);
+                continue;
+            };
+            if node.reached == mark {
+                continue;
+            }
+            node.reached = mark;
+            replay.nodes = replay.nodes.wrapping_add(1);
+            for next in node.next.into_iter().flatten() {
+                match open.get_mut(count) {
+                    Some(slot) => {
+                        *slot = next;
+                        count = count.wrapping_add(1);
+                    }
+                    None => replay.unknown = replay.unknown.wrapping_add(1),
+                }
+            }
+        }
+        // The graph is larger than what is followed.
+        replay.unknown = replay.unknown.saturating_add(1);
+        Some(replay)
+    }
+
+    /// The nodes that the last recognised replay runs.
+    pub fn reached(&self) -> impl Iterator<Item = &Node> {
+        let mark = *self.replay;
+        self.slots
+            .iter()
+            .flatten()
+            .filter(move |node| node.reached == mark)
+    }
+
+    /// Counts the replays among the calls of a segment. The scan has counted them as calls of a QMD that is not here; the
+    /// difference is what is not covered. A graph of which a part is not known is counted as [`Reason::Replay`].
+    pub fn count_replays(&mut self, found: &[Found], counters: &mut Counters) {
+        for found in found {
+            if found.source != Source::Elsewhere || !found.is_launch() {
+                continue;
+            }
+            if let Some(replay) = self.replay(found.qmd_va) {
+                counters.replays = counters.replays.wrapping_add(1);
+                if replay.unknown != 0 {
+                    counters.keep(Reason::Replay);
+                }
+            }
+        }
+    }
+
+    /// Forgets what lies in a range of addresses, because its memory is gone.
+    pub fn forget(&mut self, from: u64, to: u64) {
+        for slot in self.slots.iter_mut() {
+            if slot.is_some_and(|node| from <= node.va && node.va < to) {
+                *slot = None;
+            }
+        }
+    }
+}
+
+/// Whether a scheduled QMD is a graph's node: it waits to be scheduled by another and runs again.
+fn is_node(found: &Found, launch: &Launch) -> bool {
+    found.source == Source::Upload && launch.waits.requires_pcas && launch.effects.self_copy
+}
+
+/// The QMDs that a launch's end schedules or counts down.
+fn next_of(launch: &Launch) -> [Option<u64>; 2] {
+    launch.effects.dependents.map(|dependent| match dependent {
+        Some(dependent) if dependent.action != DependentAction::IncrementPut => dependent.va,
+        _ => None,
+    })
+}
+
+/// Makes the mask words of a segment's graph nodes count, with the tenant's mask or none, so that they can be changed
+/// later. To be called in the words to be published; it does not change what runs where.
+pub fn arm(words: &mut [u32], found: &[Found]) {
+    for found in found {
+        let Some(launch) = found.launch(words) else {
+            continue;
+        };
+        if is_node(found, &launch) {
+            if let Some(qmd) = found.qmd_mut(words) {
+                let mask = mask::read(qmd, launch.version).unwrap_or([0; MASK_WORDS]);
+                mask::write(qmd, launch.version, Some(&mask));
+            }
+        }
+    }
+}
+
+/// What to store into a node's QMD so that it disables what `mask` and its tenant disable, or only its tenant's with `None`.
+///
+/// The words take effect in the next replay if the node is not running; what makes the scheduler read them again is in
+/// `gctgroup-docs/submission.md`.
+///
+/// # Errors
+///
+/// [`Reason::NotHere`] for a QMD whose mask words do not count, and those of [`mask::apply`] that come from the mask.
+pub fn mask_write(node: &Node, mask: Option<&TpcMask>) -> Result<MaskWrite, Reason> {
+    if !node.armed {
+        return Err(Reason::NotHere);
+    }
+    let words = match mask {
+        Some(mask) => mask::combine(node.tenant, mask, mask::width(node.version))?.0,
+        None => node.tenant.unwrap_or([0; MASK_WORDS]),
+    };
+    let (first, count) = with_layout!(node.version, L => {
+        let first = L::MASK.first().map_or(0, |field| field.word());
+        (first, L::MASK.iter().filter(|field| field.width() == 32).count().min(MASK_WORDS))
+    });
+    Ok(MaskWrite {
+        // CAST: a QMD has 96 words.
+        va: node.va.wrapping_add(4 * first as u64),
+        words,
+        count,
+    })
+}

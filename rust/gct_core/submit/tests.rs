@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests of the submission path on the host: the captures, and properties over random segments.
+
+mod captures;
+mod forms;
+mod graphs;
+mod masks;
+mod random;
+mod rewriting;
+mod splits;
+
+use super::selftest;
+
+#[test]
+fn the_vectors_that_the_kernel_runs_hold() {
+    assert_eq!(selftest::run(), Ok(()));
+}

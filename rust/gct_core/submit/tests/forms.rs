@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Segments in every form that means the same, and in forms that mean nothing.
+
+use std::vec;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::captures::{segments, CAPTURES};
+use super::random::{config, qmd_va, random, words_of};
+use crate::submit::class::{self, Action};
+use crate::submit::method::{immediate, incr, non_incr, Header, Opcode, Walk};
+use crate::submit::qmd::{v02_04, v03_00, Version};
+use crate::submit::stats::{Counters, Reason};
+use crate::submit::tracker::{Found, Scan, Source, Tracker};
+
+/// Scans with a new tracker, or with `tracker` where a test needs its state.
+fn scan_with(tracker: &mut Tracker, words: &[u32]) -> (Vec<Found>, Scan, Counters) {
+    let mut found = vec![Found::default(); 256];
+    let mut counters = Counters::new();
+    let scan = tracker.scan(words, &mut found, &mut counters);
+    found.truncate(scan.found);
+    (found, scan, counters)
+}
+
+fn scan(words: &[u32]) -> (Vec<Found>, Scan, Counters) {
+    scan_with(&mut Tracker::new(0xc86f), words)
+}
+
+/// Words that look like methods much more often than random ones do.
+fn methods() -> impl Strategy<Value = Vec<u32>> {
+    let known = proptest::sample::select(class::METHODS).prop_map(|method| method.0);
+    let burst = (0u32..8, 0u8..3, known, 0u32..12, any::<u32>()).prop_map(
+        |(op, subchannel, method, count, seed)| {
+            let header = incr(subchannel, method, count) & 0x1fff_ffff | op << 29;
+            let header = if seed % 37 == 0 { seed } else { header };
+            let data = (0..count).map(move |index| match (seed >> 3) % 4 {
+                0 => seed.wrapping_mul(index + 1),
+                1 => 0xa,
+                2 => 0x0204_e000,
+                _ => index,
+            });
+            std::iter::once(header).chain(data).collect::<Vec<u32>>()
+        },
+    );
+    proptest::collection::vec(burst, 0..30).prop_map(|bursts| bursts.concat())
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_scan_of_anything_ends_and_stays_inside(words in proptest::collection::vec(any::<u32>(), 0..600)) {
+        let (found, _, _) = scan(&words);
+        for found in found {
+            prop_assert!(found.call_end as usize <= words.len() && found.call_at <= found.call_end);
+            prop_assert!(found.version.is_none() || found.qmd(&words).is_some());
+        }
+    }
+
+    #[test]
+    fn known_forms_are_read_as_their_bursts(
+        launches in proptest::collection::vec(random(), 0..4),
+        noise in methods(),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut words = words_of(&launches);
+        let at = cut.index(words.len() + 1);
+        words.splice(at..at, noise);
+        let mut fast = Tracker::new(0xc86f);
+        let mut plain = Tracker::new(0xc86f);
+        plain.plain = true;
+        prop_assert_eq!(scan_with(&mut fast, &words), scan_with(&mut plain, &words));
+        // The state that they leave is the same, too.
+        let next = [immediate(1, class::LAUNCH_DMA, 0x41), immediate(1, class::SEND_SIGNALING_PCAS2_B, 0xa)];
+        prop_assert_eq!(scan_with(&mut fast, &next), scan_with(&mut plain, &next));
+        prop_assert_eq!(fast.last_release(), plain.last_release());
+    }
+
+    #[test]
+    fn every_form_of_a_launch_is_found(launches in proptest::collection::vec(random(), 1..5)) {
+        let words = words_of(&launches);
+        let (found, scan, _) = scan(&words);
+        prop_assert_eq!((found.len(), scan.refused), (launches.len(), None));
+        for (index, (found, launch)) in found.iter().zip(&launches).enumerate() {
+            prop_assert_eq!(found.source, Source::Upload);
+            prop_assert_eq!(found.qmd_va, qmd_va(index));
+            prop_assert_eq!(found.qmd(&words).unwrap(), &launch.qmd(index)[..]);
+        }
+    }
+
+    #[test]
+    fn a_walk_visits_each_word_once(words in methods(), cut in any::<prop::sample::Index>()) {
+        // Cutting the words into two segments changes nothing but where bursts are divided.
+        let at = cut.index(words.len() + 1);
+        let addressed = |walk: &mut Walk<'_>, part: &[u32]| -> (Vec<(u16, u32)>, bool) {
+            let mut seen = vec![];
+            for burst in walk.by_ref() {
+                let Ok(burst) = burst else {
+                    return (seen, true);
+                };
+                for index in 0..burst.count {
+                    seen.push((burst.method_of(index), part[(burst.data + index) as usize]));
+                }
+                if burst.opcode == Opcode::Immediate {
+                    seen.push((burst.method, u32::from(burst.immediate)));
+                }
+            }
+            (seen, false)
+        };
+        // END_PB_SEGMENT ends only its own segment, so there is none here.
+        let words: Vec<u32> = words.into_iter().map(|word| if word >> 29 == 7 { word ^ 2 << 29 } else { word }).collect();
+        let (whole, _) = addressed(&mut Walk::new(&words), &words);
+        let mut first = Walk::new(&words[..at]);
+        let (mut parts, refused) = addressed(&mut first, &words[..at]);
+        if !refused {
+            let mut second = Walk::resume(&words[at..], first.rest());
+            parts.extend(addressed(&mut second, &words[at..]).0);
+        }
+        prop_assert_eq!(whole, parts);
+    }
+}
+
+#[test]
+fn known_forms_of_the_captures_are_read_as_their_bursts() {
+    for (name, _) in CAPTURES {
+        for segment in segments(name) {
+            let mut fast = Tracker::new(segment.class);
+            let mut plain = Tracker::new(segment.class);
+            plain.plain = true;
+            let same =
+                scan_with(&mut fast, &segment.words) == scan_with(&mut plain, &segment.words);
+            assert!(same, "{name}");
+        }
+    }
+}
+
+#[test]
+fn old_and_reserved_headers_are_refused() {
+    for (word, reason) in [
+        (0x0004_0180, Reason::OldForm),
+        (0x0001_0010, Reason::OldForm),
+        (0x4004_0180, Reason::OldForm),
+        (0xc000_0000, Reason::BadHeader),
+    ] {
+        assert_eq!(Header::decode(word), Err(reason));
+        let (_, scan, counters) = scan(&[0, word, 0]);
+        assert_eq!(scan.refused.unwrap().at, 1);
+        assert_eq!(counters.kept(reason), 1);
+    }
+    assert_eq!(Header::decode(0), Ok(Header::Nop));
+    assert_eq!(Header::decode(0xe000_0000), Ok(Header::End));
+}
+
+/// One plain launch, whose QMD is at word 9.
+fn launch(va: u64) -> Vec<u32> {
+    let mut words = vec![
+        incr(1, class::OFFSET_OUT_UPPER, 2),
+        (va >> 32) as u32,
+        va as u32,
+        incr(1, class::LINE_LENGTH_IN, 2),
+        384,
+        1,
+        incr(1, class::LAUNCH_DMA, 1),
+        0x41,
+        non_incr(1, class::LOAD_INLINE_DATA, 96),
+    ];
+    words.extend([0; 96]);
+    words[9 + 18] = 0x40;
+    words[9] = 2 << 23;
+    words
+}
+
+fn pcas(va: u64, action: u32) -> [u32; 4] {
+    [
+        incr(1, class::SEND_PCAS_A, 1),
+        (va >> 8) as u32,
+        incr(1, class::SEND_SIGNALING_PCAS2_B, 1),
+        action,
+    ]
+}
+
+/// An upload of `count` words to `va`.
+fn upload(va: u64, count: u32) -> Vec<u32> {
+    let mut words = launch(va);
+    words.truncate(9);
+    words[4] = count * 4;
+    words[8] = non_incr(1, class::LOAD_INLINE_DATA, count);
+    words.extend(vec![7; count as usize]);
+    words
+}
+
+#[test]
+fn a_qmd_that_was_patched_is_not_believed() {
+    let va = 0x2_0000_0100;
+    for (at, reason) in [
+        (va, Some(Reason::Patched)),
+        (va + 4, Some(Reason::Patched)),
+        (va + 380, Some(Reason::Patched)),
+        (va - 4, None),
+        (va + 384, None),
+    ] {
+        let mut words = launch(va);
+        words.extend(upload(at, 1));
+        words.extend(pcas(va, 0xa));
+        let (found, _, _) = scan(&words);
+        assert_eq!(found[0].reason, reason, "{at:x}");
+        assert_eq!(found[0].source == Source::Upload, reason.is_none());
+    }
+}
+
+#[test]
+fn an_upload_of_unknown_extent_hides_all_before_it() {
+    let va = 0x2_0000_0100;
+    let mut words = launch(va);
+    let mut other = upload(0x5_0000_0000, 4);
+    // Two lines.
+    other[5] = 2;
+    words.extend(other);
+    words.extend(pcas(va, 0xa));
+    assert_eq!(scan(&words).0[0].reason, Some(Reason::Fragmented));
+}
+
+#[test]
+fn a_qmd_in_two_bursts_is_passed_through() {
+    let va = 0x2_0000_0100;
+    let mut words = launch(va);
+    words[8] = non_incr(1, class::LOAD_INLINE_DATA, 95);
+    words.insert(9 + 95, non_incr(1, class::LOAD_INLINE_DATA, 1));
+    words.extend(pcas(va, 0xa));
+    assert_eq!(scan(&words).0[0].reason, Some(Reason::Fragmented));
+}
+
+#[test]
+fn a_qmd_in_the_middle_of_an_upload_is_found() {
+    let va = 0x2_0000_0100;
+    let mut words = launch(va);
+    words[2] = 0x0000_0000;
+    words[4] = 384 + 256 + 128;
+    words[8] = non_incr(1, class::LOAD_INLINE_DATA, 96 + 64 + 32);
+    words.splice(9..9, [3; 64]);
+    words.extend([4; 32]);
+    words.extend(pcas(va, 0xa));
+    let (found, _, _) = scan(&words);
+    assert_eq!(
+        (found[0].at, found[0].version),
+        (9 + 64, Some(Version::V04_00))
+    );
+}
+
+#[test]
+fn a_virtualization_base_is_not_guessed_at() {
+    let va = 0x2_0000_0100;
+    let mut words = vec![incr(1, class::SET_QMD_VIRTUALIZATION_CONTROL, 1), 1 << 24];
+    words.extend(launch(va));
+    words.extend(pcas(va, 0xa));
+    assert_eq!(scan(&words).0[0].reason, Some(Reason::Virtualized));
+}
+
+#[test]
+fn a_macro_is_counted() {
+    let (_, _, counters) = scan(&[incr(1, class::CALL_MME_MACRO, 1), 0]);
+    assert_eq!(counters.kept(Reason::Macro), 1);
+}
+
+#[test]
+fn set_object_decides_what_a_subchannel_is() {
+    let va = 0x2_0000_0100;
+    let mut words = launch(va);
+    words.extend(pcas(va, 0xa));
+    // The same words on subchannel 4, which nothing was bound to.
+    let moved: Vec<u32> = {
+        let mut moved = words.clone();
+        for at in [0, 3, 6, 8, 9 + 96, 9 + 98] {
+            moved[at] = moved[at] & !(7 << 13) | 4 << 13;
+        }
+        moved
+    };
+    assert_eq!(scan(&moved).0.len(), 0);
+    let mut tracker = Tracker::new(0);
+    scan_with(&mut tracker, &[incr(4, class::SET_OBJECT, 1), 0xcbc0]);
+    assert_eq!(tracker.class_of(4), 0xcbc0);
+    assert_eq!(scan_with(&mut tracker, &moved).0[0].source, Source::Upload);
+    // Bound to a copy engine, subchannel 1 launches nothing.
+    let mut tracker = Tracker::new(0xc86f);
+    scan_with(&mut tracker, &[incr(1, class::SET_OBJECT, 1), 0xc8b5]);
+    assert_eq!(scan_with(&mut tracker, &words).0.len(), 0);
+}
+
+/// An inline QMD as CUDA writes it on Ampere.
+fn inline(qmd: &[u32]) -> Vec<u32> {
+    let count = 2 + u32::try_from(qmd.len()).unwrap();
+    let mut words = vec![
+        incr(1, class::SET_INLINE_QMD_ADDRESS_A, count),
+        1,
+        0x0204_e100,
+    ];
+    words.extend(qmd);
+    words
+}
+
+#[test]
+fn inline_qmds_are_found_in_both_layouts() {
+    for (version, byte) in [(Version::V02_04, 0x24), (Version::V03_00, 0x30)] {
+        let mut qmd = vec![0; 64];
+        qmd[18] = byte;
+        v03_00::CTA_RASTER_WIDTH.set(&mut qmd, 77).unwrap();
+        v02_04::CTA_THREAD_DIMENSION0.set(&mut qmd, 5).unwrap();
+        let words = inline(&qmd);
+        let (found, _, _) = scan_with(&mut Tracker::new(0xc56f), &words);
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            (found[0].source, found[0].version),
+            (Source::Inline, Some(version))
+        );
+        assert_eq!(found[0].qmd_va, (1 << 32 | 0x0204_e100) << 8);
+        assert_eq!(found[0].at, 3);
+        let launch = found[0].launch(&words).unwrap();
+        assert_eq!((launch.grid[0], launch.block[0]), (77, 5));
+        // A GPU that does not have this version is not asked to believe it.
+        let (found, _, counters) = scan_with(&mut Tracker::new(0xc96f), &words);
+        assert_eq!(found[0].reason, Some(Reason::Version));
+        assert_eq!(counters.kept(Reason::Version), 1);
+    }
+    let short = inline(&[0; 63]);
+    assert_eq!(scan(&short).0[0].reason, Some(Reason::Fragmented));
+}
+
+#[test]
+fn a_scan_that_finds_more_than_its_table_says_so() {
+    let mut words = vec![];
+    for index in 0..3u64 {
+        words.extend(launch(0x2_0000_0000 + 0x800 * index));
+        words.extend(pcas(0x2_0000_0000 + 0x800 * index, 0xa));
+    }
+    let mut found = [Found::default(); 2];
+    let mut counters = Counters::new();
+    let scan = Tracker::new(0xc86f).scan(&words, &mut found, &mut counters);
+    assert_eq!((scan.found, scan.missed, counters.launches), (2, 1, 3));
+    assert_eq!(counters.kept(Reason::TableFull), 1);
+}
+
+#[test]
+fn calls_that_do_not_schedule_are_reported_as_touches() {
+    let va = 0x2_0000_0100;
+    for (action, schedules) in [
+        (1, false),
+        (2, true),
+        (3, true),
+        (6, false),
+        (7, false),
+        (8, false),
+        (9, true),
+        (0xb, true),
+        (0xc, false),
+    ] {
+        let mut words = launch(va);
+        words.extend(pcas(va, action));
+        let (found, _, counters) = scan(&words);
+        assert_eq!(found[0].action, Action::of_pcas2(action));
+        assert_eq!(found[0].action.value(), action);
+        assert_eq!(found[0].is_launch(), schedules);
+        assert_eq!(counters.launches, u64::from(schedules));
+    }
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Graphs: learnt at their upload, recognised at their replay, masked in between.
+
+use std::vec;
+use std::vec::Vec;
+
+use super::captures::{scan, segments};
+use crate::submit::graph::{self, Memory, Node};
+use crate::submit::mask::{self, TpcMask};
+use crate::submit::qmd::v04_00;
+use crate::submit::rewrite::{self, Order};
+use crate::submit::stats::{Counters, Reason};
+
+const HEAD: u64 = 0x2_04c0_0000;
+
+fn upload(slots: &mut [Option<Node>], replay: &mut u32) -> (Vec<u32>, Counters) {
+    let segment = &segments("graph4_upload")[0];
+    let (found, mut counters) = scan(segment);
+    let mut words = segment.words.clone();
+    Memory::new(slots, replay).learn(&words, &found, &mut counters);
+    graph::arm(&mut words, &found);
+    (words, counters)
+}
+
+#[test]
+fn a_replay_runs_the_nodes_that_were_uploaded() {
+    let (mut slots, mut replay) = (vec![None; 64], 0);
+    let (_, counters) = upload(&mut slots, &mut replay);
+    assert_eq!(counters.kept_total(), 0);
+    let mut memory = Memory::new(&mut slots, &mut replay);
+    let run = memory.replay(HEAD).unwrap();
+    assert_eq!((run.head, run.nodes, run.unknown), (HEAD, 5, 0));
+    let mut nodes: Vec<_> = memory
+        .reached()
+        .map(|node| (node.va - HEAD, node.grid[0]))
+        .collect();
+    nodes.sort_unstable();
+    assert_eq!(
+        nodes,
+        [
+            (0, 0),
+            (0x200, 100),
+            (0x400, 101),
+            (0x600, 102),
+            (0x800, 103)
+        ]
+    );
+    // The capture `graph4` is a replay of another process's graph at the same address.
+    let (found, mut counters) = scan(&segments("graph4")[0]);
+    memory.count_replays(&found, &mut counters);
+    assert_eq!((counters.replays, counters.kept(Reason::NotHere)), (1, 1));
+    assert_eq!(memory.replay(HEAD + 0x1000), None);
+    memory.forget(HEAD, HEAD + 0x600);
+    assert_eq!(memory.replay(HEAD), None);
+    assert_eq!(memory.replay(HEAD + 0x600).unwrap().nodes, 2);
+}
+
+#[test]
+fn a_chain_of_which_a_part_is_not_known_says_so() {
+    let (mut slots, mut replay) = (vec![None; 64], 0);
+    upload(&mut slots, &mut replay);
+    let mut memory = Memory::new(&mut slots, &mut replay);
+    memory.forget(HEAD + 0x400, HEAD + 0x600);
+    let run = memory.replay(HEAD).unwrap();
+    assert_eq!((run.nodes, run.unknown), (2, 1));
+}
+
+#[test]
+fn an_armed_upload_runs_where_it_ran() {
+    let (mut slots, mut replay) = (vec![None; 64], 0);
+    let (words, _) = upload(&mut slots, &mut replay);
+    let segment = &segments("graph4_upload")[0];
+    let (found, _) = scan(segment);
+    for found in found.iter().filter(|found| found.is_launch()) {
+        let qmd = found.qmd(&words).unwrap();
+        assert_eq!(mask::read(qmd, found.version.unwrap()), Some([0; 8]));
+        let mut unarmed = qmd.to_vec();
+        v04_00::TPC_DISABLE_MASK_VALID.clear(&mut unarmed);
+        assert_eq!(&unarmed[..], found.qmd(&segment.words).unwrap());
+    }
+}
+
+#[test]
+fn a_stored_mask_is_changed_by_writing_its_words() {
+    let (mut slots, mut replay) = (vec![None; 64], 0);
+    let (words, _) = upload(&mut slots, &mut replay);
+    let segment = &segments("graph4_upload")[0];
+    let (found, _) = scan(segment);
+    let ours = TpcMask::keep_only(66, 0..6).unwrap();
+    let orders = vec![
+        Order {
+            mask: Some(&ours),
+            atoms: 0
+        };
+        found.len()
+    ];
+    // The words of a node after the write are those that the order would have given at the upload.
+    let mut ordered = segment.words.clone();
+    rewrite::in_place(&mut ordered, &found, &orders, &mut Counters::new());
+    let memory = Memory::new(&mut slots, &mut replay);
+    for found in found.iter().filter(|found| found.is_launch()) {
+        let node = memory.get(found.qmd_va).unwrap();
+        let write = graph::mask_write(node, Some(&ours)).unwrap();
+        assert_eq!((write.va, write.count), (found.qmd_va + 304, 4));
+        let mut stored = found.qmd(&words).unwrap().to_vec();
+        stored[76..80].copy_from_slice(&write.words[..4]);
+        assert_eq!(&stored[..], found.qmd(&ordered).unwrap());
+        // And back.
+        let back = graph::mask_write(node, None).unwrap();
+        assert_eq!(back.words, [0; 8]);
+    }
+    // The head has no blocks; its words were not armed.
+    assert_eq!(
+        graph::mask_write(memory.get(HEAD).unwrap(), Some(&ours)),
+        Err(Reason::NotHere)
+    );
+}
+
+#[test]
+fn a_full_memory_is_counted() {
+    let (mut slots, mut replay) = (vec![None; 3], 0);
+    let (_, counters) = upload(&mut slots, &mut replay);
+    assert_eq!(counters.kept(Reason::MemoryFull), 2);
+    assert_eq!(slots.iter().flatten().count(), 3);
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Masks of every width in every layout.
+
+use std::vec;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::random::config;
+use crate::submit::limits::{MASK_WORDS, TPCS_MAX};
+use crate::submit::mask::{self, Applied, OutOfRange, TpcMask};
+use crate::submit::qmd::{v04_00, v05_00, Version};
+use crate::submit::stats::Reason;
+
+fn version() -> impl Strategy<Value = Version> {
+    proptest::sample::select(Version::ALL)
+}
+
+/// An empty grid of a version.
+fn grid(version: Version) -> Vec<u32> {
+    let mut qmd = vec![0; version.words()];
+    if let Some(field) = version.field("QMD_TYPE") {
+        field.set(&mut qmd, 2).unwrap();
+    }
+    qmd
+}
+
+fn bit(words: &[u32; MASK_WORDS], tpc: u16) -> bool {
+    words[usize::from(tpc / 32)] >> (tpc % 32) & 1 != 0
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn what_both_disable_is_disabled(
+        version in version(),
+        tpcs in 2u16..=256,
+        tenant in proptest::collection::vec(0u16..256, 0..40),
+        ours in proptest::collection::vec(0u16..256, 0..40),
+    ) {
+        let width = mask::width(version);
+        let tpcs = tpcs.min(width);
+        let tenant: Vec<u16> = tenant.into_iter().filter(|tpc| *tpc < tpcs).collect();
+        let ours: Vec<u16> = ours.into_iter().filter(|tpc| *tpc < tpcs).collect();
+        let mut qmd = grid(version);
+        let make = |disabled: &[u16]| {
+            let mut made = TpcMask::none(tpcs).unwrap();
+            for tpc in disabled {
+                made.disable(*tpc).unwrap();
+            }
+            made
+        };
+        let (tenant_mask, our_mask) = (make(&tenant), make(&ours));
+        mask::write(&mut qmd, version, Some(tenant_mask.words()));
+        prop_assert_eq!(mask::read(&qmd, version), Some(*tenant_mask.words()));
+        let before = qmd.clone();
+        let applied = mask::apply(&mut qmd, version, &our_mask);
+        let all = tenant.iter().chain(&ours).collect::<std::collections::BTreeSet<_>>().len();
+        if our_mask.enabled() == 0 {
+            prop_assert_eq!(applied, Err(Reason::MaskEmpty));
+            prop_assert_eq!(qmd, before);
+            return Ok(());
+        }
+        let wanted = if all == usize::from(tpcs) { Applied::Overrode } else { Applied::United };
+        prop_assert_eq!(applied, Ok(wanted));
+        let read = mask::read(&qmd, version).unwrap();
+        for tpc in 0..tpcs {
+            let united = our_mask.is_disabled(tpc) || tenant_mask.is_disabled(tpc);
+            let expected = if wanted == Applied::Overrode { our_mask.is_disabled(tpc) } else { united };
+            prop_assert_eq!(bit(&read, tpc), expected, "TPC {}", tpc);
+        }
+        // Nothing but the mask has changed.
+        mask::write(&mut qmd, version, Some(tenant_mask.words()));
+        prop_assert_eq!(&qmd, &before);
+        // Applying a mask again changes nothing.
+        mask::apply(&mut qmd, version, &our_mask).unwrap();
+        let once = qmd.clone();
+        mask::apply(&mut qmd, version, &our_mask).unwrap();
+        prop_assert_eq!(qmd, once);
+    }
+
+    #[test]
+    fn a_mask_that_a_layout_cannot_hold_is_refused(version in version(), above in 0u16..64) {
+        let width = mask::width(version);
+        prop_assume!(width + above < TPCS_MAX);
+        let mut mask = TpcMask::none(TPCS_MAX).unwrap();
+        mask.disable(width + above).unwrap();
+        let mut qmd = grid(version);
+        let before = qmd.clone();
+        prop_assert_eq!(mask::apply(&mut qmd, version, &mask), Err(Reason::MaskTooNarrow));
+        prop_assert_eq!(qmd, before);
+    }
+}
+
+#[test]
+fn the_widths_are_those_of_the_hardware() {
+    let widths: Vec<_> = Version::ALL
+        .iter()
+        .map(|version| mask::width(*version))
+        .collect();
+    assert_eq!(widths, [64, 72, 128, 256]);
+}
+
+#[test]
+fn words_of_a_mask_that_is_not_valid_do_not_count() {
+    let mut qmd = grid(Version::V04_00);
+    v04_00::TPC_DISABLE_MASK.set(&mut qmd, u32::MAX).unwrap();
+    assert_eq!(mask::read(&qmd, Version::V04_00), None);
+    let ours = TpcMask::keep_only(66, [0, 65]).unwrap();
+    assert_eq!(
+        mask::apply(&mut qmd, Version::V04_00, &ours),
+        Ok(Applied::United)
+    );
+    assert_eq!(mask::read(&qmd, Version::V04_00).unwrap()[..3], [!1, !0, 1]);
+    mask::write(&mut qmd, Version::V04_00, None);
+    assert_eq!(mask::read(&qmd, Version::V04_00), None);
+}
+
+#[test]
+fn a_mask_knows_its_gpu() {
+    assert_eq!(TpcMask::none(0), Err(OutOfRange));
+    assert_eq!(TpcMask::none(257), Err(OutOfRange));
+    assert_eq!(TpcMask::none(66).unwrap().disable(66), Err(OutOfRange));
+    let mask = TpcMask::keep_only(66, 60..66).unwrap();
+    assert_eq!((mask.enabled(), mask.disabled(), mask.tpcs()), (6, 60, 66));
+}
+
+#[test]
+fn blocks_that_must_be_together_are_not_squeezed() {
+    let mut qmd = grid(Version::V04_00);
+    for (field, value) in [
+        (v04_00::QMD_TYPE, 4),
+        (v04_00::GRID_WIDTH, 1),
+        (v04_00::GRID_HEIGHT, 1),
+        (v04_00::GRID_DEPTH, 1),
+        (v04_00::GPU_CGA_WIDTH, 132),
+        (v04_00::GPU_CGA_HEIGHT, 1),
+        (v04_00::GPU_CGA_DEPTH, 1),
+        (v04_00::CTA_THREAD_DIMENSION0, 1024),
+        (v04_00::CTA_THREAD_DIMENSION1, 1),
+        (v04_00::CTA_THREAD_DIMENSION2, 1),
+        (v04_00::REGISTER_COUNT, 32),
+        (v04_00::SHARED_MEMORY_SIZE, 1024),
+    ] {
+        field.set(&mut qmd, value).unwrap();
+    }
+    // Two blocks of 1024 threads fit on an SM, four on a TPC: 132 need 33 TPCs.
+    let enough = TpcMask::keep_only(66, 0..33).unwrap();
+    let few = TpcMask::keep_only(66, 0..32).unwrap();
+    assert_eq!(
+        mask::apply(&mut qmd.clone(), Version::V04_00, &few),
+        Err(Reason::TooWide)
+    );
+    assert_eq!(
+        mask::apply(&mut qmd.clone(), Version::V04_00, &enough),
+        Ok(Applied::United)
+    );
+    v04_00::REGISTER_COUNT.set(&mut qmd, 64).unwrap();
+    assert_eq!(
+        mask::apply(&mut qmd, Version::V04_00, &enough),
+        Err(Reason::TooWide)
+    );
+}
+
+#[test]
+fn queues_and_empty_qmds_are_not_masked() {
+    let ours = TpcMask::keep_only(66, [0]).unwrap();
+    for (kind, reason) in [(0, Reason::Queue), (1, Reason::Null), (7, Reason::Kind)] {
+        let mut qmd = grid(Version::V05_00);
+        v05_00::QMD_TYPE.set(&mut qmd, kind).unwrap();
+        assert_eq!(mask::apply(&mut qmd, Version::V05_00, &ours), Err(reason));
+    }
+}
