@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 // Made by ci/bindings.sh; not edited by hand.
-use kernel::bindings::{file, file_operations, inode, task_struct};
+use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
 pub const GCT_ABI_VERSION: u32 = 1;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
@@ -72,7 +72,10 @@ unsafe extern "C" {
     pub fn gct_helper_cgroup_path(out: *mut kernel::ffi::c_char, size: u32) -> kernel::ffi::c_int;
     pub fn gct_helper_trace_start() -> kernel::ffi::c_int;
     pub fn gct_helper_trace_stop();
-    pub fn gct_debugfs_open(inode: *mut inode, file: *mut file) -> kernel::ffi::c_int;
+    pub fn gct_debugfs_show(
+        seq: *mut seq_file,
+        unused: *mut kernel::ffi::c_void,
+    ) -> kernel::ffi::c_int;
     pub fn gct_debugfs_write(
         file: *mut file,
         from: *const kernel::ffi::c_char,

@@ -1,12 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Every function that C calls. Nothing is followed yet: the objects link, and
-//! the hooks stay off.
+//! Every function that C calls. Each turns C's arguments into safe values, calls
+//! one function and turns the outcome into what C expects.
+//!
+//! The hooks find the glue through one pointer. It is set before the static key
+//! lets hooks through and cleared when the driver promises that none runs: in
+//! `gct_exit`, after its character devices and GPUs are gone.
 
 use crate::bindings::{self, gct_call, gct_gpu, gct_process};
-use kernel::bindings::{file, inode};
+use crate::state::Glue;
+use crate::{debugfs, exec, hooks};
+use core::mem::{offset_of, size_of};
+use core::ptr::{self, NonNull};
+use gct_core::ids::FileId;
+use kernel::bindings::{file, seq_file};
 use kernel::ffi::{c_char, c_int, c_void};
 use kernel::prelude::*;
+use kernel::sync::atomic::{Acquire, Atomic, Release};
+use kernel::sync::{Arc, ArcBorrow};
+
+// The same numbers stand in gct.h and gct_helpers.h.
+const _: () = assert!(bindings::GCT_ABI_VERSION == 1);
+const _: () = assert!(size_of::<gct_gpu>() == 128);
+const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
+const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
+const _: () = assert!(offset_of!(gct_gpu, pmc_boot_42) == 28);
+const _: () = assert!(offset_of!(gct_gpu, bar0_base) == 32);
+const _: () = assert!(offset_of!(gct_gpu, name) == 64);
+const _: () = assert!(size_of::<gct_call>() == 32);
+const _: () = assert!(size_of::<gct_process>() == 16);
 
 /// Makes a difference between a function here and its declaration in the C
 /// headers a compile error: both arms must have one type.
@@ -26,76 +48,236 @@ check_signatures!(
     gct_file_close,
     gct_ioctl_enter,
     gct_ioctl_leave,
-    gct_debugfs_open,
+    gct_debugfs_show,
     gct_debugfs_write,
     gct_trace_fork,
     gct_trace_exit,
 );
 
+/// From `Arc::into_raw`, or null. Owns one reference.
+static GLUE: Atomic<*mut Glue> = Atomic::new(ptr::null_mut());
+
+/// The glue, while there is one. What is returned is used within one call from C.
+pub(crate) fn glue<'a>() -> Option<ArcBorrow<'a, Glue>> {
+    let glue = NonNull::new(GLUE.load(Acquire))?;
+    // SAFETY: the pointer comes from `Arc::into_raw`. Its reference is given back by
+    // `gct_exit` alone, which runs after the last hook, file operation and
+    // tracepoint returned, so it outlives every use of this borrow.
+    Some(unsafe { ArcBorrow::from_raw(glue.as_ptr()) })
+}
+
+/// # Safety
+///
+/// For the driver's module init, once, before anything else here.
 #[no_mangle]
 unsafe extern "C" fn gct_init() -> c_int {
-    pr_info!("linked, follows nothing yet\n");
-    0
+    match exec::start() {
+        Ok(glue) => {
+            GLUE.store(Arc::into_raw(glue).cast_mut(), Release);
+            // SAFETY: sleeps, which module init may.
+            unsafe { bindings::gct_helper_enable_hooks(true) };
+            0
+        }
+        Err(error) => {
+            pr_err!("not started: {error:?}; the driver goes on without gctgroup\n");
+            error.to_errno()
+        }
+    }
 }
 
+/// # Safety
+///
+/// For the driver's module exit, once, after the last hook returned; `gct_init` may
+/// have failed.
 #[no_mangle]
-unsafe extern "C" fn gct_exit() {}
+unsafe extern "C" fn gct_exit() {
+    let Some(borrow) = glue() else {
+        return;
+    };
+    // SAFETY: sleeps, which module exit may.
+    unsafe { bindings::gct_helper_enable_hooks(false) };
+    exec::stop(borrow.into());
+    let raw = GLUE.xchg(ptr::null_mut(), kernel::sync::atomic::Full);
+    // SAFETY: `raw` is the reference that `gct_init` stored. No file operation, work
+    // item or tracepoint runs any more (`exec::stop`), and no hook (the caller).
+    drop(unsafe { Arc::from_raw(raw) });
+}
 
+/// # Safety
+///
+/// `gpu` points to a `struct gct_gpu` that stays unchanged during the call.
 #[no_mangle]
-unsafe extern "C" fn gct_gpu_add(_: *const gct_gpu) {}
+unsafe extern "C" fn gct_gpu_add(gpu: *const gct_gpu) {
+    // SAFETY: the caller's promise; null is handled.
+    let Some(gpu) = (unsafe { gpu.as_ref() }) else {
+        return;
+    };
+    if let (Some(glue), true) = (
+        glue(),
+        usize::try_from(gpu.size) == Ok(size_of::<gct_gpu>()),
+    ) {
+        hooks::gpu_add(&glue, gpu);
+    }
+}
 
+/// # Safety
+///
+/// `uuid` points to `GCT_GPU_UUID_BYTES` bytes that stay unchanged during the call.
 #[no_mangle]
-unsafe extern "C" fn gct_gpu_uuid(_: u32, _: *const u8) {}
+unsafe extern "C" fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8) {
+    // SAFETY: the caller's promise; null is handled. An array of bytes has no
+    // alignment.
+    let uuid: Option<&[u8; bindings::GCT_GPU_UUID_BYTES as usize]> = unsafe {
+        uuid.cast::<[u8; bindings::GCT_GPU_UUID_BYTES as usize]>()
+            .as_ref()
+    };
+    if let (Some(glue), Some(uuid)) = (glue(), uuid) {
+        hooks::gpu_uuid(&glue, gpu_id, *uuid);
+    }
+}
 
+/// # Safety
+///
+/// Takes any number.
 #[no_mangle]
-unsafe extern "C" fn gct_gpu_remove(_: u32) {}
+unsafe extern "C" fn gct_gpu_remove(gpu_id: u32) {
+    if let Some(glue) = glue() {
+        hooks::gpu_remove(&glue, gpu_id);
+    }
+}
 
+/// # Safety
+///
+/// Process context that may sleep, with current the process that opens.
 #[no_mangle]
 unsafe extern "C" fn gct_file_open() -> *mut c_void {
-    core::ptr::null_mut()
+    let file = glue().and_then(|glue| hooks::file_open(&glue));
+    // The token is a number, never followed.
+    file.and_then(|file| usize::try_from(file.raw()).ok())
+        .map_or(ptr::null_mut(), ptr::without_provenance_mut)
 }
 
-#[no_mangle]
-unsafe extern "C" fn gct_file_close(_: *mut c_void) {}
+/// The open file that a token stands for.
+fn token(file: *mut c_void) -> Option<FileId> {
+    let raw = u64::try_from(file.addr()).ok()?;
+    (raw != 0).then(|| FileId::from_raw(raw))
+}
 
+/// # Safety
+///
+/// Takes any token; a stale one finds nothing.
+#[no_mangle]
+unsafe extern "C" fn gct_file_close(file: *mut c_void) {
+    if let (Some(glue), Some(file)) = (glue(), token(file)) {
+        hooks::file_close(&glue, file);
+    }
+}
+
+/// # Safety
+///
+/// `arg` points to `size` bytes that stay unchanged during the call, `call` to a
+/// writable `struct gct_call`.
 #[no_mangle]
 unsafe extern "C" fn gct_ioctl_enter(
-    _: *mut c_void,
-    _: u32,
-    _: *const c_void,
-    _: u32,
-    _: *mut gct_call,
+    file: *mut c_void,
+    escape: u32,
+    arg: *const c_void,
+    size: u32,
+    call: *mut gct_call,
 ) {
+    // SAFETY: the caller's promise; null is handled.
+    let (Some(bytes), Some(call)) = (unsafe { (bytes(arg, size), call.as_mut()) }) else {
+        return;
+    };
+    call.word = match (glue(), token(file)) {
+        (Some(glue), Some(file)) => hooks::ioctl_enter(&glue, file, escape, bytes),
+        _ => Default::default(),
+    };
 }
 
+/// # Safety
+///
+/// As for [`gct_ioctl_enter`], which was called with the same `call`; current is
+/// the process that made the ioctl.
 #[no_mangle]
 unsafe extern "C" fn gct_ioctl_leave(
-    _: *mut c_void,
-    _: u32,
-    _: *const c_void,
-    _: u32,
-    _: *mut gct_call,
+    file: *mut c_void,
+    escape: u32,
+    arg: *const c_void,
+    size: u32,
+    call: *mut gct_call,
 ) {
+    // SAFETY: the caller's promise; null is handled.
+    let (Some(bytes), Some(call)) = (unsafe { (bytes(arg, size), call.as_ref()) }) else {
+        return;
+    };
+    if let (Some(glue), Some(file)) = (glue(), token(file)) {
+        hooks::ioctl_leave(&glue, file, escape, bytes, call.word);
+    }
 }
 
+/// # Safety
+///
+/// `arg` is null or points to `size` bytes that stay unchanged while the slice is
+/// used.
+unsafe fn bytes<'a>(arg: *const c_void, size: u32) -> Option<&'a [u8]> {
+    let size = usize::try_from(size).ok()?;
+    // SAFETY: the caller's promise, and bytes have no alignment.
+    (!arg.is_null()).then(|| unsafe { core::slice::from_raw_parts(arg.cast(), size) })
+}
+
+/// # Safety
+///
+/// For `single_open` in `gct_debugfs_fops` only.
 #[no_mangle]
-unsafe extern "C" fn gct_debugfs_open(_: *mut inode, _: *mut file) -> c_int {
-    ENODEV.to_errno()
+unsafe extern "C" fn gct_debugfs_show(seq: *mut seq_file, _: *mut c_void) -> c_int {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe { debugfs::show(seq) }.map_or_else(|errno| errno, |()| 0)
 }
 
+/// # Safety
+///
+/// For the `write` of `gct_debugfs_fops` only.
 #[no_mangle]
 unsafe extern "C" fn gct_debugfs_write(
-    _: *mut file,
-    _: *const c_char,
-    _: usize,
-    _: *mut i64,
+    file: *mut file,
+    from: *const c_char,
+    count: usize,
+    offset: *mut i64,
 ) -> isize {
-    // CAST: errno numbers fit.
-    ENODEV.to_errno() as isize
+    // SAFETY: the caller's promise is the callee's.
+    match unsafe { debugfs::write(file, from, count) } {
+        Ok(()) => {
+            let written = isize::try_from(count).unwrap_or(isize::MAX);
+            // SAFETY: `write` gets a position that it may move.
+            unsafe { *offset = (*offset).saturating_add(i64::try_from(written).unwrap_or(0)) };
+            written
+        }
+        // CAST: widens; `isize` has no `From<i32>`.
+        Err(errno) => errno as isize,
+    }
 }
 
+/// # Safety
+///
+/// `parent` and `child` point to identities of live processes.
 #[no_mangle]
-unsafe extern "C" fn gct_trace_fork(_: *const gct_process, _: *const gct_process) {}
+unsafe extern "C" fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) {
+    // SAFETY: the caller's promise.
+    let (parent, child) = unsafe { (*parent, *child) };
+    if let Some(glue) = glue() {
+        hooks::fork(&glue, parent.into(), child.into());
+    }
+}
 
+/// # Safety
+///
+/// `process` points to the identity of a process.
 #[no_mangle]
-unsafe extern "C" fn gct_trace_exit(_: *const gct_process) {}
+unsafe extern "C" fn gct_trace_exit(process: *const gct_process) {
+    // SAFETY: the caller's promise.
+    let process = unsafe { *process };
+    if let Some(glue) = glue() {
+        hooks::exit(&glue, process.into());
+    }
+}

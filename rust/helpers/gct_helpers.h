@@ -17,7 +17,6 @@
 
 struct file;
 struct file_operations;
-struct inode;
 struct seq_file;
 struct task_struct;
 
@@ -79,7 +78,9 @@ void gct_helper_trace_stop(void);
 
 /* -- Taken from Rust (rust/gct_kernel/ffi.rs) ------------------------------ */
 
-int gct_debugfs_open(struct inode *inode, struct file *file);
+/* A file of the tree is read, or written by its ->write. debugfs guards both
+ * against the file's removal. */
+int gct_debugfs_show(struct seq_file *seq, void *unused);
 ssize_t gct_debugfs_write(struct file *file, const char *from, size_t count, int64_t *offset);
 
 /*

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the files of the tree do when they are read and written.
+//!
+//! Bytes are copied in and text is copied out; the core interprets both. None of
+//! this takes the tree's lock but `control`, which lies in no directory that is
+//! removed under that lock.
+
+use crate::process::{self, Found};
+use crate::state::Glue;
+use crate::{exec, ffi};
+use core::fmt;
+use gct_core::error::Error;
+use gct_core::ids::{GroupId, ProcKey, Scope};
+use gct_core::iface::files::{File, FILES};
+use gct_core::iface::parse::{self, Command, PidArg};
+use kernel::bindings;
+use kernel::ffi::c_int;
+use kernel::prelude::*;
+use kernel::uaccess::{UserPtr, UserSlice};
+
+/// Longest write that is looked at; longer ones are not of any file's form.
+const WRITE_BYTES_MAX: usize = kernel::page::PAGE_SIZE;
+
+/// Negative errno of the core's error.
+fn errno(error: Error) -> c_int {
+    -error.errno()
+}
+
+/// What a file is about.
+///
+/// # Safety
+///
+/// `file` is an open file of the tree, and debugfs guards it against removal
+/// while the reference is used.
+unsafe fn subject<'a>(file: *mut bindings::file) -> Option<(File, &'a Scope)> {
+    // SAFETY: `file` is an open file of debugfs.
+    let number = unsafe { bindings::debugfs_get_aux(file) }.addr();
+    let entry = FILES.get(number)?;
+    // SAFETY: an open file has an inode; its private data is what
+    // `Dentry::add_file` gave it, alive while removal is held off.
+    let scope = unsafe { &*(*(*file).f_inode).i_private.cast::<Scope>() };
+    Some((entry.file, scope))
+}
+
+/// Text goes to a `seq_file`, which is read again with twice the room when it was
+/// too small.
+struct SeqText(*mut bindings::seq_file);
+
+impl fmt::Write for SeqText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // SAFETY: `show` made this from a live seq_file that only it uses.
+        match unsafe { bindings::seq_write(self.0, text.as_ptr().cast(), text.len()) } {
+            0 => Ok(()),
+            _ => Err(fmt::Error),
+        }
+    }
+}
+
+/// `read`, below `seq_read`.
+///
+/// # Safety
+///
+/// `seq` belongs to an open file of the tree, nobody else uses it during the call,
+/// and debugfs guards the read against removal.
+pub(crate) unsafe fn show(seq: *mut bindings::seq_file) -> Result<(), c_int> {
+    // SAFETY: `seq_open` stored the open file, which outlives its seq_file; debugfs
+    // guards this read.
+    let (file, scope) = unsafe { subject((*seq).file.cast_mut()) }.ok_or(errno(Error::Gone))?;
+    let glue = ffi::glue().ok_or(errno(Error::Gone))?;
+    let mut text = SeqText(seq);
+    let outcome = match (file, scope) {
+        (File::GroupProcs, Scope::Group(group)) => show_procs(&glue, *group, &mut text),
+        _ => glue.with(|state, _| state.show(file, *scope, &mut text)),
+    };
+    // SAFETY: `seq` is live and only this function uses it now.
+    let overflowed = unsafe { (*seq).count == (*seq).size };
+    match outcome {
+        // seq_read sees that too, makes room and calls again.
+        Err(_) if overflowed => Ok(()),
+        outcome => outcome.map_err(errno),
+    }
+}
+
+fn show_procs(glue: &Glue, group: GroupId, text: &mut SeqText) -> Result<(), Error> {
+    let members = glue.members_of(group)?;
+    glue.with(|state, _| state.show_procs(group, &members, &mut process::visible_pid, text))
+}
+
+/// `write`: takes all of it or nothing. `from` is an address of user space.
+///
+/// # Safety
+///
+/// `file` is an open file of the tree, and debugfs guards the write against removal.
+pub(crate) unsafe fn write(
+    file: *mut bindings::file,
+    from: *const u8,
+    count: usize,
+) -> Result<(), c_int> {
+    // SAFETY: `file` is open, and debugfs guards this write.
+    let (file, scope) = unsafe { subject(file) }.ok_or(errno(Error::Gone))?;
+    let glue = ffi::glue().ok_or(errno(Error::Gone))?;
+    if count > WRITE_BYTES_MAX {
+        return Err(errno(Error::Syntax));
+    }
+    let mut bytes = KVec::new();
+    UserSlice::new(UserPtr::from_addr(from.addr()), count)
+        .read_all(&mut bytes, GFP_KERNEL)
+        .map_err(|error| error.to_errno())?;
+    match (file, scope) {
+        (File::Control, _) => control(&glue, &bytes),
+        (File::GroupProcs, Scope::Group(group)) => join(&glue, *group, &bytes),
+        _ => glue.with(|state, _| state.write(file, *scope, &bytes)),
+    }
+    .map_err(errno)
+}
+
+/// `create NAME`, `remove NAME`. The directories are there, or gone, when it
+/// returns.
+fn control(glue: &Glue, bytes: &[u8]) -> Result<(), Error> {
+    let command = parse::command(bytes)?;
+    let mut tree = glue.tree.lock();
+    let outcome = match command {
+        Command::Create(name) => {
+            tree.watch();
+            glue.with(|state, _| state.group_create(&name).map(drop))
+        }
+        Command::Remove(name) => glue.with(|state, members| {
+            let group = state.group_by_name(&name)?;
+            let count = members.with(|members| members.count(group));
+            state.group_remove(group, count)
+        }),
+    };
+    exec::run(glue, &mut tree);
+    tree.unwatch_if_idle();
+    outcome
+}
+
+/// Moves a process into a group.
+fn join(glue: &Glue, group: GroupId, bytes: &[u8]) -> Result<(), Error> {
+    let found = match parse::pid(bytes)? {
+        PidArg::Own => Found::own(),
+        PidArg::Pid(pid) => Found::new(pid)?,
+    };
+    if !process::is_watching() {
+        return Err(Error::Unsupported);
+    }
+    let key = found.key();
+    glue.with(|state, members| {
+        state.group_check(group)?;
+        let before = members.with(|members| members.put(key, group))?;
+        state.member_moved(key, Some(group)).inspect_err(|_| {
+            members.with(|members| restore(members, key, before));
+        })
+    })?;
+    // The exit may have been reported before the process became a member. If it
+    // is not dead now, it will be reported after this.
+    if found.is_dead() {
+        glue.with(|state, members| {
+            members.with(|members| members.remove(key));
+            state.member_moved(key, None)
+        })?;
+        return Err(Error::NoProcess);
+    }
+    if glue.on_members(|_| ()) {
+        glue.grow_members_ahead();
+    }
+    Ok(())
+}
+
+/// Puts a process back to where it was. Its slot is still there, so this cannot
+/// need storage.
+fn restore(members: &mut gct_core::members::Members<'_>, key: ProcKey, before: Option<GroupId>) {
+    match before {
+        Some(group) => drop(members.put(key, group)),
+        None => drop(members.remove(key)),
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the driver and the scheduler report, handed to the core.
+//!
+//! Nothing here can fail the caller. When the core refuses or memory is short, the
+//! core counts it in the tree's `events` and the stock path goes on.
+
+use crate::bindings::gct_gpu;
+use crate::state::Glue;
+use crate::{exec, process};
+use gct_core::engine::Ticket;
+use gct_core::error::Error;
+use gct_core::features::FeatureSet;
+use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
+use gct_core::ids::{FileId, ProcKey};
+use gct_core::rmapi::{self, Call, Hint};
+use gct_core::state::{Failure, State};
+use gct_core::text::Text;
+use kernel::sync::ArcBorrow;
+use kernel::uaccess::{UserPtr, UserSlice};
+
+/// What is enforced in this version: nothing, the hooks observe.
+const FEATURES: FeatureSet = FeatureSet::NONE;
+
+/// Runs `operation` under the core's mutex and has directories follow it.
+fn with<T>(
+    glue: &ArcBorrow<'_, Glue>,
+    mut operation: impl FnMut(&mut State<'_>) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let (outcome, effects) = glue.with(|state, _| match operation(state) {
+        Err(need @ Error::NeedSlots(_)) => Err(need),
+        outcome => Ok((outcome, state.has_effects())),
+    })?;
+    if effects {
+        exec::later(*glue);
+    }
+    outcome
+}
+
+/// Counts what the core refused. Storage that could not be had is counted already.
+fn count_refusal<T>(glue: &Glue, outcome: Result<T, Error>) -> Option<T> {
+    match outcome {
+        Ok(value) => Some(value),
+        Err(Error::NoSpace) => {
+            glue.count(Failure::Limit);
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+pub(crate) fn gpu_add(glue: &ArcBorrow<'_, Glue>, gpu: &gct_gpu) {
+    let pci = PciAddress {
+        domain: gpu.domain,
+        bus: gpu.bus,
+        slot: gpu.slot,
+        function: gpu.function,
+    };
+    let mut facts = GpuFacts::new(gpu.gpu_id, pci, Backend::Kernel);
+    facts.minor = gpu.minor;
+    facts.ids = PciIds {
+        vendor: gpu.vendor,
+        device: gpu.device,
+        subsystem_vendor: gpu.subsystem_vendor,
+        subsystem_device: gpu.subsystem_device,
+    };
+    facts.name = Text::from_untrusted(&gpu.name);
+    facts.boot_42 = gpu.pmc_boot_42;
+    count_refusal(glue, with(glue, |state| state.gpu_add(&facts, FEATURES)));
+}
+
+pub(crate) fn gpu_uuid(glue: &ArcBorrow<'_, Glue>, gpu_id: u32, uuid: [u8; 16]) {
+    count_refusal(glue, with(glue, |state| state.gpu_uuid(gpu_id, uuid)));
+}
+
+pub(crate) fn gpu_remove(glue: &ArcBorrow<'_, Glue>, gpu_id: u32) {
+    count_refusal(glue, with(glue, |state| state.gpu_remove(gpu_id)));
+}
+
+/// The caller's process opened a file of the driver.
+pub(crate) fn file_open(glue: &ArcBorrow<'_, Glue>) -> Option<FileId> {
+    let own = process::current();
+    let mut buffer = process::CGROUP_BUFFER;
+    let cgroup = process::cgroup(&mut buffer);
+    let outcome = glue.with(|state, members| {
+        let group = members.with(|members| members.group_of(own));
+        state.file_open(own, cgroup, group)
+    });
+    count_refusal(glue, outcome)
+}
+
+pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
+    let outcome = with(glue, |state| {
+        state.file_close(file);
+        Ok(())
+    });
+    count_refusal(glue, outcome);
+}
+
+/// Decodes an ioctl; `None` when there is nothing to follow.
+fn decode(glue: &Glue, escape: u32, bytes: &[u8]) -> Option<Call> {
+    rmapi::decode(escape, bytes)
+        .inspect_err(|_| glue.count(Failure::Decode))
+        .ok()
+        .flatten()
+}
+
+/// Returns what the ioctl's [`ioctl_leave`] needs.
+pub(crate) fn ioctl_enter(
+    glue: &ArcBorrow<'_, Glue>,
+    file: FileId,
+    escape: u32,
+    bytes: &[u8],
+) -> [u64; 4] {
+    let Some(call) = decode(glue, escape, bytes) else {
+        return Default::default();
+    };
+    with(glue, |state| Ok(state.call_enter(file, &call).words())).unwrap_or_default()
+}
+
+pub(crate) fn ioctl_leave(
+    glue: &ArcBorrow<'_, Glue>,
+    file: FileId,
+    escape: u32,
+    bytes: &[u8],
+    words: [u64; 4],
+) {
+    // What could not be decoded was counted when the ioctl began.
+    let Ok(Some(call)) = rmapi::decode(escape, bytes) else {
+        return;
+    };
+    let ticket = Ticket::from_words(words);
+    let hint = call
+        .hint()
+        .filter(|_| call.succeeded())
+        .and_then(|hint| read_hint(&hint));
+    let outcome = with(glue, |state| state.call_leave(file, &call, ticket, hint));
+    count_refusal(glue, outcome);
+}
+
+/// Reads a word of the tenant's memory, once. It may say anything.
+fn read_hint(hint: &Hint) -> Option<u64> {
+    let mut word = [0; 8];
+    let room = word.get_mut(..usize::try_from(hint.bytes).ok()?)?;
+    let address = UserPtr::from_addr(usize::try_from(hint.address).ok()?);
+    UserSlice::new(address, room.len())
+        .reader()
+        .read_slice(room)
+        .ok()?;
+    Some(u64::from_le_bytes(word))
+}
+
+/// A process forked. The child cannot run yet, and nothing here may sleep.
+pub(crate) fn fork(glue: &ArcBorrow<'_, Glue>, parent: ProcKey, child: ProcKey) {
+    let more_room = glue.on_members(|members| {
+        // A child for which there is no slot is counted by the members themselves.
+        let _ = members.on_fork(parent, child);
+    });
+    if more_room {
+        exec::later(*glue);
+    }
+}
+
+/// The last thread of a process exits. Nothing here may sleep.
+pub(crate) fn exit(glue: &ArcBorrow<'_, Glue>, process: ProcKey) {
+    glue.on_members(|members| {
+        members.on_exit(process);
+    });
+}

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The locks, and the storage of the core's tables.
+//!
+//! Lock order, outermost first:
+//!
+//! 1. [`Glue::tree`] (mutex): the directories. Held while directories are made
+//!    and removed, and while `control` is written. Nothing that a file below a
+//!    removable directory does takes it, so a removal may wait for such files.
+//! 2. [`Glue::core`] (mutex): all that the core knows but the members. Held for
+//!    one call of the core. Nothing sleeps under it but on memory that it copies;
+//!    nothing is allocated or freed under it, and no function of the driver runs.
+//! 3. [`Glue::members`] (spinlock): who belongs to which group by pid. A leaf;
+//!    forks and exits take it where sleeping is not allowed.
+//!
+//! Storage grows outside the locks: the core says how much it needs, the new
+//! slots are allocated, the entries move under the lock, the old slots are freed
+//! after it, and the operation is tried again.
+
+use crate::tree::Tree;
+use gct_core::dirs::Effect;
+use gct_core::error::{Error, Need, Table};
+use gct_core::ids::{GroupId, ProcKey};
+use gct_core::members::{self, MemberSlot, Members, MembersRoot};
+use gct_core::state::{self, Failure, Root, State, Stores};
+use kernel::alloc::flags::GFP_KERNEL;
+use kernel::alloc::{AllocError, KVVec};
+use kernel::prelude::*;
+use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
+use kernel::workqueue::{impl_has_work, new_work, Work};
+
+/// Everything that lives from `gct_init` to `gct_exit`.
+#[pin_data]
+pub(crate) struct Glue {
+    #[pin]
+    pub(crate) tree: Mutex<Tree>,
+    #[pin]
+    core: Mutex<Tables>,
+    #[pin]
+    members: SpinLock<MemberTable>,
+    #[pin]
+    pub(crate) work: Work<Glue>,
+}
+
+impl_has_work! {
+    impl HasWork<Self> for Glue { self.work }
+}
+
+/// Allocates `count` empty slots.
+fn empty<T: Default>(count: usize) -> Result<KVVec<T>, AllocError> {
+    let mut slots = KVVec::with_capacity(count, GFP_KERNEL)?;
+    for _ in 0..count {
+        slots.push(T::default(), GFP_KERNEL)?;
+    }
+    Ok(slots)
+}
+
+macro_rules! tables {
+    ($($table:ident, $field:ident: $slot:ident, $rehash:ident;)*) => {
+        /// The core's state and the storage that it borrows.
+        struct Tables {
+            root: Root,
+            $($field: KVVec<state::$slot>,)*
+        }
+
+        /// Storage for one table: new on the way in, old on the way out.
+        enum Storage {
+            $($table(KVVec<state::$slot>),)*
+        }
+
+        impl Storage {
+            /// `None` for the table that is not the core mutex's.
+            fn allocate(need: Need) -> Result<Option<Self>, AllocError> {
+                Ok(match need.table {
+                    $(Table::$table => Some(Self::$table(empty(need.slots)?)),)*
+                    Table::Members => None,
+                })
+            }
+        }
+
+        impl Tables {
+            fn new(root: Root) -> Self {
+                Self { root, $($field: KVVec::new(),)* }
+            }
+
+            /// The core over its storage.
+            fn state(&mut self) -> State<'_> {
+                State::new(&mut self.root, Stores { $($field: &mut self.$field,)* })
+            }
+
+            /// Moves a table into larger storage and returns what is to be freed:
+            /// the old one, or the new one if somebody else was quicker.
+            fn replace(&mut self, storage: Storage) -> Storage {
+                match storage {
+                    $(Storage::$table(mut slots) => {
+                        if slots.len() > self.$field.len()
+                            && state::$rehash(&mut self.root, &mut self.$field, &mut slots).is_ok()
+                        {
+                            core::mem::swap(&mut self.$field, &mut slots);
+                        }
+                        Storage::$table(slots)
+                    })*
+                }
+            }
+        }
+    };
+}
+
+tables! {
+    Gpus, gpus: GpuSlot, rehash_gpus;
+    Groups, groups: GroupSlot, rehash_groups;
+    Procs, procs: ProcSlot, rehash_procs;
+    Nodes, nodes: NodeSlot, rehash_nodes;
+    Files, files: FileSlot, rehash_files;
+    Objects, objects: ObjectSlot, rehash_objects;
+    Dirs, dirs: DirSlot, rehash_dirs;
+}
+
+struct MemberTable {
+    root: MembersRoot,
+    slots: KVVec<MemberSlot>,
+}
+
+impl MemberTable {
+    fn members(&mut self) -> Members<'_> {
+        Members::new(&mut self.root, &mut self.slots)
+    }
+
+    /// Moves the members into larger storage, or leaves both as they are.
+    fn replace(&mut self, slots: &mut KVVec<MemberSlot>) {
+        if slots.len() > self.slots.len()
+            && members::rehash(&mut self.root, &mut self.slots, slots).is_ok()
+        {
+            core::mem::swap(&mut self.slots, slots);
+        }
+    }
+}
+
+/// The way to the members from inside the core's mutex.
+pub(crate) struct MembersLock<'a>(&'a SpinLock<MemberTable>);
+
+impl MembersLock<'_> {
+    /// Runs `operation` under the spinlock.
+    pub(crate) fn with<T>(&self, operation: impl FnOnce(&mut Members<'_>) -> T) -> T {
+        operation(&mut self.0.lock().members())
+    }
+}
+
+impl Glue {
+    /// Makes the glue with empty tables; they grow when something is put in.
+    pub(crate) fn new(tree: Tree, [core_seed, members_seed]: [u64; 2]) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                tree <- new_mutex!(tree, "gct::tree"),
+                core <- new_mutex!(Tables::new(Root::new(core_seed)), "gct::core"),
+                members <- new_spinlock!(MemberTable {
+                    root: MembersRoot::new(members_seed),
+                    slots: KVVec::new(),
+                }, "gct::members"),
+                work <- new_work!("gct::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Runs `operation` under the core's mutex, with as much storage as it asks
+    /// for. It may run several times, but only the last run changes anything.
+    pub(crate) fn with<T>(
+        &self,
+        mut operation: impl FnMut(&mut State<'_>, &MembersLock<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        loop {
+            let outcome = operation(&mut self.core.lock().state(), &MembersLock(&self.members));
+            let need = match outcome {
+                Err(Error::NeedSlots(need)) => need,
+                other => return other,
+            };
+            if self.grow(need).is_err() {
+                self.out_of_memory();
+                return Err(Error::NeedSlots(need));
+            }
+        }
+    }
+
+    /// Counts what could not be followed.
+    pub(crate) fn count(&self, failure: Failure) {
+        self.core.lock().state().count(failure);
+    }
+
+    /// Counts an allocation that failed.
+    pub(crate) fn out_of_memory(&self) {
+        self.count(Failure::Memory);
+    }
+
+    /// The next change that the tree needs.
+    pub(crate) fn next_effect(&self) -> Option<Effect> {
+        self.core.lock().state().next_effect()
+    }
+
+    fn grow(&self, need: Need) -> Result<(), AllocError> {
+        match Storage::allocate(need)? {
+            None => self.grow_members(need),
+            Some(storage) => {
+                let unused = self.core.lock().replace(storage);
+                drop(unused);
+                Ok(())
+            }
+        }
+    }
+
+    fn grow_members(&self, need: Need) -> Result<(), AllocError> {
+        let mut slots = empty(need.slots)?;
+        self.members.lock().replace(&mut slots);
+        drop(slots);
+        Ok(())
+    }
+
+    /// Keeps room for processes that members will fork, because a fork cannot
+    /// wait for memory; and tells the core how often there was none.
+    pub(crate) fn grow_members_ahead(&self) {
+        let (need, lost) = {
+            let mut table = self.members.lock();
+            let members = table.members();
+            (members.headroom(), members.lost())
+        };
+        if let Some(need) = need {
+            if self.grow_members(need).is_err() {
+                self.out_of_memory();
+            }
+        }
+        self.count(Failure::Members(lost));
+    }
+
+    /// A member forked or exited. Says whether [`Glue::grow_members_ahead`]
+    /// should run. The caller may be unable to sleep.
+    pub(crate) fn on_members(&self, event: impl FnOnce(&mut Members<'_>)) -> bool {
+        let mut table = self.members.lock();
+        let mut members = table.members();
+        event(&mut members);
+        members.headroom().is_some()
+    }
+
+    /// The processes that belong to a group by pid.
+    pub(crate) fn members_of(&self, group: GroupId) -> Result<KVVec<ProcKey>, Error> {
+        let mut keys: KVVec<ProcKey> = KVVec::new();
+        loop {
+            let total = self.members.lock().members().list(group, &mut keys);
+            if total <= keys.len() {
+                keys.truncate(total);
+                return Ok(keys);
+            }
+            keys = empty(total).map_err(|_| {
+                self.out_of_memory();
+                Error::NeedSlots(Need {
+                    table: Table::Members,
+                    slots: total,
+                })
+            })?;
+        }
+    }
+}
