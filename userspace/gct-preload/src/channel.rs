@@ -3,6 +3,7 @@
 //! One channel: its shadow ring, its real ring, and what was published.
 
 use crate::rm::{ChannelParams, Object};
+use crate::scratch::Scratch;
 use crate::shadow::{device_write_barrier, Shadow};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::submit::gpfifo::Fetch;
@@ -22,8 +23,9 @@ const ENTRIES_MAX: u32 = 1 << 22;
 pub(crate) trait Gate {
     /// Whether anything of this tenant may be published now.
     fn open(&self) -> bool;
-    /// Looks at, and may edit, the segment of one ring entry before it is published.
-    fn pass(&mut self, stream: &mut Stream, entry: u64, find: &Find<'_>);
+    /// Looks at, and may edit or replace, the segment of one ring entry; returns the entry
+    /// to publish.
+    fn pass(&mut self, stream: &mut Stream, entry: u64, around: &mut Around<'_>) -> u64;
 }
 
 /// What the core remembers of one channel from entry to entry.
@@ -31,6 +33,14 @@ pub(crate) trait Gate {
 pub(crate) struct Stream {
     pub(crate) fetch: Fetch,
     pub(crate) tracker: Tracker,
+}
+
+/// What a gate may use of the session.
+pub(crate) struct Around<'a> {
+    /// Finds the tenant's memory.
+    pub(crate) find: &'a Find<'a>,
+    /// Room for what replaces a segment.
+    pub(crate) scratch: Option<&'a mut Scratch>,
 }
 
 /// Finds the tenant's memory at a GPU address, so many bytes long.
@@ -82,6 +92,11 @@ impl Channel {
         shadow.contains(self.userd)
     }
 
+    /// Whether ring or USERD reach to or beyond `addr`.
+    pub(crate) fn reaches(&self, addr: usize) -> bool {
+        self.entry_at(self.params.entries) > addr || self.userd + GP_PUT + 4 > addr
+    }
+
     /// Learns the token that rings this channel's doorbell.
     pub(crate) fn set_token(&mut self, token: u32) {
         self.token = Some(token);
@@ -100,7 +115,7 @@ impl Channel {
         &mut self,
         shadow: &Shadow,
         gate: &mut dyn Gate,
-        find: &Find<'_>,
+        around: &mut Around<'_>,
         doorbell: &AtomicU32,
     ) -> u32 {
         let Some(put) = shadow.word(self.userd + GP_PUT) else {
@@ -116,7 +131,7 @@ impl Channel {
         while index != target {
             if let Some(entry) = shadow.entry(self.entry_at(index)) {
                 let word = entry.tenant.load(Ordering::Relaxed);
-                gate.pass(&mut self.stream, word, find);
+                let word = gate.pass(&mut self.stream, word, around);
                 entry.real.store(word, Ordering::Relaxed);
             }
             index = if index + 1 == self.params.entries {

@@ -13,6 +13,7 @@ mod governor;
 mod interpose;
 mod limits;
 mod rm;
+mod scratch;
 mod session;
 mod shadow;
 mod stats;

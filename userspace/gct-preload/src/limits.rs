@@ -3,6 +3,7 @@
 //! The limits of this process.
 
 use gct_core::mask::TpcMask as List;
+use gct_core::submit::limits::ATOMS_MAX;
 use gct_core::submit::mask::TpcMask;
 
 /// What the tenant may use.
@@ -10,24 +11,45 @@ use gct_core::submit::mask::TpcMask;
 pub(crate) struct Limits {
     /// The TPCs that its launches may not use; `None` for no limit.
     pub(crate) mask: Option<TpcMask>,
+    /// Into how many atoms every launch is split that can be; 0 and 1 for none.
+    pub(crate) atoms: u32,
 }
 
 impl Limits {
     /// No limit.
-    pub(crate) const NONE: Self = Self { mask: None };
+    pub(crate) const NONE: Self = Self {
+        mask: None,
+        atoms: 0,
+    };
 
-    /// `GCTGROUP_TPC_MASK` (`0-31,40`, as `tpc.mask`) of `GCTGROUP_TPCS` TPCs. What cannot
-    /// be understood is reported, and no limit holds.
+    /// `GCTGROUP_TPC_MASK` (`0-31,40`, as `tpc.mask`) of `GCTGROUP_TPCS` TPCs, and
+    /// `GCTGROUP_ATOMS`. What cannot be understood is reported, and that limit does not hold.
     pub(crate) fn from_environment() -> Self {
-        let Ok(text) = std::env::var("GCTGROUP_TPC_MASK") else {
-            return Self::NONE;
-        };
-        let tpcs = std::env::var("GCTGROUP_TPCS").unwrap_or_default();
-        let mask = disabled_by(&text, &tpcs);
-        if mask.is_none() {
-            eprintln!("gctgroup: '{text}' of '{tpcs}' TPCs is no TPC list; no mask is set");
+        let read = |name| std::env::var(name).unwrap_or_default();
+        let (list, tpcs, atoms) = (
+            read("GCTGROUP_TPC_MASK"),
+            read("GCTGROUP_TPCS"),
+            read("GCTGROUP_ATOMS"),
+        );
+        let mask = disabled_by(&list, &tpcs);
+        if mask.is_none() && !list.is_empty() {
+            eprintln!("gctgroup: '{list}' of '{tpcs}' TPCs is no TPC list; no mask is set");
         }
-        Self { mask }
+        let count = atoms.parse().ok().filter(|&n| n <= ATOMS_MAX);
+        if count.is_none() && !atoms.is_empty() {
+            eprintln!(
+                "gctgroup: '{atoms}' is no number of atoms up to {ATOMS_MAX}; nothing is split"
+            );
+        }
+        Self {
+            mask,
+            atoms: count.unwrap_or(0),
+        }
+    }
+
+    /// Whether anything of a launch is to change.
+    pub(crate) fn any(&self) -> bool {
+        self.mask.is_some() || self.atoms > 1
     }
 }
 

@@ -2,8 +2,9 @@
 
 //! What this process has opened on the GPU: objects, mappings, channels.
 
-use crate::channel::{Channel, Gate, DOORBELL};
+use crate::channel::{Around, Channel, Gate, DOORBELL};
 use crate::rm::{self, Call, ChannelParams, Object};
+use crate::scratch::Scratch;
 use crate::shadow::Shadow;
 use crate::stats::STATS;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -34,13 +35,20 @@ struct Node {
     class: u32,
 }
 
+/// A shadowed allocation of rings, and the scratch in its upper half.
+#[derive(Debug)]
+struct Ring {
+    shadow: Shadow,
+    scratch: Option<Scratch>,
+}
+
 /// Everything known about this process.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     nodes: Vec<Node>,
     announced: Vec<Announced>,
     mappings: Vec<Mapping>,
-    rings: Vec<Shadow>,
+    rings: Vec<Ring>,
     doorbells: Vec<Shadow>,
     channels: Vec<Channel>,
 }
@@ -48,6 +56,9 @@ pub(crate) struct Session {
 /// The most mappings and objects that are remembered; a tenant with more runs on, and
 /// what is beyond is not managed.
 const REMEMBERED_MAX: usize = 65_536;
+
+/// Bytes of one frame of scratch: a launch of CUDA's in 48 atoms, their QMD slots and their uploads.
+const FRAME_BYTES: usize = 48 * 1024;
 
 impl Session {
     /// An empty session.
@@ -132,13 +143,16 @@ impl Session {
     pub(crate) fn unmapped(&mut self, addr: usize, len: usize) {
         let gone = |at: usize| at.wrapping_sub(addr) < len;
         self.mappings.retain(|m| !gone(m.addr));
-        for list in [&mut self.rings, &mut self.doorbells] {
-            while let Some(i) = list.iter().position(|s| gone(s.tenant())) {
-                let shadow = list.swap_remove(i);
-                self.channels.retain(|c| !c.lives_in(&shadow));
-                // SAFETY: `self` is borrowed exclusively, so no pair of words is alive.
-                unsafe { shadow.release() };
-            }
+        while let Some(i) = self.rings.iter().position(|r| gone(r.shadow.tenant())) {
+            let ring = self.rings.swap_remove(i);
+            self.channels.retain(|c| !c.lives_in(&ring.shadow));
+            // SAFETY: `self` is borrowed exclusively, so no pair of words is alive.
+            unsafe { ring.shadow.release() };
+        }
+        while let Some(i) = self.doorbells.iter().position(|d| gone(d.tenant())) {
+            let doorbell = self.doorbells.swap_remove(i);
+            // SAFETY: as above.
+            unsafe { doorbell.release() };
         }
     }
 
@@ -172,13 +186,22 @@ impl Session {
         let (addr, len) = (mapping.addr, mapping.len);
         // Doorbells first: without them the tenant's rings would pass by.
         self.shadow_doorbells()?;
-        if !self.rings.iter().any(|s| s.contains(userd)) {
+        if !self.rings.iter().any(|r| r.shadow.contains(userd)) {
             // SAFETY: the mapping was made by this process's `mmap` and is whole; no channel
             // lives in it yet, so neither the GPU nor another thread of libcuda uses it.
-            self.rings.push(unsafe { Shadow::new(addr, len, true)? });
+            let shadow = unsafe { Shadow::new(addr, len, true)? };
+            let (tenant, real, len) = shadow.upper_half();
+            // CAST: widening.
+            let scratch = Scratch::new(tenant as u64, real, len, FRAME_BYTES);
+            self.rings.push(Ring { shadow, scratch });
         }
-        let shadow = self.rings.iter().find(|s| s.contains(userd))?;
-        Channel::new(object, u16::try_from(class).ok()?, params, userd, shadow)
+        let ring = self.rings.iter_mut().find(|r| r.shadow.contains(userd))?;
+        let class = u16::try_from(class).ok()?;
+        let channel = Channel::new(object, class, params, userd, &ring.shadow)?;
+        if channel.reaches(ring.shadow.upper_half().0) {
+            ring.scratch = None;
+        }
+        Some(channel)
     }
 
     /// Shadows every doorbell page that is mapped and not shadowed yet; `None` if there
@@ -254,8 +277,13 @@ impl Session {
         };
         let mut count = 0;
         for channel in channels.iter_mut() {
-            if let Some(shadow) = rings.iter().find(|s| channel.lives_in(s)) {
-                count += channel.publish(shadow, gate, &find, doorbell);
+            if let Some(ring) = rings.iter_mut().find(|r| channel.lives_in(&r.shadow)) {
+                let shadow = &ring.shadow;
+                let mut around = Around {
+                    find: &find,
+                    scratch: ring.scratch.as_mut(),
+                };
+                count += channel.publish(shadow, gate, &mut around, doorbell);
                 if channel.crowded(shadow) {
                     channel.refresh_get(shadow, channel.published());
                 }
@@ -269,8 +297,8 @@ impl Session {
         self.channels.iter().any(|c| {
             self.rings
                 .iter()
-                .find(|s| c.lives_in(s))
-                .is_some_and(|s| c.crowded(s))
+                .find(|r| c.lives_in(&r.shadow))
+                .is_some_and(|r| c.crowded(&r.shadow))
         })
     }
 

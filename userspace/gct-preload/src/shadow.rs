@@ -71,6 +71,13 @@ impl Shadow {
         self.tenant
     }
 
+    /// The upper half: where the tenant has it, and where the device is reached. The
+    /// tenant of a ring's shadow writes nothing there as long as its channels end below.
+    pub(crate) fn upper_half(&self) -> (usize, usize, usize) {
+        let half = self.len / 2;
+        (self.tenant + half, self.real + half, self.len - half)
+    }
+
     /// Whether the tenant's address lies inside.
     pub(crate) fn contains(&self, addr: usize) -> bool {
         addr.wrapping_sub(self.tenant) < self.len

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Room that the GPU can read, for segments and QMDs that replace the tenant's.
+//!
+//! libcuda maps its rings and USERDs from one allocation of 2 MiB and uses the beginning of it: 12 KiB a
+//! channel. The upper half serves as scratch, under the same virtual address for CPU and GPU. It is cut into
+//! frames; a frame is taken for one launch and free again when that launch has ended, which its own
+//! release shows.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Alignment of a QMD, and so of a frame.
+const QMD_ALIGN: u64 = 256;
+
+/// When a frame is free again: the launch that it was used for has released this word.
+#[derive(Clone, Copy, Debug)]
+struct Busy {
+    release_at: usize,
+    payload: u32,
+}
+
+/// A frame: where it is, for the GPU and for the CPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    index: usize,
+    /// The GPU's address; a multiple of 256.
+    pub(crate) gpu_va: u64,
+    real: usize,
+    bytes: usize,
+}
+
+/// The upper half of one ring allocation.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    gpu_va: u64,
+    real: usize,
+    frame_bytes: usize,
+    frames: Vec<Option<Busy>>,
+    next: usize,
+}
+
+impl Scratch {
+    /// Frames of `frame_bytes` in `[gpu_va, gpu_va + len)`, which is mapped at `real`.
+    /// `None` when not even one fits.
+    pub(crate) fn new(gpu_va: u64, real: usize, len: usize, frame_bytes: usize) -> Option<Self> {
+        // CAST: widening.
+        let frame_bytes = frame_bytes.next_multiple_of(QMD_ALIGN as usize);
+        let count = len.checked_div(frame_bytes)?;
+        (count > 0 && gpu_va % QMD_ALIGN == 0).then(|| Self {
+            gpu_va,
+            real,
+            frame_bytes,
+            frames: vec![None; count],
+            next: 0,
+        })
+    }
+
+    /// The next frame, if its last user has ended.
+    pub(crate) fn frame(&mut self) -> Option<Frame> {
+        let index = self.next;
+        if let Some(busy) = self.frames.get(index).copied()? {
+            // SAFETY: `hold` was given a word of the tenant's that stays mapped as long as the
+            // channel, and so this scratch, is managed.
+            let word = unsafe { AtomicU32::from_ptr(busy.release_at as *mut u32) };
+            if !reached(word.load(Ordering::Acquire), busy.payload) {
+                return None;
+            }
+        }
+        let offset = index * self.frame_bytes;
+        Some(Frame {
+            index,
+            // CAST: widening.
+            gpu_va: self.gpu_va + offset as u64,
+            real: self.real + offset,
+            bytes: self.frame_bytes,
+        })
+    }
+
+    /// Takes a frame until the word at `release_at` holds `payload`; `false` if it already
+    /// does, so that the end of the launch could not be told.
+    ///
+    /// # Safety
+    ///
+    /// `release_at` must be an aligned word that stays mapped while this scratch is used.
+    pub(crate) unsafe fn hold(&mut self, frame: &Frame, release_at: usize, payload: u32) -> bool {
+        // SAFETY: by contract.
+        let word = unsafe { AtomicU32::from_ptr(release_at as *mut u32) };
+        if reached(word.load(Ordering::Acquire), payload) {
+            return false;
+        }
+        if let Some(slot) = self.frames.get_mut(frame.index) {
+            *slot = Some(Busy {
+                release_at,
+                payload,
+            });
+        }
+        self.next = (frame.index + 1) % self.frames.len();
+        true
+    }
+}
+
+/// Whether a word that counts up, and that later launches use too, has reached `payload`.
+fn reached(word: u32, payload: u32) -> bool {
+    // CAST: the sign of the difference modulo 2^32.
+    word.wrapping_sub(payload) as i32 >= 0
+}
+
+impl Frame {
+    /// Writes `words` at `offset` bytes into the frame; `false` when they do not fit.
+    pub(crate) fn write(&self, offset: usize, words: &[u32]) -> bool {
+        let end = words
+            .len()
+            .checked_mul(4)
+            .and_then(|n| n.checked_add(offset));
+        if offset % 4 != 0 || end.is_none_or(|end| end > self.bytes) {
+            return false;
+        }
+        for (i, word) in words.iter().enumerate() {
+            // SAFETY: inside the frame, as checked above; device memory takes whole words.
+            unsafe {
+                (self.real as *mut u32)
+                    .byte_add(offset + i * 4)
+                    .write_volatile(*word)
+            };
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_free_again_when_its_launch_has_released() {
+        let mut room = [0u32; 256];
+        let release = AtomicU32::new(1);
+        let at = release.as_ptr() as usize;
+        let mut scratch = Scratch::new(0x1000, room.as_mut_ptr() as usize, 1024, 500).unwrap();
+        for expected in [0x1000, 0x1200] {
+            let frame = scratch.frame().unwrap();
+            assert_eq!(frame.gpu_va, expected);
+            // SAFETY: `release` outlives the scratch.
+            assert!(unsafe { scratch.hold(&frame, at, 10) });
+        }
+        assert!(scratch.frame().is_none());
+        release.store(11, Ordering::Release);
+        let frame = scratch.frame().unwrap();
+        assert_eq!(frame.gpu_va, 0x1000);
+        // SAFETY: as above.
+        assert!(!unsafe { scratch.hold(&frame, at, 10) }, "already released");
+        assert!(frame.write(508, &[7]) && !frame.write(508, &[7, 8]) && !frame.write(2, &[1]));
+        assert_eq!(room[127], 7);
+    }
+
+    #[test]
+    fn too_little_room_is_none_at_all() {
+        assert!(Scratch::new(0, 0, 100, 200).is_none());
+        assert!(Scratch::new(128, 0, 4096, 256).is_none());
+    }
+}
