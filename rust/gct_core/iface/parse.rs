@@ -210,15 +210,23 @@ fn blank(byte: &u8) -> bool {
 }
 
 /// Takes the blanks and newlines around a value off.
-fn strip(text: &[u8]) -> Result<&[u8], Error> {
+fn strip(mut text: &[u8]) -> Result<&[u8], Error> {
     if text.len() > limits::WRITE_LEN_MAX {
         return Err(Error::Syntax);
     }
-    let Some(first) = text.iter().position(|byte| !blank(byte)) else {
-        return Err(Error::Syntax);
-    };
-    let end = text.iter().rposition(|byte| !blank(byte)).unwrap_or(first);
-    text.get(first..=end).ok_or(Error::Syntax)
+    while let [first, rest @ ..] = text {
+        if !blank(first) {
+            break;
+        }
+        text = rest;
+    }
+    while let [rest @ .., last] = text {
+        if !blank(last) {
+            return Ok(text);
+        }
+        text = rest;
+    }
+    Err(Error::Syntax)
 }
 
 /// Splits at the first run of spaces and tabs.
