@@ -108,6 +108,28 @@ build_once() {
 	exec {store_lock}>&-
 }
 
+# All cargo builds of the scripts share one directory.
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$BUILD/cargo}
+GUEST_TARGET=x86_64-unknown-linux-gnu
+GUEST_BIN=$CARGO_TARGET_DIR/$GUEST_TARGET/release
+
+# need_tools: builds the VM runner and the software GPU; sets GCT_VM.
+need_tools() {
+	GCT_VM=$CARGO_TARGET_DIR/release/gct-vm
+	step "VM runner and software GPU" cargo build --release --locked \
+		--manifest-path "$ROOT/userspace/Cargo.toml" -p gct-vm -p fakegpu
+}
+
+# need_guest_programs PACKAGE...: builds programs for the machine, which has no
+# libraries, into $GUEST_BIN. With an explicit target the flags do not reach
+# build scripts.
+need_guest_programs() {
+	local packages=("${@/#/-p}")
+	RUSTFLAGS='-C target-feature=+crt-static' step "guest programs: $*" \
+		cargo build --release --locked --target "$GUEST_TARGET" \
+		--manifest-path "$ROOT/userspace/Cargo.toml" "${packages[@]}"
+}
+
 # Adds the counts of one test job; `make test` prints their sum.
 record() {
 	mkdir -p "$RESULTS"

@@ -31,7 +31,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Which of the ports a line came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+enum Source {
     /// The kernel's console.
     Kernel,
     /// The script and its programs.
@@ -120,42 +120,54 @@ impl Console {
                     break;
                 }
             };
-            self.show(&line)?;
             match line.source {
-                Source::Kernel => outcome.kernel_line(line.text),
-                Source::Programs if self.in_log && !line.text.contains(EXIT_MARK) => {
-                    outcome.repeated_kernel_line(line.text);
+                Source::Kernel => {
+                    self.booted |= line.text.contains(BOOTED_MARK);
+                    self.show("kernel| ", &line.text, self.show_kernel && self.booted)?;
+                    outcome.kernel_line(line.text);
                 }
-                Source::Programs => {
-                    parser.line(&line.text);
-                    // The script's last line may lack its end.
-                    if let Some((_, status)) = line.text.split_once(EXIT_MARK) {
-                        outcome.status = status.parse().ok();
-                    }
-                }
+                Source::Programs => self.programs_line(&line.text, &mut parser, &mut outcome)?,
             }
         }
         outcome.counts = parser.finish();
         Ok(outcome)
     }
 
-    fn show(&mut self, line: &Line) -> anyhow::Result<()> {
-        if line.source == Source::Programs {
-            if line.text.contains(LOG_MARK) {
-                self.in_log = true;
-            }
-            if self.in_log {
-                return Ok(());
-            }
+    /// Takes a line of the second port: of the script, then of the kernel's
+    /// log that init repeats, then init's last word.
+    fn programs_line(
+        &mut self,
+        text: &str,
+        parser: &mut ktap::Parser,
+        outcome: &mut Outcome,
+    ) -> anyhow::Result<()> {
+        if let Some((_, status)) = text.split_once(EXIT_MARK) {
+            outcome.status = status.parse().ok();
+            return Ok(());
         }
-        let prefix = match line.source {
-            Source::Kernel => "kernel| ",
-            Source::Programs => "      | ",
+        if self.in_log {
+            outcome.repeated_kernel_line(text);
+            return Ok(());
+        }
+        // The script's last line may lack its end.
+        let text = match text.split_once(LOG_MARK) {
+            Some((rest, _)) => {
+                self.in_log = true;
+                rest
+            }
+            None => text,
         };
-        writeln!(self.log, "{prefix}{}", line.text)?;
-        self.booted |= line.text.contains(BOOTED_MARK);
-        if line.source == Source::Programs || (self.show_kernel && self.booted) {
-            println!("{prefix}{}", line.text);
+        if !(self.in_log && text.is_empty()) {
+            parser.line(text);
+            self.show("      | ", text, true)?;
+        }
+        Ok(())
+    }
+
+    fn show(&mut self, prefix: &str, text: &str, on_terminal: bool) -> anyhow::Result<()> {
+        writeln!(self.log, "{prefix}{text}")?;
+        if on_terminal {
+            println!("{prefix}{text}");
         }
         Ok(())
     }
@@ -163,9 +175,9 @@ impl Console {
 
 impl Outcome {
     /// Notes a bug whose report the console has lost or cut.
-    fn repeated_kernel_line(&mut self, text: String) {
-        if report::is_bug(&text) && !self.bugs.contains(&text) {
-            self.bugs.push(text);
+    fn repeated_kernel_line(&mut self, text: &str) {
+        if report::is_bug(text) && !self.bugs.iter().any(|bug| bug == text) {
+            self.bugs.push(text.to_owned());
         }
     }
 

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Everything here is a script in ci/; this file only gives the scripts names.
+
+# NVIDIA's version for kmod, demo and shell; ci/versions.sh knows them all.
+NV_VERSION ?= 535.261.03
+
+export NV_VERSION NV_SRC KDIR GCT_STOCK GCT_PATCHES GCT_KUNIT
+
+.PHONY: help setup kmod demo shell test test-host test-patches test-gate test-vm test-uvm clean
+.NOTPARALLEL:
+
+help:
+	@echo 'make setup      fetch and build all that is needed, into build/ (idempotent)'
+	@echo 'make demo       see the patched driver take quotas in a virtual machine'
+	@echo 'make shell      a shell in that machine'
+	@echo 'make test       all tests; ends with "N passed, M failed"'
+	@echo 'make kmod       nvidia.ko and nvidia-uvm.ko for a kernel of yours:'
+	@echo '                NV_VERSION=535.261.03|550.163.01 [NV_SRC=dir] [KDIR=dir] [GCT_STOCK=1]'
+	@echo 'make test-host | test-patches | test-gate | test-vm | test-uvm'
+	@echo '                one part of the tests'
+	@echo 'make clean      remove build/ (the store outside the clone stays: ci/lib.sh)'
+
+setup:
+	@ci/setup.sh
+
+kmod:
+	@ci/kmod.sh
+
+demo:
+	@ci/setup.sh demo
+	@ci/demo.sh
+
+shell:
+	@ci/setup.sh demo
+	@ci/shell.sh
+
+test: setup
+	@ci/test.sh
+
+test-host: setup
+	@ci/test.sh host
+
+test-patches: setup
+	@ci/test.sh patches
+
+test-gate: setup
+	@ci/test.sh gate
+
+test-vm: setup
+	@ci/test.sh selftests
+
+test-uvm: setup
+	@ci/test.sh uvm
+
+clean:
+	rm -rf build

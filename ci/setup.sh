@@ -1,0 +1,24 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Usage: setup.sh [demo]
+#
+# Prepares everything that building and testing needs; what is there already is
+# left alone. With "demo" only the parts that `make demo` needs: one driver
+# version and one kernel.
+. "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/versions.sh"
+
+cd "$ROOT"
+start=$SECONDS
+ci/setup-packages.sh
+ci/setup-sources.sh
+ci/setup-rust.sh
+ci/setup-qemu.sh
+ci/setup-nvidia.sh "$NV_SOURCE_VERSION"
+ci/setup-linux.sh lean
+if [ "${1:-}" != demo ]; then
+	ci/setup-nvidia.sh "$NV_DEBIAN_VERSION"
+	ci/setup-linux.sh debug
+fi
+printf 'setup: complete after %d s\n' $((SECONDS - start))

@@ -1,0 +1,36 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# What needs no kernel: source rules, format, clippy, and the tests of all
+# crates of the workspace.
+. "$(dirname "$0")/lib.sh"
+
+job=host
+rm -f "$RESULTS/$job"
+cd "$ROOT/userspace"
+
+check $job "every source file keeps the rules (ci/tidy.sh)" "$ROOT/ci/tidy.sh"
+check $job "rustfmt" cargo fmt --all --check
+# Kbuild's own crates are no members of the workspace.
+check $job "rustfmt of the kernel crate" \
+	rustfmt --edition 2021 --check --config-path "$ROOT" "$ROOT/rust/gct_kernel/gct_kernel.rs"
+check $job "clippy without a warning" \
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+# Each test counts; a crate that does not compile counts as one failure.
+log=$BUILD/log/host-tests.log
+mkdir -p "$BUILD/log"
+printf '==> cargo test\n'
+status=0
+cargo test --workspace --locked --no-fail-fast >"$log" 2>&1 || status=$?
+read -r passed failed < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
+grep -E '^test .* FAILED$|^error' "$log" || true
+[ $status -eq 0 ] || [ "$failed" -gt 0 ] || failed=1
+[ "$failed" -eq 0 ] || note "whole log: $log"
+note "$passed passed, $failed failed"
+record $job "$passed" "$failed"
+
+if [ -x "$ROOT/ci/fuzz-smoke.sh" ]; then
+	check $job "fuzz targets, a few seconds each" "$ROOT/ci/fuzz-smoke.sh"
+fi
+finish $job

@@ -1,0 +1,42 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Rules of the source that can be checked: a licence in every source file, no
+# stray white space, no file that grew too long, no left-over marks, shell
+# scripts that parse. Prints each violation; exits with 1 if there is one.
+. "$(dirname "$0")/lib.sh"
+
+# A file longer than this does more than one thing.
+LINES_MAX=600
+
+cd "$ROOT"
+violations=0
+violation() {
+	printf '%s\n' "$*"
+	violations=$((violations + 1))
+}
+
+while read -r file; do
+	[ -f "$file" ] && [ ! -L "$file" ] || continue
+	case $file in
+	LICENSES/* | *.pbcap | *.patch | *.lock | tests/fixtures/* | tests/patches/bad/* | */snapshot_*.rs) continue ;;
+	esac
+	case $file in
+	*.rs | *.c | *.h | *.sh | *.config | Makefile | */Makefile | Kbuild | .ci/run)
+		head -n 3 "$file" | grep -q 'SPDX-License-Identifier: GPL-2.0 OR MIT' ||
+			violation "$file: no SPDX line at the top"
+		[ "$(wc -l <"$file")" -le $LINES_MAX ] ||
+			violation "$file: more than $LINES_MAX lines"
+		;;
+	esac
+	! grep -nE '[[:space:]]+$' "$file" /dev/null || violation "$file: white space at the end of a line"
+	[ -z "$(tail -c 1 "$file")" ] || violation "$file: no newline at the end"
+	case $file in
+	ci/tidy.sh) ;;
+	*) ! grep -nE '\b(FIXME|XXX|TODO)\b' "$file" /dev/null || violation "$file: left-over mark" ;;
+	esac
+	case $file in
+	*.sh | .ci/run) bash -n "$file" || violation "$file: does not parse" ;;
+	esac
+done < <(git ls-files)
+[ $violations -eq 0 ]
