@@ -104,6 +104,11 @@ impl<'a> Objects<'a> {
         self.map.reserve(extra)
     }
 
+    /// Number of objects, roots included.
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
     pub(crate) fn get(&self, key: ObjectKey) -> Option<&Object> {
         self.map.get(&key)
     }

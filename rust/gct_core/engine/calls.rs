@@ -101,8 +101,11 @@ impl State<'_> {
         let Some(File { proc }) = self.files.remove(&id) else {
             return;
         };
-        // Each turn frees one client.
-        while let Some(client) = self.objects.first_below_root(id.raw()) {
+        // Each turn frees one client; the bound only guards what never is.
+        for _ in 0..self.objects.len() {
+            let Some(client) = self.objects.first_below_root(id.raw()) else {
+                break;
+            };
             self.free(proc, client);
         }
         self.drain(proc, ObjectKey::root(id.raw()));

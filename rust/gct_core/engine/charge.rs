@@ -125,7 +125,8 @@ impl State<'_> {
     }
 
     /// Shows or hides the directory of a process on a GPU, as it has channel
-    /// groups there or none, and forgets the node that nothing is charged to.
+    /// groups there or none. Its settings go with the directory, and the node
+    /// when nothing is charged to it.
     fn settle(&mut self, proc: ProcKey, gpu: GpuId) {
         let key = (Owner::Proc(proc), gpu);
         let Some(node) = self.nodes.get_mut(&key) else {
@@ -133,6 +134,10 @@ impl State<'_> {
         };
         let now = *node.usage.now();
         let was = core::mem::replace(&mut node.visible, now.channel_groups > 0);
+        if !node.visible {
+            // Nobody could see them, nor take them back.
+            node.settings = Settings::DEFAULT;
+        }
         match (was, now.channel_groups > 0) {
             (false, true) => self.show_dirs(proc, gpu),
             (true, false) => self.hide_dirs(proc, gpu),

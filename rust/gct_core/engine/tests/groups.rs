@@ -168,3 +168,18 @@ fn both_directories_bind() {
         Default::default()
     );
 }
+
+#[test]
+fn what_was_written_to_a_process_goes_with_its_directory() {
+    let mut world = World::new(FeatureSet::all());
+    let file = world.open(APP, "");
+    world.cuda(file);
+    let own = world.node(Owner::Proc(APP));
+    world.write(File::ComputeWeight, own, "50").unwrap();
+    world.free(file, CHANNEL, 0);
+    assert_eq!(world.read(File::ComputeWeight, own), Ok("50\n".into()));
+    // The memory is still there, and with it the node.
+    world.free(file, TSG, 0);
+    world.alloc(file, DEVICE, TSG, 0xa06c, None);
+    assert_eq!(world.read(File::ComputeWeight, own), Ok("100\n".into()));
+}
