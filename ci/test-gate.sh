@@ -1,0 +1,77 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Looks at the objects that Kbuild made: nothing in the core can panic, use
+# floating point or divide 128 bits, and the glue calls nothing that is not on
+# its list. And at the C interface: it stands alone, and Rust sees what C says.
+. "$(dirname "$0")/lib.sh"
+. "$BUILD/env.sh"
+
+JOB=gate
+VERSION=${NV_VERSION:-535.261.03}
+LIST=$ROOT/ci/glue-symbols.txt
+rm -f "$RESULTS/$JOB"
+
+# The kernel's overflow checks are on, so an addition that could overflow calls
+# core::panicking; its compiler_builtins implement float and 128-bit helpers by
+# panicking.
+FORBIDDEN='core9panicking|panic_fmt|__(add|sub|mul|div|eq|lt|le|gt|ge|ne|unord|fix|float|trunc|extend)[a-z]*[sdt]f|__u?(div|mod|divmod)ti[34]|__(ashl|ashr|lshr|mul|mulo)ti[34]'
+
+core_is_clean() {
+	local bad
+	bad=$(nm -u "$1" | grep -E "$FORBIDDEN") || return 0
+	printf '%s needs:\n%s\n' "$1" "$bad"
+	return 1
+}
+
+# The gate must be able to fail: an object with an addition is refused.
+gate_can_fail() {
+	local scratch
+	scratch=$(mktemp -d)
+	printf '#![no_std]\n#[no_mangle]\npub fn add(a: u32, b: u32) -> u32 { a + b }\n' >"$scratch/add.rs"
+	rustc --edition 2021 --crate-type rlib -Copt-level=2 -Coverflow-checks=y -Cpanic=abort \
+		--emit=obj="$scratch/add.o" "$scratch/add.rs"
+	! core_is_clean "$scratch/add.o"
+	local status=$?
+	rm -rf "$scratch"
+	return $status
+}
+
+# Undefined symbols of an object by their plain names; hashes change with the
+# compiler.
+needs() {
+	nm -u "$1" | sed 's/^ *U //' | c++filt | sed -E 's/\[[0-9a-f]+\]//g' |
+		grep -v -E '^<?gct_core::|^<gct_core' | sort -u
+}
+
+glue_is_listed() {
+	local unlisted
+	unlisted=$(comm -23 <(needs "$1") <(grep -v '^#' "$LIST" | sort -u))
+	[ -z "$unlisted" ] || {
+		printf '%s needs what %s does not list:\n%s\n' "$1" "${LIST#"$ROOT/"}" "$unlisted"
+		return 1
+	}
+}
+
+header_stands_alone() {
+	printf '#include "gct.h"\nint alone(void) { return gct_tracks(GCT_ESCAPE_ALLOC); }\n' |
+		"$@" -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$ROOT/rust/include" \
+			-x c -c -o /dev/null -
+}
+
+bindings_are_current() {
+	"$ROOT/ci/bindings.sh" | diff -u "$ROOT/rust/gct_kernel/bindings.rs" -
+}
+
+objects=$BUILD/work/$VERSION/lean/patched/gct
+GCT_STOCK='' GCT_PATCHES='' GCT_KUNIT='' KDIR=$BUILD/linux/lean NV_VERSION=$VERSION "$ROOT/ci/kmod.sh"
+
+check $JOB "the core cannot panic, nor use floats or 128-bit helpers" \
+	core_is_clean "$objects/gct_core/gct_core.o"
+check $JOB "an object that could panic is refused" gate_can_fail
+check $JOB "the glue calls only what is on its list" \
+	glue_is_listed "$objects/gct_kernel/gct_kernel.o"
+check $JOB "gct.h stands alone for gcc" header_stands_alone gcc
+check $JOB "gct.h stands alone for clang" header_stands_alone clang-19
+check $JOB "the bindings are those of the headers" bindings_are_current
+finish $JOB

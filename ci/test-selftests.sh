@@ -1,0 +1,53 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Usage: test-selftests.sh [VERSION...]
+#
+# Runs tests/selftests in virtual machines: all of them on the lean and the debug
+# kernel with two GPUs, those of the tree's form with one and with eight, and the
+# KUnit suites. A report of lockdep, KASAN or kmemleak fails the machine.
+. "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/versions.sh"
+
+JOB=selftests
+# KASAN and lockdep under emulation take ten times as long as the lean kernel.
+LEAN_SECONDS_MAX=600
+DEBUG_SECONDS_MAX=1500
+
+versions=("$@")
+[ ${#versions[@]} -gt 0 ] || read -ra versions <<<"$NV_VERSIONS"
+
+rm -f "$RESULTS/$JOB"
+mkdir -p "$BUILD/selftests"
+need_tools
+need_guest_programs gct-selftest
+
+# machine VERSION KERNEL VARIANT GPUS SECONDS SCRIPT [FILTER]
+machine() {
+	local version=$1 kernel=$2 variant=$3 gpus=$4 seconds=$5 script=$6 filter=${7:-}
+	local name=$version-$kernel-$variant-$gpus
+	printf '%s\n' "$filter" >"$BUILD/selftests/$name.filter"
+	printf '==> driver %s, %s kernel, %s, %s GPUs%s\n' \
+		"$version" "$kernel" "$variant" "$gpus" "${filter:+, $filter}"
+	"$GCT_VM" run --build "$BUILD" --kernel "$kernel" --nv "$version" --variant "$variant" \
+		--gpus "$gpus" --file "$GUEST_BIN/gct-selftest" \
+		"$BUILD/selftests/$name.filter:/test/filter" \
+		--script "$ROOT/tests/selftests/$script" --ktap --quiet --timeout "$seconds" \
+		--log "$BUILD/selftests/$name.log" --results "$RESULTS/$JOB" || true
+}
+
+for version in "${versions[@]}"; do
+	NV_VERSION=$version "$ROOT/ci/kmod.sh"
+	machine "$version" lean patched 2 $LEAN_SECONDS_MAX vm.sh
+	machine "$version" lean patched 1 $LEAN_SECONDS_MAX vm.sh conformance
+	machine "$version" lean patched 8 $LEAN_SECONDS_MAX vm.sh conformance
+	NV_VERSION=$version KDIR=$BUILD/linux/debug "$ROOT/ci/kmod.sh"
+	machine "$version" debug patched 2 $DEBUG_SECONDS_MAX vm.sh
+done
+
+# The suites are the same whatever the driver.
+version=${versions[0]}
+NV_VERSION=$version GCT_KUNIT=1 "$ROOT/ci/kmod.sh"
+machine "$version" lean kunit 1 $LEAN_SECONDS_MAX kunit.sh
+
+finish $JOB

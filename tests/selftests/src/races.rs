@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Many readers and writers at once, and directories that go while they are used.
+
+use crate::ktap::{failed, holds, same, During, Outcome, Stop, Test};
+use crate::sys::{errno, Child};
+use crate::tree::{self, at, read, write, Group};
+use gct_core::error::Error;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("races.open_file_of_a_removed_group", open_file),
+    ("races.many_creators_of_one_name", one_name),
+    ("races.writers_and_readers", writers_and_readers),
+    ("races.create_and_remove_under_readers", create_and_remove),
+    ("races.a_thousand_groups", a_thousand_groups),
+];
+
+/// How long each storm of this file blows.
+const STORM: Duration = Duration::from_secs(2);
+/// More than the machine has CPUs, so that they interrupt each other.
+const WORKERS: usize = 8;
+
+/// Runs workers in processes of their own until all end; each returns 0 or the
+/// errno it did not expect.
+fn storm(work: impl Fn(usize) -> i32) -> Outcome {
+    let children: io::Result<Vec<Child>> = (0..WORKERS)
+        .map(|number| Child::fork(|| work(number)))
+        .collect();
+    for child in children? {
+        match child.wait()? {
+            0 => {}
+            code => return Err(failed(format!("a worker ended with {code}"))),
+        }
+    }
+    Ok(())
+}
+
+/// Does `step` until the storm is over; ends early with an unexpected errno.
+fn repeat(mut step: impl FnMut() -> Result<(), i32>) -> i32 {
+    let start = Instant::now();
+    while start.elapsed() < STORM {
+        if let Err(code) = step() {
+            return code;
+        }
+    }
+    0
+}
+
+/// An outcome in which these errors are part of the game.
+fn tolerate<T>(outcome: io::Result<T>, expected: &[i32]) -> Result<(), i32> {
+    match outcome {
+        Ok(_) => Ok(()),
+        Err(error) if expected.contains(&errno(&error)) => Ok(()),
+        Err(error) => Err(errno(&error)),
+    }
+}
+
+/// A file that was opened before its directory went: reads and writes fail with
+/// EIO, which is debugfs' word for it, and the group's name can be taken anew.
+fn open_file() -> Outcome {
+    let group = Group::new("r")?;
+    let mut procs = File::open(at("r/group.procs"))?;
+    let mut cgroup = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(at("r/group.cgroup"))?;
+    let _directory = File::open(at("r"))?;
+    group.remove().during("remove with open files")?;
+    let mut text = String::new();
+    let found = procs
+        .read_to_string(&mut text)
+        .err()
+        .map(|error| errno(&error));
+    same("reading", found, Some(libc::EIO))?;
+    let found = cgroup.write(b"none").err().map(|error| errno(&error));
+    same("writing", found, Some(libc::EIO))?;
+    let again = Group::new("r")?;
+    let found = cgroup.write(b"/other").err().map(|error| errno(&error));
+    same(
+        "the old file does not reach the new group",
+        found,
+        Some(libc::EIO),
+    )?;
+    same("the new group", read("r/group.cgroup")?.as_str(), "none\n")?;
+    again.remove().during("remove")
+}
+
+/// Of many that create one name at once, one is told that it did.
+fn one_name() -> Outcome {
+    const ROUNDS: usize = 20;
+    let mut made = 0;
+    for _ in 0..ROUNDS {
+        let children: io::Result<Vec<Child>> = (0..WORKERS)
+            .map(|_| {
+                Child::fork(|| match write("control", "create one") {
+                    Ok(()) => 100,
+                    Err(error) => errno(&error),
+                })
+            })
+            .collect();
+        for child in children? {
+            match child.wait()? {
+                100 => made += 1,
+                code if code == Error::Exists.errno() => {}
+                code => return Err(failed(format!("create: errno {code}"))),
+            }
+        }
+        write("control", "remove one")?;
+    }
+    same("times that it was made", made, ROUNDS)
+}
+
+/// Half of the workers write limits and cgroups, half read everything.
+fn writers_and_readers() -> Outcome {
+    let group = Group::new("rw")?;
+    let gpus = tree::directories("gpus")?;
+    storm(|number| {
+        let own = format!("/rw/{number}");
+        repeat(|| {
+            if number % 2 == 0 {
+                tolerate(write("rw/group.cgroup", &own), &[])?;
+                for gpu in &gpus {
+                    tolerate(write(&format!("rw/{gpu}/compute.weight"), "100"), &[])?;
+                    tolerate(
+                        write(&format!("rw/{gpu}/compute.weight"), "200"),
+                        &[Error::Unsupported.errno()],
+                    )?;
+                }
+                return Ok(());
+            }
+            let cgroup = read("rw/group.cgroup").map_err(|error| errno(&error))?;
+            // What is read was written whole by somebody.
+            if cgroup != "none\n" && !(cgroup.starts_with("/rw/") && cgroup.len() == 6) {
+                return Err(201);
+            }
+            read_everything("rw").map_err(|error| errno(&error))
+        })
+    })?;
+    group.remove().during("remove")
+}
+
+/// Reads all files below a directory of the tree; a file's refusal is an answer.
+fn read_everything(path: &str) -> io::Result<()> {
+    for entry in fs::read_dir(at(path))? {
+        let entry = entry?;
+        let below = format!("{path}/{}", entry.file_name().to_string_lossy());
+        if entry.file_type()?.is_dir() {
+            read_everything(&below)?;
+        } else {
+            let _ = read(&below);
+        }
+    }
+    Ok(())
+}
+
+/// Groups come and go while others hold their files open, read and write them.
+fn create_and_remove() -> Outcome {
+    let gone = [
+        libc::ENOENT,
+        libc::EIO,
+        libc::ENXIO,
+        Error::Exists.errno(),
+        Error::Busy.errno(),
+        Error::Gone.errno(),
+        Error::Unsupported.errno(),
+    ];
+    storm(|number| {
+        let name = format!("churn{}", number % 3);
+        repeat(|| match number {
+            0..=2 => {
+                tolerate(write("control", format!("create {name}")), &gone)?;
+                tolerate(write("control", format!("remove {name}")), &gone)
+            }
+            3 | 4 => {
+                let file = File::open(at(&format!("{name}/group.procs")));
+                let read = file.and_then(|mut file| file.read_to_string(&mut String::new()));
+                tolerate(read, &gone)
+            }
+            5 | 6 => tolerate(
+                write(&format!("{name}/group.cgroup"), format!("/{name}")),
+                &gone,
+            ),
+            _ => tolerate(write(&format!("{name}/0/compute.weight"), "100"), &gone),
+        })
+    })?;
+    for name in ["churn0", "churn1", "churn2"] {
+        let _ = write("control", format!("remove {name}"));
+    }
+    let left: Vec<String> = tree::directories("")?
+        .into_iter()
+        .filter(|name| name.starts_with("churn"))
+        .collect();
+    same("what is left", left, vec![])
+}
+
+fn a_thousand_groups() -> Outcome {
+    const GROUPS: usize = 1000;
+    let start = Instant::now();
+    let groups: Result<Vec<Group>, Stop> = (0..GROUPS)
+        .map(|number| Group::new(&format!("many{number}")))
+        .collect();
+    let groups = groups?;
+    println!(
+        "# {GROUPS} groups made in {} ms",
+        start.elapsed().as_millis()
+    );
+    let shown = tree::directories("")?
+        .iter()
+        .filter(|name| name.starts_with("many"))
+        .count();
+    same("directories", shown, GROUPS)?;
+    let gpus = tree::gpus()?;
+    for group in [&groups[0], &groups[GROUPS / 2], &groups[GROUPS - 1]] {
+        same("GPUs of a group", tree::directories(&group.0)?.len(), gpus)?;
+    }
+    write("many999/group.cgroup", "/many/999")?;
+    same(
+        "the last",
+        read("many999/group.cgroup")?.as_str(),
+        "/many/999\n",
+    )?;
+    let start = Instant::now();
+    for group in groups {
+        let name = group.0.clone();
+        group.remove().during(name)?;
+    }
+    println!("# and removed in {} ms", start.elapsed().as_millis());
+    holds(
+        "none is left",
+        !tree::directories("")?
+            .iter()
+            .any(|name| name.starts_with("many")),
+    )
+}

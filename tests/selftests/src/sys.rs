@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The system calls that the standard library has no name for.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+/// The outcome of a system call that returns -1 on failure.
+fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        value => Ok(value),
+    }
+}
+
+/// The errno of an error, 0 when it has none.
+pub(crate) fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(0)
+}
+
+/// Loads a module.
+pub(crate) fn insmod(path: &Path, parameters: &str) -> io::Result<()> {
+    let file = File::open(path)?;
+    let parameters = CString::new(parameters)?;
+    // SAFETY: the descriptor is open and the parameters end with a NUL.
+    checked(unsafe {
+        libc::syscall(
+            libc::SYS_finit_module,
+            file.as_raw_fd(),
+            parameters.as_ptr(),
+            0,
+        )
+    })
+    .map(drop)
+}
+
+/// Unloads a module; it does not wait for its users.
+pub(crate) fn rmmod(name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    // SAFETY: the name ends with a NUL.
+    checked(unsafe { libc::syscall(libc::SYS_delete_module, name.as_ptr(), libc::O_NONBLOCK) })
+        .map(drop)
+}
+
+/// Makes a character device node unless it is there.
+pub(crate) fn mknod_char(path: &str, major: u32, minor: u32) -> io::Result<()> {
+    if Path::new(path).exists() {
+        return Ok(());
+    }
+    let path = CString::new(path)?;
+    let device = libc::makedev(major, minor);
+    // SAFETY: the path ends with a NUL.
+    let result = unsafe { libc::mknod(path.as_ptr(), libc::S_IFCHR | 0o666, device) };
+    checked(result.into()).map(drop)
+}
+
+/// Mounts a file system on a directory that exists.
+pub(crate) fn mount(kind: &str, target: &str) -> io::Result<()> {
+    let kind = CString::new(kind)?;
+    let target = CString::new(target)?;
+    // SAFETY: three strings that end with a NUL, and no data.
+    let result = unsafe {
+        libc::mount(
+            kind.as_ptr(),
+            target.as_ptr(),
+            kind.as_ptr(),
+            0,
+            std::ptr::null(),
+        )
+    };
+    checked(result.into()).map(drop)
+}
+
+/// A child process that this process forked without exec.
+pub(crate) struct Child(pub(crate) libc::pid_t);
+
+impl Child {
+    /// Forks; the child runs `work` and exits with its value. The program has one
+    /// thread where this is called, so the child may do anything.
+    pub(crate) fn fork(work: impl FnOnce() -> i32) -> io::Result<Self> {
+        // SAFETY: the caller's process has one thread, so no lock is left behind.
+        match checked(unsafe { libc::fork() }.into())? {
+            0 => {
+                let code = work();
+                // SAFETY: ends the child without running the parent's destructors.
+                unsafe { libc::_exit(code) }
+            }
+            pid => Ok(Self(libc::pid_t::try_from(pid).unwrap_or(-1))),
+        }
+    }
+
+    /// Kills it; it may be gone already.
+    pub(crate) fn kill(&self) {
+        // SAFETY: signals our own child, which was not waited for, so its pid is its own.
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
+    }
+
+    /// Waits for its end and returns its exit status; a negative signal number if
+    /// it was killed.
+    pub(crate) fn wait(self) -> io::Result<i32> {
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        checked(unsafe { libc::waitpid(self.0, &mut status, 0) }.into())?;
+        Ok(if libc::WIFEXITED(status) {
+            libc::WEXITSTATUS(status)
+        } else {
+            -libc::WTERMSIG(status)
+        })
+    }
+}
+
+/// Kills and waits for every child in the list.
+pub(crate) fn reap(children: Vec<Child>) {
+    for child in &children {
+        child.kill();
+    }
+    for child in children {
+        let _ = child.wait();
+    }
+}
+
+/// A pipe whose ends close when they are dropped.
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends: [RawFd; 2] = [-1; 2];
+    // SAFETY: room for two descriptors.
+    checked(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }.into())?;
+    // SAFETY: two descriptors that are open and nobody else's.
+    Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
+}
+
+/// Waits until the other end closes or writes.
+pub(crate) fn wait_for(end: &OwnedFd) {
+    let mut byte = 0u8;
+    // SAFETY: one writable byte.
+    unsafe { libc::read(end.as_raw_fd(), (&raw mut byte).cast(), 1) };
+}
+
+/// Wakes who waits at the other end.
+pub(crate) fn tell(end: &OwnedFd) -> io::Result<()> {
+    File::from(end.try_clone()?).write_all(&[1])
+}
+
+/// Sends a number to the other end.
+pub(crate) fn tell_number(end: &OwnedFd, number: RawFd) -> io::Result<()> {
+    File::from(end.try_clone()?).write_all(&number.to_ne_bytes())
+}
+
+/// Waits for a number from the other end.
+pub(crate) fn read_number(end: &OwnedFd) -> io::Result<RawFd> {
+    let mut bytes = [0; size_of::<RawFd>()];
+    File::from(end.try_clone()?).read_exact(&mut bytes)?;
+    Ok(RawFd::from_ne_bytes(bytes))
+}
+
+/// Takes a copy of another process's descriptor.
+pub(crate) fn take_fd(pid: libc::pid_t, descriptor: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: plain numbers.
+    let process = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    let process = RawFd::try_from(process).unwrap_or(-1);
+    // SAFETY: a descriptor that was just opened and is nobody else's.
+    let process = unsafe { OwnedFd::from_raw_fd(process) };
+    // SAFETY: plain numbers.
+    let copy = checked(unsafe {
+        libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0)
+    })?;
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(RawFd::try_from(copy).unwrap_or(-1)) })
+}
+
+/// Puts the children that this process will have into a new pid namespace.
+pub(crate) fn unshare_pids() -> io::Result<()> {
+    // SAFETY: a plain number.
+    checked(unsafe { libc::unshare(libc::CLONE_NEWPID) }.into()).map(drop)
+}
+
+/// An ioctl with a structure that the kernel reads and writes.
+///
+/// # Safety
+///
+/// `argument` is what the driver expects for `request`, and pointers in it are
+/// valid or null.
+pub(crate) unsafe fn ioctl<T>(file: &File, request: u64, argument: &mut T) -> io::Result<()> {
+    // SAFETY: the caller's promise.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), request, std::ptr::from_mut(argument)) };
+    checked(result.into()).map(drop)
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The tree as the tests use it.
+
+use crate::ktap::{failed, During, Outcome, Stop};
+use crate::sys::errno;
+use gct_core::error::Error;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Where debugfs shows the tree.
+pub(crate) const ROOT: &str = "/sys/kernel/debug/gctgroup";
+
+/// A path in the tree.
+pub(crate) fn at(path: &str) -> PathBuf {
+    Path::new(ROOT).join(path)
+}
+
+/// Reads a file.
+pub(crate) fn read(path: &str) -> io::Result<String> {
+    fs::read_to_string(at(path))
+}
+
+/// Writes to a file in one `write`.
+pub(crate) fn write(path: &str, text: impl AsRef<[u8]>) -> io::Result<()> {
+    write_at(&at(path), text)
+}
+
+/// Writes to any file in one `write`; less than all of it is an error.
+pub(crate) fn write_at(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
+    let text = text.as_ref();
+    let written = OpenOptions::new().write(true).open(path)?.write(text)?;
+    if written == text.len() {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!(
+            "{written} of {} bytes written",
+            text.len()
+        )))
+    }
+}
+
+/// Fails unless the write is refused with this errno.
+pub(crate) fn refuses(path: &str, text: impl AsRef<[u8]>, expected: Error) -> Outcome {
+    let text = text.as_ref();
+    let shown = String::from_utf8_lossy(text.get(..40).unwrap_or(text)).into_owned();
+    match write(path, text) {
+        Ok(()) => Err(failed(format!("{path} took {shown:?}"))),
+        Err(error) if errno(&error) == expected.errno() => Ok(()),
+        Err(error) => Err(failed(format!(
+            "{path} refused {shown:?} with {error}, expected {}",
+            expected.symbol()
+        ))),
+    }
+}
+
+/// Names of the directories in a directory of the tree.
+pub(crate) fn directories(path: &str) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(at(path))? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// How many GPUs the tree shows.
+pub(crate) fn gpus() -> io::Result<usize> {
+    Ok(directories("gpus")?.len())
+}
+
+/// The first GPU's index, for tests that need one.
+pub(crate) fn a_gpu() -> Result<String, Stop> {
+    directories("gpus")?
+        .into_iter()
+        .next()
+        .ok_or_else(|| crate::ktap::skipped("no GPU in gpus/"))
+}
+
+/// A group that goes when it is dropped.
+pub(crate) struct Group(pub(crate) String);
+
+impl Group {
+    /// Makes a group.
+    pub(crate) fn new(name: &str) -> Result<Self, Stop> {
+        write("control", format!("create {name}")).during(format!("create {name}"))?;
+        Ok(Self(name.to_owned()))
+    }
+
+    /// A file of it.
+    pub(crate) fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.0)
+    }
+
+    /// Moves a process here.
+    pub(crate) fn add(&self, pid: libc::pid_t) -> io::Result<()> {
+        write(&self.file("group.procs"), pid.to_string())
+    }
+
+    /// Its members.
+    pub(crate) fn pids(&self) -> io::Result<Vec<libc::pid_t>> {
+        Ok(read(&self.file("group.procs"))?
+            .lines()
+            .filter_map(|line| line.parse().ok())
+            .collect())
+    }
+
+    /// Removes it and says how that went.
+    pub(crate) fn remove(self) -> io::Result<()> {
+        let name = self.0.clone();
+        std::mem::forget(self);
+        write("control", format!("remove {name}"))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // A test that fails half way may leave members: they die with their test.
+        let _ = write("control", format!("remove {}", self.0));
+    }
+}
+
+/// Waits until `condition` holds, for as long as a loaded machine may need.
+pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) -> Outcome {
+    /// TCG on a busy host is slow; what is waited for takes milliseconds.
+    const PATIENCE_S: u64 = 20;
+    let start = std::time::Instant::now();
+    while !condition() {
+        if start.elapsed().as_secs() > PATIENCE_S {
+            return Err(failed(format!("{what}: not within {PATIENCE_S} s")));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Loading and unloading the driver, with files of the tree open.
+//!
+//! These run last: they end with the module unloaded.
+
+use crate::ktap::{holds, same, During, Outcome, Test};
+use crate::sys::{self, errno, reap};
+use crate::tree::{at, read, write, Group, ROOT};
+use crate::{members, rm};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("unload.refused_while_a_file_is_open", open_file),
+    ("unload.open_directory", open_directory),
+    ("unload.with_groups_and_members", with_groups),
+    ("unload.with_open_driver", open_driver),
+    ("unload.again_and_again", again),
+    ("unload.leaves_nothing", leaves_nothing),
+];
+
+/// How long the module may be in use without a break.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+static MODULE: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says which file the module is in.
+pub(crate) fn set_module(path: &Path) {
+    MODULE.get_or_init(|| path.to_owned());
+}
+
+/// Loads the driver unless it is loaded, and mounts debugfs unless it is.
+pub(crate) fn load() -> io::Result<()> {
+    if !Path::new("/sys/kernel/debug/x86").exists()
+        && fs::read_dir("/sys/kernel/debug")?.count() == 0
+    {
+        sys::mount("debugfs", "/sys/kernel/debug")?;
+    }
+    let path = MODULE.get().ok_or_else(|| io::Error::other("no module"))?;
+    match sys::insmod(path, "") {
+        Err(error) if errno(&error) == libc::EEXIST => Ok(()),
+        other => other,
+    }
+}
+
+fn unload() -> io::Result<()> {
+    sys::rmmod("nvidia")
+}
+
+/// An open file of the tree keeps the module, as it does everywhere in Linux, and
+/// still works; closing it lets the module go.
+fn open_file() -> Outcome {
+    let mut version = File::open(at("version"))?;
+    let found = unload().err().map(|error| errno(&error));
+    same("unloading", found, Some(libc::EWOULDBLOCK))?;
+    let mut text = String::new();
+    version.read_to_string(&mut text).during("version")?;
+    holds("it still reads", text.starts_with("gctgroup "))?;
+    drop(version);
+    unload().during("unload")?;
+    holds("the tree is gone", !Path::new(ROOT).exists())?;
+    load().during("load")
+}
+
+/// A directory is no use of the module: it empties under its reader.
+fn open_directory() -> Outcome {
+    let _group = Group::new("u")?;
+    let directories = [File::open(at(""))?, File::open(at("u"))?];
+    unload().during("unload")?;
+    holds("the tree is gone", !Path::new(ROOT).exists())?;
+    drop(directories);
+    load().during("load")
+}
+
+/// Groups go with the module; their members live on, and fork and exit as before.
+fn with_groups() -> Outcome {
+    let children = [members::idle()?, members::idle()?];
+    for (name, child) in ["u1", "u2"].iter().zip(&children) {
+        let group = Group::new(name)?;
+        group.add(child.0)?;
+        write(&group.file("group.cgroup"), format!("/{name}"))?;
+        std::mem::forget(group);
+    }
+    let unloaded = unload().during("unload");
+    reap(children.into());
+    unloaded?;
+    load().during("load")?;
+    holds(
+        "the groups are gone",
+        !at("u1").exists() && !at("u2").exists(),
+    )
+}
+
+fn open_driver() -> Outcome {
+    let control = rm::open()?;
+    let client = rm::alloc_client(&control)?;
+    let found = unload().err().map(|error| errno(&error));
+    same("unloading", found, Some(libc::EWOULDBLOCK))?;
+    rm::free_client(&control, client)?;
+    drop(control);
+    unload().during("unload")?;
+    load().during("load")
+}
+
+/// Readers and writers of the tree run while the module comes and goes.
+fn again() -> Outcome {
+    let noise: io::Result<Vec<sys::Child>> = (0..3)
+        .map(|number| {
+            sys::Child::fork(|| loop {
+                let _ = read("version");
+                let _ = write("control", format!("create noise{number}"));
+                let _ = read(&format!("noise{number}/group.procs"));
+                let _ = write("control", format!("remove noise{number}"));
+                let _ = rm::open();
+                // A break in which the module is nobody's.
+                std::thread::sleep(Duration::from_millis(15));
+            })
+        })
+        .collect();
+    let noise = noise?;
+    let unloads = unload_often();
+    reap(noise);
+    println!("# unloaded {} times under readers", unloads.during("load")?);
+    Ok(())
+}
+
+/// Unloads and loads until it was done a few times, however busy the module is.
+fn unload_often() -> io::Result<u32> {
+    const OFTEN: u32 = 5;
+    let mut unloads = 0;
+    let start = Instant::now();
+    while unloads < OFTEN {
+        match unload() {
+            Ok(()) => {
+                unloads += 1;
+                load()?;
+            }
+            Err(error) if errno(&error) != libc::EWOULDBLOCK => return Err(error),
+            Err(error) if start.elapsed() > PATIENCE => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_micros(300)),
+        }
+    }
+    Ok(unloads)
+}
+
+fn leaves_nothing() -> Outcome {
+    crate::tree::eventually("unload", || unload().is_ok())?;
+    holds("the tree is gone", !Path::new(ROOT).exists())?;
+    let found = unload().err().map(|error| errno(&error));
+    same("unloading again", found, Some(libc::ENOENT))
+}
