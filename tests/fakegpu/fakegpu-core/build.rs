@@ -191,7 +191,10 @@ fn names(tree: &Path) -> Names {
     for (file, name, number) in defines_below(&sdk.join("class")) {
         // A class's own header is named after its number.
         if file == format!("cl{number:04x}.h") {
-            names.classes.entry(number).or_insert(name);
+            // The number zero has two names; clients are allocated by this one.
+            if number != 0 || name == "NV01_ROOT" {
+                names.classes.entry(number).or_insert(name);
+            }
         }
     }
     names

@@ -9,6 +9,7 @@ use crate::fsp::Fsp;
 use crate::gsp::rpc::Context;
 use crate::gsp::Gsp;
 use crate::host::channel::ChannelId;
+use crate::host::execute::{Progress, Work};
 use crate::host::Host;
 use crate::intr::InterruptTree;
 use crate::memory::PhysicalMemory;
@@ -109,6 +110,25 @@ impl Gpu {
         uuid
     }
 
+    /// Whether [`step`](Self::step) may find something to do.
+    pub fn has_work(&self) -> bool {
+        self.host.has_work()
+    }
+
+    /// Executes what channels have submitted, for a bounded time.
+    pub fn step(&mut self) -> Progress {
+        let mut work = Work {
+            chip: &self.chip,
+            memory: &mut self.memory,
+            intr: &mut self.intr,
+            clock: &*self.platform.clock,
+            engine: None,
+            methods: 0,
+            bytes: 0,
+        };
+        self.host.step(&mut work)
+    }
+
     /// The guest reads configuration space.
     pub fn config_read(&self, offset: u64, data: &mut [u8]) {
         self.pci.read(offset, data);
@@ -181,11 +201,9 @@ impl Gpu {
 
     /// The doorbell of a channel rings.
     pub(crate) fn ring(&mut self, id: ChannelId) {
-        match self.host.channel(id) {
+        match self.host.ring_doorbell(id) {
             Some(channel) => {
-                let event = Event::Doorbell {
-                    channel: channel.object(),
-                };
+                let event = Event::Doorbell { channel };
                 self.platform
                     .recorder
                     .record(self.platform.clock.now_ns(), &event);

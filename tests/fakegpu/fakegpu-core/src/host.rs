@@ -3,6 +3,9 @@
 //! Host: the part of the GPU that takes work from channels.
 
 pub mod channel;
+pub mod execute;
+pub mod methods;
+pub mod semaphore;
 
 use crate::abi::{self, Malformed};
 use crate::gsp::objects::{ObjectKey, Objects};
@@ -14,6 +17,10 @@ use std::collections::BTreeMap;
 pub const HOPPER_CHANNEL_GPFIFO_A: u32 = 0xc86f;
 /// The class of channel groups.
 pub const KEPLER_CHANNEL_GROUP_A: u32 = 0xa06c;
+/// The class of address spaces.
+pub const FERMI_VASPACE_A: u32 = 0x90f1;
+/// The class of devices, each with an address space of its own.
+pub const NV01_DEVICE_0: u32 = 0x80;
 /// The class of shares of a channel group's context.
 pub const FERMI_CONTEXT_SHARE_A: u32 = 0x9067;
 
@@ -24,8 +31,6 @@ pub struct Host {
     page_directories: BTreeMap<ObjectKey, PhysicalAddress>,
     /// The address space that a channel group or a context share names.
     spaces: BTreeMap<ObjectKey, ObjectKey>,
-    /// The address space each client named last, for channels that name none.
-    last_space: BTreeMap<u32, ObjectKey>,
 }
 
 impl Host {
@@ -34,15 +39,28 @@ impl Host {
         *self = Self::default();
     }
 
-    /// The channel that a work-submit token names.
-    pub fn channel(&self, id: ChannelId) -> Option<&Channel> {
-        self.channels.get(&id)
+    /// The doorbell of channel `id` rings. Returns the channel's handle, if
+    /// there is such a channel.
+    pub fn ring_doorbell(&mut self, id: ChannelId) -> Option<ObjectKey> {
+        let channel = self.channels.get_mut(&id)?;
+        channel.ring_doorbell();
+        Some(channel.object())
+    }
+
+    /// Takes `channel` off its runlist, or puts it back.
+    pub fn set_disabled(&mut self, channel: ObjectKey, disabled: bool) {
+        for channel in self
+            .channels
+            .values_mut()
+            .filter(|known| known.object() == channel)
+        {
+            channel.set_disabled(disabled);
+        }
     }
 
     /// Says where the page directory of address space `space` lies.
     pub fn set_page_directory(&mut self, space: ObjectKey, root: PhysicalAddress) {
         self.page_directories.insert(space, root);
-        self.last_space.insert(space.client, space);
     }
 
     /// Takes the page directory of `space` away.
@@ -79,12 +97,7 @@ impl Host {
             HOPPER_CHANNEL_GPFIFO_A => {
                 let space = self.space_of_channel(objects, object, parent, params)?;
                 let channel = Channel::new(object, space, params)?;
-                log::info!(
-                    "channel {:?} of client {:#x}, object {:#x}",
-                    channel.id(),
-                    object.client,
-                    object.handle
-                );
+                log::info!("{:x?} is {object:x?} in {space:x?}", channel.id());
                 self.channels.insert(channel.id(), channel);
             }
             _ => {}
@@ -98,7 +111,6 @@ impl Host {
             .retain(|_, channel| channel.object() != object);
         self.page_directories.remove(&object);
         self.spaces.remove(&object);
-        self.last_space.retain(|_, space| *space != object);
     }
 
     fn name_space(&mut self, objects: &Objects, object: ObjectKey, handle: u32) {
@@ -113,8 +125,8 @@ impl Host {
         }
     }
 
-    /// The address space of a new channel: its own, its context share's, or
-    /// its group's.
+    /// The address space of a new channel: its own, its context share's, its
+    /// group's, or its device's.
     fn space_of_channel(
         &self,
         objects: &Objects,
@@ -131,19 +143,17 @@ impl Host {
         if own != 0 {
             return Ok(Some(objects.origin(key(own))));
         }
-        let share = abi::get_u32(params, P::hContextShare)?;
-        Ok(self
+        let share = key(abi::get_u32(params, P::hContextShare)?);
+        let named = self
             .spaces
-            .get(&key(share))
+            .get(&share)
             .or(self.spaces.get(&key(parent)))
-            .copied())
+            .copied();
+        Ok(named.or_else(|| objects.ancestor(key(parent), NV01_DEVICE_0)))
     }
 
     /// The page directory `channel` runs with, if it has one yet.
     pub fn page_directory(&self, channel: &Channel) -> Option<PhysicalAddress> {
-        let space = channel
-            .space()
-            .or(self.last_space.get(&channel.object().client).copied())?;
-        self.page_directories.get(&space).copied()
+        self.page_directories.get(&channel.space()?).copied()
     }
 }

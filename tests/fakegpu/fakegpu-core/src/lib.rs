@@ -19,6 +19,7 @@ pub mod abi;
 mod bar0;
 mod bars;
 pub mod bits;
+pub mod ce;
 pub mod chip;
 pub mod firmware;
 pub mod fsp;
@@ -43,3 +44,4 @@ mod testing;
 
 pub use chip::ChipDescription;
 pub use gpu::{Aperture, Gpu};
+pub use host::execute::Progress;

@@ -4,6 +4,7 @@
 
 use crate::guest_memory::MappedMemory;
 use crate::msi::Msi;
+use crate::shared::Shared;
 use fakegpu_core::platform::{Clock, Interrupts, Platform};
 use fakegpu_core::recorder::Recorder;
 use fakegpu_core::{Aperture, ChipDescription, Gpu};
@@ -34,7 +35,7 @@ impl Clock for Monotonic {
 
 /// The device and its connections to one virtual machine.
 pub(crate) struct Backend {
-    gpu: Gpu,
+    gpu: Arc<Shared>,
     memory: Arc<MappedMemory>,
     msi: Arc<Msi>,
 }
@@ -50,11 +51,20 @@ impl Backend {
             clock: Arc::new(Monotonic(Instant::now())),
             recorder,
         };
+        let gpu = Gpu::new(chip, slot_id, platform);
+        log::info!("{}, UUID {:02x?}", gpu.chip().name, gpu.uuid());
         Self {
-            gpu: Gpu::new(chip, slot_id, platform),
+            gpu: Shared::new(gpu),
             memory,
             msi,
         }
+    }
+}
+
+impl Backend {
+    /// The device, for the thread that executes channels.
+    pub(crate) fn shared(&self) -> Arc<Shared> {
+        self.gpu.clone()
     }
 }
 
@@ -109,8 +119,10 @@ pub(crate) fn interrupts() -> Vec<IrqInfo> {
 impl ServerBackend for Backend {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         match Aperture::from_bar_index(region) {
-            Some(aperture) => self.gpu.read(aperture, offset, data),
-            None if region == VFIO_PCI_CONFIG_REGION_INDEX => self.gpu.config_read(offset, data),
+            Some(aperture) => self.gpu.access(|gpu| gpu.read(aperture, offset, data)),
+            None if region == VFIO_PCI_CONFIG_REGION_INDEX => {
+                self.gpu.access(|gpu| gpu.config_read(offset, data))
+            }
             None => data.fill(0xff),
         }
         Ok(())
@@ -118,8 +130,10 @@ impl ServerBackend for Backend {
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
         match Aperture::from_bar_index(region) {
-            Some(aperture) => self.gpu.write(aperture, offset, data),
-            None if region == VFIO_PCI_CONFIG_REGION_INDEX => self.gpu.config_write(offset, data),
+            Some(aperture) => self.gpu.access(|gpu| gpu.write(aperture, offset, data)),
+            None if region == VFIO_PCI_CONFIG_REGION_INDEX => {
+                self.gpu.access(|gpu| gpu.config_write(offset, data))
+            }
             None => {}
         }
         Ok(())
@@ -149,7 +163,7 @@ impl ServerBackend for Backend {
     }
 
     fn reset(&mut self) -> io::Result<()> {
-        self.gpu.reset();
+        self.gpu.access(Gpu::reset);
         Ok(())
     }
 

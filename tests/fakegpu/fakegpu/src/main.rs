@@ -11,6 +11,7 @@ mod guest_memory;
 mod logger;
 mod msi;
 mod record;
+mod shared;
 
 use anyhow::{anyhow, Context};
 use backend::Backend;
@@ -53,6 +54,10 @@ fn main() -> anyhow::Result<()> {
     let (regions, interrupts) = (backend::regions(&chip), backend::interrupts());
     let recorder = record::open(args.record.as_deref())?;
     let mut backend = Backend::new(chip, args.slot_id, recorder);
+    let executor = backend.shared();
+    std::thread::Builder::new()
+        .name("executor".into())
+        .spawn(move || executor.execute())?;
     // The crate removes the socket when the server is dropped.
     let server = Server::new(&args.socket, true, interrupts, regions)
         .with_context(|| format!("Cannot listen on {}", args.socket.display()))?;

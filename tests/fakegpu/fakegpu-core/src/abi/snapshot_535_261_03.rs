@@ -101,6 +101,7 @@ pub mod rpc_set_page_directory_v {
     use super::*;
     pub const SIZE: usize = 0x30;
     pub const hClient: Field = Field::new(0, 4);
+    pub const hDevice: Field = Field::new(0x4, 4);
     pub const physAddress: Field = Field::new(0x10, 8);
     pub const flags: Field = Field::new(0x1c, 4);
     pub const hVASpace: Field = Field::new(0x20, 4);
@@ -109,6 +110,7 @@ pub mod rpc_unset_page_directory_v {
     use super::*;
     pub const SIZE: usize = 0x10;
     pub const hClient: Field = Field::new(0, 4);
+    pub const hDevice: Field = Field::new(0x4, 4);
     pub const hVASpace: Field = Field::new(0x8, 4);
 }
 pub mod rpc_update_bar_pde_v {
@@ -200,6 +202,12 @@ pub mod NV_CTXSHARE_ALLOCATION_PARAMETERS {
     pub const SIZE: usize = 0xc;
     pub const hVASpace: Field = Field::new(0, 4);
 }
+pub mod NV_VASPACE_ALLOCATION_PARAMETERS {
+    use super::*;
+    pub const SIZE: usize = 0x30;
+    pub const index: Field = Field::new(0, 4);
+}
+pub const NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE: u32 = 0x3;
 pub const CHANNEL_USERD_INDEX_VALUE_HIGH: u32 = 0xa;
 pub const CHANNEL_USERD_INDEX_VALUE_LOW: u32 = 0x8;
 pub const CHANNEL_USERD_INDEX_PAGE_VALUE_HIGH: u32 = 0x14;
@@ -395,6 +403,14 @@ pub mod NV2080_CTRL_INTERNAL_GR_INFO {
     pub const data: Field = Field::new(0x4, 4);
 }
 pub const NV0080_CTRL_GR_INFO_INDEX_MAX_SUBCONTEXT_COUNT: u32 = 0x2c;
+pub mod NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS {
+    use super::*;
+    pub const SIZE: usize = 0x218;
+    pub const bDisable: Field = Field::new(0, 1);
+    pub const numChannels: Field = Field::new(0x4, 4);
+    pub const hClientList: Array = Array::new(0x18, 4, 64);
+    pub const hChannelList: Array = Array::new(0x118, 4, 64);
+}
 pub mod NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS {
     use super::*;
     pub const SIZE: usize = 0xb8;

@@ -28,6 +28,9 @@ pub struct Object {
 /// from sight.
 const OBJECTS_MAX: usize = 1 << 20;
 
+/// Objects below objects; parents that form a circle end here.
+const DEPTH_MAX: usize = 16;
+
 /// All objects.
 #[derive(Default)]
 pub struct Objects {
@@ -46,6 +49,35 @@ impl Objects {
                 origin: key,
             },
         );
+    }
+
+    /// Adds an object of `class` that is only another name of its parent.
+    pub fn add_name_of_parent(&mut self, key: ObjectKey, parent: u32, class: u32) {
+        let origin = self.origin(ObjectKey {
+            client: key.client,
+            handle: parent,
+        });
+        self.insert(
+            key,
+            Object {
+                class,
+                parent,
+                origin,
+            },
+        );
+    }
+
+    /// The closest of `key` and what it lies below that is of `class`.
+    pub fn ancestor(&self, key: ObjectKey, class: u32) -> Option<ObjectKey> {
+        let mut at = key;
+        for _ in 0..DEPTH_MAX {
+            let object = self.get(at)?;
+            if object.class == class {
+                return Some(at);
+            }
+            at.handle = object.parent;
+        }
+        None
     }
 
     /// Adds `key` as another name of `source`, if that exists.
@@ -147,6 +179,19 @@ mod tests {
         objects.remove(key(1, 1));
         assert!(objects.get(key(1, 2)).is_none());
         assert!(objects.get(key(2, 4)).is_some());
+    }
+
+    #[test]
+    fn an_object_finds_its_device() {
+        let mut objects = Objects::default();
+        objects.add(key(1, 2), 1, 0x80);
+        objects.add(key(1, 3), 2, 0xa06c);
+        objects.add_name_of_parent(key(1, 4), 2, 0x90f1);
+        assert_eq!(objects.ancestor(key(1, 3), 0x80), Some(key(1, 2)));
+        assert_eq!(objects.ancestor(key(1, 3), 0x81), None);
+        assert_eq!(objects.origin(key(1, 4)), key(1, 2));
+        objects.add(key(1, 5), 5, 0);
+        assert_eq!(objects.ancestor(key(1, 5), 0x80), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::gsp::control;
 use crate::gsp::msgq::{Queues, Record};
 use crate::gsp::objects::{ObjectKey, Objects};
 use crate::gsp::tables;
-use crate::host::Host;
+use crate::host::{Host, FERMI_VASPACE_A};
 use crate::memory::{PhysicalAddress, PhysicalMemory};
 use crate::recorder::{Event, Recorder, PARAMS_MAX};
 
@@ -192,7 +192,7 @@ impl Gsp {
         Ok(())
     }
 
-    /// Controls that say where page directories lie.
+    /// Controls that change what host does.
     fn observe_control(
         &mut self,
         context: &mut Context<'_>,
@@ -202,6 +202,10 @@ impl Gsp {
     ) -> Result<(), Malformed> {
         use abi::NV2080_CTRL_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER_PARAMS as Split;
         use abi::NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS as Pdes;
+        if command == abi::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS {
+            return disable_channels(context.host, params);
+        }
+        // Where page directories lie.
         let (address, aperture) = match command {
             abi::NV90F1_CTRL_CMD_VASPACE_COPY_SERVER_RESERVED_PDES => {
                 (Pdes::root_physAddress, Pdes::root_aperture)
@@ -233,7 +237,13 @@ impl Gsp {
         let params =
             sent_params(payload, Call::SIZE, abi::get(payload, Call::paramsSize)?)?.to_vec();
         abi::set(payload, Call::status, u64::from(abi::NV_OK))?;
-        self.objects.add(object, parent, class);
+        if class == FERMI_VASPACE_A && names_default_space(&params)? {
+            // RM reaches a device's own address space through such a name, and
+            // drops the name again while channels still use the space.
+            self.objects.add_name_of_parent(object, parent, class);
+        } else {
+            self.objects.add(object, parent, class);
+        }
         if let Err(error) = context
             .host
             .alloc(&self.objects, object, parent, class, &params)
@@ -298,10 +308,7 @@ impl Gsp {
             abi::NV_VGPU_MSG_FUNCTION_SET_PAGE_DIRECTORY => {
                 use abi::rpc_set_page_directory_v as Call;
                 let payload = &record.payload;
-                let space = ObjectKey {
-                    client: abi::get_u32(payload, Call::hClient)?,
-                    handle: abi::get_u32(payload, Call::hVASpace)?,
-                };
+                let space = space_key(payload, Call::hClient, Call::hDevice, Call::hVASpace)?;
                 let in_system = abi::get_u32(payload, Call::flags)? & PAGE_DIRECTORY_APERTURE != 0;
                 let root = physical(in_system, abi::get(payload, Call::physAddress)?);
                 context
@@ -312,10 +319,7 @@ impl Gsp {
             abi::NV_VGPU_MSG_FUNCTION_UNSET_PAGE_DIRECTORY => {
                 use abi::rpc_unset_page_directory_v as Call;
                 let payload = &record.payload;
-                let space = ObjectKey {
-                    client: abi::get_u32(payload, Call::hClient)?,
-                    handle: abi::get_u32(payload, Call::hVASpace)?,
-                };
+                let space = space_key(payload, Call::hClient, Call::hDevice, Call::hVASpace)?;
                 context
                     .host
                     .unset_page_directory(self.objects.origin(space));
@@ -353,6 +357,45 @@ fn physical(in_system: bool, offset: u64) -> PhysicalAddress {
     } else {
         PhysicalAddress::video(offset)
     }
+}
+
+/// Takes a list of channels off their runlists, or puts them back.
+fn disable_channels(host: &mut Host, params: &[u8]) -> Result<(), Malformed> {
+    use abi::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS as P;
+    let disable = abi::get(params, P::bDisable)? != 0;
+    let count = usize::try_from(abi::get(params, P::numChannels)?).unwrap_or(usize::MAX);
+    for index in 0..count.min(P::hChannelList.count()) {
+        let channel = ObjectKey {
+            client: abi::get_u32(params, P::hClientList.get(index))?,
+            handle: abi::get_u32(params, P::hChannelList.get(index))?,
+        };
+        host.set_disabled(channel, disable);
+    }
+    Ok(())
+}
+
+/// Whether NV_VASPACE_ALLOCATION_PARAMETERS ask for the device's own address
+/// space.
+fn names_default_space(params: &[u8]) -> Result<bool, Malformed> {
+    let index = abi::get_u32(params, abi::NV_VASPACE_ALLOCATION_PARAMETERS::index)?;
+    Ok(index == abi::NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE)
+}
+
+/// The address space called `handle`, or that of `device` itself.
+fn space_key(
+    payload: &[u8],
+    client: abi::Field,
+    device: abi::Field,
+    space: abi::Field,
+) -> Result<ObjectKey, Malformed> {
+    let handle = match abi::get_u32(payload, space)? {
+        0 => abi::get_u32(payload, device)?,
+        handle => handle,
+    };
+    Ok(ObjectKey {
+        client: abi::get_u32(payload, client)?,
+        handle,
+    })
 }
 
 /// The parameters behind a call's fixed part.

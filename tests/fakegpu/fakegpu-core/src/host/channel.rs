@@ -4,9 +4,16 @@
 
 use crate::abi::{self, Malformed};
 use crate::bits::{low_u32, Bits};
+use crate::ce::{CopyEngine, HOPPER_DMA_COPY_A};
+use crate::chip::EngineKind;
 use crate::gsp::objects::ObjectKey;
+use crate::host::execute::Work;
+use crate::host::methods::{HostMethods, Method};
 use crate::memory::{Location, PhysicalAddress};
 use crate::regs::NV_VIRTUAL_FUNCTION_DOORBELL;
+use gct_core::submit::gpfifo::Fetch;
+use gct_core::submit::method::Rest;
+use std::collections::VecDeque;
 
 /// USERD pages hold this many channels' USERD each.
 const USERD_PER_PAGE: u32 = 8;
@@ -48,8 +55,24 @@ pub struct Channel {
     object: ObjectKey,
     space: Option<ObjectKey>,
     ring_va: u64,
-    ring_entries: u32,
+    pub(super) ring_entries: u32,
     userd: PhysicalAddress,
+    /// The entry that is executed, or comes next.
+    pub(super) get: u32,
+    /// Whether that entry has been taken.
+    pub(super) in_entry: bool,
+    /// What is left of it.
+    pub(super) methods: VecDeque<Method>,
+    /// The burst it has not finished.
+    pub(super) rest: Option<Rest>,
+    pub(super) fetch: Fetch,
+    pub(super) host: HostMethods,
+    pub(super) copy: CopyEngine,
+    /// The doorbell has rung and the ring is not empty yet.
+    pub(super) rung: bool,
+    stopped: bool,
+    disabled: bool,
+    unknown_class: bool,
 }
 
 impl Channel {
@@ -83,6 +106,17 @@ impl Channel {
                 location,
                 offset: abi::get(params, P::userdMem_base)?,
             },
+            get: 0,
+            in_entry: false,
+            methods: VecDeque::new(),
+            rest: None,
+            fetch: Fetch::new(),
+            host: HostMethods::default(),
+            copy: CopyEngine::default(),
+            rung: false,
+            stopped: false,
+            disabled: false,
+            unknown_class: false,
         })
     }
 
@@ -109,6 +143,44 @@ impl Channel {
     /// The address space it names.
     pub fn space(&self) -> Option<ObjectKey> {
         self.space
+    }
+
+    /// Its doorbell rings.
+    pub fn ring_doorbell(&mut self) {
+        self.rung = true;
+    }
+
+    /// Takes it off the runlist, or puts it back.
+    pub fn set_disabled(&mut self, disabled: bool) {
+        self.disabled = disabled;
+    }
+
+    /// Whether there may be something to execute.
+    pub fn wants_turn(&self) -> bool {
+        self.rung && !self.stopped && !self.disabled
+    }
+
+    /// Stops it for good.
+    pub(super) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Hands a method to the engine behind its subchannel.
+    pub(super) fn execute_on_engine(&mut self, work: &Work<'_>, method: Method) {
+        let class = self.host.class(method.subchannel);
+        let copies = work
+            .engine
+            .is_some_and(|engine| engine.kind != EngineKind::Graphics);
+        if class == HOPPER_DMA_COPY_A || (class == 0 && copies) {
+            self.copy.execute(method);
+        } else if !self.unknown_class {
+            self.unknown_class = true;
+            let name = abi::class_name(class).unwrap_or("a class without a name");
+            log::info!(
+                "channel {:?}: methods of {name} ({class:#x}) are not executed",
+                self.id
+            );
+        }
     }
 }
 
