@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Checks the patch series: text, exact application, reversal, and that every
-# prefix builds and, without gctgroup's sources, compiles to the instructions of
-# the driver that is only ported to Linux 7.2.
+# Checks the patch series: text, exact application, reversal, that every prefix
+# builds and, without gctgroup's sources, compiles to the instructions of the
+# driver that is only ported to Linux 7.2, and what a hook costs while it is off.
 #
 #   ci/test-patches.sh [--no-build] [VERSION...]
 #
@@ -118,6 +118,19 @@ prefix_is_stock() {
 	same_instructions "$stock" "$now" || die "the instructions differ from stock"
 }
 
+# --- Cost --------------------------------------------------------------------
+
+# Both are built already when the VM tests run first.
+build_to_compare() {
+	env -u GCT_KUNIT -u GCT_PATCHES -u KDIR -u NV_SRC NV_VERSION="$1" GCT_STOCK=1 "$ROOT/ci/kmod.sh" &&
+		env -u GCT_KUNIT -u GCT_PATCHES -u GCT_STOCK -u KDIR -u NV_SRC NV_VERSION="$1" "$ROOT/ci/kmod.sh"
+}
+
+unpatched_is_noticed() {
+	local stock=$BUILD/kmod/$1/lean/stock/nvidia.ko
+	! "$ROOT/ci/hook-cost.sh" "$1" "$stock" "$stock"
+}
+
 # -----------------------------------------------------------------------------
 
 mkdir -p "$BUILD/patches"
@@ -146,5 +159,9 @@ for version in "${versions[@]}"; do
 			test_case "$version: patches 1-$number without gctgroup are stock" \
 				prefix_is_stock "$version" "$number"
 	done
+	[ -n "$with_build" ] || continue
+	test_case "$version: the driver with and without gctgroup builds" build_to_compare "$version"
+	test_case "$version: a hook that is off is one no-op" "$ROOT/ci/hook-cost.sh" "$version"
+	test_case "$version: the count notices a driver without hooks" unpatched_is_noticed "$version"
 done
 finish $job
