@@ -24,7 +24,7 @@ const WRITE_BYTES_MAX: usize = kernel::page::PAGE_SIZE;
 
 /// Negative errno of the core's error.
 fn errno(error: Error) -> c_int {
-    -error.errno()
+    error.errno().wrapping_neg()
 }
 
 /// What a file is about.

@@ -29,6 +29,15 @@ use kernel::prelude::*;
 use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
 use kernel::workqueue::{impl_has_work, new_work, Work};
 
+/// How often one operation may ask for storage: there are eight tables, and each
+/// doubles twenty times from its first slot to its maximum, or is enlarged by
+/// somebody else meanwhile.
+const GROWTHS_MAX: usize = 200;
+
+/// Slots of the smallest table of members, 24 KiB: a member that forks at once
+/// does not outrun the work item that enlarges the table.
+const MEMBER_SLOTS_MIN: usize = 1024;
+
 /// Everything that lives from `gct_init` to `gct_exit`.
 #[pin_data]
 pub(crate) struct Glue {
@@ -169,7 +178,7 @@ impl Glue {
         &self,
         mut operation: impl FnMut(&mut State<'_>, &MembersLock<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        loop {
+        for _ in 0..GROWTHS_MAX {
             let outcome = operation(&mut self.core.lock().state(), &MembersLock(&self.members));
             let need = match outcome {
                 Err(Error::NeedSlots(need)) => need,
@@ -180,6 +189,7 @@ impl Glue {
                 return Err(Error::NeedSlots(need));
             }
         }
+        Err(Error::NoSpace)
     }
 
     /// Counts what could not be followed.
@@ -209,7 +219,7 @@ impl Glue {
     }
 
     fn grow_members(&self, need: Need) -> Result<(), AllocError> {
-        let mut slots = empty(need.slots)?;
+        let mut slots = empty(need.slots.max(MEMBER_SLOTS_MIN))?;
         self.members.lock().replace(&mut slots);
         drop(slots);
         Ok(())

@@ -203,6 +203,14 @@ impl Tree {
     }
 }
 
+impl Drop for Tree {
+    fn drop(&mut self) {
+        // Not closed: it never came to be part of the glue. The files go before
+        // the scopes that they point to.
+        self.close().remove();
+    }
+}
+
 /// The root of a tree that was closed.
 pub(crate) struct Closed(Option<Dentry>);
 
