@@ -70,6 +70,11 @@ mod remap {
     pub(super) const NUM_DST_COMPONENTS: Bits = Bits::new(25, 24);
 }
 
+/// A scrub fills with both constants, one after the other, and takes its length
+/// in bytes.
+const SCRUB_COMPONENTS: u64 = remap::CONST_A | remap::CONST_B << 4 | 3 << 16 | 1 << 24;
+/// Bytes of both constants.
+const SCRUB_BYTES: u64 = 8;
 /// The memory in SET_SRC_PHYS_MODE and SET_DST_PHYS_MODE.
 const PHYS_MODE_TARGET: Bits = Bits::new(1, 0);
 /// Upper bits of a virtual address.
@@ -286,20 +291,18 @@ impl CopyEngine {
     fn launch(&self, data: u64) -> Copy {
         let scrub = launch::MEMORY_SCRUB_ENABLE.of(data) == 1;
         let remap = if scrub {
-            // A scrub clears bytes: one component of one byte, a constant.
-            Some(Remap {
-                components: remap::CONST_A,
-                constants: [0, 0],
-            })
+            Some(SCRUB_COMPONENTS)
         } else {
-            (launch::REMAP_ENABLE.of(data) == 1).then(|| Remap {
-                components: u64::from(self.register(nvc8b5::SET_REMAP_COMPONENTS)),
-                constants: [
-                    self.register(nvc8b5::SET_REMAP_CONST_A),
-                    self.register(nvc8b5::SET_REMAP_CONST_B),
-                ],
-            })
+            (launch::REMAP_ENABLE.of(data) == 1)
+                .then(|| u64::from(self.register(nvc8b5::SET_REMAP_COMPONENTS)))
         };
+        let remap = remap.map(|components| Remap {
+            components,
+            constants: [
+                self.register(nvc8b5::SET_REMAP_CONST_A),
+                self.register(nvc8b5::SET_REMAP_CONST_B),
+            ],
+        });
         let lines = match (
             launch::DATA_TRANSFER_TYPE.of(data),
             launch::MULTI_LINE_ENABLE.of(data),
@@ -308,7 +311,8 @@ impl CopyEngine {
             (_, 0) => 1,
             _ => u64::from(self.register(nvc8b5::LINE_COUNT)),
         };
-        let elements = u64::from(self.register(nvc8b5::LINE_LENGTH_IN));
+        let length = u64::from(self.register(nvc8b5::LINE_LENGTH_IN));
+        let elements = if scrub { length / SCRUB_BYTES } else { length };
         Copy {
             source: self.place(
                 launch::SRC_PHYSICAL.of(data) == 1,

@@ -190,7 +190,19 @@ pub mod NV_CHANNEL_ALLOC_PARAMS {
     pub const engineType: Field = Field::new(0x80, 4);
     pub const userdMem_base: Field = Field::new(0xa8, 8);
     pub const userdMem_addressSpace: Field = Field::new(0xb8, 4);
+    pub const errorNotifierMem_base: Field = Field::new(0xf8, 8);
+    pub const errorNotifierMem_size: Field = Field::new(0x100, 8);
+    pub const errorNotifierMem_addressSpace: Field = Field::new(0x108, 4);
 }
+pub mod NvNotification {
+    use super::*;
+    pub const SIZE: usize = 0x10;
+    pub const timeStamp: Field = Field::new(0, 8);
+    pub const info32: Field = Field::new(0x8, 4);
+    pub const info16: Field = Field::new(0xc, 2);
+    pub const status: Field = Field::new(0xe, 2);
+}
+pub const ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT: u32 = 0x1f;
 pub mod NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS {
     use super::*;
     pub const SIZE: usize = 0x14;

@@ -9,7 +9,7 @@ use crate::chip::EngineKind;
 use crate::gsp::objects::ObjectKey;
 use crate::host::execute::Work;
 use crate::host::methods::{HostMethods, Method};
-use crate::memory::{Location, PhysicalAddress};
+use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
 use crate::regs::NV_VIRTUAL_FUNCTION_DOORBELL;
 use gct_core::submit::gpfifo::Fetch;
 use gct_core::submit::method::Rest;
@@ -57,6 +57,8 @@ pub struct Channel {
     ring_va: u64,
     pub(super) ring_entries: u32,
     userd: PhysicalAddress,
+    /// Where its owner wants to read of errors.
+    error_notifier: Option<PhysicalAddress>,
     /// The entry that is executed, or comes next.
     pub(super) get: u32,
     /// Whether that entry has been taken.
@@ -88,10 +90,6 @@ impl Channel {
         use abi::NV_CHANNEL_ALLOC_PARAMS as P;
         let flags = abi::get(params, P::flags)?;
         let engine = abi::get_u32(params, P::engineType)?;
-        let location = match abi::get_u32(params, P::userdMem_addressSpace)? {
-            abi::ADDR_SYSMEM => Location::System,
-            _ => Location::Video,
-        };
         Ok(Self {
             id: ChannelId {
                 runlist: runlist_of(engine),
@@ -102,9 +100,14 @@ impl Channel {
             space,
             ring_va: abi::get(params, P::gpFifoOffset)?,
             ring_entries: abi::get_u32(params, P::gpFifoEntries)?,
-            userd: PhysicalAddress {
-                location,
-                offset: abi::get(params, P::userdMem_base)?,
+            userd: memory_of(params, P::userdMem_addressSpace, P::userdMem_base)?,
+            error_notifier: match abi::get(params, P::errorNotifierMem_size)? {
+                0 => None,
+                _ => Some(memory_of(
+                    params,
+                    P::errorNotifierMem_addressSpace,
+                    P::errorNotifierMem_base,
+                )?),
             },
             get: 0,
             in_entry: false,
@@ -160,9 +163,27 @@ impl Channel {
         self.rung && !self.stopped && !self.disabled
     }
 
-    /// Stops it for good.
-    pub(super) fn stop(&mut self) {
+    /// Stops it for good, and says so where its owner looks.
+    pub(super) fn stop(&mut self, memory: &mut PhysicalMemory, now_ns: u64) {
+        use abi::NvNotification as N;
         self.stopped = true;
+        let mut notification = [0; N::SIZE];
+        let fields = [
+            (N::timeStamp, now_ns),
+            (
+                N::info32,
+                u64::from(abi::ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT),
+            ),
+            (N::status, NOTIFICATION_ERROR),
+        ];
+        for (field, value) in fields {
+            // PANIC: the fields lie in the structure.
+            abi::set(&mut notification, field, value).expect("a notification has its fields");
+        }
+        if let Some(at) = self.error_notifier {
+            // Memory that is gone has nobody who reads it.
+            let _ = memory.write(at, &notification);
+        }
     }
 
     /// Hands a method to the engine behind its subchannel.
@@ -182,6 +203,25 @@ impl Channel {
             );
         }
     }
+}
+
+/// Status of a notification that tells of an error.
+const NOTIFICATION_ERROR: u64 = 0xffff;
+
+/// A piece of memory in NV_CHANNEL_ALLOC_PARAMS.
+fn memory_of(
+    params: &[u8],
+    space: abi::Field,
+    base: abi::Field,
+) -> Result<PhysicalAddress, Malformed> {
+    let location = match abi::get_u32(params, space)? {
+        abi::ADDR_SYSMEM => Location::System,
+        _ => Location::Video,
+    };
+    Ok(PhysicalAddress {
+        location,
+        offset: abi::get(params, base)?,
+    })
 }
 
 /// The runlist of an engine: graphics has the first, copy engines follow.

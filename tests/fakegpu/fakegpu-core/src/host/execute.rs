@@ -109,7 +109,7 @@ impl Channel {
                 self.id(),
                 self.space()
             );
-            self.stop();
+            self.stop(work.memory, work.clock.now_ns());
             return Progress::Idle;
         };
         let space = AddressSpace { root };
@@ -121,7 +121,7 @@ impl Channel {
                     self.id(),
                     fault.va
                 );
-                self.stop();
+                self.stop(work.memory, work.clock.now_ns());
                 Progress::Idle
             }
         }
