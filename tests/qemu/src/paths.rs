@@ -4,6 +4,7 @@
 
 use anyhow::{bail, Context};
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The build directory of a clone.
@@ -31,6 +32,18 @@ impl BuildTree {
             &format!("linux/{flavour}/arch/x86/boot/bzImage"),
             "run make setup",
         )
+    }
+
+    /// The configuration of a kernel and the path that a distribution gives it.
+    pub(crate) fn kernel_config(&self, flavour: &str) -> anyhow::Result<(PathBuf, String)> {
+        let release = self.existing(
+            &format!("linux/{flavour}/include/config/kernel.release"),
+            "run make setup",
+        )?;
+        let release = fs::read_to_string(&release)
+            .with_context(|| format!("Cannot read {}", release.display()))?;
+        let config = self.existing(&format!("linux/{flavour}/.config"), "run make setup")?;
+        Ok((config, format!("/boot/config-{}", release.trim())))
     }
 
     /// A module of this build of the driver.

@@ -221,7 +221,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Verdict> {
 
 /// The script, the modules and what the caller adds.
 fn guest_files(options: &Options, build: &BuildTree) -> anyhow::Result<Vec<GuestFile>> {
-    let mut files = options.files.clone();
+    let (config, place) = build.kernel_config(options.kernel.name())?;
+    let mut files = vec![GuestFile::new(config, place)];
+    files.extend_from_slice(&options.files);
     if let Some(script) = &options.script {
         files.push(GuestFile::new(script, "/test/script"));
     }

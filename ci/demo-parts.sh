@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# What the demo and the interactive machine are made of. Source this file after
+# lib.sh and versions.sh; it builds the parts and sets the array machine.
+
+demo_version=${NV_VERSION:-$NV_SOURCE_VERSION}
+NV_VERSION=$demo_version KDIR=$BUILD/linux/lean GCT_STOCK='' GCT_PATCHES='' GCT_KUNIT='' "$ROOT/ci/kmod.sh"
+need_tools
+need_guest_programs gctctl gct-selftest
+machine=(
+	"$GCT_VM" run --build "$BUILD" --nv "$demo_version" --gpus "${GPUS:-1}"
+	--file "$GUEST_BIN/gctctl" "$GUEST_BIN/gct-selftest"
+)

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# What `make demo` runs in the machine. Every command that it shows is checked:
+# the first one that does not do what the text says ends the demo.
+
+. /test/lib.sh
+
+fail() {
+	echo
+	echo "demo: FAILED: $*"
+	exit 1
+}
+
+title() {
+	echo
+	echo "== $* =="
+}
+
+say() {
+	echo "   $*"
+}
+
+# shown COMMAND: prints and runs it; it must succeed.
+shown() {
+	echo " # $1"
+	eval "$1" || fail "\"$1\" did not succeed"
+}
+
+# refused MESSAGE COMMAND: prints and runs it; it must fail with this message.
+refused() {
+	echo " # $2"
+	if (eval "$2") 2>/tmp/stderr; then
+		fail "\"$2\" was accepted"
+	fi
+	cat /tmp/stderr
+	grep -q "$1" /tmp/stderr || fail "\"$2\" was refused, but not with \"$1\""
+}
+
+# holds VALUE FILE: prints the file, which must consist of this line.
+holds() {
+	echo " # cat $2"
+	cat "$2"
+	[ "$(cat "$2")" = "$1" ] || fail "$2 does not read \"$1\""
+}
+
+title "1. NVIDIA's driver, patched, finds a GPU"
+say "This machine has one GH100, played by tests/fakegpu. The modules are NVIDIA's"
+say "own, built for this kernel with gctgroup inside nvidia.ko."
+echo " # insmod nvidia.ko; insmod nvidia-uvm.ko"
+load_nvidia || fail "nvidia.ko does not load"
+load_uvm || fail "nvidia-uvm.ko does not load"
+shown "cd $GCT; ls"
+shown "cat version"
+shown "grep . gpus/0/name gpus/0/pci gpus/0/pci.id gpus/0/architecture"
+
+title "2. Two groups share it"
+shown "echo create web >control"
+shown "echo create batch >control"
+say "A process and all its later children join by pid ..."
+sleep 300 &
+server=$!
+shown "echo $server >web/group.procs"
+holds $server web/group.procs
+say "... or whoever opens the driver from within a cgroup, as containers do."
+mkdir /sys/fs/cgroup/pod7 || fail "no cgroup v2"
+shown "echo /pod7 >batch/group.cgroup"
+echo " # in /pod7: gct-selftest client --hold 300 &"
+sh -c 'echo $$ >/sys/fs/cgroup/pod7/cgroup.procs; exec gct-selftest client --hold 300' &
+job=$!
+until [ -n "$(cat batch/group.procs)" ]; do
+	[ -d /proc/$job ] || fail "the client ended"
+	sleep 0.1
+done
+holds $job batch/group.procs
+
+title "3. What each may use of GPU 0"
+shown "ls web/0"
+holds default web/0/compute.timeslice
+holds max web/0/gmem.limit
+say "What is in force may be written back:"
+shown "echo max >web/0/gmem.limit"
+say "A quota that this build cannot enforce yet is refused, never just stored:"
+refused 'not supported' 'echo 2000 >web/0/compute.timeslice'
+refused 'not supported' 'echo 8G >batch/0/gmem.limit'
+holds default web/0/compute.timeslice
+
+title "4. Bad input changes nothing"
+refused 'Invalid argument' 'echo 2000 apples >web/0/compute.timeslice'
+refused 'out of range' 'echo 10001 >web/0/compute.weight'
+refused 'No such process' 'echo 4000000 >web/group.procs'
+refused 'Invalid argument' 'echo create 9lives >control'
+refused 'File exists' 'echo create web >control'
+refused 'busy' 'echo remove web >control'
+holds 100 web/0/compute.weight
+holds $server web/group.procs
+
+title "5. A member opens the driver"
+say "A program in \"web\" allocates a client of NVIDIA's resource manager."
+shown "sh -c 'echo 0 >web/group.procs; exec gct-selftest client'"
+
+title "6. The same through gctctl"
+shown "gctctl ls"
+shown "gctctl get batch group.cgroup"
+refused 'EOPNOTSUPP' 'gctctl set web/0 compute.timeslice=2ms'
+shown "gctctl doctor"
+
+title "7. Everything goes away again"
+kill $server $job
+wait
+shown "echo remove web >control"
+shown "echo remove batch >control"
+cd /
+shown "rmmod nvidia_uvm"
+shown "rmmod nvidia"
+[ ! -e "$GCT" ] || fail "the tree is still there"
+say "$GCT is gone, and the kernel has complained about nothing."
+exit 0
