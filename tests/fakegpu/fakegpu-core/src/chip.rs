@@ -40,6 +40,13 @@ pub struct ChipDescription {
     pub l2_slices_per_cache: u32,
     /// A multiprocessor.
     pub sm: Multiprocessor,
+    /// Texture processing clusters (pairs of multiprocessors) of each graphics
+    /// processing cluster.
+    pub tpcs_per_gpc: Vec<u32>,
+    /// Multiprocessors of each of those.
+    pub sms_per_tpc: u32,
+    /// Each buffer of a graphics context.
+    pub context_buffer_bytes: u64,
     /// Engines that execute channels.
     pub engines: Vec<Engine>,
     /// Interrupts of everything else.
@@ -264,6 +271,9 @@ impl ChipDescription {
                 threads_per_warp: 32,
                 lanes: 128,
             },
+            tpcs_per_gpc: vec![9, 9, 8, 8, 8, 8, 8, 8],
+            sms_per_tpc: 2,
+            context_buffer_bytes: 64 << 10,
             engines: gh100_engines(),
             vectors: Vectors {
                 gsp: 161,

@@ -5,6 +5,7 @@
 
 pub mod boot;
 pub mod control;
+mod graphics;
 pub mod msgq;
 pub mod objects;
 pub mod rpc;

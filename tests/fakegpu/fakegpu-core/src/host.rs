@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 
 /// The class of channels.
 pub const HOPPER_CHANNEL_GPFIFO_A: u32 = 0xc86f;
+/// An older class of channels, which RM takes for its watchdog.
+pub const VOLTA_CHANNEL_GPFIFO_A: u32 = 0xc36f;
 /// The class of channel groups.
 pub const KEPLER_CHANNEL_GROUP_A: u32 = 0xa06c;
 /// The class of address spaces.
@@ -94,7 +96,7 @@ impl Host {
                     abi::get_u32(params, abi::NV_CTXSHARE_ALLOCATION_PARAMETERS::hVASpace)?;
                 self.name_space(objects, object, handle);
             }
-            HOPPER_CHANNEL_GPFIFO_A => {
+            HOPPER_CHANNEL_GPFIFO_A | VOLTA_CHANNEL_GPFIFO_A => {
                 let space = self.space_of_channel(objects, object, parent, params)?;
                 let channel = Channel::new(object, space, params)?;
                 log::info!("{:x?} is {object:x?} in {space:x?}", channel.id());

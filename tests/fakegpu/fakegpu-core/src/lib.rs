@@ -38,6 +38,7 @@ pub mod registers;
 pub mod regs;
 pub mod sparse;
 pub mod timer;
+pub mod twod;
 
 #[cfg(test)]
 mod testing;

@@ -278,6 +278,9 @@ pub const NV2080_CTRL_CMD_INTERNAL_GPU_GET_CHIP_INFO: u32 = 0x20800a36;
 pub const NV2080_CTRL_CMD_INTERNAL_GPU_GET_USER_REGISTER_ACCESS_MAP: u32 = 0x20800a41;
 pub const NV2080_CTRL_CMD_INTERNAL_INTR_GET_KERNEL_TABLE: u32 = 0x20800a5c;
 pub const NV2080_CTRL_CMD_INTERNAL_MEMSYS_GET_STATIC_CONFIG: u32 = 0x20800a1c;
+pub const NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_CONTEXT_BUFFERS_INFO: u32 = 0x20800a32;
+pub const NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_FLOORSWEEPING_MASKS: u32 = 0x20800a26;
+pub const NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_GLOBAL_SM_ORDER: u32 = 0x20800a22;
 pub const NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_INFO: u32 = 0x20800a2a;
 pub const NV2080_CTRL_CMD_NVLINK_GET_NVLINK_DEVICE_INFO: u32 = 0x2080302c;
 pub const NV90F1_CTRL_CMD_VASPACE_COPY_SERVER_RESERVED_PDES: u32 = 0x90f10106;
@@ -415,6 +418,47 @@ pub mod NV2080_CTRL_INTERNAL_GR_INFO {
     pub const data: Field = Field::new(0x4, 4);
 }
 pub const NV0080_CTRL_GR_INFO_INDEX_MAX_SUBCONTEXT_COUNT: u32 = 0x2c;
+pub const NV0080_CTRL_GR_INFO_INDEX_SHADER_PIPE_COUNT: u32 = 0x7;
+pub const NV0080_CTRL_GR_INFO_INDEX_SM_VERSION: u32 = 0xc;
+pub const NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_GPCS: u32 = 0x14;
+pub const NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_TPC_PER_GPC: u32 = 0x17;
+pub mod NV2080_CTRL_INTERNAL_STATIC_GR_GET_FLOORSWEEPING_MASKS_PARAMS {
+    use super::*;
+    pub const SIZE: usize = 0x940;
+}
+pub mod NV2080_CTRL_INTERNAL_STATIC_GR_FLOORSWEEPING_MASKS {
+    use super::*;
+    pub const SIZE: usize = 0x128;
+    pub const gpcMask: Field = Field::new(0, 4);
+    pub const physGpcMask: Field = Field::new(0x64, 4);
+    pub const tpcMask: Array = Array::new(0x4, 4, 12);
+    pub const tpcCount: Array = Array::new(0x34, 4, 12);
+    pub const mmuPerGpc: Array = Array::new(0x68, 4, 12);
+}
+pub mod NV2080_CTRL_INTERNAL_STATIC_GR_GLOBAL_SM_ORDER {
+    use super::*;
+    pub const SIZE: usize = 0xb44;
+    pub const globalSmId: Array = Array::new(0, 12, 240);
+    pub const numSm: Field = Field::new(0xb40, 2);
+    pub const numTpc: Field = Field::new(0xb42, 2);
+    pub const gpcId: Field = Field::new(0, 2);
+    pub const localTpcId: Field = Field::new(0x2, 2);
+    pub const localSmId: Field = Field::new(0x4, 2);
+    pub const globalTpcId: Field = Field::new(0x6, 2);
+    pub const virtualGpcId: Field = Field::new(0x8, 2);
+    pub const migratableTpcId: Field = Field::new(0xa, 2);
+}
+pub mod NV2080_CTRL_INTERNAL_STATIC_GR_GET_CONTEXT_BUFFERS_INFO_PARAMS {
+    use super::*;
+    pub const SIZE: usize = 0x640;
+    pub const engine: Array = Array::new(0, 8, 25);
+}
+pub mod NV2080_CTRL_INTERNAL_ENGINE_CONTEXT_BUFFER_INFO {
+    use super::*;
+    pub const SIZE: usize = 0x8;
+    pub const size: Field = Field::new(0, 4);
+    pub const alignment: Field = Field::new(0x4, 4);
+}
 pub mod NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS {
     use super::*;
     pub const SIZE: usize = 0x218;

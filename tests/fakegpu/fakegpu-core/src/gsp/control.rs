@@ -9,7 +9,7 @@
 
 use crate::abi::*;
 use crate::chip::ChipDescription;
-use crate::gsp::tables;
+use crate::gsp::{graphics, tables};
 
 /// Controls whose parameters are pure output, where all zeros means "none".
 const CLEARED: &[u32] = &[
@@ -54,7 +54,14 @@ fn fill(chip: &ChipDescription, command: u32, params: &mut [u8]) -> Result<(), M
         NV2080_CTRL_CMD_INTERNAL_GPU_GET_CHIP_INFO => tables::chip_info(chip, params),
         NV2080_CTRL_CMD_INTERNAL_INTR_GET_KERNEL_TABLE => tables::interrupts(chip, params),
         NV2080_CTRL_CMD_INTERNAL_MEMSYS_GET_STATIC_CONFIG => tables::memory_system(chip, params),
-        NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_INFO => tables::graphics_info(chip, params),
+        NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_CONTEXT_BUFFERS_INFO => {
+            graphics::context_buffers(chip, params)
+        }
+        NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_FLOORSWEEPING_MASKS => {
+            graphics::floorsweeping(chip, params)
+        }
+        NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_GLOBAL_SM_ORDER => graphics::sm_order(chip, params),
+        NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_INFO => graphics::info(chip, params),
         NV2080_CTRL_CMD_CE_GET_CE_PCE_MASK => physical_copy_engines(params),
         NV2080_CTRL_CMD_CE_GET_PHYSICAL_CAPS => copy_capabilities(chip, params),
         NV2080_CTRL_CMD_CE_GET_FAULT_METHOD_BUFFER_SIZE => {

@@ -320,25 +320,6 @@ pub(super) fn interrupts(chip: &ChipDescription, out: &mut [u8]) -> Result<(), M
     Ok(())
 }
 
-/// NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_INFO.
-pub(super) fn graphics_info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
-    use NV2080_CTRL_INTERNAL_GR_INFO as Info;
-    use NV2080_CTRL_INTERNAL_STATIC_GR_GET_INFO_PARAMS as P;
-    out.fill(0);
-    for index in 0..P::infoList.count() {
-        set(
-            out,
-            Info::index.at(P::infoList.get(index).offset()),
-            index as u64,
-        )?;
-    }
-    // Without subcontexts no channel group can be allocated.
-    let subcontexts = P::infoList
-        .get(NV0080_CTRL_GR_INFO_INDEX_MAX_SUBCONTEXT_COUNT as usize)
-        .offset();
-    set(out, Info::data.at(subcontexts), u64::from(chip.subcontexts))
-}
-
 /// NV2080_CTRL_CMD_GPU_GET_NAME_STRING: the caller says in which encoding.
 pub(super) fn name(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS as P;

@@ -6,11 +6,13 @@ use crate::abi::{self, Malformed};
 use crate::bits::{low_u32, Bits};
 use crate::ce::{CopyEngine, HOPPER_DMA_COPY_A};
 use crate::chip::EngineKind;
+use crate::gmmu::{AddressSpace, Fault};
 use crate::gsp::objects::ObjectKey;
 use crate::host::execute::Work;
 use crate::host::methods::{HostMethods, Method};
 use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
 use crate::regs::NV_VIRTUAL_FUNCTION_DOORBELL;
+use crate::twod::{TwoD, FERMI_TWOD_A};
 use gct_core::submit::gpfifo::Fetch;
 use gct_core::submit::method::Rest;
 use std::collections::VecDeque;
@@ -70,6 +72,7 @@ pub struct Channel {
     pub(super) fetch: Fetch,
     pub(super) host: HostMethods,
     pub(super) copy: CopyEngine,
+    two_d: TwoD,
     /// The doorbell has rung and the ring is not empty yet.
     pub(super) rung: bool,
     stopped: bool,
@@ -116,6 +119,7 @@ impl Channel {
             fetch: Fetch::new(),
             host: HostMethods::default(),
             copy: CopyEngine::default(),
+            two_d: TwoD::default(),
             rung: false,
             stopped: false,
             disabled: false,
@@ -187,18 +191,31 @@ impl Channel {
     }
 
     /// Hands a method to the engine behind its subchannel.
-    pub(super) fn execute_on_engine(&mut self, work: &Work<'_>, method: Method) {
+    pub(super) fn execute_on_engine(
+        &mut self,
+        work: &mut Work<'_>,
+        space: AddressSpace,
+        method: Method,
+    ) -> Result<(), Fault> {
         let class = self.host.class(method.subchannel);
         let copies = work
             .engine
             .is_some_and(|engine| engine.kind != EngineKind::Graphics);
-        if class == HOPPER_DMA_COPY_A || (class == 0 && copies) {
-            self.copy.execute(method);
-        } else if !self.unknown_class {
+        match class {
+            HOPPER_DMA_COPY_A => self.copy.execute(method),
+            0 if copies => self.copy.execute(method),
+            FERMI_TWOD_A => self.two_d.execute(work, space, method)?,
+            _ => self.note_unknown(class),
+        }
+        Ok(())
+    }
+
+    fn note_unknown(&mut self, class: u32) {
+        if !self.unknown_class {
             self.unknown_class = true;
             let name = abi::class_name(class).unwrap_or("a class without a name");
             log::info!(
-                "channel {:?}: methods of {name} ({class:#x}) are not executed",
+                "{:x?}: methods of {name} ({class:#x}) are not executed",
                 self.id
             );
         }

@@ -134,7 +134,7 @@ impl Channel {
             }
             if let Some(method) = self.methods.front().copied() {
                 if method.method >= FIRST_ENGINE_METHOD {
-                    self.execute_on_engine(work, method);
+                    self.execute_on_engine(work, space, method)?;
                 } else if self.host.execute(work, space, method)? == Executed::Blocked {
                     return Ok(Progress::Waiting);
                 }
