@@ -193,16 +193,11 @@ impl<M: GuestMemory> Machine<M> {
     ///
     /// Every step takes a word from a segment or moves a grid to its next stage, and both are bounded.
     pub fn step(&mut self) -> bool {
-        let choices = self.choices();
-        let pick = match self.config.order {
-            Order::Random(_) => self.rng.below(choices.len()),
-            Order::Eager | Order::Late => 0,
-        };
-        let Some(choice) = choices.get(pick) else {
+        let Some(choice) = self.choose() else {
             return false;
         };
         self.clock += 1;
-        match *choice {
+        match choice {
             Choice::Method(channel) => self.method(channel),
             Choice::Start(ready) => self.start(ready),
             Choice::Signal(running) => self.signal(running),
@@ -211,7 +206,25 @@ impl<M: GuestMemory> Machine<M> {
         true
     }
 
-    /// What can happen, first what the order prefers.
+    /// One of the things that can happen, as the order wants it.
+    fn choose(&mut self) -> Option<Choice> {
+        let mut choices = self.choices();
+        while !choices.is_empty() {
+            let pick = match self.config.order {
+                Order::Random(_) => self.rng.below(choices.len()),
+                Order::Eager | Order::Late => 0,
+            };
+            let choice = choices.remove(pick);
+            // To read a descriptor takes time, so only that of a grid which is picked is read.
+            match choice {
+                Choice::Start(ready) if self.waits_on_latch(ready) => {}
+                _ => return Some(choice),
+            }
+        }
+        None
+    }
+
+    /// What can happen as far as no descriptor has to be read for it, first what the order prefers.
     fn choices(&mut self) -> Vec<Choice> {
         let methods: Vec<Choice> = self
             .channels
@@ -222,10 +235,20 @@ impl<M: GuestMemory> Machine<M> {
             .filter(|channel| self.may_proceed(*channel))
             .map(Choice::Method)
             .collect();
-        let starts = (0..self.ready.len())
-            .filter(|at| self.may_start(*at))
-            .map(Choice::Start)
-            .collect::<Vec<_>>();
+        let epochs = self.first_epochs();
+        let is_first = |ready: &Ready| {
+            ready.free
+                || epochs
+                    .get(&ready.channel)
+                    .is_none_or(|first| *first >= ready.epoch)
+        };
+        let starts: Vec<Choice> = self
+            .ready
+            .iter()
+            .enumerate()
+            .filter(|(_, ready)| is_first(ready))
+            .map(|(at, _)| Choice::Start(at))
+            .collect();
         let ends = self.running.iter().enumerate().flat_map(|(at, running)| {
             let signal = running.descriptor.pre_exit && !running.signalled;
             [signal.then_some(Choice::Signal(at)), Some(Choice::End(at))]
@@ -238,6 +261,21 @@ impl<M: GuestMemory> Machine<M> {
                 [methods, newest_first(starts), newest_first(ends)].concat()
             }
         }
+    }
+
+    /// The earliest epoch that each channel has at work.
+    fn first_epochs(&self) -> BTreeMap<ChannelId, u64> {
+        let ready = self.ready.iter().map(|ready| (ready.channel, ready.epoch));
+        let running = self
+            .running
+            .iter()
+            .map(|running| (self.channel_of(running), running.epoch));
+        let mut first = BTreeMap::new();
+        for (channel, epoch) in ready.chain(running) {
+            let earliest = first.entry(channel).or_insert(epoch);
+            *earliest = epoch.min(*earliest);
+        }
+        first
     }
 
     fn may_proceed(&mut self, id: ChannelId) -> bool {

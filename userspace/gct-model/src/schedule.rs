@@ -179,26 +179,12 @@ impl<M: GuestMemory> Machine<M> {
         }
     }
 
-    pub(crate) fn may_start(&mut self, at: usize) -> bool {
-        let Some(ready) = self.ready.get(at) else {
-            return false;
-        };
-        let (channel, epoch) = (ready.channel, ready.epoch);
-        let earlier = |other: ChannelId, its: u64| other == channel && its < epoch;
-        let must_wait = !ready.free
-            && (self.ready.iter().any(|r| earlier(r.channel, r.epoch))
-                || self
-                    .running
-                    .iter()
-                    .any(|running| earlier(self.channel_of(running), running.epoch)));
-        if must_wait {
-            return false;
-        }
+    pub(crate) fn waits_on_latch(&mut self, at: usize) -> bool {
         let latch = self
             .descriptor_of(at)
             .ok()
             .and_then(|descriptor| descriptor.wait);
-        latch.is_none_or(|latch| self.latches.contains(&latch))
+        latch.is_some_and(|latch| !self.latches.contains(&latch))
     }
 
     pub(crate) fn start(&mut self, at: usize) {

@@ -3,6 +3,9 @@
 //! Builds segments and descriptors by hand, as CUDA does on Hopper.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
+pub(crate) mod launches;
+pub(crate) mod rewriter;
+
 use gct_model::qmd::{self, Bits, V04_00};
 use gct_model::{ChannelId, Config, Machine, Order, Report, SparseMemory};
 

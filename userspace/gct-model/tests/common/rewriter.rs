@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The code under test: `gct_core::submit`, one channel's segments at a time.
+
+use gct_core::submit::limits::{SLOT_BYTES, SLOT_WORDS};
+use gct_core::submit::mask::TpcMask;
+use gct_core::submit::rewrite::{emit, in_place, room, Cut, Order, Output, Placement, Room};
+use gct_core::submit::stats::Counters;
+use gct_core::submit::tracker::{Found, Tracker};
+
+/// Where the slots begin.
+pub(crate) const SLOTS: u64 = 0x10_0000_0000;
+
+/// How many TPCs the GPU has.
+pub(crate) const TPCS: u16 = 66;
+
+/// The rewritten segments of one channel.
+#[derive(Debug)]
+pub(crate) struct Rewritten {
+    pub(crate) segments: Vec<Vec<u32>>,
+    /// Where each may be divided.
+    pub(crate) cuts: Vec<Vec<usize>>,
+    /// What the slots hold when their writer is the caller.
+    pub(crate) slots: Vec<u32>,
+    pub(crate) counters: Counters,
+}
+
+/// Keeps launches off all TPCs but `kept`.
+pub(crate) fn keep(kept: impl IntoIterator<Item = u16>) -> TpcMask {
+    TpcMask::keep_only(TPCS, kept).expect("TPCs of the GPU")
+}
+
+fn scan(tracker: &mut Tracker, words: &[u32], counters: &mut Counters) -> Vec<Found> {
+    let mut found = vec![Found::default(); words.len() + 1];
+    let scanned = tracker.scan(words, &mut found, counters);
+    assert_eq!(scanned.missed, 0);
+    found.truncate(scanned.found);
+    found
+}
+
+/// Rewrites with the same order for every launch. The room is what was announced and not a word more.
+pub(crate) fn rewrite(
+    segments: &[Vec<u32>],
+    mask: Option<&TpcMask>,
+    atoms: u32,
+    written: bool,
+) -> Rewritten {
+    let mut tracker = Tracker::new(0xc86f);
+    let mut done = Rewritten {
+        segments: Vec::new(),
+        cuts: Vec::new(),
+        slots: Vec::new(),
+        counters: Counters::new(),
+    };
+    for words in segments {
+        let found = scan(&mut tracker, words, &mut done.counters);
+        let orders = vec![Order { mask, atoms }; found.len()];
+        segment(words, &found, &orders, written, &mut done);
+    }
+    done
+}
+
+fn segment(
+    words: &[u32],
+    found: &[Found],
+    orders: &[Order<'_>],
+    written: bool,
+    done: &mut Rewritten,
+) {
+    let size = |need: u64| usize::try_from(need).expect("a small need");
+    let mut view = Vec::new();
+    let need = match written {
+        true => room(words, found, orders, &Placement::Written(&mut [])),
+        false => room(words, found, orders, &Placement::Upload),
+    };
+    check_bound(words, found, orders, &need);
+    view.resize(size(need.slots) * SLOT_WORDS, 0);
+    let mut out = vec![0; size(need.words)];
+    let mut cuts = vec![Cut::default(); size(need.cuts)];
+    let output = Output {
+        words: &mut out,
+        slot_va: SLOTS + (done.slots.len() / SLOT_WORDS) as u64 * SLOT_BYTES,
+        slots: u32::try_from(need.slots).expect("few slots"),
+        placement: match written {
+            true => Placement::Written(&mut view),
+            false => Placement::Upload,
+        },
+        cuts: &mut cuts,
+    };
+    let emitted = emit(words, found, orders, output, &mut done.counters)
+        .expect("the announced room is enough");
+    let exact = (need.words, need.slots, need.cuts);
+    assert_eq!(
+        (
+            emitted.words.into(),
+            emitted.slots.into(),
+            emitted.cuts.into()
+        ),
+        exact
+    );
+    done.segments.push(out);
+    done.cuts
+        .push(cuts.iter().map(|cut| size(cut.at.into())).collect());
+    done.slots.extend(view);
+}
+
+fn check_bound(words: &[u32], found: &[Found], orders: &[Order<'_>], need: &Room) {
+    let count = |len: usize| u32::try_from(len).expect("a short segment");
+    let atoms = orders.first().map_or(1, |order| order.atoms);
+    let bound = Room::bound(count(words.len()), count(found.len()), atoms);
+    assert!(need.words <= bound.words, "{need:?} {bound:?}");
+    assert!(
+        need.slots <= bound.slots && need.cuts <= bound.cuts,
+        "{need:?} {bound:?}"
+    );
+}
+
+/// Masks without splitting, in the segments themselves.
+pub(crate) fn mask_in_place(segments: &[Vec<u32>], mask: &TpcMask) -> Vec<Vec<u32>> {
+    let mut tracker = Tracker::new(0xc86f);
+    let mut counters = Counters::new();
+    let mut segments = segments.to_vec();
+    for words in &mut segments {
+        let found = scan(&mut tracker, words, &mut counters);
+        let order = Order {
+            mask: Some(mask),
+            atoms: 1,
+        };
+        in_place(words, &found, &vec![order; found.len()], &mut counters);
+    }
+    segments
+}
+
+/// Divides segments wherever they may be divided.
+pub(crate) fn divide(rewritten: &Rewritten) -> Vec<Vec<u32>> {
+    let mut pieces = Vec::new();
+    for (words, cuts) in rewritten.segments.iter().zip(&rewritten.cuts) {
+        let mut from = 0;
+        for cut in cuts.iter().copied().chain([words.len()]) {
+            pieces.push(words[from..cut].to_vec());
+            from = cut;
+        }
+    }
+    pieces
+}

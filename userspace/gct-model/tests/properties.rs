@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The rewriter of `gct_core::submit` against the model: what a tenant can notice stays as it was.
+
+mod common;
+
+use common::launches::{launch, segments, Launch, QMDS};
+use common::rewriter::{divide, keep, mask_in_place, rewrite, SLOTS};
+use common::{capture, orders, CHANNEL};
+use gct_core::submit::mask::TpcMask;
+use gct_model::{
+    compare, memory_differences, ChannelId, Config, Expected, GuestMemory, Machine, Mask, Order,
+    Report, SparseMemory,
+};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+
+/// Everything from the first slot up.
+const SLOT_RANGE: std::ops::Range<u64> = SLOTS..1 << 40;
+
+fn run(
+    channel: ChannelId,
+    segments: &[Vec<u32>],
+    slots: &[u32],
+    order: Order,
+) -> (Report, SparseMemory) {
+    let config = Config {
+        order,
+        ..Config::default()
+    };
+    let mut memory = SparseMemory::new(1 << 12);
+    for (word, at) in slots.iter().zip((SLOTS..).step_by(4)) {
+        memory.write_u32(at, *word).expect("room for the slots");
+    }
+    let mut machine = Machine::new(memory, config);
+    for segment in segments {
+        machine.submit(channel, segment);
+    }
+    machine.run();
+    machine.into_parts()
+}
+
+fn expected(mask: Option<&TpcMask>) -> Expected {
+    Expected {
+        slots: SLOT_RANGE,
+        mask: mask.map(|mask| Mask(*mask.words())).unwrap_or_default(),
+    }
+}
+
+/// Fails when a tenant could tell the rewrite from the original in one of the orders.
+fn check_same(
+    original: &[Vec<u32>],
+    rewritten: &[Vec<u32>],
+    slots: &[u32],
+    mask: Option<&TpcMask>,
+    orders: impl Iterator<Item = Order>,
+) {
+    let (before, memory) = run(CHANNEL, original, &[], Order::Eager);
+    for order in orders {
+        let (after, new_memory) = run(CHANNEL, rewritten, slots, order);
+        let violations = compare(&before, &after, &expected(mask));
+        assert!(
+            violations.is_empty(),
+            "order {order:?}: {}",
+            violations
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("; ")
+        );
+        let ignored = [QMDS, SLOT_RANGE];
+        let differences = memory_differences(&memory, &new_memory, &ignored);
+        assert!(
+            differences.is_empty(),
+            "order {order:?}: memory differs at {differences:x?}"
+        );
+    }
+}
+
+/// Whether the tenant's own program does the same in every order; a program with races has nothing to be compared with.
+fn is_ordered(original: &[Vec<u32>], seed: u64) -> bool {
+    let (eager, _) = run(CHANNEL, original, &[], Order::Eager);
+    let nothing_asked = Expected::default();
+    few_orders(seed).all(|order| {
+        compare(
+            &eager,
+            &run(CHANNEL, original, &[], order).0,
+            &nothing_asked,
+        )
+        .is_empty()
+    })
+}
+
+/// Whether a QMD is scheduled more than once. One that was split lies in memory as its join, which runs no blocks when
+/// a later segment schedules it again without an upload; CUDA uploads each time.
+fn reuses_a_qmd(original: &[Vec<u32>]) -> bool {
+    let (report, _) = run(CHANNEL, original, &[], Order::Eager);
+    let mut seen = std::collections::BTreeSet::new();
+    report.runs.iter().any(|run| !seen.insert(run.qmd))
+}
+
+/// Masks leave some TPC that the tenant has not disabled: those beyond word 1 are never disabled by [`Launch`].
+fn masks() -> impl Strategy<Value = Option<TpcMask>> {
+    proptest::option::of(
+        proptest::collection::vec(0_u16..66, 0..20)
+            .prop_map(|kept| keep(kept.into_iter().chain([64]))),
+    )
+}
+
+fn several() -> impl Strategy<Value = Vec<Launch>> {
+    proptest::collection::vec(launch(), 1..6)
+}
+
+fn few_orders(seed: u64) -> impl Iterator<Item = Order> {
+    [
+        Order::Eager,
+        Order::Late,
+        Order::Random(seed),
+        Order::Random(!seed),
+    ]
+    .into_iter()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn split_and_masked_launches_do_what_they_did(
+        launches in several(), mask in masks(), atoms in 0_u32..20, written: bool, seed: u64,
+    ) {
+        let original = segments(&launches);
+        prop_assume!(is_ordered(&original, seed));
+        let done = rewrite(&original, mask.as_ref(), atoms, written);
+        let slots = if written { &done.slots[..] } else { &[] };
+        check_same(&original, &done.segments, slots, mask.as_ref(), few_orders(seed));
+    }
+
+    #[test]
+    fn so_they_do_when_their_atoms_are_released_one_by_one(
+        launches in several(), atoms in 2_u32..20, written: bool, seed: u64,
+    ) {
+        let original = segments(&launches);
+        prop_assume!(is_ordered(&original, seed));
+        let done = rewrite(&original, None, atoms, written);
+        let slots = if written { &done.slots[..] } else { &[] };
+        check_same(&original, &divide(&done), slots, None, few_orders(seed));
+    }
+
+    #[test]
+    fn masks_in_place_change_nothing_else(launches in several(), kept in 0_u16..66, seed: u64) {
+        let mask = keep([kept, 64]);
+        let original = segments(&launches);
+        prop_assume!(is_ordered(&original, seed));
+        let masked = mask_in_place(&original, &mask);
+        let lengths = |segments: &[Vec<u32>]| segments.iter().map(Vec::len).collect::<Vec<_>>();
+        prop_assert_eq!(lengths(&original), lengths(&masked));
+        check_same(&original, &masked, &[], Some(&mask), few_orders(seed));
+    }
+
+    #[test]
+    fn rewriting_the_rewritten_changes_nothing(
+        launches in several(), mask in masks(), atoms in 0_u32..20,
+    ) {
+        let original = segments(&launches);
+        let once = rewrite(&original, mask.as_ref(), atoms, false);
+        let twice = rewrite(&once.segments, mask.as_ref(), atoms, false);
+        prop_assert_eq!(twice.counters.split, 0);
+        prop_assert!(once.segments == twice.segments);
+    }
+
+    #[test]
+    fn no_order_is_no_change(launches in several(), atoms in 0_u32..2) {
+        let original = segments(&launches);
+        prop_assert_eq!(rewrite(&original, None, atoms, false).segments, original);
+    }
+}
+
+#[test]
+fn random_launches_are_split_often_enough_to_mean_something() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut split = 0;
+    for _ in 0..200 {
+        let launches = several().new_tree(&mut runner).expect("a value").current();
+        split += rewrite(&segments(&launches), None, 8, false).counters.split;
+    }
+    assert!(split > 100, "{split} of 200 sets");
+}
+
+const CAPTURES: [&str; 11] = [
+    "cluster2",
+    "cooperative",
+    "dynamic_smem_64k",
+    "graph4",
+    "graph4_upload",
+    "grid3d",
+    "memcpy_d2h_async",
+    "one_launch",
+    "pdl_pair",
+    "three_launches_same_stream",
+    "two_streams_event",
+];
+
+/// A capture's segments by channel; what channels do to each other is not in these captures.
+fn channels(name: &str) -> Vec<Vec<Vec<u32>>> {
+    let records = capture(name);
+    let mut channels: Vec<ChannelId> = records.iter().map(|(channel, _)| *channel).collect();
+    channels.dedup();
+    let of = |channel| records.iter().filter(move |(own, _)| *own == channel);
+    channels
+        .iter()
+        .map(|channel| of(*channel).map(|(_, words)| words.clone()).collect())
+        .collect()
+}
+
+#[test]
+fn captures_do_what_they_did_however_they_are_split() {
+    let masks = [None, Some(keep([3, 64])), Some(keep(0..40))];
+    for name in CAPTURES {
+        for original in channels(name) {
+            for (mask, atoms) in masks
+                .iter()
+                .flat_map(|mask| [1, 2, 8, 64].map(|atoms| (mask, atoms)))
+            {
+                let done = rewrite(&original, mask.as_ref(), atoms, false);
+                check_same(&original, &done.segments, &[], mask.as_ref(), few_orders(7));
+                check_same(&original, &divide(&done), &[], mask.as_ref(), few_orders(8));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A capture with some bits turned over is a tenant that writes nonsense; it must get the same nonsense.
+    #[test]
+    fn damaged_captures_do_what_they_did(
+        name in prop::sample::select(&CAPTURES[..]),
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), 0_u32..32), 1..4),
+        atoms in 1_u32..10,
+        seed: u64,
+    ) {
+        for mut original in channels(name) {
+            let total: usize = original.iter().map(Vec::len).sum();
+            for (index, bit) in &flips {
+                let mut at = index.index(total);
+                for words in &mut original {
+                    if at < words.len() {
+                        words[at] ^= 1 << bit;
+                        break;
+                    }
+                    at -= words.len();
+                }
+            }
+            prop_assume!(is_ordered(&original, seed) && !reuses_a_qmd(&original));
+            let done = rewrite(&original, None, atoms, false);
+            check_same(&original, &done.segments, &[], None, few_orders(seed));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_words_end_without_a_panic(
+        words in proptest::collection::vec(prop_oneof![
+            any::<u32>(),
+            // Headers of the methods that do something, with small counts.
+            (prop::sample::select(&[1_u32, 3, 4, 5][..]), 0_u32..8, prop::sample::select(
+                &[0x0_u32, 0x6c, 0x1c, 0x110, 0x180, 0x1b0, 0x1b4, 0x2b4, 0x2bc, 0x2c0, 0x318, 0x320, 0x1b00, 0x300][..]
+            ), prop::sample::select(&[1_u32, 4][..])).prop_map(|(op, count, method, sub)| {
+                op << 29 | count << 16 | sub << 13 | method >> 2
+            }),
+            0_u32..16,
+        ], 0..300),
+        order in prop_oneof![Just(Order::Eager), Just(Order::Late), any::<u64>().prop_map(Order::Random)],
+    ) {
+        let (report, _) = run(CHANNEL, &[words], &[], order);
+        prop_assert!(report.runs.len() <= Config::default().runs_max);
+    }
+}
+
+#[test]
+fn the_same_seed_makes_the_same_report() {
+    let all = channels("three_launches_same_stream");
+    for order in orders() {
+        let one = run(CHANNEL, &all[0], &[], order).0;
+        assert_eq!(one, run(CHANNEL, &all[0], &[], order).0);
+    }
+}
