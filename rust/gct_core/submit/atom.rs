@@ -29,6 +29,19 @@ pub enum Axis {
     Slab,
 }
 
+impl Axis {
+    /// Which of a triple (width, height, depth) it is.
+    #[inline]
+    pub const fn of<T: Copy>(self, triple: [T; 3]) -> T {
+        let [width, height, depth] = triple;
+        match self {
+            Self::Row => width,
+            Self::Column => height,
+            Self::Slab => depth,
+        }
+    }
+}
+
 /// How a grid is cut into atoms. Each block is in exactly one of them; their sizes differ by one row, slab or block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -78,15 +91,11 @@ impl Plan {
         product.checked_div(u64::from(self.atoms)).unwrap_or(0) as u32
     }
 
-    /// The atom `index`, or `None` from [`atoms`](Self::atoms) on.
-    pub fn atom(&self, index: u32) -> Option<Atom> {
-        if index >= self.atoms {
-            return None;
-        }
-        let start = self.boundary(index);
-        let end = self.boundary(index.wrapping_add(1));
+    /// The units from `start` to `end`.
+    #[inline]
+    fn part(&self, start: u32, end: u32) -> Atom {
         let [width, height, depth] = self.grid;
-        Some(match self.axis {
+        match self.axis {
             Axis::Row => Atom {
                 start: [start, 0, 0],
                 end: [end, height, depth],
@@ -99,6 +108,59 @@ impl Plan {
                 start: [0, 0, start],
                 end: [width, height, end],
             },
-        })
+        }
+    }
+
+    /// The atom `index`, or `None` from [`atoms`](Self::atoms) on.
+    pub fn atom(&self, index: u32) -> Option<Atom> {
+        let next = index.wrapping_add(1);
+        (index < self.atoms).then(|| self.part(self.boundary(index), self.boundary(next)))
+    }
+
+    /// All atoms in order.
+    pub fn iter(&self) -> impl Iterator<Item = Atom> {
+        let plan = *self;
+        self.parts().map(move |(start, end)| plan.part(start, end))
+    }
+
+    /// Where each atom starts and ends along the axis, without a division for each.
+    #[inline]
+    pub fn parts(&self) -> Parts {
+        Parts {
+            left: self.atoms,
+            atoms: self.atoms,
+            boundary: 0,
+            size: self.units.checked_div(self.atoms).unwrap_or(0),
+            rest: self.units.checked_rem(self.atoms).unwrap_or(0),
+            carry: 0,
+        }
+    }
+}
+
+/// The boundaries of a plan's atoms, in order.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    left: u32,
+    atoms: u32,
+    boundary: u32,
+    /// The whole units of each atom.
+    size: u32,
+    /// What is left of all units together, and how much of it the atoms so far have not got yet.
+    rest: u32,
+    carry: u32,
+}
+
+impl Iterator for Parts {
+    type Item = (u32, u32);
+
+    #[inline]
+    fn next(&mut self) -> Option<(u32, u32)> {
+        self.left = self.left.checked_sub(1)?;
+        let start = self.boundary;
+        self.carry = self.carry.wrapping_add(self.rest);
+        let more = u32::from(self.carry >= self.atoms);
+        self.carry = self.carry.wrapping_sub(more.wrapping_mul(self.atoms));
+        self.boundary = start.wrapping_add(self.size).wrapping_add(more);
+        Some((start, self.boundary))
     }
 }

@@ -13,7 +13,7 @@
 //! release too early. So programmatic dependents of a split launch start when it has ended: later than they could, never
 //! too early.
 
-use super::atom::Atom;
+use super::atom::Axis;
 use super::launch::{ACTION_DECREMENT_DEPENDENCE, TYPE_NULL};
 use super::limits::{ATOMS_MAX, QMD_VA_END, QMD_WORDS_MAX};
 use super::qmd::{Field, Layout, TypeField};
@@ -25,17 +25,20 @@ const _: () =
     assert!((QMD_VA_END - 1) >> 8 <= super::qmd::v04_00::DEPENDENT_QMD0_POINTER.max() as u64);
 
 /// Stores a value that is known to fit its field.
-#[inline]
+#[inline(always)]
 fn put(field: Field, qmd: &mut [u32], value: u32) {
     let stored = field.set(qmd, value);
     debug_assert!(stored.is_ok(), "a value is too wide for its field");
 }
 
-#[inline]
+/// Written out, so that the fields are constants to the compiler.
+#[inline(always)]
 fn put_triple(fields: [Field; 3], qmd: &mut [u32], values: [u32; 3]) {
-    for (field, value) in fields.into_iter().zip(values) {
-        put(field, qmd, value);
-    }
+    let [first, second, third] = fields;
+    let [x, y, z] = values;
+    put(first, qmd, x);
+    put(second, qmd, y);
+    put(third, qmd, z);
 }
 
 /// The words of an atom, but for its part of the grid.
@@ -44,48 +47,58 @@ pub struct Template {
     words: [u32; QMD_WORDS_MAX],
 }
 
-/// Makes the template of the atoms of `qmd`, which tell the join at `join_va`.
-#[inline]
-pub(crate) fn template<L: Layout>(qmd: &[u32], join_va: u64) -> Template {
-    let mut words = [0; QMD_WORDS_MAX];
-    for (word, from) in words.iter_mut().zip(qmd) {
-        *word = *from;
+impl Template {
+    /// The template of the atoms of `qmd`, which tell the join at `join_va`.
+    #[inline]
+    pub(crate) fn new<L: Layout>(qmd: &[u32], join_va: u64) -> Self {
+        let mut words = match qmd.first_chunk() {
+            Some(words) => *words,
+            None => [0; QMD_WORDS_MAX],
+        };
+        for release in L::RELEASES {
+            release.enable.clear(&mut words);
+        }
+        if let Some(latch) = L::LATCH {
+            latch.arrive.clear(&mut words);
+            latch.pre_exit.clear(&mut words);
+            latch.pre_exit_at_last.clear(&mut words);
+        }
+        L::REFERENCE.increment.clear(&mut words);
+        L::REFERENCE.decrement.clear(&mut words);
+        let mut dependents = L::DEPENDENTS.iter();
+        if let Some(first) = dependents.next() {
+            put(first.enable, &mut words, 1);
+            put(first.action, &mut words, ACTION_DECREMENT_DEPENDENCE);
+            if let Some(pointer) = first.pointer {
+                // CAST: the address is below 2^40 and a multiple of 256.
+                put(pointer, &mut words, (join_va >> 8) as u32);
+            }
+        }
+        for dependent in dependents {
+            dependent.enable.clear(&mut words);
+        }
+        Self { words }
     }
-    for release in L::RELEASES {
-        release.enable.clear(&mut words);
-    }
-    if let Some(latch) = L::LATCH {
-        latch.arrive.clear(&mut words);
-        latch.pre_exit.clear(&mut words);
-        latch.pre_exit_at_last.clear(&mut words);
-    }
-    L::REFERENCE.increment.clear(&mut words);
-    L::REFERENCE.decrement.clear(&mut words);
-    let mut dependents = L::DEPENDENTS.iter();
-    if let Some(first) = dependents.next() {
-        put(first.enable, &mut words, 1);
-        put(first.action, &mut words, ACTION_DECREMENT_DEPENDENCE);
-        if let Some(pointer) = first.pointer {
-            // CAST: the address is below 2^40 and a multiple of 256.
-            put(pointer, &mut words, (join_va >> 8) as u32);
+
+    /// Takes over the mask of `qmd`.
+    #[inline]
+    pub(crate) fn take_mask<L: Layout>(&mut self, qmd: &[u32]) {
+        for field in L::MASK.iter().copied().chain(L::MASK_VALID) {
+            put(field, &mut self.words, field.get(qmd));
         }
     }
-    for dependent in dependents {
-        dependent.enable.clear(&mut words);
-    }
-    Template { words }
-}
 
-impl Template {
-    /// Writes the QMD of `atom` into `out`, which has as many words as the layout.
+    /// Writes the QMD of the atom that runs `part` of the grid along `axis` into `out`, which has as many words as the
+    /// layout. The template's own grid is whole and its RESUME is 0, so the other directions are right already.
+    ///
+    /// The part is stored behind the copy: stored into the template before it, the processor would have to wait for
+    /// those words until it can copy them.
     #[inline]
-    pub(crate) fn write<L: Layout>(&mut self, atom: &Atom, out: &mut [u32]) {
-        put_triple(L::RESUME, &mut self.words, atom.start);
-        put_triple(L::GRID, &mut self.words, atom.end);
-        if let Some(words) = self.words.get(..L::WORDS) {
-            if words.len() == out.len() {
-                out.copy_from_slice(words);
-            }
+    pub(crate) fn write<L: Layout>(&self, axis: Axis, part: (u32, u32), out: &mut [u32]) {
+        if let (Some(words), Some(out)) = (self.words.get(..L::WORDS), out.get_mut(..L::WORDS)) {
+            out.copy_from_slice(words);
+            put(axis.of(L::RESUME), out, part.0);
+            put(axis.of(L::GRID), out, part.1);
         }
     }
 }

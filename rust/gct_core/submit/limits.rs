@@ -23,7 +23,7 @@ pub const TPCS_MAX: u16 = 256;
 pub const ATOMS_MAX: u32 = 256;
 
 /// Launches of one segment that are split. CUDA puts one launch into a segment; beyond this they are masked and left whole.
-pub const SPLITS: usize = 64;
+pub const SPLITS: usize = 16;
 
 /// The distance of two QMD slots in bytes: 384 bytes rounded up to the alignment of 256 that `SEND_PCAS_A` implies.
 pub const SLOT_BYTES: u64 = 512;

@@ -14,7 +14,10 @@ use super::stats::Reason;
 /// A set of disabled TPCs of a GPU with a known number of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TpcMask {
+    /// The TPCs that are disabled; no bit that is not `present`.
     words: [u32; MASK_WORDS],
+    /// The TPCs that the GPU has.
+    present: [u32; MASK_WORDS],
     tpcs: u16,
 }
 
@@ -41,8 +44,17 @@ impl TpcMask {
         if tpcs == 0 || tpcs > TPCS_MAX {
             return Err(OutOfRange);
         }
-        let words = [0; MASK_WORDS];
-        Ok(Self { words, tpcs })
+        let mut present = [0; MASK_WORDS];
+        let mut left = tpcs;
+        for word in &mut present {
+            *word = low_bits(left);
+            left = left.saturating_sub(32);
+        }
+        Ok(Self {
+            words: [0; MASK_WORDS],
+            present,
+            tpcs,
+        })
     }
 
     /// A mask that disables all TPCs but `kept`.
@@ -123,15 +135,20 @@ impl TpcMask {
     }
 
     /// What both disable together; the number of TPCs is that of `self`, and bits above it are dropped.
+    #[inline]
     #[must_use]
     pub fn union(&self, other: &[u32; MASK_WORDS]) -> Self {
         let mut mask = *self;
-        let mut base = 0u16;
-        for (word, more) in mask.words.iter_mut().zip(other) {
-            *word |= more & low_bits(self.tpcs.saturating_sub(base));
-            base = base.saturating_add(32);
+        for ((word, more), present) in mask.words.iter_mut().zip(other).zip(&self.present) {
+            *word |= more & present;
         }
         mask
+    }
+
+    /// Whether no TPC is left.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.words == self.present
     }
 }
 
@@ -244,21 +261,30 @@ pub(crate) fn combine(
     mask: &TpcMask,
     width: u16,
 ) -> Result<([u32; MASK_WORDS], Applied), Reason> {
-    if mask.enabled() == 0 {
+    if mask.is_full() {
         return Err(Reason::MaskEmpty);
     }
-    let mut base = 0u16;
-    for word in mask.words() {
-        if *word & !low_bits(width.saturating_sub(base)) != 0 {
-            return Err(Reason::MaskTooNarrow);
-        }
-        base = base.saturating_add(32);
+    if mask.tpcs > width && beyond(mask, width) {
+        return Err(Reason::MaskTooNarrow);
     }
-    let united = mask.union(&tenant.unwrap_or([0; MASK_WORDS]));
-    if united.enabled() == 0 {
+    let Some(tenant) = tenant else {
+        return Ok((mask.words, Applied::United));
+    };
+    let united = mask.union(&tenant);
+    if united.is_full() {
         return Ok((mask.words, Applied::Overrode));
     }
     Ok((united.words, Applied::United))
+}
+
+/// Whether a mask disables a TPC from `width` on.
+fn beyond(mask: &TpcMask, width: u16) -> bool {
+    let mut left = width;
+    mask.words.iter().any(|word| {
+        let outside = *word & !low_bits(left);
+        left = left.saturating_sub(32);
+        outside != 0
+    })
 }
 
 /// Makes `qmd` disable what `mask` and its tenant disable.

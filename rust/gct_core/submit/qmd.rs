@@ -42,20 +42,20 @@ pub struct TooWide;
 
 impl Field {
     /// How many bits a value has.
-    #[inline]
+    #[inline(always)]
     pub const fn width(self) -> u16 {
         self.hi.wrapping_sub(self.lo).wrapping_add(1)
     }
 
     /// The largest value.
-    #[inline]
+    #[inline(always)]
     pub const fn max(self) -> u32 {
         // CAST: a widening conversion, `From` is not `const`.
         u32::MAX.wrapping_shr(31u16.wrapping_sub(self.hi.wrapping_sub(self.lo)) as u32)
     }
 
     /// The instance `index` as a field of its own. An index of `count` or more names bits of something else, or none.
-    #[inline]
+    #[inline(always)]
     pub const fn nth(self, index: u8) -> Self {
         // CAST: a widening conversion, `From` is not `const`.
         let offset = self.stride.wrapping_mul(index as u16);
@@ -69,20 +69,20 @@ impl Field {
     }
 
     /// The index of the word that holds the field.
-    #[inline]
+    #[inline(always)]
     pub const fn word(self) -> usize {
         // CAST: a widening conversion, `From` is not `const`.
         (self.lo >> 5) as usize
     }
 
-    #[inline]
+    #[inline(always)]
     const fn shift(self) -> u32 {
         // CAST: a widening conversion, `From` is not `const`.
         (self.lo & 31) as u32
     }
 
     /// The value in `qmd`, or 0 where `qmd` is too short to hold the field.
-    #[inline]
+    #[inline(always)]
     pub fn get(self, qmd: &[u32]) -> u32 {
         match qmd.get(self.word()) {
             Some(word) => word.wrapping_shr(self.shift()) & self.max(),
@@ -91,7 +91,7 @@ impl Field {
     }
 
     /// Whether any bit of the field is set.
-    #[inline]
+    #[inline(always)]
     pub fn is_set(self, qmd: &[u32]) -> bool {
         self.get(qmd) != 0
     }
@@ -101,7 +101,7 @@ impl Field {
     /// # Errors
     ///
     /// [`TooWide`] when the value has more bits than the field; `qmd` is unchanged.
-    #[inline]
+    #[inline(always)]
     pub fn set(self, qmd: &mut [u32], value: u32) -> Result<(), TooWide> {
         if value > self.max() {
             return Err(TooWide);
@@ -114,7 +114,7 @@ impl Field {
     }
 
     /// Stores 0, which fits every field.
-    #[inline]
+    #[inline(always)]
     pub fn clear(self, qmd: &mut [u32]) {
         if let Some(word) = qmd.get_mut(self.word()) {
             *word &= !self.max().wrapping_shl(self.shift());

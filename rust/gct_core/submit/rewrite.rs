@@ -19,16 +19,17 @@
 //! The room that is needed is known before anything is written: exactly from [`room`], or as a bound from
 //! [`Room::bound`].
 
+mod emitter;
+
 use super::atom::Plan;
-use super::class::{self, Action};
-use super::join::{join, template, Template};
+use super::class::Action;
 use super::launch;
 use super::limits::{ATOMS_MAX, QMD_VA_END, QMD_WORDS_MAX, SLOT_BYTES, SLOT_WORDS, SPLITS};
 use super::mask::{self, Applied, TpcMask};
-use super::method;
 use super::qmd::{v04_00::V04_00, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{Found, Source};
+use emitter::Emitter;
 
 /// What one launch is to become. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,8 +117,6 @@ const INVALIDATE_WORDS: u64 = 2;
 const RESTORE_UPLOAD_WORDS: u64 = 5;
 /// Words that restore PCAS_A.
 const RESTORE_PCAS_WORDS: u64 = 2;
-/// LAUNCH_DMA as CUDA writes it: pitch layout, no flush, no system membar.
-const LAUNCH_PITCH: u32 = 0x41;
 
 impl Room {
     /// A bound that holds for any segment of `words` words with at most `launches` launches, each split into at most
@@ -136,8 +135,8 @@ impl Room {
         }
     }
 
-    fn add(&mut self, split: &Split, placement: &Placement<'_>) {
-        let atoms = u64::from(split.plan.atoms());
+    fn add(&mut self, atoms: u32, placement: &Placement<'_>) {
+        let atoms = u64::from(atoms);
         let (each, restore) = match placement {
             Placement::Upload => (
                 UPLOAD_WORDS + V04_00::WORDS as u64 + PCAS_WORDS,
@@ -151,6 +150,21 @@ impl Room {
             .saturating_add(restore + RESTORE_PCAS_WORDS);
         self.slots = self.slots.saturating_add(atoms);
         self.cuts = self.cuts.saturating_add(atoms);
+    }
+}
+
+impl Room {
+    /// Whether an output has it. Cuts that do not fit are left out, so they do not count.
+    fn fits(&self, output: &Output<'_>) -> bool {
+        let fits = |need: u64, have: usize| usize::try_from(need).is_ok_and(|need| need <= have);
+        let viewed = match &output.placement {
+            Placement::Upload => true,
+            Placement::Written(view) => fits(self.slots, view.len() / SLOT_WORDS),
+        };
+        viewed
+            && fits(self.words, output.words.len())
+            && self.words <= u64::from(u32::MAX)
+            && self.slots <= u64::from(output.slots)
     }
 }
 
@@ -228,7 +242,7 @@ pub fn room(
     let splits = pairs(found, orders)
         .filter_map(|(found, order)| split_of(words, found, order).ok().flatten());
     for split in splits.take(SPLITS) {
-        room.add(&split, placement);
+        room.add(split.plan.atoms(), placement);
     }
     room
 }
@@ -261,52 +275,6 @@ pub fn in_place(words: &mut [u32], found: &[Found], orders: &[Order<'_>], counte
     }
 }
 
-/// Appends to the output. Room was checked before, so nothing is lost.
-struct Writer<'a> {
-    words: &'a mut [u32],
-    len: usize,
-}
-
-impl Writer<'_> {
-    /// The next `count` words of the output.
-    #[inline]
-    fn take(&mut self, count: usize) -> Option<&mut [u32]> {
-        let end = self.len.checked_add(count)?;
-        let words = self.words.get_mut(self.len..end)?;
-        self.len = end;
-        Some(words)
-    }
-
-    #[inline]
-    fn push<const N: usize>(&mut self, words: [u32; N]) {
-        if let Some(out) = self.take(N) {
-            out.copy_from_slice(&words);
-        }
-    }
-
-    fn copy(&mut self, words: &[u32]) {
-        if let Some(out) = self.take(words.len()) {
-            out.copy_from_slice(words);
-        }
-    }
-
-    fn position(&self) -> u32 {
-        // CAST: an output is shorter than 2^32 words, or its room would not have been granted.
-        self.len as u32
-    }
-
-    #[inline]
-    fn pcas(&mut self, subchannel: u8, va: u64, action: Action) {
-        self.push([
-            method::incr(subchannel, class::SEND_PCAS_A, 1),
-            // CAST: a QMD's address is below 2^40.
-            (va >> 8) as u32,
-            method::incr(subchannel, class::SEND_SIGNALING_PCAS2_B, 1),
-            action.value(),
-        ]);
-    }
-}
-
 /// Writes the segment as the orders want it.
 ///
 /// # Errors
@@ -319,54 +287,40 @@ pub fn emit(
     output: Output<'_>,
     counters: &mut Counters,
 ) -> Result<Emitted, EmitError> {
-    let need = room(words, found, orders, &output.placement);
-    check_room(&need, &output)?;
-    let mut emitter = Emitter {
-        words,
-        out: Writer {
-            words: output.words,
-            len: 0,
-        },
-        placement: output.placement,
-        slot_va: output.slot_va,
-        slots: 0,
-        cuts: output.cuts,
-        cut_count: 0,
-        copied: 0,
-        log: [Insertion {
-            at: u32::MAX,
-            inserted: 0,
-        }; SPLITS],
-        splits: 0,
-    };
+    check_room(words, found, orders, &output)?;
+    let mut emitter = Emitter::new(words, output);
     let mut index = 0u32;
     for (found, order) in pairs(found, orders) {
         if found.is_launch() {
-            emitter.copy_to(found.call_end);
             emitter.launch(index, found, order, counters);
         }
         index = index.wrapping_add(1);
     }
-    emitter.copy_to(u32::MAX);
-    Ok(Emitted {
-        words: emitter.out.position(),
-        slots: emitter.slots,
-        cuts: emitter.cut_count,
-    })
+    Ok(emitter.finish())
 }
 
-fn check_room(need: &Room, output: &Output<'_>) -> Result<(), EmitError> {
-    let fits = |need: u64, have: usize| usize::try_from(need).is_ok_and(|need| need <= have);
-    let viewed = match &output.placement {
-        Placement::Upload => true,
-        Placement::Written(view) => fits(need.slots, view.len() / SLOT_WORDS),
+/// Whether the output has the room that the orders need. Where it has what the worst orders of that many atoms would need,
+/// no QMD is looked at.
+fn check_room(
+    words: &[u32],
+    found: &[Found],
+    orders: &[Order<'_>],
+    output: &Output<'_>,
+) -> Result<(), EmitError> {
+    let mut need = Room {
+        words: words.len() as u64,
+        ..Room::default()
     };
-    if !fits(need.words, output.words.len())
-        || need.words > u64::from(u32::MAX)
-        || need.slots > u64::from(output.slots)
-        || !viewed
-    {
-        return Err(EmitError::Room(*need));
+    for (found, order) in pairs(found, orders) {
+        if order.atoms > 1 && found.is_launch() {
+            need.add(order.atoms.min(ATOMS_MAX), &output.placement);
+        }
+    }
+    if !need.fits(output) {
+        need = room(words, found, orders, &output.placement);
+        if !need.fits(output) {
+            return Err(EmitError::Room(need));
+        }
     }
     let end = need
         .slots
@@ -376,191 +330,4 @@ fn check_room(need: &Room, output: &Output<'_>) -> Result<(), EmitError> {
         return Err(EmitError::SlotAddress);
     }
     Ok(())
-}
-
-/// The state of one [`emit`].
-struct Emitter<'a> {
-    words: &'a [u32],
-    out: Writer<'a>,
-    placement: Placement<'a>,
-    slot_va: u64,
-    slots: u32,
-    cuts: &'a mut [Cut],
-    cut_count: u32,
-    /// How many of the segment's words have been copied.
-    copied: u32,
-    /// The insertions so far; those that are still free are behind every word.
-    log: [Insertion; SPLITS],
-    /// How many there are.
-    splits: usize,
-}
-
-/// Words that were inserted for one split.
-#[derive(Clone, Copy)]
-struct Insertion {
-    /// Before which word of the segment.
-    at: u32,
-    /// How many were inserted up to here, all together.
-    inserted: u32,
-}
-
-impl Emitter<'_> {
-    /// Copies the tenant's words up to `end`.
-    fn copy_to(&mut self, end: u32) {
-        let from = usize::try_from(self.copied).unwrap_or(usize::MAX);
-        let end = usize::try_from(end)
-            .unwrap_or(usize::MAX)
-            .min(self.words.len());
-        if let Some(words) = self.words.get(from..end) {
-            self.out.copy(words);
-            // CAST: a segment has fewer than 2^21 words.
-            self.copied = end as u32;
-        }
-    }
-
-    /// Carries out the order of one launch whose call was copied last.
-    fn launch(&mut self, index: u32, found: &Found, order: &Order<'_>, counters: &mut Counters) {
-        let split = match split_of(self.words, found, order) {
-            Ok(Some(_)) if self.splits >= SPLITS => {
-                counters.keep(Reason::TableFull);
-                None
-            }
-            Ok(split) => split,
-            Err(reason) => {
-                if found.reason.is_none() {
-                    counters.keep(reason);
-                }
-                None
-            }
-        };
-        let Some(at) = self.place_of(found) else {
-            return;
-        };
-        let length = found.version.map_or(0, Version::words);
-        let Some(qmd) = self
-            .out
-            .words
-            .get_mut(at..)
-            .and_then(|out| out.get_mut(..length))
-        else {
-            return;
-        };
-        apply_mask(qmd, found, order, counters);
-        if let Some(split) = split {
-            let template = template::<V04_00>(qmd, found.qmd_va);
-            join::<V04_00>(qmd, split.plan.atoms());
-            self.atoms(index, found, &split.plan, template);
-            let inserted = self.out.position().wrapping_sub(self.copied);
-            if let Some(insertion) = self.log.get_mut(self.splits) {
-                *insertion = Insertion {
-                    at: found.call_end,
-                    inserted,
-                };
-            }
-            self.splits = self.splits.wrapping_add(1);
-            counters.split = counters.split.wrapping_add(1);
-            counters.atoms = counters.atoms.wrapping_add(u64::from(split.plan.atoms()));
-        }
-    }
-
-    /// Where a launch's QMD is in the output: behind all insertions that lie before it.
-    fn place_of(&self, found: &Found) -> Option<usize> {
-        found.version?;
-        let before = self
-            .log
-            .partition_point(|insertion| insertion.at <= found.at);
-        let inserted = match before.checked_sub(1) {
-            Some(last) => self.log.get(last)?.inserted,
-            None => 0,
-        };
-        usize::try_from(found.at.checked_add(inserted)?).ok()
-    }
-
-    /// Writes the atoms of a launch: their QMDs, their calls, and the registers that were used.
-    fn atoms(&mut self, index: u32, found: &Found, plan: &Plan, mut template: Template) {
-        let subchannel = found.subchannel;
-        let first = self
-            .slot_va
-            .wrapping_add(u64::from(self.slots).wrapping_mul(SLOT_BYTES));
-        let slot = |atom: u32| first.wrapping_add(u64::from(atom).wrapping_mul(SLOT_BYTES));
-        let uploads = matches!(self.placement, Placement::Upload);
-        for number in 0..plan.atoms() {
-            let Some(atom) = plan.atom(number) else {
-                break;
-            };
-            let target = match &mut self.placement {
-                Placement::Upload => {
-                    self.out.push(upload_header(subchannel, slot(number)));
-                    self.out.take(V04_00::WORDS)
-                }
-                Placement::Written(view) => usize::try_from(self.slots.wrapping_add(number))
-                    .ok()
-                    .and_then(|slot| view.get_mut(slot.checked_mul(SLOT_WORDS)?..))
-                    .and_then(|view| view.get_mut(..V04_00::WORDS)),
-            };
-            if let Some(target) = target {
-                template.write::<V04_00>(&atom, target);
-            }
-        }
-        for number in 0..plan.atoms() {
-            if number != 0 {
-                self.cut(index, number);
-            }
-            if !uploads {
-                self.out.pcas(subchannel, slot(number), Action::Invalidate);
-                self.out.push([
-                    method::incr(subchannel, class::SEND_SIGNALING_PCAS2_B, 1),
-                    Action::Schedule.value(),
-                ]);
-            } else {
-                self.out.pcas(subchannel, slot(number), Action::Schedule);
-            }
-        }
-        self.cut(index, plan.atoms());
-        if uploads {
-            let registers = found.registers;
-            self.out.push([
-                method::incr(subchannel, class::LINE_LENGTH_IN, 4),
-                registers.line_length,
-                registers.line_count,
-                registers.offset_upper,
-                registers.offset,
-            ]);
-        }
-        self.out.push([
-            method::incr(subchannel, class::SEND_PCAS_A, 1),
-            // CAST: a QMD's address is below 2^40.
-            (found.qmd_va >> 8) as u32,
-        ]);
-        self.slots = self.slots.wrapping_add(plan.atoms());
-    }
-
-    fn cut(&mut self, launch: u32, atom: u32) {
-        let at = self.out.position();
-        if let Some(cut) = usize::try_from(self.cut_count)
-            .ok()
-            .and_then(|index| self.cuts.get_mut(index))
-        {
-            *cut = Cut { at, launch, atom };
-            self.cut_count = self.cut_count.wrapping_add(1);
-        }
-    }
-}
-
-/// The words that begin an upload of one QMD.
-#[inline]
-fn upload_header(subchannel: u8, va: u64) -> [u32; UPLOAD_WORDS as usize] {
-    const BYTES: u32 = 4 * V04_00::WORDS as u32;
-    [
-        method::incr(subchannel, class::OFFSET_OUT_UPPER, 2),
-        // CAST: the two halves.
-        (va >> 32) as u32,
-        va as u32,
-        method::incr(subchannel, class::LINE_LENGTH_IN, 2),
-        BYTES,
-        1,
-        method::incr(subchannel, class::LAUNCH_DMA, 1),
-        LAUNCH_PITCH,
-        method::non_incr(subchannel, class::LOAD_INLINE_DATA, BYTES / 4),
-    ]
 }

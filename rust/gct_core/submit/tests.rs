@@ -6,6 +6,7 @@ mod captures;
 mod forms;
 mod graphs;
 mod masks;
+mod orders;
 mod random;
 mod rewriting;
 mod splits;

@@ -10,12 +10,14 @@
 //! The cost is one pass over the headers; data words are skipped, not read.
 
 mod found;
+mod host;
+mod known;
 mod subchannel;
 mod uploads;
 
 use super::class::{self, Action};
 use super::limits::SEGMENT_WORDS_MAX;
-use super::method::{self, Burst, Opcode, Refused, Rest, Walk};
+use super::method::{Burst, Opcode, Refused, Rest, Walk};
 use super::qmd::{Family, Version};
 use super::stats::{Counters, Reason};
 use found::Table;
@@ -63,28 +65,6 @@ pub struct Tracker {
 
 /// The methods that a host executes itself end here.
 const HOST_END: u16 = 0x100;
-
-/// The first header of an upload as CUDA writes it, on subchannel 0: the destination.
-const UPLOAD_FORM: u32 = method::incr(0, class::OFFSET_OUT_UPPER, 2);
-
-/// Its other headers: length, launch, and the data's without its count.
-const UPLOAD_FORMS: [u32; 3] = [
-    method::incr(0, class::LINE_LENGTH_IN, 2),
-    method::incr(0, class::LAUNCH_DMA, 1),
-    method::non_incr(0, class::LOAD_INLINE_DATA, 0),
-];
-
-/// The words of an upload before its data.
-const UPLOAD_HEADERS: usize = 9;
-
-/// The first header of a PCAS as CUDA writes it, on subchannel 0.
-const PCAS_FORM: u32 = method::incr(0, class::SEND_PCAS_A, 1);
-
-/// Its second header.
-const PCAS_ACTION_FORM: u32 = method::incr(0, class::SEND_SIGNALING_PCAS2_B, 1);
-
-/// The header of a semaphore report as CUDA writes it, on subchannel 0.
-const REPORT_FORM: u32 = method::incr(0, class::SET_REPORT_SEMAPHORE_A, 4);
 
 /// Where a PCAS is sent.
 struct Call {
@@ -186,6 +166,7 @@ impl Tracker {
                 Some(Err(refused)) => {
                     pass.counters.keep(refused.reason);
                     scan.refused = Some(refused);
+                    break;
                 }
                 None => break,
             }
@@ -194,110 +175,15 @@ impl Tracker {
         if scan.refused.is_some() {
             self.forget_registers();
         }
-        self.report_stored(&mut pass);
+        if self.uploads.may_store() {
+            self.report_stored(&mut pass);
+        }
         scan.found = pass.table.len();
         scan.missed = pass.table.missed();
         for _ in 0..scan.missed {
             pass.counters.keep(Reason::TableFull);
         }
         scan
-    }
-
-    /// Takes the sequences that nearly all words of a CUDA launch consist of in one step each: an upload, a PCAS, a
-    /// semaphore report. Returns where the first word lies that is none of them. What this does is what the single bursts
-    /// would do (a test compares); whatever differs in one bit is left to them.
-    #[inline]
-    fn known_forms(&mut self, mut at: u32, pass: &mut Pass<'_, '_>) -> u32 {
-        let mut tail = match usize::try_from(at) {
-            Ok(at) => pass.words.get(at..).unwrap_or(&[]),
-            Err(_) => &[],
-        };
-        // Each turn takes at least four words.
-        while let Some(header) = tail.first() {
-            let on = header & method::SUBCHANNEL;
-            let taken = match header ^ on {
-                UPLOAD_FORM => self.known_upload(at, on, tail),
-                PCAS_FORM => self.known_pcas(at, on, tail, pass),
-                REPORT_FORM => self.known_report(on, tail),
-                _ => None,
-            };
-            let Some(taken) = taken else {
-                break;
-            };
-            // CAST: at most the words of one upload.
-            at = at.wrapping_add(taken as u32);
-            tail = tail.get(taken..).unwrap_or(&[]);
-        }
-        at
-    }
-
-    /// The subchannel of a known form, if its class has these methods.
-    #[inline(always)]
-    fn engine(&mut self, on: u32) -> Option<(&mut Subchannel, &mut Uploads)> {
-        // CAST: three bits.
-        let index = (on >> method::SUBCHANNEL_SHIFT) as usize;
-        let subchannel = self.subchannels.get_mut(index)?;
-        (subchannel.role != Role::Other).then_some((subchannel, &mut self.uploads))
-    }
-
-    #[inline(always)]
-    fn known_upload(&mut self, at: u32, on: u32, tail: &[u32]) -> Option<usize> {
-        let [_, upper, lower, length_header, length, lines, launch_header, launch, data_header] =
-            *tail.first_chunk()?;
-        let count = data_header >> method::COUNT_SHIFT & method::COUNT;
-        let headers = [
-            length_header,
-            launch_header,
-            data_header & !method::COUNT_BITS,
-        ];
-        // CAST: at most 13 bits.
-        let end = (count as usize).wrapping_add(UPLOAD_HEADERS);
-        if headers != UPLOAD_FORMS.map(|form| on | form) || end > tail.len() {
-            return None;
-        }
-        let (subchannel, uploads) = self.engine(on)?;
-        subchannel.set_upload([upper, lower, length, lines]);
-        // CAST: nine.
-        subchannel.begin(
-            uploads,
-            launch,
-            Some((at.wrapping_add(UPLOAD_HEADERS as u32), count)),
-        );
-        Some(end)
-    }
-
-    #[inline(always)]
-    fn known_pcas(
-        &mut self,
-        at: u32,
-        on: u32,
-        tail: &[u32],
-        pass: &mut Pass<'_, '_>,
-    ) -> Option<usize> {
-        let [_, address, action_header, action] = *tail.first_chunk()?;
-        if action_header != on | PCAS_ACTION_FORM {
-            return None;
-        }
-        let (subchannel, _) = self.engine(on)?;
-        subchannel.set(class::SEND_PCAS_A, address);
-        let call = Call {
-            at: at.wrapping_add(2),
-            end: at.wrapping_add(4),
-            // CAST: three bits.
-            subchannel: (on >> method::SUBCHANNEL_SHIFT) as usize,
-            ends_burst: true,
-        };
-        self.pcas(&call, Action::of_pcas2(action), pass);
-        Some(4)
-    }
-
-    #[inline(always)]
-    fn known_report(&mut self, on: u32, tail: &[u32]) -> Option<usize> {
-        let [_, upper, lower, payload, execute] = *tail.first_chunk()?;
-        let (subchannel, _) = self.engine(on)?;
-        let report = subchannel.set_report_all(upper, lower, payload, execute);
-        self.last_release = Some(report);
-        Some(5)
     }
 
     /// After words that were not understood no register is known.
@@ -404,7 +290,8 @@ impl Tracker {
                 found.read_version(pass.words, self.family);
             }
         }
-        pass.launch(found);
+        pass.count_launch(found.reason);
+        pass.table.push(found);
     }
 
     #[inline]
@@ -432,7 +319,7 @@ impl Tracker {
             return;
         };
         let action = match method {
-            class::LAUNCH_DMA => return subchannel.begin(&mut self.uploads, value, None),
+            class::LAUNCH_DMA => return subchannel.begin(&mut self.uploads, value),
             class::SEND_SIGNALING_PCAS2_B => Action::of_pcas2(value),
             class::SEND_SIGNALING_PCAS_B => Action::of_pcas(value),
             class::SET_REPORT_SEMAPHORE_D | class::REPORT_SEMAPHORE_EXECUTE => {
@@ -453,112 +340,49 @@ impl Tracker {
     }
 
     /// A PCAS with an action was sent.
-    #[inline]
+    #[inline(always)]
     fn pcas(&mut self, call: &Call, action: Action, pass: &mut Pass<'_, '_>) {
         let Some(subchannel) = self.subchannels.get(call.subchannel) else {
             return;
         };
-        let mut found = Found {
-            source: Source::Elsewhere,
+        let va = subchannel.pcas_va();
+        let here = va.and_then(|va| self.uploads.find(va, pass.words, self.family));
+        let qmd_va = va.unwrap_or(0);
+        let source = match here {
+            _ if !action.schedules() => Source::Touch,
+            Ok(_) => Source::Upload,
+            Err(_) => Source::Elsewhere,
+        };
+        let shared = pass.table.share(qmd_va);
+        if source != Source::Touch {
+            pass.count_launch(here.err());
+        } else if action == Action::Nop {
+            return;
+        }
+        pass.table.push(Found {
+            qmd_va,
+            at: here.map_or(0, |here| here.0),
+            version: here.ok().map(|here| here.1),
+            source,
             action,
             call_at: call.at,
             call_end: call.end,
             // CAST: three bits.
             subchannel: call.subchannel as u8,
-            registers: subchannel.registers(),
             ends_burst: call.ends_burst,
-            ..Found::default()
-        };
-        match subchannel.pcas_va() {
-            Err(reason) => found.reason = Some(reason),
-            Ok(va) => {
-                found.qmd_va = va;
-                match self.uploads.find(va, pass.words, self.family) {
-                    Ok((at, version)) => {
-                        found.source = Source::Upload;
-                        found.at = at;
-                        found.version = Some(version);
-                    }
-                    Err(reason) => found.reason = Some(reason),
-                }
-                found.shared = pass.table.share(va);
-            }
-        }
-        if action.schedules() {
-            pass.launch(found);
-        } else if action != Action::Nop {
-            found.source = Source::Touch;
-            pass.table.push(found);
-        }
-    }
-
-    /// Host methods: SET_OBJECT and semaphores.
-    fn host(&mut self, burst: &Burst, pass: &mut Pass<'_, '_>) {
-        if burst.opcode == Opcode::Immediate {
-            return self.host_write(burst, burst.method, u32::from(burst.immediate));
-        }
-        let tracked = |method| method == class::SET_OBJECT || host_register(method).is_some();
-        if burst.opcode == Opcode::NonIncr && !tracked(burst.method) {
-            return;
-        }
-        for index in 0..burst.count {
-            let method = burst.method_of(index);
-            if method >= HOST_END {
-                // The rest goes to the engine.
-                let rest = Burst {
-                    method,
-                    data: burst.data.wrapping_add(index),
-                    count: burst.count.wrapping_sub(index),
-                    ..*burst
-                };
-                return self.burst(&rest, pass);
-            }
-            if let Some(value) = pass.word(burst.data.wrapping_add(index)) {
-                self.host_write(burst, method, value);
-            }
-        }
-    }
-
-    fn host_write(&mut self, burst: &Burst, method: u16, value: u32) {
-        if method == class::SET_OBJECT {
-            // CAST: the class is the low half.
-            let object = value as u16;
-            if let Some(subchannel) = self.subchannels.get_mut(usize::from(burst.subchannel & 7)) {
-                subchannel.bind(object);
-            }
-            if self.family == Family::Unknown {
-                self.family = Family::of_class(object);
-            }
-            return;
-        }
-        if let Some(register) = host_register(method).and_then(|index| self.host.get_mut(index)) {
-            *register = value;
-        }
-        let [low, high, payload, payload_high] = self.host;
-        let semaphore = Semaphore {
-            va: u64::from(high) << 32 | u64::from(low & !3),
-            payload: u64::from(payload_high) << 32 | u64::from(payload),
-            execute: value,
-        };
-        match (method, value & 7) {
-            (class::SEM_EXECUTE, 1 | 6) => self.last_release = Some(semaphore),
-            (class::SEM_EXECUTE, 0 | 2..=5) => self.last_acquire = Some(semaphore),
-            (class::SEMAPHORED, 1 | 4) => self.last_acquire = Some(semaphore),
-            (class::SEMAPHORED, _) => self.last_release = Some(semaphore),
-            _ => {}
-        }
+            shared,
+            registers: subchannel.registers(),
+            reason: here.err(),
+        });
     }
 
     /// Reports uploads that look like a QMD and that nothing in this segment scheduled: the head of a graph is one.
-    #[inline]
     fn report_stored(&self, pass: &mut Pass<'_, '_>) {
-        for upload in self.uploads.newest_first() {
-            let Some((va, at, length)) = upload.unused_qmd() else {
-                continue;
-            };
+        let words = pass.words;
+        for (va, at, length) in self.uploads.unused_qmds() {
             let here = usize::try_from(at)
                 .ok()
-                .and_then(|at| pass.words.get(at..)?.get(..length));
+                .and_then(|at| words.get(at..)?.get(..length));
             let Ok(version) = Version::of(here.unwrap_or(&[]), self.family) else {
                 continue;
             };
@@ -575,17 +399,6 @@ impl Tracker {
     }
 }
 
-/// Which of the four host semaphore registers a method writes: address low and high, payload low and high.
-fn host_register(method: u16) -> Option<usize> {
-    match method {
-        class::SEMAPHOREB | class::SEM_ADDR_LO => Some(0),
-        class::SEMAPHOREA | class::SEM_ADDR_HI => Some(1),
-        class::SEMAPHOREC | class::SEM_PAYLOAD_LO => Some(2),
-        class::SEM_PAYLOAD_HI => Some(3),
-        _ => None,
-    }
-}
-
 /// What one scan works on.
 struct Pass<'a, 'b> {
     words: &'a [u32],
@@ -599,11 +412,11 @@ impl Pass<'_, '_> {
         self.words.get(usize::try_from(at).ok()?).copied()
     }
 
-    fn launch(&mut self, found: Found) {
+    #[inline]
+    fn count_launch(&mut self, reason: Option<Reason>) {
         self.counters.launches = self.counters.launches.wrapping_add(1);
-        if let Some(reason) = found.reason {
+        if let Some(reason) = reason {
             self.counters.keep(reason);
         }
-        self.table.push(found);
     }
 }

@@ -77,23 +77,46 @@ impl Version {
     /// [`Reason::Version`] when it is none that this family accepts, [`Reason::Ambiguous`] when it could be two.
     #[inline]
     pub fn of(words: &[u32], family: Family) -> Result<Self, Reason> {
-        let old = match BYTE_04.get(words) {
-            0x24 if matches!(family, Family::Ampere | Family::Unknown) => Some(Self::V02_04),
-            0x30 if !matches!(family, Family::Blackwell) => Some(Self::V03_00),
-            0x40 if matches!(family, Family::Hopper | Family::Unknown) => Some(Self::V04_00),
-            _ => None,
+        let version = match family {
+            Family::Ampere => Self::old(words, &[Self::V02_04, Self::V03_00]),
+            Family::Hopper => Self::old(words, &[Self::V04_00, Self::V03_00]),
+            Family::Blackwell => Self::new(words),
+            Family::Unknown => match (
+                Self::old(words, &[Self::V02_04, Self::V03_00, Self::V04_00]),
+                Self::new(words),
+            ) {
+                (Some(_), Some(_)) => return Err(Reason::Ambiguous),
+                (old, new) => old.or(new),
+            },
         };
-        let new = match BYTE_05.get(words) {
-            0x50 if matches!(family, Family::Blackwell | Family::Unknown) => Some(Self::V05_00),
-            _ => None,
-        };
-        match (old, new) {
-            (Some(_), Some(_)) => Err(Reason::Ambiguous),
-            (Some(version), None) | (None, Some(version)) if words.len() >= version.words() => {
-                Ok(version)
-            }
+        match version {
+            Some(version) if words.len() >= version.words() => Ok(version),
             _ => Err(Reason::Version),
         }
+    }
+
+    /// Which of `candidates` the byte of versions 2 to 4 names.
+    #[inline]
+    fn old(words: &[u32], candidates: &[Self]) -> Option<Self> {
+        let byte = BYTE_04.get(words);
+        candidates
+            .iter()
+            .copied()
+            .find(|version| version.byte() == byte)
+    }
+
+    /// Whether the byte of version 5 names it.
+    #[inline]
+    fn new(words: &[u32]) -> Option<Self> {
+        (BYTE_05.get(words) == Self::V05_00.byte()).then_some(Self::V05_00)
+    }
+
+    /// Major and minor number as they are stored.
+    #[inline]
+    const fn byte(self) -> u32 {
+        // CAST: widening, `From` is not `const`.
+        let (major, minor) = self.number();
+        (major as u32) << 4 | minor as u32
     }
 
     /// The size of a QMD in 32-bit words.
@@ -128,6 +151,7 @@ impl Version {
     }
 
     /// Major and minor number.
+    #[inline]
     pub const fn number(self) -> (u8, u8) {
         match self {
             Self::V02_04 => (2, 4),

@@ -364,3 +364,17 @@ fn calls_that_do_not_schedule_are_reported_as_touches() {
         assert_eq!(counters.launches, u64::from(schedules));
     }
 }
+
+#[test]
+fn nothing_behind_the_end_of_a_segment_is_read() {
+    let va = 0x2_0000_0100;
+    let mut words = launch(va);
+    words.extend(pcas(va, 0xa));
+    // END_PB_SEGMENT, and a header that is refused: what follows looks like a launch, but is not executed as one.
+    for (word, refused) in [(0xe000_0000, false), (0x4004_0180, true)] {
+        let mut all = vec![word];
+        all.extend(&words);
+        let (found, scan, _) = scan(&all);
+        assert_eq!((found.len(), scan.refused.is_some()), (0, refused));
+    }
+}

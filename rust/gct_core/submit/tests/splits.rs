@@ -3,6 +3,7 @@
 //! Split plans.
 
 use std::vec;
+use std::vec::Vec;
 
 use proptest::prelude::*;
 
@@ -59,6 +60,8 @@ proptest! {
         }
         prop_assert!(ran.iter().all(|times| *times == 1), "{:?} {:?}", grid, plan);
         prop_assert_eq!(plan.atom(plan.atoms()), None);
+        let all: Vec<_> = (0..plan.atoms()).filter_map(|index| plan.atom(index)).collect();
+        prop_assert_eq!(plan.iter().collect::<Vec<_>>(), all);
         let unit = match plan.axis() {
             Axis::Row => 1,
             Axis::Column => grid[0],
@@ -73,8 +76,9 @@ proptest! {
         let plan = Plan::new([width, 1, 1], atoms);
         prop_assert_eq!(plan.atoms(), atoms.min(ATOMS_MAX));
         let mut next = 0;
-        for index in 0..plan.atoms() {
+        for (index, same) in (0..plan.atoms()).zip(plan.iter()) {
             let atom = plan.atom(index).unwrap();
+            prop_assert_eq!(atom, same);
             prop_assert_eq!(atom.start, [next, 0, 0]);
             prop_assert!(atom.end[0] > next);
             next = atom.end[0];

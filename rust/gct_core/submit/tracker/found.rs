@@ -25,16 +25,12 @@ pub enum Source {
 /// The registers that inserted methods overwrite and must restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
+    /// `OFFSET_OUT_UPPER` and `OFFSET_OUT`.
+    pub destination: u64,
+    /// `LINE_COUNT` and `LINE_LENGTH_IN`.
+    pub lines: u64,
     /// Whether all of them are known.
     pub known: bool,
-    /// `OFFSET_OUT_UPPER`.
-    pub offset_upper: u32,
-    /// `OFFSET_OUT`.
-    pub offset: u32,
-    /// `LINE_LENGTH_IN`.
-    pub line_length: u32,
-    /// `LINE_COUNT`.
-    pub line_count: u32,
 }
 
 /// One call that schedules or touches a QMD, or a QMD that was stored.

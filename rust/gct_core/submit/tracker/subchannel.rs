@@ -51,7 +51,18 @@ const VIRTUAL_I2M: u32 = 1 << 8;
 /// `SET_INLINE_QMD_ADDRESS_A_INLINE_SIZE`: 384 bytes.
 const INLINE_SIZE_384: u32 = 1 << 30;
 /// `LAUNCH_DMA_DST_MEMORY_LAYOUT_PITCH`.
-const LAYOUT_PITCH: u32 = 1;
+pub(super) const LAYOUT_PITCH: u32 = 1;
+
+/// LINE_COUNT is 1.
+const ONE_LINE: u64 = 1 << 32;
+
+fn set_upper(pair: &mut u64, value: u32) {
+    *pair = *pair & u64::from(u32::MAX) | u64::from(value) << 32;
+}
+
+fn set_lower(pair: &mut u64, value: u32) {
+    *pair = *pair & !u64::from(u32::MAX) | u64::from(value);
+}
 
 /// What is known of one subchannel.
 #[derive(Clone, Copy, Debug)]
@@ -59,10 +70,10 @@ pub(super) struct Subchannel {
     pub(super) class: u16,
     pub(super) role: Role,
     known: u8,
-    offset_upper: u32,
-    offset: u32,
-    line_length: u32,
-    line_count: u32,
+    /// OFFSET_OUT_UPPER and OFFSET_OUT, LINE_COUNT and LINE_LENGTH_IN: in pairs, because they are read in pairs, and a
+    /// processor is slow to read what was just written in halves.
+    destination: u64,
+    lines: u64,
     pcas: u32,
     inline_upper: u32,
     inline_lower: u32,
@@ -90,10 +101,8 @@ impl Subchannel {
             class: 0,
             role,
             known: 0,
-            offset_upper: 0,
-            offset: 0,
-            line_length: 0,
-            line_count: 0,
+            destination: 0,
+            lines: 0,
             pcas: 0,
             inline_upper: 0,
             inline_lower: 0,
@@ -119,19 +128,19 @@ impl Subchannel {
     pub(super) fn set(&mut self, method: u16, value: u32) {
         match method {
             class::OFFSET_OUT_UPPER => {
-                self.offset_upper = value;
+                set_upper(&mut self.destination, value);
                 self.known |= known::OFFSET_UPPER;
             }
             class::OFFSET_OUT => {
-                self.offset = value;
+                set_lower(&mut self.destination, value);
                 self.known |= known::OFFSET;
             }
             class::LINE_LENGTH_IN => {
-                self.line_length = value;
+                set_lower(&mut self.lines, value);
                 self.known |= known::LINE_LENGTH;
             }
             class::LINE_COUNT => {
-                self.line_count = value;
+                set_upper(&mut self.lines, value);
                 self.known |= known::LINE_COUNT;
             }
             class::SEND_PCAS_A => {
@@ -151,16 +160,19 @@ impl Subchannel {
         }
     }
 
-    /// OFFSET_OUT_UPPER, OFFSET_OUT, LINE_LENGTH_IN and LINE_COUNT together.
+    /// Whether an upload goes to the address that it names.
     #[inline]
-    pub(super) fn set_upload(&mut self, values: [u32; 4]) {
-        [
-            self.offset_upper,
-            self.offset,
-            self.line_length,
-            self.line_count,
-        ] = values;
+    pub(super) fn uploads_plainly(&self) -> bool {
+        self.role != Role::Other && self.virtualization & VIRTUAL_I2M == 0
+    }
+
+    /// OFFSET_OUT_UPPER, OFFSET_OUT and LINE_LENGTH_IN together, and a LINE_COUNT of 1; gives the destination.
+    #[inline(always)]
+    pub(super) fn set_upload(&mut self, upper: u32, lower: u32, length: u32) -> u64 {
+        self.destination = u64::from(upper) << 32 | u64::from(lower);
+        self.lines = ONE_LINE | u64::from(length);
         self.known |= known::I2M;
+        self.destination
     }
 
     fn set_report(&mut self, method: u16, value: u32) {
@@ -205,15 +217,14 @@ impl Subchannel {
         }
     }
 
-    /// LAUNCH_DMA: an upload begins; `data` is where its data is and how many words, if that is known at once.
-    #[inline]
-    pub(super) fn begin(&mut self, uploads: &mut Uploads, launch: u32, data: Option<(u32, u32)>) {
+    /// LAUNCH_DMA: an upload begins.
+    pub(super) fn begin(&mut self, uploads: &mut Uploads, launch: u32) {
         let plain = launch & LAYOUT_PITCH != 0
-            && self.line_count == 1
+            && self.lines >> 32 == 1
             && self.known & known::I2M == known::I2M
             && self.virtualization & VIRTUAL_I2M == 0;
-        let va = u64::from(self.offset_upper) << 32 | u64::from(self.offset);
-        uploads.begin(va, plain.then_some(self.line_length), data);
+        // CAST: the lower half.
+        uploads.begin(self.destination, plain.then_some(self.lines as u32), None);
     }
 
     /// The QMD that a PCAS means.
@@ -253,10 +264,8 @@ impl Subchannel {
     pub(super) fn registers(&self) -> Registers {
         Registers {
             known: self.known & known::I2M == known::I2M,
-            offset_upper: self.offset_upper,
-            offset: self.offset,
-            line_length: self.line_length,
-            line_count: self.line_count,
+            destination: self.destination,
+            lines: self.lines,
         }
     }
 }

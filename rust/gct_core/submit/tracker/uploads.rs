@@ -17,7 +17,7 @@ const NOWHERE: u32 = u32::MAX;
 
 /// One upload.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Upload {
+struct Upload {
     /// Where it goes.
     va: u64,
     /// How many bytes; all of the address space where it cannot be told.
@@ -36,6 +36,14 @@ pub(super) struct Uploads {
     ring: [Upload; UPLOADS],
     /// How many were added since the segment began.
     added: usize,
+    /// How many of them have a QMD's size and were named by no PCAS yet; may be too many, not too few.
+    qmd_sized: usize,
+}
+
+/// Whether this is the size of a QMD.
+#[inline]
+const fn is_qmd_size(bytes: u64) -> bool {
+    bytes == QMD_BYTES_MIN || bytes == QMD_BYTES_MAX
 }
 
 impl Uploads {
@@ -50,6 +58,7 @@ impl Uploads {
         Self {
             ring: [empty; UPLOADS],
             added: 0,
+            qmd_sized: 0,
         }
     }
 
@@ -57,11 +66,18 @@ impl Uploads {
     #[inline]
     pub(super) fn clear(&mut self) {
         self.added = 0;
+        self.qmd_sized = 0;
+    }
+
+    /// Whether one of them could be a QMD that nothing has scheduled.
+    #[inline]
+    pub(super) fn may_store(&self) -> bool {
+        self.qmd_sized != 0
     }
 
     /// An upload begins. `bytes` is `None` where its extent cannot be told; `data` is where its data is and how many words,
     /// where that is known already.
-    #[inline]
+    #[inline(always)]
     pub(super) fn begin(&mut self, va: u64, bytes: Option<u32>, data: Option<(u32, u32)>) {
         let (va, bytes) = match bytes {
             Some(bytes) => (va, u64::from(bytes)),
@@ -72,8 +88,7 @@ impl Uploads {
             Some((_, seen)) => (NOWHERE, seen),
             None => (NOWHERE, 0),
         };
-        let slot = self.added % UPLOADS;
-        if let Some(slot) = self.ring.get_mut(slot) {
+        if let Some(slot) = self.ring.get_mut(self.added % UPLOADS) {
             *slot = Upload {
                 va,
                 bytes,
@@ -83,10 +98,10 @@ impl Uploads {
             };
         }
         self.added = self.added.wrapping_add(1);
+        self.qmd_sized = self.qmd_sized.wrapping_add(usize::from(is_qmd_size(bytes)));
     }
 
     /// Data of the last upload arrives.
-    #[inline]
     pub(super) fn data(&mut self, at: u32, count: u32) {
         let last = self.added.wrapping_sub(1) % UPLOADS;
         if let (Some(upload), true) = (self.ring.get_mut(last), self.added != 0) {
@@ -97,16 +112,8 @@ impl Uploads {
         }
     }
 
-    /// The uploads of this segment that are still known, newest first.
-    #[inline]
-    pub(super) fn newest_first(&self) -> impl Iterator<Item = &Upload> {
-        let last = self.added.wrapping_sub(1);
-        (0..self.added.min(UPLOADS))
-            .filter_map(move |age| self.ring.get(last.wrapping_sub(age) % UPLOADS))
-    }
-
     /// Where the words of the QMD at `va` are, and its version.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(
         &mut self,
         va: u64,
@@ -122,6 +129,9 @@ impl Uploads {
             };
             let offset = va.wrapping_sub(upload.va);
             if offset < upload.bytes {
+                if !upload.used && is_qmd_size(upload.bytes) {
+                    self.qmd_sized = self.qmd_sized.wrapping_sub(1);
+                }
                 upload.used = true;
                 let (at, version) = upload.qmd_at(offset, words, family)?;
                 if tail_patched && version.words() == QMD_WORDS_MAX {
@@ -140,11 +150,24 @@ impl Uploads {
         }
         Err(Reason::NotHere)
     }
+
+    /// Address, position and size in words of the uploads that have exactly a QMD's size, go to where a QMD may lie, and
+    /// were named by no PCAS, newest first.
+    pub(super) fn unused_qmds(&self) -> impl Iterator<Item = (u64, u32, usize)> + '_ {
+        let last = self.added.wrapping_sub(1);
+        (0..self.added.min(UPLOADS)).filter_map(move |age| {
+            let upload = self.ring.get(last.wrapping_sub(age) % UPLOADS)?;
+            let placed = upload.va & 0xff == 0 && upload.va < QMD_VA_END && upload.at != NOWHERE;
+            let unused = is_qmd_size(upload.bytes) && !upload.used;
+            // CAST: one of the two sizes.
+            (placed && unused).then_some((upload.va, upload.at, (upload.bytes >> 2) as usize))
+        })
+    }
 }
 
 impl Upload {
     /// Where the QMD that begins `offset` bytes into this upload is in the segment, and its version.
-    #[inline]
+    #[inline(always)]
     fn qmd_at(&self, offset: u64, words: &[u32], family: Family) -> Result<(u32, Version), Reason> {
         if self.at == NOWHERE || offset & 3 != 0 {
             return Err(Reason::Fragmented);
@@ -164,15 +187,5 @@ impl Upload {
             .min(here.len());
         let version = Version::of(here.get(..left).unwrap_or(&[]), family)?;
         Ok((at, version))
-    }
-
-    /// Address, position and size in words of an upload that has exactly a QMD's size, goes to where a QMD may lie, and
-    /// was named by no PCAS.
-    #[inline]
-    pub(super) fn unused_qmd(&self) -> Option<(u64, u32, usize)> {
-        let sized = self.bytes == QMD_BYTES_MIN || self.bytes == QMD_BYTES_MAX;
-        let placed = self.va & 0xff == 0 && self.va < QMD_VA_END && self.at != NOWHERE;
-        // CAST: one of the two sizes.
-        (sized && placed && !self.used).then_some((self.va, self.at, (self.bytes >> 2) as usize))
     }
 }

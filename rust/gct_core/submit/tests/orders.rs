@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Orders on the captures: what is split, what is masked, what is refused and why.
+
+use std::vec;
+use std::vec::Vec;
+
+use super::captures::{scan, segments, CAPTURES};
+use super::rewriting::{emit, SLOT_VA};
+use crate::submit::class::Action;
+use crate::submit::launch::Kind;
+use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
+use crate::submit::mask::{self, TpcMask};
+use crate::submit::rewrite::{self, EmitError, Order, Output, Placement};
+use crate::submit::stats::{Counters, Reason};
+use crate::submit::tracker::{Found, Source, Tracker};
+
+#[test]
+fn the_captures_split_into_what_was_ordered() {
+    for (name, split, atoms) in [
+        ("one_launch", 1, 8),
+        ("three_launches_same_stream", 3, 24),
+        ("two_streams_event", 2, 16),
+        ("grid3d", 1, 8),
+        ("dynamic_smem_64k", 1, 8),
+        ("cluster2", 1, 8),
+        ("cooperative", 0, 0),
+        // The second waits for the first's latch.
+        ("pdl_pair", 1, 8),
+        ("graph4", 0, 0),
+        ("graph4_upload", 0, 0),
+        ("memcpy_d2h_async", 0, 0),
+    ] {
+        assert!(CAPTURES.iter().any(|capture| capture.0 == name));
+        let mut sum = (0, 0);
+        for segment in segments(name) {
+            let (found, _) = scan(&segment);
+            let orders = vec![
+                Order {
+                    mask: None,
+                    atoms: 8
+                };
+                found.len()
+            ];
+            let done = emit(&segment.words, &found, &orders, true);
+            sum = (sum.0 + done.counters.split, sum.1 + done.counters.atoms);
+        }
+        assert_eq!(sum, (split, atoms), "{name}");
+    }
+}
+
+#[test]
+fn what_cannot_be_split_is_counted_by_reason() {
+    for (name, reasons) in [
+        ("cooperative", vec![Reason::Null, Reason::Cooperative]),
+        (
+            "pdl_pair",
+            vec![Reason::Null, Reason::Null, Reason::WaitsOnLatch],
+        ),
+        ("graph4_upload", vec![Reason::RequiresPcas; 4]),
+    ] {
+        let mut counters = Counters::new();
+        for segment in segments(name) {
+            let (found, _) = scan(&segment);
+            let orders = vec![
+                Order {
+                    mask: None,
+                    atoms: 8
+                };
+                found.len()
+            ];
+            let done = emit(&segment.words, &found, &orders, true);
+            for reason in Reason::ALL {
+                for _ in 0..done.counters.kept(*reason) {
+                    counters.keep(*reason);
+                }
+            }
+        }
+        for reason in Reason::ALL {
+            let wanted = reasons.iter().filter(|wanted| *wanted == reason).count();
+            assert_eq!(
+                counters.kept(*reason),
+                wanted as u64,
+                "{name}: {}",
+                reason.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn the_masks_of_the_captures_are_what_was_ordered() {
+    let ours = TpcMask::keep_only(66, [0, 1, 2, 3, 65]).unwrap();
+    for (name, _) in CAPTURES {
+        for segment in segments(name) {
+            let (found, _) = scan(&segment);
+            let orders = vec![
+                Order {
+                    mask: Some(&ours),
+                    atoms: 1
+                };
+                found.len()
+            ];
+            let mut words = segment.words.clone();
+            rewrite::in_place(&mut words, &found, &orders, &mut Counters::new());
+            for found in found.iter().filter(|found| found.source == Source::Upload) {
+                let launch = found.launch(&words).unwrap();
+                let mask = mask::read(found.qmd(&words).unwrap(), launch.version);
+                let wanted = (launch.kind != Kind::Null).then_some(*ours.words());
+                assert_eq!(mask, wanted, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn atoms_are_released_one_by_one_at_the_cuts() {
+    let segment = &segments("one_launch")[0];
+    let (found, _) = scan(segment);
+    let orders = vec![
+        Order {
+            mask: None,
+            atoms: 4
+        };
+        found.len()
+    ];
+    let done = emit(&segment.words, &found, &orders, true);
+    let mut tracker = Tracker::new(segment.class);
+    let mut from = 0;
+    let mut calls = vec![];
+    // Each piece is a segment of its own: published in order, they are the same channel.
+    for to in done
+        .cuts
+        .iter()
+        .map(|cut| cut.at as usize)
+        .chain([done.words.len()])
+    {
+        let mut found = [Found::default(); 16];
+        let scan = tracker.scan(&done.words[from..to], &mut found, &mut Counters::new());
+        assert_eq!(scan.refused, None);
+        calls.push(
+            found[..scan.found]
+                .iter()
+                .filter(|found| found.action == Action::Schedule)
+                .count(),
+        );
+        from = to;
+    }
+    assert_eq!(calls, [1, 1, 1, 1, 0]);
+    assert_eq!(
+        done.cuts.iter().map(|cut| cut.atom).collect::<Vec<_>>(),
+        [1, 2, 3, 4]
+    );
+}
+
+#[test]
+fn too_little_room_is_refused_before_anything_is_written() {
+    let segment = &segments("one_launch")[0];
+    let (found, _) = scan(segment);
+    let orders = vec![
+        Order {
+            mask: None,
+            atoms: 4
+        };
+        found.len()
+    ];
+    let room = rewrite::room(&segment.words, &found, &orders, &Placement::Upload);
+    let length = usize::try_from(room.words).unwrap();
+    let attempt = |length: usize, slots: u32, slot_va: u64, view: Option<usize>| {
+        let mut words = vec![1; length];
+        let mut view = view.map(|length| vec![0; length]);
+        let placement = view
+            .as_mut()
+            .map_or(Placement::Upload, |view| Placement::Written(view));
+        let output = Output {
+            words: &mut words,
+            slot_va,
+            slots,
+            placement,
+            cuts: &mut [],
+        };
+        let result = rewrite::emit(
+            &segment.words,
+            &found,
+            &orders,
+            output,
+            &mut Counters::new(),
+        );
+        (result, words.iter().all(|word| *word == 1))
+    };
+    assert_eq!(
+        attempt(length - 1, 4, SLOT_VA, None),
+        (Err(EmitError::Room(room)), true)
+    );
+    assert_eq!(
+        attempt(length, 3, SLOT_VA, None),
+        (Err(EmitError::Room(room)), true)
+    );
+    assert!(matches!(
+        attempt(length, 4, SLOT_VA, Some(4 * SLOT_WORDS - 1)),
+        (Err(EmitError::Room(_)), true)
+    ));
+    assert_eq!(
+        attempt(length, 4, SLOT_VA + 128, None),
+        (Err(EmitError::SlotAddress), true)
+    );
+    assert_eq!(
+        attempt(length, 4, (1 << 40) - 3 * SLOT_BYTES, None),
+        (Err(EmitError::SlotAddress), true)
+    );
+    assert!(attempt(length, 4, (1 << 40) - 4 * SLOT_BYTES, None)
+        .0
+        .is_ok());
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Methods that the host executes itself, on any subchannel: SET_OBJECT and semaphores.
+
+use super::{Pass, Semaphore, Tracker, HOST_END};
+use crate::submit::class;
+use crate::submit::method::{Burst, Opcode};
+use crate::submit::qmd::Family;
+
+/// Which of the four host semaphore registers a method writes: address low and high, payload low and high.
+fn host_register(method: u16) -> Option<usize> {
+    match method {
+        class::SEMAPHOREB | class::SEM_ADDR_LO => Some(0),
+        class::SEMAPHOREA | class::SEM_ADDR_HI => Some(1),
+        class::SEMAPHOREC | class::SEM_PAYLOAD_LO => Some(2),
+        class::SEM_PAYLOAD_HI => Some(3),
+        _ => None,
+    }
+}
+
+impl Tracker {
+    /// Host methods: SET_OBJECT and semaphores.
+    pub(super) fn host(&mut self, burst: &Burst, pass: &mut Pass<'_, '_>) {
+        if burst.opcode == Opcode::Immediate {
+            return self.host_write(burst, burst.method, u32::from(burst.immediate));
+        }
+        let tracked = |method| method == class::SET_OBJECT || host_register(method).is_some();
+        if burst.opcode == Opcode::NonIncr && !tracked(burst.method) {
+            return;
+        }
+        for index in 0..burst.count {
+            let method = burst.method_of(index);
+            if method >= HOST_END {
+                // The rest goes to the engine.
+                let rest = Burst {
+                    method,
+                    data: burst.data.wrapping_add(index),
+                    count: burst.count.wrapping_sub(index),
+                    ..*burst
+                };
+                return self.burst(&rest, pass);
+            }
+            if let Some(value) = pass.word(burst.data.wrapping_add(index)) {
+                self.host_write(burst, method, value);
+            }
+        }
+    }
+
+    fn host_write(&mut self, burst: &Burst, method: u16, value: u32) {
+        if method == class::SET_OBJECT {
+            // CAST: the class is the low half.
+            let object = value as u16;
+            if let Some(subchannel) = self.subchannels.get_mut(usize::from(burst.subchannel & 7)) {
+                subchannel.bind(object);
+            }
+            if self.family == Family::Unknown {
+                self.family = Family::of_class(object);
+            }
+            return;
+        }
+        if let Some(register) = host_register(method).and_then(|index| self.host.get_mut(index)) {
+            *register = value;
+        }
+        let [low, high, payload, payload_high] = self.host;
+        let semaphore = Semaphore {
+            va: u64::from(high) << 32 | u64::from(low & !3),
+            payload: u64::from(payload_high) << 32 | u64::from(payload),
+            execute: value,
+        };
+        match (method, value & 7) {
+            (class::SEM_EXECUTE, 1 | 6) => self.last_release = Some(semaphore),
+            (class::SEM_EXECUTE, 0 | 2..=5) => self.last_acquire = Some(semaphore),
+            (class::SEMAPHORED, 1 | 4) => self.last_acquire = Some(semaphore),
+            (class::SEMAPHORED, _) => self.last_release = Some(semaphore),
+            _ => {}
+        }
+    }
+}
