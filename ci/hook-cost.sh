@@ -17,8 +17,8 @@
 #                    no-op of each site
 #   on only          instructions behind the sites' jump targets, up to the jump
 #                    back: run only while the key is on
-#   rest             what remains of the difference: the compiler's other choice
-#                    of registers and of blocks
+#   rest             what remains of the difference: other choices of the compiler
+#                    (registers, blocks, inlining), for the path on and off alike
 # A function is listed by the symbol it was compiled into.
 
 . "$(dirname "$0")/lib.sh"
@@ -120,10 +120,32 @@ table() {
 	printf '\n%d sites of gct_enabled_key in all.\n' "$(wc -l <<<"$all_sites")"
 }
 
+# Closing is guarded by the file's token: the functions that hold such a call.
+token_table() {
+	local stock_object=$1 patched_object=$2 address size name calls stock
+	calls=$(readelf -rW "$patched_object" | awk "$awk_hex"'
+		/^Relocation section/ { inside = ($3 ~ /\.rela\.text/) }
+		inside && $5 == "gct_file_close" { print hex($1) }')
+	[ -n "$calls" ] || die "$patched_object never closes a file's token"
+	printf '\n| function with a token test | stock | patched | tests |\n|---|---|---|---|\n'
+	while read -r address size name; do
+		local tests=0 call
+		for call in $calls; do
+			[ "$call" -lt "$address" ] || [ "$call" -ge $((address + size)) ] || tests=$((tests + 1))
+		done
+		[ $tests -gt 0 ] || continue
+		stock=$(disassembly "$stock_object" "$name" | count_instructions)
+		[ "$stock" -gt 0 ] || stock=inlined
+		printf '| %s | %s | %d | %d |\n' "$name" "$stock" \
+			"$(disassembly "$patched_object" "$name" | count_instructions)" $tests
+	done < <(symbols "$patched_object")
+}
+
 version_table() {
-	local version=$1
-	table "${2:-$BUILD/kmod/$version/lean/stock/nvidia.ko}" \
-		"${3:-$BUILD/kmod/$version/lean/patched/nvidia.ko}"
+	local stock_object=${2:-$BUILD/kmod/$1/lean/stock/nvidia.ko}
+	local patched_object=${3:-$BUILD/kmod/$1/lean/patched/nvidia.ko}
+	table "$stock_object" "$patched_object"
+	token_table "$stock_object" "$patched_object"
 }
 
 report() {
@@ -137,8 +159,9 @@ report() {
 
 		$(sed -n '/^# For each function/,/^# A function/s/^# \{0,1\}//p' "$0" | sed 's/^  \([a-z, ]*[a-z]\)   */* \1: /; s/^   */  /')
 
-		Closing a file is guarded by the file's own token, not by the key: one load, test and not-taken branch before the
-		resource manager frees the file's clients, and one when the private data is freed.
+		Closing a file is guarded by the file's own token, not by the key: a load, a test and a not-taken branch before the
+		resource manager frees the file's clients, and again when the private data is freed. nv_free_file_private() grows by
+		that and is therefore no longer inlined into its callers: they get shorter, and freeing costs a call more.
 	TEXT
 	for version in $(cd "$ROOT/open-gpu-kernel-modules-patches" && printf '%s\n' [0-9]*); do
 		printf '\n## %s\n\n' "$version"

@@ -131,6 +131,26 @@ unpatched_is_noticed() {
 	! "$ROOT/ci/hook-cost.sh" "$1" "$stock" "$stock"
 }
 
+# --- Behaviour ---------------------------------------------------------------
+
+# observe VERSION VARIANT GPUS: what tests/patches/behaviour.sh prints.
+observe() {
+	local log=$BUILD/patches/$1-$2-$3.log
+	"$ROOT/ci/vm.sh" run --nv "$1" --variant "$2" --gpus "$3" --timeout 120 --quiet \
+		--script "$ROOT/tests/patches/behaviour.sh" --log "$log" >/dev/null ||
+		die "the machine with $2 and $3 GPUs failed; see $log"
+	sed -n 's/^ *| //p' "$log" | grep -x 'end' >/dev/null || die "no end in $log"
+	sed -n 's/^ *| //p' "$log"
+}
+
+behaves_as_stock() {
+	local version=$1 gpus=$2 variant
+	for variant in stock patched; do
+		observe "$version" "$variant" "$gpus" >"$BUILD/patches/$version-$variant-$gpus.seen" || return
+	done
+	diff "$BUILD/patches/$version-stock-$gpus.seen" "$BUILD/patches/$version-patched-$gpus.seen"
+}
+
 # -----------------------------------------------------------------------------
 
 mkdir -p "$BUILD/patches"
@@ -163,5 +183,9 @@ for version in "${versions[@]}"; do
 	test_case "$version: the driver with and without gctgroup builds" build_to_compare "$version"
 	test_case "$version: a hook that is off is one no-op" "$ROOT/ci/hook-cost.sh" "$version"
 	test_case "$version: the count notices a driver without hooks" unpatched_is_noticed "$version"
+	for gpus in 0 1; do
+		test_case "$version: with $gpus GPUs user space sees what it sees of stock" \
+			behaves_as_stock "$version" "$gpus"
+	done
 done
 finish $job
