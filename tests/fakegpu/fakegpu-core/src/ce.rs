@@ -3,12 +3,15 @@
 //! The copy engine (class HOPPER_DMA_COPY_A): copies, fills, and semaphores at
 //! their end.
 
+mod remap;
+
 use crate::bits::Bits;
 use crate::gmmu::{translate, AddressSpace, Fault};
 use crate::host::execute::Work;
 use crate::host::methods::Method;
 use crate::host::semaphore::{Reduction, Semaphore, Width};
 use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
+use remap::{Remap, SCRUB_COMPONENTS};
 use std::collections::BTreeMap;
 
 /// The class.
@@ -54,26 +57,8 @@ mod launch {
     pub(super) const SEMAPHORE_PAYLOAD_TWO_WORDS: Bits = Bits::new(27, 27);
 }
 
-/// Fields of SET_REMAP_COMPONENTS.
-mod remap {
-    use super::Bits;
-    pub(super) const DST: [Bits; 4] = [
-        Bits::new(2, 0),
-        Bits::new(6, 4),
-        Bits::new(10, 8),
-        Bits::new(14, 12),
-    ];
-    pub(super) const CONST_A: u64 = 4;
-    pub(super) const CONST_B: u64 = 5;
-    pub(super) const COMPONENT_SIZE: Bits = Bits::new(17, 16);
-    pub(super) const NUM_SRC_COMPONENTS: Bits = Bits::new(21, 20);
-    pub(super) const NUM_DST_COMPONENTS: Bits = Bits::new(25, 24);
-}
-
-/// A scrub fills with both constants, one after the other, and takes its length
-/// in bytes.
-const SCRUB_COMPONENTS: u64 = remap::CONST_A | remap::CONST_B << 4 | 3 << 16 | 1 << 24;
-/// Bytes of both constants.
+/// A scrub takes its length in bytes, and fills elements of both constants, of
+/// this many bytes.
 const SCRUB_BYTES: u64 = 8;
 /// The memory in SET_SRC_PHYS_MODE and SET_DST_PHYS_MODE.
 const PHYS_MODE_TARGET: Bits = Bits::new(1, 0);
@@ -147,85 +132,6 @@ impl Place {
             .zero_video(address.offset, run)
             .map_err(|_| Fault { va: address.offset })?;
         Ok(run)
-    }
-}
-
-/// Where each component of an element comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Remap {
-    components: u64,
-    constants: [u32; 2],
-}
-
-impl Remap {
-    fn component_bytes(&self) -> usize {
-        // CAST: at most 4.
-        remap::COMPONENT_SIZE.of(self.components) as usize + 1
-    }
-
-    fn source_bytes(&self) -> u64 {
-        (remap::NUM_SRC_COMPONENTS.of(self.components) + 1) * self.component_bytes() as u64
-    }
-
-    fn destination_bytes(&self) -> u64 {
-        (remap::NUM_DST_COMPONENTS.of(self.components) + 1) * self.component_bytes() as u64
-    }
-
-    /// What the components of a destination's element select.
-    fn selectors(&self) -> impl Iterator<Item = u64> + '_ {
-        // CAST: at most 4.
-        let count = remap::NUM_DST_COMPONENTS.of(self.components) as usize + 1;
-        remap::DST
-            .into_iter()
-            .take(count)
-            .map(|field| field.of(self.components))
-    }
-
-    fn constant(&self, selector: u64) -> Option<u32> {
-        match selector {
-            remap::CONST_A => Some(self.constants[0]),
-            remap::CONST_B => Some(self.constants[1]),
-            _ => None,
-        }
-    }
-
-    fn needs_source(&self) -> bool {
-        self.selectors().any(|selector| selector < remap::CONST_A)
-    }
-
-    fn keeps_some(&self) -> bool {
-        self.selectors().any(|selector| selector > remap::CONST_B)
-    }
-
-    /// Whether every byte of the destination becomes zero.
-    fn is_clear(&self) -> bool {
-        let mask = u32::MAX >> (32 - 8 * self.component_bytes());
-        self.selectors().all(|selector| {
-            self.constant(selector)
-                .is_some_and(|constant| constant & mask == 0)
-        })
-    }
-
-    /// Makes elements of `source` into elements of `destination`, which holds
-    /// what was there.
-    fn apply(&self, source: &[u8], destination: &mut [u8]) {
-        let bytes = self.component_bytes();
-        let source_bytes = self.source_bytes() as usize;
-        for (index, element) in destination
-            .chunks_exact_mut(self.destination_bytes() as usize)
-            .enumerate()
-        {
-            for (component, selector) in element.chunks_exact_mut(bytes).zip(self.selectors()) {
-                if let Some(constant) = self.constant(selector) {
-                    component.copy_from_slice(&constant.to_le_bytes()[..bytes]);
-                } else if selector < remap::CONST_A {
-                    let start = index * source_bytes + selector as usize * bytes;
-                    if let Some(value) = source.get(start..start + bytes) {
-                        component.copy_from_slice(value);
-                    }
-                }
-            }
-        }
     }
 }
 
@@ -456,3 +362,6 @@ impl Copy {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

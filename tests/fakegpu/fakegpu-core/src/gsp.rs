@@ -12,3 +12,6 @@ pub mod rpc;
 pub mod tables;
 
 pub use rpc::Gsp;
+
+#[cfg(test)]
+mod tests;

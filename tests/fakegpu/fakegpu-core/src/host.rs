@@ -159,3 +159,6 @@ impl Host {
         self.page_directories.get(&channel.space()?).copied()
     }
 }
+
+#[cfg(test)]
+mod tests;

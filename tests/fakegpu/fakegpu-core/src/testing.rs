@@ -2,8 +2,12 @@
 
 //! A world for unit tests to put a device into.
 
-use crate::chip::ChipDescription;
+use crate::chip::{ChipDescription, Engine};
+use crate::gmmu::AddressSpace;
 use crate::gpu::Gpu;
+use crate::host::execute::Work;
+use crate::intr::InterruptTree;
+use crate::memory::{PhysicalAddress, PhysicalMemory};
 use crate::platform::{Clock, GuestMemory, Interrupts, Platform};
 use crate::recorder::Discard;
 use crate::sparse::{OutOfRange, SparseMemory};
@@ -66,4 +70,71 @@ impl Clock for World {
 /// A GH100 in a world of its own.
 pub(crate) fn gpu() -> Gpu {
     Gpu::new(ChipDescription::gh100(), 0, World::new().platform())
+}
+
+/// What executing needs, with an address space that shows the first 512 MiB of
+/// video memory at [`Bench::va`].
+pub(crate) struct Bench {
+    pub(crate) chip: ChipDescription,
+    pub(crate) memory: PhysicalMemory,
+    pub(crate) intr: InterruptTree,
+    pub(crate) world: Arc<World>,
+    pub(crate) space: AddressSpace,
+    /// A copy engine.
+    pub(crate) engine: Engine,
+}
+
+/// Where the tables of the address space lie in video memory.
+const TABLES: u64 = 1 << 30;
+/// Where it shows video memory.
+const VA_BASE: u64 = 7 << 29;
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        let world = World::new();
+        let chip = ChipDescription::gh100();
+        let mut memory = PhysicalMemory::new(chip.fb_bytes, world.clone());
+        for (level, index) in [0u64, 0, 0].into_iter().enumerate() {
+            let table = TABLES + 0x1000 * level as u64;
+            memory
+                .write_u64(
+                    PhysicalAddress::video(table + 8 * index),
+                    (table + 0x1000) | 1 << 1,
+                )
+                .unwrap();
+        }
+        // A page of 512 MiB at video memory 0.
+        memory
+            .write_u64(PhysicalAddress::video(TABLES + 0x3000 + 8 * 7), 1)
+            .unwrap();
+        let engine = chip.engines[1];
+        Self {
+            intr: InterruptTree::new(world.clone()),
+            space: AddressSpace {
+                root: PhysicalAddress::video(TABLES),
+            },
+            engine,
+            chip,
+            memory,
+            world,
+        }
+    }
+
+    /// The virtual address of a byte of video memory.
+    pub(crate) fn va(&self, offset: u64) -> u64 {
+        VA_BASE + offset
+    }
+
+    /// A turn.
+    pub(crate) fn work(&mut self) -> Work<'_> {
+        Work {
+            chip: &self.chip,
+            memory: &mut self.memory,
+            intr: &mut self.intr,
+            clock: &*self.world,
+            engine: Some(self.engine),
+            methods: 2048,
+            bytes: 1 << 20,
+        }
+    }
 }

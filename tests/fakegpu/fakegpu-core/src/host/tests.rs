@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Channels, executed from their rings.
+
+use super::*;
+use crate::abi::NvNotification;
+use crate::host::execute::Progress;
+use crate::regs::NV_VIRTUAL_FUNCTION_DOORBELL;
+use crate::testing::Bench;
+use gct_core::submit::gpfifo::{Control, Entry, Segment};
+use gct_core::submit::method::incr;
+use proptest::prelude::*;
+
+/// Where things lie in video memory.
+const RING: u64 = 0x1_0000;
+const USERD: u64 = 0x2_0000;
+const PUSHBUFFER: u64 = 0x3_0000;
+const SEMAPHORE: u64 = 0x4_0000;
+const NOTIFIER: u64 = 0x5_0000;
+const ENTRIES: u32 = 8;
+
+const CHANNEL: ObjectKey = ObjectKey {
+    client: 1,
+    handle: 0x50,
+};
+const SPACE: ObjectKey = ObjectKey {
+    client: 1,
+    handle: 0x20,
+};
+const ID: ChannelId = ChannelId {
+    runlist: 1,
+    channel: 9,
+};
+
+/// SEM_EXECUTE operations.
+const ACQUIRE: u32 = 0;
+const RELEASE: u32 = 1;
+
+struct Machine {
+    bench: Bench,
+    host: Host,
+}
+
+impl Machine {
+    /// A machine with one channel on the first copy engine.
+    fn new() -> Self {
+        use abi::NV_CHANNEL_ALLOC_PARAMS as P;
+        let bench = Bench::new();
+        let mut params = vec![0; P::SIZE];
+        // The channel's number is that of its USERD: page 1, index 1.
+        let flags =
+            1 << abi::CHANNEL_USERD_INDEX_PAGE_VALUE_LOW | 1 << abi::CHANNEL_USERD_INDEX_VALUE_LOW;
+        for (field, value) in [
+            (P::gpFifoOffset, bench.va(RING)),
+            (P::gpFifoEntries, u64::from(ENTRIES)),
+            (P::hVASpace, u64::from(SPACE.handle)),
+            (P::engineType, u64::from(abi::NV2080_ENGINE_TYPE_COPY0)),
+            (P::flags, flags),
+            (P::userdMem_base, USERD),
+            (P::userdMem_addressSpace, u64::from(abi::ADDR_FBMEM)),
+            (P::errorNotifierMem_base, NOTIFIER),
+            (P::errorNotifierMem_size, 0x1000),
+            (P::errorNotifierMem_addressSpace, u64::from(abi::ADDR_FBMEM)),
+        ] {
+            abi::set(&mut params, field, value).unwrap();
+        }
+        let mut host = Host::default();
+        host.set_page_directory(SPACE, bench.space.root);
+        host.alloc(
+            &Objects::default(),
+            CHANNEL,
+            0x10,
+            HOPPER_CHANNEL_GPFIFO_A,
+            &params,
+        )
+        .unwrap();
+        Self { bench, host }
+    }
+
+    fn put_words(&mut self, offset: u64, words: &[u32]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.bench
+            .memory
+            .write(PhysicalAddress::video(offset), &bytes)
+            .unwrap();
+    }
+
+    fn word(&self, offset: u64) -> u32 {
+        self.bench
+            .memory
+            .read_u32(PhysicalAddress::video(offset))
+            .unwrap()
+    }
+
+    /// Fills ring entry `index` with a segment of `words` at a place of its own.
+    fn submit(&mut self, index: u32, words: &[u32]) {
+        let place = PUSHBUFFER + 0x1000 * u64::from(index);
+        self.put_words(place, words);
+        let segment = Segment {
+            va: self.bench.va(place),
+            words: words.len() as u32,
+            subroutine: false,
+            wait: false,
+            conditional: false,
+        };
+        self.put_entry(index, Entry::Segment(segment).encode());
+    }
+
+    fn put_entry(&mut self, index: u32, entry: u64) {
+        self.bench
+            .memory
+            .write_u64(PhysicalAddress::video(RING + 8 * u64::from(index)), entry)
+            .unwrap();
+    }
+
+    fn ring(&mut self, put: u32) {
+        self.put_words(USERD + 0x8c, &[put]);
+        let token = NV_VIRTUAL_FUNCTION_DOORBELL::default()
+            .with(NV_VIRTUAL_FUNCTION_DOORBELL::VECTOR, ID.channel)
+            .with(NV_VIRTUAL_FUNCTION_DOORBELL::RUNLIST_ID, ID.runlist);
+        let rung = self
+            .host
+            .ring_doorbell(ChannelId::from_doorbell(token.raw()));
+        assert_eq!(rung, Some(CHANNEL));
+    }
+
+    fn step(&mut self) -> Progress {
+        self.host.step(&mut self.bench.work())
+    }
+
+    fn gp_get(&self) -> u32 {
+        self.word(USERD + 0x88)
+    }
+
+    /// SEM_ADDR_LO to SEM_EXECUTE for the semaphore.
+    fn semaphore(&self, payload: u32, execute: u32) -> [u32; 6] {
+        let va = self.bench.va(SEMAPHORE);
+        [
+            incr(0, 0x5c, 5),
+            va as u32,
+            (va >> 32) as u32,
+            payload,
+            0,
+            execute,
+        ]
+    }
+}
+
+#[test]
+fn a_release_executes_and_the_ring_advances() {
+    let mut machine = Machine::new();
+    machine.submit(0, &machine.semaphore(5, RELEASE));
+    machine.ring(1);
+    assert_eq!(machine.step(), Progress::Idle);
+    assert_eq!(machine.word(SEMAPHORE), 5);
+    assert_eq!(machine.gp_get(), 1);
+    assert!(!machine.host.has_work());
+}
+
+#[test]
+fn an_acquire_waits_for_a_store_nobody_tells_of() {
+    let mut machine = Machine::new();
+    machine.submit(0, &machine.semaphore(7, ACQUIRE));
+    machine.submit(1, &machine.semaphore(8, RELEASE));
+    machine.ring(2);
+    assert_eq!(machine.step(), Progress::Waiting);
+    assert_eq!(machine.step(), Progress::Waiting);
+    assert_eq!((machine.word(SEMAPHORE), machine.gp_get()), (0, 0));
+    machine.put_words(SEMAPHORE, &[7]);
+    assert_eq!(machine.step(), Progress::Idle);
+    assert_eq!((machine.word(SEMAPHORE), machine.gp_get()), (8, 2));
+}
+
+#[test]
+fn a_disabled_channel_stands_still() {
+    let mut machine = Machine::new();
+    machine.submit(0, &machine.semaphore(5, RELEASE));
+    machine.host.set_disabled(CHANNEL, true);
+    machine.ring(1);
+    assert_eq!(machine.step(), Progress::Idle);
+    assert_eq!(machine.word(SEMAPHORE), 0);
+    machine.host.set_disabled(CHANNEL, false);
+    assert!(machine.host.has_work());
+    machine.step();
+    assert_eq!(machine.word(SEMAPHORE), 5);
+}
+
+#[test]
+fn a_fault_stops_the_channel_and_is_notified() {
+    let mut machine = Machine::new();
+    machine.submit(0, &[incr(0, 0x5c, 5), 0, 0x100, 1, 0, RELEASE]);
+    machine.submit(1, &machine.semaphore(5, RELEASE));
+    machine.ring(2);
+    assert_eq!(machine.step(), Progress::Idle);
+    let mut notification = vec![0; NvNotification::SIZE];
+    machine
+        .bench
+        .memory
+        .read(PhysicalAddress::video(NOTIFIER), &mut notification)
+        .unwrap();
+    assert_eq!(abi::get(&notification, NvNotification::status), Ok(0xffff));
+    assert_eq!(abi::get(&notification, NvNotification::info32), Ok(31));
+    assert_eq!(machine.word(SEMAPHORE), 0);
+    machine.ring(2);
+    assert!(!machine.host.has_work());
+}
+
+#[test]
+fn the_ring_wraps_and_control_entries_count() {
+    let mut machine = Machine::new();
+    for round in 0..3 {
+        for index in 0..ENTRIES {
+            if index % 2 == 0 {
+                machine.put_entry(index, Entry::Control(Control::Nop).encode());
+            } else {
+                machine.submit(index, &machine.semaphore(round * 10 + index, RELEASE));
+            }
+        }
+        for put in [4, 0] {
+            machine.ring(put);
+            assert_eq!(machine.step(), Progress::Idle);
+            assert_eq!(machine.gp_get(), put);
+        }
+        assert_eq!(machine.word(SEMAPHORE), round * 10 + 7);
+    }
+}
+
+#[test]
+fn a_put_outside_the_ring_is_ignored() {
+    let mut machine = Machine::new();
+    machine.ring(ENTRIES);
+    assert_eq!(machine.step(), Progress::Idle);
+    assert!(!machine.host.has_work());
+}
+
+#[test]
+fn a_freed_channel_is_not_executed() {
+    let mut machine = Machine::new();
+    machine.submit(0, &machine.semaphore(5, RELEASE));
+    machine.ring(1);
+    machine.host.free(CHANNEL);
+    assert_eq!(machine.step(), Progress::Idle);
+    assert_eq!(machine.host.ring_doorbell(ID), None);
+    assert_eq!(machine.word(SEMAPHORE), 0);
+}
+
+#[test]
+fn software_interrupts_go_to_the_engines_vector() {
+    let mut machine = Machine::new();
+    machine.submit(0, &[incr(0, 0x20, 1), 0]);
+    machine.ring(1);
+    machine.step();
+    let leaf = crate::regs::NV_VIRTUAL_FUNCTION_PRIV_CPU_INTR_LEAF::OFFSET;
+    let vector = machine.bench.chip.engines[1].vector_nonstall;
+    assert_eq!(machine.bench.intr.read(leaf), Some(1 << vector));
+}
+
+proptest! {
+    /// Rings and pushbuffers full of anything are executed in bounded turns.
+    #[test]
+    fn any_ring(entries in prop::collection::vec(any::<u64>(), 8), words in prop::collection::vec(any::<u32>(), 64), put in 0..ENTRIES) {
+        let mut machine = Machine::new();
+        machine.put_words(PUSHBUFFER, &words);
+        let base = machine.bench.va(PUSHBUFFER);
+        for (index, entry) in (0..).zip(entries) {
+            // Half of the entries lead to the pushbuffer, with a short length.
+            let entry = if entry & 1 == 0 { base | (entry >> 58) << 42 } else { entry & !(0x1f_f000 << 42) };
+            machine.put_entry(index, entry);
+        }
+        machine.ring(put);
+        for _ in 0..3 {
+            machine.step();
+        }
+    }
+}
