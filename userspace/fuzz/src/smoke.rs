@@ -100,9 +100,13 @@ fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
 }
 
 fn main() {
-    let mut arguments = std::env::args()
-        .skip(1)
-        .map(|argument| argument.parse::<u64>());
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [command, directory] = arguments.as_slice() {
+        if command == "seeds" {
+            return seeds(Path::new(directory));
+        }
+    }
+    let mut arguments = arguments.iter().map(|argument| argument.parse::<u64>());
     let runs = arguments
         .next()
         .map_or(100_000, |runs| runs.expect("a number of runs"));
