@@ -8,6 +8,8 @@
 //!   when the grid starts, so whoever overwrites it too early is found out.
 //! * PREFETCH_SCHEDULE (9) and a dependent's SCHEDULE run the descriptor with RESUME ignored.
 //! * A decrement that brings a counter to zero starts what waits for it.
+//! * A copy that waits is the one that was taken, until INVALIDATE (1) has it read from memory again, or
+//!   SELF_COPY_ON_COMPLETION does when the grid has ended (both inferred from their names; not measured).
 //! * Grids scheduled with COPY start when all grids that their channel scheduled before have ended. Grids scheduled
 //!   without it start when those before the last COPY have ended, and run beside each other. What a dependence
 //!   starts waits for nobody.
@@ -38,7 +40,8 @@ pub(crate) mod action {
 impl<M: GuestMemory> Machine<M> {
     pub(crate) fn pcas(&mut self, channel: ChannelId, qmd: u64, what: u32) {
         match what {
-            action::NOP | action::INVALIDATE | action::PREFETCH => {}
+            action::NOP | action::PREFETCH => {}
+            action::INVALIDATE => self.fetch_again(qmd),
             action::INVALIDATE_COPY_SCHEDULE | action::INVALIDATE_PREFETCH_COPY_SCHEDULE => {
                 self.hold_copy(channel, qmd, false);
             }
@@ -101,6 +104,20 @@ impl<M: GuestMemory> Machine<M> {
         };
         self.held.insert(qmd, held);
         self.start_if_free(qmd, false);
+    }
+
+    /// INVALIDATE: what is held is read from memory again, but not how far its dependences have come.
+    fn fetch_again(&mut self, qmd: u64) {
+        if !self.held.contains_key(&qmd) {
+            return;
+        }
+        let Ok(mut descriptor) = Descriptor::read(&mut self.memory, qmd) else {
+            return;
+        };
+        descriptor.resume = [0; 3];
+        if let Some(held) = self.held.get_mut(&qmd) {
+            held.descriptor = descriptor;
+        }
     }
 
     fn is_full(&mut self) -> bool {

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A CUDA graph's upload and its replays: `gct_core::submit::graph` against the model.
+
+mod common;
+
+use common::rewriter::keep;
+use common::{capture, Segment, CHANNEL, COPY};
+use gct_core::submit::graph::{arm, mask_write, Memory, Node};
+use gct_core::submit::mask::TpcMask;
+use gct_core::submit::stats::Counters;
+use gct_core::submit::tracker::{Found, Tracker};
+use gct_model::{Config, GuestMemory, Kind, Machine, Run, SparseMemory};
+
+/// The head that the upload stores last.
+const HEAD: u64 = 0x2_04c0_0000;
+/// The nodes, by their grids' widths, as the capture's README lists them.
+const WIDTHS: [u64; 4] = [100, 101, 102, 103];
+
+/// The uploaded graph, in a machine that has executed the upload.
+struct Graph {
+    machine: Machine<SparseMemory>,
+    nodes: Vec<Option<Node>>,
+    replays: u32,
+}
+
+impl Graph {
+    fn upload() -> Self {
+        let mut words = capture("graph4_upload").remove(0).1;
+        let mut found = [Found::default(); 16];
+        let mut counters = Counters::new();
+        let scan = Tracker::new(0xc86f).scan(&words, &mut found, &mut counters);
+        let found = &found[..scan.found];
+        let mut graph = Self {
+            machine: Machine::new(SparseMemory::new(1 << 10), Config::default()),
+            nodes: vec![None; 64],
+            replays: 0,
+        };
+        Memory::new(&mut graph.nodes, &mut graph.replays).learn(&words, found, &mut counters);
+        arm(&mut words, found);
+        graph.machine.submit(CHANNEL, &words);
+        graph.machine.run();
+        graph
+    }
+
+    /// Puts a mask into every node's stored QMD, and has the scheduler read them again.
+    fn mask(&mut self, mask: Option<&TpcMask>) {
+        let mut memory = Memory::new(&mut self.nodes, &mut self.replays);
+        let replay = memory.replay(HEAD).expect("the head is known");
+        assert_eq!(
+            (replay.nodes, replay.unknown),
+            (5, 0),
+            "the head and its nodes"
+        );
+        let mut segment = Segment::default();
+        for node in memory.reached().filter(|node| node.va != HEAD) {
+            let write = mask_write(node, mask).expect("the node is armed");
+            for (word, at) in write
+                .words
+                .iter()
+                .take(write.count)
+                .zip((write.va..).step_by(4))
+            {
+                self.machine.memory().write_u32(at, *word).expect("mapped");
+            }
+            segment.pcas(node.va, 1);
+        }
+        self.machine.submit(CHANNEL, &segment.0);
+    }
+
+    /// Replays and returns what ran.
+    fn replay(&mut self) -> Vec<Run> {
+        let before = self.machine.report().runs.len();
+        let mut segment = Segment::default();
+        segment.pcas(HEAD, COPY);
+        self.machine.submit(CHANNEL, &segment.0);
+        let report = self.machine.run();
+        assert_eq!(report.anomalies, []);
+        let blocks = |run: &&Run| run.kind == Kind::Blocks && run.count() > 0;
+        report.runs[before..]
+            .iter()
+            .filter(blocks)
+            .cloned()
+            .collect()
+    }
+}
+
+fn counts(runs: &[Run]) -> Vec<u64> {
+    runs.iter().map(Run::count).collect()
+}
+
+#[test]
+fn arming_the_nodes_changes_nothing_that_runs() {
+    let mut graph = Graph::upload();
+    let runs = graph.replay();
+    assert_eq!(counts(&runs), WIDTHS);
+    assert!(runs.iter().all(|run| run.mask.0 == [0; 8]));
+}
+
+#[test]
+fn masks_of_stored_nodes_change_between_replays() {
+    let mut graph = Graph::upload();
+    for kept in [Some(keep([5])), Some(keep(0..33)), None] {
+        graph.mask(kept.as_ref());
+        let wanted = kept.map_or([0; 8], |mask| *mask.words());
+        for _ in 0..2 {
+            let runs = graph.replay();
+            assert_eq!(counts(&runs), WIDTHS);
+            assert!(
+                runs.iter().all(|run| run.mask.0 == wanted),
+                "{:08x?}",
+                runs[0].mask
+            );
+        }
+    }
+}
