@@ -34,7 +34,7 @@ static int range_tree_random(struct session *s)
 {
 	UVM_TEST_RANGE_TREE_RANDOM_PARAMS params = {
 		.seed = SEED,
-		.main_iterations = 10000,
+		.main_iterations = rounds(10000),
 		.high_probability = 60,
 		.add_remove_shrink_group_probability = 60,
 		.shrink_probability = 20,
@@ -69,10 +69,10 @@ static int range_tree_random(struct session *s)
 
 static int rb_tree_random(struct session *s)
 {
-	CHECK_OK(UVM_RUN(s->fd, RB_TREE_RANDOM, .iterations = 20000,
+	CHECK_OK(UVM_RUN(s->fd, RB_TREE_RANDOM, .iterations = rounds(20000),
 			 .range_max = 1000, .node_limit = 100, .seed = SEED));
 	/* Zero means the whole range of 64 bits. */
-	CHECK_OK(UVM_RUN(s->fd, RB_TREE_RANDOM, .iterations = 10000,
+	CHECK_OK(UVM_RUN(s->fd, RB_TREE_RANDOM, .iterations = rounds(10000),
 			 .range_max = 0, .node_limit = 50, .seed = SEED + 1));
 	return 0;
 }
@@ -80,7 +80,7 @@ static int rb_tree_random(struct session *s)
 static int range_allocator_sanity(struct session *s)
 {
 	CHECK_OK(UVM_RUN(s->fd, RANGE_ALLOCATOR_SANITY, .seed = SEED,
-			 .iters = 3000));
+			 .iters = rounds(3000)));
 	return 0;
 }
 

@@ -24,7 +24,7 @@ static void *hammer_thread_contexts(void *argument)
 	struct hammer *hammer = argument;
 
 	hammer->status = UVM_RUN(hammer->fd, THREAD_CONTEXT_SANITY,
-				 .iterations = 20000);
+				 .iterations = rounds(20000));
 	return NULL;
 }
 
@@ -49,7 +49,7 @@ static int thread_context_sanity(struct session *s)
 
 static int thread_context_perf(struct session *s)
 {
-	UVM_TEST_THREAD_CONTEXT_PERF_PARAMS params = { .iterations = 20000 };
+	UVM_TEST_THREAD_CONTEXT_PERF_PARAMS params = { .iterations = rounds(20000) };
 
 	CHECK_OK(UVM_TEST(s->fd, THREAD_CONTEXT_PERF, params));
 	params.iterations = 100;

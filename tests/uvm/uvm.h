@@ -82,6 +82,12 @@ NV_STATUS uvm_ioctl(int fd, const char *name, unsigned long command,
 	UVM_TEST(fd, name, params_); \
 })
 
+/*
+ * How many rounds a random test does: the number given, or a fiftieth of it
+ * with --quick, for a kernel whose checkers make each round that much slower.
+ */
+unsigned int rounds(unsigned int number);
+
 /* Prints where and what; always returns -1. */
 int fail(const char *file, int line, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
