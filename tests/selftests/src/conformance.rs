@@ -321,7 +321,7 @@ fn names() -> Outcome {
 }
 
 fn remove_and_create() -> Outcome {
-    for _ in 0..20 {
+    for _ in 0..tree::repetitions(20) {
         Group::new("again")?.remove().during("remove")?;
     }
     holds("nothing is left", !at("again").exists())

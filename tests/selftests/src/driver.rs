@@ -6,7 +6,7 @@
 use crate::ktap::{holds, same, During, Outcome, Stop, Test};
 use crate::rm;
 use crate::sys::{self, reap, Child};
-use crate::tree::{eventually, refuses, Group};
+use crate::tree::{eventually, refuses, repetitions, Group};
 use gct_core::error::Error;
 use gct_core::rmapi::escape;
 use std::os::fd::AsRawFd;
@@ -35,7 +35,7 @@ fn client() -> Outcome {
 
 fn many_clients() -> Outcome {
     let control = rm::open()?;
-    for _ in 0..20 {
+    for _ in 0..repetitions(20) {
         let clients: std::io::Result<Vec<u32>> =
             (0..16).map(|_| rm::alloc_client(&control)).collect();
         for client in clients? {
@@ -46,7 +46,7 @@ fn many_clients() -> Outcome {
 }
 
 fn close_frees() -> Outcome {
-    for _ in 0..50 {
+    for _ in 0..repetitions(50) {
         let control = rm::open()?;
         rm::alloc_client(&control)?;
     }
@@ -148,7 +148,7 @@ fn dup() -> Outcome {
 
 fn kill() -> Outcome {
     let group = Group::new("d")?;
-    for _ in 0..20 {
+    for _ in 0..repetitions(20) {
         let children: Result<Vec<Child>, Stop> = (0..4).map(|_| holder(&group)).collect();
         reap(children?);
     }

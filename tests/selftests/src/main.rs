@@ -14,6 +14,7 @@ mod driver;
 mod input;
 mod ktap;
 mod members;
+mod memory;
 mod races;
 mod rm;
 mod storms;
@@ -66,6 +67,7 @@ fn all(module: &Path, filter: &str) -> Result<(), String> {
         members::TESTS,
         races::TESTS,
         storms::TESTS,
+        memory::TESTS,
         driver::TESTS,
         unload::TESTS,
     ]

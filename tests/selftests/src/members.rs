@@ -217,40 +217,40 @@ fn dead() -> Outcome {
 /// The pids run through a small circle so that this happens soon.
 fn pid_reuse() -> Outcome {
     const PID_MAX: &str = "/proc/sys/kernel/pid_max";
-    /// The kernel takes no less; pids below 300 are left out after the first round.
-    const CIRCLE: usize = 1200;
     let before = fs::read_to_string(PID_MAX).during(PID_MAX)?;
     let group = Group::new("g")?;
-    let outcome = (|| {
-        fs::write(PID_MAX, CIRCLE.to_string()).during(PID_MAX)?;
-        // A pid inside the circle.
-        let member = (0..2 * CIRCLE)
-            .find_map(|_| match idle() {
-                Ok(child) if usize::try_from(child.0).is_ok_and(|pid| pid > 310) => Some(child),
-                Ok(child) => {
-                    reap(vec![child]);
-                    None
-                }
-                Err(_) => None,
-            })
-            .ok_or_else(|| skipped("no pid in the circle"))?;
-        let pid = member.0;
-        group.add(pid)?;
-        same("members", group.pids()?, vec![pid])?;
-        reap(vec![member]);
-        for _ in 0..2 * CIRCLE {
-            let stranger = idle()?;
-            let found = stranger.0 == pid;
-            let members = group.pids()?;
-            reap(vec![stranger]);
-            if found {
-                return same("members when the pid is back", members, vec![]);
-            }
-        }
-        Err(skipped("the pid did not come back"))
-    })();
+    fs::write(PID_MAX, PID_CIRCLE.to_string()).during(PID_MAX)?;
+    let outcome = reuse_a_pid(&group);
     fs::write(PID_MAX, before.trim()).during(PID_MAX)?;
     outcome
+}
+
+/// The first pids that are free again: the kernel keeps those below 300 for itself
+/// after the first round, and this machine has fewer than a hundred processes.
+const PID_CIRCLE: libc::pid_t = 450;
+
+fn reuse_a_pid(group: &Group) -> Outcome {
+    let member = child_where(|pid| (301..PID_CIRCLE).contains(&pid))?;
+    let pid = member.0;
+    group.add(pid)?;
+    same("members", group.pids()?, vec![pid])?;
+    reap(vec![member]);
+    let stranger = child_where(|other| other == pid)?;
+    let members = group.pids();
+    reap(vec![stranger]);
+    same("members when the pid is back", members?, vec![])
+}
+
+/// Makes children until one has the right pid.
+fn child_where(right: impl Fn(libc::pid_t) -> bool) -> Result<Child, Stop> {
+    for _ in 0..2 * PID_CIRCLE {
+        let child = idle()?;
+        if right(child.0) {
+            return Ok(child);
+        }
+        reap(vec![child]);
+    }
+    Err(Stop::Failed("no child with that pid".into()))
 }
 
 /// `group.procs` speaks the pid namespace of who reads and writes it.

@@ -4,7 +4,7 @@
 
 use crate::ktap::{failed, holds, same, During, Outcome, Stop, Test};
 use crate::sys::{errno, Child};
-use crate::tree::{self, at, read, write, Group};
+use crate::tree::{self, at, read, repetitions, write, Group};
 use gct_core::error::Error;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -90,9 +90,9 @@ fn open_file() -> Outcome {
 
 /// Of many that create one name at once, one is told that it did.
 fn one_name() -> Outcome {
-    const ROUNDS: usize = 20;
+    let rounds = repetitions(20);
     let mut made = 0;
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         let children: io::Result<Vec<Child>> = (0..WORKERS)
             .map(|_| {
                 Child::fork(|| match write("control", "create one") {
@@ -110,7 +110,7 @@ fn one_name() -> Outcome {
         }
         write("control", "remove one")?;
     }
-    same("times that it was made", made, ROUNDS)
+    same("times that it was made", made, rounds)
 }
 
 /// Half of the workers write limits and cgroups, half read everything.

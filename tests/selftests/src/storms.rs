@@ -9,7 +9,7 @@
 use crate::ktap::{same, During, Outcome, Stop, Test};
 use crate::members::idle;
 use crate::sys::{self, reap, Child};
-use crate::tree::{eventually, read, Group};
+use crate::tree::{eventually, read, repetitions, Group};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -23,7 +23,10 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Children in each storm.
-const FORKS: usize = 2000;
+fn storm_size() -> usize {
+    repetitions(2000)
+}
+
 /// Leaders that storm at the same time.
 const LEADERS: usize = 4;
 
@@ -76,12 +79,16 @@ fn each(count: usize, step: impl Fn() -> io::Result<()>) -> i32 {
 }
 
 fn forks() -> Outcome {
-    lead(|| each(FORKS / LEADERS, || Child::fork(|| 0)?.wait().map(drop)))
+    lead(|| {
+        each(storm_size() / LEADERS, || {
+            Child::fork(|| 0)?.wait().map(drop)
+        })
+    })
 }
 
 fn execs() -> Outcome {
     lead(|| {
-        each(FORKS / LEADERS / 8, || {
+        each(storm_size() / LEADERS / 8, || {
             Child::fork(|| {
                 let error = Command::new("/proc/self/exe").args(["sleep", "0"]).exec();
                 sys::errno(&error)
@@ -95,7 +102,7 @@ fn execs() -> Outcome {
 /// Children that fork themselves are killed in between.
 fn kills() -> Outcome {
     lead(|| {
-        each(FORKS / LEADERS / 4, || {
+        each(storm_size() / LEADERS / 4, || {
             let child = Child::fork(|| {
                 // Grandchildren end by themselves, some after their parent's death.
                 each(3, || Child::fork(|| 0).map(drop))
@@ -108,15 +115,16 @@ fn kills() -> Outcome {
 
 /// As many members at once as one group of a large node has.
 fn crowd() -> Outcome {
+    let size = storm_size();
     let lost = event(LOST)?;
     let group = Group::new("storm")?;
     let (go, tell) = sys::pipe()?;
     let leader = Child::fork(|| {
         sys::wait_for(&go);
-        let crowd: Vec<Child> = (0..FORKS).map_while(|_| idle().ok()).collect();
-        let whole = crowd.len() == FORKS;
+        let crowd: Vec<Child> = (0..size).map_while(|_| idle().ok()).collect();
+        let whole = crowd.len() == size;
         let seen = eventually("the crowd is seen", || {
-            group.pids().is_ok_and(|pids| pids.len() == FORKS + 1)
+            group.pids().is_ok_and(|pids| pids.len() == size + 1)
         });
         reap(crowd);
         i32::from(!whole) + 2 * i32::from(seen.is_err())
@@ -134,7 +142,7 @@ fn crowd() -> Outcome {
 /// Processes are moved while they exit: whatever happens first, none stays.
 fn moves() -> Outcome {
     let group = Group::new("storm")?;
-    for _ in 0..FORKS / 4 {
+    for _ in 0..storm_size() / 4 {
         let child = Child::fork(|| 0)?;
         // Either is right: it was in time, or the process was gone.
         let _ = group.add(child.0);

@@ -81,6 +81,16 @@ pub(crate) fn a_gpu() -> Result<String, Stop> {
         .ok_or_else(|| crate::ktap::skipped("no GPU in gpus/"))
 }
 
+/// Makes a number of repetitions smaller on the debug kernel: with KASAN and
+/// lockdep under emulation a fork takes tens of milliseconds.
+pub(crate) fn repetitions(lean: usize) -> usize {
+    if Path::new("/sys/kernel/debug/kmemleak").exists() {
+        lean.div_ceil(5)
+    } else {
+        lean
+    }
+}
+
 /// A group that goes when it is dropped.
 pub(crate) struct Group(pub(crate) String);
 

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Every allocation of the tree's operations fails once.
+//!
+//! The kernel fails the nth allocation of the task that asks for it
+//! (Documentation/fault-injection). An operation then succeeds all the same or
+//! answers ENOMEM; afterwards everything works and nothing is left, which KASAN and
+//! kmemleak check on the debug kernel.
+
+use crate::ktap::{failed, holds, same, skipped, During, Outcome, Stop, Test};
+use crate::members::idle;
+use crate::sys::{errno, reap};
+use crate::tree::{self, read, write, Group};
+use std::fs;
+use std::io;
+use std::path::Path;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("memory.create_and_remove", create_and_remove),
+    ("memory.files_of_a_group", files_of_a_group),
+];
+
+const NTH: &str = "/proc/thread-self/fail-nth";
+const SLAB: &str = "/sys/kernel/debug/failslab";
+
+/// An operation of the tree makes a few dozen allocations on eight GPUs.
+const ALLOCATIONS_MAX: u32 = 5000;
+
+/// Makes the injection ready, or skips.
+fn prepare() -> Outcome {
+    if !Path::new(NTH).exists() || !Path::new(SLAB).exists() {
+        return Err(skipped("no fault injection in this kernel"));
+    }
+    // All allocations that may sleep, without a report of each.
+    fs::write(format!("{SLAB}/ignore-gfp-wait"), "N")?;
+    fs::write(format!("{SLAB}/verbose"), "0")?;
+    Ok(())
+}
+
+/// Runs `operation` with its `nth` allocation failing. Says whether there was one.
+fn inject<T>(nth: u32, operation: impl FnOnce() -> T) -> Result<(T, bool), Stop> {
+    fs::write(NTH, nth.to_string()).during(NTH)?;
+    let outcome = operation();
+    let left = fs::read_to_string(NTH).during(NTH)?;
+    fs::write(NTH, "0").during(NTH)?;
+    Ok((outcome, left.trim() == "0"))
+}
+
+/// Repeats `operation` with each of its allocations failing, and `after` after each.
+fn each(
+    what: &str,
+    operation: impl Fn() -> io::Result<()>,
+    after: impl Fn(bool) -> Outcome,
+) -> Outcome {
+    let mut refused = 0;
+    for nth in 1..ALLOCATIONS_MAX {
+        let (outcome, injected) = inject(nth, &operation)?;
+        let done = match outcome {
+            Ok(()) => true,
+            Err(error) if errno(&error) == libc::ENOMEM => {
+                refused += 1;
+                false
+            }
+            Err(error) => return Err(failed(format!("{what}, allocation {nth}: {error}"))),
+        };
+        after(done).during(format!("after {what}, allocation {nth}, done {done}"))?;
+        if !injected {
+            println!("# {what}: {} allocations, {refused} times ENOMEM", nth - 1);
+            return holds("an allocation was failed", nth > 1);
+        }
+    }
+    Err(failed(format!("{what}: never ran without an injection")))
+}
+
+/// A stop as text, for [`During`].
+impl std::fmt::Display for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Failed(why) | Self::Skipped(why) => f.write_str(why),
+        }
+    }
+}
+
+fn create_and_remove() -> Outcome {
+    prepare()?;
+    each(
+        "create",
+        || write("control", "create short"),
+        |done| match write("control", "remove short") {
+            Ok(()) => holds("there was a group to remove", done),
+            Err(error) => same("remove", (errno(&error), done), (libc::ENOENT, false)),
+        },
+    )?;
+    write("control", "create short").during("create")?;
+    each(
+        "remove",
+        || write("control", "remove short"),
+        |_| match write("control", "create short") {
+            Err(error) if errno(&error) != libc::EEXIST => Err(error.into()),
+            _ => Ok(()),
+        },
+    )?;
+    write("control", "remove short").during("remove")?;
+    let group = Group::new("whole")?;
+    same(
+        "GPUs of a group made afterwards",
+        tree::directories("whole")?.len(),
+        tree::gpus()?,
+    )?;
+    group.remove().during("remove")
+}
+
+fn files_of_a_group() -> Outcome {
+    prepare()?;
+    let group = Group::new("short")?;
+    each(
+        "write group.cgroup",
+        || write("short/group.cgroup", "/short"),
+        |_| Ok(()),
+    )?;
+    each(
+        "read group.cgroup",
+        || read("short/group.cgroup").map(drop),
+        |_| Ok(()),
+    )?;
+    let child = idle()?;
+    let outcome = each(
+        "write group.procs",
+        || write("short/group.procs", child.0.to_string()),
+        |_| Ok(()),
+    )
+    .and_then(|()| {
+        each(
+            "read group.procs",
+            || read("short/group.procs").map(drop),
+            |_| Ok(()),
+        )?;
+        same("members", group.pids()?, vec![child.0])
+    });
+    reap(vec![child]);
+    outcome?;
+    group.remove().during("remove")
+}
