@@ -240,7 +240,7 @@ fn apply_as<L: Layout>(qmd: &mut [u32], mask: &TpcMask) -> Result<Applied, Reaso
         Kind::Null => return Err(Reason::Null),
         Kind::Undocumented(_) => return Err(Reason::Kind),
         Kind::Cluster | Kind::Cooperative | Kind::CooperativeCluster => {
-            if !resident(qmd, L::VERSION, mask.enabled()) {
+            if !fits_easily::<L>(qmd, mask) && !resident(qmd, L::VERSION, mask.enabled()) {
                 return Err(Reason::TooWide);
             }
         }
@@ -307,6 +307,19 @@ pub fn apply(qmd: &mut [u32], version: Version, mask: &TpcMask) -> Result<Applie
 /// How many TPCs the mask of this version can name.
 pub fn width(version: Version) -> u16 {
     with_layout!(version, L => width_of::<L>())
+}
+
+/// Whether the blocks of one cluster are no more than the SMs that are left: a block that can run at all fits on an SM.
+#[inline]
+fn fits_easily<L: Layout>(qmd: &[u32], mask: &TpcMask) -> bool {
+    let Some([width, height, depth]) = L::CLUSTER else {
+        return false;
+    };
+    let blocks = width
+        .get(qmd)
+        .saturating_mul(height.get(qmd))
+        .saturating_mul(depth.get(qmd));
+    launch::kind::<L>(qmd) == Kind::Cluster && blocks <= u32::from(mask.enabled()).saturating_mul(2)
 }
 
 /// What one SM holds at most. Source: the CUDA programming guide's table of compute capabilities; where one QMD version
