@@ -1,0 +1,54 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Usage: test-rm.sh [KERNEL [FILTER]]
+#
+# Compares the structures of tests/rm-client with the driver's headers, then runs
+# rm-test in a machine with the patched driver and two software GPUs. KERNEL is
+# lean, the default, or debug. FILTER chooses tests by a part of their name.
+. "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/versions.sh"
+
+JOB=rm
+KERNEL=${1:-lean}
+FILTER=${2:-}
+# The one driver that the software GPU has a firmware for.
+VERSION=$NV_SOURCE_VERSION
+# KASAN and lockdep under emulation take ten times as long as the lean kernel.
+SECONDS_MAX=300
+[ "$KERNEL" = lean ] || SECONDS_MAX=1800
+
+OUT=$BUILD/rm
+
+# Asserts in C that each structure and number is what the headers say.
+test_layouts() {
+	local version=$1 source=$BUILD/nv/$1/src
+	"$GUEST_BIN/rm-test" layouts "$version" >"$OUT/layouts-$version.c"
+	grep -c _Static_assert "$OUT/layouts-$version.c"
+	cc -fsyntax-only -I"$source/common/sdk/nvidia/inc" \
+		-I"$source/nvidia/arch/nvalloc/unix/include" "$OUT/layouts-$version.c"
+}
+
+rm -f "$RESULTS/$JOB"
+mkdir -p "$OUT"
+need_tools
+need_guest_programs rm-client
+for version in $NV_VERSIONS; do
+	# A tree may have been unpacked without the resource manager.
+	if [ -d "$BUILD/nv/$version/src/common/sdk" ]; then
+		check $JOB "$version: structures are those of the headers" test_layouts "$version"
+	else
+		note "$version: its headers are not unpacked, structures not compared"
+	fi
+done
+
+step "firmware of the software GPU" "$CARGO_TARGET_DIR/release/fakegpu-firmware" "$OUT/firmware"
+printf '%s\n' "$FILTER" >"$OUT/filter"
+firmware=nvidia/$VERSION/gsp_ga10x.bin
+NV_VERSION=$VERSION KDIR=$BUILD/linux/$KERNEL "$ROOT/ci/kmod.sh"
+"$GCT_VM" run --build "$BUILD" --kernel "$KERNEL" --nv "$VERSION" --variant patched --gpus 2 \
+	--file "$GUEST_BIN/rm-test" "$OUT/filter:/test/filter" \
+	"$OUT/firmware/$firmware:/lib/firmware/$firmware" \
+	--script "$ROOT/tests/rm-client/vm.sh" --ktap --quiet --timeout "$SECONDS_MAX" \
+	--log "$OUT/$KERNEL.log" --results "$RESULTS/$JOB" || true
+finish $JOB

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! GPUs: that they initialise, and that a client's device is the one it opened.
+
+use crate::ktap::{failed, same, skipped, During, Outcome, Stop, Test};
+use crate::process::Child;
+use crate::tree::{self, expect, expect_gone};
+use rm_client::{Client, Control, Engine, Gpu, Session};
+use std::process;
+use std::sync::OnceLock;
+
+/// They run before any GPU is kept open.
+pub(crate) const TESTS: &[Test] = &[
+    ("gpus_listed", listed),
+    ("gpus_opened_backwards", opened_backwards),
+    ("gpus_kept_open", kept_open),
+];
+
+/// They run at the end.
+pub(crate) const LAST_TESTS: &[Test] = &[("nothing_was_lost", nothing_was_lost)];
+
+/// The engine of tests that do not care.
+pub(crate) const ENGINE: Engine = Engine::Copy(2);
+
+/// A session with a new client on a GPU.
+pub(crate) fn session(minor: u32) -> Result<Session, Stop> {
+    let client = Client::open().during("client")?;
+    session_of(&client, minor)
+}
+
+/// A session of a client on a GPU.
+pub(crate) fn session_of(client: &Client, minor: u32) -> Result<Session, Stop> {
+    let gpu = Gpu::open(client, minor).during("GPU")?;
+    Session::new(gpu).during("session")
+}
+
+/// This process, as the tree names it.
+pub(crate) fn me() -> String {
+    process::id().to_string()
+}
+
+/// Skips unless there are two GPUs.
+pub(crate) fn need_two() -> Outcome {
+    match Control::open()?.gpus()?.len() {
+        0 | 1 => Err(skipped("needs two GPUs")),
+        _ => Ok(()),
+    }
+}
+
+/// The driver's list and the tree name the same GPUs.
+fn listed() -> Outcome {
+    let gpus = Control::open()?.gpus()?;
+    if gpus.is_empty() {
+        return Err(failed("the driver has no GPU"));
+    }
+    for (minor, _) in gpus {
+        tree::index_of(minor)?;
+    }
+    Ok(())
+}
+
+/// The resource manager numbers devices as they are opened, the tree by address.
+fn opened_backwards() -> Outcome {
+    need_two()?;
+    let mut child = Child::fork(|parent| {
+        let second = session(1)?;
+        let first = session(0)?;
+        for session in [&first, &second] {
+            same("own GPU", session.gpu().is_the_one()?, true)?;
+        }
+        parent.step()?;
+        second.group(ENGINE)?;
+        parent.step()?;
+        first.group(ENGINE)?;
+        first.group(ENGINE)?;
+        parent.step()
+    })?;
+    let pid = child.pid().to_string();
+    child.at_step()?;
+    expect(&pid, 0, None)?;
+    child.next()?;
+    expect(&pid, 1, Some((1, 0)))?;
+    expect(&pid, 0, None)?;
+    child.next()?;
+    expect(&pid, 0, Some((2, 0)))?;
+    expect(&pid, 1, Some((1, 0)))?;
+    child.go()?;
+    child.finish()?;
+    expect_gone(child.pid())
+}
+
+/// Initialises every GPU and keeps it so. An open GPU alone makes no directory.
+fn kept_open() -> Outcome {
+    static KEPT: OnceLock<Vec<Gpu>> = OnceLock::new();
+    let client = Client::open()?;
+    let mut kept = Vec::new();
+    for (minor, _) in client.control_file().gpus()? {
+        let gpu = Gpu::open(&client, minor).during("GPU")?;
+        same("own GPU", gpu.is_the_one()?, true)?;
+        kept.push(gpu);
+    }
+    let count = kept.len();
+    same("kept once", KEPT.set(kept).is_ok(), true)?;
+    println!("# {count} GPUs");
+    same("directory", tree::at(&me()).exists(), false)
+}
+
+/// Whatever the tests did, gctgroup has followed all of it.
+fn nothing_was_lost() -> Outcome {
+    let events = tree::read("events")?;
+    let lost = events.lines().find(|line| !line.ends_with(" 0"));
+    same("events", lost, None)
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Runs tests and prints KTAP.
+
+use std::fmt::{Debug, Display};
+use std::io::{self, Write};
+use std::time::Instant;
+
+/// Why a test did not pass.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// It found something wrong.
+    Failed(String),
+    /// It could not be run here.
+    Skipped(String),
+}
+
+/// What a test returns.
+pub(crate) type Outcome = Result<(), Stop>;
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<rm_client::Error> for Stop {
+    fn from(error: rm_client::Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// A failure.
+pub(crate) fn failed(why: impl Display) -> Stop {
+    Stop::Failed(why.to_string())
+}
+
+/// A skip.
+pub(crate) fn skipped(why: impl Display) -> Stop {
+    Stop::Skipped(why.to_string())
+}
+
+/// Fails unless both are equal.
+pub(crate) fn same<T: PartialEq + Debug>(what: &str, found: T, expected: T) -> Outcome {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(failed(format!("{what}: {found:?}, expected {expected:?}")))
+    }
+}
+
+/// Puts what was being done in front of why it failed.
+pub(crate) trait During<T> {
+    /// See [`During`].
+    fn during(self, what: &str) -> Result<T, Stop>;
+}
+
+impl<T, E: Into<Stop>> During<T> for Result<T, E> {
+    fn during(self, what: &str) -> Result<T, Stop> {
+        self.map_err(|error| match error.into() {
+            Stop::Failed(why) => failed(format!("{what}: {why}")),
+            skipped @ Stop::Skipped(_) => skipped,
+        })
+    }
+}
+
+/// A test: its name and what it does.
+pub(crate) type Test = (&'static str, fn() -> Outcome);
+
+/// Runs the tests whose names contain `filter` and returns how many failed.
+pub(crate) fn run(tests: &[Test], filter: &str) -> usize {
+    let chosen: Vec<&Test> = tests
+        .iter()
+        .filter(|(name, _)| name.contains(filter))
+        .collect();
+    println!("KTAP version 1\n1..{}", chosen.len());
+    let mut failures = 0;
+    for (number, (name, test)) in (1..).zip(chosen) {
+        let start = Instant::now();
+        let outcome = test();
+        let took_ms = start.elapsed().as_millis();
+        match outcome {
+            Ok(()) => println!("ok {number} {name} # {took_ms} ms"),
+            Err(Stop::Skipped(why)) => println!("ok {number} {name} # SKIP {why}"),
+            Err(Stop::Failed(why)) => {
+                failures += 1;
+                for line in why.lines() {
+                    println!("# {line}");
+                }
+                println!("not ok {number} {name}");
+            }
+        }
+        // A crash of the kernel may come at any time: keep what is known.
+        let _ = io::stdout().flush();
+    }
+    failures
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests that the objects of NVIDIA's resource manager become the tree.
+//!
+//! They run in the virtual machine, on the patched driver and the software GPU,
+//! as root, and print KTAP.
+//!
+//! ```text
+//! rm-test all [FILTER]     every test whose name contains FILTER
+//! rm-test layouts 535|550  a C program that compares this crate with the headers
+//! rm-test wait             until the standard input ends
+//! ```
+
+mod gpus;
+mod groups;
+mod ktap;
+mod objects;
+mod process;
+mod processes;
+mod submit;
+mod tree;
+
+use rm_client::{abi, Release};
+use std::io::{self, Read};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: rm-test all [FILTER] | layouts 535|550 | wait";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["all"] => all(""),
+        ["all", filter] => all(filter),
+        ["layouts", version] => match Release::of_version(version) {
+            Some(release) => {
+                print!("{}", abi::c_assertions(release));
+                ExitCode::SUCCESS
+            }
+            None => usage(),
+        },
+        ["wait"] => {
+            // Only its end is waited for.
+            let _ = io::stdin().read_to_end(&mut Vec::new());
+            ExitCode::SUCCESS
+        }
+        _ => usage(),
+    }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::FAILURE
+}
+
+/// Runs the tests. Those of `gpus` come first: the last of them keeps the GPUs
+/// initialised, which takes half a second, for all that follow.
+fn all(filter: &str) -> ExitCode {
+    let tests = [
+        gpus::TESTS,
+        objects::TESTS,
+        processes::TESTS,
+        groups::TESTS,
+        submit::TESTS,
+        gpus::LAST_TESTS,
+    ]
+    .concat();
+    match ktap::run(&tests, filter) {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Objects become the tree: what one process makes and frees.
+
+use crate::gpus::{me, need_two, session, session_of, ENGINE};
+use crate::ktap::{failed, same, skipped, During, Outcome, Stop, Test};
+use crate::tree::{self, expect, expect_gone, usage};
+use rm_client::{numbers, Client, Error, Gpu, Handle, Memory, Session};
+use std::process;
+use std::thread;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("group_makes_and_takes_directory", groups),
+    ("channels_are_counted", channels),
+    ("channels_200", many_channels),
+    ("free_group_with_channels", free_group),
+    ("free_device", free_device),
+    ("free_client", free_client),
+    ("close_control_file", close_control),
+    ("close_device_file_keeps_objects", close_device),
+    ("refused_group_leaves_nothing", refused),
+    ("handle_is_used_again", handle_again),
+    ("refused_free_changes_nothing", refused_free),
+    ("device_memory_is_charged", memory),
+    ("device_memory_by_vid_heap", vid_heap),
+    ("host_memory_is_free", host_memory),
+    ("two_clients", two_clients),
+    ("two_gpus", two_gpus),
+    ("second_device_of_one_gpu", two_devices),
+    ("dup_of_memory_is_charged_once", dup_memory),
+    ("dup_of_group_freed_first", dup_freed),
+    ("dup_of_group_keeps_directory", dup_kept),
+    ("dup_of_group_takes_channels", dup_channel),
+    ("threads", threads),
+];
+
+/// The directory comes with the first channel group and goes with the last.
+fn groups() -> Outcome {
+    let session = session(0)?;
+    let client = session.gpu().client().clone();
+    expect(&me(), 0, None)?;
+    let first = session.group(ENGINE).during("group")?;
+    expect(&me(), 0, Some((1, 0)))?;
+    let second = session.group(ENGINE)?;
+    expect(&me(), 0, Some((2, 0)))?;
+    client.free(first)?;
+    expect(&me(), 0, Some((1, 0)))?;
+    client.free(second)?;
+    expect_gone(process::id())
+}
+
+fn channels() -> Outcome {
+    let session = session(0)?;
+    let client = session.gpu().client().clone();
+    let group = session.group(ENGINE)?;
+    let first = session.channel(group, ENGINE).during("channel")?;
+    let second = session.channel(group, ENGINE)?;
+    expect(&me(), 0, Some((1, 2)))?;
+    client.free(first)?;
+    expect(&me(), 0, Some((1, 1)))?;
+    client.free(second)?;
+    expect(&me(), 0, Some((1, 0)))?;
+    client.free(group)?;
+    expect_gone(process::id())
+}
+
+/// The resource manager takes 128 channels into a group: 200 need two groups.
+fn many_channels() -> Outcome {
+    const OF_A_GROUP: u64 = 128;
+    const REST: u64 = 72;
+    let session = session(0)?;
+    let client = session.gpu().client();
+    let (full, other) = (session.group(ENGINE)?, session.group(ENGINE)?);
+    for _ in 0..OF_A_GROUP {
+        session.channel(full, ENGINE)?;
+    }
+    let one_more = session.channel(full, ENGINE);
+    same("one more is refused", one_more.is_err(), true)?;
+    expect(&me(), 0, Some((2, OF_A_GROUP)))?;
+    for _ in 0..REST {
+        session.channel(other, ENGINE)?;
+    }
+    expect(&me(), 0, Some((2, OF_A_GROUP + REST)))?;
+    client.free(full)?;
+    expect(&me(), 0, Some((1, REST)))?;
+    client.free(other)?;
+    expect_gone(process::id())
+}
+
+/// What freeing `top` of a session with two groups and channels leaves.
+fn free_with_all_below(top: impl Fn(&Session) -> Result<(), Error>) -> Outcome {
+    let session = session(0)?;
+    for _ in 0..2 {
+        let group = session.group(ENGINE)?;
+        session.channel(group, ENGINE)?;
+    }
+    expect(&me(), 0, Some((2, 2)))?;
+    top(&session).during("free")?;
+    expect_gone(process::id())
+}
+
+fn free_group() -> Outcome {
+    let session = session(0)?;
+    let group = session.group(ENGINE)?;
+    for _ in 0..3 {
+        session.channel(group, ENGINE)?;
+    }
+    expect(&me(), 0, Some((1, 3)))?;
+    session.gpu().client().free(group)?;
+    expect_gone(process::id())
+}
+
+fn free_device() -> Outcome {
+    free_with_all_below(|session| session.gpu().client().free(session.gpu().device()))
+}
+
+fn free_client() -> Outcome {
+    free_with_all_below(|session| session.gpu().client().free_all())
+}
+
+fn close_control() -> Outcome {
+    let session = session(0)?;
+    let group = session.group(ENGINE)?;
+    session.channel(group, ENGINE)?;
+    expect(&me(), 0, Some((1, 1)))?;
+    drop(session);
+    expect_gone(process::id())
+}
+
+/// Objects belong to the control file; the device's only keeps the GPU awake.
+fn close_device() -> Outcome {
+    let session = session(0)?;
+    let client = session.gpu().client().clone();
+    let group = session.group(ENGINE)?;
+    drop(session);
+    expect(&me(), 0, Some((1, 0)))?;
+    client.free(group)?;
+    expect_gone(process::id())
+}
+
+/// What the resource manager refuses is not there.
+fn refused() -> Outcome {
+    let session = session(0)?;
+    let client = session.gpu().client();
+    // An address space that is none.
+    let group = session.group_in(0xdead_0001, ENGINE);
+    same("is refused", group.is_err(), true)?;
+    same("directory", tree::at(&me()).exists(), false)?;
+    // A handle that is in use.
+    let group = session.group(ENGINE)?;
+    client.choose_next(group);
+    match session.group(ENGINE) {
+        Err(Error::Status(numbers::INSERT_DUPLICATE_NAME)) => {}
+        other => return Err(failed(format!("a taken handle gave {other:?}"))),
+    }
+    expect(&me(), 0, Some((1, 0)))?;
+    client.free(group)?;
+    expect_gone(process::id())
+}
+
+/// A handle may be used again at once, for something else too.
+fn handle_again() -> Outcome {
+    let session = session(0)?;
+    let client = session.gpu().client();
+    let group = session.group(ENGINE)?;
+    for _ in 0..20 {
+        client.free(group)?;
+        client.choose_next(group);
+        let memory = session.gpu().alloc_memory(Memory::Device, 0x1_0000)?;
+        same("handle", memory, group)?;
+        client.free(memory)?;
+        client.choose_next(group);
+        same("handle", session.group(ENGINE)?, group)?;
+    }
+    expect(&me(), 0, Some((1, 0)))?;
+    client.free(group)?;
+    expect_gone(process::id())
+}
+
+/// Frees that are refused, and frees of what is not there.
+fn refused_free() -> Outcome {
+    let session = session(0)?;
+    let client = session.gpu().client();
+    let group = session.group(ENGINE)?;
+    // A client may be used through the file by which it was made, and no other.
+    let other = Client::open()?;
+    let stranger = client.through(other.control_file().clone());
+    for object in [group, session.gpu().device(), client.handle()] {
+        match stranger.free(object) {
+            Err(Error::Status(numbers::INVALID_CLIENT)) => {}
+            outcome => return Err(failed(format!("through another file: {outcome:?}"))),
+        }
+    }
+    // The driver calls some of these a success.
+    for (client, absent) in [(client, 0xdead_0001), (client, 0), (&other, group)] {
+        let _ = client.free(absent);
+    }
+    expect(&me(), 0, Some((1, 0)))?;
+    session.group_number(group).during("use after all that")?;
+    client.free(group)?;
+    let _ = client.free(group);
+    expect_gone(process::id())
+}
+
+/// What this process, which must have a directory, is charged on GPU 0.
+fn charged_now() -> Result<u64, Stop> {
+    let own = usage(&me(), 0)?.ok_or_else(|| failed("no directory"))?;
+    own.memory
+        .ok_or_else(|| skipped("gmem.stat does not show `pinned`"))
+}
+
+const MEGABYTE: u64 = 1 << 20;
+
+/// How much `work` changes what is charged.
+fn charged(work: impl FnOnce() -> Outcome) -> Result<u64, Stop> {
+    let before = charged_now()?;
+    work()?;
+    Ok(charged_now()? - before)
+}
+
+fn memory() -> Outcome {
+    let session = session(0)?;
+    let client = session.gpu().client();
+    session.group(ENGINE)?;
+    let before = charged_now()?;
+    let mut memory = 0;
+    let more = charged(|| {
+        memory = session.gpu().alloc_memory(Memory::Device, 4 * MEGABYTE)?;
+        Ok(())
+    })?;
+    same("charged", more, 4 * MEGABYTE)?;
+    client.free(memory)?;
+    same("after the free", charged_now()?, before)?;
+    let device = session.gpu().device();
+    session.gpu().alloc_memory(Memory::Device, MEGABYTE)?;
+    client.free(device)?;
+    expect_gone(process::id())
+}
+
+fn vid_heap() -> Outcome {
+    let session = session(0)?;
+    session.group(ENGINE)?;
+    let before = charged_now()?;
+    let gpu = session.gpu();
+    let memory = match gpu.alloc_memory_vid_heap(Memory::Device, 2 * MEGABYTE) {
+        Err(Error::Status(status)) => {
+            return Err(skipped(format!(
+                "the driver refuses with {}",
+                Error::Status(status)
+            )))
+        }
+        memory => memory?,
+    };
+    same("charged", charged_now()? - before, 2 * MEGABYTE)?;
+    gpu.free_memory_vid_heap(memory)?;
+    same("after the free", charged_now()?, before)
+}
+
+fn host_memory() -> Outcome {
+    let session = session(0)?;
+    session.group(ENGINE)?;
+    let more = charged(|| {
+        session.gpu().alloc_memory(Memory::Host, MEGABYTE)?;
+        let by_heap = session.gpu().alloc_memory_vid_heap(Memory::Host, MEGABYTE);
+        by_heap.map(|_| ()).during("vid heap")
+    })?;
+    same("charged", more, 0)
+}
+
+/// Two clients through one file, and one through another: one directory.
+fn two_clients() -> Outcome {
+    let first = session(0)?;
+    let same_file = Client::new(first.gpu().client().control_file().clone())?;
+    let second = session_of(&same_file, 0)?;
+    let third = session(0)?;
+    let mut groups = Vec::new();
+    for (number, session) in (1..).zip([&first, &second, &third]) {
+        groups.push((session, session.group(ENGINE)?));
+        expect(&me(), 0, Some((number, 0)))?;
+    }
+    same_file.free_all()?;
+    expect(&me(), 0, Some((2, 0)))?;
+    for (session, group) in [groups[0], groups[2]] {
+        session.gpu().client().free(group)?;
+    }
+    expect_gone(process::id())
+}
+
+/// Two GPUs by one client; each directory lives as long as its own groups.
+fn two_gpus() -> Outcome {
+    need_two()?;
+    let first = session(0)?;
+    let client = first.gpu().client().clone();
+    let second = session_of(&client, 1)?;
+    let on_second = second.group(ENGINE)?;
+    expect(&me(), 1, Some((1, 0)))?;
+    expect(&me(), 0, None)?;
+    let on_first = first.group(ENGINE)?;
+    first.channel(on_first, ENGINE)?;
+    expect(&me(), 0, Some((1, 1)))?;
+    client.free(on_second)?;
+    expect(&me(), 1, None)?;
+    expect(&me(), 0, Some((1, 1)))?;
+    client.free(on_first)?;
+    expect_gone(process::id())
+}
+
+/// A client has one device of a GPU; what is refused changes nothing.
+fn two_devices() -> Outcome {
+    let session = session(0)?;
+    let client = session.gpu().client().clone();
+    let group = session.group(ENGINE)?;
+    same("second device", Gpu::open(&client, 0).is_err(), true)?;
+    expect(&me(), 0, Some((1, 0)))?;
+    client.free(group)?;
+    expect_gone(process::id())
+}
+
+/// A second name costs nothing, and the memory stays charged while it has one.
+fn dup_memory() -> Outcome {
+    let first = session(0)?;
+    let second = session(0)?;
+    first.group(ENGINE)?;
+    let before = charged_now()?;
+    let memory = first.gpu().alloc_memory(Memory::Device, 4 * MEGABYTE)?;
+    let name = second
+        .gpu()
+        .client()
+        .dup(second.gpu().device(), first.gpu().client(), memory)
+        .during("dup")?;
+    same("charged once", charged_now()? - before, 4 * MEGABYTE)?;
+    first.gpu().client().free(memory)?;
+    same(
+        "charged while it lives",
+        charged_now()? - before,
+        4 * MEGABYTE,
+    )?;
+    second.gpu().client().free(name)?;
+    same("after the last free", charged_now()?, before)
+}
+
+/// A group and a second name of it in another client of this process.
+fn shared_group() -> Result<(Session, Session, Handle, Handle), Stop> {
+    let (first, second) = (session(0)?, session(0)?);
+    let group = first.group(ENGINE)?;
+    let parent = second.gpu().device();
+    let name = second
+        .gpu()
+        .client()
+        .dup(parent, first.gpu().client(), group)
+        .map_err(|error| skipped(format!("the driver does not share channel groups: {error}")))?;
+    expect(&me(), 0, Some((1, 0)))?;
+    Ok((first, second, group, name))
+}
+
+/// Freeing a second name takes nothing from the first.
+fn dup_freed() -> Outcome {
+    let (first, second, group, name) = shared_group()?;
+    second.gpu().client().free(name)?;
+    expect(&me(), 0, Some((1, 0)))?;
+    first.gpu().client().free(group)?;
+    expect_gone(process::id())
+}
+
+/// A channel group lives as long as it has a name, and so does its directory.
+fn dup_kept() -> Outcome {
+    let (first, second, group, name) = shared_group()?;
+    first.gpu().client().free(group)?;
+    // This is no leftover: it can be used.
+    second.group_number(name).during("GET_INFO")?;
+    second.set_timeslice(name, 2000).during("SET_TIMESLICE")?;
+    expect(&me(), 0, Some((1, 0))).during("with the second name only")?;
+    second.gpu().client().free(name)?;
+    expect_gone(process::id())
+}
+
+/// A channel below the second name runs in the group.
+fn dup_channel() -> Outcome {
+    let (first, second, group, name) = shared_group()?;
+    let channel = second.channel(name, ENGINE).during("channel")?;
+    expect(&me(), 0, Some((1, 1)))?;
+    first.gpu().client().free(group)?;
+    second.work_token(channel, ENGINE).during("use of it")?;
+    expect(&me(), 0, Some((1, 1))).during("with the second name only")?;
+    second.gpu().client().free(name)?;
+    expect_gone(process::id())
+}
+
+/// Threads that make and free groups, through clients of their own and one that
+/// they share.
+fn threads() -> Outcome {
+    const THREADS: usize = 4;
+    const ROUNDS: usize = 10;
+    let shared = session(0)?;
+    let keeper = shared.group(ENGINE)?;
+    let work = |own: &Session| -> Outcome {
+        for _ in 0..ROUNDS {
+            let mut made = Vec::new();
+            for session in [own, &shared] {
+                let group = session.group(ENGINE)?;
+                session.channel(group, ENGINE)?;
+                made.push((session, group));
+            }
+            for (session, group) in made {
+                session.gpu().client().free(group)?;
+            }
+        }
+        Ok(())
+    };
+    let sessions: Result<Vec<Session>, Stop> = (0..THREADS).map(|_| session(0)).collect();
+    let sessions = sessions?;
+    let outcome: Outcome = thread::scope(|scope| {
+        let threads: Vec<_> = sessions
+            .iter()
+            .map(|session| scope.spawn(|| work(session)))
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| failed("a thread panicked"))?)
+    });
+    outcome?;
+    expect(&me(), 0, Some((1, 0)))?;
+    shared.gpu().client().free(keeper)?;
+    expect_gone(process::id())
+}

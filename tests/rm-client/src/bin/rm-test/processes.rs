@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Processes: fork, exec, death at any point, descriptors that are passed on.
+
+use crate::gpus::{need_two, session, session_of, ENGINE};
+use crate::ktap::{failed, During, Outcome, Stop, Test};
+use crate::process::{keep_over_exec, take_descriptor, Child, Parent};
+use crate::tree::{expect, expect_gone};
+use rm_client::{Client, Control, Gpu, Session};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("exit", exit),
+    ("kill_at_every_step", kill),
+    ("fork_shares_the_file", fork_shares),
+    ("fork_outlives_the_opener", fork_outlives),
+    ("exec_closes", exec_closes),
+    ("exec_keeps", exec_keeps),
+    ("passed_descriptor_charges_the_opener", passed),
+    ("other_process_has_its_own", own_directory),
+    ("processes_20_on_two_gpus", many),
+    ("processes_come_and_go", storm),
+];
+
+/// A process that ends with objects.
+fn exit() -> Outcome {
+    let mut child = Child::fork(|parent| {
+        let session = session(0)?;
+        let group = session.group(ENGINE)?;
+        session.channel(group, ENGINE)?;
+        parent.step()?;
+        // As if by exit_group(2): nothing is freed first.
+        std::mem::forget(session);
+        Ok(())
+    })?;
+    child.at_step()?;
+    expect(&child.pid().to_string(), 0, Some((1, 1)))?;
+    child.go()?;
+    child.finish()?;
+    expect_gone(child.pid())
+}
+
+/// Everything a client does, step by step.
+fn life(parent: &mut Parent) -> Outcome {
+    let control = Arc::new(Control::open()?);
+    parent.step()?;
+    let client = Client::new(control)?;
+    parent.step()?;
+    let gpu = Gpu::open(&client, 0)?;
+    parent.step()?;
+    let session = Session::new(gpu)?;
+    parent.step()?;
+    let group = session.group(ENGINE)?;
+    parent.step()?;
+    let channel = session.channel(group, ENGINE)?;
+    parent.step()?;
+    session.copy_object(channel, ENGINE)?;
+    parent.step()?;
+    session.work_token(channel, ENGINE)?;
+    parent.step()?;
+    session.schedule(group, true)?;
+    parent.step()?;
+    let mut queue = session.queue(group, ENGINE)?;
+    parent.step()?;
+    queue.submit_release(0, 1);
+    parent.step()?;
+    client.free(group)?;
+    parent.step()
+}
+
+/// Steps of [`life`], and which of them end with channel groups and channels.
+const STEPS: [Option<(u64, u64)>; 12] = [
+    None,
+    None,
+    None,
+    None,
+    Some((1, 0)),
+    Some((1, 1)),
+    Some((1, 1)),
+    Some((1, 1)),
+    Some((1, 1)),
+    Some((1, 2)),
+    Some((1, 2)),
+    None,
+];
+
+fn kill() -> Outcome {
+    for (last, counts) in STEPS.iter().enumerate() {
+        let mut child = Child::fork(life)?;
+        child.at_step()?;
+        for step in 1..=last {
+            child.next().during(&format!("step {step}"))?;
+        }
+        expect(&child.pid().to_string(), 0, *counts).during(&format!("step {last}"))?;
+        child.kill();
+        expect_gone(child.pid()).during(&format!("killed at step {last}"))?;
+    }
+    Ok(())
+}
+
+/// A child may use what its parent has opened; the parent is charged.
+fn fork_shares() -> Outcome {
+    let mut child = Child::fork(|parent| {
+        let session = session(0)?;
+        let group = session.group(ENGINE)?;
+        let mut grandchild = Child::fork(|parent| {
+            session.group(ENGINE)?;
+            parent.step()?;
+            Ok(session.gpu().client().free(group)?)
+        })?;
+        grandchild.at_step()?;
+        expect_gone(grandchild.pid())?;
+        parent.step()?;
+        grandchild.go()?;
+        grandchild.finish()?;
+        parent.step()
+    })?;
+    let pid = child.pid().to_string();
+    child.at_step()?;
+    expect(&pid, 0, Some((2, 0)))?;
+    child.next()?;
+    expect(&pid, 0, Some((1, 0)))?;
+    child.go()?;
+    child.finish()?;
+    expect_gone(child.pid())
+}
+
+/// The file lives on in a child when its opener has died, and so does what was
+/// made through it.
+fn fork_outlives() -> Outcome {
+    let mut child = Child::fork(|parent| {
+        let session = session(0)?;
+        session.group(ENGINE)?;
+        // SAFETY: the process has one thread.
+        match unsafe { libc::fork() } {
+            -1 => Err(std::io::Error::last_os_error().into()),
+            // The opener ends; the other waits to be told.
+            0 => parent.step(),
+            _ => Ok(()),
+        }
+    })?;
+    child.at_step()?;
+    child.finish()?;
+    let pid = child.pid();
+    expect(&pid.to_string(), 0, Some((1, 0))).during("after the opener's death")?;
+    child.go()?;
+    expect_gone(pid)
+}
+
+/// Runs `rm-test wait` in place of this process.
+fn exec_wait() -> Stop {
+    Command::new("/proc/self/exe").arg("wait").exec().into()
+}
+
+/// Files close on exec, as libcuda opens them.
+fn exec_closes() -> Outcome {
+    let mut child = Child::fork(|parent| {
+        let session = session(0)?;
+        session.group(ENGINE)?;
+        parent.step()?;
+        Err(exec_wait())
+    })?;
+    child.at_step()?;
+    expect(&child.pid().to_string(), 0, Some((1, 0)))?;
+    child.go()?;
+    // The standard input of the tests is empty, so what is run ends.
+    child.finish()?;
+    expect_gone(child.pid())
+}
+
+/// A file that stays open keeps its objects, under the same pid.
+fn exec_keeps() -> Outcome {
+    let mut child = Child::fork(|parent| {
+        let session = session(0)?;
+        session.group(ENGINE)?;
+        keep_over_exec(session.gpu().client().control_file().file())?;
+        parent.step()?;
+        let mut command = Command::new("sleep");
+        Err(command.arg("1000").exec().into())
+    })?;
+    let pid = child.pid().to_string();
+    child.at_step()?;
+    expect(&pid, 0, Some((1, 0)))?;
+    child.go()?;
+    let exec_done = || {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"))?;
+        Ok(!name.starts_with("rm-test"))
+    };
+    crate::tree::eventually("exec", &true, exec_done)?;
+    expect(&pid, 0, Some((1, 0))).during("after exec")?;
+    child.kill();
+    expect_gone(child.pid())
+}
+
+/// Whoever uses a control file, the process that opened it is charged.
+fn passed() -> Outcome {
+    let mut opener = Child::fork(|parent| {
+        let control = Control::open()?;
+        let copy = unsafe_dup(&control, 100)?;
+        parent.step()?;
+        drop(copy);
+        parent.step()
+    })?;
+    opener.at_step()?;
+    let taken = take_descriptor(opener.pid(), 100).during("pidfd_getfd")?;
+    let mut user = Child::fork(|parent| {
+        let control = Control::from_file(taken.try_clone()?)?;
+        let client = Client::new(Arc::new(control))?;
+        let session = session_of(&client, 0)?;
+        session.group(ENGINE)?;
+        parent.step()?;
+        std::mem::forget(session);
+        Ok(())
+    })?;
+    drop(taken);
+    user.at_step()?;
+    let pid = opener.pid().to_string();
+    expect(&pid, 0, Some((1, 0)))?;
+    expect_gone(user.pid())?;
+    // The user's end does not close the file: the opener has it too.
+    user.go()?;
+    user.finish()?;
+    expect(&pid, 0, Some((1, 0))).during("after the user's end")?;
+    opener.kill();
+    expect_gone(opener.pid())
+}
+
+/// A copy of a control file's descriptor with a number that others know.
+fn unsafe_dup(control: &Control, number: i32) -> Result<impl Drop, Stop> {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    // SAFETY: plain numbers; nothing of this process has that number.
+    match unsafe { libc::dup2(control.file().as_raw_fd(), number) } {
+        -1 => Err(std::io::Error::last_os_error().into()),
+        // SAFETY: a descriptor that was just made and is nobody else's.
+        copy => Ok(unsafe { OwnedFd::from_raw_fd(copy) }),
+    }
+}
+
+/// A child that opens the driver itself is charged itself.
+fn own_directory() -> Outcome {
+    let hold = |parent: &mut Parent| {
+        let session = session(0)?;
+        session.group(ENGINE)?;
+        parent.step()
+    };
+    let mut child = Child::fork(|parent| {
+        let session = session(0)?;
+        session.group(ENGINE)?;
+        let mut grandchild = Child::fork(hold)?;
+        grandchild.at_step()?;
+        expect(&grandchild.pid().to_string(), 0, Some((1, 0)))?;
+        parent.step()?;
+        grandchild.go()?;
+        grandchild.finish()?;
+        expect_gone(grandchild.pid())?;
+        parent.step()
+    })?;
+    child.at_step()?;
+    let pid = child.pid().to_string();
+    expect(&pid, 0, Some((1, 0)))?;
+    child.next()?;
+    expect(&pid, 0, Some((1, 0)))?;
+    child.go()?;
+    child.finish()?;
+    expect_gone(child.pid())
+}
+
+/// Many at once on both GPUs, all of which die at once.
+fn many() -> Outcome {
+    const COUNT: u64 = 20;
+    need_two()?;
+    let mut children = Vec::new();
+    for number in 0..COUNT {
+        let groups = number % 3 + 1;
+        children.push(Child::fork(move |parent| {
+            let first = session(0)?;
+            let second = session_of(first.gpu().client(), 1)?;
+            for _ in 0..groups {
+                first.group(ENGINE)?;
+            }
+            second.group(ENGINE)?;
+            parent.step()
+        })?);
+    }
+    for (number, child) in (0..COUNT).zip(&mut children) {
+        child.at_step()?;
+        let pid = child.pid().to_string();
+        expect(&pid, 0, Some((number % 3 + 1, 0)))?;
+        expect(&pid, 1, Some((1, 0)))?;
+    }
+    children.iter_mut().for_each(Child::kill);
+    children
+        .iter()
+        .try_for_each(|child| expect_gone(child.pid()))
+}
+
+/// One after the other, each killed at another moment.
+fn storm() -> Outcome {
+    const COUNT: u64 = 40;
+    /// Longer than what the child does on a quiet machine.
+    const LONGEST_MS: u64 = 60;
+    for number in 0..COUNT {
+        let mut child = Child::fork(|parent| {
+            parent.step()?;
+            let session = session(0)?;
+            loop {
+                let group = session.group(ENGINE)?;
+                session.channel(group, ENGINE)?;
+                session.gpu().client().free(group)?;
+            }
+        })?;
+        child.at_step()?;
+        child.go()?;
+        let pause = LONGEST_MS * number / COUNT;
+        std::thread::sleep(std::time::Duration::from_millis(pause));
+        child.kill();
+        expect_gone(child.pid()).map_err(|_| failed(format!("process {number} stays")))?;
+    }
+    Ok(())
+}

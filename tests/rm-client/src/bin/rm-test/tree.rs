@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The tree as these tests see it.
+
+use crate::ktap::{failed, Outcome, Stop};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Where debugfs shows the tree.
+const ROOT: &str = "/sys/kernel/debug/gctgroup";
+
+/// A path in the tree.
+pub(crate) fn at(path: &str) -> PathBuf {
+    Path::new(ROOT).join(path)
+}
+
+/// Reads a file.
+pub(crate) fn read(path: &str) -> io::Result<String> {
+    fs::read_to_string(at(path))
+}
+
+/// Writes to a file in one `write`.
+pub(crate) fn write(path: &str, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).open(at(path))?;
+    file.write_all(text.as_bytes())
+}
+
+/// Which number of the tree `/dev/nvidiaN` has.
+pub(crate) fn index_of(minor: u32) -> Result<u32, Stop> {
+    for entry in fs::read_dir(at("gpus"))? {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        let shown = read(&format!("gpus/{name}/minor"))?;
+        if shown.trim().parse() == Ok(minor) {
+            return name.parse().map_err(|_| failed(format!("gpus/{name}")));
+        }
+    }
+    Err(failed(format!("no GPU has minor {minor}")))
+}
+
+/// What somebody has on a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) groups: u64,
+    pub(crate) channels: u64,
+    /// Device memory; `None` where the driver's release does not count it.
+    pub(crate) memory: Option<u64>,
+}
+
+/// Usage of `owner`, a pid or the name of a group; `None` without a directory.
+pub(crate) fn usage(owner: &str, minor: u32) -> Result<Option<Usage>, Stop> {
+    let directory = format!("{owner}/{}", index_of(minor)?);
+    if !at(&directory).exists() {
+        return Ok(None);
+    }
+    let value = |file: &str, key: &str| -> Result<Option<u64>, Stop> {
+        let text = read(&format!("{directory}/{file}"))?;
+        let found = text
+            .lines()
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+        Ok(found.and_then(|number| number.parse().ok()))
+    };
+    let counted = |key: &str| {
+        let missing = || failed(format!("no {key} in {directory}/compute.stat"));
+        value("compute.stat", key)?.ok_or_else(missing)
+    };
+    Ok(Some(Usage {
+        groups: counted("channel_groups")?,
+        channels: counted("channels")?,
+        memory: value("gmem.stat", "pinned")?,
+    }))
+}
+
+/// Directories come and go a moment after what they follow; this waits for them.
+pub(crate) fn eventually<T: PartialEq + std::fmt::Debug>(
+    what: &str,
+    expected: &T,
+    look: impl Fn() -> Result<T, Stop>,
+) -> Outcome {
+    /// Milliseconds on a quiet machine; emulated and loaded it may be seconds.
+    const PATIENCE: Duration = Duration::from_secs(10);
+    const PAUSE: Duration = Duration::from_millis(2);
+    let start = Instant::now();
+    loop {
+        // A directory may go between being seen and being read.
+        let found = look();
+        if found.as_ref().is_ok_and(|found| found == expected) {
+            return Ok(());
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(match found {
+                Ok(found) => failed(format!("{what}: {found:?}, expected {expected:?}")),
+                Err(Stop::Failed(why)) => failed(format!("{what}: {why}")),
+                Err(skipped) => skipped,
+            });
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Waits until an owner has this many channel groups and channels on a GPU;
+/// `None` is no directory.
+pub(crate) fn expect(owner: &str, minor: u32, counts: Option<(u64, u64)>) -> Outcome {
+    eventually(&format!("{owner} on GPU {minor}"), &counts, || {
+        Ok(usage(owner, minor)?.map(|usage| (usage.groups, usage.channels)))
+    })
+}
+
+/// Waits until the tree has no directory of a process.
+pub(crate) fn expect_gone(pid: u32) -> Outcome {
+    eventually(&format!("directory {pid}"), &false, || {
+        Ok(at(&pid.to_string()).exists())
+    })
+}
+
+/// A named group that goes when it is dropped.
+pub(crate) struct Group(&'static str);
+
+impl Group {
+    /// Makes a group.
+    pub(crate) fn new(name: &'static str) -> Result<Self, Stop> {
+        write("control", &format!("create {name}"))?;
+        Ok(Self(name))
+    }
+
+    /// Moves a process here.
+    pub(crate) fn add(&self, pid: u32) -> io::Result<()> {
+        write(&format!("{}/group.procs", self.0), &pid.to_string())
+    }
+
+    /// Removes it and says how that went.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        write("control", &format!("remove {}", self.0))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        /// What a dying member may need to leave.
+        const PATIENCE: Duration = Duration::from_secs(2);
+        let start = Instant::now();
+        // A test may have removed it, or have failed with members in it.
+        while at(self.0).exists() && self.remove().is_err() && start.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}

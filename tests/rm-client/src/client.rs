@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The control file, and a client with its objects.
+
+use crate::abi::{self, Handle, Release};
+use crate::layout::Plain;
+use crate::numbers as n;
+use crate::sys::{self, Mapping};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+/// Why the driver did not do it.
+#[derive(Debug)]
+pub enum Error {
+    /// The system call failed.
+    System(io::Error),
+    /// The resource manager refused, with this status.
+    Status(u32),
+    /// The driver's structures are not known to this crate.
+    Version(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(error) => write!(f, "{error}"),
+            Self::Status(status) => match n::status_name(*status) {
+                Some(name) => write!(f, "status {status:#x} ({name})"),
+                None => write!(f, "status {status:#x}"),
+            },
+            Self::Version(version) => write!(f, "unknown driver '{version}'"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+pub(crate) fn done(status: u32) -> Result<(), Error> {
+    match status {
+        n::OK => Ok(()),
+        status => Err(Error::Status(status)),
+    }
+}
+
+/// An open `/dev/nvidiactl`.
+#[derive(Debug)]
+pub struct Control {
+    file: File,
+    release: Release,
+}
+
+impl Control {
+    /// Minor number of the control device.
+    const MINOR: u32 = 255;
+    /// GPUs in the driver's list.
+    const CARDS: usize = 32;
+
+    /// Opens the control device.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver; [`Error::Version`] for a driver that is not known.
+    pub fn open() -> Result<Self, Error> {
+        Self::from_file(sys::open_device("/dev/nvidiactl", Self::MINOR)?)
+    }
+
+    /// Uses a control file that somebody has opened.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Control::open`].
+    pub fn from_file(file: File) -> Result<Self, Error> {
+        let version = version(&file)?;
+        match Release::of_version(&version) {
+            Some(release) => Ok(Self { file, release }),
+            None => Err(Error::Version(version)),
+        }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The form of the driver's structures.
+    pub fn release(&self) -> Release {
+        self.release
+    }
+
+    /// GPUs that the driver has bound to: the N of `/dev/nvidiaN` and the id.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn gpus(&self) -> Result<Vec<(u32, u32)>, Error> {
+        let mut cards = [abi::CardInfo::default(); Self::CARDS];
+        // SAFETY: the driver fills the list; addresses in it are only told.
+        unsafe { sys::ioctl(&self.file, n::ESCAPE_CARD_INFO, &mut cards) }?;
+        let valid = cards.iter().filter(|card| card.valid != 0);
+        Ok(valid.map(|card| (card.minor, card.gpu_id)).collect())
+    }
+
+    /// Holds a GPU open for as long as this file is, as libcuda does.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver: EINVAL when the file holds one already.
+    pub fn attach_gpu(&self, gpu_id: u32) -> Result<(), Error> {
+        let mut ids = [gpu_id];
+        // SAFETY: a list of numbers.
+        Ok(unsafe { sys::ioctl(&self.file, n::ESCAPE_ATTACH_GPUS, &mut ids) }?)
+    }
+}
+
+/// Asks the driver for its version.
+fn version(file: &File) -> Result<String, Error> {
+    let mut call = abi::Version {
+        command: n::VERSION_QUERY,
+        ..Default::default()
+    };
+    sys::ioctl_plain(file, n::ESCAPE_VERSION, &mut call)?;
+    let text = call.text.as_flattened();
+    let end = text.iter().position(|byte| *byte == 0);
+    let text = String::from_utf8_lossy(&text[..end.unwrap_or(text.len())]).into_owned();
+    match call.reply {
+        n::VERSION_RECOGNIZED => Ok(text),
+        _ => Err(Error::Version(text)),
+    }
+}
+
+/// A client: the root of a tree of objects.
+///
+/// It may be shared by threads; the driver allows it to be used through the
+/// file by which it was made, and through no other.
+#[derive(Clone, Debug)]
+pub struct Client {
+    control: Arc<Control>,
+    handle: Handle,
+    next: Arc<AtomicU32>,
+}
+
+impl Client {
+    /// First handle that is chosen, as libcuda's are.
+    const FIRST: Handle = 0x5c00_0001;
+
+    /// Opens the control device and makes a client.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn open() -> Result<Self, Error> {
+        Self::new(Arc::new(Control::open()?))
+    }
+
+    /// Makes a client through an open file.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn new(control: Arc<Control>) -> Result<Self, Error> {
+        let mut call = abi::Alloc {
+            class: n::CLIENT,
+            ..Default::default()
+        };
+        // SAFETY: the address in it is 0.
+        unsafe { sys::ioctl(&control.file, n::ESCAPE_ALLOC, &mut call) }?;
+        done(call.status)?;
+        Ok(Self {
+            control,
+            handle: call.object,
+            next: Arc::new(AtomicU32::new(Self::FIRST)),
+        })
+    }
+
+    /// The same client through another file, which the driver should not allow.
+    pub fn through(&self, control: Arc<Control>) -> Self {
+        Self {
+            control,
+            ..self.clone()
+        }
+    }
+
+    /// The file.
+    pub fn control_file(&self) -> &Arc<Control> {
+        &self.control
+    }
+
+    /// Its handle.
+    pub fn handle(&self) -> Handle {
+        self.handle
+    }
+
+    /// A handle that this client has not given yet.
+    pub fn new_handle(&self) -> Handle {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes this handle for the next object, be it free or not.
+    pub fn choose_next(&self, handle: Handle) {
+        self.next.store(handle, Ordering::Relaxed);
+    }
+
+    /// Makes an object with its class's parameters.
+    pub(crate) fn alloc<T: Plain>(
+        &self,
+        parent: Handle,
+        class: u32,
+        parameters: &mut T,
+    ) -> Result<Handle, Error> {
+        let object = self.new_handle();
+        let mut call = abi::Alloc {
+            root: self.handle,
+            parent,
+            object,
+            class,
+            // CAST: an address of this process.
+            parameters: std::ptr::from_mut(parameters) as u64,
+            parameters_size: size(parameters),
+            status: 0,
+        };
+        // SAFETY: the parameters are as many bytes as the call says, may be filled
+        // with anything, and have no address that the driver follows.
+        unsafe { sys::ioctl(&self.control.file, n::ESCAPE_ALLOC, &mut call) }?;
+        done(call.status).map(|()| call.object)
+    }
+
+    /// Makes an object without parameters, through the structure with access
+    /// rights, and lets the driver choose the handle.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn alloc_bare(&self, parent: Handle, class: u32) -> Result<Handle, Error> {
+        let mut call = abi::AllocWithRights {
+            root: self.handle,
+            parent,
+            class,
+            ..Default::default()
+        };
+        // SAFETY: both addresses in it are 0.
+        unsafe { sys::ioctl(&self.control.file, n::ESCAPE_ALLOC, &mut call) }?;
+        done(call.status).map(|()| call.object)
+    }
+
+    /// Sends a control.
+    pub(crate) fn control<T: Plain>(
+        &self,
+        object: Handle,
+        command: u32,
+        parameters: &mut T,
+    ) -> Result<(), Error> {
+        let mut call = abi::Control {
+            client: self.handle,
+            object,
+            command,
+            flags: 0,
+            // CAST: an address of this process.
+            parameters: std::ptr::from_mut(parameters) as u64,
+            parameters_size: size(parameters),
+            status: 0,
+        };
+        // SAFETY: as for `alloc`.
+        unsafe { sys::ioctl(&self.control.file, n::ESCAPE_CONTROL, &mut call) }?;
+        done(call.status)
+    }
+
+    /// Frees an object and all below it; with the client's own handle, everything.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn free(&self, object: Handle) -> Result<(), Error> {
+        let mut call = abi::Free {
+            root: self.handle,
+            parent: 0,
+            object,
+            status: 0,
+        };
+        sys::ioctl_plain(&self.control.file, n::ESCAPE_FREE, &mut call)?;
+        done(call.status)
+    }
+
+    /// Frees the client with all it has.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn free_all(&self) -> Result<(), Error> {
+        self.free(self.handle)
+    }
+
+    /// Gives another client's object a name here, below `parent`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn dup(&self, parent: Handle, source: &Self, object: Handle) -> Result<Handle, Error> {
+        let mut call = abi::Dup {
+            client: self.handle,
+            parent,
+            object: self.new_handle(),
+            source_client: source.handle,
+            source: object,
+            flags: 0,
+            status: 0,
+        };
+        sys::ioctl_plain(&self.control.file, n::ESCAPE_DUP, &mut call)?;
+        done(call.status).map(|()| call.object)
+    }
+
+    /// Maps an object of a device or subdevice into this process. `file` carries
+    /// the mapping and can carry no other: a fresh one of the control device for
+    /// host memory, of the GPU for anything else.
+    pub(crate) fn map(
+        &self,
+        device: Handle,
+        object: Handle,
+        length: usize,
+        file: &File,
+    ) -> Result<Mapping, Error> {
+        let mut call = abi::MapMemory {
+            client: self.handle,
+            device,
+            memory: object,
+            // CAST: a length of 64 bits at most.
+            length: length as u64,
+            descriptor: file.as_raw_fd(),
+            ..Default::default()
+        };
+        // SAFETY: the driver gives an address and follows none.
+        unsafe { sys::ioctl(&self.control.file, n::ESCAPE_MAP, &mut call) }?;
+        done(call.status)?;
+        Ok(Mapping::new(file, length)?)
+    }
+}
+
+/// Size of parameters, which the interface has 32 bits for.
+fn size<T>(_: &T) -> u32 {
+    // INVARIANT: structures of this crate are far smaller than 4 GiB.
+    u32::try_from(size_of::<T>()).unwrap_or(0)
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! How structures are declared that the driver reads and writes.
+//!
+//! Each is declared once, by `layouts!`, with the C names of its
+//! type and its fields. From that come the Rust type, an assertion about its size,
+//! and a C program that asserts the same about NVIDIA's own headers: see
+//! [`c_assertions`].
+
+use std::fmt::Write;
+
+/// A field: its name in C, and where it is in the Rust type.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Name in C, which may lead into nested structures; none for padding.
+    pub name: &'static str,
+    /// Offset in bytes.
+    pub offset: usize,
+    /// Size in bytes.
+    pub size: usize,
+}
+
+/// A structure as this crate declares it.
+#[derive(Clone, Copy, Debug)]
+pub struct Description {
+    /// Name of the type in C.
+    pub name: &'static str,
+    /// Size in bytes.
+    pub size: usize,
+    /// The fields, in order.
+    pub fields: &'static [Field],
+}
+
+/// A number as this crate declares it, and its name in C.
+pub type Number = (&'static str, u64);
+
+/// What the driver may fill with any bytes.
+///
+/// # Safety
+///
+/// Every pattern of bits is a value of the type.
+pub unsafe trait Plain: Copy + Default {}
+
+macro_rules! plain {
+    ($($type:ty),*) => {
+        // SAFETY: integers have no invalid patterns.
+        $(unsafe impl Plain for $type {})*
+    };
+}
+
+plain!(u8, u16, u32, u64, i16, i32);
+
+// SAFETY: an array of what has no invalid patterns has none.
+unsafe impl<T: Plain, const N: usize> Plain for [T; N] where [T; N]: Default {}
+
+/// A structure that was declared with `layouts!`.
+pub trait Layout: Plain {
+    /// What it is in C.
+    const DESCRIPTION: Description;
+}
+
+/// Declares structures: the C name and size of each, and the C name of each field
+/// that is not padding.
+macro_rules! layouts {
+    ($(
+        $(#[$note:meta])*
+        $name:ident = $c_name:literal, $size:literal {
+            $($field:ident: $type:ty $(= $c_field:literal)?,)*
+        }
+    )*) => {
+        $(
+            $(#[$note])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug, Default)]
+            pub(crate) struct $name {
+                $(pub(crate) $field: $type,)*
+            }
+
+            const _: () = assert!(size_of::<$name>() == $size);
+
+            const _: () = {
+                const fn is_plain<T: $crate::layout::Plain>() {}
+                $(is_plain::<$type>();)*
+            };
+
+            // SAFETY: all fields are plain, as was just checked.
+            unsafe impl $crate::layout::Plain for $name {}
+
+            impl $crate::layout::Layout for $name {
+                const DESCRIPTION: $crate::layout::Description = $crate::layout::Description {
+                    name: $c_name,
+                    size: size_of::<Self>(),
+                    fields: &[$($crate::layout::Field {
+                        name: concat!($($c_field)?),
+                        offset: std::mem::offset_of!(Self, $field),
+                        size: size_of::<$type>(),
+                    },)*],
+                };
+            }
+        )*
+    };
+}
+
+pub(crate) use layouts;
+
+/// A C program that compiles only if `headers` agree with all that is given.
+pub fn c_assertions(headers: &[&str], types: &[Description], numbers: &[Number]) -> String {
+    let mut text = String::from("#include <stddef.h>\n");
+    // Writing to a string cannot fail.
+    let mut line = |line: std::fmt::Arguments| {
+        let _ = writeln!(text, "{line}");
+    };
+    for header in headers {
+        line(format_args!("#include <{header}>"));
+    }
+    for Description { name, size, fields } in types {
+        line(format_args!(
+            "_Static_assert(sizeof({name}) == {size}, \"{name}\");"
+        ));
+        for field in fields.iter().filter(|field| !field.name.is_empty()) {
+            let (at, offset, size) = (field.name, field.offset, field.size);
+            line(format_args!(
+                "_Static_assert(offsetof({name}, {at}) == {offset}, \"{name}.{at}\");\n\
+                 _Static_assert(sizeof((({name} *)0)->{at}) == {size}, \"size of {name}.{at}\");"
+            ));
+        }
+    }
+    for (name, value) in numbers {
+        line(format_args!(
+            "_Static_assert(({name}) == {value:#x}, \"{name}\");"
+        ));
+    }
+    text
+}

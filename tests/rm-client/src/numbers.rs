@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Numbers of the resource manager's interface, with their names in C.
+//!
+//! `ci/test-rm.sh` compares all of them with the headers of each driver.
+
+use crate::layout::Number;
+
+macro_rules! numbers {
+    ($($(#[$note:meta])* $name:ident: $type:ty = $value:literal, $c_name:literal;)*) => {
+        $($(#[$note])* pub const $name: $type = $value;)*
+
+        // CAST: every type above is narrower than 64 bits.
+        pub(crate) const NUMBERS: &[Number] = &[$(($c_name, $name as u64),)*];
+    };
+}
+
+numbers! {
+    /// Escape: free an object.
+    ESCAPE_FREE: u8 = 0x29, "NV_ESC_RM_FREE";
+    /// Escape: send a control.
+    ESCAPE_CONTROL: u8 = 0x2a, "NV_ESC_RM_CONTROL";
+    /// Escape: make an object.
+    ESCAPE_ALLOC: u8 = 0x2b, "NV_ESC_RM_ALLOC";
+    /// Escape: give an object a second name.
+    ESCAPE_DUP: u8 = 0x34, "NV_ESC_RM_DUP_OBJECT";
+    /// Escape: the old way to allocate memory.
+    ESCAPE_VID_HEAP: u8 = 0x4a, "NV_ESC_RM_VID_HEAP_CONTROL";
+    /// Escape: prepare an mmap.
+    ESCAPE_MAP: u8 = 0x4e, "NV_ESC_RM_MAP_MEMORY";
+    /// Escape: map into a GPU's address space.
+    ESCAPE_MAP_DMA: u8 = 0x57, "NV_ESC_RM_MAP_MEMORY_DMA";
+    /// Escape: what GPUs there are.
+    ESCAPE_CARD_INFO: u8 = 200, "NV_ESC_CARD_INFO";
+    /// Escape: tie a device's file to a control file.
+    ESCAPE_REGISTER_FD: u8 = 201, "NV_ESC_REGISTER_FD";
+    /// Escape: compare or ask for the version.
+    ESCAPE_VERSION: u8 = 210, "NV_ESC_CHECK_VERSION_STR";
+    /// Escape: hold GPUs open by a control file.
+    ESCAPE_ATTACH_GPUS: u8 = 212, "NV_ESC_ATTACH_GPUS_TO_FD";
+
+    /// Ask for the version instead of comparing it.
+    VERSION_QUERY: u32 = 0x32, "NV_RM_API_VERSION_CMD_QUERY";
+    /// The version was recognised.
+    VERSION_RECOGNIZED: u32 = 1, "NV_RM_API_VERSION_REPLY_RECOGNIZED";
+    /// The old memory interface: allocate by size.
+    VID_HEAP_ALLOC_SIZE: u32 = 2, "NVOS32_FUNCTION_ALLOC_SIZE";
+    /// The old memory interface: free.
+    VID_HEAP_FREE: u32 = 3, "NVOS32_FUNCTION_FREE";
+
+    /// Class: a client, as libcuda makes it.
+    CLIENT: u32 = 0x41, "NV01_ROOT_CLIENT";
+    /// Class: a device.
+    DEVICE: u32 = 0x80, "NV01_DEVICE_0";
+    /// Class: a subdevice.
+    SUBDEVICE: u32 = 0x2080, "NV20_SUBDEVICE_0";
+    /// Class: an address space.
+    ADDRESS_SPACE: u32 = 0x90f1, "FERMI_VASPACE_A";
+    /// Class: a range of addresses.
+    VIRTUAL_RANGE: u32 = 0x70, "NV01_MEMORY_VIRTUAL";
+    /// Class: device memory.
+    DEVICE_MEMORY: u32 = 0x40, "NV01_MEMORY_LOCAL_USER";
+    /// Class: host memory.
+    HOST_MEMORY: u32 = 0x3e, "NV01_MEMORY_SYSTEM";
+    /// Class: a channel group.
+    CHANNEL_GROUP: u32 = 0xa06c, "KEPLER_CHANNEL_GROUP_A";
+    /// Class: a context share.
+    CONTEXT_SHARE: u32 = 0x9067, "FERMI_CONTEXT_SHARE_A";
+    /// Class: Hopper's channel.
+    CHANNEL: u32 = 0xc86f, "HOPPER_CHANNEL_GPFIFO_A";
+    /// Class: Hopper's copy engine.
+    COPY: u32 = 0xc8b5, "HOPPER_DMA_COPY_A";
+    /// Class: Hopper's compute engine.
+    COMPUTE: u32 = 0xcbc0, "HOPPER_COMPUTE_A";
+    /// Class: Hopper's doorbell page.
+    USERMODE: u32 = 0xc661, "HOPPER_USERMODE_A";
+
+    /// Control of a client: numbers of a GPU.
+    GET_ID_INFO: u32 = 0x205, "NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2";
+    /// Control of a subdevice: its GPU's id.
+    GET_GPU_ID: u32 = 0x2080_0142, "NV2080_CTRL_CMD_GPU_GET_ID";
+    /// Control of a channel group: put it on the runlist.
+    GROUP_SCHEDULE: u32 = 0xa06c_0101, "NVA06C_CTRL_CMD_GPFIFO_SCHEDULE";
+    /// Control of a channel group: set its time slice.
+    SET_TIMESLICE: u32 = 0xa06c_0103, "NVA06C_CTRL_CMD_SET_TIMESLICE";
+    /// Control of a channel group: read its time slice.
+    GET_TIMESLICE: u32 = 0xa06c_0104, "NVA06C_CTRL_CMD_GET_TIMESLICE";
+    /// Control of a channel group: its number.
+    GROUP_INFO: u32 = 0xa06c_0106, "NVA06C_CTRL_CMD_GET_INFO";
+    /// Control of a channel: tie it to an engine.
+    CHANNEL_BIND: u32 = 0xa06f_0104, "NVA06F_CTRL_CMD_BIND";
+    /// Control of a channel: what to write to the doorbell.
+    GET_WORK_TOKEN: u32 = 0xc36f_0108, "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN";
+
+    /// Engine: graphics and compute.
+    ENGINE_GRAPHICS: u32 = 1, "NV2080_ENGINE_TYPE_GRAPHICS";
+    /// Engine: the first copy engine.
+    ENGINE_COPY0: u32 = 9, "NV2080_ENGINE_TYPE_COPY0";
+
+    /// Status: done.
+    OK: u32 = 0, "NV_OK";
+    /// Status: the handle is in use.
+    INSERT_DUPLICATE_NAME: u32 = 0x19, "NV_ERR_INSERT_DUPLICATE_NAME";
+    /// Status: no such client.
+    INVALID_CLIENT: u32 = 0x23, "NV_ERR_INVALID_CLIENT";
+    /// Status: no such object.
+    INVALID_OBJECT_HANDLE: u32 = 0x33, "NV_ERR_INVALID_OBJECT_HANDLE";
+    /// Status: the parent cannot have such an object.
+    INVALID_OBJECT_PARENT: u32 = 0x36, "NV_ERR_INVALID_OBJECT_PARENT";
+    /// Status: the object is not there.
+    OBJECT_NOT_FOUND: u32 = 0x57, "NV_ERR_OBJECT_NOT_FOUND";
+    /// Status: not for this GPU or object.
+    NOT_SUPPORTED: u32 = 0x56, "NV_ERR_NOT_SUPPORTED";
+
+    /// Where the writer's position is in the host's view of a channel.
+    USERD_GP_PUT: u16 = 0x8c, "offsetof(Nvc86fControl, GPPut)";
+    /// Where the doorbell is in its page.
+    DOORBELL: u16 = 0x90, "NVC361_NOTIFY_CHANNEL_PENDING";
+    /// Method: where a semaphore is.
+    SEM_ADDR_LO: u16 = 0x5c, "NVC86F_SEM_ADDR_LO";
+    /// Method: what to do with a semaphore; 1 releases it.
+    SEM_EXECUTE: u16 = 0x6c, "NVC86F_SEM_EXECUTE";
+    /// Release the semaphore.
+    SEM_RELEASE: u32 = 1, "NVC86F_SEM_EXECUTE_OPERATION_RELEASE";
+}
+
+/// Name of a status, where this crate knows it.
+pub fn status_name(status: u32) -> Option<&'static str> {
+    /// The statuses of the list above.
+    const STATUSES: &[u32] = &[
+        OK,
+        INSERT_DUPLICATE_NAME,
+        INVALID_CLIENT,
+        INVALID_OBJECT_HANDLE,
+        INVALID_OBJECT_PARENT,
+        OBJECT_NOT_FOUND,
+        NOT_SUPPORTED,
+    ];
+    STATUSES.contains(&status).then_some(())?;
+    let named = |(name, value): &&Number| *value == u64::from(status) && name.starts_with("NV_ERR");
+    NUMBERS.iter().find(named).map(|(name, _)| *name)
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The system calls below the client: device nodes, ioctl, mmap.
+
+use crate::layout::{Layout, Plain};
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// `NV_MAJOR_DEVICE_NUMBER` of NVIDIA's headers.
+const MAJOR: u32 = 195;
+
+/// Opens a device of the driver; makes its node first where nothing else does.
+pub(crate) fn open_device(path: &str, minor: u32) -> io::Result<File> {
+    if !Path::new(path).exists() {
+        let c_path = CString::new(path)?;
+        let device = libc::makedev(MAJOR, minor);
+        // SAFETY: the path ends with a NUL.
+        if unsafe { libc::mknod(c_path.as_ptr(), libc::S_IFCHR | 0o666, device) } != 0 {
+            let error = io::Error::last_os_error();
+            // Another process of the same test was quicker.
+            if error.kind() != io::ErrorKind::AlreadyExists {
+                return Err(error);
+            }
+        }
+    }
+    OpenOptions::new().read(true).write(true).open(path)
+}
+
+/// `_IOWR('F', escape, size)`.
+const fn request(escape: u8, size: usize) -> libc::c_ulong {
+    // CAST: sizes of ioctl structures have 14 bits, and a byte fits.
+    (3 << 30) | ((size as libc::c_ulong) << 16) | (0x46 << 8) | (escape as libc::c_ulong)
+}
+
+/// Makes an ioctl with a structure that the driver reads and writes.
+///
+/// # Safety
+///
+/// Addresses in `argument` that the driver follows for this escape are 0, or
+/// those of memory that it may read and write for as long as it says.
+pub(crate) unsafe fn ioctl<T: Plain>(file: &File, escape: u8, argument: &mut T) -> io::Result<()> {
+    let size = size_of::<T>();
+    // SAFETY: the driver reads and writes `size` bytes, which are a `T` before and,
+    // since any bytes are, a `T` afterwards; what they point to is the caller's promise.
+    let result = unsafe {
+        libc::ioctl(
+            file.as_raw_fd(),
+            request(escape, size),
+            std::ptr::from_mut(argument),
+        )
+    };
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Makes an ioctl whose structure holds no address.
+pub(crate) fn ioctl_plain<T: Layout>(file: &File, escape: u8, argument: &mut T) -> io::Result<()> {
+    // SAFETY: none of the structures that this is called with has an address in it.
+    unsafe { ioctl(file, escape, argument) }
+}
+
+/// Memory that a GPU shares with this process.
+///
+/// The other side may change it at any time, so it is only read and written
+/// atomically, by words.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the mapping belongs to no thread, and all access is atomic.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps what the driver has prepared for this file.
+    pub(crate) fn new(file: &File, length: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address that the kernel chooses: nothing of
+        // this process is replaced.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        match NonNull::new(start.cast::<u8>()) {
+            Some(address) if start != libc::MAP_FAILED => Ok(Self {
+                start: address,
+                length,
+            }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The word at an offset in bytes, which must be aligned and inside.
+    pub fn u32(&self, offset: usize) -> &AtomicU32 {
+        self.check(offset, size_of::<u32>());
+        // SAFETY: inside the mapping, which lives as long as `self`, and aligned.
+        unsafe { &*self.start.as_ptr().add(offset).cast::<AtomicU32>() }
+    }
+
+    /// The double word at an offset in bytes, which must be aligned and inside.
+    pub fn u64(&self, offset: usize) -> &AtomicU64 {
+        self.check(offset, size_of::<u64>());
+        // SAFETY: as above.
+        unsafe { &*self.start.as_ptr().add(offset).cast::<AtomicU64>() }
+    }
+
+    fn check(&self, offset: usize, size: usize) {
+        let end = offset.checked_add(size);
+        assert!(end.is_some_and(|end| end <= self.length), "outside");
+        assert_eq!(offset % size, 0, "unaligned");
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this mapping was made by `new`, and nothing refers to it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{abi, numbers};
+
+    #[test]
+    fn requests_are_those_of_nvidia() {
+        let alloc = request(numbers::ESCAPE_ALLOC, size_of::<abi::Alloc>());
+        assert_eq!(alloc, 0xc020_462b);
+        let free = request(numbers::ESCAPE_FREE, size_of::<abi::Free>());
+        assert_eq!(free, 0xc010_4629);
+    }
+}
