@@ -13,7 +13,7 @@
 JOB=uvm
 DOCUMENT=$ROOT/gctgroup-docs/uvm-tests.md
 # Long enough for a cold page cache and for KASAN under emulation.
-SECONDS_MAX=900
+SECONDS_MAX=1500
 
 # Each run is a kernel and a build of the modules. GCT_UVM_RUNS may leave out
 # the last one, which takes minutes.

@@ -22,7 +22,7 @@
 #define QUICK_DIVISOR 50
 
 /* A test that takes longer is hung, even on an emulated CPU with KASAN. */
-#define TEST_SECONDS_MAX 300
+#define TEST_SECONDS_MAX 600
 
 static const struct test *const lists[] = {
 	pure_tests, space_tests, range_tests, block_tests, tools_tests,
