@@ -2,8 +2,10 @@
 
 //! Masks of disabled TPCs.
 //!
-//! A set bit disables a TPC. The order of the bits is the work distributor's, not that of `%smid` (measured,
-//! `gctgroup-docs/hardware.md`). Versions 2 and 3 have 64 bits that always count, Ada 72; Hopper has 128 and a bit that
+//! A set bit disables a TPC. The order of the bits is the work distributor's, not that of `%smid`, and it has holes: on the
+//! H200 that was measured, 66 TPCs have bits between 0 and 83 (`gctgroup-docs/hardware.md`). So the number of TPCs that a
+//! mask is made for is the number of **bits** that the GPU may use, [`width`] of its version unless more is known; a mask
+//! for fewer leaves the TPCs above alone, and one that leaves only holes keeps its launch from ever starting. Versions 2 and 3 have 64 bits that always count, Ada 72; Hopper has 128 and a bit that
 //! makes them count; Blackwell has 256.
 
 use super::launch::{self, Kind, Launch};
@@ -11,12 +13,12 @@ use super::limits::{MASK_WORDS, TPCS_MAX};
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::Reason;
 
-/// A set of disabled TPCs of a GPU with a known number of them.
+/// A set of disabled TPCs of a GPU that may use a known number of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TpcMask {
     /// The TPCs that are disabled; no bit that is not `present`.
     words: [u32; MASK_WORDS],
-    /// The TPCs that the GPU has.
+    /// The bits that the GPU may use.
     present: [u32; MASK_WORDS],
     tpcs: u16,
 }
@@ -35,7 +37,7 @@ fn place(tpc: u16) -> (usize, u32) {
 }
 
 impl TpcMask {
-    /// A mask that disables nothing on a GPU with `tpcs` TPCs.
+    /// A mask that disables nothing on a GPU whose TPCs have numbers below `tpcs`.
     ///
     /// # Errors
     ///
@@ -57,7 +59,7 @@ impl TpcMask {
         })
     }
 
-    /// A mask that disables all TPCs but `kept`.
+    /// A mask that disables all TPCs with numbers below `tpcs` but `kept`.
     ///
     /// # Errors
     ///
@@ -109,7 +111,7 @@ impl TpcMask {
         self.words.get(word).is_some_and(|word| word & bit != 0)
     }
 
-    /// How many TPCs the GPU has.
+    /// How many numbers the GPU's TPCs may have.
     pub fn tpcs(&self) -> u16 {
         self.tpcs
     }
@@ -124,7 +126,7 @@ impl TpcMask {
         ones as u16
     }
 
-    /// How many are left.
+    /// How many are left, holes included.
     pub fn enabled(&self) -> u16 {
         self.tpcs.saturating_sub(self.disabled())
     }
