@@ -4,88 +4,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::command::{Command, Compare, Copy2d, Semaphore, Wait};
 use crate::stream::{Decoder, Word, Write};
 use crate::upload::Upload;
-
-/// How an acquire compares what memory holds with its payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Compare {
-    Equal,
-    /// Memory is at least the payload.
-    AtLeast,
-    /// Memory is at least the payload, counting round the end of 32 bits.
-    AtLeastCircular,
-    /// All bits of the payload are set.
-    And,
-    /// Some bit of the payload or of memory is clear.
-    Nor,
-}
-
-/// A semaphore operation of a method.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Semaphore {
-    pub(crate) address: u64,
-    pub(crate) payload: u64,
-    /// Words: 1, 2 or 4.
-    pub(crate) words: u32,
-    /// `RED_*` when it is a reduction.
-    pub(crate) reduction: Option<u32>,
-    /// Wait for the channel's grids first.
-    pub(crate) wait_idle: bool,
-}
-
-/// A copy engine's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Copy2d {
-    pub(crate) from: u64,
-    pub(crate) to: u64,
-    pub(crate) pitch_in: u64,
-    pub(crate) pitch_out: u64,
-    pub(crate) line_bytes: u64,
-    pub(crate) lines: u64,
-}
-
-/// What a method makes the machine do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
-    /// Store the low `bytes` bytes of a word.
-    Store {
-        address: u64,
-        data: u32,
-        bytes: usize,
-    },
-    /// `SEND_SIGNALING_PCAS2_B`, or the older `SEND_SIGNALING_PCAS_B`.
-    Pcas {
-        qmd: u64,
-        action: u32,
-    },
-    /// The last word of an inline descriptor came.
-    Inline {
-        qmd: u64,
-        words: Vec<u32>,
-    },
-    Release(Semaphore),
-    Acquire {
-        address: u64,
-        payload: u32,
-        compare: Compare,
-    },
-    WaitIdle,
-    Copy(Copy2d, Option<Semaphore>),
-    Unmodelled(u32),
-    UnknownHeader(u32),
-}
-
-/// What the channel's next command waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    Idle,
-    Memory {
-        address: u64,
-        payload: u32,
-        compare: Compare,
-    },
-}
 
 /// The engine behind a subchannel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +27,7 @@ pub(crate) struct Channel {
     registers: [Registers; 8],
     upload: Upload,
     inline: Vec<u32>,
+    stopped: bool,
     pub(crate) wait: Option<Wait>,
     pub(crate) pending: Option<Command>,
     /// Counts the PCAS with COPY: grids of an earlier epoch go first.
@@ -127,13 +49,18 @@ impl Channel {
             registers: Default::default(),
             upload: Upload::default(),
             inline: Vec::new(),
+            stopped: false,
             wait: None,
             pending: None,
             epoch: 0,
         }
     }
 
+    /// Queues a segment, unless the channel has stopped.
     pub(crate) fn push(&mut self, words: &[u32]) {
+        if self.stopped {
+            return;
+        }
         self.segments.push_back(words.iter().copied().collect());
     }
 
@@ -155,7 +82,12 @@ impl Channel {
                     self.segments.pop_front();
                     None
                 }
-                Word::Unknown(operation) => Some(Command::UnknownHeader(operation)),
+                Word::Unknown(operation) => {
+                    // What follows could be read in two ways, so nothing more of the channel is executed.
+                    self.segments.clear();
+                    self.stopped = true;
+                    Some(Command::UnknownHeader(operation))
+                }
                 Word::Write(write) => self.write(write),
             };
             if command.is_some() {

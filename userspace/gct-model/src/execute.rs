@@ -2,7 +2,7 @@
 
 //! What commands do to memory and to the scheduler.
 
-use crate::channel::{Command, Copy2d, Semaphore, Wait};
+use crate::command::{Command, Copy2d, Semaphore, Wait};
 use crate::machine::Machine;
 use crate::memory::{Fault, GuestMemory};
 use crate::report::{Act, Anomaly, ChannelId, Effect};

@@ -19,6 +19,7 @@
 
 mod channel;
 mod check;
+mod command;
 mod descriptor;
 mod execute;
 mod grid;

@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::channel::{Channel, Command, Compare, Wait};
+use crate::channel::Channel;
+use crate::command::{Command, Wait};
 use crate::descriptor::Descriptor;
 use crate::memory::GuestMemory;
 use crate::report::{Anomaly, ChannelId, Moment, Report, Waiting};
@@ -364,17 +365,5 @@ impl<M: GuestMemory> Machine<M> {
         }
         waiting.sort_unstable();
         waiting
-    }
-}
-
-impl Compare {
-    fn holds(self, memory: u32, payload: u32) -> bool {
-        match self {
-            Self::Equal => memory == payload,
-            Self::AtLeast => memory >= payload,
-            Self::AtLeastCircular => memory.wrapping_sub(payload) < 1 << 31,
-            Self::And => memory & payload == payload,
-            Self::Nor => memory & payload != u32::MAX,
-        }
     }
 }

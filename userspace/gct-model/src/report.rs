@@ -149,7 +149,7 @@ pub enum Anomaly {
     UnknownDependent(u64),
     /// A method's operation was not executed: the method.
     Unmodelled(u32),
-    /// A header that is not executed: its operation.
+    /// A header of a form that is not executed, at which its channel stopped: its operation.
     UnknownHeader(u32),
     /// An upload or a release went to memory that is not there.
     Fault(u64),
@@ -192,7 +192,7 @@ impl fmt::Display for Anomaly {
             Self::UnknownHeader(operation) => {
                 write!(
                     f,
-                    "method headers of operation {operation} are not modelled"
+                    "a channel stopped at a header of operation {operation}, which is not modelled"
                 )
             }
             Self::Fault(address) => write!(f, "{address:#x} is not mapped"),

@@ -20,7 +20,7 @@ pub(crate) enum Word {
     Header,
     /// The rest of the segment is skipped.
     End,
-    /// A form that the model does not execute; its operation.
+    /// A form that the model does not execute (the old ones, and those that change the subdevice mask); its operation.
     Unknown(u32),
 }
 
