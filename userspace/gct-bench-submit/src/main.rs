@@ -6,6 +6,9 @@
 //! them, and the ratios. `gct-bench-submit callgrind OPERATION` runs one operation on `one_launch` a fixed number of times
 //! between two calls of nothing else, for instruction counts.
 
+// The lint mirrors the kernel's; this program never runs there.
+#![allow(clippy::float_arithmetic)]
+
 use std::fs;
 use std::hint::black_box;
 use std::path::Path;
