@@ -21,6 +21,7 @@ mod bars;
 pub mod bits;
 pub mod ce;
 pub mod chip;
+pub mod compute;
 pub mod firmware;
 pub mod fsp;
 pub mod gmmu;

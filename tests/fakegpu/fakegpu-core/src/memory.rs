@@ -67,6 +67,11 @@ impl PhysicalMemory {
         }
     }
 
+    /// The guest's memory alone.
+    pub fn without_video(&self) -> Self {
+        Self::new(0, self.system.clone())
+    }
+
     /// Clears video memory.
     pub fn reset(&mut self) {
         self.video.clear();

@@ -4,6 +4,7 @@
 
 use crate::abi;
 use crate::gsp::objects::ObjectKey;
+use gct_model::Blocks;
 use std::fmt::Write;
 
 /// Bytes of a control's parameters that are recorded.
@@ -77,6 +78,17 @@ pub enum Event<'a> {
         /// For which channel.
         channel: ObjectKey,
     },
+    /// A compute launch has run.
+    Launch {
+        /// On which channel.
+        channel: ObjectKey,
+        /// Its grid, in blocks or clusters.
+        grid: [u32; 3],
+        /// Which of them ran.
+        blocks: &'a [Blocks],
+        /// Texture processing clusters it was kept off, one bit each.
+        mask: &'a [u32],
+    },
 }
 
 impl Event<'_> {
@@ -128,6 +140,20 @@ impl Event<'_> {
             Self::Doorbell { channel } => {
                 text(&mut line, "kind", "doorbell");
                 place(&mut line, channel, None);
+            }
+            Self::Launch {
+                channel,
+                grid,
+                blocks,
+                mask,
+            } => {
+                text(&mut line, "kind", "launch");
+                place(&mut line, channel, None);
+                let _ = write!(line, ",\"grid\":{grid:?}");
+                let boxes: Vec<String> = blocks.iter().map(ToString::to_string).collect();
+                let _ = write!(line, ",\"blocks\":{boxes:?}");
+                let mask: Vec<u8> = mask.iter().flat_map(|word| word.to_le_bytes()).collect();
+                text(&mut line, "mask", &hex(&mask));
             }
         }
         line.push('}');

@@ -9,7 +9,7 @@ use crate::host::execute::Work;
 use crate::intr::InterruptTree;
 use crate::memory::{PhysicalAddress, PhysicalMemory};
 use crate::platform::{Clock, GuestMemory, Interrupts, Platform};
-use crate::recorder::Discard;
+use crate::recorder::{Discard, Event, Recorder};
 use crate::sparse::{OutOfRange, SparseMemory};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -72,6 +72,23 @@ pub(crate) fn gpu() -> Gpu {
     Gpu::new(ChipDescription::gh100(), 0, World::new().platform())
 }
 
+/// Keeps events as lines of JSON, without their times.
+#[derive(Default)]
+pub(crate) struct Lines(Mutex<Vec<String>>);
+
+impl Lines {
+    /// What was recorded.
+    pub(crate) fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Recorder for Lines {
+    fn record(&self, _now_ns: u64, event: &Event<'_>) {
+        self.0.lock().unwrap().push(event.to_json(0));
+    }
+}
+
 /// What executing needs, with an address space that shows the first 512 MiB of
 /// video memory at [`Bench::va`].
 pub(crate) struct Bench {
@@ -79,6 +96,7 @@ pub(crate) struct Bench {
     pub(crate) memory: PhysicalMemory,
     pub(crate) intr: InterruptTree,
     pub(crate) world: Arc<World>,
+    pub(crate) recorder: Arc<Lines>,
     pub(crate) space: AddressSpace,
     /// A copy engine.
     pub(crate) engine: Engine,
@@ -103,16 +121,24 @@ impl Bench {
                 )
                 .unwrap();
         }
-        // A page of 512 MiB at video memory 0.
-        memory
-            .write_u64(PhysicalAddress::video(TABLES + 0x3000 + 8 * 7), 1)
-            .unwrap();
+        // Pages of 512 MiB: the one at VA_BASE shows the start of video memory,
+        // all others something of it further up.
+        for index in 0..512 {
+            let page = if index == VA_BASE >> 29 {
+                0
+            } else {
+                index % 24 + 8
+            };
+            let entry = PhysicalAddress::video(TABLES + 0x3000 + 8 * index);
+            memory.write_u64(entry, page << 29 | 1).unwrap();
+        }
         let engine = chip.engines[1];
         Self {
             intr: InterruptTree::new(world.clone()),
             space: AddressSpace {
                 root: PhysicalAddress::video(TABLES),
             },
+            recorder: Arc::default(),
             engine,
             chip,
             memory,
@@ -132,6 +158,7 @@ impl Bench {
             memory: &mut self.memory,
             intr: &mut self.intr,
             clock: &*self.world,
+            recorder: &*self.recorder,
             engine: Some(self.engine),
             methods: 2048,
             bytes: 1 << 20,

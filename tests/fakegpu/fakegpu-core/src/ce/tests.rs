@@ -200,7 +200,7 @@ fn an_address_that_leads_nowhere_is_a_fault() {
     let mut engine = Engine::new();
     engine.methods(&[
         (nvc8b5::LINE_LENGTH_IN, 4),
-        (nvc8b5::OFFSET_OUT_UPPER, 0x10),
+        (nvc8b5::OFFSET_OUT_UPPER, 0x1000),
     ]);
     assert!(engine.launch(1).is_err());
     assert!(engine.launch(PHYSICAL).is_err());

@@ -5,11 +5,10 @@
 use crate::abi;
 use crate::gpu::{Aperture, Gpu};
 use crate::platform::{GuestMemory, Platform};
-use crate::recorder::{Event, Recorder};
 use crate::regs::*;
-use crate::testing::World;
+use crate::testing::{Lines, World};
 use crate::ChipDescription;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Where the driver puts things in guest memory.
 const PARAMETERS: u64 = 0x1000;
@@ -22,15 +21,6 @@ const PAGE: u64 = 4096;
 
 /// Bytes before the payload in an element.
 const PAYLOAD: usize = 0x50;
-
-#[derive(Default)]
-struct Lines(Mutex<Vec<String>>);
-
-impl Recorder for Lines {
-    fn record(&self, _now_ns: u64, event: &Event<'_>) {
-        self.0.lock().unwrap().push(event.to_json(0));
-    }
-}
 
 struct Driver {
     gpu: Gpu,
@@ -242,7 +232,7 @@ impl Driver {
     }
 
     fn recorded(&self) -> Vec<String> {
-        self.lines.0.lock().unwrap().clone()
+        self.lines.all()
     }
 }
 

@@ -6,10 +6,11 @@ use crate::abi::{self, Malformed};
 use crate::bits::{low_u32, Bits};
 use crate::ce::{CopyEngine, HOPPER_DMA_COPY_A};
 use crate::chip::EngineKind;
+use crate::compute::{Compute, HOPPER_COMPUTE_A};
 use crate::gmmu::{AddressSpace, Fault};
 use crate::gsp::objects::ObjectKey;
 use crate::host::execute::Work;
-use crate::host::methods::{HostMethods, Method};
+use crate::host::methods::{HostMethods, Method, FIRST_ENGINE_METHOD};
 use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
 use crate::regs::NV_VIRTUAL_FUNCTION_DOORBELL;
 use crate::twod::{TwoD, FERMI_TWOD_A};
@@ -51,7 +52,6 @@ impl ChannelId {
 }
 
 /// A channel: a ring of entries that point at commands.
-#[derive(Clone, Debug)]
 pub struct Channel {
     id: ChannelId,
     object: ObjectKey,
@@ -73,6 +73,7 @@ pub struct Channel {
     pub(super) host: HostMethods,
     pub(super) copy: CopyEngine,
     two_d: TwoD,
+    pub(super) compute: Compute,
     /// The doorbell has rung and the ring is not empty yet.
     pub(super) rung: bool,
     stopped: bool,
@@ -120,6 +121,7 @@ impl Channel {
             host: HostMethods::default(),
             copy: CopyEngine::default(),
             two_d: TwoD::default(),
+            compute: Compute::default(),
             rung: false,
             stopped: false,
             disabled: false,
@@ -190,6 +192,14 @@ impl Channel {
         }
     }
 
+    /// Gathers a method for the compute engine. Returns whether it is one, and
+    /// there was room.
+    pub(super) fn gather(&mut self, method: Method) -> bool {
+        method.method >= FIRST_ENGINE_METHOD
+            && self.host.class(method.subchannel) == HOPPER_COMPUTE_A
+            && self.compute.push(method)
+    }
+
     /// Hands a method to the engine behind its subchannel.
     pub(super) fn execute_on_engine(
         &mut self,
@@ -204,6 +214,10 @@ impl Channel {
         match class {
             HOPPER_DMA_COPY_A => self.copy.execute(method),
             0 if copies => self.copy.execute(method),
+            // Its room was full: it is gathered once that has been executed.
+            HOPPER_COMPUTE_A => {
+                self.compute.push(method);
+            }
             FERMI_TWOD_A => self.two_d.execute(work, space, method)?,
             _ => self.note_unknown(class),
         }

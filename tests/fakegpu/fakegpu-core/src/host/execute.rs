@@ -15,6 +15,7 @@ use crate::host::Host;
 use crate::intr::InterruptTree;
 use crate::memory::{PhysicalAddress, PhysicalMemory};
 use crate::platform::Clock;
+use crate::recorder::Recorder;
 use gct_core::submit::gpfifo::{Entry, Segment};
 
 /// Methods that a channel may execute before others get their turn.
@@ -36,6 +37,8 @@ pub struct Work<'a> {
     pub intr: &'a mut InterruptTree,
     /// Time.
     pub clock: &'a dyn Clock,
+    /// Takes note of launches.
+    pub recorder: &'a dyn Recorder,
     /// The engine of the channel that executes.
     pub engine: Option<Engine>,
     /// Methods left in this turn.
@@ -132,14 +135,25 @@ impl Channel {
             if !self.copy.advance(work, space)? {
                 return Ok(Progress::Busy);
             }
-            if let Some(method) = self.methods.front().copied() {
+            let next = self.methods.front().copied();
+            // Compute methods are gathered, and executed before anything else.
+            if next.is_some_and(|method| self.gather(method)) {
+                self.methods.pop_front();
+                work.methods -= 1;
+                continue;
+            }
+            let object = self.object();
+            if !self.compute.advance(work, space, object) {
+                return Ok(Progress::Busy);
+            }
+            if let Some(method) = next {
                 if method.method >= FIRST_ENGINE_METHOD {
                     self.execute_on_engine(work, space, method)?;
                 } else if self.host.execute(work, space, method)? == Executed::Blocked {
                     return Ok(Progress::Waiting);
                 }
                 self.methods.pop_front();
-                work.methods -= 1;
+                work.methods = work.methods.saturating_sub(1);
             } else if !self.next_entry(work, space)? {
                 return Ok(Progress::Idle);
             }

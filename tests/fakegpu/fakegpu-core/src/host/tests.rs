@@ -44,6 +44,11 @@ struct Machine {
 impl Machine {
     /// A machine with one channel on the first copy engine.
     fn new() -> Self {
+        Self::with_engine(abi::NV2080_ENGINE_TYPE_COPY0)
+    }
+
+    /// A machine with one channel on `engine`.
+    fn with_engine(engine: u32) -> Self {
         use abi::NV_CHANNEL_ALLOC_PARAMS as P;
         let bench = Bench::new();
         let mut params = vec![0; P::SIZE];
@@ -54,7 +59,7 @@ impl Machine {
             (P::gpFifoOffset, bench.va(RING)),
             (P::gpFifoEntries, u64::from(ENTRIES)),
             (P::hVASpace, u64::from(SPACE.handle)),
-            (P::engineType, u64::from(abi::NV2080_ENGINE_TYPE_COPY0)),
+            (P::engineType, u64::from(engine)),
             (P::flags, flags),
             (P::userdMem_base, USERD),
             (P::userdMem_addressSpace, u64::from(abi::ADDR_FBMEM)),
@@ -94,7 +99,10 @@ impl Machine {
 
     /// Fills ring entry `index` with a segment of `words` at a place of its own.
     fn submit(&mut self, index: u32, words: &[u32]) {
-        let place = PUSHBUFFER + 0x1000 * u64::from(index);
+        self.submit_at(index, PUSHBUFFER + 0x1000 * u64::from(index), words);
+    }
+
+    fn submit_at(&mut self, index: u32, place: u64, words: &[u32]) {
         self.put_words(place, words);
         let segment = Segment {
             va: self.bench.va(place),
@@ -115,9 +123,10 @@ impl Machine {
 
     fn ring(&mut self, put: u32) {
         self.put_words(USERD + 0x8c, &[put]);
+        let id = self.host.channels.keys().next().copied().unwrap();
         let token = NV_VIRTUAL_FUNCTION_DOORBELL::default()
-            .with(NV_VIRTUAL_FUNCTION_DOORBELL::VECTOR, ID.channel)
-            .with(NV_VIRTUAL_FUNCTION_DOORBELL::RUNLIST_ID, ID.runlist);
+            .with(NV_VIRTUAL_FUNCTION_DOORBELL::VECTOR, id.channel)
+            .with(NV_VIRTUAL_FUNCTION_DOORBELL::RUNLIST_ID, id.runlist);
         let rung = self
             .host
             .ring_doorbell(ChannelId::from_doorbell(token.raw()));
@@ -255,7 +264,118 @@ fn software_interrupts_go_to_the_engines_vector() {
     assert_eq!(machine.bench.intr.read(leaf), Some(1 << vector));
 }
 
+/// The segments of a submission that was captured on an H200.
+fn capture(name: &str) -> Vec<Vec<u32>> {
+    let path = format!(
+        "{}/../../fixtures/captures/{name}.pbcap",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let text = std::fs::read_to_string(path).unwrap();
+    let words = |line: &str| {
+        let (_, words) = line.split_once(" : ").unwrap();
+        words
+            .split_whitespace()
+            .map(|word| u32::from_str_radix(word, 16).unwrap())
+            .collect()
+    };
+    text.lines().map(words).collect()
+}
+
+/// Executes a capture and returns the launches that were recorded.
+fn launches(name: &str) -> Vec<String> {
+    let mut machine = Machine::with_engine(abi::NV2080_ENGINE_TYPE_GR0);
+    machine.submit(0, &[incr(1, 0, 1), crate::compute::HOPPER_COMPUTE_A]);
+    let segments = capture(name);
+    for (index, words) in (1..).zip(&segments) {
+        // Further apart than the longest segment.
+        machine.submit_at(index, PUSHBUFFER + 0x1_0000 * u64::from(index), words);
+    }
+    machine.ring(1 + segments.len() as u32);
+    for _ in 0..1000 {
+        if machine.step() != Progress::Busy {
+            break;
+        }
+    }
+    assert_eq!(
+        machine.gp_get(),
+        1 + segments.len() as u32,
+        "not all was executed"
+    );
+    let recorded = machine.bench.recorder.all();
+    recorded
+        .into_iter()
+        .filter(|line| line.contains("\"kind\":\"launch\""))
+        .collect()
+}
+
+#[test]
+fn a_captured_launch_runs_all_its_blocks() {
+    let launches = launches("one_launch");
+    assert_eq!(launches.len(), 1, "{launches:?}");
+    assert!(
+        launches[0].contains("\"grid\":[1000, 1, 1]"),
+        "{launches:?}"
+    );
+    assert!(
+        launches[0].contains("\"blocks\":[\"[0,1000)x[0,1)x[0,1)\"]"),
+        "{launches:?}"
+    );
+}
+
+/// What each capture launched, by its README: grids in the order of their
+/// launches, in blocks or clusters.
+#[test]
+fn every_capture_launches_what_it_says() {
+    let captures: [(&str, &[[u32; 3]]); 6] = [
+        ("one_launch", &[[1000, 1, 1]]),
+        ("grid3d", &[[30, 20, 10]]),
+        ("dynamic_smem_64k", &[[1200, 1, 1]]),
+        ("cluster2", &[[650, 1, 1]]),
+        // One gang of 132 blocks.
+        ("cooperative", &[[1, 1, 1]]),
+        // A descriptor without blocks stands between them.
+        ("pdl_pair", &[[1400, 1, 1], [0, 0, 0], [1401, 1, 1]]),
+    ];
+    for (name, grids) in captures {
+        let launches = launches(name);
+        let found = grids
+            .iter()
+            .zip(&launches)
+            .all(|(grid, line)| line.contains(&format!("\"grid\":{grid:?}")));
+        assert!(
+            found && launches.len() == grids.len(),
+            "{name}: {launches:#?}"
+        );
+    }
+}
+
+#[test]
+fn captured_launches_run_in_their_order() {
+    let launches = launches("three_launches_same_stream");
+    let grids: Vec<bool> = [1001, 1002, 1003]
+        .iter()
+        .zip(&launches)
+        .map(|(width, line)| line.contains(&format!("\"grid\":[{width}, 1, 1]")))
+        .collect();
+    assert_eq!(grids, [true; 3], "{launches:?}");
+}
+
 proptest! {
+    /// Compute methods of any kind end, too.
+    #[test]
+    fn any_compute_methods(methods in prop::collection::vec((0x40u16..0x800, any::<u32>()), 0..40)) {
+        let mut machine = Machine::with_engine(abi::NV2080_ENGINE_TYPE_GR0);
+        let mut words = vec![incr(1, 0, 1), crate::compute::HOPPER_COMPUTE_A];
+        for (method, data) in methods {
+            words.extend([incr(1, method * 4, 1), data]);
+        }
+        machine.submit(0, &words);
+        machine.ring(1);
+        for _ in 0..3 {
+            machine.step();
+        }
+    }
+
     /// Rings and pushbuffers full of anything are executed in bounded turns.
     #[test]
     fn any_ring(entries in prop::collection::vec(any::<u64>(), 8), words in prop::collection::vec(any::<u32>(), 64), put in 0..ENTRIES) {

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Runs in the test machine: the driver initialises every GPU, lets go of it, and
+# does it again, before and after it was loaded anew. Prints KTAP.
+. /test/lib.sh
+
+GPUS=$(ls -d /sys/bus/pci/devices/* | while read -r device; do
+	[ "$(cat "$device/vendor") $(cat "$device/class")" = "0x10de 0x030200" ] && echo "$device"
+done | wc -l)
+number=0
+failed=0
+
+# result "name" STATUS
+result() {
+	number=$((number + 1))
+	if [ "$2" -eq 0 ]; then
+		echo "ok $number $1"
+	else
+		echo "not ok $number $1"
+		failed=1
+	fi
+}
+
+# Opens and closes the device file of GPU $1: RM initialises it and shuts it
+# down again.
+open_gpu() {
+	(exec 3<"/dev/nvidia$1")
+}
+
+# RM reads the UUID from GSP when it initialises; before, it prints marks.
+uuids_known() {
+	[ "$(grep -h 'GPU UUID' /proc/driver/nvidia/gpus/*/information | sort -u | grep -cv '?')" -eq "$GPUS" ]
+}
+
+echo "KTAP version 1"
+echo "1..$((2 * (2 + 2 * GPUS) + 1))"
+for round in first second; do
+	load_nvidia
+	result "${round}_load" $?
+	for time in once again; do
+		gpu=0
+		while [ $gpu -lt "$GPUS" ]; do
+			open_gpu $gpu
+			result "${round}_load_gpu${gpu}_initialises_${time}" $?
+			gpu=$((gpu + 1))
+		done
+	done
+	if [ $round = first ]; then
+		uuids_known
+		result "every_gpu_has_its_uuid" $?
+	fi
+	unload_nvidia
+	result "${round}_unload" $?
+done
+exit $failed
