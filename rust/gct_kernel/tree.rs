@@ -27,8 +27,8 @@ const ROOT_NAME: &CStr = c"gctgroup";
 /// Name of the directory of GPUs.
 const GPUS_NAME: &CStr = c"gpus";
 
-/// A directory that debugfs made, or an error value, which debugfs takes in every
-/// place of a directory and then does nothing.
+/// What debugfs made, or an error value, which debugfs takes in every place of a
+/// directory and then does nothing.
 #[derive(Clone, Copy)]
 struct Dentry(*mut bindings::dentry);
 
@@ -44,25 +44,34 @@ impl Dentry {
         Self(unsafe { bindings::debugfs_create_dir(name.as_char_ptr(), parent) })
     }
 
-    /// Makes the files of `scope`'s place here.
-    fn add_files(self, scope: &Scope) {
-        let Some(place) = scope.place() else {
-            return;
-        };
-        for (number, entry) in FILES.iter().enumerate() {
-            if entry.place == place {
-                self.add_file(entry, number, scope);
-            }
-        }
+    /// Did debugfs make it?
+    fn is_made(self) -> bool {
+        kernel::error::from_err_ptr(self.0).is_ok()
     }
 
-    fn add_file(self, entry: &Entry, number: usize, scope: &Scope) {
+    /// Makes the files of `scope`'s place here. Says whether all could be made.
+    fn add_files(self, scope: &Scope) -> bool {
+        let Some(place) = scope.place() else {
+            return true;
+        };
+        let mut all = true;
+        for (number, entry) in FILES.iter().enumerate() {
+            if entry.place == place {
+                all &= self
+                    .add_file(entry, number, scope)
+                    .is_some_and(Self::is_made);
+            }
+        }
+        all
+    }
+
+    fn add_file(self, entry: &Entry, number: usize, scope: &Scope) -> Option<Self> {
         with_c_name(entry.name, |name| {
             // SAFETY: `name` ends with a NUL and is copied. `self` is a directory
             // that was not removed. `scope` lives in the `Directory` of this
             // directory (or in `Tree::root_scope`), which outlives the file. The
             // operations are a static of this module and own it.
-            unsafe {
+            Self(unsafe {
                 bindings::debugfs_create_file_full(
                     name.as_char_ptr(),
                     entry.mode.bits(),
@@ -71,8 +80,8 @@ impl Dentry {
                     ptr::without_provenance(number),
                     &raw const gct_debugfs_fops,
                 )
-            };
-        });
+            })
+        })
     }
 
     /// Removes the directory with all that is below it, and waits for reads and
@@ -120,7 +129,9 @@ impl Tree {
     pub(crate) fn new() -> Result<Self> {
         let root_scope = KBox::new(Scope::Root, GFP_KERNEL)?;
         let root = Dentry::new(ROOT_NAME, None);
-        root.add_files(&root_scope);
+        if !(root.is_made() && root.add_files(&root_scope)) {
+            pr_warn!("debugfs does not show the whole tree\n");
+        }
         Ok(Self {
             root: Some(root),
             gpus: Dentry::new(GPUS_NAME, Some(root)),
@@ -142,8 +153,12 @@ impl Tree {
         self.directories.get(&above).map(|above| above.dentry)
     }
 
-    /// Makes a directory with its files. Below one that could not be made, or when
-    /// the tree is closed, nothing is made.
+    /// Makes a directory with its files. Below one that is not there, or when the
+    /// tree is closed, nothing is made.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` when the directory or a file could not be made; the others are there.
     pub(crate) fn add(&mut self, path: DirPath, scope: Scope, name: &str) -> Result {
         let Some(parent) = self.parent(path) else {
             return Ok(());
@@ -154,14 +169,14 @@ impl Tree {
         let Some(dentry) = with_c_name(name, |name| Dentry::new(name, Some(parent))) else {
             return Ok(());
         };
-        dentry.add_files(&scope);
+        let whole = dentry.is_made() && dentry.add_files(&scope);
         let directory = Directory {
             dentry,
             _scope: scope,
         };
         self.groups = self.groups.saturating_add(usize::from(is_group(path)));
         self.directories.insert(node.into_node(path, directory));
-        Ok(())
+        whole.then_some(()).ok_or(ENOMEM)
     }
 
     /// Removes a directory, which may not have been made.
@@ -181,7 +196,7 @@ impl Tree {
             match Watch::start() {
                 Ok(watch) => self.watch = Some(watch),
                 Err(error) => pr_warn_once!(
-                    "no scheduler tracepoints ({error:?}): group.procs takes no writes\n"
+                    "forks and exits are not reported ({error:?}): group.procs takes no writes\n"
                 ),
             }
         }

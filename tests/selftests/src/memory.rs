@@ -11,8 +11,9 @@ use crate::ktap::{failed, holds, same, skipped, During, Outcome, Stop, Test};
 use crate::members::idle;
 use crate::sys::{errno, reap};
 use crate::tree::{self, read, write, Group};
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -38,12 +39,15 @@ fn prepare() -> Outcome {
 }
 
 /// Runs `operation` with its `nth` allocation failing. Says whether there was one.
+/// The file is opened before, because its own allocations count too.
 fn inject<T>(nth: u32, operation: impl FnOnce() -> T) -> Result<(T, bool), Stop> {
-    fs::write(NTH, nth.to_string()).during(NTH)?;
+    let control = OpenOptions::new().read(true).write(true).open(NTH)?;
+    control.write_all_at(nth.to_string().as_bytes(), 0)?;
     let outcome = operation();
-    let left = fs::read_to_string(NTH).during(NTH)?;
-    fs::write(NTH, "0").during(NTH)?;
-    Ok((outcome, left.trim() == "0"))
+    let mut left = [0; 16];
+    let length = control.read_at(&mut left, 0)?;
+    control.write_all_at(b"0", 0)?;
+    Ok((outcome, left[..length].starts_with(b"0")))
 }
 
 /// Repeats `operation` with each of its allocations failing, and `after` after each.

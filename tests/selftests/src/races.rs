@@ -197,31 +197,28 @@ fn create_and_remove() -> Outcome {
 }
 
 fn a_thousand_groups() -> Outcome {
-    const GROUPS: usize = 1000;
+    let count = repetitions(1000);
     let start = Instant::now();
-    let groups: Result<Vec<Group>, Stop> = (0..GROUPS)
+    let groups: Result<Vec<Group>, Stop> = (0..count)
         .map(|number| Group::new(&format!("many{number}")))
         .collect();
     let groups = groups?;
     println!(
-        "# {GROUPS} groups made in {} ms",
+        "# {count} groups made in {} ms",
         start.elapsed().as_millis()
     );
     let shown = tree::directories("")?
         .iter()
         .filter(|name| name.starts_with("many"))
         .count();
-    same("directories", shown, GROUPS)?;
+    same("directories", shown, count)?;
     let gpus = tree::gpus()?;
-    for group in [&groups[0], &groups[GROUPS / 2], &groups[GROUPS - 1]] {
+    for group in [&groups[0], &groups[count / 2], &groups[count - 1]] {
         same("GPUs of a group", tree::directories(&group.0)?.len(), gpus)?;
     }
-    write("many999/group.cgroup", "/many/999")?;
-    same(
-        "the last",
-        read("many999/group.cgroup")?.as_str(),
-        "/many/999\n",
-    )?;
+    let last = groups[count - 1].file("group.cgroup");
+    write(&last, "/many/last")?;
+    same("the last", read(&last)?.as_str(), "/many/last\n")?;
     let start = Instant::now();
     for group in groups {
         let name = group.0.clone();
