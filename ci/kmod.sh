@@ -30,7 +30,7 @@ NV_SRC=${NV_SRC:-$BUILD/nv/$version}
 
 # --- What is built -----------------------------------------------------------
 
-mapfile -t patches < <(sed 's/#.*//; /^[[:space:]]*$/d' "$series/series")
+mapfile -t patches < <(sed "s/#.*//; /^[[:space:]]*\$/d; s,^,$series/," "$series/series")
 variant=patched
 make_arguments=()
 if [ -n "${GCT_PATCHES:-}" ]; then
@@ -42,6 +42,12 @@ elif [ "${GCT_STOCK:-}" = 1 ]; then
 elif [ "${GCT_KUNIT:-}" = 1 ]; then
 	variant=kunit
 	make_arguments+=(GCT_KUNIT=1)
+fi
+
+# What lockdep cannot be told from outside; only where there is lockdep.
+lockdep_patch=$ROOT/tests/qemu/lockdep/$version.patch
+if [ "$(kernel_config LOCKDEP)" = y ] && [ -e "$lockdep_patch" ]; then
+	patches+=("$lockdep_patch")
 fi
 
 case $NV_SRC in
@@ -93,9 +99,8 @@ stage() {
 		--exclude /nvidia-peermem --exclude '*.o' --exclude '*.cmd' --exclude '*.ko' \
 		--exclude /conftest --exclude /debian "$kernel_open/" "$stage/"
 	for patch_file in "${patches[@]}"; do
-		echo "$patch_file"
 		patch --directory="$stage" --strip=1 --fuzz=0 --forward \
-			--no-backup-if-mismatch --reject-file=- --input="$series/$patch_file"
+			--no-backup-if-mismatch --reject-file=- --input="$patch_file"
 	done
 	rsync -rlpc --delete --exclude '*.o' --exclude '*.o_binary' --exclude '*.cmd' --exclude '*.ko' \
 		--exclude '*.mod' --exclude '*.mod.c' --exclude '*.d' --exclude /conftest --exclude /gct \
@@ -120,7 +125,7 @@ stage_gct() {
 }
 
 find_core
-stage_key=$(cd "$series" && content_key "$(readlink -f "$kernel_open")" "$core" \
+stage_key=$(content_key "$(readlink -f "$kernel_open")" "$core" \
 	"$(stat -c %Y "$kernel_open/Kbuild")" "@$ROOT/ci/kmod.sh" "${patches[@]/#/@}")
 if [ "$(cat "$work/.stage-key" 2>/dev/null)" != "$stage_key" ]; then
 	step "$version $kernel_name $variant: source with ${#patches[@]} patches" stage

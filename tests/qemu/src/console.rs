@@ -146,6 +146,7 @@ impl Console {
             return Ok(());
         }
         if self.in_log {
+            self.show("  kmsg| ", text, false)?;
             outcome.repeated_kernel_line(text);
             return Ok(());
         }

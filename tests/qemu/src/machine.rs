@@ -76,7 +76,10 @@ impl Machine<'_> {
         // Emulation: a nested hypervisor may offer KVM without being able to
         // run every kernel, and a boot takes a second either way.
         option("accel", "tcg,thread=multi".into());
-        option("cpu", "max".into());
+        // Without five-level paging: the debug kernel asks the processor's
+        // flags, which it rewrites while it boots, how large the address space
+        // is, and KASAN in an interrupt in between reports a wild access.
+        option("cpu", "max,la57=off".into());
         option("smp", self.processors.to_string());
         option("display", "none".into());
         option("kernel", self.kernel.display().to_string());

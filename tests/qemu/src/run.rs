@@ -38,7 +38,7 @@ impl Kernel {
     fn default_memory_mib(self) -> u32 {
         match self {
             Self::Lean => 1024,
-            Self::Debug => 3072,
+            Self::Debug => 1536,
         }
     }
 }
