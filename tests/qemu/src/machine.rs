@@ -8,6 +8,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// How long QEMU waits for the answer of a GPU. Writes are posted: a read may
+/// have to wait for thousands of them.
+const MESSAGE_LIMIT_MS: u32 = 60_000;
+
 /// Everything about the machine that a caller chooses.
 #[derive(Debug)]
 pub(crate) struct Machine<'a> {
@@ -109,7 +113,7 @@ impl Machine<'_> {
             option(
                 "device",
                 format!(
-                    r#"{{"driver":"vfio-user-pci","bus":"{port}","socket":{{"type":"unix","path":"{}"}}}}"#,
+                    r#"{{"driver":"vfio-user-pci","x-msg-timeout":{MESSAGE_LIMIT_MS},"bus":"{port}","socket":{{"type":"unix","path":"{}"}}}}"#,
                     socket.display()
                 ),
             );
@@ -120,10 +124,12 @@ impl Machine<'_> {
     }
 
     fn command_line(&self) -> String {
-        // A panic reboots, which ends QEMU. The stall detector measures real
-        // time, of which an emulated processor on a busy host gets little.
+        // A panic reboots, which ends QEMU. The timer check and the stall
+        // detector measure real time, of which an emulated processor on a busy
+        // host gets little.
         let mut words =
-            "console=ttyS0,115200 panic=-1 rcupdate.rcu_cpu_stall_timeout=120".to_owned();
+            "console=ttyS0,115200 panic=-1 no_timer_check rcupdate.rcu_cpu_stall_timeout=120"
+                .to_owned();
         if matches!(self.serial, Serial::Terminal) {
             words.push_str(" gct.interactive quiet loglevel=6");
         }
