@@ -22,11 +22,12 @@ OUT=$BUILD/rm
 
 # Asserts in C that each structure and number is what the headers say.
 test_layouts() {
-	local version=$1 source=$BUILD/nv/$1/src
+	local version=$1 source=$BUILD/nv/$1/src open=$BUILD/nv/$1/kernel-open
 	"$GUEST_BIN/rm-test" layouts "$version" >"$OUT/layouts-$version.c"
 	grep -c _Static_assert "$OUT/layouts-$version.c"
 	cc -fsyntax-only -I"$source/common/sdk/nvidia/inc" \
-		-I"$source/nvidia/arch/nvalloc/unix/include" "$OUT/layouts-$version.c"
+		-I"$source/nvidia/arch/nvalloc/unix/include" \
+		-isystem "$open/nvidia-uvm" -idirafter "$open/common/inc" "$OUT/layouts-$version.c"
 }
 
 rm -f "$RESULTS/$JOB"

@@ -324,6 +324,92 @@ layouts! {
         number: u32 = "tsgID",
     }
 
+    /// A GPU's UUID. `ctrl/ctrl0000/ctrl0000gpu.h`.
+    Uuid = "NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS", 268 {
+        gpu_id: u32 = "gpuId",
+        flags: u32 = "flags",
+        uuid: [[u8; 16]; 16] = "gpuUuid",
+        length: u32 = "uuidStrLen",
+    }
+
+    /// The first call to UVM. `uvm_linux_ioctl.h`.
+    UvmInitialize = "UVM_INITIALIZE_PARAMS", 16 {
+        flags: u64 = "flags",
+        status: u32 = "rmStatus",
+        padding: u32,
+    }
+
+    /// Ties UVM's file to the process, through a second one. `uvm_ioctl.h`.
+    UvmMmInitialize = "UVM_MM_INITIALIZE_PARAMS", 8 {
+        file: i32 = "uvmFd",
+        status: u32 = "rmStatus",
+    }
+
+    /// Gives a GPU to UVM. `uvm_ioctl.h`.
+    UvmRegisterGpu = "UVM_REGISTER_GPU_PARAMS", 40 {
+        uuid: [u8; 16] = "gpu_uuid",
+        numa_enabled: u8 = "numaEnabled",
+        padding: [u8; 3],
+        numa_node: i32 = "numaNodeId",
+        control: i32 = "rmCtrlFd",
+        client: u32 = "hClient",
+        partition: u32 = "hSmcPartRef",
+        status: u32 = "rmStatus",
+    }
+
+    /// Gives an address space to UVM. `uvm_ioctl.h`.
+    UvmRegisterSpace = "UVM_REGISTER_GPU_VASPACE_PARAMS", 32 {
+        uuid: [u8; 16] = "gpuUuid",
+        control: i32 = "rmCtrlFd",
+        client: u32 = "hClient",
+        space: u32 = "hVaSpace",
+        status: u32 = "rmStatus",
+    }
+
+    /// Tells UVM of a channel. `uvm_ioctl.h`.
+    UvmRegisterChannel = "UVM_REGISTER_CHANNEL_PARAMS", 56 {
+        uuid: [u8; 16] = "gpuUuid",
+        control: i32 = "rmCtrlFd",
+        client: u32 = "hClient",
+        channel: u32 = "hChannel",
+        padding: u32,
+        base: u64 = "base",
+        length: u64 = "length",
+        status: u32 = "rmStatus",
+        padding_end: u32,
+    }
+
+    /// Reserves addresses for memory that is mapped by hand. `uvm_ioctl.h`.
+    UvmExternalRange = "UVM_CREATE_EXTERNAL_RANGE_PARAMS", 24 {
+        base: u64 = "base",
+        length: u64 = "length",
+        status: u32 = "rmStatus",
+        padding: u32,
+    }
+
+    /// How one GPU maps memory. `uvm_types.h`.
+    UvmAttributes = "UvmGpuMappingAttributes", 36 {
+        uuid: [u8; 16] = "gpuUuid",
+        mapping: u32 = "gpuMappingType",
+        caching: u32 = "gpuCachingType",
+        format: u32 = "gpuFormatType",
+        element_bits: u32 = "gpuElementBits",
+        compression: u32 = "gpuCompressionType",
+    }
+
+    /// Maps memory at reserved addresses, in 535.261.03. `uvm_ioctl.h`.
+    UvmMapExternal = "UVM_MAP_EXTERNAL_ALLOCATION_PARAMS", 1200 {
+        base: u64 = "base",
+        length: u64 = "length",
+        offset: u64 = "offset",
+        attributes: [UvmAttributes; 32] = "perGpuAttributes",
+        attributes_count: u64 = "gpuAttributesCount",
+        control: i32 = "rmCtrlFd",
+        client: u32 = "hClient",
+        memory: u32 = "hMemory",
+        status: u32 = "rmStatus",
+    }
+
     /// What is written to the doorbell. `ctrl/ctrlc36f.h`.
     WorkToken = "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS", 4 {
         token: u32 = "workSubmitToken",
@@ -332,6 +418,7 @@ layouts! {
 
 /// Headers that declare all of this.
 const HEADERS: &[&str] = &[
+    "nvmisc.h",
     "nvtypes.h",
     "nvos.h",
     "nvstatus.h",
@@ -357,6 +444,7 @@ const HEADERS: &[&str] = &[
     "ctrl/ctrla06c.h",
     "ctrl/ctrlc36f.h",
     "nv_escape.h",
+    "uvm_linux_ioctl.h",
     "nv-ioctl.h",
     "nv-ioctl-numbers.h",
     "nv-unix-nvos-params-wrappers.h",
@@ -390,6 +478,14 @@ const COMMON: &[Description] = &[
     Schedule::DESCRIPTION,
     Timeslice::DESCRIPTION,
     GroupInfo::DESCRIPTION,
+    Uuid::DESCRIPTION,
+    UvmInitialize::DESCRIPTION,
+    UvmMmInitialize::DESCRIPTION,
+    UvmRegisterGpu::DESCRIPTION,
+    UvmRegisterSpace::DESCRIPTION,
+    UvmRegisterChannel::DESCRIPTION,
+    UvmExternalRange::DESCRIPTION,
+    UvmAttributes::DESCRIPTION,
     WorkToken::DESCRIPTION,
 ];
 
@@ -415,8 +511,8 @@ impl Release {
 
 /// A C program that compiles only against headers that agree with this crate.
 pub fn c_assertions(release: Release) -> String {
-    let memory = match release {
-        Release::R535 => &[Memory::DESCRIPTION][..],
+    let changed = match release {
+        Release::R535 => &[Memory::DESCRIPTION, UvmMapExternal::DESCRIPTION][..],
         Release::R550 => &[
             MemoryWithNode::DESCRIPTION,
             Description {
@@ -425,5 +521,5 @@ pub fn c_assertions(release: Release) -> String {
             },
         ],
     };
-    layout::c_assertions(HEADERS, &[COMMON, memory].concat(), NUMBERS)
+    layout::c_assertions(HEADERS, &[COMMON, changed].concat(), NUMBERS)
 }

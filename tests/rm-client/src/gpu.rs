@@ -120,6 +120,22 @@ impl Gpu {
         Ok(id.gpu_id == self.gpu_id)
     }
 
+    /// Its UUID.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn uuid(&self) -> Result<[u8; 16], Error> {
+        let mut call = abi::Uuid {
+            gpu_id: self.gpu_id,
+            flags: n::UUID_BINARY,
+            ..Default::default()
+        };
+        self.client
+            .control(self.client.handle(), n::GET_UUID, &mut call)?;
+        Ok(call.uuid[0])
+    }
+
     /// Allocates memory.
     ///
     /// # Errors

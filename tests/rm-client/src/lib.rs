@@ -5,6 +5,7 @@
 //! - [`Control`] is an open `/dev/nvidiactl`; a [`Client`] is made through it.
 //! - [`Gpu`] opens a GPU for a client: its file, device and subdevice.
 //! - [`Session`] adds what work needs: address space, channel group, ring, doorbell.
+//! - [`Uvm`] can own the address space, as it does for libcuda.
 //!
 //! Nothing is freed when a value is dropped, but for files and mappings: tests
 //! decide what is freed, in which order, or that the process dies instead. The
@@ -17,9 +18,11 @@ pub mod layout;
 pub mod numbers;
 mod session;
 mod sys;
+mod uvm;
 
 pub use abi::{Handle, Release};
 pub use client::{Client, Control, Error};
 pub use gpu::{Gpu, Memory};
 pub use session::{Engine, Queue, Session};
 pub use sys::Mapping;
+pub use uvm::Uvm;

@@ -79,6 +79,10 @@ numbers! {
     GET_ID_INFO: u32 = 0x205, "NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2";
     /// Control of a subdevice: its GPU's id.
     GET_GPU_ID: u32 = 0x2080_0142, "NV2080_CTRL_CMD_GPU_GET_ID";
+    /// Control of a client: a GPU's UUID.
+    GET_UUID: u32 = 0x275, "NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID";
+    /// The UUID as 16 bytes.
+    UUID_BINARY: u32 = 2, "NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID_FLAGS_FORMAT_BINARY";
     /// Control of a channel group: put it on the runlist.
     GROUP_SCHEDULE: u32 = 0xa06c_0101, "NVA06C_CTRL_CMD_GPFIFO_SCHEDULE";
     /// Control of a channel group: set its time slice.
@@ -91,6 +95,23 @@ numbers! {
     CHANNEL_BIND: u32 = 0xa06f_0104, "NVA06F_CTRL_CMD_BIND";
     /// Control of a channel: what to write to the doorbell.
     GET_WORK_TOKEN: u32 = 0xc36f_0108, "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN";
+
+    /// UVM: the first call.
+    UVM_INITIALIZE: u32 = 0x3000_0001, "UVM_INITIALIZE";
+    /// UVM: the first call on the second file.
+    UVM_MM_INITIALIZE: u32 = 75, "UVM_MM_INITIALIZE";
+    /// UVM: a GPU.
+    UVM_REGISTER_GPU: u32 = 37, "UVM_REGISTER_GPU";
+    /// UVM: an address space.
+    UVM_REGISTER_SPACE: u32 = 25, "UVM_REGISTER_GPU_VASPACE";
+    /// UVM: a channel.
+    UVM_REGISTER_CHANNEL: u32 = 27, "UVM_REGISTER_CHANNEL";
+    /// UVM: reserve addresses.
+    UVM_EXTERNAL_RANGE: u32 = 73, "UVM_CREATE_EXTERNAL_RANGE";
+    /// UVM: map memory there.
+    UVM_MAP_EXTERNAL: u32 = 33, "UVM_MAP_EXTERNAL_ALLOCATION";
+    /// An address space whose page tables are UVM's.
+    SPACE_OF_UVM: u32 = 8, "NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED";
 
     /// Engine: graphics and compute.
     ENGINE_GRAPHICS: u32 = 1, "NV2080_ENGINE_TYPE_GRAPHICS";

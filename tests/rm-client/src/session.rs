@@ -7,6 +7,7 @@ use crate::client::{done, Error};
 use crate::gpu::{Gpu, Memory};
 use crate::numbers as n;
 use crate::sys::{self, Mapping};
+use crate::uvm::Uvm;
 use std::io;
 use std::sync::atomic::{fence, AtomicU32, Ordering};
 
@@ -33,12 +34,15 @@ impl Engine {
 #[derive(Debug)]
 pub struct Session {
     gpu: Gpu,
+    uvm: Option<Uvm>,
     space: Handle,
     /// Where the driver writes errors of channels.
     notifier: Handle,
     /// One page per channel, in which the ring's positions are.
     userd: Handle,
     channels: AtomicU32,
+    /// How often UVM was asked to map memory.
+    mapped: AtomicU32,
 }
 
 impl Session {
@@ -50,6 +54,9 @@ impl Session {
     const ENTRIES: u32 = 512;
     /// Any address will do for a ring that nothing is submitted to.
     const NOWHERE: u64 = 0x1_0000;
+    /// Where UVM is asked to map memory, and how far apart.
+    const UVM_START: u64 = 0x2_0000_0000;
+    const UVM_STEP: u64 = 0x20_0000;
     /// The smallest page of a GPU's memory.
     const PAGE: u64 = 0x1000;
 
@@ -59,18 +66,41 @@ impl Session {
     ///
     /// Those of the driver.
     pub fn new(gpu: Gpu) -> Result<Self, Error> {
+        Self::with_space(gpu, 0, None)
+    }
+
+    /// Makes an address space whose page tables are UVM's, as libcuda does.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn with_uvm(gpu: Gpu) -> Result<Self, Error> {
+        let uvm = Uvm::open(&gpu)?;
+        let session = Self::with_space(gpu, n::SPACE_OF_UVM, Some(uvm))?;
+        if let Some(uvm) = &session.uvm {
+            uvm.register_space(&session.gpu, session.space)?;
+        }
+        Ok(session)
+    }
+
+    fn with_space(gpu: Gpu, flags: u32, uvm: Option<Uvm>) -> Result<Self, Error> {
         let client = gpu.client();
-        let mut parameters = abi::AddressSpace::default();
+        let mut parameters = abi::AddressSpace {
+            flags,
+            ..Default::default()
+        };
         let space = client.alloc(gpu.device(), n::ADDRESS_SPACE, &mut parameters)?;
         let notifier = gpu.alloc_memory(Memory::Host, Self::PAGE)?;
         let userd_bytes = u64::from(Self::CHANNELS_MAX * Self::USERD_BYTES);
         let userd = gpu.alloc_memory(Memory::Device, userd_bytes)?;
         Ok(Self {
             gpu,
+            uvm,
             space,
             notifier,
             userd,
             channels: AtomicU32::new(0),
+            mapped: AtomicU32::new(0),
         })
     }
 
@@ -261,6 +291,11 @@ impl Session {
     /// Those of the driver.
     pub fn map_on_gpu(&self, memory: Handle, bytes: u64) -> Result<u64, Error> {
         let client = self.gpu.client();
+        if let Some(uvm) = &self.uvm {
+            let number = self.mapped.fetch_add(1, Ordering::Relaxed);
+            let address = Self::UVM_START + Self::UVM_STEP * u64::from(number);
+            return uvm.map(&self.gpu, memory, address, bytes).map(|()| address);
+        }
         let mut range = abi::VirtualRange {
             address_space: self.space,
             ..Default::default()
@@ -290,6 +325,9 @@ impl Session {
         let address = self.map_on_gpu(memory, Queue::BYTES)?;
         let (channel, number) = self.channel_at(group, 0, engine, address)?;
         let token = self.work_token(channel, engine)?;
+        if let Some(uvm) = &self.uvm {
+            uvm.register_channel(&self.gpu, channel)?;
+        }
         let userd_bytes = bytes(u64::from(Self::CHANNELS_MAX * Self::USERD_BYTES))?;
         Ok(Queue {
             channel,

@@ -44,16 +44,23 @@ const fn request(escape: u8, size: usize) -> libc::c_ulong {
 /// Addresses in `argument` that the driver follows for this escape are 0, or
 /// those of memory that it may read and write for as long as it says.
 pub(crate) unsafe fn ioctl<T: Plain>(file: &File, escape: u8, argument: &mut T) -> io::Result<()> {
-    let size = size_of::<T>();
-    // SAFETY: the driver reads and writes `size` bytes, which are a `T` before and,
-    // since any bytes are, a `T` afterwards; what they point to is the caller's promise.
-    let result = unsafe {
-        libc::ioctl(
-            file.as_raw_fd(),
-            request(escape, size),
-            std::ptr::from_mut(argument),
-        )
-    };
+    // SAFETY: the driver takes the size from the request; the rest is the caller's promise.
+    unsafe { ioctl_number(file, request(escape, size_of::<T>()), argument) }
+}
+
+/// Makes an ioctl by its whole number.
+///
+/// # Safety
+///
+/// As for [`ioctl`]; also, the driver expects a `T` for this number.
+pub(crate) unsafe fn ioctl_number<T: Plain>(
+    file: &File,
+    number: libc::c_ulong,
+    argument: &mut T,
+) -> io::Result<()> {
+    // SAFETY: the driver reads and writes the bytes of a `T`, which are one afterwards
+    // too, since any bytes are; what they point to is the caller's promise.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), number, std::ptr::from_mut(argument)) };
     match result {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

@@ -97,6 +97,10 @@ fn kept_open() -> Outcome {
     for (minor, _) in client.control_file().gpus()? {
         let gpu = Gpu::open(&client, minor).during("GPU")?;
         same("own GPU", gpu.is_the_one()?, true)?;
+        let shown = tree::read(&format!("gpus/{}/uuid", tree::index_of(minor)?))?;
+        let digits = shown.trim().trim_start_matches("GPU-").replace('-', "");
+        let uuid = gpu.uuid()?.map(|byte| format!("{byte:02x}"));
+        same("UUID", digits, uuid.concat())?;
         kept.push(gpu);
     }
     let count = kept.len();

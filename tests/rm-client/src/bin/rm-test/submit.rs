@@ -4,8 +4,9 @@
 
 use crate::gpus::{me, session, ENGINE};
 use crate::ktap::{failed, same, skipped, During, Outcome, Stop, Test};
-use crate::tree::{eventually, expect};
-use rm_client::{numbers, Engine, Memory, Queue, Session};
+use crate::tree::{self, eventually, expect, expect_gone};
+use rm_client::{numbers, Client, Engine, Gpu, Memory, Queue, Session};
+use std::process;
 use std::sync::atomic::Ordering;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -19,6 +20,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("two_groups_work", two_groups),
     ("unscheduled_group_stands_still", unscheduled),
     ("compute_group", compute),
+    ("work_in_a_space_of_uvm", uvm),
 ];
 
 fn timeslice() -> Outcome {
@@ -163,4 +165,19 @@ fn compute() -> Outcome {
         Ok(_) => Ok(()),
         Err(error) => Err(skipped(format!("compute object: {error}"))),
     }
+}
+
+/// Work through page tables of UVM, as libcuda's. What UVM makes for itself in the
+/// resource manager, and its names of the channel, do not show in the tree.
+fn uvm() -> Outcome {
+    let client = Client::open()?;
+    let session = Session::with_uvm(Gpu::open(&client, 0)?).during("session")?;
+    same("directory", tree::at(&me()).exists(), false)?;
+    let mut queue = queue(&session)?;
+    expect(&me(), 0, Some((1, 1)))?;
+    for number in 1..=10 {
+        release(&mut queue, 2, number)?;
+    }
+    client.free_all()?;
+    expect_gone(process::id())
 }

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! UVM, as far as libcuda needs it to run work: it owns the page tables.
+
+use crate::abi::{self, Handle, Release};
+use crate::client::{done, Error};
+use crate::gpu::Gpu;
+use crate::layout::Plain;
+use crate::numbers as n;
+use crate::sys;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+
+/// The device.
+const NODE: &str = "/dev/nvidia-uvm";
+
+/// An open UVM, with one GPU.
+#[derive(Debug)]
+pub struct Uvm {
+    file: File,
+    /// Its closing tells UVM that the process has gone.
+    process: File,
+    uuid: [u8; 16],
+}
+
+impl Uvm {
+    /// Opens UVM, whose node must be there, and gives it a GPU.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver; [`Error::Version`] where a structure is not known.
+    pub fn open(gpu: &Gpu) -> Result<Self, Error> {
+        let control = gpu.client().control_file();
+        if control.release() != Release::R535 {
+            return Err(Error::Version("UVM of another release".into()));
+        }
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true);
+        let uvm = Self {
+            file: options.open(NODE)?,
+            process: options.open(NODE)?,
+            uuid: gpu.uuid()?,
+        };
+        let mut call = abi::UvmInitialize::default();
+        uvm.call(n::UVM_INITIALIZE, &mut call)?;
+        done(call.status)?;
+        let mut call = abi::UvmMmInitialize {
+            file: uvm.file.as_raw_fd(),
+            status: 0,
+        };
+        // SAFETY: the structure of this number has no address in it.
+        unsafe { sys::ioctl_number(&uvm.process, n::UVM_MM_INITIALIZE.into(), &mut call) }?;
+        done(call.status)?;
+        let mut call = abi::UvmRegisterGpu {
+            uuid: uvm.uuid,
+            control: control.file().as_raw_fd(),
+            client: gpu.client().handle(),
+            ..Default::default()
+        };
+        uvm.call(n::UVM_REGISTER_GPU, &mut call)?;
+        done(call.status).map(|()| uvm)
+    }
+
+    fn call<T: Plain>(&self, number: u32, argument: &mut T) -> Result<(), Error> {
+        // SAFETY: UVM's structures here have no address that it follows as a
+        // pointer: bases and lengths are of GPU mappings.
+        Ok(unsafe { sys::ioctl_number(&self.file, number.into(), argument) }?)
+    }
+
+    /// Lets UVM own the page tables of an address space.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn register_space(&self, gpu: &Gpu, space: Handle) -> Result<(), Error> {
+        let mut call = abi::UvmRegisterSpace {
+            uuid: self.uuid,
+            control: gpu.client().control_file().file().as_raw_fd(),
+            client: gpu.client().handle(),
+            space,
+            status: 0,
+        };
+        self.call(n::UVM_REGISTER_SPACE, &mut call)?;
+        done(call.status)
+    }
+
+    /// Tells UVM of a channel, which must be bound to its engine.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn register_channel(&self, gpu: &Gpu, channel: Handle) -> Result<(), Error> {
+        let mut call = abi::UvmRegisterChannel {
+            uuid: self.uuid,
+            control: gpu.client().control_file().file().as_raw_fd(),
+            client: gpu.client().handle(),
+            channel,
+            ..Default::default()
+        };
+        self.call(n::UVM_REGISTER_CHANNEL, &mut call)?;
+        done(call.status)
+    }
+
+    /// Maps memory at an address, which is the caller's choice, of all registered
+    /// address spaces of the GPU.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn map(&self, gpu: &Gpu, memory: Handle, base: u64, length: u64) -> Result<(), Error> {
+        let mut call = abi::UvmExternalRange {
+            base,
+            length,
+            ..Default::default()
+        };
+        self.call(n::UVM_EXTERNAL_RANGE, &mut call)?;
+        done(call.status)?;
+        let mut call = abi::UvmMapExternal {
+            base,
+            length,
+            attributes_count: 1,
+            control: gpu.client().control_file().file().as_raw_fd(),
+            client: gpu.client().handle(),
+            memory,
+            ..Default::default()
+        };
+        call.attributes[0].uuid = self.uuid;
+        self.call(n::UVM_MAP_EXTERNAL, &mut call)?;
+        done(call.status)
+    }
+}
