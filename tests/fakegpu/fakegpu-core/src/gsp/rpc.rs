@@ -75,11 +75,6 @@ impl Gsp {
         }
     }
 
-    /// Whether GSP runs.
-    pub fn is_running(&self) -> bool {
-        self.queues.is_some()
-    }
-
     /// Serves what the driver has queued. While GSP does not run, nothing: the
     /// next start of the driver rings before it boots GSP, over a stale ring.
     pub fn serve(&mut self, context: &mut Context<'_>) -> Outcome {
