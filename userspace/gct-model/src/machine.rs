@@ -59,6 +59,8 @@ pub(crate) struct Held {
     pub(crate) counter: u32,
     /// Waits for a SCHEDULE.
     pub(crate) parked: bool,
+    /// It is read from memory again when it starts.
+    pub(crate) stored: bool,
     /// Armed anew by SELF_COPY_ON_COMPLETION: only a dependence can start it.
     pub(crate) rearmed: bool,
     pub(crate) channel: ChannelId,

@@ -8,8 +8,8 @@
 //!   when the grid starts, so whoever overwrites it too early is found out.
 //! * PREFETCH_SCHEDULE (9) and a dependent's SCHEDULE run the descriptor with RESUME ignored.
 //! * A decrement that brings a counter to zero starts what waits for it.
-//! * A copy that waits is the one that was taken, until INVALIDATE (1) has it read from memory again, or
-//!   SELF_COPY_ON_COMPLETION does when the grid has ended (both inferred from their names; not measured).
+//! * What waited for a SCHEDULE, as a graph's nodes do, is read from memory again when it starts: masks that were written
+//!   into stored nodes count in the next replay. So does what INVALIDATE (1) or SELF_COPY_ON_COMPLETION fetches again.
 //! * Grids scheduled with COPY start when all grids that their channel scheduled before have ended. Grids scheduled
 //!   without it start when those before the last COPY have ended, and run beside each other. What a dependence
 //!   starts waits for nobody.
@@ -97,6 +97,7 @@ impl<M: GuestMemory> Machine<M> {
         let held = Held {
             counter: descriptor.counter,
             parked: force || descriptor.require_scheduling,
+            stored: force || descriptor.require_scheduling,
             descriptor,
             rearmed: false,
             channel,
@@ -135,9 +136,13 @@ impl<M: GuestMemory> Machine<M> {
             return;
         }
         if let Some(held) = self.held.remove(&qmd) {
+            let source = match held.stored {
+                true => Source::Memory { resume: false },
+                false => Source::Copied(Box::new(held.descriptor)),
+            };
             self.ready.push(Ready {
                 qmd,
-                source: Source::Copied(Box::new(held.descriptor)),
+                source,
                 channel: held.channel,
                 epoch: held.epoch,
                 free,
@@ -314,6 +319,7 @@ impl<M: GuestMemory> Machine<M> {
             Held {
                 counter: descriptor.counter,
                 parked: true,
+                stored: true,
                 descriptor,
                 rearmed: true,
                 channel,

@@ -43,7 +43,7 @@ impl Graph {
         graph
     }
 
-    /// Puts a mask into every node's stored QMD, and has the scheduler read them again.
+    /// Puts a mask into every node's stored QMD; an H200 obeys it in the next replay without being told.
     fn mask(&mut self, mask: Option<&TpcMask>) {
         let mut memory = Memory::new(&mut self.nodes, &mut self.replays);
         let replay = memory.replay(HEAD).expect("the head is known");
@@ -52,7 +52,6 @@ impl Graph {
             (5, 0),
             "the head and its nodes"
         );
-        let mut segment = Segment::default();
         for node in memory.reached().filter(|node| node.va != HEAD) {
             let write = mask_write(node, mask).expect("the node is armed");
             for (word, at) in write
@@ -63,9 +62,7 @@ impl Graph {
             {
                 self.machine.memory().write_u32(at, *word).expect("mapped");
             }
-            segment.pcas(node.va, 1);
         }
-        self.machine.submit(CHANNEL, &segment.0);
     }
 
     /// Replays and returns what ran.

@@ -11,8 +11,8 @@ use gct_core::submit::tracker::{Found, Tracker};
 /// Where the slots begin.
 pub(crate) const SLOTS: u64 = 0x10_0000_0000;
 
-/// How many TPCs the GPU has.
-pub(crate) const TPCS: u16 = 66;
+/// How many bits a Hopper's mask has.
+pub(crate) const TPCS: u16 = 128;
 
 /// The rewritten segments of one channel.
 #[derive(Debug)]
