@@ -49,7 +49,7 @@ fn mask(options: &Mask) -> Result<Option<TpcMask>, Failure> {
         let list = &options.tpc_mask;
         Failure::new(
             REFUSED,
-            format!("--tpc-mask {list} of {} TPCs: {why}.", options.tpcs),
+            format!("--tpc-mask {list} of {} bits: {why}.", options.tpcs),
         )
     };
     let value = parse::value(Format::TpcList, options.tpc_mask.as_bytes())
@@ -62,7 +62,7 @@ fn mask(options: &Mask) -> Result<Option<TpcMask>, Failure> {
         .last()
         .is_none_or(|last| last >= usize::from(options.tpcs))
     {
-        return Err(refused("the GPU does not have all of these"));
+        return Err(refused("the mask does not have all of these"));
     }
     TpcMask::keep_only(options.tpcs, kept)
         .map(Some)

@@ -128,11 +128,12 @@ pub(crate) enum Capture {
 /// Which TPCs launches may use.
 #[derive(Debug, Args)]
 pub(crate) struct Mask {
-    /// Keep launches on these TPCs, as `0-31,40`, or `all`; the order is the hardware's, not that of smid.
+    /// Keep launches on the TPCs of these bits of the hardware's mask, as `0-31,40`, or `all`.
     #[arg(long, value_name = "LIST", default_value = "all")]
     pub(crate) tpc_mask: String,
-    /// How many TPCs the GPU has; an H200 has 66.
-    #[arg(long, value_name = "COUNT", default_value_t = 66)]
+    /// How many bits of the hardware's mask there are; all that the list does not name are disabled. A Hopper has 128,
+    /// and its TPCs are not at the first of them without holes: an H200 uses bits from 0 to 83 for 66 TPCs.
+    #[arg(long, value_name = "COUNT", default_value_t = 128)]
     pub(crate) tpcs: u16,
 }
 

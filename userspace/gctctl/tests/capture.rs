@@ -105,7 +105,7 @@ fn a_rewrite_does_what_its_original_does() {
             ("all", "1"),
             ("all", "7"),
             ("0-31,40", "1"),
-            ("64,65", "32"),
+            ("64,83", "32"),
         ] {
             let options = ["--tpc-mask", mask, "--atoms", atoms];
             let (out, _) = rewrite(&tree, name, &options);
@@ -188,7 +188,7 @@ fn bad_input_is_refused_with_a_reason() {
     tree.gctctl(&["capture", "show", "/nonexistent"]).exits(1);
     let file = fixture("one_launch");
     for (option, value, code) in [
-        ("--tpc-mask", "66", 3),
+        ("--tpc-mask", "128", 3),
         ("--tpc-mask", "x", 3),
         ("--qmd-base", "0x1000000010", 3),
         ("--qmd-base", "0xzz", 2),
