@@ -8,7 +8,7 @@ given_kdir=$KDIR
 KDIR=$(cd "$KDIR" && pwd -P)
 
 kernel_config() {
-	sed -n "s/^CONFIG_$1=//p" "$KDIR/.config" | tr -d '"'
+	sed -n "s/^CONFIG_$1=//p" "$KDIR/.config" | tail -n 1 | tr -d '"'
 }
 
 for file in .config Makefile include/generated/autoconf.h Module.symvers; do
