@@ -10,6 +10,7 @@
 # The kernel is build/linux/lean; trees stay in build/patches/.
 
 . "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/versions.sh"
 . "$ROOT/ci/patches-tree.sh"
 
 job=patches
@@ -151,6 +152,14 @@ behaves_as_stock() {
 	diff "$BUILD/patches/$version-stock-$gpus.seen" "$BUILD/patches/$version-patched-$gpus.seen"
 }
 
+# The software GPU has firmware for one version, with which RM starts it.
+uuid_arrives() {
+	local folder=$BUILD/patches/firmware file=nvidia/$1/gsp_ga10x.bin
+	need_tools && "$CARGO_TARGET_DIR/release/fakegpu-firmware" "$folder" &&
+		"$ROOT/ci/vm.sh" run --nv "$1" --variant patched --gpus 1 --timeout 120 --quiet \
+			--file "$folder/$file:/lib/firmware/$file" --script "$ROOT/tests/patches/uuid.sh"
+}
+
 # -----------------------------------------------------------------------------
 
 mkdir -p "$BUILD/patches"
@@ -187,5 +196,7 @@ for version in "${versions[@]}"; do
 		test_case "$version: with $gpus GPUs user space sees what it sees of stock" \
 			behaves_as_stock "$version" "$gpus"
 	done
+	[ "$version" != "$NV_SOURCE_VERSION" ] ||
+		test_case "$version: the UUID arrives when the GPU is started" uuid_arrives "$version"
 done
 finish $job
