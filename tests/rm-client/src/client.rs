@@ -299,18 +299,32 @@ impl Client {
         self.free(self.handle)
     }
 
-    /// Gives another client's object a name here, below `parent`.
+    /// Gives an object of another client of this process a name here, below `parent`.
     ///
     /// # Errors
     ///
     /// Those of the driver.
     pub fn dup(&self, parent: Handle, source: &Self, object: Handle) -> Result<Handle, Error> {
+        self.dup_of(parent, source.handle, object)
+    }
+
+    /// Gives an object of any client, by that client's handle, a name here.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn dup_of(
+        &self,
+        parent: Handle,
+        source_client: Handle,
+        source: Handle,
+    ) -> Result<Handle, Error> {
         let mut call = abi::Dup {
             client: self.handle,
             parent,
             object: self.new_handle(),
-            source_client: source.handle,
-            source: object,
+            source_client,
+            source,
             flags: 0,
             status: 0,
         };

@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! rm-test all [FILTER]     every test whose name contains FILTER
+//! rm-test crowd COUNT      one test: so many processes at once, each with a channel group
 //! rm-test layouts 535|550  a C program that compares this crate with the headers
 //! rm-test wait             until the standard input ends
 //! ```
@@ -24,7 +25,23 @@ use rm_client::{abi, Release};
 use std::io::{self, Read};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: rm-test all [FILTER] | layouts 535|550 | wait";
+const USAGE: &str = "usage: rm-test all [FILTER] | crowd COUNT | layouts 535|550 | wait";
+
+/// Faults of gctgroup that tests show and that are not mended yet.
+const KNOWN_FAULTS: &[ktap::Fault] = &[
+    (
+        "gpus_opened_backwards",
+        "the order in which GPUs were probed is taken for the order in which they were opened",
+    ),
+    (
+        "dup_of_group_keeps_directory",
+        "a channel group is forgotten when the first of its names is freed",
+    ),
+    (
+        "dup_of_group_takes_channels",
+        "a channel group is forgotten when the first of its names is freed",
+    ),
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -32,6 +49,10 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["all"] => all(""),
         ["all", filter] => all(filter),
+        ["crowd", count] => match count.parse() {
+            Ok(count) => exit(processes::crowd(count)),
+            Err(_) => usage(),
+        },
         ["layouts", version] => match Release::of_version(version) {
             Some(release) => {
                 print!("{}", abi::c_assertions(release));
@@ -45,6 +66,21 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         _ => usage(),
+    }
+}
+
+/// The result of a single test.
+fn exit(outcome: ktap::Outcome) -> ExitCode {
+    println!("KTAP version 1\n1..1");
+    match outcome {
+        Ok(()) => {
+            println!("ok 1 crowd");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            println!("# {why:?}\nnot ok 1 crowd");
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -65,7 +101,7 @@ fn all(filter: &str) -> ExitCode {
         gpus::LAST_TESTS,
     ]
     .concat();
-    match ktap::run(&tests, filter) {
+    match ktap::run(&tests, KNOWN_FAULTS, filter) {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }

@@ -21,9 +21,13 @@ pub(crate) const TESTS: &[Test] = &[
     ("exec_keeps", exec_keeps),
     ("passed_descriptor_charges_the_opener", passed),
     ("other_process_has_its_own", own_directory),
+    ("dup_by_another_process", dup_by_another),
     ("processes_20_on_two_gpus", many),
     ("processes_come_and_go", storm),
 ];
+
+/// Where one process leaves its handles for another.
+const SHARED: &str = "/tmp/rm-test.handles";
 
 /// A process that ends with objects.
 fn exit() -> Outcome {
@@ -295,6 +299,65 @@ fn many() -> Outcome {
     children
         .iter()
         .try_for_each(|child| expect_gone(child.pid()))
+}
+
+/// Any number of processes at once on one GPU, each with a channel group.
+pub(crate) fn crowd(count: usize) -> Outcome {
+    // Kept open, so that the GPU is initialised once.
+    let kept = session(0)?;
+    let mut children = Vec::new();
+    for _ in 0..count {
+        let mut child = Child::fork(|parent| {
+            let session = session(0)?;
+            session.group(ENGINE)?;
+            parent.step()
+        })?;
+        child.at_step()?;
+        children.push(child);
+    }
+    for child in &children {
+        expect(&child.pid().to_string(), 0, Some((1, 0)))?;
+    }
+    children.iter_mut().for_each(Child::kill);
+    drop(kept);
+    children
+        .iter()
+        .try_for_each(|child| expect_gone(child.pid()))
+}
+
+/// What a process names of another's is the other's, if the driver allows it at all.
+fn dup_by_another() -> Outcome {
+    let mut owner = Child::fork(|parent| {
+        let session = session(0)?;
+        let group = session.group(ENGINE)?;
+        std::fs::write(
+            SHARED,
+            format!("{} {group}", session.gpu().client().handle()),
+        )?;
+        parent.step()
+    })?;
+    owner.at_step()?;
+    let mut other = Child::fork(|parent| {
+        let session = session(0)?;
+        let text = std::fs::read_to_string(SHARED)?;
+        let mut numbers = text.split(' ').map(str::parse::<u32>);
+        let (Some(Ok(client)), Some(Ok(group))) = (numbers.next(), numbers.next()) else {
+            return Err(failed("no handles"));
+        };
+        let own = session.gpu().client();
+        match own.dup_of(session.gpu().device(), client, group) {
+            Ok(_) => println!("# the driver allows it"),
+            Err(error) => println!("# the driver refuses it: {error}"),
+        }
+        parent.step()
+    })?;
+    other.at_step()?;
+    expect(&owner.pid().to_string(), 0, Some((1, 0)))?;
+    expect_gone(other.pid())?;
+    other.kill();
+    expect(&owner.pid().to_string(), 0, Some((1, 0)))?;
+    owner.kill();
+    expect_gone(owner.pid())
 }
 
 /// One after the other, each killed at another moment.
