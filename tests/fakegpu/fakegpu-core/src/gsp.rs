@@ -9,6 +9,7 @@ mod graphics;
 pub mod msgq;
 pub mod objects;
 pub mod rpc;
+mod spaces;
 pub mod tables;
 
 pub use rpc::Gsp;

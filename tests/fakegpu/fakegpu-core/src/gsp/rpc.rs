@@ -8,9 +8,13 @@ use crate::gsp::boot;
 use crate::gsp::control;
 use crate::gsp::msgq::{Queues, Record};
 use crate::gsp::objects::{ObjectKey, Objects};
+use crate::gsp::spaces::{
+    names_default_space, physical, space_key, update_bar_pde, GMMU_APERTURE_VIDEO,
+    PAGE_DIRECTORY_APERTURE,
+};
 use crate::gsp::tables;
 use crate::host::{Host, FERMI_VASPACE_A};
-use crate::memory::{PhysicalAddress, PhysicalMemory};
+use crate::memory::PhysicalMemory;
 use crate::recorder::{Event, Recorder, PARAMS_MAX};
 
 /// Records that one ring of the doorbell may bring; the ring has fewer.
@@ -341,19 +345,6 @@ impl Gsp {
     }
 }
 
-/// The aperture of video memory in a copy of page directory entries.
-const GMMU_APERTURE_VIDEO: u32 = 1;
-/// NV0080_CTRL_DMA_SET_PAGE_DIRECTORY_FLAGS_APERTURE; zero is video memory.
-const PAGE_DIRECTORY_APERTURE: u32 = 3;
-
-fn physical(in_system: bool, offset: u64) -> PhysicalAddress {
-    if in_system {
-        PhysicalAddress::system(offset)
-    } else {
-        PhysicalAddress::video(offset)
-    }
-}
-
 /// Takes a list of channels off their runlists, or puts them back.
 fn disable_channels(host: &mut Host, params: &[u8]) -> Result<(), Malformed> {
     use abi::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS as P;
@@ -369,30 +360,6 @@ fn disable_channels(host: &mut Host, params: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Whether NV_VASPACE_ALLOCATION_PARAMETERS ask for the device's own address
-/// space.
-fn names_default_space(params: &[u8]) -> Result<bool, Malformed> {
-    let index = abi::get_u32(params, abi::NV_VASPACE_ALLOCATION_PARAMETERS::index)?;
-    Ok(index == abi::NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE)
-}
-
-/// The address space called `handle`, or that of `device` itself.
-fn space_key(
-    payload: &[u8],
-    client: abi::Field,
-    device: abi::Field,
-    space: abi::Field,
-) -> Result<ObjectKey, Malformed> {
-    let handle = match abi::get_u32(payload, space)? {
-        0 => abi::get_u32(payload, device)?,
-        handle => handle,
-    };
-    Ok(ObjectKey {
-        client: abi::get_u32(payload, client)?,
-        handle,
-    })
-}
-
 /// The parameters behind a call's fixed part.
 fn sent_params(payload: &[u8], fixed: usize, size: u64) -> Result<&[u8], Malformed> {
     let size = usize::try_from(size).unwrap_or(usize::MAX);
@@ -403,32 +370,4 @@ fn sent_params(payload: &[u8], fixed: usize, size: u64) -> Result<&[u8], Malform
             field,
             len: payload.len(),
         })
-}
-
-/// Puts the topmost entry into the page directory of BAR1 or BAR2, which GSP
-/// owns.
-fn update_bar_pde(context: &mut Context<'_>, payload: &[u8]) -> Result<(), Malformed> {
-    use abi::rpc_update_bar_pde_v as Call;
-    let root = match abi::get_u32(payload, Call::barType)? {
-        abi::NV_RPC_UPDATE_PDE_BAR_1 => context.chip.bar1_root(),
-        abi::NV_RPC_UPDATE_PDE_BAR_2 => context.chip.bar2_root(),
-        bar => {
-            log::warn!("GSP: UPDATE_BAR_PDE for BAR {bar}");
-            return Ok(());
-        }
-    };
-    let shift = abi::get(payload, Call::entryLevelShift)?;
-    if shift != u64::from(crate::gmmu::ROOT_SHIFT) {
-        log::warn!("GSP: UPDATE_BAR_PDE of a table at bit {shift}: only the topmost is known");
-        return Ok(());
-    }
-    let entry = abi::get(payload, Call::entryValue)?;
-    if context
-        .memory
-        .write_u64(PhysicalAddress::video(root), entry)
-        .is_err()
-    {
-        log::warn!("GSP: the page directory at {root:#x} is not in video memory");
-    }
-    Ok(())
 }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Calls that say where page directories lie.
+
+use crate::abi::{self, Malformed};
+use crate::gmmu::ROOT_SHIFT;
+use crate::gsp::objects::ObjectKey;
+use crate::gsp::rpc::Context;
+use crate::memory::PhysicalAddress;
+
+/// The aperture of video memory in a copy of page directory entries.
+pub(super) const GMMU_APERTURE_VIDEO: u32 = 1;
+/// NV0080_CTRL_DMA_SET_PAGE_DIRECTORY_FLAGS_APERTURE; zero is video memory.
+pub(super) const PAGE_DIRECTORY_APERTURE: u32 = 3;
+
+/// An address in either memory.
+pub(super) fn physical(in_system: bool, offset: u64) -> PhysicalAddress {
+    if in_system {
+        PhysicalAddress::system(offset)
+    } else {
+        PhysicalAddress::video(offset)
+    }
+}
+
+/// Whether NV_VASPACE_ALLOCATION_PARAMETERS ask for the device's own address
+/// space.
+pub(super) fn names_default_space(params: &[u8]) -> Result<bool, Malformed> {
+    let index = abi::get_u32(params, abi::NV_VASPACE_ALLOCATION_PARAMETERS::index)?;
+    Ok(index == abi::NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE)
+}
+
+/// The address space called `handle`, or that of `device` itself.
+pub(super) fn space_key(
+    payload: &[u8],
+    client: abi::Field,
+    device: abi::Field,
+    space: abi::Field,
+) -> Result<ObjectKey, Malformed> {
+    let handle = match abi::get_u32(payload, space)? {
+        0 => abi::get_u32(payload, device)?,
+        handle => handle,
+    };
+    Ok(ObjectKey {
+        client: abi::get_u32(payload, client)?,
+        handle,
+    })
+}
+
+/// Puts the topmost entry into the page directory of BAR1 or BAR2, which GSP
+/// owns.
+pub(super) fn update_bar_pde(context: &mut Context<'_>, payload: &[u8]) -> Result<(), Malformed> {
+    use abi::rpc_update_bar_pde_v as Call;
+    let root = match abi::get_u32(payload, Call::barType)? {
+        abi::NV_RPC_UPDATE_PDE_BAR_1 => context.chip.bar1_root(),
+        abi::NV_RPC_UPDATE_PDE_BAR_2 => context.chip.bar2_root(),
+        bar => {
+            log::warn!("GSP: UPDATE_BAR_PDE for BAR {bar}");
+            return Ok(());
+        }
+    };
+    let shift = abi::get(payload, Call::entryLevelShift)?;
+    if shift != u64::from(ROOT_SHIFT) {
+        log::warn!("GSP: UPDATE_BAR_PDE of a table at bit {shift}: only the topmost is known");
+        return Ok(());
+    }
+    let entry = abi::get(payload, Call::entryValue)?;
+    if context
+        .memory
+        .write_u64(PhysicalAddress::video(root), entry)
+        .is_err()
+    {
+        log::warn!("GSP: the page directory at {root:#x} is not in video memory");
+    }
+    Ok(())
+}
