@@ -48,7 +48,7 @@ test-gate: setup
 	@ci/test.sh gate
 
 test-vm: setup
-	@ci/test.sh selftests rm gctctl
+	@ci/test.sh selftests fakegpu rm gctctl
 
 test-uvm: setup
 	@ci/test.sh uvm

@@ -8,7 +8,7 @@
 . "$(dirname "$0")/lib.sh"
 
 jobs=("$@")
-[ ${#jobs[@]} -gt 0 ] || jobs=(host kmod patches gate selftests rm gctctl uvm demo)
+[ ${#jobs[@]} -gt 0 ] || jobs=(host kmod patches gate selftests fakegpu rm gctctl uvm demo)
 
 mkdir -p "$RESULTS"
 summary=()
