@@ -6,6 +6,8 @@
 . /test/lib.sh
 load_nvidia || exit
 load_uvm || exit
+# A crowd needs many pipes.
+ulimit -n 8192
 set -- $(cat /test/filter 2>/dev/null)
 [ $# -eq 2 ] || set -- all "$@"
 exec rm-test "$@"
