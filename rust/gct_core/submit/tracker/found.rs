@@ -147,7 +147,7 @@ impl<'a> Table<'a> {
     #[inline]
     pub(super) fn share(&mut self, qmd_va: u64) -> bool {
         let mut shared = false;
-        for found in self.slots.iter_mut().take(self.len) {
+        for found in self.slots.get_mut(..self.len).unwrap_or_default() {
             if found.qmd_va == qmd_va {
                 found.shared = true;
                 shared = true;
@@ -159,10 +159,9 @@ impl<'a> Table<'a> {
     /// Whether a call of this QMD was found.
     #[inline]
     pub(super) fn names(&self, qmd_va: u64) -> bool {
-        self.slots
-            .iter()
-            .take(self.len)
-            .any(|found| found.qmd_va == qmd_va)
+        // Not `take(len).any()`: that counts down with an overflow check, which is a panic in the kernel.
+        let filled = self.slots.get(..self.len).unwrap_or_default();
+        filled.iter().any(|found| found.qmd_va == qmd_va)
     }
 
     pub(super) fn len(&self) -> usize {
