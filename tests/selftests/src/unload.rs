@@ -111,13 +111,14 @@ fn again() -> Outcome {
     let noise: io::Result<Vec<sys::Child>> = (0..3)
         .map(|number| {
             sys::Child::fork(|| loop {
+                let start = Instant::now();
                 let _ = read("version");
                 let _ = write("control", format!("create noise{number}"));
                 let _ = read(&format!("noise{number}/group.procs"));
                 let _ = write("control", format!("remove noise{number}"));
                 let _ = rm::open();
-                // A break in which the module is nobody's.
-                std::thread::sleep(Duration::from_millis(15));
+                // Breaks in which the module is nobody's, on slow kernels too.
+                std::thread::sleep(4 * start.elapsed());
             })
         })
         .collect();
