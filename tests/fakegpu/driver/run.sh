@@ -6,8 +6,8 @@
 # Boots the test machine with two software GPUs and lets the real driver
 # 535.261.03 initialise them, with its default settings. Each argument is a
 # kernel and a build of the module; the default is lean/stock and lean/patched.
-# The modules have to be built (ci/kmod.sh). On the debug kernel lockdep reports
-# RM's own nested locks, see gctgroup-docs/fakegpu.md.
+# The modules have to be built (ci/kmod.sh). What lockdep says of RM's own locks on
+# the debug kernel stands in gctgroup-docs/fakegpu.md.
 # shellcheck source=../../../ci/lib.sh
 . "$(dirname "$0")/../../../ci/lib.sh"
 
