@@ -10,6 +10,7 @@
 //! | [`tracker`] | a channel's bursts | the calls that schedule a QMD, with the place of its words |
 //! | [`launch`] | a QMD | geometry, resources, effects, waits |
 //! | [`mask`] | a set of TPCs | the QMD's mask, united with the tenant's own |
+//! | [`occupancy`] | a launch | how many of its blocks are resident at once |
 //! | [`atom`] | a grid and a number | which part each atom runs |
 //! | [`join`] | a QMD and a part | the atom's QMD, and the join that keeps the launch's effects |
 //! | [`rewrite`] | a segment and orders | the segment to publish, in the caller's buffer |
@@ -29,6 +30,7 @@ pub mod launch;
 pub mod limits;
 pub mod mask;
 pub mod method;
+pub mod occupancy;
 pub mod qmd;
 pub mod rewrite;
 pub mod selftest;

@@ -10,6 +10,7 @@
 
 use super::launch::{self, Kind, Launch};
 use super::limits::{MASK_WORDS, TPCS_MAX};
+use super::occupancy;
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::Reason;
 
@@ -324,35 +325,12 @@ fn fits_easily<L: Layout>(qmd: &[u32], mask: &TpcMask) -> bool {
     launch::kind::<L>(qmd) == Kind::Cluster && blocks <= u32::from(mask.enabled()).saturating_mul(2)
 }
 
-/// What one SM holds at most. Source: the CUDA programming guide's table of compute capabilities; where one QMD version
-/// serves several, the smallest of each.
-struct SmLimits {
-    blocks: u64,
-    threads: u64,
-    registers: u64,
-    shared_memory_bytes: u64,
-}
-
 /// Whether the blocks that must be resident at the same time fit on `tpcs` TPCs: all of a cooperative launch, one cluster
 /// of a cluster launch. A launch that does not fit would never start. Whether one GPC has room for the cluster cannot be
 /// told from a mask, whose order is not known; a policy that leaves few TPCs must know its GPU.
 fn resident(qmd: &[u32], version: Version, tpcs: u16) -> bool {
     let Some(launch) = Launch::read(qmd, version) else {
         return false;
-    };
-    let limits = match version {
-        Version::V04_00 => SmLimits {
-            blocks: 32,
-            threads: 2048,
-            registers: 65536,
-            shared_memory_bytes: 228 * 1024,
-        },
-        _ => SmLimits {
-            blocks: 16,
-            threads: 1024,
-            registers: 65536,
-            shared_memory_bytes: 100 * 1024,
-        },
     };
     let together = match launch.kind {
         Kind::Cluster => launch
@@ -366,25 +344,5 @@ fn resident(qmd: &[u32], version: Version, tpcs: u16) -> bool {
         // Clusters of a cooperative launch are bound to GPCs in a way that nothing here was measured for.
         _ => return false,
     };
-    // Warps are given out in fours, registers of a warp in 256.
-    let warps = launch
-        .threads()
-        .div_ceil(32)
-        .div_ceil(4)
-        .saturating_mul(4)
-        .max(4);
-    let registers = u64::from(launch.registers)
-        .div_ceil(8)
-        .saturating_mul(256)
-        .saturating_mul(warps);
-    let per = |limit: u64, each: u64| limit.checked_div(each).unwrap_or(u64::MAX);
-    let per_sm = limits
-        .blocks
-        .min(per(limits.threads, warps.saturating_mul(32)))
-        .min(per(limits.registers, registers))
-        .min(per(
-            limits.shared_memory_bytes,
-            u64::from(launch.shared_memory_bytes),
-        ));
-    together <= per_sm.saturating_mul(2).saturating_mul(u64::from(tpcs))
+    together <= occupancy::wave(&launch, u64::from(tpcs))
 }
