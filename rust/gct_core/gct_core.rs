@@ -24,6 +24,7 @@ pub mod limits;
 pub mod mask;
 pub mod members;
 pub mod objects;
+pub mod policy;
 pub mod rmapi;
 pub mod selftest;
 pub mod settings;

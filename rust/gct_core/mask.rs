@@ -62,6 +62,49 @@ impl TpcMask {
         mask
     }
 
+    /// The TPCs that are in either set.
+    #[must_use]
+    pub fn or(&self, other: &Self) -> Self {
+        let mut mask = *self;
+        for (word, bits) in mask.0.iter_mut().zip(other.0) {
+            *word |= bits;
+        }
+        mask
+    }
+
+    /// The TPCs that are in this set and not in the other.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        let mut mask = *self;
+        for (word, bits) in mask.0.iter_mut().zip(other.0) {
+            *word &= !bits;
+        }
+        mask
+    }
+
+    /// The lowest `count` TPCs of the set, or all when there are fewer.
+    #[must_use]
+    pub fn lowest(&self, count: u32) -> Self {
+        let mut mask = *self;
+        let mut left = count;
+        for word in mask.0.iter_mut() {
+            let mut kept = 0u64;
+            while *word != 0 && left != 0 {
+                let lowest = *word & word.wrapping_neg();
+                kept |= lowest;
+                *word &= !lowest;
+                left = left.saturating_sub(1);
+            }
+            *word = kept;
+        }
+        mask
+    }
+
+    /// A set of the TPCs whose bits are set in `words`, as [`words`](Self::words) gives them.
+    pub const fn from_words(words: [u64; TPCS_MAX / 64]) -> Self {
+        Self(words)
+    }
+
     /// The words, lowest TPC in the lowest bit of the first.
     pub const fn words(&self) -> &[u64; TPCS_MAX / 64] {
         &self.0
@@ -176,10 +219,15 @@ mod tests {
         }
 
         #[test]
-        fn intersection(a: [u64; WORDS], b: [u64; WORDS]) {
-            let both = TpcMask(a).and(&TpcMask(b));
+        fn sets(a: [u64; WORDS], b: [u64; WORDS], count in 0u32..300) {
+            let (a, b) = (TpcMask(a), TpcMask::from_words(b));
+            let (both, either, rest, lowest) = (a.and(&b), a.or(&b), a.without(&b), a.lowest(count));
             for tpc in 0..TPCS_MAX {
-                prop_assert_eq!(both.has(tpc), TpcMask(a).has(tpc) && TpcMask(b).has(tpc));
+                prop_assert_eq!(both.has(tpc), a.has(tpc) && b.has(tpc));
+                prop_assert_eq!(either.has(tpc), a.has(tpc) || b.has(tpc));
+                prop_assert_eq!(rest.has(tpc), a.has(tpc) && !b.has(tpc));
+                let below = (0..tpc).filter(|tpc| a.has(*tpc)).count();
+                prop_assert_eq!(lowest.has(tpc), a.has(tpc) && below < usize::try_from(count).unwrap());
             }
         }
     }

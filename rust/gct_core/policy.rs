@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Policies: who may use what of a GPU, and when. One file each, pure, the same in every backend.
+//!
+//! | module | answers |
+//! |---|---|
+//! | [`predict`] | how long will this launch take? |
+//! | [`pace`] | into how many atoms is it split, and may the next one go now? |
+//! | [`tpc`] | which TPCs may a tenant use now, and must it wait for another? |
+
+pub mod pace;
+pub mod predict;
+pub mod tpc;

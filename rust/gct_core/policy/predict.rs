@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! How long a launch will take, learnt from those that have ended (LithOS, section 5.7).
+//!
+//! A kernel is its program together with its grid and its block. Where exactly that was never seen, the same program with
+//! another grid is taken, block for block. What is learnt is an amount of work, time multiplied by TPCs, so that a launch on
+//! fewer TPCs is expected to take longer in proportion: the conservative assumption, since no kernel scales better.
+//!
+//! An average that follows quickly is kept, not a distribution: a launch whose time depends on its data is predicted as
+//! what it was lately.
+
+use crate::units::{mul_div, Ns};
+
+/// What tells one kernel from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// Where its program starts.
+    pub program: u64,
+    /// Its grid, in blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+}
+
+impl Kernel {
+    /// How many blocks it has.
+    pub fn blocks(&self) -> u64 {
+        self.grid.iter().fold(1, |product: u64, size| {
+            product.saturating_mul(u64::from(*size))
+        })
+    }
+
+    /// The same program with any grid.
+    const fn any_grid(self) -> Self {
+        Self {
+            grid: [0; 3],
+            ..self
+        }
+    }
+}
+
+/// What is known of one kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    kernel: Kernel,
+    /// Nanoseconds of one TPC for `blocks` blocks.
+    work: u64,
+    blocks: u64,
+    /// When it was used last, in uses of the table.
+    used: u32,
+}
+
+/// How many places of the table a kernel may be in; the one that was used longest ago makes room.
+const PROBES: usize = 8;
+
+/// The part that a new observation has of the average, as a divisor.
+const WEIGHT: u64 = 4;
+
+/// What was learnt of one tenant's kernels, in slots of the caller.
+#[derive(Debug)]
+pub struct Predictor<'a> {
+    slots: &'a mut [Option<Entry>],
+    uses: &'a mut u32,
+}
+
+/// The first place of a kernel in a table of `len` slots.
+fn start(kernel: &Kernel, len: usize) -> usize {
+    let mix = |hash: u64, word: u32| {
+        (hash ^ u64::from(word))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+    };
+    let words = kernel.grid.iter().chain(&kernel.block);
+    let hash = words.fold(kernel.program, |hash, word| mix(hash, *word));
+    // CAST: the upper half of the product is mixed best.
+    let mixed = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+    mixed.checked_rem(len).unwrap_or(0)
+}
+
+impl<'a> Predictor<'a> {
+    /// The table in `slots`, all `None` in the beginning, and the count of its uses, 0 in the beginning.
+    pub fn new(slots: &'a mut [Option<Entry>], uses: &'a mut u32) -> Self {
+        Self { slots, uses }
+    }
+
+    fn places(&self, kernel: &Kernel) -> impl Iterator<Item = usize> {
+        let len = self.slots.len();
+        let first = start(kernel, len);
+        (0..PROBES.min(len))
+            .map(move |probe| first.wrapping_add(probe).checked_rem(len).unwrap_or(0))
+    }
+
+    fn get(&self, kernel: &Kernel) -> Option<&Entry> {
+        self.places(kernel)
+            .filter_map(|place| self.slots.get(place)?.as_ref())
+            .find(|entry| entry.kernel == *kernel)
+    }
+
+    /// How long `kernel` will take on `tpcs` TPCs; `None` when its program was never seen, or without a TPC.
+    pub fn predict(&self, kernel: &Kernel, tpcs: u64) -> Option<Ns> {
+        let entry = self
+            .get(kernel)
+            .or_else(|| self.get(&kernel.any_grid()))
+            .filter(|_| tpcs > 0)?;
+        let work = mul_div(entry.work, kernel.blocks(), entry.blocks)?;
+        work.checked_div(tpcs).map(Ns)
+    }
+
+    /// Learns that `blocks` blocks of `kernel` took `time` on `tpcs` TPCs.
+    pub fn observe(&mut self, kernel: &Kernel, blocks: u64, tpcs: u64, time: Ns) {
+        if blocks == 0 || tpcs == 0 {
+            return;
+        }
+        let work = time.get().saturating_mul(tpcs);
+        self.learn(*kernel, work, blocks);
+        self.learn(kernel.any_grid(), work, blocks);
+    }
+
+    fn learn(&mut self, kernel: Kernel, work: u64, blocks: u64) {
+        *self.uses = self.uses.wrapping_add(1);
+        let now = *self.uses;
+        let place = self.place_for(&kernel, now);
+        let Some(slot) = place.and_then(|place| self.slots.get_mut(place)) else {
+            return;
+        };
+        let known = slot
+            .filter(|entry| entry.kernel == kernel)
+            // The old average, for as many blocks as were seen now.
+            .and_then(|entry| mul_div(entry.work, blocks, entry.blocks));
+        let work = match known {
+            Some(known) => known
+                .saturating_sub(known.checked_div(WEIGHT).unwrap_or(0))
+                .saturating_add(work.checked_div(WEIGHT).unwrap_or(0)),
+            None => work,
+        };
+        *slot = Some(Entry {
+            kernel,
+            work,
+            blocks,
+            used: now,
+        });
+    }
+
+    /// Where `kernel` is, or else the free place, or else that of the entry that was used longest ago.
+    fn place_for(&self, kernel: &Kernel, now: u32) -> Option<usize> {
+        let age = |place: &usize| match self.slots.get(*place) {
+            Some(Some(entry)) if entry.kernel == *kernel => (2, 0),
+            Some(None) => (1, 0),
+            Some(Some(entry)) => (0, now.wrapping_sub(entry.used)),
+            None => (0, 0),
+        };
+        self.places(kernel).max_by_key(age)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn kernel(program: u64, width: u32) -> Kernel {
+        Kernel {
+            program,
+            grid: [width, 1, 1],
+            block: [128, 1, 1],
+        }
+    }
+
+    #[test]
+    fn what_was_seen_is_expected_again_and_fewer_tpcs_take_longer() {
+        let (mut slots, mut uses) = (vec![None; 64], 0);
+        let mut predictor = Predictor::new(&mut slots, &mut uses);
+        let one = kernel(0x1000, 600);
+        assert_eq!(predictor.predict(&one, 66), None);
+        predictor.observe(&one, 600, 66, Ns(100_000));
+        assert_eq!(predictor.predict(&one, 66), Some(Ns(100_000)));
+        assert_eq!(predictor.predict(&one, 33), Some(Ns(200_000)));
+        assert_eq!(predictor.predict(&one, 0), None);
+        // Another grid of the program, block for block; another program not at all.
+        assert_eq!(
+            predictor.predict(&kernel(0x1000, 1200), 66),
+            Some(Ns(200_000))
+        );
+        assert_eq!(predictor.predict(&kernel(0x2000, 600), 66), None);
+    }
+
+    #[test]
+    fn an_atom_tells_of_the_whole_launch() {
+        let (mut slots, mut uses) = (vec![None; 64], 0);
+        let mut predictor = Predictor::new(&mut slots, &mut uses);
+        let one = kernel(0x1000, 800);
+        predictor.observe(&one, 100, 66, Ns(10_000));
+        assert_eq!(predictor.predict(&one, 66), Some(Ns(80_000)));
+    }
+
+    proptest! {
+        #[test]
+        fn it_settles_on_a_steady_time(first in 1u64..1 << 40, steady in 1_000u64..1 << 40, tpcs in 1u64..256) {
+            let (mut slots, mut uses) = (vec![None; 16], 0);
+            let mut predictor = Predictor::new(&mut slots, &mut uses);
+            let one = kernel(7, 50);
+            predictor.observe(&one, 50, tpcs, Ns(first));
+            for _ in 0..150 {
+                predictor.observe(&one, 50, tpcs, Ns(steady));
+            }
+            let seen = predictor.predict(&one, tpcs).unwrap().get();
+            prop_assert!(seen.abs_diff(steady) <= steady / 100, "{seen} is not {steady}");
+        }
+
+        #[test]
+        fn any_history_leaves_the_last_kernel_known(
+            seen in prop::collection::vec((0u64..40, 1u32..9, any::<u64>(), any::<u64>()), 1..200),
+            len in 1usize..40,
+        ) {
+            let (mut slots, mut uses) = (vec![None; len], 0);
+            let mut predictor = Predictor::new(&mut slots, &mut uses);
+            for (program, width, blocks, time) in seen {
+                let one = kernel(program, width);
+                predictor.observe(&one, blocks.max(1), 3, Ns(time));
+                let same_program = predictor.get(&one.any_grid()).is_some();
+                prop_assert!(same_program, "just learnt and already forgotten");
+            }
+            let full: Vec<_> = slots.iter().flatten().collect();
+            for entry in &full {
+                let same = full.iter().filter(|other| other.kernel == entry.kernel);
+                prop_assert_eq!(same.count(), 1);
+            }
+        }
+    }
+}
