@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Who is on a GPU, what each may use, and who has work now.
+//!
+//! The [`Board`] of a GPU is written by the daemon and read by every process there. It says
+//! what each process was given, and which of its TPCs others may take while it has no work.
+//! Whether it has work is in its [`Pulse`], which it alone writes and its neighbours map to
+//! read: a store here is seen there in the time of a cache miss, without the daemon.
+//!
+//! A process that lies in its pulse can keep its own TPCs from being lent, or lend them while
+//! it works; nobody else's.
+
+use crate::page::MaskWords;
+use crate::seqlock::Seqlock;
+use crate::shared::{ReadOnly, Shareable, Shared};
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Processes of one GPU that can lend and take TPCs: MPS has at most 60 clients. Those
+/// beyond keep to what is theirs.
+pub const SLOTS_MAX: usize = 64;
+
+/// Number of a process on a GPU's board.
+pub type SlotIndex = u8;
+
+const SLOT_WORDS: usize = 6;
+
+/// What the daemon says of one process on the GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slot {
+    /// Tells one user of a slot from the next; 0 for a free slot.
+    pub user: u32,
+    /// The TPCs that are guaranteed to it.
+    pub tpcs: MaskWords,
+    /// Whether others may use them while it has no work.
+    pub lends: bool,
+    /// Order among neighbours, 0 first.
+    pub priority: u8,
+}
+
+impl Slot {
+    fn words(&self) -> [u64; SLOT_WORDS] {
+        let [a, b, c, d] = self.tpcs;
+        let flags = u64::from(self.lends) | u64::from(self.priority) << 8;
+        [u64::from(self.user), flags, a, b, c, d]
+    }
+
+    fn from_words([user, flags, a, b, c, d]: [u64; SLOT_WORDS]) -> Self {
+        Self {
+            // CAST: 32 bits were stored.
+            user: user as u32,
+            tpcs: [a, b, c, d],
+            lends: flags & 1 == 1,
+            // CAST: the next 8 bits.
+            priority: (flags >> 8) as u8,
+        }
+    }
+}
+
+/// The page of a GPU.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Board {
+    generation: AtomicU64,
+    slots: [Seqlock<SLOT_WORDS>; SLOTS_MAX],
+}
+
+// SAFETY: 64-bit atomics, and `Shared` checks the size.
+unsafe impl Shareable for Board {}
+
+/// The daemon's side of a board.
+#[derive(Debug)]
+pub struct BoardWriter {
+    page: Shared<Board>,
+    generation: u64,
+    slots: [(u64, Slot); SLOTS_MAX],
+}
+
+impl BoardWriter {
+    /// Writes to a new page, in which all slots are free.
+    pub fn new(page: Shared<Board>) -> Self {
+        Self {
+            page,
+            generation: 0,
+            slots: [(0, Slot::default()); SLOTS_MAX],
+        }
+    }
+
+    /// Says something else of a slot, if it is something else.
+    pub fn set(&mut self, index: SlotIndex, slot: Slot) {
+        let at = usize::from(index);
+        let (Some((generation, known)), Some(lock)) =
+            (self.slots.get_mut(at), self.page.slots.get(at))
+        else {
+            return;
+        };
+        if *known == slot {
+            return;
+        }
+        *known = slot;
+        *generation += 1;
+        lock.write(*generation, &slot.words());
+        self.generation += 1;
+        self.page
+            .generation
+            .store(self.generation, Ordering::Release);
+    }
+}
+
+/// A process's view of a board.
+#[derive(Debug)]
+pub struct BoardReader(ReadOnly<Board>);
+
+impl BoardReader {
+    pub(crate) fn new(page: ReadOnly<Board>) -> Self {
+        Self(page)
+    }
+
+    /// Grows whenever a slot changes; one load.
+    pub fn generation(&self) -> u64 {
+        self.0.get().generation.load(Ordering::Acquire)
+    }
+
+    /// The slots in use. One that is being written is left out; the generation then grows
+    /// once more.
+    pub fn slots(&self) -> impl Iterator<Item = (SlotIndex, Slot)> + '_ {
+        let locks = self.0.get().slots.iter();
+        locks.zip(0..).filter_map(|(lock, index)| {
+            let slot = Slot::from_words(lock.read()?.1);
+            (slot.user != 0).then_some((index, slot))
+        })
+    }
+}
+
+/// Whether a process has work now. It writes, its neighbours read.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Pulse {
+    /// 0 while it has no work; else since when, in nanoseconds of `CLOCK_MONOTONIC`.
+    busy_since_ns: AtomicU64,
+    /// When it last had work, in nanoseconds of `CLOCK_MONOTONIC`.
+    idle_since_ns: AtomicU64,
+}
+
+// SAFETY: two atomics.
+unsafe impl Shareable for Pulse {}
+
+impl Pulse {
+    /// The process's: it has work from now on. One store.
+    pub fn busy(&self, now_ns: u64) {
+        self.busy_since_ns.store(now_ns.max(1), Ordering::Release);
+    }
+
+    /// The process's: it has no work.
+    pub fn idle(&self, now_ns: u64) {
+        self.idle_since_ns.store(now_ns, Ordering::Relaxed);
+        self.busy_since_ns.store(0, Ordering::Release);
+    }
+
+    /// Since when it has had work; `None` while it has none. One load.
+    pub fn busy_since_ns(&self) -> Option<u64> {
+        match self.busy_since_ns.load(Ordering::Acquire) {
+            0 => None,
+            since => Some(since),
+        }
+    }
+
+    /// When its last work ended, or 0.
+    pub fn idle_since_ns(&self) -> u64 {
+        self.idle_since_ns.load(Ordering::Relaxed)
+    }
+}
+
+/// A neighbour on the same GPU.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its slot on the board.
+    pub slot: SlotIndex,
+    /// The user of the slot whom the pulse belongs to.
+    pub user: u32,
+    pulse: ReadOnly<Pulse>,
+}
+
+impl Peer {
+    pub(crate) fn new(slot: SlotIndex, user: u32, pulse: ReadOnly<Pulse>) -> Self {
+        Self { slot, user, pulse }
+    }
+
+    /// Since when it has had work; `None` while it has none. One load.
+    pub fn busy_since_ns(&self) -> Option<u64> {
+        self.pulse.get().busy_since_ns()
+    }
+
+    /// When its last work ended, or 0.
+    pub fn idle_since_ns(&self) -> u64 {
+        self.pulse.get().idle_since_ns()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::{SharedFd, Writers};
+
+    #[test]
+    fn readers_see_what_changed() {
+        let (fd, page) = SharedFd::create::<Board>("board", Writers::Maker).unwrap();
+        let reader = BoardReader::new(Shared::open_read_only(fd.read_only()).unwrap());
+        let mut writer = BoardWriter::new(page);
+        assert_eq!((reader.generation(), reader.slots().count()), (0, 0));
+        let slot = Slot {
+            user: 9,
+            tpcs: [1, 2, 3, 4],
+            lends: true,
+            priority: 3,
+        };
+        writer.set(5, slot);
+        writer.set(5, slot);
+        assert_eq!(reader.generation(), 1);
+        assert_eq!(reader.slots().collect::<Vec<_>>(), [(5, slot)]);
+        writer.set(5, Slot::default());
+        assert_eq!((reader.generation(), reader.slots().count()), (2, 0));
+    }
+
+    #[test]
+    fn a_pulse_is_seen_by_neighbours() {
+        let (fd, pulse) = SharedFd::create::<Pulse>("pulse", Writers::Holder).unwrap();
+        let peer = Peer::new(0, 1, Shared::open_read_only(fd.read_only()).unwrap());
+        assert_eq!(peer.busy_since_ns(), None);
+        pulse.busy(0);
+        assert_eq!(peer.busy_since_ns(), Some(1));
+        pulse.idle(7);
+        assert_eq!((peer.busy_since_ns(), peer.idle_since_ns()), (None, 7));
+    }
+}

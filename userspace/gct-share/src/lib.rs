@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the daemon of the user-space mode and the processes that it governs share:
+//! the messages on its socket, and the pages of memory between them.
+//!
+//! - [`message`]: requests and replies. One message is one packet of a `SOCK_SEQPACKET`
+//!   Unix socket.
+//! - [`page`]: one page for each process on each GPU: its limits, which the daemon writes,
+//!   and its counters, which the process writes.
+//! - [`board`]: one page for each GPU, which only the daemon can write, and one *pulse* for
+//!   each process, which only that process writes and its neighbours read: who may use which
+//!   TPCs, and who has work now.
+//! - [`link`]: the process's side of the socket.
+//!
+//! Neither side trusts the other. Every word of a page is an atomic that is read once; the
+//! memory behind it is sealed, so that it cannot shrink under its reader; nothing that the
+//! other side writes can do more than be a wrong number.
+
+pub mod board;
+pub mod link;
+pub mod message;
+pub mod page;
+mod seqlock;
+pub mod shared;
+pub mod socket;
+
+/// Version of the messages and of the pages. The two sides must have the same.
+pub const VERSION: u32 = 1;
+
+/// Where the daemon listens unless it is told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/gctgroup/gctd.sock";
+
+/// The variable that names another socket.
+pub const SOCKET_VARIABLE: &str = "GCTGROUP_SOCKET";

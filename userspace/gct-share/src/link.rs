@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A process's connection to the daemon.
+//!
+//! Without a daemon everything goes on: allocations are granted, and the last limits stay in
+//! force. When one comes back, [`Link::attend`] connects again and tells it what there is.
+
+mod ledger;
+
+use crate::board::{BoardReader, Peer, Pulse, SlotIndex};
+use crate::message::{Ioctl, Reply, Request};
+use crate::page::Page;
+use crate::shared::Shared;
+use crate::{socket, DEFAULT_SOCKET, SOCKET_VARIABLE, VERSION};
+use gct_core::rmapi::{self, Action, Call, Class};
+use ledger::Ledger;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::io::{Errno, Result};
+use rustix::net::sockopt::{set_socket_timeout, Timeout};
+use rustix::net::SendFlags;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A daemon that does not answer in this time is treated as one that is not there.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// Time between two attempts to connect, in nanoseconds.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// This process on one GPU.
+#[derive(Debug)]
+pub struct Gpu {
+    /// The N of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// Where it is on the board, and its number there; `None` when the board is full.
+    pub slot: Option<(SlotIndex, u32)>,
+    /// Its limits and counters.
+    pub page: Shared<Page>,
+    /// Whether it has work.
+    pub pulse: Shared<Pulse>,
+    /// Who else is there.
+    pub board: BoardReader,
+    /// The object by which it was found.
+    object: (u32, u32),
+}
+
+/// Whether memory may be allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The daemon granted it: [`Link::leave`] must follow, with `asked`.
+    Granted,
+    /// It is over the limit.
+    Refused,
+    /// There was nothing or nobody to ask.
+    NotAsked,
+}
+
+/// The connection.
+#[derive(Debug)]
+pub struct Link {
+    path: PathBuf,
+    socket: Option<OwnedFd>,
+    retry_at_ns: u64,
+    lost: u64,
+    ledger: Ledger,
+    gpus: Vec<Arc<Gpu>>,
+}
+
+impl Link {
+    /// A link to the socket that `GCTGROUP_SOCKET` names, or to the usual one; nothing is
+    /// connected yet.
+    pub fn from_environment() -> Self {
+        let path = std::env::var_os(SOCKET_VARIABLE).unwrap_or_else(|| DEFAULT_SOCKET.into());
+        Self::new(path)
+    }
+
+    /// A link to a socket; nothing is connected yet.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            socket: None,
+            retry_at_ns: 0,
+            lost: 0,
+            ledger: Ledger::default(),
+            gpus: Vec::new(),
+        }
+    }
+
+    /// How often a daemon was lost.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Whether there is a daemon, as far as is known.
+    pub fn connected(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// The socket's descriptor, for a forked child to close.
+    pub fn descriptor(&self) -> Option<i32> {
+        self.socket.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    /// This process on the GPUs where it has asked for a page.
+    pub fn gpus(&self) -> &[Arc<Gpu>] {
+        &self.gpus
+    }
+
+    /// Looks after the connection: notices that the daemon has gone, and connects to a new one,
+    /// once a second at most. To be called now and then; `now_ns` is monotonic. Returns `true`
+    /// when [`Link::gpus`] has changed.
+    pub fn attend(&mut self, now_ns: u64) -> bool {
+        if self.socket.as_ref().is_some_and(hung_up) {
+            self.lose();
+        }
+        if self.socket.is_some() || now_ns < self.retry_at_ns {
+            return false;
+        }
+        self.retry_at_ns = now_ns.saturating_add(RETRY_NS);
+        if self.connect().is_err() {
+            self.socket = None;
+            return false;
+        }
+        for ioctl in self.ledger.living() {
+            self.tell(&Request::Leave {
+                ioctl,
+                asked: false,
+            });
+        }
+        let old = core::mem::take(&mut self.gpus);
+        let mut changed = false;
+        for gpu in old {
+            let (client, object) = gpu.object;
+            match self.open_page(client, object) {
+                Some(new) => {
+                    self.gpus.push(new);
+                    changed = true;
+                }
+                // The last limits stay in force.
+                None => self.gpus.push(gpu),
+            }
+        }
+        changed
+    }
+
+    fn connect(&mut self) -> Result<()> {
+        let socket = socket::connect(&self.path)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX))?;
+        set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_MAX))?;
+        let hello = Request::Hello {
+            version: VERSION,
+            tenant: true,
+        };
+        socket::send(socket.as_fd(), &hello, &[], SendFlags::empty())?;
+        match socket::receive(socket.as_fd())?.0 {
+            Reply::Hello { version: VERSION } => {
+                self.socket = Some(socket);
+                Ok(())
+            }
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    fn lose(&mut self) {
+        self.socket = None;
+        self.lost += 1;
+    }
+
+    /// Sends a request that is not answered.
+    fn tell(&mut self, request: &Request) {
+        let Some(socket) = &self.socket else { return };
+        if socket::send(socket.as_fd(), request, &[], SendFlags::empty()).is_err() {
+            self.lose();
+        }
+    }
+
+    fn call(&mut self, request: &Request) -> Option<(Reply, Vec<OwnedFd>)> {
+        self.tell(request);
+        let answer = socket::receive(self.socket.as_ref()?.as_fd());
+        match answer {
+            Ok(answer) => Some(answer),
+            Err(_) => {
+                self.lose();
+                None
+            }
+        }
+    }
+
+    /// To be called before an ioctl that [`rmapi::decode`] understands: an object that goes
+    /// loses its name with the daemon, and memory is asked for.
+    pub fn enter(&mut self, ioctl: &Ioctl, call: &Call) -> Verdict {
+        match call.action {
+            Action::Free => {
+                self.tell(&Request::Enter(ioctl.clone()));
+                Verdict::NotAsked
+            }
+            Action::Alloc {
+                class: Class::DeviceMemory,
+                ..
+            } => match self.call(&Request::Ask(ioctl.clone())) {
+                Some((Reply::Done, _)) => Verdict::Granted,
+                Some((Reply::Error { .. }, _)) => Verdict::Refused,
+                Some(_) => {
+                    self.lose();
+                    Verdict::NotAsked
+                }
+                None => Verdict::NotAsked,
+            },
+            _ => Verdict::NotAsked,
+        }
+    }
+
+    /// To be called after it has run, with what the driver wrote. `verdict` is what
+    /// [`Link::enter`] returned.
+    pub fn leave(&mut self, ioctl: Ioctl, call: &Call, verdict: Verdict) {
+        let asked = verdict == Verdict::Granted;
+        // The daemon hears of a failure only if it waits to.
+        let matters = call.succeeded() && rmapi_tracked(call);
+        if matters || asked || call.action == Action::Free {
+            self.tell(&Request::Leave {
+                ioctl: ioctl.clone(),
+                asked,
+            });
+        }
+        if matters {
+            self.ledger.learn(call, ioctl);
+        }
+    }
+
+    /// This process on the GPU where an object of its lies, as a channel group does; the page
+    /// is asked for once. `None` without a daemon, or when it knows no such object.
+    pub fn gpu_of(&mut self, client: u32, object: u32) -> Option<Arc<Gpu>> {
+        let gpu = self.open_page(client, object)?;
+        if let Some(known) = self.gpus.iter().find(|known| known.minor == gpu.minor) {
+            return Some(known.clone());
+        }
+        self.gpus.push(gpu.clone());
+        Some(gpu)
+    }
+
+    fn open_page(&mut self, client: u32, object: u32) -> Option<Arc<Gpu>> {
+        let (reply, fds) = self.call(&Request::Page { client, object })?;
+        let (Reply::Page { minor, slot }, [page, pulse, board]) = (reply, fds.as_slice()) else {
+            return None;
+        };
+        Some(Arc::new(Gpu {
+            minor,
+            slot,
+            page: Shared::open(page.as_fd()).ok()?,
+            pulse: Shared::open(pulse.as_fd()).ok()?,
+            board: BoardReader::new(Shared::open_read_only(board.as_fd()).ok()?),
+            object: (client, object),
+        }))
+    }
+
+    /// The neighbours on a GPU, to be asked for again when the board's generation has grown.
+    /// `None` without a daemon.
+    pub fn peers(&mut self, minor: u32) -> Option<Vec<Peer>> {
+        let (reply, fds) = self.call(&Request::Peers { minor })?;
+        let Reply::Peers(slots) = reply else {
+            return None;
+        };
+        let peers = slots.into_iter().zip(fds).filter_map(|((slot, user), fd)| {
+            let pulse = Shared::open_read_only(fd.as_fd()).ok()?;
+            Some(Peer::new(slot, user, pulse))
+        });
+        Some(peers.collect())
+    }
+}
+
+/// Whether the daemon keeps a mirror of what the call makes or frees.
+fn rmapi_tracked(call: &Call) -> bool {
+    match call.action {
+        Action::Alloc { class, .. } => class.is_tracked(),
+        Action::Free | Action::Dup { .. } => true,
+    }
+}
+
+/// Decodes an ioctl of this process and reads the hint that it asks for.
+///
+/// `hint` reads so many bytes, 4 or 8, at an address of this process.
+pub fn decode(
+    escape: u32,
+    bytes: &[u8],
+    hint: impl FnOnce(rmapi::Hint) -> Option<u64>,
+) -> Option<(Ioctl, Call)> {
+    let call = rmapi::decode(escape, bytes).ok()??;
+    let ioctl = Ioctl {
+        escape,
+        bytes: bytes.to_vec(),
+        hint: call.hint().and_then(hint),
+    };
+    Some((ioctl, call))
+}
+
+fn hung_up(socket: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::empty())];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    match poll(&mut fds, Some(&now)) {
+        Ok(1..) => fds.iter().any(|fd| !fd.revents().is_empty()),
+        _ => false,
+    }
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a new daemon has to be told: the ioctls that made what still exists.
+
+use crate::message::Ioctl;
+use gct_core::rmapi::{Action, Call, Handle};
+
+/// Objects that are remembered. A process with more is not told of wholly.
+const OBJECTS_MAX: usize = 65_536;
+
+#[derive(Debug)]
+struct Made {
+    client: Handle,
+    parent: Handle,
+    object: Handle,
+    ioctl: Ioctl,
+}
+
+/// The living objects, in the order in which they were made.
+#[derive(Debug, Default)]
+pub(super) struct Ledger(Vec<Made>);
+
+impl Ledger {
+    /// Learns of a call that succeeded.
+    pub(super) fn learn(&mut self, call: &Call, ioctl: Ioctl) {
+        if call.action == Action::Free {
+            self.forget(call.client, call.object);
+        } else if self.0.len() < OBJECTS_MAX {
+            // A client is made on behalf of nobody, and is its own.
+            let client = match call.client {
+                0 => call.object,
+                client => client,
+            };
+            self.0.push(Made {
+                client,
+                parent: call.parent,
+                object: call.object,
+                ioctl,
+            });
+        }
+    }
+
+    /// Forgets an object and all below it.
+    fn forget(&mut self, client: Handle, object: Handle) {
+        if client == object {
+            self.0.retain(|made| made.client != client);
+            return;
+        }
+        let mut doomed = vec![object];
+        let mut next = 0;
+        while let Some(&parent) = doomed.get(next) {
+            next += 1;
+            let below = |m: &&Made| m.client == client && m.parent == parent && m.object != parent;
+            doomed.extend(self.0.iter().filter(below).map(|made| made.object));
+        }
+        self.0
+            .retain(|made| made.client != client || !doomed.contains(&made.object));
+    }
+
+    /// The ioctls that made what exists.
+    pub(super) fn living(&self) -> Vec<Ioctl> {
+        self.0.iter().map(|made| made.ioctl.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gct_core::rmapi::Class;
+
+    fn made(client: Handle, parent: Handle, object: Handle) -> Call {
+        Call {
+            client,
+            parent,
+            object,
+            status: 0,
+            action: Action::Alloc {
+                class: Class::DeviceMemory,
+                bytes: None,
+                params: 0,
+            },
+        }
+    }
+
+    fn ioctl(escape: u32) -> Ioctl {
+        Ioctl {
+            escape,
+            bytes: vec![],
+            hint: None,
+        }
+    }
+
+    #[test]
+    fn what_goes_takes_what_is_below_along() {
+        let mut ledger = Ledger::default();
+        for (number, call) in [
+            made(0, 0, 1),
+            made(1, 1, 10),
+            made(1, 10, 11),
+            made(1, 11, 12),
+            made(0, 0, 2),
+            made(2, 2, 10),
+        ]
+        .iter()
+        .enumerate()
+        {
+            ledger.learn(call, ioctl(u32::try_from(number).unwrap()));
+        }
+        let mut free = |client, object| {
+            let call = Call {
+                action: Action::Free,
+                ..made(client, 0, object)
+            };
+            ledger.learn(&call, ioctl(0));
+            let living = ledger.living().iter().map(|i| i.escape).collect::<Vec<_>>();
+            living
+        };
+        assert_eq!(free(1, 11), [0, 1, 4, 5]);
+        assert_eq!(free(1, 1), [4, 5]);
+        assert_eq!(free(2, 2), [0; 0]);
+    }
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The page of one process on one GPU.
+//!
+//! The daemon writes the limits, the process the counters. Both are words of a file that the
+//! two map; what the other side wrote may be anything.
+
+use crate::seqlock::Seqlock;
+use crate::shared::Shareable;
+use core::sync::atomic::{AtomicU64, Ordering};
+use gct_core::settings::Settings;
+use gct_core::submit::stats::{Counters, Reason};
+
+/// Words of a set of TPCs, lowest TPC in the lowest bit of the first.
+pub const MASK_WORDS: usize = 4;
+
+/// A set of TPCs as words.
+pub type MaskWords = [u64; MASK_WORDS];
+
+/// Reasons for which there is room; the core has fewer.
+const REASONS_MAX: usize = 64;
+const _: () = assert!(Reason::COUNT <= REASONS_MAX);
+
+const LIMIT_WORDS: usize = 16;
+
+/// What binds a process on a GPU: its own limits and its group's, made one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The TPCs that it may use; `None` for all.
+    pub tpcs: Option<MaskWords>,
+    /// How many TPCs are guaranteed to it; `None` for no quota.
+    pub quota: Option<u16>,
+    /// Whether it may take idle TPCs of others.
+    pub steal: bool,
+    /// Launches that are predicted to run longer are split into atoms of so many
+    /// nanoseconds; 0 for none.
+    pub atom_ns: u64,
+    /// Nothing is published while set.
+    pub frozen: bool,
+    /// Time slice of its channel groups in microseconds; 0 for the driver's own.
+    pub timeslice_us: u32,
+    /// Order among neighbours, 0 first.
+    pub priority: u8,
+    /// Most device memory; `u64::MAX` for no limit. The daemon decides over allocations;
+    /// this is for programs that ask how much there is.
+    pub gmem_limit: u64,
+}
+
+impl Limits {
+    /// No limit.
+    pub const NONE: Self = Self {
+        tpcs: None,
+        quota: None,
+        steal: true,
+        atom_ns: 0,
+        frozen: false,
+        timeslice_us: 0,
+        priority: Settings::DEFAULT.priority.0,
+        gmem_limit: u64::MAX,
+    };
+
+    /// From the core's settings.
+    pub fn new(settings: &Settings) -> Self {
+        let ns = |us: u64| us.saturating_mul(1000);
+        Self {
+            tpcs: settings.tpc_mask.map(|mask| *mask.words()),
+            quota: settings.tpc_quota.map(|tpcs| tpcs.get()),
+            steal: settings.tpc_steal,
+            atom_ns: settings.atom.map_or(0, |us| ns(us.get())),
+            frozen: settings.freeze,
+            timeslice_us: settings
+                .timeslice
+                .map_or(0, |us| u32::try_from(us.get()).unwrap_or(u32::MAX)),
+            priority: settings.priority.0,
+            gmem_limit: settings.gmem_limit.map_or(u64::MAX, |bytes| bytes.get()),
+        }
+    }
+
+    fn words(&self) -> [u64; LIMIT_WORDS] {
+        let [a, b, c, d] = self.tpcs.unwrap_or_default();
+        let flags = u64::from(self.tpcs.is_some())
+            | u64::from(self.quota.is_some()) << 1
+            | u64::from(self.steal) << 2
+            | u64::from(self.frozen) << 3;
+        let quota = u64::from(self.quota.unwrap_or(0));
+        let slice = u64::from(self.timeslice_us);
+        let priority = u64::from(self.priority);
+        [
+            flags,
+            a,
+            b,
+            c,
+            d,
+            quota,
+            self.atom_ns,
+            slice,
+            priority,
+            self.gmem_limit,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+        ]
+    }
+
+    fn from_words(words: &[u64; LIMIT_WORDS]) -> Self {
+        let [flags, a, b, c, d, quota, atom_ns, slice, priority, gmem_limit, ..] = *words;
+        let flag = |bit: u32| flags >> bit & 1 == 1;
+        Self {
+            tpcs: flag(0).then_some([a, b, c, d]),
+            // CAST: 16 bits were stored.
+            quota: flag(1).then_some(quota as u16),
+            steal: flag(2),
+            atom_ns,
+            frozen: flag(3),
+            // CAST: 32 bits were stored.
+            timeslice_us: slice as u32,
+            // CAST: 8 bits were stored.
+            priority: priority as u8,
+            gmem_limit,
+        }
+    }
+}
+
+/// A counter that its process alone adds to.
+pub type Counter = AtomicU64;
+
+/// What the process did; every number only grows.
+#[derive(Debug)]
+#[repr(C)]
+pub struct ProcessCounters {
+    /// Launches found.
+    pub launches: Counter,
+    /// Launches whose mask was written.
+    pub masked: Counter,
+    /// Launches that were split.
+    pub split: Counter,
+    /// The atoms that they became.
+    pub atoms: Counter,
+    /// Channels that were left alone because something about them was not understood.
+    pub unmanaged: Counter,
+    /// Segments that could not be read.
+    pub unreadable: Counter,
+    /// The generation of the limits that is in force.
+    acknowledged: AtomicU64,
+    /// What the last launch was given, as [`MaskWords`], and whether that is known.
+    effective: [AtomicU64; MASK_WORDS + 1],
+    /// Launches that went as they were, by the core's reason.
+    kept: [Counter; REASONS_MAX],
+}
+
+/// The page. A new one is all zero: no generation, nothing counted.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Page {
+    limits: Seqlock<LIMIT_WORDS>,
+    /// What the process counts.
+    pub counters: ProcessCounters,
+}
+
+// SAFETY: both parts consist of 64-bit atomics, and `Shared` checks the size.
+unsafe impl Shareable for Page {}
+
+impl Page {
+    /// Which generation of limits is there; one load. It is 0 before the first.
+    pub fn generation(&self) -> u64 {
+        self.limits.generation()
+    }
+
+    /// The limits with their generation; `None` if they cannot be read, which leaves the
+    /// last ones in force.
+    pub fn limits(&self) -> Option<(u64, Limits)> {
+        let (generation, words) = self.limits.read()?;
+        (generation > 0).then(|| (generation, Limits::from_words(&words)))
+    }
+
+    /// The daemon's: sets the limits; `generation` grows by one with each call, from 1.
+    pub fn set_limits(&self, generation: u64, limits: &Limits) {
+        self.limits.write(generation, &limits.words());
+    }
+
+    /// The process's: the limits of `generation` hold for every launch from now on.
+    pub fn acknowledge(&self, generation: u64) {
+        self.counters
+            .acknowledged
+            .store(generation, Ordering::Release);
+    }
+
+    /// Which limits the process says are in force.
+    pub fn acknowledged(&self) -> u64 {
+        self.counters.acknowledged.load(Ordering::Acquire)
+    }
+
+    /// The process's: tells which TPCs the last launch was given. `None`: all.
+    pub fn set_effective(&self, tpcs: Option<MaskWords>) {
+        let [known, words @ ..] = &self.counters.effective;
+        for (to, from) in words.iter().zip(tpcs.unwrap_or_default()) {
+            to.store(from, Ordering::Relaxed);
+        }
+        known.store(1 + u64::from(tpcs.is_some()), Ordering::Release);
+    }
+
+    /// Which TPCs the last launch was given: `None` when there was none, `Some(None)` for
+    /// all. The words of one launch may be mixed with those of the next.
+    pub fn effective(&self) -> Option<Option<MaskWords>> {
+        let [known, words @ ..] = &self.counters.effective;
+        let known = known.load(Ordering::Acquire);
+        let words = core::array::from_fn(|i| {
+            let word: Option<&AtomicU64> = words.get(i);
+            word.map_or(0, |w| w.load(Ordering::Relaxed))
+        });
+        (known > 0).then(|| (known == 2).then_some(words))
+    }
+
+    /// The process's: publishes what the core counted.
+    pub fn set_counters(&self, counters: &Counters) {
+        let set = |counter: &Counter, value| counter.store(value, Ordering::Relaxed);
+        set(&self.counters.launches, counters.launches);
+        set(&self.counters.masked, counters.masked);
+        set(&self.counters.split, counters.split);
+        set(&self.counters.atoms, counters.atoms);
+        for (counter, reason) in self.counters.kept.iter().zip(Reason::ALL) {
+            set(counter, counters.kept(*reason));
+        }
+    }
+
+    /// How many launches went as they were for a reason.
+    pub fn kept(&self, reason: Reason) -> u64 {
+        let at = Reason::ALL.iter().position(|r| *r == reason);
+        at.and_then(|at| self.counters.kept.get(at))
+            .map_or(0, |c| c.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::{SharedFd, Writers};
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_new_page_has_no_limits() {
+        let (_fd, page) = SharedFd::create::<Page>("page", Writers::Holder).unwrap();
+        assert_eq!((page.generation(), page.limits()), (0, None));
+        page.set_limits(1, &Limits::NONE);
+        assert_eq!(page.limits(), Some((1, Limits::NONE)));
+        assert_eq!(Limits::new(&Settings::DEFAULT), Limits::NONE);
+    }
+
+    #[test]
+    fn counters_and_masks_arrive() {
+        let (_fd, page) = SharedFd::create::<Page>("page", Writers::Holder).unwrap();
+        let mut counters = Counters::new();
+        counters.launches = 5;
+        counters.keep(Reason::Queue);
+        page.set_counters(&counters);
+        assert_eq!(page.counters.launches.load(Ordering::Relaxed), 5);
+        assert_eq!((page.kept(Reason::Queue), page.kept(Reason::Null)), (1, 0));
+        assert_eq!(page.effective(), None);
+        page.set_effective(None);
+        assert_eq!(page.effective(), Some(None));
+        page.set_effective(Some([1, 2, 3, 4]));
+        assert_eq!(page.effective(), Some(Some([1, 2, 3, 4])));
+    }
+
+    proptest! {
+        #[test]
+        fn limits_survive_the_page(
+            tpcs: Option<MaskWords>, quota: Option<u16>, steal: bool, atom_ns: u64,
+            frozen: bool, timeslice_us: u32, priority: u8, gmem_limit: u64,
+        ) {
+            let limits = Limits {
+                tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit,
+            };
+            prop_assert_eq!(Limits::from_words(&limits.words()), limits);
+        }
+
+        /// A page on which somebody scribbles is still only numbers.
+        #[test]
+        fn any_words_are_limits(words: [u64; LIMIT_WORDS]) {
+            let limits = Limits::from_words(&words);
+            prop_assert_eq!(Limits::from_words(&limits.words()), limits);
+        }
+    }
+}
