@@ -2,10 +2,10 @@
 
 //! Who is on a GPU, what each may use, and who has work now.
 //!
-//! The [`Board`] of a GPU is written by the daemon and read by every process there. It says
-//! what each process was given, and which of its TPCs others may take while it has no work.
-//! Whether it has work is in its [`Pulse`], which it alone writes and its neighbours map to
-//! read: a store here is seen there in the time of a cache miss, without the daemon.
+//! The [`Board`] of a GPU is written by the daemon and read by every process there. It has what
+//! `gct_core::policy::tpc` asks of each tenant but for its activity. That is in each process's
+//! [`Pulse`], which it alone writes and its neighbours map to read: a store here is seen there
+//! in the time of a cache miss, without the daemon.
 //!
 //! A process that lies in its pulse can keep its own TPCs from being lent, or lend them while
 //! it works; nobody else's.
@@ -22,35 +22,56 @@ pub const SLOTS_MAX: usize = 64;
 /// Number of a process on a GPU's board.
 pub type SlotIndex = u8;
 
-const SLOT_WORDS: usize = 6;
+const SLOT_WORDS: usize = 7;
 
-/// What the daemon says of one process on the GPU.
+/// What the daemon says of one process on the GPU: who it belongs to, and the limits of that
+/// tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
     /// Tells one user of a slot from the next; 0 for a free slot.
     pub user: u32,
-    /// The TPCs that are guaranteed to it.
-    pub tpcs: MaskWords,
-    /// Whether others may use them while it has no work.
-    pub lends: bool,
-    /// Order among neighbours, 0 first.
+    /// Processes of one group have the same tenant and share one quota; a process without a
+    /// group is a tenant of its own. Tenants are ordered by this number.
+    pub tenant: u32,
+    /// `tpc.mask`: the TPCs that the tenant may use. All bits are set for no limit.
+    pub allowed: MaskWords,
+    /// `tpc.quota`; `None` for `max`.
+    pub quota: Option<u16>,
+    /// `tpc.steal`.
+    pub steal: bool,
+    /// `compute.priority`, 0 first.
     pub priority: u8,
 }
 
 impl Slot {
     fn words(&self) -> [u64; SLOT_WORDS] {
-        let [a, b, c, d] = self.tpcs;
-        let flags = u64::from(self.lends) | u64::from(self.priority) << 8;
-        [u64::from(self.user), flags, a, b, c, d]
+        let [a, b, c, d] = self.allowed;
+        let flags = u64::from(self.steal)
+            | u64::from(self.quota.is_some()) << 1
+            | u64::from(self.priority) << 8
+            | u64::from(self.quota.unwrap_or(0)) << 16;
+        [
+            u64::from(self.user),
+            u64::from(self.tenant),
+            flags,
+            a,
+            b,
+            c,
+            d,
+        ]
     }
 
-    fn from_words([user, flags, a, b, c, d]: [u64; SLOT_WORDS]) -> Self {
+    fn from_words([user, tenant, flags, a, b, c, d]: [u64; SLOT_WORDS]) -> Self {
         Self {
             // CAST: 32 bits were stored.
             user: user as u32,
-            tpcs: [a, b, c, d],
-            lends: flags & 1 == 1,
-            // CAST: the next 8 bits.
+            // CAST: as above.
+            tenant: tenant as u32,
+            allowed: [a, b, c, d],
+            // CAST: 16 bits of the flags.
+            quota: (flags >> 1 & 1 == 1).then_some((flags >> 16) as u16),
+            steal: flags & 1 == 1,
+            // CAST: 8 bits of the flags.
             priority: (flags >> 8) as u8,
         }
     }
@@ -209,8 +230,10 @@ mod tests {
         assert_eq!((reader.generation(), reader.slots().count()), (0, 0));
         let slot = Slot {
             user: 9,
-            tpcs: [1, 2, 3, 4],
-            lends: true,
+            tenant: 2,
+            allowed: [1, 2, 3, 4],
+            quota: Some(5),
+            steal: true,
             priority: 3,
         };
         writer.set(5, slot);
