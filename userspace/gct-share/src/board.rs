@@ -15,9 +15,9 @@ use crate::seqlock::Seqlock;
 use crate::shared::{ReadOnly, Shareable, Shared};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Processes of one GPU that can lend and take TPCs: MPS has at most 60 clients. Those
+/// Processes of one GPU that can lend and take TPCs: as many as MPS has clients. Those
 /// beyond keep to what is theirs.
-pub const SLOTS_MAX: usize = 64;
+pub const SLOTS_MAX: usize = 60;
 
 /// Number of a process on a GPU's board.
 pub type SlotIndex = u8;
