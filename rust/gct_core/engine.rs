@@ -7,6 +7,7 @@
 //! state; so an error means that nothing has changed. What has to be done
 //! outside the lock is asked for with [`State::next_effect`].
 
+mod admit;
 mod calls;
 mod charge;
 mod files;

@@ -20,6 +20,7 @@ pub mod features;
 pub mod gpu;
 pub mod ids;
 pub mod iface;
+pub mod launches;
 pub mod limits;
 pub mod mask;
 pub mod members;

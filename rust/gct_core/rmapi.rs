@@ -129,6 +129,38 @@ pub fn decode(escape: u32, bytes: &[u8]) -> Result<Option<Call>, Error> {
     }
 }
 
+/// `NV_ERR_NO_MEMORY`, which CUDA turns into its out-of-memory error.
+pub const NO_MEMORY: u32 = 0x51;
+
+/// Writes the status of a call that the driver is not to see. Returns false for a structure that
+/// [`decode`] does not know.
+pub fn set_status(escape: u32, bytes: &mut [u8], status: u32) -> bool {
+    let Some(offset) = status_offset(escape, bytes.len()) else {
+        return false;
+    };
+    match bytes
+        .get_mut(offset..)
+        .and_then(|rest| rest.first_chunk_mut())
+    {
+        Some(field) => {
+            *field = status.to_le_bytes();
+            true
+        }
+        None => false,
+    }
+}
+
+const fn status_offset(escape: u32, size: usize) -> Option<usize> {
+    Some(match (escape, size) {
+        (escape::FREE, 16) => 12,
+        (escape::ALLOC, 32) => 28,
+        (escape::ALLOC, 48) | (escape::ALLOC_MEMORY, 56) => 40,
+        (escape::DUP_OBJECT, 28) => 24,
+        (escape::VID_HEAP_CONTROL, 184) => 20,
+        _ => return None,
+    })
+}
+
 /// Little-endian fields of a structure.
 struct Fields<'a>(&'a [u8]);
 

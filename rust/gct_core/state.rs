@@ -15,7 +15,9 @@ use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
 use crate::ids::{FileId, GpuId, GpuIndex, GroupId, Owner, ProcKey, Sequence};
 use crate::iface::{CgroupPath, Name};
+use crate::launches::Launches;
 use crate::limits;
+use crate::mask::TpcMask;
 use crate::objects::{Object, ObjectKey, Objects};
 use crate::settings::Settings;
 use crate::table::{self, Map, Meta, Slot};
@@ -59,6 +61,11 @@ pub struct Proc {
 pub struct Node {
     pub(crate) settings: Settings,
     pub(crate) usage: Usage,
+    pub(crate) launches: Launches,
+    /// What the last launch was given, if that is known; `None` within is all TPCs.
+    pub(crate) effective: Option<Option<TpcMask>>,
+    /// Allocations that were refused because of `gmem.limit`.
+    pub(crate) refusals: u64,
     /// A process's node has a directory while it has channel groups.
     pub(crate) visible: bool,
 }

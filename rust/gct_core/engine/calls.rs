@@ -27,6 +27,20 @@ impl Ticket {
         handle: 0,
     };
 
+    /// Memory was granted, and is charged for the object at `hidden`.
+    pub(super) const fn reserved(hidden: ObjectKey) -> Self {
+        Self {
+            home: 0,
+            hidden: hidden.space,
+            handle: hidden.handle,
+        }
+    }
+
+    /// Where memory is charged that was granted.
+    pub(super) fn reservation(self) -> Option<ObjectKey> {
+        (self.hidden != 0 && self.home == 0).then(|| ObjectKey::new(self.hidden, self.handle))
+    }
+
     /// For the caller's stack.
     pub fn words(self) -> [u64; 4] {
         [self.home, self.hidden, u64::from(self.handle), 0]
@@ -152,6 +166,10 @@ impl State<'_> {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return Err(Error::Gone);
         };
+        if call.action != Action::Free {
+            // What was asked for is charged anew, as what it became.
+            self.call_withdraw(file, ticket);
+        }
         match call.action {
             Action::Free => self.freed(proc, call.succeeded(), ticket),
             _ if !call.succeeded() => {}
@@ -267,13 +285,13 @@ impl State<'_> {
     /// That is the file of the ioctl, but for ioctls on a device's file and for
     /// the source of a dup. The resource manager has checked that the caller may
     /// use the client, and gives no handle to two clients at a time.
-    fn client(&self, file: FileId, client: Handle) -> Option<(FileId, u64)> {
+    pub(super) fn client(&self, file: FileId, client: Handle) -> Option<(FileId, u64)> {
         let of = |file: FileId| Some((file, self.objects.space(file, client)?));
         of(file).or_else(|| self.files.iter().find_map(|(other, _)| of(*other)))
     }
 
     /// A client as parent is the root of its space.
-    fn parent_handle(&self, call: &Call) -> Handle {
+    pub(super) fn parent_handle(&self, call: &Call) -> Handle {
         if call.parent == call.client {
             0
         } else {
@@ -289,7 +307,7 @@ impl State<'_> {
     }
 
     /// Takes out an object and all below it; a client's name with all the client has.
-    fn free(&mut self, proc: ProcKey, key: ObjectKey) {
+    pub(super) fn free(&mut self, proc: ProcKey, key: ObjectKey) {
         let Some(object) = self.objects.get(key) else {
             return;
         };

@@ -9,7 +9,9 @@ use crate::ids::{GpuId, Owner, Scope};
 use crate::iface::files::{self, Entry, Mode};
 use crate::iface::value::Value;
 use crate::iface::{parse, show, File};
+use crate::launches::Launches;
 use crate::state::{Gpu, Node, State};
+use crate::submit::stats::Reason;
 use core::fmt::{self, Write};
 
 impl State<'_> {
@@ -167,14 +169,44 @@ fn show_node(
         File::GmemStat if features.has(Feature::GmemCharge) => {
             show::stat_line("pinned", now.memory.get(), out)
         }
+        File::GmemEvents if features.has(Feature::GmemLimit) => {
+            show::stat_line("limit", node.refusals, out)
+        }
         File::ComputeStat => show::stat_line("channel_groups", now.channel_groups, out)
-            .and_then(|()| show::stat_line("channels", now.channels, out)),
+            .and_then(|()| show::stat_line("channels", now.channels, out))
+            .and_then(|()| match features.has(Feature::TpcMask) {
+                true => show_launches(&node.launches, out),
+                false => Ok(()),
+            }),
+        File::TpcEffective => {
+            let mask = node.effective.ok_or(Error::Unknown)?;
+            show::value(&Value::TpcList(mask), out)
+        }
         // Nothing is counted here yet, so there is no line.
         File::GmemStat | File::GmemEvents | File::ComputeEvents => Ok(()),
         // A backend that announces the feature of any other file feeds it
         // here first; until then it is as if it had not.
         _ => return Err(Error::Unsupported),
     })
+}
+
+/// The reasons for which something was passed have a line each once they occurred.
+fn show_launches(launches: &Launches, out: &mut dyn Write) -> fmt::Result {
+    for (key, value) in [
+        ("launches", launches.launches),
+        ("rewritten", launches.rewritten),
+        ("split", launches.split),
+        ("atoms", launches.atoms),
+        ("passed", launches.passed_total()),
+    ] {
+        show::stat_line(key, value, out)?;
+    }
+    for (reason, count) in Reason::ALL.iter().zip(launches.passed) {
+        if count > 0 {
+            writeln!(out, "passed.{} {count}", reason.name())?;
+        }
+    }
+    Ok(())
 }
 
 fn written(result: fmt::Result) -> Result<(), Error> {

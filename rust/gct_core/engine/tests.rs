@@ -2,6 +2,7 @@
 
 //! One scenario for each rule of the tree.
 
+mod admit;
 mod conformance;
 mod gpus;
 mod groups;

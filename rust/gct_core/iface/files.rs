@@ -292,7 +292,7 @@ files! {
     }
     TpcEffective: Node "tpc.effective" Read TpcList {
         feature: TpcMask,
-        errors: [Unsupported],
+        errors: [Unsupported, Unknown],
         doc: "TPCs that the last launch was given.",
     }
     TpcSteal: Node "tpc.steal" ReadWrite Switch {
@@ -401,12 +401,48 @@ pub const KEYS: &[Key] = &[
         "Bytes that the resource manager allocated.",
     ),
     key(
+        File::GmemEvents,
+        "limit",
+        Some(Feature::GmemLimit),
+        "Allocations that were refused because of `gmem.limit`.",
+    ),
+    key(
         File::ComputeStat,
         "channel_groups",
         None,
         "Channel groups (TSGs) that exist.",
     ),
     key(File::ComputeStat, "channels", None, "Channels that exist."),
+    key(
+        File::ComputeStat,
+        "launches",
+        Some(Feature::TpcMask),
+        "Launches that were found.",
+    ),
+    key(
+        File::ComputeStat,
+        "rewritten",
+        Some(Feature::TpcMask),
+        "Launches whose mask was written.",
+    ),
+    key(
+        File::ComputeStat,
+        "split",
+        Some(Feature::TpcMask),
+        "Launches that were split.",
+    ),
+    key(
+        File::ComputeStat,
+        "atoms",
+        Some(Feature::TpcMask),
+        "Atoms that they became.",
+    ),
+    key(
+        File::ComputeStat,
+        "passed",
+        Some(Feature::TpcMask),
+        "Launches and orders that went as the tenant wrote them; a line `passed.REASON` for each reason that occurred.",
+    ),
 ];
 
 /// The files of a place, in the table's order.

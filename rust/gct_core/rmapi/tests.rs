@@ -194,3 +194,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_status_is_written_where_it_is_read() {
+    for (number, size) in [
+        (escape::FREE, 16),
+        (escape::ALLOC, 32),
+        (escape::ALLOC, 48),
+        (escape::DUP_OBJECT, 28),
+        (escape::ALLOC_MEMORY, 56),
+        (escape::VID_HEAP_CONTROL, 184),
+    ] {
+        // For the last, 2 is the function that allocates.
+        let mut call = bytes(size, &[(8, 2)]);
+        assert!(set_status(number, &mut call, NO_MEMORY));
+        let decoded = decode(number, &call).unwrap().unwrap();
+        assert_eq!(decoded.status, NO_MEMORY, "{number:#x} {size}");
+    }
+    assert!(!set_status(escape::FREE, &mut [0; 15], NO_MEMORY));
+    assert!(!set_status(0x2c, &mut [0; 48], NO_MEMORY));
+}

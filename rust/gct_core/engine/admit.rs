@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Device memory is asked for before the driver allocates it, and launches are told of after
+//! they ran.
+
+use crate::account::Amount;
+use crate::engine::Ticket;
+use crate::error::Error;
+use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
+use crate::launches::Launches;
+use crate::mask::TpcMask;
+use crate::objects::{Object, ObjectKey};
+use crate::rmapi::{Action, Call, Class, Handle};
+use crate::state::{Node, State};
+use crate::units::Bytes;
+
+impl State<'_> {
+    /// An ioctl that may allocate device memory is about to run: `None` if it must not, since
+    /// its owner would have more than `gmem.limit`. Otherwise the memory is charged from now
+    /// on, so that two who ask at a time cannot both have the last of it, until
+    /// [`State::call_leave`] gets the ticket and charges what came of it.
+    ///
+    /// What cannot be told beforehand is granted. The caller closes the file after the last
+    /// `call_leave`, as with [`State::call_enter`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: it cannot be followed.
+    pub fn call_ask(
+        &mut self,
+        file: FileId,
+        call: &Call,
+        hint: Option<u64>,
+    ) -> Result<Option<Ticket>, Error> {
+        let Action::Alloc {
+            class: class @ Class::DeviceMemory,
+            bytes,
+            ..
+        } = call.action
+        else {
+            return Ok(Some(Ticket::NONE));
+        };
+        let Some((owner, parent)) = self.parent_of(file, call) else {
+            return Ok(Some(Ticket::NONE));
+        };
+        let proc = self.files.get(&owner).map(|file| file.proc);
+        let Some((proc, gpu)) = proc.zip(parent.gpu) else {
+            return Ok(Some(Ticket::NONE));
+        };
+        self.objects.reserve(1)?;
+        self.reserve_charge()?;
+        let amount = Amount::of_object(class, bytes.or(hint).unwrap_or(0));
+        if self.refuses(proc, gpu, amount.memory) {
+            return Ok(None);
+        }
+        let hidden = ObjectKey::new(self.sequence.next(), RESERVED);
+        let mut object = Object::new(owner, class);
+        object.gpu = Some(gpu);
+        object.charged = self.charge(proc, object.gpu, amount);
+        self.objects.add(hidden, object)?;
+        Ok(Some(Ticket::reserved(hidden)))
+    }
+
+    /// What was granted is given back: no [`State::call_leave`] will follow.
+    pub fn call_withdraw(&mut self, file: FileId, ticket: Ticket) {
+        let proc = self.files.get(&file).map(|file| file.proc);
+        if let (Some(proc), Some(key)) = (proc, ticket.reservation()) {
+            self.free(proc, key);
+        }
+    }
+
+    /// The object below which a call makes another, and the file of its client.
+    fn parent_of(&self, file: FileId, call: &Call) -> Option<(FileId, Object)> {
+        let (owner, space) = self.client(file, call.client)?;
+        let parent = ObjectKey::new(space, self.parent_handle(call));
+        self.objects.get(parent).map(|parent| (owner, *parent))
+    }
+
+    /// Would so much more be over the limit of the process or of its group? Then that is
+    /// counted where it would.
+    fn refuses(&mut self, proc: ProcKey, gpu: GpuId, more: Bytes) -> bool {
+        let group = self.group_of(proc);
+        let mut refused = false;
+        for owner in [Some(Owner::Proc(proc)), group.map(Owner::Group)]
+            .into_iter()
+            .flatten()
+        {
+            let Some(node) = self.nodes.get_mut(&(owner, gpu)) else {
+                continue;
+            };
+            if node.is_over(more) {
+                node.refusals = node.refusals.saturating_add(1);
+                refused = true;
+            }
+        }
+        refused
+    }
+
+    /// The group that a process with open files belongs to.
+    pub fn group_of(&self, proc: ProcKey) -> Option<GroupId> {
+        self.procs.get(&proc)?.group
+    }
+
+    /// Does a file have a client of that handle? A caller that does not hear from the resource
+    /// manager itself must not let one file speak of another's.
+    pub fn has_client(&self, file: FileId, client: Handle) -> bool {
+        self.objects.space(file, client).is_some()
+    }
+
+    /// The GPU on which an object of a file's client lies.
+    pub fn gpu_of_object(&self, file: FileId, client: Handle, object: Handle) -> Option<GpuId> {
+        let space = self.objects.space(file, client)?;
+        self.objects.get(ObjectKey::new(space, object))?.gpu
+    }
+
+    /// The N of a GPU's `/dev/nvidiaN`.
+    pub fn gpu_minor(&self, gpu: GpuId) -> Option<u32> {
+        self.gpus.get(&gpu).map(|gpu| gpu.facts.minor)
+    }
+
+    /// Launches of a process ran on a GPU: `more` of them, and the last was given `effective`
+    /// (`None` within is all TPCs), if that is known.
+    pub fn launched(
+        &mut self,
+        proc: ProcKey,
+        gpu: GpuId,
+        more: &Launches,
+        effective: Option<Option<TpcMask>>,
+    ) {
+        let group = self.group_of(proc).map(Owner::Group);
+        for owner in [Some(Owner::Proc(proc)), group].into_iter().flatten() {
+            if let Some(node) = self.nodes.get_mut(&(owner, gpu)) {
+                node.launches = node.launches.plus(more);
+                if effective.is_some() && *more != Launches::ZERO {
+                    node.effective = effective;
+                }
+            }
+        }
+    }
+}
+
+/// The handle of memory that is asked for, in a space that nobody can name.
+const RESERVED: Handle = 1;
+
+impl Node {
+    fn is_over(&self, more: Bytes) -> bool {
+        let Some(limit) = self.settings.gmem_limit else {
+            return false;
+        };
+        match self.usage.now().memory.checked_add(more) {
+            Some(sum) => sum > limit,
+            None => true,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Memory is asked for, and launches are counted.
+
+use super::*;
+use crate::launches::Launches;
+use crate::rmapi::Call;
+
+fn memory(object: u64) -> Call {
+    let words = words(
+        32,
+        &[
+            (0, CLIENT),
+            (4, DEVICE),
+            (8, object),
+            (12, 0x40),
+            (16, 0x1000),
+        ],
+    );
+    rmapi::decode(escape::ALLOC, &words).unwrap().unwrap()
+}
+
+impl World {
+    fn ask(&mut self, file: FileId, bytes: u64) -> Option<Ticket> {
+        let ticket = self.store.retry(|store| {
+            store
+                .state()
+                .call_ask(file, &memory(MEMORY + 1), Some(bytes))
+        });
+        self.store.check();
+        ticket.unwrap()
+    }
+
+    fn current(&mut self, owner: Owner) -> String {
+        let node = self.node(owner);
+        self.read(File::GmemCurrent, node).unwrap()
+    }
+}
+
+/// A process with 4096 bytes in a group, each with a limit.
+fn limited(own: &str, of_group: &str) -> (World, FileId, GroupId) {
+    let mut world = World::new(FeatureSet::all());
+    let group = world.group("web");
+    let path = Scope::Group(group);
+    assert_eq!(world.write(File::GroupCgroup, path, "/web"), Ok(()));
+    let file = world.open(APP, "/web");
+    world.cuda(file);
+    for (owner, limit) in [(Owner::Proc(APP), own), (Owner::Group(group), of_group)] {
+        let node = world.node(owner);
+        assert_eq!(world.write(File::GmemLimit, node, limit), Ok(()));
+    }
+    (world, file, group)
+}
+
+#[test]
+fn the_last_byte_fits_and_one_more_does_not() {
+    for (own, of_group) in [("8192", "max"), ("max", "8192"), ("8192", "8192")] {
+        let (mut world, file, group) = limited(own, of_group);
+        assert_eq!(world.ask(file, 4097), None);
+        assert_eq!(world.ask(file, u64::MAX), None);
+        let ticket = world.ask(file, 4096).unwrap();
+        assert_eq!(world.current(Owner::Group(group)), "8192\n");
+        assert_eq!(world.ask(file, 1), None, "two cannot have the last of it");
+        let mut failed = memory(MEMORY + 1);
+        failed.status = 0x51;
+        let mut state = world.store.state();
+        assert_eq!(state.call_leave(file, &failed, ticket, Some(4096)), Ok(()));
+        assert_eq!(world.current(Owner::Group(group)), "4096\n");
+        let node = world.node(Owner::Group(group));
+        let events = world.read(File::GmemEvents, node).unwrap();
+        let expected = if of_group == "max" { 0 } else { 3 };
+        assert_eq!(events, format!("limit {expected}\n"));
+    }
+}
+
+#[test]
+fn what_was_granted_is_charged_once() {
+    let (mut world, file, group) = limited("max", "1M");
+    let ticket = world.ask(file, 4096).unwrap();
+    let ticket = Ticket::from_words(ticket.words());
+    let call = memory(MEMORY + 1);
+    world
+        .store
+        .retry(|store| store.state().call_leave(file, &call, ticket, Some(4096)))
+        .unwrap();
+    world.store.check();
+    assert_eq!(world.current(Owner::Proc(APP)), "8192\n");
+    world.free(file, MEMORY + 1, 0);
+    assert_eq!(world.current(Owner::Group(group)), "4096\n");
+    let ticket = world.ask(file, 4096).unwrap();
+    world.store.state().call_withdraw(file, ticket);
+    world.store.check();
+    assert_eq!(world.current(Owner::Group(group)), "4096\n");
+    world.store.state().file_close(file);
+    world.store.check();
+    assert_eq!(world.current(Owner::Group(group)), "0\n");
+}
+
+#[test]
+fn what_cannot_be_told_is_granted() {
+    let (mut world, file, _) = limited("0", "0");
+    let foreign = Call {
+        client: 99,
+        ..memory(1)
+    };
+    let orphan = Call {
+        parent: 99,
+        ..memory(1)
+    };
+    let free = Call {
+        action: rmapi::Action::Free,
+        ..memory(1)
+    };
+    for call in [foreign, orphan, free] {
+        let ticket = world.store.state().call_ask(file, &call, Some(1));
+        assert_eq!(ticket, Ok(Some(Ticket::NONE)));
+    }
+}
+
+#[test]
+fn launches_are_summed_and_the_last_mask_is_shown() {
+    let (mut world, file, group) = limited("max", "max");
+    let mut more = Launches::ZERO;
+    (more.launches, more.rewritten) = (3, 2);
+    more.passed[0] = 1;
+    let (gpu, mask) = (world.gpu, TpcMask::first(2));
+    let node = world.node(Owner::Group(group));
+    assert_eq!(world.read(File::TpcEffective, node), Err(Error::Unknown));
+    for _ in 0..2 {
+        world
+            .store
+            .state()
+            .launched(APP, gpu, &more, Some(Some(mask)));
+    }
+    assert_eq!(world.read(File::TpcEffective, node), Ok("0-1\n".into()));
+    let text = world.read(File::ComputeStat, node).unwrap();
+    assert!(text.contains("launches 6\nrewritten 4\nsplit 0\natoms 0\npassed 2\n"));
+    assert!(text.ends_with("passed.old-form 2\n"), "{text}");
+    world.store.state().file_close(file);
+    let later = world.read(File::ComputeStat, node).unwrap();
+    assert!(later.contains("channels 0\nlaunches 6\n"), "{later}");
+    assert_eq!(more.plus(&more).since(&more), more);
+    assert_eq!(more.since(&more.plus(&more)), Launches::ZERO);
+}
+
+#[test]
+fn a_file_speaks_of_its_own_clients() {
+    let (mut world, file, group) = limited("max", "max");
+    let (handle, gpu) = (u32::try_from(CLIENT).unwrap(), world.gpu);
+    let tsg = u32::try_from(TSG).unwrap();
+    let other = world.open(
+        ProcKey {
+            tgid: 501,
+            start_time_ns: 1,
+        },
+        "",
+    );
+    let state = world.store.state();
+    assert!(state.has_client(file, handle) && !state.has_client(other, handle));
+    assert_eq!(state.gpu_of_object(file, handle, tsg), Some(gpu));
+    assert_eq!(state.gpu_of_object(other, handle, tsg), None);
+    assert_eq!(state.gpu_minor(gpu), Some(0));
+    assert_eq!(state.group_of(APP), Some(group));
+}

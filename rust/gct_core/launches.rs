@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What became of the launches of an owner, as `compute.stat` shows it.
+
+use crate::submit::stats::Reason;
+
+/// Sums over all launches since the owner was first seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launches {
+    /// Launches that were found.
+    pub launches: u64,
+    /// Launches whose mask was written.
+    pub rewritten: u64,
+    /// Launches that were split.
+    pub split: u64,
+    /// The atoms that they became.
+    pub atoms: u64,
+    /// What went as the tenant wrote it, by [`Reason`] as index.
+    pub passed: [u64; Reason::COUNT],
+}
+
+impl Launches {
+    /// None.
+    pub const ZERO: Self = Self {
+        launches: 0,
+        rewritten: 0,
+        split: 0,
+        atoms: 0,
+        passed: [0; Reason::COUNT],
+    };
+
+    /// What was passed, for whatever reason.
+    pub fn passed_total(&self) -> u64 {
+        self.passed
+            .iter()
+            .fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        self.combine(other, u64::saturating_add)
+    }
+
+    /// What came since `earlier`. A number that went back, as only one that lies does, came not.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        self.combine(earlier, u64::saturating_sub)
+    }
+
+    fn combine(&self, other: &Self, with: fn(u64, u64) -> u64) -> Self {
+        let mut passed = self.passed;
+        for (count, more) in passed.iter_mut().zip(other.passed) {
+            *count = with(*count, more);
+        }
+        Self {
+            launches: with(self.launches, other.launches),
+            rewritten: with(self.rewritten, other.rewritten),
+            split: with(self.split, other.split),
+            atoms: with(self.atoms, other.atoms),
+            passed,
+        }
+    }
+}
+
+impl Default for Launches {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
