@@ -3,7 +3,7 @@
 //! Who is on a GPU, what each may use, and who has work now.
 //!
 //! The [`Board`] of a GPU is written by the daemon and read by every process there. It has what
-//! `gct_core::policy::tpc` asks of each tenant but for its activity. That is in each process's
+//! `gct_core::policy::tpc` asks of each neighbour but for its activity. That is in each process's
 //! [`Pulse`], which it alone writes and its neighbours map to read: a store here is seen there
 //! in the time of a cache miss, without the daemon.
 //!
@@ -24,32 +24,26 @@ pub type SlotIndex = u8;
 
 const SLOT_WORDS: usize = 7;
 
-/// What the daemon says of one process on the GPU: who it belongs to, and the limits of that
-/// tenant.
+/// What the daemon says of one process on the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
     /// Tells one user of a slot from the next; 0 for a free slot.
     pub user: u32,
-    /// Processes of one group have the same tenant and share one quota; a process without a
-    /// group is a tenant of its own. Tenants are ordered by this number.
+    /// Processes of one group have the same tenant and share what is reserved for it; a
+    /// process without a group is a tenant of its own.
     pub tenant: u32,
-    /// `tpc.mask`: the TPCs that the tenant may use. All bits are set for no limit.
-    pub allowed: MaskWords,
-    /// `tpc.quota`; `None` for `max`.
-    pub quota: Option<u16>,
-    /// `tpc.steal`.
-    pub steal: bool,
+    /// The TPCs that are reserved for the tenant.
+    pub tpcs: MaskWords,
+    /// Whether others may use them while the whole tenant is silent.
+    pub lends: bool,
     /// `compute.priority`, 0 first.
     pub priority: u8,
 }
 
 impl Slot {
     fn words(&self) -> [u64; SLOT_WORDS] {
-        let [a, b, c, d] = self.allowed;
-        let flags = u64::from(self.steal)
-            | u64::from(self.quota.is_some()) << 1
-            | u64::from(self.priority) << 8
-            | u64::from(self.quota.unwrap_or(0)) << 16;
+        let [a, b, c, d] = self.tpcs;
+        let flags = u64::from(self.lends) | u64::from(self.priority) << 8;
         [
             u64::from(self.user),
             u64::from(self.tenant),
@@ -67,10 +61,8 @@ impl Slot {
             user: user as u32,
             // CAST: as above.
             tenant: tenant as u32,
-            allowed: [a, b, c, d],
-            // CAST: 16 bits of the flags.
-            quota: (flags >> 1 & 1 == 1).then_some((flags >> 16) as u16),
-            steal: flags & 1 == 1,
+            tpcs: [a, b, c, d],
+            lends: flags & 1 == 1,
             // CAST: 8 bits of the flags.
             priority: (flags >> 8) as u8,
         }
@@ -160,9 +152,11 @@ pub struct Pulse {
     busy_since_ns: AtomicU64,
     /// When it last had work, in nanoseconds of `CLOCK_MONOTONIC`.
     idle_since_ns: AtomicU64,
+    /// How long it usually has none, in nanoseconds.
+    gap_ns: AtomicU64,
 }
 
-// SAFETY: two atomics.
+// SAFETY: three atomics.
 unsafe impl Shareable for Pulse {}
 
 impl Pulse {
@@ -175,6 +169,16 @@ impl Pulse {
     pub fn idle(&self, now_ns: u64) {
         self.idle_since_ns.store(now_ns, Ordering::Relaxed);
         self.busy_since_ns.store(0, Ordering::Release);
+    }
+
+    /// The process's: it usually has no work for so long before it has some again.
+    pub fn set_gap_ns(&self, gap_ns: u64) {
+        self.gap_ns.store(gap_ns, Ordering::Relaxed);
+    }
+
+    /// How long it usually has no work.
+    pub fn gap_ns(&self) -> u64 {
+        self.gap_ns.load(Ordering::Relaxed)
     }
 
     /// Since when it has had work; `None` while it has none. One load.
@@ -215,6 +219,11 @@ impl Peer {
     pub fn idle_since_ns(&self) -> u64 {
         self.pulse.get().idle_since_ns()
     }
+
+    /// How long it usually has no work.
+    pub fn gap_ns(&self) -> u64 {
+        self.pulse.get().gap_ns()
+    }
 }
 
 #[cfg(test)]
@@ -231,9 +240,8 @@ mod tests {
         let slot = Slot {
             user: 9,
             tenant: 2,
-            allowed: [1, 2, 3, 4],
-            quota: Some(5),
-            steal: true,
+            tpcs: [1, 2, 3, 4],
+            lends: true,
             priority: 3,
         };
         writer.set(5, slot);
@@ -252,6 +260,8 @@ mod tests {
         pulse.busy(0);
         assert_eq!(peer.busy_since_ns(), Some(1));
         pulse.idle(7);
+        pulse.set_gap_ns(8);
         assert_eq!((peer.busy_since_ns(), peer.idle_since_ns()), (None, 7));
+        assert_eq!(peer.gap_ns(), 8);
     }
 }
