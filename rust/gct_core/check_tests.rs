@@ -30,8 +30,19 @@ struct Real {
     class: u32,
     gpu: u64,
     bytes: u64,
-    dup: bool,
+    /// What it is a name of; names of one thing share the number.
+    thing: u64,
 }
+
+/// Names of one thing, each new one behind the one that it was made from, and
+/// the one that is charged.
+struct Thing {
+    names: Vec<RealKey>,
+    charged: RealKey,
+}
+
+/// On no GPU that is there.
+const NO_GPU: u64 = u64::MAX;
 
 /// Key: file, client, object; a client is its own object.
 type RealKey = (FileId, Handle, Handle);
@@ -43,9 +54,9 @@ struct World {
     tree: BTreeMap<String, Scope>,
     groups: Vec<(GroupId, Name)>,
     gpus: BTreeMap<u64, GpuId>,
-    /// GPUs that came and went make instance numbers ambiguous; then sizes are not compared.
-    removed: bool,
+    things: BTreeMap<u64, Thing>,
     pending: Vec<(FileId, Vec<u8>, Ticket, RealKey)>,
+    dups: Vec<(FileId, Vec<u8>, Ticket)>,
     next: Handle,
 }
 
@@ -66,8 +77,9 @@ impl World {
             tree: BTreeMap::new(),
             groups: vec![],
             gpus: BTreeMap::new(),
-            removed: false,
+            things: BTreeMap::new(),
             pending: vec![],
+            dups: vec![],
             next: 1,
         }
     }
@@ -97,7 +109,33 @@ impl World {
     fn gpu_remove(&mut self, n: u64) {
         let removed = self.store.state().gpu_remove(u32::try_from(n).unwrap());
         assert_eq!(removed.is_ok(), self.gpus.remove(&n).is_some());
-        self.removed |= removed.is_ok();
+        // What was on it is on no GPU, even if one with this number comes again.
+        for real in self.real.values_mut().filter(|real| real.gpu == n) {
+            real.gpu = NO_GPU;
+        }
+    }
+
+    /// Something exists from now on, with one name.
+    fn thing(&mut self, key: RealKey) -> u64 {
+        let number = u64::from(key.2);
+        let names = vec![key];
+        let thing = Thing {
+            names,
+            charged: key,
+        };
+        self.things.insert(number, thing);
+        number
+    }
+
+    /// Names are gone; the first that is left behind the charged one is charged.
+    fn forget(&mut self, gone: impl Fn(&RealKey) -> bool) {
+        self.real.retain(|key, _| !gone(key));
+        self.things.retain(|_, Thing { names, charged }| {
+            let at = names.iter().position(|name| name == charged).unwrap();
+            names.rotate_left(at);
+            names.retain(|name| !gone(name));
+            names.first().map(|first| *charged = *first).is_some()
+        });
     }
 
     fn open(&mut self, n: u8, cgroup: &str) {
@@ -112,9 +150,10 @@ impl World {
     fn close(&mut self, at: usize) {
         if at < self.open.len() {
             let (file, _) = self.open[at];
-            if self.pending.iter().all(|(of, ..)| *of != file) {
+            let frees = self.pending.iter().all(|(of, ..)| *of != file);
+            if frees && self.dups.iter().all(|(of, ..)| *of != file) {
                 self.open.remove(at);
-                self.real.retain(|(of, ..), _| *of != file);
+                self.forget(|(of, ..)| *of == file);
                 self.store.state().file_close(file);
                 self.store.state().file_close(file);
             }
@@ -125,11 +164,7 @@ impl World {
     /// freeing just now.
     fn pick(&self, number: usize, class: Option<u32>) -> Option<(RealKey, Real)> {
         let fits = |key: RealKey, real: &Real| {
-            class.is_none_or(|class| class == real.class)
-                && !self
-                    .pending
-                    .iter()
-                    .any(|(.., top)| self.is_below(key, *top))
+            class.is_none_or(|class| class == real.class) && !self.is_being_freed(key)
         };
         let fitting: Vec<_> = self
             .real
@@ -138,6 +173,12 @@ impl World {
             .collect();
         let at = number.checked_rem(fitting.len())?;
         Some((*fitting[at].0, *fitting[at].1))
+    }
+
+    fn is_being_freed(&self, key: RealKey) -> bool {
+        self.pending
+            .iter()
+            .any(|(.., top)| self.is_below(key, *top))
     }
 
     fn client(&mut self, at: usize, status: u64) {
@@ -151,9 +192,9 @@ impl World {
             let real = Real {
                 parent: 0,
                 class: 0x41,
-                gpu: 0,
+                gpu: NO_GPU,
                 bytes: 0,
-                dup: false,
+                thing: self.thing((file, handle, handle)),
             };
             self.real.insert((file, handle, handle), real);
         }
@@ -186,8 +227,9 @@ impl World {
                 (40, status),
             ],
         );
+        let present = self.gpus.contains_key(&gpu);
         let (hint, gpu) = match class {
-            0x80 => (Some(gpu), gpu),
+            0x80 => (Some(gpu), if present { gpu } else { NO_GPU }),
             0x40 => (Some(bytes), of.gpu),
             _ => (None, of.gpu),
         };
@@ -199,20 +241,23 @@ impl World {
                 class,
                 gpu,
                 bytes,
-                dup: false,
+                thing: self.thing((file, client, handle)),
             };
             self.real.insert((file, client, handle), real);
         }
     }
 
-    fn dup(&mut self, from: usize, to: usize) {
-        let (Some(((_, source_client, source), of)), Some(((file, client, parent), _))) =
-            (self.pick(from, Some(0x40)), self.pick(to, Some(0x80)))
+    /// Gives memory or a channel group a second name. The ioctl is entered now and
+    /// left some events later.
+    fn dup(&mut self, from: usize, to: usize, group: bool) {
+        let class = if group { 0xa06c } else { 0x40 };
+        let (Some(((_, source_client, source), _)), Some(((file, client, parent), _))) =
+            (self.pick(from, Some(class)), self.pick(to, Some(0x80)))
         else {
             return;
         };
         let handle = self.handle();
-        let call = words(
+        let bytes = words(
             28,
             &[
                 (0, client.into()),
@@ -222,15 +267,43 @@ impl World {
                 (16, source.into()),
             ],
         );
-        self.store.ioctl(file, escape::DUP_OBJECT, &call, None);
-        self.real.insert(
-            (file, client, handle),
-            Real {
-                parent,
-                dup: true,
-                ..of
-            },
-        );
+        let call = rmapi::decode(escape::DUP_OBJECT, &bytes).unwrap().unwrap();
+        let ticket = self
+            .store
+            .retry(|store| store.state().call_enter(file, &call))
+            .unwrap();
+        self.dups.push((file, bytes, ticket));
+    }
+
+    /// The resource manager has decided about the first name that is being made.
+    fn dup_leave(&mut self, fails: bool) {
+        if self.dups.is_empty() {
+            return;
+        }
+        let (file, mut bytes, ticket) = self.dups.remove(0);
+        let word = |at: usize| Handle::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        let (client, parent, handle) = (word(0), word(4), word(8));
+        let (source_client, source) = (word(12), word(16));
+        let known = |key: &&RealKey| (key.1, key.2) == (source_client, source);
+        let source = self.real.keys().find(known).copied();
+        let parent_key = (file, client, parent);
+        // What has gone meanwhile cannot have a second name.
+        let real = source
+            .filter(|_| !fails && self.real.contains_key(&parent_key))
+            .filter(|_| !self.is_being_freed(parent_key))
+            .map(|source| (source, self.real[&source]));
+        bytes[24] = u8::from(real.is_none());
+        let call = rmapi::decode(escape::DUP_OBJECT, &bytes).unwrap().unwrap();
+        self.store
+            .retry(|store| store.state().call_leave(file, &call, ticket, None))
+            .unwrap();
+        if let Some((source, of)) = real {
+            let key = (file, client, handle);
+            let names = &mut self.things.get_mut(&of.thing).unwrap().names;
+            let at = names.iter().position(|name| *name == source).unwrap();
+            names.insert(at + 1, key);
+            self.real.insert(key, Real { parent, ..of });
+        }
     }
 
     /// Enters a free; it is left some events later.
@@ -248,7 +321,7 @@ impl World {
         }
         let bytes = words(16, &[(0, client.into()), (8, handle.into())]);
         let call = rmapi::decode(escape::FREE, &bytes).unwrap().unwrap();
-        let ticket = self.store.state().call_enter(file, &call);
+        let ticket = self.store.state().call_enter(file, &call).unwrap();
         self.pending.push((file, bytes, ticket, key));
     }
 
@@ -270,7 +343,7 @@ impl World {
                 .copied()
                 .filter(|below| self.is_below(*below, key))
                 .collect();
-            self.real.retain(|key, _| !gone.contains(key));
+            self.forget(|key| gone.contains(key));
         }
     }
 
@@ -376,13 +449,14 @@ impl World {
 
     /// With no ioctl under way, the usage is what the resource manager has.
     fn compare(&mut self) {
-        if !self.pending.is_empty() || self.removed {
+        if !self.pending.is_empty() || !self.dups.is_empty() {
             return;
         }
         let procs: BTreeMap<FileId, ProcKey> = self.open.iter().copied().collect();
         let mut expected: BTreeMap<(ProcKey, GpuId), (u64, u64, u64)> = BTreeMap::new();
-        for ((file, ..), real) in &self.real {
-            let Some(gpu) = self.gpus.get(&real.gpu).filter(|_| !real.dup) else {
+        for (key @ (file, ..), real) in &self.real {
+            let charged = self.things[&real.thing].charged == *key;
+            let Some(gpu) = self.gpus.get(&real.gpu).filter(|_| charged) else {
                 continue;
             };
             let (groups, channels, bytes) = expected.entry((procs[file], *gpu)).or_default();
@@ -424,7 +498,8 @@ fn play(world: &mut World, (op, a, b, c): (u8, u8, usize, u8)) {
         6 | 7 => world.alloc(b, 0xa06c, 0, status),
         8 | 9 => world.alloc(b, 0xc86f, 0, status),
         10 | 11 => world.alloc(b, 0x40, 0, status),
-        12 => world.dup(b, usize::from(a)),
+        12 => world.dup(b, usize::from(a), c % 2 == 0),
+        27 => world.dup_leave(c % 4 == 0),
         13 | 14 => world.free_enter(b),
         15 | 16 => world.free_leave(c % 4 == 0),
         17 => world.group_create(a % 4),
@@ -453,7 +528,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 160, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_histories(seed: u64, ops in prop::collection::vec((0u8..27, any::<u8>(), 0usize..64, any::<u8>()), 0..160)) {
+    fn random_histories(seed: u64, ops in prop::collection::vec((0u8..28, any::<u8>(), 0usize..64, any::<u8>()), 0..160)) {
         let mut world = World::new(seed);
         for n in 0..3 {
             world.gpu_add(n);
@@ -464,6 +539,9 @@ proptest! {
             world.compare();
         }
         // Everything ends, and nothing is left.
+        while !world.dups.is_empty() {
+            world.dup_leave(false);
+        }
         while !world.pending.is_empty() {
             world.free_leave(false);
         }

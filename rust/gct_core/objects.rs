@@ -17,13 +17,16 @@
 //! resource manager refused.
 //!
 //! Siblings are linked through their handles. All loops are bounded by the
-//! number of objects.
+//! number of objects. What several objects name together is in `names`.
+
+mod names;
 
 use crate::account::Amount;
 use crate::error::Error;
 use crate::ids::{FileId, GpuId};
 use crate::rmapi::{Class, Handle};
 use crate::table::{mix, Key, Map, Slot};
+use names::Names;
 
 /// Where an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +62,11 @@ pub struct Object {
     pub(crate) file: FileId,
     pub(crate) class: Class,
     pub(crate) gpu: Option<GpuId>,
-    /// What was charged for it, to be taken back when it goes.
+    /// What was charged for it, to be taken back when it goes. Of several names of
+    /// one thing, one is charged.
     pub(crate) charged: Amount,
+    /// Other names of the same thing.
+    names: Names,
     /// For the name of a client, the space of its objects; else 0.
     pub(crate) inner: u64,
     pub(crate) parent: Handle,
@@ -76,6 +82,7 @@ impl Object {
             class,
             gpu: None,
             charged: Amount::ZERO,
+            names: Names::ALONE,
             inner: 0,
             parent: ROOT,
             child: ROOT,
@@ -111,6 +118,10 @@ impl<'a> Objects<'a> {
 
     pub(crate) fn get(&self, key: ObjectKey) -> Option<&Object> {
         self.map.get(&key)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: ObjectKey) -> Option<&mut Object> {
+        self.map.get_mut(&key)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Object)> {
@@ -151,9 +162,10 @@ impl<'a> Objects<'a> {
     }
 
     /// Takes one object out that is `top` or below it and has nothing below itself.
+    /// Also tells another name of what it was, if there is one.
     ///
     /// Called until it returns `None`, it takes out the whole of `top`.
-    pub(crate) fn pop(&mut self, top: ObjectKey) -> Option<Object> {
+    pub(crate) fn pop(&mut self, top: ObjectKey) -> Option<(Object, Option<ObjectKey>)> {
         let mut at = top;
         for _ in 0..self.map.len() {
             match self.get(at)?.child {
@@ -162,7 +174,39 @@ impl<'a> Objects<'a> {
             }
         }
         self.unlink(at);
-        self.map.remove(&at)
+        let heir = self.untie(at);
+        self.map.remove(&at).map(|object| (object, heir))
+    }
+
+    /// Keeps an object where nobody can name it, until it gets a key.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Objects::reserve`].
+    pub(crate) fn hide(&mut self, hidden: ObjectKey, object: Object) -> Result<(), Error> {
+        self.map.insert(hidden, object).map(|_| ())
+    }
+
+    /// Gives what [`Objects::hide`] keeps a key and a parent. Returns false, and
+    /// leaves it, when there is no such object or the key is taken.
+    pub(crate) fn unhide(&mut self, hidden: ObjectKey, key: ObjectKey, parent: Handle) -> bool {
+        if self.map.contains(&key) || key.handle == ROOT {
+            return false;
+        }
+        let Some(mut object) = self.map.remove(&hidden) else {
+            return false;
+        };
+        object.parent = parent;
+        // INVARIANT: an entry was just removed, so there is room, and the key is free.
+        let _ = self.add(key, object);
+        self.renamed(hidden, key);
+        true
+    }
+
+    /// What comes after `at` in the tree below `top`, parents first.
+    pub(crate) fn after(&self, top: ObjectKey, at: Handle) -> Option<ObjectKey> {
+        let handle = self.walk(top.space, top.space, top.handle, at)?;
+        Some(ObjectKey::new(top.space, handle))
     }
 
     /// The first object directly below a root.
@@ -207,9 +251,14 @@ impl<'a> Objects<'a> {
         let mut at = Some(top.handle);
         for _ in 0..self.map.len() {
             let Some(handle) = at else { break };
-            if let Some(object) = self.map.remove(&ObjectKey::new(top.space, handle)) {
+            let (from, to) = (
+                ObjectKey::new(top.space, handle),
+                ObjectKey::new(space, handle),
+            );
+            if let Some(object) = self.map.remove(&from) {
                 // INVARIANT: an entry was just removed, so there is room for one.
-                let _ = self.map.insert(ObjectKey::new(space, handle), object);
+                let _ = self.map.insert(to, object);
+                self.renamed(from, to);
             }
             at = self.walk(top.space, space, top.handle, handle);
         }
@@ -301,7 +350,7 @@ impl<'a> Objects<'a> {
                 || at(object.child)
                     .is_some_and(|child| child.parent == key.handle && child.previous == ROOT);
             let inner = object.inner == 0 || self.get(ObjectKey::root(object.inner)).is_some();
-            next && above && child && inner
+            next && above && child && inner && self.is_tied_soundly(*key, object)
         };
         self.map.is_sound() && self.iter().all(|(key, object)| linked(key, object))
     }

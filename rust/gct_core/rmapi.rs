@@ -14,6 +14,7 @@
 //! changes a size is refused by the size check rather than misread.
 
 pub mod class;
+pub mod control;
 
 use crate::error::Error;
 pub use class::Class;
@@ -82,9 +83,22 @@ pub struct Hint {
     pub bytes: u32,
 }
 
+/// What the ioctl's structure does not say of a new object, and who knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Bytes of memory: a word of the tenant's.
+    Bytes(Hint),
+    /// The resource manager's number of the GPU on which a device is. The tenant
+    /// has said the device's instance, which the resource manager knows.
+    GpuOfInstance(Hint),
+    /// The resource manager's number of the GPU on which the new subdevice is.
+    /// It answers that itself.
+    GpuOfSubdevice,
+}
+
 impl Call {
-    /// What is worth reading from the tenant's memory after success.
-    pub fn hint(&self) -> Option<Hint> {
+    /// What to ask after success.
+    pub fn question(&self) -> Option<Question> {
         let Action::Alloc {
             class,
             bytes: None,
@@ -93,15 +107,18 @@ impl Call {
         else {
             return None;
         };
-        let (offset, bytes) = match class {
-            // `NV0080_ALLOC_PARAMETERS.deviceId`.
-            Class::Device => (0, 4),
-            // `NV_MEMORY_ALLOCATION_PARAMS.size`.
-            Class::DeviceMemory => (64, 8),
-            _ => return None,
+        let hint = |offset, bytes| {
+            let address = params.checked_add(offset)?;
+            (params != 0).then_some(Hint { address, bytes })
         };
-        let address = params.checked_add(offset)?;
-        (params != 0).then_some(Hint { address, bytes })
+        match class {
+            // `NV0080_ALLOC_PARAMETERS.deviceId`.
+            Class::Device => hint(0, 4).map(Question::GpuOfInstance),
+            Class::Subdevice => Some(Question::GpuOfSubdevice),
+            // `NV_MEMORY_ALLOCATION_PARAMS.size`.
+            Class::DeviceMemory => hint(64, 8).map(Question::Bytes),
+            _ => None,
+        }
     }
 
     /// Did the resource manager do it?

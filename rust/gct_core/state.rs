@@ -28,9 +28,6 @@ pub struct Gpu {
     pub(crate) facts: GpuFacts,
     pub(crate) features: FeatureSet,
     pub(crate) index: GpuIndex,
-    /// The resource manager's device instance, as far as it can be told from
-    /// outside: the lowest that was free when the GPU came.
-    pub(crate) instance: u32,
 }
 
 /// A named group.

@@ -66,7 +66,9 @@ impl Store {
     /// One whole ioctl of the driver.
     pub(crate) fn ioctl(&mut self, file: FileId, escape: u32, bytes: &[u8], hint: Option<u64>) {
         let call = rmapi::decode(escape, bytes).unwrap().unwrap();
-        let ticket = self.state().call_enter(file, &call);
+        let ticket = self
+            .retry(|store| store.state().call_enter(file, &call))
+            .unwrap();
         let ticket = Ticket::from_words(ticket.words());
         self.retry(|store| store.state().call_leave(file, &call, ticket, hint))
             .unwrap();

@@ -72,6 +72,13 @@ unsafe extern "C" {
     pub fn gct_helper_cgroup_path(out: *mut kernel::ffi::c_char, size: u32) -> kernel::ffi::c_int;
     pub fn gct_helper_trace_start() -> kernel::ffi::c_int;
     pub fn gct_helper_trace_stop();
+    pub fn gct_helper_rm_control(
+        client: u32,
+        object: u32,
+        command: u32,
+        params: *mut kernel::ffi::c_void,
+        size: u32,
+    ) -> u32;
     pub fn gct_debugfs_show(
         seq: *mut seq_file,
         unused: *mut kernel::ffi::c_void,

@@ -21,6 +21,7 @@ mod hooks;
 #[cfg(gct_kunit)]
 mod kunit;
 mod process;
+mod rm;
 mod state;
 mod tree;
 

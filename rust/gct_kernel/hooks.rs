@@ -7,13 +7,13 @@
 
 use crate::bindings::gct_gpu;
 use crate::state::Glue;
-use crate::{exec, process};
+use crate::{exec, process, rm};
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
 use gct_core::features::FeatureSet;
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
 use gct_core::ids::{FileId, ProcKey};
-use gct_core::rmapi::{self, Call, Hint};
+use gct_core::rmapi::{self, Call, Hint, Question};
 use gct_core::state::{Failure, State};
 use gct_core::text::Text;
 use kernel::sync::ArcBorrow;
@@ -115,7 +115,10 @@ pub(crate) fn ioctl_enter(
     let Some(call) = decode(glue, escape, bytes) else {
         return Default::default();
     };
-    with(glue, |state| Ok(state.call_enter(file, &call).words())).unwrap_or_default()
+    let ticket = with(glue, |state| state.call_enter(file, &call));
+    count_refusal(glue, ticket)
+        .unwrap_or(Ticket::NONE)
+        .words()
 }
 
 pub(crate) fn ioctl_leave(
@@ -130,12 +133,21 @@ pub(crate) fn ioctl_leave(
         return;
     };
     let ticket = Ticket::from_words(words);
-    let hint = call
-        .hint()
+    let told = call
+        .question()
         .filter(|_| call.succeeded())
-        .and_then(|hint| read_hint(&hint));
-    let outcome = with(glue, |state| state.call_leave(file, &call, ticket, hint));
+        .and_then(|question| answer(glue, &call, &question));
+    let outcome = with(glue, |state| state.call_leave(file, &call, ticket, told));
     count_refusal(glue, outcome);
+}
+
+/// Finds out what the ioctl's structure does not say.
+fn answer(glue: &Glue, call: &Call, question: &Question) -> Option<u64> {
+    match question {
+        Question::Bytes(hint) => read_hint(hint),
+        Question::GpuOfInstance(hint) => rm::gpu_of_instance(glue, call.client, read_hint(hint)?),
+        Question::GpuOfSubdevice => rm::gpu_of_subdevice(call.client, call.object),
+    }
 }
 
 /// Reads a word of the tenant's memory, once. It may say anything.

@@ -76,6 +76,18 @@ int gct_helper_cgroup_path(char *out, uint32_t size);
 int gct_helper_trace_start(void);
 void gct_helper_trace_stop(void);
 
+/*
+ * Sends a control to the resource manager, which takes its locks for it, in the
+ * name of the kernel: a tenant's client and object will do. @params are read and
+ * written. Returns an NV_STATUS, 0 for success.
+ *
+ * Context: process, may sleep; no lock of the resource manager held. The caller
+ * holds nv_system_pm_lock for reading (gct_helper_rm_begin(), or the ioctl's
+ * own), and sees to it that the client is not freed meanwhile.
+ */
+uint32_t gct_helper_rm_control(uint32_t client, uint32_t object, uint32_t command, void *params,
+			       uint32_t size);
+
 /* -- Taken from Rust (rust/gct_kernel/ffi.rs) ------------------------------ */
 
 /* A file of the tree is read, or written by its ->write. debugfs guards both

@@ -133,25 +133,42 @@ impl State<'_> {
     }
 
     /// An ioctl is about to run. What it may free loses its handles now, since
-    /// they may be given to others before the ioctl returns.
-    pub fn call_enter(&mut self, file: FileId, call: &Call) -> Ticket {
-        if call.action != Action::Free {
-            return Ticket::NONE;
-        }
-        let Some(key) = self.find(file, call) else {
-            return Ticket::NONE;
+    /// they may be given to others before the ioctl returns; what it may give a
+    /// second name has one from now on, since the first may go before that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: a second name is not tracked.
+    pub fn call_enter(&mut self, file: FileId, call: &Call) -> Result<Ticket, Error> {
+        let (home, hidden, handle) = match call.action {
+            Action::Alloc { .. } => return Ok(Ticket::NONE),
+            Action::Free => {
+                let Some(key) = self.find(file, call) else {
+                    return Ok(Ticket::NONE);
+                };
+                let hidden = self.sequence.next();
+                self.objects.detach(key, hidden);
+                (key.space, hidden, key.handle)
+            }
+            Action::Dup {
+                source_client,
+                source,
+            } => {
+                let Some(known) = self.key_of(file, source_client, source) else {
+                    return Ok(Ticket::NONE);
+                };
+                (0, self.name_prepared(file, call, known)?, known.handle)
+            }
         };
-        let hidden = self.sequence.next();
-        self.objects.detach(key, hidden);
-        Ticket {
-            home: key.space,
+        Ok(Ticket {
+            home,
             hidden,
-            handle: key.handle,
-        }
+            handle,
+        })
     }
 
-    /// An ioctl has run. `call` is decoded anew, and `hint` is what its
-    /// [`Call::hint`] asked for, if that could be read.
+    /// An ioctl has run. `call` is decoded anew, and `told` is the answer to its
+    /// [`Call::question`], if there is one.
     ///
     /// # Errors
     ///
@@ -161,7 +178,7 @@ impl State<'_> {
         file: FileId,
         call: &Call,
         ticket: Ticket,
-        hint: Option<u64>,
+        told: Option<u64>,
     ) -> Result<(), Error> {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return Err(Error::Gone);
@@ -172,20 +189,14 @@ impl State<'_> {
         }
         match call.action {
             Action::Free => self.freed(proc, call.succeeded(), ticket),
+            Action::Dup { .. } => self.dup_made(proc, file, call, ticket)?,
             _ if !call.succeeded() => {}
             Action::Alloc { class, .. } if !class.is_tracked() => {}
             Action::Alloc {
                 class: Class::Client,
                 ..
             } => self.client_made(proc, file, call.object)?,
-            Action::Alloc { class, bytes, .. } => self.made(file, call, class, bytes.or(hint))?,
-            Action::Dup {
-                source_client,
-                source,
-            } => {
-                let class = self.class_of(file, source_client, source);
-                self.dup_made(file, call, class)?;
-            }
+            Action::Alloc { class, bytes, .. } => self.made(file, call, class, bytes.or(told))?,
         }
         Ok(())
     }
@@ -238,7 +249,8 @@ impl State<'_> {
         let mut object = Object::new(new.file, class);
         object.parent = self.parent_handle(call);
         object.gpu = match class {
-            Class::Device => self.gpu_of_device(number),
+            Class::Device => self.gpu_told(number),
+            Class::Subdevice => self.gpu_of_subdevice(new.key, &object, number),
             _ => self.gpu_of_parent(new.key, &object),
         };
         let amount = Amount::of_object(class, number.unwrap_or(0));
@@ -246,16 +258,79 @@ impl State<'_> {
         self.objects.add(new.key, object)
     }
 
-    /// A second name of an object is tracked and not charged: its owner is charged already.
-    fn dup_made(&mut self, file: FileId, call: &Call, class: Class) -> Result<(), Error> {
-        let Some(new) = self.key_for_new(file, call)? else {
-            return Ok(());
+    /// The resource manager tells of a subdevice on which GPU it is, and so of its
+    /// device and all below that. What was believed before came from the tenant.
+    fn gpu_of_subdevice(
+        &mut self,
+        key: ObjectKey,
+        object: &Object,
+        told: Option<u64>,
+    ) -> Option<GpuId> {
+        let believed = self.gpu_of_parent(key, object);
+        let Some(gpu) = told.and_then(|_| self.gpu_told(told)) else {
+            return believed;
         };
-        self.free(new.proc, new.key);
-        let mut object = Object::new(new.file, class);
-        object.parent = self.parent_handle(call);
-        object.gpu = self.gpu_of_parent(new.key, &object);
-        self.objects.add(new.key, object)
+        let device = ObjectKey::new(key.space, object.parent);
+        let is_device = |object: &Object| object.class == Class::Device;
+        if believed != Some(gpu) && self.objects.get(device).is_some_and(is_device) {
+            if believed.is_some() {
+                self.count(Failure::Gpu);
+            }
+            self.move_to_gpu(device, gpu);
+        }
+        Some(gpu)
+    }
+
+    /// Has room for a second name of `known`, which counts from now on. Returns the
+    /// space where it is kept.
+    fn name_prepared(&mut self, file: FileId, call: &Call, known: ObjectKey) -> Result<u64, Error> {
+        let Some((file, _)) = self.client(file, call.client) else {
+            return Ok(0);
+        };
+        self.objects.reserve(1)?;
+        let Some(thing) = self.objects.get(known) else {
+            return Ok(0);
+        };
+        let mut name = Object::new(file, thing.class);
+        name.gpu = thing.gpu;
+        let hidden = ObjectKey::new(self.sequence.next(), known.handle);
+        self.objects.hide(hidden, name)?;
+        if Amount::of_object(name.class, 1) != Amount::ZERO {
+            self.objects.tie(known, hidden);
+        }
+        Ok(hidden.space)
+    }
+
+    /// An object got a second name, or did not. It is charged once: the new name
+    /// inherits the charge if the old one goes.
+    fn dup_made(
+        &mut self,
+        proc: ProcKey,
+        file: FileId,
+        call: &Call,
+        ticket: Ticket,
+    ) -> Result<(), Error> {
+        self.reserve_charge()?;
+        let hidden = ObjectKey::new(ticket.hidden, ticket.handle);
+        if ticket.hidden == 0 {
+            return Ok(());
+        }
+        let new = match self.client(file, call.client) {
+            Some((file, space)) if call.succeeded() && call.object != 0 => {
+                let proc = self.files.get(&file).map_or(proc, |file| file.proc);
+                Some((proc, ObjectKey::new(space, call.object)))
+            }
+            _ => None,
+        };
+        let named = new.is_some_and(|(proc, key)| {
+            self.free(proc, key);
+            self.objects.unhide(hidden, key, self.parent_handle(call))
+        });
+        if let (false, Some(name)) = (named, self.objects.get(hidden)) {
+            let proc = self.files.get(&name.file).map_or(proc, |file| file.proc);
+            self.drain(proc, hidden);
+        }
+        Ok(())
     }
 
     fn gpu_of_parent(&self, key: ObjectKey, object: &Object) -> Option<GpuId> {
@@ -299,11 +374,11 @@ impl State<'_> {
         }
     }
 
-    /// What kind of object a client has under a handle.
-    fn class_of(&self, file: FileId, client: Handle, object: Handle) -> Class {
-        self.client(file, client)
-            .and_then(|(_, space)| self.objects.get(ObjectKey::new(space, object)))
-            .map_or(Class::Other, |object| object.class)
+    /// Where the object is that a client has under a handle.
+    fn key_of(&self, file: FileId, client: Handle, object: Handle) -> Option<ObjectKey> {
+        let (_, space) = self.client(file, client)?;
+        let key = ObjectKey::new(space, object);
+        self.objects.get(key).map(|_| key)
     }
 
     /// Takes out an object and all below it; a client's name with all the client has.
@@ -319,8 +394,11 @@ impl State<'_> {
 
     fn drain(&mut self, proc: ProcKey, top: ObjectKey) {
         // Each turn takes an object out of a tree that only shrinks.
-        while let Some(object) = self.objects.pop(top) {
-            self.uncharge(proc, &object);
+        while let Some((object, heir)) = self.objects.pop(top) {
+            match heir {
+                Some(heir) => self.inherit(proc, &object, heir),
+                None => self.uncharge(proc, &object),
+            }
         }
     }
 }

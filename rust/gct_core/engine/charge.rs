@@ -7,7 +7,7 @@ use crate::dirs::DirPath;
 use crate::error::Error;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::limits;
-use crate::objects::Object;
+use crate::objects::{Object, ObjectKey};
 use crate::settings::Settings;
 use crate::state::{Failure, Node, State};
 
@@ -63,6 +63,55 @@ impl State<'_> {
         }
         self.store_usages(proc, gpu, usage, of_group);
         self.settle(proc, gpu);
+    }
+
+    /// An object that had another name is gone: that name is charged from now on.
+    pub(super) fn inherit(&mut self, proc: ProcKey, object: &Object, heir: ObjectKey) {
+        if object.charged == Amount::ZERO {
+            return;
+        }
+        let Some(to) = self.objects.get(heir).map(|heir| heir.file) else {
+            return self.uncharge(proc, object);
+        };
+        // A file that is closing is known no more; it is the one that lets go.
+        let to = self.files.get(&to).map_or(proc, |file| file.proc);
+        let charged = if to == proc {
+            object.charged
+        } else {
+            self.uncharge(proc, object);
+            match self.reserve_charge() {
+                Ok(()) => self.charge(to, object.gpu, object.charged),
+                Err(_) => {
+                    self.count(Failure::Charge);
+                    Amount::ZERO
+                }
+            }
+        };
+        if let Some(heir) = self.objects.get_mut(heir) {
+            (heir.charged, heir.gpu) = (charged, object.gpu);
+        }
+    }
+
+    /// A device and all below it turn out to be on another GPU.
+    ///
+    /// The caller has used [`State::reserve_charge`].
+    pub(super) fn move_to_gpu(&mut self, device: ObjectKey, gpu: GpuId) {
+        let mut at = Some(device);
+        for _ in 0..self.objects.len() {
+            let Some(key) = at else { break };
+            let Some(object) = self.objects.get(key).copied() else {
+                break;
+            };
+            let proc = self.files.get(&object.file).map(|file| file.proc);
+            if let (Some(proc), true) = (proc, object.gpu != Some(gpu)) {
+                self.uncharge(proc, &object);
+                let charged = self.charge(proc, Some(gpu), object.charged);
+                if let Some(object) = self.objects.get_mut(key) {
+                    (object.charged, object.gpu) = (charged, Some(gpu));
+                }
+            }
+            at = self.objects.after(device, key.handle);
+        }
     }
 
     /// Moves the usage of a process from one group to another.

@@ -38,7 +38,6 @@ impl State<'_> {
             features,
             // Above every index in use, so that renumbering moves it.
             index: GpuIndex(u8::MAX),
-            instance: self.free_instance(),
         };
         self.gpus.insert(id, gpu)?;
         for at in 0..self.groups.slots() {
@@ -97,19 +96,22 @@ impl State<'_> {
         self.gpus.iter().find_map(found)
     }
 
-    /// The GPU that a device object's number means; if the number could not be
-    /// read, the only GPU, if there is only one.
-    pub(super) fn gpu_of_device(&self, instance: Option<u64>) -> Option<GpuId> {
-        let meant = |gpu: &Gpu| instance.is_none_or(|number| number == u64::from(gpu.instance));
+    /// The GPU with this number of the resource manager; if nothing could be told,
+    /// the only GPU, if there is only one.
+    pub(super) fn gpu_told(&self, rm_id: Option<u64>) -> Option<GpuId> {
+        let meant = |gpu: &Gpu| rm_id.is_none_or(|id| id == u64::from(gpu.facts.rm_id));
         let mut found = self.gpus.iter().filter(|(_, gpu)| meant(gpu));
         let (id, _) = found.next()?;
         found.next().is_none().then_some(*id)
     }
 
-    fn free_instance(&self) -> u32 {
-        let taken = |number: u32| self.gpus.iter().any(|(_, gpu)| gpu.instance == number);
-        let count = u32::try_from(limits::GPUS_MAX).unwrap_or(u32::MAX);
-        (0..count).find(|number| !taken(*number)).unwrap_or(count)
+    /// Copies the resource manager's numbers of all GPUs to `out` and returns how
+    /// many there are.
+    pub fn gpu_rm_ids(&self, out: &mut [u32; limits::GPUS_MAX]) -> usize {
+        for (to, (_, gpu)) in out.iter_mut().zip(self.gpus.iter()) {
+            *to = gpu.facts.rm_id;
+        }
+        self.gpus.len()
     }
 
     /// Gives every GPU the index that follows from its PCI address, and moves

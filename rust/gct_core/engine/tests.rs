@@ -6,6 +6,7 @@ mod admit;
 mod conformance;
 mod gpus;
 mod groups;
+mod names;
 mod objects;
 
 use crate::dirs::{DirPath, Effect};
@@ -105,7 +106,7 @@ impl World {
     /// The objects of the picture above, the memory with 4 KiB.
     fn cuda(&mut self, file: FileId) {
         self.alloc(file, 0, CLIENT, 0x41, None);
-        self.alloc(file, CLIENT, DEVICE, 0x80, Some(0));
+        self.alloc(file, CLIENT, DEVICE, 0x80, Some(1));
         self.alloc(file, DEVICE, TSG, 0xa06c, None);
         self.alloc(file, TSG, CHANNEL, 0xc86f, None);
         self.alloc(file, DEVICE, MEMORY, 0x40, Some(4096));

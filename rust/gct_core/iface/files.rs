@@ -386,7 +386,7 @@ pub const KEYS: &[Key] = &[
         File::Events,
         "gpu",
         None,
-        "Channel groups, channels and allocations on a GPU that could not be told.",
+        "Channel groups, channels and allocations on a GPU that could not be told, and devices that were on another than their client said.",
     ),
     key(
         File::Events,

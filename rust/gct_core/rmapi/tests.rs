@@ -27,7 +27,7 @@ fn a_client_is_allocated_and_freed() {
         }
     ));
     assert!(call.succeeded());
-    assert_eq!(call.hint(), None);
+    assert_eq!(call.question(), None);
 
     let free = bytes(16, &[(0, 7), (4, 8), (8, 9), (12, 0x57)]);
     let call = decode(escape::FREE, &free).unwrap().unwrap();
@@ -55,21 +55,29 @@ fn both_forms_of_alloc_differ_in_where_the_status_is() {
 }
 
 #[test]
-fn hints_point_into_the_tenants_parameters() {
-    let device = bytes(32, &[(0, 1), (8, 3), (12, 0x80), (16, 0x1000), (20, 0x7f)]);
-    let hint = decode(escape::ALLOC, &device).unwrap().unwrap().hint();
+fn questions_point_into_the_tenants_parameters_or_go_to_the_resource_manager() {
+    let question = |words: &[(usize, u32)]| {
+        let call = decode(escape::ALLOC, &bytes(32, words)).unwrap();
+        call.unwrap().question()
+    };
     let address = 0x7f_0000_1000;
-    assert_eq!(hint, Some(Hint { address, bytes: 4 }));
-
-    let memory = bytes(32, &[(0, 1), (8, 3), (12, 0x40), (16, 0x1000), (20, 0x7f)]);
-    let hint = decode(escape::ALLOC, &memory).unwrap().unwrap().hint();
+    assert_eq!(
+        question(&[(0, 1), (8, 3), (12, 0x80), (16, 0x1000), (20, 0x7f)]),
+        Some(Question::GpuOfInstance(Hint { address, bytes: 4 }))
+    );
     let address = address + 64;
-    assert_eq!(hint, Some(Hint { address, bytes: 8 }));
-
-    let none = bytes(32, &[(0, 1), (8, 3), (12, 0x80)]);
-    assert_eq!(decode(escape::ALLOC, &none).unwrap().unwrap().hint(), None);
-    let wraps = bytes(32, &[(12, 0x40), (16, u32::MAX), (20, u32::MAX)]);
-    assert_eq!(decode(escape::ALLOC, &wraps).unwrap().unwrap().hint(), None);
+    assert_eq!(
+        question(&[(0, 1), (8, 3), (12, 0x40), (16, 0x1000), (20, 0x7f)]),
+        Some(Question::Bytes(Hint { address, bytes: 8 }))
+    );
+    assert_eq!(
+        question(&[(0, 1), (8, 3), (12, 0x2080)]),
+        Some(Question::GpuOfSubdevice)
+    );
+    assert_eq!(question(&[(0, 1), (8, 3), (12, 0x80)]), None);
+    assert_eq!(question(&[(0, 1), (8, 3), (12, 0xa06c), (16, 1)]), None);
+    let wraps = question(&[(12, 0x40), (16, u32::MAX), (20, u32::MAX)]);
+    assert_eq!(wraps, None);
 }
 
 #[test]
@@ -188,7 +196,7 @@ proptest! {
     #[test]
     fn any_bytes_get_an_answer(escape in 0x20u32..0x60, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(Some(call)) = decode(escape, &bytes) {
-            if let Some(hint) = call.hint() {
+            if let Some(Question::Bytes(hint) | Question::GpuOfInstance(hint)) = call.question() {
                 prop_assert!(hint.bytes == 4 || hint.bytes == 8);
             }
         }

@@ -185,7 +185,7 @@ fn stale_scopes_are_gone() {
     let bytes = words(16, &[(0, CLIENT), (8, TSG)]);
     let call = rmapi::decode(escape::FREE, &bytes).unwrap().unwrap();
     let mut state = world.store.state();
-    assert_eq!(state.call_enter(file, &call), Ticket::NONE);
+    assert_eq!(state.call_enter(file, &call), Ok(Ticket::NONE));
     assert_eq!(
         state.call_leave(file, &call, Ticket::NONE, None),
         Err(Error::Gone)

@@ -10,7 +10,7 @@ fn a_process_is_shown_from_its_first_channel_group_to_its_last() {
     assert_eq!(world.added(), [(DirPath::Gpu(N0), "0".into())]);
     let file = world.open(APP, "");
     world.alloc(file, 0, CLIENT, 0x41, None);
-    world.alloc(file, CLIENT, DEVICE, 0x80, Some(0));
+    world.alloc(file, CLIENT, DEVICE, 0x80, Some(1));
     world.alloc(file, DEVICE, MEMORY, 0x40, Some(4096));
     assert!(!world.store.state().has_effects());
     world.alloc(file, DEVICE, TSG, 0xa06c, None);
@@ -81,7 +81,7 @@ fn a_handle_that_is_reused_while_its_free_returns_stays() {
     world.cuda(file);
     let bytes = words(16, &[(0, CLIENT), (8, TSG)]);
     let call = rmapi::decode(escape::FREE, &bytes).unwrap().unwrap();
-    let ticket = world.store.state().call_enter(file, &call);
+    let ticket = world.store.state().call_enter(file, &call).unwrap();
     // Another thread gets the handles at once.
     world.alloc(file, DEVICE, TSG, 0xa06c, None);
     world.alloc(file, TSG, CHANNEL, 0xc86f, None);
@@ -154,7 +154,7 @@ fn memory_is_charged_once_and_to_the_owner_of_the_client() {
     assert_eq!(world.read(File::GmemCurrent, node), Ok("8192\n".into()));
     // Another process maps the memory under a name of its own.
     let stranger = world.open(other, "");
-    for (parent, object, class, hint) in [(0, 11, 0x41, None), (11, DEVICE, 0x80, Some(0))] {
+    for (parent, object, class, hint) in [(0, 11, 0x41, None), (11, DEVICE, 0x80, Some(1))] {
         let client = if class == 0x41 { 0 } else { 11 };
         let call = words(
             32,
@@ -171,6 +171,7 @@ fn memory_is_charged_once_and_to_the_owner_of_the_client() {
     assert_eq!(world.read(File::GmemCurrent, theirs), Err(Error::Gone));
     world.free(file, MEMORY, 0);
     assert_eq!(world.read(File::GmemCurrent, node), Ok("4096\n".into()));
+    assert_eq!(world.read(File::GmemCurrent, theirs), Ok("4096\n".into()));
     assert_eq!(world.read(File::GmemPeak, node), Ok("8192\n".into()));
     assert_eq!(world.write(File::GmemPeak, node, "0"), Ok(()));
     assert_eq!(world.read(File::GmemPeak, node), Ok("4096\n".into()));
@@ -217,7 +218,7 @@ fn a_device_that_cannot_be_told_is_counted() {
         world.alloc(file, CLIENT, device, 0x80, hint);
         world.alloc(file, device, TSG + device, 0xa06c, None);
     }
-    world.alloc(file, CLIENT, DEVICE + 2, 0x80, Some(1));
+    world.alloc(file, CLIENT, DEVICE + 2, 0x80, Some(2));
     world.alloc(file, DEVICE + 2, TSG, 0xa06c, None);
     let events = world.read(File::Events, Scope::Root).unwrap();
     assert!(events.contains("gpu 2\n"), "{events}");

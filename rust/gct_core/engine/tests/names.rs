@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Second names of channel groups, and on which GPU a device is.
+
+use super::*;
+
+/// A second client of the process, with a device on the GPU.
+const SECOND: u64 = 11;
+
+impl World {
+    fn alloc_in(&mut self, file: FileId, client: u64, words_of: [u64; 3], told: Option<u64>) {
+        let [parent, object, class] = words_of;
+        let client = if class == 0x41 { 0 } else { client };
+        let call = words(
+            32,
+            &[(0, client), (4, parent), (8, object), (12, class), (16, 1)],
+        );
+        self.store.ioctl(file, escape::ALLOC, &call, told);
+    }
+
+    fn second_client(&mut self, file: FileId) {
+        self.alloc_in(file, SECOND, [0, SECOND, 0x41], None);
+        self.alloc_in(file, SECOND, [SECOND, DEVICE, 0x80], Some(1));
+    }
+
+    fn dup_call(&self, status: u64) -> rmapi::Call {
+        let call = words(
+            28,
+            &[
+                (0, SECOND),
+                (4, DEVICE),
+                (8, 60),
+                (12, CLIENT),
+                (16, TSG),
+                (24, status),
+            ],
+        );
+        rmapi::decode(escape::DUP_OBJECT, &call).unwrap().unwrap()
+    }
+
+    fn free_in(&mut self, file: FileId, client: u64, object: u64) {
+        let call = words(16, &[(0, client), (8, object)]);
+        self.store.ioctl(file, escape::FREE, &call, None);
+        self.store.check();
+    }
+
+    fn dup_enter(&mut self, file: FileId) -> Ticket {
+        let call = self.dup_call(0);
+        self.store
+            .retry(|store| store.state().call_enter(file, &call))
+            .unwrap()
+    }
+
+    fn dup_leave(&mut self, file: FileId, ticket: Ticket, status: u64) {
+        let call = self.dup_call(status);
+        self.store
+            .retry(|store| store.state().call_leave(file, &call, ticket, None))
+            .unwrap();
+        self.store.check();
+    }
+
+    fn stat(&mut self, proc: ProcKey) -> Result<String, Error> {
+        let node = self.node(Owner::Proc(proc));
+        self.read(File::ComputeStat, node)
+    }
+}
+
+const ONE_GROUP: &str = "channel_groups 1\nchannels 0\n";
+const ONE_OF_EACH: &str = "channel_groups 1\nchannels 1\n";
+
+#[test]
+fn a_channel_group_is_charged_once_until_its_last_name_goes() {
+    for first_goes_first in [true, false] {
+        let mut world = World::new(FeatureSet::NONE);
+        let (file, second) = (world.open(APP, ""), world.open(APP, ""));
+        world.cuda(file);
+        world.second_client(second);
+        let ticket = world.dup_enter(second);
+        world.dup_leave(second, ticket, 0);
+        assert_eq!(world.stat(APP), Ok(ONE_OF_EACH.into()));
+        world.effects();
+        if first_goes_first {
+            // The channel below the first name goes with it.
+            world.free_in(file, CLIENT, TSG);
+            assert_eq!(world.stat(APP), Ok(ONE_GROUP.into()));
+            world.free_in(second, SECOND, 60);
+        } else {
+            world.free_in(second, SECOND, 60);
+            assert_eq!(world.stat(APP), Ok(ONE_OF_EACH.into()));
+            world.free_in(file, CLIENT, TSG);
+        }
+        // The directory went once, at the end, and its settings with it.
+        assert_eq!(world.removed().len(), 2);
+    }
+}
+
+#[test]
+fn settings_outlive_the_first_name() {
+    let mut world = World::new(FeatureSet::NONE.with(Feature::Weight));
+    let (file, second) = (world.open(APP, ""), world.open(APP, ""));
+    world.cuda(file);
+    world.second_client(second);
+    let ticket = world.dup_enter(second);
+    world.dup_leave(second, ticket, 0);
+    let node = world.node(Owner::Proc(APP));
+    assert_eq!(world.write(File::ComputeWeight, node, "7"), Ok(()));
+    world.store.state().file_close(file);
+    assert_eq!(world.read(File::ComputeWeight, node), Ok("7\n".into()));
+}
+
+#[test]
+fn a_first_name_that_goes_while_the_second_is_made_leaves_its_charge() {
+    for refused in [false, true] {
+        let mut world = World::new(FeatureSet::NONE);
+        let (file, second) = (world.open(APP, ""), world.open(APP, ""));
+        world.cuda(file);
+        world.second_client(second);
+        let ticket = world.dup_enter(second);
+        // Another thread frees the first name before this one hears of its second.
+        world.free_in(file, CLIENT, TSG);
+        assert_eq!(world.stat(APP), Ok(ONE_GROUP.into()));
+        world.dup_leave(second, ticket, u64::from(refused));
+        let left = (!refused).then(|| ONE_GROUP.into());
+        assert_eq!(
+            world.stat(APP).ok().filter(|stat| stat == ONE_GROUP),
+            left,
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn another_process_inherits_what_it_keeps() {
+    let other = ProcKey { tgid: 600, ..APP };
+    let mut world = World::new(FeatureSet::NONE);
+    let (file, second) = (world.open(APP, ""), world.open(other, ""));
+    world.cuda(file);
+    world.second_client(second);
+    let ticket = world.dup_enter(second);
+    world.dup_leave(second, ticket, 0);
+    assert_eq!(world.stat(other), Err(Error::Gone));
+    world.store.state().file_close(file);
+    world.store.check();
+    assert_eq!(world.stat(APP), Err(Error::Gone));
+    assert_eq!(world.stat(other), Ok(ONE_GROUP.into()));
+    world.store.state().file_close(second);
+    assert_eq!(world.stat(other), Err(Error::Gone));
+}
+
+#[test]
+fn a_subdevice_tells_where_its_device_is() {
+    let mut world = World::new(FeatureSet::NONE);
+    let second = facts(2, 0x50);
+    world
+        .store
+        .retry(|store| store.state().gpu_add(&second, FeatureSet::NONE))
+        .unwrap();
+    let file = world.open(APP, "");
+    // The tenant says the wrong number and allocates; the resource manager knows.
+    world.cuda(file);
+    assert_eq!(world.stat(APP), Ok(ONE_OF_EACH.into()));
+    world.alloc(file, DEVICE, 21, 0x2080, Some(2));
+    world.store.check();
+    assert_eq!(world.stat(APP), Err(Error::Gone));
+    let paths: Vec<DirPath> = world.added().iter().map(|(path, _)| *path).collect();
+    assert!(paths.contains(&DirPath::ProcGpu(500, GpuIndex(1))));
+    // That somebody lied is counted, and what comes later is in the right place.
+    let events = world.read(File::Events, Scope::Root).unwrap();
+    assert!(events.contains("gpu 1\n"), "{events}");
+    world.alloc(file, DEVICE, TSG + 1, 0xa06c, None);
+    assert!(world.added().is_empty());
+    // An answer that is none changes nothing.
+    for told in [None, Some(9)] {
+        world.alloc(file, DEVICE, 22, 0x2080, told);
+        assert_eq!(world.stat(APP), Err(Error::Gone));
+    }
+}

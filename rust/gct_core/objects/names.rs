@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Several objects that name one thing.
+//!
+//! A client may give an object of another a name of its own, and the thing lives
+//! as long as it has a name. So all names of one thing are linked in a ring, and
+//! when the one that is charged goes, another inherits the charge.
+
+use super::{Object, ObjectKey, Objects};
+
+/// The neighbours in the ring of names; `None` for the only name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Names(Option<Ring>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ring {
+    previous: ObjectKey,
+    next: ObjectKey,
+}
+
+impl Names {
+    pub(super) const ALONE: Self = Self(None);
+}
+
+impl Objects<'_> {
+    /// Makes `new`, which has no other name, a further name of what `known` names.
+    pub(crate) fn tie(&mut self, known: ObjectKey, new: ObjectKey) {
+        if known == new || self.get(new).is_none_or(|object| object.names.0.is_some()) {
+            return;
+        }
+        let Some(object) = self.get_mut(known) else {
+            return;
+        };
+        let ring = object.names.0.unwrap_or(Ring {
+            previous: known,
+            next: known,
+        });
+        object.names.0 = Some(ring);
+        self.set_ring(new, |own| {
+            *own = Some(Ring {
+                previous: known,
+                next: ring.next,
+            });
+        });
+        self.set_neighbour(ring.next, |ring| ring.previous = new);
+        self.set_neighbour(known, |ring| ring.next = new);
+    }
+
+    /// Takes an object out of its ring and returns another name of the thing.
+    pub(super) fn untie(&mut self, key: ObjectKey) -> Option<ObjectKey> {
+        let Ring { previous, next } = self.get(key)?.names.0?;
+        self.set_ring(key, |own| *own = None);
+        if previous == next {
+            // The other is alone now.
+            self.set_ring(next, |own| *own = None);
+        } else {
+            self.set_neighbour(previous, |ring| ring.next = next);
+            self.set_neighbour(next, |ring| ring.previous = previous);
+        }
+        Some(next)
+    }
+
+    /// An object has got another key: its neighbours have to know.
+    pub(super) fn renamed(&mut self, from: ObjectKey, to: ObjectKey) {
+        let Some(Ring { previous, next }) = self.get(to).and_then(|object| object.names.0) else {
+            return;
+        };
+        if previous != from {
+            self.set_neighbour(previous, |ring| ring.next = to);
+            self.set_neighbour(next, |ring| ring.previous = to);
+        }
+    }
+
+    fn set_ring(&mut self, key: ObjectKey, set: impl FnOnce(&mut Option<Ring>)) {
+        if let Some(object) = self.get_mut(key) {
+            set(&mut object.names.0);
+        }
+    }
+
+    fn set_neighbour(&mut self, key: ObjectKey, set: impl FnOnce(&mut Ring)) {
+        self.set_ring(key, |ring| {
+            if let Some(ring) = ring {
+                set(ring);
+            }
+        });
+    }
+
+    /// Do the neighbours in the ring know this object?
+    pub(super) fn is_tied_soundly(&self, key: ObjectKey, object: &Object) -> bool {
+        let Some(Ring { previous, next }) = object.names.0 else {
+            return true;
+        };
+        let ring = |key| self.get(key).and_then(|object| object.names.0);
+        previous != key
+            && next != key
+            && ring(previous).is_some_and(|ring| ring.next == key)
+            && ring(next).is_some_and(|ring| ring.previous == key)
+    }
+}

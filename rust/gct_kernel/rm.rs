@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Controls that gctgroup sends to the resource manager.
+
+use crate::bindings;
+use crate::state::Glue;
+use gct_core::limits;
+use gct_core::rmapi::control::{Control, Status};
+use gct_core::rmapi::Handle;
+
+/// Sends a control; what comes back is in it. The caller may sleep and holds the
+/// driver's power management lock, as every ioctl does.
+fn send(control: &mut Control) -> Result<(), Status> {
+    let (client, object, command) = (control.client, control.object, control.command);
+    let params = control.params();
+    let size = u32::try_from(params.len()).unwrap_or(0);
+    // SAFETY: `params` is writable and has `size` bytes. The resource manager looks
+    // the handles up and takes any number.
+    let status = unsafe {
+        bindings::gct_helper_rm_control(client, object, command, params.as_mut_ptr().cast(), size)
+    };
+    match status {
+        0 => Ok(()),
+        status => Err(status),
+    }
+}
+
+/// On which GPU a subdevice is, by the resource manager's number of it.
+pub(crate) fn gpu_of_subdevice(client: Handle, subdevice: Handle) -> Option<u64> {
+    let mut control = Control::gpu_of_subdevice(client, subdevice);
+    send(&mut control).ok()?;
+    Some(u64::from(control.gpu()))
+}
+
+/// The GPU that has a device instance now. Instances are given in the order in
+/// which GPUs are initialised, so each GPU is asked for its own.
+pub(crate) fn gpu_of_instance(glue: &Glue, client: Handle, instance: u64) -> Option<u64> {
+    let mut gpus = [0; limits::GPUS_MAX];
+    let count = glue.with(|state, _| Ok(state.gpu_rm_ids(&mut gpus))).ok()?;
+    gpus.iter().take(count).find_map(|gpu| {
+        let mut control = Control::instance_of_gpu(client, *gpu);
+        send(&mut control).ok()?;
+        (u64::from(control.instance()) == instance).then_some(u64::from(*gpu))
+    })
+}
