@@ -114,6 +114,7 @@ fn memory() -> Outcome {
     let mut child = member()?;
     group.add(child.pid())?;
     child.next()?;
+    expect(&child.pid().to_string(), 0, Some((1, 1)))?;
     let own = usage(&child.pid().to_string(), 0)?;
     let sum = usage("rm", 0)?;
     same("usage", sum, own)?;

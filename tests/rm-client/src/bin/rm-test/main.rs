@@ -27,22 +27,6 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: rm-test all [FILTER] | crowd COUNT | layouts 535|550 | wait";
 
-/// Faults of gctgroup that tests show and that are not mended yet.
-const KNOWN_FAULTS: &[ktap::Fault] = &[
-    (
-        "gpus_opened_backwards",
-        "the order in which GPUs were probed is taken for the order in which they were opened",
-    ),
-    (
-        "dup_of_group_keeps_directory",
-        "a channel group is forgotten when the first of its names is freed",
-    ),
-    (
-        "dup_of_group_takes_channels",
-        "a channel group is forgotten when the first of its names is freed",
-    ),
-];
-
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -101,7 +85,7 @@ fn all(filter: &str) -> ExitCode {
         gpus::LAST_TESTS,
     ]
     .concat();
-    match ktap::run(&tests, KNOWN_FAULTS, filter) {
+    match ktap::run(&tests, filter) {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }

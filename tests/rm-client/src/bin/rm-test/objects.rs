@@ -4,7 +4,7 @@
 
 use crate::gpus::{me, need_two, session, session_of, ENGINE};
 use crate::ktap::{failed, same, skipped, During, Outcome, Stop, Test};
-use crate::tree::{self, expect, expect_gone, usage};
+use crate::tree::{self, eventually, expect, expect_gone, usage};
 use rm_client::{numbers, Client, Error, Gpu, Handle, Memory, Session};
 use std::process;
 use std::thread;
@@ -202,9 +202,11 @@ fn refused_free() -> Outcome {
     expect_gone(process::id())
 }
 
-/// What this process, which must have a directory, is charged on GPU 0.
+/// What this process is charged on GPU 0. It has a channel group, so its directory
+/// is there or will be in a moment.
 fn charged_now() -> Result<u64, Stop> {
-    let own = usage(&me(), 0)?.ok_or_else(|| failed("no directory"))?;
+    eventually("directory", &true, || Ok(usage(&me(), 0)?.is_some()))?;
+    let own = usage(&me(), 0)?.ok_or_else(|| failed("the directory went"))?;
     own.memory
         .ok_or_else(|| skipped("gmem.stat does not show `pinned`"))
 }

@@ -73,15 +73,19 @@ pub(crate) fn usage(owner: &str, minor: u32) -> Result<Option<Usage>, Stop> {
     }))
 }
 
+/// How long to wait for what comes by itself: milliseconds on a quiet machine.
+/// Emulated on a busy host it may be a thousand times as long, and no test may
+/// fail for that.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long to wait between two looks.
+const PAUSE: Duration = Duration::from_millis(2);
+
 /// Directories come and go a moment after what they follow; this waits for them.
 pub(crate) fn eventually<T: PartialEq + std::fmt::Debug>(
     what: &str,
     expected: &T,
     look: impl Fn() -> Result<T, Stop>,
 ) -> Outcome {
-    /// Milliseconds on a quiet machine; emulated and loaded it may be seconds.
-    const PATIENCE: Duration = Duration::from_secs(10);
-    const PAUSE: Duration = Duration::from_millis(2);
     let start = Instant::now();
     loop {
         // A directory may go between being seen and being read.
@@ -138,12 +142,11 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        /// What a dying member may need to leave.
-        const PATIENCE: Duration = Duration::from_secs(2);
         let start = Instant::now();
-        // A test may have removed it, or have failed with members in it.
+        // A test may have removed it. A member that nobody waits for dies by and by,
+        // and while it does the group stays.
         while at(self.0).exists() && self.remove().is_err() && start.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(2));
+            std::thread::sleep(PAUSE);
         }
     }
 }
