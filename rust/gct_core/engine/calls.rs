@@ -183,7 +183,7 @@ impl State<'_> {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return Err(Error::Gone);
         };
-        if call.action != Action::Free {
+        if matches!(call.action, Action::Alloc { .. }) {
             // What was asked for is charged anew, as what it became.
             self.call_withdraw(file, ticket);
         }

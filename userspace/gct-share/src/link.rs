@@ -278,19 +278,20 @@ fn rmapi_tracked(call: &Call) -> bool {
     }
 }
 
-/// Decodes an ioctl of this process and reads the hint that it asks for.
+/// Decodes an ioctl of this process and answers the question that it leaves open.
 ///
-/// `hint` reads so many bytes, 4 or 8, at an address of this process.
+/// `answer` reads so many bytes, 4 or 8, at an address of this process, or asks the
+/// resource manager for its number of a GPU.
 pub fn decode(
     escape: u32,
     bytes: &[u8],
-    hint: impl FnOnce(rmapi::Hint) -> Option<u64>,
+    answer: impl FnOnce(rmapi::Question) -> Option<u64>,
 ) -> Option<(Ioctl, Call)> {
     let call = rmapi::decode(escape, bytes).ok()??;
     let ioctl = Ioctl {
         escape,
         bytes: bytes.to_vec(),
-        hint: call.hint().and_then(hint),
+        hint: call.question().and_then(answer),
     };
     Some((ioctl, call))
 }
