@@ -84,9 +84,32 @@ find_core() {
 		die "no nvidia/nv-kernel.o_binary in $kernel_open and no src/nvidia to build it from"
 	core=$BUILD/work/$version/core/src/nvidia/_out/Linux_x86_64/nv-kernel.o
 	mkdir -p "$BUILD/work/$version/core"
+	local core_lock
+	exec {core_lock}>"$BUILD/work/$version/core.lock"
+	flock "$core_lock"
 	rsync -a --exclude _out "$NV_SRC/src" "$NV_SRC"/*.mk "$BUILD/work/$version/core/"
 	step "resource-manager core of $NV_SRC" \
 		make -C "$BUILD/work/$version/core/src/nvidia" -j"$JOBS"
+	exec {core_lock}>&-
+}
+
+# A work tree without objects starts as a copy of one that has nearly the same,
+# times and all, so that only what differs is compiled. Each variant copies from
+# an earlier one in this order, so no two can wait for each other.
+seed() {
+	local from=
+	case $variant in
+	patched) from=stock ;;
+	kunit) from=patched ;;
+	esac
+	from=${work%/*}/$from
+	[ ! -e "$work/nvidia/nv.o" ] && [ -e "$from/nvidia/nv.o" ] || return 0
+	local seed_lock
+	exec {seed_lock}>"$from.lock"
+	flock "$seed_lock"
+	rm -rf "$work"
+	cp -a "$from" "$work"
+	exec {seed_lock}>&-
 }
 
 # Prepares the patched source beside the work tree and copies over only what
@@ -125,6 +148,7 @@ stage_gct() {
 }
 
 find_core
+seed
 stage_key=$(content_key "$(readlink -f "$kernel_open")" "$core" \
 	"$(stat -c %Y "$kernel_open/Kbuild")" "@$ROOT/ci/kmod.sh" "${patches[@]/#/@}")
 if [ "$(cat "$work/.stage-key" 2>/dev/null)" != "$stage_key" ]; then

@@ -140,11 +140,11 @@ record() {
 check() {
 	local job=$1 what=$2
 	shift 2
-	local log
+	local log start=$SECONDS
 	mkdir -p "$BUILD/log"
 	log=$(mktemp "$BUILD/log/$job.XXXXXX")
 	if "$@" >"$log" 2>&1; then
-		printf 'ok      %s\n' "$what"
+		printf 'ok      %s (%d s)\n' "$what" $((SECONDS - start))
 		record "$job" 1 0
 		rm -f "$log"
 	else

@@ -121,7 +121,7 @@ prefix_is_stock() {
 
 # --- Cost --------------------------------------------------------------------
 
-# Both are built already when the VM tests run first.
+# First of all builds: the prefixes start from the objects of the stock one.
 build_to_compare() {
 	env -u GCT_KUNIT -u GCT_PATCHES -u KDIR -u NV_SRC NV_VERSION="$1" GCT_STOCK=1 "$ROOT/ci/kmod.sh" &&
 		env -u GCT_KUNIT -u GCT_PATCHES -u GCT_STOCK -u KDIR -u NV_SRC NV_VERSION="$1" "$ROOT/ci/kmod.sh"
@@ -179,6 +179,8 @@ for version in "${versions[@]}"; do
 	[ -d "$(pristine_tree "$version")" ] || die "build/nv/$version is missing: run make setup"
 	test_case "$version: build/nv has the BASE" base_is_the_one_patched "$version"
 	test_case "$version: reversal restores every byte" reversal_restores "$version"
+	[ -z "$with_build" ] ||
+		test_case "$version: the driver with and without gctgroup builds" build_to_compare "$version"
 	count=$(series_of "$version" | wc -l)
 	for number in $(seq "$count"); do
 		test_case "$version: patches 1-$number apply exactly" stage_prefix "$version" "$number"
@@ -189,7 +191,6 @@ for version in "${versions[@]}"; do
 				prefix_is_stock "$version" "$number"
 	done
 	[ -n "$with_build" ] || continue
-	test_case "$version: the driver with and without gctgroup builds" build_to_compare "$version"
 	test_case "$version: a hook that is off is one no-op" "$ROOT/ci/hook-cost.sh" "$version"
 	test_case "$version: the count notices a driver without hooks" unpatched_is_noticed "$version"
 	for gpus in 0 1; do

@@ -3,37 +3,99 @@
 #
 # Usage: test.sh [JOB...]
 #
-# Runs test jobs one after the other, each a script ci/test-JOB.sh, and prints
-# what each took. The last line is "N passed, M failed", over all jobs.
+# Runs test jobs, each a script ci/test-JOB.sh, and prints what each took. The
+# last line is "N passed, M failed", over all jobs. LANES of them run at a time,
+# since a job waits for one virtual processor most of the time; a job's output
+# is shown when the job ends, or at once when there is only one.
 . "$(dirname "$0")/lib.sh"
 
+# The longest first, so that the lanes end together.
 jobs=("$@")
-[ ${#jobs[@]} -gt 0 ] || jobs=(host kmod patches gate selftests fakegpu rm gctctl uvm demo)
+[ ${#jobs[@]} -gt 0 ] || jobs=(patches selftests uvm host rm fakegpu gctctl demo kmod gate)
+LANES=${LANES:-2}
+LANES=$((LANES < ${#jobs[@]} ? LANES : ${#jobs[@]}))
 
 mkdir -p "$RESULTS"
-summary=()
-for job in "${jobs[@]}"; do
-	printf '\n######## %s\n' "$job"
-	rm -f "$RESULTS/$job"
-	start=$SECONDS status=0
-	"$ROOT/ci/test-$job.sh" || status=$?
-	passed=0 failed=0
-	if [ -e "$RESULTS/$job" ]; then
+outputs=$BUILD/log/jobs
+rm -rf "$outputs"
+mkdir -p "$outputs"
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+
+counts_of() {
+	local passed=0 failed=0 p f
+	if [ -e "$RESULTS/$1" ]; then
 		while read -r p f; do
 			passed=$((passed + p)) failed=$((failed + f))
-		done <"$RESULTS/$job"
+		done <"$RESULTS/$1"
 	fi
+	printf '%d %d' $passed $failed
+}
+
+# Runs one job and leaves its line of the summary in $outputs/JOB.line.
+run_job() {
+	local job=$1 start=$SECONDS status=0 passed failed
+	rm -f "$RESULTS/$job"
+	"$ROOT/ci/test-$job.sh" </dev/null || status=$?
+	read -r passed failed <<<"$(counts_of "$job")"
 	# A job that dies between two tests has not passed.
-	if [ $status -ne 0 ] && [ $failed -eq 0 ]; then
+	if [ $status -ne 0 ] && [ "$failed" -eq 0 ]; then
 		failed=1
+		printf 'job %s ended with status %d and no failed test\n' "$job" $status
 		record "$job" 0 1
 	fi
-	summary+=("$(printf '%-12s %5d passed %4d failed %6d s' "$job" $passed $failed $((SECONDS - start)))")
-	passed_total=$((${passed_total:-0} + passed))
-	failed_total=$((${failed_total:-0} + failed))
-done
+	printf '%-12s %5d passed %4d failed %6d s\n' "$job" "$passed" "$failed" \
+		$((SECONDS - start)) >"$outputs/$job.line"
+}
 
+# Takes the next job that no lane has taken until none is left.
+run_lane() {
+	local job
+	for job in "${jobs[@]}"; do
+		mkdir "$outputs/$job.taken" 2>/dev/null || continue
+		printf '######## %s started\n' "$job"
+		run_job "$job" >"$outputs/$job.log" 2>&1
+		# One piece, so that two lanes do not mix their lines.
+		(
+			flock 9
+			printf '\n######## %s\n' "$job"
+			cat "$outputs/$job.log"
+		) 9>"$outputs/lock"
+	done
+}
+
+start=$SECONDS
+if [ "$LANES" -le 1 ]; then
+	for job in "${jobs[@]}"; do
+		printf '\n######## %s\n' "$job"
+		run_job "$job" 2>&1 | tee "$outputs/$job.log"
+	done
+else
+	for ((lane = 0; lane < LANES; lane++)); do
+		run_lane &
+	done
+	wait
+fi
+
+# Again at the end, where whoever looks at a long log looks first.
+show_failures() {
+	local job
+	for job in "${jobs[@]}"; do
+		[ -e "$outputs/$job.log" ] || continue
+		{ grep -E '^FAILED |(^|\| *)not ok |^gct-vm: [^0-9]|^error' "$outputs/$job.log" || true; } |
+			sed "s/^/$job: /"
+	done
+}
+
+passed_total=0 failed_total=0
 printf '\n'
-printf '%s\n' "${summary[@]}"
+show_failures
+for job in "${jobs[@]}"; do
+	cat "$outputs/$job.line" 2>/dev/null || printf '%-12s did not end\n' "$job"
+	read -r passed failed <<<"$(counts_of "$job")"
+	[ -e "$outputs/$job.line" ] || failed=$((failed + 1))
+	passed_total=$((passed_total + passed))
+	failed_total=$((failed_total + failed))
+done
+printf 'tests took %d s in %d lanes\n' $((SECONDS - start)) "$LANES"
 printf '%d passed, %d failed\n' "$passed_total" "$failed_total"
 [ "$failed_total" -eq 0 ] && [ "$passed_total" -gt 0 ]
