@@ -37,6 +37,8 @@ pub struct Config {
     pub held_max: usize,
     /// Bytes that one copy engine command moves.
     pub copy_bytes_max: u64,
+    /// Grids run until [`Machine::finish`] ends them, for whoever models time.
+    pub timed: bool,
 }
 
 impl Default for Config {
@@ -48,6 +50,7 @@ impl Default for Config {
             effects_max: 1 << 18,
             held_max: 1 << 14,
             copy_bytes_max: 1 << 26,
+            timed: false,
         }
     }
 }
@@ -96,6 +99,8 @@ pub(crate) struct Running {
     pub(crate) epoch: u64,
     /// Its dependents were signalled by program pre-exit.
     pub(crate) signalled: bool,
+    /// Its time is over, if the machine is timed.
+    pub(crate) finished: bool,
 }
 
 /// Something that can happen next.
@@ -161,6 +166,18 @@ impl<M: GuestMemory> Machine<M> {
     /// Arrives at a latch on behalf of a launch that was submitted elsewhere.
     pub fn arrive(&mut self, latch: u32) {
         self.latches.insert(latch);
+    }
+
+    /// The runs (their indices in the report) that have not ended.
+    pub fn running(&self) -> impl Iterator<Item = usize> + '_ {
+        self.running.iter().map(|running| running.run)
+    }
+
+    /// The time of a run is over: the next steps may end it.
+    pub fn finish(&mut self, run: usize) {
+        for running in &mut self.running {
+            running.finished |= running.run == run;
+        }
     }
 
     /// What happened so far. The waiting and blocked lists are made by [`Machine::run`].
@@ -254,7 +271,11 @@ impl<M: GuestMemory> Machine<M> {
             .collect();
         let ends = self.running.iter().enumerate().flat_map(|(at, running)| {
             let signal = running.descriptor.pre_exit && !running.signalled;
-            [signal.then_some(Choice::Signal(at)), Some(Choice::End(at))]
+            let end = running.finished || !self.config.timed;
+            [
+                signal.then_some(Choice::Signal(at)),
+                end.then_some(Choice::End(at)),
+            ]
         });
         let ends: Vec<Choice> = ends.flatten().collect();
         match self.config.order {

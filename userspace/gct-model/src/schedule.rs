@@ -245,6 +245,7 @@ impl<M: GuestMemory> Machine<M> {
             descriptor,
             epoch: ready.epoch,
             signalled: false,
+            finished: false,
         });
     }
 
@@ -276,6 +277,7 @@ impl<M: GuestMemory> Machine<M> {
             descriptor,
             epoch,
             signalled,
+            ..
         } = self.running.remove(at);
         let Some(entry) = self.report.runs.get_mut(run) else {
             return;
