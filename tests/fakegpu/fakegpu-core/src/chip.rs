@@ -45,6 +45,10 @@ pub struct ChipDescription {
     pub tpcs_per_gpc: Vec<u32>,
     /// Multiprocessors of each of those.
     pub sms_per_tpc: u32,
+    /// How long a launch takes.
+    pub launch: LaunchTime,
+    /// The time slice of a channel group that was given none.
+    pub default_timeslice_ns: u64,
     /// Each buffer of a graphics context.
     pub context_buffer_bytes: u64,
     /// Engines that execute channels.
@@ -78,6 +82,16 @@ pub struct Multiprocessor {
     pub threads_per_warp: u32,
     /// Arithmetic lanes.
     pub lanes: u32,
+}
+
+/// The model of how long a launch takes: no shader runs, so that each block
+/// takes as long as any other.
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchTime {
+    /// What each launch takes, even an empty one.
+    pub fixed_ns: u64,
+    /// How long a multiprocessor takes for a block; it has one at a time.
+    pub block_ns: u64,
 }
 
 /// What an engine does.
@@ -223,6 +237,11 @@ impl ChipDescription {
         self.fb_bytes - 3 * MIB
     }
 
+    /// Texture processing clusters.
+    pub fn tpcs(&self) -> u32 {
+        self.tpcs_per_gpc.iter().sum()
+    }
+
     /// The chip called `name`, if it is known.
     pub fn by_name(name: &str) -> Option<Self> {
         (name == "gh100").then(Self::gh100)
@@ -273,6 +292,12 @@ impl ChipDescription {
             },
             tpcs_per_gpc: vec![9, 9, 8, 8, 8, 8, 8, 8],
             sms_per_tpc: 2,
+            launch: LaunchTime {
+                fixed_ns: 2_000,
+                block_ns: 10_000,
+            },
+            // NV_RAMRL_ENTRY_TSG_TIMESLICE: 128 << 3 us, of which RM does not tell GSP.
+            default_timeslice_ns: 1_024_000,
             context_buffer_bytes: 64 << 10,
             engines: gh100_engines(),
             vectors: Vectors {

@@ -4,10 +4,12 @@
 //! launch hardware that the submission core is tested with.
 //!
 //! No shader runs. What a launch leaves behind is its effects in memory, such
-//! as semaphores, and a record of which blocks ran under which mask. It takes no
-//! time.
+//! as semaphores, and a record of which blocks ran under which mask. It takes
+//! the time that [`LaunchTime`] gives its blocks, as far as its channel group
+//! has the engine.
 
 use crate::bits::Bits;
+use crate::chip::{ChipDescription, LaunchTime};
 use crate::gmmu::AddressSpace;
 use crate::gsp::objects::ObjectKey;
 use crate::host::execute::Work;
@@ -15,7 +17,7 @@ use crate::host::methods::Method;
 use crate::memory::PhysicalMemory;
 use crate::recorder::Event;
 use gct_core::submit::method::incr;
-use gct_model::{ChannelId, Config, Fault, GuestMemory, Machine};
+use gct_model::{ChannelId, Config, Fault, GuestMemory, Machine, Run};
 
 /// The class.
 pub const HOPPER_COMPUTE_A: u32 = 0xcbc0;
@@ -54,6 +56,48 @@ impl GuestMemory for Window {
     }
 }
 
+/// A launch that runs.
+struct Launch {
+    /// Its index in the model's report.
+    run: usize,
+    left_ns: u64,
+}
+
+/// How far the compute engine has come with what it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advance {
+    /// All of it is done.
+    Done,
+    /// The turn is over before that.
+    Unfinished,
+    /// Launches run; the first ends after so much time on the engine.
+    Running {
+        /// Nanoseconds.
+        left_ns: u64,
+    },
+    /// A semaphore is waited for.
+    Blocked,
+}
+
+/// How long `run` takes on `chip`. Where its mask leaves nothing to run on, it
+/// never ends, as was seen on an H200.
+fn duration_ns(chip: &ChipDescription, run: &Run) -> u64 {
+    let LaunchTime { fixed_ns, block_ns } = chip.launch;
+    let disabled = |tpc: u32| {
+        run.mask
+            .0
+            .get(tpc as usize / 32)
+            .is_some_and(|word| word >> (tpc % 32) & 1 == 1)
+    };
+    let tpcs = (0..chip.tpcs()).filter(|tpc| !disabled(*tpc)).count() as u64;
+    let at_a_time = tpcs * u64::from(chip.sms_per_tpc);
+    match run.count() {
+        0 => fixed_ns,
+        _ if at_a_time == 0 => u64::MAX,
+        blocks => fixed_ns.saturating_add(blocks.div_ceil(at_a_time).saturating_mul(block_ns)),
+    }
+}
+
 /// The compute engine's state of one channel.
 #[derive(Default)]
 pub struct Compute {
@@ -61,6 +105,8 @@ pub struct Compute {
     machine: Option<Machine<Window>>,
     /// Whether the model may have something to do.
     active: bool,
+    /// Launches whose blocks run, with the time they still need.
+    launches: Vec<Launch>,
     runs_recorded: usize,
     anomalies_logged: usize,
 }
@@ -79,24 +125,27 @@ impl Compute {
         true
     }
 
-    /// Executes what was gathered, as far as the turn allows. Returns whether
-    /// all of it is done.
+    /// Executes what was gathered, as far as the turn allows.
     pub fn advance(
         &mut self,
         work: &mut Work<'_>,
         space: AddressSpace,
         channel: ObjectKey,
-    ) -> bool {
+    ) -> Advance {
         if self.words.is_empty() && !self.active {
-            return true;
+            return self.state(false);
         }
         let machine = self.machine.get_or_insert_with(|| {
+            let config = Config {
+                timed: true,
+                ..Config::default()
+            };
             Machine::new(
                 Window {
                     memory: work.memory.without_video(),
                     space,
                 },
-                Config::default(),
+                config,
             )
         });
         machine.submit(CHANNEL, &std::mem::take(&mut self.words));
@@ -112,8 +161,51 @@ impl Compute {
             machine.run();
         }
         std::mem::swap(&mut machine.memory().memory, work.memory);
+        let blocked = !self.active && !machine.report().blocked.is_empty();
+        // A semaphore is looked at again.
+        self.active |= blocked;
+        self.start(work.chip);
         self.record(work, channel);
-        !self.active
+        self.state(blocked)
+    }
+
+    fn state(&self, blocked: bool) -> Advance {
+        let left_ns = self.launches.iter().map(|launch| launch.left_ns).min();
+        match left_ns {
+            _ if self.active && !blocked => Advance::Unfinished,
+            Some(left_ns) => Advance::Running { left_ns },
+            None if blocked => Advance::Blocked,
+            None => Advance::Done,
+        }
+    }
+
+    /// Lets the launches run that have started.
+    fn start(&mut self, chip: &ChipDescription) {
+        let Some(machine) = &self.machine else {
+            return;
+        };
+        for run in machine.running() {
+            let known = self.launches.iter().any(|launch| launch.run == run);
+            if let (false, Some(entry)) = (known, machine.report().runs.get(run)) {
+                let left_ns = duration_ns(chip, entry);
+                self.launches.push(Launch { run, left_ns });
+            }
+        }
+    }
+
+    /// The channel's launches have had the engine for so long.
+    pub fn pass(&mut self, ns: u64) {
+        let Some(machine) = &mut self.machine else {
+            return;
+        };
+        self.launches.retain_mut(|launch| {
+            launch.left_ns = launch.left_ns.saturating_sub(ns);
+            if launch.left_ns == 0 {
+                machine.finish(launch.run);
+                self.active = true;
+            }
+            launch.left_ns > 0
+        });
     }
 
     /// Records launches that have ended, and logs what the model did not
@@ -136,13 +228,14 @@ impl Compute {
                 blocks: &run.blocks,
                 mask: &run.mask.0,
             };
-            work.recorder.record(work.clock.now_ns(), &event);
+            work.recorder.record(work.now_ns, &event);
         }
         for anomaly in report.anomalies.iter().skip(self.anomalies_logged) {
             self.anomalies_logged += 1;
             log::info!("compute, {channel:x?}: {anomaly}");
         }
-        if !self.active && report.waiting.is_empty() && report.runs.len() > RUNS_KEPT {
+        let idle = !self.active && self.launches.is_empty() && report.waiting.is_empty();
+        if idle && report.runs.len() > RUNS_KEPT {
             *self = Self::default();
         }
     }

@@ -122,6 +122,7 @@ impl Gpu {
             memory: &mut self.memory,
             intr: &mut self.intr,
             clock: &*self.platform.clock,
+            now_ns: 0,
             recorder: &*self.platform.recorder,
             engine: None,
             methods: 0,

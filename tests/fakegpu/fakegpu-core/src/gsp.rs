@@ -9,6 +9,7 @@ mod graphics;
 pub mod msgq;
 pub mod objects;
 pub mod rpc;
+mod scheduling;
 mod spaces;
 pub mod tables;
 

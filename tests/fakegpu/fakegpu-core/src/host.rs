@@ -5,12 +5,14 @@
 pub mod channel;
 pub mod execute;
 pub mod methods;
+mod runlist;
 pub mod semaphore;
 
 use crate::abi::{self, Malformed};
 use crate::gsp::objects::{ObjectKey, Objects};
 use crate::memory::PhysicalAddress;
 use channel::{Channel, ChannelId};
+use runlist::Runlist;
 use std::collections::BTreeMap;
 
 /// The class of channels.
@@ -30,6 +32,9 @@ pub const FERMI_CONTEXT_SHARE_A: u32 = 0x9067;
 #[derive(Default)]
 pub struct Host {
     channels: BTreeMap<ChannelId, Channel>,
+    /// Time slices of channel groups that were given one.
+    timeslices_ns: BTreeMap<ObjectKey, u64>,
+    runlists: BTreeMap<u32, Runlist>,
     page_directories: BTreeMap<ObjectKey, PhysicalAddress>,
     /// The address space that a channel group or a context share names.
     spaces: BTreeMap<ObjectKey, ObjectKey>,
@@ -49,7 +54,17 @@ impl Host {
         Some(channel.object())
     }
 
-    /// Takes `channel` off its runlist, or puts it back.
+    /// Puts `object`, a channel or a channel group with all its channels of
+    /// now, on the runlist, or takes it off.
+    pub fn schedule(&mut self, object: ObjectKey, enable: bool) {
+        let named =
+            |channel: &&mut Channel| channel.object() == object || channel.group() == object;
+        for channel in self.channels.values_mut().filter(named) {
+            channel.set_scheduled(enable);
+        }
+    }
+
+    /// Lets `channel` stand still, on the runlist or not, or go on.
     pub fn set_disabled(&mut self, channel: ObjectKey, disabled: bool) {
         for channel in self
             .channels
@@ -57,6 +72,18 @@ impl Host {
             .filter(|known| known.object() == channel)
         {
             channel.set_disabled(disabled);
+        }
+    }
+
+    /// Gives a channel group a time slice.
+    pub fn set_timeslice(&mut self, group: ObjectKey, us: u64) {
+        self.timeslices_ns.insert(group, us.saturating_mul(1000));
+    }
+
+    /// Ends the turn of a channel group.
+    pub fn preempt(&mut self, group: ObjectKey) {
+        for runlist in self.runlists.values_mut() {
+            runlist.preempt(group);
         }
     }
 
@@ -98,7 +125,8 @@ impl Host {
             }
             HOPPER_CHANNEL_GPFIFO_A | VOLTA_CHANNEL_GPFIFO_A => {
                 let space = self.space_of_channel(objects, object, parent, params)?;
-                let channel = Channel::new(object, space, params)?;
+                let group = self.group_of_channel(objects, object, parent);
+                let channel = Channel::new(object, group, space, params)?;
                 log::info!("{:x?} is {object:x?} in {space:x?}", channel.id());
                 self.channels.insert(channel.id(), channel);
             }
@@ -113,6 +141,19 @@ impl Host {
             .retain(|_, channel| channel.object() != object);
         self.page_directories.remove(&object);
         self.spaces.remove(&object);
+        self.timeslices_ns.remove(&object);
+    }
+
+    /// The group that a new channel is in: its parent's, by its first name.
+    fn group_of_channel(&self, objects: &Objects, object: ObjectKey, parent: u32) -> ObjectKey {
+        let parent = ObjectKey {
+            client: object.client,
+            handle: parent,
+        };
+        match objects.get(parent) {
+            Some(known) if known.class == KEPLER_CHANNEL_GROUP_A => known.origin,
+            _ => object,
+        }
     }
 
     fn name_space(&mut self, objects: &Objects, object: ObjectKey, handle: u32) {

@@ -2,6 +2,7 @@
 
 //! A world for unit tests to put a device into.
 
+use crate::abi;
 use crate::chip::{ChipDescription, Engine};
 use crate::gmmu::AddressSpace;
 use crate::gpu::Gpu;
@@ -22,6 +23,8 @@ pub(crate) struct World {
     memory: Mutex<SparseMemory>,
     interrupts: AtomicU64,
     now_ns: AtomicU64,
+    /// How much time each look at the clock takes.
+    look_ns: AtomicU64,
 }
 
 impl World {
@@ -31,7 +34,18 @@ impl World {
             memory: Mutex::new(SparseMemory::new(GUEST_BYTES)),
             interrupts: AtomicU64::new(0),
             now_ns: AtomicU64::new(1_000_000_000),
+            look_ns: AtomicU64::new(32),
         })
+    }
+
+    /// From now on time goes by only when [`pass`](Self::pass) says so.
+    pub(crate) fn stop_clock(&self) {
+        self.look_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// Lets time go by.
+    pub(crate) fn pass(&self, ns: u64) {
+        self.now_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
     /// The device's side of it.
@@ -63,7 +77,8 @@ impl Interrupts for World {
 
 impl Clock for World {
     fn now_ns(&self) -> u64 {
-        self.now_ns.fetch_add(32, Ordering::Relaxed)
+        self.now_ns
+            .fetch_add(self.look_ns.load(Ordering::Relaxed), Ordering::Relaxed)
     }
 }
 
@@ -158,10 +173,69 @@ impl Bench {
             memory: &mut self.memory,
             intr: &mut self.intr,
             clock: &*self.world,
+            now_ns: 0,
             recorder: &*self.recorder,
             engine: Some(self.engine),
             methods: 2048,
             bytes: 1 << 20,
         }
     }
+}
+
+/// A channel for unit tests.
+pub(crate) struct TestChannel {
+    /// NV2080_ENGINE_TYPE_*.
+    pub(crate) engine: u32,
+    /// Its number on the runlist, which is the one of its USERD.
+    pub(crate) number: u32,
+    /// The handle of its address space.
+    pub(crate) space: u32,
+    /// Where things lie in video memory.
+    pub(crate) ring: u64,
+    pub(crate) userd: u64,
+    pub(crate) notifier: u64,
+    /// Of the ring.
+    pub(crate) entries: u32,
+}
+
+impl TestChannel {
+    /// NV_CHANNEL_ALLOC_PARAMS.
+    pub(crate) fn params(&self, bench: &Bench) -> Vec<u8> {
+        use abi::NV_CHANNEL_ALLOC_PARAMS as P;
+        let flags = (self.number / 8) << abi::CHANNEL_USERD_INDEX_PAGE_VALUE_LOW
+            | (self.number % 8) << abi::CHANNEL_USERD_INDEX_VALUE_LOW;
+        let mut params = vec![0; P::SIZE];
+        for (field, value) in [
+            (P::gpFifoOffset, bench.va(self.ring)),
+            (P::gpFifoEntries, u64::from(self.entries)),
+            (P::hVASpace, u64::from(self.space)),
+            (P::engineType, u64::from(self.engine)),
+            (P::flags, u64::from(flags)),
+            (P::userdMem_base, self.userd),
+            (P::userdMem_addressSpace, u64::from(abi::ADDR_FBMEM)),
+            (P::errorNotifierMem_base, self.notifier),
+            (P::errorNotifierMem_size, 0x1000),
+            (P::errorNotifierMem_addressSpace, u64::from(abi::ADDR_FBMEM)),
+        ] {
+            abi::set(&mut params, field, value).unwrap();
+        }
+        params
+    }
+}
+
+/// The segments of a submission that was captured on an H200.
+pub(crate) fn capture(name: &str) -> Vec<Vec<u32>> {
+    let path = format!(
+        "{}/../../fixtures/captures/{name}.pbcap",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let text = std::fs::read_to_string(path).unwrap();
+    let words = |line: &str| {
+        let (_, words) = line.split_once(" : ").unwrap();
+        words
+            .split_whitespace()
+            .map(|word| u32::from_str_radix(word, 16).unwrap())
+            .collect()
+    };
+    text.lines().map(words).collect()
 }

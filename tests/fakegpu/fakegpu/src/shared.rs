@@ -64,6 +64,16 @@ impl Shared {
                     );
                     pause = (2 * pause).min(POLL_MAX);
                 }
+                Progress::Running(ns) => {
+                    pause = POLL_MIN;
+                    // Others may wait for a semaphore meanwhile.
+                    let end = Duration::from_nanos(ns).min(POLL_MAX);
+                    drop(
+                        self.work
+                            .wait_timeout(gpu, end)
+                            .unwrap_or_else(PoisonError::into_inner),
+                    );
+                }
                 Progress::Idle => {
                     pause = POLL_MIN;
                     if !gpu.has_work() {

@@ -267,6 +267,7 @@ pub const NV2080_CTRL_CMD_CE_GET_PHYSICAL_CAPS: u32 = 0x20802a07;
 pub const NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS: u32 = 0x2080110b;
 pub const NV2080_CTRL_CMD_FIFO_GET_DEVICE_INFO_TABLE: u32 = 0x20801112;
 pub const NV2080_CTRL_CMD_GPU_GET_ENGINES_V2: u32 = 0x20800170;
+pub const NV2080_CTRL_CMD_GPU_GET_GID_INFO: u32 = 0x2080014a;
 pub const NV2080_CTRL_CMD_GPU_GET_NAME_STRING: u32 = 0x20800110;
 pub const NV2080_CTRL_CMD_INTERNAL_CONF_COMPUTE_GET_STATIC_INFO: u32 = 0x20800af3;
 pub const NV2080_CTRL_CMD_INTERNAL_FIFO_GET_NUM_CHANNELS: u32 = 0x20800a61;
@@ -285,7 +286,10 @@ pub const NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_INFO: u32 = 0x20800a2a;
 pub const NV2080_CTRL_CMD_NVLINK_GET_NVLINK_DEVICE_INFO: u32 = 0x2080302c;
 pub const NV90F1_CTRL_CMD_VASPACE_COPY_SERVER_RESERVED_PDES: u32 = 0x90f10106;
 pub const NVA06C_CTRL_CMD_GPFIFO_SCHEDULE: u32 = 0xa06c0101;
+pub const NVA06C_CTRL_CMD_PREEMPT: u32 = 0xa06c0105;
 pub const NVA06C_CTRL_CMD_SET_TIMESLICE: u32 = 0xa06c0103;
+pub const NVA06F_CTRL_CMD_GPFIFO_SCHEDULE: u32 = 0xa06f0103;
+pub const NVA06F_CTRL_CMD_STOP_CHANNEL: u32 = 0xa06f0112;
 pub const NV_OK: u32 = 0;
 pub const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
 pub const NV_ERR_INVALID_PARAM_STRUCT: u32 = 0x3a;
@@ -466,6 +470,23 @@ pub mod NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS {
     pub const numChannels: Field = Field::new(0x4, 4);
     pub const hClientList: Array = Array::new(0x18, 4, 64);
     pub const hChannelList: Array = Array::new(0x118, 4, 64);
+}
+pub mod NV2080_CTRL_GPU_GET_GID_INFO_PARAMS {
+    use super::*;
+    pub const SIZE: usize = 0x10c;
+    pub const flags: Field = Field::new(0x4, 4);
+    pub const length: Field = Field::new(0x8, 4);
+    pub const data: Field = Field::new(0xc, 256);
+}
+pub mod NVA06C_CTRL_TIMESLICE_PARAMS {
+    use super::*;
+    pub const SIZE: usize = 0x8;
+    pub const timesliceUs: Field = Field::new(0, 8);
+}
+pub mod NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS {
+    use super::*;
+    pub const SIZE: usize = 0x2;
+    pub const bEnable: Field = Field::new(0, 1);
 }
 pub mod NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS {
     use super::*;

@@ -27,7 +27,7 @@ const NOT_SUPPORTED: &[u32] = &[
 ];
 
 /// Answers control `command` in place. Returns its status.
-pub fn answer(chip: &ChipDescription, command: u32, params: &mut [u8]) -> u32 {
+pub fn answer(chip: &ChipDescription, uuid: [u8; 16], command: u32, params: &mut [u8]) -> u32 {
     if NOT_SUPPORTED.contains(&command) {
         return NV_ERR_NOT_SUPPORTED;
     }
@@ -35,7 +35,7 @@ pub fn answer(chip: &ChipDescription, command: u32, params: &mut [u8]) -> u32 {
         params.fill(0);
         return NV_OK;
     }
-    match fill(chip, command, params) {
+    match fill(chip, uuid, command, params) {
         Ok(()) => NV_OK,
         Err(error) => {
             log::warn!("control {command:#x}: {error}");
@@ -45,11 +45,17 @@ pub fn answer(chip: &ChipDescription, command: u32, params: &mut [u8]) -> u32 {
 }
 
 /// Fills the parameters of a control that has something to say.
-fn fill(chip: &ChipDescription, command: u32, params: &mut [u8]) -> Result<(), Malformed> {
+fn fill(
+    chip: &ChipDescription,
+    uuid: [u8; 16],
+    command: u32,
+    params: &mut [u8],
+) -> Result<(), Malformed> {
     match command {
         NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO => tables::bars(chip, params),
         NV2080_CTRL_CMD_FIFO_GET_DEVICE_INFO_TABLE => tables::device_info(chip, params),
         NV2080_CTRL_CMD_GPU_GET_ENGINES_V2 => tables::engines(chip, params),
+        NV2080_CTRL_CMD_GPU_GET_GID_INFO => tables::gid(uuid, params),
         NV2080_CTRL_CMD_GPU_GET_NAME_STRING => tables::name(chip, params),
         NV2080_CTRL_CMD_INTERNAL_GPU_GET_CHIP_INFO => tables::chip_info(chip, params),
         NV2080_CTRL_CMD_INTERNAL_INTR_GET_KERNEL_TABLE => tables::interrupts(chip, params),
@@ -124,7 +130,7 @@ mod tests {
     fn unknown_controls_are_handed_back() {
         let mut params = [0xa5; 8];
         assert_eq!(
-            answer(&ChipDescription::gh100(), 0x2080_ffff, &mut params),
+            answer(&ChipDescription::gh100(), [7; 16], 0x2080_ffff, &mut params),
             NV_OK
         );
         assert_eq!(params, [0xa5; 8]);
@@ -135,7 +141,7 @@ mod tests {
         let mut params = [0xa5; 64];
         let command = NV2080_CTRL_CMD_INTERNAL_GET_DEVICE_INFO_TABLE;
         assert_eq!(
-            answer(&ChipDescription::gh100(), command, &mut params),
+            answer(&ChipDescription::gh100(), [7; 16], command, &mut params),
             NV_OK
         );
         assert_eq!(params, [0; 64]);
@@ -145,7 +151,7 @@ mod tests {
     fn short_parameters_are_refused() {
         let command = NV2080_CTRL_CMD_GPU_GET_ENGINES_V2;
         assert_eq!(
-            answer(&ChipDescription::gh100(), command, &mut [0; 4]),
+            answer(&ChipDescription::gh100(), [7; 16], command, &mut [0; 4]),
             NV_ERR_INVALID_PARAM_STRUCT
         );
     }
@@ -165,7 +171,7 @@ mod tests {
                 NV2080_CTRL_CMD_NVLINK_GET_NVLINK_DEVICE_INFO, NV2080_CTRL_CMD_INTERNAL_GET_DEVICE_INFO_TABLE, 0, u32::MAX,
             ];
             let mut params = params;
-            let _ = answer(&ChipDescription::gh100(), commands[index], &mut params);
+            let _ = answer(&ChipDescription::gh100(), [7; 16], commands[index], &mut params);
         }
     }
 }

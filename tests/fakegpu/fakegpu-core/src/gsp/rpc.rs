@@ -8,9 +8,9 @@ use crate::gsp::boot;
 use crate::gsp::control;
 use crate::gsp::msgq::{Queues, Record};
 use crate::gsp::objects::{ObjectKey, Objects};
+use crate::gsp::scheduling;
 use crate::gsp::spaces::{
-    names_default_space, physical, space_key, update_bar_pde, GMMU_APERTURE_VIDEO,
-    PAGE_DIRECTORY_APERTURE,
+    self, names_default_space, physical, space_key, update_bar_pde, PAGE_DIRECTORY_APERTURE,
 };
 use crate::gsp::tables;
 use crate::host::{Host, FERMI_VASPACE_A};
@@ -173,9 +173,10 @@ impl Gsp {
         let command = abi::get_u32(payload, Call::cmd)?;
         let sent = sent_params(payload, Call::SIZE, abi::get(payload, Call::paramsSize)?)?.to_vec();
         let params = &mut payload[Call::SIZE..Call::SIZE + sent.len()];
-        let status = control::answer(context.chip, command, params);
+        let status = control::answer(context.chip, context.uuid, command, params);
         abi::set(payload, Call::status, u64::from(status))?;
-        self.observe_control(context, object, command, &sent)?;
+        scheduling::observe(context.host, &self.objects, object, command, &sent)?;
+        spaces::observe(context.host, &self.objects, object, command, &sent)?;
         let class = self.objects.get(object).map(|object| object.class);
         let params = &sent[..sent.len().min(PARAMS_MAX)];
         context.recorder.record(
@@ -188,39 +189,6 @@ impl Gsp {
                 params,
             },
         );
-        Ok(())
-    }
-
-    /// Controls that change what host does.
-    fn observe_control(
-        &mut self,
-        context: &mut Context<'_>,
-        object: ObjectKey,
-        command: u32,
-        params: &[u8],
-    ) -> Result<(), Malformed> {
-        use abi::NV2080_CTRL_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER_PARAMS as Split;
-        use abi::NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS as Pdes;
-        if command == abi::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS {
-            return disable_channels(context.host, params);
-        }
-        // Where page directories lie.
-        let (address, aperture) = match command {
-            abi::NV90F1_CTRL_CMD_VASPACE_COPY_SERVER_RESERVED_PDES => {
-                (Pdes::root_physAddress, Pdes::root_aperture)
-            }
-            abi::NV2080_CTRL_CMD_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER => {
-                (Split::root_physAddress, Split::root_aperture)
-            }
-            _ => return Ok(()),
-        };
-        let root = physical(
-            abi::get_u32(params, aperture)? != GMMU_APERTURE_VIDEO,
-            abi::get(params, address)?,
-        );
-        context
-            .host
-            .set_page_directory(self.objects.origin(object), root);
         Ok(())
     }
 
@@ -343,21 +311,6 @@ impl Gsp {
             }
         }
     }
-}
-
-/// Takes a list of channels off their runlists, or puts them back.
-fn disable_channels(host: &mut Host, params: &[u8]) -> Result<(), Malformed> {
-    use abi::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS as P;
-    let disable = abi::get(params, P::bDisable)? != 0;
-    let count = usize::try_from(abi::get(params, P::numChannels)?).unwrap_or(usize::MAX);
-    for index in 0..count.min(P::hChannelList.count()) {
-        let channel = ObjectKey {
-            client: abi::get_u32(params, P::hClientList.get(index))?,
-            handle: abi::get_u32(params, P::hChannelList.get(index))?,
-        };
-        host.set_disabled(channel, disable);
-    }
-    Ok(())
 }
 
 /// The parameters behind a call's fixed part.

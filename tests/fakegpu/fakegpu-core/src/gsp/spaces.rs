@@ -4,14 +4,42 @@
 
 use crate::abi::{self, Malformed};
 use crate::gmmu::ROOT_SHIFT;
-use crate::gsp::objects::ObjectKey;
+use crate::gsp::objects::{ObjectKey, Objects};
 use crate::gsp::rpc::Context;
+use crate::host::Host;
 use crate::memory::PhysicalAddress;
 
 /// The aperture of video memory in a copy of page directory entries.
-pub(super) const GMMU_APERTURE_VIDEO: u32 = 1;
+const GMMU_APERTURE_VIDEO: u32 = 1;
 /// NV0080_CTRL_DMA_SET_PAGE_DIRECTORY_FLAGS_APERTURE; zero is video memory.
 pub(super) const PAGE_DIRECTORY_APERTURE: u32 = 3;
+
+/// Notes what control `command` on `object` says of page directories.
+pub(super) fn observe(
+    host: &mut Host,
+    objects: &Objects,
+    object: ObjectKey,
+    command: u32,
+    params: &[u8],
+) -> Result<(), Malformed> {
+    use abi::NV2080_CTRL_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER_PARAMS as Split;
+    use abi::NV90F1_CTRL_VASPACE_COPY_SERVER_RESERVED_PDES_PARAMS as Pdes;
+    let (address, aperture) = match command {
+        abi::NV90F1_CTRL_CMD_VASPACE_COPY_SERVER_RESERVED_PDES => {
+            (Pdes::root_physAddress, Pdes::root_aperture)
+        }
+        abi::NV2080_CTRL_CMD_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER => {
+            (Split::root_physAddress, Split::root_aperture)
+        }
+        _ => return Ok(()),
+    };
+    let root = physical(
+        abi::get_u32(params, aperture)? != GMMU_APERTURE_VIDEO,
+        abi::get(params, address)?,
+    );
+    host.set_page_directory(objects.origin(object), root);
+    Ok(())
+}
 
 /// An address in either memory.
 pub(super) fn physical(in_system: bool, offset: u64) -> PhysicalAddress {

@@ -55,6 +55,8 @@ impl ChannelId {
 pub struct Channel {
     id: ChannelId,
     object: ObjectKey,
+    /// The group it is in; itself if it was put into none.
+    group: ObjectKey,
     space: Option<ObjectKey>,
     ring_va: u64,
     pub(super) ring_entries: u32,
@@ -77,6 +79,9 @@ pub struct Channel {
     /// The doorbell has rung and the ring is not empty yet.
     pub(super) rung: bool,
     stopped: bool,
+    /// It was put on the runlist.
+    scheduled: bool,
+    /// It was told to stand still wherever it is.
     disabled: bool,
     unknown_class: bool,
 }
@@ -88,6 +93,7 @@ impl Channel {
     /// [`Malformed`] if they are too short.
     pub fn new(
         object: ObjectKey,
+        group: ObjectKey,
         space: Option<ObjectKey>,
         params: &[u8],
     ) -> Result<Self, Malformed> {
@@ -101,6 +107,7 @@ impl Channel {
                     + low_u32(USERD_INDEX.of(flags)),
             },
             object,
+            group,
             space,
             ring_va: abi::get(params, P::gpFifoOffset)?,
             ring_entries: abi::get_u32(params, P::gpFifoEntries)?,
@@ -124,6 +131,7 @@ impl Channel {
             compute: Compute::default(),
             rung: false,
             stopped: false,
+            scheduled: false,
             disabled: false,
             unknown_class: false,
         })
@@ -137,6 +145,11 @@ impl Channel {
     /// Its handle.
     pub fn object(&self) -> ObjectKey {
         self.object
+    }
+
+    /// The group it takes turns with.
+    pub fn group(&self) -> ObjectKey {
+        self.group
     }
 
     /// Where in its address space the ring is, and how many entries it has.
@@ -159,14 +172,24 @@ impl Channel {
         self.rung = true;
     }
 
-    /// Takes it off the runlist, or puts it back.
+    /// Puts it on the runlist, or takes it off.
+    pub fn set_scheduled(&mut self, scheduled: bool) {
+        self.scheduled = scheduled;
+    }
+
+    /// Lets it stand still, or go on.
     pub fn set_disabled(&mut self, disabled: bool) {
         self.disabled = disabled;
     }
 
     /// Whether there may be something to execute.
     pub fn wants_turn(&self) -> bool {
-        self.rung && !self.stopped && !self.disabled
+        self.rung && self.scheduled && !self.stopped && !self.disabled
+    }
+
+    /// Its group has had the engine for so long.
+    pub(super) fn pass(&mut self, ns: u64) {
+        self.compute.pass(ns);
     }
 
     /// Stops it for good, and says so where its owner looks.

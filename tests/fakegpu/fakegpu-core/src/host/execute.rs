@@ -8,20 +8,15 @@
 //! semaphores by plain stores that nobody tells us of.
 
 use crate::chip::{ChipDescription, Engine};
+use crate::compute::Advance;
 use crate::gmmu::{AddressSpace, Fault};
-use crate::host::channel::{Channel, ChannelId};
+use crate::host::channel::Channel;
 use crate::host::methods::{decode, Executed, FIRST_ENGINE_METHOD};
-use crate::host::Host;
 use crate::intr::InterruptTree;
 use crate::memory::{PhysicalAddress, PhysicalMemory};
 use crate::platform::Clock;
 use crate::recorder::Recorder;
 use gct_core::submit::gpfifo::{Entry, Segment};
-
-/// Methods that a channel may execute before others get their turn.
-const METHODS_PER_TURN: u32 = 2048;
-/// Bytes that it may copy.
-const BYTES_PER_TURN: u64 = 1 << 20;
 
 /// USERD: how far the ring was filled, and how far it was executed.
 const USERD_GP_GET: u64 = 0x88;
@@ -37,6 +32,8 @@ pub struct Work<'a> {
     pub intr: &'a mut InterruptTree,
     /// Time.
     pub clock: &'a dyn Clock,
+    /// How far the model of the runlist has come.
+    pub now_ns: u64,
     /// Takes note of launches.
     pub recorder: &'a dyn Recorder,
     /// The engine of the channel that executes.
@@ -57,55 +54,36 @@ impl Work<'_> {
 }
 
 /// How much there is left to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Nothing.
     Idle,
     /// Only what waits for a semaphore.
     Waiting,
+    /// Launches run, and nothing happens for so many nanoseconds but by
+    /// semaphores.
+    Running(u64),
     /// More.
     Busy,
 }
 
-impl Host {
-    /// Whether [`step`](Self::step) may find something to do.
-    pub fn has_work(&self) -> bool {
-        self.channels.values().any(Channel::wants_turn)
-    }
-
-    /// Gives each channel that has work a turn.
-    pub fn step(&mut self, work: &mut Work<'_>) -> Progress {
-        let ready: Vec<ChannelId> = self
-            .channels
-            .values()
-            .filter(|channel| channel.wants_turn())
-            .map(Channel::id)
-            .collect();
-        let mut progress = Progress::Idle;
-        for id in ready {
-            let root = self
-                .channels
-                .get(&id)
-                .and_then(|channel| self.page_directory(channel));
-            if let Some(channel) = self.channels.get_mut(&id) {
-                work.engine = work
-                    .chip
-                    .engines
-                    .iter()
-                    .find(|engine| engine.runlist == id.runlist)
-                    .copied();
-                work.methods = METHODS_PER_TURN;
-                work.bytes = BYTES_PER_TURN;
-                progress = progress.max(channel.turn(work, root));
-            }
+impl Progress {
+    /// What there is to do in two places together.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Busy, _) | (_, Self::Busy) => Self::Busy,
+            (Self::Running(one), Self::Running(two)) => Self::Running(one.min(two)),
+            (Self::Running(ns), _) | (_, Self::Running(ns)) => Self::Running(ns),
+            (Self::Waiting, _) | (_, Self::Waiting) => Self::Waiting,
+            (Self::Idle, Self::Idle) => Self::Idle,
         }
-        progress
     }
 }
 
 impl Channel {
     /// Executes for one turn in the address space below `root`.
-    fn turn(&mut self, work: &mut Work<'_>, root: Option<PhysicalAddress>) -> Progress {
+    pub(super) fn turn(&mut self, work: &mut Work<'_>, root: Option<PhysicalAddress>) -> Progress {
         let Some(root) = root else {
             log::warn!(
                 "{:?} has no page directory for {:x?}",
@@ -143,8 +121,11 @@ impl Channel {
                 continue;
             }
             let object = self.object();
-            if !self.compute.advance(work, space, object) {
-                return Ok(Progress::Busy);
+            match self.compute.advance(work, space, object) {
+                Advance::Done => {}
+                Advance::Unfinished => return Ok(Progress::Busy),
+                Advance::Running { left_ns } => return Ok(Progress::Running(left_ns)),
+                Advance::Blocked => return Ok(Progress::Waiting),
             }
             if let Some(method) = next {
                 if method.method >= FIRST_ENGINE_METHOD {

@@ -6,7 +6,7 @@ use super::*;
 use crate::abi::NvNotification;
 use crate::host::execute::Progress;
 use crate::regs::NV_VIRTUAL_FUNCTION_DOORBELL;
-use crate::testing::Bench;
+use crate::testing::{capture, Bench, TestChannel};
 use gct_core::submit::gpfifo::{Control, Entry, Segment};
 use gct_core::submit::method::incr;
 use proptest::prelude::*;
@@ -49,26 +49,17 @@ impl Machine {
 
     /// A machine with one channel on `engine`.
     fn with_engine(engine: u32) -> Self {
-        use abi::NV_CHANNEL_ALLOC_PARAMS as P;
         let bench = Bench::new();
-        let mut params = vec![0; P::SIZE];
-        // The channel's number is that of its USERD: page 1, index 1.
-        let flags =
-            1 << abi::CHANNEL_USERD_INDEX_PAGE_VALUE_LOW | 1 << abi::CHANNEL_USERD_INDEX_VALUE_LOW;
-        for (field, value) in [
-            (P::gpFifoOffset, bench.va(RING)),
-            (P::gpFifoEntries, u64::from(ENTRIES)),
-            (P::hVASpace, u64::from(SPACE.handle)),
-            (P::engineType, u64::from(engine)),
-            (P::flags, flags),
-            (P::userdMem_base, USERD),
-            (P::userdMem_addressSpace, u64::from(abi::ADDR_FBMEM)),
-            (P::errorNotifierMem_base, NOTIFIER),
-            (P::errorNotifierMem_size, 0x1000),
-            (P::errorNotifierMem_addressSpace, u64::from(abi::ADDR_FBMEM)),
-        ] {
-            abi::set(&mut params, field, value).unwrap();
+        let params = TestChannel {
+            engine,
+            number: ID.channel,
+            space: SPACE.handle,
+            ring: RING,
+            userd: USERD,
+            notifier: NOTIFIER,
+            entries: ENTRIES,
         }
+        .params(&bench);
         let mut host = Host::default();
         host.set_page_directory(SPACE, bench.space.root);
         host.alloc(
@@ -79,6 +70,7 @@ impl Machine {
             &params,
         )
         .unwrap();
+        host.schedule(CHANNEL, true);
         Self { bench, host }
     }
 
@@ -181,6 +173,19 @@ fn an_acquire_waits_for_a_store_nobody_tells_of() {
 }
 
 #[test]
+fn a_channel_off_the_runlist_stands_still() {
+    let mut machine = Machine::new();
+    machine.host.schedule(CHANNEL, false);
+    machine.submit(0, &machine.semaphore(5, RELEASE));
+    machine.ring(1);
+    assert_eq!(machine.step(), Progress::Idle);
+    assert_eq!(machine.word(SEMAPHORE), 0);
+    machine.host.schedule(CHANNEL, true);
+    assert_eq!(machine.step(), Progress::Idle);
+    assert_eq!(machine.word(SEMAPHORE), 5);
+}
+
+#[test]
 fn a_disabled_channel_stands_still() {
     let mut machine = Machine::new();
     machine.submit(0, &machine.semaphore(5, RELEASE));
@@ -264,23 +269,6 @@ fn software_interrupts_go_to_the_engines_vector() {
     assert_eq!(machine.bench.intr.read(leaf), Some(1 << vector));
 }
 
-/// The segments of a submission that was captured on an H200.
-fn capture(name: &str) -> Vec<Vec<u32>> {
-    let path = format!(
-        "{}/../../fixtures/captures/{name}.pbcap",
-        env!("CARGO_MANIFEST_DIR")
-    );
-    let text = std::fs::read_to_string(path).unwrap();
-    let words = |line: &str| {
-        let (_, words) = line.split_once(" : ").unwrap();
-        words
-            .split_whitespace()
-            .map(|word| u32::from_str_radix(word, 16).unwrap())
-            .collect()
-    };
-    text.lines().map(words).collect()
-}
-
 /// Executes a capture and returns the launches that were recorded.
 fn launches(name: &str) -> Vec<String> {
     let mut machine = Machine::with_engine(abi::NV2080_ENGINE_TYPE_GR0);
@@ -292,8 +280,10 @@ fn launches(name: &str) -> Vec<String> {
     }
     machine.ring(1 + segments.len() as u32);
     for _ in 0..1000 {
-        if machine.step() != Progress::Busy {
-            break;
+        match machine.step() {
+            Progress::Busy => {}
+            Progress::Running(ns) => machine.bench.world.pass(ns),
+            Progress::Idle | Progress::Waiting => break,
         }
     }
     assert_eq!(

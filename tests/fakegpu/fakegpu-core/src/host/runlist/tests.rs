@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Who gets how much of an engine, in model time.
+
+use super::*;
+use crate::abi;
+use crate::gsp::objects::Objects;
+use crate::host::{HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A};
+use crate::memory::PhysicalAddress;
+use crate::testing::{capture, Bench, TestChannel};
+use gct_core::submit::gpfifo::{Entry, Segment};
+use gct_core::submit::method::incr;
+
+const CLIENT: u32 = 1;
+const SPACE: u32 = 0x20;
+const ENTRIES: u32 = 1024;
+/// The segments, and what each channel has, in video memory.
+const OBJECT: u64 = 0x1000;
+const LAUNCH: u64 = 0x2000;
+const CHANNELS: u64 = 0x10_0000;
+const CHANNEL_BYTES: u64 = 0x1_0000;
+/// A launch of the capture: 1000 blocks on 132 multiprocessors, eight at a
+/// time, at 10 us each, and 2 us.
+const LAUNCH_NS: u64 = 82_000;
+/// The time slice of a group that was given none.
+const SLICE_NS: u64 = 1_024_000;
+const MS: u64 = 1_000_000;
+
+fn key(handle: u32) -> ObjectKey {
+    ObjectKey {
+        client: CLIENT,
+        handle,
+    }
+}
+
+/// A GPU on which each group has one channel with launches.
+struct Machine {
+    bench: Bench,
+    host: Host,
+    objects: Objects,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let mut machine = Self {
+            bench: Bench::new(),
+            host: Host::default(),
+            objects: Objects::default(),
+        };
+        machine.bench.world.stop_clock();
+        let root = machine.bench.space.root;
+        machine.host.set_page_directory(key(SPACE), root);
+        machine.put(OBJECT, &[incr(1, 0, 1), crate::compute::HOPPER_COMPUTE_A]);
+        let segments = capture("one_launch");
+        assert_eq!(segments.len(), 1);
+        machine.put(LAUNCH, &segments[0]);
+        machine
+    }
+
+    fn put(&mut self, offset: u64, words: &[u32]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let at = PhysicalAddress::video(offset);
+        self.bench.memory.write(at, &bytes).unwrap();
+    }
+
+    /// A group on the runlist, with a channel that has so many launches to do.
+    fn busy_group(&mut self, number: u32, launches: u32) -> ObjectKey {
+        let (group, channel) = (key(0x100 + number), key(0x200 + number));
+        let place = CHANNELS + CHANNEL_BYTES * u64::from(number);
+        let (ring, userd) = (place, place + 0x8000);
+        let params = TestChannel {
+            engine: abi::NV2080_ENGINE_TYPE_GR0,
+            number,
+            space: SPACE,
+            ring,
+            userd,
+            notifier: place + 0x9000,
+            entries: ENTRIES,
+        }
+        .params(&self.bench);
+        self.objects.add(group, 0, KEPLER_CHANNEL_GROUP_A);
+        let class = HOPPER_CHANNEL_GPFIFO_A;
+        self.host
+            .alloc(&self.objects, channel, group.handle, class, &params)
+            .unwrap();
+        self.host.schedule(group, true);
+        let words = capture("one_launch")[0].len() as u32;
+        for index in 0..=launches {
+            let (place, words) = if index == 0 {
+                (OBJECT, 2)
+            } else {
+                (LAUNCH, words)
+            };
+            let entry = Entry::Segment(Segment {
+                va: self.bench.va(place),
+                words,
+                subroutine: false,
+                wait: false,
+                conditional: false,
+            });
+            let at = PhysicalAddress::video(ring + 8 * u64::from(index));
+            self.bench.memory.write_u64(at, entry.encode()).unwrap();
+        }
+        self.put(userd + 0x8c, &[launches + 1]);
+        let id = ChannelId {
+            runlist: 0,
+            channel: number,
+        };
+        assert_eq!(self.host.ring_doorbell(id), Some(channel));
+        group
+    }
+
+    /// Does what can be done at this time.
+    fn settle(&mut self) {
+        while self.host.step(&mut self.bench.work()) == Progress::Busy {}
+    }
+
+    /// Lets so much time go by, in pieces of `piece_ns`.
+    fn pass(&mut self, ns: u64, piece_ns: u64) {
+        self.settle();
+        for _ in 0..ns / piece_ns {
+            self.bench.world.pass(piece_ns);
+            self.settle();
+        }
+    }
+
+    /// How many launches of a group have ended.
+    fn ended(&self, group: ObjectKey) -> u64 {
+        let object = format!("\"object\":{},", group.handle + 0x100);
+        let lines = self.bench.recorder.all();
+        let launches = lines.iter().filter(|line| line.contains("\"launch\""));
+        launches.filter(|line| line.contains(&object)).count() as u64
+    }
+
+    /// A group has had the engine for so long.
+    fn had(&self, group: ObjectKey, ns: u64) {
+        assert_eq!(self.ended(group), ns / LAUNCH_NS, "launches of {group:x?}");
+    }
+}
+
+#[test]
+fn a_launch_takes_its_time() {
+    let mut machine = Machine::new();
+    let group = machine.busy_group(1, 1);
+    machine.pass(LAUNCH_NS - 1000, 1000);
+    assert_eq!(machine.ended(group), 0);
+    machine.pass(2000, 1000);
+    assert_eq!(machine.ended(group), 1);
+    assert!(!machine.host.has_work());
+}
+
+/// However seldom the model is called.
+#[test]
+fn shares_follow_time_slices() {
+    for piece_ns in [10_000, 700_000, 21 * MS] {
+        let mut machine = Machine::new();
+        let short = machine.busy_group(1, 1000);
+        let long = machine.busy_group(2, 1000);
+        machine.host.set_timeslice(short, 1000);
+        machine.host.set_timeslice(long, 3000);
+        // Ten rounds of 4 ms, and the start of the eleventh.
+        machine.pass(42 * MS, piece_ns);
+        machine.had(short, 11 * MS);
+        machine.had(long, 31 * MS);
+    }
+}
+
+#[test]
+fn groups_without_a_time_slice_share_equally() {
+    let mut machine = Machine::new();
+    let groups = [1, 2, 3].map(|number| machine.busy_group(number, 1000));
+    // Ten rounds of the default.
+    machine.pass(3 * 10 * SLICE_NS, 1000);
+    for group in groups {
+        machine.had(group, 10 * SLICE_NS);
+    }
+}
+
+#[test]
+fn a_change_of_the_time_slice_counts_from_the_next_slice() {
+    let mut machine = Machine::new();
+    let (one, two) = (machine.busy_group(1, 1000), machine.busy_group(2, 1000));
+    machine.host.set_timeslice(one, 1000);
+    machine.host.set_timeslice(two, 1000);
+    machine.pass(10 * MS, 1000);
+    machine.had(one, 5 * MS);
+    machine.host.set_timeslice(one, 9000);
+    machine.pass(20 * MS, 1000);
+    machine.had(one, 5 * MS + 18 * MS);
+    machine.had(two, 5 * MS + 2 * MS);
+}
+
+#[test]
+fn a_group_without_work_gives_its_time_away() {
+    let mut machine = Machine::new();
+    let (idle, busy) = (machine.busy_group(1, 1), machine.busy_group(2, 1000));
+    machine.host.set_timeslice(idle, 100_000);
+    machine.pass(20 * MS, 1000);
+    assert_eq!(machine.ended(idle), 1);
+    machine.had(busy, 20 * MS - LAUNCH_NS);
+}
+
+#[test]
+fn a_launch_stands_still_while_its_group_is_off_the_runlist() {
+    let mut machine = Machine::new();
+    let (frozen, other) = (machine.busy_group(1, 1000), machine.busy_group(2, 1000));
+    machine.pass(10 * SLICE_NS, 1000);
+    let before = machine.ended(frozen);
+    machine.host.schedule(frozen, false);
+    machine.pass(10 * MS, 1000);
+    assert_eq!(machine.ended(frozen), before, "frozen");
+    machine.had(other, 5 * SLICE_NS + 10 * MS);
+    // What had been done of the launch that stood still is not lost.
+    machine.host.schedule(frozen, true);
+    machine.host.schedule(other, false);
+    machine.pass(10 * LAUNCH_NS, 1000);
+    assert!(machine.ended(frozen).abs_diff(before + 10) <= 1);
+}
+
+#[test]
+fn preemption_ends_a_slice() {
+    let mut machine = Machine::new();
+    let (one, two) = (machine.busy_group(1, 1000), machine.busy_group(2, 1000));
+    machine.host.set_timeslice(one, 100_000);
+    machine.host.set_timeslice(two, 100_000);
+    machine.pass(5 * MS, 1000);
+    assert_eq!((machine.ended(one) > 0, machine.ended(two)), (true, 0));
+    machine.host.preempt(one);
+    machine.pass(5 * MS, 1000);
+    machine.had(one, 5 * MS);
+    machine.had(two, 5 * MS);
+}
