@@ -29,8 +29,13 @@ pub(crate) struct Gpus(Vec<Gpu>);
 
 impl Gpus {
     /// Starts `count` servers with their sockets and logs in `directory`, and
-    /// waits until each listens.
-    pub(crate) fn start(program: &Path, count: u8, directory: &Path) -> anyhow::Result<Self> {
+    /// waits until each listens. All of them record into the same file.
+    pub(crate) fn start(
+        program: &Path,
+        count: u8,
+        directory: &Path,
+        record: Option<&Path>,
+    ) -> anyhow::Result<Self> {
         let mut gpus = Self::default();
         for index in 0..count {
             let socket = directory.join(format!("gpu{index}.sock"));
@@ -44,6 +49,9 @@ impl Gpus {
                 .arg("--log")
                 .arg(&log)
                 .stdin(Stdio::null());
+            if let Some(record) = record {
+                command.arg("--record").arg(record);
+            }
             let server = OwnedChild::spawn(&mut command)
                 .with_context(|| format!("Cannot start {}", program.display()))?;
             gpus.0.push(Gpu {

@@ -9,7 +9,7 @@ use crate::machine::{Machine, Serial};
 use crate::paths::{self, BuildTree};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
@@ -105,6 +105,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 
+    /// Record what the driver does to the GPUs in this file, one line of JSON each.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+
     /// Build directory of the clone.
     #[arg(long, value_name = "DIR")]
     build: Option<PathBuf>,
@@ -169,7 +173,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Verdict> {
             Some(program) => program.clone(),
             None => paths::default_fakegpu()?,
         };
-        Gpus::start(&program, options.gpus, &scratch.0)?
+        Gpus::start(&program, options.gpus, &scratch.0, new_record(options)?)?
     };
     let messages = scratch.join("qemu.log");
     let mut machine = Machine {
@@ -217,6 +221,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Verdict> {
         problems.extend(said.lines().map(|line| format!("QEMU said: {line}")));
     }
     conclude(options, &outcome, &problems, start.elapsed())
+}
+
+/// Where to record; an earlier run's events are removed.
+fn new_record(options: &Options) -> anyhow::Result<Option<&Path>> {
+    if let Some(path) = &options.record {
+        File::create(path).with_context(|| format!("Cannot create {}", path.display()))?;
+    }
+    Ok(options.record.as_deref())
 }
 
 /// The script, the modules and what the caller adds.

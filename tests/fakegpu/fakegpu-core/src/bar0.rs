@@ -22,12 +22,15 @@ impl Mmio for Gpu {
             .or_else(|| timer::read(offset, self.platform.clock.now_ns()))
             .or_else(|| self.fsp.read(offset))
             .or_else(|| self.read_done(offset))
+            .or_else(|| self.journal.read(offset))
             .unwrap_or_else(|| self.registers.guest_read(offset))
     }
 
     fn write32(&mut self, offset: u32, value: u32) {
         let window = self.registers.get(NV_XAL_EP_BAR0_WINDOW::OFFSET);
-        if pramin::write(&mut self.memory, window, offset, value) || self.intr.write(offset, value)
+        if pramin::write(&mut self.memory, window, offset, value)
+            || self.intr.write(offset, value)
+            || self.journal.write(offset, value)
         {
             return;
         }

@@ -12,6 +12,7 @@ use crate::host::channel::ChannelId;
 use crate::host::execute::{Progress, Work};
 use crate::host::Host;
 use crate::intr::InterruptTree;
+use crate::journal::Journal;
 use crate::memory::PhysicalMemory;
 use crate::mmio;
 use crate::pci::{ConfigEffect, PciConfig};
@@ -19,6 +20,7 @@ use crate::platform::Platform;
 use crate::recorder::Event;
 use crate::registers::Registers;
 use crate::regs::*;
+use std::sync::Arc;
 
 /// The version of FSP's firmware: from 0x44c on RM needs no workaround.
 const FSP_VERSION: u32 = 0x450;
@@ -71,6 +73,7 @@ pub struct Gpu {
     pub(crate) memory: PhysicalMemory,
     pub(crate) host: Host,
     pub(crate) platform: Platform,
+    pub(crate) journal: Arc<Journal>,
     pub(crate) unmapped_accesses: u64,
     gsp: Gsp,
     pci: PciConfig,
@@ -82,6 +85,11 @@ impl Gpu {
     /// A device as it comes out of power on. `slot_id` tells it from others of
     /// its kind.
     pub fn new(chip: ChipDescription, slot_id: u8, platform: Platform) -> Self {
+        let journal = Journal::new(platform.recorder.clone());
+        let platform = Platform {
+            recorder: journal.clone(),
+            ..platform
+        };
         Self {
             registers: Registers::new(chip.bars.registers, reset_values(&chip)),
             intr: InterruptTree::new(platform.interrupts.clone()),
@@ -91,6 +99,7 @@ impl Gpu {
             gsp: Gsp::default(),
             pci: PciConfig::new(&chip),
             platform,
+            journal,
             chip,
             slot_id,
             dropped_writes: 0,

@@ -29,6 +29,7 @@ pub mod gpu;
 pub mod gsp;
 pub mod host;
 pub mod intr;
+pub mod journal;
 pub mod memory;
 pub mod mmio;
 pub mod pci;

@@ -152,4 +152,15 @@ registers! {
         11:0 VECTOR,
         22:16 RUNLIST_ID,
     }
+
+    /// Not NVIDIA's: tells that the recorder can be read here (journal.rs).
+    GCT_RECORD_MAGIC @ 0xff0000 {}
+    /// Events so far.
+    GCT_RECORD_COUNT @ 0xff0004 {}
+    /// Writing an event's number shows its line.
+    GCT_RECORD_SELECT @ 0xff0008 {}
+    /// Bytes of that line; none if there is no such event any more.
+    GCT_RECORD_LENGTH @ 0xff000c {}
+    /// The line.
+    GCT_RECORD_TEXT @ 0xff1000 [1024] {}
 }

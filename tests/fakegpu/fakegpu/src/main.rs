@@ -40,7 +40,7 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 
-    /// File to write what the driver does to, one line of JSON per event.
+    /// File to append what the driver does to, one line of JSON per event.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 }
@@ -52,7 +52,7 @@ fn main() -> anyhow::Result<()> {
         .ok_or_else(|| anyhow!("unknown chip '{}'", args.chip))?;
 
     let (regions, interrupts) = (backend::regions(&chip), backend::interrupts());
-    let recorder = record::open(args.record.as_deref())?;
+    let recorder = record::open(args.record.as_deref(), args.slot_id)?;
     let mut backend = Backend::new(chip, args.slot_id, recorder);
     let executor = backend.shared();
     std::thread::Builder::new()

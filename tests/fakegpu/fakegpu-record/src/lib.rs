@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Asks the software GPU, from within the machine, what the driver did to it.
+//!
+//! The device shows its recorder in the last 64 KiB of BAR0 (`journal.rs` of
+//! fakegpu-core). A test takes a [`mark`](Recorder::mark), does something, and
+//! looks at what came [`since`](Recorder::since):
+//!
+//! ```no_run
+//! let recorder = fakegpu_record::Recorder::open(0)?;
+//! let mark = recorder.mark()?;
+//! std::fs::write("/sys/kernel/debug/gctgroup/web/0/compute.timeslice", "2ms")?;
+//! let events = recorder.since(mark)?;
+//! let sent: Vec<&str> = events.iter().map(|event| event.name.as_str()).collect();
+//! assert_eq!(sent, ["NVA06C_CTRL_CMD_SET_TIMESLICE"]);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod window;
+
+use serde::Deserialize;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use window::Window;
+
+/// Where the devices of the machine are.
+const DEVICES: &str = "/sys/bus/pci/devices";
+
+/// What a driver did, as gctgroup-docs/fakegpu.md describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Event {
+    /// "control", "alloc", "free", "duplicate", "rpc", "doorbell", "launch" or "boot".
+    pub kind: String,
+    /// The C name of the control, class or call.
+    #[serde(default)]
+    pub name: String,
+    /// The client.
+    #[serde(default)]
+    pub client: u32,
+    /// The object.
+    #[serde(default)]
+    pub object: u32,
+    /// What an allocated object lies below.
+    #[serde(default)]
+    pub parent: u32,
+    /// The C name of the object's class.
+    #[serde(default)]
+    pub class: String,
+    /// How it was answered.
+    #[serde(default)]
+    pub status: u32,
+    /// Parameters in hexadecimal.
+    #[serde(default)]
+    pub params: String,
+    /// The whole line.
+    #[serde(skip)]
+    pub line: String,
+}
+
+impl Event {
+    /// Reads a line of the recorder.
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub fn parse(line: &str) -> io::Result<Self> {
+        let event: Self = serde_json::from_str(line)?;
+        Ok(Self {
+            line: line.to_owned(),
+            ..event
+        })
+    }
+
+    /// The little-endian number of `bytes` bytes at `offset` of the parameters.
+    pub fn param(&self, offset: usize, bytes: usize) -> Option<u64> {
+        let digits = self
+            .params
+            .get(2 * offset..2 * offset.checked_add(bytes)?)?;
+        (0..bytes).rev().try_fold(0, |number: u64, at| {
+            let byte = u64::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
+            Some(number.checked_shl(8)? | byte)
+        })
+    }
+}
+
+/// The recorder of one GPU.
+#[derive(Debug)]
+pub struct Recorder {
+    window: Window,
+    /// Whoever has the lock on it reads: the window shows one line at a time.
+    file: File,
+}
+
+impl Recorder {
+    /// The recorder of the GPU that is number `gpu` by its place on the bus.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such GPU, or it is not the software one.
+    pub fn open(gpu: usize) -> io::Result<Self> {
+        let missing = || io::Error::new(io::ErrorKind::NotFound, format!("no GPU {gpu}"));
+        let device = gpus()?.into_iter().nth(gpu).ok_or_else(missing)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(device.join("resource0"))?;
+        let window = Window::map(&file)?;
+        Ok(Self { window, file })
+    }
+
+    /// How many events there were so far.
+    ///
+    /// # Errors
+    ///
+    /// None today.
+    pub fn mark(&self) -> io::Result<u32> {
+        Ok(self.window.count())
+    }
+
+    /// All events from `mark` on.
+    ///
+    /// # Errors
+    ///
+    /// If some are forgotten, since there were too many.
+    pub fn since(&self, mark: u32) -> io::Result<Vec<Event>> {
+        let lock = Lock::take(&self.file)?;
+        let events = (mark..self.window.count())
+            .map(|number| {
+                let line = self.window.line(number).ok_or_else(|| {
+                    io::Error::other(format!("event {number} is forgotten by the device"))
+                })?;
+                Event::parse(&line)
+            })
+            .collect();
+        drop(lock);
+        events
+    }
+
+    /// The controls from `mark` on.
+    ///
+    /// # Errors
+    ///
+    /// As [`since`](Self::since).
+    pub fn controls_since(&self, mark: u32) -> io::Result<Vec<Event>> {
+        let mut events = self.since(mark)?;
+        events.retain(|event| event.kind == "control");
+        Ok(events)
+    }
+}
+
+/// NVIDIA's GPUs, by their place on the bus.
+fn gpus() -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(DEVICES)? {
+        let device = entry?.path();
+        let is = |file: &str, value: &str| {
+            fs::read_to_string(device.join(file)).is_ok_and(|found| found.trim() == value)
+        };
+        if is("vendor", "0x10de") && is("class", "0x030200") {
+            found.push(device);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// An advisory lock on a file, given back when it is dropped.
+struct Lock<'a>(&'a File);
+
+impl<'a> Lock<'a> {
+    fn take(file: &'a File) -> io::Result<Self> {
+        // SAFETY: the descriptor is open.
+        match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } {
+            0 => Ok(Self(file)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Lock<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is open.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_has_its_parameters() {
+        let line = "{\"ns\":99,\"kind\":\"control\",\"name\":\"NVA06C_CTRL_CMD_SET_TIMESLICE\",\
+                    \"client\":7,\"object\":48,\"class\":\"KEPLER_CHANNEL_GROUP_A\",\"status\":0,\
+                    \"params\":\"d204000000000000\"}";
+        let event = Event::parse(line).unwrap();
+        assert_eq!((event.client, event.object), (7, 48));
+        assert_eq!(event.class, "KEPLER_CHANNEL_GROUP_A");
+        assert_eq!(event.param(0, 8), Some(1234));
+        assert_eq!(event.param(0, 2), Some(1234));
+        assert_eq!(event.param(1, 8), None);
+        assert_eq!(event.line, line);
+    }
+
+    #[test]
+    fn other_lines_lack_some_keys() {
+        let event = Event::parse("{\"ns\":0,\"kind\":\"boot\"}").unwrap();
+        assert_eq!((event.kind.as_str(), event.object), ("boot", 0));
+        assert!(Event::parse("{").is_err());
+    }
+}
