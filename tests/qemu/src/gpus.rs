@@ -29,12 +29,14 @@ pub(crate) struct Gpus(Vec<Gpu>);
 
 impl Gpus {
     /// Starts `count` servers with their sockets and logs in `directory`, and
-    /// waits until each listens. All of them record into the same file.
+    /// waits until each listens. All of them record into the same file and get
+    /// the same further arguments.
     pub(crate) fn start(
         program: &Path,
         count: u8,
         directory: &Path,
         record: Option<&Path>,
+        arguments: &[String],
     ) -> anyhow::Result<Self> {
         let mut gpus = Self::default();
         for index in 0..count {
@@ -48,6 +50,7 @@ impl Gpus {
                 .arg(index.to_string())
                 .arg("--log")
                 .arg(&log)
+                .args(arguments)
                 .stdin(Stdio::null());
             if let Some(record) = record {
                 command.arg("--record").arg(record);

@@ -109,6 +109,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 
+    /// One more argument for every software GPU, as --gpu-arg=--refuse=...
+    #[arg(long = "gpu-arg", value_name = "ARGUMENT", allow_hyphen_values = true)]
+    gpu_arguments: Vec<String>,
+
     /// Build directory of the clone.
     #[arg(long, value_name = "DIR")]
     build: Option<PathBuf>,
@@ -173,7 +177,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Verdict> {
             Some(program) => program.clone(),
             None => paths::default_fakegpu()?,
         };
-        Gpus::start(&program, options.gpus, &scratch.0, new_record(options)?)?
+        let record = new_record(options)?;
+        Gpus::start(
+            &program,
+            options.gpus,
+            &scratch.0,
+            record,
+            &options.gpu_arguments,
+        )?
     };
     let messages = scratch.join("qemu.log");
     let mut machine = Machine {

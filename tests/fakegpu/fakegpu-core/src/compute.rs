@@ -193,6 +193,11 @@ impl Compute {
         }
     }
 
+    /// Whether launches have begun and not ended.
+    pub fn runs(&self) -> bool {
+        self.active || !self.launches.is_empty()
+    }
+
     /// The channel's launches have had the engine for so long.
     pub fn pass(&mut self, ns: u64) {
         let Some(machine) = &mut self.machine else {

@@ -6,6 +6,7 @@ use crate::bar0;
 use crate::bits::low_u32;
 use crate::chip::ChipDescription;
 use crate::fsp::Fsp;
+use crate::gsp::refusals::Refusal;
 use crate::gsp::rpc::Context;
 use crate::gsp::Gsp;
 use crate::host::channel::ChannelId;
@@ -76,6 +77,7 @@ pub struct Gpu {
     pub(crate) journal: Arc<Journal>,
     pub(crate) unmapped_accesses: u64,
     gsp: Gsp,
+    refusals: Vec<Refusal>,
     pci: PciConfig,
     slot_id: u8,
     dropped_writes: u64,
@@ -97,6 +99,7 @@ impl Gpu {
             memory: PhysicalMemory::new(chip.fb_bytes, platform.memory.clone()),
             host: Host::default(),
             gsp: Gsp::default(),
+            refusals: Vec::new(),
             pci: PciConfig::new(&chip),
             platform,
             journal,
@@ -105,6 +108,11 @@ impl Gpu {
             dropped_writes: 0,
             unmapped_accesses: 0,
         }
+    }
+
+    /// Lets GSP refuse controls.
+    pub fn refuse(&mut self, refusals: Vec<Refusal>) {
+        self.refusals = refusals;
     }
 
     /// What the device is.
@@ -205,6 +213,7 @@ impl Gpu {
             memory: &mut self.memory,
             host: &mut self.host,
             recorder: &*self.platform.recorder,
+            refusals: &mut self.refusals,
             now_ns: self.platform.clock.now_ns(),
         };
         work(&mut self.gsp, &mut context)

@@ -8,6 +8,7 @@ pub mod control;
 mod graphics;
 pub mod msgq;
 pub mod objects;
+pub mod refusals;
 pub mod rpc;
 mod scheduling;
 mod spaces;

@@ -55,35 +55,73 @@ impl Host {
     }
 
     /// Puts `object`, a channel or a channel group with all its channels of
-    /// now, on the runlist, or takes it off.
+    /// now, on the runlist, or takes it off. What runs then goes on until it
+    /// loses the engine, as was seen on an H200.
     pub fn schedule(&mut self, object: ObjectKey, enable: bool) {
-        let named =
-            |channel: &&mut Channel| channel.object() == object || channel.group() == object;
-        for channel in self.channels.values_mut().filter(named) {
-            channel.set_scheduled(enable);
+        let runlists = &self.runlists;
+        for channel in self.channels.values_mut() {
+            if channel.object() == object || channel.group() == object {
+                channel.set_scheduled(enable, has_engine(runlists, channel));
+            }
         }
     }
 
-    /// Lets `channel` stand still, on the runlist or not, or go on.
-    pub fn set_disabled(&mut self, channel: ObjectKey, disabled: bool) {
-        for channel in self
-            .channels
-            .values_mut()
-            .filter(|known| known.object() == channel)
-        {
-            channel.set_disabled(disabled);
+    /// Takes a channel off the runlist, with what runs.
+    pub fn stop(&mut self, object: ObjectKey) {
+        for channel in self.channels.values_mut() {
+            if channel.object() == object {
+                channel.set_scheduled(false, false);
+            }
         }
     }
 
-    /// Gives a channel group a time slice.
+    /// Lets `channel` stand still, on the runlist or not, until
+    /// [`enable`](Self::enable). With `only_scheduling` it begins nothing more,
+    /// and what runs goes on until it loses the engine.
+    pub fn disable(&mut self, channel: ObjectKey, only_scheduling: bool) {
+        let runlists = &self.runlists;
+        for known in self.channels.values_mut() {
+            match known.object() == channel {
+                true if only_scheduling => known.hold(has_engine(runlists, known)),
+                true => known.disable(),
+                false => {}
+            }
+        }
+    }
+
+    /// Lets `channel` go on if it is on the runlist.
+    pub fn enable(&mut self, channel: ObjectKey) {
+        for known in self.channels.values_mut() {
+            if known.object() == channel {
+                known.enable();
+            }
+        }
+    }
+
+    /// Gives a channel group a time slice. What is left of a longer one is cut
+    /// off.
     pub fn set_timeslice(&mut self, group: ObjectKey, us: u64) {
-        self.timeslices_ns.insert(group, us.saturating_mul(1000));
+        let slice_ns = us.saturating_mul(1000);
+        self.timeslices_ns.insert(group, slice_ns);
+        for runlist in self.runlists.values_mut() {
+            runlist.cut(group, slice_ns);
+        }
     }
 
     /// Ends the turn of a channel group.
     pub fn preempt(&mut self, group: ObjectKey) {
         for runlist in self.runlists.values_mut() {
-            runlist.preempt(group);
+            runlist.cut(group, 0);
+        }
+        self.lose_engine(group);
+    }
+
+    /// What runs of `group` and may not begin any more stands still.
+    fn lose_engine(&mut self, group: ObjectKey) {
+        for channel in self.channels.values_mut() {
+            if channel.group() == group {
+                channel.lose_engine();
+            }
         }
     }
 
@@ -199,6 +237,13 @@ impl Host {
     pub fn page_directory(&self, channel: &Channel) -> Option<PhysicalAddress> {
         self.page_directories.get(&channel.space()?).copied()
     }
+}
+
+/// Whether the channel's group has its engine.
+fn has_engine(runlists: &BTreeMap<u32, Runlist>, channel: &Channel) -> bool {
+    runlists
+        .get(&channel.id().runlist)
+        .is_some_and(|runlist| runlist.is_used_by(channel.group()))
 }
 
 #[cfg(test)]

@@ -7,8 +7,9 @@ use crate::gsp::objects::ObjectKey;
 use gct_model::Blocks;
 use std::fmt::Write;
 
-/// Bytes of a control's parameters that are recorded.
-pub const PARAMS_MAX: usize = 256;
+/// Bytes of a control's parameters that are recorded: those of the lists of
+/// channels are the longest that tests look at.
+pub const PARAMS_MAX: usize = 600;
 
 /// Takes the events, in order.
 pub trait Recorder: Send + Sync {

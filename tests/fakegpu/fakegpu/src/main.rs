@@ -16,6 +16,7 @@ mod shared;
 use anyhow::{anyhow, Context};
 use backend::Backend;
 use clap::Parser;
+use fakegpu_core::gsp::refusals::Refusal;
 use fakegpu_core::ChipDescription;
 use std::path::PathBuf;
 use vfio_user::{Error, Server};
@@ -43,6 +44,11 @@ struct Args {
     /// File to append what the driver does to, one line of JSON per event.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
+
+    /// Let GSP refuse a control: its C name or number, which of its calls (or
+    /// "all"), and the status in hexadecimal, as NVA06C_CTRL_CMD_SET_TIMESLICE:2:0x56.
+    #[arg(long, value_name = "CONTROL:WHICH:STATUS")]
+    refuse: Vec<Refusal>,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -55,6 +61,7 @@ fn main() -> anyhow::Result<()> {
     let recorder = record::open(args.record.as_deref(), args.slot_id)?;
     let mut backend = Backend::new(chip, args.slot_id, recorder);
     let executor = backend.shared();
+    executor.access(|gpu| gpu.refuse(args.refuse));
     std::thread::Builder::new()
         .name("executor".into())
         .spawn(move || executor.execute())?;

@@ -468,6 +468,7 @@ pub mod NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS {
     pub const SIZE: usize = 0x218;
     pub const bDisable: Field = Field::new(0, 1);
     pub const numChannels: Field = Field::new(0x4, 4);
+    pub const bOnlyDisableScheduling: Field = Field::new(0x8, 1);
     pub const hClientList: Array = Array::new(0x18, 4, 64);
     pub const hChannelList: Array = Array::new(0x118, 4, 64);
 }

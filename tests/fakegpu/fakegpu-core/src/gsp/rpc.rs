@@ -8,6 +8,7 @@ use crate::gsp::boot;
 use crate::gsp::control;
 use crate::gsp::msgq::{Queues, Record};
 use crate::gsp::objects::{ObjectKey, Objects};
+use crate::gsp::refusals::{refused, Refusal};
 use crate::gsp::scheduling;
 use crate::gsp::spaces::{
     self, names_default_space, physical, space_key, update_bar_pde, PAGE_DIRECTORY_APERTURE,
@@ -41,6 +42,8 @@ pub struct Context<'a> {
     pub host: &'a mut Host,
     /// Takes note of what is asked.
     pub recorder: &'a dyn Recorder,
+    /// Controls that a test wants to see refused.
+    pub refusals: &'a mut [Refusal],
     /// The time.
     pub now_ns: u64,
 }
@@ -173,10 +176,16 @@ impl Gsp {
         let command = abi::get_u32(payload, Call::cmd)?;
         let sent = sent_params(payload, Call::SIZE, abi::get(payload, Call::paramsSize)?)?.to_vec();
         let params = &mut payload[Call::SIZE..Call::SIZE + sent.len()];
-        let status = control::answer(context.chip, context.uuid, command, params);
+        let refused = refused(context.refusals, command);
+        let status = match refused {
+            Some(status) => status,
+            None => control::answer(context.chip, context.uuid, command, params),
+        };
         abi::set(payload, Call::status, u64::from(status))?;
-        scheduling::observe(context.host, &self.objects, object, command, &sent)?;
-        spaces::observe(context.host, &self.objects, object, command, &sent)?;
+        if refused.is_none() {
+            scheduling::observe(context.host, &self.objects, object, command, &sent)?;
+            spaces::observe(context.host, &self.objects, object, command, &sent)?;
+        }
         let class = self.objects.get(object).map(|object| object.class);
         let params = &sent[..sent.len().min(PARAMS_MAX)];
         context.recorder.record(

@@ -20,7 +20,7 @@ pub(super) fn observe(
             use abi::NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS as P;
             host.schedule(object, abi::get(params, P::bEnable)? != 0);
         }
-        abi::NVA06F_CTRL_CMD_STOP_CHANNEL => host.schedule(object, false),
+        abi::NVA06F_CTRL_CMD_STOP_CHANNEL => host.stop(object),
         abi::NVA06C_CTRL_CMD_SET_TIMESLICE => {
             use abi::NVA06C_CTRL_TIMESLICE_PARAMS as P;
             host.set_timeslice(object, abi::get(params, P::timesliceUs)?);
@@ -36,13 +36,17 @@ pub(super) fn observe(
 fn disable_channels(host: &mut Host, objects: &Objects, params: &[u8]) -> Result<(), Malformed> {
     use abi::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS as P;
     let disable = abi::get(params, P::bDisable)? != 0;
+    let only_scheduling = abi::get(params, P::bOnlyDisableScheduling)? != 0;
     let count = usize::try_from(abi::get(params, P::numChannels)?).unwrap_or(usize::MAX);
     for index in 0..count.min(P::hChannelList.count()) {
         let channel = ObjectKey {
             client: abi::get_u32(params, P::hClientList.get(index))?,
             handle: abi::get_u32(params, P::hChannelList.get(index))?,
         };
-        host.set_disabled(objects.origin(channel), disable);
+        match disable {
+            true => host.disable(objects.origin(channel), only_scheduling),
+            false => host.enable(objects.origin(channel)),
+        }
     }
     Ok(())
 }

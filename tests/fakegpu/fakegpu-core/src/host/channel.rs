@@ -83,6 +83,11 @@ pub struct Channel {
     scheduled: bool,
     /// It was told to stand still wherever it is.
     disabled: bool,
+    /// It was told to begin nothing.
+    held: bool,
+    /// It had the engine when it was told to begin nothing, and has it still:
+    /// what runs goes on.
+    lingers: bool,
     unknown_class: bool,
 }
 
@@ -133,6 +138,8 @@ impl Channel {
             stopped: false,
             scheduled: false,
             disabled: false,
+            held: false,
+            lingers: false,
             unknown_class: false,
         })
     }
@@ -172,19 +179,44 @@ impl Channel {
         self.rung = true;
     }
 
-    /// Puts it on the runlist, or takes it off.
-    pub fn set_scheduled(&mut self, scheduled: bool) {
+    /// Puts it on the runlist, or takes it off. `has_engine`: what runs goes on
+    /// until it loses the engine.
+    pub fn set_scheduled(&mut self, scheduled: bool, has_engine: bool) {
         self.scheduled = scheduled;
+        self.lingers = !scheduled && has_engine;
     }
 
-    /// Lets it stand still, or go on.
-    pub fn set_disabled(&mut self, disabled: bool) {
-        self.disabled = disabled;
+    /// Lets it begin nothing more. `has_engine` as for
+    /// [`set_scheduled`](Self::set_scheduled).
+    pub fn hold(&mut self, has_engine: bool) {
+        self.held = true;
+        self.lingers = has_engine;
+    }
+
+    /// Lets it stand still.
+    pub fn disable(&mut self) {
+        self.disabled = true;
+    }
+
+    /// Lets it go on if it is on the runlist.
+    pub fn enable(&mut self) {
+        (self.disabled, self.held) = (false, false);
+    }
+
+    /// Its group has lost the engine.
+    pub fn lose_engine(&mut self) {
+        self.lingers = false;
+    }
+
+    /// Whether it may begin something.
+    pub(super) fn may_begin(&self) -> bool {
+        self.scheduled && !self.held
     }
 
     /// Whether there may be something to execute.
     pub fn wants_turn(&self) -> bool {
-        self.rung && self.scheduled && !self.stopped && !self.disabled
+        let may_run = self.may_begin() || self.lingers && self.compute.runs();
+        self.rung && may_run && !self.stopped && !self.disabled
     }
 
     /// Its group has had the engine for so long.

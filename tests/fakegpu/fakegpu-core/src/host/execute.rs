@@ -113,7 +113,7 @@ impl Channel {
             if !self.copy.advance(work, space)? {
                 return Ok(Progress::Busy);
             }
-            let next = self.methods.front().copied();
+            let next = self.methods.front().copied().filter(|_| self.may_begin());
             // Compute methods are gathered, and executed before anything else.
             if next.is_some_and(|method| self.gather(method)) {
                 self.methods.pop_front();
@@ -126,6 +126,10 @@ impl Channel {
                 Advance::Unfinished => return Ok(Progress::Busy),
                 Advance::Running { left_ns } => return Ok(Progress::Running(left_ns)),
                 Advance::Blocked => return Ok(Progress::Waiting),
+            }
+            if !self.may_begin() {
+                self.lose_engine();
+                return Ok(Progress::Idle);
             }
             if let Some(method) = next {
                 if method.method >= FIRST_ENGINE_METHOD {

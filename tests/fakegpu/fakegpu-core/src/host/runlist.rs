@@ -39,11 +39,16 @@ pub(super) struct Runlist {
 }
 
 impl Runlist {
-    /// Takes the engine from `group`.
-    pub(super) fn preempt(&mut self, group: ObjectKey) {
+    /// Leaves no more than `ns` of the slice to `group`, if it has the engine.
+    pub(super) fn cut(&mut self, group: ObjectKey, ns: u64) {
         if self.group == Some(group) {
-            self.left_ns = 0;
+            self.left_ns = self.left_ns.min(ns);
         }
+    }
+
+    /// Whether `group` has the engine.
+    pub(super) fn is_used_by(&self, group: ObjectKey) -> bool {
+        self.group == Some(group)
     }
 
     /// The group whose turn it is among those that are ready. A group that has
@@ -119,6 +124,7 @@ impl Host {
                     .copied()
                     .unwrap_or(default_ns)
             };
+            let before = runlist.group;
             let group = match runlist.turn(&ready, slice_ns) {
                 Some(group) if waiting_groups < ready.len() => group,
                 next => {
@@ -127,6 +133,9 @@ impl Host {
                     return next.map_or(Progress::Idle, |_| Progress::Waiting);
                 }
             };
+            if let Some(loser) = before.filter(|before| *before != group) {
+                self.lose_engine(loser);
+            }
             work.now_ns = runlist.now_ns;
             let available_ns = clock_ns.saturating_sub(runlist.now_ns);
             match self.turn_of_group(work, id, group) {
@@ -138,17 +147,17 @@ impl Host {
                 Progress::Running(end_ns) => {
                     let used_ns = runlist.use_engine(end_ns, available_ns);
                     self.pass(id, group, used_ns);
-                    if used_ns == available_ns {
-                        let event_ns = (end_ns - used_ns).min(runlist.left_ns);
+                    let event_ns = (end_ns - used_ns).min(runlist.left_ns);
+                    if used_ns == available_ns && event_ns > 0 {
                         return Progress::Running(event_ns);
                     }
                     waiting_groups = 0;
                 }
                 Progress::Waiting => {
-                    runlist.preempt(group);
+                    runlist.cut(group, 0);
                     waiting_groups += 1;
                 }
-                Progress::Idle => runlist.preempt(group),
+                Progress::Idle => runlist.cut(group, 0),
             }
         }
         Progress::Busy

@@ -189,11 +189,11 @@ fn a_channel_off_the_runlist_stands_still() {
 fn a_disabled_channel_stands_still() {
     let mut machine = Machine::new();
     machine.submit(0, &machine.semaphore(5, RELEASE));
-    machine.host.set_disabled(CHANNEL, true);
+    machine.host.disable(CHANNEL, false);
     machine.ring(1);
     assert_eq!(machine.step(), Progress::Idle);
     assert_eq!(machine.word(SEMAPHORE), 0);
-    machine.host.set_disabled(CHANNEL, false);
+    machine.host.enable(CHANNEL);
     assert!(machine.host.has_work());
     machine.step();
     assert_eq!(machine.word(SEMAPHORE), 5);

@@ -177,7 +177,7 @@ fn groups_without_a_time_slice_share_equally() {
 }
 
 #[test]
-fn a_change_of_the_time_slice_counts_from_the_next_slice() {
+fn a_longer_time_slice_counts_from_the_next_one() {
     let mut machine = Machine::new();
     let (one, two) = (machine.busy_group(1, 1000), machine.busy_group(2, 1000));
     machine.host.set_timeslice(one, 1000);
@@ -201,20 +201,59 @@ fn a_group_without_work_gives_its_time_away() {
 }
 
 #[test]
-fn a_launch_stands_still_while_its_group_is_off_the_runlist() {
+fn a_shorter_time_slice_cuts_into_a_launch() {
+    let mut machine = Machine::new();
+    let (long, other) = (machine.busy_group(1, 1000), machine.busy_group(2, 1000));
+    machine.host.set_timeslice(long, 100_000);
+    machine.pass(MS, 1000);
+    machine.host.set_timeslice(long, 10);
+    machine.pass(10_000 + LAUNCH_NS, 1000);
+    assert_eq!(machine.ended(other), 1);
+}
+
+#[test]
+fn a_disabled_channel_stands_still_within_a_launch() {
     let mut machine = Machine::new();
     let (frozen, other) = (machine.busy_group(1, 1000), machine.busy_group(2, 1000));
-    machine.pass(10 * SLICE_NS, 1000);
-    let before = machine.ended(frozen);
-    machine.host.schedule(frozen, false);
+    let channel = key(frozen.handle + 0x100);
+    machine.pass(10 * SLICE_NS + LAUNCH_NS / 2, 1000);
+    machine.host.disable(channel, false);
+    // It is not scheduling that lets it go on.
+    machine.host.schedule(frozen, true);
     machine.pass(10 * MS, 1000);
-    assert_eq!(machine.ended(frozen), before, "frozen");
+    machine.had(frozen, 5 * SLICE_NS + LAUNCH_NS / 2);
     machine.had(other, 5 * SLICE_NS + 10 * MS);
     // What had been done of the launch that stood still is not lost.
-    machine.host.schedule(frozen, true);
-    machine.host.schedule(other, false);
+    machine.host.enable(channel);
+    machine.host.disable(key(other.handle + 0x100), false);
     machine.pass(10 * LAUNCH_NS, 1000);
-    assert!(machine.ended(frozen).abs_diff(before + 10) <= 1);
+    machine.had(frozen, 5 * SLICE_NS + LAUNCH_NS / 2 + 10 * LAUNCH_NS);
+}
+
+/// As on an H200: GPFIFO_SCHEDULE with bEnable=0, and DISABLE_CHANNELS with
+/// bOnlyDisableScheduling, leave alone what runs.
+#[test]
+fn off_the_runlist_nothing_new_begins() {
+    for only_disabled in [false, true] {
+        for preempted in [false, true] {
+            let mut machine = Machine::new();
+            let group = machine.busy_group(1, 1000);
+            machine.pass(10 * LAUNCH_NS + LAUNCH_NS / 2, 1000);
+            match only_disabled {
+                true => machine.host.disable(key(group.handle + 0x100), true),
+                false => machine.host.schedule(group, false),
+            }
+            if preempted {
+                machine.host.preempt(group);
+            }
+            machine.pass(10 * LAUNCH_NS, 1000);
+            assert_eq!(machine.ended(group), if preempted { 10 } else { 11 });
+            machine.host.enable(key(group.handle + 0x100));
+            machine.host.schedule(group, true);
+            machine.pass(10 * LAUNCH_NS, 1000);
+            assert_eq!(machine.ended(group), if preempted { 20 } else { 21 });
+        }
+    }
 }
 
 #[test]
