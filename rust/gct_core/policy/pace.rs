@@ -2,19 +2,22 @@
 
 //! When the parts of a tenant's work go to the GPU, so that it can be made to yield soon.
 //!
-//! A launch that is predicted to run longer than the target is split. Its atoms last half of the target each and two of
-//! them are in flight, so that the GPU has the next one before it has ended this one, and all that is in flight ends
-//! within the target. No atom is made smaller than half a wave of blocks, because two smaller ones would leave SMs
-//! empty; so what is in flight ends within the target or within the time of one block, whichever is longer.
+//! A launch that is predicted to run longer than the target is split. A window of its blocks may be in flight: what
+//! is predicted to end within the target. Its atoms are half a window, so that the GPU has the next one before it
+//! has ended this one. A window is never smaller than a wave of blocks, because SMs would stay empty; near that size,
+//! where an atom lasts as long as its blocks, atoms are a quarter of the window, and one more than the window waits on the
+//! GPU, or SMs would stay empty between the end of an atom and the release of the next. So what is in flight ends within
+//! the target or within the time of a wave and a quarter, whichever is longer.
 //!
-//! Whole launches are let go as long as all that is in flight is predicted to end within the target. Both bounds hold for
-//! each channel by itself. Across channels they must not: what is in flight in one may be waiting for what is held
-//! back in another, while within a channel the order is that of the tenant and its first piece is always let go.
+//! Whole launches are let go two at a time, for the same reason, and more as long as all together are predicted to end
+//! within the target. All this holds for each channel by itself. Across channels it must not: what is in flight in one
+//! may be waiting for what is held back in another, while within a channel the order is that of the tenant and its
+//! first piece is always let go.
 
 use crate::units::{mul_div, Ns};
 
-/// Atoms of one launch in flight.
-pub const ATOMS_IN_FLIGHT: u32 = 2;
+/// Whole launches that are let go however long they are.
+const WHOLE_IN_FLIGHT: u32 = 2;
 
 /// Into how many atoms a launch is split of which nothing is known: enough to learn from the first ones.
 pub const UNKNOWN_ATOMS: u64 = 16;
@@ -39,22 +42,47 @@ fn div_up(a: u64, b: u64) -> u64 {
     }
 }
 
-/// Into how many atoms `work` is split for `target`; 1 leaves it whole. At most `most`.
-pub fn atoms(work: &Work, target: Ns, most: u32) -> u32 {
-    let half_wave = work.wave.div_ceil(2).max(1);
-    let wanted = match work.predicted {
-        Some(predicted) if predicted <= target => 1,
+/// How a launch is let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// Into how many atoms it is split; 1 leaves it whole.
+    pub atoms: u32,
+    /// How many of them may be in flight.
+    pub in_flight: u32,
+}
+
+impl Split {
+    /// Whole.
+    pub const NONE: Self = Self {
+        atoms: 1,
+        in_flight: 1,
+    };
+}
+
+/// How `work` is let go for `target`, in at most `most` atoms.
+pub fn split(work: &Work, target: Ns, most: u32) -> Split {
+    let wave = work.wave.max(1);
+    let (window, limit) = match work.predicted {
+        Some(predicted) if predicted <= target => return Split::NONE,
         Some(predicted) => {
-            let half = target.get().div_ceil(u64::from(ATOMS_IN_FLIGHT)).max(1);
-            let blocks = mul_div(work.blocks, half, predicted.get()).unwrap_or(0);
-            div_up(work.blocks, blocks.max(half_wave))
+            let blocks = mul_div(work.blocks, target.get(), predicted.get()).unwrap_or(0);
+            (blocks.max(wave), u64::MAX)
         }
         // A launch of one wave is as short as its blocks are, whatever is done.
-        None if work.blocks <= work.wave => 1,
-        None => div_up(work.blocks, half_wave).min(UNKNOWN_ATOMS),
+        None if work.blocks <= wave => return Split::NONE,
+        None => (wave, UNKNOWN_ATOMS),
     };
-    // CAST: not more than `most`.
-    wanted.clamp(1, u64::from(most.max(1))) as u32
+    let (parts, in_flight) = if window >= wave.saturating_mul(2) {
+        (2, 2)
+    } else {
+        (4, 5)
+    };
+    let atoms = div_up(work.blocks, div_up(window, parts)).min(limit);
+    Split {
+        // CAST: not more than `most`.
+        atoms: atoms.clamp(1, u64::from(most.max(1))) as u32,
+        in_flight,
+    }
 }
 
 /// What one channel has in flight.
@@ -83,16 +111,15 @@ impl InFlight {
     }
 }
 
-/// Whether a piece that is predicted to take `next` may join what its channel has in flight. The first always may.
-pub fn admits(in_flight: &InFlight, next: Ns, is_atom: bool, target: Ns) -> bool {
-    if in_flight.count == 0 {
-        return true;
-    }
-    if is_atom {
-        return in_flight.count < ATOMS_IN_FLIGHT;
-    }
+/// Whether a whole launch that is predicted to take `next` may join what its channel has in flight.
+pub fn admits_whole(in_flight: &InFlight, next: Ns, target: Ns) -> bool {
     let sum = in_flight.predicted.get().saturating_add(next.get());
-    sum <= target.get()
+    in_flight.count < WHOLE_IN_FLIGHT || sum <= target.get()
+}
+
+/// Whether an atom of a launch may join what its channel has in flight.
+pub fn admits_atom(in_flight: &InFlight, split: &Split) -> bool {
+    in_flight.count < split.in_flight.max(1)
 }
 
 #[cfg(test)]
@@ -110,64 +137,76 @@ mod tests {
 
     #[test]
     fn two_atoms_last_the_target() {
+        let atoms = |blocks, wave, predicted, target| {
+            let split = split(&work(blocks, wave, predicted), Ns(target), 256);
+            (split.atoms, split.in_flight)
+        };
         // 10 ms in 20 waves, target 1 ms: 20 atoms of half a millisecond.
-        assert_eq!(
-            atoms(&work(42_240, 2_112, Some(10_000_000)), Ns(1_000_000), 256),
-            20
-        );
+        assert_eq!(atoms(42_240, 2_112, Some(10_000_000), 1_000_000), (20, 2));
         // Short enough already.
-        assert_eq!(
-            atoms(&work(42_240, 2_112, Some(999_999)), Ns(1_000_000), 256),
-            1
-        );
-        // Long blocks: half waves, however short the target is.
-        assert_eq!(
-            atoms(&work(4_224, 2_112, Some(50_000_000)), Ns(300_000), 256),
-            4
-        );
-        // Unknown: half waves, but not too many.
-        assert_eq!(atoms(&work(4_224, 2_112, None), Ns(300_000), 256), 4);
-        assert_eq!(atoms(&work(1 << 30, 2_112, None), Ns(300_000), 256), 16);
-        assert_eq!(atoms(&work(2_112, 2_112, None), Ns(300_000), 256), 1);
-        assert_eq!(atoms(&work(0, 0, Some(9)), Ns(1), 0), 1);
+        assert_eq!(atoms(42_240, 2_112, Some(999_999), 1_000_000), (1, 1));
+        // Long blocks: quarter waves, however short the target is.
+        assert_eq!(atoms(4_224, 2_112, Some(50_000_000), 300_000), (8, 5));
+        // Unknown: quarter waves, but not too many.
+        assert_eq!(atoms(4_224, 2_112, None, 300_000), (8, 5));
+        assert_eq!(atoms(1 << 30, 2_112, None, 300_000), (16, 5));
+        assert_eq!(atoms(2_112, 2_112, None, 300_000), (1, 1));
+        assert_eq!(atoms(0, 0, Some(9), 1), (1, 5));
     }
 
     #[test]
-    fn whole_launches_queue_up_to_the_target_and_the_first_always_goes() {
+    fn whole_launches_queue_up_to_the_target_and_two_always_go() {
         let mut in_flight = InFlight::default();
-        assert!(admits(&in_flight, Ns(u64::MAX), false, Ns(10)));
+        assert!(admits_whole(&in_flight, Ns(u64::MAX), Ns(10)));
         in_flight.add(Ns(6));
-        assert!(admits(&in_flight, Ns(4), false, Ns(10)));
-        assert!(!admits(&in_flight, Ns(5), false, Ns(10)));
-        assert!(admits(&in_flight, Ns(500), true, Ns(10)));
-        in_flight.add(Ns(4));
-        assert!(!admits(&in_flight, Ns(0), true, Ns(10)));
+        assert!(admits_whole(&in_flight, Ns(500), Ns(10)));
+        in_flight.add(Ns(3));
+        assert!(admits_whole(&in_flight, Ns(1), Ns(10)));
+        assert!(!admits_whole(&in_flight, Ns(2), Ns(10)));
+        let split = Split {
+            atoms: 9,
+            in_flight: 2,
+        };
+        assert!(!admits_atom(&in_flight, &split));
         in_flight.remove(Ns(6));
-        in_flight.remove(Ns(4));
+        assert!(admits_atom(&in_flight, &split));
+        in_flight.remove(Ns(3));
         assert_eq!(in_flight, InFlight::default());
+        assert!(admits_atom(
+            &in_flight,
+            &Split {
+                in_flight: 0,
+                ..split
+            }
+        ));
     }
 
     proptest! {
-        /// The bound: two atoms end within the target, or are not more than a wave (but for what rounding to whole blocks adds).
+        /// The bound: what is in flight is predicted to end within the target, or is a wave and a quarter (but for what
+        /// rounding to whole blocks adds).
         #[test]
         fn what_is_in_flight_ends_in_time(
             blocks in 1u64..1 << 32, wave in 1u64..1 << 16, predicted in 1u64..1 << 40, target in 1_000u64..1 << 30,
         ) {
-            let target = Ns(target);
-            let count = u64::from(atoms(&work(blocks, wave, Some(predicted)), target, u32::MAX));
-            let largest = blocks.div_ceil(count);
-            let half = mul_div(blocks, target.get().div_ceil(2), predicted).unwrap();
-            if predicted > target.get() {
-                prop_assert!(largest <= half.max(wave.div_ceil(2)).max(1));
+            let split = split(&work(blocks, wave, Some(predicted)), Ns(target), u32::MAX);
+            if predicted <= target {
+                prop_assert_eq!(split, Split::NONE);
+                return Ok(());
+            }
+            let largest = blocks.div_ceil(u64::from(split.atoms));
+            let in_flight = largest * u64::from(split.in_flight);
+            let in_time = mul_div(blocks, target, predicted).unwrap();
+            if in_time >= 2 * wave {
+                prop_assert!(in_flight <= in_time + 2);
             } else {
-                prop_assert_eq!(count, 1);
+                prop_assert!(in_flight <= wave.max(in_time) * 5 / 4 + 5);
             }
         }
 
         #[test]
         fn never_more_than_the_most(blocks: u64, wave: u64, predicted: Option<u64>, target: u64, most: u32) {
-            let count = atoms(&work(blocks, wave, predicted), Ns(target), most);
-            prop_assert!(count >= 1 && count <= most.max(1));
+            let split = split(&work(blocks, wave, predicted), Ns(target), most);
+            prop_assert!(split.atoms >= 1 && split.atoms <= most.max(1) && split.in_flight >= 1);
         }
     }
 }

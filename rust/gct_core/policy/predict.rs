@@ -77,33 +77,32 @@ fn start(kernel: &Kernel, len: usize) -> usize {
     mixed.checked_rem(len).unwrap_or(0)
 }
 
+/// The places where a kernel may be in a table of `len` slots.
+fn places(kernel: &Kernel, len: usize) -> impl Iterator<Item = usize> {
+    let first = start(kernel, len);
+    (0..PROBES.min(len)).map(move |probe| first.wrapping_add(probe).checked_rem(len).unwrap_or(0))
+}
+
+fn get<'a>(slots: &'a [Option<Entry>], kernel: &Kernel) -> Option<&'a Entry> {
+    places(kernel, slots.len())
+        .filter_map(|place| slots.get(place)?.as_ref())
+        .find(|entry| entry.kernel == *kernel)
+}
+
+/// How long `kernel` will take on `tpcs` TPCs, by what a [`Predictor`] has put into `slots`; `None` when its program was
+/// never seen, or without a TPC.
+pub fn predict(slots: &[Option<Entry>], kernel: &Kernel, tpcs: u64) -> Option<Ns> {
+    let entry = get(slots, kernel)
+        .or_else(|| get(slots, &kernel.any_grid()))
+        .filter(|_| tpcs > 0)?;
+    let work = mul_div(entry.work, kernel.blocks(), entry.blocks)?;
+    work.checked_div(tpcs).map(Ns)
+}
+
 impl<'a> Predictor<'a> {
     /// The table in `slots`, all `None` in the beginning, and the count of its uses, 0 in the beginning.
     pub fn new(slots: &'a mut [Option<Entry>], uses: &'a mut u32) -> Self {
         Self { slots, uses }
-    }
-
-    fn places(&self, kernel: &Kernel) -> impl Iterator<Item = usize> {
-        let len = self.slots.len();
-        let first = start(kernel, len);
-        (0..PROBES.min(len))
-            .map(move |probe| first.wrapping_add(probe).checked_rem(len).unwrap_or(0))
-    }
-
-    fn get(&self, kernel: &Kernel) -> Option<&Entry> {
-        self.places(kernel)
-            .filter_map(|place| self.slots.get(place)?.as_ref())
-            .find(|entry| entry.kernel == *kernel)
-    }
-
-    /// How long `kernel` will take on `tpcs` TPCs; `None` when its program was never seen, or without a TPC.
-    pub fn predict(&self, kernel: &Kernel, tpcs: u64) -> Option<Ns> {
-        let entry = self
-            .get(kernel)
-            .or_else(|| self.get(&kernel.any_grid()))
-            .filter(|_| tpcs > 0)?;
-        let work = mul_div(entry.work, kernel.blocks(), entry.blocks)?;
-        work.checked_div(tpcs).map(Ns)
     }
 
     /// Learns that `blocks` blocks of `kernel` took `time` on `tpcs` TPCs.
@@ -149,7 +148,7 @@ impl<'a> Predictor<'a> {
             Some(Some(entry)) => (0, now.wrapping_sub(entry.used)),
             None => (0, 0),
         };
-        self.places(kernel).max_by_key(age)
+        places(kernel, self.slots.len()).max_by_key(age)
     }
 }
 
@@ -173,17 +172,17 @@ mod tests {
         let (mut slots, mut uses) = (vec![None; 64], 0);
         let mut predictor = Predictor::new(&mut slots, &mut uses);
         let one = kernel(0x1000, 600);
-        assert_eq!(predictor.predict(&one, 66), None);
+        assert_eq!(predict(predictor.slots, &one, 66), None);
         predictor.observe(&one, 600, 66, Ns(100_000));
-        assert_eq!(predictor.predict(&one, 66), Some(Ns(100_000)));
-        assert_eq!(predictor.predict(&one, 33), Some(Ns(200_000)));
-        assert_eq!(predictor.predict(&one, 0), None);
+        assert_eq!(predict(predictor.slots, &one, 66), Some(Ns(100_000)));
+        assert_eq!(predict(predictor.slots, &one, 33), Some(Ns(200_000)));
+        assert_eq!(predict(predictor.slots, &one, 0), None);
         // Another grid of the program, block for block; another program not at all.
         assert_eq!(
-            predictor.predict(&kernel(0x1000, 1200), 66),
+            predict(predictor.slots, &kernel(0x1000, 1200), 66),
             Some(Ns(200_000))
         );
-        assert_eq!(predictor.predict(&kernel(0x2000, 600), 66), None);
+        assert_eq!(predict(predictor.slots, &kernel(0x2000, 600), 66), None);
     }
 
     #[test]
@@ -192,7 +191,7 @@ mod tests {
         let mut predictor = Predictor::new(&mut slots, &mut uses);
         let one = kernel(0x1000, 800);
         predictor.observe(&one, 100, 66, Ns(10_000));
-        assert_eq!(predictor.predict(&one, 66), Some(Ns(80_000)));
+        assert_eq!(predict(predictor.slots, &one, 66), Some(Ns(80_000)));
     }
 
     proptest! {
@@ -205,7 +204,7 @@ mod tests {
             for _ in 0..150 {
                 predictor.observe(&one, 50, tpcs, Ns(steady));
             }
-            let seen = predictor.predict(&one, tpcs).unwrap().get();
+            let seen = predict(predictor.slots, &one, tpcs).unwrap().get();
             prop_assert!(seen.abs_diff(steady) <= steady / 100, "{seen} is not {steady}");
         }
 
@@ -219,7 +218,7 @@ mod tests {
             for (program, width, blocks, time) in seen {
                 let one = kernel(program, width);
                 predictor.observe(&one, blocks.max(1), 3, Ns(time));
-                let same_program = predictor.get(&one.any_grid()).is_some();
+                let same_program = get(predictor.slots, &one.any_grid()).is_some();
                 prop_assert!(same_program, "just learnt and already forgotten");
             }
             let full: Vec<_> = slots.iter().flatten().collect();
