@@ -10,7 +10,7 @@
 
 use super::launch::{DependentAction, Launch};
 use super::limits::{GRAPH_NODES_MAX, MASK_WORDS};
-use super::mask::{self, TpcMask};
+use super::mask::{self, DisabledTpcs};
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{Found, Source};
@@ -262,7 +262,7 @@ pub fn arm(words: &mut [u32], found: &[Found]) {
 /// # Errors
 ///
 /// [`Reason::NotHere`] for a QMD whose mask words do not count, and those of [`mask::apply`] that come from the mask.
-pub fn mask_write(node: &Node, mask: Option<&TpcMask>) -> Result<MaskWrite, Reason> {
+pub fn mask_write(node: &Node, mask: Option<&DisabledTpcs>) -> Result<MaskWrite, Reason> {
     if !node.armed {
         return Err(Reason::NotHere);
     }

@@ -1,114 +1,161 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The QMDs of a split launch.
+//! The QMDs of a split launch: one join, and the atoms.
 //!
-//! The tenant's QMD *M* stays where it is and becomes the **join**: `QMD_TYPE = GRID_NULL`, so it runs no block, and
+//! The **join** is a copy of the tenant's QMD *M* in a slot of its own: `QMD_TYPE = GRID_NULL`, so it runs no block, and
 //! `DEPENDENCE_COUNTER` = the number of atoms. Everything that happens once for the launch (semaphore releases, dependent
 //! QMDs, the latch, the reference count) stays in it and so happens once, after the last atom has ended, whatever order
-//! they end in. Because it keeps its address, whatever names *M* still finds it.
+//! they end in. *M* itself is not scheduled, and lies in the tenant's memory as the tenant wrote it.
 //!
 //! An **atom** is a copy of *M* that runs one part of the grid and has one effect: it decrements the join. It loses the
 //! others, and with them `ENABLE_PROGRAM_PRE_EXIT`: with that bit a dependent is told when every block has *allowed* its
 //! dependents to start (`griddepcontrol.launch_dependents`), which may be long before they end, and the join would
 //! release too early. So programmatic dependents of a split launch start when it has ended: later than they could, never
-//! too early.
+//! too early. If it is asked to, an atom also writes a **done word** of its caller's when it has ended ([`DoneWords`]).
+//!
+//! Only version 4.0 is split (`submission.md`), so this is about its layout alone.
 
 use super::atom::Axis;
 use super::launch::{ACTION_DECREMENT_DEPENDENCE, TYPE_NULL};
-use super::limits::{ATOMS_MAX, QMD_VA_END, QMD_WORDS_MAX};
-use super::qmd::{Field, Layout, TypeField};
+use super::limits::{ATOMS_MAX, QMD_VA_END, SLOT_BYTES};
+use super::qmd::v04_00::{self as v04, V04_00, WORDS};
+use super::qmd::{Field, Layout};
 
-// Every number of atoms fits the narrowest counter of a version that is split.
-const _: () = assert!(ATOMS_MAX <= super::qmd::v04_00::DEPENDENCE_COUNTER.max());
+// Every number of atoms fits the counter.
+const _: () = assert!(ATOMS_MAX <= v04::DEPENDENCE_COUNTER.max());
 // A dependent's address shifted right by 8 fits its field.
-const _: () =
-    assert!((QMD_VA_END - 1) >> 8 <= super::qmd::v04_00::DEPENDENT_QMD0_POINTER.max() as u64);
+const _: () = assert!((QMD_VA_END - 1) >> 8 <= v04::DEPENDENT_QMD0_POINTER.max() as u64);
+// A done word fits behind the QMD in its slot.
+const _: () = assert!(DONE_OFFSET + 4 <= SLOT_BYTES);
+
+/// Where a slot's done word is in it, if it lies in the slot: behind the QMD.
+const DONE_OFFSET: u64 = 4 * WORDS as u64;
+/// The first address that no release can name: `RELEASE_SEMAPHORE0_ADDR` has 57 bits.
+const RELEASE_VA_END: u64 = ((v04::RELEASE_SEMAPHORE0_ADDR_UPPER.max() as u64) << 32) + (1 << 32);
+/// `RELEASE_STRUCTURE_SIZE_SEMAPHORE_ONE_WORD`.
+const RELEASE_ONE_WORD: u32 = 1;
+
+/// What an atom must not do: the effects of the launch, which the join has.
+const NOT_IN_ATOMS: [Field; 8] = [
+    v04::RELEASE_ENABLE.nth(0),
+    v04::RELEASE_ENABLE.nth(1),
+    v04::RELEASE_ENABLE.nth(2),
+    v04::ARRIVE_AT_LATCH_VALID,
+    v04::ENABLE_PROGRAM_PRE_EXIT,
+    v04::PRE_EXIT_AT_LAST_CTA_LAUNCH,
+    v04::CWD_REFERENCE_COUNT_INCR_ENABLE,
+    v04::CWD_REFERENCE_COUNT_DECR_ENABLE,
+];
+
+/// What the release of a done word is not: ordered behind a system membar, a reduction, a trap, of 64 bits.
+const NOT_IN_DONE: [Field; 7] = [
+    v04::RELEASE_MEMBAR_TYPE.nth(0),
+    v04::RELEASE_REDUCTION_ENABLE.nth(0),
+    v04::RELEASE_REDUCTION_OP.nth(0),
+    v04::RELEASE_REDUCTION_FORMAT.nth(0),
+    v04::RELEASE_TRAP_TYPE.nth(0),
+    v04::RELEASE_PAYLOAD64B.nth(0),
+    v04::RELEASE_RESERVED_INFO.nth(0),
+];
+
+/// The words that tell which atoms have ended: the atom in slot *i* of an output writes `payload` to the *i*-th of them,
+/// once, when its last block has ended and before any effect of the launch.
+///
+/// A slot that is used again should get another payload, so that nothing has to be cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoneWords {
+    /// The address of slot 0's word; a multiple of 4.
+    pub va: u64,
+    /// The distance of two words in bytes; a multiple of 4.
+    pub stride_bytes: u32,
+    /// What is written.
+    pub payload: u32,
+}
+
+impl DoneWords {
+    /// The words that lie in the slots themselves, behind the QMDs.
+    pub const fn in_slots(slot_va: u64, payload: u32) -> Self {
+        Self {
+            va: slot_va.wrapping_add(DONE_OFFSET),
+            // CAST: a small constant.
+            stride_bytes: SLOT_BYTES as u32,
+            payload,
+        }
+    }
+
+    /// The address of a slot's word.
+    pub const fn va_of(&self, slot: u32) -> u64 {
+        // CAST: widening, `From` is not `const`.
+        self.va
+            .wrapping_add((slot as u64).wrapping_mul(self.stride_bytes as u64))
+    }
+
+    /// Whether each of the words of `slots` slots can be released to.
+    pub(crate) fn is_sound(&self, slots: u64) -> bool {
+        let end = slots
+            .checked_mul(u64::from(self.stride_bytes))
+            .and_then(|bytes| self.va.checked_add(bytes));
+        self.va % 4 == 0
+            && self.stride_bytes % 4 == 0
+            && end.is_some_and(|end| end < RELEASE_VA_END)
+    }
+}
 
 /// Stores a value that is known to fit its field.
 #[inline(always)]
-fn put(field: Field, qmd: &mut [u32], value: u32) {
+fn put(field: Field, qmd: &mut [u32; WORDS], value: u32) {
     let stored = field.set(qmd, value);
     debug_assert!(stored.is_ok(), "a value is too wide for its field");
 }
 
-/// Written out, so that the fields are constants to the compiler.
-#[inline(always)]
-fn put_triple(fields: [Field; 3], qmd: &mut [u32], values: [u32; 3]) {
-    let [first, second, third] = fields;
-    let [x, y, z] = values;
-    put(first, qmd, x);
-    put(second, qmd, y);
-    put(third, qmd, z);
-}
-
-/// The words of an atom, but for its part of the grid.
-#[derive(Clone, Copy, Debug)]
-pub struct Template {
-    words: [u32; QMD_WORDS_MAX],
-}
-
-impl Template {
-    /// The template of the atoms of `qmd`, which tell the join at `join_va`.
-    #[inline]
-    pub(crate) fn new<L: Layout>(qmd: &[u32], join_va: u64) -> Self {
-        let mut words = match qmd.first_chunk() {
-            Some(words) => *words,
-            None => [0; QMD_WORDS_MAX],
-        };
-        for release in L::RELEASES {
-            release.enable.clear(&mut words);
-        }
-        if let Some(latch) = L::LATCH {
-            latch.arrive.clear(&mut words);
-            latch.pre_exit.clear(&mut words);
-            latch.pre_exit_at_last.clear(&mut words);
-        }
-        L::REFERENCE.increment.clear(&mut words);
-        L::REFERENCE.decrement.clear(&mut words);
-        let mut dependents = L::DEPENDENTS.iter();
-        if let Some(first) = dependents.next() {
-            put(first.enable, &mut words, 1);
-            put(first.action, &mut words, ACTION_DECREMENT_DEPENDENCE);
-            if let Some(pointer) = first.pointer {
-                // CAST: the address is below 2^40 and a multiple of 256.
-                put(pointer, &mut words, (join_va >> 8) as u32);
-            }
-        }
-        for dependent in dependents {
-            dependent.enable.clear(&mut words);
-        }
-        Self { words }
-    }
-
-    /// Takes over the mask of `qmd`.
-    #[inline]
-    pub(crate) fn take_mask<L: Layout>(&mut self, qmd: &[u32]) {
-        for field in L::MASK.iter().copied().chain(L::MASK_VALID) {
-            put(field, &mut self.words, field.get(qmd));
-        }
-    }
-
-    /// Writes the QMD of the atom that runs `part` of the grid along `axis` into `out`, which has as many words as the
-    /// layout. The template's own grid is whole and its RESUME is 0, so the other directions are right already.
-    ///
-    /// The part is stored behind the copy: stored into the template before it, the processor would have to wait for
-    /// those words until it can copy them.
-    #[inline]
-    pub(crate) fn write<L: Layout>(&self, axis: Axis, part: (u32, u32), out: &mut [u32]) {
-        if let (Some(words), Some(out)) = (self.words.get(..L::WORDS), out.get_mut(..L::WORDS)) {
-            out.copy_from_slice(words);
-            put(axis.of(L::RESUME), out, part.0);
-            put(axis.of(L::GRID), out, part.1);
-        }
-    }
-}
-
 /// Turns `qmd` into the join of `atoms` atoms.
 #[inline]
-pub(crate) fn join<L: Layout>(qmd: &mut [u32], atoms: u32) {
-    if let TypeField::Typed(field) = L::TYPE {
-        put(field, qmd, TYPE_NULL);
+pub(crate) fn make_join(qmd: &mut [u32; WORDS], atoms: u32) {
+    put(v04::QMD_TYPE, qmd, TYPE_NULL);
+    put(v04::DEPENDENCE_COUNTER, qmd, atoms);
+    put(v04::GRID_WIDTH, qmd, 1);
+    put(v04::GRID_HEIGHT, qmd, 1);
+    put(v04::GRID_DEPTH, qmd, 1);
+}
+
+/// Turns `qmd` into what all atoms of the join at `join_va` have in common.
+#[inline]
+pub(crate) fn make_atom(qmd: &mut [u32; WORDS], join_va: u64, done: Option<&DoneWords>) {
+    for field in NOT_IN_ATOMS {
+        field.clear(qmd);
     }
-    put(L::DEPENDENCE_COUNTER, qmd, atoms);
-    put_triple(L::GRID, qmd, [1; 3]);
+    put(v04::DEPENDENT_QMD_ENABLE.nth(0), qmd, 1);
+    put(
+        v04::DEPENDENT_QMD_ACTION.nth(0),
+        qmd,
+        ACTION_DECREMENT_DEPENDENCE,
+    );
+    // CAST: the address is below 2^40 and a multiple of 256.
+    put(v04::DEPENDENT_QMD0_POINTER, qmd, (join_va >> 8) as u32);
+    v04::DEPENDENT_QMD_ENABLE.nth(1).clear(qmd);
+    if let Some(done) = done {
+        for field in NOT_IN_DONE {
+            field.clear(qmd);
+        }
+        put(v04::RELEASE_ENABLE.nth(0), qmd, 1);
+        put(v04::RELEASE_STRUCTURE_SIZE.nth(0), qmd, RELEASE_ONE_WORD);
+        put(v04::RELEASE_SEMAPHORE0_PAYLOAD_LOWER, qmd, done.payload);
+        put(v04::RELEASE_SEMAPHORE0_PAYLOAD_UPPER, qmd, 0);
+    }
+}
+
+/// Gives an atom its part of the grid along `axis`. The common QMD's grid is whole and its RESUME is 0, so the other
+/// directions are right already.
+#[inline(always)]
+pub(crate) fn give_part(qmd: &mut [u32; WORDS], axis: Axis, part: (u32, u32)) {
+    put(axis.of(V04_00::RESUME), qmd, part.0);
+    put(axis.of(V04_00::GRID), qmd, part.1);
+}
+
+/// Lets an atom write its done word at `va`.
+#[inline(always)]
+pub(crate) fn give_done(qmd: &mut [u32; WORDS], va: u64) {
+    // CAST: the two halves; the address was checked against the field.
+    put(v04::RELEASE_SEMAPHORE0_ADDR_LOWER, qmd, va as u32);
+    put(v04::RELEASE_SEMAPHORE0_ADDR_UPPER, qmd, (va >> 32) as u32);
 }

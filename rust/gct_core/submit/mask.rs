@@ -1,22 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Masks of disabled TPCs.
+//! Masks of disabled TPCs, as a QMD holds them.
 //!
-//! A set bit disables a TPC. The order of the bits is the work distributor's, not that of `%smid`, and it has holes: on the
-//! H200 that was measured, 66 TPCs have bits between 0 and 83 (`gctgroup-docs/hardware.md`). So the number of TPCs that a
-//! mask is made for is the number of **bits** that the GPU may use, [`width`] of its version unless more is known; a mask
-//! for fewer leaves the TPCs above alone, and one that leaves only holes keeps its launch from ever starting. Versions 2 and 3 have 64 bits that always count, Ada 72; Hopper has 128 and a bit that
-//! makes them count; Blackwell has 256.
+//! A set bit disables a TPC. The interface and its policies deal in the opposite, the set of TPCs that may be used
+//! ([`mask::TpcMask`](crate::mask::TpcMask)); [`DisabledTpcs::outside`] turns one into the other.
+//!
+//! The order of the bits is the work distributor's, not that of `%smid`, and it has holes: on the H200 that was measured,
+//! 66 TPCs have bits between 0 and 83 (`gctgroup-docs/hardware.md`). So the number of TPCs that a mask is made for is the
+//! number of **bits** that the GPU may use, [`width`] of its version unless more is known; a mask for fewer leaves the
+//! TPCs above alone, and one that leaves only holes keeps its launch from ever starting. Versions 2 and 3 have 64 bits
+//! that always count, Ada 72; Hopper has 128 and a bit that makes them count; Blackwell has 256.
 
 use super::launch::{self, Kind, Launch};
 use super::limits::{MASK_WORDS, TPCS_MAX};
 use super::occupancy;
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::Reason;
+use crate::mask::TpcMask;
 
 /// A set of disabled TPCs of a GPU that may use a known number of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TpcMask {
+pub struct DisabledTpcs {
     /// The TPCs that are disabled; no bit that is not `present`.
     words: [u32; MASK_WORDS],
     /// The bits that the GPU may use.
@@ -37,7 +41,7 @@ fn place(tpc: u16) -> (usize, u32) {
     )
 }
 
-impl TpcMask {
+impl DisabledTpcs {
     /// A mask that disables nothing on a GPU whose TPCs have numbers below `tpcs`.
     ///
     /// # Errors
@@ -74,6 +78,20 @@ impl TpcMask {
             mask.enable(tpc)?;
         }
         Ok(mask)
+    }
+
+    /// What a tenant may not use that may use `allowed`, on a GPU whose TPCs have numbers below `tpcs`.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] as [`none`](Self::none), and for an allowed TPC that the GPU does not have, or none at all.
+    pub fn outside(tpcs: u16, allowed: &TpcMask) -> Result<Self, OutOfRange> {
+        let fits = allowed.last().is_some_and(|last| last < usize::from(tpcs));
+        if !fits {
+            return Err(OutOfRange);
+        }
+        let kept = (0..tpcs).filter(|tpc| allowed.has(usize::from(*tpc)));
+        Self::keep_only(tpcs, kept)
     }
 
     /// Disables one TPC.
@@ -236,7 +254,7 @@ pub fn write(qmd: &mut [u32], version: Version, mask: Option<&[u32; MASK_WORDS]>
 }
 
 #[inline]
-fn apply_as<L: Layout>(qmd: &mut [u32], mask: &TpcMask) -> Result<Applied, Reason> {
+fn apply_as<L: Layout>(qmd: &mut [u32], mask: &DisabledTpcs) -> Result<Applied, Reason> {
     match launch::kind::<L>(qmd) {
         Kind::Grid => {}
         Kind::Queue => return Err(Reason::Queue),
@@ -261,7 +279,7 @@ fn apply_as<L: Layout>(qmd: &mut [u32], mask: &TpcMask) -> Result<Applied, Reaso
 #[inline]
 pub(crate) fn combine(
     tenant: Option<[u32; MASK_WORDS]>,
-    mask: &TpcMask,
+    mask: &DisabledTpcs,
     width: u16,
 ) -> Result<([u32; MASK_WORDS], Applied), Reason> {
     if mask.is_full() {
@@ -281,7 +299,7 @@ pub(crate) fn combine(
 }
 
 /// Whether a mask disables a TPC from `width` on.
-fn beyond(mask: &TpcMask, width: u16) -> bool {
+fn beyond(mask: &DisabledTpcs, width: u16) -> bool {
     let mut left = width;
     mask.words.iter().any(|word| {
         let outside = *word & !low_bits(left);
@@ -298,7 +316,7 @@ fn beyond(mask: &TpcMask, width: u16) -> bool {
 /// by what is launched, [`TooWide`](Reason::TooWide) where it would not fit, [`MaskEmpty`](Reason::MaskEmpty),
 /// [`MaskTooNarrow`](Reason::MaskTooNarrow), and [`Fragmented`](Reason::Fragmented) when `qmd` is too short.
 #[inline]
-pub fn apply(qmd: &mut [u32], version: Version, mask: &TpcMask) -> Result<Applied, Reason> {
+pub fn apply(qmd: &mut [u32], version: Version, mask: &DisabledTpcs) -> Result<Applied, Reason> {
     with_layout!(version, L => {
         match qmd.get_mut(..L::WORDS) {
             Some(qmd) => apply_as::<L>(qmd, mask),
@@ -314,7 +332,7 @@ pub fn width(version: Version) -> u16 {
 
 /// Whether the blocks of one cluster are no more than the SMs that are left: a block that can run at all fits on an SM.
 #[inline]
-fn fits_easily<L: Layout>(qmd: &[u32], mask: &TpcMask) -> bool {
+fn fits_easily<L: Layout>(qmd: &[u32], mask: &DisabledTpcs) -> bool {
     let Some([width, height, depth]) = L::CLUSTER else {
         return false;
     };

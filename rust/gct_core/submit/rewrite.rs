@@ -2,16 +2,21 @@
 
 //! Carries out orders on a segment: masks, and splits into atoms with a join.
 //!
-//! A split changes the tenant's words in one place, its QMD, and adds words in one place, behind the call:
+//! A split keeps every word of the tenant's and adds words around its call, which then schedules the join:
 //!
 //! ```text
-//! ... upload of M, now the join ... PCAS_A = M, PCAS2_B = 0xA          the tenant's words
-//! upload of atom 0 to slot 0 ... upload of atom n-1 to slot n-1        I2M, or the caller writes the slots
-//! PCAS_A = slot 0, PCAS2_B = SCHEDULE                                  the first may not be cut off
-//! PCAS_A = slot 1, PCAS2_B = SCHEDULE                                  <- a cut before this and each further one
-//! the tenant's I2M registers and PCAS_A again                          <- and here
+//! ... upload of M ... PCAS_A = M                                       the tenant's words
+//! upload of the join to slot 0, of atom i to slot i + 1                I2M, or the caller writes the slots
+//! PCAS2_B = INVALIDATE                                                 of M, which the tenant's call did too
+//! PCAS_A = slot 0
+//! PCAS2_B = 0xA                                                        the tenant's call
+//! PCAS_A = slot 1, PCAS2_B = SCHEDULE                                  the first atom may not be cut off
+//! PCAS_A = slot 2, PCAS2_B = SCHEDULE                                  <- a cut before this and each further one
+//! the tenant's I2M registers and PCAS_A = M again                      <- and here
 //! the rest of the tenant's words
 //! ```
+//!
+//! So the tenant's memory is the same as without the split, outside of the slots.
 //!
 //! At a cut the output may be divided into separate GPFIFO entries, which releases the atoms one by one. The order of the
 //! channel holds: what the tenant put behind the launch stays behind its last atom.
@@ -23,9 +28,10 @@ mod emitter;
 
 use super::atom::Plan;
 use super::class::Action;
+use super::join::DoneWords;
 use super::launch;
 use super::limits::{ATOMS_MAX, QMD_VA_END, QMD_WORDS_MAX, SLOT_BYTES, SLOT_WORDS, SPLITS};
-use super::mask::{self, Applied, TpcMask};
+use super::mask::{self, Applied, DisabledTpcs};
 use super::qmd::{v04_00::V04_00, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{Found, Source};
@@ -35,12 +41,12 @@ use emitter::Emitter;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Order<'a> {
     /// The TPCs that it may not use, in addition to those that its tenant disabled.
-    pub mask: Option<&'a TpcMask>,
+    pub mask: Option<&'a DisabledTpcs>,
     /// Into how many atoms it is split; 0 and 1 leave it whole.
     pub atoms: u32,
 }
 
-/// Who writes the atoms' QMDs into their slots.
+/// Who writes the QMDs of joins and atoms into their slots.
 #[derive(Debug)]
 pub enum Placement<'a> {
     /// The output does, by inline-to-memory uploads. This is what has been measured.
@@ -59,6 +65,18 @@ pub struct Cut {
     pub launch: u32,
     /// Which atom the words behind the cut release; the number of atoms where they release none any more.
     pub atom: u32,
+    /// The slot of the atom that the words in front of the cut release last. Its done word says when it has ended.
+    pub slot: u32,
+}
+
+impl Cut {
+    /// No place at all.
+    pub const NONE: Self = Self {
+        at: 0,
+        launch: 0,
+        atom: 0,
+        slot: 0,
+    };
 }
 
 /// Where the output goes.
@@ -74,6 +92,8 @@ pub struct Output<'a> {
     pub placement: Placement<'a>,
     /// Takes the places where the output may be divided; those that do not fit are left out.
     pub cuts: &'a mut [Cut],
+    /// The words that atoms write when they have ended, for whoever paces them; `None` for no such words.
+    pub done: Option<DoneWords>,
 }
 
 /// How much room an output needs.
@@ -81,7 +101,7 @@ pub struct Output<'a> {
 pub struct Room {
     /// Words of the output.
     pub words: u64,
-    /// QMD slots.
+    /// QMD slots: one for each atom and one for the join.
     pub slots: u64,
     /// Cuts.
     pub cuts: u64,
@@ -105,50 +125,58 @@ pub enum EmitError {
     Room(Room),
     /// The slots' address is not a multiple of 256, or not below 2^40.
     SlotAddress,
+    /// A done word is not aligned, or lies where no release can reach.
+    DoneAddress,
 }
 
 /// Words of one upload beside its data: destination, length, LAUNCH_DMA, the data's header.
 const UPLOAD_WORDS: u64 = 3 + 3 + 2 + 1;
-/// Words of one PCAS.
+/// Words of one PCAS on another QMD: its address, its action.
 const PCAS_WORDS: u64 = 2 + 2;
-/// Words that drop the scheduler's copy of a slot that was written behind its back.
+/// Words that drop the scheduler's copy of a QMD.
 const INVALIDATE_WORDS: u64 = 2;
+/// Words around the tenant's call: *M* is invalidated, PCAS_A names the join, and *M* again.
+const CALL_WORDS: u64 = INVALIDATE_WORDS + 2 + 2;
 /// Words that restore the upload's registers.
 const RESTORE_UPLOAD_WORDS: u64 = 5;
-/// Words that restore PCAS_A.
-const RESTORE_PCAS_WORDS: u64 = 2;
 
 impl Room {
     /// A bound that holds for any segment of `words` words with at most `launches` launches, each split into at most
     /// `atoms` atoms.
     pub fn bound(words: u32, launches: u32, atoms: u32) -> Self {
-        let atoms = u64::from(atoms.min(ATOMS_MAX)).saturating_mul(u64::from(launches));
-        let each = UPLOAD_WORDS + QMD_WORDS_MAX as u64 + PCAS_WORDS + INVALIDATE_WORDS;
-        let restore =
-            (RESTORE_UPLOAD_WORDS + RESTORE_PCAS_WORDS).saturating_mul(u64::from(launches));
+        let launches = u64::from(launches);
+        let atoms = u64::from(atoms.min(ATOMS_MAX));
+        let slots = atoms.wrapping_add(1);
+        let qmd = UPLOAD_WORDS + QMD_WORDS_MAX as u64;
+        let each = slots
+            .wrapping_mul(qmd)
+            .wrapping_add(atoms.wrapping_mul(PCAS_WORDS + INVALIDATE_WORDS))
+            .wrapping_add(CALL_WORDS + RESTORE_UPLOAD_WORDS);
         Self {
-            words: u64::from(words)
-                .saturating_add(atoms.saturating_mul(each))
-                .saturating_add(restore),
-            slots: atoms,
-            cuts: atoms,
+            words: u64::from(words).saturating_add(launches.saturating_mul(each)),
+            slots: launches.saturating_mul(slots),
+            cuts: launches.saturating_mul(atoms),
         }
     }
 
+    /// Adds what a split into `atoms` atoms needs.
     fn add(&mut self, atoms: u32, placement: &Placement<'_>) {
-        let atoms = u64::from(atoms);
-        let (each, restore) = match placement {
+        let atoms = u64::from(atoms.min(ATOMS_MAX));
+        let slots = atoms.wrapping_add(1);
+        let (slot, atom, restore) = match placement {
             Placement::Upload => (
-                UPLOAD_WORDS + V04_00::WORDS as u64 + PCAS_WORDS,
+                UPLOAD_WORDS + V04_00::WORDS as u64,
+                PCAS_WORDS,
                 RESTORE_UPLOAD_WORDS,
             ),
-            Placement::Written(_) => (PCAS_WORDS + INVALIDATE_WORDS, 0),
+            Placement::Written(_) => (0, PCAS_WORDS + INVALIDATE_WORDS, 0),
         };
-        self.words = self
-            .words
-            .saturating_add(atoms.saturating_mul(each))
-            .saturating_add(restore + RESTORE_PCAS_WORDS);
-        self.slots = self.slots.saturating_add(atoms);
+        let each = slots
+            .wrapping_mul(slot)
+            .wrapping_add(atoms.wrapping_mul(atom))
+            .wrapping_add(CALL_WORDS + restore);
+        self.words = self.words.saturating_add(each);
+        self.slots = self.slots.saturating_add(slots);
         self.cuts = self.cuts.saturating_add(atoms);
     }
 }
@@ -165,6 +193,24 @@ impl Room {
             && fits(self.words, output.words.len())
             && self.words <= u64::from(u32::MAX)
             && self.slots <= u64::from(output.slots)
+    }
+
+    /// Whether slots and done words may lie where the output says.
+    fn check_addresses(&self, output: &Output<'_>) -> Result<(), EmitError> {
+        if self.slots == 0 {
+            return Ok(());
+        }
+        let end = self
+            .slots
+            .checked_mul(SLOT_BYTES)
+            .and_then(|bytes| output.slot_va.checked_add(bytes));
+        if output.slot_va & 0xff != 0 || end.is_none_or(|end| end > QMD_VA_END) {
+            return Err(EmitError::SlotAddress);
+        }
+        match output.done {
+            Some(done) if !done.is_sound(self.slots) => Err(EmitError::DoneAddress),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -210,7 +256,7 @@ fn split_of(words: &[u32], found: &Found, order: &Order<'_>) -> Result<Option<Sp
     if !found.registers.known {
         return Err(Reason::Registers);
     }
-    if !found.ends_burst {
+    if !found.alone {
         return Err(Reason::Fragmented);
     }
     let plan = Plan::new(V04_00::GRID.map(|field| field.get(qmd)), order.atoms);
@@ -313,21 +359,15 @@ fn check_room(
     };
     for (found, order) in pairs(found, orders) {
         if order.atoms > 1 && found.is_launch() {
-            need.add(order.atoms.min(ATOMS_MAX), &output.placement);
+            need.add(order.atoms, &output.placement);
         }
     }
+    if need.fits(output) && need.check_addresses(output).is_ok() {
+        return Ok(());
+    }
+    need = room(words, found, orders, &output.placement);
     if !need.fits(output) {
-        need = room(words, found, orders, &output.placement);
-        if !need.fits(output) {
-            return Err(EmitError::Room(need));
-        }
+        return Err(EmitError::Room(need));
     }
-    let end = need
-        .slots
-        .checked_mul(SLOT_BYTES)
-        .and_then(|bytes| output.slot_va.checked_add(bytes));
-    if need.slots != 0 && (output.slot_va & 0xff != 0 || end.is_none_or(|end| end > QMD_VA_END)) {
-        return Err(EmitError::SlotAddress);
-    }
-    Ok(())
+    need.check_addresses(output)
 }

@@ -2,14 +2,15 @@
 
 //! The same checks on the host and, as KUnit, in the kernel: that this object code splits, masks and refuses as it should.
 //!
-//! The vectors are made of constants and need nothing but the stack. The host's tests go much further; this is what runs
-//! where the product runs.
+//! The vectors are made of constants and work in [`Memory`] that the caller provides, because a kernel's stack is small.
+//! The host's tests go much further; this is what runs where the product runs.
 
 use super::class::{self, Action};
 use super::gpfifo::{Entry, Fetch};
-use super::launch::{Kind, Launch};
+use super::join::DoneWords;
+use super::launch::{Effects, Kind, Launch, Release};
 use super::limits::SLOT_BYTES;
-use super::mask::{self, TpcMask};
+use super::mask::{self, DisabledTpcs};
 use super::method;
 use super::qmd::{v04_00, Version};
 use super::rewrite::{self, Cut, Order, Output, Placement};
@@ -24,19 +25,46 @@ pub struct Failure {
 }
 
 /// The words of one upload of a QMD and its PCAS.
-const SEGMENT_WORDS: usize = 9 + v04_00::WORDS + 4;
+const SEGMENT_WORDS: usize = QMD_AT + v04_00::WORDS + 4;
 /// Where the QMD is in it.
 const QMD_AT: usize = 9;
 /// Its address, as in the captures.
 const QMD_VA: u64 = 0x2_04e0_f800;
-/// Where the atoms' QMDs go.
+/// Where the QMDs of the join and of the atoms go.
 const SLOT_VA: u64 = 0x10_0000_0000;
 /// A GPFIFO entry of the captures: 385 words at 0x200833944.
 const ENTRY: u64 = 0x0006_0402_0083_3944;
-/// Words of an output of four atoms, with room to spare.
-const OUTPUT_WORDS: usize = 640;
+/// Into how many atoms the vector is split.
+const ATOMS: u32 = 4;
+/// Words of an output of so many atoms, with room to spare.
+const OUTPUT_WORDS: usize = 768;
 /// Blocks of the vector's grid.
 const BLOCKS: u32 = 1000;
+/// What the atoms write when they have ended.
+const DONE: DoneWords = DoneWords::in_slots(SLOT_VA, 7);
+
+/// What the checks work in, about 6 KiB: [`Memory::EMPTY`] is where to begin.
+#[derive(Debug)]
+pub struct Memory {
+    tracker: Tracker,
+    counters: Counters,
+    found: [Found; 8],
+    words: [u32; SEGMENT_WORDS],
+    output: [u32; OUTPUT_WORDS],
+    cuts: [Cut; ATOMS as usize],
+}
+
+impl Memory {
+    /// A memory that no check has used.
+    pub const EMPTY: Self = Self {
+        tracker: Tracker::new(0xc86f),
+        counters: Counters::new(),
+        found: [Found::NONE; 8],
+        words: [0; SEGMENT_WORDS],
+        output: [0; OUTPUT_WORDS],
+        cuts: [Cut::NONE; ATOMS as usize],
+    };
+}
 
 fn check(holds: bool, check: &'static str) -> Result<(), Failure> {
     if holds {
@@ -46,9 +74,10 @@ fn check(holds: bool, check: &'static str) -> Result<(), Failure> {
     }
 }
 
-/// A launch of 1000 blocks as CUDA writes it on Hopper, with every kind of effect.
-fn segment() -> [u32; SEGMENT_WORDS] {
-    let mut words = [0; SEGMENT_WORDS];
+/// Writes a launch of 1000 blocks as CUDA does on Hopper, with every kind of effect.
+#[inline(never)]
+fn write_segment(words: &mut [u32; SEGMENT_WORDS]) {
+    *words = [0; SEGMENT_WORDS];
     let upload = [
         method::incr(1, class::OFFSET_OUT_UPPER, 2),
         // CAST: the two halves.
@@ -96,7 +125,6 @@ fn segment() -> [u32; SEGMENT_WORDS] {
     for (word, value) in words.iter_mut().skip(QMD_AT + v04_00::WORDS).zip(call) {
         *word = value;
     }
-    words
 }
 
 fn entries() -> Result<(), Failure> {
@@ -113,22 +141,21 @@ fn entries() -> Result<(), Failure> {
     )
 }
 
-fn finding(words: &[u32], found: &mut [Found]) -> Result<usize, Failure> {
-    let mut counters = Counters::new();
-    let scan = Tracker::new(0xc86f).scan(words, found, &mut counters);
+#[inline(never)]
+fn finding(memory: &mut Memory) -> Result<(), Failure> {
+    let Memory { words, found, .. } = memory;
+    let scan = memory.tracker.scan(words, found, &mut memory.counters);
     check(
         scan.found == 1 && scan.refused.is_none(),
         "one launch is found",
     )?;
-    let Some(first) = found.first() else {
-        return check(false, "the table has room").map(|()| 0);
-    };
+    let [first, ..] = found;
     check(
         first.source == Source::Upload && first.qmd_va == QMD_VA,
         "its QMD is found",
     )?;
     let Some(launch) = first.launch(words) else {
-        return check(false, "its QMD is read").map(|()| 0);
+        return check(false, "its QMD is read");
     };
     check(
         launch.kind == Kind::Grid && launch.grid == [BLOCKS, 1, 1],
@@ -137,16 +164,15 @@ fn finding(words: &[u32], found: &mut [Found]) -> Result<usize, Failure> {
     check(
         launch.effects.pre_exit && launch.effects.arrive_latch == Some(0),
         "its effects are read",
-    )?;
-    Ok(scan.found)
+    )
 }
 
-fn masking() -> Result<(), Failure> {
-    let mut words = segment();
-    let Some(qmd) = words.get_mut(QMD_AT..) else {
+#[inline(never)]
+fn masking(memory: &mut Memory) -> Result<(), Failure> {
+    let Some(qmd) = memory.words.get_mut(QMD_AT..) else {
         return check(false, "the vector has a QMD");
     };
-    let Ok(ours) = TpcMask::keep_only(66, [3, 64]) else {
+    let Ok(ours) = DisabledTpcs::keep_only(66, [3, 64]) else {
         return check(false, "a mask of 66 TPCs is made");
     };
     check(
@@ -161,93 +187,115 @@ fn masking() -> Result<(), Failure> {
     check(read == [!8, !0, 2, 0, 0, 0, 0, 0], "the mask is in the QMD")
 }
 
-/// Four atoms that cover the grid, one effect each, and a join that keeps the rest.
-fn splitting(words: &[u32], found: &[Found]) -> Result<(), Failure> {
+/// Four atoms, and a join that keeps the launch's effects.
+#[inline(never)]
+fn splitting(memory: &mut Memory) -> Result<(), Failure> {
     let orders = [Order {
         mask: None,
-        atoms: 4,
+        atoms: ATOMS,
     }];
-    let mut output = [0; OUTPUT_WORDS];
-    let mut cuts = [Cut::default(); 4];
-    let mut counters = Counters::new();
+    let Memory { words, found, .. } = memory;
+    let found = found.get(..1).unwrap_or(&[]);
     let need = rewrite::room(words, found, &orders, &Placement::Upload);
     let emitted = rewrite::emit(
         words,
         found,
         &orders,
         Output {
-            words: &mut output,
+            words: &mut memory.output,
             slot_va: SLOT_VA,
-            slots: 4,
+            slots: ATOMS.wrapping_add(1),
             placement: Placement::Upload,
-            cuts: &mut cuts,
+            cuts: &mut memory.cuts,
+            done: Some(DONE),
         },
-        &mut counters,
+        &mut memory.counters,
     );
     let Ok(emitted) = emitted else {
         return check(false, "a split fits its room");
     };
     check(
-        u64::from(emitted.words) == need.words && emitted.slots == 4,
+        u64::from(emitted.words) == need.words && u64::from(emitted.slots) == need.slots,
         "the room is known beforehand",
     )?;
     check(
-        counters.split == 1 && counters.atoms == 4 && emitted.cuts == 4,
+        memory.counters.split == 1 && memory.counters.atoms == 4 && emitted.cuts == ATOMS,
         "the split is counted",
     )?;
-    let join = output
-        .get(QMD_AT..)
-        .and_then(|join| Launch::read(join, Version::V04_00));
-    let joined = join.is_some_and(|join| {
-        join.kind == Kind::Null
-            && join.waits.dependences == 4
-            && join.effects.arrive_latch == Some(0)
-            && join.effects.reference.is_some()
-    });
-    check(joined, "the join keeps the effects")?;
-    let mut table = [Found::default(); 8];
-    let mut counters = Counters::new();
     let length = usize::try_from(emitted.words).unwrap_or(0);
-    let output = output.get(..length).unwrap_or(&[]);
-    let scan = Tracker::new(0xc86f).scan(output, &mut table, &mut counters);
+    let output = memory.output.get(..length).unwrap_or(&[]);
+    let kept = memory.counters.kept_total();
+    let scan = memory
+        .tracker
+        .scan(output, &mut memory.found, &mut memory.counters);
     check(
-        scan.found == 5 && counters.kept_total() == 0,
+        scan.found == 6 && memory.counters.kept_total() == kept,
         "the output is understood",
+    )
+}
+
+/// The output of [`splitting`]: the tenant's QMD is touched, the join scheduled, and the atoms cover the grid.
+#[inline(never)]
+fn parts(memory: &Memory) -> Result<(), Failure> {
+    let [touch, join, ..] = &memory.found;
+    check(
+        touch.source == Source::Touch && touch.qmd_va == QMD_VA,
+        "the tenant's QMD is dropped from the scheduler",
+    )?;
+    let joined = join.launch(&memory.output).is_some_and(|launch| {
+        launch.kind == Kind::Null
+            && launch.waits.dependences == ATOMS
+            && launch.effects.arrive_latch == Some(0)
+            && launch.effects.reference.is_some()
+    });
+    check(
+        joined && join.qmd_va == SLOT_VA,
+        "the join keeps the effects",
     )?;
     let mut next = 0;
-    let mut slot = SLOT_VA;
-    for atom in table.iter().skip(1).take(4) {
-        let Some(launch) = atom.launch(output) else {
+    let mut slot = 0u32;
+    for atom in memory.found.get(2..6).unwrap_or_default() {
+        slot = slot.wrapping_add(1);
+        let Some(launch) = atom.launch(&memory.output) else {
             return check(false, "an atom's QMD is in the output");
         };
-        let [start, ..] = launch.resume;
+        let va = SLOT_VA.wrapping_add(u64::from(slot).wrapping_mul(SLOT_BYTES));
         check(
-            atom.action == Action::Schedule && atom.qmd_va == slot,
+            atom.action == Action::Schedule && atom.qmd_va == va,
             "an atom is scheduled without a copy",
         )?;
+        let [start, ..] = launch.resume;
         check(start == next, "the atoms follow each other")?;
-        let [first, second] = launch.effects.dependents;
-        let tells_join =
-            first.is_some_and(|dependent| dependent.va == Some(QMD_VA)) && second.is_none();
-        let once = launch.effects.arrive_latch.is_none()
-            && launch.effects.releases == [None; 3]
-            && launch.effects.reference.is_none()
-            && !launch.effects.pre_exit;
         check(
-            tells_join && once,
-            "an atom's only effect is to tell the join",
+            is_atom(&launch.effects, slot),
+            "an atom's only effects are to tell the join and who asked",
         )?;
-        let [end, ..] = launch.grid;
-        next = end;
-        slot = slot.wrapping_add(SLOT_BYTES);
+        [next, ..] = launch.grid;
     }
     check(next == BLOCKS, "the atoms cover the grid")
 }
 
-/// What waits is left whole.
-fn refusing() -> Result<(), Failure> {
-    let mut words = segment();
-    if let Some(qmd) = words.get_mut(QMD_AT..) {
+/// Whether these are the effects of the atom in a slot.
+fn is_atom(effects: &Effects, slot: u32) -> bool {
+    let [join, other] = effects.dependents;
+    let [done, second, third] = effects.releases;
+    let tells = |release: Release| {
+        release.va == DONE.va_of(slot) && release.payload == 7 && release.words == 1
+    };
+    join.is_some_and(|dependent| dependent.va == Some(SLOT_VA))
+        && done.is_some_and(tells)
+        && other.is_none()
+        && second.is_none()
+        && third.is_none()
+        && effects.arrive_latch.is_none()
+        && effects.reference.is_none()
+        && !effects.pre_exit
+}
+
+/// What waits is left whole, and what is not understood is refused.
+#[inline(never)]
+fn refusing(memory: &mut Memory) -> Result<(), Failure> {
+    if let Some(qmd) = memory.words.get_mut(QMD_AT..) {
         let _ = v04_00::WAIT_ON_LATCH_VALID.set(qmd, 1);
         let refused = Launch::splittable(qmd, Version::V04_00);
         check(
@@ -255,27 +303,27 @@ fn refusing() -> Result<(), Failure> {
             "what waits for a latch is not split",
         )?;
     }
-    let mut found = [Found::default(); 1];
-    let mut counters = Counters::new();
     // A header of the forms before Fermi.
-    let scan = Tracker::new(0xc86f).scan(&[0x0004_0180, 0], &mut found, &mut counters);
+    let scan = memory
+        .tracker
+        .scan(&[0x0004_0180, 0], &mut memory.found, &mut memory.counters);
     check(
-        scan.refused.is_some() && counters.kept(Reason::OldForm) == 1,
+        scan.refused.is_some() && memory.counters.kept(Reason::OldForm) == 1,
         "an old header is refused",
     )
 }
 
-/// Runs all checks.
+/// Runs all checks; `memory` has not been used before.
 ///
 /// # Errors
 ///
 /// The first that fails.
-pub fn run() -> Result<(), Failure> {
-    let words = segment();
-    let mut found = [Found::default(); 4];
+pub fn run(memory: &mut Memory) -> Result<(), Failure> {
     entries()?;
-    let count = finding(&words, &mut found)?;
-    masking()?;
-    splitting(&words, found.get(..count).unwrap_or(&[]))?;
-    refusing()
+    write_segment(&mut memory.words);
+    finding(memory)?;
+    splitting(memory)?;
+    parts(memory)?;
+    masking(memory)?;
+    refusing(memory)
 }

@@ -71,22 +71,16 @@ struct Call {
     at: u32,
     end: u32,
     subchannel: usize,
-    ends_burst: bool,
+    alone: bool,
 }
 
 impl Tracker {
     /// A channel of the given class (`0xc86f` on Hopper; 0 when it is not known) of which nothing was seen yet.
-    pub fn new(channel_class: u16) -> Self {
+    pub const fn new(channel_class: u16) -> Self {
         let mut subchannels = [Subchannel::new(Role::Other); 8];
-        for (index, role) in [
-            (class::SUBCHANNEL_COMPUTE, Role::Compute),
-            (class::SUBCHANNEL_I2M, Role::Upload),
-        ] {
-            // Before a SET_OBJECT was seen, the binding that every driver uses is assumed.
-            if let Some(subchannel) = subchannels.get_mut(usize::from(index)) {
-                *subchannel = Subchannel::new(role);
-            }
-        }
+        // Before a SET_OBJECT was seen, the binding that every driver uses is assumed.
+        subchannels[class::SUBCHANNEL_COMPUTE as usize] = Subchannel::new(Role::Compute);
+        subchannels[class::SUBCHANNEL_I2M as usize] = Subchannel::new(Role::Upload);
         Self {
             family: Family::of_class(channel_class),
             subchannels,
@@ -297,22 +291,24 @@ impl Tracker {
     #[inline]
     fn write(&mut self, burst: &Burst, method: u16, index: u32, pass: &mut Pass<'_, '_>) {
         let at = burst.data.wrapping_add(index);
-        let last = index.wrapping_add(1) == burst.count && burst.missing == 0;
+        // Behind its own header; a burst that a host method or the segment before began has others.
+        let alone =
+            burst.count == 1 && burst.missing == 0 && burst.data == burst.at.wrapping_add(1);
         if let Some(value) = pass.word(at) {
             if method == class::LOAD_INLINE_DATA {
                 return self.uploads.data(at, 1);
             }
-            self.write_value(burst, method, value, last, pass);
+            self.write_value(burst, method, value, alone, pass);
         }
     }
 
-    /// One register of an engine is written; `last` says that the burst ends with it.
+    /// One register of an engine is written; `alone` says that its burst does nothing else.
     fn write_value(
         &mut self,
         burst: &Burst,
         method: u16,
         value: u32,
-        last: bool,
+        alone: bool,
         pass: &mut Pass<'_, '_>,
     ) {
         let Some(subchannel) = self.subchannels.get_mut(usize::from(burst.subchannel & 7)) else {
@@ -334,7 +330,7 @@ impl Tracker {
             at: burst.at,
             end: burst.end(),
             subchannel: usize::from(burst.subchannel & 7),
-            ends_burst: last,
+            alone,
         };
         self.pcas(&call, action, pass);
     }
@@ -369,9 +365,9 @@ impl Tracker {
             call_end: call.end,
             // CAST: three bits.
             subchannel: call.subchannel as u8,
-            ends_burst: call.ends_burst,
+            alone: call.alone,
             shared,
-            registers: subchannel.registers(),
+            registers: subchannel.registers(&self.uploads),
             reason: here.err(),
         });
     }

@@ -20,8 +20,9 @@
 
 use gct_core::submit::gpfifo::{Entry, Fetch};
 use gct_core::submit::graph::{self, Memory, Node};
+use gct_core::submit::join::DoneWords;
 use gct_core::submit::limits::{ATOMS_MAX, SLOT_WORDS};
-use gct_core::submit::mask::TpcMask;
+use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{self, Cut, Order, Output, Placement, Room};
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{Found, Source, Tracker};
@@ -94,7 +95,7 @@ pub fn rewrite(data: &[u8]) {
 
     let tpcs = 1 + (choice >> 2) as u16 % 256;
     let kept = (choice >> 10) as u16 % tpcs;
-    let mask = TpcMask::keep_only(tpcs, [kept]).expect("a TPC that exists");
+    let mask = DisabledTpcs::keep_only(tpcs, [kept]).expect("a TPC that exists");
     let order = Order {
         mask: (choice >> 18 & 1 != 0).then_some(&mask),
         atoms: choice >> 19 & 0x1ff,
@@ -111,11 +112,11 @@ pub fn rewrite(data: &[u8]) {
     let room = rewrite::room(&words, found, &orders, &placement);
     let bound = Room::bound(words.len() as u32, found.len() as u32, order.atoms);
     assert!(room.words <= bound.words && room.slots <= bound.slots && room.cuts <= bound.cuts);
-    assert!(room.slots <= u64::from(ATOMS_MAX) * found.len() as u64);
+    assert!(room.slots <= u64::from(ATOMS_MAX + 1) * found.len() as u64);
     let slots = room.slots as usize;
     let mut out = vec![0; room.words as usize];
     let mut view = vec![0; slots * SLOT_WORDS];
-    let mut cuts = vec![Cut::default(); slots];
+    let mut cuts = vec![Cut::NONE; room.cuts as usize];
     let placement = if upload {
         Placement::Upload
     } else {
@@ -127,6 +128,7 @@ pub fn rewrite(data: &[u8]) {
         slots: slots as u32,
         placement,
         cuts: &mut cuts,
+        done: (choice >> 29 & 1 != 0).then(|| DoneWords::in_slots(SLOT_VA, choice)),
     };
     let emitted = rewrite::emit(&words, found, &orders, output, &mut counters)
         .expect("the room was announced");

@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 
-use gct_core::submit::mask::TpcMask;
+use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{self, Cut, Order, Output, Placement};
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{Found, Tracker};
@@ -68,12 +68,12 @@ fn segments(text: &str) -> Vec<Vec<u32>> {
 }
 
 /// Half of an H200's TPCs.
-fn half() -> TpcMask {
-    TpcMask::keep_only(66, 0..33).expect("an H200 has 66 TPCs")
+fn half() -> DisabledTpcs {
+    DisabledTpcs::keep_only(66, 0..33).expect("an H200 has 66 TPCs")
 }
 
 /// The same order for every launch. What a policy needs to decide is not measured here.
-fn orders(mask: &TpcMask, atoms: u32) -> [Order<'_>; 16] {
+fn orders(mask: &DisabledTpcs, atoms: u32) -> [Order<'_>; 16] {
     [Order {
         mask: Some(mask),
         atoms,
@@ -143,6 +143,7 @@ impl Bench {
             slots: 128,
             placement: Placement::Upload,
             cuts: &mut self.cuts,
+            done: None,
         };
         let emitted = rewrite::emit(
             segment,

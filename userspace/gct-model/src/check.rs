@@ -124,10 +124,17 @@ pub fn compare(original: &Report, rewritten: &Report, expected: &Expected) -> Ve
     let stuck = |channel: &&ChannelId| !original.blocked.contains(channel);
     let blocked = rewritten.blocked.iter().filter(stuck);
     violations.extend(blocked.copied().map(Violation::Blocked));
-    let unusual = |anomaly: &&Anomaly| !original.anomalies.contains(anomaly);
+    let unusual = |anomaly: &&Anomaly| !is_known(anomaly, original, &expected.slots);
     let anomalies = rewritten.anomalies.iter().filter(unusual);
     violations.extend(anomalies.copied().map(Violation::Unusual));
     violations
+}
+
+/// Whether the original has the anomaly too. One of a descriptor in `slots` is that of the launch which it is a part of.
+fn is_known(anomaly: &Anomaly, original: &Report, slots: &Range<u64>) -> bool {
+    let is_part = matches!(anomaly, Anomaly::UnknownDependent(qmd) if slots.contains(qmd));
+    let of_a_launch = |other: &Anomaly| matches!(other, Anomaly::UnknownDependent(_));
+    original.anomalies.contains(anomaly) || is_part && original.anomalies.iter().any(of_a_launch)
 }
 
 /// Addresses of words that differ between two memories, outside of `ignored`; the first 16.
@@ -186,26 +193,21 @@ fn compare_blocks(original: &Report, rewritten: &Report, violations: &mut Vec<Vi
 
 /// For each effect of the tenant, in order: its time and the run that it came from.
 ///
-/// Left out is what acts on a descriptor in `slots`, and the decrement by which a descriptor there tells the
-/// launch that it is a part of (one at the same address runs the same kernel in the original) that it has ended.
+/// Left out is what stays within `slots`: what acts on a descriptor there, as an atom's end does on its join, and what
+/// a descriptor there releases to a word there.
 fn tenant_effects<'a>(
     report: &'a Report,
-    original: &Report,
     slots: &Range<u64>,
 ) -> BTreeMap<Act, Vec<(Moment, Option<&'a Run>)>> {
-    let own = |qmd: u64| slots.contains(&qmd);
     let mut effects: BTreeMap<Act, Vec<(Moment, Option<&Run>)>> = BTreeMap::new();
     for effect in &report.effects {
         let run = effect.by.and_then(|by| report.runs.get(by));
-        let joins = |part: &Run, whole: u64| {
-            let is_whole = |run: &Run| run.qmd == whole && run.kernel == part.kernel;
-            own(part.qmd) && original.runs.iter().any(is_whole)
+        let by_own = run.is_some_and(|run| slots.contains(&run.qmd));
+        let stays = match effect.act {
+            Act::Release(release) => by_own && slots.contains(&release.address),
+            act => act.qmd().is_some_and(|qmd| slots.contains(&qmd)),
         };
-        let joins_its_launch = match (effect.act, run) {
-            (Act::Decrement(qmd), Some(run)) => joins(run, qmd),
-            _ => false,
-        };
-        if !joins_its_launch && !effect.act.qmd().is_some_and(own) {
+        if !stays {
             effects
                 .entry(effect.act)
                 .or_default()
@@ -222,8 +224,8 @@ fn compare_effects(
     violations: &mut Vec<Violation>,
 ) {
     let (before, after) = (
-        tenant_effects(original, original, slots),
-        tenant_effects(rewritten, original, slots),
+        tenant_effects(original, slots),
+        tenant_effects(rewritten, slots),
     );
     for act in before
         .keys()
@@ -272,23 +274,26 @@ fn ended_by(report: &Report, kernel: &Kernel, time: Moment) -> u64 {
         .fold(0, |sum, run| sum.saturating_add(run.count()))
 }
 
-/// The same descriptors must wait. What they wait for may differ: a join waits for its atoms, which wait in its place.
+/// The same launches must wait. A descriptor in `slots` is a part of the launch that runs the same kernel: where parts
+/// of it wait, it waits, and no part of one may wait that does not.
 fn compare_waiting(
     original: &Report,
     rewritten: &Report,
     slots: &Range<u64>,
     violations: &mut Vec<Violation>,
 ) {
-    let among = |report: &Report, qmd: u64| report.waiting.iter().any(|other| other.qmd == qmd);
-    let stands_for_another = |qmd: u64| slots.contains(&qmd) && !original.waiting.is_empty();
+    let is_part = |part: &Waiting, whole: &Waiting| {
+        slots.contains(&part.qmd) && part.kernel.is_some() && part.kernel == whole.kernel
+    };
+    let same = |one: &Waiting, other: &Waiting| one.qmd == other.qmd || is_part(one, other);
     let more = rewritten
         .waiting
         .iter()
-        .filter(|waiting| !among(original, waiting.qmd) && !stands_for_another(waiting.qmd));
+        .filter(|waiting| !original.waiting.iter().any(|other| same(waiting, other)));
     let fewer = original
         .waiting
         .iter()
-        .filter(|waiting| !among(rewritten, waiting.qmd));
+        .filter(|waiting| !rewritten.waiting.iter().any(|other| same(other, waiting)));
     violations.extend(more.chain(fewer).copied().map(Violation::Waits));
 }
 

@@ -375,15 +375,17 @@ impl<M: GuestMemory> Machine<M> {
                 counter: held.counter,
                 scheduling: held.parked,
                 latch: None,
+                kernel: Some(held.descriptor.kernel),
             })
             .collect();
         for at in 0..self.ready.len() {
-            let latch = self.descriptor_of(at).ok().and_then(|d| d.wait);
+            let descriptor = self.descriptor_of(at).ok();
             waiting.extend(self.ready.get(at).map(|ready| Waiting {
                 qmd: ready.qmd,
                 counter: 0,
                 scheduling: false,
-                latch,
+                latch: descriptor.as_ref().and_then(|descriptor| descriptor.wait),
+                kernel: descriptor.map(|descriptor| descriptor.kernel),
             }));
         }
         waiting.sort_unstable();

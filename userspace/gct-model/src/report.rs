@@ -212,6 +212,8 @@ pub struct Waiting {
     pub scheduling: bool,
     /// The latch that was not arrived at.
     pub latch: Option<u32>,
+    /// Which kernel it would run; `None` where it cannot be read.
+    pub kernel: Option<Kernel>,
 }
 
 /// Everything that a machine did.

@@ -7,7 +7,7 @@ mod common;
 use common::rewriter::keep;
 use common::{capture, Segment, CHANNEL, COPY};
 use gct_core::submit::graph::{arm, mask_write, Memory, Node};
-use gct_core::submit::mask::TpcMask;
+use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{Found, Tracker};
 use gct_model::{Config, GuestMemory, Kind, Machine, Run, SparseMemory};
@@ -44,7 +44,7 @@ impl Graph {
     }
 
     /// Puts a mask into every node's stored QMD; an H200 obeys it in the next replay without being told.
-    fn mask(&mut self, mask: Option<&TpcMask>) {
+    fn mask(&mut self, mask: Option<&DisabledTpcs>) {
         let mut memory = Memory::new(&mut self.nodes, &mut self.replays);
         let replay = memory.replay(HEAD).expect("the head is known");
         assert_eq!(

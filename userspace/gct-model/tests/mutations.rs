@@ -9,13 +9,15 @@ use common::{capture, orders, CHANNEL};
 use gct_model::qmd::{self, Bits, V04_00};
 use gct_model::{compare, Config, Expected, Machine, Mask, Order, Report, SparseMemory, Violation};
 
-/// The split of `one_launch` (1000 blocks) into 4 atoms: its join is at M, its companion at N.
+/// The split of `one_launch` (1000 blocks) into 4 atoms: its QMD is at M, its companion at N.
 const ATOMS: u64 = 4;
 const M: u64 = 0x2_04e0_f800;
 const N: u64 = 0x2_04e1_3800;
+const JOIN: u64 = SLOTS;
 
+/// Where atom `i` is.
 fn slot(i: u64) -> u64 {
-    SLOTS + 512 * i
+    SLOTS + 512 * (i + 1)
 }
 
 fn run(words: &[u32], order: Order) -> Report {
@@ -125,25 +127,25 @@ fn an_atom_that_is_never_scheduled_leaves_blocks_out() {
 
 #[test]
 fn a_join_that_waits_for_one_atom_too_few_is_early() {
-    let found = judge(|words| set(words, M, V04_00.counter, 3));
+    let found = judge(|words| set(words, JOIN, V04_00.counter, 3));
     finds(&found, is_early);
 }
 
 #[test]
 fn a_join_that_waits_for_one_atom_too_many_never_ends() {
-    let found = judge(|words| set(words, M, V04_00.counter, 5));
+    let found = judge(|words| set(words, JOIN, V04_00.counter, 5));
     finds(&found, is_times);
     finds(
         &found,
-        |violation| matches!(violation, Violation::Waits(waiting) if waiting.qmd == M),
+        |violation| matches!(violation, Violation::Waits(waiting) if waiting.qmd == JOIN),
     );
 }
 
 #[test]
 fn a_join_that_still_runs_blocks_runs_them_twice() {
     let found = judge(|words| {
-        set(words, M, V04_00.kind, 2);
-        set(words, M, V04_00.grid[0], 1000);
+        set(words, JOIN, V04_00.kind, 2);
+        set(words, JOIN, V04_00.grid[0], 1000);
     });
     finds(&found, is_blocks);
 }
@@ -188,7 +190,7 @@ fn an_effect_that_an_atom_kept_happens_too_often() {
 fn an_effect_that_the_join_lost_never_happens() {
     let release = V04_00.releases[0].expect("a release").enable;
     for field in [release, V04_00.arrive[0], V04_00.dependents[0].enable] {
-        finds(&judge(|words| set(words, M, field, 0)), is_times);
+        finds(&judge(|words| set(words, JOIN, field, 0)), is_times);
     }
 }
 
@@ -206,7 +208,7 @@ fn pre_exit_left_on_an_atom_ends_the_launch_early() {
 fn atoms_before_their_join_lose_their_decrements() {
     let found = judge(|words| {
         // The join is copied by the last PCAS instead of before the atoms.
-        let (join, last) = (action(words, M), action(words, slot(ATOMS - 1)));
+        let (join, last) = (action(words, JOIN), action(words, slot(ATOMS - 1)));
         let (copied, shifted) = (words[join], words[join - 2]);
         words[join] = 0;
         words.splice(

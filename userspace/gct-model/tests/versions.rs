@@ -5,7 +5,7 @@
 mod common;
 
 use common::{execute, Segment};
-use gct_core::submit::mask::TpcMask;
+use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{in_place, Order as Wanted};
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{Found, Tracker};
@@ -72,7 +72,7 @@ fn every_version_runs_and_is_masked_where_the_model_says() {
         .flat_map(|layout| [(layout, false), (layout, true)])
     {
         let original = segment(layout, inline);
-        let mask = TpcMask::keep_only(TPCS, [1, 2, 40]).expect("TPCs of the GPU");
+        let mask = DisabledTpcs::keep_only(TPCS, [1, 2, 40]).expect("TPCs of the GPU");
         let mut found = [Found::default(); 4];
         let mut counters = Counters::new();
         let mut masked = original.clone();

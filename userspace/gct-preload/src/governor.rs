@@ -190,6 +190,7 @@ fn split(
             slots: u32::try_from(room.slots).ok()?,
             placement: Placement::Upload,
             cuts: &mut [],
+            done: None,
         },
         counters,
     )

@@ -2,15 +2,15 @@
 
 //! The limits of this process.
 
-use gct_core::mask::TpcMask as List;
+use gct_core::mask::TpcMask;
 use gct_core::submit::limits::ATOMS_MAX;
-use gct_core::submit::mask::TpcMask;
+use gct_core::submit::mask::DisabledTpcs;
 
 /// What the tenant may use.
 #[derive(Debug)]
 pub(crate) struct Limits {
     /// The TPCs that its launches may not use; `None` for no limit.
-    pub(crate) mask: Option<TpcMask>,
+    pub(crate) mask: Option<DisabledTpcs>,
     /// Into how many atoms every launch is split that can be; 0 and 1 for none.
     pub(crate) atoms: u32,
 }
@@ -54,13 +54,10 @@ impl Limits {
 }
 
 /// What a list of TPCs that may be used disables on a GPU with so many.
-fn disabled_by(list: &str, tpcs: &str) -> Option<TpcMask> {
+fn disabled_by(list: &str, tpcs: &str) -> Option<DisabledTpcs> {
     let tpcs: u16 = tpcs.parse().ok()?;
-    let list = List::parse(list.as_bytes()).ok()?;
-    let kept = (0..tpcs).filter(|&tpc| list.has(usize::from(tpc)));
-    let mask = TpcMask::keep_only(tpcs, kept).ok()?;
-    let fits = list.last().is_some_and(|last| last < usize::from(tpcs));
-    fits.then_some(mask)
+    let allowed = TpcMask::parse(list.as_bytes()).ok()?;
+    DisabledTpcs::outside(tpcs, &allowed).ok()
 }
 
 #[cfg(test)]

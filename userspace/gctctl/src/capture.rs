@@ -16,7 +16,7 @@ use gct_client::capture::{self, Record};
 use gct_core::iface::parse;
 use gct_core::iface::value::Format;
 use gct_core::iface::Value;
-use gct_core::submit::mask::TpcMask;
+use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{Found, Scan, Tracker};
 
@@ -44,7 +44,7 @@ fn load(path: &Path) -> Result<Vec<Record>, Failure> {
 }
 
 /// The mask that disables all TPCs but those of the list; `None` for all.
-fn mask(options: &Mask) -> Result<Option<TpcMask>, Failure> {
+fn mask(options: &Mask) -> Result<Option<DisabledTpcs>, Failure> {
     let refused = |why: &str| {
         let list = &options.tpc_mask;
         Failure::new(
@@ -64,7 +64,7 @@ fn mask(options: &Mask) -> Result<Option<TpcMask>, Failure> {
     {
         return Err(refused("the mask does not have all of these"));
     }
-    TpcMask::keep_only(options.tpcs, kept)
+    DisabledTpcs::keep_only(options.tpcs, kept)
         .map(Some)
         .map_err(|_| refused("out of range"))
 }

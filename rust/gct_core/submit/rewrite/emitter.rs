@@ -3,9 +3,9 @@
 //! Writes an output. The room was checked before, so no word is lost for want of it.
 
 use super::{apply_mask, split_of, Cut, Emitted, Order, Output, Placement};
-use crate::submit::atom::Plan;
+use crate::submit::atom::{Axis, Plan};
 use crate::submit::class::{self, Action};
-use crate::submit::join::{join, Template};
+use crate::submit::join::{give_done, give_part, make_atom, make_join, DoneWords};
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS, SPLITS};
 use crate::submit::method;
 use crate::submit::qmd::{v04_00::V04_00, Layout, Version};
@@ -43,6 +43,7 @@ pub(super) struct Emitter<'a> {
     slots: u32,
     cuts: &'a mut [Cut],
     cut_count: u32,
+    done: Option<DoneWords>,
     /// The insertions so far; those that are still free are behind every word.
     log: [Insertion; SPLITS],
     splits: usize,
@@ -60,6 +61,7 @@ impl<'a> Emitter<'a> {
             slots: 0,
             cuts: output.cuts,
             cut_count: 0,
+            done: output.done,
             log: [Insertion {
                 at: u32::MAX,
                 inserted: 0,
@@ -135,7 +137,12 @@ impl<'a> Emitter<'a> {
         if order.mask.is_none() && split.is_none() {
             return;
         }
-        self.copy_to(usize::try_from(found.call_end).unwrap_or(usize::MAX));
+        let end = if split.is_some() {
+            found.call_at
+        } else {
+            found.call_end
+        };
+        self.copy_to(usize::try_from(end).unwrap_or(usize::MAX));
         let Some(at) = self.place_of(found) else {
             return;
         };
@@ -144,13 +151,14 @@ impl<'a> Emitter<'a> {
             return;
         };
         apply_mask(qmd, found, order, counters);
-        if let Some(split) = split {
+        let tenant = found.qmd(self.words).and_then(<[u32]>::first_chunk);
+        if let (Some(split), Some(tenant)) = (split, tenant) {
             // Made from the tenant's words, not from those just copied: the processor would wait for these.
-            let mut template =
-                Template::new::<V04_00>(found.qmd(self.words).unwrap_or(&[]), found.qmd_va);
-            template.take_mask::<V04_00>(qmd);
-            join::<V04_00>(qmd, split.plan.atoms());
-            self.insert(index, found, &split.plan, &template);
+            let mut masked = *tenant;
+            if order.mask.is_some() {
+                take_mask(&mut masked, qmd);
+            }
+            self.insert(index, found, &split.plan, &masked);
             counters.split = counters.split.wrapping_add(1);
             counters.atoms = counters.atoms.wrapping_add(u64::from(split.plan.atoms()));
         }
@@ -169,34 +177,34 @@ impl<'a> Emitter<'a> {
         usize::try_from(found.at.checked_add(inserted)?).ok()
     }
 
-    /// Writes the atoms of a launch: their QMDs, their calls, and the registers that were used.
-    fn insert(&mut self, index: u32, found: &Found, plan: &Plan, template: &Template) {
+    /// Writes the join and the atoms of a launch around its call: their QMDs, the calls, the registers that were used.
+    fn insert(&mut self, index: u32, found: &Found, plan: &Plan, qmd: &Qmd) {
         let on = found.subchannel;
-        let offset = u64::from(self.slots).wrapping_mul(SLOT_BYTES);
-        let first = self.slot_va.wrapping_add(offset);
-        match self.placement {
-            Placement::Upload => {
-                self.upload(on, first, plan, template);
-                for (number, slot) in slots(first, plan) {
-                    self.cut_before(index, number);
-                    self.push(call(on, slot, Action::Schedule));
-                }
-            }
-            Placement::Written(_) => {
-                self.write(plan, template);
-                for (number, slot) in slots(first, plan) {
-                    self.cut_before(index, number);
-                    self.push(call(on, slot, Action::Invalidate));
-                    self.push(action(on, Action::Schedule));
-                }
-            }
+        let join_va = slot_va(self.slot_va, self.slots);
+        let launch = Parts {
+            plan,
+            qmd,
+            first: self.slots,
+            first_va: join_va,
+            done: self.done,
+        };
+        let uploads = matches!(self.placement, Placement::Upload);
+        if uploads {
+            self.upload(on, &launch);
+        } else if let Placement::Written(view) = &mut self.placement {
+            launch.write_slots(view);
         }
-        self.cut_before(index, plan.atoms());
-        if matches!(self.placement, Placement::Upload) {
+        self.push(action(on, Action::Invalidate));
+        self.push(address(on, join_va));
+        self.copy_to(usize::try_from(found.call_end).unwrap_or(usize::MAX));
+        if uploads {
+            self.calls(index, &launch, |va| call(on, va));
             self.push(restore(on, &found.registers));
+        } else {
+            self.calls(index, &launch, |va| call_written(on, va));
         }
         self.push(address(on, found.qmd_va));
-        self.slots = self.slots.wrapping_add(plan.atoms());
+        self.slots = self.slots.wrapping_add(plan.atoms()).wrapping_add(1);
         let inserted = self.len.wrapping_sub(self.copied);
         if let Some(insertion) = self.log.get_mut(self.splits) {
             *insertion = Insertion {
@@ -208,49 +216,131 @@ impl<'a> Emitter<'a> {
         self.splits = self.splits.wrapping_add(1);
     }
 
-    /// The atoms' QMDs, as uploads in the output.
+    /// The QMDs of a split launch, as uploads in the output.
     #[inline]
-    fn upload(&mut self, on: u8, first: u64, plan: &Plan, template: &Template) {
+    fn upload(&mut self, on: u8, launch: &Parts<'_>) {
         // CAST: at most ATOMS_MAX.
-        let length = UPLOAD_ALL.wrapping_mul(plan.atoms() as usize);
-        let Some(out) = self.take(length) else {
+        let slots = (launch.plan.atoms() as usize).wrapping_add(1);
+        let Some(out) = self.take(UPLOAD_ALL.wrapping_mul(slots)) else {
             return;
         };
-        let mut slot = first;
-        for (out, part) in out.chunks_exact_mut(UPLOAD_ALL).zip(plan.parts()) {
-            if let Some((headers, qmd)) = out.split_at_mut_checked(UPLOAD_HEADERS) {
-                put(headers, upload_headers(on, slot));
-                template.write::<V04_00>(plan.axis(), part, qmd);
-            }
-            slot = slot.wrapping_add(SLOT_BYTES);
-        }
+        let mut va = launch.first_va;
+        let qmds = out.chunks_exact_mut(UPLOAD_ALL).filter_map(|out| {
+            let (headers, qmd) = out.split_first_chunk_mut()?;
+            *headers = upload_headers(on, va);
+            va = va.wrapping_add(SLOT_BYTES);
+            qmd.first_chunk_mut()
+        });
+        launch.write(qmds);
     }
 
-    /// The atoms' QMDs, in the view of their slots.
-    fn write(&mut self, plan: &Plan, template: &Template) {
-        let Placement::Written(view) = &mut self.placement else {
-            return;
-        };
-        // CAST: slots were counted against their number.
-        let view = view.chunks_exact_mut(SLOT_WORDS).skip(self.slots as usize);
-        for (slot, part) in view.zip(plan.parts()) {
-            template.write::<V04_00>(plan.axis(), part, slot);
-        }
-    }
-
-    /// Notes that the output may be divided here, if words of this launch were called before.
+    /// The calls of the atoms, of `N` words each, with a cut behind each of them.
     #[inline]
-    fn cut_before(&mut self, launch: u32, atom: u32) {
-        if atom == 0 {
+    fn calls<const N: usize>(
+        &mut self,
+        index: u32,
+        launch: &Parts<'_>,
+        call: impl Fn(u64) -> [u32; N],
+    ) {
+        let atoms = launch.plan.atoms();
+        // CAST: a call has few words.
+        let each = N as u32;
+        let mut at = self.position();
+        // CAST: at most ATOMS_MAX.
+        let Some(out) = self.take(N.wrapping_mul(atoms as usize)) else {
             return;
+        };
+        let mut va = launch.first_va;
+        for out in out.chunks_exact_mut(N) {
+            va = va.wrapping_add(SLOT_BYTES);
+            put(out, call(va));
         }
-        let at = self.position();
         // CAST: a count of cuts.
-        if let Some(cut) = self.cuts.get_mut(self.cut_count as usize) {
-            *cut = Cut { at, launch, atom };
+        let cuts = self.cuts.get_mut(self.cut_count as usize..);
+        for (cut, atom) in cuts.unwrap_or_default().iter_mut().zip(1..=atoms) {
+            at = at.wrapping_add(each);
+            *cut = Cut {
+                at,
+                launch: index,
+                atom,
+                slot: launch.first.wrapping_add(atom),
+            };
             self.cut_count = self.cut_count.wrapping_add(1);
         }
     }
+}
+
+/// A QMD of the one version that is split.
+type Qmd = [u32; QMD_WORDS];
+
+/// What a launch is split into.
+struct Parts<'a> {
+    plan: &'a Plan,
+    /// The tenant's QMD with its mask.
+    qmd: &'a Qmd,
+    /// The join's slot, its number and its address; the atoms' follow.
+    first: u32,
+    first_va: u64,
+    done: Option<DoneWords>,
+}
+
+impl Parts<'_> {
+    /// Writes the QMDs of the join and of the atoms, in this order.
+    #[inline]
+    fn write<'a>(&self, mut slots: impl Iterator<Item = &'a mut Qmd>) {
+        if let Some(join) = slots.next() {
+            *join = *self.qmd;
+            make_join(join, self.plan.atoms());
+        }
+        let mut atom = *self.qmd;
+        make_atom(&mut atom, self.first_va, self.done.as_ref());
+        let axis = self.plan.axis();
+        match self.done {
+            None => {
+                for (slot, part) in slots.zip(self.plan.parts()) {
+                    write_atom(slot, &atom, axis, part);
+                }
+            }
+            Some(done) => {
+                let mut number = self.first;
+                for (slot, part) in slots.zip(self.plan.parts()) {
+                    number = number.wrapping_add(1);
+                    write_atom(slot, &atom, axis, part);
+                    give_done(slot, done.va_of(number));
+                }
+            }
+        }
+    }
+
+    /// The same in the view of all slots.
+    fn write_slots(&self, view: &mut [u32]) {
+        // CAST: slots were counted against the view's length.
+        let slots = view.chunks_exact_mut(SLOT_WORDS).skip(self.first as usize);
+        self.write(slots.filter_map(|slot| slot.first_chunk_mut()));
+    }
+}
+
+/// An atom's QMD. Its part is stored behind the copy: stored in front of it, the processor would have to wait for those
+/// words until it can copy them.
+#[inline(always)]
+fn write_atom(slot: &mut Qmd, atom: &Qmd, axis: Axis, part: (u32, u32)) {
+    *slot = *atom;
+    give_part(slot, axis, part);
+}
+
+/// Takes over the mask of `from`.
+#[inline]
+fn take_mask(qmd: &mut Qmd, from: &[u32]) {
+    for field in V04_00::MASK.iter().copied().chain(V04_00::MASK_VALID) {
+        // It has been in this very field, so it fits.
+        let _ = field.set(qmd, field.get(from));
+    }
+}
+
+/// The address of a slot.
+#[inline]
+fn slot_va(first: u64, number: u32) -> u64 {
+    first.wrapping_add(u64::from(number).wrapping_mul(SLOT_BYTES))
 }
 
 /// Stores words one by one: they come from registers.
@@ -259,17 +349,6 @@ fn put<const N: usize>(out: &mut [u32], words: [u32; N]) {
     for (out, word) in out.iter_mut().zip(words) {
         *out = word;
     }
-}
-
-/// The number and the slot of each atom.
-#[inline]
-fn slots(first: u64, plan: &Plan) -> impl Iterator<Item = (u32, u64)> {
-    (0..plan.atoms()).map(move |atom| {
-        (
-            atom,
-            first.wrapping_add(u64::from(atom).wrapping_mul(SLOT_BYTES)),
-        )
-    })
 }
 
 #[inline]
@@ -286,11 +365,28 @@ fn action(on: u8, action: Action) -> [u32; 2] {
     ]
 }
 
+/// Schedules the atom in the slot at `va`.
 #[inline]
-fn call(on: u8, va: u64, what: Action) -> [u32; 4] {
+fn call(on: u8, va: u64) -> [u32; 4] {
     let [address_header, address] = address(on, va);
-    let [action_header, action] = action(on, what);
+    let [action_header, action] = action(on, Action::Schedule);
     [address_header, address, action_header, action]
+}
+
+/// The same for a slot that was written behind the scheduler's back.
+#[inline]
+fn call_written(on: u8, va: u64) -> [u32; 6] {
+    let [address_header, address] = address(on, va);
+    let [invalidate_header, invalidate] = action(on, Action::Invalidate);
+    let [action_header, action] = action(on, Action::Schedule);
+    [
+        address_header,
+        address,
+        invalidate_header,
+        invalidate,
+        action_header,
+        action,
+    ]
 }
 
 /// The words that restore what uploads have overwritten.

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use super::captures::{scan, segments};
 use crate::submit::graph::{self, Memory, Node};
-use crate::submit::mask::{self, TpcMask};
+use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::qmd::v04_00;
 use crate::submit::rewrite::{self, Order};
 use crate::submit::stats::{Counters, Reason};
@@ -87,7 +87,7 @@ fn a_stored_mask_is_changed_by_writing_its_words() {
     let (words, _) = upload(&mut slots, &mut replay);
     let segment = &segments("graph4_upload")[0];
     let (found, _) = scan(segment);
-    let ours = TpcMask::keep_only(66, 0..6).unwrap();
+    let ours = DisabledTpcs::keep_only(66, 0..6).unwrap();
     let orders = vec![
         Order {
             mask: Some(&ours),

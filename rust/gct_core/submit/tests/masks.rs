@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::random::config;
 use crate::submit::limits::{MASK_WORDS, TPCS_MAX};
-use crate::submit::mask::{self, Applied, OutOfRange, TpcMask};
+use crate::submit::mask::{self, Applied, DisabledTpcs, OutOfRange};
 use crate::submit::qmd::{v04_00, v05_00, Version};
 use crate::submit::stats::Reason;
 
@@ -46,7 +46,7 @@ proptest! {
         let ours: Vec<u16> = ours.into_iter().filter(|tpc| *tpc < tpcs).collect();
         let mut qmd = grid(version);
         let make = |disabled: &[u16]| {
-            let mut made = TpcMask::none(tpcs).unwrap();
+            let mut made = DisabledTpcs::none(tpcs).unwrap();
             for tpc in disabled {
                 made.disable(*tpc).unwrap();
             }
@@ -87,7 +87,7 @@ proptest! {
         above in 0u16..64,
     ) {
         let width = mask::width(version);
-        let mut mask = TpcMask::none(TPCS_MAX).unwrap();
+        let mut mask = DisabledTpcs::none(TPCS_MAX).unwrap();
         mask.disable(width + above).unwrap();
         let mut qmd = grid(version);
         let before = qmd.clone();
@@ -110,7 +110,7 @@ fn words_of_a_mask_that_is_not_valid_do_not_count() {
     let mut qmd = grid(Version::V04_00);
     v04_00::TPC_DISABLE_MASK.set(&mut qmd, u32::MAX).unwrap();
     assert_eq!(mask::read(&qmd, Version::V04_00), None);
-    let ours = TpcMask::keep_only(66, [0, 65]).unwrap();
+    let ours = DisabledTpcs::keep_only(66, [0, 65]).unwrap();
     assert_eq!(
         mask::apply(&mut qmd, Version::V04_00, &ours),
         Ok(Applied::United)
@@ -122,10 +122,10 @@ fn words_of_a_mask_that_is_not_valid_do_not_count() {
 
 #[test]
 fn a_mask_knows_its_gpu() {
-    assert_eq!(TpcMask::none(0), Err(OutOfRange));
-    assert_eq!(TpcMask::none(257), Err(OutOfRange));
-    assert_eq!(TpcMask::none(66).unwrap().disable(66), Err(OutOfRange));
-    let mask = TpcMask::keep_only(66, 60..66).unwrap();
+    assert_eq!(DisabledTpcs::none(0), Err(OutOfRange));
+    assert_eq!(DisabledTpcs::none(257), Err(OutOfRange));
+    assert_eq!(DisabledTpcs::none(66).unwrap().disable(66), Err(OutOfRange));
+    let mask = DisabledTpcs::keep_only(66, 60..66).unwrap();
     assert_eq!((mask.enabled(), mask.disabled(), mask.tpcs()), (6, 60, 66));
 }
 
@@ -149,8 +149,8 @@ fn blocks_that_must_be_together_are_not_squeezed() {
         field.set(&mut qmd, value).unwrap();
     }
     // Two blocks of 1024 threads fit on an SM, four on a TPC: 132 need 33 TPCs.
-    let enough = TpcMask::keep_only(66, 0..33).unwrap();
-    let few = TpcMask::keep_only(66, 0..32).unwrap();
+    let enough = DisabledTpcs::keep_only(66, 0..33).unwrap();
+    let few = DisabledTpcs::keep_only(66, 0..32).unwrap();
     assert_eq!(
         mask::apply(&mut qmd.clone(), Version::V04_00, &few),
         Err(Reason::TooWide)
@@ -168,7 +168,7 @@ fn blocks_that_must_be_together_are_not_squeezed() {
 
 #[test]
 fn queues_and_empty_qmds_are_not_masked() {
-    let ours = TpcMask::keep_only(66, [0]).unwrap();
+    let ours = DisabledTpcs::keep_only(66, [0]).unwrap();
     for (kind, reason) in [(0, Reason::Queue), (1, Reason::Null), (7, Reason::Kind)] {
         let mut qmd = grid(Version::V05_00);
         v05_00::QMD_TYPE.set(&mut qmd, kind).unwrap();

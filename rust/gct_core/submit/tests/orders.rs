@@ -8,9 +8,10 @@ use std::vec::Vec;
 use super::captures::{scan, segments, CAPTURES};
 use super::rewriting::{emit, SLOT_VA};
 use crate::submit::class::Action;
+use crate::submit::join::DoneWords;
 use crate::submit::launch::Kind;
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
-use crate::submit::mask::{self, TpcMask};
+use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::rewrite::{self, EmitError, Order, Output, Placement};
 use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::{Found, Source, Tracker};
@@ -90,7 +91,7 @@ fn what_cannot_be_split_is_counted_by_reason() {
 
 #[test]
 fn the_masks_of_the_captures_are_what_was_ordered() {
-    let ours = TpcMask::keep_only(66, [0, 1, 2, 3, 65]).unwrap();
+    let ours = DisabledTpcs::keep_only(66, [0, 1, 2, 3, 65]).unwrap();
     for (name, _) in CAPTURES {
         for segment in segments(name) {
             let (found, _) = scan(&segment);
@@ -166,7 +167,7 @@ fn too_little_room_is_refused_before_anything_is_written() {
     ];
     let room = rewrite::room(&segment.words, &found, &orders, &Placement::Upload);
     let length = usize::try_from(room.words).unwrap();
-    let attempt = |length: usize, slots: u32, slot_va: u64, view: Option<usize>| {
+    let attempt = |length: usize, slots: u32, slot_va: u64, view: Option<usize>, done| {
         let mut words = vec![1; length];
         let mut view = view.map(|length| vec![0; length]);
         let placement = view
@@ -178,6 +179,7 @@ fn too_little_room_is_refused_before_anything_is_written() {
             slots,
             placement,
             cuts: &mut [],
+            done,
         };
         let result = rewrite::emit(
             &segment.words,
@@ -188,27 +190,62 @@ fn too_little_room_is_refused_before_anything_is_written() {
         );
         (result, words.iter().all(|word| *word == 1))
     };
-    assert_eq!(
-        attempt(length - 1, 4, SLOT_VA, None),
-        (Err(EmitError::Room(room)), true)
-    );
-    assert_eq!(
-        attempt(length, 3, SLOT_VA, None),
-        (Err(EmitError::Room(room)), true)
-    );
+    // Four atoms and the join.
+    assert_eq!(room.slots, 5);
+    let too_little = (Err(EmitError::Room(room)), true);
+    assert_eq!(attempt(length - 1, 5, SLOT_VA, None, None), too_little);
+    assert_eq!(attempt(length, 4, SLOT_VA, None, None), too_little);
     assert!(matches!(
-        attempt(length, 4, SLOT_VA, Some(4 * SLOT_WORDS - 1)),
+        attempt(length, 5, SLOT_VA, Some(5 * SLOT_WORDS - 1), None),
         (Err(EmitError::Room(_)), true)
     ));
-    assert_eq!(
-        attempt(length, 4, SLOT_VA + 128, None),
-        (Err(EmitError::SlotAddress), true)
-    );
-    assert_eq!(
-        attempt(length, 4, (1 << 40) - 3 * SLOT_BYTES, None),
-        (Err(EmitError::SlotAddress), true)
-    );
-    assert!(attempt(length, 4, (1 << 40) - 4 * SLOT_BYTES, None)
-        .0
-        .is_ok());
+    let misplaced = (Err(EmitError::SlotAddress), true);
+    assert_eq!(attempt(length, 5, SLOT_VA + 128, None, None), misplaced);
+    let last = (1 << 40) - 5 * SLOT_BYTES;
+    assert_eq!(attempt(length, 5, last + SLOT_BYTES, None, None), misplaced);
+    assert!(attempt(length, 5, last, None, None).0.is_ok());
+    for (va, stride_bytes, sound) in [
+        (0, 0, true),
+        (2, 4, false),
+        (4, 2, false),
+        ((1 << 57) - 24, 4, true),
+        ((1 << 57) - 20, 4, false),
+        (u64::MAX - 3, 4, false),
+    ] {
+        let done = Some(DoneWords {
+            va,
+            stride_bytes,
+            payload: 1,
+        });
+        let (result, untouched) = attempt(length, 5, SLOT_VA, None, done);
+        assert_eq!((result.is_ok(), untouched), (sound, !sound), "{va:#x}");
+        assert!(sound || result == Err(EmitError::DoneAddress));
+    }
+}
+
+#[test]
+fn a_cut_names_the_slot_whose_atom_was_released_last() {
+    let segment = &segments("two_streams_event");
+    let mut tenant = segment[0].words.clone();
+    tenant.extend(&segment[1].words);
+    let mut found = vec![Found::NONE; 64];
+    let scan = Tracker::new(segment[0].class).scan(&tenant, &mut found, &mut Counters::new());
+    found.truncate(scan.found);
+    let orders = vec![
+        Order {
+            mask: None,
+            atoms: 3
+        };
+        found.len()
+    ];
+    let done = emit(&tenant, &found, &orders, true);
+    assert_eq!(done.counters.split, 2);
+    // Slots 0 and 4 are the joins'.
+    let cuts: Vec<_> = done.cuts.iter().map(|cut| (cut.atom, cut.slot)).collect();
+    assert_eq!(cuts, [(1, 1), (2, 2), (3, 3), (1, 5), (2, 6), (3, 7)]);
+    for cut in &done.cuts {
+        let call = &done.words[cut.at as usize - 4..cut.at as usize];
+        let va = SLOT_VA + SLOT_BYTES * u64::from(cut.slot);
+        assert_eq!((u64::from(call[1]) << 8, call[3]), (va, 2));
+    }
 }

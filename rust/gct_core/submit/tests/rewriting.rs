@@ -9,9 +9,10 @@ use proptest::prelude::*;
 
 use super::random::{config, qmd_va, random, words_of};
 use crate::submit::class::Action;
-use crate::submit::launch::Launch;
+use crate::submit::join::DoneWords;
+use crate::submit::launch::{Launch, Release};
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
-use crate::submit::mask::TpcMask;
+use crate::submit::mask::DisabledTpcs;
 use crate::submit::qmd::{v04_00 as q, Version};
 use crate::submit::rewrite::{self, Cut, Emitted, Order, Output, Placement, Room};
 use crate::submit::stats::Counters;
@@ -36,6 +37,16 @@ pub(super) struct Done {
 
 /// Emits into exactly the room that was announced.
 pub(super) fn emit(words: &[u32], found: &[Found], orders: &[Order<'_>], upload: bool) -> Done {
+    emit_with(words, found, orders, upload, None)
+}
+
+fn emit_with(
+    words: &[u32],
+    found: &[Found],
+    orders: &[Order<'_>],
+    upload: bool,
+    done_words: Option<DoneWords>,
+) -> Done {
     let mut none = [];
     let placement = if upload {
         Placement::Upload
@@ -47,7 +58,7 @@ pub(super) fn emit(words: &[u32], found: &[Found], orders: &[Order<'_>], upload:
     let mut done = Done {
         words: vec![0xdead_beef; usize::try_from(room.words).unwrap()],
         slots: vec![0; if upload { 0 } else { slots * SLOT_WORDS }],
-        cuts: vec![Cut::default(); slots],
+        cuts: vec![Cut::NONE; usize::try_from(room.cuts).unwrap()],
         emitted: Emitted::default(),
         counters: Counters::new(),
     };
@@ -62,6 +73,7 @@ pub(super) fn emit(words: &[u32], found: &[Found], orders: &[Order<'_>], upload:
         slots: u32::try_from(slots).unwrap(),
         placement,
         cuts: &mut done.cuts,
+        done: done_words,
     };
     done.emitted = rewrite::emit(words, found, orders, output, &mut done.counters).unwrap();
     assert_eq!(
@@ -91,101 +103,132 @@ proptest! {
     }
 
     #[test]
-    fn a_split_keeps_every_word_but_the_joins(
+    fn a_split_keeps_every_word_and_inserts_around_the_call(
         launches in proptest::collection::vec(random(), 1..5),
         atoms in 2u32..20,
         upload in any::<bool>(),
         masked in any::<bool>(),
+        done_words in done_words(),
         keep in proptest::collection::vec(0u16..66, 1..20),
     ) {
         let words = words_of(&launches);
         let found = scan(&words);
-        let ours = TpcMask::keep_only(66, keep).unwrap();
+        let ours = DisabledTpcs::keep_only(66, keep).unwrap();
         let order = Order { mask: masked.then_some(&ours), atoms };
         let orders = vec![order; found.len()];
-        let done = emit(&words, &found, &orders, upload);
+        let done = emit_with(&words, &found, &orders, upload, done_words);
         prop_assert!(u64::from(done.emitted.words) <= Room::bound(words.len() as u32, found.len() as u32, atoms).words);
 
-        // Without the insertions it is what a masking in place gives, but for the joins.
+        // Without the insertions it is what a masking in place gives.
         let mut expected = words.clone();
         let mut counters = Counters::new();
         rewrite::in_place(&mut expected, &found, &orders, &mut counters);
         prop_assert_eq!(counters.masked, done.counters.masked);
         let again = scan(&done.words);
-        let mut at = 0;
-        let mut slot = 0;
-        let mut inserted = 0;
+        let mut output = Reader { again: &again, done: &done, upload, at: 0, slot: 0 };
+        let mut splits = vec![];
         for (index, (found, launch)) in found.iter().zip(&launches).enumerate() {
             let original = found.qmd(&expected).unwrap().to_vec();
             let can = Launch::splittable(&original, Version::V04_00).is_ok();
             let units = if launch.grid[2] > 1 { launch.grid[2] } else if launch.grid[1] > 1 { launch.grid[1] } else { launch.grid[0] };
             let count = if can { atoms.min(units) } else { 1 };
-            let here = again[at];
-            at += 1;
+            // The tenant's QMD is what it was, scheduled or dropped from the scheduler.
+            let here = output.call();
             prop_assert_eq!(here.qmd_va, qmd_va(index));
-            let qmd = here.qmd(&done.words).unwrap().to_vec();
+            prop_assert_eq!(here.qmd(&done.words).unwrap(), &original[..]);
             if count <= 1 {
-                prop_assert_eq!(qmd, original);
+                prop_assert_eq!(here.action, found.action);
                 continue;
             }
-            check_join(&original, &qmd, count);
+            prop_assert_eq!(here.action, Action::Invalidate);
+            let (join_va, join) = output.slot(found.action);
+            check_join(&original, &join, count);
             let mut blocks = 0u64;
             for number in 0..count {
-                let atom = again[at];
-                at += if upload { 1 } else { 2 };
-                let call = if upload { atom } else { again[at - 1] };
-                prop_assert_eq!(call.action, Action::Schedule);
-                prop_assert_eq!(call.qmd_va, SLOT_VA + SLOT_BYTES * slot as u64);
-                let qmd = if upload {
-                    atom.qmd(&done.words).unwrap().to_vec()
-                } else {
-                    prop_assert_eq!(atom.action, Action::Invalidate);
-                    done.slots[slot * SLOT_WORDS..][..96].to_vec()
-                };
-                slot += 1;
-                blocks += check_atom(&original, &qmd, qmd_va(index), number);
+                let (_, qmd) = output.slot(Action::Schedule);
+                let done_va = done_words.map(|done| (done.va_of(output.slot - 1), done.payload));
+                blocks += check_atom(&original, &qmd, join_va, number, done_va);
             }
             prop_assert_eq!(blocks, launch.grid.iter().map(|size| u64::from(*size)).product::<u64>());
-            inserted += count;
+            splits.push((found.call_at as usize, found.call_end as usize, count as usize));
         }
-        prop_assert_eq!(at, again.len());
-        prop_assert_eq!(u64::from(inserted), done.counters.atoms);
-        prop_assert_eq!(slot as u32, done.emitted.slots);
-
-        // What was inserted lies between the calls and the restored registers; taken away, the segment is the tenant's.
-        let mut stripped = done.words.clone();
-        let mut cuts = done.cuts.clone();
-        while let Some(last) = cuts.pop() {
-            if cuts.last().is_some_and(|cut| cut.launch == last.launch) {
-                continue;
-            }
-            let launch = &found[last.launch as usize];
-            let count = if last.atom == 1 { done.cuts.iter().filter(|cut| cut.launch == last.launch).count() as u32 } else { last.atom };
-            let each = if upload { 9 + 96 + 4 } else { 6 };
-            let restore = if upload { 7 } else { 2 };
-            let length = (count * each + restore) as usize;
-            let before: usize = done.cuts.iter().filter(|cut| cut.launch < last.launch).map(|cut| cut.launch).collect::<std::collections::BTreeSet<_>>().iter()
-                .map(|launch| done.cuts.iter().filter(|cut| cut.launch == *launch).count() * each as usize + restore as usize).sum();
-            let start = launch.call_end as usize + before;
-            stripped.drain(start..start + length);
-        }
-        for (found, launch) in found.iter().zip(&launches) {
-            let _ = launch;
-            let at = found.at as usize;
-            stripped[at..at + 96].copy_from_slice(&expected[at..at + 96]);
-        }
-        prop_assert_eq!(stripped, expected);
+        prop_assert_eq!(output.at, again.len());
+        prop_assert_eq!(splits.iter().map(|split| split.2 as u64).sum::<u64>(), done.counters.atoms);
+        prop_assert_eq!(output.slot, done.emitted.slots);
+        prop_assert_eq!(strip(&done.words, &splits, upload), expected);
 
         // An output is understood as one: what was split is not split again.
         let orders = vec![Order { mask: order.mask, atoms }; again.len()];
         let twice = emit(&done.words, &again, &orders, true);
         if upload {
-            let wholes = again.iter().filter(|found| found.action == Action::InvalidatePrefetchCopySchedule || found.action == Action::InvalidateCopySchedule).count();
-            prop_assert!(twice.counters.split as usize <= wholes);
             prop_assert_eq!(twice.counters.split, 0);
             prop_assert_eq!(twice.words, done.words);
         }
     }
+}
+
+fn done_words() -> impl Strategy<Value = Option<DoneWords>> {
+    let anywhere =
+        (0u64..1 << 50, 0u32..300, any::<u32>()).prop_map(|(va, stride, payload)| DoneWords {
+            va: va * 4,
+            stride_bytes: stride * 4,
+            payload,
+        });
+    prop_oneof![
+        Just(None),
+        Just(Some(DoneWords::in_slots(SLOT_VA, 3))),
+        anywhere.prop_map(Some),
+    ]
+}
+
+/// Reads the calls of an output one after another.
+struct Reader<'a> {
+    again: &'a [Found],
+    done: &'a Done,
+    upload: bool,
+    at: usize,
+    slot: u32,
+}
+
+impl Reader<'_> {
+    fn call(&mut self) -> Found {
+        self.at += 1;
+        self.again[self.at - 1]
+    }
+
+    /// The next slot's address and QMD, which is called with `action`.
+    fn slot(&mut self, action: Action) -> (u64, Vec<u32>) {
+        let mut call = self.call();
+        if !self.upload && action == Action::Schedule {
+            assert_eq!(call.action, Action::Invalidate);
+            call = self.call();
+        }
+        let va = SLOT_VA + SLOT_BYTES * u64::from(self.slot);
+        assert_eq!((call.action, call.qmd_va), (action, va));
+        let at = self.slot as usize * SLOT_WORDS;
+        self.slot += 1;
+        let qmd = match self.upload {
+            true => call.qmd(&self.done.words).unwrap(),
+            false => &self.done.slots[at..][..96],
+        };
+        (va, qmd.to_vec())
+    }
+}
+
+/// Takes out what was inserted for splits of so many atoms in front of their calls and behind them.
+fn strip(words: &[u32], splits: &[(usize, usize, usize)], upload: bool) -> Vec<u32> {
+    let (slot, call, restore) = if upload { (105, 4, 7) } else { (0, 6, 2) };
+    let mut stripped = vec![];
+    let (mut at, mut from) = (0, 0);
+    for (call_at, call_end, atoms) in splits {
+        stripped.extend(&words[at..at + call_at - from]);
+        at += call_at - from + (atoms + 1) * slot + 4;
+        stripped.extend(&words[at..at + call_end - call_at]);
+        at += call_end - call_at + atoms * call + restore;
+        from = *call_end;
+    }
+    stripped.extend(&words[at..]);
+    stripped
 }
 
 /// The join is the original but for its kind, its counter and its grid.
@@ -200,10 +243,23 @@ fn check_join(original: &[u32], join: &[u32], atoms: u32) {
 }
 
 /// An atom differs from the original in its part of the grid and in its effects; gives the number of its blocks.
-fn check_atom(original: &[u32], atom: &[u32], join_va: u64, number: u32) -> u64 {
+fn check_atom(
+    original: &[u32],
+    atom: &[u32],
+    join_va: u64,
+    number: u32,
+    done: Option<(u64, u32)>,
+) -> u64 {
     let launch = Launch::read(atom, Version::V04_00).unwrap();
     let effects = launch.effects;
-    assert_eq!(effects.releases, [None; 3], "atom {number}");
+    let release = done.map(|(va, payload)| Release {
+        va,
+        payload: payload.into(),
+        words: 1,
+        reduction: None,
+        membar: false,
+    });
+    assert_eq!(effects.releases, [release, None, None], "atom {number}");
     assert_eq!(
         (
             effects.arrive_latch,
@@ -215,6 +271,26 @@ fn check_atom(original: &[u32], atom: &[u32], join_va: u64, number: u32) -> u64 
     );
     assert_eq!(effects.dependents[0].unwrap().va, Some(join_va));
     assert_eq!(effects.dependents[1], None);
+    let done_fields: &[_] = match done {
+        Some(_) => &[
+            q::RELEASE_STRUCTURE_SIZE.nth(0),
+            q::RELEASE_MEMBAR_TYPE.nth(0),
+            q::RELEASE_REDUCTION_ENABLE.nth(0),
+            q::RELEASE_REDUCTION_OP.nth(0),
+            q::RELEASE_REDUCTION_FORMAT.nth(0),
+            q::RELEASE_TRAP_TYPE.nth(0),
+            q::RELEASE_PAYLOAD64B.nth(0),
+            q::RELEASE_RESERVED_INFO.nth(0),
+            q::RELEASE_SEMAPHORE0_ADDR_LOWER,
+            q::RELEASE_SEMAPHORE0_ADDR_UPPER,
+            q::RELEASE_SEMAPHORE0_PAYLOAD_LOWER,
+            q::RELEASE_SEMAPHORE0_PAYLOAD_UPPER,
+        ],
+        None => &[],
+    };
+    for field in [q::RELEASE_TRAP_TYPE, q::RELEASE_PAYLOAD64B] {
+        assert!(done.is_none() || !field.nth(0).is_set(atom));
+    }
     let allowed = [
         q::GRID_WIDTH,
         q::GRID_HEIGHT,
@@ -237,7 +313,7 @@ fn check_atom(original: &[u32], atom: &[u32], join_va: u64, number: u32) -> u64 
     ];
     let cleared = |qmd: &[u32]| {
         let mut qmd = qmd.to_vec();
-        for field in allowed {
+        for field in allowed.iter().chain(done_fields) {
             field.clear(&mut qmd);
         }
         qmd

@@ -52,8 +52,8 @@ pub struct Found {
     pub call_end: u32,
     /// On which subchannel.
     pub subchannel: u8,
-    /// Whether the call is the last word of its burst, so that methods can be put behind it.
-    pub ends_burst: bool,
+    /// Whether its burst holds nothing else, so that methods can be put in front of the call and behind it.
+    pub alone: bool,
     /// Whether another PCAS of the segment names the same QMD.
     pub shared: bool,
     /// The registers at the call.
@@ -64,24 +64,31 @@ pub struct Found {
 
 impl Default for Found {
     fn default() -> Self {
-        Self {
-            qmd_va: 0,
-            at: 0,
-            version: None,
-            source: Source::Elsewhere,
-            action: Action::Nop,
-            call_at: 0,
-            call_end: 0,
-            subchannel: 0,
-            ends_burst: false,
-            shared: false,
-            registers: Registers::default(),
-            reason: None,
-        }
+        Self::NONE
     }
 }
 
 impl Found {
+    /// What a table is filled with beforehand.
+    pub const NONE: Self = Self {
+        qmd_va: 0,
+        at: 0,
+        version: None,
+        source: Source::Elsewhere,
+        action: Action::Nop,
+        call_at: 0,
+        call_end: 0,
+        subchannel: 0,
+        alone: false,
+        shared: false,
+        registers: Registers {
+            destination: 0,
+            lines: 0,
+            known: false,
+        },
+        reason: None,
+    };
+
     /// The QMD's words in the segment that was scanned.
     #[inline]
     pub fn qmd<'a>(&self, words: &'a [u32]) -> Option<&'a [u32]> {

@@ -115,7 +115,7 @@ impl Tracker {
             end: at.wrapping_add(4),
             // CAST: three bits.
             subchannel: (on >> method::SUBCHANNEL_SHIFT) as usize,
-            ends_burst: true,
+            alone: true,
         };
         self.pcas(&call, Action::of_pcas2(action), pass);
         Some(4)

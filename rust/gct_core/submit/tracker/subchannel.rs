@@ -96,7 +96,7 @@ pub(super) fn is_tracked(method: u16) -> bool {
 }
 
 impl Subchannel {
-    pub(super) fn new(role: Role) -> Self {
+    pub(super) const fn new(role: Role) -> Self {
         Self {
             class: 0,
             role,
@@ -259,11 +259,11 @@ impl Subchannel {
         }
     }
 
-    /// What an insertion must restore.
+    /// What an insertion must restore; not known while an upload is under way, which nothing can restore.
     #[inline]
-    pub(super) fn registers(&self) -> Registers {
+    pub(super) fn registers(&self, uploads: &Uploads) -> Registers {
         Registers {
-            known: self.known & known::I2M == known::I2M,
+            known: self.known & known::I2M == known::I2M && !uploads.is_open(),
             destination: self.destination,
             lines: self.lines,
         }

@@ -36,6 +36,8 @@ pub(super) struct Uploads {
     ring: [Upload; UPLOADS],
     /// How many were added since the segment began.
     added: usize,
+    /// Whether an upload that an earlier segment began still waits for data.
+    carried: bool,
     /// How many of them have a QMD's size and were named by no PCAS yet; may be too many, not too few.
     qmd_sized: usize,
 }
@@ -47,7 +49,7 @@ const fn is_qmd_size(bytes: u64) -> bool {
 }
 
 impl Uploads {
-    pub(super) fn new() -> Self {
+    pub(super) const fn new() -> Self {
         let empty = Upload {
             va: 0,
             bytes: 0,
@@ -58,6 +60,7 @@ impl Uploads {
         Self {
             ring: [empty; UPLOADS],
             added: 0,
+            carried: false,
             qmd_sized: 0,
         }
     }
@@ -65,8 +68,19 @@ impl Uploads {
     /// Forgets all, for the next segment.
     #[inline]
     pub(super) fn clear(&mut self) {
+        self.carried = self.is_open();
         self.added = 0;
         self.qmd_sized = 0;
+    }
+
+    /// Whether the last one still waits for data, as far as is known. Another one now would put an end to it.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        let last = self.ring.get(self.added.wrapping_sub(1) % UPLOADS);
+        match last {
+            Some(last) if self.added != 0 => u64::from(last.seen) << 2 < last.bytes,
+            _ => self.carried,
+        }
     }
 
     /// Whether one of them could be a QMD that nothing has scheduled.

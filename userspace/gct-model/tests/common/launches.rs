@@ -49,12 +49,31 @@ pub(crate) struct Launch {
     pub(crate) resume: u32,
     /// How its upload is written: 0 to 3.
     pub(crate) encoding: u8,
-    /// An upload is begun before the PCAS and gets its data behind it.
-    pub(crate) straddles: bool,
+    /// What an upload lies around its PCAS with.
+    pub(crate) straddles: Straddle,
     /// The segment ends behind it, and the next one uses PCAS_A again.
     pub(crate) ends_segment: bool,
+    /// The next segment calls its QMD again with this action, without a new upload. Not SCHEDULE, which would run it beside
+    /// itself.
+    pub(crate) again: Option<u32>,
     /// A semaphore by method behind it.
     pub(crate) semaphore: bool,
+}
+
+/// A PCAS action that schedules nothing.
+const PREFETCH: u32 = 8;
+
+/// What of an upload comes before a PCAS; the rest comes behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Straddle {
+    /// There is no such upload.
+    None,
+    /// Where it goes.
+    Registers,
+    /// That it begins.
+    Launch,
+    /// Half of its data.
+    Half,
 }
 
 fn often<T: Clone + std::fmt::Debug + 'static>(
@@ -83,7 +102,7 @@ pub(crate) fn launch() -> impl Strategy<Value = Launch> {
         grids(),
         often(
             0xa,
-            prop_oneof![Just(3_u32), Just(2), Just(9), Just(0xb), Just(8)],
+            prop_oneof![Just(3_u32), Just(2), Just(9), Just(0xb), Just(PREFETCH)],
         ),
         often(0, 1_u32..3),
         often(0, 1_u32..50),
@@ -100,14 +119,25 @@ pub(crate) fn launch() -> impl Strategy<Value = Launch> {
     );
     let form = (
         0_u8..4,
+        often(
+            Straddle::None,
+            prop_oneof![
+                Just(Straddle::Registers),
+                Just(Straddle::Launch),
+                Just(Straddle::Half)
+            ],
+        ),
         often(false, Just(true)),
-        often(false, Just(true)),
+        proptest::option::weighted(
+            0.5,
+            prop::sample::select(&[0xa_u32, 0xa, 3, 9, 1, 7, 0xc][..]),
+        ),
         any::<bool>(),
     );
     (what, effects, form).prop_map(|(what, effects, form)| {
         let (kind, grid, action, counter, resume, mask) = what;
         let (companion, releases, latch, wait, self_copy, pre_exit, reference) = effects;
-        let (encoding, straddles, ends_segment, semaphore) = form;
+        let (encoding, straddles, ends_segment, again, semaphore) = form;
         Launch {
             kind,
             grid,
@@ -125,6 +155,7 @@ pub(crate) fn launch() -> impl Strategy<Value = Launch> {
             encoding,
             straddles,
             ends_segment,
+            again,
             semaphore,
         }
     })
@@ -181,14 +212,18 @@ impl Launch {
         }
         encode(segment, self.encoding, qmd_va(n), &self.qmd(n).0);
         let word_va = data_va(n) + 0x40;
-        if self.straddles {
-            segment
-                .0
-                .extend([0x2002_2062, 0, word_va, 0x2002_2060, 4, 1]);
-        }
+        let upload = [0x2002_2062, 0, word_va, 0x2002_2060, 8, 1];
+        let rest = [0x8041_206c, 0x6001_206d, 0x77, 0x6001_206d, 0x78];
+        let (before, behind) = match self.straddles {
+            Straddle::None => (&upload[..0], &rest[..0]),
+            Straddle::Registers => (&upload[..], &rest[..0]),
+            Straddle::Launch => (&upload[..], &rest[..1]),
+            Straddle::Half => (&upload[..], &rest[..3]),
+        };
+        segment.0.extend(before.iter().chain(behind));
         segment.pcas(qmd_va(n), self.action);
-        if self.straddles {
-            segment.0.extend([0x8041_206c, 0x6001_206d, 0x77]);
+        if self.straddles != Straddle::None {
+            segment.0.extend(&rest[behind.len()..]);
         }
         for _ in 0..self.counter {
             segment.pcas(qmd_va(n), 7);
@@ -238,6 +273,10 @@ pub(crate) fn segments(launches: &[Launch]) -> Vec<Vec<u32>> {
         if launch.write(n, &mut segment) {
             segments.push(std::mem::take(&mut segment.0));
             segment.0.extend([0x2001_20b0, 6]);
+            // One that was not scheduled before has no mask: its call is passed through as one of a QMD that is not here.
+            if let Some(action) = launch.again.filter(|_| launch.action != PREFETCH) {
+                segment.pcas(qmd_va(n), action);
+            }
         }
     }
     segments.push(segment.0);

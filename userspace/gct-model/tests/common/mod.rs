@@ -137,19 +137,9 @@ pub(crate) fn capture(name: &str) -> Vec<(ChannelId, Vec<u32>)> {
         env!("CARGO_MANIFEST_DIR")
     );
     let text = std::fs::read_to_string(&path).expect("the fixture exists");
-    text.lines()
-        .map(|line| {
-            let (head, words) = line.split_once(" : ").expect("a header and words");
-            let channel = head
-                .split_whitespace()
-                .find_map(|field| field.strip_prefix("ch="))
-                .and_then(|ch| ch.parse().ok())
-                .expect("a channel");
-            let words = words
-                .split_whitespace()
-                .map(|word| u32::from_str_radix(word, 16).expect("a word"))
-                .collect();
-            (ChannelId(channel), words)
-        })
+    gct_client::capture::parse(&text)
+        .expect("a capture")
+        .into_iter()
+        .map(|record| (ChannelId(record.channel), record.words))
         .collect()
 }

@@ -2,14 +2,18 @@
 
 //! The code under test: `gct_core::submit`, one channel's segments at a time.
 
+use gct_core::submit::join::DoneWords;
 use gct_core::submit::limits::{SLOT_BYTES, SLOT_WORDS};
-use gct_core::submit::mask::TpcMask;
+use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{emit, in_place, room, Cut, Order, Output, Placement, Room};
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{Found, Tracker};
 
 /// Where the slots begin.
 pub(crate) const SLOTS: u64 = 0x10_0000_0000;
+
+/// What every done word gets.
+pub(crate) const DONE_PAYLOAD: u32 = 0x600d;
 
 /// How many bits a Hopper's mask has.
 pub(crate) const TPCS: u16 = 128;
@@ -23,11 +27,24 @@ pub(crate) struct Rewritten {
     /// What the slots hold when their writer is the caller.
     pub(crate) slots: Vec<u32>,
     pub(crate) counters: Counters,
+    /// How many slots are used.
+    pub(crate) slots_used: u64,
+}
+
+/// What is done to every launch, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct How<'a> {
+    pub(crate) mask: Option<&'a DisabledTpcs>,
+    pub(crate) atoms: u32,
+    /// The caller writes the slots.
+    pub(crate) written: bool,
+    /// Atoms write done words, behind their QMDs.
+    pub(crate) done: bool,
 }
 
 /// Keeps launches off all TPCs but `kept`.
-pub(crate) fn keep(kept: impl IntoIterator<Item = u16>) -> TpcMask {
-    TpcMask::keep_only(TPCS, kept).expect("TPCs of the GPU")
+pub(crate) fn keep(kept: impl IntoIterator<Item = u16>) -> DisabledTpcs {
+    DisabledTpcs::keep_only(TPCS, kept).expect("TPCs of the GPU")
 }
 
 fn scan(tracker: &mut Tracker, words: &[u32], counters: &mut Counters) -> Vec<Found> {
@@ -41,21 +58,35 @@ fn scan(tracker: &mut Tracker, words: &[u32], counters: &mut Counters) -> Vec<Fo
 /// Rewrites with the same order for every launch. The room is what was announced and not a word more.
 pub(crate) fn rewrite(
     segments: &[Vec<u32>],
-    mask: Option<&TpcMask>,
+    mask: Option<&DisabledTpcs>,
     atoms: u32,
     written: bool,
 ) -> Rewritten {
+    let how = How {
+        mask,
+        atoms,
+        written,
+        done: false,
+    };
+    rewrite_as(segments, &how)
+}
+
+pub(crate) fn rewrite_as(segments: &[Vec<u32>], how: &How<'_>) -> Rewritten {
     let mut tracker = Tracker::new(0xc86f);
     let mut done = Rewritten {
         segments: Vec::new(),
         cuts: Vec::new(),
         slots: Vec::new(),
         counters: Counters::new(),
+        slots_used: 0,
     };
     for words in segments {
         let found = scan(&mut tracker, words, &mut done.counters);
-        let orders = vec![Order { mask, atoms }; found.len()];
-        segment(words, &found, &orders, written, &mut done);
+        let order = Order {
+            mask: how.mask,
+            atoms: how.atoms,
+        };
+        segment(words, &found, &vec![order; found.len()], how, &mut done);
     }
     done
 }
@@ -64,12 +95,13 @@ fn segment(
     words: &[u32],
     found: &[Found],
     orders: &[Order<'_>],
-    written: bool,
+    how: &How<'_>,
     done: &mut Rewritten,
 ) {
     let size = |need: u64| usize::try_from(need).expect("a small need");
     let mut view = Vec::new();
-    let need = match written {
+    let slot_va = SLOTS + done.slots_used * SLOT_BYTES;
+    let need = match how.written {
         true => room(words, found, orders, &Placement::Written(&mut [])),
         false => room(words, found, orders, &Placement::Upload),
     };
@@ -79,13 +111,14 @@ fn segment(
     let mut cuts = vec![Cut::default(); size(need.cuts)];
     let output = Output {
         words: &mut out,
-        slot_va: SLOTS + (done.slots.len() / SLOT_WORDS) as u64 * SLOT_BYTES,
+        slot_va,
         slots: u32::try_from(need.slots).expect("few slots"),
-        placement: match written {
+        placement: match how.written {
             true => Placement::Written(&mut view),
             false => Placement::Upload,
         },
         cuts: &mut cuts,
+        done: how.done.then(|| DoneWords::in_slots(slot_va, DONE_PAYLOAD)),
     };
     let emitted = emit(words, found, orders, output, &mut done.counters)
         .expect("the announced room is enough");
@@ -101,7 +134,10 @@ fn segment(
     done.segments.push(out);
     done.cuts
         .push(cuts.iter().map(|cut| size(cut.at.into())).collect());
-    done.slots.extend(view);
+    if how.written {
+        done.slots.extend(view);
+    }
+    done.slots_used += need.slots;
 }
 
 fn check_bound(words: &[u32], found: &[Found], orders: &[Order<'_>], need: &Room) {
@@ -116,7 +152,7 @@ fn check_bound(words: &[u32], found: &[Found], orders: &[Order<'_>], need: &Room
 }
 
 /// Masks without splitting, in the segments themselves.
-pub(crate) fn mask_in_place(segments: &[Vec<u32>], mask: &TpcMask) -> Vec<Vec<u32>> {
+pub(crate) fn mask_in_place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Vec<Vec<u32>> {
     let mut tracker = Tracker::new(0xc86f);
     let mut counters = Counters::new();
     let mut segments = segments.to_vec();

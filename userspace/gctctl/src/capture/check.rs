@@ -4,7 +4,7 @@
 
 use gct_client::capture::Record;
 use gct_core::submit::limits::QMD_VA_END;
-use gct_core::submit::mask::TpcMask;
+use gct_core::submit::mask::DisabledTpcs;
 use gct_model::{
     compare, Anomaly, ChannelId, Config, Effect, Expected, Kind, Machine, Mask, Order, Report, Run,
     Span, SparseMemory, Violation, Waiting,
@@ -66,7 +66,7 @@ fn execute(records: &[Record], order: Order) -> Report {
     machine.into_parts().0
 }
 
-fn of_mask(mask: &TpcMask) -> Mask {
+fn of_mask(mask: &DisabledTpcs) -> Mask {
     Mask(*mask.words())
 }
 

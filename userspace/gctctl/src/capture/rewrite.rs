@@ -6,7 +6,7 @@ use std::fs;
 
 use gct_client::capture::Record;
 use gct_core::submit::limits::SLOT_BYTES;
-use gct_core::submit::mask::TpcMask;
+use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{emit, room, Cut, EmitError, Order, Output, Placement};
 use gct_core::submit::stats::{Counters, Reason};
 use serde_json::{json, Map, Value};
@@ -62,7 +62,7 @@ pub(super) fn run(options: &Rewrite) -> Result<Outcome, Failure> {
 
 fn rewrite(
     record: &Record,
-    mask: Option<&TpcMask>,
+    mask: Option<&DisabledTpcs>,
     atoms: u32,
     slot_va: u64,
     scanner: &mut Scanner,
@@ -79,6 +79,7 @@ fn rewrite(
         slots: u32::try_from(need.slots).unwrap_or(u32::MAX),
         placement: Placement::Upload,
         cuts: &mut cuts,
+        done: None,
     };
     let emitted = emit(
         &record.words,
@@ -112,6 +113,7 @@ fn refusal(error: EmitError, slot_va: u64) -> String {
                 "QMDs cannot be at {slot_va:#x}: it must be a multiple of 256 and end below 2^40."
             )
         }
+        EmitError::DoneAddress => "Done words cannot be there.".to_owned(),
     }
 }
 
