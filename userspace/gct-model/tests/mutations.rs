@@ -9,9 +9,8 @@ use common::{capture, orders, CHANNEL};
 use gct_model::qmd::{self, Bits, V04_00};
 use gct_model::{compare, Config, Expected, Machine, Mask, Order, Report, SparseMemory, Violation};
 
-/// The split of `one_launch` (1000 blocks) into 4 atoms: its QMD is at M, its companion at N.
+/// The split of `one_launch` (1000 blocks) into 4 atoms, whose companion is at N.
 const ATOMS: u64 = 4;
-const M: u64 = 0x2_04e0_f800;
 const N: u64 = 0x2_04e1_3800;
 const JOIN: u64 = SLOTS;
 
