@@ -3,9 +3,10 @@
 //! The latency-critical and the best-effort loop.
 
 use crate::gpu::{Gpu, Stamp};
-use anyhow::Result;
+use anyhow::{ensure, Result};
 use serde::Serialize;
-use std::time::{Duration, Instant};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What a latency-critical loop measured; times in microseconds.
 #[derive(Debug, Serialize)]
@@ -17,12 +18,32 @@ pub(crate) struct Latency {
     max_us: f64,
 }
 
-/// Launches once a period and waits, for `seconds`.
+/// When to measure. The loop runs from the beginning, so that its neighbours have it beside
+/// them all the time that they measure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// Seconds of Unix time, or 0 for now.
+    pub(crate) start_at: f64,
+    /// For how long.
+    pub(crate) seconds: f64,
+}
+
+impl Window {
+    /// The instants between which launches count.
+    fn instants(&self) -> Result<(Instant, Instant)> {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
+        let wait = (self.start_at - unix).max(0.0);
+        let start = Instant::now() + Duration::from_secs_f64(wait);
+        Ok((start, start + Duration::from_secs_f64(self.seconds)))
+    }
+}
+
+/// Launches once a period and waits.
 pub(crate) fn critical(
     gpu: &Gpu,
     stamp: &mut Stamp,
     period: Duration,
-    seconds: f64,
+    window: Window,
     high_priority: bool,
 ) -> Result<Latency> {
     let priority = if high_priority { -5 } else { 0 };
@@ -31,7 +52,7 @@ pub(crate) fn critical(
         gpu.launch_stamp(&stream, stamp)?;
         stream.synchronize()?;
     }
-    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let (begin, end) = window.instants()?;
     let mut next = Instant::now();
     let mut times = Vec::new();
     while next < end {
@@ -41,9 +62,12 @@ pub(crate) fn critical(
         let start = Instant::now();
         gpu.launch_stamp(&stream, stamp)?;
         stream.synchronize()?;
-        times.push(start.elapsed().as_secs_f64() * 1e6);
+        if start >= begin {
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+        }
         next = (next + period).max(Instant::now());
     }
+    ensure!(!times.is_empty(), "nothing was launched in the time given");
     times.sort_by(f64::total_cmp);
     // CAST: a rank below the number of samples.
     let rank = |q: f64| times[((times.len() - 1) as f64 * q) as usize];
@@ -63,31 +87,44 @@ pub(crate) struct Throughput {
     launches_per_second: f64,
 }
 
-/// Keeps `queued` launches in flight for `seconds`.
+/// Keeps `queued` launches in flight.
 pub(crate) fn best_effort(
     gpu: &Gpu,
     stamp: &mut Stamp,
     queued: usize,
-    seconds: f64,
+    window: Window,
 ) -> Result<Throughput> {
     let stream = gpu.context.new_stream()?;
-    let start = Instant::now();
+    let (begin, end) = window.instants()?;
     let mut launches = 0;
-    let mut events = std::collections::VecDeque::new();
-    while start.elapsed().as_secs_f64() < seconds {
+    let mut events = VecDeque::new();
+    let mut first = None;
+    let mut last = begin;
+    while last < end {
         gpu.launch_stamp(&stream, stamp)?;
         events.push_back(stream.record_event(None)?);
         if events.len() > queued {
             if let Some(oldest) = events.pop_front() {
                 oldest.synchronize()?;
-                launches += 1;
+            }
+            last = Instant::now();
+            // Whole launches are counted, from the end of one to the end of another.
+            match first {
+                None if last >= begin => first = Some(last),
+                None => {}
+                Some(_) => launches += 1,
             }
         }
     }
-    let launches_per_second = launches as f64 / start.elapsed().as_secs_f64();
+    let seconds = first.map_or(0.0, |first| (last - first).as_secs_f64());
+    ensure!(
+        launches > 0 && seconds > 0.0,
+        "no launch ended in the time given"
+    );
     stream.synchronize()?;
     Ok(Throughput {
         launches,
-        launches_per_second,
+        // CAST: far fewer than 2^52.
+        launches_per_second: launches as f64 / seconds,
     })
 }

@@ -52,9 +52,8 @@ enum Workload {
         /// Time between launches, in microseconds
         #[arg(long, default_value_t = 2000)]
         period_us: u64,
-        /// How long to run, in seconds
-        #[arg(long, default_value_t = 3.0)]
-        seconds: f64,
+        #[command(flatten)]
+        time: Time,
         /// Use a stream of the highest priority
         #[arg(long)]
         high_priority: bool,
@@ -66,10 +65,28 @@ enum Workload {
         /// Launches in flight
         #[arg(long, default_value_t = 4)]
         queued: usize,
-        /// How long to run, in seconds
-        #[arg(long, default_value_t = 3.0)]
-        seconds: f64,
+        #[command(flatten)]
+        time: Time,
     },
+}
+
+#[derive(Args)]
+struct Time {
+    /// How long to measure, in seconds
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// When to begin to measure, in seconds of Unix time; until then the loop runs without
+    #[arg(long, default_value_t = 0.0)]
+    start_at: f64,
+}
+
+impl Time {
+    fn window(&self) -> latency::Window {
+        latency::Window {
+            start_at: self.start_at,
+            seconds: self.seconds,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -124,21 +141,23 @@ fn main() -> Result<()> {
         Workload::Critical {
             grid,
             period_us,
-            seconds,
+            time,
             high_priority,
         } => {
             let mut stamp = grid.stamp(&gpu)?;
             let period = Duration::from_micros(period_us);
-            let latency = latency::critical(&gpu, &mut stamp, period, seconds, high_priority)?;
+            let latency =
+                latency::critical(&gpu, &mut stamp, period, time.window(), high_priority)?;
             serde_json::to_string(&latency)?
         }
-        Workload::BestEffort {
-            grid,
-            queued,
-            seconds,
-        } => {
+        Workload::BestEffort { grid, queued, time } => {
             let mut stamp = grid.stamp(&gpu)?;
-            serde_json::to_string(&latency::best_effort(&gpu, &mut stamp, queued, seconds)?)?
+            serde_json::to_string(&latency::best_effort(
+                &gpu,
+                &mut stamp,
+                queued,
+                time.window(),
+            )?)?
         }
     };
     println!("{line}");
