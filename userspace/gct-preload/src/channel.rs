@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One channel: its shadow ring, its real ring, and what was published.
+//! One channel: its shadow ring, its real ring, and what goes from one to the other when.
 
+use crate::governor::{Governor, Next};
+use crate::line::Line;
+use crate::ring::RealRing;
 use crate::rm::{ChannelParams, Object};
 use crate::scratch::Scratch;
 use crate::shadow::{device_write_barrier, Shadow};
+use crate::split::AtomRoom;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::submit::gpfifo::Fetch;
 use gct_core::submit::tracker::Tracker;
@@ -19,28 +23,22 @@ pub(crate) const DOORBELL: usize = 0x90;
 /// The most entries that a ring may have: GP_PUT has 22 usable bits in RM.
 const ENTRIES_MAX: u32 = 1 << 22;
 
-/// What decides about an entry before it goes to the GPU.
-pub(crate) trait Gate {
-    /// Whether anything of this tenant may be published now.
-    fn open(&self) -> bool;
-    /// Looks at, and may edit or replace, the segment of one ring entry; returns the entry
-    /// to publish.
-    fn pass(&mut self, stream: &mut Stream, entry: u64, around: &mut Around<'_>) -> u64;
-}
-
 /// What the core remembers of one channel from entry to entry.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) fetch: Fetch,
     pub(crate) tracker: Tracker,
+    pub(crate) room: AtomRoom,
 }
 
-/// What a gate may use of the session.
+/// What the governor may use of the session.
 pub(crate) struct Around<'a> {
     /// Finds the tenant's memory.
     pub(crate) find: &'a Find<'a>,
     /// Room for what replaces a segment.
     pub(crate) scratch: Option<&'a mut Scratch>,
+    /// Monotonic time.
+    pub(crate) now_ns: u64,
 }
 
 /// Finds the tenant's memory at a GPU address, so many bytes long.
@@ -53,7 +51,12 @@ pub(crate) struct Channel {
     params: ChannelParams,
     userd: usize,
     token: Option<u32>,
-    published: u32,
+    /// How many of the tenant's entries were looked at, as an index of its ring.
+    taken: u32,
+    /// What was looked at and is not wholly published.
+    waiting: Option<Next>,
+    ring: RealRing,
+    line: Line,
     stream: Stream,
 }
 
@@ -69,20 +72,24 @@ impl Channel {
         // CAST: addresses are 64 bits wide where this driver runs.
         let ring = params.ring_va as usize;
         let len = usize::try_from(params.entries).ok()?.checked_mul(8)?;
-        let fits = params.entries > 0
+        let fits = params.entries > 1
             && params.entries <= ENTRIES_MAX
             && ring % 8 == 0
             && shadow.covers(ring, len)
             && shadow.covers(userd, GP_PUT + 4);
-        fits.then_some(Self {
+        fits.then(|| Self {
             object,
             params,
             userd,
             token: None,
-            published: 0,
+            taken: 0,
+            waiting: None,
+            ring: RealRing::new(params.entries),
+            line: Line::new(),
             stream: Stream {
                 fetch: Fetch::new(),
                 tracker: Tracker::new(class),
+                room: AtomRoom::new(),
             },
         })
     }
@@ -108,75 +115,149 @@ impl Channel {
         self.params.ring_va as usize + index as usize * 8
     }
 
-    /// Publishes what the tenant has added, if `gate` lets it; returns how many entries.
+    /// Whether something is held back, or on the GPU and followed.
+    pub(crate) fn pending(&self, shadow: &Shadow) -> bool {
+        let put = shadow.word(self.userd + GP_PUT);
+        let put = put.map_or(self.taken, |put| put.tenant.load(Ordering::Relaxed));
+        self.waiting.is_some() || self.line.in_flight().count > 0 || put != self.taken
+    }
+
+    /// Takes note of what has ended and publishes what the tenant has added, as far as
+    /// `governor` lets it; returns how many entries.
     ///
     /// `doorbell` is the real doorbell page's register.
     pub(crate) fn publish(
         &mut self,
         shadow: &Shadow,
-        gate: &mut dyn Gate,
+        governor: &mut Governor,
         around: &mut Around<'_>,
         doorbell: &AtomicU32,
     ) -> u32 {
+        let now_ns = around.now_ns;
+        // SAFETY: `forget` is told before a word of a piece is unmapped.
+        unsafe {
+            self.line
+                .settle(now_ns, |piece, time| governor.learn(piece, time))
+        };
         let Some(put) = shadow.word(self.userd + GP_PUT) else {
             return 0;
         };
         let target = put.tenant.load(Ordering::Acquire);
         let Some(token) = self.token else { return 0 };
-        if target == self.published || target >= self.params.entries || !gate.open() {
+        if target >= self.params.entries || !governor.open(now_ns) {
             return 0;
         }
-        let mut index = self.published;
         let mut count = 0;
-        while index != target {
-            if let Some(entry) = shadow.entry(self.entry_at(index)) {
-                let word = entry.tenant.load(Ordering::Relaxed);
-                let word = gate.pass(&mut self.stream, word, around);
-                entry.real.store(word, Ordering::Relaxed);
+        while self.look(shadow, governor, around, target) {
+            let held = !self.make_room(shadow) || !self.push(shadow, governor, now_ns);
+            if held {
+                break;
             }
-            index = if index + 1 == self.params.entries {
-                0
-            } else {
-                index + 1
-            };
             count += 1;
         }
-        device_write_barrier();
-        put.real.store(target, Ordering::Relaxed);
-        device_write_barrier();
-        doorbell.store(token, Ordering::Relaxed);
-        self.published = target;
-        self.refresh_get(shadow, target);
+        if count > 0 {
+            device_write_barrier();
+            put.real.store(self.ring.put(), Ordering::Relaxed);
+            device_write_barrier();
+            doorbell.store(token, Ordering::Relaxed);
+            self.refresh_get(shadow);
+        }
         count
     }
 
-    /// Tells the tenant how far the GPU has read, but only once half the ring is in
-    /// flight: GP_GET lies across the bus, and a read costs most of a microsecond.
-    pub(crate) fn refresh_get(&self, shadow: &Shadow, put: u32) {
+    /// Sees to it that something waits to be published; `false` when there is nothing.
+    fn look(
+        &mut self,
+        shadow: &Shadow,
+        governor: &mut Governor,
+        around: &mut Around<'_>,
+        target: u32,
+    ) -> bool {
+        if self.waiting.is_some() {
+            return true;
+        }
+        if self.taken == target {
+            return false;
+        }
+        let Some(entry) = shadow.entry(self.entry_at(self.taken)) else {
+            return false;
+        };
+        let word = entry.tenant.load(Ordering::Relaxed);
+        self.waiting = Some(governor.look(&mut self.stream, word, around));
+        self.taken = match self.taken + 1 {
+            end if end >= self.params.entries => 0,
+            next => next,
+        };
+        true
+    }
+
+    /// Whether the real ring has room for one more entry.
+    fn make_room(&mut self, shadow: &Shadow) -> bool {
+        if self.ring.is_full() {
+            self.read_get(shadow);
+        }
+        !self.ring.is_full()
+    }
+
+    /// Publishes the next entry of what waits; `false` if it must wait on.
+    fn push(&mut self, shadow: &Shadow, governor: &mut Governor, now_ns: u64) -> bool {
+        let Some(waiting) = &mut self.waiting else {
+            return false;
+        };
+        if !governor.admits(self.line.in_flight(), waiting, now_ns) {
+            return false;
+        }
+        let (word, piece, last) = governor.release(&mut self.stream.room, waiting);
+        // The tenant's entry counts as read when the last of what it became is.
+        let before = match self.taken.checked_sub(1) {
+            Some(before) => before,
+            None => self.params.entries - 1,
+        };
+        let tenant_next = if last { self.taken } else { before };
+        if last {
+            self.waiting = None;
+        }
+        if let Some(entry) = shadow.entry(self.entry_at(self.ring.put())) {
+            entry.real.store(word, Ordering::Relaxed);
+        }
+        self.ring.pushed(tenant_next);
+        if let Some(piece) = piece {
+            self.line.published(piece, now_ns);
+        }
+        true
+    }
+
+    /// Reads how far the GPU has come, and tells the tenant.
+    fn read_get(&mut self, shadow: &Shadow) {
         let Some(get) = shadow.word(self.userd + GP_GET) else {
             return;
         };
-        let entries = self.params.entries;
-        let seen = get.tenant.load(Ordering::Relaxed);
-        let outstanding = (put + entries).wrapping_sub(seen) % entries;
-        if outstanding > entries / 2 {
-            get.tenant
-                .store(get.real.load(Ordering::Relaxed), Ordering::Release);
+        if let Some(tenant) = self.ring.read_up_to(get.real.load(Ordering::Relaxed)) {
+            get.tenant.store(tenant, Ordering::Release);
+        }
+    }
+
+    /// Tells the tenant how far the GPU has read, but only once half its ring is in
+    /// flight: GP_GET lies across the bus, and a read costs most of a microsecond.
+    pub(crate) fn refresh_get(&mut self, shadow: &Shadow) {
+        if self.crowded(shadow) {
+            self.read_get(shadow);
         }
     }
 
     /// Whether the ring is so full that the tenant may be waiting for GP_GET to move.
     pub(crate) fn crowded(&self, shadow: &Shadow) -> bool {
-        let Some(get) = shadow.word(self.userd + GP_GET) else {
-            return false;
-        };
+        let words = [GP_GET, GP_PUT].map(|at| {
+            let word = shadow.word(self.userd + at);
+            word.map_or(0, |word| word.tenant.load(Ordering::Relaxed))
+        });
+        let [get, put] = words;
         let entries = self.params.entries;
-        let seen = get.tenant.load(Ordering::Relaxed);
-        (self.published + entries).wrapping_sub(seen) % entries > entries / 2
+        put.wrapping_add(entries).wrapping_sub(get) % entries > entries / 2
     }
 
-    /// GP_PUT as last published.
-    pub(crate) fn published(&self) -> u32 {
-        self.published
+    /// Forgets what shows in `[addr, addr + len)`, which is being unmapped.
+    pub(crate) fn forget_words(&mut self, addr: usize, len: usize) {
+        self.line.forget(addr, len);
     }
 }

@@ -1,32 +1,60 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Asks the core what the GPU should get instead of what the tenant wrote.
+//! Asks the core what the GPU should get instead of what the tenant wrote, and when.
 
-use crate::channel::{Around, Gate, Stream};
-use crate::limits::Limits;
+use crate::channel::{Around, Stream};
+use crate::limits::{Limits, BITS};
+use crate::line::{End, Piece};
+use crate::neighbours::Place;
+use crate::split::{AtomRoom, Atoms, Splitting, ATOMS_MAX};
 use crate::stats::STATS;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use gct_core::mask::TpcMask;
+use gct_core::policy::pace::{self, InFlight, Split, Work};
+use gct_core::policy::predict::{self, Kernel, Predictor};
+use gct_core::policy::tpc::LINGER_MAX;
 use gct_core::submit::gpfifo::{Entry, Segment};
-use gct_core::submit::launch::Release;
-use gct_core::submit::limits::SLOT_BYTES;
-use gct_core::submit::rewrite::{self, Order, Output, Placement};
+use gct_core::submit::launch::Launch;
+use gct_core::submit::mask::DisabledTpcs;
+use gct_core::submit::occupancy;
+use gct_core::submit::rewrite::{self, Order};
 use gct_core::submit::stats::{Counters, Reason};
 use gct_core::submit::tracker::Found;
+use gct_core::units::Ns;
 
 /// Launches of one segment that are looked at; the core counts those beyond.
-const LAUNCHES_MAX: usize = 64;
+pub(crate) const LAUNCHES_MAX: usize = 64;
 /// The longest segment that is looked at. CUDA's have hundreds of words, an upload of a
 /// graph's nodes some ten thousand.
 const WORDS_MAX: usize = 1 << 16;
+/// Kernels whose time is remembered, counting each program twice; the oldest make room.
+const KERNELS_MAX: usize = 4096;
+
+/// What the governor made of one entry of the tenant's.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// One entry, and what can be told of its launch.
+    Whole { entry: u64, piece: Option<Piece> },
+    /// A launch in atoms.
+    Atoms(Atoms),
+}
 
 /// This process's limits, and room to work on its segments without allocating.
 #[derive(Debug)]
 pub(crate) struct Governor {
     limits: Limits,
+    /// Where a daemon looks after this process.
+    place: Option<Place>,
+    /// The TPCs that what is let go next may use, and the same as a mask.
+    granted: TpcMask,
+    mask: Option<DisabledTpcs>,
     words: Vec<u32>,
     found: Vec<Found>,
     output: Vec<u32>,
+    kernels: Vec<Option<predict::Entry>>,
+    uses: u32,
+    splits: u32,
     counters: Counters,
 }
 
@@ -35,9 +63,15 @@ impl Governor {
     pub(crate) const fn new() -> Self {
         Self {
             limits: Limits::NONE,
+            place: None,
+            granted: TpcMask::EMPTY,
+            mask: None,
             words: Vec::new(),
             found: Vec::new(),
             output: Vec::new(),
+            kernels: Vec::new(),
+            uses: 0,
+            splits: 0,
             counters: Counters::new(),
         }
     }
@@ -45,11 +79,25 @@ impl Governor {
     /// Reads the limits and allocates, once; never called in a signal handler.
     pub(crate) fn prepare(&mut self) {
         if self.words.is_empty() {
-            self.limits = Limits::from_environment();
+            self.prepare_with(Limits::from_environment());
+        }
+    }
+
+    /// Allocates, for these limits.
+    pub(crate) fn prepare_with(&mut self, limits: Limits) {
+        if self.words.is_empty() {
+            self.set_limits(limits);
             self.words = vec![0; WORDS_MAX];
             self.found = vec![Found::default(); LAUNCHES_MAX];
             self.output = vec![0; WORDS_MAX];
+            self.kernels = vec![None; KERNELS_MAX];
         }
+    }
+
+    /// The core's counters.
+    #[cfg(test)]
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
     }
 
     /// The core's counters as `KEY VALUE` lines: what was done, and what was passed and why.
@@ -71,26 +119,163 @@ impl Governor {
         }
         text
     }
-}
 
-impl Gate for Governor {
-    fn open(&self) -> bool {
+    /// Sets limits, until a daemon changes them.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+        self.use_own_mask();
+    }
+
+    /// Whose daemon looks after this process; `None` leaves the last limits in force.
+    #[allow(dead_code, reason = "the link to the daemon is to call it")]
+    pub(crate) fn set_place(&mut self, place: Option<Place>) {
+        self.place = place;
+        self.use_own_mask();
+    }
+
+    /// Where a daemon looks after this process.
+    pub(crate) fn place(&mut self) -> Option<&mut Place> {
+        self.place.as_mut()
+    }
+
+    /// The mask of the limits, without a look at the neighbours.
+    fn use_own_mask(&mut self) {
+        self.mask = self.limits.mask;
+        self.granted = self.limits.allowed();
+    }
+
+    /// To be called before a round of publishing: takes over what the daemon has changed.
+    pub(crate) fn begin(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.refresh(&mut self.limits);
+        }
+        if self.place.is_none() {
+            self.use_own_mask();
+        }
+    }
+
+    /// To be called after a round: tells the daemon and the neighbours.
+    pub(crate) fn end(&mut self, busy: bool, now_ns: u64) {
+        if let Some(place) = &mut self.place {
+            place.set_busy(busy, now_ns);
+        }
+    }
+
+    /// Copies the counters for the daemon; not on every round.
+    #[allow(dead_code, reason = "the link to the daemon is to call it")]
+    pub(crate) fn report(&self) {
+        if let Some(place) = &self.place {
+            let page = &place.gpu().page;
+            page.set_counters(&self.counters);
+            page.set_effective(self.mask.is_some().then(|| *self.granted.words()));
+            let set = |counter: &AtomicU64, value: &AtomicU64| {
+                counter.store(value.load(Ordering::Relaxed), Ordering::Relaxed);
+            };
+            set(&page.counters.unmanaged, &STATS.unmanaged);
+            set(&page.counters.unreadable, &STATS.unreadable);
+        }
+    }
+
+    /// Whether anything of this tenant may be published now.
+    pub(crate) fn open(&mut self, now_ns: u64) -> bool {
+        !self.limits.frozen && self.may_run_for(Ns(0), now_ns)
+    }
+
+    /// Whether something that takes `time` may run now; decides on which TPCs.
+    fn may_run_for(&mut self, time: Ns, now_ns: u64) -> bool {
+        let Some(place) = &mut self.place else {
+            return true;
+        };
+        let Some(granted) = place.grant(&self.limits, time, now_ns) else {
+            return false;
+        };
+        if granted != self.granted {
+            let bits = TpcMask::first(usize::from(BITS));
+            // All of them is no mask: nothing of the launch is touched.
+            self.mask = Some(granted)
+                .filter(|granted| *granted != bits)
+                .and_then(|granted| DisabledTpcs::outside(BITS, &granted).ok());
+            self.granted = granted;
+        }
         true
     }
 
-    fn pass(&mut self, stream: &mut Stream, entry: u64, around: &mut Around<'_>) -> u64 {
+    /// On how many TPCs a launch runs now, as far as is known.
+    fn tpcs(&self) -> u64 {
+        u64::from(self.granted.count())
+    }
+
+    /// Whether anything of a launch is to change.
+    fn acts(&self) -> bool {
+        self.mask.is_some() || self.limits.any()
+    }
+
+    /// Whether the ends of launches matter.
+    fn follows(&self) -> bool {
+        self.limits.atom_ns > 0 || self.place.is_some()
+    }
+
+    /// Whether `next` may join what its channel has on the GPU; decides on which TPCs.
+    pub(crate) fn admits(&mut self, in_flight: &InFlight, next: &Next, now_ns: u64) -> bool {
+        let Next::Atoms(atoms) = next else {
+            let paced = self.limits.atom_ns > 0;
+            return match next {
+                Next::Whole {
+                    piece: Some(piece), ..
+                } if paced => {
+                    pace::admits_whole(in_flight, piece.predicted, Ns(self.limits.atom_ns))
+                }
+                _ => true,
+            };
+        };
+        !atoms.is_paced()
+            || (pace::admits_atom(in_flight, &atoms.split)
+                && self.may_run_for(lasts(in_flight, atoms), now_ns))
+    }
+
+    /// The entry that is to be published next of `next`, what it is a piece of, and whether it
+    /// is the last.
+    pub(crate) fn release(
+        &mut self,
+        room: &mut AtomRoom,
+        next: &mut Next,
+    ) -> (u64, Option<Piece>, bool) {
+        match next {
+            Next::Whole { entry, piece } => (*entry, *piece, true),
+            Next::Atoms(atoms) => {
+                let mask = self.mask.as_ref();
+                let (entry, piece, last) = atoms.release(room, mask, &mut self.counters);
+                (entry, Some(piece).filter(|_| self.follows()), last)
+            }
+        }
+    }
+
+    /// A piece has ended after so long.
+    pub(crate) fn learn(&mut self, piece: &Piece, time: Ns) {
+        let mut predictor = Predictor::new(&mut self.kernels, &mut self.uses);
+        predictor.observe(&piece.kernel, piece.blocks, piece.tpcs, time);
+    }
+
+    /// Looks at the segment of one ring entry, and may edit or replace it.
+    pub(crate) fn look(
+        &mut self,
+        stream: &mut Stream,
+        entry: u64,
+        around: &mut Around<'_>,
+    ) -> Next {
+        let as_it_is = Next::Whole { entry, piece: None };
         let Entry::Segment(segment) = stream.fetch.decode(entry) else {
-            return entry;
+            return as_it_is;
         };
         // CAST: a segment has fewer than 2^21 words.
         let count = segment.words as usize;
         let Some(words) = self.words.get_mut(..count) else {
             self.counters.keep(Reason::SegmentTooLong);
-            return entry;
+            return as_it_is;
         };
         let Some(at) = (around.find)(segment.va, count * 4) else {
             STATS.unreadable.fetch_add(1, Ordering::Relaxed);
-            return entry;
+            return as_it_is;
         };
         // The tenant's other threads may write here, whatever that does to them: it is read
         // once, through atomics, and what the core decides on is the copy.
@@ -100,128 +285,198 @@ impl Gate for Governor {
         for (copy, word) in words.iter_mut().zip(shared) {
             *copy = word.load(Ordering::Relaxed);
         }
-        let Self {
-            limits,
-            found,
-            output,
-            counters,
-            ..
-        } = self;
-        let scan = stream.tracker.scan(words, found, counters);
-        let found = found.get(..scan.found).unwrap_or(&[]);
-        if !limits.any() || found.is_empty() {
-            return entry;
+        let scan = stream
+            .tracker
+            .scan(words, &mut self.found, &mut self.counters);
+        if scan.found == 0 || !(self.acts() || self.follows()) {
+            return as_it_is;
         }
-        let order = Order {
-            mask: limits.mask.as_ref(),
-            atoms: limits.atoms,
+        let piece = match self.last_launch(count, scan.found, around) {
+            Some((index, launch, piece)) => {
+                if let Some(atoms) =
+                    self.split(index, scan.found, &launch, piece, segment, stream, around)
+                {
+                    return Next::Atoms(atoms);
+                }
+                // It may start as soon as what is before it has ended.
+                self.may_run_for(unknown_is_long(piece.predicted), around.now_ns);
+                Some(piece)
+            }
+            None => self.replay(stream, around),
         };
-        if order.atoms > 1 {
-            if let Some(replacement) = split(
-                words, found, &order, output, segment, stream, around, counters,
-            ) {
-                return replacement;
+        self.mask_in_place(shared, scan.found);
+        Next::Whole {
+            entry,
+            piece: piece.filter(|_| self.follows()),
+        }
+    }
+
+    /// The segment's last launch whose end can be told by a plain word of its own.
+    fn last_launch(
+        &self,
+        count: usize,
+        found: usize,
+        around: &Around<'_>,
+    ) -> Option<(usize, Launch, Piece)> {
+        if !self.follows() && self.limits.atoms <= 1 {
+            return None;
+        }
+        let words = self.words.get(..count)?;
+        let (index, launch) = self
+            .found
+            .get(..found)?
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, found)| found.is_launch())
+            .find_map(|(index, found)| {
+                let launch = found.launch(words)?;
+                (launch.blocks() > 0).then_some((index, launch))
+            })?;
+        let mut releases = launch.effects.releases.iter().flatten();
+        let release = releases.find(|r| r.words == 1 && r.reduction.is_none())?;
+        // CAST: a release of one word carries 32 bits.
+        let end = reaches(around, release.va, release.payload as u32)?;
+        let kernel = Kernel {
+            program: launch.program,
+            grid: launch.grid_in_blocks(),
+            block: launch.block,
+        };
+        let tpcs = self.tpcs();
+        let piece = Piece {
+            end,
+            kernel,
+            blocks: launch.blocks(),
+            tpcs,
+            predicted: self.predict(&kernel, tpcs).unwrap_or(Ns(0)),
+        };
+        Some((index, launch, piece))
+    }
+
+    /// A segment that launches what cannot be seen, as a graph's replay does: it has ended when the
+    /// last release in it has come.
+    fn replay(&self, stream: &Stream, around: &Around<'_>) -> Option<Piece> {
+        let release = stream.tracker.last_release()?;
+        // CAST: as wide as the word that it is compared with.
+        let end = reaches(around, release.va, release.payload as u32)?;
+        let kernel = Kernel {
+            program: 0,
+            grid: [0; 3],
+            block: [0; 3],
+        };
+        Some(Piece {
+            end,
+            kernel,
+            blocks: 0,
+            tpcs: 0,
+            predicted: Ns(0),
+        })
+    }
+
+    fn predict(&self, kernel: &Kernel, tpcs: u64) -> Option<Ns> {
+        predict::predict(&self.kernels, kernel, tpcs)
+    }
+
+    /// Splits a launch, if its limits ask for it.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "disjoint parts of one borrowed state"
+    )]
+    fn split(
+        &mut self,
+        index: usize,
+        found: usize,
+        launch: &Launch,
+        piece: Piece,
+        segment: Segment,
+        stream: &mut Stream,
+        around: &mut Around<'_>,
+    ) -> Option<Atoms> {
+        let work = Work {
+            blocks: piece.blocks,
+            wave: occupancy::wave(launch, piece.tpcs),
+            predicted: self.predict(&piece.kernel, piece.tpcs),
+        };
+        let split = match self.limits.atom_ns {
+            0 => Split {
+                atoms: self.limits.atoms.min(ATOMS_MAX),
+                in_flight: 0,
+            },
+            target => pace::split(&work, Ns(target), ATOMS_MAX),
+        };
+        if split.atoms <= 1 || stream.fetch.base() != 0 {
+            return None;
+        }
+        self.splits = self.splits.wrapping_add(1);
+        let rest = stream.tracker.last_release();
+        // CAST: as wide as the word that it is compared with.
+        let rest = rest.and_then(|rest| reaches(around, rest.va, rest.payload as u32));
+        let splitting = Splitting {
+            // CAST: checked by the caller.
+            words: self.words.get(..segment.words as usize)?,
+            found: self.found.get(..found)?,
+            index,
+            split,
+            segment,
+            launch: piece,
+            rest,
+            number: self.splits,
+        };
+        splitting.emit(
+            &mut stream.room,
+            &mut self.output,
+            around,
+            &mut self.counters,
+        )
+    }
+
+    /// Carries out the mask on the launches of a segment, in the copy and in the tenant's words.
+    fn mask_in_place(&mut self, shared: &[AtomicU32], found: usize) {
+        let order = Order {
+            mask: self.mask.as_ref(),
+            atoms: 0,
+        };
+        if order.mask.is_none() {
+            return;
+        }
+        let words = self.words.get_mut(..shared.len()).unwrap_or_default();
+        for found in self.found.get(..found).unwrap_or(&[]) {
+            let Some(count) = found.qmd(words).map(<[u32]>::len) else {
+                continue;
+            };
+            let one = core::slice::from_ref(found);
+            rewrite::in_place(words, one, &[order], &mut self.counters);
+            // CAST: an index of the segment.
+            let from = found.at as usize;
+            for (word, target) in words.iter().zip(shared).skip(from).take(count) {
+                if target.load(Ordering::Relaxed) != *word {
+                    target.store(*word, Ordering::Relaxed);
+                }
             }
         }
-        for found in found {
-            mask_in_place(words, shared, found, &order, counters);
-        }
-        entry
     }
 }
 
-/// Carries out the order's mask on one launch, in the copy and in the tenant's words.
-fn mask_in_place(
-    words: &mut [u32],
-    shared: &[AtomicU32],
-    found: &Found,
-    order: &Order<'_>,
-    counters: &mut Counters,
-) {
-    let Some(count) = found.qmd(words).map(<[u32]>::len) else {
-        return;
-    };
-    rewrite::in_place(words, core::slice::from_ref(found), &[*order], counters);
-    // CAST: an index of the segment.
-    let from = found.at as usize;
-    for (word, target) in words.iter().zip(shared).skip(from).take(count) {
-        if target.load(Ordering::Relaxed) != *word {
-            target.store(*word, Ordering::Relaxed);
-        }
+/// A time that is not known is taken for a long one.
+fn unknown_is_long(predicted: Ns) -> Ns {
+    match predicted {
+        Ns(0) => LINGER_MAX,
+        known => known,
     }
 }
 
-/// Writes the segment with its launch split into a frame of scratch; the entry that
-/// publishes it instead, or `None` when the segment must go as it is.
-#[allow(
-    clippy::too_many_arguments,
-    reason = "disjoint parts of one borrowed state"
-)]
-fn split(
-    words: &[u32],
-    found: &[Found],
-    order: &Order<'_>,
-    output: &mut [u32],
-    segment: Segment,
-    stream: &Stream,
-    around: &mut Around<'_>,
-    counters: &mut Counters,
-) -> Option<u64> {
-    let scratch = around.scratch.as_deref_mut()?;
-    if stream.fetch.base() != 0 {
-        return None;
-    }
-    let orders = [*order; LAUNCHES_MAX];
-    let room = rewrite::room(words, found, &orders, &Placement::Upload);
-    if room.slots == 0 {
-        return None;
-    }
-    let release = last_release(words, found)?;
-    let release_at = (around.find)(release.va, 4).filter(|at| at % 4 == 0)?;
-    let frame = scratch.frame()?;
-    let slot_bytes = usize::try_from(room.slots.checked_mul(SLOT_BYTES)?).ok()?;
-    let emitted = rewrite::emit(
-        words,
-        found,
-        &orders,
-        Output {
-            words: output,
-            slot_va: frame.gpu_va,
-            slots: u32::try_from(room.slots).ok()?,
-            placement: Placement::Upload,
-            cuts: &mut [],
-            done: None,
-        },
-        counters,
-    )
-    .ok()?;
-    // CAST: an index of the output.
-    let written = frame.write(slot_bytes, output.get(..emitted.words as usize)?);
-    // SAFETY: the tenant's word, in memory that it maps as long as its channels use it.
-    let held = written
-        // CAST: a release of one word carries 32 bits.
-        && unsafe { scratch.hold(&frame, release_at, release.payload as u32) };
-    held.then(|| {
-        let replacement = Segment {
-            // CAST: widening.
-            va: frame.gpu_va + slot_bytes as u64,
-            words: emitted.words,
-            ..segment
-        };
-        Entry::Segment(replacement).encode()
-    })
+/// How long the next atom of `atoms` may hold its TPCs: until all that may be in flight beside it has ended.
+fn lasts(in_flight: &InFlight, atoms: &Atoms) -> Ns {
+    let each = unknown_is_long(atoms.piece.predicted).get();
+    let window = each.saturating_mul(u64::from(atoms.split.in_flight));
+    Ns(window.max(in_flight.predicted.get().saturating_add(each)))
 }
 
-/// The release that tells when the segment's last launch has ended: one plain word.
-fn last_release(words: &[u32], found: &[Found]) -> Option<Release> {
-    let last = found.iter().rev().find_map(|f| {
-        let launch = f.launch(words)?;
-        launch.blocks().gt(&0).then_some(launch)
-    })?;
-    last.effects
-        .releases
-        .iter()
-        .flatten()
-        .find(|r| r.words == 1 && r.reduction.is_none())
-        .copied()
+/// That a word of the tenant's counts up to `number`, if it is one that this process maps and
+/// that has not got there yet.
+fn reaches(around: &Around<'_>, va: u64, number: u32) -> Option<End> {
+    let at = (around.find)(va, 4).filter(|at| at % 4 == 0)?;
+    let end = End::Reaches { at, number };
+    // SAFETY: `find` vouches for the word.
+    (!unsafe { end.has_come() }).then_some(end)
 }

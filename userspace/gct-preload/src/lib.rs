@@ -12,10 +12,16 @@ mod fault;
 mod governor;
 mod interpose;
 mod limits;
+mod line;
+mod neighbours;
+#[cfg(test)]
+mod paced_tests;
+mod ring;
 mod rm;
 mod scratch;
 mod session;
 mod shadow;
+mod split;
 mod stats;
 mod sys;
 mod worker;

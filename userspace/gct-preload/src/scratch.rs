@@ -4,19 +4,20 @@
 //!
 //! libcuda maps its rings and USERDs from one allocation of 2 MiB and uses the beginning of it: 12 KiB a
 //! channel. The upper half serves as scratch, under the same virtual address for CPU and GPU. It is cut into
-//! frames; a frame is taken for one launch and free again when that launch has ended, which its own
-//! release shows.
+//! frames; a frame is taken for one launch and free again when that launch and the rest of its segment
+//! have ended, which their own releases show.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::line::End;
 
 /// Alignment of a QMD, and so of a frame.
 const QMD_ALIGN: u64 = 256;
 
-/// When a frame is free again: the launch that it was used for has released this word.
+/// When a frame is free again: the launch that it was used for has ended, and what follows it
+/// in its segment has run.
 #[derive(Clone, Copy, Debug)]
 struct Busy {
-    release_at: usize,
-    payload: u32,
+    launch: End,
+    rest: Option<End>,
 }
 
 /// A frame: where it is, for the GPU and for the CPU.
@@ -25,7 +26,8 @@ pub(crate) struct Frame {
     index: usize,
     /// The GPU's address; a multiple of 256.
     pub(crate) gpu_va: u64,
-    real: usize,
+    /// Where this process reaches it.
+    pub(crate) real: usize,
     bytes: usize,
 }
 
@@ -59,10 +61,9 @@ impl Scratch {
     pub(crate) fn frame(&mut self) -> Option<Frame> {
         let index = self.next;
         if let Some(busy) = self.frames.get(index).copied()? {
-            // SAFETY: `hold` was given a word of the tenant's that stays mapped as long as the
-            // channel, and so this scratch, is managed.
-            let word = unsafe { AtomicU32::from_ptr(busy.release_at as *mut u32) };
-            if !reached(word.load(Ordering::Acquire), busy.payload) {
+            let ends = [Some(busy.launch), busy.rest];
+            // SAFETY: `hold` was given words of the tenant's that stay mapped, or `forget` is told.
+            if !ends.iter().flatten().all(|end| unsafe { end.has_come() }) {
                 return None;
             }
         }
@@ -76,33 +77,35 @@ impl Scratch {
         })
     }
 
-    /// Takes a frame until the word at `release_at` holds `payload`; `false` if it already
-    /// does, so that the end of the launch could not be told.
+    /// Takes a frame until `launch`, and `rest` if it can be told, have come; `false` if
+    /// `launch` already has, so that it would not tell.
     ///
     /// # Safety
     ///
-    /// `release_at` must be an aligned word that stays mapped while this scratch is used.
-    pub(crate) unsafe fn hold(&mut self, frame: &Frame, release_at: usize, payload: u32) -> bool {
-        // SAFETY: by contract.
-        let word = unsafe { AtomicU32::from_ptr(release_at as *mut u32) };
-        if reached(word.load(Ordering::Acquire), payload) {
+    /// The words must stay mapped until [`forget`](Self::forget) is told.
+    pub(crate) unsafe fn hold(&mut self, frame: &Frame, launch: End, rest: Option<End>) -> bool {
+        // SAFETY: mapped by contract.
+        if unsafe { launch.has_come() } {
             return false;
         }
         if let Some(slot) = self.frames.get_mut(frame.index) {
-            *slot = Some(Busy {
-                release_at,
-                payload,
-            });
+            *slot = Some(Busy { launch, rest });
         }
         self.next = (frame.index + 1) % self.frames.len();
         true
     }
-}
 
-/// Whether a word that counts up, and that later launches use too, has reached `payload`.
-fn reached(word: u32, payload: u32) -> bool {
-    // CAST: the sign of the difference modulo 2^32.
-    word.wrapping_sub(payload) as i32 >= 0
+    /// Forgets who uses a frame where that shows in `[addr, addr + len)`, which is being
+    /// unmapped: its channels are gone.
+    pub(crate) fn forget(&mut self, addr: usize, len: usize) {
+        for slot in &mut self.frames {
+            let ends = slot.map(|busy| [Some(busy.launch), busy.rest]);
+            let gone = |end: &End| end.at().wrapping_sub(addr) < len;
+            if ends.iter().flatten().flatten().any(gone) {
+                *slot = None;
+            }
+        }
+    }
 }
 
 impl Frame {
@@ -130,27 +133,50 @@ impl Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::{AtomicU32, Ordering};
 
     #[test]
     fn a_frame_is_free_again_when_its_launch_has_released() {
         let mut room = [0u32; 256];
-        let release = AtomicU32::new(1);
-        let at = release.as_ptr() as usize;
+        let (release, rest) = (AtomicU32::new(1), AtomicU32::new(0));
+        let reaches = |word: &AtomicU32, number| End::Reaches {
+            at: word.as_ptr() as usize,
+            number,
+        };
         let mut scratch = Scratch::new(0x1000, room.as_mut_ptr() as usize, 1024, 500).unwrap();
         for expected in [0x1000, 0x1200] {
             let frame = scratch.frame().unwrap();
             assert_eq!(frame.gpu_va, expected);
-            // SAFETY: `release` outlives the scratch.
-            assert!(unsafe { scratch.hold(&frame, at, 10) });
+            let ends = (reaches(&release, 10), Some(reaches(&rest, 3)));
+            // SAFETY: both words outlive the scratch.
+            assert!(unsafe { scratch.hold(&frame, ends.0, ends.1) });
         }
         assert!(scratch.frame().is_none());
         release.store(11, Ordering::Release);
+        assert!(scratch.frame().is_none(), "the rest has not run");
+        rest.store(3, Ordering::Release);
         let frame = scratch.frame().unwrap();
         assert_eq!(frame.gpu_va, 0x1000);
         // SAFETY: as above.
-        assert!(!unsafe { scratch.hold(&frame, at, 10) }, "already released");
+        let held = unsafe { scratch.hold(&frame, reaches(&release, 10), None) };
+        assert!(!held, "already released");
         assert!(frame.write(508, &[7]) && !frame.write(508, &[7, 8]) && !frame.write(2, &[1]));
         assert_eq!(room[127], 7);
+    }
+
+    #[test]
+    fn a_word_that_goes_frees_its_frame() {
+        let mut room = [0u32; 64];
+        let release = AtomicU32::new(1);
+        let at = release.as_ptr() as usize;
+        let mut scratch = Scratch::new(0x1000, room.as_mut_ptr() as usize, 256, 256).unwrap();
+        let frame = scratch.frame().unwrap();
+        // SAFETY: the word outlives the scratch.
+        assert!(unsafe { scratch.hold(&frame, End::Reaches { at, number: 9 }, None) });
+        scratch.forget(at + 4, 64);
+        assert!(scratch.frame().is_none());
+        scratch.forget(at - 4, 8);
+        assert!(scratch.frame().is_some());
     }
 
     #[test]

@@ -2,11 +2,14 @@
 
 //! What this process has opened on the GPU: objects, mappings, channels.
 
-use crate::channel::{Around, Channel, Gate, DOORBELL};
+use crate::channel::{Around, Channel, DOORBELL};
+use crate::governor::Governor;
 use crate::rm::{self, Call, ChannelParams, Object};
 use crate::scratch::Scratch;
 use crate::shadow::Shadow;
+use crate::split::FRAME_BYTES;
 use crate::stats::STATS;
+use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// A mapping that the driver announced and `mmap` has not yet made.
@@ -57,9 +60,6 @@ pub(crate) struct Session {
 /// what is beyond is not managed.
 const REMEMBERED_MAX: usize = 65_536;
 
-/// Bytes of one frame of scratch: a launch of CUDA's in 48 atoms, their QMD slots and their uploads.
-const FRAME_BYTES: usize = 48 * 1024;
-
 impl Session {
     /// An empty session.
     pub(crate) const fn new() -> Self {
@@ -79,7 +79,7 @@ impl Session {
     }
 
     /// Learns what an ioctl did, or is about to do in the case of `Free`.
-    pub(crate) fn learn(&mut self, call: Call, gate: &mut dyn Gate) {
+    pub(crate) fn learn(&mut self, call: Call, governor: &mut Governor) {
         match call {
             Call::Alloc {
                 object,
@@ -98,7 +98,7 @@ impl Session {
                     self.adopt(object, class, params);
                 }
             }
-            Call::Free { object } => self.forget(object, gate),
+            Call::Free { object } => self.forget(object, governor),
             Call::Map {
                 memory, offset, fd, ..
             } => {
@@ -143,6 +143,12 @@ impl Session {
     pub(crate) fn unmapped(&mut self, addr: usize, len: usize) {
         let gone = |at: usize| at.wrapping_sub(addr) < len;
         self.mappings.retain(|m| !gone(m.addr));
+        for channel in &mut self.channels {
+            channel.forget_words(addr, len);
+        }
+        for scratch in self.rings.iter_mut().filter_map(|r| r.scratch.as_mut()) {
+            scratch.forget(addr, len);
+        }
         while let Some(i) = self.rings.iter().position(|r| gone(r.shadow.tenant())) {
             let ring = self.rings.swap_remove(i);
             self.channels.retain(|c| !c.lives_in(&ring.shadow));
@@ -238,8 +244,8 @@ impl Session {
     }
 
     /// Publishes what is left of, and forgets, every channel at or below `object`.
-    fn forget(&mut self, object: Object, gate: &mut dyn Gate) {
-        self.publish(gate);
+    fn forget(&mut self, object: Object, governor: &mut Governor) {
+        self.publish(governor);
         let mut doomed = vec![object.handle];
         let mut next = 0;
         while let Some(&parent) = doomed.get(next) {
@@ -263,7 +269,7 @@ impl Session {
     }
 
     /// Publishes all that is new on every channel; returns how many entries.
-    pub(crate) fn publish(&mut self, gate: &mut dyn Gate) -> u32 {
+    pub(crate) fn publish(&mut self, governor: &mut Governor) -> u32 {
         let Self {
             mappings,
             rings,
@@ -275,6 +281,7 @@ impl Session {
         let Some(doorbell) = Self::doorbell(doorbells) else {
             return 0;
         };
+        let now_ns = sys::now_ns();
         let mut count = 0;
         for channel in channels.iter_mut() {
             if let Some(ring) = rings.iter_mut().find(|r| channel.lives_in(&r.shadow)) {
@@ -282,14 +289,21 @@ impl Session {
                 let mut around = Around {
                     find: &find,
                     scratch: ring.scratch.as_mut(),
+                    now_ns,
                 };
-                count += channel.publish(shadow, gate, &mut around, doorbell);
-                if channel.crowded(shadow) {
-                    channel.refresh_get(shadow, channel.published());
-                }
+                count += channel.publish(shadow, governor, &mut around, doorbell);
+                channel.refresh_get(shadow);
             }
         }
         count
+    }
+
+    /// Whether some channel has work that must be looked after: held back, or followed.
+    pub(crate) fn pending(&self) -> bool {
+        self.channels.iter().any(|c| {
+            let ring = self.rings.iter().find(|r| c.lives_in(&r.shadow));
+            ring.is_some_and(|r| c.pending(&r.shadow))
+        })
     }
 
     /// Whether some channel's tenant may be waiting for room in its ring.

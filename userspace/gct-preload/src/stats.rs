@@ -16,6 +16,8 @@ pub(crate) struct Stats {
     pub(crate) entries: AtomicU64,
     /// Segments that could not be read, because they are not in memory that this process maps.
     pub(crate) unreadable: AtomicU64,
+    /// Launches that went whole because no frame of scratch was free.
+    pub(crate) crowded: AtomicU64,
     /// Doorbell faults: how often a sleeping worker was woken.
     pub(crate) faults: AtomicU64,
 }
@@ -26,6 +28,7 @@ pub(crate) static STATS: Stats = Stats {
     unmanaged: AtomicU64::new(0),
     entries: AtomicU64::new(0),
     unreadable: AtomicU64::new(0),
+    crowded: AtomicU64::new(0),
     faults: AtomicU64::new(0),
 };
 
@@ -37,6 +40,7 @@ impl Stats {
             ("unmanaged", &self.unmanaged),
             ("entries", &self.entries),
             ("unreadable", &self.unreadable),
+            ("crowded", &self.crowded),
             ("faults", &self.faults),
         ]
         .map(|(key, value)| format!("{key} {}\n", value.load(Ordering::Relaxed)))

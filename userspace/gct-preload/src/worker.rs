@@ -20,8 +20,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 const IDLE_NS: u64 = 5_000_000;
 /// Sleep at most this long: a tenant that waits for room in its ring does not ring.
 const SLEEP_NS: i64 = 1_000_000_000;
-/// The same while some ring is crowded.
-const CROWDED_SLEEP_NS: i64 = 200_000;
+/// The same while some ring is crowded, or work is held back or followed: nobody rings when
+/// it may go on.
+const SHORT_SLEEP_NS: i64 = 200_000;
 
 /// Session and governor, always taken together.
 #[derive(Debug)]
@@ -64,7 +65,11 @@ impl Shared {
     /// Publishes all that is new.
     pub(crate) fn publish(&mut self) -> u32 {
         let Self { session, governor } = self;
+        governor.begin();
         let count = session.publish(governor);
+        if governor.place().is_some() {
+            governor.end(session.pending(), sys::now_ns());
+        }
         STATS.entries.fetch_add(u64::from(count), Ordering::Relaxed);
         count
     }
@@ -106,9 +111,11 @@ fn run() {
         if progress {
             last_work = now;
         } else if now.saturating_sub(last_work) > IDLE_NS {
-            let crowded = shared.session.crowded();
-            sleep(shared, crowded);
-            last_work = sys::now_ns();
+            let unfinished = shared.session.crowded() || shared.session.pending();
+            let woken = sleep(shared, unfinished);
+            if woken || !unfinished {
+                last_work = sys::now_ns();
+            }
             continue;
         }
         drop(shared);
@@ -119,22 +126,23 @@ fn run() {
     }
 }
 
-/// Arms the doorbells, looks once more and sleeps until one faults.
-fn sleep(mut shared: MutexGuard<'static, Shared>, crowded: bool) {
+/// Arms the doorbells, looks once more and sleeps until one faults; `true` if there was work.
+fn sleep(mut shared: MutexGuard<'static, Shared>, unfinished: bool) -> bool {
     ARMED.store(1, Ordering::SeqCst);
     if !shared.session.arm(true) || shared.publish() > 0 {
         shared.session.arm(false);
         ARMED.store(0, Ordering::SeqCst);
-        return;
+        return true;
     }
     drop(shared);
-    let timeout = if crowded { CROWDED_SLEEP_NS } else { SLEEP_NS };
+    let timeout = if unfinished { SHORT_SLEEP_NS } else { SLEEP_NS };
     sys::futex_wait(&ARMED, 1, timeout);
-    if let Some(mut shared) = lock() {
-        shared.session.arm(false);
-        ARMED.store(0, Ordering::SeqCst);
-        shared.publish();
-    }
+    let Some(mut shared) = lock() else {
+        return false;
+    };
+    shared.session.arm(false);
+    let faulted = ARMED.swap(0, Ordering::SeqCst) == 0;
+    shared.publish() > 0 || faulted
 }
 
 /// The fault handler's part: `true` if `addr` is a doorbell of ours, which has been

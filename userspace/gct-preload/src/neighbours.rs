@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! This process among those on the same GPU: what the daemon says, who has work, and what
+//! that leaves for the next launch.
+
+use crate::limits::Limits;
+use gct_core::mask::TpcMask;
+use gct_core::policy::tpc::{self, Habit, Neighbour};
+use gct_core::units::{Ns, Priority};
+use gct_share::board::{Peer, Slot, SlotIndex, SLOTS_MAX};
+use gct_share::link::Gpu;
+use std::sync::Arc;
+
+/// This process on a GPU that a daemon looks after.
+#[derive(Debug)]
+pub(crate) struct Place {
+    gpu: Arc<Gpu>,
+    peers: Vec<Peer>,
+    /// What the board says of each peer, by its place in `peers`.
+    slots: Vec<Option<Slot>>,
+    board: u64,
+    limits: u64,
+    neighbours: Vec<Neighbour>,
+    habit: Habit,
+    busy: bool,
+    idle_since_ns: u64,
+}
+
+impl Place {
+    /// A place on `gpu` beside `peers`. Allocates all that is needed later, in a signal handler.
+    #[allow(dead_code, reason = "the link to the daemon is to call it")]
+    pub(crate) fn new(gpu: Arc<Gpu>, peers: Vec<Peer>) -> Self {
+        Self {
+            gpu,
+            peers,
+            slots: Vec::with_capacity(SLOTS_MAX),
+            board: u64::MAX,
+            limits: 0,
+            neighbours: Vec::with_capacity(SLOTS_MAX),
+            habit: Habit::default(),
+            busy: false,
+            idle_since_ns: 0,
+        }
+    }
+
+    /// The GPU's pages.
+    #[allow(dead_code, reason = "the link to the daemon is to call it")]
+    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Other peers, on the same GPU.
+    #[allow(dead_code, reason = "the link to the daemon is to call it")]
+    pub(crate) fn set_peers(&mut self, peers: Vec<Peer>) {
+        self.peers = peers;
+        self.board = u64::MAX;
+    }
+
+    /// Takes over limits that the daemon has changed.
+    pub(crate) fn refresh(&mut self, limits: &mut Limits) {
+        if self.gpu.page.generation() == self.limits {
+            return;
+        }
+        if let Some((generation, new)) = self.gpu.page.limits() {
+            limits.take(&new);
+            self.limits = generation;
+            self.gpu.page.acknowledge(generation);
+        }
+    }
+
+    /// Tells the neighbours whether this process has work.
+    pub(crate) fn set_busy(&mut self, busy: bool, now_ns: u64) {
+        if busy == self.busy {
+            return;
+        }
+        self.busy = busy;
+        if busy {
+            self.gpu.pulse.busy(now_ns);
+            if self.idle_since_ns != 0 {
+                let pause = Ns(now_ns.saturating_sub(self.idle_since_ns));
+                self.habit = self.habit.after(pause);
+                self.gpu.pulse.set_gap_ns(self.habit.to_word());
+            }
+        } else {
+            self.idle_since_ns = now_ns;
+            self.gpu.pulse.idle(now_ns);
+        }
+    }
+
+    /// Looks at the neighbours.
+    fn look_around(&mut self, now_ns: u64) {
+        let generation = self.gpu.board.generation();
+        if generation != self.board {
+            self.board = generation;
+            self.read_board();
+        }
+        self.neighbours.clear();
+        for (peer, slot) in self.peers.iter().zip(&self.slots) {
+            let Some(slot) = slot else { continue };
+            let busy = peer.busy_since_ns().is_some();
+            self.neighbours.push(Neighbour {
+                own: TpcMask::from_words(slot.tpcs),
+                lends: slot.lends,
+                priority: Priority(slot.priority),
+                busy,
+                idle: Ns(now_ns.saturating_sub(peer.idle_since_ns())),
+                habit: Habit::from_word(peer.gap_ns()),
+            });
+        }
+    }
+
+    /// What the board says of each peer; of those that share this process's reservation, nothing.
+    fn read_board(&mut self) {
+        let mine = self.gpu.slot.map(|(index, _)| index);
+        let mut all = [None; SLOTS_MAX];
+        for (index, slot) in self.gpu.board.slots() {
+            if let Some(place) = all.get_mut(usize::from(index)) {
+                *place = Some(slot);
+            }
+        }
+        let at = |index: SlotIndex| all.get(usize::from(index)).copied().flatten();
+        let tenant = mine.and_then(at).map(|slot: Slot| slot.tenant);
+        self.slots.clear();
+        for peer in self.peers.iter().take(SLOTS_MAX) {
+            let slot = at(peer.slot).filter(|slot| slot.user == peer.user);
+            self.slots
+                .push(slot.filter(|slot| Some(slot.tenant) != tenant));
+        }
+    }
+
+    /// The TPCs that may be used now for `time`; `None` is an order to wait.
+    pub(crate) fn grant(&mut self, limits: &Limits, time: Ns, now_ns: u64) -> Option<TpcMask> {
+        self.look_around(now_ns);
+        let granted = tpc::grant(&limits.allowed(), limits.steal, time, &self.neighbours);
+        let waits = tpc::waits(&granted, limits.priority, &self.neighbours);
+        (!waits).then_some(granted)
+    }
+}

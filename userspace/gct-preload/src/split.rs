@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A launch that was split, and the release of its atoms one by one.
+
+use crate::channel::Around;
+use crate::line::{End, Piece};
+use crate::scratch::Frame;
+use crate::stats::STATS;
+use core::sync::atomic::Ordering;
+use gct_core::policy::pace::Split;
+use gct_core::submit::gpfifo::{Entry, Segment};
+use gct_core::submit::join::DoneWords;
+use gct_core::submit::limits::{SLOT_BYTES, SLOT_WORDS};
+use gct_core::submit::mask::{self, DisabledTpcs};
+use gct_core::submit::qmd::Version;
+use gct_core::submit::rewrite::{self, Cut, Order, Output, Placement};
+use gct_core::submit::stats::Counters;
+use gct_core::submit::tracker::Found;
+use gct_core::units::Ns;
+
+/// Atoms of one launch at most: they and their join must fit into a frame of scratch.
+pub(crate) const ATOMS_MAX: u32 = 96;
+
+/// Bytes of one frame of scratch: the slots of the most atoms, and 14 KiB for a segment.
+pub(crate) const FRAME_BYTES: usize = 64 * 1024;
+
+/// Words of a QMD of the one version that is split.
+const QMD_WORDS: usize = 96;
+
+/// Room for one channel's split launch: the slots' words before they go to the GPU, and the
+/// places where the segment is divided. Allocated once, because it is filled in a signal handler.
+#[derive(Debug)]
+pub(crate) struct AtomRoom {
+    slots: Vec<u32>,
+    cuts: Vec<Cut>,
+}
+
+impl AtomRoom {
+    pub(crate) fn new() -> Self {
+        // CAST: small constants.
+        let atoms = ATOMS_MAX as usize;
+        Self {
+            slots: vec![0; (atoms + 1) * SLOT_WORDS],
+            cuts: vec![Cut::NONE; atoms],
+        }
+    }
+
+    /// The words of atom `index`'s QMD, and its done word behind them.
+    fn atom(&mut self, index: u32) -> Option<&mut [u32]> {
+        // CAST: an index below `ATOMS_MAX`; slot 0 is the join's.
+        let at = (index as usize + 1) * SLOT_WORDS;
+        self.slots.get_mut(at..at + QMD_WORDS + 1)
+    }
+}
+
+/// A split launch of which some atoms are still to be released.
+#[derive(Debug)]
+pub(crate) struct Atoms {
+    frame: Frame,
+    /// The segment that replaces the tenant's.
+    segment: Segment,
+    count: u32,
+    next: u32,
+    done: DoneWords,
+    launch: Piece,
+    /// What each atom is.
+    pub(crate) piece: Piece,
+    /// How they are released.
+    pub(crate) split: Split,
+}
+
+/// What is to be split, and how.
+pub(crate) struct Splitting<'a> {
+    pub(crate) words: &'a [u32],
+    pub(crate) found: &'a [Found],
+    /// Which of `found`.
+    pub(crate) index: usize,
+    pub(crate) split: Split,
+    pub(crate) segment: Segment,
+    /// What the whole launch is; its end is the launch's own release.
+    pub(crate) launch: Piece,
+    /// The last release of the segment, if it can be told.
+    pub(crate) rest: Option<End>,
+    /// A number that the done words of a frame did not hold before.
+    pub(crate) number: u32,
+}
+
+impl Splitting<'_> {
+    /// Writes the segment with its launch split into a frame of scratch, but for the atoms'
+    /// QMDs; `None` when it must go as it is.
+    pub(crate) fn emit(
+        &self,
+        room: &mut AtomRoom,
+        output: &mut [u32],
+        around: &mut Around<'_>,
+        counters: &mut Counters,
+    ) -> Option<Atoms> {
+        let scratch = around.scratch.as_deref_mut()?;
+        let mut orders = [Order::default(); super::governor::LAUNCHES_MAX];
+        orders.get_mut(self.index)?.atoms = self.split.atoms;
+        let need = rewrite::room(
+            self.words,
+            self.found,
+            &orders,
+            &Placement::Written(&mut []),
+        );
+        if need.slots < 2 {
+            self.count_why_not(&orders, output, counters);
+            return None;
+        }
+        let Some(frame) = scratch.frame() else {
+            STATS.crowded.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        let done = DoneWords::in_slots(frame.gpu_va, self.number);
+        let emitted = rewrite::emit(
+            self.words,
+            self.found,
+            &orders,
+            Output {
+                words: output,
+                slot_va: frame.gpu_va,
+                slots: ATOMS_MAX + 1,
+                placement: Placement::Written(&mut room.slots),
+                cuts: &mut room.cuts,
+                done: Some(done),
+            },
+            counters,
+        )
+        .ok()?;
+        let words_at = usize::try_from(u64::from(emitted.slots) * SLOT_BYTES).ok()?;
+        let join = room.slots.get(..QMD_WORDS)?;
+        // CAST: an index of the output.
+        let output = output.get(..emitted.words as usize)?;
+        let written = frame.write(0, join) && frame.write(words_at, output);
+        // SAFETY: the tenant's words; the session tells the scratch before they are unmapped.
+        let held = written && unsafe { scratch.hold(&frame, self.launch.end, self.rest) };
+        let count = emitted.slots.checked_sub(1)?;
+        let part = u64::from(count.max(1));
+        held.then(|| Atoms {
+            // CAST: widening.
+            segment: Segment {
+                va: frame.gpu_va + words_at as u64,
+                words: emitted.words,
+                ..self.segment
+            },
+            frame,
+            count,
+            next: 0,
+            done,
+            launch: self.launch,
+            piece: Piece {
+                blocks: self.launch.blocks / part,
+                predicted: Ns(self.launch.predicted.get() / part),
+                ..self.launch
+            },
+            split: self.split,
+        })
+    }
+
+    /// Has the core count its reasons; what it writes is not used.
+    fn count_why_not(&self, orders: &[Order<'_>], words: &mut [u32], counters: &mut Counters) {
+        let output = Output {
+            words,
+            slot_va: 0,
+            slots: 0,
+            placement: Placement::Upload,
+            cuts: &mut [],
+            done: None,
+        };
+        // An error would mean that there was no room, and so nothing that was counted.
+        let _ = rewrite::emit(self.words, self.found, orders, output, counters);
+    }
+}
+
+impl Atoms {
+    /// Whether they are released one by one; else all at once.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.split.in_flight > 0
+    }
+
+    /// Releases the next atom, or all that are left if they are not paced: writes the QMDs, with
+    /// `mask`, and returns the entry to publish, what it is a piece of, and whether it is the last.
+    pub(crate) fn release(
+        &mut self,
+        room: &mut AtomRoom,
+        mask: Option<&DisabledTpcs>,
+        counters: &mut Counters,
+    ) -> (u64, Piece, bool) {
+        let first = self.next;
+        self.next = if self.is_paced() {
+            first + 1
+        } else {
+            self.count
+        };
+        for atom in first..self.next {
+            self.write(room, atom, mask, counters);
+        }
+        let last = self.next >= self.count;
+        let cut = |atom: u32| {
+            // CAST: an index of the cuts: the one before atom `i` is number `i - 1`.
+            let cut = room.cuts.get((atom as usize).wrapping_sub(1));
+            cut.map_or(0, |cut| cut.at)
+        };
+        let from = cut(first);
+        let to = if last {
+            self.segment.words
+        } else {
+            cut(self.next)
+        };
+        let entry = Entry::Segment(Segment {
+            va: self.segment.va + 4 * u64::from(from),
+            words: to.saturating_sub(from),
+            ..self.segment
+        });
+        (entry.encode(), self.released(), last)
+    }
+
+    /// The piece that was released last.
+    fn released(&self) -> Piece {
+        if !self.is_paced() {
+            return self.launch;
+        }
+        // CAST: within the frame.
+        let offset = (self.done.va_of(self.next) - self.frame.gpu_va) as usize;
+        Piece {
+            end: End::Becomes {
+                at: self.frame.real + offset,
+                number: self.done.payload,
+            },
+            ..self.piece
+        }
+    }
+
+    /// Puts the QMD of one atom where the GPU will read it.
+    fn write(
+        &self,
+        room: &mut AtomRoom,
+        atom: u32,
+        mask: Option<&DisabledTpcs>,
+        counters: &mut Counters,
+    ) {
+        let Some(qmd) = room.atom(atom) else { return };
+        if let Some(done) = qmd.last_mut() {
+            // Whatever was there, it is not what the atom will write.
+            *done = !self.done.payload;
+        }
+        if let Some(mask) = mask {
+            match mask::apply(qmd, Version::V04_00, mask) {
+                Ok(_) if atom == 0 => counters.masked += 1,
+                Ok(_) => {}
+                Err(reason) => counters.keep(reason),
+            }
+        }
+        // CAST: small numbers.
+        self.frame
+            .write((atom as usize + 1) * SLOT_BYTES as usize, qmd);
+    }
+}
