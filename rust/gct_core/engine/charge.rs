@@ -135,13 +135,17 @@ impl State<'_> {
 
     /// The limits that bind a process on a GPU: its own and its group's.
     pub fn effective(&self, proc: ProcKey, gpu: GpuId) -> Settings {
-        let settings = |owner| self.nodes.get(&(owner, gpu)).map(|node| node.settings);
-        let own = settings(Owner::Proc(proc)).unwrap_or_default();
+        let own = self.settings(Owner::Proc(proc), gpu).unwrap_or_default();
         let group = self.procs.get(&proc).and_then(|proc| proc.group);
-        match group.and_then(|group| settings(Owner::Group(group))) {
+        match group.and_then(|group| self.settings(Owner::Group(group), gpu)) {
             Some(of_group) => own.within(&of_group),
             None => own,
         }
+    }
+
+    /// The limits of one owner on a GPU, as they were written; `None` when it is not there.
+    pub fn settings(&self, owner: Owner, gpu: GpuId) -> Option<Settings> {
+        self.nodes.get(&(owner, gpu)).map(|node| node.settings)
     }
 
     fn usages(&self, proc: ProcKey, gpu: GpuId) -> (Usage, Option<Usage>) {
