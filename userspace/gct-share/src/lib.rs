@@ -16,6 +16,10 @@
 //! memory behind it is sealed, so that it cannot shrink under its reader; nothing that the
 //! other side writes can do more than be a wrong number.
 
+use std::path::PathBuf;
+
+use gct_core::features::{Feature, FeatureSet};
+
 pub mod board;
 pub mod link;
 pub mod message;
@@ -32,3 +36,17 @@ pub const DEFAULT_SOCKET: &str = "/run/gctgroup/gctd.sock";
 
 /// The variable that names another socket.
 pub const SOCKET_VARIABLE: &str = "GCTGROUP_SOCKET";
+
+/// Where the daemon of this environment listens.
+pub fn socket_path() -> PathBuf {
+    let path = std::env::var_os(SOCKET_VARIABLE).unwrap_or_else(|| DEFAULT_SOCKET.into());
+    path.into()
+}
+
+/// What the processes that preload the library of this version enforce. A limit that begins to
+/// work there is added here, and the daemon announces it.
+pub const ENFORCED: FeatureSet = FeatureSet::NONE
+    .with(Feature::GmemCharge)
+    .with(Feature::GmemLimit)
+    .with(Feature::TpcMask)
+    .with(Feature::Freeze);

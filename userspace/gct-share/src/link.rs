@@ -11,7 +11,7 @@ use crate::board::{BoardReader, Peer, Pulse, SlotIndex};
 use crate::message::{Ioctl, Reply, Request};
 use crate::page::Page;
 use crate::shared::Shared;
-use crate::{socket, DEFAULT_SOCKET, SOCKET_VARIABLE, VERSION};
+use crate::{socket, VERSION};
 use gct_core::rmapi::{self, Action, Call, Class};
 use ledger::Ledger;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -49,8 +49,8 @@ pub struct Gpu {
 /// Whether memory may be allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The daemon granted it: [`Link::leave`] must follow, with `asked`.
-    Granted,
+    /// The daemon granted it under this number, and waits for [`Link::leave`].
+    Granted(u32),
     /// It is over the limit.
     Refused,
     /// There was nothing or nobody to ask.
@@ -72,8 +72,7 @@ impl Link {
     /// A link to the socket that `GCTGROUP_SOCKET` names, or to the usual one; nothing is
     /// connected yet.
     pub fn from_environment() -> Self {
-        let path = std::env::var_os(SOCKET_VARIABLE).unwrap_or_else(|| DEFAULT_SOCKET.into());
-        Self::new(path)
+        Self::new(crate::socket_path())
     }
 
     /// A link to a socket; nothing is connected yet.
@@ -124,9 +123,12 @@ impl Link {
             return false;
         }
         for ioctl in self.ledger.living() {
+            if ioctl.escape == rmapi::escape::DUP_OBJECT {
+                self.tell(&Request::Enter(ioctl.clone()));
+            }
             self.tell(&Request::Leave {
                 ioctl,
-                asked: false,
+                granted: None,
             });
         }
         let old = core::mem::take(&mut self.gpus);
@@ -192,7 +194,7 @@ impl Link {
     /// loses its name with the daemon, and memory is asked for.
     pub fn enter(&mut self, ioctl: &Ioctl, call: &Call) -> Verdict {
         match call.action {
-            Action::Free => {
+            Action::Free | Action::Dup { .. } => {
                 self.tell(&Request::Enter(ioctl.clone()));
                 Verdict::NotAsked
             }
@@ -200,7 +202,7 @@ impl Link {
                 class: Class::DeviceMemory,
                 ..
             } => match self.call(&Request::Ask(ioctl.clone())) {
-                Some((Reply::Done, _)) => Verdict::Granted,
+                Some((Reply::Granted(number), _)) => Verdict::Granted(number),
                 Some((Reply::Error { .. }, _)) => Verdict::Refused,
                 Some(_) => {
                     self.lose();
@@ -215,13 +217,17 @@ impl Link {
     /// To be called after it has run, with what the driver wrote. `verdict` is what
     /// [`Link::enter`] returned.
     pub fn leave(&mut self, ioctl: Ioctl, call: &Call, verdict: Verdict) {
-        let asked = verdict == Verdict::Granted;
+        let granted = match verdict {
+            Verdict::Granted(number) => Some(number),
+            _ => None,
+        };
         // The daemon hears of a failure only if it waits to.
         let matters = call.succeeded() && rmapi_tracked(call);
-        if matters || asked || call.action == Action::Free {
+        let entered = !matches!(call.action, Action::Alloc { .. });
+        if matters || granted.is_some() || entered {
             self.tell(&Request::Leave {
                 ioctl: ioctl.clone(),
-                asked,
+                granted,
             });
         }
         if matters {

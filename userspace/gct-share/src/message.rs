@@ -17,14 +17,14 @@ pub const CHUNK_BYTES: usize = 16 * 1024;
 pub const PEERS_MAX: usize = crate::board::SLOTS_MAX;
 
 /// One of the resource manager's ioctls: its number and the structure, as it is in the
-/// tenant's memory, and the number that `gct_core::rmapi::Call::hint` asks for.
+/// tenant's memory, and the answer to `gct_core::rmapi::Call::question`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ioctl {
     /// `NV_ESC_RM_*`.
     pub escape: u32,
     /// The structure.
     pub bytes: Vec<u8>,
-    /// The hint, where there is one.
+    /// The answer, where there is one.
     pub hint: Option<u64>,
 }
 
@@ -38,17 +38,17 @@ pub enum Request {
         /// Whether the resource manager's ioctls of this process will follow.
         tenant: bool,
     },
-    /// An object is about to be freed. Not answered.
+    /// An object is about to be freed, or to get a second name. Not answered.
     Enter(Ioctl),
     /// May this memory be allocated? It counts as allocated until [`Request::Leave`] tells how
-    /// it went. Answered by [`Reply::Done`] or [`Reply::Error`].
+    /// it went. Answered by [`Reply::Granted`] or [`Reply::Error`].
     Ask(Ioctl),
-    /// An ioctl has run; `asked` if [`Request::Ask`] went before and was granted. Not answered.
+    /// An ioctl has run. Not answered.
     Leave {
         /// The ioctl, with what the driver wrote.
         ioctl: Ioctl,
-        /// Whether it was asked for.
-        asked: bool,
+        /// The number of [`Reply::Granted`], if it was asked for.
+        granted: Option<u32>,
     },
     /// The page of the GPU on which an object of this process lies. Answered by
     /// [`Reply::Page`] with three descriptors: page, pulse, board.
@@ -96,7 +96,9 @@ pub enum Reply {
     },
     /// It was done.
     Done,
-    /// It was not.
+    /// The memory may be allocated.
+    Granted(u32),
+    /// It was not done, or must not be.
     Error {
         /// Why: a Linux number, positive.
         errno: i32,
@@ -149,7 +151,10 @@ mod tests {
                 tenant: true,
             },
             Request::Ask(ioctl.clone()),
-            Request::Leave { ioctl, asked: true },
+            Request::Leave {
+                ioctl,
+                granted: Some(7),
+            },
             Request::Write {
                 path: "web/0/tpc.mask".into(),
                 bytes: b"0-3\n".to_vec(),

@@ -8,6 +8,7 @@
 use crate::seqlock::Seqlock;
 use crate::shared::Shareable;
 use core::sync::atomic::{AtomicU64, Ordering};
+use gct_core::launches::Launches;
 use gct_core::settings::Settings;
 use gct_core::submit::stats::{Counters, Reason};
 
@@ -221,16 +222,25 @@ impl Page {
         set(&self.counters.masked, counters.masked);
         set(&self.counters.split, counters.split);
         set(&self.counters.atoms, counters.atoms);
-        for (counter, reason) in self.counters.kept.iter().zip(Reason::ALL) {
-            set(counter, counters.kept(*reason));
+        for (counter, count) in self.counters.kept.iter().zip(counters.kept) {
+            set(counter, count);
         }
     }
 
-    /// How many launches went as they were for a reason.
-    pub fn kept(&self, reason: Reason) -> u64 {
-        let at = Reason::ALL.iter().position(|r| *r == reason);
-        at.and_then(|at| self.counters.kept.get(at))
-            .map_or(0, |c| c.load(Ordering::Relaxed))
+    /// What the process counted.
+    pub fn launches(&self) -> Launches {
+        let get = |counter: &Counter| counter.load(Ordering::Relaxed);
+        let mut launches = Launches {
+            launches: get(&self.counters.launches),
+            rewritten: get(&self.counters.masked),
+            split: get(&self.counters.split),
+            atoms: get(&self.counters.atoms),
+            ..Launches::ZERO
+        };
+        for (count, counter) in launches.passed.iter_mut().zip(&self.counters.kept) {
+            *count = get(counter);
+        }
+        launches
     }
 }
 
@@ -256,8 +266,9 @@ mod tests {
         counters.launches = 5;
         counters.keep(Reason::Queue);
         page.set_counters(&counters);
-        assert_eq!(page.counters.launches.load(Ordering::Relaxed), 5);
-        assert_eq!((page.kept(Reason::Queue), page.kept(Reason::Null)), (1, 0));
+        let launches = page.launches();
+        assert_eq!((launches.launches, launches.passed_total()), (5, 1));
+        assert_eq!(launches.passed, counters.kept);
         assert_eq!(page.effective(), None);
         page.set_effective(None);
         assert_eq!(page.effective(), Some(None));

@@ -1,0 +1,364 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The core, and what has to follow when it changes.
+
+use crate::process::{self, Process};
+use crate::tables::Tables;
+use crate::tenants::{ConnectionId, Given, Neighbour, Tenants};
+use crate::tree::Tree;
+use crate::{gpus, server::Options};
+use gct_core::engine::Ticket;
+use gct_core::error::Error;
+use gct_core::ids::{FileId, GroupId, ProcKey};
+use gct_core::limits::TPCS_MAX;
+use gct_core::mask::TpcMask;
+use gct_core::rmapi::{self, Action, Call, Class};
+use gct_core::state::Failure;
+use gct_share::message::Ioctl;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::process::{pidfd_open, Pid, PidfdFlags};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Ioctls of one process that have not ended yet: one for each of its threads that is in one. The
+/// oldest of more is given up.
+const PENDING_MAX: usize = 1024;
+
+/// Events of this number and above are processes that ended.
+pub(crate) const PROCESS_EVENTS: u64 = 1 << 62;
+
+/// A process that reports its ioctls.
+#[derive(Debug)]
+pub(crate) struct Session {
+    connection: ConnectionId,
+    pub(crate) key: ProcKey,
+    file: FileId,
+    grants: BTreeMap<u32, Ticket>,
+    last_grant: u32,
+    entered: VecDeque<(Call, Ticket)>,
+}
+
+#[derive(Debug)]
+struct Watch {
+    key: ProcKey,
+    _pidfd: OwnedFd,
+}
+
+/// Everything but the sockets.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) tables: Tables,
+    pub(crate) tree: Tree,
+    tenants: Tenants,
+    gpus: PathBuf,
+    existing: Option<TpcMask>,
+    /// When each member was put into its group by pid, in nanoseconds since boot.
+    joined: HashMap<(u32, u64), u64>,
+    epoll: Arc<OwnedFd>,
+    watches: HashMap<u64, Watch>,
+    last_watch: u64,
+}
+
+/// Is a call the same that was entered? The resource manager may have chosen the handle.
+fn same(entered: &Call, left: &Call) -> bool {
+    let object = entered.object == left.object || entered.object == 0;
+    object && (entered.client, entered.action) == (left.client, left.action)
+}
+
+fn hashed(key: ProcKey) -> (u32, u64) {
+    (key.tgid, key.start_time_ns)
+}
+
+impl Daemon {
+    pub(crate) fn new(options: &Options, epoll: Arc<OwnedFd>, seeds: [u64; 2]) -> Self {
+        let mut daemon = Self {
+            tables: Tables::new(seeds),
+            tree: Tree::default(),
+            tenants: Tenants::default(),
+            gpus: options.gpus.clone(),
+            existing: options.existing,
+            joined: HashMap::new(),
+            epoll,
+            watches: HashMap::new(),
+            last_watch: PROCESS_EVENTS,
+        };
+        daemon.find_gpus();
+        daemon
+    }
+
+    /// Learns of GPUs that came since the last time, as all do when the driver is loaded.
+    fn find_gpus(&mut self) {
+        for facts in gpus::find(&self.gpus, self.existing.as_ref()) {
+            let add = |tables: &mut Tables| tables.state().gpu_add(&facts, gct_share::ENFORCED);
+            if self.tables.follow(add).is_some() {
+                if let Some(uuid) = facts.uuid {
+                    // It was added a line above.
+                    let _ = self.tables.state().gpu_uuid(facts.rm_id, uuid);
+                }
+            }
+        }
+        self.settle();
+    }
+
+    /// Makes directories and limits follow a change of the core.
+    pub(crate) fn settle(&mut self) {
+        while let Some(effect) = self.tables.state().next_effect() {
+            self.tree.apply(effect);
+        }
+        let existing = self.existing.unwrap_or(TpcMask::first(TPCS_MAX));
+        self.tenants.publish(&self.tables.state(), &existing);
+    }
+
+    /// Takes what the processes counted.
+    pub(crate) fn harvest(&mut self) {
+        self.tenants.harvest(&mut self.tables.state());
+    }
+
+    /// Puts a process into a group; its children from now on will be in it too.
+    pub(crate) fn join(&mut self, group: GroupId, pid: u32) -> Result<(), Error> {
+        let key = process::find(pid).ok_or(Error::NoProcess)?.key;
+        self.put(group, key)?;
+        self.joined.insert(hashed(key), process::now_ns());
+        self.tables.state().member_moved(key, Some(group))?;
+        self.settle();
+        Ok(())
+    }
+
+    fn put(&mut self, group: GroupId, key: ProcKey) -> Result<(), Error> {
+        self.tables.state().group_check(group)?;
+        self.watch(key)?;
+        self.tables
+            .with(|tables| tables.members().put(key, group))
+            .map(|_| ())
+    }
+
+    /// The group that a process has from the ancestor it was forked from, if that was a member
+    /// by then. A start time says which tick of the clock; a child of the tick in which its
+    /// parent joined counts as later.
+    fn inherit(&mut self, process: &Process) -> Option<GroupId> {
+        let mut child = *process;
+        for _ in 0..process::ANCESTORS_MAX {
+            if let Some(group) = self.tables.members().group_of(child.key) {
+                return (child.key == process.key).then_some(group);
+            }
+            let parent = process::find(child.parent)?;
+            if let Some(group) = self.tables.members().group_of(parent.key) {
+                let joined = self.joined.get(&hashed(parent.key)).copied().unwrap_or(0);
+                let born = child.key.start_time_ns.saturating_add(process::tick_ns());
+                return (born >= joined).then_some(group);
+            }
+            child = parent;
+        }
+        None
+    }
+
+    /// A process connected and will report its ioctls; `None` if it has ended already.
+    pub(crate) fn hello(&mut self, connection: ConnectionId, pid: u32) -> Option<Session> {
+        self.find_gpus();
+        let process = process::find(pid)?;
+        let key = process.key;
+        let group = self.inherit(&process);
+        if let Some(group) = group {
+            self.joined.entry(hashed(key)).or_insert(key.start_time_ns);
+            match self.put(group, key) {
+                Ok(()) => {}
+                Err(Error::NoSpace) => self.tables.state().count(Failure::Limit),
+                // It has ended.
+                Err(_) => return None,
+            }
+        }
+        self.watch(key).ok()?;
+        let cgroup = process::cgroup(key.tgid);
+        let open = |tables: &mut Tables| tables.state().file_open(key, &cgroup, group);
+        let file = self.tables.follow(open)?;
+        Some(Session {
+            connection,
+            key,
+            file,
+            grants: BTreeMap::new(),
+            last_grant: 0,
+            entered: VecDeque::new(),
+        })
+    }
+
+    /// Wants to hear when a process ends.
+    fn watch(&mut self, key: ProcKey) -> Result<(), Error> {
+        if self.watches.values().any(|watch| watch.key == key) {
+            return Ok(());
+        }
+        let pid = i32::try_from(key.tgid).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(Error::NoProcess)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
+            Errno::SRCH => Error::NoProcess,
+            _ => Error::NoSpace,
+        })?;
+        // The pid may have been given to another meanwhile, whom the descriptor then names.
+        if process::find(key.tgid).map(|process| process.key) != Some(key) {
+            return Err(Error::NoProcess);
+        }
+        self.last_watch += 1;
+        let data = epoll::EventData::new_u64(self.last_watch);
+        epoll::add(&self.epoll, pidfd.as_fd(), data, epoll::EventFlags::IN)
+            .map_err(|_| Error::NoSpace)?;
+        let watch = Watch { key, _pidfd: pidfd };
+        self.watches.insert(self.last_watch, watch);
+        Ok(())
+    }
+
+    /// A process ended: who it was.
+    pub(crate) fn ended(&mut self, event: u64) -> Option<ProcKey> {
+        // The descriptor is closed with the watch, and leaves epoll.
+        let key = self.watches.remove(&event)?.key;
+        self.joined.remove(&hashed(key));
+        self.tables.members().on_exit(key);
+        // A process without the driver open is unknown to the state, and that is no error.
+        let _ = self.tables.state().member_moved(key, None);
+        Some(key)
+    }
+
+    /// A connection is gone, and with it all that its process had.
+    pub(crate) fn bye(&mut self, session: Session) {
+        self.tenants
+            .close(session.connection, &mut self.tables.state());
+        for ticket in session.grants.into_values() {
+            self.tables.state().call_withdraw(session.file, ticket);
+        }
+        for (call, ticket) in session.entered {
+            self.give_up(session.file, &call, ticket);
+        }
+        self.tables.state().file_close(session.file);
+        self.settle();
+    }
+
+    /// How an ioctl went will not be told: what was about to be freed is taken for freed, and
+    /// what was about to be made is not.
+    fn give_up(&mut self, file: FileId, call: &Call, ticket: Ticket) {
+        let status = match call.action {
+            Action::Free => 0,
+            _ => rmapi::NO_MEMORY,
+        };
+        let done = Call { status, ..*call };
+        let leave = |tables: &mut Tables| tables.state().call_leave(file, &done, ticket, None);
+        self.tables.follow(leave);
+    }
+
+    /// Decodes what a process reports; what is none of its own is refused.
+    fn decode(&mut self, session: &Session, ioctl: &Ioctl) -> Option<Call> {
+        let Ok(call) = rmapi::decode(ioctl.escape, &ioctl.bytes) else {
+            self.tables.state().count(Failure::Decode);
+            return None;
+        };
+        let call = call?;
+        let mut own = |client| self.tables.state().has_client(session.file, client);
+        let permitted = match call.action {
+            Action::Alloc {
+                class: Class::Client,
+                ..
+            } => true,
+            Action::Dup { source_client, .. } => own(call.client) && own(source_client),
+            _ => own(call.client),
+        };
+        if !permitted {
+            self.tables.state().count(Failure::Client);
+        }
+        permitted.then_some(call)
+    }
+
+    /// An object is about to be freed, or to get a second name.
+    pub(crate) fn enter(&mut self, session: &mut Session, ioctl: &Ioctl) {
+        let Some(call) = self.decode(session, ioctl) else {
+            return;
+        };
+        let file = session.file;
+        let enter = |tables: &mut Tables| tables.state().call_enter(file, &call);
+        let Some(ticket) = self.tables.follow(enter).filter(|t| *t != Ticket::NONE) else {
+            return;
+        };
+        session.entered.push_back((call, ticket));
+        if session.entered.len() > PENDING_MAX {
+            if let Some((call, ticket)) = session.entered.pop_front() {
+                self.give_up(file, &call, ticket);
+            }
+        }
+    }
+
+    /// Memory is asked for. The number of the grant, or why not.
+    pub(crate) fn ask(&mut self, session: &mut Session, ioctl: &Ioctl) -> Result<u32, Error> {
+        let file = session.file;
+        let ticket = match self.decode(session, ioctl) {
+            Some(call) => {
+                let ask = |tables: &mut Tables| tables.state().call_ask(file, &call, ioctl.hint);
+                // What cannot be followed is granted.
+                match self.tables.follow(ask) {
+                    Some(None) => return Err(Error::NoSpace),
+                    Some(Some(ticket)) => ticket,
+                    None => Ticket::NONE,
+                }
+            }
+            None => Ticket::NONE,
+        };
+        session.last_grant = session.last_grant.wrapping_add(1);
+        session.grants.insert(session.last_grant, ticket);
+        if session.grants.len() > PENDING_MAX {
+            if let Some((_, ticket)) = session.grants.pop_first() {
+                self.tables.state().call_withdraw(file, ticket);
+            }
+        }
+        Ok(session.last_grant)
+    }
+
+    /// An ioctl has run.
+    pub(crate) fn leave(&mut self, session: &mut Session, ioctl: &Ioctl, granted: Option<u32>) {
+        let granted = granted.and_then(|number| session.grants.remove(&number));
+        let call = self.decode(session, ioctl);
+        let file = session.file;
+        let Some(call) = call else {
+            if let Some(ticket) = granted {
+                self.tables.state().call_withdraw(file, ticket);
+            }
+            return;
+        };
+        let ticket = match call.action {
+            Action::Alloc { .. } => granted,
+            _ => {
+                let at = session.entered.iter().position(|(c, _)| same(c, &call));
+                at.and_then(|at| session.entered.remove(at))
+                    .map(|(_, ticket)| ticket)
+            }
+        };
+        let ticket = ticket.unwrap_or(Ticket::NONE);
+        let hint = ioctl.hint;
+        let leave = |tables: &mut Tables| tables.state().call_leave(file, &call, ticket, hint);
+        self.tables.follow(leave);
+        if self.tables.state().has_effects() {
+            self.settle();
+        }
+    }
+
+    /// The page of a process on the GPU where an object of its lies.
+    pub(crate) fn page(
+        &mut self,
+        session: &Session,
+        client: u32,
+        object: u32,
+    ) -> Result<Given<'_>, Error> {
+        let state = self.tables.state();
+        let gpu = state.gpu_of_object(session.file, client, object);
+        let gpu = gpu.ok_or(Error::Gone)?;
+        let minor = state.gpu_minor(gpu).ok_or(Error::Gone)?;
+        let (connection, key) = (session.connection, session.key);
+        let made = self.tenants.open(connection, key, gpu, minor);
+        made.map_err(|_| Error::NoSpace)?;
+        self.settle();
+        let given = self.tenants.open(connection, key, gpu, minor);
+        given.map_err(|_| Error::NoSpace)
+    }
+
+    /// The neighbours of a process on a GPU.
+    pub(crate) fn neighbours(&self, session: &Session, minor: u32) -> Vec<Neighbour<'_>> {
+        self.tenants.neighbours(session.connection, minor)
+    }
+}

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Which GPUs there are, as the driver says below /proc.
+
+use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
+use gct_core::mask::TpcMask;
+use gct_core::text::Text;
+use std::fs;
+use std::path::Path;
+
+/// Where the driver has a directory for each GPU.
+pub const DEFAULT_DIRECTORY: &str = "/proc/driver/nvidia/gpus";
+
+/// The GPUs, in order of PCI address. `existing` names the bits of the hardware's mask that
+/// have a TPC, if that is known.
+pub(crate) fn find(directory: &Path, existing: Option<&TpcMask>) -> Vec<GpuFacts> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut gpus: Vec<GpuFacts> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let text = fs::read_to_string(entry.path().join("information")).ok()?;
+            facts(&name, &text, existing)
+        })
+        .collect();
+    gpus.sort_by_key(|gpu| gpu.pci);
+    gpus
+}
+
+fn facts(directory: &str, information: &str, existing: Option<&TpcMask>) -> Option<GpuFacts> {
+    let field = |name: &str| {
+        let lines = information.lines().filter_map(|line| line.split_once(':'));
+        lines
+            .into_iter()
+            .find(|(key, _)| key.trim() == name)
+            .map(|(_, value)| value.trim())
+    };
+    let minor = field("Device Minor")?.parse().ok()?;
+    let pci = pci(directory)?;
+    let mut facts = GpuFacts::new(rm_id(&pci), pci, Backend::User);
+    facts.minor = minor;
+    facts.name = Text::from_untrusted(field("Model").unwrap_or_default().as_bytes());
+    facts.uuid = field("GPU UUID").and_then(uuid);
+    facts.ids = ids(directory);
+    facts.tpcs = existing
+        .and_then(TpcMask::last)
+        .and_then(|last| u16::try_from(last + 1).ok());
+    Some(facts)
+}
+
+/// The resource manager's number of a GPU: domain, bus and device of its address.
+fn rm_id(pci: &PciAddress) -> u32 {
+    pci.domain << 16 | u32::from(pci.bus) << 8 | u32::from(pci.slot)
+}
+
+/// `0000:04:00.0`
+fn pci(text: &str) -> Option<PciAddress> {
+    let (rest, function) = text.split_once('.')?;
+    let mut parts = rest.split(':');
+    let mut part = || u32::from_str_radix(parts.next()?, 16).ok();
+    let (domain, bus, slot) = (part()?, part()?, part()?);
+    Some(PciAddress {
+        domain,
+        bus: u8::try_from(bus).ok()?,
+        slot: u8::try_from(slot).ok()?,
+        function: u8::from_str_radix(function, 16).ok()?,
+    })
+}
+
+/// `GPU-` and 32 hexadecimal digits between dashes; the driver shows question marks until it
+/// knows.
+fn uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: String = text.strip_prefix("GPU-")?.replace('-', "");
+    let number = u128::from_str_radix(&digits, 16).ok()?;
+    (digits.len() == 32).then(|| number.to_be_bytes())
+}
+
+/// All zero where sysfs does not say.
+fn ids(address: &str) -> PciIds {
+    let read = |file: &str| {
+        let path = format!("/sys/bus/pci/devices/{}/{file}", address.to_lowercase());
+        let text = fs::read_to_string(path).unwrap_or_default();
+        u16::from_str_radix(text.trim().trim_start_matches("0x"), 16).unwrap_or(0)
+    };
+    PciIds {
+        vendor: read("vendor"),
+        device: read("device"),
+        subsystem_vendor: read("subsystem_vendor"),
+        subsystem_device: read("subsystem_device"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: &str = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 50\n\
+        GPU UUID: \t GPU-00112233-4455-6677-8899-aabbccddeeff\n\
+        Bus Location: \t 0000:04:00.0\nDevice Minor: \t 3\n";
+
+    #[test]
+    fn what_the_driver_says_is_understood() {
+        let gpu = facts("0000:04:00.0", H200, None).unwrap();
+        assert_eq!((gpu.minor, gpu.name.as_str()), (3, "NVIDIA H200"));
+        assert_eq!(gpu.pci.to_string(), "0000:04:00.0");
+        assert_eq!(gpu.rm_id, 0x400);
+        assert_eq!(gpu.uuid.unwrap()[15], 0xff);
+        assert_eq!(gpu.tpcs, None);
+        let mask = TpcMask::parse(b"0-3,95").unwrap();
+        assert_eq!(facts("0:4:0.0", H200, Some(&mask)).unwrap().tpcs, Some(96));
+    }
+
+    #[test]
+    fn what_it_does_not_know_is_left_open() {
+        let early = H200.replace("00112233-4455", "????????-????");
+        assert_eq!(facts("0:4:0.0", &early, None).unwrap().uuid, None);
+        for (directory, text) in [("x", H200), ("0:4", H200), ("0:4:0.0", "Model: x\n")] {
+            assert!(facts(directory, text, None).is_none(), "{directory}");
+        }
+    }
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The daemon of the user-space mode: it owns groups and limits where the driver cannot be
+//! replaced.
+//!
+//! It decides nothing: [`gct_core`] does, as in the kernel module. The preloads report their
+//! processes' ioctls of the resource manager on a Unix socket and get their limits through a
+//! page of shared memory ([`gct_share`]); `gctctl` reads and writes the tree on the same socket,
+//! and programs do through FUSE.
+
+mod authority;
+mod daemon;
+mod files;
+mod fuse;
+pub mod gpus;
+mod process;
+mod server;
+mod tables;
+mod tenants;
+mod tree;
+
+pub use fuse::Mount;
+pub use server::{Options, Server, Stopper};

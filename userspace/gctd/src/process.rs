@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What /proc says of a process.
+
+use gct_core::ids::ProcKey;
+use std::fs;
+
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Ancestors that are looked at: nobody nests shells deeper.
+pub(crate) const ANCESTORS_MAX: usize = 64;
+
+/// A process and its parent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    /// Its pid with its start time.
+    pub(crate) key: ProcKey,
+    /// Its parent's pid; 0 for none.
+    pub(crate) parent: u32,
+}
+
+/// Nanoseconds of the tick in which /proc counts start times.
+pub(crate) fn tick_ns() -> u64 {
+    NS_PER_SECOND / rustix::param::clock_ticks_per_second().max(1)
+}
+
+/// The process that a pid, or the pid of one of its threads, means.
+pub(crate) fn find(pid: u32) -> Option<Process> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    let tgid: u32 = line.trim().parse().ok()?;
+    let stat = fs::read(format!("/proc/{tgid}/stat")).ok()?;
+    let (parent, ticks) = parse(&stat)?;
+    Some(Process {
+        key: ProcKey {
+            tgid,
+            start_time_ns: ticks.checked_mul(tick_ns())?,
+        },
+        parent,
+    })
+}
+
+/// Parent and start time of a `stat` file; the name in it may hold anything, brackets too.
+fn parse(stat: &[u8]) -> Option<(u32, u64)> {
+    /// Fields behind the name: `ppid` is the fourth of the file, `starttime` the 22nd.
+    const PARENT: usize = 1;
+    const START: usize = 19;
+    let end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    let parent = fields.nth(PARENT)?.parse().ok()?;
+    let start = fields.nth(START - PARENT - 1)?.parse().ok()?;
+    Some((parent, start))
+}
+
+/// Its cgroup-v2 path; empty when it has none.
+pub(crate) fn cgroup(pid: u32) -> Vec<u8> {
+    let text = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    text.split(|byte| *byte == b'\n')
+        .find_map(|line| line.strip_prefix(b"0::"))
+        .unwrap_or_default()
+        .to_vec()
+}
+
+/// Nanoseconds since boot, as start times are counted.
+pub(crate) fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(now.tv_nsec).unwrap_or(0);
+    seconds * NS_PER_SECOND + nanoseconds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_is_no_field() {
+        let stat = b"42 (a) b) R 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1";
+        assert_eq!(parse(stat), Some((7, 12345)));
+        assert_eq!(parse(b"42 (a"), None);
+        assert_eq!(parse(b"42 (a) R 7"), None);
+    }
+
+    #[test]
+    fn this_process_is_found_by_each_of_its_threads() {
+        let own = find(std::process::id()).unwrap();
+        assert_eq!(own.key.tgid, std::process::id());
+        assert!(own.key.start_time_ns <= now_ns());
+        let thread = std::thread::spawn(|| {
+            let tid = rustix::thread::gettid();
+            find(u32::try_from(tid.as_raw_nonzero().get()).unwrap())
+        });
+        assert_eq!(thread.join().unwrap(), Some(own));
+        assert_eq!(find(u32::MAX), None);
+    }
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The pages of the processes on each GPU.
+
+use gct_core::ids::{GpuId, Owner, ProcKey};
+use gct_core::launches::Launches;
+use gct_core::limits::TPCS_MAX;
+use gct_core::mask::TpcMask;
+use gct_core::policy::tpc;
+use gct_core::state::State;
+use gct_share::board::{Board, BoardWriter, Pulse, Slot, SlotIndex, SLOTS_MAX};
+use gct_share::page::{Limits, Page};
+use gct_share::shared::{Shared, SharedFd, Writers};
+use rustix::fd::BorrowedFd;
+use rustix::io::Result;
+
+/// Number of a connection.
+pub(crate) type ConnectionId = u64;
+
+/// A process on a GPU, as one connection knows it.
+#[derive(Debug)]
+struct Tenant {
+    connection: ConnectionId,
+    proc: ProcKey,
+    gpu: GpuId,
+    minor: u32,
+    slot: Option<(SlotIndex, u32)>,
+    page: Shared<Page>,
+    page_fd: SharedFd,
+    pulse_fd: SharedFd,
+    generation: u64,
+    limits: Option<Limits>,
+    seen: Launches,
+}
+
+#[derive(Debug)]
+struct GpuBoard {
+    gpu: GpuId,
+    writer: BoardWriter,
+    fd: SharedFd,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Tenants {
+    tenants: Vec<Tenant>,
+    boards: Vec<GpuBoard>,
+    /// Numbers of the owners that share a reservation, in the order in which they came.
+    numbers: Vec<(Owner, u32)>,
+    last_number: u32,
+    last_user: u32,
+}
+
+/// What a process is given when it asks for its page.
+pub(crate) struct Given<'a> {
+    pub(crate) minor: u32,
+    pub(crate) slot: Option<(SlotIndex, u32)>,
+    pub(crate) fds: [BorrowedFd<'a>; 3],
+}
+
+/// A neighbour's slot and user, and the descriptor of its pulse.
+pub(crate) type Neighbour<'a> = ((SlotIndex, u32), BorrowedFd<'a>);
+
+impl Tenants {
+    /// The page of a process on a GPU, which is made when it has none on this connection.
+    pub(crate) fn open(
+        &mut self,
+        connection: ConnectionId,
+        proc: ProcKey,
+        gpu: GpuId,
+        minor: u32,
+    ) -> Result<Given<'_>> {
+        let known = |t: &Tenant| t.connection == connection && t.gpu == gpu;
+        let at = match self.tenants.iter().position(known) {
+            Some(at) => at,
+            None => {
+                self.ensure_board(gpu)?;
+                let tenant = self.new_tenant(connection, proc, gpu, minor)?;
+                self.tenants.push(tenant);
+                self.tenants.len() - 1
+            }
+        };
+        let tenant = &self.tenants[at];
+        let board = self.boards.iter().find(|board| board.gpu == gpu);
+        let board = board.ok_or(rustix::io::Errno::NODEV)?;
+        Ok(Given {
+            minor: tenant.minor,
+            slot: tenant.slot,
+            fds: [
+                tenant.page_fd.writable(),
+                tenant.pulse_fd.writable(),
+                board.fd.read_only(),
+            ],
+        })
+    }
+
+    fn ensure_board(&mut self, gpu: GpuId) -> Result<()> {
+        if self.boards.iter().all(|board| board.gpu != gpu) {
+            let (fd, page) = SharedFd::create::<Board>("gctgroup-board", Writers::Maker)?;
+            let writer = BoardWriter::new(page);
+            self.boards.push(GpuBoard { gpu, writer, fd });
+        }
+        Ok(())
+    }
+
+    fn new_tenant(
+        &mut self,
+        connection: ConnectionId,
+        proc: ProcKey,
+        gpu: GpuId,
+        minor: u32,
+    ) -> Result<Tenant> {
+        let (page_fd, page) = SharedFd::create::<Page>("gctgroup-page", Writers::Holder)?;
+        let (pulse_fd, _) = SharedFd::create::<Pulse>("gctgroup-pulse", Writers::Holder)?;
+        let taken = |index: SlotIndex| {
+            let mine = |t: &Tenant| t.gpu == gpu && t.slot.is_some_and(|(at, _)| at == index);
+            self.tenants.iter().any(mine)
+        };
+        let free = (0..).take(SLOTS_MAX).find(|index| !taken(*index));
+        let slot = free.map(|index| {
+            self.last_user = self.last_user.checked_add(1).unwrap_or(1);
+            (index, self.last_user)
+        });
+        Ok(Tenant {
+            connection,
+            proc,
+            gpu,
+            minor,
+            slot,
+            page,
+            page_fd,
+            pulse_fd,
+            generation: 0,
+            limits: None,
+            seen: Launches::ZERO,
+        })
+    }
+
+    /// The other processes on a GPU where a connection has a page.
+    pub(crate) fn neighbours(&self, connection: ConnectionId, minor: u32) -> Vec<Neighbour<'_>> {
+        let on = |t: &&Tenant| t.minor == minor;
+        let mut here = self.tenants.iter().filter(on);
+        if !here.any(|t| t.connection == connection) {
+            return Vec::new();
+        }
+        let others = self.tenants.iter().filter(on);
+        others
+            .filter(|t| t.connection != connection)
+            .filter_map(|t| Some((t.slot?, t.pulse_fd.read_only())))
+            .collect()
+    }
+
+    /// Takes the last counters of a connection and forgets its pages.
+    pub(crate) fn close(&mut self, connection: ConnectionId, state: &mut State<'_>) {
+        self.harvest(state);
+        let boards = &mut self.boards;
+        self.tenants.retain(|tenant| {
+            if tenant.connection != connection {
+                return true;
+            }
+            let board = boards.iter_mut().find(|board| board.gpu == tenant.gpu);
+            if let (Some(board), Some((index, _))) = (board, tenant.slot) {
+                board.writer.set(index, Slot::default());
+            }
+            false
+        });
+    }
+
+    /// Tells the core what the processes counted since the last time.
+    pub(crate) fn harvest(&mut self, state: &mut State<'_>) {
+        for tenant in &mut self.tenants {
+            let now = tenant.page.launches();
+            let more = now.since(&tenant.seen);
+            tenant.seen = now;
+            let effective = tenant.page.effective();
+            let effective = effective.map(|mask| mask.map(TpcMask::from_words));
+            state.launched(tenant.proc, tenant.gpu, &more, effective);
+        }
+    }
+
+    /// Tells every process the limits that bind it now, and its neighbours what is reserved.
+    pub(crate) fn publish(&mut self, state: &State<'_>, existing: &TpcMask) {
+        for tenant in &mut self.tenants {
+            let limits = Limits::new(&state.effective(tenant.proc, tenant.gpu));
+            if tenant.limits != Some(limits) {
+                tenant.limits = Some(limits);
+                tenant.generation += 1;
+                tenant.page.set_limits(tenant.generation, &limits);
+            }
+        }
+        self.number(state);
+        for board in &mut self.boards {
+            let here = self.tenants.iter().filter(|t| t.gpu == board.gpu);
+            let here: Vec<&Tenant> = here.collect();
+            lay_out(board, &here, &self.numbers, state, existing);
+        }
+    }
+
+    /// Numbers the owners that are there, and forgets those that are gone.
+    fn number(&mut self, state: &State<'_>) {
+        let owners = self.tenants.iter().map(|t| owner(state, t.proc));
+        let owners: Vec<Owner> = owners.collect();
+        self.numbers.retain(|(known, _)| owners.contains(known));
+        for owner in owners {
+            if self.numbers.iter().all(|(known, _)| *known != owner) {
+                self.last_number = self.last_number.checked_add(1).unwrap_or(1);
+                self.numbers.push((owner, self.last_number));
+            }
+        }
+    }
+}
+
+/// Whose reservation a process shares: its group's, or its own.
+fn owner(state: &State<'_>, proc: ProcKey) -> Owner {
+    state.group_of(proc).map_or(Owner::Proc(proc), Owner::Group)
+}
+
+/// Writes a GPU's board: what the core's policy reserves for each owner, in the order of their
+/// numbers.
+fn lay_out(
+    board: &mut GpuBoard,
+    here: &[&Tenant],
+    numbers: &[(Owner, u32)],
+    state: &State<'_>,
+    existing: &TpcMask,
+) {
+    let mut reserved = TpcMask::EMPTY;
+    for (of, number) in numbers {
+        let mine = here.iter().filter(|t| owner(state, t.proc) == *of);
+        let slots: Vec<&&Tenant> = mine.collect();
+        let Some(settings) = state.settings(*of, board.gpu).filter(|_| !slots.is_empty()) else {
+            continue;
+        };
+        let allowed = settings.tpc_mask.unwrap_or(TpcMask::first(TPCS_MAX));
+        let quota = settings.tpc_quota.map(|tpcs| tpcs.get());
+        let own = tpc::reserve(&allowed, existing, &reserved, quota);
+        reserved = reserved.or(&own);
+        for (tenant, (index, user)) in slots.iter().filter_map(|t| Some((t, t.slot?))) {
+            let slot = Slot {
+                user,
+                tenant: *number,
+                tpcs: *own.words(),
+                // Whoever has a quota lends it; whether others take it is theirs to say.
+                lends: true,
+                priority: state.effective(tenant.proc, tenant.gpu).priority.get(),
+            };
+            board.writer.set(index, slot);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Clients that do not behave: the daemon and the others go on.
+
+mod common;
+
+use common::{alloc, eventually, free, own, Daemon, Tenant, DEVICE, TSG};
+use gct_core::rmapi::escape;
+use gct_share::message::{encode, Ioctl, Reply, Request};
+use gct_share::{socket, VERSION};
+use proptest::prelude::*;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::SendFlags;
+
+const MEMORY: u32 = 0x5c00_0040;
+
+fn connect(daemon: &Daemon) -> OwnedFd {
+    socket::connect(&daemon.socket()).unwrap()
+}
+
+fn hello(socket: &OwnedFd, version: u32, tenant: bool) {
+    let hello = Request::Hello { version, tenant };
+    socket::send(socket.as_fd(), &hello, &[], SendFlags::empty()).unwrap();
+}
+
+/// Whether the daemon still answers.
+fn lives(daemon: &Daemon) -> bool {
+    daemon.client().read("version").is_ok()
+}
+
+#[test]
+fn a_stranger_is_sent_away() {
+    let daemon = Daemon::new("stranger", 1);
+    let other = connect(&daemon);
+    hello(&other, VERSION + 1, true);
+    let answer = socket::receive::<Reply>(other.as_fd()).unwrap().0;
+    assert_eq!(answer, Reply::Hello { version: VERSION });
+    assert!(socket::receive::<Reply>(other.as_fd()).is_err());
+    // Who does not greet, and who greets twice.
+    let mute = connect(&daemon);
+    socket::send(mute.as_fd(), &Request::More, &[], SendFlags::empty()).unwrap();
+    assert!(socket::receive::<Reply>(mute.as_fd()).is_err());
+    let twice = connect(&daemon);
+    hello(&twice, VERSION, false);
+    hello(&twice, VERSION, false);
+    assert!(socket::receive::<Reply>(twice.as_fd()).is_ok());
+    assert!(socket::receive::<Reply>(twice.as_fd()).is_err());
+    assert!(lives(&daemon));
+}
+
+#[test]
+fn who_does_not_read_answers_is_dropped() {
+    let daemon = Daemon::new("deaf", 1);
+    let deaf = connect(&daemon);
+    hello(&deaf, VERSION, false);
+    let list = Request::List {
+        path: String::new(),
+    };
+    let mut sent = 0;
+    while sent < 100_000 && socket::send(deaf.as_fd(), &list, &[], SendFlags::empty()).is_ok() {
+        sent += 1;
+    }
+    assert!(sent < 100_000, "the daemon still listens");
+    assert!(lives(&daemon));
+}
+
+#[test]
+fn one_process_cannot_speak_of_anothers_objects() {
+    let daemon = Daemon::new("foreign", 1);
+    let client = daemon.client();
+    let mut victim = daemon.tenant();
+    victim.cuda(0);
+    assert!(victim.memory(MEMORY, 4096));
+    let mut other = Tenant::new(&daemon.socket());
+    // Its own client has another handle; it names the victim's.
+    let own_client = 0xc1d0_0099;
+    let root = alloc(0, 0, own_client, 0x41);
+    other.ioctl(escape::ALLOC, &root, None, 0);
+    assert!(other.memory(MEMORY + 1, 1 << 40));
+    other.free(MEMORY);
+    other.free(TSG);
+    other.free(victim.client);
+    assert!(other.link.gpu_of(victim.client, TSG).is_none());
+    let current = || client.read(&own("gmem.current")).unwrap();
+    eventually(&"4096\n".to_owned(), current);
+    let events = client.read("events").unwrap();
+    // One for asking, one for having it, and two for each free.
+    assert!(events.contains("\nclient 8\n"), "{events}");
+    drop(other);
+    assert_eq!(current(), "4096\n");
+}
+
+#[test]
+fn descriptors_that_nobody_asked_for_are_closed() {
+    let daemon = Daemon::new("fds", 1);
+    let sender = connect(&daemon);
+    hello(&sender, VERSION, false);
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let list = Request::List {
+        path: "gpus".into(),
+    };
+    let before = open();
+    for _ in 0..50 {
+        let fds = [sender.as_fd(); 20];
+        socket::send(sender.as_fd(), &list, &fds, SendFlags::empty()).unwrap();
+    }
+    assert!(lives(&daemon));
+    assert!(open() < before + 100, "daemon and test are one process");
+}
+
+fn requests() -> impl Strategy<Value = Vec<u8>> {
+    let object = prop_oneof![
+        Just(0xc1d0_0019u32),
+        Just(DEVICE),
+        Just(TSG),
+        Just(MEMORY),
+        any::<u32>()
+    ];
+    let class = prop_oneof![
+        Just(0x41u32),
+        Just(0x80),
+        Just(0xa06c),
+        Just(0xc86f),
+        Just(0x40),
+        any::<u32>()
+    ];
+    let structure = (
+        object.clone(),
+        object.clone(),
+        object.clone(),
+        class,
+        any::<bool>(),
+    );
+    let structure = structure.prop_map(|(client, parent, object, class, is_free)| {
+        if is_free {
+            free(client, object)
+        } else {
+            alloc(client, parent, object, class)
+        }
+    });
+    let ioctl = (structure, prop::option::of(any::<u64>()));
+    let ioctl = ioctl.prop_map(|(bytes, hint)| Ioctl {
+        escape: if bytes.len() == 16 {
+            escape::FREE
+        } else {
+            escape::ALLOC
+        },
+        bytes,
+        hint,
+    });
+    let granted = prop::option::of(0u32..4);
+    let request = prop_oneof![
+        ioctl.clone().prop_map(Request::Enter),
+        ioctl.clone().prop_map(Request::Ask),
+        (ioctl, granted).prop_map(|(ioctl, granted)| Request::Leave { ioctl, granted }),
+        (object.clone(), object).prop_map(|(client, object)| Request::Page { client, object }),
+        (0u32..3).prop_map(|minor| Request::Peers { minor }),
+        ".{0,20}".prop_map(|path| Request::Read { path }),
+        Just(Request::More),
+    ];
+    prop_oneof![
+        4 => request.prop_map(|request| encode(&request)),
+        1 => prop::collection::vec(any::<u8>(), 1..200),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Whatever a tenant sends, the daemon lives, and when the tenant is gone all of it is.
+    #[test]
+    fn any_sequence_is_survived(packets in prop::collection::vec(requests(), 0..60)) {
+        let daemon = Daemon::new("any", 1);
+        let client = daemon.client();
+        client.write("control", "create web").unwrap();
+        client.write("web/group.procs", "0").unwrap();
+        let tenant = connect(&daemon);
+        hello(&tenant, VERSION, true);
+        for packet in packets {
+            // Once it is dropped it cannot send.
+            let _ = rustix::net::send(&tenant, &packet, SendFlags::NOSIGNAL);
+            let mut answer = [0; 1 << 16];
+            let _ = rustix::net::recv(&tenant, &mut answer[..], rustix::net::RecvFlags::DONTWAIT);
+        }
+        drop(tenant);
+        let pid = std::process::id().to_string();
+        eventually(&Err(libc::ENOENT), || client.list(&pid));
+        eventually(&Ok("0\n".into()), || client.read("web/0/gmem.current"));
+        let events = client.read("events").unwrap();
+        prop_assert!(events.contains("charge 0\n"), "{}", events);
+    }
+}

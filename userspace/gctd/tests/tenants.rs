@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Processes that report ioctls, and what they are told.
+
+mod common;
+
+use common::{alloc, eventually, own, Daemon, Tenant, DEVICE, TSG};
+use gct_core::error::Error;
+use gct_core::rmapi::escape;
+use gct_core::submit::stats::{Counters, Reason};
+use gct_share::link::Verdict;
+use gct_share::message::Ioctl;
+use gct_share::page::Limits;
+use std::process::{Child, Command, Stdio};
+
+const MEMORY: u32 = 0x5c00_0040;
+
+#[test]
+fn a_process_appears_with_its_channel_group_and_goes_with_it() {
+    let daemon = Daemon::new("appears", 2);
+    let client = daemon.client();
+    let pid = std::process::id().to_string();
+    let mut tenant = daemon.tenant();
+    let gpu = tenant.cuda(1);
+    assert_eq!(gpu.minor, 1);
+    assert_eq!(client.list(&pid), Ok(vec!["1/".into()]));
+    let stat = client.read(&format!("{pid}/1/compute.stat")).unwrap();
+    assert!(stat.starts_with("channel_groups 1\nchannels 1\n"), "{stat}");
+    tenant.free(TSG);
+    eventually(&Err(libc::ENOENT), || client.list(&pid));
+    tenant.alloc(DEVICE, TSG, 0xa06c, None);
+    eventually(&true, || client.list(&pid).is_ok());
+    drop(tenant);
+    eventually(&Err(libc::ENOENT), || client.list(&pid));
+}
+
+#[test]
+fn limits_of_process_and_group_arrive_as_one() {
+    let daemon = Daemon::new("limits", 1);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    client.write("web/group.procs", "0").unwrap();
+    client.write("web/0/tpc.mask", "0-7").unwrap();
+    let mut tenant = daemon.tenant();
+    let gpu = tenant.cuda(0);
+    let with = |tpcs: u64| Limits {
+        tpcs: Some([tpcs, 0, 0, 0]),
+        ..Limits::NONE
+    };
+    assert_eq!(gpu.page.limits(), Some((1, with(0xff))));
+    client.write(&own("tpc.mask"), "4-11").unwrap();
+    assert_eq!(gpu.page.limits(), Some((2, with(0xf0))));
+    client.write("web/0/compute.freeze", "1").unwrap();
+    let (generation, limits) = gpu.page.limits().unwrap();
+    assert!(limits.frozen && generation == 3);
+    client.write(&own("gmem.limit"), "1G").unwrap();
+    assert_eq!(gpu.page.limits().unwrap().1.gmem_limit, 1 << 30);
+    // What does not change what binds is not told.
+    client.write("web/0/gmem.limit", "2G").unwrap();
+    assert_eq!(gpu.page.generation(), 4);
+    assert_eq!(
+        client.write("web/0/compute.weight", "5"),
+        Err(Error::Unsupported.errno())
+    );
+}
+
+#[test]
+fn memory_over_the_limit_is_refused_and_what_is_freed_can_be_had_again() {
+    let daemon = Daemon::new("memory", 1);
+    let client = daemon.client();
+    let mut tenant = daemon.tenant();
+    tenant.cuda(0);
+    client.write(&own("gmem.limit"), "10M").unwrap();
+    assert!(tenant.memory(MEMORY, 6 << 20));
+    assert!(!tenant.memory(MEMORY + 1, 6 << 20));
+    assert!(tenant.memory(MEMORY + 1, 4 << 20));
+    let current = || client.read(&own("gmem.current")).unwrap();
+    assert_eq!(current(), format!("{}\n", 10 << 20));
+    assert_eq!(client.read(&own("gmem.events")), Ok("limit 1\n".into()));
+    tenant.free(MEMORY);
+    eventually(&format!("{}\n", 4 << 20), current);
+    assert!(tenant.memory(MEMORY, 6 << 20));
+    // The driver had none, though it was granted.
+    tenant.free(MEMORY);
+    let structure = alloc(tenant.client, DEVICE, MEMORY, 0x40);
+    tenant.ioctl(escape::ALLOC, &structure, Some(6 << 20), 0x51);
+    eventually(&format!("{}\n", 4 << 20), current);
+    assert_eq!(
+        client.read(&own("gmem.peak")),
+        Ok(format!("{}\n", 10 << 20))
+    );
+}
+
+#[test]
+fn a_grant_ends_with_its_process() {
+    let daemon = Daemon::new("grant", 1);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    client.write("web/group.procs", "0").unwrap();
+    let mut tenant = daemon.tenant();
+    tenant.cuda(0);
+    let structure = alloc(tenant.client, DEVICE, MEMORY, 0x40);
+    let ioctl = Ioctl {
+        escape: escape::ALLOC,
+        bytes: structure.clone(),
+        hint: Some(4096),
+    };
+    let call = gct_core::rmapi::decode(escape::ALLOC, &structure)
+        .unwrap()
+        .unwrap();
+    assert!(matches!(
+        tenant.link.enter(&ioctl, &call),
+        Verdict::Granted(_)
+    ));
+    let current = || client.read("web/0/gmem.current").unwrap();
+    assert_eq!(current(), "4096\n");
+    drop(tenant);
+    eventually(&"0\n".to_owned(), current);
+}
+
+#[test]
+fn what_a_process_counts_is_shown_and_stays_with_its_group() {
+    let daemon = Daemon::new("counts", 1);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    client.write("web/group.procs", "0").unwrap();
+    let mut tenant = daemon.tenant();
+    let gpu = tenant.cuda(0);
+    assert_eq!(
+        client.read("web/0/tpc.effective"),
+        Err(Error::Unknown.errno())
+    );
+    let mut counters = Counters::new();
+    (counters.launches, counters.masked) = (7, 6);
+    counters.keep(Reason::Queue);
+    gpu.page.set_counters(&counters);
+    gpu.page.set_effective(Some([3, 0, 0, 0]));
+    let launches = "launches 7\nrewritten 6\nsplit 0\natoms 0\npassed 1\npassed.queue 1\n";
+    for path in [own("compute.stat"), "web/0/compute.stat".into()] {
+        let text = client.read(&path).unwrap();
+        assert_eq!(text, format!("channel_groups 1\nchannels 1\n{launches}"));
+    }
+    assert_eq!(client.read(&own("tpc.effective")), Ok("0-1\n".into()));
+    counters.launches = 9;
+    gpu.page.set_counters(&counters);
+    drop(tenant);
+    let stat = || client.read("web/0/compute.stat").unwrap();
+    let expected = launches.replace("launches 7", "launches 9");
+    eventually(&format!("channel_groups 0\nchannels 0\n{expected}"), stat);
+}
+
+#[test]
+fn neighbours_see_each_others_work_and_reservations() {
+    let daemon = Daemon::new("board", 1);
+    let (mut one, mut two) = (daemon.tenant(), daemon.tenant());
+    let (first, second) = (one.cuda(0), two.cuda(0));
+    assert_eq!(first.board.slots().count(), 2);
+    let peers = one.link.peers(0).unwrap();
+    let seen: Vec<_> = peers.iter().map(|peer| (peer.slot, peer.user)).collect();
+    assert_eq!(seen, [second.slot.unwrap()]);
+    assert_eq!(peers[0].busy_since_ns(), None);
+    second.pulse.busy(5);
+    assert_eq!(peers[0].busy_since_ns(), Some(5));
+    let generation = first.board.generation();
+    drop(two);
+    eventually(&1, || first.board.slots().count());
+    assert!(first.board.generation() > generation);
+    assert!(one.link.peers(0).unwrap().is_empty());
+    assert!(one.link.peers(7).unwrap().is_empty());
+}
+
+#[test]
+fn a_daemon_that_comes_back_learns_what_there_is() {
+    let mut daemon = Daemon::new("restart", 1);
+    let mut tenant = daemon.tenant();
+    let old = tenant.cuda(0);
+    assert!(tenant.memory(MEMORY, 4096));
+    assert!(tenant.memory(MEMORY + 1, 8192));
+    tenant.free(MEMORY + 1);
+    daemon.client().write(&own("tpc.mask"), "0-3").unwrap();
+    daemon.stop();
+    assert!(!tenant.attend(), "nobody is there");
+    assert!(
+        tenant.memory(MEMORY + 2, 1),
+        "without a daemon all is granted"
+    );
+    let (_, limits) = old.page.limits().unwrap();
+    assert_eq!(limits.tpcs, Some([15, 0, 0, 0]), "the last limits hold");
+    daemon.restart();
+    assert!(tenant.attend(), "the pages are new");
+    assert_eq!(tenant.link.lost(), 1);
+    let client = daemon.client();
+    assert_eq!(client.read(&own("gmem.current")), Ok("4097\n".into()));
+    client.write(&own("tpc.mask"), "0-1").unwrap();
+    let new = &tenant.link.gpus()[0];
+    assert_eq!(new.page.limits().unwrap().1.tpcs, Some([3, 0, 0, 0]));
+}
+
+/// Not a test of its own: a process of its own for those below, which tells its pid and waits.
+#[test]
+fn process() {
+    let Some(path) = std::env::var_os("GCTD_TEST_TENANT") else {
+        return;
+    };
+    let mut tenant = Tenant::new(path.as_ref());
+    tenant.cuda(0);
+    assert!(tenant.memory(MEMORY, 1 << 20));
+    println!("ready");
+    std::thread::sleep(std::time::Duration::from_secs(60));
+}
+
+/// Ends with the value.
+struct Process(Child);
+
+impl Process {
+    /// Runs the test above in a process of its own, by a shell that waits if `through` says so.
+    fn spawn(daemon: &Daemon, through: &str) -> Self {
+        let program = std::env::current_exe().unwrap();
+        let child = Command::new("sh")
+            .args(["-c", through, "sh"])
+            .arg(program)
+            .args(["--exact", "process", "--nocapture"])
+            .env("GCTD_TEST_TENANT", daemon.socket())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        Self(child.unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn processes(daemon: &Daemon) -> usize {
+    let names = daemon.client().list("").unwrap();
+    names
+        .iter()
+        .filter(|name| name.as_bytes()[0].is_ascii_digit())
+        .count()
+}
+
+#[test]
+fn children_belong_where_their_parent_does_and_older_ones_do_not() {
+    let daemon = Daemon::new("children", 1);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    // The shell joins, and then has a child that has a child.
+    let mut shell = Process::spawn(&daemon, "read go; (\"$@\"; true); true");
+    let older = Process::spawn(&daemon, "exec \"$@\"");
+    eventually(&1, || processes(&daemon));
+    client
+        .write("web/group.procs", shell.0.id().to_string())
+        .unwrap();
+    drop(shell.0.stdin.take());
+    eventually(&2, || processes(&daemon));
+    let members = client.read("web/group.procs").unwrap();
+    let members: Vec<u32> = members.lines().map(|pid| pid.parse().unwrap()).collect();
+    assert_eq!(members.len(), 2, "{members:?}");
+    assert!(members.contains(&shell.0.id()) && !members.contains(&older.0.id()));
+    let charged = client.read("web/0/gmem.current");
+    assert_eq!(charged, Ok(format!("{}\n", 1 << 20)));
+    let child = members.iter().find(|pid| **pid != shell.0.id()).unwrap();
+    let pid = rustix::process::Pid::from_raw(i32::try_from(*child).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    eventually(&Ok("0\n".into()), || client.read("web/0/gmem.current"));
+    eventually(&Ok(String::new()), || client.read("web/group.procs"));
+    assert_eq!(client.write("control", "remove web"), Ok(()));
+}
+
+#[test]
+fn a_cgroup_takes_its_processes() {
+    let daemon = Daemon::new("cgroup", 1);
+    let client = daemon.client();
+    let text = std::fs::read_to_string("/proc/self/cgroup").unwrap();
+    let Some(path) = text.lines().find_map(|line| line.strip_prefix("0::")) else {
+        eprintln!("skipped: this process is in no cgroup of version 2");
+        return;
+    };
+    client.write("control", "create web").unwrap();
+    client.write("web/group.cgroup", path).unwrap();
+    let mut tenant = daemon.tenant();
+    tenant.cuda(0);
+    let own = format!("{}\n", std::process::id());
+    assert_eq!(client.read("web/group.procs"), Ok(own));
+    client.write("web/group.cgroup", "none").unwrap();
+    assert_eq!(client.read("web/group.procs"), Ok(String::new()));
+}
+
+#[test]
+fn a_storm_of_kills_leaves_nothing() {
+    let daemon = Daemon::new("storm", 1);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    client.write("web/group.procs", "0").unwrap();
+    for round in 0..4 {
+        let crowd: Vec<Process> = (0..16)
+            .map(|_| Process::spawn(&daemon, "exec \"$@\""))
+            .collect();
+        // Some are killed before they have said a word.
+        if round % 2 == 0 {
+            eventually(&16, || processes(&daemon));
+        }
+        drop(crowd);
+        eventually(&0, || processes(&daemon));
+        assert_eq!(client.read("web/0/gmem.current"), Ok("0\n".into()));
+        let own = format!("{}\n", std::process::id());
+        eventually(&Ok(own), || client.read("web/group.procs"));
+    }
+    let events = client.read("events").unwrap();
+    assert!(events.lines().all(|line| line.ends_with(" 0")), "{events}");
+}
