@@ -2,9 +2,9 @@
 
 //! Reading and writing the tree.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gct_core::error::Error as CoreError;
@@ -13,6 +13,8 @@ use gct_core::iface::parse::{self, Version};
 use gct_core::iface::value::Format;
 use gct_core::iface::File as FileId;
 
+use crate::daemon::Daemon;
+use crate::transport::{Directory, Transport};
 use crate::{Content, Error, Owner, Refusal, Target};
 
 /// Where the kernel module shows the tree.
@@ -22,32 +24,39 @@ pub const DEFAULT_ROOT: &str = "/sys/kernel/debug/gctgroup";
 const DIRECTORY_WAIT: Duration = Duration::from_secs(1);
 const DIRECTORY_POLL: Duration = Duration::from_millis(5);
 
-/// Longest file that is read. `group.procs` of the most members is shorter.
-const READ_BYTES_MAX: u64 = 1 << 20;
-
-/// A gctgroup tree at a directory.
+/// A gctgroup tree.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    root: PathBuf,
+    transport: Arc<dyn Transport>,
 }
 
 impl Tree {
     /// The tree at `root`; nothing is touched yet.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self {
+            transport: Arc::new(Directory(root.into())),
+        }
     }
 
-    /// Its directory.
+    /// The tree of the daemon that listens at a socket; nothing is connected yet.
+    #[must_use]
+    pub fn of_daemon(socket: impl Into<PathBuf>) -> Self {
+        Self {
+            transport: Arc::new(Daemon::new(socket.into())),
+        }
+    }
+
+    /// Its directory or its socket.
     #[must_use]
     pub fn root(&self) -> &Path {
-        &self.root
+        self.transport.place()
     }
 
-    /// The path of a file.
+    /// The path of a file, for messages.
     #[must_use]
     pub fn path(&self, target: &Target, entry: &Entry) -> PathBuf {
-        self.root.join(target.path()).join(entry.name)
+        self.root().join(below(target, entry))
     }
 
     /// Release and form of whoever shows the tree.
@@ -57,9 +66,9 @@ impl Tree {
     /// [`Error::NoTree`], [`Error::Permission`], [`Error::Read`], [`Error::Form`].
     pub fn version(&self) -> Result<Version, Error> {
         self.directory(&Target::Root)?;
-        let path = self.path(&Target::Root, files::entry(FileId::Version));
+        let path = below(&Target::Root, files::entry(FileId::Version));
         let text = self.bytes(&path)?;
-        parse::version(&text).map_err(|error| form(path, &text, error))
+        parse::version(&text).map_err(|error| form(self.root().join(path), &text, error))
     }
 
     /// GPUs, by index.
@@ -69,7 +78,7 @@ impl Tree {
     /// [`Error::NoTree`], [`Error::Permission`], [`Error::Read`].
     pub fn gpus(&self) -> Result<Vec<u32>, Error> {
         self.directory(&Target::Root)?;
-        self.numbers(&self.root.join("gpus"))
+        self.numbers(Path::new("gpus"))
     }
 
     /// Named groups, then processes, in order.
@@ -80,7 +89,7 @@ impl Tree {
     pub fn owners(&self) -> Result<Vec<Owner>, Error> {
         self.directory(&Target::Root)?;
         let mut owners: Vec<Owner> = self
-            .names(&self.root)?
+            .names(Path::new(""))?
             .iter()
             .filter_map(|name| name.parse().ok())
             .collect();
@@ -112,9 +121,10 @@ impl Tree {
             });
         }
         self.check(target, entry)?;
-        let path = self.path(target, entry);
+        let path = below(target, entry);
         let text = self.bytes(&path)?;
-        Content::parse(entry.format, &text).map_err(|error| form(path, &text, error))
+        Content::parse(entry.format, &text)
+            .map_err(|error| form(self.root().join(path), &text, error))
     }
 
     /// Checks a text as the file would; nothing is written.
@@ -222,6 +232,16 @@ impl Tree {
             .map(|_| ())
     }
 
+    /// May groups be made here?
+    ///
+    /// # Errors
+    ///
+    /// What the system says of writing `control`.
+    pub fn may_control(&self) -> io::Result<()> {
+        let control = below(&Target::Root, files::entry(FileId::Control));
+        self.transport.may_write(&control)
+    }
+
     fn command(
         &self,
         verb: &str,
@@ -238,9 +258,8 @@ impl Tree {
             source: Refusal::Core(error),
         })?;
         self.write(&Target::Root, entry, &text)?;
-        let directory = self.root.join(name);
         let started = Instant::now();
-        while directory.exists() != there {
+        while self.transport.is_dir(Path::new(name)) != there {
             if started.elapsed() > DIRECTORY_WAIT {
                 return Err(Error::Directory {
                     path: self.path(&Target::Root, entry),
@@ -258,17 +277,8 @@ impl Tree {
         self.check(target, entry)?;
         let path = self.path(target, entry);
         let line = format!("{text}\n");
-        let written = OpenOptions::new()
-            .write(true)
-            .truncate(true)
-            .open(&path)
-            .and_then(|mut file| file.write(line.as_bytes()));
-        match written {
-            Ok(bytes) if bytes == line.len() => Ok(()),
-            Ok(_) => Err(io::Error::from(io::ErrorKind::WriteZero)),
-            Err(error) => Err(error),
-        }
-        .map_err(|error| match error.kind() {
+        let written = self.transport.write(&below(target, entry), line.as_bytes());
+        written.map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => Error::Permission {
                 path: path.clone(),
                 source: error,
@@ -294,48 +304,32 @@ impl Tree {
     }
 
     fn directory(&self, target: &Target) -> Result<PathBuf, Error> {
-        let root_error = match fs::metadata(&self.root) {
-            Ok(meta) if meta.is_dir() => None,
-            Ok(_) => Some(io::Error::from(io::ErrorKind::NotADirectory)),
-            Err(error) => Some(error),
-        };
-        if let Some(source) = root_error {
-            let root = self.root.clone();
+        if let Err(source) = self.transport.check() {
+            let root = self.root().to_owned();
             return Err(match source.kind() {
                 io::ErrorKind::PermissionDenied => Error::Permission { path: root, source },
                 _ => Error::NoTree { root, source },
             });
         }
-        let path = self.root.join(target.path());
-        match path.is_dir() {
+        let path = target.path();
+        match self.transport.is_dir(&path) {
             true => Ok(path),
             false => Err(Error::NoTarget {
                 target: target.to_string(),
-                root: self.root.clone(),
+                root: self.root().to_owned(),
             }),
         }
     }
 
     fn bytes(&self, path: &Path) -> Result<Vec<u8>, Error> {
-        let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(READ_BYTES_MAX).read_to_end(&mut bytes))
-            .map_err(|error| unreadable(path, error))?;
-        Ok(bytes)
+        let text = self.transport.read(path);
+        text.map_err(|error| unreadable(&self.root().join(path), error))
     }
 
     /// Names of the directories in a directory.
     fn names(&self, path: &Path) -> Result<Vec<String>, Error> {
-        let mut names = Vec::new();
-        let entries = fs::read_dir(path).map_err(|error| unreadable(path, error))?;
-        for entry in entries {
-            let entry = entry.map_err(|error| unreadable(path, error))?;
-            // A directory may go while it is listed; what has no type any more is gone.
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                names.extend(entry.file_name().into_string());
-            }
-        }
-        Ok(names)
+        let names = self.transport.dirs(path);
+        names.map_err(|error| unreadable(&self.root().join(path), error))
     }
 
     fn numbers(&self, path: &Path) -> Result<Vec<u32>, Error> {
@@ -347,6 +341,11 @@ impl Tree {
         numbers.sort_unstable();
         Ok(numbers)
     }
+}
+
+/// The path of a file below the root.
+fn below(target: &Target, entry: &Entry) -> PathBuf {
+    target.path().join(entry.name)
 }
 
 /// ENOENT from writing `control` means that no such group exists, not that the file is missing.

@@ -31,6 +31,14 @@ pub(crate) struct Cli {
     #[arg(long, global = true, value_name = "DIR", default_value = DEFAULT_ROOT)]
     pub(crate) root: PathBuf,
 
+    /// Use the daemon of the user-space mode instead of the kernel's tree.
+    #[arg(long, global = true, conflicts_with = "root")]
+    pub(crate) user: bool,
+
+    /// The daemon's socket; implies --user.
+    #[arg(long, global = true, value_name = "PATH", conflicts_with = "root")]
+    pub(crate) socket: Option<PathBuf>,
+
     /// Print one JSON document instead of text.
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -83,6 +91,8 @@ pub(crate) enum Command {
         /// Which file.
         file: String,
     },
+    /// Run a program in a group of the user-space mode; implies --user.
+    Run(Run),
     /// Print the versions of gctctl and of the tree.
     Version,
     /// Look at recorded submissions (.pbcap files).
@@ -109,6 +119,30 @@ pub(crate) struct Attach {
     /// An absolute cgroup-v2 path: whoever is in it or below it, now and later; `none` ends that.
     #[arg(long, value_name = "PATH")]
     pub(crate) cgroup: Option<String>,
+}
+
+/// A program and its limits.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The group that it joins, which is made if there is none; without it a new one, `run-PID`, that is removed by a
+    /// later `gctctl run` when its process is gone.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+    /// The group's tpc.mask, as `0-31,40`, on each GPU.
+    #[arg(long, value_name = "LIST")]
+    pub(crate) tpc: Option<String>,
+    /// The group's tpc.quota on each GPU.
+    #[arg(long, value_name = "TPCS")]
+    pub(crate) quota: Option<String>,
+    /// The group's atom.duration on each GPU, as `300us`.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) atom: Option<String>,
+    /// The library to preload; else libgct_preload.so beside gctctl or in ../lib.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) preload: Option<PathBuf>,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<std::ffi::OsString>,
 }
 
 /// What to do with a recorded submission.

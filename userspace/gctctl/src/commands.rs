@@ -5,6 +5,7 @@
 mod doctor;
 mod groups;
 mod ls;
+mod run;
 mod set;
 mod show;
 
@@ -16,10 +17,16 @@ use crate::outcome::Outcome;
 
 /// Does what the command line says.
 pub(crate) fn run(cli: &Cli) -> Outcome {
-    let tree = Tree::at(&cli.root);
+    let user_mode = cli.user || cli.socket.is_some() || matches!(cli.command, Command::Run(_));
+    let socket = cli.socket.clone().unwrap_or_else(gct_share::socket_path);
+    let tree = match user_mode {
+        true => Tree::of_daemon(&socket),
+        false => Tree::at(&cli.root),
+    };
     match &cli.command {
-        Command::Doctor(doctor) => doctor::run(&tree, &doctor.system_root),
+        Command::Doctor(doctor) => doctor::run(&tree, &doctor.system_root, user_mode),
         Command::Ls => ls::run(&tree),
+        Command::Run(run) => run::run(&tree, &socket, run),
         Command::Show { target } => show::run(&tree, target),
         Command::Create { names } => groups::create(&tree, names),
         Command::Rm { names } => groups::remove(&tree, names),

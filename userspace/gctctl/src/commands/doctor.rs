@@ -2,7 +2,7 @@
 
 //! `doctor`: does gctgroup work here, and what to do where it does not.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use gct_client::{Content, Error, Target, Tree, DEFAULT_ROOT};
@@ -68,18 +68,17 @@ impl Finding {
     }
 }
 
-pub(crate) fn run(tree: &Tree, system_root: &Path) -> Outcome {
+pub(crate) fn run(tree: &Tree, system_root: &Path, user_mode: bool) -> Outcome {
     let system = System {
         root: system_root.to_owned(),
     };
-    let mut findings = vec![
-        system.kernel_config(),
-        system.lockdown(),
-        system.driver_module(),
-        system.driver_version(),
-        system.debugfs(tree),
-    ];
-    findings.extend(check_tree(tree, &system));
+    let mut findings = vec![system.driver_module(), system.driver_version()];
+    if !user_mode {
+        let of_kernel = [system.kernel_config(), system.lockdown()];
+        findings.splice(0..0, of_kernel);
+        findings.push(system.debugfs(tree));
+    }
+    findings.extend(check_tree(tree, &system, user_mode));
     let mut table = Table::new(&["CHECK", "STATUS", "FINDING"]);
     for finding in &findings {
         let remedy = finding.remedy.as_ref();
@@ -232,11 +231,14 @@ impl System {
     }
 }
 
-fn check_tree(tree: &Tree, system: &System) -> Vec<Finding> {
+fn check_tree(tree: &Tree, system: &System, user_mode: bool) -> Vec<Finding> {
     let version = match tree.version() {
         Ok(version) => version,
         Err(error) => {
             let remedy = match &error {
+                Error::NoTree { .. } if user_mode => {
+                    "No daemon listens there: start gctd, or name its socket with --socket."
+                }
                 Error::NoTree { .. } => {
                     "The driver that runs has no gctgroup: load the patched nvidia.ko; dmesg says why if it is."
                 }
@@ -267,8 +269,7 @@ fn check_tree(tree: &Tree, system: &System) -> Vec<Finding> {
 fn permission(tree: &Tree) -> Finding {
     const CHECK: &str = "permission";
     let control = tree.path(&Target::Root, files::entry(File::Control));
-    // Opening writes nothing: the kernel acts on write(2) only.
-    match OpenOptions::new().write(true).open(&control) {
+    match tree.may_control() {
         Ok(_) => Finding::ok(CHECK, "Groups can be made and limits be set."),
         Err(error) => Finding::ok(
             CHECK,

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! `run`: a program in a group of the user-space mode.
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process;
+
+use gct_client::{Error, Owner, Target, Tree};
+use gct_core::iface::{files, File};
+
+use crate::cli::Run;
+use crate::outcome::{Failure, Outcome};
+
+const LIBRARY: &str = "libgct_preload.so";
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Begins the names of groups that were made for one program; its pid follows.
+const PREFIX: &str = "run-";
+
+/// Returns only when the program could not be started.
+pub(crate) fn run(tree: &Tree, socket: &Path, run: &Run) -> Outcome {
+    match start(tree, socket, run) {
+        Ok(never) => match never {},
+        Err(failure) => Outcome::failed(failure),
+    }
+}
+
+fn start(tree: &Tree, socket: &Path, run: &Run) -> Result<core::convert::Infallible, Failure> {
+    let library = library(run.preload.as_deref())?;
+    let (program, arguments) = run
+        .command
+        .split_first()
+        .ok_or_else(|| Failure::new(2, "There is no program to run."))?;
+    let group = join(tree, run)?;
+    let error = process::Command::new(program)
+        .args(arguments)
+        .env(PRELOAD, with_others(&library))
+        .env(gct_share::SOCKET_VARIABLE, socket)
+        .exec();
+    Err(Failure::new(
+        1,
+        format!(
+            "{} cannot be started in group {group}: {error}.",
+            Path::new(program).display()
+        ),
+    ))
+}
+
+/// Makes this process, which will become the program, a member of the group, whose limits are set
+/// before.
+fn join(tree: &Tree, run: &Run) -> Result<String, Failure> {
+    let group = match &run.group {
+        Some(group) => group.clone(),
+        None => {
+            sweep(tree)?;
+            format!("{PREFIX}{}", process::id())
+        }
+    };
+    let owner = Owner::Group(group.clone());
+    if !tree.owners()?.contains(&owner) {
+        tree.create(&group)?;
+    }
+    for (file, value) in [
+        (File::TpcMask, &run.tpc),
+        (File::TpcQuota, &run.quota),
+        (File::AtomDuration, &run.atom),
+    ] {
+        let Some(value) = value else { continue };
+        for gpu in tree.nodes(&owner)? {
+            tree.set(&Target::Node(owner.clone(), gpu), files::entry(file), value)?;
+        }
+    }
+    tree.attach_pid(&group, process::id())?;
+    Ok(group)
+}
+
+/// Removes groups that were made for programs that have ended, unless children still run there.
+fn sweep(tree: &Tree) -> Result<(), Error> {
+    for owner in tree.owners()? {
+        let Owner::Group(name) = owner else { continue };
+        let pid = name.strip_prefix(PREFIX);
+        let pid = pid.filter(|pid| pid.bytes().all(|digit| digit.is_ascii_digit()));
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            // Whoever has members stays.
+            let _ = tree.remove(&name);
+        }
+    }
+    Ok(())
+}
+
+/// The library that was named, or the one that is installed with this program.
+fn library(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    let candidates = match named {
+        Some(path) => vec![path.to_owned()],
+        None => {
+            let program = env::current_exe().unwrap_or_default();
+            let beside = program.parent().unwrap_or(Path::new("/"));
+            vec![beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)]
+        }
+    };
+    let found = candidates.iter().find_map(|path| path.canonicalize().ok());
+    found.ok_or_else(|| {
+        let places: Vec<String> = candidates.iter().map(|p| p.display().to_string()).collect();
+        Failure::new(
+            1,
+            format!(
+                "There is no {}: name the library with --preload.",
+                places.join(" and no ")
+            ),
+        )
+    })
+}
+
+/// The library before what is preloaded already.
+fn with_others(library: &Path) -> OsString {
+    let mut list = library.as_os_str().to_owned();
+    if let Some(others) = env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    list
+}
