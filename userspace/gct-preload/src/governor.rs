@@ -127,7 +127,6 @@ impl Governor {
     }
 
     /// Whose daemon looks after this process; `None` leaves the last limits in force.
-    #[allow(dead_code, reason = "the link to the daemon is to call it")]
     pub(crate) fn set_place(&mut self, place: Option<Place>) {
         self.place = place;
         self.use_own_mask();
@@ -162,7 +161,6 @@ impl Governor {
     }
 
     /// Copies the counters for the daemon; not on every round.
-    #[allow(dead_code, reason = "the link to the daemon is to call it")]
     pub(crate) fn report(&self) {
         if let Some(place) = &self.place {
             let page = &place.gpu().page;

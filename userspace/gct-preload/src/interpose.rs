@@ -2,6 +2,7 @@
 
 //! The functions of libc that this library stands in front of.
 
+use crate::link::{self, Entered};
 use crate::rm::{self, Call};
 use crate::sys::{self, keep_errno};
 use crate::{fault, worker};
@@ -33,8 +34,15 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) ->
     if let Some(call) = unsafe { rm::before(request, arg as u64) } {
         keep_errno(|| learn(call));
     }
+    // SAFETY: as above.
+    let entered = keep_errno(|| unsafe { link::before(request, arg as u64) });
+    if matches!(entered, Entered::Refused) {
+        return 0;
+    }
     // SAFETY: passed on unchanged.
     let ret = unsafe { sys::ioctl(fd, request, arg) };
+    // SAFETY: as above, and it has run.
+    keep_errno(|| unsafe { link::after(entered, fd, request, arg as u64, ret) });
     if ret == 0 {
         // SAFETY: the request succeeded, so the kernel has read and written `arg`.
         if let Some(call) = unsafe { rm::after(request, arg as u64) } {

@@ -13,6 +13,7 @@ mod governor;
 mod interpose;
 mod limits;
 mod line;
+mod link;
 mod neighbours;
 #[cfg(test)]
 mod paced_tests;

@@ -28,7 +28,6 @@ pub(crate) struct Place {
 
 impl Place {
     /// A place on `gpu` beside `peers`. Allocates all that is needed later, in a signal handler.
-    #[allow(dead_code, reason = "the link to the daemon is to call it")]
     pub(crate) fn new(gpu: Arc<Gpu>, peers: Vec<Peer>) -> Self {
         Self {
             gpu,
@@ -44,13 +43,11 @@ impl Place {
     }
 
     /// The GPU's pages.
-    #[allow(dead_code, reason = "the link to the daemon is to call it")]
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
 
     /// Other peers, on the same GPU.
-    #[allow(dead_code, reason = "the link to the daemon is to call it")]
     pub(crate) fn set_peers(&mut self, peers: Vec<Peer>) {
         self.peers = peers;
         self.board = u64::MAX;

@@ -97,10 +97,42 @@ unsafe fn bytes<'a>(addr: u64, len: usize) -> Fields<'a> {
 }
 
 /// The escape number and structure size of an NVIDIA ioctl.
-fn escape(request: u64) -> Option<(u64, usize)> {
+pub(crate) fn escape(request: u64) -> Option<(u64, usize)> {
     // CAST: the size field has 14 bits.
     let size = ((request >> 16) & 0x3fff) as usize;
     ((request >> 8) & 0xff == MAGIC).then_some((request & 0xff, size))
+}
+
+/// Sends a control to an object of this process; the resource manager's status, or `None` if the
+/// ioctl itself failed.
+///
+/// # Safety
+///
+/// The command takes parameters of this size and no pointers in them.
+pub(crate) unsafe fn control_of(
+    fd: i32,
+    client: u32,
+    object: u32,
+    command: u32,
+    params: &mut [u8],
+) -> Option<u32> {
+    let at = params.as_mut_ptr() as u64;
+    let size = u32::try_from(params.len()).ok()?;
+    // CAST: the halves of an address.
+    let mut nvos54 = [
+        client,
+        object,
+        command,
+        0,
+        at as u32,
+        (at >> 32) as u32,
+        size,
+        0,
+    ];
+    let request = 0xc000_0000 | 32 << 16 | MAGIC << 8 | ESC_RM_CONTROL;
+    // SAFETY: `nvos54` is 32 bytes, as the request says, and the caller vouches for the rest.
+    let ret = unsafe { crate::sys::ioctl(fd, request, nvos54.as_mut_ptr().cast()) };
+    (ret == 0).then_some(nvos54[7])
 }
 
 /// Decodes what must be known before the driver acts: objects that go away.

@@ -61,6 +61,11 @@ pub(crate) fn lock() -> Option<MutexGuard<'static, Shared>> {
     Some(shared)
 }
 
+/// Whether this is a child that was forked from a managed process.
+pub(crate) fn forked_child() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
 impl Shared {
     /// Publishes all that is new.
     pub(crate) fn publish(&mut self) -> u32 {

@@ -28,6 +28,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// Time between two attempts to connect, in nanoseconds.
 const RETRY_NS: u64 = 1_000_000_000;
+/// The same after a daemon that listened and did not answer, for which callers had to wait.
+const RETRY_HUNG_NS: u64 = 60_000_000_000;
 
 /// This process on one GPU.
 #[derive(Debug)]
@@ -118,8 +120,10 @@ impl Link {
             return false;
         }
         self.retry_at_ns = now_ns.saturating_add(RETRY_NS);
-        if self.connect().is_err() {
-            self.socket = None;
+        if let Err(error) = self.connect() {
+            if error == Errno::AGAIN {
+                self.retry_at_ns = now_ns.saturating_add(RETRY_HUNG_NS);
+            }
             return false;
         }
         for ioctl in self.ledger.living() {

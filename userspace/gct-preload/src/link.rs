@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The way to the daemon: what this process allocates is asked for and told, and limits and
+//! neighbours come back.
+//!
+//! Nothing here is on the path of a launch. Without a daemon everything is granted and goes on.
+
+use crate::neighbours::Place;
+use crate::stats::STATS;
+use crate::{rm, sys, worker};
+use core::sync::atomic::{AtomicBool, Ordering};
+use gct_core::rmapi::control::Control;
+use gct_core::rmapi::{self, Action, Call, Class, Question};
+use gct_share::board::Peer;
+use gct_share::link::{self, Link, Verdict};
+use gct_share::message::Ioctl;
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// How often the daemon is told what was launched while something is.
+const REPORT: Duration = Duration::from_millis(100);
+/// How often is looked after the daemon while nothing is launched.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The link of the process `pid`: a forked child must not speak for its parent.
+#[derive(Debug)]
+struct Connected {
+    pid: u32,
+    link: Link,
+    /// The board's generation at which the neighbours were asked for.
+    board: u64,
+}
+
+static LINK: Mutex<Option<Connected>> = Mutex::new(None);
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// Runs `f` with the link of this process, which is made at the first use.
+fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
+    let pid = std::process::id();
+    let mut slot = match LINK.try_lock() {
+        Ok(slot) => slot,
+        Err(TryLockError::Poisoned(error)) => error.into_inner(),
+        // In a forked child the holder may be a thread that does not exist there.
+        Err(TryLockError::WouldBlock) if worker::forked_child() => return None,
+        Err(TryLockError::WouldBlock) => LINK.lock().unwrap_or_else(PoisonError::into_inner),
+    };
+    if slot.as_ref().is_none_or(|connected| connected.pid != pid) {
+        let mut link = Link::from_environment();
+        link.attend(sys::now_ns());
+        *slot = Some(Connected {
+            pid,
+            link,
+            board: u64::MAX,
+        });
+    }
+    slot.as_mut().map(f)
+}
+
+/// An ioctl that the daemon is told of, before it runs.
+#[derive(Debug)]
+pub(crate) enum Entered {
+    /// It is none that matters.
+    Nothing,
+    /// It runs.
+    Runs(Verdict),
+    /// It must not run: its structure says why.
+    Refused,
+}
+
+/// Tells the daemon of an ioctl, or asks it.
+///
+/// # Safety
+///
+/// `arg` is what the caller of `ioctl` passed for `request`.
+pub(crate) unsafe fn before(request: u64, arg: u64) -> Entered {
+    // SAFETY: passed on.
+    let Some((escape, bytes)) = (unsafe { structure(request, arg) }) else {
+        return Entered::Nothing;
+    };
+    // Only what the tenant itself says can be known before.
+    let size_of = |question| match question {
+        // SAFETY: the tenant passes this address to the driver, which will read it.
+        Question::Bytes(hint) => unsafe { word(hint) },
+        _ => None,
+    };
+    let Some((ioctl, call)) = link::decode(escape, bytes, size_of) else {
+        return Entered::Nothing;
+    };
+    match with(|connected| connected.link.enter(&ioctl, &call)) {
+        Some(Verdict::Refused) => {
+            // SAFETY: the structure is the caller's to be written, as the driver would.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(arg as *mut u8, bytes.len()) };
+            rmapi::set_status(escape, bytes, rmapi::NO_MEMORY);
+            Entered::Refused
+        }
+        Some(verdict) => Entered::Runs(verdict),
+        None => Entered::Nothing,
+    }
+}
+
+/// Tells the daemon how an ioctl of [`before`] went.
+///
+/// # Safety
+///
+/// As for [`before`]; the ioctl has run on `fd` and returned `ret`.
+pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, ret: i32) {
+    let Entered::Runs(verdict) = entered else {
+        return;
+    };
+    // SAFETY: passed on.
+    let Some((escape, bytes)) = (unsafe { structure(request, arg) }) else {
+        return;
+    };
+    let mut bytes = bytes.to_vec();
+    if ret != 0 {
+        // The driver did not get as far as a status.
+        rmapi::set_status(escape, &mut bytes, rmapi::NO_MEMORY);
+    }
+    let Ok(Some(call)) = rmapi::decode(escape, &bytes) else {
+        return;
+    };
+    let answer = |question| match question {
+        // SAFETY: the driver has read this word.
+        Question::Bytes(hint) => unsafe { word(hint) },
+        Question::GpuOfSubdevice => gpu_of(fd, &call),
+        // The subdevice will tell.
+        Question::GpuOfInstance(_) => None,
+    };
+    let hint = call
+        .question()
+        .filter(|_| call.succeeded())
+        .and_then(answer);
+    let ioctl = Ioctl {
+        escape,
+        bytes,
+        hint,
+    };
+    let place = with(|connected| {
+        connected.link.leave(ioctl, &call, verdict);
+        connected.settle_in(&call)
+    });
+    if let Some(place) = place.flatten() {
+        move_to(place);
+    }
+}
+
+impl Connected {
+    /// The place of this process on the GPU of a new channel group.
+    fn settle_in(&mut self, call: &Call) -> Option<Place> {
+        let is_group = matches!(
+            call.action,
+            Action::Alloc {
+                class: Class::ChannelGroup,
+                ..
+            }
+        );
+        if !is_group || !call.succeeded() || !self.link.gpus().is_empty() {
+            return None;
+        }
+        self.link.gpu_of(call.client, call.object)?;
+        self.place()
+    }
+
+    /// The place of this process, with its neighbours of now.
+    fn place(&mut self) -> Option<Place> {
+        let gpu = self.link.gpus().first()?.clone();
+        self.board = gpu.board.generation();
+        let peers = self.link.peers(gpu.minor)?;
+        Some(Place::new(gpu, peers))
+    }
+
+    /// Looks after the daemon, and says what is new.
+    fn attend(&mut self) -> Option<News> {
+        let lost = self.link.lost();
+        let renewed = self.link.attend(sys::now_ns());
+        STATS
+            .daemons_lost
+            .fetch_add(self.link.lost() - lost, Ordering::Relaxed);
+        if renewed {
+            return self.place().map(News::Place);
+        }
+        let gpu = self.link.gpus().first()?;
+        let (minor, generation) = (gpu.minor, gpu.board.generation());
+        if generation == self.board {
+            return None;
+        }
+        let peers = self.link.peers(minor)?;
+        self.board = generation;
+        Some(News::Peers(peers))
+    }
+}
+
+/// What the daemon had to say.
+#[derive(Debug)]
+enum News {
+    /// It is another daemon.
+    Place(Place),
+    /// The neighbours are others.
+    Peers(Vec<Peer>),
+}
+
+/// Hands a place to the governor, and sees to it that somebody looks after it.
+fn move_to(place: Place) {
+    if let Some(mut shared) = worker::lock() {
+        shared.governor.set_place(Some(place));
+    }
+    if !STARTED.swap(true, Ordering::SeqCst) {
+        // Without the thread the limits of now stay, and nobody hears of launches.
+        let _ = std::thread::Builder::new()
+            .name("gct-link".into())
+            .spawn(look_after);
+    }
+}
+
+/// Reports what was launched and looks after the daemon, for as long as the process lives.
+fn look_after() {
+    let mut entries = 0;
+    let mut waited = Duration::ZERO;
+    loop {
+        std::thread::sleep(REPORT.max(waited));
+        let now = STATS.entries.load(Ordering::Relaxed);
+        waited = if now == entries { LOOK } else { REPORT };
+        entries = now;
+        let news = with(Connected::attend).flatten();
+        let Some(mut shared) = worker::lock() else {
+            return;
+        };
+        match news {
+            Some(News::Place(place)) => shared.governor.set_place(Some(place)),
+            Some(News::Peers(peers)) => {
+                if let Some(place) = shared.governor.place() {
+                    place.set_peers(peers);
+                }
+            }
+            None => {}
+        }
+        shared.governor.report();
+    }
+}
+
+/// The number and the structure of one of NVIDIA's ioctls.
+///
+/// # Safety
+///
+/// `arg` is what the caller of `ioctl` passed for `request`, and nobody writes there meanwhile.
+unsafe fn structure<'a>(request: u64, arg: u64) -> Option<(u32, &'a [u8])> {
+    let (escape, size) = rm::escape(request)?;
+    if arg == 0 || size == 0 {
+        return None;
+    }
+    // SAFETY: the caller passes a structure of the size that the request says.
+    let bytes = unsafe { core::slice::from_raw_parts(arg as *const u8, size) };
+    // CAST: an escape has 8 bits.
+    Some((escape as u32, bytes))
+}
+
+/// A number of 4 or 8 bytes in this process's memory.
+///
+/// # Safety
+///
+/// The driver reads it there too.
+unsafe fn word(hint: rmapi::Hint) -> Option<u64> {
+    match hint.bytes {
+        // SAFETY: by contract.
+        4 => Some(u64::from(unsafe {
+            (hint.address as *const u32).read_unaligned()
+        })),
+        // SAFETY: by contract.
+        8 => Some(unsafe { (hint.address as *const u64).read_unaligned() }),
+        _ => None,
+    }
+}
+
+/// Asks the resource manager on which GPU a new subdevice is.
+fn gpu_of(fd: i32, call: &Call) -> Option<u64> {
+    let mut control = Control::gpu_of_subdevice(call.client, call.object);
+    let (client, object, command) = (control.client, control.object, control.command);
+    // SAFETY: the parameters live until the control has been answered.
+    let status = unsafe { rm::control_of(fd, client, object, command, control.params()) };
+    (status == Some(0)).then(|| u64::from(control.gpu()))
+}
