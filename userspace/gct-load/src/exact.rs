@@ -2,15 +2,21 @@
 
 //! Exactness: random launches, each followed by a kernel that depends on it.
 
-use crate::gpu::{Gpu, Stamp};
-use anyhow::{ensure, Result};
+use crate::gpu::{Gpu, Kind, Stamp};
+use anyhow::{ensure, Context, Result};
+use cudarc::driver::{sys, CudaGraph, CudaSlice, CudaStream};
 use serde::Serialize;
+use std::sync::Arc;
 
 /// What was launched and what went wrong with it; all counts.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     launches: u64,
     blocks: u64,
+    graphs: u64,
+    clusters: u64,
+    cooperative: u64,
+    programmatic: u64,
     /// Blocks that a dependent kernel found not to have run, or to have run twice.
     stale_or_repeated: u64,
     /// The same, as the host saw it after synchronising the stream.
@@ -44,31 +50,130 @@ fn random_grid(random: &mut Random) -> (u32, u32, u32) {
     }
 }
 
+/// Of which kinds launches may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kinds {
+    /// Clusters, cooperative launches and programmatic dependents beside plain launches.
+    pub(crate) attributes: bool,
+    /// Rounds as CUDA graphs.
+    pub(crate) graphs: bool,
+}
+
+/// One round: a stamp, how it is launched, and where its checks count.
+struct Round {
+    stamp: Stamp,
+    kind: Kind,
+    dependent: bool,
+    repeats: u32,
+    wrong: CudaSlice<u32>,
+}
+
+impl Round {
+    fn random(stream: &Arc<CudaStream>, random: &mut Random, kinds: Kinds) -> Result<Self> {
+        let cycles = random.next() % 4000;
+        let mut threads = 32 * random.upto(8);
+        let mut grid = random_grid(random);
+        let mut kind = Kind::Plain;
+        if kinds.attributes {
+            match random.next() % 16 {
+                0 => {
+                    kind = Kind::Cluster;
+                    grid.0 += grid.0 % 2;
+                }
+                1 => {
+                    // Small enough to be resident on a few TPCs.
+                    (kind, threads, grid) = (Kind::Cooperative, 64, (random.upto(100), 1, 1));
+                }
+                _ => {}
+            }
+        }
+        Ok(Self {
+            stamp: Gpu::stamp_room(stream, grid, threads, cycles)?,
+            kind,
+            dependent: kinds.attributes && random.next() % 8 == 0,
+            repeats: random.upto(4),
+            wrong: stream.alloc_zeros::<u32>(1)?,
+        })
+    }
+
+    /// Launches the stamp and its check, so that each block has run `expected` times.
+    fn launch(&mut self, gpu: &Gpu, stream: &Arc<CudaStream>, expected: u32) -> Result<()> {
+        gpu.launch_stamp_as(self.kind, stream, &mut self.stamp)?;
+        if self.dependent {
+            return gpu.launch_check_dependent(stream, &self.stamp, expected, &mut self.wrong);
+        }
+        gpu.launch_check(stream, &self.stamp, expected, &mut self.wrong)
+    }
+
+    /// The same as a graph of all repeats, which is launched once.
+    fn launch_graph(&mut self, gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<CudaGraph> {
+        stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        for expected in 1..=self.repeats {
+            gpu.launch_stamp(stream, &mut self.stamp)?;
+            gpu.launch_check(stream, &self.stamp, expected, &mut self.wrong)?;
+        }
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        let graph = stream.end_capture(flags)?.context("nothing was captured")?;
+        graph.launch()?;
+        Ok(graph)
+    }
+}
+
+/// [`run`] in as many threads as there are seeds; the sum of what they report.
+pub(crate) fn run_all(
+    gpu: &Gpu,
+    seeds: std::ops::Range<u64>,
+    rounds: u32,
+    streams: usize,
+    kinds: Kinds,
+) -> Result<Report> {
+    // SAFETY: every buffer is used on one stream alone, and freed after that is synchronised.
+    unsafe { gpu.context.disable_event_tracking() };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = seeds
+            .map(|seed| scope.spawn(move || run(gpu, seed, rounds, streams, kinds)))
+            .collect();
+        let mut sum = Report::default();
+        for thread in threads {
+            sum.add(
+                &thread
+                    .join()
+                    .expect("a thread that launches does not panic")?,
+            );
+        }
+        Ok(sum)
+    })
+}
+
 /// Launches `rounds` random grids on `streams` streams and checks each.
-pub(crate) fn run(gpu: &Gpu, seed: u64, rounds: u32, streams: usize) -> Result<Report> {
+fn run(gpu: &Gpu, seed: u64, rounds: u32, streams: usize, kinds: Kinds) -> Result<Report> {
     ensure!(streams > 0, "at least one stream is needed");
     let mut random = Random(seed | 1);
     let streams = (0..streams)
         .map(|_| gpu.context.new_stream())
         .collect::<Result<Vec<_>, _>>()?;
     let mut report = Report::default();
-    for round in 0..rounds {
+    for number in 0..rounds {
         // CAST: a remainder of a count of streams.
-        let stream = &streams[round as usize % streams.len()];
-        let cycles = random.next() % 4000;
-        let threads = 32 * random.upto(8);
-        let mut stamp: Stamp = Gpu::stamp_room(stream, random_grid(&mut random), threads, cycles)?;
-        let mut wrong = stream.alloc_zeros::<u32>(1)?;
-        let repeats = random.upto(4);
-        for repeat in 1..=repeats {
-            gpu.launch_stamp(stream, &mut stamp)?;
-            gpu.launch_check(stream, &stamp, repeat, &mut wrong)?;
-        }
+        let stream = &streams[number as usize % streams.len()];
+        let mut round = Round::random(stream, &mut random, kinds)?;
+        let repeats = round.repeats;
+        let graph = if kinds.graphs && random.next() % 8 == 0 {
+            report.graphs += 1;
+            Some(round.launch_graph(gpu, stream)?)
+        } else {
+            for expected in 1..=repeats {
+                round.launch(gpu, stream, expected)?;
+            }
+            report.count(&round);
+            None
+        };
         stream.synchronize()?;
-        let ran = stream.clone_dtoh(&stamp.ran)?;
-        let wrong = stream.clone_dtoh(&wrong)?;
+        drop(graph);
+        let ran = stream.clone_dtoh(&round.stamp.ran)?;
+        let wrong = stream.clone_dtoh(&round.wrong)?;
         report.launches += 2 * u64::from(repeats);
-        report.blocks += u64::from(stamp.blocks()) * u64::from(repeats);
+        report.blocks += u64::from(round.stamp.blocks()) * u64::from(repeats);
         report.stale_or_repeated += wrong.iter().map(|&w| u64::from(w)).sum::<u64>();
         // CAST: a count of blocks.
         report.wrong_at_host += ran.iter().filter(|&&n| n != repeats).count() as u64;
@@ -77,6 +182,29 @@ pub(crate) fn run(gpu: &Gpu, seed: u64, rounds: u32, streams: usize) -> Result<R
 }
 
 impl Report {
+    fn add(&mut self, other: &Self) {
+        self.launches += other.launches;
+        self.blocks += other.blocks;
+        self.graphs += other.graphs;
+        self.clusters += other.clusters;
+        self.cooperative += other.cooperative;
+        self.programmatic += other.programmatic;
+        self.stale_or_repeated += other.stale_or_repeated;
+        self.wrong_at_host += other.wrong_at_host;
+    }
+
+    fn count(&mut self, round: &Round) {
+        let repeats = u64::from(round.repeats);
+        match round.kind {
+            Kind::Plain => {}
+            Kind::Cluster => self.clusters += repeats,
+            Kind::Cooperative => self.cooperative += repeats,
+        }
+        if round.dependent {
+            self.programmatic += repeats;
+        }
+    }
+
     /// Whether every block ran exactly once a launch, in order.
     pub(crate) fn exact(&self) -> bool {
         self.stale_or_repeated == 0 && self.wrong_at_host == 0

@@ -2,9 +2,11 @@
 
 //! A GPU with this program's kernels loaded.
 
+use crate::attributes::{self, Attribute};
 use anyhow::{Context, Result};
+use core::ffi::c_void;
 use cudarc::driver::{
-    CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg,
+    CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
 use std::sync::Arc;
@@ -17,6 +19,20 @@ pub(crate) struct Gpu {
     pub(crate) context: Arc<CudaContext>,
     stamp: CudaFunction,
     check: CudaFunction,
+    /// Where the GPU is Hopper or newer.
+    check_dependent: Option<CudaFunction>,
+    pub(crate) stamp_range: CudaFunction,
+    pub(crate) stamp_persistent: CudaFunction,
+}
+
+/// How a stamp is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Plain,
+    /// Clusters of two blocks.
+    Cluster,
+    /// All blocks at the same time.
+    Cooperative,
 }
 
 /// One launch of `stamp`: where it counts and how much it works.
@@ -48,9 +64,18 @@ impl Gpu {
         let module = context
             .load_module(Ptx::from_src(include_str!("kernels.ptx")))
             .context("the kernels cannot be loaded")?;
+        let hopper = Ptx::from_src(include_str!("kernels_sm90.ptx"));
+        let check_dependent = match context.load_module(hopper) {
+            Ok(module) => Some(module.load_function("check_dependent")?),
+            // An older GPU.
+            Err(_) => None,
+        };
         Ok(Self {
             stamp: module.load_function("stamp")?,
             check: module.load_function("check")?,
+            check_dependent,
+            stamp_range: module.load_function("stamp_range")?,
+            stamp_persistent: module.load_function("stamp_persistent")?,
             context,
         })
     }
@@ -88,6 +113,82 @@ impl Gpu {
         Ok(())
     }
 
+    /// Launches `stamp` in another way. A cluster launch needs an even width, a cooperative one
+    /// a grid that fits onto the GPU.
+    pub(crate) fn launch_stamp_as(
+        &self,
+        kind: Kind,
+        stream: &Arc<CudaStream>,
+        s: &mut Stamp,
+    ) -> Result<()> {
+        match kind {
+            Kind::Plain => self.launch_stamp(stream, s),
+            Kind::Cooperative => {
+                let config = LaunchConfig {
+                    grid_dim: s.grid,
+                    block_dim: (s.threads, 1, 1),
+                    shared_mem_bytes: 0,
+                };
+                let mut launch = stream.launch_builder(&self.stamp);
+                launch.arg(&mut s.ran).arg(&mut s.sms).arg(&s.cycles);
+                // SAFETY: as in `launch_stamp`.
+                unsafe { launch.launch_cooperative(config) }
+                    .context("stamp cannot be launched cooperatively")?;
+                Ok(())
+            }
+            Kind::Cluster => {
+                let (ran, _ran) = s.ran.device_ptr(stream);
+                let (sms, _sms) = s.sms.device_ptr(stream);
+                let mut arguments = [address(&ran), address(&sms), address(&s.cycles)];
+                // SAFETY: the arguments are those of `stamp`, as in `launch_stamp`.
+                unsafe {
+                    attributes::launch(
+                        stream,
+                        &self.stamp,
+                        s.grid,
+                        s.threads,
+                        Attribute::Cluster(2),
+                        &mut arguments,
+                    )
+                }
+            }
+        }
+    }
+
+    /// Launches `check` as a programmatic dependent of what is before it, where the GPU can.
+    pub(crate) fn launch_check_dependent(
+        &self,
+        stream: &Arc<CudaStream>,
+        s: &Stamp,
+        expected: u32,
+        wrong: &mut CudaSlice<u32>,
+    ) -> Result<()> {
+        let Some(check) = &self.check_dependent else {
+            return self.launch_check(stream, s, expected, wrong);
+        };
+        let blocks = s.blocks();
+        let (ran, _ran) = s.ran.device_ptr(stream);
+        let (wrong, _wrong) = wrong.device_ptr(stream);
+        let mut arguments = [
+            address(&ran),
+            address(&blocks),
+            address(&expected),
+            address(&wrong),
+        ];
+        let grid = LaunchConfig::for_num_elems(blocks);
+        // SAFETY: the arguments are those of `check_dependent`, which stays below `blocks`.
+        unsafe {
+            attributes::launch(
+                stream,
+                check,
+                grid.grid_dim,
+                grid.block_dim.0,
+                Attribute::ProgrammaticDependent,
+                &mut arguments,
+            )
+        }
+    }
+
     /// Launches `check`: `wrong` grows by the number of blocks that have not run
     /// `expected` times.
     pub(crate) fn launch_check(
@@ -105,4 +206,9 @@ impl Gpu {
             .context("check cannot be launched")?;
         Ok(())
     }
+}
+
+/// An argument of a launch, as the driver takes it.
+fn address<T>(argument: &T) -> *mut c_void {
+    core::ptr::from_ref(argument).cast_mut().cast()
 }

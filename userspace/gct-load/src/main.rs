@@ -6,9 +6,13 @@
     reason = "statistics of a measuring program, never kernel code"
 )]
 
+mod attributes;
+mod cost;
 mod exact;
 mod gpu;
+mod idle;
 mod latency;
+mod tpcs;
 
 use anyhow::{ensure, Result};
 use clap::{Args, Parser, Subcommand};
@@ -39,11 +43,55 @@ enum Workload {
         /// Streams to spread them over
         #[arg(long, default_value_t = 4)]
         streams: usize,
+        /// Host threads that do so, each with streams of its own
+        #[arg(long, default_value_t = 1)]
+        hosts: u64,
+        /// Neither clusters, cooperative launches nor programmatic dependents
+        #[arg(long)]
+        plain: bool,
+        /// No CUDA graphs
+        #[arg(long)]
+        no_graphs: bool,
     },
     /// One launch: how many blocks ran on each SM
     Sms {
         #[command(flatten)]
         grid: Grid,
+    },
+    /// Which bits of the TPC mask have a TPC, as a list; under libgct_preload
+    Tpcs {
+        /// Bits to try
+        #[arg(long, default_value_t = 128)]
+        bits: u32,
+    },
+    /// What a launch costs
+    Launches {
+        /// Launches that are waited for, one by one
+        #[arg(long, default_value_t = 2000)]
+        waits: u32,
+        /// Launches back to back
+        #[arg(long, default_value_t = 100_000)]
+        queued: u32,
+    },
+    /// What it costs to run a kernel in parts
+    Split {
+        #[command(flatten)]
+        grid: Grid,
+        /// How it is done
+        #[arg(long, value_enum, default_value = "plain")]
+        mechanism: cost::Mechanism,
+        /// Parts, or workers of an SM
+        #[arg(long, default_value_t = 1)]
+        parts: u32,
+        /// Measurements
+        #[arg(long, default_value_t = 30)]
+        rounds: u32,
+    },
+    /// One launch, then nothing: how much processor time that takes
+    Idle {
+        /// For how long, in seconds
+        #[arg(long, default_value_t = 3.0)]
+        seconds: f64,
     },
     /// A latency-critical loop: launch, wait, pause
     Critical {
@@ -120,12 +168,35 @@ fn main() -> Result<()> {
             seed,
             rounds,
             streams,
+            hosts,
+            plain,
+            no_graphs,
         } => {
-            let report = exact::run(&gpu, seed, rounds, streams)?;
+            let kinds = exact::Kinds {
+                attributes: !plain,
+                graphs: !no_graphs,
+            };
+            let report = exact::run_all(&gpu, seed..seed + hosts, rounds, streams, kinds)?;
             println!("{}", serde_json::to_string(&report)?);
             ensure!(report.exact(), "some blocks did not run exactly once");
             return Ok(());
         }
+        Workload::Tpcs { bits } => tpcs::present(&gpu, bits)?,
+        Workload::Launches { waits, queued } => {
+            serde_json::to_string(&cost::launches(&gpu, waits, queued)?)?
+        }
+        Workload::Split {
+            grid,
+            mechanism,
+            parts,
+            rounds,
+        } => {
+            ensure!(parts > 0 && rounds > 0, "nothing is to be done");
+            let mut stamp = grid.stamp(&gpu)?;
+            let cost = cost::splits(&gpu, &mut stamp, mechanism, parts, rounds)?;
+            serde_json::to_string(&cost)?
+        }
+        Workload::Idle { seconds } => serde_json::to_string(&idle::run(&gpu, seconds)?)?,
         Workload::Sms { grid } => {
             let mut stamp = grid.stamp(&gpu)?;
             let stream = gpu.context.default_stream();

@@ -126,6 +126,12 @@ impl Governor {
         self.use_own_mask();
     }
 
+    /// Keeps launches to `list`; `None` is no mask.
+    pub(crate) fn restrict(&mut self, list: Option<&TpcMask>) {
+        self.limits.set_mask(list);
+        self.use_own_mask();
+    }
+
     /// Whose daemon looks after this process; `None` leaves the last limits in force.
     pub(crate) fn set_place(&mut self, place: Option<Place>) {
         self.place = place;

@@ -6,7 +6,9 @@ use crate::link::{self, Entered};
 use crate::rm::{self, Call};
 use crate::sys::{self, keep_errno};
 use crate::{fault, worker};
-use core::ffi::{c_char, c_int, c_ulong, c_void};
+use core::ffi::{c_char, c_int, c_ulong, c_void, CStr};
+use gct_core::iface::parse;
+use gct_core::iface::value::{Format, Value};
 use libc::{off_t, sigaction as Action, sighandler_t, sigset_t, size_t};
 
 /// Hands a decoded call to the session.
@@ -50,6 +52,33 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) ->
         }
     }
     ret
+}
+
+/// Keeps the calling program's launches to the TPCs of a list as `tpc.mask` takes it, `0-31,40`,
+/// or `all`; returns 0 or an errno. For programs that restrict themselves, and to find out which
+/// TPCs there are. What a daemon says replaces it.
+///
+/// # Safety
+///
+/// `list` is a string that ends with a NUL.
+#[no_mangle]
+pub unsafe extern "C" fn gctgroup_restrict(list: *const c_char) -> c_int {
+    if list.is_null() {
+        return libc::EINVAL;
+    }
+    // SAFETY: a string, by contract.
+    let list = unsafe { CStr::from_ptr(list) }.to_bytes();
+    let list = match parse::value(Format::TpcList, list) {
+        Ok(Value::TpcList(list)) => list,
+        _ => return libc::EINVAL,
+    };
+    match worker::lock() {
+        Some(mut shared) => {
+            shared.governor.restrict(list.as_ref());
+            0
+        }
+        None => libc::ENODEV,
+    }
 }
 
 /// Which of NVIDIA's nodes a descriptor is: `Some(true)` a GPU, `Some(false)` the

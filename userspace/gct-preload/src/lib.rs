@@ -27,4 +27,6 @@ mod stats;
 mod sys;
 mod worker;
 
-pub use interpose::{ioctl, mmap, mmap64, munmap, pthread_sigmask, sigaction, signal, sigprocmask};
+pub use interpose::{
+    gctgroup_restrict, ioctl, mmap, mmap64, munmap, pthread_sigmask, sigaction, signal, sigprocmask,
+};

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What the user-space mode costs a program that is alone on the GPU.
+
+use crate::report::{Report, Table};
+use crate::Cli;
+use anyhow::Result;
+use gct_bench::kit::{number, Kit, Under};
+
+/// Columns: what `gct-load launches` says, and the processor time of an idle tenant.
+pub(crate) fn run(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
+    let keys = [
+        "launch_and_wait_p50_us",
+        "launch_and_wait_p99_us",
+        "back_to_back_us",
+    ];
+    let all_tpcs = "0-127";
+    let under = [
+        ("native", Under::native()),
+        ("gctgroup, no limit", Under::gctgroup()),
+        (
+            "gctgroup, every mask written",
+            Under::gctgroup()
+                .with("GCTGROUP_TPC_MASK", all_tpcs)
+                .with("GCTGROUP_TPCS", 128),
+        ),
+        (
+            "gctgroup, atom.duration 300 us",
+            Under::gctgroup().with("GCTGROUP_ATOM_DURATION", 300),
+        ),
+    ];
+    let mut samples = vec![vec![Vec::new(); keys.len() + 1]; under.len()];
+    // Interleaved, so that what the machine does meanwhile meets all alike.
+    for _ in 0..cli.repeat {
+        for ((_, under), samples) in under.iter().zip(&mut samples) {
+            let line = kit.json(under, "launches")?;
+            for (key, samples) in keys.iter().zip(samples.iter_mut()) {
+                samples.push(number(&line, key)?);
+            }
+        }
+    }
+    for ((_, under), samples) in under.iter().zip(&mut samples) {
+        let line = kit.json(under, "idle --seconds 1")?;
+        if let Some(samples) = samples.last_mut() {
+            samples.push(number(&line, "cpu_percent")?);
+        }
+    }
+    let mut table = Table::new(
+        "Alone: a launch of one block",
+        &[
+            "launch and wait, p50 (us)",
+            "p99 (us)",
+            "back to back (us)",
+            "idle: % of a core",
+        ],
+    );
+    for ((name, _), samples) in under.iter().zip(&samples) {
+        table.row(name, samples);
+    }
+    report.add(table);
+    Ok(())
+}

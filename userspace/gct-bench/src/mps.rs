@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! NVIDIA's MPS, started for a while.
+
+use anyhow::{ensure, Context, Result};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// A running MPS daemon; it ends with this value.
+#[derive(Debug)]
+pub struct Mps {
+    folder: PathBuf,
+}
+
+impl Mps {
+    /// Starts one of its own, in a folder of its own.
+    ///
+    /// # Errors
+    ///
+    /// There is no MPS.
+    pub fn start() -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!("gct-mps-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        let mps = Self { folder };
+        let status = mps.control().arg("-d").status();
+        ensure!(
+            status.context("no nvidia-cuda-mps-control")?.success(),
+            "MPS does not start"
+        );
+        Ok(mps)
+    }
+
+    /// The variables by which a program finds it.
+    pub fn variables(&self) -> [(&'static str, String); 2] {
+        let folder = self.folder.display().to_string();
+        [
+            ("CUDA_MPS_PIPE_DIRECTORY", folder.clone()),
+            ("CUDA_MPS_LOG_DIRECTORY", folder),
+        ]
+    }
+
+    fn control(&self) -> Command {
+        let mut command = Command::new("nvidia-cuda-mps-control");
+        command.envs(self.variables());
+        command
+    }
+}
+
+impl Drop for Mps {
+    fn drop(&mut self) {
+        let child = self.control().stdin(Stdio::piped()).spawn();
+        // If it cannot be told to end there is nobody to hear of it.
+        if let Ok(mut child) = child {
+            if let Some(mut input) = child.stdin.take() {
+                let _ = input.write_all(b"quit\n");
+            }
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
