@@ -54,7 +54,7 @@ glue_is_listed() {
 }
 
 header_stands_alone() {
-	printf '#include "gct.h"\nint alone(void) { return gct_tracks(GCT_ESCAPE_ALLOC); }\n' |
+	printf '#include "gct.h"\nint alone(void) { return gct_tracks(GCT_ESCAPE_ALLOC, 0, 0); }\n' |
 		"$@" -std=c11 -Wall -Wextra -Wpedantic -Werror -I"$ROOT/rust/include" \
 			-x c -c -o /dev/null -
 }

@@ -39,6 +39,8 @@ pub enum Violation {
     Wanted,
     /// A member of a group that does not exist.
     Members,
+    /// What the resource manager has to be told is counted wrongly.
+    Plan,
 }
 
 /// Checks everything.
@@ -47,7 +49,7 @@ pub enum Violation {
 ///
 /// The first [`Violation`].
 pub fn invariants(state: &State<'_>, members: &Members<'_>) -> Result<(), Violation> {
-    let checks: [(bool, Violation); 11] = [
+    let checks: [(bool, Violation); 12] = [
         (tables_are_sound(state, members), Violation::Table),
         (state.objects.is_sound(), Violation::Objects),
         (state.dirs.is_sound(), Violation::Dirs),
@@ -59,6 +61,7 @@ pub fn invariants(state: &State<'_>, members: &Members<'_>) -> Result<(), Violat
         (usage_adds_up(state), Violation::Usage),
         (directories_are_wanted(state), Violation::Wanted),
         (members_have_groups(state, members), Violation::Members),
+        (due_is_counted(state), Violation::Plan),
     ];
     match checks.iter().find(|(holds, _)| !holds) {
         Some((_, violation)) => Err(*violation),
@@ -204,6 +207,11 @@ fn members_have_groups(state: &State<'_>, members: &Members<'_>) -> bool {
     members
         .iter()
         .all(|(_, group)| state.groups.contains(group))
+}
+
+fn due_is_counted(state: &State<'_>) -> bool {
+    let due = state.objects.iter().filter(|(_, object)| object.told.due);
+    count(due) == state.plan.due
 }
 
 #[cfg(test)]

@@ -6,6 +6,9 @@
 //! each event the invariants must hold, and whenever no ioctl is under way the
 //! usage must be what the resource manager itself would count.
 
+#[path = "check_enforced.rs"]
+mod enforced;
+
 use super::*;
 use crate::dirs::Effect;
 use crate::engine::Ticket;
@@ -55,6 +58,7 @@ struct World {
     groups: Vec<(GroupId, Name)>,
     gpus: BTreeMap<u64, GpuId>,
     things: BTreeMap<u64, Thing>,
+    enforced: enforced::Enforced,
     pending: Vec<(FileId, Vec<u8>, Ticket, RealKey)>,
     dups: Vec<(FileId, Vec<u8>, Ticket)>,
     next: Handle,
@@ -78,6 +82,7 @@ impl World {
             groups: vec![],
             gpus: BTreeMap::new(),
             things: BTreeMap::new(),
+            enforced: enforced::Enforced::default(),
             pending: vec![],
             dups: vec![],
             next: 1,
@@ -91,10 +96,11 @@ impl World {
             slot: 0,
             function: 0,
         };
-        let facts = GpuFacts::new(u32::try_from(n).unwrap(), pci, Backend::Simulator);
+        let facts = GpuFacts::new(u32::try_from(n).unwrap(), pci, Backend::Kernel);
         let features = FeatureSet::NONE
             .with(Feature::GmemCharge)
-            .with(Feature::Weight);
+            .with(Feature::Timeslice)
+            .with(Feature::Freeze);
         let added = self
             .store
             .retry(|store| store.state().gpu_add(&facts, features));
@@ -209,7 +215,7 @@ impl World {
     fn alloc(&mut self, number: usize, class: u32, gpu: u64, status: u64) {
         let above = match class {
             0x80 => Some(0x41),
-            0xa06c | 0x40 => Some(0x80),
+            0xa06c | 0x40 | 0x2080 => Some(0x80),
             _ => Some(0xa06c),
         };
         let Some(((file, client, parent), of)) = self.pick(number, above) else {
@@ -230,6 +236,8 @@ impl World {
         let present = self.gpus.contains_key(&gpu);
         let (hint, gpu) = match class {
             0x80 => (Some(gpu), if present { gpu } else { NO_GPU }),
+            // The truth, which the device's number was too.
+            0x2080 => (Some(of.gpu), of.gpu),
             0x40 => (Some(bytes), of.gpu),
             _ => (None, of.gpu),
         };
@@ -497,9 +505,16 @@ fn play(world: &mut World, (op, a, b, c): (u8, u8, usize, u8)) {
         4 | 5 => world.alloc(b, 0x80, u64::from(a % 3), status),
         6 | 7 => world.alloc(b, 0xa06c, 0, status),
         8 | 9 => world.alloc(b, 0xc86f, 0, status),
-        10 | 11 => world.alloc(b, 0x40, 0, status),
+        10 => world.alloc(b, 0x40, 0, status),
+        11 => world.alloc(b, 0x2080, 0, status),
         12 => world.dup(b, usize::from(a), c % 2 == 0),
         27 => world.dup_leave(c % 4 == 0),
+        28 | 29 => world.write_limit(b, a, c),
+        30 => world.tenant_sets_slice(b, u64::from(a) + 1),
+        31 => world.tenant_thaws(b),
+        32 => {
+            world.send(None);
+        }
         13 | 14 => world.free_enter(b),
         15 | 16 => world.free_leave(c % 4 == 0),
         17 => world.group_create(a % 4),
@@ -528,7 +543,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 160, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_histories(seed: u64, ops in prop::collection::vec((0u8..28, any::<u8>(), 0usize..64, any::<u8>()), 0..160)) {
+    fn random_histories(seed: u64, ops in prop::collection::vec((0u8..33, any::<u8>(), 0usize..64, any::<u8>()), 0..160)) {
         let mut world = World::new(seed);
         for n in 0..3 {
             world.gpu_add(n);
@@ -538,6 +553,7 @@ proptest! {
             world.store.check();
             world.compare();
         }
+        world.compare_limits();
         // Everything ends, and nothing is left.
         while !world.dups.is_empty() {
             world.dup_leave(false);

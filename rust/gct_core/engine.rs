@@ -10,11 +10,13 @@
 mod admit;
 mod calls;
 mod charge;
+mod enforce;
 mod files;
 mod gpus;
 mod groups;
 
 pub use calls::Ticket;
+pub use enforce::{needs_controls, Begun};
 
 use crate::dirs::{DirPath, Effect, Step};
 use crate::iface::Name;
@@ -51,6 +53,7 @@ impl State<'_> {
             Failure::Client => &mut self.failures.client,
             Failure::Gpu => &mut self.failures.gpu,
             Failure::Charge => &mut self.failures.charge,
+            Failure::Control => &mut self.failures.control,
             Failure::Members(total) => {
                 self.failures.members = self.failures.members.max(total);
                 return;

@@ -55,6 +55,8 @@ pub enum Error {
     Gone,
     /// The driver has not told yet.
     Unknown,
+    /// The resource manager refused a control, so the limit is not in force.
+    Refused,
     /// The file cannot be read, or not be written.
     Access,
     /// A table needs more storage: allocate outside the lock and try again.
@@ -63,7 +65,7 @@ pub enum Error {
 
 impl Error {
     /// One of each, for tests and for documentation.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Syntax,
         Self::Range,
         Self::NoProcess,
@@ -74,6 +76,7 @@ impl Error {
         Self::NoSpace,
         Self::Gone,
         Self::Unknown,
+        Self::Refused,
         Self::Access,
         Self::NeedSlots(Need {
             table: Table::Groups,
@@ -116,6 +119,7 @@ impl Error {
             Self::NoSpace => (28, "ENOSPC", "a maximum is reached"),
             Self::Gone => (19, "ENODEV", "the group, process or GPU is gone"),
             Self::Unknown => (61, "ENODATA", "the driver has not told yet"),
+            Self::Refused => (121, "EREMOTEIO", "the driver's resource manager refused it"),
             Self::Access => (13, "EACCES", "the file is not readable, or not writable"),
             Self::NeedSlots(_) => (12, "ENOMEM", "out of memory"),
         }

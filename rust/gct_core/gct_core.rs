@@ -25,6 +25,7 @@ pub mod limits;
 pub mod mask;
 pub mod members;
 pub mod objects;
+pub mod plan;
 pub mod policy;
 pub mod rmapi;
 pub mod selftest;

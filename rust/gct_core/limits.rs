@@ -25,7 +25,7 @@ pub const NODES_MAX: usize = 2 * GROUPS_MAX * GPUS_MAX;
 pub const FILES_MAX: usize = 1 << 20;
 
 /// Objects of the resource manager that are tracked. libcuda makes about 150
-/// per process; a tracked object takes 96 bytes.
+/// per process; a tracked object takes about 200 bytes.
 pub const OBJECTS_MAX: usize = 1 << 20;
 
 /// Directories shown: one for each group, process, node and GPU.

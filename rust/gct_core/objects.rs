@@ -24,6 +24,7 @@ mod names;
 use crate::account::Amount;
 use crate::error::Error;
 use crate::ids::{FileId, GpuId};
+use crate::plan::Told;
 use crate::rmapi::{Class, Handle};
 use crate::table::{mix, Key, Map, Slot};
 use names::Names;
@@ -67,6 +68,9 @@ pub struct Object {
     pub(crate) charged: Amount,
     /// Other names of the same thing.
     names: Names,
+    /// The client's handle, with which the resource manager is told of the object.
+    pub(crate) client: Handle,
+    pub(crate) told: Told,
     /// For the name of a client, the space of its objects; else 0.
     pub(crate) inner: u64,
     pub(crate) parent: Handle,
@@ -83,6 +87,8 @@ impl Object {
             gpu: None,
             charged: Amount::ZERO,
             names: Names::ALONE,
+            client: ROOT,
+            told: Told::NOTHING,
             inner: 0,
             parent: ROOT,
             child: ROOT,
@@ -122,6 +128,22 @@ impl<'a> Objects<'a> {
 
     pub(crate) fn get_mut(&mut self, key: ObjectKey) -> Option<&mut Object> {
         self.map.get_mut(&key)
+    }
+
+    /// Slots of the storage, used or not.
+    pub(crate) fn slots(&self) -> usize {
+        self.map.slots()
+    }
+
+    /// See [`Map::key_at`].
+    pub(crate) fn key_at(&self, at: usize) -> Option<ObjectKey> {
+        self.map.key_at(at)
+    }
+
+    /// Can the resource manager be told of the object? It cannot while its free, or
+    /// that of its client, is under way.
+    pub(crate) fn is_reachable(&self, key: ObjectKey, object: &Object) -> bool {
+        self.space(object.file, object.client) == Some(key.space)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Object)> {
@@ -187,16 +209,21 @@ impl<'a> Objects<'a> {
         self.map.insert(hidden, object).map(|_| ())
     }
 
-    /// Gives what [`Objects::hide`] keeps a key and a parent. Returns false, and
-    /// leaves it, when there is no such object or the key is taken.
-    pub(crate) fn unhide(&mut self, hidden: ObjectKey, key: ObjectKey, parent: Handle) -> bool {
+    /// Gives what [`Objects::hide`] keeps a key, a client and a parent. Returns false,
+    /// and leaves it, when there is no such object or the key is taken.
+    pub(crate) fn unhide(
+        &mut self,
+        hidden: ObjectKey,
+        key: ObjectKey,
+        [client, parent]: [Handle; 2],
+    ) -> bool {
         if self.map.contains(&key) || key.handle == ROOT {
             return false;
         }
         let Some(mut object) = self.map.remove(&hidden) else {
             return false;
         };
-        object.parent = parent;
+        (object.client, object.parent) = (client, parent);
         // INVARIANT: an entry was just removed, so there is room, and the key is free.
         let _ = self.add(key, object);
         self.renamed(hidden, key);

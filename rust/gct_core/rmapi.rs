@@ -30,6 +30,8 @@ pub mod escape {
     pub const FREE: u32 = 0x29;
     /// `NV_ESC_RM_ALLOC`.
     pub const ALLOC: u32 = 0x2b;
+    /// `NV_ESC_RM_CONTROL`.
+    pub const CONTROL: u32 = 0x2a;
     /// `NV_ESC_RM_DUP_OBJECT`.
     pub const DUP_OBJECT: u32 = 0x34;
     /// `NV_ESC_RM_VID_HEAP_CONTROL`.
@@ -57,6 +59,31 @@ pub enum Action {
         /// The other client's object.
         source: Handle,
     },
+    /// It is given an order that may undo one of ours.
+    Control(Undoes),
+}
+
+/// What a tenant's own control may undo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undoes {
+    /// The time slice of a channel group.
+    Timeslice,
+    /// That channels stand still.
+    Freeze,
+}
+
+impl Undoes {
+    /// Looks a control's number up. `gct_tracks_control()` in gct.h names the same.
+    const fn by_command(command: u32) -> Option<Self> {
+        match command {
+            // `NVA06C_CTRL_CMD_SET_TIMESLICE`.
+            0xa06c_0103 => Some(Self::Timeslice),
+            // `NVA06C_CTRL_CMD_GPFIFO_SCHEDULE`, the same of a channel, and
+            // `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`, which also enables.
+            0xa06c_0101 | 0xa06f_0103 | 0x2080_110b => Some(Self::Freeze),
+            _ => None,
+        }
+    }
 }
 
 /// A decoded ioctl.
@@ -140,6 +167,7 @@ pub fn decode(escape: u32, bytes: &[u8]) -> Result<Option<Call>, Error> {
         (escape::ALLOC, 32) => fields.alloc(28).map(Some),
         (escape::ALLOC, 48) => fields.alloc(40).map(Some),
         (escape::DUP_OBJECT, 28) => fields.dup().map(Some),
+        (escape::CONTROL, 32) => fields.control(),
         (escape::ALLOC_MEMORY, 56) => fields.alloc_memory().map(Some),
         (escape::VID_HEAP_CONTROL, 184) => fields.vid_heap(),
         _ => Err(Error::Syntax),
@@ -173,6 +201,7 @@ const fn status_offset(escape: u32, size: usize) -> Option<usize> {
         (escape::ALLOC, 32) => 28,
         (escape::ALLOC, 48) | (escape::ALLOC_MEMORY, 56) => 40,
         (escape::DUP_OBJECT, 28) => 24,
+        (escape::CONTROL, 32) => 28,
         (escape::VID_HEAP_CONTROL, 184) => 20,
         _ => return None,
     })
@@ -233,6 +262,20 @@ impl Fields<'_> {
                 source: self.u32(16)?,
             },
         })
+    }
+
+    /// `NVOS54_PARAMETERS`.
+    fn control(&self) -> Result<Option<Call>, Error> {
+        let Some(undoes) = Undoes::by_command(self.u32(8)?) else {
+            return Ok(None);
+        };
+        Ok(Some(Call {
+            client: self.u32(0)?,
+            parent: 0,
+            object: self.u32(4)?,
+            status: self.u32(28)?,
+            action: Action::Control(undoes),
+        }))
     }
 
     /// `nv_ioctl_nvos02_parameters_with_fd`. It arrives on a device's file, not

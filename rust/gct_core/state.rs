@@ -19,6 +19,7 @@ use crate::launches::Launches;
 use crate::limits;
 use crate::mask::TpcMask;
 use crate::objects::{Object, ObjectKey, Objects};
+use crate::plan::Plan;
 use crate::settings::Settings;
 use crate::table::{self, Map, Meta, Slot};
 
@@ -67,6 +68,13 @@ pub struct Node {
     pub(crate) visible: bool,
 }
 
+impl Node {
+    /// Has it a directory? A process's has none without channel groups.
+    pub(crate) const fn is_shown(&self, owner: Owner) -> bool {
+        matches!(owner, Owner::Group(_)) || self.visible
+    }
+}
+
 /// An open file of the driver.
 #[derive(Debug)]
 pub struct File {
@@ -105,6 +113,8 @@ pub enum Failure {
     Gpu,
     /// A charge that did not fit, or was not there to be taken back.
     Charge,
+    /// A control that the resource manager refused.
+    Control,
 }
 
 /// Counts of [`Failure`].
@@ -117,6 +127,7 @@ pub(crate) struct Failures {
     pub(crate) client: u64,
     pub(crate) gpu: u64,
     pub(crate) charge: u64,
+    pub(crate) control: u64,
 }
 
 /// What is remembered between two uses of the storage.
@@ -124,6 +135,7 @@ pub(crate) struct Failures {
 pub struct Root {
     sequence: Sequence,
     failures: Failures,
+    plan: Plan,
     queue: Queue,
     gpus: Meta,
     groups: Meta,
@@ -147,7 +159,9 @@ impl Root {
                 client: 0,
                 gpu: 0,
                 charge: 0,
+                control: 0,
             },
+            plan: Plan::NONE,
             queue: Queue::new(),
             gpus: Meta::new(Table::Gpus, limits::GPUS_MAX, seed),
             groups: Meta::new(Table::Groups, limits::GROUPS_MAX, seed),
@@ -186,6 +200,7 @@ pub struct Stores<'a> {
 pub struct State<'a> {
     pub(crate) sequence: &'a mut Sequence,
     pub(crate) failures: &'a mut Failures,
+    pub(crate) plan: &'a mut Plan,
     pub(crate) gpus: Map<'a, GpuId, Gpu>,
     pub(crate) groups: Map<'a, GroupId, Group>,
     pub(crate) procs: Map<'a, ProcKey, Proc>,
@@ -201,6 +216,7 @@ impl<'a> State<'a> {
         Self {
             sequence: &mut root.sequence,
             failures: &mut root.failures,
+            plan: &mut root.plan,
             gpus: Map::new(&mut root.gpus, stores.gpus),
             groups: Map::new(&mut root.groups, stores.groups),
             procs: Map::new(&mut root.procs, stores.procs),

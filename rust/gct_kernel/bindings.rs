@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 1;
+pub const GCT_ABI_VERSION: u32 = 2;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 #[repr(C)]
@@ -72,6 +72,8 @@ unsafe extern "C" {
     pub fn gct_helper_cgroup_path(out: *mut kernel::ffi::c_char, size: u32) -> kernel::ffi::c_int;
     pub fn gct_helper_trace_start() -> kernel::ffi::c_int;
     pub fn gct_helper_trace_stop();
+    pub fn gct_helper_rm_begin(interruptible: bool) -> kernel::ffi::c_int;
+    pub fn gct_helper_rm_end();
     pub fn gct_helper_rm_control(
         client: u32,
         object: u32,

@@ -107,12 +107,17 @@ pub(crate) unsafe fn write(
     UserSlice::new(UserPtr::from_addr(from.addr()), count)
         .read_all(&mut bytes, GFP_KERNEL)
         .map_err(|error| error.to_errno())?;
-    match (file, scope) {
+    let outcome = match (file, scope) {
         (File::Control, _) => control(&glue, &bytes),
         (File::GroupProcs, Scope::Group(group)) => join(&glue, *group, &bytes),
+        _ if gct_core::engine::needs_controls(file) => {
+            return exec::write_limit(&glue, file, *scope, &bytes);
+        }
         _ => glue.with(|state, _| state.write(file, *scope, &bytes)),
-    }
-    .map_err(errno)
+    };
+    // Who is moved to another group comes under its limits.
+    exec::after_write(glue);
+    outcome.map_err(errno)
 }
 
 /// `create NAME`, `remove NAME`. The directories are there, or gone, when it

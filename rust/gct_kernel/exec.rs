@@ -7,9 +7,16 @@
 //! ioctl nor its exit waits for a reader of the tree.
 
 use crate::bindings;
+use crate::rm::{self, Awake};
 use crate::state::Glue;
 use crate::tree::Tree;
 use gct_core::dirs::Effect;
+use gct_core::engine::Begun;
+use gct_core::error::Error;
+use gct_core::ids::Scope;
+use gct_core::iface::File;
+use gct_core::limits;
+use kernel::ffi::c_int;
 use kernel::prelude::*;
 use kernel::sync::{Arc, ArcBorrow};
 use kernel::workqueue::{self, Work, WorkItem};
@@ -20,7 +27,81 @@ impl WorkItem for Glue {
     fn run(glue: Arc<Glue>) {
         glue.grow_members_ahead();
         run(&glue, &mut glue.tree.lock());
+        if glue.has_controls() {
+            let _awake = Awake::patient();
+            send_controls(&glue, CONTROLS_MAX);
+        }
     }
+}
+
+/// More controls than one object of each kind can need, twice.
+const CONTROLS_MAX: usize = 4 * limits::OBJECTS_MAX;
+
+/// Controls that a tenant's ioctl sends before it returns; the first are about what
+/// it made itself. The rest is the work item's.
+pub(crate) const CONTROLS_PER_IOCTL: usize = 8;
+
+/// Sends controls until there is none, a write is refused, or so many were sent.
+/// The GPUs may not be suspended meanwhile: see [`Awake`].
+fn send_controls(glue: &Glue, at_most: usize) {
+    for _ in 0..at_most {
+        let _turn = glue.sending.lock();
+        let Some(mut control) = glue.next_control() else {
+            return;
+        };
+        let outcome = rm::send(&mut control);
+        if !glue.control_done(&control, outcome) {
+            return;
+        }
+    }
+}
+
+/// Waits until no control is under way that may name what the core has just
+/// forgotten.
+pub(crate) fn wait_for_control(glue: &Glue) {
+    drop(glue.sending.lock());
+}
+
+/// Sends what a tenant's ioctl has made due, in the ioctl.
+pub(crate) fn after_ioctl(glue: ArcBorrow<'_, Glue>) {
+    if glue.has_controls() {
+        send_controls(&glue, CONTROLS_PER_IOCTL);
+        if glue.has_controls() {
+            later(glue);
+        }
+    }
+}
+
+/// Sends what a write to the tree has made due. If a signal comes before the GPUs are
+/// awake, the work item does.
+pub(crate) fn after_write(glue: ArcBorrow<'_, Glue>) {
+    if glue.has_controls() {
+        match Awake::interruptible() {
+            Ok(_awake) => send_controls(&glue, CONTROLS_MAX),
+            Err(_) => later(glue),
+        }
+    }
+}
+
+/// Writes a limit: it is in force and stored when the resource manager took all that
+/// it needs, or else as before.
+pub(crate) fn write_limit(
+    glue: &Glue,
+    file: File,
+    scope: Scope,
+    text: &[u8],
+) -> Result<(), c_int> {
+    let errno = |error: Error| error.errno().wrapping_neg();
+    let _awake = Awake::interruptible()?;
+    let _turn = glue.writing.lock();
+    let begun = glue.with(|state, _| state.write_begin(file, scope, text));
+    match begun.map_err(errno)? {
+        Begun::Done => return Ok(()),
+        Begun::Trial => send_controls(glue, CONTROLS_MAX),
+    }
+    let outcome = glue.with(|state, _| state.write_end());
+    send_controls(glue, CONTROLS_MAX);
+    outcome.map_err(errno)
 }
 
 /// Has the work item run soon. It may be called where sleeping is not allowed.

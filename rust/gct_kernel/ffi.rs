@@ -20,7 +20,7 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // The same numbers stand in gct.h and gct_helpers.h.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 1);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 2);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);

@@ -10,26 +10,29 @@ use crate::state::Glue;
 use crate::{exec, process, rm};
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
-use gct_core::features::FeatureSet;
+use gct_core::features::{Feature, FeatureSet};
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
 use gct_core::ids::{FileId, ProcKey};
-use gct_core::rmapi::{self, Call, Hint, Question};
+use gct_core::rmapi::{self, Action, Call, Hint, Question};
 use gct_core::state::{Failure, State};
 use gct_core::text::Text;
 use kernel::sync::ArcBorrow;
 use kernel::uaccess::{UserPtr, UserSlice};
 
-/// What is enforced in this version: nothing, the hooks observe.
-const FEATURES: FeatureSet = FeatureSet::NONE;
+/// What this backend enforces: what the resource manager's controls can do.
+const FEATURES: FeatureSet = FeatureSet::NONE
+    .with(Feature::Timeslice)
+    .with(Feature::Freeze);
 
-/// Runs `operation` under the core's mutex and has directories follow it.
+/// Runs `operation` under the core's mutex and has the tree and the resource manager
+/// follow it.
 fn with<T>(
     glue: &ArcBorrow<'_, Glue>,
     mut operation: impl FnMut(&mut State<'_>) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let (outcome, effects) = glue.with(|state, _| match operation(state) {
         Err(need @ Error::NeedSlots(_)) => Err(need),
-        outcome => Ok((outcome, state.has_effects())),
+        outcome => Ok((outcome, state.has_effects() || state.has_controls())),
     })?;
     if effects {
         exec::later(*glue);
@@ -92,9 +95,11 @@ pub(crate) fn file_open(glue: &ArcBorrow<'_, Glue>) -> Option<FileId> {
 pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
     let outcome = with(glue, |state| {
         state.file_close(file);
-        Ok(())
+        Ok(state.is_sending())
     });
-    count_refusal(glue, outcome);
+    if count_refusal(glue, outcome) == Some(true) {
+        exec::wait_for_control(glue);
+    }
 }
 
 /// Decodes an ioctl; `None` when there is nothing to follow.
@@ -115,10 +120,15 @@ pub(crate) fn ioctl_enter(
     let Some(call) = decode(glue, escape, bytes) else {
         return Default::default();
     };
-    let ticket = with(glue, |state| state.call_enter(file, &call));
-    count_refusal(glue, ticket)
-        .unwrap_or(Ticket::NONE)
-        .words()
+    let entered = with(glue, |state| {
+        let ticket = state.call_enter(file, &call)?;
+        Ok((ticket, state.is_sending()))
+    });
+    let (ticket, sending) = count_refusal(glue, entered).unwrap_or((Ticket::NONE, false));
+    if sending && call.action == Action::Free {
+        exec::wait_for_control(glue);
+    }
+    ticket.words()
 }
 
 pub(crate) fn ioctl_leave(
@@ -139,6 +149,7 @@ pub(crate) fn ioctl_leave(
         .and_then(|question| answer(glue, &call, &question));
     let outcome = with(glue, |state| state.call_leave(file, &call, ticket, told));
     count_refusal(glue, outcome);
+    exec::after_ioctl(*glue);
 }
 
 /// Finds out what the ioctl's structure does not say.

@@ -7,10 +7,41 @@ use crate::state::Glue;
 use gct_core::limits;
 use gct_core::rmapi::control::{Control, Status};
 use gct_core::rmapi::Handle;
+use kernel::ffi::c_int;
+
+/// While it lives the GPUs are not suspended. An ioctl's hook has it already and may
+/// not take it again.
+pub(crate) struct Awake(());
+
+impl Awake {
+    /// Waits for the end of a suspension, or for a signal to the caller.
+    pub(crate) fn interruptible() -> Result<Self, c_int> {
+        // SAFETY: sleeps, which the callers may: none holds a lock of ours or the
+        // driver's.
+        match unsafe { bindings::gct_helper_rm_begin(true) } {
+            0 => Ok(Self(())),
+            errno => Err(errno),
+        }
+    }
+
+    /// Waits for the end of a suspension, however long.
+    pub(crate) fn patient() -> Self {
+        // SAFETY: as above. Without signals it cannot fail.
+        unsafe { bindings::gct_helper_rm_begin(false) };
+        Self(())
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        // SAFETY: begun when this was made.
+        unsafe { bindings::gct_helper_rm_end() };
+    }
+}
 
 /// Sends a control; what comes back is in it. The caller may sleep and holds the
 /// driver's power management lock, as every ioctl does.
-fn send(control: &mut Control) -> Result<(), Status> {
+pub(crate) fn send(control: &mut Control) -> Result<(), Status> {
     let (client, object, command) = (control.client, control.object, control.command);
     let params = control.params();
     let size = u32::try_from(params.len()).unwrap_or(0);

@@ -2,15 +2,20 @@
 
 //! The locks, and the storage of the core's tables.
 //!
-//! Lock order, outermost first:
+//! Lock order, outermost first; the driver's power management lock, where it is
+//! held, comes before all of them:
 //!
 //! 1. [`Glue::tree`] (mutex): the directories. Held while directories are made
 //!    and removed, and while `control` is written. Nothing that a file below a
 //!    removable directory does takes it, so a removal may wait for such files.
-//! 2. [`Glue::core`] (mutex): all that the core knows but the members. Held for
+//! 2. [`Glue::writing`] (mutex): one limit is on trial at a time. Held while all the
+//!    controls of a write are sent.
+//! 3. [`Glue::sending`] (mutex): one control is under way at a time. Held while the
+//!    resource manager runs it, so that who frees objects can wait for that.
+//! 4. [`Glue::core`] (mutex): all that the core knows but the members. Held for
 //!    one call of the core. Nothing sleeps under it but on memory that it copies;
 //!    nothing is allocated or freed under it, and no function of the driver runs.
-//! 3. [`Glue::members`] (spinlock): who belongs to which group by pid. A leaf;
+//! 5. [`Glue::members`] (spinlock): who belongs to which group by pid. A leaf;
 //!    forks and exits take it where sleeping is not allowed.
 //!
 //! Storage grows outside the locks: the core says how much it needs, the new
@@ -22,6 +27,7 @@ use gct_core::dirs::Effect;
 use gct_core::error::{Error, Need, Table};
 use gct_core::ids::{GroupId, ProcKey};
 use gct_core::members::{self, MemberSlot, Members, MembersRoot};
+use gct_core::rmapi::control::{Control, Status};
 use gct_core::state::{self, Failure, Root, State, Stores};
 use kernel::alloc::flags::GFP_KERNEL;
 use kernel::alloc::{AllocError, KVVec};
@@ -43,6 +49,10 @@ const MEMBER_SLOTS_MIN: usize = 1024;
 pub(crate) struct Glue {
     #[pin]
     pub(crate) tree: Mutex<Tree>,
+    #[pin]
+    pub(crate) writing: Mutex<()>,
+    #[pin]
+    pub(crate) sending: Mutex<()>,
     #[pin]
     core: Mutex<Tables>,
     #[pin]
@@ -161,6 +171,8 @@ impl Glue {
         Arc::pin_init(
             pin_init!(Self {
                 tree <- new_mutex!(tree, "gct::tree"),
+                writing <- new_mutex!((), "gct::writing"),
+                sending <- new_mutex!((), "gct::sending"),
                 core <- new_mutex!(Tables::new(Root::new(core_seed)), "gct::core"),
                 members <- new_spinlock!(MemberTable {
                     root: MembersRoot::new(members_seed),
@@ -205,6 +217,24 @@ impl Glue {
     /// The next change that the tree needs.
     pub(crate) fn next_effect(&self) -> Option<Effect> {
         self.core.lock().state().next_effect()
+    }
+
+    /// The next control to send.
+    pub(crate) fn next_control(&self) -> Option<Control> {
+        self.core.lock().state().next_control()
+    }
+
+    /// What came of it. Says whether more may follow, or not: a write was refused.
+    pub(crate) fn control_done(&self, control: &Control, outcome: Result<(), Status>) -> bool {
+        let mut tables = self.core.lock();
+        let mut state = tables.state();
+        state.control_done(control, outcome);
+        !state.write_is_refused()
+    }
+
+    /// May there be controls to send?
+    pub(crate) fn has_controls(&self) -> bool {
+        self.core.lock().state().has_controls()
     }
 
     fn grow(&self, need: Need) -> Result<(), AllocError> {

@@ -77,6 +77,14 @@ int gct_helper_trace_start(void);
 void gct_helper_trace_stop(void);
 
 /*
+ * Holds off the GPU's suspension, as every ioctl does, between begin and end.
+ * begin returns 0, or -EINTR when a signal came first and @interruptible.
+ * Context: process, may sleep; nv_system_pm_lock is not held.
+ */
+int gct_helper_rm_begin(bool interruptible);
+void gct_helper_rm_end(void);
+
+/*
  * Sends a control to the resource manager, which takes its locks for it, in the
  * name of the kernel: a tenant's client and object will do. @params are read and
  * written. Returns an NV_STATUS, 0 for success.

@@ -45,3 +45,16 @@ uint32_t gct_helper_rm_control(uint32_t client, uint32_t object, uint32_t comman
 	nv_kmem_cache_free_stack(stack);
 	return call.status;
 }
+
+int gct_helper_rm_begin(bool interruptible)
+{
+	if (interruptible)
+		return down_read_interruptible(&nv_system_pm_lock);
+	down_read(&nv_system_pm_lock);
+	return 0;
+}
+
+void gct_helper_rm_end(void)
+{
+	up_read(&nv_system_pm_lock);
+}

@@ -21,7 +21,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 1
+#define GCT_ABI_VERSION 2
 
 /* Bytes of struct gct_gpu's name, with the NUL that ends it. */
 #define GCT_GPU_NAME_BYTES 64
@@ -121,9 +121,10 @@ void gct_ioctl_enter(void *file, uint32_t escape, const void *arg, uint32_t size
 void gct_ioctl_leave(void *file, uint32_t escape, const void *arg, uint32_t size,
 		     struct gct_call *call);
 
-/* Escape numbers of the ioctls that create, free or share RM objects. */
+/* Escape numbers of the ioctls that create, free, share or control RM objects. */
 #define GCT_ESCAPE_ALLOC_MEMORY 0x27u
 #define GCT_ESCAPE_FREE 0x29u
+#define GCT_ESCAPE_CONTROL 0x2Au
 #define GCT_ESCAPE_ALLOC 0x2Bu
 #define GCT_ESCAPE_DUP_OBJECT 0x34u
 #define GCT_ESCAPE_VID_HEAP_CONTROL 0x4Au
@@ -133,16 +134,41 @@ void gct_ioctl_leave(void *file, uint32_t escape, const void *arg, uint32_t size
 #define GCT_ESCAPE_MASK                                                        \
 	(GCT_ESCAPE_BIT(GCT_ESCAPE_ALLOC_MEMORY) |                             \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_FREE) |                                     \
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_CONTROL) |                                  \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_ALLOC) |                                    \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_DUP_OBJECT) |                               \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_VID_HEAP_CONTROL))
 
-/* Does gctgroup look at this escape? One compare and one bit test. */
-static inline int gct_tracks(uint32_t escape)
+/*
+ * Controls by which a tenant may undo a limit: the time slice of a channel group,
+ * and what lets channels run.
+ */
+static inline int gct_tracks_control(uint32_t command)
+{
+	switch (command) {
+	case 0xa06c0101: /* NVA06C_CTRL_CMD_GPFIFO_SCHEDULE */
+	case 0xa06c0103: /* NVA06C_CTRL_CMD_SET_TIMESLICE */
+	case 0xa06f0103: /* NVA06F_CTRL_CMD_GPFIFO_SCHEDULE */
+	case 0x2080110b: /* NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS */
+		return 1;
+	default:
+		return 0;
+	}
+}
+
+/*
+ * Does gctgroup look at this ioctl? One compare and one bit test, and of a
+ * control, which is the most frequent, its number: word 2 of NVOS54_PARAMETERS.
+ */
+static inline int gct_tracks(uint32_t escape, const void *arg, uint32_t size)
 {
 	const uint32_t bit = escape - GCT_ESCAPE_FIRST;
 
-	return bit < 64 && ((GCT_ESCAPE_MASK >> bit) & 1);
+	if (bit >= 64 || !((GCT_ESCAPE_MASK >> bit) & 1))
+		return 0;
+	if (escape != GCT_ESCAPE_CONTROL)
+		return 1;
+	return size == 32 && gct_tracks_control(((const uint32_t *)arg)[2]);
 }
 
 #endif /* GCT_H */

@@ -141,7 +141,7 @@ impl State<'_> {
     /// [`Error::NeedSlots`], [`Error::NoSpace`]: a second name is not tracked.
     pub fn call_enter(&mut self, file: FileId, call: &Call) -> Result<Ticket, Error> {
         let (home, hidden, handle) = match call.action {
-            Action::Alloc { .. } => return Ok(Ticket::NONE),
+            Action::Alloc { .. } | Action::Control(_) => return Ok(Ticket::NONE),
             Action::Free => {
                 let Some(key) = self.find(file, call) else {
                     return Ok(Ticket::NONE);
@@ -191,6 +191,7 @@ impl State<'_> {
             Action::Free => self.freed(proc, call.succeeded(), ticket),
             Action::Dup { .. } => self.dup_made(proc, file, call, ticket)?,
             _ if !call.succeeded() => {}
+            Action::Control(undoes) => self.undone(file, call, undoes),
             Action::Alloc { class, .. } if !class.is_tracked() => {}
             Action::Alloc {
                 class: Class::Client,
@@ -255,7 +256,10 @@ impl State<'_> {
         };
         let amount = Amount::of_object(class, number.unwrap_or(0));
         object.charged = self.charge(new.proc, object.gpu, amount);
-        self.objects.add(new.key, object)
+        object.client = call.client;
+        self.objects.add(new.key, object)?;
+        self.consider(new.key);
+        Ok(())
     }
 
     /// The resource manager tells of a subdevice on which GPU it is, and so of its
@@ -324,7 +328,10 @@ impl State<'_> {
         };
         let named = new.is_some_and(|(proc, key)| {
             self.free(proc, key);
-            self.objects.unhide(hidden, key, self.parent_handle(call))
+            let above = [call.client, self.parent_handle(call)];
+            let named = self.objects.unhide(hidden, key, above);
+            self.consider(key);
+            named
         });
         if let (false, Some(name)) = (named, self.objects.get(hidden)) {
             let proc = self.files.get(&name.file).map_or(proc, |file| file.proc);
@@ -375,7 +382,7 @@ impl State<'_> {
     }
 
     /// Where the object is that a client has under a handle.
-    fn key_of(&self, file: FileId, client: Handle, object: Handle) -> Option<ObjectKey> {
+    pub(super) fn key_of(&self, file: FileId, client: Handle, object: Handle) -> Option<ObjectKey> {
         let (_, space) = self.client(file, client)?;
         let key = ObjectKey::new(space, object);
         self.objects.get(key).map(|_| key)
@@ -395,6 +402,9 @@ impl State<'_> {
     fn drain(&mut self, proc: ProcKey, top: ObjectKey) {
         // Each turn takes an object out of a tree that only shrinks.
         while let Some((object, heir)) = self.objects.pop(top) {
+            if object.told.due {
+                self.plan.due = self.plan.due.saturating_sub(1);
+            }
             match heir {
                 Some(heir) => self.inherit(proc, &object, heir),
                 None => self.uncharge(proc, &object),

@@ -89,7 +89,9 @@ impl State<'_> {
         };
         if let Some(heir) = self.objects.get_mut(heir) {
             (heir.charged, heir.gpu) = (charged, object.gpu);
+            heir.told.slice = object.told.slice;
         }
+        self.consider(heir);
     }
 
     /// A device and all below it turn out to be on another GPU.
@@ -109,6 +111,7 @@ impl State<'_> {
                 if let Some(object) = self.objects.get_mut(key) {
                     (object.charged, object.gpu) = (charged, Some(gpu));
                 }
+                self.consider(key);
             }
             at = self.objects.after(device, key.handle);
         }
@@ -135,10 +138,9 @@ impl State<'_> {
 
     /// The limits that bind a process on a GPU: its own and its group's.
     pub fn effective(&self, proc: ProcKey, gpu: GpuId) -> Settings {
-        let own = self.settings(Owner::Proc(proc), gpu).unwrap_or_default();
-        let group = self.procs.get(&proc).and_then(|proc| proc.group);
-        match group.and_then(|group| self.settings(Owner::Group(group), gpu)) {
-            Some(of_group) => own.within(&of_group),
+        let own = self.settings_in_force(Owner::Proc(proc), gpu);
+        match self.procs.get(&proc).and_then(|proc| proc.group) {
+            Some(group) => own.within(&self.settings_in_force(Owner::Group(group), gpu)),
             None => own,
         }
     }
@@ -187,9 +189,10 @@ impl State<'_> {
         };
         let now = *node.usage.now();
         let was = core::mem::replace(&mut node.visible, now.channel_groups > 0);
+        let mut lifted = false;
         if !node.visible {
             // Nobody could see them, nor take them back.
-            node.settings = Settings::DEFAULT;
+            lifted = core::mem::take(&mut node.settings) != Settings::DEFAULT;
         }
         match (was, now.channel_groups > 0) {
             (false, true) => self.show_dirs(proc, gpu),
@@ -198,6 +201,10 @@ impl State<'_> {
         }
         if now == Amount::ZERO {
             self.nodes.remove(&key);
+        }
+        if lifted {
+            // Channels in another's groups may be left.
+            self.reconsider(Owner::Proc(proc), Some(gpu));
         }
     }
 

@@ -36,31 +36,51 @@ impl State<'_> {
                 let path = parse::cgroup(text)?;
                 self.set_cgroup(group, path)
             }
-            Scope::Node(owner, gpu) => self.write_setting(entry, owner, gpu, text),
+            Scope::Node(owner, gpu) => self.write_setting(file, owner, gpu, text),
             _ => Err(Error::Access),
         }
     }
 
     fn write_setting(
         &mut self,
-        entry: &Entry,
+        file: File,
         owner: Owner,
         gpu: GpuId,
         text: &[u8],
     ) -> Result<(), Error> {
-        let value = parse::value(entry.format, text)?;
-        let (features, tpcs) = self.gpu_can(gpu)?;
-        check_tpcs(&value, tpcs)?;
+        let value = self.check_write(file, owner, gpu, text)?;
         let node = self.nodes.get_mut(&(owner, gpu)).ok_or(Error::Gone)?;
-        let can = entry.feature.is_none_or(|feature| features.has(feature));
-        if entry.file == File::GmemPeak && can {
+        if file == File::GmemPeak {
             node.usage.reset_peak();
             return Ok(());
         }
-        if !can && node.settings.get(entry.file) != Some(value) {
+        node.settings.set(file, value)
+    }
+
+    /// What is written to a file of a node, if it may be.
+    pub(super) fn check_write(
+        &self,
+        file: File,
+        owner: Owner,
+        gpu: GpuId,
+        text: &[u8],
+    ) -> Result<Value, Error> {
+        let entry = files::entry(file);
+        if entry.place != files::Place::Node || entry.mode != Mode::ReadWrite {
+            return Err(Error::Access);
+        }
+        let value = parse::value(entry.format, text)?;
+        let (features, tpcs) = self.gpu_can(gpu)?;
+        check_tpcs(&value, tpcs)?;
+        let node = self.nodes.get(&(owner, gpu)).ok_or(Error::Gone)?;
+        if !node.is_shown(owner) {
+            return Err(Error::Gone);
+        }
+        let can = entry.feature.is_none_or(|feature| features.has(feature));
+        if !can && node.settings.get(file) != Some(value) {
             return Err(Error::Unsupported);
         }
-        node.settings.set(entry.file, value)
+        Ok(value)
     }
 
     /// A file is read.
@@ -106,6 +126,7 @@ impl State<'_> {
             ("client", failures.client),
             ("gpu", failures.gpu),
             ("charge", failures.charge),
+            ("control", failures.control),
         ] {
             show::stat_line(key, value, out)?;
         }

@@ -160,6 +160,13 @@ impl State<'_> {
         if let Some(proc) = self.procs.get_mut(&key) {
             proc.group = group;
         }
+        let has_something = self
+            .nodes
+            .iter()
+            .any(|((owner, _), _)| *owner == Owner::Proc(key));
+        if has_something && self.bind_differently(old, group) {
+            self.reconsider(Owner::Proc(key), None);
+        }
     }
 
     /// The group with the longest path that is `path` or above it.

@@ -237,7 +237,7 @@ files! {
         range: "20..=1000000",
         unit: "us",
         feature: Timeslice,
-        errors: [Unsupported],
+        errors: [Unsupported, Refused],
         doc: "Longest time on the GPU in one round; `default` is the driver's own. GVM's Table 2 says ms; 50 us matter on an H200, so the unit is us, `2ms` is accepted, and a number under 20 is refused lest somebody means ms.",
     }
     ComputePriority: Node "compute.priority" ReadWrite Priority {
@@ -266,7 +266,7 @@ files! {
         default: "0",
         range: "0..=1",
         feature: Freeze,
-        errors: [Unsupported],
+        errors: [Unsupported, Refused],
         doc: "1 detaches from the runlist.",
     }
     ComputeStat: Node "compute.stat" Read Stat {
@@ -393,6 +393,12 @@ pub const KEYS: &[Key] = &[
         "charge",
         None,
         "Charges that did not fit 64 bits, or were not there to be taken back.",
+    ),
+    key(
+        File::Events,
+        "control",
+        None,
+        "Controls that the resource manager refused when nobody was writing: a limit that does not bind something new.",
     ),
     key(
         File::GmemStat,

@@ -7,6 +7,7 @@
 //! when the one that is charged goes, another inherits the charge.
 
 use super::{Object, ObjectKey, Objects};
+use crate::account::Amount;
 
 /// The neighbours in the ring of names; `None` for the only name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +59,22 @@ impl Objects<'_> {
             self.set_neighbour(next, |ring| ring.previous = previous);
         }
         Some(next)
+    }
+
+    /// The name that is charged of what `key` names, which may be itself.
+    pub(crate) fn charged_name(&self, key: ObjectKey) -> ObjectKey {
+        let mut at = key;
+        for _ in 0..self.len() {
+            let Some(object) = self.get(at) else { break };
+            if object.charged != Amount::ZERO {
+                return at;
+            }
+            match object.names.0 {
+                Some(ring) if ring.next != key => at = ring.next,
+                _ => break,
+            }
+        }
+        key
     }
 
     /// An object has got another key: its neighbours have to know.

@@ -7,6 +7,7 @@
 //! The resource manager compares the size, so another layout is refused.
 
 use super::Handle;
+use crate::units::Us;
 
 /// `NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES`.
 pub const CHANNELS_MAX: usize = 64;
@@ -16,6 +17,15 @@ pub const BYTES_MAX: usize = 24 + 8 * CHANNELS_MAX;
 
 /// Status of the resource manager: `NV_OK` is 0.
 pub type Status = u32;
+
+/// `NV_ERR_NOT_SUPPORTED`.
+pub const NOT_SUPPORTED: Status = 0x56;
+
+/// Is this the answer to a handle that means nothing any more?
+pub const fn is_gone(status: Status) -> bool {
+    // `NV_ERR_INVALID_CHANNEL`, `_CLIENT`, `_OBJECT`, `_OBJECT_HANDLE`, `_OBJECT_NOT_FOUND`.
+    matches!(status, 0x21 | 0x23 | 0x31 | 0x33 | 0x57)
+}
 
 /// A control, ready to be sent; its bytes are the answer afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +73,62 @@ impl Control {
         self.u32(8)
     }
 
+    /// `NVA06C_CTRL_CMD_GET_TIMESLICE` of a channel group.
+    pub fn get_timeslice(client: Handle, group: Handle) -> Self {
+        Self::new(client, group, 0xa06c_0104, 8)
+    }
+
+    /// `NVA06C_CTRL_CMD_SET_TIMESLICE` of a channel group.
+    pub fn set_timeslice(client: Handle, group: Handle, slice: Us) -> Self {
+        let mut control = Self::new(client, group, 0xa06c_0103, 8);
+        let [low, high] = halves(slice.get());
+        control.set_u32(0, low);
+        control.set_u32(4, high);
+        control
+    }
+
+    /// The time slice that the resource manager has said or taken.
+    pub fn timeslice(&self) -> Us {
+        Us(u64::from(self.u32(4)) << 32 | u64::from(self.u32(0)))
+    }
+
+    /// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS` with no channel yet. Disabled ones are
+    /// taken off the GPU and stay off it until they are enabled.
+    pub fn disable_channels(client: Handle, subdevice: Handle, disable: bool) -> Self {
+        let mut control = Self::new(client, subdevice, 0x2080_110b, BYTES_MAX);
+        control.set_u32(0, u32::from(disable));
+        control
+    }
+
+    /// Adds a channel to [`Control::disable_channels`]. Returns false when no more fit.
+    pub fn add_channel(&mut self, client: Handle, channel: Handle) -> bool {
+        let number = self.channels();
+        if number >= CHANNELS_MAX {
+            return false;
+        }
+        let at = number.saturating_mul(4).saturating_add(24);
+        self.set_u32(at, client);
+        self.set_u32(at.saturating_add(4 * CHANNELS_MAX), channel);
+        self.set_u32(4, u32::try_from(number).unwrap_or(0).saturating_add(1));
+        true
+    }
+
+    /// How many channels were added.
+    pub fn channels(&self) -> usize {
+        usize::try_from(self.u32(4)).unwrap_or(CHANNELS_MAX)
+    }
+
+    /// Whether the channels are disabled, and client and handle of one.
+    #[cfg(test)]
+    pub(crate) fn channel(&self, number: usize) -> (bool, Handle, Handle) {
+        let at = 24 + 4 * number;
+        (
+            self.u32(0) != 0,
+            self.u32(at),
+            self.u32(at + 4 * CHANNELS_MAX),
+        )
+    }
+
     /// The parameters, which the resource manager reads and writes.
     pub fn params(&mut self) -> &mut [u8] {
         self.bytes.get_mut(..self.len).unwrap_or_default()
@@ -81,9 +147,41 @@ impl Control {
     }
 }
 
+/// The low and the high half of a number.
+fn halves(number: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = number.to_le_bytes();
+    [
+        u32::from_le_bytes([a, b, c, d]),
+        u32::from_le_bytes([e, f, g, h]),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_slices_have_64_bits() {
+        let slice = Us(0x1_0000_0002);
+        let mut control = Control::set_timeslice(1, 2, slice);
+        assert_eq!(control.params(), slice.get().to_le_bytes());
+        assert_eq!(control.timeslice(), slice);
+        assert_eq!(Control::get_timeslice(1, 2).params(), [0; 8]);
+    }
+
+    #[test]
+    fn channels_beyond_the_structure_are_refused() {
+        let mut control = Control::disable_channels(1, 2, true);
+        assert_eq!(control.params().len(), 536);
+        for number in 0..64 {
+            assert!(control.add_channel(10 + number, 100 + number));
+        }
+        let full = control;
+        assert!(!control.add_channel(1, 1));
+        assert_eq!((control, control.channels()), (full, 64));
+        assert_eq!(control.channel(0), (true, 10, 100));
+        assert_eq!(control.channel(63), (true, 73, 163));
+    }
 
     #[test]
     fn questions_about_gpus() {

@@ -162,12 +162,34 @@ fn only_exact_sizes_are_decoded() {
         (escape::DUP_OBJECT, &[28]),
         (escape::ALLOC_MEMORY, &[56]),
         (escape::VID_HEAP_CONTROL, &[184]),
-        (0x2a, &[]),
+        (escape::CONTROL, &[32]),
+        (0x35, &[]),
     ] {
         for size in 0..256 {
             let decoded = decode(escape, &vec![0; size]);
             assert_eq!(decoded.is_ok(), sizes.contains(&size), "{escape:#x} {size}");
         }
+    }
+}
+
+#[test]
+fn controls_that_undo_a_limit_are_told_from_the_others() {
+    let control = |command| {
+        let call = bytes(32, &[(0, 1), (4, 2), (8, command), (28, 3)]);
+        decode(escape::CONTROL, &call).unwrap()
+    };
+    for (command, undoes) in [
+        (0xa06c_0103, Undoes::Timeslice),
+        (0xa06c_0101, Undoes::Freeze),
+        (0xa06f_0103, Undoes::Freeze),
+        (0x2080_110b, Undoes::Freeze),
+    ] {
+        let call = control(command).unwrap();
+        assert_eq!((call.client, call.object, call.status), (1, 2, 3));
+        assert_eq!(call.action, Action::Control(undoes));
+    }
+    for command in [0, 0xa06c_0104, 0xa06c_0105, 0x2080_0142] {
+        assert_eq!(control(command), None);
     }
 }
 

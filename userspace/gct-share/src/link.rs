@@ -285,6 +285,8 @@ fn rmapi_tracked(call: &Call) -> bool {
     match call.action {
         Action::Alloc { class, .. } => class.is_tracked(),
         Action::Free | Action::Dup { .. } => true,
+        // The daemon sends no controls that a tenant's could undo.
+        Action::Control(_) => false,
     }
 }
 

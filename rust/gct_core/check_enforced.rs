@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The controls, obeyed or refused by a resource manager of our own. When all were
+//! sent, it must have what the limits say, whatever was refused on the way.
+
+use super::*;
+use crate::engine::Begun;
+use crate::rmapi::control::{Control, Status};
+use crate::units::Us;
+
+/// What the resource manager has taken.
+#[derive(Default)]
+pub(super) struct Enforced {
+    /// Time slice that a channel group has, and the one of its own.
+    slices: BTreeMap<u64, [u64; 2]>,
+    frozen: BTreeSet<RealKey>,
+}
+
+/// A channel group's time slice before anybody sets one.
+const STOCK: [u64; 2] = [1024, 1024];
+
+const REFUSED: Status = 0x1b;
+
+impl World {
+    /// Sends the next control, which is refused if there is a status. Returns false
+    /// when there is none.
+    pub(super) fn send(&mut self, refusal: Option<Status>) -> bool {
+        let Some(mut control) = self.store.state().next_control() else {
+            return false;
+        };
+        assert_eq!(self.store.state().next_control(), None);
+        let outcome = match refusal {
+            Some(status) => Err(status),
+            None => self.obey(&mut control),
+        };
+        self.store.state().control_done(&control, outcome);
+        self.store.check();
+        true
+    }
+
+    fn obey(&mut self, control: &mut Control) -> Result<(), Status> {
+        let (client, object) = (control.client, control.object);
+        let at = |client, handle| -> RealKey {
+            let named = |key: &&RealKey| (key.1, key.2) == (client, handle);
+            let key = self.real.keys().find(named).copied();
+            key.unwrap_or_else(|| panic!("{client} {handle} is told of and gone"))
+        };
+        match control.command {
+            0xa06c_0104 => {
+                let thing = self.real[&at(client, object)].thing;
+                let [now, own] = self.enforced.slices.get(&thing).copied().unwrap_or(STOCK);
+                assert_eq!(now, own, "it is asked before it is changed");
+                *control = Control::set_timeslice(client, object, Us(now));
+            }
+            0xa06c_0103 => {
+                let thing = self.real[&at(client, object)].thing;
+                let slice = self.enforced.slices.entry(thing).or_insert(STOCK);
+                slice[0] = control.timeslice().get();
+            }
+            0x2080_110b => {
+                assert_eq!(self.real[&at(client, object)].class, 0x2080);
+                for number in 0..control.channels() {
+                    let (freeze, client, channel) = control.channel(number);
+                    let key = at(client, channel);
+                    assert_eq!(self.real[&key].class, 0xc86f);
+                    match freeze {
+                        true => assert!(self.enforced.frozen.insert(key)),
+                        false => assert!(self.enforced.frozen.remove(&key)),
+                    }
+                }
+            }
+            other => panic!("{other:#x}"),
+        }
+        Ok(())
+    }
+
+    /// Somebody writes a limit; one of the controls may be refused.
+    pub(super) fn write_limit(&mut self, number: usize, a: u8, c: u8) {
+        let nodes: Vec<Scope> = {
+            let state = self.store.state();
+            let nodes = state.nodes.iter();
+            let scopes = nodes.map(|((owner, gpu), _)| Scope::Node(*owner, *gpu));
+            scopes.collect()
+        };
+        let Some(scope) = number.checked_rem(nodes.len()).map(|at| nodes[at]) else {
+            return;
+        };
+        let (file, text) = match a % 4 {
+            0 => (File::ComputeFreeze, "1"),
+            1 => (File::ComputeFreeze, "0"),
+            2 => (File::ComputeTimeslice, "default"),
+            _ => (File::ComputeTimeslice, ["200", "3000"][usize::from(c % 2)]),
+        };
+        let before = self.shown(file, scope);
+        let begun = self.store.state().write_begin(file, scope, text.as_bytes());
+        let Ok(Begun::Trial) = begun else {
+            assert_eq!(begun, Err(Error::Gone));
+            return;
+        };
+        let refused_at = (c >= 128).then_some(c % 4);
+        let mut refused = false;
+        for step in 0.. {
+            // What is read is what was in force until all is taken.
+            assert_eq!(self.shown(file, scope), before);
+            let refusal = (Some(step) == refused_at).then_some(REFUSED);
+            if !self.send(refusal) {
+                break;
+            }
+            refused |= refusal.is_some();
+            if self.store.state().write_is_refused() {
+                break;
+            }
+        }
+        let ended = self.store.state().write_end();
+        self.store.check();
+        if ended.is_ok() {
+            assert_eq!(self.shown(file, scope), Ok(format!("{text}\n")));
+        } else {
+            // Without a subdevice on the GPU nobody can be told to stop.
+            let expected = if refused {
+                Error::Refused
+            } else {
+                Error::Unsupported
+            };
+            assert_eq!(ended, Err(expected));
+            assert!(refused || file == File::ComputeFreeze);
+            assert_eq!(self.shown(file, scope), before);
+        }
+        while self.send(None) {}
+    }
+
+    /// Everything is compared with its limits once more.
+    fn tell_all_again(&mut self) {
+        let mut state = self.store.state();
+        let keys: Vec<_> = state.objects.iter().map(|(key, _)| *key).collect();
+        for key in keys {
+            state.consider_again(key);
+        }
+        while self.send(None) {}
+    }
+
+    fn shown(&mut self, file: File, scope: Scope) -> Result<String, Error> {
+        let mut text = String::new();
+        self.store.state().show(file, scope, &mut text)?;
+        Ok(text)
+    }
+
+    fn control(&mut self, (file, client, object): RealKey, command: u32) {
+        let words_of = [
+            (0, u64::from(client)),
+            (4, object.into()),
+            (8, command.into()),
+        ];
+        let call = words(32, &words_of);
+        self.store.ioctl(file, escape::CONTROL, &call, None);
+    }
+
+    /// A tenant sets a time slice itself.
+    pub(super) fn tenant_sets_slice(&mut self, number: usize, slice: u64) {
+        let Some((key, real)) = self.pick(number, Some(0xa06c)) else {
+            return;
+        };
+        self.enforced.slices.insert(real.thing, [slice, slice]);
+        self.control(key, 0xa06c_0103);
+    }
+
+    /// A tenant lets all its channels run.
+    pub(super) fn tenant_thaws(&mut self, number: usize) {
+        let Some((key, _)) = self.pick(number, Some(0xa06c)) else {
+            return;
+        };
+        let proc = |file: FileId| self.open.iter().find(|(open, _)| *open == file).unwrap().1;
+        let own = proc(key.0);
+        self.enforced.frozen.retain(|(file, ..)| {
+            self.open
+                .iter()
+                .any(|(open, of)| open == file && *of != own)
+        });
+        self.control(key, 0xa06c_0101);
+    }
+
+    /// Once all is told, everything is as the limits say.
+    pub(super) fn compare_limits(&mut self) {
+        // What was refused when nobody wrote waits for a change.
+        self.tell_all_again();
+        let procs: BTreeMap<FileId, ProcKey> = self.open.iter().copied().collect();
+        for (key, real) in self.real.clone() {
+            let Some(gpu) = self.gpus.get(&real.gpu).copied() else {
+                continue;
+            };
+            if self.is_being_freed(key) {
+                continue;
+            }
+            let limits = self.store.state().effective(procs[&key.0], gpu);
+            let names_it = |other: &Real| other.class == 0x2080 && other.gpu == real.gpu;
+            let reachable = |key: &RealKey| !self.is_being_freed(*key);
+            let subdevices = self.real.iter().filter(|(_, other)| names_it(other));
+            let told = subdevices.map(|(key, _)| key).any(reachable);
+            if real.class == 0xc86f && told {
+                let frozen = self.enforced.frozen.contains(&key);
+                assert_eq!(frozen, limits.freeze, "{key:?}");
+            }
+            let charged = self.things[&real.thing].charged == key;
+            if real.class == 0xa06c && charged {
+                let [now, own] = *self.enforced.slices.entry(real.thing).or_insert(STOCK);
+                let due = limits.timeslice.map_or(own, Us::get);
+                assert_eq!(now, due, "{key:?}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    /// Histories that begin with processes which have all that can be limited.
+    #[test]
+    fn limits_hold(seed: u64, ops in prop::collection::vec((0u8..16, any::<u8>(), 0usize..64, any::<u8>()), 0..100)) {
+        let mut world = World::new(seed);
+        for n in 0..2 {
+            world.gpu_add(n);
+            world.group_create(u8::try_from(n).unwrap());
+        }
+        for n in 0..3 {
+            world.open(n, "");
+            world.client(usize::from(n), 0);
+            world.alloc(usize::from(n), 0x80, u64::from(n % 2), 0);
+            world.alloc(usize::from(n), 0x2080, 0, 0);
+            for number in 0..6 {
+                world.alloc(number, 0xa06c, 0, 0);
+                world.alloc(number, 0xc86f, 0, 0);
+            }
+        }
+        for (op, a, b, c) in ops {
+            match op {
+                0..=5 => world.write_limit(b, a, c),
+                6 => world.alloc(b, 0xa06c, 0, 0),
+                7 => world.alloc(b, 0xc86f, 0, 0),
+                8 => world.dup(b, usize::from(a), true),
+                9 => world.dup_leave(c % 4 == 0),
+                10 => world.free_enter(b),
+                11 => world.free_leave(c % 4 == 0),
+                12 => world.join(a % 3, b % 2),
+                13 => world.tenant_sets_slice(b, u64::from(a) + 1),
+                14 => world.tenant_thaws(b),
+                _ => {
+                    world.send((c % 4 == 0).then_some(REFUSED));
+                }
+            }
+            world.store.check();
+            world.compare();
+        }
+        world.compare_limits();
+    }
+}
