@@ -319,6 +319,19 @@ layouts! {
         us: u64 = "timesliceUs",
     }
 
+    /// Takes channels off the GPU, or lets them run. `ctrl/ctrl2080/ctrl2080fifo.h`.
+    DisableChannels = "NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", 536 {
+        disable: u8 = "bDisable",
+        padding: [u8; 3],
+        count: u32 = "numChannels",
+        only_scheduling: u8 = "bOnlyDisableScheduling",
+        rewind: u8 = "bRewindGpPut",
+        padding_too: [u8; 6],
+        event: u64 = "pRunlistPreemptEvent",
+        clients: [[u32; 32]; 2] = "hClientList",
+        channels: [[u32; 32]; 2] = "hChannelList",
+    }
+
     /// A channel group's number. `ctrl/ctrla06c.h`.
     GroupInfo = "NVA06C_CTRL_GET_INFO_PARAMS", 4 {
         number: u32 = "tsgID",
@@ -477,6 +490,7 @@ const COMMON: &[Description] = &[
     Bind::DESCRIPTION,
     Schedule::DESCRIPTION,
     Timeslice::DESCRIPTION,
+    DisableChannels::DESCRIPTION,
     GroupInfo::DESCRIPTION,
     Uuid::DESCRIPTION,
     UvmInitialize::DESCRIPTION,

@@ -89,6 +89,8 @@ numbers! {
     SET_TIMESLICE: u32 = 0xa06c_0103, "NVA06C_CTRL_CMD_SET_TIMESLICE";
     /// Control of a channel group: read its time slice.
     GET_TIMESLICE: u32 = 0xa06c_0104, "NVA06C_CTRL_CMD_GET_TIMESLICE";
+    /// Control of a subdevice: take channels off the GPU, or let them run.
+    DISABLE_CHANNELS: u32 = 0x2080_110b, "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
     /// Control of a channel group: its number.
     GROUP_INFO: u32 = 0xa06c_0106, "NVA06C_CTRL_CMD_GET_INFO";
     /// Control of a channel: tie it to an engine.

@@ -15,6 +15,7 @@
 mod gpus;
 mod groups;
 mod ktap;
+mod limits;
 mod objects;
 mod process;
 mod processes;
@@ -82,6 +83,7 @@ fn all(filter: &str) -> ExitCode {
         processes::TESTS,
         groups::TESTS,
         submit::TESTS,
+        limits::TESTS,
         gpus::LAST_TESTS,
     ]
     .concat();

@@ -85,7 +85,7 @@ fn mapped_memory() -> Outcome {
 }
 
 /// A queue of a scheduled group.
-fn queue(session: &Session) -> Result<Queue, Stop> {
+pub(crate) fn queue(session: &Session) -> Result<Queue, Stop> {
     let group = session.group(ENGINE)?;
     let queue = session.queue(group, ENGINE).during("queue")?;
     session.copy_object(queue.channel(), ENGINE)?;
@@ -94,7 +94,7 @@ fn queue(session: &Session) -> Result<Queue, Stop> {
 }
 
 /// Submits a release and waits for it.
-fn release(queue: &mut Queue, semaphore: u32, payload: u32) -> Outcome {
+pub(crate) fn release(queue: &mut Queue, semaphore: u32, payload: u32) -> Outcome {
     queue.submit_release(semaphore, payload);
     let what = format!("semaphore {semaphore}");
     eventually(&what, &payload, || Ok(queue.payload(semaphore)))

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Limits that reach the resource manager: what was written is what it has, for
+//! every channel group that there is and every one that comes.
+
+use crate::gpus::{me, session, ENGINE};
+use crate::ktap::{failed, same, During, Outcome, Stop, Test};
+use crate::process::{Child, Parent};
+use crate::submit::{queue, release};
+use crate::tree::{self, eventually, expect, expect_gone, Group};
+use rm_client::{Engine, Handle, Session};
+use std::io;
+use std::process;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("limit_timeslice_of_groups_there_and_to_come", slices),
+    ("limit_timeslice_gives_each_its_own_back", slices_given_back),
+    ("limit_timeslice_survives_the_tenant", slice_reset_by_tenant),
+    ("limit_timeslice_of_a_named_group", slices_of_members),
+    ("limit_timeslice_follows_a_move", slices_after_moves),
+    (
+        "limit_timeslice_follows_the_second_name",
+        slice_of_second_name,
+    ),
+    ("limit_of_a_process_goes_with_its_directory", limit_goes),
+    ("limit_refused_input_changes_nothing", refused_input),
+    ("limit_freeze_stops_and_goes_on", frozen),
+    ("limit_freeze_of_what_comes_later", frozen_later),
+    ("limit_freeze_is_not_thawed_by_the_tenant", thawed_by_tenant),
+    (
+        "limit_freeze_leaves_what_the_tenant_stopped",
+        stopped_by_tenant,
+    ),
+    ("limit_freeze_of_200_channels", frozen_200),
+    ("limit_freeze_of_a_named_group", frozen_members),
+    ("limit_freeze_ends_with_a_killed_process", frozen_and_killed),
+];
+
+/// A file of an owner on GPU 0.
+fn path(owner: &str, file: &str) -> Result<String, Stop> {
+    Ok(format!("{owner}/{}/{file}", tree::index_of(0)?))
+}
+
+const TIMESLICE: &str = "compute.timeslice";
+const FREEZE: &str = "compute.freeze";
+
+/// Writes a limit of an owner on GPU 0 and reads it back.
+fn set(owner: &str, file: &str, value: &str) -> Outcome {
+    let path = path(owner, file)?;
+    eventually("directory", &true, || Ok(tree::at(&path).exists()))?;
+    tree::write(&path, value).during(&format!("{path} = {value}"))?;
+    same(&path, tree::read(&path)?, format!("{value}\n"))
+}
+
+fn has_slice(session: &Session, group: Handle, us: u64) -> Outcome {
+    same("time slice", session.timeslice(group)?, us)
+}
+
+fn slices() -> Outcome {
+    let session = session(0)?;
+    let groups = [
+        session.group(ENGINE)?,
+        session.group(Engine::Copy(3))?,
+        session.group(Engine::Compute)?,
+    ];
+    for us in [5000, 20, 1_000_000] {
+        set(&me(), TIMESLICE, &us.to_string())?;
+        for group in groups {
+            has_slice(&session, group, us)?;
+        }
+        // Its owner has it no moment before the limit has.
+        let new = session.group(ENGINE)?;
+        has_slice(&session, new, us).during("new group")?;
+    }
+    Ok(())
+}
+
+fn slices_given_back() -> Outcome {
+    let session = session(0)?;
+    let (own, stock) = (session.group(ENGINE)?, session.group(ENGINE)?);
+    let default = session.timeslice(stock)?;
+    session.set_timeslice(own, 1234)?;
+    set(&me(), TIMESLICE, "5000")?;
+    set(&me(), TIMESLICE, "6000")?;
+    let later = session.group(ENGINE)?;
+    set(&me(), TIMESLICE, "default")?;
+    has_slice(&session, own, 1234)?;
+    has_slice(&session, stock, default)?;
+    has_slice(&session, later, default)
+}
+
+/// A tenant may set its time slice, but not over the limit; what it wanted it has
+/// when the limit is gone.
+fn slice_reset_by_tenant() -> Outcome {
+    let session = session(0)?;
+    let group = session.group(ENGINE)?;
+    set(&me(), TIMESLICE, "300")?;
+    session.set_timeslice(group, 100_000)?;
+    has_slice(&session, group, 300)?;
+    set(&me(), TIMESLICE, "default")?;
+    has_slice(&session, group, 100_000)
+}
+
+/// A process that makes a group at once and another at the second step, and
+/// after each later step says what time slices they have.
+fn member(expected: [Option<u64>; 4]) -> Result<Child, Stop> {
+    let mut child = Child::fork(move |parent: &mut Parent| {
+        let session = session(0)?;
+        let first = session.group(ENGINE)?;
+        let stock = session.timeslice(first)?;
+        parent.step()?;
+        let second = session.group(ENGINE)?;
+        for expected in expected {
+            for group in [first, second] {
+                has_slice(&session, group, expected.unwrap_or(stock))?;
+            }
+            parent.step()?;
+        }
+        Ok(())
+    })?;
+    child.at_step()?;
+    Ok(child)
+}
+
+/// The tighter of a member's own and its group's binds.
+fn slices_of_members() -> Outcome {
+    let group = Group::new("rm")?;
+    set("rm", TIMESLICE, "700")?;
+    let expected = [Some(700), Some(200), Some(900), None];
+    let mut children = [member(expected)?, member(expected)?];
+    for child in &mut children {
+        group.add(child.pid())?;
+        child.next().during("a member")?;
+    }
+    set("rm", TIMESLICE, "200")?;
+    children.iter_mut().try_for_each(Child::next)?;
+    for child in &children {
+        set(&child.pid().to_string(), TIMESLICE, "900")?;
+    }
+    set("rm", TIMESLICE, "1000")?;
+    children.iter_mut().try_for_each(Child::next)?;
+    for child in &children {
+        set(&child.pid().to_string(), TIMESLICE, "default")?;
+    }
+    set("rm", TIMESLICE, "default")?;
+    children.iter_mut().try_for_each(Child::next)
+}
+
+fn slices_after_moves() -> Outcome {
+    let (one, two) = (Group::new("rm1")?, Group::new("rm2")?);
+    let free = Group::new("rm3")?;
+    set("rm1", TIMESLICE, "700")?;
+    set("rm2", TIMESLICE, "400")?;
+    let mut child = member([Some(700), Some(400), None, Some(700)])?;
+    for group in [&one, &two, &free, &one] {
+        group.add(child.pid())?;
+        child.next()?;
+    }
+    child.kill();
+    expect_gone(child.pid())
+}
+
+/// The limit stays on a channel group that goes by another name.
+fn slice_of_second_name() -> Outcome {
+    let (first, second) = (session(0)?, session(0)?);
+    let group = first.group(ENGINE)?;
+    let stock = first.timeslice(group)?;
+    let device = second.gpu().device();
+    let other = second.gpu().client();
+    let name = other.dup(device, first.gpu().client(), group)?;
+    set(&me(), TIMESLICE, "300")?;
+    second.set_timeslice(name, 9000)?;
+    has_slice(&second, name, 300).during("set by the second name")?;
+    first.set_timeslice(group, stock)?;
+    first.gpu().client().free(group)?;
+    has_slice(&second, name, 300).during("after the first name")?;
+    set(&me(), TIMESLICE, "500")?;
+    has_slice(&second, name, 500)?;
+    set(&me(), TIMESLICE, "default")?;
+    has_slice(&second, name, stock)
+}
+
+fn limit_goes() -> Outcome {
+    let session = session(0)?;
+    let group = session.group(ENGINE)?;
+    let stock = session.timeslice(group)?;
+    set(&me(), TIMESLICE, "300")?;
+    session.gpu().client().free(group)?;
+    expect_gone(process::id())?;
+    let group = session.group(ENGINE)?;
+    expect(&me(), 0, Some((1, 0)))?;
+    has_slice(&session, group, stock)?;
+    let shown = tree::read(&path(&me(), TIMESLICE)?)?;
+    same("shown", shown, "default\n".into())
+}
+
+fn refused_input() -> Outcome {
+    let session = session(0)?;
+    let group = session.group(ENGINE)?;
+    set(&me(), TIMESLICE, "300")?;
+    let file = path(&me(), TIMESLICE)?;
+    for (text, errno) in [("19", libc::ERANGE), ("x", libc::EINVAL)] {
+        let error = tree::write(&file, text).err();
+        let found = error.as_ref().and_then(io::Error::raw_os_error);
+        same(text, found, Some(errno))?;
+        same("shown", tree::read(&file)?, "300\n".into())?;
+        has_slice(&session, group, 300)?;
+    }
+    Ok(())
+}
+
+/// Another process on the GPU, whose work is the clock: after each step everything
+/// that may run has had many turns.
+fn clock() -> Result<Child, Stop> {
+    const TURNS: u32 = 20;
+    let mut child = Child::fork(|parent: &mut Parent| {
+        let session = session(0)?;
+        let mut queue = queue(&session)?;
+        parent.step()?;
+        for payload in 1.. {
+            for _ in 0..TURNS {
+                release(&mut queue, 0, payload)?;
+                release(&mut queue, 0, 0)?;
+            }
+            parent.step()?;
+        }
+        Ok(())
+    })?;
+    child.at_step()?;
+    Ok(child)
+}
+
+fn frozen() -> Outcome {
+    let mut clock = clock()?;
+    let session = session(0)?;
+    let mut queues = [queue(&session)?, queue(&session)?];
+    for round in 1..=3 {
+        set(&me(), FREEZE, "1")?;
+        for queue in &mut queues {
+            queue.submit_release(0, round);
+        }
+        clock.next()?;
+        for queue in &queues {
+            same("frozen", queue.payload(0), round - 1)?;
+        }
+        set(&me(), FREEZE, "0")?;
+        for queue in &queues {
+            queue.ring();
+            eventually("thawed", &round, || Ok(queue.payload(0)))?;
+        }
+    }
+    Ok(())
+}
+
+fn frozen_later() -> Outcome {
+    let mut clock = clock()?;
+    let session = session(0)?;
+    let keeper = session.group(ENGINE)?;
+    set(&me(), FREEZE, "1")?;
+    let mut new_group = queue(&session)?;
+    let mut old_group = session.queue(keeper, ENGINE)?;
+    session.schedule(keeper, true)?;
+    for queue in [&mut new_group, &mut old_group] {
+        queue.submit_release(0, 7);
+    }
+    clock.next()?;
+    same("new group", new_group.payload(0), 0)?;
+    same("new channel", old_group.payload(0), 0)?;
+    set(&me(), FREEZE, "0")?;
+    for queue in [&new_group, &old_group] {
+        queue.ring();
+        eventually("thawed", &7, || Ok(queue.payload(0)))?;
+    }
+    Ok(())
+}
+
+fn thawed_by_tenant() -> Outcome {
+    let mut clock = clock()?;
+    let session = session(0)?;
+    let group = session.group(ENGINE)?;
+    let mut queue = session.queue(group, ENGINE)?;
+    session.schedule(group, true)?;
+    set(&me(), FREEZE, "1")?;
+    session.disable(queue.channel(), false)?;
+    session.schedule(group, false)?;
+    session.schedule(group, true)?;
+    queue.submit_release(0, 7);
+    clock.next()?;
+    same("frozen", queue.payload(0), 0)?;
+    set(&me(), FREEZE, "0")?;
+    queue.ring();
+    eventually("thawed", &7, || Ok(queue.payload(0)))
+}
+
+/// Thawing puts nothing on the runlist that its owner has not put there.
+fn stopped_by_tenant() -> Outcome {
+    let mut clock = clock()?;
+    let session = session(0)?;
+    let group = session.group(ENGINE)?;
+    let mut queue = session.queue(group, ENGINE)?;
+    set(&me(), FREEZE, "1")?;
+    set(&me(), FREEZE, "0")?;
+    queue.submit_release(0, 7);
+    clock.next()?;
+    if queue.payload(0) == 7 {
+        return Err(Stop::Skipped(
+            "the software GPU executes channels that are not scheduled".into(),
+        ));
+    }
+    session.schedule(group, true)?;
+    queue.ring();
+    eventually("scheduled", &7, || Ok(queue.payload(0)))
+}
+
+/// More than one control takes: a control names 64 channels at most.
+fn frozen_200() -> Outcome {
+    const CHANNELS: u32 = 100;
+    let mut clock = clock()?;
+    let session = session(0)?;
+    let mut last = Vec::new();
+    for _ in 0..2 {
+        let group = session.group(ENGINE)?;
+        for _ in 1..CHANNELS {
+            session.channel(group, ENGINE)?;
+        }
+        last.push(session.queue(group, ENGINE)?);
+        session.schedule(group, true)?;
+    }
+    expect(&me(), 0, Some((2, 200)))?;
+    set(&me(), FREEZE, "1")?;
+    for queue in &mut last {
+        queue.submit_release(0, 7);
+    }
+    clock.next()?;
+    for queue in &last {
+        same("frozen", queue.payload(0), 0)?;
+    }
+    set(&me(), FREEZE, "0")?;
+    for queue in &last {
+        queue.ring();
+        eventually("thawed", &7, || Ok(queue.payload(0)))?;
+    }
+    Ok(())
+}
+
+/// A process that submits at each step and says what came of it until then.
+fn worker() -> Result<Child, Stop> {
+    let mut child = Child::fork(|parent: &mut Parent| {
+        let session = session(0)?;
+        let mut queue = queue(&session)?;
+        parent.step()?;
+        queue.submit_release(0, 1);
+        parent.step()?;
+        if queue.payload(0) != 0 {
+            return Err(failed("it ran while it was frozen"));
+        }
+        parent.step()?;
+        queue.ring();
+        eventually("thawed", &1, || Ok(queue.payload(0)))?;
+        parent.step()
+    })?;
+    child.at_step()?;
+    Ok(child)
+}
+
+fn frozen_members() -> Outcome {
+    let group = Group::new("rm")?;
+    let mut clock = clock()?;
+    let mut workers = [worker()?, worker()?];
+    group.add(workers[0].pid())?;
+    set("rm", FREEZE, "1")?;
+    // Who joins a frozen group stops.
+    group.add(workers[1].pid())?;
+    workers.iter_mut().try_for_each(Child::next)?;
+    clock.next()?;
+    workers.iter_mut().try_for_each(Child::next)?;
+    set("rm", FREEZE, "0")?;
+    workers.iter_mut().try_for_each(Child::next)
+}
+
+fn frozen_and_killed() -> Outcome {
+    let mut worker = worker()?;
+    let pid = worker.pid().to_string();
+    set(&pid, FREEZE, "1")?;
+    worker.next()?;
+    worker.kill();
+    expect_gone(worker.pid())?;
+    let mut clock = clock()?;
+    clock.next().during("the GPU afterwards")
+}

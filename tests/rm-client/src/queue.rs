@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Channels that work is submitted to.
+
+use crate::abi::Handle;
+use crate::client::Error;
+use crate::gpu::Memory;
+use crate::numbers as n;
+use crate::session::{Engine, Session};
+use crate::sys::Mapping;
+use std::io;
+use std::sync::atomic::{fence, AtomicU32, Ordering};
+
+impl Session {
+    /// Makes a channel with a ring, ready to be submitted to. Its group must be
+    /// scheduled for work to start.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn queue(&self, group: Handle, engine: Engine) -> Result<Queue, Error> {
+        let memory = self.gpu().alloc_memory(Memory::Host, Queue::BYTES)?;
+        let address = self.map_on_gpu(memory, Queue::BYTES)?;
+        let (channel, number) = self.channel_at(group, 0, engine, address)?;
+        let token = self.work_token(channel, engine)?;
+        if let Some(uvm) = &self.uvm {
+            uvm.register_channel(self.gpu(), channel)?;
+        }
+        let userd_bytes = bytes(u64::from(Self::CHANNELS_MAX * Self::USERD_BYTES))?;
+        Ok(Queue {
+            channel,
+            token,
+            address,
+            memory: self
+                .gpu()
+                .map_memory(Memory::Host, memory, bytes(Queue::BYTES)?)?,
+            userd: self
+                .gpu()
+                .map_memory(Memory::Device, self.userd, userd_bytes)?,
+            positions: bytes(u64::from(number * Self::USERD_BYTES))?,
+            doorbell: self.gpu().doorbell(false)?,
+            put: 0,
+        })
+    }
+}
+
+/// A length in this process.
+fn bytes(bytes: u64) -> Result<usize, Error> {
+    let too_long = |_| Error::System(io::Error::from(io::ErrorKind::InvalidInput));
+    usize::try_from(bytes).map_err(too_long)
+}
+
+/// A channel with its ring, of which this process is the only writer.
+#[derive(Debug)]
+pub struct Queue {
+    channel: Handle,
+    token: u32,
+    address: u64,
+    /// The ring, then the pushes, then semaphores.
+    memory: Mapping,
+    userd: Mapping,
+    /// Where this channel's positions are in `userd`.
+    positions: usize,
+    doorbell: Mapping,
+    put: u32,
+}
+
+impl Queue {
+    /// Of the memory with ring, pushes and semaphores.
+    const BYTES: u64 = 0x1_0000;
+    /// Where pushes start, and what each may take.
+    const PUSHES: u32 = 0x1000;
+    const PUSH_BYTES: u32 = 0x40;
+    /// Where semaphores are.
+    const SEMAPHORES: u32 = 0xf000;
+
+    /// The channel.
+    pub fn channel(&self) -> Handle {
+        self.channel
+    }
+
+    /// Submits the release of a semaphore, of which there are 64, with a payload.
+    pub fn submit_release(&mut self, semaphore: u32, payload: u32) {
+        let [low, high] = halves(self.address + u64::from(self.semaphore(semaphore)));
+        let words = [
+            methods(n::SEM_ADDR_LO, 5),
+            low,
+            high,
+            payload,
+            0,
+            n::SEM_RELEASE,
+        ];
+        self.submit(&words);
+    }
+
+    /// The value of a semaphore.
+    pub fn payload(&self, semaphore: u32) -> u32 {
+        self.word(self.semaphore(semaphore)).load(Ordering::Acquire)
+    }
+
+    fn semaphore(&self, number: u32) -> u32 {
+        Self::SEMAPHORES + (number % 64) * 16
+    }
+
+    fn word(&self, offset: u32) -> &AtomicU32 {
+        // CAST: 32 bits fit.
+        self.memory.u32(offset as usize)
+    }
+
+    /// Writes a push and its entry, then tells the GPU.
+    fn submit(&mut self, words: &[u32; 6]) {
+        let push = Self::PUSHES + self.put * Self::PUSH_BYTES;
+        for (at, word) in (push..).step_by(4).zip(words) {
+            self.word(at).store(*word, Ordering::Relaxed);
+        }
+        // `GP_ENTRY0_GET`, `GP_ENTRY1_GET_HI`, `GP_ENTRY1_LENGTH` in words.
+        let [low, high] = halves(self.address + u64::from(push));
+        // CAST: a push has a few words.
+        let length = words.len() as u32;
+        let entry = self.put * 8;
+        self.word(entry).store(low, Ordering::Relaxed);
+        self.word(entry + 4)
+            .store(high | length << 10, Ordering::Relaxed);
+        self.put = (self.put + 1) % Session::ENTRIES;
+        // The entry must be there before its number, and that before the bell rings.
+        fence(Ordering::SeqCst);
+        let put = self.positions + usize::from(n::USERD_GP_PUT);
+        self.userd.u32(put).store(self.put, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// Rings the doorbell.
+    pub fn ring(&self) {
+        self.doorbell
+            .u32(n::DOORBELL.into())
+            .store(self.token, Ordering::SeqCst);
+    }
+}
+
+/// Header of `count` methods from `first` on, each of the next register.
+fn methods(first: u16, count: u32) -> u32 {
+    /// `DMA_INCR_OPCODE_VALUE`.
+    const INCREASING: u32 = 1 << 29;
+    INCREASING | (count << 16) | (u32::from(first) >> 2)
+}
+
+/// The low and the high half of an address.
+fn halves(address: u64) -> [u32; 2] {
+    // CAST: each half has 32 bits.
+    [address as u32, (address >> 32) as u32]
+}
