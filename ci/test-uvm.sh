@@ -42,7 +42,7 @@ test_completeness() {
 			echo "$name is missing in $DOCUMENT"
 			missing=1
 		}
-	done < <(sed -E 's/^(run|not run) +([A-Z0-9_]+).*/\2/' "$BUILD/uvm/$1/list")
+	done < <(sed -E 's/^(run|not run|on a GPU) +([A-Z0-9_]+).*/\2/' "$BUILD/uvm/$1/list")
 	return $missing
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Runs those of NVIDIA's built-in UVM tests that need no GPU, and reports them
- * in KTAP. nvidia-uvm.ko must be loaded with uvm_enable_builtin_tests=1 and
+ * Runs NVIDIA's built-in UVM tests, and reports them in KTAP. nvidia-uvm.ko must be loaded with uvm_enable_builtin_tests=1 and
  * uvm_leak_checker=2; the last test unloads it.
  *
- *   uvm-tests [--quick] [NAME...]
- *                     runs all tests, or the named ones; with fewer rounds
+ *   uvm-tests [--gpu] [--quick] [NAME...]
+ *                     runs all tests, or the named ones; with fewer rounds; those
+ *                     that need a GPU, which must be the software one
  *   uvm-tests --list  prints every built-in test of the driver's headers and
  *                     what becomes of it; loads and opens nothing
  */
@@ -30,13 +30,19 @@ static const struct test *const lists[] = {
 };
 #define LISTS (sizeof(lists) / sizeof(lists[0]))
 
+/* Those that need a GPU. */
+static const struct test *const gpu_lists[] = {
+	channel_tests, memory_tests, alone_tests, unload_tests,
+};
+#define GPU_LISTS (sizeof(gpu_lists) / sizeof(gpu_lists[0]))
+
 /* The names of all built-in tests, which the Makefile takes from the header. */
 static const char *const header_names[] = {
 #include "header-names.inc"
 };
 #define HEADER_NAMES (sizeof(header_names) / sizeof(header_names[0]))
 
-static bool quick;
+static bool quick, with_gpu;
 
 unsigned int rounds(unsigned int number)
 {
@@ -55,13 +61,21 @@ static bool selected(const char *name, int names, char **chosen)
 	return names == 0;
 }
 
-static const struct test *find_test(const char *name)
+/* The lists to run, and how many. */
+static const struct test *const *chosen_lists(size_t *count)
+{
+	*count = with_gpu ? GPU_LISTS : LISTS;
+	return with_gpu ? gpu_lists : lists;
+}
+
+static const struct test *find_in(const struct test *const *in, size_t count,
+				  const char *name)
 {
 	const struct test *test;
 	size_t i;
 
-	for (i = 0; i < LISTS; i++) {
-		for (test = lists[i]; test->name; test++) {
+	for (i = 0; i < count; i++) {
+		for (test = in[i]; test->name; test++) {
 			if (strcmp(test->name, name) == 0)
 				return test;
 		}
@@ -90,8 +104,10 @@ static int list(void)
 		const char *name = header_names[i];
 		const char *why = why_not_run(name);
 
-		if (find_test(name)) {
+		if (find_in(lists, LISTS, name)) {
 			printf("run      %s\n", name);
+		} else if (find_in(gpu_lists, GPU_LISTS, name)) {
+			printf("on a GPU %s\n", name);
 		} else if (why) {
 			printf("not run  %s: %s\n", name, why);
 		} else {
@@ -107,7 +123,7 @@ static int run_in_child(const struct test *test)
 	struct session session;
 
 	alarm(TEST_SECONDS_MAX);
-	if (session_open(&session))
+	if (session_open(&session) || (with_gpu && gpu_open(&session)))
 		return 1;
 	return test->run(&session) ? 1 : 0;
 }
@@ -135,6 +151,45 @@ static bool run_isolated(const struct test *test)
 	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+/*
+ * A process that keeps the GPU registered, or 0: UVM takes the GPU anew for the
+ * first who registers it, which takes longer than most tests.
+ */
+static pid_t hold_gpu(void)
+{
+	int ready[2];
+	char byte = 0;
+	pid_t holder;
+
+	fflush(stdout);
+	if (pipe(ready))
+		return 0;
+	holder = fork();
+	if (holder == 0) {
+		struct session session;
+
+		if (!session_open(&session) && !gpu_open(&session) &&
+		    write(ready[1], "r", 1) == 1)
+			pause();
+		fflush(stdout);
+		_exit(1);
+	}
+	close(ready[1]);
+	if (holder < 0 || read(ready[0], &byte, 1) != 1)
+		printf("# the GPU cannot be held\n");
+	close(ready[0]);
+	return holder > 0 ? holder : 0;
+}
+
+static pid_t let_go(pid_t holder)
+{
+	if (holder > 0) {
+		kill(holder, SIGKILL);
+		waitpid(holder, NULL, 0);
+	}
+	return 0;
+}
+
 static long now_ms(void)
 {
 	struct timespec now;
@@ -147,10 +202,11 @@ static int plan(int names, char **chosen)
 {
 	const struct test *test;
 	int count = 0;
-	size_t i;
+	size_t i, number;
+	const struct test *const *run_lists = chosen_lists(&number);
 
-	for (i = 0; i < LISTS; i++) {
-		for (test = lists[i]; test->name; test++)
+	for (i = 0; i < number; i++) {
+		for (test = run_lists[i]; test->name; test++)
 			count += selected(test->name, names, chosen);
 	}
 	return count;
@@ -159,12 +215,17 @@ static int plan(int names, char **chosen)
 static int run(int names, char **chosen)
 {
 	int number = 0, failed = 0;
+	pid_t holder = with_gpu ? hold_gpu() : 0;
 	const struct test *test;
-	size_t i;
+	size_t i, count;
+	const struct test *const *run_lists = chosen_lists(&count);
 
 	printf("KTAP version 1\n1..%d\n", plan(names, chosen));
-	for (i = 0; i < LISTS; i++) {
-		for (test = lists[i]; test->name; test++) {
+	for (i = 0; i < count; i++) {
+		/* Nobody may have the module open when it is unloaded, either. */
+		if (run_lists[i] == alone_tests || run_lists[i] == unload_tests)
+			holder = let_go(holder);
+		for (test = run_lists[i]; test->name; test++) {
 			long start = now_ms();
 			bool passed;
 
@@ -185,10 +246,9 @@ int main(int argc, char **argv)
 {
 	if (argc == 2 && strcmp(argv[1], "--list") == 0)
 		return list();
-	if (argc >= 2 && strcmp(argv[1], "--quick") == 0) {
-		quick = true;
-		argc--;
-		argv++;
+	for (; argc >= 2 && argv[1][0] == '-'; argc--, argv++) {
+		quick |= strcmp(argv[1], "--quick") == 0;
+		with_gpu |= strcmp(argv[1], "--gpu") == 0;
 	}
 	return run(argc - 1, argv + 1);
 }

@@ -30,6 +30,7 @@ struct session {
 	int mm_fd;		/* UVM_MM_INITIALIZE was done on it */
 	NV_STATUS mm_status;	/* its answer */
 	NvProcessorUuid cpu;	/* the name UVM gives to the CPU */
+	NvProcessorUuid gpu;	/* the GPU's, if gpu_open() was called */
 };
 
 /* Each test runs in a child process with a session of its own. */
@@ -45,6 +46,24 @@ extern const struct test range_tests[];
 extern const struct test block_tests[];
 extern const struct test tools_tests[];
 extern const struct test unload_tests[];
+
+/* Lists of tests that act on the software GPU, each in a session with it. */
+extern const struct test channel_tests[];
+extern const struct test alone_tests[];
+extern const struct test memory_tests[];
+
+/*
+ * Gives the software GPU to the session: initialises it, registers it with UVM
+ * under its UUID, and lets UVM own an address space on it.
+ */
+int gpu_open(struct session *s);
+
+/* Allocates memory of the GPU and returns its handle, 0 after fail(). */
+uint32_t gpu_memory(size_t bytes);
+
+/* The client of the resource manager that gpu_open() made. */
+uint32_t gpu_client(void);
+int gpu_control_fd(void);
 
 /* A built-in test that is not run, and why. */
 struct not_run {

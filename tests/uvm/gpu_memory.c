@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Tests of UVM's memory on a GPU: its allocator, migration, eviction, page
+ * tables of the resource manager.
+ */
+#include <string.h>
+#include <stdio.h>
+
+#include "uvm.h"
+
+static int pmm_query(struct session *s)
+{
+	UVM_TEST_PMM_QUERY_PARAMS params = {
+		.gpu_uuid = s->gpu,
+		.key = UVM_TEST_CHUNK_SIZE_GET_USER_SIZE,
+	};
+
+	CHECK_OK(UVM_TEST(s->fd, PMM_QUERY, params));
+	value("chunk sizes %#llx", (unsigned long long)params.value);
+	CHECK(params.value & BLOCK_BYTES);
+	params.key = 100;
+	CHECK_STATUS(UVM_TEST(s->fd, PMM_QUERY, params), NV_ERR_INVALID_ARGUMENT);
+	return 0;
+}
+
+/* As many chunks are allocated as were asked for, and all are freed. */
+static int pmm_check_leak(struct session *s)
+{
+	UVM_TEST_PMM_CHECK_LEAK_PARAMS params = {
+		.gpu_uuid = s->gpu,
+		.chunk_size = BLOCK_BYTES,
+		.alloc_limit = rounds(1000),
+	};
+
+	CHECK_OK(UVM_TEST(s->fd, PMM_CHECK_LEAK, params));
+	CHECK_EQUAL(params.allocated, rounds(1000));
+	return 0;
+}
+
+static int pmm_sanity(struct session *s)
+{
+	/* The full one takes minutes. */
+	CHECK_OK(UVM_RUN(s->fd, PMM_SANITY, .mode = UvmTestPmmSanityModeBasic));
+	return 0;
+}
+
+static int pmm_async_alloc(struct session *s)
+{
+	CHECK_OK(UVM_RUN(s->fd, PMM_ASYNC_ALLOC, .gpu_uuid = s->gpu,
+			 .num_chunks = 16, .num_work_iterations = 10));
+	return 0;
+}
+
+static int pma_alloc_free(struct session *s)
+{
+	const unsigned int page_sizes[] = { 64 << 10, 2 << 20 };
+	size_t i;
+
+	for (i = 0; i < 2; i++) {
+		CHECK_OK(UVM_RUN(s->fd, PMA_ALLOC_FREE, .gpu_uuid = s->gpu,
+				 .page_size = page_sizes[i], .num_pages = 16));
+		CHECK_OK(UVM_RUN(s->fd, PMA_ALLOC_FREE, .gpu_uuid = s->gpu,
+				 .page_size = page_sizes[i], .num_pages = 16,
+				 .contiguous = NV_TRUE));
+	}
+	return 0;
+}
+
+static int pma_get_batch_size(struct session *s)
+{
+	UVM_TEST_PMA_GET_BATCH_SIZE_PARAMS params = { .gpu_uuid = s->gpu };
+
+	CHECK_OK(UVM_TEST(s->fd, PMA_GET_BATCH_SIZE, params));
+	CHECK(params.pma_batch_size > 0 && params.pma_batch_size % BLOCK_BYTES == 0);
+	return 0;
+}
+
+static int pmm_query_pma_stats(struct session *s)
+{
+	UVM_TEST_PMM_QUERY_PMA_STATS_PARAMS params = { .gpu_uuid = s->gpu };
+
+	CHECK_OK(UVM_TEST(s->fd, PMM_QUERY_PMA_STATS, params));
+	CHECK(params.pma_stats.numFreePages64k > 0);
+	return 0;
+}
+
+static int pmm_alloc_free_root(struct session *s)
+{
+	CHECK_OK(UVM_RUN(s->fd, PMM_ALLOC_FREE_ROOT, .gpu_uuid = s->gpu));
+	return 0;
+}
+
+static int pmm_release_free_root_chunks(struct session *s)
+{
+	CHECK_OK(UVM_RUN(s->fd, PMM_RELEASE_FREE_ROOT_CHUNKS, .gpu_uuid = s->gpu));
+	return 0;
+}
+
+static int va_block(struct session *s)
+{
+	CHECK_OK(UVM_RUN(s->fd, VA_BLOCK, 0));
+	return 0;
+}
+
+static int get_gpu_ref_count(struct session *s)
+{
+	UVM_TEST_GET_GPU_REF_COUNT_PARAMS params = { .gpu_uuid = s->gpu };
+
+	CHECK_OK(UVM_TEST(s->fd, GET_GPU_REF_COUNT, params));
+	CHECK(params.ref_count > 0);
+	return 0;
+}
+
+static int get_rm_ptes(struct session *s)
+{
+	const size_t bytes = 4 * BLOCK_BYTES;
+	uint32_t memory = gpu_memory(bytes);
+
+	CHECK(memory);
+	CHECK_OK(UVM_RUN(s->fd, GET_RM_PTES, .gpu_uuid = s->gpu, .hMemory = memory,
+			 .rmCtrlFd = gpu_control_fd(), .hClient = gpu_client(),
+			 .test_mode = UVM_TEST_GET_RM_PTES_SINGLE_GPU, .size = bytes));
+	return 0;
+}
+
+/* Moves memory to a processor. */
+static int migrate(struct session *s, volatile uint8_t *memory, size_t bytes,
+		   NvProcessorUuid to)
+{
+	UVM_MIGRATE_PARAMS params = {
+		.base = (uintptr_t)memory,
+		.length = bytes,
+		.destinationUuid = to,
+	};
+
+	CHECK_OK(UVM_API(s->fd, UVM_MIGRATE, params));
+	return 0;
+}
+
+/* Where a page is: on the CPU or on the GPU, and nowhere else. */
+static int resident(struct session *s, volatile uint8_t *page, NvProcessorUuid where)
+{
+	static UVM_TEST_VA_RESIDENCY_INFO_PARAMS info;
+
+	memset(&info, 0, sizeof(info));
+	info.lookup_address = (uintptr_t)page;
+	CHECK_OK(UVM_TEST(s->fd, VA_RESIDENCY_INFO, info));
+	CHECK_EQUAL(info.resident_on_count, 1);
+	CHECK(memcmp(&info.resident_on[0], &where, sizeof(where)) == 0);
+	return 0;
+}
+
+/* A pattern that no page of another place has. */
+static void fill(volatile uint8_t *memory, size_t bytes)
+{
+	size_t at;
+
+	for (at = 0; at < bytes; at += 512)
+		memory[at] = (uint8_t)(at / 512 * 7 + 1);
+}
+
+static int filled(volatile uint8_t *memory, size_t bytes)
+{
+	size_t at;
+
+	for (at = 0; at < bytes; at += 512)
+		CHECK_EQUAL(memory[at], (uint8_t)(at / 512 * 7 + 1));
+	return 0;
+}
+
+/* To the GPU by a copy engine, and back by a fault of the CPU. */
+static int va_residency_info(struct session *s)
+{
+	volatile uint8_t *memory = managed_map(s, BLOCK_BYTES);
+
+	CHECK(memory);
+	fill(memory, BLOCK_BYTES);
+	if (resident(s, memory, s->cpu) || migrate(s, memory, BLOCK_BYTES, s->gpu) ||
+	    resident(s, memory, s->gpu) || filled(memory, BLOCK_BYTES) ||
+	    resident(s, memory, s->cpu) || migrate(s, memory, BLOCK_BYTES, s->gpu))
+		return -1;
+	return migrate(s, memory, BLOCK_BYTES, s->cpu) || filled(memory, BLOCK_BYTES);
+}
+
+/* What is evicted is in the CPU's memory and not lost. */
+static int evict_chunk(struct session *s)
+{
+	volatile uint8_t *memory = managed_map(s, BLOCK_BYTES);
+	UVM_TEST_EVICT_CHUNK_PARAMS params = {
+		.gpu_uuid = s->gpu,
+		.eviction_mode = UvmTestEvictModeVirtual,
+		.address = (uintptr_t)memory,
+	};
+
+	CHECK(memory);
+	fill(memory, BLOCK_BYTES);
+	if (migrate(s, memory, BLOCK_BYTES, s->gpu))
+		return -1;
+	CHECK_OK(UVM_TEST(s->fd, EVICT_CHUNK, params));
+	CHECK(params.chunk_was_evicted);
+	CHECK_EQUAL(params.chunk_size_backing_virtual, BLOCK_BYTES);
+	return resident(s, memory, s->cpu) || filled(memory, BLOCK_BYTES);
+}
+
+static int pmm_reverse_map(struct session *s)
+{
+	volatile uint8_t *memory = managed_map(s, 2 * BLOCK_BYTES);
+
+	CHECK(memory);
+	fill(memory, 2 * BLOCK_BYTES);
+	if (migrate(s, memory, 2 * BLOCK_BYTES, s->gpu))
+		return -1;
+	CHECK_OK(UVM_RUN(s->fd, PMM_REVERSE_MAP, .gpu_uuid = s->gpu,
+			 .range_address1 = (uintptr_t)memory,
+			 .range_address2 = (uintptr_t)memory + BLOCK_BYTES,
+			 .range_size2 = BLOCK_BYTES));
+	return 0;
+}
+
+/* It is set and taken back: no eviction is made to fail. */
+static int pmm_inject_pma_evict_error(struct session *s)
+{
+	CHECK_OK(UVM_RUN(s->fd, PMM_INJECT_PMA_EVICT_ERROR, .gpu_uuid = s->gpu,
+			 .error_after_num_chunks = 1));
+	CHECK_OK(UVM_RUN(s->fd, PMM_INJECT_PMA_EVICT_ERROR, .gpu_uuid = s->gpu));
+	CHECK_STATUS(UVM_RUN(s->fd, PMM_INJECT_PMA_EVICT_ERROR, .gpu_uuid = s->cpu),
+		     NV_ERR_INVALID_DEVICE);
+	return 0;
+}
+
+const struct test memory_tests[] = {
+	{ "PMM_QUERY", pmm_query },
+	{ "PMM_QUERY_PMA_STATS", pmm_query_pma_stats },
+	{ "PMM_CHECK_LEAK", pmm_check_leak },
+	{ "PMM_SANITY", pmm_sanity },
+	{ "PMM_ASYNC_ALLOC", pmm_async_alloc },
+	{ "PMM_ALLOC_FREE_ROOT", pmm_alloc_free_root },
+	{ "PMM_RELEASE_FREE_ROOT_CHUNKS", pmm_release_free_root_chunks },
+	{ "PMM_REVERSE_MAP", pmm_reverse_map },
+	{ "PMM_INJECT_PMA_EVICT_ERROR", pmm_inject_pma_evict_error },
+	{ "PMA_ALLOC_FREE", pma_alloc_free },
+	{ "PMA_GET_BATCH_SIZE", pma_get_batch_size },
+	{ "EVICT_CHUNK", evict_chunk },
+	{ "VA_BLOCK", va_block },
+	{ "VA_RESIDENCY_INFO", va_residency_info },
+	{ "GET_RM_PTES", get_rm_ptes },
+	{ "GET_GPU_REF_COUNT", get_gpu_ref_count },
+	{ NULL, NULL },
+};
