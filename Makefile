@@ -7,7 +7,7 @@ NV_VERSION ?= 535.261.03
 
 export NV_VERSION NV_SRC KDIR GCT_STOCK GCT_PATCHES GCT_KUNIT
 
-.PHONY: help setup kmod demo shell test test-host test-patches test-gate test-vm test-uvm clean
+.PHONY: help setup kmod demo shell test test-host test-patches test-gate test-vm test-gpu test-uvm clean
 .NOTPARALLEL:
 
 help:
@@ -17,7 +17,7 @@ help:
 	@echo 'make test       all tests; ends with "N passed, M failed"'
 	@echo 'make kmod       nvidia.ko and nvidia-uvm.ko for a kernel of yours:'
 	@echo '                NV_VERSION=535.261.03|550.163.01 [NV_SRC=dir] [KDIR=dir] [GCT_STOCK=1]'
-	@echo 'make test-host | test-patches | test-gate | test-vm | test-uvm'
+	@echo 'make test-host | test-patches | test-gate | test-vm | test-gpu | test-uvm'
 	@echo '                one part of the tests'
 	@echo 'make clean      remove build/ (the store outside the clone stays: ci/lib.sh)'
 
@@ -48,7 +48,10 @@ test-gate: setup
 	@ci/test.sh gate
 
 test-vm: setup
-	@ci/test.sh selftests fakegpu rm gctctl
+	@ci/test.sh selftests gctctl
+
+test-gpu: setup
+	@ci/test.sh gpu rm
 
 test-uvm: setup
 	@ci/test.sh uvm

@@ -11,7 +11,7 @@
 
 # The longest first, so that the lanes end together.
 jobs=("$@")
-[ ${#jobs[@]} -gt 0 ] || jobs=(patches selftests uvm host rm fakegpu gctctl demo kmod gate)
+[ ${#jobs[@]} -gt 0 ] || jobs=(patches selftests gpu uvm host rm gctctl demo kmod gate)
 LANES=${LANES:-2}
 LANES=$((LANES < ${#jobs[@]} ? LANES : ${#jobs[@]}))
 

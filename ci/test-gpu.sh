@@ -1,0 +1,70 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Usage: test-gpu.sh [KERNEL/VARIANT...]
+#
+# The real driver on the software GPU, stock and patched, on the lean kernel, and
+# patched on the debug kernel: it initialises two GPUs and lets them go, again and
+# again, and NVIDIA's own UVM tests that need a GPU pass (tests/uvm), each of them on
+# the patched modules as on the stock ones. On the debug kernel some tests of
+# tests/rm-client run as well; job rm runs them all on the lean one.
+. "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/versions.sh"
+
+JOB=gpu
+# The one driver that the software GPU speaks the language of.
+VERSION=$NV_SOURCE_VERSION
+OUT=$BUILD/gpu
+# A minute on an idle host. KASAN and lockdep under emulation take ten times as long.
+LEAN_SECONDS_MAX=900
+DEBUG_SECONDS_MAX=1800
+
+machine() {
+	local kernel=${1%/*} variant=${1#*/} stock='' clock='' seconds=$LEAN_SECONDS_MAX
+	local firmware=nvidia/$VERSION/gsp_ga10x.bin
+	[ "$variant" != stock ] || stock=1
+	if [ "$kernel" = debug ]; then
+		# As in test-uvm.sh.
+		clock=tsc=unstable
+		seconds=$DEBUG_SECONDS_MAX
+	fi
+	NV_VERSION=$VERSION GCT_STOCK=$stock KDIR=$BUILD/linux/$kernel "$ROOT/ci/kmod.sh"
+	printf '==> driver %s %s, %s kernel\n' $VERSION "$variant" "$kernel"
+	"$GCT_VM" run --build "$BUILD" --nv $VERSION --kernel "$kernel" --variant "$variant" --gpus 2 \
+		--file "$OUT/firmware/$firmware:/lib/firmware/$firmware" \
+		"$ROOT/tests/fakegpu/driver/guest.sh:/test/driver.sh" \
+		"$BUILD/uvm/$VERSION/uvm-tests" "$GUEST_BIN/rm-test" \
+		--script "$ROOT/tests/fakegpu/driver/gpu.sh" --append "$clock" --ktap --quiet \
+		--timeout $seconds --record "$OUT/$kernel-$variant.record" \
+		--log "$OUT/$kernel-$variant.log" --results "$RESULTS/$JOB" || true
+}
+
+# The result of each of NVIDIA's tests, by its name.
+outcome() {
+	sed -nE 's/^ +\| (ok|not ok) [0-9]+ ([A-Z0-9_]+)$/\1 \2/p' "$OUT/${1/\//-}.log"
+}
+
+# test_same RUN: what the stock driver does, this one does.
+test_same() {
+	outcome lean/stock | grep -c .
+	diff -u --label stock --label "$1" <(outcome lean/stock) <(outcome "$1")
+}
+
+runs=("$@")
+[ $# -gt 0 ] || runs=(lean/stock lean/patched debug/patched)
+rm -f "$RESULTS/$JOB"
+mkdir -p "$OUT" "$RESULTS"
+# The logs of an earlier run must not stand in for one that did not start.
+rm -f "$OUT"/*.log
+need_tools
+need_guest_programs rm-client
+step "UVM test program" make -C "$ROOT/tests/uvm" -j"$JOBS" \
+	NV="$BUILD/nv/$VERSION/kernel-open" OUT="$BUILD/uvm/$VERSION"
+step "firmware of the software GPU" "$CARGO_TARGET_DIR/release/fakegpu-firmware" "$OUT/firmware"
+for run in "${runs[@]}"; do
+	machine "$run"
+	[ "$run" = lean/stock ] || [ ! -e "$OUT/lean-stock.log" ] ||
+		check $JOB "NVIDIA's tests: $run does what the stock modules do" test_same "$run"
+done
+"$BUILD/uvm/$VERSION/uvm-tests" --list | sed -n 's/^not run  /    not run: /p'
+finish $JOB

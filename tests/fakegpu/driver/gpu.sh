@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Runs in the test machine: the driver lets go of the GPUs and takes them again,
+# then NVIDIA's UVM tests on a GPU, the last of which unloads nvidia-uvm.ko. Prints
+# KTAP.
+. /test/lib.sh
+
+# The debug kernel's checkers make each round some fifty times slower.
+debug=
+[ ! -e /sys/kernel/debug/kmemleak ] || debug=yes
+
+status=0
+sh /test/driver.sh ${debug:+once} || status=1
+load_nvidia || { echo "Bail out! nvidia.ko does not load"; exit 1; }
+load_uvm uvm_enable_builtin_tests=1 uvm_leak_checker=2 ||
+	{ echo "Bail out! nvidia-uvm.ko does not load"; exit 1; }
+# Whoever has the file open keeps the GPU initialised between the tests.
+exec 3</dev/nvidia0
+uvm-tests --gpu ${debug:+--quick} || status=1
+if [ -n "$debug" ]; then
+	load_uvm || status=1
+	for tests in work group_takes group_follows exit_ kill_; do
+		rm-test all $tests || status=1
+	done
+fi
+exec 3<&-
+unload_nvidia || status=1
+exit $status
