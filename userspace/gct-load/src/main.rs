@@ -12,7 +12,9 @@ mod exact;
 mod gpu;
 mod idle;
 mod latency;
+mod memory;
 mod tpcs;
+mod watch;
 
 use anyhow::{ensure, Result};
 use clap::{Args, Parser, Subcommand};
@@ -92,6 +94,32 @@ enum Workload {
         /// For how long, in seconds
         #[arg(long, default_value_t = 3.0)]
         seconds: f64,
+    },
+    /// Launches one after the other; prints now and then how many SMs the last one ran on
+    Watch {
+        #[command(flatten)]
+        grid: Grid,
+        /// How long to run, in seconds
+        #[arg(long, default_value_t = 3.0)]
+        seconds: f64,
+        /// Time between lines, in milliseconds
+        #[arg(long, default_value_t = 20)]
+        every_ms: u64,
+    },
+    /// Allocates device memory until there is no more
+    Memory {
+        /// How
+        #[arg(long, value_enum, default_value = "alloc")]
+        way: memory::Way,
+        /// How much at most, in MiB
+        #[arg(long, default_value_t = 4096)]
+        mib: usize,
+        /// In steps of so many MiB
+        #[arg(long, default_value_t = 64)]
+        step_mib: usize,
+        /// Keep it until standard input ends
+        #[arg(long)]
+        hold: bool,
     },
     /// A latency-critical loop: launch, wait, pause
     Critical {
@@ -209,6 +237,20 @@ fn main() -> Result<()> {
                 .collect();
             serde_json::to_string(&used)?
         }
+        Workload::Watch {
+            grid,
+            seconds,
+            every_ms,
+        } => {
+            let every = Duration::from_millis(every_ms);
+            return watch::run(&gpu, grid.blocks, grid.threads, grid.cycles, seconds, every);
+        }
+        Workload::Memory {
+            way,
+            mib,
+            step_mib,
+            hold,
+        } => return memory::run(&gpu, way, mib, step_mib, hold),
         Workload::Critical {
             grid,
             period_us,

@@ -1,0 +1,191 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# The user-space mode's daemon on a real GPU with the stock driver: limits are set, changed while
+# a program runs, and survive the end of either side.
+#
+# usage: tests/hw/daemon.sh DIR      gctd, gctctl, gct-load and libgct_preload.so are in DIR
+set -u
+bin=$(realpath "$1")
+work=$(mktemp -d)
+export GCTGROUP_SOCKET=$work/gctd.sock
+passed=0 failed=0
+daemon=
+
+finish() {
+	kill $(jobs -p) 2>/dev/null
+	wait 2>/dev/null
+	rm -rf "$work"
+}
+trap finish EXIT
+
+check() {
+	local what=$1
+	shift
+	if "$@"; then
+		passed=$((passed + 1))
+		echo "ok      $what"
+	else
+		failed=$((failed + 1))
+		echo "FAILED  $what"
+	fi
+}
+
+ctl() { "$bin/gctctl" --user "$@"; }
+get() { ctl get "$@" 2>&1; }
+set_() { ctl set "$@" >/dev/null; }
+run() { "$bin/gctctl" run --preload "$bin/libgct_preload.so" "$@"; }
+
+start_daemon() {
+	"$bin/gctd" "$@" >"$work/gctd.log" 2>&1 &
+	daemon=$!
+	for _ in $(seq 100); do
+		ctl version >/dev/null 2>&1 && return
+		sleep 0.02
+	done
+	return 1
+}
+
+# Waits up to five seconds for a command to succeed.
+eventually() {
+	for _ in $(seq 100); do
+		"$@" && return
+		sleep 0.05
+	done
+	return 1
+}
+
+# The last number of SMs that a watched program printed, and how many lines there are.
+sms() { tail -n 1 "$1" | sed 's/.*"sms":\([0-9]*\).*/\1/'; }
+lines() { wc -l <"$1"; }
+sms_at_most() { [ "$(sms "$1")" -le "$2" ]; }
+sms_over() { [ "$(sms "$1")" -gt "$2" ]; }
+# Blocks of 20000 cycles on all SMs: launches of some 20 us.
+watch() { run --group "$1" -- "$bin/gct-load" watch --seconds "$2" --every-ms 10; }
+
+native=$("$bin/gct-load" sms | tr , '\n' | wc -l)
+echo "SMs natively: $native"
+
+check "the daemon starts" start_daemon
+check "it finds the GPU" grep -q H200 <(ctl ls)
+echo "features: $(get gpus/0 features | tr '\n' ' ')"
+
+# A mask from the start.
+masked=$(run --group masked --tpc 0-31 -- "$bin/gct-load" sms | tr , '\n' | wc -l)
+echo "SMs with tpc.mask 0-31: $masked"
+check "a program keeps to its mask" [ "$masked" -le 64 -a "$masked" -gt 0 ]
+check "its launches are counted" grep -qE '^launches [1-9]' <(get masked/0 compute.stat)
+check "they were rewritten" grep -qE '^rewritten [1-9]' <(get masked/0 compute.stat)
+check "tpc.effective is what it was given" [ "$(get masked/0 tpc.effective)" = 0-31 ]
+get masked/0 compute.stat | tr '\n' ' '
+echo
+
+# Limits that change while a program runs.
+watch live 12 >"$work/live" &
+live=$!
+check "a program without a limit has all SMs" eventually sms_over "$work/live" $((native - 1))
+check "its directory is there" grep -q "^$live" <(ctl ls)
+set_ live tpc.mask=0-7
+check "a new mask holds while it runs" eventually sms_at_most "$work/live" 16
+set_ live tpc.mask=all
+check "without it all SMs are back" eventually sms_over "$work/live" $((native - 1))
+set_ "$live" tpc.mask=0-3
+check "the process's own mask holds too" eventually sms_at_most "$work/live" 8
+set_ "$live" tpc.mask=all
+
+set_ live compute.freeze=1
+sleep 0.3
+before=$(lines "$work/live")
+sleep 1
+check "a frozen program launches nothing" [ "$(lines "$work/live")" = "$before" ]
+set_ live compute.freeze=0
+more_lines() { [ "$(lines "$work/live")" -gt $((before + 5)) ]; }
+check "thawed, it goes on" eventually more_lines
+kill -9 $live
+wait $live 2>/dev/null
+gone() { ! ctl ls | grep -q "^$live"; }
+empty() { [ "$(get live group.procs)" = "" ] && [ "$(get live/0 gmem.current)" = 0 ]; }
+check "killed, its directory goes" eventually gone
+check "and nothing of it is charged" eventually empty
+
+# Memory, by each of CUDA's ways.
+ctl create mem >/dev/null
+set_ mem gmem.limit=2G
+for way in alloc async pitch create array managed; do
+	said=$(run --group mem -- "$bin/gct-load" memory --way $way --mib 4096)
+	free=$(run --group free -- "$bin/gct-load" memory --way $way --mib 4096)
+	echo "gmem.limit 2G: $said; without: $free"
+	check "$way: 4 GiB can be had without a limit" grep -q '"mib":4096,"error":null' <<<"$free"
+	case $way in
+	# The UVM driver allocates these pages by itself, where the preload does not see it.
+	managed) ;;
+	*) check "$way: over the limit it is out of memory" \
+		grep -qE '"mib":(1[0-9]{3}|20[0-4][0-9]),"error":"CUDA_ERROR_OUT_OF_MEMORY"' <<<"$said" ;;
+	esac
+done
+mem_is_free() { [ "$(get mem/0 gmem.current)" = 0 ]; }
+check "when they have ended nothing is charged" eventually mem_is_free
+echo "$(get mem/0 gmem.events), peak $(get mem/0 gmem.peak)"
+
+# What being asked costs: 512 allocations of 2 MiB each.
+for where in native governed native governed; do
+	begin=$(date +%s%N)
+	case $where in
+	native) "$bin/gct-load" memory --mib 1024 --step-mib 2 >/dev/null ;;
+	governed) run --group free -- "$bin/gct-load" memory --mib 1024 --step-mib 2 >/dev/null ;;
+	esac
+	echo "512 allocations, $where: $((($(date +%s%N) - begin) / 1000000)) ms with the program's start"
+done
+
+# Exactness under limits that change all the time.
+run --group exact --tpc 0-63 -- "$bin/gct-load" exact --rounds 400 >"$work/exact" 2>&1 &
+exact=$!
+for n in $(seq 40); do
+	set_ exact tpc.mask=0-$((n % 60 + 2))
+	kill -0 $exact 2>/dev/null || break
+done
+wait $exact
+check "every block ran once while masks changed" [ $? = 0 ]
+cat "$work/exact"
+get exact/0 compute.stat | tr '\n' ' '
+echo
+
+# The daemon is killed; the last limits hold, and a new daemon takes over.
+run --group stays --tpc 0-7 -- "$bin/gct-load" watch --seconds 15 --every-ms 10 >"$work/stays" &
+stays=$!
+check "a masked program runs" eventually sms_at_most "$work/stays" 16
+kill -9 $daemon
+wait $daemon 2>/dev/null
+sleep 1
+before=$(lines "$work/stays")
+sleep 0.5
+check "without a daemon it goes on" [ "$(lines "$work/stays")" -gt "$before" ]
+check "under the last limits" sms_at_most "$work/stays" 16
+check "a new daemon starts where the old one was killed" start_daemon
+back() { ctl ls | grep -q "^$stays"; }
+check "the program comes to it" eventually back
+check "which knows no limit" eventually sms_over "$work/stays" $((native - 1))
+set_ "$stays" tpc.mask=0-3
+check "and can set one" eventually sms_at_most "$work/stays" 8
+grep -v '"' "$work/stays"
+kill $stays
+wait $stays 2>/dev/null
+
+# The tree as files, where this machine has FUSE.
+if [ -e /dev/fuse ]; then
+	kill $daemon
+	wait $daemon
+	mkdir "$work/tree"
+	start_daemon --mount "$work/tree"
+	echo create files >"$work/tree/control"
+	echo 0-3 >"$work/tree/files/0/tpc.mask"
+	check "the tree is shown through FUSE" [ "$(cat "$work/tree/files/0/tpc.mask")" = 0-3 ]
+else
+	echo "no /dev/fuse here: the tree is on the socket only"
+fi
+
+check "nothing was left to the stock driver" [ -z "$(get . events | grep -v ' 0$')" ]
+get . events | tr '\n' ' '
+echo
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
