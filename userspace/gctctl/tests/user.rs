@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! gctctl on the socket of the user-space mode's daemon.
+
+mod common;
+
+use common::Ran;
+use gctd::{Options, Server, Stopper};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::JoinHandle;
+
+const INFORMATION: &str = "Model: \t NVIDIA H200\nDevice Minor: \t 0\n";
+
+/// A daemon with one GPU; it stops with the value.
+struct Daemon {
+    directory: PathBuf,
+    stopper: Stopper,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    fn new(test: &str) -> Self {
+        let name = format!("user-{test}-{}", std::process::id());
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let gpu = directory.join("gpus/0000:01:00.0");
+        fs::create_dir_all(&gpu).unwrap();
+        fs::write(gpu.join("information"), INFORMATION).unwrap();
+        let server = Server::bind(&Options {
+            socket: directory.join("s"),
+            gpus: directory.join("gpus"),
+            existing: None,
+        });
+        let server = server.unwrap();
+        let stopper = server.stopper();
+        let thread = std::thread::spawn(move || server.run().unwrap());
+        Self {
+            directory,
+            stopper,
+            thread: Some(thread),
+        }
+    }
+
+    fn gctctl(&self, arguments: &[&str]) -> Ran {
+        let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
+            .arg("--socket")
+            .arg(self.directory.join("s"))
+            .args(arguments)
+            .output();
+        Ran::new(output.unwrap(), &self.directory)
+    }
+
+    /// Runs a shell's script under the daemon, with a library that the loader only warns of.
+    fn run(&self, options: &[&str], script: &str) -> Ran {
+        let program = ["--preload", "/dev/null", "--", "sh", "-c", script];
+        self.gctctl(&[&["run"], options, &program].concat())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+#[test]
+fn the_commands_work_as_on_a_directory() {
+    let daemon = Daemon::new("commands");
+    let on = |arguments: &[&str]| daemon.gctctl(arguments);
+    assert!(on(&["ls"]).exits(0).contains("NVIDIA H200"));
+    assert_eq!(on(&["create", "web"]).exits(0), "created web\n");
+    on(&["create", "web"]).exits(3);
+    let set = on(&["set", "web", "tpc.mask=0-3", "gmem.limit=1G"]);
+    assert_eq!(
+        set.exits(0),
+        "web/0 tpc.mask=0-3\nweb/0 gmem.limit=1073741824\n"
+    );
+    assert_eq!(on(&["get", "web/0", "tpc.mask"]).exits(0), "0-3\n");
+    on(&["set", "web/0", "compute.weight=5"]).exits(5);
+    on(&["set", "web/0", "tpc.mask=9999"]).exits(3);
+    on(&["get", "nobody/0", "tpc.mask"]).exits(4);
+    let own = std::process::id().to_string();
+    on(&["attach", "web", "--pid", &own]).exits(0);
+    on(&["rm", "web"]).exits(3);
+    let show = on(&["show", "web", "--json"]);
+    assert!(show.exits(0).contains("\"gmem.limit\": 1073741824"));
+    assert!(on(&["version"]).exits(0).contains("gctgroup 0.1.0 abi 1"));
+    let doctor = on(&["doctor"]);
+    assert!(
+        doctor.stdout.contains("Groups can be made"),
+        "{}",
+        doctor.stdout
+    );
+    assert!(!doctor.stdout.contains("lockdown"), "{}", doctor.stdout);
+}
+
+#[test]
+fn without_a_daemon_there_is_no_tree() {
+    let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
+        .args(["--user", "--socket", "/nowhere/s", "ls"])
+        .output();
+    let ran = Ran::new(output.unwrap(), "/nowhere".as_ref());
+    ran.exits(7);
+    assert!(
+        ran.stderr.contains("There is no gctgroup tree at ROOT/s"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_program_runs_in_its_group_and_ends_as_itself() {
+    let daemon = Daemon::new("run");
+    let limits = ["--group", "web", "--tpc", "0-3"];
+    let ran = daemon.run(&limits, "echo $$; echo $LD_PRELOAD; exit 42");
+    let stdout = ran.exits(42);
+    let (pid, rest) = stdout.split_once('\n').unwrap();
+    assert_eq!(rest, "/dev/null\n");
+    assert!(pid.parse::<u32>().is_ok(), "{stdout}");
+    assert_eq!(
+        daemon.gctctl(&["get", "web/0", "tpc.mask"]).exits(0),
+        "0-3\n"
+    );
+    let members = format!(
+        "{} --socket $GCTGROUP_SOCKET get web group.procs; echo $$",
+        env!("CARGO_BIN_EXE_gctctl")
+    );
+    let ran = daemon.run(&["--group", "web"], &members);
+    let (member, own) = ran.exits(0).split_once('\n').unwrap();
+    assert_eq!(own.trim_end(), member);
+    // A signal that ends the program ends what was started.
+    assert_eq!(daemon.run(&[], "kill -9 $$").code, None);
+    daemon
+        .run(&["--quota", "5"], "true")
+        .exits(if quota_works() { 0 } else { 5 });
+    daemon.run(&["--tpc", "junk"], "true").exits(3);
+}
+
+fn quota_works() -> bool {
+    gct_share::ENFORCED.has(gct_core::features::Feature::TpcQuota)
+}
+
+#[test]
+fn groups_of_programs_that_ended_are_swept() {
+    let daemon = Daemon::new("sweep");
+    for _ in 0..3 {
+        daemon.run(&[], "true").exits(0);
+    }
+    let ls = daemon.gctctl(&["ls"]);
+    let left = ls.exits(0).lines().filter(|line| line.starts_with("run-"));
+    assert_eq!(
+        left.count(),
+        1,
+        "the last one has nobody after it: {}",
+        ls.stdout
+    );
+}
+
+#[test]
+fn a_library_that_is_not_there_is_said() {
+    let daemon = Daemon::new("library");
+    let ran = daemon.gctctl(&["run", "--preload", "/nowhere/x.so", "--", "true"]);
+    ran.exits(1);
+    assert!(
+        ran.stderr.contains("There is no /nowhere/x.so"),
+        "{}",
+        ran.stderr
+    );
+    let ran = daemon.gctctl(&["run", "--preload", "/dev/null", "--", "/nowhere/program"]);
+    ran.exits(1);
+    assert!(ran.stderr.contains("cannot be started"), "{}", ran.stderr);
+}
