@@ -35,6 +35,8 @@ pub struct Config {
     pub effects_max: usize,
     /// Descriptors that the scheduler holds, ready or waiting.
     pub held_max: usize,
+    /// Grids that run at a time.
+    pub running_max: usize,
     /// Bytes that one copy engine command moves.
     pub copy_bytes_max: u64,
     /// Grids run until [`Machine::finish`] ends them, for whoever models time.
@@ -49,6 +51,7 @@ impl Default for Config {
             runs_max: 1 << 16,
             effects_max: 1 << 18,
             held_max: 1 << 14,
+            running_max: usize::MAX,
             copy_bytes_max: 1 << 26,
             timed: false,
         }
@@ -266,7 +269,7 @@ impl<M: GuestMemory> Machine<M> {
             .ready
             .iter()
             .enumerate()
-            .filter(|(_, ready)| is_first(ready))
+            .filter(|(_, ready)| is_first(ready) && self.running.len() < self.config.running_max)
             .map(|(at, _)| Choice::Start(at))
             .collect();
         let ends = self.running.iter().enumerate().flat_map(|(at, running)| {
