@@ -18,6 +18,8 @@ use crate::memory::PhysicalMemory;
 use crate::recorder::Event;
 use gct_core::submit::method::incr;
 use gct_model::{ChannelId, Config, Fault, GuestMemory, Machine, Run};
+use std::collections::btree_map::Entry;
+use std::collections::BTreeMap;
 
 /// The class.
 pub const HOPPER_COMPUTE_A: u32 = 0xcbc0;
@@ -31,6 +33,11 @@ const STEPS_PER_METHOD: u32 = 4;
 /// Launches after which a model that waits for nothing is replaced by a new
 /// one, so that what it remembers does not grow.
 const RUNS_KEPT: usize = 1024;
+/// Grids of a channel that run at a time: as many as a GPU of compute capability
+/// 9.0 has resident.
+const RUNNING_MAX: usize = 128;
+/// Descriptors of a channel that wait; each step looks at all of them.
+const HELD_MAX: usize = 1 << 12;
 /// The one channel of a model.
 const CHANNEL: ChannelId = ChannelId(0);
 /// The byte offset of a method.
@@ -54,13 +61,6 @@ impl GuestMemory for Window {
             .write(&mut self.memory, address, from)
             .map_err(|fault| Fault { address: fault.va })
     }
-}
-
-/// A launch that runs.
-struct Launch {
-    /// Its index in the model's report.
-    run: usize,
-    left_ns: u64,
 }
 
 /// How far the compute engine has come with what it was given.
@@ -105,8 +105,9 @@ pub struct Compute {
     machine: Option<Machine<Window>>,
     /// Whether the model may have something to do.
     active: bool,
-    /// Launches whose blocks run, with the time they still need.
-    launches: Vec<Launch>,
+    /// Launches whose blocks run, by their index in the model's report, with the
+    /// time they still need in nanoseconds.
+    launches: BTreeMap<usize, u64>,
     runs_recorded: usize,
     anomalies_logged: usize,
 }
@@ -138,6 +139,8 @@ impl Compute {
         let machine = self.machine.get_or_insert_with(|| {
             let config = Config {
                 timed: true,
+                running_max: RUNNING_MAX,
+                held_max: HELD_MAX,
                 ..Config::default()
             };
             Machine::new(
@@ -170,7 +173,7 @@ impl Compute {
     }
 
     fn state(&self, blocked: bool) -> Advance {
-        let left_ns = self.launches.iter().map(|launch| launch.left_ns).min();
+        let left_ns = self.launches.values().copied().min();
         match left_ns {
             _ if self.active && !blocked => Advance::Unfinished,
             Some(left_ns) => Advance::Running { left_ns },
@@ -185,10 +188,10 @@ impl Compute {
             return;
         };
         for run in machine.running() {
-            let known = self.launches.iter().any(|launch| launch.run == run);
-            if let (false, Some(entry)) = (known, machine.report().runs.get(run)) {
-                let left_ns = duration_ns(chip, entry);
-                self.launches.push(Launch { run, left_ns });
+            if let (Entry::Vacant(launch), Some(entry)) =
+                (self.launches.entry(run), machine.report().runs.get(run))
+            {
+                launch.insert(duration_ns(chip, entry));
             }
         }
     }
@@ -203,13 +206,13 @@ impl Compute {
         let Some(machine) = &mut self.machine else {
             return;
         };
-        self.launches.retain_mut(|launch| {
-            launch.left_ns = launch.left_ns.saturating_sub(ns);
-            if launch.left_ns == 0 {
-                machine.finish(launch.run);
+        self.launches.retain(|run, left_ns| {
+            *left_ns = left_ns.saturating_sub(ns);
+            if *left_ns == 0 {
+                machine.finish(*run);
                 self.active = true;
             }
-            launch.left_ns > 0
+            *left_ns > 0
         });
     }
 

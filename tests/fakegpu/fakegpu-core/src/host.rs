@@ -13,7 +13,7 @@ use crate::gsp::objects::{ObjectKey, Objects};
 use crate::memory::PhysicalAddress;
 use channel::{Channel, ChannelId};
 use runlist::Runlist;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The class of channels.
 pub const HOPPER_CHANNEL_GPFIFO_A: u32 = 0xc86f;
@@ -173,13 +173,15 @@ impl Host {
         Ok(())
     }
 
-    /// `object` is gone.
-    pub fn free(&mut self, object: ObjectKey) {
+    /// `objects` are gone.
+    pub fn free(&mut self, objects: &BTreeSet<ObjectKey>) {
         self.channels
-            .retain(|_, channel| channel.object() != object);
-        self.page_directories.remove(&object);
-        self.spaces.remove(&object);
-        self.timeslices_ns.remove(&object);
+            .retain(|_, channel| !objects.contains(&channel.object()));
+        for object in objects {
+            self.page_directories.remove(object);
+            self.spaces.remove(object);
+            self.timeslices_ns.remove(object);
+        }
     }
 
     /// The group that a new channel is in: its parent's, by its first name.

@@ -20,38 +20,64 @@ const CLEARED: &[u32] = &[
     NV2080_CTRL_CMD_INTERNAL_GPU_GET_USER_REGISTER_ACCESS_MAP,
 ];
 
+/// Controls that only tell something, which `scheduling.rs` and `spaces.rs` take.
+const OBSERVED: &[u32] = &[
+    NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS,
+    NV2080_CTRL_CMD_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER,
+    NV90F1_CTRL_CMD_VASPACE_COPY_SERVER_RESERVED_PDES,
+    NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
+    NVA06C_CTRL_CMD_PREEMPT,
+    NVA06C_CTRL_CMD_SET_TIMESLICE,
+    NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
+    NVA06F_CTRL_CMD_STOP_CHANNEL,
+];
+
 /// Controls that make the driver leave out a unit which is not modelled.
 const NOT_SUPPORTED: &[u32] = &[
     // NVLink.
     NV2080_CTRL_CMD_NVLINK_GET_NVLINK_DEVICE_INFO,
 ];
 
-/// Answers control `command` in place. Returns its status.
-pub fn answer(chip: &ChipDescription, uuid: [u8; 16], command: u32, params: &mut [u8]) -> u32 {
+/// What became of a control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It was answered with a status.
+    Given(u32),
+    /// It is not modelled: it goes back as it came.
+    HandedBack,
+}
+
+/// Answers control `command` in place.
+pub fn answer(chip: &ChipDescription, uuid: [u8; 16], command: u32, params: &mut [u8]) -> Answer {
     if NOT_SUPPORTED.contains(&command) {
-        return NV_ERR_NOT_SUPPORTED;
+        return Answer::Given(NV_ERR_NOT_SUPPORTED);
     }
     if CLEARED.contains(&command) {
         params.fill(0);
-        return NV_OK;
+        return Answer::Given(NV_OK);
+    }
+    if OBSERVED.contains(&command) {
+        return Answer::Given(NV_OK);
     }
     match fill(chip, uuid, command, params) {
-        Ok(()) => NV_OK,
+        Ok(true) => Answer::Given(NV_OK),
+        Ok(false) => Answer::HandedBack,
         Err(error) => {
             log::warn!("control {command:#x}: {error}");
-            NV_ERR_INVALID_PARAM_STRUCT
+            Answer::Given(NV_ERR_INVALID_PARAM_STRUCT)
         }
     }
 }
 
-/// Fills the parameters of a control that has something to say.
+/// Fills the parameters of a control that has something to say. Returns whether
+/// it is one.
 fn fill(
     chip: &ChipDescription,
     uuid: [u8; 16],
     command: u32,
     params: &mut [u8],
-) -> Result<(), Malformed> {
-    match command {
+) -> Result<bool, Malformed> {
+    let filled = match command {
         NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO => tables::bars(chip, params),
         NV2080_CTRL_CMD_FIFO_GET_DEVICE_INFO_TABLE => tables::device_info(chip, params),
         NV2080_CTRL_CMD_GPU_GET_ENGINES_V2 => tables::engines(chip, params),
@@ -97,9 +123,9 @@ fn fill(
             set(params, P::bIsBar1Trusted, 1)?;
             set(params, P::bIsPcieTrusted, 1)
         }
-        // Handed back as it came.
-        _ => Ok(()),
-    }
+        _ => return Ok(false),
+    };
+    filled.map(|()| true)
 }
 
 /// Each logical copy engine is one physical one.
@@ -131,7 +157,7 @@ mod tests {
         let mut params = [0xa5; 8];
         assert_eq!(
             answer(&ChipDescription::gh100(), [7; 16], 0x2080_ffff, &mut params),
-            NV_OK
+            Answer::HandedBack
         );
         assert_eq!(params, [0xa5; 8]);
     }
@@ -142,7 +168,7 @@ mod tests {
         let command = NV2080_CTRL_CMD_INTERNAL_GET_DEVICE_INFO_TABLE;
         assert_eq!(
             answer(&ChipDescription::gh100(), [7; 16], command, &mut params),
-            NV_OK
+            Answer::Given(NV_OK)
         );
         assert_eq!(params, [0; 64]);
     }
@@ -152,7 +178,7 @@ mod tests {
         let command = NV2080_CTRL_CMD_GPU_GET_ENGINES_V2;
         assert_eq!(
             answer(&ChipDescription::gh100(), [7; 16], command, &mut [0; 4]),
-            NV_ERR_INVALID_PARAM_STRUCT
+            Answer::Given(NV_ERR_INVALID_PARAM_STRUCT)
         );
     }
 

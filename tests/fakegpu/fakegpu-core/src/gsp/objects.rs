@@ -2,7 +2,7 @@
 
 //! The objects that clients have allocated on GSP.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A client and a handle of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +35,8 @@ const DEPTH_MAX: usize = 16;
 #[derive(Default)]
 pub struct Objects {
     objects: BTreeMap<ObjectKey, Object>,
+    /// Client, parent and handle of each.
+    children: BTreeSet<(u32, u32, u32)>,
 }
 
 impl Objects {
@@ -99,43 +101,36 @@ impl Objects {
 
     /// Removes `key` and all below it; a client goes with everything it has.
     /// Returns what was removed.
-    pub fn remove(&mut self, key: ObjectKey) -> Vec<ObjectKey> {
-        let mut gone = vec![key.handle];
-        let mut removed = Vec::new();
-        let of_client = ObjectKey {
-            client: key.client,
-            handle: 0,
-        }..=ObjectKey {
-            client: key.client,
-            handle: u32::MAX,
-        };
-        if key.handle == key.client {
-            removed.extend(self.objects.range(of_client).map(|(key, _)| *key));
+    pub fn remove(&mut self, key: ObjectKey) -> BTreeSet<ObjectKey> {
+        let client = key.client;
+        let object = |handle| ObjectKey { client, handle };
+        let mut removed = BTreeSet::from([key]);
+        if key.handle == client {
+            let all = self.objects.range(object(0)..=object(u32::MAX));
+            removed.extend(all.map(|(key, _)| *key));
         } else {
-            while let Some(handle) = gone.pop() {
-                let child = |(key, object): (&ObjectKey, &Object)| {
-                    (object.parent == handle).then_some(key.handle)
-                };
-                gone.extend(
-                    self.objects
-                        .range(of_client.clone())
-                        .filter_map(child)
-                        .filter(|child| *child != handle),
-                );
-                removed.push(ObjectKey {
-                    client: key.client,
-                    handle,
-                });
-                self.objects.remove(&ObjectKey {
-                    client: key.client,
-                    handle,
-                });
+            let mut gone = vec![key.handle];
+            while let Some(parent) = gone.pop() {
+                let below = (client, parent, 0)..=(client, parent, u32::MAX);
+                for (_, _, child) in self.children.range(below) {
+                    // Objects may be below each other.
+                    if removed.insert(object(*child)) {
+                        gone.push(*child);
+                    }
+                }
             }
         }
         for key in &removed {
-            self.objects.remove(key);
+            self.forget(*key);
         }
         removed
+    }
+
+    fn forget(&mut self, key: ObjectKey) {
+        if let Some(object) = self.objects.remove(&key) {
+            self.children
+                .remove(&(key.client, object.parent, key.handle));
+        }
     }
 
     /// How many there are.
@@ -150,6 +145,9 @@ impl Objects {
 
     fn insert(&mut self, key: ObjectKey, object: Object) {
         if self.objects.len() < OBJECTS_MAX || self.objects.contains_key(&key) {
+            self.forget(key);
+            self.children
+                .insert((key.client, object.parent, key.handle));
             self.objects.insert(key, object);
         } else {
             log::warn!("more than {OBJECTS_MAX} objects: {key:x?} is lost from sight");
@@ -174,7 +172,10 @@ mod tests {
         objects.add(key(1, 3), 2, 0xa06c);
         objects.add(key(1, 4), 3, 0xc86f);
         objects.add(key(2, 4), 3, 0xc86f);
-        assert_eq!(objects.remove(key(1, 3)), [key(1, 3), key(1, 4)]);
+        assert_eq!(
+            objects.remove(key(1, 3)),
+            BTreeSet::from([key(1, 3), key(1, 4)])
+        );
         assert_eq!(objects.len(), 3);
         objects.remove(key(1, 1));
         assert!(objects.get(key(1, 2)).is_none());
@@ -220,6 +221,7 @@ mod tests {
                 objects.remove(key(client, handle));
                 prop_assert!(objects.get(key(client, handle)).is_none());
             }
+            prop_assert_eq!(objects.children.len(), objects.len());
         }
     }
 }

@@ -5,7 +5,7 @@
 use crate::abi::{self, Malformed};
 use crate::chip::ChipDescription;
 use crate::gsp::boot;
-use crate::gsp::control;
+use crate::gsp::control::{self, Answer};
 use crate::gsp::msgq::{Queues, Record};
 use crate::gsp::objects::{ObjectKey, Objects};
 use crate::gsp::refusals::{refused, Refusal};
@@ -17,9 +17,12 @@ use crate::gsp::tables;
 use crate::host::{Host, FERMI_VASPACE_A};
 use crate::memory::PhysicalMemory;
 use crate::recorder::{Event, Recorder, PARAMS_MAX};
+use std::collections::BTreeSet;
 
 /// Records that one ring of the doorbell may bring; the ring has fewer.
 const RECORDS_PER_DOORBELL: usize = 4096;
+/// Calls that are logged as not modelled; a driver has some hundreds.
+const UNMODELLED_MAX: usize = 1 << 12;
 /// Functions up to this number may be answered; above are events.
 const NV_VGPU_MSG_FUNCTION_LAST: u32 = 0xfff;
 
@@ -28,6 +31,9 @@ const NV_VGPU_MSG_FUNCTION_LAST: u32 = 0xfff;
 pub struct Gsp {
     queues: Option<Queues>,
     objects: Objects,
+    /// Functions and controls that were handed back as they came, and were
+    /// logged.
+    unmodelled: BTreeSet<u32>,
 }
 
 /// What GSP works with.
@@ -177,9 +183,16 @@ impl Gsp {
         let sent = sent_params(payload, Call::SIZE, abi::get(payload, Call::paramsSize)?)?.to_vec();
         let params = &mut payload[Call::SIZE..Call::SIZE + sent.len()];
         let refused = refused(context.refusals, command);
-        let status = match refused {
-            Some(status) => status,
+        let answer = match refused {
+            Some(status) => Answer::Given(status),
             None => control::answer(context.chip, context.uuid, command, params),
+        };
+        let status = match answer {
+            Answer::Given(status) => status,
+            Answer::HandedBack => {
+                self.note_unmodelled(command, abi::control_name(command));
+                abi::NV_OK
+            }
         };
         abi::set(payload, Call::status, u64::from(status))?;
         if refused.is_none() {
@@ -245,9 +258,7 @@ impl Gsp {
             handle: abi::get_u32(&record.payload, Call::hObjectOld)?,
         };
         let class = self.objects.get(object).map(|object| object.class);
-        for gone in self.objects.remove(object) {
-            context.host.free(gone);
-        }
+        context.host.free(&self.objects.remove(object));
         context
             .recorder
             .record(context.now_ns, &Event::Free { object, class });
@@ -301,8 +312,18 @@ impl Gsp {
                     .unset_page_directory(self.objects.origin(space));
                 Ok(())
             }
-            // Handed back as it came.
-            _ => Ok(()),
+            function => {
+                self.note_unmodelled(function, abi::rpc_name(function));
+                Ok(())
+            }
+        }
+    }
+
+    /// Logs, once, a call that is handed back as it came.
+    fn note_unmodelled(&mut self, number: u32, name: Option<&str>) {
+        if self.unmodelled.len() < UNMODELLED_MAX && self.unmodelled.insert(number) {
+            let name = name.unwrap_or("a number without a name");
+            log::info!("GSP: {name} ({number:#x}) is handed back as it came");
         }
     }
 

@@ -24,6 +24,11 @@ use std::ops::Bound;
 const METHODS_PER_TURN: u32 = 2048;
 /// Bytes that it may copy.
 const BYTES_PER_TURN: u64 = 1 << 20;
+/// A shorter time slice counts as this one: each change of the group costs us
+/// about a microsecond.
+const SLICE_MIN_NS: u64 = 10_000;
+/// What the model lags behind the clock is caught up with up to so much.
+const LAG_MAX_NS: u64 = 1_000_000_000;
 /// Events of a runlist before others get their turn.
 const EVENTS_PER_STEP: u32 = 64;
 
@@ -67,7 +72,7 @@ impl Runlist {
         let next = ready.range((after, Bound::Unbounded)).next();
         let group = *next.or_else(|| ready.first())?;
         self.group = Some(group);
-        self.left_ns = slice_ns(group).max(1);
+        self.left_ns = slice_ns(group).max(SLICE_MIN_NS);
         Some(group)
     }
 
@@ -107,6 +112,7 @@ impl Host {
 
     fn step_runlist(&mut self, work: &mut Work<'_>, id: u32, runlist: &mut Runlist) -> Progress {
         let clock_ns = work.clock.now_ns();
+        runlist.now_ns = runlist.now_ns.max(clock_ns.saturating_sub(LAG_MAX_NS));
         work.engine = work
             .chip
             .engines

@@ -252,7 +252,7 @@ fn a_freed_channel_is_not_executed() {
     let mut machine = Machine::new();
     machine.submit(0, &machine.semaphore(5, RELEASE));
     machine.ring(1);
-    machine.host.free(CHANNEL);
+    machine.host.free(&BTreeSet::from([CHANNEL]));
     assert_eq!(machine.step(), Progress::Idle);
     assert_eq!(machine.host.ring_doorbell(ID), None);
     assert_eq!(machine.word(SEMAPHORE), 0);

@@ -10,6 +10,7 @@ use crate::memory::PhysicalAddress;
 use crate::testing::{capture, Bench, TestChannel};
 use gct_core::submit::gpfifo::{Entry, Segment};
 use gct_core::submit::method::incr;
+use proptest::prelude::*;
 
 const CLIENT: u32 = 1;
 const SPACE: u32 = 0x20;
@@ -268,4 +269,33 @@ fn preemption_ends_a_slice() {
     machine.pass(5 * MS, 1000);
     machine.had(one, 5 * MS);
     machine.had(two, 5 * MS);
+}
+
+proptest! {
+    /// Whatever is scheduled, frozen, preempted and let go in whatever order:
+    /// nobody gets more than there is, and nothing hangs.
+    #[test]
+    fn any_scheduling(steps in prop::collection::vec((0u32..8, 0u32..4, any::<u32>(), 0u64..300), 1..40)) {
+        let mut machine = Machine::new();
+        let groups = [0, 1, 2].map(|number| machine.busy_group(number, 50));
+        let mut passed_ns = 0;
+        for (what, who, value, us) in steps {
+            let group = groups.get(who as usize).copied().unwrap_or(key(9));
+            let channel = key(group.handle + 0x100);
+            match what {
+                0 => machine.host.schedule(group, value % 2 == 0),
+                1 => machine.host.schedule(channel, value % 2 == 0),
+                2 => machine.host.disable(channel, value % 2 == 0),
+                3 => machine.host.enable(channel),
+                4 => machine.host.set_timeslice(group, u64::from(value)),
+                5 => machine.host.preempt(group),
+                6 => machine.host.stop(channel),
+                _ => machine.host.set_timeslice(group, u64::from(value % 100)),
+            }
+            machine.pass(us * 1000, 1000 * us.max(1));
+            passed_ns += us * 1000;
+        }
+        let ended: u64 = groups.iter().map(|group| machine.ended(*group)).sum();
+        prop_assert!(ended * LAUNCH_NS <= passed_ns);
+    }
 }
