@@ -172,7 +172,8 @@ pub fn version(text: &[u8]) -> Result<Version, Error> {
     })
 }
 
-/// Takes one `KEY VALUE` line apart, with or without its newline.
+/// Takes one `KEY VALUE` line apart, with or without its newline. A key may have parts, as
+/// `passed.old-form`.
 ///
 /// # Errors
 ///
@@ -180,7 +181,7 @@ pub fn version(text: &[u8]) -> Result<Version, Error> {
 pub fn stat_line(line: &[u8]) -> Result<(&str, u64), Error> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let (key, value) = two_words(line)?;
-    let formed = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'_';
+    let formed = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'.' | b'-');
     if !key.iter().all(formed) {
         return Err(Error::Syntax);
     }

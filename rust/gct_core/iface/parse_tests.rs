@@ -303,6 +303,8 @@ fn the_version_line_is_read_back() {
 #[test]
 fn stat_lines() {
     assert_eq!(stat_line(b"usage_usec 12\n"), Ok(("usage_usec", 12)));
+    let parts = stat_line(b"passed.old-form 1");
+    assert_eq!(parts, Ok(("passed.old-form", 1)));
     for bad in [
         "", "a", "a ", " 1", "a: 1", "A 1", "a 1 2", "a -1", "a 1\n\n",
     ] {

@@ -136,6 +136,9 @@ fn launches_are_summed_and_the_last_mask_is_shown() {
     let text = world.read(File::ComputeStat, node).unwrap();
     assert!(text.contains("launches 6\nrewritten 4\nsplit 0\natoms 0\npassed 2\n"));
     assert!(text.ends_with("passed.old-form 2\n"), "{text}");
+    for line in text.lines() {
+        assert!(parse::stat_line(line.as_bytes()).is_ok(), "{line}");
+    }
     world.store.state().file_close(file);
     let later = world.read(File::ComputeStat, node).unwrap();
     assert!(later.contains("channels 0\nlaunches 6\n"), "{later}");
