@@ -52,13 +52,16 @@ impl Stats {
     }
 }
 
-/// Writes the counters to the file that `GCTGROUP_STATS` names, at exit.
+/// Tells the daemon the last counters at exit, and writes them to the file that `GCTGROUP_STATS` names.
 pub(crate) fn write_at_exit() {
     extern "C" fn write() {
+        let Some(shared) = worker::lock() else { return };
+        shared.governor.report();
+        let launches = shared.governor.text();
+        drop(shared);
         let Some(path) = std::env::var_os("GCTGROUP_STATS") else {
             return;
         };
-        let launches = worker::lock().map_or(String::new(), |s| s.governor.text());
         // A program must not fail because its counters cannot be written.
         let _ = std::fs::write(path, STATS.text() + &launches);
     }

@@ -212,6 +212,8 @@ impl Daemon {
     pub(crate) fn ended(&mut self, event: u64) -> Option<ProcKey> {
         // The descriptor is closed with the watch, and leaves epoll.
         let key = self.watches.remove(&event)?.key;
+        // Its group still gets what it counted last.
+        self.harvest();
         self.joined.remove(&hashed(key));
         self.tables.members().on_exit(key);
         // A process without the driver open is unknown to the state, and that is no error.
