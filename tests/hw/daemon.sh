@@ -56,10 +56,12 @@ eventually() {
 }
 
 # The last number of SMs that a watched program printed, and how many lines there are.
-sms() { tail -n 1 "$1" | sed 's/.*"sms":\([0-9]*\).*/\1/'; }
+sms() { tail -n 1 "$1" | sed -n 's/.*"sms":\([0-9]*\).*/\1/p'; }
 lines() { wc -l <"$1"; }
-sms_at_most() { [ "$(sms "$1")" -le "$2" ]; }
-sms_over() { [ "$(sms "$1")" -gt "$2" ]; }
+sms_at_most() { [ "$(sms "$1")" ] && [ "$(sms "$1")" -le "$2" ]; }
+sms_over() { [ "$(sms "$1")" ] && [ "$(sms "$1")" -gt "$2" ]; }
+# The only process of a group.
+process_of() { get "$1" group.procs | head -n 1; }
 # Blocks of 20000 cycles on all SMs: launches of some 20 us.
 watch() { run --group "$1" -- "$bin/gct-load" watch --seconds "$2" --every-ms 10; }
 
@@ -82,8 +84,8 @@ echo
 
 # Limits that change while a program runs.
 watch live 12 >"$work/live" &
-live=$!
 check "a program without a limit has all SMs" eventually sms_over "$work/live" $((native - 1))
+live=$(process_of live)
 check "its directory is there" grep -q "^$live" <(ctl ls)
 set_ live tpc.mask=0-7
 check "a new mask holds while it runs" eventually sms_at_most "$work/live" 16
@@ -94,6 +96,7 @@ check "the process's own mask holds too" eventually sms_at_most "$work/live" 8
 set_ "$live" tpc.mask=all
 
 set_ live compute.freeze=1
+# A launch that was published already ends.
 sleep 0.3
 before=$(lines "$work/live")
 sleep 1
@@ -101,8 +104,7 @@ check "a frozen program launches nothing" [ "$(lines "$work/live")" = "$before" 
 set_ live compute.freeze=0
 more_lines() { [ "$(lines "$work/live")" -gt $((before + 5)) ]; }
 check "thawed, it goes on" eventually more_lines
-kill -9 $live
-wait $live 2>/dev/null
+kill -9 "$live"
 gone() { ! ctl ls | grep -q "^$live"; }
 empty() { [ "$(get live group.procs)" = "" ] && [ "$(get live/0 gmem.current)" = 0 ]; }
 check "killed, its directory goes" eventually gone
@@ -128,16 +130,26 @@ check "when they have ended nothing is charged" eventually mem_is_free
 echo "$(get mem/0 gmem.events), peak $(get mem/0 gmem.peak)"
 
 # What being asked costs: 512 allocations of 2 MiB each.
-for where in native governed native governed; do
+took() {
+	local begin
 	begin=$(date +%s%N)
-	case $where in
-	native) "$bin/gct-load" memory --mib 1024 --step-mib 2 >/dev/null ;;
-	governed) run --group free -- "$bin/gct-load" memory --mib 1024 --step-mib 2 >/dev/null ;;
-	esac
-	echo "512 allocations, $where: $((($(date +%s%N) - begin) / 1000000)) ms with the program's start"
+	"${@:2}" >/dev/null
+	echo "$1: $((($(date +%s%N) - begin) / 1000000)) ms"
+}
+few=("$bin/gct-load" memory --mib 2 --step-mib 2)
+many=("$bin/gct-load" memory --mib 1024 --step-mib 2)
+alone=(env GCTGROUP_SOCKET=/nowhere LD_PRELOAD="$bin/libgct_preload.so")
+for _ in 1 2 3; do
+	took "1 allocation, native" "${few[@]}"
+	took "1 allocation, preloaded without a daemon" "${alone[@]}" "${few[@]}"
+	took "1 allocation, governed" run --group free -- "${few[@]}"
+	took "512 allocations, native" "${many[@]}"
+	took "512 allocations, preloaded without a daemon" "${alone[@]}" "${many[@]}"
+	took "512 allocations, governed" run --group free -- "${many[@]}"
 done
 
 # Exactness under limits that change all the time.
+ctl create exact >/dev/null
 run --group exact --tpc 0-63 -- "$bin/gct-load" exact --rounds 400 >"$work/exact" 2>&1 &
 exact=$!
 for n in $(seq 40); do
@@ -152,8 +164,8 @@ echo
 
 # The daemon is killed; the last limits hold, and a new daemon takes over.
 run --group stays --tpc 0-7 -- "$bin/gct-load" watch --seconds 15 --every-ms 10 >"$work/stays" &
-stays=$!
 check "a masked program runs" eventually sms_at_most "$work/stays" 16
+stays=$(process_of stays)
 kill -9 $daemon
 wait $daemon 2>/dev/null
 sleep 1
@@ -168,8 +180,7 @@ check "which knows no limit" eventually sms_over "$work/stays" $((native - 1))
 set_ "$stays" tpc.mask=0-3
 check "and can set one" eventually sms_at_most "$work/stays" 8
 grep -v '"' "$work/stays"
-kill $stays
-wait $stays 2>/dev/null
+kill "$stays"
 
 # The tree as files, where this machine has FUSE.
 if [ -e /dev/fuse ]; then
