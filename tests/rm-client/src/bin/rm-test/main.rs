@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! rm-test all [FILTER]     every test whose name contains FILTER
+//! rm-test refused FILTER   tests on a GPU that refuses controls
 //! rm-test crowd COUNT      one test: so many processes at once, each with a channel group
 //! rm-test layouts 535|550  a C program that compares this crate with the headers
 //! rm-test wait             until the standard input ends
@@ -19,6 +20,7 @@ mod limits;
 mod objects;
 mod process;
 mod processes;
+mod sent;
 mod submit;
 mod tree;
 
@@ -26,7 +28,8 @@ use rm_client::{abi, Release};
 use std::io::{self, Read};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: rm-test all [FILTER] | crowd COUNT | layouts 535|550 | wait";
+const USAGE: &str =
+    "usage: rm-test all [FILTER] | refused FILTER | crowd COUNT | layouts 535|550 | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["all"] => all(""),
         ["all", filter] => all(filter),
+        ["refused", filter] => outcome(ktap::run(sent::REFUSED, filter)),
         ["crowd", count] => match count.parse() {
             Ok(count) => exit(processes::crowd(count)),
             Err(_) => usage(),
@@ -84,10 +88,16 @@ fn all(filter: &str) -> ExitCode {
         groups::TESTS,
         submit::TESTS,
         limits::TESTS,
+        sent::TESTS,
         gpus::LAST_TESTS,
     ]
     .concat();
-    match ktap::run(&tests, filter) {
+    outcome(ktap::run(&tests, filter))
+}
+
+/// What the program ends with when so many tests have failed.
+fn outcome(failures: usize) -> ExitCode {
+    match failures {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }

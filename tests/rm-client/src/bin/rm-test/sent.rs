@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Which controls limits become, of which objects, and what becomes of a limit when
+//! one is refused. The recorder of the software GPU saw them all.
+
+use crate::gpus::{me, session, ENGINE};
+use crate::ktap::{failed, same, During, Outcome, Stop, Test};
+use crate::limits::{has_slice, path, set, FREEZE, TIMESLICE};
+use crate::process::{Child, Parent};
+use crate::tree::{self, eventually, expect, Group};
+use fakegpu_record::{Event, Recorder};
+use rm_client::{Engine, Handle, Session};
+use std::collections::BTreeSet;
+use std::io;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("sent_nothing_without_a_limit", nothing),
+    ("sent_timeslice_once_to_each_group", slices),
+    ("sent_freeze_names_every_channel_once", freezes),
+    ("sent_to_nobody_who_died", storm),
+];
+
+/// They need a GPU that refuses [`REFUSED_SLICES`] and [`REFUSED_FREEZE`]: see
+/// `ci/test-rm.sh`.
+pub(crate) const REFUSED: &[Test] = &[
+    ("refused_timeslice_is_taken_back", slice_refused),
+    ("refused_freeze_is_taken_back", freeze_refused),
+];
+
+/// Which SET_TIMESLICE the GPU refuses, counted from 1.
+const REFUSED_SLICES: [usize; 2] = [3, 9];
+/// Which FIFO_DISABLE_CHANNELS it refuses, with `NV_ERR_NOT_SUPPORTED`.
+const REFUSED_FREEZE: usize = 2;
+
+const SET_SLICE: &str = "NVA06C_CTRL_CMD_SET_TIMESLICE";
+const DISABLE: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
+
+/// What a control names at most.
+const CHANNELS_MAX: usize = 64;
+
+/// What was sent while `work` ran, of the controls that limits become.
+fn sent(work: impl FnOnce() -> Outcome) -> Result<Vec<Event>, Stop> {
+    let index = usize::try_from(tree::index_of(0)?).map_err(failed)?;
+    let recorder = Recorder::open(index).during("recorder")?;
+    let mark = recorder.mark()?;
+    work()?;
+    let mut events = recorder.controls_since(mark)?;
+    events.retain(|event| [SET_SLICE, DISABLE].contains(&event.name.as_str()));
+    Ok(events)
+}
+
+fn nothing() -> Outcome {
+    let events = sent(|| {
+        let session = session(0)?;
+        for _ in 0..3 {
+            let group = session.group(ENGINE)?;
+            session.channel(group, ENGINE)?;
+        }
+        expect(&me(), 0, Some((3, 3)))?;
+        // What is in force already needs no word.
+        set(&me(), TIMESLICE, "default")?;
+        set(&me(), FREEZE, "0")
+    })?;
+    same("controls", events.len(), 0)
+}
+
+/// Every group was told this time slice once, and nothing else was sent.
+fn told_once(events: &[Event], session: &Session, groups: &[Handle], us: u64) -> Outcome {
+    let client = session.gpu().client().handle();
+    let mut expected: Vec<_> = groups
+        .iter()
+        .map(|group| (SET_SLICE, client, *group, Some(us), 0))
+        .collect();
+    let mut found: Vec<_> = events
+        .iter()
+        .map(|event| {
+            let slice = event.param(0, 8);
+            (
+                event.name.as_str(),
+                event.client,
+                event.object,
+                slice,
+                event.status,
+            )
+        })
+        .collect();
+    expected.sort_unstable();
+    found.sort_unstable();
+    same("controls", found, expected)
+}
+
+fn slices() -> Outcome {
+    let session = session(0)?;
+    let mut groups = vec![
+        session.group(ENGINE)?,
+        session.group(Engine::Copy(3))?,
+        session.group(Engine::Compute)?,
+    ];
+    let stock = session.timeslice(groups[0])?;
+    for us in [5000, 400] {
+        let events = sent(|| set(&me(), TIMESLICE, &us.to_string()))?;
+        told_once(&events, &session, &groups, us)?;
+    }
+    let events = sent(|| set(&me(), TIMESLICE, "400"))?;
+    same("again", events.len(), 0)?;
+    let mut new = 0;
+    let events = sent(|| {
+        new = session.group(ENGINE)?;
+        Ok(())
+    })?;
+    told_once(&events, &session, &[new], 400).during("new group")?;
+    groups.push(new);
+    session.gpu().client().free(groups.swap_remove(2))?;
+    let events = sent(|| set(&me(), TIMESLICE, "default"))?;
+    told_once(&events, &session, &groups, stock).during("back")
+}
+
+/// The channels that a control names, and whether it stops them.
+fn named(event: &Event) -> Result<(bool, Vec<(u64, u64)>), Stop> {
+    let word = |at, bytes| {
+        let value = event.param(at, bytes);
+        value.ok_or_else(|| failed(format!("short parameters: {}", event.line)))
+    };
+    // `hClientList` and `hChannelList` behind the 24 bytes of the head.
+    let count = usize::try_from(word(4, 4)?).map_err(failed)?;
+    let channels = (0..count)
+        .map(|number| Ok((word(24 + 4 * number, 4)?, word(280 + 4 * number, 4)?)))
+        .collect::<Result<_, Stop>>()?;
+    Ok((word(0, 1)? != 0, channels))
+}
+
+/// So many controls stopped, or released, each of the channels once.
+fn named_once(
+    events: &[Event],
+    stops: bool,
+    controls: usize,
+    channels: &BTreeSet<(u64, u64)>,
+) -> Outcome {
+    same("controls", events.len(), controls)?;
+    let mut all = Vec::new();
+    for event in events {
+        let (stopped, named) = named(event)?;
+        same("stops", stopped, stops)?;
+        same("fits", named.len() <= CHANNELS_MAX, true)?;
+        all.extend(named);
+    }
+    same("channels named", all.len(), channels.len())?;
+    same("channels", &all.into_iter().collect(), channels)
+}
+
+/// So many channels in one group.
+fn channels(session: &Session, count: usize) -> Result<BTreeSet<(u64, u64)>, Stop> {
+    let group = session.group(ENGINE)?;
+    let client = u64::from(session.gpu().client().handle());
+    let one = |_| Ok((client, session.channel(group, ENGINE)?.into()));
+    (0..count).map(one).collect()
+}
+
+fn freezes() -> Outcome {
+    const COUNT: usize = 100;
+    let session = session(0)?;
+    let mut all = channels(&session, COUNT)?;
+    let events = sent(|| set(&me(), FREEZE, "1"))?;
+    named_once(&events, true, 2, &all)?;
+    let mut new = BTreeSet::new();
+    let events = sent(|| {
+        new = channels(&session, 1)?;
+        Ok(())
+    })?;
+    named_once(&events, true, 1, &new).during("new channel")?;
+    all.append(&mut new);
+    let events = sent(|| set(&me(), FREEZE, "0"))?;
+    named_once(&events, false, 2, &all)
+}
+
+/// Members of a group come and die while its limits are written. No control reaches
+/// what is gone, and no write fails for it.
+fn storm() -> Outcome {
+    const MEMBERS: usize = 6;
+    let group = Group::new("rm")?;
+    let mut values = ["300", "default", "700"].into_iter().cycle();
+    let events = sent(|| {
+        for number in 0..MEMBERS {
+            let mut child = Child::fork(|parent: &mut Parent| {
+                parent.step()?;
+                let session = session(0)?;
+                parent.step()?;
+                loop {
+                    let group = session.group(ENGINE)?;
+                    session.channel(group, ENGINE)?;
+                    session.gpu().client().free(group)?;
+                }
+            })?;
+            child.at_step()?;
+            group.add(child.pid())?;
+            child.next()?;
+            child.go()?;
+            for _ in 0..=number {
+                set("rm", TIMESLICE, values.next().unwrap_or("default"))?;
+                set("rm", FREEZE, "1")?;
+                set("rm", FREEZE, "0")?;
+            }
+            child.kill();
+        }
+        Ok(())
+    })?;
+    let refused = events.iter().find(|event| event.status != 0);
+    same("refused", refused, None)
+}
+
+/// Writes a limit, which must fail with this errno.
+fn refuses(file: &str, value: &str, errno: i32) -> Outcome {
+    let path = path(&me(), file)?;
+    eventually("directory", &true, || Ok(tree::at(&path).exists()))?;
+    let before = tree::read(&path)?;
+    let error = tree::write(&path, value).err();
+    let found = error.as_ref().and_then(io::Error::raw_os_error);
+    same(&format!("{path} = {value}"), found, Some(errno))?;
+    same(&path, tree::read(&path)?, before)
+}
+
+/// How often something could not be told when nobody wrote.
+fn untold() -> Result<u64, Stop> {
+    let events = tree::read("events")?;
+    let line = events
+        .lines()
+        .find_map(|line| line.strip_prefix("control "));
+    line.and_then(|count| count.parse().ok())
+        .ok_or_else(|| failed("events has no line control"))
+}
+
+fn slice_refused() -> Outcome {
+    let session = session(0)?;
+    let mut groups = [ENGINE; 3]
+        .into_iter()
+        .map(|engine| session.group(engine))
+        .collect::<Result<Vec<_>, _>>()?;
+    let stock = session.timeslice(groups[0])?;
+    let events = sent(|| refuses(TIMESLICE, "5000", libc::EREMOTEIO))?;
+    // Two took it and got their own back; the last was refused and told no more.
+    let told: Vec<_> = events
+        .iter()
+        .map(|event| (event.param(0, 8), event.status != 0))
+        .collect();
+    let (new, old) = (Some(5000), Some(stock));
+    let expected = [
+        (new, false),
+        (new, false),
+        (new, true),
+        (old, false),
+        (old, false),
+    ];
+    same("controls", told.as_slice(), &expected[..])?;
+    same("refused", expected[REFUSED_SLICES[0] - 1].1, true)?;
+    for group in &groups {
+        has_slice(&session, *group, stock)?;
+    }
+    // The next is taken, and the one after that refused for a group that is new.
+    set(&me(), TIMESLICE, "6000")?;
+    let before = untold()?;
+    groups.push(session.group(ENGINE)?);
+    same("untold", untold()? - before, 1)?;
+    same("controls so far", 5 + 3 + 1, REFUSED_SLICES[1])?;
+    has_slice(&session, groups[3], stock).during("the new group")?;
+    set(&me(), TIMESLICE, "7000")?;
+    for group in &groups {
+        has_slice(&session, *group, 7000)?;
+    }
+    Ok(())
+}
+
+fn freeze_refused() -> Outcome {
+    const COUNT: usize = 100;
+    let session = session(0)?;
+    let all = channels(&session, COUNT)?;
+    let events = sent(|| refuses(FREEZE, "1", libc::EOPNOTSUPP))?;
+    let [first, second, back] = events.as_slice() else {
+        return Err(failed(format!("{} controls", events.len())));
+    };
+    same("refused", events[REFUSED_FREEZE - 1].status != 0, true)?;
+    let (stopped, released) = (named(first)?, named(back)?);
+    same(
+        "stopped",
+        (stopped.0, stopped.1.len()),
+        (true, CHANNELS_MAX),
+    )?;
+    same("stopped", named(second)?.1.len(), COUNT - CHANNELS_MAX)?;
+    let sorted = |list: Vec<_>| list.into_iter().collect::<BTreeSet<_>>();
+    same("released", released.0, false)?;
+    same("released", sorted(released.1), sorted(stopped.1))?;
+    let events = sent(|| set(&me(), FREEZE, "1"))?;
+    named_once(&events, true, 2, &all).during("afterwards")?;
+    set(&me(), FREEZE, "0")
+}
