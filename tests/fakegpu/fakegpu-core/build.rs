@@ -90,7 +90,7 @@ fn main() {
         .join("src/abi")
         .join(format!("snapshot_{}.rs", VERSION.replace('.', "_")));
     println!("cargo:rerun-if-env-changed=NV_SRC");
-    println!("cargo:rerun-if-changed=layout/layout.c");
+    println!("cargo:rerun-if-changed=layout");
     println!("cargo:rerun-if-changed={}", snapshot.display());
 
     let (layouts, names) = match source_tree(&manifest) {

@@ -6,6 +6,7 @@
 pub mod boot;
 pub mod control;
 mod graphics;
+mod identity;
 pub mod msgq;
 pub mod objects;
 pub mod refusals;

@@ -9,7 +9,7 @@
 
 use crate::abi::*;
 use crate::chip::ChipDescription;
-use crate::gsp::{graphics, tables};
+use crate::gsp::{graphics, identity, tables};
 
 /// Controls whose parameters are pure output, where all zeros means "none".
 const CLEARED: &[u32] = &[
@@ -81,7 +81,7 @@ fn fill(
         NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO => tables::bars(chip, params),
         NV2080_CTRL_CMD_FIFO_GET_DEVICE_INFO_TABLE => tables::device_info(chip, params),
         NV2080_CTRL_CMD_GPU_GET_ENGINES_V2 => tables::engines(chip, params),
-        NV2080_CTRL_CMD_GPU_GET_GID_INFO => tables::gid(uuid, params),
+        NV2080_CTRL_CMD_GPU_GET_GID_INFO => identity::gid(uuid, params),
         NV2080_CTRL_CMD_GPU_GET_NAME_STRING => tables::name(chip, params),
         NV2080_CTRL_CMD_INTERNAL_GPU_GET_CHIP_INFO => tables::chip_info(chip, params),
         NV2080_CTRL_CMD_INTERNAL_INTR_GET_KERNEL_TABLE => tables::interrupts(chip, params),
