@@ -8,6 +8,7 @@ use crate::platform::{GuestMemory, Platform};
 use crate::regs::*;
 use crate::testing::{Lines, World};
 use crate::ChipDescription;
+use proptest::prelude::*;
 use std::sync::Arc;
 
 /// Where the driver puts things in guest memory.
@@ -353,4 +354,43 @@ fn many_calls_go_round_the_ring() {
         let (status, params) = driver.control(1, 1, 0x2080_ffff, &value.to_le_bytes());
         assert_eq!((status, params), (0, value.to_le_bytes().to_vec()));
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Calls of any function with any content leave a GSP that still answers.
+    /// Handles are few, so that calls meet each other's objects.
+    #[test]
+    fn any_calls(calls in prop::collection::vec(
+        (0u32..0x120, prop::collection::vec(prop_oneof![0u32..4, any_command(), any::<u32>()], 0..60), 0usize..300), 0..60)) {
+        let mut driver = booted();
+        for (function, words, length) in calls {
+            if function == abi::NV_VGPU_MSG_FUNCTION_UNLOADING_GUEST_DRIVER {
+                continue;
+            }
+            let payload: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            driver.send(function, &payload, length);
+            driver.gpu.step();
+            while driver.receive().is_some() {}
+        }
+        let (status, _) = driver.control(1, 2, 0xffff_0000, &[1, 2, 3, 4]);
+        prop_assert_eq!(status, 0);
+    }
+}
+
+/// Numbers that calls act on: classes and controls.
+fn any_command() -> impl Strategy<Value = u32> {
+    prop::sample::select(vec![
+        crate::host::KEPLER_CHANNEL_GROUP_A,
+        crate::host::HOPPER_CHANNEL_GPFIFO_A,
+        crate::host::FERMI_VASPACE_A,
+        crate::host::FERMI_CONTEXT_SHARE_A,
+        crate::host::NV01_DEVICE_0,
+        abi::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
+        abi::NVA06C_CTRL_CMD_SET_TIMESLICE,
+        abi::NVA06C_CTRL_CMD_PREEMPT,
+        abi::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS,
+        abi::NV2080_CTRL_CMD_GPU_GET_GID_INFO,
+    ])
 }
