@@ -48,5 +48,9 @@ pub fn socket_path() -> PathBuf {
 pub const ENFORCED: FeatureSet = FeatureSet::NONE
     .with(Feature::GmemCharge)
     .with(Feature::GmemLimit)
+    .with(Feature::Priority)
+    .with(Feature::Freeze)
+    .with(Feature::TpcQuota)
     .with(Feature::TpcMask)
-    .with(Feature::Freeze);
+    .with(Feature::TpcSteal)
+    .with(Feature::AtomDuration);
