@@ -110,6 +110,24 @@ empty() { [ "$(get live group.procs)" = "" ] && [ "$(get live/0 gmem.current)" =
 check "killed, its directory goes" eventually gone
 check "and nothing of it is charged" eventually empty
 
+# Atoms: blocks of 20000 cycles in 40 waves, some 400 us.
+run --group atoms --atom 50us -- "$bin/gct-load" best-effort --blocks 42240 --seconds 1
+check "launches longer than atom.duration are split" grep -qE '^split [1-9]' <(get atoms/0 compute.stat)
+get atoms/0 compute.stat | tr '\n' ' '
+echo
+
+# A quota beside a best-effort neighbour: reserved while its owner works, lent afterwards. The two
+# take turns on the GPU, or share it under MPS; either way each keeps to its TPCs.
+ctl create first >/dev/null
+set_ first tpc.quota=20
+watch first 4 >"$work/first" &
+check "the owner of a quota may use all TPCs" eventually sms_over "$work/first" $((native - 1))
+watch second 9 >"$work/second" &
+check "its neighbour keeps off what is reserved" eventually sms_at_most "$work/second" $((native - 20))
+check "and still works" sms_over "$work/second" 0
+check "when the owner has ended all is the neighbour's" eventually sms_over "$work/second" $((native - 1))
+kill "$(process_of second)"
+
 # Memory, by each of CUDA's ways.
 ctl create mem >/dev/null
 set_ mem gmem.limit=2G
