@@ -17,14 +17,16 @@
 #include "class/cl0000.h"
 #include "class/cl0040.h"
 #include "class/cl0080.h"
+#include "class/cl2080.h"
 #include "class/cl90f1.h"
+#include "ctrl/ctrl2080.h"
 #include "nv-ioctl-numbers.h"
 #include "nv-ioctl.h"
 #include "nv_escape.h"
 #include "nvos.h"
 
 /* Handles that we choose for our objects. */
-enum { DEVICE = 1, SPACE, FIRST_MEMORY };
+enum { DEVICE = 1, SUBDEVICE, SPACE, FIRST_MEMORY };
 
 static int control_fd, gpu_fd;
 static NvHandle client;
@@ -55,6 +57,30 @@ static int allocate(NvHandle parent, NvHandle object, NvU32 class, void *params,
 	return 0;
 }
 
+/* The GPU's UUID, as the resource manager tells it. */
+static int ask_uuid(NvProcessorUuid *uuid)
+{
+	NV2080_ALLOC_PARAMETERS subdevice = { 0 };
+	NV2080_CTRL_GPU_GET_GID_INFO_PARAMS gid = {
+		.flags = DRF_DEF(2080_GPU_CMD, _GPU_GET_GID_FLAGS, _FORMAT, _BINARY),
+	};
+	NVOS54_PARAMETERS call = {
+		.hClient = client,
+		.hObject = SUBDEVICE,
+		.cmd = NV2080_CTRL_CMD_GPU_GET_GID_INFO,
+		.params = (NvP64)(uintptr_t)&gid,
+		.paramsSize = sizeof(gid),
+	};
+
+	if (allocate(DEVICE, SUBDEVICE, NV20_SUBDEVICE_0, &subdevice, sizeof(subdevice)) ||
+	    request(NV_ESC_RM_CONTROL, &call, sizeof(call)))
+		return -1;
+	CHECK_EQUAL(call.status, NV_OK);
+	CHECK_EQUAL(gid.length, sizeof(*uuid));
+	memcpy(uuid, gid.data, sizeof(*uuid));
+	return 0;
+}
+
 /* Opening the GPU's own file initialises it. */
 static int open_files(void)
 {
@@ -73,8 +99,6 @@ static int open_files(void)
 
 int gpu_open(struct session *s)
 {
-	/* The UUID that tests/fakegpu gives to the first GPU of a machine. */
-	static const char uuid[16] = "fake-gh100-gpu-";
 	NV0080_ALLOC_PARAMETERS device = { 0 };
 	NV_VASPACE_ALLOCATION_PARAMETERS space = {
 		.flags = NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED,
@@ -82,11 +106,11 @@ int gpu_open(struct session *s)
 	UVM_REGISTER_GPU_PARAMS gpu = { 0 };
 	UVM_REGISTER_GPU_VASPACE_PARAMS va_space = { 0 };
 
-	memcpy(&s->gpu, uuid, sizeof(uuid));
 	if (open_files() || allocate(0, 0, NV01_ROOT, NULL, 0))
 		return -1;
 	device.hClientShare = client;
 	if (allocate(client, DEVICE, NV01_DEVICE_0, &device, sizeof(device)) ||
+	    ask_uuid(&s->gpu) ||
 	    allocate(DEVICE, SPACE, FERMI_VASPACE_A, &space, sizeof(space)))
 		return -1;
 	gpu.gpu_uuid = s->gpu;
