@@ -8,7 +8,7 @@ use gct_core::rmapi::escape;
 use gct_share::link::{self, Gpu, Link, Verdict};
 use gct_share::message::{Ioctl, Reply, Request};
 use gct_share::{socket, VERSION};
-use gctd::{Options, Server, Stopper};
+use gctd::{Mount, Options, Server, Stopper};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
 use std::fs;
@@ -48,6 +48,25 @@ impl Daemon {
             directory,
             stopper,
             thread: Some(thread),
+        }
+    }
+
+    /// Stops this one and starts another that shows its tree in a directory; `None` where FUSE
+    /// cannot.
+    pub(crate) fn mounted(&mut self) -> Option<(PathBuf, Mount)> {
+        self.stop();
+        let directory = self.directory.join("tree");
+        fs::create_dir_all(&directory).unwrap();
+        let server = Server::bind(&self.options()).unwrap();
+        let mount = Mount::new(&server, &directory);
+        self.stopper = server.stopper();
+        self.thread = Some(std::thread::spawn(move || server.run().unwrap()));
+        match mount {
+            Ok(mount) => Some((directory, mount)),
+            Err(error) => {
+                eprintln!("skipped: FUSE cannot mount here: {error}");
+                None
+            }
         }
     }
 
