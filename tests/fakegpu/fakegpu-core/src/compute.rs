@@ -17,7 +17,7 @@ use crate::host::methods::Method;
 use crate::memory::PhysicalMemory;
 use crate::recorder::Event;
 use gct_core::submit::method::incr;
-use gct_model::{ChannelId, Config, Fault, GuestMemory, Machine, Run};
+use gct_model::{ChannelId, Config, Fault, GuestMemory, Machine};
 use std::collections::btree_map::Entry;
 use std::collections::BTreeMap;
 
@@ -79,22 +79,20 @@ pub enum Advance {
     Blocked,
 }
 
-/// How long `run` takes on `chip`. Where its mask leaves nothing to run on, it
-/// never ends, as was seen on an H200.
-fn duration_ns(chip: &ChipDescription, run: &Run) -> u64 {
+/// How long so many blocks take on `chip`, kept off the clusters in `mask`. Where
+/// it leaves nothing to run on, they never end, as was seen on an H200.
+fn duration_ns(chip: &ChipDescription, blocks: u64, mask: &[u32]) -> u64 {
     let LaunchTime { fixed_ns, block_ns } = chip.launch;
-    let disabled = |tpc: u32| {
-        run.mask
-            .0
-            .get(tpc as usize / 32)
-            .is_some_and(|word| word >> (tpc % 32) & 1 == 1)
+    let enabled = |tpc: &u32| {
+        let word = mask.get(*tpc as usize / 32).copied().unwrap_or(0);
+        word >> (tpc % 32) & 1 == 0
     };
-    let tpcs = (0..chip.tpcs()).filter(|tpc| !disabled(*tpc)).count() as u64;
+    let tpcs = (0..chip.tpcs()).filter(enabled).count() as u64;
     let at_a_time = tpcs * u64::from(chip.sms_per_tpc);
-    match run.count() {
+    match blocks {
         0 => fixed_ns,
         _ if at_a_time == 0 => u64::MAX,
-        blocks => fixed_ns.saturating_add(blocks.div_ceil(at_a_time).saturating_mul(block_ns)),
+        _ => fixed_ns.saturating_add(blocks.div_ceil(at_a_time).saturating_mul(block_ns)),
     }
 }
 
@@ -191,7 +189,7 @@ impl Compute {
             if let (Entry::Vacant(launch), Some(entry)) =
                 (self.launches.entry(run), machine.report().runs.get(run))
             {
-                launch.insert(duration_ns(chip, entry));
+                launch.insert(duration_ns(chip, entry.count(), &entry.mask.0));
             }
         }
     }
@@ -246,5 +244,24 @@ impl Compute {
         if idle && report.runs.len() > RUNS_KEPT {
             *self = Self::default();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_makes_a_launch_longer() {
+        let chip = ChipDescription::gh100();
+        // 132 multiprocessors in 66 clusters.
+        assert_eq!(duration_ns(&chip, 132, &[]), 12_000);
+        assert_eq!(duration_ns(&chip, 133, &[0; 4]), 22_000);
+        // Half of them.
+        assert_eq!(duration_ns(&chip, 132, &[u32::MAX, 1, 0, 0]), 22_000);
+        // Bits of clusters that do not exist change nothing.
+        assert_eq!(duration_ns(&chip, 132, &[0, 0, !3, u32::MAX]), 12_000);
+        assert_eq!(duration_ns(&chip, 0, &[u32::MAX; 4]), 2_000);
+        assert_eq!(duration_ns(&chip, 1, &[u32::MAX; 4]), u64::MAX);
     }
 }
