@@ -27,6 +27,10 @@ const LOOK: Duration = Duration::from_secs(1);
 struct Connected {
     pid: u32,
     link: Link,
+    /// The youngest channel group, by which the GPU is found.
+    group: Option<(rmapi::Handle, rmapi::Handle)>,
+    /// Whether the governor has a place there.
+    placed: bool,
     /// The board's generation at which the neighbours were asked for.
     board: u64,
 }
@@ -50,6 +54,8 @@ fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
         *slot = Some(Connected {
             pid,
             link,
+            group: None,
+            placed: false,
             board: u64::MAX,
         });
     }
@@ -135,32 +141,35 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
         bytes,
         hint,
     };
-    let place = with(|connected| {
+    let is_group = matches!(
+        call.action,
+        Action::Alloc {
+            class: Class::ChannelGroup,
+            ..
+        }
+    );
+    let grouped = with(|connected| {
         connected.link.leave(ioctl, &call, verdict);
-        connected.settle_in(&call)
+        let grouped = is_group && call.succeeded();
+        if grouped {
+            connected.group = Some((call.client, call.object));
+            // A new daemon will be asked by this one: an older may be gone by then.
+            connected.link.gpu_of(call.client, call.object);
+        }
+        grouped
     });
-    if let Some(place) = place.flatten() {
-        move_to(place);
+    if grouped == Some(true) {
+        look();
+        if !STARTED.swap(true, Ordering::SeqCst) {
+            // Without the thread the limits of now stay, and nobody hears of launches.
+            let _ = std::thread::Builder::new()
+                .name("gct-link".into())
+                .spawn(look_after);
+        }
     }
 }
 
 impl Connected {
-    /// The place of this process on the GPU of a new channel group.
-    fn settle_in(&mut self, call: &Call) -> Option<Place> {
-        let is_group = matches!(
-            call.action,
-            Action::Alloc {
-                class: Class::ChannelGroup,
-                ..
-            }
-        );
-        if !is_group || !call.succeeded() || !self.link.gpus().is_empty() {
-            return None;
-        }
-        self.link.gpu_of(call.client, call.object)?;
-        self.place()
-    }
-
     /// The place of this process, with its neighbours of now.
     fn place(&mut self) -> Option<Place> {
         let gpu = self.link.gpus().first()?.clone();
@@ -176,8 +185,14 @@ impl Connected {
         STATS
             .daemons_lost
             .fetch_add(self.link.lost() - lost, Ordering::Relaxed);
-        if renewed {
-            return self.place().map(News::Place);
+        if !self.placed && self.link.connected() {
+            let (client, object) = self.group?;
+            self.link.gpu_of(client, object)?;
+        }
+        if renewed || !self.placed {
+            let place = self.place()?;
+            self.placed = true;
+            return Some(News::Place(place));
         }
         let gpu = self.link.gpus().first()?;
         let (minor, generation) = (gpu.minor, gpu.board.generation());
@@ -199,19 +214,6 @@ enum News {
     Peers(Vec<Peer>),
 }
 
-/// Hands a place to the governor, and sees to it that somebody looks after it.
-fn move_to(place: Place) {
-    if let Some(mut shared) = worker::lock() {
-        shared.governor.set_place(Some(place));
-    }
-    if !STARTED.swap(true, Ordering::SeqCst) {
-        // Without the thread the limits of now stay, and nobody hears of launches.
-        let _ = std::thread::Builder::new()
-            .name("gct-link".into())
-            .spawn(look_after);
-    }
-}
-
 /// Reports what was launched and looks after the daemon, for as long as the process lives.
 fn look_after() {
     let mut entries = 0;
@@ -221,21 +223,29 @@ fn look_after() {
         let now = STATS.entries.load(Ordering::Relaxed);
         waited = if now == entries { LOOK } else { REPORT };
         entries = now;
-        let news = with(Connected::attend).flatten();
-        let Some(mut shared) = worker::lock() else {
+        if !look() {
             return;
-        };
-        match news {
-            Some(News::Place(place)) => shared.governor.set_place(Some(place)),
-            Some(News::Peers(peers)) => {
-                if let Some(place) = shared.governor.place() {
-                    place.set_peers(peers);
-                }
-            }
-            None => {}
         }
-        shared.governor.report();
     }
+}
+
+/// Hears what is new and reports what was launched; `false` in a forked child.
+fn look() -> bool {
+    let news = with(Connected::attend).flatten();
+    let Some(mut shared) = worker::lock() else {
+        return false;
+    };
+    match news {
+        Some(News::Place(place)) => shared.governor.set_place(Some(place)),
+        Some(News::Peers(peers)) => {
+            if let Some(place) = shared.governor.place() {
+                place.set_peers(peers);
+            }
+        }
+        None => {}
+    }
+    shared.governor.report();
+    true
 }
 
 /// The number and the structure of one of NVIDIA's ioctls.

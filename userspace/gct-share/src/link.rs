@@ -12,6 +12,7 @@ use crate::message::{Ioctl, Reply, Request};
 use crate::page::Page;
 use crate::shared::Shared;
 use crate::{socket, VERSION};
+use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::rmapi::{self, Action, Call, Class};
 use ledger::Ledger;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -44,8 +45,8 @@ pub struct Gpu {
     pub pulse: Shared<Pulse>,
     /// Who else is there.
     pub board: BoardReader,
-    /// The object by which it was found.
-    object: (u32, u32),
+    /// The object by which it is found: its client's handle and its own.
+    object: AtomicU64,
 }
 
 /// Whether memory may be allocated.
@@ -138,7 +139,7 @@ impl Link {
         let old = core::mem::take(&mut self.gpus);
         let mut changed = false;
         for gpu in old {
-            let (client, object) = gpu.object;
+            let [client, object] = halves(gpu.object.load(Ordering::Relaxed));
             match self.open_page(client, object) {
                 Some(new) => {
                     self.gpus.push(new);
@@ -239,11 +240,13 @@ impl Link {
         }
     }
 
-    /// This process on the GPU where an object of its lies, as a channel group does; the page
-    /// is asked for once. `None` without a daemon, or when it knows no such object.
+    /// This process on the GPU where an object of its lies, as a channel group does. By the last
+    /// of them a new daemon is asked. `None` without a daemon, or when it knows no such object.
     pub fn gpu_of(&mut self, client: u32, object: u32) -> Option<Arc<Gpu>> {
         let gpu = self.open_page(client, object)?;
         if let Some(known) = self.gpus.iter().find(|known| known.minor == gpu.minor) {
+            let youngest = gpu.object.load(Ordering::Relaxed);
+            known.object.store(youngest, Ordering::Relaxed);
             return Some(known.clone());
         }
         self.gpus.push(gpu.clone());
@@ -261,7 +264,7 @@ impl Link {
             page: Shared::open(page.as_fd()).ok()?,
             pulse: Shared::open(pulse.as_fd()).ok()?,
             board: BoardReader::new(Shared::open_read_only(board.as_fd()).ok()?),
-            object: (client, object),
+            object: AtomicU64::new(u64::from(client) << 32 | u64::from(object)),
         }))
     }
 
@@ -278,6 +281,11 @@ impl Link {
         });
         Some(peers.collect())
     }
+}
+
+fn halves(word: u64) -> [u32; 2] {
+    // CAST: the upper and the lower half.
+    [(word >> 32) as u32, word as u32]
 }
 
 /// Whether the daemon keeps a mirror of what the call makes or frees.

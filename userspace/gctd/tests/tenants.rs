@@ -196,6 +196,37 @@ fn a_daemon_that_comes_back_learns_what_there_is() {
     assert_eq!(new.page.limits().unwrap().1.tpcs, Some([3, 0, 0, 0]));
 }
 
+#[test]
+fn a_gpu_is_found_again_by_the_youngest_object() {
+    let mut daemon = Daemon::new("youngest", 1);
+    let mut tenant = daemon.tenant();
+    let first = tenant.cuda(0);
+    tenant.alloc(DEVICE, TSG + 1, 0xa06c, None);
+    let client = tenant.client;
+    let again = tenant.link.gpu_of(client, TSG + 1).unwrap();
+    assert!(std::sync::Arc::ptr_eq(&first, &again));
+    tenant.free(TSG);
+    daemon.restart();
+    assert!(tenant.attend(), "the page is new");
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_is_left_alone() {
+    let daemon = Daemon::new("hung", 0);
+    let path = daemon.directory.join("hung.sock");
+    let _hung = gct_share::socket::listen(&path).unwrap();
+    let started = std::time::Instant::now();
+    let mut tenant = Tenant::new(&path);
+    assert!(
+        started.elapsed().as_millis() >= 900,
+        "the answer was waited for"
+    );
+    let started = std::time::Instant::now();
+    assert!(!tenant.attend() && !tenant.link.connected());
+    assert!(tenant.memory(MEMORY, 1 << 40));
+    assert!(started.elapsed().as_millis() < 500, "and then no more");
+}
+
 /// Not a test of its own: a process of its own for those below, which tells its pid and waits.
 #[test]
 fn process() {
