@@ -200,6 +200,20 @@ check "and can set one" eventually sms_at_most "$work/stays" 8
 grep -v '"' "$work/stays"
 kill "$stays"
 
+# A program that started without a daemon finds one that comes later.
+kill -9 $daemon
+wait $daemon 2>/dev/null
+LD_PRELOAD=$bin/libgct_preload.so "$bin/gct-load" watch --seconds 10 --every-ms 10 >"$work/early" &
+early=$!
+check "a program starts without a daemon" eventually sms_over "$work/early" $((native - 1))
+start_daemon
+found() { ctl ls | grep -q "^$early"; }
+check "it finds one that comes later" eventually found
+set_ "$early" tpc.mask=0-3
+check "and takes its limits" eventually sms_at_most "$work/early" 8
+kill $early
+wait $early 2>/dev/null
+
 # The tree as files, where this machine has FUSE.
 if [ -e /dev/fuse ]; then
 	kill $daemon
