@@ -272,6 +272,8 @@ fn preemption_ends_a_slice() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
     /// Whatever is scheduled, frozen, preempted and let go in whatever order:
     /// nobody gets more than there is, and nothing hangs.
     #[test]
