@@ -81,6 +81,7 @@ unsafe extern "C" {
         params: *mut kernel::ffi::c_void,
         size: u32,
     ) -> u32;
+    pub fn gct_helper_rm_memory_bytes(client: u32, memory: u32) -> u64;
     pub fn gct_debugfs_show(
         seq: *mut seq_file,
         unused: *mut kernel::ffi::c_void,

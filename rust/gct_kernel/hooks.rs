@@ -19,8 +19,9 @@ use gct_core::text::Text;
 use kernel::sync::ArcBorrow;
 use kernel::uaccess::{UserPtr, UserSlice};
 
-/// What this backend enforces: what the resource manager's controls can do.
+/// What this backend measures and enforces: what the resource manager's controls can do.
 const FEATURES: FeatureSet = FeatureSet::NONE
+    .with(Feature::GmemCharge)
     .with(Feature::Timeslice)
     .with(Feature::Freeze);
 
@@ -155,7 +156,9 @@ pub(crate) fn ioctl_leave(
 /// Finds out what the ioctl's structure does not say.
 fn answer(glue: &Glue, call: &Call, question: &Question) -> Option<u64> {
     match question {
-        Question::Bytes(hint) => read_hint(hint),
+        Question::Bytes(hint) => {
+            rm::memory_bytes(call.client, call.object).or_else(|| read_hint(hint))
+        }
         Question::GpuOfInstance(hint) => rm::gpu_of_instance(glue, call.client, read_hint(hint)?),
         Question::GpuOfSubdevice => rm::gpu_of_subdevice(call.client, call.object),
     }

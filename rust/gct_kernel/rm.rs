@@ -74,3 +74,10 @@ pub(crate) fn gpu_of_instance(glue: &Glue, client: Handle, instance: u64) -> Opt
         (u64::from(control.instance()) == instance).then_some(u64::from(*gpu))
     })
 }
+
+/// Bytes of an object that is device memory.
+pub(crate) fn memory_bytes(client: Handle, memory: Handle) -> Option<u64> {
+    // SAFETY: takes any numbers, like `send`.
+    let bytes = unsafe { bindings::gct_helper_rm_memory_bytes(client, memory) };
+    (bytes != 0).then_some(bytes)
+}

@@ -96,6 +96,12 @@ void gct_helper_rm_end(void);
 uint32_t gct_helper_rm_control(uint32_t client, uint32_t object, uint32_t command, void *params,
 			       uint32_t size);
 
+/*
+ * Bytes of device memory that an object has, by the resource manager's word; 0 when
+ * it does not say. Context: as gct_helper_rm_control().
+ */
+uint64_t gct_helper_rm_memory_bytes(uint32_t client, uint32_t memory);
+
 /* -- Taken from Rust (rust/gct_kernel/ffi.rs) ------------------------------ */
 
 /* A file of the tree is read, or written by its ->write. debugfs guards both

@@ -58,3 +58,25 @@ void gct_helper_rm_end(void)
 {
 	up_read(&nv_system_pm_lock);
 }
+
+/* NV0041_CTRL_CMD_GET_SURFACE_INFO with one NV0041_CTRL_SURFACE_INFO. */
+#define GCT_GET_SURFACE_INFO 0x410110
+#define GCT_SURFACE_PHYS_SIZE 7
+#define GCT_SURFACE_SIZE_UNIT 0x1000
+
+uint64_t gct_helper_rm_memory_bytes(uint32_t client, uint32_t memory)
+{
+	struct {
+		uint32_t index;
+		uint32_t data;
+	} info = { .index = GCT_SURFACE_PHYS_SIZE };
+	struct {
+		uint32_t count;
+		uint64_t list __aligned(8);
+	} params = { .count = 1, .list = (uintptr_t)&info };
+
+	_Static_assert(sizeof(params) == 16, "NV0041_CTRL_GET_SURFACE_INFO_PARAMS");
+	if (gct_helper_rm_control(client, memory, GCT_GET_SURFACE_INFO, &params, sizeof(params)) != 0)
+		return 0;
+	return (uint64_t)info.data * GCT_SURFACE_SIZE_UNIT;
+}

@@ -19,7 +19,7 @@ use crate::tree::{self, at, read, refuses, write, Group};
 use gct_core::error::Error;
 use gct_core::features::Feature;
 use gct_core::iface::files::{self, Entry, Mode, Place};
-use gct_core::iface::{parse, show};
+use gct_core::iface::{parse, show, File};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -146,7 +146,7 @@ fn gpus() -> Outcome {
         same(
             "features",
             read(&format!("gpus/{index}/features"))?.as_str(),
-            "compute.timeslice\ncompute.freeze\n",
+            "gmem.current\ncompute.timeslice\ncompute.freeze\n",
         )?;
         before = pci;
     }
@@ -271,7 +271,10 @@ fn other_values() -> Outcome {
                     show::value(&value, &mut text).during("show")?;
                     if enforced || before.as_deref() == Some(text.as_str()) {
                         write(path, sample).during(format!("{path}: {sample}"))?;
-                        before = Some(text);
+                        // A peak starts again from what is charged, whatever is written.
+                        if entry.file != File::GmemPeak {
+                            before = Some(text);
+                        }
                     } else {
                         refuses(path, sample, Error::Unsupported)?;
                     }
