@@ -224,7 +224,7 @@ fn a_daemon_that_does_not_answer_is_left_alone() {
     let started = std::time::Instant::now();
     assert!(!tenant.attend() && !tenant.link.connected());
     assert!(tenant.memory(MEMORY, 1 << 40));
-    assert!(started.elapsed().as_millis() < 500, "and then no more");
+    assert!(started.elapsed().as_millis() < 900, "and then no more");
 }
 
 /// Not a test of its own: a process of its own for those below, which tells its pid and waits.
