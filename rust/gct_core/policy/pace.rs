@@ -5,9 +5,11 @@
 //! A launch that is predicted to run longer than the target is split. A window of its blocks may be in flight: what
 //! is predicted to end within the target. Its atoms are half a window, so that the GPU has the next one before it
 //! has ended this one. A window is never smaller than a wave of blocks, because SMs would stay empty; near that size,
-//! where an atom lasts as long as its blocks, atoms are a quarter of the window, and one more than the window waits on the
-//! GPU, or SMs would stay empty between the end of an atom and the release of the next. So what is in flight ends within
-//! the target or within the time of a wave and a quarter, whichever is longer.
+//! where an atom lasts as long as its blocks, atoms are a quarter of the window, and all four fit onto the SMs. So what
+//! is in flight ends within the target or within the time of a wave, whichever is longer. Between the end of such an
+//! atom and the release of the next its SMs stay empty for some microseconds. A fifth atom that waits on the GPU would fill
+//! them, but also go before what a neighbour submits meanwhile, so it is let go only where nobody else runs. Where the
+//! number of atoms is bounded they are larger, and fewer of them, but two at least, are in flight.
 //!
 //! Whole launches are let go two at a time, for the same reason, and more as long as all together are predicted to end
 //! within the target. All this holds for each channel by itself. Across channels it must not: what is in flight in one
@@ -59,8 +61,8 @@ impl Split {
     };
 }
 
-/// How `work` is let go for `target`, in at most `most` atoms.
-pub fn split(work: &Work, target: Ns, most: u32) -> Split {
+/// How `work` is let go for `target`, in at most `most` atoms; `apart` if nobody else runs on the same TPCs.
+pub fn split(work: &Work, target: Ns, apart: bool, most: u32) -> Split {
     let wave = work.wave.max(1);
     let (window, limit) = match work.predicted {
         Some(predicted) if predicted <= target => return Split::NONE,
@@ -72,16 +74,24 @@ pub fn split(work: &Work, target: Ns, most: u32) -> Split {
         None if work.blocks <= wave => return Split::NONE,
         None => (wave, UNKNOWN_ATOMS),
     };
-    let (parts, in_flight) = if window >= wave.saturating_mul(2) {
-        (2, 2)
+    let parts = if window >= wave.saturating_mul(2) {
+        2
     } else {
-        (4, 5)
+        4
     };
-    let atoms = div_up(work.blocks, div_up(window, parts)).min(limit);
+    // Rounded down: a block too many would wait for a whole atom.
+    let atom = window.checked_div(parts).unwrap_or(window).max(1);
+    // CAST: not more than `most`.
+    let atoms = div_up(work.blocks, atom)
+        .min(limit)
+        .clamp(1, u64::from(most.max(1))) as u32;
+    let largest = div_up(work.blocks, u64::from(atoms)).max(1);
+    let fit = window.checked_div(largest).unwrap_or(0).clamp(2, parts);
+    let spare = u64::from(apart && parts == 4 && fit == 4);
     Split {
-        // CAST: not more than `most`.
-        atoms: atoms.clamp(1, u64::from(most.max(1))) as u32,
-        in_flight,
+        atoms,
+        // CAST: at most five.
+        in_flight: fit.saturating_add(spare) as u32,
     }
 }
 
@@ -138,7 +148,7 @@ mod tests {
     #[test]
     fn two_atoms_last_the_target() {
         let atoms = |blocks, wave, predicted, target| {
-            let split = split(&work(blocks, wave, predicted), Ns(target), 256);
+            let split = split(&work(blocks, wave, predicted), Ns(target), false, 256);
             (split.atoms, split.in_flight)
         };
         // 10 ms in 20 waves, target 1 ms: 20 atoms of half a millisecond.
@@ -146,12 +156,16 @@ mod tests {
         // Short enough already.
         assert_eq!(atoms(42_240, 2_112, Some(999_999), 1_000_000), (1, 1));
         // Long blocks: quarter waves, however short the target is.
-        assert_eq!(atoms(4_224, 2_112, Some(50_000_000), 300_000), (8, 5));
+        assert_eq!(atoms(4_224, 2_112, Some(50_000_000), 300_000), (8, 4));
         // Unknown: quarter waves, but not too many.
-        assert_eq!(atoms(4_224, 2_112, None, 300_000), (8, 5));
-        assert_eq!(atoms(1 << 30, 2_112, None, 300_000), (16, 5));
+        assert_eq!(atoms(4_224, 2_112, None, 300_000), (8, 4));
+        assert_eq!(atoms(1 << 30, 2_112, None, 300_000), (16, 2));
+        // Bounded: larger than a quarter, so fewer are in flight.
+        assert_eq!(atoms(2_112 * 90, 2_112, Some(90_000_000), 100), (256, 2));
         assert_eq!(atoms(2_112, 2_112, None, 300_000), (1, 1));
-        assert_eq!(atoms(0, 0, Some(9), 1), (1, 5));
+        assert_eq!(atoms(0, 0, Some(9), 1), (1, 2));
+        let alone = super::split(&work(4_224, 2_112, None), Ns(1), true, 256);
+        assert_eq!((alone.atoms, alone.in_flight), (8, 5));
     }
 
     #[test]
@@ -182,13 +196,12 @@ mod tests {
     }
 
     proptest! {
-        /// The bound: what is in flight is predicted to end within the target, or is a wave and a quarter (but for what
-        /// rounding to whole blocks adds).
+        /// The bound: what is in flight is predicted to end within the target, or is a wave.
         #[test]
         fn what_is_in_flight_ends_in_time(
-            blocks in 1u64..1 << 32, wave in 1u64..1 << 16, predicted in 1u64..1 << 40, target in 1_000u64..1 << 30,
+            blocks in 1u64..1 << 32, wave in 4u64..1 << 16, predicted in 1u64..1 << 40, target in 1_000u64..1 << 30,
         ) {
-            let split = split(&work(blocks, wave, Some(predicted)), Ns(target), u32::MAX);
+            let split = split(&work(blocks, wave, Some(predicted)), Ns(target), false, u32::MAX);
             if predicted <= target {
                 prop_assert_eq!(split, Split::NONE);
                 return Ok(());
@@ -196,16 +209,12 @@ mod tests {
             let largest = blocks.div_ceil(u64::from(split.atoms));
             let in_flight = largest * u64::from(split.in_flight);
             let in_time = mul_div(blocks, target, predicted).unwrap();
-            if in_time >= 2 * wave {
-                prop_assert!(in_flight <= in_time + 2);
-            } else {
-                prop_assert!(in_flight <= wave.max(in_time) * 5 / 4 + 5);
-            }
+            prop_assert!(in_flight <= wave.max(in_time));
         }
 
         #[test]
         fn never_more_than_the_most(blocks: u64, wave: u64, predicted: Option<u64>, target: u64, most: u32) {
-            let split = split(&work(blocks, wave, predicted), Ns(target), most);
+            let split = split(&work(blocks, wave, predicted), Ns(target), target % 2 == 0, most);
             prop_assert!(split.atoms >= 1 && split.atoms <= most.max(1) && split.in_flight >= 1);
         }
     }

@@ -21,6 +21,7 @@ pub struct Kit {
 pub struct Under {
     preload: bool,
     variables: Vec<(String, String)>,
+    behind: Vec<String>,
 }
 
 impl Under {
@@ -33,8 +34,15 @@ impl Under {
     pub fn gctgroup() -> Self {
         Self {
             preload: true,
-            variables: Vec::new(),
+            ..Self::default()
         }
+    }
+
+    /// The same as the arguments of another program, which starts it.
+    #[must_use]
+    pub fn behind(mut self, words: Vec<String>) -> Self {
+        self.behind = words;
+        self
     }
 
     /// The same with a variable of the environment.
@@ -83,7 +91,14 @@ impl Kit {
 
     /// A command under `under`.
     pub fn command(&self, program: &Path, under: &Under) -> Command {
-        let mut command = Command::new(program);
+        let mut command = match under.behind.split_first() {
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
+            }
+            None => Command::new(program),
+        };
         command.envs(under.variables.iter().map(|(k, v)| (k, v)));
         if under.preload {
             command.env("LD_PRELOAD", self.path("libgct_preload.so"));

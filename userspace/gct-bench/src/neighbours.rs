@@ -5,6 +5,7 @@
 use crate::report::{Report, Table};
 use crate::Cli;
 use anyhow::Result;
+use gct_bench::daemon::Daemon;
 use gct_bench::kit::{moment_in, number, parse, Kit, Under};
 use gct_bench::mps::Mps;
 use std::time::Duration;
@@ -31,9 +32,11 @@ struct Way {
 
 pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
     let mps = Mps::start()?;
+    let daemon = Daemon::start(kit, &tpcs.join(","))?;
+    let ways = ways(tpcs, &daemon);
     for &blocks_us in &cli.blocks_us {
         for &period_us in &cli.periods_us {
-            let table = compare(kit, cli, tpcs, &mps, blocks_us, period_us)?;
+            let table = compare(kit, cli, &ways, &mps, blocks_us, period_us)?;
             report.add(table);
         }
     }
@@ -43,7 +46,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
 fn compare(
     kit: &Kit,
     cli: &Cli,
-    tpcs: &[&str],
+    ways: &[Way],
     mps: &Mps,
     blocks_us: u64,
     period_us: u64,
@@ -52,7 +55,6 @@ fn compare(
         format!("Best-effort blocks of {blocks_us} us, a launch of 25 us every {period_us} us"),
         &["p50 (us)", "p95 (us)", "p99 (us)", "best-effort launches/s"],
     );
-    let ways = ways(tpcs);
     let mut samples = vec![vec![Vec::new(); 4]; ways.len() + 1];
     for _ in 0..cli.repeat {
         for (number, samples) in samples.iter_mut().enumerate() {
@@ -114,7 +116,7 @@ fn measure(
     Ok(())
 }
 
-fn ways(tpcs: &[&str]) -> Vec<Way> {
+fn ways(tpcs: &[&str], daemon: &Daemon) -> Vec<Way> {
     let list = |tpcs: &[&str]| tpcs.join(",");
     let own = tpcs.get(..CRITICAL_TPCS).unwrap_or_default();
     let rest = tpcs.get(CRITICAL_TPCS..).unwrap_or_default();
@@ -172,6 +174,16 @@ fn ways(tpcs: &[&str]) -> Vec<Way> {
             "gctgroup, the same and stream priority",
             masked(tpcs),
             masked(rest),
+        )),
+        way(
+            "gctgroup, tpc.quota 9, stealing, atom.duration 100 us",
+            daemon.group("critical", "--quota 9"),
+            daemon.group("best-effort", "--quota 0 --atom 100us"),
+        ),
+        first(way(
+            "gctgroup, the same and stream priority",
+            daemon.group("critical", "--quota 9"),
+            daemon.group("best-effort", "--quota 0 --atom 100us"),
         )),
     ]
 }

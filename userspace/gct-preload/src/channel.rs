@@ -144,7 +144,8 @@ impl Channel {
         };
         let target = put.tenant.load(Ordering::Acquire);
         let Some(token) = self.token else { return 0 };
-        if target >= self.params.entries || !governor.open(now_ns) {
+        let nothing = self.waiting.is_none() && self.taken == target;
+        if nothing || target >= self.params.entries || !governor.open(now_ns) {
             return 0;
         }
         let mut count = 0;

@@ -15,6 +15,7 @@ use gct_core::policy::pace::{self, InFlight, Split, Work};
 use gct_core::policy::predict::{self, Kernel, Predictor};
 use gct_core::policy::tpc::LINGER_MAX;
 use gct_core::submit::gpfifo::{Entry, Segment};
+use gct_core::submit::graph::{Memory, Node};
 use gct_core::submit::launch::Launch;
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::occupancy;
@@ -23,13 +24,17 @@ use gct_core::submit::stats::{Counters, Reason};
 use gct_core::submit::tracker::Found;
 use gct_core::units::Ns;
 
-/// Launches of one segment that are looked at; the core counts those beyond.
-pub(crate) const LAUNCHES_MAX: usize = 64;
+/// Launches of one segment that are looked at; the core counts those beyond. The upload of a
+/// graph has some for each of its nodes.
+const LAUNCHES_MAX: usize = 1024;
 /// The longest segment that is looked at. CUDA's have hundreds of words, an upload of a
 /// graph's nodes some ten thousand.
 const WORDS_MAX: usize = 1 << 16;
 /// Kernels whose time is remembered, counting each program twice; the oldest make room.
 const KERNELS_MAX: usize = 4096;
+
+/// Nodes of CUDA graphs that are known; replays of others are counted as not covered.
+const NODES_MAX: usize = 1 << 14;
 
 /// What the governor made of one entry of the tenant's.
 #[derive(Debug)]
@@ -46,14 +51,21 @@ pub(crate) struct Governor {
     limits: Limits,
     /// Where a daemon looks after this process.
     place: Option<Place>,
+    /// The TPCs that the limits allow.
+    allowed: TpcMask,
     /// The TPCs that what is let go next may use, and the same as a mask.
     granted: TpcMask,
     mask: Option<DisabledTpcs>,
     words: Vec<u32>,
     found: Vec<Found>,
+    /// As many orders: too many for the stack of a signal handler.
+    orders: Vec<Order<'static>>,
     output: Vec<u32>,
     kernels: Vec<Option<predict::Entry>>,
     uses: u32,
+    /// The stored QMDs of CUDA graphs, and the number of the last replay.
+    nodes: Vec<Option<Node>>,
+    replays: u32,
     splits: u32,
     counters: Counters,
 }
@@ -64,13 +76,17 @@ impl Governor {
         Self {
             limits: Limits::NONE,
             place: None,
+            allowed: TpcMask::EMPTY,
             granted: TpcMask::EMPTY,
             mask: None,
             words: Vec::new(),
             found: Vec::new(),
+            orders: Vec::new(),
             output: Vec::new(),
             kernels: Vec::new(),
             uses: 0,
+            nodes: Vec::new(),
+            replays: 0,
             splits: 0,
             counters: Counters::new(),
         }
@@ -89,8 +105,10 @@ impl Governor {
             self.set_limits(limits);
             self.words = vec![0; WORDS_MAX];
             self.found = vec![Found::default(); LAUNCHES_MAX];
+            self.orders = vec![Order::default(); LAUNCHES_MAX];
             self.output = vec![0; WORDS_MAX];
             self.kernels = vec![None; KERNELS_MAX];
+            self.nodes = vec![None; NODES_MAX];
         }
     }
 
@@ -104,8 +122,9 @@ impl Governor {
     pub(crate) fn text(&self) -> String {
         let c = &self.counters;
         let mut text = format!(
-            "launches {}\nrewritten {}\nsplit {}\natoms {}\npassed {}\n",
+            "launches {}\nreplays {}\nrewritten {}\nsplit {}\natoms {}\npassed {}\n",
             c.launches,
+            c.replays,
             c.masked,
             c.split,
             c.atoms,
@@ -146,16 +165,16 @@ impl Governor {
     /// The mask of the limits, without a look at the neighbours.
     fn use_own_mask(&mut self) {
         self.mask = self.limits.mask;
-        self.granted = self.limits.allowed();
+        self.allowed = self.limits.allowed();
+        self.granted = self.allowed;
     }
 
     /// To be called before a round of publishing: takes over what the daemon has changed.
     pub(crate) fn begin(&mut self) {
         if let Some(place) = &mut self.place {
-            place.refresh(&mut self.limits);
-        }
-        if self.place.is_none() {
-            self.use_own_mask();
+            if place.refresh(&mut self.limits) {
+                self.use_own_mask();
+            }
         }
     }
 
@@ -190,7 +209,7 @@ impl Governor {
         let Some(place) = &mut self.place else {
             return true;
         };
-        let Some(granted) = place.grant(&self.limits, time, now_ns) else {
+        let Some(granted) = place.grant(&self.limits, &self.allowed, time, now_ns) else {
             return false;
         };
         if granted != self.granted {
@@ -292,7 +311,14 @@ impl Governor {
         let scan = stream
             .tracker
             .scan(words, &mut self.found, &mut self.counters);
-        if scan.found == 0 || !(self.acts() || self.follows()) {
+        if scan.found == 0 {
+            return as_it_is;
+        }
+        let found = self.found.get(..scan.found).unwrap_or(&[]);
+        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        graphs.learn(words, found, &mut self.counters);
+        graphs.count_replays(found, &mut self.counters);
+        if !(self.acts() || self.follows()) {
             return as_it_is;
         }
         let piece = match self.last_launch(count, scan.found, around) {
@@ -406,7 +432,10 @@ impl Governor {
                 atoms: self.limits.atoms.min(ATOMS_MAX),
                 in_flight: 0,
             },
-            target => pace::split(&work, Ns(target), ATOMS_MAX),
+            target => {
+                let apart = self.place.as_ref().is_some_and(Place::is_apart);
+                pace::split(&work, Ns(target), apart, ATOMS_MAX)
+            }
         };
         if split.atoms <= 1 || stream.fetch.base() != 0 {
             return None;
@@ -428,6 +457,7 @@ impl Governor {
         };
         splitting.emit(
             &mut stream.room,
+            &mut self.orders,
             &mut self.output,
             around,
             &mut self.counters,

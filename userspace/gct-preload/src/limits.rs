@@ -45,7 +45,8 @@ impl Limits {
     };
 
     /// `GCTGROUP_TPC_MASK` (`0-31,40`, as `tpc.mask`) of `GCTGROUP_TPCS` TPCs, and
-    /// `GCTGROUP_ATOMS`, `GCTGROUP_ATOM_DURATION` (as `atom.duration`). What cannot be understood is reported, and that limit does not hold.
+    /// `GCTGROUP_ATOMS`, `GCTGROUP_ATOM_DURATION` (as `atom.duration`). What cannot be
+    /// understood is reported, and that limit does not hold.
     pub(crate) fn from_environment() -> Self {
         let read = |name| std::env::var(name).unwrap_or_default();
         let (list, tpcs, atoms, duration) = (

@@ -53,16 +53,24 @@ impl Place {
         self.board = u64::MAX;
     }
 
-    /// Takes over limits that the daemon has changed.
-    pub(crate) fn refresh(&mut self, limits: &mut Limits) {
+    /// Takes over limits that the daemon has changed; `true` if it has.
+    pub(crate) fn refresh(&mut self, limits: &mut Limits) -> bool {
         if self.gpu.page.generation() == self.limits {
-            return;
+            return false;
         }
-        if let Some((generation, new)) = self.gpu.page.limits() {
-            limits.take(&new);
-            self.limits = generation;
-            self.gpu.page.acknowledge(generation);
-        }
+        let Some((generation, new)) = self.gpu.page.limits() else {
+            return false;
+        };
+        limits.take(&new);
+        self.limits = generation;
+        self.gpu.page.acknowledge(generation);
+        true
+    }
+
+    /// Whether nobody else runs on the TPCs that this process may use, as far as is known: each
+    /// neighbour has some of its own, and is not slowed down by work that waits for others.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.neighbours.iter().all(|n| !n.own.is_empty())
     }
 
     /// Tells the neighbours whether this process has work.
@@ -125,10 +133,16 @@ impl Place {
         }
     }
 
-    /// The TPCs that may be used now for `time`; `None` is an order to wait.
-    pub(crate) fn grant(&mut self, limits: &Limits, time: Ns, now_ns: u64) -> Option<TpcMask> {
+    /// Which of the TPCs `allowed` may be used now for `time`; `None` is an order to wait.
+    pub(crate) fn grant(
+        &mut self,
+        limits: &Limits,
+        allowed: &TpcMask,
+        time: Ns,
+        now_ns: u64,
+    ) -> Option<TpcMask> {
         self.look_around(now_ns);
-        let granted = tpc::grant(&limits.allowed(), limits.steal, time, &self.neighbours);
+        let granted = tpc::grant(allowed, limits.steal, time, &self.neighbours);
         let waits = tpc::waits(&granted, limits.priority, &self.neighbours);
         (!waits).then_some(granted)
     }

@@ -19,10 +19,10 @@ use gct_core::submit::tracker::Found;
 use gct_core::units::Ns;
 
 /// Atoms of one launch at most: they and their join must fit into a frame of scratch.
-pub(crate) const ATOMS_MAX: u32 = 96;
+pub(crate) const ATOMS_MAX: u32 = 216;
 
-/// Bytes of one frame of scratch: the slots of the most atoms, and 14 KiB for a segment.
-pub(crate) const FRAME_BYTES: usize = 64 * 1024;
+/// Bytes of one frame of scratch: the slots of the most atoms, and 19 KiB for a segment.
+pub(crate) const FRAME_BYTES: usize = 128 * 1024;
 
 /// Words of a QMD of the one version that is split.
 const QMD_WORDS: usize = 96;
@@ -91,21 +91,18 @@ impl Splitting<'_> {
     pub(crate) fn emit(
         &self,
         room: &mut AtomRoom,
+        orders: &mut [Order<'static>],
         output: &mut [u32],
         around: &mut Around<'_>,
         counters: &mut Counters,
     ) -> Option<Atoms> {
         let scratch = around.scratch.as_deref_mut()?;
-        let mut orders = [Order::default(); super::governor::LAUNCHES_MAX];
+        let orders = orders.get_mut(..self.found.len())?;
+        orders.fill(Order::default());
         orders.get_mut(self.index)?.atoms = self.split.atoms;
-        let need = rewrite::room(
-            self.words,
-            self.found,
-            &orders,
-            &Placement::Written(&mut []),
-        );
+        let need = rewrite::room(self.words, self.found, orders, &Placement::Written(&mut []));
         if need.slots < 2 {
-            self.count_why_not(&orders, output, counters);
+            self.count_why_not(orders, output, counters);
             return None;
         }
         let Some(frame) = scratch.frame() else {
@@ -116,7 +113,7 @@ impl Splitting<'_> {
         let emitted = rewrite::emit(
             self.words,
             self.found,
-            &orders,
+            orders,
             Output {
                 words: output,
                 slot_va: frame.gpu_va,

@@ -118,7 +118,7 @@ fn run() {
         } else if now.saturating_sub(last_work) > IDLE_NS {
             let unfinished = shared.session.crowded() || shared.session.pending();
             let woken = sleep(shared, unfinished);
-            if woken || !unfinished {
+            if woken {
                 last_work = sys::now_ns();
             }
             continue;

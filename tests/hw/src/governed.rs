@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Programs of groups of the daemon's.
+
+use crate::{Bed, Outcome, Test};
+use anyhow::{ensure, Context, Result};
+use gct_bench::daemon::Daemon;
+use gct_bench::kit::{number, parse, Under};
+use std::time::{Duration, Instant};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("a_group_has_a_mask", a_group_has_a_mask),
+    ("a_mask_changes_while_the_program_runs", a_mask_changes),
+    ("a_frozen_group_stands_still", a_frozen_group_stands_still),
+    ("a_group_is_exact_when_paced", exact_when_paced),
+    (
+        "programs_outlive_their_daemon",
+        programs_outlive_their_daemon,
+    ),
+];
+
+fn daemon(bed: &Bed) -> Result<Daemon> {
+    Daemon::start(&bed.kit, &bed.tpcs.join(","))
+}
+
+fn a_group_has_a_mask(bed: &Bed) -> Result<Outcome> {
+    let daemon = daemon(bed)?;
+    let under = daemon.group("masked", &format!("--tpc {}", bed.first(4)));
+    let used = used(&bed.kit.run(&under, "sms --blocks 8000 --cycles 20000")?)?;
+    ensure!(used == 8, "4 TPCs, but {used} SMs were used");
+    Ok(Outcome::Passed)
+}
+
+fn used(line: &str) -> Result<usize> {
+    let sms = parse(line)?;
+    Ok(sms.as_object().context("no SMs")?.len())
+}
+
+fn a_mask_changes(bed: &Bed) -> Result<Outcome> {
+    let daemon = daemon(bed)?;
+    let rate = |mask: &str| -> Result<f64> {
+        daemon.set("changed", "tpc.mask", mask)?;
+        let under = daemon.group("changed", "");
+        let work = "best-effort --blocks 42240 --cycles 20000 --seconds 0.5";
+        number(&bed.kit.json(&under, work)?, "launches_per_second")
+    };
+    daemon.create("changed")?;
+    let whole = rate("all")?;
+    let half = rate(&bed.first(bed.tpcs.len() / 2))?;
+    ensure!(
+        half < 0.6 * whole,
+        "{half} launches/s on half, {whole} on all"
+    );
+    // The same while the program runs: from all to a few.
+    daemon.set("changed", "tpc.mask", "all")?;
+    let under = daemon.group("changed", "");
+    let work = "best-effort --blocks 42240 --cycles 20000 --seconds 2";
+    let running = bed.kit.start(&under, work)?;
+    std::thread::sleep(Duration::from_millis(1500));
+    daemon.set("changed", "tpc.mask", &bed.first(4))?;
+    let changed = number(&parse(&running.line()?)?, "launches_per_second")?;
+    ensure!(
+        changed < 0.9 * whole,
+        "{changed} launches/s, {whole} without"
+    );
+    Ok(Outcome::Passed)
+}
+
+fn a_frozen_group_stands_still(bed: &Bed) -> Result<Outcome> {
+    let daemon = daemon(bed)?;
+    daemon.create("frozen")?;
+    let under = daemon.group("frozen", "--atom 100us");
+    let start = Instant::now();
+    let running = bed.kit.start(&under, "exact --rounds 400")?;
+    std::thread::sleep(Duration::from_millis(400));
+    daemon.set("frozen", "compute.freeze", "1")?;
+    std::thread::sleep(Duration::from_secs(2));
+    daemon.set("frozen", "compute.freeze", "0")?;
+    let line = running.line()?;
+    let took = start.elapsed();
+    ensure!(
+        took > Duration::from_secs(2),
+        "{took:?}: it was not frozen: {line}"
+    );
+    Ok(Outcome::Passed)
+}
+
+fn exact_when_paced(bed: &Bed) -> Result<Outcome> {
+    let daemon = daemon(bed)?;
+    let options = format!("--atom 20us --tpc {}", bed.all_but(5));
+    let under = daemon.group("paced", &options);
+    bed.kit
+        .run(&under, &format!("exact --rounds {}", bed.rounds))?;
+    Ok(Outcome::Passed)
+}
+
+fn programs_outlive_their_daemon(bed: &Bed) -> Result<Outcome> {
+    let daemon = daemon(bed)?;
+    let under = daemon.group("orphan", "--atom 20us");
+    let running = bed.kit.start(&under, "exact --rounds 1500 --seed 8")?;
+    std::thread::sleep(Duration::from_millis(600));
+    drop(daemon);
+    running.line()?;
+    bed.kit.run(&Under::gctgroup(), "exact --rounds 50")?;
+    Ok(Outcome::Passed)
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The user-space mode on a real GPU. Runs where there is one, with the programs beside it
+//! (gct-load, libgct_preload.so, gctd, gctctl); prints TAP and ends with `N passed, M failed`.
+#![allow(
+    clippy::float_arithmetic,
+    reason = "a test program that compares measurements"
+)]
+
+mod alone;
+mod beside;
+mod governed;
+mod torch;
+
+use anyhow::Result;
+use clap::Parser;
+use gct_bench::kit::{Kit, Under};
+use std::path::PathBuf;
+
+/// Tests the user-space mode on this machine's GPU.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    /// Folder of the programs [default: this program's]
+    #[arg(long)]
+    kit: Option<PathBuf>,
+    /// Only tests whose name contains this
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Rounds of the exactness tests
+    #[arg(long, default_value_t = 600)]
+    rounds: u32,
+}
+
+/// What a test needs.
+pub(crate) struct Bed {
+    pub(crate) kit: Kit,
+    /// The bits of the mask that have a TPC.
+    pub(crate) tpcs: Vec<String>,
+    pub(crate) rounds: u32,
+}
+
+impl Bed {
+    /// All TPCs but the first `count`, as a list.
+    pub(crate) fn all_but(&self, count: usize) -> String {
+        self.tpcs.get(count..).unwrap_or_default().join(",")
+    }
+
+    /// The first `count` TPCs, as a list.
+    pub(crate) fn first(&self, count: usize) -> String {
+        self.tpcs.get(..count).unwrap_or_default().join(",")
+    }
+
+    /// The user-space mode with a mask.
+    pub(crate) fn masked(&self, list: &str) -> Under {
+        Under::gctgroup()
+            .with("GCTGROUP_TPCS", 128)
+            .with("GCTGROUP_TPC_MASK", list)
+    }
+}
+
+/// A test, by its name.
+pub(crate) type Test = (&'static str, fn(&Bed) -> Result<Outcome>);
+
+/// How a test ended that did not fail.
+pub(crate) enum Outcome {
+    Passed,
+    /// It needs what is not here.
+    Skipped(String),
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let kit = Kit::new(cli.kit)?;
+    let tpcs = kit.run(&Under::gctgroup(), "tpcs")?;
+    let bed = Bed {
+        kit,
+        tpcs: tpcs.split(',').map(String::from).collect(),
+        rounds: cli.rounds,
+    };
+    println!("# {} TPCs: {tpcs}", bed.tpcs.len());
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
+    let tests = [alone::TESTS, governed::TESTS, beside::TESTS, torch::TESTS].concat();
+    for (name, test) in tests.into_iter().filter(|t| t.0.contains(&cli.only)) {
+        let number = passed + failed + skipped + 1;
+        match test(&bed) {
+            Ok(Outcome::Passed) => {
+                passed += 1;
+                println!("ok {number} - {name}");
+            }
+            Ok(Outcome::Skipped(why)) => {
+                skipped += 1;
+                println!("ok {number} - {name} # SKIP {why}");
+            }
+            Err(error) => {
+                failed += 1;
+                println!("not ok {number} - {name}\n# {error:#}");
+            }
+        }
+    }
+    println!("1..{}", passed + failed + skipped);
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    std::process::exit(i32::from(failed > 0 || passed == 0));
+}

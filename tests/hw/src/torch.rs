@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! PyTorch programs, unmodified: the same results to the last bit, and every launch covered.
+
+use crate::alone::{covered, read_counters};
+use crate::{Bed, Outcome, Test};
+use anyhow::{ensure, Context, Result};
+use gct_bench::kit::Under;
+use std::process::Command;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("torch_is_the_same_without_limits", without_limits),
+    ("torch_is_the_same_on_half_of_the_tpcs", on_half),
+    ("torch_is_the_same_when_paced", when_paced),
+    ("torch_is_covered", torch_is_covered),
+];
+
+const PROGRAM: &str = include_str!("program.py");
+
+fn has_torch() -> bool {
+    let python = Command::new("python3")
+        .args(["-c", "import torch"])
+        .status();
+    python.is_ok_and(|status| status.success())
+}
+
+fn run(bed: &Bed, under: &Under) -> Result<String> {
+    let output = bed
+        .kit
+        .command("python3".as_ref(), under)
+        .args(["-c", PROGRAM])
+        .env("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        .output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{errors}");
+    Ok(String::from_utf8_lossy(&output.stdout).into())
+}
+
+fn compare(bed: &Bed, under: &Under) -> Result<Outcome> {
+    if !has_torch() {
+        return Ok(Outcome::Skipped("PyTorch is not here".into()));
+    }
+    let native = run(bed, &Under::native())?;
+    let again = run(bed, &Under::native())?;
+    ensure!(native == again, "not deterministic: {native} {again}");
+    let governed = run(bed, under)?;
+    ensure!(native == governed, "{native} without, {governed} with");
+    Ok(Outcome::Passed)
+}
+
+fn without_limits(bed: &Bed) -> Result<Outcome> {
+    compare(bed, &Under::gctgroup())
+}
+
+fn on_half(bed: &Bed) -> Result<Outcome> {
+    compare(bed, &bed.masked(&bed.first(bed.tpcs.len() / 2)))
+}
+
+fn when_paced(bed: &Bed) -> Result<Outcome> {
+    let under = bed.masked(&bed.all_but(0));
+    compare(bed, &under.with("GCTGROUP_ATOM_DURATION", 20))
+}
+
+fn torch_is_covered(bed: &Bed) -> Result<Outcome> {
+    if !has_torch() {
+        return Ok(Outcome::Skipped("PyTorch is not here".into()));
+    }
+    let file = std::env::temp_dir().join(format!("gct-hw-torch-{}", std::process::id()));
+    let under = bed.masked(&bed.all_but(2));
+    run(bed, &under.with("GCTGROUP_STATS", file.display()))?;
+    let text = std::fs::read_to_string(&file).context("no counters were written")?;
+    std::fs::remove_file(&file)?;
+    let counters = read_counters(&text)?;
+    let share = covered(&counters)?;
+    ensure!(
+        share >= 0.99,
+        "only {share:.4} of the launches: {counters:?}"
+    );
+    Ok(Outcome::Passed)
+}

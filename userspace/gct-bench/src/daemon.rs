@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! gctd, started for a while.
+
+use crate::kit::{Kit, Under};
+use anyhow::{ensure, Context, Result};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A running daemon; it ends with this value.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    socket: PathBuf,
+    gctctl: PathBuf,
+}
+
+impl Daemon {
+    /// Starts one that knows which bits of the mask have a TPC.
+    ///
+    /// # Errors
+    ///
+    /// It does not start.
+    pub fn start(kit: &Kit, tpcs: &str) -> Result<Self> {
+        let socket = std::env::temp_dir().join(format!("gctd-{}.sock", std::process::id()));
+        let mut child = kit
+            .command(&kit.path("gctd"), &Under::native())
+            .arg("--socket")
+            .arg(&socket)
+            .args(["--tpcs", tpcs])
+            .stdin(Stdio::null())
+            .spawn()
+            .context("gctd cannot be started")?;
+        for _ in 0..200 {
+            if socket.exists() {
+                break;
+            }
+            ensure!(child.try_wait()?.is_none(), "gctd has ended");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Self {
+            child,
+            socket,
+            gctctl: kit.path("gctctl"),
+        })
+    }
+
+    /// Makes a group.
+    ///
+    /// # Errors
+    ///
+    /// gctctl's.
+    pub fn create(&self, name: &str) -> Result<()> {
+        self.gctctl(&["create", name])
+    }
+
+    /// Sets a limit of a group on the first GPU.
+    ///
+    /// # Errors
+    ///
+    /// gctctl's.
+    pub fn set(&self, group: &str, file: &str, value: &str) -> Result<()> {
+        self.gctctl(&["set", &format!("{group}/0"), &format!("{file}={value}")])
+    }
+
+    fn gctctl(&self, words: &[&str]) -> Result<()> {
+        let mut command = Command::new(&self.gctctl);
+        let output = command
+            .arg("--socket")
+            .arg(&self.socket)
+            .args(words)
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "gctctl {}: {}",
+            words.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(())
+    }
+
+    /// A program in a group of this daemon's, with the options of `gctctl run`.
+    pub fn group(&self, name: &str, options: &str) -> Under {
+        let mut words = vec![
+            self.gctctl.display().to_string(),
+            "--socket".into(),
+            self.socket.display().to_string(),
+            "run".into(),
+            "--group".into(),
+            name.into(),
+        ];
+        words.extend(options.split_whitespace().map(String::from));
+        words.push("--".into());
+        Under::native().behind(words)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nothing to end.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
