@@ -21,7 +21,7 @@ uvm-tests --gpu ${debug:+--quick} || status=1
 # (gctgroup-docs/fakegpu.md), and says nothing more after that.
 if [ -n "$debug" ]; then
 	load_uvm || status=1
-	for tests in group_takes group_follows kill_at_every_step; do
+	for tests in group_sums group_takes_what group_follows; do
 		rm-test all $tests || status=1
 	done
 fi
