@@ -47,6 +47,46 @@ const NOT_IN_ATOMS: [Field; 8] = [
     v04::CWD_REFERENCE_COUNT_DECR_ENABLE,
 ];
 
+/// What an atom has of its own: it tells the join, and nobody else.
+const ATOM_DEPENDENTS: [Field; 4] = [
+    v04::DEPENDENT_QMD_ENABLE.nth(0),
+    v04::DEPENDENT_QMD_ACTION.nth(0),
+    v04::DEPENDENT_QMD0_POINTER,
+    v04::DEPENDENT_QMD_ENABLE.nth(1),
+];
+
+/// The words of a QMD that hold any of these fields, as bits.
+const fn words_of(fields: &[Field]) -> u128 {
+    let mut words = 0;
+    let mut index = 0;
+    while index < fields.len() {
+        words |= 1 << fields[index].word();
+        index += 1;
+    }
+    words
+}
+
+/// The words in which all atoms of a launch differ from the tenant's QMD in the same way: effects, and the mask.
+const COMMON: u128 = words_of(&NOT_IN_ATOMS)
+    | words_of(&ATOM_DEPENDENTS)
+    | words_of(V04_00::MASK)
+    | words_of(&[v04::TPC_DISABLE_MASK_VALID]);
+
+/// The indices of these words.
+const COMMON_WORDS: [usize; COMMON.count_ones() as usize] = {
+    let mut words = [0; COMMON.count_ones() as usize];
+    let mut found = 0;
+    let mut word = 0;
+    while word < WORDS {
+        if COMMON & 1 << word != 0 {
+            words[found] = word;
+            found += 1;
+        }
+        word += 1;
+    }
+    words
+};
+
 /// What the release of a done word is not: ordered behind a system membar, a reduction, a trap, of 64 bits.
 const NOT_IN_DONE: [Field; 7] = [
     v04::RELEASE_MEMBAR_TYPE.nth(0),
@@ -118,33 +158,42 @@ pub(crate) fn make_join(qmd: &mut [u32; WORDS], atoms: u32) {
     put(v04::GRID_DEPTH, qmd, 1);
 }
 
+/// Takes over the mask that `from` has.
+#[inline]
+pub(crate) fn take_mask(qmd: &mut [u32; WORDS], from: &[u32]) {
+    for field in V04_00::MASK {
+        put(*field, qmd, field.get(from));
+    }
+    let valid = v04::TPC_DISABLE_MASK_VALID;
+    put(valid, qmd, valid.get(from));
+}
+
 /// Turns `qmd` into what all atoms of the join at `join_va` have in common.
 #[inline]
-pub(crate) fn make_atom(qmd: &mut [u32; WORDS], join_va: u64, done: Option<&DoneWords>) {
+pub(crate) fn make_atom(qmd: &mut [u32; WORDS], join_va: u64) {
     for field in NOT_IN_ATOMS {
         field.clear(qmd);
     }
-    put(v04::DEPENDENT_QMD_ENABLE.nth(0), qmd, 1);
-    put(
-        v04::DEPENDENT_QMD_ACTION.nth(0),
-        qmd,
-        ACTION_DECREMENT_DEPENDENCE,
-    );
+    let [enable, action, pointer, other] = ATOM_DEPENDENTS;
+    put(enable, qmd, 1);
+    put(action, qmd, ACTION_DECREMENT_DEPENDENCE);
     // CAST: the address is below 2^40 and a multiple of 256.
-    put(v04::DEPENDENT_QMD0_POINTER, qmd, (join_va >> 8) as u32);
-    v04::DEPENDENT_QMD_ENABLE.nth(1).clear(qmd);
-    if let Some(done) = done {
-        for field in NOT_IN_DONE {
-            field.clear(qmd);
+    put(pointer, qmd, (join_va >> 8) as u32);
+    other.clear(qmd);
+}
+
+/// Gives a copy of the tenant's QMD what all atoms have in common. Word by word, so that the copy can be made from words
+/// that were not just written: the processor would wait for these.
+#[inline(always)]
+pub(crate) fn give_common(qmd: &mut [u32; WORDS], atom: &[u32; WORDS]) {
+    for word in COMMON_WORDS {
+        if let (Some(to), Some(from)) = (qmd.get_mut(word), atom.get(word)) {
+            *to = *from;
         }
-        put(v04::RELEASE_ENABLE.nth(0), qmd, 1);
-        put(v04::RELEASE_STRUCTURE_SIZE.nth(0), qmd, RELEASE_ONE_WORD);
-        put(v04::RELEASE_SEMAPHORE0_PAYLOAD_LOWER, qmd, done.payload);
-        put(v04::RELEASE_SEMAPHORE0_PAYLOAD_UPPER, qmd, 0);
     }
 }
 
-/// Gives an atom its part of the grid along `axis`. The common QMD's grid is whole and its RESUME is 0, so the other
+/// Gives an atom its part of the grid along `axis`. The tenant's grid is whole and its RESUME is 0, so the other
 /// directions are right already.
 #[inline(always)]
 pub(crate) fn give_part(qmd: &mut [u32; WORDS], axis: Axis, part: (u32, u32)) {
@@ -152,9 +201,17 @@ pub(crate) fn give_part(qmd: &mut [u32; WORDS], axis: Axis, part: (u32, u32)) {
     put(axis.of(V04_00::GRID), qmd, part.1);
 }
 
-/// Lets an atom write its done word at `va`.
-#[inline(always)]
-pub(crate) fn give_done(qmd: &mut [u32; WORDS], va: u64) {
+/// Lets the atom in a slot write its done word.
+#[inline]
+pub(crate) fn give_done(qmd: &mut [u32; WORDS], done: &DoneWords, slot: u32) {
+    for field in NOT_IN_DONE {
+        field.clear(qmd);
+    }
+    put(v04::RELEASE_ENABLE.nth(0), qmd, 1);
+    put(v04::RELEASE_STRUCTURE_SIZE.nth(0), qmd, RELEASE_ONE_WORD);
+    put(v04::RELEASE_SEMAPHORE0_PAYLOAD_LOWER, qmd, done.payload);
+    put(v04::RELEASE_SEMAPHORE0_PAYLOAD_UPPER, qmd, 0);
+    let va = done.va_of(slot);
     // CAST: the two halves; the address was checked against the field.
     put(v04::RELEASE_SEMAPHORE0_ADDR_LOWER, qmd, va as u32);
     put(v04::RELEASE_SEMAPHORE0_ADDR_UPPER, qmd, (va >> 32) as u32);

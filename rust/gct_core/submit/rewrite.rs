@@ -25,6 +25,7 @@
 //! [`Room::bound`].
 
 mod emitter;
+mod parts;
 
 use super::atom::Plan;
 use super::class::Action;

@@ -9,6 +9,7 @@
 //!
 //! The cost is one pass over the headers; data words are skipped, not read.
 
+mod calls;
 mod found;
 mod host;
 mod known;
@@ -18,8 +19,9 @@ mod uploads;
 use super::class::{self, Action};
 use super::limits::SEGMENT_WORDS_MAX;
 use super::method::{Burst, Opcode, Refused, Rest, Walk};
-use super::qmd::{Family, Version};
+use super::qmd::Family;
 use super::stats::{Counters, Reason};
+use calls::Call;
 use found::Table;
 use subchannel::{Role, Subchannel};
 use uploads::Uploads;
@@ -65,14 +67,6 @@ pub struct Tracker {
 
 /// The methods that a host executes itself end here.
 const HOST_END: u16 = 0x100;
-
-/// Where a PCAS is sent.
-struct Call {
-    at: u32,
-    end: u32,
-    subchannel: usize,
-    alone: bool,
-}
 
 impl Tracker {
     /// A channel of the given class (`0xc86f` on Hopper; 0 when it is not known) of which nothing was seen yet.
@@ -251,43 +245,6 @@ impl Tracker {
         }
     }
 
-    /// A burst that covers methods of an inline QMD.
-    fn inline_burst(&mut self, burst: &Burst, pass: &mut Pass<'_, '_>) {
-        for index in 0..burst.count {
-            let method = burst.method_of(index);
-            if method >= class::LOAD_INLINE_QMD_DATA {
-                break;
-            }
-            self.write(burst, method, index, pass);
-        }
-        let Some(subchannel) = self.subchannels.get(usize::from(burst.subchannel & 7)) else {
-            return;
-        };
-        let skipped = u32::from(class::LOAD_INLINE_QMD_DATA.saturating_sub(burst.method)) / 4;
-        let first = burst.data.wrapping_add(skipped);
-        let whole = burst.method <= class::LOAD_INLINE_QMD_DATA
-            && burst.count.saturating_sub(skipped) >= subchannel.inline_words();
-        let mut found = Found {
-            source: Source::Inline,
-            action: Action::InvalidateCopySchedule,
-            call_at: burst.at,
-            call_end: burst.end(),
-            subchannel: burst.subchannel,
-            ..Found::default()
-        };
-        match subchannel.inline_va() {
-            _ if !whole => found.reason = Some(Reason::Fragmented),
-            Err(reason) => found.reason = Some(reason),
-            Ok(va) => {
-                found.qmd_va = va;
-                found.at = first;
-                found.read_version(pass.words, self.family);
-            }
-        }
-        pass.count_launch(found.reason);
-        pass.table.push(found);
-    }
-
     #[inline]
     fn write(&mut self, burst: &Burst, method: u16, index: u32, pass: &mut Pass<'_, '_>) {
         let at = burst.data.wrapping_add(index);
@@ -333,65 +290,6 @@ impl Tracker {
             alone,
         };
         self.pcas(&call, action, pass);
-    }
-
-    /// A PCAS with an action was sent.
-    #[inline(always)]
-    fn pcas(&mut self, call: &Call, action: Action, pass: &mut Pass<'_, '_>) {
-        let Some(subchannel) = self.subchannels.get(call.subchannel) else {
-            return;
-        };
-        let va = subchannel.pcas_va();
-        let here = va.and_then(|va| self.uploads.find(va, pass.words, self.family));
-        let qmd_va = va.unwrap_or(0);
-        let source = match here {
-            _ if !action.schedules() => Source::Touch,
-            Ok(_) => Source::Upload,
-            Err(_) => Source::Elsewhere,
-        };
-        let shared = pass.table.share(qmd_va);
-        if source != Source::Touch {
-            pass.count_launch(here.err());
-        } else if action == Action::Nop {
-            return;
-        }
-        pass.table.push(Found {
-            qmd_va,
-            at: here.map_or(0, |here| here.0),
-            version: here.ok().map(|here| here.1),
-            source,
-            action,
-            call_at: call.at,
-            call_end: call.end,
-            // CAST: three bits.
-            subchannel: call.subchannel as u8,
-            alone: call.alone,
-            shared,
-            registers: subchannel.registers(&self.uploads),
-            reason: here.err(),
-        });
-    }
-
-    /// Reports uploads that look like a QMD and that nothing in this segment scheduled: the head of a graph is one.
-    fn report_stored(&self, pass: &mut Pass<'_, '_>) {
-        let words = pass.words;
-        for (va, at, length) in self.uploads.unused_qmds() {
-            let here = usize::try_from(at)
-                .ok()
-                .and_then(|at| words.get(at..)?.get(..length));
-            let Ok(version) = Version::of(here.unwrap_or(&[]), self.family) else {
-                continue;
-            };
-            if version.words() == length && !pass.table.names(va) {
-                pass.table.push(Found {
-                    qmd_va: va,
-                    at,
-                    version: Some(version),
-                    source: Source::Stored,
-                    ..Found::default()
-                });
-            }
-        }
     }
 }
 

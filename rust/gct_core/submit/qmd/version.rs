@@ -77,6 +77,11 @@ impl Version {
     /// [`Reason::Version`] when it is none that this family accepts, [`Reason::Ambiguous`] when it could be two.
     #[inline]
     pub fn of(words: &[u32], family: Family) -> Result<Self, Reason> {
+        // What every launch on Hopper has, before the general way.
+        let is_hopper = family == Family::Hopper && BYTE_04.get(words) == Self::V04_00.byte();
+        if is_hopper && words.len() >= v04_00::WORDS {
+            return Ok(Self::V04_00);
+        }
         let version = match family {
             Family::Ampere => Self::old(words, &[Self::V02_04, Self::V03_00]),
             Family::Hopper => Self::old(words, &[Self::V04_00, Self::V03_00]),

@@ -2,24 +2,16 @@
 
 //! Writes an output. The room was checked before, so no word is lost for want of it.
 
+use super::parts::{Parts, Qmd, BLOCK_WORDS};
 use super::{apply_mask, split_of, Cut, Emitted, Order, Output, Placement};
-use crate::submit::atom::{Axis, Plan};
+use crate::submit::atom::Plan;
 use crate::submit::class::{self, Action};
-use crate::submit::join::{give_done, give_part, make_atom, make_join, DoneWords};
+use crate::submit::join::{take_mask, DoneWords};
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS, SPLITS};
 use crate::submit::method;
-use crate::submit::qmd::{v04_00::V04_00, Layout, Version};
+use crate::submit::qmd::Version;
 use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::{Found, Registers};
-
-/// LAUNCH_DMA as CUDA writes it: pitch layout, no flush, no system membar.
-const LAUNCH_PITCH: u32 = 0x41;
-/// The words of a QMD, and what they are in bytes.
-const QMD_WORDS: usize = V04_00::WORDS;
-const QMD_BYTES: u32 = 4 * QMD_WORDS as u32;
-/// The words of an upload of one QMD: its headers, and its data.
-const UPLOAD_HEADERS: usize = super::UPLOAD_WORDS as usize;
-const UPLOAD_ALL: usize = UPLOAD_HEADERS + QMD_WORDS;
 
 /// Words that were inserted for one split.
 #[derive(Clone, Copy)]
@@ -153,12 +145,11 @@ impl<'a> Emitter<'a> {
         apply_mask(qmd, found, order, counters);
         let tenant = found.qmd(self.words).and_then(<[u32]>::first_chunk);
         if let (Some(split), Some(tenant)) = (split, tenant) {
-            // Made from the tenant's words, not from those just copied: the processor would wait for these.
             let mut masked = *tenant;
             if order.mask.is_some() {
                 take_mask(&mut masked, qmd);
             }
-            self.insert(index, found, &split.plan, &masked);
+            self.insert(index, found, &split.plan, tenant, &mut masked);
             counters.split = counters.split.wrapping_add(1);
             counters.atoms = counters.atoms.wrapping_add(u64::from(split.plan.atoms()));
         }
@@ -178,33 +169,33 @@ impl<'a> Emitter<'a> {
     }
 
     /// Writes the join and the atoms of a launch around its call: their QMDs, the calls, the registers that were used.
-    fn insert(&mut self, index: u32, found: &Found, plan: &Plan, qmd: &Qmd) {
+    fn insert(&mut self, index: u32, found: &Found, plan: &Plan, tenant: &Qmd, masked: &mut Qmd) {
         let on = found.subchannel;
-        let join_va = slot_va(self.slot_va, self.slots);
-        let launch = Parts {
-            plan,
-            qmd,
-            first: self.slots,
-            first_va: join_va,
-            done: self.done,
-        };
+        let first_va = slot_va(self.slot_va, self.slots);
+        let parts = Parts::new(plan, tenant, masked, (self.slots, first_va), self.done);
+        let slots = plan.atoms().wrapping_add(1);
         let uploads = matches!(self.placement, Placement::Upload);
         if uploads {
-            self.upload(on, &launch);
+            // CAST: at most ATOMS_MAX.
+            if let Some(out) = self.take(BLOCK_WORDS.wrapping_mul(slots as usize)) {
+                parts.upload(on, out);
+            }
         } else if let Placement::Written(view) = &mut self.placement {
-            launch.write_slots(view);
+            // CAST: slots were counted against the view's length.
+            let from = (parts.first as usize).wrapping_mul(SLOT_WORDS);
+            parts.write_slots(view.get_mut(from..).unwrap_or_default());
         }
         self.push(action(on, Action::Invalidate));
-        self.push(address(on, join_va));
+        self.push(address(on, parts.first_va));
         self.copy_to(usize::try_from(found.call_end).unwrap_or(usize::MAX));
         if uploads {
-            self.calls(index, &launch, |va| call(on, va));
+            self.calls(index, &parts, |va| call(on, va));
             self.push(restore(on, &found.registers));
         } else {
-            self.calls(index, &launch, |va| call_written(on, va));
+            self.calls(index, &parts, |va| call_written(on, va));
         }
         self.push(address(on, found.qmd_va));
-        self.slots = self.slots.wrapping_add(plan.atoms()).wrapping_add(1);
+        self.slots = self.slots.wrapping_add(slots);
         let inserted = self.len.wrapping_sub(self.copied);
         if let Some(insertion) = self.log.get_mut(self.splits) {
             *insertion = Insertion {
@@ -216,33 +207,15 @@ impl<'a> Emitter<'a> {
         self.splits = self.splits.wrapping_add(1);
     }
 
-    /// The QMDs of a split launch, as uploads in the output.
-    #[inline]
-    fn upload(&mut self, on: u8, launch: &Parts<'_>) {
-        // CAST: at most ATOMS_MAX.
-        let slots = (launch.plan.atoms() as usize).wrapping_add(1);
-        let Some(out) = self.take(UPLOAD_ALL.wrapping_mul(slots)) else {
-            return;
-        };
-        let mut va = launch.first_va;
-        let qmds = out.chunks_exact_mut(UPLOAD_ALL).filter_map(|out| {
-            let (headers, qmd) = out.split_first_chunk_mut()?;
-            *headers = upload_headers(on, va);
-            va = va.wrapping_add(SLOT_BYTES);
-            qmd.first_chunk_mut()
-        });
-        launch.write(qmds);
-    }
-
     /// The calls of the atoms, of `N` words each, with a cut behind each of them.
     #[inline]
     fn calls<const N: usize>(
         &mut self,
         index: u32,
-        launch: &Parts<'_>,
+        parts: &Parts<'_>,
         call: impl Fn(u64) -> [u32; N],
     ) {
-        let atoms = launch.plan.atoms();
+        let atoms = parts.plan.atoms();
         // CAST: a call has few words.
         let each = N as u32;
         let mut at = self.position();
@@ -250,90 +223,26 @@ impl<'a> Emitter<'a> {
         let Some(out) = self.take(N.wrapping_mul(atoms as usize)) else {
             return;
         };
-        let mut va = launch.first_va;
+        let mut va = parts.first_va;
         for out in out.chunks_exact_mut(N) {
             va = va.wrapping_add(SLOT_BYTES);
             put(out, call(va));
         }
         // CAST: a count of cuts.
         let cuts = self.cuts.get_mut(self.cut_count as usize..);
-        for (cut, atom) in cuts.unwrap_or_default().iter_mut().zip(1..=atoms) {
+        let mut count = self.cut_count;
+        for (cut, atom) in cuts.unwrap_or_default().iter_mut().zip(0..atoms) {
+            let atom = atom.wrapping_add(1);
             at = at.wrapping_add(each);
             *cut = Cut {
                 at,
                 launch: index,
                 atom,
-                slot: launch.first.wrapping_add(atom),
+                slot: parts.first.wrapping_add(atom),
             };
-            self.cut_count = self.cut_count.wrapping_add(1);
+            count = count.wrapping_add(1);
         }
-    }
-}
-
-/// A QMD of the one version that is split.
-type Qmd = [u32; QMD_WORDS];
-
-/// What a launch is split into.
-struct Parts<'a> {
-    plan: &'a Plan,
-    /// The tenant's QMD with its mask.
-    qmd: &'a Qmd,
-    /// The join's slot, its number and its address; the atoms' follow.
-    first: u32,
-    first_va: u64,
-    done: Option<DoneWords>,
-}
-
-impl Parts<'_> {
-    /// Writes the QMDs of the join and of the atoms, in this order.
-    #[inline]
-    fn write<'a>(&self, mut slots: impl Iterator<Item = &'a mut Qmd>) {
-        if let Some(join) = slots.next() {
-            *join = *self.qmd;
-            make_join(join, self.plan.atoms());
-        }
-        let mut atom = *self.qmd;
-        make_atom(&mut atom, self.first_va, self.done.as_ref());
-        let axis = self.plan.axis();
-        match self.done {
-            None => {
-                for (slot, part) in slots.zip(self.plan.parts()) {
-                    write_atom(slot, &atom, axis, part);
-                }
-            }
-            Some(done) => {
-                let mut number = self.first;
-                for (slot, part) in slots.zip(self.plan.parts()) {
-                    number = number.wrapping_add(1);
-                    write_atom(slot, &atom, axis, part);
-                    give_done(slot, done.va_of(number));
-                }
-            }
-        }
-    }
-
-    /// The same in the view of all slots.
-    fn write_slots(&self, view: &mut [u32]) {
-        // CAST: slots were counted against the view's length.
-        let slots = view.chunks_exact_mut(SLOT_WORDS).skip(self.first as usize);
-        self.write(slots.filter_map(|slot| slot.first_chunk_mut()));
-    }
-}
-
-/// An atom's QMD. Its part is stored behind the copy: stored in front of it, the processor would have to wait for those
-/// words until it can copy them.
-#[inline(always)]
-fn write_atom(slot: &mut Qmd, atom: &Qmd, axis: Axis, part: (u32, u32)) {
-    *slot = *atom;
-    give_part(slot, axis, part);
-}
-
-/// Takes over the mask of `from`.
-#[inline]
-fn take_mask(qmd: &mut Qmd, from: &[u32]) {
-    for field in V04_00::MASK.iter().copied().chain(V04_00::MASK_VALID) {
-        // It has been in this very field, so it fits.
-        let _ = field.set(qmd, field.get(from));
+        self.cut_count = count;
     }
 }
 
@@ -398,22 +307,5 @@ fn restore(on: u8, registers: &Registers) -> [u32; 5] {
         (registers.lines >> 32) as u32,
         (registers.destination >> 32) as u32,
         registers.destination as u32,
-    ]
-}
-
-/// The words that begin an upload of one QMD.
-#[inline]
-fn upload_headers(on: u8, va: u64) -> [u32; UPLOAD_HEADERS] {
-    [
-        method::incr(on, class::OFFSET_OUT_UPPER, 2),
-        // CAST: the two halves.
-        (va >> 32) as u32,
-        va as u32,
-        method::incr(on, class::LINE_LENGTH_IN, 2),
-        QMD_BYTES,
-        1,
-        method::incr(on, class::LAUNCH_DMA, 1),
-        LAUNCH_PITCH,
-        method::non_incr(on, class::LOAD_INLINE_DATA, QMD_BYTES / 4),
     ]
 }

@@ -128,6 +128,8 @@ pub(super) struct Table<'a> {
     slots: &'a mut [Found],
     len: usize,
     missed: usize,
+    /// A bit for every address in the table, and perhaps for others: most calls name a QMD of their own.
+    named: u64,
 }
 
 impl<'a> Table<'a> {
@@ -136,6 +138,7 @@ impl<'a> Table<'a> {
             slots,
             len: 0,
             missed: 0,
+            named: 0,
         }
     }
 
@@ -153,6 +156,14 @@ impl<'a> Table<'a> {
     /// Marks every call of a QMD as not the only one; says whether there is one.
     #[inline]
     pub(super) fn share(&mut self, qmd_va: u64) -> bool {
+        // CUDA's QMDs are 2 KiB apart.
+        let bit = 1u64.wrapping_shl((qmd_va >> 11) as u32);
+        let named = self.named & bit != 0;
+        self.named |= bit;
+        named && self.mark_shared(qmd_va)
+    }
+
+    fn mark_shared(&mut self, qmd_va: u64) -> bool {
         let mut shared = false;
         for found in self.slots.get_mut(..self.len).unwrap_or_default() {
             if found.qmd_va == qmd_va {

@@ -5,6 +5,7 @@
 //! This is for speed alone: a launch is an upload five times, a PCAS twice and a report, and reading it burst by burst
 //! takes about four times as long.
 
+use super::uploads::is_whole;
 use super::{subchannel, Call, Pass, Role, Subchannel, Tracker};
 use crate::submit::class::{self, Action};
 use crate::submit::method;
@@ -36,28 +37,35 @@ impl Tracker {
     /// semaphore report. Returns where the first word lies that is none of them. What this does is what the single bursts
     /// would do (a test compares); whatever differs in one bit is left to them.
     #[inline(always)]
-    pub(super) fn known_forms(&mut self, mut at: u32, pass: &mut Pass<'_, '_>) -> u32 {
+    pub(super) fn known_forms(&mut self, at: u32, pass: &mut Pass<'_, '_>) -> u32 {
+        let words = pass.words;
         let mut tail = match usize::try_from(at) {
-            Ok(at) => pass.words.get(at..).unwrap_or(&[]),
+            Ok(at) => words.get(at..).unwrap_or(&[]),
             Err(_) => &[],
         };
         // Each turn takes at least four words.
         while let Some(header) = tail.first() {
             let on = header & method::SUBCHANNEL;
-            let taken = match header ^ on {
-                UPLOAD_FORM => self.known_upload(at, on, tail),
-                PCAS_FORM => self.known_pcas(at, on, tail, pass),
-                REPORT_FORM => self.known_report(on, tail),
-                _ => None,
+            // CAST: a segment has fewer than 2^21 words.
+            let at = words.len().wrapping_sub(tail.len()) as u32;
+            // Not a `match`, so that the form which comes most often is asked for first.
+            let form = header ^ on;
+            let rest = if form == UPLOAD_FORM {
+                self.known_upload(at, on, tail)
+            } else if form == PCAS_FORM {
+                self.known_pcas(at, on, tail, pass)
+            } else if form == REPORT_FORM {
+                self.known_report(on, tail)
+            } else {
+                None
             };
-            let Some(rest) = taken.and_then(|taken| tail.get(taken..)) else {
-                break;
-            };
-            // CAST: at most the words of one upload.
-            at = at.wrapping_add(tail.len().wrapping_sub(rest.len()) as u32);
-            tail = rest;
+            match rest {
+                Some(rest) => tail = rest,
+                None => break,
+            }
         }
-        at
+        // CAST: as above.
+        words.len().wrapping_sub(tail.len()) as u32
     }
 
     /// The subchannel of a known form, if its class has these methods.
@@ -69,47 +77,50 @@ impl Tracker {
         (subchannel.role != Role::Other).then_some(subchannel)
     }
 
+    /// Takes an upload and gives the words behind it.
     #[inline(always)]
-    fn known_upload(&mut self, at: u32, on: u32, tail: &[u32]) -> Option<usize> {
+    fn known_upload<'a>(&mut self, at: u32, on: u32, tail: &'a [u32]) -> Option<&'a [u32]> {
+        let (headers, data) = tail.split_first_chunk()?;
         let [_, upper, lower, length_header, length, lines, launch_header, launch, data_header] =
-            *tail.first_chunk()?;
+            *headers;
         let [length_form, launch_form, data_form] = UPLOAD_FORMS;
         let count = data_header >> method::COUNT_SHIFT & method::COUNT;
-        // CAST: at most 13 bits.
-        let end = (count as usize).wrapping_add(UPLOAD_HEADERS);
         let differ = (length_header ^ length_form ^ on)
             | (launch_header ^ launch_form ^ on)
             | (data_header & !method::COUNT_BITS ^ data_form ^ on)
             | (lines ^ 1)
             | (!launch & subchannel::LAYOUT_PITCH);
+        // CAST: at most 13 bits.
+        let rest = data.get(count as usize..)?;
         // CAST: three bits.
         let subchannel = self
             .subchannels
             .get_mut((on >> method::SUBCHANNEL_SHIFT) as usize)?;
-        if differ != 0 || end > tail.len() || !subchannel.uploads_plainly() {
+        if differ != 0 || !is_whole(count, length) || !subchannel.uploads_plainly() {
             return None;
         }
         let va = subchannel.set_upload(upper, lower, length);
         // CAST: nine.
         let data = at.wrapping_add(UPLOAD_HEADERS as u32);
-        self.uploads.begin(va, Some(length), Some((data, count)));
-        Some(end)
+        self.uploads.add_whole(va, length, data);
+        Some(rest)
     }
 
+    /// Takes a PCAS and gives the words behind it.
     #[inline(always)]
-    fn known_pcas(
+    fn known_pcas<'a>(
         &mut self,
         at: u32,
         on: u32,
-        tail: &[u32],
+        tail: &'a [u32],
         pass: &mut Pass<'_, '_>,
-    ) -> Option<usize> {
-        let [_, address, action_header, action] = *tail.first_chunk()?;
-        if action_header != on | PCAS_ACTION_FORM {
+    ) -> Option<&'a [u32]> {
+        let ([_, address, action_header, action], rest) = tail.split_first_chunk()?;
+        if *action_header != on | PCAS_ACTION_FORM {
             return None;
         }
         let subchannel = self.engine(on)?;
-        subchannel.set(class::SEND_PCAS_A, address);
+        subchannel.set(class::SEND_PCAS_A, *address);
         let call = Call {
             at: at.wrapping_add(2),
             end: at.wrapping_add(4),
@@ -117,16 +128,17 @@ impl Tracker {
             subchannel: (on >> method::SUBCHANNEL_SHIFT) as usize,
             alone: true,
         };
-        self.pcas(&call, Action::of_pcas2(action), pass);
-        Some(4)
+        self.pcas(&call, Action::of_pcas2(*action), pass);
+        Some(rest)
     }
 
+    /// Takes a semaphore report and gives the words behind it.
     #[inline(always)]
-    fn known_report(&mut self, on: u32, tail: &[u32]) -> Option<usize> {
-        let [_, upper, lower, payload, execute] = *tail.first_chunk()?;
+    fn known_report<'a>(&mut self, on: u32, tail: &'a [u32]) -> Option<&'a [u32]> {
+        let ([_, upper, lower, payload, execute], rest) = tail.split_first_chunk()?;
         let subchannel = self.engine(on)?;
-        let report = subchannel.set_report_all(upper, lower, payload, execute);
+        let report = subchannel.set_report_all(*upper, *lower, *payload, *execute);
         self.last_release = Some(report);
-        Some(5)
+        Some(rest)
     }
 }

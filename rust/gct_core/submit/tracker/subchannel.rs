@@ -64,8 +64,9 @@ fn set_lower(pair: &mut u64, value: u32) {
     *pair = *pair & !u64::from(u32::MAX) | u64::from(value);
 }
 
-/// What is known of one subchannel.
+/// What is known of one subchannel. Its size is a power of two, so that one is found by a shift.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Subchannel {
     pub(super) class: u16,
     pub(super) role: Role,
@@ -224,7 +225,7 @@ impl Subchannel {
             && self.known & known::I2M == known::I2M
             && self.virtualization & VIRTUAL_I2M == 0;
         // CAST: the lower half.
-        uploads.begin(self.destination, plain.then_some(self.lines as u32), None);
+        uploads.begin(self.destination, plain.then_some(self.lines as u32));
     }
 
     /// The QMD that a PCAS means.

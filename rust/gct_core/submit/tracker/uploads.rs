@@ -7,46 +7,61 @@ use crate::submit::qmd::{Family, Version};
 use crate::submit::stats::Reason;
 
 /// The smallest QMD in bytes.
-const QMD_BYTES_MIN: u64 = 256;
+const QMD_BYTES_MIN: u32 = 256;
 
 /// The largest QMD in bytes.
-const QMD_BYTES_MAX: u64 = 4 * QMD_WORDS_MAX as u64;
+const QMD_BYTES_MAX: u32 = 4 * QMD_WORDS_MAX as u32;
 
-/// The position of data that was not seen in one piece.
-const NOWHERE: u32 = u32::MAX;
+/// The position of data that was not seen in one piece; segments are shorter.
+const NOWHERE: u32 = u32::MAX >> 1;
 
-/// One upload.
+/// Marks the position of an upload in which a PCAS named a QMD.
+const USED: u32 = 1 << 31;
+
+/// One upload whose extent is known. It is small because five of them belong to each launch.
 #[derive(Clone, Copy, Debug)]
 struct Upload {
     /// Where it goes.
     va: u64,
-    /// How many bytes; all of the address space where it cannot be told.
-    bytes: u64,
-    /// Where its data is, once all of it was seen in one piece; [`NOWHERE`] before.
+    /// How many bytes.
+    bytes: u32,
+    /// Where its data is, once all of it was seen in one piece; [`NOWHERE`] before. And [`USED`].
     at: u32,
-    /// How many data words have been seen.
-    seen: u32,
-    /// Whether a PCAS named a QMD in it.
-    used: bool,
 }
 
 /// A ring of the last uploads.
 #[derive(Clone, Debug)]
 pub(super) struct Uploads {
     ring: [Upload; UPLOADS],
-    /// How many were added since the segment began.
+    /// How many were added since the segment began, or since one whose extent cannot be told.
     added: usize,
-    /// Whether an upload that an earlier segment began still waits for data.
-    carried: bool,
     /// How many of them have a QMD's size and were named by no PCAS yet; may be too many, not too few.
     qmd_sized: usize,
+    /// How many data words of the last one have been seen while it was open.
+    seen: u32,
+    /// Whether the last one, which an earlier segment may have begun, still waits for data as far as is known.
+    open: bool,
+    /// Whether an upload of this segment went nobody knows where.
+    blurred: bool,
 }
 
-/// Whether this is the size of a QMD.
-#[inline]
-const fn is_qmd_size(bytes: u64) -> bool {
-    bytes == QMD_BYTES_MIN || bytes == QMD_BYTES_MAX
+/// Data words are counted up to here: an upload has fewer than 2^32 bytes.
+const SEEN_MAX: u32 = 1 << 30;
+
+/// Whether so many words are all the data of an upload.
+#[inline(always)]
+pub(super) const fn is_whole(words: u32, bytes: u32) -> bool {
+    // CAST: widening, `From` is not `const`.
+    (words as u64) << 2 >= bytes as u64
 }
+
+/// Whether this is the size of a QMD: 256 or 384.
+#[inline(always)]
+const fn is_qmd_size(bytes: u32) -> bool {
+    bytes & !128 == QMD_BYTES_MIN
+}
+
+const _: () = assert!(is_qmd_size(QMD_BYTES_MIN) && is_qmd_size(QMD_BYTES_MAX));
 
 impl Uploads {
     pub(super) const fn new() -> Self {
@@ -54,33 +69,29 @@ impl Uploads {
             va: 0,
             bytes: 0,
             at: NOWHERE,
-            seen: 0,
-            used: false,
         };
         Self {
             ring: [empty; UPLOADS],
             added: 0,
-            carried: false,
             qmd_sized: 0,
+            seen: 0,
+            open: false,
+            blurred: false,
         }
     }
 
     /// Forgets all, for the next segment.
     #[inline]
     pub(super) fn clear(&mut self) {
-        self.carried = self.is_open();
         self.added = 0;
         self.qmd_sized = 0;
+        self.blurred = false;
     }
 
     /// Whether the last one still waits for data, as far as is known. Another one now would put an end to it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
-        let last = self.ring.get(self.added.wrapping_sub(1) % UPLOADS);
-        match last {
-            Some(last) if self.added != 0 => u64::from(last.seen) << 2 < last.bytes,
-            _ => self.carried,
-        }
+        self.open
     }
 
     /// Whether one of them could be a QMD that nothing has scheduled.
@@ -89,40 +100,47 @@ impl Uploads {
         self.qmd_sized != 0
     }
 
-    /// An upload begins. `bytes` is `None` where its extent cannot be told; `data` is where its data is and how many words,
-    /// where that is known already.
+    /// An upload begins. `bytes` is `None` where its extent cannot be told; it may go over all before it.
+    pub(super) fn begin(&mut self, va: u64, bytes: Option<u32>) {
+        match bytes {
+            Some(bytes) => {
+                self.add(va, bytes, NOWHERE);
+                self.seen = 0;
+                self.open = bytes != 0;
+            }
+            None => {
+                self.clear();
+                self.blurred = true;
+                self.open = true;
+            }
+        }
+    }
+
+    /// A whole upload, whose data is at `data`.
     #[inline(always)]
-    pub(super) fn begin(&mut self, va: u64, bytes: Option<u32>, data: Option<(u32, u32)>) {
-        let (va, bytes) = match bytes {
-            Some(bytes) => (va, u64::from(bytes)),
-            None => (0, u64::MAX),
-        };
-        let (at, seen) = match data {
-            Some((at, seen)) if u64::from(seen) << 2 >= bytes => (at, seen),
-            Some((_, seen)) => (NOWHERE, seen),
-            None => (NOWHERE, 0),
-        };
+    pub(super) fn add_whole(&mut self, va: u64, bytes: u32, data: u32) {
+        self.add(va, bytes, data);
+        self.open = false;
+    }
+
+    #[inline(always)]
+    fn add(&mut self, va: u64, bytes: u32, at: u32) {
         if let Some(slot) = self.ring.get_mut(self.added % UPLOADS) {
-            *slot = Upload {
-                va,
-                bytes,
-                at,
-                seen,
-                used: false,
-            };
+            *slot = Upload { va, bytes, at };
         }
         self.added = self.added.wrapping_add(1);
         self.qmd_sized = self.qmd_sized.wrapping_add(usize::from(is_qmd_size(bytes)));
     }
 
-    /// Data of the last upload arrives.
+    /// Data of the last upload arrives; it takes none when it is whole.
     pub(super) fn data(&mut self, at: u32, count: u32) {
         let last = self.added.wrapping_sub(1) % UPLOADS;
-        if let (Some(upload), true) = (self.ring.get_mut(last), self.added != 0) {
-            if upload.seen == 0 && u64::from(count) << 2 >= upload.bytes {
-                upload.at = at;
+        if let (Some(upload), true) = (self.ring.get_mut(last), self.added != 0 && self.open) {
+            if self.seen == 0 && is_whole(count, upload.bytes) {
+                upload.at = at | upload.at & USED;
             }
-            upload.seen = upload.seen.saturating_add(count);
+            self.seen = self.seen.saturating_add(count).min(SEEN_MAX);
+            self.open = !is_whole(self.seen, upload.bytes);
         }
     }
 
@@ -142,12 +160,13 @@ impl Uploads {
                 break;
             };
             let offset = va.wrapping_sub(upload.va);
-            if offset < upload.bytes {
-                if !upload.used && is_qmd_size(upload.bytes) {
+            if offset < u64::from(upload.bytes) {
+                if upload.at & USED == 0 && is_qmd_size(upload.bytes) {
                     self.qmd_sized = self.qmd_sized.wrapping_sub(1);
                 }
-                upload.used = true;
-                let (at, version) = upload.qmd_at(offset, words, family)?;
+                upload.at |= USED;
+                // CAST: less than `bytes`.
+                let (at, version) = upload.qmd_at(offset as u32, words, family)?;
                 if tail_patched && version.words() == QMD_WORDS_MAX {
                     return Err(Reason::Patched);
                 }
@@ -155,12 +174,15 @@ impl Uploads {
             }
             // It begins behind the QMD's first byte, or ends before it.
             let behind = upload.va.wrapping_sub(va);
-            if behind < QMD_BYTES_MAX && upload.bytes != 0 {
-                if behind < QMD_BYTES_MIN {
+            if behind < u64::from(QMD_BYTES_MAX) && upload.bytes != 0 {
+                if behind < u64::from(QMD_BYTES_MIN) {
                     return Err(Reason::Patched);
                 }
                 tail_patched = true;
             }
+        }
+        if self.blurred {
+            return Err(Reason::Fragmented);
         }
         Err(Reason::NotHere)
     }
@@ -171,8 +193,9 @@ impl Uploads {
         let last = self.added.wrapping_sub(1);
         (0..self.added.min(UPLOADS)).filter_map(move |age| {
             let upload = self.ring.get(last.wrapping_sub(age) % UPLOADS)?;
-            let placed = upload.va & 0xff == 0 && upload.va < QMD_VA_END && upload.at != NOWHERE;
-            let unused = is_qmd_size(upload.bytes) && !upload.used;
+            let placed = upload.va & 0xff == 0 && upload.va < QMD_VA_END;
+            // One that is used, or not here in one piece, is not below.
+            let unused = is_qmd_size(upload.bytes) && upload.at < NOWHERE;
             // CAST: one of the two sizes.
             (placed && unused).then_some((upload.va, upload.at, (upload.bytes >> 2) as usize))
         })
@@ -182,24 +205,21 @@ impl Uploads {
 impl Upload {
     /// Where the QMD that begins `offset` bytes into this upload is in the segment, and its version.
     #[inline(always)]
-    fn qmd_at(&self, offset: u64, words: &[u32], family: Family) -> Result<(u32, Version), Reason> {
-        if self.at == NOWHERE || offset & 3 != 0 {
+    fn qmd_at(&self, offset: u32, words: &[u32], family: Family) -> Result<(u32, Version), Reason> {
+        let at = self.at & !USED;
+        if at == NOWHERE || offset & 3 != 0 {
             return Err(Reason::Fragmented);
         }
         let left = self.bytes.wrapping_sub(offset);
         if left < QMD_BYTES_MIN {
             return Err(Reason::Patched);
         }
-        // CAST: data that is here is shorter than a segment.
-        let at = self.at.wrapping_add((offset >> 2) as u32);
-        let here = usize::try_from(at)
-            .ok()
-            .and_then(|at| words.get(at..))
-            .unwrap_or(&[]);
-        let left = usize::try_from(left >> 2)
-            .unwrap_or(usize::MAX)
-            .min(here.len());
-        let version = Version::of(here.get(..left).unwrap_or(&[]), family)?;
+        let at = at.wrapping_add(offset >> 2);
+        // CAST: widening on every machine that has GPUs.
+        let first = at as usize;
+        // All of the data is here, or it would have no position.
+        let here = words.get(first..first.wrapping_add((left >> 2) as usize));
+        let version = Version::of(here.unwrap_or(&[]), family)?;
         Ok((at, version))
     }
 }

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What hands a QMD to the scheduler, and QMDs that are only stored: the entries of the caller's table.
+
+use super::{Found, Pass, Source, Tracker};
+use crate::submit::class::{self, Action};
+use crate::submit::method::Burst;
+use crate::submit::qmd::Version;
+use crate::submit::stats::Reason;
+
+/// Where a PCAS is sent.
+pub(super) struct Call {
+    pub(super) at: u32,
+    pub(super) end: u32,
+    pub(super) subchannel: usize,
+    pub(super) alone: bool,
+}
+
+impl Tracker {
+    /// A burst that covers methods of an inline QMD.
+    pub(super) fn inline_burst(&mut self, burst: &Burst, pass: &mut Pass<'_, '_>) {
+        for index in 0..burst.count {
+            let method = burst.method_of(index);
+            if method >= class::LOAD_INLINE_QMD_DATA {
+                break;
+            }
+            self.write(burst, method, index, pass);
+        }
+        let Some(subchannel) = self.subchannels.get(usize::from(burst.subchannel & 7)) else {
+            return;
+        };
+        let skipped = u32::from(class::LOAD_INLINE_QMD_DATA.saturating_sub(burst.method)) / 4;
+        let first = burst.data.wrapping_add(skipped);
+        let whole = burst.method <= class::LOAD_INLINE_QMD_DATA
+            && burst.count.saturating_sub(skipped) >= subchannel.inline_words();
+        let mut found = Found {
+            source: Source::Inline,
+            action: Action::InvalidateCopySchedule,
+            call_at: burst.at,
+            call_end: burst.end(),
+            subchannel: burst.subchannel,
+            ..Found::default()
+        };
+        match subchannel.inline_va() {
+            _ if !whole => found.reason = Some(Reason::Fragmented),
+            Err(reason) => found.reason = Some(reason),
+            Ok(va) => {
+                found.qmd_va = va;
+                found.at = first;
+                found.read_version(pass.words, self.family);
+            }
+        }
+        pass.count_launch(found.reason);
+        pass.table.push(found);
+    }
+
+    /// A PCAS with an action was sent.
+    #[inline(always)]
+    pub(super) fn pcas(&mut self, call: &Call, action: Action, pass: &mut Pass<'_, '_>) {
+        let Some(subchannel) = self.subchannels.get(call.subchannel) else {
+            return;
+        };
+        let here = match subchannel.pcas_va() {
+            Ok(va) => (va, self.uploads.find(va, pass.words, self.family)),
+            Err(reason) => (0, Err(reason)),
+        };
+        let (qmd_va, here) = here;
+        let shared = pass.table.share(qmd_va);
+        let mut found = Found {
+            qmd_va,
+            source: Source::Touch,
+            action,
+            call_at: call.at,
+            call_end: call.end,
+            // CAST: three bits.
+            subchannel: call.subchannel as u8,
+            alone: call.alone,
+            shared,
+            registers: subchannel.registers(&self.uploads),
+            ..Found::NONE
+        };
+        match here {
+            Ok((at, version)) => {
+                found.at = at;
+                found.version = Some(version);
+                found.source = Source::Upload;
+            }
+            Err(reason) => {
+                found.reason = Some(reason);
+                found.source = Source::Elsewhere;
+            }
+        }
+        if action.schedules() {
+            pass.count_launch(found.reason);
+        } else if action == Action::Nop {
+            return;
+        } else {
+            found.source = Source::Touch;
+        }
+        pass.table.push(found);
+    }
+
+    /// Reports uploads that look like a QMD and that nothing in this segment scheduled: the head of a graph is one.
+    pub(super) fn report_stored(&self, pass: &mut Pass<'_, '_>) {
+        let words = pass.words;
+        for (va, at, length) in self.uploads.unused_qmds() {
+            let here = usize::try_from(at)
+                .ok()
+                .and_then(|at| words.get(at..)?.get(..length));
+            let Ok(version) = Version::of(here.unwrap_or(&[]), self.family) else {
+                continue;
+            };
+            if version.words() == length && !pass.table.names(va) {
+                pass.table.push(Found {
+                    qmd_va: va,
+                    at,
+                    version: Some(version),
+                    source: Source::Stored,
+                    ..Found::default()
+                });
+            }
+        }
+    }
+}
