@@ -225,6 +225,11 @@ impl State<'_> {
     }
 
     fn client_made(&mut self, proc: ProcKey, file: FileId, handle: Handle) -> Result<(), Error> {
+        // The resource manager gives no client this handle, but an argument that is decoded anew may say so. It is the
+        // root's here.
+        if handle == 0 {
+            return Ok(());
+        }
         self.objects.reserve(2)?;
         let key = ObjectKey::new(file.raw(), handle);
         self.free(proc, key);
