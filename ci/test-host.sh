@@ -35,5 +35,5 @@ fuzz_smoke() {
 	cd "$ROOT/userspace/fuzz"
 	CARGO_TARGET_DIR=$CARGO_TARGET_DIR/fuzz cargo run --release --locked --bin smoke -- 200000 1
 }
-check $job "fuzz targets of the submission path, 200000 inputs" fuzz_smoke
+check $job "fuzz targets, 200000 inputs" fuzz_smoke
 finish $job

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `smoke [RUNS [SEED]]`: the fuzz targets over mutations of the captures, without libFuzzer. It is deterministic: a failure
+//! `smoke [RUNS [SEED]]`: the fuzz targets without libFuzzer, over mutations of the captures, texts and
+//! arguments made of known pieces, and any bytes. It is deterministic: a failure
 //! prints its run's seed, and `smoke 1 SEED` repeats it.
 //!
 //! `smoke seeds DIRECTORY` writes the captures as the first inputs of libFuzzer.
@@ -8,21 +9,10 @@
 use std::fs;
 use std::path::Path;
 
-/// A generator of the xorshift family; not for secrets.
-struct Random(u64);
+use fastrand::Rng;
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() >> 16) as usize % end.max(1)
-    }
-}
+/// How many runs come with one sequence of events for the engine.
+const ENGINE_EVERY: u64 = 16;
 
 /// The segments of the captures as bytes, each behind a word that chooses.
 fn corpus() -> Vec<Vec<u8>> {
@@ -39,12 +29,9 @@ fn corpus() -> Vec<Vec<u8>> {
     let mut corpus = Vec::new();
     for path in paths {
         let text = fs::read_to_string(path).expect("a text file");
-        for (_, words) in text.lines().filter_map(|line| line.split_once(" :")) {
+        for record in gct_client::capture::parse(&text).expect("a capture") {
             let mut bytes = vec![0; 4];
-            for word in words.split_whitespace() {
-                let word = u32::from_str_radix(word, 16).expect("hexadecimal words");
-                bytes.extend(word.to_le_bytes());
-            }
+            bytes.extend(record.words.iter().flat_map(|word| word.to_le_bytes()));
             corpus.push(bytes);
         }
     }
@@ -67,16 +54,16 @@ fn seeds(directory: &Path) {
 }
 
 /// A capture's segment with a few words changed, moved, dropped, doubled or spliced with another's.
-fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
-    let mut data = corpus[random.below(corpus.len())].clone();
-    let choice = (random.next() as u32).to_le_bytes();
+fn mutate(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
+    let mut data = corpus[random.usize(..corpus.len())].clone();
+    let choice = random.u32(..).to_le_bytes();
     data[..4].copy_from_slice(&choice);
-    for _ in 0..random.below(6) {
+    for _ in 0..random.usize(..6) {
         let words = data.len() / 4;
-        let at = random.below(words) * 4;
-        match random.below(6) {
-            0 => data[at] ^= 1 << random.below(8),
-            1 => data[at + random.below(4)] = random.next() as u8,
+        let at = random.usize(..words) * 4;
+        match random.usize(..6) {
+            0 => data[at] ^= 1 << random.u32(..8),
+            1 => data[at + random.usize(..4)] = random.u8(..),
             2 => {
                 data.drain(at..at + 4);
             }
@@ -85,9 +72,9 @@ fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
                 data.splice(at..at, word);
             }
             4 => {
-                let other = &corpus[random.below(corpus.len())];
-                let from = random.below(other.len() / 4) * 4;
-                let to = from + random.below((other.len() - from) / 4) * 4;
+                let other = &corpus[random.usize(..corpus.len())];
+                let from = random.usize(..other.len() / 4) * 4;
+                let to = from + random.usize(..(other.len() - from) / 4) * 4;
                 data.splice(at..at, other[from..to].iter().copied());
             }
             _ => data.truncate(at.max(4)),
@@ -97,6 +84,50 @@ fn mutate(corpus: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
         }
     }
     data
+}
+
+/// Pieces of what the interface understands, in any order, behind a byte that chooses the format.
+fn text(random: &mut Rng) -> Vec<u8> {
+    const PIECES: [&str; 24] = [
+        "0",
+        "7",
+        "66",
+        "255",
+        "256",
+        "18446744073709551615",
+        "-",
+        ",",
+        " ",
+        "\n",
+        "max",
+        "default",
+        "all",
+        "off",
+        "K",
+        "M",
+        "G",
+        "us",
+        "ms",
+        "s",
+        "0-31",
+        "pid=",
+        "/a/b",
+        "0x1f",
+    ];
+    let mut text = vec![random.u8(..)];
+    for _ in 0..random.usize(..6) {
+        text.extend(PIECES[random.usize(..PIECES.len())].as_bytes());
+    }
+    text
+}
+
+/// An escape of RM with an argument of one of the sizes that it may have.
+fn ioctl(random: &mut Rng) -> Vec<u8> {
+    const SIZES: [usize; 8] = [0, 16, 28, 31, 32, 40, 48, 176];
+    let escape = [0x27, 0x29, 0x2b, 0x34, 0x4a, random.u8(..)][random.usize(..6)];
+    let mut argument = vec![escape];
+    argument.extend((0..SIZES[random.usize(..SIZES.len())]).map(|_| random.u8(..)));
+    argument
 }
 
 fn main() {
@@ -115,12 +146,22 @@ fn main() {
     for run in 0..runs {
         // Each run has a seed of its own, so that it can be repeated alone.
         let seed = seed.wrapping_add(run);
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Rng::with_seed(seed);
         let data = mutate(&corpus, &mut random);
+        let text = text(&mut random);
+        let ioctl = ioctl(&mut random);
+        let any: Vec<u8> = (0..random.usize(..200)).map(|_| random.u8(..)).collect();
         let outcome = std::panic::catch_unwind(|| {
             gct_fuzz::scan(&data);
             gct_fuzz::rewrite(&data);
             gct_fuzz::ring(&data);
+            gct_fuzz::interface(&text);
+            gct_fuzz::interface(&any);
+            gct_fuzz::rmapi(&ioctl);
+            // Its invariants take long to check.
+            if run % ENGINE_EVERY == 0 {
+                gct_fuzz::engine(&any);
+            }
         });
         if outcome.is_err() {
             eprintln!("failed: repeat with `smoke 1 {seed}`");

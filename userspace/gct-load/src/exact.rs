@@ -5,6 +5,7 @@
 use crate::gpu::{Gpu, Kind, Stamp};
 use anyhow::{ensure, Context, Result};
 use cudarc::driver::{sys, CudaGraph, CudaSlice, CudaStream};
+use fastrand::Rng;
 use serde::Serialize;
 use std::sync::Arc;
 
@@ -23,30 +24,12 @@ pub(crate) struct Report {
     wrong_at_host: u64,
 }
 
-/// A xorshift generator: the same seed launches the same grids.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// A number in `1..=max`.
-    fn upto(&mut self, max: u64) -> u32 {
-        // CAST: `max` is far below 2^32.
-        (self.next() % max + 1) as u32
-    }
-}
-
 /// A 1-D, 2-D or 3-D grid of at most about 8,000 blocks.
-fn random_grid(random: &mut Random) -> (u32, u32, u32) {
-    match random.next() % 3 {
-        0 => (random.upto(8000), 1, 1),
-        1 => (random.upto(90), random.upto(90), 1),
-        _ => (random.upto(20), random.upto(20), random.upto(20)),
+fn random_grid(random: &mut Rng) -> (u32, u32, u32) {
+    match random.u64(..3) {
+        0 => (random.u32(1..=8000), 1, 1),
+        1 => (random.u32(1..=90), random.u32(1..=90), 1),
+        _ => (random.u32(1..=20), random.u32(1..=20), random.u32(1..=20)),
     }
 }
 
@@ -69,20 +52,20 @@ struct Round {
 }
 
 impl Round {
-    fn random(stream: &Arc<CudaStream>, random: &mut Random, kinds: Kinds) -> Result<Self> {
-        let cycles = random.next() % 4000;
-        let mut threads = 32 * random.upto(8);
+    fn random(stream: &Arc<CudaStream>, random: &mut Rng, kinds: Kinds) -> Result<Self> {
+        let cycles = random.u64(..4000);
+        let mut threads = 32 * random.u32(1..=8);
         let mut grid = random_grid(random);
         let mut kind = Kind::Plain;
         if kinds.attributes {
-            match random.next() % 16 {
+            match random.u64(..16) {
                 0 => {
                     kind = Kind::Cluster;
                     grid.0 += grid.0 % 2;
                 }
                 1 => {
                     // Small enough to be resident on a few TPCs.
-                    (kind, threads, grid) = (Kind::Cooperative, 64, (random.upto(100), 1, 1));
+                    (kind, threads, grid) = (Kind::Cooperative, 64, (random.u32(1..=100), 1, 1));
                 }
                 _ => {}
             }
@@ -90,8 +73,8 @@ impl Round {
         Ok(Self {
             stamp: Gpu::stamp_room(stream, grid, threads, cycles)?,
             kind,
-            dependent: kinds.attributes && random.next() % 8 == 0,
-            repeats: random.upto(4),
+            dependent: kinds.attributes && random.u64(..8) == 0,
+            repeats: random.u32(1..=4),
             wrong: stream.alloc_zeros::<u32>(1)?,
         })
     }
@@ -148,7 +131,7 @@ pub(crate) fn run_all(
 /// Launches `rounds` random grids on `streams` streams and checks each.
 fn run(gpu: &Gpu, seed: u64, rounds: u32, streams: usize, kinds: Kinds) -> Result<Report> {
     ensure!(streams > 0, "at least one stream is needed");
-    let mut random = Random(seed | 1);
+    let mut random = Rng::with_seed(seed);
     let streams = (0..streams)
         .map(|_| gpu.context.new_stream())
         .collect::<Result<Vec<_>, _>>()?;
@@ -158,7 +141,7 @@ fn run(gpu: &Gpu, seed: u64, rounds: u32, streams: usize, kinds: Kinds) -> Resul
         let stream = &streams[number as usize % streams.len()];
         let mut round = Round::random(stream, &mut random, kinds)?;
         let repeats = round.repeats;
-        let graph = if kinds.graphs && random.next() % 8 == 0 {
+        let graph = if kinds.graphs && random.u64(..8) == 0 {
             report.graphs += 1;
             Some(round.launch_graph(gpu, stream)?)
         } else {

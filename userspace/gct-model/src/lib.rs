@@ -27,7 +27,6 @@ mod machine;
 mod memory;
 pub mod qmd;
 mod report;
-mod rng;
 mod schedule;
 mod stream;
 mod upload;

@@ -9,7 +9,6 @@ use crate::command::{Command, Wait};
 use crate::descriptor::Descriptor;
 use crate::memory::GuestMemory;
 use crate::report::{Anomaly, ChannelId, Moment, Report, Waiting};
-use crate::rng::Rng;
 
 /// Which of the things that can happen next happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +119,7 @@ enum Choice {
 pub struct Machine<M> {
     pub(crate) memory: M,
     pub(crate) config: Config,
-    rng: Rng,
+    rng: fastrand::Rng,
     pub(crate) report: Report,
     pub(crate) clock: Moment,
     pub(crate) channels: BTreeMap<ChannelId, Channel>,
@@ -141,7 +140,7 @@ impl<M: GuestMemory> Machine<M> {
         Self {
             memory,
             config,
-            rng: Rng::new(seed),
+            rng: fastrand::Rng::with_seed(seed),
             report: Report::default(),
             clock: 0,
             channels: BTreeMap::new(),
@@ -234,7 +233,7 @@ impl<M: GuestMemory> Machine<M> {
         let mut choices = self.choices();
         while !choices.is_empty() {
             let pick = match self.config.order {
-                Order::Random(_) => self.rng.below(choices.len()),
+                Order::Random(_) => self.rng.usize(..choices.len()),
                 Order::Eager | Order::Late => 0,
             };
             let choice = choices.remove(pick);

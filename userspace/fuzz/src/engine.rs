@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The engine: any sequence of events leaves a state that holds together, whatever they say.
+
+use gct_core::check::invariants;
+use gct_core::engine::Ticket;
+use gct_core::error::{Error, Need, Table};
+use gct_core::features::FeatureSet;
+use gct_core::gpu::{Backend, GpuFacts, PciAddress};
+use gct_core::ids::{FileId, GroupId, ProcKey};
+use gct_core::iface::Name;
+use gct_core::members::{self, MemberSlot, Members, MembersRoot};
+use gct_core::rmapi::{self, escape};
+use gct_core::state::{self, Root, State, Stores};
+
+/// Events of one input; checking takes time in the square of what there is.
+const EVENTS_MAX: usize = 64;
+
+fn slots<T: Default>(count: usize) -> Vec<T> {
+    (0..count).map(|_| T::default()).collect()
+}
+
+/// The tables, which grow when the engine asks for it.
+struct Store {
+    root: Root,
+    gpus: Vec<state::GpuSlot>,
+    groups: Vec<state::GroupSlot>,
+    procs: Vec<state::ProcSlot>,
+    nodes: Vec<state::NodeSlot>,
+    files: Vec<state::FileSlot>,
+    objects: Vec<state::ObjectSlot>,
+    dirs: Vec<state::DirSlot>,
+    members_root: MembersRoot,
+    members: Vec<MemberSlot>,
+}
+
+impl Store {
+    fn new(seed: u64) -> Self {
+        Self {
+            root: Root::new(seed),
+            gpus: Vec::new(),
+            groups: Vec::new(),
+            procs: Vec::new(),
+            nodes: Vec::new(),
+            files: Vec::new(),
+            objects: Vec::new(),
+            dirs: Vec::new(),
+            members_root: MembersRoot::new(seed),
+            members: Vec::new(),
+        }
+    }
+
+    fn parts(&mut self) -> (State<'_>, Members<'_>) {
+        let stores = Stores {
+            gpus: &mut self.gpus,
+            groups: &mut self.groups,
+            procs: &mut self.procs,
+            nodes: &mut self.nodes,
+            files: &mut self.files,
+            objects: &mut self.objects,
+            dirs: &mut self.dirs,
+        };
+        let state = State::new(&mut self.root, stores);
+        (
+            state,
+            Members::new(&mut self.members_root, &mut self.members),
+        )
+    }
+
+    fn check(&mut self) {
+        let (state, members) = self.parts();
+        assert_eq!(invariants(&state, &members), Ok(()));
+    }
+
+    fn grow(&mut self, need: Need) {
+        macro_rules! table {
+            ($field:ident, $rehash:path, $root:ident) => {{
+                let mut new = slots(need.slots);
+                assert!(new.len() > self.$field.len(), "{need:?}");
+                $rehash(&mut self.$root, &mut self.$field, &mut new).expect("more room");
+                self.$field = new;
+            }};
+        }
+        match need.table {
+            Table::Gpus => table!(gpus, state::rehash_gpus, root),
+            Table::Groups => table!(groups, state::rehash_groups, root),
+            Table::Procs => table!(procs, state::rehash_procs, root),
+            Table::Nodes => table!(nodes, state::rehash_nodes, root),
+            Table::Files => table!(files, state::rehash_files, root),
+            Table::Objects => table!(objects, state::rehash_objects, root),
+            Table::Dirs => table!(dirs, state::rehash_dirs, root),
+            Table::Members => table!(members, members::rehash, members_root),
+        }
+    }
+
+    /// Grows and tries again, as every caller of the engine does.
+    fn retry<T>(
+        &mut self,
+        mut event: impl FnMut(&mut State<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        for _ in 0..20 {
+            match event(&mut self.parts().0) {
+                Err(Error::NeedSlots(need)) => self.grow(need),
+                other => return other,
+            }
+        }
+        panic!("storage never suffices");
+    }
+}
+
+/// What an input has made so far.
+#[derive(Default)]
+struct Made {
+    files: Vec<FileId>,
+    groups: Vec<GroupId>,
+}
+
+/// Takes bytes one after another; zero when there are none left.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn next(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
+        self.0 = rest;
+        *first
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
+        let index = usize::from(self.next());
+        from.get(index.checked_rem(from.len())?).copied()
+    }
+}
+
+/// A sequence of events, each made of a few bytes.
+pub fn engine(data: &[u8]) {
+    let mut bytes = Bytes(data);
+    let mut store = Store::new(u64::from(bytes.next()));
+    let mut made = Made::default();
+    for _ in 0..EVENTS_MAX {
+        if bytes.0.is_empty() {
+            break;
+        }
+        event(&mut store, &mut made, &mut bytes);
+        while store.parts().0.next_effect().is_some() {}
+        store.check();
+    }
+}
+
+fn event(store: &mut Store, made: &mut Made, bytes: &mut Bytes<'_>) {
+    match bytes.next() % 10 {
+        0 => {
+            let facts = facts(bytes);
+            let _ = store.retry(|state| state.gpu_add(&facts, FeatureSet::NONE));
+        }
+        1 => {
+            let rm_id = u32::from(bytes.next() % 4);
+            let _ = store.retry(|state| state.gpu_remove(rm_id));
+        }
+        2 => {
+            let name = ["a", "b", "c", "d"][usize::from(bytes.next() % 4)];
+            let name = Name::new(name).expect("a letter is a name");
+            let group = store.retry(|state| state.group_create(&name));
+            made.groups.extend(group.ok());
+        }
+        3 => {
+            if let Some(group) = bytes.pick(&made.groups) {
+                let _ = store.retry(|state| state.group_remove(group, 0));
+            }
+        }
+        4 | 5 => {
+            let proc = ProcKey {
+                tgid: u32::from(bytes.next() % 4),
+                start_time_ns: 1,
+            };
+            // Nobody is a member by pid here.
+            let opened = store.retry(|state| state.file_open(proc, b"/tenants/a", None));
+            made.files.extend(opened.ok());
+        }
+        6 => {
+            if let Some(file) = bytes.pick(&made.files) {
+                store.parts().0.file_close(file);
+            }
+        }
+        _ => call(store, made, bytes),
+    }
+}
+
+fn facts(bytes: &mut Bytes<'_>) -> GpuFacts {
+    let pci = PciAddress {
+        domain: 0,
+        bus: bytes.next() % 8,
+        slot: 0,
+        function: 0,
+    };
+    GpuFacts::new(u32::from(bytes.next() % 4), pci, Backend::Kernel)
+}
+
+/// An ioctl on a file, with handles that often meet.
+fn call(store: &mut Store, made: &Made, bytes: &mut Bytes<'_>) {
+    let Some(file) = bytes.pick(&made.files) else {
+        return;
+    };
+    let escapes = [
+        escape::ALLOC,
+        escape::ALLOC,
+        escape::FREE,
+        escape::DUP_OBJECT,
+    ];
+    let escape = bytes.pick(&escapes).unwrap_or(escape::ALLOC);
+    let mut argument = [0; 64];
+    for word in argument.chunks_exact_mut(4).take(6) {
+        word[0] = bytes.next() % 8;
+    }
+    if escape == escape::ALLOC {
+        let classes = [0x41_u32, 0x80, 0x2080, 0xa06c, 0xc86f, 0x40, 0x3e];
+        let class = bytes.pick(&classes).unwrap_or(0x41);
+        argument[12..16].copy_from_slice(&class.to_le_bytes());
+    }
+    // Each escape has a size of its own, some have two.
+    let decoded = [16, 28, 32, 48]
+        .into_iter()
+        .find_map(|size| rmapi::decode(escape, &argument[..size]).ok().flatten());
+    let Some(call) = decoded else {
+        return;
+    };
+    let Ok(ticket) = store.retry(|state| state.call_enter(file, &call)) else {
+        return;
+    };
+    let ticket = Ticket::from_words(ticket.words());
+    let told = call.question().map(|_| u64::from(bytes.next()));
+    let _ = store.retry(|state| state.call_leave(file, &call, ticket, told));
+}

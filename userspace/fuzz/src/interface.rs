@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What comes from user space as text or as an ioctl's argument.
+
+use gct_core::iface::value::Format;
+use gct_core::iface::{parse, show};
+use gct_core::rmapi;
+use gct_core::text::Text;
+
+/// Every format that can be written as one value.
+const FORMATS: [Format; 11] = [
+    Format::BytesOrMax,
+    Format::Bytes,
+    Format::Timeslice,
+    Format::Priority,
+    Format::Weight,
+    Format::Bandwidth,
+    Format::Switch,
+    Format::TpcsOrMax,
+    Format::TpcList,
+    Format::UsOrOff,
+    Format::Percent,
+];
+
+/// What is written into the tree's files: whatever is understood is shown as a text that means the same.
+pub fn interface(data: &[u8]) {
+    let Some((choice, text)) = data.split_first() else {
+        return;
+    };
+    let format = FORMATS[usize::from(*choice) % FORMATS.len()];
+    if let Ok(value) = parse::value(format, text) {
+        // A list of every second TPC is the longest text.
+        let mut shown = Text::<1024>::EMPTY;
+        show::value(&value, &mut shown).expect("room for any value");
+        let again = parse::value(format, shown.as_str().as_bytes());
+        assert_eq!(again, Ok(value), "{:?}", shown.as_str());
+    }
+    let _ = parse::command(text);
+    let _ = parse::name(text);
+    let _ = parse::pid(text);
+    let _ = parse::cgroup(text);
+    let _ = parse::version(text);
+    let _ = parse::stat_line(text);
+    let _ = parse::number(text);
+}
+
+/// The argument of an ioctl of RM: what is decoded is read from inside it, and its status can be replaced.
+pub fn rmapi(data: &[u8]) {
+    let Some((escape, bytes)) = data.split_first() else {
+        return;
+    };
+    let escape = u32::from(*escape);
+    let Ok(Some(call)) = rmapi::decode(escape, bytes) else {
+        return;
+    };
+    let _ = call.question();
+    let mut changed = bytes.to_vec();
+    if rmapi::set_status(escape, &mut changed, !call.status) {
+        let again = rmapi::decode(escape, &changed);
+        let again = again.expect("as long as before").expect("the same escape");
+        assert_eq!(again.status, !call.status);
+        assert_eq!((again.client, again.object), (call.client, call.object));
+    }
+}

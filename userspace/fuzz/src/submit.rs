@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The submission path: segments, rings, rewriting.
+
+use gct_core::submit::gpfifo::{Entry, Fetch};
+use gct_core::submit::graph::{self, Memory, Node};
+use gct_core::submit::join::DoneWords;
+use gct_core::submit::limits::{ATOMS_MAX, SLOT_WORDS};
+use gct_core::submit::mask::DisabledTpcs;
+use gct_core::submit::rewrite::{self, Cut, Order, Output, Placement, Room};
+use gct_core::submit::stats::Counters;
+use gct_core::submit::tracker::{Found, Source, Tracker};
+
+/// How many calls of one segment are looked at.
+const TABLE: usize = 64;
+/// Where the atoms' QMDs go.
+const SLOT_VA: u64 = 0x10_0000_0000;
+
+/// Little-endian words; bytes that are left over are dropped.
+pub fn words_of(data: &[u8]) -> Vec<u32> {
+    data.chunks_exact(4)
+        .map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+        .collect()
+}
+
+/// The first word chooses; the others are a segment.
+fn split_off(data: &[u8]) -> (u32, Vec<u32>) {
+    let mut words = words_of(data);
+    if words.is_empty() {
+        return (0, words);
+    }
+    (words.remove(0), words)
+}
+
+/// The channel classes that are understood, and one that is not.
+fn class_of(choice: u32) -> u16 {
+    [0xc86f, 0xc56f, 0xc96f, 0][choice as usize % 4]
+}
+
+fn check_found(words: &[u32], found: &[Found]) {
+    for found in found {
+        assert!(found.call_at <= found.call_end);
+        assert!(found.call_end as usize <= words.len());
+        assert_eq!(found.version.is_some(), found.qmd(words).is_some());
+        if matches!(found.source, Source::Upload | Source::Stored) {
+            assert!(found.version.is_some() && found.reason.is_none());
+        }
+        if let Some(launch) = found.launch(words) {
+            // Sizes of any field must not overflow.
+            let _ = (launch.blocks(), launch.threads());
+        }
+    }
+}
+
+/// Two segments of one channel, cut anywhere: every index is inside, nothing panics.
+pub fn scan(data: &[u8]) {
+    let (choice, words) = split_off(data);
+    let mut tracker = Tracker::new(class_of(choice));
+    let mut counters = Counters::new();
+    let cut = (choice >> 2) as usize % (words.len() + 1);
+    for part in [&words[..cut], &words[cut..]] {
+        let mut found = [Found::default(); TABLE];
+        let scan = tracker.scan(part, &mut found, &mut counters);
+        assert!(scan.found <= TABLE);
+        check_found(part, &found[..scan.found]);
+    }
+    assert_eq!(counters.segments, 2);
+    assert_eq!(counters.words as usize, words.len());
+}
+
+/// A segment is masked and split: the room is exact, the tenant's words stay in order, graphs are followed.
+pub fn rewrite(data: &[u8]) {
+    let (choice, words) = split_off(data);
+    let mut tracker = Tracker::new(class_of(choice));
+    let mut counters = Counters::new();
+    let mut found = [Found::default(); TABLE];
+    let scan = tracker.scan(&words, &mut found, &mut counters);
+    let found = &found[..scan.found];
+
+    let tpcs = 1 + (choice >> 2) as u16 % 256;
+    let kept = (choice >> 10) as u16 % tpcs;
+    let mask = DisabledTpcs::keep_only(tpcs, [kept]).expect("a TPC that exists");
+    let order = Order {
+        mask: (choice >> 18 & 1 != 0).then_some(&mask),
+        atoms: choice >> 19 & 0x1ff,
+    };
+    let orders = vec![order; found.len()];
+    let upload = choice >> 28 & 1 != 0;
+
+    let mut none = [];
+    let placement = if upload {
+        Placement::Upload
+    } else {
+        Placement::Written(&mut none)
+    };
+    let room = rewrite::room(&words, found, &orders, &placement);
+    let bound = Room::bound(words.len() as u32, found.len() as u32, order.atoms);
+    assert!(room.words <= bound.words && room.slots <= bound.slots && room.cuts <= bound.cuts);
+    assert!(room.slots <= u64::from(ATOMS_MAX + 1) * found.len() as u64);
+    let slots = room.slots as usize;
+    let mut out = vec![0; room.words as usize];
+    let mut view = vec![0; slots * SLOT_WORDS];
+    let mut cuts = vec![Cut::NONE; room.cuts as usize];
+    let placement = if upload {
+        Placement::Upload
+    } else {
+        Placement::Written(&mut view)
+    };
+    let output = Output {
+        words: &mut out,
+        slot_va: SLOT_VA,
+        slots: slots as u32,
+        placement,
+        cuts: &mut cuts,
+        done: (choice >> 29 & 1 != 0).then(|| DoneWords::in_slots(SLOT_VA, choice)),
+    };
+    let emitted = rewrite::emit(&words, found, &orders, output, &mut counters)
+        .expect("the room was announced");
+    assert_eq!(u64::from(emitted.words), room.words);
+    assert_eq!(u64::from(emitted.slots), room.slots);
+    assert!(cuts.windows(2).all(|pair| pair[0].at < pair[1].at));
+
+    // Outside the QMDs that were found, the tenant's words are all there, in order.
+    let mut in_qmd = vec![false; words.len()];
+    for found in found.iter().filter(|found| found.version.is_some()) {
+        let length = found.version.map_or(0, |version| version.words());
+        in_qmd[found.at as usize..][..length].fill(true);
+    }
+    let mut left = out.iter();
+    for (word, _) in words.iter().zip(&in_qmd).filter(|(_, inside)| !**inside) {
+        assert!(left.any(|out| out == word), "a word of the tenant is gone");
+    }
+
+    let mut in_place = words.clone();
+    rewrite::in_place(&mut in_place, found, &orders, &mut counters);
+    graph::arm(&mut in_place, found);
+    for ((before, after), inside) in words.iter().zip(&in_place).zip(&in_qmd) {
+        assert!(before == after || *inside);
+    }
+
+    let mut nodes: Vec<Option<Node>> = vec![None; 32];
+    let mut replay = 0;
+    let mut memory = Memory::new(&mut nodes, &mut replay);
+    memory.learn(&words, found, &mut counters);
+    memory.count_replays(found, &mut counters);
+    for found in found {
+        if let Some(run) = memory.replay(found.qmd_va) {
+            assert!(run.nodes >= 1 && run.nodes <= 32);
+            assert_eq!(memory.reached().count(), run.nodes as usize);
+            for node in memory.reached() {
+                let _ = graph::mask_write(node, Some(&mask));
+            }
+        }
+    }
+}
+
+/// GPFIFO entries: what is read can be written again.
+pub fn ring(data: &[u8]) {
+    let mut fetch = Fetch::new();
+    for bytes in data.chunks_exact(8) {
+        let raw = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        let entry = fetch.decode(raw);
+        if let Entry::Segment(segment) = entry {
+            assert!(segment.words > 0 && segment.words < 1 << 21);
+            assert_eq!(segment.va % 4, 0);
+            assert_eq!(segment.va >> 40, u64::from(fetch.base()));
+        }
+        let again = entry.encode();
+        let mut copy = fetch;
+        assert_eq!(copy.decode(again), entry);
+    }
+}
