@@ -60,12 +60,14 @@ expect 0 "$member" gctctl get web group.procs
 
 expect 0 'web/1 compute.weight=100' gctctl set web compute.weight=100
 expect 5 'EOPNOTSUPP' gctctl set web/0 gmem.limit=8G
-expect 5 'EOPNOTSUPP' gctctl set web compute.timeslice=2ms
+expect 5 'EOPNOTSUPP' gctctl set web compute.weight=200
+expect 0 'web/1 compute.timeslice=2000' gctctl set web compute.timeslice=2ms
 expect 3 'ERANGE' gctctl set web/0 compute.timeslice=2
 expect 3 'EINVAL' gctctl set web/0 compute.max=1
 expect 4 'has no file' gctctl set web/0 no.such=1
 expect 0 'max' gctctl get web/0 gmem.limit
-expect 5 'EOPNOTSUPP' gctctl get web/0 gmem.current
+expect 0 '0' gctctl get web/0 gmem.current
+expect 5 'EOPNOTSUPP' gctctl get web/0 hmem.current
 expect 4 'There is no web/9' gctctl get web/9 gmem.limit
 expect 0 '(unsupported)' gctctl show web
 
