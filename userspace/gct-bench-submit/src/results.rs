@@ -97,7 +97,6 @@ pub(crate) fn write(directory: &Path, captures: Vec<Capture>) -> Result<()> {
         "processor": processor(),
         "cpus": std::thread::available_parallelism().map_or(0, usize::from),
         "load_average": fs::read_to_string("/proc/loadavg").unwrap_or_default().trim(),
-        "kernel": said("uname", "-r"),
         "rustc": said("rustc", "--version"),
         "valgrind": said("valgrind", "--version"),
         "rounds": ROUNDS,
@@ -145,8 +144,8 @@ fn markdown(measured: &[Measured], counts: &[[u64; 4]], how: &Value) -> String {
          Written by `{}`. One run is over all segments of a capture. Times are the best of {} rounds in which the\n\
          operations take turns; ratios are to the copy (`copy_from_slice`) of the same segments in the same rounds. The\n\
          goals are 3 for masking in place and 12 for splitting into 8.\n\n\
-         {}, {} CPUs, load {}; Linux {}; {}; {}.\n\n",
-        of("command"), of("rounds"), of("processor"), of("cpus"), of("load_average"), of("kernel"), of("rustc"), of("valgrind"),
+         {}, {} CPUs, load {}; {}; {}.\n\n",
+        of("command"), of("rounds"), of("processor"), of("cpus"), of("load_average"), of("rustc"), of("valgrind"),
     );
     text.push_str(&table(measured));
     text.push_str(
