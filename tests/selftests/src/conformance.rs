@@ -13,13 +13,13 @@
 //! Any other takes the value that is in force, refuses what is not of its form, and
 //! refuses every other value with EOPNOTSUPP; nothing of that changes what it shows.
 
-use crate::ktap::{failed, holds, same, During, Outcome, Stop, Test};
 use crate::sys::errno;
 use crate::tree::{self, at, read, refuses, write, Group};
 use gct_core::error::Error;
 use gct_core::features::Feature;
 use gct_core::iface::files::{self, Entry, Mode, Place};
 use gct_core::iface::{parse, show, File};
+use gct_ktap::{failed, holds, same, During, Outcome, Stop, Test};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

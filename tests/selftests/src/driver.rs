@@ -3,12 +3,12 @@
 //! The driver's hooks: open, ioctl and close of /dev/nvidiactl, by processes that
 //! end well and by others.
 
-use crate::ktap::{holds, same, During, Outcome, Stop, Test};
 use crate::rm;
 use crate::sys::{self, reap, Child};
 use crate::tree::{eventually, refuses, repetitions, Group};
 use gct_core::error::Error;
 use gct_core::rmapi::escape;
+use gct_ktap::{holds, same, During, Outcome, Stop, Test};
 use std::os::fd::AsRawFd;
 use std::thread::sleep;
 use std::time::Duration;

@@ -7,10 +7,10 @@
 //!   0/ gmem.limit ..
 //! ```
 
-use crate::ktap::{holds, same, During, Outcome, Test};
 use crate::tree::{self, at, read, refuses, write, Group};
 use gct_core::error::Error;
 use gct_core::iface::files::{self, Mode, Place};
+use gct_ktap::{holds, same, During, Outcome, Test};
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom, Write};
 
@@ -26,7 +26,7 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Every file that may be written, in a group that exists.
-fn writable() -> Result<(Group, Vec<String>), crate::ktap::Stop> {
+fn writable() -> Result<(Group, Vec<String>), gct_ktap::Stop> {
     let group = Group::new("bad")?;
     let mut paths = vec!["control".to_owned()];
     let of = |place| files::of(place).filter(|entry| entry.mode != Mode::Read);

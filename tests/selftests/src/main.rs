@@ -12,7 +12,6 @@
 mod conformance;
 mod driver;
 mod input;
-mod ktap;
 mod members;
 mod memory;
 mod races;
@@ -61,7 +60,7 @@ fn main() -> ExitCode {
 fn all(module: &Path, filter: &str) -> Result<(), String> {
     unload::set_module(module);
     unload::load().map_err(|error| format!("loading {}: {error}", module.display()))?;
-    let tests: Vec<ktap::Test> = [
+    let tests: Vec<gct_ktap::Test> = [
         conformance::TESTS,
         input::TESTS,
         members::TESTS,
@@ -72,7 +71,7 @@ fn all(module: &Path, filter: &str) -> Result<(), String> {
         unload::TESTS,
     ]
     .concat();
-    let failures = ktap::run(&tests, filter);
+    let failures = gct_ktap::run(&tests, filter);
     match failures {
         0 => Ok(()),
         failures => Err(format!("{failures} tests failed")),

@@ -2,10 +2,10 @@
 
 //! Who belongs to a group, by pid and by cgroup, and for how long.
 
-use crate::ktap::{holds, same, skipped, During, Outcome, Stop, Test};
 use crate::sys::{self, errno, reap, Child};
 use crate::tree::{eventually, refuses, write, Group};
 use gct_core::error::Error;
+use gct_ktap::{holds, same, skipped, During, Outcome, Stop, Test};
 use std::fs;
 use std::io;
 use std::thread::sleep;

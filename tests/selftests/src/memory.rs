@@ -7,10 +7,10 @@
 //! answers ENOMEM; afterwards everything works and nothing is left, which KASAN and
 //! kmemleak check on the debug kernel.
 
-use crate::ktap::{failed, holds, same, skipped, During, Outcome, Stop, Test};
 use crate::members::idle;
 use crate::sys::{errno, reap};
 use crate::tree::{self, read, write, Group};
+use gct_ktap::{failed, holds, same, skipped, During, Outcome, Stop, Test};
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -78,15 +78,6 @@ fn each(
         }
     }
     Err(failed(format!("{what}: never ran without an injection")))
-}
-
-/// A stop as text, for [`During`].
-impl std::fmt::Display for Stop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Failed(why) | Self::Skipped(why) => f.write_str(why),
-        }
-    }
 }
 
 fn create_and_remove() -> Outcome {

@@ -2,10 +2,10 @@
 
 //! Many readers and writers at once, and directories that go while they are used.
 
-use crate::ktap::{failed, holds, same, During, Outcome, Stop, Test};
 use crate::sys::{errno, Child};
 use crate::tree::{self, at, read, repetitions, write, Group};
 use gct_core::error::Error;
+use gct_ktap::{failed, holds, same, During, Outcome, Stop, Test};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};

@@ -6,10 +6,10 @@
 //! storm/ <- leader -> children -> grandchildren ..., all killed again
 //! ```
 
-use crate::ktap::{same, During, Outcome, Stop, Test};
 use crate::members::idle;
 use crate::sys::{self, reap, Child};
 use crate::tree::{eventually, read, repetitions, Group};
+use gct_ktap::{same, During, Outcome, Stop, Test};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -37,7 +37,7 @@ fn event(key: &str) -> Result<u64, Stop> {
         .lines()
         .filter_map(|line| gct_core::iface::parse::stat_line(line.as_bytes()).ok())
         .find_map(|(name, value)| (name == key).then_some(value))
-        .ok_or_else(|| crate::ktap::failed(format!("no {key} in events: {events:?}")))
+        .ok_or_else(|| gct_ktap::failed(format!("no {key} in events: {events:?}")))
 }
 
 /// Runs `work` in leaders that are members, waits for them, and expects an empty

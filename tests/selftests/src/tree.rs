@@ -2,9 +2,9 @@
 
 //! The tree as the tests use it.
 
-use crate::ktap::{failed, During, Outcome, Stop};
 use crate::sys::errno;
 use gct_core::error::Error;
+use gct_ktap::{failed, During, Outcome, Stop};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ pub(crate) fn a_gpu() -> Result<String, Stop> {
     directories("gpus")?
         .into_iter()
         .next()
-        .ok_or_else(|| crate::ktap::skipped("no GPU in gpus/"))
+        .ok_or_else(|| gct_ktap::skipped("no GPU in gpus/"))
 }
 
 /// Makes a number of repetitions smaller on the debug kernel: with KASAN and

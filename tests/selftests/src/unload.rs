@@ -4,10 +4,10 @@
 //!
 //! These run last: they end with the module unloaded.
 
-use crate::ktap::{holds, same, During, Outcome, Test};
 use crate::sys::{self, errno, reap};
 use crate::tree::{at, read, write, Group, ROOT};
 use crate::{members, rm};
+use gct_ktap::{holds, same, During, Outcome, Test};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};

@@ -2,9 +2,9 @@
 
 //! GPUs: that they initialise, and that a client's device is the one it opened.
 
-use crate::ktap::{failed, same, skipped, During, Outcome, Stop, Test};
 use crate::process::Child;
 use crate::tree::{self, expect, expect_gone};
+use gct_ktap::{failed, same, skipped, During, Outcome, Stop, Test};
 use rm_client::{Client, Control, Engine, Gpu, Session};
 use std::process;
 use std::sync::OnceLock;

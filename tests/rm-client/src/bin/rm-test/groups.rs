@@ -3,9 +3,9 @@
 //! Named groups see what their members have.
 
 use crate::gpus::{session, ENGINE};
-use crate::ktap::{same, skipped, During, Outcome, Stop, Test};
 use crate::process::{Child, Parent};
 use crate::tree::{expect, expect_gone, usage, Group};
+use gct_ktap::{same, skipped, During, Outcome, Stop, Test};
 
 pub(crate) const TESTS: &[Test] = &[
     ("group_sums_its_members", sums),

@@ -4,10 +4,10 @@
 //! every channel group that there is and every one that comes.
 
 use crate::gpus::{me, session, ENGINE};
-use crate::ktap::{failed, same, During, Outcome, Stop, Test};
 use crate::process::{Child, Parent};
 use crate::submit::{queue, release};
 use crate::tree::{self, eventually, expect, expect_gone, Group};
+use gct_ktap::{failed, same, During, Outcome, Stop, Test};
 use rm_client::{Engine, Handle, Session};
 use std::io;
 use std::process;
@@ -48,7 +48,7 @@ pub(crate) const FREEZE: &str = "compute.freeze";
 pub(crate) fn set(owner: &str, file: &str, value: &str) -> Outcome {
     let path = path(owner, file)?;
     eventually("directory", &true, || Ok(tree::at(&path).exists()))?;
-    tree::write(&path, value).during(&format!("{path} = {value}"))?;
+    tree::write(&path, value).during(format!("{path} = {value}"))?;
     same(&path, tree::read(&path)?, format!("{value}\n"))
 }
 

@@ -15,7 +15,6 @@
 
 mod gpus;
 mod groups;
-mod ktap;
 mod limits;
 mod objects;
 mod process;
@@ -37,7 +36,7 @@ fn main() -> ExitCode {
     match words.as_slice() {
         ["all"] => all(""),
         ["all", filter] => all(filter),
-        ["refused", filter] => outcome(ktap::run(sent::REFUSED, filter)),
+        ["refused", filter] => outcome(gct_ktap::run(sent::REFUSED, filter)),
         ["crowd", count] => match count.parse() {
             Ok(count) => exit(processes::crowd(count)),
             Err(_) => usage(),
@@ -59,7 +58,7 @@ fn main() -> ExitCode {
 }
 
 /// The result of a single test.
-fn exit(outcome: ktap::Outcome) -> ExitCode {
+fn exit(outcome: gct_ktap::Outcome) -> ExitCode {
     println!("KTAP version 1\n1..1");
     match outcome {
         Ok(()) => {
@@ -92,7 +91,7 @@ fn all(filter: &str) -> ExitCode {
         gpus::LAST_TESTS,
     ]
     .concat();
-    outcome(ktap::run(&tests, filter))
+    outcome(gct_ktap::run(&tests, filter))
 }
 
 /// What the program ends with when so many tests have failed.

@@ -3,8 +3,8 @@
 //! Objects become the tree: what one process makes and frees.
 
 use crate::gpus::{me, need_two, session, session_of, ENGINE};
-use crate::ktap::{failed, same, skipped, During, Outcome, Stop, Test};
 use crate::tree::{self, eventually, expect, expect_gone, usage};
+use gct_ktap::{failed, same, skipped, During, Outcome, Stop, Test};
 use rm_client::{numbers, Client, Error, Gpu, Handle, Memory, Session};
 use std::process;
 use std::thread;

@@ -2,7 +2,7 @@
 
 //! Processes that a test makes, and how they talk.
 
-use crate::ktap::{failed, Outcome, Stop};
+use gct_ktap::{failed, Outcome, Stop};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

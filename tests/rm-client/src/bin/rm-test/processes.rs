@@ -3,9 +3,9 @@
 //! Processes: fork, exec, death at any point, descriptors that are passed on.
 
 use crate::gpus::{need_two, session, session_of, ENGINE};
-use crate::ktap::{failed, During, Outcome, Stop, Test};
 use crate::process::{keep_over_exec, take_descriptor, Child, Parent};
 use crate::tree::{expect, expect_gone};
+use gct_ktap::{failed, During, Outcome, Stop, Test};
 use rm_client::{Client, Control, Gpu, Session};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
@@ -96,11 +96,11 @@ fn kill() -> Outcome {
         let mut child = Child::fork(life)?;
         child.at_step()?;
         for step in 1..=last {
-            child.next().during(&format!("step {step}"))?;
+            child.next().during(format!("step {step}"))?;
         }
-        expect(&child.pid().to_string(), 0, *counts).during(&format!("step {last}"))?;
+        expect(&child.pid().to_string(), 0, *counts).during(format!("step {last}"))?;
         child.kill();
-        expect_gone(child.pid()).during(&format!("killed at step {last}"))?;
+        expect_gone(child.pid()).during(format!("killed at step {last}"))?;
     }
     Ok(())
 }

@@ -4,11 +4,11 @@
 //! one is refused. The recorder of the software GPU saw them all.
 
 use crate::gpus::{me, session, ENGINE};
-use crate::ktap::{failed, same, During, Outcome, Stop, Test};
 use crate::limits::{has_slice, path, set, FREEZE, TIMESLICE};
 use crate::process::{Child, Parent};
 use crate::tree::{self, eventually, expect, Group};
 use fakegpu_record::{Event, Recorder};
+use gct_ktap::{failed, same, During, Outcome, Stop, Test};
 use rm_client::{Engine, Handle, Session};
 use std::collections::BTreeSet;
 use std::io;

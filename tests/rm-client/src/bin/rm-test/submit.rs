@@ -3,8 +3,8 @@
 //! What libcuda does with channels: controls, doorbells, work.
 
 use crate::gpus::{me, session, ENGINE};
-use crate::ktap::{failed, same, skipped, During, Outcome, Stop, Test};
 use crate::tree::{eventually, expect, expect_gone};
+use gct_ktap::{failed, same, skipped, During, Outcome, Stop, Test};
 use rm_client::{numbers, Client, Engine, Gpu, Memory, Queue, Session};
 use std::process;
 use std::sync::atomic::Ordering;

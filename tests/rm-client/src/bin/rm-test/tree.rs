@@ -2,7 +2,7 @@
 
 //! The tree as these tests see it.
 
-use crate::ktap::{failed, Outcome, Stop};
+use gct_ktap::{failed, Outcome, Stop};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Runs tests and prints KTAP.
+//! Runs tests and prints KTAP, for the programs that test the driver in the virtual
+//! machine. `gct-vm` reads what they print.
 
-use std::fmt::Display;
+use std::fmt::{Debug, Display};
 use std::io::{self, Write};
 use std::time::Instant;
 
 /// Why a test did not pass.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub enum Stop {
     /// It found something wrong.
     Failed(String),
     /// It could not be run here.
@@ -16,27 +17,27 @@ pub(crate) enum Stop {
 }
 
 /// What a test returns.
-pub(crate) type Outcome = Result<(), Stop>;
+pub type Outcome = Result<(), Stop>;
 
-/// Fails with the message that `error` has.
-impl From<io::Error> for Stop {
-    fn from(error: io::Error) -> Self {
+/// An error that a test did not expect fails it.
+impl<E: std::error::Error> From<E> for Stop {
+    fn from(error: E) -> Self {
         Self::Failed(error.to_string())
     }
 }
 
 /// A failure.
-pub(crate) fn failed(why: impl Display) -> Stop {
+pub fn failed(why: impl Display) -> Stop {
     Stop::Failed(why.to_string())
 }
 
 /// A skip.
-pub(crate) fn skipped(why: impl Display) -> Stop {
+pub fn skipped(why: impl Display) -> Stop {
     Stop::Skipped(why.to_string())
 }
 
 /// Fails unless both are equal.
-pub(crate) fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Outcome {
+pub fn same<T: PartialEq + Debug>(what: &str, found: T, expected: T) -> Outcome {
     if found == expected {
         Ok(())
     } else {
@@ -45,27 +46,30 @@ pub(crate) fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expecte
 }
 
 /// Fails unless it is true.
-pub(crate) fn holds(what: &str, condition: bool) -> Outcome {
+pub fn holds(what: &str, condition: bool) -> Outcome {
     same(what, condition, true)
 }
 
 /// Puts what was being done in front of why it failed.
-pub(crate) trait During<T> {
+pub trait During<T> {
     /// See [`During`].
     fn during(self, what: impl Display) -> Result<T, Stop>;
 }
 
-impl<T, E: Display> During<T> for Result<T, E> {
+impl<T, E: Into<Stop>> During<T> for Result<T, E> {
     fn during(self, what: impl Display) -> Result<T, Stop> {
-        self.map_err(|error| failed(format!("{what}: {error}")))
+        self.map_err(|error| match error.into() {
+            Stop::Failed(why) => failed(format!("{what}: {why}")),
+            skipped @ Stop::Skipped(_) => skipped,
+        })
     }
 }
 
 /// A test: its name and what it does.
-pub(crate) type Test = (&'static str, fn() -> Outcome);
+pub type Test = (&'static str, fn() -> Outcome);
 
-/// Runs all tests whose names contain `filter` and returns how many failed.
-pub(crate) fn run(tests: &[Test], filter: &str) -> usize {
+/// Runs the tests whose names contain `filter` and returns how many failed.
+pub fn run(tests: &[Test], filter: &str) -> usize {
     let chosen: Vec<&Test> = tests
         .iter()
         .filter(|(name, _)| name.contains(filter))
@@ -75,9 +79,9 @@ pub(crate) fn run(tests: &[Test], filter: &str) -> usize {
     for (number, (name, test)) in (1..).zip(chosen) {
         let start = Instant::now();
         let outcome = test();
-        let took = start.elapsed().as_millis();
+        let took_ms = start.elapsed().as_millis();
         match outcome {
-            Ok(()) => println!("ok {number} {name} # {took} ms"),
+            Ok(()) => println!("ok {number} {name} # {took_ms} ms"),
             Err(Stop::Skipped(why)) => println!("ok {number} {name} # SKIP {why}"),
             Err(Stop::Failed(why)) => {
                 failures += 1;
