@@ -9,6 +9,8 @@ use kernel::prelude::*;
 
 #[kunit_tests(gct_core)]
 mod tests {
+    use super::*;
+
     #[test]
     fn vectors() {
         assert_eq!(gct_core::selftest::run(), Ok(()));
