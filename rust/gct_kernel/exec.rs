@@ -85,12 +85,7 @@ pub(crate) fn after_write(glue: ArcBorrow<'_, Glue>) {
 
 /// Writes a limit: it is in force and stored when the resource manager took all that
 /// it needs, or else as before.
-pub(crate) fn write_limit(
-    glue: &Glue,
-    file: File,
-    scope: Scope,
-    text: &[u8],
-) -> Result<(), c_int> {
+pub(crate) fn write_limit(glue: &Glue, file: File, scope: Scope, text: &[u8]) -> Result<(), c_int> {
     let errno = |error: Error| error.errno().wrapping_neg();
     let _awake = Awake::interruptible()?;
     let _turn = glue.writing.lock();
