@@ -329,7 +329,8 @@ pub(crate) fn splittable<L: Layout>(qmd: &[u32]) -> Result<(), Reason> {
     if L::LAUNCH_QUEUE.is_some_and(|field| field.is_set(qmd)) {
         return Err(Reason::LaunchQueue);
     }
-    if L::RESUME.iter().any(|field| field.is_set(qmd)) {
+    let [width, height, depth] = L::RESUME;
+    if width.is_set(qmd) || height.is_set(qmd) || depth.is_set(qmd) {
         return Err(Reason::Resumed);
     }
     Ok(())

@@ -11,9 +11,10 @@
 //! TPCs above alone, and one that leaves only holes keeps its launch from ever starting. Versions 2 and 3 have 64 bits
 //! that always count, Ada 72; Hopper has 128 and a bit that makes them count; Blackwell has 256.
 
-use super::launch::{self, Kind, Launch};
+use super::launch::{self, Kind};
 use super::limits::{MASK_WORDS, TPCS_MAX};
 use super::occupancy;
+use super::qmd::v04_00::V04_00;
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::Reason;
 use crate::mask::TpcMask;
@@ -261,7 +262,7 @@ fn apply_as<L: Layout>(qmd: &mut [u32], mask: &DisabledTpcs) -> Result<Applied, 
         Kind::Null => return Err(Reason::Null),
         Kind::Undocumented(_) => return Err(Reason::Kind),
         Kind::Cluster | Kind::Cooperative | Kind::CooperativeCluster => {
-            if !fits_easily::<L>(qmd, mask) && !resident(qmd, L::VERSION, mask.enabled()) {
+            if !fits_easily::<L>(qmd, mask) && !resident::<L>(qmd, mask.enabled()) {
                 return Err(Reason::TooWide);
             }
         }
@@ -276,7 +277,7 @@ fn apply_as<L: Layout>(qmd: &mut [u32], mask: &DisabledTpcs) -> Result<Applied, 
 /// # Errors
 ///
 /// [`Reason::MaskEmpty`] when the order leaves no TPC, [`Reason::MaskTooNarrow`] when it names TPCs from `width` on.
-#[inline]
+#[inline(always)]
 pub(crate) fn combine(
     tenant: Option<[u32; MASK_WORDS]>,
     mask: &DisabledTpcs,
@@ -291,11 +292,17 @@ pub(crate) fn combine(
     let Some(tenant) = tenant else {
         return Ok((mask.words, Applied::United));
     };
-    let united = mask.union(&tenant);
-    if united.is_full() {
+    // Not by way of `union`: the processor is slow to compare at once what was just written in pieces.
+    let mut united = mask.words;
+    let mut left = 0;
+    for ((word, more), present) in united.iter_mut().zip(tenant).zip(mask.present) {
+        *word |= more & present;
+        left |= present & !*word;
+    }
+    if left == 0 {
         return Ok((mask.words, Applied::Overrode));
     }
-    Ok((united.words, Applied::United))
+    Ok((united, Applied::United))
 }
 
 /// Whether a mask disables a TPC from `width` on.
@@ -317,6 +324,16 @@ fn beyond(mask: &DisabledTpcs, width: u16) -> bool {
 /// [`MaskTooNarrow`](Reason::MaskTooNarrow), and [`Fragmented`](Reason::Fragmented) when `qmd` is too short.
 #[inline]
 pub fn apply(qmd: &mut [u32], version: Version, mask: &DisabledTpcs) -> Result<Applied, Reason> {
+    // What every launch on Hopper has, before the general way.
+    match qmd.first_chunk_mut::<{ V04_00::WORDS }>() {
+        Some(qmd) if version == Version::V04_00 => apply_as::<V04_00>(qmd, mask),
+        _ => apply_any(qmd, version, mask),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn apply_any(qmd: &mut [u32], version: Version, mask: &DisabledTpcs) -> Result<Applied, Reason> {
     with_layout!(version, L => {
         match qmd.get_mut(..L::WORDS) {
             Some(qmd) => apply_as::<L>(qmd, mask),
@@ -346,21 +363,13 @@ fn fits_easily<L: Layout>(qmd: &[u32], mask: &DisabledTpcs) -> bool {
 /// Whether the blocks that must be resident at the same time fit on `tpcs` TPCs: all of a cooperative launch, one cluster
 /// of a cluster launch. A launch that does not fit would never start. Whether one GPC has room for the cluster cannot be
 /// told from a mask, whose order is not known; a policy that leaves few TPCs must know its GPU.
-fn resident(qmd: &[u32], version: Version, tpcs: u16) -> bool {
-    let Some(launch) = Launch::read(qmd, version) else {
-        return false;
-    };
-    let together = match launch.kind {
-        Kind::Cluster => launch
-            .cluster
-            .unwrap_or([1; 3])
-            .iter()
-            .fold(1, |product: u64, size| {
-                product.saturating_mul(u64::from(*size))
-            }),
-        Kind::Cooperative => launch.blocks(),
+fn resident<L: Layout>(qmd: &[u32], tpcs: u16) -> bool {
+    let volume = |fields| occupancy::volume(fields, qmd);
+    let together = match launch::kind::<L>(qmd) {
+        Kind::Cluster => L::CLUSTER.map_or(1, volume),
+        Kind::Cooperative => volume(L::GRID).saturating_mul(L::GANG.map_or(1, volume)),
         // Clusters of a cooperative launch are bound to GPCs in a way that nothing here was measured for.
         _ => return false,
     };
-    together <= occupancy::wave(&launch, u64::from(tpcs))
+    together <= occupancy::wave_of::<L>(qmd, u64::from(tpcs))
 }

@@ -3,7 +3,7 @@
 //! How many blocks of a launch are resident at the same time.
 
 use super::launch::Launch;
-use super::qmd::Version;
+use super::qmd::{Field, Layout, Version};
 
 /// SMs of one TPC, on every GPU that has them.
 pub const SMS_PER_TPC: u64 = 2;
@@ -17,47 +17,95 @@ struct SmLimits {
     shared_memory_bytes: u64,
 }
 
+/// What one block takes of an SM.
+struct Footprint {
+    version: Version,
+    threads: u64,
+    registers: u32,
+    shared_memory_bytes: u32,
+}
+
+/// The product of three fields.
+#[inline]
+pub(crate) fn volume(fields: [Field; 3], qmd: &[u32]) -> u64 {
+    let [x, y, z] = fields;
+    u64::from(x.get(qmd))
+        .saturating_mul(u64::from(y.get(qmd)))
+        .saturating_mul(u64::from(z.get(qmd)))
+}
+
 /// Blocks of `launch` that one SM holds, by blocks, threads, registers and shared memory.
 pub fn blocks_per_sm(launch: &Launch) -> u64 {
-    let limits = match launch.version {
-        Version::V04_00 => SmLimits {
-            blocks: 32,
-            threads: 2048,
-            registers: 65536,
-            shared_memory_bytes: 228 * 1024,
-        },
-        _ => SmLimits {
-            blocks: 16,
-            threads: 1024,
-            registers: 65536,
-            shared_memory_bytes: 100 * 1024,
-        },
+    Footprint {
+        version: launch.version,
+        threads: launch.threads(),
+        registers: launch.registers,
+        shared_memory_bytes: launch.shared_memory_bytes,
+    }
+    .per_sm()
+}
+
+/// Blocks of the launch that `qmd` describes that so many TPCs hold. Reads no more of it than that needs.
+pub(crate) fn wave_of<L: Layout>(qmd: &[u32], tpcs: u64) -> u64 {
+    let footprint = Footprint {
+        version: L::VERSION,
+        threads: volume(L::BLOCK, qmd),
+        registers: L::REGISTERS.get(qmd),
+        shared_memory_bytes: L::SHARED_MEMORY
+            .get(qmd)
+            .wrapping_shl(L::SHARED_MEMORY_SHIFT),
     };
-    // Warps are given out in fours, registers of a warp in 256.
-    let warps = launch
-        .threads()
-        .div_ceil(32)
-        .div_ceil(4)
-        .saturating_mul(4)
-        .max(4);
-    let registers = u64::from(launch.registers)
-        .div_ceil(8)
-        .saturating_mul(256)
-        .saturating_mul(warps);
-    let per = |limit: u64, each: u64| limit.checked_div(each).unwrap_or(u64::MAX);
-    limits
-        .blocks
-        .min(per(limits.threads, warps.saturating_mul(32)))
-        .min(per(limits.registers, registers))
-        .min(per(
-            limits.shared_memory_bytes,
-            u64::from(launch.shared_memory_bytes),
-        ))
+    on_tpcs(footprint.per_sm(), tpcs)
+}
+
+impl Footprint {
+    /// How many such blocks one SM holds.
+    #[inline]
+    fn per_sm(&self) -> u64 {
+        let limits = match self.version {
+            Version::V04_00 => SmLimits {
+                blocks: 32,
+                threads: 2048,
+                registers: 65536,
+                shared_memory_bytes: 228 * 1024,
+            },
+            _ => SmLimits {
+                blocks: 16,
+                threads: 1024,
+                registers: 65536,
+                shared_memory_bytes: 100 * 1024,
+            },
+        };
+        // Warps are given out in fours, registers of a warp in 256.
+        let warps = self
+            .threads
+            .div_ceil(32)
+            .div_ceil(4)
+            .saturating_mul(4)
+            .max(4);
+        let registers = u64::from(self.registers)
+            .div_ceil(8)
+            .saturating_mul(256)
+            .saturating_mul(warps);
+        let per = |limit: u64, each: u64| limit.checked_div(each).unwrap_or(u64::MAX);
+        limits
+            .blocks
+            .min(per(limits.threads, warps.saturating_mul(32)))
+            .min(per(limits.registers, registers))
+            .min(per(
+                limits.shared_memory_bytes,
+                u64::from(self.shared_memory_bytes),
+            ))
+    }
 }
 
 /// Blocks of `launch` that so many TPCs hold: one wave.
 pub fn wave(launch: &Launch, tpcs: u64) -> u64 {
-    blocks_per_sm(launch)
+    on_tpcs(blocks_per_sm(launch), tpcs)
+}
+
+fn on_tpcs(blocks_per_sm: u64, tpcs: u64) -> u64 {
+    blocks_per_sm
         .saturating_mul(SMS_PER_TPC)
         .saturating_mul(tpcs)
 }

@@ -82,6 +82,12 @@ impl Version {
         if is_hopper && words.len() >= v04_00::WORDS {
             return Ok(Self::V04_00);
         }
+        Self::of_any(words, family)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn of_any(words: &[u32], family: Family) -> Result<Self, Reason> {
         let version = match family {
             Family::Ampere => Self::old(words, &[Self::V02_04, Self::V03_00]),
             Family::Hopper => Self::old(words, &[Self::V04_00, Self::V03_00]),
