@@ -6,7 +6,7 @@
 //! takes about four times as long.
 
 use super::uploads::is_whole;
-use super::{subchannel, Call, Pass, Role, Subchannel, Tracker};
+use super::{subchannel, Call, Pass, Role, Subchannel, Tracker, HOST_END};
 use crate::submit::class::{self, Action};
 use crate::submit::method;
 
@@ -34,8 +34,8 @@ const REPORT_FORM: u32 = method::incr(0, class::SET_REPORT_SEMAPHORE_A, 4);
 
 impl Tracker {
     /// Takes the sequences that nearly all words of a CUDA launch consist of in one step each: an upload, a PCAS, a
-    /// semaphore report. Returns where the first word lies that is none of them. What this does is what the single bursts
-    /// would do (a test compares); whatever differs in one bit is left to them.
+    /// semaphore report; and whatever goes to another class. Returns where the first word lies that is none of them. What
+    /// this does is what the single bursts would do (a test compares); whatever differs in one bit is left to them.
     #[inline(always)]
     pub(super) fn known_forms(&mut self, at: u32, pass: &mut Pass<'_, '_>) -> u32 {
         let words = pass.words;
@@ -43,7 +43,7 @@ impl Tracker {
             Ok(at) => words.get(at..).unwrap_or(&[]),
             Err(_) => &[],
         };
-        // Each turn takes at least four words.
+        // Each turn takes at least one word.
         while let Some(header) = tail.first() {
             let on = header & method::SUBCHANNEL;
             // CAST: a segment has fewer than 2^21 words.
@@ -57,7 +57,7 @@ impl Tracker {
             } else if form == REPORT_FORM {
                 self.known_report(on, tail)
             } else {
-                None
+                self.foreign(on, *header, tail)
             };
             match rest {
                 Some(rest) => tail = rest,
@@ -130,6 +130,21 @@ impl Tracker {
         };
         self.pcas(&call, Action::of_pcas2(*action), pass);
         Some(rest)
+    }
+
+    /// Takes a burst for a class whose methods mean nothing here, and gives the words behind it.
+    #[inline(always)]
+    fn foreign<'a>(&self, on: u32, header: u32, tail: &'a [u32]) -> Option<&'a [u32]> {
+        // CAST: three bits.
+        let index = (on >> method::SUBCHANNEL_SHIFT) as usize;
+        if self.subchannels.get(index)?.role != Role::Other
+            || !method::has_data_beyond(header, HOST_END)
+        {
+            return None;
+        }
+        let count = header >> method::COUNT_SHIFT & method::COUNT;
+        // CAST: at most 13 bits.
+        tail.get((count as usize).wrapping_add(1)..)
     }
 
     /// Takes a semaphore report and gives the words behind it.

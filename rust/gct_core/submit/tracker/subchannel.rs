@@ -66,16 +66,17 @@ fn set_lower(pair: &mut u64, value: u32) {
 
 /// What is known of one subchannel. Its size is a power of two, so that one is found by a shift.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 pub(super) struct Subchannel {
+    /// OFFSET_OUT_UPPER and OFFSET_OUT, LINE_COUNT and LINE_LENGTH_IN: in pairs, because they are read in pairs, and a
+    /// processor is slow to read what was just written in halves. For the same reason the pairs are not neighbours,
+    /// which a compiler would read at once.
+    destination: u64,
     pub(super) class: u16,
     pub(super) role: Role,
     known: u8,
-    /// OFFSET_OUT_UPPER and OFFSET_OUT, LINE_COUNT and LINE_LENGTH_IN: in pairs, because they are read in pairs, and a
-    /// processor is slow to read what was just written in halves.
-    destination: u64,
-    lines: u64,
     pcas: u32,
+    lines: u64,
     inline_upper: u32,
     inline_lower: u32,
     virtualization: u32,
