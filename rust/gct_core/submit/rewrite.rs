@@ -225,6 +225,7 @@ struct Split {
 /// # Errors
 ///
 /// The [`Reason`] why it does not, where the order asks for it.
+#[inline(always)]
 fn split_of(words: &[u32], found: &Found, order: &Order<'_>) -> Result<Option<Split>, Reason> {
     if order.atoms <= 1 || !found.is_launch() {
         return Ok(None);
@@ -260,7 +261,9 @@ fn split_of(words: &[u32], found: &Found, order: &Order<'_>) -> Result<Option<Sp
     if !found.alone {
         return Err(Reason::Fragmented);
     }
-    let plan = Plan::new(V04_00::GRID.map(|field| field.get(qmd)), order.atoms);
+    let [width, height, depth] = V04_00::GRID;
+    let grid = [width.get(qmd), height.get(qmd), depth.get(qmd)];
+    let plan = Plan::new(grid, order.atoms);
     if plan.is_whole() {
         return Err(Reason::OneUnit);
     }

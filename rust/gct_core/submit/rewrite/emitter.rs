@@ -126,33 +126,42 @@ impl<'a> Emitter<'a> {
                 None
             }
         };
-        if order.mask.is_none() && split.is_none() {
-            return;
-        }
-        let end = if split.is_some() {
-            found.call_at
-        } else {
-            found.call_end
-        };
-        self.copy_to(usize::try_from(end).unwrap_or(usize::MAX));
-        let Some(at) = self.place_of(found) else {
-            return;
-        };
-        let length = found.version.map_or(0, Version::words);
-        let Some(qmd) = self.out.get_mut(at..).and_then(|out| out.get_mut(..length)) else {
-            return;
-        };
-        apply_mask(qmd, found, order, counters);
         let tenant = found.qmd(self.words).and_then(<[u32]>::first_chunk);
         if let (Some(split), Some(tenant)) = (split, tenant) {
             let mut masked = *tenant;
-            if order.mask.is_some() {
-                take_mask(&mut masked, qmd);
-            }
-            self.insert(index, found, &split.plan, tenant, &mut masked);
+            apply_mask(&mut masked, found, order, counters);
+            self.split(index, found, &split.plan, tenant, &mut masked);
             counters.split = counters.split.wrapping_add(1);
             counters.atoms = counters.atoms.wrapping_add(u64::from(split.plan.atoms()));
+        } else if order.mask.is_some() {
+            self.copy_to(usize::try_from(found.call_end).unwrap_or(usize::MAX));
+            let length = found.version.map_or(0, Version::words);
+            if let Some(qmd) = self.qmd_of(found, length) {
+                apply_mask(qmd, found, order, counters);
+            }
         }
+    }
+
+    /// Copies the words up to a launch's call, gives its QMD the mask that `masked` has, and splits it.
+    ///
+    /// The masked QMD was made before these words were copied and not from the copy: the processor would wait until the
+    /// copy has left it.
+    #[inline(always)]
+    fn split(&mut self, index: u32, found: &Found, plan: &Plan, tenant: &Qmd, masked: &mut Qmd) {
+        self.copy_to(usize::try_from(found.call_at).unwrap_or(usize::MAX));
+        if let Some(qmd) = self.qmd_of(found, masked.len()) {
+            if let Some(qmd) = qmd.first_chunk_mut() {
+                take_mask(qmd, masked);
+            }
+            self.insert(index, found, plan, tenant, masked);
+        }
+    }
+
+    /// A launch's QMD in the output, once it was copied there.
+    #[inline]
+    fn qmd_of(&mut self, found: &Found, length: usize) -> Option<&mut [u32]> {
+        let at = self.place_of(found)?;
+        self.out.get_mut(at..)?.get_mut(..length)
     }
 
     /// Where a launch's QMD is in the output: behind all insertions that lie before it.
