@@ -7,7 +7,8 @@
 # patched on the debug kernel: it initialises two GPUs and lets them go, again and
 # again, and NVIDIA's own UVM tests that need a GPU pass (tests/uvm), each of them on
 # the patched modules as on the stock ones. On the debug kernel some tests of
-# tests/rm-client run as well; job rm runs them all on the lean one.
+# tests/rm-client run as well; job rm runs them all on the lean one. Eight GPUs are only
+# initialised.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
@@ -34,6 +35,17 @@ machine() {
 		--script "$ROOT/tests/fakegpu/driver/gpu.sh" --append tsc=unstable --ktap --quiet \
 		--timeout $seconds --record "$OUT/$kernel-$variant.record" \
 		--log "$OUT/$kernel-$variant.log" --results "$RESULTS/$JOB" || true
+}
+
+# As many GPUs as a big machine has: each is initialised, let go and taken again.
+eight_gpus() {
+	local firmware=nvidia/$VERSION/gsp_ga10x.bin
+	NV_VERSION=$VERSION KDIR=$BUILD/linux/lean "$ROOT/ci/kmod.sh"
+	printf '==> driver %s patched, lean kernel, eight GPUs\n' $VERSION
+	"$GCT_VM" run --build "$BUILD" --nv $VERSION --kernel lean --variant patched --gpus 8 \
+		--file "$OUT/firmware/$firmware:/lib/firmware/$firmware" \
+		--script "$ROOT/tests/fakegpu/driver/guest.sh" --ktap --quiet \
+		--timeout $LEAN_SECONDS_MAX --log "$OUT/eight.log" --results "$RESULTS/$JOB" || true
 }
 
 # The result of each of NVIDIA's tests, by its name.
@@ -63,5 +75,6 @@ for run in "${runs[@]}"; do
 	[ "$run" = lean/stock ] || [ ! -e "$OUT/lean-stock.log" ] ||
 		check $JOB "NVIDIA's tests: $run does what the stock modules do" test_same "$run"
 done
+[ $# -gt 0 ] || eight_gpus
 "$BUILD/uvm/$VERSION/uvm-tests" --list | sed -n 's/^not run  /    not run: /p'
 finish $JOB
