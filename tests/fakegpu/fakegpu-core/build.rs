@@ -115,7 +115,9 @@ fn main() {
 
 /// The driver's source, if there is one of the right version.
 fn source_tree(manifest: &Path) -> Option<PathBuf> {
-    let tree = match env::var_os("NV_SRC") {
+    // The Makefile exports it empty when it is not set.
+    let given = env::var_os("NV_SRC").filter(|path| !path.is_empty());
+    let tree = match given {
         Some(path) => PathBuf::from(path),
         None => manifest.join("../../../build/nv").join(VERSION),
     };
