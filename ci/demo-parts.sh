@@ -7,10 +7,9 @@ demo_version=${NV_VERSION:-$NV_SOURCE_VERSION}
 NV_VERSION=$demo_version KDIR=$BUILD/linux/lean GCT_STOCK='' GCT_PATCHES='' GCT_KUNIT='' "$ROOT/ci/kmod.sh"
 need_tools
 need_guest_programs gctctl gct-selftest rm-client fakegpu-record
-step "firmware of the software GPU" "$CARGO_TARGET_DIR/release/fakegpu-firmware" "$BUILD/firmware"
-firmware=nvidia/$NV_SOURCE_VERSION/gsp_ga10x.bin
+need_firmware "$BUILD/firmware"
 machine=(
 	"$GCT_VM" run --build "$BUILD" --nv "$demo_version" --gpus "${GPUS:-1}"
 	--file "$GUEST_BIN/gctctl" "$GUEST_BIN/gct-selftest" "$GUEST_BIN/rm-tenant"
-	"$GUEST_BIN/fakegpu-record" "$BUILD/firmware/$firmware:/lib/firmware/$firmware"
+	"$GUEST_BIN/fakegpu-record" "$FIRMWARE"
 )

@@ -130,6 +130,16 @@ need_guest_programs() {
 		--manifest-path "$ROOT/userspace/Cargo.toml" "${packages[@]}"
 }
 
+# need_firmware DIR: writes the firmware that the driver loads into the software
+# GPU, which has one for NV_SOURCE_VERSION only; sets FIRMWARE, a --file of the VM
+# runner. DIR is the job's own, for another job may run. After need_tools.
+need_firmware() {
+	local file=nvidia/$NV_SOURCE_VERSION/gsp_ga10x.bin
+	step "firmware of the software GPU" \
+		"$CARGO_TARGET_DIR/release/fakegpu-firmware" "$1"
+	FIRMWARE=$1/$file:/lib/firmware/$file
+}
+
 # Adds the counts of one test job; `make test` prints their sum.
 record() {
 	mkdir -p "$RESULTS"

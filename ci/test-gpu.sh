@@ -22,14 +22,13 @@ DEBUG_SECONDS_MAX=1800
 
 machine() {
 	local kernel=${1%/*} variant=${1#*/} stock='' seconds=$LEAN_SECONDS_MAX
-	local firmware=nvidia/$VERSION/gsp_ga10x.bin
 	[ "$variant" != stock ] || stock=1
 	[ "$kernel" = lean ] || seconds=$DEBUG_SECONDS_MAX
 	NV_VERSION=$VERSION GCT_STOCK=$stock KDIR=$BUILD/linux/$kernel "$ROOT/ci/kmod.sh"
 	printf '==> driver %s %s, %s kernel\n' $VERSION "$variant" "$kernel"
 	# A busy host makes the guest misjudge its TSC, and time limits with it.
 	"$GCT_VM" run --build "$BUILD" --nv $VERSION --kernel "$kernel" --variant "$variant" --gpus 2 \
-		--file "$OUT/firmware/$firmware:/lib/firmware/$firmware" \
+		--file "$FIRMWARE" \
 		"$ROOT/tests/fakegpu/driver/guest.sh:/test/driver.sh" \
 		"$BUILD/uvm/$VERSION/uvm-tests" "$GUEST_BIN/rm-test" \
 		--script "$ROOT/tests/fakegpu/driver/gpu.sh" --append tsc=unstable --ktap --quiet \
@@ -39,11 +38,10 @@ machine() {
 
 # As many GPUs as a big machine has: each is initialised, let go and taken again.
 eight_gpus() {
-	local firmware=nvidia/$VERSION/gsp_ga10x.bin
 	NV_VERSION=$VERSION KDIR=$BUILD/linux/lean "$ROOT/ci/kmod.sh"
 	printf '==> driver %s patched, lean kernel, eight GPUs\n' $VERSION
 	"$GCT_VM" run --build "$BUILD" --nv $VERSION --kernel lean --variant patched --gpus 8 \
-		--file "$OUT/firmware/$firmware:/lib/firmware/$firmware" \
+		--file "$FIRMWARE" \
 		--script "$ROOT/tests/fakegpu/driver/guest.sh" --ktap --quiet \
 		--timeout $LEAN_SECONDS_MAX --log "$OUT/eight.log" --results "$RESULTS/$JOB" || true
 }
@@ -69,7 +67,7 @@ need_tools
 need_guest_programs rm-client
 step "UVM test program" make -C "$ROOT/tests/uvm" -j"$JOBS" \
 	NV="$BUILD/nv/$VERSION/kernel-open" OUT="$BUILD/uvm/$VERSION"
-step "firmware of the software GPU" "$CARGO_TARGET_DIR/release/fakegpu-firmware" "$OUT/firmware"
+need_firmware "$OUT/firmware"
 for run in "${runs[@]}"; do
 	machine "$run"
 	[ "$run" = lean/stock ] || [ ! -e "$OUT/lean-stock.log" ] ||

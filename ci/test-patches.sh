@@ -154,10 +154,9 @@ behaves_as_stock() {
 
 # The software GPU has firmware for one version, with which RM starts it.
 uuid_arrives() {
-	local folder=$BUILD/patches/firmware file=nvidia/$1/gsp_ga10x.bin
-	need_tools && "$CARGO_TARGET_DIR/release/fakegpu-firmware" "$folder" &&
+	need_tools && need_firmware "$BUILD/patches/firmware" &&
 		"$ROOT/ci/vm.sh" run --nv "$1" --variant patched --gpus 1 --timeout 120 --quiet \
-			--file "$folder/$file:/lib/firmware/$file" --script "$ROOT/tests/patches/uuid.sh"
+			--file "$FIRMWARE" --script "$ROOT/tests/patches/uuid.sh"
 }
 
 # -----------------------------------------------------------------------------

@@ -43,8 +43,7 @@ for version in $NV_VERSIONS; do
 	fi
 done
 
-step "firmware of the software GPU" "$CARGO_TARGET_DIR/release/fakegpu-firmware" "$OUT/firmware"
-firmware=nvidia/$VERSION/gsp_ga10x.bin
+need_firmware "$OUT/firmware"
 NV_VERSION=$VERSION KDIR=$BUILD/linux/$KERNEL "$ROOT/ci/kmod.sh"
 
 # machine NAME FILTER [ARGUMENT...]: runs rm-test, with more arguments for gct-vm.
@@ -56,7 +55,7 @@ machine() {
 	printf '%s\n' "$filter" >"$OUT/filter"
 	"$GCT_VM" run --build "$BUILD" --kernel "$KERNEL" --nv "$VERSION" --variant patched --gpus 2 \
 		--file "$GUEST_BIN/rm-test" "$OUT/filter:/test/filter" \
-		"$OUT/firmware/$firmware:/lib/firmware/$firmware" \
+		"$FIRMWARE" \
 		--script "$ROOT/tests/rm-client/vm.sh" --ktap --quiet --timeout "$SECONDS_MAX" \
 		--append tsc=unstable --log "$OUT/$name.log" --results "$RESULTS/$JOB" "$@" || true
 }
