@@ -16,7 +16,7 @@ mod gpus;
 mod groups;
 
 pub use calls::Ticket;
-pub use enforce::{needs_controls, Begun};
+pub use enforce::{needs_answers, needs_controls, Begun};
 
 use crate::dirs::{DirPath, Effect, Step};
 use crate::iface::Name;

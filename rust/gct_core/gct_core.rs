@@ -30,6 +30,7 @@ pub mod policy;
 pub mod rmapi;
 pub mod selftest;
 pub mod settings;
+pub mod slice;
 pub mod state;
 pub mod submit;
 pub mod table;

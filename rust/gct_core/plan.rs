@@ -14,23 +14,7 @@ use crate::iface::value::Value;
 use crate::iface::File;
 use crate::objects::ObjectKey;
 use crate::rmapi::control::{Status, CHANNELS_MAX};
-use crate::units::Us;
-
-/// The time slice of a channel group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Slice {
-    /// Its own, whatever that is.
-    Own,
-    /// Its own, which the resource manager has said.
-    Known(Us),
-    /// Ours, in place of its own.
-    Ours {
-        /// What it gets back.
-        own: Us,
-        /// What it has.
-        now: Us,
-    },
-}
+use crate::slice::{Slice, SliceOrder};
 
 /// What the resource manager was told of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +38,8 @@ impl Told {
 /// What the resource manager has to be told of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// A channel group's own time slice is asked.
-    AskSlice,
-    /// A channel group gets a time slice of ours.
-    SetSlice(Us),
-    /// A channel group gets its own time slice back.
-    GiveSliceBack(Us),
+    /// Of a channel group's time slice.
+    Slice(SliceOrder),
     /// A channel stands still, or goes on.
     Freeze(bool),
 }
@@ -68,7 +48,7 @@ impl Order {
     /// The limit that it enforces.
     pub(crate) const fn file(self) -> File {
         match self {
-            Self::AskSlice | Self::SetSlice(_) | Self::GiveSliceBack(_) => File::ComputeTimeslice,
+            Self::Slice(_) => File::ComputeTimeslice,
             Self::Freeze(_) => File::ComputeFreeze,
         }
     }

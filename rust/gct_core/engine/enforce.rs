@@ -12,10 +12,11 @@ use crate::gpu::Backend;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::iface::File;
 use crate::objects::{Object, ObjectKey};
-use crate::plan::{Order, Sent, Slice, Trial};
+use crate::plan::{Order, Sent, Trial};
 use crate::rmapi::control::{self, Control, Status};
 use crate::rmapi::{Call, Class, Handle, Undoes};
 use crate::settings::Settings;
+use crate::slice::Slice;
 use crate::state::{Failure, State};
 
 /// What became of a write.
@@ -34,6 +35,13 @@ pub const fn needs_controls(file: File) -> bool {
     matches!(file, File::ComputeTimeslice | File::ComputeFreeze)
 }
 
+/// Are limits of this file enforced by controls that each process sends itself, where a
+/// daemon governs? It tells them what is on trial, and the core what they answer
+/// ([`State::write_refused`]). A freeze needs no control there.
+pub const fn needs_answers(file: File) -> bool {
+    matches!(file, File::ComputeTimeslice)
+}
+
 impl State<'_> {
     /// A file is written, by a caller that sends controls. As [`State::write`], but a
     /// limit that needs controls is only on trial. One write may be so at a time.
@@ -45,7 +53,7 @@ impl State<'_> {
         let Scope::Node(owner, gpu) = scope else {
             return self.write(file, scope, text).map(|()| Begun::Done);
         };
-        if !needs_controls(file) || !self.sends_controls(gpu) {
+        if !self.is_tried(file, gpu) {
             return self.write(file, scope, text).map(|()| Begun::Done);
         }
         let value = self.check_write(file, owner, gpu, text)?;
@@ -58,6 +66,13 @@ impl State<'_> {
         });
         self.reconsider(owner, Some(gpu));
         Ok(Begun::Trial)
+    }
+
+    /// A process was refused what is on trial, or does not answer.
+    pub fn write_refused(&mut self, status: Status) {
+        if let Some(trial) = &mut self.plan.trial {
+            trial.refused = Some(status);
+        }
     }
 
     /// Has the resource manager refused what is on trial?
@@ -133,12 +148,9 @@ impl State<'_> {
         let Some(Sent { order, keys }) = self.plan.sent.take() else {
             return;
         };
-        // A time slice that is not the one that was asked for is not the limit.
-        let taken = match (order, outcome) {
-            (Order::SetSlice(slice), Ok(())) if control.timeslice() != slice => {
-                Err(control::NOT_SUPPORTED)
-            }
-            (_, outcome) => outcome,
+        let taken = match order {
+            Order::Slice(order) => order.taken(control, outcome),
+            Order::Freeze(_) => outcome,
         };
         for key in keys.into_iter().flatten() {
             if outcome.is_ok() {
@@ -243,6 +255,15 @@ impl State<'_> {
             .any(|(gpu, _)| limits(one, *gpu) != limits(other, *gpu))
     }
 
+    /// Is a limit of this file on trial before it is stored?
+    fn is_tried(&self, file: File, gpu: GpuId) -> bool {
+        match self.gpus.get(&gpu).map(|gpu| gpu.facts.backend) {
+            Some(Backend::Kernel) => needs_controls(file),
+            Some(Backend::User) => needs_answers(file),
+            _ => false,
+        }
+    }
+
     /// Does the driver below send controls for this GPU?
     fn sends_controls(&self, gpu: GpuId) -> bool {
         let kernel = |gpu: &crate::state::Gpu| gpu.facts.backend == Backend::Kernel;
@@ -280,18 +301,13 @@ impl State<'_> {
     fn order_for(&self, object: &Object) -> Option<Order> {
         let gpu = object.gpu.filter(|gpu| self.sends_controls(*gpu))?;
         let limits = self.effective(self.proc_of(object)?, gpu);
-        match (object.class, object.told.slice, limits.timeslice) {
-            (Class::Channel, ..) => {
+        match object.class {
+            Class::Channel => {
                 (object.told.frozen != limits.freeze).then_some(Order::Freeze(limits.freeze))
             }
             // Of several names of a group the one that is charged is spoken of.
-            (Class::ChannelGroup, ..) if object.charged == Amount::ZERO => None,
-            (Class::ChannelGroup, Slice::Own, Some(_)) => Some(Order::AskSlice),
-            (Class::ChannelGroup, Slice::Known(_), Some(slice)) => Some(Order::SetSlice(slice)),
-            (Class::ChannelGroup, Slice::Ours { now, .. }, Some(slice)) => {
-                (now != slice).then_some(Order::SetSlice(slice))
-            }
-            (Class::ChannelGroup, Slice::Ours { own, .. }, None) => Some(Order::GiveSliceBack(own)),
+            Class::ChannelGroup if object.charged == Amount::ZERO => None,
+            Class::ChannelGroup => object.told.slice.order(limits.timeslice).map(Order::Slice),
             _ => None,
         }
     }
@@ -308,10 +324,7 @@ impl State<'_> {
         };
         let (client, handle) = (object.client, key.handle);
         let control = match order {
-            Order::AskSlice => Control::get_timeslice(client, handle),
-            Order::SetSlice(slice) | Order::GiveSliceBack(slice) => {
-                Control::set_timeslice(client, handle, slice)
-            }
+            Order::Slice(order) => order.control(client, handle),
             Order::Freeze(freeze) => return self.freeze_channels(key, &object, freeze),
         };
         self.plan.sent = Some(Sent::one(order, key));
@@ -370,15 +383,9 @@ impl State<'_> {
             return;
         };
         let told = &mut object.told;
-        let now = control.timeslice();
-        match (order, told.slice) {
-            (Order::AskSlice, _) => told.slice = Slice::Known(now),
-            (Order::GiveSliceBack(_), _) => told.slice = Slice::Own,
-            (Order::SetSlice(_), Slice::Known(own) | Slice::Ours { own, .. }) => {
-                told.slice = Slice::Ours { own, now };
-            }
-            (Order::SetSlice(_), Slice::Own) => {}
-            (Order::Freeze(freeze), _) => told.frozen = freeze,
+        match order {
+            Order::Slice(order) => told.slice = told.slice.after(order, control.timeslice()),
+            Order::Freeze(freeze) => told.frozen = freeze,
         }
     }
 

@@ -21,6 +21,9 @@ pub type Status = u32;
 /// `NV_ERR_NOT_SUPPORTED`.
 pub const NOT_SUPPORTED: Status = 0x56;
 
+/// `NV_ERR_TIMEOUT`.
+pub const TIMEOUT: Status = 0x65;
+
 /// Is this the answer to a handle that means nothing any more?
 pub const fn is_gone(status: Status) -> bool {
     // `NV_ERR_INVALID_CHANNEL`, `_CLIENT`, `_OBJECT`, `_OBJECT_HANDLE`, `_OBJECT_NOT_FOUND`.
