@@ -12,6 +12,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_group_has_a_mask", a_group_has_a_mask),
     ("a_mask_changes_while_the_program_runs", a_mask_changes),
     ("a_frozen_group_stands_still", a_frozen_group_stands_still),
+    (
+        "a_time_slice_bounds_the_wait_of_another_process",
+        a_time_slice_bounds_the_wait,
+    ),
     ("a_group_is_exact_when_paced", exact_when_paced),
     (
         "programs_outlive_their_daemon",
@@ -82,6 +86,36 @@ fn a_frozen_group_stands_still(bed: &Bed) -> Result<Outcome> {
         took > Duration::from_secs(2),
         "{took:?}: it was not frozen: {line}"
     );
+    Ok(Outcome::Passed)
+}
+
+/// Two processes that take turns. A time slice acts on what runs, so it changes while both do.
+fn a_time_slice_bounds_the_wait(bed: &Bed) -> Result<Outcome> {
+    let daemon = daemon(bed)?;
+    daemon.create("long")?;
+    let work = "best-effort --blocks 26400 --threads 1024 --cycles 450000 --seconds 8";
+    let running = bed.kit.start(&daemon.group("long", ""), work)?;
+    std::thread::sleep(Duration::from_millis(1500));
+    let wait = |slice: &str| -> Result<f64> {
+        daemon.set("long", "compute.timeslice", slice)?;
+        let work = "critical --blocks 132 --threads 256 --cycles 45000 --period-us 2000";
+        let line = bed
+            .kit
+            .json(&Under::native(), &format!("{work} --seconds 0.5"))?;
+        number(&line, "p50_us")
+    };
+    let stock = wait("default")?;
+    let long = wait("10ms")?;
+    let short = wait("50us")?;
+    let again = wait("default")?;
+    println!(
+        "# p50 in us: {stock} stock, {long} with 10 ms, {short} with 50 us, {again} stock again"
+    );
+    ensure!(
+        long > 4_000.0 && short < 1_000.0 && again < 0.5 * long,
+        "p50 in us: {stock} stock, {long} with 10 ms, {short} with 50 us, {again} stock again"
+    );
+    running.kill()?;
     Ok(Outcome::Passed)
 }
 

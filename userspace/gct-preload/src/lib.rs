@@ -22,6 +22,7 @@ mod rm;
 mod scratch;
 mod session;
 mod shadow;
+mod slices;
 mod split;
 mod stats;
 mod sys;

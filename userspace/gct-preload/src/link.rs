@@ -6,11 +6,12 @@
 //! Nothing here is on the path of a launch. Without a daemon everything is granted and goes on.
 
 use crate::neighbours::Place;
+use crate::slices::Slices;
 use crate::stats::STATS;
 use crate::{rm, sys, worker};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::rmapi::control::Control;
-use gct_core::rmapi::{self, Action, Call, Class, Question};
+use gct_core::rmapi::{self, Action, Call, Class, Question, Undoes};
 use gct_share::board::Peer;
 use gct_share::link::{self, Link, Verdict};
 use gct_share::message::Ioctl;
@@ -27,8 +28,7 @@ const LOOK: Duration = Duration::from_secs(1);
 struct Connected {
     pid: u32,
     link: Link,
-    /// The youngest channel group, by which the GPU is found.
-    group: Option<(rmapi::Handle, rmapi::Handle)>,
+    slices: Slices,
     /// Whether the governor has a place there.
     placed: bool,
     /// The board's generation at which the neighbours were asked for.
@@ -54,7 +54,7 @@ fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
         *slot = Some(Connected {
             pid,
             link,
-            group: None,
+            slices: Slices::new(),
             placed: false,
             board: u64::MAX,
         });
@@ -92,7 +92,13 @@ pub(crate) unsafe fn before(request: u64, arg: u64) -> Entered {
     let Some((ioctl, call)) = link::decode(escape, bytes, size_of) else {
         return Entered::Nothing;
     };
-    match with(|connected| connected.link.enter(&ioctl, &call)) {
+    let enter = |connected: &mut Connected| {
+        if call.action == Action::Free {
+            connected.slices.freed(call.client, call.object);
+        }
+        connected.link.enter(&ioctl, &call)
+    };
+    match with(enter) {
         Some(Verdict::Refused) => {
             // SAFETY: the structure is the caller's to be written, as the driver would.
             let bytes = unsafe { core::slice::from_raw_parts_mut(arg as *mut u8, bytes.len()) };
@@ -141,22 +147,24 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
         bytes,
         hint,
     };
-    let is_group = matches!(
-        call.action,
-        Action::Alloc {
-            class: Class::ChannelGroup,
-            ..
-        }
-    );
     let grouped = with(|connected| {
-        connected.link.leave(ioctl, &call, verdict);
-        let grouped = is_group && call.succeeded();
-        if grouped {
-            connected.group = Some((call.client, call.object));
-            // A new daemon will be asked by this one: an older may be gone by then.
-            connected.link.gpu_of(call.client, call.object);
+        let Connected { link, slices, .. } = connected;
+        link.leave(ioctl, &call, verdict);
+        match call.action {
+            _ if !call.succeeded() => false,
+            Action::Alloc {
+                class: Class::ChannelGroup,
+                ..
+            } => {
+                slices.made(&call, fd, link);
+                true
+            }
+            Action::Control(Undoes::Timeslice) => {
+                slices.changed(call.client, call.object, link);
+                false
+            }
+            _ => false,
         }
-        grouped
     });
     if grouped == Some(true) {
         look();
@@ -185,10 +193,10 @@ impl Connected {
         STATS
             .daemons_lost
             .fetch_add(self.link.lost() - lost, Ordering::Relaxed);
-        if !self.placed && self.link.connected() {
-            let (client, object) = self.group?;
-            self.link.gpu_of(client, object)?;
+        if renewed || (!self.placed && self.link.connected()) {
+            self.slices.renew(&mut self.link);
         }
+        self.slices.follow(&mut self.link);
         if renewed || !self.placed {
             let place = self.place()?;
             self.placed = true;
@@ -219,13 +227,28 @@ fn look_after() {
     let mut entries = 0;
     let mut waited = Duration::ZERO;
     loop {
-        std::thread::sleep(REPORT.max(waited));
+        wait(REPORT.max(waited));
         let now = STATS.entries.load(Ordering::Relaxed);
         waited = if now == entries { LOOK } else { REPORT };
         entries = now;
         if !look() {
             return;
         }
+    }
+}
+
+/// Waits until the daemon rings, for `time` at most.
+fn wait(time: Duration) {
+    let first = |connected: &mut Connected| {
+        let gpu = connected.link.gpus().first()?.clone();
+        // What was said before this was looked at, or is looked at now.
+        let rung = gpu.page.rung();
+        connected.slices.follow(&mut connected.link);
+        Some((gpu, rung))
+    };
+    match with(first).flatten() {
+        Some((gpu, rung)) => gpu.page.listen(rung, time),
+        None => std::thread::sleep(time),
     }
 }
 

@@ -29,7 +29,7 @@ pub mod shared;
 pub mod socket;
 
 /// Version of the messages and of the pages. The two sides must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Where the daemon listens unless it is told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/gctgroup/gctd.sock";
@@ -48,6 +48,7 @@ pub fn socket_path() -> PathBuf {
 pub const ENFORCED: FeatureSet = FeatureSet::NONE
     .with(Feature::GmemCharge)
     .with(Feature::GmemLimit)
+    .with(Feature::Timeslice)
     .with(Feature::Priority)
     .with(Feature::Freeze)
     .with(Feature::TpcQuota)

@@ -253,6 +253,16 @@ impl Link {
         Some(gpu)
     }
 
+    /// Says that the limits of a page's generation are in force, or with which status the
+    /// resource manager has refused one of them.
+    pub fn took(&mut self, minor: u32, generation: u64, refused: Option<u32>) {
+        self.tell(&Request::Took {
+            minor,
+            generation,
+            refused,
+        });
+    }
+
     fn open_page(&mut self, client: u32, object: u32) -> Option<Arc<Gpu>> {
         let (reply, fds) = self.call(&Request::Page { client, object })?;
         let (Reply::Page { minor, slot }, [page, pulse, board]) = (reply, fds.as_slice()) else {

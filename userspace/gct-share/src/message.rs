@@ -64,6 +64,15 @@ pub enum Request {
         /// The N of `/dev/nvidiaN`.
         minor: u32,
     },
+    /// The limits of a generation of this process's page are in force. Not answered.
+    Took {
+        /// The N of `/dev/nvidiaN`.
+        minor: u32,
+        /// The generation.
+        generation: u64,
+        /// What the resource manager said, if it refused one of them.
+        refused: Option<u32>,
+    },
     /// The names in a directory of the tree. Answered by [`Reply::Text`]: one name per line,
     /// those of directories with a slash behind.
     List {

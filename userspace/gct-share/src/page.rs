@@ -7,10 +7,12 @@
 
 use crate::seqlock::Seqlock;
 use crate::shared::Shareable;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gct_core::launches::Launches;
 use gct_core::settings::Settings;
 use gct_core::submit::stats::{Counters, Reason};
+use rustix::thread::futex;
+use std::time::Duration;
 
 /// Words of a set of TPCs, lowest TPC in the lowest bit of the first.
 pub const MASK_WORDS: usize = 4;
@@ -157,11 +159,14 @@ pub struct ProcessCounters {
 #[repr(C)]
 pub struct Page {
     limits: Seqlock<LIMIT_WORDS>,
+    /// Grows when there is something to look at; the process sleeps on it.
+    bell: AtomicU32,
+    _unused: AtomicU32,
     /// What the process counts.
     pub counters: ProcessCounters,
 }
 
-// SAFETY: both parts consist of 64-bit atomics, and `Shared` checks the size.
+// SAFETY: all parts consist of atomics, and `Shared` checks the size.
 unsafe impl Shareable for Page {}
 
 impl Page {
@@ -180,6 +185,28 @@ impl Page {
     /// The daemon's: sets the limits; `generation` grows by one with each call, from 1.
     pub fn set_limits(&self, generation: u64, limits: &Limits) {
         self.limits.write(generation, &limits.words());
+    }
+
+    /// The daemon's: wakes whoever sleeps in [`Page::listen`].
+    pub fn ring(&self) {
+        self.bell.fetch_add(1, Ordering::Release);
+        // Nobody may be there to be woken.
+        let _ = futex::wake(&self.bell, futex::Flags::empty(), u32::MAX);
+    }
+
+    /// How often was rung.
+    pub fn rung(&self) -> u32 {
+        self.bell.load(Ordering::Acquire)
+    }
+
+    /// The process's: sleeps until it was rung more than `rung` times, for `timeout` at most.
+    pub fn listen(&self, rung: u32, timeout: Duration) {
+        let timeout = futex::Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        // A wake too many is harmless: the caller looks again.
+        let _ = futex::wait(&self.bell, futex::Flags::empty(), rung, Some(&timeout));
     }
 
     /// The process's: the limits of `generation` hold for every launch from now on.
@@ -257,6 +284,22 @@ mod tests {
         page.set_limits(1, &Limits::NONE);
         assert_eq!(page.limits(), Some((1, Limits::NONE)));
         assert_eq!(Limits::new(&Settings::DEFAULT), Limits::NONE);
+    }
+
+    #[test]
+    fn whoever_listens_is_woken() {
+        let (fd, page) = SharedFd::create::<Page>("page", Writers::Holder).unwrap();
+        let theirs = crate::shared::Shared::<Page>::open(fd.writable()).unwrap();
+        let started = std::time::Instant::now();
+        let rung = theirs.rung();
+        let waiting = std::thread::spawn(move || {
+            theirs.listen(rung, Duration::from_secs(20));
+            // What was rung before is not waited for.
+            theirs.listen(rung, Duration::from_secs(20));
+        });
+        page.ring();
+        waiting.join().unwrap();
+        assert!(started.elapsed() < Duration::from_secs(10));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::process::{self, Process};
 use crate::tables::Tables;
 use crate::tenants::{ConnectionId, Given, Neighbour, Tenants};
 use crate::tree::Tree;
+use crate::trial::Trials;
 use crate::{gpus, server::Options};
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
@@ -33,7 +34,7 @@ pub(crate) const PROCESS_EVENTS: u64 = 1 << 62;
 /// A process that reports its ioctls.
 #[derive(Debug)]
 pub(crate) struct Session {
-    connection: ConnectionId,
+    pub(crate) connection: ConnectionId,
     pub(crate) key: ProcKey,
     file: FileId,
     grants: BTreeMap<u32, Ticket>,
@@ -52,7 +53,8 @@ struct Watch {
 pub(crate) struct Daemon {
     pub(crate) tables: Tables,
     pub(crate) tree: Tree,
-    tenants: Tenants,
+    pub(crate) tenants: Tenants,
+    pub(crate) trials: Trials,
     gpus: PathBuf,
     existing: Option<TpcMask>,
     /// When each member was put into its group by pid, in nanoseconds since boot.
@@ -73,11 +75,16 @@ fn hashed(key: ProcKey) -> (u32, u64) {
 }
 
 impl Daemon {
-    pub(crate) fn new(options: &Options, epoll: Arc<OwnedFd>, seeds: [u64; 2]) -> Self {
+    pub(crate) fn new(
+        options: &Options,
+        epoll: Arc<OwnedFd>,
+        seeds: [u64; 2],
+    ) -> rustix::io::Result<Self> {
         let mut daemon = Self {
             tables: Tables::new(seeds),
             tree: Tree::default(),
             tenants: Tenants::default(),
+            trials: Trials::new()?,
             gpus: options.gpus.clone(),
             existing: options.existing,
             joined: HashMap::new(),
@@ -86,7 +93,7 @@ impl Daemon {
             last_watch: PROCESS_EVENTS,
         };
         daemon.find_gpus();
-        daemon
+        Ok(daemon)
     }
 
     /// Learns of GPUs that came since the last time, as all do when the driver is loaded.
@@ -108,8 +115,13 @@ impl Daemon {
         while let Some(effect) = self.tables.state().next_effect() {
             self.tree.apply(effect);
         }
+        self.publish(self.trials.are_on());
+    }
+
+    /// Tells the processes their limits; `trial` if one is on trial.
+    pub(crate) fn publish(&mut self, trial: bool) {
         let existing = self.existing.unwrap_or(TpcMask::first(TPCS_MAX));
-        self.tenants.publish(&self.tables.state(), &existing);
+        self.tenants.publish(&self.tables.state(), &existing, trial);
     }
 
     /// Takes what the processes counted.
@@ -233,6 +245,7 @@ impl Daemon {
         }
         self.tables.state().file_close(session.file);
         self.settle();
+        self.judge();
     }
 
     /// How an ioctl went will not be told: what was about to be freed is taken for freed, and

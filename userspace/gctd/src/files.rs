@@ -5,6 +5,8 @@
 use crate::authority::Peer;
 use crate::daemon::Daemon;
 use crate::tree::{Dir, Node};
+use crate::trial::Answer;
+use gct_core::engine::needs_answers;
 use gct_core::error::Error;
 use gct_core::ids::Scope;
 use gct_core::iface::files::{Entry, Mode};
@@ -80,25 +82,28 @@ impl Daemon {
         Ok(text)
     }
 
-    /// Writes a file: `text` is the whole of one write by `writer`.
-    ///
-    /// # Errors
-    ///
-    /// `ENOENT`, `EISDIR`, and what the core says.
+    /// Writes a file: `text` is the whole of one write by `writer`. `None` if the outcome is
+    /// not known yet: then what `later` makes is answered.
     pub(crate) fn write(
         &mut self,
         path: &str,
         text: &[u8],
         writer: Peer,
-    ) -> Result<(), ErrorNumber> {
-        let (entry, scope) = self.file(path)?;
+        later: impl FnOnce() -> Answer,
+    ) -> Option<Result<(), ErrorNumber>> {
+        let (entry, scope) = match self.file(path) {
+            Ok(file) => file,
+            Err(errno) => return Some(Err(errno)),
+        };
         if entry.mode == Mode::Read || !writer.may_write() {
-            return Err(Error::Access.errno());
+            return Some(Err(Error::Access.errno()));
         }
-        self.store(entry, scope, text, writer)
-            .map_err(Error::errno)?;
+        let outcome = match needs_answers(entry.file) {
+            true => self.put_on_trial(entry.file, scope, text, later)?,
+            false => self.store(entry, scope, text, writer),
+        };
         self.settle();
-        Ok(())
+        Some(outcome.map_err(Error::errno))
     }
 
     fn store(

@@ -9,6 +9,7 @@ use crate::authority::Peer;
 use crate::daemon::Daemon;
 use crate::server::{lock, Server};
 use crate::tree::Node;
+use crate::trial::Answer;
 use fuser::{
     BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem,
     FopenFlags, Generation, INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData,
@@ -295,13 +296,32 @@ impl Filesystem for Shown {
             pid: req.pid(),
             uid: req.uid(),
         };
-        let path = self.path(ino);
-        let written = path.and_then(|path| lock(&self.daemon).write(&path, data, writer));
-        match written {
-            Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
+        let path = match self.path(ino) {
+            Ok(path) => path,
+            Err(number) => return reply.error(errno(number)),
+        };
+        let mut daemon = lock(&self.daemon);
+        if daemon.find(&path).is_err() {
             // The directory of an open file went.
-            Err(libc::ENOENT) if self.is_gone(ino) => reply.error(Errno::ENODEV),
+            return reply.error(Errno::ENODEV);
+        }
+        let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
+        let answer = move |reply: ReplyWrite, outcome| match outcome {
+            Ok(()) => reply.written(length),
             Err(number) => reply.error(errno(number)),
+        };
+        let mut reply = Some(reply);
+        let later = || -> Answer {
+            let reply = reply.take();
+            Box::new(move |outcome| {
+                if let Some(reply) = reply {
+                    answer(reply, outcome);
+                }
+            })
+        };
+        let written = daemon.write(&path, data, writer, later);
+        if let (Some(outcome), Some(reply)) = (written, reply) {
+            answer(reply, outcome);
         }
     }
 
@@ -343,12 +363,5 @@ impl Filesystem for Shown {
             }
         }
         reply.ok();
-    }
-}
-
-impl Shown {
-    fn is_gone(&self, ino: INodeNo) -> bool {
-        let path = self.path(ino);
-        path.is_ok_and(|path| lock(&self.daemon).find(&path).is_err())
     }
 }

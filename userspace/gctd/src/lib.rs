@@ -18,6 +18,7 @@ mod server;
 mod tables;
 mod tenants;
 mod tree;
+mod trial;
 
 pub use fuse::Mount;
 pub use server::{Options, Server, Stopper};

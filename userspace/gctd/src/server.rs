@@ -4,6 +4,8 @@
 
 use crate::authority::Peer;
 use crate::daemon::{Daemon, Session, PROCESS_EVENTS};
+use crate::files::ErrorNumber;
+use crate::trial::Answer;
 use gct_core::error::Error;
 use gct_core::limits::WRITE_LEN_MAX;
 use gct_core::mask::TpcMask;
@@ -29,7 +31,8 @@ const MESSAGES_PER_TURN: usize = 64;
 
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
-const FIRST_CONNECTION: u64 = 2;
+const TIMER: u64 = 2;
+const FIRST_CONNECTION: u64 = 3;
 
 /// How a daemon is set up.
 #[derive(Clone, Debug)]
@@ -102,7 +105,8 @@ impl Server {
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         add(&epoll, listener.as_fd(), LISTENER)?;
         add(&epoll, stop.as_fd(), STOP)?;
-        let daemon = Daemon::new(options, epoll.clone(), seeds()?);
+        let daemon = Daemon::new(options, epoll.clone(), seeds()?)?;
+        add(&epoll, daemon.trials.timer(), TIMER)?;
         Ok(Self {
             daemon: Arc::new(Mutex::new(daemon)),
             epoll,
@@ -150,6 +154,7 @@ impl Server {
                         let _ = fs::remove_file(&self.path);
                         return Ok(());
                     }
+                    TIMER => lock(&self.daemon).expire(),
                     event if event > PROCESS_EVENTS => self.process_ended(event),
                     connection => self.serve(connection),
                 }
@@ -249,11 +254,17 @@ impl Connection {
             Request::Write { path, bytes } => {
                 // One byte over the maximum is enough for the parser to refuse it.
                 let bytes = bytes.get(..WRITE_LEN_MAX + 1).unwrap_or(&bytes);
-                let reply = match daemon.write(&path, bytes, self.peer) {
-                    Ok(()) => Reply::Done,
-                    Err(errno) => Reply::Error { errno },
+                let socket = self.socket.try_clone().map_err(|_| Errno::MFILE)?;
+                let later = || -> Answer {
+                    Box::new(move |outcome| {
+                        // Who does not read its answers goes without.
+                        let _ = send(&socket, &written(outcome), &[]);
+                    })
                 };
-                self.send(&reply, &[])
+                match daemon.write(&path, bytes, self.peer, later) {
+                    Some(outcome) => self.send(&written(outcome), &[]),
+                    None => Ok(()),
+                }
             }
             request => self.of_tenant(request, &mut daemon),
         }
@@ -263,7 +274,7 @@ impl Connection {
     fn of_tenant(&mut self, request: Request, daemon: &mut Daemon) -> rustix::io::Result<()> {
         let Some(session) = &mut self.session else {
             return match request {
-                Request::Enter(_) | Request::Leave { .. } => Ok(()),
+                Request::Enter(_) | Request::Leave { .. } | Request::Took { .. } => Ok(()),
                 _ => self.refuse(Error::NoProcess),
             };
         };
@@ -274,6 +285,14 @@ impl Connection {
             }
             Request::Leave { ioctl, granted } => {
                 daemon.leave(session, &ioctl, granted);
+                return Ok(());
+            }
+            Request::Took {
+                minor,
+                generation,
+                refused,
+            } => {
+                daemon.took(session.connection, minor, generation, refused);
                 return Ok(());
             }
             Request::Ask(ioctl) => match daemon.ask(session, &ioctl) {
@@ -320,7 +339,20 @@ impl Connection {
 
     /// Sends without waiting: who does not read its answers is dropped.
     fn send(&self, reply: &Reply, fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
-        socket::send(self.socket.as_fd(), reply, fds, SendFlags::DONTWAIT)
+        send(&self.socket, reply, fds)
+    }
+}
+
+/// Sends without waiting.
+fn send(socket: &OwnedFd, reply: &Reply, fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+    socket::send(socket.as_fd(), reply, fds, SendFlags::DONTWAIT)
+}
+
+/// How a write went.
+fn written(outcome: Result<(), ErrorNumber>) -> Reply {
+    match outcome {
+        Ok(()) => Reply::Done,
+        Err(errno) => Reply::Error { errno },
     }
 }
 

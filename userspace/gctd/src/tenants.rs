@@ -30,6 +30,8 @@ struct Tenant {
     pulse_fd: SharedFd,
     generation: u64,
     limits: Option<Limits>,
+    /// The generation of a limit that is on trial, until the process says that it took it.
+    tried: Option<u64>,
     seen: Launches,
 }
 
@@ -132,6 +134,7 @@ impl Tenants {
             pulse_fd,
             generation: 0,
             limits: None,
+            tried: None,
             seen: Launches::ZERO,
         })
     }
@@ -179,13 +182,19 @@ impl Tenants {
     }
 
     /// Tells every process the limits that bind it now, and its neighbours what is reserved.
-    pub(crate) fn publish(&mut self, state: &State<'_>, existing: &TpcMask) {
+    /// `trial`: whether a limit is on trial, which those who get another time slice must take.
+    pub(crate) fn publish(&mut self, state: &State<'_>, existing: &TpcMask, trial: bool) {
         for tenant in &mut self.tenants {
             let limits = Limits::new(&state.effective(tenant.proc, tenant.gpu));
             if tenant.limits != Some(limits) {
+                let slice = tenant.limits.map_or(0, |limits| limits.timeslice_us);
                 tenant.limits = Some(limits);
                 tenant.generation += 1;
+                if trial && slice != limits.timeslice_us {
+                    tenant.tried = Some(tenant.generation);
+                }
                 tenant.page.set_limits(tenant.generation, &limits);
+                tenant.page.ring();
             }
         }
         self.number(state);
@@ -193,6 +202,31 @@ impl Tenants {
             let here = self.tenants.iter().filter(|t| t.gpu == board.gpu);
             let here: Vec<&Tenant> = here.collect();
             lay_out(board, &here, &self.numbers, state, existing);
+        }
+    }
+
+    /// A process says which generation of its limits is in force: whether one on trial is.
+    pub(crate) fn took(&mut self, connection: ConnectionId, minor: u32, generation: u64) -> bool {
+        let of = |t: &&mut Tenant| t.connection == connection && t.minor == minor;
+        let Some(tenant) = self.tenants.iter_mut().find(of) else {
+            return false;
+        };
+        let took = tenant.tried.is_some_and(|tried| generation >= tried);
+        if took {
+            tenant.tried = None;
+        }
+        took
+    }
+
+    /// Whether some process has yet to say that it took what is on trial.
+    pub(crate) fn are_tried(&self) -> bool {
+        self.tenants.iter().any(|tenant| tenant.tried.is_some())
+    }
+
+    /// Nothing is on trial any more.
+    pub(crate) fn end_trial(&mut self) {
+        for tenant in &mut self.tenants {
+            tenant.tried = None;
         }
     }
 

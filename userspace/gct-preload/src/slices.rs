@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The time slices of this process's channel groups: `compute.timeslice` by controls on the
+//! program's own objects, which the driver lets every program send.
+//!
+//! What is to be sent is [`gct_core::slice`]'s to say. A control takes some hundred
+//! microseconds, so none is sent on the way of a launch: whoever makes a channel group sends
+//! it, or the thread that looks after the daemon.
+
+use crate::rm;
+use gct_core::rmapi::control::{is_gone, Control, Status};
+use gct_core::rmapi::{Call, Handle};
+use gct_core::slice::Slice;
+use gct_core::units::Us;
+use gct_share::link::{Gpu, Link};
+use std::sync::Arc;
+
+/// `NV_ERR_INVALID_CLIENT`: what a descriptor that is no longer the driver's says, too.
+const NO_CLIENT: Status = 0x23;
+
+/// Sends a control on one of the program's descriptors.
+pub(crate) type Send = fn(fd: i32, control: &mut Control) -> Result<(), Status>;
+
+/// A channel group of this process.
+#[derive(Debug)]
+struct Group {
+    client: Handle,
+    parent: Handle,
+    object: Handle,
+    /// The descriptor on which it was made. Should it be another file's by now, the resource
+    /// manager does not know the client there.
+    fd: i32,
+    /// `None` as long as no daemon has said which it is.
+    gpu: Option<Arc<Gpu>>,
+    slice: Slice,
+}
+
+/// All channel groups of this process, on all GPUs.
+#[derive(Debug)]
+pub(crate) struct Slices {
+    groups: Vec<Group>,
+    /// By the N of `/dev/nvidiaN`: which generation of limits was taken there.
+    taken: Vec<(u32, u64)>,
+    send: Send,
+}
+
+/// Asks the driver.
+fn send(fd: i32, control: &mut Control) -> Result<(), Status> {
+    let (client, object, command) = (control.client, control.object, control.command);
+    // SAFETY: the parameters live until the control has been answered, and have no pointers.
+    match unsafe { rm::control_of(fd, client, object, command, control.params()) } {
+        Some(0) => Ok(()),
+        Some(status) => Err(status),
+        None => Err(NO_CLIENT),
+    }
+}
+
+impl Group {
+    fn minor(&self) -> Option<u32> {
+        self.gpu.as_ref().map(|gpu| gpu.minor)
+    }
+
+    /// Tells the resource manager what has to be told; `Err` is its refusal.
+    fn settle(&mut self, limit: Option<Us>, send: Send) -> Result<(), Status> {
+        while let Some(order) = self.slice.order(limit) {
+            let mut control = order.control(self.client, self.object);
+            let outcome = send(self.fd, &mut control);
+            if outcome.is_ok() {
+                self.slice = self.slice.after(order, control.timeslice());
+            }
+            order.taken(&control, outcome)?;
+        }
+        Ok(())
+    }
+}
+
+/// The limit on a GPU, with its generation.
+fn limit(gpu: &Gpu) -> (u64, Option<Us>) {
+    let (generation, limits) = match gpu.page.limits() {
+        Some((generation, limits)) => (generation, limits.timeslice_us),
+        None => (0, 0),
+    };
+    (generation, (limits > 0).then(|| Us(u64::from(limits))))
+}
+
+impl Slices {
+    pub(crate) const fn new() -> Self {
+        Self {
+            groups: Vec::new(),
+            taken: Vec::new(),
+            send,
+        }
+    }
+
+    /// A channel group was made on a descriptor; before its ioctl returns it has the limit.
+    pub(crate) fn made(&mut self, call: &Call, fd: i32, link: &mut Link) {
+        // By the youngest a new daemon will be asked for this process's page: an older may be
+        // gone by then.
+        let gpu = link.gpu_of(call.client, call.object);
+        self.groups.push(Group {
+            client: call.client,
+            parent: call.parent,
+            object: call.object,
+            fd,
+            gpu,
+            slice: Slice::Own,
+        });
+        self.follow(link);
+        let last = self.groups.len() - 1;
+        self.settle_at(last, link);
+    }
+
+    /// An object is about to be freed, and with it what is below.
+    pub(crate) fn freed(&mut self, client: Handle, object: Handle) {
+        self.groups.retain(|group| {
+            let gone = [group.object, group.parent, client].contains(&object);
+            group.client != client || !gone
+        });
+    }
+
+    /// The program has set the time slice of a channel group itself: the limit holds again.
+    pub(crate) fn changed(&mut self, client: Handle, object: Handle, link: &mut Link) {
+        let of = |group: &Group| group.client == client && group.object == object;
+        if let Some(at) = self.groups.iter().position(of) {
+            if let Some(group) = self.groups.get_mut(at) {
+                group.slice = Slice::Own;
+            }
+            self.settle_at(at, link);
+        }
+    }
+
+    /// Another daemon has other pages, on which nothing was taken.
+    pub(crate) fn renew(&mut self, link: &mut Link) {
+        self.taken.clear();
+        for group in &mut self.groups {
+            if let Some(gpu) = link.gpu_of(group.client, group.object) {
+                group.gpu = Some(gpu);
+            }
+        }
+    }
+
+    /// Takes over the limits that are new, and tells the daemon.
+    pub(crate) fn follow(&mut self, link: &mut Link) {
+        for gpu in link.gpus().to_vec() {
+            let (generation, limit) = limit(&gpu);
+            let known = (gpu.minor, generation);
+            if generation == 0 || self.taken.contains(&known) {
+                continue;
+            }
+            let mut refused = None;
+            let send = self.send;
+            self.groups.retain_mut(|group| {
+                if group.minor() != Some(gpu.minor) {
+                    return true;
+                }
+                match group.settle(limit, send) {
+                    Err(status) if is_gone(status) => return false,
+                    Err(status) => refused = Some(status),
+                    Ok(()) => {}
+                }
+                true
+            });
+            self.taken.retain(|(minor, _)| *minor != gpu.minor);
+            self.taken.push(known);
+            link.took(gpu.minor, generation, refused);
+        }
+    }
+
+    fn settle_at(&mut self, at: usize, link: &mut Link) {
+        let Some(group) = self.groups.get_mut(at) else {
+            return;
+        };
+        let Some(gpu) = &group.gpu else { return };
+        let (minor, (generation, limit)) = (gpu.minor, limit(gpu));
+        let refused = group.settle(limit, self.send).err();
+        if let Some(status) = refused.filter(|status| !is_gone(*status)) {
+            link.took(minor, generation, Some(status));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "slices_tests.rs"]
+mod tests;

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Time slices between a daemon and a process whose driver is played.
+
+use super::*;
+use gct_core::rmapi::escape;
+use gct_share::link;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const CLIENT: Handle = 0xc1d0_0019;
+const DEVICE: Handle = 0x5c00_0002;
+
+/// The driver, of the test's thread.
+#[derive(Default)]
+struct Driver {
+    slices: BTreeMap<Handle, u64>,
+    refuses: Option<Status>,
+    sent: u32,
+}
+
+std::thread_local! {
+    static DRIVER: RefCell<Driver> = RefCell::default();
+}
+
+fn driver<T>(f: impl FnOnce(&mut Driver) -> T) -> T {
+    DRIVER.with(|driver| f(&mut driver.borrow_mut()))
+}
+
+fn played(fd: i32, control: &mut Control) -> Result<(), Status> {
+    assert_eq!((fd, control.client), (7, CLIENT));
+    driver(|driver| {
+        driver.sent += 1;
+        let slice = driver.slices.get_mut(&control.object).ok_or(NO_CLIENT)?;
+        if control.command == 0xa06c_0104 {
+            control.params().copy_from_slice(&slice.to_le_bytes());
+            return Ok(());
+        }
+        assert_eq!(control.command, 0xa06c_0103);
+        match driver.refuses {
+            Some(status) => Err(status),
+            None => {
+                *slice = control.timeslice().get();
+                Ok(())
+            }
+        }
+    })
+}
+
+/// A daemon with one GPU, and this process as its tenant.
+struct Bed {
+    socket: PathBuf,
+    link: Link,
+    slices: Slices,
+    stopper: gctd::Stopper,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn alloc(parent: Handle, object: Handle, class: u32) -> Vec<u8> {
+    let client = if class == 0x41 { 0 } else { CLIENT };
+    let words = [client, parent, object, class, 0x1000, 0, 0, 0, 0, 0, 0, 0];
+    words
+        .iter()
+        .flat_map(|word: &u32| word.to_le_bytes())
+        .collect()
+}
+
+impl Bed {
+    fn new(test: &str) -> Self {
+        let name = format!("gct-slices-{test}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let gpu = directory.join("gpus/0000:00:00.0");
+        std::fs::create_dir_all(&gpu).unwrap();
+        std::fs::write(gpu.join("information"), "Device Minor: 0\n").unwrap();
+        let options = gctd::Options {
+            socket: directory.join("gctd.sock"),
+            gpus: directory.join("gpus"),
+            existing: None,
+        };
+        let server = gctd::Server::bind(&options).unwrap();
+        let stopper = server.stopper();
+        let mut bed = Self {
+            link: Link::new(&options.socket),
+            socket: options.socket,
+            slices: Slices {
+                send: played,
+                ..Slices::new()
+            },
+            stopper,
+            thread: Some(std::thread::spawn(move || server.run().unwrap())),
+        };
+        bed.link.attend(1);
+        bed.leave(&alloc(0, CLIENT, 0x41), None);
+        bed.leave(&alloc(CLIENT, DEVICE, 0x80), Some(0));
+        bed
+    }
+
+    /// An ioctl has run.
+    fn leave(&mut self, bytes: &[u8], hint: Option<u64>) -> Call {
+        let (ioctl, call) = link::decode(escape::ALLOC, bytes, |_| hint).unwrap();
+        let verdict = self.link.enter(&ioctl, &call);
+        self.link.leave(ioctl, &call, verdict);
+        call
+    }
+
+    /// The program makes a channel group, to which the driver gives 2048 us.
+    fn group(&mut self, object: Handle) -> Call {
+        driver(|driver| driver.slices.insert(object, 2048));
+        let call = self.leave(&alloc(DEVICE, object, 0xa06c), None);
+        self.slices.made(&call, 7, &mut self.link);
+        call
+    }
+
+    /// Writes the limit of this process while it looks after the daemon.
+    fn write(&mut self, value: &str) -> Result<(), i32> {
+        let writing = write(&self.socket, value);
+        let started = Instant::now();
+        while !writing.is_finished() {
+            self.slices.follow(&mut self.link);
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(started.elapsed() < Duration::from_secs(10));
+        }
+        writing.join().unwrap()
+    }
+}
+
+fn write(socket: &Path, value: &str) -> JoinHandle<Result<(), i32>> {
+    use gct_share::message::{Reply, Request};
+    use rustix::fd::AsFd;
+    let socket = gct_share::socket::connect(socket).unwrap();
+    let path = format!("{}/0/compute.timeslice", std::process::id());
+    let bytes = value.as_bytes().to_vec();
+    std::thread::spawn(move || {
+        let call = |request: &Request| {
+            let flags = rustix::net::SendFlags::empty();
+            gct_share::socket::send(socket.as_fd(), request, &[], flags).unwrap();
+            gct_share::socket::receive::<Reply>(socket.as_fd())
+                .unwrap()
+                .0
+        };
+        let version = gct_share::VERSION;
+        call(&Request::Hello {
+            version,
+            tenant: false,
+        });
+        match call(&Request::Write { path, bytes }) {
+            Reply::Done => Ok(()),
+            Reply::Error { errno } => Err(errno),
+            other => panic!("{other:?}"),
+        }
+    })
+}
+
+fn slices() -> Vec<u64> {
+    driver(|driver| driver.slices.values().copied().collect())
+}
+
+#[test]
+fn a_limit_reaches_every_group_and_its_own_comes_back() {
+    let mut bed = Bed::new("reaches");
+    bed.group(1);
+    bed.group(2);
+    assert_eq!(
+        driver(|driver| driver.sent),
+        0,
+        "without a limit nothing is sent"
+    );
+    assert_eq!(bed.write("50"), Ok(()));
+    assert_eq!(slices(), [50, 50]);
+    bed.group(3);
+    assert_eq!(slices(), [50, 50, 50], "a new one has it at once");
+    let sent = driver(|driver| driver.sent);
+    assert_eq!(bed.write("50"), Ok(()));
+    assert_eq!(driver(|driver| driver.sent), sent, "nothing has changed");
+    assert_eq!(bed.write("10ms"), Ok(()));
+    assert_eq!(slices(), [10_000; 3]);
+    assert_eq!(bed.write("default"), Ok(()));
+    assert_eq!(slices(), [2048; 3]);
+}
+
+#[test]
+fn a_refusal_is_the_writers_and_what_was_set_is_taken_back() {
+    let mut bed = Bed::new("refusal");
+    bed.group(1);
+    assert_eq!(bed.write("300"), Ok(()));
+    driver(|driver| driver.refuses = Some(0x1f));
+    assert_eq!(
+        bed.write("50"),
+        Err(gct_core::error::Error::Refused.errno())
+    );
+    driver(|driver| driver.refuses = None);
+    bed.slices.follow(&mut bed.link);
+    assert_eq!(slices(), [300]);
+}
+
+#[test]
+fn what_the_program_sets_itself_is_set_back_and_remembered() {
+    let mut bed = Bed::new("itself");
+    let group = bed.group(1);
+    assert_eq!(bed.write("50"), Ok(()));
+    driver(|driver| driver.slices.insert(1, 5000));
+    bed.slices
+        .changed(group.client, group.object, &mut bed.link);
+    assert_eq!(slices(), [50]);
+    assert_eq!(bed.write("default"), Ok(()));
+    assert_eq!(slices(), [5000]);
+}
+
+#[test]
+fn what_is_gone_is_not_spoken_of() {
+    let mut bed = Bed::new("gone");
+    bed.group(1);
+    bed.group(2);
+    bed.group(3);
+    bed.slices.freed(CLIENT, 1);
+    // The driver has lost one without a word: its file was closed.
+    driver(|driver| driver.slices.remove(&2));
+    assert_eq!(bed.write("50"), Ok(()));
+    assert_eq!(slices(), [2048, 50]);
+    bed.slices.freed(CLIENT, DEVICE);
+    assert_eq!(
+        bed.slices.groups.len(),
+        0,
+        "a device takes what is below it along"
+    );
+}
