@@ -35,6 +35,22 @@ refused() {
 	grep -qF -e "$words" <<<"$output"
 }
 
+# Objects of gctgroup's own whose headers conftest.sh writes must wait for it, as
+# NVIDIA's do, or a cold build on several processors fails now and then.
+waits_for_conftest() {
+	local folder=$BUILD/work/$NV_SOURCE_VERSION/lean/patched dependencies object found=0
+	NV_VERSION=$NV_SOURCE_VERSION KDIR=$BUILD/linux/lean GCT_STOCK='' GCT_PATCHES='' GCT_KUNIT='' "$ROOT/ci/kmod.sh" || return
+	for dependencies in "$folder"/gct/*/.*.o.cmd; do
+		grep -q 'conftest/' "$dependencies" || continue
+		found=$((found + 1))
+		object=$(basename "$dependencies" .cmd)
+		object=gct/$(basename "$(dirname "$dependencies")")/${object#.}
+		printf '%s includes a header of conftest.sh\n' "$object"
+		grep -q "^NV_OBJECTS_DEPEND_ON_CONFTEST .*$object" "$ROOT/Kbuild" || return
+	done
+	[ $found -gt 0 ]
+}
+
 no_rust=$(make_kernel no-rust '/^CONFIG_RUST=/d')
 no_debugfs=$(make_kernel no-debugfs '/^CONFIG_DEBUG_FS=/d')
 other_rustc=$(make_kernel other-rustc 's/^CONFIG_RUSTC_VERSION_TEXT=.*/CONFIG_RUSTC_VERSION_TEXT="rustc 1.85.1"/')
@@ -58,4 +74,5 @@ check $job "a version without a series" refused "NV_VERSION must be one of" NV_V
 check $job "a source tree that is not NVIDIA's" refused "no kernel-open/conftest.sh" NV_SRC="$scratch/empty"
 check $job "a source tree of another version" refused "is version $NV_DEBIAN_VERSION" \
 	NV_SRC="$BUILD/nv/$NV_DEBIAN_VERSION"
+check $job "objects that need conftest.sh wait for it" waits_for_conftest
 finish $job
