@@ -3,10 +3,10 @@
 //! Which TPCs a tenant may use now (LithOS, section 5.3), and whether it must wait (Tally).
 //!
 //! A quota reserves TPCs ([`reserve`]); those that nobody reserves belong to all. Reserved ones are lent, to those who may
-//! steal, while their owner is away ([`grant`]): when it has been idle for longer than it usually is between two pieces of
-//! work, or when what the borrower wants to run will have ended before the owner usually comes back. They are taken back
-//! at the borrower's next atom, because each atom is masked when it is let go. What an owner's habits are, it learns from
-//! its own pauses ([`Habit`]).
+//! steal, while their owner is away ([`grant`]): when it has been idle for longer than it usually is between two requests,
+//! when what the borrower wants to run will have ended before the owner usually comes back, or when that is short beside
+//! what the owner does, so that to wait for it costs the owner little. They are taken back at the borrower's next atom,
+//! because each atom is masked when it is let go. What an owner's habits are, it learns from itself ([`Habit`]).
 //!
 //! Priority orders those who share TPCs: a tenant waits as long as one of an earlier priority, that has none of its own, has
 //! work ([`waits`]).
@@ -14,56 +14,95 @@
 use crate::mask::TpcMask;
 use crate::units::{Ns, Priority};
 
-/// A shorter pause is part of a piece of work: the launches of one request follow each other like that.
+/// A shorter pause is part of a request: its launches follow each other like that.
 pub const PAUSE_MIN: Ns = Ns(50_000);
 /// An owner is never taken for silent before.
 pub const LINGER_MIN: Ns = Ns(500_000);
 /// An owner that has been idle for so long is silent, however it usually works.
 pub const LINGER_MAX: Ns = Ns(20_000_000);
+/// An owner waits for a sixteenth of its request at most: 6%, of the 10% that p99 may grow by.
+const TOLERANCE_SHIFT: u32 = 4;
+/// Microseconds that a word has room for, three times: 2.1 s.
+const MICROS_MAX: u64 = (1 << 21) - 1;
 
-/// How long a tenant usually has no work between two pieces of it.
+/// What a tenant's requests and the pauses between them usually are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Habit {
-    /// Hardly ever longer.
+    /// A pause is hardly ever longer.
     pub longest: Ns,
-    /// Hardly ever shorter; 0 where nothing is known.
+    /// A pause is hardly ever shorter; 0 where nothing is known.
     pub shortest: Ns,
+    /// A request hardly ever takes less; 0 where nothing is known.
+    pub request: Ns,
 }
 
 impl Habit {
-    /// The habit after one more pause. What is out of the ordinary counts at once, what is ordinary little by little. A
-    /// pause after which the TPCs are lent in any case says nothing, and one within a piece of work neither.
+    /// The habit after a request that took so long and the pause behind it. What is out of the ordinary counts at once, what
+    /// is ordinary little by little. A pause within a request is none. One after which the TPCs are lent in any case says
+    /// nothing of the next.
     #[must_use]
-    pub fn after(self, pause: Ns) -> Self {
-        if pause < PAUSE_MIN || pause > LINGER_MAX {
+    pub fn after(self, request: Ns, pause: Ns) -> Self {
+        if pause < PAUSE_MIN {
             return self;
+        }
+        let request = hardly_less(self.request, request);
+        if pause > LINGER_MAX {
+            return Self { request, ..self };
         }
         let longest = self.longest.get();
         let longest = longest.saturating_sub(longest.div_ceil(16));
-        let shortest = match self.shortest.get() {
-            0 => pause.get(),
-            known if pause.get() < known => pause.get(),
-            known => known.saturating_add(pause.get().saturating_sub(known).wrapping_shr(6)),
-        };
         Self {
             longest: Ns(pause.get().max(longest)),
-            shortest: Ns(shortest),
+            shortest: hardly_less(self.shortest, pause),
+            request,
         }
     }
 
-    /// Both in one word, in microseconds, for neighbours to read at once.
+    /// After how long without work a tenant is silent: later than its longest pause, by more if its pauses differ.
+    fn linger(&self) -> Ns {
+        let longest = self.longest.get();
+        let spread = longest.saturating_sub(self.shortest.get());
+        let late = spread.saturating_add(longest.wrapping_shr(3));
+        Ns(longest.saturating_add(late))
+            .max(LINGER_MIN)
+            .min(LINGER_MAX)
+    }
+
+    /// Before which idle time it hardly ever comes back: an eighth is left for what is not quite as usual.
+    fn early(&self) -> Ns {
+        let shortest = self.shortest.get();
+        Ns(shortest.saturating_sub(shortest.wrapping_shr(3)))
+    }
+
+    /// For how long it may wait at the start of a request.
+    fn tolerance(&self) -> Ns {
+        Ns(self.request.get().wrapping_shr(TOLERANCE_SHIFT))
+    }
+
+    /// All in one word, in microseconds, for neighbours to read at once.
     pub fn to_word(self) -> u64 {
-        // CAST: pauses are not longer than `LINGER_MAX`.
-        let micros = |time: Ns| time.get().wrapping_div(1_000) & 0xffff_ffff;
-        micros(self.longest).wrapping_shl(32) | micros(self.shortest)
+        let micros = |time: Ns| time.get().wrapping_div(1_000).min(MICROS_MAX);
+        micros(self.request).wrapping_shl(42)
+            | micros(self.longest).wrapping_shl(21)
+            | micros(self.shortest)
     }
 
     /// What [`to_word`](Self::to_word) made; whatever the word is, it is some habit.
     pub const fn from_word(word: u64) -> Self {
         Self {
-            longest: Ns((word >> 32).wrapping_mul(1_000)),
-            shortest: Ns((word & 0xffff_ffff).wrapping_mul(1_000)),
+            longest: Ns((word.wrapping_shr(21) & MICROS_MAX).wrapping_mul(1_000)),
+            shortest: Ns((word & MICROS_MAX).wrapping_mul(1_000)),
+            request: Ns((word.wrapping_shr(42) & MICROS_MAX).wrapping_mul(1_000)),
         }
+    }
+}
+
+/// What a time is hardly ever less than, after one more of them; 0 knows nothing.
+fn hardly_less(known: Ns, time: Ns) -> Ns {
+    match known.get() {
+        0 => time,
+        _ if time < known => time,
+        known => Ns(known.saturating_add(time.get().saturating_sub(known).wrapping_shr(6))),
     }
 }
 
@@ -80,23 +119,20 @@ pub struct Neighbour {
     pub busy: bool,
     /// For how long it has had none.
     pub idle: Ns,
-    /// How long that usually is.
+    /// How it usually works.
     pub habit: Habit,
 }
 
 impl Neighbour {
-    /// Whether its reserved TPCs can be lent for `time`: it is silent, or it will not come back before.
+    /// Whether its reserved TPCs can be lent for `time`: it is silent, will not come back before, or hardly notices.
     pub fn away_for(&self, time: Ns) -> bool {
         if self.busy || self.idle < PAUSE_MIN {
             return false;
         }
-        let twice = Ns(self.habit.longest.get().saturating_mul(2));
-        let linger = twice.max(LINGER_MIN).min(LINGER_MAX);
-        let back = self.idle.get().saturating_add(time.get());
-        // An eighth is left for what is not quite as usual.
-        let shortest = self.habit.shortest.get();
-        let early = shortest.saturating_sub(shortest.wrapping_shr(3));
-        self.idle >= linger || back <= early
+        let back = Ns(self.idle.get().saturating_add(time.get()));
+        self.idle >= self.habit.linger()
+            || back <= self.habit.early()
+            || (self.habit.request > Ns(0) && time <= self.habit.tolerance())
     }
 }
 
@@ -191,7 +227,7 @@ mod tests {
     #[test]
     fn what_ends_before_the_owner_comes_back_may_use_its_tpcs() {
         let ms = |ms: u64| Ns(ms * 1_000_000);
-        let habit = Habit::default().after(ms(8));
+        let habit = Habit::default().after(Ns(100_000), ms(8));
         let pausing = |idle| Neighbour {
             habit,
             ..neighbour("0-4", false, idle)
@@ -199,8 +235,8 @@ mod tests {
         assert!(pausing(ms(1)).away_for(ms(6)));
         assert!(!pausing(ms(2)).away_for(ms(6)), "an eighth is kept");
         // Late, but not so late that it must be silent.
-        assert!(!pausing(ms(9)).away_for(Ns(1)));
-        assert!(pausing(ms(16)).away_for(LATE));
+        assert!(!pausing(Ns(8_999_999)).away_for(ms(1)));
+        assert!(pausing(ms(9)).away_for(LATE), "an eighth late is silent");
         // Between two launches of one request.
         assert!(!pausing(Ns(49_999)).away_for(Ns(1)));
         // Nothing known: the shortest time of silence.
@@ -230,22 +266,55 @@ mod tests {
     }
 
     #[test]
+    fn what_is_short_beside_a_request_may_use_its_tpcs() {
+        let habit = Habit::default()
+            .after(Ns(1_600_000), Ns(60_000))
+            .after(Ns(2_000_000), Ns(19_000_000));
+        let pausing = |idle| Neighbour {
+            habit,
+            ..neighbour("0-4", false, idle)
+        };
+        let random = pausing(Ns(9_000_000));
+        assert!(random.away_for(Ns(100_000)), "a sixteenth of 1.6 ms");
+        assert!(!random.away_for(Ns(120_000)));
+        assert!(!pausing(Ns(49_999)).away_for(Ns(1)), "within a request");
+        // Nothing known: not even for no time.
+        let new = neighbour("0-4", false, PAUSE_MIN);
+        assert!(!new.away_for(Ns(0)));
+    }
+
+    #[test]
+    fn who_is_irregular_is_taken_for_silent_later() {
+        let ms = |ms: u64| Ns(ms * 1_000_000);
+        let request = Ns(25_000);
+        let regular = Habit::default().after(request, ms(8)).after(request, ms(8));
+        assert_eq!(regular.linger(), ms(9));
+        let random = regular.after(request, ms(1));
+        assert!(random.linger() > ms(14));
+    }
+
+    #[test]
     fn habits_follow_the_extremes_at_once_and_the_rest_slowly() {
         let ms = |ms: u64| Ns(ms * 1_000_000);
-        let once = Habit::default().after(ms(2));
-        assert_eq!((once.longest, once.shortest), (ms(2), ms(2)));
+        let once = Habit::default().after(ms(1), ms(2));
+        let all = |habit: Habit| (habit.longest, habit.shortest, habit.request);
+        assert_eq!(all(once), (ms(2), ms(2), ms(1)));
         // Neither a pause within a request nor the end of all work is a habit.
-        assert_eq!(once.after(Ns(3_000)).after(LATE), once);
-        let both = once.after(ms(6)).after(ms(1));
+        assert_eq!(once.after(Ns(9), Ns(3_000)).after(ms(1), LATE), once);
+        assert_eq!(once.after(Ns(9_000), LATE).request, Ns(9_000));
+        let both = once.after(ms(1), ms(6)).after(ms(1), ms(1));
         assert_eq!(both.shortest, ms(1));
         assert!(both.longest > ms(5));
         let mut steady = both;
         for _ in 0..1000 {
-            steady = steady.after(ms(3));
+            steady = steady.after(ms(4), ms(3));
         }
         assert_eq!(steady.longest, ms(3));
         assert!(steady.shortest > Ns(2_990_000) && steady.shortest <= ms(3));
+        assert!(steady.request > Ns(3_990_000) && steady.request <= ms(4));
         assert_eq!(Habit::from_word(once.to_word()), once);
+        let endless = once.after(Ns(u64::MAX), ms(2));
+        assert!(Habit::from_word(endless.to_word()).request > ms(2_000));
     }
 
     fn any_mask() -> impl Strategy<Value = TpcMask> {

@@ -328,12 +328,13 @@ impl Governor {
                 {
                     return Next::Atoms(atoms);
                 }
-                // It may start as soon as what is before it has ended.
-                self.may_run_for(unknown_is_long(piece.predicted), around.now_ns);
                 Some(piece)
             }
             None => self.replay(stream, around),
         };
+        let predicted = piece.map_or(Ns(0), |piece| piece.predicted);
+        // It may start as soon as what is before it has ended.
+        self.may_run_for(unknown_is_long(predicted), around.now_ns);
         self.mask_in_place(shared, scan.found);
         Next::Whole {
             entry,

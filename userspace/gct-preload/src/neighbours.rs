@@ -23,6 +23,8 @@ pub(crate) struct Place {
     neighbours: Vec<Neighbour>,
     habit: Habit,
     busy: bool,
+    /// Since when it works on the present request, or on the last one.
+    request_since_ns: u64,
     idle_since_ns: u64,
 }
 
@@ -38,6 +40,7 @@ impl Place {
             neighbours: Vec::with_capacity(SLOTS_MAX),
             habit: Habit::default(),
             busy: false,
+            request_since_ns: 0,
             idle_since_ns: 0,
         }
     }
@@ -81,15 +84,25 @@ impl Place {
         self.busy = busy;
         if busy {
             self.gpu.pulse.busy(now_ns);
-            if self.idle_since_ns != 0 {
-                let pause = Ns(now_ns.saturating_sub(self.idle_since_ns));
-                self.habit = self.habit.after(pause);
-                self.gpu.pulse.set_gap_ns(self.habit.to_word());
-            }
+            self.resume(now_ns);
         } else {
             self.idle_since_ns = now_ns;
             self.gpu.pulse.idle(now_ns);
         }
+    }
+
+    /// There is work again: another request, unless the pause was one within the same.
+    fn resume(&mut self, now_ns: u64) {
+        let pause = Ns(now_ns.saturating_sub(self.idle_since_ns));
+        if self.idle_since_ns != 0 && pause < tpc::PAUSE_MIN {
+            return;
+        }
+        if self.idle_since_ns != 0 {
+            let request = Ns(self.idle_since_ns.saturating_sub(self.request_since_ns));
+            self.habit = self.habit.after(request, pause);
+            self.gpu.pulse.set_habit(self.habit.to_word());
+        }
+        self.request_since_ns = now_ns;
     }
 
     /// Looks at the neighbours.
@@ -109,7 +122,7 @@ impl Place {
                 priority: Priority(slot.priority),
                 busy,
                 idle: Ns(now_ns.saturating_sub(peer.idle_since_ns())),
-                habit: Habit::from_word(peer.gap_ns()),
+                habit: Habit::from_word(peer.habit()),
             });
         }
     }

@@ -152,8 +152,8 @@ pub struct Pulse {
     busy_since_ns: AtomicU64,
     /// When it last had work, in nanoseconds of `CLOCK_MONOTONIC`.
     idle_since_ns: AtomicU64,
-    /// How long it usually has none, in nanoseconds.
-    gap_ns: AtomicU64,
+    /// How it usually works: a word of `gct_core::policy::tpc::Habit`.
+    habit: AtomicU64,
 }
 
 // SAFETY: three atomics.
@@ -171,14 +171,14 @@ impl Pulse {
         self.busy_since_ns.store(0, Ordering::Release);
     }
 
-    /// The process's: it usually has no work for so long before it has some again.
-    pub fn set_gap_ns(&self, gap_ns: u64) {
-        self.gap_ns.store(gap_ns, Ordering::Relaxed);
+    /// The process's: how it usually works.
+    pub fn set_habit(&self, habit: u64) {
+        self.habit.store(habit, Ordering::Relaxed);
     }
 
-    /// How long it usually has no work.
-    pub fn gap_ns(&self) -> u64 {
-        self.gap_ns.load(Ordering::Relaxed)
+    /// How it usually works, as a word of `gct_core::policy::tpc::Habit`.
+    pub fn habit(&self) -> u64 {
+        self.habit.load(Ordering::Relaxed)
     }
 
     /// Since when it has had work; `None` while it has none. One load.
@@ -220,9 +220,9 @@ impl Peer {
         self.pulse.get().idle_since_ns()
     }
 
-    /// How long it usually has no work.
-    pub fn gap_ns(&self) -> u64 {
-        self.pulse.get().gap_ns()
+    /// How it usually works, as a word of `gct_core::policy::tpc::Habit`.
+    pub fn habit(&self) -> u64 {
+        self.pulse.get().habit()
     }
 }
 
@@ -260,8 +260,8 @@ mod tests {
         pulse.busy(0);
         assert_eq!(peer.busy_since_ns(), Some(1));
         pulse.idle(7);
-        pulse.set_gap_ns(8);
+        pulse.set_habit(8);
         assert_eq!((peer.busy_since_ns(), peer.idle_since_ns()), (None, 7));
-        assert_eq!(peer.gap_ns(), 8);
+        assert_eq!(peer.habit(), 8);
     }
 }
