@@ -17,7 +17,7 @@
 use crate::error::Error;
 use crate::ids::{GpuIndex, GroupId, Owner, Scope};
 use crate::iface::Name;
-use crate::table::{count, mix, Key, Map, Slot};
+use crate::table::{count, mix, Key, Map};
 
 /// Where a directory is. A pid stands for itself here: it is a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,9 +96,6 @@ pub struct Dir {
     /// The next in the queue.
     next: Option<DirPath>,
 }
-
-/// Storage for one directory.
-pub type DirSlot = Slot<DirPath, Dir>;
 
 /// Paths that were changed and not yet looked at, linked through the entries.
 #[derive(Debug, Default)]

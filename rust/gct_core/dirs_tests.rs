@@ -3,7 +3,7 @@
 use super::*;
 use crate::error::Table;
 use crate::ids::{GpuId, ProcKey};
-use crate::table::Meta;
+use crate::table::{Meta, Slot};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::format;
@@ -14,7 +14,7 @@ const N0: GpuIndex = GpuIndex(0);
 
 struct World {
     meta: Meta,
-    slots: Vec<DirSlot>,
+    slots: Vec<Slot<DirPath, Dir>>,
     queue: Queue,
     /// What a filesystem would hold: full path to what it is about.
     tree: BTreeMap<String, Scope>,
@@ -34,7 +34,7 @@ impl World {
     fn new() -> Self {
         Self {
             meta: Meta::new(Table::Dirs, 200, 3),
-            slots: (0..256).map(|_| DirSlot::default()).collect(),
+            slots: (0..256).map(|_| Slot::default()).collect(),
             queue: Queue::new(),
             tree: BTreeMap::new(),
         }

@@ -8,7 +8,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-#[cfg(test)]
+#[cfg(any(test, feature = "std"))]
 extern crate std;
 
 pub mod account;
@@ -18,6 +18,8 @@ pub mod engine;
 pub mod error;
 pub mod features;
 pub mod gpu;
+#[cfg(any(test, feature = "std"))]
+pub mod host;
 pub mod ids;
 pub mod iface;
 pub mod launches;
@@ -34,6 +36,7 @@ pub mod slice;
 pub mod state;
 pub mod submit;
 pub mod table;
+pub mod tables;
 pub mod text;
 pub mod units;
 

@@ -15,6 +15,7 @@ use crate::error::{Error, Need, Table};
 use crate::ids::{GroupId, ProcKey};
 use crate::limits;
 use crate::table::{self, Map, Meta, Slot};
+use crate::tables::{exchange, Memory};
 
 /// Storage for one member.
 pub type MemberSlot = Slot<ProcKey, GroupId>;
@@ -137,12 +138,37 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Moves all members to larger storage.
-///
-/// # Errors
-///
-/// [`Error::NoSpace`] when `new` is too small or not empty; nothing has moved.
-pub fn rehash(
+/// The members and their storage, guarded by their own lock.
+#[derive(Debug)]
+pub struct MemberTable<M: Memory> {
+    root: MembersRoot,
+    slots: M::Slots<MemberSlot>,
+}
+
+impl<M: Memory> MemberTable<M> {
+    /// No members. `seed` is a random number that nobody else knows.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            root: MembersRoot::new(seed),
+            slots: Default::default(),
+        }
+    }
+
+    /// The members over their storage.
+    pub fn members(&mut self) -> Members<'_> {
+        Members::new(&mut self.root, &mut self.slots)
+    }
+
+    /// Moves the members into larger storage, whose place the old one takes. Says
+    /// whether it was larger.
+    pub fn replace(&mut self, slots: &mut M::Slots<MemberSlot>) -> bool {
+        exchange(&mut self.slots, slots, |old, new| {
+            rehash(&mut self.root, old, new)
+        })
+    }
+}
+
+fn rehash(
     root: &mut MembersRoot,
     old: &mut [MemberSlot],
     new: &mut [MemberSlot],

@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::ids::{FileId, GpuId};
 use crate::plan::Told;
 use crate::rmapi::{Class, Handle};
-use crate::table::{mix, Key, Map, Slot};
+use crate::table::{mix, Key, Map};
 use names::Names;
 
 /// Where an object is.
@@ -97,9 +97,6 @@ impl Object {
         }
     }
 }
-
-/// Storage for one object.
-pub type ObjectSlot = Slot<ObjectKey, Object>;
 
 /// The objects, while the state is locked.
 #[derive(Debug)]

@@ -1,27 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the core knows, in storage that its caller owns.
-//!
-//! The caller keeps one [`Root`] and one array of slots for each table, guards
-//! all of them with one lock, and joins them to a [`State`] while it holds that
-//! lock. When a call answers [`Error::NeedSlots`] nothing has changed: the caller
-//! drops the lock, allocates, moves the entries with the table's `rehash_*`
-//! function under the lock, and calls again.
+//! What the core knows, in storage that its caller owns: its [`tables`](crate::tables).
 
 use crate::account::Usage;
-use crate::dirs::{Dir, Dirs, Queue};
-use crate::error::{Error, Table};
+use crate::dirs::Dirs;
 use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
 use crate::ids::{FileId, GpuId, GpuIndex, GroupId, Owner, ProcKey, Sequence};
 use crate::iface::{CgroupPath, Name};
 use crate::launches::Launches;
-use crate::limits;
 use crate::mask::TpcMask;
-use crate::objects::{Object, ObjectKey, Objects};
+use crate::objects::Objects;
 use crate::plan::Plan;
 use crate::settings::Settings;
-use crate::table::{self, Map, Meta, Slot};
+use crate::table::Map;
+use crate::tables::{Root, Stores};
 
 /// A GPU.
 #[derive(Debug)]
@@ -81,24 +74,13 @@ pub struct File {
     pub(crate) proc: ProcKey,
 }
 
-/// Storage for one GPU.
-pub type GpuSlot = Slot<GpuId, Gpu>;
-/// Storage for one group.
-pub type GroupSlot = Slot<GroupId, Group>;
-/// Storage for one process.
-pub type ProcSlot = Slot<ProcKey, Proc>;
-/// Storage for one owner on a GPU.
-pub type NodeSlot = Slot<(Owner, GpuId), Node>;
-/// Storage for one open file.
-pub type FileSlot = Slot<FileId, File>;
-pub use crate::dirs::{DirPath, DirSlot, Effect};
+pub use crate::dirs::{DirPath, Effect};
 pub use crate::engine::Ticket;
-pub use crate::objects::ObjectSlot;
 
 /// What could not be followed. Shown in the root's `events`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// A maximum of [`limits`] was reached.
+    /// A maximum of [`limits`](crate::limits) was reached.
     Limit,
     /// There was no memory for a table.
     Memory,
@@ -130,69 +112,6 @@ pub(crate) struct Failures {
     pub(crate) control: u64,
 }
 
-/// What is remembered between two uses of the storage.
-#[derive(Debug)]
-pub struct Root {
-    sequence: Sequence,
-    failures: Failures,
-    plan: Plan,
-    queue: Queue,
-    gpus: Meta,
-    groups: Meta,
-    procs: Meta,
-    nodes: Meta,
-    files: Meta,
-    objects: Meta,
-    dirs: Meta,
-}
-
-impl Root {
-    /// Nothing is known. `seed` is a random number that nobody else knows.
-    pub const fn new(seed: u64) -> Self {
-        Self {
-            sequence: Sequence::new(),
-            failures: Failures {
-                limit: 0,
-                memory: 0,
-                decode: 0,
-                members: 0,
-                client: 0,
-                gpu: 0,
-                charge: 0,
-                control: 0,
-            },
-            plan: Plan::NONE,
-            queue: Queue::new(),
-            gpus: Meta::new(Table::Gpus, limits::GPUS_MAX, seed),
-            groups: Meta::new(Table::Groups, limits::GROUPS_MAX, seed),
-            procs: Meta::new(Table::Procs, limits::PROCS_MAX, seed),
-            nodes: Meta::new(Table::Nodes, limits::NODES_MAX, seed),
-            files: Meta::new(Table::Files, limits::FILES_MAX, seed),
-            objects: Meta::new(Table::Objects, limits::OBJECTS_MAX, seed),
-            dirs: Meta::new(Table::Dirs, limits::DIRS_MAX, seed),
-        }
-    }
-}
-
-/// The storage of every table. Any length will do, 0 too.
-#[derive(Debug)]
-pub struct Stores<'a> {
-    /// For [`Table::Gpus`].
-    pub gpus: &'a mut [GpuSlot],
-    /// For [`Table::Groups`].
-    pub groups: &'a mut [GroupSlot],
-    /// For [`Table::Procs`].
-    pub procs: &'a mut [ProcSlot],
-    /// For [`Table::Nodes`].
-    pub nodes: &'a mut [NodeSlot],
-    /// For [`Table::Files`].
-    pub files: &'a mut [FileSlot],
-    /// For [`Table::Objects`].
-    pub objects: &'a mut [ObjectSlot],
-    /// For [`Table::Dirs`].
-    pub dirs: &'a mut [DirSlot],
-}
-
 /// Everything the core knows, while the lock is held.
 ///
 /// The events that change it are in [`engine`](crate::engine).
@@ -212,47 +131,19 @@ pub struct State<'a> {
 
 impl<'a> State<'a> {
     /// Joins what is remembered with its storage.
-    pub fn new(root: &'a mut Root, stores: Stores<'a>) -> Self {
+    pub(crate) fn new(root: &'a mut Root, stores: Stores<'a>) -> Self {
+        let metas = &mut root.metas;
         Self {
             sequence: &mut root.sequence,
             failures: &mut root.failures,
             plan: &mut root.plan,
-            gpus: Map::new(&mut root.gpus, stores.gpus),
-            groups: Map::new(&mut root.groups, stores.groups),
-            procs: Map::new(&mut root.procs, stores.procs),
-            nodes: Map::new(&mut root.nodes, stores.nodes),
-            files: Map::new(&mut root.files, stores.files),
-            objects: Objects::new(Map::new(&mut root.objects, stores.objects)),
-            dirs: Dirs::new(Map::new(&mut root.dirs, stores.dirs), &mut root.queue),
+            gpus: Map::new(&mut metas.gpus, stores.gpus),
+            groups: Map::new(&mut metas.groups, stores.groups),
+            procs: Map::new(&mut metas.procs, stores.procs),
+            nodes: Map::new(&mut metas.nodes, stores.nodes),
+            files: Map::new(&mut metas.files, stores.files),
+            objects: Objects::new(Map::new(&mut metas.objects, stores.objects)),
+            dirs: Dirs::new(Map::new(&mut metas.dirs, stores.dirs), &mut root.queue),
         }
     }
-}
-
-macro_rules! rehash {
-    ($($name:ident $field:ident $key:ty, $value:ty;)*) => {
-        $(
-            /// Moves every entry of this table to larger, empty storage.
-            ///
-            /// # Errors
-            ///
-            /// [`Error::NoSpace`] when `new` is too small or not empty; nothing has moved.
-            pub fn $name(
-                root: &mut Root,
-                old: &mut [Slot<$key, $value>],
-                new: &mut [Slot<$key, $value>],
-            ) -> Result<(), Error> {
-                table::rehash(&mut root.$field, old, new)
-            }
-        )*
-    };
-}
-
-rehash! {
-    rehash_gpus gpus GpuId, Gpu;
-    rehash_groups groups GroupId, Group;
-    rehash_procs procs ProcKey, Proc;
-    rehash_nodes nodes (Owner, GpuId), Node;
-    rehash_files files FileId, File;
-    rehash_objects objects ObjectKey, Object;
-    rehash_dirs dirs DirPath, Dir;
 }

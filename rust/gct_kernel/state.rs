@@ -26,9 +26,10 @@ use crate::tree::Tree;
 use gct_core::dirs::Effect;
 use gct_core::error::{Error, Need, Table};
 use gct_core::ids::{GroupId, ProcKey};
-use gct_core::members::{self, MemberSlot, Members, MembersRoot};
+use gct_core::members::{MemberTable, Members};
 use gct_core::rmapi::control::{Control, Status};
-use gct_core::state::{self, Failure, Root, State, Stores};
+use gct_core::state::{Failure, State};
+use gct_core::tables::{Memory, Storage, Tables};
 use kernel::alloc::flags::GFP_KERNEL;
 use kernel::alloc::{AllocError, KVVec};
 use kernel::prelude::*;
@@ -54,9 +55,9 @@ pub(crate) struct Glue {
     #[pin]
     pub(crate) sending: Mutex<()>,
     #[pin]
-    core: Mutex<Tables>,
+    core: Mutex<Tables<Kv>>,
     #[pin]
-    members: SpinLock<MemberTable>,
+    members: SpinLock<MemberTable<Kv>>,
     #[pin]
     pub(crate) work: Work<Glue>,
 }
@@ -65,98 +66,24 @@ impl_has_work! {
     impl HasWork<Self> for Glue { self.work }
 }
 
-/// Allocates `count` empty slots.
-fn empty<T: Default>(count: usize) -> Result<KVVec<T>, AllocError> {
-    let mut slots = KVVec::with_capacity(count, GFP_KERNEL)?;
-    for _ in 0..count {
-        slots.push(T::default(), GFP_KERNEL)?;
-    }
-    Ok(slots)
-}
+/// The kernel's memory, contiguous in its address space only.
+pub(crate) struct Kv;
 
-macro_rules! tables {
-    ($($table:ident, $field:ident: $slot:ident, $rehash:ident;)*) => {
-        /// The core's state and the storage that it borrows.
-        struct Tables {
-            root: Root,
-            $($field: KVVec<state::$slot>,)*
+impl Memory for Kv {
+    type Slots<T> = KVVec<T>;
+    type Error = AllocError;
+
+    fn slots<T: Default>(count: usize) -> Result<KVVec<T>, AllocError> {
+        let mut slots = KVVec::with_capacity(count, GFP_KERNEL)?;
+        for _ in 0..count {
+            slots.push(T::default(), GFP_KERNEL)?;
         }
-
-        /// Storage for one table: new on the way in, old on the way out.
-        enum Storage {
-            $($table(KVVec<state::$slot>),)*
-        }
-
-        impl Storage {
-            /// `None` for the table that is not the core mutex's.
-            fn allocate(need: Need) -> Result<Option<Self>, AllocError> {
-                Ok(match need.table {
-                    $(Table::$table => Some(Self::$table(empty(need.slots)?)),)*
-                    Table::Members => None,
-                })
-            }
-        }
-
-        impl Tables {
-            fn new(root: Root) -> Self {
-                Self { root, $($field: KVVec::new(),)* }
-            }
-
-            /// The core over its storage.
-            fn state(&mut self) -> State<'_> {
-                State::new(&mut self.root, Stores { $($field: &mut self.$field,)* })
-            }
-
-            /// Moves a table into larger storage and returns what is to be freed:
-            /// the old one, or the new one if somebody else was quicker.
-            fn replace(&mut self, storage: Storage) -> Storage {
-                match storage {
-                    $(Storage::$table(mut slots) => {
-                        if slots.len() > self.$field.len()
-                            && state::$rehash(&mut self.root, &mut self.$field, &mut slots).is_ok()
-                        {
-                            core::mem::swap(&mut self.$field, &mut slots);
-                        }
-                        Storage::$table(slots)
-                    })*
-                }
-            }
-        }
-    };
-}
-
-tables! {
-    Gpus, gpus: GpuSlot, rehash_gpus;
-    Groups, groups: GroupSlot, rehash_groups;
-    Procs, procs: ProcSlot, rehash_procs;
-    Nodes, nodes: NodeSlot, rehash_nodes;
-    Files, files: FileSlot, rehash_files;
-    Objects, objects: ObjectSlot, rehash_objects;
-    Dirs, dirs: DirSlot, rehash_dirs;
-}
-
-struct MemberTable {
-    root: MembersRoot,
-    slots: KVVec<MemberSlot>,
-}
-
-impl MemberTable {
-    fn members(&mut self) -> Members<'_> {
-        Members::new(&mut self.root, &mut self.slots)
-    }
-
-    /// Moves the members into larger storage, or leaves both as they are.
-    fn replace(&mut self, slots: &mut KVVec<MemberSlot>) {
-        if slots.len() > self.slots.len()
-            && members::rehash(&mut self.root, &mut self.slots, slots).is_ok()
-        {
-            core::mem::swap(&mut self.slots, slots);
-        }
+        Ok(slots)
     }
 }
 
 /// The way to the members from inside the core's mutex.
-pub(crate) struct MembersLock<'a>(&'a SpinLock<MemberTable>);
+pub(crate) struct MembersLock<'a>(&'a SpinLock<MemberTable<Kv>>);
 
 impl MembersLock<'_> {
     /// Runs `operation` under the spinlock.
@@ -173,11 +100,8 @@ impl Glue {
                 tree <- new_mutex!(tree, "gct::tree"),
                 writing <- new_mutex!((), "gct::writing"),
                 sending <- new_mutex!((), "gct::sending"),
-                core <- new_mutex!(Tables::new(Root::new(core_seed)), "gct::core"),
-                members <- new_spinlock!(MemberTable {
-                    root: MembersRoot::new(members_seed),
-                    slots: KVVec::new(),
-                }, "gct::members"),
+                core <- new_mutex!(Tables::new(core_seed), "gct::core"),
+                members <- new_spinlock!(MemberTable::new(members_seed), "gct::members"),
                 work <- new_work!("gct::work"),
             }),
             GFP_KERNEL,
@@ -238,18 +162,16 @@ impl Glue {
     }
 
     fn grow(&self, need: Need) -> Result<(), AllocError> {
-        match Storage::allocate(need)? {
-            None => self.grow_members(need),
-            Some(storage) => {
-                let unused = self.core.lock().replace(storage);
-                drop(unused);
-                Ok(())
-            }
-        }
+        let Some(mut storage) = Storage::allocate(need)? else {
+            return self.grow_members(need);
+        };
+        self.core.lock().replace(&mut storage);
+        drop(storage);
+        Ok(())
     }
 
     fn grow_members(&self, need: Need) -> Result<(), AllocError> {
-        let mut slots = empty(need.slots.max(MEMBER_SLOTS_MIN))?;
+        let mut slots = Kv::slots(need.slots.max(MEMBER_SLOTS_MIN))?;
         self.members.lock().replace(&mut slots);
         drop(slots);
         Ok(())
@@ -289,7 +211,7 @@ impl Glue {
                 keys.truncate(total);
                 return Ok(keys);
             }
-            keys = empty(total).map_err(|_| {
+            keys = Kv::slots(total).map_err(|_| {
                 self.out_of_memory();
                 Error::NeedSlots(Need {
                     table: Table::Members,

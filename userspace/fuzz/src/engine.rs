@@ -4,93 +4,29 @@
 
 use gct_core::check::invariants;
 use gct_core::engine::Ticket;
-use gct_core::error::{Error, Need, Table};
+use gct_core::error::Error;
 use gct_core::features::FeatureSet;
 use gct_core::gpu::{Backend, GpuFacts, PciAddress};
+use gct_core::host::Host;
 use gct_core::ids::{FileId, GroupId, ProcKey};
 use gct_core::iface::Name;
-use gct_core::members::{self, MemberSlot, Members, MembersRoot};
 use gct_core::rmapi::{self, escape};
-use gct_core::state::{self, Root, State, Stores};
+use gct_core::state::State;
 
 /// Events of one input; checking takes time in the square of what there is.
 const EVENTS_MAX: usize = 64;
 
-fn slots<T: Default>(count: usize) -> Vec<T> {
-    (0..count).map(|_| T::default()).collect()
-}
-
 /// The tables, which grow when the engine asks for it.
-struct Store {
-    root: Root,
-    gpus: Vec<state::GpuSlot>,
-    groups: Vec<state::GroupSlot>,
-    procs: Vec<state::ProcSlot>,
-    nodes: Vec<state::NodeSlot>,
-    files: Vec<state::FileSlot>,
-    objects: Vec<state::ObjectSlot>,
-    dirs: Vec<state::DirSlot>,
-    members_root: MembersRoot,
-    members: Vec<MemberSlot>,
-}
+struct Store(Host);
 
 impl Store {
     fn new(seed: u64) -> Self {
-        Self {
-            root: Root::new(seed),
-            gpus: Vec::new(),
-            groups: Vec::new(),
-            procs: Vec::new(),
-            nodes: Vec::new(),
-            files: Vec::new(),
-            objects: Vec::new(),
-            dirs: Vec::new(),
-            members_root: MembersRoot::new(seed),
-            members: Vec::new(),
-        }
-    }
-
-    fn parts(&mut self) -> (State<'_>, Members<'_>) {
-        let stores = Stores {
-            gpus: &mut self.gpus,
-            groups: &mut self.groups,
-            procs: &mut self.procs,
-            nodes: &mut self.nodes,
-            files: &mut self.files,
-            objects: &mut self.objects,
-            dirs: &mut self.dirs,
-        };
-        let state = State::new(&mut self.root, stores);
-        (
-            state,
-            Members::new(&mut self.members_root, &mut self.members),
-        )
+        Self(Host::new([seed; 2]))
     }
 
     fn check(&mut self) {
-        let (state, members) = self.parts();
+        let (state, members) = self.0.parts();
         assert_eq!(invariants(&state, &members), Ok(()));
-    }
-
-    fn grow(&mut self, need: Need) {
-        macro_rules! table {
-            ($field:ident, $rehash:path, $root:ident) => {{
-                let mut new = slots(need.slots);
-                assert!(new.len() > self.$field.len(), "{need:?}");
-                $rehash(&mut self.$root, &mut self.$field, &mut new).expect("more room");
-                self.$field = new;
-            }};
-        }
-        match need.table {
-            Table::Gpus => table!(gpus, state::rehash_gpus, root),
-            Table::Groups => table!(groups, state::rehash_groups, root),
-            Table::Procs => table!(procs, state::rehash_procs, root),
-            Table::Nodes => table!(nodes, state::rehash_nodes, root),
-            Table::Files => table!(files, state::rehash_files, root),
-            Table::Objects => table!(objects, state::rehash_objects, root),
-            Table::Dirs => table!(dirs, state::rehash_dirs, root),
-            Table::Members => table!(members, members::rehash, members_root),
-        }
     }
 
     /// Grows and tries again, as every caller of the engine does.
@@ -99,8 +35,8 @@ impl Store {
         mut event: impl FnMut(&mut State<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         for _ in 0..20 {
-            match event(&mut self.parts().0) {
-                Err(Error::NeedSlots(need)) => self.grow(need),
+            match event(&mut self.0.state()) {
+                Err(Error::NeedSlots(need)) => self.0.grow(need).expect("a need is larger storage"),
                 other => return other,
             }
         }
@@ -141,7 +77,7 @@ pub fn engine(data: &[u8]) {
             break;
         }
         event(&mut store, &mut made, &mut bytes);
-        while store.parts().0.next_effect().is_some() {}
+        while store.0.state().next_effect().is_some() {}
         store.check();
     }
 }
@@ -178,7 +114,7 @@ fn event(store: &mut Store, made: &mut Made, bytes: &mut Bytes<'_>) {
         }
         6 => {
             if let Some(file) = bytes.pick(&made.files) {
-                store.parts().0.file_close(file);
+                store.0.state().file_close(file);
             }
         }
         _ => call(store, made, bytes),

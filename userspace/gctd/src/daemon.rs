@@ -3,13 +3,13 @@
 //! The core, and what has to follow when it changes.
 
 use crate::process::{self, Process};
-use crate::tables::Tables;
 use crate::tenants::{ConnectionId, Given, Neighbour, Tenants};
 use crate::tree::Tree;
 use crate::trial::Trials;
 use crate::{gpus, server::Options};
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
+use gct_core::host::Host;
 use gct_core::ids::{FileId, GroupId, ProcKey};
 use gct_core::limits::TPCS_MAX;
 use gct_core::mask::TpcMask;
@@ -51,7 +51,7 @@ struct Watch {
 /// Everything but the sockets.
 #[derive(Debug)]
 pub(crate) struct Daemon {
-    pub(crate) tables: Tables,
+    pub(crate) tables: Host,
     pub(crate) tree: Tree,
     pub(crate) tenants: Tenants,
     pub(crate) trials: Trials,
@@ -81,7 +81,7 @@ impl Daemon {
         seeds: [u64; 2],
     ) -> rustix::io::Result<Self> {
         let mut daemon = Self {
-            tables: Tables::new(seeds),
+            tables: Host::new(seeds),
             tree: Tree::default(),
             tenants: Tenants::default(),
             trials: Trials::new()?,
@@ -99,7 +99,7 @@ impl Daemon {
     /// Learns of GPUs that came since the last time, as all do when the driver is loaded.
     fn find_gpus(&mut self) {
         for facts in gpus::find(&self.gpus, self.existing.as_ref()) {
-            let add = |tables: &mut Tables| tables.state().gpu_add(&facts, gct_share::ENFORCED);
+            let add = |tables: &mut Host| tables.state().gpu_add(&facts, gct_share::ENFORCED);
             if self.tables.follow(add).is_some() {
                 if let Some(uuid) = facts.uuid {
                     // It was added a line above.
@@ -184,7 +184,7 @@ impl Daemon {
         }
         self.watch(key).ok()?;
         let cgroup = process::cgroup(key.tgid);
-        let open = |tables: &mut Tables| tables.state().file_open(key, &cgroup, group);
+        let open = |tables: &mut Host| tables.state().file_open(key, &cgroup, group);
         let file = self.tables.follow(open)?;
         Some(Session {
             connection,
@@ -256,7 +256,7 @@ impl Daemon {
             _ => rmapi::NO_MEMORY,
         };
         let done = Call { status, ..*call };
-        let leave = |tables: &mut Tables| tables.state().call_leave(file, &done, ticket, None);
+        let leave = |tables: &mut Host| tables.state().call_leave(file, &done, ticket, None);
         self.tables.follow(leave);
     }
 
@@ -288,7 +288,7 @@ impl Daemon {
             return;
         };
         let file = session.file;
-        let enter = |tables: &mut Tables| tables.state().call_enter(file, &call);
+        let enter = |tables: &mut Host| tables.state().call_enter(file, &call);
         let Some(ticket) = self.tables.follow(enter).filter(|t| *t != Ticket::NONE) else {
             return;
         };
@@ -305,7 +305,7 @@ impl Daemon {
         let file = session.file;
         let ticket = match self.decode(session, ioctl) {
             Some(call) => {
-                let ask = |tables: &mut Tables| tables.state().call_ask(file, &call, ioctl.hint);
+                let ask = |tables: &mut Host| tables.state().call_ask(file, &call, ioctl.hint);
                 // What cannot be followed is granted.
                 match self.tables.follow(ask) {
                     Some(None) => return Err(Error::NoSpace),
@@ -346,7 +346,7 @@ impl Daemon {
         };
         let ticket = ticket.unwrap_or(Ticket::NONE);
         let hint = ioctl.hint;
-        let leave = |tables: &mut Tables| tables.state().call_leave(file, &call, ticket, hint);
+        let leave = |tables: &mut Host| tables.state().call_leave(file, &call, ticket, hint);
         self.tables.follow(leave);
         if self.tables.state().has_effects() {
             self.settle();

@@ -15,7 +15,6 @@ mod fuse;
 pub mod gpus;
 mod process;
 mod server;
-mod tables;
 mod tenants;
 mod tree;
 mod trial;

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The tables of a program: in its heap, for one thread at a time.
+
+use crate::error::{Error, Need};
+use crate::ids::{GroupId, ProcKey};
+use crate::members::{MemberTable, Members};
+use crate::state::{Failure, State};
+use crate::tables::{Memory, Storage, Tables};
+use core::convert::Infallible;
+use std::vec::Vec;
+
+/// The program's heap, which ends the program where there is no more.
+#[derive(Debug)]
+pub struct Heap;
+
+impl Memory for Heap {
+    type Slots<T> = Vec<T>;
+    type Error = Infallible;
+
+    fn slots<T: Default>(count: usize) -> Result<Vec<T>, Infallible> {
+        Ok(core::iter::repeat_with(T::default).take(count).collect())
+    }
+}
+
+/// Everything that the core knows.
+#[derive(Debug)]
+pub struct Host {
+    tables: Tables<Heap>,
+    members: MemberTable<Heap>,
+}
+
+impl Host {
+    /// Nothing is known; `seeds` are random.
+    pub fn new(seeds: [u64; 2]) -> Self {
+        let [tables, members] = seeds;
+        Self {
+            tables: Tables::new(tables),
+            members: MemberTable::new(members),
+        }
+    }
+
+    /// The core over its storage.
+    pub fn state(&mut self) -> State<'_> {
+        self.tables.state()
+    }
+
+    /// Who belongs to a group by pid.
+    pub fn members(&mut self) -> Members<'_> {
+        self.members.members()
+    }
+
+    /// Both at once.
+    pub fn parts(&mut self) -> (State<'_>, Members<'_>) {
+        (self.tables.state(), self.members.members())
+    }
+
+    /// Moves a table into the storage that it needs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] when that is no larger than what it has.
+    pub fn grow(&mut self, need: Need) -> Result<(), Error> {
+        let Ok(storage) = Storage::allocate(need);
+        let larger = match storage {
+            Some(mut storage) => self.tables.replace(&mut storage),
+            None => {
+                let Ok(mut slots) = Heap::slots(need.slots);
+                self.members.replace(&mut slots)
+            }
+        };
+        larger.then_some(()).ok_or(Error::NoSpace)
+    }
+
+    /// Runs an operation with as much storage as it asks for; only its last run changes
+    /// anything.
+    ///
+    /// # Errors
+    ///
+    /// Those of the operation.
+    pub fn with<T>(
+        &mut self,
+        mut operation: impl FnMut(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        loop {
+            match operation(self) {
+                // Each turn enlarges a table, and every table has a maximum.
+                Err(Error::NeedSlots(need)) => self.grow(need)?,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// As [`Host::with`] for what cannot be refused to anybody: a maximum is counted.
+    pub fn follow<T>(&mut self, operation: impl FnMut(&mut Self) -> Result<T, Error>) -> Option<T> {
+        match self.with(operation) {
+            Ok(value) => Some(value),
+            Err(Error::NoSpace) => {
+                self.state().count(Failure::Limit);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// The processes that belong to a group by pid.
+    pub fn members_of(&mut self, group: GroupId) -> Vec<ProcKey> {
+        let members = self.members();
+        let Ok(mut keys) = Heap::slots(members.count(group));
+        members.list(group, &mut keys);
+        keys
+    }
+}
