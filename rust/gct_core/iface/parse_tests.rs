@@ -8,20 +8,6 @@ use std::format;
 use std::string::{String, ToString};
 use std::vec;
 
-const VALUE_FORMATS: [Format; 11] = [
-    Format::Bytes,
-    Format::BytesOrMax,
-    Format::Timeslice,
-    Format::Priority,
-    Format::Weight,
-    Format::Bandwidth,
-    Format::Switch,
-    Format::TpcsOrMax,
-    Format::TpcList,
-    Format::UsOrOff,
-    Format::Percent,
-];
-
 fn shown(value: &Value) -> String {
     let mut out = String::new();
     show::value(value, &mut out).unwrap();
@@ -70,7 +56,7 @@ fn no_form_takes_junk() {
         b"MAX",
         b"nope",
     ];
-    for format in VALUE_FORMATS {
+    for format in Format::VALUES {
         for text in junk {
             assert_eq!(
                 value(format, text),
@@ -317,7 +303,7 @@ fn stat_lines() {
 fn defaults_of_the_table_are_values_of_their_files() {
     for entry in files::FILES {
         if entry.mode == Mode::ReadWrite
-            && VALUE_FORMATS.contains(&entry.format)
+            && Format::VALUES.contains(&entry.format)
             && !entry.default.is_empty()
         {
             assert_eq!(
@@ -333,8 +319,8 @@ fn defaults_of_the_table_are_values_of_their_files() {
 proptest! {
     /// Every value that a file can hold is shown in a form that reads back as that value.
     #[test]
-    fn what_is_read_can_be_written_back(pick in 0..VALUE_FORMATS.len(), text in "[0-9]{1,6}( [0-9]{1,7}|-[0-9]{1,3}|,[0-9]{1,3}|[KMG]|ms|us)?|max|off|all|default") {
-        let format = VALUE_FORMATS[pick];
+    fn what_is_read_can_be_written_back(pick in 0..Format::VALUES.len(), text in "[0-9]{1,6}( [0-9]{1,7}|-[0-9]{1,3}|,[0-9]{1,3}|[KMG]|ms|us)?|max|off|all|default") {
+        let format = Format::VALUES[pick];
         if let Ok(first) = value(format, text.as_bytes()) {
             let line = shown(&first);
             prop_assert!(line.len() <= limits::WRITE_LEN_MAX);
@@ -345,7 +331,7 @@ proptest! {
     /// No bytes make a parser do anything but answer.
     #[test]
     fn any_bytes_get_an_answer(text in prop::collection::vec(any::<u8>(), 0..80)) {
-        for format in VALUE_FORMATS {
+        for format in Format::VALUES {
             if let Ok(first) = value(format, &text) {
                 prop_assert_eq!(value(format, shown(&first).as_bytes()), Ok(first));
             }

@@ -63,6 +63,23 @@ pub enum Format {
     Percent,
 }
 
+impl Format {
+    /// The forms of files that hold one [`Value`].
+    pub const VALUES: [Self; 11] = [
+        Self::Bytes,
+        Self::BytesOrMax,
+        Self::Timeslice,
+        Self::Priority,
+        Self::Weight,
+        Self::Bandwidth,
+        Self::Switch,
+        Self::TpcsOrMax,
+        Self::TpcList,
+        Self::UsOrOff,
+        Self::Percent,
+    ];
+}
+
 /// The value of a file that holds one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {

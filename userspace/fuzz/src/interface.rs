@@ -7,27 +7,12 @@ use gct_core::iface::{parse, show};
 use gct_core::rmapi;
 use gct_core::text::Text;
 
-/// Every format that can be written as one value.
-const FORMATS: [Format; 11] = [
-    Format::BytesOrMax,
-    Format::Bytes,
-    Format::Timeslice,
-    Format::Priority,
-    Format::Weight,
-    Format::Bandwidth,
-    Format::Switch,
-    Format::TpcsOrMax,
-    Format::TpcList,
-    Format::UsOrOff,
-    Format::Percent,
-];
-
 /// What is written into the tree's files: whatever is understood is shown as a text that means the same.
 pub fn interface(data: &[u8]) {
     let Some((choice, text)) = data.split_first() else {
         return;
     };
-    let format = FORMATS[usize::from(*choice) % FORMATS.len()];
+    let format = Format::VALUES[usize::from(*choice) % Format::VALUES.len()];
     if let Ok(value) = parse::value(format, text) {
         // A list of every second TPC is the longest text.
         let mut shown = Text::<1024>::EMPTY;
