@@ -9,7 +9,7 @@
 //! is in flight ends within the target or within the time of a wave, whichever is longer. Between the end of such an
 //! atom and the release of the next its SMs stay empty for some microseconds. A fifth atom that waits on the GPU would fill
 //! them, but also go before what a neighbour submits meanwhile, so it is let go only where nobody else runs. Where the
-//! number of atoms is bounded they are larger, and fewer of them, but two at least, are in flight.
+//! number of atoms is bounded they are larger, and fewer of them, but two at least, are in flight: as many as fill the window.
 //!
 //! Whole launches are let go two at a time, for the same reason, and more as long as all together are predicted to end
 //! within the target. All this holds for each channel by itself. Across channels it must not: what is in flight in one
@@ -81,15 +81,15 @@ pub fn split(work: &Work, target: Ns, apart: bool, most: u32) -> Split {
     };
     // Rounded down: a block too many would wait for a whole atom.
     let atom = window.checked_div(parts).unwrap_or(window).max(1);
-    // CAST: not more than `most`.
-    let atoms = div_up(work.blocks, atom)
-        .min(limit)
-        .clamp(1, u64::from(most.max(1))) as u32;
-    let largest = div_up(work.blocks, u64::from(atoms)).max(1);
+    let most = limit.min(u64::from(most.max(1)));
+    let largest = atom.max(div_up(work.blocks, most));
     let fit = window.checked_div(largest).unwrap_or(0).clamp(2, parts);
+    // Where fewer fit than are wanted, they share the window all the same: no SM stays empty.
+    let atom = largest.max(window.checked_div(fit).unwrap_or(0));
     let spare = u64::from(apart && parts == 4 && fit == 4);
     Split {
-        atoms,
+        // CAST: not more than `most`.
+        atoms: div_up(work.blocks, atom).max(1) as u32,
         // CAST: at most five.
         in_flight: fit.saturating_add(spare) as u32,
     }
@@ -160,8 +160,9 @@ mod tests {
         // Unknown: quarter waves, but not too many.
         assert_eq!(atoms(4_224, 2_112, None, 300_000), (8, 4));
         assert_eq!(atoms(1 << 30, 2_112, None, 300_000), (16, 2));
-        // Bounded: larger than a quarter, so fewer are in flight.
-        assert_eq!(atoms(2_112 * 90, 2_112, Some(90_000_000), 100), (256, 2));
+        // Bounded: larger than a quarter, so fewer are in flight, but as many blocks.
+        assert_eq!(atoms(26_400, 264, Some(25_000_000), 100_000), (200, 2));
+        assert_eq!(atoms(2_112 * 90, 2_112, Some(90_000_000), 100), (180, 2));
         assert_eq!(atoms(2_112, 2_112, None, 300_000), (1, 1));
         assert_eq!(atoms(0, 0, Some(9), 1), (1, 2));
         let alone = super::split(&work(4_224, 2_112, None), Ns(1), true, 256);
@@ -210,6 +211,22 @@ mod tests {
             let in_flight = largest * u64::from(split.in_flight);
             let in_time = mul_div(blocks, target, predicted).unwrap();
             prop_assert!(in_flight <= wave.max(in_time));
+        }
+
+        /// However few atoms there may be, what is in flight fills the window, but for what equal sizes cost.
+        #[test]
+        fn the_window_is_full(
+            waves in 8u64..400, wave in 64u64..1 << 12, time in 1_000u64..1 << 20, target in 1u64..1 << 24, most in 16u32..256,
+        ) {
+            let (blocks, predicted) = (waves * wave, waves * time);
+            let split = split(&work(blocks, wave, Some(predicted)), Ns(target), false, most);
+            if split != Split::NONE {
+                let window = mul_div(blocks, target, predicted).unwrap().max(wave);
+                let largest = blocks.div_ceil(u64::from(split.atoms));
+                let in_flight = largest * u64::from(split.in_flight);
+                let (atoms, rounding) = (u64::from(split.atoms), u64::from(split.in_flight));
+                prop_assert!((in_flight + rounding) * atoms >= window * (atoms - 1), "{split:?}: {in_flight} of {window}");
+            }
         }
 
         #[test]
