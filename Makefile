@@ -7,7 +7,7 @@ NV_VERSION ?= 535.261.03
 
 export NV_VERSION NV_SRC KDIR GCT_STOCK GCT_PATCHES GCT_KUNIT
 
-.PHONY: help setup kmod demo shell test test-host test-patches test-gate test-vm test-gpu test-uvm clean
+.PHONY: help setup kmod demo shell test test-host test-patches test-gate test-vm test-gpu test-uvm user clean
 .NOTPARALLEL:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo 'make test       all tests; ends with "N passed, M failed"'
 	@echo 'make kmod       nvidia.ko and nvidia-uvm.ko for a kernel of yours:'
 	@echo '                NV_VERSION=535.261.03|550.163.01 [NV_SRC=dir] [KDIR=dir] [GCT_STOCK=1]'
+	@echo 'make user       gctd, gctctl and libgct_preload.so for a stock driver, into build/user'
 	@echo 'make test-host | test-patches | test-gate | test-vm | test-gpu | test-uvm'
 	@echo '                one part of the tests'
 	@echo 'make clean      remove build/ (the store outside the clone stays: ci/lib.sh)'
@@ -26,6 +27,9 @@ setup:
 
 kmod:
 	@ci/kmod.sh
+
+user:
+	@ci/user.sh
 
 demo:
 	@ci/setup.sh demo
