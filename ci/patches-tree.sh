@@ -66,7 +66,8 @@ seed_prefix() {
 	if [ ! -e "$tree/nvidia/nv.o" ] && [ -e "$seed/nvidia/nv.o" ]; then
 		rm -rf "$tree"
 		mkdir -p "$(dirname "$tree")"
-		cp -a "$seed" "$tree"
+		# The lock of kmod.sh, which another job may be building the stock tree with.
+		flock "$seed.lock" cp -a "$seed" "$tree"
 	fi
 }
 
