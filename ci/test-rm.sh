@@ -47,8 +47,6 @@ need_firmware "$OUT/firmware"
 NV_VERSION=$VERSION KDIR=$BUILD/linux/$KERNEL "$ROOT/ci/kmod.sh"
 
 # machine NAME FILTER [ARGUMENT...]: runs rm-test, with more arguments for gct-vm.
-# On a busy host the guest takes its TSC for fifty times slower than it is, and its
-# seconds, in which the tests' patience is counted, pass so much faster: not that clock.
 machine() {
 	local name=$1 filter=$2
 	shift 2
@@ -57,7 +55,7 @@ machine() {
 		--file "$GUEST_BIN/rm-test" "$OUT/filter:/test/filter" \
 		"$FIRMWARE" \
 		--script "$ROOT/tests/rm-client/vm.sh" --ktap --quiet --timeout "$SECONDS_MAX" \
-		--append tsc=unstable --log "$OUT/$name.log" --results "$RESULTS/$JOB" "$@" || true
+		--log "$OUT/$name.log" --results "$RESULTS/$JOB" "$@" || true
 }
 
 machine "$KERNEL" "$FILTER"
