@@ -102,19 +102,19 @@ impl Round {
     }
 }
 
-/// [`run`] in as many threads as there are seeds; the sum of what they report.
+/// [`run`] in as many threads as there are seeds, spread over `gpus`; the sum of what they
+/// report.
 pub(crate) fn run_all(
-    gpu: &Gpu,
+    gpus: &[&Gpu],
     seeds: std::ops::Range<u64>,
     rounds: u32,
     streams: usize,
     kinds: Kinds,
 ) -> Result<Report> {
-    // SAFETY: every buffer is used on one stream alone, and freed after that is synchronised.
-    unsafe { gpu.context.disable_event_tracking() };
     std::thread::scope(|scope| {
         let threads: Vec<_> = seeds
-            .map(|seed| scope.spawn(move || run(gpu, seed, rounds, streams, kinds)))
+            .zip(gpus.iter().cycle())
+            .map(|(seed, gpu)| scope.spawn(move || run(gpu, seed, rounds, streams, kinds)))
             .collect();
         let mut sum = Report::default();
         for thread in threads {

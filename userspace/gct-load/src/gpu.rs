@@ -3,12 +3,14 @@
 //! A GPU with this program's kernels loaded.
 
 use crate::attributes::{self, Attribute};
+use crate::timeline::Timeline;
 use anyhow::{Context, Result};
 use core::ffi::c_void;
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// More SMs than any GPU has.
@@ -23,6 +25,8 @@ pub(crate) struct Gpu {
     check_dependent: Option<CudaFunction>,
     pub(crate) stamp_range: CudaFunction,
     pub(crate) stamp_persistent: CudaFunction,
+    stamp_timed: CudaFunction,
+    clock: CudaFunction,
 }
 
 /// How a stamp is launched.
@@ -61,6 +65,21 @@ impl Gpu {
     pub(crate) fn open(index: usize) -> Result<Self> {
         let context =
             CudaContext::new(index).with_context(|| format!("GPU {index} cannot be opened"))?;
+        Self::load(context)
+    }
+
+    /// The same GPU in one more context.
+    pub(crate) fn another_context(&self) -> Result<Self> {
+        let context = CudaContext::new_non_primary(self.context.ordinal(), 0)
+            .context("no second context can be made")?;
+        Self::load(context)
+    }
+
+    fn load(context: Arc<CudaContext>) -> Result<Self> {
+        // Events at every launch would be measured too.
+        // SAFETY: a buffer is used on one stream, after that on which it was made was synchronised,
+        // and freed after that on which it was used was.
+        unsafe { context.disable_event_tracking() };
         let module = context
             .load_module(Ptx::from_src(include_str!("kernels.ptx")))
             .context("the kernels cannot be loaded")?;
@@ -76,6 +95,8 @@ impl Gpu {
             check_dependent,
             stamp_range: module.load_function("stamp_range")?,
             stamp_persistent: module.load_function("stamp_persistent")?,
+            stamp_timed: module.load_function("stamp_timed")?,
+            clock: module.load_function("clock")?,
             context,
         })
     }
@@ -111,6 +132,52 @@ impl Gpu {
         // each block and `sms` one for each SM that can exist.
         unsafe { launch.launch(config) }.context("stamp cannot be launched")?;
         Ok(())
+    }
+
+    /// Launches `stamp`, each block of which counts in the bin of `timeline` in which it ends.
+    pub(crate) fn launch_timed(
+        &self,
+        stream: &Arc<CudaStream>,
+        s: &Stamp,
+        timeline: &mut Timeline,
+    ) -> Result<()> {
+        let config = LaunchConfig {
+            grid_dim: s.grid,
+            block_dim: (s.threads, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        // CAST: some seconds have far fewer bins than 2^32.
+        let count = timeline.bins.len() as u32;
+        let mut launch = stream.launch_builder(&self.stamp_timed);
+        launch.arg(&mut timeline.bins).arg(&timeline.base);
+        launch.arg(&Timeline::SHIFT).arg(&count).arg(&s.cycles);
+        // SAFETY: the arguments are those of `stamp_timed` in kernels.ptx, which counts in the
+        // first `count` words of `bins` alone.
+        unsafe { launch.launch(config) }.context("stamp_timed cannot be launched")?;
+        Ok(())
+    }
+
+    /// Writes the GPU's clock, in nanoseconds, to `word`.
+    pub(crate) fn launch_clock(
+        &self,
+        stream: &Arc<CudaStream>,
+        word: &mut CudaSlice<u64>,
+    ) -> Result<()> {
+        let mut launch = stream.launch_builder(&self.clock);
+        launch.arg(word);
+        // SAFETY: `clock` in kernels.ptx writes one word.
+        unsafe { launch.launch(LaunchConfig::for_num_elems(1)) }
+            .context("clock cannot be launched")?;
+        Ok(())
+    }
+
+    /// How many blocks of one launch ran on each SM that was used.
+    pub(crate) fn sms_used(&self, stamp: &mut Stamp) -> Result<BTreeMap<usize, u32>> {
+        let stream = self.context.default_stream();
+        self.launch_stamp(&stream, stamp)?;
+        let sms = stream.clone_dtoh(&stamp.sms)?;
+        let all = sms.into_iter().enumerate();
+        Ok(all.filter(|(_, blocks)| *blocks > 0).collect())
     }
 
     /// Launches `stamp` in another way. A cluster launch needs an even width, a cooperative one

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The latency-critical and the best-effort loop.
+//! The latency-critical loop, and when loops measure.
 
 use crate::gpu::{Gpu, Stamp};
 use anyhow::{ensure, Result};
+use fastrand::Rng;
 use serde::Serialize;
-use std::collections::VecDeque;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What a latency-critical loop measured; times in microseconds.
@@ -16,6 +16,9 @@ pub(crate) struct Latency {
     p95_us: f64,
     p99_us: f64,
     max_us: f64,
+    /// When pauses began, in nanoseconds of Unix time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stops_ns: Vec<u64>,
 }
 
 /// When to measure. The loop runs from the beginning, so that its neighbours have it beside
@@ -28,9 +31,15 @@ pub(crate) struct Window {
     pub(crate) seconds: f64,
 }
 
+/// Nanoseconds of Unix time.
+pub(crate) fn unix_ns() -> Result<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    Ok(u64::try_from(now.as_nanos())?)
+}
+
 impl Window {
     /// The instants between which launches count.
-    fn instants(&self) -> Result<(Instant, Instant)> {
+    pub(crate) fn instants(&self) -> Result<(Instant, Instant)> {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         let wait = (self.start_at - unix).max(0.0);
         let start = Instant::now() + Duration::from_secs_f64(wait);
@@ -38,11 +47,75 @@ impl Window {
     }
 }
 
-/// Launches once a period and waits.
+/// When launches are due.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrivals {
+    /// Time between two, on average where they are random.
+    pub(crate) period: Duration,
+    /// Seed of a Poisson process.
+    pub(crate) random: Option<u64>,
+    pub(crate) bursts: Option<Bursts>,
+}
+
+/// Times without launches between times with some.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bursts {
+    pub(crate) run: Duration,
+    pub(crate) pause: Duration,
+}
+
+/// Arrivals one after the other.
+struct Schedule {
+    arrivals: Arrivals,
+    random: Option<Rng>,
+    due: Instant,
+    /// When the burst ends.
+    until: Option<Instant>,
+}
+
+impl Schedule {
+    fn new(arrivals: Arrivals, now: Instant) -> Self {
+        Self {
+            arrivals,
+            random: arrivals.random.map(Rng::with_seed),
+            due: now,
+            until: arrivals.bursts.map(|bursts| now + bursts.run),
+        }
+    }
+
+    /// From when the latency of what is launched `now` counts. A loop that waits is late by its
+    /// own fault; what arrives at random has waited.
+    fn since(&self, now: Instant) -> Instant {
+        match self.random {
+            Some(_) => self.due,
+            None => now,
+        }
+    }
+
+    /// Goes to the next arrival after a launch has ended at `now`; whether a pause begins.
+    fn advance(&mut self, now: Instant) -> bool {
+        let period = self.arrivals.period;
+        self.due = match &mut self.random {
+            Some(random) => self.due + period.mul_f64(-(1.0 - random.f64()).ln()),
+            None => (self.due + period).max(now),
+        };
+        let (Some(bursts), Some(until)) = (self.arrivals.bursts, self.until) else {
+            return false;
+        };
+        if self.due < until {
+            return false;
+        }
+        self.due = now + bursts.pause;
+        self.until = Some(self.due + bursts.run);
+        true
+    }
+}
+
+/// Launches at each arrival and waits.
 pub(crate) fn critical(
     gpu: &Gpu,
     stamp: &mut Stamp,
-    period: Duration,
+    arrivals: Arrivals,
     window: Window,
     high_priority: bool,
 ) -> Result<Latency> {
@@ -53,21 +126,29 @@ pub(crate) fn critical(
         stream.synchronize()?;
     }
     let (begin, end) = window.instants()?;
-    let mut next = Instant::now();
+    let mut schedule = Schedule::new(arrivals, Instant::now());
     let mut times = Vec::new();
-    while next < end {
-        while Instant::now() < next {
+    let mut stops_ns = Vec::new();
+    while schedule.due < end {
+        while Instant::now() < schedule.due {
             std::hint::spin_loop();
         }
         let start = Instant::now();
+        if start >= end {
+            // More has arrived than could be served.
+            break;
+        }
         gpu.launch_stamp(&stream, stamp)?;
         stream.synchronize()?;
-        if start >= begin {
-            times.push(start.elapsed().as_secs_f64() * 1e6);
+        let ended = Instant::now();
+        if ended >= begin {
+            times.push((ended - schedule.since(start)).as_secs_f64() * 1e6);
         }
-        next = (next + period).max(Instant::now());
+        if schedule.advance(ended) && ended >= begin {
+            stops_ns.push(unix_ns()?);
+        }
     }
-    ensure!(!times.is_empty(), "nothing was launched in the time given");
+    ensure!(!times.is_empty(), "nothing ended in the time given");
     times.sort_by(f64::total_cmp);
     // CAST: a rank below the number of samples.
     let rank = |q: f64| times[((times.len() - 1) as f64 * q) as usize];
@@ -77,54 +158,57 @@ pub(crate) fn critical(
         p95_us: rank(0.95),
         p99_us: rank(0.99),
         max_us: rank(1.0),
+        stops_ns,
     })
 }
 
-/// What a best-effort loop achieved.
-#[derive(Debug, Serialize)]
-pub(crate) struct Throughput {
-    launches: u64,
-    launches_per_second: f64,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Keeps `queued` launches in flight.
-pub(crate) fn best_effort(
-    gpu: &Gpu,
-    stamp: &mut Stamp,
-    queued: usize,
-    window: Window,
-) -> Result<Throughput> {
-    let stream = gpu.context.new_stream()?;
-    let (begin, end) = window.instants()?;
-    let mut launches = 0;
-    let mut events = VecDeque::new();
-    let mut first = None;
-    let mut last = begin;
-    while last < end {
-        gpu.launch_stamp(&stream, stamp)?;
-        events.push_back(stream.record_event(None)?);
-        if events.len() > queued {
-            if let Some(oldest) = events.pop_front() {
-                oldest.synchronize()?;
-            }
-            last = Instant::now();
-            // Whole launches are counted, from the end of one to the end of another.
-            match first {
-                None if last >= begin => first = Some(last),
-                None => {}
-                Some(_) => launches += 1,
-            }
-        }
+    const PERIOD: Duration = Duration::from_micros(100);
+
+    fn schedule(random: Option<u64>, bursts: Option<Bursts>) -> Schedule {
+        let arrivals = Arrivals {
+            period: PERIOD,
+            random,
+            bursts,
+        };
+        Schedule::new(arrivals, Instant::now())
     }
-    let seconds = first.map_or(0.0, |first| (last - first).as_secs_f64());
-    ensure!(
-        launches > 0 && seconds > 0.0,
-        "no launch ended in the time given"
-    );
-    stream.synchronize()?;
-    Ok(Throughput {
-        launches,
-        // CAST: far fewer than 2^52.
-        launches_per_second: launches as f64 / seconds,
-    })
+
+    #[test]
+    fn a_periodic_loop_skips_what_it_missed_and_random_arrivals_queue() {
+        let mut periodic = schedule(None, None);
+        let late = periodic.due + 10 * PERIOD;
+        assert_eq!(periodic.since(late), late);
+        assert!(!periodic.advance(late));
+        assert_eq!(periodic.due, late);
+        let mut random = schedule(Some(7), None);
+        let (first, late) = (random.due, random.due + 10_000 * PERIOD);
+        assert_eq!(random.since(late), first);
+        for _ in 0..1000 {
+            random.advance(late);
+        }
+        let mean = (random.due - first) / 1000;
+        assert!(
+            mean > PERIOD * 9 / 10 && mean < PERIOD * 11 / 10,
+            "{mean:?}"
+        );
+    }
+
+    #[test]
+    fn bursts_end_in_pauses() {
+        let bursts = Bursts {
+            run: 3 * PERIOD,
+            pause: 50 * PERIOD,
+        };
+        let mut schedule = schedule(None, Some(bursts));
+        let start = schedule.due;
+        assert!(!schedule.advance(start));
+        assert!(!schedule.advance(start + PERIOD));
+        assert!(schedule.advance(start + 2 * PERIOD));
+        assert_eq!(schedule.due, start + 52 * PERIOD);
+        assert!(!schedule.advance(schedule.due));
+    }
 }
