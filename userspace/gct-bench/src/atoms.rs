@@ -9,73 +9,90 @@ use gct_bench::kit::{number, Kit, Under};
 
 /// Blocks of the kernel: 20 waves of an H200.
 const BLOCKS: u64 = 42_240;
-/// How long it takes, whole, in microseconds: the clock cycles of a block that make it so.
+/// The clock cycles of a block, and how long the whole kernel takes then, in microseconds.
 const KERNELS: [(u64, u64); 2] = [(20_000, 210), (200_000, 2030)];
 /// Lengths of an atom, in microseconds.
 const ATOMS_US: [u64; 5] = [5, 25, 50, 200, 1000];
+/// More parts than the user-space mode has at once.
+const AT_ONCE_MAX: u64 = 96;
+/// The columns: the kernel as one, and in parts of these lengths.
+const WHOLE: &str = "whole";
+
+/// One measurement: its row and column, what it runs under, the arguments of gct-load.
+struct Cell {
+    row: String,
+    column: usize,
+    under: Under,
+    arguments: String,
+}
+
+/// How the table of a kernel begins, for whoever looks for it.
+pub(crate) const TITLE: &str = "Ratio to the kernel alone, by the length of its parts";
 
 pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
     for (cycles, whole_us) in KERNELS {
-        let mut table = Table::new(
-            format!("A kernel of {BLOCKS} blocks, {cycles} cycles each, in parts"),
-            &["time (us)", "ratio to the kernel alone in this round"],
-        );
-        let rows = rows(cycles, whole_us, tpcs);
-        let mut samples = vec![(Vec::new(), Vec::new()); rows.len()];
+        let lengths: Vec<u64> = ATOMS_US
+            .into_iter()
+            .filter(|us| 2 * us <= whole_us)
+            .collect();
+        let mut columns = vec![WHOLE.to_string()];
+        columns.extend(lengths.iter().map(|us| format!("{us} us")));
+        let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+        let title = format!("{TITLE}: {BLOCKS} blocks of {cycles} cycles, about {whole_us} us");
         for _ in 0..cli.repeat {
-            let mut alone = None;
-            for ((_, under, arguments), (times, ratios)) in rows.iter().zip(&mut samples) {
-                let time = number(&kit.json(under, arguments)?, "median_us")?;
-                // The first row is the kernel alone.
-                let alone = *alone.get_or_insert(time);
-                times.push(time);
-                ratios.push(time / alone);
+            let mut table = Table::new(&title, &columns);
+            let mut native = None;
+            for cell in cells(cycles, whole_us, &lengths, tpcs) {
+                let time = number(&kit.json(&cell.under, &cell.arguments)?, "median_us")?;
+                // The first cell is the kernel alone.
+                let native = *native.get_or_insert(time);
+                let mut values = vec![Vec::new(); columns.len()];
+                if let Some(value) = values.get_mut(cell.column) {
+                    value.push(time / native);
+                }
+                table.row(&cell.row, &values);
             }
+            report.add(table);
+            report.write(&cli.out, "atoms")?;
         }
-        for ((name, ..), (times, ratios)) in rows.iter().zip(samples) {
-            table.row(name, &[times, ratios]);
-        }
-        report.add(table);
     }
     Ok(())
 }
 
-/// Name, what it runs under, arguments of gct-load.
-fn rows(cycles: u64, whole_us: u64, tpcs: &[&str]) -> Vec<(String, Under, String)> {
+fn cells(cycles: u64, whole_us: u64, lengths: &[u64], tpcs: &[&str]) -> Vec<Cell> {
     let base = format!("split --blocks {BLOCKS} --cycles {cycles} --rounds 15");
-    let mut rows = vec![
-        ("native".into(), Under::native(), base.clone()),
-        ("gctgroup, whole".into(), Under::gctgroup(), base.clone()),
+    let cell = |row: &str, column, under: Under, more: &str| Cell {
+        row: row.into(),
+        column,
+        under,
+        arguments: format!("{base} {more}"),
+    };
+    let mut cells = vec![
+        cell("native", 0, Under::native(), ""),
+        cell("gctgroup, paced atoms", 0, Under::gctgroup(), ""),
     ];
-    for atom_us in ATOMS_US.into_iter().filter(|atom| 2 * atom <= whole_us) {
-        let parts = whole_us.div_ceil(atom_us);
+    for (atom_us, column) in lengths.iter().zip(1..) {
+        let parts = whole_us.div_ceil(*atom_us);
         // Two atoms last the duration that is asked for.
         let under = Under::gctgroup()
             .with("GCTGROUP_TPC_MASK", tpcs.join(","))
             .with("GCTGROUP_TPCS", 128)
             .with("GCTGROUP_ATOM_DURATION", 2 * atom_us);
-        rows.push((
-            format!("gctgroup, atoms of {atom_us} us, paced"),
+        cells.push(cell("gctgroup, paced atoms", column, under, ""));
+        let under = Under::gctgroup().with("GCTGROUP_ATOMS", parts.min(AT_ONCE_MAX));
+        cells.push(cell(
+            "gctgroup, atoms at once (at most 96)",
+            column,
             under,
-            base.clone(),
+            "",
         ));
-        rows.push((
-            format!("gctgroup, {} atoms at once", parts.min(96)),
-            Under::gctgroup().with("GCTGROUP_ATOMS", parts.min(96)),
-            base.clone(),
-        ));
-        rows.push((
-            format!("range check, {parts} parts"),
-            Under::native(),
-            format!("{base} --mechanism range-check --parts {parts}"),
-        ));
+        let more = format!("--mechanism range-check --parts {parts}");
+        cells.push(cell("range check", column, Under::native(), &more));
     }
     for workers in [4, 8, 16] {
-        rows.push((
-            format!("persistent blocks, {workers} an SM"),
-            Under::native(),
-            format!("{base} --mechanism persistent --parts {workers}"),
-        ));
+        let more = format!("--mechanism persistent --parts {workers}");
+        let row = format!("persistent blocks, {workers} an SM");
+        cells.push(cell(&row, 0, Under::native(), &more));
     }
-    rows
+    cells
 }

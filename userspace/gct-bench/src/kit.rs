@@ -234,8 +234,10 @@ impl Spread {
     pub fn of(numbers: &[f64]) -> Option<Self> {
         let mut sorted = numbers.to_vec();
         sorted.sort_by(f64::total_cmp);
+        let upper = *sorted.get(sorted.len() / 2)?;
+        let lower = *sorted.get(sorted.len().checked_sub(1)? / 2)?;
         Some(Self {
-            median: *sorted.get(sorted.len() / 2)?,
+            median: f64::midpoint(lower, upper),
             least: *sorted.first()?,
             most: *sorted.last()?,
         })
@@ -250,6 +252,7 @@ mod tests {
     fn the_spread_of_numbers() {
         let spread = Spread::of(&[3.0, 1.0, 2.0]).unwrap();
         assert_eq!((spread.least, spread.median, spread.most), (1.0, 2.0, 3.0));
+        assert!((Spread::of(&[4.0, 1.0]).unwrap().median - 2.5).abs() < 1e-9);
         assert!(Spread::of(&[]).is_none());
     }
 

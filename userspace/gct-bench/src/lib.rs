@@ -6,3 +6,4 @@
 pub mod daemon;
 pub mod kit;
 pub mod mps;
+pub mod served;

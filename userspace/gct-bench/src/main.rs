@@ -8,58 +8,127 @@
 
 mod alone;
 mod atoms;
-mod neighbours;
+mod budget;
+mod dominance;
+mod machine;
+mod plot;
 mod report;
+mod silence;
+mod summary;
+mod sweep;
+mod torch;
+mod ways;
 
-use anyhow::{Context, Result};
+use anyhow::{bail, Context, Result};
 use clap::Parser;
 use gct_bench::kit::{Kit, Under};
-use report::Report;
+use report::{Report, Table};
 use std::path::PathBuf;
 
-/// Measures on this machine's GPU; prints Markdown and writes JSON.
+/// Measures on this machine's GPU and writes a JSON file for each part; then shows results as Markdown and SVG.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
-    /// Folder of gct-load and libgct_preload.so [default: this program's]
+    /// Folder of the programs [default: this program's]
     #[arg(long)]
     kit: Option<PathBuf>,
-    /// Where to write bench.json and bench.md
+    /// Where to write
     #[arg(long, default_value = ".")]
     out: PathBuf,
+    /// What to measure: alone, atoms, sweep, silence, torch, torch-cost
+    #[arg(long, value_delimiter = ',')]
+    parts: Vec<String>,
+    /// Shows what was measured before, and measures nothing: bench.md and SVG files
+    #[arg(long, value_delimiter = ',', conflicts_with = "parts")]
+    show: Vec<PathBuf>,
     /// How often everything is measured
     #[arg(long, default_value_t = 3)]
     repeat: usize,
-    /// How long neighbours are measured, in seconds
-    #[arg(long, default_value_t = 2.0)]
+    /// How long a window of the sweep is, in seconds; longer where there would be fewer than 200 launches. Those
+    /// of silence and of torch are ten times as long
+    #[arg(long, default_value_t = 0.4)]
     seconds: f64,
-    /// What to measure
-    #[arg(long, value_delimiter = ',', default_value = "alone,atoms,neighbours")]
-    parts: Vec<String>,
-    /// Lengths of best-effort blocks, in microseconds
-    #[arg(long, value_delimiter = ',', default_value = "25,250")]
+    /// Begin nothing that would end later than so many seconds after the beginning of its part
+    #[arg(long, default_value_t = 86_400)]
+    limit_seconds: u64,
+    /// Seed of the order of measurements, and of random arrivals
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Lengths of best-effort blocks in the sweep, in microseconds
+    #[arg(long, value_delimiter = ',', default_value = "10,25,100,250,1000")]
     blocks_us: Vec<u64>,
-    /// Periods of the latency-critical loop, in microseconds
-    #[arg(long, value_delimiter = ',', default_value = "2000,330")]
-    periods_us: Vec<u64>,
+    /// Latency-critical loads of the sweep, in percent
+    #[arg(long, value_delimiter = ',', default_value = "1,10,25,50")]
+    loads: Vec<u64>,
+    /// When latency-critical launches of the sweep arrive
+    #[arg(long, value_delimiter = ',', default_value = "periodic,poisson")]
+    arrivals: Vec<String>,
+    /// Only these ways of sharing, by their names in the results
+    #[arg(long, value_delimiter = ',')]
+    ways: Vec<String>,
 }
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
+    if !cli.show.is_empty() {
+        return show(&cli, &Report::read(&cli.show)?);
+    }
+    if cli.parts.is_empty() {
+        bail!("nothing is to be measured (--parts) or shown (--show)");
+    }
     let kit = Kit::new(cli.kit.clone())?;
     // Masks are written over these; the others have no TPC.
     let tpcs = kit.run(&Under::gctgroup(), "tpcs")?;
     let tpcs: Vec<&str> = tpcs.split(',').collect();
-    let mut report = Report::new(&tpcs);
+    let machine = machine::facts(&tpcs);
     for part in &cli.parts {
-        match part.as_str() {
-            "alone" => alone::run(&kit, &cli, &mut report)?,
-            "atoms" => atoms::run(&kit, &cli, &tpcs, &mut report)?,
-            "neighbours" => neighbours::run(&kit, &cli, &tpcs, &mut report)?,
-            other => anyhow::bail!("there is no part '{other}'"),
+        let mut report = Report::new(machine.clone());
+        let (name, done) = match part.as_str() {
+            "alone" => ("alone", alone::run(&kit, &cli, &mut report)),
+            "atoms" => ("atoms", atoms::run(&kit, &cli, &tpcs, &mut report)),
+            "sweep" => ("sweep", sweep::run(&kit, &cli, &tpcs, &mut report)),
+            "silence" => ("silence", silence::run(&kit, &cli, &tpcs, &mut report)),
+            "torch" => ("torch", torch::neighbours(&kit, &cli, &tpcs, &mut report)),
+            "torch-cost" => ("torch-cost", torch::cost(&kit, &cli, &mut report)),
+            other => bail!("there is no part '{other}'"),
+        };
+        // The other parts are measured all the same.
+        if let Err(error) = done {
+            eprintln!("{part}: {error:#}");
+            report.note(format!("{part}: {error:#}"));
         }
-        report.write(&cli.out).context("the results")?;
+        report.write(&cli.out, name).context("the results")?;
+        println!("{}", report.markdown());
     }
-    println!("{}", report.markdown());
     Ok(())
+}
+
+/// Everything as Markdown and as pictures.
+fn show(cli: &Cli, report: &Report) -> Result<()> {
+    let tables = |wanted: &dyn Fn(&Table) -> bool| -> Vec<&Table> {
+        report.tables.iter().filter(|table| wanted(table)).collect()
+    };
+    let points = tables(&|table| table.point.is_some());
+    let torch = tables(&|table| table.title.starts_with("PyTorch inference"));
+    let silences = tables(&|table| table.title.contains("fell silent"));
+    let mut text = String::new();
+    for (title, tables) in [("Sweep", &points), ("PyTorch neighbours", &torch)] {
+        if let Some(first) = tables.first() {
+            let ways: Vec<&str> = first.rows.iter().map(|row| row.name.as_str()).collect();
+            text +=
+                &format!("## {title}\n\nEach cell: p99 in us (throughput in % of plain MPS).\n\n");
+            text += &summary::markdown(tables, &ways);
+            text += &format!("\n## {title}: what dominates what\n\n");
+            text += &dominance::markdown(tables);
+        }
+    }
+    if !silences.is_empty() {
+        text += "## Silence\n\n";
+        text += &silence::markdown(&silences)?;
+    }
+    text += "\n## Tables\n\n";
+    text += &report.markdown();
+    let file = cli.out.join("bench.md");
+    std::fs::write(&file, text).with_context(|| file.display().to_string())?;
+    plot::write(report, &cli.out)
 }

@@ -2,6 +2,7 @@
 
 //! NVIDIA's MPS, started for a while.
 
+use crate::kit::Under;
 use anyhow::{ensure, Context, Result};
 use std::io::Write;
 use std::path::PathBuf;
@@ -38,6 +39,12 @@ impl Mps {
             ("CUDA_MPS_PIPE_DIRECTORY", folder.clone()),
             ("CUDA_MPS_LOG_DIRECTORY", folder),
         ]
+    }
+
+    /// A client of this one.
+    pub fn client(&self, under: Under) -> Under {
+        let variables = self.variables().into_iter();
+        variables.fold(under, |under, (name, value)| under.with(name, value))
     }
 
     fn control(&self) -> Command {

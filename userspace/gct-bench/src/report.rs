@@ -2,55 +2,91 @@
 
 //! Tables of results, as Markdown and as JSON.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use gct_bench::kit::Spread;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// One row: what was run, and a spread for each column.
-#[derive(Debug, Serialize)]
-struct Row {
-    name: String,
-    values: Vec<Option<Spread>>,
+/// A latency-critical loop beside a best-effort one: which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Point {
+    /// Length of the best-effort blocks, in microseconds.
+    pub(crate) blocks_us: u64,
+    /// Time between latency-critical launches, in microseconds.
+    pub(crate) period_us: u64,
+    /// Whether they arrive at random.
+    pub(crate) poisson: bool,
+}
+
+/// One row: what was run, and what was measured for each column, as often as it was.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) values: Vec<Vec<f64>>,
+}
+
+impl Row {
+    pub(crate) fn spread(&self, column: usize) -> Option<Spread> {
+        Spread::of(self.values.get(column)?)
+    }
 }
 
 /// One table.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Table {
-    title: String,
-    columns: Vec<String>,
-    rows: Vec<Row>,
+    pub(crate) title: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) point: Option<Point>,
+    pub(crate) columns: Vec<String>,
+    pub(crate) rows: Vec<Row>,
 }
 
 impl Table {
     pub(crate) fn new(title: impl ToString, columns: &[&str]) -> Self {
         Self {
             title: title.to_string(),
+            point: None,
             columns: columns.iter().map(ToString::to_string).collect(),
             rows: Vec::new(),
         }
     }
 
-    /// Adds a row of measurements, one list for each column; an empty list is no value.
-    pub(crate) fn row(&mut self, name: impl ToString, columns: &[Vec<f64>]) {
-        self.rows.push(Row {
-            name: name.to_string(),
-            values: columns.iter().map(|column| Spread::of(column)).collect(),
-        });
+    /// The row of this name, if there is one.
+    pub(crate) fn get(&self, name: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.name == name)
     }
 
-    fn markdown(&self, out: &mut String) -> std::fmt::Result {
+    /// Adds measurements to a row, one list for each column; an empty list is no value.
+    pub(crate) fn row(&mut self, name: &str, columns: &[Vec<f64>]) {
+        let at = match self.rows.iter().position(|row| row.name == name) {
+            Some(at) => at,
+            None => {
+                self.rows.push(Row {
+                    name: name.into(),
+                    values: vec![Vec::new(); self.columns.len()],
+                });
+                self.rows.len() - 1
+            }
+        };
+        let Some(row) = self.rows.get_mut(at) else {
+            return;
+        };
+        for (values, more) in row.values.iter_mut().zip(columns) {
+            values.extend(more.iter().copied().map(rounded));
+        }
+    }
+
+    pub(crate) fn markdown(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "### {}\n", self.title)?;
         writeln!(out, "| | {} |", self.columns.join(" | "))?;
         writeln!(out, "|---|{}", "---|".repeat(self.columns.len()))?;
         for row in &self.rows {
             write!(out, "| {} |", row.name)?;
-            for value in &row.values {
-                match value {
-                    Some(v) => {
-                        write!(out, " {:.4} ({:.4}, {:.4}) |", v.median, v.least, v.most)?;
-                    }
+            for column in 0..self.columns.len() {
+                match row.spread(column) {
+                    Some(v) => write!(out, " {} ({}, {}) |", rounded(v.median), v.least, v.most)?,
                     None => write!(out, " - |")?,
                 }
             }
@@ -60,46 +96,136 @@ impl Table {
     }
 }
 
-/// All tables of one run.
-#[derive(Debug, Serialize)]
+/// To four digits, which is more than any measurement here is good for.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
+
+/// All tables of one run, or of several.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Report {
-    command: Vec<String>,
-    tpcs: String,
-    tables: Vec<Table>,
+    pub(crate) machine: BTreeMap<String, String>,
+    pub(crate) commands: Vec<String>,
+    /// What could not be measured, and why.
+    pub(crate) notes: Vec<String>,
+    pub(crate) tables: Vec<Table>,
 }
 
 impl Report {
-    pub(crate) fn new(tpcs: &[&str]) -> Self {
+    pub(crate) fn new(machine: BTreeMap<String, String>) -> Self {
+        let words: Vec<String> = std::env::args().skip(1).collect();
         Self {
-            command: std::env::args().collect(),
-            tpcs: tpcs.join(","),
-            tables: Vec::new(),
+            machine,
+            commands: vec![format!("gct-bench {}", words.join(" "))],
+            ..Self::default()
         }
     }
 
+    /// Says something once.
+    pub(crate) fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Adds the rows of a table to those that the report has of it.
     pub(crate) fn add(&mut self, table: Table) {
-        self.tables.push(table);
+        match self.tables.iter_mut().find(|t| t.title == table.title) {
+            Some(known) => {
+                for row in &table.rows {
+                    known.row(&row.name, &row.values);
+                }
+            }
+            None => self.tables.push(table),
+        }
+    }
+
+    /// Reads reports that were written before, as one.
+    pub(crate) fn read(files: &[impl AsRef<Path>]) -> Result<Self> {
+        let mut all = Self::default();
+        for file in files {
+            let file = file.as_ref();
+            let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            let report: Self = serde_json::from_str(&text)?;
+            all.machine.extend(report.machine);
+            all.commands.extend(report.commands);
+            report.notes.into_iter().for_each(|note| all.note(note));
+            report.tables.into_iter().for_each(|table| all.add(table));
+        }
+        Ok(all)
     }
 
     /// The tables, each cell a median with least and most.
     pub(crate) fn markdown(&self) -> String {
-        let mut out = format!(
-            "Command: `{}`. Each cell: median (least, most).\n\n",
-            self.command.join(" ")
-        );
-        for table in &self.tables {
+        let mut out = String::new();
+        for (key, value) in &self.machine {
             // Writing to a `String` cannot fail.
+            let _ = writeln!(out, "- {key}: {value}");
+        }
+        for command in &self.commands {
+            let _ = writeln!(out, "- `{command}`");
+        }
+        for note in &self.notes {
+            let _ = writeln!(out, "- {note}");
+        }
+        let _ = writeln!(out, "\nEach cell: median (least, most).\n");
+        for table in &self.tables {
             let _ = table.markdown(&mut out);
         }
         out
     }
 
-    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
-        std::fs::write(
-            folder.join("bench.json"),
-            serde_json::to_string_pretty(self)?,
-        )?;
-        std::fs::write(folder.join("bench.md"), self.markdown())?;
-        Ok(())
+    /// JSON with a line for each table.
+    fn json(&self) -> Result<String> {
+        let mut out = serde_json::to_string(&Self {
+            machine: self.machine.clone(),
+            commands: self.commands.clone(),
+            notes: self.notes.clone(),
+            tables: Vec::new(),
+        })?;
+        let tables: Result<Vec<_>, _> = self.tables.iter().map(serde_json::to_string).collect();
+        // The list of tables is empty and last.
+        out.truncate(out.len() - "]}".len());
+        write!(out, "\n{}\n]}}\n", tables?.join(",\n"))?;
+        Ok(out)
+    }
+
+    /// Writes `NAME.json`.
+    pub(crate) fn write(&self, folder: &Path, name: &str) -> Result<()> {
+        let file = folder.join(format!("{name}.json"));
+        std::fs::write(&file, self.json()?).with_context(|| file.display().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(value: f64) -> Report {
+        let mut report = Report::default();
+        report.machine.insert("GPU".into(), "none".into());
+        let mut table = Table::new("a table", &["first", "second"]);
+        table.point = Some(Point {
+            blocks_us: 25,
+            period_us: 2500,
+            poisson: true,
+        });
+        table.row("a row", &[vec![value], vec![]]);
+        report.add(table);
+        report
+    }
+
+    #[test]
+    fn reports_of_several_runs_become_one() {
+        let folder = std::env::temp_dir().join(format!("gct-report-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        report(1.000_04).write(&folder, "one").unwrap();
+        report(3.0).write(&folder, "two").unwrap();
+        let files = [folder.join("one.json"), folder.join("two.json")];
+        let both = Report::read(&files).unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+        assert_eq!(both.tables.len(), 1);
+        assert!(both.tables[0].point.unwrap().poisson);
+        assert!(both.markdown().contains("| a row | 2 (1, 3) | - |"));
     }
 }

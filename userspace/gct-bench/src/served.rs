@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A child that does one request after the other, a line of JSON for each.
+
+use crate::kit::{parse, Kit, Under};
+use anyhow::{bail, ensure, Context, Result};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a child may take to start: PyTorch does for ten seconds, and longer beside others.
+const START: Duration = Duration::from_secs(60);
+/// How long a child may take to end by itself.
+const END: Duration = Duration::from_secs(10);
+
+/// The child. It ends with this value.
+#[derive(Debug)]
+pub struct Served {
+    child: Child,
+    requests: Option<ChildStdin>,
+    answers: Receiver<String>,
+    what: String,
+}
+
+impl Kit {
+    /// Starts `gct-load serve`. It can be asked when [`Served::ready`] returns.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started.
+    pub fn serve(&self, under: &Under) -> Result<Served> {
+        self.serve_by(under, &self.path("gct-load"), &["serve"])
+    }
+
+    /// Starts another program of this kind.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started.
+    pub fn serve_by(&self, under: &Under, program: &Path, arguments: &[&str]) -> Result<Served> {
+        let mut command = self.command(program, under);
+        command.args(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let what = program.display().to_string();
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("{what} cannot be started"))?;
+        let output = child.stdout.take().context("its output is piped")?;
+        let (send, answers) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Served {
+            requests: child.stdin.take(),
+            child,
+            answers,
+            what,
+        })
+    }
+}
+
+impl Served {
+    /// Waits until it takes requests.
+    ///
+    /// # Errors
+    ///
+    /// It does not.
+    pub fn ready(&mut self) -> Result<()> {
+        let line = self.line(START)?;
+        ensure!(line.get("ready").is_some(), "{}: {line}", self.what);
+        Ok(())
+    }
+
+    /// Asks for something.
+    ///
+    /// # Errors
+    ///
+    /// It has ended.
+    pub fn ask(&mut self, request: &str) -> Result<()> {
+        let requests = self.requests.as_mut().context("it is asked no more")?;
+        writeln!(requests, "{request}")?;
+        Ok(requests.flush()?)
+    }
+
+    /// What it answers within `patience`.
+    ///
+    /// # Errors
+    ///
+    /// Nothing, or that it failed.
+    pub fn answer(&mut self, patience: Duration) -> Result<Value> {
+        let line = self.line(patience)?;
+        if let Some(error) = line.get("error") {
+            bail!("{}: {error}", self.what);
+        }
+        Ok(line)
+    }
+
+    fn line(&mut self, patience: Duration) -> Result<Value> {
+        match self.answers.recv_timeout(patience) {
+            Ok(line) => parse(&line),
+            Err(RecvTimeoutError::Timeout) => bail!("{} does not answer", self.what),
+            Err(RecvTimeoutError::Disconnected) => bail!("{} has ended", self.what),
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // The end of its input is the end of its work. A client of MPS that is killed in the
+        // middle takes others with it.
+        drop(self.requests.take());
+        let start = Instant::now();
+        while start.elapsed() < END {
+            match self.child.try_wait() {
+                Ok(None) => thread::sleep(Duration::from_millis(2)),
+                _ => return,
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// A kit whose programs are shells.
+    fn kit() -> (Kit, std::path::PathBuf) {
+        let folder = std::env::temp_dir().join(format!("gct-served-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for file in ["gct-load", "libgct_preload.so"] {
+            let _ = symlink("/bin/sh", folder.join(file));
+        }
+        (Kit::new(Some(folder.clone())).unwrap(), folder)
+    }
+
+    #[test]
+    fn requests_are_answered_one_by_one() {
+        let (kit, folder) = kit();
+        let script = r#"echo '{"ready": true}'; while read n; do [ $n = 9 ] &&
+            echo '{"error": "nine"}' || echo "{\"n\": $n}"; done"#;
+        let shell = Path::new("/bin/sh");
+        let mut served = kit
+            .serve_by(&Under::native(), shell, &["-c", script])
+            .unwrap();
+        served.ready().unwrap();
+        let patience = Duration::from_secs(20);
+        for n in 1..4 {
+            served.ask(&n.to_string()).unwrap();
+            assert_eq!(served.answer(patience).unwrap()["n"], n);
+        }
+        served.ask("9").unwrap();
+        assert!(served.answer(patience).is_err());
+        assert!(served.answer(Duration::from_millis(10)).is_err());
+        drop(served);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}

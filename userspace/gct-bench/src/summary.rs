@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A line for each point: p99 and throughput of each way.
+
+use crate::dominance::{self, ALONE, P99, PLAIN, RATE};
+use crate::report::Table;
+use std::fmt::Write;
+
+/// `p99 (throughput as a percentage of plain MPS)` of each of `ways` in each of `tables`.
+pub(crate) fn markdown(tables: &[&Table], ways: &[&str]) -> String {
+    let mut out = format!(
+        "| | {} |\n|---|{}\n",
+        ways.join(" | "),
+        "---|".repeat(ways.len())
+    );
+    for table in tables {
+        let title = table
+            .point
+            .as_ref()
+            .map_or(table.title.clone(), dominance::name);
+        // Writing to a `String` cannot fail.
+        let _ = write!(out, "| {title} |");
+        for way in ways {
+            let _ = write!(out, " {} |", cell(table, way).unwrap_or_else(|| "-".into()));
+        }
+        out.push('\n');
+    }
+    out
+}
+
+/// Percent of what the best-effort side gets under plain MPS.
+pub(crate) fn percent(table: &Table, rate: f64) -> Option<f64> {
+    let plain = table.get(PLAIN)?.spread(RATE)?;
+    Some(rate / plain.median * 100.0)
+}
+
+fn cell(table: &Table, way: &str) -> Option<String> {
+    let row = table.get(way)?;
+    let p99 = row.spread(P99)?.median;
+    let p99 = if p99 < 100.0 {
+        format!("{p99:.1}")
+    } else {
+        format!("{p99:.0}")
+    };
+    if way == ALONE {
+        return Some(p99);
+    }
+    let rate = percent(table, row.spread(RATE)?.median)?;
+    Some(format!("{p99} ({rate:.1})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dominance::COLUMNS;
+
+    #[test]
+    fn throughput_is_relative_to_plain_mps() {
+        let mut table = Table::new("point", &COLUMNS);
+        let samples = |p99: f64, rate: &[f64]| [vec![], vec![], vec![p99], rate.to_vec()];
+        table.row(ALONE, &samples(40.04, &[]));
+        table.row(PLAIN, &samples(2310.4, &[400.0]));
+        table.row("gct quota", &samples(44.0, &[388.0]));
+        let text = markdown(&[&table], &[ALONE, PLAIN, "gct quota", "time slicing"]);
+        let last = text.lines().last();
+        assert_eq!(
+            last,
+            Some("| point | 40.0 | 2310 (100.0) | 44.0 (97.0) | - |")
+        );
+    }
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A latency-critical loop beside a best-effort one, in every way of sharing there is, over lengths of best-effort
+//! blocks and over latency-critical loads.
+
+use crate::budget::Budget;
+use crate::dominance::COLUMNS;
+use crate::report::{Point, Report, Table};
+use crate::ways::{self, Needs, Pair, Way};
+use crate::Cli;
+use anyhow::Result;
+use fastrand::Rng;
+use gct_bench::daemon::Daemon;
+use gct_bench::kit::{moment_in, number, Kit};
+use gct_bench::mps::Mps;
+use gct_bench::served::Served;
+use std::time::Duration;
+
+/// The latency-critical kernel: 132 blocks of 256 threads; one wave on 9 TPCs.
+pub(crate) const CRITICAL: &str = "critical --blocks 132 --threads 256 --cycles 45000";
+/// How long it takes, in microseconds.
+pub(crate) const CRITICAL_US: u64 = 25;
+/// TPCs that it needs.
+const CRITICAL_TPCS: usize = 9;
+/// Blocks of 1024 threads that an H200 runs at the same time.
+const WAVE: u64 = 264;
+/// Clock cycles of a microsecond on an H200 under load, for blocks that spin.
+const CYCLES_PER_US: u64 = 1_800;
+/// A best-effort launch is so long, in microseconds, but has from 25 to 100 waves: the last one is not full, also where
+/// there are fewer TPCs.
+const LAUNCH_US: u64 = 12_500;
+/// Until both loops run, and the longer time until they know each other after a change of the load.
+const LEAD: Duration = Duration::from_millis(60);
+const FIRST_LEAD: Duration = Duration::from_millis(200);
+/// Latency-critical launches that a window has room for, at least.
+const LAUNCHES: f64 = 200.0;
+/// Beyond the window, until both loops have ended.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What the two loops of the sweep need.
+pub(crate) fn needs() -> Needs {
+    Needs {
+        tpcs: CRITICAL_TPCS,
+        atom_us: 100,
+        percentages: vec![50, 70, 86],
+    }
+}
+
+/// The best-effort loop with blocks of this length.
+pub(crate) fn best_effort(blocks_us: u64) -> String {
+    let waves = (LAUNCH_US / blocks_us.max(1)).clamp(25, 100);
+    format!(
+        "best-effort --threads 1024 --queued 2 --blocks {} --cycles {}",
+        waves * WAVE,
+        blocks_us * CYCLES_PER_US
+    )
+}
+
+pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
+    let mps = Mps::start()?;
+    let daemon = Daemon::start(kit, &tpcs.join(","))?;
+    let mut pairs = ways::all(&needs(), tpcs, &daemon, &mps, report)?;
+    pairs.retain(|pair| pair.ways.iter().any(|way| cli.measures(&way.name)));
+    let names: Vec<String> = pairs
+        .iter()
+        .flat_map(|pair| pair.ways.iter().map(|way| way.name.clone()))
+        .filter(|name| cli.measures(name))
+        .collect();
+    for point in cli.points() {
+        report.add(empty(&point, &names));
+    }
+    let mut random = Rng::with_seed(cli.seed);
+    let mut budget = Budget::new(cli.limit_seconds);
+    for _ in 0..cli.repeat {
+        random.shuffle(&mut pairs);
+        for pair in &pairs {
+            if !budget.admits() {
+                report.note("the sweep was cut short by --limit-seconds".into());
+                return Ok(());
+            }
+            if let Err(error) = with_pair(kit, cli, pair, &mut random, report) {
+                let names: Vec<&str> = pair.ways.iter().map(|way| way.name.as_str()).collect();
+                report.note(format!("{}: {error:#}", names.join(", ")));
+            }
+            budget.done();
+            report.write(&cli.out, "sweep")?;
+        }
+    }
+    Ok(())
+}
+
+/// The table of a point with its rows, in which nothing was measured yet.
+fn empty(point: &Point, names: &[String]) -> Table {
+    let mut table = table(point);
+    for name in names {
+        table.row(name, &[]);
+    }
+    table
+}
+
+fn table(point: &Point) -> Table {
+    let arrivals = if point.poisson {
+        "at random moments (Poisson)"
+    } else {
+        "periodically"
+    };
+    let title = format!(
+        "Best-effort blocks of {} us, a launch of {CRITICAL_US} us every {} us, {arrivals}",
+        point.blocks_us, point.period_us
+    );
+    Table {
+        point: Some(*point),
+        ..Table::new(title, &COLUMNS)
+    }
+}
+
+impl Cli {
+    /// The points of the sweep, the lightest loads first: a program learns a shorter pause at once and a longer one
+    /// little by little.
+    fn points(&self) -> Vec<Point> {
+        let mut loads = self.loads.clone();
+        loads.sort_unstable();
+        let mut points = Vec::new();
+        for load in loads {
+            for arrivals in &self.arrivals {
+                for &blocks_us in &self.blocks_us {
+                    points.push(Point {
+                        blocks_us,
+                        period_us: CRITICAL_US * 100 / load.max(1),
+                        poisson: arrivals == "poisson",
+                    });
+                }
+            }
+        }
+        points
+    }
+
+    pub(crate) fn measures(&self, way: &str) -> bool {
+        self.ways.is_empty() || self.ways.iter().any(|wanted| wanted == way)
+    }
+}
+
+/// All points of all ways of a pair, in one life of its processes.
+fn with_pair(
+    kit: &Kit,
+    cli: &Cli,
+    pair: &Pair,
+    random: &mut Rng,
+    report: &mut Report,
+) -> Result<()> {
+    let mut both = Both::start(kit, pair)?;
+    let mut points = cli.points();
+    for same_load in
+        points.chunk_by_mut(|a, b| (a.period_us, a.poisson) == (b.period_us, b.poisson))
+    {
+        random.shuffle(same_load);
+        let mut lead = FIRST_LEAD;
+        for point in same_load {
+            for way in pair.ways.iter().filter(|way| cli.measures(&way.name)) {
+                let samples = both.measure(way, point, lead, cli.seconds, random.u32(..))?;
+                let mut table = table(point);
+                table.row(
+                    &way.name,
+                    &samples.map(|sample| sample.into_iter().collect()),
+                );
+                report.add(table);
+                lead = LEAD;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The two processes of a pair.
+pub(crate) struct Both {
+    pub(crate) critical: Served,
+    pub(crate) best_effort: Served,
+}
+
+impl Both {
+    pub(crate) fn start(kit: &Kit, pair: &Pair) -> Result<Self> {
+        let mut both = Self {
+            critical: kit.serve(&pair.critical)?,
+            best_effort: kit.serve(&pair.best_effort)?,
+        };
+        both.critical.ready()?;
+        both.best_effort.ready()?;
+        Ok(both)
+    }
+
+    /// One window; the columns of the table.
+    fn measure(
+        &mut self,
+        way: &Way,
+        point: &Point,
+        lead: Duration,
+        seconds: f64,
+        seed: u32,
+    ) -> Result<[Option<f64>; 4]> {
+        // CAST: milliseconds at most.
+        let seconds = seconds.max(LAUNCHES * point.period_us as f64 * 1e-6);
+        let window = format!("--seconds {seconds} --start-at {}", moment_in(lead));
+        if way.beside {
+            self.best_effort
+                .ask(&format!("{} {window}", best_effort(point.blocks_us)))?;
+        }
+        let poisson = if point.poisson { "--poisson" } else { "" };
+        let priority = if way.high_priority {
+            "--high-priority"
+        } else {
+            ""
+        };
+        self.critical.ask(&format!(
+            "{CRITICAL} --period-us {} --seed {seed} {poisson} {priority} {window}",
+            point.period_us
+        ))?;
+        let line = self.critical.answer(PATIENCE)?;
+        let rate = match way.beside {
+            true => Some(number(
+                &self.best_effort.answer(PATIENCE)?,
+                "launches_per_second",
+            )?),
+            false => None,
+        };
+        let time = |key| number(&line, key).map(Some);
+        Ok([time("p50_us")?, time("p95_us")?, time("p99_us")?, rate])
+    }
+}

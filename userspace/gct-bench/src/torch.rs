@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! PyTorch: what the user-space mode costs it, and inference beside training in every way of sharing.
+
+use crate::budget::Budget;
+use crate::dominance::COLUMNS;
+use crate::report::{Report, Table};
+use crate::sweep::PATIENCE;
+use crate::ways::{self, Needs, Pair, Way};
+use crate::Cli;
+use anyhow::Result;
+use fastrand::Rng;
+use gct_bench::daemon::Daemon;
+use gct_bench::kit::{moment_in, number, Kit, Under};
+use gct_bench::mps::Mps;
+use gct_bench::served::Served;
+use std::path::Path;
+use std::time::Duration;
+
+const PROGRAM: &str = include_str!("torch.py");
+/// Requests a second.
+const RATE: u64 = 100;
+/// How the model runs: launch by launch, or as a CUDA graph.
+const HOW: [&str; 2] = ["eager", "graph"];
+/// Until inference and training run beside each other.
+const LEAD: Duration = Duration::from_millis(300);
+/// Seconds of a window, as a multiple of those of the sweep: requests are few.
+const LONGER: f64 = 10.0;
+
+/// What the two models need: half of the GPU for inference.
+fn needs(tpcs: &[&str]) -> Needs {
+    Needs {
+        tpcs: tpcs.len() / 2,
+        atom_us: 100,
+        percentages: vec![50, 70],
+    }
+}
+
+/// Starts the program, which then knows PyTorch and has not touched the GPU.
+fn start(kit: &Kit, under: &Under) -> Result<Served> {
+    kit.serve_by(under, Path::new("python3"), &["-c", PROGRAM])
+}
+
+/// The same program natively and under the user-space mode, one after the other, each alone on the GPU.
+pub(crate) fn cost(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
+    const WORK: [(&str, &str); 3] = [
+        ("inference, launch by launch", "cost-infer eager 300"),
+        ("inference, a CUDA graph", "cost-infer graph 1000"),
+        ("training step", "cost-train 15"),
+    ];
+    let all_tpcs = Under::gctgroup()
+        .with("GCTGROUP_TPC_MASK", "0-127")
+        .with("GCTGROUP_TPCS", 128);
+    let ways = [
+        ("native", Under::native()),
+        ("gct, no limit", Under::gctgroup()),
+        ("gct, every mask written", all_tpcs),
+    ];
+    let columns = ["time (us)", "ratio to native in the same round"];
+    let mut budget = Budget::new(cli.limit_seconds);
+    for round in 0..cli.repeat {
+        if !budget.admits() {
+            report.note("torch-cost was cut short by --limit-seconds".into());
+            break;
+        }
+        // To load PyTorch takes longest and needs no GPU.
+        let mut programs = Vec::new();
+        for (_, under) in &ways {
+            programs.push(start(kit, under)?);
+        }
+        for program in &mut programs {
+            program.ready()?;
+        }
+        let mut times = vec![Vec::new(); ways.len()];
+        let mut order: Vec<_> = programs.into_iter().zip(&mut times).collect();
+        // Each goes first as often as the others.
+        order.rotate_left(round % ways.len());
+        for (mut program, times) in order {
+            program.ask("build inference training")?;
+            program.answer(PATIENCE)?;
+            for (_, work) in WORK {
+                program.ask(work)?;
+                times.push(number(&program.answer(PATIENCE)?, "us")?);
+            }
+        }
+        for (number, (work, _)) in WORK.iter().enumerate() {
+            let mut table = Table::new(format!("PyTorch alone, {work}"), &columns);
+            let time = |way: &Vec<f64>| way.get(number).copied();
+            let native = times.first().and_then(time);
+            for ((name, _), times) in ways.iter().zip(&times) {
+                if let (Some(time), Some(native)) = (time(times), native) {
+                    table.row(name, &[vec![time], vec![time / native]]);
+                }
+            }
+            report.add(table);
+        }
+        budget.done();
+        report.write(&cli.out, "torch-cost")?;
+    }
+    Ok(())
+}
+
+/// Inference beside training.
+pub(crate) fn neighbours(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
+    let mps = Mps::start()?;
+    let daemon = Daemon::start(kit, &tpcs.join(","))?;
+    let mut pairs = ways::all(&needs(tpcs), tpcs, &daemon, &mps, report)?;
+    pairs.retain(|pair| pair.ways.iter().any(|way| cli.measures(&way.name)));
+    for how in HOW {
+        let mut table = table(how);
+        for way in pairs.iter().flat_map(|pair| &pair.ways) {
+            if cli.measures(&way.name) {
+                table.row(&way.name, &[]);
+            }
+        }
+        report.add(table);
+    }
+    let mut random = Rng::with_seed(cli.seed);
+    let mut budget = Budget::new(cli.limit_seconds);
+    for _ in 0..cli.repeat {
+        random.shuffle(&mut pairs);
+        for pair in &pairs {
+            if !budget.admits() {
+                report.note("torch was cut short by --limit-seconds".into());
+                return Ok(());
+            }
+            if let Err(error) = with_pair(kit, cli, pair, &mut random, report) {
+                let names: Vec<&str> = pair.ways.iter().map(|way| way.name.as_str()).collect();
+                report.note(format!("PyTorch, {}: {error:#}", names.join(", ")));
+            }
+            budget.done();
+            report.write(&cli.out, "torch")?;
+        }
+    }
+    Ok(())
+}
+
+fn table(how: &str) -> Table {
+    let how = match how {
+        "graph" => "as a CUDA graph",
+        _ => "launch by launch",
+    };
+    Table::new(
+        format!("PyTorch inference {how}, {RATE} requests/s at random, beside training"),
+        &COLUMNS,
+    )
+}
+
+fn with_pair(
+    kit: &Kit,
+    cli: &Cli,
+    pair: &Pair,
+    random: &mut Rng,
+    report: &mut Report,
+) -> Result<()> {
+    let stats = std::env::temp_dir().join(format!("gct-bench-{}", std::process::id()));
+    let best_effort = pair
+        .best_effort
+        .clone()
+        .with("GCTGROUP_STATS", stats.display());
+    let mut inference = start(kit, &pair.critical)?;
+    let mut training = start(kit, &best_effort)?;
+    for (program, model) in [(&mut inference, "inference"), (&mut training, "training")] {
+        program.ready()?;
+        program.ask(&format!("build {model}"))?;
+    }
+    // Both at the same time.
+    inference.answer(PATIENCE)?;
+    training.answer(PATIENCE)?;
+    let ways = pair.ways.iter().filter(|way| cli.measures(&way.name));
+    let mut windows: Vec<(&Way, &str)> = ways.flat_map(|way| HOW.map(|how| (way, how))).collect();
+    random.shuffle(&mut windows);
+    for (way, how) in windows {
+        let window = format!("{} {}", moment_in(LEAD), LONGER * cli.seconds);
+        if way.beside {
+            training.ask(&format!("train {window}"))?;
+        }
+        let priority = u8::from(way.high_priority);
+        let seed = random.u32(..);
+        inference.ask(&format!("infer {how} {priority} {RATE} {window} {seed}"))?;
+        let line = inference.answer(PATIENCE)?;
+        let rate = match way.beside {
+            true => vec![number(&training.answer(PATIENCE)?, "launches_per_second")?],
+            false => vec![],
+        };
+        let time = |key| number(&line, key).map(|time| vec![time]);
+        let mut table = table(how);
+        table.row(
+            &way.name,
+            &[time("p50_us")?, time("p95_us")?, time("p99_us")?, rate],
+        );
+        report.add(table);
+    }
+    drop(training);
+    // Written where the user-space mode was at work.
+    if let Ok(counters) = std::fs::read_to_string(&stats) {
+        std::fs::remove_file(&stats)?;
+        let counters = counters.replace('\n', ", ");
+        let name = pair.ways.first().map_or("", |way| way.name.as_str());
+        report.note(format!(
+            "training, {name}: {}",
+            counters.trim_end_matches([',', ' '])
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Ways for a latency-critical and a best-effort program to share a GPU.
+
+use crate::dominance::{ALONE, PLAIN};
+use crate::report::Report;
+use anyhow::Result;
+use gct_bench::daemon::Daemon;
+use gct_bench::kit::Under;
+use gct_bench::mps::Mps;
+
+/// One way, in the life of a pair of processes.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub(crate) name: String,
+    /// The latency-critical stream has the highest priority.
+    pub(crate) high_priority: bool,
+    /// The latency-critical program has a neighbour.
+    pub(crate) beside: bool,
+}
+
+/// Two processes, and what can be measured with them.
+#[derive(Clone, Debug)]
+pub(crate) struct Pair {
+    pub(crate) critical: Under,
+    pub(crate) best_effort: Under,
+    pub(crate) ways: Vec<Way>,
+}
+
+impl Pair {
+    fn new(critical: Under, best_effort: Under) -> Self {
+        Self {
+            critical,
+            best_effort,
+            ways: Vec::new(),
+        }
+    }
+
+    fn way(mut self, name: impl ToString, high_priority: bool) -> Self {
+        let name = name.to_string();
+        self.ways.push(Way {
+            beside: name != ALONE,
+            name,
+            high_priority,
+        });
+        self
+    }
+
+    /// The same with and without a priority of the latency-critical stream.
+    fn both(self, name: &str) -> Self {
+        self.way(name, false).way(format!("{name} prio"), true)
+    }
+}
+
+/// Whom the ways are for.
+#[derive(Debug)]
+pub(crate) struct Needs {
+    /// TPCs that are enough for the latency-critical program.
+    pub(crate) tpcs: usize,
+    /// `atom.duration` of the best-effort program, in microseconds.
+    pub(crate) atom_us: u64,
+    /// Values of `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` for the best-effort program; the last one leaves as much
+    /// as is needed.
+    pub(crate) percentages: Vec<u64>,
+}
+
+/// All ways that this machine has. `report` is told of those that it has not.
+pub(crate) fn all(
+    needs: &Needs,
+    tpcs: &[&str],
+    daemon: &Daemon,
+    mps: &Mps,
+    report: &mut Report,
+) -> Result<Vec<Pair>> {
+    let native = Under::native;
+    let list = |tpcs: &[&str]| tpcs.join(",");
+    let own = tpcs.get(..needs.tpcs).unwrap_or_default();
+    let rest = tpcs.get(needs.tpcs..).unwrap_or_default();
+    let masked = |tpcs: &[&str]| {
+        Under::gctgroup()
+            .with("GCTGROUP_TPCS", 128)
+            .with("GCTGROUP_TPC_MASK", list(tpcs))
+    };
+    let atom = format!("--atom {}us", needs.atom_us);
+    let paced = masked(tpcs).with("GCTGROUP_ATOM_DURATION", needs.atom_us);
+    let share = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+    let mut clients = vec![
+        Pair::new(native(), native()).way(ALONE, false).both(PLAIN),
+        Pair::new(native(), paced).both("gct pace"),
+        Pair::new(masked(own), masked(rest)).way("gct mask", false),
+        Pair::new(
+            daemon.group("quota", &format!("--quota {}", needs.tpcs)),
+            daemon.group("others", &format!("--quota 0 {atom}")),
+        )
+        .both("gct quota"),
+    ];
+    for group in ["first", "last"] {
+        daemon.create(group)?;
+    }
+    daemon.set("first", "compute.priority", "0")?;
+    daemon.set("last", "compute.priority", "15")?;
+    clients.push(
+        Pair::new(daemon.group("first", ""), daemon.group("last", &atom)).both("gct priority"),
+    );
+    let last = needs.percentages.last();
+    for percent in &needs.percentages {
+        let pair = Pair::new(native(), native().with(share, percent));
+        let name = format!("MPS {percent}%");
+        clients.push(match Some(percent) == last {
+            true => pair.both(&name),
+            false => pair.way(name, false),
+        });
+    }
+    let mut pairs: Vec<Pair> = clients
+        .into_iter()
+        .map(|pair| Pair {
+            critical: mps.client(pair.critical),
+            best_effort: mps.client(pair.best_effort),
+            ..pair
+        })
+        .collect();
+    pairs.push(Pair::new(native(), native()).way("time slicing", false));
+    pairs.extend(sliced(daemon, report)?);
+    Ok(pairs)
+}
+
+/// Time slicing with a short slice for the best-effort program, where this mode can set one.
+fn sliced(daemon: &Daemon, report: &mut Report) -> Result<Option<Pair>> {
+    daemon.create("sliced")?;
+    if let Err(error) = daemon.set("sliced", "compute.timeslice", "50us") {
+        report.note(format!("compute.timeslice was not measured: {error:#}"));
+        return Ok(None);
+    }
+    let pair = Pair::new(Under::native(), daemon.group("sliced", ""));
+    Ok(Some(pair.way("gct timeslice 50 us", false)))
+}
