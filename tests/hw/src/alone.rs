@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("exact_in_atoms_at_once", exact_in_atoms_at_once),
     ("exact_when_paced", exact_when_paced),
     ("exact_from_four_threads", exact_from_four_threads),
+    ("exact_in_three_contexts", exact_in_three_contexts),
     ("a_mask_is_kept", a_mask_is_kept),
     ("every_launch_is_covered", every_launch_is_covered),
     ("an_idle_tenant_costs_no_cpu", an_idle_tenant_costs_no_cpu),
@@ -63,6 +64,13 @@ fn exact_when_paced(bed: &Bed) -> Result<Outcome> {
 fn exact_from_four_threads(bed: &Bed) -> Result<Outcome> {
     let under = Under::gctgroup().with("GCTGROUP_ATOM_DURATION", 20);
     exact(bed, &under, "--seed 5 --hosts 4")
+}
+
+fn exact_in_three_contexts(bed: &Bed) -> Result<Outcome> {
+    let work = "--seed 9 --contexts 3 --hosts 6";
+    exact(bed, &Under::gctgroup(), work)?;
+    let under = bed.masked(&bed.first(20));
+    exact(bed, &under.with("GCTGROUP_ATOM_DURATION", 20), work)
 }
 
 /// How many blocks ran on each SM.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Two programs on one GPU, as clients of MPS.
+//! Several programs on one GPU, as clients of MPS.
 
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Result};
@@ -13,6 +13,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("pacing_bounds_the_wait_of_a_neighbour", pacing_bounds),
     ("a_quota_is_free_for_its_owner", a_quota_is_free),
     ("idle_tpcs_are_lent", idle_tpcs_are_lent),
+    ("a_client_has_the_mask_of_its_group", client_mask),
+    ("an_earlier_priority_goes_first", earlier_priority),
+    ("four_programs_get_their_quotas", four_quotas),
+    ("three_neighbours_are_exact", three_exact),
     ("a_killed_client_leaves_its_neighbour_alone", killed_client),
 ];
 
@@ -33,17 +37,11 @@ fn both(bed: &Bed, critical: &Under, best_effort: &Under) -> Result<(f64, f64)> 
     Ok((number(&line, "p99_us")?, rate))
 }
 
-/// The same under MPS.
-fn under(mps: &Mps, under: Under) -> Under {
-    let variables = mps.variables().into_iter();
-    variables.fold(under, |under, (name, value)| under.with(name, value))
-}
-
 fn pacing_bounds(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
-    let native = under(&mps, Under::native());
+    let native = mps.client(Under::native());
     let paced = bed.masked(&bed.all_but(0));
-    let paced = under(&mps, paced.with("GCTGROUP_ATOM_DURATION", 100));
+    let paced = mps.client(paced.with("GCTGROUP_ATOM_DURATION", 100));
     let (plain_us, plain_rate) = both(bed, &native, &native)?;
     let (paced_us, paced_rate) = both(bed, &native, &paced)?;
     // 100 us of atoms and 33 us of its own, and half as much again.
@@ -61,8 +59,8 @@ fn pacing_bounds(bed: &Bed) -> Result<Outcome> {
 fn a_quota_is_free(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
-    let owner = under(&mps, daemon.group("owner", "--quota 9"));
-    let rest = under(&mps, daemon.group("rest", "--quota 0 --atom 100us"));
+    let owner = mps.client(daemon.group("owner", "--quota 9"));
+    let rest = mps.client(daemon.group("rest", "--quota 0 --atom 100us"));
     let alone = bed.kit.json(&owner, &format!("{CRITICAL} --seconds 1"))?;
     let alone_us = number(&alone, "p99_us")?;
     let (beside_us, _) = both(bed, &owner, &rest)?;
@@ -76,8 +74,8 @@ fn a_quota_is_free(bed: &Bed) -> Result<Outcome> {
 fn idle_tpcs_are_lent(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
-    let owner = under(&mps, daemon.group("owner", "--quota 33"));
-    let rest = under(&mps, daemon.group("rest", "--quota 0 --atom 200us"));
+    let owner = mps.client(daemon.group("owner", "--quota 33"));
+    let rest = mps.client(daemon.group("rest", "--quota 0 --atom 200us"));
     let work = format!("{BEST_EFFORT} --seconds 1");
     let alone = number(&bed.kit.json(&rest, &work)?, "launches_per_second")?;
     let holder = bed.kit.start(&owner, "idle --seconds 5")?;
@@ -91,10 +89,122 @@ fn idle_tpcs_are_lent(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+fn client_mask(bed: &Bed) -> Result<Outcome> {
+    let mps = Mps::start()?;
+    let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
+    let masked = daemon.group("masked", &format!("--tpc {}", bed.first(4)));
+    let line = bed
+        .kit
+        .json(&mps.client(masked), "sms --blocks 8000 --cycles 20000")?;
+    let used = line.as_object().map_or(0, serde_json::Map::len);
+    ensure!(used == 8, "4 TPCs, but {used} SMs were used");
+    Ok(Outcome::Passed)
+}
+
+/// The later one waits as long as the earlier one has work, and runs otherwise.
+fn earlier_priority(bed: &Bed) -> Result<Outcome> {
+    let mps = Mps::start()?;
+    let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
+    for (group, priority) in [("early", "0"), ("late", "15")] {
+        daemon.create(group)?;
+        daemon.set(group, "compute.priority", priority)?;
+    }
+    let early = mps.client(daemon.group("early", "--atom 100us"));
+    let late = mps.client(daemon.group("late", "--atom 100us"));
+    let alone = rates(bed, &[&late])?;
+    let both = rates(bed, &[&early, &late])?;
+    ensure!(
+        both[0] > 0.9 * alone[0] && both[1] < 0.1 * alone[0],
+        "early and late {both:?} launches/s, alone {alone:?}"
+    );
+    // An early one that works now and then: the late one has the rest.
+    let (p99_us, rate) = self::both(bed, &early, &late)?;
+    ensure!(
+        p99_us < 300.0 && rate > 0.8 * alone[0],
+        "p99 {p99_us} us beside {rate} launches/s, alone {alone:?}"
+    );
+    Ok(Outcome::Passed)
+}
+
+/// Launches per second of a best-effort loop under each of `all`, at the same time. All have
+/// contexts before the first one works: to make one takes launches, which may have to wait.
+fn rates(bed: &Bed, all: &[&Under]) -> Result<Vec<f64>> {
+    let programs: Result<Vec<_>> = all.iter().map(|under| bed.kit.serve(under)).collect();
+    let mut programs = programs?;
+    for program in &mut programs {
+        program.ready()?;
+    }
+    let start = moment_in(Duration::from_millis(300));
+    for program in &mut programs {
+        program.ask(&format!("{BEST_EFFORT} --seconds 1 --start-at {start}"))?;
+    }
+    let lines = programs
+        .iter_mut()
+        .map(|program| program.answer(Duration::from_secs(30)));
+    lines
+        .map(|line| number(&line?, "launches_per_second"))
+        .collect()
+}
+
+/// Each has what its quota says, and together they leave nothing unused.
+fn four_quotas(bed: &Bed) -> Result<Outcome> {
+    const QUOTAS: [usize; 4] = [9, 15, 20, 0];
+    let mps = Mps::start()?;
+    let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
+    let program = |number: usize, quota: usize| {
+        let options = format!("--quota {quota} --atom 100us");
+        mps.client(daemon.group(&format!("group{number}"), &options))
+    };
+    let programs: Vec<Under> = QUOTAS
+        .iter()
+        .enumerate()
+        .map(|(number, quota)| program(number, *quota))
+        .collect();
+    let alone = rates(bed, &[&programs[3]])?[0];
+    let beside = rates(bed, &programs.iter().collect::<Vec<_>>())?;
+    for (quota, rate) in QUOTAS.iter().zip(&beside) {
+        // CAST: fewer than 256 TPCs.
+        let share = *quota as f64 / bed.tpcs.len() as f64;
+        ensure!(
+            *rate > 0.9 * share * alone,
+            "quotas {QUOTAS:?}: {beside:?} launches/s, {alone} alone"
+        );
+    }
+    let sum: f64 = beside.iter().sum();
+    ensure!(
+        sum > 0.9 * alone,
+        "{beside:?} launches/s, one alone {alone}"
+    );
+    Ok(Outcome::Passed)
+}
+
+fn three_exact(bed: &Bed) -> Result<Outcome> {
+    let mps = Mps::start()?;
+    let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
+    let work = format!("exact --rounds {} --plain", bed.rounds);
+    let options = [
+        "--quota 9",
+        "--quota 0 --atom 20us",
+        "--quota 20 --atom 50us",
+    ];
+    let running: Result<Vec<_>> = options
+        .iter()
+        .enumerate()
+        .map(|(number, options)| {
+            let under = mps.client(daemon.group(&format!("exact{number}"), options));
+            bed.kit.start(&under, &format!("{work} --seed {number}"))
+        })
+        .collect();
+    for one in running? {
+        one.line()?;
+    }
+    Ok(Outcome::Passed)
+}
+
 fn killed_client(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
     let paced = bed.masked(&bed.all_but(0));
-    let paced = under(&mps, paced.with("GCTGROUP_ATOM_DURATION", 100));
+    let paced = mps.client(paced.with("GCTGROUP_ATOM_DURATION", 100));
     let victim = bed
         .kit
         .start(&paced, &format!("{BEST_EFFORT} --seconds 30"))?;

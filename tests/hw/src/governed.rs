@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[Test] = &[
         a_time_slice_bounds_the_wait,
     ),
     ("a_group_is_exact_when_paced", exact_when_paced),
+    ("children_belong_to_the_group", children),
     (
         "programs_outlive_their_daemon",
         programs_outlive_their_daemon,
@@ -116,6 +117,20 @@ fn a_time_slice_bounds_the_wait(bed: &Bed) -> Result<Outcome> {
         "p50 in us: {stock} stock, {long} with 10 ms, {short} with 50 us, {again} stock again"
     );
     running.kill()?;
+    Ok(Outcome::Passed)
+}
+
+/// A program that forks and executes others: it stays exact, and they are governed as it is.
+fn children(bed: &Bed) -> Result<Outcome> {
+    let daemon = daemon(bed)?;
+    let options = format!("--atom 50us --tpc {}", bed.first(4));
+    let under = daemon.group("family", &options);
+    let line = bed.kit.json(&under, "family --children 3")?;
+    let sms = line["sms"].as_array().context("no children")?;
+    ensure!(
+        sms.len() == 3 && sms.iter().all(|sms| *sms == 8),
+        "4 TPCs, but the children used other numbers of SMs: {line}"
+    );
     Ok(Outcome::Passed)
 }
 
