@@ -8,7 +8,11 @@
 //! mask words of the stored QMDs, which [`Memory`] knows. For that the bit that makes them count is set at the upload,
 //! with an empty mask if no other is ordered ([`arm`]). Nodes are never split: a dependent ignores RESUME.
 
-use super::launch::{DependentAction, Launch};
+mod patch;
+
+pub use patch::Patched;
+
+use super::launch::{DependentAction, Kind, Launch};
 use super::limits::{GRAPH_NODES_MAX, MASK_WORDS};
 use super::mask::{self, DisabledTpcs};
 use super::qmd::{with_layout, Layout, Version};
@@ -33,6 +37,10 @@ pub struct Node {
     pub next: [Option<u64>; 2],
     /// Whether its mask words count, so that writing them is enough.
     pub armed: bool,
+    /// What its mask words hold.
+    stored: [u32; MASK_WORDS],
+    /// Whether its blocks need not be resident at the same time, so that any mask will do.
+    plain: bool,
     /// The number of the replay that reached it last.
     reached: u32,
 }
@@ -120,8 +128,10 @@ impl<'a> Memory<'a> {
     }
 
     /// Remembers the nodes and heads that a scanned segment stores. To be called with the tenant's words, before masks are
-    /// put into them; what [`arm`] will do is taken into account. What does not fit is counted.
-    pub fn learn(&mut self, words: &[u32], found: &[Found], counters: &mut Counters) {
+    /// put into them; what [`arm`] will do is taken into account. What does not fit is counted. Returns how many are
+    /// nodes.
+    pub fn learn(&mut self, words: &[u32], found: &[Found], counters: &mut Counters) -> usize {
+        let mut nodes = 0usize;
         for found in found {
             let (Some(launch), Some(qmd)) = (found.launch(words), found.qmd(words)) else {
                 continue;
@@ -137,17 +147,26 @@ impl<'a> Memory<'a> {
                 tenant: mask::read(qmd, launch.version),
                 next: next_of(&launch),
                 armed: !stored,
+                stored: mask::read(qmd, launch.version).unwrap_or([0; MASK_WORDS]),
+                plain: launch.kind == Kind::Grid,
                 reached: 0,
             };
-            if let Err(reason) = self.insert(node) {
-                counters.keep(reason);
+            match self.insert(node) {
+                Ok(()) => nodes = nodes.wrapping_add(usize::from(!stored)),
+                Err(reason) => counters.keep(reason),
             }
         }
+        nodes
     }
 
     /// Recognises a PCAS on a QMD that is not in its segment as the replay of a stored graph, and marks the nodes that it
     /// runs: [`reached`](Self::reached) gives them. `None` when the QMD is not known.
     pub fn replay(&mut self, head: u64) -> Option<Replay> {
+        self.visit(head, |_| ())
+    }
+
+    /// As [`replay`](Self::replay); shows every node once.
+    fn visit(&mut self, head: u64, mut show: impl FnMut(&mut Node)) -> Option<Replay> {
         self.get(head)?;
         *self.replay = self.replay.wrapping_add(1).max(1);
         let mark = *self.replay;
@@ -174,6 +193,7 @@ impl<'a> Memory<'a> {
                 continue;
             }
             node.reached = mark;
+            show(node);
             replay.nodes = replay.nodes.wrapping_add(1);
             for next in node.next.into_iter().flatten() {
                 match open.get_mut(count) {

@@ -111,3 +111,51 @@ fn masks_of_stored_nodes_change_between_replays() {
         }
     }
 }
+
+/// The replay that was captured, as it goes out under a mask.
+fn patched(graph: &mut Graph, mask: Option<&DisabledTpcs>) -> Vec<Run> {
+    let words = capture("graph4").remove(0).1;
+    let mut found = [Found::default(); 16];
+    let mut counters = Counters::new();
+    let scan = Tracker::new(0xc86f).scan(&words, &mut found, &mut counters);
+    let mut out = vec![0; 1024];
+    let mut memory = Memory::new(&mut graph.nodes, &mut graph.replays);
+    let patched = memory.patch_replays(&words, &found[..scan.found], mask, &mut out, &mut counters);
+    assert_eq!((counters.replays, counters.kept_total()), (1, 1));
+    let segment = match patched.words {
+        0 => &words,
+        length => &out[..length].to_vec(),
+    };
+    let before = graph.machine.report().runs.len();
+    graph.machine.submit(CHANNEL, segment);
+    let report = graph.machine.run();
+    assert_eq!(report.anomalies, []);
+    let blocks = |run: &&Run| run.kind == Kind::Blocks && run.count() > 0;
+    report.runs[before..]
+        .iter()
+        .filter(blocks)
+        .cloned()
+        .collect()
+}
+
+#[test]
+fn a_patched_replay_obeys_its_mask() {
+    let mut graph = Graph::upload();
+    let keeps = [
+        None,
+        Some(keep([5])),
+        Some(keep([5])),
+        Some(keep(0..33)),
+        None,
+    ];
+    for kept in keeps {
+        let wanted = kept.map_or([0; 8], |mask| *mask.words());
+        let runs = patched(&mut graph, kept.as_ref());
+        assert_eq!(counts(&runs), WIDTHS);
+        assert!(
+            runs.iter().all(|run| run.mask.0 == wanted),
+            "{:08x?}",
+            runs[0].mask
+        );
+    }
+}

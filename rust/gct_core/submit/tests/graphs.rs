@@ -124,3 +124,85 @@ fn a_full_memory_is_counted() {
     assert_eq!(counters.kept(Reason::MemoryFull), 2);
     assert_eq!(slots.iter().flatten().count(), 3);
 }
+
+/// A replay under `mask` in at most `room` words: what is published, and how many nodes were changed.
+fn replayed(
+    slots: &mut [Option<Node>],
+    replay: &mut u32,
+    mask: Option<&DisabledTpcs>,
+    room: usize,
+    counters: &mut Counters,
+) -> (Vec<u32>, usize) {
+    let segment = &segments("graph4")[0];
+    let (found, _) = scan(segment);
+    let mut out = vec![0; room];
+    let mut memory = Memory::new(slots, replay);
+    let patched = memory.patch_replays(&segment.words, &found, mask, &mut out, counters);
+    out.truncate(patched.words);
+    (out, patched.nodes)
+}
+
+#[test]
+fn a_replay_is_patched_once_for_each_mask() {
+    let (mut slots, mut replay) = (vec![None; 64], 0);
+    upload(&mut slots, &mut replay);
+    let tenant = &segments("graph4")[0].words;
+    let ours = DisabledTpcs::keep_only(128, 0..6).unwrap();
+    let mut counters = Counters::new();
+    for (mask, nodes) in [
+        (None, 0),
+        (Some(&ours), 4),
+        (Some(&ours), 0),
+        (None, 4),
+        (None, 0),
+    ] {
+        let (words, changed) = replayed(&mut slots, &mut replay, mask, 1024, &mut counters);
+        assert_eq!(changed, nodes);
+        if nodes == 0 {
+            assert_eq!(words, [0; 0], "the tenant's segment goes as it is");
+            continue;
+        }
+        // Four uploads of four words and the registers, in front of the call, which begins at word 12.
+        let inserted = 4 * (9 + 4) + 5;
+        assert_eq!(words.len(), tenant.len() + inserted);
+        assert_eq!(words[..12], tenant[..12]);
+        assert_eq!(words[12 + inserted..], tenant[12..]);
+        assert_eq!(
+            words[12 + inserted - 4..12 + inserted],
+            [4, 1, 2, 0x0462_7fdc]
+        );
+    }
+    assert_eq!((counters.replays, counters.kept_total()), (5, 0));
+}
+
+#[test]
+fn what_cannot_be_patched_is_counted() {
+    let (mut slots, mut replay) = (vec![None; 64], 0);
+    upload(&mut slots, &mut replay);
+    let tenant = segments("graph4")[0].words.len();
+    let ours = DisabledTpcs::keep_only(128, 0..6).unwrap();
+    let mut counters = Counters::new();
+    // No room for one, for two of four, then for the rest.
+    for (room, nodes, kept) in [(0, 0, 1), (tenant + 5 + 30, 2, 2), (1024, 2, 2)] {
+        let (words, changed) = replayed(&mut slots, &mut replay, Some(&ours), room, &mut counters);
+        assert_eq!((changed, counters.kept(Reason::Replay)), (nodes, kept));
+        assert!(words.len() <= room && (changed == 0) == words.is_empty());
+    }
+    // A node that was stored with its mask is left alone.
+    let (mut slots, mut replay) = (vec![None; 64], 0);
+    let segment = &segments("graph4_upload")[0];
+    let (found, _) = scan(segment);
+    upload(&mut slots, &mut replay);
+    let orders = vec![
+        Order {
+            mask: Some(&ours),
+            atoms: 0
+        };
+        found.len()
+    ];
+    let mut words = segment.words.clone();
+    rewrite::in_place(&mut words, &found, &orders, &mut counters);
+    Memory::new(&mut slots, &mut replay).note_masks(&words, &found);
+    let (words, changed) = replayed(&mut slots, &mut replay, Some(&ours), 1024, &mut counters);
+    assert_eq!((words.len(), changed), (0, 0));
+}

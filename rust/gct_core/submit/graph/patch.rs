@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Replays under a mask that has changed since their graph was uploaded.
+//!
+//! Before the call that replays a graph, the mask words of its nodes that hold another mask are written by uploads of the
+//! same channel, and the registers that these use are put back. The tenant's words stay as they are, in their order.
+
+use super::{mask_write, MaskWrite, Memory, Node};
+use crate::submit::class;
+use crate::submit::limits::MASK_WORDS;
+use crate::submit::mask::{self, DisabledTpcs};
+use crate::submit::method;
+use crate::submit::stats::{Counters, Reason};
+use crate::submit::tracker::{Found, Registers, Source};
+
+/// `LAUNCH_DMA` as CUDA writes it: pitch layout, no flush, no system membar.
+const LAUNCH_PITCH: u32 = 0x41;
+/// Words of an upload before its data.
+const HEADERS: usize = 9;
+/// Words that put the registers back.
+const RESTORE: usize = 5;
+
+/// What became of a segment with replays in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Patched {
+    /// Words of the output; 0 when nothing has to change.
+    pub words: usize,
+    /// Nodes whose mask is written.
+    pub nodes: usize,
+}
+
+/// The output, up to its end.
+struct Out<'a> {
+    words: &'a mut [u32],
+    len: usize,
+}
+
+impl Out<'_> {
+    /// Appends words; `false` when there is no room for them, and what comes behind them.
+    fn push(&mut self, words: &[u32], behind: usize) -> bool {
+        let Some(end) = self.len.checked_add(words.len()) else {
+            return false;
+        };
+        if self.words.len().saturating_sub(behind) < end {
+            return false;
+        }
+        match self.words.get_mut(self.len..end) {
+            Some(out) => {
+                out.copy_from_slice(words);
+                self.len = end;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+impl Memory<'_> {
+    /// Notes which masks the nodes of an uploaded segment hold, as its words will be published.
+    pub fn note_masks(&mut self, words: &[u32], found: &[Found]) {
+        for found in found.iter().filter(|found| found.source == Source::Upload) {
+            let (Some(qmd), Some(version)) = (found.qmd(words), found.version) else {
+                continue;
+            };
+            if let Some(node) = self.get_mut(found.qmd_va) {
+                node.stored = mask::read(qmd, version).unwrap_or([0; MASK_WORDS]);
+            }
+        }
+    }
+
+    /// Counts the replays among the calls of a segment, as [`count_replays`](Self::count_replays), and writes into `out`
+    /// the segment with which the nodes they run obey `mask`, where they hold another. The caller publishes that in place
+    /// of the segment, or forgets the nodes. What cannot be changed runs under its old mask and is counted as
+    /// [`Reason::Replay`].
+    pub fn patch_replays(
+        &mut self,
+        words: &[u32],
+        found: &[Found],
+        mask: Option<&DisabledTpcs>,
+        out: &mut [u32],
+        counters: &mut Counters,
+    ) -> Patched {
+        let mut out = Out { words: out, len: 0 };
+        let (mut copied, mut nodes) = (0usize, 0usize);
+        for found in found {
+            if found.source != Source::Elsewhere || !found.is_launch() {
+                continue;
+            }
+            // CAST: an index of the segment.
+            let at = found.call_at as usize;
+            let before = words.get(copied..at).unwrap_or_default();
+            // What of the segment must still fit behind the patch.
+            let rest = words.len().saturating_sub(at).saturating_add(RESTORE);
+            let first = rest.saturating_add(HEADERS + MASK_WORDS);
+            let (mut begun, mut left) = (false, 0usize);
+            let replay = self.visit(found.qmd_va, |node| {
+                let Some(write) = change(node, mask, &mut left) else {
+                    return;
+                };
+                begun = begun || (found.registers.known && out.push(before, first));
+                if begun && upload(found.subchannel, &write, &mut out, rest) {
+                    node.stored = write.words;
+                    nodes = nodes.wrapping_add(1);
+                } else {
+                    left = left.wrapping_add(1);
+                }
+            });
+            let Some(replay) = replay else { continue };
+            counters.replays = counters.replays.wrapping_add(1);
+            if replay.unknown != 0 || left != 0 {
+                counters.keep(Reason::Replay);
+            }
+            if begun {
+                copied = at;
+                out.push(&restore(found.subchannel, &found.registers), 0);
+            }
+        }
+        if nodes == 0 {
+            return Patched::default();
+        }
+        out.push(words.get(copied..).unwrap_or_default(), 0);
+        Patched {
+            words: out.len,
+            nodes,
+        }
+    }
+}
+
+/// What has to be written into a node; `left` counts those that cannot be changed though they should.
+fn change(node: &Node, mask: Option<&DisabledTpcs>, left: &mut usize) -> Option<MaskWrite> {
+    // A head has no blocks.
+    if node.grid.contains(&0) {
+        return None;
+    }
+    match mask_write(node, mask) {
+        Ok(write) if write.words == node.stored => None,
+        // Whether clusters and cooperative launches would fit is known at the upload alone.
+        Ok(write) if node.plain => Some(write),
+        // What cannot be changed holds what its tenant wrote.
+        Err(_) if mask.is_none() => None,
+        _ => {
+            *left = left.wrapping_add(1);
+            None
+        }
+    }
+}
+
+/// Appends the upload of a node's mask words.
+fn upload(on: u8, write: &MaskWrite, out: &mut Out<'_>, behind: usize) -> bool {
+    // CAST: at most `MASK_WORDS`.
+    let count = write.count as u32;
+    let mut block = [0; HEADERS + MASK_WORDS];
+    let (headers, data) = block.split_at_mut(HEADERS);
+    headers.copy_from_slice(&[
+        method::incr(on, class::OFFSET_OUT_UPPER, 2),
+        // CAST: the halves.
+        (write.va >> 32) as u32,
+        write.va as u32,
+        method::incr(on, class::LINE_LENGTH_IN, 2),
+        count.wrapping_mul(4),
+        1,
+        method::incr(on, class::LAUNCH_DMA, 1),
+        LAUNCH_PITCH,
+        method::non_incr(on, class::LOAD_INLINE_DATA, count),
+    ]);
+    data.copy_from_slice(&write.words);
+    let words = block.get(..HEADERS.wrapping_add(write.count));
+    words.is_some_and(|words| out.push(words, behind))
+}
+
+/// The words that put back what uploads have overwritten.
+fn restore(on: u8, registers: &Registers) -> [u32; RESTORE] {
+    // CAST: the halves.
+    [
+        method::incr(on, class::LINE_LENGTH_IN, 4),
+        registers.lines as u32,
+        (registers.lines >> 32) as u32,
+        (registers.destination >> 32) as u32,
+        registers.destination as u32,
+    ]
+}
