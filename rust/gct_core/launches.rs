@@ -2,7 +2,7 @@
 
 //! What became of the launches of an owner, as `compute.stat` shows it.
 
-use crate::submit::stats::Reason;
+use crate::submit::stats::{Counters, Reason};
 
 /// Sums over all launches since the owner was first seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,26 @@ impl Launches {
         atoms: 0,
         passed: [0; Reason::COUNT],
     };
+
+    /// What the submission path counted: calls that launch no grid are no launches, and a recognised replay of a graph is no
+    /// call of an unknown QMD.
+    pub fn of(counters: &Counters) -> Self {
+        let mut passed = counters.kept;
+        for (count, reason) in passed.iter_mut().zip(Reason::ALL) {
+            match reason {
+                Reason::Null => *count = 0,
+                Reason::NotHere => *count = count.saturating_sub(counters.replays),
+                _ => {}
+            }
+        }
+        Self {
+            launches: counters.launches.saturating_sub(counters.nulls),
+            rewritten: counters.masked,
+            split: counters.split,
+            atoms: counters.atoms,
+            passed,
+        }
+    }
 
     /// What was passed, for whatever reason.
     pub fn passed_total(&self) -> u64 {
@@ -66,5 +86,23 @@ impl Launches {
 impl Default for Launches {
     fn default() -> Self {
         Self::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn companions_are_no_launches_and_known_replays_are_not_passed() {
+        let mut counters = Counters::new();
+        (counters.launches, counters.nulls, counters.replays) = (9, 4, 2);
+        counters.keep(Reason::Null);
+        for _ in 0..3 {
+            counters.keep(Reason::NotHere);
+        }
+        counters.keep(Reason::Queue);
+        let shown = Launches::of(&counters);
+        assert_eq!((shown.launches, shown.passed_total()), (5, 2));
     }
 }

@@ -238,6 +238,11 @@ pub(crate) fn kind<L: Layout>(qmd: &[u32]) -> Kind {
     }
 }
 
+/// What kind of work a QMD describes; `None` for fewer words than it has.
+pub fn kind_of(qmd: &[u32], version: Version) -> Option<Kind> {
+    with_layout!(version, L => Some(kind::<L>(qmd.get(..L::WORDS)?)))
+}
+
 fn effects<L: Layout>(qmd: &[u32]) -> Effects {
     let mut effects = Effects::default();
     for (slot, fields) in effects.releases.iter_mut().zip(L::RELEASES) {

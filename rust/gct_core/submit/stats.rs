@@ -108,6 +108,8 @@ pub struct Counters {
     pub words: u64,
     /// Launches found: calls that schedule a QMD.
     pub launches: u64,
+    /// Those of them that launch no grid, where somebody counts them.
+    pub nulls: u64,
     /// Launches whose mask was written.
     pub masked: u64,
     /// Masked launches where the tenant's mask and the ordered one would have left no TPC, so that the tenant's went.
@@ -129,6 +131,7 @@ impl Counters {
             segments: 0,
             words: 0,
             launches: 0,
+            nulls: 0,
             masked: 0,
             overrode: 0,
             split: 0,

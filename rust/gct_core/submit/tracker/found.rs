@@ -3,7 +3,7 @@
 //! What a scan reports.
 
 use crate::submit::class::Action;
-use crate::submit::launch::Launch;
+use crate::submit::launch::{kind_of, Kind, Launch};
 use crate::submit::qmd::{Family, Version};
 use crate::submit::stats::Reason;
 
@@ -111,6 +111,12 @@ impl Found {
     /// Whether this is a call that hands a QMD to the scheduler.
     pub fn is_launch(&self) -> bool {
         !matches!(self.source, Source::Stored | Source::Touch)
+    }
+
+    /// Whether this hands a QMD without a grid to the scheduler, as the companion of each of CUDA's launches is.
+    pub fn is_null(&self, words: &[u32]) -> bool {
+        let kind = |qmd| kind_of(qmd, self.version?);
+        self.is_launch() && self.qmd(words).and_then(kind) == Some(Kind::Null)
     }
 
     /// Finds out the version of the QMD at `at`, or why there is none.
