@@ -16,6 +16,7 @@
 mod gpus;
 mod groups;
 mod limits;
+mod memory;
 mod objects;
 mod process;
 mod processes;
@@ -83,6 +84,7 @@ fn all(filter: &str) -> ExitCode {
     let tests = [
         gpus::TESTS,
         objects::TESTS,
+        memory::TESTS,
         processes::TESTS,
         groups::TESTS,
         submit::TESTS,

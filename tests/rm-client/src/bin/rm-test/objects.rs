@@ -3,7 +3,7 @@
 //! Objects become the tree: what one process makes and frees.
 
 use crate::gpus::{me, need_two, session, session_of, ENGINE};
-use crate::tree::{self, eventually, expect, expect_gone, usage};
+use crate::tree::{self, expect, expect_gone};
 use gct_ktap::{failed, same, skipped, During, Outcome, Stop, Test};
 use rm_client::{numbers, Client, Error, Gpu, Handle, Memory, Session};
 use std::process;
@@ -21,13 +21,9 @@ pub(crate) const TESTS: &[Test] = &[
     ("refused_group_leaves_nothing", refused),
     ("handle_is_used_again", handle_again),
     ("refused_free_changes_nothing", refused_free),
-    ("device_memory_is_charged", memory),
-    ("device_memory_by_vid_heap", vid_heap),
-    ("host_memory_is_free", host_memory),
     ("two_clients", two_clients),
     ("two_gpus", two_gpus),
     ("second_device_of_one_gpu", two_devices),
-    ("dup_of_memory_is_charged_once", dup_memory),
     ("dup_of_group_freed_first", dup_freed),
     ("dup_of_group_keeps_directory", dup_kept),
     ("dup_of_group_takes_channels", dup_channel),
@@ -202,77 +198,6 @@ fn refused_free() -> Outcome {
     expect_gone(process::id())
 }
 
-/// What this process is charged on GPU 0. It has a channel group, so its directory
-/// is there or will be in a moment.
-fn charged_now() -> Result<u64, Stop> {
-    eventually("directory", &true, || Ok(usage(&me(), 0)?.is_some()))?;
-    let own = usage(&me(), 0)?.ok_or_else(|| failed("the directory went"))?;
-    own.memory
-        .ok_or_else(|| skipped("gmem.stat does not show `pinned`"))
-}
-
-const MEGABYTE: u64 = 1 << 20;
-
-/// How much `work` changes what is charged.
-fn charged(work: impl FnOnce() -> Outcome) -> Result<u64, Stop> {
-    let before = charged_now()?;
-    work()?;
-    Ok(charged_now()? - before)
-}
-
-fn memory() -> Outcome {
-    let session = session(0)?;
-    let client = session.gpu().client();
-    session.group(ENGINE)?;
-    let before = charged_now()?;
-    let mut memory = 0;
-    let more = charged(|| {
-        memory = session.gpu().alloc_memory(Memory::Device, 4 * MEGABYTE)?;
-        Ok(())
-    })?;
-    same("charged", more, 4 * MEGABYTE)?;
-    client.free(memory)?;
-    same("after the free", charged_now()?, before)?;
-    let device = session.gpu().device();
-    session.gpu().alloc_memory(Memory::Device, MEGABYTE)?;
-    client.free(device)?;
-    expect_gone(process::id())
-}
-
-fn vid_heap() -> Outcome {
-    let session = session(0)?;
-    session.group(ENGINE)?;
-    let before = charged_now()?;
-    let gpu = session.gpu();
-    let memory = match gpu.alloc_memory_vid_heap(Memory::Device, 2 * MEGABYTE) {
-        Err(Error::Status(status)) => {
-            return Err(skipped(format!(
-                "the driver refuses with {}",
-                Error::Status(status)
-            )))
-        }
-        memory => memory?,
-    };
-    same("charged", charged_now()? - before, 2 * MEGABYTE)?;
-    // 535 wants its memory back by RM_FREE; a refusal changes nothing.
-    if gpu.free_memory_vid_heap(memory).is_err() {
-        same("after a refusal", charged_now()? - before, 2 * MEGABYTE)?;
-        gpu.client().free(memory)?;
-    }
-    same("after the free", charged_now()?, before)
-}
-
-fn host_memory() -> Outcome {
-    let session = session(0)?;
-    session.group(ENGINE)?;
-    let more = charged(|| {
-        session.gpu().alloc_memory(Memory::Host, MEGABYTE)?;
-        let by_heap = session.gpu().alloc_memory_vid_heap(Memory::Host, MEGABYTE);
-        by_heap.map(|_| ()).during("vid heap")
-    })?;
-    same("charged", more, 0)
-}
-
 /// Two clients through one file, and one through another: one directory.
 fn two_clients() -> Outcome {
     let first = session(0)?;
@@ -320,29 +245,6 @@ fn two_devices() -> Outcome {
     expect(&me(), 0, Some((1, 0)))?;
     client.free(group)?;
     expect_gone(process::id())
-}
-
-/// A second name costs nothing, and the memory stays charged while it has one.
-fn dup_memory() -> Outcome {
-    let first = session(0)?;
-    let second = session(0)?;
-    first.group(ENGINE)?;
-    let before = charged_now()?;
-    let memory = first.gpu().alloc_memory(Memory::Device, 4 * MEGABYTE)?;
-    let name = second
-        .gpu()
-        .client()
-        .dup(second.gpu().device(), first.gpu().client(), memory)
-        .during("dup")?;
-    same("charged once", charged_now()? - before, 4 * MEGABYTE)?;
-    first.gpu().client().free(memory)?;
-    same(
-        "charged while it lives",
-        charged_now()? - before,
-        4 * MEGABYTE,
-    )?;
-    second.gpu().client().free(name)?;
-    same("after the last free", charged_now()?, before)
 }
 
 /// A group and a second name of it in another client of this process.

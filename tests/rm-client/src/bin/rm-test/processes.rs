@@ -360,6 +360,15 @@ fn dup_by_another() -> Outcome {
     expect_gone(owner.pid())
 }
 
+/// Makes a channel group with a channel and frees it, for ever.
+pub(crate) fn make_and_free(session: &Session) -> Outcome {
+    loop {
+        let group = session.group(ENGINE)?;
+        session.channel(group, ENGINE)?;
+        session.gpu().client().free(group)?;
+    }
+}
+
 /// One after the other, each killed at another moment.
 fn storm() -> Outcome {
     const COUNT: u64 = 40;
@@ -368,12 +377,7 @@ fn storm() -> Outcome {
     for number in 0..COUNT {
         let mut child = Child::fork(|parent| {
             parent.step()?;
-            let session = session(0)?;
-            loop {
-                let group = session.group(ENGINE)?;
-                session.channel(group, ENGINE)?;
-                session.gpu().client().free(group)?;
-            }
+            make_and_free(&session(0)?)
         })?;
         child.at_step()?;
         child.go()?;

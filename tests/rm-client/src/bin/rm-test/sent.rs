@@ -6,6 +6,7 @@
 use crate::gpus::{me, session, ENGINE};
 use crate::limits::{has_slice, path, set, FREEZE, TIMESLICE};
 use crate::process::{Child, Parent};
+use crate::processes::make_and_free;
 use crate::tree::{self, eventually, expect, Group};
 use fakegpu_record::{Event, Recorder};
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
@@ -185,11 +186,7 @@ fn storm() -> Outcome {
                 parent.step()?;
                 let session = session(0)?;
                 parent.step()?;
-                loop {
-                    let group = session.group(ENGINE)?;
-                    session.channel(group, ENGINE)?;
-                    session.gpu().client().free(group)?;
-                }
+                make_and_free(&session)
             })?;
             child.at_step()?;
             group.add(child.pid())?;
