@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! A small world around the core: a filesystem for the directories, and a
-//! resource manager of our own whose ioctls are decoded
-//! from bytes as the driver's are. Random histories are played in it; after
-//! each event the invariants must hold, and whenever no ioctl is under way the
-//! usage must be what the resource manager itself would count.
+//! resource manager of our own whose ioctls are decoded from bytes as the
+//! driver's are. Random histories are played in it; after each event the
+//! invariants must hold, and whenever no ioctl is under way the usage must be
+//! what the resource manager itself would count.
 
 #[path = "check_enforced.rs"]
 mod enforced;
+#[path = "check_objects.rs"]
+mod objects;
 
 use super::*;
 use crate::dirs::Effect;
@@ -19,36 +21,13 @@ use crate::ids::FileId;
 use crate::iface::{File, Name};
 use crate::rmapi::{self, escape, Handle};
 use crate::testing::{words, Store};
+use objects::{Real, RealKey, Thing, NO_GPU};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::format;
 use std::string::String;
 use std::vec;
 use std::vec::Vec;
-
-/// An object as the resource manager has it.
-#[derive(Clone, Copy, Debug)]
-struct Real {
-    parent: Handle,
-    class: u32,
-    gpu: u64,
-    bytes: u64,
-    /// What it is a name of; names of one thing share the number.
-    thing: u64,
-}
-
-/// Names of one thing, each new one behind the one that it was made from, and
-/// the one that is charged.
-struct Thing {
-    names: Vec<RealKey>,
-    charged: RealKey,
-}
-
-/// On no GPU that is there.
-const NO_GPU: u64 = u64::MAX;
-
-/// Key: file, client, object; a client is its own object.
-type RealKey = (FileId, Handle, Handle);
 
 struct World {
     store: Store,
@@ -121,29 +100,6 @@ impl World {
         }
     }
 
-    /// Something exists from now on, with one name.
-    fn thing(&mut self, key: RealKey) -> u64 {
-        let number = u64::from(key.2);
-        let names = vec![key];
-        let thing = Thing {
-            names,
-            charged: key,
-        };
-        self.things.insert(number, thing);
-        number
-    }
-
-    /// Names are gone; the first that is left behind the charged one is charged.
-    fn forget(&mut self, gone: impl Fn(&RealKey) -> bool) {
-        self.real.retain(|key, _| !gone(key));
-        self.things.retain(|_, Thing { names, charged }| {
-            let at = names.iter().position(|name| name == charged).unwrap();
-            names.rotate_left(at);
-            names.retain(|name| !gone(name));
-            names.first().map(|first| *charged = *first).is_some()
-        });
-    }
-
     fn open(&mut self, n: u8, cgroup: &str) {
         let key = proc(n);
         let by_pid = self.store.members().group_of(key);
@@ -164,211 +120,6 @@ impl World {
                 self.store.state().file_close(file);
             }
         }
-    }
-
-    /// Some object of the resource manager, chosen by a number, that nobody is
-    /// freeing just now.
-    fn pick(&self, number: usize, class: Option<u32>) -> Option<(RealKey, Real)> {
-        let fits = |key: RealKey, real: &Real| {
-            class.is_none_or(|class| class == real.class) && !self.is_being_freed(key)
-        };
-        let fitting: Vec<_> = self
-            .real
-            .iter()
-            .filter(|(key, real)| fits(**key, real))
-            .collect();
-        let at = number.checked_rem(fitting.len())?;
-        Some((*fitting[at].0, *fitting[at].1))
-    }
-
-    fn is_being_freed(&self, key: RealKey) -> bool {
-        self.pending
-            .iter()
-            .any(|(.., top)| self.is_below(key, *top))
-    }
-
-    fn client(&mut self, at: usize, status: u64) {
-        let Some((file, _)) = self.open.get(at).copied() else {
-            return;
-        };
-        let handle = self.handle();
-        let bytes = words(32, &[(8, handle.into()), (12, 0x41), (28, status)]);
-        self.store.ioctl(file, escape::ALLOC, &bytes, None);
-        if status == 0 {
-            let real = Real {
-                parent: 0,
-                class: 0x41,
-                gpu: NO_GPU,
-                bytes: 0,
-                thing: self.thing((file, handle, handle)),
-            };
-            self.real.insert((file, handle, handle), real);
-        }
-    }
-
-    fn handle(&mut self) -> Handle {
-        self.next += 1;
-        self.next
-    }
-
-    /// Allocates below some object; a device below its client.
-    fn alloc(&mut self, number: usize, class: u32, gpu: u64, status: u64) {
-        let above = match class {
-            0x80 => Some(0x41),
-            0xa06c | 0x40 | 0x2080 => Some(0x80),
-            _ => Some(0xa06c),
-        };
-        let Some(((file, client, parent), of)) = self.pick(number, above) else {
-            return;
-        };
-        let (handle, bytes) = (self.handle(), u64::from(self.next) * 4096);
-        let call = words(
-            48,
-            &[
-                (0, client.into()),
-                (4, parent.into()),
-                (8, handle.into()),
-                (12, class.into()),
-                (16, 0x1000),
-                (40, status),
-            ],
-        );
-        let present = self.gpus.contains_key(&gpu);
-        let (hint, gpu) = match class {
-            0x80 => (Some(gpu), if present { gpu } else { NO_GPU }),
-            // The truth, which the device's number was too.
-            0x2080 => (Some(of.gpu), of.gpu),
-            0x40 => (Some(bytes), of.gpu),
-            _ => (None, of.gpu),
-        };
-        self.store.ioctl(file, escape::ALLOC, &call, hint);
-        if status == 0 {
-            let bytes = if class == 0x40 { bytes } else { 0 };
-            let real = Real {
-                parent,
-                class,
-                gpu,
-                bytes,
-                thing: self.thing((file, client, handle)),
-            };
-            self.real.insert((file, client, handle), real);
-        }
-    }
-
-    /// Gives memory or a channel group a second name. The ioctl is entered now and
-    /// left some events later.
-    fn dup(&mut self, from: usize, to: usize, group: bool) {
-        let class = if group { 0xa06c } else { 0x40 };
-        let (Some(((_, source_client, source), _)), Some(((file, client, parent), _))) =
-            (self.pick(from, Some(class)), self.pick(to, Some(0x80)))
-        else {
-            return;
-        };
-        let handle = self.handle();
-        let bytes = words(
-            28,
-            &[
-                (0, client.into()),
-                (4, parent.into()),
-                (8, handle.into()),
-                (12, source_client.into()),
-                (16, source.into()),
-            ],
-        );
-        let call = rmapi::decode(escape::DUP_OBJECT, &bytes).unwrap().unwrap();
-        let ticket = self
-            .store
-            .retry(|store| store.state().call_enter(file, &call))
-            .unwrap();
-        self.dups.push((file, bytes, ticket));
-    }
-
-    /// The resource manager has decided about the first name that is being made.
-    fn dup_leave(&mut self, fails: bool) {
-        if self.dups.is_empty() {
-            return;
-        }
-        let (file, mut bytes, ticket) = self.dups.remove(0);
-        let word = |at: usize| Handle::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-        let (client, parent, handle) = (word(0), word(4), word(8));
-        let (source_client, source) = (word(12), word(16));
-        let known = |key: &&RealKey| (key.1, key.2) == (source_client, source);
-        let source = self.real.keys().find(known).copied();
-        let parent_key = (file, client, parent);
-        // What has gone meanwhile cannot have a second name.
-        let real = source
-            .filter(|_| !fails && self.real.contains_key(&parent_key))
-            .filter(|_| !self.is_being_freed(parent_key))
-            .map(|source| (source, self.real[&source]));
-        bytes[24] = u8::from(real.is_none());
-        let call = rmapi::decode(escape::DUP_OBJECT, &bytes).unwrap().unwrap();
-        self.store
-            .retry(|store| store.state().call_leave(file, &call, ticket, None))
-            .unwrap();
-        if let Some((source, of)) = real {
-            let key = (file, client, handle);
-            let names = &mut self.things.get_mut(&of.thing).unwrap().names;
-            let at = names.iter().position(|name| *name == source).unwrap();
-            names.insert(at + 1, key);
-            self.real.insert(key, Real { parent, ..of });
-        }
-    }
-
-    /// Enters a free; it is left some events later.
-    fn free_enter(&mut self, number: usize) {
-        let Some((key @ (file, client, handle), _)) = self.pick(number, None) else {
-            return;
-        };
-        // The resource manager frees an object once.
-        if self
-            .pending
-            .iter()
-            .any(|(.., other)| self.is_below(key, *other) || self.is_below(*other, key))
-        {
-            return;
-        }
-        let bytes = words(16, &[(0, client.into()), (8, handle.into())]);
-        let call = rmapi::decode(escape::FREE, &bytes).unwrap().unwrap();
-        let ticket = self.store.state().call_enter(file, &call).unwrap();
-        self.pending.push((file, bytes, ticket, key));
-    }
-
-    fn free_leave(&mut self, fails: bool) {
-        if self.pending.is_empty() {
-            return;
-        }
-        let (file, mut bytes, ticket, key) = self.pending.remove(0);
-        bytes[12] = u8::from(fails);
-        let call = rmapi::decode(escape::FREE, &bytes).unwrap().unwrap();
-        self.store
-            .state()
-            .call_leave(file, &call, ticket, None)
-            .unwrap();
-        if !fails {
-            let gone: BTreeSet<_> = self
-                .real
-                .keys()
-                .copied()
-                .filter(|below| self.is_below(*below, key))
-                .collect();
-            self.forget(|key| gone.contains(key));
-        }
-    }
-
-    /// Is an object `top`, or below it?
-    fn is_below(&self, key: RealKey, top: RealKey) -> bool {
-        let (mut at, mut turns) = (key, 0);
-        while at != top {
-            let Some(real) = self.real.get(&at) else {
-                return false;
-            };
-            if at.1 == at.2 || turns > 100 {
-                return false;
-            }
-            at.2 = if real.parent == 0 { at.1 } else { real.parent };
-            turns += 1;
-        }
-        true
     }
 
     fn group_create(&mut self, n: u8) {
@@ -453,41 +204,6 @@ impl World {
             }
         }
         true
-    }
-
-    /// With no ioctl under way, the usage is what the resource manager has.
-    fn compare(&mut self) {
-        if !self.pending.is_empty() || !self.dups.is_empty() {
-            return;
-        }
-        let procs: BTreeMap<FileId, ProcKey> = self.open.iter().copied().collect();
-        let mut expected: BTreeMap<(ProcKey, GpuId), (u64, u64, u64)> = BTreeMap::new();
-        for (key @ (file, ..), real) in &self.real {
-            let charged = self.things[&real.thing].charged == *key;
-            let Some(gpu) = self.gpus.get(&real.gpu).filter(|_| charged) else {
-                continue;
-            };
-            let (groups, channels, bytes) = expected.entry((procs[file], *gpu)).or_default();
-            match real.class {
-                0xa06c => *groups += 1,
-                0xc86f => *channels += 1,
-                0x40 => *bytes += real.bytes,
-                _ => {}
-            }
-        }
-        expected.retain(|_, sum| *sum != (0, 0, 0));
-        let state = self.store.state();
-        let mut found = BTreeMap::new();
-        for ((owner, gpu), node) in state.nodes.iter() {
-            if let Owner::Proc(proc) = owner {
-                let now = node.usage.now();
-                found.insert(
-                    (*proc, *gpu),
-                    (now.channel_groups, now.channels, now.memory.get()),
-                );
-            }
-        }
-        assert_eq!(found, expected);
     }
 }
 

@@ -14,9 +14,11 @@ mod enforce;
 mod files;
 mod gpus;
 mod groups;
+mod ticket;
+mod trial;
 
-pub use calls::Ticket;
-pub use enforce::{needs_answers, needs_controls, Begun};
+pub use ticket::Ticket;
+pub use trial::{needs_answers, needs_controls, Begun};
 
 use crate::dirs::{DirPath, Effect, Step};
 use crate::iface::Name;

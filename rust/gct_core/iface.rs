@@ -7,6 +7,7 @@
 //! module, `gctctl` and the tests, so that there is one definition of the form.
 
 pub mod files;
+pub mod keys;
 pub mod parse;
 pub mod show;
 pub mod value;

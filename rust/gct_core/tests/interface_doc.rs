@@ -6,6 +6,7 @@
 
 use gct_core::error::Error;
 use gct_core::iface::files::{self, Entry, Place};
+use gct_core::iface::keys;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -46,7 +47,7 @@ fn files_of(place: Place) -> String {
 
 fn keys() -> String {
     let mut table = String::from("| file | key | counts |\n|---|---|---|\n");
-    for key in files::KEYS {
+    for key in keys::KEYS {
         let name = files::entry(key.file).name;
         writeln!(table, "| {name} | {} | {} |", key.key, key.doc).unwrap();
     }

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::iface::files::{self, Mode, Place};
+use crate::iface::keys;
 
 #[test]
 fn form_comes_before_range_before_ability() {
@@ -152,10 +153,10 @@ fn conforms(world: &mut World, entry: &files::Entry, scope: Scope, features: Fea
 /// A file of `KEY VALUE` lines has those of the table, in its order.
 fn has_its_keys(entry: &files::Entry, text: &str, features: FeatureSet) {
     let line = |line: &'_ str| String::from(parse::stat_line(line.as_bytes()).unwrap().0);
-    let due = |key: &&files::Key| {
+    let due = |key: &&keys::Key| {
         key.file == entry.file && key.feature.is_none_or(|feature| features.has(feature))
     };
-    let keys = files::KEYS.iter().filter(due).map(|key| key.key);
+    let keys = keys::KEYS.iter().filter(due).map(|key| key.key);
     assert!(text.lines().map(line).eq(keys), "{} {text}", entry.name);
 }
 
