@@ -58,6 +58,15 @@ impl Stamp {
     pub(crate) fn blocks(&self) -> u32 {
         self.grid.0 * self.grid.1 * self.grid.2
     }
+
+    /// Its grid and its blocks.
+    fn config(&self) -> LaunchConfig {
+        LaunchConfig {
+            grid_dim: self.grid,
+            block_dim: (self.threads, 1, 1),
+            shared_mem_bytes: 0,
+        }
+    }
 }
 
 impl Gpu {
@@ -121,11 +130,7 @@ impl Gpu {
 
     /// Launches `stamp`.
     pub(crate) fn launch_stamp(&self, stream: &Arc<CudaStream>, s: &mut Stamp) -> Result<()> {
-        let config = LaunchConfig {
-            grid_dim: s.grid,
-            block_dim: (s.threads, 1, 1),
-            shared_mem_bytes: 0,
-        };
+        let config = s.config();
         let mut launch = stream.launch_builder(&self.stamp);
         launch.arg(&mut s.ran).arg(&mut s.sms).arg(&s.cycles);
         // SAFETY: the arguments are those of `stamp` in kernels.ptx, `ran` has a word for
@@ -141,13 +146,9 @@ impl Gpu {
         s: &Stamp,
         timeline: &mut Timeline,
     ) -> Result<()> {
-        let config = LaunchConfig {
-            grid_dim: s.grid,
-            block_dim: (s.threads, 1, 1),
-            shared_mem_bytes: 0,
-        };
         // CAST: some seconds have far fewer bins than 2^32.
         let count = timeline.bins.len() as u32;
+        let config = s.config();
         let mut launch = stream.launch_builder(&self.stamp_timed);
         launch.arg(&mut timeline.bins).arg(&timeline.base);
         launch.arg(&Timeline::SHIFT).arg(&count).arg(&s.cycles);
@@ -191,11 +192,7 @@ impl Gpu {
         match kind {
             Kind::Plain => self.launch_stamp(stream, s),
             Kind::Cooperative => {
-                let config = LaunchConfig {
-                    grid_dim: s.grid,
-                    block_dim: (s.threads, 1, 1),
-                    shared_mem_bytes: 0,
-                };
+                let config = s.config();
                 let mut launch = stream.launch_builder(&self.stamp);
                 launch.arg(&mut s.ran).arg(&mut s.sms).arg(&s.cycles);
                 // SAFETY: as in `launch_stamp`.
