@@ -3,7 +3,6 @@
 //! A latency-critical loop beside a best-effort one, in every way of sharing there is, over lengths of best-effort
 //! blocks and over latency-critical loads.
 
-use crate::budget::Budget;
 use crate::dominance::COLUMNS;
 use crate::report::{Point, Report, Table};
 use crate::ways::{self, Needs, Pair, Way};
@@ -69,24 +68,9 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
     for point in cli.points() {
         report.add(empty(&point, &names));
     }
-    let mut random = Rng::with_seed(cli.seed);
-    let mut budget = Budget::new(cli.limit_seconds);
-    for _ in 0..cli.repeat {
-        random.shuffle(&mut pairs);
-        for pair in &pairs {
-            if !budget.admits() {
-                report.note("the sweep was cut short by --limit-seconds".into());
-                return Ok(());
-            }
-            if let Err(error) = with_pair(kit, cli, pair, &mut random, report) {
-                let names: Vec<&str> = pair.ways.iter().map(|way| way.name.as_str()).collect();
-                report.note(format!("{}: {error:#}", names.join(", ")));
-            }
-            budget.done();
-            report.write(&cli.out, "sweep")?;
-        }
-    }
-    Ok(())
+    ways::in_rounds(pairs, cli, "sweep", report, |pair, random, report| {
+        with_pair(kit, cli, pair, random, report)
+    })
 }
 
 /// The table of a point with its rows, in which nothing was measured yet.

@@ -115,24 +115,9 @@ pub(crate) fn neighbours(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Repor
         }
         report.add(table);
     }
-    let mut random = Rng::with_seed(cli.seed);
-    let mut budget = Budget::new(cli.limit_seconds);
-    for _ in 0..cli.repeat {
-        random.shuffle(&mut pairs);
-        for pair in &pairs {
-            if !budget.admits() {
-                report.note("torch was cut short by --limit-seconds".into());
-                return Ok(());
-            }
-            if let Err(error) = with_pair(kit, cli, pair, &mut random, report) {
-                let names: Vec<&str> = pair.ways.iter().map(|way| way.name.as_str()).collect();
-                report.note(format!("PyTorch, {}: {error:#}", names.join(", ")));
-            }
-            budget.done();
-            report.write(&cli.out, "torch")?;
-        }
-    }
-    Ok(())
+    ways::in_rounds(pairs, cli, "torch", report, |pair, random, report| {
+        with_pair(kit, cli, pair, random, report)
+    })
 }
 
 fn table(how: &str) -> Table {

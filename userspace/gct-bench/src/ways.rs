@@ -2,9 +2,12 @@
 
 //! Ways for a latency-critical and a best-effort program to share a GPU.
 
+use crate::budget::Budget;
 use crate::dominance::{ALONE, PLAIN};
 use crate::report::Report;
+use crate::Cli;
 use anyhow::Result;
+use fastrand::Rng;
 use gct_bench::daemon::Daemon;
 use gct_bench::kit::Under;
 use gct_bench::mps::Mps;
@@ -133,4 +136,32 @@ fn sliced(daemon: &Daemon, report: &mut Report) -> Result<Option<Pair>> {
     }
     let pair = Pair::new(Under::native(), daemon.group("sliced", ""));
     Ok(Some(pair.way("gct timeslice 50 us", false)))
+}
+
+/// Measures every pair once a round, in random order, for as long as there is time. A pair that fails is noted.
+pub(crate) fn in_rounds(
+    mut pairs: Vec<Pair>,
+    cli: &Cli,
+    what: &str,
+    report: &mut Report,
+    mut measure: impl FnMut(&Pair, &mut Rng, &mut Report) -> Result<()>,
+) -> Result<()> {
+    let mut random = Rng::with_seed(cli.seed);
+    let mut budget = Budget::new(cli.limit_seconds);
+    for _ in 0..cli.repeat {
+        random.shuffle(&mut pairs);
+        for pair in &pairs {
+            if !budget.admits() {
+                report.note(format!("{what} was cut short by --limit-seconds"));
+                return Ok(());
+            }
+            if let Err(error) = measure(pair, &mut random, report) {
+                let names: Vec<&str> = pair.ways.iter().map(|way| way.name.as_str()).collect();
+                report.note(format!("{what}, {}: {error:#}", names.join(", ")));
+            }
+            budget.done();
+            report.write(&cli.out, what)?;
+        }
+    }
+    Ok(())
 }
