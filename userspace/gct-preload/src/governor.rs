@@ -11,6 +11,7 @@ use crate::split::{AtomRoom, Atoms};
 use crate::stats::STATS;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
+use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
 use gct_core::policy::pace::{self, InFlight};
 use gct_core::policy::predict::{self, Predictor};
@@ -38,7 +39,12 @@ const NODES_MAX: usize = 1 << 14;
 #[derive(Debug)]
 pub(crate) enum Next {
     /// One entry, and what can be told of its launch.
-    Whole { entry: u64, piece: Option<Piece> },
+    Whole {
+        entry: u64,
+        piece: Option<Piece>,
+        /// Whether what is in flight must have ended first.
+        drains: bool,
+    },
     /// A launch in atoms.
     Atoms(Atoms),
 }
@@ -63,6 +69,7 @@ pub(crate) struct Governor {
     uses: u32,
     /// The stored QMDs of CUDA graphs, and the number of the last replay.
     nodes: Vec<Option<Node>>,
+    knows_nodes: bool,
     replays: u32,
     splits: u32,
     counters: Counters,
@@ -84,6 +91,7 @@ impl Governor {
             kernels: Vec::new(),
             uses: 0,
             nodes: Vec::new(),
+            knows_nodes: false,
             replays: 0,
             splits: 0,
             counters: Counters::new(),
@@ -118,20 +126,20 @@ impl Governor {
 
     /// The core's counters as `KEY VALUE` lines: what was done, and what was passed and why.
     pub(crate) fn text(&self) -> String {
-        let c = &self.counters;
+        let shown = Launches::of(&self.counters);
         let mut text = format!(
             "launches {}\nreplays {}\nrewritten {}\nsplit {}\natoms {}\npassed {}\n",
-            c.launches,
-            c.replays,
-            c.masked,
-            c.split,
-            c.atoms,
-            c.kept_total()
+            shown.launches,
+            self.counters.replays,
+            shown.rewritten,
+            shown.split,
+            shown.atoms,
+            shown.passed_total()
         );
-        for &reason in Reason::ALL {
-            if c.kept(reason) > 0 {
+        for (reason, count) in Reason::ALL.iter().zip(shown.passed) {
+            if count > 0 {
                 // Writing to a `String` cannot fail.
-                let _ = writeln!(text, "passed.{} {}", reason.name(), c.kept(reason));
+                let _ = writeln!(text, "passed.{} {count}", reason.name());
             }
         }
         text
@@ -238,16 +246,15 @@ impl Governor {
 
     /// Whether `next` may join what its channel has on the GPU; decides on which TPCs.
     pub(crate) fn admits(&mut self, in_flight: &InFlight, next: &Next, now_ns: u64) -> bool {
-        let Next::Atoms(atoms) = next else {
-            let paced = self.limits.atom_ns > 0;
-            return match next {
-                Next::Whole {
-                    piece: Some(piece), ..
-                } if paced => {
-                    pace::admits_whole(in_flight, piece.predicted, Ns(self.limits.atom_ns))
-                }
-                _ => true,
-            };
+        let atoms = match next {
+            Next::Whole { drains: true, .. } => return in_flight.count == 0,
+            Next::Whole {
+                piece: Some(piece), ..
+            } if self.limits.atom_ns > 0 => {
+                return pace::admits_whole(in_flight, piece.predicted, Ns(self.limits.atom_ns));
+            }
+            Next::Whole { .. } => return true,
+            Next::Atoms(atoms) => atoms,
         };
         !atoms.is_paced()
             || (pace::admits_atom(in_flight, &atoms.split)
@@ -262,7 +269,7 @@ impl Governor {
         next: &mut Next,
     ) -> (u64, Option<Piece>, bool) {
         match next {
-            Next::Whole { entry, piece } => (*entry, *piece, true),
+            Next::Whole { entry, piece, .. } => (*entry, *piece, true),
             Next::Atoms(atoms) => {
                 let mask = self.mask.as_ref();
                 let (entry, piece, last) = atoms.release(room, mask, &mut self.counters);

@@ -97,7 +97,13 @@ struct Bench {
 }
 
 fn captured() -> Vec<u32> {
-    let text = include_str!("../../../tests/fixtures/captures/one_launch.pbcap");
+    words_of(include_str!(
+        "../../../tests/fixtures/captures/one_launch.pbcap"
+    ))
+}
+
+/// The first segment of a capture.
+fn words_of(text: &str) -> Vec<u32> {
     let line = text.lines().find(|line| line.starts_with("gp ")).unwrap();
     let words = line.split_once(" : ").unwrap().1;
     let word = |word| u32::from_str_radix(word, 16).unwrap();
@@ -190,14 +196,21 @@ impl Bench {
             .unwrap();
         let low = u32::try_from(self.release_at() & 0xffff_ffff).unwrap();
         v04::RELEASE_SEMAPHORE0_ADDR_LOWER.set(qmd, low).unwrap();
-        let at = self.pushbuffers + self.put as usize * 2048;
+        self.submit(&words, self.put as usize * 2048);
+        true
+    }
+
+    /// The tenant submits a segment, which lies at this offset of its pushbuffers.
+    fn submit(&mut self, words: &[u32], offset: usize) {
+        let at = self.pushbuffers + offset;
         for (i, word) in words.iter().enumerate() {
-            // SAFETY: inside the mapping of 64 KiB: 8 segments of 1540 bytes.
+            assert!(offset + 4 * i < 64 << 10);
+            // SAFETY: inside the mapping of 64 KiB.
             unsafe { ((at + 4 * i) as *mut u32).write_volatile(*word) };
         }
         let segment = Segment {
             va: at as u64,
-            words: WORDS as u32,
+            words: words.len() as u32,
             subroutine: false,
             wait: false,
             conditional: false,
@@ -211,7 +224,6 @@ impl Bench {
             .store(Entry::Segment(segment).encode(), Ordering::Relaxed);
         self.put = (self.put + 1) % ENTRIES;
         self.userd(0x8c).tenant.store(self.put, Ordering::Release);
-        true
     }
 
     /// The worker looks once.
@@ -264,6 +276,19 @@ impl Bench {
         let runs = self.machine.report().runs.iter();
         runs.filter(|run| run.count() > 0 && run.ended.is_none())
             .count()
+    }
+
+    /// Runs what was submitted to its end; returns the masks of the grids that ran, with their blocks.
+    fn masks(&mut self) -> Vec<(u64, [u32; 8])> {
+        let before = self.machine.report().runs.len();
+        for _ in 0..64 {
+            self.work();
+            self.step();
+        }
+        assert!(!self.channel.pending(&self.shadow), "it hangs");
+        let runs = &self.machine.report().runs[before..];
+        let grids = runs.iter().filter(|run| run.count() > 0);
+        grids.map(|run| (run.count(), run.mask.0)).collect()
     }
 
     /// Runs `launches` launches to their end; returns the most grids that ran at once.
@@ -372,4 +397,41 @@ fn without_limits_the_rings_are_the_same() {
     bench.check(20);
     assert_eq!(bench.doorbell.load(Ordering::Relaxed), 7);
     assert_eq!(bench.put, bench.get);
+}
+
+#[test]
+fn a_graph_obeys_the_mask_of_each_replay() {
+    let mut bench = Bench::new(8, Limits::NONE, Order::Eager);
+    // Where the captured replay tells its end.
+    let page = low_memory(0x2_0460_f000, 4096);
+    bench.machine.memory().mapped.push((page, 4096));
+    let upload = words_of(include_str!(
+        "../../../tests/fixtures/captures/graph4_upload.pbcap"
+    ));
+    bench.submit(&upload, 32 << 10);
+    assert_eq!(bench.masks(), [], "an upload runs nothing");
+    let mut replay = words_of(include_str!(
+        "../../../tests/fixtures/captures/graph4.pbcap"
+    ));
+    let limits = |list: &str| Limits {
+        mask: DisabledTpcs::outside(128, &TpcMask::parse(list.as_bytes()).unwrap()).ok(),
+        ..Limits::NONE
+    };
+    for (number, list) in (1u32..).zip(["0-127", "0-3", "0-3", "64-69", "0-127"]) {
+        let limits = match list {
+            "0-127" => Limits::NONE,
+            list => limits(list),
+        };
+        let mask = limits.mask.map_or([0; 8], |mask| *mask.words());
+        bench.governor.set_limits(limits);
+        // The payload of its release counts up.
+        assert_eq!(replay[14..17], [0x2004_26c0, 2, 0x0460_ffe0]);
+        replay[17] = number;
+        bench.submit(&replay, 2048 * bench.put as usize);
+        let wanted = [100, 101, 102, 103].map(|blocks| (blocks, mask));
+        assert_eq!(bench.masks(), wanted, "{list}");
+    }
+    let counters = bench.governor.counters();
+    assert_eq!((counters.replays, counters.kept_total()), (5, 5));
+    assert!(bench.governor.text().contains("passed 0\n"));
 }

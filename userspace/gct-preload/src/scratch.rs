@@ -109,6 +109,11 @@ impl Scratch {
 }
 
 impl Frame {
+    /// How many words it has.
+    pub(crate) fn words(&self) -> usize {
+        self.bytes / 4
+    }
+
     /// Writes `words` at `offset` bytes into the frame; `false` when they do not fit.
     pub(crate) fn write(&self, offset: usize, words: &[u32]) -> bool {
         let end = words

@@ -245,11 +245,12 @@ impl Page {
     /// The process's: publishes what the core counted.
     pub fn set_counters(&self, counters: &Counters) {
         let set = |counter: &Counter, value| counter.store(value, Ordering::Relaxed);
-        set(&self.counters.launches, counters.launches);
-        set(&self.counters.masked, counters.masked);
-        set(&self.counters.split, counters.split);
-        set(&self.counters.atoms, counters.atoms);
-        for (counter, count) in self.counters.kept.iter().zip(counters.kept) {
+        let shown = Launches::of(counters);
+        set(&self.counters.launches, shown.launches);
+        set(&self.counters.masked, shown.rewritten);
+        set(&self.counters.split, shown.split);
+        set(&self.counters.atoms, shown.atoms);
+        for (counter, count) in self.counters.kept.iter().zip(shown.passed) {
             set(counter, count);
         }
     }

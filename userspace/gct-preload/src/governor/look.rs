@@ -12,12 +12,21 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::policy::pace::{self, Split, Work};
 use gct_core::policy::predict::{self, Kernel};
 use gct_core::submit::gpfifo::{Entry, Segment};
-use gct_core::submit::graph::Memory;
+use gct_core::submit::graph::{self, Memory};
 use gct_core::submit::launch::Launch;
 use gct_core::submit::occupancy;
 use gct_core::submit::rewrite::{self, Order};
 use gct_core::submit::stats::Reason;
+use gct_core::submit::tracker::{Found, Source};
 use gct_core::units::Ns;
+
+/// What a segment has of CUDA graphs.
+struct Graphs {
+    /// Nodes of some.
+    stored: bool,
+    /// Replays of some, or of what is not known.
+    replayed: bool,
+}
 
 impl Governor {
     /// Looks at the segment of one ring entry, and may edit or replace it.
@@ -27,42 +36,41 @@ impl Governor {
         entry: u64,
         around: &mut Around<'_>,
     ) -> Next {
-        let as_it_is = Next::Whole { entry, piece: None };
+        let as_it_is = Next::Whole {
+            entry,
+            piece: None,
+            drains: false,
+        };
         let Entry::Segment(segment) = stream.fetch.decode(entry) else {
             return as_it_is;
         };
-        // CAST: a segment has fewer than 2^21 words.
-        let count = segment.words as usize;
-        let Some(words) = self.words.get_mut(..count) else {
-            self.counters.keep(Reason::SegmentTooLong);
+        let Some(shared) = self.read(&segment, around) else {
+            self.forget_graphs();
             return as_it_is;
         };
-        let Some(at) = (around.find)(segment.va, count * 4) else {
-            STATS.unreadable.fetch_add(1, Ordering::Relaxed);
-            return as_it_is;
-        };
-        // The tenant's other threads may write here, whatever that does to them: it is read
-        // once, through atomics, and what the core decides on is the copy.
-        // SAFETY: `find` vouches for `count` words of mapped memory, aligned as every
-        // segment is, for as long as the session is locked.
-        let shared = unsafe { core::slice::from_raw_parts(at as *const AtomicU32, count) };
-        for (copy, word) in words.iter_mut().zip(shared) {
-            *copy = word.load(Ordering::Relaxed);
-        }
+        let words = self.words.get_mut(..shared.len()).unwrap_or_default();
         let scan = stream
             .tracker
             .scan(words, &mut self.found, &mut self.counters);
+        if scan.refused.is_some() || scan.missed > 0 {
+            self.forget_graphs();
+        }
         if scan.found == 0 {
             return as_it_is;
         }
-        let found = self.found.get(..scan.found).unwrap_or(&[]);
-        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
-        graphs.learn(words, found, &mut self.counters);
-        graphs.count_replays(found, &mut self.counters);
+        let graphs = self.learn_graphs(shared.len(), scan.found);
+        if graphs.replayed {
+            let next = self.replay(entry, segment, scan.found, stream, around);
+            self.store(shared, scan.found);
+            return next;
+        }
         if !(self.acts() || self.follows()) {
+            if graphs.stored {
+                self.store(shared, scan.found);
+            }
             return as_it_is;
         }
-        let piece = match self.last_launch(count, scan.found, around) {
+        let piece = match self.last_launch(shared.len(), scan.found, around) {
             Some((index, launch, piece)) => {
                 if let Some(atoms) =
                     self.split(index, scan.found, &launch, piece, segment, stream, around)
@@ -71,15 +79,79 @@ impl Governor {
                 }
                 Some(piece)
             }
-            None => self.replay(stream, around),
+            None => self.followed(stream, around),
         };
         let predicted = piece.map_or(Ns(0), |piece| piece.predicted);
         // It may start as soon as what is before it has ended.
         self.may_run_for(unknown_is_long(predicted), around.now_ns);
-        self.mask_in_place(shared, scan.found);
+        self.mask(shared.len(), scan.found);
+        if graphs.stored {
+            self.note_masks(shared.len(), scan.found);
+        }
+        self.store(shared, scan.found);
         Next::Whole {
             entry,
             piece: piece.filter(|_| self.follows()),
+            drains: false,
+        }
+    }
+
+    /// Copies a segment's words, which are the tenant's own; `None` where they are out of reach.
+    ///
+    /// The tenant's other threads may write there, whatever that does to them: they are read
+    /// once, through atomics, and what the core decides on is the copy.
+    fn read<'a>(&mut self, segment: &Segment, around: &Around<'a>) -> Option<&'a [AtomicU32]> {
+        // CAST: a segment has fewer than 2^21 words.
+        let count = segment.words as usize;
+        let Some(words) = self.words.get_mut(..count) else {
+            self.counters.keep(Reason::SegmentTooLong);
+            return None;
+        };
+        let Some(at) = (around.find)(segment.va, count * 4) else {
+            STATS.unreadable.fetch_add(1, Ordering::Relaxed);
+            return None;
+        };
+        // SAFETY: `find` vouches for `count` words of mapped memory, aligned as every
+        // segment is, for as long as the session is locked.
+        let shared = unsafe { core::slice::from_raw_parts(at as *const AtomicU32, count) };
+        for (copy, word) in words.iter_mut().zip(shared) {
+            *copy = word.load(Ordering::Relaxed);
+        }
+        Some(shared)
+    }
+
+    /// Remembers the graphs that a segment stores, and sees to it that their masks can be changed
+    /// later.
+    fn learn_graphs(&mut self, count: usize, found: usize) -> Graphs {
+        let words = self.words.get_mut(..count).unwrap_or_default();
+        let found = self.found.get(..found).unwrap_or(&[]);
+        let nulls = found.iter().filter(|found| found.is_null(words)).count();
+        // CAST: widening.
+        self.counters.nulls += nulls as u64;
+        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        let stored = graphs.learn(words, found, &mut self.counters) > 0;
+        if stored {
+            self.knows_nodes = true;
+            graph::arm(words, found);
+        }
+        let replays = |found: &Found| found.source == Source::Elsewhere && found.is_launch();
+        Graphs {
+            stored,
+            replayed: found.iter().any(replays),
+        }
+    }
+
+    /// Notes with which masks nodes are stored.
+    fn note_masks(&mut self, count: usize, found: usize) {
+        let words = self.words.get(..count).unwrap_or(&[]);
+        let found = self.found.get(..found).unwrap_or(&[]);
+        Memory::new(&mut self.nodes, &mut self.replays).note_masks(words, found);
+    }
+
+    /// What was not read may have stored anything: no QMD is known any more.
+    fn forget_graphs(&mut self) {
+        if core::mem::take(&mut self.knows_nodes) {
+            Memory::new(&mut self.nodes, &mut self.replays).forget(0, u64::MAX);
         }
     }
 
@@ -125,9 +197,75 @@ impl Governor {
         Some((index, launch, piece))
     }
 
+    /// A segment that replays a stored graph: its nodes get the mask of now first, where they hold
+    /// another. That is written by the channel itself, so nothing of this process's may run then:
+    /// a replay of the same graph before may be reading it.
+    fn replay(
+        &mut self,
+        entry: u64,
+        segment: Segment,
+        found: usize,
+        stream: &Stream,
+        around: &mut Around<'_>,
+    ) -> Next {
+        let piece = self.followed(stream, around);
+        self.may_run_for(unknown_is_long(Ns(0)), around.now_ns);
+        // CAST: checked when the segment was read.
+        let count = segment.words as usize;
+        self.mask(count, found);
+        let patched = self.patch(segment, found, piece, stream, around);
+        Next::Whole {
+            entry: patched.unwrap_or(entry),
+            piece: piece.filter(|_| self.follows()),
+            drains: patched.is_some(),
+        }
+    }
+
+    /// Writes a segment with masks for the graphs that it replays into a frame of scratch, and
+    /// returns the entry for it; `None` where the tenant's is to be published.
+    fn patch(
+        &mut self,
+        segment: Segment,
+        found: usize,
+        piece: Option<Piece>,
+        stream: &Stream,
+        around: &mut Around<'_>,
+    ) -> Option<u64> {
+        // Its end frees the frame.
+        let end = piece.map(|piece| piece.end);
+        let scratch = around.scratch.as_deref_mut();
+        let reachable = end.is_some() && stream.fetch.base() == 0;
+        let room = scratch.filter(|_| reachable);
+        let room = room.and_then(|scratch| Some((scratch.frame()?, scratch)));
+        let most = room.as_ref().map_or(0, |(frame, _)| frame.words());
+        let out = self.output.get_mut(..most).unwrap_or_default();
+        // CAST: checked when the segment was read.
+        let words = self.words.get(..segment.words as usize)?;
+        let found = self.found.get(..found)?;
+        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        let mask = self.mask.as_ref();
+        let patched = graphs.patch_replays(words, found, mask, out, &mut self.counters);
+        let out = out.get(..patched.words).filter(|out| !out.is_empty())?;
+        let (frame, scratch) = room?;
+        let written = frame.write(0, out);
+        // SAFETY: a word of the tenant's; the session tells the scratch before it is unmapped.
+        if !written || !unsafe { scratch.hold(&frame, end?, None) } {
+            // The nodes do not hold what they are thought to.
+            self.forget_graphs();
+            return None;
+        }
+        let segment = Segment {
+            va: frame.gpu_va,
+            // CAST: within the frame.
+            words: patched.words as u32,
+            ..segment
+        };
+        Some(Entry::Segment(segment).encode())
+    }
+
     /// A segment that launches what cannot be seen, as a graph's replay does: it has ended when the
     /// last release in it has come.
-    fn replay(&self, stream: &Stream, around: &Around<'_>) -> Option<Piece> {
+    fn followed(&self, stream: &Stream, around: &Around<'_>) -> Option<Piece> {
         let release = stream.tracker.last_release()?;
         // CAST: as wide as the word that it is compared with.
         let end = reaches(around, release.va, release.payload as u32)?;
@@ -206,22 +344,32 @@ impl Governor {
         )
     }
 
-    /// Carries out the mask on the launches of a segment, in the copy and in the tenant's words.
-    fn mask_in_place(&mut self, shared: &[AtomicU32], found: usize) {
+    /// Carries out the mask on the launches of a segment, in the copy.
+    fn mask(&mut self, count: usize, found: usize) {
         let order = Order {
             mask: self.mask.as_ref(),
             atoms: 0,
         };
-        if order.mask.is_none() {
-            return;
+        let words = self.words.get_mut(..count).unwrap_or_default();
+        let found = self.found.get(..found).unwrap_or(&[]);
+        if order.mask.is_some() {
+            for found in found.iter().filter(|found| found.version.is_some()) {
+                // What launches no grid has nothing to mask.
+                if !found.is_null(words) {
+                    let one = core::slice::from_ref(found);
+                    rewrite::in_place(words, one, &[order], &mut self.counters);
+                }
+            }
         }
-        let words = self.words.get_mut(..shared.len()).unwrap_or_default();
+    }
+
+    /// Stores what has changed of a segment's QMDs into the tenant's words.
+    fn store(&self, shared: &[AtomicU32], found: usize) {
+        let words = self.words.get(..shared.len()).unwrap_or(&[]);
         for found in self.found.get(..found).unwrap_or(&[]) {
             let Some(count) = found.qmd(words).map(<[u32]>::len) else {
                 continue;
             };
-            let one = core::slice::from_ref(found);
-            rewrite::in_place(words, one, &[order], &mut self.counters);
             // CAST: an index of the segment.
             let from = found.at as usize;
             for (word, target) in words.iter().zip(shared).skip(from).take(count) {
