@@ -95,6 +95,19 @@ set_ "$live" tpc.mask=0-3
 check "the process's own mask holds too" eventually sms_at_most "$work/live" 8
 set_ "$live" tpc.mask=all
 
+# The same for a CUDA graph that is uploaded once and replayed.
+run --group graph -- "$bin/gct-load" watch --graph --seconds 9 --every-ms 10 >"$work/graph" &
+check "a graph without a limit has all SMs" eventually sms_over "$work/graph" $((native - 1))
+for tpcs in 8 2 32; do
+	set_ graph tpc.mask=0-$((tpcs - 1))
+	check "its next replays keep to $tpcs TPCs" eventually sms_at_most "$work/graph" $((2 * tpcs))
+done
+set_ graph tpc.mask=all
+check "without a mask all SMs are the graph's again" eventually sms_over "$work/graph" $((native - 1))
+get graph/0 compute.stat | tr '\n' ' '
+echo
+kill "$(process_of graph)"
+
 set_ live compute.freeze=1
 # A launch that was published already ends.
 sleep 0.3
@@ -115,6 +128,22 @@ run --group atoms --atom 50us -- "$bin/gct-load" best-effort --blocks 42240 --se
 check "launches longer than atom.duration are split" grep -qE '^split [1-9]' <(get atoms/0 compute.stat)
 get atoms/0 compute.stat | tr '\n' ' '
 echo
+
+# A time slice is taken before the write returns, and the program's own comes back.
+watch slice 6 >"$work/slice" &
+check "a program runs whose time slice is to change" eventually sms_over "$work/slice" 1
+for slice in 50 2000 default; do
+	check "its time slice becomes $slice" set_ slice/0 compute.timeslice=$slice
+	check "and reads so" [ "$(get slice/0 compute.timeslice)" = $slice ]
+done
+slice=$(process_of slice)
+kill -STOP "$slice"
+refuses() { ! set_ "$@" 2>/dev/null; }
+check "a stopped program takes no time slice" refuses slice/0 compute.timeslice=50
+check "the file keeps its value" [ "$(get slice/0 compute.timeslice)" = default ]
+kill -CONT "$slice"
+check "and takes one when it goes on" set_ slice/0 compute.timeslice=50
+kill "$slice"
 
 # A quota beside a best-effort neighbour: reserved while its owner works, lent afterwards. The two
 # take turns on the GPU, or share it under MPS; either way each keeps to its TPCs.

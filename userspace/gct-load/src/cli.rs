@@ -82,6 +82,9 @@ pub(crate) enum Workload {
         /// Time between lines, in milliseconds
         #[arg(long, default_value_t = 20)]
         every_ms: u64,
+        /// Replay one CUDA graph of four launches, uploaded once
+        #[arg(long)]
+        graph: bool,
     },
     /// Allocates device memory until there is no more
     Memory {

@@ -73,9 +73,18 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
             grid,
             seconds,
             every_ms,
+            graph,
         } => {
             let every = Duration::from_millis(every_ms);
-            watch::run(gpu, grid.blocks, grid.threads, grid.cycles, seconds, every)?;
+            watch::run(
+                gpu,
+                grid.blocks,
+                grid.threads,
+                grid.cycles,
+                seconds,
+                every,
+                graph,
+            )?;
             Ok(String::new())
         }
         Workload::Memory {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A best-effort loop that tells, launch by launch, how many SMs it was given.
+//! A best-effort loop that tells, launch by launch or replay by replay, how many SMs it was given.
 
-use crate::gpu::Gpu;
-use anyhow::Result;
+use crate::gpu::{Gpu, Stamp};
+use anyhow::{Context, Result};
+use cudarc::driver::{sys, CudaGraph, CudaStream};
 use serde::Serialize;
 use std::io::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Serialize)]
@@ -16,7 +18,7 @@ struct Sample {
     sms: usize,
 }
 
-/// Launches for `seconds` and prints a line for the last launch of each `every`.
+/// Launches, or replays a graph of four launches, for `seconds` and prints a line for the last launch of each `every`.
 pub(crate) fn run(
     gpu: &Gpu,
     blocks: u32,
@@ -24,13 +26,24 @@ pub(crate) fn run(
     cycles: u64,
     seconds: f64,
     every: Duration,
+    graph: bool,
 ) -> Result<()> {
-    let stream = gpu.context.default_stream();
+    // SAFETY: every buffer is used on one stream alone, and freed after that is synchronised.
+    unsafe { gpu.context.disable_event_tracking() };
+    let stream = gpu.context.new_stream()?;
+    let mut stamp = Gpu::stamp_room(&stream, (blocks, 1, 1), threads, cycles)?;
+    let replay = match graph {
+        true => Some(capture(gpu, &stream, &mut stamp)?),
+        false => None,
+    };
     let start = Instant::now();
     let mut due = every;
     while start.elapsed().as_secs_f64() < seconds {
-        let mut stamp = Gpu::stamp_room(&stream, (blocks, 1, 1), threads, cycles)?;
-        gpu.launch_stamp(&stream, &mut stamp)?;
+        stream.memset_zeros(&mut stamp.sms)?;
+        match &replay {
+            Some(replay) => replay.launch()?,
+            None => gpu.launch_stamp(&stream, &mut stamp)?,
+        }
         let sms = stream.clone_dtoh(&stamp.sms)?;
         if start.elapsed() < due {
             continue;
@@ -44,4 +57,17 @@ pub(crate) fn run(
         std::io::stdout().flush()?;
     }
     Ok(())
+}
+
+/// A graph of four launches, one after the other.
+fn capture(gpu: &Gpu, stream: &Arc<CudaStream>, stamp: &mut Stamp) -> Result<CudaGraph> {
+    stream.synchronize()?;
+    stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+    for _ in 0..4 {
+        gpu.launch_stamp(stream, stamp)?;
+    }
+    let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    let graph = stream.end_capture(flags)?.context("nothing was captured")?;
+    graph.upload()?;
+    Ok(graph)
 }

@@ -159,6 +159,13 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
                 slices.made(&call, fd, link);
                 true
             }
+            Action::Alloc {
+                class: Class::Channel,
+                ..
+            } => {
+                slices.channel(&call);
+                false
+            }
             Action::Control(Undoes::Timeslice) => {
                 slices.changed(call.client, call.object, link);
                 false

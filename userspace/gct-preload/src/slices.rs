@@ -8,7 +8,7 @@
 //! it, or the thread that looks after the daemon.
 
 use crate::rm;
-use gct_core::rmapi::control::{is_gone, Control, Status};
+use gct_core::rmapi::control::{is_gone, Control, Status, NOT_SUPPORTED};
 use gct_core::rmapi::{Call, Handle};
 use gct_core::slice::Slice;
 use gct_core::units::Us;
@@ -39,6 +39,9 @@ struct Group {
 #[derive(Debug)]
 pub(crate) struct Slices {
     groups: Vec<Group>,
+    /// Channels in channel groups that are not this process's, as those of an MPS client are in
+    /// the server's: client, parent and handle. Their time slices are out of reach.
+    foreign: Vec<[Handle; 3]>,
     /// By the N of `/dev/nvidiaN`: which generation of limits was taken there.
     taken: Vec<(u32, u64)>,
     send: Send,
@@ -87,6 +90,7 @@ impl Slices {
     pub(crate) const fn new() -> Self {
         Self {
             groups: Vec::new(),
+            foreign: Vec::new(),
             taken: Vec::new(),
             send,
         }
@@ -110,8 +114,18 @@ impl Slices {
         self.settle_at(last, link);
     }
 
+    /// A channel was made.
+    pub(crate) fn channel(&mut self, call: &Call) {
+        let of = |group: &Group| group.client == call.client && group.object == call.parent;
+        if !self.groups.iter().any(of) {
+            self.foreign.push([call.client, call.parent, call.object]);
+        }
+    }
+
     /// An object is about to be freed, and with it what is below.
     pub(crate) fn freed(&mut self, client: Handle, object: Handle) {
+        self.foreign
+            .retain(|channel| channel[0] != client || !channel.contains(&object));
         self.groups.retain(|group| {
             let gone = [group.object, group.parent, client].contains(&object);
             group.client != client || !gone
@@ -148,7 +162,10 @@ impl Slices {
                 continue;
             }
             let mut refused = None;
-            let send = self.send;
+            if limit.is_some() && !self.foreign.is_empty() {
+                refused = Some(NOT_SUPPORTED);
+            }
+            let (send, limit) = (self.send, limit.filter(|_| refused.is_none()));
             self.groups.retain_mut(|group| {
                 if group.minor() != Some(gpu.minor) {
                     return true;

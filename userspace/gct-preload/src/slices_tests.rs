@@ -236,3 +236,25 @@ fn what_is_gone_is_not_spoken_of() {
         "a device takes what is below it along"
     );
 }
+
+#[test]
+fn a_client_of_mps_says_that_it_cannot() {
+    let mut bed = Bed::new("mps");
+    bed.group(1);
+    let own = bed.leave(&alloc(1, 2, 0xc86f), None);
+    bed.slices.channel(&own);
+    assert_eq!(bed.write("50"), Ok(()));
+    // One in a channel group that another process has made.
+    let foreign = Call {
+        parent: 77,
+        object: 78,
+        ..own
+    };
+    bed.slices.channel(&foreign);
+    let unsupported = Err(gct_core::error::Error::Unsupported.errno());
+    assert_eq!(bed.write("300"), unsupported);
+    assert_eq!(bed.write("default"), Ok(()));
+    assert_eq!(slices(), [2048]);
+    bed.slices.freed(CLIENT, 78);
+    assert_eq!(bed.write("300"), Ok(()));
+}
