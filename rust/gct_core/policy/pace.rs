@@ -7,8 +7,9 @@
 //! has ended this one. A window is never smaller than a wave of blocks, because SMs would stay empty; near that size,
 //! where an atom lasts as long as its blocks, atoms are a quarter of the window, and all four fit onto the SMs. So what
 //! is in flight ends within the target or within the time of a wave, whichever is longer. Between the end of such an
-//! atom and the release of the next its SMs stay empty for some microseconds. A fifth atom that waits on the GPU would fill
-//! them, but also go before what a neighbour submits meanwhile, so it is let go only where nobody else runs. Where the
+//! atom and the release of the next its SMs stay empty for some microseconds. A fifth atom that waits on the GPU fills
+//! them, but also goes before what a neighbour submits meanwhile, so it is let go only while no neighbour is expected on the
+//! same TPCs before all has ended: then what is in flight is a quarter more. That is asked anew for each. Where the
 //! number of atoms is bounded they are larger, and fewer of them, but two at least, are in flight: as many as fill the window.
 //!
 //! Whole launches are let go two at a time, for the same reason, and more as long as all together are predicted to end
@@ -51,6 +52,8 @@ pub struct Split {
     pub atoms: u32,
     /// How many of them may be in flight.
     pub in_flight: u32,
+    /// How many more may wait on the GPU while nobody else is expected there.
+    pub spare: u32,
 }
 
 impl Split {
@@ -58,11 +61,12 @@ impl Split {
     pub const NONE: Self = Self {
         atoms: 1,
         in_flight: 1,
+        spare: 0,
     };
 }
 
-/// How `work` is let go for `target`, in at most `most` atoms; `apart` if nobody else runs on the same TPCs.
-pub fn split(work: &Work, target: Ns, apart: bool, most: u32) -> Split {
+/// How `work` is let go for `target`, in at most `most` atoms.
+pub fn split(work: &Work, target: Ns, most: u32) -> Split {
     let wave = work.wave.max(1);
     let (window, limit) = match work.predicted {
         Some(predicted) if predicted <= target => return Split::NONE,
@@ -86,12 +90,12 @@ pub fn split(work: &Work, target: Ns, apart: bool, most: u32) -> Split {
     let fit = window.checked_div(largest).unwrap_or(0).clamp(2, parts);
     // Where fewer fit than are wanted, they share the window all the same: no SM stays empty.
     let atom = largest.max(window.checked_div(fit).unwrap_or(0));
-    let spare = u64::from(apart && parts == 4 && fit == 4);
     Split {
         // CAST: not more than `most`.
         atoms: div_up(work.blocks, atom).max(1) as u32,
-        // CAST: at most five.
-        in_flight: fit.saturating_add(spare) as u32,
+        // CAST: at most four.
+        in_flight: fit as u32,
+        spare: u32::from(parts == 4 && fit == 4),
     }
 }
 
@@ -127,9 +131,11 @@ pub fn admits_whole(in_flight: &InFlight, next: Ns, target: Ns) -> bool {
     in_flight.count < WHOLE_IN_FLIGHT || sum <= target.get()
 }
 
-/// Whether an atom of a launch may join what its channel has in flight.
-pub fn admits_atom(in_flight: &InFlight, split: &Split) -> bool {
-    in_flight.count < split.in_flight.max(1)
+/// Whether an atom of a launch may join what its channel has in flight; `alone` says whether nobody else is expected on the
+/// same TPCs before that, and the atom, has ended.
+pub fn admits_atom(in_flight: &InFlight, split: &Split, alone: impl FnOnce() -> bool) -> bool {
+    let most = split.in_flight.max(1);
+    in_flight.count < most || (in_flight.count < most.saturating_add(split.spare) && alone())
 }
 
 #[cfg(test)]
@@ -148,7 +154,7 @@ mod tests {
     #[test]
     fn two_atoms_last_the_target() {
         let atoms = |blocks, wave, predicted, target| {
-            let split = split(&work(blocks, wave, predicted), Ns(target), false, 256);
+            let split = split(&work(blocks, wave, predicted), Ns(target), 256);
             (split.atoms, split.in_flight)
         };
         // 10 ms in 20 waves, target 1 ms: 20 atoms of half a millisecond.
@@ -165,8 +171,10 @@ mod tests {
         assert_eq!(atoms(2_112 * 90, 2_112, Some(90_000_000), 100), (180, 2));
         assert_eq!(atoms(2_112, 2_112, None, 300_000), (1, 1));
         assert_eq!(atoms(0, 0, Some(9), 1), (1, 2));
-        let alone = super::split(&work(4_224, 2_112, None), Ns(1), true, 256);
-        assert_eq!((alone.atoms, alone.in_flight), (8, 5));
+        let near = super::split(&work(4_224, 2_112, None), Ns(1), 256);
+        assert_eq!((near.atoms, near.in_flight, near.spare), (8, 4, 1));
+        let far = super::split(&work(42_240, 2_112, Some(100)), Ns(50), 256);
+        assert_eq!(far.spare, 0);
     }
 
     #[test]
@@ -178,22 +186,32 @@ mod tests {
         in_flight.add(Ns(3));
         assert!(admits_whole(&in_flight, Ns(1), Ns(10)));
         assert!(!admits_whole(&in_flight, Ns(2), Ns(10)));
+        in_flight.remove(Ns(6));
+        in_flight.remove(Ns(3));
+        assert_eq!(in_flight, InFlight::default());
+    }
+
+    #[test]
+    fn a_spare_atom_goes_where_nobody_is_expected() {
         let split = Split {
             atoms: 9,
             in_flight: 2,
+            spare: 1,
         };
-        assert!(!admits_atom(&in_flight, &split));
-        in_flight.remove(Ns(6));
-        assert!(admits_atom(&in_flight, &split));
-        in_flight.remove(Ns(3));
-        assert_eq!(in_flight, InFlight::default());
-        assert!(admits_atom(
-            &in_flight,
-            &Split {
-                in_flight: 0,
-                ..split
-            }
-        ));
+        let mut in_flight = InFlight::default();
+        let admits = |in_flight: &InFlight, split: &Split| {
+            [false, true].map(|alone| admits_atom(in_flight, split, || alone))
+        };
+        for expected in [[true; 2], [true; 2], [false, true], [false; 2]] {
+            assert_eq!(admits(&in_flight, &split), expected);
+            in_flight.add(Ns(1));
+        }
+        let none = Split {
+            in_flight: 0,
+            spare: 0,
+            ..split
+        };
+        assert_eq!(admits(&InFlight::default(), &none), [true; 2]);
     }
 
     proptest! {
@@ -202,7 +220,7 @@ mod tests {
         fn what_is_in_flight_ends_in_time(
             blocks in 1u64..1 << 32, wave in 4u64..1 << 16, predicted in 1u64..1 << 40, target in 1_000u64..1 << 30,
         ) {
-            let split = split(&work(blocks, wave, Some(predicted)), Ns(target), false, u32::MAX);
+            let split = split(&work(blocks, wave, Some(predicted)), Ns(target), u32::MAX);
             if predicted <= target {
                 prop_assert_eq!(split, Split::NONE);
                 return Ok(());
@@ -211,6 +229,8 @@ mod tests {
             let in_flight = largest * u64::from(split.in_flight);
             let in_time = mul_div(blocks, target, predicted).unwrap();
             prop_assert!(in_flight <= wave.max(in_time));
+            // With a spare one, a quarter more.
+            prop_assert!(largest * u64::from(split.spare) <= wave.max(in_time) / 4);
         }
 
         /// However few atoms there may be, what is in flight fills the window, but for what equal sizes cost.
@@ -219,7 +239,7 @@ mod tests {
             waves in 8u64..400, wave in 64u64..1 << 12, time in 1_000u64..1 << 20, target in 1u64..1 << 24, most in 16u32..256,
         ) {
             let (blocks, predicted) = (waves * wave, waves * time);
-            let split = split(&work(blocks, wave, Some(predicted)), Ns(target), false, most);
+            let split = split(&work(blocks, wave, Some(predicted)), Ns(target), most);
             if split != Split::NONE {
                 let window = mul_div(blocks, target, predicted).unwrap().max(wave);
                 let largest = blocks.div_ceil(u64::from(split.atoms));
@@ -231,7 +251,7 @@ mod tests {
 
         #[test]
         fn never_more_than_the_most(blocks: u64, wave: u64, predicted: Option<u64>, target: u64, most: u32) {
-            let split = split(&work(blocks, wave, predicted), Ns(target), target % 2 == 0, most);
+            let split = split(&work(blocks, wave, predicted), Ns(target), most);
             prop_assert!(split.atoms >= 1 && split.atoms <= most.max(1) && split.in_flight >= 1);
         }
     }

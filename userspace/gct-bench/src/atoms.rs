@@ -5,6 +5,7 @@
 use crate::report::{Report, Table};
 use crate::Cli;
 use anyhow::Result;
+use gct_bench::daemon::Daemon;
 use gct_bench::kit::{number, Kit, Under};
 
 /// Blocks of the kernel: 20 waves of an H200.
@@ -30,6 +31,7 @@ struct Cell {
 pub(crate) const TITLE: &str = "Ratio to the kernel alone, by the length of its parts";
 
 pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
+    let daemon = Daemon::start(kit, &tpcs.join(","))?;
     for (cycles, whole_us) in KERNELS {
         let lengths: Vec<u64> = ATOMS_US
             .into_iter()
@@ -42,7 +44,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
         for _ in 0..cli.repeat {
             let mut table = Table::new(&title, &columns);
             let mut native = None;
-            for cell in cells(cycles, whole_us, &lengths, tpcs) {
+            for cell in cells(cycles, whole_us, &lengths, tpcs, &daemon) {
                 let time = number(&kit.json(&cell.under, &cell.arguments)?, "median_us")?;
                 // The first cell is the kernel alone.
                 let native = *native.get_or_insert(time);
@@ -59,7 +61,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
     Ok(())
 }
 
-fn cells(cycles: u64, whole_us: u64, lengths: &[u64], tpcs: &[&str]) -> Vec<Cell> {
+fn cells(cycles: u64, whole_us: u64, lengths: &[u64], tpcs: &[&str], daemon: &Daemon) -> Vec<Cell> {
     let base = format!("split --blocks {BLOCKS} --cycles {cycles} --rounds 15");
     let cell = |row: &str, column, under: Under, more: &str| Cell {
         row: row.into(),
@@ -79,6 +81,10 @@ fn cells(cycles: u64, whole_us: u64, lengths: &[u64], tpcs: &[&str]) -> Vec<Cell
             .with("GCTGROUP_TPCS", 128)
             .with("GCTGROUP_ATOM_DURATION", 2 * atom_us);
         cells.push(cell("gctgroup, paced atoms", column, under, ""));
+        // One that is told by a daemon that nobody else is there.
+        let options = format!("--tpc {} --atom {}us", tpcs.join(","), 2 * atom_us);
+        let under = daemon.group(&format!("atoms{atom_us}"), &options);
+        cells.push(cell("gctgroup with gctd, paced atoms", column, under, ""));
         let under = Under::gctgroup().with("GCTGROUP_ATOMS", parts.min(AT_ONCE_MAX));
         cells.push(cell(
             "gctgroup, atoms at once (at most 96)",

@@ -256,9 +256,14 @@ impl Governor {
             Next::Whole { .. } => return true,
             Next::Atoms(atoms) => atoms,
         };
-        !atoms.is_paced()
-            || (pace::admits_atom(in_flight, &atoms.split)
-                && self.may_run_for(lasts(in_flight, atoms), now_ns))
+        if !atoms.is_paced() {
+            return true;
+        }
+        let time = lasts(in_flight, atoms);
+        // Without a daemon nobody says who else is there.
+        let place = self.place.as_mut();
+        let alone = || place.is_some_and(|place| place.is_alone_for(time, now_ns));
+        pace::admits_atom(in_flight, &atoms.split, alone) && self.may_run_for(time, now_ns)
     }
 
     /// The entry that is to be published next of `next`, what it is a piece of, and whether it
@@ -296,6 +301,7 @@ fn unknown_is_long(predicted: Ns) -> Ns {
 /// How long the next atom of `atoms` may hold its TPCs: until all that may be in flight beside it has ended.
 fn lasts(in_flight: &InFlight, atoms: &Atoms) -> Ns {
     let each = unknown_is_long(atoms.piece.predicted).get();
-    let window = each.saturating_mul(u64::from(atoms.split.in_flight));
+    let most = u64::from(atoms.split.in_flight) + u64::from(atoms.split.spare);
+    let window = each.saturating_mul(most);
     Ns(window.max(in_flight.predicted.get().saturating_add(each)))
 }

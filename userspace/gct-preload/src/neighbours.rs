@@ -70,10 +70,12 @@ impl Place {
         true
     }
 
-    /// Whether nobody else runs on the TPCs that this process may use, as far as is known: each
-    /// neighbour has some of its own, and is not slowed down by work that waits for others.
-    pub(crate) fn is_apart(&self) -> bool {
-        self.neighbours.iter().all(|n| !n.own.is_empty())
+    /// Whether nobody else is expected for `time` on the TPCs that this process may use: each
+    /// neighbour has some of its own, or is away for so long.
+    pub(crate) fn is_alone_for(&mut self, time: Ns, now_ns: u64) -> bool {
+        self.look_around(now_ns);
+        let elsewhere = |n: &Neighbour| !n.own.is_empty() || n.away_for(time);
+        self.neighbours.iter().all(elsewhere)
     }
 
     /// Tells the neighbours whether this process has work.

@@ -5,7 +5,6 @@
 use super::{unknown_is_long, Governor, Next};
 use crate::channel::{Around, Stream};
 use crate::line::{End, Piece};
-use crate::neighbours::Place;
 use crate::split::{Atoms, Splitting, ATOMS_MAX};
 use crate::stats::STATS;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -311,11 +310,9 @@ impl Governor {
             0 => Split {
                 atoms: self.limits.atoms.min(ATOMS_MAX),
                 in_flight: 0,
+                spare: 0,
             },
-            target => {
-                let apart = self.place.as_ref().is_some_and(Place::is_apart);
-                pace::split(&work, Ns(target), apart, ATOMS_MAX)
-            }
+            target => pace::split(&work, Ns(target), ATOMS_MAX),
         };
         if split.atoms <= 1 || stream.fetch.base() != 0 {
             return None;
