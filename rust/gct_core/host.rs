@@ -111,3 +111,39 @@ impl Host {
         keys
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Table;
+    use crate::iface::Name;
+    use crate::limits;
+
+    #[test]
+    fn storage_that_is_no_larger_is_refused_and_nothing_is_lost() {
+        let mut host = Host::new([1, 2]);
+        let name = Name::new("web").unwrap();
+        let web = host.with(|host| host.state().group_create(&name)).unwrap();
+        let key = ProcKey::default();
+        host.with(|host| host.members().put(key, web)).unwrap();
+        for table in [Table::Groups, Table::Members] {
+            for slots in [0, 8, limits::TABLE_SLOTS_MIN] {
+                let need = Need { table, slots };
+                assert_eq!(host.grow(need), Err(Error::NoSpace), "{need:?}");
+            }
+            assert_eq!(host.grow(Need { table, slots: 64 }), Ok(()));
+        }
+        assert_eq!(host.members_of(web), [key]);
+        let again = host.with(|host| host.state().group_create(&name));
+        assert_eq!(again, Err(Error::Exists));
+    }
+
+    #[test]
+    fn a_maximum_is_counted_for_those_who_cannot_be_refused() {
+        let mut host = Host::new([1, 2]);
+        assert_eq!(host.follow(|_| Ok(7)), Some(7));
+        assert_eq!(host.follow(|_| Err::<(), _>(Error::NoSpace)), None);
+        assert_eq!(host.follow(|_| Err::<(), _>(Error::Gone)), None);
+        assert_eq!(host.state().failures.limit, 1);
+    }
+}
