@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 const INFORMATION: &str = "Model: \t NVIDIA H200\nDevice Minor: \t 0\n";
 
-/// A daemon with one GPU; it stops with the value.
+/// A daemon; it stops with the value.
 struct Daemon {
     directory: PathBuf,
     stopper: Stopper,
@@ -22,11 +22,18 @@ struct Daemon {
 
 impl Daemon {
     fn new(test: &str) -> Self {
+        Self::with_gpus(test, &["0000:01:00.0"])
+    }
+
+    fn with_gpus(test: &str, gpus: &[&str]) -> Self {
         let name = format!("user-{test}-{}", std::process::id());
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let gpu = directory.join("gpus/0000:01:00.0");
-        fs::create_dir_all(&gpu).unwrap();
-        fs::write(gpu.join("information"), INFORMATION).unwrap();
+        fs::create_dir_all(directory.join("gpus")).unwrap();
+        for gpu in gpus {
+            let gpu = directory.join("gpus").join(gpu);
+            fs::create_dir(&gpu).unwrap();
+            fs::write(gpu.join("information"), INFORMATION).unwrap();
+        }
         let server = Server::bind(&Options {
             socket: directory.join("s"),
             gpus: directory.join("gpus"),
@@ -139,6 +146,15 @@ fn a_program_runs_in_its_group_and_ends_as_itself() {
         .run(&["--quota", "5"], "true")
         .exits(if quota_works() { 0 } else { 5 });
     daemon.run(&["--tpc", "junk"], "true").exits(3);
+}
+
+#[test]
+fn no_program_runs_without_the_limits_that_were_asked_for() {
+    let daemon = Daemon::with_gpus("no-gpu", &[]);
+    daemon.run(&[], "true").exits(0);
+    let ran = daemon.run(&["--tpc", "0-3"], "echo runs");
+    assert_eq!(ran.exits(4), "");
+    assert!(ran.stderr.contains("knows no GPU"), "{}", ran.stderr);
 }
 
 fn quota_works() -> bool {

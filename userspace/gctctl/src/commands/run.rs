@@ -63,18 +63,33 @@ fn join(tree: &Tree, run: &Run) -> Result<String, Failure> {
     if !tree.owners()?.contains(&owner) {
         tree.create(&group)?;
     }
-    for (file, value) in [
+    limit(tree, run, &owner)?;
+    tree.attach_pid(&group, process::id())?;
+    Ok(group)
+}
+
+/// Sets the limits that were asked for, on every GPU.
+fn limit(tree: &Tree, run: &Run, owner: &Owner) -> Result<(), Failure> {
+    let limits = [
         (File::TpcMask, &run.tpc),
         (File::TpcQuota, &run.quota),
         (File::AtomDuration, &run.atom),
-    ] {
+    ];
+    let gpus = tree.nodes(owner)?;
+    for (file, value) in limits {
         let Some(value) = value else { continue };
-        for gpu in tree.nodes(&owner)? {
-            tree.set(&Target::Node(owner.clone(), gpu), files::entry(file), value)?;
+        if gpus.is_empty() {
+            return Err(Failure::new(
+                4,
+                "The daemon knows no GPU, so there is none to limit the program on.",
+            ));
+        }
+        for gpu in &gpus {
+            let target = Target::Node(owner.clone(), *gpu);
+            tree.set(&target, files::entry(file), value)?;
         }
     }
-    tree.attach_pid(&group, process::id())?;
-    Ok(group)
+    Ok(())
 }
 
 /// Removes groups that were made for programs that have ended, unless children still run there.
