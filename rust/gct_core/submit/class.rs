@@ -135,43 +135,53 @@ pub fn name_of(offset: u16) -> Option<&'static str> {
 
 /// What a PCAS does (`SEND_SIGNALING_PCAS2_B_PCAS_ACTION`, bits 3:0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Action {
-    /// 0.
-    Nop,
-    /// 1: drops the scheduler's copy of the QMD.
-    Invalidate,
-    /// 2: schedules the QMD in memory. The only action that honours RESUME.
-    Schedule,
-    /// 3.
-    InvalidateCopySchedule,
-    /// 6: of a queue.
-    IncrementPut,
-    /// 7: one dependence less.
-    DecrementDependence,
-    /// 8.
-    Prefetch,
-    /// 9.
-    PrefetchSchedule,
-    /// 0xA: what CUDA uses on Hopper.
-    InvalidatePrefetchCopySchedule,
-    /// 0xB: schedules, but as if `REQUIRE_SCHEDULING_PCAS` were set.
-    ForceRequireScheduling,
-    /// 0xC: one dependence more.
-    IncrementDependence,
-    /// 0xD.
-    IncrementCwdRefCounter,
-    /// 4, 5, 0xE and 0xF: not documented.
-    Undocumented(u8),
+    /// Nothing.
+    Nop = 0,
+    /// Drops the scheduler's copy of the QMD.
+    Invalidate = 1,
+    /// Schedules the QMD in memory. The only action that honours RESUME.
+    Schedule = 2,
+    /// Copies the QMD and schedules the copy.
+    InvalidateCopySchedule = 3,
+    /// Not documented.
+    Undocumented4 = 4,
+    /// Not documented.
+    Undocumented5 = 5,
+    /// Of a queue.
+    IncrementPut = 6,
+    /// One dependence less.
+    DecrementDependence = 7,
+    /// Fetches the QMD early.
+    Prefetch = 8,
+    /// The same, and schedules it.
+    PrefetchSchedule = 9,
+    /// What CUDA uses on Hopper.
+    InvalidatePrefetchCopySchedule = 0xa,
+    /// Schedules, but as if `REQUIRE_SCHEDULING_PCAS` were set.
+    ForceRequireScheduling = 0xb,
+    /// One dependence more.
+    IncrementDependence = 0xc,
+    /// Of the work distributor's reference count.
+    IncrementCwdRefCounter = 0xd,
+    /// Not documented.
+    UndocumentedE = 0xe,
+    /// Not documented.
+    UndocumentedF = 0xf,
 }
 
 impl Action {
     /// The action in a PCAS2_B word.
+    #[inline]
     pub const fn of_pcas2(word: u32) -> Self {
         match word & 0xf {
             0 => Self::Nop,
             1 => Self::Invalidate,
             2 => Self::Schedule,
             3 => Self::InvalidateCopySchedule,
+            4 => Self::Undocumented4,
+            5 => Self::Undocumented5,
             6 => Self::IncrementPut,
             7 => Self::DecrementDependence,
             8 => Self::Prefetch,
@@ -180,8 +190,8 @@ impl Action {
             0xb => Self::ForceRequireScheduling,
             0xc => Self::IncrementDependence,
             0xd => Self::IncrementCwdRefCounter,
-            // CAST: four bits.
-            other => Self::Undocumented(other as u8),
+            0xe => Self::UndocumentedE,
+            _ => Self::UndocumentedF,
         }
     }
 
@@ -196,36 +206,25 @@ impl Action {
     }
 
     /// The value of the field.
+    #[inline]
     pub const fn value(self) -> u32 {
-        match self {
-            Self::Nop => 0,
-            Self::Invalidate => 1,
-            Self::Schedule => 2,
-            Self::InvalidateCopySchedule => 3,
-            Self::IncrementPut => 6,
-            Self::DecrementDependence => 7,
-            Self::Prefetch => 8,
-            Self::PrefetchSchedule => 9,
-            Self::InvalidatePrefetchCopySchedule => 0xa,
-            Self::ForceRequireScheduling => 0xb,
-            Self::IncrementDependence => 0xc,
-            Self::IncrementCwdRefCounter => 0xd,
-            // CAST: widening, `From` is not `const`.
-            Self::Undocumented(value) => value as u32,
-        }
+        // CAST: the discriminant.
+        self as u32
     }
 
     /// Whether it hands a QMD to the scheduler; what is not documented is taken to.
+    #[inline]
     pub const fn schedules(self) -> bool {
-        matches!(
-            self,
-            Self::Schedule
-                | Self::InvalidateCopySchedule
-                | Self::PrefetchSchedule
-                | Self::InvalidatePrefetchCopySchedule
-                | Self::ForceRequireScheduling
-                | Self::Undocumented(_)
-        )
+        const SCHEDULING: u32 = 1 << Action::Schedule.value()
+            | 1 << Action::InvalidateCopySchedule.value()
+            | 1 << Action::Undocumented4.value()
+            | 1 << Action::Undocumented5.value()
+            | 1 << Action::PrefetchSchedule.value()
+            | 1 << Action::InvalidatePrefetchCopySchedule.value()
+            | 1 << Action::ForceRequireScheduling.value()
+            | 1 << Action::UndocumentedE.value()
+            | 1 << Action::UndocumentedF.value();
+        SCHEDULING.wrapping_shr(self.value()) & 1 != 0
     }
 
     /// Whether the scheduler takes a copy, so that the QMD in memory may change afterwards.

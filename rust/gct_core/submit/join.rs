@@ -15,11 +15,10 @@
 //!
 //! Only version 4.0 is split (`submission.md`), so this is about its layout alone.
 
-use super::atom::Axis;
 use super::launch::{ACTION_DECREMENT_DEPENDENCE, TYPE_NULL};
 use super::limits::{ATOMS_MAX, QMD_VA_END, SLOT_BYTES};
-use super::qmd::v04_00::{self as v04, V04_00, WORDS};
-use super::qmd::{Field, Layout};
+use super::qmd::v04_00::{self as v04, WORDS};
+use super::qmd::Field;
 
 // Every number of atoms fits the counter.
 const _: () = assert!(ATOMS_MAX <= v04::DEPENDENCE_COUNTER.max());
@@ -34,6 +33,9 @@ const DONE_OFFSET: u64 = 4 * WORDS as u64;
 const RELEASE_VA_END: u64 = ((v04::RELEASE_SEMAPHORE0_ADDR_UPPER.max() as u64) << 32) + (1 << 32);
 /// `RELEASE_STRUCTURE_SIZE_SEMAPHORE_ONE_WORD`.
 const RELEASE_ONE_WORD: u32 = 1;
+
+/// A QMD of the one version that is split.
+pub(crate) type Qmd = [u32; WORDS];
 
 /// What an atom must not do: the effects of the launch, which the join has.
 const NOT_IN_ATOMS: [Field; 8] = [
@@ -54,38 +56,6 @@ const ATOM_DEPENDENTS: [Field; 4] = [
     v04::DEPENDENT_QMD0_POINTER,
     v04::DEPENDENT_QMD_ENABLE.nth(1),
 ];
-
-/// The words of a QMD that hold any of these fields, as bits.
-const fn words_of(fields: &[Field]) -> u128 {
-    let mut words = 0;
-    let mut index = 0;
-    while index < fields.len() {
-        words |= 1 << fields[index].word();
-        index += 1;
-    }
-    words
-}
-
-/// The words in which all atoms of a launch differ from the tenant's QMD in the same way: effects, and the mask.
-const COMMON: u128 = words_of(&NOT_IN_ATOMS)
-    | words_of(&ATOM_DEPENDENTS)
-    | words_of(V04_00::MASK)
-    | words_of(&[v04::TPC_DISABLE_MASK_VALID]);
-
-/// The indices of these words.
-const COMMON_WORDS: [usize; COMMON.count_ones() as usize] = {
-    let mut words = [0; COMMON.count_ones() as usize];
-    let mut found = 0;
-    let mut word = 0;
-    while word < WORDS {
-        if COMMON & 1 << word != 0 {
-            words[found] = word;
-            found += 1;
-        }
-        word += 1;
-    }
-    words
-};
 
 /// What the release of a done word is not: ordered behind a system membar, a reduction, a trap, of 64 bits.
 const NOT_IN_DONE: [Field; 7] = [
@@ -130,6 +100,15 @@ impl DoneWords {
             .wrapping_add((slot as u64).wrapping_mul(self.stride_bytes as u64))
     }
 
+    /// Gives an atom the address of its done word.
+    #[inline]
+    pub(crate) fn give(&self, qmd: &mut Qmd, slot: u32) {
+        let va = self.va_of(slot);
+        // CAST: the two halves; the address was checked against the field.
+        put(v04::RELEASE_SEMAPHORE0_ADDR_LOWER, qmd, va as u32);
+        put(v04::RELEASE_SEMAPHORE0_ADDR_UPPER, qmd, (va >> 32) as u32);
+    }
+
     /// Whether each of the words of `slots` slots can be released to.
     pub(crate) fn is_sound(&self, slots: u64) -> bool {
         let end = slots
@@ -143,14 +122,14 @@ impl DoneWords {
 
 /// Stores a value that is known to fit its field.
 #[inline(always)]
-fn put(field: Field, qmd: &mut [u32; WORDS], value: u32) {
+fn put(field: Field, qmd: &mut Qmd, value: u32) {
     let stored = field.set(qmd, value);
     debug_assert!(stored.is_ok(), "a value is too wide for its field");
 }
 
 /// Turns `qmd` into the join of `atoms` atoms.
 #[inline]
-pub(crate) fn make_join(qmd: &mut [u32; WORDS], atoms: u32) {
+pub(crate) fn make_join(qmd: &mut Qmd, atoms: u32) {
     put(v04::QMD_TYPE, qmd, TYPE_NULL);
     put(v04::DEPENDENCE_COUNTER, qmd, atoms);
     put(v04::GRID_WIDTH, qmd, 1);
@@ -158,19 +137,9 @@ pub(crate) fn make_join(qmd: &mut [u32; WORDS], atoms: u32) {
     put(v04::GRID_DEPTH, qmd, 1);
 }
 
-/// Takes over the mask that `from` has.
-#[inline]
-pub(crate) fn take_mask(qmd: &mut [u32; WORDS], from: &[u32]) {
-    for field in V04_00::MASK {
-        put(*field, qmd, field.get(from));
-    }
-    let valid = v04::TPC_DISABLE_MASK_VALID;
-    put(valid, qmd, valid.get(from));
-}
-
 /// Turns `qmd` into what all atoms of the join at `join_va` have in common.
 #[inline]
-pub(crate) fn make_atom(qmd: &mut [u32; WORDS], join_va: u64) {
+pub(crate) fn make_atom(qmd: &mut Qmd, join_va: u64) {
     for field in NOT_IN_ATOMS {
         field.clear(qmd);
     }
@@ -182,28 +151,9 @@ pub(crate) fn make_atom(qmd: &mut [u32; WORDS], join_va: u64) {
     other.clear(qmd);
 }
 
-/// Gives a copy of the tenant's QMD what all atoms have in common. Word by word, so that the copy can be made from words
-/// that were not just written: the processor would wait for these.
-#[inline(always)]
-pub(crate) fn give_common(qmd: &mut [u32; WORDS], atom: &[u32; WORDS]) {
-    for word in COMMON_WORDS {
-        if let (Some(to), Some(from)) = (qmd.get_mut(word), atom.get(word)) {
-            *to = *from;
-        }
-    }
-}
-
-/// Gives an atom its part of the grid along `axis`. The tenant's grid is whole and its RESUME is 0, so the other
-/// directions are right already.
-#[inline(always)]
-pub(crate) fn give_part(qmd: &mut [u32; WORDS], axis: Axis, part: (u32, u32)) {
-    put(axis.of(V04_00::RESUME), qmd, part.0);
-    put(axis.of(V04_00::GRID), qmd, part.1);
-}
-
-/// Lets the atom in a slot write its done word.
+/// Lets all atoms write a done word, each to an address of its own.
 #[inline]
-pub(crate) fn give_done(qmd: &mut [u32; WORDS], done: &DoneWords, slot: u32) {
+pub(crate) fn make_done(qmd: &mut Qmd, done: &DoneWords) {
     for field in NOT_IN_DONE {
         field.clear(qmd);
     }
@@ -211,8 +161,34 @@ pub(crate) fn give_done(qmd: &mut [u32; WORDS], done: &DoneWords, slot: u32) {
     put(v04::RELEASE_STRUCTURE_SIZE.nth(0), qmd, RELEASE_ONE_WORD);
     put(v04::RELEASE_SEMAPHORE0_PAYLOAD_LOWER, qmd, done.payload);
     put(v04::RELEASE_SEMAPHORE0_PAYLOAD_UPPER, qmd, 0);
-    let va = done.va_of(slot);
-    // CAST: the two halves; the address was checked against the field.
-    put(v04::RELEASE_SEMAPHORE0_ADDR_LOWER, qmd, va as u32);
-    put(v04::RELEASE_SEMAPHORE0_ADDR_UPPER, qmd, (va >> 32) as u32);
+}
+
+/// A field in which copies of one QMD differ. The rest of its word is known before the copies are made: the processor
+/// would wait for what it has just copied.
+pub(crate) struct Varying {
+    word: usize,
+    rest: u32,
+    shift: u32,
+}
+
+impl Varying {
+    /// A field of the copies of `qmd`.
+    #[inline]
+    pub(crate) fn new(field: Field, qmd: &Qmd) -> Self {
+        let mut cleared = qmd.get(field.word()).copied().unwrap_or(0);
+        cleared = field.within(cleared, 0);
+        Self {
+            word: field.word(),
+            rest: cleared,
+            shift: field.shift(),
+        }
+    }
+
+    /// Stores a value that fits the field.
+    #[inline(always)]
+    pub(crate) fn put(&self, copy: &mut Qmd, value: u32) {
+        if let Some(word) = copy.get_mut(self.word) {
+            *word = self.rest | value.wrapping_shl(self.shift);
+        }
+    }
 }

@@ -254,8 +254,12 @@ pub fn write(qmd: &mut [u32], version: Version, mask: Option<&[u32; MASK_WORDS]>
     });
 }
 
-#[inline]
-fn apply_as<L: Layout>(qmd: &mut [u32], mask: &DisabledTpcs) -> Result<Applied, Reason> {
+/// What a QMD is to disable, and why.
+pub(crate) type Decision = ([u32; MASK_WORDS], Applied);
+
+/// What `qmd` is to disable so that `mask` and its tenant are obeyed.
+#[inline(always)]
+fn decide_as<L: Layout>(qmd: &[u32], mask: &DisabledTpcs) -> Result<Decision, Reason> {
     match launch::kind::<L>(qmd) {
         Kind::Grid => {}
         Kind::Queue => return Err(Reason::Queue),
@@ -267,12 +271,11 @@ fn apply_as<L: Layout>(qmd: &mut [u32], mask: &DisabledTpcs) -> Result<Applied, 
             }
         }
     }
-    let (united, applied) = combine(read_as::<L>(qmd), mask, width_of::<L>())?;
-    write_as::<L>(qmd, &united);
-    Ok(applied)
+    combine(read_as::<L>(qmd), mask, width_of::<L>())
 }
 
-/// What a QMD must disable when its tenant disabled `tenant` and `mask` is ordered.
+/// What a QMD must disable when its tenant disabled `tenant` and `mask` is ordered. Of the words from `width` on nothing is
+/// said.
 ///
 /// # Errors
 ///
@@ -283,26 +286,31 @@ pub(crate) fn combine(
     mask: &DisabledTpcs,
     width: u16,
 ) -> Result<([u32; MASK_WORDS], Applied), Reason> {
+    let is_wider = mask.tpcs > width;
+    if is_wider && beyond(mask, width) {
+        return Err(match mask.is_full() {
+            true => Reason::MaskEmpty,
+            false => Reason::MaskTooNarrow,
+        });
+    }
+    let tenant = tenant.unwrap_or([0; MASK_WORDS]);
+    let mut united = mask.words;
+    let mut left = u32::from(is_wider);
+    let mut base = 0;
+    for ((word, more), present) in united.iter_mut().zip(tenant).zip(mask.present) {
+        if base < width {
+            *word |= more & present;
+            left |= present & !*word;
+        }
+        base = base.wrapping_add(32);
+    }
+    if left != 0 {
+        return Ok((united, Applied::United));
+    }
     if mask.is_full() {
         return Err(Reason::MaskEmpty);
     }
-    if mask.tpcs > width && beyond(mask, width) {
-        return Err(Reason::MaskTooNarrow);
-    }
-    let Some(tenant) = tenant else {
-        return Ok((mask.words, Applied::United));
-    };
-    // Not by way of `union`: the processor is slow to compare at once what was just written in pieces.
-    let mut united = mask.words;
-    let mut left = 0;
-    for ((word, more), present) in united.iter_mut().zip(tenant).zip(mask.present) {
-        *word |= more & present;
-        left |= present & !*word;
-    }
-    if left == 0 {
-        return Ok((mask.words, Applied::Overrode));
-    }
-    Ok((united, Applied::United))
+    Ok((mask.words, Applied::Overrode))
 }
 
 /// Whether a mask disables a TPC from `width` on.
@@ -326,20 +334,51 @@ fn beyond(mask: &DisabledTpcs, width: u16) -> bool {
 pub fn apply(qmd: &mut [u32], version: Version, mask: &DisabledTpcs) -> Result<Applied, Reason> {
     // What every launch on Hopper has, before the general way.
     match qmd.first_chunk_mut::<{ V04_00::WORDS }>() {
-        Some(qmd) if version == Version::V04_00 => apply_as::<V04_00>(qmd, mask),
-        _ => apply_any(qmd, version, mask),
+        Some(qmd) if version == Version::V04_00 => {
+            let (words, applied) = decide_as::<V04_00>(qmd, mask)?;
+            write_as::<V04_00>(qmd, &words);
+            Ok(applied)
+        }
+        _ => {
+            let (words, applied) = decide_any(qmd, version, mask)?;
+            write(qmd, version, Some(&words));
+            Ok(applied)
+        }
+    }
+}
+
+/// What [`apply`] would make `qmd` disable.
+///
+/// # Errors
+///
+/// Those of [`apply`].
+#[inline]
+pub(crate) fn decide(
+    qmd: &[u32],
+    version: Version,
+    mask: &DisabledTpcs,
+) -> Result<Decision, Reason> {
+    match qmd.first_chunk::<{ V04_00::WORDS }>() {
+        Some(qmd) if version == Version::V04_00 => decide_as::<V04_00>(qmd, mask),
+        _ => decide_any(qmd, version, mask),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn apply_any(qmd: &mut [u32], version: Version, mask: &DisabledTpcs) -> Result<Applied, Reason> {
+fn decide_any(qmd: &[u32], version: Version, mask: &DisabledTpcs) -> Result<Decision, Reason> {
     with_layout!(version, L => {
-        match qmd.get_mut(..L::WORDS) {
-            Some(qmd) => apply_as::<L>(qmd, mask),
+        match qmd.get(..L::WORDS) {
+            Some(qmd) => decide_as::<L>(qmd, mask),
             None => Err(Reason::Fragmented),
         }
     })
+}
+
+/// Stores the mask of a QMD of the version that nearly all have.
+#[inline(always)]
+pub(crate) fn write_v04_00(qmd: &mut [u32; V04_00::WORDS], words: &[u32; MASK_WORDS]) {
+    write_as::<V04_00>(qmd, words);
 }
 
 /// How many TPCs the mask of this version can name.
@@ -371,5 +410,5 @@ fn resident<L: Layout>(qmd: &[u32], tpcs: u16) -> bool {
         // Clusters of a cooperative launch are bound to GPCs in a way that nothing here was measured for.
         _ => return false,
     };
-    together <= occupancy::wave_of::<L>(qmd, u64::from(tpcs))
+    occupancy::holds::<L>(qmd, together, tpcs)
 }

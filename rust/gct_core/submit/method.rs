@@ -52,8 +52,6 @@ pub enum Header {
 pub(crate) const COUNT: u32 = 0x1fff;
 /// Where the count is.
 pub(crate) const COUNT_SHIFT: u32 = 16;
-/// The bits of the count.
-pub(crate) const COUNT_BITS: u32 = COUNT << COUNT_SHIFT;
 /// The bits of the subchannel.
 pub(crate) const SUBCHANNEL: u32 = 7 << SUBCHANNEL_SHIFT;
 /// Where they are.

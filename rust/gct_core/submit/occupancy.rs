@@ -45,8 +45,9 @@ pub fn blocks_per_sm(launch: &Launch) -> u64 {
     .per_sm()
 }
 
-/// Blocks of the launch that `qmd` describes that so many TPCs hold. Reads no more of it than that needs.
-pub(crate) fn wave_of<L: Layout>(qmd: &[u32], tpcs: u64) -> u64 {
+/// Whether so many TPCs hold `blocks` blocks of the launch that `qmd` describes: whether that is no more than a
+/// [`wave`]. Reads no more of it than that needs.
+pub(crate) fn holds<L: Layout>(qmd: &[u32], blocks: u64, tpcs: u16) -> bool {
     let footprint = Footprint {
         version: L::VERSION,
         threads: volume(L::BLOCK, qmd),
@@ -55,14 +56,20 @@ pub(crate) fn wave_of<L: Layout>(qmd: &[u32], tpcs: u64) -> u64 {
             .get(qmd)
             .wrapping_shl(L::SHARED_MEMORY_SHIFT),
     };
-    on_tpcs(footprint.per_sm(), tpcs)
+    let sms = u64::from(tpcs).saturating_mul(SMS_PER_TPC);
+    match blocks.checked_div(sms) {
+        // Rounded up: the SM that holds most must hold so many.
+        Some(each) if each.saturating_mul(sms) < blocks => footprint.fits(each.saturating_add(1)),
+        Some(each) => footprint.fits(each),
+        None => blocks == 0,
+    }
 }
 
 impl Footprint {
-    /// How many such blocks one SM holds.
+    /// What one SM has.
     #[inline]
-    fn per_sm(&self) -> u64 {
-        let limits = match self.version {
+    fn limits(&self) -> SmLimits {
+        match self.version {
             Version::V04_00 => SmLimits {
                 blocks: 32,
                 threads: 2048,
@@ -75,8 +82,12 @@ impl Footprint {
                 registers: 65536,
                 shared_memory_bytes: 100 * 1024,
             },
-        };
-        // Warps are given out in fours, registers of a warp in 256.
+        }
+    }
+
+    /// Threads and registers that one block takes of an SM: warps are given out in fours, registers of a warp in 256.
+    #[inline]
+    fn taken(&self) -> (u64, u64) {
         let warps = self
             .threads
             .div_ceil(32)
@@ -87,25 +98,40 @@ impl Footprint {
             .div_ceil(8)
             .saturating_mul(256)
             .saturating_mul(warps);
+        (warps.saturating_mul(32), registers)
+    }
+
+    /// How many such blocks one SM holds.
+    fn per_sm(&self) -> u64 {
+        let limits = self.limits();
+        let (threads, registers) = self.taken();
         let per = |limit: u64, each: u64| limit.checked_div(each).unwrap_or(u64::MAX);
         limits
             .blocks
-            .min(per(limits.threads, warps.saturating_mul(32)))
+            .min(per(limits.threads, threads))
             .min(per(limits.registers, registers))
             .min(per(
                 limits.shared_memory_bytes,
                 u64::from(self.shared_memory_bytes),
             ))
     }
+
+    /// Whether one SM holds so many of them, without a division.
+    #[inline]
+    fn fits(&self, blocks: u64) -> bool {
+        let limits = self.limits();
+        let (threads, registers) = self.taken();
+        blocks <= limits.blocks
+            && blocks.saturating_mul(threads) <= limits.threads
+            && blocks.saturating_mul(registers) <= limits.registers
+            && blocks.saturating_mul(u64::from(self.shared_memory_bytes))
+                <= limits.shared_memory_bytes
+    }
 }
 
 /// Blocks of `launch` that so many TPCs hold: one wave.
 pub fn wave(launch: &Launch, tpcs: u64) -> u64 {
-    on_tpcs(blocks_per_sm(launch), tpcs)
-}
-
-fn on_tpcs(blocks_per_sm: u64, tpcs: u64) -> u64 {
-    blocks_per_sm
+    blocks_per_sm(launch)
         .saturating_mul(SMS_PER_TPC)
         .saturating_mul(tpcs)
 }

@@ -75,8 +75,9 @@ impl Field {
         (self.lo >> 5) as usize
     }
 
+    /// By how many bits it is shifted in that word.
     #[inline(always)]
-    const fn shift(self) -> u32 {
+    pub(crate) const fn shift(self) -> u32 {
         // CAST: a widening conversion, `From` is not `const`.
         (self.lo & 31) as u32
     }
@@ -107,10 +108,16 @@ impl Field {
             return Err(TooWide);
         }
         if let Some(word) = qmd.get_mut(self.word()) {
-            *word =
-                (*word & !self.max().wrapping_shl(self.shift())) | value.wrapping_shl(self.shift());
+            *word = self.within(*word, value);
         }
         Ok(())
+    }
+
+    /// What the word that holds the field becomes when the field gets `value`, of which only the bits that fit count.
+    #[inline(always)]
+    pub(crate) const fn within(self, word: u32, value: u32) -> u32 {
+        let bits = self.max().wrapping_shl(self.shift());
+        word & !bits | value.wrapping_shl(self.shift()) & bits
     }
 
     /// Stores 0, which fits every field.

@@ -29,7 +29,7 @@ mod parts;
 
 use super::atom::Plan;
 use super::class::Action;
-use super::join::DoneWords;
+use super::join::{DoneWords, Qmd};
 use super::launch;
 use super::limits::{ATOMS_MAX, QMD_VA_END, QMD_WORDS_MAX, SLOT_BYTES, SLOT_WORDS, SPLITS};
 use super::mask::{self, Applied, DisabledTpcs};
@@ -216,8 +216,10 @@ impl Room {
 }
 
 /// A split that is going to happen.
-struct Split {
+struct Split<'a> {
     plan: Plan,
+    /// The tenant's QMD.
+    tenant: &'a Qmd,
 }
 
 /// Whether an order splits a launch, and how.
@@ -226,7 +228,12 @@ struct Split {
 ///
 /// The [`Reason`] why it does not, where the order asks for it.
 #[inline(always)]
-fn split_of(words: &[u32], found: &Found, order: &Order<'_>) -> Result<Option<Split>, Reason> {
+fn split_of<'a>(
+    words: &'a [u32],
+    table: &[Found],
+    found: &Found,
+    order: &Order<'_>,
+) -> Result<Option<Split<'a>>, Reason> {
     if order.atoms <= 1 || !found.is_launch() {
         return Ok(None);
     }
@@ -242,11 +249,14 @@ fn split_of(words: &[u32], found: &Found, order: &Order<'_>) -> Result<Option<Sp
             .err()
             .unwrap_or(Reason::NotMeasured));
     }
-    launch::splittable::<V04_00>(qmd)?;
+    let Some(tenant) = qmd.first_chunk() else {
+        return Err(Reason::NotHere);
+    };
+    launch::splittable::<V04_00>(tenant)?;
     if found.source != Source::Upload {
         return Err(Reason::Inline);
     }
-    if found.shared {
+    if found.is_shared(table) {
         return Err(Reason::Shared);
     }
     if !matches!(
@@ -262,12 +272,12 @@ fn split_of(words: &[u32], found: &Found, order: &Order<'_>) -> Result<Option<Sp
         return Err(Reason::Fragmented);
     }
     let [width, height, depth] = V04_00::GRID;
-    let grid = [width.get(qmd), height.get(qmd), depth.get(qmd)];
+    let grid = [width.get(tenant), height.get(tenant), depth.get(tenant)];
     let plan = Plan::new(grid, order.atoms);
     if plan.is_whole() {
         return Err(Reason::OneUnit);
     }
-    Ok(Some(Split { plan }))
+    Ok(Some(Split { plan, tenant }))
 }
 
 /// The order for each entry of the table; entries beyond the orders change nothing.
@@ -290,20 +300,17 @@ pub fn room(
         ..Room::default()
     };
     let splits = pairs(found, orders)
-        .filter_map(|(found, order)| split_of(words, found, order).ok().flatten());
+        .filter_map(|(call, order)| split_of(words, found, call, order).ok().flatten());
     for split in splits.take(SPLITS) {
         room.add(split.plan.atoms(), placement);
     }
     room
 }
 
-/// Applies one order's mask to the QMD.
+/// Counts what was done about an order's mask.
 #[inline]
-fn apply_mask(qmd: &mut [u32], found: &Found, order: &Order<'_>, counters: &mut Counters) {
-    let (Some(mask), Some(version)) = (order.mask, found.version) else {
-        return;
-    };
-    match mask::apply(qmd, version, mask) {
+fn count_mask(done: Result<Applied, Reason>, counters: &mut Counters) {
+    match done {
         Ok(applied) => {
             counters.masked = counters.masked.wrapping_add(1);
             if applied == Applied::Overrode {
@@ -317,10 +324,12 @@ fn apply_mask(qmd: &mut [u32], found: &Found, order: &Order<'_>, counters: &mut 
 /// Carries out the masks of the orders in the segment itself; splits are counted as not done by nobody's order.
 pub fn in_place(words: &mut [u32], found: &[Found], orders: &[Order<'_>], counters: &mut Counters) {
     for (found, order) in pairs(found, orders) {
-        if found.is_launch() {
-            if let Some(qmd) = found.qmd_mut(words) {
-                apply_mask(qmd, found, order, counters);
-            }
+        let (Some(mask), Some(version), true) = (order.mask, found.version, found.is_launch())
+        else {
+            continue;
+        };
+        if let Some(qmd) = found.at_qmd_mut(words) {
+            count_mask(mask::apply(qmd, version, mask), counters);
         }
     }
 }
@@ -338,7 +347,7 @@ pub fn emit(
     counters: &mut Counters,
 ) -> Result<Emitted, EmitError> {
     check_room(words, found, orders, &output)?;
-    let mut emitter = Emitter::new(words, output);
+    let mut emitter = Emitter::new(words, found, output);
     let mut index = 0u32;
     for (found, order) in pairs(found, orders) {
         if found.is_launch() {

@@ -144,9 +144,15 @@ impl Counters {
     /// Counts one thing that was passed through.
     #[inline]
     pub fn keep(&mut self, reason: Reason) {
+        self.keep_all(reason, 1);
+    }
+
+    /// Counts several things that were passed through for the same reason.
+    #[inline]
+    pub(crate) fn keep_all(&mut self, reason: Reason, things: u64) {
         // CAST: a fieldless enum's discriminant.
         if let Some(count) = self.kept.get_mut(reason as usize) {
-            *count = count.wrapping_add(1);
+            *count = count.wrapping_add(things);
         }
     }
 

@@ -3,6 +3,7 @@
 //! Tests of the submission path on the host: the captures, and properties over random segments.
 
 mod captures;
+mod fast;
 mod forms;
 mod graphs;
 mod masks;

@@ -137,41 +137,55 @@ impl Tracker {
         };
         counters.words = counters.words.wrapping_add(u64::from(length));
         self.uploads.clear();
-        let mut scan = Scan::default();
         let mut pass = Pass {
             words,
             table: Table::new(found),
             counters,
         };
-        let mut walk = Walk::resume(words, self.rest.take());
-        loop {
-            if walk.is_at_header() && !self.is_plain() {
-                let at = self.known_forms(walk.position(), &mut pass);
-                walk.seek(at);
-            }
-            match walk.next() {
-                Some(Ok(burst)) => self.burst(&burst, &mut pass),
-                Some(Err(refused)) => {
-                    pass.counters.keep(refused.reason);
-                    scan.refused = Some(refused);
-                    break;
-                }
-                None => break,
-            }
-        }
-        self.rest = walk.rest();
-        if scan.refused.is_some() {
-            self.forget_registers();
-        }
+        let refused = match self.known_forms_at(0, &mut pass) {
+            at if at == length => None,
+            at => self.walk(at, &mut pass),
+        };
         if self.uploads.may_store() {
             self.report_stored(&mut pass);
         }
-        scan.found = pass.table.len();
-        scan.missed = pass.table.missed();
-        for _ in 0..scan.missed {
-            pass.counters.keep(Reason::TableFull);
+        Scan {
+            found: pass.table.len(),
+            missed: pass.count_missed(),
+            refused,
         }
-        scan
+    }
+
+    /// Reads on at `at` burst by burst, where no known form is.
+    #[inline(never)]
+    fn walk(&mut self, at: u32, pass: &mut Pass<'_, '_>) -> Option<Refused> {
+        let mut walk = Walk::resume(pass.words, self.rest.take());
+        walk.seek(at);
+        let refused = loop {
+            match walk.next() {
+                Some(Ok(burst)) => self.burst(&burst, pass),
+                Some(Err(refused)) => break Some(refused),
+                None => break None,
+            }
+            if walk.is_at_header() {
+                let at = self.known_forms_at(walk.position(), pass);
+                walk.seek(at);
+            }
+        };
+        self.rest = walk.rest();
+        if let Some(refused) = refused {
+            pass.counters.keep(refused.reason);
+            self.forget_registers();
+        }
+        refused
+    }
+
+    /// Takes the known forms that begin at `at`, and gives the position behind them.
+    fn known_forms_at(&mut self, at: u32, pass: &mut Pass<'_, '_>) -> u32 {
+        if self.rest.is_some() || self.is_plain() {
+            return at;
+        }
+        self.known_forms(at, pass)
     }
 
     /// After words that were not understood no register is known.
@@ -304,6 +318,15 @@ impl Pass<'_, '_> {
     #[inline]
     fn word(&self, at: u32) -> Option<u32> {
         self.words.get(usize::try_from(at).ok()?).copied()
+    }
+
+    /// Counts the calls that did not fit into the table.
+    #[inline]
+    fn count_missed(&mut self) -> usize {
+        let missed = self.table.missed();
+        // CAST: widening on every machine that has GPUs.
+        self.counters.keep_all(Reason::TableFull, missed as u64);
+        missed
     }
 
     #[inline]

@@ -85,6 +85,15 @@ impl Version {
         Self::of_any(words, family)
     }
 
+    /// Whether this is what nearly every QMD on Hopper is: [`of`](Self::of) says 4.0 of the words at `at`.
+    #[inline(always)]
+    pub(crate) fn is_v04_00_at(words: &[u32], at: u32, family: Family) -> bool {
+        // CAST: widening on every machine that has GPUs.
+        let at = at as usize;
+        let qmd = words.get(at..at.wrapping_add(v04_00::WORDS));
+        family == Family::Hopper && qmd.is_some_and(|qmd| BYTE_04.get(qmd) == Self::V04_00.byte())
+    }
+
     #[cold]
     #[inline(never)]
     fn of_any(words: &[u32], family: Family) -> Result<Self, Reason> {

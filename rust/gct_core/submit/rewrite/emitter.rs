@@ -2,12 +2,13 @@
 
 //! Writes an output. The room was checked before, so no word is lost for want of it.
 
-use super::parts::{Parts, Qmd, BLOCK_WORDS};
-use super::{apply_mask, split_of, Cut, Emitted, Order, Output, Placement};
+use super::parts::{make_upload, Parts, BLOCK_WORDS};
+use super::{count_mask, split_of, Cut, Emitted, Order, Output, Placement, Split};
 use crate::submit::atom::Plan;
 use crate::submit::class::{self, Action};
-use crate::submit::join::{take_mask, DoneWords};
-use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS, SPLITS};
+use crate::submit::join::{DoneWords, Qmd};
+use crate::submit::limits::{MASK_WORDS, SLOT_BYTES, SLOT_WORDS, SPLITS};
+use crate::submit::mask;
 use crate::submit::method;
 use crate::submit::qmd::Version;
 use crate::submit::stats::{Counters, Reason};
@@ -25,6 +26,7 @@ struct Insertion {
 /// The state of one [`emit`](super::emit).
 pub(super) struct Emitter<'a> {
     words: &'a [u32],
+    table: &'a [Found],
     out: &'a mut [u32],
     /// How many words of the output are written.
     len: usize,
@@ -42,9 +44,10 @@ pub(super) struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    pub(super) fn new(words: &'a [u32], output: Output<'a>) -> Self {
+    pub(super) fn new(words: &'a [u32], table: &'a [Found], output: Output<'a>) -> Self {
         Self {
             words,
+            table,
             out: output.words,
             len: 0,
             copied: 0,
@@ -82,8 +85,14 @@ impl<'a> Emitter<'a> {
     fn copy_to(&mut self, end: usize) {
         let words = self.words;
         if let Some(words) = words.get(self.copied..end) {
-            if let Some(out) = self.take(words.len()) {
-                out.copy_from_slice(words);
+            match *words {
+                // A call, which is what is copied most often: shorter than a call of a function.
+                [header, data] => self.push([header, data]),
+                _ => {
+                    if let Some(out) = self.take(words.len()) {
+                        out.copy_from_slice(words);
+                    }
+                }
             }
             self.copied = end;
         }
@@ -112,7 +121,7 @@ impl<'a> Emitter<'a> {
         order: &Order<'_>,
         counters: &mut Counters,
     ) {
-        let split = match split_of(self.words, found, order) {
+        let split = match split_of(self.words, self.table, found, order) {
             Ok(Some(_)) if self.splits >= SPLITS => {
                 counters.keep(Reason::TableFull);
                 None
@@ -126,42 +135,64 @@ impl<'a> Emitter<'a> {
                 None
             }
         };
-        let tenant = found.qmd(self.words).and_then(<[u32]>::first_chunk);
-        if let (Some(split), Some(tenant)) = (split, tenant) {
-            let mut masked = *tenant;
-            apply_mask(&mut masked, found, order, counters);
-            self.split(index, found, &split.plan, tenant, &mut masked);
-            counters.split = counters.split.wrapping_add(1);
-            counters.atoms = counters.atoms.wrapping_add(u64::from(split.plan.atoms()));
-        } else if order.mask.is_some() {
-            self.copy_to(usize::try_from(found.call_end).unwrap_or(usize::MAX));
-            let length = found.version.map_or(0, Version::words);
-            if let Some(qmd) = self.qmd_of(found, length) {
-                apply_mask(qmd, found, order, counters);
-            }
+        let Some(Split { plan, tenant }) = split else {
+            return self.mask(found, order, counters);
+        };
+        let mask = decide(tenant, Version::V04_00, order, counters);
+        self.split(index, found, &plan, tenant, mask.as_ref());
+        counters.split = counters.split.wrapping_add(1);
+        counters.atoms = counters.atoms.wrapping_add(u64::from(plan.atoms()));
+    }
+
+    /// Gives a launch that stays whole the mask that is ordered.
+    fn mask(&mut self, found: &Found, order: &Order<'_>, counters: &mut Counters) {
+        let (Some(version), Some(_)) = (found.version, order.mask) else {
+            return;
+        };
+        // Another call of the QMD may have given it a mask in the output already.
+        let is_copied = usize::try_from(found.at).is_ok_and(|at| at < self.copied);
+        let qmd = match is_copied {
+            true => self.qmd_of(found).map(|qmd| &*qmd),
+            false => found.qmd(self.words),
+        };
+        let Some(mask) = qmd.and_then(|qmd| decide(qmd, version, order, counters)) else {
+            return;
+        };
+        self.copy_to(usize::try_from(found.call_end).unwrap_or(usize::MAX));
+        if let Some(qmd) = self.qmd_of(found) {
+            mask::write(qmd, version, Some(&mask));
         }
     }
 
-    /// Copies the words up to a launch's call, gives its QMD the mask that `masked` has, and splits it.
+    /// Copies the words up to a launch's call, gives its QMD its mask, and splits it.
     ///
-    /// The masked QMD was made before these words were copied and not from the copy: the processor would wait until the
-    /// copy has left it.
+    /// The atoms' QMD is made before these words are copied, and not from the copy: the processor would wait until it has
+    /// left what was just written.
     #[inline(always)]
-    fn split(&mut self, index: u32, found: &Found, plan: &Plan, tenant: &Qmd, masked: &mut Qmd) {
+    fn split(
+        &mut self,
+        index: u32,
+        found: &Found,
+        plan: &Plan,
+        tenant: &Qmd,
+        mask: Option<&[u32; MASK_WORDS]>,
+    ) {
+        let mut atom = [0; BLOCK_WORDS];
+        make_upload(&mut atom, found.subchannel, tenant, 0);
+        let first = (self.slots, slot_va(self.slot_va, self.slots));
+        let parts = Parts::new(plan, (tenant, mask), &mut atom, first, self.done);
         self.copy_to(usize::try_from(found.call_at).unwrap_or(usize::MAX));
-        if let Some(qmd) = self.qmd_of(found, masked.len()) {
-            if let Some(qmd) = qmd.first_chunk_mut() {
-                take_mask(qmd, masked);
-            }
-            self.insert(index, found, plan, tenant, masked);
+        if let (Some(qmd), Some(mask)) = (self.qmd_of(found), mask) {
+            mask::write(qmd, Version::V04_00, Some(mask));
         }
+        self.insert(index, found, &parts);
     }
 
     /// A launch's QMD in the output, once it was copied there.
     #[inline]
-    fn qmd_of(&mut self, found: &Found, length: usize) -> Option<&mut [u32]> {
+    fn qmd_of(&mut self, found: &Found) -> Option<&mut [u32]> {
         let at = self.place_of(found)?;
-        self.out.get_mut(at..)?.get_mut(..length)
+        self.out.get_mut(at..)?.get_mut(..found.version?.words())
     }
 
     /// Where a launch's QMD is in the output: behind all insertions that lie before it.
@@ -178,11 +209,9 @@ impl<'a> Emitter<'a> {
     }
 
     /// Writes the join and the atoms of a launch around its call: their QMDs, the calls, the registers that were used.
-    fn insert(&mut self, index: u32, found: &Found, plan: &Plan, tenant: &Qmd, masked: &mut Qmd) {
+    fn insert(&mut self, index: u32, found: &Found, parts: &Parts<'_>) {
         let on = found.subchannel;
-        let first_va = slot_va(self.slot_va, self.slots);
-        let parts = Parts::new(plan, tenant, masked, (self.slots, first_va), self.done);
-        let slots = plan.atoms().wrapping_add(1);
+        let slots = parts.plan.atoms().wrapping_add(1);
         let uploads = matches!(self.placement, Placement::Upload);
         if uploads {
             // CAST: at most ATOMS_MAX.
@@ -194,16 +223,17 @@ impl<'a> Emitter<'a> {
             let from = (parts.first as usize).wrapping_mul(SLOT_WORDS);
             parts.write_slots(view.get_mut(from..).unwrap_or_default());
         }
-        self.push(action(on, Action::Invalidate));
-        self.push(address(on, parts.first_va));
+        let [action_header, action] = action(on, Action::Invalidate);
+        let [address_header, address] = address(on, parts.first_va);
+        self.push([action_header, action, address_header, address]);
         self.copy_to(usize::try_from(found.call_end).unwrap_or(usize::MAX));
         if uploads {
-            self.calls(index, &parts, |va| call(on, va));
+            self.calls(index, parts, |va| call(on, va));
             self.push(restore(on, &found.registers));
         } else {
-            self.calls(index, &parts, |va| call_written(on, va));
+            self.calls(index, parts, |va| call_written(on, va));
         }
-        self.push(address(on, found.qmd_va));
+        self.push(self::address(on, found.qmd_va));
         self.slots = self.slots.wrapping_add(slots);
         let inserted = self.len.wrapping_sub(self.copied);
         if let Some(insertion) = self.log.get_mut(self.splits) {
@@ -253,6 +283,19 @@ impl<'a> Emitter<'a> {
         }
         self.cut_count = count;
     }
+}
+
+/// The mask that an order gives a QMD, if it gives one; counts what was done about it.
+#[inline(always)]
+fn decide(
+    qmd: &[u32],
+    version: Version,
+    order: &Order<'_>,
+    counters: &mut Counters,
+) -> Option<[u32; MASK_WORDS]> {
+    let decided = mask::decide(qmd, version, order.mask?);
+    count_mask(decided.map(|(_, applied)| applied), counters);
+    decided.ok().map(|(words, _)| words)
 }
 
 /// The address of a slot.

@@ -2,26 +2,24 @@
 
 //! Writes the QMDs of a split launch: the join's, and one for each atom.
 
-use crate::submit::atom::{Axis, Plan};
+use crate::submit::atom::Plan;
 use crate::submit::class;
-use crate::submit::join::{
-    give_common, give_done, give_part, make_atom, make_join, take_mask, DoneWords,
-};
-use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
+use crate::submit::join::{make_atom, make_done, make_join, DoneWords, Qmd, Varying};
+use crate::submit::limits::{MASK_WORDS, SLOT_BYTES, SLOT_WORDS};
+use crate::submit::mask::write_v04_00;
 use crate::submit::method;
 use crate::submit::qmd::{v04_00::V04_00, Layout};
 
 /// The words of a QMD of the one version that is split.
 const QMD_WORDS: usize = V04_00::WORDS;
 /// The words of an upload of one: its headers, and its data.
-pub(super) const BLOCK_WORDS: usize = HEADERS + QMD_WORDS;
-const HEADERS: usize = super::UPLOAD_WORDS as usize;
+pub(super) const BLOCK_WORDS: usize = super::UPLOAD_WORDS as usize + QMD_WORDS;
 const QMD_BYTES: u32 = 4 * QMD_WORDS as u32;
 /// LAUNCH_DMA as CUDA writes it: pitch layout, no flush, no system membar.
 const LAUNCH_PITCH: u32 = 0x41;
 
-/// A QMD of the one version that is split.
-pub(super) type Qmd = [u32; QMD_WORDS];
+/// An upload of one QMD: its headers and its data.
+pub(super) type Block = [u32; BLOCK_WORDS];
 
 /// What a launch is split into.
 pub(super) struct Parts<'a> {
@@ -31,102 +29,147 @@ pub(super) struct Parts<'a> {
     pub(super) first_va: u64,
     done: Option<DoneWords>,
     tenant: &'a Qmd,
-    /// What all atoms have in common; its mask is the join's, too.
-    atom: &'a Qmd,
+    mask: Option<&'a [u32; MASK_WORDS]>,
+    /// What all atoms have in common, as an upload.
+    atom: &'a Block,
 }
 
 impl<'a> Parts<'a> {
-    /// The parts of the tenant's QMD in the slots from `first` on, a number and an address. `masked` is the tenant's QMD
-    /// with its mask, which this turns into what atoms have in common.
-    #[inline]
+    /// The parts of the tenant's QMD with its mask in the slots from `first` on, a number and an address. `atom` is an
+    /// upload of the tenant's QMD, which this turns into what atoms have in common.
+    #[inline(always)]
     pub(super) fn new(
         plan: &'a Plan,
-        tenant: &'a Qmd,
-        masked: &'a mut Qmd,
-        first: (u32, u64),
+        (tenant, mask): (&'a Qmd, Option<&'a [u32; MASK_WORDS]>),
+        atom: &'a mut Block,
+        (first, first_va): (u32, u64),
         done: Option<DoneWords>,
     ) -> Self {
-        let (first, first_va) = first;
-        make_atom(masked, first_va);
+        if let Some(qmd) = atom.last_chunk_mut() {
+            if let Some(mask) = mask {
+                write_v04_00(qmd, mask);
+            }
+            make_atom(qmd, first_va);
+            if let Some(done) = &done {
+                make_done(qmd, done);
+            }
+        }
         Self {
             plan,
             first,
             first_va,
             done,
             tenant,
-            atom: masked,
+            mask,
+            atom,
         }
+    }
+
+    /// The QMD that all atoms have in common.
+    #[inline(always)]
+    fn atom(&self) -> &Qmd {
+        self.atom.last_chunk().unwrap_or(self.tenant)
     }
 
     /// Writes the uploads of the join and the atoms.
     pub(super) fn upload(&self, on: u8, out: &mut [u32]) {
         let mut va = self.first_va;
-        let mut headers = headers_of(on);
-        let slots = out.chunks_exact_mut(BLOCK_WORDS).filter_map(|block| {
-            let (block_headers, qmd) = block.split_first_chunk_mut()?;
-            let [_, upper, lower, ..] = &mut headers;
-            // CAST: the two halves.
-            *upper = (va >> 32) as u32;
-            *lower = va as u32;
-            *block_headers = headers;
+        let mut blocks = out
+            .chunks_exact_mut(BLOCK_WORDS)
+            .filter_map(|block| block.first_chunk_mut::<BLOCK_WORDS>());
+        if let Some(join) = blocks.next() {
+            let join = make_upload(join, on, self.tenant, va);
+            self.make_join(join);
+        }
+        self.write_atoms(blocks, |block| {
+            *block = *self.atom;
             va = va.wrapping_add(SLOT_BYTES);
-            qmd.first_chunk_mut()
+            let [_, upper, lower, ..] = block;
+            (*upper, *lower) = halves(va);
+            block.last_chunk_mut()
         });
-        self.write(slots);
     }
 
     /// Writes the QMDs into a view of their slots.
     pub(super) fn write_slots(&self, view: &mut [u32]) {
-        let slots = view.chunks_exact_mut(SLOT_WORDS);
-        self.write(slots.filter_map(|slot| slot.first_chunk_mut()));
+        let mut slots = view.chunks_exact_mut(SLOT_WORDS);
+        if let Some(join) = slots.next().and_then(|slot| slot.first_chunk_mut()) {
+            *join = *self.tenant;
+            self.make_join(Some(join));
+        }
+        self.write_atoms(slots, |slot| {
+            let qmd = slot.first_chunk_mut()?;
+            *qmd = *self.atom();
+            Some(qmd)
+        });
     }
 
-    /// Writes the join and the atoms, one into each slot.
+    /// Turns a copy of the tenant's QMD into the join.
     #[inline(always)]
-    fn write<'b>(&self, mut slots: impl Iterator<Item = &'b mut Qmd>) {
-        if let Some(slot) = slots.next() {
-            *slot = *self.tenant;
-            take_mask(slot, self.atom);
-            make_join(slot, self.plan.atoms());
-        }
-        // For each direction a loop of its own, in which the fields are constants.
-        match self.plan.axis() {
-            Axis::Row => self.write_atoms(slots, |qmd, part| give_part(qmd, Axis::Row, part)),
-            Axis::Column => self.write_atoms(slots, |qmd, part| give_part(qmd, Axis::Column, part)),
-            Axis::Slab => self.write_atoms(slots, |qmd, part| give_part(qmd, Axis::Slab, part)),
+    fn make_join(&self, join: Option<&mut Qmd>) {
+        if let Some(join) = join {
+            if let Some(mask) = self.mask {
+                write_v04_00(join, mask);
+            }
+            make_join(join, self.plan.atoms());
         }
     }
 
+    /// Writes an atom into each of the slots; `copy` writes what they have in common.
     #[inline(always)]
-    fn write_atoms<'b>(
+    fn write_atoms<'b, S: ?Sized + 'b>(
         &self,
-        slots: impl Iterator<Item = &'b mut Qmd>,
-        give_part: impl Fn(&mut Qmd, (u32, u32)),
+        slots: impl Iterator<Item = &'b mut S>,
+        mut copy: impl FnMut(&'b mut S) -> Option<&'b mut Qmd>,
     ) {
+        let axis = self.plan.axis();
+        let resume = Varying::new(axis.of(V04_00::RESUME), self.atom());
+        let grid = Varying::new(axis.of(V04_00::GRID), self.atom());
         let mut number = self.first;
-        for (slot, part) in slots.zip(self.plan.parts()) {
+        for (slot, (start, end)) in slots.zip(self.plan.parts()) {
             number = number.wrapping_add(1);
-            *slot = *self.tenant;
-            give_common(slot, self.atom);
-            give_part(slot, part);
+            let Some(atom) = copy(slot) else {
+                break;
+            };
+            // The tenant's grid is whole and its RESUME is 0, so the other directions are right already.
+            resume.put(atom, start);
+            grid.put(atom, end);
             if let Some(done) = &self.done {
-                give_done(slot, done, number);
+                done.give(atom, number);
             }
         }
     }
 }
 
-/// The words that begin an upload of one QMD.
-fn headers_of(on: u8) -> [u32; HEADERS] {
-    [
+/// Makes `block` the upload of a QMD to `va`, and gives the QMD in it.
+#[inline(always)]
+pub(super) fn make_upload<'a>(
+    block: &'a mut Block,
+    on: u8,
+    qmd: &Qmd,
+    va: u64,
+) -> Option<&'a mut Qmd> {
+    let (headers, data) = block.split_first_chunk_mut()?;
+    let (upper, lower) = halves(va);
+    *headers = [
         method::incr(on, class::OFFSET_OUT_UPPER, 2),
-        0,
-        0,
+        upper,
+        lower,
         method::incr(on, class::LINE_LENGTH_IN, 2),
         QMD_BYTES,
         1,
         method::incr(on, class::LAUNCH_DMA, 1),
         LAUNCH_PITCH,
         method::non_incr(on, class::LOAD_INLINE_DATA, QMD_BYTES / 4),
-    ]
+    ];
+    let data = data.first_chunk_mut()?;
+    *data = *qmd;
+    Some(data)
+}
+
+/// The upper and the lower half of an address.
+#[inline(always)]
+fn halves(va: u64) -> (u32, u32) {
+    // CAST: the halves.
+    ((va >> 32) as u32, va as u32)
 }

@@ -8,9 +8,11 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::random::config;
+use crate::submit::launch::Launch;
 use crate::submit::limits::{MASK_WORDS, TPCS_MAX};
 use crate::submit::mask::{self, Applied, DisabledTpcs, OutOfRange};
-use crate::submit::qmd::{v04_00, v05_00, Version};
+use crate::submit::occupancy;
+use crate::submit::qmd::{v04_00, v05_00, with_layout, Layout, Version};
 use crate::submit::stats::Reason;
 
 fn version() -> impl Strategy<Value = Version> {
@@ -32,6 +34,30 @@ fn bit(words: &[u32; MASK_WORDS], tpc: u16) -> bool {
 
 proptest! {
     #![proptest_config(config())]
+
+    #[test]
+    fn a_mask_holds_what_is_no_more_than_a_wave(
+        version in version(),
+        threads in [0u32..1100, 1u32..5, 1u32..3],
+        registers in 0u32..300,
+        shared in 0u32..300_000,
+        tpcs in 0u16..130,
+        blocks in prop_oneof![0u64..10, 0u64..20_000, any::<u64>()],
+    ) {
+        with_layout!(version, L => {
+            let mut qmd = vec![0; version.words()];
+            for (field, threads) in L::BLOCK.into_iter().zip(threads) {
+                field.set(&mut qmd, threads & field.max()).unwrap();
+            }
+            L::REGISTERS.set(&mut qmd, registers & L::REGISTERS.max()).unwrap();
+            let shared = shared >> L::SHARED_MEMORY_SHIFT & L::SHARED_MEMORY.max();
+            L::SHARED_MEMORY.set(&mut qmd, shared).unwrap();
+            let wave = occupancy::wave(&Launch::read(&qmd, version).unwrap(), u64::from(tpcs));
+            for blocks in [blocks, wave, wave.saturating_add(1), wave.saturating_sub(1)] {
+                prop_assert_eq!(occupancy::holds::<L>(&qmd, blocks, tpcs), blocks <= wave);
+            }
+        });
+    }
 
     #[test]
     fn what_both_disable_is_disabled(

@@ -8,14 +8,15 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::random::{config, qmd_va, random, words_of};
-use crate::submit::class::Action;
+use crate::submit::class::{self, Action};
 use crate::submit::join::DoneWords;
 use crate::submit::launch::{Launch, Release};
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
 use crate::submit::mask::DisabledTpcs;
+use crate::submit::method::incr;
 use crate::submit::qmd::{v04_00 as q, Version};
 use crate::submit::rewrite::{self, Cut, Emitted, Order, Output, Placement, Room};
-use crate::submit::stats::Counters;
+use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::{Found, Tracker};
 
 pub(super) const SLOT_VA: u64 = 0x10_0000_0000;
@@ -100,6 +101,36 @@ proptest! {
         let mut in_place = words.clone();
         rewrite::in_place(&mut in_place, &found, &nothing, &mut Counters::new());
         prop_assert_eq!(in_place, words);
+    }
+
+    #[test]
+    fn an_output_that_is_only_masked_is_the_segment_masked_in_place(
+        launches in proptest::collection::vec(random(), 1..5),
+        again in proptest::collection::vec(any::<prop::sample::Index>(), 0..4),
+        kept in proptest::collection::vec(0u16..128, 9),
+    ) {
+        // Some QMDs are called twice, with another mask each time: both of them hold.
+        let mut words = words_of(&launches);
+        for index in &again {
+            let va = qmd_va(index.index(launches.len()));
+            words.extend([
+                incr(1, class::SEND_PCAS_A, 1),
+                u32::try_from(va >> 8).unwrap(),
+                incr(1, class::SEND_SIGNALING_PCAS2_B, 1),
+                0xa,
+            ]);
+        }
+        let found = scan(&words);
+        let masks: Vec<DisabledTpcs> = kept
+            .iter()
+            .map(|kept| DisabledTpcs::keep_only(128, [*kept, *kept ^ 1]).unwrap())
+            .collect();
+        let orders: Vec<Order<'_>> = masks.iter().map(|mask| Order { mask: Some(mask), atoms: 1 }).collect();
+        let done = emit(&words, &found, &orders[..found.len()], true);
+        let mut counters = Counters::new();
+        rewrite::in_place(&mut words, &found, &orders, &mut counters);
+        prop_assert_eq!(done.words, words);
+        prop_assert_eq!(done.counters, counters);
     }
 
     #[test]
@@ -322,4 +353,38 @@ fn check_atom(
     let [width, height, depth] =
         [0, 1, 2].map(|axis| u64::from(launch.grid[axis] - launch.resume[axis]));
     width * height * depth
+}
+
+#[test]
+fn a_qmd_that_is_called_twice_is_not_split() {
+    let [launch] = super::captures::segments("one_launch")
+        .try_into()
+        .ok()
+        .unwrap();
+    let mut words = launch.words;
+    let [_, main] = scan(&words)[..] else {
+        panic!("two calls");
+    };
+    let again = main.call_at as usize - 2..main.call_end as usize;
+    words.extend_from_within(again);
+    let orders = [Order {
+        mask: None,
+        atoms: 4,
+    }; 3];
+    let found = scan(&words);
+    assert_eq!(found.len(), 3);
+    let done = emit(&words, &found, &orders, true);
+    assert_eq!(
+        (done.counters.split, done.counters.kept(Reason::Shared)),
+        (0, 2)
+    );
+    // Where the table has no room for the second call, the first one knows of it all the same.
+    let mut table = [Found::default(); 2];
+    let scan = Tracker::new(0xc86f).scan(&words, &mut table, &mut Counters::new());
+    assert_eq!((scan.found, scan.missed), (2, 1));
+    let done = emit(&words, &table, &orders, true);
+    assert_eq!(
+        (done.counters.split, done.counters.kept(Reason::Shared)),
+        (0, 1)
+    );
 }

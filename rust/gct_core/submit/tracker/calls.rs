@@ -2,7 +2,7 @@
 
 //! What hands a QMD to the scheduler, and QMDs that are only stored: the entries of the caller's table.
 
-use super::{Found, Pass, Source, Tracker};
+use super::{Found, Pass, Registers, Source, Tracker};
 use crate::submit::class::{self, Action};
 use crate::submit::method::Burst;
 use crate::submit::qmd::Version;
@@ -14,6 +14,46 @@ pub(super) struct Call {
     pub(super) end: u32,
     pub(super) subchannel: usize,
     pub(super) alone: bool,
+}
+
+impl Pass<'_, '_> {
+    /// Reports a PCAS on the QMD at `qmd_va`, whose words are `here`.
+    #[inline(always)]
+    pub(super) fn called(
+        &mut self,
+        call: &Call,
+        action: Action,
+        qmd_va: u64,
+        here: Result<(u32, Version), Reason>,
+        registers: Registers,
+    ) {
+        if action == Action::Nop {
+            return;
+        }
+        let (at, version, reason, source) = match here {
+            Ok((at, version)) => (at, Some(version), None, Source::Upload),
+            Err(reason) => (0, None, Some(reason), Source::Elsewhere),
+        };
+        let schedules = action.schedules();
+        if schedules {
+            self.count_launch(reason);
+        }
+        self.table.push(Found {
+            qmd_va,
+            at,
+            version,
+            source: if schedules { source } else { Source::Touch },
+            action,
+            call_at: call.at,
+            call_end: call.end,
+            // CAST: three bits.
+            subchannel: call.subchannel as u8,
+            alone: call.alone,
+            crowded: false,
+            registers,
+            reason,
+        });
+    }
 }
 
 impl Tracker {
@@ -55,52 +95,20 @@ impl Tracker {
     }
 
     /// A PCAS with an action was sent.
-    #[inline(always)]
     pub(super) fn pcas(&mut self, call: &Call, action: Action, pass: &mut Pass<'_, '_>) {
         let Some(subchannel) = self.subchannels.get(call.subchannel) else {
             return;
         };
-        let here = match subchannel.pcas_va() {
+        let (qmd_va, here) = match subchannel.pcas_va() {
             Ok(va) => (va, self.uploads.find(va, pass.words, self.family)),
             Err(reason) => (0, Err(reason)),
         };
-        let (qmd_va, here) = here;
-        let shared = pass.table.share(qmd_va);
-        let mut found = Found {
-            qmd_va,
-            source: Source::Touch,
-            action,
-            call_at: call.at,
-            call_end: call.end,
-            // CAST: three bits.
-            subchannel: call.subchannel as u8,
-            alone: call.alone,
-            shared,
-            registers: subchannel.registers(&self.uploads),
-            ..Found::NONE
-        };
-        match here {
-            Ok((at, version)) => {
-                found.at = at;
-                found.version = Some(version);
-                found.source = Source::Upload;
-            }
-            Err(reason) => {
-                found.reason = Some(reason);
-                found.source = Source::Elsewhere;
-            }
-        }
-        if action.schedules() {
-            pass.count_launch(found.reason);
-        } else if action == Action::Nop {
-            return;
-        } else {
-            found.source = Source::Touch;
-        }
-        pass.table.push(found);
+        let registers = subchannel.registers(&self.uploads);
+        pass.called(call, action, qmd_va, here, registers);
     }
 
     /// Reports uploads that look like a QMD and that nothing in this segment scheduled: the head of a graph is one.
+    #[inline(never)]
     pub(super) fn report_stored(&self, pass: &mut Pass<'_, '_>) {
         let words = pass.words;
         for (va, at, length) in self.uploads.unused_qmds() {

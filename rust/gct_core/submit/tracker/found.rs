@@ -54,8 +54,8 @@ pub struct Found {
     pub subchannel: u8,
     /// Whether its burst holds nothing else, so that methods can be put in front of the call and behind it.
     pub alone: bool,
-    /// Whether another PCAS of the segment names the same QMD.
-    pub shared: bool,
+    /// Whether another call of the same QMD found no room in the table.
+    pub crowded: bool,
     /// The registers at the call.
     pub registers: Registers,
     /// Why the QMD is not understood.
@@ -80,7 +80,7 @@ impl Found {
         call_end: 0,
         subchannel: 0,
         alone: false,
-        shared: false,
+        crowded: false,
         registers: Registers {
             destination: 0,
             lines: 0,
@@ -103,9 +103,25 @@ impl Found {
         words.get_mut(at..)?.get_mut(..self.version?.words())
     }
 
+    /// The words from the QMD's first on, to be changed.
+    #[inline]
+    pub(crate) fn at_qmd_mut<'a>(&self, words: &'a mut [u32]) -> Option<&'a mut [u32]> {
+        words.get_mut(usize::try_from(self.at).ok()?..)
+    }
+
     /// What the QMD launches; `None` where its words are not here.
     pub fn launch(&self, words: &[u32]) -> Option<Launch> {
         Launch::read(self.qmd(words)?, self.version?)
+    }
+
+    /// Whether another call names the same QMD; `table` is what a scan filled, with this entry in it.
+    pub(crate) fn is_shared(&self, table: &[Self]) -> bool {
+        let is_other = |call: &Self| {
+            call.qmd_va == self.qmd_va
+                && call.source != Source::Stored
+                && !core::ptr::eq(call, self)
+        };
+        self.crowded || table.iter().any(is_other)
     }
 
     /// Whether this is a call that hands a QMD to the scheduler.
@@ -134,8 +150,6 @@ pub(super) struct Table<'a> {
     slots: &'a mut [Found],
     len: usize,
     missed: usize,
-    /// A bit for every address in the table, and perhaps for others: most calls name a QMD of their own.
-    named: u64,
 }
 
 impl<'a> Table<'a> {
@@ -144,40 +158,29 @@ impl<'a> Table<'a> {
             slots,
             len: 0,
             missed: 0,
-            named: 0,
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, found: Found) {
         match self.slots.get_mut(self.len) {
             Some(slot) => {
                 *slot = found;
                 self.len = self.len.wrapping_add(1);
             }
-            None => self.missed = self.missed.wrapping_add(1),
+            None => self.miss(found.qmd_va),
         }
     }
 
-    /// Marks every call of a QMD as not the only one; says whether there is one.
-    #[inline]
-    pub(super) fn share(&mut self, qmd_va: u64) -> bool {
-        // CUDA's QMDs are 2 KiB apart.
-        let bit = 1u64.wrapping_shl((qmd_va >> 11) as u32);
-        let named = self.named & bit != 0;
-        self.named |= bit;
-        named && self.mark_shared(qmd_va)
-    }
-
-    fn mark_shared(&mut self, qmd_va: u64) -> bool {
-        let mut shared = false;
-        for found in self.slots.get_mut(..self.len).unwrap_or_default() {
-            if found.qmd_va == qmd_va {
-                found.shared = true;
-                shared = true;
-            }
+    /// There is no room for a call: who looks at the others of its QMD must know.
+    #[cold]
+    #[inline(never)]
+    fn miss(&mut self, qmd_va: u64) {
+        self.missed = self.missed.wrapping_add(1);
+        // Bounded by the caller's table for each call; a table has room for what its caller expects.
+        for found in self.slots.iter_mut() {
+            found.crowded |= found.qmd_va == qmd_va;
         }
-        shared
     }
 
     /// Whether a call of this QMD was found.

@@ -5,155 +5,173 @@
 //! This is for speed alone: a launch is an upload five times, a PCAS twice and a report, and reading it burst by burst
 //! takes about four times as long.
 
-use super::uploads::is_whole;
-use super::{subchannel, Call, Pass, Role, Subchannel, Tracker, HOST_END};
+use super::subchannel::ONE_LINE;
+use super::uploads::Plain;
+use super::{Call, Pass, Role, Subchannel, Tracker, HOST_END};
 use crate::submit::class::{self, Action};
 use crate::submit::method;
+use crate::submit::qmd::Version;
+use crate::submit::stats::Reason;
 
-/// The first header of an upload as CUDA writes it, on subchannel 0: the destination.
-const UPLOAD_FORM: u32 = method::incr(0, class::OFFSET_OUT_UPPER, 2);
+/// The headers of an upload as CUDA writes it, on subchannel 0: destination, length, launch, and the data's without its
+/// count.
+const DESTINATION_FORM: u32 = method::incr(0, class::OFFSET_OUT_UPPER, 2);
+const LENGTH_FORM: u32 = method::incr(0, class::LINE_LENGTH_IN, 2);
+const LAUNCH_FORM: u32 = method::incr(0, class::LAUNCH_DMA, 1);
+const DATA_FORM: u32 = method::non_incr(0, class::LOAD_INLINE_DATA, 0);
 
-/// Its other headers: length, launch, and the data's without its count.
-const UPLOAD_FORMS: [u32; 3] = [
-    method::incr(0, class::LINE_LENGTH_IN, 2),
-    method::incr(0, class::LAUNCH_DMA, 1),
-    method::non_incr(0, class::LOAD_INLINE_DATA, 0),
-];
+/// LAUNCH_DMA as CUDA writes it: pitch layout, no system membar.
+const LAUNCH: u32 = 0x41;
 
-/// The words of an upload before its data.
-const UPLOAD_HEADERS: usize = 9;
+/// The most bytes that one header's data can have.
+const DATA_BYTES_MAX: u64 = 4 * method::COUNT as u64;
 
-/// The first header of a PCAS as CUDA writes it, on subchannel 0.
+/// The headers of a PCAS as CUDA writes it, on subchannel 0: the QMD, and the action.
 const PCAS_FORM: u32 = method::incr(0, class::SEND_PCAS_A, 1);
-
-/// Its second header.
-const PCAS_ACTION_FORM: u32 = method::incr(0, class::SEND_SIGNALING_PCAS2_B, 1);
+const ACTION_FORM: u32 = method::incr(0, class::SEND_SIGNALING_PCAS2_B, 1);
 
 /// The header of a semaphore report as CUDA writes it, on subchannel 0.
 const REPORT_FORM: u32 = method::incr(0, class::SET_REPORT_SEMAPHORE_A, 4);
+
+/// Two words as one number.
+#[inline(always)]
+const fn pair(upper: u32, lower: u32) -> u64 {
+    // CAST: widening, `From` is not `const`.
+    (upper as u64) << 32 | lower as u64
+}
+
+/// The `N` words at `at`, and the position behind them.
+#[inline(always)]
+fn take<const N: usize>(words: &[u32], at: u32) -> Option<(&[u32; N], u32)> {
+    // CAST: widening on every machine that has GPUs.
+    let at = at as usize;
+    let end = at.wrapping_add(N);
+    // CAST: a segment has fewer than 2^21 words.
+    Some((words.get(at..end)?.first_chunk()?, end as u32))
+}
+
+/// `end`, if it is still in the segment.
+#[inline(always)]
+fn within(words: &[u32], end: u32) -> Option<u32> {
+    // CAST: as above.
+    (end as usize <= words.len()).then_some(end)
+}
 
 impl Tracker {
     /// Takes the sequences that nearly all words of a CUDA launch consist of in one step each: an upload, a PCAS, a
     /// semaphore report; and whatever goes to another class. Returns where the first word lies that is none of them. What
     /// this does is what the single bursts would do (a test compares); whatever differs in one bit is left to them.
-    #[inline(always)]
-    pub(super) fn known_forms(&mut self, at: u32, pass: &mut Pass<'_, '_>) -> u32 {
+    #[inline(never)]
+    pub(super) fn known_forms(&mut self, mut at: u32, pass: &mut Pass<'_, '_>) -> u32 {
         let words = pass.words;
-        let mut tail = match usize::try_from(at) {
-            Ok(at) => words.get(at..).unwrap_or(&[]),
-            Err(_) => &[],
-        };
         // Each turn takes at least one word.
-        while let Some(header) = tail.first() {
+        while let Some(header) = pass.word(at) {
             let on = header & method::SUBCHANNEL;
-            // CAST: a segment has fewer than 2^21 words.
-            let at = words.len().wrapping_sub(tail.len()) as u32;
-            // Not a `match`, so that the form which comes most often is asked for first.
             let form = header ^ on;
-            let rest = if form == UPLOAD_FORM {
-                self.known_upload(at, on, tail)
+            // Not a `match`, so that the form which comes most often is asked for first.
+            let end = if header == on | DESTINATION_FORM {
+                self.known_upload(at, on, words)
             } else if form == PCAS_FORM {
-                self.known_pcas(at, on, tail, pass)
+                self.known_pcas(at, on, pass)
             } else if form == REPORT_FORM {
-                self.known_report(on, tail)
+                self.known_report(at, on, words)
             } else {
-                self.foreign(on, *header, tail)
+                self.foreign(at, on, header, words)
             };
-            match rest {
-                Some(rest) => tail = rest,
+            match end {
+                Some(end) => at = end,
                 None => break,
             }
         }
-        // CAST: as above.
-        words.len().wrapping_sub(tail.len()) as u32
+        at
     }
 
-    /// The subchannel of a known form, if its class has these methods.
     #[inline(always)]
-    fn engine(&mut self, on: u32) -> Option<&mut Subchannel> {
+    fn subchannel(&mut self, on: u32) -> Option<&mut Subchannel> {
         // CAST: three bits.
-        let index = (on >> method::SUBCHANNEL_SHIFT) as usize;
-        let subchannel = self.subchannels.get_mut(index)?;
-        (subchannel.role != Role::Other).then_some(subchannel)
+        self.subchannels
+            .get_mut((on >> method::SUBCHANNEL_SHIFT) as usize)
     }
 
-    /// Takes an upload and gives the words behind it.
+    /// Takes an upload and gives the position behind it.
     #[inline(always)]
-    fn known_upload<'a>(&mut self, at: u32, on: u32, tail: &'a [u32]) -> Option<&'a [u32]> {
-        let (headers, data) = tail.split_first_chunk()?;
+    fn known_upload(&mut self, at: u32, on: u32, words: &[u32]) -> Option<u32> {
+        let (headers, data) = take(words, at)?;
         let [_, upper, lower, length_header, length, lines, launch_header, launch, data_header] =
             *headers;
-        let [length_form, launch_form, data_form] = UPLOAD_FORMS;
-        let count = data_header >> method::COUNT_SHIFT & method::COUNT;
-        let differ = (length_header ^ length_form ^ on)
-            | (launch_header ^ launch_form ^ on)
-            | (data_header & !method::COUNT_BITS ^ data_form ^ on)
-            | (lines ^ 1)
-            | (!launch & subchannel::LAYOUT_PITCH);
-        // CAST: at most 13 bits.
-        let rest = data.get(count as usize..)?;
-        // CAST: three bits.
-        let subchannel = self
-            .subchannels
-            .get_mut((on >> method::SUBCHANNEL_SHIFT) as usize)?;
-        if differ != 0 || !is_whole(count, length) || !subchannel.uploads_plainly() {
-            return None;
-        }
-        let va = subchannel.set_upload(upper, lower, length);
-        // CAST: nine.
-        let data = at.wrapping_add(UPLOAD_HEADERS as u32);
-        self.uploads.add_whole(va, length, data);
-        Some(rest)
-    }
-
-    /// Takes a PCAS and gives the words behind it.
-    #[inline(always)]
-    fn known_pcas<'a>(
-        &mut self,
-        at: u32,
-        on: u32,
-        tail: &'a [u32],
-        pass: &mut Pass<'_, '_>,
-    ) -> Option<&'a [u32]> {
-        let ([_, address, action_header, action], rest) = tail.split_first_chunk()?;
-        if *action_header != on | PCAS_ACTION_FORM {
-            return None;
-        }
-        let subchannel = self.engine(on)?;
-        subchannel.set(class::SEND_PCAS_A, *address);
-        let call = Call {
-            at: at.wrapping_add(2),
-            end: at.wrapping_add(4),
-            // CAST: three bits.
-            subchannel: (on >> method::SUBCHANNEL_SHIFT) as usize,
-            alone: true,
-        };
-        self.pcas(&call, Action::of_pcas2(*action), pass);
-        Some(rest)
-    }
-
-    /// Takes a burst for a class whose methods mean nothing here, and gives the words behind it.
-    #[inline(always)]
-    fn foreign<'a>(&self, on: u32, header: u32, tail: &'a [u32]) -> Option<&'a [u32]> {
-        // CAST: three bits.
-        let index = (on >> method::SUBCHANNEL_SHIFT) as usize;
-        if self.subchannels.get(index)?.role != Role::Other
-            || !method::has_data_beyond(header, HOST_END)
+        let lines = pair(lines, length);
+        let bytes = lines.wrapping_sub(ONE_LINE);
+        if length_header != on | LENGTH_FORM
+            || bytes > DATA_BYTES_MAX
+            || pair(launch, launch_header) != pair(LAUNCH, on | LAUNCH_FORM)
         {
             return None;
         }
-        let count = header >> method::COUNT_SHIFT & method::COUNT;
-        // CAST: at most 13 bits.
-        tail.get((count as usize).wrapping_add(1)..)
+        // CAST: not more than `DATA_BYTES_MAX`.
+        let bytes = bytes as u32;
+        let count = bytes.wrapping_add(3) >> 2;
+        if data_header != on | DATA_FORM | count << method::COUNT_SHIFT {
+            return None;
+        }
+        let end = within(words, data.wrapping_add(count))?;
+        let subchannel = self.subchannel(on)?;
+        if !subchannel.is_direct() {
+            return None;
+        }
+        let va = pair(upper, lower);
+        subchannel.set_upload(va, lines);
+        self.uploads.add_whole(va, bytes, data);
+        Some(end)
     }
 
-    /// Takes a semaphore report and gives the words behind it.
+    /// Takes a PCAS and gives the position behind it.
     #[inline(always)]
-    fn known_report<'a>(&mut self, on: u32, tail: &'a [u32]) -> Option<&'a [u32]> {
-        let ([_, upper, lower, payload, execute], rest) = tail.split_first_chunk()?;
-        let subchannel = self.engine(on)?;
+    fn known_pcas(&mut self, at: u32, on: u32, pass: &mut Pass<'_, '_>) -> Option<u32> {
+        let words = pass.words;
+        let ([_, address, header, action], end) = take(words, at)?;
+        let action = Action::of_pcas2(*action);
+        // CAST: three bits.
+        let index = (on >> method::SUBCHANNEL_SHIFT) as usize;
+        let subchannel = self.subchannels.get_mut(index)?;
+        if *header != on | ACTION_FORM || !subchannel.is_direct() || action == Action::Nop {
+            return None;
+        }
+        let va = u64::from(*address) << 8;
+        let call = Call {
+            at: at.wrapping_add(2),
+            end,
+            subchannel: index,
+            alone: true,
+        };
+        let registers = subchannel.registers(&self.uploads);
+        match self.uploads.find_plain(va, words, self.family)? {
+            Plain::At(at) => pass.called(&call, action, va, Ok((at, Version::V04_00)), registers),
+            Plain::NotHere => pass.called(&call, action, va, Err(Reason::NotHere), registers),
+        }
+        subchannel.set_pcas(*address);
+        Some(end)
+    }
+
+    /// Takes a burst for a class whose methods mean nothing here, and gives the position behind it.
+    #[inline(always)]
+    fn foreign(&mut self, at: u32, on: u32, header: u32, words: &[u32]) -> Option<u32> {
+        if self.subchannel(on)?.role != Role::Other || !method::has_data_beyond(header, HOST_END) {
+            return None;
+        }
+        let count = header >> method::COUNT_SHIFT & method::COUNT;
+        within(words, at.wrapping_add(1).wrapping_add(count))
+    }
+
+    /// Takes a semaphore report and gives the position behind it.
+    #[inline(always)]
+    fn known_report(&mut self, at: u32, on: u32, words: &[u32]) -> Option<u32> {
+        let ([_, upper, lower, payload, execute], end) = take(words, at)?;
+        let subchannel = self.subchannel(on)?;
+        if subchannel.role == Role::Other {
+            return None;
+        }
         let report = subchannel.set_report_all(*upper, *lower, *payload, *execute);
         self.last_release = Some(report);
-        Some(rest)
+        Some(end)
     }
 }

@@ -48,13 +48,15 @@ const VIRTUAL_PCAS: u32 = 1 << 24;
 const VIRTUAL_INLINE: u32 = 1 << 16;
 /// Upload addresses are relative.
 const VIRTUAL_I2M: u32 = 1 << 8;
+/// Any addresses are relative.
+const VIRTUAL: u32 = VIRTUAL_PCAS | VIRTUAL_INLINE | VIRTUAL_I2M;
 /// `SET_INLINE_QMD_ADDRESS_A_INLINE_SIZE`: 384 bytes.
 const INLINE_SIZE_384: u32 = 1 << 30;
 /// `LAUNCH_DMA_DST_MEMORY_LAYOUT_PITCH`.
-pub(super) const LAYOUT_PITCH: u32 = 1;
+const LAYOUT_PITCH: u32 = 1;
 
 /// LINE_COUNT is 1.
-const ONE_LINE: u64 = 1 << 32;
+pub(super) const ONE_LINE: u64 = 1 << 32;
 
 fn set_upper(pair: &mut u64, value: u32) {
     *pair = *pair & u64::from(u32::MAX) | u64::from(value) << 32;
@@ -75,6 +77,8 @@ pub(super) struct Subchannel {
     pub(super) class: u16,
     pub(super) role: Role,
     known: u8,
+    /// Whether its methods mean something here and name addresses as they are.
+    direct: bool,
     pcas: u32,
     lines: u64,
     inline_upper: u32,
@@ -103,6 +107,7 @@ impl Subchannel {
             class: 0,
             role,
             known: 0,
+            direct: !matches!(role, Role::Other),
             destination: 0,
             lines: 0,
             pcas: 0,
@@ -146,8 +151,7 @@ impl Subchannel {
                 self.known |= known::LINE_COUNT;
             }
             class::SEND_PCAS_A => {
-                self.pcas = value;
-                self.known |= known::PCAS;
+                self.set_pcas(value);
             }
             class::SET_INLINE_QMD_ADDRESS_A => {
                 self.inline_upper = value;
@@ -157,24 +161,34 @@ impl Subchannel {
                 self.inline_lower = value;
                 self.known |= known::INLINE_LOWER;
             }
-            class::SET_QMD_VIRTUALIZATION_CONTROL => self.virtualization = value,
+            class::SET_QMD_VIRTUALIZATION_CONTROL => {
+                self.virtualization = value;
+                self.direct = self.role != Role::Other && value & VIRTUAL == 0;
+            }
             _ => self.set_report(method, value),
         }
     }
 
-    /// Whether an upload goes to the address that it names.
-    #[inline]
-    pub(super) fn uploads_plainly(&self) -> bool {
-        self.role != Role::Other && self.virtualization & VIRTUAL_I2M == 0
+    /// Whether uploads and calls go to the addresses that they name.
+    #[inline(always)]
+    pub(super) fn is_direct(&self) -> bool {
+        self.direct
     }
 
-    /// OFFSET_OUT_UPPER, OFFSET_OUT and LINE_LENGTH_IN together, and a LINE_COUNT of 1; gives the destination.
+    /// All registers of an upload together, each pair as it is kept here.
     #[inline(always)]
-    pub(super) fn set_upload(&mut self, upper: u32, lower: u32, length: u32) -> u64 {
-        self.destination = u64::from(upper) << 32 | u64::from(lower);
-        self.lines = ONE_LINE | u64::from(length);
+    pub(super) fn set_upload(&mut self, destination: u64, lines: u64) {
+        self.destination = destination;
+        self.lines = lines;
         self.known |= known::I2M;
-        self.destination
+    }
+
+    /// SEND_PCAS_A.
+    #[inline(always)]
+    pub(super) fn set_pcas(&mut self, address: u32) -> u64 {
+        self.pcas = address;
+        self.known |= known::PCAS;
+        u64::from(address) << 8
     }
 
     fn set_report(&mut self, method: u16, value: u32) {

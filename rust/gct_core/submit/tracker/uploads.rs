@@ -29,6 +29,15 @@ struct Upload {
     at: u32,
 }
 
+/// What nearly always is true of a QMD that a PCAS names.
+pub(super) enum Plain {
+    /// It has version 4.0, its words begin here, and they are an upload of their own that no PCAS named before and no
+    /// later upload touches.
+    At(u32),
+    /// No upload touches it.
+    NotHere,
+}
+
 /// A ring of the last uploads.
 #[derive(Clone, Debug)]
 pub(super) struct Uploads {
@@ -36,7 +45,7 @@ pub(super) struct Uploads {
     /// How many were added since the segment began, or since one whose extent cannot be told.
     added: usize,
     /// How many of them have a QMD's size and were named by no PCAS yet; may be too many, not too few.
-    qmd_sized: usize,
+    unnamed: usize,
     /// How many data words of the last one have been seen while it was open.
     seen: u32,
     /// Whether the last one, which an earlier segment may have begun, still waits for data as far as is known.
@@ -73,7 +82,7 @@ impl Uploads {
         Self {
             ring: [empty; UPLOADS],
             added: 0,
-            qmd_sized: 0,
+            unnamed: 0,
             seen: 0,
             open: false,
             blurred: false,
@@ -84,7 +93,7 @@ impl Uploads {
     #[inline]
     pub(super) fn clear(&mut self) {
         self.added = 0;
-        self.qmd_sized = 0;
+        self.unnamed = 0;
         self.blurred = false;
     }
 
@@ -97,7 +106,7 @@ impl Uploads {
     /// Whether one of them could be a QMD that nothing has scheduled.
     #[inline]
     pub(super) fn may_store(&self) -> bool {
-        self.qmd_sized != 0
+        self.unnamed != 0
     }
 
     /// An upload begins. `bytes` is `None` where its extent cannot be told; it may go over all before it.
@@ -129,7 +138,9 @@ impl Uploads {
             *slot = Upload { va, bytes, at };
         }
         self.added = self.added.wrapping_add(1);
-        self.qmd_sized = self.qmd_sized.wrapping_add(usize::from(is_qmd_size(bytes)));
+        if is_qmd_size(bytes) {
+            self.unnamed = self.unnamed.wrapping_add(1);
+        }
     }
 
     /// Data of the last upload arrives; it takes none when it is whole.
@@ -144,16 +155,43 @@ impl Uploads {
         }
     }
 
-    /// Where the words of the QMD at `va` are, and its version.
+    /// What nearly always is true of the QMD at `va`; `None` where only [`find`](Self::find) knows.
     #[inline(always)]
+    pub(super) fn find_plain(&mut self, va: u64, words: &[u32], family: Family) -> Option<Plain> {
+        let oldest = self.added.saturating_sub(UPLOADS);
+        let mut index = self.added;
+        while index > oldest {
+            index = index.wrapping_sub(1);
+            let upload = self.ring.get_mut(index % UPLOADS)?;
+            let behind = upload.va.wrapping_sub(va);
+            if behind == 0 {
+                let is_plain = upload.bytes == QMD_BYTES_MAX
+                    && upload.at < NOWHERE
+                    && Version::is_v04_00_at(words, upload.at, family);
+                return is_plain.then(|| {
+                    let at = upload.at;
+                    upload.at |= USED;
+                    self.unnamed = self.unnamed.wrapping_sub(1);
+                    Plain::At(at)
+                });
+            }
+            if behind < u64::from(QMD_BYTES_MAX) || behind.wrapping_neg() < u64::from(upload.bytes)
+            {
+                return None;
+            }
+        }
+        (!self.blurred).then_some(Plain::NotHere)
+    }
+
+    /// Where the words of the QMD at `va` are, and its version.
     pub(super) fn find(
         &mut self,
         va: u64,
         words: &[u32],
         family: Family,
     ) -> Result<(u32, Version), Reason> {
-        let mut tail_patched = false;
         let mut index = self.added;
+        let mut tail_patched = false;
         for _ in 0..self.added.min(UPLOADS) {
             index = index.wrapping_sub(1);
             let Some(upload) = self.ring.get_mut(index % UPLOADS) else {
@@ -161,10 +199,9 @@ impl Uploads {
             };
             let offset = va.wrapping_sub(upload.va);
             if offset < u64::from(upload.bytes) {
-                if upload.at & USED == 0 && is_qmd_size(upload.bytes) {
-                    self.qmd_sized = self.qmd_sized.wrapping_sub(1);
+                if upload.is_unused_qmd() {
+                    self.unnamed = self.unnamed.wrapping_sub(1);
                 }
-                upload.at |= USED;
                 // CAST: less than `bytes`.
                 let (at, version) = upload.qmd_at(offset as u32, words, family)?;
                 if tail_patched && version.words() == QMD_WORDS_MAX {
@@ -181,10 +218,11 @@ impl Uploads {
                 tail_patched = true;
             }
         }
-        if self.blurred {
-            return Err(Reason::Fragmented);
-        }
-        Err(Reason::NotHere)
+        Err(if self.blurred {
+            Reason::Fragmented
+        } else {
+            Reason::NotHere
+        })
     }
 
     /// Address, position and size in words of the uploads that have exactly a QMD's size, go to where a QMD may lie, and
@@ -194,19 +232,30 @@ impl Uploads {
         (0..self.added.min(UPLOADS)).filter_map(move |age| {
             let upload = self.ring.get(last.wrapping_sub(age) % UPLOADS)?;
             let placed = upload.va & 0xff == 0 && upload.va < QMD_VA_END;
-            // One that is used, or not here in one piece, is not below.
-            let unused = is_qmd_size(upload.bytes) && upload.at < NOWHERE;
             // CAST: one of the two sizes.
-            (placed && unused).then_some((upload.va, upload.at, (upload.bytes >> 2) as usize))
+            let words = (upload.bytes >> 2) as usize;
+            (placed && upload.is_unused_qmd()).then_some((upload.va, upload.at, words))
         })
     }
 }
 
 impl Upload {
+    /// Whether it has exactly a QMD's size, all of its data is here in one piece, and no PCAS named it.
+    #[inline]
+    fn is_unused_qmd(&self) -> bool {
+        // A position that is marked as used is above.
+        is_qmd_size(self.bytes) && self.at < NOWHERE
+    }
+
     /// Where the QMD that begins `offset` bytes into this upload is in the segment, and its version.
-    #[inline(always)]
-    fn qmd_at(&self, offset: u32, words: &[u32], family: Family) -> Result<(u32, Version), Reason> {
+    fn qmd_at(
+        &mut self,
+        offset: u32,
+        words: &[u32],
+        family: Family,
+    ) -> Result<(u32, Version), Reason> {
         let at = self.at & !USED;
+        self.at |= USED;
         if at == NOWHERE || offset & 3 != 0 {
             return Err(Reason::Fragmented);
         }
@@ -218,8 +267,9 @@ impl Upload {
         // CAST: widening on every machine that has GPUs.
         let first = at as usize;
         // All of the data is here, or it would have no position.
-        let here = words.get(first..first.wrapping_add((left >> 2) as usize));
-        let version = Version::of(here.unwrap_or(&[]), family)?;
-        Ok((at, version))
+        let Some(here) = words.get(first..first.wrapping_add((left >> 2) as usize)) else {
+            return Err(Reason::Fragmented);
+        };
+        Ok((at, Version::of(here, family)?))
     }
 }

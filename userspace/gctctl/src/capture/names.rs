@@ -59,7 +59,10 @@ pub(super) fn action(action: Action) -> String {
         Action::ForceRequireScheduling => "INVALIDATE_PREFETCH_COPY_FORCE_REQUIRE_SCHEDULING",
         Action::IncrementDependence => "INCREMENT_DEPENDENCE",
         Action::IncrementCwdRefCounter => "INCREMENT_CWD_REF_COUNTER",
-        Action::Undocumented(value) => return format!("undocumented {value:#x}"),
+        Action::Undocumented4
+        | Action::Undocumented5
+        | Action::UndocumentedE
+        | Action::UndocumentedF => return format!("undocumented {:#x}", action.value()),
     };
     name.to_owned()
 }

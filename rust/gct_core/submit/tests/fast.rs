@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What is there for speed does what the plain way does.
+
+use std::vec;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+use proptest::sample::{select, Index};
+
+use super::captures::{segments, CAPTURES};
+use super::random::{config, random, words_of};
+use crate::submit::class;
+use crate::submit::method::{immediate, incr, non_incr};
+use crate::submit::stats::Counters;
+use crate::submit::tracker::{Found, Scan, Tracker};
+
+/// A change of a segment that leaves most of it as it was.
+#[derive(Clone, Debug)]
+enum Change {
+    /// Another word.
+    Set(Index, u32),
+    /// One bit.
+    Flip(Index, u32),
+    /// A word less.
+    Remove(Index),
+    /// Words again, at another place: an upload or a call twice, or half of one.
+    Again(Index, Index, usize),
+    /// The words end here.
+    End(Index),
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    let special = vec![
+        0,
+        1,
+        2,
+        3,
+        256,
+        384,
+        u32::MAX,
+        0x41,
+        incr(1, class::SEND_PCAS_A, 1),
+        incr(2, class::SEND_SIGNALING_PCAS2_B, 1),
+        incr(1, class::OFFSET_OUT_UPPER, 2),
+        incr(1, class::LAUNCH_DMA, 1),
+        incr(1, class::SET_OBJECT, 1),
+        incr(1, class::SET_QMD_VIRTUALIZATION_CONTROL, 1),
+        incr(1, class::SET_REPORT_SEMAPHORE_A, 4),
+        non_incr(1, class::LOAD_INLINE_DATA, 96),
+        immediate(1, class::SEND_SIGNALING_PCAS2_B, 0xa),
+    ];
+    prop_oneof![
+        2 => (any::<Index>(), select(special)).prop_map(|(at, word)| Change::Set(at, word)),
+        1 => (any::<Index>(), any::<u32>()).prop_map(|(at, word)| Change::Set(at, word)),
+        4 => (any::<Index>(), 0u32..32).prop_map(|(at, bit)| Change::Flip(at, bit)),
+        1 => any::<Index>().prop_map(Change::Remove),
+        4 => (any::<Index>(), any::<Index>(), 1usize..130)
+            .prop_map(|(from, to, count)| Change::Again(from, to, count)),
+        1 => any::<Index>().prop_map(Change::End),
+    ]
+}
+
+/// The headers and few data words: what a change must hit to matter.
+fn headers(words: &[u32]) -> Vec<usize> {
+    let mut at = 0;
+    let mut headers = vec![];
+    while let Some(header) = words.get(at) {
+        let count = (header >> 16 & 0x1fff) as usize;
+        headers.extend(at..(at + 1 + count.min(5)).min(words.len()));
+        at += 1 + count;
+    }
+    headers
+}
+
+fn apply(words: &mut Vec<u32>, change: &Change) {
+    let places = headers(words);
+    if places.is_empty() {
+        return;
+    }
+    match change {
+        Change::Set(at, word) => words[places[at.index(places.len())]] = *word,
+        Change::Flip(at, bit) => words[places[at.index(places.len())]] ^= 1 << bit,
+        Change::Remove(at) => {
+            words.remove(places[at.index(places.len())]);
+        }
+        Change::Again(from, to, count) => {
+            let from = places[from.index(places.len())];
+            let again = words[from..(from + count).min(words.len())].to_vec();
+            let to = places[to.index(places.len())];
+            words.splice(to..to, again);
+        }
+        Change::End(at) => words.truncate(places[at.index(places.len())]),
+    }
+}
+
+/// The segments of a capture, or of random launches.
+fn tenant() -> impl Strategy<Value = Vec<Vec<u32>>> {
+    let captured = select(CAPTURES)
+        .prop_map(|(name, _)| segments(name).into_iter().map(|one| one.words).collect());
+    let made = proptest::collection::vec(random(), 1..4).prop_map(|all| vec![words_of(&all)]);
+    prop_oneof![2 => captured, 1 => made]
+}
+
+/// What a tracker makes of segments, and what state they leave.
+fn scans(
+    tracker: &mut Tracker,
+    segments: &[Vec<u32>],
+    room: usize,
+) -> Vec<(Vec<Found>, Scan, Counters)> {
+    // Calls that use every register that a segment can leave behind.
+    let last = vec![
+        immediate(1, class::LAUNCH_DMA, 0x41),
+        immediate(1, class::SEND_SIGNALING_PCAS2_B, 0xa),
+        immediate(2, class::SEND_SIGNALING_PCAS2_B, 2),
+    ];
+    let scanned = segments.iter().chain([&last]).map(|words| {
+        let mut found = vec![Found::default(); room];
+        let mut counters = Counters::new();
+        let scan = tracker.scan(words, &mut found, &mut counters);
+        found.truncate(scan.found);
+        (found, scan, counters)
+    });
+    scanned.collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..config() })]
+
+    #[test]
+    fn a_changed_segment_is_read_as_its_bursts(
+        tenant in tenant(),
+        changes in proptest::collection::vec(change(), 0..6),
+        before in proptest::option::of((0u32..4, any::<u32>())),
+        class in select(vec![0xc86fu16, 0xc56f, 0xc96f, 0]),
+        room in select(vec![64usize, 2, 0]),
+    ) {
+        let mut segments = tenant;
+        // Addresses may be relative, and subchannels of another class.
+        match before {
+            Some((0, bits)) => segments.insert(0, vec![incr(1, class::SET_QMD_VIRTUALIZATION_CONTROL, 1), bits]),
+            Some((1, object)) => segments.insert(0, vec![incr(1, class::SET_OBJECT, 1), object & 0xffff]),
+            Some((2, _)) => segments.insert(0, vec![incr(1, class::SET_OBJECT, 1), 0xcbc0]),
+            Some(_) => segments.insert(0, vec![incr(2, class::SET_OBJECT, 1), 0xa140]),
+            None => {}
+        }
+        for (index, change) in changes.iter().enumerate() {
+            let at = index % segments.len();
+            apply(&mut segments[at], change);
+        }
+        let mut fast = Tracker::new(class);
+        let mut plain = Tracker::new(class);
+        plain.plain = true;
+        prop_assert_eq!(scans(&mut fast, &segments, room), scans(&mut plain, &segments, room));
+        prop_assert_eq!(fast.last_release(), plain.last_release());
+        prop_assert_eq!(fast.last_acquire(), plain.last_acquire());
+        prop_assert_eq!(fast.family(), plain.family());
+    }
+}
