@@ -15,6 +15,7 @@
 
 pub mod class;
 pub mod control;
+pub mod own;
 
 use crate::error::Error;
 pub use class::Class;
@@ -36,6 +37,8 @@ pub mod escape {
     pub const DUP_OBJECT: u32 = 0x34;
     /// `NV_ESC_RM_VID_HEAP_CONTROL`.
     pub const VID_HEAP_CONTROL: u32 = 0x4a;
+    /// `NV_ESC_RM_MAP_MEMORY`, which makes no object.
+    pub const MAP_MEMORY: u32 = 0x4e;
 }
 
 /// Something that happens to an object.

@@ -49,6 +49,12 @@ impl Class {
         }
     }
 
+    /// Does a class number make a queue of work, of a known generation or of one to come? Those are the `*_GPFIFO_*`
+    /// classes since Kepler.
+    pub const fn is_queue(number: u32) -> bool {
+        number & 0xff == 0x6f && number >= 0xa06f
+    }
+
     /// Is a mirror of such objects kept?
     pub const fn is_tracked(self) -> bool {
         !matches!(self, Self::Other)

@@ -132,6 +132,29 @@ impl Control {
         )
     }
 
+    /// The structure of the ioctl [`escape::CONTROL`](super::escape::CONTROL) that sends it, an `NVOS54_PARAMETERS`;
+    /// `params` is the address of [`Control::params`].
+    pub fn structure(&self, params: u64) -> [u32; 8] {
+        let [low, high] = halves(params);
+        let size = u32::try_from(self.len).unwrap_or(0);
+        [
+            self.client,
+            self.object,
+            self.command,
+            0,
+            low,
+            high,
+            size,
+            0,
+        ]
+    }
+
+    /// The status in a structure that the resource manager has answered.
+    pub fn status(structure: &[u32; 8]) -> Status {
+        let [.., status] = *structure;
+        status
+    }
+
     /// The parameters, which the resource manager reads and writes.
     pub fn params(&mut self) -> &mut [u8] {
         self.bytes.get_mut(..self.len).unwrap_or_default()
@@ -170,6 +193,14 @@ mod tests {
         assert_eq!(control.params(), slice.get().to_le_bytes());
         assert_eq!(control.timeslice(), slice);
         assert_eq!(Control::get_timeslice(1, 2).params(), [0; 8]);
+    }
+
+    #[test]
+    fn a_control_is_sent_by_a_structure() {
+        let structure = Control::get_timeslice(1, 2).structure(0x7fff_0000_1000);
+        let expected = [1, 2, 0xa06c_0104, 0, 0x1000, 0x7fff, 8, 0];
+        assert_eq!(structure, expected);
+        assert_eq!(Control::status(&[0, 0, 0, 0, 0, 0, 0, 0x1f]), 0x1f);
     }
 
     #[test]

@@ -5,11 +5,12 @@
 use crate::governor::{Governor, Next};
 use crate::line::Line;
 use crate::ring::RealRing;
-use crate::rm::{ChannelParams, Object};
+use crate::rm::Object;
 use crate::scratch::Scratch;
 use crate::shadow::{device_write_barrier, Shadow};
 use crate::split::AtomRoom;
 use core::sync::atomic::{AtomicU32, Ordering};
+use gct_core::rmapi::own::ChannelParams;
 use gct_core::submit::gpfifo::Fetch;
 use gct_core::submit::tracker::Tracker;
 

@@ -80,7 +80,7 @@ pub(crate) enum Entered {
 /// `arg` is what the caller of `ioctl` passed for `request`.
 pub(crate) unsafe fn before(request: u64, arg: u64) -> Entered {
     // SAFETY: passed on.
-    let Some((escape, bytes)) = (unsafe { structure(request, arg) }) else {
+    let Some((escape, bytes)) = (unsafe { rm::structure(request, arg) }) else {
         return Entered::Nothing;
     };
     // Only what the tenant itself says can be known before.
@@ -120,7 +120,7 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
         return;
     };
     // SAFETY: passed on.
-    let Some((escape, bytes)) = (unsafe { structure(request, arg) }) else {
+    let Some((escape, bytes)) = (unsafe { rm::structure(request, arg) }) else {
         return;
     };
     let mut bytes = bytes.to_vec();
@@ -278,22 +278,6 @@ fn look() -> bool {
     true
 }
 
-/// The number and the structure of one of NVIDIA's ioctls.
-///
-/// # Safety
-///
-/// `arg` is what the caller of `ioctl` passed for `request`, and nobody writes there meanwhile.
-unsafe fn structure<'a>(request: u64, arg: u64) -> Option<(u32, &'a [u8])> {
-    let (escape, size) = rm::escape(request)?;
-    if arg == 0 || size == 0 {
-        return None;
-    }
-    // SAFETY: the caller passes a structure of the size that the request says.
-    let bytes = unsafe { core::slice::from_raw_parts(arg as *const u8, size) };
-    // CAST: an escape has 8 bits.
-    Some((escape as u32, bytes))
-}
-
 /// A number of 4 or 8 bytes in this process's memory.
 ///
 /// # Safety
@@ -314,8 +298,6 @@ unsafe fn word(hint: rmapi::Hint) -> Option<u64> {
 /// Asks the resource manager on which GPU a new subdevice is.
 fn gpu_of(fd: i32, call: &Call) -> Option<u64> {
     let mut control = Control::gpu_of_subdevice(call.client, call.object);
-    let (client, object, command) = (control.client, control.object, control.command);
-    // SAFETY: the parameters live until the control has been answered.
-    let status = unsafe { rm::control_of(fd, client, object, command, control.params()) };
+    let status = rm::send(fd, &mut control);
     (status == Some(0)).then(|| u64::from(control.gpu()))
 }

@@ -6,13 +6,14 @@
 use crate::channel::{Around, Channel, DOORBELL};
 use crate::governor::Governor;
 use crate::limits::Limits;
-use crate::rm::{ChannelParams, Object};
+use crate::rm::Object;
 use crate::scratch::Scratch;
 use crate::shadow::Shadow;
 use crate::split::FRAME_BYTES;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::mask::TpcMask;
+use gct_core::rmapi::own::ChannelParams;
 use gct_core::submit::gpfifo::{Entry, Fetch, Segment};
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::qmd::v04_00 as v04;

@@ -4,13 +4,14 @@
 
 use crate::channel::{Around, Channel, DOORBELL};
 use crate::governor::Governor;
-use crate::rm::{self, Call, ChannelParams, Object};
+use crate::rm::{self, Call, Object};
 use crate::scratch::Scratch;
 use crate::shadow::Shadow;
 use crate::split::FRAME_BYTES;
 use crate::stats::STATS;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
+use gct_core::rmapi::own::ChannelParams;
 
 /// A mapping that the driver announced and `mmap` has not yet made.
 #[derive(Debug)]
@@ -99,9 +100,12 @@ impl Session {
                 }
             }
             Call::Free { object } => self.forget(object, governor),
-            Call::Map {
-                memory, offset, fd, ..
-            } => {
+            Call::Map(map) => {
+                let (offset, fd) = (map.offset, map.fd);
+                let memory = Object {
+                    client: map.client,
+                    handle: map.memory,
+                };
                 self.announced.retain(|a| a.fd != fd);
                 if self.announced.len() < REMEMBERED_MAX {
                     self.announced.push(Announced { memory, offset, fd });

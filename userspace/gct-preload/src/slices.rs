@@ -49,9 +49,7 @@ pub(crate) struct Slices {
 
 /// Asks the driver.
 fn send(fd: i32, control: &mut Control) -> Result<(), Status> {
-    let (client, object, command) = (control.client, control.object, control.command);
-    // SAFETY: the parameters live until the control has been answered, and have no pointers.
-    match unsafe { rm::control_of(fd, client, object, command, control.params()) } {
+    match rm::send(fd, control) {
         Some(0) => Ok(()),
         Some(status) => Err(status),
         None => Err(NO_CLIENT),

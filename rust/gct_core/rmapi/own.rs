@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a process can tell of its own ioctls once the driver has done them: rings, mappings, tokens.
+//!
+//! The user-space mode reads these in the tenant's process, in the structures that it passed. Names, sizes and offsets
+//! are those of NVIDIA's `nvos.h`, `nv-unix-nvos-params-wrappers.h`, `alloc/alloc_channel.h` and `ctrlc36f.h`, equal in 535
+//! to 580 for what is read.
+
+use super::{escape, Fields, Handle};
+
+/// What a channel's parameters, `NV_CHANNEL_ALLOC_PARAMS`, say of its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelParams {
+    /// GPU virtual address of the ring.
+    pub ring_va: u64,
+    /// Entries in the ring.
+    pub entries: u32,
+    /// The memory object that holds USERD.
+    pub userd_memory: Handle,
+    /// Where USERD begins in that memory, in bytes.
+    pub userd_offset: u64,
+}
+
+impl ChannelParams {
+    /// Bytes of the structure that are read; it is longer.
+    pub const BYTES: usize = 72;
+
+    /// Reads them; `None` for fewer than [`BYTES`](Self::BYTES).
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let fields = Fields(bytes);
+        Some(Self {
+            ring_va: fields.u64(8).ok()?,
+            entries: fields.u32(16).ok()?,
+            userd_memory: fields.u32(32).ok()?,
+            userd_offset: fields.u64(64).ok()?,
+        })
+    }
+}
+
+/// Memory that the next `mmap` of a descriptor will map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The client.
+    pub client: Handle,
+    /// Its memory object.
+    pub memory: Handle,
+    /// Where the mapping begins in it, in bytes.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// The descriptor.
+    pub fd: i32,
+}
+
+impl Mapping {
+    /// Reads `nv_ioctl_nvos33_parameters_with_fd`; `None` when it is no such structure, or the driver refused.
+    pub fn decode(escape: u32, bytes: &[u8]) -> Option<Self> {
+        let fields = Fields(bytes);
+        if (escape, bytes.len()) != (escape::MAP_MEMORY, 56) || fields.u32(40).ok()? != 0 {
+            return None;
+        }
+        Some(Self {
+            client: fields.u32(0).ok()?,
+            memory: fields.u32(8).ok()?,
+            offset: fields.u64(16).ok()?,
+            len: fields.u64(24).ok()?,
+            // CAST: a descriptor, stored in 32 bits.
+            fd: fields.u32(48).ok()? as i32,
+        })
+    }
+}
+
+/// A channel that has been told its work-submit token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// The client.
+    pub client: Handle,
+    /// The channel.
+    pub channel: Handle,
+    /// Where the driver has written the token, 4 bytes.
+    pub address: u64,
+}
+
+impl Token {
+    /// Reads an `NVOS54_PARAMETERS` of `NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN`; `None` for any other, and when the
+    /// driver refused.
+    pub fn decode(escape: u32, bytes: &[u8]) -> Option<Self> {
+        const COMMAND: u32 = 0xc36f_0108;
+        let fields = Fields(bytes);
+        let of_token = (escape, bytes.len()) == (escape::CONTROL, 32)
+            && fields.u32(8).ok()? == COMMAND
+            && fields.u32(28).ok()? == 0;
+        of_token.then_some(())?;
+        Some(Self {
+            client: fields.u32(0).ok()?,
+            channel: fields.u32(4).ok()?,
+            address: fields.u64(16).ok()?,
+        })
+    }
+}
+
+/// The class number that an `NVOS21_PARAMETERS` or `NVOS64_PARAMETERS` asks for.
+pub fn class_number(escape: u32, bytes: &[u8]) -> Option<u32> {
+    match (escape, bytes.len()) {
+        (escape::ALLOC, 32 | 48) => Fields(bytes).u32(12).ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn bytes(words: usize, set: &[(usize, u32)]) -> Vec<u8> {
+        let mut all = vec![0u32; words];
+        for (at, word) in set {
+            all[*at] = *word;
+        }
+        all.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    #[test]
+    fn a_channels_ring_is_found() {
+        let params = bytes(
+            40,
+            &[
+                (2, 0x0060_0000),
+                (3, 2),
+                (4, 1024),
+                (8, 0x5c00_0017),
+                (16, 0x2000),
+            ],
+        );
+        let expected = ChannelParams {
+            ring_va: 0x2_0060_0000,
+            entries: 1024,
+            userd_memory: 0x5c00_0017,
+            userd_offset: 0x2000,
+        };
+        assert_eq!(ChannelParams::decode(&params), Some(expected));
+        let short = &params[..ChannelParams::BYTES];
+        assert_eq!(ChannelParams::decode(short), Some(expected));
+        assert_eq!(ChannelParams::decode(&short[1..]), None);
+        let alloc = bytes(12, &[(3, 0xc86f)]);
+        assert_eq!(class_number(escape::ALLOC, &alloc), Some(0xc86f));
+        assert_eq!(class_number(escape::FREE, &alloc), None);
+    }
+
+    #[test]
+    fn mappings_and_tokens_are_read_where_the_driver_agreed() {
+        let map = [(0, 1), (2, 3), (4, 0x1000), (6, 0x2000), (12, 16)];
+        let mapping = Mapping::decode(escape::MAP_MEMORY, &bytes(14, &map)).unwrap();
+        assert_eq!((mapping.client, mapping.memory, mapping.fd), (1, 3, 16));
+        assert_eq!((mapping.offset, mapping.len), (0x1000, 0x2000));
+        let refused = bytes(14, &[&map[..], &[(10, 0x1f)]].concat());
+        assert_eq!(Mapping::decode(escape::MAP_MEMORY, &refused), None);
+        assert_eq!(Mapping::decode(escape::ALLOC, &bytes(14, &map)), None);
+
+        let asked = [(0, 1), (1, 9), (2, 0xc36f_0108), (4, 0x7000)];
+        let token = Token::decode(escape::CONTROL, &bytes(8, &asked)).unwrap();
+        assert_eq!((token.client, token.channel, token.address), (1, 9, 0x7000));
+        let refused = bytes(8, &[&asked[..], &[(7, 0x1f)]].concat());
+        assert_eq!(Token::decode(escape::CONTROL, &refused), None);
+        let other = bytes(8, &[(0, 1), (2, 0xc36f_0109)]);
+        assert_eq!(Token::decode(escape::CONTROL, &other), None);
+    }
+}
