@@ -85,6 +85,9 @@ pub(crate) enum Workload {
         /// Replay one CUDA graph of four launches, uploaded once
         #[arg(long)]
         graph: bool,
+        /// The same on these GPUs too, in this process
+        #[arg(long, value_delimiter = ',')]
+        beside: Vec<usize>,
     },
     /// Allocates device memory until there is no more
     Memory {

@@ -74,17 +74,20 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
             seconds,
             every_ms,
             graph,
+            beside,
         } => {
-            let every = Duration::from_millis(every_ms);
-            watch::run(
-                gpu,
-                grid.blocks,
-                grid.threads,
-                grid.cycles,
+            let watch = watch::Watch {
+                blocks: grid.blocks,
+                threads: grid.threads,
+                cycles: grid.cycles,
                 seconds,
-                every,
+                every: Duration::from_millis(every_ms),
                 graph,
-            )?;
+            };
+            let others = beside.into_iter().map(Gpu::open);
+            let others: Vec<Gpu> = others.collect::<Result<_>>()?;
+            let gpus: Vec<&Gpu> = std::iter::once(gpu).chain(&others).collect();
+            watch::run_all(&gpus, watch)?;
             Ok(String::new())
         }
         Workload::Memory {

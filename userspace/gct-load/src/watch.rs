@@ -12,33 +12,56 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug, Serialize)]
 struct Sample {
+    /// Which GPU, as CUDA numbers it.
+    gpu: usize,
     /// Since the loop began.
     ms: u128,
     /// SMs on which blocks of the last launch ran.
     sms: usize,
 }
 
-/// Launches, or replays a graph of four launches, for `seconds` and prints a line for the last launch of each `every`.
-pub(crate) fn run(
-    gpu: &Gpu,
-    blocks: u32,
-    threads: u32,
-    cycles: u64,
-    seconds: f64,
-    every: Duration,
-    graph: bool,
-) -> Result<()> {
+/// What is launched, and how often it is told of.
+#[derive(Clone, Copy)]
+pub(crate) struct Watch {
+    pub(crate) blocks: u32,
+    pub(crate) threads: u32,
+    pub(crate) cycles: u64,
+    /// For how long.
+    pub(crate) seconds: f64,
+    /// Time between lines.
+    pub(crate) every: Duration,
+    /// Replay a graph of four launches.
+    pub(crate) graph: bool,
+}
+
+/// Watches several GPUs at the same time, each from a thread of its own.
+pub(crate) fn run_all(gpus: &[&Gpu], watch: Watch) -> Result<()> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = gpus
+            .iter()
+            .map(|gpu| scope.spawn(move || run(gpu, watch)))
+            .collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .expect("a thread that launches does not panic")
+        })
+    })
+}
+
+/// Launches, or replays, and prints a line for the last launch of each `every`.
+fn run(gpu: &Gpu, watch: Watch) -> Result<()> {
     // SAFETY: every buffer is used on one stream alone, and freed after that is synchronised.
     unsafe { gpu.context.disable_event_tracking() };
     let stream = gpu.context.new_stream()?;
-    let mut stamp = Gpu::stamp_room(&stream, (blocks, 1, 1), threads, cycles)?;
-    let replay = match graph {
+    let mut stamp = Gpu::stamp_room(&stream, (watch.blocks, 1, 1), watch.threads, watch.cycles)?;
+    let replay = match watch.graph {
         true => Some(capture(gpu, &stream, &mut stamp)?),
         false => None,
     };
     let start = Instant::now();
-    let mut due = every;
-    while start.elapsed().as_secs_f64() < seconds {
+    let mut due = watch.every;
+    while start.elapsed().as_secs_f64() < watch.seconds {
         stream.memset_zeros(&mut stamp.sms)?;
         match &replay {
             Some(replay) => replay.launch()?,
@@ -48,8 +71,9 @@ pub(crate) fn run(
         if start.elapsed() < due {
             continue;
         }
-        due = start.elapsed() + every;
+        due = start.elapsed() + watch.every;
         let sample = Sample {
+            gpu: gpu.context.ordinal(),
             ms: start.elapsed().as_millis(),
             sms: sms.iter().filter(|blocks| **blocks > 0).count(),
         };

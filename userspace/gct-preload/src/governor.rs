@@ -9,9 +9,7 @@ use crate::line::Piece;
 use crate::neighbours::Place;
 use crate::split::{AtomRoom, Atoms};
 use crate::stats::STATS;
-use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
-use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
 use gct_core::policy::pace::{self, InFlight};
 use gct_core::policy::predict::{self, Predictor};
@@ -19,7 +17,7 @@ use gct_core::policy::tpc::LINGER_MAX;
 use gct_core::submit::graph::Node;
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::Order;
-use gct_core::submit::stats::{Counters, Reason};
+use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::Found;
 use gct_core::units::Ns;
 
@@ -98,14 +96,7 @@ impl Governor {
         }
     }
 
-    /// Reads the limits and allocates, once; never called in a signal handler.
-    pub(crate) fn prepare(&mut self) {
-        if self.words.is_empty() {
-            self.prepare_with(Limits::from_environment());
-        }
-    }
-
-    /// Allocates, for these limits.
+    /// Allocates, for these limits; never called in a signal handler.
     pub(crate) fn prepare_with(&mut self, limits: Limits) {
         if self.words.is_empty() {
             self.set_limits(limits);
@@ -119,30 +110,14 @@ impl Governor {
     }
 
     /// The core's counters.
-    #[cfg(test)]
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The core's counters as `KEY VALUE` lines: what was done, and what was passed and why.
-    pub(crate) fn text(&self) -> String {
-        let shown = Launches::of(&self.counters);
-        let mut text = format!(
-            "launches {}\nreplays {}\nrewritten {}\nsplit {}\natoms {}\npassed {}\n",
-            shown.launches,
-            self.counters.replays,
-            shown.rewritten,
-            shown.split,
-            shown.atoms,
-            shown.passed_total()
-        );
-        for (reason, count) in Reason::ALL.iter().zip(shown.passed) {
-            if count > 0 {
-                // Writing to a `String` cannot fail.
-                let _ = writeln!(text, "passed.{} {count}", reason.name());
-            }
-        }
-        text
+    /// The TPCs that the limits allow.
+    #[cfg(test)]
+    pub(crate) fn allowed(&self) -> TpcMask {
+        self.allowed
     }
 
     /// Sets limits, until a daemon changes them.

@@ -16,10 +16,12 @@ fn learn(call: Call) {
     let Some(mut shared) = worker::lock() else {
         return;
     };
-    let worker::Shared { session, governor } = &mut *shared;
-    session.learn(call, governor);
+    let worker::Shared { session, governors } = &mut *shared;
+    session.learn(call, governors);
     if session.managed() {
-        governor.prepare();
+        for gpu in session.gpus() {
+            governors.prepare(gpu);
+        }
         fault::install();
     }
     worker::attend(&shared);
@@ -74,33 +76,40 @@ pub unsafe extern "C" fn gctgroup_restrict(list: *const c_char) -> c_int {
     };
     match worker::lock() {
         Some(mut shared) => {
-            shared.governor.restrict(list.as_ref());
+            shared.governors.restrict(list.as_ref());
             0
         }
         None => libc::ENODEV,
     }
 }
 
-/// Which of NVIDIA's nodes a descriptor is: `Some(true)` a GPU, `Some(false)` the
-/// control node, `None` neither.
-fn gpu_node(fd: c_int) -> Option<bool> {
-    let mut link = [0u8; 32];
-    let path = format!("/proc/self/fd/{fd}\0");
-    // SAFETY: the path ends with a NUL and the buffer is as long as said.
-    let len = unsafe {
-        libc::readlink(
-            path.as_ptr().cast::<c_char>(),
-            link.as_mut_ptr().cast::<c_char>(),
-            link.len(),
-        )
-    };
-    let target = link.get(..usize::try_from(len).ok()?)?;
-    let rest = target.strip_prefix(b"/dev/nvidia")?;
-    match rest {
-        b"ctl" => Some(false),
-        digits if !digits.is_empty() && digits.iter().all(u8::is_ascii_digit) => Some(true),
-        _ => None,
+/// One of NVIDIA's nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DeviceNode {
+    Control,
+    /// `/dev/nvidiaN`.
+    Gpu(u32),
+}
+
+/// Which of NVIDIA's nodes a descriptor is. A container may give them other names, so the number is
+/// the device's.
+fn device_node(fd: c_int) -> Option<DeviceNode> {
+    /// The driver's major number, `NV_MAJOR_DEVICE_NUMBER`.
+    const MAJOR: u32 = 195;
+    /// `NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE`.
+    const CONTROL: u32 = 255;
+    // SAFETY: all zero is a valid `stat`.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: `stat` lives for the call.
+    let known = unsafe { libc::fstat(fd, &mut stat) } == 0;
+    let character = known && stat.st_mode & libc::S_IFMT == libc::S_IFCHR;
+    if !character || libc::major(stat.st_rdev) != MAJOR {
+        return None;
     }
+    Some(match libc::minor(stat.st_rdev) {
+        CONTROL => DeviceNode::Control,
+        number => DeviceNode::Gpu(number),
+    })
 }
 
 /// Stands in front of `mmap(2)`: follows mappings of NVIDIA's nodes.
@@ -121,11 +130,14 @@ pub unsafe extern "C" fn mmap(
     let ret = unsafe { sys::mmap(addr, len, prot, flags, fd, offset) };
     if fd >= 0 && ret != libc::MAP_FAILED && flags & libc::MAP_SHARED != 0 {
         keep_errno(|| {
-            if let Some(bar) = gpu_node(fd) {
-                if let Some(mut shared) = worker::lock() {
-                    let len = len.next_multiple_of(4096);
-                    shared.session.mapped(fd, ret as usize, len, bar);
-                }
+            let gpu = match device_node(fd) {
+                Some(DeviceNode::Gpu(number)) => Some(number),
+                Some(DeviceNode::Control) => None,
+                None => return,
+            };
+            if let Some(mut shared) = worker::lock() {
+                let len = len.next_multiple_of(4096);
+                shared.session.mapped(fd, ret as usize, len, gpu);
             }
         });
     }

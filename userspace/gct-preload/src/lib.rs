@@ -10,6 +10,9 @@
 mod channel;
 mod fault;
 mod governor;
+mod governors;
+#[cfg(test)]
+mod graph_tests;
 mod interpose;
 mod limits;
 mod line;
@@ -22,6 +25,8 @@ mod rm;
 mod scratch;
 mod session;
 mod shadow;
+#[cfg(test)]
+mod simulated;
 mod slices;
 mod split;
 mod stats;

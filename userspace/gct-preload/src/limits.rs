@@ -16,7 +16,7 @@ use gct_share::page::Limits as Page;
 pub(crate) const BITS: u16 = 128;
 
 /// What the tenant may use.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// The TPCs that its launches may not use; `None` for no limit.
     pub(crate) mask: Option<DisabledTpcs>,

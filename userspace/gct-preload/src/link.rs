@@ -13,9 +13,9 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::rmapi::control::Control;
 use gct_core::rmapi::{self, Action, Call, Class, Question, Undoes};
 use gct_share::board::Peer;
-use gct_share::link::{self, Link, Verdict};
+use gct_share::link::{self, Gpu, Link, Verdict};
 use gct_share::message::Ioctl;
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// How often the daemon is told what was launched while something is.
@@ -29,10 +29,9 @@ struct Connected {
     pid: u32,
     link: Link,
     slices: Slices,
-    /// Whether the governor has a place there.
-    placed: bool,
-    /// The board's generation at which the neighbours were asked for.
-    board: u64,
+    /// The GPUs on which the governor has a place, and the board's generation at which the
+    /// neighbours were asked for.
+    placed: Vec<(u32, u64)>,
 }
 
 static LINK: Mutex<Option<Connected>> = Mutex::new(None);
@@ -55,8 +54,7 @@ fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
             pid,
             link,
             slices: Slices::new(),
-            placed: false,
-            board: u64::MAX,
+            placed: Vec::new(),
         });
     }
     slot.as_mut().map(f)
@@ -185,48 +183,50 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
 }
 
 impl Connected {
-    /// The place of this process, with its neighbours of now.
-    fn place(&mut self) -> Option<Place> {
-        let gpu = self.link.gpus().first()?.clone();
-        self.board = gpu.board.generation();
-        let peers = self.link.peers(gpu.minor)?;
-        Some(Place::new(gpu, peers))
-    }
-
     /// Looks after the daemon, and says what is new.
-    fn attend(&mut self) -> Option<News> {
+    fn attend(&mut self) -> Vec<News> {
         let lost = self.link.lost();
         let renewed = self.link.attend(sys::now_ns());
         STATS
             .daemons_lost
             .fetch_add(self.link.lost() - lost, Ordering::Relaxed);
-        if renewed || (!self.placed && self.link.connected()) {
+        if renewed || (self.placed.is_empty() && self.link.connected()) {
             self.slices.renew(&mut self.link);
+            self.placed.clear();
         }
         self.slices.follow(&mut self.link);
-        if renewed || !self.placed {
-            let place = self.place()?;
-            self.placed = true;
-            return Some(News::Place(place));
-        }
-        let gpu = self.link.gpus().first()?;
-        let (minor, generation) = (gpu.minor, gpu.board.generation());
-        if generation == self.board {
+        let gpus = self.link.gpus().to_vec();
+        gpus.iter().filter_map(|gpu| self.news(gpu)).collect()
+    }
+
+    /// What is new on a GPU.
+    fn news(&mut self, gpu: &Arc<Gpu>) -> Option<News> {
+        let generation = gpu.board.generation();
+        let known = self.placed.iter_mut().find(|(of, _)| *of == gpu.minor);
+        if known.as_ref().is_some_and(|(_, seen)| *seen == generation) {
             return None;
         }
-        let peers = self.link.peers(minor)?;
-        self.board = generation;
-        Some(News::Peers(peers))
+        let peers = self.link.peers(gpu.minor)?;
+        Some(match known {
+            Some((_, seen)) => {
+                *seen = generation;
+                News::Peers(gpu.minor, peers)
+            }
+            None => {
+                self.placed.push((gpu.minor, generation));
+                News::Place(gpu.minor, Place::new(gpu.clone(), peers))
+            }
+        })
     }
 }
 
-/// What the daemon had to say.
+/// What the daemon had to say of a GPU.
 #[derive(Debug)]
 enum News {
-    /// It is another daemon.
-    Place(Place),
+    /// It is another daemon, or another GPU.
+    Place(u32, Place),
     /// The neighbours are others.
-    Peers(Vec<Peer>),
+    Peers(u32, Vec<Peer>),
 }
 
 /// Reports what was launched and looks after the daemon, for as long as the process lives.
@@ -261,20 +261,22 @@ fn wait(time: Duration) {
 
 /// Hears what is new and reports what was launched; `false` in a forked child.
 fn look() -> bool {
-    let news = with(Connected::attend).flatten();
+    let news = with(Connected::attend).unwrap_or_default();
     let Some(mut shared) = worker::lock() else {
         return false;
     };
-    match news {
-        Some(News::Place(place)) => shared.governor.set_place(Some(place)),
-        Some(News::Peers(peers)) => {
-            if let Some(place) = shared.governor.place() {
-                place.set_peers(peers);
+    for news in news {
+        match news {
+            News::Place(gpu, place) => shared.governors.set_place(gpu, place),
+            News::Peers(gpu, peers) => {
+                let governor = shared.governors.of(gpu);
+                if let Some(place) = governor.and_then(|governor| governor.place()) {
+                    place.set_peers(peers);
+                }
             }
         }
-        None => {}
     }
-    shared.governor.report();
+    shared.governors.report();
     true
 }
 
@@ -301,3 +303,7 @@ fn gpu_of(fd: i32, call: &Call) -> Option<u64> {
     let status = rm::send(fd, &mut control);
     (status == Some(0)).then(|| u64::from(control.gpu()))
 }
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

@@ -3,7 +3,7 @@
 //! What this process has opened on the GPU: objects, mappings, channels.
 
 use crate::channel::{Around, Channel, DOORBELL};
-use crate::governor::Governor;
+use crate::governors::Governors;
 use crate::rm::{self, Call, Object};
 use crate::scratch::Scratch;
 use crate::shadow::Shadow;
@@ -28,7 +28,8 @@ struct Mapping {
     offset: u64,
     addr: usize,
     len: usize,
-    bar: bool,
+    /// The GPU whose memory it is, by the N of `/dev/nvidiaN`; `None` for memory of the system.
+    gpu: Option<u32>,
 }
 
 /// An allocation that channels live below, remembered to notice its end.
@@ -44,6 +45,14 @@ struct Node {
 struct Ring {
     shadow: Shadow,
     scratch: Option<Scratch>,
+    gpu: u32,
+}
+
+/// A shadowed doorbell page.
+#[derive(Debug)]
+struct Doorbell {
+    shadow: Shadow,
+    gpu: u32,
 }
 
 /// Everything known about this process.
@@ -53,7 +62,7 @@ pub(crate) struct Session {
     announced: Vec<Announced>,
     mappings: Vec<Mapping>,
     rings: Vec<Ring>,
-    doorbells: Vec<Shadow>,
+    doorbells: Vec<Doorbell>,
     channels: Vec<Channel>,
 }
 
@@ -80,7 +89,7 @@ impl Session {
     }
 
     /// Learns what an ioctl did, or is about to do in the case of `Free`.
-    pub(crate) fn learn(&mut self, call: Call, governor: &mut Governor) {
+    pub(crate) fn learn(&mut self, call: Call, governors: &mut Governors) {
         match call {
             Call::Alloc {
                 object,
@@ -99,7 +108,7 @@ impl Session {
                     self.adopt(object, class, params);
                 }
             }
-            Call::Free { object } => self.forget(object, governor),
+            Call::Free { object } => self.forget(object, governors),
             Call::Map(map) => {
                 let (offset, fd) = (map.offset, map.fd);
                 let memory = Object {
@@ -119,8 +128,8 @@ impl Session {
         }
     }
 
-    /// Learns of an `mmap` of `fd`; `bar` tells a GPU's node from the control node.
-    pub(crate) fn mapped(&mut self, fd: i32, addr: usize, len: usize, bar: bool) {
+    /// Learns of an `mmap` of `fd`, a GPU's node or the control node.
+    pub(crate) fn mapped(&mut self, fd: i32, addr: usize, len: usize, gpu: Option<u32>) {
         let Some(at) = self.announced.iter().position(|a| a.fd == fd) else {
             return;
         };
@@ -131,7 +140,7 @@ impl Session {
                 offset,
                 addr,
                 len,
-                bar,
+                gpu,
             });
         }
     }
@@ -159,10 +168,10 @@ impl Session {
             // SAFETY: `self` is borrowed exclusively, so no pair of words is alive.
             unsafe { ring.shadow.release() };
         }
-        while let Some(i) = self.doorbells.iter().position(|d| gone(d.tenant())) {
+        while let Some(i) = self.doorbells.iter().position(|d| gone(d.shadow.tenant())) {
             let doorbell = self.doorbells.swap_remove(i);
             // SAFETY: as above.
-            unsafe { doorbell.release() };
+            unsafe { doorbell.shadow.release() };
         }
     }
 
@@ -187,15 +196,17 @@ impl Session {
         class: u32,
         params: ChannelParams,
     ) -> Option<Channel> {
-        let mapping = self.mappings.iter().find(|m| {
-            m.bar && m.memory.client == object.client && m.memory.handle == params.userd_memory
-        })?;
+        let mapping = self
+            .mappings
+            .iter()
+            .find(|m| m.memory.client == object.client && m.memory.handle == params.userd_memory)?;
+        let gpu = mapping.gpu?;
         let userd = mapping
             .addr
             .checked_add(usize::try_from(params.userd_offset.checked_sub(mapping.offset)?).ok()?)?;
         let (addr, len) = (mapping.addr, mapping.len);
         // Doorbells first: without them the tenant's rings would pass by.
-        self.shadow_doorbells()?;
+        self.shadow_doorbells(gpu)?;
         if !self.rings.iter().any(|r| r.shadow.contains(userd)) {
             // SAFETY: the mapping was made by this process's `mmap` and is whole; no channel
             // lives in it yet, so neither the GPU nor another thread of libcuda uses it.
@@ -203,7 +214,11 @@ impl Session {
             let (tenant, real, len) = shadow.upper_half();
             // CAST: widening.
             let scratch = Scratch::new(tenant as u64, real, len, FRAME_BYTES);
-            self.rings.push(Ring { shadow, scratch });
+            self.rings.push(Ring {
+                shadow,
+                scratch,
+                gpu,
+            });
         }
         let ring = self.rings.iter_mut().find(|r| r.shadow.contains(userd))?;
         let class = u16::try_from(class).ok()?;
@@ -215,8 +230,8 @@ impl Session {
     }
 
     /// Shadows every doorbell page that is mapped and not shadowed yet; `None` if there
-    /// is none at all.
-    fn shadow_doorbells(&mut self) -> Option<()> {
+    /// is none of this GPU.
+    fn shadow_doorbells(&mut self, gpu: u32) -> Option<()> {
         let Self {
             nodes,
             mappings,
@@ -227,20 +242,24 @@ impl Session {
             let usermode = nodes
                 .iter()
                 .any(|n| n.object == m.memory && rm::is_usermode(n.class));
-            if usermode && !doorbells.iter().any(|s| s.contains(m.addr)) {
+            let Some(of) = m.gpu.filter(|_| usermode) else {
+                continue;
+            };
+            if !doorbells.iter().any(|d| d.shadow.contains(m.addr)) {
                 // SAFETY: a whole mapping of this process; a doorbell page cannot be read, so
                 // nothing is copied, and no channel of it has a token yet.
-                doorbells.push(unsafe { Shadow::new(m.addr, m.len, false)? });
+                let shadow = unsafe { Shadow::new(m.addr, m.len, false)? };
+                doorbells.push(Doorbell { shadow, gpu: of });
             }
         }
-        (!doorbells.is_empty()).then_some(())
+        doorbells.iter().any(|d| d.gpu == gpu).then_some(())
     }
 
     /// A channel is not understood, and only its own doorbell can tell of its work: the
     /// tenant gets the real doorbells back. Managed channels go on, polled without pause.
     fn stand_down(&mut self) {
         for doorbell in &mut self.doorbells {
-            if !doorbell.restore() {
+            if !doorbell.shadow.restore() {
                 // The unknown channel would hang for good; better a clear end.
                 std::process::abort();
             }
@@ -248,8 +267,8 @@ impl Session {
     }
 
     /// Publishes what is left of, and forgets, every channel at or below `object`.
-    fn forget(&mut self, object: Object, governor: &mut Governor) {
-        self.publish(governor);
+    fn forget(&mut self, object: Object, governors: &mut Governors) {
+        self.publish(governors);
         let mut doomed = vec![object.handle];
         let mut next = 0;
         while let Some(&parent) = doomed.get(next) {
@@ -266,14 +285,14 @@ impl Session {
         self.channels.retain(|c| !gone(c.object));
     }
 
-    /// The real register that rings: the doorbell mapped last is the one libcuda uses.
-    fn doorbell(doorbells: &[Shadow]) -> Option<&AtomicU32> {
-        let last = doorbells.last()?;
+    /// The real register that rings a GPU: the doorbell mapped last is the one libcuda uses.
+    fn doorbell(doorbells: &[Doorbell], gpu: u32) -> Option<&AtomicU32> {
+        let last = &doorbells.iter().rfind(|d| d.gpu == gpu)?.shadow;
         last.word(last.tenant() + DOORBELL).map(|pair| pair.real)
     }
 
     /// Publishes all that is new on every channel; returns how many entries.
-    pub(crate) fn publish(&mut self, governor: &mut Governor) -> u32 {
+    pub(crate) fn publish(&mut self, governors: &mut Governors) -> u32 {
         let Self {
             mappings,
             rings,
@@ -282,32 +301,47 @@ impl Session {
             ..
         } = self;
         let find = |gpu_va, len| segment(mappings, gpu_va, len);
-        let Some(doorbell) = Self::doorbell(doorbells) else {
-            return 0;
-        };
         let now_ns = sys::now_ns();
         let mut count = 0;
         for channel in channels.iter_mut() {
-            if let Some(ring) = rings.iter_mut().find(|r| channel.lives_in(&r.shadow)) {
-                let shadow = &ring.shadow;
-                let mut around = Around {
-                    find: &find,
-                    scratch: ring.scratch.as_mut(),
-                    now_ns,
-                };
-                count += channel.publish(shadow, governor, &mut around, doorbell);
-                channel.refresh_get(shadow);
-            }
+            let Some(ring) = rings.iter_mut().find(|r| channel.lives_in(&r.shadow)) else {
+                continue;
+            };
+            let doorbell = Self::doorbell(doorbells, ring.gpu);
+            let (Some(doorbell), Some(governor)) = (doorbell, governors.of(ring.gpu)) else {
+                continue;
+            };
+            let shadow = &ring.shadow;
+            let mut around = Around {
+                find: &find,
+                scratch: ring.scratch.as_mut(),
+                now_ns,
+            };
+            count += channel.publish(shadow, governor, &mut around, doorbell);
+            channel.refresh_get(shadow);
         }
         count
     }
 
     /// Whether some channel has work that must be looked after: held back, or followed.
     pub(crate) fn pending(&self) -> bool {
-        self.channels.iter().any(|c| {
-            let ring = self.rings.iter().find(|r| c.lives_in(&r.shadow));
-            ring.is_some_and(|r| c.pending(&r.shadow))
-        })
+        self.rings.iter().any(|r| self.pending_in(r))
+    }
+
+    /// Whether some channel of a GPU has.
+    pub(crate) fn pending_on(&self, gpu: u32) -> bool {
+        let mut rings = self.rings.iter().filter(|r| r.gpu == gpu);
+        rings.any(|r| self.pending_in(r))
+    }
+
+    fn pending_in(&self, ring: &Ring) -> bool {
+        let mut channels = self.channels.iter();
+        channels.any(|c| c.lives_in(&ring.shadow) && c.pending(&ring.shadow))
+    }
+
+    /// The GPUs on which something is managed.
+    pub(crate) fn gpus(&self) -> impl Iterator<Item = u32> + '_ {
+        self.rings.iter().map(|ring| ring.gpu)
     }
 
     /// Whether some channel's tenant may be waiting for room in its ring.
@@ -322,12 +356,12 @@ impl Session {
 
     /// Arms or disarms every doorbell; `false` if the kernel refused one.
     pub(crate) fn arm(&self, armed: bool) -> bool {
-        self.doorbells.iter().all(|d| d.arm(armed))
+        self.doorbells.iter().all(|d| d.shadow.arm(armed))
     }
 
     /// Addresses of the doorbell shadows, for the signal handler.
     pub(crate) fn doorbell_pages(&self) -> impl Iterator<Item = usize> + '_ {
-        self.doorbells.iter().map(Shadow::tenant)
+        self.doorbells.iter().map(|d| d.shadow.tenant())
     }
 }
 
@@ -340,7 +374,11 @@ fn segment(mappings: &[Mapping], gpu_va: u64, len: usize) -> Option<usize> {
         .iter()
         .find(|m| {
             let offset = addr.wrapping_sub(m.addr);
-            !m.bar && offset < m.len && len <= m.len - offset
+            m.gpu.is_none() && offset < m.len && len <= m.len - offset
         })
         .map(|_| addr)
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

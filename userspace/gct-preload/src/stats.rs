@@ -56,8 +56,8 @@ impl Stats {
 pub(crate) fn write_at_exit() {
     extern "C" fn write() {
         let Some(shared) = worker::lock() else { return };
-        shared.governor.report();
-        let launches = shared.governor.text();
+        shared.governors.report();
+        let launches = shared.governors.text();
         drop(shared);
         let Some(path) = std::env::var_os("GCTGROUP_STATS") else {
             return;

@@ -7,7 +7,7 @@
 //! publishes on the spot and wakes the worker: an idle tenant costs nothing, a busy one
 //! takes no faults. (Linux's NAPI does the same with interrupts.)
 
-use crate::governor::Governor;
+use crate::governors::Governors;
 use crate::session::Session;
 use crate::stats::STATS;
 use crate::sys;
@@ -24,16 +24,16 @@ const SLEEP_NS: i64 = 1_000_000_000;
 /// it may go on.
 const SHORT_SLEEP_NS: i64 = 200_000;
 
-/// Session and governor, always taken together.
+/// Session and governors, always taken together.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) session: Session,
-    pub(crate) governor: Governor,
+    pub(crate) governors: Governors,
 }
 
 static SHARED: Mutex<Shared> = Mutex::new(Shared {
     session: Session::new(),
-    governor: Governor::new(),
+    governors: Governors::new(),
 });
 /// 1 while the doorbells fault.
 static ARMED: AtomicU32 = AtomicU32::new(0);
@@ -69,11 +69,15 @@ pub(crate) fn forked_child() -> bool {
 impl Shared {
     /// Publishes all that is new.
     pub(crate) fn publish(&mut self) -> u32 {
-        let Self { session, governor } = self;
-        governor.begin();
-        let count = session.publish(governor);
-        if governor.place().is_some() {
-            governor.end(session.pending(), sys::now_ns());
+        let Self { session, governors } = self;
+        for (_, governor) in governors.iter_mut() {
+            governor.begin();
+        }
+        let count = session.publish(governors);
+        for (gpu, governor) in governors.iter_mut() {
+            if governor.place().is_some() {
+                governor.end(session.pending_on(gpu), sys::now_ns());
+            }
         }
         STATS.entries.fetch_add(u64::from(count), Ordering::Relaxed);
         count

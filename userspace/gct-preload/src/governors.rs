@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The governors of this process, one for each GPU that it uses: limits, neighbours and what is
+//! learnt of launches are a GPU's own.
+
+use crate::governor::Governor;
+use crate::limits::Limits;
+use crate::neighbours::Place;
+use core::fmt::Write;
+use gct_core::launches::Launches;
+use gct_core::mask::TpcMask;
+use gct_core::submit::stats::Reason;
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Governors {
+    /// With the N of `/dev/nvidiaN`.
+    list: Vec<(u32, Governor)>,
+    /// What holds on a GPU of which no daemon speaks; `None` before the environment was read.
+    limits: Option<Limits>,
+}
+
+impl Governors {
+    /// None.
+    pub(crate) const fn new() -> Self {
+        Self {
+            list: Vec::new(),
+            limits: None,
+        }
+    }
+
+    /// The governor of a GPU, which allocates when it is asked for first: not in a signal handler.
+    pub(crate) fn prepare(&mut self, gpu: u32) -> &mut Governor {
+        let at = self.list.iter().position(|(of, _)| *of == gpu);
+        let at = at.unwrap_or_else(|| {
+            let limits = *self.limits.get_or_insert_with(Limits::from_environment);
+            let mut governor = Governor::new();
+            governor.prepare_with(limits);
+            self.list.push((gpu, governor));
+            self.list.len() - 1
+        });
+        &mut self.list[at].1
+    }
+
+    /// The governor of a GPU.
+    pub(crate) fn of(&mut self, gpu: u32) -> Option<&mut Governor> {
+        let of = |entry: &&mut (u32, Governor)| entry.0 == gpu;
+        self.list.iter_mut().find(of).map(|(_, governor)| governor)
+    }
+
+    /// All, with their GPUs.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Governor)> {
+        self.list.iter_mut().map(|(gpu, governor)| (*gpu, governor))
+    }
+
+    /// Keeps launches to `list` on all GPUs; `None` is no mask.
+    pub(crate) fn restrict(&mut self, list: Option<&TpcMask>) {
+        let limits = self.limits.get_or_insert_with(Limits::from_environment);
+        limits.set_mask(list);
+        for (_, governor) in &mut self.list {
+            governor.restrict(list);
+        }
+    }
+
+    /// A daemon looks after this process on a GPU.
+    pub(crate) fn set_place(&mut self, gpu: u32, place: Place) {
+        self.prepare(gpu).set_place(Some(place));
+    }
+
+    /// Tells the daemon what was counted.
+    pub(crate) fn report(&self) {
+        for (_, governor) in &self.list {
+            governor.report();
+        }
+    }
+
+    /// What the core counted on all GPUs, as `KEY VALUE` lines: what was done, and what was passed
+    /// and why.
+    pub(crate) fn text(&self) -> String {
+        let (mut all, mut replays) = (Launches::ZERO, 0);
+        for (_, governor) in &self.list {
+            let counters = governor.counters();
+            all = all.plus(&Launches::of(counters));
+            replays += counters.replays;
+        }
+        let mut text = format!(
+            "launches {}\nreplays {replays}\nrewritten {}\nsplit {}\natoms {}\npassed {}\n",
+            all.launches,
+            all.rewritten,
+            all.split,
+            all.atoms,
+            all.passed_total()
+        );
+        for (reason, count) in Reason::ALL.iter().zip(all.passed) {
+            if count > 0 {
+                // Writing to a `String` cannot fail.
+                let _ = writeln!(text, "passed.{} {count}", reason.name());
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_gpu_has_its_own_and_a_restriction_holds_on_all() {
+        let mut governors = Governors::new();
+        governors.prepare(0).set_limits(Limits::NONE);
+        governors.restrict(TpcMask::parse(b"0-3").ok().as_ref());
+        governors.prepare(3);
+        assert!(governors.of(1).is_none());
+        let masks: Vec<_> = governors
+            .iter_mut()
+            .map(|(gpu, governor)| (gpu, governor.allowed()))
+            .collect();
+        let kept = TpcMask::parse(b"0-3").unwrap();
+        assert_eq!(masks, [(0, kept), (3, kept)]);
+        assert!(governors.text().starts_with("launches 0\nreplays 0\n"));
+    }
+}

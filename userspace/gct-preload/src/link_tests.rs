@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What a process on two GPUs hears of its daemon.
+
+use super::*;
+use gct_core::rmapi::escape;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+/// A daemon with two GPUs; it stops with the value.
+struct Daemon {
+    directory: PathBuf,
+    stopper: gctd::Stopper,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn serve(directory: &Path) -> (gctd::Stopper, JoinHandle<()>) {
+    let options = gctd::Options {
+        socket: directory.join("gctd.sock"),
+        gpus: directory.join("gpus"),
+        existing: None,
+    };
+    let server = gctd::Server::bind(&options).unwrap();
+    let stopper = server.stopper();
+    (stopper, std::thread::spawn(move || server.run().unwrap()))
+}
+
+impl Daemon {
+    fn new() -> Self {
+        let name = format!("gct-link-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        for n in 0..2 {
+            let gpu = directory.join(format!("gpus/0000:0{n}:00.0"));
+            std::fs::create_dir_all(&gpu).unwrap();
+            std::fs::write(gpu.join("information"), format!("Device Minor: {n}\n")).unwrap();
+        }
+        let (stopper, thread) = serve(&directory);
+        Self {
+            directory,
+            stopper,
+            thread: Some(thread),
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+
+    fn restart(&mut self) {
+        self.stop();
+        let (stopper, thread) = serve(&self.directory);
+        (self.stopper, self.thread) = (stopper, Some(thread));
+    }
+
+    /// A process that has made a client.
+    fn process(&self, client: u32) -> Connected {
+        let mut connected = Connected {
+            pid: std::process::id(),
+            link: Link::new(self.directory.join("gctd.sock")),
+            slices: Slices::new(),
+            placed: Vec::new(),
+        };
+        connected.link.attend(1);
+        alloc(&mut connected, [0, 0, client, 0x41], None);
+        connected
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// An object was allocated: client, parent, handle, class.
+fn alloc(process: &mut Connected, words: [u32; 4], hint: Option<u64>) -> Call {
+    let words = words.into_iter().chain([0x1000, 0, 0, 0, 0, 0, 0, 0]);
+    let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+    let (ioctl, call) = link::decode(escape::ALLOC, &bytes, |_| hint).unwrap();
+    let verdict = process.link.enter(&ioctl, &call);
+    process.link.leave(ioctl, &call, verdict);
+    call
+}
+
+/// A device and a channel group on a GPU.
+fn open(process: &mut Connected, client: u32, gpu: u32) {
+    let device = 10 + gpu;
+    let bus = u64::from(gpu) << 8;
+    alloc(process, [client, client, device, 0x80], Some(bus));
+    let group = alloc(process, [client, device, 20 + gpu, 0xa06c], None);
+    process.slices.made(&group, -1, &mut process.link);
+}
+
+/// What is new: places and neighbours, by GPU.
+fn news(process: &mut Connected) -> Vec<(&'static str, u32)> {
+    let what = |news: &News| match news {
+        News::Place(gpu, _) => ("place", *gpu),
+        News::Peers(gpu, _) => ("peers", *gpu),
+    };
+    process.attend().iter().map(what).collect()
+}
+
+#[test]
+fn each_gpu_has_its_place_and_its_neighbours() {
+    let mut daemon = Daemon::new();
+    let mut process = daemon.process(1);
+    assert_eq!(news(&mut process), []);
+    open(&mut process, 1, 0);
+    assert_eq!(news(&mut process), [("place", 0)]);
+    open(&mut process, 1, 1);
+    assert_eq!(news(&mut process), [("place", 1)]);
+    assert_eq!(news(&mut process), []);
+
+    let mut neighbour = daemon.process(2);
+    open(&mut neighbour, 2, 1);
+    assert_eq!(news(&mut process), [("peers", 1)]);
+
+    daemon.restart();
+    // It is tried once a second.
+    std::thread::sleep(Duration::from_millis(1100));
+    let both = [("place", 0), ("place", 1)];
+    assert_eq!(news(&mut process), both, "another daemon has other pages");
+}

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A channel on a simulated GPU, for tests: launches captured on an H200 go through the shadow ring,
+//! the governor and the real ring into the model of the launch hardware.
+
+use crate::channel::{Around, Channel};
+use crate::governor::Governor;
+use crate::limits::Limits;
+use crate::rm::Object;
+use crate::scratch::Scratch;
+use crate::shadow::Shadow;
+use crate::split::FRAME_BYTES;
+use crate::sys;
+use core::sync::atomic::{AtomicU32, Ordering};
+use gct_core::rmapi::own::ChannelParams;
+use gct_core::submit::gpfifo::{Entry, Fetch, Segment};
+use gct_core::submit::qmd::v04_00 as v04;
+use gct_model::{
+    Anomaly, ChannelId, Config, Coverage, Fault, GuestMemory, Machine, Order, SparseMemory,
+};
+
+const ENTRIES: u32 = 8;
+const RINGS_LEN: usize = 2 << 20;
+const WORDS: usize = 385;
+/// Blocks of the captured launch.
+const BLOCKS: u64 = 1000;
+/// Where the captured launch releases: a page of it must exist.
+const RELEASE: usize = 0x2_0463_7f04;
+/// One step of the simulated GPU takes so long.
+const STEP_NS: u64 = 1_000;
+
+/// Memory at an address that is the same for the GPU.
+pub(crate) fn low_memory(at: usize, len: usize) -> usize {
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping where nothing is, or none.
+    let mapped = unsafe { sys::mmap(at as *mut _, len, prot, flags, -1, 0) };
+    assert_eq!(mapped as usize, at, "this test needs its addresses");
+    at
+}
+
+/// The GPU's memory: the rings behind their alias, what is mapped at its own address, the rest.
+pub(crate) struct Memory {
+    rings: usize,
+    real: usize,
+    pub(crate) mapped: Vec<(usize, usize)>,
+    rest: SparseMemory,
+}
+
+impl Memory {
+    fn place(&self, address: u64) -> Option<*mut u8> {
+        let at = usize::try_from(address).unwrap();
+        if at.wrapping_sub(self.rings) < RINGS_LEN {
+            return Some((self.real + (at - self.rings)) as *mut u8);
+        }
+        let inside = |&(start, len): &(usize, usize)| at.wrapping_sub(start) < len;
+        self.mapped.iter().any(inside).then_some(at as *mut u8)
+    }
+}
+
+impl GuestMemory for Memory {
+    fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Fault> {
+        match self.place(address) {
+            // SAFETY: inside a mapping of this test.
+            Some(at) => unsafe { at.copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) },
+            None => self.rest.read(address, into)?,
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Fault> {
+        match self.place(address) {
+            // SAFETY: as above.
+            Some(at) => unsafe { at.copy_from_nonoverlapping(from.as_ptr(), from.len()) },
+            None => self.rest.write(address, from)?,
+        }
+        Ok(())
+    }
+}
+
+/// A tenant, its channel, and the GPU.
+pub(crate) struct Bench {
+    rings: usize,
+    pushbuffers: usize,
+    pub(crate) shadow: Shadow,
+    pub(crate) channel: Channel,
+    scratch: Scratch,
+    pub(crate) governor: Governor,
+    pub(crate) machine: Machine<Memory>,
+    fetch: Fetch,
+    pub(crate) get: u32,
+    pub(crate) put: u32,
+    pub(crate) launched: u32,
+    now_ns: u64,
+    pub(crate) doorbell: AtomicU32,
+}
+
+fn captured() -> Vec<u32> {
+    words_of(include_str!(
+        "../../../tests/fixtures/captures/one_launch.pbcap"
+    ))
+}
+
+/// The first segment of a capture.
+pub(crate) fn words_of(text: &str) -> Vec<u32> {
+    let line = text.lines().find(|line| line.starts_with("gp ")).unwrap();
+    let words = line.split_once(" : ").unwrap().1;
+    let word = |word| u32::from_str_radix(word, 16).unwrap();
+    words.split_whitespace().map(word).collect()
+}
+
+impl Bench {
+    /// `number` keeps the addresses of tests that run at the same time apart.
+    pub(crate) fn new(number: usize, limits: Limits, order: Order) -> Self {
+        let rings = low_memory(0x10_0000_0000 + number * 0x1000_0000, RINGS_LEN);
+        let pushbuffers = low_memory(rings + (64 << 20), 64 << 10);
+        let release = low_memory((RELEASE & !4095) + number * 0x10_0000, 4096);
+        // SAFETY: one whole mapping, used by this test only.
+        let shadow = unsafe { Shadow::new(rings, RINGS_LEN, true) }.unwrap();
+        let (tenant, real, len) = shadow.upper_half();
+        let scratch = Scratch::new(tenant as u64, real, len, FRAME_BYTES).unwrap();
+        let object = Object {
+            client: 1,
+            handle: 2,
+        };
+        let params = ChannelParams {
+            ring_va: rings as u64,
+            entries: ENTRIES,
+            userd_memory: 3,
+            userd_offset: 0x2000,
+        };
+        let mut channel = Channel::new(object, 0xc86f, params, rings + 0x2000, &shadow).unwrap();
+        channel.set_token(7);
+        let memory = Memory {
+            rings,
+            real: real - RINGS_LEN / 2,
+            mapped: vec![(pushbuffers, 64 << 10), (release, 4096)],
+            rest: SparseMemory::new(1 << 12),
+        };
+        let config = Config {
+            order,
+            ..Config::default()
+        };
+        let mut governor = Governor::new();
+        governor.prepare_with(limits);
+        Self {
+            rings,
+            pushbuffers,
+            shadow,
+            channel,
+            scratch,
+            governor,
+            machine: Machine::new(memory, config),
+            fetch: Fetch::new(),
+            get: 0,
+            put: 0,
+            launched: 0,
+            now_ns: 1,
+            doorbell: AtomicU32::new(0),
+        }
+    }
+
+    fn release_word(&self) -> &AtomicU32 {
+        // SAFETY: mapped in `new`, for as long as the test runs.
+        unsafe { AtomicU32::from_ptr(self.release_at() as *mut u32) }
+    }
+
+    fn release_at(&self) -> usize {
+        let number = (self.rings - 0x10_0000_0000) / 0x1000_0000;
+        RELEASE + number * 0x10_0000
+    }
+
+    fn userd(&self, at: usize) -> crate::shadow::Pair<'_, AtomicU32> {
+        self.shadow.word(self.rings + 0x2000 + at).unwrap()
+    }
+
+    /// The tenant launches once more, if GP_GET leaves it room.
+    pub(crate) fn launch(&mut self) -> bool {
+        let seen = self.userd(0x88).tenant.load(Ordering::Relaxed);
+        if (self.put + 1) % ENTRIES == seen {
+            return false;
+        }
+        self.launched += 1;
+        let mut words = captured();
+        assert_eq!(words.len(), WORDS);
+        // The last upload of 96 words is the launch's QMD.
+        let at = (0..WORDS - 96)
+            .rev()
+            .find(|&at| words[at] == 0x6060_206d)
+            .unwrap()
+            + 1;
+        let qmd = &mut words[at..at + 96];
+        v04::RELEASE_SEMAPHORE0_PAYLOAD_LOWER
+            .set(qmd, self.launched)
+            .unwrap();
+        let low = u32::try_from(self.release_at() & 0xffff_ffff).unwrap();
+        v04::RELEASE_SEMAPHORE0_ADDR_LOWER.set(qmd, low).unwrap();
+        self.submit(&words, self.put as usize * 2048);
+        true
+    }
+
+    /// The tenant submits a segment, which lies at this offset of its pushbuffers.
+    pub(crate) fn submit(&mut self, words: &[u32], offset: usize) {
+        let at = self.pushbuffers + offset;
+        for (i, word) in words.iter().enumerate() {
+            assert!(offset + 4 * i < 64 << 10);
+            // SAFETY: inside the mapping of 64 KiB.
+            unsafe { ((at + 4 * i) as *mut u32).write_volatile(*word) };
+        }
+        let segment = Segment {
+            va: at as u64,
+            words: words.len() as u32,
+            subroutine: false,
+            wait: false,
+            conditional: false,
+        };
+        let entry = self
+            .shadow
+            .entry(self.rings + self.put as usize * 8)
+            .unwrap();
+        entry
+            .tenant
+            .store(Entry::Segment(segment).encode(), Ordering::Relaxed);
+        self.put = (self.put + 1) % ENTRIES;
+        self.userd(0x8c).tenant.store(self.put, Ordering::Release);
+    }
+
+    /// The worker looks once.
+    pub(crate) fn work(&mut self) {
+        let mapped = self.machine.memory().mapped.clone();
+        let find = |va: u64, len: usize| {
+            let at = usize::try_from(va).unwrap();
+            let inside = |&(start, size): &(usize, usize)| at >= start && at + len <= start + size;
+            mapped.iter().any(inside).then_some(at)
+        };
+        let mut around = Around {
+            find: &find,
+            scratch: Some(&mut self.scratch),
+            now_ns: self.now_ns,
+        };
+        self.channel.publish(
+            &self.shadow,
+            &mut self.governor,
+            &mut around,
+            &self.doorbell,
+        );
+        self.channel.refresh_get(&self.shadow);
+    }
+
+    /// The GPU fetches what is published and does one thing.
+    pub(crate) fn step(&mut self) -> bool {
+        self.now_ns += STEP_NS;
+        let put = self.userd(0x8c).real.load(Ordering::Relaxed);
+        while self.get != put {
+            let at = self.rings + self.get as usize * 8;
+            let entry = self.shadow.entry(at).unwrap().real.load(Ordering::Relaxed);
+            let Entry::Segment(segment) = self.fetch.decode(entry) else {
+                panic!("only segments are published");
+            };
+            let mut bytes = vec![0; segment.words as usize * 4];
+            self.machine.memory().read(segment.va, &mut bytes).unwrap();
+            let words: Vec<u32> = bytes
+                .chunks_exact(4)
+                .map(|word| u32::from_le_bytes(word.try_into().unwrap()))
+                .collect();
+            self.machine.submit(ChannelId(0), &words);
+            self.get = (self.get + 1) % ENTRIES;
+        }
+        self.userd(0x88).real.store(self.get, Ordering::Relaxed);
+        self.machine.step()
+    }
+
+    /// Grids of blocks that were let go and have not ended.
+    pub(crate) fn outstanding(&self) -> usize {
+        let runs = self.machine.report().runs.iter();
+        runs.filter(|run| run.count() > 0 && run.ended.is_none())
+            .count()
+    }
+
+    /// Runs what was submitted to its end; returns the masks of the grids that ran, with their blocks.
+    pub(crate) fn masks(&mut self) -> Vec<(u64, [u32; 8])> {
+        let before = self.machine.report().runs.len();
+        for _ in 0..64 {
+            self.work();
+            self.step();
+        }
+        assert!(!self.channel.pending(&self.shadow), "it hangs");
+        let runs = &self.machine.report().runs[before..];
+        let grids = runs.iter().filter(|run| run.count() > 0);
+        grids.map(|run| (run.count(), run.mask.0)).collect()
+    }
+
+    /// Runs `launches` launches to their end; returns the most grids that ran at once.
+    pub(crate) fn run(&mut self, launches: u32) -> usize {
+        let mut most = 0;
+        let mut idle = 0;
+        while idle < 3 {
+            let more = self.launched < launches && self.launch();
+            self.work();
+            let moved = self.step();
+            most = most.max(self.outstanding());
+            idle = if more || moved { 0 } else { idle + 1 };
+        }
+        assert_eq!(self.launched, launches, "the tenant hangs");
+        most
+    }
+
+    pub(crate) fn check(&self, launches: u32) {
+        let mut coverage = Coverage::default();
+        for run in &self.machine.report().runs {
+            assert!(run.ended.is_some());
+            coverage.add(&run.blocks);
+        }
+        assert_eq!(coverage.total(), BLOCKS * u64::from(launches));
+        for (_, times) in coverage.counts() {
+            assert_eq!(times, launches, "each block once a launch");
+        }
+        assert_eq!(self.release_word().load(Ordering::Relaxed), launches);
+        assert!(!self.channel.pending(&self.shadow));
+        // A launch's companion names the QMD of the launch after it, which was not captured.
+        let next = Anomaly::UnknownVersion(0x2_04e0_c000);
+        let mut anomalies = self.machine.report().anomalies.iter();
+        assert_eq!(anomalies.find(|a| **a != next), None);
+    }
+}
