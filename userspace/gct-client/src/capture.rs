@@ -105,7 +105,7 @@ fn record(line: &str) -> Result<Record, Problem> {
             .iter()
             .filter_map(|field| field.split_once('='))
             .find(|(key, _)| *key == name)
-            .and_then(|(_, value)| u64::from_str_radix(value, radix).ok())
+            .and_then(|(_, value)| digits(value, radix))
             .ok_or(Problem::Field(name))
     };
     let small = |name, radix| {
@@ -118,7 +118,10 @@ fn record(line: &str) -> Result<Record, Problem> {
     let words = words
         .split_ascii_whitespace()
         .enumerate()
-        .map(|(at, word)| u32::from_str_radix(word, 16).map_err(|_| Problem::Word(at)))
+        .map(|(at, word)| {
+            let word = digits(word, 16).and_then(|word| u32::try_from(word).ok());
+            word.ok_or(Problem::Word(at))
+        })
         .collect::<Result<Vec<u32>, Problem>>()?;
     if words.len() != said {
         return Err(Problem::Count {
@@ -134,6 +137,13 @@ fn record(line: &str) -> Result<Record, Problem> {
         gpu_va: number("gpu_va", 16)?,
         words,
     })
+}
+
+/// A number of digits alone.
+fn digits(text: &str, radix: u32) -> Option<u64> {
+    // `from_str_radix` would take a sign.
+    let value = u64::from_str_radix(text, radix).ok()?;
+    (!text.starts_with('+')).then_some(value)
 }
 
 /// As a line of the format, without its newline.

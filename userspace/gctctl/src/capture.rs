@@ -37,8 +37,10 @@ pub(crate) fn run(capture: &Capture) -> Outcome {
 }
 
 fn load(path: &Path) -> Result<Vec<Record>, Failure> {
-    let text = fs::read_to_string(path)
+    let bytes = fs::read(path)
         .map_err(|error| Failure::new(FAILURE, format!("{}: {error}.", path.display())))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Failure::new(REFUSED, format!("{}: It is not text.", path.display())))?;
     capture::parse(&text)
         .map_err(|error| Failure::new(REFUSED, format!("{}: {error}", path.display())))
 }
