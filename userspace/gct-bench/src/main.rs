@@ -10,6 +10,7 @@ mod alone;
 mod atoms;
 mod budget;
 mod dominance;
+mod legend;
 mod machine;
 mod plot;
 mod report;
@@ -38,7 +39,7 @@ struct Cli {
     /// What to measure: alone, atoms, sweep, silence, torch, torch-cost
     #[arg(long, value_delimiter = ',')]
     parts: Vec<String>,
-    /// Shows what was measured before, and measures nothing: bench.md and SVG files
+    /// Shows what was measured before, and measures nothing: bench.md, bench.json and SVG files
     #[arg(long, value_delimiter = ',', conflicts_with = "parts")]
     show: Vec<PathBuf>,
     /// How often everything is measured
@@ -63,7 +64,7 @@ struct Cli {
     /// When latency-critical launches of the sweep arrive
     #[arg(long, value_delimiter = ',', default_value = "periodic,poisson")]
     arrivals: Vec<String>,
-    /// Only these ways of sharing, by their names in the results
+    /// Only these ways of sharing, by their names in the results; with --show, in the summary
     #[arg(long, value_delimiter = ',')]
     ways: Vec<String>,
 }
@@ -114,7 +115,8 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
     let mut text = String::new();
     for (title, tables) in [("Sweep", &points), ("PyTorch neighbours", &torch)] {
         if let Some(first) = tables.first() {
-            let ways: Vec<&str> = first.rows.iter().map(|row| row.name.as_str()).collect();
+            let ways = first.rows.iter().map(|row| row.name.as_str());
+            let ways: Vec<&str> = ways.filter(|way| cli.measures(way)).collect();
             text +=
                 &format!("## {title}\n\nEach cell: p99 in us (throughput in % of plain MPS).\n\n");
             text += &summary::markdown(tables, &ways);
@@ -130,5 +132,6 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
     text += &report.markdown();
     let file = cli.out.join("bench.md");
     std::fs::write(&file, text).with_context(|| file.display().to_string())?;
+    report.write(&cli.out, "bench")?;
     plot::write(report, &cli.out)
 }

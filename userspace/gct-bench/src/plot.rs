@@ -3,20 +3,30 @@
 //! The tables as pictures (SVG).
 
 use crate::dominance::{achieved, ALONE, OURS, P99};
+use crate::legend::{letters, wrapped, BREAK};
 use crate::report::{Point, Report, Table};
 use crate::summary::percent;
 use crate::{atoms, sweep};
 use anyhow::{anyhow, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Size of one panel, in pixels.
-const PANEL: (u32, u32) = (330, 260);
+/// Size of one panel, and height of what is above all, in pixels.
+const PANEL: (u32, u32) = (360, 290);
+const HEADER: u32 = 42;
+/// Pixels of a letter there, on average, and of a line.
+const LETTER: u32 = 6;
+const LINE: i32 = 14;
+/// What is later than this multiple of the loop alone is drawn there, at the edge, and what is less than this percentage
+/// at the other edge.
+const LATEST: f64 = 50.0;
+const LEAST_RATE: f64 = 40.0;
 const FONT: &str = "sans-serif";
 const THEIRS: RGBColor = RGBColor(120, 120, 120);
 const MINE: RGBColor = RGBColor(0, 90, 180);
@@ -50,11 +60,7 @@ pub(crate) fn write(report: &Report, folder: &Path) -> Result<()> {
             })
             .collect();
         let columns = panels.len().div_ceil(2);
-        trade_offs(
-            &panels,
-            columns,
-            &folder.join(format!("user-mode-h200-{blocks_us}us.svg")),
-        )?;
+        trade_offs(&panels, columns, &folder.join(format!("{blocks_us}us.svg")))?;
     }
     let torch: Vec<(String, &Table)> = report
         .tables
@@ -73,23 +79,18 @@ pub(crate) fn write(report: &Report, folder: &Path) -> Result<()> {
             )
         })
         .collect();
-    trade_offs(&torch, 2, &folder.join("user-mode-h200-torch.svg"))?;
+    trade_offs(&torch, 2, &folder.join("torch.svg"))?;
     let with = |word: &str| -> Vec<&Table> {
         let tables = report.tables.iter();
         tables.filter(|table| table.title.contains(word)).collect()
     };
-    costs(
-        &with(atoms::TITLE),
-        &folder.join("user-mode-h200-atoms.svg"),
-    )?;
-    silences(
-        &with("fell silent"),
-        &folder.join("user-mode-h200-silence.svg"),
-    )
+    costs(&with(atoms::TITLE), &folder.join("atoms.svg"))?;
+    silences(&with("fell silent"), &folder.join("silence.svg"))
 }
 
 fn panels(
     file: &Path,
+    header: &str,
     count: usize,
     columns: usize,
     draw: impl Fn(usize, &Area<'_>) -> Result<()>,
@@ -99,71 +100,93 @@ fn panels(
     }
     let rows = count.div_ceil(columns.max(1));
     // CAST: some panels.
-    let size = (PANEL.0 * columns as u32, PANEL.1 * rows as u32);
+    let size = (PANEL.0 * columns as u32, HEADER + PANEL.1 * rows as u32);
     let root = SVGBackend::new(file, size).into_drawing_area();
     root.fill(&WHITE).map_err(failed)?;
-    let areas = root.split_evenly((rows, columns));
+    let (above, below) = root.split_vertically(HEADER);
+    let style = (FONT, 12).into_text_style(&above);
+    // CAST: a few hundred.
+    let lines = wrapped(header, (size.0 / LETTER) as usize);
+    for (line, at) in lines.iter().zip((6..).step_by(LINE as usize)) {
+        above.draw_text(line, &style, (8, at)).map_err(failed)?;
+    }
+    let areas = below.split_evenly((rows, columns));
     for (number, area) in areas.iter().enumerate().take(count) {
         draw(number, area)?;
     }
     root.present().map_err(failed)
 }
 
-/// p99 against throughput, a mark for each way.
+/// p99 against throughput, a letter for each way: capitals are ours.
 fn trade_offs(tables: &[(String, &Table)], columns: usize, file: &Path) -> Result<()> {
-    panels(file, tables.len(), columns, |number, area| {
-        tables
-            .get(number)
-            .map_or(Ok(()), |(title, table)| trade_off(title, table, area))
-    })
+    let Some((_, first)) = tables.first() else {
+        return Ok(());
+    };
+    let letters = letters(first);
+    let legend: Vec<String> = letters
+        .iter()
+        .map(|(name, letter)| format!("{letter} {}", name.trim_start_matches(OURS)))
+        .collect();
+    panels(
+        file,
+        &legend.join(BREAK),
+        tables.len(),
+        columns,
+        |number, area| {
+            tables.get(number).map_or(Ok(()), |(title, table)| {
+                trade_off(title, table, &letters, area)
+            })
+        },
+    )
 }
 
-fn trade_off(title: &str, table: &Table, area: &Area<'_>) -> Result<()> {
+fn trade_off(
+    title: &str,
+    table: &Table,
+    letters: &[(String, char)],
+    area: &Area<'_>,
+) -> Result<()> {
     let ways: Vec<(&str, f64, f64)> = achieved(table)
         .iter()
         .filter_map(|way| Some((way.name, way.p99.median, percent(table, way.rate.median)?)))
         .collect();
-    let alone = table
-        .get(ALONE)
-        .and_then(|row| row.spread(P99))
-        .map(|p99| p99.median);
-    let times = ways.iter().map(|way| way.1).chain(alone);
-    let (least, most) = range(times);
-    let low = ways.iter().map(|way| way.2).fold(100.0, f64::min);
-    let bottom = ((low - 5.0) / 10.0).floor() * 10.0;
+    let alone = table.get(ALONE).and_then(|row| row.spread(P99));
+    let (least, _) = range(ways.iter().map(|way| way.1));
+    let alone = alone.map_or(least, |p99| p99.median);
+    let (left, right) = (least.min(alone) * 0.8, alone * LATEST);
     let mut chart = ChartBuilder::on(area)
         .caption(title, (FONT, 13))
         .margin(6)
         .x_label_area_size(28)
         .y_label_area_size(38)
-        .build_cartesian_2d((least * 0.8..most * 1.6).log_scale(), bottom..105.0)
+        .build_cartesian_2d((left..right * 1.2).log_scale(), LEAST_RATE - 2.0..103.0)
         .map_err(failed)?;
     chart
         .configure_mesh()
         .disable_mesh()
         .x_desc("p99 (us)")
         .y_desc("best effort, % of MPS")
-        .x_labels(5)
-        .y_labels(6)
+        .x_label_formatter(&|x| format!("{x:.0}"))
+        .y_label_formatter(&|y| format!("{y:.0}"))
+        .x_labels(4)
+        .y_labels(7)
         .label_style((FONT, 10))
         .draw()
         .map_err(failed)?;
-    if let Some(alone) = alone {
-        let line = LineSeries::new([(alone, bottom), (alone, 105.0)], BLACK.mix(0.3));
-        chart.draw_series(line).map_err(failed)?;
-    }
+    let line = LineSeries::new([(alone, LEAST_RATE), (alone, 103.0)], BLACK.mix(0.3));
+    chart.draw_series(line).map_err(failed)?;
     for (name, p99, rate) in ways {
-        let (colour, label) = match name.strip_prefix(OURS) {
-            Some(name) => (MINE, name),
-            None => (THEIRS, name),
+        let Some((_, letter)) = letters.iter().find(|(known, _)| known == name) else {
+            continue;
         };
-        let mark = Circle::new((p99, rate), 3, colour.filled());
-        let text = Text::new(
-            label.to_string(),
-            (p99 * 1.03, rate),
-            (FONT, 9).into_font().color(&colour),
-        );
-        chart.draw_series([mark]).map_err(failed)?;
+        let colour = match name.starts_with(OURS) {
+            true => MINE,
+            false => THEIRS,
+        };
+        let at = (p99.min(right), rate.max(LEAST_RATE));
+        let style = (FONT, 11).into_font().color(&colour);
+        let centre = Pos::new(HPos::Center, VPos::Center);
+        let text = Text::new(letter.to_string(), at, style.pos(centre));
         chart.draw_series([text]).map_err(failed)?;
     }
     Ok(())
@@ -183,7 +206,8 @@ fn range(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
 
 /// The cost of parts against their length.
 fn costs(tables: &[&Table], file: &Path) -> Result<()> {
-    panels(file, tables.len(), 2, |number, area| {
+    let head = "A kernel in parts: time by the length of a part";
+    panels(file, head, tables.len(), 2, |number, area| {
         tables.get(number).map_or(Ok(()), |table| {
             let title = table.title.split(": ").nth(1).unwrap_or(&table.title);
             let us = |column: &String| column.strip_suffix(" us").and_then(|n| n.parse().ok());
@@ -215,14 +239,15 @@ fn costs(tables: &[&Table], file: &Path) -> Result<()> {
                 .label_style((FONT, 10))
                 .draw()
                 .map_err(failed)?;
-            draw_lines(&mut chart, &lines)
+            draw_lines(&mut chart, &lines, SeriesLabelPosition::UpperRight)
         })
     })
 }
 
 /// Throughput against time.
 fn silences(tables: &[&Table], file: &Path) -> Result<()> {
-    panels(file, tables.len(), 2, |number, area| {
+    let head = "Best effort after a latency-critical loop fell silent";
+    panels(file, head, tables.len(), 2, |number, area| {
         tables.get(number).map_or(Ok(()), |table| {
             let title = table
                 .title
@@ -244,13 +269,14 @@ fn silences(tables: &[&Table], file: &Path) -> Result<()> {
                     (row.name.clone(), series.collect())
                 })
                 .collect();
-            let (least, most) = range(lines.iter().flatten_pairs().map(|(_, y)| y));
+            let rates = lines.iter().flatten_pairs().map(|(_, y)| y);
+            let least = rates.fold(100.0, f64::min);
             let mut chart = ChartBuilder::on(area)
                 .caption(title, (FONT, 12))
                 .margin(6)
                 .x_label_area_size(28)
                 .y_label_area_size(38)
-                .build_cartesian_2d(-1.0..12.0, (least - 3.0).max(0.0)..most + 3.0)
+                .build_cartesian_2d(-1.0..12.0, (least - 12.0).max(0.0)..104.0)
                 .map_err(failed)?;
             chart
                 .configure_mesh()
@@ -260,7 +286,7 @@ fn silences(tables: &[&Table], file: &Path) -> Result<()> {
                 .label_style((FONT, 10))
                 .draw()
                 .map_err(failed)?;
-            draw_lines(&mut chart, &lines)
+            draw_lines(&mut chart, &lines, SeriesLabelPosition::LowerRight)
         })
     })
 }
@@ -279,6 +305,7 @@ impl<'a, I: Iterator<Item = &'a (String, Vec<(f64, f64)>)> + 'a> FlattenPairs<'a
 fn draw_lines<'a, 'b: 'a, X, Y>(
     chart: &mut ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>,
     lines: &[(String, Vec<(f64, f64)>)],
+    legend: SeriesLabelPosition,
 ) -> Result<()>
 where
     X: plotters::coord::ranged1d::Ranged<ValueType = f64>,
@@ -294,6 +321,7 @@ where
     }
     chart
         .configure_series_labels()
+        .position(legend)
         .background_style(WHITE.mix(0.7))
         .label_font((FONT, 9))
         .draw()
@@ -324,10 +352,13 @@ mod tests {
             report.add(table);
         }
         write(&report, &folder).unwrap();
-        let text = std::fs::read_to_string(folder.join("user-mode-h200-25us.svg")).unwrap();
+        let text = std::fs::read_to_string(folder.join("25us.svg")).unwrap();
         std::fs::remove_dir_all(folder).unwrap();
-        assert_eq!(text.matches("<circle").count(), 4);
-        assert!(text.contains("load 10 %, random") && text.contains("quota"));
+        assert!(text.contains("a MPS, A quota"), "{text}");
+        for letter in ["\na\n", "\nA\n"] {
+            assert_eq!(text.matches(letter).count(), 2, "{text}");
+        }
+        assert!(text.contains("load 10 %, random"));
         assert!(text.len() < 20_000, "{} bytes", text.len());
     }
 }
