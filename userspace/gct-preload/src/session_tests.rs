@@ -9,9 +9,11 @@ use gct_core::submit::gpfifo::{Entry, Segment};
 const CLIENT: u32 = 0xc1d0_0019;
 const RINGS_LEN: usize = 2 << 20;
 const DOORBELL_LEN: usize = 0x10000;
+/// Where USERD begins in the memory of the rings.
+const USERD: usize = 0x2000;
 
 /// A shared anonymous mapping stands in for the driver's.
-fn device(len: usize) -> usize {
+pub(super) fn device(len: usize) -> usize {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice.
@@ -56,7 +58,7 @@ fn open(session: &mut Session, governors: &mut Governors, gpu: u32) -> usize {
         ring_va: rings as u64,
         entries: 8,
         userd_memory: handle(2),
-        userd_offset: 0x2000,
+        userd_offset: USERD as u64,
     };
     session.learn(alloc(handle(3), 0xc86f, Some(params)), governors);
     let token = Call::Token {
@@ -68,9 +70,9 @@ fn open(session: &mut Session, governors: &mut Governors, gpu: u32) -> usize {
     rings
 }
 
-/// The tenant adds its entry number `number`.
-fn submit(session: &Session, rings: usize, number: u32) {
-    let ring = session.rings.iter().find(|r| r.shadow.contains(rings));
+/// The tenant adds entry `number` to the ring at an address, whose USERD is at another.
+pub(super) fn submit(session: &Session, at: usize, userd: usize, number: u32) {
+    let ring = session.rings.iter().find(|r| r.shadow.contains(at));
     let shadow = &ring.unwrap().shadow;
     let segment = Segment {
         va: 0x7000_0000,
@@ -79,15 +81,15 @@ fn submit(session: &Session, rings: usize, number: u32) {
         wait: false,
         conditional: false,
     };
-    let entry = shadow.entry(rings + 8 * number as usize).unwrap();
+    let entry = shadow.entry(at + 8 * number as usize).unwrap();
     let word = Entry::Segment(segment).encode();
     entry.tenant.store(word, Ordering::Relaxed);
-    let put = shadow.word(rings + 0x2000 + 0x8c).unwrap();
+    let put = shadow.word(userd + 0x8c).unwrap();
     put.tenant.store(number + 1, Ordering::Release);
 }
 
 /// What was written to the register of each GPU's doorbell.
-fn rung(session: &Session) -> Vec<(u32, u32)> {
+pub(super) fn rung(session: &Session) -> Vec<(u32, u32)> {
     let register = |d: &Doorbell| {
         let pair = d.shadow.word(d.shadow.tenant() + DOORBELL).unwrap();
         (d.gpu, pair.real.load(Ordering::Relaxed))
@@ -103,10 +105,10 @@ fn each_gpu_has_its_doorbell_and_its_governor() {
     assert_eq!(session.channels.len(), 2);
     assert_eq!(session.gpus().collect::<Vec<_>>(), [1, 4]);
 
-    submit(&session, first, 0);
+    submit(&session, first, first + USERD, 0);
     assert_eq!(session.publish(&mut governors), 1);
     assert_eq!(rung(&session), [(1, 0x107), (4, 0)]);
-    submit(&session, second, 0);
+    submit(&session, second, second + USERD, 0);
     assert_eq!(session.publish(&mut governors), 1);
     assert_eq!(rung(&session), [(1, 0x107), (4, 0x407)]);
 
@@ -116,8 +118,8 @@ fn each_gpu_has_its_doorbell_and_its_governor() {
         ..crate::limits::Limits::NONE
     };
     governors.prepare(1).set_limits(frozen);
-    submit(&session, first, 1);
-    submit(&session, second, 1);
+    submit(&session, first, first + USERD, 1);
+    submit(&session, second, second + USERD, 1);
     assert_eq!(session.publish(&mut governors), 1);
     assert!(session.pending_on(1) && !session.pending_on(4) && session.pending());
 }
@@ -137,7 +139,7 @@ fn a_channel_without_a_doorbell_of_its_gpu_is_left_alone() {
         ring_va: rings as u64,
         entries: 8,
         userd_memory: 2,
-        userd_offset: 0x2000,
+        userd_offset: USERD as u64,
     };
     let channel = Call::Alloc {
         object: object(3),
