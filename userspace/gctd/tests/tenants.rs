@@ -11,6 +11,7 @@ use gct_core::submit::stats::{Counters, Reason};
 use gct_share::link::Verdict;
 use gct_share::message::Ioctl;
 use gct_share::page::Limits;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 const MEMORY: u32 = 0x5c00_0040;
@@ -236,6 +237,12 @@ fn process() {
     let mut tenant = Tenant::new(path.as_ref());
     tenant.cuda(0);
     assert!(tenant.memory(MEMORY, 1 << 20));
+    if std::env::var_os("GCTD_TEST_EXEC").is_some() {
+        let mut again = Command::new(std::env::current_exe().unwrap());
+        again.args(["--exact", "process", "--nocapture"]);
+        again.env_remove("GCTD_TEST_EXEC");
+        panic!("{}", again.exec());
+    }
     println!("ready");
     std::thread::sleep(std::time::Duration::from_secs(60));
 }
@@ -301,6 +308,29 @@ fn children_belong_where_their_parent_does_and_older_ones_do_not() {
     eventually(&Ok("0\n".into()), || client.read("web/0/gmem.current"));
     eventually(&Ok(String::new()), || client.read("web/group.procs"));
     assert_eq!(client.write("control", "remove web"), Ok(()));
+}
+
+#[test]
+fn a_program_that_execs_another_stays_where_it_is_and_is_charged_anew() {
+    let daemon = Daemon::new("exec", 1);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    client.write("web/0/gmem.limit", "1536K").unwrap();
+    // Were the memory of the first program still charged, the second could not have its own.
+    let command = "read go; GCTD_TEST_EXEC=1 exec \"$@\"";
+    let mut program = Process::spawn(&daemon, command);
+    let pid = program.0.id();
+    client.write("web/group.procs", pid.to_string()).unwrap();
+    drop(program.0.stdin.take());
+    let charged = || client.read("web/0/gmem.current").unwrap();
+    eventually(&format!("{}\n", 1 << 20), charged);
+    // The second makes its client anew.
+    eventually(&Ok("limit 0\n".into()), || client.read("web/0/gmem.events"));
+    eventually(&Ok(format!("{pid}\n")), || client.read("web/group.procs"));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(charged(), format!("{}\n", 1 << 20));
+    assert_eq!(processes(&daemon), 1);
+    assert_eq!(program.0.try_wait().unwrap(), None, "it is there");
 }
 
 #[test]
