@@ -40,8 +40,8 @@ pub(crate) enum Next {
     Whole {
         entry: u64,
         piece: Option<Piece>,
-        /// Whether what is in flight must have ended first.
-        drains: bool,
+        /// Until when it waits for the end of what is in flight; 0 for not at all.
+        drains_until_ns: u64,
     },
     /// A launch in atoms.
     Atoms(Atoms),
@@ -222,7 +222,9 @@ impl Governor {
     /// Whether `next` may join what its channel has on the GPU; decides on which TPCs.
     pub(crate) fn admits(&mut self, in_flight: &InFlight, next: &Next, now_ns: u64) -> bool {
         let atoms = match next {
-            Next::Whole { drains: true, .. } => return in_flight.count == 0,
+            Next::Whole {
+                drains_until_ns, ..
+            } if *drains_until_ns > now_ns && in_flight.count > 0 => return false,
             Next::Whole {
                 piece: Some(piece), ..
             } if self.limits.atom_ns > 0 => {

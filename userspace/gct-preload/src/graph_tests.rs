@@ -2,11 +2,14 @@
 
 //! A CUDA graph's upload and its replays on a simulated GPU.
 
+use crate::governor::{Governor, Next};
 use crate::limits::Limits;
 use crate::simulated::{low_memory, words_of, Bench};
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
+use gct_core::policy::pace::InFlight;
 use gct_core::submit::mask::DisabledTpcs;
+use gct_core::units::Ns;
 use gct_model::Order;
 
 #[test]
@@ -44,4 +47,19 @@ fn a_graph_obeys_the_mask_of_each_replay() {
     let counters = bench.governor.counters();
     assert_eq!((counters.replays, counters.kept_total()), (5, 5));
     assert_eq!(Launches::of(counters).passed_total(), 0);
+}
+
+#[test]
+fn a_patched_replay_waits_for_what_is_in_flight_but_not_for_ever() {
+    let mut governor = Governor::new();
+    let next = Next::Whole {
+        entry: 0,
+        piece: None,
+        drains_until_ns: 100,
+    };
+    let mut in_flight = InFlight::default();
+    assert!(governor.admits(&in_flight, &next, 1));
+    in_flight.add(Ns(0));
+    assert!(!governor.admits(&in_flight, &next, 99));
+    assert!(governor.admits(&in_flight, &next, 100));
 }

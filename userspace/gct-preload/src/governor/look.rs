@@ -19,6 +19,11 @@ use gct_core::submit::stats::Reason;
 use gct_core::submit::tracker::{Found, Source};
 use gct_core::units::Ns;
 
+/// How long a replay whose nodes get another mask waits for what its channel has in flight: the
+/// end of something may be told by a word that the program uses for other things, too, and then
+/// never comes.
+const DRAIN_NS: u64 = 50_000_000;
+
 /// What a segment has of CUDA graphs.
 struct Graphs {
     /// Nodes of some.
@@ -38,7 +43,7 @@ impl Governor {
         let as_it_is = Next::Whole {
             entry,
             piece: None,
-            drains: false,
+            drains_until_ns: 0,
         };
         let Entry::Segment(segment) = stream.fetch.decode(entry) else {
             return as_it_is;
@@ -91,7 +96,7 @@ impl Governor {
         Next::Whole {
             entry,
             piece: piece.filter(|_| self.follows()),
-            drains: false,
+            drains_until_ns: 0,
         }
     }
 
@@ -216,7 +221,7 @@ impl Governor {
         Next::Whole {
             entry: patched.unwrap_or(entry),
             piece: piece.filter(|_| self.follows()),
-            drains: patched.is_some(),
+            drains_until_ns: patched.map_or(0, |_| around.now_ns + DRAIN_NS),
         }
     }
 
