@@ -27,6 +27,8 @@ pub struct DisabledTpcs {
     /// The bits that the GPU may use.
     present: [u32; MASK_WORDS],
     tpcs: u16,
+    /// How many are disabled: a launch may ask more often than a mask changes.
+    disabled: u16,
 }
 
 /// A TPC or a number of TPCs that a mask cannot hold.
@@ -62,6 +64,7 @@ impl DisabledTpcs {
             words: [0; MASK_WORDS],
             present,
             tpcs,
+            disabled: 0,
         })
     }
 
@@ -103,6 +106,7 @@ impl DisabledTpcs {
     pub fn disable(&mut self, tpc: u16) -> Result<(), OutOfRange> {
         let (word, bit) = self.checked_place(tpc)?;
         *self.words.get_mut(word).ok_or(OutOfRange)? |= bit;
+        self.disabled = count(&self.words);
         Ok(())
     }
 
@@ -114,6 +118,7 @@ impl DisabledTpcs {
     pub fn enable(&mut self, tpc: u16) -> Result<(), OutOfRange> {
         let (word, bit) = self.checked_place(tpc)?;
         *self.words.get_mut(word).ok_or(OutOfRange)? &= !bit;
+        self.disabled = count(&self.words);
         Ok(())
     }
 
@@ -137,13 +142,9 @@ impl DisabledTpcs {
     }
 
     /// How many are disabled.
+    #[inline]
     pub fn disabled(&self) -> u16 {
-        let ones = self
-            .words
-            .iter()
-            .fold(0, |sum: u32, word| sum.wrapping_add(word.count_ones()));
-        // CAST: at most 256.
-        ones as u16
+        self.disabled
     }
 
     /// How many are left, holes included.
@@ -164,6 +165,7 @@ impl DisabledTpcs {
         for ((word, more), present) in mask.words.iter_mut().zip(other).zip(&self.present) {
             *word |= more & present;
         }
+        mask.disabled = count(&mask.words);
         mask
     }
 
@@ -172,6 +174,15 @@ impl DisabledTpcs {
     pub fn is_full(&self) -> bool {
         self.words == self.present
     }
+}
+
+/// How many bits are set.
+fn count(words: &[u32; MASK_WORDS]) -> u16 {
+    let ones = words
+        .iter()
+        .fold(0, |sum: u32, word| sum.wrapping_add(word.count_ones()));
+    // CAST: at most 256.
+    ones as u16
 }
 
 /// The lowest `count` bits of a word, all of them for 32 and more.

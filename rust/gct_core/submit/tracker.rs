@@ -142,12 +142,16 @@ impl Tracker {
             table: Table::new(found),
             counters,
         };
-        let refused = match self.known_forms_at(0, &mut pass) {
-            at if at == length => None,
-            at => self.walk(at, &mut pass),
+        let at = match self.reads_forms() {
+            true => self.known_forms(0, &mut pass),
+            false => 0,
         };
+        let mut refused = None;
+        if at != length {
+            (pass, refused) = self.walk(at, pass);
+        }
         if self.uploads.may_store() {
-            self.report_stored(&mut pass);
+            pass = self.report_stored(pass);
         }
         Scan {
             found: pass.table.len(),
@@ -156,19 +160,20 @@ impl Tracker {
         }
     }
 
-    /// Reads on at `at` burst by burst, where no known form is.
+    /// Reads on at `at` burst by burst, where no known form is. Takes the pass and gives it back, so that whoever does not
+    /// need this can keep it in registers.
     #[inline(never)]
-    fn walk(&mut self, at: u32, pass: &mut Pass<'_, '_>) -> Option<Refused> {
+    fn walk<'a, 'b>(&mut self, at: u32, mut pass: Pass<'a, 'b>) -> (Pass<'a, 'b>, Option<Refused>) {
         let mut walk = Walk::resume(pass.words, self.rest.take());
         walk.seek(at);
         let refused = loop {
             match walk.next() {
-                Some(Ok(burst)) => self.burst(&burst, pass),
+                Some(Ok(burst)) => self.burst(&burst, &mut pass),
                 Some(Err(refused)) => break Some(refused),
                 None => break None,
             }
-            if walk.is_at_header() {
-                let at = self.known_forms_at(walk.position(), pass);
+            if walk.is_at_header() && self.reads_forms() {
+                let at = self.known_forms(walk.position(), &mut pass);
                 walk.seek(at);
             }
         };
@@ -177,15 +182,13 @@ impl Tracker {
             pass.counters.keep(refused.reason);
             self.forget_registers();
         }
-        refused
+        (pass, refused)
     }
 
-    /// Takes the known forms that begin at `at`, and gives the position behind them.
-    fn known_forms_at(&mut self, at: u32, pass: &mut Pass<'_, '_>) -> u32 {
-        if self.rest.is_some() || self.is_plain() {
-            return at;
-        }
-        self.known_forms(at, pass)
+    /// Whether known forms are taken in one step, where a header is next.
+    #[inline(always)]
+    fn reads_forms(&self) -> bool {
+        self.rest.is_none() && !self.is_plain()
     }
 
     /// After words that were not understood no register is known.
@@ -327,6 +330,14 @@ impl Pass<'_, '_> {
         // CAST: widening on every machine that has GPUs.
         self.counters.keep_all(Reason::TableFull, missed as u64);
         missed
+    }
+
+    /// Counts a call as a launch if it schedules.
+    #[inline(always)]
+    fn count_call(&mut self, action: Action, reason: Option<Reason>) {
+        if action.schedules() {
+            self.count_launch(reason);
+        }
     }
 
     #[inline]

@@ -16,43 +16,34 @@ pub(super) struct Call {
     pub(super) alone: bool,
 }
 
-impl Pass<'_, '_> {
-    /// Reports a PCAS on the QMD at `qmd_va`, whose words are `here`.
-    #[inline(always)]
-    pub(super) fn called(
-        &mut self,
-        call: &Call,
-        action: Action,
-        qmd_va: u64,
-        here: Result<(u32, Version), Reason>,
-        registers: Registers,
-    ) {
-        if action == Action::Nop {
-            return;
-        }
-        let (at, version, reason, source) = match here {
-            Ok((at, version)) => (at, Some(version), None, Source::Upload),
-            Err(reason) => (0, None, Some(reason), Source::Elsewhere),
-        };
-        let schedules = action.schedules();
-        if schedules {
-            self.count_launch(reason);
-        }
-        self.table.push(Found {
-            qmd_va,
-            at,
-            version,
-            source: if schedules { source } else { Source::Touch },
-            action,
-            call_at: call.at,
-            call_end: call.end,
-            // CAST: three bits.
-            subchannel: call.subchannel as u8,
-            alone: call.alone,
-            crowded: false,
-            registers,
-            reason,
-        });
+/// What is reported of a PCAS on the QMD at `qmd_va`, whose words are `here`.
+#[inline(always)]
+pub(super) fn called(
+    call: &Call,
+    action: Action,
+    qmd_va: u64,
+    here: Result<(u32, Version), Reason>,
+    registers: Registers,
+) -> Found {
+    let (at, version, reason, source) = match here {
+        Ok((at, version)) => (at, Some(version), None, Source::Upload),
+        Err(reason) => (0, None, Some(reason), Source::Elsewhere),
+    };
+    let schedules = action.schedules();
+    Found {
+        qmd_va,
+        at,
+        version,
+        source: if schedules { source } else { Source::Touch },
+        action,
+        call_at: call.at,
+        call_end: call.end,
+        // CAST: three bits.
+        subchannel: call.subchannel as u8,
+        alone: call.alone,
+        crowded: false,
+        registers,
+        reason,
     }
 }
 
@@ -104,12 +95,17 @@ impl Tracker {
             Err(reason) => (0, Err(reason)),
         };
         let registers = subchannel.registers(&self.uploads);
-        pass.called(call, action, qmd_va, here, registers);
+        if action == Action::Nop {
+            return;
+        }
+        pass.count_call(action, here.err());
+        pass.table
+            .push(called(call, action, qmd_va, here, registers));
     }
 
     /// Reports uploads that look like a QMD and that nothing in this segment scheduled: the head of a graph is one.
     #[inline(never)]
-    pub(super) fn report_stored(&self, pass: &mut Pass<'_, '_>) {
+    pub(super) fn report_stored<'a, 'b>(&self, mut pass: Pass<'a, 'b>) -> Pass<'a, 'b> {
         let words = pass.words;
         for (va, at, length) in self.uploads.unused_qmds() {
             let here = usize::try_from(at)
@@ -128,5 +124,6 @@ impl Tracker {
                 });
             }
         }
+        pass
     }
 }

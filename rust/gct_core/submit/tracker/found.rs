@@ -161,14 +161,29 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// Whether there is room for one more.
     #[inline(always)]
+    pub(super) fn has_room(&self) -> bool {
+        self.len < self.slots.len()
+    }
+
+    /// Stores an entry, if there is room.
+    #[inline(always)]
+    pub(super) fn put(&mut self, found: Found) -> bool {
+        let slot = self.slots.get_mut(self.len);
+        slot.is_some_and(|slot| {
+            *slot = found;
+            self.len = self.len.wrapping_add(1);
+            true
+        })
+    }
+
+    /// Stores an entry, or counts that there is no room.
+    #[inline]
     pub(super) fn push(&mut self, found: Found) {
-        match self.slots.get_mut(self.len) {
-            Some(slot) => {
-                *slot = found;
-                self.len = self.len.wrapping_add(1);
-            }
-            None => self.miss(found.qmd_va),
+        let qmd_va = found.qmd_va;
+        if !self.put(found) {
+            self.miss(qmd_va);
         }
     }
 

@@ -5,6 +5,7 @@
 //! This is for speed alone: a launch is an upload five times, a PCAS twice and a report, and reading it burst by burst
 //! takes about four times as long.
 
+use super::calls::called;
 use super::subchannel::ONE_LINE;
 use super::uploads::Plain;
 use super::{Call, Pass, Role, Subchannel, Tracker, HOST_END};
@@ -61,7 +62,7 @@ impl Tracker {
     /// Takes the sequences that nearly all words of a CUDA launch consist of in one step each: an upload, a PCAS, a
     /// semaphore report; and whatever goes to another class. Returns where the first word lies that is none of them. What
     /// this does is what the single bursts would do (a test compares); whatever differs in one bit is left to them.
-    #[inline(never)]
+    #[inline(always)]
     pub(super) fn known_forms(&mut self, mut at: u32, pass: &mut Pass<'_, '_>) -> u32 {
         let words = pass.words;
         // Each turn takes at least one word.
@@ -133,7 +134,11 @@ impl Tracker {
         // CAST: three bits.
         let index = (on >> method::SUBCHANNEL_SHIFT) as usize;
         let subchannel = self.subchannels.get_mut(index)?;
-        if *header != on | ACTION_FORM || !subchannel.is_direct() || action == Action::Nop {
+        if *header != on | ACTION_FORM
+            || !subchannel.is_direct()
+            || action == Action::Nop
+            || !pass.table.has_room()
+        {
             return None;
         }
         let va = u64::from(*address) << 8;
@@ -144,9 +149,18 @@ impl Tracker {
             alone: true,
         };
         let registers = subchannel.registers(&self.uploads);
+        // Not one call for both, so that what is stored is known to the compiler.
         match self.uploads.find_plain(va, words, self.family)? {
-            Plain::At(at) => pass.called(&call, action, va, Ok((at, Version::V04_00)), registers),
-            Plain::NotHere => pass.called(&call, action, va, Err(Reason::NotHere), registers),
+            Plain::At(at) => {
+                pass.count_call(action, None);
+                let here = Ok((at, Version::V04_00));
+                pass.table.put(called(&call, action, va, here, registers));
+            }
+            Plain::NotHere => {
+                pass.count_call(action, Some(Reason::NotHere));
+                let here = Err(Reason::NotHere);
+                pass.table.put(called(&call, action, va, here, registers));
+            }
         }
         subchannel.set_pcas(*address);
         Some(end)
