@@ -73,35 +73,41 @@ impl<'a> Parts<'a> {
 
     /// Writes the uploads of the join and the atoms.
     pub(super) fn upload(&self, on: u8, out: &mut [u32]) {
+        let Some((join, atoms)) = out.split_first_chunk_mut::<BLOCK_WORDS>() else {
+            return;
+        };
         let mut va = self.first_va;
-        let mut blocks = out
-            .chunks_exact_mut(BLOCK_WORDS)
-            .filter_map(|block| block.first_chunk_mut::<BLOCK_WORDS>());
-        if let Some(join) = blocks.next() {
-            let join = make_upload(join, on, self.tenant, va);
-            self.make_join(join);
+        let join = make_upload(join, on, self.tenant, va);
+        self.make_join(join);
+        for block in atoms.chunks_exact_mut(BLOCK_WORDS) {
+            block.copy_from_slice(self.atom);
         }
-        self.write_atoms(blocks, |block| {
-            *block = *self.atom;
+        self.differ(atoms.chunks_exact_mut(BLOCK_WORDS).filter_map(|block| {
             va = va.wrapping_add(SLOT_BYTES);
+            let block: &mut Block = block.first_chunk_mut()?;
             let [_, upper, lower, ..] = block;
             (*upper, *lower) = halves(va);
             block.last_chunk_mut()
-        });
+        }));
     }
 
     /// Writes the QMDs into a view of their slots.
     pub(super) fn write_slots(&self, view: &mut [u32]) {
-        let mut slots = view.chunks_exact_mut(SLOT_WORDS);
-        if let Some(join) = slots.next().and_then(|slot| slot.first_chunk_mut()) {
+        let Some((join, atoms)) = view.split_first_chunk_mut::<SLOT_WORDS>() else {
+            return;
+        };
+        if let Some(join) = join.first_chunk_mut() {
             *join = *self.tenant;
             self.make_join(Some(join));
         }
-        self.write_atoms(slots, |slot| {
-            let qmd = slot.first_chunk_mut()?;
-            *qmd = *self.atom();
-            Some(qmd)
-        });
+        let slots = atoms.chunks_exact_mut(SLOT_WORDS);
+        for (slot, _) in slots.zip(self.plan.parts()) {
+            if let Some(qmd) = slot.first_chunk_mut() {
+                *qmd = *self.atom();
+            }
+        }
+        let slots = atoms.chunks_exact_mut(SLOT_WORDS);
+        self.differ(slots.filter_map(|slot| slot.first_chunk_mut()));
     }
 
     /// Turns a copy of the tenant's QMD into the join.
@@ -115,22 +121,17 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// Writes an atom into each of the slots; `copy` writes what they have in common.
+    /// Gives each copy of what all atoms have in common what only it has.
+    ///
+    /// All copies are made before: a copy is a call, so a loop of both would save and load its registers each time.
     #[inline(always)]
-    fn write_atoms<'b, S: ?Sized + 'b>(
-        &self,
-        slots: impl Iterator<Item = &'b mut S>,
-        mut copy: impl FnMut(&'b mut S) -> Option<&'b mut Qmd>,
-    ) {
+    fn differ<'b>(&self, atoms: impl Iterator<Item = &'b mut Qmd>) {
         let axis = self.plan.axis();
         let resume = Varying::new(axis.of(V04_00::RESUME), self.atom());
         let grid = Varying::new(axis.of(V04_00::GRID), self.atom());
         let mut number = self.first;
-        for (slot, (start, end)) in slots.zip(self.plan.parts()) {
+        for (atom, (start, end)) in atoms.zip(self.plan.parts()) {
             number = number.wrapping_add(1);
-            let Some(atom) = copy(slot) else {
-                break;
-            };
             // The tenant's grid is whole and its RESUME is 0, so the other directions are right already.
             resume.put(atom, start);
             grid.put(atom, end);
