@@ -277,7 +277,7 @@ fn decide_as<L: Layout>(qmd: &[u32], mask: &DisabledTpcs) -> Result<Decision, Re
         Kind::Null => return Err(Reason::Null),
         Kind::Undocumented(_) => return Err(Reason::Kind),
         Kind::Cluster | Kind::Cooperative | Kind::CooperativeCluster => {
-            if !fits_easily::<L>(qmd, mask) && !resident::<L>(qmd, mask.enabled()) {
+            if !occupancy::is_resident::<L>(qmd, mask.enabled()) {
                 return Err(Reason::TooWide);
             }
         }
@@ -395,31 +395,4 @@ pub(crate) fn write_v04_00(qmd: &mut [u32; V04_00::WORDS], words: &[u32; MASK_WO
 /// How many TPCs the mask of this version can name.
 pub fn width(version: Version) -> u16 {
     with_layout!(version, L => width_of::<L>())
-}
-
-/// Whether the blocks of one cluster are no more than the SMs that are left: a block that can run at all fits on an SM.
-#[inline]
-fn fits_easily<L: Layout>(qmd: &[u32], mask: &DisabledTpcs) -> bool {
-    let Some([width, height, depth]) = L::CLUSTER else {
-        return false;
-    };
-    let blocks = width
-        .get(qmd)
-        .saturating_mul(height.get(qmd))
-        .saturating_mul(depth.get(qmd));
-    launch::kind::<L>(qmd) == Kind::Cluster && blocks <= u32::from(mask.enabled()).saturating_mul(2)
-}
-
-/// Whether the blocks that must be resident at the same time fit on `tpcs` TPCs: all of a cooperative launch, one cluster
-/// of a cluster launch. A launch that does not fit would never start. Whether one GPC has room for the cluster cannot be
-/// told from a mask, whose order is not known; a policy that leaves few TPCs must know its GPU.
-fn resident<L: Layout>(qmd: &[u32], tpcs: u16) -> bool {
-    let volume = |fields| occupancy::volume(fields, qmd);
-    let together = match launch::kind::<L>(qmd) {
-        Kind::Cluster => L::CLUSTER.map_or(1, volume),
-        Kind::Cooperative => volume(L::GRID).saturating_mul(L::GANG.map_or(1, volume)),
-        // Clusters of a cooperative launch are bound to GPCs in a way that nothing here was measured for.
-        _ => return false,
-    };
-    occupancy::holds::<L>(qmd, together, tpcs)
 }

@@ -2,7 +2,7 @@
 
 //! How many blocks of a launch are resident at the same time.
 
-use super::launch::Launch;
+use super::launch::{self, Kind, Launch};
 use super::qmd::{Field, Layout, Version};
 
 /// SMs of one TPC, on every GPU that has them.
@@ -43,6 +43,29 @@ pub fn blocks_per_sm(launch: &Launch) -> u64 {
         shared_memory_bytes: launch.shared_memory_bytes,
     }
     .per_sm()
+}
+
+/// Whether the blocks that must be resident at the same time fit on `tpcs` TPCs: all of a cooperative launch, one cluster
+/// of a cluster launch. A launch that does not fit would never start. Whether one GPC has room for the cluster cannot be
+/// told from a mask, whose order is not known; a policy that leaves few TPCs must know its GPU.
+#[inline]
+pub(crate) fn is_resident<L: Layout>(qmd: &[u32], tpcs: u16) -> bool {
+    let together = match launch::kind::<L>(qmd) {
+        Kind::Cluster => {
+            let blocks = L::CLUSTER.map_or(1, |fields| volume(fields, qmd));
+            // A block that can run at all fits on an SM.
+            if blocks <= u64::from(tpcs).saturating_mul(SMS_PER_TPC) {
+                return true;
+            }
+            blocks
+        }
+        Kind::Cooperative => {
+            volume(L::GRID, qmd).saturating_mul(L::GANG.map_or(1, |fields| volume(fields, qmd)))
+        }
+        // Clusters of a cooperative launch are bound to GPCs in a way that nothing here was measured for.
+        _ => return false,
+    };
+    holds::<L>(qmd, together, tpcs)
 }
 
 /// Whether so many TPCs hold `blocks` blocks of the launch that `qmd` describes: whether that is no more than a
