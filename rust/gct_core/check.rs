@@ -117,6 +117,10 @@ fn procs_are_placed(state: &State<'_>) -> bool {
         let by_cgroup = state.group_of_cgroup(&proc.cgroup);
         let exists = |group: GroupId| state.groups.contains(&group);
         proc.group == proc.by_pid.or(by_cgroup) && proc.group.is_none_or(exists)
+    }) && state.procs.iter().all(|(key, proc)| {
+        let younger =
+            |other: &ProcKey| other.tgid == key.tgid && other.start_time_ns > key.start_time_ns;
+        proc.replaced || !state.procs.iter().any(|(other, _)| younger(other))
     })
 }
 
@@ -184,10 +188,9 @@ fn directories_are_wanted(state: &State<'_>) -> bool {
         match owner {
             Owner::Group(_) => wanted,
             Owner::Proc(proc) => {
-                let due = node.usage.now().channel_groups > 0;
-                let same = |other: &ProcKey| other.tgid == proc.tgid && other != proc;
-                let contested = state.procs.iter().any(|(other, _)| same(other));
-                node.visible == due && (wanted == due || (contested && !wanted))
+                let alive = state.procs.get(proc).is_some_and(|proc| !proc.replaced);
+                let due = alive && node.usage.now().channel_groups > 0;
+                node.visible == due && wanted == due
             }
         }
     });

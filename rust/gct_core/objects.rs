@@ -102,11 +102,12 @@ impl Object {
 #[derive(Debug)]
 pub(crate) struct Objects<'a> {
     map: Map<'a, ObjectKey, Object>,
+    heirs: &'a mut usize,
 }
 
 impl<'a> Objects<'a> {
-    pub(crate) fn new(map: Map<'a, ObjectKey, Object>) -> Self {
-        Self { map }
+    pub(crate) fn new(map: Map<'a, ObjectKey, Object>, heirs: &'a mut usize) -> Self {
+        Self { map, heirs }
     }
 
     /// See [`Map::reserve`].
@@ -376,6 +377,8 @@ impl<'a> Objects<'a> {
             let inner = object.inner == 0 || self.get(ObjectKey::root(object.inner)).is_some();
             next && above && child && inner && self.is_tied_soundly(*key, object)
         };
-        self.map.is_sound() && self.iter().all(|(key, object)| linked(key, object))
+        self.map.is_sound()
+            && self.iter().all(|(key, object)| linked(key, object))
+            && self.heirs_are_counted()
     }
 }

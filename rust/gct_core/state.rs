@@ -43,6 +43,9 @@ pub struct Proc {
     /// The group it belongs to: by pid, or else by cgroup.
     pub(crate) group: Option<GroupId>,
     pub(crate) files: u32,
+    /// A younger process has its pid: it is dead, its files live on in its children, and the directory of that pid is
+    /// not its own.
+    pub(crate) replaced: bool,
     /// GPUs on which it has channel groups, each of which is a directory.
     pub(crate) visible: u32,
 }
@@ -142,7 +145,10 @@ impl<'a> State<'a> {
             procs: Map::new(&mut metas.procs, stores.procs),
             nodes: Map::new(&mut metas.nodes, stores.nodes),
             files: Map::new(&mut metas.files, stores.files),
-            objects: Objects::new(Map::new(&mut metas.objects, stores.objects)),
+            objects: Objects::new(
+                Map::new(&mut metas.objects, stores.objects),
+                &mut root.heirs,
+            ),
             dirs: Dirs::new(Map::new(&mut metas.dirs, stores.dirs), &mut root.queue),
         }
     }

@@ -57,6 +57,7 @@ pub(crate) struct Root {
     pub(crate) failures: Failures,
     pub(crate) plan: Plan,
     pub(crate) queue: Queue,
+    pub(crate) heirs: usize,
     pub(crate) metas: Metas,
 }
 
@@ -109,6 +110,7 @@ macro_rules! tables {
                     failures: Failures::default(),
                     plan: Plan::NONE,
                     queue: Queue::new(),
+                    heirs: 0,
                     metas: Metas::new(seed),
                 };
                 Self { root, $($field: Default::default(),)* }

@@ -46,6 +46,7 @@ impl State<'_> {
                 by_pid: None,
                 group: None,
                 files: 0,
+                replaced: self.take_pid(key),
                 visible: 0,
             };
             self.procs.insert(key, proc)?;
@@ -249,6 +250,7 @@ impl State<'_> {
             return Ok(0);
         };
         self.objects.reserve(1)?;
+        self.reserve_charge()?;
         let Some(thing) = self.objects.get(known) else {
             return Ok(0);
         };

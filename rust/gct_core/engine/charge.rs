@@ -6,7 +6,6 @@ use crate::account::{self, Amount, Usage};
 use crate::dirs::DirPath;
 use crate::error::Error;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
-use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::settings::Settings;
 use crate::state::{Failure, Node, State};
@@ -14,8 +13,17 @@ use crate::state::{Failure, Node, State};
 impl State<'_> {
     /// Makes sure that one charge will find room for a node and its directories.
     pub(super) fn reserve_charge(&self) -> Result<(), Error> {
-        self.nodes.reserve(1)?;
-        self.dirs.reserve(2)
+        self.reserve_places(1, 2)
+    }
+
+    /// Makes sure that so many nodes and directories will find room, and after them those of every name that may
+    /// inherit a charge: that happens where nothing can be refused any more.
+    pub(super) fn reserve_places(&self, nodes: usize, dirs: usize) -> Result<(), Error> {
+        let owners = self.procs.len().saturating_mul(self.gpus.len());
+        let heirs = self.objects.heirs().min(owners);
+        self.nodes.reserve(nodes.saturating_add(heirs))?;
+        self.dirs
+            .reserve(dirs.saturating_add(heirs.saturating_mul(2)))
     }
 
     /// Charges a process and its group. Returns what was charged: all or nothing.
@@ -79,13 +87,8 @@ impl State<'_> {
             object.charged
         } else {
             self.uncharge(proc, object);
-            match self.reserve_charge() {
-                Ok(()) => self.charge(to, object.gpu, object.charged),
-                Err(_) => {
-                    self.count(Failure::Charge);
-                    Amount::ZERO
-                }
-            }
+            // `reserve_places` has kept room for every heir.
+            self.charge(to, object.gpu, object.charged)
         };
         if let Some(heir) = self.objects.get_mut(heir) {
             (heir.charged, heir.gpu) = (charged, object.gpu);
@@ -180,21 +183,23 @@ impl State<'_> {
     }
 
     /// Shows or hides the directory of a process on a GPU, as it has channel
-    /// groups there or none. Its settings go with the directory, and the node
-    /// when nothing is charged to it.
+    /// groups there or none, and its pid or not. Its settings go with the
+    /// directory, and the node when nothing is charged to it.
     fn settle(&mut self, proc: ProcKey, gpu: GpuId) {
         let key = (Owner::Proc(proc), gpu);
+        let replaced = self.procs.get(&proc).is_some_and(|proc| proc.replaced);
         let Some(node) = self.nodes.get_mut(&key) else {
             return;
         };
         let now = *node.usage.now();
-        let was = core::mem::replace(&mut node.visible, now.channel_groups > 0);
+        let shown = now.channel_groups > 0 && !replaced;
+        let was = core::mem::replace(&mut node.visible, shown);
         let mut lifted = false;
         if !node.visible {
             // Nobody could see them, nor take them back.
             lifted = core::mem::take(&mut node.settings) != Settings::DEFAULT;
         }
-        match (was, now.channel_groups > 0) {
+        match (was, shown) {
             (false, true) => self.show_dirs(proc, gpu),
             (true, false) => self.hide_dirs(proc, gpu),
             _ => {}
@@ -216,13 +221,6 @@ impl State<'_> {
             entry.visible = entry.visible.saturating_add(1);
         }
         let (top, owner) = (DirPath::Proc(proc.tgid), Owner::Proc(proc));
-        match self.dirs.wanted(top) {
-            Some(Scope::Proc(other)) if other == proc => {}
-            // The pid belongs to a younger process: this one is dead, and its
-            // file lives on in a child.
-            Some(Scope::Proc(other)) if other.start_time_ns > proc.start_time_ns => return,
-            _ => self.vacate(proc.tgid),
-        }
         // INVARIANT: `reserve_charge` made room for both.
         let _ = self.dirs.want(top, Scope::Proc(proc));
         let path = DirPath::of_node(owner, index);
@@ -246,14 +244,28 @@ impl State<'_> {
         }
     }
 
-    /// Wants nothing of an older process with the same pid any more.
-    fn vacate(&mut self, tgid: u32) {
-        let count = u8::try_from(limits::GPUS_MAX).unwrap_or(u8::MAX);
-        for index in 0..count {
-            let path = DirPath::ProcGpu(tgid, crate::ids::GpuIndex(index));
-            if let Some(scope) = self.dirs.wanted(path) {
-                self.dirs.unwant(path, scope);
+    /// A process has come that was not known. Of those with its pid the youngest alone is alive: directories of older
+    /// ones go. Says whether one that is known is younger.
+    pub(super) fn take_pid(&mut self, key: ProcKey) -> bool {
+        let mut replaced = false;
+        for at in 0..self.procs.slots() {
+            let other = self.procs.key_at(at);
+            let Some(other) = other.filter(|other| other.tgid == key.tgid) else {
+                continue;
+            };
+            if other.start_time_ns > key.start_time_ns {
+                replaced = true;
+                continue;
+            }
+            if let Some(older) = self.procs.get_mut(&other) {
+                older.replaced = true;
+            }
+            for at in 0..self.gpus.slots() {
+                if let Some(gpu) = self.gpus.key_at(at) {
+                    self.settle(other, gpu);
+                }
             }
         }
+        replaced
     }
 }

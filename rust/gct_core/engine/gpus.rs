@@ -26,11 +26,10 @@ impl State<'_> {
             return Err(Error::Exists);
         }
         self.gpus.reserve(1)?;
-        self.nodes.reserve(self.groups.len())?;
         // Renumbering moves directories to paths that existed, but for one
         // more of each owner.
         let owners = self.groups.len().saturating_add(self.procs.len());
-        self.dirs.reserve(owners.saturating_add(1))?;
+        self.reserve_places(self.groups.len(), owners.saturating_add(1))?;
 
         let id = GpuId(self.sequence.next());
         let gpu = Gpu {
@@ -180,15 +179,7 @@ impl State<'_> {
         let (nodes, dirs) = (&self.nodes, &mut self.dirs);
         let _ = dirs.want(DirPath::Gpu(index), Scope::Gpu(gpu));
         for ((owner, on), node) in nodes.iter() {
-            let shown = match owner {
-                Owner::Group(_) => true,
-                // A process whose pid was taken over by another has none.
-                Owner::Proc(proc) => {
-                    node.visible
-                        && dirs.wanted(DirPath::Proc(proc.tgid)) == Some(Scope::Proc(*proc))
-                }
-            };
-            if *on == gpu && shown {
+            if *on == gpu && node.is_shown(*owner) {
                 let _ = dirs.want(DirPath::of_node(*owner, index), Scope::Node(*owner, gpu));
             }
         }

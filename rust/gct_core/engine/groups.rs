@@ -20,8 +20,7 @@ impl State<'_> {
             return Err(Error::Exists);
         }
         self.groups.reserve(1)?;
-        self.nodes.reserve(self.gpus.len())?;
-        self.dirs.reserve(self.gpus.len().saturating_add(1))?;
+        self.reserve_places(self.gpus.len(), self.gpus.len().saturating_add(1))?;
 
         let id = GroupId(self.sequence.next());
         let group = Group {

@@ -45,12 +45,19 @@ impl Objects<'_> {
         });
         self.set_neighbour(ring.next, |ring| ring.previous = new);
         self.set_neighbour(known, |ring| ring.next = new);
+        *self.heirs = self.heirs.saturating_add(1);
+    }
+
+    /// How many names could inherit a charge: all of each thing but one.
+    pub(crate) fn heirs(&self) -> usize {
+        *self.heirs
     }
 
     /// Takes an object out of its ring and returns another name of the thing.
     pub(super) fn untie(&mut self, key: ObjectKey) -> Option<ObjectKey> {
         let Ring { previous, next } = self.get(key)?.names.0?;
         self.set_ring(key, |own| *own = None);
+        *self.heirs = self.heirs.saturating_sub(1);
         if previous == next {
             // The other is alone now.
             self.set_ring(next, |own| *own = None);
@@ -112,5 +119,27 @@ impl Objects<'_> {
             && next != key
             && ring(previous).is_some_and(|ring| ring.next == key)
             && ring(next).is_some_and(|ring| ring.previous == key)
+    }
+
+    /// Is the count of heirs that of the rings?
+    pub(super) fn heirs_are_counted(&self) -> bool {
+        let tied = |(key, object): (&ObjectKey, &Object)| Some((*key, object.names.0?));
+        let follows = |key: ObjectKey| {
+            let (mut at, mut first) = (key, key);
+            for _ in 0..self.len() {
+                first = if (at.space, at.handle) < (first.space, first.handle) {
+                    at
+                } else {
+                    first
+                };
+                match self.get(at).and_then(|object| object.names.0) {
+                    Some(ring) if ring.next != key => at = ring.next,
+                    _ => break,
+                }
+            }
+            first != key
+        };
+        let names = self.iter().filter_map(tied);
+        crate::table::count(names.filter(|(key, _)| follows(*key))) == self.heirs()
     }
 }

@@ -204,6 +204,32 @@ fn a_reused_pid_takes_over_the_directory() {
 }
 
 #[test]
+fn a_dead_process_does_not_come_back_when_its_pid_is_free_again() {
+    let mut world = World::new(FeatureSet::NONE.with(Feature::Freeze));
+    let young = ProcKey {
+        start_time_ns: 9,
+        ..APP
+    };
+    let old_file = world.open(APP, "");
+    world.cuda(old_file);
+    let old = world.node(Owner::Proc(APP));
+    assert_eq!(world.write(File::ComputeFreeze, old, "1"), Ok(()));
+    world.effects();
+    let young_file = world.open(young, "");
+    assert_eq!(
+        world.removed().len(),
+        2,
+        "at once, not with the first channel group"
+    );
+    // Nobody could thaw it any more.
+    let thawed = world.store.state().effective(APP, world.gpu);
+    assert!(!thawed.freeze);
+    world.store.state().file_close(young_file);
+    world.alloc(old_file, DEVICE, TSG + 5, 0xa06c, None);
+    assert!(world.effects().is_empty());
+}
+
+#[test]
 fn a_device_that_cannot_be_told_is_counted() {
     let mut world = World::new(FeatureSet::NONE);
     let second = facts(2, 0x50);
