@@ -16,6 +16,7 @@
 
 mod operations;
 mod results;
+mod segment;
 mod timing;
 
 use std::fs;
@@ -23,11 +24,12 @@ use std::path::Path;
 
 use anyhow::{bail, ensure, Context, Result};
 use operations::{Bench, Operation};
+use segment::Segment;
 
 /// A recorded submission.
 pub(crate) struct Capture {
     pub(crate) name: String,
-    pub(crate) segments: Vec<Vec<u32>>,
+    pub(crate) segments: Vec<Segment>,
 }
 
 /// The captures of the repository, by name.
@@ -44,7 +46,10 @@ fn captures() -> Result<Vec<Capture>> {
             let name = path.file_stem().unwrap_or_default().to_string_lossy();
             captures.push(Capture {
                 name: name.into_owned(),
-                segments: records.into_iter().map(|record| record.words).collect(),
+                segments: records
+                    .iter()
+                    .map(|record| Segment::new(&record.words))
+                    .collect(),
             });
         }
     }

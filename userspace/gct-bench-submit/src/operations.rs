@@ -4,6 +4,7 @@
 
 use std::hint::black_box;
 
+use crate::segment::Segment;
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{self, Cut, Order, Output, Placement};
 use gct_core::submit::stats::Counters;
@@ -89,7 +90,7 @@ impl Bench {
 
     /// Runs an operation on the segments of a capture, in order, as its channel would. The order for each launch is the
     /// same: what a policy needs to decide is not measured here.
-    pub(crate) fn run(&mut self, operation: Operation, segments: &mut [Vec<u32>]) {
+    pub(crate) fn run(&mut self, operation: Operation, segments: &mut [Segment]) {
         match operation {
             Operation::Copy => segments.iter().for_each(|segment| self.copy(segment)),
             Operation::Find => segments.iter().for_each(|segment| {

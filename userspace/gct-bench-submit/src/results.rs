@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use serde_json::{json, Value};
 
 use crate::operations::Operation;
+use crate::segment::PLACES;
 use crate::timing::{measure, Measured, ROUNDS};
 use crate::Capture;
 
@@ -100,6 +101,7 @@ pub(crate) fn write(directory: &Path, captures: Vec<Capture>) -> Result<()> {
         "rustc": said("rustc", "--version"),
         "valgrind": said("valgrind", "--version"),
         "rounds": ROUNDS,
+        "places": PLACES,
     });
     fs::create_dir_all(directory)?;
     let json = json!({
@@ -142,10 +144,11 @@ fn markdown(measured: &[Measured], counts: &[[u64; 4]], how: &Value) -> String {
     let mut text = format!(
         "# What the submission path costs\n\n\
          Written by `{}`. One run is over all segments of a capture. Times are the best of {} rounds in which the\n\
-         operations take turns; ratios are to the copy (`copy_from_slice`) of the same segments in the same rounds. The\n\
-         goals are 3 for masking in place and 12 for splitting into 8.\n\n\
+         operations take turns, the mean over the {} places in a cache line where a segment may begin. Ratios are to the copy\n\
+         (`copy_from_slice`) of the same segments in the same rounds. The goals are 3 for masking in place and 12 for\n\
+         splitting into 8.\n\n\
          {}, {} CPUs, load {}; {}; {}.\n\n",
-        of("command"), of("rounds"), of("processor"), of("cpus"), of("load_average"), of("rustc"), of("valgrind"),
+        of("command"), of("rounds"), of("places"), of("processor"), of("cpus"), of("load_average"), of("rustc"), of("valgrind"),
     );
     text.push_str(&table(measured));
     text.push_str(

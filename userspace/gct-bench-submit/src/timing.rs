@@ -5,17 +5,18 @@
 use std::time::Instant;
 
 use crate::operations::{Bench, Operation};
+use crate::segment::PLACES;
 use crate::Capture;
 
 /// How often an operation runs between two looks at the clock.
 const BATCH: u32 = 400;
-/// How many times each operation gets its turn.
+/// How many times each operation gets its turn, at each place.
 pub(crate) const ROUNDS: usize = 400;
 
 /// What one operation took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Time {
-    /// The fastest batch, in nanoseconds for one run.
+    /// The fastest batch, in nanoseconds for one run; as the others, the mean over all places of a segment.
     pub(crate) best_ns: f64,
     /// The median of all batches.
     pub(crate) median_ns: f64,
@@ -38,29 +39,46 @@ impl Measured {
     }
 }
 
-/// Measures all operations on a capture.
+/// Measures all operations on a capture. In each round they run at every place, so that what disturbs the machine for a
+/// while disturbs no place alone.
 pub(crate) fn measure(mut capture: Capture) -> Measured {
     let mut bench = Bench::new();
-    let mut times: [Vec<f64>; 4] = Default::default();
+    let mut batches: [[Vec<f64>; PLACES]; 4] = Default::default();
     for _ in 0..ROUNDS {
-        for (operation, times) in Operation::ALL.into_iter().zip(&mut times) {
-            let start = Instant::now();
-            for _ in 0..BATCH {
-                bench.run(operation, &mut capture.segments);
+        for place in 0..PLACES {
+            for segment in &mut capture.segments {
+                segment.place(place);
             }
-            times.push(start.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH));
+            for (operation, batches) in Operation::ALL.into_iter().zip(&mut batches) {
+                let start = Instant::now();
+                for _ in 0..BATCH {
+                    bench.run(operation, &mut capture.segments);
+                }
+                let nanoseconds = start.elapsed().as_secs_f64() * 1e9;
+                batches[place].push(nanoseconds / f64::from(BATCH));
+            }
         }
     }
     Measured {
         name: capture.name,
-        words: capture.segments.iter().map(Vec::len).sum(),
-        times: times.map(|mut times| {
-            times.sort_by(f64::total_cmp);
-            Time {
-                best_ns: times[0],
-                median_ns: times[times.len() / 2],
-                tenth_ns: times[times.len() / 10],
-            }
-        }),
+        words: capture.segments.iter().map(|segment| segment.len()).sum(),
+        times: batches.map(Time::over_places),
+    }
+}
+
+impl Time {
+    /// The mean over all places of what was measured at each.
+    fn over_places(mut places: [Vec<f64>; PLACES]) -> Self {
+        for batches in &mut places {
+            batches.sort_by(f64::total_cmp);
+        }
+        // CAST: a small count.
+        let mean =
+            |at: usize| places.iter().map(|batches| batches[at]).sum::<f64>() / PLACES as f64;
+        Self {
+            best_ns: mean(0),
+            median_ns: mean(ROUNDS / 2),
+            tenth_ns: mean(ROUNDS / 10),
+        }
     }
 }
