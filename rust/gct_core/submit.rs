@@ -25,6 +25,7 @@ pub mod atom;
 pub mod class;
 pub mod gpfifo;
 pub mod graph;
+mod inline;
 pub mod join;
 pub mod launch;
 pub mod limits;

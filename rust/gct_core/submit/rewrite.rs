@@ -29,6 +29,7 @@ mod parts;
 
 use super::atom::Plan;
 use super::class::Action;
+use super::inline::{HEADER_WORDS, RESTORE_WORDS};
 use super::join::{DoneWords, Qmd};
 use super::launch;
 use super::limits::{ATOMS_MAX, QMD_VA_END, QMD_WORDS_MAX, SLOT_BYTES, SLOT_WORDS, SPLITS};
@@ -130,8 +131,8 @@ pub enum EmitError {
     DoneAddress,
 }
 
-/// Words of one upload beside its data: destination, length, LAUNCH_DMA, the data's header.
-const UPLOAD_WORDS: u64 = 3 + 3 + 2 + 1;
+/// Words of one upload beside its data.
+const UPLOAD_WORDS: u64 = HEADER_WORDS as u64;
 /// Words of one PCAS on another QMD: its address, its action.
 const PCAS_WORDS: u64 = 2 + 2;
 /// Words that drop the scheduler's copy of a QMD.
@@ -139,7 +140,7 @@ const INVALIDATE_WORDS: u64 = 2;
 /// Words around the tenant's call: *M* is invalidated, PCAS_A names the join, and *M* again.
 const CALL_WORDS: u64 = INVALIDATE_WORDS + 2 + 2;
 /// Words that restore the upload's registers.
-const RESTORE_UPLOAD_WORDS: u64 = 5;
+const RESTORE_UPLOAD_WORDS: u64 = RESTORE_WORDS as u64;
 
 impl Room {
     /// A bound that holds for any segment of `words` words with at most `launches` launches, each split into at most

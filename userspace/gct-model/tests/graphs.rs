@@ -67,10 +67,15 @@ impl Graph {
 
     /// Replays and returns what ran.
     fn replay(&mut self) -> Vec<Run> {
-        let before = self.machine.report().runs.len();
         let mut segment = Segment::default();
         segment.pcas(HEAD, COPY);
-        self.machine.submit(CHANNEL, &segment.0);
+        self.run(&segment.0)
+    }
+
+    /// Submits a segment and returns what ran.
+    fn run(&mut self, words: &[u32]) -> Vec<Run> {
+        let before = self.machine.report().runs.len();
+        self.machine.submit(CHANNEL, words);
         let report = self.machine.run();
         assert_eq!(report.anomalies, []);
         let blocks = |run: &&Run| run.kind == Kind::Blocks && run.count() > 0;
@@ -126,16 +131,7 @@ fn patched(graph: &mut Graph, mask: Option<&DisabledTpcs>) -> Vec<Run> {
         0 => &words,
         length => &out[..length].to_vec(),
     };
-    let before = graph.machine.report().runs.len();
-    graph.machine.submit(CHANNEL, segment);
-    let report = graph.machine.run();
-    assert_eq!(report.anomalies, []);
-    let blocks = |run: &&Run| run.kind == Kind::Blocks && run.count() > 0;
-    report.runs[before..]
-        .iter()
-        .filter(blocks)
-        .cloned()
-        .collect()
+    graph.run(segment)
 }
 
 #[test]

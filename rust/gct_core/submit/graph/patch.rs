@@ -6,19 +6,11 @@
 //! same channel, and the registers that these use are put back. The tenant's words stay as they are, in their order.
 
 use super::{mask_write, MaskWrite, Memory, Node};
-use crate::submit::class;
+use crate::submit::inline::{headers, restore, HEADER_WORDS, RESTORE_WORDS};
 use crate::submit::limits::MASK_WORDS;
 use crate::submit::mask::{self, DisabledTpcs};
-use crate::submit::method;
 use crate::submit::stats::{Counters, Reason};
-use crate::submit::tracker::{Found, Registers, Source};
-
-/// `LAUNCH_DMA` as CUDA writes it: pitch layout, no flush, no system membar.
-const LAUNCH_PITCH: u32 = 0x41;
-/// Words of an upload before its data.
-const HEADERS: usize = 9;
-/// Words that put the registers back.
-const RESTORE: usize = 5;
+use crate::submit::tracker::{Found, Source};
 
 /// What became of a segment with replays in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,8 +82,8 @@ impl Memory<'_> {
             let at = found.call_at as usize;
             let before = words.get(copied..at).unwrap_or_default();
             // What of the segment must still fit behind the patch.
-            let rest = words.len().saturating_sub(at).saturating_add(RESTORE);
-            let first = rest.saturating_add(HEADERS + MASK_WORDS);
+            let rest = words.len().saturating_sub(at).saturating_add(RESTORE_WORDS);
+            let first = rest.saturating_add(HEADER_WORDS + MASK_WORDS);
             let (mut begun, mut left) = (false, 0usize);
             let replay = self.visit(found.qmd_va, |node| {
                 let Some(write) = change(node, mask, &mut left) else {
@@ -149,33 +141,10 @@ fn change(node: &Node, mask: Option<&DisabledTpcs>, left: &mut usize) -> Option<
 fn upload(on: u8, write: &MaskWrite, out: &mut Out<'_>, behind: usize) -> bool {
     // CAST: at most `MASK_WORDS`.
     let count = write.count as u32;
-    let mut block = [0; HEADERS + MASK_WORDS];
-    let (headers, data) = block.split_at_mut(HEADERS);
-    headers.copy_from_slice(&[
-        method::incr(on, class::OFFSET_OUT_UPPER, 2),
-        // CAST: the halves.
-        (write.va >> 32) as u32,
-        write.va as u32,
-        method::incr(on, class::LINE_LENGTH_IN, 2),
-        count.wrapping_mul(4),
-        1,
-        method::incr(on, class::LAUNCH_DMA, 1),
-        LAUNCH_PITCH,
-        method::non_incr(on, class::LOAD_INLINE_DATA, count),
-    ]);
+    let mut block = [0; HEADER_WORDS + MASK_WORDS];
+    let (head, data) = block.split_at_mut(HEADER_WORDS);
+    head.copy_from_slice(&headers(on, write.va, count));
     data.copy_from_slice(&write.words);
-    let words = block.get(..HEADERS.wrapping_add(write.count));
+    let words = block.get(..HEADER_WORDS.wrapping_add(write.count));
     words.is_some_and(|words| out.push(words, behind))
-}
-
-/// The words that put back what uploads have overwritten.
-fn restore(on: u8, registers: &Registers) -> [u32; RESTORE] {
-    // CAST: the halves.
-    [
-        method::incr(on, class::LINE_LENGTH_IN, 4),
-        registers.lines as u32,
-        (registers.lines >> 32) as u32,
-        (registers.destination >> 32) as u32,
-        registers.destination as u32,
-    ]
 }

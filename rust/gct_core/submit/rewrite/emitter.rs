@@ -6,13 +6,14 @@ use super::parts::{make_upload, Parts, BLOCK_WORDS};
 use super::{count_mask, split_of, Cut, Emitted, Order, Output, Placement, Split};
 use crate::submit::atom::Plan;
 use crate::submit::class::{self, Action};
+use crate::submit::inline::restore;
 use crate::submit::join::{DoneWords, Qmd};
 use crate::submit::limits::{MASK_WORDS, SLOT_BYTES, SLOT_WORDS, SPLITS};
 use crate::submit::mask;
 use crate::submit::method;
 use crate::submit::qmd::Version;
 use crate::submit::stats::{Counters, Reason};
-use crate::submit::tracker::{Found, Registers};
+use crate::submit::tracker::Found;
 
 /// Words that were inserted for one split.
 #[derive(Clone, Copy)]
@@ -347,17 +348,5 @@ fn call_written(on: u8, va: u64) -> [u32; 6] {
         invalidate,
         action_header,
         action,
-    ]
-}
-
-/// The words that restore what uploads have overwritten.
-fn restore(on: u8, registers: &Registers) -> [u32; 5] {
-    // CAST: the halves.
-    [
-        method::incr(on, class::LINE_LENGTH_IN, 4),
-        registers.lines as u32,
-        (registers.lines >> 32) as u32,
-        (registers.destination >> 32) as u32,
-        registers.destination as u32,
     ]
 }

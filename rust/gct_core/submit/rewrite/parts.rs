@@ -3,20 +3,16 @@
 //! Writes the QMDs of a split launch: the join's, and one for each atom.
 
 use crate::submit::atom::Plan;
-use crate::submit::class;
+use crate::submit::inline::{halves, headers, HEADER_WORDS};
 use crate::submit::join::{make_atom, make_done, make_join, DoneWords, Qmd, Varying};
 use crate::submit::limits::{MASK_WORDS, SLOT_BYTES, SLOT_WORDS};
 use crate::submit::mask::write_v04_00;
-use crate::submit::method;
 use crate::submit::qmd::{v04_00::V04_00, Layout};
 
 /// The words of a QMD of the one version that is split.
 const QMD_WORDS: usize = V04_00::WORDS;
 /// The words of an upload of one: its headers, and its data.
-pub(super) const BLOCK_WORDS: usize = super::UPLOAD_WORDS as usize + QMD_WORDS;
-const QMD_BYTES: u32 = 4 * QMD_WORDS as u32;
-/// LAUNCH_DMA as CUDA writes it: pitch layout, no flush, no system membar.
-const LAUNCH_PITCH: u32 = 0x41;
+pub(super) const BLOCK_WORDS: usize = HEADER_WORDS + QMD_WORDS;
 
 /// An upload of one QMD: its headers and its data.
 pub(super) type Block = [u32; BLOCK_WORDS];
@@ -150,27 +146,10 @@ pub(super) fn make_upload<'a>(
     qmd: &Qmd,
     va: u64,
 ) -> Option<&'a mut Qmd> {
-    let (headers, data) = block.split_first_chunk_mut()?;
-    let (upper, lower) = halves(va);
-    *headers = [
-        method::incr(on, class::OFFSET_OUT_UPPER, 2),
-        upper,
-        lower,
-        method::incr(on, class::LINE_LENGTH_IN, 2),
-        QMD_BYTES,
-        1,
-        method::incr(on, class::LAUNCH_DMA, 1),
-        LAUNCH_PITCH,
-        method::non_incr(on, class::LOAD_INLINE_DATA, QMD_BYTES / 4),
-    ];
+    let (head, data) = block.split_first_chunk_mut()?;
+    // CAST: a small constant.
+    *head = headers(on, va, QMD_WORDS as u32);
     let data = data.first_chunk_mut()?;
     *data = *qmd;
     Some(data)
-}
-
-/// The upper and the lower half of an address.
-#[inline(always)]
-fn halves(va: u64) -> (u32, u32) {
-    // CAST: the halves.
-    ((va >> 32) as u32, va as u32)
 }

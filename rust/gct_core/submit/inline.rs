@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Inline-to-memory uploads of our own in a tenant's channel, and what puts its registers back.
+
+use super::class;
+use super::method;
+use super::tracker::Registers;
+
+/// Words of an upload before its data: destination, length, LAUNCH_DMA, the data's header.
+pub(super) const HEADER_WORDS: usize = 3 + 3 + 2 + 1;
+/// Words that put back the registers which an upload has overwritten.
+pub(super) const RESTORE_WORDS: usize = 5;
+/// LAUNCH_DMA as CUDA writes it: pitch layout, no flush, no system membar.
+const LAUNCH_PITCH: u32 = 0x41;
+
+/// What stands before the `count` words of data of an upload to `va`.
+#[inline(always)]
+pub(super) fn headers(on: u8, va: u64, count: u32) -> [u32; HEADER_WORDS] {
+    let (upper, lower) = halves(va);
+    [
+        method::incr(on, class::OFFSET_OUT_UPPER, 2),
+        upper,
+        lower,
+        method::incr(on, class::LINE_LENGTH_IN, 2),
+        count.wrapping_mul(4),
+        1,
+        method::incr(on, class::LAUNCH_DMA, 1),
+        LAUNCH_PITCH,
+        method::non_incr(on, class::LOAD_INLINE_DATA, count),
+    ]
+}
+
+/// The words that put back what uploads have overwritten.
+pub(super) fn restore(on: u8, registers: &Registers) -> [u32; RESTORE_WORDS] {
+    let (lines, line_length) = halves(registers.lines);
+    let (upper, lower) = halves(registers.destination);
+    [
+        method::incr(on, class::LINE_LENGTH_IN, 4),
+        line_length,
+        lines,
+        upper,
+        lower,
+    ]
+}
+
+/// The upper and the lower half of an address.
+#[inline(always)]
+pub(super) fn halves(va: u64) -> (u32, u32) {
+    // CAST: the halves.
+    ((va >> 32) as u32, va as u32)
+}
