@@ -17,10 +17,15 @@
 //! may be waiting for what is held back in another, while within a channel the order is that of the tenant and its
 //! first piece is always let go.
 
+use crate::policy::tpc::LINGER_MAX;
 use crate::units::{mul_div, Ns};
 
 /// Whole launches that are let go however long they are.
 const WHOLE_IN_FLIGHT: u32 = 2;
+
+/// How long a piece that must run alone waits for what its channel has in flight: the end of something may be told by a word
+/// that the program uses for other things, too, and then never comes.
+pub const DRAIN_MAX: Ns = Ns(50_000_000);
 
 /// Into how many atoms a launch is split of which nothing is known: enough to learn from the first ones.
 pub const UNKNOWN_ATOMS: u64 = 16;
@@ -138,6 +143,30 @@ pub fn admits_atom(in_flight: &InFlight, split: &Split, alone: impl FnOnce() -> 
     in_flight.count < most || (in_flight.count < most.saturating_add(split.spare) && alone())
 }
 
+/// A prediction for whoever asks for how long TPCs will be held. One that is not known, 0, is taken for a long one: for the
+/// idle time after which an owner is silent, whatever it does usually.
+pub fn unknown_is_long(predicted: Ns) -> Ns {
+    match predicted {
+        Ns(0) => LINGER_MAX,
+        known => known,
+    }
+}
+
+/// For how long the next atom of a launch may hold its TPCs: until all that may be in flight beside it has ended, the spare
+/// one with it. Each atom is predicted to take `atom`; 0 is not known.
+pub fn atom_holds(in_flight: &InFlight, split: &Split, atom: Ns) -> Ns {
+    let atom = unknown_is_long(atom).get();
+    let most = u64::from(split.in_flight).saturating_add(u64::from(split.spare));
+    let window = atom.saturating_mul(most);
+    Ns(window.max(in_flight.predicted.get().saturating_add(atom)))
+}
+
+/// Whether a piece that must run alone, and has waited for so long, may go: its channel has nothing in flight that is
+/// followed, or the wait is over.
+pub fn admits_alone(in_flight: &InFlight, waited: Ns) -> bool {
+    in_flight.count == 0 || waited >= DRAIN_MAX
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,6 +241,46 @@ mod tests {
             ..split
         };
         assert_eq!(admits(&InFlight::default(), &none), [true; 2]);
+    }
+
+    #[test]
+    fn an_atom_holds_its_tpcs_until_its_window_has_ended() {
+        let split = Split {
+            atoms: 9,
+            in_flight: 4,
+            spare: 1,
+        };
+        let none = InFlight::default();
+        assert_eq!(atom_holds(&none, &split, Ns(10)), Ns(50));
+        // What is in flight may be another launch's, and longer.
+        let mut in_flight = none;
+        in_flight.add(Ns(70));
+        assert_eq!(atom_holds(&in_flight, &split, Ns(10)), Ns(80));
+        // Not known, and not paced.
+        let whole = Split {
+            in_flight: 0,
+            spare: 0,
+            ..split
+        };
+        assert_eq!(unknown_is_long(Ns(0)), LINGER_MAX);
+        assert_eq!(unknown_is_long(Ns(1)), Ns(1));
+        assert_eq!(atom_holds(&none, &whole, Ns(0)), LINGER_MAX);
+        let most = Split {
+            in_flight: u32::MAX,
+            spare: u32::MAX,
+            ..split
+        };
+        assert_eq!(atom_holds(&in_flight, &most, Ns(u64::MAX)), Ns(u64::MAX));
+    }
+
+    #[test]
+    fn what_must_run_alone_does_not_wait_for_ever() {
+        let mut in_flight = InFlight::default();
+        assert!(admits_alone(&in_flight, Ns(0)));
+        in_flight.add(Ns(1));
+        assert!(!admits_alone(&in_flight, Ns(0)));
+        assert!(!admits_alone(&in_flight, DRAIN_MAX.saturating_sub(Ns(1))));
+        assert!(admits_alone(&in_flight, DRAIN_MAX));
     }
 
     proptest! {

@@ -13,7 +13,6 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::mask::TpcMask;
 use gct_core::policy::pace::{self, InFlight};
 use gct_core::policy::predict::{self, Predictor};
-use gct_core::policy::tpc::LINGER_MAX;
 use gct_core::submit::graph::Node;
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::Order;
@@ -40,8 +39,8 @@ pub(crate) enum Next {
     Whole {
         entry: u64,
         piece: Option<Piece>,
-        /// Until when it waits for the end of what is in flight; 0 for not at all.
-        drains_until_ns: u64,
+        /// Since when it waits for the end of what is in flight; `None` if it need not.
+        drains_since: Option<Ns>,
     },
     /// A launch in atoms.
     Atoms(Atoms),
@@ -223,8 +222,9 @@ impl Governor {
     pub(crate) fn admits(&mut self, in_flight: &InFlight, next: &Next, now_ns: u64) -> bool {
         let atoms = match next {
             Next::Whole {
-                drains_until_ns, ..
-            } if *drains_until_ns > now_ns && in_flight.count > 0 => return false,
+                drains_since: Some(since),
+                ..
+            } if !pace::admits_alone(in_flight, Ns(now_ns).saturating_sub(*since)) => return false,
             Next::Whole {
                 piece: Some(piece), ..
             } if self.limits.atom_ns > 0 => {
@@ -236,7 +236,7 @@ impl Governor {
         if !atoms.is_paced() {
             return true;
         }
-        let time = lasts(in_flight, atoms);
+        let time = pace::atom_holds(in_flight, &atoms.split, atoms.piece.predicted);
         // Without a daemon nobody says who else is there.
         let place = self.place.as_mut();
         let alone = || place.is_some_and(|place| place.is_alone_for(time, now_ns));
@@ -265,20 +265,4 @@ impl Governor {
         let mut predictor = Predictor::new(&mut self.kernels, &mut self.uses);
         predictor.observe(&piece.kernel, piece.blocks, piece.tpcs, time);
     }
-}
-
-/// A time that is not known is taken for a long one.
-fn unknown_is_long(predicted: Ns) -> Ns {
-    match predicted {
-        Ns(0) => LINGER_MAX,
-        known => known,
-    }
-}
-
-/// How long the next atom of `atoms` may hold its TPCs: until all that may be in flight beside it has ended.
-fn lasts(in_flight: &InFlight, atoms: &Atoms) -> Ns {
-    let each = unknown_is_long(atoms.piece.predicted).get();
-    let most = u64::from(atoms.split.in_flight) + u64::from(atoms.split.spare);
-    let window = each.saturating_mul(most);
-    Ns(window.max(in_flight.predicted.get().saturating_add(each)))
 }

@@ -7,7 +7,7 @@ use crate::limits::Limits;
 use crate::simulated::{low_memory, words_of, Bench};
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
-use gct_core::policy::pace::InFlight;
+use gct_core::policy::pace::{self, InFlight};
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::units::Ns;
 use gct_model::Order;
@@ -55,11 +55,12 @@ fn a_patched_replay_waits_for_what_is_in_flight_but_not_for_ever() {
     let next = Next::Whole {
         entry: 0,
         piece: None,
-        drains_until_ns: 100,
+        drains_since: Some(Ns(100)),
     };
     let mut in_flight = InFlight::default();
-    assert!(governor.admits(&in_flight, &next, 1));
-    in_flight.add(Ns(0));
-    assert!(!governor.admits(&in_flight, &next, 99));
     assert!(governor.admits(&in_flight, &next, 100));
+    in_flight.add(Ns(0));
+    let last = 100 + pace::DRAIN_MAX.get();
+    assert!(!governor.admits(&in_flight, &next, last - 1));
+    assert!(governor.admits(&in_flight, &next, last));
 }

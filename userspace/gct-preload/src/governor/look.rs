@@ -2,7 +2,7 @@
 
 //! What becomes of one segment of the tenant's: it is read once, and may be edited or replaced.
 
-use super::{unknown_is_long, Governor, Next};
+use super::{Governor, Next};
 use crate::channel::{Around, Stream};
 use crate::line::{End, Piece};
 use crate::split::{Atoms, Splitting, ATOMS_MAX};
@@ -18,11 +18,6 @@ use gct_core::submit::rewrite::{self, Order};
 use gct_core::submit::stats::Reason;
 use gct_core::submit::tracker::{Found, Source};
 use gct_core::units::Ns;
-
-/// How long a replay whose nodes get another mask waits for what its channel has in flight: the
-/// end of something may be told by a word that the program uses for other things, too, and then
-/// never comes.
-const DRAIN_NS: u64 = 50_000_000;
 
 /// What a segment has of CUDA graphs.
 struct Graphs {
@@ -43,7 +38,7 @@ impl Governor {
         let as_it_is = Next::Whole {
             entry,
             piece: None,
-            drains_until_ns: 0,
+            drains_since: None,
         };
         let Entry::Segment(segment) = stream.fetch.decode(entry) else {
             return as_it_is;
@@ -87,7 +82,7 @@ impl Governor {
         };
         let predicted = piece.map_or(Ns(0), |piece| piece.predicted);
         // It may start as soon as what is before it has ended.
-        self.may_run_for(unknown_is_long(predicted), around.now_ns);
+        self.may_run_for(pace::unknown_is_long(predicted), around.now_ns);
         self.mask(shared.len(), scan.found);
         if graphs.stored {
             self.note_masks(shared.len(), scan.found);
@@ -96,7 +91,7 @@ impl Governor {
         Next::Whole {
             entry,
             piece: piece.filter(|_| self.follows()),
-            drains_until_ns: 0,
+            drains_since: None,
         }
     }
 
@@ -213,7 +208,7 @@ impl Governor {
         around: &mut Around<'_>,
     ) -> Next {
         let piece = self.followed(stream, around);
-        self.may_run_for(unknown_is_long(Ns(0)), around.now_ns);
+        self.may_run_for(pace::unknown_is_long(Ns(0)), around.now_ns);
         // CAST: checked when the segment was read.
         let count = segment.words as usize;
         self.mask(count, found);
@@ -221,7 +216,7 @@ impl Governor {
         Next::Whole {
             entry: patched.unwrap_or(entry),
             piece: piece.filter(|_| self.follows()),
-            drains_until_ns: patched.map_or(0, |_| around.now_ns + DRAIN_NS),
+            drains_since: patched.map(|_| Ns(around.now_ns)),
         }
     }
 
