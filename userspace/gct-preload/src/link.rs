@@ -199,6 +199,16 @@ impl Connected {
         gpus.iter().filter_map(|gpu| self.news(gpu)).collect()
     }
 
+    /// Where the daemon rings, whatever GPU it is about, and how often it has. What was said
+    /// before is followed.
+    fn bell(&mut self) -> Option<(Arc<Gpu>, u32)> {
+        let gpu = self.link.gpus().first()?.clone();
+        // Before what it rang for is looked at.
+        let rung = gpu.page.rung();
+        self.slices.follow(&mut self.link);
+        Some((gpu, rung))
+    }
+
     /// What is new on a GPU.
     fn news(&mut self, gpu: &Arc<Gpu>) -> Option<News> {
         let generation = gpu.board.generation();
@@ -246,14 +256,7 @@ fn look_after() {
 
 /// Waits until the daemon rings, for `time` at most.
 fn wait(time: Duration) {
-    let first = |connected: &mut Connected| {
-        let gpu = connected.link.gpus().first()?.clone();
-        // What was said before this was looked at, or is looked at now.
-        let rung = gpu.page.rung();
-        connected.slices.follow(&mut connected.link);
-        Some((gpu, rung))
-    };
-    match with(first).flatten() {
+    match with(Connected::bell).flatten() {
         Some((gpu, rung)) => gpu.page.listen(rung, time),
         None => std::thread::sleep(time),
     }

@@ -26,8 +26,8 @@ fn serve(directory: &Path) -> (gctd::Stopper, JoinHandle<()>) {
 }
 
 impl Daemon {
-    fn new() -> Self {
-        let name = format!("gct-link-{}", std::process::id());
+    fn new(test: &str) -> Self {
+        let name = format!("gct-link-{test}-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         for n in 0..2 {
             let gpu = directory.join(format!("gpus/0000:0{n}:00.0"));
@@ -106,7 +106,7 @@ fn news(process: &mut Connected) -> Vec<(&'static str, u32)> {
 
 #[test]
 fn each_gpu_has_its_place_and_its_neighbours() {
-    let mut daemon = Daemon::new();
+    let mut daemon = Daemon::new("neighbours");
     let mut process = daemon.process(1);
     assert_eq!(news(&mut process), []);
     open(&mut process, 1, 0);
@@ -124,4 +124,22 @@ fn each_gpu_has_its_place_and_its_neighbours() {
     std::thread::sleep(Duration::from_millis(1100));
     let both = [("place", 0), ("place", 1)];
     assert_eq!(news(&mut process), both, "another daemon has other pages");
+}
+
+#[test]
+fn the_bell_is_heard_for_every_gpu() {
+    let daemon = Daemon::new("bell");
+    let mut process = daemon.process(1);
+    for gpu in 0..2 {
+        open(&mut process, 1, gpu);
+    }
+    for (gpu, value) in [(1, "50"), (0, "50"), (1, "60")] {
+        let socket = daemon.directory.join("gctd.sock");
+        let (at, rung) = process.bell().unwrap();
+        let writing = crate::slices::tests::write(&socket, gpu, value);
+        at.page.listen(rung, Duration::from_secs(20));
+        process.bell();
+        // What is not answered within a second counts as refused.
+        assert_eq!(writing.join().unwrap(), Ok(()), "GPU {gpu}");
+    }
 }

@@ -196,4 +196,4 @@ impl Slices {
 
 #[cfg(test)]
 #[path = "slices_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -125,7 +125,7 @@ impl Bed {
 
     /// Writes the limit of this process while it looks after the daemon.
     fn write(&mut self, value: &str) -> Result<(), i32> {
-        let writing = write(&self.socket, value);
+        let writing = write(&self.socket, 0, value);
         let started = Instant::now();
         while !writing.is_finished() {
             self.slices.follow(&mut self.link);
@@ -136,11 +136,12 @@ impl Bed {
     }
 }
 
-fn write(socket: &Path, value: &str) -> JoinHandle<Result<(), i32>> {
+/// Writes the limit of this process on a GPU.
+pub(crate) fn write(socket: &Path, gpu: u32, value: &str) -> JoinHandle<Result<(), i32>> {
     use gct_share::message::{Reply, Request};
     use rustix::fd::AsFd;
     let socket = gct_share::socket::connect(socket).unwrap();
-    let path = format!("{}/0/compute.timeslice", std::process::id());
+    let path = format!("{}/{gpu}/compute.timeslice", std::process::id());
     let bytes = value.as_bytes().to_vec();
     std::thread::spawn(move || {
         let call = |request: &Request| {

@@ -159,7 +159,8 @@ pub struct ProcessCounters {
 #[repr(C)]
 pub struct Page {
     limits: Seqlock<LIMIT_WORDS>,
-    /// Grows when there is something to look at; the process sleeps on it.
+    /// Grows when there is something to look at, here or on another page of the same connection, so
+    /// that the process can sleep on any of them.
     bell: AtomicU32,
     _unused: AtomicU32,
     /// What the process counts.
@@ -187,7 +188,8 @@ impl Page {
         self.limits.write(generation, &limits.words());
     }
 
-    /// The daemon's: wakes whoever sleeps in [`Page::listen`].
+    /// The daemon's: wakes whoever sleeps in [`Page::listen`]. All pages of a connection are rung
+    /// together, after what has changed on any of them.
     pub fn ring(&self) {
         self.bell.fetch_add(1, Ordering::Release);
         // Nobody may be there to be woken.

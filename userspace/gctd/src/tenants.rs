@@ -13,6 +13,7 @@ use gct_share::page::{Limits, Page};
 use gct_share::shared::{Shared, SharedFd, Writers};
 use rustix::fd::BorrowedFd;
 use rustix::io::Result;
+use std::collections::BTreeSet;
 
 /// Number of a connection.
 pub(crate) type ConnectionId = u64;
@@ -184,6 +185,7 @@ impl Tenants {
     /// Tells every process the limits that bind it now, and its neighbours what is reserved.
     /// `trial`: whether a limit is on trial, which those who get another time slice must take.
     pub(crate) fn publish(&mut self, state: &State<'_>, existing: &TpcMask, trial: bool) {
+        let mut changed = BTreeSet::new();
         for tenant in &mut self.tenants {
             let limits = Limits::new(&state.effective(tenant.proc, tenant.gpu));
             if tenant.limits != Some(limits) {
@@ -194,8 +196,13 @@ impl Tenants {
                     tenant.tried = Some(tenant.generation);
                 }
                 tenant.page.set_limits(tenant.generation, &limits);
-                tenant.page.ring();
+                changed.insert(tenant.connection);
             }
+        }
+        // A process listens at one of its pages, whichever has changed.
+        let hear = |tenant: &&Tenant| changed.contains(&tenant.connection);
+        for tenant in self.tenants.iter().filter(hear) {
+            tenant.page.ring();
         }
         self.number(state);
         for board in &mut self.boards {
