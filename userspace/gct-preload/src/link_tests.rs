@@ -4,82 +4,25 @@
 
 use super::*;
 use gct_core::rmapi::escape;
-use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
+use gctd::testing::{self, Daemon};
 
-/// A daemon with two GPUs; it stops with the value.
-struct Daemon {
-    directory: PathBuf,
-    stopper: gctd::Stopper,
-    thread: Option<JoinHandle<()>>,
-}
-
-fn serve(directory: &Path) -> (gctd::Stopper, JoinHandle<()>) {
-    let options = gctd::Options {
-        socket: directory.join("gctd.sock"),
-        gpus: directory.join("gpus"),
-        existing: None,
+/// A process that has made a client.
+fn process(daemon: &Daemon, client: u32) -> Connected {
+    let mut connected = Connected {
+        pid: std::process::id(),
+        link: Link::new(daemon.socket()),
+        slices: Slices::new(),
+        placed: Vec::new(),
     };
-    let server = gctd::Server::bind(&options).unwrap();
-    let stopper = server.stopper();
-    (stopper, std::thread::spawn(move || server.run().unwrap()))
-}
-
-impl Daemon {
-    fn new(test: &str) -> Self {
-        let name = format!("gct-link-{test}-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        for n in 0..2 {
-            let gpu = directory.join(format!("gpus/0000:0{n}:00.0"));
-            std::fs::create_dir_all(&gpu).unwrap();
-            std::fs::write(gpu.join("information"), format!("Device Minor: {n}\n")).unwrap();
-        }
-        let (stopper, thread) = serve(&directory);
-        Self {
-            directory,
-            stopper,
-            thread: Some(thread),
-        }
-    }
-
-    fn stop(&mut self) {
-        self.stopper.stop();
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-    }
-
-    fn restart(&mut self) {
-        self.stop();
-        let (stopper, thread) = serve(&self.directory);
-        (self.stopper, self.thread) = (stopper, Some(thread));
-    }
-
-    /// A process that has made a client.
-    fn process(&self, client: u32) -> Connected {
-        let mut connected = Connected {
-            pid: std::process::id(),
-            link: Link::new(self.directory.join("gctd.sock")),
-            slices: Slices::new(),
-            placed: Vec::new(),
-        };
-        connected.link.attend(1);
-        alloc(&mut connected, [0, 0, client, 0x41], None);
-        connected
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.stop();
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
+    connected.link.attend(1);
+    alloc(&mut connected, [0, 0, client, 0x41], None);
+    connected
 }
 
 /// An object was allocated: client, parent, handle, class.
 fn alloc(process: &mut Connected, words: [u32; 4], hint: Option<u64>) -> Call {
-    let words = words.into_iter().chain([0x1000, 0, 0, 0, 0, 0, 0, 0]);
-    let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+    let [client, parent, object, class] = words;
+    let bytes = testing::alloc(client, parent, object, class);
     let (ioctl, call) = link::decode(escape::ALLOC, &bytes, |_| hint).unwrap();
     let verdict = process.link.enter(&ioctl, &call);
     process.link.leave(ioctl, &call, verdict);
@@ -106,8 +49,8 @@ fn news(process: &mut Connected) -> Vec<(&'static str, u32)> {
 
 #[test]
 fn each_gpu_has_its_place_and_its_neighbours() {
-    let mut daemon = Daemon::new("neighbours");
-    let mut process = daemon.process(1);
+    let mut daemon = Daemon::new("neighbours", 2);
+    let mut process = self::process(&daemon, 1);
     assert_eq!(news(&mut process), []);
     open(&mut process, 1, 0);
     assert_eq!(news(&mut process), [("place", 0)]);
@@ -115,7 +58,7 @@ fn each_gpu_has_its_place_and_its_neighbours() {
     assert_eq!(news(&mut process), [("place", 1)]);
     assert_eq!(news(&mut process), []);
 
-    let mut neighbour = daemon.process(2);
+    let mut neighbour = self::process(&daemon, 2);
     open(&mut neighbour, 2, 1);
     assert_eq!(news(&mut process), [("peers", 1)]);
 
@@ -128,15 +71,15 @@ fn each_gpu_has_its_place_and_its_neighbours() {
 
 #[test]
 fn the_bell_is_heard_for_every_gpu() {
-    let daemon = Daemon::new("bell");
-    let mut process = daemon.process(1);
+    let daemon = Daemon::new("bell", 2);
+    let mut process = self::process(&daemon, 1);
     for gpu in 0..2 {
         open(&mut process, 1, gpu);
     }
     for (gpu, value) in [(1, "50"), (0, "50"), (1, "60")] {
-        let socket = daemon.directory.join("gctd.sock");
         let (at, rung) = process.bell().unwrap();
-        let writing = crate::slices::tests::write(&socket, gpu, value);
+        let file = format!("{}/{gpu}/compute.timeslice", std::process::id());
+        let writing = daemon.write(file, value);
         at.page.listen(rung, Duration::from_secs(20));
         process.bell();
         // What is not answered within a second counts as refused.

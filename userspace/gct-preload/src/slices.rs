@@ -196,4 +196,4 @@ impl Slices {
 
 #[cfg(test)]
 #[path = "slices_tests.rs"]
-pub(crate) mod tests;
+mod tests;

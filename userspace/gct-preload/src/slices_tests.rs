@@ -5,10 +5,9 @@
 use super::*;
 use gct_core::rmapi::escape;
 use gct_share::link;
+use gctd::testing::{self, Daemon};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const CLIENT: Handle = 0xc1d0_0019;
@@ -52,57 +51,29 @@ fn played(fd: i32, control: &mut Control) -> Result<(), Status> {
 
 /// A daemon with one GPU, and this process as its tenant.
 struct Bed {
-    socket: PathBuf,
+    daemon: Daemon,
     link: Link,
     slices: Slices,
-    stopper: gctd::Stopper,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        self.stopper.stop();
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-    }
 }
 
 fn alloc(parent: Handle, object: Handle, class: u32) -> Vec<u8> {
-    let client = if class == 0x41 { 0 } else { CLIENT };
-    let words = [client, parent, object, class, 0x1000, 0, 0, 0, 0, 0, 0, 0];
-    words
-        .iter()
-        .flat_map(|word: &u32| word.to_le_bytes())
-        .collect()
+    testing::alloc(CLIENT, parent, object, class)
 }
 
 impl Bed {
     fn new(test: &str) -> Self {
-        let name = format!("gct-slices-{test}-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        let gpu = directory.join("gpus/0000:00:00.0");
-        std::fs::create_dir_all(&gpu).unwrap();
-        std::fs::write(gpu.join("information"), "Device Minor: 0\n").unwrap();
-        let options = gctd::Options {
-            socket: directory.join("gctd.sock"),
-            gpus: directory.join("gpus"),
-            existing: None,
-        };
-        let server = gctd::Server::bind(&options).unwrap();
-        let stopper = server.stopper();
+        let daemon = Daemon::new(test, 1);
         let mut bed = Self {
-            link: Link::new(&options.socket),
-            socket: options.socket,
+            link: Link::new(daemon.socket()),
+            daemon,
             slices: Slices {
                 send: played,
                 ..Slices::new()
             },
-            stopper,
-            thread: Some(std::thread::spawn(move || server.run().unwrap())),
         };
         bed.link.attend(1);
-        bed.leave(&alloc(0, CLIENT, 0x41), None);
+        let client = testing::alloc(0, 0, CLIENT, 0x41);
+        bed.leave(&client, None);
         bed.leave(&alloc(CLIENT, DEVICE, 0x80), Some(0));
         bed
     }
@@ -124,8 +95,9 @@ impl Bed {
     }
 
     /// Writes the limit of this process while it looks after the daemon.
-    fn write(&mut self, value: &str) -> Result<(), i32> {
-        let writing = write(&self.socket, 0, value);
+    fn write(&mut self, value: &'static str) -> Result<(), i32> {
+        let file = format!("{}/0/compute.timeslice", std::process::id());
+        let writing = self.daemon.write(file, value);
         let started = Instant::now();
         while !writing.is_finished() {
             self.slices.follow(&mut self.link);
@@ -134,34 +106,6 @@ impl Bed {
         }
         writing.join().unwrap()
     }
-}
-
-/// Writes the limit of this process on a GPU.
-pub(crate) fn write(socket: &Path, gpu: u32, value: &str) -> JoinHandle<Result<(), i32>> {
-    use gct_share::message::{Reply, Request};
-    use rustix::fd::AsFd;
-    let socket = gct_share::socket::connect(socket).unwrap();
-    let path = format!("{}/{gpu}/compute.timeslice", std::process::id());
-    let bytes = value.as_bytes().to_vec();
-    std::thread::spawn(move || {
-        let call = |request: &Request| {
-            let flags = rustix::net::SendFlags::empty();
-            gct_share::socket::send(socket.as_fd(), request, &[], flags).unwrap();
-            gct_share::socket::receive::<Reply>(socket.as_fd())
-                .unwrap()
-                .0
-        };
-        let version = gct_share::VERSION;
-        call(&Request::Hello {
-            version,
-            tenant: false,
-        });
-        match call(&Request::Write { path, bytes }) {
-            Reply::Done => Ok(()),
-            Reply::Error { errno } => Err(errno),
-            other => panic!("{other:?}"),
-        }
-    })
 }
 
 fn slices() -> Vec<u64> {

@@ -5,57 +5,24 @@
 mod common;
 
 use common::Ran;
-use gctd::{Options, Server, Stopper};
-use std::fs;
-use std::path::{Path, PathBuf};
+use gctd::testing::Daemon;
 use std::process::Command;
-use std::thread::JoinHandle;
 
-const INFORMATION: &str = "Model: \t NVIDIA H200\nDevice Minor: \t 0\n";
+/// A daemon to call.
+struct Bed(Daemon);
 
-/// A daemon; it stops with the value.
-struct Daemon {
-    directory: PathBuf,
-    stopper: Stopper,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Daemon {
+impl Bed {
     fn new(test: &str) -> Self {
-        Self::with_gpus(test, &["0000:01:00.0"])
-    }
-
-    fn with_gpus(test: &str, gpus: &[&str]) -> Self {
-        let name = format!("user-{test}-{}", std::process::id());
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(directory.join("gpus")).unwrap();
-        for gpu in gpus {
-            let gpu = directory.join("gpus").join(gpu);
-            fs::create_dir(&gpu).unwrap();
-            fs::write(gpu.join("information"), INFORMATION).unwrap();
-        }
-        let server = Server::bind(&Options {
-            socket: directory.join("s"),
-            gpus: directory.join("gpus"),
-            existing: None,
-        });
-        let server = server.unwrap();
-        let stopper = server.stopper();
-        let thread = std::thread::spawn(move || server.run().unwrap());
-        Self {
-            directory,
-            stopper,
-            thread: Some(thread),
-        }
+        Self(Daemon::new(test, 1))
     }
 
     fn gctctl(&self, arguments: &[&str]) -> Ran {
         let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
             .arg("--socket")
-            .arg(self.directory.join("s"))
+            .arg(self.0.socket())
             .args(arguments)
             .output();
-        Ran::new(output.unwrap(), &self.directory)
+        Ran::new(output.unwrap(), &self.0.directory)
     }
 
     /// Runs a shell's script under the daemon, with a library that the loader only warns of.
@@ -65,20 +32,10 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.stopper.stop();
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-        let _ = fs::remove_dir_all(&self.directory);
-    }
-}
-
 #[test]
 fn the_commands_work_as_on_a_directory() {
-    let daemon = Daemon::new("commands");
-    let on = |arguments: &[&str]| daemon.gctctl(arguments);
+    let bed = Bed::new("commands");
+    let on = |arguments: &[&str]| bed.gctctl(arguments);
     assert!(on(&["ls"]).exits(0).contains("NVIDIA H200"));
     assert_eq!(on(&["create", "web"]).exits(0), "created web\n");
     on(&["create", "web"]).exits(3);
@@ -122,37 +79,33 @@ fn without_a_daemon_there_is_no_tree() {
 
 #[test]
 fn a_program_runs_in_its_group_and_ends_as_itself() {
-    let daemon = Daemon::new("run");
+    let bed = Bed::new("run");
     let limits = ["--group", "web", "--tpc", "0-3"];
-    let ran = daemon.run(&limits, "echo $$; echo $LD_PRELOAD; exit 42");
+    let ran = bed.run(&limits, "echo $$; echo $LD_PRELOAD; exit 42");
     let stdout = ran.exits(42);
     let (pid, rest) = stdout.split_once('\n').unwrap();
     assert_eq!(rest, "/dev/null\n");
     assert!(pid.parse::<u32>().is_ok(), "{stdout}");
-    assert_eq!(
-        daemon.gctctl(&["get", "web/0", "tpc.mask"]).exits(0),
-        "0-3\n"
-    );
+    assert_eq!(bed.gctctl(&["get", "web/0", "tpc.mask"]).exits(0), "0-3\n");
     let members = format!(
         "{} --socket $GCTGROUP_SOCKET get web group.procs; echo $$",
         env!("CARGO_BIN_EXE_gctctl")
     );
-    let ran = daemon.run(&["--group", "web"], &members);
+    let ran = bed.run(&["--group", "web"], &members);
     let (member, own) = ran.exits(0).split_once('\n').unwrap();
     assert_eq!(own.trim_end(), member);
     // A signal that ends the program ends what was started.
-    assert_eq!(daemon.run(&[], "kill -9 $$").code, None);
-    daemon
-        .run(&["--quota", "5"], "true")
+    assert_eq!(bed.run(&[], "kill -9 $$").code, None);
+    bed.run(&["--quota", "5"], "true")
         .exits(if quota_works() { 0 } else { 5 });
-    daemon.run(&["--tpc", "junk"], "true").exits(3);
+    bed.run(&["--tpc", "junk"], "true").exits(3);
 }
 
 #[test]
 fn no_program_runs_without_the_limits_that_were_asked_for() {
-    let daemon = Daemon::with_gpus("no-gpu", &[]);
-    daemon.run(&[], "true").exits(0);
-    let ran = daemon.run(&["--tpc", "0-3"], "echo runs");
+    let bed = Bed(Daemon::new("no-gpu", 0));
+    bed.run(&[], "true").exits(0);
+    let ran = bed.run(&["--tpc", "0-3"], "echo runs");
     assert_eq!(ran.exits(4), "");
     assert!(ran.stderr.contains("knows no GPU"), "{}", ran.stderr);
 }
@@ -163,11 +116,11 @@ fn quota_works() -> bool {
 
 #[test]
 fn groups_of_programs_that_ended_are_swept() {
-    let daemon = Daemon::new("sweep");
+    let bed = Bed::new("sweep");
     for _ in 0..3 {
-        daemon.run(&[], "true").exits(0);
+        bed.run(&[], "true").exits(0);
     }
-    let ls = daemon.gctctl(&["ls"]);
+    let ls = bed.gctctl(&["ls"]);
     let left = ls.exits(0).lines().filter(|line| line.starts_with("run-"));
     assert_eq!(
         left.count(),
@@ -179,15 +132,15 @@ fn groups_of_programs_that_ended_are_swept() {
 
 #[test]
 fn a_library_that_is_not_there_is_said() {
-    let daemon = Daemon::new("library");
-    let ran = daemon.gctctl(&["run", "--preload", "/nowhere/x.so", "--", "true"]);
+    let bed = Bed::new("library");
+    let ran = bed.gctctl(&["run", "--preload", "/nowhere/x.so", "--", "true"]);
     ran.exits(1);
     assert!(
         ran.stderr.contains("There is no /nowhere/x.so"),
         "{}",
         ran.stderr
     );
-    let ran = daemon.gctctl(&["run", "--preload", "/dev/null", "--", "/nowhere/program"]);
+    let ran = bed.gctctl(&["run", "--preload", "/dev/null", "--", "/nowhere/program"]);
     ran.exits(1);
     assert!(ran.stderr.contains("cannot be started"), "{}", ran.stderr);
 }

@@ -16,6 +16,8 @@ pub mod gpus;
 mod process;
 mod server;
 mod tenants;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod tree;
 mod trial;
 

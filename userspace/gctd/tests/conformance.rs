@@ -2,13 +2,11 @@
 
 //! The tree against the table of files that it is made from.
 
-mod common;
-
-use common::{Client, Daemon};
 use gct_core::error::Error;
 use gct_core::iface::files::{self, Entry, Mode, Place};
 use gct_core::iface::{parse, show};
 use gct_share::ENFORCED;
+use gctd::testing::{Client, Daemon};
 
 /// A daemon with two GPUs and a group.
 fn setup(test: &str) -> (Daemon, Client) {

@@ -2,11 +2,9 @@
 
 //! The tree through FUSE is the tree on the socket. Skipped where FUSE cannot be mounted.
 
-mod common;
-
-use common::Daemon;
 use gct_core::error::Error;
 use gct_core::iface::files::{self, Mode, Place};
+use gctd::testing::Daemon;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;

@@ -4,10 +4,11 @@
 
 mod common;
 
-use common::{alloc, eventually, free, own, Daemon, Tenant, DEVICE, TSG};
+use common::{eventually, free, own, Tenant, DEVICE, TSG};
 use gct_core::rmapi::escape;
 use gct_share::message::{encode, Ioctl, Reply, Request};
 use gct_share::{socket, VERSION};
+use gctd::testing::{alloc, Daemon};
 use proptest::prelude::*;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
@@ -68,10 +69,10 @@ fn who_does_not_read_answers_is_dropped() {
 fn one_process_cannot_speak_of_anothers_objects() {
     let daemon = Daemon::new("foreign", 1);
     let client = daemon.client();
-    let mut victim = daemon.tenant();
+    let mut victim = Tenant::of(&daemon);
     victim.cuda(0);
     assert!(victim.memory(MEMORY, 4096));
-    let mut other = Tenant::new(&daemon.socket());
+    let mut other = Tenant::of(&daemon);
     // Its own client has another handle; it names the victim's.
     let own_client = 0xc1d0_0099;
     let root = alloc(0, 0, own_client, 0x41);

@@ -4,13 +4,14 @@
 
 mod common;
 
-use common::{alloc, eventually, own, Daemon, Tenant, DEVICE, TSG};
+use common::{eventually, own, Tenant, DEVICE, TSG};
 use gct_core::error::Error;
 use gct_core::rmapi::escape;
 use gct_core::submit::stats::{Counters, Reason};
 use gct_share::link::Verdict;
 use gct_share::message::Ioctl;
 use gct_share::page::Limits;
+use gctd::testing::{alloc, Daemon};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -21,7 +22,7 @@ fn a_process_appears_with_its_channel_group_and_goes_with_it() {
     let daemon = Daemon::new("appears", 2);
     let client = daemon.client();
     let pid = std::process::id().to_string();
-    let mut tenant = daemon.tenant();
+    let mut tenant = Tenant::of(&daemon);
     let gpu = tenant.cuda(1);
     assert_eq!(gpu.minor, 1);
     assert_eq!(client.list(&pid), Ok(vec!["1/".into()]));
@@ -42,7 +43,7 @@ fn limits_of_process_and_group_arrive_as_one() {
     client.write("control", "create web").unwrap();
     client.write("web/group.procs", "0").unwrap();
     client.write("web/0/tpc.mask", "0-7").unwrap();
-    let mut tenant = daemon.tenant();
+    let mut tenant = Tenant::of(&daemon);
     let gpu = tenant.cuda(0);
     let with = |tpcs: u64| Limits {
         tpcs: Some([tpcs, 0, 0, 0]),
@@ -69,7 +70,7 @@ fn limits_of_process_and_group_arrive_as_one() {
 fn memory_over_the_limit_is_refused_and_what_is_freed_can_be_had_again() {
     let daemon = Daemon::new("memory", 1);
     let client = daemon.client();
-    let mut tenant = daemon.tenant();
+    let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
     client.write(&own("gmem.limit"), "10M").unwrap();
     assert!(tenant.memory(MEMORY, 6 << 20));
@@ -98,7 +99,7 @@ fn a_grant_ends_with_its_process() {
     let client = daemon.client();
     client.write("control", "create web").unwrap();
     client.write("web/group.procs", "0").unwrap();
-    let mut tenant = daemon.tenant();
+    let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
     let structure = alloc(tenant.client, DEVICE, MEMORY, 0x40);
     let ioctl = Ioctl {
@@ -125,7 +126,7 @@ fn what_a_process_counts_is_shown_and_stays_with_its_group() {
     let client = daemon.client();
     client.write("control", "create web").unwrap();
     client.write("web/group.procs", "0").unwrap();
-    let mut tenant = daemon.tenant();
+    let mut tenant = Tenant::of(&daemon);
     let gpu = tenant.cuda(0);
     assert_eq!(
         client.read("web/0/tpc.effective"),
@@ -153,7 +154,7 @@ fn what_a_process_counts_is_shown_and_stays_with_its_group() {
 #[test]
 fn neighbours_see_each_others_work_and_reservations() {
     let daemon = Daemon::new("board", 1);
-    let (mut one, mut two) = (daemon.tenant(), daemon.tenant());
+    let (mut one, mut two) = (Tenant::of(&daemon), Tenant::of(&daemon));
     let (first, second) = (one.cuda(0), two.cuda(0));
     assert_eq!(first.board.slots().count(), 2);
     let peers = one.link.peers(0).unwrap();
@@ -173,7 +174,7 @@ fn neighbours_see_each_others_work_and_reservations() {
 #[test]
 fn a_daemon_that_comes_back_learns_what_there_is() {
     let mut daemon = Daemon::new("restart", 1);
-    let mut tenant = daemon.tenant();
+    let mut tenant = Tenant::of(&daemon);
     let old = tenant.cuda(0);
     assert!(tenant.memory(MEMORY, 4096));
     assert!(tenant.memory(MEMORY + 1, 8192));
@@ -200,7 +201,7 @@ fn a_daemon_that_comes_back_learns_what_there_is() {
 #[test]
 fn a_gpu_is_found_again_by_the_youngest_object() {
     let mut daemon = Daemon::new("youngest", 1);
-    let mut tenant = daemon.tenant();
+    let mut tenant = Tenant::of(&daemon);
     let first = tenant.cuda(0);
     tenant.alloc(DEVICE, TSG + 1, 0xa06c, None);
     let client = tenant.client;
@@ -344,7 +345,7 @@ fn a_cgroup_takes_its_processes() {
     };
     client.write("control", "create web").unwrap();
     client.write("web/group.cgroup", path).unwrap();
-    let mut tenant = daemon.tenant();
+    let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
     let own = format!("{}\n", std::process::id());
     assert_eq!(client.read("web/group.procs"), Ok(own));

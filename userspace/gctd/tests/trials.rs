@@ -4,20 +4,14 @@
 
 mod common;
 
-use common::{eventually, own, Client, Daemon, Tenant, TSG};
+use common::{eventually, own, Tenant, TSG};
 use gct_core::error::Error;
 use gct_share::link::Gpu;
+use gctd::testing::{Client, Daemon};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const FILE: &str = "compute.timeslice";
-
-/// Writes in a thread of its own.
-fn write(daemon: &Daemon, path: &str, value: &str) -> JoinHandle<Result<(), i32>> {
-    let (client, path, value) = (daemon.client(), path.to_owned(), value.to_owned());
-    std::thread::spawn(move || client.write(&path, value))
-}
 
 /// Waits for a time slice on a process's page, and says that it was taken or refused.
 #[track_caller]
@@ -32,7 +26,7 @@ fn answer(tenant: &mut Tenant, gpu: &Gpu, slice_us: u32, refused: Option<u32>) {
 fn setup(test: &str) -> (Daemon, Client, Tenant, Arc<Gpu>) {
     let daemon = Daemon::new(test, 1);
     let client = daemon.client();
-    let mut tenant = daemon.tenant();
+    let mut tenant = Tenant::of(&daemon);
     let gpu = tenant.cuda(0);
     (daemon, client, tenant, gpu)
 }
@@ -41,7 +35,7 @@ fn setup(test: &str) -> (Daemon, Client, Tenant, Arc<Gpu>) {
 fn a_write_returns_when_the_process_has_taken_it() {
     let (daemon, client, mut tenant, gpu) = setup("took");
     let rung = gpu.page.rung();
-    let written = write(&daemon, &own(FILE), "50");
+    let written = daemon.write(own(FILE), "50");
     eventually(&true, || gpu.page.rung() != rung);
     // Others are served meanwhile, and an older generation is no answer.
     assert_eq!(client.write(&own("tpc.mask"), "0-3"), Ok(()));
@@ -51,7 +45,7 @@ fn a_write_returns_when_the_process_has_taken_it() {
     answer(&mut tenant, &gpu, 50, None);
     assert_eq!(written.join().unwrap(), Ok(()));
     assert_eq!(client.read(&own(FILE)), Ok("50\n".into()));
-    let written = write(&daemon, &own(FILE), "default");
+    let written = daemon.write(own(FILE), "default");
     answer(&mut tenant, &gpu, 0, None);
     assert_eq!(written.join().unwrap(), Ok(()));
 }
@@ -60,7 +54,7 @@ fn a_write_returns_when_the_process_has_taken_it() {
 fn a_refusal_leaves_the_file_and_takes_the_limit_back() {
     let (daemon, client, mut tenant, gpu) = setup("refused");
     for (status, error) in [(0x56, Error::Unsupported), (0x1f, Error::Refused)] {
-        let written = write(&daemon, &own(FILE), "50");
+        let written = daemon.write(own(FILE), "50");
         answer(&mut tenant, &gpu, 50, Some(status));
         assert_eq!(written.join().unwrap(), Err(error.errno()));
         assert_eq!(client.read(&own(FILE)), Ok("default\n".into()));
@@ -78,8 +72,8 @@ fn a_refusal_leaves_the_file_and_takes_the_limit_back() {
 fn who_does_not_answer_has_refused() {
     let (daemon, client, tenant, gpu) = setup("silent");
     let started = Instant::now();
-    let second = write(&daemon, &own(FILE), "60");
-    let errors = [write(&daemon, &own(FILE), "50"), second].map(|w| w.join().unwrap());
+    let second = daemon.write(own(FILE), "60");
+    let errors = [daemon.write(own(FILE), "50"), second].map(|w| w.join().unwrap());
     // One after the other.
     assert!(started.elapsed() > Duration::from_millis(1900));
     assert_eq!(errors, [Err(Error::Refused.errno()); 2]);
@@ -94,7 +88,7 @@ fn nobody_is_waited_for_who_is_not_there() {
     let (daemon, client, tenant, gpu) = setup("nobody");
     client.write("control", "create web").unwrap();
     assert_eq!(client.write(&format!("web/0/{FILE}"), "50"), Ok(()));
-    let written = write(&daemon, &own(FILE), "50");
+    let written = daemon.write(own(FILE), "50");
     let slice = || gpu.page.limits().map(|(_, limits)| limits.timeslice_us);
     eventually(&Some(50), slice);
     let started = Instant::now();
@@ -114,10 +108,10 @@ fn the_members_of_a_group_are_waited_for() {
     let client = daemon.client();
     client.write("control", "create web").unwrap();
     client.write("web/group.procs", "0").unwrap();
-    let mut one = daemon.tenant();
-    let mut two = daemon.tenant();
+    let mut one = Tenant::of(&daemon);
+    let mut two = Tenant::of(&daemon);
     let (first, second) = (one.cuda(0), two.cuda(0));
-    let written = write(&daemon, &format!("web/0/{FILE}"), "2ms");
+    let written = daemon.write(format!("web/0/{FILE}"), "2ms");
     answer(&mut one, &first, 2000, None);
     std::thread::sleep(Duration::from_millis(50));
     assert!(!written.is_finished(), "one has yet to take it");

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! For tests of this and other crates: a daemon without a GPU in a thread of the test, and a client
+//! of its tree.
+
+use crate::{Mount, Options, Server, Stopper};
+use gct_share::message::{Reply, Request};
+use gct_share::{socket, VERSION};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::SendFlags;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+/// What the driver says of one H200, number `n` on its own bus.
+fn information(n: usize) -> String {
+    format!(
+        "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-00112233-4455-6677-8899-aabbccddeef{n}\n\
+         Bus Location: \t 0000:0{n}:00.0\nDevice Minor: \t {n}\n"
+    )
+}
+
+/// A running daemon; it stops with the value.
+#[derive(Debug)]
+pub struct Daemon {
+    /// A directory of its own, which goes with it.
+    pub directory: PathBuf,
+    stopper: Stopper,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    /// With so many GPUs, ten at most, each with its number as minor number and as PCI bus.
+    pub fn new(test: &str, gpus: usize) -> Self {
+        let name = format!("gctd-{test}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&directory);
+        for n in 0..gpus {
+            let gpu = directory.join(format!("gpus/0000:0{n}:00.0"));
+            fs::create_dir_all(&gpu).unwrap();
+            fs::write(gpu.join("information"), information(n)).unwrap();
+        }
+        let (stopper, thread) = serve(bind(&directory));
+        Self {
+            directory,
+            stopper,
+            thread: Some(thread),
+        }
+    }
+
+    /// Stops this one and starts another that shows its tree in a directory; `None` where FUSE
+    /// cannot.
+    pub fn mounted(&mut self) -> Option<(PathBuf, Mount)> {
+        self.stop();
+        let directory = self.directory.join("tree");
+        fs::create_dir_all(&directory).unwrap();
+        let server = bind(&self.directory);
+        let mount = Mount::new(&server, &directory);
+        self.go_on(server);
+        match mount {
+            Ok(mount) => Some((directory, mount)),
+            Err(error) => {
+                eprintln!("skipped: FUSE cannot mount here: {error}");
+                None
+            }
+        }
+    }
+
+    /// Where it listens.
+    pub fn socket(&self) -> PathBuf {
+        socket_in(&self.directory)
+    }
+
+    /// Ends it; its directory stays.
+    pub fn stop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+
+    /// A new one at the same place, which knows nothing.
+    pub fn restart(&mut self) {
+        self.stop();
+        self.go_on(bind(&self.directory));
+    }
+
+    /// Writes a file of its tree, in a thread: what must be taken first is answered late.
+    pub fn write(
+        &self,
+        path: impl Into<String>,
+        text: &'static str,
+    ) -> JoinHandle<Result<(), i32>> {
+        let (client, path) = (self.client(), path.into());
+        std::thread::spawn(move || client.write(&path, text))
+    }
+
+    fn go_on(&mut self, server: Server) {
+        let (stopper, thread) = serve(server);
+        (self.stopper, self.thread) = (stopper, Some(thread));
+    }
+
+    /// A client of its tree.
+    pub fn client(&self) -> Client {
+        Client::new(&self.socket())
+    }
+}
+
+fn socket_in(directory: &Path) -> PathBuf {
+    directory.join("gctd.sock")
+}
+
+fn bind(directory: &Path) -> Server {
+    let options = Options {
+        socket: socket_in(directory),
+        gpus: directory.join("gpus"),
+        existing: None,
+    };
+    Server::bind(&options).unwrap()
+}
+
+fn serve(server: Server) -> (Stopper, JoinHandle<()>) {
+    let stopper = server.stopper();
+    let thread = std::thread::spawn(move || server.run().unwrap());
+    (stopper, thread)
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A client of the tree. Errors are Linux numbers.
+#[derive(Debug)]
+pub struct Client(OwnedFd);
+
+impl Client {
+    /// Connected to a socket.
+    pub fn new(path: &Path) -> Self {
+        let client = Self(socket::connect(path).unwrap());
+        let hello = Request::Hello {
+            version: VERSION,
+            tenant: false,
+        };
+        assert_eq!(client.call(&hello), Reply::Hello { version: VERSION });
+        client
+    }
+
+    fn call(&self, request: &Request) -> Reply {
+        socket::send(self.0.as_fd(), request, &[], SendFlags::empty()).unwrap();
+        socket::receive(self.0.as_fd()).unwrap().0
+    }
+
+    fn text(&self, request: &Request) -> Result<String, i32> {
+        let mut all = Vec::new();
+        let mut reply = self.call(request);
+        loop {
+            match reply {
+                Reply::Text { bytes, more } => {
+                    all.extend(bytes);
+                    if !more {
+                        return Ok(String::from_utf8(all).unwrap());
+                    }
+                    reply = self.call(&Request::More);
+                }
+                Reply::Error { errno } => return Err(errno),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// A file's text.
+    pub fn read(&self, path: &str) -> Result<String, i32> {
+        self.text(&Request::Read { path: path.into() })
+    }
+
+    /// The names in a directory.
+    pub fn list(&self, path: &str) -> Result<Vec<String>, i32> {
+        let names = self.text(&Request::List { path: path.into() })?;
+        Ok(names.lines().map(str::to_owned).collect())
+    }
+
+    /// Writes a file.
+    pub fn write(&self, path: &str, text: impl AsRef<[u8]>) -> Result<(), i32> {
+        let (path, bytes) = (path.into(), text.as_ref().to_vec());
+        match self.call(&Request::Write { path, bytes }) {
+            Reply::Done => Ok(()),
+            Reply::Error { errno } => Err(errno),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// An `NVOS64_PARAMETERS`, as the preload reports it when an object was allocated.
+pub fn alloc(client: u32, parent: u32, object: u32, class: u32) -> Vec<u8> {
+    let words = [client, parent, object, class, 0x1000, 0, 0, 0, 0, 0, 0, 0];
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
