@@ -106,9 +106,12 @@ methods! {
     SET_REPORT_SEMAPHORE_C = 0x1b08,
     /// Writes it.
     SET_REPORT_SEMAPHORE_D = 0x1b0c,
-    /// The first of the methods that call macros.
+    /// The first of the methods that call macros: two for each of them.
     CALL_MME_MACRO = 0x3800,
 }
+
+/// The bit of a macro's second method, CALL_MME_DATA, which gives it more words; CALL_MME_MACRO calls it.
+pub const CALL_MME_DATA: u16 = 4;
 
 /// The last of the methods that take an inline QMD's words: 96 of them.
 pub const LOAD_INLINE_QMD_DATA_LAST: u16 = 0x049c;

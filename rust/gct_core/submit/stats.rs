@@ -49,6 +49,9 @@ reasons! {
     Virtualized = "qmd-virtualized",
     /// A macro was called; what methods it makes cannot be seen.
     Macro = "macro",
+    /// A macro was called while an upload waited for its data. CUDA fills memory so and launches nothing by it; what a
+    /// macro makes cannot be seen all the same.
+    MacroFill = "macro-fill",
     /// More launches in the segment than the caller's table holds.
     TableFull = "table-full",
     /// PCAS_A was never seen, so the PCAS names nothing that is known.

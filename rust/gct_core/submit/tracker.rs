@@ -276,6 +276,18 @@ impl Tracker {
         }
     }
 
+    /// A method of a macro: its call, or one more word for it.
+    fn macro_called(&self, method: u16, pass: &mut Pass<'_, '_>) {
+        if method & class::CALL_MME_DATA != 0 {
+            return;
+        }
+        pass.counters.keep(if self.uploads.is_open() {
+            Reason::MacroFill
+        } else {
+            Reason::Macro
+        });
+    }
+
     /// One register of an engine is written; `alone` says that its burst does nothing else.
     fn write_value(
         &mut self,
@@ -297,7 +309,7 @@ impl Tracker {
                 self.last_release = Some(subchannel.report(method, value));
                 return;
             }
-            class::CALL_MME_MACRO.. => return pass.counters.keep(Reason::Macro),
+            class::CALL_MME_MACRO.. => return self.macro_called(method, pass),
             _ => return subchannel.set(method, value),
         };
         let call = Call {

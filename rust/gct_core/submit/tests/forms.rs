@@ -260,8 +260,35 @@ fn a_virtualization_base_is_not_guessed_at() {
 
 #[test]
 fn a_macro_is_counted() {
-    let (_, _, counters) = scan(&[incr(1, class::CALL_MME_MACRO, 1), 0]);
+    // With the words it takes: one call.
+    let (_, _, counters) = scan(&[incr(1, class::CALL_MME_MACRO, 2), 0, 7]);
     assert_eq!(counters.kept(Reason::Macro), 1);
+    assert_eq!(counters.kept_total(), 1);
+}
+
+#[test]
+fn a_fill_is_told_from_other_macros() {
+    // `cuMemsetD8` of 4 KiB, as CUDA 13.0 wrote it on an H200.
+    let fill = [
+        0x2004_2060,
+        0x1000,
+        1,
+        3,
+        0x0200_1200,
+        0x2001_206c,
+        0x41,
+        0x2002_2e00,
+        0x400,
+        0,
+        0x2004_26c0,
+        2,
+        0x0460_fff0,
+        0x57,
+        0,
+    ];
+    let (_, _, counters) = scan(&fill);
+    assert_eq!(counters.kept(Reason::MacroFill), 1);
+    assert_eq!(counters.kept_total(), 1);
 }
 
 #[test]
