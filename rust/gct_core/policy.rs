@@ -6,8 +6,10 @@
 //! |---|---|
 //! | [`predict`] | how long will this launch take? |
 //! | [`pace`] | into how many atoms is it split, and may the next one go now? |
+//! | [`poll`] | for how long is work looked for before the backend sleeps? |
 //! | [`tpc`] | which TPCs may a tenant use now, and must it wait for another? |
 
 pub mod pace;
+pub mod poll;
 pub mod predict;
 pub mod tpc;

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! For how long a backend that can only look for work does so before it sleeps.
+//!
+//! To be woken costs the launch that does it some time, to look costs a processor. So it is looked for longer after each
+//! pause that would have been worth it, and for less long after one that was not, as KVM's `haltpoll` does. A tenant that
+//! launches every few milliseconds, in step or at random, soon never finds its backend asleep; one that works now and then
+//! costs the shortest time each time.
+
+use crate::units::Ns;
+
+/// It is always looked for so long.
+pub const POLL_MIN: Ns = Ns(5_000_000);
+/// No pause beyond this is worth it: a tenant that makes one is taken for silent by others, too
+/// ([`LINGER_MAX`](super::tpc::LINGER_MAX)).
+pub const POLL_MAX: Ns = super::tpc::LINGER_MAX;
+
+/// How long to look for work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Poll {
+    time: Ns,
+}
+
+impl Poll {
+    /// Nothing is known of the tenant.
+    pub const fn new() -> Self {
+        Self { time: POLL_MIN }
+    }
+
+    /// How long after the last work to sleep.
+    pub const fn time(&self) -> Ns {
+        self.time
+    }
+
+    /// Work has come after a sleep, and `pause` after the last work.
+    #[must_use]
+    pub fn after_sleep(self, pause: Ns) -> Self {
+        let time = self.time.get();
+        let time = if pause > POLL_MAX {
+            time.wrapping_shr(1)
+        } else {
+            time.saturating_add(time.wrapping_shr(3))
+        };
+        Self {
+            time: Ns(time).max(POLL_MIN).min(POLL_MAX),
+        }
+    }
+}
+
+impl Default for Poll {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::float_arithmetic, reason = "a random process in a test")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    /// The poll after these pauses, and how many of the last half found the backend asleep.
+    fn after(pauses: &[Ns]) -> (Poll, usize) {
+        let (mut poll, mut asleep) = (Poll::new(), 0);
+        for (at, pause) in pauses.iter().enumerate() {
+            if *pause > poll.time() {
+                poll = poll.after_sleep(*pause);
+                asleep += usize::from(at >= pauses.len() / 2);
+            }
+        }
+        (poll, asleep)
+    }
+
+    #[test]
+    fn who_comes_every_few_milliseconds_is_awaited() {
+        let (poll, asleep) = after(&[Ns(8_000_000); 20]);
+        assert_eq!(asleep, 0);
+        assert!(poll.time() >= Ns(8_000_000) && poll.time() < Ns(9_000_000));
+    }
+
+    #[test]
+    fn who_comes_now_and_then_costs_the_least() {
+        for pause in [21_000_000, 33_000_000, u64::MAX] {
+            assert_eq!(after(&[Ns(pause); 20]), (Poll::new(), 10));
+        }
+    }
+
+    #[test]
+    fn after_a_while_few_random_arrivals_find_it_asleep() {
+        const PAUSES: usize = 20_000;
+        let mut state = 1u64;
+        let pauses: Vec<Ns> = (0..PAUSES)
+            .map(|_| {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                // CAST: 32 random bits.
+                let part = f64::from((state >> 32) as u32) / 4_294_967_296.0;
+                // CAST: 2.5 ms on average.
+                Ns((-(1.0 - part).ln() * 2_500_000.0) as u64)
+            })
+            .collect();
+        let (_, asleep) = after(&pauses);
+        assert!(asleep < PAUSES / 2 / 200, "{asleep}");
+        let longer = |pause: &&Ns| **pause > POLL_MIN;
+        assert!(pauses.iter().filter(longer).count() > PAUSES / 10);
+    }
+
+    proptest! {
+        /// Whatever the pauses are, the time has its bounds.
+        #[test]
+        fn the_time_has_bounds(pauses in prop::collection::vec(any::<u64>(), 0..100)) {
+            let pauses: Vec<Ns> = pauses.into_iter().map(Ns).collect();
+            let (poll, _) = after(&pauses);
+            prop_assert!((POLL_MIN..=POLL_MAX).contains(&poll.time()));
+        }
+    }
+}
