@@ -4,13 +4,15 @@
 //!
 //! A launch that is predicted to run longer than the target is split. A window of its blocks may be in flight: what
 //! is predicted to end within the target. Its atoms are half a window, so that the GPU has the next one before it
-//! has ended this one. A window is never smaller than a wave of blocks, because SMs would stay empty; near that size,
-//! where an atom lasts as long as its blocks, atoms are a quarter of the window, and all four fit onto the SMs. So what
-//! is in flight ends within the target or within the time of a wave, whichever is longer. Between the end of such an
-//! atom and the release of the next its SMs stay empty for some microseconds. A fifth atom that waits on the GPU fills
-//! them, but also goes before what a neighbour submits meanwhile, so it is let go only while no neighbour is expected on the
-//! same TPCs before all has ended: then what is in flight is a quarter more. That is asked anew for each. Where the
-//! number of atoms is bounded they are larger, and fewer of them, but two at least, are in flight: as many as fill the window.
+//! has ended this one. A window is never smaller than a wave of blocks, because SMs would stay empty. Near that size an atom
+//! lasts as long as its blocks, however few, so what is in flight ends within the target or within the time of a wave,
+//! whichever is longer. There atoms are a quarter of the window, or a third or a half where they would be so short that what
+//! an atom costs is more than a hundredth ([`ATOM_MIN`]), and all of them fit onto the SMs. Between the end of such an atom
+//! and the release of the next its SMs stay empty for some microseconds ([`TURNAROUND`]). More atoms that wait on the GPU
+//! fill them, but also go before what a neighbour submits meanwhile, so they are let go only while no neighbour is expected
+//! on the same TPCs before all has ended: one of them, or as many as last for the turnaround, another window at most. That is
+//! asked anew for each. Where the number of atoms is bounded they are larger, and fewer of them, but two at least, are in
+//! flight: as many as fill the window.
 //!
 //! Whole launches are let go two at a time, for the same reason, and more as long as all together are predicted to end
 //! within the target. All this holds for each channel by itself. Across channels it must not: what is in flight in one
@@ -26,6 +28,14 @@ const WHOLE_IN_FLIGHT: u32 = 2;
 /// How long a piece that must run alone waits for what its channel has in flight: the end of something may be told by a word
 /// that the program uses for other things, too, and then never comes.
 pub const DRAIN_MAX: Ns = Ns(50_000_000);
+
+/// The share of the GPU's time below which a part of a wave is no atom: each costs it some 0.3 us (H200,
+/// `gctgroup-docs/results/user-mode-h200.md`, atoms at once), a hundredth of this.
+pub const ATOM_MIN: Ns = Ns(30_000);
+
+/// From the end of an atom until the one that was held back for it runs, in the user-space mode: seen by polling, written, rung
+/// for, fetched (H200: waves of 10.5 us that are let go one by one take 19 us each).
+pub const TURNAROUND: Ns = Ns(9_000);
 
 /// Into how many atoms a launch is split of which nothing is known: enough to learn from the first ones.
 pub const UNKNOWN_ATOMS: u64 = 16;
@@ -83,10 +93,15 @@ pub fn split(work: &Work, target: Ns, most: u32) -> Split {
         None if work.blocks <= wave => return Split::NONE,
         None => (wave, UNKNOWN_ATOMS),
     };
-    let parts = if window >= wave.saturating_mul(2) {
-        2
-    } else {
-        4
+    let time_of = |part: u64| {
+        let time = work.predicted?;
+        mul_div(part, time.get(), work.blocks)
+    };
+    let near = window < wave.saturating_mul(2);
+    let parts = match time_of(window) {
+        _ if !near => 2,
+        Some(time) => time.wrapping_div(ATOM_MIN.get()).clamp(2, 4),
+        None => 4,
     };
     // Rounded down: a block too many would wait for a whole atom.
     let atom = window.checked_div(parts).unwrap_or(window).max(1);
@@ -95,12 +110,18 @@ pub fn split(work: &Work, target: Ns, most: u32) -> Split {
     let fit = window.checked_div(largest).unwrap_or(0).clamp(2, parts);
     // Where fewer fit than are wanted, they share the window all the same: no SM stays empty.
     let atom = largest.max(window.checked_div(fit).unwrap_or(0));
+    let waiting = time_of(atom).map_or(1, |time| div_up(TURNAROUND.get(), time.max(1)));
     Split {
         // CAST: not more than `most`.
         atoms: div_up(work.blocks, atom).max(1) as u32,
         // CAST: at most four.
         in_flight: fit as u32,
-        spare: u32::from(parts == 4 && fit == 4),
+        // CAST: as above.
+        spare: if near {
+            waiting.clamp(1, fit) as u32
+        } else {
+            0
+        },
     }
 }
 
@@ -202,6 +223,11 @@ mod tests {
         assert_eq!(atoms(0, 0, Some(9), 1), (1, 2));
         let near = super::split(&work(4_224, 2_112, None), Ns(1), 256);
         assert_eq!((near.atoms, near.in_flight, near.spare), (8, 4, 1));
+        // A wave of 106 us is three atoms and one to spare; one of 10 us two, and two more for the turnaround.
+        let long = super::split(&work(42_240, 2_112, Some(2_120_000)), Ns(100_000), 256);
+        assert_eq!((long.atoms, long.in_flight, long.spare), (60, 3, 1));
+        let short = super::split(&work(42_240, 2_112, Some(210_000)), Ns(10_000), 256);
+        assert_eq!((short.atoms, short.in_flight, short.spare), (40, 2, 2));
         let far = super::split(&work(42_240, 2_112, Some(100)), Ns(50), 256);
         assert_eq!(far.spare, 0);
     }
@@ -298,8 +324,9 @@ mod tests {
             let in_flight = largest * u64::from(split.in_flight);
             let in_time = mul_div(blocks, target, predicted).unwrap();
             prop_assert!(in_flight <= wave.max(in_time));
-            // With a spare one, a quarter more.
-            prop_assert!(largest * u64::from(split.spare) <= wave.max(in_time) / 4);
+            // With spare ones, twice as much at most.
+            prop_assert!(split.spare <= split.in_flight);
+            prop_assert!(split.spare == 0 || in_time < wave * 2);
         }
 
         /// However few atoms there may be, what is in flight fills the window, but for what equal sizes cost.
