@@ -30,6 +30,28 @@ grep -E '^test .* FAILED$|^error' "$log" || true
 note "$passed passed, $failed failed"
 record $job "$passed" "$failed"
 
+# What `make user` makes, in the profile of the tests, which have built most of it: the programs run
+# from their folder, and a program under them has the library.
+user_mode_runs() {
+	local out=$BUILD/user-test socket status=0
+	rm -rf "$out"
+	"$ROOT/ci/user.sh" "$out" dev || return
+	"$out/gctd" --help && "$out/gctctl" --version && "$out/gct-load" --help && "$out/gct-hw" --help || return
+	# Elsewhere than below the clone, whose path may be too long for a socket's.
+	socket=$(mktemp -d)/s
+	"$out/gctd" --socket "$socket" &
+	local daemon=$!
+	for ((i = 0; i < 100; i++)); do
+		[ -e "$socket" ] && break
+		sleep 0.1
+	done
+	"$out/gctctl" --socket "$socket" run -- grep libgct_preload.so /proc/self/maps || status=$?
+	kill $daemon && wait $daemon || status=1
+	rmdir "$(dirname "$socket")" || status=1
+	return $status
+}
+check $job "the programs of \`make user\` run, on a daemon" user_mode_runs
+
 # The fuzz targets have a workspace of their own; here they run on a fixed seed.
 fuzz_smoke() {
 	cd "$ROOT/userspace/fuzz"

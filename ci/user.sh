@@ -1,18 +1,23 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Builds the user-space mode and what measures and tests it on a GPU, into
-# build/user. It needs Rust and a C linker and nothing of `make setup`; the
-# folder can be copied to another machine.
+# Usage: user.sh [DIR [PROFILE]]
+#
+# Builds the user-space mode and what measures and tests it on a GPU, into DIR,
+# else build/user, with cargo's PROFILE, else release. It needs Rust and a C
+# linker and nothing of `make setup`; the folder can be copied to another machine.
 . "$(dirname "$0")/lib.sh"
 
-OUT=$BUILD/user
+OUT=${1:-$BUILD/user}
+PROFILE=${2:-release}
 FILES=(gctd gctctl libgct_preload.so gct-load gct-hw)
 
-step "user-space programs" cargo build --release --locked \
+step "user-space programs" cargo build --profile "$PROFILE" --locked \
 	--manifest-path "$ROOT/userspace/Cargo.toml" \
 	-p gctd -p gctctl -p gct-preload -p gct-load -p gct-hw
+# Cargo's directory of the profile dev has another name.
+built=$CARGO_TARGET_DIR/${PROFILE/#dev/debug}
 mkdir -p "$OUT"
 # The debug information stays with cargo.
-install --strip "${FILES[@]/#/$CARGO_TARGET_DIR/release/}" "$OUT"
-note "build/user: ${FILES[*]}"
+install --strip "${FILES[@]/#/$built/}" "$OUT"
+note "$OUT: ${FILES[*]}"
