@@ -57,6 +57,10 @@ fn send(fd: i32, control: &mut Control) -> Result<(), Status> {
 }
 
 impl Group {
+    fn is(&self, client: Handle, object: Handle) -> bool {
+        self.client == client && self.object == object
+    }
+
     fn minor(&self) -> Option<u32> {
         self.gpu.as_ref().map(|gpu| gpu.minor)
     }
@@ -108,14 +112,13 @@ impl Slices {
             slice: Slice::Own,
         });
         self.follow(link);
-        let last = self.groups.len() - 1;
-        self.settle_at(last, link);
+        self.settle(call.client, call.object, link);
     }
 
     /// A channel was made.
     pub(crate) fn channel(&mut self, call: &Call) {
-        let of = |group: &Group| group.client == call.client && group.object == call.parent;
-        if !self.groups.iter().any(of) {
+        let mut groups = self.groups.iter();
+        if !groups.any(|group| group.is(call.client, call.parent)) {
             self.foreign.push([call.client, call.parent, call.object]);
         }
     }
@@ -132,13 +135,12 @@ impl Slices {
 
     /// The program has set the time slice of a channel group itself: the limit holds again.
     pub(crate) fn changed(&mut self, client: Handle, object: Handle, link: &mut Link) {
-        let of = |group: &Group| group.client == client && group.object == object;
-        if let Some(at) = self.groups.iter().position(of) {
-            if let Some(group) = self.groups.get_mut(at) {
+        for group in &mut self.groups {
+            if group.is(client, object) {
                 group.slice = Slice::Own;
             }
-            self.settle_at(at, link);
         }
+        self.settle(client, object, link);
     }
 
     /// Another daemon has other pages, on which nothing was taken.
@@ -181,8 +183,10 @@ impl Slices {
         }
     }
 
-    fn settle_at(&mut self, at: usize, link: &mut Link) {
-        let Some(group) = self.groups.get_mut(at) else {
+    /// Carries out the limit on a channel group, if the driver has not lost it.
+    fn settle(&mut self, client: Handle, object: Handle, link: &mut Link) {
+        let mut groups = self.groups.iter_mut();
+        let Some(group) = groups.find(|group| group.is(client, object)) else {
             return;
         };
         let Some(gpu) = &group.gpu else { return };

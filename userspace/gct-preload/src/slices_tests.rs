@@ -183,6 +183,21 @@ fn what_is_gone_is_not_spoken_of() {
 }
 
 #[test]
+fn one_that_is_gone_before_it_has_the_limit_is_forgotten() {
+    let mut bed = Bed::new("early");
+    let path = format!("{}/0/compute.timeslice", std::process::id());
+    let first = bed.group(1);
+    assert_eq!(bed.write("50"), Ok(()));
+    bed.slices.freed(CLIENT, first.object);
+    // Its limits are new when the next one is made, which another thread has freed again.
+    bed.slices.taken.clear();
+    let call = bed.leave(&alloc(DEVICE, 2, 0xa06c), None);
+    bed.slices.made(&call, 7, &mut bed.link);
+    assert_eq!(bed.slices.groups.len(), 0);
+    assert_eq!(bed.daemon.client().read(&path), Ok("50\n".into()));
+}
+
+#[test]
 fn a_client_of_mps_says_that_it_cannot() {
     let mut bed = Bed::new("mps");
     bed.group(1);
