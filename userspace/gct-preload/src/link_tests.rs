@@ -70,6 +70,29 @@ fn each_gpu_has_its_place_and_its_neighbours() {
 }
 
 #[test]
+fn a_new_daemon_is_heard_whatever_has_gone_meanwhile() {
+    let mut daemon = Daemon::new("renewed", 1);
+    let mut process = self::process(&daemon, 1);
+    open(&mut process, 1, 0);
+    let young = alloc(&mut process, [1, 10, 30, 0xa06c], None);
+    process.slices.made(&young, -1, &mut process.link);
+    assert_eq!(news(&mut process), [("place", 0)]);
+    let bytes = testing::free(1, young.object);
+    let (ioctl, call) = link::decode(escape::FREE, &bytes, |_| None).unwrap();
+    process.slices.freed(1, young.object);
+    let verdict = process.link.enter(&ioctl, &call);
+    process.link.leave(ioctl, &call, verdict);
+
+    daemon.restart();
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(news(&mut process), [("place", 0)]);
+    let file = format!("{}/0/tpc.mask", std::process::id());
+    assert_eq!(daemon.client().write(&file, "0-3"), Ok(()));
+    let (_, limits) = process.link.gpus()[0].page.limits().unwrap();
+    assert_eq!(limits.tpcs, Some([15, 0, 0, 0]));
+}
+
+#[test]
 fn the_bell_is_heard_for_every_gpu() {
     let daemon = Daemon::new("bell", 2);
     let mut process = self::process(&daemon, 1);

@@ -100,8 +100,6 @@ impl Slices {
 
     /// A channel group was made on a descriptor; before its ioctl returns it has the limit.
     pub(crate) fn made(&mut self, call: &Call, fd: i32, link: &mut Link) {
-        // By the youngest a new daemon will be asked for this process's page: an older may be
-        // gone by then.
         let gpu = link.gpu_of(call.client, call.object);
         self.groups.push(Group {
             client: call.client,
@@ -143,7 +141,8 @@ impl Slices {
         self.settle(client, object, link);
     }
 
-    /// Another daemon has other pages, on which nothing was taken.
+    /// Another daemon has other pages, on which nothing was taken. They are asked for by each
+    /// group, so that each GPU where one is left is found.
     pub(crate) fn renew(&mut self, link: &mut Link) {
         self.taken.clear();
         for group in &mut self.groups {

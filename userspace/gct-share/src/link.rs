@@ -12,7 +12,6 @@ use crate::message::{Ioctl, Reply, Request};
 use crate::page::Page;
 use crate::shared::Shared;
 use crate::{socket, VERSION};
-use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::rmapi::{self, Action, Call, Class};
 use ledger::Ledger;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -45,8 +44,6 @@ pub struct Gpu {
     pub pulse: Shared<Pulse>,
     /// Who else is there.
     pub board: BoardReader,
-    /// The object by which it is found: its client's handle and its own.
-    object: AtomicU64,
 }
 
 /// Whether memory may be allocated.
@@ -105,14 +102,15 @@ impl Link {
         self.socket.as_ref().map(AsRawFd::as_raw_fd)
     }
 
-    /// This process on the GPUs where it has asked for a page.
+    /// This process on the GPUs where it has asked this daemon for a page.
     pub fn gpus(&self) -> &[Arc<Gpu>] {
         &self.gpus
     }
 
     /// Looks after the connection: notices that the daemon has gone, and connects to a new one,
     /// once a second at most. To be called now and then; `now_ns` is monotonic. Returns `true`
-    /// when [`Link::gpus`] has changed.
+    /// when a daemon was found: it has given no page yet, and [`Link::gpu_of`] asks for one. The
+    /// last limits are still in those of the daemon before.
     pub fn attend(&mut self, now_ns: u64) -> bool {
         if self.socket.as_ref().is_some_and(hung_up) {
             self.lose();
@@ -136,20 +134,8 @@ impl Link {
                 granted: None,
             });
         }
-        let old = core::mem::take(&mut self.gpus);
-        let mut changed = false;
-        for gpu in old {
-            let [client, object] = halves(gpu.object.load(Ordering::Relaxed));
-            match self.open_page(client, object) {
-                Some(new) => {
-                    self.gpus.push(new);
-                    changed = true;
-                }
-                // The last limits stay in force.
-                None => self.gpus.push(gpu),
-            }
-        }
-        changed
+        self.gpus.clear();
+        true
     }
 
     fn connect(&mut self) -> Result<()> {
@@ -240,13 +226,11 @@ impl Link {
         }
     }
 
-    /// This process on the GPU where an object of its lies, as a channel group does. By the last
-    /// of them a new daemon is asked. `None` without a daemon, or when it knows no such object.
+    /// This process on the GPU where an object of its lies, as a channel group does. `None`
+    /// without a daemon, or when it knows no such object.
     pub fn gpu_of(&mut self, client: u32, object: u32) -> Option<Arc<Gpu>> {
         let gpu = self.open_page(client, object)?;
         if let Some(known) = self.gpus.iter().find(|known| known.minor == gpu.minor) {
-            let youngest = gpu.object.load(Ordering::Relaxed);
-            known.object.store(youngest, Ordering::Relaxed);
             return Some(known.clone());
         }
         self.gpus.push(gpu.clone());
@@ -274,7 +258,6 @@ impl Link {
             page: Shared::open(page.as_fd()).ok()?,
             pulse: Shared::open(pulse.as_fd()).ok()?,
             board: BoardReader::new(Shared::open_read_only(board.as_fd()).ok()?),
-            object: AtomicU64::new(u64::from(client) << 32 | u64::from(object)),
         }))
     }
 
@@ -291,11 +274,6 @@ impl Link {
         });
         Some(peers.collect())
     }
-}
-
-fn halves(word: u64) -> [u32; 2] {
-    // CAST: the upper and the lower half.
-    [(word >> 32) as u32, word as u32]
 }
 
 /// Whether the daemon keeps a mirror of what the call makes or frees.

@@ -198,3 +198,9 @@ pub fn alloc(client: u32, parent: u32, object: u32, class: u32) -> Vec<u8> {
     let words = [client, parent, object, class, 0x1000, 0, 0, 0, 0, 0, 0, 0];
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
+
+/// An `NVOS00_PARAMETERS`, as the preload reports it when an object goes.
+pub fn free(client: u32, object: u32) -> Vec<u8> {
+    let words = [client, 0, object, 0];
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}

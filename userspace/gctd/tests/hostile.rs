@@ -4,11 +4,11 @@
 
 mod common;
 
-use common::{eventually, free, own, Tenant, DEVICE, TSG};
+use common::{eventually, own, Tenant, DEVICE, TSG};
 use gct_core::rmapi::escape;
 use gct_share::message::{encode, Ioctl, Reply, Request};
 use gct_share::{socket, VERSION};
-use gctd::testing::{alloc, Daemon};
+use gctd::testing::{alloc, free, Daemon};
 use proptest::prelude::*;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;

@@ -189,18 +189,18 @@ fn a_daemon_that_comes_back_learns_what_there_is() {
     let (_, limits) = old.page.limits().unwrap();
     assert_eq!(limits.tpcs, Some([15, 0, 0, 0]), "the last limits hold");
     daemon.restart();
-    assert!(tenant.attend(), "the pages are new");
+    assert!(tenant.attend(), "another daemon");
     assert_eq!(tenant.link.lost(), 1);
     let client = daemon.client();
     assert_eq!(client.read(&own("gmem.current")), Ok("4097\n".into()));
     client.write(&own("tpc.mask"), "0-1").unwrap();
-    let new = &tenant.link.gpus()[0];
+    let new = tenant.link.gpu_of(tenant.client, TSG).unwrap();
     assert_eq!(new.page.limits().unwrap().1.tpcs, Some([3, 0, 0, 0]));
 }
 
 #[test]
-fn a_gpu_is_found_again_by_the_youngest_object() {
-    let mut daemon = Daemon::new("youngest", 1);
+fn a_gpu_is_found_by_each_object_on_it() {
+    let mut daemon = Daemon::new("each", 1);
     let mut tenant = Tenant::of(&daemon);
     let first = tenant.cuda(0);
     tenant.alloc(DEVICE, TSG + 1, 0xa06c, None);
@@ -209,7 +209,9 @@ fn a_gpu_is_found_again_by_the_youngest_object() {
     assert!(std::sync::Arc::ptr_eq(&first, &again));
     tenant.free(TSG);
     daemon.restart();
-    assert!(tenant.attend(), "the page is new");
+    assert!(tenant.attend() && tenant.link.gpus().is_empty());
+    assert!(tenant.link.gpu_of(client, TSG).is_none());
+    assert!(tenant.link.gpu_of(client, TSG + 1).is_some());
 }
 
 #[test]

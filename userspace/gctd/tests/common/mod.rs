@@ -6,7 +6,7 @@
 use gct_core::rmapi::escape;
 use gct_share::link::{self, Gpu, Link, Verdict};
 use gct_share::message::Ioctl;
-use gctd::testing::{alloc, Daemon};
+use gctd::testing::{alloc, free, Daemon};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,12 +37,6 @@ pub(crate) struct Tenant {
     pub(crate) link: Link,
     pub(crate) client: u32,
     clock_ns: u64,
-}
-
-/// An `NVOS00_PARAMETERS`.
-pub(crate) fn free(client: u32, object: u32) -> Vec<u8> {
-    let words = [client, 0, object, 0];
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 impl Tenant {
