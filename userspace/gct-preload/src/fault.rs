@@ -18,13 +18,13 @@ type Sigmask = unsafe extern "C" fn(c_int, *const sigset_t, *mut sigset_t) -> c_
 
 /// A symbol of the libraries after this one, looked up once: `dlsym` must not be called
 /// in a signal handler.
-pub(crate) struct Next {
+struct Next {
     name: &'static CStr,
     at: AtomicPtr<c_void>,
 }
 
 impl Next {
-    pub(crate) const fn new(name: &'static CStr) -> Self {
+    const fn new(name: &'static CStr) -> Self {
         Self {
             name,
             at: AtomicPtr::new(core::ptr::null_mut()),
@@ -32,7 +32,7 @@ impl Next {
     }
 
     /// The symbol's address; null when there is none.
-    pub(crate) fn get(&self) -> *mut c_void {
+    fn get(&self) -> *mut c_void {
         let known = self.at.load(Ordering::Acquire);
         if !known.is_null() {
             return known;

@@ -15,7 +15,7 @@ use crate::{socket, VERSION};
 use gct_core::rmapi::{self, Action, Call, Class};
 use ledger::Ledger;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, Result};
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::SendFlags;
@@ -95,11 +95,6 @@ impl Link {
     /// Whether there is a daemon, as far as is known.
     pub fn connected(&self) -> bool {
         self.socket.is_some()
-    }
-
-    /// The socket's descriptor, for a forked child to close.
-    pub fn descriptor(&self) -> Option<i32> {
-        self.socket.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     /// This process on the GPUs where it has asked this daemon for a page.
