@@ -94,14 +94,22 @@ pub(crate) fn install() {
         return;
     }
     // SAFETY: all zero is a valid `sigaction` (SIG_DFL, no flags, empty mask).
+    let mut program: sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: null asks only, and `program` lives for the call.
+    unsafe { call_real(libc::SIGSEGV, core::ptr::null(), &mut program) };
+    // Before the handler can run: it must find what to pass a fault on to.
+    let asked = Box::into_raw(Box::new(program));
+    PROGRAM.store(asked, Ordering::Release);
+    // SAFETY: as above.
     let mut ours: sigaction = unsafe { core::mem::zeroed() };
     ours.sa_sigaction = handler as *const () as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-    // SAFETY: as above.
-    let mut program: sigaction = unsafe { core::mem::zeroed() };
     // SAFETY: both live for the call, and the handler is async-signal-safe.
     unsafe { call_real(libc::SIGSEGV, &ours, &mut program) };
-    PROGRAM.store(Box::into_raw(Box::new(program)), Ordering::Release);
+    // Another thread may have installed one after the question; what comes after that is in
+    // `PROGRAM` already.
+    let replaced = Box::into_raw(Box::new(program));
+    let _ = PROGRAM.compare_exchange(asked, replaced, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// The program's view of `sigaction`: it may replace its own handler, not ours.
@@ -114,12 +122,12 @@ pub(crate) unsafe fn program_action(
     new: *const sigaction,
     old: *mut sigaction,
 ) -> c_int {
-    if signal != libc::SIGSEGV || !INSTALLED.load(Ordering::Acquire) {
+    let current = PROGRAM.load(Ordering::Acquire);
+    if signal != libc::SIGSEGV || current.is_null() {
         // SAFETY: passed on unchanged.
         return unsafe { call_real(signal, new, old) };
     }
-    let current = PROGRAM.load(Ordering::Acquire);
-    if !old.is_null() && !current.is_null() {
+    if !old.is_null() {
         // SAFETY: `old` is valid by contract; `current` is a leaked box.
         unsafe { old.write(*current) };
     }
@@ -133,38 +141,88 @@ pub(crate) unsafe fn program_action(
 
 unsafe extern "C" fn handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
-    let addr = unsafe { (*info).si_addr() } as usize;
-    if crate::sys::keep_errno(|| worker::on_fault(addr)) {
+    let info_of = unsafe { &*info };
+    // By a process, as `kill` does: then there is no address.
+    let sent = info_of.si_code <= 0;
+    // SAFETY: every other SIGSEGV has an address.
+    let fault = (!sent).then(|| unsafe { info_of.si_addr() } as usize);
+    if fault.is_some_and(|addr| crate::sys::keep_errno(|| worker::on_fault(addr))) {
         return;
     }
     let program = PROGRAM.load(Ordering::Acquire);
     // SAFETY: null or a leaked box.
     let action = unsafe { program.as_ref() };
     match action.map(|a| (a.sa_sigaction, a.sa_flags)) {
-        Some((h, _)) if h == libc::SIG_IGN => die(),
-        Some((h, flags)) if h != libc::SIG_DFL && flags & libc::SA_SIGINFO != 0 => {
+        Some((h, _)) if h == libc::SIG_IGN && sent => {}
+        Some((h, flags)) if is_function(h) && flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: the program installed this address as a handler of this form.
             let f: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
                 unsafe { core::mem::transmute(h) };
             // SAFETY: called as the kernel would have.
             unsafe { f(signal, info, context) };
         }
-        Some((h, _)) if h != libc::SIG_DFL => {
+        Some((h, _)) if is_function(h) => {
             // SAFETY: the program installed this address as a plain handler.
             let f: unsafe extern "C" fn(c_int) = unsafe { core::mem::transmute(h) };
             // SAFETY: called as the kernel would have.
             unsafe { f(signal) };
         }
-        _ => die(),
+        // A fault cannot be ignored.
+        _ => die(sent),
     }
 }
 
-/// Lets the fault happen again with the default action, so that the process ends as it
-/// would have without us.
-fn die() {
-    // SAFETY: all zero is SIG_DFL; installing it is async-signal-safe.
-    unsafe {
-        let default: sigaction = core::mem::zeroed();
-        call_real(libc::SIGSEGV, &default, core::ptr::null_mut());
+fn is_function(handler: usize) -> bool {
+    handler != libc::SIG_DFL && handler != libc::SIG_IGN
+}
+
+/// Lets the fault happen again with the default action, or sends the signal again, so that the
+/// process ends as it would have without us.
+fn die(sent: bool) {
+    // SAFETY: all zero is SIG_DFL.
+    let default: sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: `default` lives for the call, which is async-signal-safe.
+    unsafe { call_real(libc::SIGSEGV, &default, core::ptr::null_mut()) };
+    if sent {
+        // SAFETY: async-signal-safe; it is not blocked here, by SA_NODEFER.
+        unsafe { libc::raise(libc::SIGSEGV) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How a child ends to which SIGSEGV is sent while `action` is its own, in the words of `wait`.
+    fn sent_to_a_child(action: usize) -> c_int {
+        // SAFETY: the child calls nothing that another thread's lock could be in the way of:
+        // `signal` allocates, which glibc allows after a fork.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::signal(libc::SIGSEGV, action);
+                libc::raise(libc::SIGSEGV);
+                libc::_exit(1);
+            }
+            let mut status = 0;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        }
+    }
+
+    extern "C" fn exit_with_signal(signal: c_int) {
+        // SAFETY: async-signal-safe.
+        unsafe { libc::_exit(signal) };
+    }
+
+    #[test]
+    fn a_signal_that_is_sent_does_what_it_would_do_without_us() {
+        install();
+        let status = sent_to_a_child(libc::SIG_DFL);
+        assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV);
+        let status = sent_to_a_child(libc::SIG_IGN);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1);
+        let status = sent_to_a_child(exit_with_signal as *const () as usize);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == libc::SIGSEGV);
     }
 }
