@@ -70,6 +70,12 @@ pub(crate) struct Session {
 /// what is beyond is not managed.
 const REMEMBERED_MAX: usize = 65_536;
 
+/// Bytes of a usermode object's mapping, the doorbell page.
+pub(crate) const DOORBELL_BYTES: usize = 0x10000;
+/// The most doorbell pages that are shadowed: the fault handler has a place for each. A context of
+/// CUDA's maps two (recorded on an H200).
+pub(crate) const DOORBELLS_MAX: usize = 64;
+
 impl Session {
     /// An empty session.
     pub(crate) const fn new() -> Self {
@@ -230,7 +236,7 @@ impl Session {
     }
 
     /// Shadows every doorbell page that is mapped and not shadowed yet; `None` if there
-    /// is none of this GPU.
+    /// is none of this GPU, or one that the fault handler would not know.
     fn shadow_doorbells(&mut self, gpu: u32) -> Option<()> {
         let Self {
             nodes,
@@ -246,6 +252,9 @@ impl Session {
                 continue;
             };
             if !doorbells.iter().any(|d| d.shadow.contains(m.addr)) {
+                if m.len != DOORBELL_BYTES || doorbells.len() >= DOORBELLS_MAX {
+                    return None;
+                }
                 // SAFETY: a whole mapping of this process; a doorbell page cannot be read, so
                 // nothing is copied, and no channel of it has a token yet.
                 let shadow = unsafe { Shadow::new(m.addr, m.len, false)? };

@@ -8,7 +8,6 @@ use gct_core::submit::gpfifo::{Entry, Segment};
 
 const CLIENT: u32 = 0xc1d0_0019;
 const RINGS_LEN: usize = 2 << 20;
-const DOORBELL_LEN: usize = 0x10000;
 /// Where USERD begins in the memory of the rings.
 const USERD: usize = 0x2000;
 
@@ -29,37 +28,54 @@ fn object(handle: u32) -> Object {
     }
 }
 
-/// What libcuda does on one GPU: a usermode object and the rings are mapped, a channel is made.
-/// Returns where the rings are.
-fn open(session: &mut Session, governors: &mut Governors, gpu: u32) -> usize {
-    let handle = |number: u32| gpu * 0x100 + number;
-    let map = |memory: u32, len: usize| {
-        Call::Map(Announcement {
-            client: CLIENT,
-            memory,
-            offset: 0,
-            len: len as u64,
-            fd: 9,
-        })
-    };
-    let alloc = |handle, class, channel| Call::Alloc {
+fn alloc(handle: u32, class: u32, channel: Option<ChannelParams>) -> Call {
+    Call::Alloc {
         object: object(handle),
         parent: 1,
         class,
         channel,
+    }
+}
+
+/// The driver maps an object of a GPU; returns where.
+fn map(
+    session: &mut Session,
+    governors: &mut Governors,
+    memory: u32,
+    len: usize,
+    gpu: u32,
+) -> usize {
+    let announcement = Announcement {
+        client: CLIENT,
+        memory,
+        offset: 0,
+        len: len as u64,
+        fd: 9,
     };
-    session.learn(alloc(handle(1), 0xc661, None), governors);
-    session.learn(map(handle(1), DOORBELL_LEN), governors);
-    session.mapped(9, device(DOORBELL_LEN), DOORBELL_LEN, Some(gpu));
-    let rings = device(RINGS_LEN);
-    session.learn(map(handle(2), RINGS_LEN), governors);
-    session.mapped(9, rings, RINGS_LEN, Some(gpu));
-    let params = ChannelParams {
+    session.learn(Call::Map(announcement), governors);
+    let at = device(len);
+    session.mapped(9, at, len, Some(gpu));
+    at
+}
+
+/// The parameters of a channel whose ring is at the beginning of an object's memory.
+fn channel(rings: usize, memory: u32) -> ChannelParams {
+    ChannelParams {
         ring_va: rings as u64,
         entries: 8,
-        userd_memory: handle(2),
+        userd_memory: memory,
         userd_offset: USERD as u64,
-    };
+    }
+}
+
+/// What libcuda does on one GPU: a usermode object and the rings are mapped, a channel is made.
+/// Returns where the rings are.
+fn open(session: &mut Session, governors: &mut Governors, gpu: u32) -> usize {
+    let handle = |number: u32| gpu * 0x100 + number;
+    session.learn(alloc(handle(1), 0xc661, None), governors);
+    map(session, governors, handle(1), DOORBELL_BYTES, gpu);
+    let rings = map(session, governors, handle(2), RINGS_LEN, gpu);
+    let params = channel(rings, handle(2));
     session.learn(alloc(handle(3), 0xc86f, Some(params)), governors);
     let token = Call::Token {
         channel: object(handle(3)),
@@ -125,28 +141,23 @@ fn each_gpu_has_its_doorbell_and_its_governor() {
 }
 
 #[test]
-fn a_channel_without_a_doorbell_of_its_gpu_is_left_alone() {
-    let (mut session, mut governors) = (Session::new(), Governors::new());
-    let rings = device(RINGS_LEN);
-    session.mappings.push(Mapping {
-        memory: object(2),
-        offset: 0,
-        addr: rings,
-        len: RINGS_LEN,
-        gpu: Some(0),
-    });
-    let params = ChannelParams {
-        ring_va: rings as u64,
-        entries: 8,
-        userd_memory: 2,
-        userd_offset: USERD as u64,
-    };
-    let channel = Call::Alloc {
-        object: object(3),
-        parent: 1,
-        class: 0xc86f,
-        channel: Some(params),
-    };
-    session.learn(channel, &mut governors);
-    assert!(!session.managed());
+fn a_channel_whose_doorbells_cannot_be_managed_is_left_alone() {
+    let usual = [DOORBELL_BYTES; DOORBELLS_MAX];
+    for (doorbells, managed) in [
+        (&usual[..0], false),
+        (&usual[..1], true),
+        (&[4096], false),
+        (&usual, true),
+        (&[DOORBELL_BYTES; DOORBELLS_MAX + 1], false),
+    ] {
+        let (mut session, mut governors) = (Session::new(), Governors::new());
+        for (handle, len) in (10..).zip(doorbells) {
+            session.learn(alloc(handle, 0xc661, None), &mut governors);
+            map(&mut session, &mut governors, handle, *len, 0);
+        }
+        let rings = map(&mut session, &mut governors, 2, RINGS_LEN, 0);
+        let params = channel(rings, 2);
+        session.learn(alloc(3, 0xc86f, Some(params)), &mut governors);
+        assert_eq!(session.managed(), managed, "{} doorbells", doorbells.len());
+    }
 }

@@ -9,7 +9,7 @@
 //! takes no faults. (Linux's NAPI does the same with interrupts.)
 
 use crate::governors::Governors;
-use crate::session::Session;
+use crate::session::{Session, DOORBELLS_MAX, DOORBELL_BYTES};
 use crate::stats::STATS;
 use crate::sys;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -45,9 +45,7 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
 /// Doorbell pages, readable without the lock (by the signal handler).
-static PAGES: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
-/// Size of a usermode object's mapping.
-const PAGE_LEN: usize = 0x10000;
+static PAGES: [AtomicUsize; DOORBELLS_MAX] = [const { AtomicUsize::new(0) }; DOORBELLS_MAX];
 
 /// Locks the shared state; `None` in a forked child.
 pub(crate) fn lock() -> Option<MutexGuard<'static, Shared>> {
@@ -167,7 +165,7 @@ pub(crate) fn on_fault(addr: usize) -> bool {
             .map(|p| p.load(Ordering::Acquire))
             .filter(|&p| p != 0)
     };
-    if !pages().any(|page| addr.wrapping_sub(page) < PAGE_LEN) {
+    if !pages().any(|page| addr.wrapping_sub(page) < DOORBELL_BYTES) {
         return false;
     }
     STATS.faults.fetch_add(1, Ordering::Relaxed);
@@ -186,7 +184,7 @@ pub(crate) fn on_fault(addr: usize) -> bool {
         unsafe {
             sys::mprotect(
                 page as *mut core::ffi::c_void,
-                PAGE_LEN,
+                DOORBELL_BYTES,
                 libc::PROT_READ | libc::PROT_WRITE,
             )
         };
