@@ -153,9 +153,10 @@ impl Shown {
     fn entry(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, i32> {
         let parent = self.path(parent)?;
         let path = format!("{parent}/{}", name.to_str().ok_or(libc::ENOENT)?);
-        self.attributes(0, &path)?;
-        let number = self.open().look_up(path.clone());
-        self.attributes(number, &path)
+        let found = self.attributes(0, &path)?;
+        // The kernel will forget only what it is told of.
+        let ino = INodeNo(self.open().look_up(path));
+        Ok(FileAttr { ino, ..found })
     }
 
     fn take_text(&self, number: INodeNo, flags: OpenFlags) -> Result<u64, i32> {
