@@ -260,13 +260,17 @@ impl Daemon {
         self.tables.follow(leave);
     }
 
-    /// Decodes what a process reports; what is none of its own is refused.
-    fn decode(&mut self, session: &Session, ioctl: &Ioctl) -> Option<Call> {
-        let Ok(call) = rmapi::decode(ioctl.escape, &ioctl.bytes) else {
+    /// Decodes what a process reports.
+    fn decode(&mut self, ioctl: &Ioctl) -> Option<Call> {
+        let call = rmapi::decode(ioctl.escape, &ioctl.bytes);
+        if call.is_err() {
             self.tables.state().count(Failure::Decode);
-            return None;
-        };
-        let call = call?;
+        }
+        call.ok().flatten()
+    }
+
+    /// Whether a call is about clients of the process's own.
+    fn permits(&mut self, session: &Session, call: &Call) -> bool {
         let mut own = |client| self.tables.state().has_client(session.file, client);
         let permitted = match call.action {
             Action::Alloc {
@@ -279,12 +283,18 @@ impl Daemon {
         if !permitted {
             self.tables.state().count(Failure::Client);
         }
-        permitted.then_some(call)
+        permitted
+    }
+
+    /// The same of what is about to happen.
+    fn decode_permitted(&mut self, session: &Session, ioctl: &Ioctl) -> Option<Call> {
+        let call = self.decode(ioctl)?;
+        self.permits(session, &call).then_some(call)
     }
 
     /// An object is about to be freed, or to get a second name.
     pub(crate) fn enter(&mut self, session: &mut Session, ioctl: &Ioctl) {
-        let Some(call) = self.decode(session, ioctl) else {
+        let Some(call) = self.decode_permitted(session, ioctl) else {
             return;
         };
         let file = session.file;
@@ -303,7 +313,7 @@ impl Daemon {
     /// Memory is asked for. The number of the grant, or why not.
     pub(crate) fn ask(&mut self, session: &mut Session, ioctl: &Ioctl) -> Result<u32, Error> {
         let file = session.file;
-        let ticket = match self.decode(session, ioctl) {
+        let ticket = match self.decode_permitted(session, ioctl) {
             Some(call) => {
                 let ask = |tables: &mut Host| tables.state().call_ask(file, &call, ioctl.hint);
                 // What cannot be followed is granted.
@@ -325,26 +335,21 @@ impl Daemon {
         Ok(session.last_grant)
     }
 
-    /// An ioctl has run.
+    /// An ioctl has run. What was permitted when it was entered is so still: of a client that is freed the state knows no
+    /// more.
     pub(crate) fn leave(&mut self, session: &mut Session, ioctl: &Ioctl, granted: Option<u32>) {
         let granted = granted.and_then(|number| session.grants.remove(&number));
-        let call = self.decode(session, ioctl);
+        let granted = granted.unwrap_or(Ticket::NONE);
         let file = session.file;
-        let Some(call) = call else {
-            if let Some(ticket) = granted {
-                self.tables.state().call_withdraw(file, ticket);
-            }
+        let call = self.decode(ioctl);
+        let at = call.and_then(|call| session.entered.iter().position(|(c, _)| same(c, &call)));
+        let entered = at.and_then(|at| session.entered.remove(at));
+        let ticket = entered.map_or(granted, |(_, ticket)| ticket);
+        let permitted = |call: &Call| entered.is_some() || self.permits(session, call);
+        let Some(call) = call.filter(permitted) else {
+            self.tables.state().call_withdraw(file, granted);
             return;
         };
-        let ticket = match call.action {
-            Action::Alloc { .. } => granted,
-            _ => {
-                let at = session.entered.iter().position(|(c, _)| same(c, &call));
-                at.and_then(|at| session.entered.remove(at))
-                    .map(|(_, ticket)| ticket)
-            }
-        };
-        let ticket = ticket.unwrap_or(Ticket::NONE);
         let hint = ioctl.hint;
         let leave = |tables: &mut Host| tables.state().call_leave(file, &call, ticket, hint);
         self.tables.follow(leave);

@@ -94,6 +94,20 @@ fn memory_over_the_limit_is_refused_and_what_is_freed_can_be_had_again() {
 }
 
 #[test]
+fn a_client_that_is_freed_takes_what_it_had_with_it() {
+    let daemon = Daemon::new("client", 1);
+    let client = daemon.client();
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    assert!(tenant.memory(MEMORY, 6 << 20));
+    tenant.free(tenant.client);
+    let pid = std::process::id().to_string();
+    eventually(&Err(libc::ENOENT), || client.list(&pid));
+    let events = client.read("events").unwrap();
+    assert!(events.lines().all(|line| line.ends_with(" 0")), "{events}");
+}
+
+#[test]
 fn a_grant_ends_with_its_process() {
     let daemon = Daemon::new("grant", 1);
     let client = daemon.client();
