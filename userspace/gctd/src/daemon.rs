@@ -344,12 +344,17 @@ impl Daemon {
         let call = self.decode(ioctl);
         let at = call.and_then(|call| session.entered.iter().position(|(c, _)| same(c, &call)));
         let entered = at.and_then(|at| session.entered.remove(at));
-        let ticket = entered.map_or(granted, |(_, ticket)| ticket);
         let permitted = |call: &Call| entered.is_some() || self.permits(session, call);
-        let Some(call) = call.filter(permitted) else {
-            self.tables.state().call_withdraw(file, granted);
-            return;
+        let call = call.filter(permitted);
+        let ticket = match (entered, call.map(|call| call.action)) {
+            (Some((_, ticket)), _) => ticket,
+            (None, Some(Action::Alloc { .. })) => granted,
+            _ => Ticket::NONE,
         };
+        if ticket != granted {
+            self.tables.state().call_withdraw(file, granted);
+        }
+        let Some(call) = call else { return };
         let hint = ioctl.hint;
         let leave = |tables: &mut Host| tables.state().call_leave(file, &call, ticket, hint);
         self.tables.follow(leave);
