@@ -107,7 +107,7 @@ pub fn split(work: &Work, target: Ns, most: u32) -> Split {
     let atom = window.checked_div(parts).unwrap_or(window).max(1);
     let most = limit.min(u64::from(most.max(1)));
     let largest = atom.max(div_up(work.blocks, most));
-    let fit = window.checked_div(largest).unwrap_or(0).clamp(2, parts);
+    let fit = window.checked_div(largest).unwrap_or(0).min(parts).max(2);
     // Where fewer fit than are wanted, they share the window all the same: no SM stays empty.
     let atom = largest.max(window.checked_div(fit).unwrap_or(0));
     let waiting = time_of(atom).map_or(1, |time| div_up(TURNAROUND.get(), time.max(1)));
@@ -118,7 +118,7 @@ pub fn split(work: &Work, target: Ns, most: u32) -> Split {
         in_flight: fit as u32,
         // CAST: as above.
         spare: if near {
-            waiting.clamp(1, fit) as u32
+            waiting.min(fit).max(1) as u32
         } else {
             0
         },
