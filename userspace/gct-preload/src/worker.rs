@@ -12,6 +12,8 @@ use crate::governors::Governors;
 use crate::session::{Session, DOORBELLS_MAX, DOORBELL_BYTES};
 use crate::stats::STATS;
 use crate::sys;
+use core::cell::Cell;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use gct_core::policy::poll::Poll;
 use gct_core::units::Ns;
@@ -47,15 +49,46 @@ static WAITING: AtomicU32 = AtomicU32::new(0);
 /// Doorbell pages, readable without the lock (by the signal handler).
 static PAGES: [AtomicUsize; DOORBELLS_MAX] = [const { AtomicUsize::new(0) }; DOORBELLS_MAX];
 
-/// Locks the shared state; `None` in a forked child.
-pub(crate) fn lock() -> Option<MutexGuard<'static, Shared>> {
-    if FORKED.load(Ordering::Relaxed) {
+std::thread_local! {
+    /// Whether this thread has the lock.
+    static HOLDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The shared state, locked.
+#[derive(Debug)]
+pub(crate) struct Held(MutexGuard<'static, Shared>);
+
+impl Deref for Held {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut Shared {
+        &mut self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HOLDS.set(false);
+    }
+}
+
+/// Locks the shared state; `None` in a forked child, and for a thread that has it: what allocates
+/// under the lock may be an allocator of the program's, which calls `munmap`.
+pub(crate) fn lock() -> Option<Held> {
+    if FORKED.load(Ordering::Relaxed) || HOLDS.get() {
         return None;
     }
     WAITING.fetch_add(1, Ordering::SeqCst);
     let shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     WAITING.fetch_sub(1, Ordering::SeqCst);
-    Some(shared)
+    HOLDS.set(true);
+    Some(Held(shared))
 }
 
 /// Whether this is a child that was forked from a managed process.
@@ -136,7 +169,7 @@ fn run() {
 }
 
 /// Arms the doorbells, looks once more and sleeps until one faults; `true` if there was work.
-fn sleep(mut shared: MutexGuard<'static, Shared>, unfinished: bool) -> bool {
+fn sleep(mut shared: Held, unfinished: bool) -> bool {
     ARMED.store(1, Ordering::SeqCst);
     if !shared.session.arm(true) || shared.publish() > 0 {
         shared.session.arm(false);
@@ -192,4 +225,28 @@ pub(crate) fn on_fault(addr: usize) -> bool {
     ARMED.store(0, Ordering::SeqCst);
     sys::futex_wake(&ARMED);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn an_allocator_may_unmap_under_the_lock() {
+        let (done, waits) = mpsc::channel();
+        std::thread::spawn(move || {
+            let held = lock();
+            // SAFETY: nothing is mapped at the first page.
+            let ret = unsafe { crate::interpose::munmap(core::ptr::null_mut(), 4096) };
+            drop(held);
+            assert!(lock().is_some(), "it was given back");
+            done.send(ret).unwrap();
+        });
+        if waits.recv_timeout(Duration::from_secs(10)) != Ok(0) {
+            // A panic unmaps memory.
+            std::process::abort();
+        }
+    }
 }
