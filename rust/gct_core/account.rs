@@ -14,6 +14,8 @@ pub struct Amount {
     pub channels: u64,
     /// Device memory that the resource manager allocated.
     pub memory: Bytes,
+    /// Managed memory, which the UVM driver allocates: all of it, wherever its pages are.
+    pub managed: Bytes,
 }
 
 impl Amount {
@@ -22,7 +24,22 @@ impl Amount {
         channel_groups: 0,
         channels: 0,
         memory: Bytes(0),
+        managed: Bytes(0),
     };
+
+    /// What so much managed memory counts for.
+    pub(crate) const fn of_managed(managed: Bytes) -> Self {
+        Self {
+            managed,
+            ..Self::ZERO
+        }
+    }
+
+    /// Device memory of every kind, which a limit bounds.
+    pub const fn all_memory(&self) -> Bytes {
+        // INVARIANT: `plus` lets no sum be charged that does not fit.
+        Bytes(self.memory.get().saturating_add(self.managed.get()))
+    }
 
     /// What one object of a class counts for.
     pub(crate) const fn of_object(class: Class, bytes: u64) -> Self {
@@ -44,11 +61,13 @@ impl Amount {
     }
 
     fn plus(&self, other: &Self) -> Option<Self> {
-        Some(Self {
+        let sum = Self {
             channel_groups: self.channel_groups.checked_add(other.channel_groups)?,
             channels: self.channels.checked_add(other.channels)?,
             memory: self.memory.checked_add(other.memory)?,
-        })
+            managed: self.managed.checked_add(other.managed)?,
+        };
+        sum.memory.checked_add(sum.managed).map(|_| sum)
     }
 
     fn minus(&self, other: &Self) -> Option<Self> {
@@ -56,6 +75,7 @@ impl Amount {
             channel_groups: self.channel_groups.checked_sub(other.channel_groups)?,
             channels: self.channels.checked_sub(other.channels)?,
             memory: self.memory.checked_sub(other.memory)?,
+            managed: self.managed.checked_sub(other.managed)?,
         })
     }
 }
@@ -86,12 +106,12 @@ impl Usage {
 
     /// The peak starts again from what is charged now.
     pub fn reset_peak(&mut self) {
-        self.peak = self.now.memory;
+        self.peak = self.now.all_memory();
     }
 
     fn set(&mut self, now: Amount) {
         self.now = now;
-        self.peak = self.peak.max(now.memory);
+        self.peak = self.peak.max(now.all_memory());
     }
 
     /// Takes `amount` off; more than there is leaves everything as it is.
@@ -160,6 +180,10 @@ mod tests {
         Amount::of_object(Class::DeviceMemory, bytes)
     }
 
+    const fn managed(bytes: u64) -> Amount {
+        Amount::of_managed(Bytes(bytes))
+    }
+
     #[test]
     fn both_or_neither() {
         let (mut proc, mut group) = (Usage::ZERO, Usage::ZERO);
@@ -179,31 +203,54 @@ mod tests {
         assert!(charge(&mut proc, None, &memory(10)));
         assert!(uncharge(&mut proc, None, &memory(4)));
         assert_eq!((proc.now().memory, proc.peak()), (Bytes(6), Bytes(10)));
+        assert!(charge(&mut proc, None, &managed(5)));
+        assert_eq!(
+            (proc.now().all_memory(), proc.peak()),
+            (Bytes(11), Bytes(11))
+        );
+        assert!(uncharge(&mut proc, None, &managed(5)));
         proc.reset_peak();
         assert_eq!(proc.peak(), Bytes(6));
         assert!(!uncharge(&mut proc, None, &memory(7)));
         assert_eq!(proc.now().memory, Bytes(6));
     }
 
+    #[test]
+    fn both_kinds_of_memory_together_fit_or_are_not_charged() {
+        let mut proc = Usage::ZERO;
+        assert!(charge(&mut proc, None, &memory(u64::MAX - 1)));
+        assert!(!charge(&mut proc, None, &managed(2)));
+        assert!(charge(&mut proc, None, &managed(1)));
+        assert_eq!(proc.now().all_memory(), Bytes(u64::MAX));
+        assert!(
+            !uncharge(&mut proc, None, &managed(2)),
+            "each kind by itself"
+        );
+        assert!(uncharge(&mut proc, None, &managed(1)));
+    }
+
     proptest! {
         /// A group is charged the sum of its members at any time, and what was
         /// charged can be taken back to the last byte.
         #[test]
-        fn a_group_is_the_sum_of_its_members(ops in prop::collection::vec((0usize..3, any::<bool>(), prop_oneof![0u64..100, any::<u64>()]), 0..60)) {
+        fn a_group_is_the_sum_of_its_members(ops in prop::collection::vec((0usize..3, any::<bool>(), any::<bool>(), prop_oneof![0u64..100, any::<u64>()]), 0..60)) {
             let mut procs = [Usage::ZERO; 3];
             let mut group = Usage::ZERO;
             let mut charged: Vec<(usize, Amount)> = Vec::new();
-            for (who, add, bytes) in ops {
+            for (who, add, is_managed, bytes) in ops {
                 if add {
-                    if charge(&mut procs[who], Some(&mut group), &memory(bytes)) {
-                        charged.push((who, memory(bytes)));
+                    let amount = if is_managed { managed(bytes) } else { memory(bytes) };
+                    if charge(&mut procs[who], Some(&mut group), &amount) {
+                        charged.push((who, amount));
                     }
                 } else if let Some((who, amount)) = charged.pop() {
                     prop_assert!(uncharge(&mut procs[who], Some(&mut group), &amount));
                 }
-                let sum = procs.iter().map(|proc| u128::from(proc.now().memory.get())).sum::<u128>();
-                prop_assert_eq!(sum, u128::from(group.now().memory.get()));
-                prop_assert!(group.peak() >= group.now().memory);
+                for kind in [|now: &Amount| now.memory, |now: &Amount| now.managed, Amount::all_memory] {
+                    let sum = procs.iter().map(|proc| u128::from(kind(proc.now()).get())).sum::<u128>();
+                    prop_assert_eq!(sum, u128::from(kind(group.now()).get()));
+                }
+                prop_assert!(group.peak() >= group.now().all_memory());
             }
             for (who, amount) in charged {
                 prop_assert!(uncharge(&mut procs[who], Some(&mut group), &amount));

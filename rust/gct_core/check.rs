@@ -156,7 +156,7 @@ fn usage_adds_up(state: &State<'_>) -> bool {
                 sum = add(&sum, &object.charged);
             }
         }
-        sum == *node.usage.now() && node.usage.peak() >= sum.memory
+        sum == *node.usage.now() && node.usage.peak() >= sum.all_memory()
     })
 }
 
@@ -166,6 +166,7 @@ fn add(a: &Amount, b: &Amount) -> Amount {
         channel_groups: a.channel_groups.saturating_add(b.channel_groups),
         channels: a.channels.saturating_add(b.channels),
         memory: Bytes(a.memory.get().saturating_add(b.memory.get())),
+        managed: Bytes(a.managed.get().saturating_add(b.managed.get())),
     }
 }
 

@@ -23,6 +23,14 @@ pub(super) struct Thing {
     pub(super) charged: RealKey,
 }
 
+/// Managed memory that was granted.
+pub(super) struct Managed {
+    pub(super) file: FileId,
+    pub(super) gpu: u64,
+    bytes: u64,
+    ticket: Ticket,
+}
+
 /// On no GPU that is there.
 pub(super) const NO_GPU: u64 = u64::MAX;
 
@@ -201,6 +209,35 @@ impl World {
         }
     }
 
+    /// A process asks for managed memory, or has it already.
+    pub(super) fn manage(&mut self, at: usize, gpu: u64, exists: bool) {
+        let file = self.open.get(at % 8).map(|(file, _)| *file);
+        let (Some(file), Some(id)) = (file, self.gpus.get(&gpu).copied()) else {
+            return;
+        };
+        let bytes = u64::from(self.handle()) * 4096;
+        let ticket = self.store.retry(|store| match exists {
+            true => store.state().managed_add(file, id, Bytes(bytes)).map(Some),
+            false => store.state().managed_ask(file, id, Bytes(bytes)),
+        });
+        // Nobody limits memory here.
+        let ticket = ticket.unwrap().unwrap();
+        self.managed.push(Managed {
+            file,
+            gpu,
+            bytes,
+            ticket,
+        });
+    }
+
+    /// Managed memory is gone.
+    pub(super) fn unmanage(&mut self, at: usize) {
+        if at < self.managed.len() {
+            let Managed { file, ticket, .. } = self.managed.remove(at);
+            self.store.state().call_withdraw(file, ticket);
+        }
+    }
+
     /// Enters a free; it is left some events later.
     pub(super) fn free_enter(&mut self, number: usize) {
         let Some((key @ (file, client, handle), _)) = self.pick(number, None) else {
@@ -264,13 +301,13 @@ impl World {
             return;
         }
         let procs: BTreeMap<FileId, ProcKey> = self.open.iter().copied().collect();
-        let mut expected: BTreeMap<(ProcKey, GpuId), (u64, u64, u64)> = BTreeMap::new();
+        let mut expected: BTreeMap<(ProcKey, GpuId), [u64; 4]> = BTreeMap::new();
         for (key @ (file, ..), real) in &self.real {
             let charged = self.things[&real.thing].charged == *key;
             let Some(gpu) = self.gpus.get(&real.gpu).filter(|_| charged) else {
                 continue;
             };
-            let (groups, channels, bytes) = expected.entry((procs[file], *gpu)).or_default();
+            let [groups, channels, bytes, _] = expected.entry((procs[file], *gpu)).or_default();
             match real.class {
                 0xa06c => *groups += 1,
                 0xc86f => *channels += 1,
@@ -278,16 +315,20 @@ impl World {
                 _ => {}
             }
         }
-        expected.retain(|_, sum| *sum != (0, 0, 0));
+        for managed in &self.managed {
+            if let Some(gpu) = self.gpus.get(&managed.gpu) {
+                expected.entry((procs[&managed.file], *gpu)).or_default()[3] += managed.bytes;
+            }
+        }
+        expected.retain(|_, sum| *sum != [0; 4]);
         let state = self.store.state();
         let mut found = BTreeMap::new();
         for ((owner, gpu), node) in state.nodes.iter() {
             if let Owner::Proc(proc) = owner {
                 let now = node.usage.now();
-                found.insert(
-                    (*proc, *gpu),
-                    (now.channel_groups, now.channels, now.memory.get()),
-                );
+                let memory = [now.memory.get(), now.managed.get()];
+                let sum = [now.channel_groups, now.channels, memory[0], memory[1]];
+                found.insert((*proc, *gpu), sum);
             }
         }
         assert_eq!(found, expected);

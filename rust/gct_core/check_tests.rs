@@ -40,6 +40,7 @@ struct World {
     enforced: enforced::Enforced,
     pending: Vec<(FileId, Vec<u8>, Ticket, RealKey)>,
     dups: Vec<(FileId, Vec<u8>, Ticket)>,
+    managed: Vec<objects::Managed>,
     next: Handle,
 }
 
@@ -64,6 +65,7 @@ impl World {
             enforced: enforced::Enforced::default(),
             pending: vec![],
             dups: vec![],
+            managed: vec![],
             next: 1,
         }
     }
@@ -98,6 +100,9 @@ impl World {
         for real in self.real.values_mut().filter(|real| real.gpu == n) {
             real.gpu = NO_GPU;
         }
+        for managed in self.managed.iter_mut().filter(|managed| managed.gpu == n) {
+            managed.gpu = NO_GPU;
+        }
     }
 
     fn open(&mut self, n: u8, cgroup: &str) {
@@ -114,6 +119,11 @@ impl World {
             let (file, _) = self.open[at];
             let frees = self.pending.iter().all(|(of, ..)| *of != file);
             if frees && self.dups.iter().all(|(of, ..)| *of != file) {
+                for at in (0..self.managed.len()).rev() {
+                    if self.managed[at].file == file {
+                        self.unmanage(at);
+                    }
+                }
                 self.open.remove(at);
                 self.forget(|(of, ..)| *of == file);
                 self.store.state().file_close(file);
@@ -231,6 +241,8 @@ fn play(world: &mut World, (op, a, b, c): (u8, u8, usize, u8)) {
         32 => {
             world.send(None);
         }
+        33 => world.manage(b, u64::from(a % 3), c % 2 == 0),
+        34 => world.unmanage(b),
         13 | 14 => world.free_enter(b),
         15 | 16 => world.free_leave(c % 4 == 0),
         17 => world.group_create(a % 4),
@@ -259,7 +271,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 160, ..ProptestConfig::default() })]
 
     #[test]
-    fn random_histories(seed: u64, ops in prop::collection::vec((0u8..33, any::<u8>(), 0usize..64, any::<u8>()), 0..160)) {
+    fn random_histories(seed: u64, ops in prop::collection::vec((0u8..35, any::<u8>(), 0usize..64, any::<u8>()), 0..160)) {
         let mut world = World::new(seed);
         for n in 0..3 {
             world.gpu_add(n);

@@ -11,7 +11,7 @@ use crate::launches::Launches;
 use crate::mask::TpcMask;
 use crate::objects::{Object, ObjectKey};
 use crate::rmapi::{Action, Call, Class, Handle};
-use crate::state::{Node, State};
+use crate::state::{File, Node, State};
 use crate::units::Bytes;
 
 impl State<'_> {
@@ -53,12 +53,66 @@ impl State<'_> {
         if self.refuses(proc, gpu, amount.memory) {
             return Ok(None);
         }
+        self.reservation(owner, proc, gpu, amount).map(Some)
+    }
+
+    /// A process is about to have so much more managed memory, which may come to lie on this
+    /// GPU: `None` if it must not, since its owner would have more than `gmem.limit`. Otherwise
+    /// it is charged until [`State::call_withdraw`] gets the ticket.
+    ///
+    /// The caller withdraws it before it closes the file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: it cannot be followed; [`Error::Gone`].
+    pub fn managed_ask(
+        &mut self,
+        file: FileId,
+        gpu: GpuId,
+        bytes: Bytes,
+    ) -> Result<Option<Ticket>, Error> {
+        let proc = self.owner_of_managed(file, gpu)?;
+        if self.refuses(proc, gpu, bytes) {
+            return Ok(None);
+        }
+        self.managed_add(file, gpu, bytes).map(Some)
+    }
+
+    /// As [`State::managed_ask`] for memory that exists already: no limit refuses it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`State::managed_ask`].
+    pub fn managed_add(&mut self, file: FileId, gpu: GpuId, bytes: Bytes) -> Result<Ticket, Error> {
+        let proc = self.owner_of_managed(file, gpu)?;
+        self.reservation(file, proc, gpu, Amount::of_managed(bytes))
+    }
+
+    /// The process that is charged, with room for one charge.
+    fn owner_of_managed(&self, file: FileId, gpu: GpuId) -> Result<ProcKey, Error> {
+        let File { proc } = self.files.get(&file).ok_or(Error::Gone)?;
+        if !self.gpus.contains(&gpu) {
+            return Err(Error::Gone);
+        }
+        self.objects.reserve(1)?;
+        self.reserve_charge()?;
+        Ok(*proc)
+    }
+
+    /// Charges an object that nobody can name. The caller has made room for it.
+    fn reservation(
+        &mut self,
+        file: FileId,
+        proc: ProcKey,
+        gpu: GpuId,
+        amount: Amount,
+    ) -> Result<Ticket, Error> {
         let hidden = ObjectKey::new(self.sequence.next(), RESERVED);
-        let mut object = Object::new(owner, class);
+        let mut object = Object::new(file, Class::DeviceMemory);
         object.gpu = Some(gpu);
         object.charged = self.charge(proc, object.gpu, amount);
         self.objects.add(hidden, object)?;
-        Ok(Some(Ticket::reserved(hidden)))
+        Ok(Ticket::reserved(hidden))
     }
 
     /// What was granted is given back: no [`State::call_leave`] will follow.
@@ -147,7 +201,7 @@ impl Node {
         let Some(limit) = self.settings.gmem_limit else {
             return false;
         };
-        match self.usage.now().memory.checked_add(more) {
+        match self.usage.now().all_memory().checked_add(more) {
             Some(sum) => sum > limit,
             None => true,
         }

@@ -185,10 +185,16 @@ fn show_node(
     }
     let now = node.usage.now();
     written(match entry.file {
-        File::GmemCurrent => show::value(&Value::Bytes(now.memory), out),
+        File::GmemCurrent => show::value(&Value::Bytes(now.all_memory()), out),
         File::GmemPeak => show::value(&Value::Bytes(node.usage.peak()), out),
         File::GmemStat if features.has(Feature::GmemCharge) => {
-            show::stat_line("pinned", now.memory.get(), out)
+            show::stat_line("pinned", now.memory.get(), out).and_then(|()| {
+                // A backend that limits memory counts all kinds of it.
+                match features.has(Feature::GmemLimit) {
+                    true => show::stat_line("uvm", now.managed.get(), out),
+                    false => Ok(()),
+                }
+            })
         }
         File::GmemEvents if features.has(Feature::GmemLimit) => {
             show::stat_line("limit", node.refusals, out)

@@ -84,6 +84,12 @@ pub const KEYS: &[Key] = &[
         "Bytes that the resource manager allocated.",
     ),
     key(
+        File::GmemStat,
+        "uvm",
+        Some(Feature::GmemLimit),
+        "Bytes of managed memory, wherever its pages are.",
+    ),
+    key(
         File::GmemEvents,
         "limit",
         Some(Feature::GmemLimit),

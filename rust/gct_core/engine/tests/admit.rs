@@ -31,6 +31,14 @@ impl World {
         ticket.unwrap()
     }
 
+    fn ask_managed(&mut self, file: FileId, bytes: u64) -> Option<Ticket> {
+        let gpu = self.gpu;
+        let ask = |store: &mut Store| store.state().managed_ask(file, gpu, Bytes(bytes));
+        let ticket = self.store.retry(ask);
+        self.store.check();
+        ticket.unwrap()
+    }
+
     fn current(&mut self, owner: Owner) -> String {
         let node = self.node(owner);
         self.read(File::GmemCurrent, node).unwrap()
@@ -94,6 +102,55 @@ fn what_was_granted_is_charged_once() {
     world.store.state().file_close(file);
     world.store.check();
     assert_eq!(world.current(Owner::Group(group)), "0\n");
+}
+
+#[test]
+fn managed_memory_counts_beside_the_other() {
+    for (own, of_group) in [("8192", "max"), ("max", "8192")] {
+        let (mut world, file, group) = limited(own, of_group);
+        assert_eq!(world.ask_managed(file, 4097), None);
+        assert_eq!(world.ask_managed(file, u64::MAX), None);
+        let ticket = world.ask_managed(file, 4096).unwrap();
+        for owner in [Owner::Proc(APP), Owner::Group(group)] {
+            assert_eq!(world.current(owner), "8192\n");
+            let node = world.node(owner);
+            let stat = world.read(File::GmemStat, node);
+            assert_eq!(stat, Ok("pinned 4096\nuvm 4096\n".into()));
+        }
+        assert_eq!(world.ask_managed(file, 1), None);
+        assert_eq!(world.ask(file, 1), None, "one limit for both");
+        let node = world.node(Owner::Proc(APP));
+        let events = world.read(File::GmemEvents, node).unwrap();
+        let expected = if own == "max" { 0 } else { 4 };
+        assert_eq!(events, format!("limit {expected}\n"));
+        let ticket = Ticket::from_words(ticket.words());
+        world.store.state().call_withdraw(file, ticket);
+        world.store.state().call_withdraw(file, ticket);
+        world.store.check();
+        assert_eq!(world.current(Owner::Group(group)), "4096\n");
+    }
+}
+
+#[test]
+fn managed_memory_that_exists_is_charged_over_the_limit() {
+    let (mut world, file, group) = limited("4096", "4096");
+    let gpu = world.gpu;
+    let add = |store: &mut Store| store.state().managed_add(file, gpu, Bytes(1 << 20));
+    let ticket = world.store.retry(add).unwrap();
+    world.store.check();
+    let node = world.node(Owner::Group(group));
+    assert_eq!(world.current(Owner::Group(group)), "1052672\n");
+    assert_eq!(world.read(File::GmemEvents, node), Ok("limit 0\n".into()));
+    assert_eq!(world.ask_managed(file, 0), None, "it has too much already");
+    assert_eq!(world.store.state().gpu_remove(1), Ok(()));
+    world.store.check();
+    let gone = world.store.state().managed_ask(file, gpu, Bytes(1));
+    assert_eq!(gone, Err(Error::Gone));
+    world.store.state().call_withdraw(file, ticket);
+    world.store.state().file_close(file);
+    world.store.check();
+    let gone = world.store.state().managed_add(file, gpu, Bytes(1));
+    assert_eq!(gone, Err(Error::Gone));
 }
 
 #[test]
