@@ -8,7 +8,7 @@
 mod ledger;
 
 use crate::board::{BoardReader, Peer, Pulse, SlotIndex};
-use crate::message::{Ioctl, Reply, Request};
+use crate::message::{Ioctl, Managed, Reply, Request, MANAGED_MAX};
 use crate::page::Page;
 use crate::shared::Shared;
 use crate::{socket, VERSION};
@@ -19,6 +19,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, Result};
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::SendFlags;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,9 @@ pub struct Link {
     retry_at_ns: u64,
     lost: u64,
     ledger: Ledger,
+    /// Bytes of each range of managed memory that exists, by its number.
+    managed: BTreeMap<u64, u64>,
+    last_managed: u64,
     gpus: Vec<Arc<Gpu>>,
 }
 
@@ -83,6 +87,8 @@ impl Link {
             retry_at_ns: 0,
             lost: 0,
             ledger: Ledger::default(),
+            managed: BTreeMap::new(),
+            last_managed: 0,
             gpus: Vec::new(),
         }
     }
@@ -128,6 +134,9 @@ impl Link {
                 ioctl,
                 granted: None,
             });
+        }
+        for (number, bytes) in self.managed.clone() {
+            self.tell(&Request::Managed(Managed { number, bytes }));
         }
         self.gpus.clear();
         true
@@ -219,6 +228,28 @@ impl Link {
         if matters {
             self.ledger.learn(call, ioctl);
         }
+    }
+
+    /// To be called before managed memory is mapped: the number under which it counts until
+    /// [`Link::managed_gone`], or `None` if it is over the limit.
+    pub fn manage(&mut self, bytes: u64) -> Option<u64> {
+        let number = self.last_managed.wrapping_add(1);
+        self.last_managed = number;
+        match self.call(&Request::Manage(Managed { number, bytes })) {
+            Some((Reply::Error { .. }, _)) => return None,
+            Some((Reply::Done, _)) | None => {}
+            Some(_) => self.lose(),
+        }
+        if self.managed.len() < MANAGED_MAX {
+            self.managed.insert(number, bytes);
+        }
+        Some(number)
+    }
+
+    /// Managed memory is gone, or could not be mapped.
+    pub fn managed_gone(&mut self, number: u64) {
+        self.managed.remove(&number);
+        self.tell(&Request::ManagedGone { number });
     }
 
     /// This process on the GPU where an object of its lies, as a channel group does. `None`

@@ -16,6 +16,10 @@ pub const CHUNK_BYTES: usize = 16 * 1024;
 /// Neighbours in one reply, each with a descriptor: the kernel passes at most 253.
 pub const PEERS_MAX: usize = crate::board::SLOTS_MAX;
 
+/// Ranges of managed memory that one connection may have told of; what is beyond is granted
+/// and not charged.
+pub const MANAGED_MAX: usize = 65_536;
+
 /// One of the resource manager's ioctls: its number and the structure, as it is in the
 /// tenant's memory, and the answer to `gct_core::rmapi::Call::question`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +30,15 @@ pub struct Ioctl {
     pub bytes: Vec<u8>,
     /// The answer, where there is one.
     pub hint: Option<u64>,
+}
+
+/// A range of managed memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Managed {
+    /// Its number, which the process chooses; another of this number is gone.
+    pub number: u64,
+    /// Its size.
+    pub bytes: u64,
 }
 
 /// What a client asks.
@@ -49,6 +62,18 @@ pub enum Request {
         ioctl: Ioctl,
         /// The number of [`Reply::Granted`], if it was asked for.
         granted: Option<u32>,
+    },
+    /// May so much managed memory be allocated? It counts until [`Request::ManagedGone`], on
+    /// each GPU where this connection has a page or will have one. Answered by [`Reply::Done`]
+    /// or [`Reply::Error`].
+    Manage(Managed),
+    /// Managed memory that exists, as [`Request::Manage`] says it, is to be charged whatever
+    /// the limit. Not answered.
+    Managed(Managed),
+    /// Managed memory is gone. Not answered.
+    ManagedGone {
+        /// Its number.
+        number: u64,
     },
     /// The page of the GPU on which an object of this process lies. Answered by
     /// [`Reply::Page`] with three descriptors: page, pulse, board.
@@ -164,6 +189,15 @@ mod tests {
                 ioctl,
                 granted: Some(7),
             },
+            Request::Manage(Managed {
+                number: u64::MAX,
+                bytes: 1,
+            }),
+            Request::Managed(Managed {
+                number: 1,
+                bytes: u64::MAX,
+            }),
+            Request::ManagedGone { number: u64::MAX },
             Request::Write {
                 path: "web/0/tpc.mask".into(),
                 bytes: b"0-3\n".to_vec(),

@@ -2,6 +2,7 @@
 
 //! The core, and what has to follow when it changes.
 
+use crate::managed::Ranges;
 use crate::process::{self, Process};
 use crate::tenants::{ConnectionId, Given, Neighbour, Tenants};
 use crate::tree::Tree;
@@ -36,7 +37,8 @@ pub(crate) const PROCESS_EVENTS: u64 = 1 << 62;
 pub(crate) struct Session {
     pub(crate) connection: ConnectionId,
     pub(crate) key: ProcKey,
-    file: FileId,
+    pub(crate) file: FileId,
+    pub(crate) managed: Ranges,
     grants: BTreeMap<u32, Ticket>,
     last_grant: u32,
     entered: VecDeque<(Call, Ticket)>,
@@ -190,6 +192,7 @@ impl Daemon {
             connection,
             key,
             file,
+            managed: Ranges::default(),
             grants: BTreeMap::new(),
             last_grant: 0,
             entered: VecDeque::new(),
@@ -234,9 +237,10 @@ impl Daemon {
     }
 
     /// A connection is gone, and with it all that its process had.
-    pub(crate) fn bye(&mut self, session: Session) {
+    pub(crate) fn bye(&mut self, mut session: Session) {
         self.tenants
             .close(session.connection, &mut self.tables.state());
+        self.all_managed_gone(&mut session);
         for ticket in session.grants.into_values() {
             self.tables.state().call_withdraw(session.file, ticket);
         }
@@ -366,7 +370,7 @@ impl Daemon {
     /// The page of a process on the GPU where an object of its lies.
     pub(crate) fn page(
         &mut self,
-        session: &Session,
+        session: &mut Session,
         client: u32,
         object: u32,
     ) -> Result<Given<'_>, Error> {
@@ -375,8 +379,12 @@ impl Daemon {
         let gpu = gpu.ok_or(Error::Gone)?;
         let minor = state.gpu_minor(gpu).ok_or(Error::Gone)?;
         let (connection, key) = (session.connection, session.key);
+        let known = self.tenants.gpus_of(connection).any(|known| known == gpu);
         let made = self.tenants.open(connection, key, gpu, minor);
         made.map_err(|_| Error::NoSpace)?;
+        if !known {
+            self.managed_reaches(session, gpu);
+        }
         self.settle();
         let given = self.tenants.open(connection, key, gpu, minor);
         given.map_err(|_| Error::NoSpace)

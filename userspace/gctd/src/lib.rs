@@ -13,6 +13,7 @@ mod daemon;
 mod files;
 mod fuse;
 pub mod gpus;
+mod managed;
 mod process;
 mod server;
 mod tenants;

@@ -274,7 +274,13 @@ impl Connection {
     fn of_tenant(&mut self, request: Request, daemon: &mut Daemon) -> rustix::io::Result<()> {
         let Some(session) = &mut self.session else {
             return match request {
-                Request::Enter(_) | Request::Leave { .. } | Request::Took { .. } => Ok(()),
+                Request::Enter(_)
+                | Request::Leave { .. }
+                | Request::Managed(_)
+                | Request::ManagedGone { .. }
+                | Request::Took { .. } => Ok(()),
+                // What cannot be followed is granted.
+                Request::Manage(_) => self.send(&Reply::Done, &[]),
                 _ => self.refuse(Error::NoProcess),
             };
         };
@@ -297,6 +303,18 @@ impl Connection {
             }
             Request::Ask(ioctl) => match daemon.ask(session, &ioctl) {
                 Ok(number) => (Reply::Granted(number), Vec::new()),
+                Err(error) => return self.refuse(error),
+            },
+            Request::Managed(managed) => {
+                daemon.managed_exists(session, managed);
+                return Ok(());
+            }
+            Request::ManagedGone { number } => {
+                daemon.managed_gone(session, number);
+                return Ok(());
+            }
+            Request::Manage(managed) => match daemon.manage(session, managed) {
+                Ok(()) => (Reply::Done, Vec::new()),
                 Err(error) => return self.refuse(error),
             },
             Request::Page { client, object } => match daemon.page(session, client, object) {

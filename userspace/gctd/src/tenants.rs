@@ -140,6 +140,12 @@ impl Tenants {
         })
     }
 
+    /// The GPUs on which a connection has a page.
+    pub(crate) fn gpus_of(&self, connection: ConnectionId) -> impl Iterator<Item = GpuId> + '_ {
+        let own = move |t: &&Tenant| t.connection == connection;
+        self.tenants.iter().filter(own).map(|t| t.gpu)
+    }
+
     /// The other processes on a GPU where a connection has a page.
     pub(crate) fn neighbours(&self, connection: ConnectionId, minor: u32) -> Vec<Neighbour<'_>> {
         let on = |t: &&Tenant| t.minor == minor;

@@ -6,7 +6,7 @@ mod common;
 
 use common::{eventually, own, Tenant, DEVICE, TSG};
 use gct_core::rmapi::escape;
-use gct_share::message::{encode, Ioctl, Reply, Request};
+use gct_share::message::{encode, Ioctl, Managed, Reply, Request};
 use gct_share::{socket, VERSION};
 use gctd::testing::{alloc, free, Daemon};
 use proptest::prelude::*;
@@ -92,6 +92,84 @@ fn one_process_cannot_speak_of_anothers_objects() {
 }
 
 #[test]
+fn managed_memory_of_any_size_and_number_is_harmless() {
+    let daemon = Daemon::new("managed", 1);
+    let client = daemon.client();
+    let manage = |number, bytes| Request::Manage(Managed { number, bytes });
+    // Before it has greeted.
+    let mute = connect(&daemon);
+    socket::send(mute.as_fd(), &manage(1, 1), &[], SendFlags::empty()).unwrap();
+    assert!(socket::receive::<Reply>(mute.as_fd()).is_err());
+    // Who only reads the tree has no memory: it is told so, and nothing is charged.
+    let reader = connect(&daemon);
+    hello(&reader, VERSION, false);
+    socket::receive::<Reply>(reader.as_fd()).unwrap();
+    socket::send(reader.as_fd(), &manage(1, 1), &[], SendFlags::empty()).unwrap();
+    assert_eq!(
+        socket::receive::<Reply>(reader.as_fd()).unwrap().0,
+        Reply::Done
+    );
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    tenant.link.managed_gone(u64::MAX);
+    let huge = tenant.link.manage(u64::MAX).unwrap();
+    let current = || client.read(&own("gmem.current")).unwrap();
+    assert_eq!(current(), format!("{}\n", u64::MAX));
+    // It does not fit 64 bits: it is granted, counted, and not charged.
+    let second = tenant.link.manage(u64::MAX).unwrap();
+    tenant.link.managed_gone(second);
+    assert!(client.read("events").unwrap().contains("\ncharge 1\n"));
+    client.write(&own("gmem.limit"), "max").unwrap();
+    tenant.link.managed_gone(huge);
+    tenant.link.managed_gone(huge);
+    eventually(&"0\n".to_owned(), current);
+    assert!(lives(&daemon));
+}
+
+#[test]
+fn a_number_that_is_given_twice_means_the_second() {
+    let daemon = Daemon::new("managed-twice", 1);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    client.write("web/group.procs", "0").unwrap();
+    let mut victim = Tenant::of(&daemon);
+    victim.cuda(0);
+    assert!(victim.link.manage(4096).is_some());
+    let tenant = connect(&daemon);
+    hello(&tenant, VERSION, true);
+    let told = |request| socket::send(tenant.as_fd(), &request, &[], SendFlags::empty()).unwrap();
+    for object in [
+        alloc(0, 0, 0xc1d0_0077, 0x41),
+        alloc(0xc1d0_0077, 0xc1d0_0077, DEVICE, 0x80),
+        alloc(0xc1d0_0077, DEVICE, TSG, 0xa06c),
+    ] {
+        let ioctl = Ioctl {
+            escape: escape::ALLOC,
+            bytes: object,
+            hint: Some(0),
+        };
+        let granted = None;
+        told(Request::Leave { ioctl, granted });
+    }
+    told(Request::Page {
+        client: 0xc1d0_0077,
+        object: TSG,
+    });
+    for (number, bytes) in [(7, 1 << 20), (7, 1 << 16), (1, 1 << 12)] {
+        told(Request::Managed(Managed { number, bytes }));
+    }
+    let current = || client.read("web/0/gmem.current").unwrap();
+    eventually(&format!("{}\n", (1 << 16) + 2 * 4096), current);
+    // A number means nothing to another connection.
+    for number in [7, 7, 1, 2] {
+        told(Request::ManagedGone { number });
+    }
+    eventually(&"4096\n".to_owned(), current);
+    let events = client.read("events").unwrap();
+    assert!(events.contains("\ncharge 0\n"), "{events}");
+}
+
+#[test]
 fn descriptors_that_nobody_asked_for_are_closed() {
     let daemon = Daemon::new("fds", 1);
     let sender = connect(&daemon);
@@ -150,11 +228,18 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
         hint,
     });
     let granted = prop::option::of(0u32..4);
+    // Few numbers, which meet, and sizes of which sixty fit 64 bits.
+    let number = prop_oneof![0u64..4, any::<u64>()];
+    let managed = (number.clone(), 0u64..1 << 57);
+    let managed = managed.prop_map(|(number, bytes)| Managed { number, bytes });
     let request = prop_oneof![
         ioctl.clone().prop_map(Request::Enter),
         ioctl.clone().prop_map(Request::Ask),
         (ioctl, granted).prop_map(|(ioctl, granted)| Request::Leave { ioctl, granted }),
         (object.clone(), object).prop_map(|(client, object)| Request::Page { client, object }),
+        managed.clone().prop_map(Request::Manage),
+        managed.prop_map(Request::Managed),
+        number.prop_map(|number| Request::ManagedGone { number }),
         (0u32..3).prop_map(|minor| Request::Peers { minor }),
         ".{0,20}".prop_map(|path| Request::Read { path }),
         Just(Request::More),

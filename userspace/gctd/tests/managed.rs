@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Managed memory, as the preload asks for it.
+
+mod common;
+
+use common::{eventually, own, Tenant, DEVICE, TSG};
+use gct_core::rmapi::escape;
+use gctd::testing::{alloc, Client, Daemon};
+
+const MEMORY: u32 = 0x5c00_0040;
+const MIB: u64 = 1 << 20;
+
+/// `gmem.current` and `gmem.stat` of this process or of a group.
+fn charged(client: &Client, directory: &str) -> (u64, u64, u64) {
+    let read = |file: &str| client.read(&format!("{directory}/{file}")).unwrap();
+    let current = read("gmem.current").trim().parse().unwrap();
+    let stat = read("gmem.stat");
+    let stat: Vec<&str> = stat.split_ascii_whitespace().collect();
+    let ["pinned", pinned, "uvm", uvm] = stat[..] else {
+        panic!("{stat:?}");
+    };
+    (current, pinned.parse().unwrap(), uvm.parse().unwrap())
+}
+
+fn own_directory(gpu: usize) -> String {
+    format!("{}/{gpu}", std::process::id())
+}
+
+#[test]
+fn one_limit_bounds_managed_and_other_memory() {
+    let daemon = Daemon::new("managed", 1);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    client.write("web/group.procs", "0").unwrap();
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    // By the process, and by the group.
+    for limited in [own_directory(0), "web/0".into()] {
+        let limit = format!("{limited}/gmem.limit");
+        client.write(&limit, "10M").unwrap();
+        let first = tenant.link.manage(6 * MIB).unwrap();
+        assert_eq!(tenant.link.manage(5 * MIB), None);
+        assert!(!tenant.memory(MEMORY, 5 * MIB), "one limit for both");
+        assert!(tenant.memory(MEMORY, 4 * MIB));
+        assert_eq!(tenant.link.manage(1), None);
+        assert_eq!(tenant.link.manage(u64::MAX), None);
+        for directory in [own_directory(0), "web/0".into()] {
+            let all = (10 * MIB, 4 * MIB, 6 * MIB);
+            assert_eq!(charged(&client, &directory), all, "{directory}");
+        }
+        let events = client.read(&format!("{limited}/gmem.events"));
+        assert_eq!(events, Ok("limit 4\n".into()));
+        tenant.free(MEMORY);
+        tenant.link.managed_gone(first);
+        let second = tenant.link.manage(10 * MIB).unwrap();
+        tenant.link.managed_gone(second);
+        eventually(&(0, 0, 0), || charged(&client, "web/0"));
+        client.write(&limit, "max").unwrap();
+    }
+    assert_eq!(
+        client.read(&own("gmem.peak")),
+        Ok(format!("{}\n", 10 * MIB))
+    );
+}
+
+#[test]
+fn it_goes_with_its_process() {
+    let daemon = Daemon::new("managed-death", 1);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    client.write("web/group.procs", "0").unwrap();
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    assert!(tenant.link.manage(MIB).is_some());
+    assert_eq!(charged(&client, "web/0"), (MIB, 0, MIB));
+    drop(tenant);
+    eventually(&(0, 0, 0), || charged(&client, "web/0"));
+}
+
+#[test]
+fn it_counts_on_every_gpu_where_its_process_has_a_page() {
+    let daemon = Daemon::new("managed-gpus", 2);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    client.write("web/group.procs", "0").unwrap();
+    client.write("web/1/gmem.limit", "3M").unwrap();
+    let mut tenant = Tenant::of(&daemon);
+    // It has no page yet.
+    let early = tenant.link.manage(MIB).unwrap();
+    assert_eq!(charged(&client, "web/0"), (0, 0, 0));
+    tenant.cuda(0);
+    assert_eq!(charged(&client, "web/0"), (MIB, 0, MIB));
+    let second = tenant.link.manage(4 * MIB).unwrap();
+    assert_eq!(charged(&client, "web/1"), (0, 0, 0));
+    // What it has counts on the second GPU too, over the limit of that.
+    let (device, group) = (DEVICE + 100, TSG + 100);
+    tenant.alloc(tenant.client, device, 0x80, Some(1 << 8));
+    tenant.alloc(device, group, 0xa06c, None);
+    tenant.link.gpu_of(tenant.client, group).unwrap();
+    for gpu in ["web/0", "web/1"] {
+        assert_eq!(charged(&client, gpu), (5 * MIB, 0, 5 * MIB));
+    }
+    // What one GPU refuses is charged on none.
+    assert_eq!(tenant.link.manage(1), None);
+    assert_eq!(charged(&client, "web/0"), (5 * MIB, 0, 5 * MIB));
+    assert_eq!(client.read("web/0/gmem.events"), Ok("limit 0\n".into()));
+    assert_eq!(client.read("web/1/gmem.events"), Ok("limit 1\n".into()));
+    tenant.link.managed_gone(second);
+    tenant.link.managed_gone(early);
+    for gpu in ["web/0", "web/1"] {
+        eventually(&(0, 0, 0), || charged(&client, gpu));
+    }
+}
+
+#[test]
+fn a_daemon_that_comes_back_is_told_what_exists() {
+    let mut daemon = Daemon::new("managed-restart", 1);
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    let [stays, goes, left] = [MIB, 2 * MIB, 4 * MIB].map(|bytes| tenant.link.manage(bytes));
+    tenant.link.managed_gone(goes.unwrap());
+    daemon.stop();
+    assert!(!tenant.attend(), "nobody is there");
+    tenant.link.managed_gone(left.unwrap());
+    let without = tenant.link.manage(1 << 40).unwrap();
+    tenant.link.managed_gone(without);
+    let without = tenant.link.manage(8 * MIB).unwrap();
+    daemon.restart();
+    assert!(tenant.attend());
+    tenant.link.gpu_of(tenant.client, TSG).unwrap();
+    let client = daemon.client();
+    let own = own_directory(0);
+    assert_eq!(charged(&client, &own), (9 * MIB, 0, 9 * MIB));
+    client.write(&format!("{own}/gmem.limit"), "9M").unwrap();
+    assert_eq!(tenant.link.manage(1), None, "the new daemon limits it");
+    tenant.link.managed_gone(without);
+    tenant.link.managed_gone(stays.unwrap());
+    eventually(&(0, 0, 0), || charged(&client, &own));
+}
+
+#[test]
+fn a_program_that_was_there_first_is_charged_and_not_refused() {
+    let mut daemon = Daemon::new("managed-early", 1);
+    daemon.stop();
+    let mut tenant = Tenant::new(&daemon.socket());
+    let number = tenant.link.manage(MIB).unwrap();
+    let client = tenant.client;
+    tenant.ioctl(escape::ALLOC, &alloc(0, 0, client, 0x41), None, 0);
+    tenant.alloc(client, DEVICE, 0x80, Some(0));
+    tenant.alloc(DEVICE, TSG, 0xa06c, None);
+    daemon.restart();
+    let tree = daemon.client();
+    tree.write("control", "create web").unwrap();
+    tree.write("web/group.procs", "0").unwrap();
+    tree.write("web/0/gmem.limit", "0").unwrap();
+    tenant.attend();
+    tenant.link.gpu_of(client, TSG).unwrap();
+    assert_eq!(charged(&tree, "web/0"), (MIB, 0, MIB));
+    assert_eq!(tree.read("web/0/gmem.events"), Ok("limit 0\n".into()));
+    tenant.link.managed_gone(number);
+    eventually(&(0, 0, 0), || charged(&tree, "web/0"));
+}
