@@ -3,6 +3,7 @@
 //! The functions of libc that this library stands in front of.
 
 use crate::link::{self, Entered};
+use crate::managed::{self, Asked};
 use crate::rm::{self, Call};
 use crate::sys::{self, keep_errno};
 use crate::{fault, worker};
@@ -52,8 +53,25 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) ->
         if let Some(call) = unsafe { rm::after(request, arg as u64) } {
             keep_errno(|| learn(call));
         }
+        if request == managed::ALLOC_SEMAPHORE_POOL {
+            // SAFETY: as above, of this driver's structures.
+            keep_errno(|| unsafe { pool_made(fd, arg) });
+        }
     }
     ret
+}
+
+/// Learns of a semaphore pool, if it is the UVM driver that has made one.
+///
+/// # Safety
+///
+/// If `fd` is its node, it has just read the structure at `arg`.
+unsafe fn pool_made(fd: c_int, arg: *mut c_void) {
+    if device_node(fd) == Some(DeviceNode::Uvm) {
+        // SAFETY: the structure begins with two numbers of 64 bits.
+        let [base, len] = unsafe { arg.cast::<[u64; 2]>().read_unaligned() };
+        managed::pool_made(base, len);
+    }
 }
 
 /// Keeps the calling program's launches to the TPCs of a list as `tpc.mask` takes it, `0-31,40`,
@@ -89,6 +107,7 @@ enum DeviceNode {
     Control,
     /// `/dev/nvidiaN`.
     Gpu(u32),
+    Uvm,
 }
 
 /// Which of NVIDIA's nodes a descriptor is. A container may give them other names, so the number is
@@ -103,16 +122,20 @@ fn device_node(fd: c_int) -> Option<DeviceNode> {
     // SAFETY: `stat` lives for the call.
     let known = unsafe { libc::fstat(fd, &mut stat) } == 0;
     let character = known && stat.st_mode & libc::S_IFMT == libc::S_IFCHR;
-    if !character || libc::major(stat.st_rdev) != MAJOR {
+    if !character {
         return None;
     }
-    Some(match libc::minor(stat.st_rdev) {
-        CONTROL => DeviceNode::Control,
-        number => DeviceNode::Gpu(number),
-    })
+    match (libc::major(stat.st_rdev), libc::minor(stat.st_rdev)) {
+        (MAJOR, CONTROL) => Some(DeviceNode::Control),
+        (MAJOR, number) => Some(DeviceNode::Gpu(number)),
+        // Its other node, for tools, has another minor number.
+        (major, 0) if managed::is_uvm(major) => Some(DeviceNode::Uvm),
+        _ => None,
+    }
 }
 
-/// Stands in front of `mmap(2)`: follows mappings of NVIDIA's nodes.
+/// Stands in front of `mmap(2)`: follows mappings of NVIDIA's nodes. Managed memory over the limit
+/// fails with `ENOMEM`.
 ///
 /// # Safety
 ///
@@ -126,22 +149,40 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
+    let node = match fd >= 0 && flags & libc::MAP_SHARED != 0 {
+        true => keep_errno(|| device_node(fd)),
+        false => None,
+    };
+    let asked = match node {
+        Some(DeviceNode::Uvm) => keep_errno(|| managed::before(addr as usize, len)),
+        _ => Asked::Nothing,
+    };
+    if asked == Asked::Refused {
+        // SAFETY: glibc returns this thread's `errno`.
+        unsafe { *libc::__errno_location() = libc::ENOMEM };
+        return libc::MAP_FAILED;
+    }
     // SAFETY: passed on unchanged.
     let ret = unsafe { sys::mmap(addr, len, prot, flags, fd, offset) };
-    if fd >= 0 && ret != libc::MAP_FAILED && flags & libc::MAP_SHARED != 0 {
-        keep_errno(|| {
-            let gpu = match device_node(fd) {
-                Some(DeviceNode::Gpu(number)) => Some(number),
-                Some(DeviceNode::Control) => None,
-                None => return,
-            };
-            if let Some(mut shared) = worker::lock() {
-                let len = len.next_multiple_of(4096);
-                shared.session.mapped(fd, ret as usize, len, gpu);
-            }
-        });
+    let at = (ret != libc::MAP_FAILED).then_some(ret as usize);
+    if let Some(at) = at.filter(|_| flags & libc::MAP_FIXED != 0) {
+        managed::gone(at, len);
     }
+    keep_errno(|| match (node, at) {
+        (Some(DeviceNode::Uvm), at) => managed::after(asked, at, len),
+        (Some(DeviceNode::Gpu(number)), Some(at)) => mapped(fd, at, len, Some(number)),
+        (Some(DeviceNode::Control), Some(at)) => mapped(fd, at, len, None),
+        _ => {}
+    });
     ret
+}
+
+/// A GPU's node or the control node was mapped.
+fn mapped(fd: c_int, at: usize, len: size_t, gpu: Option<u32>) {
+    if let Some(mut shared) = worker::lock() {
+        let len = len.next_multiple_of(4096);
+        shared.session.mapped(fd, at, len, gpu);
+    }
 }
 
 /// As [`mmap`]: the same function under its large-file name.
@@ -162,13 +203,15 @@ pub unsafe extern "C" fn mmap64(
     unsafe { mmap(addr, len, prot, flags, fd, offset) }
 }
 
-/// Stands in front of `munmap(2)`: a shadow ends with the mapping it stands for.
+/// Stands in front of `munmap(2)`: a shadow ends with the mapping it stands for, and managed memory
+/// is given back.
 ///
 /// # Safety
 ///
 /// As for `munmap(2)`.
 #[no_mangle]
 pub unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
+    managed::gone(addr as usize, len);
     keep_errno(|| {
         if let Some(mut shared) = worker::lock() {
             if shared.session.knows(addr as usize, len) {

@@ -17,9 +17,11 @@ mod interpose;
 mod limits;
 mod line;
 mod link;
+mod managed;
 mod neighbours;
 #[cfg(test)]
 mod paced_tests;
+mod ranges;
 mod ring;
 mod rm;
 mod scratch;

@@ -182,6 +182,17 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
     }
 }
 
+/// Asks whether so much managed memory may be mapped: its number, `Some(None)` if not, and `None`
+/// where nobody is to be asked.
+pub(crate) fn manage(bytes: u64) -> Option<Option<u64>> {
+    with(|connected| connected.link.manage(bytes))
+}
+
+/// Managed memory is gone, or could not be mapped.
+pub(crate) fn managed_gone(number: u64) {
+    with(|connected| connected.link.managed_gone(number));
+}
+
 impl Connected {
     /// Looks after the daemon, and says what is new.
     fn attend(&mut self) -> Vec<News> {

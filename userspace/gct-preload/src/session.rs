@@ -390,7 +390,7 @@ fn segment(mappings: &[Mapping], gpu_va: u64, len: usize) -> Option<usize> {
 
 #[cfg(test)]
 #[path = "session_tests.rs"]
-mod tests;
+pub(crate) mod tests;
 
 #[cfg(test)]
 #[path = "trace_tests.rs"]

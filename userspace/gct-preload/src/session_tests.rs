@@ -12,7 +12,7 @@ const RINGS_LEN: usize = 2 << 20;
 const USERD: usize = 0x2000;
 
 /// A shared anonymous mapping stands in for the driver's.
-pub(super) fn device(len: usize) -> usize {
+pub(crate) fn device(len: usize) -> usize {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice.

@@ -124,8 +124,7 @@ pub(crate) fn attend(shared: &Shared) {
         slot.store(page, Ordering::Release);
     }
     if shared.session.managed() && !STARTED.swap(true, Ordering::SeqCst) {
-        // SAFETY: `forked` only stores to an atomic, which is safe after fork.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        watch_forks();
         crate::stats::write_at_exit();
         let spawned = std::thread::Builder::new()
             .name("gct-worker".into())
@@ -134,6 +133,15 @@ pub(crate) fn attend(shared: &Shared) {
             // Rings are shadowed and nobody would serve them.
             std::process::abort();
         }
+    }
+}
+
+/// Has [`forked_child`] tell a child that is forked from now on.
+pub(crate) fn watch_forks() {
+    static WATCHING: AtomicBool = AtomicBool::new(false);
+    if !WATCHING.swap(true, Ordering::SeqCst) {
+        // SAFETY: `forked` only stores to an atomic, which is safe after fork.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     }
 }
 

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Managed memory: the daemon is asked before this process maps any, and told when it is gone.
+//!
+//! libcuda maps it from the UVM driver's node, at an address of its choice, and nothing announces
+//! that; it is freed by unmapping it or by mapping something else over it. A semaphore pool, which
+//! is memory of the host, is mapped in the same way; that is announced by an ioctl.
+//!
+//! A mapping over the limit fails with `ENOMEM`, of which libcuda makes CUDA_ERROR_UNKNOWN. It has no
+//! better error for this: of a refusal by the ioctl that it sends after the mapping (0x48) it makes
+//! CUDA_ERROR_INVALID_VALUE, whatever the status (580.159.04).
+
+use crate::link;
+use crate::ranges::Ranges;
+use crate::sys::keep_errno;
+use crate::worker;
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// `UVM_ALLOC_SEMAPHORE_POOL`, whose structure begins with the address and the length.
+pub(crate) const ALLOC_SEMAPHORE_POOL: u64 = 0x44;
+
+/// Pools that are announced and not mapped yet; the oldest of more are forgotten.
+const POOLS_MAX: usize = 64;
+
+/// Bytes of the smallest page.
+const PAGE: usize = 4096;
+
+static RANGES: Ranges = Ranges::new();
+static POOLS: Mutex<Pools> = Mutex::new(Pools(Vec::new()));
+
+/// Addresses and lengths of pools.
+#[derive(Debug)]
+struct Pools(Vec<(u64, u64)>);
+
+impl Pools {
+    fn announce(&mut self, base: u64, len: u64) {
+        if self.0.len() == POOLS_MAX {
+            self.0.remove(0);
+        }
+        self.0.push((base, len));
+    }
+
+    /// Whether this is a pool, which is mapped now.
+    fn take(&mut self, base: u64, len: u64) -> bool {
+        let at = self.0.iter().position(|pool| *pool == (base, len));
+        at.map(|at| self.0.swap_remove(at)).is_some()
+    }
+}
+
+/// What the daemon says of a mapping of the UVM driver's node.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// It is not managed memory, or there was nobody to ask.
+    Nothing,
+    /// It counts under this number.
+    Granted(u64),
+    /// It is over the limit.
+    Refused,
+}
+
+/// Whether a device number's major is the UVM driver's, which differs from boot to boot.
+pub(crate) fn is_uvm(major: u32) -> bool {
+    /// 0 until it is known.
+    static MAJOR: AtomicU32 = AtomicU32::new(0);
+    let known = match MAJOR.load(Ordering::Relaxed) {
+        0 => {
+            let devices = std::fs::read_to_string("/proc/devices").unwrap_or_default();
+            let read = major_in(&devices).unwrap_or(0);
+            MAJOR.store(read, Ordering::Relaxed);
+            read
+        }
+        known => known,
+    };
+    known != 0 && major == known
+}
+
+fn major_in(devices: &str) -> Option<u32> {
+    let lines = devices
+        .lines()
+        .filter_map(|line| line.trim().split_once(' '));
+    let mut found = lines.filter(|(_, name)| *name == "nvidia-uvm");
+    found.next()?.0.parse().ok()
+}
+
+/// The UVM driver has made a semaphore pool, which will be mapped.
+pub(crate) fn pool_made(base: u64, len: u64) {
+    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    pools.announce(base, len);
+}
+
+/// The UVM driver's node is about to be mapped.
+pub(crate) fn before(addr: usize, len: usize) -> Asked {
+    worker::watch_forks();
+    if worker::forked_child() {
+        return Asked::Nothing;
+    }
+    // CAST: widening.
+    let (base, bytes) = (addr as u64, len as u64);
+    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    if pools.take(base, bytes) {
+        return Asked::Nothing;
+    }
+    drop(pools);
+    match link::manage(bytes) {
+        Some(Some(number)) => Asked::Granted(number),
+        Some(None) => Asked::Refused,
+        None => Asked::Nothing,
+    }
+}
+
+/// It was mapped at an address, or was not.
+pub(crate) fn after(asked: Asked, addr: Option<usize>, len: usize) {
+    let Asked::Granted(number) = asked else {
+        return;
+    };
+    let range = addr.and_then(|addr| range(addr, len));
+    if !range.is_some_and(|(start, end)| RANGES.add(start, end, number)) {
+        link::managed_gone(number);
+    }
+}
+
+/// Something else is where `[addr, addr + len)` was, or nothing. May be called anywhere: an
+/// allocator and a signal handler unmap no managed memory, and take no lock here.
+pub(crate) fn gone(addr: usize, len: usize) {
+    let Some((start, end)) = range(addr, len) else {
+        return;
+    };
+    if RANGES.touch(start, end) && !worker::forked_child() {
+        keep_errno(|| RANGES.remove(start, end, link::managed_gone));
+    }
+}
+
+/// The pages of a mapping; `None` where the kernel takes it for none.
+fn range(addr: usize, len: usize) -> Option<(usize, usize)> {
+    let end = addr.checked_add(len.checked_next_multiple_of(PAGE)?)?;
+    (addr % PAGE == 0 && addr < end).then_some((addr, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interpose;
+    use crate::session::tests::device;
+
+    #[test]
+    fn the_major_number_is_found() {
+        let devices = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n\
+            235 nvidia-uvm-tools\n236 nvidia-uvm\n\nBlock devices:\n259 blkext\n";
+        assert_eq!(major_in(devices), Some(236));
+        assert_eq!(major_in("Character devices:\n  1 mem\n"), None);
+        assert!(!is_uvm(0), "where there is no driver");
+    }
+
+    #[test]
+    fn a_pool_is_one_once() {
+        let mut pools = Pools(Vec::new());
+        pools.announce(0x2000, 0x1000);
+        assert!(!pools.take(0x2000, 0x2000) && !pools.take(0x1000, 0x1000));
+        assert!(pools.take(0x2000, 0x1000) && !pools.take(0x2000, 0x1000));
+        (0..1000).for_each(|n| pools.announce(n, 1));
+        assert!(pools.0.len() == POOLS_MAX && pools.take(999, 1) && !pools.take(900, 1));
+    }
+
+    #[test]
+    fn the_pages_are_those_of_the_kernel() {
+        assert_eq!(range(0x1000, 1), Some((0x1000, 0x2000)));
+        assert_eq!(range(0x1000, 0x1001), Some((0x1000, 0x3000)));
+        for (addr, len) in [
+            (0x1001, 1),
+            (0x1000, 0),
+            (0x1000, usize::MAX),
+            (usize::MAX - 4095, 1),
+        ] {
+            assert_eq!(range(addr, len), None, "{addr:#x} {len:#x}");
+        }
+    }
+
+    /// The program's `mmap` and `munmap` are this library's here, too.
+    #[test]
+    fn what_the_program_unmaps_or_maps_over_is_gone() {
+        const LEN: usize = 4 * PAGE;
+        let there = |at: usize| RANGES.touch(at, at + 1);
+        let at = device(LEN);
+        after(Asked::Granted(1), Some(at), LEN);
+        assert!(there(at) && there(at + LEN - 1));
+        let over = |flags: i32| {
+            let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let first = at as *mut core::ffi::c_void;
+            // SAFETY: over a mapping of this test, or beside it.
+            let ret = unsafe { interpose::mmap(first, PAGE, libc::PROT_READ, flags, -1, 0) };
+            assert_ne!(ret, libc::MAP_FAILED);
+            ret as usize
+        };
+        assert_ne!(over(0), at, "an address that is a wish takes nothing away");
+        assert!(there(at));
+        assert_eq!(over(libc::MAP_FIXED), at);
+        assert!(!there(at) && there(at + PAGE));
+        // SAFETY: a mapping of this test, which nobody uses.
+        assert_eq!(unsafe { interpose::munmap(at as *mut _, LEN) }, 0);
+        assert!(!there(at + PAGE) && !there(at + LEN - 1));
+        after(Asked::Granted(2), None, LEN);
+        after(Asked::Refused, Some(at), LEN);
+        after(Asked::Nothing, Some(at), LEN);
+        assert!(!there(at));
+    }
+}

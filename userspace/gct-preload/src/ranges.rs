@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Ranges of addresses that are looked for at every `munmap`, wherever that is called: finding that
+//! something is not among them takes no lock and allocates nothing.
+//!
+//! A range is kept in slots that never move, one for each part of it that is there still. Only
+//! who adds a range or takes parts of one away takes the lock.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Slots of the first level; each level has twice as many as the one before.
+const FIRST: usize = 64;
+/// A part of a range: `[start, end)`. Vacant while the end is 0.
+///
+/// The words are relaxed: whoever unmaps a range has heard of it from the thread that added it.
+#[derive(Debug, Default)]
+struct Slot {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    number: AtomicU64,
+}
+
+impl Slot {
+    fn part(&self) -> (usize, usize) {
+        let start = self.start.load(Ordering::Relaxed);
+        (start, self.end.load(Ordering::Relaxed))
+    }
+
+    fn touches(&self, start: usize, end: usize) -> bool {
+        let (own_start, own_end) = self.part();
+        own_start < end && start < own_end
+    }
+
+    fn is_of(&self, number: u64) -> bool {
+        self.part().1 != 0 && self.number.load(Ordering::Relaxed) == number
+    }
+
+    /// A vacant slot holds a part from now on.
+    fn set(&self, start: usize, end: usize, number: u64) {
+        self.number.store(number, Ordering::Relaxed);
+        self.start.store(start, Ordering::Relaxed);
+        self.end.store(end, Ordering::Relaxed);
+    }
+}
+
+/// Ranges with numbers. Eleven levels are 131,008 slots.
+#[derive(Debug)]
+pub(crate) struct Ranges<const LEVELS: usize = 11> {
+    levels: [OnceLock<Box<[Slot]>>; LEVELS],
+    /// Between these all ranges lie that there ever were.
+    low: AtomicUsize,
+    high: AtomicUsize,
+    writer: Mutex<()>,
+}
+
+impl<const LEVELS: usize> Ranges<LEVELS> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            levels: [const { OnceLock::new() }; LEVELS],
+            low: AtomicUsize::new(usize::MAX),
+            high: AtomicUsize::new(0),
+            writer: Mutex::new(()),
+        }
+    }
+
+    fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.levels.iter().map_while(OnceLock::get).flatten()
+    }
+
+    /// Whether a part of some range lies in `[start, end)`. May be asked anywhere.
+    pub(crate) fn touch(&self, start: usize, end: usize) -> bool {
+        let low = self.low.load(Ordering::Relaxed);
+        let inside = start < self.high.load(Ordering::Relaxed) && low < end;
+        inside && self.slots().any(|slot| slot.touches(start, end))
+    }
+
+    /// A slot for one part more; `None` when there are too many.
+    fn vacant(&self) -> Option<&Slot> {
+        self.levels.iter().enumerate().find_map(|(at, level)| {
+            let slots = level.get_or_init(|| (0..FIRST << at).map(|_| Slot::default()).collect());
+            slots.iter().find(|slot| slot.part().1 == 0)
+        })
+    }
+
+    /// A range is mapped, under a number that no other has; `false` when there are too many.
+    pub(crate) fn add(&self, start: usize, end: usize, number: u64) -> bool {
+        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(slot) = self.vacant() else {
+            return false;
+        };
+        slot.set(start, end, number);
+        self.low.fetch_min(start, Ordering::Relaxed);
+        self.high.fetch_max(end, Ordering::Relaxed);
+        true
+    }
+
+    /// What lies in `[start, end)` is gone: `whole` hears of each range of which nothing is left.
+    pub(crate) fn remove(&self, start: usize, end: usize, mut whole: impl FnMut(u64)) {
+        while self.touch(start, end) {
+            if let Some(number) = self.cut(start, end) {
+                whole(number);
+            }
+        }
+    }
+
+    /// Takes `[start, end)` out of one part; the range's number if nothing of it is left.
+    fn cut(&self, start: usize, end: usize) -> Option<u64> {
+        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = self.slots().find(|slot| slot.touches(start, end))?;
+        let (own_start, own_end) = slot.part();
+        let number = slot.number.load(Ordering::Relaxed);
+        if end < own_end {
+            if start <= own_start {
+                slot.start.store(end, Ordering::Relaxed);
+                return None;
+            }
+            if let Some(rest) = self.vacant() {
+                rest.set(end, own_end, number);
+            }
+        }
+        let left = if own_start < start { start } else { 0 };
+        slot.end.store(left, Ordering::Relaxed);
+        let gone = !self.slots().any(|slot| slot.is_of(number));
+        gone.then_some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn removed<const LEVELS: usize>(ranges: &Ranges<LEVELS>, start: usize, end: usize) -> Vec<u64> {
+        let mut whole = Vec::new();
+        ranges.remove(start, end, |number| whole.push(number));
+        assert!(!ranges.touch(start, end));
+        whole.sort_unstable();
+        whole
+    }
+
+    #[test]
+    fn what_is_mapped_over_and_then_unmapped_is_gone_once() {
+        let ranges = Ranges::<11>::new();
+        assert!(!ranges.touch(0, usize::MAX));
+        assert!(ranges.add(0x2000, 0x4000, 7));
+        assert!(ranges.touch(0x3fff, 0x8000) && ranges.touch(0, 0x2001));
+        assert!(!ranges.touch(0x4000, 0x8000) && !ranges.touch(0, 0x2000));
+        assert_eq!(removed(&ranges, 0x1000, 0x2000), []);
+        assert_eq!(removed(&ranges, 0x2000, 0x4000), [7]);
+        assert_eq!(removed(&ranges, 0x2000, 0x4000), []);
+    }
+
+    #[test]
+    fn a_range_is_gone_with_its_last_part() {
+        let ranges = Ranges::<11>::new();
+        assert!(ranges.add(0x10, 0x20, 1) && ranges.add(0x20, 0x30, 2));
+        assert_eq!(removed(&ranges, 0x14, 0x18), []);
+        assert!(ranges.touch(0x13, 0x14) && ranges.touch(0x18, 0x19));
+        assert_eq!(removed(&ranges, 0x12, 0x1a), []);
+        assert_eq!(removed(&ranges, 0x08, 0x11), []);
+        assert_eq!(removed(&ranges, 0x1c, 0x28), []);
+        assert_eq!(removed(&ranges, 0x11, 0x12), [], "the tail is left");
+        assert_eq!(removed(&ranges, 0x00, 0x40), [1, 2]);
+    }
+
+    /// Against a map of single addresses.
+    #[test]
+    fn random_parts_go_as_addresses_do() {
+        let ranges = Ranges::<11>::new();
+        let mut real = [0u64; 256];
+        let mut random = 1u64;
+        for number in 1..2_000 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let (start, len) = (
+                (random >> 33) as usize % 200,
+                (random >> 50) as usize % 50 + 1,
+            );
+            let end = start + len;
+            let before = real;
+            real[start..end].fill(0);
+            let gone = removed(&ranges, start, end);
+            let lost = |number: &u64| *number != 0 && !real.contains(number);
+            let mut expected: Vec<u64> = before.into_iter().filter(lost).collect();
+            expected.sort_unstable();
+            expected.dedup();
+            assert_eq!(gone, expected);
+            if number % 3 != 0 {
+                assert!(ranges.add(start, end, number));
+                real[start..end].fill(number);
+            }
+            for (at, number) in real.iter().enumerate() {
+                assert_eq!(ranges.touch(at, at + 1), *number != 0, "{at}");
+            }
+        }
+    }
+
+    #[test]
+    fn there_is_a_maximum_and_room_is_used_again() {
+        let ranges = Ranges::<2>::new();
+        let mut number = 0;
+        while ranges.add(number, number + 1, number as u64) {
+            number += 1;
+        }
+        assert_eq!(number, FIRST + 2 * FIRST);
+        assert_eq!(removed(&ranges, 100, 101), [100]);
+        assert!(ranges.add(number, number + 2, 1 << 40));
+        // There is no room for the parts on both sides: the second is not followed.
+        assert_eq!(removed(&ranges, 7, 8), [7]);
+        assert!(ranges.add(1000, 1003, 7));
+        assert_eq!(removed(&ranges, 1001, 1002), []);
+        assert!(!ranges.touch(1002, 1003));
+        assert_eq!(removed(&ranges, 1000, 1001), [7]);
+    }
+
+    #[test]
+    fn threads_do_not_lose_each_others_ranges() {
+        let ranges = Ranges::<11>::new();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let ranges = &ranges;
+                scope.spawn(move || {
+                    for round in 0..2_000 {
+                        let start = (thread * 100 + round % 70) * 0x1000;
+                        let number = (thread * 1_000_000 + round) as u64;
+                        assert!(ranges.add(start, start + 0x1000, number));
+                        assert_eq!(removed(ranges, start, start + 0x1000), [number]);
+                    }
+                });
+            }
+        });
+        assert!(!ranges.touch(0, usize::MAX));
+    }
+}
