@@ -108,16 +108,31 @@ for way in alloc async pitch create array managed; do
 	free=$(run --group free -- "$bin/gct-load" memory --way $way --mib 4096)
 	echo "gmem.limit 2G: $said; without: $free"
 	check "$way: 4 GiB can be had without a limit" grep -q '"mib":4096,"error":null' <<<"$free"
+	# libcuda does not say why the UVM driver's node could not be mapped.
 	case $way in
-	# The UVM driver allocates these pages by itself, where the preload does not see it.
-	managed) ;;
-	*) check "$way: over the limit it is out of memory" \
-		grep -qE '"mib":(1[0-9]{3}|20[0-4][0-9]),"error":"CUDA_ERROR_OUT_OF_MEMORY"' <<<"$said" ;;
+	managed) error=CUDA_ERROR_UNKNOWN ;;
+	*) error=CUDA_ERROR_OUT_OF_MEMORY ;;
 	esac
+	check "$way: over the limit it gets no more" \
+		grep -qE '"mib":(1[0-9]{3}|20[0-4][0-9]),"error":"'$error'"' <<<"$said"
 done
 mem_is_free() { [ "$(get mem/0 gmem.current)" = 0 ]; }
 check "when they have ended nothing is charged" eventually mem_is_free
 echo "$(get mem/0 gmem.events), peak $(get mem/0 gmem.peak)"
+
+# Managed memory counts as long as it is there, and nothing else that is mapped of the UVM driver does.
+mkfifo "$work/hold"
+run --group held -- "$bin/gct-load" memory --way managed --mib 256 --hold <"$work/hold" >"$work/held" &
+exec 7>"$work/hold"
+uvm_is() { [ "$(get held/0 gmem.stat | sed -n 's/^uvm //p')" = "$1" ]; }
+check "256 MiB of managed memory are shown as such" eventually uvm_is $((256 << 20))
+get held/0 gmem.stat | tr '\n' ' '
+echo "gmem.current $(get held/0 gmem.current)"
+check "and charged beside what its context has" [ "$(get held/0 gmem.current)" -gt $((512 << 20)) ]
+echo >&7
+check "freed, none is" eventually uvm_is 0
+check "and its program goes on" [ "$(process_of held)" ]
+exec 7>&-
 
 # What being asked costs: 512 allocations of 2 MiB each.
 took() {

@@ -100,7 +100,7 @@ pub(crate) enum Workload {
         /// In steps of so many MiB
         #[arg(long, default_value_t = 64)]
         step_mib: usize,
-        /// Keep it until standard input ends
+        /// Keep it until standard input has a line, free it then, and end with standard input
         #[arg(long)]
         hold: bool,
     },

@@ -3,9 +3,8 @@
 //! Memory pressure: allocates by one of CUDA's ways until there is no more.
 
 use crate::gpu::Gpu;
-use anyhow::{bail, Result};
+use anyhow::{bail, ensure, Result};
 use clap::ValueEnum;
-use core::mem::MaybeUninit;
 use cudarc::driver::sys::{self, CUresult};
 use serde::Serialize;
 use std::io::{BufRead, Write};
@@ -39,8 +38,8 @@ pub(crate) struct Report {
 /// Bytes of a row of what is allocated by rows.
 const ROW: usize = 1 << 20;
 
-/// Allocates up to `mib` in steps of `step_mib`, says what it got, and keeps it until standard
-/// input ends if `hold`.
+/// Allocates up to `mib` in steps of `step_mib` and says what it got. If `hold`, keeps it until a
+/// line comes on standard input, frees then what has an address, and goes on until the input ends.
 pub(crate) fn run(gpu: &Gpu, way: Way, mib: usize, step_mib: usize, hold: bool) -> Result<()> {
     if step_mib == 0 {
         bail!("a step has at least one MiB");
@@ -50,11 +49,14 @@ pub(crate) fn run(gpu: &Gpu, way: Way, mib: usize, step_mib: usize, hold: bool) 
         mib: 0,
         error: None,
     };
+    let mut addresses = Vec::new();
     while report.mib < mib {
-        let status = step(gpu, way, step_mib << 20);
-        if status != CUresult::CUDA_SUCCESS {
-            report.error = Some(format!("{status:?}"));
-            break;
+        match step(gpu, way, step_mib << 20) {
+            Ok(address) => addresses.extend(address),
+            Err(status) => {
+                report.error = Some(format!("{status:?}"));
+                break;
+            }
         }
         report.mib += step_mib;
     }
@@ -62,19 +64,27 @@ pub(crate) fn run(gpu: &Gpu, way: Way, mib: usize, step_mib: usize, hold: bool) 
     std::io::stdout().flush()?;
     if hold {
         // It ends with whoever started this.
-        std::io::stdin().lock().lines().for_each(drop);
+        let mut lines = std::io::stdin().lock().lines();
+        if lines.next().is_some() {
+            for address in addresses {
+                // SAFETY: a step has allocated it, and nothing uses it.
+                let status = unsafe { sys::cuMemFree_v2(address) };
+                ensure!(status == CUresult::CUDA_SUCCESS, "{status:?}");
+            }
+        }
+        lines.for_each(drop);
     }
     Ok(())
 }
 
-/// One step; what it gets lives as long as the program.
-fn step(gpu: &Gpu, way: Way, bytes: usize) -> CUresult {
+/// One step: its address if it has one. It lives as long as the program or until it is freed.
+fn step(gpu: &Gpu, way: Way, bytes: usize) -> Result<Option<sys::CUdeviceptr>, CUresult> {
     let stream = gpu.context.default_stream();
-    let mut address = MaybeUninit::uninit();
-    let at = address.as_mut_ptr();
+    let mut address = 0;
+    let at: *mut sys::CUdeviceptr = &mut address;
     // SAFETY: each call writes to a place of its own on this stack and reads descriptions that
     // live for the call; a context is current, since `gpu` has one.
-    unsafe {
+    let status = unsafe {
         match way {
             Way::Alloc => sys::cuMemAlloc_v2(at, bytes),
             Way::Async => {
@@ -94,7 +104,7 @@ fn step(gpu: &Gpu, way: Way, bytes: usize) -> CUresult {
                 let flags = sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
                 match sys::cuMemAllocManaged(at, bytes, flags as u32) {
                     CUresult::CUDA_SUCCESS => {
-                        let fill = sys::cuMemsetD8_v2(address.assume_init(), 1, bytes);
+                        let fill = sys::cuMemsetD8_v2(*at, 1, bytes);
                         match fill {
                             CUresult::CUDA_SUCCESS => sys::cuCtxSynchronize(),
                             status => status,
@@ -104,6 +114,10 @@ fn step(gpu: &Gpu, way: Way, bytes: usize) -> CUresult {
                 }
             }
         }
+    };
+    match status {
+        CUresult::CUDA_SUCCESS => Ok((address != 0).then_some(address)),
+        status => Err(status),
     }
 }
 
