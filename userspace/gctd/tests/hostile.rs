@@ -24,6 +24,10 @@ fn hello(socket: &OwnedFd, version: u32, tenant: bool) {
     socket::send(socket.as_fd(), &hello, &[], SendFlags::empty()).unwrap();
 }
 
+fn manage(number: u64, bytes: u64) -> Request {
+    Request::Manage(Managed { number, bytes })
+}
+
 /// Whether the daemon still answers.
 fn lives(daemon: &Daemon) -> bool {
     daemon.client().read("version").is_ok()
@@ -95,7 +99,6 @@ fn one_process_cannot_speak_of_anothers_objects() {
 fn managed_memory_of_any_size_and_number_is_harmless() {
     let daemon = Daemon::new("managed", 1);
     let client = daemon.client();
-    let manage = |number, bytes| Request::Manage(Managed { number, bytes });
     // Before it has greeted.
     let mute = connect(&daemon);
     socket::send(mute.as_fd(), &manage(1, 1), &[], SendFlags::empty()).unwrap();
@@ -155,7 +158,12 @@ fn a_number_that_is_given_twice_means_the_second() {
         client: 0xc1d0_0077,
         object: TSG,
     });
-    for (number, bytes) in [(7, 1 << 20), (7, 1 << 16), (1, 1 << 12)] {
+    told(Request::Managed(Managed {
+        number: 7,
+        bytes: 1 << 20,
+    }));
+    told(manage(7, 1 << 18));
+    for (number, bytes) in [(7, 1 << 16), (1, 1 << 12)] {
         told(Request::Managed(Managed { number, bytes }));
     }
     let current = || client.read("web/0/gmem.current").unwrap();
