@@ -8,10 +8,11 @@ use gct_core::error::Error;
 use gct_core::features::FeatureSet;
 use gct_core::gpu::{Backend, GpuFacts, PciAddress};
 use gct_core::host::Host;
-use gct_core::ids::{FileId, GroupId, ProcKey};
+use gct_core::ids::{FileId, GpuId, GroupId, ProcKey};
 use gct_core::iface::Name;
 use gct_core::rmapi::{self, escape};
 use gct_core::state::State;
+use gct_core::units::Bytes as Size;
 
 /// Events of one input; checking takes time in the square of what there is.
 const EVENTS_MAX: usize = 64;
@@ -49,6 +50,9 @@ impl Store {
 struct Made {
     files: Vec<FileId>,
     groups: Vec<GroupId>,
+    gpus: Vec<GpuId>,
+    /// Managed memory, with the file of its process.
+    managed: Vec<(FileId, Ticket)>,
 }
 
 /// Takes bytes one after another; zero when there are none left.
@@ -83,10 +87,11 @@ pub fn engine(data: &[u8]) {
 }
 
 fn event(store: &mut Store, made: &mut Made, bytes: &mut Bytes<'_>) {
-    match bytes.next() % 10 {
+    match bytes.next() % 12 {
         0 => {
             let facts = facts(bytes);
-            let _ = store.retry(|state| state.gpu_add(&facts, FeatureSet::NONE));
+            let gpu = store.retry(|state| state.gpu_add(&facts, FeatureSet::NONE));
+            made.gpus.extend(gpu.ok());
         }
         1 => {
             let rm_id = u32::from(bytes.next() % 4);
@@ -114,11 +119,38 @@ fn event(store: &mut Store, made: &mut Made, bytes: &mut Bytes<'_>) {
         }
         6 => {
             if let Some(file) = bytes.pick(&made.files) {
+                made.managed.retain(|(of, ticket)| {
+                    if *of == file {
+                        store.0.state().call_withdraw(file, *ticket);
+                    }
+                    *of != file
+                });
                 store.0.state().file_close(file);
+            }
+        }
+        10 => manage(store, made, bytes),
+        11 => {
+            // Also what was withdrawn before.
+            if let Some((file, ticket)) = bytes.pick(&made.managed) {
+                store.0.state().call_withdraw(file, ticket);
             }
         }
         _ => call(store, made, bytes),
     }
+}
+
+/// Managed memory, asked for or there already, on any GPU that ever was.
+fn manage(store: &mut Store, made: &mut Made, bytes: &mut Bytes<'_>) {
+    let (Some(file), Some(gpu)) = (bytes.pick(&made.files), bytes.pick(&made.gpus)) else {
+        return;
+    };
+    let size = Size(u64::MAX >> (bytes.next() % 64));
+    let ticket = match bytes.next() % 2 {
+        0 => store.retry(|state| state.managed_ask(file, gpu, size)),
+        _ => store.retry(|state| state.managed_add(file, gpu, size).map(Some)),
+    };
+    let ticket = ticket.ok().flatten();
+    made.managed.extend(ticket.map(|ticket| (file, ticket)));
 }
 
 fn facts(bytes: &mut Bytes<'_>) -> GpuFacts {
