@@ -280,6 +280,7 @@ impl Connection {
                 | Request::ManagedGone { .. }
                 | Request::Took { .. } => Ok(()),
                 // What cannot be followed is granted.
+                Request::Ask(_) => self.send(&Reply::Granted(0), &[]),
                 Request::Manage(_) => self.send(&Reply::Done, &[]),
                 _ => self.refuse(Error::NoProcess),
             };

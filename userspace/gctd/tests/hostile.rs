@@ -103,15 +103,20 @@ fn managed_memory_of_any_size_and_number_is_harmless() {
     let mute = connect(&daemon);
     socket::send(mute.as_fd(), &manage(1, 1), &[], SendFlags::empty()).unwrap();
     assert!(socket::receive::<Reply>(mute.as_fd()).is_err());
-    // Who only reads the tree has no memory: it is told so, and nothing is charged.
-    let reader = connect(&daemon);
-    hello(&reader, VERSION, false);
-    socket::receive::<Reply>(reader.as_fd()).unwrap();
-    socket::send(reader.as_fd(), &manage(1, 1), &[], SendFlags::empty()).unwrap();
-    assert_eq!(
-        socket::receive::<Reply>(reader.as_fd()).unwrap().0,
-        Reply::Done
-    );
+    // Who is not followed, as a process that the daemon cannot see, has what it wants.
+    let unseen = connect(&daemon);
+    hello(&unseen, VERSION, false);
+    socket::receive::<Reply>(unseen.as_fd()).unwrap();
+    let ask = Request::Ask(Ioctl {
+        escape: escape::ALLOC,
+        bytes: alloc(1, DEVICE, MEMORY, 0x40),
+        hint: Some(u64::MAX),
+    });
+    for (request, answer) in [(manage(1, 1), Reply::Done), (ask, Reply::Granted(0))] {
+        socket::send(unseen.as_fd(), &request, &[], SendFlags::empty()).unwrap();
+        let received = socket::receive::<Reply>(unseen.as_fd()).unwrap().0;
+        assert_eq!(received, answer);
+    }
     let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
     tenant.link.managed_gone(u64::MAX);
