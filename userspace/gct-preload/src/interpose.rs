@@ -8,6 +8,7 @@ use crate::rm::{self, Call};
 use crate::sys::{self, keep_errno};
 use crate::{fault, worker};
 use core::ffi::{c_char, c_int, c_ulong, c_void, CStr};
+use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::iface::parse;
 use gct_core::iface::value::{Format, Value};
 use libc::{off_t, sigaction as Action, sighandler_t, sigset_t, size_t};
@@ -177,11 +178,27 @@ pub unsafe extern "C" fn mmap(
     ret
 }
 
+/// Whether anything of NVIDIA's was mapped: before, `munmap` takes no lock, which a forked child could
+/// find taken for ever.
+pub(crate) static MAPPED: AtomicBool = AtomicBool::new(false);
+
 /// A GPU's node or the control node was mapped.
 fn mapped(fd: c_int, at: usize, len: size_t, gpu: Option<u32>) {
+    MAPPED.store(true, Ordering::Relaxed);
     if let Some(mut shared) = worker::lock() {
         let len = len.next_multiple_of(4096);
         shared.session.mapped(fd, at, len, gpu);
+    }
+}
+
+/// Something is about to be unmapped.
+fn unmapped(at: usize, len: size_t) {
+    if let Some(mut shared) = worker::lock() {
+        if shared.session.knows(at, len) {
+            shared.publish();
+            shared.session.unmapped(at, len);
+            worker::attend(&shared);
+        }
     }
 }
 
@@ -212,15 +229,9 @@ pub unsafe extern "C" fn mmap64(
 #[no_mangle]
 pub unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     managed::gone(addr as usize, len);
-    keep_errno(|| {
-        if let Some(mut shared) = worker::lock() {
-            if shared.session.knows(addr as usize, len) {
-                shared.publish();
-                shared.session.unmapped(addr as usize, len);
-                worker::attend(&shared);
-            }
-        }
-    });
+    if MAPPED.load(Ordering::Relaxed) {
+        keep_errno(|| unmapped(addr as usize, len));
+    }
     // SAFETY: passed on unchanged.
     unsafe { sys::munmap(addr, len) }
 }

@@ -245,6 +245,7 @@ mod tests {
     fn an_allocator_may_unmap_under_the_lock() {
         let (done, waits) = mpsc::channel();
         std::thread::spawn(move || {
+            crate::interpose::MAPPED.store(true, Ordering::Relaxed);
             let held = lock();
             // SAFETY: nothing is mapped at the first page.
             let ret = unsafe { crate::interpose::munmap(core::ptr::null_mut(), 4096) };
