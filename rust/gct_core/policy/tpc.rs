@@ -169,6 +169,12 @@ pub fn grant(allowed: &TpcMask, steal: bool, time: Ns, neighbours: &[Neighbour])
     granted
 }
 
+/// Whether nobody is expected for `time` on the TPCs that a tenant shares: each neighbour has some of its own, or is away.
+pub fn nobody_expected(time: Ns, neighbours: &[Neighbour]) -> bool {
+    let elsewhere = |n: &Neighbour| !n.own.is_empty() || n.away_for(time);
+    neighbours.iter().all(elsewhere)
+}
+
 /// Whether a tenant must wait: it was granted no TPC, or one of an earlier priority has work on the TPCs that all share.
 pub fn waits(granted: &TpcMask, priority: Priority, neighbours: &[Neighbour]) -> bool {
     granted.is_empty()
@@ -273,6 +279,17 @@ mod tests {
             ..first
         };
         assert!(!waits(&all, Priority(8), &[apart]));
+    }
+
+    #[test]
+    fn who_has_tpcs_of_its_own_or_is_away_is_not_expected() {
+        let soon = Ns(1);
+        let (own, away) = (neighbour("0-4", true, Ns(0)), neighbour("", false, LATE));
+        assert!(nobody_expected(soon, &[]));
+        assert!(nobody_expected(soon, &[own, away]));
+        let here = neighbour("", false, Ns(499_999));
+        assert!(!nobody_expected(soon, &[own, here]));
+        assert!(!nobody_expected(soon, &[neighbour("", true, Ns(0))]));
     }
 
     #[test]

@@ -70,12 +70,10 @@ impl Place {
         true
     }
 
-    /// Whether nobody else is expected for `time` on the TPCs that this process may use: each
-    /// neighbour has some of its own, or is away for so long.
+    /// Whether nobody else is expected for `time` on the TPCs that this process may use.
     pub(crate) fn is_alone_for(&mut self, time: Ns, now_ns: u64) -> bool {
         self.look_around(now_ns);
-        let elsewhere = |n: &Neighbour| !n.own.is_empty() || n.away_for(time);
-        self.neighbours.iter().all(elsewhere)
+        tpc::nobody_expected(time, &self.neighbours)
     }
 
     /// Tells the neighbours whether this process has work.
