@@ -278,18 +278,18 @@ impl Session {
     /// Publishes what is left of, and forgets, every channel at or below `object`.
     fn forget(&mut self, object: Object, governors: &mut Governors) {
         self.publish(governors);
+        // With a client all that is its goes.
+        let whole = object.handle == object.client;
         let mut doomed = vec![object.handle];
         let mut next = 0;
-        while let Some(&parent) = doomed.get(next) {
+        while let Some(&parent) = doomed.get(next).filter(|_| !whole) {
             next += 1;
             let below = self.nodes.iter().filter(|n| {
                 n.object.client == object.client && n.parent == parent && n.object.handle != parent
             });
             doomed.extend(below.map(|n| n.object.handle));
         }
-        let gone = |o: Object| {
-            o.client == object.client && (object.handle == o.client || doomed.contains(&o.handle))
-        };
+        let gone = |o: Object| o.client == object.client && (whole || doomed.contains(&o.handle));
         self.nodes.retain(|n| !gone(n.object));
         self.channels.retain(|c| !gone(c.object));
     }
