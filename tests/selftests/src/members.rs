@@ -82,6 +82,11 @@ fn thread() -> Outcome {
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
             .find(|tid: &libc::pid_t| *tid != child.0)
             .ok_or_else(|| skipped("no thread"))?;
+        // A new thread is listed a moment before it can be found by its id; one that sleeps can be.
+        let stat = format!("{tasks}/{other}/stat");
+        eventually("the thread sleeps", || {
+            fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "))
+        })?;
         group.add(other).during("write a thread's id")?;
         same("members", group.pids()?, vec![child.0])
     })();
