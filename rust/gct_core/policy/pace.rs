@@ -174,7 +174,7 @@ pub fn unknown_is_long(predicted: Ns) -> Ns {
 }
 
 /// For how long the next atom of a launch may hold its TPCs: until all that may be in flight beside it has ended, the spare
-/// one with it. Each atom is predicted to take `atom`; 0 is not known.
+/// ones with it. Each atom is predicted to take `atom`; 0 is not known.
 pub fn atom_holds(in_flight: &InFlight, split: &Split, atom: Ns) -> Ns {
     let atom = unknown_is_long(atom).get();
     let most = u64::from(split.in_flight).saturating_add(u64::from(split.spare));
