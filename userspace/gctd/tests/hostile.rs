@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{eventually, own, Tenant, DEVICE, TSG};
+use common::{eventually, member, own, Tenant, DEVICE, TSG};
 use gct_core::rmapi::escape;
 use gct_share::message::{encode, Ioctl, Managed, Reply, Request};
 use gct_share::{socket, VERSION};
@@ -137,9 +137,7 @@ fn managed_memory_of_any_size_and_number_is_harmless() {
 #[test]
 fn a_number_that_is_given_twice_means_the_second() {
     let daemon = Daemon::new("managed-twice", 1);
-    let client = daemon.client();
-    client.write("control", "create web").unwrap();
-    client.write("web/group.procs", "0").unwrap();
+    let client = member(&daemon);
     let mut victim = Tenant::of(&daemon);
     victim.cuda(0);
     assert!(victim.link.manage(4096).is_some());
@@ -270,9 +268,7 @@ proptest! {
     #[test]
     fn any_sequence_is_survived(packets in prop::collection::vec(requests(), 0..60)) {
         let daemon = Daemon::new("any", 1);
-        let client = daemon.client();
-        client.write("control", "create web").unwrap();
-        client.write("web/group.procs", "0").unwrap();
+        let client = member(&daemon);
         let tenant = connect(&daemon);
         hello(&tenant, VERSION, true);
         for packet in packets {

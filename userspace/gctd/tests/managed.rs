@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{eventually, own, Tenant, DEVICE, TSG};
+use common::{eventually, member, own, own_directory, Tenant, DEVICE, TSG};
 use gct_core::rmapi::escape;
 use gctd::testing::{alloc, Client, Daemon};
 
@@ -23,20 +23,14 @@ fn charged(client: &Client, directory: &str) -> (u64, u64, u64) {
     (current, pinned.parse().unwrap(), uvm.parse().unwrap())
 }
 
-fn own_directory(gpu: usize) -> String {
-    format!("{}/{gpu}", std::process::id())
-}
-
 #[test]
 fn one_limit_bounds_managed_and_other_memory() {
     let daemon = Daemon::new("managed", 1);
-    let client = daemon.client();
-    client.write("control", "create web").unwrap();
-    client.write("web/group.procs", "0").unwrap();
+    let client = member(&daemon);
     let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
     // By the process, and by the group.
-    for limited in [own_directory(0), "web/0".into()] {
+    for limited in [own_directory(), "web/0".into()] {
         let limit = format!("{limited}/gmem.limit");
         client.write(&limit, "10M").unwrap();
         let first = tenant.link.manage(6 * MIB).unwrap();
@@ -45,7 +39,7 @@ fn one_limit_bounds_managed_and_other_memory() {
         assert!(tenant.memory(MEMORY, 4 * MIB));
         assert_eq!(tenant.link.manage(1), None);
         assert_eq!(tenant.link.manage(u64::MAX), None);
-        for directory in [own_directory(0), "web/0".into()] {
+        for directory in [own_directory(), "web/0".into()] {
             let all = (10 * MIB, 4 * MIB, 6 * MIB);
             assert_eq!(charged(&client, &directory), all, "{directory}");
         }
@@ -67,9 +61,7 @@ fn one_limit_bounds_managed_and_other_memory() {
 #[test]
 fn it_goes_with_its_process() {
     let daemon = Daemon::new("managed-death", 1);
-    let client = daemon.client();
-    client.write("control", "create web").unwrap();
-    client.write("web/group.procs", "0").unwrap();
+    let client = member(&daemon);
     let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
     assert!(tenant.link.manage(MIB).is_some());
@@ -81,9 +73,7 @@ fn it_goes_with_its_process() {
 #[test]
 fn it_counts_on_every_gpu_where_its_process_has_a_page() {
     let daemon = Daemon::new("managed-gpus", 2);
-    let client = daemon.client();
-    client.write("control", "create web").unwrap();
-    client.write("web/group.procs", "0").unwrap();
+    let client = member(&daemon);
     client.write("web/1/gmem.limit", "3M").unwrap();
     let mut tenant = Tenant::of(&daemon);
     // It has no page yet.
@@ -130,7 +120,7 @@ fn a_daemon_that_comes_back_is_told_what_exists() {
     assert!(tenant.attend());
     tenant.link.gpu_of(tenant.client, TSG).unwrap();
     let client = daemon.client();
-    let own = own_directory(0);
+    let own = own_directory();
     assert_eq!(charged(&client, &own), (9 * MIB, 0, 9 * MIB));
     client.write(&format!("{own}/gmem.limit"), "9M").unwrap();
     assert_eq!(tenant.link.manage(1), None, "the new daemon limits it");
@@ -150,9 +140,7 @@ fn a_program_that_was_there_first_is_charged_and_not_refused() {
     tenant.alloc(client, DEVICE, 0x80, Some(0));
     tenant.alloc(DEVICE, TSG, 0xa06c, None);
     daemon.restart();
-    let tree = daemon.client();
-    tree.write("control", "create web").unwrap();
-    tree.write("web/group.procs", "0").unwrap();
+    let tree = member(&daemon);
     tree.write("web/0/gmem.limit", "0").unwrap();
     tenant.attend();
     tenant.link.gpu_of(client, TSG).unwrap();

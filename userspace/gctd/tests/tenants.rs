@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{eventually, own, Tenant, DEVICE, TSG};
+use common::{eventually, member, own, Tenant, DEVICE, TSG};
 use gct_core::error::Error;
 use gct_core::rmapi::escape;
 use gct_core::submit::stats::{Counters, Reason};
@@ -39,9 +39,7 @@ fn a_process_appears_with_its_channel_group_and_goes_with_it() {
 #[test]
 fn limits_of_process_and_group_arrive_as_one() {
     let daemon = Daemon::new("limits", 1);
-    let client = daemon.client();
-    client.write("control", "create web").unwrap();
-    client.write("web/group.procs", "0").unwrap();
+    let client = member(&daemon);
     client.write("web/0/tpc.mask", "0-7").unwrap();
     let mut tenant = Tenant::of(&daemon);
     let gpu = tenant.cuda(0);
@@ -110,9 +108,7 @@ fn a_client_that_is_freed_takes_what_it_had_with_it() {
 #[test]
 fn a_grant_ends_with_its_process() {
     let daemon = Daemon::new("grant", 1);
-    let client = daemon.client();
-    client.write("control", "create web").unwrap();
-    client.write("web/group.procs", "0").unwrap();
+    let client = member(&daemon);
     let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
     let structure = alloc(tenant.client, DEVICE, MEMORY, 0x40);
@@ -137,9 +133,7 @@ fn a_grant_ends_with_its_process() {
 #[test]
 fn what_a_process_counts_is_shown_and_stays_with_its_group() {
     let daemon = Daemon::new("counts", 1);
-    let client = daemon.client();
-    client.write("control", "create web").unwrap();
-    client.write("web/group.procs", "0").unwrap();
+    let client = member(&daemon);
     let mut tenant = Tenant::of(&daemon);
     let gpu = tenant.cuda(0);
     assert_eq!(
@@ -372,9 +366,7 @@ fn a_cgroup_takes_its_processes() {
 #[test]
 fn a_storm_of_kills_leaves_nothing() {
     let daemon = Daemon::new("storm", 1);
-    let client = daemon.client();
-    client.write("control", "create web").unwrap();
-    client.write("web/group.procs", "0").unwrap();
+    let client = member(&daemon);
     for round in 0..4 {
         let crowd: Vec<Process> = (0..16)
             .map(|_| Process::spawn(&daemon, "exec \"$@\""))

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{eventually, own, Tenant, TSG};
+use common::{eventually, member, own, Tenant, TSG};
 use gct_core::error::Error;
 use gct_share::link::Gpu;
 use gctd::testing::{Client, Daemon};
@@ -105,9 +105,7 @@ fn nobody_is_waited_for_who_is_not_there() {
 #[test]
 fn the_members_of_a_group_are_waited_for() {
     let daemon = Daemon::new("members", 1);
-    let client = daemon.client();
-    client.write("control", "create web").unwrap();
-    client.write("web/group.procs", "0").unwrap();
+    let client = member(&daemon);
     let mut one = Tenant::of(&daemon);
     let mut two = Tenant::of(&daemon);
     let (first, second) = (one.cuda(0), two.cuda(0));

@@ -6,7 +6,7 @@
 use gct_core::rmapi::escape;
 use gct_share::link::{self, Gpu, Link, Verdict};
 use gct_share::message::Ioctl;
-use gctd::testing::{alloc, free, Daemon};
+use gctd::testing::{alloc, free, Client, Daemon};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -113,7 +113,20 @@ impl Tenant {
     }
 }
 
-/// This process's id as a directory of the tree.
+/// A client of the daemon's tree, with a group `web` of which this process is a member.
+pub(crate) fn member(daemon: &Daemon) -> Client {
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    client.write("web/group.procs", "0").unwrap();
+    client
+}
+
+/// This process's directory on the first GPU.
+pub(crate) fn own_directory() -> String {
+    format!("{}/0", std::process::id())
+}
+
+/// A file of it.
 pub(crate) fn own(file: &str) -> String {
-    format!("{}/0/{file}", std::process::id())
+    format!("{}/{file}", own_directory())
 }
