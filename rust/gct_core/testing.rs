@@ -10,8 +10,22 @@ use crate::ids::FileId;
 use crate::members::Members;
 use crate::rmapi;
 use crate::state::State;
+use crate::units::Ns;
 use std::vec;
 use std::vec::Vec;
+
+/// The pauses between events that come at random (Poisson), `mean_ns` on average; the same each time.
+#[allow(clippy::float_arithmetic, reason = "a random process in a test")]
+pub(crate) fn random_pauses(mean_ns: f64) -> impl Iterator<Item = Ns> {
+    let mut state = 1u64;
+    core::iter::repeat_with(move || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        // CAST: 32 random bits.
+        let part = f64::from((state >> 32) as u32) / 4_294_967_296.0;
+        // CAST: far from 2^63.
+        Ns((-(1.0 - part).ln() * mean_ns) as u64)
+    })
+}
 
 /// What the glue keeps.
 pub(crate) struct Store(Host);

@@ -54,9 +54,9 @@ impl Default for Poll {
 }
 
 #[cfg(test)]
-#[allow(clippy::float_arithmetic, reason = "a random process in a test")]
 mod tests {
     use super::*;
+    use crate::testing::random_pauses;
     use proptest::prelude::*;
     use std::vec::Vec;
 
@@ -89,16 +89,7 @@ mod tests {
     #[test]
     fn after_a_while_few_random_arrivals_find_it_asleep() {
         const PAUSES: usize = 20_000;
-        let mut state = 1u64;
-        let pauses: Vec<Ns> = (0..PAUSES)
-            .map(|_| {
-                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-                // CAST: 32 random bits.
-                let part = f64::from((state >> 32) as u32) / 4_294_967_296.0;
-                // CAST: 2.5 ms on average.
-                Ns((-(1.0 - part).ln() * 2_500_000.0) as u64)
-            })
-            .collect();
+        let pauses: Vec<Ns> = random_pauses(2_500_000.0).take(PAUSES).collect();
         let (_, asleep) = after(&pauses);
         assert!(asleep < PAUSES / 2 / 200, "{asleep}");
         let longer = |pause: &&Ns| **pause > POLL_MIN;

@@ -184,9 +184,9 @@ pub fn waits(granted: &TpcMask, priority: Priority, neighbours: &[Neighbour]) ->
 }
 
 #[cfg(test)]
-#[allow(clippy::float_arithmetic, reason = "a random process in a test")]
 mod tests {
     use super::*;
+    use crate::testing::random_pauses;
     use proptest::prelude::*;
     use std::vec::Vec;
 
@@ -322,23 +322,17 @@ mod tests {
 
     /// How many of so many random pauses, `mean` nanoseconds on average, are such that their end finds the TPCs lent to atoms of
     /// 100 us.
-    fn surprises(mean: f64, pauses: u32) -> u32 {
+    fn surprises(mean: f64, pauses: usize) -> usize {
         const ATOM: Ns = Ns(100_000);
-        let mut habit = Habit::default();
-        let (mut state, mut surprised) = (1u64, 0);
-        for _ in 0..pauses {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            // CAST: 32 random bits.
-            let part = f64::from((state >> 32) as u32) / 4_294_967_296.0;
-            // CAST: far from 2^63.
-            let pause = Ns((-(1.0 - part).ln() * mean) as u64);
+        let (mut habit, mut surprised) = (Habit::default(), 0);
+        for pause in random_pauses(mean).take(pauses) {
             // When the last atom was let go that the end of the pause may meet.
             let before = Ns(pause.get().saturating_sub(ATOM.get() / 2));
             let owner = Neighbour {
                 habit,
                 ..neighbour("0-4", false, before)
             };
-            surprised += u32::from(owner.away_for(ATOM));
+            surprised += usize::from(owner.away_for(ATOM));
             habit = habit.after(Ns(25_000), pause);
         }
         surprised
@@ -346,7 +340,7 @@ mod tests {
 
     #[test]
     fn few_random_arrivals_find_their_tpcs_lent() {
-        const PAUSES: u32 = 20_000;
+        const PAUSES: usize = 20_000;
         for mean in [250_000.0, 1_000_000.0, 2_500_000.0] {
             let surprised = surprises(mean, PAUSES);
             assert!(
