@@ -186,7 +186,7 @@ pub(crate) static MAPPED: AtomicBool = AtomicBool::new(false);
 fn mapped(fd: c_int, at: usize, len: size_t, gpu: Option<u32>) {
     MAPPED.store(true, Ordering::Relaxed);
     if let Some(mut shared) = worker::lock() {
-        let len = len.next_multiple_of(4096);
+        let len = len.next_multiple_of(sys::PAGE);
         shared.session.mapped(fd, at, len, gpu);
     }
 }

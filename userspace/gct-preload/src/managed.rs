@@ -12,7 +12,7 @@
 
 use crate::link;
 use crate::ranges::Ranges;
-use crate::sys::keep_errno;
+use crate::sys::{keep_errno, PAGE};
 use crate::worker;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -22,9 +22,6 @@ pub(crate) const ALLOC_SEMAPHORE_POOL: u64 = 0x44;
 
 /// Pools that are announced and not mapped yet; the oldest of more are forgotten.
 const POOLS_MAX: usize = 64;
-
-/// Bytes of the smallest page.
-const PAGE: usize = 4096;
 
 static RANGES: Ranges = Ranges::new();
 static POOLS: Mutex<Pools> = Mutex::new(Pools(Vec::new()));

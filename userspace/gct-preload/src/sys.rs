@@ -8,6 +8,9 @@
 use core::ffi::c_void;
 use core::sync::atomic::AtomicU32;
 
+/// Bytes of the smallest page.
+pub(crate) const PAGE: usize = 4096;
+
 /// The kernel's `ioctl`; returns its result, or -1 with `errno` set.
 ///
 /// # Safety
