@@ -103,19 +103,27 @@ pub fn split(work: &Work, target: Ns, most: u32) -> Split {
         Some(time) => time.wrapping_div(ATOM_MIN.get()).clamp(2, 4),
         None => 4,
     };
-    // Rounded down: a block too many would wait for a whole atom.
-    let atom = window.checked_div(parts).unwrap_or(window).max(1);
+    // The blocks of a single wave may wait for each other, so all of its atoms must fit into the window.
+    let single_wave = work.blocks <= wave;
+    let atom = if single_wave {
+        div_up(window, parts)
+    } else {
+        // Rounded down: a block too many would wait for a whole atom.
+        window.checked_div(parts).unwrap_or(window).max(1)
+    };
     let most = limit.min(u64::from(most.max(1)));
     let largest = atom.max(div_up(work.blocks, most));
     let fit = window.checked_div(largest).unwrap_or(0).min(parts).max(2);
     // Where fewer fit than are wanted, they share the window all the same: no SM stays empty.
     let atom = largest.max(window.checked_div(fit).unwrap_or(0));
+    let atoms = div_up(work.blocks, atom).max(1);
+    let in_flight = if single_wave { fit.max(atoms) } else { fit };
     let waiting = time_of(atom).map_or(1, |time| div_up(TURNAROUND.get(), time.max(1)));
     Split {
         // CAST: not more than `most`.
-        atoms: div_up(work.blocks, atom).max(1) as u32,
-        // CAST: at most four.
-        in_flight: fit as u32,
+        atoms: atoms as u32,
+        // CAST: at most four: a single wave has no more atoms than `parts`.
+        in_flight: in_flight as u32,
         // CAST: as above.
         spare: if near {
             waiting.min(fit).max(1) as u32
@@ -230,6 +238,28 @@ mod tests {
         assert_eq!((short.atoms, short.in_flight, short.spare), (40, 2, 2));
         let far = super::split(&work(42_240, 2_112, Some(100)), Ns(50), 256);
         assert_eq!(far.spare, 0);
+    }
+
+    /// All blocks of a launch that one wave holds are in flight together, so a barrier between them ends as it does natively.
+    #[test]
+    fn a_single_wave_stays_co_resident() {
+        for wave in 1..=4096 {
+            let sizes = [1, 2, 3, 4, 5, 7, wave / 4 + 1, wave / 2 + 1, wave - 1, wave];
+            for blocks in sizes
+                .into_iter()
+                .filter(|blocks| (1..=wave).contains(blocks))
+            {
+                for predicted in [101, 200, 30_000, 95_000, 1 << 40] {
+                    for most in [1, 2, 3, 216] {
+                        let split = split(&work(blocks, wave, Some(predicted)), Ns(100), most);
+                        assert!(
+                            split.atoms <= split.in_flight,
+                            "{split:?} of {blocks} blocks, wave {wave}"
+                        );
+                    }
+                }
+            }
+        }
     }
 
     #[test]
