@@ -10,7 +10,7 @@ use crate::account::Amount;
 use crate::dirs::DirPath;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::members::Members;
-use crate::state::State;
+use crate::state::{PathHash, State};
 use crate::table::count;
 use crate::units::Bytes;
 
@@ -72,7 +72,9 @@ pub fn invariants(state: &State<'_>, members: &Members<'_>) -> Result<(), Violat
 fn tables_are_sound(state: &State<'_>, members: &Members<'_>) -> bool {
     state.gpus.is_sound()
         && state.groups.is_sound()
+        && state.paths.is_sound()
         && state.procs.is_sound()
+        && state.pids.is_sound()
         && state.nodes.is_sound()
         && state.files.is_sound()
         && members.is_sound()
@@ -87,7 +89,16 @@ fn gpus_are_in_order(state: &State<'_>) -> bool {
 }
 
 fn groups_are_unique(state: &State<'_>) -> bool {
-    state.groups.iter().all(|(id, group)| {
+    let found = |(id, group): (&GroupId, &crate::state::Group)| {
+        let members = state.procs.iter().filter(|(_, proc)| proc.group == Some(*id));
+        let path = group.cgroup.as_bytes();
+        u32::try_from(count(members)) == Ok(group.procs)
+            && (path.is_empty() || state.paths.get(&PathHash::of(path)) == Some(id))
+    };
+    let with_path = state.groups.iter().filter(|(_, group)| !group.cgroup.is_empty());
+    count(with_path) == state.paths.len()
+        && state.groups.iter().all(found)
+        && state.groups.iter().all(|(id, group)| {
         state.groups.iter().all(|(other_id, other)| {
             id == other_id
                 || (group.name != other.name
@@ -121,7 +132,17 @@ fn procs_are_placed(state: &State<'_>) -> bool {
         let younger =
             |other: &ProcKey| other.tgid == key.tgid && other.start_time_ns > key.start_time_ns;
         proc.replaced || !state.procs.iter().any(|(other, _)| younger(other))
-    })
+    }) && pids_are_counted(state)
+}
+
+fn pids_are_counted(state: &State<'_>) -> bool {
+    let of = |tgid: u32| state.procs.iter().filter(move |(key, _)| key.tgid == tgid);
+    let known = |(tgid, pid): (&u32, &crate::state::Pid)| {
+        u32::try_from(count(of(*tgid))) == Ok(pid.procs)
+            && of(*tgid).all(|(key, _)| key.start_time_ns <= pid.youngest_ns)
+    };
+    state.pids.iter().all(known)
+        && state.procs.iter().all(|(key, _)| state.pids.contains(&key.tgid))
 }
 
 fn nodes_have_both_ends(state: &State<'_>) -> bool {

@@ -163,10 +163,11 @@ impl World {
         let Some((id, _)) = self.groups.get(at).copied() else {
             return;
         };
-        let written =
-            self.store
-                .state()
-                .write(File::GroupCgroup, Scope::Group(id), path.as_bytes());
+        let scope = Scope::Group(id);
+        let written = self.store.retry(|store| {
+            let path = path.as_bytes();
+            store.state().write(File::GroupCgroup, scope, path)
+        });
         assert!(
             matches!(written, Ok(()) | Err(Error::Exists)),
             "{written:?}"

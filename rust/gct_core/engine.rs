@@ -14,6 +14,7 @@ mod enforce;
 mod files;
 mod gpus;
 mod groups;
+mod procs;
 mod ticket;
 mod trial;
 

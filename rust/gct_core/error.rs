@@ -11,6 +11,10 @@ pub enum Table {
     Groups,
     /// Processes that have the driver open.
     Procs,
+    /// The pids of those processes.
+    Pids,
+    /// Cgroup paths of groups.
+    Paths,
     /// Owners on GPUs.
     Nodes,
     /// Open files of the driver.

@@ -30,6 +30,20 @@ pub struct Group {
     pub(crate) name: Name,
     /// Empty when the group has none.
     pub(crate) cgroup: CgroupPath,
+    /// Processes with the driver open that belong to it.
+    pub(crate) procs: u32,
+}
+
+/// A hash of a cgroup path. Who finds a group by it compares the paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathHash(pub(crate) u64);
+
+/// The processes that share a pid, one after the other, and have files open.
+#[derive(Debug)]
+pub struct Pid {
+    /// Start of the youngest that was seen.
+    pub(crate) youngest_ns: u64,
+    pub(crate) procs: u32,
 }
 
 /// A process that has the driver open, or had when it opened a file that is
@@ -125,7 +139,9 @@ pub struct State<'a> {
     pub(crate) plan: &'a mut Plan,
     pub(crate) gpus: Map<'a, GpuId, Gpu>,
     pub(crate) groups: Map<'a, GroupId, Group>,
+    pub(crate) paths: Map<'a, PathHash, GroupId>,
     pub(crate) procs: Map<'a, ProcKey, Proc>,
+    pub(crate) pids: Map<'a, u32, Pid>,
     pub(crate) nodes: Map<'a, (Owner, GpuId), Node>,
     pub(crate) files: Map<'a, FileId, File>,
     pub(crate) objects: Objects<'a>,
@@ -142,7 +158,9 @@ impl<'a> State<'a> {
             plan: &mut root.plan,
             gpus: Map::new(&mut metas.gpus, stores.gpus),
             groups: Map::new(&mut metas.groups, stores.groups),
+            paths: Map::new(&mut metas.paths, stores.paths),
             procs: Map::new(&mut metas.procs, stores.procs),
+            pids: Map::new(&mut metas.pids, stores.pids),
             nodes: Map::new(&mut metas.nodes, stores.nodes),
             files: Map::new(&mut metas.files, stores.files),
             objects: Objects::new(

@@ -14,6 +14,7 @@
 use crate::error::{Error, Need, Table};
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
 use crate::limits;
+use crate::state::PathHash;
 
 /// Room for one entry. The default is empty.
 #[derive(Debug)]
@@ -80,6 +81,18 @@ impl Key for GpuId {
 impl Key for FileId {
     fn hash(&self, seed: u64) -> u64 {
         mix(seed, self.0)
+    }
+}
+
+impl Key for PathHash {
+    fn hash(&self, seed: u64) -> u64 {
+        mix(seed, self.0)
+    }
+}
+
+impl Key for u32 {
+    fn hash(&self, seed: u64) -> u64 {
+        mix(seed, u64::from(*self))
     }
 }
 
@@ -249,12 +262,16 @@ impl<'a, K: Key, V> Map<'a, K, V> {
 
     /// All entries, in the order of the slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.slots
-            .iter()
-            .filter_map(|slot| slot.0.as_ref().map(|(key, value)| (key, value)))
+        self.slots.iter().filter_map(|slot| {
+            #[cfg(test)]
+            steps::count();
+            slot.0.as_ref().map(|(key, value)| (key, value))
+        })
     }
 
     fn entry(&self, at: usize) -> Option<&(K, V)> {
+        #[cfg(test)]
+        steps::count();
         self.slots.get(at)?.0.as_ref()
     }
 
@@ -331,6 +348,27 @@ pub(crate) fn rehash<K: Key, V>(
         }
     }
     Ok(())
+}
+
+/// Counts the slots that are looked at, so that a test can tell who walks over a table.
+#[cfg(test)]
+pub(crate) mod steps {
+    use std::cell::Cell;
+
+    std::thread_local! {
+        static STEPS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count() {
+        STEPS.set(STEPS.get() + 1);
+    }
+
+    /// Slots that `run` looks at.
+    pub(crate) fn of(run: impl FnOnce()) -> usize {
+        let before = STEPS.get();
+        run();
+        STEPS.get() - before
+    }
 }
 
 #[cfg(test)]

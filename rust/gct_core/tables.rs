@@ -17,7 +17,7 @@ use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, Sequence};
 use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::plan::Plan;
-use crate::state::{Failures, File, Gpu, Group, Node, Proc, State};
+use crate::state::{Failures, File, Gpu, Group, Node, PathHash, Pid, Proc, State};
 use crate::table::{self, Meta, Slot};
 use core::ops::DerefMut;
 
@@ -159,7 +159,9 @@ macro_rules! tables {
 tables! {
     Gpus, gpus: GpuId => Gpu, GPUS_MAX;
     Groups, groups: GroupId => Group, GROUPS_MAX;
+    Paths, paths: PathHash => GroupId, GROUPS_MAX;
     Procs, procs: ProcKey => Proc, PROCS_MAX;
+    Pids, pids: u32 => Pid, PROCS_MAX;
     Nodes, nodes: (Owner, GpuId) => Node, NODES_MAX;
     Files, files: FileId => File, FILES_MAX;
     Objects, objects: ObjectKey => Object, OBJECTS_MAX;

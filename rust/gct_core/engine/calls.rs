@@ -9,7 +9,7 @@ use crate::ids::{FileId, GpuId, GroupId, ProcKey};
 use crate::iface::CgroupPath;
 use crate::objects::{Object, ObjectKey};
 use crate::rmapi::{Action, Call, Class, Handle};
-use crate::state::{Failure, File, Proc, State};
+use crate::state::{Failure, File, State};
 
 /// Where a new object goes.
 struct New {
@@ -34,23 +34,13 @@ impl State<'_> {
         by_pid: Option<GroupId>,
     ) -> Result<FileId, Error> {
         self.files.reserve(1)?;
-        self.procs.reserve(1)?;
+        self.reserve_proc()?;
         self.objects.reserve(1)?;
 
         let id = FileId(self.sequence.next());
         self.files.insert(id, File { proc: key })?;
         self.objects.add_root(id.raw(), id)?;
-        if !self.procs.contains(&key) {
-            let proc = Proc {
-                cgroup: CgroupPath::EMPTY,
-                by_pid: None,
-                group: None,
-                files: 0,
-                replaced: self.take_pid(key),
-                visible: 0,
-            };
-            self.procs.insert(key, proc)?;
-        }
+        self.proc_enter(key)?;
         let by_pid = by_pid.filter(|group| self.groups.contains(group));
         if let Some(proc) = self.procs.get_mut(&key) {
             proc.files = proc.files.saturating_add(1);
@@ -81,7 +71,7 @@ impl State<'_> {
         };
         entry.files = entry.files.saturating_sub(1);
         if entry.files == 0 {
-            self.procs.remove(&proc);
+            self.proc_leave(proc);
         }
     }
 

@@ -185,7 +185,7 @@ impl State<'_> {
     /// Shows or hides the directory of a process on a GPU, as it has channel
     /// groups there or none, and its pid or not. Its settings go with the
     /// directory, and the node when nothing is charged to it.
-    fn settle(&mut self, proc: ProcKey, gpu: GpuId) {
+    pub(super) fn settle(&mut self, proc: ProcKey, gpu: GpuId) {
         let key = (Owner::Proc(proc), gpu);
         let replaced = self.procs.get(&proc).is_some_and(|proc| proc.replaced);
         let Some(node) = self.nodes.get_mut(&key) else {
@@ -242,30 +242,5 @@ impl State<'_> {
             self.dirs
                 .unwant(DirPath::Proc(proc.tgid), Scope::Proc(proc));
         }
-    }
-
-    /// A process has come that was not known. Of those with its pid the youngest alone is alive: directories of older
-    /// ones go. Says whether one that is known is younger.
-    pub(super) fn take_pid(&mut self, key: ProcKey) -> bool {
-        let mut replaced = false;
-        for at in 0..self.procs.slots() {
-            let other = self.procs.key_at(at);
-            let Some(other) = other.filter(|other| other.tgid == key.tgid) else {
-                continue;
-            };
-            if other.start_time_ns > key.start_time_ns {
-                replaced = true;
-                continue;
-            }
-            if let Some(older) = self.procs.get_mut(&other) {
-                older.replaced = true;
-            }
-            for at in 0..self.gpus.slots() {
-                if let Some(gpu) = self.gpus.key_at(at) {
-                    self.settle(other, gpu);
-                }
-            }
-        }
-        replaced
     }
 }

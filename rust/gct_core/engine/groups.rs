@@ -6,7 +6,8 @@ use crate::dirs::DirPath;
 use crate::error::Error;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::iface::{CgroupPath, Name};
-use crate::state::{Group, Node, Proc, State};
+use crate::state::{Group, Node, PathHash, Proc, State};
+use crate::table::mix;
 use core::fmt::Write;
 
 impl State<'_> {
@@ -26,6 +27,7 @@ impl State<'_> {
         let group = Group {
             name: *name,
             cgroup: CgroupPath::EMPTY,
+            procs: 0,
         };
         self.groups.insert(id, group)?;
         self.dirs.want(DirPath::Group(id), Scope::Group(id))?;
@@ -46,8 +48,8 @@ impl State<'_> {
     /// or as a user of the driver.
     pub fn group_remove(&mut self, id: GroupId, members: usize) -> Result<(), Error> {
         self.group_check(id)?;
-        let used = |proc: &Proc| proc.group == Some(id) || proc.by_pid == Some(id);
-        if members > 0 || self.procs.iter().any(|(_, proc)| used(proc)) {
+        let used = |group: &Group| members > 0 || group.procs > 0;
+        if self.groups.get(&id).is_some_and(used) {
             return Err(Error::Busy);
         }
         for (gpu, entry) in self.gpus.iter() {
@@ -57,7 +59,9 @@ impl State<'_> {
             self.dirs.unwant(path, Scope::Node(owner, *gpu));
         }
         self.dirs.unwant(DirPath::Group(id), Scope::Group(id));
-        self.groups.remove(&id);
+        if let Some(group) = self.groups.remove(&id) {
+            self.paths.remove(&PathHash::of(group.cgroup.as_bytes()));
+        }
         Ok(())
     }
 
@@ -132,11 +136,21 @@ impl State<'_> {
         path: Option<CgroupPath>,
     ) -> Result<(), Error> {
         let path = path.unwrap_or_default();
-        let taken = |(other, group): (&GroupId, &Group)| *other != id && group.cgroup == path;
-        if !path.is_empty() && self.groups.iter().any(taken) {
-            return Err(Error::Exists);
+        let hash = PathHash::of(path.as_bytes());
+        let taken = |other: &GroupId| *other != id;
+        if !path.is_empty() {
+            // Two paths with one hash cannot both be found, so the second is refused.
+            if self.paths.get(&hash).is_some_and(taken) {
+                return Err(Error::Exists);
+            }
+            self.paths.reserve(1)?;
         }
-        self.groups.get_mut(&id).ok_or(Error::Gone)?.cgroup = path;
+        let group = self.groups.get_mut(&id).ok_or(Error::Gone)?;
+        let old = core::mem::replace(&mut group.cgroup, path);
+        self.paths.remove(&PathHash::of(old.as_bytes()));
+        if !path.is_empty() {
+            self.paths.insert(hash, id)?;
+        }
         for at in 0..self.procs.slots() {
             if let Some(key) = self.procs.key_at(at) {
                 self.place(key);
@@ -159,23 +173,43 @@ impl State<'_> {
         if let Some(proc) = self.procs.get_mut(&key) {
             proc.group = group;
         }
-        let has_something = self
-            .nodes
-            .iter()
-            .any(|((owner, _), _)| *owner == Owner::Proc(key));
+        if let Some(old) = old.and_then(|old| self.groups.get_mut(&old)) {
+            old.procs = old.procs.saturating_sub(1);
+        }
+        if let Some(new) = group.and_then(|new| self.groups.get_mut(&new)) {
+            new.procs = new.procs.saturating_add(1);
+        }
+        let has_node = |(gpu, _): (&GpuId, _)| self.nodes.contains(&(Owner::Proc(key), *gpu));
+        let has_something = self.gpus.iter().any(has_node);
         if has_something && self.bind_differently(old, group) {
             self.reconsider(Owner::Proc(key), None);
         }
     }
 
-    /// The group with the longest path that is `path` or above it.
+    /// The group with the longest path that is `path` or above it. O(length of the path).
     pub(crate) fn group_of_cgroup(&self, path: &CgroupPath) -> Option<GroupId> {
-        let above = |group: &Group| is_below(path.as_bytes(), group.cgroup.as_bytes());
-        self.groups
-            .iter()
-            .filter(|(_, group)| above(group))
-            .max_by_key(|(_, group)| group.cgroup.as_bytes().len())
-            .map(|(id, _)| *id)
+        let path = path.as_bytes();
+        let mut found = self.group_of_path(path.get(..1)?);
+        let mut hash = PathHash::EMPTY;
+        for (at, byte) in path.iter().enumerate() {
+            hash = hash.then(*byte);
+            let end = at.saturating_add(1);
+            if path.get(end).is_none_or(|next| *next == b'/') {
+                let above = path.get(..end).unwrap_or_default();
+                found = self.group_at(hash, above).or(found);
+            }
+        }
+        found
+    }
+
+    fn group_of_path(&self, path: &[u8]) -> Option<GroupId> {
+        self.group_at(PathHash::of(path), path)
+    }
+
+    /// The group with this path, whose hash is at hand.
+    fn group_at(&self, hash: PathHash, path: &[u8]) -> Option<GroupId> {
+        let id = self.paths.get(&hash)?;
+        (self.groups.get(id)?.cgroup.as_bytes() == path).then_some(*id)
     }
 
     /// The features of a GPU, and the number of its TPCs if it is known.
@@ -188,26 +222,42 @@ impl State<'_> {
     }
 }
 
-/// Is `path` the cgroup `above`, or below it? An empty path is nowhere.
-fn is_below(path: &[u8], above: &[u8]) -> bool {
-    if above.is_empty() || path.is_empty() {
-        return false;
+impl PathHash {
+    const EMPTY: Self = Self(0);
+
+    fn then(self, byte: u8) -> Self {
+        Self(mix(self.0, u64::from(byte)))
     }
-    match path.strip_prefix(above) {
-        Some(rest) => rest.is_empty() || rest.first() == Some(&b'/') || above == b"/",
-        None => false,
+
+    pub(crate) fn of(path: &[u8]) -> Self {
+        path.iter().fold(Self::EMPTY, |hash, byte| hash.then(*byte))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_below;
+    use crate::ids::Scope;
+    use crate::iface::{CgroupPath, File, Name};
+    use crate::testing::Store;
+
+    fn below(path: &str, above: &str) -> bool {
+        let mut store = Store::new(1);
+        let name = Name::new("web").unwrap();
+        let group = store.retry(|store| store.state().group_create(&name)).unwrap();
+        let write = |store: &mut Store| {
+            let scope = Scope::Group(group);
+            store.state().write(File::GroupCgroup, scope, above.as_bytes())
+        };
+        store.retry(write).unwrap();
+        let found = store.state().group_of_cgroup(&CgroupPath::from_path(path.as_bytes()));
+        assert!(found.is_none_or(|found| found == group));
+        found.is_some()
+    }
 
     #[test]
     fn paths_are_compared_by_component() {
-        let below = |path: &str, above: &str| is_below(path.as_bytes(), above.as_bytes());
         assert!(below("/a", "/a") && below("/a/b", "/a") && below("/a", "/") && below("/", "/"));
         assert!(!below("/ab", "/a") && !below("/a", "/a/b") && !below("/", "/a"));
-        assert!(!below("", "/") && !below("/a", "") && !below("", ""));
+        assert!(!below("", "/") && !below("/a", "none") && !below("", "none"));
     }
 }

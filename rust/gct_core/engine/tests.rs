@@ -3,6 +3,7 @@
 //! One scenario for each rule of the tree.
 
 mod admit;
+mod bounds;
 mod conformance;
 mod gpus;
 mod groups;
@@ -123,7 +124,8 @@ impl World {
     }
 
     fn write(&mut self, file: File, scope: Scope, text: &str) -> Result<(), Error> {
-        self.store.state().write(file, scope, text.as_bytes())
+        self.store
+            .retry(|store| store.state().write(file, scope, text.as_bytes()))
     }
 
     fn node(&self, owner: Owner) -> Scope {

@@ -122,7 +122,9 @@ impl Daemon {
                 };
                 self.join(group, pid)
             }
-            (file, scope) => self.tables.state().write(file, scope, text),
+            (file, scope) => self
+                .tables
+                .with(|tables| tables.state().write(file, scope, text)),
         }
     }
 

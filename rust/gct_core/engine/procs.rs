@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Processes come with their first open file and go with their last.
+
+use crate::error::Error;
+use crate::iface::CgroupPath;
+use crate::ids::ProcKey;
+use crate::state::{Pid, Proc, State};
+
+impl State<'_> {
+    /// Makes sure that one more process will find room.
+    pub(super) fn reserve_proc(&self) -> Result<(), Error> {
+        self.procs.reserve(1)?;
+        self.pids.reserve(1)
+    }
+
+    /// Adds a process, unless it is known.
+    ///
+    /// The caller has used [`State::reserve_proc`].
+    pub(super) fn proc_enter(&mut self, key: ProcKey) -> Result<(), Error> {
+        if self.procs.contains(&key) {
+            return Ok(());
+        }
+        let proc = Proc {
+            cgroup: CgroupPath::EMPTY,
+            by_pid: None,
+            group: None,
+            files: 0,
+            replaced: self.take_pid(key)?,
+            visible: 0,
+        };
+        self.procs.insert(key, proc).map(|_| ())
+    }
+
+    /// Removes a process whose last file was closed.
+    pub(super) fn proc_leave(&mut self, key: ProcKey) {
+        let Some(proc) = self.procs.remove(&key) else {
+            return;
+        };
+        if let Some(group) = proc.group.and_then(|group| self.groups.get_mut(&group)) {
+            group.procs = group.procs.saturating_sub(1);
+        }
+        let Some(pid) = self.pids.get_mut(&key.tgid) else {
+            return;
+        };
+        pid.procs = pid.procs.saturating_sub(1);
+        if pid.procs == 0 {
+            self.pids.remove(&key.tgid);
+        }
+    }
+
+    /// Gives a pid to a process. Of all with this pid only the youngest is alive: the
+    /// directories of the one before it go. Returns whether a younger one was seen. O(GPUs).
+    fn take_pid(&mut self, key: ProcKey) -> Result<bool, Error> {
+        let Some(pid) = self.pids.get_mut(&key.tgid) else {
+            let pid = Pid {
+                youngest_ns: key.start_time_ns,
+                procs: 1,
+            };
+            return self.pids.insert(key.tgid, pid).map(|_| false);
+        };
+        pid.procs = pid.procs.saturating_add(1);
+        if pid.youngest_ns > key.start_time_ns {
+            return Ok(true);
+        }
+        let older = ProcKey {
+            start_time_ns: core::mem::replace(&mut pid.youngest_ns, key.start_time_ns),
+            ..key
+        };
+        if let Some(proc) = self.procs.get_mut(&older) {
+            proc.replaced = true;
+        }
+        for at in 0..self.gpus.slots() {
+            if let Some(gpu) = self.gpus.key_at(at) {
+                self.settle(older, gpu);
+            }
+        }
+        Ok(false)
+    }
+}
