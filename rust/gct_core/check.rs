@@ -90,21 +90,27 @@ fn gpus_are_in_order(state: &State<'_>) -> bool {
 
 fn groups_are_unique(state: &State<'_>) -> bool {
     let found = |(id, group): (&GroupId, &crate::state::Group)| {
-        let members = state.procs.iter().filter(|(_, proc)| proc.group == Some(*id));
+        let members = state
+            .procs
+            .iter()
+            .filter(|(_, proc)| proc.group == Some(*id));
         let path = group.cgroup.as_bytes();
         u32::try_from(count(members)) == Ok(group.procs)
             && (path.is_empty() || state.paths.get(&PathHash::of(path)) == Some(id))
     };
-    let with_path = state.groups.iter().filter(|(_, group)| !group.cgroup.is_empty());
+    let with_path = state
+        .groups
+        .iter()
+        .filter(|(_, group)| !group.cgroup.is_empty());
     count(with_path) == state.paths.len()
         && state.groups.iter().all(found)
         && state.groups.iter().all(|(id, group)| {
-        state.groups.iter().all(|(other_id, other)| {
-            id == other_id
-                || (group.name != other.name
-                    && (group.cgroup.is_empty() || group.cgroup != other.cgroup))
+            state.groups.iter().all(|(other_id, other)| {
+                id == other_id
+                    || (group.name != other.name
+                        && (group.cgroup.is_empty() || group.cgroup != other.cgroup))
+            })
         })
-    })
 }
 
 fn files_are_counted(state: &State<'_>) -> bool {
@@ -142,7 +148,10 @@ fn pids_are_counted(state: &State<'_>) -> bool {
             && of(*tgid).all(|(key, _)| key.start_time_ns <= pid.youngest_ns)
     };
     state.pids.iter().all(known)
-        && state.procs.iter().all(|(key, _)| state.pids.contains(&key.tgid))
+        && state
+            .procs
+            .iter()
+            .all(|(key, _)| state.pids.contains(&key.tgid))
 }
 
 fn nodes_have_both_ends(state: &State<'_>) -> bool {

@@ -68,7 +68,7 @@ unsafe extern "C" {
     pub fn gct_helper_process_of(task: *const task_struct, out: *mut gct_process);
     pub fn gct_helper_find_task(pid: u32) -> *mut task_struct;
     pub fn gct_helper_process_dead(task: *const task_struct) -> bool;
-    pub fn gct_helper_visible_tgid(tgid: u32) -> u32;
+    pub fn gct_helper_visible_tgid(process: *const gct_process) -> u32;
     pub fn gct_helper_cgroup_path(out: *mut kernel::ffi::c_char, size: u32) -> kernel::ffi::c_int;
     pub fn gct_helper_trace_start() -> kernel::ffi::c_int;
     pub fn gct_helper_trace_stop();

@@ -75,10 +75,15 @@ impl Found {
 }
 
 /// The pid that the caller's pid namespace has for a process; `None` where it is
-/// not visible or gone.
+/// not visible or dead, whoever has its pid now.
 pub(crate) fn visible_pid(key: &ProcKey) -> Option<u32> {
-    // SAFETY: takes any number.
-    let pid = unsafe { bindings::gct_helper_visible_tgid(key.tgid) };
+    let process = bindings::gct_process {
+        tgid: key.tgid,
+        reserved: 0,
+        start_time_ns: key.start_time_ns,
+    };
+    // SAFETY: `process` is readable; any numbers will do.
+    let pid = unsafe { bindings::gct_helper_visible_tgid(&process) };
     (pid != 0).then_some(pid)
 }
 
@@ -94,8 +99,9 @@ pub(crate) type CgroupBuffer = [u8; limits::CGROUP_LEN_MAX + 2];
 /// An empty one.
 pub(crate) const CGROUP_BUFFER: CgroupBuffer = [0; limits::CGROUP_LEN_MAX + 2];
 
-/// The caller's path in the cgroup v2 hierarchy; empty where it has none or one
-/// that no group can name.
+/// The caller's path in the cgroup v2 hierarchy; empty where it has none. A long one is
+/// cut, one byte after the longest that a group may have: so a group above it is found,
+/// and none equals it.
 pub(crate) fn cgroup(buffer: &mut CgroupBuffer) -> &[u8] {
     let size = u32::try_from(buffer.len()).unwrap_or(0);
     // SAFETY: `buffer` is writable and has `size` bytes.

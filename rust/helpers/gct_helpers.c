@@ -97,16 +97,20 @@ bool gct_helper_process_dead(const struct task_struct *task)
 	return atomic_read(&task->signal->live) == 0;
 }
 
-uint32_t gct_helper_visible_tgid(uint32_t tgid)
+uint32_t gct_helper_visible_tgid(const struct gct_process *process)
 {
+	struct task_struct *leader;
 	struct pid *pid;
 	pid_t visible = 0;
 
-	if (tgid > INT_MAX)
+	if (process->tgid > INT_MAX)
 		return 0;
 	rcu_read_lock();
-	pid = find_pid_ns((int)tgid, &init_pid_ns);
-	if (pid)
+	pid = find_pid_ns((int)process->tgid, &init_pid_ns);
+	/* Not the thread of another process that has this id now. */
+	leader = pid_task(pid, PIDTYPE_TGID);
+	if (leader && leader->start_boottime == process->start_time_ns &&
+	    !gct_helper_process_dead(leader))
 		visible = pid_vnr(pid);
 	rcu_read_unlock();
 	return (uint32_t)visible;
@@ -121,9 +125,13 @@ int gct_helper_cgroup_path(char *out, uint32_t size)
 	rcu_read_lock();
 	length = cgroup_path(task_dfl_cgroup(current), out, size);
 	rcu_read_unlock();
-	if (length >= 0 && (uint32_t)length >= size)
-		return -ENAMETOOLONG;
-	return length == -E2BIG ? -ENAMETOOLONG : length;
+	/*
+	 * A path that does not fit is cut. Linux 7.2 returns what it has written;
+	 * before 6.10 it was the length of the whole path, or -E2BIG.
+	 */
+	if (length == -E2BIG || (length >= 0 && (uint32_t)length >= size))
+		return (int)size - 1;
+	return length;
 }
 #else
 int gct_helper_cgroup_path(char *out, uint32_t size)

@@ -56,15 +56,15 @@ struct task_struct *gct_helper_find_task(uint32_t pid);
 bool gct_helper_process_dead(const struct task_struct *task);
 
 /*
- * The id that the process with this first-namespace tgid has in current's pid
- * namespace; 0 when it is gone or not visible there.
+ * The id that a process has in current's pid namespace; 0 when it is dead or not
+ * visible there. The start time is compared: its id may be another's by now.
  */
-uint32_t gct_helper_visible_tgid(uint32_t tgid);
+uint32_t gct_helper_visible_tgid(const struct gct_process *process);
 
 /*
- * Writes current's path in the cgroup v2 hierarchy, without a NUL. Returns its
- * length, or a negative errno: -EOPNOTSUPP without cgroups, -ENAMETOOLONG when
- * it does not fit.
+ * Writes current's path in the cgroup v2 hierarchy and a NUL, cut to @size - 1
+ * bytes. Returns the length of what was written, or a negative errno:
+ * -EOPNOTSUPP without cgroups.
  */
 int gct_helper_cgroup_path(char *out, uint32_t size);
 

@@ -243,13 +243,19 @@ mod tests {
     fn below(path: &str, above: &str) -> bool {
         let mut store = Store::new(1);
         let name = Name::new("web").unwrap();
-        let group = store.retry(|store| store.state().group_create(&name)).unwrap();
+        let group = store
+            .retry(|store| store.state().group_create(&name))
+            .unwrap();
         let write = |store: &mut Store| {
             let scope = Scope::Group(group);
-            store.state().write(File::GroupCgroup, scope, above.as_bytes())
+            store
+                .state()
+                .write(File::GroupCgroup, scope, above.as_bytes())
         };
         store.retry(write).unwrap();
-        let found = store.state().group_of_cgroup(&CgroupPath::from_path(path.as_bytes()));
+        let found = store
+            .state()
+            .group_of_cgroup(&CgroupPath::from_path(path.as_bytes()));
         assert!(found.is_none_or(|found| found == group));
         found.is_some()
     }

@@ -3,8 +3,8 @@
 //! Processes come with their first open file and go with their last.
 
 use crate::error::Error;
-use crate::iface::CgroupPath;
 use crate::ids::ProcKey;
+use crate::iface::CgroupPath;
 use crate::state::{Pid, Proc, State};
 
 impl State<'_> {

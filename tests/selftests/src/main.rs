@@ -9,6 +9,7 @@
 //! gct-selftest sleep SECONDS                a process to put into a group
 //! ```
 
+mod bounds;
 mod conformance;
 mod driver;
 mod input;
@@ -64,6 +65,7 @@ fn all(module: &Path, filter: &str) -> Result<(), String> {
         conformance::TESTS,
         input::TESTS,
         members::TESTS,
+        bounds::TESTS,
         races::TESTS,
         storms::TESTS,
         memory::TESTS,

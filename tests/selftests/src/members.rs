@@ -232,7 +232,7 @@ fn pid_reuse() -> Outcome {
 
 /// The first pids that are free again: the kernel keeps those below 300 for itself
 /// after the first round, and this machine has fewer than a hundred processes.
-const PID_CIRCLE: libc::pid_t = 450;
+pub(crate) const PID_CIRCLE: libc::pid_t = 450;
 
 fn reuse_a_pid(group: &Group) -> Outcome {
     let member = child_where(|pid| (301..PID_CIRCLE).contains(&pid))?;
@@ -247,7 +247,7 @@ fn reuse_a_pid(group: &Group) -> Outcome {
 }
 
 /// Makes children until one has the right pid.
-fn child_where(right: impl Fn(libc::pid_t) -> bool) -> Result<Child, Stop> {
+pub(crate) fn child_where(right: impl Fn(libc::pid_t) -> bool) -> Result<Child, Stop> {
     for _ in 0..2 * PID_CIRCLE {
         let child = idle()?;
         if right(child.0) {

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What hostile tenants try: deep cgroups, reused pids, and more of everything than their share.
+
+use crate::members::{child_where, PID_CIRCLE};
+use crate::rm;
+use crate::sys::{self, reap, Child};
+use crate::tree::{write, Group};
+use gct_ktap::{same, skipped, During, Outcome, Stop, Test};
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::thread::sleep;
+use std::time::Duration;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("bounds.deep_cgroup", deep_cgroup),
+    ("bounds.dead_opener_is_no_stranger", dead_opener),
+    ("bounds.dead_opener_is_no_thread", dead_opener_thread),
+];
+
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// Mounts cgroup v2 unless it is.
+fn need_cgroups() -> Outcome {
+    if fs::metadata(format!("{MOUNT}/cgroup.procs")).is_err() {
+        let _ = fs::create_dir_all(MOUNT);
+        sys::mount("cgroup2", MOUNT).map_err(|error| skipped(format!("no cgroup v2: {error}")))?;
+    }
+    Ok(())
+}
+
+/// A cgroup that goes when it is dropped, with all above it up to `top`.
+struct Cgroup {
+    path: String,
+    top: String,
+}
+
+impl Cgroup {
+    /// Makes `/top/xx..x/xx..x` of exactly `length` bytes, as the kernel names it.
+    fn new(top: &str, length: usize) -> Result<Self, Stop> {
+        let mut path = top.to_owned();
+        while path.len() < length {
+            // A component is at least one byte beside its slash, and leaves room for another.
+            let left = length - path.len() - 1;
+            let part = if left > 200 { left.min(202) - 2 } else { left };
+            path = format!("{path}/{}", "x".repeat(part));
+        }
+        let made = Self {
+            path,
+            top: top.to_owned(),
+        };
+        fs::create_dir_all(made.directory()).during(format!("a path of {length} bytes"))?;
+        same("its length", made.path.len(), length)?;
+        Ok(made)
+    }
+
+    fn directory(&self) -> String {
+        format!("{MOUNT}{}", self.path)
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let mut path = self.path.as_str();
+        while path.len() >= self.top.len() {
+            let _ = fs::remove_dir(format!("{MOUNT}{path}"));
+            path = path.rsplit_once('/').map_or("", |(above, _)| above);
+        }
+    }
+}
+
+/// A child in a cgroup that has the driver open, as descriptor `.1`.
+fn opener(cgroup: &Cgroup) -> Result<(Child, i32), Stop> {
+    let (number, tell) = sys::pipe()?;
+    let procs = format!("{}/cgroup.procs", cgroup.directory());
+    let child = Child::fork(|| {
+        if fs::write(procs, "0").is_err() {
+            return 1;
+        }
+        let Ok(driver) = rm::open() else {
+            return 2;
+        };
+        let _ = sys::tell_number(&tell, driver.as_raw_fd());
+        sleep(Duration::from_secs(3600));
+        0
+    })?;
+    drop(tell);
+    let descriptor = sys::read_number(&number).during("the child opens the driver")?;
+    Ok((child, descriptor))
+}
+
+/// However deep it hides, a process below a group's path belongs to the group. The kernel's
+/// paths have no maximum; the core keeps 512 bytes of one.
+fn deep_cgroup() -> Outcome {
+    need_cgroups()?;
+    let group = Group::new("g")?;
+    write(&group.file("group.cgroup"), "/gct-deep")?;
+    for length in [300, 510, 511, 512, 513, 514, 548, 1000, 3000] {
+        let deep = Cgroup::new("/gct-deep", length)?;
+        let (child, _) = opener(&deep).during(format!("{length} bytes"))?;
+        let members = group.pids();
+        let expected = vec![child.0];
+        reap(vec![child]);
+        same(&format!("members at {length} bytes"), members?, expected)?;
+    }
+    // The other way round: what only begins like the group's path is outside.
+    let beside = Cgroup::new("/gct-deeper", 600)?;
+    let (child, _) = opener(&beside)?;
+    let members = group.pids();
+    reap(vec![child]);
+    same("members beside", members?, vec![])
+}
+
+/// The opener dies, its descriptor lives on here, and its pid is free.
+fn orphan(group: &Group) -> Result<(OwnedFd, libc::pid_t, Cgroup), Stop> {
+    need_cgroups()?;
+    write(&group.file("group.cgroup"), "/gct-dead")?;
+    let cgroup = Cgroup::new("/gct-dead", 10)?;
+    for _ in 0..2 * PID_CIRCLE {
+        let (child, descriptor) = opener(&cgroup)?;
+        let pid = child.0;
+        if !(301..PID_CIRCLE).contains(&pid) {
+            reap(vec![child]);
+            continue;
+        }
+        same("members", group.pids()?, vec![pid])?;
+        let taken = sys::take_fd(pid, descriptor).during("pidfd_getfd")?;
+        reap(vec![child]);
+        same("members after its death", group.pids()?, vec![])?;
+        return Ok((taken, pid, cgroup));
+    }
+    Err(gct_ktap::failed("no child in the circle of pids"))
+}
+
+/// Runs `test` while pids run through a small circle.
+fn in_pid_circle(test: impl FnOnce() -> Outcome) -> Outcome {
+    const PID_MAX: &str = "/proc/sys/kernel/pid_max";
+    let before = fs::read_to_string(PID_MAX).during(PID_MAX)?;
+    fs::write(PID_MAX, PID_CIRCLE.to_string()).during(PID_MAX)?;
+    let outcome = test();
+    fs::write(PID_MAX, before.trim()).during(PID_MAX)?;
+    outcome
+}
+
+/// A stranger that gets the pid of a dead opener is no member.
+fn dead_opener() -> Outcome {
+    in_pid_circle(|| {
+        let group = Group::new("g")?;
+        let (kept, pid, _cgroup) = orphan(&group)?;
+        let stranger = child_where(|other| other == pid)?;
+        let members = group.pids();
+        reap(vec![stranger]);
+        drop(kept);
+        same("members when the pid is back", members?, vec![])
+    })
+}
+
+/// Nor is a process one of whose threads gets it.
+fn dead_opener_thread() -> Outcome {
+    in_pid_circle(|| {
+        let group = Group::new("g")?;
+        let (kept, pid, _cgroup) = orphan(&group)?;
+        let (found, tell) = sys::pipe()?;
+        let stranger = Child::fork(|| {
+            for _ in 0..2 * PID_CIRCLE {
+                let own = || {
+                    // SAFETY: has no preconditions.
+                    let right = unsafe { libc::gettid() } == pid;
+                    if right {
+                        let _ = sys::tell_number(&tell, pid);
+                        sleep(Duration::from_secs(3600));
+                    }
+                };
+                std::thread::scope(|scope| {
+                    scope.spawn(own);
+                });
+            }
+            1
+        })?;
+        drop(tell);
+        let known = sys::read_number(&found).during("a thread with the pid");
+        let members = group.pids();
+        reap(vec![stranger]);
+        drop(kept);
+        same("the thread", known?, pid)?;
+        same("members when a thread has the pid", members?, vec![])
+    })
+}
