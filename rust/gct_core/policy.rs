@@ -6,10 +6,12 @@
 //! |---|---|
 //! | [`predict`] | how long will this launch take? |
 //! | [`pace`] | into how many atoms is it split, and may the next one go now? |
+//! | [`patience`] | when does a wait end though nothing has happened? |
 //! | [`poll`] | for how long is work looked for before the backend sleeps? |
 //! | [`tpc`] | which TPCs may a tenant use now, and must it wait for another? |
 
 pub mod pace;
+pub mod patience;
 pub mod poll;
 pub mod predict;
 pub mod tpc;

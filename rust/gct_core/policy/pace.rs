@@ -17,8 +17,10 @@
 //! Whole launches are let go two at a time, for the same reason, and more as long as all together are predicted to end
 //! within the target. All this holds for each channel by itself. Across channels it must not: what is in flight in one
 //! may be waiting for what is held back in another, while within a channel the order is that of the tenant and its
-//! first piece is always let go.
+//! first piece is always let go. Streams may share a channel, so what is in flight may be waiting for what is held back
+//! behind it, too: no piece is held for ever ([`patience`]).
 
+use crate::policy::patience;
 use crate::policy::tpc::LINGER_MAX;
 use crate::units::{mul_div, Ns};
 
@@ -140,18 +142,44 @@ pub struct InFlight {
     pub count: u32,
     /// How long all together are predicted to take.
     pub predicted: Ns,
+    /// Those that were released because nothing ended ([`patience`]).
+    pub late: u32,
+}
+
+/// Whether a piece is released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Not now.
+    Held,
+    /// As its turn comes.
+    InTurn,
+    /// Out of turn, because what is in flight may be waiting for it.
+    Late,
 }
 
 impl InFlight {
     /// Adds a piece.
-    pub fn add(&mut self, predicted: Ns) {
+    pub fn add(&mut self, predicted: Ns, late: bool) {
         self.count = self.count.saturating_add(1);
         self.predicted = Ns(self.predicted.get().saturating_add(predicted.get()));
+        self.late = self.late.saturating_add(u32::from(late));
     }
 
-    /// Takes a piece away that has ended.
-    pub fn remove(&mut self, predicted: Ns) {
+    /// Whether a piece is released that `admits` says may join, or that has been held while nothing ended or began for `still`.
+    pub fn admission(&self, admits: bool, still: Ns) -> Admission {
+        if admits {
+            Admission::InTurn
+        } else if patience::is_over(still, self.late) {
+            Admission::Late
+        } else {
+            Admission::Held
+        }
+    }
+
+    /// Takes a piece away that has ended, or is not followed any more.
+    pub fn remove(&mut self, predicted: Ns, late: bool) {
         self.count = self.count.saturating_sub(1);
+        self.late = self.late.saturating_sub(u32::from(late));
         self.predicted = match self.count {
             0 => Ns(0),
             _ => self.predicted.saturating_sub(predicted),
@@ -266,13 +294,13 @@ mod tests {
     fn whole_launches_queue_up_to_the_target_and_two_always_go() {
         let mut in_flight = InFlight::default();
         assert!(admits_whole(&in_flight, Ns(u64::MAX), Ns(10)));
-        in_flight.add(Ns(6));
+        in_flight.add(Ns(6), false);
         assert!(admits_whole(&in_flight, Ns(500), Ns(10)));
-        in_flight.add(Ns(3));
+        in_flight.add(Ns(3), false);
         assert!(admits_whole(&in_flight, Ns(1), Ns(10)));
         assert!(!admits_whole(&in_flight, Ns(2), Ns(10)));
-        in_flight.remove(Ns(6));
-        in_flight.remove(Ns(3));
+        in_flight.remove(Ns(6), false);
+        in_flight.remove(Ns(3), false);
         assert_eq!(in_flight, InFlight::default());
     }
 
@@ -289,7 +317,7 @@ mod tests {
         };
         for expected in [[true; 2], [true; 2], [false, true], [false; 2]] {
             assert_eq!(admits(&in_flight, &split), expected);
-            in_flight.add(Ns(1));
+            in_flight.add(Ns(1), false);
         }
         let none = Split {
             in_flight: 0,
@@ -310,7 +338,7 @@ mod tests {
         assert_eq!(atom_holds(&none, &split, Ns(10)), Ns(50));
         // What is in flight may be another launch's, and longer.
         let mut in_flight = none;
-        in_flight.add(Ns(70));
+        in_flight.add(Ns(70), false);
         assert_eq!(atom_holds(&in_flight, &split, Ns(10)), Ns(80));
         // Not known, and not paced.
         let whole = Split {
@@ -333,7 +361,7 @@ mod tests {
     fn what_must_run_alone_does_not_wait_for_ever() {
         let mut in_flight = InFlight::default();
         assert!(admits_alone(&in_flight, Ns(0)));
-        in_flight.add(Ns(1));
+        in_flight.add(Ns(1), false);
         assert!(!admits_alone(&in_flight, Ns(0)));
         assert!(!admits_alone(&in_flight, DRAIN_MAX.saturating_sub(Ns(1))));
         assert!(admits_alone(&in_flight, DRAIN_MAX));

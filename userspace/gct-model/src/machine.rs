@@ -40,6 +40,8 @@ pub struct Config {
     pub copy_bytes_max: u64,
     /// Grids run until [`Machine::finish`] ends them, for whoever models time.
     pub timed: bool,
+    /// Every grid is of a stream of its own and waits for none before it in its channel, as streams that share a channel do.
+    pub streams_apart: bool,
 }
 
 impl Default for Config {
@@ -53,6 +55,7 @@ impl Default for Config {
             running_max: usize::MAX,
             copy_bytes_max: 1 << 26,
             timed: false,
+            streams_apart: false,
         }
     }
 }
@@ -260,6 +263,7 @@ impl<M: GuestMemory> Machine<M> {
         let epochs = self.first_epochs();
         let is_first = |ready: &Ready| {
             ready.free
+                || self.config.streams_apart
                 || epochs
                     .get(&ready.channel)
                     .is_none_or(|first| *first >= ready.epoch)

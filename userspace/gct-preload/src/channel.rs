@@ -10,9 +10,10 @@ use crate::scratch::Scratch;
 use crate::shadow::{device_write_barrier, Shadow};
 use crate::split::AtomRoom;
 use core::sync::atomic::{AtomicU32, Ordering};
+use gct_core::policy::pace::Admission;
 use gct_core::rmapi::own::ChannelParams;
 use gct_core::submit::gpfifo::Fetch;
-use gct_core::submit::tracker::Tracker;
+use gct_core::submit::tracker::{Found, Tracker};
 
 /// USERD's GP_GET, in bytes (`clc86f.h`, `NVC86F_...Control.GPGet`).
 const GP_GET: usize = 0x88;
@@ -24,12 +25,18 @@ pub(crate) const DOORBELL: usize = 0x90;
 /// The most entries that a ring may have: GP_PUT has 22 usable bits in RM.
 const ENTRIES_MAX: u32 = 1 << 22;
 
+/// Launches of one segment that are looked at; the core counts those beyond. The upload of a
+/// graph has some for each of its nodes.
+pub(crate) const LAUNCHES_MAX: usize = 1024;
+
 /// What the core remembers of one channel from entry to entry.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) fetch: Fetch,
     pub(crate) tracker: Tracker,
     pub(crate) room: AtomRoom,
+    /// The launches of the segment that was looked at last.
+    pub(crate) found: Vec<Found>,
 }
 
 /// What the governor may use of the session.
@@ -91,6 +98,7 @@ impl Channel {
                 fetch: Fetch::new(),
                 tracker: Tracker::new(class),
                 room: AtomRoom::new(),
+                found: vec![Found::default(); LAUNCHES_MAX],
             },
         })
     }
@@ -120,7 +128,7 @@ impl Channel {
     pub(crate) fn pending(&self, shadow: &Shadow) -> bool {
         let put = shadow.word(self.userd + GP_PUT);
         let put = put.map_or(self.taken, |put| put.tenant.load(Ordering::Relaxed));
-        self.waiting.is_some() || self.line.in_flight().count > 0 || put != self.taken
+        self.waiting.is_some() || self.line.is_followed() || put != self.taken
     }
 
     /// Takes note of what has ended and publishes what the tenant has added, as far as
@@ -135,11 +143,7 @@ impl Channel {
         doorbell: &AtomicU32,
     ) -> u32 {
         let now_ns = around.now_ns;
-        // SAFETY: `forget` is told before a word of a piece is unmapped.
-        unsafe {
-            self.line
-                .settle(now_ns, |piece, time| governor.learn(piece, time))
-        };
+        self.settle(governor, now_ns);
         let Some(put) = shadow.word(self.userd + GP_PUT) else {
             return 0;
         };
@@ -151,13 +155,14 @@ impl Channel {
         }
         let mut count = 0;
         while self.look(shadow, governor, around, target) {
-            let held = !self.make_room(shadow) || !self.push(shadow, governor, now_ns);
+            let held = !self.make_room(shadow) || !self.push(shadow, governor, around);
             if held {
                 break;
             }
             count += 1;
         }
         if count > 0 {
+            governor.moved(now_ns);
             device_write_barrier();
             put.real.store(self.ring.put(), Ordering::Relaxed);
             device_write_barrier();
@@ -165,6 +170,24 @@ impl Channel {
             self.refresh_get(shadow);
         }
         count
+    }
+
+    /// Takes note of what has ended, and of what does not.
+    fn settle(&mut self, governor: &mut Governor, now_ns: u64) {
+        let moved_ns = self.line.moved_ns();
+        // SAFETY: `forget` is told before a word of a piece is unmapped.
+        unsafe {
+            self.line
+                .settle(now_ns, |piece, time| governor.learn(piece, time))
+        };
+        if self.line.moved_ns() != moved_ns {
+            governor.moved(now_ns);
+        }
+        if governor.is_frozen() {
+            self.line.excuse(now_ns);
+        } else if self.line.stalls(now_ns) {
+            governor.count_stalled();
+        }
     }
 
     /// Sees to it that something waits to be published; `false` when there is nothing.
@@ -202,14 +225,16 @@ impl Channel {
     }
 
     /// Publishes the next entry of what waits; `false` if it must wait on.
-    fn push(&mut self, shadow: &Shadow, governor: &mut Governor, now_ns: u64) -> bool {
+    fn push(&mut self, shadow: &Shadow, governor: &mut Governor, around: &mut Around<'_>) -> bool {
         let Some(waiting) = &mut self.waiting else {
             return false;
         };
-        if !governor.admits(self.line.in_flight(), waiting, now_ns) {
-            return false;
-        }
-        let (word, piece, last) = governor.release(&mut self.stream.room, waiting);
+        let late = match governor.admits(&self.line, &self.stream, waiting, around.now_ns) {
+            Admission::Held => return false,
+            Admission::InTurn => false,
+            Admission::Late => true,
+        };
+        let (word, piece, last) = governor.release(&mut self.stream, waiting, around);
         // The tenant's entry counts as read when the last of what it became is.
         let before = match self.taken.checked_sub(1) {
             Some(before) => before,
@@ -224,9 +249,15 @@ impl Channel {
         }
         self.ring.pushed(tenant_next);
         if let Some(piece) = piece {
-            self.line.published(piece, now_ns);
+            self.line.published(piece, late, around.now_ns);
         }
         true
+    }
+
+    /// Up to where its real ring is written.
+    #[cfg(test)]
+    pub(crate) fn published(&self) -> u32 {
+        self.ring.put()
     }
 
     /// Reads how far the GPU has come, and tells the tenant.

@@ -4,25 +4,24 @@
 
 mod look;
 
+use crate::channel::{Around, Stream, LAUNCHES_MAX};
 use crate::limits::{Limits, BITS};
-use crate::line::Piece;
+use crate::line::{Line, Piece};
 use crate::neighbours::Place;
-use crate::split::{AtomRoom, Atoms};
+use crate::split::Atoms;
 use crate::stats::STATS;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::mask::TpcMask;
-use gct_core::policy::pace::{self, InFlight};
+use gct_core::policy::pace::{self, Admission, InFlight};
+use gct_core::policy::patience;
 use gct_core::policy::predict::{self, Predictor};
+use gct_core::submit::gpfifo::Segment;
 use gct_core::submit::graph::Node;
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::Order;
 use gct_core::submit::stats::Counters;
-use gct_core::submit::tracker::Found;
 use gct_core::units::Ns;
 
-/// Launches of one segment that are looked at; the core counts those beyond. The upload of a
-/// graph has some for each of its nodes.
-const LAUNCHES_MAX: usize = 1024;
 /// The longest segment that is looked at. CUDA's have hundreds of words, an upload of a
 /// graph's nodes some ten thousand.
 const WORDS_MAX: usize = 1 << 16;
@@ -39,11 +38,30 @@ pub(crate) enum Next {
     Whole {
         entry: u64,
         piece: Option<Piece>,
-        /// Since when it waits for the end of what is in flight; `None` if it need not.
-        drains_since: Option<Ns>,
+        /// What is still to be done before it goes; `None` if nothing is.
+        seal: Option<Seal>,
     },
     /// A launch in atoms.
     Atoms(Atoms),
+}
+
+/// What is done to a segment just before it is published, when its turn has come: its launches get the mask of that moment. It
+/// cannot be done twice, because what the tenant wrote is lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seal {
+    segment: Segment,
+    /// How many launches the stream has of it.
+    found: usize,
+    /// For which look at a segment the governor's words are this one's.
+    look: u64,
+    /// When it was looked at.
+    since_ns: u64,
+    /// For how long its launch may hold its TPCs.
+    holds: Ns,
+    /// It stores nodes of a CUDA graph.
+    stores: bool,
+    /// It replays one.
+    replays: bool,
 }
 
 /// This process's limits, and room to work on its segments without allocating.
@@ -58,8 +76,9 @@ pub(crate) struct Governor {
     granted: TpcMask,
     mask: Option<DisabledTpcs>,
     words: Vec<u32>,
-    found: Vec<Found>,
-    /// As many orders: too many for the stack of a signal handler.
+    /// How many segments were read into `words`.
+    looks: u64,
+    /// As many orders as a segment may have launches: too many for the stack of a signal handler.
     orders: Vec<Order<'static>>,
     output: Vec<u32>,
     kernels: Vec<Option<predict::Entry>>,
@@ -70,6 +89,12 @@ pub(crate) struct Governor {
     replays: u32,
     splits: u32,
     counters: Counters,
+    /// How often what was in flight in a channel stalled.
+    stalled: u64,
+    /// When something was published or ended last.
+    moved_ns: u64,
+    /// Whether something was pending at the last [`end`](Self::end).
+    pending: bool,
 }
 
 impl Governor {
@@ -82,7 +107,7 @@ impl Governor {
             granted: TpcMask::EMPTY,
             mask: None,
             words: Vec::new(),
-            found: Vec::new(),
+            looks: 0,
             orders: Vec::new(),
             output: Vec::new(),
             kernels: Vec::new(),
@@ -92,6 +117,9 @@ impl Governor {
             replays: 0,
             splits: 0,
             counters: Counters::new(),
+            stalled: 0,
+            moved_ns: 0,
+            pending: false,
         }
     }
 
@@ -100,7 +128,6 @@ impl Governor {
         if self.words.is_empty() {
             self.set_limits(limits);
             self.words = vec![0; WORDS_MAX];
-            self.found = vec![Found::default(); LAUNCHES_MAX];
             self.orders = vec![Order::default(); LAUNCHES_MAX];
             self.output = vec![0; WORDS_MAX];
             self.kernels = vec![None; KERNELS_MAX];
@@ -158,11 +185,46 @@ impl Governor {
         }
     }
 
-    /// To be called after a round: tells the daemon and the neighbours.
-    pub(crate) fn end(&mut self, busy: bool, now_ns: u64) {
+    /// To be called after a round, with whether something is held back or in flight: tells the neighbours whether this process
+    /// has work that they should wait for. What is frozen, or has not moved for long, is not.
+    pub(crate) fn end(&mut self, pending: bool, now_ns: u64) {
+        if pending && !self.pending {
+            self.moved_ns = now_ns;
+        }
+        self.pending = pending;
+        let still = Ns(now_ns.saturating_sub(self.moved_ns));
+        let busy = pending && !self.limits.frozen && patience::moves(still);
         if let Some(place) = &mut self.place {
             place.set_busy(busy, now_ns);
         }
+    }
+
+    /// Something was published, or has ended.
+    pub(crate) fn moved(&mut self, now_ns: u64) {
+        self.moved_ns = now_ns;
+    }
+
+    /// What is in flight in a channel has stalled, which matters if a limit may be why.
+    pub(crate) fn count_stalled(&mut self) {
+        self.stalled += u64::from(self.acts());
+    }
+
+    /// How often what was in flight in a channel stalled, while a limit might be why.
+    #[cfg(test)]
+    pub(crate) fn stalled(&self) -> u64 {
+        self.stalled
+    }
+
+    /// As if a segment of another channel had been looked at.
+    #[cfg(test)]
+    pub(crate) fn look_elsewhere(&mut self) {
+        self.words.fill(0);
+        self.looks += 1;
+    }
+
+    /// Whether nothing is published, and what runs is stopped.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.limits.frozen
     }
 
     /// Copies the counters for the daemon; not on every round.
@@ -219,42 +281,87 @@ impl Governor {
     }
 
     /// Whether `next` may join what its channel has on the GPU; decides on which TPCs.
-    pub(crate) fn admits(&mut self, in_flight: &InFlight, next: &Next, now_ns: u64) -> bool {
-        let atoms = match next {
-            Next::Whole {
-                drains_since: Some(since),
-                ..
-            } if !pace::admits_alone(in_flight, Ns(now_ns).saturating_sub(*since)) => return false,
-            Next::Whole {
-                piece: Some(piece), ..
-            } if self.limits.atom_ns > 0 => {
-                return pace::admits_whole(in_flight, piece.predicted, Ns(self.limits.atom_ns));
+    pub(crate) fn admits(
+        &mut self,
+        line: &Line,
+        stream: &Stream,
+        next: &Next,
+        now_ns: u64,
+    ) -> Admission {
+        let (in_flight, still) = (line.in_flight(), line.still(now_ns));
+        let (admission, holds) = match next {
+            Next::Whole { piece, seal, .. } => {
+                let predicted = piece.map(|piece| piece.predicted);
+                let target = Ns(self.limits.atom_ns);
+                let admission = match predicted.filter(|_| target > Ns(0)) {
+                    Some(predicted) => {
+                        let admits = pace::admits_whole(in_flight, predicted, target);
+                        in_flight.admission(admits, still)
+                    }
+                    None => Admission::InTurn,
+                };
+                (admission, seal.map(|seal| seal.holds))
             }
-            Next::Whole { .. } => return true,
-            Next::Atoms(atoms) => atoms,
+            Next::Atoms(atoms) if atoms.is_paced() => {
+                let time = pace::atom_holds(in_flight, &atoms.split, atoms.piece.predicted);
+                // Without a daemon nobody says who else is there.
+                let place = self.place.as_mut();
+                let alone = || place.is_some_and(|place| place.is_alone_for(time, now_ns));
+                let admits = pace::admits_atom(in_flight, &atoms.split, alone);
+                (in_flight.admission(admits, still), Some(time))
+            }
+            Next::Atoms(atoms) => {
+                let time = pace::unknown_is_long(atoms.piece.predicted);
+                (Admission::InTurn, Some(time))
+            }
         };
-        if !atoms.is_paced() {
-            return true;
+        let waits = |governor: &mut Self| {
+            holds.is_some_and(|time| !governor.may_run_for(time, now_ns))
+                || governor.drains(in_flight, stream, next, now_ns)
+        };
+        match admission {
+            Admission::Held => Admission::Held,
+            _ if waits(self) => Admission::Held,
+            admission => admission,
         }
-        let time = pace::atom_holds(in_flight, &atoms.split, atoms.piece.predicted);
-        // Without a daemon nobody says who else is there.
-        let place = self.place.as_mut();
-        let alone = || place.is_some_and(|place| place.is_alone_for(time, now_ns));
-        pace::admits_atom(in_flight, &atoms.split, alone) && self.may_run_for(time, now_ns)
+    }
+
+    /// Whether a replay must wait for what its channel has in flight: a replay of the same graph may be reading the masks that
+    /// it changes.
+    fn drains(&mut self, in_flight: &InFlight, stream: &Stream, next: &Next, now_ns: u64) -> bool {
+        let Next::Whole {
+            seal: Some(seal), ..
+        } = next
+        else {
+            return false;
+        };
+        let waited = Ns(now_ns.saturating_sub(seal.since_ns));
+        seal.replays && !pace::admits_alone(in_flight, waited) && self.changes(seal, stream)
     }
 
     /// The entry that is to be published next of `next`, what it is a piece of, and whether it
-    /// is the last.
+    /// is the last. [`admits`](Self::admits) has just admitted it.
     pub(crate) fn release(
         &mut self,
-        room: &mut AtomRoom,
+        stream: &mut Stream,
         next: &mut Next,
+        around: &mut Around<'_>,
     ) -> (u64, Option<Piece>, bool) {
         match next {
-            Next::Whole { entry, piece, .. } => (*entry, *piece, true),
+            Next::Whole { entry, piece, seal } => {
+                let tpcs = self.tpcs();
+                let piece = piece.map(|piece| Piece { tpcs, ..piece });
+                let sealed = seal.and_then(|seal| self.seal(&seal, piece, stream, around));
+                (
+                    sealed.unwrap_or(*entry),
+                    piece.filter(|_| self.follows()),
+                    true,
+                )
+            }
             Next::Atoms(atoms) => {
                 let mask = self.mask.as_ref();
-                let (entry, piece, last) = atoms.release(room, mask, &mut self.counters);
+                let (entry, piece, last) =
+                    atoms.release(&mut stream.room, mask, &mut self.counters);
                 (entry, Some(piece).filter(|_| self.follows()), last)
             }
         }

@@ -2,30 +2,36 @@
 
 //! A CUDA graph's upload and its replays on a simulated GPU.
 
-use crate::governor::{Governor, Next};
 use crate::limits::Limits;
 use crate::simulated::{low_memory, words_of, Bench};
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
-use gct_core::policy::pace::{self, InFlight};
+use gct_core::policy::pace;
 use gct_core::submit::mask::DisabledTpcs;
-use gct_core::units::Ns;
-use gct_model::Order;
+use gct_model::{Config, Order};
 
-#[test]
-fn a_graph_obeys_the_mask_of_each_replay() {
-    let mut bench = Bench::new(8, Limits::NONE, Order::Eager);
-    // Where the captured replay tells its end.
-    let page = low_memory(0x2_0460_f000, 4096);
+/// The captured upload and replay of a graph of four nodes; `number` keeps tests apart. The replay tells its end by word 17.
+fn graph(bench: &mut Bench, number: u32) -> (Vec<u32>, Vec<u32>) {
+    let page = 0x2_0460_f000 + number as usize * 0x1_0000;
+    let page = low_memory(page, 4096);
     bench.machine.memory().mapped.push((page, 4096));
     let upload = words_of(include_str!(
         "../../../tests/fixtures/captures/graph4_upload.pbcap"
     ));
-    bench.submit(&upload, 32 << 10);
-    assert_eq!(bench.masks(), [], "an upload runs nothing");
     let mut replay = words_of(include_str!(
         "../../../tests/fixtures/captures/graph4.pbcap"
     ));
+    assert_eq!(replay[14..17], [0x2004_26c0, 2, 0x0460_ffe0]);
+    replay[16] += number * 0x1_0000;
+    (upload, replay)
+}
+
+#[test]
+fn a_graph_obeys_the_mask_of_each_replay() {
+    let mut bench = Bench::new(8, Limits::NONE, Order::Eager);
+    let (upload, mut replay) = graph(&mut bench, 0);
+    bench.submit(&upload, 32 << 10);
+    assert_eq!(bench.masks(), [], "an upload runs nothing");
     let limits = |list: &str| Limits {
         mask: DisabledTpcs::outside(128, &TpcMask::parse(list.as_bytes()).unwrap()).ok(),
         ..Limits::NONE
@@ -38,7 +44,6 @@ fn a_graph_obeys_the_mask_of_each_replay() {
         let mask = limits.mask.map_or([0; 8], |mask| *mask.words());
         bench.governor.set_limits(limits);
         // The payload of its release counts up.
-        assert_eq!(replay[14..17], [0x2004_26c0, 2, 0x0460_ffe0]);
         replay[17] = number;
         bench.submit(&replay, 2048 * bench.put as usize);
         let wanted = [100, 101, 102, 103].map(|blocks| (blocks, mask));
@@ -50,17 +55,36 @@ fn a_graph_obeys_the_mask_of_each_replay() {
 }
 
 #[test]
-fn a_patched_replay_waits_for_what_is_in_flight_but_not_for_ever() {
-    let mut governor = Governor::new();
-    let next = Next::Whole {
-        entry: 0,
-        piece: None,
-        drains_since: Some(Ns(100)),
+fn a_replay_with_another_mask_waits_for_what_is_in_flight_but_not_for_ever() {
+    let timed = Config {
+        timed: true,
+        ..Config::default()
     };
-    let mut in_flight = InFlight::default();
-    assert!(governor.admits(&in_flight, &next, 100));
-    in_flight.add(Ns(0));
-    let last = 100 + pace::DRAIN_MAX.get();
-    assert!(!governor.admits(&in_flight, &next, last - 1));
-    assert!(governor.admits(&in_flight, &next, last));
+    // What is in flight is followed for whom is paced.
+    let limits = Limits {
+        atom_ns: u64::MAX,
+        ..Limits::NONE
+    };
+    let mut bench = Bench::with(9, limits, timed);
+    let (upload, replay) = graph(&mut bench, 1);
+    bench.submit(&upload, 32 << 10);
+    bench.drain(0);
+    assert!(bench.launch());
+    assert_eq!(bench.running().len(), 1, "it does not end");
+    let kept = TpcMask::parse(b"0-3").unwrap();
+    bench.governor.set_limits(Limits {
+        mask: DisabledTpcs::outside(128, &kept).ok(),
+        ..limits
+    });
+    let published = |bench: &Bench| bench.channel.published();
+    let before = published(&bench);
+    bench.submit(&replay, 8 << 10);
+    bench.running();
+    assert_eq!(published(&bench), before, "it waits");
+    bench.pass(pace::DRAIN_MAX.get() - 1_000_000);
+    bench.running();
+    assert_eq!(published(&bench), before);
+    bench.pass(1_000_000);
+    bench.running();
+    assert_eq!(published(&bench), before + 1, "not for ever");
 }

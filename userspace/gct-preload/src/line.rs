@@ -4,6 +4,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::policy::pace::InFlight;
+use gct_core::policy::patience;
 use gct_core::policy::predict::Kernel;
 use gct_core::units::Ns;
 use std::collections::VecDeque;
@@ -60,12 +61,29 @@ pub(crate) struct Piece {
     pub(crate) predicted: Ns,
 }
 
+/// A piece in flight.
+#[derive(Clone, Copy, Debug)]
+struct Followed {
+    piece: Piece,
+    published_ns: u64,
+    /// It was released because nothing had ended.
+    late: bool,
+    /// One behind it has ended.
+    overtaken: bool,
+}
+
 /// The pieces of one channel that are on the GPU, in order.
 #[derive(Debug)]
 pub(crate) struct Line {
-    pieces: VecDeque<(Piece, u64)>,
+    pieces: VecDeque<Followed>,
     in_flight: InFlight,
     last_end_ns: u64,
+    /// When a piece ended or was published last.
+    moved_ns: u64,
+    /// When the pieces behind the first were looked at last.
+    looked_ns: u64,
+    /// Whether it was told that nothing moves.
+    told: bool,
 }
 
 impl Line {
@@ -75,6 +93,9 @@ impl Line {
             pieces: VecDeque::with_capacity(PIECES_MAX),
             in_flight: InFlight::default(),
             last_end_ns: 0,
+            moved_ns: 0,
+            looked_ns: 0,
+            told: false,
         }
     }
 
@@ -83,40 +104,117 @@ impl Line {
         &self.in_flight
     }
 
-    /// A piece was published.
-    pub(crate) fn published(&mut self, piece: Piece, now_ns: u64) {
+    /// Whether an end is expected that somebody must look for. None is of a line that was told of as stalled: what does not end in
+    /// so long may never show its end.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.in_flight.count > 0 && !self.told
+    }
+
+    /// When a piece ended or was published last.
+    pub(crate) fn moved_ns(&self) -> u64 {
+        self.moved_ns
+    }
+
+    /// For how long nothing has ended or been published.
+    pub(crate) fn still(&self, now_ns: u64) -> Ns {
+        Ns(now_ns.saturating_sub(self.moved_ns))
+    }
+
+    /// Lets the time begin anew in which something should end: it is known why nothing does.
+    pub(crate) fn excuse(&mut self, now_ns: u64) {
+        self.moved_ns = now_ns;
+    }
+
+    /// Whether what is in flight has stalled; once each time.
+    pub(crate) fn stalls(&mut self, now_ns: u64) -> bool {
+        let stalled = self.in_flight.count > 0
+            && patience::is_stalled(self.still(now_ns), self.in_flight.predicted);
+        stalled && !core::mem::replace(&mut self.told, true)
+    }
+
+    fn moves(&mut self, now_ns: u64) {
+        self.moved_ns = now_ns;
+        self.told = false;
+    }
+
+    /// A piece was published, in turn or late.
+    pub(crate) fn published(&mut self, piece: Piece, late: bool, now_ns: u64) {
+        self.moves(now_ns);
         if self.pieces.len() < PIECES_MAX {
-            self.in_flight.add(piece.predicted);
-            self.pieces.push_back((piece, now_ns));
+            self.in_flight.add(piece.predicted, late);
+            self.pieces.push_back(Followed {
+                piece,
+                published_ns: now_ns,
+                late,
+                overtaken: false,
+            });
         }
     }
 
-    /// Takes out what has ended, and tells for how long each had the channel for itself.
+    /// Takes out what has ended, and tells for how long each had the channel for itself. What has
+    /// ended before the first has, as launches of other streams do, is found a millisecond
+    /// later, and of it nothing is told.
     ///
     /// # Safety
     ///
     /// The words of all pieces must be mapped.
     pub(crate) unsafe fn settle(&mut self, now_ns: u64, mut ended: impl FnMut(&Piece, Ns)) {
-        while let Some(&(piece, published_ns)) = self.pieces.front() {
+        while let Some(first) = self.pieces.front().copied() {
             // SAFETY: by contract.
-            if !unsafe { piece.end.has_come() } {
-                return;
+            if !unsafe { first.piece.end.has_come() } {
+                break;
             }
             self.pieces.pop_front();
-            self.in_flight.remove(piece.predicted);
-            let began = published_ns.max(self.last_end_ns);
+            self.in_flight.remove(first.piece.predicted, first.late);
+            let began = first.published_ns.max(self.last_end_ns);
             self.last_end_ns = now_ns;
-            ended(&piece, Ns(now_ns.saturating_sub(began)));
+            self.moves(now_ns);
+            ended(&first.piece, Ns(now_ns.saturating_sub(began)));
         }
+        let looked = Ns(now_ns.saturating_sub(self.looked_ns));
+        if !self.pieces.is_empty() && looked >= patience::OVERTAKEN_EVERY {
+            self.looked_ns = now_ns;
+            // SAFETY: by contract.
+            unsafe { self.settle_behind(now_ns) };
+        }
+    }
+
+    /// Takes out what has ended behind the first piece, and gives up those in front of it that are old: a word that the
+    /// program has reset never tells of its end.
+    ///
+    /// # Safety
+    ///
+    /// As [`settle`](Self::settle).
+    unsafe fn settle_behind(&mut self, now_ns: u64) {
+        for at in (1..self.pieces.len()).rev() {
+            let Some(behind) = self.pieces.get(at).copied() else {
+                continue;
+            };
+            // SAFETY: by contract.
+            if unsafe { behind.piece.end.has_come() } {
+                self.pieces.remove(at);
+                self.in_flight.remove(behind.piece.predicted, behind.late);
+                self.moves(now_ns);
+                let before = self.pieces.iter_mut().take(at);
+                before.for_each(|before| before.overtaken = true);
+            }
+        }
+        self.drop_where(|piece| {
+            piece.overtaken && patience::gives_up(Ns(now_ns.saturating_sub(piece.published_ns)))
+        });
     }
 
     /// Forgets the pieces whose words lie in `[addr, addr + len)`, which is being unmapped.
     pub(crate) fn forget(&mut self, addr: usize, len: usize) {
+        self.drop_where(|piece| piece.piece.end.at().wrapping_sub(addr) < len);
+    }
+
+    fn drop_where(&mut self, gone: impl Fn(&Followed) -> bool) {
         let in_flight = &mut self.in_flight;
-        self.pieces.retain(|(piece, _)| {
-            let gone = piece.end.at().wrapping_sub(addr) < len;
+        self.pieces.retain(|piece| {
+            let gone = gone(piece);
             if gone {
-                in_flight.remove(piece.predicted);
+                in_flight.remove(piece.piece.predicted, piece.late);
             }
             !gone
         });
@@ -148,8 +246,8 @@ mod tests {
     fn pieces_end_in_order_and_each_is_timed_from_the_end_of_the_last() {
         let word = AtomicU32::new(0);
         let mut line = Line::new();
-        line.published(piece(&word, 1, 10), 100);
-        line.published(piece(&word, 2, 20), 110);
+        line.published(piece(&word, 1, 10), false, 100);
+        line.published(piece(&word, 2, 20), false, 110);
         assert_eq!(line.in_flight().predicted, Ns(30));
         let mut times = Vec::new();
         // SAFETY: `word` outlives the line.
@@ -165,6 +263,55 @@ mod tests {
         assert_eq!(*line.in_flight(), InFlight::default());
     }
 
+    /// Launches of other streams end behind one that waits, and one whose word the program has reset never shows its end.
+    #[test]
+    fn what_is_overtaken_is_given_up_when_it_is_old() {
+        let (reset, word) = (AtomicU32::new(0), AtomicU32::new(0));
+        let mut line = Line::new();
+        let mut told = 0;
+        line.published(piece(&reset, 1, 10), true, 100);
+        let (ms, age) = (patience::OVERTAKEN_EVERY.get(), patience::PATIENCE.get());
+        for number in 1..=3 {
+            line.published(piece(&word, number, 20), false, 100);
+        }
+        word.store(2, Ordering::Release);
+        // SAFETY: both words outlive the line.
+        unsafe { line.settle(100 + ms, |_, _| told += 1) };
+        let both = InFlight {
+            count: 2,
+            predicted: Ns(30),
+            late: 1,
+        };
+        assert_eq!((*line.in_flight(), told), (both, 0));
+        // SAFETY: as above.
+        unsafe { line.settle(100 + age - 1, |_, _| told += 1) };
+        assert_eq!(line.in_flight().count, 2, "it may still end");
+        // SAFETY: as above.
+        unsafe { line.settle(100 + age + ms, |_, _| told += 1) };
+        assert_eq!((line.in_flight().count, line.in_flight().late), (1, 0));
+        word.store(3, Ordering::Release);
+        // SAFETY: as above.
+        unsafe { line.settle(100 + age + 2 * ms, |_, _| told += 1) };
+        assert_eq!((*line.in_flight(), told), (InFlight::default(), 1));
+    }
+
+    #[test]
+    fn a_line_that_does_not_move_stalls_once_until_it_moves() {
+        let word = AtomicU32::new(0);
+        let mut line = Line::new();
+        let long = patience::STALL_MAX.get();
+        assert!(!line.stalls(long), "nothing is in flight");
+        line.published(piece(&word, 1, 10), false, 100);
+        assert!(!line.stalls(100 + long - 1) && line.is_followed());
+        assert!(line.stalls(100 + long) && !line.is_followed());
+        assert!(!line.stalls(100 + 2 * long), "told already");
+        line.published(piece(&word, 2, long), false, 100 + 2 * long);
+        assert!(!line.stalls(100 + 3 * long), "what is foreseen is no stall");
+        line.excuse(100 + 6 * long);
+        assert!(!line.stalls(100 + 6 * long));
+        assert!(line.stalls(100 + 11 * long), "again");
+    }
+
     #[test]
     fn an_atom_ends_with_its_own_number_alone() {
         let word = AtomicU32::new(9);
@@ -175,7 +322,7 @@ mod tests {
         // SAFETY: as above.
         assert!(!unsafe { becomes(8).has_come() });
         let mut line = Line::new();
-        line.published(piece(&word, 99, 5), 0);
+        line.published(piece(&word, 99, 5), false, 0);
         line.forget(at, 4);
         assert_eq!(line.in_flight().count, 0);
     }

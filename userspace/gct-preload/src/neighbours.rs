@@ -5,6 +5,7 @@
 
 use crate::limits::Limits;
 use gct_core::mask::TpcMask;
+use gct_core::policy::patience::{self, Signs};
 use gct_core::policy::tpc::{self, Habit, Neighbour};
 use gct_core::units::{Ns, Priority};
 use gct_share::board::{Peer, Slot, SlotIndex, SLOTS_MAX};
@@ -23,6 +24,8 @@ pub(crate) struct Place {
     neighbours: Vec<Neighbour>,
     habit: Habit,
     busy: bool,
+    /// When this process gave a sign of life last.
+    beat_ns: u64,
     /// Since when it works on the present request, or on the last one.
     request_since_ns: u64,
     idle_since_ns: u64,
@@ -40,6 +43,7 @@ impl Place {
             neighbours: Vec::with_capacity(SLOTS_MAX),
             habit: Habit::default(),
             busy: false,
+            beat_ns: 0,
             request_since_ns: 0,
             idle_since_ns: 0,
         }
@@ -76,13 +80,18 @@ impl Place {
         tpc::nobody_expected(time, &self.neighbours)
     }
 
-    /// Tells the neighbours whether this process has work.
+    /// Tells the neighbours whether this process has work that goes on.
     pub(crate) fn set_busy(&mut self, busy: bool, now_ns: u64) {
         if busy == self.busy {
+            if busy && Ns(now_ns.saturating_sub(self.beat_ns)) >= patience::BEAT_EVERY {
+                self.beat_ns = now_ns;
+                self.gpu.pulse.beat(now_ns);
+            }
             return;
         }
         self.busy = busy;
         if busy {
+            self.beat_ns = now_ns;
             self.gpu.pulse.busy(now_ns);
             self.resume(now_ns);
         } else {
@@ -115,13 +124,17 @@ impl Place {
         self.neighbours.clear();
         for (peer, slot) in self.peers.iter().zip(&self.slots) {
             let Some(slot) = slot else { continue };
-            let busy = peer.busy_since_ns().is_some();
+            let signs = Signs {
+                claims: peer.busy_since_ns().is_some(),
+                beat: Ns(peer.beat_ns()),
+                idle_since: Ns(peer.idle_since_ns()),
+            };
             self.neighbours.push(Neighbour {
                 own: TpcMask::from_words(slot.tpcs),
                 lends: slot.lends,
                 priority: Priority(slot.priority),
-                busy,
-                idle: Ns(now_ns.saturating_sub(peer.idle_since_ns())),
+                busy: signs.is_busy(Ns(now_ns)),
+                idle: signs.idle(Ns(now_ns)),
                 habit: Habit::from_word(peer.habit()),
             });
         }
@@ -160,3 +173,7 @@ impl Place {
         (!waits).then_some(granted)
     }
 }
+
+#[cfg(test)]
+#[path = "neighbours_tests.rs"]
+mod tests;

@@ -8,7 +8,7 @@ use crate::simulated::Bench;
 use core::sync::atomic::Ordering;
 use gct_core::mask::TpcMask;
 use gct_core::submit::mask::DisabledTpcs;
-use gct_model::Order;
+use gct_model::{Config, Order};
 
 /// Four TPCs, which hold 128 blocks of the captured kernel.
 fn paced(atom_us: u64) -> Limits {
@@ -82,4 +82,65 @@ fn without_limits_the_rings_are_the_same() {
     bench.check(20);
     assert_eq!(bench.doorbell.load(Ordering::Relaxed), 7);
     assert_eq!(bench.put, bench.get);
+}
+
+/// What the tenant launches takes 4 ms and is known, and may take 10.
+fn streams(number: usize) -> Bench {
+    let config = Config {
+        timed: true,
+        streams_apart: true,
+        ..Config::default()
+    };
+    let mut bench = Bench::with(number, paced(10_000), config);
+    for _ in 0..20 {
+        bench.launch();
+        bench.drain(4_000_000);
+    }
+    bench
+}
+
+/// Three launches of which the first two wait for the third, as receives do for a send, in streams that share a channel.
+#[test]
+fn launches_that_wait_for_one_that_is_held_back_end() {
+    let mut bench = streams(10);
+    (1..4).for_each(|stream| assert!(bench.launch_on(stream)));
+    assert_eq!(bench.running().len(), 2, "the third waits for its turn");
+    let mut waited = 0;
+    while bench.running().len() == 2 {
+        bench.pass(1_000_000);
+        waited += 1;
+        assert!(waited <= 20, "the third waits for the two, and they for it");
+    }
+    assert_eq!(waited, 20, "not sooner");
+    bench.drain(0);
+    bench.check_blocks(23);
+}
+
+/// A stream whose launch waits for long does not hold up the others that share its channel.
+#[test]
+fn streams_beside_two_that_wait_keep_their_pace() {
+    let mut bench = streams(11);
+    (1..3).for_each(|stream| assert!(bench.launch_on(stream)));
+    let two = bench.running();
+    let mut waits = Vec::new();
+    for _ in 0..50 {
+        bench.launch_on(3);
+        let published = bench.channel.published();
+        let mut waited = 0;
+        while bench.channel.published() == published {
+            bench.pass(1_000_000);
+            bench.running();
+            waited += 1;
+            assert!(waited < 100);
+        }
+        waits.push(waited);
+        let others = bench.running().into_iter().filter(|run| !two.contains(run));
+        let others: Vec<_> = others.collect();
+        others.into_iter().for_each(|run| bench.machine.finish(run));
+        bench.running();
+    }
+    let late = waits.iter().filter(|waited| **waited > 3).count();
+    assert!(late <= 1, "{waits:?}");
+    bench.drain(0);
+    bench.check_blocks(72);
 }

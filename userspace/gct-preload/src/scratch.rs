@@ -5,7 +5,7 @@
 //! libcuda maps its rings and USERDs from one allocation of 2 MiB and uses the beginning of it: 12 KiB a
 //! channel. The upper half serves as scratch, under the same virtual address for CPU and GPU. It is cut into
 //! frames; a frame is taken for one launch and free again when that launch and the rest of its segment
-//! have ended, which their own releases show.
+//! have ended, which their own releases show. A release that never comes keeps one frame.
 
 use crate::line::End;
 
@@ -57,16 +57,11 @@ impl Scratch {
         })
     }
 
-    /// The next frame, if its last user has ended.
+    /// The next frame whose last user has ended. One that never ends keeps its frame, and no other.
     pub(crate) fn frame(&mut self) -> Option<Frame> {
-        let index = self.next;
-        if let Some(busy) = self.frames.get(index).copied()? {
-            let ends = [Some(busy.launch), busy.rest];
-            // SAFETY: `hold` was given words of the tenant's that stay mapped, or `forget` is told.
-            if !ends.iter().flatten().all(|end| unsafe { end.has_come() }) {
-                return None;
-            }
-        }
+        let count = self.frames.len();
+        let mut places = (0..count).map(|place| (self.next + place) % count);
+        let index = places.find(|index| self.is_free(*index))?;
         let offset = index * self.frame_bytes;
         Some(Frame {
             index,
@@ -75,6 +70,15 @@ impl Scratch {
             real: self.real + offset,
             bytes: self.frame_bytes,
         })
+    }
+
+    fn is_free(&self, index: usize) -> bool {
+        let Some(Some(busy)) = self.frames.get(index) else {
+            return true;
+        };
+        let ends = [Some(busy.launch), busy.rest];
+        // SAFETY: `hold` was given words of the tenant's that stay mapped, or `forget` is told.
+        ends.iter().flatten().all(|end| unsafe { end.has_come() })
     }
 
     /// Takes a frame until `launch`, and `rest` if it can be told, have come; `false` if
@@ -167,6 +171,27 @@ mod tests {
         assert!(!held, "already released");
         assert!(frame.write(508, &[7]) && !frame.write(508, &[7, 8]) && !frame.write(2, &[1]));
         assert_eq!(room[127], 7);
+    }
+
+    #[test]
+    fn a_launch_that_never_ends_keeps_one_frame() {
+        let mut room = [0u32; 256];
+        let (never, release) = (AtomicU32::new(0), AtomicU32::new(0));
+        let reaches = |word: &AtomicU32, number| End::Reaches {
+            at: word.as_ptr() as usize,
+            number,
+        };
+        let mut scratch = Scratch::new(0x1000, room.as_mut_ptr() as usize, 1024, 256).unwrap();
+        let frame = scratch.frame().unwrap();
+        // SAFETY: both words outlive the scratch.
+        assert!(unsafe { scratch.hold(&frame, reaches(&never, 1), None) });
+        for number in 1..20 {
+            let frame = scratch.frame().unwrap();
+            assert_ne!(frame.gpu_va, 0x1000);
+            // SAFETY: as above.
+            assert!(unsafe { scratch.hold(&frame, reaches(&release, number), None) });
+            release.store(number, Ordering::Release);
+        }
     }
 
     #[test]

@@ -112,6 +112,15 @@ pub(crate) fn words_of(text: &str) -> Vec<u32> {
 impl Bench {
     /// `number` keeps the addresses of tests that run at the same time apart.
     pub(crate) fn new(number: usize, limits: Limits, order: Order) -> Self {
+        let config = Config {
+            order,
+            ..Config::default()
+        };
+        Self::with(number, limits, config)
+    }
+
+    /// The same with another machine.
+    pub(crate) fn with(number: usize, limits: Limits, config: Config) -> Self {
         let rings = low_memory(0x10_0000_0000 + number * 0x1000_0000, RINGS_LEN);
         let pushbuffers = low_memory(rings + (64 << 20), 64 << 10);
         let release = low_memory((RELEASE & !4095) + number * 0x10_0000, 4096);
@@ -136,10 +145,6 @@ impl Bench {
             real: real - RINGS_LEN / 2,
             mapped: vec![(pushbuffers, 64 << 10), (release, 4096)],
             rest: SparseMemory::new(1 << 12),
-        };
-        let config = Config {
-            order,
-            ..Config::default()
         };
         let mut governor = Governor::new();
         governor.prepare_with(limits);
@@ -176,6 +181,11 @@ impl Bench {
 
     /// The tenant launches once more, if GP_GET leaves it room.
     pub(crate) fn launch(&mut self) -> bool {
+        self.launch_on(0)
+    }
+
+    /// The same on one of its streams, each of which has a release word of its own.
+    pub(crate) fn launch_on(&mut self, stream: usize) -> bool {
         let seen = self.userd(0x88).tenant.load(Ordering::Relaxed);
         if (self.put + 1) % ENTRIES == seen {
             return false;
@@ -193,7 +203,8 @@ impl Bench {
         v04::RELEASE_SEMAPHORE0_PAYLOAD_LOWER
             .set(qmd, self.launched)
             .unwrap();
-        let low = u32::try_from(self.release_at() & 0xffff_ffff).unwrap();
+        let word = self.release_at() + 16 * stream;
+        let low = u32::try_from(word & 0xffff_ffff).unwrap();
         v04::RELEASE_SEMAPHORE0_ADDR_LOWER.set(qmd, low).unwrap();
         self.submit(&words, self.put as usize * 2048);
         true
@@ -238,6 +249,7 @@ impl Bench {
             scratch: Some(&mut self.scratch),
             now_ns: self.now_ns,
         };
+        self.governor.begin();
         self.channel.publish(
             &self.shadow,
             &mut self.governor,
@@ -245,6 +257,8 @@ impl Bench {
             &self.doorbell,
         );
         self.channel.refresh_get(&self.shadow);
+        let pending = self.channel.pending(&self.shadow);
+        self.governor.end(pending, self.now_ns);
     }
 
     /// The GPU fetches what is published and does one thing.
@@ -268,6 +282,45 @@ impl Bench {
         }
         self.userd(0x88).real.store(self.get, Ordering::Relaxed);
         self.machine.step()
+    }
+
+    /// The time of the simulation.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Time passes.
+    pub(crate) fn pass(&mut self, ns: u64) {
+        self.now_ns += ns;
+    }
+
+    /// The grids of blocks that run, where the machine is timed, once it has done all it can.
+    pub(crate) fn running(&mut self) -> Vec<usize> {
+        self.work();
+        loop {
+            while self.step() {}
+            let runs = &self.machine.report().runs;
+            let running = self.machine.running();
+            let (grids, empty): (Vec<usize>, Vec<usize>) =
+                running.partition(|run| runs[*run].count() > 0);
+            if empty.is_empty() {
+                return grids;
+            }
+            empty.into_iter().for_each(|run| self.machine.finish(run));
+        }
+    }
+
+    /// Runs what was submitted to its end, where the machine is timed: each grid takes `ns`.
+    pub(crate) fn drain(&mut self, ns: u64) {
+        for _ in 0..1000 {
+            let running: Vec<usize> = self.machine.running().collect();
+            running.into_iter().for_each(|run| self.machine.finish(run));
+            if self.running().is_empty() && !self.channel.pending(&self.shadow) {
+                return;
+            }
+            self.pass(ns);
+        }
+        panic!("the tenant hangs");
     }
 
     /// Grids of blocks that were let go and have not ended.
@@ -306,6 +359,12 @@ impl Bench {
     }
 
     pub(crate) fn check(&self, launches: u32) {
+        self.check_blocks(launches);
+        assert_eq!(self.release_word().load(Ordering::Relaxed), launches);
+    }
+
+    /// Whether each block ran once a launch.
+    pub(crate) fn check_blocks(&self, launches: u32) {
         let mut coverage = Coverage::default();
         for run in &self.machine.report().runs {
             assert!(run.ended.is_some());
@@ -315,7 +374,6 @@ impl Bench {
         for (_, times) in coverage.counts() {
             assert_eq!(times, launches, "each block once a launch");
         }
-        assert_eq!(self.release_word().load(Ordering::Relaxed), launches);
         assert!(!self.channel.pending(&self.shadow));
         // A launch's companion names the QMD of the launch after it, which was not captured.
         let next = Anomaly::UnknownVersion(0x2_04e0_c000);

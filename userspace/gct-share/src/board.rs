@@ -124,7 +124,8 @@ impl BoardWriter {
 pub struct BoardReader(ReadOnly<Board>);
 
 impl BoardReader {
-    pub(crate) fn new(page: ReadOnly<Board>) -> Self {
+    /// A view of a mapped board.
+    pub fn new(page: ReadOnly<Board>) -> Self {
         Self(page)
     }
 
@@ -154,15 +155,23 @@ pub struct Pulse {
     idle_since_ns: AtomicU64,
     /// How it usually works: a word of `gct_core::policy::tpc::Habit`.
     habit: AtomicU64,
+    /// When it last gave a sign of life, while it had work that moved (`gct_core::policy::patience`).
+    beat_ns: AtomicU64,
 }
 
-// SAFETY: three atomics.
+// SAFETY: four atomics.
 unsafe impl Shareable for Pulse {}
 
 impl Pulse {
-    /// The process's: it has work from now on. One store.
+    /// The process's: it has work from now on.
     pub fn busy(&self, now_ns: u64) {
+        self.beat(now_ns);
         self.busy_since_ns.store(now_ns.max(1), Ordering::Release);
+    }
+
+    /// The process's: its work goes on. One store.
+    pub fn beat(&self, now_ns: u64) {
+        self.beat_ns.store(now_ns, Ordering::Relaxed);
     }
 
     /// The process's: it has no work.
@@ -193,6 +202,11 @@ impl Pulse {
     pub fn idle_since_ns(&self) -> u64 {
         self.idle_since_ns.load(Ordering::Relaxed)
     }
+
+    /// When it last gave a sign of life, or 0.
+    pub fn beat_ns(&self) -> u64 {
+        self.beat_ns.load(Ordering::Relaxed)
+    }
 }
 
 /// A neighbour on the same GPU.
@@ -206,7 +220,8 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(slot: SlotIndex, user: u32, pulse: ReadOnly<Pulse>) -> Self {
+    /// The neighbour whose pulse is mapped here.
+    pub fn new(slot: SlotIndex, user: u32, pulse: ReadOnly<Pulse>) -> Self {
         Self { slot, user, pulse }
     }
 
@@ -218,6 +233,11 @@ impl Peer {
     /// When its last work ended, or 0.
     pub fn idle_since_ns(&self) -> u64 {
         self.pulse.get().idle_since_ns()
+    }
+
+    /// When it last gave a sign of life, or 0.
+    pub fn beat_ns(&self) -> u64 {
+        self.pulse.get().beat_ns()
     }
 
     /// How it usually works, as a word of `gct_core::policy::tpc::Habit`.
@@ -258,7 +278,9 @@ mod tests {
         let peer = Peer::new(0, 1, Shared::open_read_only(fd.read_only()).unwrap());
         assert_eq!(peer.busy_since_ns(), None);
         pulse.busy(0);
-        assert_eq!(peer.busy_since_ns(), Some(1));
+        assert_eq!((peer.busy_since_ns(), peer.beat_ns()), (Some(1), 0));
+        pulse.beat(5);
+        assert_eq!(peer.beat_ns(), 5);
         pulse.idle(7);
         pulse.set_habit(8);
         assert_eq!((peer.busy_since_ns(), peer.idle_since_ns()), (None, 7));

@@ -29,7 +29,7 @@ pub mod shared;
 pub mod socket;
 
 /// Version of the messages and of the pages. The two sides must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Where the daemon listens unless it is told otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/gctgroup/gctd.sock";

@@ -60,6 +60,20 @@ impl Memory<'_> {
         }
     }
 
+    /// Whether nodes that the calls of a segment replay hold another mask than `mask`, so that
+    /// [`patch_replays`](Self::patch_replays) would write some.
+    pub fn hold_others(&mut self, found: &[Found], mask: Option<&DisabledTpcs>) -> bool {
+        let mut others = false;
+        for found in found {
+            if found.source == Source::Elsewhere && found.is_launch() {
+                self.visit(found.qmd_va, |node| {
+                    others = others || change(node, mask, &mut 0).is_some();
+                });
+            }
+        }
+        others
+    }
+
     /// Counts the replays among the calls of a segment, as [`count_replays`](Self::count_replays), and writes into `out`
     /// the segment with which the nodes they run obey `mask`, where they hold another. The caller publishes that in place
     /// of the segment, or forgets the nodes. What cannot be changed runs under its old mask and is counted as

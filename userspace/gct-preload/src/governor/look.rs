@@ -2,7 +2,7 @@
 
 //! What becomes of one segment of the tenant's: it is read once, and may be edited or replaced.
 
-use super::{Governor, Next};
+use super::{Governor, Next, Seal};
 use crate::channel::{Around, Stream};
 use crate::line::{End, Piece};
 use crate::split::{Atoms, Splitting, ATOMS_MAX};
@@ -38,7 +38,7 @@ impl Governor {
         let as_it_is = Next::Whole {
             entry,
             piece: None,
-            drains_since: None,
+            seal: None,
         };
         let Entry::Segment(segment) = stream.fetch.decode(entry) else {
             return as_it_is;
@@ -50,49 +50,92 @@ impl Governor {
         let words = self.words.get_mut(..shared.len()).unwrap_or_default();
         let scan = stream
             .tracker
-            .scan(words, &mut self.found, &mut self.counters);
+            .scan(words, &mut stream.found, &mut self.counters);
         if scan.refused.is_some() || scan.missed > 0 {
             self.forget_graphs();
         }
         if scan.found == 0 {
             return as_it_is;
         }
-        let graphs = self.learn_graphs(shared.len(), scan.found);
-        if graphs.replayed {
-            let next = self.replay(entry, segment, scan.found, stream, around);
-            self.store(shared, scan.found);
-            return next;
+        let found = stream.found.get(..scan.found).unwrap_or(&[]);
+        let graphs = self.learn_graphs(shared.len(), found);
+        if graphs.stored {
+            self.store(shared, found);
         }
-        if !(self.acts() || self.follows()) {
-            if graphs.stored {
-                self.store(shared, scan.found);
-            }
+        if !(self.acts() || self.follows() || graphs.replayed) {
             return as_it_is;
         }
-        let piece = match self.last_launch(shared.len(), scan.found, around) {
-            Some((index, launch, piece)) => {
-                if let Some(atoms) =
-                    self.split(index, scan.found, &launch, piece, segment, stream, around)
-                {
-                    return Next::Atoms(atoms);
-                }
-                Some(piece)
-            }
-            None => self.followed(stream, around),
+        let seal = Seal {
+            segment,
+            found: scan.found,
+            look: self.looks,
+            since_ns: around.now_ns,
+            holds: pace::unknown_is_long(Ns(0)),
+            stores: graphs.stored,
+            replays: graphs.replayed,
         };
-        let predicted = piece.map_or(Ns(0), |piece| piece.predicted);
-        // It may start as soon as what is before it has ended.
-        self.may_run_for(pace::unknown_is_long(predicted), around.now_ns);
-        self.mask(shared.len(), scan.found);
-        if graphs.stored {
-            self.note_masks(shared.len(), scan.found);
+        let last = self.last_launch(shared.len(), found, around);
+        let Some((index, launch, piece)) = last.filter(|_| !graphs.replayed) else {
+            return Next::Whole {
+                entry,
+                piece: self.followed(stream, around),
+                seal: Some(seal),
+            };
+        };
+        if let Some(atoms) = self.split(index, &seal, &launch, piece, stream, around) {
+            return Next::Atoms(atoms);
         }
-        self.store(shared, scan.found);
         Next::Whole {
             entry,
-            piece: piece.filter(|_| self.follows()),
-            drains_since: None,
+            piece: Some(piece),
+            seal: Some(Seal {
+                // It may start as soon as what is before it has ended.
+                holds: pace::unknown_is_long(piece.predicted),
+                ..seal
+            }),
         }
+    }
+
+    /// Does to a segment what is to be done when its turn has come; returns the entry that is to be published instead of the
+    /// tenant's, if another is.
+    pub(super) fn seal(
+        &mut self,
+        seal: &Seal,
+        piece: Option<Piece>,
+        stream: &Stream,
+        around: &mut Around<'_>,
+    ) -> Option<u64> {
+        if self.mask.is_none() && !seal.stores && !seal.replays {
+            return None;
+        }
+        // CAST: checked when the segment was read.
+        let count = seal.segment.words as usize;
+        let shared = if seal.look == self.looks {
+            let at = (around.find)(seal.segment.va, count * 4)?;
+            // SAFETY: found just now.
+            Some(unsafe { words_at(at, count) })
+        } else {
+            // Other segments were looked at meanwhile.
+            self.read(&seal.segment, around)
+        }?;
+        let found = stream.found.get(..seal.found).unwrap_or(&[]);
+        self.mask(count, found);
+        let patched = match seal.replays {
+            true => self.patch(seal.segment, found, piece, stream, around),
+            false => None,
+        };
+        if seal.stores {
+            self.note_masks(count, found);
+        }
+        self.store(shared, found);
+        patched
+    }
+
+    /// Whether a replay's nodes hold other masks than that of now, so that they will be written.
+    pub(super) fn changes(&mut self, seal: &Seal, stream: &Stream) -> bool {
+        let found = stream.found.get(..seal.found).unwrap_or(&[]);
+        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        graphs.hold_others(found, self.mask.as_ref())
     }
 
     /// Copies a segment's words, which are the tenant's own; `None` where they are out of reach.
@@ -110,9 +153,9 @@ impl Governor {
             STATS.unreadable.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        // SAFETY: `find` vouches for `count` words of mapped memory, aligned as every
-        // segment is, for as long as the session is locked.
-        let shared = unsafe { core::slice::from_raw_parts(at as *const AtomicU32, count) };
+        self.looks = self.looks.wrapping_add(1);
+        // SAFETY: found just now.
+        let shared = unsafe { words_at(at, count) };
         for (copy, word) in words.iter_mut().zip(shared) {
             *copy = word.load(Ordering::Relaxed);
         }
@@ -121,9 +164,8 @@ impl Governor {
 
     /// Remembers the graphs that a segment stores, and sees to it that their masks can be changed
     /// later.
-    fn learn_graphs(&mut self, count: usize, found: usize) -> Graphs {
+    fn learn_graphs(&mut self, count: usize, found: &[Found]) -> Graphs {
         let words = self.words.get_mut(..count).unwrap_or_default();
-        let found = self.found.get(..found).unwrap_or(&[]);
         let nulls = found.iter().filter(|found| found.is_null(words)).count();
         // CAST: widening.
         self.counters.nulls += nulls as u64;
@@ -141,9 +183,8 @@ impl Governor {
     }
 
     /// Notes with which masks nodes are stored.
-    fn note_masks(&mut self, count: usize, found: usize) {
+    fn note_masks(&mut self, count: usize, found: &[Found]) {
         let words = self.words.get(..count).unwrap_or(&[]);
-        let found = self.found.get(..found).unwrap_or(&[]);
         Memory::new(&mut self.nodes, &mut self.replays).note_masks(words, found);
     }
 
@@ -158,16 +199,14 @@ impl Governor {
     fn last_launch(
         &self,
         count: usize,
-        found: usize,
+        found: &[Found],
         around: &Around<'_>,
     ) -> Option<(usize, Launch, Piece)> {
         if !self.follows() && self.limits.atoms <= 1 {
             return None;
         }
         let words = self.words.get(..count)?;
-        let (index, launch) = self
-            .found
-            .get(..found)?
+        let (index, launch) = found
             .iter()
             .enumerate()
             .rev()
@@ -196,36 +235,12 @@ impl Governor {
         Some((index, launch, piece))
     }
 
-    /// A segment that replays a stored graph: its nodes get the mask of now first, where they hold
-    /// another. That is written by the channel itself, so nothing of this process's may run then:
-    /// a replay of the same graph before may be reading it.
-    fn replay(
-        &mut self,
-        entry: u64,
-        segment: Segment,
-        found: usize,
-        stream: &Stream,
-        around: &mut Around<'_>,
-    ) -> Next {
-        let piece = self.followed(stream, around);
-        self.may_run_for(pace::unknown_is_long(Ns(0)), around.now_ns);
-        // CAST: checked when the segment was read.
-        let count = segment.words as usize;
-        self.mask(count, found);
-        let patched = self.patch(segment, found, piece, stream, around);
-        Next::Whole {
-            entry: patched.unwrap_or(entry),
-            piece: piece.filter(|_| self.follows()),
-            drains_since: patched.map(|_| Ns(around.now_ns)),
-        }
-    }
-
     /// Writes a segment with masks for the graphs that it replays into a frame of scratch, and
     /// returns the entry for it; `None` where the tenant's is to be published.
     fn patch(
         &mut self,
         segment: Segment,
-        found: usize,
+        found: &[Found],
         piece: Option<Piece>,
         stream: &Stream,
         around: &mut Around<'_>,
@@ -240,7 +255,6 @@ impl Governor {
         let out = self.output.get_mut(..most).unwrap_or_default();
         // CAST: checked when the segment was read.
         let words = self.words.get(..segment.words as usize)?;
-        let found = self.found.get(..found)?;
         let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
         let mask = self.mask.as_ref();
         let patched = graphs.patch_replays(words, found, mask, out, &mut self.counters);
@@ -287,17 +301,12 @@ impl Governor {
     }
 
     /// Splits a launch, if its limits ask for it.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "disjoint parts of one borrowed state"
-    )]
     fn split(
         &mut self,
         index: usize,
-        found: usize,
+        seal: &Seal,
         launch: &Launch,
         piece: Piece,
-        segment: Segment,
         stream: &mut Stream,
         around: &mut Around<'_>,
     ) -> Option<Atoms> {
@@ -317,14 +326,24 @@ impl Governor {
         if split.atoms <= 1 || stream.fetch.base() != 0 {
             return None;
         }
+        let segment = seal.segment;
+        let found = stream.found.get(..seal.found)?;
+        // CAST: checked by the caller.
+        let words = self.words.get(..segment.words as usize)?;
+        // Another launch of the segment gets its mask when the whole segment goes.
+        let grids = found
+            .iter()
+            .filter(|found| found.version.is_some() && !found.is_null(words));
+        if self.acts_on_masks() && grids.count() > 1 {
+            return None;
+        }
         self.splits = self.splits.wrapping_add(1);
         let rest = stream.tracker.last_release();
         // CAST: as wide as the word that it is compared with.
         let rest = rest.and_then(|rest| reaches(around, rest.va, rest.payload as u32));
         let splitting = Splitting {
-            // CAST: checked by the caller.
-            words: self.words.get(..segment.words as usize)?,
-            found: self.found.get(..found)?,
+            words,
+            found,
             index,
             split,
             segment,
@@ -341,14 +360,18 @@ impl Governor {
         )
     }
 
+    /// Whether launches may get a mask.
+    fn acts_on_masks(&self) -> bool {
+        self.limits.mask.is_some() || self.place.is_some()
+    }
+
     /// Carries out the mask on the launches of a segment, in the copy.
-    fn mask(&mut self, count: usize, found: usize) {
+    fn mask(&mut self, count: usize, found: &[Found]) {
         let order = Order {
             mask: self.mask.as_ref(),
             atoms: 0,
         };
         let words = self.words.get_mut(..count).unwrap_or_default();
-        let found = self.found.get(..found).unwrap_or(&[]);
         if order.mask.is_some() {
             for found in found.iter().filter(|found| found.version.is_some()) {
                 // What launches no grid has nothing to mask.
@@ -361,9 +384,9 @@ impl Governor {
     }
 
     /// Stores what has changed of a segment's QMDs into the tenant's words.
-    fn store(&self, shared: &[AtomicU32], found: usize) {
+    fn store(&self, shared: &[AtomicU32], found: &[Found]) {
         let words = self.words.get(..shared.len()).unwrap_or(&[]);
-        for found in self.found.get(..found).unwrap_or(&[]) {
+        for found in found {
             let Some(count) = found.qmd(words).map(<[u32]>::len) else {
                 continue;
             };
@@ -376,6 +399,17 @@ impl Governor {
             }
         }
     }
+}
+
+/// So many of the tenant's words.
+///
+/// # Safety
+///
+/// `Around::find` has found them at `at`, and the session stays locked while they are used: `find` vouches for mapped memory,
+/// aligned as every segment is.
+unsafe fn words_at<'a>(at: usize, count: usize) -> &'a [AtomicU32] {
+    // SAFETY: by contract.
+    unsafe { core::slice::from_raw_parts(at as *const AtomicU32, count) }
 }
 
 /// That a word of the tenant's counts up to `number`, if it is one that this process maps and

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Bounds every wait for something that may never come: the end of a launch, or a neighbour's work.
+//!
+//! Terminology
+//!   line       the pieces (launches and atoms) of one channel that are in flight, in order
+//!   still      the line has neither ended nor begun a piece since
+//!   late       a piece that was released because its line was still
+//!   overtaken  a piece that has not ended, though a later one of its line has
+//!   beat       a sign of life that a process with work gives its neighbours
+//!
+//! What is in flight may wait for what is held back: streams that share a channel, collectives of several GPUs, a release
+//! word that the program resets. Nobody can tell such a wait from a long launch, so each wait ends by the clock:
+//!
+//!     released when   still >= PATIENCE << min(late pieces in flight, LATE_SHIFT_MAX)
+//!     not followed    an overtaken piece that is older than PATIENCE
+//!
+//! The first rule ends every wait; the second makes a line whose streams do not wait for each other run at its pace again.
+//! The doubling bounds the cost where a launch is only long: of a launch that lasts `t`, `log2(t / PATIENCE)` late pieces
+//! queue behind it.
+//!
+//! Among neighbours, work counts while its owner is scheduled and its work moves. An owner that is stopped does not beat.
+//! One whose work does not move stops beating, as after a sticky error of CUDA's. One that beats all the same and lies has
+//! what its priority and its quota allow anyway.
+
+use crate::units::Ns;
+
+/// A held piece is released when its line has been still for so long: as long as an owner of TPCs that is silent is waited
+/// for ([`LINGER_MAX`](super::tpc::LINGER_MAX)), and longer than a block of most programs runs.
+pub const PATIENCE: Ns = super::tpc::LINGER_MAX;
+
+/// The wait for one more piece doubles with each late one in flight, up to 64 times: 1.28 s.
+const LATE_SHIFT_MAX: u32 = 6;
+
+/// How often a line is searched for pieces that ended before its first: their words may lie across the bus, where a look
+/// takes most of a microsecond.
+pub const OVERTAKEN_EVERY: Ns = Ns(1_000_000);
+
+/// How often a process with work gives a sign of life, at most.
+pub const BEAT_EVERY: Ns = Ns(10_000_000);
+
+/// A neighbour that has not beaten for so long is not scheduled: stopped, frozen, in a debugger. The processor quota of a
+/// cgroup stops a process for less than its period, 100 ms.
+pub const BEAT_MAX: Ns = Ns(250_000_000);
+
+/// Work that has not moved for so long is not waited for, and is told of as stalled. Far below the time-outs of collectives
+/// (NCCL's watchdog in PyTorch: 600 s).
+pub const STALL_MAX: Ns = Ns(5_000_000_000);
+
+/// A launch that was predicted is stalled when it takes longer than so many times that.
+const STALL_FACTOR: u64 = 4;
+
+/// Whether a piece of a line that has been still for `still`, with `late` late pieces in flight, is released now.
+pub fn is_over(still: Ns, late: u32) -> bool {
+    still.get() >= PATIENCE.get().wrapping_shl(late.min(LATE_SHIFT_MAX))
+}
+
+/// Whether the end of an overtaken piece of this age is not followed any more.
+pub fn gives_up(age: Ns) -> bool {
+    age >= PATIENCE
+}
+
+/// Whether work that has not moved for `still` is work that others wait for.
+pub fn moves(still: Ns) -> bool {
+    still < STALL_MAX
+}
+
+/// Whether a line that has been still for `still` is stalled, where what is in flight was predicted to take `predicted`.
+pub fn is_stalled(still: Ns, predicted: Ns) -> bool {
+    !moves(still) && still.get() >= predicted.get().saturating_mul(STALL_FACTOR)
+}
+
+/// A neighbour's work as it shows: whether it says that it has some, when it last beat, and since when it says that it has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signs {
+    /// Whether it says that it has work.
+    pub claims: bool,
+    /// When it beat last.
+    pub beat: Ns,
+    /// When its last work ended, as it says.
+    pub idle_since: Ns,
+}
+
+impl Signs {
+    /// Whether it has work that counts.
+    pub fn is_busy(&self, now: Ns) -> bool {
+        self.claims && now.saturating_sub(self.beat) < BEAT_MAX
+    }
+
+    /// For how long it has had none.
+    pub fn idle(&self, now: Ns) -> Ns {
+        let since = match self.claims {
+            true => self.beat.max(self.idle_since),
+            false => self.idle_since,
+        };
+        now.saturating_sub(since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::pace::{admits_whole, Admission, InFlight};
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn each_late_piece_doubles_the_wait_up_to_a_bound() {
+        let first = |late| (0..).find(|ms| is_over(Ns(ms * MS), late));
+        let waits: Vec<_> = (0..9).filter_map(first).collect();
+        assert_eq!(waits, [20, 40, 80, 160, 320, 640, 1280, 1280, 1280]);
+        assert!(is_over(Ns(u64::MAX), u32::MAX));
+    }
+
+    #[test]
+    fn a_long_launch_that_was_foreseen_is_not_stalled() {
+        assert!(!is_stalled(Ns(4_999 * MS), Ns(0)));
+        assert!(is_stalled(Ns(5_000 * MS), Ns(0)));
+        assert!(is_stalled(Ns(5_000 * MS), Ns(1_250 * MS)));
+        assert!(!is_stalled(Ns(9_999 * MS), Ns(2_500 * MS)));
+        assert!(!is_stalled(Ns(u64::MAX - 1), Ns(u64::MAX)));
+    }
+
+    #[test]
+    fn who_is_stopped_is_not_busy_until_it_moves() {
+        let at = |claims, beat, idle_since| Signs {
+            claims,
+            beat: Ns(beat * MS),
+            idle_since: Ns(idle_since * MS),
+        };
+        let busy = at(true, 1000, 10);
+        assert!(busy.is_busy(Ns(1000 * MS)) && busy.is_busy(Ns(1249 * MS)));
+        assert!(!busy.is_busy(Ns(1250 * MS)), "a quarter of a second");
+        // It is away since its last beat, not since its last pause.
+        assert_eq!(busy.idle(Ns(1250 * MS)), Ns(250 * MS));
+        assert_eq!(at(false, 1000, 1100).idle(Ns(1250 * MS)), Ns(150 * MS));
+        assert!(!at(false, 1000, 1100).is_busy(Ns(1000 * MS)));
+        // A beat of the future, as of a liar, is one of now.
+        assert!(at(true, 9000, 0).is_busy(Ns(1000 * MS)));
+        assert!(at(true, 1250, 0).is_busy(Ns(1250 * MS)), "it moves again");
+    }
+
+    /// Whole launches of one channel, each of a stream of its own, in the channel's order. Each ends when those that it waits for
+    /// have started, wherever in the channel they are, and `TIME` has passed.
+    struct Streams {
+        waits_for: Vec<Option<usize>>,
+    }
+
+    const TIME: u64 = 5 * MS;
+    const TARGET: Ns = Ns(8 * MS);
+
+    impl Streams {
+        /// When all have ended, by the clock of the simulation; `None` if they have not after `limit`.
+        fn run(&self, is_over: impl Fn(Ns, u32) -> bool, limit: u64) -> Option<u64> {
+            let all = self.waits_for.len();
+            let mut started: Vec<Option<(u64, bool)>> = vec![None; all];
+            let mut ended = vec![false; all];
+            let (mut in_flight, mut followed) = (InFlight::default(), vec![false; all]);
+            let (mut next, mut moved) = (0, 0);
+            for now in (0..limit).step_by(MS as usize) {
+                for i in 0..next {
+                    let Some((since, late)) = started[i] else {
+                        continue;
+                    };
+                    let free = self.waits_for[i].is_none_or(|other| started[other].is_some());
+                    if ended[i] || !free || now - since < TIME {
+                        continue;
+                    }
+                    (ended[i], moved) = (true, now);
+                    if core::mem::take(&mut followed[i]) {
+                        in_flight.remove(Ns(TIME), late);
+                    }
+                    for before in 0..i {
+                        let (since, late) = started[before].unwrap_or_default();
+                        if followed[before] && !ended[before] && gives_up(Ns(now - since)) {
+                            followed[before] = false;
+                            in_flight.remove(Ns(TIME), late);
+                        }
+                    }
+                }
+                while next < all {
+                    let admits = admits_whole(&in_flight, Ns(TIME), TARGET);
+                    let late = !admits && is_over(Ns(now - moved), in_flight.late);
+                    if !admits && !late {
+                        break;
+                    }
+                    in_flight.add(Ns(TIME), late);
+                    (started[next], followed[next], moved) = (Some((now, late)), true, now);
+                    next += 1;
+                }
+                if ended.iter().all(|ended| *ended) {
+                    return Some(now);
+                }
+            }
+            None
+        }
+    }
+
+    #[test]
+    fn streams_that_share_a_channel_and_wait_for_each_other_end() {
+        // Two receives in flight that wait for a send, which is the third launch.
+        let pair = Streams {
+            waits_for: vec![Some(2), Some(2), None],
+        };
+        let never = |_, _| false;
+        assert_eq!(
+            pair.run(never, 3600 * 1000 * MS),
+            None,
+            "without a bound it hangs"
+        );
+        let end = pair.run(is_over, 3600 * 1000 * MS).unwrap();
+        assert!(end <= 25 * MS, "{end} ns");
+    }
+
+    #[test]
+    fn a_line_of_streams_runs_at_its_pace_beside_one_that_waits() {
+        // Two that wait for the last of a thousand others.
+        let mut waits_for = vec![None; 1002];
+        waits_for[..2].fill(Some(1001));
+        let end = Streams { waits_for }
+            .run(is_over, 3600 * 1000 * MS)
+            .unwrap();
+        // Two at a time take 5 ms.
+        assert!(end < 2_600 * MS, "{end} ns");
+    }
+
+    #[test]
+    fn few_late_pieces_queue_behind_a_launch_that_is_only_long() {
+        let mut in_flight = InFlight::default();
+        in_flight.add(Ns(0), false);
+        in_flight.add(TARGET, false);
+        let mut moved = 0;
+        for now in (0..5_000 * MS).step_by(MS as usize) {
+            if is_over(Ns(now - moved), in_flight.late) {
+                in_flight.add(TARGET, true);
+                moved = now;
+            }
+        }
+        assert!(in_flight.late <= 9, "{in_flight:?}");
+        let admits = admits_whole(&in_flight, TARGET, TARGET);
+        assert_eq!(in_flight.admission(admits, Ns(0)), Admission::Held);
+    }
+
+    proptest! {
+        /// Whatever waits for whatever, all launches end if they would with all of them released.
+        #[test]
+        fn every_wait_within_a_channel_ends(waits in prop::collection::vec(prop::option::of(0usize..24), 1..24)) {
+            let all = waits.len();
+            let waits_for = waits.into_iter().map(|on| on.filter(|on| *on < all)).collect();
+            let end = Streams { waits_for }.run(is_over, 40_000 * MS);
+            prop_assert!(end.is_some());
+        }
+    }
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A tenant on a simulated GPU beside a neighbour whose pulse the test beats.
+
+use super::Place;
+use crate::limits::Limits;
+use crate::simulated::Bench;
+use gct_core::mask::TpcMask;
+use gct_core::policy::patience;
+use gct_core::policy::tpc::Habit;
+use gct_core::units::{Ns, Priority};
+use gct_model::Config;
+use gct_share::board::{Board, BoardReader, BoardWriter, Peer, Pulse, Slot};
+use gct_share::link::Gpu;
+use gct_share::page::Page;
+use gct_share::shared::{Shared, SharedFd, Writers};
+use std::sync::Arc;
+
+const MS: u64 = 1_000_000;
+
+/// What the tenant's neighbour is, and what the two show each other.
+struct Beside {
+    bench: Bench,
+    neighbour: Shared<Pulse>,
+    /// As the neighbour sees it.
+    tenant: Peer,
+    _board: BoardWriter,
+}
+
+/// A page that the daemon made, and its descriptors.
+fn page<T: gct_share::shared::Shareable>(name: &str) -> (SharedFd, Shared<T>) {
+    SharedFd::create(name, Writers::Holder).unwrap()
+}
+
+impl Beside {
+    /// Priorities are 0 for the neighbour and 8 for the tenant; `own` is reserved for the neighbour.
+    fn new(number: usize, own: &str, limits: Limits) -> Self {
+        let (board_fd, board) = page::<Board>("board");
+        let mut board = BoardWriter::new(board);
+        let mask = TpcMask::parse(own.as_bytes()).unwrap_or(TpcMask::EMPTY);
+        let slot = |user, priority, tpcs| Slot {
+            user,
+            tenant: user,
+            tpcs,
+            lends: true,
+            priority,
+        };
+        board.set(0, slot(1, 0, *mask.words()));
+        board.set(1, slot(2, 8, [0; 4]));
+        let (pulse_fd, neighbour) = page::<Pulse>("neighbour");
+        let (own_fd, pulse) = page::<Pulse>("tenant");
+        let peer = |user, fd: &SharedFd| {
+            // CAST: 1 or 2.
+            let slot = user as u8 - 1;
+            Peer::new(slot, user, Shared::open_read_only(fd.read_only()).unwrap())
+        };
+        let gpu = Gpu {
+            minor: 0,
+            slot: Some((1, 2)),
+            page: page::<Page>("page").1,
+            pulse,
+            board: BoardReader::new(Shared::open_read_only(board_fd.read_only()).unwrap()),
+        };
+        let timed = Config {
+            timed: true,
+            ..Config::default()
+        };
+        let mut bench = Bench::with(number, limits, timed);
+        let place = Place::new(Arc::new(gpu), vec![peer(1, &pulse_fd)]);
+        bench.governor.set_place(Some(place));
+        // Long ago.
+        bench.pass(1 << 40);
+        Self {
+            bench,
+            neighbour,
+            tenant: peer(2, &own_fd),
+            _board: board,
+        }
+    }
+
+    /// Time passes; what runs then.
+    fn after(&mut self, ns: u64) -> usize {
+        self.bench.pass(ns);
+        self.bench.running().len()
+    }
+
+    /// The mask of the grid that started last.
+    fn last_mask(&self) -> u32 {
+        self.bench
+            .machine
+            .report()
+            .runs
+            .iter()
+            .rfind(|run| run.count() > 0)
+            .unwrap()
+            .mask
+            .0[0]
+    }
+}
+
+fn later() -> Limits {
+    Limits {
+        priority: Priority(8),
+        ..Limits::NONE
+    }
+}
+
+/// A container that is paused, SIGSTOP, a debugger.
+#[test]
+fn a_neighbour_that_is_stopped_is_not_waited_for() {
+    let mut beside = Beside::new(12, "", later());
+    beside.neighbour.busy(beside.bench.now_ns());
+    beside.bench.launch();
+    assert_eq!(beside.after(0), 0, "an earlier priority has work");
+    for _ in 0..100 {
+        assert_eq!(beside.after(200 * MS), 0, "it lives");
+        beside.neighbour.beat(beside.bench.now_ns());
+    }
+    // Nobody waits for whoever waits.
+    assert_eq!(beside.tenant.busy_since_ns(), None);
+    assert_eq!(beside.after(patience::BEAT_MAX.get() - 1), 0);
+    assert_eq!(beside.after(1), 1, "it is stopped");
+    beside.bench.drain(0);
+    // It goes on where it was.
+    beside.neighbour.beat(beside.bench.now_ns());
+    beside.bench.launch();
+    assert_eq!(beside.after(MS), 0);
+    beside.neighbour.idle(beside.bench.now_ns());
+    assert_eq!(beside.after(0), 1);
+}
+
+#[test]
+fn what_is_reserved_for_a_neighbour_that_is_stopped_is_lent() {
+    let mut beside = Beside::new(13, "0-3", later());
+    beside.neighbour.busy(beside.bench.now_ns());
+    beside.bench.launch();
+    assert_eq!(
+        (beside.after(0), beside.last_mask()),
+        (1, 0xf),
+        "it is there"
+    );
+    beside.bench.drain(0);
+    beside.bench.pass(patience::BEAT_MAX.get());
+    beside.bench.launch();
+    assert_eq!(
+        (beside.after(0), beside.last_mask()),
+        (1, 0),
+        "it is stopped"
+    );
+}
+
+/// As after a sticky error of CUDA's, when no launch ends any more.
+#[test]
+fn who_does_not_move_is_not_busy_for_its_neighbours() {
+    let mut beside = Beside::new(14, "", later());
+    beside.bench.launch();
+    let still = patience::STALL_MAX.get();
+    assert_eq!(beside.after(0), 1);
+    for _ in 0..still / MS / 100 {
+        assert!(beside.tenant.busy_since_ns().is_some());
+        let beat = beside.bench.now_ns() - beside.tenant.beat_ns();
+        assert!(beat < patience::BEAT_EVERY.get() + MS, "it beats: {beat}");
+        // The worker looks much more often.
+        (0..10).for_each(|_| assert_eq!(beside.after(10 * MS), 1));
+    }
+    assert_eq!(beside.tenant.busy_since_ns(), None);
+    assert_eq!(beside.bench.governor.stalled(), 0, "no limit can be why");
+    // It regains its turn when it moves.
+    beside.bench.launch();
+    beside.after(0);
+    assert!(beside.tenant.busy_since_ns().is_some());
+    beside.bench.drain(0);
+    assert_eq!(beside.tenant.busy_since_ns(), None);
+}
+
+#[test]
+fn who_is_frozen_is_not_busy_for_its_neighbours() {
+    let mut beside = Beside::new(15, "", later());
+    let frozen = Limits {
+        frozen: true,
+        ..later()
+    };
+    beside.bench.governor.set_limits(frozen);
+    beside.bench.launch();
+    assert_eq!(beside.after(MS), 0);
+    assert_eq!(beside.tenant.busy_since_ns(), None);
+    beside.bench.governor.set_limits(later());
+    assert_eq!(beside.after(MS), 1);
+    assert!(beside.tenant.busy_since_ns().is_some());
+}
+
+/// A neighbour with all TPCs that is away for 5 ms more lends them for a moment, not for a launch of unknown length.
+#[test]
+fn a_whole_launch_obeys_the_order_to_wait() {
+    let mut beside = Beside::new(16, "0-127", later());
+    let habit = Habit::default().after(Ns(25_000), Ns(10 * MS));
+    beside.neighbour.set_habit(habit.to_word());
+    beside.neighbour.idle(beside.bench.now_ns());
+    beside.bench.launch();
+    assert_eq!(
+        beside.after(MS),
+        0,
+        "it may come back before the launch has ended"
+    );
+    // An eighth later than usual it is silent.
+    assert_eq!(beside.after(10_250_000), 1);
+}
+
+/// The mask of a launch is that of when it goes, not of when it was looked at.
+#[test]
+fn a_launch_that_has_waited_gets_the_mask_of_when_it_goes() {
+    let paced = Limits {
+        atom_ns: 10 * MS,
+        ..later()
+    };
+    let mut beside = Beside::new(17, "0-3", paced);
+    for _ in 0..20 {
+        beside.bench.launch();
+        beside.bench.drain(4 * MS);
+    }
+    assert_eq!(beside.last_mask(), 0, "the neighbour is away");
+    (0..3).for_each(|_| assert!(beside.bench.launch()));
+    assert_eq!(beside.after(0), 1, "one after the other");
+    let published = beside.bench.channel.published();
+    beside.neighbour.busy(beside.bench.now_ns());
+    beside.bench.governor.look_elsewhere();
+    for _ in 0..3 {
+        let run = beside.bench.running()[0];
+        beside.bench.machine.finish(run);
+        beside.after(MS);
+    }
+    assert_eq!(
+        beside.bench.channel.published(),
+        published + 1,
+        "the third has waited"
+    );
+    assert_eq!(beside.last_mask(), 0xf);
+}
