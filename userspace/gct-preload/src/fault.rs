@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! SIGSEGV: our doorbell faults first, the program's own handler for all else.
+//! Handles SIGSEGV: doorbells of ours first, the program's own handler for all else.
+//!
+//! The kernel knows our handler alone. What the program installs is remembered ([`actions`]), and its
+//! `sa_mask`, `SA_ONSTACK` and `SA_RESTART` are given to the kernel with our handler, so that the
+//! program's runs as the kernel would have run it. Two differences remain: SIGSEGV itself is never
+//! blocked, and `SA_NODEFER` therefore always holds.
 
+use crate::actions::{self, Action, Changing};
 use crate::worker;
+use core::cell::Cell;
 use core::ffi::{c_void, CStr};
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use libc::{c_int, sigaction, siginfo_t, sigset_t};
 
-/// The action that the program believes is installed; leaked boxes, because a handler
-/// may be reading one while another thread installs the next.
-static PROGRAM: AtomicPtr<sigaction> = AtomicPtr::new(core::ptr::null_mut());
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// The process that the remembered actions are of. Another one that comes here is its child in the same
+/// memory, by `vfork` or `clone(CLONE_VM)`: it has actions of its own with the kernel.
+static OWNER: AtomicI32 = AtomicI32::new(0);
 
 /// glibc's functions of these names, past our own.
 type Sigaction = unsafe extern "C" fn(c_int, *const sigaction, *mut sigaction) -> c_int;
@@ -63,6 +70,22 @@ unsafe fn call_real(signal: c_int, new: *const sigaction, old: *mut sigaction) -
     unsafe { real(signal, new, old) }
 }
 
+/// Calls glibc's `pthread_sigmask`.
+///
+/// # Safety
+///
+/// As for `pthread_sigmask(3)`.
+pub(crate) unsafe fn real_mask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
+    let symbol = PTHREAD_SIGMASK.get();
+    if symbol.is_null() {
+        return libc::ENOSYS;
+    }
+    // SAFETY: the symbol named `pthread_sigmask` has this type in every libc.
+    let real = unsafe { core::mem::transmute::<*mut c_void, Sigmask>(symbol) };
+    // SAFETY: the caller's pointers are passed on unchanged.
+    unsafe { real(how, new, old) }
+}
+
 /// `pthread_sigmask` that leaves SIGSEGV unblocked: the kernel kills a process whose
 /// doorbell faults in a thread that blocks it.
 ///
@@ -70,46 +93,79 @@ unsafe fn call_real(signal: c_int, new: *const sigaction, old: *mut sigaction) -
 ///
 /// As for `pthread_sigmask(3)`.
 pub(crate) unsafe fn program_mask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
-    let symbol = PTHREAD_SIGMASK.get();
-    if symbol.is_null() {
-        return libc::ENOSYS;
-    }
-    // SAFETY: the symbol named `pthread_sigmask` has this type in every libc.
-    let real = unsafe { core::mem::transmute::<*mut c_void, Sigmask>(symbol) };
     if new.is_null() || how == libc::SIG_UNBLOCK {
         // SAFETY: the caller's pointers are passed on unchanged.
-        return unsafe { real(how, new, old) };
+        return unsafe { real_mask(how, new, old) };
     }
     // SAFETY: `new` is valid by contract.
     let mut set = unsafe { new.read() };
     // SAFETY: `set` is an initialised set.
     unsafe { libc::sigdelset(&mut set, libc::SIGSEGV) };
     // SAFETY: `set` lives for the call; `old` is the caller's.
-    unsafe { real(how, &set, old) }
+    unsafe { real_mask(how, &set, old) }
+}
+
+/// What the kernel has installed.
+fn installed() -> sigaction {
+    // SAFETY: all zero is a valid `sigaction` (SIG_DFL, no flags, empty mask).
+    let mut installed: sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: null asks only, and `installed` lives for the call.
+    unsafe { call_real(libc::SIGSEGV, core::ptr::null(), &mut installed) };
+    installed
+}
+
+/// Whether an action is this library's.
+fn is_ours(action: &sigaction) -> bool {
+    action.sa_sigaction == handler as *const () as usize
+}
+
+/// Has the kernel call our handler the way that `program` wants to be called.
+fn put_in_front(program: &sigaction) -> c_int {
+    let mut ours = *program;
+    ours.sa_sigaction = handler as *const () as usize;
+    ours.sa_flags = libc::SA_SIGINFO
+        | libc::SA_NODEFER
+        | program.sa_flags & (libc::SA_ONSTACK | libc::SA_RESTART);
+    // SAFETY: an initialised set.
+    unsafe { libc::sigdelset(&mut ours.sa_mask, libc::SIGSEGV) };
+    // SAFETY: `ours` lives for the call, and the handler is async-signal-safe.
+    unsafe { call_real(libc::SIGSEGV, &ours, core::ptr::null_mut()) }
 }
 
 /// Puts our handler in front, once.
 pub(crate) fn install() {
-    if INSTALLED.swap(true, Ordering::SeqCst) {
+    if !INSTALLED.swap(true, Ordering::SeqCst) {
+        PTHREAD_SIGMASK.get();
+        own();
+        worker::watch_forks();
+        in_front();
+    }
+}
+
+/// This process owns the remembered actions: after a fork, the child does its copy.
+pub(crate) fn own() {
+    // SAFETY: has no arguments and cannot fail.
+    OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+}
+
+/// Sees to it that the kernel calls our handler, and not one that was installed by a system call past
+/// this library, as runtimes without libc do. Such a handler is called for what is not ours. To be
+/// called before a doorbell is made to fault, and now and then.
+pub(crate) fn in_front() {
+    if !INSTALLED.load(Ordering::Relaxed) || is_ours(&installed()) {
         return;
     }
-    // SAFETY: all zero is a valid `sigaction` (SIG_DFL, no flags, empty mask).
-    let mut program: sigaction = unsafe { core::mem::zeroed() };
-    // SAFETY: null asks only, and `program` lives for the call.
-    unsafe { call_real(libc::SIGSEGV, core::ptr::null(), &mut program) };
+    let mut changing = Changing::begin();
+    let theirs = installed();
+    if is_ours(&theirs) {
+        return;
+    }
+    let current = actions::current();
+    let again = current.is_some_and(|c| c.action.sa_sigaction == theirs.sa_sigaction);
     // Before the handler can run: it must find what to pass a fault on to.
-    let asked = Box::into_raw(Box::new(program));
-    PROGRAM.store(asked, Ordering::Release);
-    // SAFETY: as above.
-    let mut ours: sigaction = unsafe { core::mem::zeroed() };
-    ours.sa_sigaction = handler as *const () as usize;
-    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-    // SAFETY: both live for the call, and the handler is async-signal-safe.
-    unsafe { call_real(libc::SIGSEGV, &ours, &mut program) };
-    // Another thread may have installed one after the question; what comes after that is in
-    // `PROGRAM` already.
-    let replaced = Box::into_raw(Box::new(program));
-    let _ = PROGRAM.compare_exchange(asked, replaced, Ordering::AcqRel, Ordering::Relaxed);
+    if again || changing.set(&theirs, current) {
+        put_in_front(&theirs);
+    }
 }
 
 /// The program's view of `sigaction`: it may replace its own handler, not ours.
@@ -122,21 +178,66 @@ pub(crate) unsafe fn program_action(
     new: *const sigaction,
     old: *mut sigaction,
 ) -> c_int {
-    let current = PROGRAM.load(Ordering::Acquire);
-    if signal != libc::SIGSEGV || current.is_null() {
+    if signal != libc::SIGSEGV || actions::current().is_none() {
         // SAFETY: passed on unchanged.
         return unsafe { call_real(signal, new, old) };
     }
-    if !old.is_null() {
-        // SAFETY: `old` is valid by contract; `current` is a leaked box.
-        unsafe { old.write(*current) };
+    // SAFETY: has no arguments and cannot fail.
+    if unsafe { libc::getpid() } != OWNER.load(Ordering::Relaxed) {
+        // SAFETY: passed on.
+        return unsafe { childs_action(new, old) };
     }
-    if !new.is_null() {
-        // SAFETY: `new` is valid by contract.
-        let action = unsafe { new.read() };
-        PROGRAM.store(Box::into_raw(Box::new(action)), Ordering::Release);
+    // SAFETY: valid by contract, if it is not null.
+    let new = (!new.is_null()).then(|| unsafe { new.read() });
+    let mut changing = Changing::begin();
+    let current = actions::current();
+    let ret = match &new {
+        Some(new) if !changing.set(new, None) => {
+            // SAFETY: glibc returns this thread's `errno`.
+            unsafe { *libc::__errno_location() = libc::ENOMEM };
+            -1
+        }
+        Some(new) => put_in_front(new),
+        None => 0,
+    };
+    drop(changing);
+    if let Some(current) = current.filter(|_| !old.is_null() && ret == 0) {
+        // SAFETY: `old` is valid by contract.
+        unsafe { old.write(current.action) };
     }
-    0
+    ret
+}
+
+/// `sigaction` for SIGSEGV in a child that has this process's memory: the kernel has its actions.
+///
+/// # Safety
+///
+/// As for `sigaction(2)`.
+unsafe fn childs_action(new: *const sigaction, old: *mut sigaction) -> c_int {
+    // SAFETY: all zero is a valid `sigaction`.
+    let mut before: sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: `new` is the caller's; `before` lives for the call.
+    let ret = unsafe { call_real(libc::SIGSEGV, new, &mut before) };
+    if !old.is_null() && ret == 0 {
+        let inherited = actions::current().filter(|_| is_ours(&before));
+        // SAFETY: `old` is valid by contract.
+        unsafe { old.write(inherited.map_or(before, |action| action.action)) };
+    }
+    ret
+}
+
+std::thread_local! {
+    /// Whose handler this thread is in, and the context that it was called with.
+    static CALLED: Cell<(usize, Option<&'static Action>)> = const { Cell::new((0, None)) };
+}
+
+/// Whom to pass a signal on to: the program's action, or if its handler has called ours, what it found
+/// there when it was installed.
+fn next_of(context: *mut c_void) -> Option<&'static Action> {
+    match CALLED.get() {
+        (at, Some(action)) if at == context as usize && action.before.is_some() => action.before,
+        _ => actions::current(),
+    }
 }
 
 unsafe extern "C" fn handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
@@ -149,31 +250,52 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut siginfo_t, context: *mut 
     if fault.is_some_and(|addr| crate::sys::keep_errno(|| worker::on_fault(addr))) {
         return;
     }
-    let program = PROGRAM.load(Ordering::Acquire);
-    // SAFETY: null or a leaked box.
-    let action = unsafe { program.as_ref() };
-    match action.map(|a| (a.sa_sigaction, a.sa_flags)) {
-        Some((h, _)) if h == libc::SIG_IGN && sent => {}
-        Some((h, flags)) if is_function(h) && flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: the program installed this address as a handler of this form.
-            let f: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
-                unsafe { core::mem::transmute(h) };
-            // SAFETY: called as the kernel would have.
-            unsafe { f(signal, info, context) };
-        }
-        Some((h, _)) if is_function(h) => {
-            // SAFETY: the program installed this address as a plain handler.
-            let f: unsafe extern "C" fn(c_int) = unsafe { core::mem::transmute(h) };
-            // SAFETY: called as the kernel would have.
-            unsafe { f(signal) };
-        }
-        // A fault cannot be ignored.
-        _ => die(sent),
-    }
+    let Some(program) = next_of(context) else {
+        return die(sent);
+    };
+    let before = CALLED.replace((context as usize, Some(program)));
+    // SAFETY: the kernel's arguments, passed on.
+    unsafe { call(&program.action, sent, signal, info, context) };
+    CALLED.set(before);
 }
 
-fn is_function(handler: usize) -> bool {
-    handler != libc::SIG_DFL && handler != libc::SIG_IGN
+/// Calls the program's handler as the kernel would have.
+///
+/// # Safety
+///
+/// The arguments are those that the kernel called a handler with.
+unsafe fn call(
+    action: &sigaction,
+    sent: bool,
+    signal: c_int,
+    info: *mut siginfo_t,
+    context: *mut c_void,
+) {
+    let (h, flags) = (action.sa_sigaction, action.sa_flags);
+    if h == libc::SIG_IGN && sent {
+        return;
+    }
+    if h == libc::SIG_DFL || h == libc::SIG_IGN {
+        // A fault cannot be ignored.
+        return die(sent);
+    }
+    if flags & libc::SA_RESETHAND != 0 {
+        let mut default = *action;
+        default.sa_sigaction = libc::SIG_DFL;
+        Changing::begin().set(&default, None);
+    }
+    if flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: the program installed this address as a handler of this form.
+        let f: unsafe extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
+            unsafe { core::mem::transmute(h) };
+        // SAFETY: called as the kernel would have.
+        unsafe { f(signal, info, context) };
+    } else {
+        // SAFETY: the program installed this address as a plain handler.
+        let f: unsafe extern "C" fn(c_int) = unsafe { core::mem::transmute(h) };
+        // SAFETY: called as the kernel would have.
+        unsafe { f(signal) };
+    }
 }
 
 /// Lets the fault happen again with the default action, or sends the signal again, so that the
@@ -188,7 +310,6 @@ fn die(sent: bool) {
         unsafe { libc::raise(libc::SIGSEGV) };
     }
 }
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -247,17 +247,16 @@ pub unsafe extern "C" fn sigaction(signum: c_int, new: *const Action, old: *mut 
     unsafe { fault::program_action(signum, new, old) }
 }
 
-/// Stands in front of `signal(2)`, with the semantics of glibc (BSD's).
+/// Installs a handler with these flags; returns the one before.
 ///
 /// # Safety
 ///
 /// As for `signal(2)`.
-#[no_mangle]
-pub unsafe extern "C" fn signal(signum: c_int, handler: sighandler_t) -> sighandler_t {
+unsafe fn install(signum: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
     // SAFETY: all zero is a valid `sigaction`.
     let mut new: Action = unsafe { core::mem::zeroed() };
     new.sa_sigaction = handler;
-    new.sa_flags = libc::SA_RESTART;
+    new.sa_flags = flags;
     // SAFETY: as above.
     let mut old: Action = unsafe { core::mem::zeroed() };
     // SAFETY: both live for the call.
@@ -265,6 +264,28 @@ pub unsafe extern "C" fn signal(signum: c_int, handler: sighandler_t) -> sighand
         0 => old.sa_sigaction,
         _ => libc::SIG_ERR,
     }
+}
+
+/// Stands in front of `signal(2)`, with the semantics of glibc (BSD's).
+///
+/// # Safety
+///
+/// As for `signal(2)`.
+#[no_mangle]
+pub unsafe extern "C" fn signal(signum: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: passed on under the same contract.
+    unsafe { install(signum, handler, libc::SA_RESTART) }
+}
+
+/// Stands in front of what `signal` is to programs that were compiled for System V.
+///
+/// # Safety
+///
+/// As for `signal(2)`.
+#[no_mangle]
+pub unsafe extern "C" fn __sysv_signal(signum: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: passed on under the same contract.
+    unsafe { install(signum, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
 }
 
 /// Stands in front of `pthread_sigmask(3)`: SIGSEGV stays unblocked.

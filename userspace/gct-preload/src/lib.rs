@@ -7,6 +7,7 @@
 //! It decides nothing about masks or atoms; `governor` asks the core. On anything it
 //! does not know it gets out of the way, and counts it.
 
+mod actions;
 mod channel;
 mod fault;
 mod governor;
@@ -36,5 +37,6 @@ mod sys;
 mod worker;
 
 pub use interpose::{
-    gctgroup_restrict, ioctl, mmap, mmap64, munmap, pthread_sigmask, sigaction, signal, sigprocmask,
+    __sysv_signal, gctgroup_restrict, ioctl, mmap, mmap64, munmap, pthread_sigmask, sigaction,
+    signal, sigprocmask,
 };

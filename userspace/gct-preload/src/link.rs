@@ -175,9 +175,7 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
         look();
         if !STARTED.swap(true, Ordering::SeqCst) {
             // Without the thread the limits of now stay, and nobody hears of launches.
-            let _ = std::thread::Builder::new()
-                .name("gct-link".into())
-                .spawn(look_after);
+            sys::spawn("gct-link", look_after);
         }
     }
 }

@@ -5,6 +5,7 @@
 //! This library replaces `ioctl`, `mmap` and others of libc, so it must never
 //! call them by name: it would call itself.
 
+use crate::fault;
 use core::ffi::c_void;
 use core::sync::atomic::AtomicU32;
 
@@ -134,6 +135,41 @@ pub(crate) fn futex_wake(word: &AtomicU32) {
             i32::MAX,
         );
     }
+}
+
+/// All signals are blocked in this thread, but for SIGSEGV, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Blocked(libc::sigset_t);
+
+impl Blocked {
+    /// Blocks them. May be called in a signal handler.
+    pub(crate) fn all() -> Self {
+        // SAFETY: all zero is a valid set, the empty one.
+        let mut all: libc::sigset_t = unsafe { core::mem::zeroed() };
+        let mut before = all;
+        // SAFETY: initialised sets. Without the two that glibc keeps for itself.
+        unsafe {
+            libc::sigfillset(&mut all);
+            fault::program_mask(libc::SIG_BLOCK, &all, &mut before);
+        }
+        Self(before)
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the mask of before.
+        unsafe { fault::real_mask(libc::SIG_SETMASK, &self.0, core::ptr::null_mut()) };
+    }
+}
+
+/// Starts a thread of the library's, in which no signal of the program's is handled; `false` where the
+/// system allows no more threads.
+pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
+    // A thread begins with the mask of who makes it.
+    let _blocked = Blocked::all();
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn(run).is_ok()
 }
 
 /// Monotonic time in nanoseconds.

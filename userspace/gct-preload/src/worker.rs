@@ -8,6 +8,7 @@
 //! publishes on the spot and wakes the worker: an idle tenant costs nothing, a busy one
 //! takes no faults. (Linux's NAPI does the same with interrupts.)
 
+use crate::fault;
 use crate::governors::Governors;
 use crate::session::{Session, DOORBELLS_MAX, DOORBELL_BYTES};
 use crate::stats::STATS;
@@ -126,26 +127,38 @@ pub(crate) fn attend(shared: &Shared) {
     if shared.session.managed() && !STARTED.swap(true, Ordering::SeqCst) {
         watch_forks();
         crate::stats::write_at_exit();
-        let spawned = std::thread::Builder::new()
-            .name("gct-worker".into())
-            .spawn(run);
-        if spawned.is_err() {
+        if !sys::spawn("gct-worker", run) {
             // Rings are shadowed and nobody would serve them.
             std::process::abort();
         }
     }
 }
 
+/// The same without waiting, for a signal handler; `None` if it is taken.
+fn try_lock() -> Option<Held> {
+    if FORKED.load(Ordering::Relaxed) || HOLDS.get() {
+        return None;
+    }
+    let shared = match SHARED.try_lock() {
+        Ok(shared) => shared,
+        Err(TryLockError::Poisoned(error)) => error.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    HOLDS.set(true);
+    Some(Held(shared))
+}
+
 /// Has [`forked_child`] tell a child that is forked from now on.
 pub(crate) fn watch_forks() {
     static WATCHING: AtomicBool = AtomicBool::new(false);
     if !WATCHING.swap(true, Ordering::SeqCst) {
-        // SAFETY: `forked` only stores to an atomic, which is safe after fork.
+        // SAFETY: `forked` only stores to atomics, which is safe after fork.
         unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     }
 }
 
 extern "C" fn forked() {
+    fault::own();
     FORKED.store(true, Ordering::Relaxed);
 }
 
@@ -178,6 +191,7 @@ fn run() {
 
 /// Arms the doorbells, looks once more and sleeps until one faults; `true` if there was work.
 fn sleep(mut shared: Held, unfinished: bool) -> bool {
+    fault::in_front();
     ARMED.store(1, Ordering::SeqCst);
     if !shared.session.arm(true) || shared.publish() > 0 {
         shared.session.arm(false);
@@ -210,14 +224,8 @@ pub(crate) fn on_fault(addr: usize) -> bool {
         return false;
     }
     STATS.faults.fetch_add(1, Ordering::Relaxed);
-    match SHARED.try_lock() {
-        Ok(mut shared) => {
-            shared.publish();
-        }
-        Err(TryLockError::Poisoned(e)) => {
-            e.into_inner().publish();
-        }
-        Err(TryLockError::WouldBlock) => {}
+    if let Some(mut shared) = try_lock() {
+        shared.publish();
     }
     // What is stored there from now on is the worker's, who is woken.
     for page in pages() {

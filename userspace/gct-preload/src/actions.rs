@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Remembers the actions that the program has installed for SIGSEGV.
+//!
+//! An action is written once and stays for ever: a handler may be reading it while another thread
+//! installs the next. Equal actions share a place, so a program that installs two in turns needs two.
+//! Nothing here allocates by malloc: a program may install an action in a signal handler.
+
+use crate::sys;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use libc::sigaction;
+
+/// An action of the program's.
+pub(crate) struct Action {
+    pub(crate) action: sigaction,
+    /// What it found there, if it was installed by a system call past this library: its handler may
+    /// call on.
+    pub(crate) before: Option<&'static Action>,
+    next: Option<&'static Action>,
+}
+
+// SAFETY: an action is never written after it was made, and its pointers are addresses of code.
+unsafe impl Sync for Action {}
+
+impl Action {
+    fn is(&self, action: &sigaction, before: Option<&'static Action>) -> bool {
+        let masks = [&self.action.sa_mask, &action.sa_mask].map(|mask| {
+            // SAFETY: 1 to 64 are the signals that there are.
+            (1..=64).map(|signal| unsafe { libc::sigismember(mask, signal) })
+        });
+        let [own, other] = masks;
+        let at =
+            |action: Option<&'static Action>| action.map_or(0, |a| core::ptr::from_ref(a) as usize);
+        self.action.sa_sigaction == action.sa_sigaction
+            && self.action.sa_flags == action.sa_flags
+            && own.eq(other)
+            && at(self.before) == at(before)
+    }
+}
+
+/// Room for actions, and the lock of who adds one.
+struct Room {
+    taken: AtomicBool,
+    free: UnsafeCell<(usize, usize)>,
+}
+
+// SAFETY: `free` is used by the holder of `taken` alone.
+unsafe impl Sync for Room {}
+
+static ROOM: Room = Room {
+    taken: AtomicBool::new(false),
+    free: UnsafeCell::new((0, 0)),
+};
+static ALL: AtomicPtr<Action> = AtomicPtr::new(core::ptr::null_mut());
+/// The action that the program believes is installed.
+static CURRENT: AtomicPtr<Action> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The action that the program believes is installed; `None` before [`Changing::set`].
+pub(crate) fn current() -> Option<&'static Action> {
+    // SAFETY: null, or an action, which stays.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// The right to change the action. Signals are blocked meanwhile: their handlers may want to.
+pub(crate) struct Changing {
+    /// Dropped after the lock was given back.
+    _signals: sys::Blocked,
+}
+
+impl Changing {
+    /// Waits for it.
+    pub(crate) fn begin() -> Self {
+        let blocked = sys::Blocked::all();
+        while ROOM.taken.swap(true, Ordering::Acquire) {
+            core::hint::spin_loop();
+        }
+        Self { _signals: blocked }
+    }
+
+    /// From now on the program believes that this is installed; `false` without memory.
+    pub(crate) fn set(&mut self, action: &sigaction, before: Option<&'static Action>) -> bool {
+        let known = self.known(action, before);
+        let Some(found) = known.or_else(|| self.add(action, before)) else {
+            return false;
+        };
+        CURRENT.store(core::ptr::from_ref(found).cast_mut(), Ordering::Release);
+        true
+    }
+
+    fn known(
+        &self,
+        action: &sigaction,
+        before: Option<&'static Action>,
+    ) -> Option<&'static Action> {
+        // SAFETY: null, or an action, which stays.
+        let mut at = unsafe { ALL.load(Ordering::Acquire).as_ref() };
+        while let Some(known) = at.filter(|known| !known.is(action, before)) {
+            at = known.next;
+        }
+        at
+    }
+
+    fn add(
+        &mut self,
+        action: &sigaction,
+        before: Option<&'static Action>,
+    ) -> Option<&'static Action> {
+        // SAFETY: this holds the lock.
+        let (at, left) = unsafe { &mut *ROOM.free.get() };
+        if *left == 0 {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            let page = unsafe { sys::mmap(core::ptr::null_mut(), sys::PAGE, prot, flags, -1, 0) };
+            if page == libc::MAP_FAILED {
+                return None;
+            }
+            (*at, *left) = (page as usize, sys::PAGE / size_of::<Action>());
+        }
+        let place = *at as *mut Action;
+        (*at, *left) = (*at + size_of::<Action>(), *left - 1);
+        // SAFETY: null, or an action, which stays.
+        let next = unsafe { ALL.load(Ordering::Acquire).as_ref() };
+        let new = Action {
+            action: *action,
+            before,
+            next,
+        };
+        // SAFETY: inside the page, aligned because every place before it is one of this size, and
+        // nobody else's.
+        unsafe { place.write(new) };
+        ALL.store(place, Ordering::Release);
+        // SAFETY: just written, and never again.
+        unsafe { place.as_ref() }
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        ROOM.taken.store(false, Ordering::Release);
+    }
+}

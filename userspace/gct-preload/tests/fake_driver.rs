@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A GPU's driver in a program that runs under the library: preloaded behind it, this answers the
+//! system calls that the library makes for the program. Just enough for one channel.
+//!
+//! The program calls the functions whose names begin with `fake_`.
+
+use core::arch::asm;
+use core::ffi::{c_int, c_long, c_void};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+
+const CLIENT: u32 = 0xc1d0_0019;
+const USERMODE: u32 = 5;
+const RINGS: u32 = 0x17;
+const CHANNEL: u32 = 0x1c;
+const ENTRIES: u32 = 1024;
+const DOORBELL_BYTES: usize = 0x10000;
+const RINGS_BYTES: usize = 2 << 20;
+const USERD: usize = 0x2000;
+const GP_GET: usize = USERD + 0x88;
+const GP_PUT: usize = USERD + 0x8c;
+const DOORBELL: usize = 0x90;
+const TOKEN: u32 = 0xa;
+
+/// The descriptor of `/dev/nvidia0`; 0 before it is opened.
+static NODE: AtomicI32 = AtomicI32::new(0);
+/// The memory objects that are mapped, doorbells and rings, as descriptors.
+static MEMORY: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
+/// The same as the GPU reaches them.
+static REAL: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// The same as the program does.
+static PROGRAM: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// Which of them the next `mmap` maps.
+static ANNOUNCED: AtomicUsize = AtomicUsize::new(0);
+
+/// A system call, past all libraries.
+///
+/// # Safety
+///
+/// As for the call.
+unsafe fn raw(number: c_long, a: [c_long; 6]) -> c_long {
+    let ret;
+    // SAFETY: the kernel's convention; the caller vouches for the call.
+    unsafe {
+        asm!("syscall", inlateout("rax") number => ret, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+            in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _);
+    }
+    ret
+}
+
+/// Stands in front of `syscall(2)`: the driver's calls end here.
+///
+/// # Safety
+///
+/// As for `syscall(2)`.
+#[no_mangle]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    let node = c_long::from(NODE.load(Ordering::Relaxed));
+    let ours = |fd: c_long| node != 0 && fd == node;
+    if number == libc::SYS_ioctl && ours(a) {
+        // SAFETY: a structure of this request's.
+        return unsafe { serve(b, c as *mut u32) };
+    }
+    let mut args = [a, b, c, d, e, f];
+    if number == libc::SYS_mmap && ours(e) {
+        args[4] = c_long::from(MEMORY[ANNOUNCED.load(Ordering::Relaxed)].load(Ordering::Relaxed));
+    }
+    // SAFETY: the caller's.
+    let ret = unsafe { raw(number, args) };
+    if (-4095..0).contains(&ret) {
+        // SAFETY: this thread's `errno`.
+        unsafe { *libc::__errno_location() = -ret as c_int };
+        return -1;
+    }
+    ret
+}
+
+/// Answers an ioctl; all succeed.
+///
+/// # Safety
+///
+/// `arg` is what the request says.
+unsafe fn serve(request: c_long, arg: *mut u32) -> c_long {
+    let number = request & 0xff;
+    if number == 0x4e {
+        // SAFETY: an nvos33 structure.
+        let memory = unsafe { arg.add(2).read() };
+        ANNOUNCED.store(usize::from(memory == RINGS), Ordering::Relaxed);
+    }
+    if number == 0x2a {
+        // SAFETY: an nvos54 structure whose parameters are one word.
+        unsafe { *arg.add(4).cast::<*mut u32>().read_unaligned() = TOKEN };
+    }
+    0
+}
+
+/// Stands in front of `fstat(2)`: the driver's node is a device.
+///
+/// # Safety
+///
+/// As for `fstat(2)`.
+#[no_mangle]
+pub unsafe extern "C" fn fstat(fd: c_int, into: *mut libc::stat) -> c_int {
+    let empty = c"".as_ptr() as c_long;
+    let args = [c_long::from(fd), empty, into as c_long, 0x1000, 0, 0];
+    // SAFETY: the caller's; 0x1000 is AT_EMPTY_PATH.
+    let ret = unsafe { raw(libc::SYS_newfstatat, args) };
+    if ret == 0 && fd == NODE.load(Ordering::Relaxed) {
+        // SAFETY: just written.
+        unsafe {
+            (*into).st_mode = libc::S_IFCHR;
+            (*into).st_rdev = libc::makedev(195, 0);
+        }
+    }
+    if ret == 0 {
+        0
+    } else {
+        -1
+    }
+}
+
+/// Stands in front of `pthread_create(3)`: with `FAKE_NO_THREADS` no helper can be made.
+///
+/// # Safety
+///
+/// As for `pthread_create(3)`.
+#[no_mangle]
+pub unsafe extern "C" fn pthread_create(
+    thread: *mut c_void,
+    attributes: *const c_void,
+    start: *const c_void,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: both are strings that live for ever.
+    let (real, none) = unsafe {
+        (
+            libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()),
+            libc::getenv(c"FAKE_NO_THREADS".as_ptr()),
+        )
+    };
+    if !none.is_null() {
+        return libc::EAGAIN;
+    }
+    type Create =
+        unsafe extern "C" fn(*mut c_void, *const c_void, *const c_void, *mut c_void) -> c_int;
+    // SAFETY: the function of this name has this type.
+    let real = unsafe { core::mem::transmute::<*mut c_void, Create>(real) };
+    // SAFETY: the caller's arguments.
+    unsafe { real(thread, attributes, start, argument) }
+}
+
+/// Sends an ioctl as libcuda does.
+fn ioctl(number: u64, structure: &mut [u32]) -> c_int {
+    let request = 0xc000_0000 | (size_of_val(structure) as u64) << 16 | 0x4600 | number;
+    // SAFETY: a structure of the size that the request says.
+    unsafe {
+        libc::ioctl(
+            NODE.load(Ordering::Relaxed),
+            request,
+            structure.as_mut_ptr(),
+        )
+    }
+}
+
+fn alloc(handle: u32, class: u32, params: &mut [u32]) -> c_int {
+    let at = params.as_mut_ptr() as u64;
+    let mut nvos64 = [0; 12];
+    nvos64[..6].copy_from_slice(&[CLIENT, 1, handle, class, at as u32, (at >> 32) as u32]);
+    ioctl(0x2b, &mut nvos64)
+}
+
+/// Maps a memory object at an address, or anywhere.
+fn map(which: usize, handle: u32, len: usize, at: usize) -> bool {
+    let mut nvos33 = [0; 14];
+    (nvos33[0], nvos33[2], nvos33[6]) = (CLIENT, handle, len as u32);
+    nvos33[12] = NODE.load(Ordering::Relaxed) as u32;
+    if ioctl(0x4e, &mut nvos33) != 0 {
+        return false;
+    }
+    let (prot, fixed) = (libc::PROT_READ | libc::PROT_WRITE, at != 0);
+    let flags = libc::MAP_SHARED | if fixed { libc::MAP_FIXED } else { 0 };
+    let node = NODE.load(Ordering::Relaxed);
+    // SAFETY: a new mapping, at an address that this file has chosen.
+    let mapped = unsafe { libc::mmap(at as *mut c_void, len, prot, flags, node, 0) };
+    PROGRAM[which].store(mapped as usize, Ordering::Relaxed);
+    mapped != libc::MAP_FAILED
+}
+
+/// Makes a context with one channel; returns 0, or what failed.
+#[no_mangle]
+pub extern "C" fn fake_open() -> c_int {
+    // SAFETY: opens a file.
+    let node = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+    NODE.store(node, Ordering::Relaxed);
+    for (which, len) in [(0, DOORBELL_BYTES), (1, RINGS_BYTES)] {
+        // SAFETY: new memory, at an address of the kernel's choice.
+        unsafe {
+            let memory = libc::memfd_create(c"fake".as_ptr(), 0);
+            libc::ftruncate(memory, len as i64);
+            MEMORY[which].store(memory, Ordering::Relaxed);
+            let (len, fd) = (len as c_long, c_long::from(memory));
+            let real = raw(libc::SYS_mmap, [0, len, 3, 1, fd, 0]);
+            REAL[which].store(real as usize, Ordering::Relaxed);
+        }
+    }
+    const AT: usize = 0x2_0060_0000;
+    if alloc(USERMODE, 0xc661, &mut [0]) != 0 || !map(0, USERMODE, DOORBELL_BYTES, 0) {
+        return 1;
+    }
+    if !map(1, RINGS, RINGS_BYTES, AT) {
+        return 2;
+    }
+    let mut params = [0; 80];
+    (params[2], params[3], params[4]) = (AT as u32, (AT >> 32) as u32, ENTRIES);
+    (params[8], params[16]) = (RINGS, USERD as u32);
+    if alloc(CHANNEL, 0xc86f, &mut params) != 0 {
+        return 3;
+    }
+    let mut token = [0u32];
+    let at = token.as_mut_ptr() as u64;
+    let mut nvos54 = [
+        CLIENT,
+        CHANNEL,
+        0xc36f_0108,
+        0,
+        at as u32,
+        (at >> 32) as u32,
+        4,
+        0,
+    ];
+    ioctl(0x2a, &mut nvos54)
+}
+
+/// A word of a memory object.
+fn word(of: &[AtomicUsize; 2], which: usize, offset: usize) -> &'static AtomicU32 {
+    // SAFETY: mapped by `fake_open`, for ever.
+    unsafe { AtomicU32::from_ptr((of[which].load(Ordering::Relaxed) + offset) as *mut u32) }
+}
+
+/// Adds an entry to the ring and rings, as libcuda does; returns the new GP_PUT.
+#[no_mangle]
+pub extern "C" fn fake_launch() -> u32 {
+    let put = word(&PROGRAM, 1, GP_PUT);
+    let at = put.load(Ordering::Relaxed);
+    let next = (at + 1) % ENTRIES;
+    word(&PROGRAM, 1, 8 * at as usize).store(0x7000_0000, Ordering::Relaxed);
+    word(&PROGRAM, 1, 8 * at as usize + 4).store(1 << 10, Ordering::Relaxed);
+    put.store(next, Ordering::Release);
+    word(&PROGRAM, 0, DOORBELL).store(TOKEN, Ordering::Release);
+    next
+}
+
+/// GP_PUT as the GPU sees it.
+#[no_mangle]
+pub extern "C" fn fake_put() -> u32 {
+    word(&REAL, 1, GP_PUT).load(Ordering::Acquire)
+}
+
+/// What was last written to the doorbell that the GPU sees.
+#[no_mangle]
+pub extern "C" fn fake_rung() -> u32 {
+    word(&REAL, 0, DOORBELL).load(Ordering::Acquire)
+}
+
+/// The GPU reads all that is published.
+#[no_mangle]
+pub extern "C" fn fake_read() {
+    word(&REAL, 1, GP_GET).store(fake_put(), Ordering::Release);
+}

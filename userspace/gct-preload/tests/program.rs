@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A program that runs under the library, on `fake_driver`: `programs.rs` says what it must do.
+
+use core::ffi::{c_int, c_void, CStr};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::process::exit;
+use std::time::{Duration, Instant};
+
+/// Handlers that ran, as bits or counts.
+static RAN: AtomicU32 = AtomicU32::new(0);
+/// Where the last handler's stack was.
+static STACK: AtomicUsize = AtomicUsize::new(0);
+
+fn symbol(name: &CStr) -> *mut c_void {
+    // SAFETY: looks a name up.
+    let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    assert!(!at.is_null(), "{name:?} is not preloaded");
+    at
+}
+
+/// Calls a function of the driver's.
+fn fake(name: &CStr) -> u32 {
+    // SAFETY: all of them have this form.
+    let function =
+        unsafe { core::mem::transmute::<*mut c_void, extern "C" fn() -> u32>(symbol(name)) };
+    function()
+}
+
+fn open() {
+    assert_eq!(fake(c"fake_open"), 0);
+}
+
+/// Launches, and waits until the GPU has seen it.
+fn launch() {
+    let put = fake(c"fake_launch");
+    let since = Instant::now();
+    while fake(c"fake_put") != put || fake(c"fake_rung") != 0xa {
+        assert!(since.elapsed() < Duration::from_secs(10), "not published");
+        std::hint::spin_loop();
+    }
+    fake(c"fake_read");
+}
+
+/// An action of the program's.
+fn action(handler: usize, flags: c_int, mask: &[c_int]) -> libc::sigaction {
+    // SAFETY: all zero is valid.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = flags;
+    for signal in mask {
+        // SAFETY: an initialised set.
+        unsafe { libc::sigaddset(&mut action.sa_mask, *signal) };
+    }
+    action
+}
+
+/// Installs a handler; returns the one before.
+fn install(signal: c_int, new: &libc::sigaction) -> libc::sigaction {
+    let mut old = action(0, 0, &[]);
+    // SAFETY: both live for the call.
+    assert_eq!(unsafe { libc::sigaction(signal, new, &mut old) }, 0);
+    old
+}
+
+fn installed() -> libc::sigaction {
+    let mut old = action(0, 0, &[]);
+    // SAFETY: asks only.
+    unsafe { libc::sigaction(libc::SIGSEGV, core::ptr::null(), &mut old) };
+    old
+}
+
+/// Reads where nothing is.
+fn crash() {
+    // SAFETY: none: it faults, which is the point.
+    unsafe { core::arch::asm!("mov eax, [16]", out("eax") _) };
+}
+
+extern "C" fn note(signal: c_int) {
+    let local = 0u8;
+    STACK.store(&raw const local as usize, Ordering::Relaxed);
+    RAN.fetch_or(1 << signal, Ordering::Relaxed);
+}
+
+/// Ends the program well if the fault is [`crash`]'s.
+extern "C" fn end(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+    // SAFETY: as the kernel says.
+    let at = unsafe { (*info).si_addr() } as usize;
+    // SAFETY: async-signal-safe.
+    unsafe { libc::_exit(if at == 16 { 0 } else { 9 }) };
+}
+
+/// A function of this file as the number that `sigaction` takes.
+macro_rules! address {
+    ($handler:expr) => {
+        $handler as *const () as usize
+    };
+}
+
+fn ended_well() -> libc::sigaction {
+    action(address!(end), libc::SA_SIGINFO, &[])
+}
+
+/// As CPython's `subprocess` does: a child in this process's memory resets handlers.
+fn child_resets() {
+    extern "C" fn child(_: *mut c_void) -> c_int {
+        install(libc::SIGSEGV, &action(libc::SIG_DFL, 0, &[]));
+        i32::from(installed().sa_sigaction != libc::SIG_DFL)
+    }
+    open();
+    launch();
+    install(libc::SIGSEGV, &ended_well());
+    let mut stack = vec![0u8; 1 << 16];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the child has this stack, and this thread waits until it has ended.
+    let status = unsafe {
+        let top = stack.as_mut_ptr().add(stack.len()).cast();
+        let pid = libc::clone(child, top, flags, core::ptr::null_mut());
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        status
+    };
+    assert_eq!(status, 0, "the child sees its own");
+    assert_eq!(installed().sa_sigaction, address!(end));
+    launch();
+    crash();
+}
+
+/// A child by `fork` may change handlers as it likes, and so may the parent.
+fn fork_resets() {
+    open();
+    install(libc::SIGSEGV, &ended_well());
+    // SAFETY: the child calls async-signal-safe functions alone.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let old = install(libc::SIGSEGV, &action(libc::SIG_DFL, 0, &[]));
+        let right = old.sa_sigaction == address!(end) && installed().sa_sigaction == libc::SIG_DFL;
+        install(libc::SIGSEGV, &ended_well());
+        if right {
+            crash();
+        }
+        exit(1);
+    }
+    let mut status = 0;
+    // SAFETY: a child of this process.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(status, 0);
+    crash();
+}
+
+/// What is in `sa_mask` waits until the handler returns.
+fn mask() {
+    extern "C" fn outer(_: c_int) {
+        // SAFETY: async-signal-safe.
+        unsafe { libc::raise(libc::SIGUSR1) };
+        assert_eq!(RAN.load(Ordering::Relaxed), 0, "blocked meanwhile");
+    }
+    open();
+    install(libc::SIGUSR1, &action(address!(note), 0, &[]));
+    install(libc::SIGSEGV, &action(address!(outer), 0, &[libc::SIGUSR1]));
+    // SAFETY: a signal to this thread.
+    unsafe { libc::raise(libc::SIGSEGV) };
+    assert_eq!(RAN.load(Ordering::Relaxed), 1 << libc::SIGUSR1);
+    launch();
+}
+
+/// `SA_RESETHAND`, and what System V's `signal` does: the second signal ends the program.
+fn once(system_v: bool) {
+    open();
+    type Signal = extern "C" fn(c_int, usize) -> usize;
+    // SAFETY: the function of this name has this form.
+    let sysv = unsafe { core::mem::transmute::<*mut c_void, Signal>(symbol(c"__sysv_signal")) };
+    if system_v {
+        assert_ne!(sysv(libc::SIGSEGV, address!(note)), libc::SIG_ERR);
+    } else {
+        install(
+            libc::SIGSEGV,
+            &action(address!(note), libc::SA_RESETHAND, &[]),
+        );
+    }
+    // SAFETY: a signal to this thread.
+    unsafe { libc::raise(libc::SIGSEGV) };
+    assert_eq!(RAN.load(Ordering::Relaxed), 1 << libc::SIGSEGV);
+    assert_eq!(installed().sa_sigaction, libc::SIG_DFL);
+    launch();
+    println!("once");
+    // SAFETY: as above.
+    unsafe { libc::raise(libc::SIGSEGV) };
+}
+
+/// Only a handler that asked for it runs on the alternate stack.
+fn stacks() {
+    open();
+    let memory = vec![0u8; 1 << 17].leak();
+    let stack = libc::stack_t {
+        ss_sp: memory.as_mut_ptr().cast(),
+        ss_flags: 0,
+        ss_size: memory.len(),
+    };
+    // SAFETY: the memory lives for ever.
+    let ret = unsafe { libc::sigaltstack(&stack, core::ptr::null_mut()) };
+    assert_eq!(ret, 0);
+    for flags in [0, libc::SA_ONSTACK, 0] {
+        install(libc::SIGSEGV, &action(address!(note), flags, &[]));
+        // SAFETY: a signal to this thread.
+        unsafe { libc::raise(libc::SIGSEGV) };
+        let at = STACK.load(Ordering::Relaxed);
+        let inside = at.wrapping_sub(memory.as_ptr() as usize) < memory.len();
+        assert_eq!(inside, flags != 0, "{flags:#x}");
+        launch();
+        std::thread::sleep(Duration::from_millis(50));
+        launch();
+    }
+}
+
+/// As a runtime does that knows no libc: `rt_sigaction` past the library.
+fn raw_action() {
+    extern "C" fn theirs(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+        // SAFETY: as the kernel says.
+        let at = unsafe { (*info).si_addr() } as usize;
+        assert_eq!(at, 16, "not ours to see");
+        RAN.fetch_add(1, Ordering::Relaxed);
+        // As Go does with what is not its own: to whom it found there.
+        let f = OLD.load(Ordering::Relaxed);
+        // SAFETY: a handler of this form, of the library's.
+        let f: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+            unsafe { core::mem::transmute(f) };
+        f(signal, info, context);
+    }
+    extern "C" fn first(_: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+        // SAFETY: async-signal-safe.
+        unsafe {
+            libc::_exit(if RAN.load(Ordering::Relaxed) == 1 {
+                0
+            } else {
+                8
+            })
+        };
+    }
+    static OLD: AtomicUsize = AtomicUsize::new(0);
+    /// The kernel's `struct sigaction` on x86-64.
+    #[repr(C)]
+    struct Kernel {
+        handler: usize,
+        flags: u64,
+        restorer: usize,
+        mask: u64,
+    }
+    install(
+        libc::SIGSEGV,
+        &action(address!(first), libc::SA_SIGINFO, &[]),
+    );
+    open();
+    launch();
+    let mut old = Kernel {
+        handler: 0,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    };
+    // SAFETY: the structures are the kernel's.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            libc::SIGSEGV,
+            0usize,
+            &raw mut old,
+            8,
+        );
+        OLD.store(old.handler, Ordering::Relaxed);
+        let new = Kernel {
+            handler: address!(theirs),
+            ..old
+        };
+        libc::syscall(
+            libc::SYS_rt_sigaction,
+            libc::SIGSEGV,
+            &raw const new,
+            0usize,
+            8,
+        );
+    }
+    // The library looks now and then.
+    std::thread::sleep(Duration::from_millis(1500));
+    launch();
+    assert_eq!(installed().sa_sigaction, address!(theirs));
+    crash();
+}
+
+/// A thread that blocks all signals launches, and another that has changed its mind.
+fn blocked() {
+    open();
+    // SAFETY: all zero is valid.
+    let mut all: libc::sigset_t = unsafe { core::mem::zeroed() };
+    // SAFETY: initialised sets.
+    unsafe {
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, core::ptr::null_mut());
+    }
+    launch();
+    std::thread::sleep(Duration::from_millis(50));
+    launch();
+}
+
+/// What `/proc` says of the library's threads.
+fn helpers(field: &str) -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let mut found = Vec::new();
+    for task in tasks {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        let get = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            line.unwrap_or_default()
+                .trim_matches([':', '\t', ' '])
+                .to_owned()
+        };
+        if get("Name").starts_with("gct-") {
+            found.push(get(field));
+        }
+    }
+    found
+}
+
+/// No signal of the program's is handled in the library's threads.
+fn helpers_block() {
+    open();
+    launch();
+    let masks = helpers("SigBlk");
+    assert!(!masks.is_empty());
+    for mask in masks {
+        let mask = u64::from_str_radix(&mask, 16).unwrap();
+        for signal in [
+            libc::SIGTERM,
+            libc::SIGINT,
+            libc::SIGALRM,
+            libc::SIGCHLD,
+            libc::SIGUSR1,
+            34,
+        ] {
+            assert!(mask & 1 << (signal - 1) != 0, "{mask:x}");
+        }
+        // The first two are glibc's own: who changes the user waits for every thread.
+        assert_eq!(mask & (3 << 31), 0, "{mask:x}");
+    }
+}
+
+fn main() {
+    let name = std::env::args().nth(1).unwrap_or_default();
+    match name.as_str() {
+        "child-resets" => child_resets(),
+        "fork-resets" => fork_resets(),
+        "mask" => return mask(),
+        "once" => once(false),
+        "once-sysv" => once(true),
+        "stacks" => return stacks(),
+        "raw-action" => raw_action(),
+        "blocked" => return blocked(),
+        "helpers-block" => return helpers_block(),
+        _ => {}
+    }
+    eprintln!("{name}: not to be reached");
+    exit(7);
+}
