@@ -30,6 +30,9 @@ make_tree() {
 	mkdir -p "$dir"
 	tar -C "$pristine" --exclude='*.o_binary' -cf - . | tar -C "$dir" -xf -
 	git -C "$dir" init -q
+	# Commits of this tree become patches, which the maintainers write and sign.
+	git -C "$dir" config user.name 'gctgroup maintainers'
+	git -C "$dir" config user.email maintainers@gctgroup.dev
 	git -C "$dir" add -Af .
 	git -C "$dir" commit -qm "Import kernel-open $version"
 	git -C "$dir" tag base

@@ -18,6 +18,8 @@ HUNK_LINES_MAX=4
 # The most that one patch adds to one of NVIDIA's files: three hooks.
 FILE_LINES_MAX=12
 SUBJECT_CHARS_MAX=72
+# Who writes and signs every patch.
+MAINTAINERS='gctgroup maintainers <maintainers@gctgroup.dev>'
 
 complaints=0
 
@@ -26,17 +28,30 @@ complain() {
 	complaints=$((complaints + 1))
 }
 
+# The day of the patch is that of its Last-Update, and has come.
+lint_date() {
+	local day update
+	day=$(date -u -d "$(sed -n 's/^Date: //p' "$1" | head -1)" +%F) || day=
+	update=$(sed -n 's/^Last-Update: //p' "$1" | head -1)
+	[ -n "$day" ] && [ "$day" = "$update" ] || complain "$1" "is of $day, its Last-Update says $update"
+	[[ ! $day > $(date -u +%F) ]] || complain "$1" "is dated $day, which is to come"
+}
+
 lint_header() {
 	local patch=$1 header subject
 	header=$(sed '/^---$/,$d' "$patch")
 	subject=$(sed -n '/^Subject: /{s/^Subject: \[PATCH[^]]*\] //p;q}' <<<"$header")
-	grep -q '^From: ' <<<"$header" || complain "$patch" "has no From"
+	grep -qxF "From: $MAINTAINERS" <<<"$header" || complain "$patch" "is not from $MAINTAINERS"
+	grep -q '^Signed-off-by: ' <<<"$header" || complain "$patch" "its text has no Signed-off-by: "
+	! grep '^Signed-off-by: ' <<<"$header" | grep -vqxF "Signed-off-by: $MAINTAINERS" ||
+		complain "$patch" "is signed by somebody else than $MAINTAINERS"
+	lint_date "$patch"
 	grep -q '^Subject: \[PATCH [0-9]*/[0-9]*\] ' <<<"$header" || complain "$patch" "has no numbered Subject"
 	[[ $subject =~ ^(nvidia|nvidia-uvm|rm):\ [a-z].*[^.]$ ]] ||
 		complain "$patch" "its Subject is not 'area: imperative summary'"
 	[ ${#subject} -le $SUBJECT_CHARS_MAX ] || complain "$patch" "its Subject is too long"
 	local field
-	for field in 'Forwarded: ' 'Last-Update: ' 'Signed-off-by: ' 'Cost'; do
+	for field in 'Forwarded: ' 'Last-Update: ' 'Cost'; do
 		grep -q "^$field" <<<"$header" || complain "$patch" "its text has no $field"
 	done
 	case $(basename "$patch") in
