@@ -182,7 +182,7 @@ fn usage_adds_up(state: &State<'_>) -> bool {
         let mut sum = Amount::ZERO;
         for (_, object) in state.objects.iter() {
             let proc = state.files.get(&object.file).map(|file| file.proc);
-            if object.gpu == Some(*gpu) && proc.is_some_and(belongs) {
+            if object.gpu == Some(*gpu) && !object.owed && proc.is_some_and(belongs) {
                 sum = add(&sum, &object.charged);
             }
         }

@@ -8,6 +8,8 @@
 //!
 //! - each open file is a space, whose number is the file's; its objects are
 //!   the names of clients, and each client points to a space of its own;
+//! - the space [`CLIENTS`] has the same names once more, since a client may be
+//!   spoken of through another file than its own (as the source of a dup);
 //! - each client's space holds its objects;
 //! - every space has a root with handle 0, the parent of what has no other.
 //!
@@ -53,6 +55,9 @@ impl Key for ObjectKey {
     }
 }
 
+/// The space that has the names of all files' clients. Neither a file nor a client has its number.
+const CLIENTS: u64 = 0;
+
 /// Handle of a space's root, and of nobody in a link.
 const ROOT: Handle = 0;
 
@@ -68,6 +73,11 @@ pub struct Object {
     pub(crate) charged: Amount,
     /// Other names of the same thing.
     names: Names,
+    /// It is a second name that the resource manager may yet refuse.
+    pub(crate) waiting: bool,
+    /// While it waits: `charged` is in nobody's account. The name that was charged is gone, and had
+    /// another owner.
+    pub(crate) owed: bool,
     /// The client's handle, with which the resource manager is told of the object.
     pub(crate) client: Handle,
     pub(crate) told: Told,
@@ -87,6 +97,8 @@ impl Object {
             gpu: None,
             charged: Amount::ZERO,
             names: Names::ALONE,
+            waiting: false,
+            owed: false,
             client: ROOT,
             told: Told::NOTHING,
             inner: 0,
@@ -149,9 +161,40 @@ impl<'a> Objects<'a> {
     }
 
     /// The space of a file's client.
+    ///
+    /// The resource manager takes a client from the file alone that made it (`rmclientValidate_IMPL`).
     pub(crate) fn space(&self, file: FileId, client: Handle) -> Option<u64> {
         let name = self.get(ObjectKey::new(file.raw(), client))?;
         (name.inner != 0).then_some(name.inner)
+    }
+
+    /// The space of a client, whichever file it belongs to.
+    pub(crate) fn space_of_any(&self, client: Handle) -> Option<u64> {
+        let known = self.get(ObjectKey::new(CLIENTS, client))?;
+        self.space(known.file, client)
+            .filter(|space| *space == known.inner)
+    }
+
+    /// Slots that [`Objects::add_client`] needs.
+    pub(crate) const OF_CLIENT: usize = 3;
+
+    /// Adds a client of a file, with a space of its own.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Objects::reserve`]; [`Error::Exists`] when the file has such a client.
+    pub(crate) fn add_client(
+        &mut self,
+        file: FileId,
+        client: Handle,
+        inner: u64,
+    ) -> Result<(), Error> {
+        let mut name = Object::new(file, Class::Client);
+        name.inner = inner;
+        self.add(ObjectKey::new(file.raw(), client), name)?;
+        // One whose free is under way may have had the handle.
+        let _ = self.map.insert(ObjectKey::new(CLIENTS, client), name)?;
+        self.add_root(inner, file)
     }
 
     /// Makes the root of a new space.
@@ -195,7 +238,17 @@ impl<'a> Objects<'a> {
         }
         self.unlink(at);
         let heir = self.untie(at);
-        self.map.remove(&at).map(|object| (object, heir))
+        let object = self.map.remove(&at)?;
+        self.forget_client(at.handle, object.inner);
+        Some((object, heir))
+    }
+
+    /// Removes the name of a client for other files, unless a newer client has its handle.
+    fn forget_client(&mut self, client: Handle, inner: u64) {
+        let key = ObjectKey::new(CLIENTS, client);
+        if inner != 0 && self.get(key).is_some_and(|name| name.inner == inner) {
+            self.map.remove(&key);
+        }
     }
 
     /// Keeps an object where nobody can name it, until it gets a key.
@@ -222,6 +275,7 @@ impl<'a> Objects<'a> {
             return false;
         };
         (object.client, object.parent) = (client, parent);
+        object.waiting = false;
         // INVARIANT: an entry was just removed, so there is room, and the key is free.
         let _ = self.add(key, object);
         self.renamed(hidden, key);

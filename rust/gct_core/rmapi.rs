@@ -27,6 +27,8 @@ pub type Handle = u32;
 pub mod escape {
     /// `NV_ESC_RM_ALLOC_MEMORY`.
     pub const ALLOC_MEMORY: u32 = 0x27;
+    /// `NV_ESC_RM_ALLOC_OBJECT`: [`ALLOC`] without parameters.
+    pub const ALLOC_OBJECT: u32 = 0x28;
     /// `NV_ESC_RM_FREE`.
     pub const FREE: u32 = 0x29;
     /// `NV_ESC_RM_ALLOC`.
@@ -39,6 +41,8 @@ pub mod escape {
     pub const VID_HEAP_CONTROL: u32 = 0x4a;
     /// `NV_ESC_RM_MAP_MEMORY`, which makes no object.
     pub const MAP_MEMORY: u32 = 0x4e;
+    /// `NV_ESC_REGISTER_FD`, which makes no object, but binds a file to another's clients.
+    pub const REGISTER_FD: u32 = 0xc9;
 }
 
 /// Something that happens to an object.
@@ -118,9 +122,10 @@ pub struct Hint {
 pub enum Question {
     /// Bytes of memory: a word of the tenant's.
     Bytes(Hint),
-    /// The resource manager's number of the GPU on which a device is. The tenant
-    /// has said the device's instance, which the resource manager knows.
-    GpuOfInstance(Hint),
+    /// The resource manager's number of the GPU on which a device is. The parameters
+    /// say the device's instance, which the resource manager knows; without
+    /// parameters it is 0 (`deviceConstruct_IMPL`).
+    GpuOfInstance(Option<Hint>),
     /// The resource manager's number of the GPU on which the new subdevice is.
     /// It answers that itself.
     GpuOfSubdevice,
@@ -143,7 +148,7 @@ impl Call {
         };
         match class {
             // `NV0080_ALLOC_PARAMETERS.deviceId`.
-            Class::Device => hint(0, 4).map(Question::GpuOfInstance),
+            Class::Device => Some(Question::GpuOfInstance(hint(0, 4))),
             Class::Subdevice => Some(Question::GpuOfSubdevice),
             // `NV_MEMORY_ALLOCATION_PARAMS.size`.
             Class::DeviceMemory => hint(64, 8).map(Question::Bytes),
@@ -154,6 +159,16 @@ impl Call {
     /// Did the resource manager do it?
     pub const fn succeeded(&self) -> bool {
         self.status == 0
+    }
+
+    /// Adds what `rm_ioctl()` returned. The status in the structure is the resource manager's only
+    /// where that is `NV_OK`: an ioctl on a wrong file is refused before anything is written, and
+    /// what the tenant has put there stays.
+    pub const fn with_result(mut self, result: u32) -> Self {
+        if result != 0 {
+            self.status = result;
+        }
+        self
     }
 }
 
@@ -169,10 +184,12 @@ pub fn decode(escape: u32, bytes: &[u8]) -> Result<Option<Call>, Error> {
         (escape::FREE, 16) => fields.free().map(Some),
         (escape::ALLOC, 32) => fields.alloc(28).map(Some),
         (escape::ALLOC, 48) => fields.alloc(40).map(Some),
+        (escape::ALLOC_OBJECT, 20) => fields.alloc_object().map(Some),
         (escape::DUP_OBJECT, 28) => fields.dup().map(Some),
         (escape::CONTROL, 32) => fields.control(),
         (escape::ALLOC_MEMORY, 56) => fields.alloc_memory().map(Some),
         (escape::VID_HEAP_CONTROL, 184) => fields.vid_heap(),
+        (escape::REGISTER_FD, _) => Ok(None),
         _ => Err(Error::Syntax),
     }
 }
@@ -203,6 +220,7 @@ const fn status_offset(escape: u32, size: usize) -> Option<usize> {
         (escape::FREE, 16) => 12,
         (escape::ALLOC, 32) => 28,
         (escape::ALLOC, 48) | (escape::ALLOC_MEMORY, 56) => 40,
+        (escape::ALLOC_OBJECT, 20) => 16,
         (escape::DUP_OBJECT, 28) => 24,
         (escape::CONTROL, 32) => 28,
         (escape::VID_HEAP_CONTROL, 184) => 20,
@@ -253,6 +271,21 @@ impl Fields<'_> {
         })
     }
 
+    /// `NVOS05_PARAMETERS`.
+    fn alloc_object(&self) -> Result<Call, Error> {
+        Ok(Call {
+            client: self.u32(0)?,
+            parent: self.u32(4)?,
+            object: self.u32(8)?,
+            status: self.u32(16)?,
+            action: Action::Alloc {
+                class: Class::from_number(self.u32(12)?),
+                bytes: None,
+                params: 0,
+            },
+        })
+    }
+
     /// `NVOS55_PARAMETERS`.
     fn dup(&self) -> Result<Call, Error> {
         Ok(Call {
@@ -283,12 +316,13 @@ impl Fields<'_> {
 
     /// `nv_ioctl_nvos02_parameters_with_fd`. It arrives on a device's file, not
     /// on the one to which the client belongs.
+    ///
+    /// None of its classes takes device memory: `NV01_MEMORY_LOCAL_USER` makes a view of all of it for
+    /// an administrator, and an empty name for others (`_rmAllocMemoryLocalUser`).
     fn alloc_memory(&self) -> Result<Call, Error> {
-        let class = Class::from_number(self.u32(12)?);
-        let bytes = match class {
-            // `limit`, the last byte.
-            Class::DeviceMemory => self.u64(32)?.saturating_add(1),
-            _ => 0,
+        let class = match Class::from_number(self.u32(12)?) {
+            Class::DeviceMemory => Class::OtherMemory,
+            class => class,
         };
         Ok(Call {
             client: self.u32(0)?,
@@ -297,7 +331,7 @@ impl Fields<'_> {
             status: self.u32(40)?,
             action: Action::Alloc {
                 class,
-                bytes: Some(bytes),
+                bytes: Some(0),
                 params: 0,
             },
         })

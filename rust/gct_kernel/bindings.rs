@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 2;
+pub const GCT_ABI_VERSION: u32 = 3;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 #[repr(C)]
@@ -61,6 +61,7 @@ unsafe extern "C" {
         arg: *const kernel::ffi::c_void,
         size: u32,
         call: *mut gct_call,
+        result: u32,
     );
     pub static gct_debugfs_fops: file_operations;
     pub fn gct_helper_enable_hooks(on: bool);

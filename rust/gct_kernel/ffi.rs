@@ -20,7 +20,7 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // The same numbers stand in gct.h and gct_helpers.h.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 2);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 3);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
@@ -206,13 +206,14 @@ unsafe extern "C" fn gct_ioctl_leave(
     arg: *const c_void,
     size: u32,
     call: *mut gct_call,
+    result: u32,
 ) {
     // SAFETY: the caller's promise; null is handled.
     let (Some(bytes), Some(call)) = (unsafe { (bytes(arg, size), call.as_ref()) }) else {
         return;
     };
     if let (Some(glue), Some(file)) = (glue(), token(file)) {
-        hooks::ioctl_leave(&glue, file, escape, bytes, call.word);
+        hooks::ioctl_leave(&glue, file, escape, bytes, call.word, result);
     }
 }
 

@@ -138,11 +138,13 @@ pub(crate) fn ioctl_leave(
     escape: u32,
     bytes: &[u8],
     words: [u64; 4],
+    result: u32,
 ) {
     // What could not be decoded was counted when the ioctl began.
     let Ok(Some(call)) = rmapi::decode(escape, bytes) else {
         return;
     };
+    let call = call.with_result(result);
     let ticket = Ticket::from_words(words);
     let told = call
         .question()
@@ -159,7 +161,10 @@ fn answer(glue: &Glue, call: &Call, question: &Question) -> Option<u64> {
         Question::Bytes(hint) => {
             rm::memory_bytes(call.client, call.object).or_else(|| read_hint(hint))
         }
-        Question::GpuOfInstance(hint) => rm::gpu_of_instance(glue, call.client, read_hint(hint)?),
+        Question::GpuOfInstance(hint) => {
+            let instance = hint.as_ref().map_or(Some(0), read_hint)?;
+            rm::gpu_of_instance(glue, call.client, instance)
+        }
         Question::GpuOfSubdevice => rm::gpu_of_subdevice(call.client, call.object),
     }
 }

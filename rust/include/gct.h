@@ -21,7 +21,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 2
+#define GCT_ABI_VERSION 3
 
 /* Bytes of struct gct_gpu's name, with the NUL that ends it. */
 #define GCT_GPU_NAME_BYTES 64
@@ -111,28 +111,37 @@ void gct_file_close(void *file);
 
 /*
  * Just before and just after the resource manager runs an ioctl for which
- * gct_tracks() says yes. @escape is the unwrapped escape number, @arg the
- * kernel's copy of the ioctl's structure, @size its bytes. Context: process,
- * may sleep, no lock of the resource manager held. @file may be NULL. They
- * observe: nothing behind @arg is written and no return code changes.
+ * gct_tracks() says yes. @file is the token of the file in whose name the
+ * resource manager runs it: the file on which NV_ESC_REGISTER_FD has registered
+ * another one stands for that one. @escape is the unwrapped escape number, @arg
+ * the kernel's copy of the ioctl's structure, @size its bytes, @result what
+ * rm_ioctl() returned (NV_OK is 0). Of one @file one ioctl at a time is between
+ * enter and leave. Context: process, may sleep, no
+ * lock of the resource manager held. @file may be NULL. They observe: nothing
+ * behind @arg is written and no return code changes.
  */
 void gct_ioctl_enter(void *file, uint32_t escape, const void *arg, uint32_t size,
 		     struct gct_call *call);
 void gct_ioctl_leave(void *file, uint32_t escape, const void *arg, uint32_t size,
-		     struct gct_call *call);
+		     struct gct_call *call, uint32_t result);
 
 /* Escape numbers of the ioctls that create, free, share or control RM objects. */
 #define GCT_ESCAPE_ALLOC_MEMORY 0x27u
+#define GCT_ESCAPE_ALLOC_OBJECT 0x28u
 #define GCT_ESCAPE_FREE 0x29u
 #define GCT_ESCAPE_CONTROL 0x2Au
 #define GCT_ESCAPE_ALLOC 0x2Bu
 #define GCT_ESCAPE_DUP_OBJECT 0x34u
 #define GCT_ESCAPE_VID_HEAP_CONTROL 0x4Au
 
+/* Binds a file to another one, for good: it takes its turn with the others. */
+#define GCT_ESCAPE_REGISTER_FD 0xC9u
+
 #define GCT_ESCAPE_FIRST GCT_ESCAPE_ALLOC_MEMORY
 #define GCT_ESCAPE_BIT(escape) (1ull << ((escape) - GCT_ESCAPE_FIRST))
 #define GCT_ESCAPE_MASK                                                        \
 	(GCT_ESCAPE_BIT(GCT_ESCAPE_ALLOC_MEMORY) |                             \
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_ALLOC_OBJECT) |                             \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_FREE) |                                     \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_CONTROL) |                                  \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_ALLOC) |                                    \
@@ -157,14 +166,16 @@ static inline int gct_tracks_control(uint32_t command)
 }
 
 /*
- * Does gctgroup look at this ioctl? One compare and one bit test, and of a
+ * Does gctgroup look at this ioctl? Two compares and one bit test, and of a
  * control, which is the most frequent, its number: word 2 of NVOS54_PARAMETERS.
  */
 static inline int gct_tracks(uint32_t escape, const void *arg, uint32_t size)
 {
 	const uint32_t bit = escape - GCT_ESCAPE_FIRST;
 
-	if (bit >= 64 || !((GCT_ESCAPE_MASK >> bit) & 1))
+	if (bit >= 64)
+		return escape == GCT_ESCAPE_REGISTER_FD;
+	if (!((GCT_ESCAPE_MASK >> bit) & 1))
 		return 0;
 	if (escape != GCT_ESCAPE_CONTROL)
 		return 1;

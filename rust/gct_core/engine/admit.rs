@@ -40,11 +40,9 @@ impl State<'_> {
         else {
             return Ok(Some(Ticket::NONE));
         };
-        let Some((owner, parent)) = self.parent_of(file, call) else {
-            return Ok(Some(Ticket::NONE));
-        };
-        let proc = self.files.get(&owner).map(|file| file.proc);
-        let Some((proc, gpu)) = proc.zip(parent.gpu) else {
+        let gpu = self.parent_of(file, call).and_then(|parent| parent.gpu);
+        let proc = self.files.get(&file).map(|file| file.proc);
+        let Some((proc, gpu)) = proc.zip(gpu) else {
             return Ok(Some(Ticket::NONE));
         };
         self.objects.reserve(1)?;
@@ -53,7 +51,7 @@ impl State<'_> {
         if self.refuses(proc, gpu, amount.memory) {
             return Ok(None);
         }
-        self.reservation(owner, proc, gpu, amount).map(Some)
+        self.reservation(file, proc, gpu, amount).map(Some)
     }
 
     /// A process is about to have so much more managed memory, which may come to lie on this
@@ -123,11 +121,11 @@ impl State<'_> {
         }
     }
 
-    /// The object below which a call makes another, and the file of its client.
-    fn parent_of(&self, file: FileId, call: &Call) -> Option<(FileId, Object)> {
-        let (owner, space) = self.client(file, call.client)?;
+    /// The object below which a call makes another.
+    fn parent_of(&self, file: FileId, call: &Call) -> Option<Object> {
+        let space = self.objects.space(file, call.client)?;
         let parent = ObjectKey::new(space, self.parent_handle(call));
-        self.objects.get(parent).map(|parent| (owner, *parent))
+        self.objects.get(parent).copied()
     }
 
     /// Would so much more be over the limit of the process or of its group? Then that is

@@ -7,15 +7,13 @@ use crate::account::Amount;
 use crate::error::Error;
 use crate::ids::{FileId, GpuId, GroupId, ProcKey};
 use crate::iface::CgroupPath;
-use crate::objects::{Object, ObjectKey};
+use crate::objects::{Object, ObjectKey, Objects};
 use crate::rmapi::{Action, Call, Class, Handle};
 use crate::state::{Failure, File, State};
 
 /// Where a new object goes.
 struct New {
     key: ObjectKey,
-    /// The file of its client.
-    file: FileId,
     /// The process that opened that file, and is charged.
     proc: ProcKey,
 }
@@ -97,7 +95,7 @@ impl State<'_> {
                 source_client,
                 source,
             } => {
-                let Some(known) = self.key_of(file, source_client, source) else {
+                let Some(known) = self.key_of_source(source_client, source) else {
                     return Ok(Ticket::NONE);
                 };
                 (0, self.name_prepared(file, call, known)?, known.handle)
@@ -132,7 +130,7 @@ impl State<'_> {
         }
         match call.action {
             Action::Free => self.freed(proc, call.succeeded(), ticket),
-            Action::Dup { .. } => self.dup_made(proc, file, call, ticket)?,
+            Action::Dup { .. } => self.dup_made(file, call, ticket)?,
             _ if !call.succeeded() => {}
             Action::Control(undoes) => self.undone(file, call, undoes),
             Action::Alloc { class, .. } if !class.is_tracked() => {}
@@ -173,14 +171,11 @@ impl State<'_> {
         if handle == 0 {
             return Ok(());
         }
-        self.objects.reserve(2)?;
+        self.objects.reserve(Objects::OF_CLIENT)?;
         let key = ObjectKey::new(file.raw(), handle);
         self.free(proc, key);
         let inner = self.sequence.next();
-        let mut name = Object::new(file, Class::Client);
-        name.inner = inner;
-        self.objects.add(key, name)?;
-        self.objects.add_root(inner, file)
+        self.objects.add_client(file, handle, inner)
     }
 
     fn made(
@@ -195,7 +190,7 @@ impl State<'_> {
         };
         self.reserve_charge()?;
         self.free(new.proc, new.key);
-        let mut object = Object::new(new.file, class);
+        let mut object = Object::new(file, class);
         object.parent = self.parent_handle(call);
         object.gpu = match class {
             Class::Device => self.gpu_told(number),
@@ -233,12 +228,12 @@ impl State<'_> {
         Some(gpu)
     }
 
-    /// Has room for a second name of `known`, which counts from now on. Returns the
+    /// Has room for a second name of `known`, which waits for the resource manager's word. Returns the
     /// space where it is kept.
     fn name_prepared(&mut self, file: FileId, call: &Call, known: ObjectKey) -> Result<u64, Error> {
-        let Some((file, _)) = self.client(file, call.client) else {
+        if self.objects.space(file, call.client).is_none() {
             return Ok(0);
-        };
+        }
         self.objects.reserve(1)?;
         self.reserve_charge()?;
         let Some(thing) = self.objects.get(known) else {
@@ -246,6 +241,7 @@ impl State<'_> {
         };
         let mut name = Object::new(file, thing.class);
         name.gpu = thing.gpu;
+        name.waiting = true;
         let hidden = ObjectKey::new(self.sequence.next(), known.handle);
         self.objects.hide(hidden, name)?;
         if Amount::of_object(name.class, 1) != Amount::ZERO {
@@ -256,34 +252,26 @@ impl State<'_> {
 
     /// An object got a second name, or did not. It is charged once: the new name
     /// inherits the charge if the old one goes.
-    fn dup_made(
-        &mut self,
-        proc: ProcKey,
-        file: FileId,
-        call: &Call,
-        ticket: Ticket,
-    ) -> Result<(), Error> {
+    fn dup_made(&mut self, file: FileId, call: &Call, ticket: Ticket) -> Result<(), Error> {
         self.reserve_charge()?;
         let hidden = ObjectKey::new(ticket.hidden, ticket.handle);
-        if ticket.hidden == 0 {
+        let proc = self.files.get(&file).map(|file| file.proc);
+        let Some(proc) = proc.filter(|_| ticket.hidden != 0) else {
             return Ok(());
-        }
-        let new = match self.client(file, call.client) {
-            Some((file, space)) if call.succeeded() && call.object != 0 => {
-                let proc = self.files.get(&file).map_or(proc, |file| file.proc);
-                Some((proc, ObjectKey::new(space, call.object)))
-            }
-            _ => None,
         };
-        let named = new.is_some_and(|(proc, key)| {
-            self.free(proc, key);
-            let above = [call.client, self.parent_handle(call)];
-            let named = self.objects.unhide(hidden, key, above);
-            self.consider(key);
-            named
-        });
-        if let (false, Some(name)) = (named, self.objects.get(hidden)) {
-            let proc = self.files.get(&name.file).map_or(proc, |file| file.proc);
+        let space = self.objects.space(file, call.client);
+        let named = space
+            .filter(|_| call.succeeded() && call.object != 0)
+            .is_some_and(|space| {
+                let key = ObjectKey::new(space, call.object);
+                self.free(proc, key);
+                let above = [call.client, self.parent_handle(call)];
+                let named = self.objects.unhide(hidden, key, above);
+                self.pay(proc, key);
+                self.consider(key);
+                named
+            });
+        if !named && self.objects.get(hidden).is_some() {
             self.drain(proc, hidden);
         }
         Ok(())
@@ -297,28 +285,17 @@ impl State<'_> {
     /// Where a new object goes, with room for it; `None` when its client is unknown.
     fn key_for_new(&mut self, file: FileId, call: &Call) -> Result<Option<New>, Error> {
         self.objects.reserve(1)?;
-        let new = match self.client(file, call.client) {
-            Some((file, space)) if call.object != 0 => {
-                let proc = self.files.get(&file).map(|file| file.proc);
-                let key = ObjectKey::new(space, call.object);
-                proc.map(|proc| New { key, file, proc })
-            }
-            _ => None,
-        };
+        let space = self.objects.space(file, call.client);
+        let proc = self.files.get(&file).map(|file| file.proc);
+        let new = space.filter(|_| call.object != 0).zip(proc);
+        let new = new.map(|(space, proc)| New {
+            key: ObjectKey::new(space, call.object),
+            proc,
+        });
         if new.is_none() {
             self.count(Failure::Client);
         }
         Ok(new)
-    }
-
-    /// The file to which a client belongs, and the client's space.
-    ///
-    /// That is the file of the ioctl, but for ioctls on a device's file and for
-    /// the source of a dup. The resource manager has checked that the caller may
-    /// use the client, and gives no handle to two clients at a time.
-    pub(super) fn client(&self, file: FileId, client: Handle) -> Option<(FileId, u64)> {
-        let of = |file: FileId| Some((file, self.objects.space(file, client)?));
-        of(file).or_else(|| self.files.iter().find_map(|(other, _)| of(*other)))
     }
 
     /// A client as parent is the root of its space.
@@ -330,10 +307,16 @@ impl State<'_> {
         }
     }
 
-    /// Where the object is that a client has under a handle.
+    /// Where the object is that a file's client has under a handle.
     pub(super) fn key_of(&self, file: FileId, client: Handle, object: Handle) -> Option<ObjectKey> {
-        let (_, space) = self.client(file, client)?;
-        let key = ObjectKey::new(space, object);
+        let key = ObjectKey::new(self.objects.space(file, client)?, object);
+        self.objects.get(key).map(|_| key)
+    }
+
+    /// The same of any file's client: the source of a dup may be a stranger's. Whether it may be named
+    /// the resource manager decides.
+    fn key_of_source(&self, client: Handle, object: Handle) -> Option<ObjectKey> {
+        let key = ObjectKey::new(self.objects.space_of_any(client)?, object);
         self.objects.get(key).map(|_| key)
     }
 

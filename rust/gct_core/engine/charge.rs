@@ -62,7 +62,7 @@ impl State<'_> {
             // The GPU went before, and with it all that was charged on it.
             return;
         };
-        if object.charged == Amount::ZERO {
+        if object.charged == Amount::ZERO || object.owed {
             return;
         }
         let (mut usage, mut of_group) = self.usages(proc, gpu);
@@ -83,18 +83,33 @@ impl State<'_> {
         };
         // A file that is closing is known no more; it is the one that lets go.
         let to = self.files.get(&to).map_or(proc, |file| file.proc);
-        let charged = if to == proc {
-            object.charged
-        } else {
+        let waits = self.objects.get(heir).is_some_and(|heir| heir.waiting);
+        let stays = to == proc && !object.owed;
+        if !stays {
             self.uncharge(proc, object);
-            // `reserve_places` has kept room for every heir.
-            self.charge(to, object.gpu, object.charged)
-        };
+        }
         if let Some(heir) = self.objects.get_mut(heir) {
-            (heir.charged, heir.gpu) = (charged, object.gpu);
+            (heir.charged, heir.gpu) = (object.charged, object.gpu);
+            heir.owed = !stays;
             heir.told.slice = object.told.slice;
         }
+        if !waits {
+            self.pay(to, heir);
+        }
         self.consider(heir);
+    }
+
+    /// Charges an object that is there for certain what is owed for it.
+    ///
+    /// `reserve_places` has kept room for every heir.
+    pub(super) fn pay(&mut self, proc: ProcKey, key: ObjectKey) {
+        let Some(object) = self.objects.get(key).filter(|object| object.owed) else {
+            return;
+        };
+        let charged = self.charge(proc, object.gpu, object.charged);
+        if let Some(object) = self.objects.get_mut(key) {
+            (object.charged, object.owed) = (charged, false);
+        }
     }
 
     /// A device and all below it turn out to be on another GPU.

@@ -7,6 +7,7 @@ mod bounds;
 mod conformance;
 mod gpus;
 mod groups;
+mod hostile;
 mod names;
 mod objects;
 

@@ -19,7 +19,7 @@ pub enum Class {
     Channel,
     /// `FERMI_CONTEXT_SHARE_A`.
     ContextShare,
-    /// `NV01_MEMORY_LOCAL_USER`, `NV01_MEMORY_LOCAL_PRIVILEGED`: device memory.
+    /// `NV01_MEMORY_LOCAL_USER`: device memory.
     DeviceMemory,
     /// Host memory, address space and other memory classes.
     OtherMemory,
@@ -37,12 +37,14 @@ impl Class {
             0x0080 => Self::Device,
             0x2080 => Self::Subdevice,
             0xa06c => Self::ChannelGroup,
-            // Volta, Turing, Ampere and Ada, Hopper, Blackwell (two).
+            // Fermi to Pascal, which the resource manager still knows; Volta, Turing, Ampere and Ada, Hopper,
+            // Blackwell (two).
+            0x906f | 0xa06f | 0xa16f | 0xb06f | 0xc06f => Self::Channel,
             0xc36f | 0xc46f | 0xc56f | 0xc86f | 0xc96f | 0xca6f => Self::Channel,
             0x9067 => Self::ContextShare,
-            0x003f | 0x0040 => Self::DeviceMemory,
-            // System memory, registered ranges, virtual memory, OS descriptors, fabric memory.
-            0x003e | 0x0070 | 0x0071 | 0x00f8 | 0x50a0 => Self::OtherMemory,
+            0x0040 => Self::DeviceMemory,
+            // System memory, registers (`NV01_MEMORY_LOCAL_PRIVILEGED`), registered ranges, virtual memory, OS descriptors, fabric memory.
+            0x003e | 0x003f | 0x0070 | 0x0071 | 0x00f8 | 0x50a0 => Self::OtherMemory,
             // Volta, Turing, Ampere, Hopper, Blackwell.
             0xc361 | 0xc461 | 0xc561 | 0xc661 | 0xc761 => Self::Usermode,
             _ => Self::Other,

@@ -63,7 +63,7 @@ fn questions_point_into_the_tenants_parameters_or_go_to_the_resource_manager() {
     let address = 0x7f_0000_1000;
     assert_eq!(
         question(&[(0, 1), (8, 3), (12, 0x80), (16, 0x1000), (20, 0x7f)]),
-        Some(Question::GpuOfInstance(Hint { address, bytes: 4 }))
+        Some(Question::GpuOfInstance(Some(Hint { address, bytes: 4 })))
     );
     let address = address + 64;
     assert_eq!(
@@ -74,10 +74,26 @@ fn questions_point_into_the_tenants_parameters_or_go_to_the_resource_manager() {
         question(&[(0, 1), (8, 3), (12, 0x2080)]),
         Some(Question::GpuOfSubdevice)
     );
-    assert_eq!(question(&[(0, 1), (8, 3), (12, 0x80)]), None);
+    // Without parameters a device is the first.
+    let first = Some(Question::GpuOfInstance(None));
+    assert_eq!(question(&[(0, 1), (8, 3), (12, 0x80)]), first);
+    let object = bytes(20, &[(0, 1), (4, 1), (8, 3), (12, 0x80)]);
+    let call = decode(escape::ALLOC_OBJECT, &object).unwrap().unwrap();
+    assert_eq!((call.client, call.parent, call.object), (1, 1, 3));
+    assert_eq!(call.question(), first);
     assert_eq!(question(&[(0, 1), (8, 3), (12, 0xa06c), (16, 1)]), None);
     let wraps = question(&[(12, 0x40), (16, u32::MAX), (20, u32::MAX)]);
     assert_eq!(wraps, None);
+}
+
+#[test]
+fn what_rm_ioctl_returns_outweighs_the_structure() {
+    let call = decode(escape::FREE, &[0; 16]).unwrap().unwrap();
+    assert!(call.with_result(0).succeeded());
+    // `NV_ERR_INVALID_ARGUMENT`, of an ioctl on the wrong file.
+    assert_eq!(call.with_result(0x1f).status, 0x1f);
+    let refused = decode(escape::FREE, &bytes(16, &[(12, 0x57)])).unwrap();
+    assert_eq!(refused.unwrap().with_result(0).status, 0x57);
 }
 
 #[test]
@@ -134,20 +150,17 @@ fn video_heap_sizes_count_where_there_is_device_memory() {
 }
 
 #[test]
-fn alloc_memory_charges_device_memory_only() {
-    for (number, class, charged) in [
-        (0x3e, Class::OtherMemory, 0),
-        (0x71, Class::OtherMemory, 0),
-        (0x40, Class::DeviceMemory, 0x1000),
-    ] {
+fn alloc_memory_takes_no_device_memory() {
+    // `NV01_MEMORY_LOCAL_USER` is a view of it all, whatever the limit says.
+    for number in [0x3e, 0x71, 0x40] {
         let call = bytes(
             56,
             &[(0, 1), (4, 2), (8, 3), (12, number), (32, 0xfff), (40, 5)],
         );
         let call = decode(escape::ALLOC_MEMORY, &call).unwrap().unwrap();
         let action = Action::Alloc {
-            class,
-            bytes: Some(charged),
+            class: Class::OtherMemory,
+            bytes: Some(0),
             params: 0,
         };
         assert_eq!((call.action, call.status), (action, 5), "{number:#x}");
@@ -159,6 +172,7 @@ fn only_exact_sizes_are_decoded() {
     for (escape, sizes) in [
         (escape::FREE, &[16][..]),
         (escape::ALLOC, &[32, 48]),
+        (escape::ALLOC_OBJECT, &[20]),
         (escape::DUP_OBJECT, &[28]),
         (escape::ALLOC_MEMORY, &[56]),
         (escape::VID_HEAP_CONTROL, &[184]),
@@ -218,7 +232,7 @@ proptest! {
     #[test]
     fn any_bytes_get_an_answer(escape in 0x20u32..0x60, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(Some(call)) = decode(escape, &bytes) {
-            if let Some(Question::Bytes(hint) | Question::GpuOfInstance(hint)) = call.question() {
+            if let Some(Question::Bytes(hint) | Question::GpuOfInstance(Some(hint))) = call.question() {
                 prop_assert!(hint.bytes == 4 || hint.bytes == 8);
             }
         }
@@ -231,6 +245,7 @@ fn a_status_is_written_where_it_is_read() {
         (escape::FREE, 16),
         (escape::ALLOC, 32),
         (escape::ALLOC, 48),
+        (escape::ALLOC_OBJECT, 20),
         (escape::DUP_OBJECT, 28),
         (escape::ALLOC_MEMORY, 56),
         (escape::VID_HEAP_CONTROL, 184),

@@ -29,6 +29,31 @@ layouts! {
         status: u32 = "status",
     }
 
+    /// Makes an object without parameters. `nvos.h`.
+    AllocObject = "NVOS05_PARAMETERS", 20 {
+        root: u32 = "hRoot",
+        parent: u32 = "hObjectParent",
+        object: u32 = "hObjectNew",
+        class: u32 = "hClass",
+        status: u32 = "status",
+    }
+
+    /// Makes memory the oldest way. `nv-unix-nvos-params-wrappers.h`.
+    AllocMemory = "nv_ioctl_nvos02_parameters_with_fd", 56 {
+        root: u32 = "params.hRoot",
+        parent: u32 = "params.hObjectParent",
+        object: u32 = "params.hObjectNew",
+        class: u32 = "params.hClass",
+        flags: u32 = "params.flags",
+        padding: u32,
+        address: u64 = "params.pMemory",
+        limit: u64 = "params.limit",
+        status: u32 = "params.status",
+        padding_params: u32,
+        descriptor: i32 = "fd",
+        padding_end: u32,
+    }
+
     /// Makes an object with access rights, as libcuda does. `nvos.h`.
     AllocWithRights = "NVOS64_PARAMETERS", 48 {
         root: u32 = "hRoot",
@@ -467,6 +492,8 @@ const HEADERS: &[&str] = &[
 const COMMON: &[Description] = &[
     Free::DESCRIPTION,
     Alloc::DESCRIPTION,
+    AllocObject::DESCRIPTION,
+    AllocMemory::DESCRIPTION,
     AllocWithRights::DESCRIPTION,
     Dup::DESCRIPTION,
     Control::DESCRIPTION,

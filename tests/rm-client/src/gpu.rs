@@ -13,13 +13,13 @@ use std::os::fd::AsRawFd;
 /// A GPU that a client has opened.
 #[derive(Debug)]
 pub struct Gpu {
-    client: Client,
-    minor: u32,
-    gpu_id: u32,
+    pub(crate) client: Client,
+    pub(crate) minor: u32,
+    pub(crate) gpu_id: u32,
     /// Keeps the GPU initialised.
-    _file: File,
-    device: Handle,
-    subdevice: Handle,
+    pub(crate) file: File,
+    pub(crate) device: Handle,
+    pub(crate) subdevice: Handle,
 }
 
 /// Where memory is.
@@ -82,7 +82,7 @@ impl Gpu {
             client: client.clone(),
             minor,
             gpu_id,
-            _file: file,
+            file,
             device,
             subdevice,
         })
@@ -246,7 +246,7 @@ impl Gpu {
 }
 
 /// Opens a GPU's device and ties it to the client's control file.
-fn open(client: &Client, minor: u32) -> Result<File, Error> {
+pub(crate) fn open(client: &Client, minor: u32) -> Result<File, Error> {
     let file = sys::open_device(&format!("/dev/nvidia{minor}"), minor)?;
     let mut call = abi::RegisterFd {
         control: client.control_file().file().as_raw_fd(),

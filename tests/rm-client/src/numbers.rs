@@ -16,6 +16,10 @@ macro_rules! numbers {
 }
 
 numbers! {
+    /// Escape: make memory the oldest way.
+    ESCAPE_ALLOC_MEMORY: u8 = 0x27, "NV_ESC_RM_ALLOC_MEMORY";
+    /// Escape: make an object without parameters.
+    ESCAPE_ALLOC_OBJECT: u8 = 0x28, "NV_ESC_RM_ALLOC_OBJECT";
     /// Escape: free an object.
     ESCAPE_FREE: u8 = 0x29, "NV_ESC_RM_FREE";
     /// Escape: send a control.

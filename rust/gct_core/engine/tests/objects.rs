@@ -142,15 +142,7 @@ fn memory_is_charged_once_and_to_the_owner_of_the_client() {
     let (file, other) = (world.open(APP, ""), ProcKey { tgid: 600, ..APP });
     world.cuda(file);
     let node = world.node(Owner::Proc(APP));
-    // The same process's file of the device, on which ALLOC_MEMORY arrives.
-    let device_file = world.open(APP, "");
-    let call = words(
-        56,
-        &[(0, CLIENT), (4, DEVICE), (8, 51), (12, 0x40), (32, 0xfff)],
-    );
-    world
-        .store
-        .ioctl(device_file, escape::ALLOC_MEMORY, &call, None);
+    world.alloc(file, DEVICE, 51, 0x40, Some(4096));
     assert_eq!(world.read(File::GmemCurrent, node), Ok("8192\n".into()));
     // Another process maps the memory under a name of its own.
     let stranger = world.open(other, "");

@@ -15,6 +15,7 @@
 
 mod gpus;
 mod groups;
+mod hostile;
 mod limits;
 mod memory;
 mod objects;
@@ -90,6 +91,7 @@ fn all(filter: &str) -> ExitCode {
         submit::TESTS,
         limits::TESTS,
         sent::TESTS,
+        hostile::TESTS,
         gpus::LAST_TESTS,
     ]
     .concat();

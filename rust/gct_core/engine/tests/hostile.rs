@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tenants that lie: nobody's account, limit or object moves but their own.
+
+use super::*;
+use crate::rmapi::Call;
+use std::vec;
+
+const NEIGHBOUR: ProcKey = ProcKey {
+    tgid: 600,
+    start_time_ns: 2,
+};
+
+/// A client of the neighbour's.
+const THEIRS: u64 = 11;
+
+/// `NV_ERR_INVALID_ARGUMENT`, of an ioctl on the wrong file.
+const INVALID_ARGUMENT: u32 = 0x1f;
+
+impl World {
+    /// The neighbour has a client with a device, a channel group and memory.
+    fn neighbour(&mut self) -> FileId {
+        let file = self.open(NEIGHBOUR, "");
+        for (parent, object, class, told) in [
+            (0, THEIRS, 0x41, None),
+            (THEIRS, DEVICE, 0x80, Some(1)),
+            (DEVICE, TSG, 0xa06c, None),
+            (DEVICE, MEMORY, 0x40, Some(8192)),
+        ] {
+            let client = if class == 0x41 { 0 } else { THEIRS };
+            let call = words(
+                32,
+                &[
+                    (0, client),
+                    (4, parent),
+                    (8, object),
+                    (12, class),
+                    (16, 0x1000),
+                ],
+            );
+            self.store.ioctl(file, escape::ALLOC, &call, told);
+        }
+        file
+    }
+
+    /// What is charged to a process: the text of `compute.stat`, and its memory.
+    fn account(&mut self, proc: ProcKey) -> [Result<String, Error>; 3] {
+        let node = self.node(Owner::Proc(proc));
+        [File::ComputeStat, File::GmemCurrent, File::GmemPeak].map(|file| self.read(file, node))
+    }
+
+    /// An ioctl of which `rm_ioctl()` returns `result`; the structure says what it says.
+    fn answered(
+        &mut self,
+        file: FileId,
+        escape: u32,
+        bytes: &[u8],
+        result: u32,
+    ) -> Result<(), Error> {
+        let call = rmapi::decode(escape, bytes).unwrap().unwrap();
+        let enter = |store: &mut Store| store.state().call_enter(file, &call);
+        let ticket = self.store.retry(enter).unwrap();
+        let call = call.with_result(result);
+        let leave = |store: &mut Store| store.state().call_leave(file, &call, ticket, None);
+        let outcome = self.store.retry(leave);
+        self.store.check();
+        outcome
+    }
+}
+
+fn memory_world() -> (World, FileId, FileId) {
+    let mut world = World::new(FeatureSet::NONE.with(Feature::GmemCharge));
+    let own = world.open(APP, "");
+    world.cuda(own);
+    let theirs = world.neighbour();
+    (world, own, theirs)
+}
+
+#[test]
+fn success_that_rm_did_not_say_changes_nothing() {
+    let (mut world, own, _) = memory_world();
+    let before = [world.account(APP), world.account(NEIGHBOUR)];
+    let device = world.open(APP, "");
+    // Each structure says `NV_OK`, and RM refused the ioctl for its file.
+    let forged = [
+        (
+            escape::ALLOC_MEMORY,
+            56,
+            vec![(0, CLIENT), (4, DEVICE), (8, MEMORY), (12, 0x3e)],
+        ),
+        (
+            escape::ALLOC_MEMORY,
+            56,
+            vec![(0, THEIRS), (4, DEVICE), (8, MEMORY), (12, 0x3e)],
+        ),
+        (
+            escape::ALLOC,
+            32,
+            vec![(0, CLIENT), (4, DEVICE), (8, DEVICE), (12, 0x3e)],
+        ),
+        (
+            escape::ALLOC_OBJECT,
+            20,
+            vec![(0, CLIENT), (4, CLIENT), (8, DEVICE), (12, 0x80)],
+        ),
+        (escape::FREE, 16, vec![(0, CLIENT), (8, DEVICE)]),
+        (escape::FREE, 16, vec![(0, THEIRS), (8, THEIRS)]),
+    ];
+    for (escape, size, fields) in forged {
+        for file in [own, device] {
+            let bytes = words(size, &fields);
+            let outcome = world.answered(file, escape, &bytes, INVALID_ARGUMENT);
+            assert_eq!(outcome, Ok(()), "{escape:#x}");
+            let now = [world.account(APP), world.account(NEIGHBOUR)];
+            assert_eq!(now, before, "{escape:#x}");
+        }
+    }
+}
+
+#[test]
+fn a_client_is_known_through_its_own_file_alone() {
+    let (mut world, own, _) = memory_world();
+    let before = world.account(NEIGHBOUR);
+    // RM would refuse each of them. Even if it did not, the neighbour would not pay.
+    for (escape, size, fields) in [
+        (
+            escape::ALLOC,
+            32,
+            vec![(0, THEIRS), (4, DEVICE), (8, 70), (12, 0xa06c)],
+        ),
+        (
+            escape::ALLOC,
+            32,
+            vec![(0, THEIRS), (4, DEVICE), (8, MEMORY), (12, 0x3e)],
+        ),
+        (escape::FREE, 16, vec![(0, THEIRS), (8, MEMORY)]),
+        (escape::FREE, 16, vec![(0, THEIRS), (8, THEIRS)]),
+        (
+            escape::DUP_OBJECT,
+            28,
+            vec![
+                (0, THEIRS),
+                (4, DEVICE),
+                (8, 70),
+                (12, CLIENT),
+                (16, MEMORY),
+            ],
+        ),
+    ] {
+        let bytes = words(size, &fields);
+        let _ = world.answered(own, escape, &bytes, 0);
+        assert_eq!(world.account(NEIGHBOUR), before, "{escape:#x}");
+    }
+    let events = world.read(File::Events, Scope::Root).unwrap();
+    assert!(events.contains("client 2\n"), "{events}");
+}
+
+#[test]
+fn a_handle_that_another_file_gets_next_is_that_files() {
+    let (mut world, own, theirs) = memory_world();
+    // The neighbour's client goes, and its handle is given to us before that is noted.
+    let free = words(16, &[(0, THEIRS), (8, THEIRS)]);
+    let call = rmapi::decode(escape::FREE, &free).unwrap().unwrap();
+    let ticket = world.store.state().call_enter(theirs, &call).unwrap();
+    let again = words(32, &[(8, THEIRS), (12, 0x41)]);
+    world.store.ioctl(own, escape::ALLOC, &again, None);
+    let leave = |store: &mut Store| store.state().call_leave(theirs, &call, ticket, None);
+    world.store.retry(leave).unwrap();
+    world.store.check();
+    // As the source of a dup the handle means ours.
+    let space = world.store.state().objects.space_of_any(11);
+    assert!(space.is_some());
+    assert_eq!(space, world.store.state().objects.space(own, 11));
+    world.store.state().file_close(own);
+    assert_eq!(world.store.state().objects.space_of_any(11), None);
+}
+
+/// The neighbour gives our memory a name, and we free ours meanwhile.
+fn dup_race(world: &mut World, own: FileId, theirs: FileId, status: u64) {
+    let dup = [
+        (0, THEIRS),
+        (4, DEVICE),
+        (8, 70),
+        (12, CLIENT),
+        (16, MEMORY),
+    ];
+    let decode = |status| {
+        let bytes = words(28, &[&dup[..], &[(24, status)]].concat());
+        rmapi::decode(escape::DUP_OBJECT, &bytes).unwrap().unwrap()
+    };
+    let call: Call = decode(0);
+    let enter = |store: &mut Store| store.state().call_enter(theirs, &call);
+    let ticket = world.store.retry(enter).unwrap();
+    world.free(own, MEMORY, 0);
+    world.store.check();
+    let call = decode(status);
+    let leave = |store: &mut Store| store.state().call_leave(theirs, &call, ticket, None);
+    world.store.retry(leave).unwrap();
+    world.store.check();
+}
+
+#[test]
+fn a_second_name_is_charged_when_rm_has_made_it() {
+    let (mut world, own, theirs) = memory_world();
+    let before = world.account(NEIGHBOUR);
+    dup_race(&mut world, own, theirs, 0x57);
+    assert_eq!(world.account(NEIGHBOUR), before, "peak included");
+    let [_, current, _] = world.account(APP);
+    assert_eq!(current, Ok("0\n".into()));
+
+    let (mut world, own, theirs) = memory_world();
+    dup_race(&mut world, own, theirs, 0);
+    let [_, current, peak] = world.account(NEIGHBOUR);
+    assert_eq!(
+        (current, peak),
+        (Ok("12288\n".into()), Ok("12288\n".into()))
+    );
+    world.store.state().file_close(theirs);
+    world.store.check();
+    assert_eq!(world.account(NEIGHBOUR)[1], Err(Error::Gone));
+}
+
+#[test]
+fn two_second_names_at_a_time_are_charged_once() {
+    for statuses in [[0, 0], [0x57, 0], [0, 0x57], [0x57, 0x57]] {
+        let (mut world, own, theirs) = memory_world();
+        let decode = |object: u64, status: u64| {
+            let fields = [
+                (0, THEIRS),
+                (4, DEVICE),
+                (8, object),
+                (12, CLIENT),
+                (16, MEMORY),
+                (24, status),
+            ];
+            let call = rmapi::decode(escape::DUP_OBJECT, &words(28, &fields));
+            call.unwrap().unwrap()
+        };
+        let tickets = [70, 71].map(|object| {
+            let call = decode(object, 0);
+            let enter = |store: &mut Store| store.state().call_enter(theirs, &call);
+            world.store.retry(enter).unwrap()
+        });
+        world.free(own, MEMORY, 0);
+        for ((object, status), ticket) in [70, 71].into_iter().zip(statuses).zip(tickets) {
+            let call = decode(object, status);
+            let leave = |store: &mut Store| store.state().call_leave(theirs, &call, ticket, None);
+            world.store.retry(leave).unwrap();
+            world.store.check();
+        }
+        let made = statuses.contains(&0);
+        let current = if made { "12288\n" } else { "8192\n" };
+        assert_eq!(
+            world.account(NEIGHBOUR)[1],
+            Ok(current.into()),
+            "{statuses:?}"
+        );
+        assert_eq!(world.account(APP)[1], Ok("0\n".into()));
+    }
+}
+
+#[test]
+fn a_device_without_parameters_is_on_the_first_gpu() {
+    let mut world = World::new(FeatureSet::NONE);
+    let file = world.open(APP, "");
+    world.alloc(file, 0, CLIENT, 0x41, None);
+    let device = words(20, &[(0, CLIENT), (4, CLIENT), (8, DEVICE), (12, 0x80)]);
+    world
+        .store
+        .ioctl(file, escape::ALLOC_OBJECT, &device, Some(1));
+    world.alloc(file, DEVICE, TSG, 0xa06c, None);
+    let [stat, ..] = world.account(APP);
+    assert_eq!(stat, Ok("channel_groups 1\nchannels 0\n".into()));
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tenants that lie to the driver: nobody's account, limit or object moves but their own.
+
+use crate::gpus::{me, session, session_of, ENGINE};
+use crate::limits::{has_slice, path, set, TIMESLICE};
+use crate::process::Child;
+use crate::tree::{self, eventually, expect, expect_gone, usage, Usage};
+use gct_ktap::{failed, same, During, Outcome, Stop, Test};
+use rm_client::{forge, numbers, Client, Control, Forgery, Gpu, Handle, Memory, Session};
+use std::fs;
+use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("hostile_forged_success_changes_nothing", forged_success),
+    ("hostile_owner_is_the_registered_file", registered),
+    ("hostile_device_without_parameters", bare_device),
+    ("hostile_dup_charges_no_stranger", dup_to_stranger),
+];
+
+const MEGABYTE: u64 = 1 << 20;
+
+/// Where the neighbour leaves its handles.
+const SHARED: &str = "/tmp/rm-test.neighbour";
+
+/// A neighbour with a channel group, a channel and 64 MiB.
+struct Neighbour {
+    child: Child,
+    client: Handle,
+    device: Handle,
+    group: Handle,
+    memory: Handle,
+}
+
+impl Neighbour {
+    fn new() -> Result<Self, Stop> {
+        let mut child = Child::fork(|parent| {
+            let session = session(0)?;
+            let group = session.group(ENGINE)?;
+            session.channel(group, ENGINE)?;
+            let memory = session.gpu().alloc_memory(Memory::Device, 64 * MEGABYTE)?;
+            let gpu = session.gpu();
+            let handles = [gpu.client().handle(), gpu.device(), group, memory];
+            fs::write(SHARED, handles.map(|handle| handle.to_string()).join(" "))?;
+            parent.step()?;
+            // Nothing of it was moved.
+            session.group_number(group).during("GET_INFO")?;
+            Ok(gpu.client().free(memory)?)
+        })?;
+        child.at_step()?;
+        let text = fs::read_to_string(SHARED)?;
+        let handles: Vec<Handle> = text
+            .split(' ')
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let &[client, device, group, memory] = handles.as_slice() else {
+            return Err(failed(format!("the neighbour left {text}")));
+        };
+        expect(&child.pid().to_string(), 0, Some((1, 1)))?;
+        Ok(Self {
+            child,
+            client,
+            device,
+            group,
+            memory,
+        })
+    }
+
+    fn usage(&self) -> Result<Option<Usage>, Stop> {
+        usage(&self.child.pid().to_string(), 0)
+    }
+
+    /// What it had at most.
+    fn peak(&self) -> Result<String, Stop> {
+        Ok(tree::read(&path(
+            &self.child.pid().to_string(),
+            "gmem.peak",
+        )?)?)
+    }
+
+    fn leave(mut self) -> Outcome {
+        self.child.go()?;
+        self.child.finish()?;
+        expect_gone(self.child.pid())
+    }
+}
+
+/// An ioctl that RM refuses for its file leaves the structure as the tenant wrote it: with `NV_OK`.
+fn forged_success() -> Outcome {
+    let neighbour = Neighbour::new()?;
+    let session = session(0)?;
+    let group = session.group(ENGINE)?;
+    let memory = session.gpu().alloc_memory(Memory::Device, MEGABYTE)?;
+    expect(&me(), 0, Some((1, 0)))?;
+    let before = [usage(&me(), 0)?, neighbour.usage()?];
+
+    let gpu = session.gpu();
+    let own = [gpu.client().handle(), gpu.device(), group, memory];
+    let theirs = [
+        neighbour.client,
+        neighbour.device,
+        neighbour.group,
+        neighbour.memory,
+    ];
+    let control = gpu.client().control_file().file();
+    for [client, device, group, memory] in [own, theirs] {
+        let calls = [
+            (control, Forgery::AllocMemory(numbers::HOST_MEMORY), device),
+            (
+                control,
+                Forgery::AllocMemory(numbers::DEVICE_MEMORY),
+                memory,
+            ),
+            (control, Forgery::AllocMemory(numbers::HOST_MEMORY), group),
+            (gpu.file(), Forgery::Alloc(numbers::HOST_MEMORY), device),
+            (
+                gpu.file(),
+                Forgery::Alloc(numbers::CHANNEL_GROUP),
+                0xdead_0001,
+            ),
+            (gpu.file(), Forgery::Free, memory),
+            (gpu.file(), Forgery::Free, client),
+            (gpu.file(), Forgery::Dup(memory), 0xdead_0002),
+            (gpu.file(), Forgery::Schedule, group),
+        ];
+        for (file, forgery, object) in calls {
+            let refused = forge(file, forgery, client, device, object)?;
+            same(&format!("{forgery:?} is refused"), refused, true)?;
+            let now = [usage(&me(), 0)?, neighbour.usage()?];
+            same(&format!("accounts after {forgery:?}"), now, before)?;
+        }
+    }
+    session.gpu().client().free_all()?;
+    neighbour.leave()
+}
+
+/// A client that is made through a file which is registered with another belongs to that one.
+fn registered() -> Outcome {
+    let owner = Arc::new(Control::open()?);
+    let other = Control::open()?;
+    other.register(&owner).during("REGISTER_FD")?;
+    let other = Arc::new(other);
+    let client = Client::new(other.clone()).during("client")?.through(owner);
+    let session = session_of(&client, 0)?;
+    let group = session.group(ENGINE)?;
+    expect(&me(), 0, Some((1, 0)))?;
+    // RM frees nothing with this file, and the tree forgets nothing.
+    drop(other);
+    session.group_number(group).during("GET_INFO")?;
+    same("usage", usage(&me(), 0)?.map(|usage| usage.groups), Some(1))?;
+    set(&me(), TIMESLICE, "700")?;
+    has_slice(&session, group, 700)?;
+    drop((session, client));
+    expect_gone(process::id())
+}
+
+/// Without parameters a device is on the first GPU, and what is below it is charged and limited there.
+fn bare_device() -> Outcome {
+    let client = Client::open()?;
+    let gpu = Gpu::open_without_parameters(&client).during("ALLOC_OBJECT")?;
+    let minor = gpu.minor();
+    let session = Session::new(gpu).during("session")?;
+    let group = session.group(ENGINE)?;
+    expect(&me(), minor, Some((1, 0)))?;
+    let file = format!("{}/{}/{TIMESLICE}", me(), tree::index_of(minor)?);
+    tree::write(&file, "900")?;
+    has_slice(&session, group, 900)?;
+    let later = session.group(ENGINE)?;
+    has_slice(&session, later, 900)?;
+    client.free_all()?;
+    expect_gone(process::id())
+}
+
+/// A dup into a stranger's client is refused, even if its source goes meanwhile: the stranger never has
+/// had it.
+fn dup_to_stranger() -> Outcome {
+    const ROUNDS: usize = 60;
+    let neighbour = Neighbour::new()?;
+    let before = (neighbour.usage()?, neighbour.peak()?);
+    let session = session(0)?;
+    let client = session.gpu().client();
+    let control = client.control_file().file();
+    let ended = AtomicBool::new(false);
+    let memory = client.new_handle();
+    let outcome: Outcome = thread::scope(|scope| {
+        let dups = scope.spawn(|| -> Outcome {
+            while !ended.load(Ordering::Relaxed) {
+                client.dup_into(control, neighbour.client, neighbour.device, memory)?;
+            }
+            Ok(())
+        });
+        let rounds = (0..ROUNDS).try_for_each(|_| -> Outcome {
+            client.choose_next(memory);
+            session.gpu().alloc_memory(Memory::Device, 128 * MEGABYTE)?;
+            Ok(client.free(memory)?)
+        });
+        ended.store(true, Ordering::Relaxed);
+        let dups = dups.join().map_err(|_| failed("a thread panicked"))?;
+        rounds.and(dups)
+    });
+    outcome?;
+    eventually("the neighbour", &before.0, || neighbour.usage())?;
+    same("its peak", neighbour.peak()?, before.1)?;
+    neighbour.leave()
+}
