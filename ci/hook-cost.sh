@@ -29,7 +29,9 @@ expected_sites='nv_pci_probe
 nv_pci_remove
 nv_start_device|nv_open_device|nv_open_device_for_nvlfp|nvidia_dev_get
 nvidia_open
-nvidia_ioctl|nvidia_unlocked_ioctl|nvidia_frontend_unlocked_ioctl'
+nvidia_ioctl|nvidia_unlocked_ioctl|nvidia_frontend_unlocked_ioctl
+os_memcpy_from_user
+os_memcpy_to_user'
 
 # awk has no standard way to read a hexadecimal number.
 awk_hex='function hex(s,  i, v) {

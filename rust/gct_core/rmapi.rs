@@ -5,8 +5,8 @@
 //! The bytes are the kernel's own copy of an ioctl's structure, so handles,
 //! classes and status in it are to be trusted as far as the resource manager
 //! checks them. Parameter blocks to which a structure points are the tenant's
-//! memory: the resource manager reads them a second time, and what we read
-//! there is a [`Hint`], no more.
+//! memory. What is read where a [`Hint`] points is what the resource manager reads
+//! only if the caller sees to that; the kernel does, and user space cannot.
 //!
 //! Names, sizes and offsets are those of NVIDIA's `nvos.h`, `nv_escape.h` and
 //! `nv-unix-nvos-params-wrappers.h`. Every field that is read here has the same
@@ -108,7 +108,7 @@ pub struct Call {
     pub action: Action,
 }
 
-/// A word in the tenant's memory that says more, but may lie.
+/// A word of parameters in the tenant's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
     /// User address of a little-endian number.
@@ -129,6 +129,26 @@ pub enum Question {
     /// The resource manager's number of the GPU on which the new subdevice is.
     /// It answers that itself.
     GpuOfSubdevice,
+}
+
+impl Question {
+    /// The parameters that the answer needs.
+    pub const fn hint(&self) -> Option<Hint> {
+        match self {
+            Self::Bytes(hint) => Some(*hint),
+            Self::GpuOfInstance(hint) => *hint,
+            Self::GpuOfSubdevice => None,
+        }
+    }
+}
+
+/// A little-endian number of at most 8 bytes.
+pub fn word(bytes: &[u8]) -> Option<u64> {
+    let mut word = [0; 8];
+    for (to, from) in word.get_mut(..bytes.len())?.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    Some(u64::from_le_bytes(word))
 }
 
 impl Call {

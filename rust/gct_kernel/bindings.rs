@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 3;
+pub const GCT_ABI_VERSION: u32 = 4;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 #[repr(C)]
@@ -32,6 +32,7 @@ pub struct gct_gpu {
 #[derive(Debug, Copy, Clone)]
 pub struct gct_call {
     pub word: [u64; 4usize],
+    pub served: [u64; 6usize],
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -63,6 +64,17 @@ unsafe extern "C" {
         call: *mut gct_call,
         result: u32,
     );
+    pub static mut gct_servings: u32;
+    pub fn gct_serve_read(
+        to: *mut kernel::ffi::c_void,
+        from: *const kernel::ffi::c_void,
+        n: u32,
+    ) -> kernel::ffi::c_int;
+    pub fn gct_serve_write(
+        to: *const kernel::ffi::c_void,
+        from: *const kernel::ffi::c_void,
+        n: u32,
+    );
     pub static gct_debugfs_fops: file_operations;
     pub fn gct_helper_enable_hooks(on: bool);
     pub fn gct_helper_random() -> u64;
@@ -83,6 +95,9 @@ unsafe extern "C" {
         size: u32,
     ) -> u32;
     pub fn gct_helper_rm_memory_bytes(client: u32, memory: u32) -> u64;
+    pub fn gct_helper_serve(call: *mut gct_call, address: u64, bytes: u32) -> *const u8;
+    pub fn gct_helper_serve_end(call: *mut gct_call, bytes: *mut u32) -> *mut u8;
+    pub fn gct_helper_serve_free(copy: *mut u8);
     pub fn gct_debugfs_show(
         seq: *mut seq_file,
         unused: *mut kernel::ffi::c_void,

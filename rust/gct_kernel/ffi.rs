@@ -20,14 +20,14 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // The same numbers stand in gct.h and gct_helpers.h.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 3);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 4);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
 const _: () = assert!(offset_of!(gct_gpu, pmc_boot_42) == 28);
 const _: () = assert!(offset_of!(gct_gpu, bar0_base) == 32);
 const _: () = assert!(offset_of!(gct_gpu, name) == 64);
-const _: () = assert!(size_of::<gct_call>() == 32);
+const _: () = assert!(size_of::<gct_call>() == 80);
 const _: () = assert!(size_of::<gct_process>() == 16);
 
 /// Makes a difference between a function here and its declaration in the C
@@ -189,10 +189,10 @@ unsafe extern "C" fn gct_ioctl_enter(
     let (Some(bytes), Some(call)) = (unsafe { (bytes(arg, size), call.as_mut()) }) else {
         return;
     };
-    call.word = match (glue(), token(file)) {
-        (Some(glue), Some(file)) => hooks::ioctl_enter(&glue, file, escape, bytes),
-        _ => Default::default(),
-    };
+    (call.word, call.served) = Default::default();
+    if let (Some(glue), Some(file)) = (glue(), token(file)) {
+        hooks::ioctl_enter(&glue, file, escape, bytes, call);
+    }
 }
 
 /// # Safety
@@ -209,11 +209,11 @@ unsafe extern "C" fn gct_ioctl_leave(
     result: u32,
 ) {
     // SAFETY: the caller's promise; null is handled.
-    let (Some(bytes), Some(call)) = (unsafe { (bytes(arg, size), call.as_ref()) }) else {
+    let (Some(bytes), Some(call)) = (unsafe { (bytes(arg, size), call.as_mut()) }) else {
         return;
     };
     if let (Some(glue), Some(file)) = (glue(), token(file)) {
-        hooks::ioctl_leave(&glue, file, escape, bytes, call.word, result);
+        hooks::ioctl_leave(&glue, file, escape, bytes, call, result);
     }
 }
 

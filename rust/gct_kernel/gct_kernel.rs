@@ -22,6 +22,7 @@ mod hooks;
 mod kunit;
 mod process;
 mod rm;
+mod serve;
 mod state;
 mod tree;
 

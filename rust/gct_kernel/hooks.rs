@@ -5,19 +5,18 @@
 //! Nothing here can fail the caller. When the core refuses or memory is short, the
 //! core counts it in the tree's `events` and the stock path goes on.
 
-use crate::bindings::gct_gpu;
+use crate::bindings::{gct_call, gct_gpu};
 use crate::state::Glue;
-use crate::{exec, process, rm};
+use crate::{exec, process, rm, serve};
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
 use gct_core::features::{Feature, FeatureSet};
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
 use gct_core::ids::{FileId, ProcKey};
-use gct_core::rmapi::{self, Action, Call, Hint, Question};
+use gct_core::rmapi::{self, Action, Call, Question};
 use gct_core::state::{Failure, State};
 use gct_core::text::Text;
 use kernel::sync::ArcBorrow;
-use kernel::uaccess::{UserPtr, UserSlice};
 
 /// What this backend measures and enforces: what the resource manager's controls can do.
 const FEATURES: FeatureSet = FeatureSet::NONE
@@ -111,16 +110,20 @@ fn decode(glue: &Glue, escape: u32, bytes: &[u8]) -> Option<Call> {
         .flatten()
 }
 
-/// Returns what the ioctl's [`ioctl_leave`] needs.
+/// Leaves in `room`, which is empty, what the ioctl's [`ioctl_leave`] needs.
 pub(crate) fn ioctl_enter(
     glue: &ArcBorrow<'_, Glue>,
     file: FileId,
     escape: u32,
     bytes: &[u8],
-) -> [u64; 4] {
+    room: &mut gct_call,
+) {
     let Some(call) = decode(glue, escape, bytes) else {
-        return Default::default();
+        return;
     };
+    if let Some(hint) = call.question().and_then(|question| question.hint()) {
+        serve::serve(room, &hint);
+    }
     let entered = with(glue, |state| {
         let ticket = state.call_enter(file, &call)?;
         Ok((ticket, state.is_sending()))
@@ -129,7 +132,7 @@ pub(crate) fn ioctl_enter(
     if sending && call.action == Action::Free {
         exec::wait_for_control(glue);
     }
-    ticket.words()
+    room.word = ticket.words();
 }
 
 pub(crate) fn ioctl_leave(
@@ -137,48 +140,37 @@ pub(crate) fn ioctl_leave(
     file: FileId,
     escape: u32,
     bytes: &[u8],
-    words: [u64; 4],
+    room: &mut gct_call,
     result: u32,
 ) {
+    let served = serve::taken(room);
     // What could not be decoded was counted when the ioctl began.
     let Ok(Some(call)) = rmapi::decode(escape, bytes) else {
         return;
     };
     let call = call.with_result(result);
-    let ticket = Ticket::from_words(words);
+    let ticket = Ticket::from_words(room.word);
+    let word = served
+        .as_ref()
+        .and_then(|served| rmapi::word(served.bytes()));
     let told = call
         .question()
         .filter(|_| call.succeeded())
-        .and_then(|question| answer(glue, &call, &question));
+        .and_then(|question| answer(glue, &call, &question, word));
     let outcome = with(glue, |state| state.call_leave(file, &call, ticket, told));
     count_refusal(glue, outcome);
     exec::after_ioctl(*glue);
 }
 
-/// Finds out what the ioctl's structure does not say.
-fn answer(glue: &Glue, call: &Call, question: &Question) -> Option<u64> {
+/// Finds out what the ioctl's structure does not say. `word` is what the resource manager has read, and
+/// perhaps written, where the question's hint points.
+fn answer(glue: &Glue, call: &Call, question: &Question, word: Option<u64>) -> Option<u64> {
     match question {
-        Question::Bytes(hint) => {
-            rm::memory_bytes(call.client, call.object).or_else(|| read_hint(hint))
-        }
-        Question::GpuOfInstance(hint) => {
-            let instance = hint.as_ref().map_or(Some(0), read_hint)?;
-            rm::gpu_of_instance(glue, call.client, instance)
-        }
+        Question::Bytes(_) => rm::memory_bytes(call.client, call.object).or(word),
+        Question::GpuOfInstance(None) => rm::gpu_of_instance(glue, call.client, 0),
+        Question::GpuOfInstance(Some(_)) => rm::gpu_of_instance(glue, call.client, word?),
         Question::GpuOfSubdevice => rm::gpu_of_subdevice(call.client, call.object),
     }
-}
-
-/// Reads a word of the tenant's memory, once. It may say anything.
-fn read_hint(hint: &Hint) -> Option<u64> {
-    let mut word = [0; 8];
-    let room = word.get_mut(..usize::try_from(hint.bytes).ok()?)?;
-    let address = UserPtr::from_addr(usize::try_from(hint.address).ok()?);
-    UserSlice::new(address, room.len())
-        .reader()
-        .read_slice(room)
-        .ok()?;
-    Some(u64::from_le_bytes(word))
 }
 
 /// A process forked. The child cannot run yet, and nothing here may sleep.

@@ -102,6 +102,21 @@ uint32_t gct_helper_rm_control(uint32_t client, uint32_t object, uint32_t comman
  */
 uint64_t gct_helper_rm_memory_bytes(uint32_t client, uint32_t memory);
 
+/*
+ * Reads @bytes (at least 1) of current's memory at @address (not 0) and has the
+ * resource manager read the same, until gct_helper_serve_end(). Where they cannot
+ * be read, or memory for them is short, the resource manager cannot read them
+ * either, and NULL is returned. The copy takes what the resource manager writes
+ * there; it is the caller's to free after gct_helper_serve_end(), which returns it
+ * and its bytes, or NULL where there is none. @call stays where it is in between, is passed
+ * to the same task's calls only, and was zero before.
+ *
+ * Context: process, may sleep.
+ */
+const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint32_t bytes);
+uint8_t *gct_helper_serve_end(struct gct_call *call, uint32_t *bytes);
+void gct_helper_serve_free(uint8_t *copy);
+
 /* -- Taken from Rust (rust/gct_kernel/ffi.rs) ------------------------------ */
 
 /* A file of the tree is read, or written by its ->write. debugfs guards both

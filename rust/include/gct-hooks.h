@@ -8,6 +8,7 @@
 #ifndef GCT_HOOKS_H
 #define GCT_HOOKS_H
 
+#include <linux/compiler.h>
 #include <linux/jump_label.h>
 
 #include "gct.h"
@@ -15,5 +16,8 @@
 DECLARE_STATIC_KEY_FALSE(gct_enabled_key);
 
 #define gct_enabled() static_branch_unlikely(&gct_enabled_key)
+
+/* Are some parameters served? Those of current's own ioctl are if so. */
+#define gct_serving() (gct_enabled() && unlikely(READ_ONCE(gct_servings) != 0))
 
 #endif /* GCT_HOOKS_H */

@@ -21,7 +21,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 3
+#define GCT_ABI_VERSION 4
 
 /* Bytes of struct gct_gpu's name, with the NUL that ends it. */
 #define GCT_GPU_NAME_BYTES 64
@@ -64,13 +64,14 @@ _Static_assert(offsetof(struct gct_gpu, name) == 64, "struct gct_gpu is ABI");
 /*
  * Room on the caller's stack through which gct_ioctl_enter() talks to the
  * gct_ioctl_leave() of the same ioctl. The caller passes it through unread; it
- * needs no initialisation.
+ * needs no initialisation, and stays where it is in between.
  */
 struct gct_call {
 	uint64_t word[4];
+	uint64_t served[6];
 };
 
-_Static_assert(sizeof(struct gct_call) == 32, "struct gct_call is ABI");
+_Static_assert(sizeof(struct gct_call) == 80, "struct gct_call is ABI");
 
 /*
  * Module init and exit of nvidia.ko. Context: process, may sleep.
@@ -124,6 +125,19 @@ void gct_ioctl_enter(void *file, uint32_t escape, const void *arg, uint32_t size
 		     struct gct_call *call);
 void gct_ioctl_leave(void *file, uint32_t escape, const void *arg, uint32_t size,
 		     struct gct_call *call, uint32_t result);
+
+/*
+ * Parameters to which an ioctl's structure points are the tenant's memory. What
+ * gct_ioctl_enter() has read there, the resource manager reads too: after
+ * os_memcpy_from_user() has copied, gct_serve_read() puts our copy in its place.
+ * Returns 0, or a negative errno where the copy could not be made: what gctgroup
+ * could not read, the resource manager does not read either. gct_serve_write()
+ * sees what os_memcpy_to_user() is about to write. Both are called while
+ * gct_servings is not 0, in the context of the ioctl; neither sleeps.
+ */
+extern uint32_t gct_servings;
+int gct_serve_read(void *to, const void *from, uint32_t n);
+void gct_serve_write(const void *to, const void *from, uint32_t n);
 
 /* Escape numbers of the ioctls that create, free, share or control RM objects. */
 #define GCT_ESCAPE_ALLOC_MEMORY 0x27u

@@ -10,6 +10,8 @@ use crate::sys;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
 
 /// What a liar asks for. The structure says `NV_OK` before the driver has seen it.
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +132,30 @@ impl Client {
         }
     }
 
+    /// Makes an object with parameters that other threads may write to meanwhile.
+    fn alloc_at(
+        &self,
+        parent: Handle,
+        class: u32,
+        parameters: &[AtomicU32],
+    ) -> Result<Handle, Error> {
+        let object = self.new_handle();
+        let mut call = abi::Alloc {
+            root: self.handle(),
+            parent,
+            object,
+            class,
+            // CAST: an address of this process.
+            parameters: parameters.as_ptr() as u64,
+            ..Default::default()
+        };
+        let file = self.control_file().file();
+        // SAFETY: the driver reads and writes the class's parameters, which are there, can be any bytes
+        // and are changed by atomic writes only.
+        unsafe { sys::ioctl(file, n::ESCAPE_ALLOC, &mut call) }?;
+        done(call.status).map(|()| call.object)
+    }
+
     /// Makes an object by the oldest of the escapes, which has no parameters.
     ///
     /// # Errors
@@ -168,6 +194,59 @@ impl Control {
 }
 
 impl Gpu {
+    /// Makes a device, and no subdevice, while another thread changes which GPU the parameters say.
+    /// Also returns what keeps the GPUs initialised.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn open_raced(client: &Client) -> Result<(Self, Vec<File>), Error> {
+        let cards = client.control_file().gpus()?;
+        let files: Result<Vec<File>, Error> = cards
+            .iter()
+            .map(|(minor, _)| gpu::open(client, *minor))
+            .collect();
+        let parameters = [const { AtomicU32::new(0) }; size_of::<abi::Device>() / 4];
+        let done = AtomicBool::new(false);
+        let device = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    parameters[0].fetch_xor(1, Ordering::Relaxed);
+                }
+            });
+            let device = client.alloc_at(client.handle(), n::DEVICE, &parameters);
+            done.store(true, Ordering::Relaxed);
+            device
+        });
+        let gpu = Self {
+            client: client.clone(),
+            minor: 0,
+            gpu_id: 0,
+            file: gpu::open(client, 0)?,
+            device: device?,
+            subdevice: 0,
+        };
+        Ok((gpu, files?))
+    }
+
+    /// On which GPU the device really is: the resource manager tells that of a new subdevice.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn real_minor(&self) -> Result<u32, Error> {
+        let mut parameters = abi::Subdevice::default();
+        let subdevice = self
+            .client
+            .alloc(self.device, n::SUBDEVICE, &mut parameters)?;
+        let mut id = abi::GpuId::default();
+        self.client.control(subdevice, n::GET_GPU_ID, &mut id)?;
+        let cards = self.client.control_file().gpus()?;
+        let real = cards.iter().find(|(_, gpu_id)| *gpu_id == id.gpu_id);
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        Ok(real.ok_or_else(missing)?.0)
+    }
+
     /// The file of the GPU's device.
     pub fn file(&self) -> &File {
         &self.file

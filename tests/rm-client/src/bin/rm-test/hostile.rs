@@ -2,7 +2,7 @@
 
 //! Tenants that lie to the driver: nobody's account, limit or object moves but their own.
 
-use crate::gpus::{me, session, session_of, ENGINE};
+use crate::gpus::{me, need_two, session, session_of, ENGINE};
 use crate::limits::{has_slice, path, set, TIMESLICE};
 use crate::process::Child;
 use crate::tree::{self, eventually, expect, expect_gone, usage, Usage};
@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("hostile_owner_is_the_registered_file", registered),
     ("hostile_device_without_parameters", bare_device),
     ("hostile_dup_charges_no_stranger", dup_to_stranger),
+    ("hostile_parameters_are_those_that_rm_saw", raced_device),
 ];
 
 const MEGABYTE: u64 = 1 << 20;
@@ -172,6 +173,32 @@ fn bare_device() -> Outcome {
     has_slice(&session, later, 900)?;
     client.free_all()?;
     expect_gone(process::id())
+}
+
+/// Which GPU a device is on is what RM has read, whatever another thread writes meanwhile.
+fn raced_device() -> Outcome {
+    const ROUNDS: usize = 40;
+    need_two()?;
+    let before = tree::read("events")?;
+    let mut on = [0; 2];
+    for _ in 0..ROUNDS {
+        let client = Client::open()?;
+        let (gpu, _files) = Gpu::open_raced(&client).during("device")?;
+        let session = Session::new(gpu).during("session")?;
+        session.group(ENGINE)?;
+        eventually("directory", &true, || {
+            Ok(usage(&me(), 0)?.is_some() != usage(&me(), 1)?.is_some())
+        })?;
+        let shown = u32::from(usage(&me(), 1)?.is_some());
+        let real = session.gpu().real_minor()?;
+        same("GPU", shown, real)?;
+        on[usize::from(real == 1)] += 1;
+        client.free_all()?;
+        expect_gone(process::id())?;
+    }
+    println!("# raced to GPU 0 and 1: {on:?}");
+    // A device that had to be moved is counted.
+    same("events", tree::read("events")?, before)
 }
 
 /// A dup into a stranger's client is refused, even if its source goes meanwhile: the stranger never has

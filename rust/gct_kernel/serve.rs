@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Parameters of a tenant's ioctl, which the resource manager sees as they were read here.
+
+use crate::bindings::{self, gct_call};
+use core::ptr::NonNull;
+use gct_core::rmapi::Hint;
+
+/// Reads what a hint points to, and has the resource manager read the same until [`taken`]. Where that
+/// is not to be read, the resource manager cannot read it either.
+pub(crate) fn serve(call: &mut gct_call, hint: &Hint) {
+    if hint.address != 0 && hint.bytes != 0 {
+        // SAFETY: `call` is the caller's for this ioctl (gct.h): it stays in its place, is zero, and goes
+        // to `taken` in the same task. The address may be any: it is read as user memory.
+        unsafe { bindings::gct_helper_serve(call, hint.address, hint.bytes) };
+    }
+}
+
+/// What was served to an ioctl that has run, with what the resource manager wrote over it.
+pub(crate) struct Served {
+    copy: NonNull<u8>,
+    len: usize,
+}
+
+/// Ends what [`serve`] has begun; `None` if it was nothing, or could not be read.
+pub(crate) fn taken(call: &mut gct_call) -> Option<Served> {
+    let mut bytes = 0;
+    // SAFETY: as for `serve`, in the same task; without it nothing is found.
+    let copy = unsafe { bindings::gct_helper_serve_end(call, &mut bytes) };
+    let len = usize::try_from(bytes).ok()?;
+    NonNull::new(copy).map(|copy| Served { copy, len })
+}
+
+impl Served {
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: the helper has allocated and filled that many bytes, and nobody writes to them any more:
+        // they are served no longer.
+        unsafe { core::slice::from_raw_parts(self.copy.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // SAFETY: the copy is this value's.
+        unsafe { bindings::gct_helper_serve_free(self.copy.as_ptr()) };
+    }
+}

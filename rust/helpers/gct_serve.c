@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * The resource manager's reading of a tenant's parameters is served from our copy:
+ * what gctgroup has read before an ioctl is what the resource manager sees in it,
+ * however often it reads and whatever other threads write meanwhile. What the
+ * resource manager writes there is kept too.
+ *
+ * An ioctl that is under way belongs to one task, and the resource manager reads in
+ * that task. So each entry is made, found and removed by current alone; the lock
+ * guards the list that it hangs in.
+ */
+#include <linux/hash.h>
+#include <linux/list.h>
+#include <linux/minmax.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/spinlock.h>
+#include <linux/string.h>
+#include <linux/uaccess.h>
+
+#include "gct_helpers.h"
+
+struct gct_served {
+	struct hlist_node node;
+	struct task_struct *task;
+	uint64_t address;	/* of the tenant's bytes; 0 for no entry */
+	uint8_t *copy;		/* NULL: they cannot be read */
+	uint64_t bytes;
+};
+
+_Static_assert(sizeof(struct gct_served) == sizeof(((struct gct_call *)0)->served),
+	       "struct gct_served lives in struct gct_call");
+
+#define GCT_SERVED_BITS 6
+
+static struct hlist_head gct_served_lists[1 << GCT_SERVED_BITS];
+static DEFINE_SPINLOCK(gct_served_lock);
+uint32_t gct_servings;
+
+static struct gct_served *gct_served_of(struct gct_call *call)
+{
+	return (struct gct_served *)call->served;
+}
+
+static struct hlist_head *gct_served_list(void)
+{
+	return &gct_served_lists[hash_ptr(current, GCT_SERVED_BITS)];
+}
+
+/* The entry of current that overlaps [address, address + n); its part is told. */
+static struct gct_served *gct_served_find(uint64_t address, uint32_t n, uint64_t *begin,
+					  uint64_t *end)
+{
+	struct gct_served *served, *found = NULL;
+
+	spin_lock(&gct_served_lock);
+	hlist_for_each_entry(served, gct_served_list(), node) {
+		if (served->task == current) {
+			found = served;
+			break;
+		}
+	}
+	spin_unlock(&gct_served_lock);
+	if (!found)
+		return NULL;
+	*begin = max(address, found->address);
+	*end = min(address + n, found->address + found->bytes);
+	return *begin < *end ? found : NULL;
+}
+
+const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint32_t bytes)
+{
+	struct gct_served *served = gct_served_of(call);
+
+	served->task = current;
+	served->address = address;
+	served->bytes = bytes;
+	served->copy = kmalloc(bytes, GFP_KERNEL_ACCOUNT);
+	if (served->copy && copy_from_user(served->copy, u64_to_user_ptr(address), bytes)) {
+		kfree(served->copy);
+		served->copy = NULL;
+	}
+	spin_lock(&gct_served_lock);
+	hlist_add_head(&served->node, gct_served_list());
+	WRITE_ONCE(gct_servings, gct_servings + 1);
+	spin_unlock(&gct_served_lock);
+	return served->copy;
+}
+
+uint8_t *gct_helper_serve_end(struct gct_call *call, uint32_t *bytes)
+{
+	struct gct_served *served = gct_served_of(call);
+
+	if (!served->address)
+		return NULL;
+	spin_lock(&gct_served_lock);
+	hlist_del(&served->node);
+	WRITE_ONCE(gct_servings, gct_servings - 1);
+	spin_unlock(&gct_served_lock);
+	served->address = 0;
+	*bytes = served->bytes;
+	return served->copy;
+}
+
+void gct_helper_serve_free(uint8_t *copy)
+{
+	kfree(copy);
+}
+
+int gct_serve_read(void *to, const void *from, uint32_t n)
+{
+	const uint64_t address = (uintptr_t)from;
+	uint64_t begin, end;
+	const struct gct_served *served = gct_served_find(address, n, &begin, &end);
+
+	if (!served)
+		return 0;
+	if (!served->copy)
+		return -EFAULT;
+	memcpy((uint8_t *)to + (begin - address), served->copy + (begin - served->address),
+	       end - begin);
+	return 0;
+}
+
+void gct_serve_write(const void *to, const void *from, uint32_t n)
+{
+	const uint64_t address = (uintptr_t)to;
+	uint64_t begin, end;
+	struct gct_served *served = gct_served_find(address, n, &begin, &end);
+
+	if (served && served->copy)
+		memcpy(served->copy + (begin - served->address),
+		       (const uint8_t *)from + (begin - address), end - begin);
+}
