@@ -15,6 +15,10 @@ pub struct Launches {
     pub split: u64,
     /// The atoms that they became.
     pub atoms: u64,
+    /// Launches that were narrowed: one wave of all TPCs holds their blocks, and one of those that they were given does not.
+    pub narrowed: u64,
+    /// Times that what a channel had in flight stalled while a limit was in force.
+    pub stalled: u64,
     /// What went as the tenant wrote it, by [`Reason`] as index.
     pub passed: [u64; Reason::COUNT],
 }
@@ -26,6 +30,8 @@ impl Launches {
         rewritten: 0,
         split: 0,
         atoms: 0,
+        narrowed: 0,
+        stalled: 0,
         passed: [0; Reason::COUNT],
     };
 
@@ -45,6 +51,8 @@ impl Launches {
             rewritten: counters.masked,
             split: counters.split,
             atoms: counters.atoms,
+            narrowed: counters.narrowed,
+            stalled: counters.stalled,
             passed,
         }
     }
@@ -78,6 +86,8 @@ impl Launches {
             rewritten: with(self.rewritten, other.rewritten),
             split: with(self.split, other.split),
             atoms: with(self.atoms, other.atoms),
+            narrowed: with(self.narrowed, other.narrowed),
+            stalled: with(self.stalled, other.stalled),
             passed,
         }
     }

@@ -205,6 +205,10 @@ fn show_node(
                 true => show_launches(&node.launches, out),
                 false => Ok(()),
             }),
+        File::ComputeEvents if features.has(Feature::TpcMask) => {
+            show::stat_line("narrowed", node.launches.narrowed, out)
+                .and_then(|()| show::stat_line("stalled", node.launches.stalled, out))
+        }
         File::TpcEffective => {
             let mask = node.effective.ok_or(Error::Unknown)?;
             show::value(&Value::TpcList(mask), out)

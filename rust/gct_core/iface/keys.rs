@@ -132,4 +132,16 @@ pub const KEYS: &[Key] = &[
         Some(Feature::TpcMask),
         "Launches and orders that went as the tenant wrote them; a line `passed.REASON` for each reason that occurred.",
     ),
+    key(
+        File::ComputeEvents,
+        "narrowed",
+        Some(Feature::TpcMask),
+        "Launches whose blocks the GPU could hold all at the same time, and the TPCs that they were given could not.",
+    ),
+    key(
+        File::ComputeEvents,
+        "stalled",
+        Some(Feature::TpcMask),
+        "Times that nothing of a channel ended for 5 s, nor for four times as long as was foreseen, while a limit was in force.",
+    ),
 ];

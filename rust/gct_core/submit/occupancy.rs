@@ -152,6 +152,14 @@ impl Footprint {
     }
 }
 
+/// Whether all blocks of `launch` are resident at the same time on `whole` TPCs, but not on `granted` of them. If its blocks
+/// wait for each other without saying so by the cooperative flag, it never ends there.
+pub fn is_narrowed(launch: &Launch, granted: u64, whole: u64) -> bool {
+    let plain = matches!(launch.kind, Kind::Grid | Kind::Cluster);
+    let blocks = launch.blocks();
+    plain && blocks > wave(launch, granted) && blocks <= wave(launch, whole)
+}
+
 /// Blocks of `launch` that so many TPCs hold: one wave.
 pub fn wave(launch: &Launch, tpcs: u64) -> u64 {
     blocks_per_sm(launch)

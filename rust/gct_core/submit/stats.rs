@@ -123,6 +123,11 @@ pub struct Counters {
     pub atoms: u64,
     /// Graph replays recognised.
     pub replays: u64,
+    /// Launches whose blocks one wave of the whole GPU holds, but not one of the TPCs that they are left, where somebody counts them
+    /// ([`is_narrowed`](super::occupancy::is_narrowed)).
+    pub narrowed: u64,
+    /// Times that what is in flight did not end ([`is_stalled`](crate::policy::patience::is_stalled)), where somebody looks.
+    pub stalled: u64,
     /// What was passed through, by [`Reason`] as index.
     pub kept: [u64; Reason::COUNT],
 }
@@ -140,6 +145,8 @@ impl Counters {
             split: 0,
             atoms: 0,
             replays: 0,
+            narrowed: 0,
+            stalled: 0,
             kept: [0; Reason::COUNT],
         }
     }

@@ -89,8 +89,6 @@ pub(crate) struct Governor {
     replays: u32,
     splits: u32,
     counters: Counters,
-    /// How often what was in flight in a channel stalled.
-    stalled: u64,
     /// When something was published or ended last.
     moved_ns: u64,
     /// Whether something was pending at the last [`end`](Self::end).
@@ -117,7 +115,6 @@ impl Governor {
             replays: 0,
             splits: 0,
             counters: Counters::new(),
-            stalled: 0,
             moved_ns: 0,
             pending: false,
         }
@@ -206,13 +203,7 @@ impl Governor {
 
     /// What is in flight in a channel has stalled, which matters if a limit may be why.
     pub(crate) fn count_stalled(&mut self) {
-        self.stalled += u64::from(self.acts());
-    }
-
-    /// How often what was in flight in a channel stalled, while a limit might be why.
-    #[cfg(test)]
-    pub(crate) fn stalled(&self) -> u64 {
-        self.stalled
+        self.counters.stalled += u64::from(self.acts());
     }
 
     /// As if a segment of another channel had been looked at.
@@ -268,6 +259,11 @@ impl Governor {
     /// On how many TPCs a launch runs now, as far as is known.
     fn tpcs(&self) -> u64 {
         u64::from(self.granted.count())
+    }
+
+    /// How many TPCs the GPU has, as far as is known.
+    fn all_tpcs(&self) -> u64 {
+        u64::from(BITS)
     }
 
     /// Whether anything of a launch is to change.

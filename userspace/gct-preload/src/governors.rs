@@ -84,11 +84,13 @@ impl Governors {
             replays += counters.replays;
         }
         let mut text = format!(
-            "launches {}\nreplays {replays}\nrewritten {}\nsplit {}\natoms {}\npassed {}\n",
+            "launches {}\nreplays {replays}\nrewritten {}\nsplit {}\natoms {}\nnarrowed {}\nstalled {}\npassed {}\n",
             all.launches,
             all.rewritten,
             all.split,
             all.atoms,
+            all.narrowed,
+            all.stalled,
             all.passed_total()
         );
         for (reason, count) in Reason::ALL.iter().zip(all.passed) {

@@ -164,7 +164,11 @@ fn who_does_not_move_is_not_busy_for_its_neighbours() {
         (0..10).for_each(|_| assert_eq!(beside.after(10 * MS), 1));
     }
     assert_eq!(beside.tenant.busy_since_ns(), None);
-    assert_eq!(beside.bench.governor.stalled(), 0, "no limit can be why");
+    assert_eq!(
+        beside.bench.governor.counters().stalled,
+        0,
+        "no limit can be why"
+    );
     // It regains its turn when it moves.
     beside.bench.launch();
     beside.after(0);

@@ -7,6 +7,7 @@ use crate::limits::Limits;
 use crate::simulated::Bench;
 use core::sync::atomic::Ordering;
 use gct_core::mask::TpcMask;
+use gct_core::policy::patience;
 use gct_core::submit::mask::DisabledTpcs;
 use gct_model::{Config, Order};
 
@@ -143,4 +144,43 @@ fn streams_beside_two_that_wait_keep_their_pace() {
     assert!(late <= 1, "{waits:?}");
     bench.drain(0);
     bench.check_blocks(72);
+}
+
+/// A launch of 1000 blocks fits 128 TPCs at once, and not the four of a mask.
+#[test]
+fn a_launch_that_its_mask_cannot_hold_at_once_is_counted() {
+    for (number, list, atom_us, narrowed) in
+        [(18, "0-3", 0, 2), (19, "0-3", 10, 2), (20, "0-126", 0, 0)]
+    {
+        let kept = TpcMask::parse(list.as_bytes()).unwrap();
+        let limits = Limits {
+            mask: DisabledTpcs::outside(128, &kept).ok(),
+            ..paced(atom_us)
+        };
+        let mut bench = Bench::new(number, limits, Order::Eager);
+        bench.run(2);
+        bench.check(2);
+        assert_eq!(bench.governor.counters().narrowed, narrowed, "{list}");
+    }
+}
+
+#[test]
+fn a_launch_that_does_not_end_under_a_limit_is_counted() {
+    let mut bench = streams(21);
+    bench.launch();
+    assert_eq!(bench.running().len(), 1);
+    // To get there has taken some steps of the GPU.
+    bench.pass(patience::STALL_MAX.get() - 1_000_000);
+    bench.running();
+    assert_eq!(bench.governor.counters().stalled, 0);
+    bench.pass(1_000_000);
+    bench.running();
+    assert_eq!(bench.governor.counters().stalled, 1);
+    assert!(
+        !bench.channel.pending(&bench.shadow),
+        "nobody looks for its end without pause"
+    );
+    bench.drain(0);
+    bench.check(21);
+    assert_eq!(bench.governor.counters().stalled, 1);
 }

@@ -263,7 +263,6 @@ impl Bench {
 
     /// The GPU fetches what is published and does one thing.
     pub(crate) fn step(&mut self) -> bool {
-        self.now_ns += STEP_NS;
         let put = self.userd(0x8c).real.load(Ordering::Relaxed);
         while self.get != put {
             let at = self.rings + self.get as usize * 8;
@@ -281,7 +280,9 @@ impl Bench {
             self.get = (self.get + 1) % ENTRIES;
         }
         self.userd(0x88).real.store(self.get, Ordering::Relaxed);
-        self.machine.step()
+        let moved = self.machine.step();
+        self.now_ns += STEP_NS * u64::from(moved);
+        moved
     }
 
     /// The time of the simulation.
@@ -294,31 +295,44 @@ impl Bench {
         self.now_ns += ns;
     }
 
-    /// The grids of blocks that run, where the machine is timed, once it has done all it can.
+    /// The grids of blocks that run, where the machine is timed, once all that can be done without time passing is.
     pub(crate) fn running(&mut self) -> Vec<usize> {
-        self.work();
-        loop {
-            while self.step() {}
-            let runs = &self.machine.report().runs;
-            let running = self.machine.running();
-            let (grids, empty): (Vec<usize>, Vec<usize>) =
-                running.partition(|run| runs[*run].count() > 0);
-            if empty.is_empty() {
-                return grids;
+        let mut quiet = 0;
+        while quiet < 3 {
+            self.work();
+            let mut moved = false;
+            while self.step() {
+                moved = true;
             }
+            let empty: Vec<usize> = self
+                .machine
+                .running()
+                .filter(|run| self.blocks(*run) == 0)
+                .collect();
+            quiet = if moved || !empty.is_empty() {
+                0
+            } else {
+                quiet + 1
+            };
             empty.into_iter().for_each(|run| self.machine.finish(run));
         }
+        self.machine.running().collect()
     }
 
-    /// Runs what was submitted to its end, where the machine is timed: each grid takes `ns`.
+    fn blocks(&self, run: usize) -> u64 {
+        self.machine.report().runs[run].count()
+    }
+
+    /// Runs what was submitted to its end, where the machine is timed: a whole launch takes `ns`.
     pub(crate) fn drain(&mut self, ns: u64) {
         for _ in 0..1000 {
-            let running: Vec<usize> = self.machine.running().collect();
-            running.into_iter().for_each(|run| self.machine.finish(run));
-            if self.running().is_empty() && !self.channel.pending(&self.shadow) {
+            let running = self.running();
+            if running.is_empty() && !self.channel.pending(&self.shadow) {
                 return;
             }
-            self.pass(ns);
+            let blocks: u64 = running.iter().map(|run| self.blocks(*run)).sum();
+            self.pass(ns * blocks / BLOCKS);
+            running.into_iter().for_each(|run| self.machine.finish(run));
         }
         panic!("the tenant hangs");
     }

@@ -142,6 +142,10 @@ pub struct ProcessCounters {
     pub split: Counter,
     /// The atoms that they became.
     pub atoms: Counter,
+    /// Launches that their TPCs do not hold at once, as the whole GPU would.
+    pub narrowed: Counter,
+    /// Times that what was in flight stalled.
+    pub stalled: Counter,
     /// Channels that were left alone because something about them was not understood.
     pub unmanaged: Counter,
     /// Segments that could not be read.
@@ -252,6 +256,8 @@ impl Page {
         set(&self.counters.masked, shown.rewritten);
         set(&self.counters.split, shown.split);
         set(&self.counters.atoms, shown.atoms);
+        set(&self.counters.narrowed, shown.narrowed);
+        set(&self.counters.stalled, shown.stalled);
         for (counter, count) in self.counters.kept.iter().zip(shown.passed) {
             set(counter, count);
         }
@@ -265,6 +271,8 @@ impl Page {
             rewritten: get(&self.counters.masked),
             split: get(&self.counters.split),
             atoms: get(&self.counters.atoms),
+            narrowed: get(&self.counters.narrowed),
+            stalled: get(&self.counters.stalled),
             ..Launches::ZERO
         };
         for (count, counter) in launches.passed.iter_mut().zip(&self.counters.kept) {
@@ -309,11 +317,12 @@ mod tests {
     fn counters_and_masks_arrive() {
         let (_fd, page) = SharedFd::create::<Page>("page", Writers::Holder).unwrap();
         let mut counters = Counters::new();
-        counters.launches = 5;
+        (counters.launches, counters.narrowed, counters.stalled) = (5, 2, 1);
         counters.keep(Reason::Queue);
         page.set_counters(&counters);
         let launches = page.launches();
         assert_eq!((launches.launches, launches.passed_total()), (5, 1));
+        assert_eq!((launches.narrowed, launches.stalled), (2, 1));
         assert_eq!(launches.passed, counters.kept);
         assert_eq!(page.effective(), None);
         page.set_effective(None);

@@ -179,6 +179,7 @@ fn launches_are_summed_and_the_last_mask_is_shown() {
     let (mut world, file, group) = limited("max", "max");
     let mut more = Launches::ZERO;
     (more.launches, more.rewritten) = (3, 2);
+    (more.narrowed, more.stalled) = (5, 1);
     more.passed[0] = 1;
     let (gpu, mask) = (world.gpu, TpcMask::first(2));
     let node = world.node(Owner::Group(group));
@@ -196,6 +197,8 @@ fn launches_are_summed_and_the_last_mask_is_shown() {
     for line in text.lines() {
         assert!(parse::stat_line(line.as_bytes()).is_ok(), "{line}");
     }
+    let events = world.read(File::ComputeEvents, node).unwrap();
+    assert!(events.contains("narrowed 10\nstalled 2\n"), "{events}");
     world.store.state().file_close(file);
     let later = world.read(File::ComputeStat, node).unwrap();
     assert!(later.contains("channels 0\nlaunches 6\n"), "{later}");

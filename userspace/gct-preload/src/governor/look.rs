@@ -337,6 +337,7 @@ impl Governor {
         if self.acts_on_masks() && grids.count() > 1 {
             return None;
         }
+        let narrowed = occupancy::is_narrowed(launch, piece.tpcs, self.all_tpcs());
         self.splits = self.splits.wrapping_add(1);
         let rest = stream.tracker.last_release();
         // CAST: as wide as the word that it is compared with.
@@ -351,13 +352,15 @@ impl Governor {
             rest,
             number: self.splits,
         };
-        splitting.emit(
+        let atoms = splitting.emit(
             &mut stream.room,
             &mut self.orders,
             &mut self.output,
             around,
             &mut self.counters,
-        )
+        );
+        self.counters.narrowed += u64::from(narrowed && atoms.is_some());
+        atoms
     }
 
     /// Whether launches may get a mask.
@@ -371,11 +374,16 @@ impl Governor {
             mask: self.mask.as_ref(),
             atoms: 0,
         };
+        let (granted, whole) = (self.tpcs(), self.all_tpcs());
         let words = self.words.get_mut(..count).unwrap_or_default();
         if order.mask.is_some() {
             for found in found.iter().filter(|found| found.version.is_some()) {
                 // What launches no grid has nothing to mask.
                 if !found.is_null(words) {
+                    let launch = found.launch(words);
+                    let narrowed = launch
+                        .is_some_and(|launch| occupancy::is_narrowed(&launch, granted, whole));
+                    self.counters.narrowed += u64::from(narrowed);
                     let one = core::slice::from_ref(found);
                     rewrite::in_place(words, one, &[order], &mut self.counters);
                 }
