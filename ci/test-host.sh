@@ -33,21 +33,21 @@ record $job "$passed" "$failed"
 # What `make user` makes, in the profile of the tests, which have built most of it: the programs run
 # from their folder, and a program under them has the library.
 user_mode_runs() {
-	local out=$BUILD/user-test socket status=0
+	local out=$BUILD/user-test directory status=0
 	rm -rf "$out"
 	"$ROOT/ci/user.sh" "$out" dev || return
 	"$out/gctd" --help && "$out/gctctl" --version && "$out/gct-load" --help && "$out/gct-hw" --help || return
 	# Elsewhere than below the clone, whose path may be too long for a socket's.
-	socket=$(mktemp -d)/s
-	"$out/gctd" --socket "$socket" &
+	directory=$(mktemp -d)
+	"$out/gctd" --dir "$directory" &
 	local daemon=$!
 	for ((i = 0; i < 100; i++)); do
-		[ -e "$socket" ] && break
+		[ -e "$directory/admin.sock" ] && break
 		sleep 0.1
 	done
-	"$out/gctctl" --socket "$socket" run -- grep libgct_preload.so /proc/self/maps || status=$?
+	"$out/gctctl" --dir "$directory" run -- grep libgct_preload.so /proc/self/maps || status=$?
 	kill $daemon && wait $daemon || status=1
-	rmdir "$(dirname "$socket")" || status=1
+	[ ! -e "$directory/admin.sock" ] && rm -r "$directory" || status=1
 	return $status
 }
 check $job "the programs of \`make user\` run, on a daemon" user_mode_runs

@@ -3,7 +3,7 @@
 # What the scripts here have in common. The first argument of whoever sources this is the folder of the programs.
 bin=$(realpath "$1")
 work=$(mktemp -d)
-export GCTGROUP_SOCKET=$work/gctd.sock
+export GCTGROUP_DIR=$work
 passed=0 failed=0
 daemon=
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
-    socket: PathBuf,
+    directory: PathBuf,
     gctctl: PathBuf,
 }
 
@@ -23,17 +23,18 @@ impl Daemon {
     ///
     /// It does not start.
     pub fn start(kit: &Kit, tpcs: &str) -> Result<Self> {
-        let socket = std::env::temp_dir().join(format!("gctd-{}.sock", std::process::id()));
+        let directory = std::env::temp_dir().join(format!("gctd-{}", std::process::id()));
+        let admin = directory.join("admin.sock");
         let mut child = kit
             .command(&kit.path("gctd"), &Under::native())
-            .arg("--socket")
-            .arg(&socket)
+            .arg("--dir")
+            .arg(&directory)
             .args(["--tpcs", tpcs])
             .stdin(Stdio::null())
             .spawn()
             .context("gctd cannot be started")?;
         for _ in 0..200 {
-            if socket.exists() {
+            if admin.exists() {
                 break;
             }
             ensure!(child.try_wait()?.is_none(), "gctd has ended");
@@ -41,7 +42,7 @@ impl Daemon {
         }
         Ok(Self {
             child,
-            socket,
+            directory,
             gctctl: kit.path("gctctl"),
         })
     }
@@ -67,8 +68,8 @@ impl Daemon {
     fn gctctl(&self, words: &[&str]) -> Result<()> {
         let mut command = Command::new(&self.gctctl);
         let output = command
-            .arg("--socket")
-            .arg(&self.socket)
+            .arg("--dir")
+            .arg(&self.directory)
             .args(words)
             .output()?;
         ensure!(
@@ -84,8 +85,8 @@ impl Daemon {
     pub fn group(&self, name: &str, options: &str) -> Under {
         let mut words = vec![
             self.gctctl.display().to_string(),
-            "--socket".into(),
-            self.socket.display().to_string(),
+            "--dir".into(),
+            self.directory.display().to_string(),
             "run".into(),
             "--group".into(),
             name.into(),
@@ -101,6 +102,6 @@ impl Drop for Daemon {
         // It may have ended already; then there is nothing to end.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_file(&self.socket);
+        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

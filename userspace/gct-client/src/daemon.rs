@@ -1,24 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tree on the socket of the user-space mode's daemon.
+//! The tree on the sockets of the user-space mode's daemon: reads go through the tenants' door,
+//! writes through the administrators'.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use gct_core::error::Error as CoreError;
+use gct_share::doors::Doors;
 use gct_share::message::{Reply, Request};
 use gct_share::{socket, VERSION};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use crate::transport::Transport;
 
-/// A daemon, connected when it is first used.
+/// Longest wait for an answer. A write of a limit that processes must take waits for those that
+/// were written before it, each for a second at most.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+
+/// A connection to one door, made when it is first used.
+#[derive(Debug, Default)]
+struct Door(Mutex<Option<OwnedFd>>);
+
+/// A daemon.
 #[derive(Debug)]
 pub(crate) struct Daemon {
-    path: PathBuf,
-    socket: Mutex<Option<OwnedFd>>,
+    doors: Doors,
+    tenants: Door,
+    admin: Door,
 }
 
 fn protocol() -> io::Error {
@@ -28,20 +41,24 @@ fn protocol() -> io::Error {
     )
 }
 
-impl Daemon {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self {
-            path,
-            socket: Mutex::new(None),
-        }
+/// Says of an error that is the time limit's that it is.
+fn timed(error: Errno) -> io::Error {
+    match error {
+        Errno::AGAIN => io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("the daemon did not answer in {} s", ANSWER_MAX.as_secs()),
+        ),
+        other => other.into(),
     }
+}
 
+impl Door {
     /// Asks and waits for the answer. Text that comes in parts is put together.
-    fn ask(&self, request: &Request) -> io::Result<Vec<u8>> {
-        let mut slot = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+    fn ask(&self, path: &Path, request: &Request) -> io::Result<Vec<u8>> {
+        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = match slot.take() {
             Some(socket) => socket,
-            None => connect(&self.path)?,
+            None => connect(path)?,
         };
         let mut text = Vec::new();
         let mut reply = exchange(&socket, request)?;
@@ -63,6 +80,34 @@ impl Daemon {
         *slot = Some(socket);
         outcome
     }
+}
+
+impl Daemon {
+    pub(crate) fn new(doors: Doors) -> Self {
+        Self {
+            doors,
+            tenants: Door::default(),
+            admin: Door::default(),
+        }
+    }
+
+    fn ask(&self, request: &Request) -> io::Result<Vec<u8>> {
+        self.tenants.ask(&self.doors.tenants, request)
+    }
+
+    /// Connects to the administrators' door. Whoever cannot, though the daemon is there, is no
+    /// administrator.
+    fn administer(&self, request: &Request) -> io::Result<()> {
+        let path = &self.doors.admin;
+        let answer = self.admin.ask(path, request);
+        answer.map(|_| ()).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound if !path.exists() => io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("there is no administrators' socket at {}", path.display()),
+            ),
+            _ => error,
+        })
+    }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         let request = Request::List { path: text(path)? };
@@ -78,25 +123,26 @@ fn text(path: &Path) -> io::Result<String> {
 }
 
 fn exchange(socket: &OwnedFd, request: &Request) -> io::Result<Reply> {
-    socket::send(socket.as_fd(), request, &[], SendFlags::empty())?;
-    Ok(socket::receive(socket.as_fd())?.0)
+    socket::send(socket.as_fd(), request, &[], SendFlags::empty()).map_err(timed)?;
+    Ok(socket::receive(socket.as_fd()).map_err(timed)?.0)
 }
 
 fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket::connect(path)?;
+    let socket = socket::connect(path, ANSWER_MAX).map_err(timed)?;
     let hello = Request::Hello {
         version: VERSION,
         tenant: false,
     };
-    match exchange(&socket, &hello)? {
+    match socket::greet(socket.as_fd(), &hello).map_err(timed)? {
         Reply::Hello { version: VERSION } => Ok(socket),
+        Reply::Error { errno } => Err(io::Error::from_raw_os_error(errno)),
         _ => Err(protocol()),
     }
 }
 
 impl Transport for Daemon {
     fn place(&self) -> &Path {
-        &self.path
+        &self.doors.tenants
     }
 
     fn check(&self) -> io::Result<()> {
@@ -118,7 +164,7 @@ impl Transport for Daemon {
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let path = text(path)?;
         let bytes = bytes.to_vec();
-        self.ask(&Request::Write { path, bytes }).map(|_| ())
+        self.administer(&Request::Write { path, bytes })
     }
 
     fn may_write(&self, path: &Path) -> io::Result<()> {

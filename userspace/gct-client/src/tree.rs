@@ -12,6 +12,7 @@ use gct_core::iface::files::{self, Entry, Mode};
 use gct_core::iface::parse::{self, Version};
 use gct_core::iface::value::Format;
 use gct_core::iface::File as FileId;
+use gct_share::doors::Doors;
 
 use crate::daemon::Daemon;
 use crate::transport::{Directory, Transport};
@@ -39,15 +40,15 @@ impl Tree {
         }
     }
 
-    /// The tree of the daemon that listens at a socket; nothing is connected yet.
+    /// The tree of the daemon that listens at these sockets; nothing is connected yet.
     #[must_use]
-    pub fn of_daemon(socket: impl Into<PathBuf>) -> Self {
+    pub fn of_daemon(doors: Doors) -> Self {
         Self {
-            transport: Arc::new(Daemon::new(socket.into())),
+            transport: Arc::new(Daemon::new(doors)),
         }
     }
 
-    /// Its directory or its socket.
+    /// Its directory or its tenants' socket.
     #[must_use]
     pub fn root(&self) -> &Path {
         self.transport.place()

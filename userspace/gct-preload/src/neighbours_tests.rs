@@ -13,7 +13,8 @@ use gct_model::Config;
 use gct_share::board::{Board, BoardReader, BoardWriter, Peer, Pulse, Slot};
 use gct_share::link::Gpu;
 use gct_share::page::Page;
-use gct_share::shared::{Shared, SharedFd, Writers};
+use gct_share::shared::{Shared, SharedFd};
+use rustix::fd::AsFd;
 use std::sync::Arc;
 
 const MS: u64 = 1_000_000;
@@ -29,7 +30,7 @@ struct Beside {
 
 /// A page that the daemon made, and its descriptors.
 fn page<T: gct_share::shared::Shareable>(name: &str) -> (SharedFd, Shared<T>) {
-    SharedFd::create(name, Writers::Holder).unwrap()
+    SharedFd::create(name).unwrap()
 }
 
 impl Beside {
@@ -52,14 +53,20 @@ impl Beside {
         let peer = |user, fd: &SharedFd| {
             // CAST: 1 or 2.
             let slot = user as u8 - 1;
-            Peer::new(slot, user, Shared::open_read_only(fd.read_only()).unwrap())
+            Peer::new(
+                slot,
+                user,
+                Shared::open_read_only(fd.seal().unwrap().as_fd()).unwrap(),
+            )
         };
         let gpu = Gpu {
             minor: 0,
             slot: Some((1, 2)),
             page: page::<Page>("page").1,
             pulse,
-            board: BoardReader::new(Shared::open_read_only(board_fd.read_only()).unwrap()),
+            board: BoardReader::new(
+                Shared::open_read_only(board_fd.seal().unwrap().as_fd()).unwrap(),
+            ),
         };
         let timed = Config {
             timed: true,

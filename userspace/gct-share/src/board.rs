@@ -249,12 +249,13 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::{SharedFd, Writers};
+    use crate::shared::SharedFd;
+    use rustix::fd::AsFd;
 
     #[test]
     fn readers_see_what_changed() {
-        let (fd, page) = SharedFd::create::<Board>("board", Writers::Maker).unwrap();
-        let reader = BoardReader::new(Shared::open_read_only(fd.read_only()).unwrap());
+        let (fd, page) = SharedFd::create::<Board>("board").unwrap();
+        let reader = BoardReader::new(Shared::open_read_only(fd.seal().unwrap().as_fd()).unwrap());
         let mut writer = BoardWriter::new(page);
         assert_eq!((reader.generation(), reader.slots().count()), (0, 0));
         let slot = Slot {
@@ -274,8 +275,12 @@ mod tests {
 
     #[test]
     fn a_pulse_is_seen_by_neighbours() {
-        let (fd, pulse) = SharedFd::create::<Pulse>("pulse", Writers::Holder).unwrap();
-        let peer = Peer::new(0, 1, Shared::open_read_only(fd.read_only()).unwrap());
+        let (fd, pulse) = SharedFd::create::<Pulse>("pulse").unwrap();
+        let peer = Peer::new(
+            0,
+            1,
+            Shared::open_read_only(fd.seal().unwrap().as_fd()).unwrap(),
+        );
         assert_eq!(peer.busy_since_ns(), None);
         pulse.busy(0);
         assert_eq!((peer.busy_since_ns(), peer.beat_ns()), (Some(1), 0));

@@ -11,16 +11,16 @@
 //!   each process, which only that process writes and its neighbours read: who may use which
 //!   TPCs, and who has work now.
 //! - [`link`]: the process's side of the socket.
+//! - [`doors`]: where the daemon's sockets are.
 //!
 //! Neither side trusts the other. Every word of a page is an atomic that is read once; the
 //! memory behind it is sealed, so that it cannot shrink under its reader; nothing that the
 //! other side writes can do more than be a wrong number.
 
-use std::path::PathBuf;
-
 use gct_core::features::{Feature, FeatureSet};
 
 pub mod board;
+pub mod doors;
 pub mod link;
 pub mod message;
 pub mod page;
@@ -29,19 +29,7 @@ pub mod shared;
 pub mod socket;
 
 /// Version of the messages and of the pages. The two sides must have the same.
-pub const VERSION: u32 = 4;
-
-/// Where the daemon listens unless it is told otherwise.
-pub const DEFAULT_SOCKET: &str = "/run/gctgroup/gctd.sock";
-
-/// The variable that names another socket.
-pub const SOCKET_VARIABLE: &str = "GCTGROUP_SOCKET";
-
-/// Where the daemon of this environment listens.
-pub fn socket_path() -> PathBuf {
-    let path = std::env::var_os(SOCKET_VARIABLE).unwrap_or_else(|| DEFAULT_SOCKET.into());
-    path.into()
-}
+pub const VERSION: u32 = 5;
 
 /// What the processes that preload the library of this version enforce. A limit that begins to
 /// work there is added here, and the daemon announces it.

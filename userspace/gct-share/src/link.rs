@@ -8,6 +8,7 @@
 mod ledger;
 
 use crate::board::{BoardReader, Peer, Pulse, SlotIndex};
+use crate::doors::Doors;
 use crate::message::{Ioctl, Managed, Reply, Request, MANAGED_MAX};
 use crate::page::Page;
 use crate::shared::Shared;
@@ -17,7 +18,6 @@ use ledger::Ledger;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, Result};
-use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::SendFlags;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -73,10 +73,10 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link to the socket that `GCTGROUP_SOCKET` names, or to the usual one; nothing is
+    /// A link to the tenants' socket that the environment names, or to the usual one; nothing is
     /// connected yet.
     pub fn from_environment() -> Self {
-        Self::new(crate::socket_path())
+        Self::new(Doors::from_environment().tenants)
     }
 
     /// A link to a socket; nothing is connected yet.
@@ -143,15 +143,12 @@ impl Link {
     }
 
     fn connect(&mut self) -> Result<()> {
-        let socket = socket::connect(&self.path)?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX))?;
-        set_socket_timeout(&socket, Timeout::Send, Some(ANSWER_MAX))?;
+        let socket = socket::connect(&self.path, ANSWER_MAX)?;
         let hello = Request::Hello {
             version: VERSION,
             tenant: true,
         };
-        socket::send(socket.as_fd(), &hello, &[], SendFlags::empty())?;
-        match socket::receive(socket.as_fd())?.0 {
+        match socket::greet(socket.as_fd(), &hello)? {
             Reply::Hello { version: VERSION } => {
                 self.socket = Some(socket);
                 Ok(())
@@ -255,11 +252,21 @@ impl Link {
     /// This process on the GPU where an object of its lies, as a channel group does. `None`
     /// without a daemon, or when it knows no such object.
     pub fn gpu_of(&mut self, client: u32, object: u32) -> Option<Arc<Gpu>> {
-        let gpu = self.open_page(client, object)?;
-        if let Some(known) = self.gpus.iter().find(|known| known.minor == gpu.minor) {
+        let (reply, fds) = self.call(&Request::Page { client, object })?;
+        let Reply::Page { minor, slot } = reply else {
+            return None;
+        };
+        if let Some(known) = self.gpus.iter().find(|known| known.minor == minor) {
             return Some(known.clone());
         }
+        let Some(gpu) = open_pages(minor, slot, &fds) else {
+            // The daemon gives them once.
+            self.lose();
+            return None;
+        };
+        let gpu = Arc::new(gpu);
         self.gpus.push(gpu.clone());
+        self.call(&Request::Mapped { minor })?;
         Some(gpu)
     }
 
@@ -271,20 +278,6 @@ impl Link {
             generation,
             refused,
         });
-    }
-
-    fn open_page(&mut self, client: u32, object: u32) -> Option<Arc<Gpu>> {
-        let (reply, fds) = self.call(&Request::Page { client, object })?;
-        let (Reply::Page { minor, slot }, [page, pulse, board]) = (reply, fds.as_slice()) else {
-            return None;
-        };
-        Some(Arc::new(Gpu {
-            minor,
-            slot,
-            page: Shared::open(page.as_fd()).ok()?,
-            pulse: Shared::open(pulse.as_fd()).ok()?,
-            board: BoardReader::new(Shared::open_read_only(board.as_fd()).ok()?),
-        }))
     }
 
     /// The neighbours on a GPU, to be asked for again when the board's generation has grown.
@@ -300,6 +293,20 @@ impl Link {
         });
         Some(peers.collect())
     }
+}
+
+/// Maps what the daemon gave for a GPU.
+fn open_pages(minor: u32, slot: Option<(SlotIndex, u32)>, fds: &[OwnedFd]) -> Option<Gpu> {
+    let [page, pulse, board] = fds else {
+        return None;
+    };
+    Some(Gpu {
+        minor,
+        slot,
+        page: Shared::open(page.as_fd()).ok()?,
+        pulse: Shared::open(pulse.as_fd()).ok()?,
+        board: BoardReader::new(Shared::open_read_only(board.as_fd()).ok()?),
+    })
 }
 
 /// Whether the daemon keeps a mirror of what the call makes or frees.

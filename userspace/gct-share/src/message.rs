@@ -44,11 +44,13 @@ pub struct Managed {
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// The first message. Answered by [`Reply::Hello`] or [`Reply::Error`].
+    /// The first message. Answered by [`Reply::Hello`], or by [`Reply::Error`] before the
+    /// connection is closed.
     Hello {
         /// [`VERSION`](crate::VERSION).
         version: u32,
-        /// Whether the resource manager's ioctls of this process will follow.
+        /// Whether the resource manager's ioctls of this process will follow, which only the
+        /// tenants' door takes.
         tenant: bool,
     },
     /// An object is about to be freed, or to get a second name. Not answered.
@@ -76,12 +78,19 @@ pub enum Request {
         number: u64,
     },
     /// The page of the GPU on which an object of this process lies. Answered by
-    /// [`Reply::Page`] with three descriptors: page, pulse, board.
+    /// [`Reply::Page`], the first time with three descriptors: page, pulse, board.
     Page {
         /// Handle of its client.
         client: u32,
         /// Its own handle.
         object: u32,
+    },
+    /// Page and pulse of the GPU with this minor number are mapped: nobody may write them but this
+    /// process and the daemon from now on, and neighbours may read the pulse. Answered by
+    /// [`Reply::Done`] or [`Reply::Error`].
+    Mapped {
+        /// The N of `/dev/nvidiaN`.
+        minor: u32,
     },
     /// The neighbours on the GPU with this minor number, where this process has a page.
     /// Answered by [`Reply::Peers`] with their pulses.
@@ -111,7 +120,7 @@ pub enum Request {
     },
     /// More of the last text. Answered by [`Reply::Text`].
     More,
-    /// Writes a file of the tree. Answered by [`Reply::Done`] or [`Reply::Error`].
+    /// Writes a file of the tree, which only the administrators' door takes. Answered by [`Reply::Done`] or [`Reply::Error`].
     Write {
         /// Its path below the root.
         path: String,

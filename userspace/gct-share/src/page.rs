@@ -285,12 +285,12 @@ impl Page {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::{SharedFd, Writers};
+    use crate::shared::SharedFd;
     use proptest::prelude::*;
 
     #[test]
     fn a_new_page_has_no_limits() {
-        let (_fd, page) = SharedFd::create::<Page>("page", Writers::Holder).unwrap();
+        let (_fd, page) = SharedFd::create::<Page>("page").unwrap();
         assert_eq!((page.generation(), page.limits()), (0, None));
         page.set_limits(1, &Limits::NONE);
         assert_eq!(page.limits(), Some((1, Limits::NONE)));
@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn whoever_listens_is_woken() {
-        let (fd, page) = SharedFd::create::<Page>("page", Writers::Holder).unwrap();
+        let (fd, page) = SharedFd::create::<Page>("page").unwrap();
         let theirs = crate::shared::Shared::<Page>::open(fd.writable()).unwrap();
         let started = std::time::Instant::now();
         let rung = theirs.rung();
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn counters_and_masks_arrive() {
-        let (_fd, page) = SharedFd::create::<Page>("page", Writers::Holder).unwrap();
+        let (_fd, page) = SharedFd::create::<Page>("page").unwrap();
         let mut counters = Counters::new();
         (counters.launches, counters.narrowed, counters.stalled) = (5, 2, 1);
         counters.keep(Reason::Queue);

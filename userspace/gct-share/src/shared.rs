@@ -21,15 +21,6 @@ pub unsafe trait Shareable: Sync {}
 /// Bytes of a shared page.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Who may write a new page beside its maker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Writers {
-    /// Whoever is given [`SharedFd::writable`].
-    Holder,
-    /// Nobody: not even who is given the descriptor and opens it anew.
-    Maker,
-}
-
 /// A page of `T`, mapped.
 #[derive(Debug)]
 pub struct Shared<T> {
@@ -122,49 +113,54 @@ impl<T: Shareable> ReadOnly<T> {
     }
 }
 
-/// The descriptors of a page that this process made.
+/// The descriptor of a page that this process made, and that others may still map to write.
 #[derive(Debug)]
-pub struct SharedFd {
-    fd: OwnedFd,
-    read_only: OwnedFd,
-}
+pub struct SharedFd(OwnedFd);
 
 impl SharedFd {
-    /// Makes a page of zeros: mapped here, and to be sent to others.
+    /// Makes a page of zeros: mapped here, and to be sent to whoever writes it, too.
     ///
     /// # Errors
     ///
     /// The kernel's.
-    pub fn create<T: Shareable>(name: &str, writers: Writers) -> Result<(Self, Shared<T>)> {
+    pub fn create<T: Shareable>(name: &str) -> Result<(Self, Shared<T>)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = fs::memfd_create(name, flags)?;
         // CAST: widening.
         fs::ftruncate(&fd, PAGE_BYTES as u64)?;
-        // Whoever holds a descriptor to read must not open the file anew to write.
+        // Users other than this one have no business with it; root opens it all the same.
         fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         let page = map(fd.as_fd(), ProtFlags::READ | ProtFlags::WRITE)?;
-        let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-        if writers == Writers::Maker {
-            // The mapping above stays writable; no other ever will be.
-            seals |= SealFlags::FUTURE_WRITE;
-        }
-        fs::fcntl_add_seals(&fd, seals)?;
-        let path = format!(
-            "/proc/self/fd/{}",
-            rustix::fd::AsRawFd::as_raw_fd(&fd.as_fd())
-        );
-        let read_only = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok((Self { fd, read_only }, page))
+        fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
+        Ok((Self(fd), page))
     }
 
     /// For the process that writes it.
     pub fn writable(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.as_fd()
     }
 
-    /// For those that read it.
-    pub fn read_only(&self) -> BorrowedFd<'_> {
-        self.read_only.as_fd()
+    /// Seals the page: mappings that write it stay, and nobody will get another one, not even root
+    /// who opens the descriptor anew. What is left is for readers.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's; `EPERM` when a holder has sealed it otherwise.
+    pub fn seal(&self) -> Result<SealedFd> {
+        fs::fcntl_add_seals(&self.0, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        let path = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&self.0));
+        let fd = fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(SealedFd(fd))
+    }
+}
+
+/// The descriptor of a page that has all its writers.
+#[derive(Debug)]
+pub struct SealedFd(OwnedFd);
+
+impl AsFd for SealedFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -172,6 +168,7 @@ impl SharedFd {
 mod tests {
     use super::*;
     use core::sync::atomic::{AtomicU64, Ordering};
+    use rustix::fd::AsRawFd;
 
     #[repr(C)]
     struct Word(AtomicU64);
@@ -180,9 +177,10 @@ mod tests {
 
     #[test]
     fn what_one_writes_the_other_reads_and_none_can_shrink_it() {
-        let (fd, mine) = SharedFd::create::<Word>("test", Writers::Holder).unwrap();
+        let (fd, mine) = SharedFd::create::<Word>("test").unwrap();
         let theirs = Shared::<Word>::open(fd.writable()).unwrap();
-        let reader = Shared::<Word>::open_read_only(fd.read_only()).unwrap();
+        let sealed = fd.seal().unwrap();
+        let reader = Shared::<Word>::open_read_only(sealed.as_fd()).unwrap();
         theirs.0.store(7, Ordering::SeqCst);
         assert_eq!(mine.0.load(Ordering::SeqCst), 7);
         assert_eq!(reader.get().0.load(Ordering::SeqCst), 7);
@@ -192,16 +190,39 @@ mod tests {
             fs::fcntl_add_seals(fd.writable(), SealFlags::WRITE),
             Err(Errno::PERM)
         );
-        assert!(Shared::<Word>::open(fd.read_only()).is_err());
+        assert!(Shared::<Word>::open(sealed.as_fd()).is_err());
+    }
+
+    /// These tests may be root's, for whom the mode of a file is nothing.
+    #[test]
+    fn nobody_can_write_what_is_sealed_however_it_is_opened() {
+        let (fd, mine) = SharedFd::create::<Word>("test").unwrap();
+        let sealed = fd.seal().unwrap();
+        mine.0.store(9, Ordering::SeqCst);
+        assert!(Shared::<Word>::open(fd.writable()).is_err());
+        for of in [fd.0.as_raw_fd(), sealed.0.as_raw_fd()] {
+            let path = format!("/proc/self/fd/{of}");
+            let Ok(anew) = fs::open(path, OFlags::RDWR, Mode::empty()) else {
+                continue;
+            };
+            assert!(Shared::<Word>::open(anew.as_fd()).is_err());
+            assert_eq!(rustix::io::write(&anew, &[1; 8]), Err(Errno::PERM));
+            let punch = fs::FallocateFlags::PUNCH_HOLE | fs::FallocateFlags::KEEP_SIZE;
+            assert_eq!(fs::fallocate(&anew, punch, 0, 4096), Err(Errno::PERM));
+            let view = Shared::<Word>::open_read_only(anew.as_fd()).unwrap();
+            let at = view.0.at.as_ptr().cast();
+            // SAFETY: a mapping of this test's, which nobody else uses; it must stay as it is.
+            let changed = unsafe { mm::mprotect(at, PAGE_BYTES, mm::MprotectFlags::WRITE) };
+            assert_eq!(changed, Err(Errno::ACCESS));
+        }
+        assert_eq!(mine.0.load(Ordering::SeqCst), 9);
     }
 
     #[test]
-    fn what_only_its_maker_writes_nobody_else_can() {
-        let (fd, mine) = SharedFd::create::<Word>("test", Writers::Maker).unwrap();
-        assert!(Shared::<Word>::open(fd.writable()).is_err());
-        let reader = Shared::<Word>::open_read_only(fd.writable()).unwrap();
-        mine.0.store(9, Ordering::SeqCst);
-        assert_eq!(reader.get().0.load(Ordering::SeqCst), 9);
+    fn a_holder_that_seals_a_page_itself_is_found_out() {
+        let (fd, _page) = SharedFd::create::<Word>("test").unwrap();
+        fs::fcntl_add_seals(fd.writable(), SealFlags::SEAL).unwrap();
+        assert!(fd.seal().is_err());
     }
 
     #[test]

@@ -5,38 +5,49 @@
 //! `rustix` makes the system calls itself here, so that nothing of this goes through a libc
 //! function that a preloaded library stands in front of.
 
-use crate::message::{self, MESSAGE_BYTES_MAX, PEERS_MAX};
+use crate::message::{self, Reply, Request, MESSAGE_BYTES_MAX, PEERS_MAX};
 use core::mem::MaybeUninit;
 use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{self, Mode};
 use rustix::io::{Errno, IoSlice, IoSliceMut, Result};
+use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use std::time::Duration;
 
 const FDS_BYTES: usize = rustix::cmsg_space!(ScmRights(PEERS_MAX));
 
-/// Connects to a daemon.
+/// Connects to a daemon. Neither this nor any later send or receive on the socket takes longer than
+/// `answer_max`: a daemon that was stopped accepts nobody once its backlog is full.
 ///
 /// # Errors
 ///
-/// The kernel's: `ENOENT` or `ECONNREFUSED` when nobody listens there.
-pub fn connect(path: &Path) -> Result<OwnedFd> {
+/// The kernel's: `ENOENT` or `ECONNREFUSED` when nobody listens there, `EAGAIN` when the time is
+/// over.
+pub fn connect(path: &Path, answer_max: Duration) -> Result<OwnedFd> {
     let socket = socket()?;
+    // The time to send bounds `connect`, too.
+    for timeout in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&socket, timeout, Some(answer_max))?;
+    }
     net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
-/// Listens at a path where nothing is.
+/// Listens at a path where nothing is, with these permissions from the first moment on.
 ///
 /// # Errors
 ///
 /// The kernel's: `EADDRINUSE` when something is there.
-pub fn listen(path: &Path) -> Result<OwnedFd> {
+pub fn listen(path: &Path, mode: Mode) -> Result<OwnedFd> {
     const BACKLOG: i32 = 1024;
     let socket = socket()?;
+    // The file gets the mode of the socket, less the mask of the process.
+    fs::fchmod(&socket, mode)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     net::listen(&socket, BACKLOG)?;
     Ok(socket)
@@ -94,7 +105,8 @@ pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T,
             &mut control,
             flags,
         ) {
-            Err(Errno::INTR) => {}
+            // A daemon that closed with something of ours unread says so once, before what it sent.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
             other => break other?,
         }
     };
@@ -105,6 +117,19 @@ pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T,
         }
     }
     whole(&packet, received.bytes, received.flags).map(|message| (message, fds))
+}
+
+/// Sends the first request on a socket and receives the answer, which may be that of a daemon that
+/// refused and closed at once.
+///
+/// # Errors
+///
+/// As [`send`] and [`receive`].
+pub fn greet(socket: BorrowedFd<'_>, hello: &Request) -> Result<Reply> {
+    match send(socket, hello, &[], SendFlags::empty()) {
+        Ok(()) | Err(Errno::PIPE) => Ok(receive(socket)?.0),
+        Err(error) => Err(error),
+    }
 }
 
 /// Receives the next message without waiting. Descriptors that came with it are closed by

@@ -35,9 +35,9 @@ pub(crate) struct Cli {
     #[arg(long, global = true, conflicts_with = "root")]
     pub(crate) user: bool,
 
-    /// The daemon's socket; implies --user.
-    #[arg(long, global = true, value_name = "PATH", conflicts_with = "root")]
-    pub(crate) socket: Option<PathBuf>,
+    /// The daemon's directory; implies --user.
+    #[arg(long, global = true, value_name = "DIR", conflicts_with = "root")]
+    pub(crate) dir: Option<PathBuf>,
 
     /// Print one JSON document instead of text.
     #[arg(long, global = true)]

@@ -10,6 +10,7 @@ mod set;
 mod show;
 
 use gct_client::Tree;
+use gct_share::doors::Doors;
 
 use crate::capture;
 use crate::cli::{Cli, Command};
@@ -17,16 +18,19 @@ use crate::outcome::Outcome;
 
 /// Does what the command line says.
 pub(crate) fn run(cli: &Cli) -> Outcome {
-    let user_mode = cli.user || cli.socket.is_some() || matches!(cli.command, Command::Run(_));
-    let socket = cli.socket.clone().unwrap_or_else(gct_share::socket_path);
+    let user_mode = cli.user || cli.dir.is_some() || matches!(cli.command, Command::Run(_));
+    let doors = match &cli.dir {
+        Some(directory) => Doors::of(directory),
+        None => Doors::from_environment(),
+    };
     let tree = match user_mode {
-        true => Tree::of_daemon(&socket),
+        true => Tree::of_daemon(doors.clone()),
         false => Tree::at(&cli.root),
     };
     match &cli.command {
         Command::Doctor(doctor) => doctor::run(&tree, &doctor.system_root, user_mode),
         Command::Ls => ls::run(&tree),
-        Command::Run(run) => run::run(&tree, &socket, run),
+        Command::Run(run) => run::run(&tree, &doors.tenants, run),
         Command::Show { target } => show::run(&tree, target),
         Command::Create { names } => groups::create(&tree, names),
         Command::Rm { names } => groups::remove(&tree, names),

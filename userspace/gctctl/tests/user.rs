@@ -18,8 +18,8 @@ impl Bed {
 
     fn gctctl(&self, arguments: &[&str]) -> Ran {
         let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
-            .arg("--socket")
-            .arg(self.0.socket())
+            .arg("--dir")
+            .arg(&self.0.directory)
             .args(arguments)
             .output();
         Ran::new(output.unwrap(), &self.0.directory)
@@ -66,15 +66,39 @@ fn the_commands_work_as_on_a_directory() {
 #[test]
 fn without_a_daemon_there_is_no_tree() {
     let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
-        .args(["--user", "--socket", "/nowhere/s", "ls"])
+        .args(["--user", "--dir", "/nowhere/s", "ls"])
         .output();
     let ran = Ran::new(output.unwrap(), "/nowhere".as_ref());
     ran.exits(7);
     assert!(
-        ran.stderr.contains("There is no gctgroup tree at ROOT/s"),
+        ran.stderr
+            .contains("There is no gctgroup tree at ROOT/s/tenants/gctd.sock"),
         "{}",
         ran.stderr
     );
+}
+
+#[test]
+fn whoever_has_the_tenants_door_alone_reads_and_does_not_write() {
+    let bed = Bed::new("tenants-door");
+    bed.gctctl(&["create", "web"]).exits(0);
+    let inside = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
+            .env("GCTGROUP_DIR", "/nowhere")
+            .env("GCTGROUP_SOCKET", bed.0.socket())
+            .arg("--user")
+            .args(arguments)
+            .output();
+        Ran::new(output.unwrap(), &bed.0.directory)
+    };
+    assert_eq!(inside(&["get", "web/0", "tpc.mask"]).exits(0), "all\n");
+    for write in [&["create", "x"][..], &["set", "web/0", "tpc.mask=0-3"]] {
+        let ran = inside(write);
+        ran.exits(7);
+        let why = "there is no administrators' socket at /nowhere/admin.sock";
+        assert!(ran.stderr.contains(why), "{}", ran.stderr);
+    }
+    assert!(bed.gctctl(&["ls"]).exits(0).contains("web"));
 }
 
 #[test]
@@ -88,7 +112,7 @@ fn a_program_runs_in_its_group_and_ends_as_itself() {
     assert!(pid.parse::<u32>().is_ok(), "{stdout}");
     assert_eq!(bed.gctctl(&["get", "web/0", "tpc.mask"]).exits(0), "0-3\n");
     let members = format!(
-        "{} --socket $GCTGROUP_SOCKET get web group.procs; echo $$",
+        "{} --user get web group.procs; echo $$",
         env!("CARGO_BIN_EXE_gctctl")
     );
     let ran = bed.run(&["--group", "web"], &members);

@@ -2,6 +2,8 @@
 
 //! The core, and what has to follow when it changes.
 
+use crate::authority::Identity;
+use crate::budget::{Budget, Payer, FDS_PAGE, FDS_WATCH};
 use crate::managed::Ranges;
 use crate::process::{self, Process};
 use crate::tenants::{ConnectionId, Given, Neighbour, Tenants};
@@ -39,6 +41,7 @@ pub(crate) struct Session {
     pub(crate) key: ProcKey,
     pub(crate) file: FileId,
     pub(crate) managed: Ranges,
+    payer: Payer,
     grants: BTreeMap<u32, Ticket>,
     last_grant: u32,
     entered: VecDeque<(Call, Ticket)>,
@@ -48,6 +51,8 @@ pub(crate) struct Session {
 struct Watch {
     key: ProcKey,
     _pidfd: OwnedFd,
+    /// Who pays for its descriptor; `None` if an administrator made the process a member.
+    payer: Option<Payer>,
 }
 
 /// Everything but the sockets.
@@ -57,13 +62,31 @@ pub(crate) struct Daemon {
     pub(crate) tree: Tree,
     pub(crate) tenants: Tenants,
     pub(crate) trials: Trials,
+    pub(crate) budget: Budget,
     gpus: PathBuf,
     existing: Option<TpcMask>,
     /// When each member was put into its group by pid, in nanoseconds since boot.
     joined: HashMap<(u32, u64), u64>,
     epoll: Arc<OwnedFd>,
     watches: HashMap<u64, Watch>,
+    /// The number of each process's watch.
+    watched: HashMap<(u32, u64), u64>,
     last_watch: u64,
+}
+
+/// A descriptor of a process.
+fn open(key: ProcKey) -> Result<OwnedFd, Error> {
+    let pid = i32::try_from(key.tgid).ok().and_then(Pid::from_raw);
+    let pid = pid.ok_or(Error::NoProcess)?;
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
+        Errno::SRCH => Error::NoProcess,
+        _ => Error::NoSpace,
+    })?;
+    // The pid may have been given to another meanwhile, whom the descriptor then names.
+    match process::find(key.tgid).map(|process| process.key) == Some(key) {
+        true => Ok(pidfd),
+        false => Err(Error::NoProcess),
+    }
 }
 
 /// Is a call the same that was entered? The resource manager may have chosen the handle.
@@ -79,6 +102,7 @@ fn hashed(key: ProcKey) -> (u32, u64) {
 impl Daemon {
     pub(crate) fn new(
         options: &Options,
+        fds: u64,
         epoll: Arc<OwnedFd>,
         seeds: [u64; 2],
     ) -> rustix::io::Result<Self> {
@@ -87,11 +111,13 @@ impl Daemon {
             tree: Tree::default(),
             tenants: Tenants::default(),
             trials: Trials::new()?,
+            budget: Budget::new(fds),
             gpus: options.gpus.clone(),
             existing: options.existing,
             joined: HashMap::new(),
             epoll,
             watches: HashMap::new(),
+            watched: HashMap::new(),
             last_watch: PROCESS_EVENTS,
         };
         daemon.find_gpus();
@@ -143,7 +169,13 @@ impl Daemon {
 
     fn put(&mut self, group: GroupId, key: ProcKey) -> Result<(), Error> {
         self.tables.state().group_check(group)?;
-        self.watch(key)?;
+        if !self.is_watched(key) {
+            self.watch(key, open(key)?, None)?;
+        }
+        self.add_member(group, key)
+    }
+
+    fn add_member(&mut self, group: GroupId, key: ProcKey) -> Result<(), Error> {
         self.tables
             .with(|tables| tables.members().put(key, group))
             .map(|_| ())
@@ -169,64 +201,84 @@ impl Daemon {
         None
     }
 
-    /// A process connected and will report its ioctls; `None` if it has ended already.
-    pub(crate) fn hello(&mut self, connection: ConnectionId, pid: u32) -> Option<Session> {
+    /// A process connected and will report its ioctls.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoProcess`] if it has ended, [`Error::NoSpace`] beyond a maximum.
+    pub(crate) fn hello(
+        &mut self,
+        connection: ConnectionId,
+        identity: &Identity,
+        payer: &Payer,
+    ) -> Result<Session, Error> {
         self.find_gpus();
-        let process = process::find(pid)?;
-        let key = process.key;
+        let key = identity.key;
+        // Its parent may be another by now; it itself is not, as long as it lives.
+        let process = process::find(key.tgid).filter(|process| process.key == key);
+        let process = process.filter(|_| identity.lives());
+        let process = process.ok_or(Error::NoProcess)?;
+        if !self.is_watched(key) {
+            if !self.budget.take(payer, FDS_WATCH) {
+                return Err(Error::NoSpace);
+            }
+            let pidfd = identity.pidfd.try_clone().map_err(|_| Error::NoSpace);
+            let watched = pidfd.and_then(|pidfd| self.watch(key, pidfd, Some(payer.clone())));
+            if let Err(error) = watched {
+                self.budget.give(payer, FDS_WATCH);
+                return Err(error);
+            }
+        }
         let group = self.inherit(&process);
         if let Some(group) = group {
             self.joined.entry(hashed(key)).or_insert(key.start_time_ns);
-            match self.put(group, key) {
-                Ok(()) => {}
-                Err(Error::NoSpace) => self.tables.state().count(Failure::Limit),
-                // It has ended.
-                Err(_) => return None,
+            if self.add_member(group, key).is_err() {
+                self.tables.state().count(Failure::Limit);
             }
         }
-        self.watch(key).ok()?;
         let cgroup = process::cgroup(key.tgid);
         let open = |tables: &mut Host| tables.state().file_open(key, &cgroup, group);
-        let file = self.tables.follow(open)?;
-        Some(Session {
+        let file = self.tables.follow(open).ok_or(Error::NoSpace)?;
+        Ok(Session {
             connection,
             key,
             file,
             managed: Ranges::default(),
+            payer: payer.clone(),
             grants: BTreeMap::new(),
             last_grant: 0,
             entered: VecDeque::new(),
         })
     }
 
+    fn is_watched(&self, key: ProcKey) -> bool {
+        self.watched.contains_key(&hashed(key))
+    }
+
     /// Wants to hear when a process ends.
-    fn watch(&mut self, key: ProcKey) -> Result<(), Error> {
-        if self.watches.values().any(|watch| watch.key == key) {
-            return Ok(());
-        }
-        let pid = i32::try_from(key.tgid).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or(Error::NoProcess)?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| match error {
-            Errno::SRCH => Error::NoProcess,
-            _ => Error::NoSpace,
-        })?;
-        // The pid may have been given to another meanwhile, whom the descriptor then names.
-        if process::find(key.tgid).map(|process| process.key) != Some(key) {
-            return Err(Error::NoProcess);
-        }
+    fn watch(&mut self, key: ProcKey, pidfd: OwnedFd, payer: Option<Payer>) -> Result<(), Error> {
         self.last_watch += 1;
         let data = epoll::EventData::new_u64(self.last_watch);
         epoll::add(&self.epoll, pidfd.as_fd(), data, epoll::EventFlags::IN)
             .map_err(|_| Error::NoSpace)?;
-        let watch = Watch { key, _pidfd: pidfd };
+        let watch = Watch {
+            key,
+            _pidfd: pidfd,
+            payer,
+        };
         self.watches.insert(self.last_watch, watch);
+        self.watched.insert(hashed(key), self.last_watch);
         Ok(())
     }
 
     /// A process ended: who it was.
     pub(crate) fn ended(&mut self, event: u64) -> Option<ProcKey> {
         // The descriptor is closed with the watch, and leaves epoll.
-        let key = self.watches.remove(&event)?.key;
+        let Watch { key, payer, .. } = self.watches.remove(&event)?;
+        self.watched.remove(&hashed(key));
+        if let Some(payer) = payer {
+            self.budget.give(&payer, FDS_WATCH);
+        }
         // Its group still gets what it counted last.
         self.harvest();
         self.joined.remove(&hashed(key));
@@ -236,8 +288,9 @@ impl Daemon {
         Some(key)
     }
 
-    /// A connection is gone, and with it all that its process had.
-    pub(crate) fn bye(&mut self, mut session: Session) {
+    /// A connection is gone, and with it all that its process had. Returns how many pages it had.
+    pub(crate) fn bye(&mut self, mut session: Session) -> u64 {
+        let pages = self.tenants.gpus_of(session.connection).count();
         self.tenants
             .close(session.connection, &mut self.tables.state());
         self.all_managed_gone(&mut session);
@@ -250,6 +303,7 @@ impl Daemon {
         self.tables.state().file_close(session.file);
         self.settle();
         self.judge();
+        u64::try_from(pages).unwrap_or(0)
     }
 
     /// How an ioctl went will not be told: what was about to be freed is taken for freed, and
@@ -367,7 +421,8 @@ impl Daemon {
         }
     }
 
-    /// The page of a process on the GPU where an object of its lies.
+    /// The page of a process on the GPU where an object of its lies. Its descriptors are given
+    /// away once.
     pub(crate) fn page(
         &mut self,
         session: &mut Session,
@@ -380,14 +435,29 @@ impl Daemon {
         let minor = state.gpu_minor(gpu).ok_or(Error::Gone)?;
         let (connection, key) = (session.connection, session.key);
         let known = self.tenants.gpus_of(connection).any(|known| known == gpu);
-        let made = self.tenants.open(connection, key, gpu, minor);
-        made.map_err(|_| Error::NoSpace)?;
         if !known {
+            if !self.budget.take(&session.payer, FDS_PAGE) {
+                return Err(Error::NoSpace);
+            }
+            if self.tenants.open(connection, key, gpu, minor).is_err() {
+                self.budget.give(&session.payer, FDS_PAGE);
+                return Err(Error::NoSpace);
+            }
             self.managed_reaches(session, gpu);
+            self.settle();
         }
+        self.tenants
+            .given(connection, gpu, known)
+            .ok_or(Error::Gone)
+    }
+
+    /// A process has mapped the page and the pulse that it was given: from now on nobody else can
+    /// write them, and its neighbours may have the pulse.
+    pub(crate) fn mapped(&mut self, session: &Session, minor: u32) -> Result<(), Error> {
+        let mapped = self.tenants.mapped(session.connection, minor);
+        mapped.map_err(|_| Error::Access)?;
         self.settle();
-        let given = self.tenants.open(connection, key, gpu, minor);
-        given.map_err(|_| Error::NoSpace)
+        Ok(())
     }
 
     /// The neighbours of a process on a GPU.

@@ -2,7 +2,7 @@
 
 //! Reading and writing the tree, for the socket and for FUSE.
 
-use crate::authority::Peer;
+use crate::authority::Writer;
 use crate::daemon::Daemon;
 use crate::tree::{Dir, Node};
 use crate::trial::Answer;
@@ -88,7 +88,7 @@ impl Daemon {
         &mut self,
         path: &str,
         text: &[u8],
-        writer: Peer,
+        writer: Writer,
         later: impl FnOnce() -> Answer,
     ) -> Option<Result<(), ErrorNumber>> {
         let (entry, scope) = match self.file(path) {
@@ -111,7 +111,7 @@ impl Daemon {
         entry: &Entry,
         scope: Scope,
         text: &[u8],
-        writer: Peer,
+        writer: Writer,
     ) -> Result<(), Error> {
         match (entry.file, scope) {
             (File::Control, Scope::Root) => self.command(parse::command(text)?),

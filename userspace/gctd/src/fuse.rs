@@ -5,7 +5,7 @@
 //! A text is taken when its file is opened, so that what is read in parts is of one moment. Each
 //! write is whole. Nothing is cached by the kernel.
 
-use crate::authority::Peer;
+use crate::authority::Writer;
 use crate::daemon::Daemon;
 use crate::server::{lock, Server};
 use crate::tree::Node;
@@ -293,7 +293,7 @@ impl Filesystem for Shown {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let writer = Peer {
+        let writer = Writer {
             pid: req.pid(),
             uid: req.uid(),
         };

@@ -5,6 +5,7 @@
 use anyhow::{Context, Result};
 use clap::Parser;
 use gct_core::mask::TpcMask;
+use gct_share::doors;
 use gctd::{gpus, Mount, Options, Server};
 use std::path::PathBuf;
 
@@ -12,9 +13,9 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "gctd", version)]
 struct Cli {
-    /// Listen at this socket; else at the one that GCTGROUP_SOCKET names, or at /run/gctgroup/gctd.sock.
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    /// Listen in this directory; else in the one that GCTGROUP_DIR names, or in /run/gctgroup.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
 
     /// Show the tree in this directory too, which must exist; needs FUSE.
     #[arg(long, value_name = "DIR")]
@@ -36,13 +37,13 @@ fn tpcs(text: &str) -> Result<TpcMask, String> {
 fn main() -> Result<()> {
     let cli = Cli::parse();
     let options = Options {
-        socket: cli.socket.unwrap_or_else(gct_share::socket_path),
+        directory: cli.dir.unwrap_or_else(doors::directory),
         gpus: cli.gpus,
         existing: cli.tpcs,
     };
     let signals = Signals::block();
-    let path = options.socket.display().to_string();
-    let server = Server::bind(&options).with_context(|| format!("cannot listen at {path}"))?;
+    let path = options.directory.display().to_string();
+    let server = Server::bind(&options).with_context(|| format!("cannot listen in {path}"))?;
     let stopper = server.stopper();
     std::thread::spawn(move || {
         signals.wait();
@@ -52,13 +53,13 @@ fn main() -> Result<()> {
         let mounted = Mount::new(&server, &directory);
         if let Err(error) = &mounted {
             eprintln!(
-                "gctd: the tree is on the socket only: FUSE cannot mount {}: {error}",
+                "gctd: the tree is on the sockets only: FUSE cannot mount {}: {error}",
                 directory.display()
             );
         }
         mounted
     });
-    println!("gctd: listening at {path}");
+    println!("gctd: listening in {path}");
     server.run()?;
     drop(mount);
     Ok(())

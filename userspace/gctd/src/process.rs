@@ -53,6 +53,13 @@ fn parse(stat: &[u8]) -> Option<(u32, u64)> {
     Some((parent, start))
 }
 
+/// Its effective user.
+pub(crate) fn user(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
 /// Its cgroup-v2 path; empty when it has none.
 pub(crate) fn cgroup(pid: u32) -> Vec<u8> {
     let text = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();

@@ -10,9 +10,9 @@ use gct_core::policy::tpc;
 use gct_core::state::State;
 use gct_share::board::{Board, BoardWriter, Pulse, Slot, SlotIndex, SLOTS_MAX};
 use gct_share::page::{Limits, Page};
-use gct_share::shared::{Shared, SharedFd, Writers};
-use rustix::fd::BorrowedFd;
-use rustix::io::Result;
+use gct_share::shared::{SealedFd, Shared, SharedFd};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::{Errno, Result};
 use std::collections::BTreeSet;
 
 /// Number of a connection.
@@ -27,8 +27,7 @@ struct Tenant {
     minor: u32,
     slot: Option<(SlotIndex, u32)>,
     page: Shared<Page>,
-    page_fd: SharedFd,
-    pulse_fd: SharedFd,
+    files: Files,
     generation: u64,
     limits: Option<Limits>,
     /// The generation of a limit that is on trial, until the process says that it took it.
@@ -36,11 +35,30 @@ struct Tenant {
     seen: Launches,
 }
 
+/// The descriptors of a process's page and pulse.
+#[derive(Debug)]
+enum Files {
+    /// The process has yet to map both.
+    Given { page: SharedFd, pulse: SharedFd },
+    /// It has, and nobody else will; neighbours read the pulse.
+    Mapped { pulse: SealedFd },
+}
+
+impl Tenant {
+    /// The descriptor of the pulse, once its process alone can write it.
+    fn pulse(&self) -> Option<BorrowedFd<'_>> {
+        match &self.files {
+            Files::Mapped { pulse } => Some(pulse.as_fd()),
+            Files::Given { .. } => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct GpuBoard {
     gpu: GpuId,
     writer: BoardWriter,
-    fd: SharedFd,
+    fd: SealedFd,
 }
 
 /// All of them.
@@ -54,53 +72,71 @@ pub(crate) struct Tenants {
     last_user: u32,
 }
 
-/// What a process is given when it asks for its page.
+/// What a process is given when it asks for its page: the first time page, pulse and board.
 pub(crate) struct Given<'a> {
     pub(crate) minor: u32,
     pub(crate) slot: Option<(SlotIndex, u32)>,
-    pub(crate) fds: [BorrowedFd<'a>; 3],
+    pub(crate) fds: Vec<BorrowedFd<'a>>,
 }
 
 /// A neighbour's slot and user, and the descriptor of its pulse.
 pub(crate) type Neighbour<'a> = ((SlotIndex, u32), BorrowedFd<'a>);
 
 impl Tenants {
-    /// The page of a process on a GPU, which is made when it has none on this connection.
+    /// Makes the page of a process on a GPU where it has none on this connection.
     pub(crate) fn open(
         &mut self,
         connection: ConnectionId,
         proc: ProcKey,
         gpu: GpuId,
         minor: u32,
-    ) -> Result<Given<'_>> {
-        let known = |t: &Tenant| t.connection == connection && t.gpu == gpu;
-        let at = match self.tenants.iter().position(known) {
-            Some(at) => at,
-            None => {
-                self.ensure_board(gpu)?;
-                let tenant = self.new_tenant(connection, proc, gpu, minor)?;
-                self.tenants.push(tenant);
-                self.tenants.len() - 1
+    ) -> Result<()> {
+        self.ensure_board(gpu)?;
+        let tenant = self.new_tenant(connection, proc, gpu, minor)?;
+        self.tenants.push(tenant);
+        Ok(())
+    }
+
+    /// What a process is given for its page on a GPU; `again` if it was given the page before.
+    pub(crate) fn given(
+        &self,
+        connection: ConnectionId,
+        gpu: GpuId,
+        again: bool,
+    ) -> Option<Given<'_>> {
+        let known = |t: &&Tenant| t.connection == connection && t.gpu == gpu;
+        let tenant = self.tenants.iter().find(known)?;
+        let board = self.boards.iter().find(|board| board.gpu == gpu)?;
+        let fds = match &tenant.files {
+            Files::Given { page, pulse } if !again => {
+                vec![page.writable(), pulse.writable(), board.fd.as_fd()]
             }
+            _ => Vec::new(),
         };
-        let tenant = &self.tenants[at];
-        let board = self.boards.iter().find(|board| board.gpu == gpu);
-        let board = board.ok_or(rustix::io::Errno::NODEV)?;
-        Ok(Given {
+        Some(Given {
             minor: tenant.minor,
             slot: tenant.slot,
-            fds: [
-                tenant.page_fd.writable(),
-                tenant.pulse_fd.writable(),
-                board.fd.read_only(),
-            ],
+            fds,
         })
+    }
+
+    /// A process has mapped what it was given on a GPU: it is sealed. Fails if the process has
+    /// sealed it otherwise, or was given nothing.
+    pub(crate) fn mapped(&mut self, connection: ConnectionId, minor: u32) -> Result<()> {
+        let of = |t: &&mut Tenant| t.connection == connection && t.minor == minor;
+        let tenant = self.tenants.iter_mut().find(of).ok_or(Errno::NOENT)?;
+        if let Files::Given { page, pulse } = &tenant.files {
+            page.seal()?;
+            let pulse = pulse.seal()?;
+            tenant.files = Files::Mapped { pulse };
+        }
+        Ok(())
     }
 
     fn ensure_board(&mut self, gpu: GpuId) -> Result<()> {
         if self.boards.iter().all(|board| board.gpu != gpu) {
-            let (fd, page) = SharedFd::create::<Board>("gctgroup-board", Writers::Maker)?;
-            let writer = BoardWriter::new(page);
+            let (fd, page) = SharedFd::create::<Board>("gctgroup-board")?;
+            let (writer, fd) = (BoardWriter::new(page), fd.seal()?);
             self.boards.push(GpuBoard { gpu, writer, fd });
         }
         Ok(())
@@ -113,8 +149,8 @@ impl Tenants {
         gpu: GpuId,
         minor: u32,
     ) -> Result<Tenant> {
-        let (page_fd, page) = SharedFd::create::<Page>("gctgroup-page", Writers::Holder)?;
-        let (pulse_fd, _) = SharedFd::create::<Pulse>("gctgroup-pulse", Writers::Holder)?;
+        let (page_fd, page) = SharedFd::create::<Page>("gctgroup-page")?;
+        let (pulse_fd, _) = SharedFd::create::<Pulse>("gctgroup-pulse")?;
         let taken = |index: SlotIndex| {
             let mine = |t: &Tenant| t.gpu == gpu && t.slot.is_some_and(|(at, _)| at == index);
             self.tenants.iter().any(mine)
@@ -131,8 +167,10 @@ impl Tenants {
             minor,
             slot,
             page,
-            page_fd,
-            pulse_fd,
+            files: Files::Given {
+                page: page_fd,
+                pulse: pulse_fd,
+            },
             generation: 0,
             limits: None,
             tried: None,
@@ -156,7 +194,7 @@ impl Tenants {
         let others = self.tenants.iter().filter(on);
         others
             .filter(|t| t.connection != connection)
-            .filter_map(|t| Some((t.slot?, t.pulse_fd.read_only())))
+            .filter_map(|t| Some((t.slot?, t.pulse()?)))
             .collect()
     }
 
@@ -212,7 +250,9 @@ impl Tenants {
         }
         self.number(state);
         for board in &mut self.boards {
-            let here = self.tenants.iter().filter(|t| t.gpu == board.gpu);
+            // Whoever's pulse nobody can read yet would be taken for one without work.
+            let ready = |t: &&Tenant| t.gpu == board.gpu && t.pulse().is_some();
+            let here = self.tenants.iter().filter(ready);
             let here: Vec<&Tenant> = here.collect();
             lay_out(board, &here, &self.numbers, state, existing);
         }

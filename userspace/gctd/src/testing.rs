@@ -4,6 +4,7 @@
 //! of its tree.
 
 use crate::{Mount, Options, Server, Stopper};
+use gct_share::doors::Doors;
 use gct_share::message::{Reply, Request};
 use gct_share::{socket, VERSION};
 use rustix::fd::{AsFd, OwnedFd};
@@ -11,6 +12,10 @@ use rustix::net::SendFlags;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest wait for an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// What the driver says of one H200, number `n` on its own bus.
 fn information(n: usize) -> String {
@@ -66,9 +71,9 @@ impl Daemon {
         }
     }
 
-    /// Where it listens.
+    /// Where it listens for tenants.
     pub fn socket(&self) -> PathBuf {
-        socket_in(&self.directory)
+        Doors::of(&self.directory).tenants
     }
 
     /// Ends it; its directory stays.
@@ -100,19 +105,20 @@ impl Daemon {
         (self.stopper, self.thread) = (stopper, Some(thread));
     }
 
-    /// A client of its tree.
+    /// A client of its tree, through the administrators' door.
     pub fn client(&self) -> Client {
+        Client::new(&Doors::of(&self.directory).admin)
+    }
+
+    /// A client of its tree, through the tenants' door.
+    pub fn reader(&self) -> Client {
         Client::new(&self.socket())
     }
 }
 
-fn socket_in(directory: &Path) -> PathBuf {
-    directory.join("gctd.sock")
-}
-
 fn bind(directory: &Path) -> Server {
     let options = Options {
-        socket: socket_in(directory),
+        directory: directory.to_owned(),
         gpus: directory.join("gpus"),
         existing: None,
     };
@@ -139,7 +145,7 @@ pub struct Client(OwnedFd);
 impl Client {
     /// Connected to a socket.
     pub fn new(path: &Path) -> Self {
-        let client = Self(socket::connect(path).unwrap());
+        let client = Self(socket::connect(path, ANSWER_MAX).unwrap());
         let hello = Request::Hello {
             version: VERSION,
             tenant: false,

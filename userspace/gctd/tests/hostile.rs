@@ -6,17 +6,24 @@ mod common;
 
 use common::{eventually, member, own, Tenant, DEVICE, TSG};
 use gct_core::rmapi::escape;
+use gct_share::doors::Doors;
 use gct_share::message::{encode, Ioctl, Managed, Reply, Request};
 use gct_share::{socket, VERSION};
 use gctd::testing::{alloc, free, Daemon};
 use proptest::prelude::*;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
+use rustix::process::{getrlimit, kill_process, prlimit, Pid, Resource, Rlimit, Signal};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 const MEMORY: u32 = 0x5c00_0040;
 
 fn connect(daemon: &Daemon) -> OwnedFd {
-    socket::connect(&daemon.socket()).unwrap()
+    socket::connect(&daemon.socket(), Duration::from_secs(20)).unwrap()
 }
 
 fn hello(socket: &OwnedFd, version: u32, tenant: bool) {
@@ -51,6 +58,167 @@ fn a_stranger_is_sent_away() {
     assert!(socket::receive::<Reply>(twice.as_fd()).is_ok());
     assert!(socket::receive::<Reply>(twice.as_fd()).is_err());
     assert!(lives(&daemon));
+}
+
+#[test]
+fn a_tenant_writes_nothing_whatever_its_user() {
+    let daemon = Daemon::new("doors", 1);
+    let admin = daemon.client();
+    admin.write("control", "create web").unwrap();
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    // Root, if these tests are root's.
+    let reader = daemon.reader();
+    assert_eq!(reader.read("web/0/tpc.mask"), Ok("all\n".into()));
+    for (file, text) in [
+        ("control", "create mine"),
+        ("control", "remove web"),
+        ("web/0/compute.freeze", "1"),
+        (&own("tpc.mask"), "0-3"),
+        ("web/group.procs", "0"),
+    ] {
+        assert_eq!(reader.write(file, text), Err(libc::EACCES), "{file}");
+    }
+    assert_eq!(admin.read("web/group.procs"), Ok(String::new()));
+    assert_eq!(admin.read(&own("tpc.mask")), Ok("all\n".into()));
+    // Nor are an administrator's messages a tenant's.
+    let doors = Doors::of(&daemon.directory);
+    let both = socket::connect(&doors.admin, Duration::from_secs(20)).unwrap();
+    hello(&both, VERSION, true);
+    let answer = socket::receive::<Reply>(both.as_fd()).unwrap().0;
+    let errno = libc::ESRCH;
+    assert_eq!(answer, Reply::Error { errno });
+    assert!(socket::receive::<Reply>(both.as_fd()).is_err());
+}
+
+#[test]
+fn the_administrators_door_opens_for_its_user_only() {
+    let daemon = Daemon::new("admin-door", 1);
+    let doors = Doors::of(&daemon.directory);
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode(&doors.admin), mode(&doors.tenants)), (0o600, 0o666));
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("only root can try it as somebody else");
+    }
+    let stranger = std::thread::spawn(move || {
+        // SAFETY: the credentials of this thread alone change, and no other code runs on it.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        assert_eq!(changed, 0);
+        let reached = |path| socket::connect(path, Duration::from_secs(20));
+        assert!(reached(&doors.tenants).is_ok());
+        // Were the mode another, the user would still be.
+        let refused = reached(&doors.admin).map(|_| ());
+        assert_eq!(refused, Err(rustix::io::Errno::ACCESS));
+        doors
+    });
+    let doors = stranger.join().unwrap();
+    std::fs::set_permissions(&doors.admin, PermissionsExt::from_mode(0o666)).unwrap();
+    let stranger = std::thread::spawn(move || {
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        let socket = socket::connect(&doors.admin, Duration::from_secs(20)).unwrap();
+        socket::receive::<Reply>(socket.as_fd()).unwrap().0
+    });
+    let errno = libc::EACCES;
+    assert_eq!(stranger.join().unwrap(), Reply::Error { errno });
+}
+
+#[test]
+fn a_second_daemon_leaves_the_first_its_doors() {
+    let mut daemon = Daemon::new("second", 1);
+    let doors = Doors::of(&daemon.directory);
+    let options = gctd::Options {
+        directory: daemon.directory.clone(),
+        gpus: daemon.directory.join("gpus"),
+        existing: None,
+    };
+    let refused = gctd::Server::bind(&options).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
+    assert!(lives(&daemon));
+    daemon.stop();
+    assert!(!doors.admin.exists() && !doors.tenants.exists());
+    // What a daemon that was killed left is replaced; a folder of others is not trusted.
+    std::fs::write(&doors.admin, "").unwrap();
+    daemon.restart();
+    assert!(lives(&daemon));
+    daemon.stop();
+    let folder = doors.tenants.parent().unwrap();
+    std::fs::set_permissions(folder, PermissionsExt::from_mode(0o777)).unwrap();
+    let refused = gctd::Server::bind(&options).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755)).unwrap();
+    daemon.restart();
+}
+
+#[test]
+fn one_process_cannot_take_all_connections() {
+    let daemon = Daemon::new("flood", 1);
+    let (version, tenant) = (VERSION, false);
+    let greeted = || {
+        let next = connect(&daemon);
+        let answer = socket::greet(next.as_fd(), &Request::Hello { version, tenant });
+        (next, answer.unwrap())
+    };
+    let mut flood: Vec<OwnedFd> = Vec::new();
+    let refused = loop {
+        match greeted() {
+            (next, Reply::Hello { .. }) => flood.push(next),
+            (_, other) => break other,
+        }
+        assert!(flood.len() < 1000);
+    };
+    let errno = libc::ENOSPC;
+    assert_eq!(refused, Reply::Error { errno });
+    assert!(lives(&daemon), "administrators have their own");
+    flood.pop();
+    eventually(&Reply::Hello { version }, || greeted().1);
+}
+
+/// Ticks of the clock that a process has worked for.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit(')').next().unwrap().split_ascii_whitespace();
+    let times = fields.skip(11).take(2);
+    times.map(|field| field.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn a_daemon_without_a_descriptor_left_waits_for_one() {
+    let directory = std::env::temp_dir().join(format!("gctd-emfile-{}", std::process::id()));
+    let child = Command::new(env!("CARGO_BIN_EXE_gctd"))
+        .args(["--gpus", "/nowhere", "--dir"])
+        .arg(&directory)
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = child.unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    said.read_line(&mut String::new()).unwrap();
+    let pid = Pid::from_child(&child);
+    // It may have been started with others open; the next is the first that is not.
+    let is_free = |fd: &u64| {
+        let path = format!("/proc/{}/fd/{fd}", child.id());
+        std::fs::symlink_metadata(path).is_err()
+    };
+    let next = (0..).find(is_free).unwrap();
+    let limit = |current| {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let limit = Rlimit { current, maximum };
+        prlimit(Some(pid), Resource::Nofile, limit).unwrap();
+    };
+    limit(Some(next));
+    let doors = Doors::of(&directory);
+    let waiting = socket::connect(&doors.tenants, Duration::from_secs(20)).unwrap();
+    hello(&waiting, VERSION, false);
+    let before = ticks(child.id());
+    std::thread::sleep(Duration::from_millis(700));
+    let worked = ticks(child.id()) - before;
+    limit(Some(next + 10));
+    let answer = socket::receive::<Reply>(waiting.as_fd()).unwrap().0;
+    kill_process(pid, Signal::TERM).unwrap();
+    child.wait().unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(answer, Reply::Hello { version: VERSION });
+    assert!(worked < 20, "it worked for {worked} of some 70 ticks");
 }
 
 #[test]
@@ -103,20 +271,12 @@ fn managed_memory_of_any_size_and_number_is_harmless() {
     let mute = connect(&daemon);
     socket::send(mute.as_fd(), &manage(1, 1), &[], SendFlags::empty()).unwrap();
     assert!(socket::receive::<Reply>(mute.as_fd()).is_err());
-    // Who is not followed, as a process that the daemon cannot see, has what it wants.
-    let unseen = connect(&daemon);
-    hello(&unseen, VERSION, false);
-    socket::receive::<Reply>(unseen.as_fd()).unwrap();
-    let ask = Request::Ask(Ioctl {
-        escape: escape::ALLOC,
-        bytes: alloc(1, DEVICE, MEMORY, 0x40),
-        hint: Some(u64::MAX),
-    });
-    for (request, answer) in [(manage(1, 1), Reply::Done), (ask, Reply::Granted(0))] {
-        socket::send(unseen.as_fd(), &request, &[], SendFlags::empty()).unwrap();
-        let received = socket::receive::<Reply>(unseen.as_fd()).unwrap().0;
-        assert_eq!(received, answer);
-    }
+    // Who has come to read only.
+    let reader = connect(&daemon);
+    hello(&reader, VERSION, false);
+    socket::receive::<Reply>(reader.as_fd()).unwrap();
+    socket::send(reader.as_fd(), &manage(1, 1), &[], SendFlags::empty()).unwrap();
+    assert!(socket::receive::<Reply>(reader.as_fd()).is_err());
     let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
     tenant.link.managed_gone(u64::MAX);
@@ -252,6 +412,7 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
         managed.prop_map(Request::Managed),
         number.prop_map(|number| Request::ManagedGone { number }),
         (0u32..3).prop_map(|minor| Request::Peers { minor }),
+        (0u32..3).prop_map(|minor| Request::Mapped { minor }),
         ".{0,20}".prop_map(|path| Request::Read { path }),
         Just(Request::More),
     ];

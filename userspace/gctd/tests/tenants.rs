@@ -14,6 +14,7 @@ use gct_share::page::Limits;
 use gctd::testing::{alloc, Daemon};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 const MEMORY: u32 = 0x5c00_0040;
 
@@ -226,7 +227,7 @@ fn a_gpu_is_found_by_each_object_on_it() {
 fn a_daemon_that_does_not_answer_is_left_alone() {
     let daemon = Daemon::new("hung", 0);
     let path = daemon.directory.join("hung.sock");
-    let _hung = gct_share::socket::listen(&path).unwrap();
+    let _hung = gct_share::socket::listen(&path, rustix::fs::Mode::RWXU).unwrap();
     let started = std::time::Instant::now();
     let mut tenant = Tenant::new(&path);
     assert!(
@@ -237,6 +238,26 @@ fn a_daemon_that_does_not_answer_is_left_alone() {
     assert!(!tenant.attend() && !tenant.link.connected());
     assert!(tenant.memory(MEMORY, 1 << 40));
     assert!(started.elapsed().as_millis() < 900, "and then no more");
+}
+
+#[test]
+fn a_stopped_daemon_whose_backlog_is_full_holds_nobody() {
+    let daemon = Daemon::new("full", 0);
+    let path = daemon.directory.join("full.sock");
+    let listener = gct_share::socket::listen(&path, rustix::fs::Mode::RWXU).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let connect = || gct_share::socket::connect(&path, Duration::from_millis(50));
+    let waiting: Vec<_> = std::iter::from_fn(|| connect().ok()).take(64).collect();
+    assert!(waiting.len() < 64, "the backlog is full");
+    let started = Instant::now();
+    let mut tenant = Tenant::new(&path);
+    assert!(!tenant.link.connected() && started.elapsed() < Duration::from_secs(3));
+    let started = Instant::now();
+    assert!(
+        tenant.memory(MEMORY, 1 << 40),
+        "what nobody can be asked is granted"
+    );
+    assert!(started.elapsed() < Duration::from_millis(900), "at once");
 }
 
 /// Not a test of its own: a process of its own for those below, which tells its pid and waits.

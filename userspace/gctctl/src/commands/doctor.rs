@@ -237,7 +237,7 @@ fn check_tree(tree: &Tree, system: &System, user_mode: bool) -> Vec<Finding> {
         Err(error) => {
             let remedy = match &error {
                 Error::NoTree { .. } if user_mode => {
-                    "No daemon listens there: start gctd, or name its socket with --socket."
+                    "No daemon listens there: start gctd, or name its directory with --dir."
                 }
                 Error::NoTree { .. } => {
                     "The driver that runs has no gctgroup: load the patched nvidia.ko; dmesg says why if it is."

@@ -38,7 +38,7 @@ fn start(tree: &Tree, socket: &Path, run: &Run) -> Result<core::convert::Infalli
     let error = process::Command::new(program)
         .args(arguments)
         .env(PRELOAD, with_others(&library))
-        .env(gct_share::SOCKET_VARIABLE, socket)
+        .env(gct_share::doors::SOCKET_VARIABLE, socket)
         .exec();
     Err(Failure::new(
         1,

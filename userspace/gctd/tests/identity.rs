@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Who a connection belongs to, and what others can do with the memory that it was given.
+
+mod common;
+
+use common::{eventually, own_directory, Tenant, DEVICE, TSG};
+use gct_core::rmapi::escape;
+use gct_share::board::Pulse;
+use gct_share::message::{Ioctl, Reply, Request};
+use gct_share::page::Page;
+use gct_share::shared::Shared;
+use gct_share::{socket, VERSION};
+use gctd::testing::{alloc, Daemon};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{fcntl_setfd, Errno, FdFlags};
+use rustix::net::SendFlags;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Names the descriptor that a helper inherits, and the socket that it connects to.
+const HEIR: &str = "GCTD_TEST_HEIR";
+const PARENT: &str = "GCTD_TEST_PARENT";
+
+fn connect(path: &std::path::Path) -> OwnedFd {
+    socket::connect(path, Duration::from_secs(20)).unwrap()
+}
+
+fn ask(socket: &OwnedFd, request: &Request) -> (Reply, Vec<OwnedFd>) {
+    socket::send(socket.as_fd(), request, &[], SendFlags::empty()).unwrap();
+    socket::receive(socket.as_fd()).unwrap()
+}
+
+fn hello(socket: &OwnedFd) -> Reply {
+    let hello = Request::Hello {
+        version: VERSION,
+        tenant: true,
+    };
+    ask(socket, &hello).0
+}
+
+/// Runs one of the helpers below in a process of its own.
+fn helper(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture"]);
+    command
+}
+
+/// Not a test of its own: a process that connects, leaves the socket to a child, and ends.
+#[test]
+#[expect(clippy::zombie_processes, reason = "this process ends first")]
+fn parent() {
+    let Some(path) = std::env::var_os(PARENT) else {
+        return;
+    };
+    let socket = connect(path.as_ref());
+    fcntl_setfd(&socket, FdFlags::empty()).unwrap();
+    let mut heir = helper("heir");
+    heir.env(HEIR, socket.as_raw_fd().to_string());
+    heir.stdin(Stdio::inherit()).spawn().unwrap();
+}
+
+/// Not a test of its own: the child, which greets when it is told to.
+#[test]
+fn heir() {
+    let Ok(fd) = std::env::var(HEIR) else {
+        return;
+    };
+    // SAFETY: the parent left it to this process, and nobody else has it here.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd.parse().unwrap()) };
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+    println!("answer {:?}", hello(&socket));
+}
+
+/// Starts a process that has this pid, if the kernel lets us choose it; it ends with the value.
+fn stranger(pid: u32) -> Option<Child> {
+    for _ in 0..100 {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        if child.id() == pid {
+            return Some(child);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    None
+}
+
+#[test]
+fn a_child_with_its_parents_socket_is_not_who_has_its_parents_pid() {
+    let daemon = Daemon::new("heir", 1);
+    let parent = helper("parent")
+        .env(PARENT, daemon.socket())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut parent = parent.unwrap();
+    let (pid, go) = (parent.id(), parent.stdin.take());
+    // It is reaped: its pid is anybody's.
+    parent.wait().unwrap();
+    let stranger = stranger(pid);
+    if stranger.is_none() {
+        eprintln!("only root can give the pid to another; here it is nobody's");
+    }
+    drop(go);
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut parent.stdout.take().unwrap(), &mut text).unwrap();
+    if let Some(mut stranger) = stranger {
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
+    }
+    let errno = libc::ESRCH;
+    let refused = format!("answer {:?}", Reply::Error { errno });
+    assert!(text.contains(&refused), "{text}");
+}
+
+/// A process that speaks for itself, so that the descriptors it is given can be looked at.
+fn raw_tenant(daemon: &Daemon, client: u32) -> (OwnedFd, Vec<OwnedFd>) {
+    let socket = connect(&daemon.socket());
+    assert_eq!(hello(&socket), Reply::Hello { version: VERSION });
+    for bytes in [
+        alloc(0, 0, client, 0x41),
+        alloc(client, client, DEVICE, 0x80),
+        alloc(client, DEVICE, TSG, 0xa06c),
+    ] {
+        let ioctl = Ioctl {
+            escape: escape::ALLOC,
+            bytes,
+            hint: Some(0),
+        };
+        let leave = Request::Leave {
+            ioctl,
+            granted: None,
+        };
+        socket::send(socket.as_fd(), &leave, &[], SendFlags::empty()).unwrap();
+    }
+    let object = TSG;
+    let (reply, fds) = ask(&socket, &Request::Page { client, object });
+    assert!(matches!(reply, Reply::Page { minor: 0, .. }), "{reply:?}");
+    (socket, fds)
+}
+
+/// Whether a page can be mapped to write through a descriptor, or through one that root makes of it.
+fn can_be_written(fd: BorrowedFd<'_>) -> bool {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let anew = rustix::fs::open(path, OFlags::RDWR, Mode::empty());
+    let maps = |fd: BorrowedFd<'_>| Shared::<Pulse>::open(fd).is_ok();
+    maps(fd) || anew.is_ok_and(|anew| maps(anew.as_fd()) || rustix::io::write(&anew, &[1]).is_ok())
+}
+
+#[test]
+fn nobody_but_its_process_writes_a_pulse_not_even_root() {
+    let daemon = Daemon::new("pulse", 1);
+    let (socket, fds) = raw_tenant(&daemon, 0xc1d0_0077);
+    let [page, pulse, board] = fds.as_slice() else {
+        panic!("{fds:?}");
+    };
+    let mine = Shared::<Pulse>::open(pulse.as_fd()).unwrap();
+    let limits = Shared::<Page>::open(page.as_fd()).unwrap();
+    assert!(!can_be_written(board.as_fd()));
+    let mut other = Tenant::of(&daemon);
+    other.cuda(0);
+    let neighbours = || {
+        let (socket, _) = raw_tenant(&daemon, 0xc1d0_0078);
+        ask(&socket, &Request::Peers { minor: 0 }).1
+    };
+    assert_eq!(neighbours().len(), 1, "only what is sealed is shown");
+    let minor = 0;
+    assert_eq!(ask(&socket, &Request::Mapped { minor }).0, Reply::Done);
+    assert_eq!(ask(&socket, &Request::Mapped { minor }).0, Reply::Done);
+    let seen = neighbours();
+    assert_eq!(seen.len(), 2);
+    for fd in seen.iter().chain(&fds) {
+        assert!(!can_be_written(fd.as_fd()));
+    }
+    // The mappings that are there go on.
+    mine.busy(7);
+    let reads = |fd: &OwnedFd| rustix::io::pread(fd, &mut [0u8; 8], 0).is_ok_and(|n| n == 8);
+    assert!(seen.iter().all(reads));
+    assert!(limits.limits().is_some());
+    let path = format!("{}/tpc.mask", own_directory());
+    daemon.client().write(&path, "0-3").unwrap();
+    eventually(&true, || {
+        limits
+            .limits()
+            .is_some_and(|(_, limits)| limits.tpcs == Some([15, 0, 0, 0]))
+    });
+    // A page is given once.
+    let client = 0xc1d0_0077;
+    let again = ask(
+        &socket,
+        &Request::Page {
+            client,
+            object: TSG,
+        },
+    );
+    assert!(again.1.is_empty(), "{again:?}");
+}
+
+#[test]
+fn what_a_process_sealed_itself_is_not_shown_to_others() {
+    let daemon = Daemon::new("sealed", 1);
+    let (socket, fds) = raw_tenant(&daemon, 0xc1d0_0077);
+    let seal = rustix::fs::SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&fds[1], seal).unwrap();
+    let mapped = ask(&socket, &Request::Mapped { minor: 0 }).0;
+    assert_eq!(
+        mapped,
+        Reply::Error {
+            errno: Errno::ACCESS.raw_os_error()
+        }
+    );
+    let (other, _) = raw_tenant(&daemon, 0xc1d0_0078);
+    assert!(ask(&other, &Request::Peers { minor: 0 }).1.is_empty());
+    // Nor is there anything to map where there is no page.
+    let mapped = ask(&other, &Request::Mapped { minor: 3 }).0;
+    assert!(matches!(mapped, Reply::Error { .. }));
+}
