@@ -240,7 +240,7 @@ fn directories_are_wanted(state: &State<'_>) -> bool {
 fn members_have_groups(state: &State<'_>, members: &Members<'_>) -> bool {
     members
         .iter()
-        .all(|(_, group)| state.groups.contains(group))
+        .all(|(_, group)| state.groups.contains(&group))
 }
 
 fn due_is_counted(state: &State<'_>) -> bool {

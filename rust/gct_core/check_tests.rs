@@ -178,9 +178,10 @@ impl World {
         let Some((id, _)) = self.groups.get(at).copied() else {
             return;
         };
-        self.store
-            .retry(|store| store.members().put(proc(n), id))
-            .unwrap();
+        match self.store.retry(|store| store.members().put(proc(n), id)) {
+            Err(Error::NoProcess) => return,
+            put => put.unwrap(),
+        };
         self.store.state().member_moved(proc(n), Some(id)).unwrap();
     }
 
@@ -251,7 +252,10 @@ fn play(world: &mut World, (op, a, b, c): (u8, u8, usize, u8)) {
         19 => world.cgroup(b % 4, PATHS[usize::from(c % 4)]),
         20 => world.join(a % 6, b % 4),
         21 => {
-            let _ = world.store.members().on_fork(proc(a % 6), proc(c % 6));
+            let (parent, child) = (proc(a % 6), proc(c % 6));
+            let _ = world
+                .store
+                .retry(|store| store.members().on_fork(parent, child));
         }
         22 => {
             world.store.members().on_exit(proc(a % 6));

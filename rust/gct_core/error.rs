@@ -32,6 +32,8 @@ pub enum Table {
 pub struct Need {
     /// The table that is too small.
     pub table: Table,
+    /// Which of the table's pieces.
+    pub piece: usize,
     /// Slots that its new storage shall have, at least.
     pub slots: usize,
 }
@@ -84,6 +86,7 @@ impl Error {
         Self::Access,
         Self::NeedSlots(Need {
             table: Table::Groups,
+            piece: 0,
             slots: 0,
         }),
     ];

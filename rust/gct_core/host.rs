@@ -33,10 +33,11 @@ pub struct Host {
 impl Host {
     /// Nothing is known; `seeds` are random.
     pub fn new(seeds: [u64; 2]) -> Self {
-        let [tables, members] = seeds;
+        let [tables, _] = seeds;
+        let Ok(members) = MemberTable::new();
         Self {
             tables: Tables::new(tables),
-            members: MemberTable::new(members),
+            members,
         }
     }
 
@@ -65,8 +66,8 @@ impl Host {
         let larger = match storage {
             Some(mut storage) => self.tables.replace(&mut storage),
             None => {
-                let Ok(mut slots) = Heap::slots(need.slots);
-                self.members.replace(&mut slots)
+                let Ok(page) = Heap::slots(need.slots);
+                self.members.put_page(need.piece, page).is_empty()
             }
         };
         larger.then_some(()).ok_or(Error::NoSpace)
@@ -107,7 +108,12 @@ impl Host {
     pub fn members_of(&mut self, group: GroupId) -> Vec<ProcKey> {
         let members = self.members();
         let Ok(mut keys) = Heap::slots(members.count(group));
-        members.list(group, &mut keys);
+        let (mut filled, mut from) = (0, Some(0));
+        while let Some(next) = from {
+            let (found, then) = members.list(group, next, &mut keys[filled..]);
+            filled += found;
+            from = then;
+        }
         keys
     }
 }
@@ -126,13 +132,17 @@ mod tests {
         let web = host.with(|host| host.state().group_create(&name)).unwrap();
         let key = ProcKey::default();
         host.with(|host| host.members().put(key, web)).unwrap();
-        for table in [Table::Groups, Table::Members] {
-            for slots in [0, 8, limits::TABLE_SLOTS_MIN] {
-                let need = Need { table, slots };
-                assert_eq!(host.grow(need), Err(Error::NoSpace), "{need:?}");
-            }
-            assert_eq!(host.grow(Need { table, slots: 64 }), Ok(()));
+        let need = |table, slots| Need {
+            table,
+            piece: 0,
+            slots,
+        };
+        for slots in [0, 8, limits::TABLE_SLOTS_MIN] {
+            let need = need(Table::Groups, slots);
+            assert_eq!(host.grow(need), Err(Error::NoSpace), "{need:?}");
         }
+        assert_eq!(host.grow(need(Table::Groups, 64)), Ok(()));
+        assert_eq!(host.grow(need(Table::Members, 256)), Err(Error::NoSpace));
         assert_eq!(host.members_of(web), [key]);
         let again = host.with(|host| host.state().group_create(&name));
         assert_eq!(again, Err(Error::Exists));

@@ -9,6 +9,7 @@
 //! own generation: 2^64 of them do not run out.
 
 use crate::iface::Place;
+use crate::limits;
 
 /// A process: the thread group and when it started.
 ///
@@ -25,6 +26,51 @@ pub struct ProcKey {
 /// A named group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupId(pub(crate) u64);
+
+impl GroupId {
+    /// A number below [`GROUPS_MAX`](limits::GROUPS_MAX) that no other group has meanwhile.
+    pub(crate) fn slot(self) -> usize {
+        let groups = u64::try_from(limits::GROUPS_MAX).unwrap_or(u64::MAX);
+        let slot = self.0.checked_rem(groups).unwrap_or(0);
+        usize::try_from(slot).unwrap_or(0)
+    }
+}
+
+/// Which [slots](GroupId::slot) groups have.
+#[derive(Debug)]
+pub(crate) struct GroupSlots([u64; limits::GROUPS_MAX / 64]);
+
+impl GroupSlots {
+    pub(crate) const NONE: Self = Self([0; limits::GROUPS_MAX / 64]);
+
+    /// Makes a group of a number that was never used. `None` when all slots are taken.
+    pub(crate) fn take(&mut self, sequence: u64) -> Option<GroupId> {
+        for (at, word) in (0..limits::GROUPS_MAX / 64).zip(self.0.iter_mut()) {
+            let bit = word.trailing_ones();
+            if let Some(mask) = 1u64.checked_shl(bit) {
+                *word |= mask;
+                let slot = at.saturating_mul(64);
+                let slot = u64::try_from(slot).ok()?.saturating_add(u64::from(bit));
+                let groups = u64::try_from(limits::GROUPS_MAX).ok()?;
+                return Some(GroupId(
+                    sequence.saturating_mul(groups).saturating_add(slot),
+                ));
+            }
+        }
+        None
+    }
+
+    /// Gives the slot of a group back, which has no member.
+    pub(crate) fn give(&mut self, group: GroupId) {
+        let (at, bit) = (group.slot() / 64, group.slot() % 64);
+        let mask = u32::try_from(bit)
+            .ok()
+            .and_then(|bit| 1u64.checked_shl(bit));
+        if let (Some(word), Some(mask)) = (self.0.get_mut(at), mask) {
+            *word &= !mask;
+        }
+    }
+}
 
 /// A GPU, from its arrival to its removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

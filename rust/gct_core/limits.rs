@@ -31,8 +31,9 @@ pub const OBJECTS_MAX: usize = 1 << 20;
 /// Directories shown: one for each group, process, node and GPU.
 pub const DIRS_MAX: usize = NODES_MAX + GROUPS_MAX + PROCS_MAX + GPUS_MAX;
 
-/// Processes that belong to a group by pid, forked children included.
-pub const MEMBERS_MAX: usize = 65_536;
+/// Processes that belong to a group by pid, forked children included: all pids that
+/// Linux gives (`PID_MAX_LIMIT`), so that nobody can use them up.
+pub const MEMBERS_MAX: usize = 1 << 22;
 
 /// Characters of a group's name: fits `NAME_MAX` of every filesystem and a
 /// Kubernetes label value.

@@ -6,91 +6,153 @@
 //! exits are seen in atomic context: it is used under a spinlock, allocates
 //! nothing and never waits. Lock order: the state's mutex, then this spinlock.
 //!
-//! A fork cannot wait for storage. The glue keeps the table at most half full
-//! from a work item ([`Members::headroom`]); a fork that finds it full all the
-//! same is counted in [`Members::lost`], and the child is then governed by its
-//! cgroup alone.
+//! A member is found by its pid, of which at most one process is alive: the
+//! table is an array of pages, each with room for [`PAGE`] successive pids. So
+//! every process of the machine may be a member, nobody can use up the room of
+//! others, nothing is ever moved, and what a fork needs is one page. A page
+//! goes when its last member exits.
 
 use crate::error::{Error, Need, Table};
 use crate::ids::{GroupId, ProcKey};
 use crate::limits;
-use crate::table::{self, Map, Meta, Slot};
-use crate::tables::{exchange, Memory};
+use crate::tables::{Memory, Pieces};
 
-/// Storage for one member.
-pub type MemberSlot = Slot<ProcKey, GroupId>;
+/// Pids of one page, whose 4096 bytes can be allocated where sleeping is not allowed.
+pub const PAGE: usize = 256;
 
-/// What is remembered between two uses of the storage.
-#[derive(Debug)]
-pub struct MembersRoot {
-    meta: Meta,
-    lost: u64,
+/// Pages for every pid that Linux gives.
+const PAGES_MAX: usize = limits::MEMBERS_MAX.div_ceil(PAGE);
+
+/// Empty slots of pages, and pages of any kind, that [`Members::list`] looks at in one call.
+const LIST_SLOTS: usize = 16 * PAGE;
+
+/// Room for one member.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemberSlot(Option<Member>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Member {
+    start_time_ns: u64,
+    group: GroupId,
 }
 
-impl MembersRoot {
-    /// No members. `seed` is a random number that nobody else knows.
-    pub const fn new(seed: u64) -> Self {
-        Self {
-            meta: Meta::new(Table::Members, limits::MEMBERS_MAX, seed),
-            lost: 0,
-        }
-    }
+/// What is remembered of one group.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GroupMembers {
+    count: u32,
+    /// It has a limit: a child that cannot be followed may not run.
+    bound: bool,
 }
 
-/// The members, while the lock is held.
-#[derive(Debug)]
+/// Members, while the lock is held.
 pub struct Members<'a> {
-    map: Map<'a, ProcKey, GroupId>,
-    lost: &'a mut u64,
+    pages: &'a mut dyn Pieces<MemberSlot>,
+    groups: &'a mut [GroupMembers],
+    counters: &'a mut Counters,
+}
+
+/// What is remembered beside the storage.
+#[derive(Debug, Default)]
+pub struct Counters {
+    lost: u64,
+    /// Pages from here on were never used.
+    end: usize,
+}
+
+impl core::fmt::Debug for Members<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Members").finish_non_exhaustive()
+    }
 }
 
 impl<'a> Members<'a> {
     /// Joins what is remembered with its storage.
-    pub fn new(root: &'a mut MembersRoot, slots: &'a mut [MemberSlot]) -> Self {
+    pub fn new(
+        pages: &'a mut dyn Pieces<MemberSlot>,
+        groups: &'a mut [GroupMembers],
+        counters: &'a mut Counters,
+    ) -> Self {
         Self {
-            map: Map::new(&mut root.meta, slots),
-            lost: &mut root.lost,
+            pages,
+            groups,
+            counters,
         }
     }
 
-    /// The group to which the process belongs by pid.
+    /// Returns the group to which the process belongs by pid.
     pub fn group_of(&self, proc: ProcKey) -> Option<GroupId> {
-        self.map.get(&proc).copied()
+        let member = self.at(proc.tgid)?;
+        (member.start_time_ns == proc.start_time_ns).then_some(member.group)
     }
 
     /// Puts a process into a group and returns the one it leaves.
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`], [`Error::NoSpace`]: it stays where it was.
+    /// [`Error::NeedSlots`]; [`Error::NoSpace`] for a number that is no pid;
+    /// [`Error::NoProcess`] when a younger process has the pid. It stays where it was.
     pub fn put(&mut self, proc: ProcKey, group: GroupId) -> Result<Option<GroupId>, Error> {
-        self.map.insert(proc, group)
+        let (page, at) = place(proc.tgid);
+        if page >= PAGES_MAX {
+            return Err(Error::NoSpace);
+        }
+        let Some(slot) = self.pages.piece_mut(page).get_mut(at) else {
+            return Err(Error::NeedSlots(Need {
+                table: Table::Members,
+                piece: page,
+                slots: PAGE,
+            }));
+        };
+        if slot
+            .0
+            .is_some_and(|of| of.start_time_ns > proc.start_time_ns)
+        {
+            return Err(Error::NoProcess);
+        }
+        let old = slot.0.replace(Member {
+            start_time_ns: proc.start_time_ns,
+            group,
+        });
+        self.counters.end = self.counters.end.max(page.saturating_add(1));
+        if let Some(old) = old {
+            self.count_one(old.group, |count| count.saturating_sub(1));
+        }
+        self.count_one(group, |count| count.saturating_add(1));
+        // An older process of that pid has left without a word.
+        let same = |old: &Member| old.start_time_ns == proc.start_time_ns;
+        Ok(old.filter(same).map(|old| old.group))
     }
 
     /// Takes a process out of its group.
     pub fn remove(&mut self, proc: ProcKey) -> Option<GroupId> {
-        self.map.remove(&proc)
+        let group = self.group_of(proc)?;
+        let (page, at) = place(proc.tgid);
+        self.pages.piece_mut(page).get_mut(at)?.0 = None;
+        self.count_one(group, |count| count.saturating_sub(1));
+        Some(group)
     }
 
-    /// A process was forked: the child belongs where its parent belongs.
+    /// Lets a forked child belong where its parent belongs.
     ///
     /// A new thread has its parent's key, so nothing changes.
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`], [`Error::NoSpace`]: the child belongs to no group by
-    /// pid, and that is counted.
+    /// [`Error::NeedSlots`]: the caller brings a page and calls again, or else
+    /// [`Members::lose`].
     pub fn on_fork(&mut self, parent: ProcKey, child: ProcKey) -> Result<Option<GroupId>, Error> {
         let Some(group) = self.group_of(parent) else {
             return Ok(None);
         };
-        match self.put(child, group) {
-            Ok(_) => Ok(Some(group)),
-            Err(error) => {
-                *self.lost = self.lost.saturating_add(1);
-                Err(error)
-            }
-        }
+        self.put(child, group).map(|_| Some(group))
+    }
+
+    /// Counts a child of `parent` for which there was no page. Returns whether its group
+    /// has a limit.
+    pub fn lose(&mut self, parent: ProcKey) -> bool {
+        self.counters.lost = self.counters.lost.saturating_add(1);
+        let of = |group: GroupId| self.groups.get(group.slot()).map(|group| group.bound);
+        self.group_of(parent).and_then(of).unwrap_or(false)
     }
 
     /// A process exited: its last thread is gone.
@@ -98,190 +160,179 @@ impl<'a> Members<'a> {
         self.remove(proc)
     }
 
-    /// Number of members of a group. Looks at every slot.
+    /// Remembers whether a group has a limit.
+    pub fn bind(&mut self, group: GroupId, bound: bool) {
+        if let Some(of) = self.groups.get_mut(group.slot()) {
+            of.bound = bound;
+        }
+    }
+
+    /// Returns the number of members of a group. O(1).
     pub fn count(&self, group: GroupId) -> usize {
-        table::count(self.of(group))
+        let of = self.groups.get(group.slot());
+        of.and_then(|of| usize::try_from(of.count).ok())
+            .unwrap_or(0)
     }
 
-    /// Copies the members of a group to `out`, as many as fit, in no order.
+    /// Copies members of a group to `out`, in order of their pids, from the pid `from` on.
     ///
-    /// Returns how many there are: if that is more than `out` holds, take a
-    /// larger one outside the lock and ask again.
-    pub fn list(&self, group: GroupId, out: &mut [ProcKey]) -> usize {
-        for (to, from) in out.iter_mut().zip(self.of(group)) {
-            *to = from;
+    /// Returns how many, and the pid from which to go on in another call: this one looks
+    /// at a bounded number of slots, so that the lock is not held for long.
+    pub fn list(&self, group: GroupId, from: u32, out: &mut [ProcKey]) -> (usize, Option<u32>) {
+        let (mut page, mut at) = place(from);
+        let (mut found, mut looked) = (0usize, 0usize);
+        while page < self.counters.end {
+            let slots = self.pages.piece(page);
+            for at in at..slots.len() {
+                let member = slots.get(at).and_then(|slot| slot.0);
+                let Some(member) = member.filter(|member| member.group == group) else {
+                    continue;
+                };
+                let tgid = pid(page, at);
+                let Some(to) = out.get_mut(found) else {
+                    return (found, Some(tgid));
+                };
+                *to = ProcKey {
+                    tgid,
+                    start_time_ns: member.start_time_ns,
+                };
+                found = found.saturating_add(1);
+            }
+            looked = looked.saturating_add(slots.len()).saturating_add(1);
+            (page, at) = (page.saturating_add(1), 0);
+            if looked >= LIST_SLOTS {
+                return (found, Some(pid(page, 0)));
+            }
         }
-        self.count(group)
+        (found, None)
     }
 
-    /// Forks whose child could not be added.
+    /// Returns the number of forks whose child could not be added.
     pub fn lost(&self) -> u64 {
-        *self.lost
+        self.counters.lost
     }
 
-    /// What to allocate when the table is more than half as full as it may get.
-    pub fn headroom(&self) -> Option<Need> {
-        self.map.headroom()
+    fn at(&self, tgid: u32) -> Option<Member> {
+        let (page, at) = place(tgid);
+        self.pages.piece(page).get(at)?.0
     }
 
-    fn of(&self, group: GroupId) -> impl Iterator<Item = ProcKey> + '_ {
-        let mine = move |(proc, of): (&ProcKey, &GroupId)| (*of == group).then_some(*proc);
-        self.map.iter().filter_map(mine)
-    }
-
-    pub(crate) fn is_sound(&self) -> bool {
-        self.map.is_sound()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ProcKey, &GroupId)> {
-        self.map.iter()
-    }
-}
-
-/// The members and their storage, guarded by their own lock.
-#[derive(Debug)]
-pub struct MemberTable<M: Memory> {
-    root: MembersRoot,
-    slots: M::Slots<MemberSlot>,
-}
-
-impl<M: Memory> MemberTable<M> {
-    /// No members. `seed` is a random number that nobody else knows.
-    pub fn new(seed: u64) -> Self {
-        Self {
-            root: MembersRoot::new(seed),
-            slots: Default::default(),
+    fn count_one(&mut self, group: GroupId, change: impl FnOnce(u32) -> u32) {
+        if let Some(of) = self.groups.get_mut(group.slot()) {
+            of.count = change(of.count);
         }
     }
 
-    /// The members over their storage.
-    pub fn members(&mut self) -> Members<'_> {
-        Members::new(&mut self.root, &mut self.slots)
+    /// Is the count of every group right?
+    pub(crate) fn is_sound(&self) -> bool {
+        let mut all = 0usize;
+        for (slot, of) in (0..self.groups.len()).zip(self.groups.iter()) {
+            let Some(expected) = usize::try_from(of.count).ok().filter(|count| *count > 0) else {
+                continue;
+            };
+            let members = self.iter().filter(|(_, group)| group.slot() == slot);
+            if crate::table::count(members) != expected {
+                return false;
+            }
+            all = all.saturating_add(expected);
+        }
+        all == crate::table::count(self.iter())
     }
 
-    /// Moves the members into larger storage, whose place the old one takes. Says
-    /// whether it was larger.
-    pub fn replace(&mut self, slots: &mut M::Slots<MemberSlot>) -> bool {
-        exchange(&mut self.slots, slots, |old, new| {
-            rehash(&mut self.root, old, new)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ProcKey, GroupId)> + use<'_, 'a> {
+        (0..self.counters.end).flat_map(move |page| {
+            let slots = self.pages.piece(page);
+            let slots = (0..slots.len()).zip(slots);
+            slots.filter_map(move |(at, slot)| {
+                let member = slot.0?;
+                let key = ProcKey {
+                    tgid: pid(page, at),
+                    start_time_ns: member.start_time_ns,
+                };
+                Some((key, member.group))
+            })
         })
     }
 }
 
-fn rehash(
-    root: &mut MembersRoot,
-    old: &mut [MemberSlot],
-    new: &mut [MemberSlot],
-) -> Result<(), Error> {
-    table::rehash(&mut root.meta, old, new)
+/// Page and slot of a pid.
+fn place(tgid: u32) -> (usize, usize) {
+    let pid = usize::try_from(tgid).unwrap_or(usize::MAX);
+    (pid / PAGE, pid % PAGE)
+}
+
+/// The pid of a slot.
+fn pid(page: usize, at: usize) -> u32 {
+    u32::try_from(page.saturating_mul(PAGE).saturating_add(at)).unwrap_or(u32::MAX)
+}
+
+/// Pages of members.
+struct Pages<M: Memory>(M::Slots<M::Slots<MemberSlot>>);
+
+impl<M: Memory> Pieces<MemberSlot> for Pages<M> {
+    fn piece(&self, at: usize) -> &[MemberSlot] {
+        self.0.get(at).map_or(&[], |page| page)
+    }
+
+    fn piece_mut(&mut self, at: usize) -> &mut [MemberSlot] {
+        self.0.get_mut(at).map_or(&mut [], |page| page)
+    }
+}
+
+/// The members and their storage, guarded by their own lock.
+pub struct MemberTable<M: Memory> {
+    pages: Pages<M>,
+    groups: M::Slots<GroupMembers>,
+    counters: Counters,
+}
+
+impl<M: Memory> core::fmt::Debug for MemberTable<M> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("MemberTable").finish_non_exhaustive()
+    }
+}
+
+impl<M: Memory> MemberTable<M> {
+    /// Makes a table without members.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Memory::slots`], for the array of pages.
+    pub fn new() -> Result<Self, M::Error> {
+        Ok(Self {
+            pages: Pages(M::slots(PAGES_MAX)?),
+            groups: M::slots(limits::GROUPS_MAX)?,
+            counters: Counters::default(),
+        })
+    }
+
+    /// The members over their storage.
+    pub fn members(&mut self) -> Members<'_> {
+        Members::new(&mut self.pages, &mut self.groups, &mut self.counters)
+    }
+
+    /// Puts a page where there is none. Returns what is to be freed without the lock:
+    /// the page, if somebody else was quicker.
+    pub fn put_page(&mut self, at: usize, page: M::Slots<MemberSlot>) -> M::Slots<MemberSlot> {
+        match self.pages.0.get_mut(at) {
+            Some(place) if place.is_empty() => core::mem::replace(place, page),
+            _ => page,
+        }
+    }
+
+    /// A process exited. Returns the page that has no member any more, to be freed without
+    /// the lock.
+    pub fn on_exit(&mut self, proc: ProcKey) -> M::Slots<MemberSlot> {
+        if self.members().on_exit(proc).is_none() {
+            return Default::default();
+        }
+        match self.pages.0.get_mut(place(proc.tgid).0) {
+            Some(page) if page.iter().all(|slot| slot.0.is_none()) => core::mem::take(page),
+            _ => Default::default(),
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeMap;
-    use std::vec::Vec;
-
-    const WEB: GroupId = GroupId(1);
-    const DB: GroupId = GroupId(2);
-
-    fn proc(tgid: u32, start_time_ns: u64) -> ProcKey {
-        ProcKey {
-            tgid,
-            start_time_ns,
-        }
-    }
-
-    fn slots(n: usize) -> Vec<MemberSlot> {
-        (0..n).map(|_| MemberSlot::default()).collect()
-    }
-
-    #[test]
-    fn children_follow_and_a_reused_pid_does_not() {
-        let (mut root, mut storage) = (MembersRoot::new(1), slots(16));
-        let mut members = Members::new(&mut root, &mut storage);
-        let (parent, child) = (proc(10, 1), proc(11, 2));
-        assert_eq!(members.on_fork(parent, child), Ok(None));
-        assert_eq!(members.put(parent, WEB), Ok(None));
-        assert_eq!(members.on_fork(parent, child), Ok(Some(WEB)));
-        assert_eq!(members.on_fork(parent, parent), Ok(Some(WEB)));
-        assert_eq!(members.count(WEB), 2);
-        assert_eq!(members.on_exit(parent), Some(WEB));
-        assert_eq!(members.group_of(child), Some(WEB));
-        assert_eq!(members.group_of(proc(10, 3)), None);
-        assert_eq!(members.on_exit(parent), None);
-    }
-
-    #[test]
-    fn a_process_is_in_one_group() {
-        let (mut root, mut storage) = (MembersRoot::new(1), slots(16));
-        let mut members = Members::new(&mut root, &mut storage);
-        assert_eq!(members.put(proc(1, 1), WEB), Ok(None));
-        assert_eq!(members.put(proc(1, 1), DB), Ok(Some(WEB)));
-        assert_eq!((members.count(WEB), members.count(DB)), (0, 1));
-    }
-
-    #[test]
-    fn a_fork_without_room_is_counted_and_headroom_warns_before() {
-        let (mut root, mut storage) = (MembersRoot::new(1), slots(4));
-        let mut members = Members::new(&mut root, &mut storage);
-        assert_eq!(members.headroom(), None);
-        assert_eq!(members.put(proc(1, 1), WEB), Ok(None));
-        assert_eq!(members.headroom(), None);
-        assert_eq!(members.put(proc(2, 1), WEB), Ok(None));
-        assert!(members.headroom().is_some_and(|need| need.slots > 4));
-        assert_eq!(members.put(proc(3, 1), WEB), Ok(None));
-        let refused = members.on_fork(proc(1, 1), proc(4, 1));
-        assert!(matches!(refused, Err(Error::NeedSlots(need)) if need.table == Table::Members));
-        assert_eq!((members.lost(), members.count(WEB)), (1, 3));
-    }
-
-    #[test]
-    fn a_list_says_how_many_there_are() {
-        let (mut root, mut storage) = (MembersRoot::new(1), slots(16));
-        let mut members = Members::new(&mut root, &mut storage);
-        for tgid in 1..=5 {
-            members.put(proc(tgid, 0), WEB).unwrap();
-        }
-        members.put(proc(9, 0), DB).unwrap();
-        let mut few = [ProcKey::default(); 2];
-        assert_eq!(members.list(WEB, &mut few), 5);
-        let mut many = [ProcKey::default(); 8];
-        assert_eq!(members.list(WEB, &mut many), 5);
-        let mut pids: Vec<u32> = many.iter().take(5).map(|proc| proc.tgid).collect();
-        pids.sort_unstable();
-        assert_eq!(pids, [1, 2, 3, 4, 5]);
-        assert_eq!(members.list(GroupId(7), &mut many), 0);
-    }
-
-    proptest! {
-        /// Storms of forks, exits and moves, with pids reused at once, against a map.
-        #[test]
-        fn behaves_like_a_map(ops in prop::collection::vec((0u8..4, 0u32..12, 0u64..3, 0u32..12, 1u64..4), 0..300)) {
-            let (mut root, mut storage) = (MembersRoot::new(7), slots(64));
-            let mut members = Members::new(&mut root, &mut storage);
-            let mut model: BTreeMap<ProcKey, GroupId> = BTreeMap::new();
-            for (op, tgid, start, other, group) in ops {
-                let (a, b) = (proc(tgid, start), proc(other, start + 1));
-                match op {
-                    0 => prop_assert_eq!(members.put(a, GroupId(group)), Ok(model.insert(a, GroupId(group)))),
-                    1 => prop_assert_eq!(members.on_exit(a), model.remove(&a)),
-                    2 => {
-                        let expected = model.get(&a).copied();
-                        if let Some(group) = expected {
-                            model.insert(b, group);
-                        }
-                        prop_assert_eq!(members.on_fork(a, b), Ok(expected));
-                    }
-                    _ => prop_assert_eq!(members.group_of(a), model.get(&a).copied()),
-                }
-                prop_assert!(members.is_sound());
-                for group in [WEB, DB, GroupId(3)] {
-                    let expected = model.values().filter(|of| **of == group).count();
-                    prop_assert_eq!(members.count(group), expected);
-                }
-            }
-        }
-    }
-}
+#[path = "members_tests.rs"]
+mod tests;

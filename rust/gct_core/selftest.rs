@@ -9,8 +9,9 @@ use crate::error::Error;
 use crate::ids::{GroupId, ProcKey};
 use crate::iface::value::Format;
 use crate::iface::{files, parse, show, File};
-use crate::members::{MemberSlot, Members, MembersRoot};
+use crate::members::{Counters, GroupMembers, MemberSlot, Members};
 use crate::rmapi::{self, escape, Action, Class};
+use crate::tables::Pieces;
 use crate::text::Text;
 use crate::units::mul_div;
 
@@ -118,17 +119,35 @@ fn ioctls() -> bool {
     decoded && rmapi::decode(escape::ALLOC, &[0; 31]) == Err(Error::Syntax)
 }
 
+/// A page that is smaller than others, for a kernel's stack.
+struct Page([MemberSlot; 16]);
+
+impl Pieces<MemberSlot> for Page {
+    fn piece(&self, at: usize) -> &[MemberSlot] {
+        self.0
+            .get(..(16 * usize::from(at == 0)))
+            .unwrap_or_default()
+    }
+
+    fn piece_mut(&mut self, at: usize) -> &mut [MemberSlot] {
+        self.0
+            .get_mut(..(16 * usize::from(at == 0)))
+            .unwrap_or_default()
+    }
+}
+
 fn members() -> bool {
-    let mut root = MembersRoot::new(0x1234_5678);
-    let mut slots: [MemberSlot; 16] = core::array::from_fn(|_| MemberSlot::default());
-    let mut members = Members::new(&mut root, &mut slots);
+    let mut page = Page([MemberSlot::default(); 16]);
+    let mut groups = [GroupMembers::default(); 2];
+    let mut counters = Counters::default();
+    let mut members = Members::new(&mut page, &mut groups, &mut counters);
     let proc = |tgid| ProcKey {
         tgid,
         start_time_ns: 1,
     };
     let group = GroupId(1);
     let filled = (1..=12).all(|tgid| members.put(proc(tgid), group).is_ok());
-    let full = matches!(members.put(proc(13), group), Err(Error::NeedSlots(_)));
+    let full = matches!(members.put(proc(16), group), Err(Error::NeedSlots(_)));
     let emptied = (1..=12).all(|tgid| members.on_exit(proc(tgid)) == Some(group));
     filled && full && emptied && members.count(group) == 0
 }

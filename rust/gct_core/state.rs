@@ -6,7 +6,7 @@ use crate::account::Usage;
 use crate::dirs::Dirs;
 use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
-use crate::ids::{FileId, GpuId, GpuIndex, GroupId, Owner, ProcKey, Sequence};
+use crate::ids::{FileId, GpuId, GpuIndex, GroupId, GroupSlots, Owner, ProcKey, Sequence};
 use crate::iface::{CgroupPath, Name};
 use crate::launches::Launches;
 use crate::mask::TpcMask;
@@ -135,6 +135,7 @@ pub(crate) struct Failures {
 #[derive(Debug)]
 pub struct State<'a> {
     pub(crate) sequence: &'a mut Sequence,
+    pub(crate) group_slots: &'a mut GroupSlots,
     pub(crate) failures: &'a mut Failures,
     pub(crate) plan: &'a mut Plan,
     pub(crate) gpus: Map<'a, GpuId, Gpu>,
@@ -154,6 +155,7 @@ impl<'a> State<'a> {
         let metas = &mut root.metas;
         Self {
             sequence: &mut root.sequence,
+            group_slots: &mut root.group_slots,
             failures: &mut root.failures,
             plan: &mut root.plan,
             gpus: Map::new(&mut metas.gpus, stores.gpus),

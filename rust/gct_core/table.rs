@@ -140,15 +140,6 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         Err(Error::NeedSlots(self.need(len)))
     }
 
-    /// What to ask for when the table is more than half as full as it may get,
-    /// and larger storage could hold more.
-    pub(crate) fn headroom(&self) -> Option<Need> {
-        let room = capacity(self.slots.len());
-        let low = self.meta.len.saturating_mul(2) > room && room < self.meta.entries_max;
-        // Twice the slots, whatever the entries alone would need.
-        low.then(|| self.need(self.slots.len().max(self.meta.len)))
-    }
-
     /// Storage for `len` entries, with room to double before it has to grow again.
     fn need(&self, len: usize) -> Need {
         let slots = len
@@ -158,6 +149,7 @@ impl<'a, K: Key, V> Map<'a, K, V> {
             .unwrap_or(len);
         Need {
             table: self.meta.table,
+            piece: 0,
             slots,
         }
     }

@@ -27,6 +27,7 @@ fn no_storage_asks_for_the_smallest() {
     assert_eq!(map.remove(&GroupId(1)), None);
     let need = Need {
         table: Table::Groups,
+        piece: 0,
         slots: limits::TABLE_SLOTS_MIN,
     };
     assert_eq!(map.insert(GroupId(1), 1), Err(Error::NeedSlots(need)));
@@ -42,26 +43,6 @@ fn the_maximum_is_exact() {
     assert_eq!(map.insert(GroupId(2), 3), Ok(Some(2)));
     assert_eq!(map.insert(GroupId(3), 3), Err(Error::NoSpace));
     assert_eq!(map.len(), 2);
-}
-
-#[test]
-fn headroom_always_asks_for_more_and_ends_at_the_maximum() {
-    let mut meta = meta(48, 1);
-    let mut storage = slots(0);
-    for id in 0..48 {
-        let map = Map::new(&mut meta, &mut storage);
-        if let Some(need) = map.headroom().or(map.reserve(1).err().map(|_| map.need(1))) {
-            let mut bigger = slots(need.slots);
-            assert!(bigger.len() > storage.len(), "{id} {need:?}");
-            rehash(&mut meta, &mut storage, &mut bigger).unwrap();
-            storage = bigger;
-        }
-        Map::new(&mut meta, &mut storage)
-            .insert(GroupId(id), 0)
-            .unwrap();
-    }
-    assert_eq!(storage.len(), 64);
-    assert_eq!(Map::new(&mut meta, &mut storage).headroom(), None);
 }
 
 #[test]

@@ -13,7 +13,7 @@
 
 use crate::dirs::{Dir, DirPath, Queue};
 use crate::error::{Error, Need, Table};
-use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, Sequence};
+use crate::ids::{FileId, GpuId, GroupId, GroupSlots, Owner, ProcKey, Sequence};
 use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::plan::Plan;
@@ -36,9 +36,18 @@ pub trait Memory {
     fn slots<T: Default>(count: usize) -> Result<Self::Slots<T>, Self::Error>;
 }
 
+/// Storage in pieces, each of which can be exchanged by itself.
+pub trait Pieces<T> {
+    /// A piece; empty where there is none.
+    fn piece(&self, at: usize) -> &[T];
+
+    /// A piece, to be written.
+    fn piece_mut(&mut self, at: usize) -> &mut [T];
+}
+
 /// Puts `new` in the place of `old`, entries moved, if it has more slots. Says
 /// whether it did; else both are as they were.
-pub(crate) fn exchange<T, S: DerefMut<Target = [T]>>(
+fn exchange<T, S: DerefMut<Target = [T]>>(
     old: &mut S,
     new: &mut S,
     rehash: impl FnOnce(&mut [T], &mut [T]) -> Result<(), Error>,
@@ -58,6 +67,7 @@ pub(crate) struct Root {
     pub(crate) plan: Plan,
     pub(crate) queue: Queue,
     pub(crate) heirs: usize,
+    pub(crate) group_slots: GroupSlots,
     pub(crate) metas: Metas,
 }
 
@@ -111,6 +121,7 @@ macro_rules! tables {
                     plan: Plan::NONE,
                     queue: Queue::new(),
                     heirs: 0,
+                    group_slots: GroupSlots::NONE,
                     metas: Metas::new(seed),
                 };
                 Self { root, $($field: Default::default(),)* }

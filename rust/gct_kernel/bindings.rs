@@ -108,6 +108,6 @@ unsafe extern "C" {
         count: usize,
         offset: *mut i64,
     ) -> isize;
-    pub fn gct_trace_fork(parent: *const gct_process, child: *const gct_process);
+    pub fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) -> bool;
     pub fn gct_trace_exit(process: *const gct_process);
 }

@@ -11,7 +11,7 @@ use crate::state::Glue;
 use crate::{exec, ffi};
 use core::fmt;
 use gct_core::error::Error;
-use gct_core::ids::{GroupId, ProcKey, Scope};
+use gct_core::ids::{GroupId, Owner, ProcKey, Scope};
 use gct_core::iface::files::{File, FILES};
 use gct_core::iface::parse::{self, Command, PidArg};
 use kernel::bindings;
@@ -111,13 +111,23 @@ pub(crate) unsafe fn write(
         (File::Control, _) => control(&glue, &bytes),
         (File::GroupProcs, Scope::Group(group)) => join(&glue, *group, &bytes),
         _ if gct_core::engine::needs_controls(file) => {
-            return exec::write_limit(&glue, file, *scope, &bytes);
+            let written = exec::write_limit(&glue, file, *scope, &bytes);
+            bind(&glue, scope);
+            return written;
         }
         _ => glue.with(|state, _| state.write(file, *scope, &bytes)),
     };
+    bind(&glue, scope);
     // Who is moved to another group comes under its limits.
     exec::after_write(glue);
     outcome.map_err(errno)
+}
+
+/// Tells the members whether a group has a limit now.
+fn bind(glue: &Glue, scope: &Scope) {
+    if let Scope::Node(Owner::Group(group), _) = scope {
+        glue.bind(*group);
+    }
 }
 
 /// `create NAME`, `remove NAME`. The directories are there, or gone, when it
@@ -128,7 +138,8 @@ fn control(glue: &Glue, bytes: &[u8]) -> Result<(), Error> {
     let outcome = match command {
         Command::Create(name) => {
             tree.watch();
-            glue.with(|state, _| state.group_create(&name).map(drop))
+            glue.with(|state, _| state.group_create(&name))
+                .map(|group| glue.bind(group))
         }
         Command::Remove(name) => glue.with(|state, members| {
             let group = state.group_by_name(&name)?;
@@ -166,9 +177,6 @@ fn join(glue: &Glue, group: GroupId, bytes: &[u8]) -> Result<(), Error> {
             state.member_moved(key, None)
         })?;
         return Err(Error::NoProcess);
-    }
-    if glue.on_members(|_| ()) {
-        glue.grow_members_ahead();
     }
     Ok(())
 }

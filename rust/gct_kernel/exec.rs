@@ -25,7 +25,7 @@ impl WorkItem for Glue {
     type Pointer = Arc<Glue>;
 
     fn run(glue: Arc<Glue>) {
-        glue.grow_members_ahead();
+        glue.count_lost();
         run(&glue, &mut glue.tree.lock());
         if glue.has_controls() {
             let _awake = Awake::patient();
@@ -123,8 +123,8 @@ pub(crate) fn run(glue: &Glue, tree: &mut Tree) {
 pub(crate) fn start() -> Result<Arc<Glue>> {
     let tree = Tree::new()?;
     // SAFETY: has no preconditions.
-    let seeds = unsafe { [bindings::gct_helper_random(), bindings::gct_helper_random()] };
-    Glue::new(tree, seeds)
+    let seed = unsafe { bindings::gct_helper_random() };
+    Glue::new(tree, seed)
 }
 
 /// Removes the tree and returns when no file operation, tracepoint or work item

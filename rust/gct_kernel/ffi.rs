@@ -263,12 +263,10 @@ unsafe extern "C" fn gct_debugfs_write(
 ///
 /// `parent` and `child` point to identities of live processes.
 #[no_mangle]
-unsafe extern "C" fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) {
+unsafe extern "C" fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) -> bool {
     // SAFETY: the caller's promise.
     let (parent, child) = unsafe { (*parent, *child) };
-    if let Some(glue) = glue() {
-        hooks::fork(&glue, parent.into(), child.into());
-    }
+    glue().is_none_or(|glue| hooks::fork(&glue, parent.into(), child.into()))
 }
 
 /// # Safety
@@ -279,6 +277,6 @@ unsafe extern "C" fn gct_trace_exit(process: *const gct_process) {
     // SAFETY: the caller's promise.
     let process = unsafe { *process };
     if let Some(glue) = glue() {
-        hooks::exit(&glue, process.into());
+        glue.exited(process.into());
     }
 }

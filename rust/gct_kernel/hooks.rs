@@ -6,7 +6,7 @@
 //! core counts it in the tree's `events` and the stock path goes on.
 
 use crate::bindings::{gct_call, gct_gpu};
-use crate::state::Glue;
+use crate::state::{Forked, Glue};
 use crate::{exec, process, rm, serve};
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
@@ -173,20 +173,13 @@ fn answer(glue: &Glue, call: &Call, question: &Question, word: Option<u64>) -> O
     }
 }
 
-/// A process forked. The child cannot run yet, and nothing here may sleep.
-pub(crate) fn fork(glue: &ArcBorrow<'_, Glue>, parent: ProcKey, child: ProcKey) {
-    let more_room = glue.on_members(|members| {
-        // A child for which there is no slot is counted by the members themselves.
-        let _ = members.on_fork(parent, child);
-    });
-    if more_room {
+/// A process forked. Returns whether the child, which cannot run yet, may. Nothing here
+/// may sleep.
+pub(crate) fn fork(glue: &ArcBorrow<'_, Glue>, parent: ProcKey, child: ProcKey) -> bool {
+    let forked = glue.forked(parent, child);
+    if forked != Forked::Followed {
+        // It is counted where sleeping is allowed.
         exec::later(*glue);
     }
-}
-
-/// The last thread of a process exits. Nothing here may sleep.
-pub(crate) fn exit(glue: &ArcBorrow<'_, Glue>, process: ProcKey) {
-    glue.on_members(|members| {
-        members.on_exit(process);
-    });
+    forked != Forked::MustNotRun
 }

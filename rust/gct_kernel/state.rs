@@ -26,12 +26,12 @@ use crate::tree::Tree;
 use gct_core::dirs::Effect;
 use gct_core::error::{Error, Need, Table};
 use gct_core::ids::{GroupId, ProcKey};
-use gct_core::members::{MemberTable, Members};
+use gct_core::members::{MemberSlot, MemberTable, Members};
 use gct_core::rmapi::control::{Control, Status};
 use gct_core::state::{Failure, State};
 use gct_core::tables::{Memory, Storage, Tables};
-use kernel::alloc::flags::GFP_KERNEL;
-use kernel::alloc::{AllocError, KVVec};
+use kernel::alloc::flags::{GFP_ATOMIC, GFP_KERNEL, GFP_KERNEL_ACCOUNT};
+use kernel::alloc::{AllocError, Flags, KVVec};
 use kernel::prelude::*;
 use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
 use kernel::workqueue::{impl_has_work, new_work, Work};
@@ -41,9 +41,20 @@ use kernel::workqueue::{impl_has_work, new_work, Work};
 /// somebody else meanwhile.
 const GROWTHS_MAX: usize = 200;
 
-/// Slots of the smallest table of members, 24 KiB: a member that forks at once
-/// does not outrun the work item that enlarges the table.
-const MEMBER_SLOTS_MIN: usize = 1024;
+/// How often a fork brings a page: one is enough, unless the last member of just that page
+/// exits in between.
+const FORK_TRIES: usize = 4;
+
+/// What became of a forked child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Forked {
+    /// It belongs where its parent belongs.
+    Followed,
+    /// It belongs to no group by pid.
+    Lost,
+    /// The same, and its parent is under a limit.
+    MustNotRun,
+}
 
 /// Everything that lives from `gct_init` to `gct_exit`.
 #[pin_data]
@@ -74,12 +85,16 @@ impl Memory for Kv {
     type Error = AllocError;
 
     fn slots<T: Default>(count: usize) -> Result<KVVec<T>, AllocError> {
-        let mut slots = KVVec::with_capacity(count, GFP_KERNEL)?;
-        for _ in 0..count {
-            slots.push(T::default(), GFP_KERNEL)?;
-        }
-        Ok(slots)
+        slots(count, GFP_KERNEL)
     }
+}
+
+fn slots<T: Default>(count: usize, flags: Flags) -> Result<KVVec<T>, AllocError> {
+    let mut slots = KVVec::with_capacity(count, flags)?;
+    for _ in 0..count {
+        slots.push(T::default(), flags)?;
+    }
+    Ok(slots)
 }
 
 /// The way to the members from inside the core's mutex.
@@ -94,14 +109,15 @@ impl MembersLock<'_> {
 
 impl Glue {
     /// Makes the glue with empty tables; they grow when something is put in.
-    pub(crate) fn new(tree: Tree, [core_seed, members_seed]: [u64; 2]) -> Result<Arc<Self>> {
+    pub(crate) fn new(tree: Tree, seed: u64) -> Result<Arc<Self>> {
+        let members = MemberTable::new()?;
         Arc::pin_init(
             pin_init!(Self {
                 tree <- new_mutex!(tree, "gct::tree"),
                 writing <- new_mutex!((), "gct::writing"),
                 sending <- new_mutex!((), "gct::sending"),
-                core <- new_mutex!(Tables::new(core_seed), "gct::core"),
-                members <- new_spinlock!(MemberTable::new(members_seed), "gct::members"),
+                core <- new_mutex!(Tables::new(seed), "gct::core"),
+                members <- new_spinlock!(members, "gct::members"),
                 work <- new_work!("gct::work"),
             }),
             GFP_KERNEL,
@@ -171,53 +187,89 @@ impl Glue {
     }
 
     fn grow_members(&self, need: Need) -> Result<(), AllocError> {
-        let mut slots = Kv::slots(need.slots.max(MEMBER_SLOTS_MIN))?;
-        self.members.lock().replace(&mut slots);
-        drop(slots);
+        let page = Kv::slots(need.slots)?;
+        let unused = self.members.lock().put_page(need.piece, page);
+        drop(unused);
         Ok(())
     }
 
-    /// Keeps room for processes that members will fork, because a fork cannot
-    /// wait for memory; and tells the core how often there was none.
-    pub(crate) fn grow_members_ahead(&self) {
-        let (need, lost) = {
-            let mut table = self.members.lock();
-            let members = table.members();
-            (members.headroom(), members.lost())
-        };
-        if let Some(need) = need {
-            if self.grow_members(need).is_err() {
-                self.out_of_memory();
-            }
+    /// A process forked. Returns whether the child may run: not where it cannot be
+    /// followed and its group has a limit. Nothing here may sleep.
+    ///
+    /// The page that a child may need comes from the allocator's reserves for those who
+    /// cannot sleep, at once, and is charged to the parent's cgroup.
+    pub(crate) fn forked(&self, parent: ProcKey, child: ProcKey) -> Forked {
+        for _ in 0..FORK_TRIES {
+            let need = match self.members.lock().members().on_fork(parent, child) {
+                Ok(_) => return Forked::Followed,
+                Err(Error::NeedSlots(need)) => need,
+                Err(_) => break,
+            };
+            let accounted = GFP_KERNEL_ACCOUNT & !GFP_KERNEL;
+            let Ok(page) = slots::<MemberSlot>(need.slots, GFP_ATOMIC | accounted) else {
+                break;
+            };
+            let unused = self.members.lock().put_page(need.piece, page);
+            drop(unused);
         }
+        match self.members.lock().members().lose(parent) {
+            true => Forked::MustNotRun,
+            false => Forked::Lost,
+        }
+    }
+
+    /// The last thread of a process exits. Nothing here may sleep.
+    pub(crate) fn exited(&self, process: ProcKey) {
+        let page = self.members.lock().on_exit(process);
+        drop(page);
+    }
+
+    /// Counts the forks that could not be followed.
+    pub(crate) fn count_lost(&self) {
+        let lost = self.members.lock().members().lost();
         self.count(Failure::Members(lost));
     }
 
-    /// A member forked or exited. Says whether [`Glue::grow_members_ahead`]
-    /// should run. The caller may be unable to sleep.
-    pub(crate) fn on_members(&self, event: impl FnOnce(&mut Members<'_>)) -> bool {
-        let mut table = self.members.lock();
-        let mut members = table.members();
-        event(&mut members);
-        members.headroom().is_some()
+    /// Remembers whether a fork of a group's member must be followed, after a limit was written.
+    pub(crate) fn bind(&self, group: GroupId) {
+        let tables = &mut *self.core.lock();
+        let bound = tables.state().is_bound(group);
+        self.members.lock().members().bind(group, bound);
     }
 
     /// The processes that belong to a group by pid.
+    /// The lock is let go of after each few pages.
     pub(crate) fn members_of(&self, group: GroupId) -> Result<KVVec<ProcKey>, Error> {
-        let mut keys: KVVec<ProcKey> = KVVec::new();
-        loop {
-            let total = self.members.lock().members().list(group, &mut keys);
-            if total <= keys.len() {
-                keys.truncate(total);
-                return Ok(keys);
+        let count = self.members.lock().members().count(group);
+        let mut keys: KVVec<ProcKey> = self.keys(count)?;
+        let (mut filled, mut from) = (0usize, Some(0));
+        while let Some(next) = from {
+            if filled == keys.len() {
+                let mut more = self.keys(filled.saturating_mul(2))?;
+                for (to, key) in more.iter_mut().zip(&keys) {
+                    *to = *key;
+                }
+                keys = more;
             }
-            keys = Kv::slots(total).map_err(|_| {
-                self.out_of_memory();
-                Error::NeedSlots(Need {
-                    table: Table::Members,
-                    slots: total,
-                })
-            })?;
+            let room = keys.get_mut(filled..).unwrap_or_default();
+            let (found, then) = self.members.lock().members().list(group, next, room);
+            filled = filled.saturating_add(found);
+            from = then;
         }
+        keys.truncate(filled);
+        Ok(keys)
+    }
+
+    /// Room for so many members and some that are forked meanwhile.
+    fn keys(&self, count: usize) -> Result<KVVec<ProcKey>, Error> {
+        let slots = count.saturating_add(32);
+        Kv::slots(slots).map_err(|_| {
+            self.out_of_memory();
+            Error::NeedSlots(Need {
+                table: Table::Members,
+                piece: 0,
+                slots,
+            })
+        })
     }
 }

@@ -153,7 +153,9 @@ static void gct_probe_fork(void *data, struct task_struct *parent, struct task_s
 		return;
 	gct_helper_process_of(parent, &from);
 	gct_helper_process_of(child, &to);
-	gct_trace_fork(&from, &to);
+	/* As when the kernel itself is out of memory. */
+	if (!gct_trace_fork(&from, &to))
+		send_sig(SIGKILL, child, 1);
 }
 
 static void gct_probe_exit(void *data, struct task_struct *task, bool group_dead)

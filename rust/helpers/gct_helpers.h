@@ -126,9 +126,10 @@ ssize_t gct_debugfs_write(struct file *file, const char *from, size_t count, int
 
 /*
  * A process forked another one, before the child can run; the last thread of a
- * process exits. Context: must not sleep.
+ * process exits. Context: must not sleep. gct_trace_fork() returns false when the
+ * child must not run, because it cannot be followed and its group has a limit.
  */
-void gct_trace_fork(const struct gct_process *parent, const struct gct_process *child);
+bool gct_trace_fork(const struct gct_process *parent, const struct gct_process *child);
 void gct_trace_exit(const struct gct_process *process);
 
 #endif /* GCT_HELPERS_H */

@@ -6,6 +6,7 @@ use crate::dirs::DirPath;
 use crate::error::Error;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::iface::{CgroupPath, Name};
+use crate::settings::Settings;
 use crate::state::{Group, Node, PathHash, Proc, State};
 use crate::table::mix;
 use core::fmt::Write;
@@ -23,7 +24,8 @@ impl State<'_> {
         self.groups.reserve(1)?;
         self.reserve_places(self.gpus.len(), self.gpus.len().saturating_add(1))?;
 
-        let id = GroupId(self.sequence.next());
+        let sequence = self.sequence.next();
+        let id = self.group_slots.take(sequence).ok_or(Error::NoSpace)?;
         let group = Group {
             name: *name,
             cgroup: CgroupPath::EMPTY,
@@ -59,10 +61,20 @@ impl State<'_> {
             self.dirs.unwant(path, Scope::Node(owner, *gpu));
         }
         self.dirs.unwant(DirPath::Group(id), Scope::Group(id));
+        self.group_slots.give(id);
         if let Some(group) = self.groups.remove(&id) {
             self.paths.remove(&PathHash::of(group.cgroup.as_bytes()));
         }
         Ok(())
+    }
+
+    /// Has the group a limit on any GPU?
+    pub fn is_bound(&self, id: GroupId) -> bool {
+        let limited = |gpu: &GpuId| {
+            let node = self.nodes.get(&(Owner::Group(id), *gpu));
+            node.is_some_and(|node| node.settings != Settings::DEFAULT)
+        };
+        self.gpus.iter().any(|(gpu, _)| limited(gpu))
     }
 
     /// The group of that name.
