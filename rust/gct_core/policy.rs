@@ -14,4 +14,5 @@ pub mod pace;
 pub mod patience;
 pub mod poll;
 pub mod predict;
+pub mod spare;
 pub mod tpc;

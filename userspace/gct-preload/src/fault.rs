@@ -8,7 +8,7 @@
 //! blocked, and `SA_NODEFER` therefore always holds.
 
 use crate::actions::{self, Action, Changing};
-use crate::worker;
+use crate::{stack, store, worker};
 use core::cell::Cell;
 use core::ffi::{c_void, CStr};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
@@ -137,6 +137,7 @@ pub(crate) fn install() {
     if !INSTALLED.swap(true, Ordering::SeqCst) {
         PTHREAD_SIGMASK.get();
         own();
+        stack::prepare();
         worker::watch_forks();
         in_front();
     }
@@ -247,7 +248,9 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut siginfo_t, context: *mut 
     let sent = info_of.si_code <= 0;
     // SAFETY: every other SIGSEGV has an address.
     let fault = (!sent).then(|| unsafe { info_of.si_addr() } as usize);
-    if fault.is_some_and(|addr| crate::sys::keep_errno(|| worker::on_fault(addr))) {
+    // SAFETY: the context is the kernel's.
+    let rings = |addr| unsafe { worker::on_fault(addr, context) };
+    if fault.is_some_and(|addr| crate::sys::keep_errno(|| rings(addr))) {
         return;
     }
     let Some(program) = next_of(context) else {
@@ -257,6 +260,39 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut siginfo_t, context: *mut 
     // SAFETY: the kernel's arguments, passed on.
     unsafe { call(&program.action, sent, signal, info, context) };
     CALLED.set(before);
+}
+
+/// Has the program go on behind the store at which it faulted; `false` if that is no plain store.
+///
+/// # Safety
+///
+/// `context` is what the kernel called a handler with, for a fault of this thread.
+#[cfg(target_arch = "x86_64")]
+pub(crate) unsafe fn skip_store(context: *mut c_void) -> bool {
+    // SAFETY: by contract; nobody else uses it meanwhile.
+    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    // CAST: the register's number.
+    let rip = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
+    let code = *rip as *const u8;
+    // SAFETY: the processor has read this instruction there, and no more of it is read.
+    match store::length(|at| unsafe { code.add(at).read() }) {
+        Some(length) => {
+            // CAST: at most 15.
+            *rip += length as i64;
+            true
+        }
+        None => false,
+    }
+}
+
+/// As above: only the code of x86-64 is known.
+///
+/// # Safety
+///
+/// None is needed.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) unsafe fn skip_store(_: *mut c_void) -> bool {
+    false
 }
 
 /// Calls the program's handler as the kernel would have.

@@ -5,6 +5,7 @@
 use crate::link::{self, Entered};
 use crate::managed::{self, Asked};
 use crate::rm::{self, Call};
+use crate::stats::STATS;
 use crate::sys::{self, keep_errno};
 use crate::{fault, worker};
 use core::ffi::{c_char, c_int, c_ulong, c_void, CStr};
@@ -14,10 +15,16 @@ use gct_core::iface::value::{Format, Value};
 use libc::{off_t, sigaction as Action, sighandler_t, sigset_t, size_t};
 
 /// Hands a decoded call to the session.
-fn learn(call: Call) {
+fn learn(mut call: Call) {
     let Some(mut shared) = worker::lock() else {
         return;
     };
+    if let Call::Alloc { channel, .. } = &mut call {
+        if channel.is_some() && !worker::serves(&shared) {
+            *channel = None;
+            STATS.unmanaged.fetch_add(1, Ordering::Relaxed);
+        }
+    }
     let worker::Shared { session, governors } = &mut *shared;
     session.learn(call, governors);
     if session.managed() {

@@ -18,10 +18,12 @@ mod interpose;
 mod limits;
 mod line;
 mod link;
+mod looks;
 mod managed;
 mod neighbours;
 #[cfg(test)]
 mod paced_tests;
+mod processors;
 mod ranges;
 mod ring;
 mod rm;
@@ -32,7 +34,9 @@ mod shadow;
 mod simulated;
 mod slices;
 mod split;
+mod stack;
 mod stats;
+mod store;
 mod sys;
 mod worker;
 

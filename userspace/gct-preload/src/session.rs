@@ -368,6 +368,12 @@ impl Session {
         self.doorbells.iter().all(|d| d.shadow.arm(armed))
     }
 
+    /// Whether a doorbell page at an address is not the program's own.
+    pub(crate) fn shadows(&self, addr: usize) -> bool {
+        let mut doorbells = self.doorbells.iter();
+        doorbells.any(|d| d.shadow.contains(addr) && d.shadow.is_apart())
+    }
+
     /// Addresses of the doorbell shadows, for the signal handler.
     pub(crate) fn doorbell_pages(&self) -> impl Iterator<Item = usize> + '_ {
         self.doorbells.iter().map(|d| d.shadow.tenant())

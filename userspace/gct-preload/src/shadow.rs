@@ -140,6 +140,11 @@ impl Shadow {
         true
     }
 
+    /// Whether the tenant's mapping is not the real one.
+    pub(crate) fn is_apart(&self) -> bool {
+        self.real != self.tenant
+    }
+
     /// Makes the tenant's next store fault (`true`) or succeed again (`false`).
     ///
     /// `false` if that cannot be done: then stores go unnoticed and must be polled for.

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The worker: publishes what the tenant submits, and sleeps when there is nothing.
+//! The state that the program's threads, the fault handler and the worker share, and what the fault
+//! handler does when a doorbell rings while it is armed.
 //!
-//! It polls while there is work, and for some milliseconds more ([`Poll`]): a launch that wakes
-//! it costs 7 us more at the median and 25 us at p95 (H200 in a virtual machine, driver
-//! 580.159.04). Then it arms the doorbells (their next store faults), looks once more, and sleeps. The fault handler disarms,
-//! publishes on the spot and wakes the worker: an idle tenant costs nothing, a busy one
-//! takes no faults. (Linux's NAPI does the same with interrupts.)
+//! What is published, and by whom, depends on whether the program has a processor to spare
+//! ([`gct_core::policy::spare`]):
+//!
+//! - With one, the worker polls while there is work ([`looks`](crate::looks)): a launch that wakes it costs 7 us more
+//!   at the median and 25 us at p95 (H200 in a virtual machine, driver 580.159.04). Doorbells fault only
+//!   while it sleeps. The fault handler disarms them, publishes on the spot and wakes it: an idle tenant costs nothing, a
+//!   busy one takes no faults. (Linux's NAPI does the same with interrupts.)
+//! - Without one, every store to a doorbell faults, and the thread that has stored publishes. The worker
+//!   is woken only for what nobody rings for.
 
 use crate::fault;
 use crate::governors::Governors;
+use crate::looks;
 use crate::session::{Session, DOORBELLS_MAX, DOORBELL_BYTES};
+use crate::stack;
 use crate::stats::STATS;
 use crate::sys;
 use core::cell::Cell;
+use core::ffi::c_void;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use gct_core::policy::poll::Poll;
-use gct_core::units::Ns;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-
-/// Sleep at most this long: a tenant that waits for room in its ring does not ring.
-const SLEEP_NS: i64 = 1_000_000_000;
-/// The same while some ring is crowded, or work is held back or followed: nobody rings when
-/// it may go on.
-const SHORT_SLEEP_NS: i64 = 200_000;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 /// Session and governors, always taken together.
 #[derive(Debug)]
@@ -37,9 +37,16 @@ static SHARED: Mutex<Shared> = Mutex::new(Shared {
     session: Session::new(),
     governors: Governors::new(),
 });
-/// 1 while the doorbells fault.
-static ARMED: AtomicU32 = AtomicU32::new(0);
-static STARTED: AtomicBool = AtomicBool::new(false);
+/// Whether the doorbells fault.
+static ARMED: AtomicBool = AtomicBool::new(false);
+/// Whether the fault handler leaves them so, because the worker has no processor to poll on.
+static STAY_ARMED: AtomicBool = AtomicBool::new(false);
+/// Whether the worker sleeps for long, because there was nothing that it had to look after.
+static AT_REST: AtomicBool = AtomicBool::new(false);
+/// Rung to wake the worker.
+static BELL: AtomicU32 = AtomicU32::new(0);
+/// How often the fault handler tries to get the lock before it leaves the work to the worker.
+const TRIES: u32 = 64;
 /// Set in a child that was forked from a managed process: CUDA does not work there, and
 /// neither do we.
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -113,24 +120,78 @@ impl Shared {
         STATS.entries.fetch_add(u64::from(count), Ordering::Relaxed);
         count
     }
+
+    /// Whether there is something that must be looked after although nobody rings.
+    pub(crate) fn unfinished(&self) -> bool {
+        self.session.crowded() || self.session.pending()
+    }
+
+    /// Arms the doorbells, and says whether they stay armed when one has rung; `false` where that cannot
+    /// be done, and they must be looked at.
+    pub(crate) fn arm(&mut self, stay: bool) -> bool {
+        STAY_ARMED.store(stay, Ordering::SeqCst);
+        if !ARMED.swap(true, Ordering::SeqCst) {
+            fault::in_front();
+            if !self.session.arm(true) {
+                self.disarm();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Lets stores to the doorbells pass.
+    pub(crate) fn disarm(&mut self) {
+        self.session.arm(false);
+        ARMED.store(false, Ordering::SeqCst);
+    }
 }
 
-/// Makes the doorbell pages known to the signal handler and starts the thread, once
-/// there is a channel to serve.
+/// Whether doorbells fault now.
+pub(crate) fn armed() -> bool {
+    ARMED.load(Ordering::SeqCst)
+}
+
+/// What [`rest`] needs to have seen before the doorbells were armed.
+pub(crate) fn bell() -> u32 {
+    BELL.load(Ordering::SeqCst)
+}
+
+/// The worker sleeps until it is woken, which it was already if the bell is not `seen` any more.
+pub(crate) fn rest(shared: Held, seen: u32, timeout_ns: i64) {
+    AT_REST.store(!shared.unfinished(), Ordering::SeqCst);
+    drop(shared);
+    sys::futex_wait(&BELL, seen, timeout_ns);
+    AT_REST.store(false, Ordering::SeqCst);
+}
+
+fn wake() {
+    BELL.fetch_add(1, Ordering::SeqCst);
+    sys::futex_wake(&BELL);
+}
+
+/// Whether somebody publishes for this process: a thread, which is started when it is asked for first.
+/// To be asked before a channel is taken over. Where the system allows no thread, none ever is.
+pub(crate) fn serves(_: &Shared) -> bool {
+    static SERVES: OnceLock<bool> = OnceLock::new();
+    *SERVES.get_or_init(|| {
+        watch_forks();
+        crate::stats::write_at_exit();
+        let started = sys::spawn("gct-worker", looks::run);
+        if !started {
+            eprintln!("gctgroup: no thread can be made; this program runs without limits");
+        }
+        started
+    })
+}
+
+/// Makes the doorbell pages known to the signal handler.
 pub(crate) fn attend(shared: &Shared) {
     for (slot, page) in PAGES
         .iter()
         .zip(shared.session.doorbell_pages().chain(core::iter::repeat(0)))
     {
         slot.store(page, Ordering::Release);
-    }
-    if shared.session.managed() && !STARTED.swap(true, Ordering::SeqCst) {
-        watch_forks();
-        crate::stats::write_at_exit();
-        if !sys::spawn("gct-worker", run) {
-            // Rings are shadowed and nobody would serve them.
-            std::process::abort();
-        }
     }
 }
 
@@ -162,58 +223,20 @@ extern "C" fn forked() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-fn run() {
-    let mut last_work = sys::now_ns();
-    let mut poll = Poll::new();
-    loop {
-        let Some(mut shared) = lock() else { return };
-        let progress = shared.publish() > 0;
-        let now = sys::now_ns();
-        if progress {
-            last_work = now;
-        } else if Ns(now.saturating_sub(last_work)) > poll.time() {
-            let unfinished = shared.session.crowded() || shared.session.pending();
-            let woken = sleep(shared, unfinished);
-            if woken {
-                let now = sys::now_ns();
-                poll = poll.after_sleep(Ns(now.saturating_sub(last_work)));
-                last_work = now;
-            }
-            continue;
-        }
-        drop(shared);
-        core::hint::spin_loop();
-        while WAITING.load(Ordering::SeqCst) > 0 {
-            std::thread::yield_now();
-        }
-    }
+/// Whether some thread waits for the lock: the polling worker steps aside for it.
+pub(crate) fn wanted() -> bool {
+    WAITING.load(Ordering::SeqCst) > 0
 }
 
-/// Arms the doorbells, looks once more and sleeps until one faults; `true` if there was work.
-fn sleep(mut shared: Held, unfinished: bool) -> bool {
-    fault::in_front();
-    ARMED.store(1, Ordering::SeqCst);
-    if !shared.session.arm(true) || shared.publish() > 0 {
-        shared.session.arm(false);
-        ARMED.store(0, Ordering::SeqCst);
-        return true;
-    }
-    drop(shared);
-    let timeout = if unfinished { SHORT_SLEEP_NS } else { SLEEP_NS };
-    sys::futex_wait(&ARMED, 1, timeout);
-    let Some(mut shared) = lock() else {
-        return false;
-    };
-    shared.session.arm(false);
-    let faulted = ARMED.swap(0, Ordering::SeqCst) == 0;
-    shared.publish() > 0 || faulted
-}
-
-/// The fault handler's part: `true` if `addr` is a doorbell of ours, which has been
-/// disarmed and whose work has been published or left to the worker.
+/// The fault handler's part: `true` if `addr` is a doorbell of ours. Its work has been published or is
+/// left to the worker, and the store has been let through or left out.
 ///
 /// Async-signal-safe: system calls, atomics, and a lock that is only tried.
-pub(crate) fn on_fault(addr: usize) -> bool {
+///
+/// # Safety
+///
+/// `context` is that of the signal.
+pub(crate) unsafe fn on_fault(addr: usize, context: *mut c_void) -> bool {
     let pages = || {
         PAGES
             .iter()
@@ -224,23 +247,66 @@ pub(crate) fn on_fault(addr: usize) -> bool {
         return false;
     }
     STATS.faults.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: passed on.
+    if STAY_ARMED.load(Ordering::SeqCst) && unsafe { publish_here(addr, context) } {
+        return true;
+    }
     if let Some(mut shared) = try_lock() {
-        shared.publish();
+        // SAFETY: passed on; who is in there has the lock.
+        unsafe {
+            stack::run(context, &mut || {
+                shared.publish();
+            })
+        };
     }
     // What is stored there from now on is the worker's, who is woken.
     for page in pages() {
         // SAFETY: a doorbell shadow of ours; making it writable is what its users expect.
         unsafe {
             sys::mprotect(
-                page as *mut core::ffi::c_void,
+                page as *mut c_void,
                 DOORBELL_BYTES,
                 libc::PROT_READ | libc::PROT_WRITE,
             )
         };
     }
-    ARMED.store(0, Ordering::SeqCst);
-    sys::futex_wake(&ARMED);
+    ARMED.store(false, Ordering::SeqCst);
+    wake();
     true
+}
+
+/// Publishes in the thread that rings, and leaves its store out, so that the next one faults as well;
+/// `false` if one of the two cannot be done.
+///
+/// # Safety
+///
+/// `context` is that of the signal.
+unsafe fn publish_here(addr: usize, context: *mut c_void) -> bool {
+    let locked = (0..TRIES).find_map(|_| {
+        let locked = try_lock();
+        if locked.is_none() {
+            std::thread::yield_now();
+        }
+        locked
+    });
+    let Some(mut shared) = locked else {
+        return false;
+    };
+    // SAFETY: passed on; who is in there has the lock.
+    unsafe {
+        stack::run(context, &mut || {
+            shared.publish();
+        })
+    };
+    // Where the program has its doorbell back, the store must reach it.
+    // SAFETY: passed on.
+    let done = shared.session.shadows(addr) && unsafe { fault::skip_store(context) };
+    let unfinished = shared.unfinished();
+    drop(shared);
+    if done && unfinished && AT_REST.swap(false, Ordering::SeqCst) {
+        wake();
+    }
+    done
 }
 
 #[cfg(test)]

@@ -344,6 +344,86 @@ fn helpers_block() {
     }
 }
 
+/// Nanoseconds that the library's thread has had a processor.
+fn worker_time() -> u64 {
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let read = |file| std::fs::read_to_string(task.as_ref().unwrap().path().join(file));
+        if read("comm").unwrap() == "gct-worker\n" {
+            let schedstat = read("schedstat").unwrap();
+            return schedstat.split(' ').next().unwrap().parse().unwrap();
+        }
+    }
+    panic!("there is no worker");
+}
+
+/// Launches and waits, as a program does that computes in between; prints what it and the worker took.
+fn launches(sizes: &str) {
+    open();
+    launch();
+    std::thread::sleep(Duration::from_millis(20));
+    let (before, since) = (worker_time(), Instant::now());
+    let mut waits = Vec::new();
+    for _ in 0..sizes.parse().unwrap() {
+        let began = Instant::now();
+        launch();
+        waits.push(began.elapsed());
+        while began.elapsed() < Duration::from_micros(500) {
+            std::hint::spin_loop();
+        }
+    }
+    waits.sort();
+    let worker = Duration::from_nanos(worker_time() - before);
+    let (all, median) = (
+        since.elapsed().as_micros(),
+        waits[waits.len() / 2].as_micros(),
+    );
+    println!("{all} {} {median}", worker.as_micros());
+}
+
+/// Without a thread to serve them, channels are the driver's.
+fn no_threads() {
+    open();
+    for put in 1..=3 {
+        assert_eq!((fake(c"fake_launch"), fake(c"fake_put")), (put, put));
+    }
+    assert_eq!(helpers("Name"), [""; 0]);
+}
+
+/// What the worker has is not what the thread has that made the first channel.
+fn worker_is_normal() {
+    let before = affinity(0);
+    let thread = std::thread::spawn(|| {
+        // SAFETY: plain structures that live for the calls.
+        unsafe {
+            let mut one: libc::cpu_set_t = core::mem::zeroed();
+            let first = affinity(0).trailing_zeros() as usize;
+            libc::CPU_SET(first, &mut one);
+            assert_eq!(libc::sched_setaffinity(0, size_of_val(&one), &one), 0);
+            let priority: libc::sched_param = core::mem::zeroed();
+            assert_eq!(libc::sched_setscheduler(0, libc::SCHED_BATCH, &priority), 0);
+            assert_eq!(libc::sched_getscheduler(0), libc::SCHED_BATCH);
+        }
+        open();
+    });
+    thread.join().unwrap();
+    launch();
+    let worker = helpers("Pid")[0].parse().unwrap();
+    assert_eq!(affinity(worker), before);
+    // SAFETY: asks.
+    assert_eq!(
+        unsafe { libc::sched_getscheduler(worker) },
+        libc::SCHED_OTHER
+    );
+}
+
+/// The first 64 processors that a thread may use.
+fn affinity(thread: c_int) -> u64 {
+    let mut set = [0u64; 16];
+    // SAFETY: the set lives for the call.
+    unsafe { libc::sched_getaffinity(thread, size_of_val(&set), set.as_mut_ptr().cast()) };
+    set[0]
+}
+
 fn main() {
     let name = std::env::args().nth(1).unwrap_or_default();
     match name.as_str() {
@@ -355,6 +435,9 @@ fn main() {
         "stacks" => return stacks(),
         "raw-action" => raw_action(),
         "blocked" => return blocked(),
+        "launches" => return launches(&std::env::args().nth(2).unwrap()),
+        "no-threads" => return no_threads(),
+        "worker-is-normal" => return worker_is_normal(),
         "helpers-block" => return helpers_block(),
         _ => {}
     }

@@ -3,7 +3,7 @@
 //! What programs do under the library must be what they do without it. `program.rs` is the program, and
 //! `fake_driver.rs` its GPU.
 
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -80,4 +80,60 @@ fn a_thread_that_blocks_all_signals_launches() {
 #[test]
 fn no_signal_of_the_programs_runs_in_our_threads() {
     does("helpers-block");
+}
+
+/// What the program, the worker and the median launch took, in microseconds, on these processors.
+fn launches(processors: &'static [usize], count: u32) -> [u64; 3] {
+    let mut command = program("launches");
+    command.arg(count.to_string());
+    let bind = || {
+        // SAFETY: a plain structure that lives for the call.
+        unsafe {
+            let mut set: libc::cpu_set_t = core::mem::zeroed();
+            processors
+                .iter()
+                .for_each(|at| libc::CPU_SET(*at, &mut set));
+            libc::sched_setaffinity(0, size_of_val(&set), &set)
+        };
+        Ok(())
+    };
+    // SAFETY: one system call between fork and exec.
+    unsafe { command.pre_exec(bind) };
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} {text}", output.status);
+    let numbers = String::from_utf8(output.stdout).unwrap();
+    let mut numbers = numbers.split_whitespace().map(|n| n.parse().unwrap());
+    [(); 3].map(|()| numbers.next().unwrap())
+}
+
+#[test]
+fn on_one_processor_the_worker_takes_nothing_from_its_program() {
+    let [all, worker, median] = launches(&[0], 2_000);
+    assert!(worker * 20 < all, "the worker took {worker} us of {all}");
+    assert!(median < 1_000, "{median} us");
+}
+
+#[test]
+fn a_program_that_gets_no_thread_runs_natively() {
+    let stats = std::env::temp_dir().join(format!("gct-stats-{}", std::process::id()));
+    let mut command = program("no-threads");
+    command
+        .env("FAKE_NO_THREADS", "1")
+        .env("GCTGROUP_STATS", &stats);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} {text}", output.status);
+    assert!(text.contains("runs without limits"), "{text}");
+    let counters = std::fs::read_to_string(&stats).unwrap();
+    std::fs::remove_file(&stats).unwrap();
+    assert!(
+        counters.starts_with("channels 0\nunmanaged 1\n"),
+        "{counters}"
+    );
+}
+
+#[test]
+fn the_worker_has_the_processes_processors_and_the_normal_class() {
+    does("worker-is-normal");
 }

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Decides whether a backend that looks for work by polling may take a processor for that.
+//!
+//! A poller is the tenant's own thread: the processor that it takes is one that the tenant may use. It polls only where the
+//! tenant has two processors at least, one for itself, and nobody else wants the one that it polls on. Both are known from
+//! outside: how many processors the tenant may use (its affinity, the quota of its cgroup), and how often the scheduler has
+//! taken the processor from the poller although it wanted to go on. A quota that is used up is seen in the same way.
+//!
+//! Terminology
+//!   window   polling time after which its preemptions are counted
+//!   backoff  how long is not polled after a window with too many
+//!
+//! Backoff doubles from one such window to the next, and halves with each window without: a tenant that keeps all its
+//! processors busy is disturbed for a window every ten seconds, 0.2% of the time.
+
+use crate::iface::parse;
+use crate::units::Ns;
+
+/// Polling time after which its preemptions are counted.
+pub const WINDOW: Ns = Ns(20_000_000);
+/// More preemptions than this in a window show that somebody wants the processor. A kernel thread interrupts a poller on an
+/// idle machine a few times a second; a second runnable thread does each time slice, of 3 to 4 ms.
+pub const PREEMPTIONS_MAX: u64 = 2;
+/// The shortest backoff, and the longest.
+pub const BACKOFF_MIN: Ns = Ns(50_000_000);
+/// See [`BACKOFF_MIN`].
+pub const BACKOFF_MAX: Ns = Ns(10_000_000_000);
+
+/// Processors that the tenant must have so that one may be polled on.
+pub const NEEDED: Cpus = Cpus(2_000);
+
+/// Processors, in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cpus(pub u64);
+
+impl Cpus {
+    /// So many whole ones.
+    pub const fn whole(count: u64) -> Self {
+        Self(count.saturating_mul(1_000))
+    }
+
+    /// What a quota in each period amounts to; `None` for a period of 0.
+    pub const fn of_quota(quota: u64, period: u64) -> Option<Self> {
+        match quota.saturating_mul(1_000).checked_div(period) {
+            Some(thousandths) => Some(Self(thousandths)),
+            None => None,
+        }
+    }
+
+    /// Reads a cgroup's `cpu.max`, as `max 100000` or `150000 100000`; `None` where there is no limit, or none that can be
+    /// understood.
+    pub fn from_cpu_max(text: &[u8]) -> Option<Self> {
+        let mut words = text
+            .split(|byte| byte.is_ascii_whitespace())
+            .filter(|word| !word.is_empty());
+        let quota = parse::number(words.next()?).ok()?;
+        Self::of_quota(quota, parse::number(words.next()?).ok()?)
+    }
+}
+
+/// Whether a processor is spare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spare {
+    backoff: Ns,
+    until: Ns,
+    /// Polling time of this window and its preemptions, up to the last [`resume`](Self::resume).
+    polled: Ns,
+    counted: u64,
+    since: Ns,
+    preemptions: u64,
+}
+
+impl Spare {
+    /// Nothing is known: there is one, if the tenant has enough.
+    pub const fn new() -> Self {
+        Self {
+            backoff: Ns(0),
+            until: Ns(0),
+            polled: Ns(0),
+            counted: 0,
+            since: Ns(0),
+            preemptions: 0,
+        }
+    }
+
+    /// Whether to poll now, with so many processors.
+    pub fn may_poll(&self, cpus: Cpus, now: Ns) -> bool {
+        cpus >= NEEDED && now >= self.until
+    }
+
+    /// Polling begins or goes on, after so many preemptions in all.
+    #[must_use]
+    pub fn resume(self, preemptions: u64, now: Ns) -> Self {
+        Self {
+            since: now,
+            preemptions,
+            ..self
+        }
+    }
+
+    /// The poller is about to sleep, after so many preemptions in all.
+    #[must_use]
+    pub fn pause(self, preemptions: u64, now: Ns) -> Self {
+        Self {
+            polled: self.polled_at(now),
+            counted: self.counted_at(preemptions),
+            ..self
+        }
+        .resume(preemptions, now)
+    }
+
+    fn polled_at(&self, now: Ns) -> Ns {
+        let more = now.saturating_sub(self.since);
+        Ns(self.polled.get().saturating_add(more.get()))
+    }
+
+    fn counted_at(&self, preemptions: u64) -> u64 {
+        let more = preemptions.saturating_sub(self.preemptions);
+        self.counted.saturating_add(more)
+    }
+
+    /// Whether the window has ended, so that [`end`](Self::end) should be told of preemptions.
+    pub fn is_due(&self, now: Ns) -> bool {
+        self.polled_at(now) >= WINDOW
+    }
+
+    /// Ends a window and begins the next, after so many preemptions in all.
+    #[must_use]
+    pub fn end(self, preemptions: u64, now: Ns) -> Self {
+        let wanted = self.counted_at(preemptions) > PREEMPTIONS_MAX;
+        let backoff = if wanted {
+            Ns(self.backoff.get().saturating_mul(2)).clamp(BACKOFF_MIN, BACKOFF_MAX)
+        } else {
+            Ns(self.backoff.get().wrapping_shr(1))
+        };
+        let until = match wanted {
+            true => Ns(now.get().saturating_add(backoff.get())),
+            false => self.until,
+        };
+        Self {
+            backoff,
+            until,
+            ..Self::new()
+        }
+        .resume(preemptions, now)
+    }
+}
+
+impl Default for Spare {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MANY: Cpus = Cpus::whole(8);
+
+    #[test]
+    fn one_processor_is_the_tenants() {
+        let spare = Spare::new();
+        assert!(!spare.may_poll(Cpus::whole(1), Ns(0)));
+        assert!(!spare.may_poll(Cpus(1_999), Ns(0)));
+        assert!(spare.may_poll(Cpus::whole(2), Ns(0)));
+    }
+
+    #[test]
+    fn quotas_are_read() {
+        for (text, cpus) in [
+            ("max 100000\n", None),
+            ("150000 100000\n", Some(Cpus(1_500))),
+            ("100000 100000", Some(Cpus(1_000))),
+            ("5 0", None),
+            ("", None),
+            ("-1 100000", None),
+            ("18446744073709551615 1", Some(Cpus(u64::MAX))),
+        ] {
+            assert_eq!(Cpus::from_cpu_max(text.as_bytes()), cpus, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn who_is_wanted_backs_off_for_longer_each_time() {
+        let mut spare = Spare::new().resume(10, Ns(0));
+        let (mut now, mut preemptions, mut waits) = (Ns(0), 10, std::vec::Vec::new());
+        for _ in 0..12 {
+            now = Ns(now.get() + WINDOW.get());
+            preemptions += 6;
+            assert!(spare.is_due(now));
+            spare = spare.end(preemptions, now);
+            assert!(!spare.may_poll(MANY, now));
+            waits.push(spare.until.saturating_sub(now));
+            now = spare.until;
+            assert!(spare.may_poll(MANY, now));
+            spare = spare.resume(preemptions, now);
+        }
+        assert_eq!(
+            waits[..3],
+            [Ns(50_000_000), Ns(100_000_000), Ns(200_000_000)]
+        );
+        assert_eq!(waits.last(), Some(&BACKOFF_MAX));
+        for _ in 0..12 {
+            now = Ns(now.get() + WINDOW.get());
+            spare = spare.end(preemptions, now);
+            assert!(spare.may_poll(MANY, now), "nobody wants it");
+        }
+        assert!(spare.backoff < BACKOFF_MIN);
+    }
+
+    #[test]
+    fn a_few_interruptions_are_none() {
+        let mut spare = Spare::new().resume(0, Ns(0));
+        for window in 1..100 {
+            let now = Ns(window * WINDOW.get());
+            spare = spare.end(window * PREEMPTIONS_MAX, now);
+            assert!(spare.may_poll(MANY, now));
+        }
+    }
+
+    #[test]
+    fn short_polls_count_together() {
+        let mut spare = Spare::new();
+        let (mut now, mut preemptions) = (0, 0);
+        for _ in 0..4 {
+            assert!(!spare.is_due(Ns(now)));
+            spare = spare.resume(preemptions, Ns(now));
+            now += WINDOW.get() / 4;
+            preemptions += 1;
+            spare = spare.pause(preemptions, Ns(now));
+            // While it sleeps, nothing counts.
+            now += WINDOW.get();
+            preemptions += 100;
+            spare = spare.resume(preemptions, Ns(now));
+        }
+        assert!(spare.is_due(Ns(now)));
+        let spare = spare.end(preemptions, Ns(now));
+        assert!(!spare.may_poll(MANY, Ns(now)) && spare.backoff == BACKOFF_MIN);
+    }
+
+    proptest! {
+        /// Whatever is counted, polling is tried again.
+        #[test]
+        fn it_is_tried_again(counts in prop::collection::vec(any::<(u64, u64)>(), 0..50)) {
+            let mut spare = Spare::new();
+            for (preemptions, now) in counts {
+                spare = spare.end(preemptions, Ns(now));
+                prop_assert!(spare.may_poll(MANY, Ns(now.saturating_add(BACKOFF_MAX.get()))));
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Finds which processors the library's threads may use, and how many the program has.
+//!
+//! A thread inherits the affinity and the scheduling class of whoever makes it, and any thread of the
+//! program's may make a channel. The worker serves all of them, so it gets what the process began with.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use gct_core::policy::spare::Cpus;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Processors that a set has room for: the most that Linux can have is 8192.
+const SET_BYTES: usize = 1024;
+
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Set([u8; SET_BYTES]);
+
+impl Set {
+    fn count(&self) -> u64 {
+        self.0.iter().map(|byte| u64::from(byte.count_ones())).sum()
+    }
+
+    /// The calling thread's; `None` where the kernel has more processors than there is room for.
+    fn own() -> Option<Self> {
+        let mut set = Self([0; SET_BYTES]);
+        // SAFETY: the set has so many bytes.
+        let ret = unsafe { libc::sched_getaffinity(0, SET_BYTES, set.0.as_mut_ptr().cast()) };
+        (ret == 0).then_some(set)
+    }
+}
+
+/// The affinity of the process when it began.
+struct AtStart(core::cell::UnsafeCell<Set>);
+
+// SAFETY: written once, by the loader before any other code runs, and read after `KNOWN` was seen.
+unsafe impl Sync for AtStart {}
+
+static AT_START: AtStart = AtStart(core::cell::UnsafeCell::new(Set([0; SET_BYTES])));
+static KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// Remembers the affinity, at the start of the process.
+pub(crate) extern "C" fn remember() {
+    if let Some(set) = Set::own() {
+        // SAFETY: the loader calls this before there is another thread.
+        unsafe { *AT_START.0.get() = set };
+        KNOWN.store(true, Ordering::Release);
+    }
+}
+
+/// Has the loader call [`remember`].
+#[used]
+#[link_section = ".init_array"]
+static REMEMBER: extern "C" fn() = remember;
+
+/// Gives the calling thread the process's processors and the normal scheduling class. What the kernel
+/// refuses stays as it was inherited.
+pub(crate) fn use_all() {
+    // SAFETY: a plain structure, and it lives for the call; 0 is the calling thread.
+    unsafe {
+        let class = libc::sched_getscheduler(0) & !libc::SCHED_RESET_ON_FORK;
+        // Who made itself idle stays so.
+        if class != libc::SCHED_IDLE {
+            let priority: libc::sched_param = core::mem::zeroed();
+            libc::sched_setscheduler(0, libc::SCHED_OTHER, &priority);
+        }
+    }
+    if KNOWN.load(Ordering::Acquire) {
+        // SAFETY: nobody writes it any more; the set has so many bytes.
+        unsafe { libc::sched_setaffinity(0, SET_BYTES, AT_START.0.get().cast()) };
+    }
+}
+
+/// How many processors the program has: those of the calling thread, or what the quota of its cgroup
+/// comes to.
+pub(crate) fn count() -> Cpus {
+    let all = Set::own().map_or(Cpus::whole(1), |set| Cpus::whole(set.count()));
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    match quota(Path::new("/sys/fs/cgroup"), &groups) {
+        Some(quota) => all.min(quota),
+        None => all,
+    }
+}
+
+/// How often the scheduler has taken the processor from the calling thread.
+pub(crate) fn preemptions() -> u64 {
+    // SAFETY: all zero is a valid `rusage`, which lives for the call.
+    let usage = unsafe {
+        let mut usage: libc::rusage = core::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage
+    };
+    u64::try_from(usage.ru_nivcsw).unwrap_or(0)
+}
+
+/// The least quota of the cgroups that `/proc/self/cgroup` names, and of those above them.
+fn quota(root: &Path, groups: &str) -> Option<Cpus> {
+    let mut least: Option<Cpus> = None;
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else {
+            continue;
+        };
+        let is_cpu = controllers.split(',').any(|name| name == "cpu");
+        if !controllers.is_empty() && !is_cpu {
+            continue;
+        }
+        // The first is version 2's; version 1 has a hierarchy for the controller.
+        for mounted in ["", "cpu", "cpu,cpuacct"] {
+            let top = root.join(mounted);
+            let group = top.join(path.trim_start_matches('/'));
+            let above = group
+                .ancestors()
+                .take_while(|group| group.starts_with(&top));
+            // A container may see its own group at the top, whatever the path says.
+            for group in above {
+                let own = quota_of(group);
+                least = [least, own].into_iter().flatten().min();
+            }
+        }
+    }
+    least
+}
+
+/// A cgroup's own quota.
+fn quota_of(group: &Path) -> Option<Cpus> {
+    let read = |name: &str| fs::read_to_string(PathBuf::from(group).join(name)).ok();
+    if let Some(max) = read("cpu.max") {
+        return Cpus::from_cpu_max(max.as_bytes());
+    }
+    let [quota, period] = ["cpu.cfs_quota_us", "cpu.cfs_period_us"].map(|name| {
+        // -1 is none.
+        read(name)?.trim().parse().ok()
+    });
+    Cpus::of_quota(quota?, period?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_quota_above_counts() {
+        let root = std::env::temp_dir().join(format!("gct-cgroup-{}", std::process::id()));
+        let write = |path: &str, text: &str| {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("pod/cpu.max", "150000 100000\n");
+        write("pod/app/cpu.max", "max 100000\n");
+        write("other/cpu.max", "10000 100000\n");
+        write("cpu/old/cpu.cfs_quota_us", "50000\n");
+        write("cpu/old/cpu.cfs_period_us", "100000\n");
+        write("cpu/free/cpu.cfs_quota_us", "-1\n");
+        write("cpu/free/cpu.cfs_period_us", "100000\n");
+        for (groups, cpus) in [
+            ("0::/pod/app\n", Some(Cpus(1_500))),
+            ("0::/\n", None),
+            ("0::/gone/below\n", None),
+            (
+                "4:cpu,cpuacct:/old\n1:name=systemd:/other\n",
+                Some(Cpus(500)),
+            ),
+            ("4:cpu:/free\n0::/pod\n", Some(Cpus(1_500))),
+            ("1:memory:/old\nnonsense\n", None),
+        ] {
+            assert_eq!(quota(&root, groups), cpus, "{groups}");
+        }
+        write("cpu.max", "100000 100000\n");
+        assert_eq!(quota(&root, "0::/unseen/here\n"), Some(Cpus(1_000)));
+        fs::remove_dir_all(&root).unwrap();
+    }
+}
