@@ -245,8 +245,9 @@ mod tests {
         /// Whatever is counted, polling is tried again.
         #[test]
         fn it_is_tried_again(counts in prop::collection::vec(any::<(u64, u64)>(), 0..50)) {
-            let mut spare = Spare::new();
-            for (preemptions, now) in counts {
+            let (mut spare, mut now) = (Spare::new(), 0u64);
+            for (preemptions, later) in counts {
+                now = now.saturating_add(later);
                 spare = spare.end(preemptions, Ns(now));
                 prop_assert!(spare.may_poll(MANY, Ns(now.saturating_add(BACKOFF_MAX.get()))));
             }

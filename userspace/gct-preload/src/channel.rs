@@ -16,9 +16,9 @@ use gct_core::submit::gpfifo::Fetch;
 use gct_core::submit::tracker::{Found, Tracker};
 
 /// USERD's GP_GET, in bytes (`clc86f.h`, `NVC86F_...Control.GPGet`).
-const GP_GET: usize = 0x88;
+pub(crate) const GP_GET: usize = 0x88;
 /// USERD's GP_PUT, in bytes.
-const GP_PUT: usize = 0x8c;
+pub(crate) const GP_PUT: usize = 0x8c;
 /// The doorbell register in a usermode object's page (`clc361.h`).
 pub(crate) const DOORBELL: usize = 0x90;
 
@@ -69,7 +69,24 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// A channel whose ring and USERD both lie in `shadow`; `None` when they do not.
+    /// Whether a channel's ring and USERD both lie in a mapping, which can tell whether it covers a range.
+    pub(crate) fn fits(
+        params: &ChannelParams,
+        userd: usize,
+        covers: impl Fn(usize, usize) -> bool,
+    ) -> bool {
+        // CAST: addresses are 64 bits wide where this driver runs; an entry has 8 bytes.
+        let (ring, len) = (params.ring_va as usize, params.entries as usize * 8);
+        params.entries > 1
+            && params.entries <= ENTRIES_MAX
+            && ring % 8 == 0
+            && userd % 4 == 0
+            && covers(ring, len)
+            && covers(userd, GP_PUT + 4)
+    }
+
+    /// A channel whose ring and USERD both lie in `shadow`; `None` when they do not. It begins as the
+    /// driver has left it, whatever a channel before it has written there.
     pub(crate) fn new(
         object: Object,
         class: u16,
@@ -77,14 +94,12 @@ impl Channel {
         userd: usize,
         shadow: &Shadow,
     ) -> Option<Self> {
-        // CAST: addresses are 64 bits wide where this driver runs.
-        let ring = params.ring_va as usize;
-        let len = usize::try_from(params.entries).ok()?.checked_mul(8)?;
-        let fits = params.entries > 1
-            && params.entries <= ENTRIES_MAX
-            && ring % 8 == 0
-            && shadow.covers(ring, len)
-            && shadow.covers(userd, GP_PUT + 4);
+        let fits = Self::fits(&params, userd, |addr, len| shadow.covers(addr, len));
+        for at in [GP_GET, GP_PUT].into_iter().filter(|_| fits) {
+            let word = shadow.word(userd + at)?;
+            let real = word.real.load(Ordering::Relaxed);
+            word.tenant.store(real, Ordering::Relaxed);
+        }
         fits.then(|| Self {
             object,
             params,
@@ -101,6 +116,11 @@ impl Channel {
                 found: vec![Found::default(); LAUNCHES_MAX],
             },
         })
+    }
+
+    /// Whether its USERD is at an address.
+    pub(crate) fn is_at(&self, userd: usize) -> bool {
+        self.userd == userd
     }
 
     /// Whether the ring lies in `shadow`.

@@ -5,9 +5,11 @@
 use crate::link::{self, Entered};
 use crate::managed::{self, Asked};
 use crate::rm::{self, Call};
+use crate::session::DOORBELL_BYTES;
 use crate::stats::STATS;
 use crate::sys::{self, keep_errno};
-use crate::{fault, worker};
+use crate::worker::Held;
+use crate::{fault, places, worker};
 use core::ffi::{c_char, c_int, c_ulong, c_void, CStr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::iface::parse;
@@ -170,11 +172,28 @@ pub unsafe extern "C" fn mmap(
         unsafe { *libc::__errno_location() = libc::ENOMEM };
         return libc::MAP_FAILED;
     }
-    // SAFETY: passed on unchanged.
-    let ret = unsafe { sys::mmap(addr, len, prot, flags, fd, offset) };
+    let place = match node {
+        Some(DeviceNode::Gpu(_)) if addr.is_null() => keep_errno(|| place(fd, len)),
+        _ => None,
+    };
+    // The worker must not look while one mapping takes the place of another.
+    let over = match flags & libc::MAP_FIXED {
+        0 => None,
+        _ => keep_errno(|| known(addr as usize, len)),
+    };
+    let ret = match place {
+        // SAFETY: a place that was taken for this, in which nothing is.
+        Some(at) => unsafe { sys::mmap(at, len, prot, flags | libc::MAP_FIXED, fd, offset) },
+        // SAFETY: passed on unchanged.
+        None => unsafe { sys::mmap(addr, len, prot, flags, fd, offset) },
+    };
     let at = (ret != libc::MAP_FAILED).then_some(ret as usize);
     if let Some(at) = at.filter(|_| flags & libc::MAP_FIXED != 0) {
         managed::gone(at, len);
+    }
+    keep_errno(|| replaced(over, at, len));
+    if let Some(place) = place.filter(|_| at.is_none()) {
+        keep_errno(|| places::undo(place as usize));
     }
     keep_errno(|| match (node, at) {
         (Some(DeviceNode::Uvm), at) => managed::after(asked, at, len),
@@ -198,14 +217,38 @@ fn mapped(fd: c_int, at: usize, len: size_t, gpu: Option<u32>) {
     }
 }
 
+/// Where to map what a descriptor maps, if it is a doorbell page.
+fn place(fd: c_int, len: size_t) -> Option<*mut c_void> {
+    let shared = worker::lock()?;
+    let doorbell = len == DOORBELL_BYTES && shared.session.announces_doorbell(fd);
+    let at = doorbell.then(places::take).flatten()?;
+    Some(at as *mut c_void)
+}
+
+/// The shared state, with all published, if something known lies in `[addr, addr + len)`.
+fn known(addr: usize, len: size_t) -> Option<Held> {
+    let mut shared = MAPPED
+        .load(Ordering::Relaxed)
+        .then(worker::lock)
+        .flatten()
+        .filter(|shared| shared.session.knows(addr, len))?;
+    shared.publish();
+    Some(shared)
+}
+
+/// Something was mapped over what is known, unless `at` is `None`.
+fn replaced(over: Option<Held>, at: Option<usize>, len: size_t) {
+    if let (Some(mut shared), Some(at)) = (over, at) {
+        shared.session.unmapped(at, len);
+        worker::attend(&shared);
+    }
+}
+
 /// Something is about to be unmapped.
 fn unmapped(at: usize, len: size_t) {
-    if let Some(mut shared) = worker::lock() {
-        if shared.session.knows(at, len) {
-            shared.publish();
-            shared.session.unmapped(at, len);
-            worker::attend(&shared);
-        }
+    if let Some(mut shared) = known(at, len) {
+        shared.session.unmapped(at, len);
+        worker::attend(&shared);
     }
 }
 
@@ -236,11 +279,13 @@ pub unsafe extern "C" fn mmap64(
 #[no_mangle]
 pub unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     managed::gone(addr as usize, len);
-    if MAPPED.load(Ordering::Relaxed) {
-        keep_errno(|| unmapped(addr as usize, len));
-    }
+    keep_errno(|| unmapped(addr as usize, len));
     // SAFETY: passed on unchanged.
-    unsafe { sys::munmap(addr, len) }
+    let ret = unsafe { sys::munmap(addr, len) };
+    if ret == 0 {
+        places::give(addr as usize);
+    }
+    ret
 }
 
 /// Stands in front of `sigaction(2)`: SIGSEGV stays ours first.

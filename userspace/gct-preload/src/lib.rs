@@ -8,6 +8,7 @@
 //! does not know it gets out of the way, and counts it.
 
 mod actions;
+mod alone;
 mod channel;
 mod fault;
 mod governor;
@@ -23,6 +24,7 @@ mod managed;
 mod neighbours;
 #[cfg(test)]
 mod paced_tests;
+mod places;
 mod processors;
 mod ranges;
 mod ring;

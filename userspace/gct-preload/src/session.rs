@@ -2,11 +2,12 @@
 
 //! What this process has opened on the GPU: objects, mappings, channels.
 
+use crate::alone::Alone;
 use crate::channel::{Around, Channel, DOORBELL};
 use crate::governors::Governors;
 use crate::rm::{self, Call, Object};
 use crate::scratch::Scratch;
-use crate::shadow::Shadow;
+use crate::shadow::{covers, touches, Shadow};
 use crate::split::FRAME_BYTES;
 use crate::stats::STATS;
 use crate::sys;
@@ -48,10 +49,12 @@ struct Ring {
     gpu: u32,
 }
 
-/// A shadowed doorbell page.
+/// A doorbell page through which managed channels are rung, shadowed unless its client has a channel that
+/// is left alone.
 #[derive(Debug)]
 struct Doorbell {
     shadow: Shadow,
+    client: u32,
     gpu: u32,
 }
 
@@ -64,6 +67,7 @@ pub(crate) struct Session {
     rings: Vec<Ring>,
     doorbells: Vec<Doorbell>,
     channels: Vec<Channel>,
+    alone: Alone,
 }
 
 /// The most mappings and objects that are remembered; a tenant with more runs on, and
@@ -86,6 +90,7 @@ impl Session {
             rings: Vec::new(),
             doorbells: Vec::new(),
             channels: Vec::new(),
+            alone: Alone::new(),
         }
     }
 
@@ -130,6 +135,7 @@ impl Session {
                 for c in self.channels.iter_mut().filter(|c| c.object == channel) {
                     c.set_token(token);
                 }
+                self.alone.set_token(channel, token);
             }
         }
     }
@@ -153,35 +159,48 @@ impl Session {
 
     /// Whether anything known lies in `[addr, addr + len)`.
     pub(crate) fn knows(&self, addr: usize, len: usize) -> bool {
-        self.mappings
+        let mut mappings = self.mappings.iter();
+        mappings.any(|m| touches((m.addr, m.len), addr, len))
+    }
+
+    /// Whether the `mmap` of a descriptor that comes next maps a doorbell page.
+    pub(crate) fn announces_doorbell(&self, fd: i32) -> bool {
+        let announced = self.announced.iter().find(|a| a.fd == fd);
+        announced.is_some_and(|a| Self::is_usermode(&self.nodes, a.memory))
+    }
+
+    fn is_usermode(nodes: &[Node], memory: Object) -> bool {
+        nodes
             .iter()
-            .any(|m| m.addr.wrapping_sub(addr) < len)
+            .any(|n| n.object == memory && rm::is_usermode(n.class))
     }
 
     /// Learns that the tenant has unmapped `[addr, addr + len)`.
     pub(crate) fn unmapped(&mut self, addr: usize, len: usize) {
-        let gone = |at: usize| at.wrapping_sub(addr) < len;
-        self.mappings.retain(|m| !gone(m.addr));
+        let kept = |m: &Mapping| !touches((m.addr, m.len), addr, len);
+        self.mappings.retain(kept);
+        self.alone.unmapped(addr, len);
         for channel in &mut self.channels {
             channel.forget_words(addr, len);
         }
         for scratch in self.rings.iter_mut().filter_map(|r| r.scratch.as_mut()) {
             scratch.forget(addr, len);
         }
-        while let Some(i) = self.rings.iter().position(|r| gone(r.shadow.tenant())) {
+        while let Some(i) = self.rings.iter().position(|r| r.shadow.touches(addr, len)) {
             let ring = self.rings.swap_remove(i);
             self.channels.retain(|c| !c.lives_in(&ring.shadow));
             // SAFETY: `self` is borrowed exclusively, so no pair of words is alive.
             unsafe { ring.shadow.release() };
         }
-        while let Some(i) = self.doorbells.iter().position(|d| gone(d.shadow.tenant())) {
+        let touched = |d: &Doorbell| d.shadow.touches(addr, len);
+        while let Some(i) = self.doorbells.iter().position(touched) {
             let doorbell = self.doorbells.swap_remove(i);
             // SAFETY: as above.
             unsafe { doorbell.shadow.release() };
         }
     }
 
-    /// Takes a new channel under management, or counts why not.
+    /// Takes a new channel under management, or counts that it is left alone.
     fn adopt(&mut self, object: Object, class: u32, params: ChannelParams) {
         match self.shadow_channel(object, class, params) {
             Some(channel) => {
@@ -190,29 +209,38 @@ impl Session {
             }
             None => {
                 STATS.unmanaged.fetch_add(1, Ordering::Relaxed);
-                self.stand_down();
+                self.leave_alone(object, &params);
             }
         }
     }
 
-    /// Shadows the channel's ring, USERD and doorbells unless that has been done.
+    /// The mapping in which a channel's USERD lies, and the address of that.
+    fn userd(&self, object: Object, params: &ChannelParams) -> Option<(&Mapping, usize)> {
+        let of = |m: &&Mapping| {
+            (m.memory.client, m.memory.handle) == (object.client, params.userd_memory)
+        };
+        let mapping = self.mappings.iter().find(of)?;
+        let offset = params.userd_offset.checked_sub(mapping.offset)?;
+        let userd = mapping.addr.checked_add(usize::try_from(offset).ok()?)?;
+        Some((mapping, userd))
+    }
+
+    /// Shadows the channel's ring, USERD and doorbells unless that has been done. Nothing of a channel is
+    /// replaced before it is known that all of it can be.
     fn shadow_channel(
         &mut self,
         object: Object,
         class: u32,
         params: ChannelParams,
     ) -> Option<Channel> {
-        let mapping = self
-            .mappings
-            .iter()
-            .find(|m| m.memory.client == object.client && m.memory.handle == params.userd_memory)?;
-        let gpu = mapping.gpu?;
-        let userd = mapping
-            .addr
-            .checked_add(usize::try_from(params.userd_offset.checked_sub(mapping.offset)?).ok()?)?;
-        let (addr, len) = (mapping.addr, mapping.len);
+        let class = u16::try_from(class).ok()?;
+        let (mapping, userd) = self.userd(object, &params)?;
+        let (addr, len, gpu) = (mapping.addr, mapping.len, mapping.gpu?);
+        if !Channel::fits(&params, userd, |at, size| covers((addr, len), at, size)) {
+            return None;
+        }
         // Doorbells first: without them the tenant's rings would pass by.
-        self.shadow_doorbells(gpu)?;
+        self.shadow_doorbells(object.client, gpu)?;
         if !self.rings.iter().any(|r| r.shadow.contains(userd)) {
             // SAFETY: the mapping was made by this process's `mmap` and is whole; no channel
             // lives in it yet, so neither the GPU nor another thread of libcuda uses it.
@@ -227,7 +255,8 @@ impl Session {
             });
         }
         let ring = self.rings.iter_mut().find(|r| r.shadow.contains(userd))?;
-        let class = u16::try_from(class).ok()?;
+        // Where a channel was freed together with something above it.
+        self.channels.retain(|c| !c.is_at(userd));
         let channel = Channel::new(object, class, params, userd, &ring.shadow)?;
         if channel.reaches(ring.shadow.upper_half().0) {
             ring.scratch = None;
@@ -235,43 +264,74 @@ impl Session {
         Some(channel)
     }
 
-    /// Shadows every doorbell page that is mapped and not shadowed yet; `None` if there
-    /// is none of this GPU, or one that the fault handler would not know.
-    fn shadow_doorbells(&mut self, gpu: u32) -> Option<()> {
+    /// Shadows the doorbell pages by which a client rings a GPU, unless that has been done; `None` if
+    /// there is none, or one that the fault handler would not know. A client that has none itself rings
+    /// by those of the process's others.
+    fn shadow_doorbells(&mut self, client: u32, gpu: u32) -> Option<()> {
         let Self {
             nodes,
             mappings,
             doorbells,
+            alone,
             ..
         } = self;
-        for m in mappings.iter() {
-            let usermode = nodes
-                .iter()
-                .any(|n| n.object == m.memory && rm::is_usermode(n.class));
-            let Some(of) = m.gpu.filter(|_| usermode) else {
+        let on_gpu = |m: &&Mapping| m.gpu == Some(gpu) && Self::is_usermode(nodes, m.memory);
+        let has_own = mappings
+            .iter()
+            .filter(on_gpu)
+            .any(|m| m.memory.client == client);
+        let used = |m: &&Mapping| !has_own || m.memory.client == client;
+        for m in mappings.iter().filter(on_gpu).filter(used) {
+            if doorbells.iter().any(|d| d.shadow.contains(m.addr)) {
                 continue;
-            };
-            if !doorbells.iter().any(|d| d.shadow.contains(m.addr)) {
-                if m.len != DOORBELL_BYTES || doorbells.len() >= DOORBELLS_MAX {
-                    return None;
-                }
+            }
+            if m.len != DOORBELL_BYTES || doorbells.len() >= DOORBELLS_MAX {
+                return None;
+            }
+            let shadow = if alone.rings_by(m.memory.client) {
+                Shadow::of_tenant(m.addr, m.len)
+            } else {
                 // SAFETY: a whole mapping of this process; a doorbell page cannot be read, so
                 // nothing is copied, and no channel of it has a token yet.
-                let shadow = unsafe { Shadow::new(m.addr, m.len, false)? };
-                doorbells.push(Doorbell { shadow, gpu: of });
-            }
+                unsafe { Shadow::new(m.addr, m.len, false)? }
+            };
+            doorbells.push(Doorbell {
+                shadow,
+                client: m.memory.client,
+                gpu,
+            });
         }
         doorbells.iter().any(|d| d.gpu == gpu).then_some(())
     }
 
-    /// A channel is not understood, and only its own doorbell can tell of its work: the
-    /// tenant gets the real doorbells back. Managed channels go on, polled without pause.
-    fn stand_down(&mut self) {
-        for doorbell in &mut self.doorbells {
-            if !doorbell.shadow.restore() {
+    /// A channel is not understood, and only its own doorbell can tell of its work: its client gets its
+    /// real doorbells back, and the client's managed channels are polled. So do all where the client has
+    /// no doorbell that is known.
+    fn leave_alone(&mut self, object: Object, params: &ChannelParams) {
+        let Self {
+            nodes,
+            mappings,
+            doorbells,
+            alone,
+            ..
+        } = self;
+        let own = |m: &Mapping| m.memory.client == object.client;
+        let has_own = mappings
+            .iter()
+            .any(|m| own(m) && Self::is_usermode(nodes, m.memory));
+        for doorbell in doorbells {
+            let rings = !has_own || doorbell.client == object.client;
+            if rings && !doorbell.shadow.restore() {
                 // The unknown channel would hang for good; better a clear end.
                 std::process::abort();
             }
+        }
+        alone.client(object.client);
+        // Its ring may lie elsewhere while its USERD is beside those of managed channels.
+        let userd = self.userd(object, params).map(|(_, userd)| userd);
+        let shadowed = |userd: &usize| self.rings.iter().any(|r| r.shadow.contains(*userd));
+        if let Some(userd) = userd.filter(shadowed) {
+            self.alone.forward(object, userd);
         }
     }
 
@@ -292,6 +352,7 @@ impl Session {
         let gone = |o: Object| o.client == object.client && (whole || doomed.contains(&o.handle));
         self.nodes.retain(|n| !gone(n.object));
         self.channels.retain(|c| !gone(c.object));
+        self.alone.retain(|o| !gone(o));
     }
 
     /// The real register that rings a GPU: the doorbell mapped last is the one libcuda uses.
@@ -307,8 +368,14 @@ impl Session {
             rings,
             doorbells,
             channels,
+            alone,
             ..
         } = self;
+        for ring in rings.iter() {
+            if let Some(doorbell) = Self::doorbell(doorbells, ring.gpu) {
+                alone.publish(&ring.shadow, doorbell);
+            }
+        }
         let find = |gpu_va, len| segment(mappings, gpu_va, len);
         let now_ns = sys::now_ns();
         let mut count = 0;
@@ -334,7 +401,7 @@ impl Session {
 
     /// Whether some channel has work that must be looked after: held back, or followed.
     pub(crate) fn pending(&self) -> bool {
-        self.rings.iter().any(|r| self.pending_in(r))
+        self.alone.forwards() || self.rings.iter().any(|r| self.pending_in(r))
     }
 
     /// Whether some channel of a GPU has.

@@ -3,6 +3,7 @@
 //! A process on two GPUs, whose mappings are ordinary memory.
 
 use super::*;
+use crate::channel::{GP_GET, GP_PUT};
 use gct_core::rmapi::own::Mapping as Announcement;
 use gct_core::submit::gpfifo::{Entry, Segment};
 
@@ -160,4 +161,167 @@ fn a_channel_whose_doorbells_cannot_be_managed_is_left_alone() {
         session.learn(alloc(3, 0xc86f, Some(params)), &mut governors);
         assert_eq!(session.managed(), managed, "{} doorbells", doorbells.len());
     }
+}
+
+/// Another client of the process's: `open`'s calls, as of this one.
+fn of(client: u32, call: Call) -> Call {
+    match call {
+        Call::Alloc {
+            object,
+            parent,
+            class,
+            channel,
+        } => Call::Alloc {
+            object: Object {
+                client,
+                handle: object.handle,
+            },
+            parent,
+            class,
+            channel,
+        },
+        other => other,
+    }
+}
+
+/// A word that the program reads and writes at its address.
+fn word(at: usize) -> &'static AtomicU32 {
+    // SAFETY: mapped by these tests, which never unmap what they look at.
+    unsafe { AtomicU32::from_ptr(at as *mut u32) }
+}
+
+#[test]
+fn a_channel_that_takes_a_slot_again_starts_anew() {
+    let (mut session, mut governors) = (Session::new(), Governors::new());
+    let rings = open(&mut session, &mut governors, 0);
+    for number in 0..3 {
+        submit(&session, rings, rings + USERD, number);
+    }
+    assert_eq!(session.publish(&mut governors), 3);
+    for again in [true, false] {
+        if again {
+            session.learn(Call::Free { object: object(3) }, &mut governors);
+        }
+        // As the resource manager makes a channel.
+        let shadow = &session.rings[0].shadow;
+        for at in [GP_GET, GP_PUT] {
+            let real = shadow.word(rings + USERD + at).unwrap().real;
+            real.store(0, Ordering::Relaxed);
+        }
+        let params = channel(rings, 2);
+        session.learn(alloc(3, 0xc86f, Some(params)), &mut governors);
+        assert_eq!(session.channels.len(), 1);
+        let token = Call::Token {
+            channel: object(3),
+            token: 7,
+        };
+        session.learn(token, &mut governors);
+        assert_eq!(session.publish(&mut governors), 0, "nothing is submitted");
+        submit(&session, rings, rings + USERD, 0);
+        assert_eq!(session.publish(&mut governors), 1);
+    }
+}
+
+#[test]
+fn nothing_of_a_channel_that_is_left_alone_is_replaced() {
+    let strange = |rings: usize| {
+        let usual = channel(rings, 2);
+        [
+            ChannelParams {
+                entries: 0,
+                ..usual
+            },
+            ChannelParams {
+                ring_va: (rings + RINGS_LEN) as u64,
+                ..usual
+            },
+            ChannelParams {
+                userd_offset: RINGS_LEN as u64,
+                ..usual
+            },
+        ]
+    };
+    for which in 0..3 {
+        let (mut session, mut governors) = (Session::new(), Governors::new());
+        session.learn(alloc(1, 0xc661, None), &mut governors);
+        let doorbell = map(&mut session, &mut governors, 1, DOORBELL_BYTES, 0);
+        let rings = map(&mut session, &mut governors, 2, RINGS_LEN, 0);
+        let params = strange(rings)[which];
+        session.learn(alloc(3, 0xc86f, Some(params)), &mut governors);
+        assert!(!session.managed());
+        assert!(session.rings.is_empty() && session.doorbells.is_empty());
+        // A managed channel comes later: the first still rings by itself.
+        let others = map(&mut session, &mut governors, 12, RINGS_LEN, 0);
+        let params = channel(others, 12);
+        session.learn(alloc(13, 0xc86f, Some(params)), &mut governors);
+        assert!(session.managed() && !session.shadows(doorbell));
+        assert!(!session.arm(true), "polled");
+    }
+}
+
+#[test]
+fn a_client_rings_by_itself_without_moving_another() {
+    let (mut session, mut governors) = (Session::new(), Governors::new());
+    open(&mut session, &mut governors, 0);
+    // As a graphics library in the same process does.
+    const OTHER: u32 = 0xc1d0_0020;
+    session.learn(of(OTHER, alloc(50, 0xc661, None)), &mut governors);
+    let announcement = Announcement {
+        client: OTHER,
+        memory: 50,
+        offset: 0,
+        len: DOORBELL_BYTES as u64,
+        fd: 11,
+    };
+    session.learn(Call::Map(announcement), &mut governors);
+    assert!(session.announces_doorbell(11));
+    let doorbell = device(DOORBELL_BYTES);
+    session.mapped(11, doorbell, DOORBELL_BYTES, Some(0));
+    let params = channel(0, 99);
+    session.learn(of(OTHER, alloc(51, 0xc86f, Some(params))), &mut governors);
+    assert!(!session.shadows(doorbell), "its own");
+    assert!(session.arm(true), "the first client's is shadowed still");
+    session.arm(false);
+}
+
+#[test]
+fn a_userd_beside_managed_ones_is_copied_for_who_is_left_alone() {
+    let (mut session, mut governors) = (Session::new(), Governors::new());
+    let rings = open(&mut session, &mut governors, 0);
+    let userd = rings + 2 * USERD;
+    let params = ChannelParams {
+        ring_va: 0x7_0000_0000,
+        userd_offset: 2 * USERD as u64,
+        ..channel(rings, 2)
+    };
+    session.learn(alloc(4, 0xc86f, Some(params)), &mut governors);
+    let token = Call::Token {
+        channel: object(4),
+        token: 0x44,
+    };
+    session.learn(token, &mut governors);
+    word(userd + GP_PUT).store(5, Ordering::Relaxed);
+    assert!(session.pending(), "it must be looked at");
+    session.publish(&mut governors);
+    let shadow = &session.rings[0].shadow;
+    let real = |at: usize| shadow.word(userd + at).unwrap().real;
+    assert_eq!(real(GP_PUT).load(Ordering::Relaxed), 5);
+    assert_eq!(rung(&session), [(0, 0x44)]);
+    real(GP_GET).store(5, Ordering::Relaxed);
+    session.publish(&mut governors);
+    assert_eq!(word(userd + GP_GET).load(Ordering::Relaxed), 5);
+    session.learn(Call::Free { object: object(4) }, &mut governors);
+    assert!(!session.pending());
+}
+
+#[test]
+fn whatever_touches_a_mapping_is_known() {
+    let (mut session, mut governors) = (Session::new(), Governors::new());
+    let rings = open(&mut session, &mut governors, 0);
+    let page = sys::PAGE;
+    assert!(session.knows(rings + RINGS_LEN - page, page));
+    assert!(session.knows(rings - page, 2 * page) && session.knows(rings + page, page));
+    assert!(!session.knows(rings - page, page) && !session.knows(rings + RINGS_LEN, page));
+    session.unmapped(rings + page, page);
+    assert!(session.rings.is_empty() && session.channels.is_empty());
 }

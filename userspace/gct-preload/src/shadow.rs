@@ -21,10 +21,13 @@ impl Shadow {
     /// Moves the mapping at `tenant` away and puts ordinary memory there, with the
     /// same contents if `copy` says that they can be read.
     ///
-    /// `None` leaves everything as it was, except in one case that cannot be undone
-    /// and that the kernel does not produce for an address range just vacated: when
+    /// Between the two the range is free, and the kernel may give it to another thread that asks for memory
+    /// anywhere. It does so where no higher range is free: not for the rings, which libcuda maps far
+    /// below, nor for doorbells, which [`places`](crate::places) has mapped there.
+    ///
+    /// `None` leaves everything as it was, except in one case that cannot be undone: when
     /// no anonymous page can be mapped there; then the process is aborted, because
-    /// its next store would go nowhere.
+    /// its next store would go nowhere, or into memory of another thread's.
     ///
     /// # Safety
     ///
@@ -39,12 +42,16 @@ impl Shadow {
                 tenant as *mut c_void,
                 len,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_POPULATE,
+                libc::MAP_PRIVATE
+                    | libc::MAP_ANONYMOUS
+                    | libc::MAP_FIXED_NOREPLACE
+                    | libc::MAP_POPULATE,
                 -1,
                 0,
             )
         };
-        if shadow == libc::MAP_FAILED {
+        if shadow as usize != tenant {
+            eprintln!("gctgroup: the place of a mapping of the driver's was taken meanwhile");
             std::process::abort();
         }
         if copy {
@@ -57,6 +64,12 @@ impl Shadow {
             real: real as usize,
             len,
         })
+    }
+
+    /// A mapping that stays the tenant's.
+    pub(crate) fn of_tenant(tenant: usize, len: usize) -> Self {
+        let real = tenant;
+        Self { tenant, real, len }
     }
 
     /// Where the tenant's mapping begins.
@@ -78,8 +91,12 @@ impl Shadow {
 
     /// Whether `[addr, addr + len)` lies inside.
     pub(crate) fn covers(&self, addr: usize, len: usize) -> bool {
-        let offset = addr.wrapping_sub(self.tenant);
-        offset < self.len && len <= self.len - offset
+        covers((self.tenant, self.len), addr, len)
+    }
+
+    /// Whether a part of `[addr, addr + len)` lies inside.
+    pub(crate) fn touches(&self, addr: usize, len: usize) -> bool {
+        touches((self.tenant, self.len), addr, len)
     }
 
     /// A word that the tenant sees, and its real counterpart.
@@ -174,6 +191,17 @@ impl Shadow {
         // SAFETY: the alias belongs to this library, and by contract nobody uses it.
         unsafe { sys::munmap(self.real as *mut c_void, self.len) };
     }
+}
+
+/// Whether `[addr, addr + len)` lies in a range, which is an address and a length.
+pub(crate) fn covers((start, size): (usize, usize), addr: usize, len: usize) -> bool {
+    let offset = addr.wrapping_sub(start);
+    offset < size && len <= size - offset
+}
+
+/// Whether a part of it does.
+pub(crate) fn touches((start, size): (usize, usize), addr: usize, len: usize) -> bool {
+    addr.wrapping_sub(start) < size || start.wrapping_sub(addr) < len
 }
 
 /// Copies `len` bytes of device memory, a multiple of 64.

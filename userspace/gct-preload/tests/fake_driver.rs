@@ -69,6 +69,12 @@ pub unsafe extern "C" fn syscall(
         // SAFETY: a structure of this request's.
         return unsafe { serve(b, c as *mut u32) };
     }
+    if number == libc::SYS_mremap && node != 0 {
+        // SAFETY: the caller's.
+        let ret = unsafe { raw(number, [a, b, c, d, e, f]) };
+        another_thread_maps(b);
+        return ret;
+    }
     let mut args = [a, b, c, d, e, f];
     if number == libc::SYS_mmap && ours(e) {
         args[4] = c_long::from(MEMORY[ANNOUNCED.load(Ordering::Relaxed)].load(Ordering::Relaxed));
@@ -81,6 +87,53 @@ pub unsafe extern "C" fn syscall(
         return -1;
     }
     ret
+}
+
+/// What another thread may do at any time: it maps memory anywhere, and writes there.
+fn another_thread_maps(len: c_long) {
+    // SAFETY: a new mapping of so many bytes.
+    unsafe {
+        let at = raw(libc::SYS_mmap, [0, len, 3, 0x22, -1, 0]);
+        (at as *mut u32).write_volatile(OTHERS);
+        let free = OTHER.iter().find(|slot| slot.load(Ordering::Relaxed) == 0);
+        free.unwrap().store(at as usize, Ordering::Relaxed);
+    }
+}
+
+/// What the other thread has written, and where.
+const OTHERS: u32 = 0x07e5_07e5;
+static OTHER: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
+
+/// How many of the other thread's mappings are as it left them; 0 if one is not.
+#[no_mangle]
+pub extern "C" fn fake_others() -> u32 {
+    let used = || {
+        OTHER
+            .iter()
+            .map(|slot| slot.load(Ordering::Relaxed))
+            .take_while(|at| *at != 0)
+    };
+    // SAFETY: mapped above, for ever.
+    let kept = used().filter(|at| unsafe { (*at as *const u32).read_volatile() } == OTHERS);
+    if kept.count() == used().count() {
+        used().count() as u32
+    } else {
+        0
+    }
+}
+
+/// Maps other memory over the rings, as a program may; returns whether that is what it reads there.
+#[no_mangle]
+pub extern "C" fn fake_map_over() -> u32 {
+    let at = PROGRAM[1].load(Ordering::Relaxed) as *mut c_void;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: over a mapping of this file's.
+    let mapped = unsafe { libc::mmap(at, RINGS_BYTES, 3, flags, -1, 0) };
+    let word = word(&PROGRAM, 1, GP_PUT);
+    let fresh = word.load(Ordering::Relaxed) == 0;
+    // It is ordinary memory, whatever is written there.
+    word.store(77, Ordering::Release);
+    u32::from(mapped == at && fresh)
 }
 
 /// Answers an ioctl; all succeed.

@@ -410,10 +410,8 @@ fn worker_is_normal() {
     let worker = helpers("Pid")[0].parse().unwrap();
     assert_eq!(affinity(worker), before);
     // SAFETY: asks.
-    assert_eq!(
-        unsafe { libc::sched_getscheduler(worker) },
-        libc::SCHED_OTHER
-    );
+    let class = unsafe { libc::sched_getscheduler(worker) };
+    assert_eq!(class, libc::SCHED_OTHER);
 }
 
 /// The first 64 processors that a thread may use.
@@ -422,6 +420,22 @@ fn affinity(thread: c_int) -> u64 {
     // SAFETY: the set lives for the call.
     unsafe { libc::sched_getaffinity(thread, size_of_val(&set), set.as_mut_ptr().cast()) };
     set[0]
+}
+
+/// The driver maps memory as another thread would, in the middle of each move.
+fn others_map() {
+    open();
+    assert_eq!(fake(c"fake_others"), 2, "rings and doorbells were moved");
+    launch();
+}
+
+/// Something else is mapped over the rings.
+fn map_over() {
+    open();
+    launch();
+    assert_eq!(fake(c"fake_map_over"), 1);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(fake(c"fake_put"), 1, "what is there now is no ring");
 }
 
 fn main() {
@@ -438,6 +452,8 @@ fn main() {
         "launches" => return launches(&std::env::args().nth(2).unwrap()),
         "no-threads" => return no_threads(),
         "worker-is-normal" => return worker_is_normal(),
+        "others-map" => return others_map(),
+        "map-over" => return map_over(),
         "helpers-block" => return helpers_block(),
         _ => {}
     }

@@ -137,3 +137,13 @@ fn a_program_that_gets_no_thread_runs_natively() {
 fn the_worker_has_the_processes_processors_and_the_normal_class() {
     does("worker-is-normal");
 }
+
+#[test]
+fn memory_that_another_thread_maps_meanwhile_is_its_own() {
+    does("others-map");
+}
+
+#[test]
+fn what_is_mapped_over_a_ring_is_no_ring() {
+    does("map-over");
+}
