@@ -3,8 +3,8 @@
 //! What a backend can do on a GPU.
 //!
 //! A backend announces a [`FeatureSet`] with each GPU. A limit whose feature is
-//! absent is refused; a counter whose feature is absent is not shown. Nothing
-//! ever looks as if it worked.
+//! absent is neither read nor written; a counter whose feature is absent is not
+//! shown. Nothing ever looks as if it worked.
 
 use core::fmt::{self, Write};
 

@@ -49,7 +49,7 @@ const VALUES: [(Format, &[u8], &str); 14] = [
     (Format::Weight, b"10000", "10000\n"),
     (Format::Bandwidth, b"20ms 100ms", "20000 100000\n"),
     (Format::Switch, b"1\n", "1\n"),
-    (Format::TpcsOrMax, b"66", "66\n"),
+    (Format::TpcsOrNone, b"66", "66\n"),
     (Format::TpcList, b"40,0-31", "0-31,40\n"),
     (Format::TpcList, b"all", "all\n"),
     (Format::UsOrOff, b"off", "off\n"),

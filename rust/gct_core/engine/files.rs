@@ -23,8 +23,7 @@ impl State<'_> {
     /// # Errors
     ///
     /// [`Error::Syntax`] and [`Error::Range`] of the file's form; then
-    /// [`Error::Unsupported`] when the GPU's backend cannot do it and the value is
-    /// not the one in force; [`Error::Exists`] for a cgroup that another group has;
+    /// [`Error::Unsupported`] when the GPU's backend cannot do it; [`Error::Exists`] for a cgroup that another group has;
     /// [`Error::Access`] when the file is not written this way; [`Error::Gone`].
     pub fn write(&mut self, file: File, scope: Scope, text: &[u8]) -> Result<(), Error> {
         let entry = files::entry(file);
@@ -76,8 +75,7 @@ impl State<'_> {
         if !node.is_shown(owner) {
             return Err(Error::Gone);
         }
-        let can = entry.feature.is_none_or(|feature| features.has(feature));
-        if !can && node.settings.get(file) != Some(value) {
+        if entry.feature.is_some_and(|feature| !features.has(feature)) {
             return Err(Error::Unsupported);
         }
         Ok(value)
@@ -90,7 +88,7 @@ impl State<'_> {
     /// # Errors
     ///
     /// [`Error::Unknown`] for a fact that the driver has not told,
-    /// [`Error::Unsupported`] for a measurement that nobody takes, [`Error::Access`]
+    /// [`Error::Unsupported`] for a limit that nothing enforces and a measurement that nobody takes, [`Error::Access`]
     /// when the file is not read this way, [`Error::Gone`], and [`Error::NoSpace`]
     /// when `out` takes no more.
     pub fn show(&self, file: File, scope: Scope, out: &mut dyn Write) -> Result<(), Error> {
@@ -139,7 +137,7 @@ fn check_tpcs(value: &Value, tpcs: Option<u16>) -> Result<(), Error> {
     let Some(count) = tpcs else { return Ok(()) };
     let fits = match value {
         Value::TpcList(Some(mask)) => mask.last().is_none_or(|last| last < usize::from(count)),
-        Value::TpcsOrMax(Some(tpcs)) => tpcs.get() <= count,
+        Value::TpcsOrNone(Some(tpcs)) => tpcs.get() <= count,
         _ => true,
     };
     if fits {
@@ -177,11 +175,12 @@ fn show_node(
     entry: &Entry,
     out: &mut dyn Write,
 ) -> Result<(), Error> {
-    if let Some(value) = node.settings.get(entry.file) {
-        return written(show::value(&value, out));
-    }
+    // A limit that nothing enforces must not read as if it were in force.
     if entry.feature.is_some_and(|feature| !features.has(feature)) {
         return Err(Error::Unsupported);
+    }
+    if let Some(value) = node.settings.get(entry.file) {
+        return written(show::value(&value, out));
     }
     let now = node.usage.now();
     written(match entry.file {

@@ -85,8 +85,7 @@ pub struct Entry {
     pub range: &'static str,
     /// Unit of the number; empty when it has none.
     pub unit: &'static str,
-    /// What the GPU's backend must be able to do, or writing anything but the
-    /// value in force (for a file that is only read: reading) is refused.
+    /// What the GPU's backend must be able to do, or the file is neither read nor written.
     pub feature: Option<Feature>,
     /// Errors of its own beside [`Error::Syntax`], [`Error::Range`] and [`Error::Gone`].
     pub errors: &'static [Error],
@@ -275,8 +274,8 @@ files! {
     ComputeEvents: Node "compute.events" Read Stat {
         doc: "How often a compute limit had consequences.",
     }
-    TpcQuota: Node "tpc.quota" ReadWrite TpcsOrMax {
-        default: "max",
+    TpcQuota: Node "tpc.quota" ReadWrite TpcsOrNone {
+        default: "none",
         range: "0..=256",
         unit: "TPCs",
         feature: TpcQuota,

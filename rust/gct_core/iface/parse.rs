@@ -60,7 +60,7 @@ pub fn value(format: Format, text: &[u8]) -> Result<Value, Error> {
         }
         Format::Bandwidth => Value::Bandwidth(or_word(text, b"max", bandwidth)?),
         Format::Switch => Value::Switch(small(text, 0, 1)? == 1),
-        Format::TpcsOrMax => Value::TpcsOrMax(or_word(text, b"max", tpcs)?),
+        Format::TpcsOrNone => Value::TpcsOrNone(or_word(text, b"none", tpcs)?),
         Format::TpcList => Value::TpcList(or_word(text, b"all", TpcMask::parse)?),
         Format::UsOrOff => Value::UsOrOff(or_word(text, b"off", atom)?),
         Format::Percent => Value::Percent(Percent(small(text, 0, limits::SLIP_PERCENT_MAX)?)),

@@ -127,7 +127,7 @@ fn numbers_at_both_ends() {
         (Format::Weight, 1, 10_000),
         (Format::Switch, 0, 1),
         (Format::Percent, 0, 100),
-        (Format::TpcsOrMax, 0, 256),
+        (Format::TpcsOrNone, 0, 256),
     ] {
         for good in [low, high] {
             assert_eq!(ok(format, &good.to_string()), format!("{good}\n"));
@@ -139,6 +139,8 @@ fn numbers_at_both_ends() {
         );
     }
     refuses(Format::Weight, Error::Range, &["0"]);
+    assert_eq!(ok(Format::TpcsOrNone, "none"), "none\n");
+    refuses(Format::TpcsOrNone, Error::Syntax, &["max", "default"]);
     refuses(Format::Percent, Error::Syntax, &["5%"]);
 }
 
@@ -319,7 +321,7 @@ fn defaults_of_the_table_are_values_of_their_files() {
 proptest! {
     /// Every value that a file can hold is shown in a form that reads back as that value.
     #[test]
-    fn what_is_read_can_be_written_back(pick in 0..Format::VALUES.len(), text in "[0-9]{1,6}( [0-9]{1,7}|-[0-9]{1,3}|,[0-9]{1,3}|[KMG]|ms|us)?|max|off|all|default") {
+    fn what_is_read_can_be_written_back(pick in 0..Format::VALUES.len(), text in "[0-9]{1,6}( [0-9]{1,7}|-[0-9]{1,3}|,[0-9]{1,3}|[KMG]|ms|us)?|max|off|all|none|default") {
         let format = Format::VALUES[pick];
         if let Ok(first) = value(format, text.as_bytes()) {
             let line = shown(&first);

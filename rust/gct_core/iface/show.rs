@@ -21,7 +21,7 @@ pub fn value(value: &Value, out: &mut dyn Write) -> fmt::Result {
             writeln!(out, "{} {}", quota.get(), period.get())
         }
         Value::Switch(on) => out.write_str(if *on { "1\n" } else { "0\n" }),
-        Value::TpcsOrMax(tpcs) => number_or(out, tpcs.map(|tpcs| u64::from(tpcs.get())), "max"),
+        Value::TpcsOrNone(tpcs) => number_or(out, tpcs.map(|tpcs| u64::from(tpcs.get())), "none"),
         Value::TpcList(None) => out.write_str("all\n"),
         Value::TpcList(Some(mask)) => {
             mask.show(out)?;

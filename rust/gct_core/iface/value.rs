@@ -53,8 +53,8 @@ pub enum Format {
     Bandwidth,
     /// 0 or 1.
     Switch,
-    /// A number of TPCs, or `max`.
-    TpcsOrMax,
+    /// A number of TPCs, or `none`.
+    TpcsOrNone,
     /// A list of TPCs, or `all`.
     TpcList,
     /// Microseconds as above, or `off`.
@@ -73,7 +73,7 @@ impl Format {
         Self::Weight,
         Self::Bandwidth,
         Self::Switch,
-        Self::TpcsOrMax,
+        Self::TpcsOrNone,
         Self::TpcList,
         Self::UsOrOff,
         Self::Percent,
@@ -97,8 +97,8 @@ pub enum Value {
     Bandwidth(Option<Bandwidth>),
     /// [`Format::Switch`].
     Switch(bool),
-    /// [`Format::TpcsOrMax`]; `None` is `max`.
-    TpcsOrMax(Option<Tpcs>),
+    /// [`Format::TpcsOrNone`]; `None` is `none`.
+    TpcsOrNone(Option<Tpcs>),
     /// [`Format::TpcList`]; `None` is `all`.
     TpcList(Option<TpcMask>),
     /// [`Format::UsOrOff`]; `None` is `off`.

@@ -74,9 +74,9 @@ fn each_problem_is_found_and_has_a_remedy() {
         ),
         (
             "../version",
-            "gctgroup 9.0.0 abi 2\n",
-            "abi 2",
-            "made for abi 1",
+            "gctgroup 9.0.0 abi 9\n",
+            "abi 9",
+            "made for abi 2",
         ),
         (
             "../version",

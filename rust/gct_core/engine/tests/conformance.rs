@@ -11,21 +11,14 @@ fn form_comes_before_range_before_ability() {
     let mut world = World::new(FeatureSet::NONE.with(Feature::Weight));
     let group = world.group("web");
     let node = world.node(Owner::Group(group));
-    for (text, result) in [
-        ("junk", Err(Error::Syntax)),
-        ("19", Err(Error::Range)),
-        ("2ms", Err(Error::Unsupported)),
-        ("default", Ok(())),
+    for (text, error) in [
+        ("junk", Error::Syntax),
+        ("19", Error::Range),
+        ("2ms", Error::Unsupported),
+        ("default", Error::Unsupported),
     ] {
-        assert_eq!(
-            world.write(File::ComputeTimeslice, node, text),
-            result,
-            "{text}"
-        );
-        assert_eq!(
-            world.read(File::ComputeTimeslice, node),
-            Ok("default\n".into())
-        );
+        let written = world.write(File::ComputeTimeslice, node, text);
+        assert_eq!(written, Err(error), "{text}");
     }
     assert_eq!(world.write(File::ComputeWeight, node, "250"), Ok(()));
     assert_eq!(world.read(File::ComputeWeight, node), Ok("250\n".into()));
@@ -34,6 +27,21 @@ fn form_comes_before_range_before_ability() {
         Err(Error::Range)
     );
     assert_eq!(world.read(File::ComputeWeight, node), Ok("250\n".into()));
+}
+
+/// What reads `max` or `100` looks enforced.
+#[test]
+fn a_limit_that_nothing_enforces_cannot_be_read() {
+    let mut world = World::new(FeatureSet::NONE.with(Feature::Weight));
+    let group = world.group("web");
+    let node = world.node(Owner::Group(group));
+    for entry in files::of(Place::Node).filter(|entry| entry.mode == Mode::ReadWrite) {
+        let read = world.read(entry.file, node);
+        match entry.feature {
+            Some(Feature::Weight) | None => assert!(read.is_ok(), "{}", entry.name),
+            Some(_) => assert_eq!(read, Err(Error::Unsupported), "{}", entry.name),
+        }
+    }
 }
 
 #[test]
