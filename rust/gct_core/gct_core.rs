@@ -38,6 +38,7 @@ pub mod submit;
 pub mod table;
 pub mod tables;
 pub mod text;
+pub mod topology;
 pub mod units;
 
 #[cfg(test)]

@@ -47,6 +47,16 @@ impl TpcMask {
             .fold(0, |sum, word| sum.saturating_add(word.count_ones()))
     }
 
+    /// Number of TPCs in `from..to`.
+    pub fn count_between(&self, from: usize, to: usize) -> u32 {
+        let mut count = 0u32;
+        for (word, base) in self.0.iter().zip((0..).step_by(WORD_BITS)) {
+            let bits = low_bits(to.saturating_sub(base)) & !low_bits(from.saturating_sub(base));
+            count = count.saturating_add((word & bits).count_ones());
+        }
+        count
+    }
+
     /// Is there no TPC?
     pub fn is_empty(&self) -> bool {
         *self == Self::EMPTY
@@ -163,6 +173,15 @@ impl TpcMask {
     }
 }
 
+/// The lowest `count` bits of a word, all of them for 64 and more.
+const fn low_bits(count: usize) -> u64 {
+    match count {
+        // CAST: below 64.
+        0..WORD_BITS => 1u64.wrapping_shl(count as u32).wrapping_sub(1),
+        _ => u64::MAX,
+    }
+}
+
 fn index(text: &[u8]) -> Result<usize, Error> {
     let number = crate::iface::parse::number(text)?;
     usize::try_from(number)
@@ -228,6 +247,8 @@ mod tests {
                 prop_assert_eq!(rest.has(tpc), a.has(tpc) && !b.has(tpc));
                 let below = (0..tpc).filter(|tpc| a.has(*tpc)).count();
                 prop_assert_eq!(lowest.has(tpc), a.has(tpc) && below < usize::try_from(count).unwrap());
+                let between = (tpc / 2..tpc).filter(|tpc| a.has(*tpc)).count();
+                prop_assert_eq!(a.count_between(tpc / 2, tpc), u32::try_from(between).unwrap());
             }
         }
     }

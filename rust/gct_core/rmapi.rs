@@ -13,6 +13,7 @@
 //! offset in 535.261.03, 550.163.01, 580.95.05 and 595.45.04; a driver that
 //! changes a size is refused by the size check rather than misread.
 
+pub mod ask;
 pub mod class;
 pub mod control;
 pub mod own;

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Questions that the user-space mode asks the resource manager as a client of its own.
+//!
+//! Names, sizes and offsets are those of NVIDIA's `nvos.h`, `nv-ioctl.h`, `ctrl2080mc.h`, `ctrl2080gr.h` and `ctrl2080fb.h`
+//! of 535 and of 580. The resource manager compares the size of parameters, so another layout is refused. All may be asked
+//! without privilege (tried as root and as nobody on 580.159.04).
+
+use super::{Fields, Handle};
+use crate::topology::{Chip, Sm};
+
+/// `NV_ESC_CARD_INFO`, an array of [`CARDS_BYTES`].
+pub const CARD_INFO: u32 = 0xc8;
+/// `NV_ESC_REGISTER_FD`: ties a GPU's file to a control file, whose descriptor is the argument.
+pub const REGISTER_FD: u32 = 0xc9;
+
+/// Bytes of `nv_ioctl_card_info_t`.
+const CARD_BYTES: usize = 72;
+/// Bytes of the list of all GPUs, `NV_MAX_DEVICES` of them.
+pub const CARDS_BYTES: usize = 32 * CARD_BYTES;
+
+/// `NV01_ROOT_CLIENT`.
+pub const CLIENT: u32 = 0x41;
+/// `NV01_DEVICE_0`.
+pub const DEVICE: u32 = 0x80;
+/// `NV20_SUBDEVICE_0`.
+pub const SUBDEVICE: u32 = 0x2080;
+/// Bytes of `NV0080_ALLOC_PARAMETERS`, which begin with the device's instance.
+pub const DEVICE_BYTES: usize = 56;
+/// Bytes of `NV2080_ALLOC_PARAMETERS`.
+pub const SUBDEVICE_BYTES: usize = 4;
+
+/// `NV2080_CTRL_CMD_MC_GET_ARCH_INFO`.
+pub const ARCH_INFO: u32 = 0x2080_1701;
+/// Bytes of its parameters, which begin with the architecture.
+pub const ARCH_BYTES: usize = 16;
+
+/// `NV2080_CTRL_CMD_GR_GET_INFO`.
+pub const GR_INFO: u32 = 0x2080_1201;
+/// `NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_GPCS`.
+const GPCS: u32 = 0x14;
+/// `NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_TPC_PER_GPC`.
+const TPCS_PER_GPC: u32 = 0x17;
+
+/// `NV2080_CTRL_CMD_FB_GET_INFO_V2`.
+pub const FB_INFO: u32 = 0x2080_1303;
+/// Bytes of its parameters, newest first: a count and 128 or 54 pairs.
+pub const FB_BYTES: [usize; 2] = [4 + 8 * 128, 4 + 8 * 54];
+/// `NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE`, in KiB.
+const RAM_SIZE: u32 = 7;
+
+/// `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER`.
+pub const SM_ORDER: u32 = 0x2080_121b;
+/// `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER_MAX_SM_COUNT`.
+const SMS_MAX: usize = 512;
+/// Bytes of an SM in the answer, newest first: 580 has 18, 535 has 12, and both begin alike.
+const SM_BYTES: [usize; 4] = [18, 16, 14, 12];
+/// Bytes of the parameters of [`SM_ORDER`] with each of them: the SMs, two counts, and a route of 16 bytes.
+pub const SM_ORDER_BYTES: [usize; 4] = [
+    sm_order_bytes(SM_BYTES[0]),
+    sm_order_bytes(SM_BYTES[1]),
+    sm_order_bytes(SM_BYTES[2]),
+    sm_order_bytes(SM_BYTES[3]),
+];
+
+const fn sm_order_bytes(sm: usize) -> usize {
+    (SMS_MAX * sm + 4).next_multiple_of(8) + 16
+}
+
+/// The request number of an escape whose structure has so many bytes: `_IOWR('F', escape, ..)`.
+pub const fn request(escape: u32, bytes: usize) -> u32 {
+    // CAST: an ioctl's size has 14 bits.
+    0xc000_0000 | ((bytes as u32) & 0x3fff).wrapping_shl(16) | 0x4600 | (escape & 0xff)
+}
+
+/// An `NVOS21_PARAMETERS`: makes an object; `params` is the address of `len` bytes.
+pub fn alloc(
+    root: Handle,
+    parent: Handle,
+    object: Handle,
+    class: u32,
+    params: u64,
+    len: usize,
+) -> [u32; 8] {
+    let [low, high] = halves(params);
+    [root, parent, object, class, low, high, length(len), 0]
+}
+
+/// The object in an [`alloc`] that the resource manager has answered, if it made it.
+pub fn made([_, _, object, .., status]: &[u32; 8]) -> Option<Handle> {
+    (*status == 0).then_some(*object)
+}
+
+/// An `NVOS54_PARAMETERS`: sends a control; `params` is the address of `len` bytes.
+pub fn control(client: Handle, object: Handle, command: u32, params: u64, len: usize) -> [u32; 8] {
+    let [low, high] = halves(params);
+    [client, object, command, 0, low, high, length(len), 0]
+}
+
+/// Whether the resource manager did what an answered [`control`] asked.
+pub fn is_done([.., status]: &[u32; 8]) -> bool {
+    *status == 0
+}
+
+/// The resource manager's number of the GPU `/dev/nvidia<minor>`, in the answer to [`CARD_INFO`].
+pub fn gpu_id(cards: &[u8], minor: u32) -> Option<u32> {
+    let mut cards = cards.chunks_exact(CARD_BYTES);
+    cards.find_map(|card| {
+        let fields = Fields(card);
+        let valid = card.first() != Some(&0) && fields.u32(56).ok()? == minor;
+        valid.then(|| fields.u32(16).ok()).flatten()
+    })
+}
+
+/// The parameters of [`GR_INFO`], `NV2080_CTRL_GR_GET_INFO_PARAMS`, for the list at `address` ([`gr_list`]).
+pub fn gr_params(address: u64) -> [u32; 8] {
+    let [low, high] = halves(address);
+    [2, 0, low, high, 0, 0, 0, 0]
+}
+
+/// The list of what [`GR_INFO`] is asked.
+pub const fn gr_list() -> [u32; 4] {
+    [GPCS, 0, TPCS_PER_GPC, 0]
+}
+
+/// What the answers to [`ARCH_INFO`] and [`GR_INFO`] say of the chip.
+pub fn chip(arch: &[u8], [_, gpcs, _, tpcs_per_gpc]: &[u32; 4]) -> Option<Chip> {
+    Some(Chip {
+        architecture: Fields(arch).u32(0).ok()?,
+        gpcs: u16::try_from(*gpcs).ok()?,
+        tpcs_per_gpc: u16::try_from(*tpcs_per_gpc).ok()?,
+    })
+}
+
+/// Asks for the memory's size in the parameters of [`FB_INFO`].
+pub fn ask_memory(params: &mut [u8]) {
+    let words = params.chunks_exact_mut(4);
+    for (word, value) in words.zip([1, RAM_SIZE]) {
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// The memory's size in bytes, in the answer to [`FB_INFO`].
+pub fn memory(params: &[u8]) -> Option<u64> {
+    let kib = Fields(params).u32(8).ok()?;
+    u64::from(kib).checked_mul(1024).filter(|bytes| *bytes > 0)
+}
+
+/// The SMs in the answer to [`SM_ORDER`], which has one of [`SM_ORDER_BYTES`].
+pub fn sms(params: &[u8]) -> Option<impl Iterator<Item = Sm> + '_> {
+    let mut sizes = SM_ORDER_BYTES.into_iter().zip(SM_BYTES);
+    let (_, size) = sizes.find(|(len, _)| *len == params.len())?;
+    let number = |at: usize| {
+        let bytes = params.get(at..)?.first_chunk()?;
+        Some(u16::from_le_bytes(*bytes))
+    };
+    let count = usize::from(number(SMS_MAX.checked_mul(size)?)?).min(SMS_MAX);
+    let sms = params.chunks_exact(size).take(count);
+    Some(sms.filter_map(|sm| {
+        let field = |at: usize| Some(u16::from_le_bytes(*sm.get(at..)?.first_chunk()?));
+        Some(Sm {
+            virtual_gpc: field(8)?,
+            migratable_tpc: field(10)?,
+        })
+    }))
+}
+
+fn length(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// The low and the high half of an address.
+fn halves(address: u64) -> [u32; 2] {
+    // CAST: the two halves.
+    [address as u32, address.wrapping_shr(32) as u32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    #[test]
+    fn structures_have_the_sizes_that_were_accepted() {
+        assert_eq!(SM_ORDER_BYTES, [9240, 8216, 7192, 6168]);
+        assert_eq!(FB_BYTES, [0x404, 0x1b4]);
+        assert_eq!(request(super::super::escape::CONTROL, 32), 0xc020_462a);
+        assert_eq!(request(CARD_INFO, CARDS_BYTES), 0xc900_46c8);
+        assert_eq!(
+            alloc(1, 2, 3, 0x80, 0x1_0000_0002, 56),
+            [1, 2, 3, 0x80, 2, 1, 56, 0]
+        );
+        assert_eq!(made(&[0, 0, 7, 0, 0, 0, 0, 0]), Some(7));
+        assert_eq!(made(&[0, 0, 7, 0, 0, 0, 0, 0x1f]), None);
+        assert!(!is_done(&control(1, 2, SM_ORDER, 0, 0).map(|_| 1)));
+    }
+
+    /// As an H100 answered (`ioctls-580`).
+    #[test]
+    fn a_gpu_is_found_by_its_minor() {
+        let mut cards = vec![0; CARDS_BYTES];
+        for (card, (id, minor)) in cards
+            .chunks_exact_mut(CARD_BYTES)
+            .zip([(6u32, 0u32), (7, 1)])
+        {
+            card[0] = 1;
+            card[16..20].copy_from_slice(&id.to_le_bytes());
+            card[56..60].copy_from_slice(&minor.to_le_bytes());
+        }
+        assert_eq!(gpu_id(&cards, 1), Some(7));
+        assert_eq!(gpu_id(&cards, 0), Some(6));
+        assert_eq!(gpu_id(&cards, 2), None, "what is not valid is none");
+        assert_eq!(gpu_id(&[], 0), None);
+    }
+
+    #[test]
+    fn sms_are_read_in_every_size() {
+        for (len, size) in SM_ORDER_BYTES.into_iter().zip(SM_BYTES) {
+            let mut answer = vec![0; len];
+            for (number, sm) in (0u16..132).zip(answer.chunks_exact_mut(size)) {
+                sm[8..10].copy_from_slice(&(number / 18).to_le_bytes());
+                sm[10..12].copy_from_slice(&(number % 9).to_le_bytes());
+            }
+            answer[512 * size..][..2].copy_from_slice(&132u16.to_le_bytes());
+            let found: Vec<Sm> = sms(&answer).unwrap().collect();
+            assert_eq!(found.len(), 132);
+            let last = Sm {
+                virtual_gpc: 7,
+                migratable_tpc: 5,
+            };
+            assert_eq!(found.last(), Some(&last));
+            // More than there is room for.
+            answer[512 * size..][..2].copy_from_slice(&[0xff; 2]);
+            assert_eq!(sms(&answer).unwrap().count(), SMS_MAX);
+        }
+        assert!(sms(&[0; 100]).is_none());
+    }
+
+    #[test]
+    fn memory_is_told_in_kib() {
+        let mut params = [0; FB_BYTES[0]];
+        ask_memory(&mut params);
+        assert_eq!(params[..8], [1, 0, 0, 0, 7, 0, 0, 0]);
+        params[8..12].copy_from_slice(&83_516_416u32.to_le_bytes());
+        assert_eq!(memory(&params), Some(81_559 << 20));
+        assert_eq!(memory(&[0; 12]), None);
+        let chip = chip(&[0x80, 1, 0, 0], &[0x14, 8, 0x17, 9]).unwrap();
+        assert_eq!(
+            (chip.architecture, chip.gpcs, chip.tpcs_per_gpc),
+            (0x180, 8, 9)
+        );
+    }
+}

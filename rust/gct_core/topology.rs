@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Knows which TPCs a GPU has, and which of them lie in one GPC.
+//!
+//! Terminology
+//!   bit          number of a TPC in a QMD's mask
+//!   virtual GPC  number that the resource manager gives a GPC (`virtualGpcId`); 0 to `gpcs - 1` are GPCs, those above
+//!                are TPCs that belong to no such GPC (`gpcs` and `tpcs_per_gpc` are the chip's, floorswept or not)
+//!
+//! The resource manager's answer to `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER` has an entry for each SM. It may be asked by
+//! everybody. From an entry follows the bit of its TPC:
+//!
+//! ```text
+//! virtual GPC < gpcs:  bit = virtual GPC * tpcs_per_gpc + migratable TPC
+//! else:                bit = gpcs * tpcs_per_gpc + (virtual GPC - gpcs)
+//! ```
+//!
+//! Measured on four H100s (`tests/fixtures/tpcs`): each of 66 bits enables the two SMs that the rule says, no other bit
+//! enables any, and a cluster finds place within a virtual GPC alone. For other chips than Hopper the rule was not tried,
+//! so [`Topology::from_sm_order`] refuses them.
+
+use crate::limits::TPCS_MAX;
+use crate::mask::TpcMask;
+
+/// `NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_GH100`.
+const HOPPER: u32 = 0x180;
+
+/// What the resource manager says of a chip, whatever was floorswept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chip {
+    /// `NV2080_CTRL_MC_GET_ARCH_INFO`: its architecture.
+    pub architecture: u32,
+    /// `NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_GPCS`.
+    pub gpcs: u16,
+    /// `NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_TPC_PER_GPC`.
+    pub tpcs_per_gpc: u16,
+}
+
+/// One SM, as the resource manager numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sm {
+    /// `virtualGpcId`.
+    pub virtual_gpc: u16,
+    /// `migratableTpcId`.
+    pub migratable_tpc: u16,
+}
+
+/// The TPCs of one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Topology {
+    existing: TpcMask,
+    /// GPCs with `tpcs_per_gpc` bits each, from bit 0 on. Each bit above is a GPC of its own.
+    gpcs: u16,
+    tpcs_per_gpc: u16,
+}
+
+impl Topology {
+    /// No TPC that is known.
+    pub const UNKNOWN: Self = Self::apart(TpcMask::EMPTY);
+
+    /// TPCs of which nobody knows whether two lie in one GPC.
+    pub const fn apart(existing: TpcMask) -> Self {
+        Self {
+            existing,
+            gpcs: 0,
+            tpcs_per_gpc: 0,
+        }
+    }
+
+    /// TPCs that all lie in one GPC, as in a model that has no GPCs.
+    pub const fn together(existing: TpcMask) -> Self {
+        Self {
+            existing,
+            gpcs: 1,
+            // CAST: a small number.
+            tpcs_per_gpc: TPCS_MAX as u16,
+        }
+    }
+
+    /// From what the resource manager says of each SM; `None` for a chip that the rule was not tried on, for two TPCs with
+    /// the same bit, and for none.
+    pub fn from_sm_order(chip: Chip, sms: impl Iterator<Item = Sm>) -> Option<Self> {
+        let bits = chip.gpcs.checked_mul(chip.tpcs_per_gpc)?;
+        if chip.architecture != HOPPER || bits == 0 {
+            return None;
+        }
+        let mut sms_of = [0u8; TPCS_MAX];
+        let mut existing = TpcMask::EMPTY;
+        for sm in sms {
+            let bit = chip.bit(sm)?;
+            let count = sms_of.get_mut(bit)?;
+            *count = count.checked_add(1)?;
+            existing.set(bit);
+        }
+        let mut used = sms_of.iter().filter(|count| **count > 0);
+        let first = *used.next()?;
+        used.all(|count| *count == first).then_some(Self {
+            existing,
+            gpcs: chip.gpcs,
+            tpcs_per_gpc: chip.tpcs_per_gpc,
+        })
+    }
+
+    /// The TPCs that exist.
+    pub const fn existing(&self) -> &TpcMask {
+        &self.existing
+    }
+
+    /// Whether any TPC is known.
+    pub fn is_known(&self) -> bool {
+        !self.existing.is_empty()
+    }
+
+    /// All in words, for a page of memory.
+    pub fn to_words(&self) -> [u64; TPCS_MAX / 64 + 1] {
+        let [a, b, c, d] = *self.existing.words();
+        let gpcs = u64::from(self.gpcs).wrapping_shl(16) | u64::from(self.tpcs_per_gpc);
+        [a, b, c, d, gpcs]
+    }
+
+    /// What [`to_words`](Self::to_words) made. Any words are some topology.
+    pub fn from_words([a, b, c, d, gpcs]: [u64; TPCS_MAX / 64 + 1]) -> Self {
+        Self {
+            existing: TpcMask::from_words([a, b, c, d]),
+            // CAST: 16 bits were stored. More GPCs than TPCs there are not.
+            gpcs: (gpcs.wrapping_shr(16) as u16).min(TPCS_MAX as u16),
+            // CAST: as above.
+            tpcs_per_gpc: gpcs as u16,
+        }
+    }
+
+    /// Whether `count` TPCs of `mask` lie in one GPC.
+    pub fn has_together(&self, mask: &TpcMask, count: u32) -> bool {
+        let mask = mask.and(&self.existing);
+        if count <= 1 {
+            return count == 0 || !mask.is_empty();
+        }
+        (0..self.gpcs).any(|gpc| {
+            let from = usize::from(gpc.saturating_mul(self.tpcs_per_gpc));
+            let to = from.saturating_add(usize::from(self.tpcs_per_gpc));
+            mask.count_between(from, to) >= count
+        })
+    }
+}
+
+impl Chip {
+    /// The bit of the TPC that an SM belongs to.
+    fn bit(&self, sm: Sm) -> Option<usize> {
+        let bit = match sm.virtual_gpc.checked_sub(self.gpcs) {
+            None if sm.migratable_tpc >= self.tpcs_per_gpc => return None,
+            None => sm
+                .virtual_gpc
+                .checked_mul(self.tpcs_per_gpc)?
+                .checked_add(sm.migratable_tpc)?,
+            Some(alone) => self
+                .gpcs
+                .checked_mul(self.tpcs_per_gpc)?
+                .checked_add(alone)?,
+        };
+        Some(usize::from(bit))
+    }
+}
+
+#[cfg(test)]
+#[path = "topology_tests.rs"]
+mod tests;

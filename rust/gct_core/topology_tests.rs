@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The rule against what GPUs said and did (`tests/fixtures/tpcs`).
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::vec::Vec;
+
+const GPUS: [&str; 3] = [
+    include_str!("../../tests/fixtures/tpcs/h100-a.txt"),
+    include_str!("../../tests/fixtures/tpcs/h100-b.txt"),
+    include_str!("../../tests/fixtures/tpcs/h100-c.txt"),
+];
+
+/// The numbers of the lines that begin with `word`.
+fn lines<'a>(gpu: &'a str, word: &'a str) -> impl Iterator<Item = Vec<u16>> + 'a {
+    gpu.lines().filter_map(move |line| {
+        let rest = line.strip_prefix(word)?.strip_prefix(' ')?;
+        Some(
+            rest.split(' ')
+                .map(|number| number.parse().unwrap())
+                .collect(),
+        )
+    })
+}
+
+fn chip(gpu: &str) -> Chip {
+    let chip = lines(gpu, "chip").next().unwrap();
+    Chip {
+        architecture: chip[0].into(),
+        gpcs: chip[1],
+        tpcs_per_gpc: chip[2],
+    }
+}
+
+/// By number, in the order in which the resource manager lists them.
+fn sms(gpu: &str) -> Vec<Sm> {
+    let sm = |line: Vec<u16>| Sm {
+        virtual_gpc: line[5],
+        migratable_tpc: line[6],
+    };
+    lines(gpu, "sm").map(sm).collect()
+}
+
+fn topology(gpu: &str) -> Topology {
+    Topology::from_sm_order(chip(gpu), sms(gpu).into_iter()).unwrap()
+}
+
+#[test]
+fn a_bit_has_the_sms_that_the_rule_says() {
+    for gpu in GPUS {
+        let mut by_rule: BTreeMap<usize, Vec<u16>> = BTreeMap::new();
+        for (sm, number) in sms(gpu).into_iter().zip(0..) {
+            by_rule
+                .entry(chip(gpu).bit(sm).unwrap())
+                .or_default()
+                .push(number);
+        }
+        let measured = lines(gpu, "bit").map(|line| (usize::from(line[0]), line[1..].to_vec()));
+        let measured: BTreeMap<usize, Vec<u16>> =
+            measured.filter(|(_, sms)| !sms.is_empty()).collect();
+        assert_eq!(measured.len(), 66);
+        assert_eq!(by_rule, measured);
+        let existing = *topology(gpu).existing();
+        assert!((0..TPCS_MAX).all(|bit| existing.has(bit) == measured.contains_key(&bit)));
+    }
+}
+
+/// CUDA counts the clusters that fit at the same time; the GPCs of the rule hold as many.
+#[test]
+fn gpcs_hold_as_many_clusters_as_cuda_says() {
+    for gpu in GPUS {
+        let topology = topology(gpu);
+        let mut gpcs: Vec<u32> = (0..topology.gpcs)
+            .map(|gpc| usize::from(gpc * topology.tpcs_per_gpc))
+            .map(|from| {
+                topology
+                    .existing
+                    .count_between(from, from + usize::from(topology.tpcs_per_gpc))
+            })
+            .collect();
+        let alone = topology.existing.count() - gpcs.iter().sum::<u32>();
+        gpcs.extend((0..alone).map(|_| 1));
+        for line in lines(gpu, "clusters") {
+            let (blocks, clusters) = (u32::from(line[0]), u32::from(line[1]));
+            let fit: u32 = gpcs.iter().map(|tpcs| tpcs * 2 / blocks).sum();
+            assert_eq!(fit, clusters, "of {blocks} blocks");
+            let together = topology.has_together(&topology.existing, blocks.div_ceil(2));
+            assert_eq!(together, clusters > 0, "of {blocks} blocks");
+        }
+    }
+}
+
+/// Measured: clusters of 16 on bits 0-7 and of 8 on four GPCs never started, those of 8 on 0-3 and of 2 on 72-95 ran.
+#[test]
+fn clusters_find_place_where_they_were_seen_to() {
+    let gpu = topology(GPUS[0]);
+    for (list, blocks, runs) in [
+        ("0-7", 16, false),
+        ("0-8", 16, false),
+        ("0,9,18,27", 8, false),
+        ("0-3", 8, true),
+        ("0,9,18", 2, true),
+        ("72-95", 2, true),
+    ] {
+        let mask = TpcMask::parse(list.as_bytes()).unwrap();
+        assert_eq!(
+            gpu.has_together(&mask, blocks / 2),
+            runs,
+            "{blocks} on {list}"
+        );
+    }
+}
+
+#[test]
+fn what_was_not_tried_is_not_known() {
+    let (chip, sms) = (chip(GPUS[0]), sms(GPUS[0]));
+    let with = |chip, sms: &[Sm]| Topology::from_sm_order(chip, sms.iter().copied());
+    assert!(with(chip, &sms).is_some());
+    let blackwell = Chip {
+        architecture: 0x1a0,
+        ..chip
+    };
+    assert_eq!(with(blackwell, &sms), None);
+    assert_eq!(with(Chip { gpcs: 0, ..chip }, &sms), None);
+    assert_eq!(with(chip, &[]), None);
+    // A TPC with an SM less, and two with the same number.
+    assert_eq!(with(chip, &sms[1..]), None);
+    let twice: Vec<Sm> = sms.iter().chain(&sms[..2]).copied().collect();
+    assert_eq!(with(chip, &twice), None);
+    assert!(!Topology::UNKNOWN.is_known());
+}
+
+proptest! {
+    #[test]
+    fn any_answer_is_a_topology_or_none(
+        gpcs: u16, tpcs_per_gpc: u16,
+        sms in prop::collection::vec((any::<u16>(), any::<u16>()), 0..300),
+    ) {
+        let chip = Chip { architecture: HOPPER, gpcs, tpcs_per_gpc };
+        let sms = sms.iter().map(|(virtual_gpc, migratable_tpc)| Sm {
+            virtual_gpc: *virtual_gpc,
+            migratable_tpc: *migratable_tpc,
+        });
+        if let Some(topology) = Topology::from_sm_order(chip, sms) {
+            prop_assert!(topology.is_known());
+        }
+    }
+
+    #[test]
+    fn any_words_are_a_topology(words: [u64; TPCS_MAX / 64 + 1], mask: [u64; 4], count in 0u32..300) {
+        let topology = Topology::from_words(words);
+        let mask = TpcMask::from_words(mask);
+        prop_assert_eq!(Topology::from_words(topology.to_words()), topology);
+        let there = mask.and(topology.existing());
+        prop_assert!(!topology.has_together(&mask, count) || there.count() >= count);
+        let apart = Topology::apart(*topology.existing());
+        prop_assert_eq!(apart.has_together(&mask, count), count == 0 || count == 1 && !there.is_empty());
+        let together = Topology::together(*topology.existing());
+        prop_assert_eq!(together.has_together(&mask, count), there.count() >= count);
+    }
+}
