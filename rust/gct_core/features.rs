@@ -86,6 +86,18 @@ impl FeatureSet {
         Self(self.0 | feature.bit())
     }
 
+    /// The set without what needs to know the GPU's TPCs: masks and quotas, and atoms, which are sized by them.
+    #[must_use]
+    pub const fn without_tpcs(self) -> Self {
+        let tpcs = Self::NONE
+            .with(Feature::TpcQuota)
+            .with(Feature::TpcMask)
+            .with(Feature::TpcSteal)
+            .with(Feature::AtomDuration)
+            .with(Feature::SlipTpc);
+        Self(self.0 & !tpcs.0)
+    }
+
     /// The set of every feature.
     pub fn all() -> Self {
         Feature::ALL

@@ -3,6 +3,7 @@
 //! Facts about a GPU, as the driver tells them.
 
 use crate::text::Text;
+use crate::topology::Topology;
 use crate::units::Bytes;
 use core::fmt;
 
@@ -98,8 +99,8 @@ pub struct GpuFacts {
     pub boot_42: u32,
     /// Known once the GPU was initialised.
     pub uuid: Option<[u8; 16]>,
-    /// TPCs that a mask can name.
-    pub tpcs: Option<u16>,
+    /// Its TPCs, where they are known.
+    pub topology: Topology,
     /// Device memory.
     pub memory_total: Option<Bytes>,
     /// Who acts on it.
@@ -122,10 +123,15 @@ impl GpuFacts {
             name: Text::EMPTY,
             boot_42: 0,
             uuid: None,
-            tpcs: None,
+            topology: Topology::UNKNOWN,
             memory_total: None,
             backend,
         }
+    }
+
+    /// Says what `NV2080_CTRL_CMD_MC_GET_ARCH_INFO` names the architecture: bits 31:20 of the register.
+    pub const fn set_architecture(&mut self, architecture: u32) {
+        self.boot_42 = architecture.wrapping_shl(20);
     }
 
     /// Name of the architecture: `NV_PMC_BOOT_42_ARCHITECTURE`, bits 29:24.
@@ -207,5 +213,7 @@ mod tests {
         assert_eq!(facts.architecture(), None);
         facts.boot_42 = 0x180a_1000;
         assert_eq!(facts.architecture(), Some("hopper"));
+        facts.set_architecture(0x190);
+        assert_eq!(facts.architecture(), Some("ada"));
     }
 }

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::iface::value::{Bandwidth, Value};
 use crate::iface::File;
 use crate::mask::TpcMask;
+use crate::topology::Topology;
 use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
 
 /// One field for each settable file of [`Place::Node`](crate::iface::Place). `None` is the
@@ -103,6 +104,21 @@ impl Settings {
         Ok(())
     }
 
+    /// The settings on a GPU: of the mask what exists there. A mask without a TPC was written before the TPCs were known.
+    #[must_use]
+    pub fn on(&self, topology: &Topology) -> Self {
+        let existing = topology.existing();
+        let on = |mask: TpcMask| match mask.and(existing) {
+            _ if !topology.is_known() => mask,
+            TpcMask::EMPTY => *existing,
+            there => there,
+        };
+        Self {
+            tpc_mask: self.tpc_mask.map(on),
+            ..*self
+        }
+    }
+
     /// What binds a process whose own settings are `self` in a group with
     /// settings `group`: of each pair the tighter.
     ///
@@ -194,6 +210,23 @@ mod tests {
         assert_eq!(settings.set(File::Version, wrong), Err(Error::Access));
         assert_eq!(settings, Settings::DEFAULT);
         assert_eq!(settings.get(File::Version), None);
+    }
+
+    /// Two masks whose common bits have no TPC leave the group's.
+    #[test]
+    fn masks_meet_where_tpcs_exist() {
+        let list = |text: &[u8]| TpcMask::parse(text).ok();
+        let with = |text: &[u8]| Settings {
+            tpc_mask: list(text),
+            ..Settings::DEFAULT
+        };
+        let gpu = Topology::apart(list(b"0-3,9").unwrap());
+        let bind = |own: &[u8], group: &[u8]| with(own).on(&gpu).within(&with(group).on(&gpu));
+        assert_eq!(bind(b"2-5", b"4-9").tpc_mask, list(b"9"));
+        assert_eq!(bind(b"2-9", b"3-8").tpc_mask, list(b"3"));
+        assert_eq!(with(b"4-8").on(&gpu).tpc_mask, list(b"0-3,9"));
+        assert_eq!(with(b"4-8").on(&Topology::UNKNOWN), with(b"4-8"));
+        assert_eq!(Settings::DEFAULT.on(&gpu), Settings::DEFAULT);
     }
 
     #[test]

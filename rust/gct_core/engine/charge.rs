@@ -156,9 +156,11 @@ impl State<'_> {
 
     /// The limits that bind a process on a GPU: its own and its group's.
     pub fn effective(&self, proc: ProcKey, gpu: GpuId) -> Settings {
-        let own = self.settings_in_force(Owner::Proc(proc), gpu);
+        let topology = self.gpu_topology(gpu);
+        let of = |owner| self.settings_in_force(owner, gpu).on(&topology);
+        let own = of(Owner::Proc(proc));
         match self.procs.get(&proc).and_then(|proc| proc.group) {
-            Some(group) => own.within(&self.settings_in_force(Owner::Group(group), gpu)),
+            Some(group) => own.within(&of(Owner::Group(group))),
             None => own,
         }
     }

@@ -12,6 +12,7 @@ use crate::iface::{parse, show, File};
 use crate::launches::Launches;
 use crate::state::{Gpu, Node, State};
 use crate::submit::stats::Reason;
+use crate::topology::Topology;
 use core::fmt::{self, Write};
 
 impl State<'_> {
@@ -69,8 +70,8 @@ impl State<'_> {
             return Err(Error::Access);
         }
         let value = parse::value(entry.format, text)?;
-        let (features, tpcs) = self.gpu_can(gpu)?;
-        check_tpcs(&value, tpcs)?;
+        let (features, topology) = self.gpu_can(gpu)?;
+        check_tpcs(&value, &topology)?;
         let node = self.nodes.get(&(owner, gpu)).ok_or(Error::Gone)?;
         if !node.is_shown(owner) {
             return Err(Error::Gone);
@@ -132,15 +133,16 @@ impl State<'_> {
     }
 }
 
-/// A mask or quota beyond the TPCs that the GPU has is out of range.
-fn check_tpcs(value: &Value, tpcs: Option<u16>) -> Result<(), Error> {
-    let Some(count) = tpcs else { return Ok(()) };
+/// A mask without a TPC of the GPU, and a quota beyond them, are out of range. A mask may name some that do not exist, so
+/// that one text serves GPUs with other holes.
+fn check_tpcs(value: &Value, topology: &Topology) -> Result<(), Error> {
+    let existing = topology.existing();
     let fits = match value {
-        Value::TpcList(Some(mask)) => mask.last().is_none_or(|last| last < usize::from(count)),
-        Value::TpcsOrNone(Some(tpcs)) => tpcs.get() <= count,
+        Value::TpcList(Some(mask)) => !mask.and(existing).is_empty(),
+        Value::TpcsOrNone(Some(tpcs)) => u32::from(tpcs.get()) <= existing.count(),
         _ => true,
     };
-    if fits {
+    if fits || !topology.is_known() {
         Ok(())
     } else {
         Err(Error::Range)
@@ -159,7 +161,13 @@ fn show_fact(gpu: &Gpu, file: File, out: &mut dyn Write) -> Result<(), Error> {
         File::GpuArchitecture => {
             writeln!(out, "{}", facts.architecture().ok_or(Error::Unknown)?)
         }
-        File::GpuTpcs => writeln!(out, "{}", facts.tpcs.ok_or(Error::Unknown)?),
+        File::GpuTpcs if facts.topology.is_known() => {
+            writeln!(out, "{}", facts.topology.existing().count())
+        }
+        File::GpuTpcsList if facts.topology.is_known() => {
+            show::value(&Value::TpcList(Some(*facts.topology.existing())), out)
+        }
+        File::GpuTpcs | File::GpuTpcsList => return Err(Error::Unknown),
         File::GpuMemoryTotal => {
             writeln!(out, "{}", facts.memory_total.ok_or(Error::Unknown)?.get())
         }

@@ -10,6 +10,7 @@ use crate::ids::{GpuId, GpuIndex, Owner, Scope};
 use crate::limits;
 use crate::state::{Gpu, Node, State};
 use crate::table::count;
+use crate::topology::Topology;
 
 impl State<'_> {
     /// A GPU arrived. Every group gets a directory for it.
@@ -59,6 +60,27 @@ impl State<'_> {
         let gpu = self.gpus.get_mut(&id).ok_or(Error::Gone)?;
         gpu.facts.uuid = Some(uuid);
         Ok(())
+    }
+
+    /// The driver told more of a GPU: its chip, TPCs and memory, and so what can be enforced.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`] when no such GPU is present.
+    pub fn gpu_learned(&mut self, facts: &GpuFacts, features: FeatureSet) -> Result<(), Error> {
+        let id = self.gpu_by_rm_id(facts.rm_id).ok_or(Error::Gone)?;
+        let gpu = self.gpus.get_mut(&id).ok_or(Error::Gone)?;
+        gpu.facts.boot_42 = facts.boot_42;
+        gpu.facts.topology = facts.topology;
+        gpu.facts.memory_total = facts.memory_total;
+        gpu.features = features;
+        Ok(())
+    }
+
+    /// The TPCs of a GPU.
+    pub fn gpu_topology(&self, gpu: GpuId) -> Topology {
+        let gpu = self.gpus.get(&gpu);
+        gpu.map_or(Topology::UNKNOWN, |gpu| gpu.facts.topology)
     }
 
     /// A GPU left. Limits and usage on it are forgotten.

@@ -4,11 +4,13 @@
 
 use crate::dirs::DirPath;
 use crate::error::Error;
+use crate::features::FeatureSet;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::iface::{CgroupPath, Name};
 use crate::settings::Settings;
 use crate::state::{Group, Node, PathHash, Proc, State};
 use crate::table::mix;
+use crate::topology::Topology;
 use core::fmt::Write;
 
 impl State<'_> {
@@ -224,13 +226,10 @@ impl State<'_> {
         (self.groups.get(id)?.cgroup.as_bytes() == path).then_some(*id)
     }
 
-    /// The features of a GPU, and the number of its TPCs if it is known.
-    pub(super) fn gpu_can(
-        &self,
-        id: GpuId,
-    ) -> Result<(crate::features::FeatureSet, Option<u16>), Error> {
+    /// The features of a GPU, and its TPCs.
+    pub(super) fn gpu_can(&self, id: GpuId) -> Result<(FeatureSet, Topology), Error> {
         let gpu = self.gpus.get(&id).ok_or(Error::Gone)?;
-        Ok((gpu.features, gpu.facts.tpcs))
+        Ok((gpu.features, gpu.facts.topology))
     }
 }
 

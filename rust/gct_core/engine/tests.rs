@@ -24,6 +24,7 @@ use crate::mask::TpcMask;
 use crate::rmapi::{self, escape};
 use crate::state::Failure;
 use crate::testing::{words, Store};
+use crate::topology::Topology;
 use crate::units::{Bytes, Weight};
 use std::format;
 use std::string::String;

@@ -168,7 +168,11 @@ files! {
     }
     GpuTpcs: Gpu "tpcs" Read Line {
         errors: [Unknown],
-        doc: "Number of TPCs that a mask can name.",
+        doc: "Number of TPCs that exist.",
+    }
+    GpuTpcsList: Gpu "tpcs.list" Read TpcList {
+        errors: [Unknown],
+        doc: "Their numbers, as `tpc.mask` names them; the numbers have holes.",
     }
     GpuMemoryTotal: Gpu "memory.total" Read Line {
         unit: "bytes",

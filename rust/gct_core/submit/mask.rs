@@ -5,11 +5,9 @@
 //! A set bit disables a TPC. The interface and its policies deal in the opposite, the set of TPCs that may be used
 //! ([`mask::TpcMask`](crate::mask::TpcMask)); [`DisabledTpcs::outside`] turns one into the other.
 //!
-//! The order of the bits is the work distributor's, not that of `%smid`, and it has holes: on the H200 that was measured,
-//! 66 TPCs have bits between 0 and 83 (`gctgroup-docs/hardware.md`). So the number of TPCs that a mask is made for is the
-//! number of **bits** that the GPU may use, [`width`] of its version unless more is known; a mask for fewer leaves the
-//! TPCs above alone, and one that leaves only holes keeps its launch from ever starting. Versions 2 and 3 have 64 bits
-//! that always count, Ada 72; Hopper has 128 and a bit that makes them count; Blackwell has 256.
+//! The order of the bits is the work distributor's, not that of `%smid`, and it has holes: 66 TPCs have bits between 0 and
+//! 83. A launch whose mask leaves only holes never starts, so a mask is made for a [`Topology`], which says what exists.
+//! Versions 2 and 3 have 64 bits that always count, Ada 72; Hopper has 128 and a bit that makes them count; Blackwell has 256.
 
 use super::launch::{self, Kind};
 use super::limits::{MASK_WORDS, TPCS_MAX};
@@ -18,15 +16,19 @@ use super::qmd::v04_00::V04_00;
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::Reason;
 use crate::mask::TpcMask;
+use crate::topology::Topology;
 
-/// A set of disabled TPCs of a GPU that may use a known number of bits.
+/// A set of disabled TPCs of a GPU whose TPCs are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DisabledTpcs {
     /// The TPCs that are disabled; no bit that is not `present`.
     words: [u32; MASK_WORDS],
-    /// The bits that the GPU may use.
+    /// The TPCs that exist.
     present: [u32; MASK_WORDS],
+    topology: Topology,
+    /// Above the highest that exists.
     tpcs: u16,
+    existing: u16,
     /// How many are disabled: a launch may ask more often than a mask changes.
     disabled: u16,
 }
@@ -54,16 +56,23 @@ impl DisabledTpcs {
         if tpcs == 0 || tpcs > TPCS_MAX {
             return Err(OutOfRange);
         }
-        let mut present = [0; MASK_WORDS];
-        let mut left = tpcs;
-        for word in &mut present {
-            *word = low_bits(left);
-            left = left.saturating_sub(32);
-        }
+        Self::none_of(&Topology::together(TpcMask::first(usize::from(tpcs))))
+    }
+
+    /// A mask that disables nothing on a GPU.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfRange`] where no TPC is known.
+    pub fn none_of(topology: &Topology) -> Result<Self, OutOfRange> {
+        let last = topology.existing().last().ok_or(OutOfRange)?;
+        let present = halves(topology.existing());
         Ok(Self {
             words: [0; MASK_WORDS],
             present,
-            tpcs,
+            topology: *topology,
+            tpcs: u16::try_from(last.saturating_add(1)).map_err(|_| OutOfRange)?,
+            existing: count(&present),
             disabled: 0,
         })
     }
@@ -84,18 +93,20 @@ impl DisabledTpcs {
         Ok(mask)
     }
 
-    /// What a tenant may not use that may use `allowed`, on a GPU whose TPCs have numbers below `tpcs`.
+    /// What a tenant may not use that may use `allowed`.
     ///
     /// # Errors
     ///
-    /// [`OutOfRange`] as [`none`](Self::none), and for an allowed TPC that the GPU does not have, or none at all.
-    pub fn outside(tpcs: u16, allowed: &TpcMask) -> Result<Self, OutOfRange> {
-        let fits = allowed.last().is_some_and(|last| last < usize::from(tpcs));
-        if !fits {
+    /// [`OutOfRange`] as [`none_of`](Self::none_of), and when no allowed TPC exists: such a launch would never start.
+    pub fn outside(topology: &Topology, allowed: &TpcMask) -> Result<Self, OutOfRange> {
+        let mut mask = Self::none_of(topology)?;
+        let disabled = topology.existing().without(allowed);
+        if disabled == *topology.existing() {
             return Err(OutOfRange);
         }
-        let kept = (0..tpcs).filter(|tpc| allowed.has(usize::from(*tpc)));
-        Self::keep_only(tpcs, kept)
+        mask.words = halves(&disabled);
+        mask.disabled = count(&mask.words);
+        Ok(mask)
     }
 
     /// Disables one TPC.
@@ -123,11 +134,9 @@ impl DisabledTpcs {
     }
 
     fn checked_place(&self, tpc: u16) -> Result<(usize, u32), OutOfRange> {
-        if tpc < self.tpcs {
-            Ok(place(tpc))
-        } else {
-            Err(OutOfRange)
-        }
+        let (word, bit) = place(tpc);
+        let exists = self.present.get(word).is_some_and(|word| word & bit != 0);
+        exists.then_some((word, bit)).ok_or(OutOfRange)
     }
 
     /// Whether a TPC is disabled.
@@ -136,7 +145,7 @@ impl DisabledTpcs {
         self.words.get(word).is_some_and(|word| word & bit != 0)
     }
 
-    /// How many numbers the GPU's TPCs may have.
+    /// The number above the highest TPC.
     pub fn tpcs(&self) -> u16 {
         self.tpcs
     }
@@ -147,9 +156,14 @@ impl DisabledTpcs {
         self.disabled
     }
 
-    /// How many are left, holes included.
+    /// How many are left.
     pub fn enabled(&self) -> u16 {
-        self.tpcs.saturating_sub(self.disabled())
+        self.existing.saturating_sub(self.disabled())
+    }
+
+    /// The GPU's TPCs.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
     }
 
     /// The bits, lowest TPC first.
@@ -174,6 +188,29 @@ impl DisabledTpcs {
     pub fn is_full(&self) -> bool {
         self.words == self.present
     }
+}
+
+/// A set in words of 32 bits.
+fn halves(set: &TpcMask) -> [u32; MASK_WORDS] {
+    let mut halves = [0; MASK_WORDS];
+    for (pair, word) in halves.chunks_exact_mut(2).zip(set.words()) {
+        if let [low, high] = pair {
+            // CAST: the two halves of a word.
+            (*low, *high) = (*word as u32, word.wrapping_shr(32) as u32);
+        }
+    }
+    halves
+}
+
+/// The set that [`halves`] made words of 32 bits from.
+fn whole(halves: &[u32; MASK_WORDS]) -> TpcMask {
+    let mut words = [0; MASK_WORDS / 2];
+    for (word, pair) in words.iter_mut().zip(halves.chunks_exact(2)) {
+        if let [low, high] = pair {
+            *word = u64::from(*low) | u64::from(*high).wrapping_shl(32);
+        }
+    }
+    TpcMask::from_words(words)
 }
 
 /// How many bits are set.
@@ -272,17 +309,20 @@ pub(crate) type Decision = ([u32; MASK_WORDS], Applied);
 #[inline(always)]
 fn decide_as<L: Layout>(qmd: &[u32], mask: &DisabledTpcs) -> Result<Decision, Reason> {
     match launch::kind::<L>(qmd) {
-        Kind::Grid => {}
-        Kind::Queue => return Err(Reason::Queue),
-        Kind::Null => return Err(Reason::Null),
-        Kind::Undocumented(_) => return Err(Reason::Kind),
+        Kind::Grid => combine(read_as::<L>(qmd), mask, width_of::<L>()),
+        Kind::Queue => Err(Reason::Queue),
+        Kind::Null => Err(Reason::Null),
+        Kind::Undocumented(_) => Err(Reason::Kind),
         Kind::Cluster | Kind::Cooperative | Kind::CooperativeCluster => {
-            if !occupancy::is_resident::<L>(qmd, mask.enabled()) {
+            let decision = combine(read_as::<L>(qmd), mask, width_of::<L>())?;
+            // What the tenant itself disables leaves less.
+            let left = mask.topology.existing().without(&whole(&decision.0));
+            if !occupancy::is_resident::<L>(qmd, &left, &mask.topology) {
                 return Err(Reason::TooWide);
             }
+            Ok(decision)
         }
     }
-    combine(read_as::<L>(qmd), mask, width_of::<L>())
 }
 
 /// What a QMD must disable when its tenant disabled `tenant` and `mask` is ordered. Of the words from `width` on nothing is

@@ -4,6 +4,8 @@
 
 use super::launch::{self, Kind, Launch};
 use super::qmd::{Field, Layout, Version};
+use crate::mask::TpcMask;
+use crate::topology::Topology;
 
 /// SMs of one TPC, on every GPU that has them.
 pub const SMS_PER_TPC: u64 = 2;
@@ -45,27 +47,24 @@ pub fn blocks_per_sm(launch: &Launch) -> u64 {
     .per_sm()
 }
 
-/// Whether the blocks that must be resident at the same time fit on `tpcs` TPCs: all of a cooperative launch, one cluster
-/// of a cluster launch. A launch that does not fit would never start. Whether one GPC has room for the cluster cannot be
-/// told from a mask, whose order is not known; a policy that leaves few TPCs must know its GPU.
-#[inline]
-pub(crate) fn is_resident<L: Layout>(qmd: &[u32], tpcs: u16) -> bool {
-    let together = match launch::kind::<L>(qmd) {
+/// Whether the blocks that must be resident at the same time fit on the TPCs `left`: all of a cooperative launch, one
+/// cluster of a cluster launch in one GPC. A launch that does not fit would never start.
+pub(crate) fn is_resident<L: Layout>(qmd: &[u32], left: &TpcMask, topology: &Topology) -> bool {
+    match launch::kind::<L>(qmd) {
         Kind::Cluster => {
             let blocks = L::CLUSTER.map_or(1, |fields| volume(fields, qmd));
-            // A block that can run at all fits on an SM.
-            if blocks <= u64::from(tpcs).saturating_mul(SMS_PER_TPC) {
-                return true;
-            }
-            blocks
+            // With an SM for each block: a block that can run at all fits on one.
+            let tpcs = blocks.div_ceil(SMS_PER_TPC);
+            u32::try_from(tpcs).is_ok_and(|tpcs| topology.has_together(left, tpcs))
         }
         Kind::Cooperative => {
-            volume(L::GRID, qmd).saturating_mul(L::GANG.map_or(1, |fields| volume(fields, qmd)))
+            let grid = volume(L::GRID, qmd);
+            let blocks = grid.saturating_mul(L::GANG.map_or(1, |fields| volume(fields, qmd)));
+            u16::try_from(left.count()).is_ok_and(|tpcs| holds::<L>(qmd, blocks, tpcs))
         }
         // Clusters of a cooperative launch are bound to GPCs in a way that nothing here was measured for.
-        _ => return false,
-    };
-    holds::<L>(qmd, together, tpcs)
+        _ => false,
+    }
 }
 
 /// Whether so many TPCs hold `blocks` blocks of the launch that `qmd` describes: whether that is no more than a

@@ -35,7 +35,7 @@ struct Cli {
 /// What a test needs.
 pub(crate) struct Bed {
     pub(crate) kit: Kit,
-    /// The bits of the mask that have a TPC.
+    /// The TPCs that exist.
     pub(crate) tpcs: Vec<String>,
     pub(crate) rounds: u32,
 }
@@ -53,9 +53,7 @@ impl Bed {
 
     /// The user-space mode with a mask.
     pub(crate) fn masked(&self, list: &str) -> Under {
-        Under::gctgroup()
-            .with("GCTGROUP_TPCS", 128)
-            .with("GCTGROUP_TPC_MASK", list)
+        Under::gctgroup().with("GCTGROUP_TPC_MASK", list)
     }
 }
 

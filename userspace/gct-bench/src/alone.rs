@@ -20,9 +20,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
         ("gctgroup, no limit", Under::gctgroup()),
         (
             "gctgroup, every mask written",
-            Under::gctgroup()
-                .with("GCTGROUP_TPC_MASK", all_tpcs)
-                .with("GCTGROUP_TPCS", 128),
+            Under::gctgroup().with("GCTGROUP_TPC_MASK", all_tpcs),
         ),
         (
             "gctgroup, atom.duration 300 us",

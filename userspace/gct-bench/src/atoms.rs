@@ -78,7 +78,6 @@ fn cells(cycles: u64, whole_us: u64, lengths: &[u64], tpcs: &[&str], daemon: &Da
         // Two atoms last the duration that is asked for.
         let under = Under::gctgroup()
             .with("GCTGROUP_TPC_MASK", tpcs.join(","))
-            .with("GCTGROUP_TPCS", 128)
             .with("GCTGROUP_ATOM_DURATION", 2 * atom_us);
         cells.push(cell("gctgroup, paced atoms", column, under, ""));
         // One that is told by a daemon that nobody else is there.

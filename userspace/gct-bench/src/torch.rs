@@ -48,9 +48,7 @@ pub(crate) fn cost(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
         ("inference, a CUDA graph", "cost-infer graph 1000"),
         ("training step", "cost-train 15"),
     ];
-    let all_tpcs = Under::gctgroup()
-        .with("GCTGROUP_TPC_MASK", "0-127")
-        .with("GCTGROUP_TPCS", 128);
+    let all_tpcs = Under::gctgroup().with("GCTGROUP_TPC_MASK", "0-127");
     let ways = [
         ("native", Under::native()),
         ("gct, no limit", Under::gctgroup()),

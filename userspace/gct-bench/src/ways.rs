@@ -79,11 +79,7 @@ pub(crate) fn all(
     let list = |tpcs: &[&str]| tpcs.join(",");
     let own = tpcs.get(..needs.tpcs).unwrap_or_default();
     let rest = tpcs.get(needs.tpcs..).unwrap_or_default();
-    let masked = |tpcs: &[&str]| {
-        Under::gctgroup()
-            .with("GCTGROUP_TPCS", 128)
-            .with("GCTGROUP_TPC_MASK", list(tpcs))
-    };
+    let masked = |tpcs: &[&str]| Under::gctgroup().with("GCTGROUP_TPC_MASK", list(tpcs));
     let atom = format!("--atom {}us", needs.atom_us);
     let paced = masked(tpcs).with("GCTGROUP_ATOM_DURATION", needs.atom_us);
     let share = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";

@@ -37,9 +37,9 @@ pub(crate) enum Workload {
         #[command(flatten)]
         grid: Grid,
     },
-    /// Which bits of the TPC mask have a TPC, as a list; under libgct_preload
+    /// Which TPCs exist, as a list, each tried by a launch; under libgct_preload
     Tpcs {
-        /// Bits to try
+        /// Numbers to try
         #[arg(long, default_value_t = 128)]
         bits: u32,
     },

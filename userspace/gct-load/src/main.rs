@@ -26,10 +26,20 @@ use clap::Parser;
 use cli::{Cli, Exact, Workload};
 use gpu::Gpu;
 use serde_json::to_string;
+use std::process::ExitCode;
 use std::time::Duration;
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
+fn main() -> ExitCode {
+    match start(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gct-load: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(cli: Cli) -> Result<()> {
     let gpu = Gpu::open(cli.gpu)?;
     match cli.workload {
         Workload::Serve => serve::run(|workload| run(&gpu, workload)),

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which bits of the TPC mask have a TPC. The driver does not say, and they have holes.
+//! Checks that each TPC which the resource manager names has SMs, and that they are all there are.
 
 use crate::gpu::{Gpu, Stamp};
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{ensure, Context, Result};
 use core::ffi::{c_char, c_int, c_void};
+use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+use std::collections::BTreeSet;
 use std::ffi::CString;
 
 /// `gctgroup_restrict` of libgct_preload.
@@ -14,44 +16,59 @@ type Restrict = unsafe extern "C" fn(*const c_char) -> c_int;
 fn restrict() -> Result<Restrict> {
     // SAFETY: looks a symbol up by name.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gctgroup_restrict".as_ptr()) };
-    ensure!(!symbol.is_null(), "libgct_preload.so is not loaded");
+    ensure!(
+        !symbol.is_null(),
+        "tpcs needs the user-space mode's library: LD_PRELOAD=libgct_preload.so gct-load tpcs"
+    );
     // SAFETY: the library declares it with this type.
     Ok(unsafe { core::mem::transmute::<*mut c_void, Restrict>(symbol) })
 }
 
-/// SMs on which the blocks of one launch ran.
-fn sms(gpu: &Gpu, stamp: &mut Stamp) -> Result<usize> {
-    let stream = gpu.context.default_stream();
-    stream.memset_zeros(&mut stamp.sms)?;
-    gpu.launch_stamp(&stream, stamp)?;
-    let sms = stream.clone_dtoh(&stamp.sms)?;
-    Ok(sms.iter().filter(|&&blocks| blocks > 0).count())
+/// Keeps this program's launches to one TPC; `false` where there is no such TPC.
+fn keep_to(restrict: Restrict, tpc: u32) -> Result<bool> {
+    let list = CString::new(tpc.to_string()).context("a number has no NUL")?;
+    // SAFETY: the string lives for the call.
+    match unsafe { restrict(list.as_ptr()) } {
+        0 => Ok(true),
+        libc::ERANGE => Ok(false),
+        errno => anyhow::bail!("TPC {tpc} was refused: errno {errno}"),
+    }
 }
 
-/// The bits below `bits` that have a TPC, as a list.
+/// The SMs on which the blocks of one launch ran.
+fn sms(gpu: &Gpu, stamp: &mut Stamp) -> Result<BTreeSet<usize>> {
+    let stream = gpu.context.default_stream();
+    stream.memset_zeros(&mut stamp.sms)?;
+    Ok(gpu.sms_used(stamp)?.into_keys().collect())
+}
+
+/// The TPCs below `bits` that exist, as a list. Each has two SMs of its own, and all have all of the GPU's.
 pub(crate) fn present(gpu: &Gpu, bits: u32) -> Result<String> {
     let restrict = restrict()?;
     let mut stamp = Gpu::stamp_room(&gpu.context.default_stream(), (600, 1, 1), 128, 20_000)?;
-    // A launch on no TPC at all would hang, so one that is there is always allowed.
-    let anchor = 0;
-    let alone = run_on(restrict, gpu, &mut stamp, &anchor.to_string())?;
-    if alone == 0 {
-        bail!("bit {anchor} has no TPC");
-    }
-    let mut list = vec![anchor.to_string()];
-    for bit in 1..bits {
-        let both = run_on(restrict, gpu, &mut stamp, &format!("{anchor},{bit}"))?;
-        if both > alone {
-            list.push(bit.to_string());
+    let (mut list, mut all) = (Vec::new(), BTreeSet::new());
+    // The context's launches have run by now, so that the library knows the GPU.
+    sms(gpu, &mut stamp)?;
+    for tpc in 0..bits {
+        if keep_to(restrict, tpc)? {
+            let sms = sms(gpu, &mut stamp)?;
+            ensure!(sms.len() == 2, "TPC {tpc} has {} SMs: {sms:?}", sms.len());
+            ensure!(
+                all.is_disjoint(&sms),
+                "TPC {tpc} has SMs of another: {sms:?}"
+            );
+            all.extend(sms);
+            list.push(tpc.to_string());
         }
     }
+    let count = gpu
+        .context
+        .attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    ensure!(
+        usize::try_from(count) == Ok(all.len()),
+        "the TPCs {} have {} of {count} SMs",
+        list.join(","),
+        all.len()
+    );
     Ok(list.join(","))
-}
-
-fn run_on(restrict: Restrict, gpu: &Gpu, stamp: &mut Stamp, list: &str) -> Result<usize> {
-    let list = CString::new(list).context("a list has no NUL")?;
-    // SAFETY: the string lives for the call.
-    let status = unsafe { restrict(list.as_ptr()) };
-    ensure!(status == 0, "the list {list:?} was refused: errno {status}");
-    sms(gpu, stamp)
 }

@@ -5,7 +5,7 @@
 mod look;
 
 use crate::channel::{Around, Stream, LAUNCHES_MAX};
-use crate::limits::{Limits, BITS};
+use crate::limits::Limits;
 use crate::line::{Line, Piece};
 use crate::neighbours::Place;
 use crate::split::Atoms;
@@ -20,6 +20,7 @@ use gct_core::submit::graph::Node;
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::Order;
 use gct_core::submit::stats::Counters;
+use gct_core::topology::Topology;
 use gct_core::units::Ns;
 
 /// The longest segment that is looked at. CUDA's have hundreds of words, an upload of a
@@ -70,6 +71,8 @@ pub(crate) struct Governor {
     limits: Limits,
     /// Where a daemon looks after this process.
     place: Option<Place>,
+    /// The GPU's TPCs.
+    gpu: Topology,
     /// The TPCs that the limits allow.
     allowed: TpcMask,
     /// The TPCs that what is let go next may use, and the same as a mask.
@@ -101,6 +104,7 @@ impl Governor {
         Self {
             limits: Limits::NONE,
             place: None,
+            gpu: Topology::UNKNOWN,
             allowed: TpcMask::EMPTY,
             granted: TpcMask::EMPTY,
             mask: None,
@@ -149,9 +153,20 @@ impl Governor {
         self.use_own_mask();
     }
 
+    /// Which TPCs the GPU has. Without them nothing is masked.
+    pub(crate) fn set_gpu(&mut self, gpu: Topology) {
+        self.gpu = gpu;
+        self.use_own_mask();
+    }
+
+    /// The GPU's TPCs.
+    pub(crate) fn gpu(&self) -> &Topology {
+        &self.gpu
+    }
+
     /// Keeps launches to `list`; `None` is no mask.
     pub(crate) fn restrict(&mut self, list: Option<&TpcMask>) {
-        self.limits.set_mask(list);
+        self.limits.tpcs = list.copied();
         self.use_own_mask();
     }
 
@@ -168,16 +183,24 @@ impl Governor {
 
     /// The mask of the limits, without a look at the neighbours.
     fn use_own_mask(&mut self) {
-        self.mask = self.limits.mask;
-        self.allowed = self.limits.allowed();
-        self.granted = self.allowed;
+        self.allowed = self.limits.allowed(&self.gpu);
+        self.use_mask(self.allowed);
+    }
+
+    /// Keeps what is let go next to `granted`. All TPCs are no mask, unless it was asked for: nothing of the launch is
+    /// touched.
+    fn use_mask(&mut self, granted: TpcMask) {
+        self.granted = granted;
+        self.mask = Some(granted)
+            .filter(|granted| self.limits.tpcs.is_some() || granted != self.gpu.existing())
+            .and_then(|granted| DisabledTpcs::outside(&self.gpu, &granted).ok());
     }
 
     /// To be called before a round of publishing: takes over what the daemon has changed.
     pub(crate) fn begin(&mut self) {
         if let Some(place) = &mut self.place {
-            if place.refresh(&mut self.limits) {
-                self.use_own_mask();
+            if let Some(gpu) = place.refresh(&mut self.limits) {
+                self.set_gpu(gpu);
             }
         }
     }
@@ -246,12 +269,7 @@ impl Governor {
             return false;
         };
         if granted != self.granted {
-            let bits = TpcMask::first(usize::from(BITS));
-            // All of them is no mask: nothing of the launch is touched.
-            self.mask = Some(granted)
-                .filter(|granted| *granted != bits)
-                .and_then(|granted| DisabledTpcs::outside(BITS, &granted).ok());
-            self.granted = granted;
+            self.use_mask(granted);
         }
         true
     }
@@ -263,7 +281,7 @@ impl Governor {
 
     /// How many TPCs the GPU has, as far as is known.
     fn all_tpcs(&self) -> u64 {
-        u64::from(BITS)
+        u64::from(Limits::NONE.allowed(&self.gpu).count())
     }
 
     /// Whether anything of a launch is to change.

@@ -4,7 +4,7 @@
 //! learnt of launches are a GPU's own.
 
 use crate::governor::Governor;
-use crate::limits::Limits;
+use crate::limits::{self, Limits};
 use crate::neighbours::Place;
 use core::fmt::Write;
 use gct_core::launches::Launches;
@@ -35,6 +35,16 @@ impl Governors {
         let at = at.unwrap_or_else(|| {
             let limits = *self.limits.get_or_insert_with(Limits::from_environment);
             let mut governor = Governor::new();
+            if limits.any() {
+                let tpcs = limits::topology(gpu);
+                let there = limits.tpcs.is_none_or(|list| !list.and(tpcs.existing()).is_empty());
+                if !(tpcs.is_known() && there) {
+                    limits::refuse(&format!(
+                        "GPU {gpu} has no TPC of GCTGROUP_TPC_MASK, or its TPCs are not known (GCTGROUP_TPCS)"
+                    ));
+                }
+                governor.set_gpu(tpcs);
+            }
             governor.prepare_with(limits);
             self.list.push((gpu, governor));
             self.list.len() - 1
@@ -53,13 +63,23 @@ impl Governors {
         self.list.iter_mut().map(|(gpu, governor)| (*gpu, governor))
     }
 
-    /// Keeps launches to `list` on all GPUs; `None` is no mask.
-    pub(crate) fn restrict(&mut self, list: Option<&TpcMask>) {
+    /// Keeps launches to `list` on all GPUs; `None` is no mask. Returns false where none of them exists, or nobody knows.
+    pub(crate) fn restrict(&mut self, list: Option<&TpcMask>) -> bool {
+        for (gpu, governor) in &mut self.list {
+            if !governor.gpu().is_known() {
+                governor.set_gpu(limits::topology(*gpu));
+            }
+            let there = |list: &TpcMask| !list.and(governor.gpu().existing()).is_empty();
+            if !list.is_none_or(there) {
+                return false;
+            }
+        }
         let limits = self.limits.get_or_insert_with(Limits::from_environment);
-        limits.set_mask(list);
+        limits.tpcs = list.copied();
         for (_, governor) in &mut self.list {
             governor.restrict(list);
         }
+        true
     }
 
     /// A daemon looks after this process on a GPU.
@@ -106,13 +126,17 @@ impl Governors {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gct_core::topology::Topology;
 
     #[test]
     fn each_gpu_has_its_own_and_a_restriction_holds_on_all() {
         let mut governors = Governors::new();
-        governors.prepare(0).set_limits(Limits::NONE);
-        governors.restrict(TpcMask::parse(b"0-3").ok().as_ref());
-        governors.prepare(3);
+        let tpcs = Topology::apart(TpcMask::parse(b"0-9").unwrap());
+        for gpu in [0, 3] {
+            governors.prepare(gpu).set_gpu(tpcs);
+        }
+        assert!(governors.restrict(TpcMask::parse(b"0-3,10").ok().as_ref()));
+        assert!(!governors.restrict(TpcMask::parse(b"10-127").ok().as_ref()));
         assert!(governors.of(1).is_none());
         let masks: Vec<_> = governors
             .iter_mut()

@@ -33,7 +33,7 @@ fn a_graph_obeys_the_mask_of_each_replay() {
     bench.submit(&upload, 32 << 10);
     assert_eq!(bench.masks(), [], "an upload runs nothing");
     let limits = |list: &str| Limits {
-        mask: DisabledTpcs::outside(128, &TpcMask::parse(list.as_bytes()).unwrap()).ok(),
+        tpcs: TpcMask::parse(list.as_bytes()).ok(),
         ..Limits::NONE
     };
     for (number, list) in (1u32..).zip(["0-127", "0-3", "0-3", "64-69", "0-127"]) {
@@ -41,7 +41,9 @@ fn a_graph_obeys_the_mask_of_each_replay() {
             "0-127" => Limits::NONE,
             list => limits(list),
         };
-        let mask = limits.mask.map_or([0; 8], |mask| *mask.words());
+        let kept = limits.allowed(bench.governor.gpu());
+        let mask = DisabledTpcs::outside(bench.governor.gpu(), &kept).unwrap();
+        let mask = *mask.words();
         bench.governor.set_limits(limits);
         // The payload of its release counts up.
         replay[17] = number;
@@ -71,9 +73,8 @@ fn a_replay_with_another_mask_waits_for_what_is_in_flight_but_not_for_ever() {
     bench.drain(0);
     assert!(bench.launch());
     assert_eq!(bench.running().len(), 1, "it does not end");
-    let kept = TpcMask::parse(b"0-3").unwrap();
     bench.governor.set_limits(Limits {
-        mask: DisabledTpcs::outside(128, &kept).ok(),
+        tpcs: TpcMask::parse(b"0-3").ok(),
         ..limits
     });
     let published = |bench: &Bench| bench.channel.published();

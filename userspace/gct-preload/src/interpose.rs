@@ -85,8 +85,8 @@ unsafe fn pool_made(fd: c_int, arg: *mut c_void) {
 }
 
 /// Keeps the calling program's launches to the TPCs of a list as `tpc.mask` takes it, `0-31,40`,
-/// or `all`; returns 0 or an errno. For programs that restrict themselves, and to find out which
-/// TPCs there are. What a daemon says replaces it.
+/// or `all`; returns 0 or an errno, ERANGE where none of them exists. For programs that restrict
+/// themselves. What a daemon says replaces it.
 ///
 /// # Safety
 ///
@@ -103,10 +103,10 @@ pub unsafe extern "C" fn gctgroup_restrict(list: *const c_char) -> c_int {
         _ => return libc::EINVAL,
     };
     match worker::lock() {
-        Some(mut shared) => {
-            shared.governors.restrict(list.as_ref());
-            0
-        }
+        Some(mut shared) => match shared.governors.restrict(list.as_ref()) {
+            true => 0,
+            false => libc::ERANGE,
+        },
         None => libc::ENODEV,
     }
 }

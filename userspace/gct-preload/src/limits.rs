@@ -7,19 +7,16 @@ use gct_core::iface::value::{Format, Value};
 use gct_core::mask::TpcMask;
 use gct_core::settings::Settings;
 use gct_core::submit::limits::ATOMS_MAX;
-use gct_core::submit::mask::DisabledTpcs;
+use gct_core::topology::Topology;
 use gct_core::units::{Ns, Priority};
+use gct_share::driver;
 use gct_share::page::Limits as Page;
-
-/// Bits of the mask that a GPU may use: Hopper's, the only GPU whose launches are split. The
-/// other generations' masks are narrower, and nothing is lost if a bit does not exist.
-pub(crate) const BITS: u16 = 128;
 
 /// What the tenant may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The TPCs that its launches may not use; `None` for no limit.
-    pub(crate) mask: Option<DisabledTpcs>,
+    /// The TPCs that its launches may use; `None` for no limit.
+    pub(crate) tpcs: Option<TpcMask>,
     /// Into how many atoms every launch is split that can be; 0 and 1 for none.
     pub(crate) atoms: u32,
     /// Launches that are predicted to run longer are split, and their atoms released one by
@@ -36,7 +33,7 @@ pub(crate) struct Limits {
 impl Limits {
     /// No limit.
     pub(crate) const NONE: Self = Self {
-        mask: None,
+        tpcs: None,
         atoms: 0,
         atom_ns: 0,
         frozen: false,
@@ -44,20 +41,19 @@ impl Limits {
         priority: Settings::DEFAULT.priority,
     };
 
-    /// `GCTGROUP_TPC_MASK` (`0-31,40`, as `tpc.mask`) of `GCTGROUP_TPCS` TPCs, and
-    /// `GCTGROUP_ATOMS`, `GCTGROUP_ATOM_DURATION` (as `atom.duration`). What cannot be
+    /// `GCTGROUP_TPC_MASK` (`0-31,40`, as `tpc.mask`), `GCTGROUP_ATOMS` and
+    /// `GCTGROUP_ATOM_DURATION` (as `atom.duration`). What cannot be
     /// understood is reported, and that limit does not hold.
     pub(crate) fn from_environment() -> Self {
         let read = |name| std::env::var(name).unwrap_or_default();
-        let (list, tpcs, atoms, duration) = (
+        let (list, atoms, duration) = (
             read("GCTGROUP_TPC_MASK"),
-            read("GCTGROUP_TPCS"),
             read("GCTGROUP_ATOMS"),
             read("GCTGROUP_ATOM_DURATION"),
         );
-        let mask = disabled_by(&list, &tpcs);
-        if mask.is_none() && !list.is_empty() {
-            eprintln!("gctgroup: '{list}' of '{tpcs}' TPCs is no TPC list; no mask is set");
+        let tpcs = TpcMask::parse(list.as_bytes()).ok();
+        if tpcs.is_none() && !list.is_empty() {
+            eprintln!("gctgroup: '{list}' is no TPC list; no mask is set");
         }
         let count = atoms.parse().ok().filter(|&n| n <= ATOMS_MAX);
         if count.is_none() && !atoms.is_empty() {
@@ -70,7 +66,7 @@ impl Limits {
             eprintln!("gctgroup: '{duration}' is no duration of atoms; nothing is paced");
         }
         Self {
-            mask,
+            tpcs,
             atoms: count.unwrap_or(0),
             atom_ns: match target {
                 Ok(Value::UsOrOff(Some(target))) => target.to_ns().map_or(0, Ns::get),
@@ -82,41 +78,44 @@ impl Limits {
 
     /// Takes over what the daemon says. What only the environment can say stays.
     pub(crate) fn take(&mut self, new: &Page) {
-        self.set_mask(new.tpcs.map(TpcMask::from_words).as_ref());
+        self.tpcs = new.tpcs.map(TpcMask::from_words);
         self.atom_ns = new.atom_ns;
         self.frozen = new.frozen;
         self.steal = new.steal;
         self.priority = Priority(new.priority);
     }
 
-    /// Keeps launches to `list`; a list without any TPC that can be is no limit.
-    pub(crate) fn set_mask(&mut self, list: Option<&TpcMask>) {
-        let all = TpcMask::first(usize::from(BITS));
-        self.mask = list.and_then(|list| DisabledTpcs::outside(BITS, &list.and(&all)).ok());
-    }
-
-    /// The TPCs that may be used.
-    pub(crate) fn allowed(&self) -> TpcMask {
-        let mut allowed = TpcMask::EMPTY;
-        for tpc in 0..BITS {
-            if self.mask.is_none_or(|mask| !mask.is_disabled(tpc)) {
-                allowed.set(usize::from(tpc));
-            }
-        }
-        allowed
+    /// The TPCs of a GPU that may be used: never none that exists, as its launches would not start.
+    pub(crate) fn allowed(&self, gpu: &Topology) -> TpcMask {
+        let all = match gpu.is_known() {
+            true => *gpu.existing(),
+            // Nothing is masked then. The widest mask that is governed has so many bits.
+            false => TpcMask::first(128),
+        };
+        let list = self.tpcs.map(|list| list.and(&all));
+        list.filter(|list| !list.is_empty()).unwrap_or(all)
     }
 
     /// Whether anything of a launch is to change.
     pub(crate) fn any(&self) -> bool {
-        self.mask.is_some() || self.atoms > 1 || self.atom_ns > 0
+        self.tpcs.is_some() || self.atoms > 1 || self.atom_ns > 0
     }
 }
 
-/// What a list of TPCs that may be used disables on a GPU with so many.
-fn disabled_by(list: &str, tpcs: &str) -> Option<DisabledTpcs> {
-    let tpcs: u16 = tpcs.parse().ok()?;
-    let allowed = TpcMask::parse(list.as_bytes()).ok()?;
-    DisabledTpcs::outside(tpcs, &allowed).ok()
+/// The TPCs of the GPU `/dev/nvidia<minor>`: as the resource manager says, else those of the list in `GCTGROUP_TPCS`.
+pub(crate) fn topology(minor: u32) -> Topology {
+    let told = driver::ask(minor).and_then(|facts| facts.topology);
+    let list = || std::env::var("GCTGROUP_TPCS").ok();
+    let listed = || TpcMask::parse(list()?.as_bytes()).ok();
+    told.or_else(|| listed().map(Topology::apart))
+        .unwrap_or(Topology::UNKNOWN)
+}
+
+/// Ends a program whose limits cannot be set: unlimited it would look as if they were.
+pub(crate) fn refuse(why: &str) -> ! {
+    eprintln!("gctgroup: {why}; the program is not started");
+    // SAFETY: ends the process at once; handlers of its exit may wait for locks that are held here.
+    unsafe { libc::_exit(1) }
 }
 
 #[cfg(test)]
@@ -124,12 +123,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_says_what_is_kept() {
-        let mask = disabled_by("0-3,65", "66").unwrap();
-        assert_eq!(mask.enabled(), 5);
-        assert!(!mask.is_disabled(65) && mask.is_disabled(4));
-        assert_eq!(disabled_by("0-66", "66"), None);
-        assert_eq!(disabled_by("all", "66"), None);
-        assert_eq!(disabled_by("0", ""), None);
+    fn a_list_keeps_to_what_exists() {
+        let list = |text: &str| TpcMask::parse(text.as_bytes()).unwrap();
+        let gpu = Topology::apart(list("0-3,65"));
+        let allowed = |text: &str| {
+            Limits {
+                tpcs: Some(list(text)),
+                ..Limits::NONE
+            }
+            .allowed(&gpu)
+        };
+        assert_eq!(allowed("2-66"), list("2-3,65"));
+        // No TPC at all would stop the program for good.
+        assert_eq!(allowed("4-64"), list("0-3,65"));
+        assert_eq!(Limits::NONE.allowed(&gpu), list("0-3,65"));
+        assert!(!Limits::NONE.allowed(&Topology::UNKNOWN).is_empty());
     }
 }

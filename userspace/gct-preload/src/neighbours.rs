@@ -7,6 +7,7 @@ use crate::limits::Limits;
 use gct_core::mask::TpcMask;
 use gct_core::policy::patience::{self, Signs};
 use gct_core::policy::tpc::{self, Habit, Neighbour};
+use gct_core::topology::Topology;
 use gct_core::units::{Ns, Priority};
 use gct_share::board::{Peer, Slot, SlotIndex, SLOTS_MAX};
 use gct_share::link::Gpu;
@@ -60,18 +61,16 @@ impl Place {
         self.board = u64::MAX;
     }
 
-    /// Takes over limits that the daemon has changed; `true` if it has.
-    pub(crate) fn refresh(&mut self, limits: &mut Limits) -> bool {
+    /// Takes over limits that the daemon has changed; the GPU's TPCs if it has.
+    pub(crate) fn refresh(&mut self, limits: &mut Limits) -> Option<Topology> {
         if self.gpu.page.generation() == self.limits {
-            return false;
+            return None;
         }
-        let Some((generation, new)) = self.gpu.page.limits() else {
-            return false;
-        };
+        let (generation, new) = self.gpu.page.limits()?;
         limits.take(&new);
         self.limits = generation;
         self.gpu.page.acknowledge(generation);
-        true
+        Some(new.topology)
     }
 
     /// Whether nobody else is expected for `time` on the TPCs that this process may use.

@@ -8,14 +8,12 @@ use crate::simulated::Bench;
 use core::sync::atomic::Ordering;
 use gct_core::mask::TpcMask;
 use gct_core::policy::patience;
-use gct_core::submit::mask::DisabledTpcs;
 use gct_model::{Config, Order};
 
 /// Four TPCs, which hold 128 blocks of the captured kernel.
 fn paced(atom_us: u64) -> Limits {
-    let kept = TpcMask::parse(b"0-3").unwrap();
     Limits {
-        mask: Some(DisabledTpcs::outside(128, &kept).unwrap()),
+        tpcs: TpcMask::parse(b"0-3").ok(),
         atom_ns: atom_us * 1000,
         ..Limits::NONE
     }
@@ -152,9 +150,8 @@ fn a_launch_that_its_mask_cannot_hold_at_once_is_counted() {
     for (number, list, atom_us, narrowed) in
         [(18, "0-3", 0, 2), (19, "0-3", 10, 2), (20, "0-126", 0, 0)]
     {
-        let kept = TpcMask::parse(list.as_bytes()).unwrap();
         let limits = Limits {
-            mask: DisabledTpcs::outside(128, &kept).ok(),
+            tpcs: TpcMask::parse(list.as_bytes()).ok(),
             ..paced(atom_us)
         };
         let mut bench = Bench::new(number, limits, Order::Eager);

@@ -12,9 +12,11 @@ use crate::shadow::Shadow;
 use crate::split::FRAME_BYTES;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
+use gct_core::mask::TpcMask;
 use gct_core::rmapi::own::ChannelParams;
 use gct_core::submit::gpfifo::{Entry, Fetch, Segment};
 use gct_core::submit::qmd::v04_00 as v04;
+use gct_core::topology::Topology;
 use gct_model::{
     Anomaly, ChannelId, Config, Coverage, Fault, GuestMemory, Machine, Order, SparseMemory,
 };
@@ -147,6 +149,7 @@ impl Bench {
             rest: SparseMemory::new(1 << 12),
         };
         let mut governor = Governor::new();
+        governor.set_gpu(Topology::together(TpcMask::first(128)));
         governor.prepare_with(limits);
         Self {
             rings,

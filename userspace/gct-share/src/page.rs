@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gct_core::launches::Launches;
 use gct_core::settings::Settings;
 use gct_core::submit::stats::{Counters, Reason};
+use gct_core::topology::Topology;
 use rustix::thread::futex;
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub struct Limits {
     /// Most device memory; `u64::MAX` for no limit. The daemon decides over allocations;
     /// this is for programs that ask how much there is.
     pub gmem_limit: u64,
+    /// The GPU's TPCs.
+    pub topology: Topology,
 }
 
 impl Limits {
@@ -60,10 +63,11 @@ impl Limits {
         timeslice_us: 0,
         priority: Settings::DEFAULT.priority.0,
         gmem_limit: u64::MAX,
+        topology: Topology::UNKNOWN,
     };
 
-    /// From the core's settings.
-    pub fn new(settings: &Settings) -> Self {
+    /// From the core's settings, on a GPU with such TPCs.
+    pub fn new(settings: &Settings, topology: &Topology) -> Self {
         let ns = |us: u64| us.saturating_mul(1000);
         Self {
             tpcs: settings.tpc_mask.map(|mask| *mask.words()),
@@ -76,6 +80,7 @@ impl Limits {
                 .map_or(0, |us| u32::try_from(us.get()).unwrap_or(u32::MAX)),
             priority: settings.priority.0,
             gmem_limit: settings.gmem_limit.map_or(u64::MAX, |bytes| bytes.get()),
+            topology: *topology,
         }
     }
 
@@ -88,6 +93,7 @@ impl Limits {
         let quota = u64::from(self.quota.unwrap_or(0));
         let slice = u64::from(self.timeslice_us);
         let priority = u64::from(self.priority);
+        let [e, f, g, h, gpcs] = self.topology.to_words();
         [
             flags,
             a,
@@ -99,17 +105,18 @@ impl Limits {
             slice,
             priority,
             self.gmem_limit,
-            0,
-            0,
-            0,
-            0,
-            0,
+            e,
+            f,
+            g,
+            h,
+            gpcs,
             0,
         ]
     }
 
     fn from_words(words: &[u64; LIMIT_WORDS]) -> Self {
-        let [flags, a, b, c, d, quota, atom_ns, slice, priority, gmem_limit, ..] = *words;
+        let [flags, a, b, c, d, quota, atom_ns, slice, priority, gmem_limit, e, f, g, h, gpcs, _] =
+            *words;
         let flag = |bit: u32| flags >> bit & 1 == 1;
         Self {
             tpcs: flag(0).then_some([a, b, c, d]),
@@ -123,6 +130,7 @@ impl Limits {
             // CAST: 8 bits were stored.
             priority: priority as u8,
             gmem_limit,
+            topology: Topology::from_words([e, f, g, h, gpcs]),
         }
     }
 }
@@ -294,7 +302,10 @@ mod tests {
         assert_eq!((page.generation(), page.limits()), (0, None));
         page.set_limits(1, &Limits::NONE);
         assert_eq!(page.limits(), Some((1, Limits::NONE)));
-        assert_eq!(Limits::new(&Settings::DEFAULT), Limits::NONE);
+        assert_eq!(
+            Limits::new(&Settings::DEFAULT, &Topology::UNKNOWN),
+            Limits::NONE
+        );
     }
 
     #[test]
@@ -335,10 +346,11 @@ mod tests {
         #[test]
         fn limits_survive_the_page(
             tpcs: Option<MaskWords>, quota: Option<u16>, steal: bool, atom_ns: u64,
-            frozen: bool, timeslice_us: u32, priority: u8, gmem_limit: u64,
+            frozen: bool, timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
         ) {
+            let topology = Topology::from_words(topology);
             let limits = Limits {
-                tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit,
+                tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, topology,
             };
             prop_assert_eq!(Limits::from_words(&limits.words()), limits);
         }

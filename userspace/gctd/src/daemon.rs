@@ -12,12 +12,14 @@ use crate::trial::Trials;
 use crate::{gpus, server::Options};
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
+use gct_core::gpu::GpuFacts;
 use gct_core::host::Host;
 use gct_core::ids::{FileId, GroupId, ProcKey};
-use gct_core::limits::TPCS_MAX;
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::{self, Action, Call, Class};
 use gct_core::state::Failure;
+use gct_core::topology::Topology;
+use gct_core::units::Bytes;
 use gct_share::message::Ioctl;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
@@ -26,10 +28,14 @@ use rustix::process::{pidfd_open, Pid, PidfdFlags};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Ioctls of one process that have not ended yet: one for each of its threads that is in one. The
 /// oldest of more is given up.
 const PENDING_MAX: usize = 1024;
+
+/// After so long a GPU is asked about again that did not answer.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Events of this number and above are processes that ended.
 pub(crate) const PROCESS_EVENTS: u64 = 1 << 62;
@@ -64,7 +70,10 @@ pub(crate) struct Daemon {
     pub(crate) trials: Trials,
     pub(crate) budget: Budget,
     gpus: PathBuf,
+    /// TPCs that the administrator named, for all GPUs.
     existing: Option<TpcMask>,
+    /// GPUs of which the resource manager has told nothing yet, and when it is to be asked again.
+    unasked: HashMap<u32, Instant>,
     /// When each member was put into its group by pid, in nanoseconds since boot.
     joined: HashMap<(u32, u64), u64>,
     epoll: Arc<OwnedFd>,
@@ -114,6 +123,7 @@ impl Daemon {
             budget: Budget::new(fds),
             gpus: options.gpus.clone(),
             existing: options.existing,
+            unasked: HashMap::new(),
             joined: HashMap::new(),
             epoll,
             watches: HashMap::new(),
@@ -126,16 +136,48 @@ impl Daemon {
 
     /// Learns of GPUs that came since the last time, as all do when the driver is loaded.
     fn find_gpus(&mut self) {
-        for facts in gpus::find(&self.gpus, self.existing.as_ref()) {
+        for mut facts in gpus::find(&self.gpus) {
             let add = |tables: &mut Host| tables.state().gpu_add(&facts, gct_share::ENFORCED);
             if self.tables.follow(add).is_some() {
                 if let Some(uuid) = facts.uuid {
                     // It was added a line above.
                     let _ = self.tables.state().gpu_uuid(facts.rm_id, uuid);
                 }
+                self.unasked.insert(facts.rm_id, Instant::now());
             }
+            self.ask_about(&mut facts);
         }
         self.settle();
+    }
+
+    /// Asks the resource manager about a GPU of which it has told nothing, not too often. What needs to know the TPCs is not
+    /// enforced without them.
+    fn ask_about(&mut self, facts: &mut GpuFacts) {
+        let due = self.unasked.get(&facts.rm_id).copied();
+        if due.is_none_or(|due| due > Instant::now()) {
+            return;
+        }
+        let told = gpus::ask(facts.minor);
+        match told {
+            Ok(Some(_)) => self.unasked.remove(&facts.rm_id),
+            Ok(None) => self.unasked.insert(facts.rm_id, Instant::now() + ASK_AGAIN),
+            // Nor will it ever.
+            Err(_) => self.unasked.remove(&facts.rm_id),
+        };
+        let told = told.ok().flatten();
+        if let Some(told) = &told {
+            facts.set_architecture(told.chip.architecture);
+            facts.memory_total = told.memory.map(Bytes);
+        }
+        let listed = self.existing.map(Topology::apart);
+        let known = listed.or(told.and_then(|told| told.topology));
+        facts.topology = known.unwrap_or(Topology::UNKNOWN);
+        let features = match facts.topology.is_known() {
+            true => gct_share::ENFORCED,
+            false => gct_share::ENFORCED.without_tpcs(),
+        };
+        // It is there: it was added before.
+        let _ = self.tables.state().gpu_learned(facts, features);
     }
 
     /// Makes directories and limits follow a change of the core.
@@ -148,8 +190,7 @@ impl Daemon {
 
     /// Tells the processes their limits; `trial` if one is on trial.
     pub(crate) fn publish(&mut self, trial: bool) {
-        let existing = self.existing.unwrap_or(TpcMask::first(TPCS_MAX));
-        self.tenants.publish(&self.tables.state(), &existing, trial);
+        self.tenants.publish(&self.tables.state(), trial);
     }
 
     /// Takes what the processes counted.

@@ -3,30 +3,46 @@
 //! Which GPUs there are, as the driver says below /proc.
 
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
-use gct_core::mask::TpcMask;
 use gct_core::text::Text;
+use gct_share::driver;
 use std::fs;
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 /// Where the driver has a directory for each GPU.
 pub const DEFAULT_DIRECTORY: &str = "/proc/driver/nvidia/gpus";
 
-/// The GPUs, in order of PCI address. `existing` names the bits of the hardware's mask that
-/// have a TPC, if that is known.
-pub(crate) fn find(directory: &Path, existing: Option<&TpcMask>) -> Vec<GpuFacts> {
+/// A GPU that nobody uses is initialised first, which takes one or two seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The GPUs, in order of PCI address.
+pub(crate) fn find(directory: &Path) -> Vec<GpuFacts> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut gpus: Vec<GpuFacts> = entries
         .filter_map(|entry| {
             let name = entry.file_name().into_string().ok()?;
             let text = fs::read_to_string(entry.path().join("information")).ok()?;
-            facts(&name, &text, existing)
+            facts(&name, &text)
         })
         .collect();
     gpus.sort_by_key(|gpu| gpu.pci);
     gpus
 }
 
-fn facts(directory: &str, information: &str, existing: Option<&TpcMask>) -> Option<GpuFacts> {
+/// What the resource manager says of a GPU; `Err` when it does not answer in [`PATIENCE`].
+///
+/// In a thread of its own: a GPU that fell off its bus may keep its caller for good.
+pub(crate) fn ask(minor: u32) -> Result<Option<driver::Facts>, RecvTimeoutError> {
+    let (told, hears) = mpsc::channel();
+    std::thread::spawn(move || {
+        // Nobody may wait any more.
+        let _ = told.send(driver::ask(minor));
+    });
+    hears.recv_timeout(PATIENCE)
+}
+
+fn facts(directory: &str, information: &str) -> Option<GpuFacts> {
     let field = |name: &str| {
         let lines = information.lines().filter_map(|line| line.split_once(':'));
         lines
@@ -41,9 +57,6 @@ fn facts(directory: &str, information: &str, existing: Option<&TpcMask>) -> Opti
     facts.name = Text::from_untrusted(field("Model").unwrap_or_default().as_bytes());
     facts.uuid = field("GPU UUID").and_then(uuid);
     facts.ids = ids(directory);
-    facts.tpcs = existing
-        .and_then(TpcMask::last)
-        .and_then(|last| u16::try_from(last + 1).ok());
     Some(facts)
 }
 
@@ -99,22 +112,19 @@ mod tests {
 
     #[test]
     fn what_the_driver_says_is_understood() {
-        let gpu = facts("0000:04:00.0", H200, None).unwrap();
+        let gpu = facts("0000:04:00.0", H200).unwrap();
         assert_eq!((gpu.minor, gpu.name.as_str()), (3, "NVIDIA H200"));
         assert_eq!(gpu.pci.to_string(), "0000:04:00.0");
         assert_eq!(gpu.rm_id, 0x400);
         assert_eq!(gpu.uuid.unwrap()[15], 0xff);
-        assert_eq!(gpu.tpcs, None);
-        let mask = TpcMask::parse(b"0-3,95").unwrap();
-        assert_eq!(facts("0:4:0.0", H200, Some(&mask)).unwrap().tpcs, Some(96));
     }
 
     #[test]
     fn what_it_does_not_know_is_left_open() {
         let early = H200.replace("00112233-4455", "????????-????");
-        assert_eq!(facts("0:4:0.0", &early, None).unwrap().uuid, None);
+        assert_eq!(facts("0:4:0.0", &early).unwrap().uuid, None);
         for (directory, text) in [("x", H200), ("0:4", H200), ("0:4:0.0", "Model: x\n")] {
-            assert!(facts(directory, text, None).is_none(), "{directory}");
+            assert!(facts(directory, text).is_none(), "{directory}");
         }
     }
 }

@@ -21,7 +21,7 @@ struct Cli {
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
 
-    /// The bits of the GPU's TPC mask that have a TPC, as `0-5,9-16`; without it quotas reserve bits that may have none.
+    /// The TPCs that exist, as `0-5,9-16`, for GPUs that cannot be asked.
     #[arg(long, value_name = "LIST", value_parser = tpcs)]
     tpcs: Option<TpcMask>,
 

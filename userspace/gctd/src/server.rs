@@ -52,7 +52,7 @@ pub struct Options {
     pub directory: PathBuf,
     /// Where the driver shows its GPUs.
     pub gpus: PathBuf,
-    /// The bits of the hardware's mask that have a TPC, if that is known.
+    /// The TPCs that exist, if the driver is not to be asked.
     pub existing: Option<TpcMask>,
 }
 

@@ -228,10 +228,11 @@ impl Tenants {
 
     /// Tells every process the limits that bind it now, and its neighbours what is reserved.
     /// `trial`: whether a limit is on trial, which those who get another time slice must take.
-    pub(crate) fn publish(&mut self, state: &State<'_>, existing: &TpcMask, trial: bool) {
+    pub(crate) fn publish(&mut self, state: &State<'_>, trial: bool) {
         let mut changed = BTreeSet::new();
         for tenant in &mut self.tenants {
-            let limits = Limits::new(&state.effective(tenant.proc, tenant.gpu));
+            let settings = state.effective(tenant.proc, tenant.gpu);
+            let limits = Limits::new(&settings, &state.gpu_topology(tenant.gpu));
             if tenant.limits != Some(limits) {
                 let slice = tenant.limits.map_or(0, |limits| limits.timeslice_us);
                 tenant.limits = Some(limits);
@@ -254,7 +255,7 @@ impl Tenants {
             let ready = |t: &&Tenant| t.gpu == board.gpu && t.pulse().is_some();
             let here = self.tenants.iter().filter(ready);
             let here: Vec<&Tenant> = here.collect();
-            lay_out(board, &here, &self.numbers, state, existing);
+            lay_out(board, &here, &self.numbers, state);
         }
     }
 
@@ -304,13 +305,9 @@ fn owner(state: &State<'_>, proc: ProcKey) -> Owner {
 
 /// Writes a GPU's board: what the core's policy reserves for each owner, in the order of their
 /// numbers.
-fn lay_out(
-    board: &mut GpuBoard,
-    here: &[&Tenant],
-    numbers: &[(Owner, u32)],
-    state: &State<'_>,
-    existing: &TpcMask,
-) {
+fn lay_out(board: &mut GpuBoard, here: &[&Tenant], numbers: &[(Owner, u32)], state: &State<'_>) {
+    let topology = state.gpu_topology(board.gpu);
+    let existing = topology.existing();
     let mut reserved = TpcMask::EMPTY;
     for (of, number) in numbers {
         let mine = here.iter().filter(|t| owner(state, t.proc) == *of);

@@ -4,6 +4,7 @@
 //! of its tree.
 
 use crate::{Mount, Options, Server, Stopper};
+use gct_core::mask::TpcMask;
 use gct_share::doors::Doors;
 use gct_share::message::{Reply, Request};
 use gct_share::{socket, VERSION};
@@ -16,6 +17,9 @@ use std::time::Duration;
 
 /// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
+
+/// The TPCs of each GPU: 66 in number, as an H200's.
+pub const TPCS: &str = "0-3,9-16,18-25,27-34,36-43,45-52,54-71,75,78,81,83";
 
 /// What the driver says of one H200, number `n` on its own bus.
 fn information(n: usize) -> String {
@@ -30,6 +34,7 @@ fn information(n: usize) -> String {
 pub struct Daemon {
     /// A directory of its own, which goes with it.
     pub directory: PathBuf,
+    tpcs: TpcMask,
     stopper: Stopper,
     thread: Option<JoinHandle<()>>,
 }
@@ -37,6 +42,12 @@ pub struct Daemon {
 impl Daemon {
     /// With so many GPUs, ten at most, each with its number as minor number and as PCI bus.
     pub fn new(test: &str, gpus: usize) -> Self {
+        let tpcs = TpcMask::parse(TPCS.as_bytes()).unwrap();
+        Self::with_tpcs(test, gpus, tpcs)
+    }
+
+    /// The same with these TPCs on each GPU; none are none that is known.
+    pub fn with_tpcs(test: &str, gpus: usize, tpcs: TpcMask) -> Self {
         let name = format!("gctd-{test}-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         let _ = fs::remove_dir_all(&directory);
@@ -45,9 +56,10 @@ impl Daemon {
             fs::create_dir_all(&gpu).unwrap();
             fs::write(gpu.join("information"), information(n)).unwrap();
         }
-        let (stopper, thread) = serve(bind(&directory));
+        let (stopper, thread) = serve(bind(&directory, tpcs));
         Self {
             directory,
+            tpcs,
             stopper,
             thread: Some(thread),
         }
@@ -59,7 +71,7 @@ impl Daemon {
         self.stop();
         let directory = self.directory.join("tree");
         fs::create_dir_all(&directory).unwrap();
-        let server = bind(&self.directory);
+        let server = bind(&self.directory, self.tpcs);
         let mount = Mount::new(&server, &directory);
         self.go_on(server);
         match mount {
@@ -87,7 +99,7 @@ impl Daemon {
     /// A new one at the same place, which knows nothing.
     pub fn restart(&mut self) {
         self.stop();
-        self.go_on(bind(&self.directory));
+        self.go_on(bind(&self.directory, self.tpcs));
     }
 
     /// Writes a file of its tree, in a thread: what must be taken first is answered late.
@@ -116,11 +128,11 @@ impl Daemon {
     }
 }
 
-fn bind(directory: &Path) -> Server {
+fn bind(directory: &Path, tpcs: TpcMask) -> Server {
     let options = Options {
         directory: directory.to_owned(),
         gpus: directory.join("gpus"),
-        existing: None,
+        existing: Some(tpcs),
     };
     Server::bind(&options).unwrap()
 }

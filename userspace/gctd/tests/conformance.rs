@@ -4,9 +4,10 @@
 
 use gct_core::error::Error;
 use gct_core::iface::files::{self, Entry, Mode, Place};
-use gct_core::iface::{parse, show};
+use gct_core::iface::{parse, show, Value};
+use gct_core::mask::TpcMask;
 use gct_share::ENFORCED;
-use gctd::testing::{Client, Daemon};
+use gctd::testing::{Client, Daemon, TPCS};
 
 /// A daemon with two GPUs and a group.
 fn setup(test: &str) -> (Daemon, Client) {
@@ -94,6 +95,36 @@ fn gpus_say_what_the_driver_said() {
     let mut features = String::new();
     ENFORCED.show(&mut features).unwrap();
     assert_eq!(read("features"), Ok(features));
+    assert_eq!(read("tpcs"), Ok("66\n".into()));
+    assert_eq!(read("tpcs.list"), Ok(format!("{TPCS}\n")));
+}
+
+/// A mask may then leave no TPC, and a quota promise what is not there.
+#[test]
+fn without_known_tpcs_nothing_is_promised_of_them() {
+    let daemon = Daemon::with_tpcs("unknown", 1, TpcMask::EMPTY);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    for file in ["tpcs", "tpcs.list"] {
+        let read = client.read(&format!("gpus/0/{file}"));
+        assert_eq!(read, Err(Error::Unknown.errno()), "{file}");
+    }
+    for (file, value) in [
+        ("tpc.mask", "0-3"),
+        ("tpc.quota", "4"),
+        ("tpc.steal", "0"),
+        ("atom.duration", "50"),
+    ] {
+        let path = format!("web/0/{file}");
+        let written = client.write(&path, value);
+        assert_eq!(written, Err(Error::Unsupported.errno()), "{file}");
+        assert_eq!(
+            client.read(&path),
+            Err(Error::Unsupported.errno()),
+            "{file}"
+        );
+    }
+    assert_eq!(client.write("web/0/compute.priority", "3"), Ok(()));
 }
 
 /// Values of many forms; the daemon answers as the core's parser does on its own.
@@ -137,6 +168,16 @@ const SAMPLES: &[&str] = &[
     "\u{e9}",
 ];
 
+/// Whether the GPU has what a value asks for: a TPC of the mask, and as many as the quota.
+fn exists(value: &Result<Value, Error>) -> bool {
+    let tpcs = TpcMask::parse(TPCS.as_bytes()).unwrap();
+    match value {
+        Ok(Value::TpcList(Some(mask))) => !mask.and(&tpcs).is_empty(),
+        Ok(Value::TpcsOrNone(Some(quota))) => u32::from(quota.get()) <= tpcs.count(),
+        _ => true,
+    }
+}
+
 #[test]
 fn each_limit_takes_what_it_can_and_refuses_the_rest() {
     let (_daemon, client) = setup("limits");
@@ -154,6 +195,7 @@ fn each_limit_takes_what_it_can_and_refuses_the_rest() {
                 text
             });
             let expected = match shown {
+                Ok(_) if !exists(&parsed) => Err(Error::Range),
                 Ok(text) if can => Ok(text),
                 Ok(_) => Err(Error::Unsupported),
                 Err(error) => Err(error),

@@ -6,12 +6,14 @@ mod common;
 
 use common::{eventually, member, own, Tenant, DEVICE, TSG};
 use gct_core::error::Error;
+use gct_core::mask::TpcMask;
 use gct_core::rmapi::escape;
 use gct_core::submit::stats::{Counters, Reason};
+use gct_core::topology::Topology;
 use gct_share::link::Verdict;
 use gct_share::message::Ioctl;
 use gct_share::page::Limits;
-use gctd::testing::{alloc, Daemon};
+use gctd::testing::{alloc, Daemon, TPCS};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -44,13 +46,16 @@ fn limits_of_process_and_group_arrive_as_one() {
     client.write("web/0/tpc.mask", "0-7").unwrap();
     let mut tenant = Tenant::of(&daemon);
     let gpu = tenant.cuda(0);
+    // Of what is written, the TPCs that exist: 0 to 3, then 9.
+    let topology = Topology::apart(TpcMask::parse(TPCS.as_bytes()).unwrap());
     let with = |tpcs: u64| Limits {
         tpcs: Some([tpcs, 0, 0, 0]),
+        topology,
         ..Limits::NONE
     };
-    assert_eq!(gpu.page.limits(), Some((1, with(0xff))));
-    client.write(&own("tpc.mask"), "4-11").unwrap();
-    assert_eq!(gpu.page.limits(), Some((2, with(0xf0))));
+    assert_eq!(gpu.page.limits(), Some((1, with(0xf))));
+    client.write(&own("tpc.mask"), "2-11").unwrap();
+    assert_eq!(gpu.page.limits(), Some((2, with(0xc))));
     client.write("web/0/compute.freeze", "1").unwrap();
     let (generation, limits) = gpu.page.limits().unwrap();
     assert!(limits.frozen && generation == 3);

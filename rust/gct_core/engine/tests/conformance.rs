@@ -45,10 +45,11 @@ fn a_limit_that_nothing_enforces_cannot_be_read() {
 }
 
 #[test]
-fn tpcs_beyond_those_of_the_gpu_are_out_of_range() {
+fn tpcs_that_the_gpu_does_not_have_are_out_of_range() {
     let mut store = Store::new(1);
     let mut facts = facts(1, 1);
-    facts.tpcs = Some(66);
+    let existing = TpcMask::parse(b"0-61,75,78,81,83").unwrap();
+    facts.topology = Topology::apart(existing);
     let features = FeatureSet::all();
     let gpu = store
         .retry(|store| store.state().gpu_add(&facts, features))
@@ -56,8 +57,16 @@ fn tpcs_beyond_those_of_the_gpu_are_out_of_range() {
     let mut world = World { store, gpu };
     let group = world.group("web");
     let node = world.node(Owner::Group(group));
+    let shown = world.read(File::GpuTpcsList, Scope::Gpu(gpu));
+    assert_eq!(shown, Ok("0-61,75,78,81,83\n".into()));
+    let count = world.read(File::GpuTpcs, Scope::Gpu(gpu));
+    assert_eq!(count, Ok("66\n".into()));
+    assert_eq!(
+        world.write(File::TpcMask, node, "62-74,76-77,84-255"),
+        Err(Error::Range)
+    );
+    // Some that exist are enough.
     assert_eq!(world.write(File::TpcMask, node, "0-65"), Ok(()));
-    assert_eq!(world.write(File::TpcMask, node, "66"), Err(Error::Range));
     assert_eq!(world.write(File::TpcQuota, node, "66"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, node, "67"), Err(Error::Range));
     assert_eq!(world.read(File::TpcMask, node), Ok("0-65\n".into()));

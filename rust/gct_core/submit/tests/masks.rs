@@ -8,12 +8,14 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::random::config;
+use crate::mask::TpcMask;
 use crate::submit::launch::Launch;
 use crate::submit::limits::{MASK_WORDS, TPCS_MAX};
 use crate::submit::mask::{self, Applied, DisabledTpcs, OutOfRange};
 use crate::submit::occupancy;
 use crate::submit::qmd::{v04_00, v05_00, with_layout, Layout, Version};
 use crate::submit::stats::Reason;
+use crate::topology::Topology;
 
 fn version() -> impl Strategy<Value = Version> {
     proptest::sample::select(Version::ALL)
@@ -190,6 +192,111 @@ fn blocks_that_must_be_together_are_not_squeezed() {
         mask::apply(&mut qmd, Version::V04_00, &enough),
         Err(Reason::TooWide)
     );
+}
+
+/// GPCs of four TPCs, of which bits 0-2, 4-7 and 8, and one that is alone, exist.
+fn with_holes() -> Topology {
+    let existing = *TpcMask::parse(b"0-2,4-8,12").unwrap().words();
+    let [a, b, c, d] = existing;
+    Topology::from_words([a, b, c, d, 3 << 16 | 4])
+}
+
+#[test]
+fn a_mask_leaves_a_tpc_that_exists() {
+    let gpu = with_holes();
+    let outside =
+        |list: &str| DisabledTpcs::outside(&gpu, &TpcMask::parse(list.as_bytes()).unwrap());
+    assert_eq!(outside("3,9-11,13-127"), Err(OutOfRange));
+    let mask = outside("3-4").unwrap();
+    assert_eq!((mask.enabled(), mask.disabled(), mask.tpcs()), (1, 8, 13));
+    assert!(!mask.is_disabled(4) && !mask.is_disabled(3) && mask.is_disabled(12));
+    // A tenant that leaves itself the holes is overruled.
+    let mut qmd = grid(Version::V04_00);
+    mask::write(
+        &mut qmd,
+        Version::V04_00,
+        Some(&[1 << 4, 0, 0, 0, 0, 0, 0, 0]),
+    );
+    let applied = mask::apply(&mut qmd, Version::V04_00, &mask);
+    assert_eq!(applied, Ok(Applied::Overrode));
+    assert_eq!(DisabledTpcs::none_of(&Topology::UNKNOWN), Err(OutOfRange));
+}
+
+/// A launch of clusters of so many blocks.
+fn clusters(blocks: u32) -> Vec<u32> {
+    let mut qmd = grid(Version::V04_00);
+    for (field, value) in [
+        (v04_00::QMD_TYPE, 3),
+        (v04_00::GPC_CGA_WIDTH, blocks),
+        (v04_00::GPC_CGA_HEIGHT, 1),
+        (v04_00::GPC_CGA_DEPTH, 1),
+    ] {
+        field.set(&mut qmd, value).unwrap();
+    }
+    qmd
+}
+
+/// Seen on H100s: such launches never start.
+#[test]
+fn clusters_that_no_gpc_can_place_are_left_alone() {
+    let gpu = with_holes();
+    for (list, blocks, fits) in [
+        ("0-8", 8, true),
+        ("0-8", 9, false),
+        ("0-2,8,12", 6, true),
+        ("0-2,8,12", 8, false),
+        ("2,4,8,12", 2, true),
+        ("2,4,8,12", 4, false),
+    ] {
+        let allowed = TpcMask::parse(list.as_bytes()).unwrap();
+        let mask = DisabledTpcs::outside(&gpu, &allowed).unwrap();
+        let applied = mask::apply(&mut clusters(blocks), Version::V04_00, &mask);
+        let expected = if fits {
+            Ok(Applied::United)
+        } else {
+            Err(Reason::TooWide)
+        };
+        assert_eq!(applied, expected, "clusters of {blocks} on {list}");
+    }
+    // What the tenant disables itself leaves less.
+    let mask = DisabledTpcs::outside(&gpu, &TpcMask::parse(b"4-7").unwrap()).unwrap();
+    let mut qmd = clusters(8);
+    mask::write(
+        &mut qmd,
+        Version::V04_00,
+        Some(&[1 << 5, 0, 0, 0, 0, 0, 0, 0]),
+    );
+    let before = qmd.clone();
+    let applied = mask::apply(&mut qmd, Version::V04_00, &mask);
+    assert_eq!((applied, qmd), (Err(Reason::TooWide), before));
+}
+
+/// With a quota of 40 beside it a tenant has 26 TPCs, however many bits.
+#[test]
+fn a_cooperative_launch_counts_tpcs_that_exist() {
+    let mut qmd = grid(Version::V04_00);
+    for (field, value) in [
+        (v04_00::QMD_TYPE, 4),
+        (v04_00::GRID_WIDTH, 1),
+        (v04_00::GRID_HEIGHT, 1),
+        (v04_00::GRID_DEPTH, 1),
+        (v04_00::GPU_CGA_HEIGHT, 1),
+        (v04_00::GPU_CGA_DEPTH, 1),
+        (v04_00::CTA_THREAD_DIMENSION0, 1024),
+        (v04_00::CTA_THREAD_DIMENSION1, 1),
+        (v04_00::CTA_THREAD_DIMENSION2, 1),
+        (v04_00::REGISTER_COUNT, 64),
+    ] {
+        field.set(&mut qmd, value).unwrap();
+    }
+    let mask = DisabledTpcs::outside(&with_holes(), &TpcMask::parse(b"4-127").unwrap()).unwrap();
+    for (blocks, expected) in [(12, Ok(Applied::United)), (13, Err(Reason::TooWide))] {
+        v04_00::GPU_CGA_WIDTH.set(&mut qmd, blocks).unwrap();
+        assert_eq!(
+            mask::apply(&mut qmd.clone(), Version::V04_00, &mask),
+            expected
+        );
+    }
 }
 
 #[test]

@@ -365,7 +365,7 @@ impl Governor {
 
     /// Whether launches may get a mask.
     fn acts_on_masks(&self) -> bool {
-        self.limits.mask.is_some() || self.place.is_some()
+        self.limits.tpcs.is_some() || self.place.is_some()
     }
 
     /// Carries out the mask on the launches of a segment, in the copy.

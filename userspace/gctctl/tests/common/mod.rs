@@ -73,6 +73,7 @@ impl FakeTree {
             ("name", "NVIDIA H200"),
             ("architecture", "hopper"),
             ("tpcs", "66"),
+            ("tpcs.list", "0-61,75,78,81,83"),
             ("memory.total", "150754820096"),
             ("mode", "kernel"),
             ("features", "compute.weight\ntpc.mask"),
