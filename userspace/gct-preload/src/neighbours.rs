@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub(crate) struct Place {
     gpu: Arc<Gpu>,
     peers: Vec<Peer>,
+    /// What the board says, by slot: too much for the stack of a signal handler.
+    all: Vec<Option<Slot>>,
     /// What the board says of each peer, by its place in `peers`.
     slots: Vec<Option<Slot>>,
     board: u64,
@@ -38,6 +40,7 @@ impl Place {
         Self {
             gpu,
             peers,
+            all: vec![None; SLOTS_MAX],
             slots: Vec::with_capacity(SLOTS_MAX),
             board: u64::MAX,
             limits: 0,
@@ -142,12 +145,13 @@ impl Place {
     /// What the board says of each peer; of those that share this process's reservation, nothing.
     fn read_board(&mut self) {
         let mine = self.gpu.slot.map(|(index, _)| index);
-        let mut all = [None; SLOTS_MAX];
+        self.all.fill(None);
         for (index, slot) in self.gpu.board.slots() {
-            if let Some(place) = all.get_mut(usize::from(index)) {
+            if let Some(place) = self.all.get_mut(usize::from(index)) {
                 *place = Some(slot);
             }
         }
+        let all = &self.all;
         let at = |index: SlotIndex| all.get(usize::from(index)).copied().flatten();
         let tenant = mine.and_then(at).map(|slot: Slot| slot.tenant);
         self.slots.clear();
