@@ -94,6 +94,8 @@ pub(crate) struct Governor {
     counters: Counters,
     /// When something was published or ended last.
     moved_ns: u64,
+    /// When the last round ended.
+    looked_ns: u64,
     /// Whether something was pending at the last [`end`](Self::end).
     pending: bool,
 }
@@ -120,6 +122,7 @@ impl Governor {
             splits: 0,
             counters: Counters::new(),
             moved_ns: 0,
+            looked_ns: 0,
             pending: false,
         }
     }
@@ -208,10 +211,10 @@ impl Governor {
     /// To be called after a round, with whether something is held back or in flight: tells the neighbours whether this process
     /// has work that they should wait for. What is frozen, or has not moved for long, is not.
     pub(crate) fn end(&mut self, pending: bool, now_ns: u64) {
-        if pending && !self.pending {
+        if !self.pending || self.excuses(now_ns) {
             self.moved_ns = now_ns;
         }
-        self.pending = pending;
+        (self.pending, self.looked_ns) = (pending, now_ns);
         let still = Ns(now_ns.saturating_sub(self.moved_ns));
         let busy = pending && !self.limits.frozen && patience::moves(still);
         if let Some(place) = &mut self.place {
@@ -236,9 +239,10 @@ impl Governor {
         self.looks += 1;
     }
 
-    /// Whether nothing is published, and what runs is stopped.
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.limits.frozen
+    /// Whether it is known why nothing may have moved: it is frozen, or nobody has looked, because this process was stopped or
+    /// slept.
+    pub(crate) fn excuses(&self, now_ns: u64) -> bool {
+        self.limits.frozen || Ns(now_ns.saturating_sub(self.looked_ns)) >= patience::BEAT_MAX
     }
 
     /// Copies the counters for the daemon; not on every round.

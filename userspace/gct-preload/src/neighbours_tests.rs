@@ -185,6 +185,17 @@ fn who_does_not_move_is_not_busy_for_its_neighbours() {
 }
 
 #[test]
+fn who_was_stopped_has_its_turn_again() {
+    let mut beside = Beside::new(22, "", later());
+    beside.bench.launch();
+    assert_eq!(beside.after(0), 1);
+    // Its launch still runs when it goes on.
+    assert_eq!(beside.after(2 * patience::STALL_MAX.get()), 1);
+    assert!(beside.tenant.busy_since_ns().is_some());
+    assert_eq!(beside.tenant.beat_ns(), beside.bench.now_ns());
+}
+
+#[test]
 fn who_is_frozen_is_not_busy_for_its_neighbours() {
     let mut beside = Beside::new(15, "", later());
     let frozen = Limits {

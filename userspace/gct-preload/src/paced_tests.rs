@@ -166,12 +166,11 @@ fn a_launch_that_does_not_end_under_a_limit_is_counted() {
     let mut bench = streams(21);
     bench.launch();
     assert_eq!(bench.running().len(), 1);
-    // To get there has taken some steps of the GPU.
-    bench.pass(patience::STALL_MAX.get() - 1_000_000);
-    bench.running();
-    assert_eq!(bench.governor.counters().stalled, 0);
-    bench.pass(1_000_000);
-    bench.running();
+    for _ in 0..patience::STALL_MAX.get() / 100_000_000 {
+        assert_eq!(bench.governor.counters().stalled, 0);
+        bench.pass(100_000_000);
+        bench.running();
+    }
     assert_eq!(bench.governor.counters().stalled, 1);
     assert!(
         !bench.channel.pending(&bench.shadow),
