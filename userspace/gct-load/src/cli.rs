@@ -89,6 +89,8 @@ pub(crate) enum Workload {
         #[arg(long, value_delimiter = ',')]
         beside: Vec<usize>,
     },
+    /// Launches of two streams that wait for one of a third, which is submitted last
+    Streams(Streams),
     /// Allocates device memory until there is no more
     Memory {
         /// How
@@ -129,6 +131,22 @@ pub(crate) enum Workload {
         #[arg(long)]
         timeline: bool,
     },
+}
+
+#[derive(Args)]
+pub(crate) struct Streams {
+    /// How often
+    #[arg(long, default_value_t = 20)]
+    pub(crate) rounds: u32,
+    /// Launches of the third stream before the one that is waited for
+    #[arg(long, default_value_t = 4)]
+    pub(crate) between: u32,
+    /// For how long the GPU waits at most, in milliseconds
+    #[arg(long, default_value_t = 5000)]
+    pub(crate) limit_ms: u64,
+    /// Leave out the launch that is waited for
+    #[arg(long)]
+    pub(crate) never: bool,
 }
 
 #[derive(Args)]

@@ -27,6 +27,8 @@ pub(crate) struct Gpu {
     pub(crate) stamp_persistent: CudaFunction,
     stamp_timed: CudaFunction,
     clock: CudaFunction,
+    wait_for: CudaFunction,
+    raise_to: CudaFunction,
 }
 
 /// How a stamp is launched.
@@ -106,6 +108,8 @@ impl Gpu {
             stamp_persistent: module.load_function("stamp_persistent")?,
             stamp_timed: module.load_function("stamp_timed")?,
             clock: module.load_function("clock")?,
+            wait_for: module.load_function("wait_for")?,
+            raise_to: module.load_function("raise_to")?,
             context,
         })
     }
@@ -169,6 +173,36 @@ impl Gpu {
         // SAFETY: `clock` in kernels.ptx writes one word.
         unsafe { launch.launch(LaunchConfig::for_num_elems(1)) }
             .context("clock cannot be launched")?;
+        Ok(())
+    }
+
+    /// Launches one block that waits until `words[0]` is at least `value`, for `limit_ns` at most: then it counts in `words[1]`.
+    pub(crate) fn launch_wait(
+        &self,
+        stream: &Arc<CudaStream>,
+        words: &CudaSlice<u32>,
+        value: u32,
+        limit_ns: u64,
+    ) -> Result<()> {
+        let late = words.slice(1..2);
+        let mut launch = stream.launch_builder(&self.wait_for);
+        launch.arg(words).arg(&late).arg(&limit_ns).arg(&value);
+        // SAFETY: the arguments are those of `wait_for` in kernels.ptx, which writes to `late` alone.
+        unsafe { launch.launch(one_thread()) }.context("wait_for cannot be launched")?;
+        Ok(())
+    }
+
+    /// Launches one block that stores `value` in `words[0]`.
+    pub(crate) fn launch_raise(
+        &self,
+        stream: &Arc<CudaStream>,
+        words: &CudaSlice<u32>,
+        value: u32,
+    ) -> Result<()> {
+        let mut launch = stream.launch_builder(&self.raise_to);
+        launch.arg(words).arg(&value);
+        // SAFETY: `raise_to` in kernels.ptx writes one word.
+        unsafe { launch.launch(one_thread()) }.context("raise_to cannot be launched")?;
         Ok(())
     }
 
@@ -269,6 +303,14 @@ impl Gpu {
         unsafe { launch.launch(LaunchConfig::for_num_elems(blocks)) }
             .context("check cannot be launched")?;
         Ok(())
+    }
+}
+
+fn one_thread() -> LaunchConfig {
+    LaunchConfig {
+        grid_dim: (1, 1, 1),
+        block_dim: (1, 1, 1),
+        shared_mem_bytes: 0,
     }
 }
 

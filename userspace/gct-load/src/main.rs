@@ -17,6 +17,7 @@ mod idle;
 mod latency;
 mod memory;
 mod serve;
+mod streams;
 mod timeline;
 mod tpcs;
 mod watch;
@@ -100,6 +101,7 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
             watch::run_all(&gpus, watch)?;
             Ok(String::new())
         }
+        Workload::Streams(streams) => Ok(to_string(&streams::run(gpu, &streams)?)?),
         Workload::Memory {
             way,
             mib,
