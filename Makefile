@@ -7,14 +7,15 @@ NV_VERSION ?= 535.261.03
 
 export NV_VERSION NV_SRC KDIR GCT_STOCK GCT_PATCHES GCT_KUNIT
 
-.PHONY: help setup kmod demo shell test test-host test-patches test-gate test-vm test-gpu test-uvm user clean
+.PHONY: help setup kmod demo shell test test-long test-host test-patches test-gate test-vm test-gpu test-uvm user clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make setup      fetch and build all that is needed, into build/ (idempotent)'
 	@echo 'make demo       see the patched driver take quotas in a virtual machine'
 	@echo 'make shell      a shell in that machine'
-	@echo 'make test       all tests; ends with "N passed, M failed"'
+	@echo 'make test       the tests that gate a commit; ends with "N passed, M failed"'
+	@echo 'make test-long  the same, with every variant, storms and long random runs'
 	@echo 'make kmod       nvidia.ko and nvidia-uvm.ko for a kernel of yours:'
 	@echo '                NV_VERSION=535.261.03|550.163.01 [NV_SRC=dir] [KDIR=dir] [GCT_STOCK=1]'
 	@echo 'make user       gctd, gctctl and libgct_preload.so for a stock driver, into build/user'
@@ -41,6 +42,9 @@ shell:
 
 test: setup
 	@ci/test.sh
+
+test-long: setup
+	@GCT_LONG=1 ci/test.sh
 
 test-host: setup
 	@ci/test.sh host

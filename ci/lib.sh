@@ -7,6 +7,7 @@
 #   store_dir KIND KEY               where content-keyed results live
 #   content_key text-or-@file...     a short hash over the arguments
 #   record JOB PASSED FAILED         adds to the counts `make test` sums up
+#   long                             whether `make test-long` runs
 
 set -euo pipefail
 
@@ -23,6 +24,11 @@ GCT_CACHE=${GCT_CACHE-${XDG_CACHE_HOME:-$HOME/.cache}/gctgroup}
 STORE=${GCT_CACHE:-$BUILD/store}
 mkdir -p "$BUILD" "$STORE"
 STORE=$(cd "$STORE" && pwd -P)
+
+# Returns whether every variant is to run, not only the tests that gate a commit.
+long() {
+	[ -n "${GCT_LONG:-}" ]
+}
 
 die() {
 	printf 'error: %s\n' "$*" >&2

@@ -3,8 +3,8 @@
 #
 # Usage: test-gpu.sh [KERNEL/VARIANT...]
 #
-# The real driver on the software GPU, stock and patched, on the lean kernel, and
-# patched on the debug kernel: it initialises two GPUs and lets them go, again and
+# The real driver on the software GPU, stock and patched, on the lean kernel, and for
+# `make test-long` patched on the debug kernel: it initialises two GPUs and lets them go, again and
 # again, and NVIDIA's own UVM tests that need a GPU pass (tests/uvm), each of them on
 # the patched modules as on the stock ones. On the debug kernel some tests of
 # tests/rm-client run as well; job rm runs them all on the lean one. Eight GPUs are only
@@ -57,7 +57,8 @@ test_same() {
 }
 
 runs=("$@")
-[ $# -gt 0 ] || runs=(lean/stock lean/patched debug/patched)
+[ $# -gt 0 ] || runs=(lean/stock lean/patched)
+[ $# -gt 0 ] || ! long || runs+=(debug/patched)
 rm -f "$RESULTS/$JOB"
 mkdir -p "$OUT" "$RESULTS"
 # The logs of an earlier run must not stand in for one that did not start.

@@ -3,9 +3,10 @@
 #
 # Usage: test-selftests.sh [VERSION...]
 #
-# Runs tests/selftests in virtual machines: all of them on the lean and the debug
-# kernel with two GPUs, those of the tree's form with one and with eight, and the
-# KUnit suites. A report of lockdep, KASAN or kmemleak fails the machine.
+# Runs tests/selftests in virtual machines: all of them on the lean kernel with two
+# GPUs, for one driver version also on the debug kernel, those of the tree's form
+# with eight GPUs, and the KUnit suites. `make test-long` adds the debug kernel for
+# every version, and one GPU. A report of lockdep, KASAN or kmemleak fails the machine.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
@@ -39,8 +40,9 @@ machine() {
 for version in "${versions[@]}"; do
 	NV_VERSION=$version "$ROOT/ci/kmod.sh"
 	machine "$version" lean patched 2 $LEAN_SECONDS_MAX vm.sh
-	machine "$version" lean patched 1 $LEAN_SECONDS_MAX vm.sh conformance
 	machine "$version" lean patched 8 $LEAN_SECONDS_MAX vm.sh conformance
+	! long || machine "$version" lean patched 1 $LEAN_SECONDS_MAX vm.sh conformance
+	[ "$version" = "$NV_SOURCE_VERSION" ] || long || continue
 	NV_VERSION=$version KDIR=$BUILD/linux/debug "$ROOT/ci/kmod.sh"
 	machine "$version" debug patched 2 $DEBUG_SECONDS_MAX vm.sh
 done

@@ -4,9 +4,9 @@
 # Usage: test-uvm.sh [VERSION...]
 #
 # Runs those of NVIDIA's built-in UVM tests that need no GPU (tests/uvm) on the
-# patched nvidia-uvm.ko, on the stock one (only the patch that makes it build
-# on this Linux), and on the patched one with the debug kernel. All three must
-# give the same results, test by test.
+# patched nvidia-uvm.ko and on the stock one (only the patch that makes it build
+# on this Linux), and for `make test-long` on the patched one with the debug kernel.
+# All must give the same results, test by test.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
@@ -15,9 +15,9 @@ DOCUMENT=$ROOT/gctgroup-docs/uvm-tests.md
 # Long enough for a cold page cache and for KASAN under emulation.
 SECONDS_MAX=1500
 
-# Each run is a kernel and a build of the modules. GCT_UVM_RUNS may leave out
-# the last one, which takes minutes.
-RUNS=${GCT_UVM_RUNS:-lean/stock lean/patched debug/patched}
+# Each run is a kernel and a build of the modules.
+RUNS='lean/stock lean/patched'
+! long || RUNS+=' debug/patched'
 
 build_program() {
 	make -C "$ROOT/tests/uvm" -j"$JOBS" NV="$BUILD/nv/$1/kernel-open" OUT="$BUILD/uvm/$1"
