@@ -162,6 +162,12 @@ static void rpcs(void)
 	FIELD_AS(rpc_update_bar_pde_v, entryValue, info.entryValue)
 	FIELD_AS(rpc_update_bar_pde_v, entryLevelShift, info.entryLevelShift)
 	END
+	STRUCT(rpc_os_error_log_v)
+	FIELD(rpc_os_error_log_v, exceptType)
+	FIELD(rpc_os_error_log_v, runlistId)
+	FIELD(rpc_os_error_log_v, chid)
+	FIELD(rpc_os_error_log_v, errString)
+	END
 	VALUE(NV_RPC_UPDATE_PDE_BAR_1)
 	VALUE(NV_RPC_UPDATE_PDE_BAR_2)
 	VALUE(NV_VGPU_MSG_FUNCTION_FREE)
@@ -177,6 +183,7 @@ static void rpcs(void)
 	VALUE(NV_VGPU_MSG_FUNCTION_GSP_RM_CONTROL)
 	VALUE(NV_VGPU_MSG_FUNCTION_GSP_RM_ALLOC)
 	VALUE(NV_VGPU_MSG_EVENT_GSP_INIT_DONE)
+	VALUE(NV_VGPU_MSG_EVENT_OS_ERROR_LOG)
 }
 
 static void static_info(void)

@@ -79,11 +79,35 @@ impl Gpu {
                 self.registers.set(offset, falcon_engine(reset == 1).raw());
             }
             NV_PGSP_QUEUE_HEAD::OFFSET => self.serve_gsp(),
+            NV_PGSP_FALCON_IRQSCLR::OFFSET => {
+                let pending = self.registers.get(NV_PGSP_FALCON_IRQSTAT::OFFSET) & !value;
+                self.registers.set(NV_PGSP_FALCON_IRQSTAT::OFFSET, pending);
+            }
+            NV_PGSP_FALCON_INTR_RETRIGGER::OFFSET => {
+                if self.registers.get(NV_PGSP_FALCON_IRQSTAT::OFFSET) != 0 {
+                    self.intr.trigger(self.chip.vectors.gsp);
+                }
+            }
             NV_VIRTUAL_FUNCTION_DOORBELL::OFFSET | NV_VIRTUAL_FUNCTION_PRIV_DOORBELL::OFFSET => {
                 self.ring(ChannelId::from_doorbell(value));
             }
             _ => self.registers.guest_write(offset, value),
         }
+    }
+
+    /// Returns whether the driver has yet to see GSP's last interrupt.
+    pub(crate) fn gsp_interrupts(&self) -> bool {
+        self.registers.get(NV_PGSP_FALCON_IRQSTAT::OFFSET) != 0
+    }
+
+    /// Tells the driver that GSP has put a record into its queue.
+    pub(crate) fn interrupt_by_gsp(&mut self) {
+        let pending =
+            NV_PGSP_FALCON_IRQSTAT::from_raw(self.registers.get(NV_PGSP_FALCON_IRQSTAT::OFFSET))
+                .with(NV_PGSP_FALCON_IRQSTAT::SWGEN0, 1);
+        self.registers
+            .set(NV_PGSP_FALCON_IRQSTAT::OFFSET, pending.raw());
+        self.intr.trigger(self.chip.vectors.gsp);
     }
 
     fn boot_gsp(&mut self, parameters: u64) {

@@ -10,7 +10,7 @@ use crate::gsp::refusals::Refusal;
 use crate::gsp::rpc::Context;
 use crate::gsp::Gsp;
 use crate::host::channel::ChannelId;
-use crate::host::execute::{Progress, Work};
+use crate::host::execute::{ChannelFault, Progress, Work};
 use crate::host::Host;
 use crate::intr::InterruptTree;
 use crate::journal::Journal;
@@ -65,6 +65,9 @@ impl Aperture {
 /// apart.
 const UUID_BASE: [u8; 16] = *b"fake-gh100-gpu-\0";
 
+/// Faults that one interrupt tells of.
+const FAULTS_PER_INTERRUPT: usize = 8;
+
 /// One software GPU.
 pub struct Gpu {
     pub(crate) chip: ChipDescription,
@@ -76,6 +79,8 @@ pub struct Gpu {
     pub(crate) platform: Platform,
     pub(crate) journal: Arc<Journal>,
     pub(crate) unmapped_accesses: u64,
+    /// Faults that GSP has not reported yet.
+    faults: Vec<ChannelFault>,
     gsp: Gsp,
     refusals: Vec<Refusal>,
     pci: PciConfig,
@@ -98,6 +103,7 @@ impl Gpu {
             fsp: Fsp::default(),
             memory: PhysicalMemory::new(chip.fb_bytes, platform.memory.clone()),
             host: Host::default(),
+            faults: Vec::new(),
             gsp: Gsp::default(),
             refusals: Vec::new(),
             pci: PciConfig::new(&chip),
@@ -129,7 +135,7 @@ impl Gpu {
 
     /// Whether [`step`](Self::step) may find something to do.
     pub fn has_work(&self) -> bool {
-        self.host.has_work()
+        self.host.has_work() || (!self.faults.is_empty() && !self.gsp_interrupts())
     }
 
     /// Executes what channels have submitted, for a bounded time.
@@ -141,11 +147,33 @@ impl Gpu {
             clock: &*self.platform.clock,
             now_ns: 0,
             recorder: &*self.platform.recorder,
+            faults: &mut self.faults,
             engine: None,
             methods: 0,
             bytes: 0,
         };
-        self.host.step(&mut work)
+        let progress = self.host.step(&mut work);
+        self.report_faults();
+        progress
+    }
+
+    /// Tells the driver of faults, a few at a time: its queue has room for so
+    /// many, and it takes them before it clears the interrupt's next one.
+    fn report_faults(&mut self) {
+        if self.faults.is_empty() || self.gsp_interrupts() {
+            return;
+        }
+        let count = self.faults.len().min(FAULTS_PER_INTERRUPT);
+        let faults: Vec<_> = self.faults.drain(..count).collect();
+        let told = self.with_gsp(|gsp, context| {
+            faults
+                .iter()
+                .filter(|fault| gsp.report_fault(context, fault))
+                .count()
+        });
+        if told > 0 {
+            self.interrupt_by_gsp();
+        }
     }
 
     /// The guest reads configuration space.
@@ -193,6 +221,7 @@ impl Gpu {
         self.intr.reset();
         self.fsp = Fsp::default();
         self.gsp = Gsp::default();
+        self.faults.clear();
         self.host.reset();
         self.memory.reset();
     }
@@ -269,6 +298,18 @@ fn reset_values(chip: &ChipDescription) -> Vec<(u32, u32)> {
             bar0::falcon_engine(false).raw(),
         ),
         (NV_PGSP_RISCV_CPUCTL::OFFSET, cpuctl.raw()),
+        (
+            NV_PGSP_FALCON_IRQMASK::OFFSET,
+            NV_PGSP_FALCON_IRQMASK::default()
+                .with(NV_PGSP_FALCON_IRQMASK::SWGEN0, 1)
+                .raw(),
+        ),
+        (
+            NV_PGSP_FALCON_IRQDEST::OFFSET,
+            NV_PGSP_FALCON_IRQDEST::default()
+                .with(NV_PGSP_FALCON_IRQDEST::SWGEN0, 1)
+                .raw(),
+        ),
         (
             NV_USABLE_FB_SIZE_IN_MB::OFFSET,
             low_u32(chip.fb_bytes >> 20),

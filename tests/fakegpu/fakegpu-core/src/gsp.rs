@@ -5,6 +5,7 @@
 
 pub mod boot;
 pub mod control;
+mod errors;
 mod graphics;
 mod identity;
 pub mod msgq;

@@ -70,6 +70,19 @@ registers! {
         21:0 BASE,
     }
 
+    /// Writing a one clears GSP's interrupt of that number.
+    NV_PGSP_FALCON_IRQSCLR @ 0x110004 {}
+    /// GSP's interrupts that are pending.
+    NV_PGSP_FALCON_IRQSTAT @ 0x110008 {
+        /// A record is in the status queue.
+        6:6 SWGEN0,
+    }
+    /// GSP's interrupts that are enabled.
+    NV_PGSP_FALCON_IRQMASK @ 0x110018 { 6:6 SWGEN0 }
+    /// GSP's interrupts that go to the CPU.
+    NV_PGSP_FALCON_IRQDEST @ 0x11001c { 6:6 SWGEN0 }
+    /// Writing sends the interrupt again that is pending.
+    NV_PGSP_FALCON_INTR_RETRIGGER @ 0x1103e8 {}
     /// What GSP's boot reports; zero is success, bit 31 says that it has halted.
     NV_PGSP_FALCON_MAILBOX0 @ 0x110040 {}
     /// What GSP's processor is.

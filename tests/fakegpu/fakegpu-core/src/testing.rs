@@ -6,7 +6,7 @@ use crate::abi;
 use crate::chip::{ChipDescription, Engine};
 use crate::gmmu::AddressSpace;
 use crate::gpu::Gpu;
-use crate::host::execute::Work;
+use crate::host::execute::{ChannelFault, Work};
 use crate::intr::InterruptTree;
 use crate::memory::{PhysicalAddress, PhysicalMemory};
 use crate::platform::{Clock, GuestMemory, Interrupts, Platform};
@@ -112,6 +112,7 @@ pub(crate) struct Bench {
     pub(crate) intr: InterruptTree,
     pub(crate) world: Arc<World>,
     pub(crate) recorder: Arc<Lines>,
+    pub(crate) faults: Vec<ChannelFault>,
     pub(crate) space: AddressSpace,
     /// A copy engine.
     pub(crate) engine: Engine,
@@ -154,6 +155,7 @@ impl Bench {
                 root: PhysicalAddress::video(TABLES),
             },
             recorder: Arc::default(),
+            faults: Vec::new(),
             engine,
             chip,
             memory,
@@ -175,6 +177,7 @@ impl Bench {
             clock: &*self.world,
             now_ns: 0,
             recorder: &*self.recorder,
+            faults: &mut self.faults,
             engine: Some(self.engine),
             methods: 2048,
             bytes: 1 << 20,

@@ -120,6 +120,14 @@ pub mod rpc_update_bar_pde_v {
     pub const entryValue: Field = Field::new(0x8, 8);
     pub const entryLevelShift: Field = Field::new(0x10, 8);
 }
+pub mod rpc_os_error_log_v {
+    use super::*;
+    pub const SIZE: usize = 0x10c;
+    pub const exceptType: Field = Field::new(0, 4);
+    pub const runlistId: Field = Field::new(0x4, 4);
+    pub const chid: Field = Field::new(0x8, 4);
+    pub const errString: Field = Field::new(0xc, 256);
+}
 pub const NV_RPC_UPDATE_PDE_BAR_1: u32 = 0;
 pub const NV_RPC_UPDATE_PDE_BAR_2: u32 = 0x1;
 pub const NV_VGPU_MSG_FUNCTION_FREE: u32 = 0xa;
@@ -135,6 +143,7 @@ pub const NV_VGPU_MSG_FUNCTION_SET_REGISTRY: u32 = 0x49;
 pub const NV_VGPU_MSG_FUNCTION_GSP_RM_CONTROL: u32 = 0x4c;
 pub const NV_VGPU_MSG_FUNCTION_GSP_RM_ALLOC: u32 = 0x67;
 pub const NV_VGPU_MSG_EVENT_GSP_INIT_DONE: u32 = 0x1001;
+pub const NV_VGPU_MSG_EVENT_OS_ERROR_LOG: u32 = 0x1006;
 pub mod GspStaticConfigInfo {
     use super::*;
     pub const SIZE: usize = 0x878;

@@ -6,6 +6,7 @@ use crate::abi::{self, Malformed};
 use crate::chip::ChipDescription;
 use crate::gsp::boot;
 use crate::gsp::control::{self, Answer};
+use crate::gsp::errors;
 use crate::gsp::msgq::{Queues, Record};
 use crate::gsp::objects::{ObjectKey, Objects};
 use crate::gsp::refusals::{refused, Refusal};
@@ -14,6 +15,7 @@ use crate::gsp::spaces::{
     self, names_default_space, physical, space_key, update_bar_pde, PAGE_DIRECTORY_APERTURE,
 };
 use crate::gsp::tables;
+use crate::host::execute::ChannelFault;
 use crate::host::{Host, FERMI_VASPACE_A};
 use crate::memory::PhysicalMemory;
 use crate::recorder::{Event, Recorder, PARAMS_MAX};
@@ -131,11 +133,7 @@ impl Gsp {
             return Outcome::Unchanged;
         }
         let answer = self.answer(context, record);
-        if let Some(queues) = &mut self.queues {
-            if let Err(error) = queues.send(context.memory, &answer) {
-                log::warn!("GSP: the status queue is out of reach: {error}");
-            }
-        }
+        self.send(context, &answer);
         if function == abi::NV_VGPU_MSG_FUNCTION_UNLOADING_GUEST_DRIVER {
             *self = Self::default();
             context.host.reset();
@@ -335,11 +333,24 @@ impl Gsp {
             payload: vec![0; 4],
             ..Record::default()
         };
-        if let Some(queues) = &mut self.queues {
-            if let Err(error) = queues.send(context.memory, &event) {
-                log::warn!("GSP: the status queue is out of reach: {error}");
-            }
+        self.send(context, &event);
+    }
+
+    /// Tells the driver that a channel has faulted. Returns whether GSP runs and could.
+    pub fn report_fault(&mut self, context: &mut Context<'_>, fault: &ChannelFault) -> bool {
+        self.send(context, &errors::report(fault))
+    }
+
+    /// Puts a record into the driver's queue. Returns whether it is there.
+    fn send(&mut self, context: &mut Context<'_>, record: &Record) -> bool {
+        let Some(queues) = &mut self.queues else {
+            return false;
+        };
+        let sent = queues.send(context.memory, record);
+        if let Err(error) = &sent {
+            log::warn!("GSP: the status queue is out of reach: {error}");
         }
+        sent.is_ok()
     }
 }
 

@@ -10,7 +10,8 @@
 use crate::chip::{ChipDescription, Engine};
 use crate::compute::Advance;
 use crate::gmmu::{AddressSpace, Fault};
-use crate::host::channel::Channel;
+use crate::gsp::objects::ObjectKey;
+use crate::host::channel::{Channel, ChannelId};
 use crate::host::methods::{decode, Executed, FIRST_ENGINE_METHOD};
 use crate::intr::InterruptTree;
 use crate::memory::{PhysicalAddress, PhysicalMemory};
@@ -21,6 +22,17 @@ use gct_core::submit::gpfifo::{Entry, Segment};
 /// USERD: how far the ring was filled, and how far it was executed.
 const USERD_GP_GET: u64 = 0x88;
 const USERD_GP_PUT: u64 = 0x8c;
+
+/// A channel that stopped because an address led nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelFault {
+    /// The channel.
+    pub object: ObjectKey,
+    /// Its number.
+    pub id: ChannelId,
+    /// The address.
+    pub va: u64,
+}
 
 /// What executing needs.
 pub struct Work<'a> {
@@ -36,6 +48,8 @@ pub struct Work<'a> {
     pub now_ns: u64,
     /// Takes note of launches.
     pub recorder: &'a dyn Recorder,
+    /// Takes the channels that fault.
+    pub faults: &'a mut Vec<ChannelFault>,
     /// The engine of the channel that executes.
     pub engine: Option<Engine>,
     /// Methods left in this turn.
@@ -102,6 +116,11 @@ impl Channel {
                     self.id(),
                     fault.va
                 );
+                work.faults.push(ChannelFault {
+                    object: self.object(),
+                    id: self.id(),
+                    va: fault.va,
+                });
                 self.stop(work.memory, work.clock.now_ns());
                 Progress::Idle
             }
