@@ -11,6 +11,7 @@ mod admit;
 mod calls;
 mod charge;
 mod enforce;
+mod faults;
 mod files;
 mod gpus;
 mod groups;

@@ -70,6 +70,8 @@ features! {
     SlipTpc = 14, "slip.tpc";
     /// The clock is right-sized.
     SlipPower = 15, "slip.power";
+    /// Errors of the GPU are counted for their owner.
+    Faults = 16, "compute.events";
 }
 
 /// A set of features.

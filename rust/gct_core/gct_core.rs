@@ -16,6 +16,7 @@ pub mod check;
 pub mod dirs;
 pub mod engine;
 pub mod error;
+pub mod faults;
 pub mod features;
 pub mod gpu;
 #[cfg(any(test, feature = "std"))]

@@ -4,6 +4,7 @@
 
 use crate::account::Usage;
 use crate::dirs::Dirs;
+use crate::faults::Faults;
 use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
 use crate::ids::{FileId, GpuId, GpuIndex, GroupId, GroupSlots, Owner, ProcKey, Sequence};
@@ -74,6 +75,8 @@ pub struct Node {
     pub(crate) effective: Option<Option<TpcMask>>,
     /// Allocations that were refused because of `gmem.limit`.
     pub(crate) refusals: u64,
+    /// Errors of the GPU.
+    pub(crate) faults: Faults,
     /// A process's node has a directory while it has channel groups.
     pub(crate) visible: bool,
 }

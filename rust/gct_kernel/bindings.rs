@@ -47,6 +47,7 @@ unsafe extern "C" {
     pub fn gct_gpu_add(gpu: *const gct_gpu);
     pub fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8);
     pub fn gct_gpu_remove(gpu_id: u32);
+    pub fn gct_log_line(line: *const kernel::ffi::c_char, size: u32);
     pub fn gct_file_open() -> *mut kernel::ffi::c_void;
     pub fn gct_file_close(file: *mut kernel::ffi::c_void);
     pub fn gct_ioctl_enter(

@@ -26,6 +26,7 @@ impl WorkItem for Glue {
 
     fn run(glue: Arc<Glue>) {
         glue.count_lost();
+        glue.count_faults();
         run(&glue, &mut glue.tree.lock());
         if glue.has_controls() {
             let _awake = Awake::patient();

@@ -44,6 +44,7 @@ check_signatures!(
     gct_gpu_add,
     gct_gpu_uuid,
     gct_gpu_remove,
+    gct_log_line,
     gct_file_open,
     gct_file_close,
     gct_ioctl_enter,
@@ -143,6 +144,17 @@ unsafe extern "C" fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8) {
 unsafe extern "C" fn gct_gpu_remove(gpu_id: u32) {
     if let Some(glue) = glue() {
         hooks::gpu_remove(&glue, gpu_id);
+    }
+}
+
+/// # Safety
+///
+/// `line` points to `size` bytes that stay unchanged during the call. Any context.
+#[no_mangle]
+unsafe extern "C" fn gct_log_line(line: *const c_char, size: u32) {
+    // SAFETY: the caller's promise; null is handled.
+    if let (Some(glue), Some(line)) = (glue(), unsafe { bytes(line.cast(), size) }) {
+        hooks::log_line(&glue, line);
     }
 }
 

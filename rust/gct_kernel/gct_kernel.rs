@@ -16,6 +16,7 @@
 mod bindings;
 mod debugfs;
 mod exec;
+mod faults;
 mod ffi;
 mod hooks;
 #[cfg(gct_kunit)]

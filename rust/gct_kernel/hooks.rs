@@ -10,6 +10,7 @@ use crate::state::{Forked, Glue};
 use crate::{exec, process, rm, serve};
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
+use gct_core::faults::Report;
 use gct_core::features::{Feature, FeatureSet};
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
 use gct_core::ids::{FileId, ProcKey};
@@ -22,7 +23,8 @@ use kernel::sync::ArcBorrow;
 const FEATURES: FeatureSet = FeatureSet::NONE
     .with(Feature::GmemCharge)
     .with(Feature::Timeslice)
-    .with(Feature::Freeze);
+    .with(Feature::Freeze)
+    .with(Feature::Faults);
 
 /// Runs `operation` under the core's mutex and has the tree and the resource manager
 /// follow it.
@@ -78,6 +80,14 @@ pub(crate) fn gpu_uuid(glue: &ArcBorrow<'_, Glue>, gpu_id: u32, uuid: [u8; 16]) 
 
 pub(crate) fn gpu_remove(glue: &ArcBorrow<'_, Glue>, gpu_id: u32) {
     count_refusal(glue, with(glue, |state| state.gpu_remove(gpu_id)));
+}
+
+/// The driver logs a line; the work item counts it if it tells of an error. Any context.
+pub(crate) fn log_line(glue: &ArcBorrow<'_, Glue>, line: &[u8]) {
+    if let Some(report) = Report::parse(line) {
+        glue.reports.put(report);
+        exec::later(*glue);
+    }
 }
 
 /// The caller's process opened a file of the driver.

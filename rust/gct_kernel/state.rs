@@ -22,6 +22,7 @@
 //! slots are allocated, the entries move under the lock, the old slots are freed
 //! after it, and the operation is tried again.
 
+use crate::faults::Reports;
 use crate::tree::Tree;
 use gct_core::dirs::Effect;
 use gct_core::error::{Error, Need, Table};
@@ -69,6 +70,7 @@ pub(crate) struct Glue {
     core: Mutex<Tables<Kv>>,
     #[pin]
     members: SpinLock<MemberTable<Kv>>,
+    pub(crate) reports: Reports,
     #[pin]
     pub(crate) work: Work<Glue>,
 }
@@ -118,6 +120,7 @@ impl Glue {
                 sending <- new_mutex!((), "gct::sending"),
                 core <- new_mutex!(Tables::new(seed), "gct::core"),
                 members <- new_spinlock!(members, "gct::members"),
+                reports: Reports::new(),
                 work <- new_work!("gct::work"),
             }),
             GFP_KERNEL,
@@ -152,6 +155,16 @@ impl Glue {
     /// Counts an allocation that failed.
     pub(crate) fn out_of_memory(&self) {
         self.count(Failure::Memory);
+    }
+
+    /// Counts the errors of GPUs that the driver has logged.
+    pub(crate) fn count_faults(&self) {
+        while let Some(report) = self.reports.take() {
+            self.core.lock().state().fault_reported(&report);
+        }
+        if self.reports.take_lost() > 0 {
+            self.count(Failure::Limit);
+        }
     }
 
     /// The next change that the tree needs.

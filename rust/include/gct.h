@@ -95,6 +95,20 @@ void gct_gpu_uuid(uint32_t gpu_id, const uint8_t uuid[GCT_GPU_UUID_BYTES]);
 void gct_gpu_remove(uint32_t gpu_id);
 
 /*
+ * What every line of the driver's log begins with that tells of an error of a GPU,
+ * and how much of such a line is looked at.
+ */
+#define GCT_LOG_ERROR "NVRM: Xid (PCI:"
+#define GCT_LOG_BYTES 96
+
+/*
+ * The driver logs @line of @size bytes, which begins with GCT_LOG_ERROR and may be
+ * cut off. Context: any, interrupts too; takes no lock and allocates nothing. @line
+ * is only read during the call.
+ */
+void gct_log_line(const char *line, uint32_t size);
+
+/*
  * current opened the control file or a device file. Context: process, may
  * sleep; takes no lock of the driver. Returns a token that belongs to the open
  * file and goes to exactly one gct_file_close(), or NULL when the file is not

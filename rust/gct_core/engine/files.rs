@@ -212,20 +212,30 @@ fn show_node(
                 true => show_launches(&node.launches, out),
                 false => Ok(()),
             }),
-        File::ComputeEvents if features.has(Feature::TpcMask) => {
-            show::stat_line("narrowed", node.launches.narrowed, out)
-                .and_then(|()| show::stat_line("stalled", node.launches.stalled, out))
-        }
+        File::ComputeEvents => show_compute_events(node, features, out),
         File::TpcEffective => {
             let mask = node.effective.ok_or(Error::Unknown)?;
             show::value(&Value::TpcList(mask), out)
         }
         // Nothing is counted here yet, so there is no line.
-        File::GmemStat | File::GmemEvents | File::ComputeEvents => Ok(()),
+        File::GmemStat | File::GmemEvents => Ok(()),
         // A backend that announces the feature of any other file feeds it
         // here first; until then it is as if it had not.
         _ => return Err(Error::Unsupported),
     })
+}
+
+/// Shows what went wrong with an owner's work, as far as the backend hears of it.
+fn show_compute_events(node: &Node, features: FeatureSet, out: &mut dyn Write) -> fmt::Result {
+    if features.has(Feature::TpcMask) {
+        show::stat_line("narrowed", node.launches.narrowed, out)?;
+        show::stat_line("stalled", node.launches.stalled, out)?;
+    }
+    if features.has(Feature::Faults) {
+        show::stat_line("faults", node.faults.count, out)?;
+        show::stat_line("last_xid", u64::from(node.faults.last_xid), out)?;
+    }
+    Ok(())
 }
 
 /// The reasons for which something was passed have a line each once they occurred.

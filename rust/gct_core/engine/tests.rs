@@ -5,6 +5,7 @@
 mod admit;
 mod bounds;
 mod conformance;
+mod faults;
 mod gpus;
 mod groups;
 mod hostile;

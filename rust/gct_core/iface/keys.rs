@@ -144,4 +144,16 @@ pub const KEYS: &[Key] = &[
         Some(Feature::TpcMask),
         "Times that nothing of a channel ended for 5 s, nor for four times as long as was foreseen, while a limit was in force.",
     ),
+    key(
+        File::ComputeEvents,
+        "faults",
+        Some(Feature::Faults),
+        "Errors of the GPU that ended a channel of the owner.",
+    ),
+    key(
+        File::ComputeEvents,
+        "last_xid",
+        Some(Feature::Faults),
+        "NVIDIA's number (Xid) of the last of them; 0 while there was none, or where it is not known.",
+    ),
 ];

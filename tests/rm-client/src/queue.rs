@@ -71,6 +71,8 @@ impl Queue {
     /// Where pushes start, and what each may take.
     const PUSHES: u32 = 0x1000;
     const PUSH_BYTES: u32 = 0x40;
+    /// An address of the GPU that no test maps.
+    const UNMAPPED: u64 = 0x7f_dead_0000;
     /// Where semaphores are.
     const SEMAPHORES: u32 = 0xf000;
 
@@ -81,7 +83,16 @@ impl Queue {
 
     /// Submits the release of a semaphore, of which there are 64, with a payload.
     pub fn submit_release(&mut self, semaphore: u32, payload: u32) {
-        let [low, high] = halves(self.address + u64::from(self.semaphore(semaphore)));
+        self.submit_release_at(self.address + u64::from(self.semaphore(semaphore)), payload);
+    }
+
+    /// Submits the release of a semaphore where nothing is mapped: the channel faults.
+    pub fn submit_fault(&mut self) {
+        self.submit_release_at(Self::UNMAPPED, 1);
+    }
+
+    fn submit_release_at(&mut self, address: u64, payload: u32) {
+        let [low, high] = halves(address);
         let words = [
             methods(n::SEM_ADDR_LO, 5),
             low,

@@ -13,6 +13,7 @@
 //! rm-test wait             until the standard input ends
 //! ```
 
+mod faults;
 mod gpus;
 mod groups;
 mod hostile;
@@ -89,6 +90,7 @@ fn all(filter: &str) -> ExitCode {
         processes::TESTS,
         groups::TESTS,
         submit::TESTS,
+        faults::TESTS,
         limits::TESTS,
         sent::TESTS,
         hostile::TESTS,

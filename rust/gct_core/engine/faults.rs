@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Errors of a GPU are counted where their owner looks.
+
+use crate::faults::Report;
+use crate::ids::{GpuId, Owner, ProcKey};
+use crate::state::State;
+
+impl State<'_> {
+    /// Counts an error that ended work of a process on a GPU, for the process and its group.
+    /// `xid` is 0 where nobody knows it.
+    pub fn faulted(&mut self, proc: ProcKey, gpu: GpuId, xid: u32) {
+        let group = self.group_of(proc).map(Owner::Group);
+        for owner in [Some(Owner::Proc(proc)), group].into_iter().flatten() {
+            if let Some(node) = self.nodes.get_mut(&(owner, gpu)) {
+                node.faults.add(xid);
+            }
+        }
+    }
+
+    /// Counts an error that the driver's log has reported. One of a GPU or a process that is not
+    /// known counts for nobody. O(GPUs).
+    pub fn fault_reported(&mut self, report: &Report) {
+        let is_meant = |gpu: &crate::state::Gpu| report.is_of(gpu.facts.pci);
+        let found = self.gpus.iter().find(|(_, gpu)| is_meant(gpu));
+        let Some(gpu) = found.map(|(id, _)| *id) else {
+            return;
+        };
+        // The youngest of that pid: an older one is dead, and its channels are about to go.
+        if let Some(pid) = self.pids.get(&report.pid) {
+            let proc = ProcKey {
+                tgid: report.pid,
+                start_time_ns: pid.youngest_ns,
+            };
+            self.faulted(proc, gpu, report.xid);
+        }
+    }
+}

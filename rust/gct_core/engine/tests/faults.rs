@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Errors of the GPU count for their owner alone.
+
+use super::*;
+use crate::faults::Report;
+
+fn proc(tgid: u32) -> ProcKey {
+    ProcKey { tgid, ..APP }
+}
+
+fn report(pid: u32, bus: u8) -> Report {
+    Report {
+        domain: 0,
+        bus,
+        slot: 0,
+        xid: 31,
+        pid,
+    }
+}
+
+#[test]
+fn an_error_counts_for_its_process_and_its_group_alone() {
+    let mut world = World::new(FeatureSet::NONE.with(Feature::Faults));
+    let (web, batch) = (world.group("web"), world.group("batch"));
+    for (group, path) in [(web, "/web"), (batch, "/batch")] {
+        world
+            .write(File::GroupCgroup, Scope::Group(group), path)
+            .unwrap();
+    }
+    for (pid, path) in [(7, "/web"), (8, "/web"), (9, "/batch")] {
+        let file = world.open(proc(pid), path);
+        world.cuda(file);
+    }
+    world.store.state().fault_reported(&report(7, 0x40));
+    // Another GPU's, and a stranger's.
+    world.store.state().fault_reported(&report(7, 0x41));
+    world.store.state().fault_reported(&report(77, 0x40));
+    let hit = "faults 1\nlast_xid 31\n";
+    let spared = "faults 0\nlast_xid 0\n";
+    for (owner, expected) in [
+        (Owner::Proc(proc(7)), hit),
+        (Owner::Group(web), hit),
+        (Owner::Proc(proc(8)), spared),
+        (Owner::Proc(proc(9)), spared),
+        (Owner::Group(batch), spared),
+    ] {
+        let node = world.node(owner);
+        assert_eq!(
+            world.read(File::ComputeEvents, node).as_deref(),
+            Ok(expected),
+            "{owner:?}"
+        );
+    }
+}
+
+#[test]
+fn without_a_backend_that_hears_of_errors_there_is_no_line() {
+    let mut world = World::new(FeatureSet::NONE);
+    let web = world.group("web");
+    let node = world.node(Owner::Group(web));
+    assert_eq!(world.read(File::ComputeEvents, node).as_deref(), Ok(""));
+}

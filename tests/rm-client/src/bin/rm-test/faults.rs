@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Errors of the GPU count for the process that made them, and stop nobody else.
+
+use crate::gpus::{me, session};
+use crate::process::Child;
+use crate::submit::{queue, release};
+use crate::tree::{at, eventually, index_of, read};
+use gct_ktap::{Outcome, Stop, Test};
+
+pub(crate) const TESTS: &[Test] = &[("fault_counts_for_its_process_alone", alone)];
+
+/// The Xid of an address that leads nowhere.
+const MMU_FAULT: u32 = 31;
+
+/// `compute.events` of an owner on the first GPU.
+fn events(owner: &str) -> Result<String, Stop> {
+    Ok(read(&format!("{owner}/{}/compute.events", index_of(0)?))?)
+}
+
+fn shown(faults: u32, last_xid: u32) -> String {
+    format!("faults {faults}\nlast_xid {last_xid}\n")
+}
+
+/// A neighbour's channel goes on, in its own process and in the one whose channel has faulted.
+fn alone() -> Outcome {
+    let mut neighbour = Child::fork(|parent| {
+        let session = session(0)?;
+        let mut queue = queue(&session)?;
+        parent.step()?;
+        release(&mut queue, 0, 7)?;
+        parent.step()
+    })?;
+    neighbour.at_step()?;
+    let session = session(0)?;
+    let (mut faulty, mut sound) = (queue(&session)?, queue(&session)?);
+    for count in 1..=2 {
+        faulty.submit_fault();
+        eventually("own errors", &shown(count, MMU_FAULT), || events(&me()))?;
+        faulty = queue(&session)?;
+    }
+    neighbour.next()?;
+    release(&mut sound, 0, 7)?;
+    let other = neighbour.pid().to_string();
+    eventually("its directory", &true, || Ok(at(&other).exists()))?;
+    eventually("the neighbour's errors", &shown(0, 0), || events(&other))?;
+    neighbour.go()?;
+    neighbour.finish()
+}
