@@ -203,7 +203,7 @@ impl Channel {
         if self.line.moved_ns() != moved_ns {
             governor.moved(now_ns);
         }
-        if governor.excuses(now_ns) {
+        if governor.excuses() {
             self.line.excuse(now_ns);
         } else if self.line.stalls(now_ns) {
             governor.count_stalled();

@@ -55,6 +55,9 @@ pub(crate) struct Seal {
     found: usize,
     /// For which look at a segment the governor's words are this one's.
     look: u64,
+    /// In which round of its channel it was looked at, and where its words are for as long as that lasts.
+    round: u64,
+    at: usize,
     /// When it was looked at.
     since_ns: u64,
     /// For how long its launch may hold its TPCs.
@@ -81,6 +84,8 @@ pub(crate) struct Governor {
     words: Vec<u32>,
     /// How many segments were read into `words`.
     looks: u64,
+    /// How often a channel began to publish. Nothing is unmapped before it has ended.
+    rounds: u64,
     /// As many orders as a segment may have launches: too many for the stack of a signal handler.
     orders: Vec<Order<'static>>,
     output: Vec<u32>,
@@ -94,8 +99,9 @@ pub(crate) struct Governor {
     counters: Counters,
     /// When something was published or ended last.
     moved_ns: u64,
-    /// When the last round ended.
+    /// When the last round began, and whether nobody had looked for long before.
     looked_ns: u64,
+    unseen: bool,
     /// Whether something was pending at the last [`end`](Self::end).
     pending: bool,
 }
@@ -112,6 +118,7 @@ impl Governor {
             mask: None,
             words: Vec::new(),
             looks: 0,
+            rounds: 0,
             orders: Vec::new(),
             output: Vec::new(),
             kernels: Vec::new(),
@@ -123,6 +130,7 @@ impl Governor {
             counters: Counters::new(),
             moved_ns: 0,
             looked_ns: 0,
+            unseen: false,
             pending: false,
         }
     }
@@ -200,7 +208,9 @@ impl Governor {
     }
 
     /// To be called before a round of publishing: takes over what the daemon has changed.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self, now_ns: u64) {
+        self.unseen = Ns(now_ns.saturating_sub(self.looked_ns)) >= patience::BEAT_MAX;
+        self.looked_ns = now_ns;
         if let Some(place) = &mut self.place {
             if let Some(gpu) = place.refresh(&mut self.limits) {
                 self.set_gpu(gpu);
@@ -211,10 +221,10 @@ impl Governor {
     /// To be called after a round, with whether something is held back or in flight: tells the neighbours whether this process
     /// has work that they should wait for. What is frozen, or has not moved for long, is not.
     pub(crate) fn end(&mut self, pending: bool, now_ns: u64) {
-        if !self.pending || self.excuses(now_ns) {
+        if !self.pending || self.excuses() {
             self.moved_ns = now_ns;
         }
-        (self.pending, self.looked_ns) = (pending, now_ns);
+        self.pending = pending;
         let still = Ns(now_ns.saturating_sub(self.moved_ns));
         let busy = pending && !self.limits.frozen && patience::moves(still);
         if let Some(place) = &mut self.place {
@@ -241,8 +251,8 @@ impl Governor {
 
     /// Whether it is known why nothing may have moved: it is frozen, or nobody has looked, because this process was stopped or
     /// slept.
-    pub(crate) fn excuses(&self, now_ns: u64) -> bool {
-        self.limits.frozen || Ns(now_ns.saturating_sub(self.looked_ns)) >= patience::BEAT_MAX
+    pub(crate) fn excuses(&self) -> bool {
+        self.limits.frozen || self.unseen
     }
 
     /// Copies the counters for the daemon; not on every round.
@@ -259,8 +269,9 @@ impl Governor {
         }
     }
 
-    /// Whether anything of this tenant may be published now.
+    /// To be called when a channel begins to publish: whether anything of this tenant may be published now.
     pub(crate) fn open(&mut self, now_ns: u64) -> bool {
+        self.rounds = self.rounds.wrapping_add(1);
         !self.limits.frozen && self.may_run_for(Ns(0), now_ns)
     }
 

@@ -163,7 +163,8 @@ impl Bench {
             get: 0,
             put: 0,
             launched: 0,
-            now_ns: 1,
+            // A machine that has been up for some time.
+            now_ns: 1 << 40,
             doorbell: AtomicU32::new(0),
         }
     }
@@ -252,7 +253,7 @@ impl Bench {
             scratch: Some(&mut self.scratch),
             now_ns: self.now_ns,
         };
-        self.governor.begin();
+        self.governor.begin(self.now_ns);
         self.channel.publish(
             &self.shadow,
             &mut self.governor,
@@ -261,7 +262,10 @@ impl Bench {
         );
         self.channel.refresh_get(&self.shadow);
         let pending = self.channel.pending(&self.shadow);
-        self.governor.end(pending, self.now_ns);
+        // As `worker::Shared::publish` does.
+        if self.governor.place().is_some() {
+            self.governor.end(pending, self.now_ns);
+        }
     }
 
     /// The GPU fetches what is published and does one thing.

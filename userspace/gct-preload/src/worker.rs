@@ -108,8 +108,9 @@ impl Shared {
     /// Publishes all that is new.
     pub(crate) fn publish(&mut self) -> u32 {
         let Self { session, governors } = self;
+        let now_ns = sys::now_ns();
         for (_, governor) in governors.iter_mut() {
-            governor.begin();
+            governor.begin(now_ns);
         }
         let count = session.publish(governors);
         for (gpu, governor) in governors.iter_mut() {

@@ -69,6 +69,8 @@ impl Governor {
             segment,
             found: scan.found,
             look: self.looks,
+            round: self.rounds,
+            at: shared.as_ptr() as usize,
             since_ns: around.now_ns,
             holds: pace::unknown_is_long(Ns(0)),
             stores: graphs.stored,
@@ -110,12 +112,11 @@ impl Governor {
         }
         // CAST: checked when the segment was read.
         let count = seal.segment.words as usize;
-        let shared = if seal.look == self.looks {
-            let at = (around.find)(seal.segment.va, count * 4)?;
-            // SAFETY: found just now.
-            Some(unsafe { words_at(at, count) })
+        let shared = if (seal.look, seal.round) == (self.looks, self.rounds) {
+            // SAFETY: found in this round, and the session stays locked until it ends.
+            Some(unsafe { words_at(seal.at, count) })
         } else {
-            // Other segments were looked at meanwhile.
+            // It has waited.
             self.read(&seal.segment, around)
         }?;
         let found = stream.found.get(..seal.found).unwrap_or(&[]);
