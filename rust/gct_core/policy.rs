@@ -8,11 +8,13 @@
 //! | [`pace`] | into how many atoms is it split, and may the next one go now? |
 //! | [`patience`] | when does a wait end though nothing has happened? |
 //! | [`poll`] | for how long is work looked for before the backend sleeps? |
+//! | [`size`] | how large a GPU is a tenant shown? |
 //! | [`tpc`] | which TPCs may a tenant use now, and must it wait for another? |
 
 pub mod pace;
 pub mod patience;
 pub mod poll;
 pub mod predict;
+pub mod size;
 pub mod spare;
 pub mod tpc;

@@ -117,6 +117,12 @@ impl State<'_> {
         self.gpus.iter().find_map(found)
     }
 
+    /// The GPU whose node is `/dev/nvidiaN`, by its N.
+    pub fn gpu_of_minor(&self, minor: u32) -> Option<GpuId> {
+        let found = |(id, gpu): (&GpuId, &Gpu)| (gpu.facts.minor == minor).then_some(*id);
+        self.gpus.iter().find_map(found)
+    }
+
     /// The GPU with this number of the resource manager; if nothing could be told,
     /// the only GPU, if there is only one.
     pub(super) fn gpu_told(&self, rm_id: Option<u64>) -> Option<GpuId> {

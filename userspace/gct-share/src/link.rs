@@ -10,7 +10,7 @@ mod ledger;
 use crate::board::{BoardReader, Peer, Pulse, SlotIndex};
 use crate::doors::Doors;
 use crate::message::{Ioctl, Managed, Reply, Request, MANAGED_MAX};
-use crate::page::Page;
+use crate::page::{MaskWords, Page};
 use crate::shared::Shared;
 use crate::{socket, VERSION};
 use gct_core::rmapi::{self, Action, Call, Class};
@@ -278,6 +278,15 @@ impl Link {
             generation,
             refused,
         });
+    }
+
+    /// The TPCs of a GPU that this process can count on; `None` without a daemon, or when it does not
+    /// know the GPU.
+    pub fn dependable(&mut self, minor: u32) -> Option<MaskWords> {
+        match self.call(&Request::Dependable { minor })? {
+            (Reply::Dependable(words), _) => Some(words),
+            _ => None,
+        }
     }
 
     /// The neighbours on a GPU, to be asked for again when the board's generation has grown.

@@ -5,6 +5,7 @@
 //! A connection begins with [`Request::Hello`]. Who is at the other end is not said but asked
 //! of the kernel.
 
+use crate::page::MaskWords;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of the longest message.
@@ -127,6 +128,12 @@ pub enum Request {
         /// The whole of one write.
         bytes: Vec<u8>,
     },
+    /// The TPCs of a GPU that this process can count on, whether it has a page there or not.
+    /// Answered by [`Reply::Dependable`] or [`Reply::Error`].
+    Dependable {
+        /// The N of `/dev/nvidiaN`.
+        minor: u32,
+    },
 }
 
 /// What the daemon answers.
@@ -162,6 +169,8 @@ pub enum Reply {
         /// Whether [`Request::More`] has more.
         more: bool,
     },
+    /// TPCs.
+    Dependable(MaskWords),
 }
 
 /// A message as one packet.

@@ -164,6 +164,10 @@ impl Connection {
                 }
                 Err(error) => Err(error),
             },
+            Request::Dependable { minor } => {
+                let tpcs = daemon.dependable(session, minor);
+                tpcs.map(|tpcs| Reply::Dependable(*tpcs.words()))
+            }
             Request::Peers { minor } => {
                 let (slots, fds): (_, Vec<BorrowedFd<'_>>) =
                     daemon.neighbours(session, minor).into_iter().unzip();

@@ -501,6 +501,17 @@ impl Daemon {
         Ok(())
     }
 
+    /// The TPCs that a process can count on on a GPU.
+    pub(crate) fn dependable(&mut self, session: &Session, minor: u32) -> Result<TpcMask, Error> {
+        let state = self.tables.state();
+        let gpu = state.gpu_of_minor(minor).ok_or(Error::Gone)?;
+        if !state.gpu_topology(gpu).is_known() {
+            // Nothing is masked there.
+            return Err(Error::Unsupported);
+        }
+        Ok(self.tenants.dependable(&state, session.key, gpu))
+    }
+
     /// The neighbours of a process on a GPU.
     pub(crate) fn neighbours(&self, session: &Session, minor: u32) -> Vec<Neighbour<'_>> {
         self.tenants.neighbours(session.connection, minor)

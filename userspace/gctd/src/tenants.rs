@@ -6,7 +6,7 @@ use gct_core::ids::{GpuId, Owner, ProcKey};
 use gct_core::launches::Launches;
 use gct_core::limits::TPCS_MAX;
 use gct_core::mask::TpcMask;
-use gct_core::policy::tpc;
+use gct_core::policy::{size, tpc};
 use gct_core::state::State;
 use gct_share::board::{Board, BoardWriter, Pulse, Slot, SlotIndex, SLOTS_MAX};
 use gct_share::page::{Limits, Page};
@@ -259,6 +259,22 @@ impl Tenants {
         }
     }
 
+    /// The TPCs that a process can count on on a GPU, whatever its neighbours there do.
+    pub(crate) fn dependable(&self, state: &State<'_>, proc: ProcKey, gpu: GpuId) -> TpcMask {
+        let here = self.tenants.iter().filter(|t| t.gpu == gpu);
+        let here: Vec<&Tenant> = here.collect();
+        let mine = owner(state, proc);
+        let others = reservations(gpu, &here, &self.numbers, state)
+            .into_iter()
+            .filter(|reserved| reserved.owner != mine)
+            .fold(TpcMask::EMPTY, |all, reserved| all.or(&reserved.own));
+        let limits = state.effective(proc, gpu);
+        let allowed = limits.tpc_mask.unwrap_or(TpcMask::first(TPCS_MAX));
+        let quota = limits.tpc_quota.map(|tpcs| tpcs.get());
+        let topology = state.gpu_topology(gpu);
+        size::dependable(&allowed, topology.existing(), &others, quota)
+    }
+
     /// A process says which generation of its limits is in force: whether one on trial is.
     pub(crate) fn took(&mut self, connection: ConnectionId, minor: u32, generation: u64) -> bool {
         let of = |t: &&mut Tenant| t.connection == connection && t.minor == minor;
@@ -303,27 +319,51 @@ fn owner(state: &State<'_>, proc: ProcKey) -> Owner {
     state.group_of(proc).map_or(Owner::Proc(proc), Owner::Group)
 }
 
-/// Writes a GPU's board: what the core's policy reserves for each owner, in the order of their
-/// numbers.
-fn lay_out(board: &mut GpuBoard, here: &[&Tenant], numbers: &[(Owner, u32)], state: &State<'_>) {
-    let topology = state.gpu_topology(board.gpu);
-    let existing = topology.existing();
+/// What an owner has reserved on a GPU.
+struct Reserved {
+    owner: Owner,
+    number: u32,
+    own: TpcMask,
+}
+
+/// What the core's policy reserves for each owner that is on a GPU, in the order of their numbers.
+fn reservations(
+    gpu: GpuId,
+    here: &[&Tenant],
+    numbers: &[(Owner, u32)],
+    state: &State<'_>,
+) -> Vec<Reserved> {
+    let topology = state.gpu_topology(gpu);
     let mut reserved = TpcMask::EMPTY;
-    for (of, number) in numbers {
-        let mine = here.iter().filter(|t| owner(state, t.proc) == *of);
-        let slots: Vec<&&Tenant> = mine.collect();
-        let Some(settings) = state.settings(*of, board.gpu).filter(|_| !slots.is_empty()) else {
+    let mut all = Vec::new();
+    for &(owner, number) in numbers {
+        if here.iter().all(|t| self::owner(state, t.proc) != owner) {
+            continue;
+        }
+        let Some(settings) = state.settings(owner, gpu) else {
             continue;
         };
         let allowed = settings.tpc_mask.unwrap_or(TpcMask::first(TPCS_MAX));
         let quota = settings.tpc_quota.map(|tpcs| tpcs.get());
-        let own = tpc::reserve(&allowed, existing, &reserved, quota);
+        let own = tpc::reserve(&allowed, topology.existing(), &reserved, quota);
         reserved = reserved.or(&own);
-        for (tenant, (index, user)) in slots.iter().filter_map(|t| Some((t, t.slot?))) {
+        all.push(Reserved { owner, number, own });
+    }
+    all
+}
+
+/// Writes a GPU's board: what is reserved for each of the processes on it.
+fn lay_out(board: &mut GpuBoard, here: &[&Tenant], numbers: &[(Owner, u32)], state: &State<'_>) {
+    for reserved in reservations(board.gpu, here, numbers, state) {
+        let mine = |t: &&&Tenant| owner(state, t.proc) == reserved.owner;
+        for tenant in here.iter().filter(mine) {
+            let Some((index, user)) = tenant.slot else {
+                continue;
+            };
             let slot = Slot {
                 user,
-                tenant: *number,
-                tpcs: *own.words(),
+                tenant: reserved.number,
+                tpcs: *reserved.own.words(),
                 // Whoever has a quota lends it; whether others take it is theirs to say.
                 lends: true,
                 priority: state.effective(tenant.proc, tenant.gpu).priority.get(),

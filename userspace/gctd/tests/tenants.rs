@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 
 const MEMORY: u32 = 0x5c00_0040;
 
+/// No quota.
+const QUOTA_NONE: &str = "max";
+
 #[test]
 fn a_process_appears_with_its_channel_group_and_goes_with_it() {
     let daemon = Daemon::new("appears", 2);
@@ -68,6 +71,41 @@ fn limits_of_process_and_group_arrive_as_one() {
         client.write("web/0/compute.weight", "5"),
         Err(Error::Unsupported.errno())
     );
+}
+
+#[test]
+fn a_process_hears_on_which_tpcs_it_can_count_before_it_has_a_page() {
+    let daemon = Daemon::new("dependable", 2);
+    let client = member(&daemon);
+    let mut tenant = Tenant::of(&daemon);
+    let count = |tenant: &mut Tenant, minor| {
+        let words = tenant.link.dependable(minor)?;
+        Some(words.iter().map(|word| word.count_ones()).sum::<u32>())
+    };
+    let all = count(&mut tenant, 0).unwrap();
+    client.write("web/0/tpc.mask", "0-31").unwrap();
+    let masked = count(&mut tenant, 0).unwrap();
+    assert!(
+        (1..32).contains(&masked),
+        "{masked} of 32 numbers, some without a TPC"
+    );
+    assert_eq!(count(&mut tenant, 1), Some(all), "each GPU its own");
+    assert_eq!(tenant.link.gpus().len(), 0, "and no page is made for that");
+    client.write("web/0/tpc.quota", "20").unwrap();
+    assert_eq!(count(&mut tenant, 0), Some(20));
+    assert_eq!(count(&mut tenant, 7), None, "no such GPU");
+    // What another owner has reserved is its own; what this one has is not another's.
+    tenant.cuda(0);
+    assert_eq!(count(&mut tenant, 0), Some(20));
+    client.write("web/0/tpc.quota", QUOTA_NONE).unwrap();
+    let neighbour = Process::spawn(&daemon, "exec \"$@\"");
+    client.write("control", "create other").unwrap();
+    let pid = neighbour.0.id().to_string();
+    client.write("other/group.procs", &*pid).unwrap();
+    client.write("other/0/tpc.quota", "10").unwrap();
+    let page = tenant.link.gpu_of(tenant.client, TSG).unwrap();
+    eventually(&2, || page.board.slots().count());
+    eventually(&Some(masked - 10), || count(&mut tenant, 0));
 }
 
 #[test]

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Decides how large a GPU a tenant is shown.
+//!
+//! A program that sizes a grid by the device, and whose blocks wait for each other, needs all of them resident at once. It
+//! is told of the SMs that its limits leave, as on a smaller GPU:
+//!
+//! | limits when the program first asks | TPCs it is shown |
+//! |---|---|
+//! | `tpc.quota` N | N: they are its own whatever its neighbours do |
+//! | none | those of `tpc.mask` that no other owner has reserved |
+//!
+//! The number stays for the life of the process: a program asks once and keeps it.
+
+use crate::mask::TpcMask;
+
+/// SMs of a TPC, on each generation whose launches can be masked (Volta and newer).
+const SMS_PER_TPC: u32 = 2;
+
+/// Returns the TPCs that a tenant can count on: those of `allowed` that exist and that others have not reserved, and of
+/// these no more than its quota, if it has one.
+pub fn dependable(
+    allowed: &TpcMask,
+    existing: &TpcMask,
+    others: &TpcMask,
+    quota: Option<u16>,
+) -> TpcMask {
+    let free = allowed.and(existing).without(others);
+    match quota {
+        None | Some(0) => free,
+        Some(tpcs) => free.lowest(u32::from(tpcs)),
+    }
+}
+
+/// Returns the SMs of so many TPCs, on a GPU whose driver says that it has `device`. It is 1 at least: a program divides
+/// by it.
+pub fn sms(tpcs: u32, device: u32) -> u32 {
+    tpcs.saturating_mul(SMS_PER_TPC).min(device).max(1)
+}
+
+/// Returns what `shown` SMs hold of which the whole device holds `count`: blocks of one wave, or clusters.
+pub fn share(count: u32, shown: u32, device: u32) -> u32 {
+    let part = u64::from(count).saturating_mul(u64::from(shown.min(device)));
+    let part = part.checked_div(u64::from(device)).unwrap_or(0);
+    u32::try_from(part).unwrap_or(count)
+}
+
+/// Returns whether `shown` SMs hold a whole grid at once, with so many blocks on each.
+pub fn holds(shown: u32, blocks_per_sm: u32, blocks: u64) -> bool {
+    blocks <= u64::from(shown).saturating_mul(u64::from(blocks_per_sm))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn list(text: &str) -> TpcMask {
+        TpcMask::parse(text.as_bytes()).unwrap_or(TpcMask::EMPTY)
+    }
+
+    #[test]
+    fn a_mask_counts_the_tpcs_that_exist() {
+        let existing = list("0-9,12-67");
+        let shown = |allowed: &str, others: &str, quota| {
+            dependable(&list(allowed), &existing, &list(others), quota).count()
+        };
+        assert_eq!(shown("0-31", "", None), 30);
+        assert_eq!(
+            shown("0-31", "0-3,40", None),
+            26,
+            "others have reserved some"
+        );
+        assert_eq!(shown("0-31", "", Some(8)), 8);
+        assert_eq!(shown("0-3", "", Some(8)), 4, "a quota beyond the mask");
+        assert_eq!(shown("0-31", "", Some(0)), 30, "0 reserves none");
+        assert_eq!(shown("10-11", "", None), 0);
+    }
+
+    #[test]
+    fn no_program_divides_by_zero() {
+        assert_eq!((sms(32, 132), sms(128, 132), sms(0, 132)), (64, 132, 1));
+        assert_eq!(sms(u32::MAX, u32::MAX), u32::MAX);
+    }
+
+    #[test]
+    fn a_wave_shrinks_with_the_device() {
+        // What an H100 answers for 2 blocks on an SM, and for clusters of 4.
+        assert_eq!((share(264, 64, 132), share(62, 64, 132)), (128, 30));
+        assert_eq!((share(264, 132, 132), share(264, 200, 132)), (264, 264));
+        assert_eq!(share(5, 1, 0), 0);
+    }
+
+    #[test]
+    fn a_cooperative_grid_fits_or_does_not() {
+        assert!(holds(64, 2, 128) && !holds(64, 2, 129));
+        assert!(!holds(64, 0, 1), "a block that no SM can hold");
+        assert!(holds(u32::MAX, u32::MAX, u64::from(u32::MAX)));
+    }
+
+    proptest! {
+        /// A tenant with a quota is shown the same whatever the others do with what is left.
+        #[test]
+        fn a_share_is_never_more_than_the_whole(count: u32, shown: u32, device: u32) {
+            let part = share(count, shown, device);
+            prop_assert!(part <= count);
+            prop_assert!(shown < device || device == 0 || part == count);
+        }
+
+        #[test]
+        fn what_is_shown_can_be_used(
+            allowed: [u64; 4], existing: [u64; 4], others: [u64; 4], quota: Option<u16>,
+        ) {
+            let [allowed, existing, others] = [allowed, existing, others].map(TpcMask::from_words);
+            let shown = dependable(&allowed, &existing, &others, quota);
+            prop_assert!(shown.without(&allowed).is_empty());
+            prop_assert!(shown.without(&existing).is_empty());
+            prop_assert!(shown.and(&others).is_empty());
+        }
+    }
+}
