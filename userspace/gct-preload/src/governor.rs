@@ -152,6 +152,11 @@ impl Governor {
         &self.counters
     }
 
+    /// The limits.
+    pub(crate) fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// The TPCs that the limits allow.
     #[cfg(test)]
     pub(crate) fn allowed(&self) -> TpcMask {

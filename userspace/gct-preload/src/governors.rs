@@ -58,6 +58,19 @@ impl Governors {
         self.list.iter_mut().find(of).map(|(_, governor)| governor)
     }
 
+    /// The TPCs that the limits of a GPU allow, or of any GPU where it is not known which; `None`
+    /// without a mask, or where nothing is masked.
+    pub(crate) fn allowed_on(&mut self, gpu: Option<u32>) -> Option<TpcMask> {
+        if let Some(governor) = gpu.and_then(|gpu| self.of(gpu)) {
+            let masked = governor.limits().tpcs.is_some() && governor.gpu().is_known();
+            return masked.then(|| governor.limits().allowed(governor.gpu()));
+        }
+        let limits = self.limits.get_or_insert_with(Limits::from_environment);
+        limits.tpcs?;
+        let tpcs = gpu.map_or_else(limits::listed, limits::topology);
+        tpcs.is_known().then(|| limits.allowed(&tpcs))
+    }
+
     /// All, with their GPUs.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Governor)> {
         self.list.iter_mut().map(|(gpu, governor)| (*gpu, governor))

@@ -2,6 +2,7 @@
 
 //! The functions of libc that this library stands in front of.
 
+use crate::driver::memory;
 use crate::link::{self, Entered};
 use crate::managed::{self, Asked};
 use crate::rm::{self, Call};
@@ -168,6 +169,7 @@ pub unsafe extern "C" fn mmap(
         _ => Asked::Nothing,
     };
     if asked == Asked::Refused {
+        memory::refused();
         // SAFETY: glibc returns this thread's `errno`.
         unsafe { *libc::__errno_location() = libc::ENOMEM };
         return libc::MAP_FAILED;

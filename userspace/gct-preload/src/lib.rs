@@ -7,9 +7,15 @@
 //! It decides nothing about masks or atoms; `governor` asks the core. On anything it
 //! does not know it gets out of the way, and counts it.
 
+#![allow(
+    clippy::manual_is_multiple_of,
+    reason = "written as in the core, which older compilers build too"
+)]
+
 mod actions;
 mod alone;
 mod channel;
+mod driver;
 mod fault;
 mod governor;
 mod governors;
@@ -42,6 +48,17 @@ mod store;
 mod sys;
 mod worker;
 
+pub use driver::launch::{
+    cuGraphKernelNodeSetAttribute, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz,
+    cuLaunchKernelEx, cuLaunchKernelEx_ptsz,
+};
+pub use driver::lookup::{cuGetProcAddress, cuGetProcAddress_v2};
+pub use driver::memory::cuMemAllocManaged;
+pub use driver::size::{
+    cuCtxGetExecAffinity, cuDeviceGetAttribute, cuOccupancyMaxActiveClusters,
+    cuOccupancyMaxPotentialBlockSize, cuOccupancyMaxPotentialBlockSizeWithFlags,
+};
+pub use driver::symbols::dlsym;
 pub use interpose::{
     __sysv_signal, gctgroup_restrict, ioctl, mmap, mmap64, munmap, pthread_sigmask, sigaction,
     signal, sigprocmask,

@@ -102,13 +102,17 @@ impl Limits {
     }
 }
 
-/// The TPCs of the GPU `/dev/nvidia<minor>`: as the resource manager says, else those of the list in `GCTGROUP_TPCS`.
+/// The TPCs of the GPU `/dev/nvidia<minor>`: as the resource manager says, else as listed.
 pub(crate) fn topology(minor: u32) -> Topology {
     let told = driver::ask(minor).and_then(|facts| facts.topology);
-    let list = || std::env::var("GCTGROUP_TPCS").ok();
-    let listed = || TpcMask::parse(list()?.as_bytes()).ok();
-    told.or_else(|| listed().map(Topology::apart))
-        .unwrap_or(Topology::UNKNOWN)
+    told.unwrap_or_else(listed)
+}
+
+/// The TPCs of the list in `GCTGROUP_TPCS`.
+pub(crate) fn listed() -> Topology {
+    let list = std::env::var("GCTGROUP_TPCS").ok();
+    let list = list.and_then(|list| TpcMask::parse(list.as_bytes()).ok());
+    list.map_or(Topology::UNKNOWN, Topology::apart)
 }
 
 /// Ends a program whose limits cannot be set: unlimited it would look as if they were.

@@ -10,6 +10,7 @@ use crate::slices::Slices;
 use crate::stats::STATS;
 use crate::{rm, sys, worker};
 use core::sync::atomic::{AtomicBool, Ordering};
+use gct_core::mask::TpcMask;
 use gct_core::rmapi::control::Control;
 use gct_core::rmapi::{self, Action, Call, Class, Question, Undoes};
 use gct_share::board::Peer;
@@ -184,6 +185,12 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
 /// where nobody is to be asked.
 pub(crate) fn manage(bytes: u64) -> Option<Option<u64>> {
     with(|connected| connected.link.manage(bytes))
+}
+
+/// The TPCs that this process can count on, as far as a daemon says.
+pub(crate) fn dependable(minor: u32) -> Option<TpcMask> {
+    let words = with(|connected| connected.link.dependable(minor)).flatten()?;
+    Some(TpcMask::from_words(words))
 }
 
 /// Managed memory is gone, or could not be mapped.

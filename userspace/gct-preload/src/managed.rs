@@ -6,9 +6,10 @@
 //! that; it is freed by unmapping it or by mapping something else over it. A semaphore pool, which
 //! is memory of the host, is mapped in the same way; that is announced by an ioctl.
 //!
-//! A mapping over the limit fails with `ENOMEM`, of which libcuda makes CUDA_ERROR_UNKNOWN. It has no
-//! better error for this: of a refusal by the ioctl that it sends after the mapping (0x48) it makes
-//! CUDA_ERROR_INVALID_VALUE, whatever the status (580.159.04).
+//! A mapping over the limit fails with `ENOMEM`, of which libcuda makes CUDA_ERROR_UNKNOWN, and
+//! [`crate::driver::memory`] CUDA_ERROR_OUT_OF_MEMORY. libcuda has no better error for this: of a
+//! refusal by the ioctl that it sends after the mapping (0x48) it makes CUDA_ERROR_INVALID_VALUE,
+//! whatever the status (580.159.04).
 
 use crate::link;
 use crate::ranges::Ranges;

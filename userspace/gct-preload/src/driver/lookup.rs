@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Answers `cuGetProcAddress` with the wrappers: the CUDA runtime asks it for all that it calls.
+
+use super::symbols::{self, Symbol, GET_PROC_ADDRESS, GET_PROC_ADDRESS_V2};
+use super::{Status, NOT_INITIALIZED, SUCCESS};
+use core::ffi::{c_char, c_int, c_void, CStr};
+
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
+const PER_THREAD: u64 = 2;
+
+/// The wrapper to answer with, instead of `real`, to who asks for `name` of a CUDA version.
+///
+/// libcuda answers with the function that it exports. Where it answers with another, name, version
+/// and flags say which of those it is: the newest that is not newer than the version.
+fn wrapper(name: &CStr, version: c_int, flags: u64, real: *mut c_void) -> Option<&'static Symbol> {
+    let asked = || symbols::all().filter(|symbol| symbol.asked == name);
+    if let Some(same) = asked().find(|symbol| symbol.real() == Some(real)) {
+        return Some(same);
+    }
+    let per_thread = flags & PER_THREAD != 0;
+    let old_enough = asked().filter(|symbol| symbol.since <= version);
+    // Of functions without streams there is one variant.
+    let found = old_enough.max_by_key(|symbol| (symbol.per_thread == per_thread, symbol.since))?;
+    found.learn(real);
+    Some(found)
+}
+
+/// Puts the wrapper at `*pfn`, where libcuda has put its function.
+///
+/// # Safety
+///
+/// `name` is a string, and `pfn` null or where `cuGetProcAddress` has just written an answer.
+unsafe fn wrap(name: *const c_char, pfn: *mut *mut c_void, version: c_int, flags: u64) {
+    if name.is_null() || pfn.is_null() {
+        return;
+    }
+    // SAFETY: by contract.
+    let (name, real) = unsafe { (CStr::from_ptr(name), *pfn) };
+    if real.is_null() {
+        return;
+    }
+    if let Some(symbol) = wrapper(name, version, flags, real) {
+        // SAFETY: by contract.
+        unsafe { *pfn = symbol.ours() };
+    }
+}
+
+/// Stands in front of libcuda's, as CUDA 11.3 to 11.8 know it.
+///
+/// # Safety
+///
+/// As for libcuda's.
+#[no_mangle]
+#[allow(non_snake_case, reason = "libcuda's name")]
+pub unsafe extern "C" fn cuGetProcAddress(
+    name: *const c_char,
+    pfn: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) -> Status {
+    type Real = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> Status;
+    // SAFETY: this is its type.
+    let Some(real) = (unsafe { GET_PROC_ADDRESS.function::<Real>() }) else {
+        return NOT_INITIALIZED;
+    };
+    // SAFETY: passed on.
+    let status = unsafe { real(name, pfn, version, flags) };
+    if status == SUCCESS {
+        // SAFETY: it succeeded.
+        unsafe { wrap(name, pfn, version, flags) };
+    }
+    status
+}
+
+/// Stands in front of libcuda's, as CUDA 12.0 and later know it.
+///
+/// # Safety
+///
+/// As for libcuda's.
+#[no_mangle]
+#[allow(non_snake_case, reason = "libcuda's name")]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    name: *const c_char,
+    pfn: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    found: *mut c_int,
+) -> Status {
+    type Real =
+        unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> Status;
+    // SAFETY: this is its type.
+    let Some(real) = (unsafe { GET_PROC_ADDRESS_V2.function::<Real>() }) else {
+        return NOT_INITIALIZED;
+    };
+    // SAFETY: passed on.
+    let status = unsafe { real(name, pfn, version, flags, found) };
+    if status == SUCCESS {
+        // SAFETY: it succeeded.
+        unsafe { wrap(name, pfn, version, flags) };
+    }
+    status
+}

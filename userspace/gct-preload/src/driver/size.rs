@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Shows the program the SMs that its limits leave, and scales what libcuda derives from their number.
+
+use super::symbols::{
+    Libcuda, ACTIVE_CLUSTERS, CTX_GET_EXEC_AFFINITY, DEVICE_GET_ATTRIBUTE, POTENTIAL_BLOCK_SIZE,
+    POTENTIAL_BLOCK_SIZE_WITH_FLAGS,
+};
+use super::{Device, Function, Status, NOT_INITIALIZED, SUCCESS};
+use crate::sys::keep_errno;
+use crate::{link, worker};
+use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
+use core::sync::atomic::{AtomicU32, Ordering};
+use gct_core::policy::size;
+use std::path::Path;
+use std::sync::OnceLock;
+
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
+const SMS: c_int = 16;
+/// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`.
+const SM_COUNT: c_int = 0;
+
+/// Devices whose number of SMs is remembered; more than one host has.
+const DEVICES_MAX: usize = 64;
+
+/// Where the driver has a directory for each GPU, named by its PCI address.
+const GPUS: &str = "/proc/driver/nvidia/gpus";
+
+static CTX_GET_DEVICE: Libcuda = Libcuda::new(c"cuCtxGetDevice");
+static DEVICE_GET_PCI_BUS_ID: Libcuda = Libcuda::new(c"cuDeviceGetPCIBusId");
+
+/// A GPU in SMs: what it has, and what the program's limits leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sms {
+    pub(crate) device: u32,
+    pub(crate) granted: u32,
+}
+
+/// Returns the size of a device, of which libcuda says that it has `device` SMs. What the limits
+/// leave is found at the first use, and stays.
+fn of(number: Device, device: u32) -> Sms {
+    static GRANTED: [AtomicU32; DEVICES_MAX] = [const { AtomicU32::new(0) }; DEVICES_MAX];
+    let slot = usize::try_from(number).ok().and_then(|n| GRANTED.get(n));
+    let Some(slot) = slot else {
+        return Sms {
+            device,
+            granted: device,
+        };
+    };
+    let known = match slot.load(Ordering::Acquire) {
+        0 => {
+            let found = keep_errno(|| tpcs(number)).map_or(device, |n| size::sms(n, device));
+            // Who was faster has told it to the program already.
+            let set = slot.compare_exchange(0, found, Ordering::AcqRel, Ordering::Acquire);
+            set.map_or_else(|other| other, |_| found)
+        }
+        known => known,
+    };
+    Sms {
+        device,
+        granted: known.min(device),
+    }
+}
+
+/// Returns the size of the current context's device; `None` without a context.
+pub(crate) fn current() -> Option<Sms> {
+    type GetDevice = unsafe extern "C" fn(*mut Device) -> Status;
+    // SAFETY: this is its type.
+    let get_device = unsafe { CTX_GET_DEVICE.function::<GetDevice>() }?;
+    let mut number = 0;
+    // SAFETY: `number` lives for the call.
+    if unsafe { get_device(&mut number) } != SUCCESS {
+        return None;
+    }
+    // SAFETY: this is its type.
+    let get_attribute = unsafe { DEVICE_GET_ATTRIBUTE.function::<GetAttribute>() }?;
+    let mut sms = 0;
+    // SAFETY: `sms` lives for the call.
+    if unsafe { get_attribute(&mut sms, SMS, number) } != SUCCESS {
+        return None;
+    }
+    Some(of(number, u32::try_from(sms).ok()?))
+}
+
+/// Returns how many TPCs the limits of this process leave of a device; `None` for all.
+fn tpcs(number: Device) -> Option<u32> {
+    let minor = bus_id(number).and_then(|id| minor(Path::new(GPUS), &id));
+    let shown = minor.and_then(link::dependable);
+    let shown = shown.or_else(|| worker::lock()?.governors.allowed_on(minor))?;
+    Some(shown.count())
+}
+
+/// Returns the PCI address of a device, as `0000:04:00.0`.
+fn bus_id(number: Device) -> Option<String> {
+    type GetBusId = unsafe extern "C" fn(*mut c_char, c_int, Device) -> Status;
+    // SAFETY: this is its type.
+    let get = unsafe { DEVICE_GET_PCI_BUS_ID.function::<GetBusId>() }?;
+    let mut text = [0u8; 32];
+    // CAST: 32.
+    let len = text.len() as c_int;
+    // SAFETY: `text` has room for `len` bytes, and lives for the call.
+    if unsafe { get(text.as_mut_ptr().cast(), len, number) } != SUCCESS {
+        return None;
+    }
+    let text = CStr::from_bytes_until_nul(&text).ok()?;
+    Some(text.to_str().ok()?.to_ascii_lowercase())
+}
+
+/// Returns the N of `/dev/nvidiaN` of a PCI address.
+fn minor(gpus: &Path, bus_id: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(gpus.join(bus_id).join("information")).ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Device Minor:"))?;
+    line.trim().parse().ok()
+}
+
+/// Whether the program is told of all SMs whatever its limits are: `GCTGROUP_SM_COUNT=all`. Its
+/// launches stay within its limits, so that it harms nobody else.
+fn shows_all() -> bool {
+    static ALL: OnceLock<bool> = OnceLock::new();
+    *ALL.get_or_init(|| match std::env::var("GCTGROUP_SM_COUNT").as_deref() {
+        Ok("all") => true,
+        Ok("granted" | "") | Err(_) => false,
+        Ok(other) => {
+            eprintln!(
+                "gctgroup: GCTGROUP_SM_COUNT is '{other}', not all or granted; it is granted"
+            );
+            false
+        }
+    })
+}
+
+/// Scales a number of `sms.device` SMs to those that the program is shown.
+fn scale(number: &mut c_int, sms: Option<Sms>) {
+    let (Some(sms), Ok(count)) = (sms.filter(|_| !shows_all()), u32::try_from(*number)) else {
+        return;
+    };
+    let part = size::share(count, sms.granted, sms.device);
+    // Something that fits onto the GPU at all is not zero: a program divides by it.
+    let part = part.max(count.min(1));
+    // CAST: no larger than `number`.
+    *number = part as c_int;
+}
+
+type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, Device) -> Status;
+
+/// Stands in front of libcuda's: the number of SMs is that of the program's limits.
+///
+/// # Safety
+///
+/// As for libcuda's.
+#[no_mangle]
+#[allow(non_snake_case, reason = "libcuda's name")]
+pub unsafe extern "C" fn cuDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: c_int,
+    device: Device,
+) -> Status {
+    // SAFETY: this is its type.
+    let Some(real) = (unsafe { DEVICE_GET_ATTRIBUTE.function::<GetAttribute>() }) else {
+        return NOT_INITIALIZED;
+    };
+    // SAFETY: passed on.
+    let status = unsafe { real(value, attribute, device) };
+    if status == SUCCESS && attribute == SMS {
+        // SAFETY: libcuda has just written there.
+        let value = unsafe { &mut *value };
+        let all = u32::try_from(*value).unwrap_or(0);
+        scale(value, Some(of(device, all)));
+    }
+    status
+}
+
+/// Stands in front of libcuda's: the SMs of a context, which MPS may have limited too.
+///
+/// # Safety
+///
+/// As for libcuda's.
+#[no_mangle]
+#[allow(non_snake_case, reason = "libcuda's name")]
+pub unsafe extern "C" fn cuCtxGetExecAffinity(affinity: *mut c_void, kind: c_int) -> Status {
+    type Real = unsafe extern "C" fn(*mut c_void, c_int) -> Status;
+    // SAFETY: this is its type.
+    let Some(real) = (unsafe { CTX_GET_EXEC_AFFINITY.function::<Real>() }) else {
+        return NOT_INITIALIZED;
+    };
+    // SAFETY: passed on.
+    let status = unsafe { real(affinity, kind) };
+    if status == SUCCESS && kind == SM_COUNT && !shows_all() {
+        // SAFETY: `CUexecAffinityParam`, just written: its type, and behind it the number.
+        let count = unsafe { &mut *affinity.cast::<c_uint>().add(1) };
+        if let Some(sms) = current() {
+            *count = sms.granted.min(*count);
+        }
+    }
+    status
+}
+
+/// Stands in front of libcuda's: the grid is one wave of the SMs that the program is shown.
+///
+/// # Safety
+///
+/// As for libcuda's.
+#[no_mangle]
+#[allow(non_snake_case, reason = "libcuda's name")]
+pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
+    grid: *mut c_int,
+    block: *mut c_int,
+    function: Function,
+    shared_of_block: *mut c_void,
+    shared: usize,
+    limit: c_int,
+) -> Status {
+    type Real =
+        unsafe extern "C" fn(*mut c_int, *mut c_int, Function, *mut c_void, usize, c_int) -> Status;
+    // SAFETY: this is its type.
+    let Some(real) = (unsafe { POTENTIAL_BLOCK_SIZE.function::<Real>() }) else {
+        return NOT_INITIALIZED;
+    };
+    // SAFETY: passed on.
+    let status = unsafe { real(grid, block, function, shared_of_block, shared, limit) };
+    if status == SUCCESS {
+        // SAFETY: libcuda has just written there.
+        scale(unsafe { &mut *grid }, current());
+    }
+    status
+}
+
+/// Stands in front of libcuda's, as [`cuOccupancyMaxPotentialBlockSize`].
+///
+/// # Safety
+///
+/// As for libcuda's.
+#[no_mangle]
+#[allow(non_snake_case, reason = "libcuda's name")]
+pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
+    grid: *mut c_int,
+    block: *mut c_int,
+    function: Function,
+    shared_of_block: *mut c_void,
+    shared: usize,
+    limit: c_int,
+    flags: c_uint,
+) -> Status {
+    type Real = unsafe extern "C" fn(
+        *mut c_int,
+        *mut c_int,
+        Function,
+        *mut c_void,
+        usize,
+        c_int,
+        c_uint,
+    ) -> Status;
+    // SAFETY: this is its type.
+    let Some(real) = (unsafe { POTENTIAL_BLOCK_SIZE_WITH_FLAGS.function::<Real>() }) else {
+        return NOT_INITIALIZED;
+    };
+    // SAFETY: passed on.
+    let status = unsafe { real(grid, block, function, shared_of_block, shared, limit, flags) };
+    if status == SUCCESS {
+        // SAFETY: libcuda has just written there.
+        scale(unsafe { &mut *grid }, current());
+    }
+    status
+}
+
+/// Stands in front of libcuda's: the clusters of one wave are scaled like its blocks.
+///
+/// # Safety
+///
+/// As for libcuda's.
+#[no_mangle]
+#[allow(non_snake_case, reason = "libcuda's name")]
+pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
+    clusters: *mut c_int,
+    function: Function,
+    config: *const c_void,
+) -> Status {
+    type Real = unsafe extern "C" fn(*mut c_int, Function, *const c_void) -> Status;
+    // SAFETY: this is its type.
+    let Some(real) = (unsafe { ACTIVE_CLUSTERS.function::<Real>() }) else {
+        return NOT_INITIALIZED;
+    };
+    // SAFETY: passed on.
+    let status = unsafe { real(clusters, function, config) };
+    if status == SUCCESS {
+        // SAFETY: libcuda has just written there.
+        scale(unsafe { &mut *clusters }, current());
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pci_address_has_a_minor_number() {
+        let gpus = std::env::temp_dir().join(format!("gct-gpus-{}", std::process::id()));
+        let one = gpus.join("0000:04:00.0");
+        std::fs::create_dir_all(&one).unwrap();
+        let text = "Model: \t\t NVIDIA H200\nDevice Minor: \t 3\nGPU Excluded:\t No\n";
+        std::fs::write(one.join("information"), text).unwrap();
+        let found = minor(&gpus, "0000:04:00.0");
+        let other = minor(&gpus, "0000:05:00.0");
+        std::fs::remove_dir_all(&gpus).unwrap();
+        assert_eq!((found, other), (Some(3), None));
+    }
+
+    #[test]
+    fn what_fits_onto_the_gpu_is_never_none() {
+        let sms = Some(Sms {
+            device: 132,
+            granted: 2,
+        });
+        let scaled = |mut number: c_int, sms| {
+            scale(&mut number, sms);
+            number
+        };
+        assert_eq!((scaled(132, sms), scaled(62, sms)), (2, 1));
+        assert_eq!((scaled(0, sms), scaled(-1, sms)), (0, -1));
+        assert_eq!(scaled(132, None), 132, "no context");
+    }
+}
