@@ -10,6 +10,7 @@
 mod alone;
 mod beside;
 mod governed;
+mod sized;
 mod torch;
 
 use anyhow::Result;
@@ -78,7 +79,14 @@ fn main() -> Result<()> {
     };
     println!("# {} TPCs: {tpcs}", bed.tpcs.len());
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
-    let tests = [alone::TESTS, governed::TESTS, beside::TESTS, torch::TESTS].concat();
+    let tests = [
+        alone::TESTS,
+        governed::TESTS,
+        beside::TESTS,
+        sized::TESTS,
+        torch::TESTS,
+    ]
+    .concat();
     for (name, test) in tests.into_iter().filter(|t| t.0.contains(&cli.only)) {
         let number = passed + failed + skipped + 1;
         match test(&bed) {

@@ -18,9 +18,13 @@ pub(crate) const TESTS: &[Test] = &[
 const PROGRAM: &str = include_str!("program.py");
 
 fn has_torch() -> bool {
-    let python = Command::new("python3")
-        .args(["-c", "import torch"])
-        .status();
+    has_module("torch")
+}
+
+/// Whether Python finds a module.
+pub(crate) fn has_module(module: &str) -> bool {
+    let find = "import importlib.util, sys; sys.exit(not importlib.util.find_spec(sys.argv[1]))";
+    let python = Command::new("python3").args(["-c", find, module]).status();
     python.is_ok_and(|status| status.success())
 }
 

@@ -11,6 +11,8 @@ use cudarc::driver::{sys, CudaFunction, CudaStream};
 pub(crate) enum Attribute {
     /// Clusters of so many blocks along x.
     Cluster(u32),
+    /// All blocks at the same time.
+    Cooperative,
     /// It may start before what is before it in the stream has ended.
     ProgrammaticDependent,
 }
@@ -26,6 +28,10 @@ impl Attribute {
                 attribute.value.clusterDim.y = 1;
                 attribute.value.clusterDim.z = 1;
             }
+            Self::Cooperative => {
+                attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+                attribute.value.cooperative = 1;
+            }
             Self::ProgrammaticDependent => {
                 attribute.id =
                     sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
@@ -34,6 +40,38 @@ impl Attribute {
         }
         attribute
     }
+}
+
+/// Returns how many clusters of `width` blocks the device holds at once.
+pub(crate) fn max_clusters(
+    stream: &CudaStream,
+    function: &CudaFunction,
+    threads: u32,
+    width: u32,
+) -> Result<u32> {
+    let mut attribute = Attribute::Cluster(width).to_driver();
+    let config = sys::CUlaunchConfig {
+        gridDimX: width,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: stream.cu_stream(),
+        attrs: &mut attribute,
+        numAttrs: 1,
+    };
+    let mut clusters = 0;
+    // SAFETY: the configuration and the number live for the call.
+    let result = unsafe {
+        sys::cuOccupancyMaxActiveClusters(&mut clusters, function.cu_function(), &config)
+    };
+    ensure!(
+        result == sys::CUresult::CUDA_SUCCESS,
+        "the driver counts no clusters: {result:?}"
+    );
+    Ok(u32::try_from(clusters)?)
 }
 
 /// Launches `function` with an attribute.
@@ -74,7 +112,7 @@ pub(crate) unsafe fn launch(
     };
     ensure!(
         result == sys::CUresult::CUDA_SUCCESS,
-        "a launch with an attribute failed: {result:?}"
+        "{result:?} of a launch with an attribute"
     );
     Ok(())
 }

@@ -4,7 +4,7 @@
 
 use crate::gpu::{Gpu, Stamp};
 use crate::latency::{Arrivals, Bursts, Window};
-use crate::{cost, memory};
+use crate::{barrier, cost, memory};
 use anyhow::{ensure, Result};
 use clap::{Args, Parser, Subcommand};
 use std::time::Duration;
@@ -36,6 +36,24 @@ pub(crate) enum Workload {
     Sms {
         #[command(flatten)]
         grid: Grid,
+    },
+    /// Grids as large as the device says that it is, whose blocks wait for each other
+    Barrier {
+        /// How they are launched
+        #[arg(long, value_enum, default_value = "plain")]
+        how: barrier::How,
+        /// Blocks of a grid [default: all that the device holds at once]
+        #[arg(long)]
+        blocks: Option<u32>,
+        /// So many blocks more
+        #[arg(long, default_value_t = 0)]
+        more: u32,
+        /// Launches at least
+        #[arg(long, default_value_t = 20)]
+        rounds: u32,
+        /// Seconds to go on for at least
+        #[arg(long, default_value_t = 0.0)]
+        seconds: f64,
     },
     /// Which TPCs exist, as a list, each tried by a launch; under libgct_preload
     Tpcs {

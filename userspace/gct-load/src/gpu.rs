@@ -29,6 +29,7 @@ pub(crate) struct Gpu {
     clock: CudaFunction,
     wait_for: CudaFunction,
     raise_to: CudaFunction,
+    pub(crate) meet: CudaFunction,
 }
 
 /// How a stamp is launched.
@@ -110,6 +111,7 @@ impl Gpu {
             clock: module.load_function("clock")?,
             wait_for: module.load_function("wait_for")?,
             raise_to: module.load_function("raise_to")?,
+            meet: module.load_function("meet")?,
             context,
         })
     }

@@ -7,6 +7,7 @@
 )]
 
 mod attributes;
+mod barrier;
 mod best_effort;
 mod cli;
 mod cost;
@@ -79,6 +80,17 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
         Workload::Sms { grid } => {
             let mut stamp = grid.stamp(gpu)?;
             Ok(to_string(&gpu.sms_used(&mut stamp)?)?)
+        }
+        Workload::Barrier {
+            how,
+            blocks,
+            more,
+            rounds,
+            seconds,
+        } => {
+            let until = Duration::from_secs_f64(seconds);
+            let report = barrier::run(gpu, how, blocks, more, (rounds, until))?;
+            Ok(to_string(&report)?)
         }
         Workload::Watch {
             grid,
