@@ -12,8 +12,10 @@
 //! What is in flight may wait for what is held back: streams that share a channel, collectives of several GPUs, a release
 //! word that the program resets. Nobody can tell such a wait from a long launch, so each wait ends by the clock:
 //!
-//!     released when   still >= PATIENCE << min(late pieces in flight, LATE_SHIFT_MAX)
-//!     not followed    an overtaken piece that is older than PATIENCE
+//! ```text
+//! released when   still >= PATIENCE << min(late pieces in flight, LATE_SHIFT_MAX)
+//! not followed    an overtaken piece that is older than PATIENCE
+//! ```
 //!
 //! The first rule ends every wait; the second makes a line whose streams do not wait for each other run at its pace again.
 //! The doubling bounds the cost where a launch is only long: of a launch that lasts `t`, `log2(t / PATIENCE)` late pieces
