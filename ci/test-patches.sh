@@ -93,6 +93,48 @@ hooks_are_equal() {
 	done
 }
 
+# Names and numbers of the escapes in the headers of a driver, of which only what is there is unpacked.
+escapes_of() {
+	local header
+	for header in "$(pristine_tree "$1")"/common/inc/nv-ioctl-num*.h \
+		"$BUILD/nv/$1/src/nvidia/arch/nvalloc/unix/include/nv_escape.h"; do
+		[ ! -e "$header" ] || sed -n 's/(NV_IOCTL_BASE + \([0-9]*\))/200+\1/
+			s/^#define *\(NV_ESC_[A-Z0-9_]*\) *\([0-9xA-F+]*\)$/\1 \2/p' "$header"
+	done | while read -r name number; do
+		printf '%s 0x%x\n' "$name" $((number))
+	done | LC_ALL=C sort -u
+}
+
+# Those of the table in patches.md.
+escapes_listed() {
+	sed -n 's/^| \(NV_ESC_[A-Z0-9_]*\) | \(0x[0-9a-f]*\) | [^ ].*/\1 \2/p' "$ROOT/gctgroup-docs/patches.md" | LC_ALL=C sort
+}
+
+# A new escape may make objects: somebody has to say how it is followed.
+escapes_are_known() {
+	local unknown
+	[ "$(escapes_of "$1" | wc -l)" -ge 14 ] || die "the headers of $1 have hardly any escape"
+	unknown=$(comm -13 <(escapes_listed) <(escapes_of "$1"))
+	[ -z "$unknown" ] || die "patches.md does not say how these are followed: $unknown"
+}
+
+# What is listed is in some driver.
+escapes_exist() {
+	local version gone
+	gone=$(comm -23 <(escapes_listed) \
+		<(for version; do escapes_of "$version"; done | LC_ALL=C sort -u))
+	[ -z "$gone" ] || die "patches.md lists what no driver has: $gone"
+}
+
+# The hook is for the escapes and controls of which patches.md says so.
+hooked_are_listed() {
+	local header=$ROOT/rust/include/gct.h docs=$ROOT/gctgroup-docs/patches.md
+	diff <(sed -n 's/^#define GCT_ESCAPE_[A-Z_]* 0x\([0-9A-F]*\)u$/0x\L\1/p' "$header" | sort) \
+		<(sed -n 's/^| NV_ESC_[A-Z0-9_]* | \(0x[0-9a-f]*\) | \(hooked\|takes its turn\).*/\1/p' "$docs" | sort) &&
+		diff <(sed -n 's,^\tcase 0x0*\([0-9a-f]*\): /\* \(NV[A-Z0-9_]*\) \*/$,\2 \1,p' "$header" | sort) \
+			<(sed -n 's/^| \(NV[A-Z0-9_]*_CTRL_CMD_[A-Z0-9_]*\) | 0x0*\([0-9a-f]*\) |.*/\1 \2/p' "$docs" | sort)
+}
+
 # --- Application -------------------------------------------------------------
 
 reversal_restores() {
@@ -168,7 +210,10 @@ while read -r fixture words; do
 	test_case "lint refuses $fixture" lint_refuses "$fixture" "$words"
 done <"$ROOT/tests/patches/bad/expected"
 
+test_case "every escape that patches.md lists exists" escapes_exist $NV_VERSIONS
+test_case "gct.h and patches.md name the same escapes and controls" hooked_are_listed
 for version in "${versions[@]}"; do
+	test_case "$version: patches.md says how every escape is followed" escapes_are_known "$version"
 	test_case "$version: series names every patch" series_is_complete "$version"
 	test_case "$version: the cover letter does too" cover_letter_lists_all "$version"
 	test_case "$version: lint" lint_series "$version"

@@ -16,9 +16,11 @@ mod files;
 mod gpus;
 mod groups;
 mod procs;
+mod shares;
 mod ticket;
 mod trial;
 
+pub use shares::{Passed, Told};
 pub use ticket::Ticket;
 pub use trial::{needs_answers, needs_controls, Begun};
 

@@ -288,6 +288,12 @@ impl<'a> Objects<'a> {
         Some(ObjectKey::new(top.space, handle))
     }
 
+    /// What comes after `at` and all below it in the tree below `top`, parents first.
+    pub(crate) fn beyond(&self, top: ObjectKey, at: Handle) -> Option<ObjectKey> {
+        let handle = self.past(top.space, top.space, top.handle, at)?;
+        Some(ObjectKey::new(top.space, handle))
+    }
+
     /// The first object directly below a root.
     pub(crate) fn first_below_root(&self, space: u64) -> Option<ObjectKey> {
         match self.get(ObjectKey::root(space))?.child {
@@ -346,14 +352,21 @@ impl<'a> Objects<'a> {
     /// What comes after `handle` in the tree below `top`, parents first. Each
     /// object is in one of the two spaces.
     fn walk(&self, one: u64, other: u64, top: Handle, handle: Handle) -> Option<Handle> {
-        let find = |handle| {
-            self.get(ObjectKey::new(other, handle))
-                .or_else(|| self.get(ObjectKey::new(one, handle)))
-        };
-        let mut at = find(handle)?;
-        if at.child != ROOT {
-            return Some(at.child);
+        match self.in_either(one, other, handle)?.child {
+            ROOT => self.past(one, other, top, handle),
+            child => Some(child),
         }
+    }
+
+    fn in_either(&self, one: u64, other: u64, handle: Handle) -> Option<&Object> {
+        self.get(ObjectKey::new(other, handle))
+            .or_else(|| self.get(ObjectKey::new(one, handle)))
+    }
+
+    /// As [`Objects::walk`], but not into what is below `handle`.
+    fn past(&self, one: u64, other: u64, top: Handle, handle: Handle) -> Option<Handle> {
+        let find = |handle| self.in_either(one, other, handle);
+        let mut at = find(handle)?;
         let mut name = handle;
         for _ in 0..self.map.len() {
             if name == top {

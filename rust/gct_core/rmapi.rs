@@ -17,9 +17,11 @@ pub mod ask;
 pub mod class;
 pub mod control;
 pub mod own;
+mod share;
 
 use crate::error::Error;
 pub use class::Class;
+pub use share::{Share, Shared};
 
 /// A handle of the resource manager. 0 is no object.
 pub type Handle = u32;
@@ -69,6 +71,8 @@ pub enum Action {
     },
     /// It is given an order that may undo one of ours.
     Control(Undoes),
+    /// Objects of the client get names in a file, or get them from there.
+    Share(Share, Option<Hint>),
 }
 
 /// What a tenant's own control may undo.
@@ -76,6 +80,8 @@ pub enum Action {
 pub enum Undoes {
     /// The time slice of a channel group.
     Timeslice,
+    /// The time slice of some channel below the device, and so of its group. On an H100 every client may set it.
+    TimesliceOfChannel,
     /// That channels stand still.
     Freeze,
 }
@@ -86,6 +92,8 @@ impl Undoes {
         match command {
             // `NVA06C_CTRL_CMD_SET_TIMESLICE`.
             0xa06c_0103 => Some(Self::Timeslice),
+            // `NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES`.
+            0x0080_170f => Some(Self::TimesliceOfChannel),
             // `NVA06C_CTRL_CMD_GPFIFO_SCHEDULE`, the same of a channel, and
             // `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`, which also enables.
             0xa06c_0101 | 0xa06f_0103 | 0x2080_110b => Some(Self::Freeze),
@@ -153,6 +161,14 @@ pub fn word(bytes: &[u8]) -> Option<u64> {
 }
 
 impl Call {
+    /// The parameters that must be those which the resource manager sees.
+    pub fn params(&self) -> Option<Hint> {
+        match self.action {
+            Action::Share(_, hint) => hint,
+            _ => self.question()?.hint(),
+        }
+    }
+
     /// What to ask after success.
     pub fn question(&self) -> Option<Question> {
         let Action::Alloc {
@@ -323,15 +339,18 @@ impl Fields<'_> {
 
     /// `NVOS54_PARAMETERS`.
     fn control(&self) -> Result<Option<Call>, Error> {
-        let Some(undoes) = Undoes::by_command(self.u32(8)?) else {
-            return Ok(None);
+        let command = self.u32(8)?;
+        let action = match (Undoes::by_command(command), Share::by_command(command)) {
+            (Some(undoes), _) => Action::Control(undoes),
+            (None, Some(share)) => Action::Share(share, share.hint(self.u64(16)?)),
+            (None, None) => return Ok(None),
         };
         Ok(Some(Call {
             client: self.u32(0)?,
             parent: 0,
             object: self.u32(4)?,
             status: self.u32(28)?,
-            action: Action::Control(undoes),
+            action,
         }))
     }
 

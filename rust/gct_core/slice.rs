@@ -50,6 +50,15 @@ impl Slice {
         }
     }
 
+    /// What it is when somebody else may have set it: what it gets back is known as before.
+    #[must_use]
+    pub const fn lost(self) -> Self {
+        match self {
+            Self::Ours { own, .. } => Self::Known(own),
+            other => other,
+        }
+    }
+
     /// What it is once the resource manager has obeyed `order` and said `now`.
     #[must_use]
     pub const fn after(self, order: SliceOrder, now: Us) -> Self {

@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 4;
+pub const GCT_ABI_VERSION: u32 = 5;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 #[repr(C)]
@@ -32,7 +32,7 @@ pub struct gct_gpu {
 #[derive(Debug, Copy, Clone)]
 pub struct gct_call {
     pub word: [u64; 4usize],
-    pub served: [u64; 6usize],
+    pub served: [u64; 7usize],
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -40,6 +40,13 @@ pub struct gct_process {
     pub tgid: u32,
     pub reserved: u32,
     pub start_time_ns: u64,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gct_serving {
+    pub bytes: u32,
+    pub written: u32,
+    pub file: u64,
 }
 unsafe extern "C" {
     pub fn gct_init() -> kernel::ffi::c_int;
@@ -53,10 +60,10 @@ unsafe extern "C" {
     pub fn gct_ioctl_enter(
         file: *mut kernel::ffi::c_void,
         escape: u32,
-        arg: *const kernel::ffi::c_void,
+        arg: *mut kernel::ffi::c_void,
         size: u32,
         call: *mut gct_call,
-    );
+    ) -> kernel::ffi::c_int;
     pub fn gct_ioctl_leave(
         file: *mut kernel::ffi::c_void,
         escape: u32,
@@ -76,6 +83,7 @@ unsafe extern "C" {
         from: *const kernel::ffi::c_void,
         n: u32,
     );
+    pub fn gct_serve_file(file: *mut kernel::ffi::c_void);
     pub static gct_debugfs_fops: file_operations;
     pub fn gct_helper_enable_hooks(on: bool);
     pub fn gct_helper_random() -> u64;
@@ -97,7 +105,7 @@ unsafe extern "C" {
     ) -> u32;
     pub fn gct_helper_rm_memory_bytes(client: u32, memory: u32) -> u64;
     pub fn gct_helper_serve(call: *mut gct_call, address: u64, bytes: u32) -> *const u8;
-    pub fn gct_helper_serve_end(call: *mut gct_call, bytes: *mut u32) -> *mut u8;
+    pub fn gct_helper_serve_end(call: *mut gct_call, out: *mut gct_serving) -> *mut u8;
     pub fn gct_helper_serve_free(copy: *mut u8);
     pub fn gct_debugfs_show(
         seq: *mut seq_file,

@@ -20,14 +20,14 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // The same numbers stand in gct.h and gct_helpers.h.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 4);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 5);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
 const _: () = assert!(offset_of!(gct_gpu, pmc_boot_42) == 28);
 const _: () = assert!(offset_of!(gct_gpu, bar0_base) == 32);
 const _: () = assert!(offset_of!(gct_gpu, name) == 64);
-const _: () = assert!(size_of::<gct_call>() == 80);
+const _: () = assert!(size_of::<gct_call>() == 88);
 const _: () = assert!(size_of::<gct_process>() == 16);
 
 /// Makes a difference between a function here and its declaration in the C
@@ -187,24 +187,25 @@ unsafe extern "C" fn gct_file_close(file: *mut c_void) {
 
 /// # Safety
 ///
-/// `arg` points to `size` bytes that stay unchanged during the call, `call` to a
+/// `arg` points to `size` bytes that nobody else uses during the call, `call` to a
 /// writable `struct gct_call`.
 #[no_mangle]
 unsafe extern "C" fn gct_ioctl_enter(
     file: *mut c_void,
     escape: u32,
-    arg: *const c_void,
+    arg: *mut c_void,
     size: u32,
     call: *mut gct_call,
-) {
+) -> c_int {
     // SAFETY: the caller's promise; null is handled.
-    let (Some(bytes), Some(call)) = (unsafe { (bytes(arg, size), call.as_mut()) }) else {
-        return;
+    let (Some(bytes), Some(call)) = (unsafe { (bytes_mut(arg, size), call.as_mut()) }) else {
+        return 0;
     };
     (call.word, call.served) = Default::default();
     if let (Some(glue), Some(file)) = (glue(), token(file)) {
-        hooks::ioctl_enter(&glue, file, escape, bytes, call);
+        return hooks::ioctl_enter(&glue, file, escape, bytes, call).into();
     }
+    0
 }
 
 /// # Safety
@@ -237,6 +238,15 @@ unsafe fn bytes<'a>(arg: *const c_void, size: u32) -> Option<&'a [u8]> {
     let size = usize::try_from(size).ok()?;
     // SAFETY: the caller's promise, and bytes have no alignment.
     (!arg.is_null()).then(|| unsafe { core::slice::from_raw_parts(arg.cast(), size) })
+}
+
+/// # Safety
+///
+/// As for [`bytes`], and nobody else uses them meanwhile.
+unsafe fn bytes_mut<'a>(arg: *mut c_void, size: u32) -> Option<&'a mut [u8]> {
+    let size = usize::try_from(size).ok()?;
+    // SAFETY: the caller's promise, and bytes have no alignment.
+    (!arg.is_null()).then(|| unsafe { core::slice::from_raw_parts_mut(arg.cast(), size) })
 }
 
 /// # Safety

@@ -6,15 +6,16 @@
 //! core counts it in the tree's `events` and the stock path goes on.
 
 use crate::bindings::{gct_call, gct_gpu};
+use crate::serve::Served;
 use crate::state::{Forked, Glue};
 use crate::{exec, process, rm, serve};
-use gct_core::engine::Ticket;
+use gct_core::engine::{Passed, Ticket, Told};
 use gct_core::error::Error;
 use gct_core::faults::Report;
 use gct_core::features::{Feature, FeatureSet};
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
 use gct_core::ids::{FileId, ProcKey};
-use gct_core::rmapi::{self, Action, Call, Question};
+use gct_core::rmapi::{self, Action, Call, Class, Handle, Question, Share};
 use gct_core::state::{Failure, State};
 use gct_core::text::Text;
 use kernel::sync::ArcBorrow;
@@ -120,20 +121,25 @@ fn decode(glue: &Glue, escape: u32, bytes: &[u8]) -> Option<Call> {
         .flatten()
 }
 
-/// Leaves in `room`, which is empty, what the ioctl's [`ioctl_leave`] needs.
+/// Leaves in `room`, which is empty, what the ioctl's [`ioctl_leave`] needs. Returns whether the ioctl must
+/// not run: then its structure says why, and nothing is left.
 pub(crate) fn ioctl_enter(
     glue: &ArcBorrow<'_, Glue>,
     file: FileId,
     escape: u32,
-    bytes: &[u8],
+    bytes: &mut [u8],
     room: &mut gct_call,
-) {
+) -> bool {
     let Some(call) = decode(glue, escape, bytes) else {
-        return;
+        return false;
     };
-    if let Some(hint) = call.question().and_then(|question| question.hint()) {
+    if let Ok(Some(status)) = glue.with(|state, _| Ok(state.call_refused(file, &call))) {
+        return rmapi::set_status(escape, bytes, status);
+    }
+    if let Some(hint) = call.params() {
         serve::serve(room, &hint);
     }
+    let takes_channels = takes_channels(glue, file, &call);
     let entered = with(glue, |state| {
         let ticket = state.call_enter(file, &call)?;
         Ok((ticket, state.is_sending()))
@@ -142,7 +148,8 @@ pub(crate) fn ioctl_enter(
     if sending && call.action == Action::Free {
         exec::wait_for_control(glue);
     }
-    room.word = ticket.words();
+    room.word = ticket.taking_channels(takes_channels).words();
+    false
 }
 
 pub(crate) fn ioctl_leave(
@@ -158,7 +165,7 @@ pub(crate) fn ioctl_leave(
     let Ok(Some(call)) = rmapi::decode(escape, bytes) else {
         return;
     };
-    let call = call.with_result(result);
+    let call = as_made(glue, file, call.with_result(result), result);
     let ticket = Ticket::from_words(room.word);
     let word = served
         .as_ref()
@@ -169,7 +176,101 @@ pub(crate) fn ioctl_leave(
         .and_then(|question| answer(glue, &call, &question, word));
     let outcome = with(glue, |state| state.call_leave(file, &call, ticket, told));
     count_refusal(glue, outcome);
+    if let (Action::Share(share, _), Some(served)) = (call.action, &served) {
+        shared(glue, file, &call, share, served);
+    }
+    if ticket.takes_channels() && call.succeeded() {
+        look_for_channels(glue, file, call.client);
+    }
     exec::after_ioctl(*glue);
+}
+
+/// May what a call is about to free take channels along that are not below it?
+fn takes_channels(glue: &Glue, file: FileId, call: &Call) -> bool {
+    match glue.with(|state, _| Ok(state.takes_channels(file, call))) {
+        Ok(None) => rm::class_of(call.client, call.object).is_ok_and(Class::takes_channels),
+        Ok(Some(takes)) => takes,
+        Err(_) => false,
+    }
+}
+
+/// An allocation that has failed may have made its object: then it has succeeded as far as we go.
+fn as_made(glue: &Glue, file: FileId, call: Call, result: u32) -> Call {
+    let Action::Alloc { class, .. } = call.action else {
+        return call;
+    };
+    if call.succeeded() || result != 0 {
+        return call;
+    }
+    let may_be = glue.with(|state, _| Ok(state.may_be_made(file, &call)));
+    if may_be != Ok(true) {
+        return call;
+    }
+    let client = match class {
+        Class::Client => call.object,
+        _ => call.client,
+    };
+    match rm::class_of(client, call.object) {
+        Ok(number) if Class::from_number(number) != class => call,
+        // Another one may have been there, and be gone but for its handle.
+        Ok(_) if !rm::is_gone(client, call.object, class) => Call { status: 0, ..call },
+        _ => call,
+    }
+}
+
+/// Takes out what the resource manager has freed along: channels and channel groups of a client that it has
+/// no more.
+fn look_for_channels(glue: &ArcBorrow<'_, Glue>, file: FileId, client: Handle) {
+    let first = glue.with(|state, _| Ok(state.next_channel(file, client, 0)));
+    let mut at = first.ok().flatten();
+    while let Some(passed @ Passed { object, class }) = at {
+        let gone = passed.is_channel() && rm::is_gone(client, object, class);
+        let next = with(glue, |state| {
+            Ok(match gone {
+                true => state.vanished(file, client, object),
+                false => state.next_channel(file, client, object),
+            })
+        });
+        at = next.ok().flatten();
+    }
+}
+
+/// Follows what a control has put into a file, or taken out.
+fn shared(glue: &ArcBorrow<'_, Glue>, file: FileId, call: &Call, share: Share, served: &Served) {
+    // Its parameters may not have been written back: then it has failed, and yet it has happened.
+    if !call.succeeded() && !served.is_written {
+        return;
+    }
+    for number in 0.. {
+        let Some(shared) = share.object(served.bytes(), number) else {
+            break;
+        };
+        if share.exports() {
+            let Some(into) = served.file else { break };
+            let exported = with(glue, |state| {
+                state.exported(file, call.client, &shared, into)
+            });
+            count_refusal(glue, exported);
+        } else if let Some(told) = imported(glue, file, call.client, shared.object) {
+            let imported = with(glue, |state| {
+                state.imported(file, call.client, &shared, served.file, &told)
+            });
+            count_refusal(glue, imported);
+        }
+    }
+}
+
+/// What the resource manager says of an object that a client has just got; `None` if it has not, or it is
+/// known already.
+fn imported(glue: &Glue, file: FileId, client: Handle, object: Handle) -> Option<Told> {
+    let vacant = glue.with(|state, _| Ok(state.is_vacant(file, client, object)));
+    (object != 0 && vacant == Ok(true)).then_some(())?;
+    let class = Class::from_number(rm::class_of(client, object).ok()?);
+    let bytes = match class {
+        Class::DeviceMemory => rm::memory_bytes(client, object).unwrap_or(0),
+        _ => 0,
+    };
+    Some(Told { class, bytes })
 }
 
 /// Finds out what the ioctl's structure does not say. `word` is what the resource manager has read, and

@@ -5,8 +5,8 @@
 use crate::bindings;
 use crate::state::Glue;
 use gct_core::limits;
-use gct_core::rmapi::control::{Control, Status};
-use gct_core::rmapi::Handle;
+use gct_core::rmapi::control::{self, Control, Status};
+use gct_core::rmapi::{Class, Handle};
 use kernel::ffi::c_int;
 
 /// While it lives the GPUs are not suspended. An ioctl's hook has it already and may
@@ -73,6 +73,23 @@ pub(crate) fn gpu_of_instance(glue: &Glue, client: Handle, instance: u64) -> Opt
         send(&mut control).ok()?;
         (u64::from(control.instance()) == instance).then_some(u64::from(*gpu))
     })
+}
+
+/// The class number of an object that a client has; `Err` with the status if it has none, or the
+/// resource manager does not say.
+pub(crate) fn class_of(client: Handle, object: Handle) -> Result<u32, Status> {
+    let mut control = Control::class_of(client, object);
+    send(&mut control)?;
+    Ok(control.class())
+}
+
+/// Does a client have an object no more? Where the resource manager does not say, it still has it.
+pub(crate) fn is_gone(client: Handle, object: Handle, class: Class) -> bool {
+    if class_of(client, object).is_err_and(control::is_gone) {
+        return true;
+    }
+    let probe = Control::probe(client, object, class);
+    probe.is_some_and(|mut control| send(&mut control) == Err(control::RESOURCE_LOST))
 }
 
 /// Bytes of an object that is device memory.

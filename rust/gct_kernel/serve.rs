@@ -2,8 +2,9 @@
 
 //! Parameters of a tenant's ioctl, which the resource manager sees as they were read here.
 
-use crate::bindings::{self, gct_call};
+use crate::bindings::{self, gct_call, gct_serving};
 use core::ptr::NonNull;
+use gct_core::ids::FileId;
 use gct_core::rmapi::Hint;
 
 /// Reads what a hint points to, and has the resource manager read the same until [`taken`]. Where that
@@ -20,15 +21,28 @@ pub(crate) fn serve(call: &mut gct_call, hint: &Hint) {
 pub(crate) struct Served {
     copy: NonNull<u8>,
     len: usize,
+    /// Has the resource manager written there?
+    pub(crate) is_written: bool,
+    /// The file that the resource manager has found by a descriptor.
+    pub(crate) file: Option<FileId>,
 }
 
 /// Ends what [`serve`] has begun; `None` if it was nothing, or could not be read.
 pub(crate) fn taken(call: &mut gct_call) -> Option<Served> {
-    let mut bytes = 0;
+    let mut out = gct_serving {
+        bytes: 0,
+        written: 0,
+        file: 0,
+    };
     // SAFETY: as for `serve`, in the same task; without it nothing is found.
-    let copy = unsafe { bindings::gct_helper_serve_end(call, &mut bytes) };
-    let len = usize::try_from(bytes).ok()?;
-    NonNull::new(copy).map(|copy| Served { copy, len })
+    let copy = unsafe { bindings::gct_helper_serve_end(call, &mut out) };
+    let len = usize::try_from(out.bytes).ok()?;
+    NonNull::new(copy).map(|copy| Served {
+        copy,
+        len,
+        is_written: out.written != 0,
+        file: (out.file != 0).then(|| FileId::from_raw(out.file)),
+    })
 }
 
 impl Served {

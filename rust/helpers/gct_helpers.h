@@ -32,6 +32,15 @@ struct gct_process {
 
 _Static_assert(sizeof(struct gct_process) == 16, "struct gct_process is shared with Rust");
 
+/* What became of parameters that were served. */
+struct gct_serving {
+	uint32_t bytes;
+	uint32_t written;	/* the resource manager wrote to them */
+	uint64_t file;		/* token of the file that it has found by a descriptor, or 0 */
+};
+
+_Static_assert(sizeof(struct gct_serving) == 16, "struct gct_serving is shared with Rust");
+
 /* -- Given to Rust ------------------------------------------------------- */
 
 /* What every file of the tree is opened with. Its owner is this module. */
@@ -108,13 +117,13 @@ uint64_t gct_helper_rm_memory_bytes(uint32_t client, uint32_t memory);
  * be read, or memory for them is short, the resource manager cannot read them
  * either, and NULL is returned. The copy takes what the resource manager writes
  * there; it is the caller's to free after gct_helper_serve_end(), which returns it
- * and its bytes, or NULL where there is none. @call stays where it is in between, is passed
+ * with what else is known, or NULL where there is none. @call stays where it is in between, is passed
  * to the same task's calls only, and was zero before.
  *
  * Context: process, may sleep.
  */
 const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint32_t bytes);
-uint8_t *gct_helper_serve_end(struct gct_call *call, uint32_t *bytes);
+uint8_t *gct_helper_serve_end(struct gct_call *call, struct gct_serving *out);
 void gct_helper_serve_free(uint8_t *copy);
 
 /* -- Taken from Rust (rust/gct_kernel/ffi.rs) ------------------------------ */

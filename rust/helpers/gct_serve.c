@@ -25,7 +25,9 @@ struct gct_served {
 	struct task_struct *task;
 	uint64_t address;	/* of the tenant's bytes; 0 for no entry */
 	uint8_t *copy;		/* NULL: they cannot be read */
-	uint64_t bytes;
+	uint32_t bytes;
+	uint32_t written;	/* the resource manager wrote there */
+	uint64_t file;		/* token of the file that it has found last, or 0 */
 };
 
 _Static_assert(sizeof(struct gct_served) == sizeof(((struct gct_call *)0)->served),
@@ -47,9 +49,8 @@ static struct hlist_head *gct_served_list(void)
 	return &gct_served_lists[hash_ptr(current, GCT_SERVED_BITS)];
 }
 
-/* The entry of current that overlaps [address, address + n); its part is told. */
-static struct gct_served *gct_served_find(uint64_t address, uint32_t n, uint64_t *begin,
-					  uint64_t *end)
+/* The entry of current, if there is one. */
+static struct gct_served *gct_served_current(void)
 {
 	struct gct_served *served, *found = NULL;
 
@@ -61,6 +62,15 @@ static struct gct_served *gct_served_find(uint64_t address, uint32_t n, uint64_t
 		}
 	}
 	spin_unlock(&gct_served_lock);
+	return found;
+}
+
+/* The same if it overlaps [address, address + n), and the part of both. */
+static struct gct_served *gct_served_find(uint64_t address, uint32_t n, uint64_t *begin,
+					  uint64_t *end)
+{
+	struct gct_served *found = gct_served_current();
+
 	if (!found)
 		return NULL;
 	*begin = max(address, found->address);
@@ -87,7 +97,7 @@ const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint32_
 	return served->copy;
 }
 
-uint8_t *gct_helper_serve_end(struct gct_call *call, uint32_t *bytes)
+uint8_t *gct_helper_serve_end(struct gct_call *call, struct gct_serving *out)
 {
 	struct gct_served *served = gct_served_of(call);
 
@@ -98,7 +108,9 @@ uint8_t *gct_helper_serve_end(struct gct_call *call, uint32_t *bytes)
 	WRITE_ONCE(gct_servings, gct_servings - 1);
 	spin_unlock(&gct_served_lock);
 	served->address = 0;
-	*bytes = served->bytes;
+	out->bytes = served->bytes;
+	out->written = served->written;
+	out->file = served->file;
 	return served->copy;
 }
 
@@ -128,7 +140,17 @@ void gct_serve_write(const void *to, const void *from, uint32_t n)
 	uint64_t begin, end;
 	struct gct_served *served = gct_served_find(address, n, &begin, &end);
 
-	if (served && served->copy)
-		memcpy(served->copy + (begin - served->address),
-		       (const uint8_t *)from + (begin - address), end - begin);
+	if (!served || !served->copy)
+		return;
+	memcpy(served->copy + (begin - served->address), (const uint8_t *)from + (begin - address),
+	       end - begin);
+	served->written = 1;
+}
+
+void gct_serve_file(void *file)
+{
+	struct gct_served *served = gct_served_current();
+
+	if (served)
+		served->file = (uintptr_t)file;
 }

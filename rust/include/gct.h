@@ -21,7 +21,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 4
+#define GCT_ABI_VERSION 5
 
 /* Bytes of struct gct_gpu's name, with the NUL that ends it. */
 #define GCT_GPU_NAME_BYTES 64
@@ -68,10 +68,10 @@ _Static_assert(offsetof(struct gct_gpu, name) == 64, "struct gct_gpu is ABI");
  */
 struct gct_call {
 	uint64_t word[4];
-	uint64_t served[6];
+	uint64_t served[7];
 };
 
-_Static_assert(sizeof(struct gct_call) == 80, "struct gct_call is ABI");
+_Static_assert(sizeof(struct gct_call) == 88, "struct gct_call is ABI");
 
 /*
  * Module init and exit of nvidia.ko. Context: process, may sleep.
@@ -132,11 +132,14 @@ void gct_file_close(void *file);
  * the kernel's copy of the ioctl's structure, @size its bytes, @result what
  * rm_ioctl() returned (NV_OK is 0). Of one @file one ioctl at a time is between
  * enter and leave. Context: process, may sleep, no
- * lock of the resource manager held. @file may be NULL. They observe: nothing
- * behind @arg is written and no return code changes.
+ * lock of the resource manager held. @file may be NULL. They observe, but for
+ * what a limit forbids: then gct_ioctl_enter() returns 1 and has written a status
+ * behind @arg. The resource manager is not to run the ioctl, and there is no leave;
+ * its result is NV_OK, as for all that the resource manager refuses. Otherwise
+ * nothing behind @arg is written, and 0 is returned.
  */
-void gct_ioctl_enter(void *file, uint32_t escape, const void *arg, uint32_t size,
-		     struct gct_call *call);
+int gct_ioctl_enter(void *file, uint32_t escape, void *arg, uint32_t size,
+		    struct gct_call *call);
 void gct_ioctl_leave(void *file, uint32_t escape, const void *arg, uint32_t size,
 		     struct gct_call *call, uint32_t result);
 
@@ -146,12 +149,14 @@ void gct_ioctl_leave(void *file, uint32_t escape, const void *arg, uint32_t size
  * os_memcpy_from_user() has copied, gct_serve_read() puts our copy in its place.
  * Returns 0, or a negative errno where the copy could not be made: what gctgroup
  * could not read, the resource manager does not read either. gct_serve_write()
- * sees what os_memcpy_to_user() is about to write. Both are called while
- * gct_servings is not 0, in the context of the ioctl; neither sleeps.
+ * sees what os_memcpy_to_user() is about to write. gct_serve_file() sees the token
+ * of a file that the resource manager has found by its descriptor. They are called
+ * while gct_servings is not 0, in the context of the ioctl, and do not sleep.
  */
 extern uint32_t gct_servings;
 int gct_serve_read(void *to, const void *from, uint32_t n);
 void gct_serve_write(const void *to, const void *from, uint32_t n);
+void gct_serve_file(void *file);
 
 /* Escape numbers of the ioctls that create, free, share or control RM objects. */
 #define GCT_ESCAPE_ALLOC_MEMORY 0x27u
@@ -178,7 +183,8 @@ void gct_serve_write(const void *to, const void *from, uint32_t n);
 
 /*
  * Controls by which a tenant may undo a limit: the time slice of a channel group,
- * and what lets channels run.
+ * and what lets channels run. And those that put names of objects into a file, and
+ * take them out.
  */
 static inline int gct_tracks_control(uint32_t command)
 {
@@ -187,6 +193,11 @@ static inline int gct_tracks_control(uint32_t command)
 	case 0xa06c0103: /* NVA06C_CTRL_CMD_SET_TIMESLICE */
 	case 0xa06f0103: /* NVA06F_CTRL_CMD_GPFIFO_SCHEDULE */
 	case 0x2080110b: /* NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS */
+	case 0x0080170f: /* NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES */
+	case 0x00003d05: /* NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD */
+	case 0x00003d06: /* NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD */
+	case 0x00003d0b: /* NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD */
+	case 0x00003d0c: /* NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD */
 		return 1;
 	default:
 		return 0;

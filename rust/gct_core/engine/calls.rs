@@ -82,7 +82,9 @@ impl State<'_> {
     /// [`Error::NeedSlots`], [`Error::NoSpace`]: a second name is not tracked.
     pub fn call_enter(&mut self, file: FileId, call: &Call) -> Result<Ticket, Error> {
         let (home, hidden, handle) = match call.action {
-            Action::Alloc { .. } | Action::Control(_) => return Ok(Ticket::NONE),
+            Action::Alloc { .. } | Action::Control(_) | Action::Share(..) => {
+                return Ok(Ticket::NONE)
+            }
             Action::Free => {
                 let Some(key) = self.find(file, call) else {
                     return Ok(Ticket::NONE);
@@ -105,6 +107,7 @@ impl State<'_> {
             home,
             hidden,
             handle,
+            ..Ticket::NONE
         })
     }
 
@@ -131,8 +134,11 @@ impl State<'_> {
         match call.action {
             Action::Free => self.freed(proc, call.succeeded(), ticket),
             Action::Dup { .. } => self.dup_made(file, call, ticket)?,
-            _ if !call.succeeded() => {}
+            // Whatever it says: a control that was obeyed fails where its parameters cannot be written back.
             Action::Control(undoes) => self.undone(file, call, undoes),
+            // Of each object of its own: `exported()`, `imported()`.
+            Action::Share(..) => {}
+            _ if !call.succeeded() => {}
             Action::Alloc { class, .. } if !class.is_tracked() => {}
             Action::Alloc {
                 class: Class::Client,
@@ -197,7 +203,11 @@ impl State<'_> {
             Class::Subdevice => self.gpu_of_subdevice(new.key, &object, number),
             _ => self.gpu_of_parent(new.key, &object),
         };
-        let amount = Amount::of_object(class, number.unwrap_or(0));
+        let mut amount = Amount::of_object(class, number.unwrap_or(0));
+        if class == Class::Channel && self.is_device(ObjectKey::new(new.key.space, object.parent)) {
+            // The resource manager makes a channel group for it alone, of which it tells no handle.
+            amount.channel_groups = 1;
+        }
         object.charged = self.charge(new.proc, object.gpu, amount);
         object.client = call.client;
         self.objects.add(new.key, object)?;
@@ -218,8 +228,7 @@ impl State<'_> {
             return believed;
         };
         let device = ObjectKey::new(key.space, object.parent);
-        let is_device = |object: &Object| object.class == Class::Device;
-        if believed != Some(gpu) && self.objects.get(device).is_some_and(is_device) {
+        if believed != Some(gpu) && self.is_device(device) {
             if believed.is_some() {
                 self.count(Failure::Gpu);
             }
@@ -275,6 +284,11 @@ impl State<'_> {
             self.drain(proc, hidden);
         }
         Ok(())
+    }
+
+    fn is_device(&self, key: ObjectKey) -> bool {
+        let object = self.objects.get(key);
+        object.is_some_and(|object| object.class == Class::Device)
     }
 
     fn gpu_of_parent(&self, key: ObjectKey, object: &Object) -> Option<GpuId> {

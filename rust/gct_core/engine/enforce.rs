@@ -14,7 +14,7 @@ use crate::plan::{Order, Sent, Trial};
 use crate::rmapi::control::{self, Control, Status};
 use crate::rmapi::{Call, Class, Handle, Undoes};
 use crate::settings::Settings;
-use crate::slice::Slice;
+use crate::slice::{Slice, SliceOrder};
 use crate::state::{Failure, State};
 
 impl State<'_> {
@@ -90,15 +90,37 @@ impl State<'_> {
                 };
                 let key = self.objects.charged_name(key);
                 if let Some(object) = self.objects.get_mut(key) {
-                    object.told.slice = Slice::Own;
+                    object.told.slice = match call.succeeded() {
+                        true => Slice::Own,
+                        false => object.told.slice.lost(),
+                    };
                 }
                 self.consider(key);
             }
+            Undoes::TimesliceOfChannel => self.slices_lost(file, call),
             Undoes::Freeze => {
                 for at in 0..self.objects.slots() {
                     self.thawed_by_tenant(at, proc);
                 }
             }
+        }
+    }
+
+    /// Some channel below a device has got another time slice, and with it its group. The resource manager
+    /// does not say so when it is asked for the group's.
+    fn slices_lost(&mut self, file: FileId, call: &Call) {
+        let Some(device) = self.key_of(file, call.client, call.object) else {
+            return;
+        };
+        let mut at = Some(device);
+        for _ in 0..self.objects.len() {
+            let Some(key) = at else { break };
+            let name = self.objects.charged_name(key);
+            if let Some(object) = self.objects.get_mut(name) {
+                object.told.slice = object.told.slice.lost();
+            }
+            self.consider(name);
+            at = self.objects.after(device, key.handle);
         }
     }
 
@@ -208,9 +230,12 @@ impl State<'_> {
         let gpu = object.gpu.filter(|gpu| self.sends_controls(*gpu))?;
         let limits = self.effective(self.proc_of(object)?, gpu);
         match object.class {
-            Class::Channel => {
-                (object.told.frozen != limits.freeze).then_some(Order::Freeze(limits.freeze))
+            Class::Channel if object.told.frozen != limits.freeze => {
+                Some(Order::Freeze(limits.freeze))
             }
+            // It has a group that nobody can speak of: see `State::call_refused`.
+            Class::Channel if object.charged.channel_groups == 0 => None,
+            Class::Channel => limits.timeslice.map(SliceOrder::Set).map(Order::Slice),
             // Of several names of a group the one that is charged is spoken of.
             Class::ChannelGroup if object.charged == Amount::ZERO => None,
             Class::ChannelGroup => object.told.slice.order(limits.timeslice).map(Order::Slice),
@@ -230,6 +255,10 @@ impl State<'_> {
         };
         let (client, handle) = (object.client, key.handle);
         let control = match order {
+            Order::Slice(_) if object.class == Class::Channel => {
+                self.refused(key, order, control::NOT_SUPPORTED);
+                return None;
+            }
             Order::Slice(order) => order.control(client, handle),
             Order::Freeze(freeze) => return self.freeze_channels(key, &object, freeze),
         };

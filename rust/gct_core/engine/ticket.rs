@@ -13,6 +13,8 @@ pub struct Ticket {
     pub(super) home: u64,
     pub(super) hidden: u64,
     pub(super) handle: Handle,
+    /// What is freed may take channels along that are not below it.
+    pub(super) takes_channels: bool,
 }
 
 impl Ticket {
@@ -21,7 +23,20 @@ impl Ticket {
         home: 0,
         hidden: 0,
         handle: 0,
+        takes_channels: false,
     };
+
+    /// Remembers that what is freed may take channels along that are not below it.
+    #[must_use]
+    pub const fn taking_channels(mut self, takes: bool) -> Self {
+        self.takes_channels = takes;
+        self
+    }
+
+    /// What [`Ticket::taking_channels`] has said.
+    pub const fn takes_channels(self) -> bool {
+        self.takes_channels
+    }
 
     /// Memory was granted, and is charged for the object at `hidden`.
     pub(super) const fn reserved(hidden: ObjectKey) -> Self {
@@ -29,6 +44,7 @@ impl Ticket {
             home: 0,
             hidden: hidden.space,
             handle: hidden.handle,
+            takes_channels: false,
         }
     }
 
@@ -39,16 +55,18 @@ impl Ticket {
 
     /// For the caller's stack.
     pub fn words(self) -> [u64; 4] {
-        [self.home, self.hidden, u64::from(self.handle), 0]
+        let takes = u64::from(self.takes_channels);
+        [self.home, self.hidden, u64::from(self.handle), takes]
     }
 
     /// From the caller's stack. Words that no ticket ever was are harmless.
-    pub fn from_words([home, hidden, handle, _]: [u64; 4]) -> Self {
+    pub fn from_words([home, hidden, handle, takes]: [u64; 4]) -> Self {
         match Handle::try_from(handle) {
             Ok(handle) => Self {
                 home,
                 hidden,
                 handle,
+                takes_channels: takes == 1,
             },
             Err(_) => Self::NONE,
         }

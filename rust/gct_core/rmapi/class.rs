@@ -57,6 +57,13 @@ impl Class {
         number & 0xff == 0x6f && number >= 0xa06f
     }
 
+    /// Do channels elsewhere in the client go with an object of this class number? It is an address space, a
+    /// context share, a channel group (one that the resource manager has made for a channel) or a
+    /// `KERNEL_GRAPHICS_CONTEXT` (`refAddDependant()` in `kernel_channel.c`).
+    pub const fn takes_channels(number: u32) -> bool {
+        matches!(number, 0x90f1 | 0x9067 | 0xa06c | 0x0090)
+    }
+
     /// Is a mirror of such objects kept?
     pub const fn is_tracked(self) -> bool {
         !matches!(self, Self::Other)

@@ -6,7 +6,7 @@
 //! `ctrl2080gpu.h`, `ctrl2080fifo.h` and `ctrla06cgpfifo.h`, equal in 535 and 550.
 //! The resource manager compares the size, so another layout is refused.
 
-use super::Handle;
+use super::{Class, Handle};
 use crate::units::Us;
 
 /// `NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES`.
@@ -24,10 +24,14 @@ pub const NOT_SUPPORTED: Status = 0x56;
 /// `NV_ERR_TIMEOUT`.
 pub const TIMEOUT: Status = 0x65;
 
+/// `NV_ERR_RESOURCE_LOST`: the handle is still taken, but what it named is gone. So is what the resource
+/// manager frees along with something that it depends on.
+pub const RESOURCE_LOST: Status = 0x6e;
+
 /// Is this the answer to a handle that means nothing any more?
 pub const fn is_gone(status: Status) -> bool {
     // `NV_ERR_INVALID_CHANNEL`, `_CLIENT`, `_OBJECT`, `_OBJECT_HANDLE`, `_OBJECT_NOT_FOUND`.
-    matches!(status, 0x21 | 0x23 | 0x31 | 0x33 | 0x57)
+    matches!(status, 0x21 | 0x23 | 0x31 | 0x33 | 0x57 | RESOURCE_LOST)
 }
 
 /// A control, ready to be sent; its bytes are the answer afterwards.
@@ -74,6 +78,32 @@ impl Control {
     /// The answer to [`Control::instance_of_gpu`].
     pub fn instance(&self) -> u32 {
         self.u32(8)
+    }
+
+    /// `NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO`: what class an object of a client has, if it is there.
+    pub fn class_of(client: Handle, object: Handle) -> Self {
+        /// `NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO_INDEX_CLASSID`.
+        const CLASSID: u32 = 2;
+        let mut control = Self::new(client, client, 0xd02, 16);
+        control.set_u32(0, object);
+        control.set_u32(4, CLASSID);
+        control
+    }
+
+    /// The answer to [`Control::class_of`].
+    pub fn class(&self) -> u32 {
+        self.u32(8)
+    }
+
+    /// A control that changes nothing and is answered with [`RESOURCE_LOST`] if the object is gone: there is one
+    /// of channels and of channel groups. Of a channel that lives `NV906F_CTRL_GET_CLASS_ENGINEID` of no object
+    /// says `NV_ERR_OBJECT_NOT_FOUND`.
+    pub fn probe(client: Handle, object: Handle, class: Class) -> Option<Self> {
+        match class {
+            Class::ChannelGroup => Some(Self::get_timeslice(client, object)),
+            Class::Channel => Some(Self::new(client, object, 0x906f_0101, 16)),
+            _ => None,
+        }
     }
 
     /// `NVA06C_CTRL_CMD_GET_TIMESLICE` of a channel group.
@@ -232,5 +262,15 @@ mod tests {
         assert_eq!(control.params().first_chunk(), Some(&[0, 0x12, 0, 0]));
         control.params()[8] = 3;
         assert_eq!(control.instance(), 3);
+        let mut control = Control::class_of(7, 9);
+        assert_eq!((control.object, control.command), (7, 0xd02));
+        assert_eq!(control.params().first_chunk(), Some(&[9, 0, 0, 0, 2]));
+        control.params()[8..10].copy_from_slice(&[0x6f, 0xc8]);
+        assert_eq!((control.class(), control.params().len()), (0xc86f, 16));
+        let probe = Control::probe(7, 9, Class::ChannelGroup);
+        assert_eq!(probe, Some(Control::get_timeslice(7, 9)));
+        assert!(Control::probe(7, 9, Class::Channel).is_some());
+        assert_eq!(Control::probe(7, 9, Class::Device), None);
+        assert!(is_gone(RESOURCE_LOST) && !is_gone(NOT_SUPPORTED));
     }
 }

@@ -3,6 +3,8 @@
 //! Structures of the resource manager's ioctls, as 535.261.03 and 550.163.01 have
 //! them. `ci/test-rm.sh` compiles [`c_assertions`] against the headers of both.
 
+pub(crate) mod share;
+
 use crate::layout::{self, layouts, Description, Layout};
 use crate::numbers::NUMBERS;
 
@@ -478,6 +480,7 @@ const HEADERS: &[&str] = &[
     "class/clc8b5.h",
     "class/clcbc0.h",
     "ctrl/ctrl0000/ctrl0000gpu.h",
+    "ctrl/ctrl0000/ctrl0000unix.h",
     "ctrl/ctrl2080/ctrl2080gpu.h",
     "ctrl/ctrla06c.h",
     "ctrl/ctrlc36f.h",
@@ -516,6 +519,10 @@ const COMMON: &[Description] = &[
     Usermode::DESCRIPTION,
     Bind::DESCRIPTION,
     Schedule::DESCRIPTION,
+    share::Export::DESCRIPTION,
+    share::Import::DESCRIPTION,
+    share::ExportMany::DESCRIPTION,
+    share::ImportMany::DESCRIPTION,
     Timeslice::DESCRIPTION,
     DisableChannels::DESCRIPTION,
     GroupInfo::DESCRIPTION,

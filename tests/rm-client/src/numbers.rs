@@ -102,6 +102,17 @@ numbers! {
     /// Control of a channel: what to write to the doorbell.
     GET_WORK_TOKEN: u32 = 0xc36f_0108, "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN";
 
+    /// Control of a client: put a name of an object into a file.
+    EXPORT: u32 = 0x3d05, "NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD";
+    /// Control of a client: take it out.
+    IMPORT: u32 = 0x3d06, "NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD";
+    /// Control of a client: put names of several objects into a file.
+    EXPORT_MANY: u32 = 0x3d0b, "NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD";
+    /// Control of a client: take them out.
+    IMPORT_MANY: u32 = 0x3d0c, "NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD";
+    /// What is exported is an object of the resource manager.
+    EXPORT_OBJECT: u32 = 1, "NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TYPE_RM";
+
     /// UVM: the first call.
     UVM_INITIALIZE: u32 = 0x3000_0001, "UVM_INITIALIZE";
     /// UVM: the first call on the second file.

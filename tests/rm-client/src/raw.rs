@@ -2,11 +2,13 @@
 
 //! Ioctls that no honest client makes: any structure, on any file, with any status in it.
 
-use crate::abi::{self, Handle};
+use crate::abi::{self, share, Handle};
 use crate::client::{done, Client, Control, Error};
 use crate::gpu::{self, Gpu};
+use crate::layout::Plain;
 use crate::numbers as n;
-use crate::sys;
+use crate::session::{Engine, Session};
+use crate::sys::{self, Page};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -156,6 +158,116 @@ impl Client {
         done(call.status).map(|()| call.object)
     }
 
+    /// Makes an object with parameters that the driver cannot write back, so that it fails when it has
+    /// done all of it. Returns the handle that the object has if it is there.
+    fn alloc_read_only<T: Plain>(
+        &self,
+        parent: Handle,
+        class: u32,
+        parameters: &T,
+    ) -> Result<Handle, Error> {
+        let page = Page::read_only(parameters)?;
+        let object = self.new_handle();
+        let mut call = abi::Alloc {
+            root: self.handle(),
+            parent,
+            object,
+            class,
+            parameters: page.address(),
+            ..Default::default()
+        };
+        let file = self.control_file().file();
+        // SAFETY: the parameters are the class's, and the driver cannot write to them.
+        unsafe { sys::ioctl(file, n::ESCAPE_ALLOC, &mut call) }?;
+        match call.status {
+            n::OK => Err(io::Error::from(io::ErrorKind::AlreadyExists).into()),
+            _ => Ok(object),
+        }
+    }
+
+    /// Puts a name of an object into a file.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn export(&self, device: Handle, object: Handle, into: &Control) -> Result<(), Error> {
+        let mut parameters = share::Export {
+            kind: n::EXPORT_OBJECT,
+            device,
+            parent: device,
+            object,
+            descriptor: into.file().as_raw_fd(),
+            flags: 0,
+        };
+        self.control(self.handle(), n::EXPORT, &mut parameters)
+    }
+
+    /// Takes it out, below a parent.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn import(&self, parent: Handle, from: &Control) -> Result<Handle, Error> {
+        let mut parameters = share::Import {
+            descriptor: from.file().as_raw_fd(),
+            kind: n::EXPORT_OBJECT,
+            device: parent,
+            parent,
+            object: self.new_handle(),
+        };
+        self.control(self.handle(), n::IMPORT, &mut parameters)?;
+        Ok(parameters.object)
+    }
+
+    /// Puts names of objects into a file that has room for four, from an index on.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn export_many(
+        &self,
+        device: Handle,
+        objects: &[Handle],
+        into: &Control,
+        index: u16,
+    ) -> Result<(), Error> {
+        let mut parameters = share::ExportMany {
+            descriptor: into.file().as_raw_fd(),
+            device,
+            most: 4,
+            index,
+            ..Default::default()
+        };
+        for (place, object) in parameters.objects[0].iter_mut().zip(objects) {
+            *place = *object;
+            parameters.count += 1;
+        }
+        self.control(self.handle(), n::EXPORT_MANY, &mut parameters)
+    }
+
+    /// Takes two of them out, below a parent, by handles that the driver chooses.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn import_two(
+        &self,
+        parent: Handle,
+        from: &Control,
+        index: u16,
+    ) -> Result<[Handle; 2], Error> {
+        let mut parameters = share::ImportMany {
+            descriptor: from.file().as_raw_fd(),
+            parent,
+            count: 2,
+            index,
+            ..Default::default()
+        };
+        self.control(self.handle(), n::IMPORT_MANY, &mut parameters)?;
+        let [first, second, ..] = parameters.objects[0];
+        Ok([first, second])
+    }
+
     /// Makes an object by the oldest of the escapes, which has no parameters.
     ///
     /// # Errors
@@ -193,6 +305,45 @@ impl Control {
     }
 }
 
+impl Session {
+    /// Makes a channel group, which the driver calls a failure.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver; EEXIST if it calls it a success.
+    pub fn group_read_only(&self, engine: Engine) -> Result<Handle, Error> {
+        let parameters = abi::ChannelGroup {
+            address_space: self.space(),
+            engine: engine.number(),
+            ..Default::default()
+        };
+        let gpu = self.gpu();
+        gpu.client()
+            .alloc_read_only(gpu.device(), n::CHANNEL_GROUP, &parameters)
+    }
+
+    /// Makes a channel directly below the device: the driver makes a channel group for it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn channel_alone(&self, engine: Engine) -> Result<Handle, Error> {
+        let mut parameters = abi::Channel {
+            ring_address: 0x1_0000,
+            ring_entries: Self::ENTRIES,
+            address_space: self.space(),
+            engine: engine.number(),
+            ..Default::default()
+        };
+        parameters.userd_memory[0] = self.userd;
+        // Behind those of all others.
+        parameters.userd_offset[0] = u64::from((Self::CHANNELS_MAX - 1) * Self::USERD_BYTES);
+        let gpu = self.gpu();
+        gpu.client()
+            .alloc(gpu.device(), n::CHANNEL, &mut parameters)
+    }
+}
+
 impl Gpu {
     /// Makes a device, and no subdevice, while another thread changes which GPU the parameters say.
     /// Also returns what keeps the GPUs initialised.
@@ -207,13 +358,17 @@ impl Gpu {
             .map(|(minor, _)| gpu::open(client, *minor))
             .collect();
         let parameters = [const { AtomicU32::new(0) }; size_of::<abi::Device>() / 4];
-        let done = AtomicBool::new(false);
+        let (running, done) = (AtomicBool::new(false), AtomicBool::new(false));
         let device = thread::scope(|scope| {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     parameters[0].fetch_xor(1, Ordering::Relaxed);
+                    running.store(true, Ordering::Relaxed);
                 }
             });
+            while !running.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
             let device = client.alloc_at(client.handle(), n::DEVICE, &parameters);
             done.store(true, Ordering::Relaxed);
             device

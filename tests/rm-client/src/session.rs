@@ -21,7 +21,7 @@ pub enum Engine {
 
 impl Engine {
     /// `NV2080_ENGINE_TYPE_*`.
-    fn number(self) -> u32 {
+    pub(crate) fn number(self) -> u32 {
         match self {
             Self::Compute => n::ENGINE_GRAPHICS,
             Self::Copy(number) => n::ENGINE_COPY0 + number,

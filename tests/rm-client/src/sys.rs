@@ -140,6 +140,56 @@ impl Drop for Mapping {
     }
 }
 
+/// Memory of this process that can be made read-only.
+#[derive(Debug)]
+pub(crate) struct Page(NonNull<u8>);
+
+impl Page {
+    const BYTES: usize = 4096;
+
+    /// A page that begins with a value and cannot be written to any more.
+    pub(crate) fn read_only<T: Plain>(value: &T) -> io::Result<Self> {
+        assert!(size_of::<T>() <= Self::BYTES, "too large");
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                Self::BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        let page = match NonNull::new(start.cast::<u8>()) {
+            Some(page) if start != libc::MAP_FAILED => Self(page),
+            _ => return Err(io::Error::last_os_error()),
+        };
+        // SAFETY: the page is new, aligned and large enough; then nobody writes to it any more.
+        let result = unsafe {
+            page.0.as_ptr().cast::<T>().write(*value);
+            libc::mprotect(start, Self::BYTES, libc::PROT_READ)
+        };
+        match result {
+            0 => Ok(page),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> u64 {
+        // CAST: an address of this process.
+        self.0.as_ptr() as u64
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), Self::BYTES) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -324,7 +324,7 @@ fn rmapi_tracked(call: &Call) -> bool {
         Action::Alloc { class, .. } => class.is_tracked(),
         Action::Free | Action::Dup { .. } => true,
         // The daemon sends no controls that a tenant's could undo.
-        Action::Control(_) => false,
+        Action::Control(_) | Action::Share(..) => false,
     }
 }
 

@@ -2,8 +2,12 @@
 
 //! Tenants that lie: nobody's account, limit or object moves but their own.
 
+mod shares;
+
 use super::*;
+use crate::rmapi::control::Control;
 use crate::rmapi::Call;
+use crate::units::Us;
 use std::vec;
 
 const NEIGHBOUR: ProcKey = ProcKey {
@@ -47,6 +51,34 @@ impl World {
     fn account(&mut self, proc: ProcKey) -> [Result<String, Error>; 3] {
         let node = self.node(Owner::Proc(proc));
         [File::ComputeStat, File::GmemCurrent, File::GmemPeak].map(|file| self.read(file, node))
+    }
+
+    /// Sends the controls that are due, which are all obeyed. Returns time slices that were set.
+    fn obeyed(&mut self) -> Vec<u64> {
+        let mut set = Vec::new();
+        while let Some(mut control) = self.store.state().next_control() {
+            match control.command {
+                0xa06c_0104 => {
+                    control = Control::set_timeslice(control.client, control.object, Us(9))
+                }
+                0xa06c_0103 => set.push(control.timeslice().get()),
+                _ => {}
+            }
+            self.store.state().control_done(&control, Ok(()));
+            self.store.check();
+        }
+        set
+    }
+
+    /// Writes the time slice of the process.
+    fn limit(&mut self, text: &str) -> Result<(), Error> {
+        let node = self.node(Owner::Proc(APP));
+        let mut state = self.store.state();
+        state.write_begin(File::ComputeTimeslice, node, text.as_bytes())?;
+        self.obeyed();
+        let outcome = self.store.state().write_end();
+        self.obeyed();
+        outcome
     }
 
     /// An ioctl of which `rm_ioctl()` returns `result`; the structure says what it says.

@@ -3,11 +3,11 @@
 //! Tenants that lie to the driver: nobody's account, limit or object moves but their own.
 
 use crate::gpus::{me, need_two, session, session_of, ENGINE};
-use crate::limits::{has_slice, path, set, TIMESLICE};
+use crate::limits::{has_slice, path, set, FREEZE, TIMESLICE};
 use crate::process::Child;
 use crate::tree::{self, eventually, expect, expect_gone, usage, Usage};
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
-use rm_client::{forge, numbers, Client, Control, Forgery, Gpu, Handle, Memory, Session};
+use rm_client::{forge, numbers, Client, Control, Error, Forgery, Gpu, Handle, Memory, Session};
 use std::fs;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +20,11 @@ pub(crate) const TESTS: &[Test] = &[
     ("hostile_device_without_parameters", bare_device),
     ("hostile_dup_charges_no_stranger", dup_to_stranger),
     ("hostile_parameters_are_those_that_rm_saw", raced_device),
+    ("hostile_failure_that_has_happened", read_only),
+    ("hostile_free_of_a_space_takes_its_groups", freed_along),
+    ("hostile_channel_without_a_group", channel_alone),
+    ("hostile_export_keeps_what_is_freed", exported),
+    ("hostile_exports_by_place", exported_by_place),
 ];
 
 const MEGABYTE: u64 = 1 << 20;
@@ -179,6 +184,8 @@ fn bare_device() -> Outcome {
 fn raced_device() -> Outcome {
     const ROUNDS: usize = 40;
     need_two()?;
+    // To initialise a GPU anew takes half a second.
+    let _kept = [session(0)?, session(1)?];
     let before = tree::read("events")?;
     let mut on = [0; 2];
     for _ in 0..ROUNDS {
@@ -201,21 +208,174 @@ fn raced_device() -> Outcome {
     same("events", tree::read("events")?, before)
 }
 
+/// What is made is followed even where its parameters cannot be written back.
+fn read_only() -> Outcome {
+    let session = session(0)?;
+    let group = session.group(ENGINE)?;
+    set(&me(), TIMESLICE, "600")?;
+    let failed = session.group_read_only(ENGINE).during("group")?;
+    // It is there, whatever the driver said.
+    has_slice(&session, failed, 600)?;
+    expect(&me(), 0, Some((2, 0)))?;
+    session.gpu().client().free(failed)?;
+    session.gpu().client().free(group)?;
+    expect_gone(process::id())
+}
+
+/// RM frees what depends on an address space, though it is not below it. Nothing of it stays here to
+/// stand in the way of a limit.
+fn freed_along() -> Outcome {
+    let keeper = session(0)?;
+    let kept = keeper.group(ENGINE)?;
+    let session = session(0)?;
+    let client = session.gpu().client();
+    let group = session.group(ENGINE)?;
+    session.channel(group, ENGINE)?;
+    session.channel(group, ENGINE)?;
+    expect(&me(), 0, Some((2, 2)))?;
+    client.free(session.space()).during("free of the space")?;
+    same(
+        "the group is gone",
+        session.group_number(group).is_err(),
+        true,
+    )?;
+    expect(&me(), 0, Some((1, 0)))?;
+    // The handle is taken until its owner frees it; then it means something that takes no time slice.
+    client.free(group)?;
+    client.choose_next(group);
+    session.gpu().alloc_memory(Memory::Host, MEGABYTE)?;
+    set(&me(), TIMESLICE, "800")?;
+    has_slice(&keeper, kept, 800)
+}
+
+/// A channel directly below a device has a channel group of its own, and counts as both.
+fn channel_alone() -> Outcome {
+    let session = session(0)?;
+    let channel = session.channel_alone(ENGINE).during("channel")?;
+    expect(&me(), 0, Some((1, 1)))?;
+    // No control sets the time slice of its group, so none can be had.
+    let file = path(&me(), TIMESLICE)?;
+    let refused = tree::write(&file, "500");
+    same(
+        "refused",
+        refused.map_err(|error| error.raw_os_error()),
+        Err(Some(95)),
+    )?;
+    same("as before", tree::read(&file)?, "default\n".to_owned())?;
+    set(&me(), FREEZE, "1")?;
+    set(&me(), FREEZE, "0")?;
+    session.gpu().client().free(channel)?;
+    expect_gone(process::id())?;
+    // Under a time slice none can be made.
+    let group = session.group(ENGINE)?;
+    set(&me(), TIMESLICE, "500")?;
+    match session.channel_alone(ENGINE) {
+        Err(Error::Status(numbers::NOT_SUPPORTED)) => {}
+        other => return Err(failed(format!("a channel under a limit: {other:?}"))),
+    }
+    set(&me(), TIMESLICE, "default")?;
+    session.channel_alone(ENGINE)?;
+    expect(&me(), 0, Some((2, 1)))?;
+    session.gpu().client().free(group)?;
+    Ok(session.gpu().client().free_all()?)
+}
+
+/// Device memory that this process is charged.
+fn memory() -> Result<Option<u64>, Stop> {
+    Ok(usage(&me(), 0)?.and_then(|usage| usage.memory))
+}
+
+/// Memory that is exported to a file stays charged until the file is closed and nobody has it.
+fn exported() -> Outcome {
+    let (session, other) = (session(0)?, session(0)?);
+    session.group(ENGINE)?;
+    let gpu = session.gpu();
+    let more = |megabytes: u64| Ok(memory()?.map(|now| now.saturating_sub(megabytes * MEGABYTE)));
+    eventually("directory", &true, || Ok(memory()?.is_some()))?;
+    let before = memory()?;
+    let held = gpu.alloc_memory(Memory::Device, 16 * MEGABYTE)?;
+    let file = Control::open()?;
+    gpu.client()
+        .export(gpu.device(), held, &file)
+        .during("export")?;
+    gpu.client().free(held)?;
+    same("in the file", more(16)?, before)?;
+    let client = other.gpu().client();
+    let name = client
+        .import(other.gpu().device(), &file)
+        .during("import")?;
+    same("imported", more(16)?, before)?;
+    drop(file);
+    eventually("file closed", &before, || more(16))?;
+    client.free(name)?;
+    same("freed", memory()?, before)?;
+    // A file that nobody imports from.
+    let held = gpu.alloc_memory(Memory::Device, 8 * MEGABYTE)?;
+    let file = Control::open()?;
+    gpu.client()
+        .export(gpu.device(), held, &file)
+        .during("export")?;
+    gpu.client().free(held)?;
+    same("in the file", more(8)?, before)?;
+    drop(file);
+    eventually("closed", &before, memory)
+}
+
+/// Several objects have places in a file, and what is put into a place takes that of what was there.
+fn exported_by_place() -> Outcome {
+    let (session, other) = (session(0)?, session(0)?);
+    session.group(ENGINE)?;
+    let gpu = session.gpu();
+    eventually("directory", &true, || Ok(memory()?.is_some()))?;
+    let before = memory()?;
+    let more = |megabytes: u64| Ok(memory()?.map(|now| now.saturating_sub(megabytes * MEGABYTE)));
+    let sizes = [1, 2, 4];
+    let held: Result<Vec<Handle>, Stop> = sizes
+        .iter()
+        .map(|size| Ok(gpu.alloc_memory(Memory::Device, size * MEGABYTE)?))
+        .collect();
+    let held = held?;
+    let file = Control::open()?;
+    let client = gpu.client();
+    client
+        .export_many(gpu.device(), &held[..2], &file, 1)
+        .during("export")?;
+    // The third takes the place of the second.
+    client
+        .export_many(gpu.device(), &held[2..], &file, 2)
+        .during("export")?;
+    for object in &held {
+        client.free(*object)?;
+    }
+    same("the first and the third", more(5)?, before)?;
+    let importer = other.gpu().client();
+    let names = importer
+        .import_two(other.gpu().device(), &file, 1)
+        .during("import")?;
+    drop(file);
+    eventually("imported", &before, || more(5))?;
+    importer.free(names[0])?;
+    same("the third", more(4)?, before)?;
+    importer.free(names[1])?;
+    same("nothing", memory()?, before)
+}
+
 /// A dup into a stranger's client is refused, even if its source goes meanwhile: the stranger never has
 /// had it.
 fn dup_to_stranger() -> Outcome {
-    const ROUNDS: usize = 60;
+    const ROUNDS: usize = 200;
     let neighbour = Neighbour::new()?;
     let before = (neighbour.usage()?, neighbour.peak()?);
     let session = session(0)?;
     let client = session.gpu().client();
-    let control = client.control_file().file();
+    // Through another file, whose ioctls do not wait for those of the first.
+    let other = Control::open()?;
     let ended = AtomicBool::new(false);
     let memory = client.new_handle();
     let outcome: Outcome = thread::scope(|scope| {
         let dups = scope.spawn(|| -> Outcome {
             while !ended.load(Ordering::Relaxed) {
-                client.dup_into(control, neighbour.client, neighbour.device, memory)?;
+                client.dup_into(other.file(), neighbour.client, neighbour.device, memory)?;
             }
             Ok(())
         });

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! What comes and goes without a call that names it, and what is kept in files.
+
+use super::*;
+use crate::engine::{Passed, Told};
+use crate::rmapi::control::NOT_SUPPORTED;
+use crate::rmapi::{Class, Shared};
+
+/// A file of the neighbour's, to which objects are exported.
+fn export_world() -> (World, FileId, FileId, FileId) {
+    let (mut world, own, theirs) = memory_world();
+    let file = world.open(NEIGHBOUR, "");
+    (world, own, theirs, file)
+}
+
+fn shared(index: u32, object: u64) -> Shared {
+    Shared {
+        index,
+        object: u32::try_from(object).unwrap(),
+        parent: 20,
+    }
+}
+
+const MEMORY_TOLD: Told = Told {
+    class: Class::DeviceMemory,
+    bytes: 4096,
+};
+
+#[test]
+fn what_a_file_keeps_is_charged_until_it_is_closed() {
+    let (mut world, own, theirs, file) = export_world();
+    let memory = |world: &mut World, proc| world.account(proc)[1].clone();
+    let export = |store: &mut Store| store.state().exported(own, 10, &shared(3, MEMORY), file);
+    world.store.retry(export).unwrap();
+    world.store.check();
+    assert_eq!(memory(&mut world, APP), Ok("4096\n".into()));
+    world.free(own, MEMORY, 0);
+    world.store.check();
+    // The opener of the file keeps it alive.
+    assert_eq!(memory(&mut world, NEIGHBOUR), Ok("12288\n".into()));
+    let import = |store: &mut Store| {
+        let mut state = store.state();
+        state.imported(theirs, 11, &shared(3, 80), Some(file), &MEMORY_TOLD)
+    };
+    world.store.retry(import).unwrap();
+    world.store.check();
+    assert_eq!(memory(&mut world, NEIGHBOUR), Ok("12288\n".into()));
+    world.store.state().file_close(file);
+    world.store.check();
+    assert_eq!(memory(&mut world, NEIGHBOUR), Ok("12288\n".into()));
+    world.store.state().file_close(theirs);
+    world.store.check();
+    assert_eq!(memory(&mut world, NEIGHBOUR), Err(Error::Gone));
+}
+
+#[test]
+fn an_import_of_what_is_not_known_is_charged_by_what_rm_says() {
+    let (mut world, own, _, file) = export_world();
+    for from in [None, Some(file)] {
+        let import = |store: &mut Store| {
+            let mut state = store.state();
+            state.imported(own, 10, &shared(0, 80), from, &MEMORY_TOLD)
+        };
+        world.store.retry(import).unwrap();
+        world.store.check();
+        let node = world.node(Owner::Proc(APP));
+        assert_eq!(world.read(File::GmemCurrent, node), Ok("8192\n".into()));
+    }
+    // A closed file keeps nothing, and a place that is filled anew keeps the new.
+    world.store.state().file_close(file);
+    let export = |store: &mut Store| store.state().exported(own, 10, &shared(0, MEMORY), file);
+    assert_eq!(world.store.retry(export), Ok(()));
+    world.store.check();
+}
+
+#[test]
+fn what_is_gone_is_taken_out_and_the_rest_is_looked_at() {
+    let (mut world, own, _) = memory_world();
+    world.alloc(own, DEVICE, TSG + 1, 0xa06c, None);
+    world.alloc(own, TSG + 1, CHANNEL + 1, 0xc86f, None);
+    let mut channels = Vec::new();
+    let mut at = world.store.state().next_channel(own, 10, 0);
+    while let Some(passed @ Passed { object, .. }) = at {
+        if passed.is_channel() {
+            channels.push(object);
+        }
+        // The resource manager has freed the second group with its channel.
+        at = match u64::from(object) == TSG + 1 {
+            true => world.store.state().vanished(own, 10, object),
+            false => world.store.state().next_channel(own, 10, object),
+        };
+        world.store.check();
+    }
+    channels.sort_unstable();
+    assert_eq!(channels, [30, 31, 40]);
+    let [stat, ..] = world.account(APP);
+    assert_eq!(stat, Ok("channel_groups 1\nchannels 1\n".into()));
+    assert_eq!(world.store.state().vanished(own, 11, 30), None);
+}
+
+#[test]
+fn only_what_is_not_there_may_have_been_made() {
+    let (mut world, own, _) = memory_world();
+    let call = |client: u64, object: u64, class: u64| {
+        let fields = [
+            (0, client),
+            (4, DEVICE),
+            (8, object),
+            (12, class),
+            (28, 0x1e),
+        ];
+        let call = rmapi::decode(escape::ALLOC, &words(32, &fields));
+        call.unwrap().unwrap()
+    };
+    for (client, object, class, may_be) in [
+        (CLIENT, 90, 0xa06c, true),
+        (CLIENT, TSG, 0xa06c, false),
+        (THEIRS, 90, 0xa06c, false),
+        (CLIENT, 90, 0x90f1, false),
+        (CLIENT, 0, 0xa06c, false),
+        // A client, by the handle that the resource manager chose or the tenant wrote.
+        (0, 90, 0x41, true),
+        (0, THEIRS, 0x41, false),
+    ] {
+        let found = world
+            .store
+            .state()
+            .may_be_made(own, &call(client, object, class));
+        assert_eq!(found, may_be, "{client} {object} {class:#x}");
+    }
+}
+
+#[test]
+fn a_channel_without_a_group_counts_as_one_and_is_refused_under_a_time_slice() {
+    let mut world = World::new(FeatureSet::NONE.with(Feature::Timeslice));
+    let file = world.open(APP, "");
+    world.cuda(file);
+    let fields = [(0, CLIENT), (4, DEVICE), (8, 41), (12, 0xc86f)];
+    let call = rmapi::decode(escape::ALLOC, &words(32, &fields));
+    let call = call.unwrap().unwrap();
+    assert_eq!(world.store.state().call_refused(file, &call), None);
+    world.alloc(file, DEVICE, 41, 0xc86f, None);
+    let node = world.node(Owner::Proc(APP));
+    let stat = world.read(File::ComputeStat, node);
+    assert_eq!(stat, Ok("channel_groups 2\nchannels 2\n".into()));
+    // Its time slice cannot be set, so none can be written.
+    assert_eq!(world.limit("500"), Err(Error::Unsupported));
+    world.free(file, 41, 0);
+    assert_eq!(world.limit("500"), Ok(()));
+    let found = world.store.state().call_refused(file, &call);
+    assert_eq!(found, Some(NOT_SUPPORTED));
+    // In a group of its own it may be.
+    let fields = [(0, CLIENT), (4, TSG), (8, 41), (12, 0xc86f)];
+    let call = rmapi::decode(escape::ALLOC, &words(32, &fields));
+    let found = world
+        .store
+        .state()
+        .call_refused(file, &call.unwrap().unwrap());
+    assert_eq!(found, None);
+}
+
+#[test]
+fn a_time_slice_that_is_set_by_a_channel_is_set_back() {
+    let mut world = World::new(FeatureSet::NONE.with(Feature::Timeslice));
+    let file = world.open(APP, "");
+    world.cuda(file);
+    assert_eq!(world.limit("500"), Ok(()));
+    // SET_CHANNEL_PROPERTIES of the device, and SET_TIMESLICE that could not write its parameters back.
+    for (object, command, status) in [
+        (DEVICE, 0x80_170f, 0),
+        (DEVICE, 0x80_170f, 0x1e),
+        (TSG, 0xa06c_0103, 0x1e),
+        (TSG, 0xa06c_0103, 0),
+    ] {
+        let fields = [(0, CLIENT), (4, object), (8, command), (28, status)];
+        let bytes = words(32, &fields);
+        assert_eq!(world.answered(file, escape::CONTROL, &bytes, 0), Ok(()));
+        assert_eq!(world.obeyed(), [500], "{command:#x} {status:#x}");
+    }
+    // What is given back is what the group had before, or what its owner has set with success.
+    assert_eq!(world.limit("default"), Ok(()));
+    let fields = [(0, CLIENT), (4, DEVICE), (8, 0x80_170f)];
+    let outcome = world.answered(file, escape::CONTROL, &words(32, &fields), 0);
+    assert_eq!((outcome, world.obeyed()), (Ok(()), Vec::new()));
+}

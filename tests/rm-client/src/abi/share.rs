@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Structures by which objects get names in a file, and are taken out of it.
+
+use crate::layout::layouts;
+
+layouts! {
+    /// Puts a name of an object into a file. `ctrl/ctrl0000/ctrl0000unix.h`.
+    Export = "NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS", 24 {
+        kind: u32 = "object.type",
+        device: u32 = "object.data.rmObject.hDevice",
+        parent: u32 = "object.data.rmObject.hParent",
+        object: u32 = "object.data.rmObject.hObject",
+        descriptor: i32 = "fd",
+        flags: u32 = "flags",
+    }
+
+    /// Takes a name of an object out of a file. `ctrl/ctrl0000/ctrl0000unix.h`.
+    Import = "NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS", 20 {
+        descriptor: i32 = "fd",
+        kind: u32 = "object.type",
+        device: u32 = "object.data.rmObject.hDevice",
+        parent: u32 = "object.data.rmObject.hParent",
+        object: u32 = "object.data.rmObject.hObject",
+    }
+
+    /// Puts names of several objects into a file. `ctrl/ctrl0000/ctrl0000unix.h`.
+    ExportMany = "NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS", 2128 {
+        descriptor: i32 = "fd",
+        device: u32 = "hDevice",
+        most: u16 = "maxObjects",
+        metadata: [[u8; 16]; 4] = "metadata",
+        padding: [u8; 2],
+        objects: [[u32; 32]; 16] = "objects",
+        count: u16 = "numObjects",
+        index: u16 = "index",
+    }
+
+    /// Takes names of several objects out of a file. `ctrl/ctrl0000/ctrl0000unix.h`.
+    ImportMany = "NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS", 652 {
+        descriptor: i32 = "fd",
+        parent: u32 = "hParent",
+        objects: [[u32; 32]; 4] = "objects",
+        kinds: [[u8; 32]; 4] = "objectTypes",
+        count: u16 = "numObjects",
+        index: u16 = "index",
+    }
+}
