@@ -138,7 +138,7 @@ took() {
 }
 few=("$bin/gct-load" memory --mib 2 --step-mib 2)
 many=("$bin/gct-load" memory --mib 1024 --step-mib 2)
-alone=(env GCTGROUP_SOCKET=/nowhere LD_PRELOAD="$bin/libgct_preload.so")
+alone=(env GCTGROUP_SOCKET=/nowhere GCTGROUP_OPTIONAL=1 LD_PRELOAD="$bin/libgct_preload.so")
 for _ in 1 2 3; do
 	took "1 allocation, native" "${few[@]}"
 	took "1 allocation, preloaded without a daemon" "${alone[@]}" "${few[@]}"
@@ -185,9 +185,14 @@ kill "$stays"
 # A program that started without a daemon finds one that comes later.
 kill -9 $daemon
 wait $daemon 2>/dev/null
-LD_PRELOAD=$bin/libgct_preload.so "$bin/gct-load" watch --seconds 10 --every-ms 10 >"$work/early" &
+refused() {
+	LD_PRELOAD=$bin/libgct_preload.so "$bin/gct-load" sms >/dev/null 2>"$work/refused"
+	[ $? = 78 ] && grep -q 'the program is stopped' "$work/refused"
+}
+check "no program starts without the daemon that it names" refused
+GCTGROUP_OPTIONAL=1 LD_PRELOAD=$bin/libgct_preload.so "$bin/gct-load" watch --seconds 10 --every-ms 10 >"$work/early" &
 early=$!
-check "a program starts without a daemon" eventually sms_over "$work/early" $((native - 1))
+check "one starts whose limits are optional" eventually sms_over "$work/early" $((native - 1))
 start_daemon
 found() { ctl ls | grep -q "^$early"; }
 check "it finds one that comes later" eventually found

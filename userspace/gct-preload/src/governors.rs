@@ -6,6 +6,7 @@
 use crate::governor::Governor;
 use crate::limits::{self, Limits};
 use crate::neighbours::Place;
+use crate::startup;
 use core::fmt::Write;
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
@@ -33,17 +34,19 @@ impl Governors {
     pub(crate) fn prepare(&mut self, gpu: u32) -> &mut Governor {
         let at = self.list.iter().position(|(of, _)| *of == gpu);
         let at = at.unwrap_or_else(|| {
-            let limits = *self.limits.get_or_insert_with(Limits::from_environment);
+            let mut limits = *self.limits.get_or_insert_with(startup::limits);
             let mut governor = Governor::new();
             if limits.any() {
                 let tpcs = limits::topology(gpu);
                 let there = limits.tpcs.is_none_or(|list| !list.and(tpcs.existing()).is_empty());
-                if !(tpcs.is_known() && there) {
-                    limits::refuse(&format!(
+                if tpcs.is_known() && there {
+                    governor.set_gpu(tpcs);
+                } else {
+                    startup::cannot(&format!(
                         "GPU {gpu} has no TPC of GCTGROUP_TPC_MASK, or its TPCs are not known (GCTGROUP_TPCS)"
                     ));
+                    limits = Limits::NONE;
                 }
-                governor.set_gpu(tpcs);
             }
             governor.prepare_with(limits);
             self.list.push((gpu, governor));
@@ -87,7 +90,7 @@ impl Governors {
                 return false;
             }
         }
-        let limits = self.limits.get_or_insert_with(Limits::from_environment);
+        let limits = self.limits.get_or_insert_with(startup::limits);
         limits.tpcs = list.copied();
         for (_, governor) in &mut self.list {
             governor.restrict(list);

@@ -10,7 +10,7 @@ use crate::session::DOORBELL_BYTES;
 use crate::stats::STATS;
 use crate::sys::{self, keep_errno};
 use crate::worker::Held;
-use crate::{fault, places, worker};
+use crate::{fault, places, startup, worker};
 use core::ffi::{c_char, c_int, c_ulong, c_void, CStr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::iface::parse;
@@ -46,6 +46,9 @@ fn learn(mut call: Call) {
 /// As for `ioctl(2)`.
 #[no_mangle]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+    if rm::escape(request).is_some() && keep_errno(|| device_node(fd)).is_some() {
+        keep_errno(startup::look);
+    }
     // SAFETY: `arg` belongs to `request`, by this function's contract.
     if let Some(call) = unsafe { rm::before(request, arg as u64) } {
         keep_errno(|| learn(call));

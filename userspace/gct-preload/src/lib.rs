@@ -43,6 +43,7 @@ mod simulated;
 mod slices;
 mod split;
 mod stack;
+mod startup;
 mod stats;
 mod store;
 mod sys;

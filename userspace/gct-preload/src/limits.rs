@@ -2,6 +2,7 @@
 
 //! The limits of this process.
 
+use crate::startup::cannot;
 use gct_core::iface::parse;
 use gct_core::iface::value::{Format, Value};
 use gct_core::mask::TpcMask;
@@ -43,9 +44,12 @@ impl Limits {
 
     /// `GCTGROUP_TPC_MASK` (`0-31,40`, as `tpc.mask`), `GCTGROUP_ATOMS` and
     /// `GCTGROUP_ATOM_DURATION` (as `atom.duration`). What cannot be
-    /// understood is reported, and that limit does not hold.
+    /// understood stops the program, or that limit does not hold ([`cannot`]).
     pub(crate) fn from_environment() -> Self {
-        let read = |name| std::env::var(name).unwrap_or_default();
+        let read = |name| {
+            let value = std::env::var_os(name).unwrap_or_default();
+            value.to_string_lossy().into_owned()
+        };
         let (list, atoms, duration) = (
             read("GCTGROUP_TPC_MASK"),
             read("GCTGROUP_ATOMS"),
@@ -53,17 +57,19 @@ impl Limits {
         );
         let tpcs = TpcMask::parse(list.as_bytes()).ok();
         if tpcs.is_none() && !list.is_empty() {
-            eprintln!("gctgroup: '{list}' is no TPC list; no mask is set");
+            cannot(&format!("GCTGROUP_TPC_MASK: '{list}' is no TPC list"));
         }
         let count = atoms.parse().ok().filter(|&n| n <= ATOMS_MAX);
         if count.is_none() && !atoms.is_empty() {
-            eprintln!(
-                "gctgroup: '{atoms}' is no number of atoms up to {ATOMS_MAX}; nothing is split"
-            );
+            cannot(&format!(
+                "GCTGROUP_ATOMS: '{atoms}' is no number up to {ATOMS_MAX}"
+            ));
         }
         let target = parse::value(Format::UsOrOff, duration.as_bytes());
         if target.is_err() && !duration.is_empty() {
-            eprintln!("gctgroup: '{duration}' is no duration of atoms; nothing is paced");
+            cannot(&format!(
+                "GCTGROUP_ATOM_DURATION: '{duration}' is no duration of atoms"
+            ));
         }
         Self {
             tpcs,
@@ -113,13 +119,6 @@ pub(crate) fn listed() -> Topology {
     let list = std::env::var("GCTGROUP_TPCS").ok();
     let list = list.and_then(|list| TpcMask::parse(list.as_bytes()).ok());
     list.map_or(Topology::UNKNOWN, Topology::apart)
-}
-
-/// Ends a program whose limits cannot be set: unlimited it would look as if they were.
-pub(crate) fn refuse(why: &str) -> ! {
-    eprintln!("gctgroup: {why}; the program is not started");
-    // SAFETY: ends the process at once; handlers of its exit may wait for locks that are held here.
-    unsafe { libc::_exit(1) }
 }
 
 #[cfg(test)]

@@ -8,21 +8,25 @@
 use crate::neighbours::Place;
 use crate::slices::Slices;
 use crate::stats::STATS;
-use crate::{rm, sys, worker};
+use crate::{rm, startup, sys, worker};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::control::Control;
 use gct_core::rmapi::{self, Action, Call, Class, Question, Undoes};
 use gct_share::board::Peer;
+use gct_share::doors::{Doors, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
 use gct_share::link::{self, Gpu, Link, Verdict};
 use gct_share::message::Ioctl;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often the daemon is told what was launched while something is.
 const REPORT: Duration = Duration::from_millis(100);
 /// How often is looked after the daemon while nothing is launched.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// How long a daemon that is required is waited for when a program starts.
+const RESTART: Duration = Duration::from_millis(2_500);
 
 /// The link of the process `pid`: a forked child must not speak for its parent.
 #[derive(Debug)]
@@ -178,6 +182,36 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
             // Without the thread the limits of now stay, and nobody hears of launches.
             sys::spawn("gct-link", look_after);
         }
+    }
+}
+
+/// Whether the daemon that the environment names is there, or the one whose usual socket exists. A daemon
+/// that is being restarted is waited for.
+pub(crate) fn required() -> Result<(), String> {
+    let socket = Doors::from_environment().tenants;
+    let named = [SOCKET_VARIABLE, DIRECTORY_VARIABLE].map(std::env::var_os);
+    if named.iter().all(Option::is_none) && !socket.exists() {
+        return Ok(());
+    }
+    let since = Instant::now();
+    loop {
+        let attend = |connected: &mut Connected| {
+            connected.link.attend(sys::now_ns());
+            connected
+                .link
+                .connected()
+                .then_some(())
+                .ok_or(connected.link.error())
+        };
+        let error = match with(attend) {
+            None | Some(Ok(())) => return Ok(()),
+            Some(Err(error)) => error,
+        };
+        if since.elapsed() >= RESTART || startup::optional() {
+            let why = error.map_or("it does not answer".into(), |error| error.to_string());
+            return Err(format!("no daemon at {}: {why}", socket.display()));
+        }
+        std::thread::sleep(REPORT);
     }
 }
 

@@ -133,6 +133,81 @@ fn a_program_that_gets_no_thread_runs_natively() {
     );
 }
 
+/// Where nobody listens.
+const NOBODY: &str = "/nowhere/gctd.sock";
+
+#[test]
+fn a_limit_that_cannot_be_set_stops_the_program() {
+    for (variable, value, says) in [
+        ("GCTGROUP_TPC_MASK", "0-9999", "no TPC list"),
+        ("GCTGROUP_TPC_MASK", "junk", "no TPC list"),
+        ("GCTGROUP_ATOM_DURATION", "soon", "no duration"),
+        ("GCTGROUP_ATOMS", "many", "no number"),
+        ("GCTGROUP_SOCKET", NOBODY, NOBODY),
+    ] {
+        for optional in [None, Some("0"), Some("1")] {
+            let mut command = program("no-threads");
+            command.env("FAKE_NO_THREADS", "1").env(variable, value);
+            if let Some(optional) = optional {
+                command.env("GCTGROUP_OPTIONAL", optional);
+            }
+            let output = command.output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr);
+            let runs = optional == Some("1");
+            let status = if runs { 0 } else { 78 };
+            assert_eq!(
+                output.status.code(),
+                Some(status),
+                "{variable}={value} {text}"
+            );
+            let mut lines = text.lines().filter(|line| !line.contains("no thread"));
+            let line = lines.next().unwrap();
+            assert!(
+                line.starts_with("gctgroup: ") && line.contains(says),
+                "{text}"
+            );
+            assert_eq!(line.contains("is stopped"), !runs, "{text}");
+            assert_eq!(lines.next(), None, "{text}");
+        }
+        // Who does not use a GPU is not hurt.
+        let output = program("").env(variable, value).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(text, ": not to be reached\n");
+    }
+}
+
+#[test]
+fn a_daemon_of_another_version_stops_the_program() {
+    let path = std::env::temp_dir().join(format!("gct-version-{}", std::process::id()));
+    let kind = rustix::net::SocketType::SEQPACKET;
+    let listens = rustix::net::socket(rustix::net::AddressFamily::UNIX, kind, None).unwrap();
+    let address = rustix::net::SocketAddrUnix::new(&path).unwrap();
+    rustix::net::bind(&listens, &address).unwrap();
+    rustix::net::listen(&listens, 8).unwrap();
+    // Whoever comes hears nothing that it understands.
+    let answers = std::thread::spawn(move || {
+        while let Ok(caller) = rustix::net::accept(&listens) {
+            let end = rustix::net::send(&caller, b"\xff", rustix::net::SendFlags::empty());
+            if end.is_err() {
+                break;
+            }
+        }
+    });
+    let mut command = program("no-threads");
+    command
+        .env("FAKE_NO_THREADS", "1")
+        .env("GCTGROUP_SOCKET", &path);
+    let output = command.output().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    drop(answers);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{text}");
+    assert!(
+        text.contains(&*path.to_string_lossy()) && text.contains("is stopped"),
+        "{text}"
+    );
+}
+
 #[test]
 fn the_worker_has_the_processes_processors_and_the_normal_class() {
     does("worker-is-normal");

@@ -64,6 +64,7 @@ pub struct Link {
     path: PathBuf,
     socket: Option<OwnedFd>,
     retry_at_ns: u64,
+    error: Option<Errno>,
     lost: u64,
     ledger: Ledger,
     /// Bytes of each range of managed memory that exists, by its number.
@@ -85,6 +86,7 @@ impl Link {
             path: path.into(),
             socket: None,
             retry_at_ns: 0,
+            error: None,
             lost: 0,
             ledger: Ledger::default(),
             managed: BTreeMap::new(),
@@ -101,6 +103,11 @@ impl Link {
     /// Whether there is a daemon, as far as is known.
     pub fn connected(&self) -> bool {
         self.socket.is_some()
+    }
+
+    /// Why the last attempt to connect has failed; [`Errno::PROTO`] for a daemon of another version.
+    pub fn error(&self) -> Option<Errno> {
+        self.error
     }
 
     /// This process on the GPUs where it has asked this daemon for a page.
@@ -120,7 +127,9 @@ impl Link {
             return false;
         }
         self.retry_at_ns = now_ns.saturating_add(RETRY_NS);
-        if let Err(error) = self.connect() {
+        let connected = self.connect();
+        self.error = connected.err();
+        if let Err(error) = connected {
             if error == Errno::AGAIN {
                 self.retry_at_ns = now_ns.saturating_add(RETRY_HUNG_NS);
             }

@@ -137,6 +137,9 @@ pub(crate) struct Run {
     /// The group's atom.duration on each GPU, as `300us`.
     #[arg(long, value_name = "TIME")]
     pub(crate) atom: Option<String>,
+    /// Run the program also where its limits cannot be set, now or when it first uses the GPU.
+    #[arg(long)]
+    pub(crate) optional: bool,
     /// The library to preload; else libgct_preload.so beside gctctl or in ../lib.
     #[arg(long, value_name = "PATH")]
     pub(crate) preload: Option<PathBuf>,

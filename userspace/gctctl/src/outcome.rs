@@ -27,6 +27,17 @@ impl Failure {
         }
     }
 
+    /// Tells people of it.
+    pub(crate) fn print(&self) {
+        let causes: Vec<String> = self
+            .causes
+            .iter()
+            .map(|cause| format!("\n  because: {cause}"))
+            .collect();
+        // Nothing can be done when stderr does not take it.
+        let _ = writeln!(io::stderr(), "gctctl: {}{}", self.message, causes.concat());
+    }
+
     fn json(&self) -> Value {
         json!({ "code": self.code, "message": self.message, "causes": self.causes })
     }
@@ -94,18 +105,7 @@ impl Outcome {
         let printed = io::stdout().write_all(text.as_bytes());
         let lost = printed.is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe);
         for failure in &self.failures {
-            let causes: Vec<String> = failure
-                .causes
-                .iter()
-                .map(|cause| format!("\n  because: {cause}"))
-                .collect();
-            // Nothing can be done when stderr does not take it.
-            let _ = writeln!(
-                io::stderr(),
-                "gctctl: {}{}",
-                failure.message,
-                causes.concat()
-            );
+            failure.print();
         }
         match self.failures.first() {
             Some(failure) => ExitCode::from(failure.code),

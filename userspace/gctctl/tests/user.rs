@@ -134,6 +134,20 @@ fn no_program_runs_without_the_limits_that_were_asked_for() {
     assert!(ran.stderr.contains("knows no GPU"), "{}", ran.stderr);
 }
 
+#[test]
+fn a_program_whose_limits_are_optional_runs_without_them() {
+    let bed = Bed(Daemon::new("optional", 0));
+    let limits = ["--optional", "--tpc", "0-3"];
+    let ran = bed.run(&limits, "echo runs $GCTGROUP_OPTIONAL");
+    assert_eq!(ran.exits(0), "runs 1\n");
+    assert!(ran.stderr.contains("knows no GPU"), "{}", ran.stderr);
+    let ran = bed.run(&["--optional"], "echo runs $GCTGROUP_OPTIONAL");
+    assert_eq!(
+        (ran.exits(0), ran.stderr.contains("gctctl")),
+        ("runs 1\n", false)
+    );
+}
+
 fn quota_works() -> bool {
     gct_share::ENFORCED.has(gct_core::features::Feature::TpcQuota)
 }

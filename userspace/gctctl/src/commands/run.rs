@@ -16,6 +16,8 @@ use crate::outcome::{Failure, Outcome};
 
 const LIBRARY: &str = "libgct_preload.so";
 const PRELOAD: &str = "LD_PRELOAD";
+/// Tells the library that the program may run without its limits.
+const OPTIONAL: &str = "GCTGROUP_OPTIONAL";
 
 /// Begins the names of groups that were made for one program; its pid follows.
 const PREFIX: &str = "run-";
@@ -34,16 +36,27 @@ fn start(tree: &Tree, socket: &Path, run: &Run) -> Result<core::convert::Infalli
         .command
         .split_first()
         .ok_or_else(|| Failure::new(2, "There is no program to run."))?;
-    let group = join(tree, run)?;
-    let error = process::Command::new(program)
+    let mut command = process::Command::new(program);
+    command
         .args(arguments)
         .env(PRELOAD, with_others(&library))
-        .env(gct_share::doors::SOCKET_VARIABLE, socket)
-        .exec();
+        .env(gct_share::doors::SOCKET_VARIABLE, socket);
+    let place = match join(tree, run) {
+        Ok(group) => format!("in group {group}"),
+        Err(failure) if run.optional => {
+            failure.print();
+            "without its limits".to_owned()
+        }
+        Err(failure) => return Err(failure),
+    };
+    if run.optional {
+        command.env(OPTIONAL, "1");
+    }
+    let error = command.exec();
     Err(Failure::new(
         1,
         format!(
-            "{} cannot be started in group {group}: {error}.",
+            "{} cannot be started {place}: {error}.",
             Path::new(program).display()
         ),
     ))
