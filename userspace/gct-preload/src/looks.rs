@@ -17,10 +17,11 @@ const SLEEP_NS: i64 = 1_000_000_000;
 const SHORT_SLEEP_NS: i64 = 200_000;
 /// How often the processors are counted again, at most.
 const COUNT: Ns = Ns(1_000_000_000);
+/// How often is looked for a debugger, at most.
+const TRACER: Ns = Ns(100_000_000);
 
 /// Looks until the process ends, or in a forked child at once.
 pub(crate) fn run() {
-    processors::use_all();
     let mut looks = Looks::new();
     while looks.look().is_some() {}
 }
@@ -34,6 +35,9 @@ struct Looks {
     last_work: Ns,
     /// Whether the last look found no processor to poll on.
     rests: bool,
+    /// Whether a debugger traces the program, and since when that is known.
+    traced: bool,
+    asked: Ns,
 }
 
 fn now() -> Ns {
@@ -50,6 +54,8 @@ impl Looks {
             counted: now,
             last_work: now,
             rests: false,
+            traced: sys::is_traced(),
+            asked: now,
         }
     }
 
@@ -85,7 +91,7 @@ impl Looks {
     /// Arms the doorbells, looks once more and sleeps until one rings.
     fn sleep(&mut self, mut shared: Held) -> Option<()> {
         let seen = worker::bell();
-        let armed = shared.arm(false);
+        let armed = self.arm(&mut shared, false);
         if shared.publish() > 0 {
             shared.disarm();
             self.worked(now());
@@ -110,12 +116,26 @@ impl Looks {
         }
         self.rests = true;
         let seen = worker::bell();
-        let armed = shared.arm(true);
+        let armed = self.arm(&mut shared, true);
         if shared.publish() > 0 {
             self.last_work = now();
         }
         self.pause(shared, seen, armed);
         Some(())
+    }
+
+    /// Arms the doorbells, unless a debugger would stop the program at each fault; `false` if they
+    /// must be looked at.
+    fn arm(&mut self, shared: &mut Held, stay: bool) -> bool {
+        let now = now();
+        if now.saturating_sub(self.asked) > TRACER {
+            self.traced = sys::is_traced();
+            self.asked = now;
+        }
+        if self.traced && worker::armed() {
+            shared.disarm();
+        }
+        !self.traced && shared.arm(stay)
     }
 
     /// Sleeps; for a short while where nobody would wake it in time.

@@ -5,7 +5,7 @@
 //! This library replaces `ioctl`, `mmap` and others of libc, so it must never
 //! call them by name: it would call itself.
 
-use crate::fault;
+use crate::{fault, processors};
 use core::ffi::c_void;
 use core::sync::atomic::AtomicU32;
 
@@ -163,13 +163,25 @@ impl Drop for Blocked {
     }
 }
 
-/// Starts a thread of the library's, in which no signal of the program's is handled; `false` where the
-/// system allows no more threads.
+/// Starts a thread of the library's, with the processors of the process, in which no signal of the
+/// program's is handled; `false` where the system allows no more threads.
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
     // A thread begins with the mask of who makes it.
     let _blocked = Blocked::all();
     let thread = std::thread::Builder::new().name(name.into());
-    thread.spawn(run).is_ok()
+    let begin = || {
+        processors::use_all();
+        run();
+    };
+    thread.spawn(begin).is_ok()
+}
+
+/// Whether a debugger traces this process.
+pub(crate) fn is_traced() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let tracer = lines.find_map(|line| line.strip_prefix("TracerPid:"));
+    tracer.is_some_and(|pid| pid.trim() != "0")
 }
 
 /// Monotonic time in nanoseconds.

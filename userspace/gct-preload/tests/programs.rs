@@ -209,6 +209,39 @@ fn a_daemon_of_another_version_stops_the_program() {
 }
 
 #[test]
+fn a_debugger_is_not_stopped_by_doorbells() {
+    let mut command = program("blocked");
+    let traced = || {
+        // SAFETY: a system call between fork and exec.
+        match unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: as above.
+    unsafe { command.pre_exec(traced) };
+    let mut child = command.spawn().unwrap();
+    let pid = i32::try_from(child.id()).unwrap();
+    let mut stops = Vec::new();
+    loop {
+        let mut status = 0;
+        // SAFETY: a child of this thread's.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        if !libc::WIFSTOPPED(status) {
+            assert_eq!(status, 0, "{stops:?}");
+            break;
+        }
+        let signal = libc::WSTOPSIG(status);
+        stops.push(signal);
+        let pass = if signal == libc::SIGTRAP { 0 } else { signal };
+        // SAFETY: it is stopped.
+        unsafe { libc::ptrace(libc::PTRACE_CONT, pid, 0, pass) };
+    }
+    assert_eq!(stops, [libc::SIGTRAP], "where it was executed");
+    assert!(child.wait().is_err(), "it was waited for");
+}
+
+#[test]
 fn the_worker_has_the_processes_processors_and_the_normal_class() {
     does("worker-is-normal");
 }
