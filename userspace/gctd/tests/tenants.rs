@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const MEMORY: u32 = 0x5c00_0040;
 
 /// No quota.
-const QUOTA_NONE: &str = "max";
+const QUOTA_NONE: &str = "none";
 
 #[test]
 fn a_process_appears_with_its_channel_group_and_goes_with_it() {
