@@ -18,9 +18,8 @@
 //! within the target. All this holds for each channel by itself. Across channels it must not: what is in flight in one
 //! may be waiting for what is held back in another, while within a channel the order is that of the tenant and its
 //! first piece is always let go. Streams may share a channel, so what is in flight may be waiting for what is held back
-//! behind it, too: no piece is held for ever ([`patience`]).
+//! behind it, too: no piece is held for ever ([`patience`](super::patience)).
 
-use crate::policy::patience;
 use crate::policy::tpc::LINGER_MAX;
 use crate::units::{mul_div, Ns};
 
@@ -142,7 +141,7 @@ pub struct InFlight {
     pub count: u32,
     /// How long all together are predicted to take.
     pub predicted: Ns,
-    /// Those that were released because nothing ended ([`patience`]).
+    /// Those that were released because nothing ended ([`patience`](super::patience)).
     pub late: u32,
 }
 
@@ -165,11 +164,11 @@ impl InFlight {
         self.late = self.late.saturating_add(u32::from(late));
     }
 
-    /// Whether a piece is released that `admits` says may join, or that has been held while nothing ended or began for `still`.
-    pub fn admission(&self, admits: bool, still: Ns) -> Admission {
+    /// Whether a piece is released that `admits` says may join, or that was held until patience was `over`.
+    pub fn admission(&self, admits: bool, over: bool) -> Admission {
         if admits {
             Admission::InTurn
-        } else if patience::is_over(still, self.late) {
+        } else if over {
             Admission::Late
         } else {
             Admission::Held

@@ -13,13 +13,20 @@
 //! word that the program resets. Nobody can tell such a wait from a long launch, so each wait ends by the clock:
 //!
 //! ```text
-//! released when   still >= PATIENCE << min(late pieces in flight, LATE_SHIFT_MAX)
-//! not followed    an overtaken piece that is older than PATIENCE
+//! released when   still >= patience << min(late pieces in flight, LATE_SHIFT_MAX)
+//! not followed    an overtaken piece that is older than patience
 //! ```
 //!
 //! The first rule ends every wait; the second makes a line whose streams do not wait for each other run at its pace again.
-//! The doubling bounds the cost where a launch is only long: of a launch that lasts `t`, `log2(t / PATIENCE)` late pieces
+//! The doubling bounds the cost where a launch is only long: of a launch that lasts `t`, `log2(t / patience)` late pieces
 //! queue behind it.
+//!
+//! A line whose streams do wait for each other does so again and again, so its patience follows what late pieces bring:
+//!
+//! ```text
+//! something ends within patience / 4 of a late release   patience = max(patience / 2, PATIENCE_MIN)
+//! else                                                   patience = min(patience * 2, PATIENCE_MAX)
+//! ```
 //!
 //! Among neighbours, work counts while its owner is scheduled and its work moves. An owner that is stopped does not beat.
 //! One whose work does not move stops beating, as after a sticky error of CUDA's. One that beats all the same and lies has
@@ -27,16 +34,19 @@
 
 use crate::units::Ns;
 
-/// A held piece is released when its line has been still for so long: as long as an owner of TPCs that is silent is waited
-/// for ([`LINGER_MAX`](super::tpc::LINGER_MAX)), and longer than a block of most programs runs.
-pub const PATIENCE: Ns = super::tpc::LINGER_MAX;
+/// The patience with a line of which nothing is known: as long as an owner of TPCs that is silent is waited for
+/// ([`LINGER_MAX`](super::tpc::LINGER_MAX)), and longer than a block of most programs runs.
+pub const PATIENCE_MAX: Ns = super::tpc::LINGER_MAX;
+
+/// The least patience: what is looked for 20 times meanwhile costs a twentieth of a processor.
+pub const PATIENCE_MIN: Ns = Ns(1_000_000);
 
 /// The wait for one more piece doubles with each late one in flight, up to 64 times: 1.28 s.
 const LATE_SHIFT_MAX: u32 = 6;
 
-/// How often a line is searched for pieces that ended before its first: their words may lie across the bus, where a look
-/// takes most of a microsecond.
-pub const OVERTAKEN_EVERY: Ns = Ns(1_000_000);
+/// How often within its patience a line is searched for pieces that ended before its first: their words may lie across the bus,
+/// where a look takes most of a microsecond.
+const LOOKS: u64 = 20;
 
 /// How often a process with work gives a sign of life, at most.
 pub const BEAT_EVERY: Ns = Ns(10_000_000);
@@ -52,14 +62,52 @@ pub const STALL_MAX: Ns = Ns(5_000_000_000);
 /// A launch that was predicted is stalled when it takes longer than so many times that.
 const STALL_FACTOR: u64 = 4;
 
-/// Whether a piece of a line that has been still for `still`, with `late` late pieces in flight, is released now.
-pub fn is_over(still: Ns, late: u32) -> bool {
-    still.get() >= PATIENCE.get().wrapping_shl(late.min(LATE_SHIFT_MAX))
+/// The patience with one line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    time: Ns,
 }
 
-/// Whether the end of an overtaken piece of this age is not followed any more.
-pub fn gives_up(age: Ns) -> bool {
-    age >= PATIENCE
+impl Patience {
+    /// Nothing is known of the line.
+    pub const fn new() -> Self {
+        Self { time: PATIENCE_MAX }
+    }
+
+    /// Whether a piece of a line that has been still for `still`, with `late` late pieces in flight, is released now.
+    pub fn is_over(&self, still: Ns, late: u32) -> bool {
+        still.get() >= self.time.get().wrapping_shl(late.min(LATE_SHIFT_MAX))
+    }
+
+    /// Whether the end of an overtaken piece of this age is not followed any more.
+    pub fn gives_up(&self, age: Ns) -> bool {
+        age >= self.time
+    }
+
+    /// How often the pieces behind the first are looked at.
+    pub const fn look_every(&self) -> Ns {
+        Ns(self.time.get().wrapping_div(LOOKS))
+    }
+
+    /// The patience after something has ended `took` after a late piece was released.
+    #[must_use]
+    pub fn after(self, took: Ns) -> Self {
+        let time = self.time.get();
+        let time = if took.get() <= time.wrapping_shr(2) {
+            time.wrapping_shr(1)
+        } else {
+            time.saturating_add(time)
+        };
+        Self {
+            time: Ns(time).max(PATIENCE_MIN).min(PATIENCE_MAX),
+        }
+    }
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// Whether work that has not moved for `still` is work that others wait for.
@@ -111,10 +159,28 @@ mod tests {
 
     #[test]
     fn each_late_piece_doubles_the_wait_up_to_a_bound() {
-        let first = |late| (0..).find(|ms| is_over(Ns(ms * MS), late));
+        let patience = Patience::new();
+        let first = |late| (0..).find(|ms| patience.is_over(Ns(ms * MS), late));
         let waits: Vec<_> = (0..9).filter_map(first).collect();
         assert_eq!(waits, [20, 40, 80, 160, 320, 640, 1280, 1280, 1280]);
-        assert!(is_over(Ns(u64::MAX), u32::MAX));
+        assert!(patience.is_over(Ns(u64::MAX), u32::MAX));
+    }
+
+    #[test]
+    fn patience_follows_what_late_pieces_bring() {
+        let soon = |patience: Patience| patience.after(Ns(patience.time.get() / 4));
+        let late = |patience: Patience| patience.after(Ns(patience.time.get() / 4 + 1));
+        let mut patience = Patience::new();
+        assert_eq!(late(patience), patience);
+        for us in [10_000, 5_000, 2_500, 1_250, 1_000, 1_000] {
+            patience = soon(patience);
+            assert_eq!(patience.time, Ns(us * 1_000));
+        }
+        assert_eq!(patience.look_every(), Ns(50_000));
+        for us in [2_000, 4_000, 8_000, 16_000, 20_000, 20_000] {
+            patience = late(patience);
+            assert_eq!(patience.time, Ns(us * 1_000));
+        }
     }
 
     #[test]
@@ -162,6 +228,8 @@ mod tests {
         in_flight: InFlight,
         next: usize,
         moved: u64,
+        patience: Patience,
+        late: Option<u64>,
     }
 
     #[derive(Clone, Copy)]
@@ -173,8 +241,9 @@ mod tests {
     }
 
     impl Launches {
-        /// When all have ended, by the clock of the simulation; `None` if they have not after `limit`.
-        fn run(&self, is_over: impl Fn(Ns, u32) -> bool, limit: u64) -> Option<u64> {
+        /// When all have ended, by the clock of the simulation; `None` if they have not after `limit`. Without a bound nothing is
+        /// released late.
+        fn run(&self, bounded: bool, limit: u64) -> Option<u64> {
             let mut lines = vec![Line::default(); self.channels];
             for (channel, line) in lines.iter_mut().enumerate() {
                 line.next = channel;
@@ -183,7 +252,7 @@ mod tests {
             (0..limit).step_by(MS as usize).find(|now| {
                 for (channel, line) in lines.iter_mut().enumerate() {
                     self.end(&mut launches, line, channel, *now);
-                    self.start(&mut launches, line, &is_over, *now);
+                    self.start(&mut launches, line, bounded, *now);
                 }
                 launches
                     .iter()
@@ -195,7 +264,7 @@ mod tests {
         }
 
         fn end(&self, all: &mut [Option<Launch>], line: &mut Line, channel: usize, now: u64) {
-            let mut give_up = |all: &mut [Option<Launch>], at: usize| {
+            let give_up = |all: &mut [Option<Launch>], line: &mut Line, at: usize| {
                 let launch = all[at].as_mut().unwrap();
                 if core::mem::take(&mut launch.followed) {
                     line.in_flight.remove(Ns(TIME), launch.late);
@@ -208,28 +277,29 @@ mod tests {
                     continue;
                 }
                 (launch.ended, line.moved) = (true, now);
-                give_up(all, at);
+                give_up(all, line, at);
+                if let Some(late) = line.late.take() {
+                    line.patience = line.patience.after(Ns(now - late));
+                }
                 for before in (channel..at).step_by(self.channels) {
-                    if gives_up(Ns(now - all[before].unwrap().since)) {
-                        give_up(all, before);
+                    if line.patience.gives_up(Ns(now - all[before].unwrap().since)) {
+                        give_up(all, line, before);
                     }
                 }
             }
         }
 
-        fn start(
-            &self,
-            all: &mut [Option<Launch>],
-            line: &mut Line,
-            is_over: impl Fn(Ns, u32) -> bool,
-            now: u64,
-        ) {
+        fn start(&self, all: &mut [Option<Launch>], line: &mut Line, bounded: bool, now: u64) {
             while line.next < all.len() {
                 let admits = admits_whole(&line.in_flight, Ns(TIME), TARGET);
-                let late = !admits && is_over(Ns(now - line.moved), line.in_flight.late);
-                if !admits && !late {
-                    return;
-                }
+                let still = Ns(now - line.moved);
+                let over = bounded && line.patience.is_over(still, line.in_flight.late);
+                let late = match line.in_flight.admission(admits, over) {
+                    Admission::Held => return,
+                    Admission::InTurn => false,
+                    Admission::Late => true,
+                };
+                line.late = Some(now).filter(|_| late).or(line.late);
                 line.in_flight.add(Ns(TIME), late);
                 line.moved = now;
                 all[line.next] = Some(Launch {
@@ -251,11 +321,11 @@ mod tests {
             channels: 1,
         };
         assert_eq!(
-            pair.run(|_, _| false, LONG / 100),
+            pair.run(false, LONG / 100),
             None,
             "without a bound it hangs"
         );
-        let end = pair.run(is_over, LONG).unwrap();
+        let end = pair.run(true, LONG).unwrap();
         assert!(end <= 25 * MS, "{end} ns");
     }
 
@@ -267,11 +337,11 @@ mod tests {
             channels: 2,
         };
         assert_eq!(
-            pair.run(|_, _| false, LONG / 100),
+            pair.run(false, LONG / 100),
             None,
             "without a bound it hangs"
         );
-        let end = pair.run(is_over, LONG).unwrap();
+        let end = pair.run(true, LONG).unwrap();
         assert!(end <= 25 * MS, "{end} ns");
     }
 
@@ -284,7 +354,7 @@ mod tests {
             waits_for,
             channels: 1,
         };
-        let end = all.run(is_over, LONG).unwrap();
+        let end = all.run(true, LONG).unwrap();
         // Two at a time take 5 ms.
         assert!(end < 2_600 * MS, "{end} ns");
     }
@@ -296,14 +366,14 @@ mod tests {
         in_flight.add(TARGET, false);
         let mut moved = 0;
         for now in (0..5_000 * MS).step_by(MS as usize) {
-            if is_over(Ns(now - moved), in_flight.late) {
+            if Patience::new().is_over(Ns(now - moved), in_flight.late) {
                 in_flight.add(TARGET, true);
                 moved = now;
             }
         }
         assert!(in_flight.late <= 9, "{in_flight:?}");
         let admits = admits_whole(&in_flight, TARGET, TARGET);
-        assert_eq!(in_flight.admission(admits, Ns(0)), Admission::Held);
+        assert_eq!(in_flight.admission(admits, false), Admission::Held);
     }
 
     proptest! {
@@ -313,7 +383,7 @@ mod tests {
             let all = waits.len();
             let waits_for = waits.into_iter().map(|on| on.filter(|on| *on < all)).collect();
             let launches = Launches { waits_for, channels };
-            prop_assert!(launches.run(is_over, 40_000 * MS).is_some());
+            prop_assert!(launches.run(true, 40_000 * MS).is_some());
         }
     }
 }

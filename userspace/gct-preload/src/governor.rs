@@ -322,7 +322,7 @@ impl Governor {
         next: &Next,
         now_ns: u64,
     ) -> Admission {
-        let (in_flight, still) = (line.in_flight(), line.still(now_ns));
+        let (in_flight, over) = (line.in_flight(), line.is_over(now_ns));
         let (admission, holds) = match next {
             Next::Whole { piece, seal, .. } => {
                 let predicted = piece.map(|piece| piece.predicted);
@@ -330,7 +330,7 @@ impl Governor {
                 let admission = match predicted.filter(|_| target > Ns(0)) {
                     Some(predicted) => {
                         let admits = pace::admits_whole(in_flight, predicted, target);
-                        in_flight.admission(admits, still)
+                        in_flight.admission(admits, over)
                     }
                     None => Admission::InTurn,
                 };
@@ -342,7 +342,7 @@ impl Governor {
                 let place = self.place.as_mut();
                 let alone = || place.is_some_and(|place| place.is_alone_for(time, now_ns));
                 let admits = pace::admits_atom(in_flight, &atoms.split, alone);
-                (in_flight.admission(admits, still), Some(time))
+                (in_flight.admission(admits, over), Some(time))
             }
             Next::Atoms(atoms) => {
                 let time = pace::unknown_is_long(atoms.piece.predicted);

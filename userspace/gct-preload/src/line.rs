@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::policy::pace::InFlight;
-use gct_core::policy::patience;
+use gct_core::policy::patience::{self, Patience};
 use gct_core::policy::predict::Kernel;
 use gct_core::units::Ns;
 use std::collections::VecDeque;
@@ -78,6 +78,9 @@ pub(crate) struct Line {
     pieces: VecDeque<Followed>,
     in_flight: InFlight,
     last_end_ns: u64,
+    patience: Patience,
+    /// When a late piece was published behind which nothing has ended yet.
+    late_ns: Option<u64>,
     /// When a piece ended or was published last.
     moved_ns: u64,
     /// When the pieces behind the first were looked at last.
@@ -93,6 +96,8 @@ impl Line {
             pieces: VecDeque::with_capacity(PIECES_MAX),
             in_flight: InFlight::default(),
             last_end_ns: 0,
+            patience: Patience::new(),
+            late_ns: None,
             moved_ns: 0,
             looked_ns: 0,
             told: false,
@@ -115,8 +120,14 @@ impl Line {
         self.moved_ns
     }
 
+    /// Whether something that is held goes although nothing has ended.
+    pub(crate) fn is_over(&self, now_ns: u64) -> bool {
+        self.patience
+            .is_over(self.still(now_ns), self.in_flight.late)
+    }
+
     /// For how long nothing has ended or been published.
-    pub(crate) fn still(&self, now_ns: u64) -> Ns {
+    fn still(&self, now_ns: u64) -> Ns {
         Ns(now_ns.saturating_sub(self.moved_ns))
     }
 
@@ -137,9 +148,21 @@ impl Line {
         self.told = false;
     }
 
+    /// A piece has ended.
+    fn ends(&mut self, now_ns: u64) {
+        self.moves(now_ns);
+        if let Some(late_ns) = self.late_ns.take() {
+            let took = Ns(now_ns.saturating_sub(late_ns));
+            self.patience = self.patience.after(took);
+        }
+    }
+
     /// A piece was published, in turn or late.
     pub(crate) fn published(&mut self, piece: Piece, late: bool, now_ns: u64) {
         self.moves(now_ns);
+        if late {
+            self.late_ns = Some(now_ns);
+        }
         if self.pieces.len() < PIECES_MAX {
             self.in_flight.add(piece.predicted, late);
             self.pieces.push_back(Followed {
@@ -153,7 +176,7 @@ impl Line {
 
     /// Takes out what has ended, and tells for how long each had the channel for itself. What has
     /// ended before the first has, as launches of other streams do, is found a millisecond
-    /// later, and of it nothing is told.
+    /// later at most, and of it nothing is told.
     ///
     /// # Safety
     ///
@@ -168,11 +191,11 @@ impl Line {
             self.in_flight.remove(first.piece.predicted, first.late);
             let began = first.published_ns.max(self.last_end_ns);
             self.last_end_ns = now_ns;
-            self.moves(now_ns);
+            self.ends(now_ns);
             ended(&first.piece, Ns(now_ns.saturating_sub(began)));
         }
         let looked = Ns(now_ns.saturating_sub(self.looked_ns));
-        if !self.pieces.is_empty() && looked >= patience::OVERTAKEN_EVERY {
+        if !self.pieces.is_empty() && looked >= self.patience.look_every() {
             self.looked_ns = now_ns;
             // SAFETY: by contract.
             unsafe { self.settle_behind(now_ns) };
@@ -194,13 +217,15 @@ impl Line {
             if unsafe { behind.piece.end.has_come() } {
                 self.pieces.remove(at);
                 self.in_flight.remove(behind.piece.predicted, behind.late);
-                self.moves(now_ns);
+                self.ends(now_ns);
                 let before = self.pieces.iter_mut().take(at);
                 before.for_each(|before| before.overtaken = true);
             }
         }
+        let patience = self.patience;
         self.drop_where(|piece| {
-            piece.overtaken && patience::gives_up(Ns(now_ns.saturating_sub(piece.published_ns)))
+            let age = Ns(now_ns.saturating_sub(piece.published_ns));
+            piece.overtaken && patience.gives_up(age)
         });
     }
 
@@ -269,8 +294,8 @@ mod tests {
         let (reset, word) = (AtomicU32::new(0), AtomicU32::new(0));
         let mut line = Line::new();
         let mut told = 0;
-        line.published(piece(&reset, 1, 10), true, 100);
-        let (ms, age) = (patience::OVERTAKEN_EVERY.get(), patience::PATIENCE.get());
+        line.published(piece(&reset, 1, 10), false, 100);
+        let (ms, age) = (1_000_000, patience::PATIENCE_MAX.get());
         for number in 1..=3 {
             line.published(piece(&word, number, 20), false, 100);
         }
@@ -280,7 +305,7 @@ mod tests {
         let both = InFlight {
             count: 2,
             predicted: Ns(30),
-            late: 1,
+            late: 0,
         };
         assert_eq!((*line.in_flight(), told), (both, 0));
         // SAFETY: as above.
@@ -288,7 +313,7 @@ mod tests {
         assert_eq!(line.in_flight().count, 2, "it may still end");
         // SAFETY: as above.
         unsafe { line.settle(100 + age + ms, |_, _| told += 1) };
-        assert_eq!((line.in_flight().count, line.in_flight().late), (1, 0));
+        assert_eq!(line.in_flight().count, 1);
         word.store(3, Ordering::Release);
         // SAFETY: as above.
         unsafe { line.settle(100 + age + 2 * ms, |_, _| told += 1) };

@@ -91,11 +91,15 @@ fn streams(number: usize) -> Bench {
         ..Config::default()
     };
     let mut bench = Bench::with(number, paced(10_000), config);
+    train(&mut bench);
+    bench
+}
+
+fn train(bench: &mut Bench) {
     for _ in 0..20 {
         bench.launch();
         bench.drain(4_000_000);
     }
-    bench
 }
 
 /// Three launches of which the first two wait for the third, as receives do for a send, in streams that share a channel.
@@ -142,6 +146,28 @@ fn streams_beside_two_that_wait_keep_their_pace() {
     assert!(late <= 1, "{waits:?}");
     bench.drain(0);
     bench.check_blocks(72);
+}
+
+/// A program that does so again and again waits less each time.
+#[test]
+fn streams_that_wait_for_each_other_again_wait_less() {
+    let mut bench = streams(23);
+    let mut waits = Vec::new();
+    for _ in 0..10 {
+        (1..4).for_each(|stream| assert!(bench.launch_on(stream)));
+        let mut waited = 0;
+        while bench.running().len() == 2 {
+            bench.pass(250_000);
+            waited += 1;
+            assert!(waited <= 80, "{waits:?}");
+        }
+        waits.push(waited);
+        bench.drain(0);
+        train(&mut bench);
+    }
+    // In quarters of a millisecond.
+    assert_eq!(waits, [80, 40, 20, 10, 5, 4, 4, 4, 4, 4]);
+    bench.check_blocks(250);
 }
 
 /// A launch of 1000 blocks fits 128 TPCs at once, and not the four of a mask.
