@@ -31,7 +31,8 @@ nv_start_device|nv_open_device|nv_open_device_for_nvlfp|nvidia_dev_get
 nvidia_open
 nvidia_ioctl|nvidia_unlocked_ioctl|nvidia_frontend_unlocked_ioctl
 os_memcpy_from_user
-os_memcpy_to_user'
+os_memcpy_to_user
+nv_dma_buf_dup_mem_handles|nv_dma_buf_create|nv_dma_buf_reuse|nv_dma_buf_export'
 
 # awk has no standard way to read a hexadecimal number.
 awk_hex='function hex(s,  i, v) {

@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 5;
+pub const GCT_ABI_VERSION: u32 = 6;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 #[repr(C)]
@@ -57,6 +57,15 @@ unsafe extern "C" {
     pub fn gct_log_line(line: *const kernel::ffi::c_char, size: u32);
     pub fn gct_file_open() -> *mut kernel::ffi::c_void;
     pub fn gct_file_close(file: *mut kernel::ffi::c_void);
+    pub fn gct_memory_kept(
+        file: *mut *mut kernel::ffi::c_void,
+        gpu_id: u32,
+        index: u32,
+        client: u32,
+        object: u32,
+        keeper: u32,
+        kept: u32,
+    );
     pub fn gct_ioctl_enter(
         file: *mut kernel::ffi::c_void,
         escape: u32,

@@ -13,6 +13,7 @@ use crate::{debugfs, exec, hooks};
 use core::mem::{offset_of, size_of};
 use core::ptr::{self, NonNull};
 use gct_core::ids::FileId;
+use gct_core::rmapi::Shared;
 use kernel::bindings::{file, seq_file};
 use kernel::ffi::{c_char, c_int, c_void};
 use kernel::prelude::*;
@@ -20,7 +21,7 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // The same numbers stand in gct.h and gct_helpers.h.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 5);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 6);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
@@ -47,6 +48,7 @@ check_signatures!(
     gct_log_line,
     gct_file_open,
     gct_file_close,
+    gct_memory_kept,
     gct_ioctl_enter,
     gct_ioctl_leave,
     gct_debugfs_show,
@@ -163,10 +165,43 @@ unsafe extern "C" fn gct_log_line(line: *const c_char, size: u32) {
 /// Process context that may sleep, with current the process that opens.
 #[no_mangle]
 unsafe extern "C" fn gct_file_open() -> *mut c_void {
-    let file = glue().and_then(|glue| hooks::file_open(&glue));
-    // The token is a number, never followed.
+    as_token(glue().and_then(|glue| hooks::file_open(&glue)))
+}
+
+/// The token of an open file: a number, never followed.
+fn as_token(file: Option<FileId>) -> *mut c_void {
     file.and_then(|file| usize::try_from(file.raw()).ok())
         .map_or(ptr::null_mut(), ptr::without_provenance_mut)
+}
+
+/// # Safety
+///
+/// `file` points to a token that nobody else uses during the call; otherwise takes any number.
+#[no_mangle]
+unsafe extern "C" fn gct_memory_kept(
+    file: *mut *mut c_void,
+    gpu_id: u32,
+    index: u32,
+    client: u32,
+    object: u32,
+    keeper: u32,
+    kept: u32,
+) {
+    // SAFETY: the caller's promise; null is handled.
+    let (Some(file), Some(glue)) = (unsafe { file.as_mut() }, glue()) else {
+        return;
+    };
+    if file.is_null() {
+        *file = as_token(hooks::file_open(&glue));
+    }
+    if let Some(into) = token(*file) {
+        let shared = Shared {
+            index,
+            object,
+            parent: 0,
+        };
+        hooks::memory_kept(&glue, into, gpu_id, client, &shared, (keeper, kept));
+    }
 }
 
 /// The open file that a token stands for.

@@ -15,7 +15,7 @@ use gct_core::faults::Report;
 use gct_core::features::{Feature, FeatureSet};
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
 use gct_core::ids::{FileId, ProcKey};
-use gct_core::rmapi::{self, Action, Call, Class, Handle, Question, Share};
+use gct_core::rmapi::{self, Action, Call, Class, Handle, Question, Share, Shared};
 use gct_core::state::{Failure, State};
 use gct_core::text::Text;
 use kernel::sync::ArcBorrow;
@@ -111,6 +111,23 @@ pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
     if count_refusal(glue, outcome) == Some(true) {
         exec::wait_for_control(glue);
     }
+}
+
+/// The driver keeps memory that a client has exported, under a name in a client of its own.
+pub(crate) fn memory_kept(
+    glue: &ArcBorrow<'_, Glue>,
+    into: FileId,
+    gpu_id: u32,
+    client: Handle,
+    shared: &Shared,
+    (keeper, kept): (Handle, Handle),
+) {
+    // What its owner has freed meanwhile the driver still has.
+    let bytes = rm::memory_bytes(keeper, kept).unwrap_or(0);
+    let outcome = with(glue, |state| {
+        state.kept(client, shared, into, gpu_id, bytes)
+    });
+    count_refusal(glue, outcome);
 }
 
 /// Decodes an ioctl; `None` when there is nothing to follow.
@@ -241,7 +258,7 @@ fn shared(glue: &ArcBorrow<'_, Glue>, file: FileId, call: &Call, share: Share, s
     if !call.succeeded() && !served.is_written {
         return;
     }
-    for number in 0.. {
+    for number in 0..u32::MAX {
         let Some(shared) = share.object(served.bytes(), number) else {
             break;
         };

@@ -21,7 +21,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 5
+#define GCT_ABI_VERSION 6
 
 /* Bytes of struct gct_gpu's name, with the NUL that ends it. */
 #define GCT_GPU_NAME_BYTES 64
@@ -123,6 +123,16 @@ void *gct_file_open(void);
  * sleep.
  */
 void gct_file_close(void *file);
+
+/*
+ * The driver keeps memory for as long as a dma-buf lives: its client @keeper has
+ * the name @kept of what @client has as @object, on the GPU of @gpu_id. It is the
+ * dma-buf's number @index. *@file is the dma-buf's token, which is made when it is
+ * NULL; it goes to gct_file_close() when the driver keeps nothing any more. Context:
+ * process, current exports; may sleep, no lock of the resource manager held.
+ */
+void gct_memory_kept(void **file, uint32_t gpu_id, uint32_t index, uint32_t client,
+		     uint32_t object, uint32_t keeper, uint32_t kept);
 
 /*
  * Just before and just after the resource manager runs an ioctl for which

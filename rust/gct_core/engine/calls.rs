@@ -329,7 +329,7 @@ impl State<'_> {
 
     /// The same of any file's client: the source of a dup may be a stranger's. Whether it may be named
     /// the resource manager decides.
-    fn key_of_source(&self, client: Handle, object: Handle) -> Option<ObjectKey> {
+    pub(super) fn key_of_source(&self, client: Handle, object: Handle) -> Option<ObjectKey> {
         let key = ObjectKey::new(self.objects.space_of_any(client)?, object);
         self.objects.get(key).map(|_| key)
     }

@@ -141,10 +141,52 @@ impl State<'_> {
         self.reserve_charge()?;
         let key = exported_key(into, shared);
         self.free(proc, key);
-        let Some(known) = self.key_of(file, client, shared.object) else {
+        let known = self.key_of(file, client, shared.object);
+        match known.filter(|_| shared.object != 0) {
+            Some(known) => self.name_in_file(known, key, into),
+            None => Ok(()),
+        }
+    }
+
+    /// The driver has dup'ed memory of any client, for a dma-buf, which is `into` here. If the object has
+    /// gone meanwhile, what the driver has counts as much as the resource manager says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: the name is not tracked.
+    pub fn kept(
+        &mut self,
+        client: Handle,
+        shared: &Shared,
+        into: FileId,
+        gpu_id: u32,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        let Some(proc) = self.proc_of_file(into) else {
             return Ok(());
         };
-        let Some(thing) = self.objects.get(known).filter(|_| shared.object != 0) else {
+        self.objects.reserve(1)?;
+        self.reserve_charge()?;
+        let key = exported_key(into, shared);
+        self.free(proc, key);
+        if let Some(known) = self.key_of_source(client, shared.object) {
+            return self.name_in_file(known, key, into);
+        }
+        let mut object = Object::new(into, Class::DeviceMemory);
+        object.gpu = self.gpu_told(Some(u64::from(gpu_id)));
+        let amount = Amount::of_object(object.class, bytes);
+        object.charged = self.charge(proc, object.gpu, amount);
+        self.objects.add(key, object)
+    }
+
+    /// Gives what `known` names a name in a file. The caller has made room.
+    fn name_in_file(
+        &mut self,
+        known: ObjectKey,
+        key: ObjectKey,
+        into: FileId,
+    ) -> Result<(), Error> {
+        let Some(thing) = self.objects.get(known) else {
             return Ok(());
         };
         let mut name = Object::new(into, thing.class);

@@ -523,6 +523,7 @@ const COMMON: &[Description] = &[
     share::Import::DESCRIPTION,
     share::ExportMany::DESCRIPTION,
     share::ImportMany::DESCRIPTION,
+    share::ExportDmaBuf::DESCRIPTION,
     Timeslice::DESCRIPTION,
     DisableChannels::DESCRIPTION,
     GroupInfo::DESCRIPTION,

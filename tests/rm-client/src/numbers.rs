@@ -34,6 +34,8 @@ numbers! {
     ESCAPE_MAP: u8 = 0x4e, "NV_ESC_RM_MAP_MEMORY";
     /// Escape: map into a GPU's address space.
     ESCAPE_MAP_DMA: u8 = 0x57, "NV_ESC_RM_MAP_MEMORY_DMA";
+    /// Escape: put memory into a dma-buf.
+    ESCAPE_EXPORT_DMA_BUF: u8 = 217, "NV_ESC_EXPORT_TO_DMABUF_FD";
     /// Escape: what GPUs there are.
     ESCAPE_CARD_INFO: u8 = 200, "NV_ESC_CARD_INFO";
     /// Escape: tie a device's file to a control file.

@@ -11,7 +11,7 @@ use crate::session::{Engine, Session};
 use crate::sys::{self, Page};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
@@ -400,6 +400,28 @@ impl Gpu {
         let real = cards.iter().find(|(_, gpu_id)| *gpu_id == id.gpu_id);
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         Ok(real.ok_or_else(missing)?.0)
+    }
+
+    /// Makes a dma-buf of memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn dma_buf(&self, memory: Handle, bytes: u64) -> Result<OwnedFd, Error> {
+        let mut call = share::ExportDmaBuf {
+            descriptor: -1,
+            client: self.client.handle(),
+            total: 1,
+            count: 1,
+            total_size: bytes,
+            ..Default::default()
+        };
+        call.objects[0][0] = memory;
+        call.sizes[0][0] = bytes;
+        sys::ioctl_plain(&self.file, n::ESCAPE_EXPORT_DMA_BUF, &mut call)?;
+        done(call.status)?;
+        // SAFETY: the driver has just opened it for this process, and it is nobody else's.
+        Ok(unsafe { OwnedFd::from_raw_fd(call.descriptor) })
     }
 
     /// The file of the GPU's device.

@@ -36,6 +36,22 @@ layouts! {
         index: u16 = "index",
     }
 
+    /// Puts memory into a dma-buf. `nv-ioctl.h`.
+    ExportDmaBuf = "nv_ioctl_export_to_dma_buf_fd_t", 2600 {
+        descriptor: i32 = "fd",
+        client: u32 = "hClient",
+        total: u32 = "totalObjects",
+        count: u32 = "numObjects",
+        index: u32 = "index",
+        padding: u32,
+        total_size: u64 = "totalSize",
+        objects: [[u32; 32]; 4] = "handles",
+        offsets: [[u64; 32]; 4] = "offsets",
+        sizes: [[u64; 32]; 4] = "sizes",
+        status: u32 = "status",
+        padding_end: u32,
+    }
+
     /// Takes names of several objects out of a file. `ctrl/ctrl0000/ctrl0000unix.h`.
     ImportMany = "NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS", 652 {
         descriptor: i32 = "fd",

@@ -184,3 +184,31 @@ fn a_time_slice_that_is_set_by_a_channel_is_set_back() {
     let outcome = world.answered(file, escape::CONTROL, &words(32, &fields), 0);
     assert_eq!((outcome, world.obeyed()), (Ok(()), Vec::new()));
 }
+
+#[test]
+fn what_a_dma_buf_keeps_is_charged_to_who_exports() {
+    for freed_first in [false, true] {
+        let (mut world, own, theirs, buffer) = export_world();
+        world.store.state().file_close(theirs);
+        if freed_first {
+            // Between the driver's dup and our note of it.
+            world.free(own, MEMORY, 0);
+        }
+        let kept = |store: &mut Store| store.state().kept(10, &shared(0, MEMORY), buffer, 1, 4096);
+        world.store.retry(kept).unwrap();
+        world.store.check();
+        if !freed_first {
+            assert_eq!(world.account(APP)[1], Ok("4096\n".into()));
+            world.free(own, MEMORY, 0);
+        }
+        let node = (Owner::Proc(NEIGHBOUR), world.gpu);
+        let charged = |world: &mut World| {
+            let state = world.store.state();
+            state.nodes.get(&node).map(|node| node.usage.now().memory)
+        };
+        assert_eq!(charged(&mut world), Some(Bytes(4096)), "{freed_first}");
+        world.store.state().file_close(buffer);
+        world.store.check();
+        assert_eq!(charged(&mut world), None);
+    }
+}

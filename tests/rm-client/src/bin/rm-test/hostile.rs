@@ -6,7 +6,7 @@ use crate::gpus::{me, need_two, session, session_of, ENGINE};
 use crate::limits::{has_slice, path, set, FREEZE, TIMESLICE};
 use crate::process::Child;
 use crate::tree::{self, eventually, expect, expect_gone, usage, Usage};
-use gct_ktap::{failed, same, During, Outcome, Stop, Test};
+use gct_ktap::{failed, same, skipped, During, Outcome, Stop, Test};
 use rm_client::{forge, numbers, Client, Control, Error, Forgery, Gpu, Handle, Memory, Session};
 use std::fs;
 use std::process;
@@ -25,6 +25,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("hostile_channel_without_a_group", channel_alone),
     ("hostile_export_keeps_what_is_freed", exported),
     ("hostile_exports_by_place", exported_by_place),
+    ("hostile_dma_buf_keeps_what_is_freed", dma_buf),
 ];
 
 const MEGABYTE: u64 = 1 << 20;
@@ -318,6 +319,27 @@ fn exported() -> Outcome {
     gpu.client().free(held)?;
     same("in the file", more(8)?, before)?;
     drop(file);
+    eventually("closed", &before, memory)
+}
+
+/// Memory of a dma-buf stays charged until the dma-buf goes.
+fn dma_buf() -> Outcome {
+    let session = session(0)?;
+    session.group(ENGINE)?;
+    let gpu = session.gpu();
+    eventually("directory", &true, || Ok(memory()?.is_some()))?;
+    let before = memory()?;
+    let held = gpu.alloc_memory(Memory::Device, 16 * MEGABYTE)?;
+    let buffer = match gpu.dma_buf(held, 16 * MEGABYTE) {
+        Err(Error::Status(numbers::NOT_SUPPORTED)) => {
+            return Err(skipped("the driver makes no dma-buf of this GPU"))
+        }
+        buffer => buffer.during("dma-buf")?,
+    };
+    gpu.client().free(held)?;
+    let more = memory()?.map(|now| now.saturating_sub(16 * MEGABYTE));
+    same("in the dma-buf", more, before)?;
+    drop(buffer);
     eventually("closed", &before, memory)
 }
 
