@@ -15,6 +15,9 @@ const SLEEP_NS: i64 = 1_000_000_000;
 /// The same while some ring is crowded, or work is held back or followed: nobody rings when
 /// it may go on.
 const SHORT_SLEEP_NS: i64 = 200_000;
+/// The same while doorbells cannot be heard: an eighth of the time since the last work, between
+/// [`SHORT_SLEEP_NS`] and this.
+const DEAF_SLEEP_NS: i64 = 2_000_000;
 /// How often the processors are counted again, at most.
 const COUNT: Ns = Ns(1_000_000_000);
 /// How often is looked for a debugger, at most.
@@ -140,9 +143,16 @@ impl Looks {
 
     /// Sleeps; for a short while where nobody would wake it in time.
     fn pause(&mut self, shared: Held, seen: u32, armed: bool) {
-        let short = !armed || shared.unfinished();
+        let idle = now().saturating_sub(self.last_work).get() / 8;
+        let timeout = match (shared.unfinished(), armed) {
+            (true, _) => SHORT_SLEEP_NS,
+            (_, false) => i64::try_from(idle)
+                .unwrap_or(DEAF_SLEEP_NS)
+                .clamp(SHORT_SLEEP_NS, DEAF_SLEEP_NS),
+            _ => SLEEP_NS,
+        };
         self.spare = self.spare.pause(processors::preemptions(), now());
-        worker::rest(shared, seen, if short { SHORT_SLEEP_NS } else { SLEEP_NS });
+        worker::rest(shared, seen, timeout);
         let now = now();
         if now.saturating_sub(self.counted) > COUNT {
             self.cpus = processors::count();

@@ -430,9 +430,19 @@ impl Session {
         })
     }
 
-    /// Arms or disarms every doorbell; `false` if the kernel refused one.
+    /// Arms or disarms every doorbell; `false` if some managed channel can be rung without that.
     pub(crate) fn arm(&self, armed: bool) -> bool {
-        self.doorbells.iter().all(|d| d.shadow.arm(armed))
+        let shadowed = self.doorbells.iter().filter(|d| d.shadow.is_apart());
+        let unheard = shadowed.filter(|d| !d.shadow.arm(armed)).count() > 0;
+        !unheard && !self.channels.iter().any(|c| self.rings_by_itself(c))
+    }
+
+    /// Whether a managed channel's client has its real doorbells.
+    fn rings_by_itself(&self, channel: &Channel) -> bool {
+        let client = channel.object.client;
+        let has_own = self.doorbells.iter().any(|d| d.client == client);
+        let mut used = self.doorbells.iter();
+        used.any(|d| (!has_own || d.client == client) && !d.shadow.is_apart())
     }
 
     /// Whether a doorbell page at an address is not the program's own.

@@ -312,6 +312,9 @@ fn a_userd_beside_managed_ones_is_copied_for_who_is_left_alone() {
     assert_eq!(word(userd + GP_GET).load(Ordering::Relaxed), 5);
     session.learn(Call::Free { object: object(4) }, &mut governors);
     assert!(!session.pending());
+    assert!(!session.arm(true), "the managed one is not heard");
+    session.learn(Call::Free { object: object(3) }, &mut governors);
+    assert!(session.arm(true), "there is nobody to hear");
 }
 
 #[test]
