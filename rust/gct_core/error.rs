@@ -47,7 +47,7 @@ pub enum Error {
     Range,
     /// No such process.
     NoProcess,
-    /// A group that still has members.
+    /// A group that still has members, or a limit below what is charged.
     Busy,
     /// A name that is taken.
     Exists,
@@ -119,7 +119,11 @@ impl Error {
             Self::Syntax => (22, "EINVAL", "not of the form that this file takes"),
             Self::Range => (34, "ERANGE", "out of range"),
             Self::NoProcess => (3, "ESRCH", "no such process"),
-            Self::Busy => (16, "EBUSY", "the group still has members"),
+            Self::Busy => (
+                16,
+                "EBUSY",
+                "the group still has members, or more is charged than the new limit",
+            ),
             Self::Exists => (17, "EEXIST", "a group of that name or path exists"),
             Self::NotFound => (2, "ENOENT", "no group of that name exists"),
             Self::Unsupported => (95, "EOPNOTSUPP", "this GPU or mode cannot do it"),

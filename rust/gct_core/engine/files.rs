@@ -24,7 +24,8 @@ impl State<'_> {
     /// # Errors
     ///
     /// [`Error::Syntax`] and [`Error::Range`] of the file's form; then
-    /// [`Error::Unsupported`] when the GPU's backend cannot do it; [`Error::Exists`] for a cgroup that another group has;
+    /// [`Error::Unsupported`] when the GPU's backend cannot do it; [`Error::Busy`] for a memory limit that is lowered below
+    /// what is charged; [`Error::Exists`] for a cgroup that another group has;
     /// [`Error::Access`] when the file is not written this way; [`Error::Gone`].
     pub fn write(&mut self, file: File, scope: Scope, text: &[u8]) -> Result<(), Error> {
         let entry = files::entry(file);
@@ -79,6 +80,9 @@ impl State<'_> {
         if entry.feature.is_some_and(|feature| !features.has(feature)) {
             return Err(Error::Unsupported);
         }
+        if file == File::GmemLimit && lowers_below_use(node, &value) {
+            return Err(Error::Busy);
+        }
         Ok(value)
     }
 
@@ -131,6 +135,16 @@ impl State<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether a memory limit is lowered below what is charged. Nothing that is charged can give
+/// way. A limit that is below it already, as after a process joined a group, may be raised.
+fn lowers_below_use(node: &Node, value: &Value) -> bool {
+    let Value::BytesOrMax(Some(limit)) = *value else {
+        return false;
+    };
+    let lowers = node.settings.gmem_limit.is_none_or(|old| limit < old);
+    lowers && limit < node.usage.now().all_memory()
 }
 
 /// A mask without a TPC of the GPU, and a quota beyond them, are out of range. A mask may name some that do not exist, so

@@ -200,14 +200,14 @@ files! {
         default: "max",
         unit: "bytes",
         feature: GmemLimit,
-        errors: [Unsupported],
-        doc: "Most device memory, UVM-resident, pinned and driver-internal together; over it the owner's own pages are evicted, never a neighbour's.",
+        errors: [Unsupported, Busy],
+        doc: "Most of what gmem.current counts. The owner's own pages give way where they can, never a neighbour's; else an allocation over it is refused as out of memory. Lowering it below what cannot give way fails, and the old limit stays.",
     }
     GmemCurrent: Node "gmem.current" Read Bytes {
         unit: "bytes",
         feature: GmemCharge,
         errors: [Unsupported],
-        doc: "Device memory that is charged now.",
+        doc: "Device memory that is charged now: what the owner's processes asked the resource manager for, and in the user-space mode managed memory.",
     }
     GmemPeak: Node "gmem.peak" ReadWrite Bytes {
         default: "0",

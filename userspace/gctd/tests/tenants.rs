@@ -121,6 +121,10 @@ fn memory_over_the_limit_is_refused_and_what_is_freed_can_be_had_again() {
     let current = || client.read(&own("gmem.current")).unwrap();
     assert_eq!(current(), format!("{}\n", 10 << 20));
     assert_eq!(client.read(&own("gmem.events")), Ok("limit 1\n".into()));
+    let lower = client.write(&own("gmem.limit"), "9M");
+    assert_eq!(lower, Err(Error::Busy.errno()));
+    let limit = client.read(&own("gmem.limit"));
+    assert_eq!(limit, Ok(format!("{}\n", 10 << 20)));
     tenant.free(MEMORY);
     eventually(&format!("{}\n", 4 << 20), current);
     assert!(tenant.memory(MEMORY, 6 << 20));

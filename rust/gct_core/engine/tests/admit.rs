@@ -154,8 +154,33 @@ fn managed_memory_that_exists_is_charged_over_the_limit() {
 }
 
 #[test]
+fn a_limit_is_not_lowered_below_what_is_charged() {
+    let (mut world, file, group) = limited("max", "8192");
+    assert!(world.ask_managed(file, 4096).is_some());
+    for owner in [Owner::Proc(APP), Owner::Group(group)] {
+        let node = world.node(owner);
+        let before = world.read(File::GmemLimit, node);
+        for low in ["0", "8191"] {
+            assert_eq!(world.write(File::GmemLimit, node, low), Err(Error::Busy));
+            assert_eq!(world.read(File::GmemLimit, node), before);
+        }
+        assert_eq!(world.write(File::GmemLimit, node, "8192"), Ok(()));
+    }
+    // A process brings what it has into a group with less: the limit may be raised.
+    let small = world.group("small");
+    let node = world.node(Owner::Group(small));
+    assert_eq!(world.write(File::GmemLimit, node, "100"), Ok(()));
+    let moved = world.store.state().member_moved(APP, Some(small));
+    assert_eq!(moved, Ok(()));
+    world.store.check();
+    assert_eq!(world.write(File::GmemLimit, node, "99"), Err(Error::Busy));
+    assert_eq!(world.write(File::GmemLimit, node, "200"), Ok(()));
+    assert_eq!(world.write(File::GmemLimit, node, "max"), Ok(()));
+}
+
+#[test]
 fn what_cannot_be_told_is_granted() {
-    let (mut world, file, _) = limited("0", "0");
+    let (mut world, file, _) = limited("4096", "4096");
     let foreign = Call {
         client: 99,
         ..memory(1)

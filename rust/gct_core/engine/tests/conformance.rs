@@ -149,7 +149,8 @@ fn conforms(world: &mut World, entry: &files::Entry, scope: Scope, features: Fea
     }
     let settable = entry.place == Place::Node && entry.mode == Mode::ReadWrite;
     if let (true, Some(feature), false) = (settable, entry.feature, entry.file == File::GmemPeak) {
-        let other = ["7", "3", "40 2000"]
+        // More than the process has of memory.
+        let other = ["1000000", "7", "3", "40 2000"]
             .into_iter()
             .find(|text| parse::value(entry.format, text.as_bytes()).is_ok());
         let other = other.unwrap_or(if entry.default == "0" { "1" } else { "100" });
