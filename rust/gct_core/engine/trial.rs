@@ -28,9 +28,9 @@ pub const fn needs_controls(file: File) -> bool {
 
 /// Are limits of this file enforced by controls that each process sends itself, where a
 /// daemon governs? It tells them what is on trial, and the core what they answer
-/// ([`State::write_refused`]). A freeze needs no control there.
+/// ([`State::write_refused`]).
 pub const fn needs_answers(file: File) -> bool {
-    matches!(file, File::ComputeTimeslice)
+    needs_controls(file)
 }
 
 impl State<'_> {

@@ -270,7 +270,7 @@ files! {
         range: "0..=1",
         feature: Freeze,
         errors: [Unsupported, Refused],
-        doc: "1 detaches from the runlist.",
+        doc: "1 stops what runs, persistent kernels too, and lets nothing start; 0 goes on. Memory stays.",
     }
     ComputeStat: Node "compute.stat" Read Stat {
         doc: "What is on the GPU, and what it used.",

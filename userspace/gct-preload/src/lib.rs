@@ -21,6 +21,7 @@ mod governor;
 mod governors;
 #[cfg(test)]
 mod graph_tests;
+mod halts;
 mod interpose;
 mod limits;
 mod line;

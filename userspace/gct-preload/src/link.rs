@@ -166,7 +166,18 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
                 class: Class::Channel,
                 ..
             } => {
-                slices.channel(&call);
+                slices.channel(&call, fd, link);
+                false
+            }
+            Action::Alloc {
+                class: Class::Subdevice,
+                ..
+            } => {
+                slices.subdevice(&call);
+                false
+            }
+            Action::Control(Undoes::Freeze) => {
+                slices.enabled(call.client, link);
                 false
             }
             Action::Control(Undoes::Timeslice) => {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The time slices of this process's channel groups: `compute.timeslice` by controls on the
-//! program's own objects, which the driver lets every program send.
+//! Carries out the limits that need controls, `compute.timeslice` and `compute.freeze`: the driver
+//! lets every program send them for its own objects.
 //!
-//! What is to be sent is [`gct_core::slice`]'s to say. A control takes some hundred
+//! What is to be sent for a time slice is [`gct_core::slice`]'s to say, for a freeze see [`Halts`]. A control takes some hundred
 //! microseconds, so none is sent on the way of a launch: whoever makes a channel group sends
 //! it, or the thread that looks after the daemon.
 
+use crate::halts::{Device, Halts};
 use crate::rm;
 use gct_core::rmapi::control::{is_gone, Control, Status, NOT_SUPPORTED};
 use gct_core::rmapi::{Call, Handle};
@@ -40,8 +41,10 @@ struct Group {
 pub(crate) struct Slices {
     groups: Vec<Group>,
     /// Channels in channel groups that are not this process's, as those of an MPS client are in
-    /// the server's: client, parent and handle. Their time slices are out of reach.
+    /// the server's: client, parent and handle. Their time slices are out of reach, and stopping
+    /// them would stop others.
     foreign: Vec<[Handle; 3]>,
+    halts: Halts,
     /// By the N of `/dev/nvidiaN`: which generation of limits was taken there.
     taken: Vec<(u32, u64)>,
     send: Send,
@@ -79,13 +82,27 @@ impl Group {
     }
 }
 
-/// The limit on a GPU, with its generation.
-fn limit(gpu: &Gpu) -> (u64, Option<Us>) {
-    let (generation, limits) = match gpu.page.limits() {
-        Some((generation, limits)) => (generation, limits.timeslice_us),
-        None => (0, 0),
-    };
-    (generation, (limits > 0).then(|| Us(u64::from(limits))))
+/// What binds on a GPU.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    generation: u64,
+    timeslice: Option<Us>,
+    frozen: bool,
+}
+
+impl Limits {
+    /// Reads them; generation 0 if there are none yet.
+    fn on(gpu: &Gpu) -> Self {
+        let (generation, slice, frozen) = match gpu.page.limits() {
+            Some((generation, limits)) => (generation, limits.timeslice_us, limits.frozen),
+            None => (0, 0, false),
+        };
+        Self {
+            generation,
+            timeslice: (slice > 0).then(|| Us(u64::from(slice))),
+            frozen,
+        }
+    }
 }
 
 impl Slices {
@@ -93,6 +110,7 @@ impl Slices {
         Self {
             groups: Vec::new(),
             foreign: Vec::new(),
+            halts: Halts::new(),
             taken: Vec::new(),
             send,
         }
@@ -113,16 +131,59 @@ impl Slices {
         self.settle(call.client, call.object, link);
     }
 
-    /// A channel was made.
-    pub(crate) fn channel(&mut self, call: &Call) {
+    /// A subdevice was made.
+    pub(crate) fn subdevice(&mut self, call: &Call) {
+        self.halts.subdevice(call);
+    }
+
+    /// A channel was made on a descriptor; in a frozen process it is stopped before its ioctl
+    /// returns.
+    pub(crate) fn channel(&mut self, call: &Call, fd: i32, link: &mut Link) {
         let mut groups = self.groups.iter();
-        if !groups.any(|group| group.is(call.client, call.parent)) {
-            self.foreign.push([call.client, call.parent, call.object]);
+        let Some(group) = groups.find(|group| group.is(call.client, call.parent)) else {
+            return self.foreign.push([call.client, call.parent, call.object]);
+        };
+        self.halts.channel(call, group.parent, fd);
+        let gpu = group.gpu.clone();
+        self.stop_again(gpu.as_deref(), link);
+    }
+
+    /// The program has enabled channels of a client itself: a freeze holds again.
+    pub(crate) fn enabled(&mut self, client: Handle, link: &mut Link) {
+        self.halts.changed(client);
+        for gpu in link.gpus().to_vec() {
+            self.stop_again(Some(&gpu), link);
         }
+    }
+
+    /// Stops what is not stopped on a GPU where this process is frozen.
+    fn stop_again(&mut self, gpu: Option<&Gpu>, link: &mut Link) {
+        let Some(gpu) = gpu else { return };
+        let limits = Limits::on(gpu);
+        if !limits.frozen || !self.foreign.is_empty() {
+            return;
+        }
+        let devices = self.devices(gpu.minor);
+        if let Err(status) = self.halts.settle(&devices, true, self.send) {
+            link.took(gpu.minor, limits.generation, Some(status));
+        }
+    }
+
+    /// The devices of this process's channel groups on a GPU.
+    fn devices(&self, minor: u32) -> Vec<Device> {
+        let here = self
+            .groups
+            .iter()
+            .filter(|group| group.minor() == Some(minor));
+        let mut devices: Vec<Device> = here.map(|group| (group.client, group.parent)).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
     }
 
     /// An object is about to be freed, and with it what is below.
     pub(crate) fn freed(&mut self, client: Handle, object: Handle) {
+        self.halts.freed(client, object);
         self.foreign
             .retain(|channel| channel[0] != client || !channel.contains(&object));
         self.groups.retain(|group| {
@@ -155,16 +216,18 @@ impl Slices {
     /// Takes over the limits that are new, and tells the daemon.
     pub(crate) fn follow(&mut self, link: &mut Link) {
         for gpu in link.gpus().to_vec() {
-            let (generation, limit) = limit(&gpu);
+            let limits = Limits::on(&gpu);
+            let generation = limits.generation;
             let known = (gpu.minor, generation);
             if generation == 0 || self.taken.contains(&known) {
                 continue;
             }
             let mut refused = None;
-            if limit.is_some() && !self.foreign.is_empty() {
+            if (limits.timeslice.is_some() || limits.frozen) && !self.foreign.is_empty() {
                 refused = Some(NOT_SUPPORTED);
             }
-            let (send, limit) = (self.send, limit.filter(|_| refused.is_none()));
+            let (send, limit) = (self.send, limits.timeslice.filter(|_| refused.is_none()));
+            let (devices, stop) = (self.devices(gpu.minor), limits.frozen && refused.is_none());
             self.groups.retain_mut(|group| {
                 if group.minor() != Some(gpu.minor) {
                     return true;
@@ -176,6 +239,9 @@ impl Slices {
                 }
                 true
             });
+            if let Err(status) = self.halts.settle(&devices, stop, send) {
+                refused = Some(status);
+            }
             self.taken.retain(|(minor, _)| *minor != gpu.minor);
             self.taken.push(known);
             link.took(gpu.minor, generation, refused);
@@ -189,10 +255,10 @@ impl Slices {
             return;
         };
         let Some(gpu) = &group.gpu else { return };
-        let (minor, (generation, limit)) = (gpu.minor, limit(gpu));
-        let refused = group.settle(limit, self.send).err();
+        let (minor, limits) = (gpu.minor, Limits::on(gpu));
+        let refused = group.settle(limits.timeslice, self.send).err();
         if let Some(status) = refused.filter(|status| !is_gone(*status)) {
-            link.took(minor, generation, Some(status));
+            link.took(minor, limits.generation, Some(status));
         }
     }
 }

@@ -12,13 +12,39 @@ use std::time::{Duration, Instant};
 
 const CLIENT: Handle = 0xc1d0_0019;
 const DEVICE: Handle = 0x5c00_0002;
+const SUBDEVICE: Handle = 0x5c00_0003;
 
 /// The driver, of the test's thread.
 #[derive(Default)]
 struct Driver {
     slices: BTreeMap<Handle, u64>,
+    /// Channels that exist, and whether they run.
+    channels: BTreeMap<Handle, bool>,
     refuses: Option<Status>,
     sent: u32,
+}
+
+impl Driver {
+    /// Enables or disables channels: all, or none where one is not there.
+    fn enable(&mut self, control: &mut Control) -> Result<(), Status> {
+        let params = control.params().to_vec();
+        let word = |at: usize| {
+            let bytes = params.get(at..at + 4).unwrap();
+            u32::from_le_bytes(bytes.try_into().unwrap())
+        };
+        let (disable, count) = (word(0) != 0, word(4) as usize);
+        let named: Vec<Handle> = (0..count).map(|n| word(24 + 4 * 64 + 4 * n)).collect();
+        assert!((0..count).all(|n| word(24 + 4 * n) == CLIENT));
+        match self.refuses {
+            Some(status) => return Err(status),
+            None if named.iter().any(|c| !self.channels.contains_key(c)) => return Err(0x57),
+            None => {}
+        }
+        for channel in named {
+            self.channels.insert(channel, !disable);
+        }
+        Ok(())
+    }
 }
 
 std::thread_local! {
@@ -33,6 +59,10 @@ fn played(fd: i32, control: &mut Control) -> Result<(), Status> {
     assert_eq!((fd, control.client), (7, CLIENT));
     driver(|driver| {
         driver.sent += 1;
+        if control.command == 0x2080_110b {
+            assert_eq!(control.object, SUBDEVICE);
+            return driver.enable(control);
+        }
         let slice = driver.slices.get_mut(&control.object).ok_or(NO_CLIENT)?;
         if control.command == 0xa06c_0104 {
             control.params().copy_from_slice(&slice.to_le_bytes());
@@ -75,6 +105,8 @@ impl Bed {
         let client = testing::alloc(0, 0, CLIENT, 0x41);
         bed.leave(&client, None);
         bed.leave(&alloc(CLIENT, DEVICE, 0x80), Some(0));
+        let subdevice = bed.leave(&alloc(DEVICE, SUBDEVICE, 0x2080), Some(0));
+        bed.slices.subdevice(&subdevice);
         bed
     }
 
@@ -94,9 +126,25 @@ impl Bed {
         call
     }
 
+    /// The program makes a channel in a group.
+    fn channel(&mut self, group: Handle, object: Handle) -> Call {
+        driver(|driver| driver.channels.insert(object, true));
+        let call = self.leave(&alloc(group, object, 0xc86f), None);
+        self.slices.channel(&call, 7, &mut self.link);
+        call
+    }
+
     /// Writes the limit of this process while it looks after the daemon.
     fn write(&mut self, value: &'static str) -> Result<(), i32> {
-        let file = format!("{}/0/compute.timeslice", std::process::id());
+        self.write_file("compute.timeslice", value)
+    }
+
+    fn freeze(&mut self, value: &'static str) -> Result<(), i32> {
+        self.write_file("compute.freeze", value)
+    }
+
+    fn write_file(&mut self, name: &str, value: &'static str) -> Result<(), i32> {
+        let file = format!("{}/0/{name}", std::process::id());
         let writing = self.daemon.write(file, value);
         let started = Instant::now();
         while !writing.is_finished() {
@@ -106,6 +154,11 @@ impl Bed {
         }
         writing.join().unwrap()
     }
+}
+
+/// Which channels run.
+fn running() -> Vec<bool> {
+    driver(|driver| driver.channels.values().copied().collect())
 }
 
 fn slices() -> Vec<u64> {
@@ -201,8 +254,7 @@ fn one_that_is_gone_before_it_has_the_limit_is_forgotten() {
 fn a_client_of_mps_says_that_it_cannot() {
     let mut bed = Bed::new("mps");
     bed.group(1);
-    let own = bed.leave(&alloc(1, 2, 0xc86f), None);
-    bed.slices.channel(&own);
+    let own = bed.channel(1, 2);
     assert_eq!(bed.write("50"), Ok(()));
     // One in a channel group that another process has made.
     let foreign = Call {
@@ -210,11 +262,79 @@ fn a_client_of_mps_says_that_it_cannot() {
         object: 78,
         ..own
     };
-    bed.slices.channel(&foreign);
+    bed.slices.channel(&foreign, 7, &mut bed.link);
     let unsupported = Err(gct_core::error::Error::Unsupported.errno());
     assert_eq!(bed.write("300"), unsupported);
+    assert_eq!(bed.freeze("1"), unsupported, "others would stand still");
+    assert_eq!(running(), [true]);
     assert_eq!(bed.write("default"), Ok(()));
     assert_eq!(slices(), [2048]);
     bed.slices.freed(CLIENT, 78);
     assert_eq!(bed.write("300"), Ok(()));
+}
+
+#[test]
+fn a_freeze_stops_every_channel_before_the_write_returns() {
+    let mut bed = Bed::new("freeze");
+    bed.group(1);
+    bed.group(2);
+    // More than one control names.
+    for object in 0..70 {
+        bed.channel(1 + object % 2, 100 + object);
+    }
+    assert_eq!(bed.freeze("1"), Ok(()));
+    assert_eq!(running(), [false; 70]);
+    let sent = driver(|driver| driver.sent);
+    assert_eq!(sent, 2);
+    // What is made, or enabled by the program, stands still before its ioctl returns.
+    bed.channel(2, 300);
+    assert_eq!(running(), [false; 71]);
+    driver(|driver| driver.channels.insert(100, true));
+    bed.slices.enabled(CLIENT, &mut bed.link);
+    assert_eq!(running(), [false; 71]);
+    assert_eq!(bed.freeze("0"), Ok(()));
+    assert_eq!(running(), [true; 71]);
+    let sent = driver(|driver| driver.sent);
+    assert_eq!(bed.write("50"), Ok(()));
+    assert_eq!(running(), [true; 71], "another limit says nothing of them");
+    assert_eq!(driver(|driver| driver.sent), sent + 4);
+}
+
+#[test]
+fn a_channel_that_is_gone_vetoes_no_freeze() {
+    let mut bed = Bed::new("freeze-gone");
+    bed.group(1);
+    for object in 100..103 {
+        bed.channel(1, object);
+    }
+    driver(|driver| driver.channels.remove(&101));
+    bed.slices.halts.freed(CLIENT, SUBDEVICE);
+    let unsupported = Err(gct_core::error::Error::Unsupported.errno());
+    assert_eq!(bed.freeze("1"), unsupported, "it takes a subdevice");
+    let subdevice = bed.leave(&alloc(DEVICE, SUBDEVICE, 0x2080), Some(0));
+    bed.slices.subdevice(&subdevice);
+    assert_eq!(bed.freeze("1"), Ok(()));
+    assert_eq!(running(), [false; 2]);
+    // A new daemon knows no limits.
+    bed.daemon.restart();
+    assert_eq!(running(), [false; 2], "frozen it stays without a daemon");
+    assert!(bed.link.attend(u64::MAX / 2));
+    bed.slices.renew(&mut bed.link);
+    bed.slices.follow(&mut bed.link);
+    assert_eq!(running(), [true; 2]);
+}
+
+#[test]
+fn a_freeze_that_is_refused_is_taken_back() {
+    let mut bed = Bed::new("freeze-refused");
+    bed.group(1);
+    bed.channel(1, 100);
+    driver(|driver| driver.refuses = Some(0x1f));
+    let refused = Err(gct_core::error::Error::Refused.errno());
+    assert_eq!(bed.freeze("1"), refused);
+    driver(|driver| driver.refuses = None);
+    bed.slices.follow(&mut bed.link);
+    let (_, limits) = bed.link.gpus()[0].page.limits().unwrap();
+    assert!(!limits.frozen);
+    assert_eq!(running(), [true]);
 }

@@ -234,10 +234,11 @@ impl Tenants {
             let settings = state.effective(tenant.proc, tenant.gpu);
             let limits = Limits::new(&settings, &state.gpu_topology(tenant.gpu));
             if tenant.limits != Some(limits) {
-                let slice = tenant.limits.map_or(0, |limits| limits.timeslice_us);
+                let controlled = |limits: Limits| (limits.timeslice_us, limits.frozen);
+                let before = tenant.limits.unwrap_or(Limits::NONE);
                 tenant.limits = Some(limits);
                 tenant.generation += 1;
-                if trial && slice != limits.timeslice_us {
+                if trial && controlled(before) != controlled(limits) {
                     tenant.tried = Some(tenant.generation);
                 }
                 tenant.page.set_limits(tenant.generation, &limits);

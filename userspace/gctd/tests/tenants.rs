@@ -59,9 +59,16 @@ fn limits_of_process_and_group_arrive_as_one() {
     assert_eq!(gpu.page.limits(), Some((1, with(0xf))));
     client.write(&own("tpc.mask"), "2-11").unwrap();
     assert_eq!(gpu.page.limits(), Some((2, with(0xc))));
-    client.write("web/0/compute.freeze", "1").unwrap();
-    let (generation, limits) = gpu.page.limits().unwrap();
-    assert!(limits.frozen && generation == 3);
+    let written = daemon.write("web/0/compute.freeze", "1");
+    let frozen = || gpu.page.limits().unwrap().1.frozen;
+    eventually(&true, frozen);
+    assert!(
+        !written.is_finished(),
+        "the process has to say that it stands still"
+    );
+    tenant.link.took(0, 3, None);
+    written.join().unwrap().unwrap();
+    assert!(frozen() && gpu.page.generation() == 3);
     client.write(&own("gmem.limit"), "1G").unwrap();
     assert_eq!(gpu.page.limits().unwrap().1.gmem_limit, 1 << 30);
     // What does not change what binds is not told.

@@ -120,3 +120,25 @@ fn the_members_of_a_group_are_waited_for() {
     assert_eq!(written, Ok(()));
     one.free(TSG);
 }
+
+#[test]
+fn a_freeze_waits_for_the_process_and_a_refusal_takes_it_back() {
+    let (daemon, client, mut tenant, gpu) = setup("freeze");
+    let frozen = || gpu.page.limits().is_some_and(|(_, limits)| limits.frozen);
+    for (refused, outcome) in [
+        (Some(0x56), Err(Error::Unsupported.errno())),
+        (None, Ok(())),
+    ] {
+        let written = daemon.write(own("compute.freeze"), "1");
+        eventually(&true, frozen);
+        assert!(!written.is_finished());
+        let (generation, _) = gpu.page.limits().unwrap();
+        tenant.link.took(0, generation, refused);
+        assert_eq!(written.join().unwrap(), outcome);
+        assert_eq!(frozen(), outcome.is_ok());
+    }
+    assert_eq!(client.read(&own("compute.freeze")), Ok("1\n".into()));
+    let silent = client.write(&own("compute.freeze"), "0");
+    assert_eq!(silent, Err(Error::Refused.errno()), "who does not answer");
+    assert!(frozen(), "stays as it was");
+}
