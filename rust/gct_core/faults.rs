@@ -23,10 +23,10 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Counts one more error; `xid` is 0 where nobody knows it.
-    pub(crate) fn add(&mut self, xid: u32) {
-        self.count = self.count.saturating_add(1);
-        if xid != 0 {
+    /// Counts so many more errors; `xid` is that of the last, or 0 where nobody knows it.
+    pub(crate) fn add(&mut self, times: u64, xid: u32) {
+        self.count = self.count.saturating_add(times);
+        if times != 0 && xid != 0 {
             self.last_xid = xid;
         }
     }

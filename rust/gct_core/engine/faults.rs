@@ -10,10 +10,15 @@ impl State<'_> {
     /// Counts an error that ended work of a process on a GPU, for the process and its group.
     /// `xid` is 0 where nobody knows it.
     pub fn faulted(&mut self, proc: ProcKey, gpu: GpuId, xid: u32) {
+        self.faulted_often(proc, gpu, 1, xid);
+    }
+
+    /// Counts as many errors as a process has told of; `xid` is that of the last.
+    pub fn faulted_often(&mut self, proc: ProcKey, gpu: GpuId, times: u64, xid: u32) {
         let group = self.group_of(proc).map(Owner::Group);
         for owner in [Some(Owner::Proc(proc)), group].into_iter().flatten() {
             if let Some(node) = self.nodes.get_mut(&(owner, gpu)) {
-                node.faults.add(xid);
+                node.faults.add(times, xid);
             }
         }
     }

@@ -11,6 +11,8 @@ use super::{escape, Fields, Handle};
 /// What a channel's parameters, `NV_CHANNEL_ALLOC_PARAMS`, say of its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelParams {
+    /// The memory object in which the resource manager says why it ended the channel.
+    pub error_memory: Handle,
     /// GPU virtual address of the ring.
     pub ring_va: u64,
     /// Entries in the ring.
@@ -29,11 +31,24 @@ impl ChannelParams {
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let fields = Fields(bytes);
         Some(Self {
+            error_memory: fields.u32(0).ok()?,
             ring_va: fields.u64(8).ok()?,
             entries: fields.u32(16).ok()?,
             userd_memory: fields.u32(32).ok()?,
             userd_offset: fields.u64(64).ok()?,
         })
+    }
+}
+
+/// Returns the Xid in a channel's error notifier, whose first four words these are (`NvNotification`: time, `info32`, and
+/// `info16` with `status` above it). `None` while the channel lives.
+pub const fn notified_error(words: [u32; 4]) -> Option<u32> {
+    /// What the status is once the resource manager has written it.
+    const WRITTEN: u32 = 0xffff;
+    let [_, _, xid, last] = words;
+    match last >> 16 {
+        WRITTEN => Some(xid),
+        _ => None,
     }
 }
 
@@ -122,10 +137,20 @@ mod tests {
     }
 
     #[test]
+    fn an_error_is_one_when_the_resource_manager_has_written_it() {
+        // A page fault, as it was read on an H100; a channel that lives.
+        let fault = [0x18ea_52d5, 0xc5bc_5558, 31, 0xffff_0001];
+        assert_eq!(notified_error(fault), Some(31));
+        assert_eq!(notified_error([0; 4]), None);
+        assert_eq!(notified_error([1, 2, 31, 0x8000_0001]), None);
+    }
+
+    #[test]
     fn a_channels_ring_is_found() {
         let params = bytes(
             40,
             &[
+                (0, 0x5c00_001b),
                 (2, 0x0060_0000),
                 (3, 2),
                 (4, 1024),
@@ -134,6 +159,7 @@ mod tests {
             ],
         );
         let expected = ChannelParams {
+            error_memory: 0x5c00_001b,
             ring_va: 0x2_0060_0000,
             entries: 1024,
             userd_memory: 0x5c00_0017,

@@ -103,6 +103,13 @@ impl Governors {
         self.prepare(gpu).set_place(Some(place));
     }
 
+    /// Tells the daemon of a fault on a GPU.
+    pub(crate) fn fault(&mut self, gpu: u32, xid: u32) {
+        if let Some(place) = self.of(gpu).and_then(|governor| governor.place()) {
+            place.gpu().page.fault(xid);
+        }
+    }
+
     /// Tells the daemon what was counted.
     pub(crate) fn report(&self) {
         for (_, governor) in &self.list {

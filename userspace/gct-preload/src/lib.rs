@@ -29,6 +29,7 @@ mod link;
 mod looks;
 mod managed;
 mod neighbours;
+mod notifiers;
 #[cfg(test)]
 mod paced_tests;
 mod places;

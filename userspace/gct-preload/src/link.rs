@@ -340,7 +340,7 @@ fn look() -> bool {
             }
         }
     }
-    shared.governors.report();
+    shared.report();
     true
 }
 

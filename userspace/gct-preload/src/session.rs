@@ -5,6 +5,7 @@
 use crate::alone::Alone;
 use crate::channel::{Around, Channel, DOORBELL};
 use crate::governors::Governors;
+use crate::notifiers::Notifiers;
 use crate::rm::{self, Call, Object};
 use crate::scratch::Scratch;
 use crate::shadow::{covers, touches, Shadow};
@@ -68,6 +69,7 @@ pub(crate) struct Session {
     doorbells: Vec<Doorbell>,
     channels: Vec<Channel>,
     alone: Alone,
+    notifiers: Notifiers,
 }
 
 /// The most mappings and objects that are remembered; a tenant with more runs on, and
@@ -91,6 +93,7 @@ impl Session {
             doorbells: Vec::new(),
             channels: Vec::new(),
             alone: Alone::new(),
+            notifiers: Notifiers::new(),
         }
     }
 
@@ -116,6 +119,7 @@ impl Session {
                     });
                 }
                 if let Some(params) = channel {
+                    self.watch(object, parent, &params);
                     self.adopt(object, class, params);
                 }
             }
@@ -180,6 +184,7 @@ impl Session {
         let kept = |m: &Mapping| !touches((m.addr, m.len), addr, len);
         self.mappings.retain(kept);
         self.alone.unmapped(addr, len);
+        self.notifiers.unmapped(addr, len);
         for channel in &mut self.channels {
             channel.forget_words(addr, len);
         }
@@ -353,6 +358,24 @@ impl Session {
         self.nodes.retain(|n| !gone(n.object));
         self.channels.retain(|c| !gone(c.object));
         self.alone.retain(|o| !gone(o));
+        self.notifiers.retain(|o| !gone(o));
+    }
+
+    /// Watches the error notifier of a new channel, if it is mapped.
+    fn watch(&mut self, channel: Object, group: u32, params: &ChannelParams) {
+        let of = (channel.client, params.error_memory);
+        let mut mappings = self.mappings.iter();
+        let notifier = mappings.find(|m| (m.memory.client, m.memory.handle) == of && m.offset == 0);
+        let gpu = self.userd(channel, params).and_then(|(userd, _)| userd.gpu);
+        if let (Some(notifier), Some(gpu)) = (notifier, gpu) {
+            // SAFETY: a mapping that exists, of whole pages; `unmapped` hears of its end before it ends.
+            unsafe { self.notifiers.watch(channel, group, notifier.addr, gpu) };
+        }
+    }
+
+    /// Returns the faults of this process since the last time: the GPU and the Xid of each.
+    pub(crate) fn faults(&mut self) -> Vec<(u32, u32)> {
+        self.notifiers.look()
     }
 
     /// The real register that rings a GPU: the doorbell mapped last is the one libcuda uses.

@@ -62,6 +62,7 @@ fn map(
 /// The parameters of a channel whose ring is at the beginning of an object's memory.
 fn channel(rings: usize, memory: u32) -> ChannelParams {
     ChannelParams {
+        error_memory: 0,
         ring_va: rings as u64,
         entries: 8,
         userd_memory: memory,

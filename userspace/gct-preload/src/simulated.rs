@@ -135,6 +135,7 @@ impl Bench {
             handle: 2,
         };
         let params = ChannelParams {
+            error_memory: 0,
             ring_va: rings as u64,
             entries: ENTRIES,
             userd_memory: 3,

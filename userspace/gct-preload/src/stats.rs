@@ -55,8 +55,10 @@ impl Stats {
 /// Tells the daemon the last counters at exit, and writes them to the file that `GCTGROUP_STATS` names.
 pub(crate) fn write_at_exit() {
     extern "C" fn write() {
-        let Some(shared) = worker::lock() else { return };
-        shared.governors.report();
+        let Some(mut shared) = worker::lock() else {
+            return;
+        };
+        shared.report();
         let launches = shared.governors.text();
         drop(shared);
         let Some(path) = std::env::var_os("GCTGROUP_STATS") else {

@@ -105,6 +105,14 @@ pub(crate) fn forked_child() -> bool {
 }
 
 impl Shared {
+    /// Tells the daemon what was counted, and what the GPU has ended.
+    pub(crate) fn report(&mut self) {
+        for (gpu, xid) in self.session.faults() {
+            self.governors.fault(gpu, xid);
+        }
+        self.governors.report();
+    }
+
     /// Publishes all that is new.
     pub(crate) fn publish(&mut self) -> u32 {
         let Self { session, governors } = self;

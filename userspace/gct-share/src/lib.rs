@@ -30,7 +30,7 @@ pub mod shared;
 pub mod socket;
 
 /// Version of the messages and of the pages. The two sides must have the same.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// What the processes that preload the library of this version enforce. A limit that begins to
 /// work there is added here, and the daemon announces it.
@@ -43,4 +43,5 @@ pub const ENFORCED: FeatureSet = FeatureSet::NONE
     .with(Feature::TpcQuota)
     .with(Feature::TpcMask)
     .with(Feature::TpcSteal)
-    .with(Feature::AtomDuration);
+    .with(Feature::AtomDuration)
+    .with(Feature::Faults);

@@ -158,6 +158,10 @@ pub struct ProcessCounters {
     pub unmanaged: Counter,
     /// Segments that could not be read.
     pub unreadable: Counter,
+    /// Errors of the GPU that ended a channel group, and the Xid of the last.
+    faults: Counter,
+    last_xid: AtomicU32,
+    _unused: AtomicU32,
     /// The generation of the limits that is in force.
     acknowledged: AtomicU64,
     /// What the last launch was given, as [`MaskWords`], and whether that is known.
@@ -271,6 +275,18 @@ impl Page {
         }
     }
 
+    /// The process's: the GPU has ended one of its channel groups.
+    pub fn fault(&self, xid: u32) {
+        self.counters.last_xid.store(xid, Ordering::Relaxed);
+        self.counters.faults.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many channel groups of the process the GPU has ended, and the last Xid.
+    pub fn faults(&self) -> (u64, u32) {
+        let count = self.counters.faults.load(Ordering::Acquire);
+        (count, self.counters.last_xid.load(Ordering::Relaxed))
+    }
+
     /// What the process counted.
     pub fn launches(&self) -> Launches {
         let get = |counter: &Counter| counter.load(Ordering::Relaxed);
@@ -335,6 +351,10 @@ mod tests {
         assert_eq!((launches.launches, launches.passed_total()), (5, 1));
         assert_eq!((launches.narrowed, launches.stalled), (2, 1));
         assert_eq!(launches.passed, counters.kept);
+        assert_eq!(page.faults(), (0, 0));
+        page.fault(31);
+        page.fault(43);
+        assert_eq!(page.faults(), (2, 43));
         assert_eq!(page.effective(), None);
         page.set_effective(None);
         assert_eq!(page.effective(), Some(None));

@@ -73,7 +73,10 @@ impl Daemon {
                 state.show_procs(group, &members, &mut |key| Some(key.tgid), &mut text)?;
             }
             (file, scope) => {
-                if matches!(file, File::ComputeStat | File::TpcEffective) {
+                if matches!(
+                    file,
+                    File::ComputeStat | File::ComputeEvents | File::TpcEffective
+                ) {
                     self.harvest();
                 }
                 self.tables.state().show(file, scope, &mut text)?;

@@ -33,6 +33,8 @@ struct Tenant {
     /// The generation of a limit that is on trial, until the process says that it took it.
     tried: Option<u64>,
     seen: Launches,
+    /// The faults that it has counted.
+    faults: u64,
 }
 
 /// The descriptors of a process's page and pulse.
@@ -175,6 +177,7 @@ impl Tenants {
             limits: None,
             tried: None,
             seen: Launches::ZERO,
+            faults: 0,
         })
     }
 
@@ -223,6 +226,10 @@ impl Tenants {
             let effective = tenant.page.effective();
             let effective = effective.map(|mask| mask.map(TpcMask::from_words));
             state.launched(tenant.proc, tenant.gpu, &more, effective);
+            let (faults, xid) = tenant.page.faults();
+            let more = faults.saturating_sub(tenant.faults);
+            tenant.faults = faults;
+            state.faulted_often(tenant.proc, tenant.gpu, more, xid);
         }
     }
 

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{eventually, member, own, Tenant, DEVICE, TSG};
+use common::{eventually, member, own, own_directory, Tenant, DEVICE, TSG};
 use gct_core::error::Error;
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::escape;
@@ -212,6 +212,59 @@ fn what_a_process_counts_is_shown_and_stays_with_its_group() {
     let stat = || client.read("web/0/compute.stat").unwrap();
     let expected = launches.replace("launches 7", "launches 9");
     eventually(&format!("channel_groups 0\nchannels 0\n{expected}"), stat);
+}
+
+#[test]
+fn a_fault_is_counted_for_its_owner_and_nobody_else() {
+    let daemon = Daemon::new("faults", 1);
+    let client = member(&daemon);
+    client.write("control", "create other").unwrap();
+    let mut tenant = Tenant::of(&daemon);
+    let gpu = tenant.cuda(0);
+    let faults = |path: &str| {
+        let text = client.read(&format!("{path}/compute.events")).unwrap();
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with("faults ") || line.starts_with("last_xid "));
+        lines.collect::<Vec<_>>().join(", ")
+    };
+    let pid = own_directory();
+    assert_eq!(faults(&pid), "faults 0, last_xid 0");
+    gpu.page.fault(31);
+    for owner in [&pid, "web/0"] {
+        assert_eq!(faults(owner), "faults 1, last_xid 31");
+    }
+    // It ends before it is asked; what it tells cannot overflow.
+    gpu.page.fault(43);
+    drop(tenant);
+    eventually(&"faults 2, last_xid 43".to_owned(), || faults("web/0"));
+    assert_eq!(faults("other/0"), "faults 0, last_xid 0");
+}
+
+#[test]
+fn what_was_reserved_for_a_killed_process_is_free_at_once() {
+    let daemon = Daemon::new("killed", 1);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    client.write("web/0/tpc.quota", "3").unwrap();
+    let mut other = Tenant::of(&daemon);
+    let gpu = other.cuda(0);
+    let mut shell = Process::spawn(&daemon, "read go; exec \"$@\"");
+    let pid = shell.0.id();
+    client.write("web/group.procs", pid.to_string()).unwrap();
+    drop(shell.0.stdin.take());
+    let reserved = || {
+        let slots = gpu.board.slots();
+        slots
+            .map(|(_, slot)| slot.tpcs[0].count_ones())
+            .sum::<u32>()
+    };
+    eventually(&3, reserved);
+    shell.0.kill().unwrap();
+    let killed = Instant::now();
+    eventually(&(0, 1), || (reserved(), gpu.board.slots().count()));
+    assert!(killed.elapsed() < Duration::from_millis(500));
+    eventually(&Ok("0\n".into()), || client.read("web/0/gmem.current"));
 }
 
 #[test]
