@@ -61,6 +61,19 @@ for gpu in 0 1; do
 	tail -n 1 "$work/exact"
 done
 check "the second was paced by its own limit" grep -q '^atoms' <(get exact/1 compute.stat)
+
+# Each GPU looks as large as its own limits leave it. What blocks of the whole device wait for then comes.
+ctl create sized >/dev/null
+set_ sized/0 tpc.mask=0-15
+set_ sized/1 tpc.quota=5
+for gpu in 0 1; do
+	run --group sized -- "$bin/gct-load" --gpu $gpu barrier >"$work/barrier.$gpu"
+	cat "$work/barrier.$gpu"
+	check "on GPU $gpu all blocks meet" grep -q '"met":true' "$work/barrier.$gpu"
+done
+sees() { sed -n 's/.*"sms":\([0-9]*\),.*/\1/p' "$work/barrier.$1"; }
+check "the first GPU looks like its mask" [ "$(sees 0)" -gt 10 -a "$(sees 0)" -le 32 ]
+check "the second like its quota" [ "$(sees 1)" = 10 ]
 check "nothing was left to the stock driver" [ -z "$(get . events | grep -v ' 0$')" ]
 get . events | tr '\n' ' '
 echo

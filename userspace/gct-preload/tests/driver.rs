@@ -204,6 +204,21 @@ fn a_program_may_ask_for_all_sms_and_gains_nothing() {
 }
 
 #[test]
+fn what_is_no_number_of_sms_stops_the_program() {
+    let folder = bed().directory.join("new");
+    let mut program = Command::new(bed().directory.join("program"));
+    program.arg("sizes").env("LD_LIBRARY_PATH", folder);
+    program
+        .env("LD_PRELOAD", library())
+        .env("GCTGROUP_SM_COUNT", "12");
+    let output = program.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{errors}");
+    let line = "gctgroup: GCTGROUP_SM_COUNT: '12' is not all or granted: the program is stopped";
+    assert!(errors.starts_with(line), "{errors}");
+}
+
+#[test]
 fn threads_that_ask_at_once_hear_the_same() {
     for _ in 0..20 {
         let answers = bed().run("new", &["program", "threads"], HALF);

@@ -137,6 +137,10 @@ pub(crate) struct Run {
     /// The group's atom.duration on each GPU, as `300us`.
     #[arg(long, value_name = "TIME")]
     pub(crate) atom: Option<String>,
+    /// How many SMs the program sees: those that its limits leave when it asks first (granted), or all of the GPU
+    /// (all), of which its launches still use no others than its limits leave.
+    #[arg(long, value_name = "COUNT", value_parser = ["granted", "all"])]
+    pub(crate) sm_count: Option<String>,
     /// Run the program also where its limits cannot be set, now or when it first uses the GPU.
     #[arg(long)]
     pub(crate) optional: bool,

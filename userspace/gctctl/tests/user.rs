@@ -126,6 +126,15 @@ fn a_program_runs_in_its_group_and_ends_as_itself() {
 }
 
 #[test]
+fn a_program_may_be_told_of_all_sms() {
+    let bed = Bed::new("sm-count");
+    let sees = |options: &[&str]| bed.run(options, "echo sees $GCTGROUP_SM_COUNT");
+    assert_eq!(sees(&["--sm-count", "all"]).exits(0), "sees all\n");
+    assert_eq!(sees(&[]).exits(0), "sees\n");
+    sees(&["--sm-count", "12"]).exits(2);
+}
+
+#[test]
 fn no_program_runs_without_the_limits_that_were_asked_for() {
     let bed = Bed(Daemon::new("no-gpu", 0));
     bed.run(&[], "true").exits(0);

@@ -7,6 +7,7 @@ use super::symbols::{
     POTENTIAL_BLOCK_SIZE_WITH_FLAGS,
 };
 use super::{Device, Function, Status, NOT_INITIALIZED, SUCCESS};
+use crate::startup::cannot;
 use crate::sys::keep_errno;
 use crate::{link, worker};
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
@@ -19,6 +20,9 @@ use std::sync::OnceLock;
 const SMS: c_int = 16;
 /// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`.
 const SM_COUNT: c_int = 0;
+
+/// How many SMs the program is told of: `granted` or `all`.
+const SM_COUNT_VARIABLE: &str = "GCTGROUP_SM_COUNT";
 
 /// Devices whose number of SMs is remembered; more than one host has.
 const DEVICES_MAX: usize = 64;
@@ -119,15 +123,15 @@ fn minor(gpus: &Path, bus_id: &str) -> Option<u32> {
 /// launches stay within its limits, so that it harms nobody else.
 fn shows_all() -> bool {
     static ALL: OnceLock<bool> = OnceLock::new();
-    *ALL.get_or_init(|| match std::env::var("GCTGROUP_SM_COUNT").as_deref() {
-        Ok("all") => true,
-        Ok("granted" | "") | Err(_) => false,
-        Ok(other) => {
-            eprintln!(
-                "gctgroup: GCTGROUP_SM_COUNT is '{other}', not all or granted; it is granted"
-            );
-            false
+    *ALL.get_or_init(|| {
+        let value = std::env::var_os(SM_COUNT_VARIABLE).unwrap_or_default();
+        if value != "all" && value != "granted" && !value.is_empty() {
+            let value = value.to_string_lossy();
+            cannot(&format!(
+                "{SM_COUNT_VARIABLE}: '{value}' is not all or granted"
+            ));
         }
+        value == "all"
     })
 }
 

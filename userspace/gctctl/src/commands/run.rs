@@ -18,6 +18,8 @@ const LIBRARY: &str = "libgct_preload.so";
 const PRELOAD: &str = "LD_PRELOAD";
 /// Tells the library that the program may run without its limits.
 const OPTIONAL: &str = "GCTGROUP_OPTIONAL";
+/// Tells the library how many SMs the program sees.
+const SM_COUNT: &str = "GCTGROUP_SM_COUNT";
 
 /// Begins the names of groups that were made for one program; its pid follows.
 const PREFIX: &str = "run-";
@@ -51,6 +53,9 @@ fn start(tree: &Tree, socket: &Path, run: &Run) -> Result<core::convert::Infalli
     };
     if run.optional {
         command.env(OPTIONAL, "1");
+    }
+    if let Some(count) = &run.sm_count {
+        command.env(SM_COUNT, count);
     }
     let error = command.exec();
     Err(Failure::new(
