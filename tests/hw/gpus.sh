@@ -22,7 +22,7 @@ of_over() { last_of "$1" "$2" && sms_over "$1.$2" "$3"; }
 lines_of() { grep -c "\"gpu\":$2," "$1"; }
 
 check "the daemon starts" start_daemon
-check "it finds both GPUs" [ "$(ctl ls | grep -c H200)" -ge 2 ]
+check "it finds both GPUs" [ "$(ctl ls | grep -cE "H[12]00")" -ge 2 ]
 
 run --group both -- "$bin/gct-load" watch --beside 1 --seconds 20 --every-ms 10 >"$work/both" &
 check "a program without limits has all of one GPU" eventually of_over "$work/both" 0 $((native - 1))
