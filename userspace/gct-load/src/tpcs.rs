@@ -45,6 +45,10 @@ fn sms(gpu: &Gpu, stamp: &mut Stamp) -> Result<BTreeSet<usize>> {
 /// The TPCs below `bits` that exist, as a list. Each has two SMs of its own, and all have all of the GPU's.
 pub(crate) fn present(gpu: &Gpu, bits: u32) -> Result<String> {
     let restrict = restrict()?;
+    // Asked before the first restriction: a program sees the SMs that its limits leave.
+    let count = gpu
+        .context
+        .attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     let mut stamp = Gpu::stamp_room(&gpu.context.default_stream(), (600, 1, 1), 128, 20_000)?;
     let (mut list, mut all) = (Vec::new(), BTreeSet::new());
     // The context's launches have run by now, so that the library knows the GPU.
@@ -61,9 +65,6 @@ pub(crate) fn present(gpu: &Gpu, bits: u32) -> Result<String> {
             list.push(tpc.to_string());
         }
     }
-    let count = gpu
-        .context
-        .attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     ensure!(
         usize::try_from(count) == Ok(all.len()),
         "the TPCs {} have {} of {count} SMs",
