@@ -145,7 +145,7 @@ fn gpus() -> Outcome {
         same(
             "features",
             read(&format!("gpus/{index}/features"))?.as_str(),
-            "gmem.current\ncompute.timeslice\ncompute.freeze\n",
+            "gmem.current\ncompute.timeslice\ncompute.freeze\ncompute.events\n",
         )?;
         before = pci;
     }
