@@ -155,7 +155,8 @@ pub fn sms(params: &[u8]) -> Option<impl Iterator<Item = Sm> + '_> {
         Some(u16::from_le_bytes(*bytes))
     };
     let count = usize::from(number(SMS_MAX.checked_mul(size)?)?).min(SMS_MAX);
-    let sms = params.chunks_exact(size).take(count);
+    // The size is one of the constants, which the compiler does not see.
+    let sms = params.chunks_exact(size.max(1)).take(count);
     Some(sms.filter_map(|sm| {
         let field = |at: usize| Some(u16::from_le_bytes(*sm.get(at..)?.first_chunk()?));
         Some(Sm {
