@@ -16,6 +16,7 @@ mod files;
 mod gpus;
 mod groups;
 mod procs;
+mod reserve;
 mod shares;
 mod ticket;
 mod trial;

@@ -127,7 +127,11 @@ impl Error {
             Self::Exists => (17, "EEXIST", "a group of that name or path exists"),
             Self::NotFound => (2, "ENOENT", "no group of that name exists"),
             Self::Unsupported => (95, "EOPNOTSUPP", "this GPU or mode cannot do it"),
-            Self::NoSpace => (28, "ENOSPC", "a maximum is reached"),
+            Self::NoSpace => (
+                28,
+                "ENOSPC",
+                "a maximum is reached, or a quota could not be kept",
+            ),
             Self::Gone => (19, "ENODEV", "the group, process or GPU is gone"),
             Self::Unknown => (61, "ENODATA", "the driver has not told yet"),
             Self::Refused => (121, "EREMOTEIO", "the driver's resource manager refused it"),

@@ -19,8 +19,8 @@ pub struct Settings {
     pub hmem_limit: Option<Bytes>,
     /// `compute.timeslice`.
     pub timeslice: Option<Us>,
-    /// `compute.priority`.
-    pub priority: Priority,
+    /// `compute.priority`; `None` where nobody wrote one, which reads [`Priority::DEFAULT`].
+    pub priority: Option<Priority>,
     /// `compute.weight`.
     pub weight: Weight,
     /// `compute.max`.
@@ -47,7 +47,7 @@ impl Settings {
         gmem_limit: None,
         hmem_limit: None,
         timeslice: None,
-        priority: Priority(8),
+        priority: None,
         weight: Weight(100),
         bandwidth: None,
         freeze: false,
@@ -65,7 +65,7 @@ impl Settings {
             File::GmemLimit => Value::BytesOrMax(self.gmem_limit),
             File::HmemLimit => Value::BytesOrMax(self.hmem_limit),
             File::ComputeTimeslice => Value::Timeslice(self.timeslice),
-            File::ComputePriority => Value::Priority(self.priority),
+            File::ComputePriority => Value::Priority(self.priority_in_force()),
             File::ComputeWeight => Value::Weight(self.weight),
             File::ComputeMax => Value::Bandwidth(self.bandwidth),
             File::ComputeFreeze => Value::Switch(self.freeze),
@@ -89,7 +89,7 @@ impl Settings {
             (File::GmemLimit, Value::BytesOrMax(limit)) => self.gmem_limit = limit,
             (File::HmemLimit, Value::BytesOrMax(limit)) => self.hmem_limit = limit,
             (File::ComputeTimeslice, Value::Timeslice(slice)) => self.timeslice = slice,
-            (File::ComputePriority, Value::Priority(priority)) => self.priority = priority,
+            (File::ComputePriority, Value::Priority(priority)) => self.priority = Some(priority),
             (File::ComputeWeight, Value::Weight(weight)) => self.weight = weight,
             (File::ComputeMax, Value::Bandwidth(bandwidth)) => self.bandwidth = bandwidth,
             (File::ComputeFreeze, Value::Switch(on)) => self.freeze = on,
@@ -102,6 +102,14 @@ impl Settings {
             _ => return Err(Error::Access),
         }
         Ok(())
+    }
+
+    /// The priority that holds, written or not.
+    pub const fn priority_in_force(&self) -> Priority {
+        match self.priority {
+            Some(priority) => priority,
+            None => Priority::DEFAULT,
+        }
     }
 
     /// The settings on a GPU: of the mask what exists there. A mask without a TPC was written before the TPCs were known.
@@ -123,7 +131,8 @@ impl Settings {
     /// settings `group`: of each pair the tighter.
     ///
     /// Two masks without a common TPC leave the group's, since a launch has to
-    /// run somewhere and the group binds all of its members.
+    /// run somewhere and the group binds all of its members. A process without a
+    /// priority of its own has its group's, which may be earlier than the default.
     #[must_use]
     pub fn within(&self, group: &Self) -> Self {
         Self {
@@ -229,6 +238,24 @@ mod tests {
         assert_eq!(Settings::DEFAULT.on(&gpu), Settings::DEFAULT);
     }
 
+    /// A default that nobody wrote does not bind.
+    #[test]
+    fn a_group_may_come_earlier_than_the_default() {
+        let with = |priority| Settings {
+            priority,
+            ..Settings::DEFAULT
+        };
+        let bind = |own: Option<u8>, group: Option<u8>| {
+            let (own, group) = (with(own.map(Priority)), with(group.map(Priority)));
+            own.within(&group).priority_in_force().get()
+        };
+        assert_eq!(bind(None, Some(0)), 0);
+        assert_eq!(bind(Some(8), Some(0)), 8);
+        assert_eq!(bind(Some(3), Some(5)), 5);
+        assert_eq!(bind(Some(3), None), 3);
+        assert_eq!(bind(None, None), 8);
+    }
+
     #[test]
     fn the_tighter_binds() {
         let cycle = |quota, period| {
@@ -240,7 +267,7 @@ mod tests {
         let own = Settings {
             gmem_limit: Some(Bytes(10)),
             timeslice: None,
-            priority: Priority(3),
+            priority: Some(Priority(3)),
             weight: Weight(500),
             bandwidth: cycle(500, 1_000),
             tpc_mask: Some(TpcMask::first(4)),
@@ -258,7 +285,10 @@ mod tests {
         let both = own.within(&group);
         assert_eq!(both.gmem_limit, Some(Bytes(10)));
         assert_eq!(both.timeslice, Some(Us(100)));
-        assert_eq!((both.priority, both.weight), (Priority(8), Weight(100)));
+        assert_eq!(
+            (both.priority, both.weight),
+            (Some(Priority(3)), Weight(100))
+        );
         assert_eq!(both.bandwidth, cycle(4_000, 10_000));
         assert!(both.freeze && !both.tpc_steal);
         assert_eq!(both.tpc_mask, TpcMask::parse(b"2-3").ok());

@@ -69,6 +69,8 @@ pub struct Proc {
 #[derive(Debug, Default)]
 pub struct Node {
     pub(crate) settings: Settings,
+    /// The TPCs that are reserved for its quota.
+    pub(crate) reserved: TpcMask,
     pub(crate) usage: Usage,
     pub(crate) launches: Launches,
     /// What the last launch was given, if that is known; `None` within is all TPCs.

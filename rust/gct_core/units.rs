@@ -119,6 +119,11 @@ fn add_below(quotient: u64, remainder: u64, addend: u64, c: u64) -> Option<(u64,
     }
 }
 
+impl Priority {
+    /// Where nobody wrote one.
+    pub const DEFAULT: Self = Self(8);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

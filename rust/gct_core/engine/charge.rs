@@ -6,6 +6,7 @@ use crate::account::{self, Amount, Usage};
 use crate::dirs::DirPath;
 use crate::error::Error;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
+use crate::mask::TpcMask;
 use crate::objects::{Object, ObjectKey};
 use crate::settings::Settings;
 use crate::state::{Failure, Node, State};
@@ -211,10 +212,11 @@ impl State<'_> {
         let now = *node.usage.now();
         let shown = now.channel_groups > 0 && !replaced;
         let was = core::mem::replace(&mut node.visible, shown);
-        let mut lifted = false;
+        let (mut lifted, mut freed) = (false, false);
         if !node.visible {
             // Nobody could see them, nor take them back.
             lifted = core::mem::take(&mut node.settings) != Settings::DEFAULT;
+            freed = core::mem::take(&mut node.reserved) != TpcMask::EMPTY;
         }
         match (was, shown) {
             (false, true) => self.show_dirs(proc, gpu),
@@ -223,6 +225,9 @@ impl State<'_> {
         }
         if now == Amount::ZERO {
             self.nodes.remove(&key);
+        }
+        if freed {
+            self.lay_out(gpu);
         }
         if lifted {
             // Channels in another's groups may be left.

@@ -55,6 +55,9 @@ impl State<'_> {
             node.usage.reset_peak();
             return Ok(());
         }
+        if matches!(file, File::TpcQuota | File::TpcMask) {
+            return self.set_reserving(file, owner, gpu, value);
+        }
         node.settings.set(file, value)
     }
 
@@ -227,6 +230,8 @@ fn show_node(
                 false => Ok(()),
             }),
         File::ComputeEvents => show_compute_events(node, features, out),
+        File::TpcReserved if node.reserved.is_empty() => out.write_str("none\n"),
+        File::TpcReserved => show::value(&Value::TpcList(Some(node.reserved)), out),
         File::TpcEffective => {
             let mask = node.effective.ok_or(Error::Unknown)?;
             show::value(&Value::TpcList(mask), out)

@@ -74,6 +74,7 @@ impl State<'_> {
         gpu.facts.topology = facts.topology;
         gpu.facts.memory_total = facts.memory_total;
         gpu.features = features;
+        self.lay_out(id);
         Ok(())
     }
 

@@ -56,9 +56,11 @@ impl State<'_> {
         if self.groups.get(&id).is_some_and(used) {
             return Err(Error::Busy);
         }
+        let mut freed = false;
         for (gpu, entry) in self.gpus.iter() {
             let owner = Owner::Group(id);
-            self.nodes.remove(&(owner, *gpu));
+            let node = self.nodes.remove(&(owner, *gpu));
+            freed |= node.is_some_and(|node| !node.reserved.is_empty());
             let path = DirPath::of_node(owner, entry.index);
             self.dirs.unwant(path, Scope::Node(owner, *gpu));
         }
@@ -66,6 +68,11 @@ impl State<'_> {
         self.group_slots.give(id);
         if let Some(group) = self.groups.remove(&id) {
             self.paths.remove(&PathHash::of(group.cgroup.as_bytes()));
+        }
+        for at in 0..self.gpus.slots() {
+            if let Some(gpu) = self.gpus.key_at(at).filter(|_| freed) {
+                self.lay_out(gpu);
+            }
         }
         Ok(())
     }
@@ -197,6 +204,17 @@ impl State<'_> {
         let has_something = self.gpus.iter().any(has_node);
         if has_something && self.bind_differently(old, group) {
             self.reconsider(Owner::Proc(key), None);
+        }
+        for at in 0..self.gpus.slots() {
+            let gpu = self.gpus.key_at(at);
+            let has_quota = |gpu: &GpuId| {
+                let node = self.nodes.get(&(Owner::Proc(key), *gpu));
+                node.is_some_and(|node| node.settings.tpc_quota.is_some())
+            };
+            if let Some(gpu) = gpu.filter(has_quota) {
+                // The new group's mask may be another.
+                self.lay_out(gpu);
+            }
         }
     }
 

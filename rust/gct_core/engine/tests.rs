@@ -11,6 +11,7 @@ mod groups;
 mod hostile;
 mod names;
 mod objects;
+mod reserve;
 
 use crate::dirs::{DirPath, Effect};
 use crate::engine::Ticket;
@@ -71,7 +72,10 @@ impl World {
     /// A machine with one GPU on bus 0x40.
     fn new(features: FeatureSet) -> Self {
         let mut store = Store::new(5);
-        let facts = facts(1, 0x40);
+        let mut facts = facts(1, 0x40);
+        if features.has(Feature::TpcQuota) {
+            facts.topology = Topology::apart(TpcMask::first(66));
+        }
         let gpu = store.retry(|store| store.state().gpu_add(&facts, features));
         Self {
             gpu: gpu.unwrap(),

@@ -248,7 +248,7 @@ files! {
         range: "0..=15",
         feature: Priority,
         errors: [Unsupported],
-        doc: "Order of preemption, 0 first.",
+        doc: "Order on what is not reserved, 0 first: an earlier one with work comes before a later one.",
     }
     ComputeWeight: Node "compute.weight" ReadWrite Weight {
         default: "100",
@@ -283,15 +283,20 @@ files! {
         range: "0..=256",
         unit: "TPCs",
         feature: TpcQuota,
+        errors: [Unsupported, NoSpace],
+        doc: "TPCs that are guaranteed whenever there is work; `none`: no guarantee, an equal share of what nobody reserved; 0: best effort, yields to everybody who has work.",
+    }
+    TpcReserved: Node "tpc.reserved" Read Line {
+        feature: TpcQuota,
         errors: [Unsupported],
-        doc: "TPCs that are guaranteed while there is work; with 0 only what others leave (best effort).",
+        doc: "TPCs that are reserved for `tpc.quota` now, as `0-31,40`, or `none`.",
     }
     TpcMask: Node "tpc.mask" ReadWrite TpcList {
         default: "all",
         range: "0..=255",
         feature: TpcMask,
-        errors: [Unsupported],
-        doc: "TPCs outside of which nothing runs, as `0-31,40`.",
+        errors: [Unsupported, NoSpace],
+        doc: "TPCs outside of which nothing runs, as `0-31,40`; one at least must exist.",
     }
     TpcEffective: Node "tpc.effective" Read TpcList {
         feature: TpcMask,
@@ -303,7 +308,7 @@ files! {
         range: "0..=1",
         feature: TpcSteal,
         errors: [Unsupported],
-        doc: "1 allows to take idle TPCs of others.",
+        doc: "1 allows to take reserved TPCs of others while these are away.",
     }
     AtomDuration: Node "atom.duration" ReadWrite UsOrOff {
         default: "off",
@@ -311,7 +316,7 @@ files! {
         unit: "us",
         feature: AtomDuration,
         errors: [Unsupported],
-        doc: "Launches that are predicted to run longer are split.",
+        doc: "Launches that are predicted to run longer are split; 100us is a good choice where others wait for the TPCs.",
     }
     SlipTpc: Node "slip.tpc" ReadWrite Percent {
         default: "0",

@@ -17,18 +17,17 @@ use crate::mask::TpcMask;
 /// SMs of a TPC, on each generation whose launches can be masked (Volta and newer).
 const SMS_PER_TPC: u32 = 2;
 
-/// Returns the TPCs that a tenant can count on: those of `allowed` that exist and that others have not reserved, and of
-/// these no more than its quota, if it has one.
+/// Returns the TPCs that a tenant can count on: those of `allowed` that are reserved for it, if any are, else those that
+/// exist and that others have not reserved.
 pub fn dependable(
     allowed: &TpcMask,
     existing: &TpcMask,
     others: &TpcMask,
-    quota: Option<u16>,
+    own: Option<&TpcMask>,
 ) -> TpcMask {
-    let free = allowed.and(existing).without(others);
-    match quota {
-        None | Some(0) => free,
-        Some(tpcs) => free.lowest(u32::from(tpcs)),
+    match own {
+        None => allowed.and(existing).without(others),
+        Some(own) => allowed.and(own),
     }
 }
 
@@ -62,8 +61,9 @@ mod tests {
     #[test]
     fn a_mask_counts_the_tpcs_that_exist() {
         let existing = list("0-9,12-67");
-        let shown = |allowed: &str, others: &str, quota| {
-            dependable(&list(allowed), &existing, &list(others), quota).count()
+        let shown = |allowed: &str, others: &str, own: Option<&str>| {
+            let own = own.map(list);
+            dependable(&list(allowed), &existing, &list(others), own.as_ref()).count()
         };
         assert_eq!(shown("0-31", "", None), 30);
         assert_eq!(
@@ -71,9 +71,8 @@ mod tests {
             26,
             "others have reserved some"
         );
-        assert_eq!(shown("0-31", "", Some(8)), 8);
-        assert_eq!(shown("0-3", "", Some(8)), 4, "a quota beyond the mask");
-        assert_eq!(shown("0-31", "", Some(0)), 30, "0 reserves none");
+        assert_eq!(shown("0-31", "", Some("0-7")), 8);
+        assert_eq!(shown("0-3", "", Some("0-7")), 4, "a mask of its own");
         assert_eq!(shown("10-11", "", None), 0);
     }
 
@@ -109,10 +108,11 @@ mod tests {
 
         #[test]
         fn what_is_shown_can_be_used(
-            allowed: [u64; 4], existing: [u64; 4], others: [u64; 4], quota: Option<u16>,
+            allowed: [u64; 4], existing: [u64; 4], others: [u64; 4], own: Option<[u64; 4]>,
         ) {
             let [allowed, existing, others] = [allowed, existing, others].map(TpcMask::from_words);
-            let shown = dependable(&allowed, &existing, &others, quota);
+            let own = own.map(|own| TpcMask::from_words(own).and(&existing).without(&others));
+            let shown = dependable(&allowed, &existing, &others, own.as_ref());
             prop_assert!(shown.without(&allowed).is_empty());
             prop_assert!(shown.without(&existing).is_empty());
             prop_assert!(shown.and(&others).is_empty());

@@ -16,6 +16,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_client_has_the_mask_of_its_group", client_mask),
     ("an_earlier_priority_goes_first", earlier_priority),
     ("four_programs_get_their_quotas", four_quotas),
+    ("where_all_is_reserved_a_third_waits_and_ends", two_halves),
     ("three_neighbours_are_exact", three_exact),
     ("a_killed_client_leaves_its_neighbour_alone", killed_client),
 ];
@@ -60,7 +61,7 @@ fn a_quota_is_free(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
     let owner = mps.client(daemon.group("owner", "--quota 9"));
-    let rest = mps.client(daemon.group("rest", "--quota 0 --atom 100us"));
+    let rest = mps.client(daemon.group("rest", "--atom 100us"));
     let alone = bed.kit.json(&owner, &format!("{CRITICAL} --seconds 1"))?;
     let alone_us = number(&alone, "p99_us")?;
     let (beside_us, _) = both(bed, &owner, &rest)?;
@@ -75,7 +76,7 @@ fn idle_tpcs_are_lent(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
     let owner = mps.client(daemon.group("owner", "--quota 33"));
-    let rest = mps.client(daemon.group("rest", "--quota 0 --atom 200us"));
+    let rest = mps.client(daemon.group("rest", "--atom 200us"));
     let work = format!("{BEST_EFFORT} --seconds 1");
     let alone = number(&bed.kit.json(&rest, &work)?, "launches_per_second")?;
     let holder = bed.kit.start(&owner, "idle --seconds 5")?;
@@ -178,15 +179,40 @@ fn four_quotas(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// Two busy owners of all TPCs and a third tenant, whose launches wait for them and hang on no TPC that does not exist.
+fn two_halves(bed: &Bed) -> Result<Outcome> {
+    let mps = Mps::start()?;
+    let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
+    let half = bed.tpcs.len() / 2;
+    let halves = [(0, half), (1, bed.tpcs.len() - half)].map(|(number, quota)| {
+        let options = format!("--quota {quota} --atom 100us");
+        mps.client(daemon.group(&format!("half{number}"), &options))
+    });
+    daemon.create("third")?;
+    ensure!(
+        daemon.set("third", "tpc.quota", "1").is_err(),
+        "more was promised than there is"
+    );
+    let third = mps.client(daemon.group("third", ""));
+    let work = format!("{BEST_EFFORT} --seconds 3");
+    let busy: Result<Vec<_>> = halves
+        .iter()
+        .map(|half| bed.kit.start(half, &work))
+        .collect();
+    std::thread::sleep(Duration::from_millis(1500));
+    let beside = bed.kit.start(&third, "exact --rounds 20 --plain")?;
+    for one in busy? {
+        one.line()?;
+    }
+    beside.line()?;
+    Ok(Outcome::Passed)
+}
+
 fn three_exact(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
     let work = format!("exact --rounds {} --plain", bed.rounds);
-    let options = [
-        "--quota 9",
-        "--quota 0 --atom 20us",
-        "--quota 20 --atom 50us",
-    ];
+    let options = ["--quota 9", "--atom 20us", "--quota 20 --atom 50us"];
     let running: Result<Vec<_>> = options
         .iter()
         .enumerate()

@@ -89,7 +89,7 @@ pub(crate) fn all(
         Pair::new(masked(own), masked(rest)).way("gct mask", false),
         Pair::new(
             daemon.group("quota", &format!("--quota {}", needs.tpcs)),
-            daemon.group("others", &format!("--quota 0 {atom}")),
+            daemon.group("others", &atom),
         )
         .both("gct quota"),
     ];

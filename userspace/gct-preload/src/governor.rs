@@ -339,8 +339,8 @@ impl Governor {
             Next::Atoms(atoms) if atoms.is_paced() => {
                 let time = pace::atom_holds(in_flight, &atoms.split, atoms.piece.predicted);
                 // Without a daemon nobody says who else is there.
-                let place = self.place.as_mut();
-                let alone = || place.is_some_and(|place| place.is_alone_for(time, now_ns));
+                let (place, rank) = (self.place.as_mut(), self.limits.rank);
+                let alone = || place.is_some_and(|place| place.is_alone_for(rank, time, now_ns));
                 let admits = pace::admits_atom(in_flight, &atoms.split, alone);
                 (in_flight.admission(admits, over), Some(time))
             }

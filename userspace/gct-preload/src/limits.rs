@@ -6,6 +6,7 @@ use crate::startup::cannot;
 use gct_core::iface::parse;
 use gct_core::iface::value::{Format, Value};
 use gct_core::mask::TpcMask;
+use gct_core::policy::tpc::Rank;
 use gct_core::settings::Settings;
 use gct_core::submit::limits::ATOMS_MAX;
 use gct_core::topology::Topology;
@@ -27,8 +28,8 @@ pub(crate) struct Limits {
     pub(crate) frozen: bool,
     /// Whether TPCs of others may be used while these are away.
     pub(crate) steal: bool,
-    /// Order among neighbours.
-    pub(crate) priority: Priority,
+    /// Place in the order of neighbours.
+    pub(crate) rank: Rank,
 }
 
 impl Limits {
@@ -39,7 +40,10 @@ impl Limits {
         atom_ns: 0,
         frozen: false,
         steal: true,
-        priority: Settings::DEFAULT.priority,
+        rank: Rank {
+            best_effort: false,
+            priority: Settings::DEFAULT.priority_in_force(),
+        },
     };
 
     /// `GCTGROUP_TPC_MASK` (`0-31,40`, as `tpc.mask`), `GCTGROUP_ATOMS` and
@@ -88,7 +92,10 @@ impl Limits {
         self.atom_ns = new.atom_ns;
         self.frozen = new.frozen;
         self.steal = new.steal;
-        self.priority = Priority(new.priority);
+        self.rank = Rank {
+            best_effort: new.quota == Some(0),
+            priority: Priority(new.priority),
+        };
     }
 
     /// The TPCs of a GPU that may be used: never none that exists, as its launches would not start.

@@ -6,10 +6,10 @@
 use crate::limits::Limits;
 use gct_core::mask::TpcMask;
 use gct_core::policy::patience::{self, Signs};
-use gct_core::policy::tpc::{self, Habit, Neighbour};
+use gct_core::policy::tpc::{self, Habit, Neighbour, Rank, Tenant};
 use gct_core::topology::Topology;
 use gct_core::units::{Ns, Priority};
-use gct_share::board::{Peer, Slot, SlotIndex, SLOTS_MAX};
+use gct_share::board::{Peer, Slot, SLOTS_MAX};
 use gct_share::link::Gpu;
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use std::sync::Arc;
 pub(crate) struct Place {
     gpu: Arc<Gpu>,
     peers: Vec<Peer>,
-    /// What the board says, by slot: too much for the stack of a signal handler.
-    all: Vec<Option<Slot>>,
+    /// The TPCs that are reserved for this process.
+    own: TpcMask,
     /// What the board says of each peer, by its place in `peers`.
     slots: Vec<Option<Slot>>,
     board: u64,
@@ -40,7 +40,7 @@ impl Place {
         Self {
             gpu,
             peers,
-            all: vec![None; SLOTS_MAX],
+            own: TpcMask::EMPTY,
             slots: Vec::with_capacity(SLOTS_MAX),
             board: u64::MAX,
             limits: 0,
@@ -77,9 +77,9 @@ impl Place {
     }
 
     /// Whether nobody else is expected for `time` on the TPCs that this process may use.
-    pub(crate) fn is_alone_for(&mut self, time: Ns, now_ns: u64) -> bool {
+    pub(crate) fn is_alone_for(&mut self, rank: Rank, time: Ns, now_ns: u64) -> bool {
         self.look_around(now_ns);
-        tpc::nobody_expected(time, &self.neighbours)
+        tpc::nobody_expected(rank, time, &self.neighbours)
     }
 
     /// Tells the neighbours whether this process has work that goes on.
@@ -133,8 +133,9 @@ impl Place {
             };
             self.neighbours.push(Neighbour {
                 own: TpcMask::from_words(slot.tpcs),
+                allowed: TpcMask::from_words(slot.allowed),
                 lends: slot.lends,
-                priority: Priority(slot.priority),
+                rank: rank(slot),
                 busy: signs.is_busy(Ns(now_ns)),
                 idle: signs.idle(Ns(now_ns)),
                 habit: Habit::from_word(peer.habit()),
@@ -142,23 +143,17 @@ impl Place {
         }
     }
 
-    /// What the board says of each peer; of those that share this process's reservation, nothing.
+    /// Reads what the board says of this process and of each peer.
     fn read_board(&mut self) {
-        let mine = self.gpu.slot.map(|(index, _)| index);
-        self.all.fill(None);
-        for (index, slot) in self.gpu.board.slots() {
-            if let Some(place) = self.all.get_mut(usize::from(index)) {
-                *place = Some(slot);
-            }
-        }
-        let all = &self.all;
-        let at = |index: SlotIndex| all.get(usize::from(index)).copied().flatten();
-        let tenant = mine.and_then(at).map(|slot: Slot| slot.tenant);
+        let board = &self.gpu.board;
+        let slot = |index, user| board.slot(index).filter(|slot| slot.user == user);
+        let mine = self.gpu.slot.and_then(|(index, user)| slot(index, user));
+        let mine = mine.unwrap_or_default();
+        self.own = TpcMask::from_words(mine.tpcs);
         self.slots.clear();
         for peer in self.peers.iter().take(SLOTS_MAX) {
-            let slot = at(peer.slot).filter(|slot| slot.user == peer.user);
-            self.slots
-                .push(slot.filter(|slot| Some(slot.tenant) != tenant));
+            let slot = slot(peer.slot, peer.user);
+            self.slots.push(slot.and_then(|slot| beside(slot, &mine)));
         }
     }
 
@@ -171,9 +166,33 @@ impl Place {
         now_ns: u64,
     ) -> Option<TpcMask> {
         self.look_around(now_ns);
-        let granted = tpc::grant(allowed, limits.steal, time, &self.neighbours);
-        let waits = tpc::waits(&granted, limits.priority, &self.neighbours);
-        (!waits).then_some(granted)
+        let tenant = Tenant {
+            allowed: *allowed,
+            own: self.own,
+            steal: limits.steal,
+            rank: limits.rank,
+        };
+        let granted = tpc::grant(&tenant, time, &self.neighbours);
+        (!granted.is_empty()).then_some(granted)
+    }
+}
+
+/// What matters of a peer beside `mine`: of one of the same group, which shares what is reserved for it, its own TPCs and its
+/// place in the order, if that is another.
+fn beside(slot: Slot, mine: &Slot) -> Option<Slot> {
+    if slot.tenant != mine.tenant {
+        return Some(slot);
+    }
+    let differs = slot.alone != [0; 4] || rank(&slot) != rank(mine);
+    let tpcs = slot.alone;
+    differs.then_some(Slot { tpcs, ..slot })
+}
+
+/// A slot's place in the order.
+fn rank(slot: &Slot) -> Rank {
+    Rank {
+        best_effort: slot.best_effort,
+        priority: Priority(slot.priority),
     }
 }
 

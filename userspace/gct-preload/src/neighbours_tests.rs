@@ -7,7 +7,7 @@ use crate::limits::Limits;
 use crate::simulated::Bench;
 use gct_core::mask::TpcMask;
 use gct_core::policy::patience;
-use gct_core::policy::tpc::Habit;
+use gct_core::policy::tpc::{Habit, Rank};
 use gct_core::units::{Ns, Priority};
 use gct_model::Config;
 use gct_share::board::{Board, BoardReader, BoardWriter, Peer, Pulse, Slot};
@@ -34,7 +34,7 @@ fn page<T: gct_share::shared::Shareable>(name: &str) -> (SharedFd, Shared<T>) {
 }
 
 impl Beside {
-    /// Priorities are 0 for the neighbour and 8 for the tenant; `own` is reserved for the neighbour.
+    /// The tenant's priority is 8; `own` is reserved for the neighbour, which else comes first.
     fn new(number: usize, own: &str, limits: Limits) -> Self {
         let (board_fd, board) = page::<Board>("board");
         let mut board = BoardWriter::new(board);
@@ -43,10 +43,14 @@ impl Beside {
             user,
             tenant: user,
             tpcs,
+            alone: [0; 4],
+            allowed: *TpcMask::first(128).words(),
             lends: true,
             priority,
+            best_effort: false,
         };
-        board.set(0, slot(1, 0, *mask.words()));
+        let priority = if mask.is_empty() { 0 } else { 8 };
+        board.set(0, slot(1, priority, *mask.words()));
         board.set(1, slot(2, 8, [0; 4]));
         let (pulse_fd, neighbour) = page::<Pulse>("neighbour");
         let (own_fd, pulse) = page::<Pulse>("tenant");
@@ -105,7 +109,10 @@ impl Beside {
 
 fn later() -> Limits {
     Limits {
-        priority: Priority(8),
+        rank: Rank {
+            best_effort: false,
+            priority: Priority(8),
+        },
         ..Limits::NONE
     }
 }

@@ -22,7 +22,7 @@ pub const SLOTS_MAX: usize = 60;
 /// Number of a process on a GPU's board.
 pub type SlotIndex = u8;
 
-const SLOT_WORDS: usize = 7;
+const SLOT_WORDS: usize = 15;
 
 /// What the daemon says of one process on the GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,37 +32,46 @@ pub struct Slot {
     /// Processes of one group have the same tenant and share what is reserved for it; a
     /// process without a group is a tenant of its own.
     pub tenant: u32,
-    /// The TPCs that are reserved for the tenant.
+    /// The TPCs that are reserved for the tenant or for the process.
     pub tpcs: MaskWords,
-    /// Whether others may use them while the whole tenant is silent.
+    /// Those of them that are reserved for the process alone.
+    pub alone: MaskWords,
+    /// The TPCs that the process may use.
+    pub allowed: MaskWords,
+    /// Whether others may use what is reserved while the process is silent.
     pub lends: bool,
     /// `compute.priority`, 0 first.
     pub priority: u8,
+    /// A quota of 0: the process yields to all others.
+    pub best_effort: bool,
 }
 
 impl Slot {
     fn words(&self) -> [u64; SLOT_WORDS] {
-        let [a, b, c, d] = self.tpcs;
-        let flags = u64::from(self.lends) | u64::from(self.priority) << 8;
-        [
-            u64::from(self.user),
-            u64::from(self.tenant),
-            flags,
-            a,
-            b,
-            c,
-            d,
-        ]
+        let flags = u64::from(self.lends)
+            | u64::from(self.best_effort) << 1
+            | u64::from(self.priority) << 8;
+        let head = [u64::from(self.user), u64::from(self.tenant), flags];
+        let mut words = [0; SLOT_WORDS];
+        let masks = self.tpcs.iter().chain(&self.alone).chain(&self.allowed);
+        for (to, word) in words.iter_mut().zip(head.iter().chain(masks)) {
+            *to = *word;
+        }
+        words
     }
 
-    fn from_words([user, tenant, flags, a, b, c, d]: [u64; SLOT_WORDS]) -> Self {
+    fn from_words(words: [u64; SLOT_WORDS]) -> Self {
+        let [user, tenant, flags, a, b, c, d, e, f, g, h, i, j, k, l] = words;
         Self {
             // CAST: 32 bits were stored.
             user: user as u32,
             // CAST: as above.
             tenant: tenant as u32,
             tpcs: [a, b, c, d],
+            alone: [e, f, g, h],
+            allowed: [i, j, k, l],
             lends: flags & 1 == 1,
+            best_effort: flags >> 1 & 1 == 1,
             // CAST: 8 bits of the flags.
             priority: (flags >> 8) as u8,
         }
@@ -134,14 +143,18 @@ impl BoardReader {
         self.0.get().generation.load(Ordering::Acquire)
     }
 
+    /// A slot, if it is in use and not being written; the generation then grows once more.
+    pub fn slot(&self, index: SlotIndex) -> Option<Slot> {
+        let lock = self.0.get().slots.get(usize::from(index))?;
+        let slot = Slot::from_words(lock.read()?.1);
+        (slot.user != 0).then_some(slot)
+    }
+
     /// The slots in use. One that is being written is left out; the generation then grows
     /// once more.
     pub fn slots(&self) -> impl Iterator<Item = (SlotIndex, Slot)> + '_ {
-        let locks = self.0.get().slots.iter();
-        locks.zip(0..).filter_map(|(lock, index)| {
-            let slot = Slot::from_words(lock.read()?.1);
-            (slot.user != 0).then_some((index, slot))
-        })
+        let indices = (0..).take(SLOTS_MAX);
+        indices.filter_map(|index| Some((index, self.slot(index)?)))
     }
 }
 
@@ -262,8 +275,11 @@ mod tests {
             user: 9,
             tenant: 2,
             tpcs: [1, 2, 3, 4],
+            alone: [0, 2, 0, 4],
+            allowed: [5, 6, 7, 8],
             lends: true,
             priority: 3,
+            best_effort: true,
         };
         writer.set(5, slot);
         writer.set(5, slot);

@@ -61,7 +61,7 @@ impl Limits {
         atom_ns: 0,
         frozen: false,
         timeslice_us: 0,
-        priority: Settings::DEFAULT.priority.0,
+        priority: Settings::DEFAULT.priority_in_force().0,
         gmem_limit: u64::MAX,
         topology: Topology::UNKNOWN,
     };
@@ -78,7 +78,7 @@ impl Limits {
             timeslice_us: settings
                 .timeslice
                 .map_or(0, |us| u32::try_from(us.get()).unwrap_or(u32::MAX)),
-            priority: settings.priority.0,
+            priority: settings.priority_in_force().0,
             gmem_limit: settings.gmem_limit.map_or(u64::MAX, |bytes| bytes.get()),
             topology: *topology,
         }

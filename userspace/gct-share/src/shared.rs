@@ -18,8 +18,8 @@ use rustix::mm::{self, MapFlags, ProtFlags};
 /// is not larger than [`PAGE_BYTES`] and not aligned to more.
 pub unsafe trait Shareable: Sync {}
 
-/// Bytes of a shared page.
-pub const PAGE_BYTES: usize = 4096;
+/// Bytes of a shared page: what a board of 60 processes needs. What is not written takes no memory.
+pub const PAGE_BYTES: usize = 8192;
 
 /// A page of `T`, mapped.
 #[derive(Debug)]
@@ -185,7 +185,10 @@ mod tests {
         assert_eq!(mine.0.load(Ordering::SeqCst), 7);
         assert_eq!(reader.get().0.load(Ordering::SeqCst), 7);
         assert_eq!(fs::ftruncate(fd.writable(), 0), Err(Errno::PERM));
-        assert_eq!(fs::ftruncate(fd.writable(), 8192), Err(Errno::PERM));
+        assert_eq!(
+            fs::ftruncate(fd.writable(), 2 * PAGE_BYTES as u64),
+            Err(Errno::PERM)
+        );
         assert_eq!(
             fs::fcntl_add_seals(fd.writable(), SealFlags::WRITE),
             Err(Errno::PERM)

@@ -509,7 +509,7 @@ impl Daemon {
             // Nothing is masked there.
             return Err(Error::Unsupported);
         }
-        Ok(self.tenants.dependable(&state, session.key, gpu))
+        Ok(Tenants::dependable(&state, session.key, gpu))
     }
 
     /// The neighbours of a process on a GPU.

@@ -4,9 +4,8 @@
 
 use gct_core::ids::{GpuId, Owner, ProcKey};
 use gct_core::launches::Launches;
-use gct_core::limits::TPCS_MAX;
 use gct_core::mask::TpcMask;
-use gct_core::policy::{size, tpc};
+use gct_core::policy::size;
 use gct_core::state::State;
 use gct_share::board::{Board, BoardWriter, Pulse, Slot, SlotIndex, SLOTS_MAX};
 use gct_share::page::{Limits, Page};
@@ -268,19 +267,15 @@ impl Tenants {
     }
 
     /// The TPCs that a process can count on on a GPU, whatever its neighbours there do.
-    pub(crate) fn dependable(&self, state: &State<'_>, proc: ProcKey, gpu: GpuId) -> TpcMask {
-        let here = self.tenants.iter().filter(|t| t.gpu == gpu);
-        let here: Vec<&Tenant> = here.collect();
-        let mine = owner(state, proc);
-        let others = reservations(gpu, &here, &self.numbers, state)
-            .into_iter()
-            .filter(|reserved| reserved.owner != mine)
-            .fold(TpcMask::EMPTY, |all, reserved| all.or(&reserved.own));
-        let limits = state.effective(proc, gpu);
-        let allowed = limits.tpc_mask.unwrap_or(TpcMask::first(TPCS_MAX));
-        let quota = limits.tpc_quota.map(|tpcs| tpcs.get());
+    pub(crate) fn dependable(state: &State<'_>, proc: ProcKey, gpu: GpuId) -> TpcMask {
         let topology = state.gpu_topology(gpu);
-        size::dependable(&allowed, topology.existing(), &others, quota)
+        let limits = state.effective(proc, gpu);
+        let allowed = limits.tpc_mask.unwrap_or(*topology.existing());
+        let alone = state.reserved(Owner::Proc(proc), gpu);
+        let own = state.reserved(owner(state, proc), gpu).or(&alone);
+        let others = state.reserved_on(gpu).without(&own);
+        let own = Some(own).filter(|own| !own.is_empty());
+        size::dependable(&allowed, topology.existing(), &others, own.as_ref())
     }
 
     /// A process says which generation of its limits is in force: whether one on trial is.
@@ -327,56 +322,25 @@ fn owner(state: &State<'_>, proc: ProcKey) -> Owner {
     state.group_of(proc).map_or(Owner::Proc(proc), Owner::Group)
 }
 
-/// What an owner has reserved on a GPU.
-struct Reserved {
-    owner: Owner,
-    number: u32,
-    own: TpcMask,
-}
-
-/// What the core's policy reserves for each owner that is on a GPU, in the order of their numbers.
-fn reservations(
-    gpu: GpuId,
-    here: &[&Tenant],
-    numbers: &[(Owner, u32)],
-    state: &State<'_>,
-) -> Vec<Reserved> {
-    let topology = state.gpu_topology(gpu);
-    let mut reserved = TpcMask::EMPTY;
-    let mut all = Vec::new();
-    for &(owner, number) in numbers {
-        if here.iter().all(|t| self::owner(state, t.proc) != owner) {
-            continue;
-        }
-        let Some(settings) = state.settings(owner, gpu) else {
-            continue;
-        };
-        let allowed = settings.tpc_mask.unwrap_or(TpcMask::first(TPCS_MAX));
-        let quota = settings.tpc_quota.map(|tpcs| tpcs.get());
-        let own = tpc::reserve(&allowed, topology.existing(), &reserved, quota);
-        reserved = reserved.or(&own);
-        all.push(Reserved { owner, number, own });
-    }
-    all
-}
-
-/// Writes a GPU's board: what is reserved for each of the processes on it.
+/// Writes a GPU's board: what the core reserves for each process and its group, and its place in the order.
 fn lay_out(board: &mut GpuBoard, here: &[&Tenant], numbers: &[(Owner, u32)], state: &State<'_>) {
-    for reserved in reservations(board.gpu, here, numbers, state) {
-        let mine = |t: &&&Tenant| owner(state, t.proc) == reserved.owner;
-        for tenant in here.iter().filter(mine) {
-            let Some((index, user)) = tenant.slot else {
-                continue;
-            };
-            let slot = Slot {
-                user,
-                tenant: reserved.number,
-                tpcs: *reserved.own.words(),
-                // Whoever has a quota lends it; whether others take it is theirs to say.
-                lends: true,
-                priority: state.effective(tenant.proc, tenant.gpu).priority.get(),
-            };
-            board.writer.set(index, slot);
-        }
+    let topology = state.gpu_topology(board.gpu);
+    for (tenant, (index, user)) in here.iter().filter_map(|t| Some((t, t.slot?))) {
+        let owner = owner(state, tenant.proc);
+        let number = numbers.iter().find(|(known, _)| *known == owner);
+        let settings = state.effective(tenant.proc, tenant.gpu);
+        let alone = state.reserved(Owner::Proc(tenant.proc), board.gpu);
+        let slot = Slot {
+            user,
+            tenant: number.map_or(0, |(_, number)| *number),
+            tpcs: *state.reserved(owner, board.gpu).or(&alone).words(),
+            alone: *alone.words(),
+            allowed: *settings.tpc_mask.unwrap_or(*topology.existing()).words(),
+            // Whoever has a quota lends it; whether others take it is theirs to say.
+            lends: true,
+            priority: settings.priority_in_force().get(),
+            best_effort: settings.tpc_quota.is_some_and(|quota| quota.get() == 0),
+        };
+        board.writer.set(index, slot);
     }
 }

@@ -67,9 +67,10 @@ fn tpcs_that_the_gpu_does_not_have_are_out_of_range() {
     );
     // Some that exist are enough.
     assert_eq!(world.write(File::TpcMask, node, "0-65"), Ok(()));
+    assert_eq!(world.read(File::TpcMask, node), Ok("0-65\n".into()));
+    assert_eq!(world.write(File::TpcMask, node, "all"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, node, "66"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, node, "67"), Err(Error::Range));
-    assert_eq!(world.read(File::TpcMask, node), Ok("0-65\n".into()));
 }
 
 /// Every file of the table in every place, with and without its feature:
@@ -165,6 +166,10 @@ fn conforms(world: &mut World, entry: &files::Entry, scope: Scope, features: Fea
             expected,
             "{context} {other}"
         );
+        // A mask must leave enough for a quota.
+        if entry.file == File::TpcQuota && expected.is_ok() {
+            assert_eq!(world.write(entry.file, scope, "none"), Ok(()));
+        }
     }
 }
 

@@ -52,6 +52,7 @@ impl FakeTree {
             let text = match (entry.default, entry.mode) {
                 ("", Mode::Read) if entry.name.contains("current") => "0\n".to_owned(),
                 ("", _) if entry.name == "tpc.effective" => "all\n".to_owned(),
+                ("", _) if entry.name == "tpc.reserved" => "none\n".to_owned(),
                 ("", _) => String::new(),
                 (default, _) => format!("{default}\n"),
             };

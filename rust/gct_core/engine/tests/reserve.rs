@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Quotas are promises: what is written is kept, or refused.
+
+use super::*;
+use proptest::prelude::*;
+
+/// Ten TPCs with holes.
+const TPCS: &str = "0-3,9-12,30,40";
+
+fn list(text: &str) -> TpcMask {
+    TpcMask::parse(text.as_bytes()).unwrap_or(TpcMask::EMPTY)
+}
+
+/// A GPU with these TPCs and groups `a`, `b` and `c`.
+fn three() -> (World, [Scope; 3]) {
+    let mut store = Store::new(1);
+    let mut facts = facts(1, 1);
+    facts.topology = Topology::apart(list(TPCS));
+    let gpu = store
+        .retry(|store| store.state().gpu_add(&facts, FeatureSet::all()))
+        .unwrap();
+    let mut world = World { store, gpu };
+    let nodes = ["a", "b", "c"].map(|name| {
+        let group = world.group(name);
+        world.node(Owner::Group(group))
+    });
+    (world, nodes)
+}
+
+fn reserved(world: &mut World, node: Scope) -> String {
+    let text = world.read(File::TpcReserved, node).unwrap();
+    text.trim_end().into()
+}
+
+#[test]
+fn a_quota_that_cannot_be_kept_beside_the_others_is_refused() {
+    let (mut world, [a, b, c]) = three();
+    assert_eq!(world.write(File::TpcQuota, a, "5"), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, b, "6"), Err(Error::NoSpace));
+    assert_eq!(world.read(File::TpcQuota, b), Ok("none\n".into()));
+    assert_eq!(world.write(File::TpcQuota, b, "5"), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, c, "1"), Err(Error::NoSpace));
+    assert_eq!(
+        (&*reserved(&mut world, a), &*reserved(&mut world, b)),
+        ("0-3,9", "10-12,30,40")
+    );
+    assert_eq!(reserved(&mut world, c), "none");
+    // Best effort and no quota promise nothing.
+    assert_eq!(world.write(File::TpcQuota, c, "0"), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, c, "none"), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, a, "4"), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, c, "1"), Ok(()));
+    assert_eq!(
+        world.write(File::TpcQuota, c, "11"),
+        Err(Error::Range),
+        "there are ten"
+    );
+}
+
+#[test]
+fn a_mask_that_leaves_too_few_for_a_quota_is_refused() {
+    let (mut world, [a, b, _]) = three();
+    assert_eq!(world.write(File::TpcQuota, a, "3"), Ok(()));
+    assert_eq!(world.write(File::TpcMask, a, "9-10"), Err(Error::NoSpace));
+    assert_eq!(world.read(File::TpcMask, a), Ok("all\n".into()));
+    assert_eq!(world.write(File::TpcMask, a, "0-2"), Ok(()));
+    // Whoever has fewer to choose from chooses first.
+    assert_eq!(world.write(File::TpcQuota, b, "7"), Ok(()));
+    assert_eq!(reserved(&mut world, a), "0-2");
+    assert_eq!(world.write(File::TpcMask, b, "0-12"), Err(Error::NoSpace));
+}
+
+#[test]
+fn what_was_reserved_for_a_group_that_goes_is_free() {
+    let (mut world, [a, b, _]) = three();
+    assert_eq!(world.write(File::TpcQuota, a, "10"), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, b, "1"), Err(Error::NoSpace));
+    let Scope::Node(Owner::Group(group), _) = a else {
+        panic!("{a:?}");
+    };
+    assert_eq!(world.store.state().group_remove(group, 0), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, b, "10"), Ok(()));
+}
+
+/// A quota in a process's own directory binds, beside that of its group, and goes with the process.
+#[test]
+fn a_process_has_a_quota_of_its_own() {
+    let (mut world, [a, b, _]) = three();
+    let file = world.open(APP, "");
+    world.cuda(file);
+    let Scope::Node(Owner::Group(group), gpu) = a else {
+        panic!("{a:?}");
+    };
+    world.store.state().member_moved(APP, Some(group)).unwrap();
+    let own = world.node(Owner::Proc(APP));
+    assert_eq!(world.write(File::TpcQuota, a, "4"), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, own, "3"), Ok(()));
+    assert_eq!(
+        (&*reserved(&mut world, a), &*reserved(&mut world, own)),
+        ("0-3", "9-11")
+    );
+    assert_eq!(world.write(File::TpcQuota, b, "4"), Err(Error::NoSpace));
+    let reserved = world.store.state().reserved(Owner::Proc(APP), gpu);
+    assert_eq!(reserved, list("9-11"));
+    world.store.state().file_close(file);
+    assert_eq!(world.write(File::TpcQuota, b, "6"), Ok(()));
+}
+
+/// In a group with another mask a promise may be missed: then as much as there is, and nobody else loses.
+#[test]
+fn a_move_to_a_narrower_mask_takes_nothing_from_others() {
+    let (mut world, [a, b, _]) = three();
+    let file = world.open(APP, "");
+    world.cuda(file);
+    let own = world.node(Owner::Proc(APP));
+    assert_eq!(world.write(File::TpcQuota, own, "6"), Ok(()));
+    assert_eq!(world.write(File::TpcMask, a, "0-3,9"), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, b, "4"), Ok(()));
+    let Scope::Node(Owner::Group(group), _) = a else {
+        panic!("{a:?}");
+    };
+    world.store.state().member_moved(APP, Some(group)).unwrap();
+    assert_eq!(reserved(&mut world, own), "0-3,9");
+    assert_eq!(reserved(&mut world, b), "10-12,30");
+    // What is missing already is no reason to refuse what costs nothing.
+    assert_eq!(world.write(File::TpcQuota, b, "5"), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, b, "6"), Err(Error::NoSpace));
+}
+
+fn write_any(world: &mut World, node: Scope, quota: bool, value: u16) -> (bool, Result<(), Error>) {
+    let text = match (quota, value % 8) {
+        (true, 7) => "none".into(),
+        (true, _) => format!("{}", value % 12),
+        (false, 7) => "all".into(),
+        (false, from) => format!("{}-{}", from * 4, from * 4 + value % 37),
+    };
+    let file = if quota { File::TpcQuota } else { File::TpcMask };
+    (quota, world.write(file, node, &text))
+}
+
+proptest! {
+    /// Quotas and masks are written in any order: what was accepted is kept, to the TPC, and nobody's is another's.
+    #[test]
+    fn accepted_quotas_are_kept(
+        writes in prop::collection::vec((0usize..3, any::<bool>(), any::<u16>()), 1..40),
+    ) {
+        let (mut world, nodes) = three();
+        for (owner, quota, value) in writes {
+            let before = nodes.map(|node| reserved(&mut world, node));
+            let (_, written) = write_any(&mut world, nodes[owner], quota, value);
+            prop_assert!(matches!(written, Ok(()) | Err(Error::NoSpace | Error::Range)), "{:?}", written);
+            let mut all = TpcMask::EMPTY;
+            for node in nodes {
+                let own = list(&reserved(&mut world, node));
+                let promised = world.read(File::TpcQuota, node).unwrap();
+                prop_assert_eq!(own.count(), promised.trim_end().parse().unwrap_or(0));
+                prop_assert!(own.and(&all).is_empty());
+                let mask = world.read(File::TpcMask, node).unwrap();
+                prop_assert!(mask == "all\n" || own.without(&list(mask.trim_end())).is_empty());
+                all = all.or(&own);
+            }
+            prop_assert!(all.without(&list(TPCS)).is_empty());
+            if written.is_err() {
+                prop_assert_eq!(nodes.map(|node| reserved(&mut world, node)), before);
+            }
+        }
+    }
+}
