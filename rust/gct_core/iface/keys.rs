@@ -99,7 +99,7 @@ pub const KEYS: &[Key] = &[
         File::ComputeStat,
         "channel_groups",
         None,
-        "Channel groups (TSGs) that exist.",
+        "Channel groups (TSGs) that exist, those included that the driver makes for a channel without one.",
     ),
     key(File::ComputeStat, "channels", None, "Channels that exist."),
     key(
