@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::channel::{GP_GET, GP_PUT};
+use core::sync::atomic::AtomicUsize;
 use gct_core::rmapi::own::Mapping as Announcement;
 use gct_core::submit::gpfifo::{Entry, Segment};
 
@@ -12,14 +13,17 @@ const RINGS_LEN: usize = 2 << 20;
 /// Where USERD begins in the memory of the rings.
 const USERD: usize = 0x2000;
 
-/// A shared anonymous mapping stands in for the driver's.
+/// A shared anonymous mapping stands in for the driver's. It lies where the kernel puts nobody who asks
+/// for memory anywhere, since other tests do that while it is shadowed.
 pub(crate) fn device(len: usize) -> usize {
-    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    static NEXT: AtomicUsize = AtomicUsize::new(0x1d00_0000_0000);
+    let at = NEXT.fetch_add(len.next_multiple_of(RINGS_LEN), Ordering::Relaxed);
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let at = unsafe { sys::mmap(core::ptr::null_mut(), len, prot, flags, -1, 0) };
-    assert_ne!(at, libc::MAP_FAILED);
-    at as usize
+    // SAFETY: a new mapping where nothing is, or none.
+    let mapped = unsafe { sys::mmap(at as *mut _, len, prot, flags, -1, 0) };
+    assert_eq!(mapped as usize, at);
+    at
 }
 
 fn object(handle: u32) -> Object {
@@ -321,11 +325,13 @@ fn a_userd_beside_managed_ones_is_copied_for_who_is_left_alone() {
 #[test]
 fn whatever_touches_a_mapping_is_known() {
     let (mut session, mut governors) = (Session::new(), Governors::new());
-    let rings = open(&mut session, &mut governors, 0);
     let page = sys::PAGE;
+    // Nothing else is known, so nothing known can lie beside it.
+    let rings = map(&mut session, &mut governors, 2, RINGS_LEN, 0);
     assert!(session.knows(rings + RINGS_LEN - page, page));
     assert!(session.knows(rings - page, 2 * page) && session.knows(rings + page, page));
     assert!(!session.knows(rings - page, page) && !session.knows(rings + RINGS_LEN, page));
+    let rings = open(&mut session, &mut governors, 0);
     session.unmapped(rings + page, page);
     assert!(session.rings.is_empty() && session.channels.is_empty());
 }

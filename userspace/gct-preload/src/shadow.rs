@@ -273,23 +273,7 @@ pub(crate) fn device_write_barrier() {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A shared anonymous mapping stands in for the device's.
-    fn device(len: usize) -> usize {
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe {
-            sys::mmap(
-                core::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        assert_ne!(at, libc::MAP_FAILED);
-        at as usize
-    }
+    use crate::session::tests::device;
 
     #[test]
     fn the_tenant_keeps_its_address_and_contents_and_the_device_sees_nothing() {
