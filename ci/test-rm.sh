@@ -60,8 +60,11 @@ machine() {
 
 machine "$KERNEL" "$FILTER"
 # What the resource manager refuses, and which of them: sent.rs says the same.
+freezes=()
+for number in 2 3 4 5 6 7 8; do
+	freezes+=("--gpu-arg=--refuse=NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS:$number:0x56")
+done
 [ -n "$FILTER" ] || machine "$KERNEL-refused" "refused refused" \
 	--gpu-arg=--refuse=NVA06C_CTRL_CMD_SET_TIMESLICE:3:0x1b \
-	--gpu-arg=--refuse=NVA06C_CTRL_CMD_SET_TIMESLICE:9:0x1b \
-	--gpu-arg=--refuse=NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS:2:0x56
+	--gpu-arg=--refuse=NVA06C_CTRL_CMD_SET_TIMESLICE:9:0x1b "${freezes[@]}"
 finish $JOB

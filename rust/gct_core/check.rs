@@ -10,6 +10,9 @@ use crate::account::Amount;
 use crate::dirs::DirPath;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::members::Members;
+use crate::objects::{List, Object, ObjectKey, NO_FILE};
+use crate::plan::Run;
+use crate::rmapi::Class;
 use crate::state::{PathHash, State};
 use crate::table::count;
 use crate::units::Bytes;
@@ -61,7 +64,7 @@ pub fn invariants(state: &State<'_>, members: &Members<'_>) -> Result<(), Violat
         (usage_adds_up(state), Violation::Usage),
         (directories_are_wanted(state), Violation::Wanted),
         (members_have_groups(state, members), Violation::Members),
-        (due_is_counted(state), Violation::Plan),
+        (plan_is_sound(state), Violation::Plan),
     ];
     match checks.iter().find(|(holds, _)| !holds) {
         Some((_, violation)) => Err(*violation),
@@ -116,7 +119,8 @@ fn groups_are_unique(state: &State<'_>) -> bool {
 fn files_are_counted(state: &State<'_>) -> bool {
     let of = |key: ProcKey| state.files.iter().filter(move |(_, file)| file.proc == key);
     let procs = |(key, proc): (&ProcKey, &crate::state::Proc)| {
-        proc.files > 0 && u32::try_from(count(of(*key))) == Ok(proc.files)
+        (proc.files > 0 || proc.flight.is_some())
+            && u32::try_from(count(of(*key))) == Ok(proc.files)
     };
     state.procs.iter().all(procs)
         && state
@@ -126,7 +130,7 @@ fn files_are_counted(state: &State<'_>) -> bool {
         && state
             .objects
             .iter()
-            .all(|(_, object)| state.files.contains(&object.file))
+            .all(|(_, object)| object.file == NO_FILE || state.files.contains(&object.file))
 }
 
 fn procs_are_placed(state: &State<'_>) -> bool {
@@ -243,9 +247,46 @@ fn members_have_groups(state: &State<'_>, members: &Members<'_>) -> bool {
         .all(|(_, group)| state.groups.contains(&group))
 }
 
-fn due_is_counted(state: &State<'_>) -> bool {
-    let due = state.objects.iter().filter(|(_, object)| object.told.due);
-    count(due) == state.plan.due
+/// Is each subject in the list where it belongs, and are those counted that stand still?
+fn plan_is_sound(state: &State<'_>) -> bool {
+    let placed = |(key, object): (&ObjectKey, &Object)| {
+        let list = state.objects.list_of(*key);
+        let subject = matches!(object.class, Class::Channel | Class::ChannelGroup);
+        match list {
+            _ if object.file == NO_FILE => list.is_some(),
+            Some(List::Subdevices) => {
+                object.class == Class::Subdevice
+                    && object.gpu.is_some_and(|gpu| state.gpus.contains(&gpu))
+            }
+            None => !(subject && object.told.lead),
+            Some(list) => subject && object.told.lead && is_placed(state, *key, object, list),
+        }
+    };
+    let moves = |(_, object): &(&ObjectKey, &Object)| object.told.run != Run::Runs;
+    let stopped = state.objects.iter().filter(moves);
+    state.objects.iter().all(placed)
+        && count(stopped) == state.plan.stopped
+        && state.turns_are_sound()
+}
+
+/// Is a subject in a list of its own process, and settled only if nothing is due?
+fn is_placed(state: &State<'_>, key: ObjectKey, object: &Object, list: List) -> bool {
+    let proc = state.files.get(&object.file).map(|file| file.proc);
+    let Some(proc) = proc.and_then(|proc| state.procs.get(&proc)) else {
+        return false;
+    };
+    let mut listed = state.objects.listed(proc.space, list);
+    listed.any(|other| other == key)
+        && match list {
+            // Once a write is refused, its end takes back what was told.
+            List::Settled => {
+                object.told.given_up
+                    || state.write_is_refused()
+                    || state.is_as_it_should_be(key, object)
+            }
+            List::Flight => proc.flight.is_some(),
+            _ => true,
+        }
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 //! sent, it must have what the limits say, whatever was refused on the way.
 
 use super::*;
-use crate::engine::Begun;
+use crate::engine::{Begun, Errand, Next};
+use crate::plan::Order;
 use crate::rmapi::control::{Control, Status};
 use crate::units::Us;
 
@@ -21,19 +22,24 @@ const STOCK: [u64; 2] = [1024, 1024];
 
 const REFUSED: Status = 0x1b;
 
+const CLASS_OF: u32 = 0x0d02;
+
 impl World {
     /// Sends the next control, which is refused if there is a status. Returns false
     /// when there is none.
     pub(super) fn send(&mut self, refusal: Option<Status>) -> bool {
-        let Some(mut control) = self.store.state().next_control() else {
+        let Next::Send(mut control, flight) = self.store.state().next_control(&Errand::ANYBODY)
+        else {
             return false;
         };
-        assert_eq!(self.store.state().next_control(), None);
-        let outcome = match refusal {
-            Some(status) => Err(status),
-            None => self.obey(&mut control),
+        self.store.check();
+        let outcome = match (refusal, control.command) {
+            // What is refused is there all the same.
+            (Some(status), command) if command != CLASS_OF => Err(status),
+            _ if matches!(flight.order, Order::Probe(_)) => Ok(()),
+            _ => self.obey(&mut control),
         };
-        self.store.state().control_done(&control, outcome);
+        self.store.state().control_done(&flight, &control, outcome);
         self.store.check();
         true
     }
@@ -64,10 +70,15 @@ impl World {
                     let key = at(client, channel);
                     assert_eq!(self.real[&key].class, 0xc86f);
                     match freeze {
-                        true => assert!(self.enforced.frozen.insert(key)),
-                        false => assert!(self.enforced.frozen.remove(&key)),
-                    }
+                        true => self.enforced.frozen.insert(key),
+                        false => self.enforced.frozen.remove(&key),
+                    };
                 }
+            }
+            CLASS_OF => {
+                let [handle, _] = control.words();
+                let class = self.real[&at(client, handle)].class;
+                control.params()[8..12].copy_from_slice(&class.to_le_bytes());
             }
             other => panic!("{other:#x}"),
         }
@@ -164,19 +175,26 @@ impl World {
         self.control(key, 0xa06c_0103);
     }
 
-    /// A tenant lets all its channels run.
-    pub(super) fn tenant_thaws(&mut self, number: usize) {
-        let Some((key, _)) = self.pick(number, Some(0xa06c)) else {
+    /// A tenant lets the channels of a group run, whoever made them, or all of its own.
+    pub(super) fn tenant_thaws(&mut self, number: usize, all: bool) {
+        let Some((key, real)) = self.pick(number, Some(0xa06c)) else {
             return;
         };
-        let proc = |file: FileId| self.open.iter().find(|(open, _)| *open == file).unwrap().1;
-        let own = proc(key.0);
-        self.enforced.frozen.retain(|(file, ..)| {
+        let proc = |file: FileId| {
             self.open
                 .iter()
-                .any(|(open, of)| open == file && *of != own)
-        });
-        self.control(key, 0xa06c_0101);
+                .find(|(open, _)| *open == file)
+                .map(|of| of.1)
+        };
+        let names = self.things[&real.thing].names.clone();
+        let runs = |channel: &RealKey| match all {
+            true => proc(channel.0) == proc(key.0),
+            false => names.iter().any(|name| self.is_below(*channel, *name)),
+        };
+        let mut frozen = self.enforced.frozen.clone();
+        frozen.retain(|channel| !runs(channel));
+        self.enforced.frozen = frozen;
+        self.control(key, [0xa06c_0101, 0x2080_110b][usize::from(all)]);
     }
 
     /// Once all is told, everything is as the limits say.
@@ -246,7 +264,7 @@ proptest! {
                 11 => world.free_leave(c % 4 == 0),
                 12 => world.join(a % 3, b % 2),
                 13 => world.tenant_sets_slice(b, u64::from(a) + 1),
-                14 => world.tenant_thaws(b),
+                14 => world.tenant_thaws(b, c % 2 == 0),
                 _ => {
                     world.send((c % 4 == 0).then_some(REFUSED));
                 }

@@ -280,7 +280,7 @@ impl World {
     }
 
     /// Is an object `top`, or below it?
-    fn is_below(&self, key: RealKey, top: RealKey) -> bool {
+    pub(super) fn is_below(&self, key: RealKey, top: RealKey) -> bool {
         let (mut at, mut turns) = (key, 0);
         while at != top {
             let Some(real) = self.real.get(&at) else {

@@ -239,7 +239,7 @@ fn play(world: &mut World, (op, a, b, c): (u8, u8, usize, u8)) {
         27 => world.dup_leave(c % 4 == 0),
         28 | 29 => world.write_limit(b, a, c),
         30 => world.tenant_sets_slice(b, u64::from(a) + 1),
-        31 => world.tenant_thaws(b),
+        31 => world.tenant_thaws(b, c % 2 == 0),
         32 => {
             world.send(None);
         }

@@ -18,9 +18,12 @@ mod groups;
 mod procs;
 mod reserve;
 mod shares;
+mod subjects;
 mod ticket;
 mod trial;
+mod turns;
 
+pub use crate::plan::{Errand, Flight, Landed, Next, Wait};
 pub use shares::{Passed, Told};
 pub use ticket::Ticket;
 pub use trial::{needs_answers, needs_controls, Begun};

@@ -19,8 +19,10 @@
 //! resource manager refused.
 //!
 //! Siblings are linked through their handles. All loops are bounded by the
-//! number of objects. What several objects name together is in `names`.
+//! number of objects. What several objects name together is in `names`; what controls are
+//! about is in `lists`.
 
+mod lists;
 mod names;
 
 use crate::account::Amount;
@@ -29,6 +31,8 @@ use crate::ids::{FileId, GpuId};
 use crate::plan::Told;
 use crate::rmapi::{Class, Handle};
 use crate::table::{mix, Key, Map};
+use lists::Links;
+pub(crate) use lists::{List, NO_FILE};
 use names::Names;
 
 /// Where an object is.
@@ -78,9 +82,13 @@ pub struct Object {
     /// While it waits: `charged` is in nobody's account. The name that was charged is gone, and had
     /// another owner.
     pub(crate) owed: bool,
+    /// Its neighbours in a list.
+    links: Links,
     /// The client's handle, with which the resource manager is told of the object.
     pub(crate) client: Handle,
     pub(crate) told: Told,
+    /// Of a device, the subdevice that its client made last.
+    pub(crate) subdevice: Handle,
     /// For the name of a client, the space of its objects; else 0.
     pub(crate) inner: u64,
     pub(crate) parent: Handle,
@@ -99,8 +107,10 @@ impl Object {
             names: Names::ALONE,
             waiting: false,
             owed: false,
+            links: Links::NONE,
             client: ROOT,
             told: Told::NOTHING,
+            subdevice: ROOT,
             inner: 0,
             parent: ROOT,
             child: ROOT,
@@ -138,16 +148,6 @@ impl<'a> Objects<'a> {
 
     pub(crate) fn get_mut(&mut self, key: ObjectKey) -> Option<&mut Object> {
         self.map.get_mut(&key)
-    }
-
-    /// Slots of the storage, used or not.
-    pub(crate) fn slots(&self) -> usize {
-        self.map.slots()
-    }
-
-    /// See [`Map::key_at`].
-    pub(crate) fn key_at(&self, at: usize) -> Option<ObjectKey> {
-        self.map.key_at(at)
     }
 
     /// Can the resource manager be told of the object? It cannot while its free, or
@@ -238,6 +238,7 @@ impl<'a> Objects<'a> {
         }
         self.unlink(at);
         let heir = self.untie(at);
+        self.unlist(at);
         let object = self.map.remove(&at)?;
         self.forget_client(at.handle, object.inner);
         Some((object, heir))
@@ -279,6 +280,7 @@ impl<'a> Objects<'a> {
         // INVARIANT: an entry was just removed, so there is room, and the key is free.
         let _ = self.add(key, object);
         self.renamed(hidden, key);
+        self.relisted(key);
         true
     }
 
@@ -292,6 +294,32 @@ impl<'a> Objects<'a> {
     pub(crate) fn beyond(&self, top: ObjectKey, at: Handle) -> Option<ObjectKey> {
         let handle = self.past(top.space, top.space, top.handle, at)?;
         Some(ObjectKey::new(top.space, handle))
+    }
+
+    /// The first object directly below another.
+    pub(crate) fn child_of(&self, key: ObjectKey) -> Option<ObjectKey> {
+        let child = self.get(key)?.child;
+        (child != ROOT).then(|| ObjectKey::new(key.space, child))
+    }
+
+    /// The next object below the same parent.
+    pub(crate) fn sibling_of(&self, key: ObjectKey) -> Option<ObjectKey> {
+        let next = self.get(key)?.next;
+        (next != ROOT).then(|| ObjectKey::new(key.space, next))
+    }
+
+    /// The device that an object is below.
+    pub(crate) fn device_of(&self, key: ObjectKey) -> Option<ObjectKey> {
+        let mut at = key;
+        // A channel is below a channel group, or a device; nothing lies deeper than that.
+        for _ in 0..4 {
+            let object = self.get(at)?;
+            if object.class == Class::Device {
+                return Some(at);
+            }
+            at.handle = object.parent;
+        }
+        None
     }
 
     /// The first object directly below a root.
@@ -344,6 +372,7 @@ impl<'a> Objects<'a> {
                 // INVARIANT: an entry was just removed, so there is room for one.
                 let _ = self.map.insert(to, object);
                 self.renamed(from, to);
+                self.relisted(to);
             }
             at = self.walk(top.space, space, top.handle, handle);
         }
@@ -442,7 +471,11 @@ impl<'a> Objects<'a> {
                 || at(object.child)
                     .is_some_and(|child| child.parent == key.handle && child.previous == ROOT);
             let inner = object.inner == 0 || self.get(ObjectKey::root(object.inner)).is_some();
-            next && above && child && inner && self.is_tied_soundly(*key, object)
+            next && above
+                && child
+                && inner
+                && self.is_tied_soundly(*key, object)
+                && self.is_listed_soundly(*key, object)
         };
         self.map.is_sound()
             && self.iter().all(|(key, object)| linked(key, object))

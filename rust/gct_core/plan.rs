@@ -1,38 +1,105 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the resource manager was told of each channel group and channel, and what
-//! it is to be told next.
+//! What the resource manager was told of each channel group and channel, and what it is to be told next.
 //!
-//! Limits are enforced by controls, which sleep and may be refused. So the core
-//! says one control at a time, is told what came of it, and remembers of each
-//! object what the resource manager took. What differs from the limits in force
-//! is *due*. A limit that somebody writes is on *trial* until every control that
-//! it needs was taken: nothing else is stored before.
+//! Terminology
+//!   subject    a channel group or a channel, under the one of its names that is charged
+//!   due        the resource manager must be told something of the subject
+//!   control    one call of the resource manager; a freeze names several channels of one process
+//!   in flight  the control was handed out and its outcome is not known
+//!   errand     what one caller sends before it returns
+//!   trial      a limit that somebody writes, until every control that it needs was taken
+//!
+//! Each process has its subjects in lists ([`List`](crate::objects::List)) and at most one control in flight. A
+//! subject's place in the lists is what an outcome must match: whatever a tenant undoes leaves the list of those in
+//! flight at once, so that the outcome finds it no more and it is told again.
 
-use crate::ids::{GpuId, Owner};
+use crate::ids::{GpuId, Owner, ProcKey};
 use crate::iface::value::Value;
 use crate::iface::File;
-use crate::objects::ObjectKey;
-use crate::rmapi::control::{Status, CHANNELS_MAX};
+use crate::rmapi::control::{Control, Status, CHANNELS_MAX};
+use crate::rmapi::Class;
 use crate::slice::{Slice, SliceOrder};
+
+/// Whether a channel stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Run {
+    /// As its owner wants it.
+    Runs,
+    /// The resource manager has stopped it.
+    Frozen,
+    /// It was told to stop or to go on, and has not answered, or has refused, or the tenant has undone it.
+    Unknown,
+}
+
+impl Run {
+    /// Is it as the limit says?
+    const fn is(self, freeze: bool) -> bool {
+        match self {
+            Self::Runs => !freeze,
+            Self::Frozen => freeze,
+            Self::Unknown => false,
+        }
+    }
+
+    /// What makes it as the limit says.
+    pub(crate) fn order(self, freeze: bool) -> Option<Order> {
+        (!self.is(freeze)).then_some(Order::Freeze(freeze))
+    }
+
+    /// What it is once the resource manager has obeyed.
+    pub(crate) const fn after(freeze: bool) -> Self {
+        match freeze {
+            true => Self::Frozen,
+            false => Self::Runs,
+        }
+    }
+}
 
 /// What the resource manager was told of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Told {
+    /// Of several names of one thing this one is the subject.
+    pub(crate) lead: bool,
     /// Of a channel group.
     pub(crate) slice: Slice,
-    /// Of a channel: it stands still.
-    pub(crate) frozen: bool,
-    /// It has to be told something.
-    pub(crate) due: bool,
+    /// Of a channel.
+    pub(crate) run: Run,
+    /// How many channels a control may name that names this one.
+    pub(crate) together: usize,
+    /// What was refused. It is believed once the object turns out to be there.
+    pub(crate) doubt: Option<Doubt>,
+    /// It was refused, or is not there: it is told again when something changes.
+    pub(crate) given_up: bool,
+    /// When it became due.
+    pub(crate) since: u64,
 }
 
 impl Told {
     pub(crate) const NOTHING: Self = Self {
+        lead: false,
         slice: Slice::Own,
-        frozen: false,
-        due: false,
+        run: Run::Runs,
+        together: CHANNELS_MAX,
+        doubt: None,
+        given_up: false,
+        since: 0,
     };
+
+    /// The resource manager does not have it.
+    pub(crate) fn gone(&mut self) {
+        (self.doubt, self.given_up) = (None, true);
+    }
+
+    /// What is known of a thing of which another name becomes the subject.
+    pub(crate) const fn inherited(&self) -> Self {
+        Self {
+            lead: self.lead,
+            slice: self.slice,
+            run: self.run,
+            ..Self::NOTHING
+        }
+    }
 }
 
 /// What the resource manager has to be told of an object.
@@ -42,34 +109,101 @@ pub(crate) enum Order {
     Slice(SliceOrder),
     /// A channel stands still, or goes on.
     Freeze(bool),
+    /// Nothing: it is asked of which class it has something under the handle.
+    Look(Class),
+    /// Nothing: it is asked something that it does not answer if the object is lost.
+    Probe(Class),
+}
+
+/// An order that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    pub(crate) order: Order,
+    pub(crate) status: Status,
+    /// There is something of the right class under the handle.
+    pub(crate) looked: bool,
 }
 
 impl Order {
     /// The limit that it enforces.
-    pub(crate) const fn file(self) -> File {
+    pub(crate) const fn file(self) -> Option<File> {
         match self {
-            Self::Slice(_) => File::ComputeTimeslice,
-            Self::Freeze(_) => File::ComputeFreeze,
+            Self::Slice(_) => Some(File::ComputeTimeslice),
+            Self::Freeze(_) => Some(File::ComputeFreeze),
+            Self::Look(_) | Self::Probe(_) => None,
         }
     }
 }
 
-/// A control that is under way, and whom it is about.
-#[derive(Debug)]
-pub(crate) struct Sent {
+/// A control in flight: give it to [`State::control_done`](crate::state::State::control_done).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flight {
+    pub(crate) proc: ProcKey,
+    pub(crate) number: u64,
     pub(crate) order: Order,
-    pub(crate) keys: [Option<ObjectKey>; CHANNELS_MAX],
 }
 
-impl Sent {
-    /// About one object.
-    pub(crate) fn one(order: Order, key: ObjectKey) -> Self {
-        let mut keys = [None; CHANNELS_MAX];
-        if let Some(first) = keys.first_mut() {
-            *first = Some(key);
-        }
-        Self { order, keys }
+/// The end of a control in flight: see [`State::is_over`](crate::state::State::is_over).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    pub(crate) proc: ProcKey,
+    pub(crate) number: u64,
+}
+
+/// The answer to who asks for a control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack of who sends the control"
+)]
+pub enum Next {
+    /// Send this.
+    Send(Control, Flight),
+    /// Somebody else is sending for the same process. Wait, then ask again.
+    Busy(Wait),
+    /// The errand is done.
+    Nothing,
+}
+
+/// What came of a control, for who sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Landed {
+    /// Somebody waits for its end.
+    pub waited: bool,
+    /// The limit on trial was refused.
+    pub refused: bool,
+}
+
+/// Other processes whose channels one ioctl may have let run: those that share its channel group.
+pub(crate) const SHARERS_MAX: usize = 8;
+
+/// Whose controls a caller sends, and how far: what becomes due later is for who makes it due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errand {
+    /// `None` is anybody.
+    pub(crate) owner: Option<Owner>,
+    pub(crate) others: [Option<ProcKey>; SHARERS_MAX],
+    pub(crate) until: u64,
+    /// It waits for what others have in flight.
+    pub(crate) waits: bool,
+    /// It is a write's, whose limit may be refused.
+    pub(crate) writes: bool,
+}
+
+impl Errand {
+    /// Does it end when the limit on trial is refused?
+    pub const fn ends_at_refusal(&self) -> bool {
+        self.writes
     }
+
+    /// Everybody's controls, in turns: a process that somebody sends for already is left out.
+    pub const ANYBODY: Self = Self {
+        owner: None,
+        others: [None; SHARERS_MAX],
+        until: u64::MAX,
+        waits: false,
+        writes: false,
+    };
 }
 
 /// A limit that somebody writes.
@@ -83,25 +217,41 @@ pub(crate) struct Trial {
     pub(crate) refused: Option<Status>,
 }
 
+/// Processes that may have something due, in the order in which they get their turns.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    pub(crate) first: Option<ProcKey>,
+    pub(crate) last: Option<ProcKey>,
+    pub(crate) count: usize,
+}
+
+/// A process's place among them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) previous: Option<ProcKey>,
+    pub(crate) next: Option<ProcKey>,
+}
+
 /// What is remembered of all this.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Objects that are due.
-    pub(crate) due: usize,
-    /// Where the search for them goes on.
-    pub(crate) cursor: usize,
-    /// The one that became due last, which is looked at first.
-    pub(crate) recent: Option<ObjectKey>,
-    pub(crate) sent: Option<Sent>,
+    pub(crate) turns: Turns,
+    /// Subjects that do not run as their owners want.
+    pub(crate) stopped: usize,
+    /// Whose channels the last ioctl may have let run, besides its own process's.
+    pub(crate) touched: [Option<ProcKey>; SHARERS_MAX],
     pub(crate) trial: Option<Trial>,
 }
 
 impl Plan {
     pub(crate) const NONE: Self = Self {
-        due: 0,
-        cursor: 0,
-        recent: None,
-        sent: None,
+        turns: Turns {
+            first: None,
+            last: None,
+            count: 0,
+        },
+        stopped: 0,
+        touched: [None; SHARERS_MAX],
         trial: None,
     };
 }

@@ -82,8 +82,10 @@ pub enum Undoes {
     Timeslice,
     /// The time slice of some channel below the device, and so of its group. On an H100 every client may set it.
     TimesliceOfChannel,
-    /// That channels stand still.
-    Freeze,
+    /// That a channel, or those of a channel group, stand still.
+    Schedule,
+    /// That channels which its parameters name stand still.
+    Channels,
 }
 
 impl Undoes {
@@ -94,9 +96,10 @@ impl Undoes {
             0xa06c_0103 => Some(Self::Timeslice),
             // `NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES`.
             0x0080_170f => Some(Self::TimesliceOfChannel),
-            // `NVA06C_CTRL_CMD_GPFIFO_SCHEDULE`, the same of a channel, and
+            // `NVA06C_CTRL_CMD_GPFIFO_SCHEDULE`, and the same of a channel.
+            0xa06c_0101 | 0xa06f_0103 => Some(Self::Schedule),
             // `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`, which also enables.
-            0xa06c_0101 | 0xa06f_0103 | 0x2080_110b => Some(Self::Freeze),
+            0x2080_110b => Some(Self::Channels),
             _ => None,
         }
     }

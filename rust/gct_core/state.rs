@@ -12,7 +12,7 @@ use crate::iface::{CgroupPath, Name};
 use crate::launches::Launches;
 use crate::mask::TpcMask;
 use crate::objects::Objects;
-use crate::plan::Plan;
+use crate::plan::{Plan, Turn};
 use crate::settings::Settings;
 use crate::table::Map;
 use crate::tables::{Root, Stores};
@@ -63,6 +63,14 @@ pub struct Proc {
     pub(crate) replaced: bool,
     /// GPUs on which it has channel groups, each of which is a directory.
     pub(crate) visible: u32,
+    /// The space of its lists.
+    pub(crate) space: u64,
+    /// The control in flight that names its objects.
+    pub(crate) flight: Option<u64>,
+    /// Somebody waits for the end of that.
+    pub(crate) waited: bool,
+    /// Its place among those that may have something due.
+    pub(crate) turn: Option<Turn>,
 }
 
 /// An owner on a GPU.

@@ -111,7 +111,7 @@ pub(crate) unsafe fn write(
         (File::Control, _) => control(&glue, &bytes),
         (File::GroupProcs, Scope::Group(group)) => join(&glue, *group, &bytes),
         _ if gct_core::engine::needs_controls(file) => {
-            let written = exec::write_limit(&glue, file, *scope, &bytes);
+            let written = exec::write_limit(glue, file, *scope, &bytes);
             bind(&glue, scope);
             return written;
         }

@@ -11,11 +11,10 @@ use crate::rm::{self, Awake};
 use crate::state::Glue;
 use crate::tree::Tree;
 use gct_core::dirs::Effect;
-use gct_core::engine::Begun;
+use gct_core::engine::{Begun, Errand, Next};
 use gct_core::error::Error;
-use gct_core::ids::Scope;
+use gct_core::ids::{Owner, Scope};
 use gct_core::iface::File;
-use gct_core::limits;
 use kernel::ffi::c_int;
 use kernel::prelude::*;
 use kernel::sync::{Arc, ArcBorrow};
@@ -30,46 +29,42 @@ impl WorkItem for Glue {
         run(&glue, &mut glue.tree.lock());
         if glue.has_controls() {
             let _awake = Awake::patient();
-            send_controls(&glue, CONTROLS_MAX);
+            send_controls(&glue, &Errand::ANYBODY, CONTROLS_PER_RUN);
+        }
+        // What is left takes its turn behind whatever else the item is queued for.
+        if glue.can_send() {
+            later(glue.as_arc_borrow());
         }
     }
 }
 
-/// More controls than one object of each kind can need, twice.
-const CONTROLS_MAX: usize = 4 * limits::OBJECTS_MAX;
+/// Controls that the work item sends before it looks after members and directories again:
+/// some ten milliseconds.
+const CONTROLS_PER_RUN: usize = 64;
 
-/// Controls that a tenant's ioctl sends before it returns; the first are about what
-/// it made itself. The rest is the work item's.
-pub(crate) const CONTROLS_PER_IOCTL: usize = 8;
-
-/// Sends controls until there is none, a write is refused, or so many were sent.
-/// The GPUs may not be suspended meanwhile: see [`Awake`].
-fn send_controls(glue: &Glue, at_most: usize) {
+/// Sends the controls of an errand until there is none, a write is refused, or so many were
+/// sent. The GPUs may not be suspended meanwhile: see [`Awake`].
+fn send_controls(glue: &Glue, errand: &Errand, at_most: usize) {
     for _ in 0..at_most {
-        let _turn = glue.sending.lock();
-        let Some(mut control) = glue.next_control() else {
-            return;
-        };
-        let outcome = rm::send(&mut control);
-        if !glue.control_done(&control, outcome) {
-            return;
+        match glue.next_control(errand) {
+            Next::Send(mut control, flight) => {
+                let outcome = rm::send(&mut control);
+                if glue.control_done(&flight, &control, outcome) && errand.ends_at_refusal() {
+                    return;
+                }
+            }
+            Next::Busy(wait) => glue.wait(&wait),
+            Next::Nothing => return,
         }
     }
 }
 
-/// Waits until no control is under way that may name what the core has just
-/// forgotten.
-pub(crate) fn wait_for_control(glue: &Glue) {
-    drop(glue.sending.lock());
-}
-
-/// Sends what a tenant's ioctl has made due, in the ioctl.
-pub(crate) fn after_ioctl(glue: ArcBorrow<'_, Glue>) {
-    if glue.has_controls() {
-        send_controls(&glue, CONTROLS_PER_IOCTL);
-        if glue.has_controls() {
-            later(glue);
-        }
+/// Runs an errand, as an ioctl does for what it has made due itself. What others have made due
+/// meanwhile is left to the work item, which passes by those for whom somebody sends.
+pub(crate) fn run_errand(glue: ArcBorrow<'_, Glue>, errand: &Errand) {
+    send_controls(&glue, errand, usize::MAX);
+    if glue.can_send() {
+        later(glue);
     }
 }
 
@@ -77,8 +72,9 @@ pub(crate) fn after_ioctl(glue: ArcBorrow<'_, Glue>) {
 /// awake, the work item does.
 pub(crate) fn after_write(glue: ArcBorrow<'_, Glue>) {
     if glue.has_controls() {
+        let errand = glue.errand_of(None);
         match Awake::interruptible() {
-            Ok(_awake) => send_controls(&glue, CONTROLS_MAX),
+            Ok(_awake) => run_errand(glue, &errand),
             Err(_) => later(glue),
         }
     }
@@ -86,17 +82,23 @@ pub(crate) fn after_write(glue: ArcBorrow<'_, Glue>) {
 
 /// Writes a limit: it is in force and stored when the resource manager took all that
 /// it needs, or else as before.
-pub(crate) fn write_limit(glue: &Glue, file: File, scope: Scope, text: &[u8]) -> Result<(), c_int> {
+pub(crate) fn write_limit(
+    glue: ArcBorrow<'_, Glue>,
+    file: File,
+    scope: Scope,
+    text: &[u8],
+) -> Result<(), c_int> {
     let errno = |error: Error| error.errno().wrapping_neg();
     let _awake = Awake::interruptible()?;
     let _turn = glue.writing.lock();
     let begun = glue.with(|state, _| state.write_begin(file, scope, text));
-    match begun.map_err(errno)? {
-        Begun::Done => return Ok(()),
-        Begun::Trial => send_controls(glue, CONTROLS_MAX),
-    }
+    let owner = match (begun.map_err(errno)?, scope) {
+        (Begun::Trial, Scope::Node(owner, _)) => owner,
+        _ => return Ok(()),
+    };
+    run_errand(glue, &glue.errand_of(Some(owner)));
     let outcome = glue.with(|state, _| state.write_end());
-    send_controls(glue, CONTROLS_MAX);
+    run_errand(glue, &glue.errand_of(Some(owner)));
     outcome.map_err(errno)
 }
 

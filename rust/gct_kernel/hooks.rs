@@ -105,11 +105,13 @@ pub(crate) fn file_open(glue: &ArcBorrow<'_, Glue>) -> Option<FileId> {
 
 pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
     let outcome = with(glue, |state| {
+        let wait = state.wait_for(file);
         state.file_close(file);
-        Ok(state.is_sending())
+        Ok(wait)
     });
-    if count_refusal(glue, outcome) == Some(true) {
-        exec::wait_for_control(glue);
+    // A control may be in flight that names what the core has just forgotten.
+    if let Some(wait) = count_refusal(glue, outcome).flatten() {
+        glue.wait(&wait);
     }
 }
 
@@ -159,11 +161,13 @@ pub(crate) fn ioctl_enter(
     let takes_channels = takes_channels(glue, file, &call);
     let entered = with(glue, |state| {
         let ticket = state.call_enter(file, &call)?;
-        Ok((ticket, state.is_sending()))
+        let frees = call.action == Action::Free;
+        Ok((ticket, frees.then(|| state.wait_for(file)).flatten()))
     });
-    let (ticket, sending) = count_refusal(glue, entered).unwrap_or((Ticket::NONE, false));
-    if sending && call.action == Action::Free {
-        exec::wait_for_control(glue);
+    let (ticket, wait) = count_refusal(glue, entered).unwrap_or((Ticket::NONE, None));
+    // A control may be in flight that names what is about to be freed.
+    if let Some(wait) = wait {
+        glue.wait(&wait);
     }
     room.word = ticket.taking_channels(takes_channels).words();
     false
@@ -199,7 +203,9 @@ pub(crate) fn ioctl_leave(
     if ticket.takes_channels() && call.succeeded() {
         look_for_channels(glue, file, call.client);
     }
-    exec::after_ioctl(*glue);
+    if let Some(errand) = glue.errand_of_file(file) {
+        exec::run_errand(*glue, &errand);
+    }
 }
 
 /// May what a call is about to free take channels along that are not below it?

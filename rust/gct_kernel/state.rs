@@ -10,8 +10,9 @@
 //!    removable directory does takes it, so a removal may wait for such files.
 //! 2. [`Glue::writing`] (mutex): one limit is on trial at a time. Held while all the
 //!    controls of a write are sent.
-//! 3. [`Glue::sending`] (mutex): one control is under way at a time. Held while the
-//!    resource manager runs it, so that who frees objects can wait for that.
+//! 3. [`Glue::wait`], which is no lock: waits for the end of one control that names objects of one process. At most
+//!    one is in flight for each, which the core keeps account of. No lock is held while the resource manager runs it
+//!    but [`Glue::writing`].
 //! 4. [`Glue::core`] (mutex): all that the core knows but the members. Held for
 //!    one call of the core. Nothing sleeps under it but on memory that it copies;
 //!    nothing is allocated or freed under it, and no function of the driver runs.
@@ -25,8 +26,9 @@
 use crate::faults::Reports;
 use crate::tree::Tree;
 use gct_core::dirs::Effect;
+use gct_core::engine::{Errand, Flight, Next, Wait};
 use gct_core::error::{Error, Need, Table};
-use gct_core::ids::{GroupId, ProcKey};
+use gct_core::ids::{FileId, GroupId, Owner, ProcKey};
 use gct_core::members::{MemberSlot, MemberTable, Members};
 use gct_core::rmapi::control::{Control, Status};
 use gct_core::state::{Failure, State};
@@ -34,7 +36,7 @@ use gct_core::tables::{Memory, Storage, Tables};
 use kernel::alloc::flags::{GFP_ATOMIC, GFP_KERNEL, GFP_KERNEL_ACCOUNT};
 use kernel::alloc::{AllocError, Flags, KVVec};
 use kernel::prelude::*;
-use kernel::sync::{new_mutex, new_spinlock, Arc, Mutex, SpinLock};
+use kernel::sync::{new_condvar, new_mutex, new_spinlock, Arc, CondVar, Mutex, SpinLock};
 use kernel::workqueue::{impl_has_work, new_work, Work};
 
 /// How often one operation may ask for storage: there are eight tables, and each
@@ -65,9 +67,10 @@ pub(crate) struct Glue {
     #[pin]
     pub(crate) writing: Mutex<()>,
     #[pin]
-    pub(crate) sending: Mutex<()>,
-    #[pin]
     core: Mutex<Tables<Kv>>,
+    /// A control for which somebody waits has landed.
+    #[pin]
+    landed: CondVar,
     #[pin]
     members: SpinLock<MemberTable<Kv>>,
     pub(crate) reports: Reports,
@@ -117,8 +120,8 @@ impl Glue {
             pin_init!(Self {
                 tree <- new_mutex!(tree, "gct::tree"),
                 writing <- new_mutex!((), "gct::writing"),
-                sending <- new_mutex!((), "gct::sending"),
                 core <- new_mutex!(Tables::new(seed), "gct::core"),
+                landed <- new_condvar!("gct::landed"),
                 members <- new_spinlock!(members, "gct::members"),
                 reports: Reports::new(),
                 work <- new_work!("gct::work"),
@@ -173,21 +176,54 @@ impl Glue {
     }
 
     /// The next control to send.
-    pub(crate) fn next_control(&self) -> Option<Control> {
-        self.core.lock().state().next_control()
+    pub(crate) fn next_control(&self, errand: &Errand) -> Next {
+        self.core.lock().state().next_control(errand)
     }
 
-    /// What came of it. Says whether more may follow, or not: a write was refused.
-    pub(crate) fn control_done(&self, control: &Control, outcome: Result<(), Status>) -> bool {
-        let mut tables = self.core.lock();
-        let mut state = tables.state();
-        state.control_done(control, outcome);
-        !state.write_is_refused()
+    /// Says what came of it. Returns whether the limit on trial was refused.
+    pub(crate) fn control_done(
+        &self,
+        flight: &Flight,
+        control: &Control,
+        outcome: Result<(), Status>,
+    ) -> bool {
+        let landed = self
+            .core
+            .lock()
+            .state()
+            .control_done(flight, control, outcome);
+        if landed.waited {
+            self.landed.notify_all();
+        }
+        landed.refused
+    }
+
+    /// Waits for the end of a control that somebody else sends.
+    pub(crate) fn wait(&self, wait: &Wait) {
+        let mut core = self.core.lock();
+        while !core.state().is_over(wait) {
+            self.landed.wait(&mut core);
+        }
     }
 
     /// May there be controls to send?
     pub(crate) fn has_controls(&self) -> bool {
         self.core.lock().state().has_controls()
+    }
+
+    /// Is there something due of a process for which nobody sends?
+    pub(crate) fn can_send(&self) -> bool {
+        self.core.lock().state().can_send()
+    }
+
+    /// What ioctls on a file have made due.
+    pub(crate) fn errand_of_file(&self, file: FileId) -> Option<Errand> {
+        self.core.lock().state().errand_of_file(file)
+    }
+
+    /// What a write about an owner, or about many with `None`, has made due.
+    pub(crate) fn errand_of(&self, owner: Option<Owner>) -> Errand {
+        self.core.lock().state().errand_of(owner)
     }
 
     fn grow(&self, need: Need) -> Result<(), AllocError> {

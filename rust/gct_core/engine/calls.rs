@@ -5,9 +5,9 @@
 use super::Ticket;
 use crate::account::Amount;
 use crate::error::Error;
-use crate::ids::{FileId, GpuId, GroupId, ProcKey};
+use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
 use crate::iface::CgroupPath;
-use crate::objects::{Object, ObjectKey, Objects};
+use crate::objects::{List, Object, ObjectKey, Objects};
 use crate::rmapi::{Action, Call, Class, Handle};
 use crate::state::{Failure, File, State};
 
@@ -33,7 +33,9 @@ impl State<'_> {
     ) -> Result<FileId, Error> {
         self.files.reserve(1)?;
         self.reserve_proc()?;
-        self.objects.reserve(1)?;
+        // The root of the file's space, and the ends of the process's lists.
+        self.objects
+            .reserve(List::OF_PROC.len().saturating_add(1))?;
 
         let id = FileId(self.sequence.next());
         self.files.insert(id, File { proc: key })?;
@@ -168,6 +170,9 @@ impl State<'_> {
         }
         if succeeded || !self.objects.attach(hidden, ticket.home) {
             self.free(proc, hidden);
+        } else {
+            // They can be told of again.
+            self.reconsider(Owner::Proc(proc), None);
         }
     }
 
@@ -210,7 +215,14 @@ impl State<'_> {
         }
         object.charged = self.charge(new.proc, object.gpu, amount);
         object.client = call.client;
+        object.told.lead = true;
         self.objects.add(new.key, object)?;
+        if class == Class::Subdevice {
+            let device = ObjectKey::new(new.key.space, object.parent);
+            if let Some(device) = self.objects.get_mut(device) {
+                device.subdevice = new.key.handle;
+            }
+        }
         self.consider(new.key);
         Ok(())
     }
@@ -348,9 +360,7 @@ impl State<'_> {
     fn drain(&mut self, proc: ProcKey, top: ObjectKey) {
         // Each turn takes an object out of a tree that only shrinks.
         while let Some((object, heir)) = self.objects.pop(top) {
-            if object.told.due {
-                self.plan.due = self.plan.due.saturating_sub(1);
-            }
+            self.succeeded_by(&object, heir);
             match heir {
                 Some(heir) => self.inherit(proc, &object, heir),
                 None => self.uncharge(proc, &object),

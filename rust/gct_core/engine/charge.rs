@@ -77,7 +77,7 @@ impl State<'_> {
     /// An object that had another name is gone: that name is charged from now on.
     pub(super) fn inherit(&mut self, proc: ProcKey, object: &Object, heir: ObjectKey) {
         if object.charged == Amount::ZERO {
-            return;
+            return self.consider(heir);
         }
         let Some(to) = self.objects.get(heir).map(|heir| heir.file) else {
             return self.uncharge(proc, object);
@@ -92,7 +92,6 @@ impl State<'_> {
         if let Some(heir) = self.objects.get_mut(heir) {
             (heir.charged, heir.gpu) = (object.charged, object.gpu);
             heir.owed = !stays;
-            heir.told.slice = object.told.slice;
         }
         if !waits {
             self.pay(to, heir);

@@ -1,21 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Limits become controls of the resource manager, one at a time.
+//! Limits become controls of the resource manager.
 //!
-//! The caller asks for a control, sends it without the state's lock, and says what
-//! came of it before it asks for the next. While one is under way
-//! ([`State::is_sending`]) it lets no object be freed.
+//! Each process has at most one control in flight; controls of different processes are independent. The caller asks
+//! for a control, sends it without the state's lock, and says what came of it:
+//!
+//!     loop:
+//!         match next_control(errand):
+//!             Send(control, flight): outcome = send(control); control_done(flight, control, outcome)
+//!             Busy(wait):            sleep until is_over(wait)
+//!             Nothing:               break
+//!
+//! What became due after the errand began is left to who made it due, so no tenant can keep another's errand going.
+//!
+//! A freeze names up to 64 channels. The resource manager answers for all of them at once, and says neither which it
+//! did not find nor which it has stopped already. So after any failure each half is told by itself, down to one
+//! channel. What is refused alone is looked up in the resource manager: if it is not there, nothing was refused.
 
-use crate::account::Amount;
-use crate::gpu::Backend;
-use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
-use crate::objects::{Object, ObjectKey};
-use crate::plan::{Order, Sent, Trial};
-use crate::rmapi::control::{self, Control, Status};
-use crate::rmapi::{Call, Class, Handle, Undoes};
-use crate::settings::Settings;
-use crate::slice::{Slice, SliceOrder};
-use crate::state::{Failure, State};
+use crate::ids::{FileId, Owner, ProcKey};
+use crate::objects::{List, Object, ObjectKey};
+use crate::plan::{Doubt, Errand, Flight, Landed, Next, Order, Run, Trial, Wait, SHARERS_MAX};
+use crate::rmapi::control::{self, Control, Status, CHANNELS_MAX};
+use crate::rmapi::{Class, Handle};
+use crate::state::{Failure, Proc, State};
+
+/// How many subdevices of others are looked at for one that can be named.
+const SUBDEVICES_TRIED: usize = 16;
 
 impl State<'_> {
     /// For tests: an object that was refused is tried again.
@@ -24,233 +34,168 @@ impl State<'_> {
         self.consider(key);
     }
 
-    /// Is a control under way?
-    pub fn is_sending(&self) -> bool {
-        self.plan.sent.is_some()
-    }
-
-    /// May there be a control to send? Cheap, for those who only pass by.
+    /// Returns whether anybody may have something due. O(1).
     pub fn has_controls(&self) -> bool {
-        self.plan.due > 0
+        self.plan.turns.count > 0
     }
 
-    /// The next control, which is under way from now on.
-    pub fn next_control(&mut self) -> Option<Control> {
-        if self.plan.due == 0 || self.plan.sent.is_some() {
-            return None;
-        }
-        let recent = self.plan.recent.take();
-        if let Some(control) = recent.and_then(|key| self.control_for(key)) {
-            return Some(control);
-        }
-        let slots = self.objects.slots();
-        for _ in 0..slots {
-            let at = self.plan.cursor;
-            self.plan.cursor = at.saturating_add(1);
-            if self.plan.cursor >= slots {
-                self.plan.cursor = 0;
-            }
-            let key = self.objects.key_at(at);
-            if let Some(control) = key.and_then(|key| self.control_for(key)) {
-                return Some(control);
-            }
-        }
-        None
-    }
-
-    /// What came of the control that was under way.
-    pub fn control_done(&mut self, control: &Control, outcome: Result<(), Status>) {
-        let Some(Sent { order, keys }) = self.plan.sent.take() else {
-            return;
-        };
-        let taken = match order {
-            Order::Slice(order) => order.taken(control, outcome),
-            Order::Freeze(_) => outcome,
-        };
-        for key in keys.into_iter().flatten() {
-            if outcome.is_ok() {
-                self.took(key, order, control);
-            }
-            match taken {
-                Ok(()) => self.consider(key),
-                Err(status) => self.refused(key, order, status),
-            }
-        }
-    }
-
-    /// A tenant's own control was obeyed, which may have undone one of ours.
-    pub(super) fn undone(&mut self, file: FileId, call: &Call, undoes: Undoes) {
-        let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
-            return;
-        };
-        match undoes {
-            Undoes::Timeslice => {
-                let Some(key) = self.key_of(file, call.client, call.object) else {
-                    return;
-                };
-                let key = self.objects.charged_name(key);
-                if let Some(object) = self.objects.get_mut(key) {
-                    object.told.slice = match call.succeeded() {
-                        true => Slice::Own,
-                        false => object.told.slice.lost(),
-                    };
-                }
-                self.consider(key);
-            }
-            Undoes::TimesliceOfChannel => self.slices_lost(file, call),
-            Undoes::Freeze => {
-                for at in 0..self.objects.slots() {
-                    self.thawed_by_tenant(at, proc);
-                }
-            }
-        }
-    }
-
-    /// Some channel below a device has got another time slice, and with it its group. The resource manager
-    /// does not say so when it is asked for the group's.
-    fn slices_lost(&mut self, file: FileId, call: &Call) {
-        let Some(device) = self.key_of(file, call.client, call.object) else {
-            return;
-        };
-        let mut at = Some(device);
-        for _ in 0..self.objects.len() {
+    /// Returns whether something is due of a process for which nobody sends. Whoever sends asks again when it has
+    /// done so.
+    pub fn can_send(&self) -> bool {
+        let mut at = self.turn_after(None);
+        for _ in 0..self.plan.turns.count {
             let Some(key) = at else { break };
-            let name = self.objects.charged_name(key);
-            if let Some(object) = self.objects.get_mut(name) {
-                object.told.slice = object.told.slice.lost();
+            let idle = |proc: &&Proc| proc.flight.is_none() && self.has_due(proc);
+            if self.procs.get(&key).filter(idle).is_some() {
+                return true;
             }
-            self.consider(name);
-            at = self.objects.after(device, key.handle);
+            at = self.turn_after(Some(key));
+        }
+        false
+    }
+
+    /// What a write has made due until now, of an owner or of anybody.
+    pub fn errand_of(&mut self, owner: Option<Owner>) -> Errand {
+        Errand {
+            until: self.sequence.next(),
+            waits: true,
+            writes: true,
+            owner,
+            others: [None; SHARERS_MAX],
         }
     }
 
-    /// The channel in a slot, if it is a frozen one of the process, may run again.
-    fn thawed_by_tenant(&mut self, at: usize, proc: ProcKey) {
-        let Some(key) = self.objects.key_at(at) else {
-            return;
+    /// What the last ioctl on a file, and others of its process, have made due until now: ask for it before the
+    /// lock is let go. `None` when there is nothing.
+    pub fn errand_of_file(&mut self, file: FileId) -> Option<Errand> {
+        let others = core::mem::take(&mut self.plan.touched);
+        let proc = self.files.get(&file)?.proc;
+        let concerned = [Some(proc)];
+        let concerned = concerned.iter().chain(&others).flatten();
+        let busy = |key: &ProcKey| {
+            let proc = self.procs.get(key);
+            proc.is_some_and(|proc| proc.flight.is_some() || self.has_due(proc))
         };
-        let of_proc = |object: &&Object| self.proc_of(object) == Some(proc);
-        let frozen = self.objects.get(key).filter(of_proc);
-        if !frozen.is_some_and(|object| object.told.frozen) {
-            return;
-        }
-        if let Some(object) = self.objects.get_mut(key) {
-            object.told.frozen = false;
-        }
-        self.consider(key);
+        concerned.copied().any(|key| busy(&key)).then(|| Errand {
+            others,
+            writes: false,
+            ..self.errand_of(Some(Owner::Proc(proc)))
+        })
     }
 
-    /// Everything of an owner is compared with its limits, on one GPU or on all.
-    pub(super) fn reconsider(&mut self, owner: Owner, gpu: Option<GpuId>) {
-        for at in 0..self.objects.slots() {
-            let Some(key) = self.objects.key_at(at) else {
-                continue;
+    /// The end of the control in flight that may name objects of a file's process. The caller waits for it, so
+    /// [`State::control_done`] will say that somebody does.
+    pub fn wait_for(&mut self, file: FileId) -> Option<Wait> {
+        let proc = self.files.get(&file)?.proc;
+        self.wait_for_proc(proc)
+    }
+
+    /// Is that control over?
+    pub fn is_over(&self, wait: &Wait) -> bool {
+        self.flight_of(wait.proc) != Some(wait.number)
+    }
+
+    fn flight_of(&self, proc: ProcKey) -> Option<u64> {
+        self.procs.get(&proc)?.flight
+    }
+
+    fn wait_for_proc(&mut self, key: ProcKey) -> Option<Wait> {
+        let proc = self.procs.get_mut(&key)?;
+        let number = proc.flight?;
+        proc.waited = true;
+        Some(Wait { proc: key, number })
+    }
+
+    /// The next control of an errand, which is in flight from now on.
+    pub fn next_control(&mut self, errand: &Errand) -> Next {
+        let Some(Owner::Proc(key)) = errand.owner else {
+            return self.next_in_turn(errand);
+        };
+        for key in [Some(key)].iter().chain(&errand.others).flatten() {
+            match self.next_of(*key, errand.until) {
+                Next::Nothing => {}
+                next => return next,
+            }
+        }
+        Next::Nothing
+    }
+
+    /// The next control of a group's member, or of anybody.
+    fn next_in_turn(&mut self, errand: &Errand) -> Next {
+        let mut busy = Next::Nothing;
+        let mut after = self.turn_after(None);
+        for _ in 0..self.plan.turns.count {
+            let Some(key) = after else { break };
+            after = self.turn_after(Some(key));
+            let fits = match errand.owner {
+                Some(Owner::Group(group)) => self.group_of(key) == Some(group),
+                _ => true,
             };
-            let Some(object) = self.objects.get(key) else {
+            if !fits {
                 continue;
+            }
+            match self.next_of(key, errand.until) {
+                Next::Nothing => {}
+                Next::Busy(wait) => busy = Next::Busy(wait),
+                next => {
+                    self.leave_turns(key);
+                    self.queue_turn(key);
+                    return next;
+                }
+            }
+        }
+        match errand.waits {
+            true => busy,
+            // Whoever sends goes on, or has it sent.
+            false => Next::Nothing,
+        }
+    }
+
+    /// The next control of a process, of what was due by `until`.
+    fn next_of(&mut self, key: ProcKey, until: u64) -> Next {
+        let Some(proc) = self.procs.get(&key) else {
+            return Next::Nothing;
+        };
+        let (space, flies) = (proc.space, proc.flight.is_some());
+        if flies {
+            let lists = [List::Flight, List::DueGroups, List::DueChannels];
+            let concerns = lists.iter().any(|list| self.is_due_by(space, *list, until));
+            let wait = concerns.then(|| self.wait_for_proc(key)).flatten();
+            return wait.map_or(Next::Nothing, Next::Busy);
+        }
+        for _ in 0..self.objects.len() {
+            let due = [List::DueGroups, List::DueChannels];
+            let oldest = due
+                .iter()
+                .filter_map(|list| self.objects.first(space, *list));
+            let since =
+                |key: &ObjectKey| self.objects.get(*key).map_or(0, |object| object.told.since);
+            let Some(first) = oldest.min_by_key(since) else {
+                self.leave_turns(key);
+                return Next::Nothing;
             };
-            let tells = matches!(object.class, Class::ChannelGroup | Class::Channel);
-            if tells && gpu.is_none_or(|_| object.gpu == gpu) && self.belongs(object, owner) {
-                self.consider(key);
+            if since(&first) > until {
+                return Next::Nothing;
+            }
+            if let Some(next) = self.control_for(key, first) {
+                return next;
             }
         }
+        Next::Nothing
     }
 
-    /// An object is compared with the limits that bind it.
-    pub(super) fn consider(&mut self, key: ObjectKey) {
-        let Some(object) = self.objects.get(key) else {
-            return;
-        };
-        let due = self.order_for(object).is_some();
-        self.set_due(key, due);
-        if due {
-            self.plan.recent = Some(key);
-        }
+    fn is_due_by(&self, space: u64, list: List, until: u64) -> bool {
+        let first = self.objects.first(space, list);
+        let object = first.and_then(|key| self.objects.get(key));
+        object.is_some_and(|object| object.told.since <= until)
     }
 
-    fn set_due(&mut self, key: ObjectKey, due: bool) {
-        let Some(object) = self.objects.get_mut(key) else {
-            return;
-        };
-        self.plan.due = match (object.told.due, due) {
-            (false, true) => self.plan.due.saturating_add(1),
-            (true, false) => self.plan.due.saturating_sub(1),
-            _ => self.plan.due,
-        };
-        object.told.due = due;
-    }
-
-    /// Do two groups bind their members differently, as far as controls go?
-    pub(super) fn bind_differently(&self, one: Option<GroupId>, other: Option<GroupId>) -> bool {
-        let limits = |group: Option<GroupId>, gpu| {
-            let settings = group.map(|group| self.settings_in_force(Owner::Group(group), gpu));
-            let settings = settings.unwrap_or(Settings::DEFAULT);
-            (settings.timeslice, settings.freeze)
-        };
-        self.gpus
-            .iter()
-            .any(|(gpu, _)| limits(one, *gpu) != limits(other, *gpu))
-    }
-
-    /// Does the driver below send controls for this GPU?
-    fn sends_controls(&self, gpu: GpuId) -> bool {
-        let kernel = |gpu: &crate::state::Gpu| gpu.facts.backend == Backend::Kernel;
-        self.gpus.get(&gpu).is_some_and(kernel)
-    }
-
-    fn proc_of(&self, object: &Object) -> Option<ProcKey> {
-        self.files.get(&object.file).map(|file| file.proc)
-    }
-
-    fn belongs(&self, object: &Object, owner: Owner) -> bool {
-        let Some(proc) = self.proc_of(object) else {
-            return false;
-        };
-        match owner {
-            Owner::Proc(key) => key == proc,
-            Owner::Group(group) => self.group_of(proc) == Some(group),
-        }
-    }
-
-    /// The settings of an owner, with what is on trial.
-    pub(super) fn settings_in_force(&self, owner: Owner, gpu: GpuId) -> Settings {
-        let node = self.nodes.get(&(owner, gpu));
-        let mut settings = node.map_or(Settings::DEFAULT, |node| node.settings);
-        if let Some(trial) = self.plan.trial {
-            if trial.owner == owner && trial.gpu == gpu && trial.refused.is_none() {
-                // The value is of the file's type: it was parsed for it.
-                let _ = settings.set(trial.file, trial.value);
-            }
-        }
-        settings
-    }
-
-    /// What the resource manager has to be told of an object now.
-    fn order_for(&self, object: &Object) -> Option<Order> {
-        let gpu = object.gpu.filter(|gpu| self.sends_controls(*gpu))?;
-        let limits = self.effective(self.proc_of(object)?, gpu);
-        match object.class {
-            Class::Channel if object.told.frozen != limits.freeze => {
-                Some(Order::Freeze(limits.freeze))
-            }
-            // It has a group that nobody can speak of: see `State::call_refused`.
-            Class::Channel if object.charged.channel_groups == 0 => None,
-            Class::Channel => limits.timeslice.map(SliceOrder::Set).map(Order::Slice),
-            // Of several names of a group the one that is charged is spoken of.
-            Class::ChannelGroup if object.charged == Amount::ZERO => None,
-            Class::ChannelGroup => object.told.slice.order(limits.timeslice).map(Order::Slice),
-            _ => None,
-        }
-    }
-
-    /// Makes the control for an object that is due, and for others like it.
-    fn control_for(&mut self, key: ObjectKey) -> Option<Control> {
+    /// Makes the control for a subject that is due, and for others like it. What need not or cannot be told is
+    /// settled.
+    fn control_for(&mut self, proc: ProcKey, key: ObjectKey) -> Option<Next> {
         let object = *self.objects.get(key)?;
-        if !object.told.due || !self.objects.is_reachable(key, &object) {
-            return None;
-        }
-        let Some(order) = self.order_for(&object) else {
-            self.set_due(key, false);
+        let Some(order) = self.order_for(key, &object) else {
+            self.sort(key);
             return None;
         };
         let (client, handle) = (object.client, key.handle);
@@ -260,84 +205,211 @@ impl State<'_> {
                 return None;
             }
             Order::Slice(order) => order.control(client, handle),
-            Order::Freeze(freeze) => return self.freeze_channels(key, &object, freeze),
+            Order::Look(_) => Control::class_of(client, handle),
+            Order::Probe(class) => Control::probe(client, handle, class)?,
+            Order::Freeze(freeze) => self.freeze_channels(proc, key, &object, freeze)?,
         };
-        self.plan.sent = Some(Sent::one(order, key));
-        Some(control)
+        let number = self.sequence.next();
+        let space = self.procs.get_mut(&proc).map(|proc| {
+            proc.flight = Some(number);
+            proc.space
+        })?;
+        if !matches!(order, Order::Freeze(_)) {
+            self.objects.enlist(key, space, List::Flight);
+        }
+        Some(Next::Send(
+            control,
+            Flight {
+                proc,
+                number,
+                order,
+            },
+        ))
     }
 
-    /// Stops or releases as many channels of a process as one control takes, `key`
-    /// among them.
-    fn freeze_channels(&mut self, key: ObjectKey, of: &Object, freeze: bool) -> Option<Control> {
+    /// Stops or releases as many channels of a process as one control takes, `key` first. What they do is not known
+    /// until it is answered.
+    fn freeze_channels(
+        &mut self,
+        proc: ProcKey,
+        key: ObjectKey,
+        of: &Object,
+        freeze: bool,
+    ) -> Option<Control> {
         let order = Order::Freeze(freeze);
-        let Some((client, subdevice)) = self.subdevice_for(key.space, of) else {
+        let space = self.procs.get(&proc)?.space;
+        let Some((client, subdevice)) = self.subdevice_for(key, of) else {
             // Nobody can be told.
             self.refused(key, order, control::NOT_SUPPORTED);
             return None;
         };
         let mut control = Control::disable_channels(client, subdevice, freeze);
-        let mut sent = Sent::one(order, key);
-        control.add_channel(of.client, key.handle);
-        let proc = self.proc_of(of);
-        let also = self.objects.iter().filter(|(other, object)| {
-            **other != key
-                && object.told.due
-                && object.gpu == of.gpu
-                && self.proc_of(object) == proc
-                && self.objects.is_reachable(**other, object)
-                && self.order_for(object) == Some(order)
-        });
-        for (slot, (other, object)) in sent.keys.iter_mut().skip(1).zip(also) {
-            control.add_channel(object.client, other.handle);
-            *slot = Some(*other);
+        let (mut at, mut together) = (Some(key), CHANNELS_MAX);
+        // They follow each other in the list, so that what has to be told again keeps its place in it.
+        for number in 0..CHANNELS_MAX {
+            let Some(key) = at else { break };
+            let Some(object) = self.objects.get(key).copied() else {
+                break;
+            };
+            together = together.min(object.told.together);
+            let fits = number < together && object.gpu == of.gpu;
+            if !fits || self.order_for(key, &object) != Some(order) {
+                break;
+            }
+            at = self.objects.behind(space, List::DueChannels, key);
+            control.add_channel(object.client, key.handle);
+            self.set_run(key, Run::Unknown);
+            self.objects.enlist(key, space, List::Flight);
         }
-        self.plan.sent = Some(sent);
         Some(control)
     }
 
-    /// A subdevice of the GPU on which `of` is: of the same client, or of any.
-    fn subdevice_for(&self, space: u64, of: &Object) -> Option<(Handle, Handle)> {
-        let mut found = None;
-        for (key, object) in self.objects.iter() {
-            let fits = object.class == Class::Subdevice
-                && object.gpu == of.gpu
-                && self.objects.is_reachable(*key, object);
-            if fits && (found.is_none() || key.space == space) {
-                found = Some((object.client, key.handle));
-                if key.space == space {
-                    break;
-                }
-            }
-        }
-        found
+    /// A subdevice of the GPU on which a channel is: that of its own device, or anybody's.
+    fn subdevice_for(&self, key: ObjectKey, of: &Object) -> Option<(Handle, Handle)> {
+        let is_one = |key: ObjectKey| {
+            let found = self.objects.get(key).filter(|found| {
+                found.class == Class::Subdevice
+                    && found.gpu == of.gpu
+                    && self.objects.is_reachable(key, found)
+            });
+            found.map(|found| (found.client, key.handle))
+        };
+        let own = self.objects.device_of(key).and_then(|device| {
+            let handle = self.objects.get(device)?.subdevice;
+            is_one(ObjectKey::new(device.space, handle))
+        });
+        let any = self.objects.listed(of.gpu?.0, List::Subdevices);
+        own.or_else(|| any.take(SUBDEVICES_TRIED).find_map(is_one))
     }
 
-    /// The resource manager has obeyed, or answered.
-    fn took(&mut self, key: ObjectKey, order: Order, control: &Control) {
+    /// Takes what came of a control. An outcome counts for what is still in flight: see
+    /// [`plan`](crate::plan).
+    pub fn control_done(
+        &mut self,
+        flight: &Flight,
+        control: &Control,
+        outcome: Result<(), Status>,
+    ) -> Landed {
+        let is_it = |proc: &&mut Proc| proc.flight == Some(flight.number);
+        let Some(proc) = self.procs.get_mut(&flight.proc).filter(is_it) else {
+            return Landed {
+                waited: false,
+                refused: self.write_is_refused(),
+            };
+        };
+        proc.flight = None;
+        let (space, waited) = (proc.space, core::mem::take(&mut proc.waited));
+        // The last goes first, and each before those that are due, so that they keep their order.
+        for _ in 0..CHANNELS_MAX {
+            let Some(key) = self.objects.last(space, List::Flight) else {
+                break;
+            };
+            self.landed(key, flight.order, control, outcome);
+            self.sort(key);
+        }
+        self.proc_leave(flight.proc);
+        Landed {
+            waited,
+            refused: self.write_is_refused(),
+        }
+    }
+
+    /// Remembers what came of a control for one of those that it named.
+    fn landed(
+        &mut self,
+        key: ObjectKey,
+        order: Order,
+        control: &Control,
+        outcome: Result<(), Status>,
+    ) {
+        match (order, outcome) {
+            (Order::Look(class), _) => self.looked(key, class, control, outcome),
+            (Order::Probe(_), _) => self.probed(key, outcome),
+            (Order::Slice(slice), Ok(())) => {
+                if let Some(object) = self.objects.get_mut(key) {
+                    let told = &mut object.told;
+                    told.slice = told.slice.after(slice, control.timeslice());
+                }
+                if let Err(status) = slice.taken(control, outcome) {
+                    self.refused(key, order, status);
+                }
+            }
+            (Order::Freeze(freeze), Ok(())) => {
+                self.set_run(key, Run::after(freeze));
+                self.set_together(key, CHANNELS_MAX);
+            }
+            (_, Err(status)) => match control.channels_named() {
+                many @ 2.. => self.set_together(key, many.div_ceil(2)),
+                _ => {
+                    if let Some(object) = self.objects.get_mut(key) {
+                        let looked = false;
+                        object.told.doubt = Some(Doubt {
+                            order,
+                            status,
+                            looked,
+                        });
+                    }
+                }
+            },
+        }
+    }
+
+    fn set_together(&mut self, key: ObjectKey, together: usize) {
+        if let Some(object) = self.objects.get_mut(key) {
+            object.told.together = together;
+        }
+    }
+
+    /// The resource manager has said what it has where it refused an order. A handle that means nothing there, or
+    /// something else, has refused nothing: the object went with one on which it depended.
+    fn looked(
+        &mut self,
+        key: ObjectKey,
+        class: Class,
+        control: &Control,
+        outcome: Result<(), Status>,
+    ) {
         let Some(object) = self.objects.get_mut(key) else {
             return;
         };
-        let told = &mut object.told;
-        match order {
-            Order::Slice(order) => told.slice = told.slice.after(order, control.timeslice()),
-            Order::Freeze(freeze) => told.frozen = freeze,
+        if outcome.is_err() || Class::from_number(control.class()) != class {
+            object.told.gone();
+        } else if let Some(doubt) = &mut object.told.doubt {
+            doubt.looked = true;
         }
     }
 
-    /// The resource manager has refused. What is not on trial is not tried again
-    /// before something changes.
-    fn refused(&mut self, key: ObjectKey, order: Order, status: Status) {
-        self.set_due(key, false);
-        if control::is_gone(status) {
+    /// It has been told something that changes nothing. Nor has what is lost refused anything, whose handle alone is
+    /// left.
+    fn probed(&mut self, key: ObjectKey, outcome: Result<(), Status>) {
+        let Some(object) = self.objects.get_mut(key) else {
             return;
+        };
+        if outcome == Err(control::RESOURCE_LOST) {
+            return object.told.gone();
         }
-        let object = self.objects.get(key).copied();
+        let Some(Doubt { order, status, .. }) = object.told.doubt.take() else {
+            return;
+        };
+        let object = *object;
+        // It may be another order that is due now.
+        if self.order_for(key, &object) == Some(order) {
+            self.refused(key, order, status);
+        }
+    }
+
+    /// The resource manager has refused. What is not on trial is not tried again before something changes.
+    fn refused(&mut self, key: ObjectKey, order: Order, status: Status) {
+        let Some(object) = self.objects.get_mut(key) else {
+            return;
+        };
+        object.told.given_up = true;
+        let object = *object;
+        self.sort(key);
         let on_trial = |trial: &Trial| {
-            object.is_some_and(|object| {
-                trial.file == order.file()
-                    && object.gpu == Some(trial.gpu)
-                    && self.belongs(&object, trial.owner)
-            })
+            Some(trial.file) == order.file()
+                && object.gpu == Some(trial.gpu)
+                && self.belongs(&object, trial.owner)
         };
         if self.plan.trial.as_ref().is_some_and(on_trial) {
             if let Some(trial) = &mut self.plan.trial {

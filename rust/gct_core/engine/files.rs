@@ -2,6 +2,7 @@
 
 //! The files of the tree are written and read.
 
+use super::needs_controls;
 use crate::error::Error;
 use crate::features::{Feature, FeatureSet};
 use crate::gpu::Uuid;
@@ -58,7 +59,11 @@ impl State<'_> {
         if matches!(file, File::TpcQuota | File::TpcMask) {
             return self.set_reserving(file, owner, gpu, value);
         }
-        node.settings.set(file, value)
+        node.settings.set(file, value)?;
+        if needs_controls(file) {
+            self.reconsider(owner, Some(gpu));
+        }
+        Ok(())
     }
 
     /// What is written to a file of a node, if it may be.

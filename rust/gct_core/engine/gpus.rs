@@ -8,6 +8,7 @@ use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
 use crate::ids::{GpuId, GpuIndex, Owner, Scope};
 use crate::limits;
+use crate::objects::List;
 use crate::state::{Gpu, Node, State};
 use crate::table::count;
 use crate::topology::Topology;
@@ -32,7 +33,11 @@ impl State<'_> {
         let owners = self.groups.len().saturating_add(self.procs.len());
         self.reserve_places(self.groups.len(), owners.saturating_add(1))?;
 
+        // The ends of the list of its subdevices.
+        self.objects.reserve(1)?;
+
         let id = GpuId(self.sequence.next());
+        self.objects.add_list(id.0, List::Subdevices)?;
         let gpu = Gpu {
             facts: *facts,
             features,
@@ -92,6 +97,7 @@ impl State<'_> {
     pub fn gpu_remove(&mut self, rm_id: u32) -> Result<(), Error> {
         let id = self.gpu_by_rm_id(rm_id).ok_or(Error::Gone)?;
         let gpu = self.gpus.remove(&id).ok_or(Error::Gone)?;
+        self.objects.remove_list(id.0, List::Subdevices);
         self.dirs.unwant(DirPath::Gpu(gpu.index), Scope::Gpu(id));
         let (dirs, procs) = (&mut self.dirs, &mut self.procs);
         self.nodes.remove_where(

@@ -5,6 +5,7 @@
 use crate::error::Error;
 use crate::ids::ProcKey;
 use crate::iface::CgroupPath;
+use crate::objects::List;
 use crate::state::{Pid, Proc, State};
 
 impl State<'_> {
@@ -16,7 +17,8 @@ impl State<'_> {
 
     /// Adds a process, unless it is known.
     ///
-    /// The caller has used [`State::reserve_proc`].
+    /// The caller has used [`State::reserve_proc`], and reserved objects for
+    /// [`List::OF_PROC`].
     pub(super) fn proc_enter(&mut self, key: ProcKey) -> Result<(), Error> {
         if self.procs.contains(&key) {
             return Ok(());
@@ -28,12 +30,28 @@ impl State<'_> {
             files: 0,
             replaced: self.take_pid(key)?,
             visible: 0,
+            space: self.sequence.next(),
+            flight: None,
+            waited: false,
+            turn: None,
         };
+        for list in List::OF_PROC {
+            self.objects.add_list(proc.space, list)?;
+        }
         self.procs.insert(key, proc).map(|_| ())
     }
 
-    /// Removes a process whose last file was closed.
+    /// Removes a process whose last file was closed. One for which a control is in flight
+    /// stays until that has landed.
     pub(super) fn proc_leave(&mut self, key: ProcKey) {
+        let idle = |proc: &&Proc| proc.files == 0 && proc.flight.is_none();
+        let Some(space) = self.procs.get(&key).filter(idle).map(|proc| proc.space) else {
+            return;
+        };
+        for list in List::OF_PROC {
+            self.objects.remove_list(space, list);
+        }
+        self.leave_turns(key);
         let Some(proc) = self.procs.remove(&key) else {
             return;
         };

@@ -235,6 +235,7 @@ impl State<'_> {
             object.gpu = self.objects.get(parent).and_then(|parent| parent.gpu);
             let amount = Amount::of_object(told.class, told.bytes);
             object.charged = self.charge(proc, object.gpu, amount);
+            object.told.lead = true;
             self.objects.add(key, object)?;
         }
         self.consider(key);

@@ -7,7 +7,6 @@
 //! when the one that is charged goes, another inherits the charge.
 
 use super::{Object, ObjectKey, Objects};
-use crate::account::Amount;
 
 /// The neighbours in the ring of names; `None` for the only name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,20 +67,25 @@ impl Objects<'_> {
         Some(next)
     }
 
-    /// The name that is charged of what `key` names, which may be itself.
-    pub(crate) fn charged_name(&self, key: ObjectKey) -> ObjectKey {
+    /// The name of a thing that is the subject of controls, which may be `key` itself.
+    pub(crate) fn lead_name(&self, key: ObjectKey) -> ObjectKey {
         let mut at = key;
         for _ in 0..self.len() {
-            let Some(object) = self.get(at) else { break };
-            if object.charged != Amount::ZERO {
+            if self.get(at).is_none_or(|object| object.told.lead) {
                 return at;
             }
-            match object.names.0 {
-                Some(ring) if ring.next != key => at = ring.next,
-                _ => break,
+            at = self.next_name(at);
+            if at == key {
+                break;
             }
         }
         key
+    }
+
+    /// The next name in the ring, which is `key` itself where it has no other.
+    pub(crate) fn next_name(&self, key: ObjectKey) -> ObjectKey {
+        let ring = self.get(key).and_then(|object| object.names.0);
+        ring.map_or(key, |ring| ring.next)
     }
 
     /// An object has got another key: its neighbours have to know.

@@ -9,6 +9,9 @@
 use super::{Class, Handle};
 use crate::units::Us;
 
+/// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`.
+const DISABLE_CHANNELS: u32 = 0x2080_110b;
+
 /// `NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES`.
 pub const CHANNELS_MAX: usize = 64;
 
@@ -28,7 +31,7 @@ pub const TIMEOUT: Status = 0x65;
 /// manager frees along with something that it depends on.
 pub const RESOURCE_LOST: Status = 0x6e;
 
-/// Is this the answer to a handle that means nothing any more?
+/// Is this the answer to a handle that means nothing any more? For a control that names one object.
 pub const fn is_gone(status: Status) -> bool {
     // `NV_ERR_INVALID_CHANNEL`, `_CLIENT`, `_OBJECT`, `_OBJECT_HANDLE`, `_OBJECT_NOT_FOUND`.
     matches!(status, 0x21 | 0x23 | 0x31 | 0x33 | 0x57 | RESOURCE_LOST)
@@ -128,7 +131,7 @@ impl Control {
     /// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS` with no channel yet. Disabled ones are
     /// taken off the GPU and stay off it until they are enabled.
     pub fn disable_channels(client: Handle, subdevice: Handle, disable: bool) -> Self {
-        let mut control = Self::new(client, subdevice, 0x2080_110b, BYTES_MAX);
+        let mut control = Self::new(client, subdevice, DISABLE_CHANNELS, BYTES_MAX);
         control.set_u32(0, u32::from(disable));
         control
     }
@@ -149,6 +152,14 @@ impl Control {
     /// How many channels were added.
     pub fn channels(&self) -> usize {
         usize::try_from(self.u32(4)).unwrap_or(CHANNELS_MAX)
+    }
+
+    /// How many channels it disables or enables; none if it does something else.
+    pub fn channels_named(&self) -> usize {
+        match self.command {
+            DISABLE_CHANNELS => self.channels(),
+            _ => 0,
+        }
     }
 
     /// Whether the channels are disabled, and client and handle of one.
@@ -188,6 +199,12 @@ impl Control {
     /// The parameters, which the resource manager reads and writes.
     pub fn params(&mut self) -> &mut [u8] {
         self.bytes.get_mut(..self.len).unwrap_or_default()
+    }
+
+    /// The first words of the parameters.
+    #[cfg(test)]
+    pub(crate) fn words(&self) -> [u32; 2] {
+        [self.u32(0), self.u32(4)]
     }
 
     fn u32(&self, offset: usize) -> u32 {
@@ -245,6 +262,19 @@ mod tests {
         assert_eq!((control, control.channels()), (full, 64));
         assert_eq!(control.channel(0), (true, 10, 100));
         assert_eq!(control.channel(63), (true, 73, 163));
+    }
+
+    #[test]
+    fn questions_about_objects() {
+        let mut control = Control::class_of(7, 9);
+        assert_eq!(
+            (control.client, control.object, control.command),
+            (7, 7, 0xd02)
+        );
+        assert_eq!(control.params().len(), 16);
+        assert_eq!(control.params()[..8], [9, 0, 0, 0, 2, 0, 0, 0]);
+        control.params()[8..12].copy_from_slice(&0xa06cu32.to_le_bytes());
+        assert_eq!((control.class(), control.channels_named()), (0xa06c, 0));
     }
 
     #[test]

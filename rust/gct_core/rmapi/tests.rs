@@ -194,9 +194,9 @@ fn controls_that_undo_a_limit_are_told_from_the_others() {
     };
     for (command, undoes) in [
         (0xa06c_0103, Undoes::Timeslice),
-        (0xa06c_0101, Undoes::Freeze),
-        (0xa06f_0103, Undoes::Freeze),
-        (0x2080_110b, Undoes::Freeze),
+        (0xa06c_0101, Undoes::Schedule),
+        (0xa06f_0103, Undoes::Schedule),
+        (0x2080_110b, Undoes::Channels),
     ] {
         let call = control(command).unwrap();
         assert_eq!((call.client, call.object, call.status), (1, 2, 3));

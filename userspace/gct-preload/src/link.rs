@@ -176,7 +176,7 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
                 slices.subdevice(&call);
                 false
             }
-            Action::Control(Undoes::Freeze) => {
+            Action::Control(Undoes::Schedule | Undoes::Channels) => {
                 slices.enabled(call.client, link);
                 false
             }

@@ -5,6 +5,7 @@
 mod shares;
 
 use super::*;
+use crate::engine::{Errand, Next};
 use crate::rmapi::control::Control;
 use crate::rmapi::Call;
 use crate::units::Us;
@@ -56,7 +57,8 @@ impl World {
     /// Sends the controls that are due, which are all obeyed. Returns time slices that were set.
     fn obeyed(&mut self) -> Vec<u64> {
         let mut set = Vec::new();
-        while let Some(mut control) = self.store.state().next_control() {
+        let anybody = Errand::ANYBODY;
+        while let Next::Send(mut control, flight) = self.store.state().next_control(&anybody) {
             match control.command {
                 0xa06c_0104 => {
                     control = Control::set_timeslice(control.client, control.object, Us(9))
@@ -64,7 +66,8 @@ impl World {
                 0xa06c_0103 => set.push(control.timeslice().get()),
                 _ => {}
             }
-            self.store.state().control_done(&control, Ok(()));
+            let mut state = self.store.state();
+            state.control_done(&flight, &control, Ok(()));
             self.store.check();
         }
         set

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Compares what the resource manager was told with the limits in force.
+//!
+//! Every step costs the objects of one process, or of those that a write names.
+
+use crate::gpu::Backend;
+use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
+use crate::objects::{List, Object, ObjectKey};
+use crate::plan::{Order, Run};
+use crate::rmapi::{Call, Class, Undoes};
+use crate::settings::Settings;
+use crate::slice::{Slice, SliceOrder};
+use crate::state::{Proc, State};
+
+impl State<'_> {
+    /// Is something of the process due?
+    pub(super) fn has_due(&self, proc: &Proc) -> bool {
+        let due = [List::DueGroups, List::DueChannels];
+        due.iter()
+            .any(|list| self.objects.first(proc.space, *list).is_some())
+    }
+
+    /// Compares an object with the limits that bind it.
+    pub(super) fn consider(&mut self, key: ObjectKey) {
+        let Some(object) = self.objects.get_mut(key) else {
+            return;
+        };
+        (object.told.given_up, object.told.doubt) = (false, None);
+        match object.class {
+            Class::Subdevice => {
+                let gpu = object.gpu;
+                self.list_subdevice(key, gpu);
+            }
+            Class::Channel | Class::ChannelGroup if object.told.lead => self.sort_landed(key),
+            _ => {}
+        }
+    }
+
+    /// What is in flight is sorted when it has landed.
+    fn sort_landed(&mut self, key: ObjectKey) {
+        if self.objects.list_of(key) != Some(List::Flight) {
+            self.sort(key);
+        }
+    }
+
+    /// Puts a subject into the list where it belongs. One that was in flight goes before those that became due later.
+    pub(super) fn sort(&mut self, key: ObjectKey) {
+        let Some(object) = self.objects.get(key).copied() else {
+            return;
+        };
+        let proc = self.proc_of(&object);
+        let space = proc
+            .and_then(|proc| self.procs.get(&proc))
+            .map(|proc| proc.space);
+        let Some((proc, space)) = proc.zip(space) else {
+            return self.objects.unlist(key);
+        };
+        let due = !object.told.given_up && self.order_for(key, &object).is_some();
+        let to = match (due, object.class) {
+            (false, _) => List::Settled,
+            (true, Class::Channel) => List::DueChannels,
+            (true, _) => List::DueGroups,
+        };
+        match self.objects.list_of(key) {
+            Some(list) if list == to => return,
+            Some(List::Flight) if due => self.objects.enlist_first(key, space, to),
+            _ => {
+                self.objects.enlist(key, space, to);
+                let now = self.sequence.next();
+                if let Some(object) = self.objects.get_mut(key) {
+                    object.told.since = now;
+                }
+            }
+        }
+        if due {
+            self.queue_turn(proc);
+        }
+    }
+
+    fn list_subdevice(&mut self, key: ObjectKey, gpu: Option<GpuId>) {
+        match gpu.filter(|gpu| self.gpus.contains(gpu)) {
+            Some(gpu) => self.objects.enlist(key, gpu.0, List::Subdevices),
+            None => self.objects.unlist(key),
+        }
+    }
+
+    /// Everything of an owner is compared with its limits, on one GPU or on all.
+    pub(super) fn reconsider(&mut self, owner: Owner, gpu: Option<GpuId>) {
+        let group = match owner {
+            Owner::Proc(key) => return self.reconsider_proc(key, gpu),
+            Owner::Group(group) => Some(group),
+        };
+        for at in 0..self.procs.slots() {
+            let key = self.procs.key_at(at);
+            if let Some(key) = key.filter(|key| self.group_of(*key) == group) {
+                self.reconsider_proc(key, gpu);
+            }
+        }
+    }
+
+    fn reconsider_proc(&mut self, key: ProcKey, gpu: Option<GpuId>) {
+        let Some(space) = self.procs.get(&key).map(|proc| proc.space) else {
+            return;
+        };
+        // What leaves a list goes to one that comes later, or out of those that are due.
+        for list in [List::Settled, List::DueGroups, List::DueChannels] {
+            let mut at = self.objects.first(space, list);
+            for _ in 0..self.objects.len() {
+                let Some(key) = at else { break };
+                at = self.objects.behind(space, list, key);
+                let of = self.objects.get(key).and_then(|object| object.gpu);
+                if gpu.is_none_or(|_| of == gpu) {
+                    self.consider(key);
+                }
+            }
+        }
+    }
+
+    /// A tenant's own control may have undone one of ours, even where it failed: it may have failed in part.
+    pub(super) fn undone(&mut self, file: FileId, call: &Call, undoes: Undoes) {
+        let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
+            return;
+        };
+        match undoes {
+            Undoes::Timeslice => {
+                if let Some(key) = self.key_of(file, call.client, call.object) {
+                    self.slice_undone(key, call.succeeded());
+                }
+            }
+            Undoes::TimesliceOfChannel => self.slices_lost(file, call),
+            // Nothing stands still that could have been let run.
+            Undoes::Schedule | Undoes::Channels if self.plan.stopped == 0 => {}
+            Undoes::Schedule => {
+                if let Some(key) = self.key_of(file, call.client, call.object) {
+                    self.scheduled(key, proc);
+                }
+            }
+            Undoes::Channels => self.channels_undone(proc),
+        }
+    }
+
+    fn slice_undone(&mut self, key: ObjectKey, succeeded: bool) {
+        let lead = self.objects.lead_name(key);
+        if let Some(object) = self.objects.get_mut(lead) {
+            object.told.slice = match succeeded {
+                true => Slice::Own,
+                false => object.told.slice.lost(),
+            };
+        }
+        self.out_of_flight(lead);
+    }
+
+    /// Some channel below a device has got another time slice, and with it its group. The resource manager
+    /// does not say so when it is asked for the group's.
+    fn slices_lost(&mut self, file: FileId, call: &Call) {
+        let Some(device) = self.key_of(file, call.client, call.object) else {
+            return;
+        };
+        let mut at = Some(device);
+        for _ in 0..self.objects.len() {
+            let Some(key) = at else { break };
+            at = self.objects.after(device, key.handle);
+            let is_group = |object: &Object| object.class == Class::ChannelGroup;
+            if self.objects.get(key).is_some_and(is_group) {
+                self.slice_undone(key, false);
+            }
+        }
+    }
+
+    /// A channel, or every channel of a group under whatever name, may run.
+    fn scheduled(&mut self, key: ObjectKey, by: ProcKey) {
+        let mut name = key;
+        for _ in 0..self.objects.len() {
+            let mut child = self.objects.child_of(name);
+            for _ in 0..self.objects.len() {
+                let Some(at) = child else { break };
+                child = self.objects.sibling_of(at);
+                self.may_run(at, by);
+            }
+            self.may_run(name, by);
+            name = self.objects.next_name(name);
+            if name == key {
+                break;
+            }
+        }
+    }
+
+    /// Any channel of a process may run.
+    fn channels_undone(&mut self, proc: ProcKey) {
+        let Some(space) = self.procs.get(&proc).map(|proc| proc.space) else {
+            return;
+        };
+        for list in [List::DueChannels, List::Settled, List::Flight] {
+            let mut at = self.objects.first(space, list);
+            for _ in 0..self.objects.len() {
+                let Some(key) = at else { break };
+                at = self.objects.behind(space, list, key);
+                self.may_run(key, proc);
+            }
+        }
+    }
+
+    /// A channel that was told to stand still may run, because of `by`.
+    fn may_run(&mut self, key: ObjectKey, by: ProcKey) {
+        let of_channel = |object: &Object| object.class == Class::Channel;
+        if !self.objects.get(key).is_some_and(of_channel) {
+            return;
+        }
+        let lead = self.objects.lead_name(key);
+        let object = self.objects.get(lead).copied();
+        let Some(object) = object.filter(|object| object.told.run != Run::Runs) else {
+            return;
+        };
+        self.set_run(lead, Run::Unknown);
+        self.out_of_flight(lead);
+        let owner = self.proc_of(&object).filter(|owner| *owner != by);
+        let free = |slot: &&mut Option<ProcKey>| slot.is_none() || **slot == owner;
+        if let (Some(_), Some(slot)) = (owner, self.plan.touched.iter_mut().find(free)) {
+            *slot = owner;
+        }
+    }
+
+    /// What is in flight of a subject no longer counts.
+    fn out_of_flight(&mut self, key: ObjectKey) {
+        if self.objects.list_of(key) == Some(List::Flight) {
+            self.objects.unlist(key);
+        }
+        self.consider(key);
+    }
+
+    /// Sets what a channel does, and counts those that stand still.
+    pub(super) fn set_run(&mut self, key: ObjectKey, run: Run) {
+        let Some(object) = self.objects.get_mut(key) else {
+            return;
+        };
+        let was = core::mem::replace(&mut object.told.run, run);
+        self.plan.stopped = match (was, run) {
+            (Run::Runs, Run::Frozen | Run::Unknown) => self.plan.stopped.saturating_add(1),
+            (Run::Frozen | Run::Unknown, Run::Runs) => self.plan.stopped.saturating_sub(1),
+            _ => self.plan.stopped,
+        };
+    }
+
+    /// A subject is gone; another name of the same thing takes its place, if there is one.
+    pub(super) fn succeeded_by(&mut self, gone: &Object, heir: Option<ObjectKey>) {
+        if !gone.told.lead {
+            return;
+        }
+        if gone.told.run != Run::Runs {
+            self.plan.stopped = self.plan.stopped.saturating_sub(1);
+        }
+        let Some(key) = heir else { return };
+        let told = gone.told.inherited();
+        if let Some(heir) = self.objects.get_mut(key) {
+            heir.gpu = gone.gpu;
+            heir.told = told;
+            heir.told.run = Run::Runs;
+        }
+        self.set_run(key, told.run);
+    }
+
+    /// Do two groups bind their members differently, as far as controls go?
+    pub(super) fn bind_differently(&self, one: Option<GroupId>, other: Option<GroupId>) -> bool {
+        let limits = |group: Option<GroupId>, gpu| {
+            let settings = group.map(|group| self.settings_in_force(Owner::Group(group), gpu));
+            let settings = settings.unwrap_or(Settings::DEFAULT);
+            (settings.timeslice, settings.freeze)
+        };
+        self.gpus
+            .iter()
+            .any(|(gpu, _)| limits(one, *gpu) != limits(other, *gpu))
+    }
+
+    /// Does the driver below send controls for this GPU?
+    fn sends_controls(&self, gpu: GpuId) -> bool {
+        let kernel = |gpu: &crate::state::Gpu| gpu.facts.backend == Backend::Kernel;
+        self.gpus.get(&gpu).is_some_and(kernel)
+    }
+
+    pub(super) fn proc_of(&self, object: &Object) -> Option<ProcKey> {
+        self.files.get(&object.file).map(|file| file.proc)
+    }
+
+    pub(super) fn belongs(&self, object: &Object, owner: Owner) -> bool {
+        let Some(proc) = self.proc_of(object) else {
+            return false;
+        };
+        match owner {
+            Owner::Proc(key) => key == proc,
+            Owner::Group(group) => self.group_of(proc) == Some(group),
+        }
+    }
+
+    /// The settings of an owner, with what is on trial.
+    pub(super) fn settings_in_force(&self, owner: Owner, gpu: GpuId) -> Settings {
+        let node = self.nodes.get(&(owner, gpu));
+        let mut settings = node.map_or(Settings::DEFAULT, |node| node.settings);
+        if let Some(trial) = self.plan.trial {
+            if trial.owner == owner && trial.gpu == gpu && trial.refused.is_none() {
+                // The value is of the file's type: it was parsed for it.
+                let _ = settings.set(trial.file, trial.value);
+            }
+        }
+        settings
+    }
+
+    /// Needs the resource manager be told nothing of a subject?
+    pub(crate) fn is_as_it_should_be(&self, key: ObjectKey, object: &Object) -> bool {
+        self.order_for(key, object).is_none()
+    }
+
+    /// What the resource manager has to be told of a subject now; nothing while it cannot be named.
+    pub(super) fn order_for(&self, key: ObjectKey, object: &Object) -> Option<Order> {
+        let gpu = object.gpu.filter(|gpu| self.sends_controls(*gpu))?;
+        let proc = self.proc_of(object).filter(|_| object.told.lead)?;
+        if !self.objects.is_reachable(key, object) {
+            return None;
+        }
+        match object.told.doubt {
+            Some(doubt) if doubt.looked => return Some(Order::Probe(object.class)),
+            Some(_) => return Some(Order::Look(object.class)),
+            None => {}
+        }
+        let limits = self.effective(proc, gpu);
+        // Of the group of a channel directly below a device nobody can speak: see `State::call_refused`.
+        let alone = object.charged.channel_groups > 0;
+        let unheard = limits.timeslice.map(SliceOrder::Set).map(Order::Slice);
+        match object.class {
+            Class::Channel => {
+                let run = object.told.run.order(limits.freeze);
+                run.or(unheard.filter(|_| alone))
+            }
+            Class::ChannelGroup => object.told.slice.order(limits.timeslice).map(Order::Slice),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Lists of the objects that controls are about, so that an event costs its owner's objects and not the table.
+//!
+//! A list is a ring through the objects' links. An object of its own, which nobody can name, is both ends of it.
+//! Each process has the lists [`List::OF_PROC`] in a space of its own; each GPU has one of its subdevices. An object
+//! is in one list at most. Every step is O(1).
+
+use super::{Object, ObjectKey, Objects};
+use crate::error::Error;
+use crate::ids::FileId;
+use crate::rmapi::{Class, Handle};
+
+/// A list, within its owner's space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum List {
+    /// Channel groups and channels of which the resource manager knows what it must.
+    Settled,
+    /// Channel groups that are due, the oldest first.
+    DueGroups,
+    /// Channels that are due, the oldest first.
+    DueChannels,
+    /// What the control in flight names.
+    Flight,
+    /// Subdevices of a GPU.
+    Subdevices,
+}
+
+impl List {
+    /// The lists of a process.
+    pub(crate) const OF_PROC: [Self; 4] = [
+        Self::Settled,
+        Self::DueGroups,
+        Self::DueChannels,
+        Self::Flight,
+    ];
+
+    /// The handle of its ends.
+    const fn handle(self) -> Handle {
+        match self {
+            Self::Settled => 1,
+            Self::DueGroups => 2,
+            Self::DueChannels => 3,
+            Self::Flight => 4,
+            Self::Subdevices => 5,
+        }
+    }
+
+    const fn ends(self, space: u64) -> ObjectKey {
+        ObjectKey::new(space, self.handle())
+    }
+}
+
+/// The neighbours in a list, and which list it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Links {
+    previous: ObjectKey,
+    next: ObjectKey,
+    list: Option<List>,
+}
+
+impl Links {
+    /// In no list.
+    pub(super) const NONE: Self = Self {
+        previous: ObjectKey::root(0),
+        next: ObjectKey::root(0),
+        list: None,
+    };
+}
+
+/// The file of a list's ends: no file has this number.
+pub(crate) const NO_FILE: FileId = FileId(0);
+
+impl Objects<'_> {
+    /// Makes an empty list.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Objects::reserve`].
+    pub(crate) fn add_list(&mut self, space: u64, list: List) -> Result<(), Error> {
+        let ends = list.ends(space);
+        let mut object = Object::new(NO_FILE, Class::Other);
+        object.links = Links {
+            previous: ends,
+            next: ends,
+            list: Some(list),
+        };
+        self.map.insert(ends, object).map(|_| ())
+    }
+
+    /// Takes a list away. What was in it is in none.
+    pub(crate) fn remove_list(&mut self, space: u64, list: List) {
+        // Each turn takes one out; the bound only guards what never is.
+        for _ in 0..self.map.len() {
+            match self.first(space, list) {
+                Some(key) => self.unlist(key),
+                None => break,
+            }
+        }
+        self.map.remove(&list.ends(space));
+    }
+
+    /// The list in which an object is.
+    pub(crate) fn list_of(&self, key: ObjectKey) -> Option<List> {
+        self.get(key)?.links.list
+    }
+
+    /// Puts an object behind all others of a list, and takes it out of the one where it is.
+    pub(crate) fn enlist(&mut self, key: ObjectKey, space: u64, list: List) {
+        self.unlist(key);
+        if let Some(last) = self.links(list.ends(space)).map(|links| links.previous) {
+            self.join(last, key, list.ends(space), list);
+        }
+    }
+
+    /// As [`Objects::enlist`], before all others.
+    pub(crate) fn enlist_first(&mut self, key: ObjectKey, space: u64, list: List) {
+        self.unlist(key);
+        if let Some(first) = self.links(list.ends(space)).map(|links| links.next) {
+            self.join(list.ends(space), key, first, list);
+        }
+    }
+
+    /// Takes an object out of its list.
+    pub(crate) fn unlist(&mut self, key: ObjectKey) {
+        let Some(links) = self.links(key).filter(|links| links.list.is_some()) else {
+            return;
+        };
+        self.set_links(key, |own| *own = Links::NONE);
+        self.set_links(links.previous, |previous| previous.next = links.next);
+        self.set_links(links.next, |next| next.previous = links.previous);
+    }
+
+    /// The first object of a list.
+    pub(crate) fn first(&self, space: u64, list: List) -> Option<ObjectKey> {
+        self.behind(space, list, list.ends(space))
+    }
+
+    /// The last object of a list.
+    pub(crate) fn last(&self, space: u64, list: List) -> Option<ObjectKey> {
+        let last = self.links(list.ends(space))?.previous;
+        (last != list.ends(space)).then_some(last)
+    }
+
+    /// The object behind `key`, which is in that list.
+    pub(crate) fn behind(&self, space: u64, list: List, key: ObjectKey) -> Option<ObjectKey> {
+        let next = self.links(key)?.next;
+        (next != list.ends(space)).then_some(next)
+    }
+
+    /// The objects of a list.
+    pub(crate) fn listed(&self, space: u64, list: List) -> impl Iterator<Item = ObjectKey> + '_ {
+        let follow = move |key: &ObjectKey| self.behind(space, list, *key);
+        core::iter::successors(self.first(space, list), follow).take(self.map.len())
+    }
+
+    /// An object has got another key: its neighbours have to know.
+    pub(super) fn relisted(&mut self, to: ObjectKey) {
+        if let Some(links) = self.links(to).filter(|links| links.list.is_some()) {
+            self.set_links(links.previous, |previous| previous.next = to);
+            self.set_links(links.next, |next| next.previous = to);
+        }
+    }
+
+    fn join(&mut self, previous: ObjectKey, key: ObjectKey, next: ObjectKey, list: List) {
+        if self.get(key).is_none() {
+            return;
+        }
+        self.set_links(previous, |links| links.next = key);
+        self.set_links(next, |links| links.previous = key);
+        self.set_links(key, |links| {
+            *links = Links {
+                previous,
+                next,
+                list: Some(list),
+            };
+        });
+    }
+
+    fn links(&self, key: ObjectKey) -> Option<Links> {
+        self.get(key).map(|object| object.links)
+    }
+
+    fn set_links(&mut self, key: ObjectKey, set: impl FnOnce(&mut Links)) {
+        if let Some(object) = self.get_mut(key) {
+            set(&mut object.links);
+        }
+    }
+
+    /// Do the neighbours in the list know this object, and is it the same list?
+    pub(super) fn is_listed_soundly(&self, key: ObjectKey, object: &Object) -> bool {
+        let Links {
+            previous,
+            next,
+            list: Some(list),
+        } = object.links
+        else {
+            return true;
+        };
+        let fits = |other: Option<Links>| other.is_some_and(|other| other.list == Some(list));
+        let (before, behind) = (self.links(previous), self.links(next));
+        fits(before)
+            && fits(behind)
+            && before.is_some_and(|links| links.next == key)
+            && behind.is_some_and(|links| links.previous == key)
+    }
+}
