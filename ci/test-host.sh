@@ -20,6 +20,10 @@ check $job "clippy without a warning" \
 # Each test counts; a crate that does not compile counts as one failure.
 log=$BUILD/log/host-tests.log
 mkdir -p "$BUILD/log"
+# More schedules of tenants against an administrator (engine/tests/schedules.rs).
+if long; then
+	export GCT_SCHEDULES=${GCT_SCHEDULES:-5000}
+fi
 printf '==> cargo test\n'
 status=0
 cargo test --workspace --locked --no-fail-fast >"$log" 2>&1 || status=$?

@@ -12,6 +12,7 @@ mod hostile;
 mod names;
 mod objects;
 mod reserve;
+mod schedules;
 
 use crate::dirs::{DirPath, Effect};
 use crate::engine::Ticket;

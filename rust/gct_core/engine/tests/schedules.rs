@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A freeze holds, whatever else happens at the same time.
+//!
+//! Threads of tenants, an administrator, a resource manager and the work item take their steps in the order that a
+//! seed says, or in every order. Whenever nobody is in the middle of an ioctl or a write, each channel stands still
+//! or runs as the limits say, and each channel group has its time slice. A failure names the seed; play it again with
+//! `GCT_SEED=number cargo test schedules_at_random`. `GCT_SCHEDULES` says how many random ones are played.
+
+mod actors;
+mod chance;
+mod rm;
+
+use super::*;
+use crate::plan::Run;
+use crate::rmapi::Class;
+use actors::{client, Actor, Op, Schedule};
+use chance::Chance;
+use std::env;
+use std::vec;
+
+const FREEZE: File = File::ComputeFreeze;
+const SLICE: File = File::ComputeTimeslice;
+
+fn key(proc: usize) -> ProcKey {
+    ProcKey {
+        tgid: 100 + u32::try_from(proc).unwrap(),
+        start_time_ns: 1,
+    }
+}
+
+/// Three processes with a channel group (11) of two channels (21, 22) each; the first two are in a group.
+fn start(actors: Vec<Actor>, chance: Chance) -> Schedule {
+    let mut world = World::new(FeatureSet::all());
+    let group = world.group("web");
+    let procs: Vec<_> = (0..3).map(|n| (key(n), world.open(key(n), ""))).collect();
+    for n in 0..2 {
+        let moved = world.store.state().member_moved(key(n), Some(group));
+        assert_eq!(moved, Ok(()));
+    }
+    let mut all = Schedule::new((world.store, world.gpu, group), procs, actors, chance);
+    for n in 0..3 {
+        let top = client(n);
+        for (handle, parent, class) in [
+            (top, 0, 0x41),
+            (top + 1, top, 0x80),
+            (top + 2, top + 1, 0x2080),
+            (top + 11, top + 1, 0xa06c),
+            (top + 21, top + 11, 0xc86f),
+            (top + 22, top + 11, 0xc86f),
+        ] {
+            let of = if class == 0x41 { 0 } else { top };
+            let set = [(0, of), (4, parent), (8, handle), (12, class)];
+            let set = set.map(|(at, word)| (at, u64::from(word)));
+            let file = all.procs[n].1;
+            let told = (class == 0x80).then_some(1);
+            all.store.ioctl(file, escape::ALLOC, &words(32, &set), told);
+            all.rm.add((top, handle), parent, class);
+        }
+    }
+    all
+}
+
+impl Schedule {
+    /// What is limited is as the limits say.
+    fn holds(&mut self) {
+        let mut leads = 0;
+        let fails = self.rm.failed > 0;
+        let state = self.store.state();
+        for (key, object) in state.objects.iter().filter(|(_, object)| object.told.lead) {
+            let name = (object.client, key.handle);
+            let Some(thing) = self.rm.names.get(&name) else {
+                // It was lost, or freed before its own ioctl was done.
+                continue;
+            };
+            if self.lost.contains(&name) || object.told.given_up && fails {
+                continue;
+            }
+            let proc = state.files.get(&object.file).unwrap().proc;
+            let limits = state.effective(proc, self.gpu);
+            match object.class {
+                Class::Channel => {
+                    leads += 1;
+                    let stopped = self.rm.stopped[&thing.number];
+                    assert_eq!(stopped, limits.freeze, "{name:?} {object:?}");
+                    let told = object.told.run;
+                    assert_eq!(told, Run::after(limits.freeze), "{name:?}");
+                }
+                Class::ChannelGroup => {
+                    if let Some(slice) = limits.timeslice {
+                        assert_eq!(self.rm.slices[&thing.number], slice.get(), "{name:?}");
+                    }
+                }
+                _ => {}
+            }
+        }
+        let channels = self.rm.names.values().filter(|thing| thing.class == 0xc86f);
+        // Two threads that make and free one handle at the same time lose it for us.
+        if self.lost.is_empty() && matches!(self.chance, Chance::Path(..)) {
+            assert_eq!(leads, channels.count(), "each channel is followed");
+        }
+    }
+
+    /// Plays it to its end.
+    fn play(&mut self) {
+        for step in 0.. {
+            assert!(step < 100_000, "it does not end");
+            if !self.step() {
+                break;
+            }
+            if self.is_quiet() {
+                self.holds();
+            }
+        }
+        self.store.check();
+        self.holds();
+        assert!(!self.store.state().can_send(), "something is left");
+        if self.rm.failed == 0 {
+            // A process without channel groups has no limit.
+            let taken = |outcome: &_| matches!(outcome, Ok(()) | Err(Error::Gone));
+            assert!(self.written.iter().all(taken), "{:?}", self.written);
+        }
+    }
+}
+
+/// Every schedule of two actors with two interruptions, or of more actors with one; or with `GCT_SWITCHES`.
+fn every(scripts: &[&[Op]]) -> usize {
+    let (mut chance, mut count) = (Chance::Path(vec![], 0), 0);
+    loop {
+        let actors = scripts.iter().map(|script| Actor::new(script)).collect();
+        let mut schedule = start(actors, chance);
+        schedule.switches = if scripts.len() > 2 { 1 } else { 2 };
+        if let Some(switches) = number("GCT_SWITCHES") {
+            schedule.switches = usize::try_from(switches).unwrap();
+        }
+        schedule.play();
+        count += 1;
+        match schedule.chance.next_path() {
+            Some(next) => chance = next,
+            None => return count,
+        }
+    }
+}
+
+/// Handles of the first process, the second, and a stranger.
+const A: u32 = client(0);
+const B: u32 = client(1);
+const FROZEN: [Op; 1] = [Op::Write(None, FREEZE, "1")];
+
+#[test]
+fn a_freeze_holds_beside_each_thing_that_a_tenant_does() {
+    let tries: [&[Op]; 9] = [
+        &[Op::Schedule(0, A + 11)],
+        &[Op::Schedule(0, A + 21)],
+        &[Op::Enable(0, A + 21)],
+        &[Op::Alloc(0, A + 23, A + 11, 0xc86f)],
+        &[Op::Free(0, A + 21)],
+        &[Op::Free(0, A + 11)],
+        &[Op::Lose(0, A + 21)],
+        &[Op::Replace(0, A + 11)],
+        &[Op::Close(1)],
+    ];
+    for script in tries {
+        assert!(every(&[&FROZEN, script]) > 5, "{script:?}");
+    }
+}
+
+#[test]
+fn a_channel_made_and_scheduled_at_once_is_frozen() {
+    let alloc = [Op::Alloc(0, A + 23, A + 11, 0xc86f)];
+    every(&[
+        &[Op::Write(Some(0), FREEZE, "1")],
+        &alloc,
+        &[Op::Schedule(0, A + 11)],
+    ]);
+}
+
+#[test]
+fn a_group_mate_lets_nothing_run_through_a_second_name() {
+    let mate = [Op::Dup(1, B + 12, 0, A + 11), Op::Schedule(1, B + 12)];
+    assert!(every(&[&[Op::Write(Some(0), FREEZE, "1")], &mate]) > 100);
+    let stranger = client(2);
+    let mate = [
+        Op::Dup(2, stranger + 12, 0, A + 11),
+        Op::Schedule(2, stranger + 12),
+    ];
+    assert!(every(&[&FROZEN, &mate]) > 100);
+}
+
+#[test]
+fn a_time_slice_holds_beside_the_tenants_own() {
+    let limited = [Op::Write(None, SLICE, "300")];
+    assert!(every(&[&limited, &[Op::Slice(0, A + 11, 9000)]]) > 100);
+    assert!(every(&[&limited, &[Op::Replace(0, A + 11)]]) > 5);
+    assert!(every(&[&limited, &[Op::Alloc(0, A + 12, A + 1, 0xa06c)]]) > 5);
+}
+
+#[test]
+fn a_freeze_and_a_thaw_beside_a_move() {
+    let writes = [Op::Write(None, FREEZE, "1"), Op::Write(None, FREEZE, "0")];
+    every(&[&writes, &[Op::Join(2, true)]]);
+    every(&[&FROZEN, &[Op::Join(0, false), Op::Schedule(0, A + 11)]]);
+}
+
+/// A script of anything.
+fn random_script(chance: &mut Chance, length: usize) -> Vec<Op> {
+    let mut script = vec![];
+    for _ in 0..length {
+        let proc = chance.below(3);
+        let other = chance.below(3);
+        let c = client(proc);
+        let handle = |chance: &mut Chance| u32::try_from(chance.below(4)).unwrap();
+        let group = c + 11 + handle(chance) % 3;
+        let channel = c + 21 + handle(chance);
+        let whose = [Some(proc), None, None][chance.below(3)];
+        script.push(match chance.below(20) {
+            0..=2 => Op::Schedule(proc, group),
+            3 => Op::Schedule(proc, channel),
+            4 => Op::Enable(proc, channel),
+            5 => Op::Alloc(proc, channel, group, 0xc86f),
+            6 => Op::Alloc(proc, group, c + 1, 0xa06c),
+            7 => Op::Free(proc, channel),
+            8 => Op::Free(proc, group),
+            9 => Op::Dup(proc, group, other, client(other) + 11 + handle(chance) % 3),
+            10 => Op::Dup(proc, channel, other, client(other) + 21 + handle(chance)),
+            11 => Op::Slice(proc, group, 2000),
+            12 => Op::Join(proc, chance.below(2) == 0),
+            13 => Op::Lose(proc, [group, channel][chance.below(2)]),
+            14 => Op::Replace(proc, [group, channel][chance.below(2)]),
+            15 => Op::Write(whose, SLICE, ["300", "700", "default"][chance.below(3)]),
+            16 => Op::Write(whose, FREEZE, "0"),
+            _ => Op::Write(whose, FREEZE, "1"),
+        });
+    }
+    script
+}
+
+fn play_seed(seed: u64) {
+    let mut chance = Chance::Seed(seed);
+    let count = 2 + chance.below(3);
+    let mut actors: Vec<_> = (0..count)
+        .map(|_| {
+            let length = 1 + chance.below(6);
+            Actor::new(&random_script(&mut chance, length))
+        })
+        .collect();
+    if chance.below(8) == 0 {
+        actors.push(Actor::new(&[Op::Close(2)]));
+    }
+    let fails = chance.below(3) == 0;
+    let mut schedule = start(actors, chance);
+    schedule.rm.fails = fails;
+    schedule.play();
+}
+
+fn number(name: &str) -> Option<u64> {
+    env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn schedules_at_random() {
+    let first = number("GCT_SEED");
+    let seeds = first.map_or(0..number("GCT_SCHEDULES").unwrap_or(150), |seed| {
+        seed..seed + 1
+    });
+    for seed in seeds {
+        let played = std::panic::catch_unwind(|| play_seed(seed));
+        assert!(played.is_ok(), "GCT_SEED={seed}");
+    }
+}

@@ -1,0 +1,474 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Those who act at the same time: threads of tenants, administrators, and the work item. A step is what one of them
+//! does under the state's lock, or one call of the resource manager.
+
+use super::chance::Chance;
+use super::rm::{Name, Rm};
+use crate::engine::{Begun, Errand, Flight, Next, Ticket, Wait};
+use crate::error::Error;
+use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, Scope};
+use crate::iface::File;
+use crate::rmapi::control::{Control, Status};
+use crate::rmapi::{self, escape, Call, Handle};
+use crate::testing::{words, Store};
+use std::collections::BTreeSet;
+use std::vec::Vec;
+
+/// What somebody does. A process is a number.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Op {
+    /// Makes an object: handle, parent, class.
+    Alloc(usize, Handle, Handle, u32),
+    Free(usize, Handle),
+    /// Gives another's object a name of its own: handle, the other, its handle.
+    Dup(usize, Handle, usize, Handle),
+    /// Schedules a channel, or the channels of a group.
+    Schedule(usize, Handle),
+    /// Enables a channel of its own.
+    Enable(usize, Handle),
+    /// Sets a time slice.
+    Slice(usize, Handle, u64),
+    /// The resource manager loses an object on which nobody calls it.
+    Lose(usize, Handle),
+    /// It does, and the handle is something else from then on.
+    Replace(usize, Handle),
+    /// Closes its file.
+    Close(usize),
+    /// A limit of a process, or of the group.
+    Write(Option<usize>, File, &'static str),
+    /// Moves a process into the group, or out of it.
+    Join(usize, bool),
+}
+
+/// The escape, the structure, and the process whose file it is.
+struct Ioctl {
+    op: Op,
+    escape: u32,
+    bytes: Vec<u8>,
+    file: FileId,
+    status: usize,
+}
+
+enum Stage {
+    Ready,
+    InRm(Ioctl, Ticket),
+    Leave(Ioctl, Ticket),
+    Closing(usize),
+    Errand(Errand, Then),
+    Sending(Errand, Then, Control, Flight),
+    Landing(Errand, Then, Control, Flight, Result<(), Status>),
+    EndWrite,
+}
+
+/// What follows an errand.
+#[derive(Clone, Copy)]
+enum Then {
+    Nothing,
+    EndWrite,
+}
+
+/// One of those who act.
+pub(super) struct Actor {
+    script: Vec<Op>,
+    stage: Stage,
+    wait: Option<Wait>,
+    /// The process on whose file its ioctl is.
+    on: Option<usize>,
+    /// The work item, which ends when nobody queues it.
+    is_item: bool,
+}
+
+impl Actor {
+    /// Does one thing after the other.
+    pub(super) fn new(script: &[Op]) -> Self {
+        Self {
+            script: script.iter().rev().copied().collect(),
+            stage: Stage::Ready,
+            wait: None,
+            on: None,
+            is_item: false,
+        }
+    }
+
+    fn item() -> Self {
+        Self {
+            is_item: true,
+            ..Self::new(&[])
+        }
+    }
+}
+
+pub(super) struct Schedule {
+    pub(super) store: Store,
+    pub(super) rm: Rm,
+    pub(super) gpu: GpuId,
+    pub(super) group: GroupId,
+    pub(super) procs: Vec<(ProcKey, FileId)>,
+    actors: Vec<Actor>,
+    writing: bool,
+    /// The work item is queued.
+    queued: bool,
+    pub(super) chance: Chance,
+    /// What the resource manager lost.
+    pub(super) lost: BTreeSet<Name>,
+    /// Outcomes of the writes.
+    pub(super) written: Vec<Result<(), Error>>,
+    in_flight: Vec<(Name, Option<u64>)>,
+    closed: Vec<usize>,
+    last: usize,
+    /// How often somebody may yet lose the turn on a path.
+    pub(super) switches: usize,
+}
+
+/// The client of a process; below it the device, the subdevice, and whatever else.
+pub(super) const fn client(proc: usize) -> Handle {
+    // CAST: a few processes.
+    1000 * (proc as Handle + 1)
+}
+
+impl Schedule {
+    pub(super) fn new(
+        (store, gpu, group): (Store, GpuId, GroupId),
+        procs: Vec<(ProcKey, FileId)>,
+        mut actors: Vec<Actor>,
+        chance: Chance,
+    ) -> Self {
+        actors.push(Actor::item());
+        Self {
+            store,
+            rm: Rm::default(),
+            gpu,
+            group,
+            procs,
+            actors,
+            writing: false,
+            queued: false,
+            chance,
+            lost: BTreeSet::new(),
+            written: Vec::new(),
+            in_flight: Vec::new(),
+            closed: Vec::new(),
+            last: 0,
+            switches: 0,
+        }
+    }
+
+    fn can_step(&mut self, at: usize) -> bool {
+        let actor = &self.actors[at];
+        if let Some(wait) = actor.wait {
+            return self.store.state().is_over(&wait);
+        }
+        match (&actor.stage, actor.script.last()) {
+            (Stage::Ready, None) => actor.is_item && self.queued,
+            (Stage::Ready, Some(Op::Write(..))) => !self.writing,
+            // A file is closed when no ioctl runs on it.
+            (Stage::Ready, Some(Op::Close(proc))) => {
+                !self.actors.iter().any(|actor| actor.on == Some(*proc))
+            }
+            _ => true,
+        }
+    }
+
+    /// Is nobody in the middle of something, and the work item not queued?
+    pub(super) fn is_quiet(&self) -> bool {
+        let ready = |actor: &Actor| matches!(actor.stage, Stage::Ready);
+        self.actors.iter().all(ready) && !self.queued
+    }
+
+    /// Lets somebody do a step. Returns false when all is done.
+    pub(super) fn step(&mut self) -> bool {
+        let able: Vec<usize> = (0..self.actors.len())
+            .filter(|at| self.can_step(*at))
+            .collect();
+        if able.is_empty() {
+            let done =
+                |actor: &Actor| matches!(actor.stage, Stage::Ready) && actor.script.is_empty();
+            assert!(self.actors.iter().all(done), "everybody waits");
+            return false;
+        }
+        let at = self.next_of(able);
+        self.actors[at].wait = None;
+        let stage = core::mem::replace(&mut self.actors[at].stage, Stage::Ready);
+        let next = self.advance(at, stage);
+        if matches!(next, Stage::Ready) {
+            self.actors[at].on = None;
+        }
+        self.actors[at].stage = next;
+        true
+    }
+
+    /// Whose turn it is. On a path whoever has it keeps it, but for a number of times: few faults need more.
+    fn next_of(&mut self, mut able: Vec<usize>) -> usize {
+        let mine = able.iter().position(|at| *at == self.last);
+        if let Some(mine) = mine {
+            able.swap(0, mine);
+        }
+        let free = matches!(self.chance, Chance::Seed(_)) || mine.is_none();
+        let choice = match free || self.switches > 0 {
+            true => self.chance.below(able.len()),
+            false => 0,
+        };
+        if choice > 0 && !free {
+            self.switches -= 1;
+        }
+        self.last = able[choice];
+        self.last
+    }
+
+    fn advance(&mut self, at: usize, stage: Stage) -> Stage {
+        match stage {
+            Stage::Ready if self.actors[at].is_item => {
+                self.queued = false;
+                Stage::Errand(Errand::ANYBODY, Then::Nothing)
+            }
+            Stage::Ready => {
+                let op = self.actors[at].script.pop().unwrap();
+                self.begin(at, op)
+            }
+            Stage::InRm(mut ioctl, ticket) => {
+                let status = self.call_rm(ioctl.op);
+                let field = ioctl.status..ioctl.status + 4;
+                ioctl.bytes[field].copy_from_slice(&status.to_le_bytes());
+                Stage::Leave(ioctl, ticket)
+            }
+            Stage::Leave(ioctl, ticket) => self.leave(&ioctl, ticket),
+            Stage::Closing(proc) => {
+                self.rm.free((client(proc), client(proc)));
+                Stage::Ready
+            }
+            Stage::Errand(errand, then) => self.go_on(at, errand, then),
+            Stage::Sending(errand, then, mut control, flight) => {
+                self.meets_no_stranger(&control);
+                let outcome = self.rm.obey(&mut control, &mut self.chance);
+                Stage::Landing(errand, then, control, flight, outcome)
+            }
+            Stage::Landing(errand, then, control, flight, outcome) => {
+                let landed = self.store.state().control_done(&flight, &control, outcome);
+                match landed.refused && errand.ends_at_refusal() {
+                    true => self.errand_ends(then),
+                    false => Stage::Errand(errand, then),
+                }
+            }
+            Stage::EndWrite => {
+                let ended = self.store.state().write_end();
+                self.written.push(ended);
+                self.writing = false;
+                let errand = self.store.state().errand_of(None);
+                Stage::Errand(errand, Then::Nothing)
+            }
+        }
+    }
+
+    fn go_on(&mut self, at: usize, errand: Errand, then: Then) -> Stage {
+        match self.store.state().next_control(&errand) {
+            Next::Send(control, flight) => {
+                for name in named(&control) {
+                    let number = self.rm.names.get(&name).map(|thing| thing.number);
+                    self.in_flight.retain(|(other, _)| *other != name);
+                    self.in_flight.push((name, number));
+                }
+                Stage::Sending(errand, then, control, flight)
+            }
+            Next::Busy(wait) => {
+                self.actors[at].wait = Some(wait);
+                Stage::Errand(errand, then)
+            }
+            Next::Nothing => self.errand_ends(then),
+        }
+    }
+
+    fn errand_ends(&mut self, then: Then) -> Stage {
+        if self.store.state().can_send() {
+            self.queued = true;
+        }
+        match then {
+            Then::EndWrite => Stage::EndWrite,
+            Then::Nothing => Stage::Ready,
+        }
+    }
+
+    /// A control was made for what had these names then. A free waits for it, so they mean the same, or nothing.
+    fn meets_no_stranger(&self, control: &Control) {
+        for name in named(control) {
+            let then = self.in_flight.iter().find(|(other, _)| *other == name);
+            let now = self.rm.names.get(&name).map(|thing| thing.number);
+            let then = then.and_then(|(_, number)| *number);
+            if then.is_some() && !self.lost.contains(&name) {
+                assert_eq!(now, then, "{name:?}");
+            }
+        }
+    }
+
+    fn begin(&mut self, at: usize, op: Op) -> Stage {
+        let (owner, file, text) = match op {
+            Op::Lose(proc, handle) | Op::Replace(proc, handle) => {
+                self.lose(proc, handle, matches!(op, Op::Replace(..)));
+                return Stage::Ready;
+            }
+            Op::Close(proc) => return self.close(at, proc),
+            Op::Join(proc, joins) => {
+                let group = joins.then_some(self.group);
+                let moved = self.store.state().member_moved(self.procs[proc].0, group);
+                assert_eq!(moved, Ok(()));
+                let errand = self.store.state().errand_of(None);
+                return Stage::Errand(errand, Then::Nothing);
+            }
+            Op::Write(proc, file, text) => {
+                let owner = proc.map(|proc| Owner::Proc(self.procs[proc].0));
+                (owner.unwrap_or(Owner::Group(self.group)), file, text)
+            }
+            _ => return self.enter(at, op),
+        };
+        let scope = Scope::Node(owner, self.gpu);
+        let begun = self.store.state().write_begin(file, scope, text.as_bytes());
+        if begun != Ok(Begun::Trial) {
+            // The process has no channel group any more.
+            assert_eq!(begun, Err(Error::Gone));
+            return Stage::Ready;
+        }
+        self.writing = true;
+        let errand = self.store.state().errand_of(Some(owner));
+        Stage::Errand(errand, Then::EndWrite)
+    }
+
+    fn lose(&mut self, proc: usize, handle: Handle, replaced: bool) {
+        let name = (client(proc), handle);
+        let gone = self.rm.lose(name);
+        if replaced && !gone.is_empty() {
+            // Its handle is freed, and taken by something of no class that is followed.
+            self.rm.free(name);
+            self.rm.add(name, client(proc) + 1, 0x9999);
+        }
+        self.lost.extend(gone);
+    }
+
+    fn close(&mut self, at: usize, proc: usize) -> Stage {
+        let file = self.procs[proc].1;
+        self.closed.push(proc);
+        self.actors[at].wait = self.store.state().wait_for(file);
+        self.store.state().file_close(file);
+        self.queued |= self.store.state().has_controls();
+        Stage::Closing(proc)
+    }
+
+    fn enter(&mut self, at: usize, op: Op) -> Stage {
+        let (proc, ioctl) = self.ioctl(op);
+        if self.closed.contains(&proc) {
+            return Stage::Ready;
+        }
+        self.actors[at].on = Some(proc);
+        let call = decode(&ioctl);
+        let ticket = self
+            .store
+            .retry(|store| store.state().call_enter(ioctl.file, &call));
+        if matches!(op, Op::Free(..)) {
+            self.actors[at].wait = self.store.state().wait_for(ioctl.file);
+        }
+        self.queued |= self.store.state().has_controls();
+        Stage::InRm(ioctl, ticket.unwrap())
+    }
+
+    fn leave(&mut self, ioctl: &Ioctl, ticket: Ticket) -> Stage {
+        let call = decode(ioctl);
+        let left = self
+            .store
+            .retry(|store| store.state().call_leave(ioctl.file, &call, ticket, None));
+        assert_eq!(left, Ok(()));
+        let mut state = self.store.state();
+        self.queued |= state.has_controls();
+        match state.errand_of_file(ioctl.file) {
+            Some(errand) => Stage::Errand(errand, Then::Nothing),
+            None => Stage::Ready,
+        }
+    }
+
+    fn ioctl(&self, op: Op) -> (usize, Ioctl) {
+        let control = |proc, object: Handle, command: u64| {
+            let words_of = [(0, client(proc).into()), (4, object.into()), (8, command)];
+            (proc, escape::CONTROL, words(32, &words_of), 28)
+        };
+        let (proc, escape, bytes, status) = match op {
+            Op::Alloc(proc, handle, parent, class) => {
+                let set = [client(proc), parent, handle, class].map(u64::from);
+                let set = [(0, set[0]), (4, set[1]), (8, set[2]), (12, set[3])];
+                (proc, escape::ALLOC, words(32, &set), 28)
+            }
+            Op::Free(proc, handle) => {
+                let set = [(0, client(proc).into()), (8, handle.into())];
+                (proc, escape::FREE, words(16, &set), 12)
+            }
+            Op::Dup(proc, handle, other, source) => {
+                let set = [
+                    client(proc),
+                    client(proc) + 1,
+                    handle,
+                    client(other),
+                    source,
+                ];
+                let set = [0, 4, 8, 12, 16].into_iter().zip(set.map(u64::from));
+                let set: Vec<(usize, u64)> = set.collect();
+                (proc, escape::DUP_OBJECT, words(28, &set), 24)
+            }
+            Op::Schedule(proc, object) => {
+                let of_group = self.rm.names.get(&(client(proc), object));
+                let of_group = of_group.is_none_or(|thing| thing.class == 0xa06c);
+                control(
+                    proc,
+                    object,
+                    if of_group { 0xa06c_0101 } else { 0xa06f_0103 },
+                )
+            }
+            Op::Enable(proc, _) => control(proc, client(proc) + 2, 0x2080_110b),
+            Op::Slice(proc, object, _) => control(proc, object, 0xa06c_0103),
+            other => panic!("{other:?} is no ioctl"),
+        };
+        let file = self.procs[proc].1;
+        let ioctl = Ioctl {
+            op,
+            escape,
+            bytes,
+            file,
+            status,
+        };
+        (proc, ioctl)
+    }
+
+    fn call_rm(&mut self, op: Op) -> Status {
+        match op {
+            Op::Alloc(proc, handle, parent, class) => {
+                let name = (client(proc), handle);
+                let status = self.rm.alloc(name, parent, class);
+                if status == 0 {
+                    self.lost.remove(&name);
+                }
+                status
+            }
+            Op::Free(proc, handle) => self.rm.free((client(proc), handle)),
+            Op::Dup(proc, handle, other, source) => {
+                let parent = client(proc) + 1;
+                self.rm
+                    .dup((client(proc), handle), parent, (client(other), source))
+            }
+            Op::Schedule(proc, object) | Op::Enable(proc, object) => {
+                self.rm.let_run((client(proc), object), &mut self.chance)
+            }
+            Op::Slice(proc, object, us) => self.rm.set_slice((client(proc), object), us),
+            other => panic!("{other:?} is no ioctl"),
+        }
+    }
+}
+
+fn decode(ioctl: &Ioctl) -> Call {
+    rmapi::decode(ioctl.escape, &ioctl.bytes).unwrap().unwrap()
+}
+
+/// What a control names but a subdevice, which a free of its does not wait for.
+fn named(control: &Control) -> Vec<Name> {
+    let channels = (0..control.channels_named()).map(|at| {
+        let (_, client, channel) = control.channel(at);
+        (client, channel)
+    });
+    let group = (control.command >> 16 == 0xa06c).then_some((control.client, control.object));
+    channels.chain(group).collect()
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Where a schedule's choices come from: a seed, or every one of them in turn.
+
+use crate::table::mix;
+use std::vec::Vec;
+
+/// The choices of one schedule.
+pub(super) enum Chance {
+    /// Random ones, the same for the same seed.
+    Seed(u64),
+    /// Given ones, then the first each time. Each is noted with how many there were.
+    Path(Vec<(usize, usize)>, usize),
+}
+
+impl Chance {
+    pub(super) fn below(&mut self, count: usize) -> usize {
+        match self {
+            _ if count <= 1 => 0,
+            Self::Seed(seed) => {
+                *seed = mix(*seed, 1);
+                usize::try_from(*seed >> 33).unwrap() % count
+            }
+            Self::Path(path, at) => {
+                if *at == path.len() {
+                    path.push((0, count));
+                }
+                let (choice, known) = path[*at];
+                assert_eq!(known, count, "a schedule repeats itself");
+                *at += 1;
+                choice
+            }
+        }
+    }
+
+    /// Never on a path: there are enough of them.
+    pub(super) fn one_in(&mut self, count: usize) -> bool {
+        matches!(self, Self::Seed(_)) && self.below(count) == 0
+    }
+
+    /// The path after this one, until there is none.
+    pub(super) fn next_path(self) -> Option<Self> {
+        let Self::Path(mut path, _) = self else {
+            return None;
+        };
+        while let Some((choice, count)) = path.pop() {
+            if choice + 1 < count {
+                path.push((choice + 1, count));
+                return Some(Self::Path(path, 0));
+            }
+        }
+        None
+    }
+}
