@@ -279,7 +279,8 @@ impl State<'_> {
             is_one(ObjectKey::new(device.space, handle))
         });
         let any = self.objects.listed(of.gpu?.0, List::Subdevices);
-        own.or_else(|| any.take(SUBDEVICES_TRIED).find_map(is_one))
+        let mut tried = any.zip(0..SUBDEVICES_TRIED);
+        own.or_else(|| tried.find_map(|(key, _)| is_one(key)))
     }
 
     /// Takes what came of a control. An outcome counts for what is still in flight: see

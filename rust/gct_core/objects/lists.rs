@@ -150,8 +150,12 @@ impl Objects<'_> {
 
     /// The objects of a list.
     pub(crate) fn listed(&self, space: u64, list: List) -> impl Iterator<Item = ObjectKey> + '_ {
-        let follow = move |key: &ObjectKey| self.behind(space, list, *key);
-        core::iter::successors(self.first(space, list), follow).take(self.map.len())
+        let mut at = self.first(space, list);
+        (0..self.map.len()).map_while(move |_| {
+            let key = at?;
+            at = self.behind(space, list, key);
+            Some(key)
+        })
     }
 
     /// An object has got another key: its neighbours have to know.
