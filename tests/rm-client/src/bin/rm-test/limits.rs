@@ -11,6 +11,9 @@ use gct_ktap::{failed, same, During, Outcome, Stop, Test};
 use rm_client::{Engine, Handle, Session};
 use std::io;
 use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
     ("limit_timeslice_of_groups_there_and_to_come", slices),
@@ -27,6 +30,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("limit_freeze_stops_and_goes_on", frozen),
     ("limit_freeze_of_what_comes_later", frozen_later),
     ("limit_freeze_is_not_thawed_by_the_tenant", thawed_by_tenant),
+    (
+        "limit_freeze_holds_while_threads_undo_it",
+        undone_by_threads,
+    ),
     (
         "limit_freeze_leaves_what_the_tenant_stopped",
         stopped_by_tenant,
@@ -290,6 +297,44 @@ fn thawed_by_tenant() -> Outcome {
     set(&me(), FREEZE, "0")?;
     queue.ring();
     eventually("thawed", &7, || Ok(queue.payload(0)))
+}
+
+/// A write ends although threads undo it all the time, and what is frozen when they end stands still.
+fn undone_by_threads() -> Outcome {
+    const THREADS: usize = 3;
+    let mut clock = clock()?;
+    let session = session(0)?;
+    let group = session.group(ENGINE)?;
+    let mut queue = session.queue(group, ENGINE)?;
+    session.schedule(group, true)?;
+    let channel = queue.channel();
+    for round in 1..=5 {
+        let frozen = AtomicBool::new(false);
+        let undo = || -> Result<(), rm_client::Error> {
+            while !frozen.load(Ordering::Relaxed) {
+                session.disable(channel, false)?;
+                session.schedule(group, true)?;
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(undo)).collect();
+            let written = set(&me(), FREEZE, "1");
+            thread::sleep(Duration::from_millis(20));
+            frozen.store(true, Ordering::Relaxed);
+            for thread in threads {
+                thread.join().map_err(|_| failed("a thread panicked"))??;
+            }
+            written
+        })?;
+        queue.submit_release(0, round);
+        clock.next()?;
+        same("frozen", queue.payload(0), round - 1)?;
+        set(&me(), FREEZE, "0")?;
+        queue.ring();
+        eventually("thawed", &round, || Ok(queue.payload(0)))?;
+    }
+    Ok(())
 }
 
 /// Thawing puts nothing on the runlist that its owner has not put there.
