@@ -170,7 +170,8 @@ impl Shadow {
             return false;
         }
         let prot = if armed {
-            libc::PROT_NONE
+            // libcuda reads behind a doorbell that it has rung.
+            libc::PROT_READ
         } else {
             libc::PROT_READ | libc::PROT_WRITE
         };

@@ -308,6 +308,8 @@ pub extern "C" fn fake_launch() -> u32 {
     word(&PROGRAM, 1, 8 * at as usize + 4).store(1 << 10, Ordering::Relaxed);
     put.store(next, Ordering::Release);
     word(&PROGRAM, 0, DOORBELL).store(TOKEN, Ordering::Release);
+    // As libcuda does (580.159.04): a read behind the doorbell makes the store arrive.
+    word(&PROGRAM, 0, DOORBELL + 4).load(Ordering::Acquire);
     next
 }
 

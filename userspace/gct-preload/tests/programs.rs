@@ -111,7 +111,8 @@ fn launches(processors: &'static [usize], count: u32) -> [u64; 3] {
 fn on_one_processor_the_worker_takes_nothing_from_its_program() {
     let [all, worker, median] = launches(&[0], 2_000);
     assert!(worker * 20 < all, "the worker took {worker} us of {all}");
-    assert!(median < 1_000, "{median} us");
+    // Less than the worker sleeps while it lets a store through.
+    assert!(median < 200, "{median} us");
 }
 
 #[test]
