@@ -163,11 +163,12 @@ fn four_quotas(bed: &Bed) -> Result<Outcome> {
         .collect();
     let alone = rates(bed, &[&programs[3]])?[0];
     let beside = rates(bed, &programs.iter().collect::<Vec<_>>())?;
+    // The last is best effort, and the others always work: it may get nothing.
     for (quota, rate) in QUOTAS.iter().zip(&beside) {
         // CAST: fewer than 256 TPCs.
         let share = *quota as f64 / bed.tpcs.len() as f64;
         ensure!(
-            *rate > 0.9 * share * alone,
+            *rate >= 0.9 * share * alone,
             "quotas {QUOTAS:?}: {beside:?} launches/s, {alone} alone"
         );
     }
@@ -189,10 +190,6 @@ fn two_halves(bed: &Bed) -> Result<Outcome> {
         mps.client(daemon.group(&format!("half{number}"), &options))
     });
     daemon.create("third")?;
-    ensure!(
-        daemon.set("third", "tpc.quota", "1").is_err(),
-        "more was promised than there is"
-    );
     let third = mps.client(daemon.group("third", ""));
     let work = format!("{BEST_EFFORT} --seconds 3");
     let busy: Result<Vec<_>> = halves
@@ -200,6 +197,10 @@ fn two_halves(bed: &Bed) -> Result<Outcome> {
         .map(|half| bed.kit.start(half, &work))
         .collect();
     std::thread::sleep(Duration::from_millis(1500));
+    ensure!(
+        daemon.set("third", "tpc.quota", "1").is_err(),
+        "more was promised than there is"
+    );
     let beside = bed.kit.start(&third, "exact --rounds 20 --plain")?;
     for one in busy? {
         one.line()?;
