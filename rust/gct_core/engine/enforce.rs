@@ -5,11 +5,13 @@
 //! Each process has at most one control in flight; controls of different processes are independent. The caller asks
 //! for a control, sends it without the state's lock, and says what came of it:
 //!
-//!     loop:
-//!         match next_control(errand):
-//!             Send(control, flight): outcome = send(control); control_done(flight, control, outcome)
-//!             Busy(wait):            sleep until is_over(wait)
-//!             Nothing:               break
+//! ```text
+//! loop:
+//!     match next_control(errand):
+//!         Send(control, flight): outcome = send(control); control_done(flight, control, outcome)
+//!         Busy(wait):            sleep until is_over(wait)
+//!         Nothing:               break
+//! ```
 //!
 //! What became due after the errand began is left to who made it due, so no tenant can keep another's errand going.
 //!
