@@ -100,7 +100,7 @@ lint_hook_lines() {
 		fi
 		hunk_lines[$file:$hunk]=$((${hunk_lines[$file:$hunk]:-0} + 1))
 		file_lines[$file]=$((${file_lines[$file]:-0} + 1))
-		[[ $text =~ gct|GCT|rm_ioctl\( || $text =~ ^[[:space:]]*(else|\{|\}|#endif)?$ ]] ||
+		[[ $text =~ gct|GCT|rm_ioctl\( || $text =~ ^[[:space:]]*(else|\{|\}|#endif|goto\ failed;)?$ ]] ||
 			complain "$patch" "adds to $file a line that does not name gct: $text"
 	done < <(changed_lines "$patch")
 	local key

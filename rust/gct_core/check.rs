@@ -13,7 +13,7 @@ use crate::members::Members;
 use crate::objects::{List, Object, ObjectKey, NO_FILE};
 use crate::plan::Run;
 use crate::rmapi::Class;
-use crate::state::{PathHash, State};
+use crate::state::{PathHash, Proc, Share, State};
 use crate::table::count;
 use crate::units::Bytes;
 
@@ -44,6 +44,8 @@ pub enum Violation {
     Members,
     /// What the resource manager has to be told is counted wrongly.
     Plan,
+    /// A share is not what its owner's processes have.
+    Shares,
 }
 
 /// Checks everything.
@@ -52,7 +54,7 @@ pub enum Violation {
 ///
 /// The first [`Violation`].
 pub fn invariants(state: &State<'_>, members: &Members<'_>) -> Result<(), Violation> {
-    let checks: [(bool, Violation); 12] = [
+    let checks: [(bool, Violation); 13] = [
         (tables_are_sound(state, members), Violation::Table),
         (state.objects.is_sound(), Violation::Objects),
         (state.dirs.is_sound(), Violation::Dirs),
@@ -65,6 +67,7 @@ pub fn invariants(state: &State<'_>, members: &Members<'_>) -> Result<(), Violat
         (directories_are_wanted(state), Violation::Wanted),
         (members_have_groups(state, members), Violation::Members),
         (plan_is_sound(state), Violation::Plan),
+        (shares_add_up(state), Violation::Shares),
     ];
     match checks.iter().find(|(holds, _)| !holds) {
         Some((_, violation)) => Err(*violation),
@@ -98,7 +101,7 @@ fn groups_are_unique(state: &State<'_>) -> bool {
             .iter()
             .filter(|(_, proc)| proc.group == Some(*id));
         let path = group.cgroup.as_bytes();
-        u32::try_from(count(members)) == Ok(group.procs)
+        u32::try_from(count(members)) == Ok(group.share.procs)
             && (path.is_empty() || state.paths.get(&PathHash::of(path)) == Some(id))
     };
     let with_path = state
@@ -287,6 +290,43 @@ fn is_placed(state: &State<'_>, key: ObjectKey, object: &Object, list: List) -> 
             List::Flight => proc.flight.is_some(),
             _ => true,
         }
+}
+
+fn shares_add_up(state: &State<'_>) -> bool {
+    let zero = Share::default();
+    let sum = |mine: &dyn Fn(&Proc) -> bool| {
+        let mut sum = zero;
+        for (key, proc) in state.procs.iter().filter(|(_, proc)| mine(proc)) {
+            let objects = state.objects.iter().filter(|(_, object)| {
+                let file = state.files.get(&object.file);
+                file.is_some_and(|file| file.proc == *key)
+            });
+            let (files, objects) = (proc.files, u32::try_from(count(objects)));
+            if objects != Ok(proc.objects) {
+                return None;
+            }
+            sum = sum.plus(&Share::of_proc(files, proc.objects));
+        }
+        Some(sum)
+    };
+    let groups = state
+        .groups
+        .iter()
+        .all(|(id, group)| sum(&|proc: &Proc| proc.group == Some(*id)) == Some(group.share));
+    let users = state.users.iter().all(|(id, user)| {
+        let all = state.procs.iter().filter(|(_, proc)| proc.user == *id);
+        let own = sum(&|proc: &Proc| proc.group.is_none() && proc.user == *id);
+        own == Some(user.share) && u32::try_from(count(all)) == Ok(user.procs) && user.procs > 0
+    });
+    let promised = state.files.iter().fold(0usize, |sum, (_, file)| {
+        sum.saturating_add(usize::try_from(file.promised).unwrap_or(0))
+    });
+    let known = |proc: &Proc| state.users.contains(&proc.user);
+    groups
+        && users
+        && promised == *state.promised
+        && state.users.is_sound()
+        && state.procs.iter().all(|(_, proc)| known(proc))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod files;
 mod gpus;
 mod groups;
 mod procs;
+mod quota;
 mod reserve;
 mod shares;
 mod subjects;

@@ -13,6 +13,8 @@ pub enum Table {
     Procs,
     /// The pids of those processes.
     Pids,
+    /// Users who have the driver open.
+    Users,
     /// Cgroup paths of groups.
     Paths,
     /// Owners on GPUs.

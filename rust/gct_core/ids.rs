@@ -72,6 +72,11 @@ impl GroupSlots {
     }
 }
 
+/// A user of the machine, by the kernel's number: who opened the driver, or who made the
+/// user namespace that it opened it in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UserId(pub u32);
+
 /// A GPU, from its arrival to its removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GpuId(pub(crate) u64);

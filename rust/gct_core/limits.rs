@@ -17,9 +17,8 @@ pub const GROUPS_MAX: usize = 4096;
 /// of a machine with 64 CPUs.
 pub const PROCS_MAX: usize = 65_536;
 
-/// Pairs of an owner and a GPU: every group on every GPU, and as many again
-/// for processes.
-pub const NODES_MAX: usize = 2 * GROUPS_MAX * GPUS_MAX;
+/// Pairs of an owner and a GPU: all that there can be, so that nobody uses them up.
+pub const NODES_MAX: usize = (GROUPS_MAX + PROCS_MAX) * GPUS_MAX;
 
 /// Open files of the driver. libcuda opens about 20 per process and GPU.
 pub const FILES_MAX: usize = 1 << 20;
@@ -27,6 +26,12 @@ pub const FILES_MAX: usize = 1 << 20;
 /// Objects of the resource manager that are tracked. libcuda makes about 150
 /// per process; a tracked object takes about 200 bytes.
 pub const OBJECTS_MAX: usize = 1 << 20;
+
+/// Open files, and objects, of one process: an eighth of all. A process that maps the
+/// whole of an H200 in pages of 2 MiB has 72,000 objects.
+pub const FILES_OF_PROC_MAX: usize = FILES_MAX / 8;
+/// See [`FILES_OF_PROC_MAX`].
+pub const OBJECTS_OF_PROC_MAX: usize = OBJECTS_MAX / 8;
 
 /// Directories shown: one for each group, process, node and GPU.
 pub const DIRS_MAX: usize = NODES_MAX + GROUPS_MAX + PROCS_MAX + GPUS_MAX;

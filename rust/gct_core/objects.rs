@@ -91,6 +91,8 @@ pub struct Object {
     pub(crate) subdevice: Handle,
     /// For the name of a client, the space of its objects; else 0.
     pub(crate) inner: u64,
+    /// Of the root of a file's space: objects of the file, itself among them.
+    weight: u32,
     pub(crate) parent: Handle,
     child: Handle,
     next: Handle,
@@ -112,6 +114,7 @@ impl Object {
             told: Told::NOTHING,
             subdevice: ROOT,
             inner: 0,
+            weight: 0,
             parent: ROOT,
             child: ROOT,
             next: ROOT,
@@ -178,7 +181,8 @@ impl<'a> Objects<'a> {
     /// Slots that [`Objects::add_client`] needs.
     pub(crate) const OF_CLIENT: usize = 3;
 
-    /// Adds a client of a file, with a space of its own.
+    /// Adds a client of a file, with a space of its own. Returns the file of the client that
+    /// had the handle, if its free is under way.
     ///
     /// # Errors
     ///
@@ -188,13 +192,13 @@ impl<'a> Objects<'a> {
         file: FileId,
         client: Handle,
         inner: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<FileId>, Error> {
         let mut name = Object::new(file, Class::Client);
         name.inner = inner;
         self.add(ObjectKey::new(file.raw(), client), name)?;
-        // One whose free is under way may have had the handle.
-        let _ = self.map.insert(ObjectKey::new(CLIENTS, client), name)?;
-        self.add_root(inner, file)
+        let old = self.put(ObjectKey::new(CLIENTS, client), name)?;
+        self.add_root(inner, file)?;
+        Ok(old.map(|old| old.file))
     }
 
     /// Makes the root of a new space.
@@ -204,7 +208,7 @@ impl<'a> Objects<'a> {
     /// Those of [`Objects::reserve`].
     pub(crate) fn add_root(&mut self, space: u64, file: FileId) -> Result<(), Error> {
         let root = Object::new(file, Class::Client);
-        self.map.insert(ObjectKey::root(space), root).map(|_| ())
+        self.put(ObjectKey::root(space), root).map(|_| ())
     }
 
     /// Adds an object below `object.parent`, or below the root if that is not known.
@@ -219,7 +223,7 @@ impl<'a> Objects<'a> {
         if !self.map.contains(&ObjectKey::new(key.space, object.parent)) {
             object.parent = ROOT;
         }
-        self.map.insert(key, object)?;
+        self.put(key, object)?;
         self.link(key);
         Ok(())
     }
@@ -239,7 +243,7 @@ impl<'a> Objects<'a> {
         self.unlink(at);
         let heir = self.untie(at);
         self.unlist(at);
-        let object = self.map.remove(&at)?;
+        let object = self.take(at)?;
         self.forget_client(at.handle, object.inner);
         Some((object, heir))
     }
@@ -248,8 +252,36 @@ impl<'a> Objects<'a> {
     fn forget_client(&mut self, client: Handle, inner: u64) {
         let key = ObjectKey::new(CLIENTS, client);
         if inner != 0 && self.get(key).is_some_and(|name| name.inner == inner) {
-            self.map.remove(&key);
+            self.take(key);
         }
+    }
+
+    /// Inserts an object, and counts it for its file. Returns the one that it replaces.
+    fn put(&mut self, key: ObjectKey, object: Object) -> Result<Option<Object>, Error> {
+        let old = self.map.insert(key, object)?;
+        if let Some(old) = old {
+            self.weigh(old.file, |weight| weight.saturating_sub(1));
+        }
+        self.weigh(object.file, |weight| weight.saturating_add(1));
+        Ok(old)
+    }
+
+    fn take(&mut self, key: ObjectKey) -> Option<Object> {
+        let object = self.map.remove(&key)?;
+        self.weigh(object.file, |weight| weight.saturating_sub(1));
+        Some(object)
+    }
+
+    fn weigh(&mut self, file: FileId, change: impl FnOnce(u32) -> u32) {
+        if let Some(root) = self.map.get_mut(&ObjectKey::root(file.raw())) {
+            root.weight = change(root.weight);
+        }
+    }
+
+    /// Returns the number of objects of an open file. O(1).
+    pub(crate) fn of_file(&self, file: FileId) -> u32 {
+        let root = self.get(ObjectKey::root(file.raw()));
+        root.map_or(0, |root| root.weight)
     }
 
     /// Keeps an object where nobody can name it, until it gets a key.
@@ -258,7 +290,7 @@ impl<'a> Objects<'a> {
     ///
     /// Those of [`Objects::reserve`].
     pub(crate) fn hide(&mut self, hidden: ObjectKey, object: Object) -> Result<(), Error> {
-        self.map.insert(hidden, object).map(|_| ())
+        self.put(hidden, object).map(|_| ())
     }
 
     /// Gives what [`Objects::hide`] keeps a key, a client and a parent. Returns false,
@@ -272,7 +304,7 @@ impl<'a> Objects<'a> {
         if self.map.contains(&key) || key.handle == ROOT {
             return false;
         }
-        let Some(mut object) = self.map.remove(&hidden) else {
+        let Some(mut object) = self.take(hidden) else {
             return false;
         };
         (object.client, object.parent) = (client, parent);

@@ -196,6 +196,15 @@ impl Call {
         }
     }
 
+    /// Would it make something that is followed?
+    pub const fn makes(&self) -> bool {
+        match self.action {
+            Action::Alloc { class, .. } => class.is_tracked(),
+            Action::Dup { .. } | Action::Share(..) => true,
+            Action::Free | Action::Control(_) => false,
+        }
+    }
+
     /// Did the resource manager do it?
     pub const fn succeeded(&self) -> bool {
         self.status == 0
@@ -236,6 +245,12 @@ pub fn decode(escape: u32, bytes: &[u8]) -> Result<Option<Call>, Error> {
 
 /// `NV_ERR_NO_MEMORY`, which CUDA turns into its out-of-memory error.
 pub const NO_MEMORY: u32 = 0x51;
+
+/// `NV_ERR_INSUFFICIENT_RESOURCES`: a maximum is reached.
+pub const INSUFFICIENT_RESOURCES: u32 = 0x1a;
+
+/// `NV_ERR_INVALID_ARGUMENT`.
+pub const INVALID_ARGUMENT: u32 = 0x1f;
 
 /// Writes the status of a call that the driver is not to see. Returns false for a structure that
 /// [`decode`] does not know.

@@ -7,7 +7,7 @@ use crate::dirs::Dirs;
 use crate::faults::Faults;
 use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
-use crate::ids::{FileId, GpuId, GpuIndex, GroupId, GroupSlots, Owner, ProcKey, Sequence};
+use crate::ids::{FileId, GpuId, GpuIndex, GroupId, GroupSlots, Owner, ProcKey, Sequence, UserId};
 use crate::iface::{CgroupPath, Name};
 use crate::launches::Launches;
 use crate::mask::TpcMask;
@@ -31,8 +31,25 @@ pub struct Group {
     pub(crate) name: Name,
     /// Empty when the group has none.
     pub(crate) cgroup: CgroupPath,
-    /// Processes with the driver open that belong to it.
+    /// What its members with the driver open have.
+    pub(crate) share: Share,
+}
+
+/// What one owner has of the tables that all share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Share {
     pub(crate) procs: u32,
+    pub(crate) files: u32,
+    pub(crate) objects: u32,
+}
+
+/// A user who has the driver open.
+#[derive(Debug, Default)]
+pub struct User {
+    /// Processes, in groups or not.
+    pub(crate) procs: u32,
+    /// What those have that are in no group.
+    pub(crate) share: Share,
 }
 
 /// A hash of a cgroup path. Who finds a group by it compares the paths.
@@ -57,7 +74,9 @@ pub struct Proc {
     pub(crate) by_pid: Option<GroupId>,
     /// The group it belongs to: by pid, or else by cgroup.
     pub(crate) group: Option<GroupId>,
+    pub(crate) user: UserId,
     pub(crate) files: u32,
+    pub(crate) objects: u32,
     /// A younger process has its pid: it is dead, its files live on in its children, and the directory of that pid is
     /// not its own.
     pub(crate) replaced: bool,
@@ -102,6 +121,10 @@ impl Node {
 #[derive(Debug)]
 pub struct File {
     pub(crate) proc: ProcKey,
+    /// Objects that are counted in the shares.
+    pub(crate) objects: u32,
+    /// Objects that an ioctl under way may add.
+    pub(crate) promised: u32,
 }
 
 pub use crate::dirs::{DirPath, Effect};
@@ -149,6 +172,8 @@ pub(crate) struct Failures {
 pub struct State<'a> {
     pub(crate) sequence: &'a mut Sequence,
     pub(crate) group_slots: &'a mut GroupSlots,
+    /// Objects that ioctls under way may add.
+    pub(crate) promised: &'a mut usize,
     pub(crate) failures: &'a mut Failures,
     pub(crate) plan: &'a mut Plan,
     pub(crate) gpus: Map<'a, GpuId, Gpu>,
@@ -156,6 +181,7 @@ pub struct State<'a> {
     pub(crate) paths: Map<'a, PathHash, GroupId>,
     pub(crate) procs: Map<'a, ProcKey, Proc>,
     pub(crate) pids: Map<'a, u32, Pid>,
+    pub(crate) users: Map<'a, UserId, User>,
     pub(crate) nodes: Map<'a, (Owner, GpuId), Node>,
     pub(crate) files: Map<'a, FileId, File>,
     pub(crate) objects: Objects<'a>,
@@ -169,6 +195,7 @@ impl<'a> State<'a> {
         Self {
             sequence: &mut root.sequence,
             group_slots: &mut root.group_slots,
+            promised: &mut root.promised,
             failures: &mut root.failures,
             plan: &mut root.plan,
             gpus: Map::new(&mut metas.gpus, stores.gpus),
@@ -176,6 +203,7 @@ impl<'a> State<'a> {
             paths: Map::new(&mut metas.paths, stores.paths),
             procs: Map::new(&mut metas.procs, stores.procs),
             pids: Map::new(&mut metas.pids, stores.pids),
+            users: Map::new(&mut metas.users, stores.users),
             nodes: Map::new(&mut metas.nodes, stores.nodes),
             files: Map::new(&mut metas.files, stores.files),
             objects: Objects::new(

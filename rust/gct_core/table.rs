@@ -12,7 +12,7 @@
 //! keeps them from choosing keys that collide.
 
 use crate::error::{Error, Need, Table};
-use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
+use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, UserId};
 use crate::limits;
 use crate::state::PathHash;
 
@@ -87,6 +87,12 @@ impl Key for FileId {
 impl Key for PathHash {
     fn hash(&self, seed: u64) -> u64 {
         mix(seed, self.0)
+    }
+}
+
+impl Key for UserId {
+    fn hash(&self, seed: u64) -> u64 {
+        mix(seed, u64::from(self.0))
     }
 }
 

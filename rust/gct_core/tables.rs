@@ -13,11 +13,11 @@
 
 use crate::dirs::{Dir, DirPath, Queue};
 use crate::error::{Error, Need, Table};
-use crate::ids::{FileId, GpuId, GroupId, GroupSlots, Owner, ProcKey, Sequence};
+use crate::ids::{FileId, GpuId, GroupId, GroupSlots, Owner, ProcKey, Sequence, UserId};
 use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::plan::Plan;
-use crate::state::{Failures, File, Gpu, Group, Node, PathHash, Pid, Proc, State};
+use crate::state::{Failures, File, Gpu, Group, Node, PathHash, Pid, Proc, State, User};
 use crate::table::{self, Meta, Slot};
 use core::ops::DerefMut;
 
@@ -67,6 +67,7 @@ pub(crate) struct Root {
     pub(crate) plan: Plan,
     pub(crate) queue: Queue,
     pub(crate) heirs: usize,
+    pub(crate) promised: usize,
     pub(crate) group_slots: GroupSlots,
     pub(crate) metas: Metas,
 }
@@ -121,6 +122,7 @@ macro_rules! tables {
                     plan: Plan::NONE,
                     queue: Queue::new(),
                     heirs: 0,
+                    promised: 0,
                     group_slots: GroupSlots::NONE,
                     metas: Metas::new(seed),
                 };
@@ -173,6 +175,7 @@ tables! {
     Paths, paths: PathHash => GroupId, GROUPS_MAX;
     Procs, procs: ProcKey => Proc, PROCS_MAX;
     Pids, pids: u32 => Pid, PROCS_MAX;
+    Users, users: UserId => User, PROCS_MAX;
     Nodes, nodes: (Owner, GpuId) => Node, NODES_MAX;
     Files, files: FileId => File, FILES_MAX;
     Objects, objects: ObjectKey => Object, OBJECTS_MAX;

@@ -4,7 +4,7 @@
 
 use crate::check::invariants;
 use crate::engine::Ticket;
-use crate::error::Error;
+use crate::error::{Error, Need};
 use crate::host::Host;
 use crate::ids::FileId;
 use crate::members::Members;
@@ -52,6 +52,11 @@ impl Store {
         let ticket = Ticket::from_words(ticket.words());
         self.retry(|store| store.state().call_leave(file, &call, ticket, hint))
             .unwrap();
+    }
+
+    /// Without the checks of [`Store::retry`], which take long where there is much.
+    pub(crate) fn grow(&mut self, need: Need) {
+        self.0.grow(need).unwrap();
     }
 
     pub(crate) fn check(&mut self) {

@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 6;
+pub const GCT_ABI_VERSION: u32 = 7;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 #[repr(C)]
@@ -55,7 +55,7 @@ unsafe extern "C" {
     pub fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8);
     pub fn gct_gpu_remove(gpu_id: u32);
     pub fn gct_log_line(line: *const kernel::ffi::c_char, size: u32);
-    pub fn gct_file_open() -> *mut kernel::ffi::c_void;
+    pub fn gct_file_open(file: *mut *mut kernel::ffi::c_void) -> kernel::ffi::c_int;
     pub fn gct_file_close(file: *mut kernel::ffi::c_void);
     pub fn gct_memory_kept(
         file: *mut *mut kernel::ffi::c_void,
@@ -101,6 +101,7 @@ unsafe extern "C" {
     pub fn gct_helper_process_dead(task: *const task_struct) -> bool;
     pub fn gct_helper_visible_tgid(process: *const gct_process) -> u32;
     pub fn gct_helper_cgroup_path(out: *mut kernel::ffi::c_char, size: u32) -> kernel::ffi::c_int;
+    pub fn gct_helper_user() -> u32;
     pub fn gct_helper_trace_start() -> kernel::ffi::c_int;
     pub fn gct_helper_trace_stop();
     pub fn gct_helper_rm_begin(interruptible: bool) -> kernel::ffi::c_int;

@@ -21,7 +21,7 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // The same numbers stand in gct.h and gct_helpers.h.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 6);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 7);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
@@ -162,10 +162,17 @@ unsafe extern "C" fn gct_log_line(line: *const c_char, size: u32) {
 
 /// # Safety
 ///
-/// Process context that may sleep, with current the process that opens.
+/// Process context that may sleep, with current the process that opens; `file` is
+/// writable.
 #[no_mangle]
-unsafe extern "C" fn gct_file_open() -> *mut c_void {
-    as_token(glue().and_then(|glue| hooks::file_open(&glue)))
+unsafe extern "C" fn gct_file_open(file: *mut *mut c_void) -> c_int {
+    // SAFETY: the caller's promise; null is handled.
+    let Some(token) = (unsafe { file.as_mut() }) else {
+        return 0;
+    };
+    let opened = glue().map_or(Ok(None), |glue| hooks::file_open(&glue));
+    *token = as_token(opened.unwrap_or(None));
+    opened.map_or_else(|errno| errno, |_| 0)
 }
 
 /// The token of an open file: a number, never followed.
@@ -192,7 +199,7 @@ unsafe extern "C" fn gct_memory_kept(
         return;
     };
     if file.is_null() {
-        *file = as_token(hooks::file_open(&glue));
+        *file = as_token(hooks::file_open(&glue).unwrap_or(None));
     }
     if let Some(into) = token(*file) {
         let shared = Shared {
@@ -237,8 +244,8 @@ unsafe extern "C" fn gct_ioctl_enter(
         return 0;
     };
     (call.word, call.served) = Default::default();
-    if let (Some(glue), Some(file)) = (glue(), token(file)) {
-        return hooks::ioctl_enter(&glue, file, escape, bytes, call).into();
+    if let Some(glue) = glue() {
+        return hooks::ioctl_enter(&glue, token(file), escape, bytes, call).into();
     }
     0
 }

@@ -2,8 +2,8 @@
 
 //! What the driver and the scheduler report, handed to the core.
 //!
-//! Nothing here can fail the caller. When the core refuses or memory is short, the
-//! core counts it in the tree's `events` and the stock path goes on.
+//! When the core refuses or memory is short, the core counts it in the tree's `events`
+//! and the stock path goes on; but who is under a limit is refused with an error.
 
 use crate::bindings::{gct_call, gct_gpu};
 use crate::serve::Served;
@@ -18,6 +18,8 @@ use gct_core::ids::{FileId, ProcKey};
 use gct_core::rmapi::{self, Action, Call, Class, Handle, Question, Share, Shared};
 use gct_core::state::{Failure, State};
 use gct_core::text::Text;
+use kernel::error::code::{ENFILE, ENOMEM};
+use kernel::ffi::c_int;
 use kernel::sync::ArcBorrow;
 
 /// What this backend measures and enforces: what the resource manager's controls can do.
@@ -91,16 +93,30 @@ pub(crate) fn log_line(glue: &ArcBorrow<'_, Glue>, line: &[u8]) {
     }
 }
 
-/// The caller's process opened a file of the driver.
-pub(crate) fn file_open(glue: &ArcBorrow<'_, Glue>) -> Option<FileId> {
-    let own = process::current();
+/// The caller's process opened a file of the driver. `None` is a file that is not
+/// followed.
+///
+/// # Errors
+///
+/// The errno with which the open fails: the process is under a limit, and cannot be
+/// followed.
+pub(crate) fn file_open(glue: &ArcBorrow<'_, Glue>) -> Result<Option<FileId>, c_int> {
+    let (own, user) = (process::current(), process::user());
     let mut buffer = process::CGROUP_BUFFER;
     let cgroup = process::cgroup(&mut buffer);
     let outcome = glue.with(|state, members| {
         let group = members.with(|members| members.group_of(own));
-        state.file_open(own, cgroup, group)
+        state.file_open_by(user, own, cgroup, group)
     });
-    count_refusal(glue, outcome)
+    let errno = match outcome {
+        Err(Error::NoSpace) => ENFILE.to_errno(),
+        _ => ENOMEM.to_errno(),
+    };
+    let file = count_refusal(glue, outcome);
+    match file.is_none() && glue.binds_opener(own, cgroup) {
+        true => Err(errno),
+        false => Ok(file),
+    }
 }
 
 pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
@@ -144,7 +160,7 @@ fn decode(glue: &Glue, escape: u32, bytes: &[u8]) -> Option<Call> {
 /// not run: then its structure says why, and nothing is left.
 pub(crate) fn ioctl_enter(
     glue: &ArcBorrow<'_, Glue>,
-    file: FileId,
+    file: Option<FileId>,
     escape: u32,
     bytes: &mut [u8],
     room: &mut gct_call,
@@ -152,11 +168,14 @@ pub(crate) fn ioctl_enter(
     let Some(call) = decode(glue, escape, bytes) else {
         return false;
     };
+    let Some(file) = file else {
+        // Opened when no limit bound it, and used by a process that is under one by now.
+        return call.makes()
+            && binds(glue, None)
+            && rmapi::set_status(escape, bytes, rmapi::INSUFFICIENT_RESOURCES);
+    };
     if let Ok(Some(status)) = glue.with(|state, _| Ok(state.call_refused(file, &call))) {
         return rmapi::set_status(escape, bytes, status);
-    }
-    if let Some(hint) = call.params() {
-        serve::serve(room, &hint);
     }
     let takes_channels = takes_channels(glue, file, &call);
     let entered = with(glue, |state| {
@@ -164,13 +183,43 @@ pub(crate) fn ioctl_enter(
         let frees = call.action == Action::Free;
         Ok((ticket, frees.then(|| state.wait_for(file)).flatten()))
     });
-    let (ticket, wait) = count_refusal(glue, entered).unwrap_or((Ticket::NONE, None));
+    let status = match entered {
+        Ok(_) | Err(Error::Gone) => None,
+        Err(Error::NoSpace) => Some(rmapi::INSUFFICIENT_RESOURCES),
+        Err(_) => Some(rmapi::NO_MEMORY),
+    };
+    let status = status.filter(|_| binds(glue, Some(file)));
+    // Without a limit the end of the ioctl tries again to follow what it made, and counts.
+    let later = status.is_none() && matches!(call.action, Action::Alloc { .. });
+    let entered = match later {
+        true => entered.ok(),
+        false => count_refusal(glue, entered),
+    };
+    if let Some(status) = status {
+        return rmapi::set_status(escape, bytes, status);
+    }
+    if let Some(hint) = call.params() {
+        serve::serve(room, &hint);
+    }
+    let (ticket, wait) = entered.unwrap_or((Ticket::NONE, None));
     // A control may be in flight that names what is about to be freed.
     if let Some(wait) = wait {
         glue.wait(&wait);
     }
     room.word = ticket.taking_channels(takes_channels).words();
     false
+}
+
+/// Is the opener of a file under a limit, or else the caller?
+fn binds(glue: &Glue, file: Option<FileId>) -> bool {
+    match file {
+        Some(file) => glue.binds_file(file),
+        None => {
+            let mut buffer = process::CGROUP_BUFFER;
+            let cgroup = process::cgroup(&mut buffer);
+            glue.binds_opener(process::current(), cgroup)
+        }
+    }
 }
 
 pub(crate) fn ioctl_leave(

@@ -5,7 +5,7 @@
 use crate::bindings;
 use core::ptr::NonNull;
 use gct_core::error::Error;
-use gct_core::ids::ProcKey;
+use gct_core::ids::{ProcKey, UserId};
 use gct_core::limits;
 use kernel::sync::aref::ARef;
 use kernel::sync::atomic::{Atomic, Relaxed};
@@ -36,6 +36,12 @@ fn key_of(task: *const kernel::bindings::task_struct) -> ProcKey {
 /// The process that runs this code.
 pub(crate) fn current() -> ProcKey {
     key_of(Task::current_raw())
+}
+
+/// Who answers for the process that runs this code.
+pub(crate) fn user() -> UserId {
+    // SAFETY: reads current's credentials, which nobody else changes.
+    UserId(unsafe { bindings::gct_helper_user() })
 }
 
 /// A process that somebody named by pid. It cannot be replaced by another of the

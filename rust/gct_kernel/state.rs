@@ -279,6 +279,17 @@ impl Glue {
         self.count(Failure::Members(lost));
     }
 
+    /// Would a process that opens the driver be under a limit?
+    pub(crate) fn binds_opener(&self, key: ProcKey, cgroup: &[u8]) -> bool {
+        let group = self.members.lock().members().group_of(key);
+        self.core.lock().state().binds_opener(key, group, cgroup)
+    }
+
+    /// Is the process that opened a file under a limit?
+    pub(crate) fn binds_file(&self, file: FileId) -> bool {
+        self.core.lock().state().binds_file(file)
+    }
+
     /// Remembers whether a fork of a group's member must be followed, after a limit was written.
     pub(crate) fn bind(&self, group: GroupId) {
         let tables = &mut *self.core.lock();

@@ -4,6 +4,7 @@
  * There is no decision here; see gct_helpers.h for the contracts.
  */
 #include <linux/cgroup.h>
+#include <linux/cred.h>
 #include <linux/debugfs.h>
 #include <linux/fs.h>
 #include <linux/module.h>
@@ -15,6 +16,8 @@
 #include <linux/sched/task.h>
 #include <linux/seq_file.h>
 #include <linux/tracepoint.h>
+#include <linux/uidgid.h>
+#include <linux/user_namespace.h>
 #include <trace/events/sched.h>
 
 #include "gct-hooks.h"
@@ -114,6 +117,18 @@ uint32_t gct_helper_visible_tgid(const struct gct_process *process)
 		visible = pid_vnr(pid);
 	rcu_read_unlock();
 	return (uint32_t)visible;
+}
+
+uint32_t gct_helper_user(void)
+{
+	const struct cred *cred = current_cred();
+	const struct user_namespace *ns = cred->user_ns;
+	kuid_t user = cred->uid;
+
+	/* Subordinate ids are had for nothing; who made the namespace has them all. */
+	for (; ns != &init_user_ns; ns = ns->parent)
+		user = ns->owner;
+	return (uint32_t)__kuid_val(user);
 }
 
 #ifdef CONFIG_CGROUPS

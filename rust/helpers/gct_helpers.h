@@ -78,6 +78,13 @@ uint32_t gct_helper_visible_tgid(const struct gct_process *process);
 int gct_helper_cgroup_path(char *out, uint32_t size);
 
 /*
+ * Who answers for current, as a number that cannot be multiplied for nothing: its
+ * real uid, or the owner of the topmost user namespace above it but the first.
+ * Both are numbers of the first user namespace.
+ */
+uint32_t gct_helper_user(void);
+
+/*
  * Starts or stops the calls of gct_trace_fork() and gct_trace_exit(). After the
  * stop none of them is running. Not to be called from two threads at once.
  * -EOPNOTSUPP in a kernel without these tracepoints.

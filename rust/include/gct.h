@@ -21,7 +21,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 6
+#define GCT_ABI_VERSION 7
 
 /* Bytes of struct gct_gpu's name, with the NUL that ends it. */
 #define GCT_GPU_NAME_BYTES 64
@@ -110,11 +110,12 @@ void gct_log_line(const char *line, uint32_t size);
 
 /*
  * current opened the control file or a device file. Context: process, may
- * sleep; takes no lock of the driver. Returns a token that belongs to the open
- * file and goes to exactly one gct_file_close(), or NULL when the file is not
- * tracked.
+ * sleep; takes no lock of the driver. @file becomes a token that belongs to the
+ * open file and goes to exactly one gct_file_close(), or NULL when the file is
+ * not tracked. Returns 0, or a negative errno when the file cannot be tracked
+ * and current is under a limit: it may not be opened then.
  */
-void *gct_file_open(void);
+int gct_file_open(void **file);
 
 /*
  * The open file goes away: called just before the resource manager frees its
@@ -143,7 +144,8 @@ void gct_memory_kept(void **file, uint32_t gpu_id, uint32_t index, uint32_t clie
  * rm_ioctl() returned (NV_OK is 0). Of one @file one ioctl at a time is between
  * enter and leave. Context: process, may sleep, no
  * lock of the resource manager held. @file may be NULL. They observe, but for
- * what a limit forbids: then gct_ioctl_enter() returns 1 and has written a status
+ * what a limit forbids, or what cannot be tracked of a process that is under one:
+ * then gct_ioctl_enter() returns 1 and has written a status
  * behind @arg. The resource manager is not to run the ioctl, and there is no leave;
  * its result is NV_OK, as for all that the resource manager refuses. Otherwise
  * nothing behind @arg is written, and 0 is returned.

@@ -45,7 +45,7 @@ impl State<'_> {
         let Some((proc, gpu)) = proc.zip(gpu) else {
             return Ok(Some(Ticket::NONE));
         };
-        self.objects.reserve(1)?;
+        self.reserve_objects(file, 1)?;
         self.reserve_charge()?;
         let amount = Amount::of_object(class, bytes.or(hint).unwrap_or(0));
         if self.refuses(proc, gpu, amount.memory) {
@@ -88,11 +88,11 @@ impl State<'_> {
 
     /// The process that is charged, with room for one charge.
     fn owner_of_managed(&self, file: FileId, gpu: GpuId) -> Result<ProcKey, Error> {
-        let File { proc } = self.files.get(&file).ok_or(Error::Gone)?;
+        let File { proc, .. } = self.files.get(&file).ok_or(Error::Gone)?;
         if !self.gpus.contains(&gpu) {
             return Err(Error::Gone);
         }
-        self.objects.reserve(1)?;
+        self.reserve_objects(file, 1)?;
         self.reserve_charge()?;
         Ok(*proc)
     }
@@ -110,6 +110,7 @@ impl State<'_> {
         object.gpu = Some(gpu);
         object.charged = self.charge(proc, object.gpu, amount);
         self.objects.add(hidden, object)?;
+        self.tally(file);
         Ok(Ticket::reserved(hidden))
     }
 

@@ -5,9 +5,9 @@
 use super::Ticket;
 use crate::account::Amount;
 use crate::error::Error;
-use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
+use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, UserId};
 use crate::iface::CgroupPath;
-use crate::objects::{List, Object, ObjectKey, Objects};
+use crate::objects::{Object, ObjectKey, Objects};
 use crate::rmapi::{Action, Call, Class, Handle};
 use crate::state::{Failure, File, State};
 
@@ -19,31 +19,48 @@ struct New {
 }
 
 impl State<'_> {
-    /// A process opened the driver. `cgroup` is its absolute cgroup-v2 path, empty
-    /// when unknown, and `by_pid` the group it belongs to by pid.
+    /// As [`State::file_open_by`], for a caller that bounds users by itself.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`], [`Error::NeedSlots`].
+    /// Those of [`State::file_open_by`].
     pub fn file_open(
         &mut self,
         key: ProcKey,
         cgroup: &[u8],
         by_pid: Option<GroupId>,
     ) -> Result<FileId, Error> {
-        self.files.reserve(1)?;
-        self.reserve_proc()?;
-        // The root of the file's space, and the ends of the process's lists.
-        self.objects
-            .reserve(List::OF_PROC.len().saturating_add(1))?;
+        self.file_open_by(UserId::default(), key, cgroup, by_pid)
+    }
+
+    /// A process opened the driver. `cgroup` is its absolute cgroup-v2 path, empty
+    /// when unknown, and `by_pid` the group it belongs to by pid.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`]: the owner has its share; [`Error::NeedSlots`].
+    pub fn file_open_by(
+        &mut self,
+        user: UserId,
+        key: ProcKey,
+        cgroup: &[u8],
+        by_pid: Option<GroupId>,
+    ) -> Result<FileId, Error> {
+        let by_pid = by_pid.filter(|group| self.groups.contains(group));
+        self.reserve_file(user, key, by_pid, cgroup)?;
 
         let id = FileId(self.sequence.next());
-        self.files.insert(id, File { proc: key })?;
+        let file = File {
+            proc: key,
+            objects: 0,
+            promised: 0,
+        };
+        self.files.insert(id, file)?;
         self.objects.add_root(id.raw(), id)?;
-        self.proc_enter(key)?;
-        let by_pid = by_pid.filter(|group| self.groups.contains(group));
+        self.proc_enter(key, user)?;
+        self.file_enter(key);
+        self.tally(id);
         if let Some(proc) = self.procs.get_mut(&key) {
-            proc.files = proc.files.saturating_add(1);
             proc.by_pid = by_pid;
             if !cgroup.is_empty() {
                 proc.cgroup = CgroupPath::from_path(cgroup);
@@ -55,9 +72,10 @@ impl State<'_> {
 
     /// A file of the driver is closed, and everything made through it is gone.
     pub fn file_close(&mut self, id: FileId) {
-        let Some(File { proc }) = self.files.remove(&id) else {
+        let Some(file) = self.files.remove(&id) else {
             return;
         };
+        let proc = file.proc;
         // Each turn frees one client; the bound only guards what never is.
         for _ in 0..self.objects.len() {
             let Some(client) = self.objects.first_below_root(id.raw()) else {
@@ -66,13 +84,7 @@ impl State<'_> {
             self.free(proc, client);
         }
         self.drain(proc, ObjectKey::root(id.raw()));
-        let Some(entry) = self.procs.get_mut(&proc) else {
-            return;
-        };
-        entry.files = entry.files.saturating_sub(1);
-        if entry.files == 0 {
-            self.proc_leave(proc);
-        }
+        self.file_leave(&file);
     }
 
     /// An ioctl is about to run. What it may free loses its handles now, since
@@ -84,9 +96,8 @@ impl State<'_> {
     /// [`Error::NeedSlots`], [`Error::NoSpace`]: a second name is not tracked.
     pub fn call_enter(&mut self, file: FileId, call: &Call) -> Result<Ticket, Error> {
         let (home, hidden, handle) = match call.action {
-            Action::Alloc { .. } | Action::Control(_) | Action::Share(..) => {
-                return Ok(Ticket::NONE)
-            }
+            Action::Control(_) | Action::Share(..) => return Ok(Ticket::NONE),
+            Action::Alloc { class, .. } => return self.promised_to(file, call, class),
             Action::Free => {
                 let Some(key) = self.find(file, call) else {
                     return Ok(Ticket::NONE);
@@ -113,6 +124,21 @@ impl State<'_> {
         })
     }
 
+    /// Keeps room for what an ioctl may make, so that it can be followed.
+    fn promised_to(&mut self, file: FileId, call: &Call, class: Class) -> Result<Ticket, Error> {
+        let promised = match class {
+            Class::Client => Objects::OF_CLIENT,
+            class if class.is_tracked() && self.objects.space(file, call.client).is_some() => 1,
+            _ => return Ok(Ticket::NONE),
+        };
+        self.reserve_places(1, 2)?;
+        self.promise(file, promised)?;
+        Ok(Ticket {
+            promised,
+            ..Ticket::NONE
+        })
+    }
+
     /// An ioctl has run. `call` is decoded anew, and `told` is the answer to its
     /// [`Call::question`], if there is one.
     ///
@@ -129,6 +155,7 @@ impl State<'_> {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return Err(Error::Gone);
         };
+        self.redeem(file, ticket.promised);
         if matches!(call.action, Action::Alloc { .. }) {
             // What was asked for is charged anew, as what it became.
             self.call_withdraw(file, ticket);
@@ -145,8 +172,10 @@ impl State<'_> {
             Action::Alloc {
                 class: Class::Client,
                 ..
-            } => self.client_made(proc, file, call.object)?,
-            Action::Alloc { class, bytes, .. } => self.made(file, call, class, bytes.or(told))?,
+            } => self.client_made(proc, file, call.object, ticket)?,
+            Action::Alloc { class, bytes, .. } => {
+                self.made(file, call, class, bytes.or(told), ticket)?
+            }
         }
         Ok(())
     }
@@ -176,17 +205,35 @@ impl State<'_> {
         }
     }
 
-    fn client_made(&mut self, proc: ProcKey, file: FileId, handle: Handle) -> Result<(), Error> {
+    /// Makes sure that an ioctl that has run finds room, which it was promised or not.
+    fn room_for(&self, file: FileId, more: usize, ticket: Ticket) -> Result<(), Error> {
+        if ticket.promised >= more {
+            return self.objects.reserve(self.promised.saturating_add(more));
+        }
+        self.reserve_objects(file, more)
+    }
+
+    fn client_made(
+        &mut self,
+        proc: ProcKey,
+        file: FileId,
+        handle: Handle,
+        ticket: Ticket,
+    ) -> Result<(), Error> {
         // The resource manager gives no client this handle, but an argument that is decoded anew may say so. It is the
         // root's here.
         if handle == 0 {
             return Ok(());
         }
-        self.objects.reserve(Objects::OF_CLIENT)?;
+        self.room_for(file, Objects::OF_CLIENT, ticket)?;
         let key = ObjectKey::new(file.raw(), handle);
         self.free(proc, key);
         let inner = self.sequence.next();
-        self.objects.add_client(file, handle, inner)
+        let other = self.objects.add_client(file, handle, inner)?;
+        for file in [Some(file), other].into_iter().flatten() {
+            self.tally(file);
+        }
+        Ok(())
     }
 
     fn made(
@@ -195,8 +242,10 @@ impl State<'_> {
         call: &Call,
         class: Class,
         number: Option<u64>,
+        ticket: Ticket,
     ) -> Result<(), Error> {
-        let Some(new) = self.key_for_new(file, call)? else {
+        self.room_for(file, 1, ticket)?;
+        let Some(new) = self.key_for_new(file, call) else {
             return Ok(());
         };
         self.reserve_charge()?;
@@ -223,6 +272,7 @@ impl State<'_> {
                 device.subdevice = new.key.handle;
             }
         }
+        self.tally(file);
         self.consider(new.key);
         Ok(())
     }
@@ -255,7 +305,7 @@ impl State<'_> {
         if self.objects.space(file, call.client).is_none() {
             return Ok(0);
         }
-        self.objects.reserve(1)?;
+        self.reserve_objects(file, 1)?;
         self.reserve_charge()?;
         let Some(thing) = self.objects.get(known) else {
             return Ok(0);
@@ -265,6 +315,7 @@ impl State<'_> {
         name.waiting = true;
         let hidden = ObjectKey::new(self.sequence.next(), known.handle);
         self.objects.hide(hidden, name)?;
+        self.tally(file);
         if Amount::of_object(name.class, 1) != Amount::ZERO {
             self.objects.tie(known, hidden);
         }
@@ -309,8 +360,7 @@ impl State<'_> {
     }
 
     /// Where a new object goes, with room for it; `None` when its client is unknown.
-    fn key_for_new(&mut self, file: FileId, call: &Call) -> Result<Option<New>, Error> {
-        self.objects.reserve(1)?;
+    fn key_for_new(&mut self, file: FileId, call: &Call) -> Option<New> {
         let space = self.objects.space(file, call.client);
         let proc = self.files.get(&file).map(|file| file.proc);
         let new = space.filter(|_| call.object != 0).zip(proc);
@@ -321,7 +371,7 @@ impl State<'_> {
         if new.is_none() {
             self.count(Failure::Client);
         }
-        Ok(new)
+        new
     }
 
     /// A client as parent is the root of its space.
@@ -358,13 +408,19 @@ impl State<'_> {
     }
 
     fn drain(&mut self, proc: ProcKey, top: ObjectKey) {
+        let mut file = None;
         // Each turn takes an object out of a tree that only shrinks.
         while let Some((object, heir)) = self.objects.pop(top) {
             self.succeeded_by(&object, heir);
+            file = Some(object.file);
             match heir {
                 Some(heir) => self.inherit(proc, &object, heir),
                 None => self.uncharge(proc, &object),
             }
+        }
+        if let Some(file) = file {
+            // All of a tree are of one file.
+            self.tally(file);
         }
     }
 }

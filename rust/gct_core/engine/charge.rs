@@ -22,9 +22,10 @@ impl State<'_> {
     pub(super) fn reserve_places(&self, nodes: usize, dirs: usize) -> Result<(), Error> {
         let owners = self.procs.len().saturating_mul(self.gpus.len());
         let heirs = self.objects.heirs().min(owners);
-        self.nodes.reserve(nodes.saturating_add(heirs))?;
+        let kept = heirs.saturating_add(*self.promised);
+        self.nodes.reserve(nodes.saturating_add(kept))?;
         self.dirs
-            .reserve(dirs.saturating_add(heirs.saturating_mul(2)))
+            .reserve(dirs.saturating_add(kept.saturating_mul(2)))
     }
 
     /// Charges a process and its group. Returns what was charged: all or nothing.

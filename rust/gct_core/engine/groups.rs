@@ -8,7 +8,7 @@ use crate::features::FeatureSet;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::iface::{CgroupPath, Name};
 use crate::settings::Settings;
-use crate::state::{Group, Node, PathHash, Proc, State};
+use crate::state::{Group, Node, PathHash, Proc, Share, State};
 use crate::table::mix;
 use crate::topology::Topology;
 use core::fmt::Write;
@@ -31,7 +31,7 @@ impl State<'_> {
         let group = Group {
             name: *name,
             cgroup: CgroupPath::EMPTY,
-            procs: 0,
+            share: Share::default(),
         };
         self.groups.insert(id, group)?;
         self.dirs.want(DirPath::Group(id), Scope::Group(id))?;
@@ -52,7 +52,7 @@ impl State<'_> {
     /// or as a user of the driver.
     pub fn group_remove(&mut self, id: GroupId, members: usize) -> Result<(), Error> {
         self.group_check(id)?;
-        let used = |group: &Group| members > 0 || group.procs > 0;
+        let used = |group: &Group| members > 0 || group.share.procs > 0;
         if self.groups.get(&id).is_some_and(used) {
             return Err(Error::Busy);
         }
@@ -194,12 +194,7 @@ impl State<'_> {
         if let Some(proc) = self.procs.get_mut(&key) {
             proc.group = group;
         }
-        if let Some(old) = old.and_then(|old| self.groups.get_mut(&old)) {
-            old.procs = old.procs.saturating_sub(1);
-        }
-        if let Some(new) = group.and_then(|new| self.groups.get_mut(&new)) {
-            new.procs = new.procs.saturating_add(1);
-        }
+        self.move_share(key, old, group);
         let has_node = |(gpu, _): (&GpuId, _)| self.nodes.contains(&(Owner::Proc(key), *gpu));
         let has_something = self.gpus.iter().any(has_node);
         if has_something && self.bind_differently(old, group) {

@@ -3,15 +3,16 @@
 //! Processes come with their first open file and go with their last.
 
 use crate::error::Error;
-use crate::ids::ProcKey;
+use crate::ids::{ProcKey, UserId};
 use crate::iface::CgroupPath;
 use crate::objects::List;
-use crate::state::{Pid, Proc, State};
+use crate::state::{Pid, Proc, Share, State, User};
 
 impl State<'_> {
     /// Makes sure that one more process will find room.
     pub(super) fn reserve_proc(&self) -> Result<(), Error> {
         self.procs.reserve(1)?;
+        self.users.reserve(1)?;
         self.pids.reserve(1)
     }
 
@@ -19,7 +20,7 @@ impl State<'_> {
     ///
     /// The caller has used [`State::reserve_proc`], and reserved objects for
     /// [`List::OF_PROC`].
-    pub(super) fn proc_enter(&mut self, key: ProcKey) -> Result<(), Error> {
+    pub(super) fn proc_enter(&mut self, key: ProcKey, user: UserId) -> Result<(), Error> {
         if self.procs.contains(&key) {
             return Ok(());
         }
@@ -27,7 +28,9 @@ impl State<'_> {
             cgroup: CgroupPath::EMPTY,
             by_pid: None,
             group: None,
+            user,
             files: 0,
+            objects: 0,
             replaced: self.take_pid(key)?,
             visible: 0,
             space: self.sequence.next(),
@@ -38,7 +41,15 @@ impl State<'_> {
         for list in List::OF_PROC {
             self.objects.add_list(proc.space, list)?;
         }
-        self.procs.insert(key, proc).map(|_| ())
+        self.procs.insert(key, proc)?;
+        if !self.users.contains(&user) {
+            self.users.insert(user, User::default())?;
+        }
+        if let Some(user) = self.users.get_mut(&user) {
+            user.procs = user.procs.saturating_add(1);
+        }
+        self.change_share(None, user, &Share::of_proc(0, 0), true);
+        Ok(())
     }
 
     /// Removes a process whose last file was closed. One for which a control is in flight
@@ -55,8 +66,13 @@ impl State<'_> {
         let Some(proc) = self.procs.remove(&key) else {
             return;
         };
-        if let Some(group) = proc.group.and_then(|group| self.groups.get_mut(&group)) {
-            group.procs = group.procs.saturating_sub(1);
+        let share = Share::of_proc(proc.files, proc.objects);
+        self.change_share(proc.group, proc.user, &share, false);
+        if let Some(user) = self.users.get_mut(&proc.user) {
+            user.procs = user.procs.saturating_sub(1);
+            if user.procs == 0 {
+                self.users.remove(&proc.user);
+            }
         }
         let Some(pid) = self.pids.get_mut(&key.tgid) else {
             return;

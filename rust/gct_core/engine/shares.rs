@@ -137,7 +137,7 @@ impl State<'_> {
         let Some(proc) = self.proc_of_file(into) else {
             return Ok(());
         };
-        self.objects.reserve(1)?;
+        self.reserve_objects(into, 1)?;
         self.reserve_charge()?;
         let key = exported_key(into, shared);
         self.free(proc, key);
@@ -165,7 +165,7 @@ impl State<'_> {
         let Some(proc) = self.proc_of_file(into) else {
             return Ok(());
         };
-        self.objects.reserve(1)?;
+        self.reserve_objects(into, 1)?;
         self.reserve_charge()?;
         let key = exported_key(into, shared);
         self.free(proc, key);
@@ -176,7 +176,9 @@ impl State<'_> {
         object.gpu = self.gpu_told(Some(u64::from(gpu_id)));
         let amount = Amount::of_object(object.class, bytes);
         object.charged = self.charge(proc, object.gpu, amount);
-        self.objects.add(key, object)
+        self.objects.add(key, object)?;
+        self.tally(into);
+        Ok(())
     }
 
     /// Gives what `known` names a name in a file. The caller has made room.
@@ -191,7 +193,9 @@ impl State<'_> {
         };
         let mut name = Object::new(into, thing.class);
         name.gpu = thing.gpu;
-        self.name(known, key, name)
+        self.name(known, key, name)?;
+        self.tally(into);
+        Ok(())
     }
 
     /// A client has got a name of what a file keeps. `from` is the file if it is known; otherwise, or if
@@ -215,7 +219,7 @@ impl State<'_> {
         if shared.object == 0 || !told.class.is_tracked() {
             return Ok(());
         }
-        self.objects.reserve(1)?;
+        self.reserve_objects(file, 1)?;
         self.reserve_charge()?;
         let key = ObjectKey::new(space, shared.object);
         self.free(proc, key);
@@ -238,6 +242,7 @@ impl State<'_> {
             object.told.lead = true;
             self.objects.add(key, object)?;
         }
+        self.tally(file);
         self.consider(key);
         Ok(())
     }

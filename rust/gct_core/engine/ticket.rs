@@ -15,6 +15,8 @@ pub struct Ticket {
     pub(super) handle: Handle,
     /// What is freed may take channels along that are not below it.
     pub(super) takes_channels: bool,
+    /// Objects for which there is room, and the right to it.
+    pub(super) promised: usize,
 }
 
 impl Ticket {
@@ -24,6 +26,7 @@ impl Ticket {
         hidden: 0,
         handle: 0,
         takes_channels: false,
+        promised: 0,
     };
 
     /// Remembers that what is freed may take channels along that are not below it.
@@ -45,6 +48,7 @@ impl Ticket {
             hidden: hidden.space,
             handle: hidden.handle,
             takes_channels: false,
+            promised: 0,
         }
     }
 
@@ -55,18 +59,21 @@ impl Ticket {
 
     /// For the caller's stack.
     pub fn words(self) -> [u64; 4] {
-        let takes = u64::from(self.takes_channels);
-        [self.home, self.hidden, u64::from(self.handle), takes]
+        // A number of objects far below 2^63.
+        let promised = u64::try_from(self.promised).unwrap_or(0).saturating_mul(2);
+        let rest = promised.saturating_add(u64::from(self.takes_channels));
+        [self.home, self.hidden, u64::from(self.handle), rest]
     }
 
     /// From the caller's stack. Words that no ticket ever was are harmless.
-    pub fn from_words([home, hidden, handle, takes]: [u64; 4]) -> Self {
+    pub fn from_words([home, hidden, handle, rest]: [u64; 4]) -> Self {
         match Handle::try_from(handle) {
             Ok(handle) => Self {
                 home,
                 hidden,
                 handle,
-                takes_channels: takes == 1,
+                takes_channels: rest & 1 == 1,
+                promised: usize::try_from(rest >> 1).unwrap_or(0),
             },
             Err(_) => Self::NONE,
         }

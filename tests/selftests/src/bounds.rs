@@ -4,8 +4,10 @@
 
 use crate::members::{child_where, PID_CIRCLE};
 use crate::rm;
+use crate::storms::event;
 use crate::sys::{self, reap, Child};
-use crate::tree::{write, Group};
+use crate::tree::{refuses, repetitions, write, Group};
+use gct_core::error::Error;
 use gct_ktap::{same, skipped, During, Outcome, Stop, Test};
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("bounds.deep_cgroup", deep_cgroup),
     ("bounds.dead_opener_is_no_stranger", dead_opener),
     ("bounds.dead_opener_is_no_thread", dead_opener_thread),
+    ("bounds.descriptors_of_the_dead", descriptors_of_the_dead),
 ];
 
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -185,4 +188,32 @@ fn dead_opener_thread() -> Outcome {
         same("the thread", known?, pid)?;
         same("members when a thread has the pid", members?, vec![])
     })
+}
+
+/// Fork, open, pass the descriptor on, exit, again and again. Each dead opener stays known
+/// as long as its file is open, no pid of theirs is shown, and in the end nothing is left.
+/// (That this cannot use up the table is shown in gct_core: 65536 files of the driver need
+/// more memory than this machine has.)
+fn descriptors_of_the_dead() -> Outcome {
+    need_cgroups()?;
+    let group = Group::new("g")?;
+    write(&group.file("group.cgroup"), "/gct-dead")?;
+    let cgroup = Cgroup::new("/gct-dead", 10)?;
+    let limit = event("limit")?;
+    let mut kept = Vec::new();
+    for _ in 0..repetitions(200) {
+        let (child, descriptor) = opener(&cgroup)?;
+        kept.push(sys::take_fd(child.0, descriptor).during("pidfd_getfd")?);
+        reap(vec![child]);
+    }
+    same("members that are dead", group.pids()?, vec![])?;
+    refuses("control", "remove g", Error::Busy).during("their files are open")?;
+    let (neighbour, _) = opener(&cgroup)?;
+    let members = group.pids();
+    let expected = vec![neighbour.0];
+    reap(vec![neighbour]);
+    same("a neighbour", members?, expected)?;
+    drop(kept);
+    same("what was not followed", event("limit")?, limit)?;
+    group.remove().during("remove when no file is left")
 }

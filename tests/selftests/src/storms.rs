@@ -31,7 +31,7 @@ fn storm_size() -> usize {
 const LEADERS: usize = 4;
 
 /// What `events` says of one key.
-fn event(key: &str) -> Result<u64, Stop> {
+pub(crate) fn event(key: &str) -> Result<u64, Stop> {
     let events = read("events")?;
     events
         .lines()

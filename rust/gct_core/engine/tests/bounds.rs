@@ -3,6 +3,7 @@
 //! What a tenant does costs what it has itself, however many others there are.
 
 use super::*;
+use crate::ids::UserId;
 use crate::table::steps;
 
 /// Slots that one event of a small process may look at. Probes are short: a table is at
@@ -65,4 +66,139 @@ fn a_reused_pid_looks_at_nobody_else() {
     assert!(world.store.state().procs.get(&tenant(7)).unwrap().replaced);
     world.store.state().file_close(old);
     world.store.check();
+}
+
+const ALICE: UserId = UserId(1000);
+const BOB: UserId = UserId(1001);
+
+/// Opens the driver as a user, `None` when it is refused.
+fn open_by(world: &mut World, user: UserId, key: ProcKey, cgroup: &str) -> Option<FileId> {
+    let mut open = || loop {
+        let path = cgroup.as_bytes();
+        match world.store.state().file_open_by(user, key, path, None) {
+            Err(Error::NeedSlots(need)) => world.store.grow(need),
+            outcome => return outcome,
+        }
+    };
+    open().ok()
+}
+
+/// Fork, open, pass the descriptor on, exit: as often as there are processes. It costs the
+/// one who does it, and nobody else.
+#[test]
+fn dead_processes_use_up_their_own_share() {
+    let mut world = World::new(FeatureSet::NONE);
+    let attack = |world: &mut World, user, first: u32| {
+        let opened = (0..65_536u32).map_while(|n| {
+            let key = tenant(first + n);
+            open_by(world, user, key, "")
+        });
+        opened.count()
+    };
+    assert_eq!(attack(&mut world, ALICE, 0), limits::PROCS_MAX / 2);
+    assert_eq!(open_by(&mut world, ALICE, tenant(99_999), ""), None);
+    // Her own processes that are there already go on.
+    assert!(open_by(&mut world, ALICE, tenant(0), "").is_some());
+    // The next one has half of what she left, and then the next.
+    assert_eq!(attack(&mut world, BOB, 100_000), limits::PROCS_MAX / 4);
+    assert!(open_by(&mut world, UserId(7), tenant(300_000), "").is_some());
+}
+
+/// A group is an owner of its own: neither its members' user nor other groups of the same
+/// user take from it, and it takes nothing from them.
+#[test]
+fn a_group_has_a_share_of_its_own() {
+    let mut world = World::new(FeatureSet::NONE);
+    let web = world.group("web");
+    world
+        .write(File::GroupCgroup, Scope::Group(web), "/web")
+        .unwrap();
+    for n in 0..70_000 {
+        if open_by(&mut world, ALICE, tenant(n), "").is_none() {
+            break;
+        }
+    }
+    assert_eq!(open_by(&mut world, ALICE, tenant(90_000), "/"), None);
+    let inside = open_by(&mut world, ALICE, tenant(90_001), "/web/a");
+    assert!(inside.is_some());
+    // Who is moved takes what it has along.
+    let mut state = world.store.state();
+    assert_eq!(state.groups.get(&web).unwrap().share.procs, 1);
+    state.member_moved(tenant(5), Some(web)).unwrap();
+    assert_eq!(state.groups.get(&web).unwrap().share.procs, 2);
+    let alice = state.users.get(&ALICE).unwrap();
+    assert_eq!((alice.share.procs, alice.procs), (32_767, 32_769));
+}
+
+/// One process that opens files without end, and one that makes objects without end, leave
+/// seven eighths to the others of their owner.
+#[test]
+fn a_process_has_an_eighth() {
+    let mut world = World::new(FeatureSet::NONE);
+    let opened = (0..limits::FILES_MAX).map_while(|_| open_by(&mut world, ALICE, APP, ""));
+    assert_eq!(opened.count(), limits::FILES_OF_PROC_MAX);
+    assert!(open_by(&mut world, ALICE, tenant(1), "").is_some());
+}
+
+/// What is promised to an ioctl that begins is there when it ends, whoever came in between.
+#[test]
+fn an_ioctl_that_began_can_be_followed() {
+    let mut world = World::new(FeatureSet::NONE);
+    let file = world.open(APP, "");
+    world.cuda(file);
+    let bytes = words(
+        32,
+        &[
+            (0, CLIENT),
+            (4, DEVICE),
+            (8, 77),
+            (12, 0xa06c),
+            (16, 0x1000),
+        ],
+    );
+    let call = rmapi::decode(escape::ALLOC, &bytes).unwrap().unwrap();
+    let ticket = world
+        .store
+        .retry(|store| store.state().call_enter(file, &call))
+        .unwrap();
+    assert_eq!(*world.store.state().promised, 1);
+    world.store.check();
+    // Somebody fills the table up to the last slot that its storage has.
+    let other = world.open(tenant(1), "");
+    let mut object = 1000;
+    loop {
+        let call = words(32, &[(0, CLIENT), (8, object), (12, 0x41)]);
+        let call = rmapi::decode(escape::ALLOC, &call).unwrap().unwrap();
+        let mut state = world.store.state();
+        let Ok(ticket) = state.call_enter(other, &call) else {
+            break;
+        };
+        state.call_leave(other, &call, ticket, None).unwrap();
+        object += 1;
+    }
+    let ticket = Ticket::from_words(ticket.words());
+    let left = world.store.state().call_leave(file, &call, ticket, None);
+    assert_eq!(left, Ok(()));
+    assert_eq!(*world.store.state().promised, 0);
+    world.store.check();
+}
+
+#[test]
+fn who_is_under_a_limit_is_told_from_who_is_not() {
+    let mut world = World::new(FeatureSet::NONE.with(Feature::Timeslice));
+    let web = world.group("web");
+    let file = world.open(APP, "");
+    let state = world.store.state();
+    assert!(!state.binds_opener(APP, Some(web), b"") && !state.binds_file(file));
+    world.store.state().member_moved(APP, Some(web)).unwrap();
+    let node = world.node(Owner::Group(web));
+    let begun = world
+        .store
+        .state()
+        .write_begin(File::ComputeTimeslice, node, b"2000");
+    assert!(begun.is_ok());
+    let _ = world.store.state().write_end();
+    let state = world.store.state();
+    assert!(state.binds_opener(tenant(1), Some(web), b"") && state.binds_file(file));
+    assert!(!state.binds_opener(tenant(1), None, b"/elsewhere"));
 }

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Nobody uses up the tables of others.
+//!
+//! Terminology
+//!   owner  who cannot be multiplied for nothing: a process's group, or else its user
+//!   share  the processes, open files and objects of an owner
+//!
+//! An owner may have as many entries of a table as are left for others:
+//!
+//! ```text
+//! entries of the owner, with the new <= entries that are free then
+//! ```
+//!
+//! So one owner has at most half of a table, and `n` owners that take all they can leave
+//! `1 / (n + 1)` of it. A process has an eighth of the files and objects at most, which
+//! leaves something for the other processes of its owner.
+//!
+//! An ioctl that makes an object is promised the room when it begins. So what the resource
+//! manager has made can always be followed.
+
+use crate::error::Error;
+use crate::ids::{FileId, GroupId, Owner, ProcKey, UserId};
+use crate::iface::CgroupPath;
+use crate::limits;
+use crate::objects::List;
+use crate::settings::Settings;
+use crate::state::{File, Share, State};
+
+impl Share {
+    pub(crate) const fn of_proc(files: u32, objects: u32) -> Self {
+        Self {
+            procs: 1,
+            files,
+            objects,
+        }
+    }
+
+    const fn of_files(files: u32, objects: u32) -> Self {
+        Self {
+            procs: 0,
+            files,
+            objects,
+        }
+    }
+
+    pub(crate) fn plus(&self, more: &Self) -> Self {
+        Self {
+            procs: self.procs.saturating_add(more.procs),
+            files: self.files.saturating_add(more.files),
+            objects: self.objects.saturating_add(more.objects),
+        }
+    }
+
+    fn minus(&self, less: &Self) -> Self {
+        Self {
+            procs: self.procs.saturating_sub(less.procs),
+            files: self.files.saturating_sub(less.files),
+            objects: self.objects.saturating_sub(less.objects),
+        }
+    }
+}
+
+/// May an owner that has `mine` of a table's `len` entries have so many more?
+fn may_have(mine: u32, more: usize, len: usize, max: usize) -> Result<(), Error> {
+    let mine = usize::try_from(mine).unwrap_or(usize::MAX);
+    let free = max.saturating_sub(len).saturating_sub(more);
+    match mine.saturating_add(more) <= free {
+        true => Ok(()),
+        false => Err(Error::NoSpace),
+    }
+}
+
+/// May a process that has `mine` entries have so many more?
+fn within(mine: u32, more: usize, max: usize) -> Result<(), Error> {
+    let mine = usize::try_from(mine).unwrap_or(usize::MAX);
+    match mine.saturating_add(more) <= max {
+        true => Ok(()),
+        false => Err(Error::NoSpace),
+    }
+}
+
+impl State<'_> {
+    /// Makes sure that a process may open one more file, and that there is room.
+    pub(super) fn reserve_file(
+        &self,
+        user: UserId,
+        key: ProcKey,
+        by_pid: Option<GroupId>,
+        cgroup: &[u8],
+    ) -> Result<(), Error> {
+        let known = self.procs.get(&key);
+        let (files, objects) = known.map_or((0, 0), |proc| (proc.files, proc.objects));
+        within(files, 1, limits::FILES_OF_PROC_MAX)?;
+        within(objects, 1, limits::OBJECTS_OF_PROC_MAX)?;
+        let share = match known {
+            Some(proc) => self.share_of(proc.group, proc.user),
+            None => {
+                let share = self.share_of(self.group_of_opener(by_pid, cgroup), user);
+                may_have(share.procs, 1, self.procs.len(), limits::PROCS_MAX)?;
+                share
+            }
+        };
+        may_have(share.files, 1, self.files.len(), limits::FILES_MAX)?;
+        self.may_have_objects(&share, 1)?;
+        self.files.reserve(1)?;
+        self.reserve_proc()?;
+        // The root of the file's space, and the ends of a new process's lists.
+        let more = List::OF_PROC.len().saturating_add(1);
+        self.objects.reserve(self.promised.saturating_add(more))
+    }
+
+    /// Makes sure that a file may have so many more objects, and that there is room.
+    pub(super) fn reserve_objects(&self, file: FileId, more: usize) -> Result<(), Error> {
+        if let Some(file) = self.files.get(&file) {
+            let proc = self.procs.get(&file.proc).ok_or(Error::Gone)?;
+            within(proc.objects, more, limits::OBJECTS_OF_PROC_MAX)?;
+            self.may_have_objects(&self.share_of(proc.group, proc.user), more)?;
+        }
+        self.objects.reserve(self.promised.saturating_add(more))
+    }
+
+    fn may_have_objects(&self, share: &Share, more: usize) -> Result<(), Error> {
+        let len = self.objects.len().saturating_add(*self.promised);
+        may_have(share.objects, more, len, limits::OBJECTS_MAX)
+    }
+
+    /// Keeps room for objects that an ioctl on a file may make, until [`State::redeem`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`State::reserve_objects`].
+    pub(super) fn promise(&mut self, file: FileId, more: usize) -> Result<(), Error> {
+        self.reserve_objects(file, more)?;
+        let promised = u32::try_from(more).unwrap_or(u32::MAX);
+        let Some(file) = self.files.get_mut(&file) else {
+            return Err(Error::Gone);
+        };
+        file.promised = file.promised.saturating_add(promised);
+        *self.promised = self.promised.saturating_add(more);
+        Ok(())
+    }
+
+    /// Gives back what was promised to an ioctl.
+    pub(super) fn redeem(&mut self, file: FileId, promised: usize) {
+        let Some(file) = self.files.get_mut(&file) else {
+            return;
+        };
+        let promised = u32::try_from(promised)
+            .unwrap_or(u32::MAX)
+            .min(file.promised);
+        file.promised = file.promised.saturating_sub(promised);
+        let promised = usize::try_from(promised).unwrap_or(0);
+        *self.promised = self.promised.saturating_sub(promised);
+    }
+
+    /// Brings the shares up to date with the objects of a file. O(1).
+    pub(super) fn tally(&mut self, id: FileId) {
+        let now = self.objects.of_file(id);
+        let Some(file) = self.files.get_mut(&id) else {
+            return;
+        };
+        let before = core::mem::replace(&mut file.objects, now);
+        let key = file.proc;
+        let Some(proc) = self.procs.get_mut(&key) else {
+            return;
+        };
+        proc.objects = proc.objects.saturating_sub(before).saturating_add(now);
+        let (group, user) = (proc.group, proc.user);
+        self.change_share(group, user, &Share::of_files(0, before), false);
+        self.change_share(group, user, &Share::of_files(0, now), true);
+    }
+
+    /// Counts one more file of a process.
+    pub(super) fn file_enter(&mut self, key: ProcKey) {
+        let Some(proc) = self.procs.get_mut(&key) else {
+            return;
+        };
+        proc.files = proc.files.saturating_add(1);
+        let (group, user) = (proc.group, proc.user);
+        self.change_share(group, user, &Share::of_files(1, 0), true);
+    }
+
+    /// Takes a file, which is closed, out of its process's share.
+    pub(super) fn file_leave(&mut self, file: &File) {
+        let promised = usize::try_from(file.promised).unwrap_or(0);
+        *self.promised = self.promised.saturating_sub(promised);
+        let Some(proc) = self.procs.get_mut(&file.proc) else {
+            return;
+        };
+        proc.files = proc.files.saturating_sub(1);
+        proc.objects = proc.objects.saturating_sub(file.objects);
+        let (group, user, files) = (proc.group, proc.user, proc.files);
+        self.change_share(group, user, &Share::of_files(1, file.objects), false);
+        if files == 0 {
+            self.proc_leave(file.proc);
+        }
+    }
+
+    /// Moves what a process has from one owner to another.
+    pub(super) fn move_share(&mut self, key: ProcKey, from: Option<GroupId>, to: Option<GroupId>) {
+        let Some(proc) = self.procs.get(&key) else {
+            return;
+        };
+        let (user, share) = (proc.user, Share::of_proc(proc.files, proc.objects));
+        self.change_share(from, user, &share, false);
+        self.change_share(to, user, &share, true);
+    }
+
+    pub(super) fn change_share(
+        &mut self,
+        group: Option<GroupId>,
+        user: UserId,
+        by: &Share,
+        more: bool,
+    ) {
+        let share = match group {
+            Some(group) => self.groups.get_mut(&group).map(|group| &mut group.share),
+            None => self.users.get_mut(&user).map(|user| &mut user.share),
+        };
+        if let Some(share) = share {
+            *share = if more {
+                share.plus(by)
+            } else {
+                share.minus(by)
+            };
+        }
+    }
+
+    /// What the owner of a process has.
+    fn share_of(&self, group: Option<GroupId>, user: UserId) -> Share {
+        let share = match group {
+            Some(group) => self.groups.get(&group).map(|group| group.share),
+            None => self.users.get(&user).map(|user| user.share),
+        };
+        share.unwrap_or_default()
+    }
+
+    /// The group of a process that opens the driver.
+    fn group_of_opener(&self, by_pid: Option<GroupId>, cgroup: &[u8]) -> Option<GroupId> {
+        by_pid.or_else(|| self.group_of_cgroup(&CgroupPath::from_path(cgroup)))
+    }
+
+    /// Would a process that opens the driver be under a limit? Then it may not go
+    /// unfollowed.
+    pub fn binds_opener(&self, key: ProcKey, by_pid: Option<GroupId>, cgroup: &[u8]) -> bool {
+        let by_pid = by_pid.filter(|group| self.groups.contains(group));
+        let group = self.group_of_opener(by_pid, cgroup);
+        group.is_some_and(|group| self.is_bound(group)) || self.binds_proc(key)
+    }
+
+    /// Is the process that opened a file under a limit? O(GPUs).
+    pub fn binds_file(&self, file: FileId) -> bool {
+        let file = self.files.get(&file);
+        file.is_some_and(|file| self.binds_proc(file.proc))
+    }
+
+    fn binds_proc(&self, key: ProcKey) -> bool {
+        let own = |(gpu, _): (&crate::ids::GpuId, _)| {
+            let node = self.nodes.get(&(Owner::Proc(key), *gpu));
+            node.is_some_and(|node| node.settings != Settings::DEFAULT)
+        };
+        let group = self.procs.get(&key).and_then(|proc| proc.group);
+        group.is_some_and(|group| self.is_bound(group)) || self.gpus.iter().any(own)
+    }
+}
