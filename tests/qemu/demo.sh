@@ -81,17 +81,16 @@ holds $job batch/group.procs
 title "3. What each may use of GPU 0"
 shown "ls web/0"
 holds default web/0/compute.timeslice
-holds max web/0/gmem.limit
 say "What is in force may be written back:"
-shown "echo max >web/0/gmem.limit"
+shown "echo default >web/0/compute.timeslice"
 say "A quota that is enforced is in force when the write returns:"
 shown "echo 2000 >web/0/compute.timeslice"
 holds 2000 web/0/compute.timeslice
 shown "echo default >web/0/compute.timeslice"
 holds default web/0/compute.timeslice
-say "One that this build cannot enforce yet is refused, never just stored:"
+say "One that this build cannot enforce yet is refused, never just stored, nor shown:"
 refused 'not supported' 'echo 8G >batch/0/gmem.limit'
-holds max batch/0/gmem.limit
+refused 'not supported' 'cat batch/0/gmem.limit'
 
 title "4. Bad input changes nothing"
 refused 'Invalid argument' 'echo 2000 apples >web/0/compute.timeslice'
@@ -100,7 +99,7 @@ refused 'No such process' 'echo 4000000 >web/group.procs'
 refused 'Invalid argument' 'echo create 9lives >control'
 refused 'File exists' 'echo create web >control'
 refused 'busy' 'echo remove web >control'
-holds 100 web/0/compute.weight
+holds default web/0/compute.timeslice
 holds $server web/group.procs
 
 title "5. A member opens the driver"
