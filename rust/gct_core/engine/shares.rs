@@ -134,18 +134,30 @@ impl State<'_> {
         shared: &Shared,
         into: FileId,
     ) -> Result<(), Error> {
-        let Some(proc) = self.proc_of_file(into) else {
+        let Some((_, key)) = self.place_in_file(into, shared)? else {
             return Ok(());
         };
-        self.reserve_objects(into, 1)?;
-        self.reserve_charge()?;
-        let key = exported_key(into, shared);
-        self.free(proc, key);
         let known = self.key_of(file, client, shared.object);
         match known.filter(|_| shared.object != 0) {
             Some(known) => self.name_in_file(known, key, into),
             None => Ok(()),
         }
+    }
+
+    /// Returns the file's process and the free place of a name that the file keeps, with room for it; `None` if the file is not known.
+    fn place_in_file(
+        &mut self,
+        into: FileId,
+        shared: &Shared,
+    ) -> Result<Option<(ProcKey, ObjectKey)>, Error> {
+        let Some(proc) = self.proc_of_file(into) else {
+            return Ok(None);
+        };
+        self.reserve_objects(into, 1)?;
+        self.reserve_charge()?;
+        let key = exported_key(into, shared);
+        self.free(proc, key);
+        Ok(Some((proc, key)))
     }
 
     /// The driver has dup'ed memory of any client, for a dma-buf, which is `into` here. If the object has
@@ -162,13 +174,9 @@ impl State<'_> {
         gpu_id: u32,
         bytes: u64,
     ) -> Result<(), Error> {
-        let Some(proc) = self.proc_of_file(into) else {
+        let Some((proc, key)) = self.place_in_file(into, shared)? else {
             return Ok(());
         };
-        self.reserve_objects(into, 1)?;
-        self.reserve_charge()?;
-        let key = exported_key(into, shared);
-        self.free(proc, key);
         if let Some(known) = self.key_of_source(client, shared.object) {
             return self.name_in_file(known, key, into);
         }
