@@ -85,7 +85,8 @@ lint_added_text() {
 }
 
 # In NVIDIA's own files a hook patch adds lines that name gct, and the braces,
-# #endif and else around them; it takes away only the call that it wraps.
+# #endif and else around them, and the jump to the function's own clean-up where a
+# hook refuses; it takes away only the call that it wraps.
 lint_hook_lines() {
 	local patch=$1 file hunk sign text
 	local -A hunk_lines=() file_lines=()
