@@ -330,5 +330,4 @@ fn shares_add_up(state: &State<'_>) -> bool {
 }
 
 #[cfg(test)]
-#[path = "check_tests.rs"]
 mod tests;

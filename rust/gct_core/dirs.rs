@@ -288,5 +288,4 @@ impl<'a> Dirs<'a> {
 }
 
 #[cfg(test)]
-#[path = "dirs_tests.rs"]
 mod tests;

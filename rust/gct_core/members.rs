@@ -334,5 +334,4 @@ impl<M: Memory> MemberTable<M> {
 }
 
 #[cfg(test)]
-#[path = "members_tests.rs"]
 mod tests;

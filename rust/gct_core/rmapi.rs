@@ -444,5 +444,4 @@ impl Fields<'_> {
 }
 
 #[cfg(test)]
-#[path = "rmapi/tests.rs"]
 mod tests;

@@ -370,5 +370,4 @@ pub(crate) mod steps {
 }
 
 #[cfg(test)]
-#[path = "table_tests.rs"]
 mod tests;

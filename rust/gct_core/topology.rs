@@ -162,5 +162,4 @@ impl Chip {
 }
 
 #[cfg(test)]
-#[path = "topology_tests.rs"]
 mod tests;

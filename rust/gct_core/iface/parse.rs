@@ -327,5 +327,4 @@ fn bandwidth(text: &[u8]) -> Result<Bandwidth, Error> {
 }
 
 #[cfg(test)]
-#[path = "parse_tests.rs"]
 mod tests;

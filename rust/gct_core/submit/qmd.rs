@@ -4,7 +4,7 @@
 //!
 //! There is one module per layout version, and each states every field of NVIDIA's public class header as that header
 //! does, `high bit : low bit`. What the rest of `submit` needs from any version is the trait [`Layout`]; nothing outside
-//! this directory knows a bit number. `ranges_test.rs` states all ranges a second time and fails on one bit.
+//! this directory knows a bit number. `tests.rs` states all ranges a second time and fails on one bit.
 
 pub mod v02_04;
 pub mod v03_00;
@@ -14,7 +14,7 @@ mod version;
 mod view;
 
 #[cfg(test)]
-mod ranges_test;
+mod tests;
 
 pub use version::{Family, Version};
 pub use view::{Instance, View};

@@ -19,8 +19,6 @@ mod driver;
 mod fault;
 mod governor;
 mod governors;
-#[cfg(test)]
-mod graph_tests;
 mod halts;
 mod interpose;
 mod limits;
@@ -30,8 +28,6 @@ mod looks;
 mod managed;
 mod neighbours;
 mod notifiers;
-#[cfg(test)]
-mod paced_tests;
 mod places;
 mod processors;
 mod ranges;
@@ -49,6 +45,8 @@ mod startup;
 mod stats;
 mod store;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 pub use driver::launch::{

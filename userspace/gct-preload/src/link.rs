@@ -369,5 +369,4 @@ fn gpu_of(fd: i32, call: &Call) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "link_tests.rs"]
 mod tests;

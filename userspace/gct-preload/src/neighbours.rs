@@ -197,5 +197,4 @@ fn rank(slot: &Slot) -> Rank {
 }
 
 #[cfg(test)]
-#[path = "neighbours_tests.rs"]
 mod tests;

@@ -495,9 +495,4 @@ fn segment(mappings: &[Mapping], gpu_va: u64, len: usize) -> Option<usize> {
 }
 
 #[cfg(test)]
-#[path = "session_tests.rs"]
 pub(crate) mod tests;
-
-#[cfg(test)]
-#[path = "trace_tests.rs"]
-mod trace_tests;

@@ -264,5 +264,4 @@ impl Slices {
 }
 
 #[cfg(test)]
-#[path = "slices_tests.rs"]
 mod tests;

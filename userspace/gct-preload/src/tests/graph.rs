@@ -16,10 +16,10 @@ fn graph(bench: &mut Bench, number: u32) -> (Vec<u32>, Vec<u32>) {
     let page = low_memory(page, 4096);
     bench.machine.memory().mapped.push((page, 4096));
     let upload = words_of(include_str!(
-        "../../../tests/fixtures/captures/graph4_upload.pbcap"
+        "../../../../tests/fixtures/captures/graph4_upload.pbcap"
     ));
     let mut replay = words_of(include_str!(
-        "../../../tests/fixtures/captures/graph4.pbcap"
+        "../../../../tests/fixtures/captures/graph4.pbcap"
     ));
     assert_eq!(replay[14..17], [0x2004_26c0, 2, 0x0460_ffe0]);
     replay[16] += number * 0x1_0000;

@@ -3,7 +3,6 @@
 //! What libcuda did on an H200 to make a context, as it was recorded there: its ioctls, as structures,
 //! and its mappings, which are ordinary memory here.
 
-use super::tests::{device, rung, submit};
 use super::*;
 use gct_core::rmapi::escape;
 use std::collections::HashMap;
@@ -103,7 +102,7 @@ fn replay(log: &str) -> (Session, Governors, u64) {
 
 #[test]
 fn every_channel_of_a_context_is_managed_and_rung() {
-    let log = include_str!("../../../tests/fixtures/ioctls/h200_context.log");
+    let log = include_str!("../../../../../tests/fixtures/ioctls/h200_context.log");
     let (mut session, mut governors, rings) = replay(log);
     governors.prepare(0);
     let summary: Vec<_> = log.lines().filter(|l| l.starts_with("chan ")).collect();

@@ -6,9 +6,7 @@
 //! invariants must hold, and whenever no ioctl is under way the usage must be
 //! what the resource manager itself would count.
 
-#[path = "check_enforced.rs"]
 mod enforced;
-#[path = "check_objects.rs"]
 mod objects;
 
 use super::*;

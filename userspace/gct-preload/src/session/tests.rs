@@ -2,6 +2,8 @@
 
 //! A process on two GPUs, whose mappings are ordinary memory.
 
+mod trace;
+
 use super::*;
 use crate::channel::{GP_GET, GP_PUT};
 use core::sync::atomic::AtomicUsize;
@@ -93,7 +95,7 @@ fn open(session: &mut Session, governors: &mut Governors, gpu: u32) -> usize {
 }
 
 /// The tenant adds entry `number` to the ring at an address, whose USERD is at another.
-pub(super) fn submit(session: &Session, at: usize, userd: usize, number: u32) {
+fn submit(session: &Session, at: usize, userd: usize, number: u32) {
     let ring = session.rings.iter().find(|r| r.shadow.contains(at));
     let shadow = &ring.unwrap().shadow;
     let segment = Segment {
@@ -111,7 +113,7 @@ pub(super) fn submit(session: &Session, at: usize, userd: usize, number: u32) {
 }
 
 /// What was written to the register of each GPU's doorbell.
-pub(super) fn rung(session: &Session) -> Vec<(u32, u32)> {
+fn rung(session: &Session) -> Vec<(u32, u32)> {
     let register = |d: &Doorbell| {
         let pair = d.shadow.word(d.shadow.tenant() + DOORBELL).unwrap();
         (d.gpu, pair.real.load(Ordering::Relaxed))

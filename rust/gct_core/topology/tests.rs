@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::vec::Vec;
 
 const GPUS: [&str; 3] = [
-    include_str!("../../tests/fixtures/tpcs/h100-a.txt"),
-    include_str!("../../tests/fixtures/tpcs/h100-b.txt"),
-    include_str!("../../tests/fixtures/tpcs/h100-c.txt"),
+    include_str!("../../../tests/fixtures/tpcs/h100-a.txt"),
+    include_str!("../../../tests/fixtures/tpcs/h100-b.txt"),
+    include_str!("../../../tests/fixtures/tpcs/h100-c.txt"),
 ];
 
 /// The numbers of the lines that begin with `word`.
