@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use gct_core::error::Error as CoreError;
-use gct_share::doors::Doors;
-use gct_share::message::{Reply, Request};
-use gct_share::{socket, VERSION};
+use gctd_ipc::doors::Doors;
+use gctd_ipc::message::{Reply, Request};
+use gctd_ipc::{socket, VERSION};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SendFlags;

@@ -12,7 +12,7 @@ use gct_core::iface::files::{self, Entry, Mode};
 use gct_core::iface::parse::{self, Version};
 use gct_core::iface::value::Format;
 use gct_core::iface::File as FileId;
-use gct_share::doors::Doors;
+use gctd_ipc::doors::Doors;
 
 use crate::daemon::Daemon;
 use crate::transport::{Directory, Transport};

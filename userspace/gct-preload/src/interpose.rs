@@ -2,8 +2,8 @@
 
 //! The functions of libc that this library stands in front of.
 
+use crate::daemon::{self, Entered};
 use crate::driver::memory;
-use crate::link::{self, Entered};
 use crate::managed::{self, Asked};
 use crate::rm::{self, Call};
 use crate::session::DOORBELL_BYTES;
@@ -54,14 +54,14 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) ->
         keep_errno(|| learn(call));
     }
     // SAFETY: as above.
-    let entered = keep_errno(|| unsafe { link::before(request, arg as u64) });
+    let entered = keep_errno(|| unsafe { daemon::before(request, arg as u64) });
     if matches!(entered, Entered::Refused) {
         return 0;
     }
     // SAFETY: passed on unchanged.
     let ret = unsafe { sys::ioctl(fd, request, arg) };
     // SAFETY: as above, and it has run.
-    keep_errno(|| unsafe { link::after(entered, fd, request, arg as u64, ret) });
+    keep_errno(|| unsafe { daemon::after(entered, fd, request, arg as u64, ret) });
     if ret == 0 {
         // SAFETY: the request succeeded, so the kernel has read and written `arg`.
         if let Some(call) = unsafe { rm::after(request, arg as u64) } {

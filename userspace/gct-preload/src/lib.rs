@@ -15,6 +15,7 @@
 mod actions;
 mod alone;
 mod channel;
+mod daemon;
 mod driver;
 mod fault;
 mod governor;
@@ -23,7 +24,6 @@ mod halts;
 mod interpose;
 mod limits;
 mod line;
-mod link;
 mod looks;
 mod managed;
 mod neighbours;

@@ -11,8 +11,8 @@ use gct_core::settings::Settings;
 use gct_core::submit::limits::ATOMS_MAX;
 use gct_core::topology::Topology;
 use gct_core::units::{Ns, Priority};
-use gct_share::driver;
-use gct_share::page::Limits as Page;
+use gctd_ipc::driver;
+use gctd_ipc::page::Limits as Page;
 
 /// What the tenant may use.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@
 //! refusal by the ioctl that it sends after the mapping (0x48) it makes CUDA_ERROR_INVALID_VALUE,
 //! whatever the status (580.159.04).
 
-use crate::link;
+use crate::daemon;
 use crate::ranges::Ranges;
 use crate::sys::{keep_errno, PAGE};
 use crate::worker;
@@ -100,7 +100,7 @@ pub(crate) fn before(addr: usize, len: usize) -> Asked {
         return Asked::Nothing;
     }
     drop(pools);
-    match link::manage(bytes) {
+    match daemon::manage(bytes) {
         Some(Some(number)) => Asked::Granted(number),
         Some(None) => Asked::Refused,
         None => Asked::Nothing,
@@ -114,7 +114,7 @@ pub(crate) fn after(asked: Asked, addr: Option<usize>, len: usize) {
     };
     let range = addr.and_then(|addr| range(addr, len));
     if !range.is_some_and(|(start, end)| RANGES.add(start, end, number)) {
-        link::managed_gone(number);
+        daemon::managed_gone(number);
     }
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn gone(addr: usize, len: usize) {
         return;
     };
     if RANGES.touch(start, end) && !worker::forked_child() {
-        keep_errno(|| RANGES.remove(start, end, link::managed_gone));
+        keep_errno(|| RANGES.remove(start, end, daemon::managed_gone));
     }
 }
 

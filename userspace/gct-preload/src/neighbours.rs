@@ -9,8 +9,8 @@ use gct_core::policy::patience::{self, Signs};
 use gct_core::policy::tpc::{self, Habit, Neighbour, Rank, Tenant};
 use gct_core::topology::Topology;
 use gct_core::units::{Ns, Priority};
-use gct_share::board::{Peer, Slot, SLOTS_MAX};
-use gct_share::link::Gpu;
+use gctd_ipc::board::{Peer, Slot, SLOTS_MAX};
+use gctd_ipc::tenant::Gpu;
 use std::sync::Arc;
 
 /// This process on a GPU that a daemon looks after.

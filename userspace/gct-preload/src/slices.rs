@@ -13,7 +13,7 @@ use gct_core::rmapi::control::{is_gone, Control, Status, NOT_SUPPORTED};
 use gct_core::rmapi::{Call, Handle};
 use gct_core::slice::Slice;
 use gct_core::units::Us;
-use gct_share::link::{Gpu, Link};
+use gctd_ipc::tenant::{Gpu, Link};
 use std::sync::Arc;
 
 /// `NV_ERR_INVALID_CLIENT`: what a descriptor that is no longer the driver's says, too.

@@ -4,8 +4,8 @@
 //!
 //! A program that never uses one is not touched. `GCTGROUP_OPTIONAL=1` says that it may run without.
 
+use crate::daemon;
 use crate::limits::Limits;
-use crate::link;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
@@ -24,7 +24,7 @@ pub(crate) fn look() {
         return;
     }
     limits();
-    if let Err(why) = link::required() {
+    if let Err(why) = daemon::required() {
         cannot(&why);
     }
     LOOKED.store(true, Ordering::Relaxed);

@@ -10,7 +10,7 @@ mod set;
 mod show;
 
 use gct_client::Tree;
-use gct_share::doors::Doors;
+use gctd_ipc::doors::Doors;
 
 use crate::capture;
 use crate::cli::{Cli, Command};

@@ -158,7 +158,7 @@ fn a_program_whose_limits_are_optional_runs_without_them() {
 }
 
 fn quota_works() -> bool {
-    gct_share::ENFORCED.has(gct_core::features::Feature::TpcQuota)
+    gctd_ipc::ENFORCED.has(gct_core::features::Feature::TpcQuota)
 }
 
 #[test]

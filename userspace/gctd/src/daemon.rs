@@ -20,7 +20,7 @@ use gct_core::rmapi::{self, Action, Call, Class};
 use gct_core::state::Failure;
 use gct_core::topology::Topology;
 use gct_core::units::Bytes;
-use gct_share::message::Ioctl;
+use gctd_ipc::message::Ioctl;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -137,7 +137,7 @@ impl Daemon {
     /// Learns of GPUs that came since the last time, as all do when the driver is loaded.
     fn find_gpus(&mut self) {
         for mut facts in gpus::find(&self.gpus) {
-            let add = |tables: &mut Host| tables.state().gpu_add(&facts, gct_share::ENFORCED);
+            let add = |tables: &mut Host| tables.state().gpu_add(&facts, gctd_ipc::ENFORCED);
             if self.tables.follow(add).is_some() {
                 if let Some(uuid) = facts.uuid {
                     // It was added a line above.
@@ -173,8 +173,8 @@ impl Daemon {
         let known = listed.or(told.and_then(|told| told.topology));
         facts.topology = known.unwrap_or(Topology::UNKNOWN);
         let features = match facts.topology.is_known() {
-            true => gct_share::ENFORCED,
-            false => gct_share::ENFORCED.without_tpcs(),
+            true => gctd_ipc::ENFORCED,
+            false => gctd_ipc::ENFORCED.without_tpcs(),
         };
         // It is there: it was added before.
         let _ = self.tables.state().gpu_learned(facts, features);

@@ -5,8 +5,8 @@
 //! A lock on a file there says that the directory has a daemon; sockets that an earlier one left are
 //! replaced.
 
-use gct_share::doors::Doors;
-use gct_share::socket;
+use gctd_ipc::doors::Doors;
+use gctd_ipc::socket;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{chmod, flock, open, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;

@@ -4,7 +4,7 @@
 
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
 use gct_core::text::Text;
-use gct_share::driver;
+use gctd_ipc::driver;
 use std::fs;
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};

@@ -5,7 +5,7 @@
 //!
 //! It decides nothing: [`gct_core`] does, as in the kernel module. The preloads report their
 //! processes' ioctls of the resource manager on a Unix socket and get their limits through a
-//! page of shared memory ([`gct_share`]); `gctctl` reads the tree on the same socket and writes it
+//! page of shared memory ([`gctd_ipc`]); `gctctl` reads the tree on the same socket and writes it
 //! on another, and programs do through FUSE.
 
 mod authority;

@@ -5,8 +5,8 @@
 use anyhow::{Context, Result};
 use clap::Parser;
 use gct_core::mask::TpcMask;
-use gct_share::doors;
 use gctd::{gpus, Mount, Options, Server};
+use gctd_ipc::doors;
 use std::path::PathBuf;
 
 /// Owns groups and limits of GPU programs that preload libgct_preload.so.

@@ -12,7 +12,7 @@ use gct_core::host::Host;
 use gct_core::ids::{FileId, GpuId};
 use gct_core::state::Failure;
 use gct_core::units::Bytes;
-use gct_share::message::{Managed, MANAGED_MAX};
+use gctd_ipc::message::{Managed, MANAGED_MAX};
 use std::collections::BTreeMap;
 
 /// A range of managed memory.

@@ -5,9 +5,9 @@
 
 use crate::{Mount, Options, Server, Stopper};
 use gct_core::mask::TpcMask;
-use gct_share::doors::Doors;
-use gct_share::message::{Reply, Request};
-use gct_share::{socket, VERSION};
+use gctd_ipc::doors::Doors;
+use gctd_ipc::message::{Reply, Request};
+use gctd_ipc::{socket, VERSION};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
 use std::fs;

@@ -6,8 +6,8 @@ use gct_core::error::Error;
 use gct_core::iface::files::{self, Entry, Mode, Place};
 use gct_core::iface::{parse, show, Value};
 use gct_core::mask::TpcMask;
-use gct_share::ENFORCED;
 use gctd::testing::{Client, Daemon, TPCS};
+use gctd_ipc::ENFORCED;
 
 /// A daemon with two GPUs and a group.
 fn setup(test: &str) -> (Daemon, Client) {

@@ -6,10 +6,10 @@ mod common;
 
 use common::{eventually, member, own, Tenant, DEVICE, TSG};
 use gct_core::rmapi::escape;
-use gct_share::doors::Doors;
-use gct_share::message::{encode, Ioctl, Managed, Reply, Request};
-use gct_share::{socket, VERSION};
 use gctd::testing::{alloc, free, Daemon};
+use gctd_ipc::doors::Doors;
+use gctd_ipc::message::{encode, Ioctl, Managed, Reply, Request};
+use gctd_ipc::{socket, VERSION};
 use proptest::prelude::*;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;

@@ -6,12 +6,12 @@ mod common;
 
 use common::{eventually, own_directory, Tenant, DEVICE, TSG};
 use gct_core::rmapi::escape;
-use gct_share::board::Pulse;
-use gct_share::message::{Ioctl, Reply, Request};
-use gct_share::page::Page;
-use gct_share::shared::Shared;
-use gct_share::{socket, VERSION};
 use gctd::testing::{alloc, Daemon};
+use gctd_ipc::board::Pulse;
+use gctd_ipc::message::{Ioctl, Reply, Request};
+use gctd_ipc::page::Page;
+use gctd_ipc::shared::Shared;
+use gctd_ipc::{socket, VERSION};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{fcntl_setfd, Errno, FdFlags};

@@ -6,9 +6,9 @@ mod common;
 
 use common::{member, own, Tenant};
 use gct_core::mask::TpcMask;
-use gct_share::board::Slot;
-use gct_share::link::Gpu;
 use gctd::testing::{Daemon, TPCS};
+use gctd_ipc::board::Slot;
+use gctd_ipc::tenant::Gpu;
 
 /// The board's slot of the only process.
 fn slot(gpu: &Gpu) -> Slot {

@@ -10,10 +10,10 @@ use gct_core::mask::TpcMask;
 use gct_core::rmapi::escape;
 use gct_core::submit::stats::{Counters, Reason};
 use gct_core::topology::Topology;
-use gct_share::link::Verdict;
-use gct_share::message::Ioctl;
-use gct_share::page::Limits;
 use gctd::testing::{alloc, Daemon, TPCS};
+use gctd_ipc::message::Ioctl;
+use gctd_ipc::page::Limits;
+use gctd_ipc::tenant::Verdict;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -334,7 +334,7 @@ fn a_gpu_is_found_by_each_object_on_it() {
 fn a_daemon_that_does_not_answer_is_left_alone() {
     let daemon = Daemon::new("hung", 0);
     let path = daemon.directory.join("hung.sock");
-    let _hung = gct_share::socket::listen(&path, rustix::fs::Mode::RWXU).unwrap();
+    let _hung = gctd_ipc::socket::listen(&path, rustix::fs::Mode::RWXU).unwrap();
     let started = std::time::Instant::now();
     let mut tenant = Tenant::new(&path);
     assert!(
@@ -351,9 +351,9 @@ fn a_daemon_that_does_not_answer_is_left_alone() {
 fn a_stopped_daemon_whose_backlog_is_full_holds_nobody() {
     let daemon = Daemon::new("full", 0);
     let path = daemon.directory.join("full.sock");
-    let listener = gct_share::socket::listen(&path, rustix::fs::Mode::RWXU).unwrap();
+    let listener = gctd_ipc::socket::listen(&path, rustix::fs::Mode::RWXU).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
-    let connect = || gct_share::socket::connect(&path, Duration::from_millis(50));
+    let connect = || gctd_ipc::socket::connect(&path, Duration::from_millis(50));
     let waiting: Vec<_> = std::iter::from_fn(|| connect().ok()).take(64).collect();
     assert!(waiting.len() < 64, "the backlog is full");
     let started = Instant::now();

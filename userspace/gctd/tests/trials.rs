@@ -6,8 +6,8 @@ mod common;
 
 use common::{eventually, member, own, Tenant, TSG};
 use gct_core::error::Error;
-use gct_share::link::Gpu;
 use gctd::testing::{Client, Daemon};
+use gctd_ipc::tenant::Gpu;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

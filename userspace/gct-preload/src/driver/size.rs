@@ -9,7 +9,7 @@ use super::symbols::{
 use super::{Device, Function, Status, NOT_INITIALIZED, SUCCESS};
 use crate::startup::cannot;
 use crate::sys::keep_errno;
-use crate::{link, worker};
+use crate::{daemon, worker};
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::policy::size;
@@ -89,7 +89,7 @@ pub(crate) fn current() -> Option<Sms> {
 /// Returns how many TPCs the limits of this process leave of a device; `None` for all.
 fn tpcs(number: Device) -> Option<u32> {
     let minor = bus_id(number).and_then(|id| minor(Path::new(GPUS), &id));
-    let shown = minor.and_then(link::dependable);
+    let shown = minor.and_then(daemon::dependable);
     let shown = shown.or_else(|| worker::lock()?.governors.allowed_on(minor))?;
     Some(shown.count())
 }

@@ -10,10 +10,10 @@ use gct_core::policy::patience;
 use gct_core::policy::tpc::{Habit, Rank};
 use gct_core::units::{Ns, Priority};
 use gct_model::Config;
-use gct_share::board::{Board, BoardReader, BoardWriter, Peer, Pulse, Slot};
-use gct_share::link::Gpu;
-use gct_share::page::Page;
-use gct_share::shared::{Shared, SharedFd};
+use gctd_ipc::board::{Board, BoardReader, BoardWriter, Peer, Pulse, Slot};
+use gctd_ipc::page::Page;
+use gctd_ipc::shared::{Shared, SharedFd};
+use gctd_ipc::tenant::Gpu;
 use rustix::fd::AsFd;
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ struct Beside {
 }
 
 /// A page that the daemon made, and its descriptors.
-fn page<T: gct_share::shared::Shareable>(name: &str) -> (SharedFd, Shared<T>) {
+fn page<T: gctd_ipc::shared::Shareable>(name: &str) -> (SharedFd, Shared<T>) {
     SharedFd::create(name).unwrap()
 }
 

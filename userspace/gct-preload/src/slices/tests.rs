@@ -4,8 +4,8 @@
 
 use super::*;
 use gct_core::rmapi::escape;
-use gct_share::link;
 use gctd::testing::{self, Daemon};
+use gctd_ipc::tenant;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -112,7 +112,7 @@ impl Bed {
 
     /// An ioctl has run.
     fn leave(&mut self, bytes: &[u8], hint: Option<u64>) -> Call {
-        let (ioctl, call) = link::decode(escape::ALLOC, bytes, |_| hint).unwrap();
+        let (ioctl, call) = tenant::decode(escape::ALLOC, bytes, |_| hint).unwrap();
         let verdict = self.link.enter(&ioctl, &call);
         self.link.leave(ioctl, &call, verdict);
         call

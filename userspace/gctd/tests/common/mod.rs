@@ -4,9 +4,9 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use gct_core::rmapi::escape;
-use gct_share::link::{self, Gpu, Link, Verdict};
-use gct_share::message::Ioctl;
 use gctd::testing::{alloc, free, Client, Daemon};
+use gctd_ipc::message::Ioctl;
+use gctd_ipc::tenant::{self, Gpu, Link, Verdict};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -68,14 +68,14 @@ impl Tenant {
         hint: Option<u64>,
         status: u32,
     ) -> Verdict {
-        let (ioctl, call) = link::decode(number, bytes, |_| hint).unwrap();
+        let (ioctl, call) = tenant::decode(number, bytes, |_| hint).unwrap();
         let verdict = self.link.enter(&ioctl, &call);
         if verdict == Verdict::Refused {
             return verdict;
         }
         let mut after = bytes.to_vec();
         assert!(gct_core::rmapi::set_status(number, &mut after, status));
-        let (ioctl, call): (Ioctl, _) = link::decode(number, &after, |_| hint).unwrap();
+        let (ioctl, call): (Ioctl, _) = tenant::decode(number, &after, |_| hint).unwrap();
         self.link.leave(ioctl, &call, verdict);
         verdict
     }

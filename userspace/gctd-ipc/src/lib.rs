@@ -10,7 +10,7 @@
 //! - [`board`]: one page for each GPU, which only the daemon can write, and one *pulse* for
 //!   each process, which only that process writes and its neighbours read: who may use which
 //!   TPCs, and who has work now.
-//! - [`link`]: the process's side of the socket.
+//! - [`tenant`]: the process's side of the socket.
 //! - [`doors`]: where the daemon's sockets are.
 //!
 //! Neither side trusts the other. Every word of a page is an atomic that is read once; the
@@ -22,12 +22,12 @@ use gct_core::features::{Feature, FeatureSet};
 pub mod board;
 pub mod doors;
 pub mod driver;
-pub mod link;
 pub mod message;
 pub mod page;
 mod seqlock;
 pub mod shared;
 pub mod socket;
+pub mod tenant;
 
 /// Version of the messages and of the pages. The two sides must have the same.
 pub const VERSION: u32 = 7;

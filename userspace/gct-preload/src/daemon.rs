@@ -13,10 +13,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::control::Control;
 use gct_core::rmapi::{self, Action, Call, Class, Question, Undoes};
-use gct_share::board::Peer;
-use gct_share::doors::{Doors, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
-use gct_share::link::{self, Gpu, Link, Verdict};
-use gct_share::message::Ioctl;
+use gctd_ipc::board::Peer;
+use gctd_ipc::doors::{Doors, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
+use gctd_ipc::message::Ioctl;
+use gctd_ipc::tenant::{self, Gpu, Link, Verdict};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -92,7 +92,7 @@ pub(crate) unsafe fn before(request: u64, arg: u64) -> Entered {
         Question::Bytes(hint) => unsafe { word(hint) },
         _ => None,
     };
-    let Some((ioctl, call)) = link::decode(escape, bytes, size_of) else {
+    let Some((ioctl, call)) = tenant::decode(escape, bytes, size_of) else {
         return Entered::Nothing;
     };
     let enter = |connected: &mut Connected| {

@@ -23,7 +23,7 @@ fn process(daemon: &Daemon, client: u32) -> Connected {
 fn alloc(process: &mut Connected, words: [u32; 4], hint: Option<u64>) -> Call {
     let [client, parent, object, class] = words;
     let bytes = testing::alloc(client, parent, object, class);
-    let (ioctl, call) = link::decode(escape::ALLOC, &bytes, |_| hint).unwrap();
+    let (ioctl, call) = tenant::decode(escape::ALLOC, &bytes, |_| hint).unwrap();
     let verdict = process.link.enter(&ioctl, &call);
     process.link.leave(ioctl, &call, verdict);
     call
@@ -78,7 +78,7 @@ fn a_new_daemon_is_heard_whatever_has_gone_meanwhile() {
     process.slices.made(&young, -1, &mut process.link);
     assert_eq!(news(&mut process), [("place", 0)]);
     let bytes = testing::free(1, young.object);
-    let (ioctl, call) = link::decode(escape::FREE, &bytes, |_| None).unwrap();
+    let (ioctl, call) = tenant::decode(escape::FREE, &bytes, |_| None).unwrap();
     process.slices.freed(1, young.object);
     let verdict = process.link.enter(&ioctl, &call);
     process.link.leave(ioctl, &call, verdict);
