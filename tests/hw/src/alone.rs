@@ -4,7 +4,7 @@
 
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Context, Result};
-use gct_bench::kit::{number, parse, Under};
+use gct_hw::kit::{number, parse, Under};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -4,9 +4,9 @@
 
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Result};
-use gct_bench::daemon::Daemon;
-use gct_bench::kit::{moment_in, number, parse, Under};
-use gct_bench::mps::Mps;
+use gct_hw::daemon::Daemon;
+use gct_hw::kit::{moment_in, number, parse, Under};
+use gct_hw::mps::Mps;
 use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[

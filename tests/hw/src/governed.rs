@@ -4,8 +4,8 @@
 
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Context, Result};
-use gct_bench::daemon::Daemon;
-use gct_bench::kit::{number, parse, Under};
+use gct_hw::daemon::Daemon;
+use gct_hw::kit::{number, parse, Under};
 use std::time::{Duration, Instant};
 
 pub(crate) const TESTS: &[Test] = &[

@@ -15,7 +15,7 @@ mod torch;
 
 use anyhow::Result;
 use clap::Parser;
-use gct_bench::kit::{Kit, Under};
+use gct_hw::kit::{Kit, Under};
 use std::path::PathBuf;
 
 /// Tests the user-space mode on this machine's GPU.

@@ -6,9 +6,9 @@
 use crate::torch::has_module;
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Context, Result};
-use gct_bench::daemon::Daemon;
-use gct_bench::kit::{number, parse, Under};
-use gct_bench::mps::Mps;
+use gct_hw::daemon::Daemon;
+use gct_hw::kit::{number, parse, Under};
+use gct_hw::mps::Mps;
 use serde_json::Value;
 
 pub(crate) const TESTS: &[Test] = &[

@@ -5,7 +5,7 @@
 use crate::alone::{covered, read_counters};
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Context, Result};
-use gct_bench::kit::Under;
+use gct_hw::kit::Under;
 use std::process::Command;
 
 pub(crate) const TESTS: &[Test] = &[

@@ -5,7 +5,7 @@
 use crate::report::{Report, Table};
 use crate::Cli;
 use anyhow::Result;
-use gct_bench::kit::{number, Kit, Under};
+use gct_hw::kit::{number, Kit, Under};
 
 /// Columns: what `gct-load launches` says, and the processor time of an idle tenant.
 pub(crate) fn run(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {

@@ -5,8 +5,8 @@
 use crate::report::{Report, Table};
 use crate::Cli;
 use anyhow::Result;
-use gct_bench::daemon::Daemon;
-use gct_bench::kit::{number, Kit, Under};
+use gct_hw::daemon::Daemon;
+use gct_hw::kit::{number, Kit, Under};
 
 /// Blocks of the kernel: 20 waves of an H200.
 const BLOCKS: u64 = 42_240;

@@ -3,7 +3,7 @@
 //! Which ways of sharing are worse than others in one respect and better in none.
 
 use crate::report::{Point, Table};
-use gct_bench::kit::Spread;
+use gct_hw::kit::Spread;
 use std::fmt::Write;
 
 /// A way of this project's has this before its name.

@@ -22,7 +22,7 @@ mod ways;
 
 use anyhow::{bail, Context, Result};
 use clap::Parser;
-use gct_bench::kit::{Kit, Under};
+use gct_hw::kit::{Kit, Under};
 use report::{Report, Table};
 use std::path::PathBuf;
 

@@ -3,7 +3,7 @@
 //! Tables of results, as Markdown and as JSON.
 
 use anyhow::{Context, Result};
-use gct_bench::kit::Spread;
+use gct_hw::kit::Spread;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -7,9 +7,9 @@ use crate::sweep::{best_effort, needs, Both, CRITICAL, PATIENCE};
 use crate::ways::{self, Pair};
 use crate::Cli;
 use anyhow::{ensure, Context, Result};
-use gct_bench::daemon::Daemon;
-use gct_bench::kit::{moment_in, Kit};
-use gct_bench::mps::Mps;
+use gct_hw::daemon::Daemon;
+use gct_hw::kit::{moment_in, Kit};
+use gct_hw::mps::Mps;
 use serde_json::Value;
 use std::time::Duration;
 

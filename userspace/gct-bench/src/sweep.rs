@@ -9,10 +9,10 @@ use crate::ways::{self, Needs, Pair, Way};
 use crate::Cli;
 use anyhow::Result;
 use fastrand::Rng;
-use gct_bench::daemon::Daemon;
-use gct_bench::kit::{moment_in, number, Kit};
-use gct_bench::mps::Mps;
-use gct_bench::served::Served;
+use gct_hw::daemon::Daemon;
+use gct_hw::kit::{moment_in, number, Kit};
+use gct_hw::mps::Mps;
+use gct_hw::served::Served;
 use std::time::Duration;
 
 /// The latency-critical kernel: 132 blocks of 256 threads; one wave on 9 TPCs.

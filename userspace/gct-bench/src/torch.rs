@@ -10,10 +10,10 @@ use crate::ways::{self, Needs, Pair, Way};
 use crate::Cli;
 use anyhow::Result;
 use fastrand::Rng;
-use gct_bench::daemon::Daemon;
-use gct_bench::kit::{moment_in, number, Kit, Under};
-use gct_bench::mps::Mps;
-use gct_bench::served::Served;
+use gct_hw::daemon::Daemon;
+use gct_hw::kit::{moment_in, number, Kit, Under};
+use gct_hw::mps::Mps;
+use gct_hw::served::Served;
 use std::path::Path;
 use std::time::Duration;
 

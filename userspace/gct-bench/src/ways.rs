@@ -8,9 +8,9 @@ use crate::report::Report;
 use crate::Cli;
 use anyhow::Result;
 use fastrand::Rng;
-use gct_bench::daemon::Daemon;
-use gct_bench::kit::Under;
-use gct_bench::mps::Mps;
+use gct_hw::daemon::Daemon;
+use gct_hw::kit::Under;
+use gct_hw::mps::Mps;
 
 /// One way, in the life of a pair of processes.
 #[derive(Clone, Debug)]

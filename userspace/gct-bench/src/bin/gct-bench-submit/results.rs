@@ -94,7 +94,7 @@ pub(crate) fn write(directory: &Path, captures: Vec<Capture>) -> Result<()> {
         .map(|name| instructions(name))
         .collect::<Result<Vec<_>>>()?;
     let how = json!({
-        "command": "cargo run --release -p gct-bench-submit -- results gctgroup-docs/results",
+        "command": "cargo run --release -p gct-bench --bin gct-bench-submit -- results gctgroup-docs/results",
         "processor": processor(),
         "cpus": std::thread::available_parallelism().map_or(0, usize::from),
         "load_average": fs::read_to_string("/proc/loadavg").unwrap_or_default().trim(),
