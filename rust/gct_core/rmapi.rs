@@ -8,14 +8,13 @@
 //! memory. What is read where a [`Hint`] points is what the resource manager reads
 //! only if the caller sees to that; the kernel does, and user space cannot.
 //!
-//! Names, sizes and offsets are those of NVIDIA's `nvos.h`, `nv_escape.h` and
-//! `nv-unix-nvos-params-wrappers.h`. Every field that is read here has the same
-//! offset in 535.261.03, 550.163.01, 580.95.05 and 595.45.04; a driver that
-//! changes a size is refused by the size check rather than misread.
+//! Numbers, sizes and offsets are in [`nv`]. A driver that changes a size is refused by the size
+//! check rather than misread.
 
 pub mod ask;
 pub mod class;
 pub mod control;
+pub mod nv;
 pub mod own;
 mod share;
 
@@ -26,26 +25,17 @@ pub use share::{Share, Shared};
 /// A handle of the resource manager. 0 is no object.
 pub type Handle = u32;
 
-/// Escape numbers of the ioctls that make, free and share objects.
+/// Escapes of the ioctls that make, free, map and share objects, by shorter names.
 pub mod escape {
-    /// `NV_ESC_RM_ALLOC_MEMORY`.
-    pub const ALLOC_MEMORY: u32 = 0x27;
-    /// `NV_ESC_RM_ALLOC_OBJECT`: [`ALLOC`] without parameters.
-    pub const ALLOC_OBJECT: u32 = 0x28;
-    /// `NV_ESC_RM_FREE`.
-    pub const FREE: u32 = 0x29;
-    /// `NV_ESC_RM_ALLOC`.
-    pub const ALLOC: u32 = 0x2b;
-    /// `NV_ESC_RM_CONTROL`.
-    pub const CONTROL: u32 = 0x2a;
-    /// `NV_ESC_RM_DUP_OBJECT`.
-    pub const DUP_OBJECT: u32 = 0x34;
-    /// `NV_ESC_RM_VID_HEAP_CONTROL`.
-    pub const VID_HEAP_CONTROL: u32 = 0x4a;
-    /// `NV_ESC_RM_MAP_MEMORY`, which makes no object.
-    pub const MAP_MEMORY: u32 = 0x4e;
-    /// `NV_ESC_REGISTER_FD`, which makes no object, but binds a file to another's clients.
-    pub const REGISTER_FD: u32 = 0xc9;
+    pub use super::nv::NV_ESC_REGISTER_FD as REGISTER_FD;
+    pub use super::nv::NV_ESC_RM_ALLOC as ALLOC;
+    pub use super::nv::NV_ESC_RM_ALLOC_MEMORY as ALLOC_MEMORY;
+    pub use super::nv::NV_ESC_RM_ALLOC_OBJECT as ALLOC_OBJECT;
+    pub use super::nv::NV_ESC_RM_CONTROL as CONTROL;
+    pub use super::nv::NV_ESC_RM_DUP_OBJECT as DUP_OBJECT;
+    pub use super::nv::NV_ESC_RM_FREE as FREE;
+    pub use super::nv::NV_ESC_RM_MAP_MEMORY as MAP_MEMORY;
+    pub use super::nv::NV_ESC_RM_VID_HEAP_CONTROL as VID_HEAP_CONTROL;
 }
 
 /// Something that happens to an object.
@@ -80,7 +70,8 @@ pub enum Action {
 pub enum Undoes {
     /// The time slice of a channel group.
     Timeslice,
-    /// The time slice of some channel below the device, and so of its group. On an H100 every client may set it.
+    /// The time slice of some channel below the device, and so of its group. On an H100 every
+    /// client may set it.
     TimesliceOfChannel,
     /// That a channel, or those of a channel group, stand still.
     Schedule,
@@ -89,17 +80,16 @@ pub enum Undoes {
 }
 
 impl Undoes {
-    /// Looks a control's number up. `gct_tracks_control()` in gct.h names the same.
+    /// Returns what a control may undo, by its number.
     const fn by_command(command: u32) -> Option<Self> {
         match command {
-            // `NVA06C_CTRL_CMD_SET_TIMESLICE`.
-            0xa06c_0103 => Some(Self::Timeslice),
-            // `NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES`.
-            0x0080_170f => Some(Self::TimesliceOfChannel),
-            // `NVA06C_CTRL_CMD_GPFIFO_SCHEDULE`, and the same of a channel.
-            0xa06c_0101 | 0xa06f_0103 => Some(Self::Schedule),
-            // `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`, which also enables.
-            0x2080_110b => Some(Self::Channels),
+            nv::NVA06C_CTRL_CMD_SET_TIMESLICE => Some(Self::Timeslice),
+            nv::NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES => Some(Self::TimesliceOfChannel),
+            nv::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE | nv::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE => {
+                Some(Self::Schedule)
+            }
+            // It also enables.
+            nv::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => Some(Self::Channels),
             _ => None,
         }
     }
@@ -182,16 +172,15 @@ impl Call {
         else {
             return None;
         };
-        let hint = |offset, bytes| {
-            let address = params.checked_add(offset)?;
+        let hint = |offset: usize, bytes| {
+            // CAST: an offset, far below 2^64.
+            let address = params.checked_add(offset as u64)?;
             (params != 0).then_some(Hint { address, bytes })
         };
         match class {
-            // `NV0080_ALLOC_PARAMETERS.deviceId`.
-            Class::Device => Some(Question::GpuOfInstance(hint(0, 4))),
+            Class::Device => Some(Question::GpuOfInstance(hint(nv::device::DEVICE_ID, 4))),
             Class::Subdevice => Some(Question::GpuOfSubdevice),
-            // `NV_MEMORY_ALLOCATION_PARAMS.size`.
-            Class::DeviceMemory => hint(64, 8).map(Question::Bytes),
+            Class::DeviceMemory => hint(nv::memory::LENGTH, 8).map(Question::Bytes),
             _ => None,
         }
     }
@@ -207,14 +196,14 @@ impl Call {
 
     /// Did the resource manager do it?
     pub const fn succeeded(&self) -> bool {
-        self.status == 0
+        self.status == nv::NV_OK
     }
 
     /// Adds what `rm_ioctl()` returned. The status in the structure is the resource manager's only
     /// where that is `NV_OK`: an ioctl on a wrong file is refused before anything is written, and
     /// what the tenant has put there stays.
     pub const fn with_result(mut self, result: u32) -> Self {
-        if result != 0 {
+        if result != nv::NV_OK {
             self.status = result;
         }
         self
@@ -230,27 +219,24 @@ impl Call {
 pub fn decode(escape: u32, bytes: &[u8]) -> Result<Option<Call>, Error> {
     let fields = Fields(bytes);
     match (escape, bytes.len()) {
-        (escape::FREE, 16) => fields.free().map(Some),
-        (escape::ALLOC, 32) => fields.alloc(28).map(Some),
-        (escape::ALLOC, 48) => fields.alloc(40).map(Some),
-        (escape::ALLOC_OBJECT, 20) => fields.alloc_object().map(Some),
-        (escape::DUP_OBJECT, 28) => fields.dup().map(Some),
-        (escape::CONTROL, 32) => fields.control(),
-        (escape::ALLOC_MEMORY, 56) => fields.alloc_memory().map(Some),
-        (escape::VID_HEAP_CONTROL, 184) => fields.vid_heap(),
+        (escape::FREE, nv::nvos00::SIZE) => fields.free().map(Some),
+        (escape::ALLOC, nv::nvos21::SIZE) => fields.alloc(nv::nvos21::STATUS).map(Some),
+        (escape::ALLOC, nv::nvos64::SIZE) => fields.alloc(nv::nvos64::STATUS).map(Some),
+        (escape::ALLOC_OBJECT, nv::nvos05::SIZE) => fields.alloc_object().map(Some),
+        (escape::DUP_OBJECT, nv::nvos55::SIZE) => fields.dup().map(Some),
+        (escape::CONTROL, nv::nvos54::SIZE) => fields.control(),
+        (escape::ALLOC_MEMORY, nv::nvos02_with_fd::SIZE) => fields.alloc_memory().map(Some),
+        (escape::VID_HEAP_CONTROL, nv::nvos32::SIZE) => fields.vid_heap(),
         (escape::REGISTER_FD, _) => Ok(None),
         _ => Err(Error::Syntax),
     }
 }
 
-/// `NV_ERR_NO_MEMORY`, which CUDA turns into its out-of-memory error.
-pub const NO_MEMORY: u32 = 0x51;
-
-/// `NV_ERR_INSUFFICIENT_RESOURCES`: a maximum is reached.
-pub const INSUFFICIENT_RESOURCES: u32 = 0x1a;
-
-/// `NV_ERR_INVALID_ARGUMENT`.
-pub const INVALID_ARGUMENT: u32 = 0x1f;
+/// The status of an ioctl beyond a maximum.
+pub use nv::NV_ERR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES;
+pub use nv::NV_ERR_INVALID_ARGUMENT as INVALID_ARGUMENT;
+/// CUDA reports this status as its out-of-memory error.
+pub use nv::NV_ERR_NO_MEMORY as NO_MEMORY;
 
 /// Writes the status of a call that the driver is not to see. Returns false for a structure that
 /// [`decode`] does not know.
@@ -272,16 +258,19 @@ pub fn set_status(escape: u32, bytes: &mut [u8], status: u32) -> bool {
 
 const fn status_offset(escape: u32, size: usize) -> Option<usize> {
     Some(match (escape, size) {
-        (escape::FREE, 16) => 12,
-        (escape::ALLOC, 32) => 28,
-        (escape::ALLOC, 48) | (escape::ALLOC_MEMORY, 56) => 40,
-        (escape::ALLOC_OBJECT, 20) => 16,
-        (escape::DUP_OBJECT, 28) => 24,
-        (escape::CONTROL, 32) => 28,
-        (escape::VID_HEAP_CONTROL, 184) => 20,
+        (escape::FREE, nv::nvos00::SIZE) => nv::nvos00::STATUS,
+        (escape::ALLOC, nv::nvos21::SIZE) => nv::nvos21::STATUS,
+        (escape::ALLOC, nv::nvos64::SIZE) => nv::nvos64::STATUS,
+        (escape::ALLOC_MEMORY, nv::nvos02_with_fd::SIZE) => nv::nvos02_with_fd::STATUS,
+        (escape::ALLOC_OBJECT, nv::nvos05::SIZE) => nv::nvos05::STATUS,
+        (escape::DUP_OBJECT, nv::nvos55::SIZE) => nv::nvos55::STATUS,
+        (escape::CONTROL, nv::nvos54::SIZE) => nv::nvos54::STATUS,
+        (escape::VID_HEAP_CONTROL, nv::nvos32::SIZE) => nv::nvos32::STATUS,
         _ => return None,
     })
 }
+
+use nv::{nvos00, nvos02_with_fd, nvos05, nvos21, nvos32, nvos54, nvos55};
 
 /// Little-endian fields of a structure.
 struct Fields<'a>(&'a [u8]);
@@ -303,10 +292,10 @@ impl Fields<'_> {
     /// `NVOS00_PARAMETERS`.
     fn free(&self) -> Result<Call, Error> {
         Ok(Call {
-            client: self.u32(0)?,
-            parent: self.u32(4)?,
-            object: self.u32(8)?,
-            status: self.u32(12)?,
+            client: self.u32(nvos00::ROOT)?,
+            parent: self.u32(nvos00::PARENT)?,
+            object: self.u32(nvos00::OBJECT)?,
+            status: self.u32(nvos00::STATUS)?,
             action: Action::Free,
         })
     }
@@ -314,14 +303,14 @@ impl Fields<'_> {
     /// `NVOS21_PARAMETERS` and `NVOS64_PARAMETERS`, which differ behind the pointer.
     fn alloc(&self, status: usize) -> Result<Call, Error> {
         Ok(Call {
-            client: self.u32(0)?,
-            parent: self.u32(4)?,
-            object: self.u32(8)?,
+            client: self.u32(nvos21::ROOT)?,
+            parent: self.u32(nvos21::PARENT)?,
+            object: self.u32(nvos21::OBJECT)?,
             status: self.u32(status)?,
             action: Action::Alloc {
-                class: Class::from_number(self.u32(12)?),
+                class: Class::from_number(self.u32(nvos21::CLASS)?),
                 bytes: None,
-                params: self.u64(16)?,
+                params: self.u64(nvos21::PARAMS)?,
             },
         })
     }
@@ -329,12 +318,12 @@ impl Fields<'_> {
     /// `NVOS05_PARAMETERS`.
     fn alloc_object(&self) -> Result<Call, Error> {
         Ok(Call {
-            client: self.u32(0)?,
-            parent: self.u32(4)?,
-            object: self.u32(8)?,
-            status: self.u32(16)?,
+            client: self.u32(nvos05::ROOT)?,
+            parent: self.u32(nvos05::PARENT)?,
+            object: self.u32(nvos05::OBJECT)?,
+            status: self.u32(nvos05::STATUS)?,
             action: Action::Alloc {
-                class: Class::from_number(self.u32(12)?),
+                class: Class::from_number(self.u32(nvos05::CLASS)?),
                 bytes: None,
                 params: 0,
             },
@@ -344,30 +333,30 @@ impl Fields<'_> {
     /// `NVOS55_PARAMETERS`.
     fn dup(&self) -> Result<Call, Error> {
         Ok(Call {
-            client: self.u32(0)?,
-            parent: self.u32(4)?,
-            object: self.u32(8)?,
-            status: self.u32(24)?,
+            client: self.u32(nvos55::CLIENT)?,
+            parent: self.u32(nvos55::PARENT)?,
+            object: self.u32(nvos55::OBJECT)?,
+            status: self.u32(nvos55::STATUS)?,
             action: Action::Dup {
-                source_client: self.u32(12)?,
-                source: self.u32(16)?,
+                source_client: self.u32(nvos55::SOURCE_CLIENT)?,
+                source: self.u32(nvos55::SOURCE)?,
             },
         })
     }
 
     /// `NVOS54_PARAMETERS`.
     fn control(&self) -> Result<Option<Call>, Error> {
-        let command = self.u32(8)?;
+        let command = self.u32(nvos54::COMMAND)?;
         let action = match (Undoes::by_command(command), Share::by_command(command)) {
             (Some(undoes), _) => Action::Control(undoes),
-            (None, Some(share)) => Action::Share(share, share.hint(self.u64(16)?)),
+            (None, Some(share)) => Action::Share(share, share.hint(self.u64(nvos54::PARAMS)?)),
             (None, None) => return Ok(None),
         };
         Ok(Some(Call {
-            client: self.u32(0)?,
+            client: self.u32(nvos54::CLIENT)?,
             parent: 0,
-            object: self.u32(4)?,
-            status: self.u32(28)?,
+            object: self.u32(nvos54::OBJECT)?,
+            status: self.u32(nvos54::STATUS)?,
             action,
         }))
     }
@@ -375,18 +364,18 @@ impl Fields<'_> {
     /// `nv_ioctl_nvos02_parameters_with_fd`. It arrives on a device's file, not
     /// on the one to which the client belongs.
     ///
-    /// None of its classes takes device memory: `NV01_MEMORY_LOCAL_USER` makes a view of all of it for
-    /// an administrator, and an empty name for others (`_rmAllocMemoryLocalUser`).
+    /// None of its classes takes device memory: `NV01_MEMORY_LOCAL_USER` makes a view of all of it
+    /// for an administrator, and an empty name for others (`_rmAllocMemoryLocalUser`).
     fn alloc_memory(&self) -> Result<Call, Error> {
-        let class = match Class::from_number(self.u32(12)?) {
+        let class = match Class::from_number(self.u32(nvos02_with_fd::CLASS)?) {
             Class::DeviceMemory => Class::OtherMemory,
             class => class,
         };
         Ok(Call {
-            client: self.u32(0)?,
-            parent: self.u32(4)?,
-            object: self.u32(8)?,
-            status: self.u32(40)?,
+            client: self.u32(nvos02_with_fd::ROOT)?,
+            parent: self.u32(nvos02_with_fd::PARENT)?,
+            object: self.u32(nvos02_with_fd::OBJECT)?,
+            status: self.u32(nvos02_with_fd::STATUS)?,
             action: Action::Alloc {
                 class,
                 bytes: Some(0),
@@ -397,37 +386,31 @@ impl Fields<'_> {
 
     /// `NVOS32_PARAMETERS`: one ioctl for many functions.
     fn vid_heap(&self) -> Result<Option<Call>, Error> {
-        /// `NVOS32_FUNCTION_*`.
-        const ALLOC_SIZE: u32 = 2;
-        const FREE: u32 = 3;
-        const ALLOC_TILED_PITCH_HEIGHT: u32 = 6;
-        const ALLOC_SIZE_RANGE: u32 = 14;
-
-        let action = match self.u32(8)? {
-            ALLOC_SIZE | ALLOC_TILED_PITCH_HEIGHT => self.vid_heap_alloc(88)?,
-            ALLOC_SIZE_RANGE => self.vid_heap_alloc(80)?,
-            FREE => Action::Free,
+        let action = match self.u32(nvos32::FUNCTION)? {
+            nv::NVOS32_FUNCTION_ALLOC_SIZE | nv::NVOS32_FUNCTION_ALLOC_TILED_PITCH_HEIGHT => {
+                self.vid_heap_alloc(nvos32::ALLOC_SIZE)?
+            }
+            nv::NVOS32_FUNCTION_ALLOC_SIZE_RANGE => self.vid_heap_alloc(nvos32::RANGE_SIZE)?,
+            nv::NVOS32_FUNCTION_FREE => Action::Free,
             _ => return Ok(None),
         };
         Ok(Some(Call {
-            client: self.u32(0)?,
-            parent: self.u32(4)?,
-            object: self.u32(44)?,
-            status: self.u32(20)?,
+            client: self.u32(nvos32::ROOT)?,
+            parent: self.u32(nvos32::PARENT)?,
+            object: self.u32(nvos32::MEMORY)?,
+            status: self.u32(nvos32::STATUS)?,
             action,
         }))
     }
 
     fn vid_heap_alloc(&self, size: usize) -> Result<Action, Error> {
-        /// `NVOS32_ALLOC_FLAGS_VIRTUAL`: addresses without memory.
-        const VIRTUAL: u32 = 0x8_0000;
-        /// `NVOS32_ATTR_LOCATION_PCI` in bits 26:25: host memory. The other
-        /// values are device memory, or wherever there is room.
-        const LOCATION: u32 = 3 << 25;
-        const LOCATION_PCI: u32 = 1 << 25;
-
-        let (flags, attr) = (self.u32(52)?, self.u32(56)?);
-        Ok(if flags & VIRTUAL == 0 && attr & LOCATION != LOCATION_PCI {
+        let (flags, attr) = (self.u32(nvos32::FLAGS)?, self.u32(nvos32::ATTR)?);
+        // Virtual memory is addresses alone.
+        let has_memory = flags & nv::NVOS32_ALLOC_FLAGS_VIRTUAL == 0;
+        // `NVOS32_ATTR_LOCATION`, bits 26:25. Every value but PCI, host memory, may be device
+        // memory.
+        let location = (attr >> 25) & 3;
+        Ok(if has_memory && location != nv::NVOS32_ATTR_LOCATION_PCI {
             Action::Alloc {
                 class: Class::DeviceMemory,
                 bytes: Some(self.u64(size)?),

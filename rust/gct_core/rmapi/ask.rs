@@ -1,61 +1,49 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Questions that the user-space mode asks the resource manager as a client of its own.
+//! Builds the questions that the user-space mode asks the resource manager as a client of its own.
 //!
-//! Names, sizes and offsets are those of NVIDIA's `nvos.h`, `nv-ioctl.h`, `ctrl2080mc.h`, `ctrl2080gr.h` and `ctrl2080fb.h`
-//! of 535 and of 580. The resource manager compares the size of parameters, so another layout is refused. All may be asked
-//! without privilege (tried as root and as nobody on 580.159.04).
+//! The resource manager compares the size of parameters, so it refuses another layout. Every
+//! question may be asked without privilege (tried as root and as nobody on 580.159.04).
 
+use super::nv::{self, arch_info, card_info, sm_order};
 use super::{Fields, Handle};
 use crate::topology::{Chip, Sm};
 
-/// `NV_ESC_CARD_INFO`, an array of [`CARDS_BYTES`].
-pub const CARD_INFO: u32 = 0xc8;
-/// `NV_ESC_REGISTER_FD`: ties a GPU's file to a control file, whose descriptor is the argument.
-pub const REGISTER_FD: u32 = 0xc9;
+/// Lists all GPUs, in an array of [`CARDS_BYTES`].
+pub use nv::NV_ESC_CARD_INFO as CARD_INFO;
+/// Ties a GPU's file to a control file, whose descriptor is the argument.
+pub use nv::NV_ESC_REGISTER_FD as REGISTER_FD;
 
-/// Bytes of `nv_ioctl_card_info_t`.
-const CARD_BYTES: usize = 72;
-/// Bytes of the list of all GPUs, `NV_MAX_DEVICES` of them.
-pub const CARDS_BYTES: usize = 32 * CARD_BYTES;
+/// Bytes of the list of all GPUs.
+// CAST: 32.
+pub const CARDS_BYTES: usize = nv::NV_MAX_DEVICES as usize * card_info::SIZE;
 
-/// `NV01_ROOT_CLIENT`.
-pub const CLIENT: u32 = 0x41;
-/// `NV01_DEVICE_0`.
-pub const DEVICE: u32 = 0x80;
-/// `NV20_SUBDEVICE_0`.
-pub const SUBDEVICE: u32 = 0x2080;
-/// Bytes of `NV0080_ALLOC_PARAMETERS`, which begin with the device's instance.
-pub const DEVICE_BYTES: usize = 56;
-/// Bytes of `NV2080_ALLOC_PARAMETERS`.
-pub const SUBDEVICE_BYTES: usize = 4;
+pub use nv::device::SIZE as DEVICE_BYTES;
+pub use nv::subdevice::SIZE as SUBDEVICE_BYTES;
+pub use nv::NV01_DEVICE_0 as DEVICE;
+pub use nv::NV01_ROOT_CLIENT as CLIENT;
+pub use nv::NV20_SUBDEVICE_0 as SUBDEVICE;
 
-/// `NV2080_CTRL_CMD_MC_GET_ARCH_INFO`.
-pub const ARCH_INFO: u32 = 0x2080_1701;
-/// Bytes of its parameters, which begin with the architecture.
-pub const ARCH_BYTES: usize = 16;
+pub use nv::arch_info::SIZE as ARCH_BYTES;
+/// Asks for the architecture; its parameters have [`ARCH_BYTES`].
+pub use nv::NV2080_CTRL_CMD_MC_GET_ARCH_INFO as ARCH_INFO;
 
-/// `NV2080_CTRL_CMD_GR_GET_INFO`.
-pub const GR_INFO: u32 = 0x2080_1201;
-/// `NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_GPCS`.
-const GPCS: u32 = 0x14;
-/// `NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_TPC_PER_GPC`.
-const TPCS_PER_GPC: u32 = 0x17;
+/// Asks for facts about the graphics engine.
+pub use nv::NV2080_CTRL_CMD_GR_GET_INFO as GR_INFO;
 
-/// `NV2080_CTRL_CMD_FB_GET_INFO_V2`.
-pub const FB_INFO: u32 = 0x2080_1303;
+/// Asks for facts about device memory.
+pub use nv::NV2080_CTRL_CMD_FB_GET_INFO_V2 as FB_INFO;
 /// Bytes of its parameters, newest first: a count and 128 or 54 pairs.
 pub const FB_BYTES: [usize; 2] = [4 + 8 * 128, 4 + 8 * 54];
-/// `NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE`, in KiB.
-const RAM_SIZE: u32 = 7;
 
-/// `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER`.
-pub const SM_ORDER: u32 = 0x2080_121b;
-/// `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER_MAX_SM_COUNT`.
-const SMS_MAX: usize = 512;
+/// Asks where each SM is.
+pub use nv::NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER as SM_ORDER;
+// CAST: 512.
+const SMS_MAX: usize = nv::NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER_MAX_SM_COUNT as usize;
 /// Bytes of an SM in the answer, newest first: 580 has 18, 535 has 12, and both begin alike.
 const SM_BYTES: [usize; 4] = [18, 16, 14, 12];
-/// Bytes of the parameters of [`SM_ORDER`] with each of them: the SMs, two counts, and a route of 16 bytes.
+/// Bytes of the parameters of [`SM_ORDER`] with each of them: the SMs, two counts, and a route of
+/// 16 bytes.
 pub const SM_ORDER_BYTES: [usize; 4] = [
     sm_order_bytes(SM_BYTES[0]),
     sm_order_bytes(SM_BYTES[1]),
@@ -88,7 +76,7 @@ pub fn alloc(
 
 /// The object in an [`alloc`] that the resource manager has answered, if it made it.
 pub fn made([_, _, object, .., status]: &[u32; 8]) -> Option<Handle> {
-    (*status == 0).then_some(*object)
+    (*status == nv::NV_OK).then_some(*object)
 }
 
 /// An `NVOS54_PARAMETERS`: sends a control; `params` is the address of `len` bytes.
@@ -99,20 +87,22 @@ pub fn control(client: Handle, object: Handle, command: u32, params: u64, len: u
 
 /// Whether the resource manager did what an answered [`control`] asked.
 pub fn is_done([.., status]: &[u32; 8]) -> bool {
-    *status == 0
+    *status == nv::NV_OK
 }
 
 /// The resource manager's number of the GPU `/dev/nvidia<minor>`, in the answer to [`CARD_INFO`].
 pub fn gpu_id(cards: &[u8], minor: u32) -> Option<u32> {
-    let mut cards = cards.chunks_exact(CARD_BYTES);
+    let mut cards = cards.chunks_exact(card_info::SIZE);
     cards.find_map(|card| {
         let fields = Fields(card);
-        let valid = card.first() != Some(&0) && fields.u32(56).ok()? == minor;
-        valid.then(|| fields.u32(16).ok()).flatten()
+        let valid =
+            card.get(card_info::VALID) != Some(&0) && fields.u32(card_info::MINOR).ok()? == minor;
+        valid.then(|| fields.u32(card_info::GPU_ID).ok()).flatten()
     })
 }
 
-/// The parameters of [`GR_INFO`], `NV2080_CTRL_GR_GET_INFO_PARAMS`, for the list at `address` ([`gr_list`]).
+/// The parameters of [`GR_INFO`], `NV2080_CTRL_GR_GET_INFO_PARAMS`, for the list at `address`
+/// ([`gr_list`]).
 pub fn gr_params(address: u64) -> [u32; 8] {
     let [low, high] = halves(address);
     [2, 0, low, high, 0, 0, 0, 0]
@@ -120,13 +110,18 @@ pub fn gr_params(address: u64) -> [u32; 8] {
 
 /// The list of what [`GR_INFO`] is asked.
 pub const fn gr_list() -> [u32; 4] {
-    [GPCS, 0, TPCS_PER_GPC, 0]
+    [
+        nv::NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_GPCS,
+        0,
+        nv::NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_TPC_PER_GPC,
+        0,
+    ]
 }
 
 /// What the answers to [`ARCH_INFO`] and [`GR_INFO`] say of the chip.
 pub fn chip(arch: &[u8], [_, gpcs, _, tpcs_per_gpc]: &[u32; 4]) -> Option<Chip> {
     Some(Chip {
-        architecture: Fields(arch).u32(0).ok()?,
+        architecture: Fields(arch).u32(arch_info::ARCHITECTURE).ok()?,
         gpcs: u16::try_from(*gpcs).ok()?,
         tpcs_per_gpc: u16::try_from(*tpcs_per_gpc).ok()?,
     })
@@ -135,7 +130,7 @@ pub fn chip(arch: &[u8], [_, gpcs, _, tpcs_per_gpc]: &[u32; 4]) -> Option<Chip> 
 /// Asks for the memory's size in the parameters of [`FB_INFO`].
 pub fn ask_memory(params: &mut [u8]) {
     let words = params.chunks_exact_mut(4);
-    for (word, value) in words.zip([1, RAM_SIZE]) {
+    for (word, value) in words.zip([1, nv::NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE]) {
         word.copy_from_slice(&value.to_le_bytes());
     }
 }
@@ -160,8 +155,8 @@ pub fn sms(params: &[u8]) -> Option<impl Iterator<Item = Sm> + '_> {
     Some(sms.filter_map(|sm| {
         let field = |at: usize| Some(u16::from_le_bytes(*sm.get(at..)?.first_chunk()?));
         Some(Sm {
-            virtual_gpc: field(8)?,
-            migratable_tpc: field(10)?,
+            virtual_gpc: field(sm_order::VIRTUAL_GPC)?,
+            migratable_tpc: field(sm_order::MIGRATABLE_TPC)?,
         })
     }))
 }
@@ -202,7 +197,7 @@ mod tests {
     fn a_gpu_is_found_by_its_minor() {
         let mut cards = vec![0; CARDS_BYTES];
         for (card, (id, minor)) in cards
-            .chunks_exact_mut(CARD_BYTES)
+            .chunks_exact_mut(card_info::SIZE)
             .zip([(6u32, 0u32), (7, 1)])
         {
             card[0] = 1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Classes of the resource manager, as far as they matter here.
-//!
-//! Numbers are those of NVIDIA's `class/cl*.h`.
+//! Sorts the resource manager's classes into those that gctgroup treats alike.
+
+use super::nv::*;
 
 /// What kind of object a class number makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,46 +25,63 @@ pub enum Class {
     OtherMemory,
     /// `*_USERMODE_A`: the doorbell.
     Usermode,
-    /// Anything else. It is not tracked.
+    /// Any other class; the core does not mirror it.
     Other,
 }
 
 impl Class {
-    /// Looks a class number up.
+    /// Returns the kind of object that a class number makes.
     pub const fn from_number(number: u32) -> Self {
         match number {
-            0x0000 | 0x0001 | 0x0041 => Self::Client,
-            0x0080 => Self::Device,
-            0x2080 => Self::Subdevice,
-            0xa06c => Self::ChannelGroup,
-            // Fermi to Pascal, which the resource manager still knows; Volta, Turing, Ampere and Ada, Hopper,
-            // Blackwell (two).
-            0x906f | 0xa06f | 0xa16f | 0xb06f | 0xc06f => Self::Channel,
-            0xc36f | 0xc46f | 0xc56f | 0xc86f | 0xc96f | 0xca6f => Self::Channel,
-            0x9067 => Self::ContextShare,
-            0x0040 => Self::DeviceMemory,
-            // System memory, registers (`NV01_MEMORY_LOCAL_PRIVILEGED`), registered ranges, virtual memory, OS descriptors, fabric memory.
-            0x003e | 0x003f | 0x0070 | 0x0071 | 0x00f8 | 0x50a0 => Self::OtherMemory,
-            // Volta, Turing, Ampere, Hopper, Blackwell.
-            0xc361 | 0xc461 | 0xc561 | 0xc661 | 0xc761 => Self::Usermode,
+            NV01_ROOT | NV01_ROOT_NON_PRIV | NV01_ROOT_CLIENT => Self::Client,
+            NV01_DEVICE_0 => Self::Device,
+            NV20_SUBDEVICE_0 => Self::Subdevice,
+            KEPLER_CHANNEL_GROUP_A => Self::ChannelGroup,
+            GF100_CHANNEL_GPFIFO
+            | KEPLER_CHANNEL_GPFIFO_A
+            | KEPLER_CHANNEL_GPFIFO_B
+            | MAXWELL_CHANNEL_GPFIFO_A
+            | PASCAL_CHANNEL_GPFIFO_A
+            | VOLTA_CHANNEL_GPFIFO_A
+            | TURING_CHANNEL_GPFIFO_A
+            | AMPERE_CHANNEL_GPFIFO_A
+            | HOPPER_CHANNEL_GPFIFO_A
+            | BLACKWELL_CHANNEL_GPFIFO_A
+            | BLACKWELL_CHANNEL_GPFIFO_B => Self::Channel,
+            FERMI_CONTEXT_SHARE_A => Self::ContextShare,
+            NV01_MEMORY_LOCAL_USER => Self::DeviceMemory,
+            NV01_MEMORY_SYSTEM
+            | NV01_MEMORY_LOCAL_PRIVILEGED
+            | NV01_MEMORY_VIRTUAL
+            | NV01_MEMORY_SYSTEM_OS_DESCRIPTOR
+            | NV_MEMORY_FABRIC
+            | NV50_MEMORY_VIRTUAL => Self::OtherMemory,
+            VOLTA_USERMODE_A | TURING_USERMODE_A | AMPERE_USERMODE_A | HOPPER_USERMODE_A
+            | BLACKWELL_USERMODE_A => Self::Usermode,
             _ => Self::Other,
         }
     }
 
-    /// Does a class number make a queue of work, of a known generation or of one to come? Those are the `*_GPFIFO_*`
-    /// classes since Kepler.
+    /// Returns whether a class number makes a queue of work, of a known or a future generation: the
+    /// `*_GPFIFO_*` classes since Kepler.
     pub const fn is_queue(number: u32) -> bool {
-        number & 0xff == 0x6f && number >= 0xa06f
+        number & 0xff == 0x6f && number >= KEPLER_CHANNEL_GPFIFO_A
     }
 
-    /// Do channels elsewhere in the client go with an object of this class number? It is an address space, a
-    /// context share, a channel group (one that the resource manager has made for a channel) or a
-    /// `KERNEL_GRAPHICS_CONTEXT` (`refAddDependant()` in `kernel_channel.c`).
+    /// Returns whether freeing an object of this class number also frees channels elsewhere in the
+    /// client (`refAddDependant()` in `kernel_channel.c`). The channel group is one that the
+    /// resource manager has made for a channel.
     pub const fn takes_channels(number: u32) -> bool {
-        matches!(number, 0x90f1 | 0x9067 | 0xa06c | 0x0090)
+        matches!(
+            number,
+            FERMI_VASPACE_A
+                | FERMI_CONTEXT_SHARE_A
+                | KEPLER_CHANNEL_GROUP_A
+                | KERNEL_GRAPHICS_CONTEXT
+        )
     }
 
-    /// Is a mirror of such objects kept?
+    /// Returns whether the core mirrors objects of this class.
     pub const fn is_tracked(self) -> bool {
         !matches!(self, Self::Other)
     }

@@ -1,40 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Controls that gctgroup itself sends to the resource manager.
+//! Builds the controls that gctgroup itself sends to the resource manager.
 //!
-//! Numbers, sizes and offsets are those of NVIDIA's `ctrl0000gpu.h`,
-//! `ctrl2080gpu.h`, `ctrl2080fifo.h` and `ctrla06cgpfifo.h`, equal in 535 and 550.
-//! The resource manager compares the size, so another layout is refused.
+//! Numbers, sizes and offsets are in [`nv`]. The resource manager compares the size, so it refuses
+//! another layout.
 
+use super::nv::{self, disable_channels, gpu_id, handle_info, id_info, timeslice};
 use super::{Class, Handle};
 use crate::units::Us;
 
-/// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`.
-const DISABLE_CHANNELS: u32 = 0x2080_110b;
+/// Most channels that one control disables or enables.
+// CAST: 64.
+pub const CHANNELS_MAX: usize = nv::NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES as usize;
 
-/// `NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES`.
-pub const CHANNELS_MAX: usize = 64;
+/// Bytes of the largest parameters, those of [`Control::disable_channels`].
+pub const BYTES_MAX: usize = disable_channels::SIZE;
 
-/// Bytes of the largest parameters: `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`.
-pub const BYTES_MAX: usize = 24 + 8 * CHANNELS_MAX;
-
-/// Status of the resource manager: `NV_OK` is 0.
+/// Status of the resource manager.
 pub type Status = u32;
 
-/// `NV_ERR_NOT_SUPPORTED`.
-pub const NOT_SUPPORTED: Status = 0x56;
+pub use nv::NV_ERR_NOT_SUPPORTED as NOT_SUPPORTED;
+/// The handle is still taken, but its object is gone: it was freed with an object that it depends
+/// on.
+pub use nv::NV_ERR_RESOURCE_LOST as RESOURCE_LOST;
+pub use nv::NV_ERR_TIMEOUT as TIMEOUT;
 
-/// `NV_ERR_TIMEOUT`.
-pub const TIMEOUT: Status = 0x65;
-
-/// `NV_ERR_RESOURCE_LOST`: the handle is still taken, but what it named is gone. So is what the resource
-/// manager frees along with something that it depends on.
-pub const RESOURCE_LOST: Status = 0x6e;
-
-/// Is this the answer to a handle that means nothing any more? For a control that names one object.
+/// Returns whether the status says that a handle names no object any more. For a control that names
+/// one object.
 pub const fn is_gone(status: Status) -> bool {
-    // `NV_ERR_INVALID_CHANNEL`, `_CLIENT`, `_OBJECT`, `_OBJECT_HANDLE`, `_OBJECT_NOT_FOUND`.
-    matches!(status, 0x21 | 0x23 | 0x31 | 0x33 | 0x57 | RESOURCE_LOST)
+    matches!(
+        status,
+        nv::NV_ERR_INVALID_CHANNEL
+            | nv::NV_ERR_INVALID_CLIENT
+            | nv::NV_ERR_INVALID_OBJECT
+            | nv::NV_ERR_INVALID_OBJECT_HANDLE
+            | nv::NV_ERR_OBJECT_NOT_FOUND
+            | RESOURCE_LOST
+    )
 }
 
 /// A control, ready to be sent; its bytes are the answer afterwards.
@@ -61,78 +63,114 @@ impl Control {
         }
     }
 
-    /// `NV2080_CTRL_CMD_GPU_GET_ID`: on which GPU a subdevice is.
+    /// Asks on which GPU a subdevice is.
     pub fn gpu_of_subdevice(client: Handle, subdevice: Handle) -> Self {
-        Self::new(client, subdevice, 0x2080_0142, 4)
+        Self::new(
+            client,
+            subdevice,
+            nv::NV2080_CTRL_CMD_GPU_GET_ID,
+            gpu_id::SIZE,
+        )
     }
 
-    /// The answer to [`Control::gpu_of_subdevice`].
+    /// Returns the answer to [`Control::gpu_of_subdevice`].
     pub fn gpu(&self) -> u32 {
-        self.u32(0)
+        self.u32(gpu_id::GPU_ID)
     }
 
-    /// `NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2`: which device instance a GPU has now.
+    /// Asks which device instance a GPU has now.
     pub fn instance_of_gpu(client: Handle, gpu: u32) -> Self {
-        let mut control = Self::new(client, client, 0x0205, 32);
-        control.set_u32(0, gpu);
+        let mut control = Self::new(
+            client,
+            client,
+            nv::NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2,
+            id_info::SIZE,
+        );
+        control.set_u32(id_info::GPU_ID, gpu);
         control
     }
 
-    /// The answer to [`Control::instance_of_gpu`].
+    /// Returns the answer to [`Control::instance_of_gpu`].
     pub fn instance(&self) -> u32 {
-        self.u32(8)
+        self.u32(id_info::DEVICE_INSTANCE)
     }
 
-    /// `NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO`: what class an object of a client has, if it is there.
+    /// Asks what class an object of a client has, if it exists.
     pub fn class_of(client: Handle, object: Handle) -> Self {
-        /// `NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO_INDEX_CLASSID`.
-        const CLASSID: u32 = 2;
-        let mut control = Self::new(client, client, 0xd02, 16);
-        control.set_u32(0, object);
-        control.set_u32(4, CLASSID);
+        let mut control = Self::new(
+            client,
+            client,
+            nv::NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO,
+            handle_info::SIZE,
+        );
+        control.set_u32(handle_info::OBJECT, object);
+        control.set_u32(
+            handle_info::INDEX,
+            nv::NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO_INDEX_CLASSID,
+        );
         control
     }
 
-    /// The answer to [`Control::class_of`].
+    /// Returns the answer to [`Control::class_of`].
     pub fn class(&self) -> u32 {
-        self.u32(8)
+        self.u32(handle_info::RESULT)
     }
 
-    /// A control that changes nothing and is answered with [`RESOURCE_LOST`] if the object is gone: there is one
-    /// of channels and of channel groups. Of a channel that lives `NV906F_CTRL_GET_CLASS_ENGINEID` of no object
-    /// says `NV_ERR_OBJECT_NOT_FOUND`.
+    /// Asks whether a channel or a channel group still exists, and changes nothing. The answer is
+    /// [`RESOURCE_LOST`] if it is gone. A living channel answers `NV906F_CTRL_GET_CLASS_ENGINEID`
+    /// of no object with `NV_ERR_OBJECT_NOT_FOUND`.
     pub fn probe(client: Handle, object: Handle, class: Class) -> Option<Self> {
         match class {
             Class::ChannelGroup => Some(Self::get_timeslice(client, object)),
-            Class::Channel => Some(Self::new(client, object, 0x906f_0101, 16)),
+            Class::Channel => Some(Self::new(
+                client,
+                object,
+                nv::NV906F_CTRL_GET_CLASS_ENGINEID,
+                nv::class_engine_id::SIZE,
+            )),
             _ => None,
         }
     }
 
-    /// `NVA06C_CTRL_CMD_GET_TIMESLICE` of a channel group.
+    /// Asks for the time slice of a channel group.
     pub fn get_timeslice(client: Handle, group: Handle) -> Self {
-        Self::new(client, group, 0xa06c_0104, 8)
+        Self::new(
+            client,
+            group,
+            nv::NVA06C_CTRL_CMD_GET_TIMESLICE,
+            timeslice::SIZE,
+        )
     }
 
-    /// `NVA06C_CTRL_CMD_SET_TIMESLICE` of a channel group.
+    /// Sets the time slice of a channel group.
     pub fn set_timeslice(client: Handle, group: Handle, slice: Us) -> Self {
-        let mut control = Self::new(client, group, 0xa06c_0103, 8);
+        let mut control = Self::new(
+            client,
+            group,
+            nv::NVA06C_CTRL_CMD_SET_TIMESLICE,
+            timeslice::SIZE,
+        );
         let [low, high] = halves(slice.get());
         control.set_u32(0, low);
         control.set_u32(4, high);
         control
     }
 
-    /// The time slice that the resource manager has said or taken.
+    /// Returns the time slice that the resource manager has answered or accepted.
     pub fn timeslice(&self) -> Us {
         Us(u64::from(self.u32(4)) << 32 | u64::from(self.u32(0)))
     }
 
-    /// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS` with no channel yet. Disabled ones are
-    /// taken off the GPU and stay off it until they are enabled.
+    /// Disables or enables channels; names no channel yet. A disabled channel is taken off the GPU
+    /// and stays off it until it is enabled.
     pub fn disable_channels(client: Handle, subdevice: Handle, disable: bool) -> Self {
-        let mut control = Self::new(client, subdevice, DISABLE_CHANNELS, BYTES_MAX);
-        control.set_u32(0, u32::from(disable));
+        let mut control = Self::new(
+            client,
+            subdevice,
+            nv::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS,
+            disable_channels::SIZE,
+        );
+        control.set_u32(disable_channels::DISABLE, u32::from(disable));
         control
     }
 
@@ -142,39 +180,39 @@ impl Control {
         if number >= CHANNELS_MAX {
             return false;
         }
-        let at = number.saturating_mul(4).saturating_add(24);
-        self.set_u32(at, client);
-        self.set_u32(at.saturating_add(4 * CHANNELS_MAX), channel);
-        self.set_u32(4, u32::try_from(number).unwrap_or(0).saturating_add(1));
+        let at = number.saturating_mul(4);
+        self.set_u32(disable_channels::CLIENTS.saturating_add(at), client);
+        self.set_u32(disable_channels::CHANNELS.saturating_add(at), channel);
+        let count = u32::try_from(number).unwrap_or(0).saturating_add(1);
+        self.set_u32(disable_channels::COUNT, count);
         true
     }
 
-    /// How many channels were added.
+    /// Returns how many channels were added.
     pub fn channels(&self) -> usize {
-        usize::try_from(self.u32(4)).unwrap_or(CHANNELS_MAX)
+        usize::try_from(self.u32(disable_channels::COUNT)).unwrap_or(CHANNELS_MAX)
     }
 
-    /// How many channels it disables or enables; none if it does something else.
+    /// Returns how many channels it disables or enables; 0 for every other control.
     pub fn channels_named(&self) -> usize {
         match self.command {
-            DISABLE_CHANNELS => self.channels(),
+            nv::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => self.channels(),
             _ => 0,
         }
     }
 
-    /// Whether the channels are disabled, and client and handle of one.
+    /// Returns whether the channels are disabled, and client and handle of one.
     #[cfg(test)]
     pub(crate) fn channel(&self, number: usize) -> (bool, Handle, Handle) {
-        let at = 24 + 4 * number;
         (
-            self.u32(0) != 0,
-            self.u32(at),
-            self.u32(at + 4 * CHANNELS_MAX),
+            self.u32(disable_channels::DISABLE) != 0,
+            self.u32(disable_channels::CLIENTS + 4 * number),
+            self.u32(disable_channels::CHANNELS + 4 * number),
         )
     }
 
-    /// The structure of the ioctl [`escape::CONTROL`](super::escape::CONTROL) that sends it, an `NVOS54_PARAMETERS`;
-    /// `params` is the address of [`Control::params`].
+    /// Returns the structure of the ioctl [`escape::CONTROL`](super::escape::CONTROL) that sends
+    /// it, an `NVOS54_PARAMETERS`; `params` is the address of [`Control::params`].
     pub fn structure(&self, params: u64) -> [u32; 8] {
         let [low, high] = halves(params);
         let size = u32::try_from(self.len).unwrap_or(0);
@@ -190,18 +228,18 @@ impl Control {
         ]
     }
 
-    /// The status in a structure that the resource manager has answered.
+    /// Returns the status in a structure that the resource manager has answered.
     pub fn status(structure: &[u32; 8]) -> Status {
         let [.., status] = *structure;
         status
     }
 
-    /// The parameters, which the resource manager reads and writes.
+    /// Returns the parameters, which the resource manager reads and writes.
     pub fn params(&mut self) -> &mut [u8] {
         self.bytes.get_mut(..self.len).unwrap_or_default()
     }
 
-    /// The first words of the parameters.
+    /// Returns the first words of the parameters.
     #[cfg(test)]
     pub(crate) fn words(&self) -> [u32; 2] {
         [self.u32(0), self.u32(4)]
@@ -220,7 +258,7 @@ impl Control {
     }
 }
 
-/// The low and the high half of a number.
+/// Returns the low and the high half of a number.
 fn halves(number: u64) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h] = number.to_le_bytes();
     [

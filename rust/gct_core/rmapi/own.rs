@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a process can tell of its own ioctls once the driver has done them: rings, mappings, tokens.
+//! Decodes what a process learns from its own completed ioctls: rings, mappings, tokens.
 //!
-//! The user-space mode reads these in the tenant's process, in the structures that it passed. Names, sizes and offsets
-//! are those of NVIDIA's `nvos.h`, `nv-unix-nvos-params-wrappers.h`, `alloc/alloc_channel.h` and `ctrlc36f.h`, equal in 535
-//! to 580 for what is read.
+//! The user-space mode reads these in the tenant's process, in the structures that it passed.
 
+use super::nv::{self, channel, nvos21, nvos33_with_fd, nvos54, nvos64};
 use super::{escape, Fields, Handle};
 
-/// What a channel's parameters, `NV_CHANNEL_ALLOC_PARAMS`, say of its ring.
+/// The ring of a channel, from its parameters (`NV_CHANNEL_ALLOC_PARAMS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelParams {
     /// The memory object in which the resource manager says why it ended the channel.
@@ -25,23 +24,24 @@ pub struct ChannelParams {
 
 impl ChannelParams {
     /// Bytes of the structure that are read; it is longer.
-    pub const BYTES: usize = 72;
+    pub const BYTES: usize = channel::USERD_OFFSET + 8;
 
     /// Reads them; `None` for fewer than [`BYTES`](Self::BYTES).
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let fields = Fields(bytes);
         Some(Self {
-            error_memory: fields.u32(0).ok()?,
-            ring_va: fields.u64(8).ok()?,
-            entries: fields.u32(16).ok()?,
-            userd_memory: fields.u32(32).ok()?,
-            userd_offset: fields.u64(64).ok()?,
+            error_memory: fields.u32(channel::ERROR_MEMORY).ok()?,
+            ring_va: fields.u64(channel::RING).ok()?,
+            entries: fields.u32(channel::ENTRIES).ok()?,
+            userd_memory: fields.u32(channel::USERD_MEMORY).ok()?,
+            userd_offset: fields.u64(channel::USERD_OFFSET).ok()?,
         })
     }
 }
 
-/// Returns the Xid in a channel's error notifier, whose first four words these are (`NvNotification`: time, `info32`, and
-/// `info16` with `status` above it). `None` while the channel lives.
+/// Returns the Xid in a channel's error notifier, whose first four words these are
+/// (`NvNotification`: time, `info32`, and `info16` with `status` above it). `None` while the
+/// channel lives.
 pub const fn notified_error(words: [u32; 4]) -> Option<u32> {
     /// What the status is once the resource manager has written it.
     const WRITTEN: u32 = 0xffff;
@@ -68,19 +68,21 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Reads `nv_ioctl_nvos33_parameters_with_fd`; `None` when it is no such structure, or the driver refused.
+    /// Reads `nv_ioctl_nvos33_parameters_with_fd`; `None` when it is no such structure, or the
+    /// driver refused.
     pub fn decode(escape: u32, bytes: &[u8]) -> Option<Self> {
         let fields = Fields(bytes);
-        if (escape, bytes.len()) != (escape::MAP_MEMORY, 56) || fields.u32(40).ok()? != 0 {
+        let is_mapping = (escape, bytes.len()) == (escape::MAP_MEMORY, nvos33_with_fd::SIZE);
+        if !is_mapping || fields.u32(nvos33_with_fd::STATUS).ok()? != nv::NV_OK {
             return None;
         }
         Some(Self {
-            client: fields.u32(0).ok()?,
-            memory: fields.u32(8).ok()?,
-            offset: fields.u64(16).ok()?,
-            len: fields.u64(24).ok()?,
+            client: fields.u32(nvos33_with_fd::CLIENT).ok()?,
+            memory: fields.u32(nvos33_with_fd::MEMORY).ok()?,
+            offset: fields.u64(nvos33_with_fd::OFFSET).ok()?,
+            len: fields.u64(nvos33_with_fd::LENGTH).ok()?,
             // CAST: a descriptor, stored in 32 bits.
-            fd: fields.u32(48).ok()? as i32,
+            fd: fields.u32(nvos33_with_fd::FD).ok()? as i32,
         })
     }
 }
@@ -97,27 +99,27 @@ pub struct Token {
 }
 
 impl Token {
-    /// Reads an `NVOS54_PARAMETERS` of `NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN`; `None` for any other, and when the
-    /// driver refused.
+    /// Reads an `NVOS54_PARAMETERS` of `NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN`; `None` for
+    /// any other, and when the driver refused.
     pub fn decode(escape: u32, bytes: &[u8]) -> Option<Self> {
-        const COMMAND: u32 = 0xc36f_0108;
         let fields = Fields(bytes);
-        let of_token = (escape, bytes.len()) == (escape::CONTROL, 32)
-            && fields.u32(8).ok()? == COMMAND
-            && fields.u32(28).ok()? == 0;
+        let of_token = (escape, bytes.len()) == (escape::CONTROL, nvos54::SIZE)
+            && fields.u32(nvos54::COMMAND).ok()?
+                == nv::NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN
+            && fields.u32(nvos54::STATUS).ok()? == nv::NV_OK;
         of_token.then_some(())?;
         Some(Self {
-            client: fields.u32(0).ok()?,
-            channel: fields.u32(4).ok()?,
-            address: fields.u64(16).ok()?,
+            client: fields.u32(nvos54::CLIENT).ok()?,
+            channel: fields.u32(nvos54::OBJECT).ok()?,
+            address: fields.u64(nvos54::PARAMS).ok()?,
         })
     }
 }
 
-/// The class number that an `NVOS21_PARAMETERS` or `NVOS64_PARAMETERS` asks for.
+/// Returns the class number in an `NVOS21_PARAMETERS` or an `NVOS64_PARAMETERS`.
 pub fn class_number(escape: u32, bytes: &[u8]) -> Option<u32> {
     match (escape, bytes.len()) {
-        (escape::ALLOC, 32 | 48) => Fields(bytes).u32(12).ok(),
+        (escape::ALLOC, nvos21::SIZE | nvos64::SIZE) => Fields(bytes).u32(nvos21::CLASS).ok(),
         _ => None,
     }
 }

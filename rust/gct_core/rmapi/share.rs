@@ -2,10 +2,11 @@
 
 //! Controls that put names of objects into a file, and take them out.
 //!
-//! A client exports objects to an open file of the control device, and whoever gets that file imports
-//! them. Until the file is closed it keeps what was exported alive. Names, sizes and offsets are those
-//! of NVIDIA's `ctrl0000unix.h`.
+//! A client exports objects to an open file of the control device, and whoever gets that file
+//! imports them. Until the file is closed it keeps what was exported alive. Names, sizes and
+//! offsets are those of NVIDIA's `ctrl0000unix.h`.
 
+use super::nv::{self, export_many, export_one, import_many, import_one};
 use super::{Fields, Handle, Hint};
 
 /// Which control it is.
@@ -33,25 +34,27 @@ pub struct Shared {
 }
 
 impl Share {
-    /// Looks a control's number up. `gct_tracks_control()` in gct.h names the same.
+    /// Returns what a control shares, by its number.
     pub(super) const fn by_command(command: u32) -> Option<Self> {
         match command {
-            0x3d05 => Some(Self::ExportOne),
-            0x3d06 => Some(Self::ImportOne),
-            0x3d0b => Some(Self::ExportMany),
-            0x3d0c => Some(Self::ImportMany),
+            nv::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => Some(Self::ExportOne),
+            nv::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD => Some(Self::ImportOne),
+            nv::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD => Some(Self::ExportMany),
+            nv::NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD => Some(Self::ImportMany),
             _ => None,
         }
     }
 
     /// Bytes of its parameters. The resource manager refuses another size.
     pub const fn bytes(self) -> u32 {
-        match self {
-            Self::ExportOne => 24,
-            Self::ImportOne => 20,
-            Self::ExportMany => 2128,
-            Self::ImportMany => 652,
-        }
+        let size = match self {
+            Self::ExportOne => export_one::SIZE,
+            Self::ImportOne => import_one::SIZE,
+            Self::ExportMany => export_many::SIZE,
+            Self::ImportMany => import_many::SIZE,
+        };
+        // CAST: at most 2128.
+        size as u32
     }
 
     /// Is something put into the file, and not taken out?
@@ -65,20 +68,29 @@ impl Share {
         (address != 0).then_some(Hint { address, bytes })
     }
 
-    /// Object number `number` of its parameters, as the resource manager has left them; `None` after the
-    /// last. Of an empty place the handle is 0.
+    /// Object number `number` of its parameters, as the resource manager has left them; `None`
+    /// after the last. Of an empty place the handle is 0.
     pub fn object(self, params: &[u8], number: u32) -> Option<Shared> {
         let fields = Fields(params);
         // Where the handles are, how many there can be, where their number and the first index are.
         let (handles, most, count) = match self {
-            Self::ExportOne => (12, 1, None),
-            Self::ImportOne => (16, 1, None),
-            Self::ExportMany => (76, 512, Some(2124)),
-            Self::ImportMany => (8, 128, Some(648)),
+            Self::ExportOne => (export_one::OBJECT, 1, None),
+            Self::ImportOne => (import_one::OBJECT, 1, None),
+            Self::ExportMany => (
+                export_many::OBJECTS,
+                nv::NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_MAX_OBJECTS,
+                Some(export_many::COUNT),
+            ),
+            Self::ImportMany => (
+                import_many::OBJECTS,
+                nv::NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_TO_FD_MAX_OBJECTS,
+                Some(import_many::COUNT),
+            ),
         };
         let (count, first) = match count {
             None => (1, 0),
             Some(at) => {
+                // The count is a 16-bit field and the first index the next one.
                 let both = fields.u32(at).ok()?;
                 (both & 0xffff, both >> 16)
             }
@@ -90,8 +102,8 @@ impl Share {
         let at = at.saturating_mul(4).saturating_add(handles);
         let parent = match self {
             Self::ExportOne | Self::ExportMany => 0,
-            Self::ImportOne => fields.u32(12).ok()?,
-            Self::ImportMany => fields.u32(4).ok()?,
+            Self::ImportOne => fields.u32(import_one::PARENT).ok()?,
+            Self::ImportMany => fields.u32(import_many::PARENT).ok()?,
         };
         Some(Shared {
             index: first.saturating_add(number),

@@ -259,3 +259,50 @@ fn a_status_is_written_where_it_is_read() {
     assert!(!set_status(escape::FREE, &mut [0; 15], NO_MEMORY));
     assert!(!set_status(0x2c, &mut [0; 48], NO_MEMORY));
 }
+
+/// The C interface decides by itself which ioctls reach the core, so that others cost two compares.
+#[test]
+fn gct_h_passes_the_escapes_and_controls_that_are_decoded() {
+    let header = include_str!("../../include/gct.h");
+    let number = |text: &str| {
+        let hex = text.trim_start_matches("0x").trim_end_matches('u');
+        u32::from_str_radix(hex, 16).unwrap()
+    };
+    let word_after = |line: &str, start: &str| {
+        let rest = line.trim().strip_prefix(start)?;
+        Some(number(rest.split([' ', ':']).next()?))
+    };
+    let cases: Vec<u32> = header
+        .lines()
+        .filter_map(|line| word_after(line, "case "))
+        .collect();
+    let decoded = |command: &u32| {
+        Undoes::by_command(*command).is_some() || Share::by_command(*command).is_some()
+    };
+    let mut expected: Vec<u32> = nv::NUMBERS.iter().map(|(_, value)| *value).collect();
+    expected.retain(decoded);
+    expected.sort_unstable();
+    expected.dedup();
+    let mut passed = cases.clone();
+    passed.sort_unstable();
+    assert_eq!(passed, expected);
+
+    let escapes = [
+        ("ALLOC_MEMORY ", escape::ALLOC_MEMORY),
+        ("ALLOC_OBJECT ", escape::ALLOC_OBJECT),
+        ("FREE ", escape::FREE),
+        ("CONTROL ", escape::CONTROL),
+        ("ALLOC ", escape::ALLOC),
+        ("DUP_OBJECT ", escape::DUP_OBJECT),
+        ("VID_HEAP_CONTROL ", escape::VID_HEAP_CONTROL),
+        ("REGISTER_FD ", escape::REGISTER_FD),
+    ];
+    for (name, value) in escapes {
+        let start = std::format!("#define GCT_ESCAPE_{name}");
+        let found: Vec<u32> = header
+            .lines()
+            .filter_map(|line| word_after(line, &start))
+            .collect();
+        assert_eq!(found, [value], "{name}");
+    }
+}

@@ -3,6 +3,7 @@
 //! Structures of the resource manager's ioctls, as 535.261.03 and 550.163.01 have
 //! them. `ci/test-rm.sh` compiles [`c_assertions`] against the headers of both.
 
+mod headers;
 pub(crate) mod share;
 
 use crate::layout::{self, layouts, Description, Layout};
@@ -456,41 +457,6 @@ layouts! {
     }
 }
 
-/// Headers that declare all of this.
-const HEADERS: &[&str] = &[
-    "nvmisc.h",
-    "nvtypes.h",
-    "nvos.h",
-    "nvstatus.h",
-    "alloc/alloc_channel.h",
-    "class/cl0000.h",
-    "class/cl003e.h",
-    "class/cl0040.h",
-    "class/cl0041.h",
-    "class/cl0070.h",
-    "class/cl0080.h",
-    "class/cl2080.h",
-    "class/cl9067.h",
-    "class/cl90f1.h",
-    "class/cla06c.h",
-    "class/clb0b5sw.h",
-    "class/clc361.h",
-    "class/clc661.h",
-    "class/clc86f.h",
-    "class/clc8b5.h",
-    "class/clcbc0.h",
-    "ctrl/ctrl0000/ctrl0000gpu.h",
-    "ctrl/ctrl0000/ctrl0000unix.h",
-    "ctrl/ctrl2080/ctrl2080gpu.h",
-    "ctrl/ctrla06c.h",
-    "ctrl/ctrlc36f.h",
-    "nv_escape.h",
-    "uvm_linux_ioctl.h",
-    "nv-ioctl.h",
-    "nv-ioctl-numbers.h",
-    "nv-unix-nvos-params-wrappers.h",
-];
-
 /// Types that are the same in every supported driver.
 const COMMON: &[Description] = &[
     Free::DESCRIPTION,
@@ -558,7 +524,8 @@ impl Release {
     }
 }
 
-/// A C program that compiles only against headers that agree with this crate.
+/// Returns a C program that compiles only against headers that agree with this crate and with
+/// [`gct_core::rmapi::nv`].
 pub fn c_assertions(release: Release) -> String {
     let changed = match release {
         Release::R535 => &[Memory::DESCRIPTION, UvmMapExternal::DESCRIPTION][..],
@@ -570,5 +537,6 @@ pub fn c_assertions(release: Release) -> String {
             },
         ],
     };
-    layout::c_assertions(HEADERS, &[COMMON, changed].concat(), NUMBERS)
+    let own = layout::c_assertions(headers::HEADERS, &[COMMON, changed].concat(), NUMBERS);
+    own + &layout::core_assertions()
 }

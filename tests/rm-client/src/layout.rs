@@ -7,6 +7,7 @@
 //! and a C program that asserts the same about NVIDIA's own headers: see
 //! [`c_assertions`].
 
+use gct_core::rmapi::nv;
 use std::fmt::Write;
 
 /// A field: its name in C, and where it is in the Rust type.
@@ -131,4 +132,24 @@ pub fn c_assertions(headers: &[&str], types: &[Description], numbers: &[Number])
         ));
     }
     text
+}
+
+/// Returns C assertions of the core's numbers. They go below the headers of [`c_assertions`].
+pub fn core_assertions() -> String {
+    let number = |(name, value): &nv::Number| {
+        format!("_Static_assert(({name}) == {value:#x}, \"{name}\");\n")
+    };
+    let newer = |entry: &nv::Number| format!("#ifdef {}\n{}#endif\n", entry.0, number(entry));
+    let structure = |(name, size, fields): &nv::Structure| {
+        let size = size
+            .map(|size| format!("_Static_assert(sizeof({name}) == {size}, \"size of {name}\");\n"));
+        let fields = fields.iter().map(|(field, offset)| {
+            format!("_Static_assert(offsetof({name}, {field}) == {offset}, \"{name}.{field}\");\n")
+        });
+        size.into_iter().chain(fields).collect::<String>()
+    };
+    let numbers = nv::NUMBERS.iter().map(number);
+    let newer = nv::NEWER_NUMBERS.iter().map(newer);
+    let structures = nv::STRUCTURES.iter().map(structure);
+    numbers.chain(newer).chain(structures).collect()
 }
