@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
 # What ci/kmod.sh must know about the kernel in KDIR, and what it must refuse.
-# Source this file with KDIR set; it sets kernel_source and kernel_toolchain.
+# Source this file with KDIR set; it sets kernel_source, kernel_toolchain and
+# kernel_compiler.
 
 [ -d "$KDIR" ] || die "KDIR=$KDIR is no directory; run make setup, or give the build tree of your kernel"
 given_kdir=$KDIR
@@ -24,12 +25,14 @@ kernel_release=$(cat "$KDIR/include/config/kernel.release" 2>/dev/null || echo u
 
 # Modules are compiled by what compiled the kernel.
 kernel_toolchain=()
+kernel_compiler=gcc
 if [ "$(kernel_config CC_IS_CLANG)" = y ]; then
 	clang_version=$(kernel_config CLANG_VERSION)
 	clang_major=$((clang_version / 10000))
 	command -v "clang-$clang_major" >/dev/null ||
 		die "the kernel in $KDIR was built by clang $clang_major: apt-get install clang-$clang_major lld-$clang_major llvm-$clang_major"
 	# NVIDIA's makefiles pass CC and LD on; the kernel's derive the rest.
+	kernel_compiler=clang-$clang_major
 	kernel_toolchain=("LLVM=-$clang_major" "CC=clang-$clang_major" "LD=ld.lld-$clang_major")
 fi
 

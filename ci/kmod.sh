@@ -27,6 +27,7 @@ NV_SRC=${NV_SRC:-$BUILD/nv/$version}
 . "$BUILD/env.sh"
 
 . "$ROOT/ci/kmod-kernel.sh"
+. "$ROOT/ci/kmod-store.sh"
 
 # --- What is built -----------------------------------------------------------
 
@@ -93,25 +94,6 @@ find_core() {
 	exec {core_lock}>&-
 }
 
-# A work tree without objects starts as a copy of one that has nearly the same,
-# times and all, so that only what differs is compiled. Each variant copies from
-# an earlier one in this order, so no two can wait for each other.
-seed() {
-	local from=
-	case $variant in
-	patched) from=stock ;;
-	kunit) from=patched ;;
-	esac
-	from=${work%/*}/$from
-	[ ! -e "$work/nvidia/nv.o" ] && [ -e "$from/nvidia/nv.o" ] || return 0
-	local seed_lock
-	exec {seed_lock}>"$from.lock"
-	flock "$seed_lock"
-	rm -rf "$work"
-	cp -a "$from" "$work"
-	exec {seed_lock}>&-
-}
-
 # Prepares the patched source beside the work tree and copies over only what
 # differs, so that make sees what really changed.
 stage() {
@@ -148,7 +130,10 @@ stage_gct() {
 }
 
 find_core
-seed
+# Our Kbuild adds flags for NVIDIA's files, the KUnit suites only some for ours.
+objects=$(objects_key "$kernel_open" "@$ROOT/ci/kmod.sh" "${patches[@]/#/@}" \
+	"$([ "$variant" = stock ] || cat "$ROOT/Kbuild")")
+restore_objects "$objects" "$work"
 stage_key=$(content_key "$(readlink -f "$kernel_open")" "$core" \
 	"$(stat -c %Y "$kernel_open/Kbuild")" "@$ROOT/ci/kmod.sh" "${patches[@]/#/@}")
 if [ "$(cat "$work/.stage-key" 2>/dev/null)" != "$stage_key" ]; then
@@ -194,6 +179,7 @@ build_modules() {
 	restore_conftest
 	run_make modules
 	save_conftest
+	save_objects "$objects" "$work"
 	local module
 	for module in nvidia.ko nvidia-uvm.ko; do
 		cmp -s "$work/$module" "$output/$module" || cp "$work/$module" "$output/$module"
