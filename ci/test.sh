@@ -31,11 +31,22 @@ counts_of() {
 	printf '%d %d' $passed $failed
 }
 
+# Leaves in processor_seconds what this shell's children have used, user and system.
+# In a subshell `times` would begin at zero.
+count_processor() {
+	times >"$outputs/$1.times"
+	processor_seconds=$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); s += t[1] * 60 + t[2] } }
+		END { printf "%d", s }' "$outputs/$1.times")
+}
+
 # Runs one job and leaves its line of the summary in $outputs/JOB.line.
 run_job() {
-	local job=$1 start=$SECONDS status=0 passed failed
+	local job=$1 start=$SECONDS status=0 passed failed before processor_seconds
 	rm -f "$RESULTS/$job"
+	count_processor "$job"
+	before=$processor_seconds
 	"$ROOT/ci/test-$job.sh" </dev/null || status=$?
+	count_processor "$job"
 	read -r passed failed <<<"$(counts_of "$job")"
 	# A job that dies between two tests has not passed.
 	if [ $status -ne 0 ] && [ "$failed" -eq 0 ]; then
@@ -43,8 +54,8 @@ run_job() {
 		printf 'job %s ended with status %d and no failed test\n' "$job" $status
 		record "$job" 0 1
 	fi
-	printf '%-12s %5d passed %4d failed %6d s\n' "$job" "$passed" "$failed" \
-		$((SECONDS - start)) >"$outputs/$job.line"
+	printf '%-12s %5d passed %4d failed %6d s, %d s of processor\n' "$job" "$passed" "$failed" \
+		$((SECONDS - start)) $((processor_seconds - before)) >"$outputs/$job.line"
 }
 
 # Takes the next job that no lane has taken until none is left.
