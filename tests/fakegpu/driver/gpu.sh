@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Runs in the test machine: the driver lets go of the GPUs and takes them again,
-# then NVIDIA's UVM tests on a GPU, the last of which unloads nvidia-uvm.ko. Prints
-# KTAP.
+# Runs in the test machine: shuts the GPUs down and initialises them again, then runs NVIDIA's UVM
+# tests on a GPU. The last of them unloads nvidia-uvm.ko. Prints KTAP.
 . /test/lib.sh
 
 # The debug kernel's checkers make each round some fifty times slower.
@@ -14,7 +13,7 @@ sh /test/driver.sh ${debug:+once} || status=1
 load_nvidia || { echo "Bail out! nvidia.ko does not load"; exit 1; }
 load_uvm uvm_enable_builtin_tests=1 uvm_leak_checker=2 ||
 	{ echo "Bail out! nvidia-uvm.ko does not load"; exit 1; }
-# Whoever has the file open keeps the GPU initialised between the tests.
+# The open file keeps the GPU initialised between the tests.
 exec 3</dev/nvidia0
 uvm-tests --gpu ${debug:+--quick} || status=1
 # A few of each kind: job rm runs them all on the lean kernel.

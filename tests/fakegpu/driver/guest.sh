@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Runs in the test machine: the driver initialises every GPU, lets go of it, and
-# does it again, before and after it was loaded anew; with the argument `once` it is
-# loaded once. Prints KTAP.
+# Runs in the test machine: initialises every GPU and shuts it down, twice, before and after loading
+# the driver anew. With the argument `once` the driver is loaded once. Prints KTAP.
 . /test/lib.sh
 
 GPUS=$(ls -d /sys/bus/pci/devices/* | while read -r device; do

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Takes the layouts of the driver's interface to GSP from the driver's own
-//! headers, if they are there.
+//! Generates the layouts and names of the driver's interface to GSP from the driver's own headers.
 //!
-//! The source tree is `$NV_SRC`, or `build/nv/535.261.03` of this clone. Where
-//! there is none, the committed snapshot of the same output serves, without the
-//! long lists of names, so that the workspace builds anywhere.
+//! The headers come from `$NV_SRC`, or from `build/nv/535.261.03` of this clone. Without them the
+//! build uses the committed snapshot of the same output. The snapshot lacks the long lists of
+//! names. So the workspace builds anywhere.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -113,9 +112,9 @@ fn main() {
     fs::write(out.join("names.rs"), names.to_rust()).expect("OUT_DIR is writable");
 }
 
-/// The driver's source, if there is one of the right version.
+/// Returns the driver's source tree, if there is one of the right version.
 fn source_tree(manifest: &Path) -> Option<PathBuf> {
-    // The Makefile exports it empty when it is not set.
+    // The Makefile exports NV_SRC empty when it is not set.
     let given = env::var_os("NV_SRC").filter(|path| !path.is_empty());
     let tree = match given {
         Some(path) => PathBuf::from(path),
@@ -202,7 +201,7 @@ fn names(tree: &Path) -> Names {
     names
 }
 
-/// Every `#define NAME (0x...)` below `folder`, with the name of its file.
+/// Returns every `#define NAME (0x...)` below `folder`, with the name of its file.
 fn defines_below(folder: &Path) -> Vec<(String, String, u32)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -234,7 +233,7 @@ fn defines_below(folder: &Path) -> Vec<(String, String, u32)> {
     found
 }
 
-/// Takes one `#define NAME (0x...)` line apart.
+/// Parses one `#define NAME (0x...)` line.
 fn define(line: &str) -> Option<(String, u32)> {
     let mut words = line.strip_prefix("#define")?.split_whitespace();
     let name = words.next()?;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 
 /*
- * Controls: their numbers, and the layouts of their parameters. A part of
- * layout.c, which has the macros.
+ * Controls: their numbers, and the layouts of their parameters. Included by layout.c, which defines
+ * the macros.
  */
 
 static void control_numbers(void)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 
 /*
- * Prints, as Rust, the layouts and the numbers of the driver's interface to its
- * GSP firmware that the software GPU uses. build.rs compiles this against the
- * driver's own headers and runs it on the build machine.
+ * Prints, as Rust, the layouts and numbers of the driver's interface to its GSP firmware. Only what
+ * the software GPU uses is here. build.rs compiles this against the driver's own headers and runs
+ * it on the build machine.
  */
 
 #include "core/core.h"
@@ -316,7 +316,7 @@ static void rpc_names(void)
 	printf("pub const RPC_NAMES: &[(u32, &str)] = &[\n");
 #undef _RPC_GLOBAL_ENUMS_H_
 #define X(unit, name) printf("    (%#lx, \"%s\"),\n", (unsigned long)NV_VGPU_MSG_FUNCTION_##name, #name);
-/* Events count up from the first, whose entry also holds its number. */
+/* Events are numbered consecutively. The first entry also holds its number. */
 #define E(name) { static const unsigned long number = 0x1000 + __COUNTER__ - FIRST_COUNT; \
 		  if (number > 0x1000) printf("    (%#lx, \"%s\"),\n", number, #name); }
 	enum { FIRST_COUNT = __COUNTER__ + 1 };

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The driver's interface to its GSP firmware: layouts, numbers and names.
+//! Describes the driver's interface to its GSP firmware: layouts, numbers and names.
 //!
-//! The names are the driver's own. The contents are made by `build.rs`; see
-//! there for where they come from.
+//! The names are the driver's own. `build.rs` generates the contents and says where they come from.
 
 use crate::bits::low_u32;
 use std::fmt;
@@ -21,8 +20,7 @@ mod layouts {
     use super::{Array, Field};
     include!(concat!(env!("OUT_DIR"), "/layouts.rs"));
 
-    /// Where there are no headers, the snapshot stands in for them: they must
-    /// not differ.
+    /// The snapshot replaces the headers where there are none, so the two must not differ.
     #[test]
     fn the_snapshot_is_current() {
         let current = include_str!(concat!(env!("OUT_DIR"), "/layouts.rs"));
@@ -51,22 +49,22 @@ pub struct Field {
 }
 
 impl Field {
-    /// `size` bytes at `offset`.
+    /// Describes `size` bytes at `offset`.
     pub const fn new(offset: usize, size: usize) -> Self {
         Self { offset, size }
     }
 
-    /// Bytes before it.
+    /// Returns the offset in bytes from the start of the structure.
     pub const fn offset(self) -> usize {
         self.offset
     }
 
-    /// Bytes it has.
+    /// Returns the size in bytes.
     pub const fn size(self) -> usize {
         self.size
     }
 
-    /// The same member of a structure that lies at `base`.
+    /// Returns the same member of a structure at offset `base`.
     pub const fn at(self, base: usize) -> Self {
         Self {
             offset: self.offset + base,
@@ -84,7 +82,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// `count` elements of `stride` bytes from `offset` on.
+    /// Describes `count` elements of `stride` bytes from `offset` on.
     pub const fn new(offset: usize, stride: usize, count: usize) -> Self {
         Self {
             offset,
@@ -93,13 +91,13 @@ impl Array {
         }
     }
 
-    /// Elements it has.
+    /// Returns the number of elements.
     pub const fn count(self) -> usize {
         self.count
     }
 
-    /// One element. Beyond the last there is a field of no size, which no
-    /// access accepts.
+    /// Returns one element. An index beyond the last gives a field of size 0, which every access
+    /// refuses.
     pub const fn get(self, index: usize) -> Field {
         if index < self.count {
             Field {
@@ -112,12 +110,12 @@ impl Array {
     }
 }
 
-/// A structure that is too short, or a field that is not one.
+/// Error: the structure is too short, or the field has no usable size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// What was wanted.
+    /// The requested field.
     pub field: Field,
-    /// Bytes there are.
+    /// Length of the structure in bytes.
     pub len: usize,
 }
 
@@ -136,7 +134,7 @@ impl std::error::Error for Malformed {}
 /// Reads an integer member of the structure in `bytes`.
 ///
 /// # Errors
-/// [`Malformed`] if it is not there, or not an integer of up to 8 bytes.
+/// [`Malformed`] if the member lies outside, is empty, or is longer than 8 bytes.
 pub fn get(bytes: &[u8], field: Field) -> Result<u64, Malformed> {
     let malformed = Malformed {
         field,
@@ -153,7 +151,7 @@ pub fn get(bytes: &[u8], field: Field) -> Result<u64, Malformed> {
     Ok(u64::from_le_bytes(word))
 }
 
-/// As [`get`], for members of up to 4 bytes; of longer ones, the low half.
+/// Reads as [`get`] does, and keeps the low 32 bits.
 ///
 /// # Errors
 /// As [`get`].
@@ -161,11 +159,10 @@ pub fn get_u32(bytes: &[u8], field: Field) -> Result<u32, Malformed> {
     get(bytes, field).map(low_u32)
 }
 
-/// Writes an integer member of the structure in `bytes`; bits that do not fit
-/// are cut off.
+/// Writes an integer member of the structure in `bytes`; bits that do not fit are cut off.
 ///
 /// # Errors
-/// [`Malformed`] if it is not there, or not an integer of up to 8 bytes.
+/// [`Malformed`] if the member lies outside, is empty, or is longer than 8 bytes.
 pub fn set(bytes: &mut [u8], field: Field, value: u64) -> Result<(), Malformed> {
     let malformed = Malformed {
         field,
@@ -180,7 +177,7 @@ pub fn set(bytes: &mut [u8], field: Field, value: u64) -> Result<(), Malformed> 
 /// Writes `value` to the start of a member, which may be longer.
 ///
 /// # Errors
-/// [`Malformed`] if the member is not there or shorter.
+/// [`Malformed`] if the member lies outside or is shorter than `value`.
 pub fn set_bytes(bytes: &mut [u8], field: Field, value: &[u8]) -> Result<(), Malformed> {
     let malformed = Malformed {
         field,
@@ -195,7 +192,7 @@ pub fn set_bytes(bytes: &mut [u8], field: Field, value: &[u8]) -> Result<(), Mal
     Ok(())
 }
 
-/// The name of RPC or event `number`.
+/// Returns the name of RPC or event `number`.
 pub fn rpc_name(number: u32) -> Option<&'static str> {
     RPC_NAMES
         .iter()
@@ -203,12 +200,12 @@ pub fn rpc_name(number: u32) -> Option<&'static str> {
         .map(|(_, name)| *name)
 }
 
-/// The name of control `number`.
+/// Returns the name of control `number`.
 pub fn control_name(number: u32) -> Option<&'static str> {
     lookup(names::CONTROL_NAMES, number)
 }
 
-/// The name of class `number`.
+/// Returns the name of class `number`.
 pub fn class_name(number: u32) -> Option<&'static str> {
     lookup(names::CLASS_NAMES, number)
 }

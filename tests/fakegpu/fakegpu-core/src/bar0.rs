@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! BAR0: which unit each register belongs to.
+//! Dispatches accesses to BAR0 to the unit that owns each register.
 
 use crate::fsp::FspRequest;
 use crate::gpu::Gpu;
@@ -11,7 +11,7 @@ use crate::pramin;
 use crate::regs::*;
 use crate::timer;
 
-/// What GSP's mailbox says when GSP has halted.
+/// The value of GSP's mailbox after GSP has halted.
 const MAILBOX_HALTED: u32 = 1 << 31;
 
 impl Mmio for Gpu {
@@ -43,8 +43,8 @@ impl Mmio for Gpu {
 }
 
 impl Gpu {
-    /// Registers that say whether something is done. Whatever the driver asks
-    /// for is done at once: caches and TLBs are not modelled.
+    /// Reads a completion register. Every request completes at once: caches and TLBs are not
+    /// modelled.
     fn read_done(&self, offset: u32) -> Option<u32> {
         let token = |register| {
             NV_XAL_EP_UFLUSH_L2_FLUSH_DIRTY::TOKEN.of(u64::from(self.registers.get(register)))
@@ -62,7 +62,7 @@ impl Gpu {
             NV_VIRTUAL_FUNCTION_PRIV_FUNC_L2_PEERMEM_INVALIDATE_COMPLETED::OFFSET => {
                 token(NV_VIRTUAL_FUNCTION_PRIV_FUNC_L2_PEERMEM_INVALIDATE::OFFSET)
             }
-            // The trigger bit falls when the invalidation is done.
+            // The trigger bit is clear once the invalidation has completed.
             NV_VIRTUAL_FUNCTION_PRIV_MMU_INVALIDATE::OFFSET => 0,
             _ => return None,
         };
@@ -71,7 +71,7 @@ impl Gpu {
 
     fn write_other(&mut self, offset: u32, value: u32) {
         match offset {
-            // The identity cannot be changed.
+            // The identity registers are read-only.
             NV_PMC_BOOT_0::OFFSET | NV_PMC_BOOT_1::OFFSET | NV_PMC_BOOT_42::OFFSET => {}
             NV_PGSP_FALCON_ENGINE::OFFSET => {
                 let reset =
@@ -95,12 +95,12 @@ impl Gpu {
         }
     }
 
-    /// Returns whether the driver has yet to see GSP's last interrupt.
+    /// Returns whether GSP has an interrupt that the driver has not cleared.
     pub(crate) fn gsp_interrupts(&self) -> bool {
         self.registers.get(NV_PGSP_FALCON_IRQSTAT::OFFSET) != 0
     }
 
-    /// Tells the driver that GSP has put a record into its queue.
+    /// Interrupts the driver: GSP has put a record into its queue.
     pub(crate) fn interrupt_by_gsp(&mut self) {
         let pending =
             NV_PGSP_FALCON_IRQSTAT::from_raw(self.registers.get(NV_PGSP_FALCON_IRQSTAT::OFFSET))
@@ -124,7 +124,7 @@ impl Gpu {
     }
 }
 
-/// The state of GSP's reset.
+/// Returns the value of GSP's reset register.
 pub(crate) fn falcon_engine(in_reset: bool) -> NV_PGSP_FALCON_ENGINE {
     NV_PGSP_FALCON_ENGINE::default()
         .with(NV_PGSP_FALCON_ENGINE::RESET, u32::from(in_reset))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! BAR1 and BAR2: windows on virtual memory of the GPU, each with a page
-//! directory of its own.
+//! Implements BAR1 and BAR2: windows on virtual memory of the GPU, each with its own page
+//! directory.
 
 use crate::bits::low_u32;
 use crate::gmmu::{self, KIND_SMSKED_MESSAGE};
@@ -9,13 +9,13 @@ use crate::gpu::{Aperture, Gpu};
 use crate::memory::{Location, PhysicalAddress};
 use crate::mmio;
 
-/// Where the virtual function's registers begin in BAR0. A doorbell page in
-/// BAR1 names its registers by their offset from here.
+/// Where the virtual function's registers begin in BAR0. A doorbell page in BAR1 gives its
+/// registers as offsets from here.
 const NV_VIRTUAL_FUNCTION: u64 = 0xb8_0000;
-/// Accesses to unmapped addresses that are logged.
+/// Maximum number of accesses to unmapped addresses that are logged.
 const LOGGED_MAX: u64 = 32;
 
-/// What lies behind a piece of a window.
+/// The target of one piece of a window.
 enum Behind {
     Memory(PhysicalAddress),
     Registers(u64),
@@ -23,8 +23,7 @@ enum Behind {
 }
 
 impl Gpu {
-    /// Reads `data.len()` bytes through a window; what is not mapped reads as
-    /// ones.
+    /// Reads `data.len()` bytes through a window. Unmapped bytes read as 0xff.
     pub(crate) fn window_read(&mut self, aperture: Aperture, offset: u64, data: &mut [u8]) {
         let mut at = offset;
         let mut rest = data;
@@ -41,7 +40,7 @@ impl Gpu {
         }
     }
 
-    /// Writes through a window; what is not mapped is lost.
+    /// Writes through a window. Writes to unmapped bytes are dropped.
     pub(crate) fn window_write(&mut self, aperture: Aperture, offset: u64, data: &[u8]) {
         let mut at = offset;
         let mut rest = data;
@@ -49,7 +48,7 @@ impl Gpu {
             let (behind, count) = self.behind(aperture, at, rest.len());
             let (now, later) = rest.split_at(count);
             match behind {
-                // Lost, as said.
+                // A failed write is dropped.
                 Behind::Memory(address) => drop(self.memory.write(address, now)),
                 Behind::Registers(register) => self.register_write(register, now),
                 Behind::Nothing => {}
@@ -59,7 +58,7 @@ impl Gpu {
         }
     }
 
-    /// What lies behind `offset`, and how many of `len` bytes.
+    /// Returns the target of `offset`, and how many of `len` bytes have it.
     fn behind(&mut self, aperture: Aperture, offset: u64, len: usize) -> (Behind, usize) {
         let root = match aperture {
             Aperture::Framebuffer => self.chip.bar1_root(),
@@ -79,7 +78,7 @@ impl Gpu {
             }
             Err(_) => {
                 self.note_unmapped(aperture, offset);
-                // The smallest page ends here.
+                // No page is smaller than 4 KiB.
                 let to_page_end = 0x1000 - low_u32(offset % 0x1000);
                 (
                     Behind::Nothing,

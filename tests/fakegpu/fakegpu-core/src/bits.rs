@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Bit fields of 32-bit and 64-bit words.
+//! Reads and writes bit fields of 32-bit and 64-bit words.
 
 /// The bits `high:low` of a word, both included, as register manuals write
 /// them.
@@ -11,37 +11,37 @@ pub struct Bits {
 }
 
 impl Bits {
-    /// Names the bits `high:low`. `high` must not be less than `low` and must
-    /// be below 64; a constant that breaks this does not compile.
+    /// Creates the field `high:low`. It requires `low <= high < 64`; a constant that breaks this
+    /// does not compile.
     pub const fn new(high: u32, low: u32) -> Self {
         assert!(high >= low && high < 64);
         Self { high, low }
     }
 
-    /// The largest value that fits.
+    /// Returns the largest value that fits.
     pub const fn max(self) -> u64 {
         u64::MAX >> (63 - (self.high - self.low))
     }
 
-    /// Takes the field out of `word`.
+    /// Extracts the field from `word`.
     pub const fn of(self, word: u64) -> u64 {
         (word >> self.low) & self.max()
     }
 
-    /// Puts the low bits of `value` into the field of `word`; what does not
-    /// fit is cut off, as hardware does.
+    /// Returns `word` with the low bits of `value` in the field. Bits that do not fit are cut off,
+    /// as in hardware.
     pub const fn put(self, word: u64, value: u64) -> u64 {
         (word & !(self.max() << self.low)) | ((value & self.max()) << self.low)
     }
 }
 
-/// The low half of a 64-bit word.
+/// Returns the low half of a 64-bit word.
 pub const fn low_u32(word: u64) -> u32 {
     // CAST: the mask makes the truncation explicit.
     (word & 0xffff_ffff) as u32
 }
 
-/// The high half of a 64-bit word.
+/// Returns the high half of a 64-bit word.
 pub const fn high_u32(word: u64) -> u32 {
     low_u32(word >> 32)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The copy engine (class HOPPER_DMA_COPY_A): copies, fills, and semaphores at
-//! their end.
+//! Executes the copy engine's methods (class HOPPER_DMA_COPY_A): copies, fills, and the semaphores
+//! that end them.
 
 mod remap;
 
@@ -14,7 +14,7 @@ use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
 use remap::{Remap, SCRUB_COMPONENTS};
 use std::collections::BTreeMap;
 
-/// The class.
+/// The class of the copy engine.
 pub const HOPPER_DMA_COPY_A: u32 = 0xc8b5;
 
 /// NVC8B5_* methods.
@@ -57,14 +57,13 @@ mod launch {
     pub(super) const SEMAPHORE_PAYLOAD_TWO_WORDS: Bits = Bits::new(27, 27);
 }
 
-/// A scrub takes its length in bytes, and fills elements of both constants, of
-/// this many bytes.
+/// Bytes of one element of a scrub: both constants. A scrub's length is in bytes.
 const SCRUB_BYTES: u64 = 8;
-/// The memory in SET_SRC_PHYS_MODE and SET_DST_PHYS_MODE.
+/// The target memory in SET_SRC_PHYS_MODE and SET_DST_PHYS_MODE.
 const PHYS_MODE_TARGET: Bits = Bits::new(1, 0);
-/// Upper bits of a virtual address.
+/// Mask of the upper bits of a virtual address.
 const ADDRESS_UPPER: u32 = 0x1ff_ffff;
-/// Bytes that are moved at a time.
+/// Bytes copied at a time.
 const CHUNK_BYTES: u64 = 64 << 10;
 
 /// One end of a copy.
@@ -110,8 +109,7 @@ impl Place {
         }
     }
 
-    /// Clears up to `len` bytes at once. Returns how many; and zero if there
-    /// is no quick way.
+    /// Clears up to `len` bytes at once. Returns how many; 0 if the fast path does not apply.
     fn clear(
         self,
         memory: &mut PhysicalMemory,
@@ -135,16 +133,15 @@ impl Place {
     }
 }
 
-/// A copy that is under way.
+/// A copy in progress.
 #[derive(Clone, Copy, Debug)]
 struct Copy {
     source: Place,
     destination: Place,
-    // Pitches, lines and elements are 32-bit numbers, so that their products
-    // fit 64 bits.
+    // Pitches, lines and elements are 32-bit numbers, so their products fit 64 bits.
     pitch_in: u64,
     pitch_out: u64,
-    /// Elements of a line; bytes if there is no remapping.
+    /// Elements of a line; bytes without remapping.
     elements: u64,
     lines: u64,
     remap: Option<Remap>,
@@ -161,8 +158,7 @@ pub struct CopyEngine {
 }
 
 impl CopyEngine {
-    /// Executes a method. A launch only starts a copy: see
-    /// [`advance`](Self::advance).
+    /// Executes a method. A launch only starts a copy; [`advance`](Self::advance) performs it.
     pub fn execute(&mut self, method: Method) {
         self.registers.insert(method.method, method.data);
         if method.method == nvc8b5::LAUNCH_DMA {
@@ -170,11 +166,10 @@ impl CopyEngine {
         }
     }
 
-    /// Goes on with the copy under way, as far as the turn allows. Returns
-    /// whether it is done, or there was none.
+    /// Continues the copy in progress, within the turn's budget. Returns whether no copy is left.
     ///
     /// # Errors
-    /// [`Fault`] if an address leads nowhere; the copy is given up.
+    /// [`Fault`] if an address is not mapped; the copy is aborted.
     pub fn advance(&mut self, work: &mut Work<'_>, space: AddressSpace) -> Result<bool, Fault> {
         let Some(mut copy) = self.copy.take() else {
             return Ok(true);
@@ -233,7 +228,7 @@ impl CopyEngine {
             pitch_in: u64::from(self.register(nvc8b5::PITCH_IN)),
             pitch_out: u64::from(self.register(nvc8b5::PITCH_OUT)),
             elements,
-            // Lines of no length are no lines.
+            // Lines of length 0 count as no lines.
             lines: if elements == 0 { 0 } else { lines },
             remap,
             line: 0,
@@ -250,7 +245,7 @@ impl CopyEngine {
         Place::Physical(match PHYS_MODE_TARGET.of(u64::from(self.register(mode))) {
             0 => PhysicalAddress::video(address),
             1 | 2 => PhysicalAddress::system(address),
-            // A peer, of which there is none: no memory lies here.
+            // Peer memory does not exist here, and no memory lies at this address.
             _ => PhysicalAddress::system(u64::MAX),
         })
     }
@@ -259,7 +254,7 @@ impl CopyEngine {
         u64::from(self.register(upper) & ADDRESS_UPPER) << 32 | u64::from(self.register(lower))
     }
 
-    /// The semaphore and the interrupt at the end of a copy.
+    /// Releases the semaphore and raises the interrupt at the end of a copy.
     fn finish(&self, work: &mut Work<'_>, space: AddressSpace, data: u64) -> Result<(), Fault> {
         let kind = launch::SEMAPHORE_TYPE.of(data);
         if kind != 0 {
@@ -300,7 +295,7 @@ impl Copy {
         self.remap.map_or(1, |remap| remap.destination_bytes())
     }
 
-    /// Moves the next elements of the line.
+    /// Copies the next elements of the line.
     fn move_chunk(&mut self, work: &mut Work<'_>, space: AddressSpace) -> Result<(), Fault> {
         let left = self.elements - self.element;
         let per_element = self.source_bytes().max(self.destination_bytes());
@@ -314,8 +309,8 @@ impl Copy {
             .plus(self.element * self.destination_bytes());
         if self.remap.is_some_and(|remap| remap.is_clear()) {
             let cleared = destination.clear(work.memory, space, left * self.destination_bytes())?;
-            // Pages hold whole elements of every size but three and its
-            // multiples; those go the slow way at a page's end.
+            // A page holds a whole number of elements unless their size is a multiple of three. For
+            // those sizes an element that crosses a page takes the slow path.
             if cleared >= self.destination_bytes() {
                 work.bytes = work.bytes.saturating_sub(4096);
                 self.step(cleared / self.destination_bytes());

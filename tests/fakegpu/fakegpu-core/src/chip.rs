@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What one chip is: every table the device shows is made from this.
+//! Describes a chip. Every table that the device shows is derived from this description.
 
 use crate::regs::{NV_PMC_BOOT_0, NV_PMC_BOOT_42};
 
@@ -20,114 +20,112 @@ pub struct ChipDescription {
     pub boot: BootIdentity,
     /// Sizes of the three apertures.
     pub bars: BarSizes,
-    /// What it is sold as.
+    /// Marketing name.
     pub marketing_name: &'static str,
-    /// What its makers call it.
+    /// Name of the chip.
     pub short_name: &'static str,
     /// Video memory in bytes.
     pub fb_bytes: u64,
-    /// The end of it that GSP keeps for itself.
+    /// Video memory at the end that GSP reserves.
     pub fb_reserved_bytes: u64,
-    /// Width of its bus.
+    /// Width of the memory bus.
     pub fb_bus_bits: u32,
-    /// Its partitions, one bit each.
+    /// Memory partitions, one bit each.
     pub fb_partitions_mask: u32,
-    /// Second-level cache in bytes.
+    /// L2 cache in bytes.
     pub l2_bytes: u64,
-    /// Second-level caches.
+    /// Number of L2 caches.
     pub l2_caches: u32,
-    /// Slices of each.
+    /// Slices of each L2 cache.
     pub l2_slices_per_cache: u32,
-    /// A multiprocessor.
+    /// One streaming multiprocessor (SM).
     pub sm: Multiprocessor,
-    /// Texture processing clusters (pairs of multiprocessors) of each graphics
-    /// processing cluster.
+    /// Texture processing clusters (TPCs, pairs of SMs) of each graphics processing cluster (GPC).
     pub tpcs_per_gpc: Vec<u32>,
-    /// Multiprocessors of each of those.
+    /// SMs per TPC.
     pub sms_per_tpc: u32,
-    /// How long a launch takes.
+    /// Model of a launch's duration.
     pub launch: LaunchTime,
-    /// The time slice of a channel group that was given none.
+    /// The time slice of a channel group without SET_TIMESLICE.
     pub default_timeslice_ns: u64,
-    /// Each buffer of a graphics context.
+    /// Size of each buffer of a graphics context.
     pub context_buffer_bytes: u64,
     /// Engines that execute channels.
     pub engines: Vec<Engine>,
-    /// Interrupts of everything else.
+    /// Interrupt vectors of all other units.
     pub vectors: Vectors,
-    /// Channels that each runlist can have.
+    /// Maximum number of channels on a runlist.
     pub channels_per_runlist: u32,
-    /// Address spaces that a channel group can have.
+    /// Maximum number of address spaces of a channel group.
     pub subcontexts: u32,
     /// Capability bytes of each copy engine.
     pub copy_capabilities: [u8; 2],
-    /// Buffer for the methods of a channel that faults.
+    /// Size of the buffer for the methods of a channel that faults.
     pub fault_method_buffer_bytes: u64,
-    /// Buffer for faults that can be replayed.
+    /// Size of the buffer for replayable faults.
     pub replayable_fault_buffer_bytes: u64,
-    /// Buffer for those that cannot. RM puts no more than 256 pages here.
+    /// Size of the buffer for non-replayable faults. RM accepts at most 256 pages.
     pub non_replayable_fault_buffer_bytes: u64,
-    /// Entries of the access counters' buffer.
+    /// Entries of the access counter buffer.
     pub access_counter_entries: u32,
 }
 
-/// What one multiprocessor can hold.
+/// The capacity of one SM.
 #[derive(Clone, Copy, Debug)]
 pub struct Multiprocessor {
     /// Version in hexadecimal, 0x900 for sm_90.
     pub version: u32,
-    /// Warps at a time.
+    /// Resident warps.
     pub warps: u32,
-    /// Threads of a warp.
+    /// Threads per warp.
     pub threads_per_warp: u32,
-    /// Arithmetic lanes.
+    /// CUDA cores.
     pub lanes: u32,
 }
 
-/// The model of how long a launch takes: no shader runs, so that each block
-/// takes as long as any other.
+/// Model of a launch's duration. No shader runs, so all blocks take equally long.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchTime {
-    /// What each launch takes, even an empty one.
+    /// Duration of every launch, even an empty one.
     pub fixed_ns: u64,
-    /// How long a multiprocessor takes for a block; it has one at a time.
+    /// Duration of a block on an SM, which runs one block at a time.
     pub block_ns: u64,
 }
 
-/// What an engine does.
+/// The kind of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineKind {
     /// Graphics and compute.
     Graphics,
-    /// Copies; the engine's number among its kind.
+    /// Copies. Holds the index of the copy engine.
     Copy(u32),
 }
 
 /// An engine that executes channels.
 #[derive(Clone, Copy, Debug)]
 pub struct Engine {
-    /// What it does.
+    /// The kind of the engine.
     pub kind: EngineKind,
     /// The runlist of its channels.
     pub runlist: u32,
-    /// Where that runlist's registers lie in BAR0.
+    /// Offset in BAR0 of the runlist's registers.
     pub runlist_registers: u32,
-    /// Where its channels' registers lie in BAR0.
+    /// Offset in BAR0 of the channels' registers.
     pub channel_registers: u32,
-    /// The unit that fetches for it.
+    /// The PBDMA that fetches for the engine.
     pub pbdma: u32,
-    /// How faults of the engine are told from others.
+    /// MMU fault id of the engine.
     pub mmu_fault_id: u32,
-    /// How faults of the fetching unit are.
+    /// MMU fault id of the PBDMA.
     pub pbdma_fault_id: u32,
-    /// Interrupt for what stops it.
+    /// Stalling interrupt, for errors.
     pub vector_stall: u32,
-    /// Interrupt that software asks for.
+    /// Non-stalling interrupt, requested by software.
     pub vector_nonstall: u32,
 }
 
 impl Engine {
-    /// Its name in the driver's tables.
+    /// Returns the engine's name in the driver's tables.
     pub fn name(&self) -> String {
         match self.kind {
             EngineKind::Graphics => "GR0".into(),
@@ -139,29 +137,29 @@ impl Engine {
 /// Interrupt vectors of units other than engines.
 #[derive(Clone, Copy, Debug)]
 pub struct Vectors {
-    /// GSP has put something into its queue.
+    /// GSP has put a record into its queue.
     pub gsp: u32,
     /// The timer.
     pub timer: u32,
-    /// There are replayable faults.
+    /// Replayable faults are pending.
     pub replayable_fault: u32,
-    /// Their buffer is in trouble.
+    /// Error of the replayable fault buffer.
     pub replayable_fault_error: u32,
-    /// There are faults that cannot be replayed.
+    /// Non-replayable faults are pending.
     pub non_replayable_fault: u32,
-    /// Their buffer is in trouble.
+    /// Error of the non-replayable fault buffer.
     pub non_replayable_fault_error: u32,
-    /// An access counter has reached its limit.
+    /// An access counter has reached its threshold.
     pub access_counter: u32,
-    /// There is information on a fault.
+    /// Information on a fault is available.
     pub info_fault: u32,
-    /// First and last subtree of each of RM's categories of interrupts
-    /// (NV2080_INTR_CATEGORY): default, engines, engines' notifications,
-    /// runlists, runlists' notifications, UVM's own, shared with UVM.
+    /// First and last subtree of each interrupt category of RM (NV2080_INTR_CATEGORY): default,
+    /// engines, engines' notifications, runlists, runlists' notifications, UVM's own, shared with
+    /// UVM.
     pub subtrees: [(u8, u8); 7],
 }
 
-/// How the board shows itself on the bus.
+/// The board's identity on the PCI bus.
 #[derive(Clone, Copy, Debug)]
 pub struct PciIdentity {
     /// Vendor of the chip.
@@ -170,11 +168,11 @@ pub struct PciIdentity {
     pub device: u16,
     /// Vendor of the board.
     pub subsystem_vendor: u16,
-    /// Board.
+    /// Device id of the board.
     pub subsystem_device: u16,
     /// Revision of the chip.
     pub revision: u8,
-    /// Class, subclass and programming interface, as in one 24-bit number.
+    /// Class, subclass and programming interface as one 24-bit number.
     pub class: u32,
     /// PCIe generation, 1 to 5.
     pub link_generation: u8,
@@ -182,7 +180,7 @@ pub struct PciIdentity {
     pub link_lanes: u8,
 }
 
-/// What PMC_BOOT_0 and PMC_BOOT_42 tell.
+/// Fields of PMC_BOOT_0 and PMC_BOOT_42.
 #[derive(Clone, Copy, Debug)]
 pub struct BootIdentity {
     /// Architecture; 0x18 is Hopper.
@@ -196,7 +194,7 @@ pub struct BootIdentity {
 }
 
 impl BootIdentity {
-    /// The value of NV_PMC_BOOT_0.
+    /// Returns the value of NV_PMC_BOOT_0.
     pub fn boot_0(&self) -> NV_PMC_BOOT_0 {
         NV_PMC_BOOT_0::default()
             .with(NV_PMC_BOOT_0::MINOR_REVISION, self.minor_revision)
@@ -205,7 +203,7 @@ impl BootIdentity {
             .with(NV_PMC_BOOT_0::ARCHITECTURE_0, self.architecture)
     }
 
-    /// The value of NV_PMC_BOOT_42.
+    /// Returns the value of NV_PMC_BOOT_42.
     pub fn boot_42(&self) -> NV_PMC_BOOT_42 {
         NV_PMC_BOOT_42::default()
             .with(NV_PMC_BOOT_42::MINOR_REVISION, self.minor_revision)
@@ -220,35 +218,35 @@ impl BootIdentity {
 pub struct BarSizes {
     /// Registers.
     pub registers: u64,
-    /// The window on video memory.
+    /// The window on video memory (BAR1).
     pub framebuffer: u64,
-    /// The driver's own window for instance memory.
+    /// The driver's window on instance memory (BAR2).
     pub instance: u64,
 }
 
 impl ChipDescription {
-    /// Where in video memory the page directory of BAR1 lies.
+    /// Returns the offset in video memory of BAR1's page directory.
     pub fn bar1_root(&self) -> u64 {
         self.fb_bytes - 4 * MIB
     }
 
-    /// Where in video memory the page directory of BAR2 lies.
+    /// Returns the offset in video memory of BAR2's page directory.
     pub fn bar2_root(&self) -> u64 {
         self.fb_bytes - 3 * MIB
     }
 
-    /// Texture processing clusters.
+    /// Returns the number of TPCs.
     pub fn tpcs(&self) -> u32 {
         self.tpcs_per_gpc.iter().sum()
     }
 
-    /// The chip called `name`, if it is known.
+    /// Returns the chip called `name`, if it is known.
     pub fn by_name(name: &str) -> Option<Self> {
         (name == "gh100").then(Self::gh100)
     }
 
-    /// A GH100 as on an H100 SXM5 board. The window on video memory is 256 MiB
-    /// as on boards without a resized BAR, so that it fits any guest.
+    /// Describes a GH100 as on an H100 SXM5 board. BAR1 is 256 MiB, as on boards without a resized
+    /// BAR, so that it fits any guest.
     pub fn gh100() -> Self {
         Self {
             name: "gh100",
@@ -275,8 +273,8 @@ impl ChipDescription {
             },
             marketing_name: "NVIDIA Fake GH100",
             short_name: "GH100-A",
-            // A small board: what is not touched costs nothing, but RM's own
-            // tables grow with it.
+            // Less than on a real board: untouched memory costs nothing, but RM's own tables grow
+            // with it.
             fb_bytes: 16 * GIB,
             fb_reserved_bytes: 256 * MIB,
             fb_bus_bits: 5120,
@@ -296,7 +294,7 @@ impl ChipDescription {
                 fixed_ns: 2_000,
                 block_ns: 10_000,
             },
-            // NV_RAMRL_ENTRY_TSG_TIMESLICE: 128 << 3 us, of which RM does not tell GSP.
+            // NV_RAMRL_ENTRY_TSG_TIMESLICE: 128 << 3 us. RM does not send it to GSP.
             default_timeslice_ns: 1_024_000,
             context_buffer_bytes: 64 << 10,
             engines: gh100_engines(),
@@ -322,8 +320,8 @@ impl ChipDescription {
     }
 }
 
-/// Graphics and four copy engines, each with a runlist of its own. The numbers
-/// agree with one another; no hardware was asked for them.
+/// Describes graphics and four copy engines, each with its own runlist. The numbers agree with one
+/// another; they were not read from hardware.
 fn gh100_engines() -> Vec<Engine> {
     let kinds = [EngineKind::Graphics]
         .into_iter()

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Compute launches (class HOPPER_COMPUTE_A), executed by the model of the
-//! launch hardware that the submission core is tested with.
+//! Executes compute launches (class HOPPER_COMPUTE_A) with `gct-model`, the model of the launch
+//! hardware that also tests the submission core.
 //!
-//! No shader runs. What a launch leaves behind is its effects in memory, such
-//! as semaphores, and a record of which blocks ran under which mask. It takes
-//! the time that [`LaunchTime`] gives its blocks, as far as its channel group
-//! has the engine.
+//! No shader runs. A launch leaves its effects in memory, such as semaphores, and a record of the
+//! blocks that ran and their mask. It takes the time that [`LaunchTime`] gives its blocks, counted
+//! while its channel group has the engine.
 
 use crate::bits::Bits;
 use crate::chip::{ChipDescription, LaunchTime};
@@ -21,29 +20,28 @@ use gct_model::{ChannelId, Config, Fault, GuestMemory, Machine};
 use std::collections::btree_map::Entry;
 use std::collections::BTreeMap;
 
-/// The class.
+/// The class of compute.
 pub const HOPPER_COMPUTE_A: u32 = 0xcbc0;
 
-/// The subchannel that the model takes for compute.
+/// The subchannel that the model uses for compute.
 const SUBCHANNEL: u8 = 1;
-/// Words that are gathered before the model gets them.
+/// Maximum number of words gathered before the model gets them.
 const GATHERED_MAX: usize = 1 << 16;
-/// Steps of the model that count as much as one method.
+/// Steps of the model that cost as much of a turn as one method.
 const STEPS_PER_METHOD: u32 = 4;
-/// Launches after which a model that waits for nothing is replaced by a new
-/// one, so that what it remembers does not grow.
+/// Launches after which an idle model is replaced by a new one. This bounds its report.
 const RUNS_KEPT: usize = 1024;
-/// Grids of a channel that run at a time: as many as a GPU of compute capability
-/// 9.0 has resident.
+/// Maximum number of grids that a channel runs at a time: the resident grids of compute capability
+/// 9.0.
 const RUNNING_MAX: usize = 128;
-/// Descriptors of a channel that wait; each step looks at all of them.
+/// Maximum number of waiting descriptors of a channel. Each step looks at all of them.
 const HELD_MAX: usize = 1 << 12;
-/// The one channel of a model.
+/// The only channel of a model.
 const CHANNEL: ChannelId = ChannelId(0);
 /// The byte offset of a method.
 const METHOD: Bits = Bits::new(13, 0);
 
-/// GPU memory as the model wants to see it. It owns the memory while it runs.
+/// GPU memory, for the model. It owns the memory while the model runs.
 struct Window {
     memory: PhysicalMemory,
     space: AddressSpace,
@@ -63,24 +61,24 @@ impl GuestMemory for Window {
     }
 }
 
-/// How far the compute engine has come with what it was given.
+/// Progress of the compute engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advance {
-    /// All of it is done.
+    /// All work is done.
     Done,
-    /// The turn is over before that.
+    /// The turn ended before the work did.
     Unfinished,
-    /// Launches run; the first ends after so much time on the engine.
+    /// Launches run.
     Running {
-        /// Nanoseconds.
+        /// Engine time until the first of them ends, in nanoseconds.
         left_ns: u64,
     },
-    /// A semaphore is waited for.
+    /// The engine waits for a semaphore.
     Blocked,
 }
 
-/// How long so many blocks take on `chip`, kept off the clusters in `mask`. Where
-/// it leaves nothing to run on, they never end, as was seen on an H200.
+/// Returns how long `blocks` blocks take on `chip`, without the TPCs disabled in `mask`. A mask
+/// that disables all TPCs hangs the launch for ever, as measured on an H200.
 fn duration_ns(chip: &ChipDescription, blocks: u64, mask: &[u32]) -> u64 {
     let LaunchTime { fixed_ns, block_ns } = chip.launch;
     let enabled = |tpc: &u32| {
@@ -101,18 +99,18 @@ fn duration_ns(chip: &ChipDescription, blocks: u64, mask: &[u32]) -> u64 {
 pub struct Compute {
     words: Vec<u32>,
     machine: Option<Machine<Window>>,
-    /// Whether the model may have something to do.
+    /// Whether the model may have work to do.
     active: bool,
-    /// Launches whose blocks run, by their index in the model's report, with the
-    /// time they still need in nanoseconds.
+    /// Running launches, by their index in the model's report, with their remaining time in
+    /// nanoseconds.
     launches: BTreeMap<usize, u64>,
     runs_recorded: usize,
     anomalies_logged: usize,
 }
 
 impl Compute {
-    /// Gathers a method. Returns whether there was room; if not, let it
-    /// [`advance`](Self::advance) first.
+    /// Gathers a method. Returns false if the buffer is full: call [`advance`](Self::advance)
+    /// first.
     pub fn push(&mut self, method: Method) -> bool {
         if self.words.len() >= GATHERED_MAX {
             return false;
@@ -124,7 +122,7 @@ impl Compute {
         true
     }
 
-    /// Executes what was gathered, as far as the turn allows.
+    /// Executes the gathered methods, within the turn's budget.
     pub fn advance(
         &mut self,
         work: &mut Work<'_>,
@@ -158,12 +156,12 @@ impl Compute {
             work.methods -= 1;
         }
         if !self.active {
-            // Nothing is left to do: this only finds out what still waits.
+            // Nothing is left to do. This only updates the report's list of blocked channels.
             machine.run();
         }
         std::mem::swap(&mut machine.memory().memory, work.memory);
         let blocked = !self.active && !machine.report().blocked.is_empty();
-        // A semaphore is looked at again.
+        // The next turn checks the semaphore again.
         self.active |= blocked;
         self.start(work.chip);
         self.record(work, channel);
@@ -180,7 +178,7 @@ impl Compute {
         }
     }
 
-    /// Lets the launches run that have started.
+    /// Starts the clock of launches that have begun.
     fn start(&mut self, chip: &ChipDescription) {
         let Some(machine) = &self.machine else {
             return;
@@ -194,12 +192,12 @@ impl Compute {
         }
     }
 
-    /// Whether launches have begun and not ended.
+    /// Returns whether launches have begun and not ended.
     pub fn runs(&self) -> bool {
         self.active || !self.launches.is_empty()
     }
 
-    /// The channel's launches have had the engine for so long.
+    /// Charges `ns` of engine time to the channel's running launches.
     pub fn pass(&mut self, ns: u64) {
         let Some(machine) = &mut self.machine else {
             return;
@@ -214,8 +212,7 @@ impl Compute {
         });
     }
 
-    /// Records launches that have ended, and logs what the model did not
-    /// understand.
+    /// Records launches that have ended, and logs anomalies that the model reported.
     fn record(&mut self, work: &Work<'_>, channel: ObjectKey) {
         let Some(machine) = &self.machine else {
             return;
@@ -254,12 +251,12 @@ mod tests {
     #[test]
     fn a_mask_makes_a_launch_longer() {
         let chip = ChipDescription::gh100();
-        // 132 multiprocessors in 66 clusters.
+        // 132 SMs in 66 TPCs.
         assert_eq!(duration_ns(&chip, 132, &[]), 12_000);
         assert_eq!(duration_ns(&chip, 133, &[0; 4]), 22_000);
         // Half of them.
         assert_eq!(duration_ns(&chip, 132, &[u32::MAX, 1, 0, 0]), 22_000);
-        // Bits of clusters that do not exist change nothing.
+        // Mask bits of TPCs that do not exist change nothing.
         assert_eq!(duration_ns(&chip, 132, &[0, 0, !3, u32::MAX]), 12_000);
         assert_eq!(duration_ns(&chip, 0, &[u32::MAX; 4]), 2_000);
         assert_eq!(duration_ns(&chip, 1, &[u32::MAX; 4]), u64::MAX);

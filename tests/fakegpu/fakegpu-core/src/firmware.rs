@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A firmware file that the driver accepts.
+//! Generates a firmware file that the driver accepts.
 //!
-//! The driver loads GSP's firmware and hands it to the device, which here has
-//! no use for it. All the driver looks at are a few sections of an ELF file:
-//! the version, which must be its own, an image and a signature.
+//! The driver loads GSP's firmware and hands it to the device, which ignores it here. The driver
+//! checks only a few sections of an ELF file: the version, which must be its own, an image and a
+//! signature.
 
 use crate::abi;
 
-/// Path of the file below a system's firmware folder. Hopper takes the same as
+/// Returns the path of the file below a system's firmware folder. Hopper uses the same file as
 /// Ampere.
 pub fn path() -> String {
     format!("nvidia/{}/gsp_ga10x.bin", abi::VERSION)
 }
 
-/// Bytes of the image; what they are does not matter.
+/// Size of the image; its contents do not matter.
 const IMAGE_BYTES: usize = 8192;
-/// Bytes of the signature; nobody checks it.
+/// Size of the signature; nothing checks it.
 const SIGNATURE_BYTES: usize = 4096;
-/// Bytes of the headers of ELF64.
+/// Sizes of the ELF64 headers.
 const FILE_HEADER_BYTES: usize = 64;
 const SECTION_HEADER_BYTES: u16 = 64;
-/// Types of sections.
+/// Section types.
 const SHT_NULL: u32 = 0;
 const SHT_PROGBITS: u32 = 1;
 const SHT_STRTAB: u32 = 3;
-/// The machine is RISC-V, the file relocatable.
+/// Machine RISC-V, relocatable file.
 const EM_RISCV: u16 = 0xf3;
 const ET_REL: u16 = 1;
 
@@ -35,7 +35,7 @@ struct Section {
     data: Vec<u8>,
 }
 
-/// The contents of the file.
+/// Returns the contents of the file.
 pub fn image() -> Vec<u8> {
     let version = format!("{}\0", abi::VERSION).into_bytes();
     let mut sections = vec![
@@ -86,7 +86,7 @@ pub fn image() -> Vec<u8> {
     file
 }
 
-/// All names, each with a zero behind it, and where each begins.
+/// Returns the zero-terminated section names, and the offset of each.
 fn name_table(sections: &[Section]) -> (Vec<u8>, Vec<u32>) {
     let mut names = Vec::new();
     let offsets = sections.iter().map(|section| {
@@ -109,8 +109,8 @@ fn file_header(section_headers: u64, sections: u16) -> Vec<u8> {
     header.extend([0; 16]);
     header.extend(section_headers.to_le_bytes());
     header.extend(0u32.to_le_bytes());
-    // Sizes: this header; program headers and how many; section headers and
-    // how many; which section holds the names.
+    // Sizes and counts: this header; program headers; section headers; the index of the section
+    // with the names.
     for size in [
         FILE_HEADER_BYTES as u16,
         0,

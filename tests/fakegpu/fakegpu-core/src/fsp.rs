@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The security processor (FSP), which starts GSP when the driver asks.
+//! Models the security processor (FSP), which starts GSP when the driver asks.
 //!
-//! Messages go through a small memory, EMEM. The driver writes one, tells its
-//! end in QUEUE_TAIL and hands it over by QUEUE_HEAD; the answer lies in EMEM
-//! between MSGQ_HEAD and MSGQ_TAIL. Only the message that starts GSP (COT, the
-//! chain of trust) means something here; every other gets the answer that all
-//! is well.
+//! Messages pass through a small memory, EMEM. The driver writes a message, sets QUEUE_TAIL to its
+//! end and submits it by writing QUEUE_HEAD. The response lies in EMEM between MSGQ_HEAD and
+//! MSGQ_TAIL. Only the message that starts GSP (COT, chain of trust) is interpreted. Every other
+//! message gets a response without error.
 
 use crate::abi;
 use crate::bits::Bits;
 use crate::regs::*;
 
-/// Words of EMEM that the model keeps: more than any message has.
+/// Words of EMEM in the model, more than any message has.
 const EMEM_WORDS: usize = 2048;
 /// Bytes of the transport headers before a payload: MCTP and NVDM, one word
 /// each.
@@ -25,10 +24,10 @@ const NVDM_HEADER: u32 = 0x0010_de7e;
 const NVDM_TYPE: Bits = Bits::new(31, 24);
 /// Type of the message that starts GSP.
 const NVDM_TYPE_COT: u32 = 0x14;
-/// Type of answers.
+/// Type of responses.
 const NVDM_TYPE_FSP_RESPONSE: u64 = 0x15;
 
-/// What a register write asks of the rest of the device.
+/// An action that a register write requests from the rest of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FspRequest {
     /// Start GSP with the boot parameters at this guest address.
@@ -58,7 +57,7 @@ impl Default for Fsp {
 }
 
 impl Fsp {
-    /// The register at `offset`, if it is one of FSP's. EMEMD moves on.
+    /// Reads the register at `offset`, if it is one of FSP's. A read of EMEMD may advance EMEMC.
     pub fn read(&mut self, offset: u32) -> Option<u32> {
         match offset {
             NV_PFSP_EMEMC::OFFSET => Some(self.ememc.raw()),
@@ -69,7 +68,7 @@ impl Fsp {
                 }
                 Some(word)
             }
-            // Head and tail are equal as soon as a message is taken.
+            // Head and tail are equal as soon as FSP has taken a message.
             NV_PFSP_QUEUE_HEAD::OFFSET => Some(0),
             NV_PFSP_QUEUE_TAIL::OFFSET => Some(self.queue_tail),
             NV_PFSP_MSGQ_HEAD::OFFSET => Some(self.answer.map_or(0, |(head, _)| head)),
@@ -78,8 +77,8 @@ impl Fsp {
         }
     }
 
-    /// Writes the register at `offset`. Returns whether it is one of FSP's,
-    /// and what the write asks for.
+    /// Writes the register at `offset`. Returns whether it is one of FSP's, and the requested
+    /// action.
     pub fn write(&mut self, offset: u32, value: u32) -> (bool, Option<FspRequest>) {
         match offset {
             NV_PFSP_EMEMC::OFFSET => self.ememc = NV_PFSP_EMEMC::from_raw(value),
@@ -94,7 +93,7 @@ impl Fsp {
             }
             NV_PFSP_QUEUE_TAIL::OFFSET => self.queue_tail = value,
             NV_PFSP_QUEUE_HEAD::OFFSET => return (true, self.take_message()),
-            // The driver empties the answer queue by making both equal.
+            // The driver empties the response queue by making head and tail equal.
             NV_PFSP_MSGQ_HEAD::OFFSET => self.answer = None,
             NV_PFSP_MSGQ_TAIL::OFFSET => self.answer = None,
             _ => return (false, None),
@@ -102,7 +101,7 @@ impl Fsp {
         (true, None)
     }
 
-    /// The word of EMEM that EMEMC points at.
+    /// Returns the index of the word of EMEM that EMEMC points at.
     fn position(&self) -> usize {
         // CAST: 14 bits.
         (self.ememc.get(NV_PFSP_EMEMC::BLK) as usize) * 64
@@ -118,7 +117,7 @@ impl Fsp {
             .with(NV_PFSP_EMEMC::BLK, blk);
     }
 
-    /// Takes the message in EMEM and answers it.
+    /// Takes the message in EMEM and responds to it.
     fn take_message(&mut self) -> Option<FspRequest> {
         // The tail is the offset of the last word.
         let words = usize::try_from(self.queue_tail / 4)
@@ -144,13 +143,13 @@ impl Fsp {
         }
     }
 
-    /// Answers a message of type `kind`: task, command, no error.
+    /// Responds to a message of type `kind`: task, command, no error.
     fn put_answer(&mut self, kind: u32) {
         // CAST: the type fits its field.
         let header = NVDM_TYPE.put(u64::from(NVDM_HEADER), NVDM_TYPE_FSP_RESPONSE) as u32;
         let answer = [MCTP_SINGLE_PACKET, header, 0, kind, 0];
         self.emem[..answer.len()].copy_from_slice(&answer);
-        // MSGQ_TAIL, too, is the offset of the last word.
+        // MSGQ_TAIL is also the offset of the last word.
         self.answer = Some((0, 4 * (answer.len() as u32 - 1)));
     }
 }
@@ -206,7 +205,7 @@ mod tests {
         assert_eq!(fsp.read(NV_PFSP_MSGQ_TAIL::OFFSET), Some(0));
     }
 
-    /// The driver asserts on where EMEMC stands after it has written.
+    /// The driver asserts the value of EMEMC after it has written a message.
     #[test]
     fn ememc_counts_words_through_blocks() {
         let mut fsp = Fsp::default();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Virtual memory of the GPU: page tables of Hopper (version 3 of the format).
+//! Translates virtual addresses of the GPU by Hopper's page tables (version 3 of the format).
 //!
 //! A virtual address has 57 bits, resolved by up to six tables:
 //!
@@ -10,10 +10,10 @@
 //! | PDE3 | 55:47 | 8 bytes |
 //! | PDE2 | 46:38 | 8 bytes |
 //! | PDE1 | 37:29 | 8 bytes, or a page of 512 MiB |
-//! | PDE0 | 28:21 | 16 bytes: a table of 64 KiB pages (or a page of 2 MiB), and one of 4 KiB pages |
+//! | PDE0 | 28:21 | 16 bytes: a table of 64 KiB pages (or a 2 MiB page), and one of 4 KiB pages |
 //! | PTE | 20:16 or 20:12 | 8 bytes |
 //!
-//! There is no TLB: each access walks, so invalidation has nothing to do.
+//! There is no TLB: every access walks the tables, so an invalidation has nothing to do.
 
 use crate::bits::Bits;
 use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
@@ -21,12 +21,12 @@ use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
 /// Bits of a page directory entry.
 mod pde {
     use super::Bits;
-    /// Set if the entry is a page, not a table.
+    /// Set if the entry maps a page instead of a table.
     pub(super) const IS_PTE: Bits = Bits::new(0, 0);
     /// 0 invalid, 1 video memory, 2 and 3 system memory.
     pub(super) const APERTURE: Bits = Bits::new(2, 1);
     pub(super) const ADDRESS: Bits = Bits::new(51, 12);
-    /// The table of big pages is aligned to 256 bytes only.
+    /// The table of 64 KiB pages is aligned to 256 bytes only.
     pub(super) const ADDRESS_BIG: Bits = Bits::new(51, 8);
 }
 
@@ -40,38 +40,38 @@ mod pte {
     pub(super) const ADDRESS: Bits = Bits::new(51, 12);
 }
 
-/// Tables above PDE0: the lowest address bit of each, and how many bits.
+/// Tables above PDE0: the lowest address bit and the number of bits that each resolves.
 const UPPER_TABLES: [(u32, u32); 4] = [(56, 1), (47, 9), (38, 9), (29, 9)];
 /// The lowest address bit that the topmost table resolves.
 pub const ROOT_SHIFT: u32 = UPPER_TABLES[0].0;
-/// The same of PDE0.
+/// The same for PDE0.
 const PDE0: (u32, u32) = (21, 8);
-/// The same of the tables of 64 KiB pages.
+/// The same for the tables of 64 KiB pages.
 const BIG_PAGES: (u32, u32) = (16, 5);
-/// The same of the tables of 4 KiB pages.
+/// The same for the tables of 4 KiB pages.
 const SMALL_PAGES: (u32, u32) = (12, 9);
-/// Bits of a virtual address.
+/// Width of a virtual address in bits.
 const VA_BITS: u32 = 57;
 
-/// NV_MMU_VER3_PTE_KIND_SMSKED_MESSAGE: the page is not memory, but
-/// the doorbell page of the virtual function at this offset.
+/// NV_MMU_VER3_PTE_KIND_SMSKED_MESSAGE: the page is not memory. It is the doorbell page of the
+/// virtual function at this offset.
 pub const KIND_SMSKED_MESSAGE: u64 = 0xf;
 
-/// Where a virtual address leads.
+/// The target of a virtual address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translation {
-    /// The byte.
+    /// The physical address.
     pub address: PhysicalAddress,
-    /// The kind of its page.
+    /// The kind of the page.
     pub kind: u64,
-    /// Bytes from there to the end of the page.
+    /// Bytes from the address to the end of the page.
     pub bytes: u64,
 }
 
-/// A virtual address that leads nowhere.
+/// Error: a virtual address is not mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The address.
+    /// The virtual address.
     pub va: u64,
 }
 
@@ -107,7 +107,7 @@ pub fn translate(
     let small = memory.read_u64(both.plus(8)).map_err(|_| fault)?;
     let small = table_of(small, pde::ADDRESS).map(|table| (table, SMALL_PAGES));
     let big = table_of(big, pde::ADDRESS_BIG).map(|table| (table, BIG_PAGES));
-    // A valid small page hides the big one around it.
+    // A valid 4 KiB page hides the 64 KiB page around it.
     [small, big]
         .into_iter()
         .flatten()
@@ -118,12 +118,12 @@ pub fn translate(
         .ok_or(fault)
 }
 
-/// The index into a table that resolves `bits` bits of `va` from `low` on.
+/// Returns the index into a table that resolves `bits` bits of `va` from `low` on.
 fn index(va: u64, low: u32, bits: u32) -> u64 {
     (va >> low) & ((1 << bits) - 1)
 }
 
-/// The table that a directory entry names.
+/// Returns the table that a directory entry points at.
 fn table_of(entry: u64, address: Bits) -> Option<PhysicalAddress> {
     let location = match pde::APERTURE.of(entry) {
         0 => return None,
@@ -136,7 +136,7 @@ fn table_of(entry: u64, address: Bits) -> Option<PhysicalAddress> {
     })
 }
 
-/// The byte of `va` in the page of `1 << low` bytes that `entry` maps.
+/// Translates `va` by `entry`, which maps a page of `1 << low` bytes.
 fn page(entry: u64, va: u64, low: u32) -> Option<Translation> {
     let location = match pte::APERTURE.of(entry) {
         _ if pte::VALID.of(entry) == 0 => return None,
@@ -157,7 +157,7 @@ fn page(entry: u64, va: u64, low: u32) -> Option<Translation> {
     })
 }
 
-/// A virtual address space, to be read and written.
+/// A virtual address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressSpace {
     /// Its page directory.
@@ -168,8 +168,7 @@ impl AddressSpace {
     /// Copies `data.len()` bytes from `va`.
     ///
     /// # Errors
-    /// [`Fault`] with the first address that is not memory; what came before
-    /// has been copied.
+    /// [`Fault`] with the first address that is not memory. The bytes before it have been copied.
     pub fn read(self, memory: &PhysicalMemory, va: u64, data: &mut [u8]) -> Result<(), Fault> {
         let mut at = va;
         let mut rest = data;
@@ -200,7 +199,7 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// A little-endian word at `va`.
+    /// Reads a little-endian 32-bit word at `va`.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -210,7 +209,7 @@ impl AddressSpace {
         Ok(u32::from_le_bytes(bytes))
     }
 
-    /// A little-endian double word at `va`.
+    /// Reads a little-endian 64-bit word at `va`.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -220,7 +219,7 @@ impl AddressSpace {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Where `va` lies and how many of `len` bytes its page holds.
+    /// Translates `va`, and returns how many of `len` bytes its page holds.
     fn run(
         self,
         memory: &PhysicalMemory,
@@ -247,7 +246,7 @@ mod tests {
     const ROOT: PhysicalAddress = PhysicalAddress::video(0x1000);
     const VA: u64 = (1 << 56) | (3 << 47) | (5 << 38) | (7 << 29) | (9 << 21);
 
-    /// Tables for `VA` down to PDE0, which is at 0x5000.
+    /// Returns memory with tables for `VA` down to PDE0, at 0x5000.
     fn memory() -> PhysicalMemory {
         let mut memory = PhysicalMemory::new(1 << 30, World::new());
         for (table, index, next) in [
@@ -332,7 +331,7 @@ mod tests {
     }
 
     proptest! {
-        /// Tables full of anything, even of themselves, end each walk.
+        /// Every walk ends, whatever the tables contain, even pointers to themselves.
         #[test]
         fn any_tables_are_walked(entries in prop::collection::vec(any::<u64>(), 512), va in any::<u64>()) {
             let mut memory = PhysicalMemory::new(1 << 20, World::new());

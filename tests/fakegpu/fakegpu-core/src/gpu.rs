@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The whole device: what the guest reads and writes arrives here.
+//! Represents the whole device. The guest's accesses arrive here.
 
 use crate::bar0;
 use crate::bits::low_u32;
@@ -23,13 +23,13 @@ use crate::registers::Registers;
 use crate::regs::*;
 use std::sync::Arc;
 
-/// The version of FSP's firmware: from 0x44c on RM needs no workaround.
+/// Version of FSP's firmware. From 0x44c on RM needs no workaround.
 const FSP_VERSION: u32 = 0x450;
-/// What FSP shows when it is ready.
+/// Value of the register by which FSP says that it is ready.
 const FSP_BOOT_COMPLETE: u32 = 0xff;
 
-/// The windows of the device, by what they show. RM's own names for them are
-/// BAR0, BAR1 and BAR2; on the bus they are BAR 0, 2 and 4, each 64 bits wide.
+/// The apertures of the device. RM calls them BAR0, BAR1 and BAR2; on the bus they are BAR 0, 2 and
+/// 4, each 64 bits wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aperture {
     /// BAR0: registers.
@@ -41,7 +41,7 @@ pub enum Aperture {
 }
 
 impl Aperture {
-    /// The aperture behind the PCI BAR `index`.
+    /// Returns the aperture behind PCI BAR `index`.
     pub fn from_bar_index(index: u32) -> Option<Self> {
         match index {
             0 => Some(Self::Registers),
@@ -51,7 +51,7 @@ impl Aperture {
         }
     }
 
-    /// Its size on `chip`, in bytes.
+    /// Returns its size on `chip` in bytes.
     pub fn bytes(self, chip: &ChipDescription) -> u64 {
         match self {
             Self::Registers => chip.bars.registers,
@@ -61,11 +61,10 @@ impl Aperture {
     }
 }
 
-/// What all software GPUs' UUIDs have in common; the last byte tells them
-/// apart.
+/// Common prefix of the UUIDs of all software GPUs. The last byte distinguishes them.
 const UUID_BASE: [u8; 16] = *b"fake-gh100-gpu-\0";
 
-/// Faults that one interrupt tells of.
+/// Maximum number of faults reported per interrupt.
 const FAULTS_PER_INTERRUPT: usize = 8;
 
 /// One software GPU.
@@ -89,8 +88,8 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// A device as it comes out of power on. `slot_id` tells it from others of
-    /// its kind.
+    /// Creates a device in its state after power-on. `slot_id` distinguishes it from others of its
+    /// kind.
     pub fn new(chip: ChipDescription, slot_id: u8, platform: Platform) -> Self {
         let journal = Journal::new(platform.recorder.clone());
         let platform = Platform {
@@ -116,29 +115,29 @@ impl Gpu {
         }
     }
 
-    /// Lets GSP refuse controls.
+    /// Makes GSP refuse the controls in `refusals`.
     pub fn refuse(&mut self, refusals: Vec<Refusal>) {
         self.refusals = refusals;
     }
 
-    /// What the device is.
+    /// Returns the description of the chip.
     pub fn chip(&self) -> &ChipDescription {
         &self.chip
     }
 
-    /// The UUID by which the driver and its clients know this GPU.
+    /// Returns the UUID by which the driver and its clients know this GPU.
     pub fn uuid(&self) -> [u8; 16] {
         let mut uuid = UUID_BASE;
         uuid[15] = self.slot_id;
         uuid
     }
 
-    /// Whether [`step`](Self::step) may find something to do.
+    /// Returns whether [`step`](Self::step) may find work.
     pub fn has_work(&self) -> bool {
         self.host.has_work() || (!self.faults.is_empty() && !self.gsp_interrupts())
     }
 
-    /// Executes what channels have submitted, for a bounded time.
+    /// Executes submitted work of channels, for a bounded time.
     pub fn step(&mut self) -> Progress {
         let mut work = Work {
             chip: &self.chip,
@@ -157,8 +156,8 @@ impl Gpu {
         progress
     }
 
-    /// Tells the driver of faults, a few at a time: its queue has room for so
-    /// many, and it takes them before it clears the interrupt's next one.
+    /// Reports a bounded number of faults to the driver. Its queue has room for that many, and the
+    /// driver takes them before it clears the next interrupt.
     fn report_faults(&mut self) {
         if self.faults.is_empty() || self.gsp_interrupts() {
             return;
@@ -176,12 +175,12 @@ impl Gpu {
         }
     }
 
-    /// The guest reads configuration space.
+    /// Reads configuration space for the guest.
     pub fn config_read(&self, offset: u64, data: &mut [u8]) {
         self.pci.read(offset, data);
     }
 
-    /// The guest writes configuration space.
+    /// Writes configuration space for the guest.
     pub fn config_write(&mut self, offset: u64, data: &[u8]) {
         match self.pci.write(offset, data) {
             ConfigEffect::None => {}
@@ -189,7 +188,7 @@ impl Gpu {
         }
     }
 
-    /// The guest reads an aperture; beyond its end there are ones.
+    /// Reads an aperture for the guest. Bytes beyond its end read as 0xff.
     pub fn read(&mut self, aperture: Aperture, offset: u64, data: &mut [u8]) {
         if !self.inside(aperture, offset, data.len()) {
             data.fill(0xff);
@@ -201,7 +200,7 @@ impl Gpu {
         }
     }
 
-    /// The guest writes an aperture; beyond its end writes are lost.
+    /// Writes an aperture for the guest. Writes beyond its end are dropped.
     pub fn write(&mut self, aperture: Aperture, offset: u64, data: &[u8]) {
         if !self.inside(aperture, offset, data.len()) {
             return;
@@ -212,8 +211,8 @@ impl Gpu {
         }
     }
 
-    /// Back to the state after power on; guest memory and the interrupt
-    /// connection belong to the guest and stay.
+    /// Restores the state after power-on. Guest memory and the interrupt connection belong to the
+    /// guest and stay.
     pub fn reset(&mut self) {
         log::info!("reset");
         self.pci.reset();
@@ -226,14 +225,14 @@ impl Gpu {
         self.memory.reset();
     }
 
-    /// A write to registers, of any size.
+    /// Writes registers, by an access of any size.
     pub(crate) fn register_write(&mut self, offset: u64, data: &[u8]) {
         if mmio::write(self, offset, data) > 0 {
             self.note_dropped_write(offset, data.len());
         }
     }
 
-    /// Lets GSP work.
+    /// Calls `work` with GSP and its context.
     pub(crate) fn with_gsp<T>(&mut self, work: impl FnOnce(&mut Gsp, &mut Context<'_>) -> T) -> T {
         let uuid = self.uuid();
         let mut context = Context {
@@ -248,7 +247,7 @@ impl Gpu {
         work(&mut self.gsp, &mut context)
     }
 
-    /// The doorbell of a channel rings.
+    /// Rings the doorbell of a channel.
     pub(crate) fn ring(&mut self, id: ChannelId) {
         match self.host.ring_doorbell(id) {
             Some(channel) => {
@@ -275,7 +274,7 @@ impl Gpu {
     }
 }
 
-/// What registers hold after power on.
+/// Returns the values of registers after power-on.
 fn reset_values(chip: &ChipDescription) -> Vec<(u32, u32)> {
     let hwcfg2 = NV_PGSP_FALCON_HWCFG2::default().with(NV_PGSP_FALCON_HWCFG2::RISCV, 1);
     let cpuctl = NV_PGSP_RISCV_CPUCTL::default().with(NV_PGSP_RISCV_CPUCTL::ACTIVE_STAT, 1);
@@ -358,8 +357,7 @@ mod tests {
     }
 
     proptest! {
-        /// Hostile accesses of any kind, anywhere, leave a device that still
-        /// answers.
+        /// After hostile accesses of any kind the device still answers.
         #[test]
         fn no_access_breaks_it(ops in prop::collection::vec(
             (0u32..6, any_offset(), prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 0..60)) {

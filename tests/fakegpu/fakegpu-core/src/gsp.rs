@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The GPU system processor (GSP), on which NVIDIA's firmware runs RM's other
-//! half. The driver is its client: it sends remote calls through a queue.
+//! Models the GPU system processor (GSP), which runs NVIDIA's firmware, the other half of RM. The
+//! driver is its client and sends remote calls through a queue.
 
 pub mod boot;
 pub mod control;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Host: the part of the GPU that takes work from channels.
+//! Models the host unit, which takes work from channels.
 
 pub mod channel;
 pub mod execute;
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The class of channels.
 pub const HOPPER_CHANNEL_GPFIFO_A: u32 = 0xc86f;
-/// An older class of channels, which RM takes for its watchdog.
+/// An older class of channels, which RM uses for its watchdog.
 pub const VOLTA_CHANNEL_GPFIFO_A: u32 = 0xc36f;
 /// The class of channel groups.
 pub const KEPLER_CHANNEL_GROUP_A: u32 = 0xa06c;
@@ -25,18 +25,18 @@ pub const KEPLER_CHANNEL_GROUP_A: u32 = 0xa06c;
 pub const FERMI_VASPACE_A: u32 = 0x90f1;
 /// The class of devices, each with an address space of its own.
 pub const NV01_DEVICE_0: u32 = 0x80;
-/// The class of shares of a channel group's context.
+/// The class of context shares: parts of a channel group's context.
 pub const FERMI_CONTEXT_SHARE_A: u32 = 0x9067;
 
-/// All channels and the address spaces they run in.
+/// All channels and their address spaces.
 #[derive(Default)]
 pub struct Host {
     channels: BTreeMap<ChannelId, Channel>,
-    /// Time slices of channel groups that were given one.
+    /// Time slices that were set for channel groups.
     timeslices_ns: BTreeMap<ObjectKey, u64>,
     runlists: BTreeMap<u32, Runlist>,
     page_directories: BTreeMap<ObjectKey, PhysicalAddress>,
-    /// The address space that a channel group or a context share names.
+    /// The address space of a channel group or a context share.
     spaces: BTreeMap<ObjectKey, ObjectKey>,
 }
 
@@ -46,17 +46,16 @@ impl Host {
         *self = Self::default();
     }
 
-    /// The doorbell of channel `id` rings. Returns the channel's handle, if
-    /// there is such a channel.
+    /// Rings the doorbell of channel `id`. Returns the channel's key, if it exists.
     pub fn ring_doorbell(&mut self, id: ChannelId) -> Option<ObjectKey> {
         let channel = self.channels.get_mut(&id)?;
         channel.ring_doorbell();
         Some(channel.object())
     }
 
-    /// Puts `object`, a channel or a channel group with all its channels of
-    /// now, on the runlist, or takes it off. What runs then goes on until it
-    /// loses the engine, as was seen on an H200.
+    /// Puts `object` on the runlist or takes it off: a channel, or a channel group with all its
+    /// present channels. Running launches go on until the group loses the engine, as measured on an
+    /// H200.
     pub fn schedule(&mut self, object: ObjectKey, enable: bool) {
         let runlists = &self.runlists;
         for channel in self.channels.values_mut() {
@@ -66,7 +65,7 @@ impl Host {
         }
     }
 
-    /// Takes a channel off the runlist, with what runs.
+    /// Takes a channel off the runlist and stops its running launches.
     pub fn stop(&mut self, object: ObjectKey) {
         for channel in self.channels.values_mut() {
             if channel.object() == object {
@@ -75,9 +74,9 @@ impl Host {
         }
     }
 
-    /// Lets `channel` stand still, on the runlist or not, until
-    /// [`enable`](Self::enable). With `only_scheduling` it begins nothing more,
-    /// and what runs goes on until it loses the engine.
+    /// Freezes `channel`, on the runlist or not, until [`enable`](Self::enable). With
+    /// `only_scheduling` it begins no new work, and running launches go on until the group loses
+    /// the engine.
     pub fn disable(&mut self, channel: ObjectKey, only_scheduling: bool) {
         let runlists = &self.runlists;
         for known in self.channels.values_mut() {
@@ -89,7 +88,7 @@ impl Host {
         }
     }
 
-    /// Lets `channel` go on if it is on the runlist.
+    /// Thaws `channel`. It runs again if it is on the runlist.
     pub fn enable(&mut self, channel: ObjectKey) {
         for known in self.channels.values_mut() {
             if known.object() == channel {
@@ -98,8 +97,7 @@ impl Host {
         }
     }
 
-    /// Gives a channel group a time slice. What is left of a longer one is cut
-    /// off.
+    /// Sets the time slice of a channel group. The remainder of a longer slice is cut.
     pub fn set_timeslice(&mut self, group: ObjectKey, us: u64) {
         let slice_ns = us.saturating_mul(1000);
         self.timeslices_ns.insert(group, slice_ns);
@@ -116,7 +114,7 @@ impl Host {
         self.lose_engine(group);
     }
 
-    /// What runs of `group` and may not begin any more stands still.
+    /// Freezes running launches of `group` whose channels may begin no new work.
     fn lose_engine(&mut self, group: ObjectKey) {
         for channel in self.channels.values_mut() {
             if channel.group() == group {
@@ -125,18 +123,18 @@ impl Host {
         }
     }
 
-    /// Says where the page directory of address space `space` lies.
+    /// Sets the page directory of address space `space`.
     pub fn set_page_directory(&mut self, space: ObjectKey, root: PhysicalAddress) {
         self.page_directories.insert(space, root);
     }
 
-    /// Takes the page directory of `space` away.
+    /// Removes the page directory of address space `space`.
     pub fn unset_page_directory(&mut self, space: ObjectKey) {
         self.page_directories.remove(&space);
     }
 
-    /// A client allocates `object`: channels, their groups and context shares
-    /// matter here.
+    /// Handles the allocation of `object`. Only channels, channel groups and context shares matter
+    /// here.
     ///
     /// # Errors
     /// [`Malformed`] if the parameters are too short.
@@ -173,7 +171,7 @@ impl Host {
         Ok(())
     }
 
-    /// `objects` are gone.
+    /// Removes freed objects.
     pub fn free(&mut self, objects: &BTreeSet<ObjectKey>) {
         self.channels
             .retain(|_, channel| !objects.contains(&channel.object()));
@@ -184,7 +182,7 @@ impl Host {
         }
     }
 
-    /// The group that a new channel is in: its parent's, by its first name.
+    /// Returns the group of a new channel: its parent's, by the parent's first name.
     fn group_of_channel(&self, objects: &Objects, object: ObjectKey, parent: u32) -> ObjectKey {
         let parent = ObjectKey {
             client: object.client,
@@ -208,8 +206,8 @@ impl Host {
         }
     }
 
-    /// The address space of a new channel: its own, its context share's, its
-    /// group's, or its device's.
+    /// Returns the address space of a new channel: its own, its context share's, its group's, or
+    /// its device's.
     fn space_of_channel(
         &self,
         objects: &Objects,
@@ -235,13 +233,13 @@ impl Host {
         Ok(named.or_else(|| objects.ancestor(key(parent), NV01_DEVICE_0)))
     }
 
-    /// The page directory `channel` runs with, if it has one yet.
+    /// Returns the page directory of `channel`, if it has one.
     pub fn page_directory(&self, channel: &Channel) -> Option<PhysicalAddress> {
         self.page_directories.get(&channel.space()?).copied()
     }
 }
 
-/// Whether the channel's group has its engine.
+/// Returns whether the channel's group has the engine.
 fn has_engine(runlists: &BTreeMap<u32, Runlist>, channel: &Channel) -> bool {
     runlists
         .get(&channel.id().runlist)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The interrupt tree of the CPU.
+//! Models the CPU interrupt tree.
 //!
-//! An interrupt vector is a bit of a leaf register. Two leaves make a subtree,
-//! and each subtree is a bit of the top register. A message goes out when an
-//! enabled leaf bit is pending under an enabled top bit.
+//! An interrupt vector is one bit of a leaf register. Two leaves form a subtree, and each subtree
+//! is one bit of the top register. The device sends a message when an enabled leaf bit is pending
+//! under an enabled top bit.
 
 use crate::bits::low_u32;
 use crate::platform::Interrupts;
@@ -15,12 +15,12 @@ use std::sync::Arc;
 const LEAVES: usize = 16;
 /// Leaves per bit of the top register.
 const LEAVES_PER_SUBTREE: usize = 2;
-/// Vectors the tree has.
+/// Number of vectors.
 pub const VECTORS: u32 = 32 * NV_VIRTUAL_FUNCTION_PRIV_CPU_INTR_LEAF::COUNT;
-/// The one message of the device.
+/// The device's only message.
 const MESSAGE: u32 = 0;
 
-/// The tree and the way out of it.
+/// The tree and its connection to the guest.
 pub struct InterruptTree {
     leaf: [u32; LEAVES],
     leaf_enable: [u32; LEAVES],
@@ -31,7 +31,7 @@ pub struct InterruptTree {
 }
 
 impl InterruptTree {
-    /// A tree with everything disabled.
+    /// Creates a tree with everything disabled.
     pub fn new(interrupts: Arc<dyn Interrupts>) -> Self {
         Self {
             leaf: [0; LEAVES],
@@ -48,7 +48,7 @@ impl InterruptTree {
         *self = Self::new(self.interrupts.clone());
     }
 
-    /// Makes `vector` pending; a vector beyond the tree is ignored.
+    /// Makes `vector` pending. Vectors beyond the tree are ignored.
     pub fn trigger(&mut self, vector: u32) {
         // CAST: at most 2^27.
         if let Some(leaf) = self.leaf.get_mut((vector / 32) as usize) {
@@ -57,12 +57,12 @@ impl InterruptTree {
         }
     }
 
-    /// Messages sent since reset.
+    /// Returns the number of messages sent since reset.
     pub fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// The register at `offset`, if it is one of the tree's.
+    /// Reads the register at `offset`, if it is one of the tree's.
     pub fn read(&self, offset: u32) -> Option<u32> {
         type Leaf = NV_VIRTUAL_FUNCTION_PRIV_CPU_INTR_LEAF;
         type LeafEnSet = NV_VIRTUAL_FUNCTION_PRIV_CPU_INTR_LEAF_EN_SET;
@@ -112,8 +112,8 @@ impl InterruptTree {
             NV_VIRTUAL_FUNCTION_PRIV_CPU_INTR_TOP::OFFSET => {}
             NV_VIRTUAL_FUNCTION_PRIV_CPU_INTR_TOP_EN_SET::OFFSET => {
                 self.top_enable |= value;
-                // The driver closes the top while it serves interrupts and
-                // opens it again afterwards: what came in between counts anew.
+                // The driver disables the top register while it serves interrupts and enables it
+                // again afterwards. What became pending meanwhile counts as new.
                 self.deliver(true);
             }
             NV_VIRTUAL_FUNCTION_PRIV_CPU_INTR_TOP_EN_CLEAR::OFFSET => {
@@ -126,7 +126,7 @@ impl InterruptTree {
         true
     }
 
-    /// The top register: one bit per subtree in which something is pending.
+    /// Returns the top register: one bit per subtree with a pending vector.
     fn top(&self) -> u32 {
         let mut pending = self
             .leaf
@@ -142,8 +142,7 @@ impl InterruptTree {
         low_u32(top)
     }
 
-    /// Sends a message if one is due: when something becomes pending, or is
-    /// pending and `again` says that it counts as new.
+    /// Sends a message if a vector becomes pending, or if one is pending and `again` is set.
     fn deliver(&mut self, again: bool) {
         let pending = self.top() & self.top_enable != 0;
         if pending && (again || !self.was_pending) {
@@ -170,8 +169,8 @@ mod tests {
         InterruptTree::new(World::new())
     }
 
-    /// What RM does at the end of its initialisation to see that interrupts
-    /// work: it triggers vector 0x81 and waits for its handler.
+    /// RM checks interrupts at the end of its initialisation: it triggers vector 0x81 and waits for
+    /// its handler.
     #[test]
     fn the_drivers_self_test_gets_its_message() {
         let mut tree = tree();

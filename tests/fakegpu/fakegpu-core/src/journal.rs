@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the recorder took note of, for tests that run in the guest.
+//! Shows recorded events to tests that run in the guest.
 //!
-//! No GPU has these registers. They lie in the last 64 KiB of BAR0, which the
-//! driver does not use. The guest writes the number of an event to
-//! GCT_RECORD_SELECT and reads its line of JSON from GCT_RECORD_TEXT.
-//! `fakegpu-record` does that.
+//! No GPU has these registers. They lie in the last 64 KiB of BAR0, which the driver does not use.
+//! The guest writes the number of an event to GCT_RECORD_SELECT and reads the event as a line of
+//! JSON from GCT_RECORD_TEXT. `fakegpu-record` does that.
 
 use crate::recorder::{Event, Recorder};
 use crate::regs::*;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What GCT_RECORD_MAGIC reads as: "gctj".
+/// Value of GCT_RECORD_MAGIC: "gctj".
 pub const MAGIC: u32 = 0x6a74_6367;
-/// Events that are kept.
+/// Maximum number of events kept.
 const EVENTS_MAX: usize = 1 << 14;
 
-/// Passes events on and keeps the last ones.
+/// Forwards events and keeps the most recent ones.
 pub struct Journal {
     next: Arc<dyn Recorder>,
     kept: Mutex<Kept>,
@@ -25,16 +24,16 @@ pub struct Journal {
 
 #[derive(Default)]
 struct Kept {
-    /// Events so far.
+    /// Number of events so far.
     count: u32,
-    /// The last of them.
+    /// The most recent of them.
     lines: VecDeque<String>,
-    /// The line that the guest reads.
+    /// The line selected by the guest.
     selected: Vec<u8>,
 }
 
 impl Journal {
-    /// A journal in front of `next`.
+    /// Creates a journal in front of `next`.
     pub fn new(next: Arc<dyn Recorder>) -> Arc<Self> {
         Arc::new(Self {
             next,
@@ -66,7 +65,7 @@ impl Journal {
     pub(crate) fn write(&self, offset: u32, value: u32) -> bool {
         if offset == GCT_RECORD_SELECT::OFFSET {
             let mut kept = self.lock();
-            // As many as there are from this one on, counted from the end.
+            // The distance from the newest event, to look up from the end.
             let behind = kept.count.wrapping_sub(value);
             let index = usize::try_from(behind)
                 .ok()

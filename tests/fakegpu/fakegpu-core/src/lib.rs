@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A software NVIDIA GPU, seen from the PCIe bus.
+//! Models an NVIDIA GPU in software, as seen from the PCIe bus.
 //!
-//! The crate holds every decision the device takes and knows nothing of
-//! sockets, files or threads: guest memory, interrupts and time come in
-//! through the traits of [`platform`], and the front end hands over bytes that
-//! the guest read or wrote. [`Gpu`] is where the units meet.
+//! The crate makes every decision of the device and knows no sockets, files or threads. Guest
+//! memory, interrupts and time come in through the traits of [`platform`]. The front end passes the
+//! guest's accesses on. [`Gpu`] connects the units.
 //!
-//! It models the contract between the driver and the device, not silicon:
-//! that the driver accepts an answer says nothing about a real GPU.
+//! The crate models the contract between the driver and the device, not silicon: an answer that the
+//! driver accepts proves nothing about a real GPU.
 //!
-//! The guest is not trusted. Whatever it writes, no access may panic, loop
-//! without a bound or fail; what makes no sense is ignored and logged once.
+//! The guest is not trusted. None of its accesses may panic, loop without a bound or fail.
+//! Malformed input is ignored and logged once.
 
 #![forbid(unsafe_code)]
 

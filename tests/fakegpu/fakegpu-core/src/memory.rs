@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Physical memory as the GPU addresses it: its own, and the guest's.
+//! Implements physical memory as the GPU addresses it: video memory and the guest's memory.
 
 use crate::platform::GuestMemory;
 use crate::sparse::{OutOfRange, SparseMemory};
 use std::sync::Arc;
 
-/// Which memory a physical address is of.
+/// The memory that a physical address belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Location {
     /// Video memory.
@@ -18,14 +18,14 @@ pub enum Location {
 /// A physical address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PhysicalAddress {
-    /// Which memory.
+    /// The memory.
     pub location: Location,
-    /// Byte in it.
+    /// Offset in that memory.
     pub offset: u64,
 }
 
 impl PhysicalAddress {
-    /// A byte of video memory.
+    /// Returns an address in video memory.
     pub const fn video(offset: u64) -> Self {
         Self {
             location: Location::Video,
@@ -33,7 +33,7 @@ impl PhysicalAddress {
         }
     }
 
-    /// A byte of the guest's memory.
+    /// Returns an address in the guest's memory.
     pub const fn system(offset: u64) -> Self {
         Self {
             location: Location::System,
@@ -41,8 +41,8 @@ impl PhysicalAddress {
         }
     }
 
-    /// The address `bytes` further on. Addresses of the last page of the
-    /// address space stay there, and no memory is there.
+    /// Returns the address `bytes` further on. The sum saturates at an address where no memory
+    /// lies.
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Self {
         Self {
@@ -52,14 +52,14 @@ impl PhysicalAddress {
     }
 }
 
-/// Both memories.
+/// Video and guest memory.
 pub struct PhysicalMemory {
     video: SparseMemory,
     system: Arc<dyn GuestMemory>,
 }
 
 impl PhysicalMemory {
-    /// `video_bytes` of video memory, all zero, beside the guest's.
+    /// Creates `video_bytes` of zeroed video memory, beside the guest's memory.
     pub fn new(video_bytes: u64, system: Arc<dyn GuestMemory>) -> Self {
         Self {
             video: SparseMemory::new(video_bytes),
@@ -67,7 +67,7 @@ impl PhysicalMemory {
         }
     }
 
-    /// The guest's memory alone.
+    /// Returns the guest's memory alone.
     pub fn without_video(&self) -> Self {
         Self::new(0, self.system.clone())
     }
@@ -99,7 +99,7 @@ impl PhysicalMemory {
         }
     }
 
-    /// Clears `len` bytes of video memory, however many, at once.
+    /// Clears `len` bytes of video memory at once, for any `len`.
     ///
     /// # Errors
     /// [`OutOfRange`] if part of it is not memory.
@@ -107,7 +107,7 @@ impl PhysicalMemory {
         self.video.zero(offset, len)
     }
 
-    /// A little-endian word at `at`.
+    /// Reads a little-endian 32-bit word.
     ///
     /// # Errors
     /// [`OutOfRange`] if part of it is not memory.
@@ -117,7 +117,7 @@ impl PhysicalMemory {
         Ok(u32::from_le_bytes(bytes))
     }
 
-    /// A little-endian double word at `at`.
+    /// Reads a little-endian 64-bit word.
     ///
     /// # Errors
     /// [`OutOfRange`] if part of it is not memory.
@@ -127,7 +127,7 @@ impl PhysicalMemory {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    /// Stores a little-endian word at `at`.
+    /// Stores a little-endian 32-bit word.
     ///
     /// # Errors
     /// [`OutOfRange`] if part of it is not memory.
@@ -135,7 +135,7 @@ impl PhysicalMemory {
         self.write(at, &value.to_le_bytes())
     }
 
-    /// Stores a little-endian double word at `at`.
+    /// Stores a little-endian 64-bit word.
     ///
     /// # Errors
     /// [`OutOfRange`] if part of it is not memory.

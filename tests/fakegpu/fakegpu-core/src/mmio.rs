@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Accesses of any size and alignment, made of register-sized ones.
+//! Splits accesses of any size and alignment into accesses of whole registers.
 
 /// A space of 32-bit registers.
 pub trait Mmio {
@@ -14,9 +14,8 @@ pub trait Mmio {
 /// Bytes of one register.
 const WIDTH: u64 = 4;
 
-/// Answers a guest's read of `data.len()` bytes at `offset`. Each register
-/// that it touches is read once. Beyond 32 bits of offset there is nothing,
-/// which reads as all ones.
+/// Reads `data.len()` bytes at `offset` for the guest. Each register that they touch is read once.
+/// Bytes beyond 32-bit offsets read as 0xff.
 pub fn read(space: &mut dyn Mmio, offset: u64, data: &mut [u8]) {
     let mut at = offset;
     let mut rest = data;
@@ -36,10 +35,10 @@ pub fn read(space: &mut dyn Mmio, offset: u64, data: &mut [u8]) {
     }
 }
 
-/// Carries out a guest's write. The register bus takes whole registers only:
-/// parts of one, at the start or the end, are dropped.
+/// Writes for the guest. The register bus takes whole registers only, so partial ones at the start
+/// or the end are dropped.
 ///
-/// Returns how many bytes were dropped, for the log.
+/// Returns the number of dropped bytes, for the log.
 pub fn write(space: &mut dyn Mmio, offset: u64, data: &[u8]) -> usize {
     let skip = data.len().min(((WIDTH - offset % WIDTH) % WIDTH) as usize);
     let (before, whole) = data.split_at(skip);
@@ -60,7 +59,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Reads as its own offset, remembers what was written.
+    /// Reads as its own offset, and remembers writes.
     #[derive(Default)]
     struct Echo {
         writes: Vec<(u32, u32)>,
@@ -95,7 +94,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every byte of a read is the byte of the register it lies in.
+        /// Every byte of a read comes from the register that contains it.
         #[test]
         fn reads_any_size_and_offset(offset in any::<u64>(), len in 0usize..64) {
             let mut data = vec![0; len];

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! PCI configuration space.
+//! Implements PCI configuration space.
 
 use crate::chip::{BarSizes, ChipDescription};
 
-/// Bytes of configuration space of a PCIe function.
+/// Size of the configuration space of a PCIe function.
 pub const CONFIG_BYTES: usize = 4096;
 
-/// Offsets in the header and in the capabilities, which lie where Hopper has
-/// them.
+/// Offsets in the header and the capabilities, which lie where Hopper has them.
 mod at {
     pub(super) const VENDOR: usize = 0x00;
     pub(super) const DEVICE: usize = 0x02;
@@ -28,10 +27,10 @@ mod at {
     pub(super) const EXPRESS: usize = 0x60;
 }
 
-/// PCI_EXP_DEVCTL relative to the PCIe capability.
+/// Offset of PCI_EXP_DEVCTL in the PCIe capability.
 const DEVICE_CONTROL: usize = 0x08;
-/// The bit in the upper byte of PCI_EXP_DEVCTL that starts a function-level
-/// reset, and reads as zero.
+/// The bit in the upper byte of PCI_EXP_DEVCTL that starts a function-level reset. It reads as
+/// zero.
 const INITIATE_RESET: u8 = 0x80;
 
 /// Capability identifiers.
@@ -42,7 +41,7 @@ const CAP_EXPRESS: u8 = 0x10;
 /// Low bits of a 64-bit, prefetchable memory BAR.
 const BAR_FLAGS: u8 = 0x0c;
 
-/// What a configuration write asks the rest of the device to do.
+/// An action that a configuration write requests from the rest of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigEffect {
     /// Nothing.
@@ -51,8 +50,7 @@ pub enum ConfigEffect {
     FunctionReset,
 }
 
-/// The configuration space: bytes, and for each byte which bits a guest may
-/// change.
+/// The bytes of the configuration space, and a mask of the writable bits of each.
 pub struct PciConfig {
     bytes: Vec<u8>,
     writable: Vec<u8>,
@@ -60,7 +58,7 @@ pub struct PciConfig {
 }
 
 impl PciConfig {
-    /// Configuration space of `chip` after reset.
+    /// Creates the configuration space of `chip` after reset.
     pub fn new(chip: &ChipDescription) -> Self {
         let mut config = Self {
             bytes: vec![0; CONFIG_BYTES],
@@ -76,12 +74,12 @@ impl PciConfig {
         config
     }
 
-    /// Back to the state after power on.
+    /// Restores the state after power-on.
     pub fn reset(&mut self) {
         self.bytes.clone_from(&self.reset_bytes);
     }
 
-    /// A guest's read; beyond the end there are ones.
+    /// Reads for the guest. Bytes beyond the end read as 0xff.
     pub fn read(&self, offset: u64, data: &mut [u8]) {
         for (index, byte) in data.iter_mut().enumerate() {
             let at = usize::try_from(offset)
@@ -94,7 +92,7 @@ impl PciConfig {
         }
     }
 
-    /// A guest's write; read-only bits keep their value.
+    /// Writes for the guest. Read-only bits keep their value.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> ConfigEffect {
         let mut effect = ConfigEffect::None;
         for (index, byte) in data.iter().enumerate() {
@@ -129,7 +127,7 @@ impl PciConfig {
         self.set(at::DEVICE, &pci.device.to_le_bytes());
         // Memory space, bus master, parity and SERR enable, INTx disable.
         self.allow(at::COMMAND, &0x0546u16.to_le_bytes());
-        // There is a capability list.
+        // A capability list exists.
         self.set(at::STATUS, &0x0010u16.to_le_bytes());
         self.set(at::REVISION, &[pci.revision]);
         self.set(at::CLASS, &pci.class.to_le_bytes()[..3]);
@@ -149,14 +147,13 @@ impl PciConfig {
         {
             let offset = at::BAR0 + 8 * pair;
             self.set(offset, &[BAR_FLAGS]);
-            // Address bits above the size can be written: that is also how a
-            // guest measures the BAR.
+            // Address bits above the size are writable. The guest measures the BAR by them.
             self.allow(offset, &(!(size - 1)).to_le_bytes());
         }
     }
 
     fn put_power_management(&mut self) {
-        // Version 3, no PME; after it comes MSI.
+        // Version 3, no PME; the next capability is MSI.
         self.set(at::POWER, &[CAP_POWER, 0x48, 0x03, 0x00]);
         // The power state.
         self.allow(at::POWER + 4, &[0x03]);
@@ -165,7 +162,7 @@ impl PciConfig {
     }
 
     fn put_msi(&mut self) {
-        // 64-bit addresses, one message; after it comes PCI Express.
+        // 64-bit addresses, one message; the next capability is PCI Express.
         self.set(at::MSI, &[CAP_MSI, 0x60, 0x80, 0x00]);
         // Enable; address; data.
         self.allow(at::MSI + 2, &[0x01]);
@@ -184,17 +181,17 @@ impl PciConfig {
         // 256-byte payloads, extended tags, no latency limits, role-based
         // errors, function-level reset.
         self.set(at::EXPRESS + 0x04, &0x1000_8fe1u32.to_le_bytes());
-        // Error reporting, payload and read sizes, tags, snoop. The reset bit
-        // is handled in `write` and always reads as zero.
+        // Error reporting, payload and read sizes, tags, snoop. `write` handles the reset bit,
+        // which always reads as zero.
         self.allow(at::EXPRESS + DEVICE_CONTROL, &0x7fffu16.to_le_bytes());
         self.set(at::EXPRESS + 0x0c, &(lanes | speed).to_le_bytes());
         // Link control: ASPM, common clock, extended synch.
         self.allow(at::EXPRESS + 0x10, &0x00c3u16.to_le_bytes());
-        // Link status: negotiated in full, slot clock.
+        // Link status: full negotiated speed and width, slot clock.
         let status =
             u16::from(chip.pci.link_lanes) << 4 | u16::from(chip.pci.link_generation) | 0x1000;
         self.set(at::EXPRESS + 0x12, &status.to_le_bytes());
-        // Completion timeouts can be switched off.
+        // Completion timeouts can be disabled.
         self.set(at::EXPRESS + 0x24, &0x0000_001fu32.to_le_bytes());
         self.allow(at::EXPRESS + 0x28, &0x001fu16.to_le_bytes());
         // Every speed up to the highest, one bit each from bit 1 on.
@@ -286,7 +283,7 @@ mod tests {
     }
 
     proptest! {
-        /// No write changes a bit that is not writable, wherever it lands.
+        /// No write changes a read-only bit.
         #[test]
         fn read_only_bits_stay(offset in prop_oneof![0u64..0x120, 0xff0u64..0x1010, any::<u64>()],
                                data in prop::collection::vec(any::<u8>(), 0..70)) {

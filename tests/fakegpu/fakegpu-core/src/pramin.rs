@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! PRAMIN: a window of one mebibyte in BAR0 on any video memory.
+//! Implements PRAMIN: a movable window of 1 MiB in BAR0 on video memory.
 
 use crate::memory::{PhysicalAddress, PhysicalMemory};
 use crate::regs::{NV_PRAMIN_DATA, NV_XAL_EP_BAR0_WINDOW};
 
-/// The window is moved in steps of 64 KiB.
+/// The window moves in steps of 64 KiB.
 const BASE_SHIFT: u32 = 16;
 
-/// The offset in video memory that the register at `offset` shows, while
-/// `window` stands in NV_XAL_EP_BAR0_WINDOW; none if it is outside PRAMIN.
+/// Returns the address in video memory that the register at `offset` shows, for `window` in
+/// NV_XAL_EP_BAR0_WINDOW. Returns `None` outside PRAMIN.
 pub fn target(window: u32, offset: u32) -> Option<PhysicalAddress> {
     NV_PRAMIN_DATA::index(offset)?;
     let base = NV_XAL_EP_BAR0_WINDOW::from_raw(window).get(NV_XAL_EP_BAR0_WINDOW::BASE);
@@ -18,18 +18,18 @@ pub fn target(window: u32, offset: u32) -> Option<PhysicalAddress> {
     ))
 }
 
-/// Reads through the window; beyond video memory there are ones.
+/// Reads through the window. Bytes beyond video memory read as 0xff.
 pub fn read(memory: &PhysicalMemory, window: u32, offset: u32) -> Option<u32> {
     target(window, offset).map(|address| memory.read_u32(address).unwrap_or(u32::MAX))
 }
 
-/// Writes through the window; beyond video memory writes are lost. Returns
-/// whether `offset` lies in it.
+/// Writes through the window. Writes beyond video memory are dropped. Returns whether `offset` lies
+/// in the window.
 pub fn write(memory: &mut PhysicalMemory, window: u32, offset: u32, value: u32) -> bool {
     let Some(address) = target(window, offset) else {
         return false;
     };
-    // Nothing is there to keep the value if this fails.
+    // On failure no memory could keep the value.
     let _ = memory.write_u32(address, value);
     true
 }

@@ -1,99 +1,99 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the driver asked the device to do, by name, for tests to assert on.
+//! Names the driver's requests to the device, for tests to assert on.
 
 use crate::abi;
 use crate::gsp::objects::ObjectKey;
 use gct_model::Blocks;
 use std::fmt::Write;
 
-/// Bytes of a control's parameters that are recorded: those of the lists of
-/// channels are the longest that tests look at.
+/// Maximum number of recorded bytes of a control's parameters. The lists of channels are the
+/// longest that tests check.
 pub const PARAMS_MAX: usize = 600;
 
-/// Takes the events, in order.
+/// Receives the events, in order.
 pub trait Recorder: Send + Sync {
-    /// One event happened at `now_ns`.
+    /// Records an event at `now_ns`.
     fn record(&self, now_ns: u64, event: &Event<'_>);
 }
 
-/// Forgets everything.
+/// Discards every event.
 pub struct Discard;
 
 impl Recorder for Discard {
     fn record(&self, _now_ns: u64, _event: &Event<'_>) {}
 }
 
-/// Something the driver did.
+/// A request of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// GSP was started, and forgot what was before.
+    /// GSP has started, without any earlier state.
     Boot,
-    /// A remote call that is none of those below.
+    /// A remote call of another kind than those below.
     Rpc {
         /// NV_VGPU_MSG_FUNCTION_*.
         function: u32,
-        /// How it was answered.
+        /// The status that answered it.
         status: u32,
     },
     /// A control call.
     Control {
-        /// On what.
+        /// The object it was sent to.
         object: ObjectKey,
-        /// Of which class, if it is known.
+        /// The object's class, if known.
         class: Option<u32>,
         /// NV*_CTRL_CMD_*.
         command: u32,
-        /// How it was answered.
+        /// The status that answered it.
         status: u32,
-        /// The parameters as they came.
+        /// The parameters as sent.
         params: &'a [u8],
     },
     /// An allocation.
     Alloc {
         /// The new object.
         object: ObjectKey,
-        /// Below what.
+        /// The parent's handle.
         parent: u32,
-        /// Of which class.
+        /// The object's class.
         class: u32,
-        /// How it was answered.
+        /// The status that answered it.
         status: u32,
     },
-    /// Another name for an object.
+    /// A duplication: another name for an object.
     Duplicate {
         /// The new name.
         object: ObjectKey,
         /// The old one.
         source: ObjectKey,
     },
-    /// An object was freed, and all below it.
+    /// The freeing of an object and its descendants.
     Free {
-        /// Which.
+        /// The object.
         object: ObjectKey,
-        /// Of which class it was, if it was known.
+        /// The object's class, if it was known.
         class: Option<u32>,
     },
-    /// A doorbell was rung.
+    /// A doorbell.
     Doorbell {
-        /// For which channel.
+        /// The channel.
         channel: ObjectKey,
     },
-    /// A compute launch has run.
+    /// A compute launch that has ended.
     Launch {
-        /// On which channel.
+        /// The channel.
         channel: ObjectKey,
         /// Its grid, in blocks or clusters.
         grid: [u32; 3],
-        /// Which of them ran.
+        /// The blocks that ran.
         blocks: &'a [Blocks],
-        /// Texture processing clusters it was kept off, one bit each.
+        /// The disabled TPCs, one bit each.
         mask: &'a [u32],
     },
 }
 
 impl Event<'_> {
-    /// The event as one line of JSON, without the line's end.
+    /// Formats the event as one line of JSON, without a newline.
     pub fn to_json(&self, now_ns: u64) -> String {
         let mut line = format!("{{\"ns\":{now_ns}");
         match *self {
@@ -162,8 +162,8 @@ impl Event<'_> {
     }
 }
 
-// Every string is a name of letters, digits and underscores, or hexadecimal:
-// nothing needs escaping. Writing to a String cannot fail.
+// Every string is a hexadecimal number or a name of letters, digits and underscores. Nothing needs
+// escaping. Writing to a String cannot fail.
 
 fn text(line: &mut String, key: &str, value: &str) {
     let _ = write!(line, ",\"{key}\":\"{value}\"");
@@ -173,7 +173,7 @@ fn number(line: &mut String, key: &str, value: u32) {
     let _ = write!(line, ",\"{key}\":{value}");
 }
 
-/// The name, or the number where the name is not known.
+/// Appends the name, or the number if the name is not known.
 fn name(line: &mut String, known: Option<&str>, value: u32) {
     match known {
         Some(known) => text(line, "name", known),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How registers are declared, and the plain ones that only remember.
+//! Declares registers, and implements those without side effects.
 
 use crate::regs;
 use crate::sparse::SparseMemory;
@@ -29,41 +29,41 @@ macro_rules! registers {
                 $( $(#[$fdoc])* #[doc = concat!("Bits ", $high, ":", $low, ".")]
                    pub const $field: $crate::bits::Bits = $crate::bits::Bits::new($high, $low); )*
 
-                /// Offset in BAR0, of the first element if it is an array.
+                /// Offset in BAR0; of the first element if it is an array.
                 pub const OFFSET: u32 = $offset;
 
-                /// Elements of the array, one for a single register.
+                /// Number of elements; 1 for a single register.
                 pub const COUNT: u32 = registers!(@count $($count)?);
 
-                /// The register holding `raw`.
+                /// Creates the register from `raw`.
                 pub const fn from_raw(raw: u32) -> Self {
                     Self(raw)
                 }
 
-                /// The raw value.
+                /// Returns the raw value.
                 pub const fn raw(self) -> u32 {
                     self.0
                 }
 
-                /// One field.
+                /// Returns one field.
                 pub const fn get(self, field: $crate::bits::Bits) -> u32 {
                     $crate::bits::low_u32(field.of(self.0 as u64))
                 }
 
-                /// The same register with one field changed.
+                /// Returns the register with one field changed.
                 #[must_use]
                 pub const fn with(self, field: $crate::bits::Bits, value: u32) -> Self {
                     Self($crate::bits::low_u32(field.put(self.0 as u64, value as u64)))
                 }
 
-                /// Which element of the array `offset` is, if any.
+                /// Returns the array index of `offset`, if it belongs to the register.
                 pub fn index(offset: u32) -> Option<usize> {
                     $crate::registers::index_of(Self::OFFSET, Self::COUNT, offset)
                 }
             }
         )*
 
-        /// Every declared register: first offset, elements, name.
+        /// Every declared register: first offset, number of elements, name.
         pub const NAMES: &[(u32, u32, &str)] = &[ $( ($name::OFFSET, $name::COUNT, stringify!($name)) ),* ];
     };
     (@count) => { 1 };
@@ -71,13 +71,13 @@ macro_rules! registers {
 }
 pub(crate) use registers;
 
-/// Which of `count` registers from `first` on lies at `offset`.
+/// Returns the index of `offset` among `count` registers from `first` on.
 pub(crate) fn index_of(first: u32, count: u32, offset: u32) -> Option<usize> {
     let index = offset.checked_sub(first)? / 4;
     (offset % 4 == 0 && index < count).then_some(usize::try_from(index).ok()?)
 }
 
-/// The name of the register at `offset`, with its index if it is an array.
+/// Returns the name of the register at `offset`, with its index if it is an array.
 pub fn name_of(offset: u32) -> Option<String> {
     regs::NAMES.iter().find_map(|(first, count, name)| {
         let index = index_of(*first, *count, offset)?;
@@ -89,7 +89,7 @@ pub fn name_of(offset: u32) -> Option<String> {
     })
 }
 
-/// Which way an access goes.
+/// Direction of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// The guest reads.
@@ -98,13 +98,12 @@ pub enum Direction {
     Write,
 }
 
-/// How many unknown registers are logged; a guest that sweeps the whole space
-/// must not fill the disk.
+/// Maximum number of unknown registers that are logged. A guest that sweeps the whole space must
+/// not fill the disk.
 const LOGGED_MAX: usize = 2048;
 
-/// Registers without side effects: they read as last written, or as the chip
-/// comes out of reset. The first access to a register nobody declared is
-/// logged, since it may be one that matters.
+/// Registers without side effects. They read as last written, or as after reset. The first access
+/// to an undeclared register is logged, since the register may matter.
 pub struct Registers {
     values: SparseMemory,
     reset_values: Vec<(u32, u32)>,
@@ -112,8 +111,8 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// `len` bytes of register space that come out of reset holding the pairs
-    /// of offset and value in `reset_values`, and zero elsewhere.
+    /// Creates `len` bytes of register space. After reset it holds the pairs of offset and value in
+    /// `reset_values`, and zero elsewhere.
     pub fn new(len: u64, reset_values: Vec<(u32, u32)>) -> Self {
         let mut registers = Self {
             values: SparseMemory::new(len),
@@ -124,7 +123,7 @@ impl Registers {
         registers
     }
 
-    /// Forgets what was written. What was logged stays logged.
+    /// Restores the reset values. Accesses that were logged are not logged again.
     pub fn reset(&mut self) {
         self.values.clear();
         for (offset, value) in self.reset_values.clone() {
@@ -132,7 +131,7 @@ impl Registers {
         }
     }
 
-    /// The value at `offset`; zero outside of the space.
+    /// Returns the value at `offset`; zero outside the space.
     pub fn get(&self, offset: u32) -> u32 {
         let mut bytes = [0; 4];
         match self.values.read(u64::from(offset), &mut bytes) {
@@ -141,27 +140,26 @@ impl Registers {
         }
     }
 
-    /// Sets the value at `offset`; does nothing outside of the space.
+    /// Sets the value at `offset`. Does nothing outside the space.
     pub fn set(&mut self, offset: u32, value: u32) {
-        // A value that cannot be kept reads back as zero, like any register
-        // that is not there.
+        // An offset outside the space reads back as zero, like any register that does not exist.
         let _ = self.values.write(u64::from(offset), &value.to_le_bytes());
     }
 
-    /// A guest's read.
+    /// Reads for the guest.
     pub fn guest_read(&mut self, offset: u32) -> u32 {
         let value = self.get(offset);
         self.note(offset, Direction::Read, value);
         value
     }
 
-    /// A guest's write.
+    /// Writes for the guest.
     pub fn guest_write(&mut self, offset: u32, value: u32) {
         self.note(offset, Direction::Write, value);
         self.set(offset, value);
     }
 
-    /// How many undeclared registers were met, reads and writes apart.
+    /// Returns how many undeclared registers were accessed. Reads and writes count separately.
     pub fn unknown_count(&self) -> usize {
         self.logged.len()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A large memory of which only touched pages exist.
+//! Implements a large memory that allocates only the pages that were written.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,12 +11,12 @@ pub const PAGE_BYTES: usize = 4096;
 /// [`PAGE_BYTES`] as an address.
 const PAGE: u64 = PAGE_BYTES as u64;
 
-/// An access that leaves the memory it was meant for.
+/// Error: an access leaves the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange {
     /// First byte of the access.
     pub address: u64,
-    /// Bytes it wanted.
+    /// Length of the access in bytes.
     pub len: u64,
 }
 
@@ -28,15 +28,14 @@ impl fmt::Display for OutOfRange {
 
 impl std::error::Error for OutOfRange {}
 
-/// Zero-initialised memory that keeps only the pages that hold something else
-/// than zeros were ever written to.
+/// Zero-initialised memory. It allocates a page at the first write that is not all zero.
 pub struct SparseMemory {
     len: u64,
     pages: BTreeMap<u64, Box<[u8; PAGE_BYTES]>>,
 }
 
 impl SparseMemory {
-    /// Memory of `len` bytes, all zero.
+    /// Creates memory of `len` bytes, all zero.
     pub fn new(len: u64) -> Self {
         Self {
             len,
@@ -44,17 +43,17 @@ impl SparseMemory {
         }
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the memory has no bytes at all.
+    /// Returns whether the size is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Pages that are backed at this moment.
+    /// Returns the number of allocated pages.
     pub fn resident_pages(&self) -> usize {
         self.pages.len()
     }
@@ -62,7 +61,7 @@ impl SparseMemory {
     /// Copies `data.len()` bytes from `address` on.
     ///
     /// # Errors
-    /// [`OutOfRange`] if any byte lies outside; nothing is copied then.
+    /// [`OutOfRange`] if any byte lies outside; then nothing is copied.
     pub fn read(&self, address: u64, data: &mut [u8]) -> Result<(), OutOfRange> {
         self.check(address, data.len() as u64)?;
         let mut at = address;
@@ -83,7 +82,7 @@ impl SparseMemory {
     /// Stores `data` from `address` on.
     ///
     /// # Errors
-    /// [`OutOfRange`] if any byte lies outside; nothing is stored then.
+    /// [`OutOfRange`] if any byte lies outside; then nothing is stored.
     pub fn write(&mut self, address: u64, data: &[u8]) -> Result<(), OutOfRange> {
         self.check(address, data.len() as u64)?;
         let mut at = address;
@@ -104,11 +103,10 @@ impl SparseMemory {
         Ok(())
     }
 
-    /// Sets `len` bytes to zero in time proportional to the pages that exist,
-    /// not to `len`.
+    /// Sets `len` bytes to zero, in time proportional to the allocated pages instead of `len`.
     ///
     /// # Errors
-    /// [`OutOfRange`] if any byte lies outside; nothing is changed then.
+    /// [`OutOfRange`] if any byte lies outside; then nothing is changed.
     pub fn zero(&mut self, address: u64, len: u64) -> Result<(), OutOfRange> {
         self.check(address, len)?;
         let end = address + len;
@@ -146,8 +144,7 @@ impl SparseMemory {
     }
 }
 
-/// Where `address` lies: its page, the offset inside, and how many of `len`
-/// bytes that page holds.
+/// Returns the page of `address`, the offset in it, and how many of `len` bytes the page holds.
 fn chunk(address: u64, len: usize) -> (u64, usize, usize) {
     // CAST: the remainder is below PAGE_BYTES.
     let start = (address % PAGE) as usize;
@@ -186,7 +183,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any series of writes and clears reads back as from an array.
+        /// After any writes and clears the memory reads back as an array would.
         #[test]
         fn agrees_with_an_array(ops in prop::collection::vec((0..LEN + 8, 0usize..9000, any::<u8>(), any::<bool>()), 0..40)) {
             let mut memory = SparseMemory::new(LEN);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A world for unit tests to put a device into.
+//! Provides an environment for unit tests of the device.
 
 use crate::abi;
 use crate::chip::{ChipDescription, Engine};
@@ -15,20 +15,20 @@ use crate::sparse::{OutOfRange, SparseMemory};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Bytes of guest memory in [`World`].
+/// Size of guest memory in [`World`].
 pub(crate) const GUEST_BYTES: u64 = 64 << 20;
 
-/// Guest memory, interrupts and time that a test can look into.
+/// Guest memory, interrupts and a clock that a test can inspect.
 pub(crate) struct World {
     memory: Mutex<SparseMemory>,
     interrupts: AtomicU64,
     now_ns: AtomicU64,
-    /// How much time each look at the clock takes.
+    /// Time that passes with each reading of the clock.
     look_ns: AtomicU64,
 }
 
 impl World {
-    /// A fresh world.
+    /// Creates a fresh environment.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             memory: Mutex::new(SparseMemory::new(GUEST_BYTES)),
@@ -38,17 +38,17 @@ impl World {
         })
     }
 
-    /// From now on time goes by only when [`pass`](Self::pass) says so.
+    /// Stops the clock. From now on only [`pass`](Self::pass) advances it.
     pub(crate) fn stop_clock(&self) {
         self.look_ns.store(0, Ordering::Relaxed);
     }
 
-    /// Lets time go by.
+    /// Advances the clock.
     pub(crate) fn pass(&self, ns: u64) {
         self.now_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// The device's side of it.
+    /// Returns the device's side of it.
     pub(crate) fn platform(self: &Arc<Self>) -> Platform {
         Platform {
             memory: self.clone(),
@@ -82,7 +82,7 @@ impl Clock for World {
     }
 }
 
-/// A GH100 in a world of its own.
+/// Creates a GH100 in its own environment.
 pub(crate) fn gpu() -> Gpu {
     Gpu::new(ChipDescription::gh100(), 0, World::new().platform())
 }
@@ -92,7 +92,7 @@ pub(crate) fn gpu() -> Gpu {
 pub(crate) struct Lines(Mutex<Vec<String>>);
 
 impl Lines {
-    /// What was recorded.
+    /// Returns the recorded lines.
     pub(crate) fn all(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
@@ -104,8 +104,8 @@ impl Recorder for Lines {
     }
 }
 
-/// What executing needs, with an address space that shows the first 512 MiB of
-/// video memory at [`Bench::va`].
+/// The parts that execution needs, with an address space that maps the first 512 MiB of video
+/// memory at [`Bench::va`].
 pub(crate) struct Bench {
     pub(crate) chip: ChipDescription,
     pub(crate) memory: PhysicalMemory,
@@ -118,9 +118,9 @@ pub(crate) struct Bench {
     pub(crate) engine: Engine,
 }
 
-/// Where the tables of the address space lie in video memory.
+/// Where the address space's tables lie in video memory.
 const TABLES: u64 = 1 << 30;
-/// Where it shows video memory.
+/// Where the address space maps video memory.
 const VA_BASE: u64 = 7 << 29;
 
 impl Bench {
@@ -137,8 +137,8 @@ impl Bench {
                 )
                 .unwrap();
         }
-        // Pages of 512 MiB: the one at VA_BASE shows the start of video memory,
-        // all others something of it further up.
+        // Pages of 512 MiB. The one at VA_BASE maps the start of video memory; all others map
+        // higher parts.
         for index in 0..512 {
             let page = if index == VA_BASE >> 29 {
                 0
@@ -163,12 +163,12 @@ impl Bench {
         }
     }
 
-    /// The virtual address of a byte of video memory.
+    /// Returns the virtual address of a byte of video memory.
     pub(crate) fn va(&self, offset: u64) -> u64 {
         VA_BASE + offset
     }
 
-    /// A turn.
+    /// Returns the budget and parts of one turn.
     pub(crate) fn work(&mut self) -> Work<'_> {
         Work {
             chip: &self.chip,
@@ -189,20 +189,20 @@ impl Bench {
 pub(crate) struct TestChannel {
     /// NV2080_ENGINE_TYPE_*.
     pub(crate) engine: u32,
-    /// Its number on the runlist, which is the one of its USERD.
+    /// Its number on the runlist, and the number of its USERD.
     pub(crate) number: u32,
     /// The handle of its address space.
     pub(crate) space: u32,
-    /// Where things lie in video memory.
+    /// Where its structures lie in video memory.
     pub(crate) ring: u64,
     pub(crate) userd: u64,
     pub(crate) notifier: u64,
-    /// Of the ring.
+    /// Number of entries of the ring.
     pub(crate) entries: u32,
 }
 
 impl TestChannel {
-    /// NV_CHANNEL_ALLOC_PARAMS.
+    /// Returns its NV_CHANNEL_ALLOC_PARAMS.
     pub(crate) fn params(&self, bench: &Bench) -> Vec<u8> {
         use abi::NV_CHANNEL_ALLOC_PARAMS as P;
         let flags = (self.number / 8) << abi::CHANNEL_USERD_INDEX_PAGE_VALUE_LOW
@@ -226,7 +226,7 @@ impl TestChannel {
     }
 }
 
-/// The segments of a submission that was captured on an H200.
+/// Returns the segments of a submission captured on an H200.
 pub(crate) fn capture(name: &str) -> Vec<Vec<u32>> {
     let path = format!(
         "{}/../../fixtures/captures/{name}.pbcap",

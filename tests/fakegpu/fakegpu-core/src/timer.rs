@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The nanosecond counter, in each place where a processor reads it.
+//! Implements the nanosecond counter at each of its offsets.
 
 use crate::bits::{high_u32, low_u32};
 use crate::regs::*;
@@ -8,7 +8,7 @@ use crate::regs::*;
 /// The counter advances in steps of this many nanoseconds.
 const STEP_NS: u64 = 32;
 
-/// What the counter register at `offset` shows at `now_ns`, if it is one.
+/// Reads the counter register at `offset`, if it is one, for time `now_ns`.
 pub fn read(offset: u32, now_ns: u64) -> Option<u32> {
     let now_ns = now_ns - now_ns % STEP_NS;
     match offset {

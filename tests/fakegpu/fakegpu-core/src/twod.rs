@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The 2D engine (class FERMI_TWOD_A): only its notifier, by which RM's
-//! watchdog sees that graphics channels still run.
+//! Models the 2D engine's notifier (class FERMI_TWOD_A). By it RM's watchdog sees that graphics
+//! channels still run.
 
 use crate::abi::{self, NvNotification};
 use crate::bits::Bits;
@@ -9,7 +9,7 @@ use crate::gmmu::{AddressSpace, Fault};
 use crate::host::execute::Work;
 use crate::host::methods::Method;
 
-/// The class.
+/// The class of the 2D engine.
 pub const FERMI_TWOD_A: u32 = 0x902d;
 
 /// NV902D_* methods.
@@ -30,7 +30,7 @@ pub struct TwoD {
 }
 
 impl TwoD {
-    /// Executes a method. Drawing leaves no trace.
+    /// Executes a method. Drawing has no effect.
     ///
     /// # Errors
     /// [`Fault`] if the notifier is not in memory.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Asks the software GPU, from within the machine, what the driver did to it.
+//! Reads, from within the machine, what the driver did to a software GPU.
 //!
-//! The device shows its recorder in the last 64 KiB of BAR0 (`journal.rs` of
-//! fakegpu-core). A test takes a [`mark`](Recorder::mark), does something, and
-//! looks at what came [`since`](Recorder::since):
+//! The device shows its recorder in the last 64 KiB of BAR0 (`journal.rs` of fakegpu-core). A test
+//! takes a [`mark`](Recorder::mark), does something, and checks the events
+//! [`since`](Recorder::since):
 //!
 //! ```no_run
 //! let recorder = fakegpu_record::Recorder::open(0)?;
@@ -25,10 +25,10 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use window::Window;
 
-/// Where the devices of the machine are.
+/// Where sysfs lists the machine's PCI devices.
 const DEVICES: &str = "/sys/bus/pci/devices";
 
-/// What a driver did, as gctgroup-docs/fakegpu.md describes it.
+/// A recorded event. gctgroup-docs/fakegpu.md describes the kinds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Event {
     /// "control", "alloc", "free", "duplicate", "rpc", "doorbell", "launch" or "boot".
@@ -42,13 +42,13 @@ pub struct Event {
     /// The object.
     #[serde(default)]
     pub object: u32,
-    /// What an allocated object lies below.
+    /// The parent of an allocated object.
     #[serde(default)]
     pub parent: u32,
     /// The C name of the object's class.
     #[serde(default)]
     pub class: String,
-    /// How it was answered.
+    /// The status that answered it.
     #[serde(default)]
     pub status: u32,
     /// Parameters in hexadecimal.
@@ -60,11 +60,11 @@ pub struct Event {
 }
 
 impl Event {
-    /// Reads a line of the recorder.
+    /// Parses a line of the recorder.
     ///
     /// # Errors
     ///
-    /// If it is none.
+    /// If the line is malformed.
     pub fn parse(line: &str) -> io::Result<Self> {
         let event: Self = serde_json::from_str(line)?;
         Ok(Self {
@@ -73,7 +73,7 @@ impl Event {
         })
     }
 
-    /// The little-endian number of `bytes` bytes at `offset` of the parameters.
+    /// Returns the little-endian number of `bytes` bytes at `offset` of the parameters.
     pub fn param(&self, offset: usize, bytes: usize) -> Option<u64> {
         let digits = self
             .params
@@ -89,12 +89,12 @@ impl Event {
 #[derive(Debug)]
 pub struct Recorder {
     window: Window,
-    /// Whoever has the lock on it reads: the window shows one line at a time.
+    /// BAR0. Its lock serialises readers: the window shows one line at a time.
     file: File,
 }
 
 impl Recorder {
-    /// The recorder of the GPU that is number `gpu` by its place on the bus.
+    /// Opens the recorder of GPU `gpu`, counted by bus address.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl Recorder {
         Ok(Self { window, file })
     }
 
-    /// How many events there were so far.
+    /// Returns the number of events so far.
     ///
     /// # Errors
     ///
@@ -119,11 +119,11 @@ impl Recorder {
         Ok(self.window.count())
     }
 
-    /// All events from `mark` on.
+    /// Returns all events from `mark` on.
     ///
     /// # Errors
     ///
-    /// If some are forgotten, since there were too many.
+    /// If there were more than the device keeps.
     pub fn since(&self, mark: u32) -> io::Result<Vec<Event>> {
         let lock = Lock::take(&self.file)?;
         let events = (mark..self.window.count())
@@ -138,7 +138,7 @@ impl Recorder {
         events
     }
 
-    /// The controls from `mark` on.
+    /// Returns the controls from `mark` on.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl Recorder {
     }
 }
 
-/// NVIDIA's GPUs, by their place on the bus.
+/// Lists NVIDIA's GPUs by bus address.
 fn gpus() -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(DEVICES)? {
@@ -166,7 +166,7 @@ fn gpus() -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// An advisory lock on a file, given back when it is dropped.
+/// An advisory lock on a file, released on drop.
 struct Lock<'a>(&'a File);
 
 impl<'a> Lock<'a> {

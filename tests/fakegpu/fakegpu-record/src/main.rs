@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `fakegpu-record`: prints, in the machine, what the driver did to a software
-//! GPU, for scripts.
+//! Prints, in the machine, what the driver did to a software GPU, for scripts.
 
 use clap::{Parser, Subcommand};
 use fakegpu_record::Recorder;
@@ -10,7 +9,7 @@ use fakegpu_record::Recorder;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// Which GPU, by its place on the bus.
+    /// Which GPU, counted by bus address.
     #[arg(long, value_name = "N", default_value_t = 0)]
     gpu: usize,
 
@@ -20,11 +19,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Prints how many events there were.
+    /// Prints the number of events so far.
     Mark,
     /// Prints the events from a mark on, one line of JSON each.
     Since {
-        /// What `mark` printed.
+        /// The output of `mark`.
         mark: u32,
         /// Only events whose name contains this.
         #[arg(default_value = "")]

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The registers through which the device shows its recorder.
+//! Maps the registers through which the device shows its recorder.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
-/// Where the window lies in BAR0, and its size.
+/// Offset of the window in BAR0, and its size.
 const OFFSET: libc::off_t = 0xff_0000;
 const BYTES: usize = 0x1_0000;
-/// Registers in it: GCT_RECORD_* of fakegpu-core's regs.rs.
+/// Its registers: GCT_RECORD_* of fakegpu-core's regs.rs.
 const MAGIC: usize = 0x0;
 const COUNT: usize = 0x4;
 const SELECT: usize = 0x8;
 const LENGTH: usize = 0xc;
 const TEXT: usize = 0x1000;
-/// What MAGIC reads as.
+/// The value of MAGIC.
 const MAGIC_VALUE: u32 = 0x6a74_6367;
 
 /// The mapped window.
@@ -26,8 +26,8 @@ pub(crate) struct Window(NonNull<u32>);
 impl Window {
     /// Maps the window of the device whose BAR0 is `file`.
     pub(crate) fn map(file: &File) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address that the kernel chooses: nothing of
-        // this process is replaced.
+        // SAFETY: the kernel chooses the address of the new mapping, so it replaces nothing of this
+        // process.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -48,12 +48,12 @@ impl Window {
         }
     }
 
-    /// Events so far.
+    /// Returns the number of events so far.
     pub(crate) fn count(&self) -> u32 {
         self.read(COUNT)
     }
 
-    /// The line of event `number`, if the device still has it.
+    /// Returns the line of event `number`, if the device still has it.
     pub(crate) fn line(&self, number: u32) -> Option<String> {
         self.write(SELECT, number);
         let bytes = usize::try_from(self.read(LENGTH)).ok()?;
@@ -67,20 +67,20 @@ impl Window {
 
     fn read(&self, offset: usize) -> u32 {
         assert!(offset < BYTES, "outside");
-        // SAFETY: inside the mapping, which lives as long as `self`, and aligned.
+        // SAFETY: the address is aligned and inside the mapping, which lives as long as `self`.
         unsafe { self.0.as_ptr().add(offset / 4).read_volatile() }
     }
 
     fn write(&self, offset: usize, value: u32) {
         assert!(offset < BYTES, "outside");
-        // SAFETY: as above; the register is meant to be written.
+        // SAFETY: as above. The device expects writes to the register.
         unsafe { self.0.as_ptr().add(offset / 4).write_volatile(value) }
     }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // SAFETY: this mapping was made by `map`, and nothing refers to it any more.
+        // SAFETY: `map` made this mapping, and nothing refers to it any more.
         unsafe { libc::munmap(self.0.as_ptr().cast(), BYTES) };
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! From vfio-user's regions and interrupts to the device.
+//! Connects vfio-user's regions and interrupts to the device.
 
 use crate::guest_memory::MappedMemory;
 use crate::msi::Msi;
@@ -20,7 +20,7 @@ use vfio_bindings::bindings::vfio::{
 };
 use vfio_user::{DmaMapFlags, DmaUnmapFlags, IrqInfo, ServerBackend, ServerRegion};
 
-/// Bytes of configuration space, as a region size.
+/// Size of configuration space, as a region.
 const CONFIG_BYTES: u64 = fakegpu_core::pci::CONFIG_BYTES as u64;
 
 /// Time since the server started.
@@ -28,7 +28,7 @@ struct Monotonic(Instant);
 
 impl Clock for Monotonic {
     fn now_ns(&self) -> u64 {
-        // 584 years fit.
+        // 584 years fit 64 bits.
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
@@ -41,7 +41,7 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// A device after power on, not connected to anything yet.
+    /// Creates a device in its state after power-on, not yet connected.
     pub(crate) fn new(chip: ChipDescription, slot_id: u8, recorder: Arc<dyn Recorder>) -> Self {
         let memory = Arc::new(MappedMemory::default());
         let msi = Arc::new(Msi::default());
@@ -62,13 +62,13 @@ impl Backend {
 }
 
 impl Backend {
-    /// The device, for the thread that executes channels.
+    /// Returns the device, for the thread that executes channels.
     pub(crate) fn shared(&self) -> Arc<Shared> {
         self.gpu.clone()
     }
 }
 
-/// The regions of the device: three apertures and configuration space.
+/// Returns the regions of the device: three apertures and configuration space.
 pub(crate) fn regions(chip: &ChipDescription) -> Vec<ServerRegion> {
     (0..VFIO_PCI_NUM_REGIONS)
         .map(|index| {
@@ -99,8 +99,8 @@ pub(crate) fn regions(chip: &ChipDescription) -> Vec<ServerRegion> {
         .collect()
 }
 
-/// The interrupts of the device: INTA, which it never uses but whose pin the
-/// driver wants to see connected, and one MSI message.
+/// Returns the interrupts of the device: INTA and one MSI message. The device never raises INTA,
+/// but the driver wants its pin connected.
 pub(crate) fn interrupts() -> Vec<IrqInfo> {
     (0..VFIO_PCI_NUM_IRQS)
         .map(|index| {
@@ -114,8 +114,8 @@ pub(crate) fn interrupts() -> Vec<IrqInfo> {
         .collect()
 }
 
-/// What a client asks for is answered even if it makes no sense: an error
-/// reply would end the virtual machine, and with it the test that provoked it.
+/// Malformed requests get a successful reply: an error reply would end the virtual machine, and
+/// with it the test that sent the request.
 impl ServerBackend for Backend {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         match Aperture::from_bar_index(region) {

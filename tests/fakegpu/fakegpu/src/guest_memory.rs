@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The guest's memory, mapped from the file descriptors it was sent as.
+//! Maps the guest's memory from the file descriptors that QEMU sends.
 
 use anyhow::{anyhow, ensure, Context};
 use fakegpu_core::platform::GuestMemory;
@@ -13,7 +13,7 @@ use vm_memory::{
     GuestRegionMmap, MmapRegion,
 };
 
-/// All memory the guest has mapped for the device at this moment.
+/// The memory that the guest has mapped for the device at this moment.
 #[derive(Default)]
 pub(crate) struct MappedMemory {
     regions: RwLock<GuestMemoryMmap>,
@@ -42,7 +42,7 @@ impl MappedMemory {
         Ok(())
     }
 
-    /// Removes what is mapped between `address` and `address + size`.
+    /// Unmaps the range from `address` to `address + size`.
     pub(crate) fn unmap(&self, address: u64, size: u64) {
         let Ok(mut regions) = self.regions.write() else {
             return;
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// A file of `len` bytes that nobody else can see.
+    /// Returns a private file of `len` bytes.
     fn file(len: usize) -> File {
         let path = std::env::temp_dir().join(format!("fakegpu-{}-{len}", std::process::id()));
         let mut file = File::options()

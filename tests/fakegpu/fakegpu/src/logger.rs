@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One line per event, with the seconds since the start and the GPU's number.
+//! Logs one line per event, with the seconds since the start and the GPU's number.
 
 use anyhow::Context;
 use log::{LevelFilter, Log, Metadata, Record};
@@ -46,7 +46,7 @@ impl Log for Logger {
             return;
         };
         let seconds = self.start.elapsed().as_millis();
-        // A log that cannot be written must not stop the device.
+        // A failure to write the log must not stop the device.
         let _ = writeln!(
             out,
             "[{}.{:03}] gpu{} {}: {}",

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `fakegpu`: a software NVIDIA GPU for a virtual machine.
+//! Serves a software NVIDIA GPU to a virtual machine.
 //!
-//! It listens on a vfio-user socket, serves the one virtual machine that
-//! connects, and ends with status 0 when that machine goes away. Start one
-//! process per GPU.
+//! The program listens on a vfio-user socket, serves the one virtual machine that connects, and
+//! exits with status 0 when that machine goes away. Start one process per GPU.
 
 mod backend;
 mod guest_memory;
@@ -33,7 +32,7 @@ struct Args {
     #[arg(long, value_name = "NAME", default_value = "gh100")]
     chip: String,
 
-    /// Number that tells this GPU from its neighbours, in its UUID and log.
+    /// Number that distinguishes this GPU from its neighbours, in its UUID and log.
     #[arg(long, value_name = "N", default_value_t = 0)]
     slot_id: u8,
 
@@ -71,7 +70,7 @@ fn main() -> anyhow::Result<()> {
     log::info!("listening on {}", args.socket.display());
     match server.run(&mut backend) {
         Ok(()) => log::info!("the machine has disconnected"),
-        // A killed virtual machine looks like this.
+        // A killed virtual machine appears as one of these errors.
         Err(error @ (Error::StreamRead(_) | Error::StreamWrite(_) | Error::ReceiveWithFd(_))) => {
             log::info!("the machine is gone: {error}");
         }

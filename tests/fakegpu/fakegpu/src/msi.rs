@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The eventfd behind the device's one MSI message.
+//! Signals the device's one MSI message through an eventfd.
 
 use fakegpu_core::platform::Interrupts;
 use std::fs::File;
 use std::io::Write;
 use std::sync::Mutex;
 
-/// The message, once the guest has enabled it.
+/// The eventfd, once the guest has enabled the message.
 #[derive(Default)]
 pub(crate) struct Msi {
     event: Mutex<Option<File>>,
@@ -29,8 +29,8 @@ impl Interrupts for Msi {
         }
         if let Ok(slot) = self.event.lock() {
             if let Some(mut event) = slot.as_ref() {
-                // A full counter means that the guest has yet to take the last
-                // one: nothing is lost.
+                // A full counter means that the guest has not yet taken the last message, so
+                // nothing is lost.
                 let _ = event.write_all(&1u64.to_ne_bytes());
             }
         }

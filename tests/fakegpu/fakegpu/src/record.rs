@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Where events go: a file, one line of JSON each, complete lines only.
+//! Appends events to a file, one complete line of JSON each.
 
 use anyhow::Context;
 use fakegpu_core::recorder::{Discard, Event, Recorder};
@@ -20,14 +20,14 @@ impl Recorder for Lines {
         let fields = json.strip_prefix('{').unwrap_or(&json);
         let line = format!("{{\"gpu\":{},{fields}\n", self.gpu);
         if let Ok(mut file) = self.file.lock() {
-            // One write per line, so that a reader never sees half of one, and the
-            // lines of several GPUs do not mix. A full disk must not stop the device.
+            // One write per line: a reader never sees half a line, and the lines of several GPUs do
+            // not mix. A full disk must not stop the device.
             let _ = file.write_all(line.as_bytes());
         }
     }
 }
 
-/// Records what GPU `gpu` is asked at the end of `file`, or nowhere.
+/// Opens a recorder that appends GPU `gpu`'s events to `file`, or discards them without a file.
 pub(crate) fn open(file: Option<&Path>, gpu: u8) -> anyhow::Result<Arc<dyn Recorder>> {
     Ok(match file {
         Some(path) => {

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The device, shared by two threads: one serves the guest's accesses, one
-//! executes channels.
+//! Shares the device between two threads: one serves the guest's accesses, one executes channels.
 
 use fakegpu_core::{Gpu, Progress};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often a channel that waits for a semaphore looks again, at first.
-/// Nobody tells us when a processor of the guest stores to memory.
+/// Initial polling interval of a channel that waits for a semaphore. A store of the guest's
+/// processors sends no notification.
 const POLL_MIN: Duration = Duration::from_micros(50);
-/// How often at last, when nothing comes.
+/// Maximum polling interval.
 const POLL_MAX: Duration = Duration::from_millis(2);
 
 /// The device and its lock.
 pub(crate) struct Shared {
     gpu: Mutex<Gpu>,
     work: Condvar,
-    /// Accesses that wait for the lock: the guest goes first.
+    /// Number of accesses that wait for the lock. The guest goes first.
     waiting: AtomicUsize,
 }
 
@@ -32,8 +31,7 @@ impl Shared {
         })
     }
 
-    /// Serves an access of the guest, and wakes the executor if that gave it
-    /// something to do.
+    /// Serves an access of the guest, and wakes the executor if the access created work.
     pub(crate) fn access<T>(&self, serve: impl FnOnce(&mut Gpu) -> T) -> T {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let mut gpu = self.lock();
@@ -45,7 +43,7 @@ impl Shared {
         result
     }
 
-    /// Executes channels for ever; the process ends when the guest is gone.
+    /// Executes channels for ever. The process exits when the guest is gone.
     pub(crate) fn execute(&self) -> ! {
         let mut pause = POLL_MIN;
         loop {
@@ -56,7 +54,7 @@ impl Shared {
             match gpu.step() {
                 Progress::Busy => pause = POLL_MIN,
                 Progress::Waiting => {
-                    // PANIC: a poisoned lock is taken over, see `lock`.
+                    // PANIC: `into_inner` takes over a poisoned lock, as in `lock`.
                     drop(
                         self.work
                             .wait_timeout(gpu, pause)
@@ -66,7 +64,7 @@ impl Shared {
                 }
                 Progress::Running(ns) => {
                     pause = POLL_MIN;
-                    // Others may wait for a semaphore meanwhile.
+                    // Other channels may wait for a semaphore meanwhile.
                     let end = Duration::from_nanos(ns).min(POLL_MAX);
                     drop(
                         self.work
@@ -84,8 +82,7 @@ impl Shared {
         }
     }
 
-    /// The device, even if a thread has panicked while it held it: the test
-    /// that runs on it should see what else happens.
+    /// Locks the device, even after a panic: the test that runs on it should see what else happens.
     fn lock(&self) -> MutexGuard<'_, Gpu> {
         self.gpu.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The program itself, talked to as a virtual machine monitor does.
+//! Talks to the program as a virtual machine monitor does.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 use vfio_user::Client;
 
-/// A running server; killed if the test fails before it ends by itself.
+/// A running server. Dropping it kills the server, if the test fails before it exits.
 struct Server {
     child: Child,
     socket: PathBuf,
@@ -36,7 +36,7 @@ impl Server {
         Client::new(&self.socket).expect("the handshake succeeds")
     }
 
-    /// Waits for the server to end by itself.
+    /// Waits for the server to exit.
     fn wait(mut self) {
         let status = self.child.wait().expect("the server ends");
         assert!(status.success(), "{status}");
@@ -46,7 +46,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has ended already unless the test has failed.
+        // The server has already exited unless the test has failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

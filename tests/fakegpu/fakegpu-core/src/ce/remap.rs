@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Remapping: a copy whose elements have components that are moved, replaced by
-//! constants, or left alone.
+//! Remaps the components of a copy's elements: moves them, replaces them by constants, or keeps
+//! them.
 
 use crate::bits::Bits;
 
@@ -21,7 +21,7 @@ mod fields {
     pub(super) const NUM_DST_COMPONENTS: Bits = Bits::new(25, 24);
 }
 
-/// A scrub fills with both constants, one after the other.
+/// Components of a scrub: both constants, one after the other.
 pub(super) const SCRUB_COMPONENTS: u64 = fields::CONST_A | fields::CONST_B << 4 | 3 << 16 | 1 << 24;
 
 /// Where each component of an element comes from.
@@ -39,17 +39,17 @@ impl Remap {
         fields::COMPONENT_SIZE.of(self.components) as usize + 1
     }
 
-    /// Bytes of an element of the source.
+    /// Returns the bytes of a source element.
     pub(super) fn source_bytes(&self) -> u64 {
         (fields::NUM_SRC_COMPONENTS.of(self.components) + 1) * self.component_bytes() as u64
     }
 
-    /// Bytes of an element of the destination.
+    /// Returns the bytes of a destination element.
     pub(super) fn destination_bytes(&self) -> u64 {
         (fields::NUM_DST_COMPONENTS.of(self.components) + 1) * self.component_bytes() as u64
     }
 
-    /// What the components of a destination's element select.
+    /// Returns the selector of each component of a destination element.
     fn selectors(&self) -> impl Iterator<Item = u64> + '_ {
         // CAST: at most 4.
         let count = fields::NUM_DST_COMPONENTS.of(self.components) as usize + 1;
@@ -67,17 +67,17 @@ impl Remap {
         }
     }
 
-    /// Whether anything is taken from the source.
+    /// Returns whether any component comes from the source.
     pub(super) fn needs_source(&self) -> bool {
         self.selectors().any(|selector| selector < fields::CONST_A)
     }
 
-    /// Whether anything of the destination stays.
+    /// Returns whether any component of the destination is kept.
     pub(super) fn keeps_some(&self) -> bool {
         self.selectors().any(|selector| selector > fields::CONST_B)
     }
 
-    /// Whether every byte of the destination becomes zero.
+    /// Returns whether every byte of the destination becomes zero.
     pub(super) fn is_clear(&self) -> bool {
         let mask = u32::MAX >> (32 - 8 * self.component_bytes());
         self.selectors().all(|selector| {
@@ -86,8 +86,7 @@ impl Remap {
         })
     }
 
-    /// Makes elements of `source` into elements of `destination`, which holds
-    /// what was there.
+    /// Remaps the elements of `source` into `destination`, which holds the previous contents.
     pub(super) fn apply(&self, source: &[u8], destination: &mut [u8]) {
         let bytes = self.component_bytes();
         let source_bytes = self.source_bytes() as usize;
@@ -113,8 +112,7 @@ impl Remap {
 mod tests {
     use super::*;
 
-    /// Components of one byte: two from the source swapped, a constant, one
-    /// left alone.
+    /// Components of one byte: two swapped from the source, a constant, and one kept.
     const MIXED: Remap = Remap {
         components: 1 | 5 << 8 | 6 << 12 | 1 << 20 | 3 << 24,
         constants: [0xa, 0xb],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The copy engine, driven by methods as a channel does.
+//! Drives the copy engine by methods, as a channel does.
 
 use super::*;
 use crate::testing::Bench;
@@ -8,8 +8,7 @@ use proptest::prelude::*;
 
 /// LAUNCH_DMA: from physical to physical, one line.
 const PHYSICAL: u32 = 1 | 1 << 12 | 1 << 13;
-/// Fills, for SET_REMAP_COMPONENTS: constant B as elements of four bytes, and
-/// both constants.
+/// SET_REMAP_COMPONENTS of fills: constant B as elements of four bytes, and both constants.
 const FOUR_BYTES_OF_B: u32 = 5 | 3 << 16;
 const BOTH: u32 = 4 | 5 << 4 | 3 << 16 | 1 << 24;
 const REMAP: u32 = 1 << 10;
@@ -38,8 +37,7 @@ impl Engine {
         }
     }
 
-    /// Launches and lets the copy come to its end. Returns how many turns it
-    /// took.
+    /// Launches a copy and runs it to its end. Returns the number of turns.
     fn launch(&mut self, data: u32) -> Result<u32, Fault> {
         self.methods(&[(nvc8b5::LAUNCH_DMA, data)]);
         let space = self.bench.space;
@@ -212,7 +210,7 @@ fn an_address_that_leads_nowhere_is_a_fault() {
 }
 
 proptest! {
-    /// Whatever is launched, a turn comes to its end.
+    /// A turn ends, whatever the launch.
     #[test]
     fn any_launch(methods in prop::collection::vec((0u16..0x200, any::<u32>()), 0..40), launch in any::<u32>()) {
         let mut engine = Engine::new();

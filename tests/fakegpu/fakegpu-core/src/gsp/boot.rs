@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What GSP is told when it starts: a chain of structures in guest memory.
+//! Reads GSP's boot arguments: a chain of structures in guest memory.
 
 use crate::abi::{self, Malformed};
 use crate::gsp::msgq::QueueLocation;
@@ -8,7 +8,7 @@ use crate::memory::{PhysicalAddress, PhysicalMemory};
 use crate::sparse::OutOfRange;
 use std::fmt;
 
-/// Regions that the list of boot arguments may have.
+/// Maximum number of regions in the list of boot arguments.
 const REGIONS_MAX: u64 = 16;
 
 /// Why GSP does not start.
@@ -18,9 +18,9 @@ pub enum BootError {
     Memory(OutOfRange),
     /// A structure lacks a member.
     Layout(Malformed),
-    /// The list of regions does not name the arguments of RM.
+    /// The list of regions lacks RM's arguments.
     NoArguments,
-    /// The shared memory of the queues makes no sense.
+    /// The shared memory of the queues is malformed.
     Queues,
 }
 
@@ -49,11 +49,10 @@ impl From<Malformed> for BootError {
     }
 }
 
-/// Follows the chain from GSP_FMC_BOOT_PARAMS at guest address `parameters` to
-/// the message queues.
+/// Follows the chain from GSP_FMC_BOOT_PARAMS at guest address `parameters` to the message queues.
 ///
 /// # Errors
-/// [`BootError`] if a link leads nowhere.
+/// [`BootError`] if a link of the chain is invalid.
 pub fn find_queues(memory: &PhysicalMemory, parameters: u64) -> Result<QueueLocation, BootError> {
     let boot = structure(memory, parameters, abi::GSP_FMC_BOOT_PARAMS::SIZE)?;
     let regions = abi::get(&boot, abi::GSP_FMC_BOOT_PARAMS::gspRmParams_bootArgsOffset)?;
@@ -79,7 +78,7 @@ pub fn find_queues(memory: &PhysicalMemory, parameters: u64) -> Result<QueueLoca
     })
 }
 
-/// The address of the region called `name` in the list at `regions`.
+/// Returns the address of the region called `name` in the list at `regions`.
 fn find_region(memory: &PhysicalMemory, regions: u64, name: &str) -> Result<u64, BootError> {
     let size = abi::LibosMemoryRegionInitArgument::SIZE;
     for index in 0..REGIONS_MAX {

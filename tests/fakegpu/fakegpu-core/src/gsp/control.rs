@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Control calls: how each is answered.
+//! Answers control calls.
 //!
-//! Most need nothing: the driver fills the parameters it sends, so that handing
-//! them back says "nothing to add". Of those that only return something, the
-//! driver sends the buffer as it came from its allocator; they are cleared.
-//! The rest are answered from the description of the chip.
+//! Most need no answer. The driver fills the parameters that it sends, so returning them unchanged
+//! means "nothing to add". Controls with pure output arrive with uninitialised parameters; these
+//! are cleared. The rest are answered from the description of the chip.
 
 use crate::abi::*;
 use crate::chip::ChipDescription;
@@ -13,14 +12,13 @@ use crate::gsp::{graphics, identity, tables};
 
 /// Controls whose parameters are pure output, where all zeros means "none".
 const CLEARED: &[u32] = &[
-    // Its size is taken from the buffer: garbage makes the driver allocate
-    // gigabytes.
+    // RM takes an allocation size from the buffer: garbage makes it allocate gigabytes.
     NV2080_CTRL_CMD_INTERNAL_GET_DEVICE_INFO_TABLE,
     NV2080_CTRL_CMD_INTERNAL_GET_CONSTRUCTED_FALCON_INFO,
     NV2080_CTRL_CMD_INTERNAL_GPU_GET_USER_REGISTER_ACCESS_MAP,
 ];
 
-/// Controls that only tell something, which `scheduling.rs` and `spaces.rs` take.
+/// Controls that only inform GSP. `scheduling.rs` and `spaces.rs` handle them.
 const OBSERVED: &[u32] = &[
     NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS,
     NV2080_CTRL_CMD_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER,
@@ -32,18 +30,18 @@ const OBSERVED: &[u32] = &[
     NVA06F_CTRL_CMD_STOP_CHANNEL,
 ];
 
-/// Controls that make the driver leave out a unit which is not modelled.
+/// Controls that make the driver leave out a unit that is not modelled.
 const NOT_SUPPORTED: &[u32] = &[
     // NVLink.
     NV2080_CTRL_CMD_NVLINK_GET_NVLINK_DEVICE_INFO,
 ];
 
-/// What became of a control.
+/// The outcome of a control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It was answered with a status.
+    /// Answered with this status.
     Given(u32),
-    /// It is not modelled: it goes back as it came.
+    /// Not modelled: returned unchanged.
     HandedBack,
 }
 
@@ -69,8 +67,7 @@ pub fn answer(chip: &ChipDescription, uuid: [u8; 16], command: u32, params: &mut
     }
 }
 
-/// Fills the parameters of a control that has something to say. Returns whether
-/// it is one.
+/// Fills the output parameters of `command`. Returns whether it has any.
 fn fill(
     chip: &ChipDescription,
     uuid: [u8; 16],
@@ -118,7 +115,7 @@ fn fill(
             )
         }
         NV2080_CTRL_CMD_INTERNAL_CONF_COMPUTE_GET_STATIC_INFO => {
-            // Else all access to video memory goes through remote calls.
+            // Otherwise all access to video memory goes through remote calls.
             use NV2080_CTRL_INTERNAL_CONF_COMPUTE_GET_STATIC_INFO_PARAMS as P;
             set(params, P::bIsBar1Trusted, 1)?;
             set(params, P::bIsPcieTrusted, 1)
@@ -128,7 +125,7 @@ fn fill(
     filled.map(|()| true)
 }
 
-/// Each logical copy engine is one physical one.
+/// Maps each logical copy engine to one physical engine.
 fn physical_copy_engines(params: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_CE_GET_CE_PCE_MASK_PARAMS as P;
     let engine = get_u32(params, P::ceEngineType)?;
@@ -183,7 +180,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every answer copes with parameters of any length and content.
+        /// No answer panics on parameters of any length and content.
         #[test]
         fn any_parameters(index in 0usize..18, params in prop::collection::vec(any::<u8>(), 0..600)) {
             let commands = [

@@ -6,7 +6,7 @@ use crate::abi;
 use crate::gsp::msgq::Record;
 use crate::host::execute::ChannelFault;
 
-/// Returns the event that tells the driver of a fault. The driver knows the channel's process.
+/// Returns the event that reports a fault to the driver. The driver knows the channel's process.
 pub(super) fn report(fault: &ChannelFault) -> Record {
     use abi::rpc_os_error_log_v as Event;
     let text = format!(
@@ -26,7 +26,7 @@ pub(super) fn report(fault: &ChannelFault) -> Record {
         // PANIC: the fields lie in the structure.
         abi::set(&mut payload, field, value).expect("an event has its fields");
     }
-    // The array keeps a zero behind the text.
+    // The array keeps a zero after the text.
     let string = &mut payload[Event::errString.offset()..];
     let length = text.len().min(string.len().saturating_sub(1));
     string[..length].copy_from_slice(&text.as_bytes()[..length]);

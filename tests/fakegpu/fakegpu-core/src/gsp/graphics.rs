@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tables that describe the graphics engine. Of its eight possible
-//! instances only the first exists; without partitions there is one.
+//! Describes the graphics engine to the driver. Only the first of eight possible instances exists,
+//! as on a GPU without partitions.
 
 use crate::abi::*;
 use crate::chip::ChipDescription;
 
-/// NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_INFO.
+/// Fills NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_INFO.
 pub(super) fn info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_INTERNAL_GR_INFO as Info;
     use NV2080_CTRL_INTERNAL_STATIC_GR_GET_INFO_PARAMS as P;
@@ -20,7 +20,7 @@ pub(super) fn info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malform
     }
     let widest = chip.tpcs_per_gpc.iter().copied().max().unwrap_or(0);
     let values = [
-        // Without subcontexts no channel group can be allocated.
+        // Without subcontexts RM cannot allocate a channel group.
         (
             NV0080_CTRL_GR_INFO_INDEX_MAX_SUBCONTEXT_COUNT,
             u64::from(chip.subcontexts),
@@ -50,9 +50,8 @@ pub(super) fn info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malform
     Ok(())
 }
 
-/// NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_FLOORSWEEPING_MASKS: which of the
-/// processors work. With none at all RM refuses every graphics object, its own
-/// watchdog's among them.
+/// Fills NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_FLOORSWEEPING_MASKS: the working processors. With
+/// none RM refuses every graphics object, including its own watchdog's.
 pub(super) fn floorsweeping(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_INTERNAL_STATIC_GR_FLOORSWEEPING_MASKS as Masks;
     out.fill(0);
@@ -67,8 +66,7 @@ pub(super) fn floorsweeping(chip: &ChipDescription, out: &mut [u8]) -> Result<()
     Ok(())
 }
 
-/// NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_GLOBAL_SM_ORDER: where each
-/// multiprocessor lies.
+/// Fills NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_GLOBAL_SM_ORDER: the position of each SM.
 pub(super) fn sm_order(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_INTERNAL_STATIC_GR_GLOBAL_SM_ORDER as Order;
     out.fill(0);
@@ -94,9 +92,8 @@ pub(super) fn sm_order(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Mal
     set(out, Order::numTpc, global_tpc)
 }
 
-/// NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_CONTEXT_BUFFERS_INFO: how large the
-/// buffers of a context are. What RM puts there nobody looks at, so all are of
-/// one size.
+/// Fills NV2080_CTRL_CMD_INTERNAL_STATIC_KGR_GET_CONTEXT_BUFFERS_INFO: the sizes of a context's
+/// buffers. Nothing reads the buffers, so all have one size.
 pub(super) fn context_buffers(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_INTERNAL_ENGINE_CONTEXT_BUFFER_INFO as Buffer;
     use NV2080_CTRL_INTERNAL_STATIC_GR_GET_CONTEXT_BUFFERS_INFO_PARAMS as P;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! By which names the GPU is known.
+//! Returns the names of the GPU.
 
 use crate::abi::*;
 
-/// NV2080_CTRL_CMD_GPU_GET_GID_INFO: the UUID, in binary or as text.
+/// Fills NV2080_CTRL_CMD_GPU_GET_GID_INFO: the UUID, in binary or as text.
 pub(super) fn gid(uuid: [u8; 16], params: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_GPU_GET_GID_INFO_PARAMS as P;
     let format = get_u32(params, P::flags)? & NV2080_GPU_CMD_GPU_GET_GID_FLAGS_FORMAT_BINARY;
     let gid = if format == 0 {
-        // With the zero that ends it.
+        // With the terminating zero.
         format!("{}\0", uuid_text(uuid)).into_bytes()
     } else {
         uuid.to_vec()
@@ -18,7 +18,7 @@ pub(super) fn gid(uuid: [u8; 16], params: &mut [u8]) -> Result<(), Malformed> {
     set_bytes(params, P::data, &gid)
 }
 
-/// A UUID as the driver prints it.
+/// Formats a UUID as the driver prints it.
 fn uuid_text(uuid: [u8; 16]) -> String {
     uuid.iter()
         .enumerate()

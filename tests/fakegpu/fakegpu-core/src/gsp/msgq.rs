@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The two message queues between the driver and GSP.
+//! Implements the two message queues between the driver and GSP.
 //!
-//! They share one piece of guest memory, whose pages are listed at its start.
-//! Each queue is a header, a few words of which the other side updates, and a
-//! ring of elements of one page. A record fills one to sixteen elements. The
-//! driver may rewrite any of it at any time: lengths and indices are read
-//! once, checked, and every access is.
+//! Both lie in one region of guest memory, which begins with a list of its pages. Each queue is a
+//! header and a ring of page-sized elements; the other side updates a few words of the header. A
+//! record fills one to sixteen elements. The driver may overwrite any of it at any time. Lengths
+//! and indices are therefore read once and checked, and so is every access.
 
 use crate::abi;
 use crate::bits::{high_u32, low_u32};
@@ -16,32 +15,32 @@ use crate::sparse::OutOfRange;
 
 /// Bytes of a page and of a ring element.
 const PAGE: u64 = 4096;
-/// Pages the shared memory may have; the driver uses 129.
+/// Maximum number of pages of the shared memory; the driver uses 129.
 const PAGES_MAX: u64 = 4096;
-/// Elements a record may have.
+/// Maximum number of elements of a record.
 const RECORD_ELEMENTS_MAX: u32 =
     abi::GSP_MSG_QUEUE_ELEMENT_SIZE_MAX / abi::GSP_MSG_QUEUE_ELEMENT_SIZE_MIN;
-/// Bytes of a queue as the driver makes it by default.
+/// Size of a queue as the driver allocates it by default.
 const QUEUE_BYTES: u64 = 0x4_0000;
-/// Where the entries of a queue begin, and where its reader keeps its index.
+/// Offset of a queue's entries, where its reader also keeps its index.
 const ENTRIES_OFFSET: u64 = PAGE;
 const READER_OFFSET: u64 = 0x20;
-/// "I keep my reader's index in your block."
+/// "I keep my read index in your block."
 const FLAG_SWAP_RX: u64 = 1;
 
-/// Bytes before the RPC header in a record.
+/// Bytes before the RPC header of a record.
 const ELEMENT_HEADER: usize = abi::GSP_MSG_QUEUE_ELEMENT::rpc.offset();
-/// Bytes before the payload in a record.
+/// Bytes before the payload of a record.
 const PAYLOAD_OFFSET: usize = ELEMENT_HEADER + abi::rpc_message_header_v::SIZE;
-/// Bytes of payload that one record can carry.
+/// Maximum payload of one record in bytes.
 pub const PAYLOAD_MAX: usize = abi::GSP_MSG_QUEUE_ELEMENT_SIZE_MAX as usize - PAYLOAD_OFFSET;
 
-/// Where the driver has put the queues.
+/// The location of the queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLocation {
     /// Guest address of the shared memory, which begins with its page list.
     pub shared: u64,
-    /// Pages it has.
+    /// Pages of the shared memory.
     pub pages: u64,
     /// Offset of the driver's queue.
     pub command: u64,
@@ -49,19 +48,19 @@ pub struct QueueLocation {
     pub status: u64,
 }
 
-/// One remote call or answer.
+/// One remote call or response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// NV_VGPU_MSG_FUNCTION_* or NV_VGPU_MSG_EVENT_*.
     pub function: u32,
-    /// The sender's number for it.
+    /// The sender's sequence number.
     pub sequence: u32,
-    /// Status of an answer.
+    /// Status of a response.
     pub result: u32,
-    /// The length of the payload, as the sender gives it.
+    /// Length of the payload according to the sender.
     pub length: usize,
-    /// The payload, and what else stands in the record's elements: an
-    /// allocation's parameters come after the length ends.
+    /// The payload and the rest of the record's elements. An allocation's parameters lie beyond
+    /// `length`.
     pub payload: Vec<u8>,
 }
 
@@ -78,11 +77,10 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Finds the pages and sets up GSP's queue, which tells the driver that
-    /// GSP lives.
+    /// Reads the page list and initialises GSP's queue. This tells the driver that GSP runs.
     ///
     /// # Errors
-    /// [`BootError`] if the memory is not there or makes no sense.
+    /// [`BootError`] if the memory is missing or malformed.
     pub fn open(memory: &mut PhysicalMemory, location: QueueLocation) -> Result<Self, BootError> {
         if location.pages == 0 || location.pages > PAGES_MAX {
             return Err(BootError::Queues);
@@ -105,10 +103,10 @@ impl Queues {
         Ok(queues)
     }
 
-    /// Takes the next record of the driver, if there is one.
+    /// Takes the driver's next record, if there is one.
     ///
     /// # Errors
-    /// [`OutOfRange`] if the ring has left guest memory.
+    /// [`OutOfRange`] if the ring lies outside guest memory.
     pub fn receive(&mut self, memory: &mut PhysicalMemory) -> Result<Option<Record>, OutOfRange> {
         let write = self.read_header(memory, abi::msgqTxHeader::writePtr)?;
         if write == self.command_read || write >= self.command_count {
@@ -121,16 +119,16 @@ impl Queues {
             bytes.extend(self.element(memory, index)?);
         }
         self.command_read = (self.command_read + count) % self.command_count;
-        // With SWAP_RX our index of their queue stands in our block.
+        // With SWAP_RX our read index of their queue lies in our block.
         let reader = self.address(self.status + READER_OFFSET)?;
         memory.write_u32(reader, self.command_read)?;
         Ok(Some(parse(bytes)))
     }
 
-    /// Puts an answer or an event into GSP's queue.
+    /// Puts a response or an event into GSP's queue.
     ///
     /// # Errors
-    /// [`OutOfRange`] if the ring has left guest memory.
+    /// [`OutOfRange`] if the ring lies outside guest memory.
     pub fn send(&mut self, memory: &mut PhysicalMemory, record: &Record) -> Result<(), OutOfRange> {
         let mut bytes = self.build(record);
         let count = status_count();
@@ -144,7 +142,7 @@ impl Queues {
         memory.write_u32(write, self.status_write)
     }
 
-    /// The bytes of `record`, whole elements, with a checksum.
+    /// Serialises `record` into whole elements, with a checksum.
     fn build(&self, record: &Record) -> Vec<u8> {
         let kept = record.payload.len().min(PAYLOAD_MAX);
         let length = abi::rpc_message_header_v::SIZE + record.length.min(kept);
@@ -182,7 +180,7 @@ impl Queues {
             ),
         ];
         for (field, value) in fields {
-            // PANIC: `bytes` is at least one page, the headers are shorter.
+            // PANIC: `bytes` is at least one page, and the headers are shorter.
             abi::set(&mut bytes, field, value).expect("headers fit a page");
         }
         let sum = checksum(&bytes[..(ELEMENT_HEADER + length).next_multiple_of(8)]);
@@ -196,7 +194,7 @@ impl Queues {
         bytes
     }
 
-    /// The element `index` places after the last one read.
+    /// Reads the element `index` places after the last one read.
     fn element(&self, memory: &PhysicalMemory, index: u32) -> Result<Vec<u8>, OutOfRange> {
         let slot = (self.command_read + index) % self.command_count;
         let mut bytes = vec![0; PAGE as usize];
@@ -211,7 +209,7 @@ impl Queues {
         memory.read_u32(self.address(self.command + field.offset() as u64)?)
     }
 
-    /// Describes GSP's queue to the driver, which waits for that.
+    /// Writes the header of GSP's queue. The driver waits for it.
     fn write_status_header(&self, memory: &mut PhysicalMemory) -> Result<(), OutOfRange> {
         let fields = [
             (abi::msgqTxHeader::version, 0),
@@ -221,7 +219,7 @@ impl Queues {
             (abi::msgqTxHeader::flags, FLAG_SWAP_RX),
             (abi::msgqTxHeader::rxHdrOff, READER_OFFSET),
             (abi::msgqTxHeader::entryOff, ENTRIES_OFFSET),
-            // The driver looks at the size to see whether the header is there.
+            // The driver checks the size to see whether the header is there.
             (abi::msgqTxHeader::size, QUEUE_BYTES),
         ];
         for (field, value) in fields {
@@ -233,7 +231,7 @@ impl Queues {
         Ok(())
     }
 
-    /// The guest address of byte `offset` of the shared memory.
+    /// Returns the guest address of byte `offset` of the shared memory.
     fn address(&self, offset: u64) -> Result<PhysicalAddress, OutOfRange> {
         let page = usize::try_from(offset / PAGE)
             .ok()
@@ -246,12 +244,12 @@ impl Queues {
     }
 }
 
-/// Entries of GSP's queue.
+/// Returns the number of entries of GSP's queue.
 fn status_count() -> u32 {
     low_u32((QUEUE_BYTES - ENTRIES_OFFSET) / PAGE)
 }
 
-/// The list of pages at `shared`, which itself fills the first of them.
+/// Reads the page list at `shared`. Its first entries are the pages of the list itself.
 fn page_list(memory: &PhysicalMemory, shared: u64, count: u64) -> Result<Vec<u64>, OutOfRange> {
     const PER_PAGE: u64 = PAGE / 8;
     let mut pages: Vec<u64> = Vec::new();
@@ -272,7 +270,7 @@ fn page_list(memory: &PhysicalMemory, shared: u64, count: u64) -> Result<Vec<u64
     Ok(pages)
 }
 
-/// Takes a record of whole elements apart.
+/// Parses a record of whole elements.
 fn parse(mut bytes: Vec<u8>) -> Record {
     let field = |field: abi::Field| abi::get_u32(&bytes, field.at(ELEMENT_HEADER)).unwrap_or(0);
     let length = usize::try_from(field(abi::rpc_message_header_v::length)).unwrap_or(usize::MAX);
@@ -293,7 +291,7 @@ fn parse(mut bytes: Vec<u8>) -> Record {
     }
 }
 
-/// The exclusive or of all words of 32 bits; `bytes` is a multiple of 8 long.
+/// Returns the exclusive or of all 32-bit words. `bytes` has a multiple of 8 bytes.
 fn checksum(bytes: &[u8]) -> u32 {
     let sum = bytes.chunks_exact(8).fold(0, |sum, chunk| {
         let mut word = [0; 8];

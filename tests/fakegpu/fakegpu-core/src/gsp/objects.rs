@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The objects that clients have allocated on GSP.
+//! Tracks the objects that clients have allocated on GSP.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A client and a handle of its own.
+/// An object's key: its client and handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectKey {
     /// hClient.
@@ -18,30 +18,28 @@ pub struct ObjectKey {
 pub struct Object {
     /// Its class.
     pub class: u32,
-    /// The handle of what it belongs to.
+    /// Handle of the parent.
     pub parent: u32,
-    /// What it is another name of, if it was made by duplication.
+    /// The object that this one duplicates; itself if it is no duplicate.
     pub origin: ObjectKey,
 }
 
-/// Objects that are kept at most; a driver that leaks more loses the rest
-/// from sight.
+/// Maximum number of tracked objects. Further ones of a driver that leaks are not tracked.
 const OBJECTS_MAX: usize = 1 << 20;
 
-/// Objects below objects; parents that form a circle end here.
+/// Maximum depth of objects. It ends loops of parents.
 const DEPTH_MAX: usize = 16;
 
-/// All objects.
+/// All tracked objects.
 #[derive(Default)]
 pub struct Objects {
     objects: BTreeMap<ObjectKey, Object>,
-    /// Client, parent and handle of each.
+    /// Client, parent and handle of each object.
     children: BTreeSet<(u32, u32, u32)>,
 }
 
 impl Objects {
-    /// Adds an object of `class` below `parent`. A handle that is in use is
-    /// taken over.
+    /// Adds an object of `class` below `parent`. It replaces an object of the same handle.
     pub fn add(&mut self, key: ObjectKey, parent: u32, class: u32) {
         self.insert(
             key,
@@ -69,7 +67,7 @@ impl Objects {
         );
     }
 
-    /// The closest of `key` and what it lies below that is of `class`.
+    /// Returns the closest object of `class` among `key` and its ancestors.
     pub fn ancestor(&self, key: ObjectKey, class: u32) -> Option<ObjectKey> {
         let mut at = key;
         for _ in 0..DEPTH_MAX {
@@ -82,25 +80,25 @@ impl Objects {
         None
     }
 
-    /// Adds `key` as another name of `source`, if that exists.
+    /// Adds `key` as another name of `source`, if `source` exists.
     pub fn duplicate(&mut self, key: ObjectKey, parent: u32, source: ObjectKey) {
         if let Some(object) = self.get(source) {
             self.insert(key, Object { parent, ..object });
         }
     }
 
-    /// The object called `key`.
+    /// Returns the object called `key`.
     pub fn get(&self, key: ObjectKey) -> Option<Object> {
         self.objects.get(&key).copied()
     }
 
-    /// The first name of what `key` names.
+    /// Returns the first name of the object called `key`.
     pub fn origin(&self, key: ObjectKey) -> ObjectKey {
         self.get(key).map_or(key, |object| object.origin)
     }
 
-    /// Removes `key` and all below it; a client goes with everything it has.
-    /// Returns what was removed.
+    /// Removes `key` and its descendants; a client is removed with all its objects. Returns the
+    /// removed keys.
     pub fn remove(&mut self, key: ObjectKey) -> BTreeSet<ObjectKey> {
         let client = key.client;
         let object = |handle| ObjectKey { client, handle };
@@ -113,7 +111,7 @@ impl Objects {
             while let Some(parent) = gone.pop() {
                 let below = (client, parent, 0)..=(client, parent, u32::MAX);
                 for (_, _, child) in self.children.range(below) {
-                    // Objects may be below each other.
+                    // Parents may form loops.
                     if removed.insert(object(*child)) {
                         gone.push(*child);
                     }
@@ -133,12 +131,12 @@ impl Objects {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of objects.
     pub fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
@@ -210,7 +208,7 @@ mod tests {
     }
 
     proptest! {
-        /// Handles that are their own parents, or each other's, do not matter.
+        /// Handles that are their own or each other's parents do no harm.
         #[test]
         fn any_parents(adds in prop::collection::vec((0u32..4, 0u32..8, 0u32..8), 0..40), frees in prop::collection::vec((0u32..4, 0u32..8), 0..10)) {
             let mut objects = Objects::default();

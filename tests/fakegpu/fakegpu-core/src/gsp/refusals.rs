@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Controls that a test wants to see refused.
+//! Refuses controls at a test's request.
 
 use crate::abi;
 use std::str::FromStr;
 
-/// Refuses one call of a control, or all.
+/// A rule: refuse one call of a control, or all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The control's C name, or its number.
     control: String,
-    /// Which of its calls, counted from one; all if none.
+    /// Which call to refuse, counted from one; all if absent.
     which: Option<u32>,
-    /// What it is answered with.
+    /// The status of the refusal.
     status: u32,
-    /// Calls so far.
+    /// Number of calls so far.
     seen: u32,
 }
 
-/// A text that is no [`Refusal`].
+/// Error: the text is no [`Refusal`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotARefusal(String);
 
@@ -33,7 +33,7 @@ impl std::error::Error for NotARefusal {}
 impl FromStr for Refusal {
     type Err = NotARefusal;
 
-    /// Understands "NVA06C_CTRL_CMD_SET_TIMESLICE:2:0x56"; "all" for every call.
+    /// Parses "NVA06C_CTRL_CMD_SET_TIMESLICE:2:0x56". "all" instead of the 2 refuses every call.
     fn from_str(text: &str) -> Result<Self, NotARefusal> {
         let wrong = || NotARefusal(text.to_owned());
         let mut parts = text.split(':');
@@ -57,7 +57,7 @@ impl FromStr for Refusal {
 }
 
 impl Refusal {
-    /// The status to refuse this call with, if it is one to refuse.
+    /// Counts this call. Returns the status if the rule refuses it.
     fn of(&mut self, command: u32) -> Option<u32> {
         let named = abi::control_name(command) == Some(&self.control);
         if !named && format!("{command:#x}") != self.control {
@@ -70,7 +70,7 @@ impl Refusal {
     }
 }
 
-/// The status that one of `refusals` has for this call. Each counts it.
+/// Returns the status of the first of `refusals` that refuses this call. Each one counts the call.
 pub(super) fn refused(refusals: &mut [Refusal], command: u32) -> Option<u32> {
     refusals
         .iter_mut()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Remote calls: what the driver asks GSP for, and the answers.
+//! Serves the driver's remote calls.
 
 use crate::abi::{self, Malformed};
 use crate::chip::ChipDescription;
@@ -21,11 +21,11 @@ use crate::memory::PhysicalMemory;
 use crate::recorder::{Event, Recorder, PARAMS_MAX};
 use std::collections::BTreeSet;
 
-/// Records that one ring of the doorbell may bring; the ring has fewer.
+/// Maximum number of records served per doorbell; the ring has fewer.
 const RECORDS_PER_DOORBELL: usize = 4096;
-/// Calls that are logged as not modelled; a driver has some hundreds.
+/// Maximum number of unmodelled calls that are logged; a driver has some hundreds.
 const UNMODELLED_MAX: usize = 1 << 12;
-/// Functions up to this number may be answered; above are events.
+/// Last function number. Larger numbers are events.
 const NV_VGPU_MSG_FUNCTION_LAST: u32 = 0xfff;
 
 /// GSP, running or not.
@@ -33,41 +33,40 @@ const NV_VGPU_MSG_FUNCTION_LAST: u32 = 0xfff;
 pub struct Gsp {
     queues: Option<Queues>,
     objects: Objects,
-    /// Functions and controls that were handed back as they came, and were
-    /// logged.
+    /// Functions and controls that were returned unchanged and logged.
     unmodelled: BTreeSet<u32>,
 }
 
-/// What GSP works with.
+/// The parts of the device that GSP works with.
 pub struct Context<'a> {
-    /// What the chip is.
+    /// The description of the chip.
     pub chip: &'a ChipDescription,
     /// The GPU's UUID.
     pub uuid: [u8; 16],
-    /// Both memories.
+    /// Video and guest memory.
     pub memory: &'a mut PhysicalMemory,
-    /// Whoever executes channels.
+    /// Executes channels.
     pub host: &'a mut Host,
-    /// Takes note of what is asked.
+    /// Records what the driver asks for.
     pub recorder: &'a dyn Recorder,
-    /// Controls that a test wants to see refused.
+    /// Controls to refuse at a test's request.
     pub refusals: &'a mut [Refusal],
-    /// The time.
+    /// The current time.
     pub now_ns: u64,
 }
 
-/// What became of GSP.
+/// The outcome of serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It runs, or does not, as before.
+    /// GSP's state has not changed.
     Unchanged,
-    /// The driver has told it to stop.
+    /// GSP has halted at the driver's request.
     Halted,
 }
 
 impl Gsp {
-    /// Starts GSP with the boot parameters at guest address `parameters`. All
-    /// that an earlier start knew is forgotten. Returns whether it runs.
+    /// Starts GSP with the boot parameters at guest address `parameters`, without any earlier
+    /// state. Returns whether it runs.
     pub fn boot(&mut self, context: &mut Context<'_>, parameters: u64) -> bool {
         *self = Self::default();
         context.host.reset();
@@ -77,7 +76,7 @@ impl Gsp {
         match queues {
             Ok(queues) => {
                 self.queues = Some(queues);
-                // What the driver queued before it started GSP comes first.
+                // The driver may have queued calls before it started GSP. They come first.
                 self.serve(context);
                 self.send_init_done(context);
                 log::info!("GSP runs");
@@ -90,8 +89,8 @@ impl Gsp {
         }
     }
 
-    /// Serves what the driver has queued. While GSP does not run, nothing: the
-    /// next start of the driver rings before it boots GSP, over a stale ring.
+    /// Serves the driver's queued calls. Does nothing while GSP is not running: the next start of
+    /// the driver rings before it boots GSP, over a stale ring.
     pub fn serve(&mut self, context: &mut Context<'_>) -> Outcome {
         for _ in 0..RECORDS_PER_DOORBELL {
             let Some(queues) = &mut self.queues else {
@@ -122,7 +121,7 @@ impl Gsp {
             function,
             abi::NV_VGPU_MSG_FUNCTION_GSP_SET_SYSTEM_INFO | abi::NV_VGPU_MSG_FUNCTION_SET_REGISTRY
         ) {
-            // These want no answer.
+            // These calls get no response.
             context.recorder.record(
                 context.now_ns,
                 &Event::Rpc {
@@ -142,7 +141,7 @@ impl Gsp {
         Outcome::Unchanged
     }
 
-    /// Makes the answer to a call out of the call.
+    /// Turns a call into its response.
     fn answer(&mut self, context: &mut Context<'_>, mut record: Record) -> Record {
         let done = match record.function {
             abi::NV_VGPU_MSG_FUNCTION_GSP_RM_CONTROL => self.control(context, &mut record),
@@ -225,8 +224,8 @@ impl Gsp {
             sent_params(payload, Call::SIZE, abi::get(payload, Call::paramsSize)?)?.to_vec();
         abi::set(payload, Call::status, u64::from(abi::NV_OK))?;
         if class == FERMI_VASPACE_A && names_default_space(&params)? {
-            // RM reaches a device's own address space through such a name, and
-            // drops the name again while channels still use the space.
+            // RM reaches a device's own address space through such a name, and frees the name while
+            // channels still use the space.
             self.objects.add_name_of_parent(object, parent, class);
         } else {
             self.objects.add(object, parent, class);
@@ -317,7 +316,7 @@ impl Gsp {
         }
     }
 
-    /// Logs, once, a call that is handed back as it came.
+    /// Logs a call that is returned unchanged, once.
     fn note_unmodelled(&mut self, number: u32, name: Option<&str>) {
         if self.unmodelled.len() < UNMODELLED_MAX && self.unmodelled.insert(number) {
             let name = name.unwrap_or("a number without a name");
@@ -325,7 +324,7 @@ impl Gsp {
         }
     }
 
-    /// Tells the driver that GSP has come up.
+    /// Reports to the driver that GSP is up.
     fn send_init_done(&mut self, context: &mut Context<'_>) {
         let event = Record {
             function: abi::NV_VGPU_MSG_EVENT_GSP_INIT_DONE,
@@ -336,12 +335,12 @@ impl Gsp {
         self.send(context, &event);
     }
 
-    /// Tells the driver that a channel has faulted. Returns whether GSP runs and could.
+    /// Reports a channel's fault to the driver. Returns whether GSP runs and the report was sent.
     pub fn report_fault(&mut self, context: &mut Context<'_>, fault: &ChannelFault) -> bool {
         self.send(context, &errors::report(fault))
     }
 
-    /// Puts a record into the driver's queue. Returns whether it is there.
+    /// Puts a record into the driver's queue. Returns whether that succeeded.
     fn send(&mut self, context: &mut Context<'_>, record: &Record) -> bool {
         let Some(queues) = &mut self.queues else {
             return false;
@@ -354,7 +353,7 @@ impl Gsp {
     }
 }
 
-/// The parameters behind a call's fixed part.
+/// Returns the parameters after a call's fixed part.
 fn sent_params(payload: &[u8], fixed: usize, size: u64) -> Result<&[u8], Malformed> {
     let size = usize::try_from(size).unwrap_or(usize::MAX);
     let field = abi::Field::new(fixed, size);

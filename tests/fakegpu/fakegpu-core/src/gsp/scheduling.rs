@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Controls that say which channels run, and for how long at a time.
+//! Handles controls that decide which channels run, and for how long at a time.
 
 use crate::abi::{self, Malformed};
 use crate::gsp::objects::{ObjectKey, Objects};
 use crate::host::Host;
 
-/// Does to host what control `command` on `object` asks for.
+/// Applies control `command` on `object` to the host.
 pub(super) fn observe(
     host: &mut Host,
     objects: &Objects,
@@ -32,7 +32,7 @@ pub(super) fn observe(
     Ok(())
 }
 
-/// Lets a list of channels stand still, or go on.
+/// Disables or enables a list of channels.
 fn disable_channels(host: &mut Host, objects: &Objects, params: &[u8]) -> Result<(), Malformed> {
     use abi::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS as P;
     let disable = abi::get(params, P::bDisable)? != 0;

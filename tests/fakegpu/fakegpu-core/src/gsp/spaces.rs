@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Calls that say where page directories lie.
+//! Handles calls that say where page directories lie.
 
 use crate::abi::{self, Malformed};
 use crate::gmmu::ROOT_SHIFT;
@@ -9,12 +9,12 @@ use crate::gsp::rpc::Context;
 use crate::host::Host;
 use crate::memory::PhysicalAddress;
 
-/// The aperture of video memory in a copy of page directory entries.
+/// The aperture value of video memory in a copy of page directory entries.
 const GMMU_APERTURE_VIDEO: u32 = 1;
 /// NV0080_CTRL_DMA_SET_PAGE_DIRECTORY_FLAGS_APERTURE; zero is video memory.
 pub(super) const PAGE_DIRECTORY_APERTURE: u32 = 3;
 
-/// Notes what control `command` on `object` says of page directories.
+/// Records what control `command` on `object` says about page directories.
 pub(super) fn observe(
     host: &mut Host,
     objects: &Objects,
@@ -41,7 +41,7 @@ pub(super) fn observe(
     Ok(())
 }
 
-/// An address in either memory.
+/// Returns a physical address in guest or video memory.
 pub(super) fn physical(in_system: bool, offset: u64) -> PhysicalAddress {
     if in_system {
         PhysicalAddress::system(offset)
@@ -50,14 +50,13 @@ pub(super) fn physical(in_system: bool, offset: u64) -> PhysicalAddress {
     }
 }
 
-/// Whether NV_VASPACE_ALLOCATION_PARAMETERS ask for the device's own address
-/// space.
+/// Returns whether NV_VASPACE_ALLOCATION_PARAMETERS request the device's own address space.
 pub(super) fn names_default_space(params: &[u8]) -> Result<bool, Malformed> {
     let index = abi::get_u32(params, abi::NV_VASPACE_ALLOCATION_PARAMETERS::index)?;
     Ok(index == abi::NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE)
 }
 
-/// The address space called `handle`, or that of `device` itself.
+/// Returns the key of address space `handle`, or of the device's own one.
 pub(super) fn space_key(
     payload: &[u8],
     client: abi::Field,
@@ -74,8 +73,7 @@ pub(super) fn space_key(
     })
 }
 
-/// Puts the topmost entry into the page directory of BAR1 or BAR2, which GSP
-/// owns.
+/// Writes the topmost entry of the page directory of BAR1 or BAR2, which GSP owns.
 pub(super) fn update_bar_pde(context: &mut Context<'_>, payload: &[u8]) -> Result<(), Malformed> {
     use abi::rpc_update_bar_pde_v as Call;
     let root = match abi::get_u32(payload, Call::barType)? {

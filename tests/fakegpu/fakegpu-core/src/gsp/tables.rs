@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tables GSP hands to the driver, each made from the description of the
+//! Builds the tables that GSP returns to the driver. Each is derived from the description of the
 //! chip, so that they agree with one another.
 
 use crate::abi::*;
 use crate::chip::{ChipDescription, Engine, EngineKind};
 
-/// Handles of the objects through which the driver calls GSP for itself; the
-/// driver only passes them back.
+/// Handles of the objects by which the driver calls GSP for itself. The driver only passes them
+/// back.
 const INTERNAL_CLIENT: u32 = 0xc200_0000;
 /// See [`INTERNAL_CLIENT`].
 const INTERNAL_DEVICE: u32 = 0xabcd_0080;
 /// See [`INTERNAL_CLIENT`].
 const INTERNAL_SUBDEVICE: u32 = 0xabcd_2080;
-/// "There is no such vector."
+/// Marks an absent vector.
 const NO_VECTOR: u32 = u32::MAX;
-/// "There is no such unit."
+/// Marks an absent unit.
 const NO_REGISTERS: u64 = 0xffff_ffff;
-/// Where the user-mode page of a channel's doorbell lies in BAR0.
+/// Offset in BAR0 of the user-mode page, which has the doorbells.
 const USERMODE_BASE: u64 = 0xbb_0000;
-/// Where the timer lies in BAR0.
+/// Offset in BAR0 of the timer.
 const TIMER_BASE: u64 = 0x9000;
 
-/// GspStaticConfigInfo: what the driver asks for first.
+/// Fills GspStaticConfigInfo, the driver's first request.
 ///
 /// # Errors
 /// [`Malformed`] if `out` is shorter than the structure.
@@ -41,7 +41,7 @@ pub fn static_info(
     set(out, S::gidInfo_length, uuid.len() as u64)?;
     set_bytes(out, S::gidInfo_data, &uuid)?;
     fb_regions(chip, out)?;
-    // Any other branding is refused by the open driver of this version.
+    // The open driver of this version refuses any other branding.
     set(
         out,
         S::computeBranding,
@@ -85,7 +85,7 @@ pub fn static_info(
     set(out, S::hInternalSubdevice, u64::from(INTERNAL_SUBDEVICE))
 }
 
-/// Video memory: what the driver may use, and what GSP keeps at the end.
+/// Describes video memory: the part for the driver, and GSP's part at the end.
 fn fb_regions(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use GspStaticConfigInfo as S;
     use NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO as Region;
@@ -102,7 +102,7 @@ fn fb_regions(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     set(out, Region::reserved.at(second), chip.fb_reserved_bytes)
 }
 
-/// NV2080_CTRL_CMD_GPU_GET_ENGINES_V2.
+/// Fills NV2080_CTRL_CMD_GPU_GET_ENGINES_V2.
 pub(super) fn engines(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_GPU_GET_ENGINES_V2_PARAMS as P;
     out.fill(0);
@@ -117,7 +117,7 @@ pub(super) fn engines(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malf
     Ok(())
 }
 
-/// NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO.
+/// Fills NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO.
 pub(super) fn bars(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_BUS_GET_PCI_BAR_INFO_PARAMS as P;
     use NV2080_CTRL_BUS_PCI_BAR_INFO as Bar;
@@ -136,7 +136,7 @@ pub(super) fn bars(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malform
     Ok(())
 }
 
-/// NV2080_CTRL_CMD_INTERNAL_GPU_GET_CHIP_INFO.
+/// Fills NV2080_CTRL_CMD_INTERNAL_GPU_GET_CHIP_INFO.
 pub(super) fn chip_info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_INTERNAL_GPU_GET_CHIP_INFO_PARAMS as P;
     out.fill(0);
@@ -152,7 +152,7 @@ pub(super) fn chip_info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Ma
     for index in 0..P::regBases.count() {
         set(out, P::regBases.get(index), NO_REGISTERS)?;
     }
-    // Without the first RM cannot map doorbells and goes on into a null pointer.
+    // Without the first entry RM cannot map doorbells and later dereferences a null pointer.
     set(
         out,
         P::regBases.get(NV_REG_BASE_USERMODE as usize),
@@ -161,7 +161,7 @@ pub(super) fn chip_info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Ma
     set(out, P::regBases.get(NV_REG_BASE_TIMER as usize), TIMER_BASE)
 }
 
-/// NV2080_CTRL_CMD_INTERNAL_MEMSYS_GET_STATIC_CONFIG.
+/// Fills NV2080_CTRL_CMD_INTERNAL_MEMSYS_GET_STATIC_CONFIG.
 pub(super) fn memory_system(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_INTERNAL_MEMSYS_GET_STATIC_CONFIG_PARAMS as P;
     out.fill(0);
@@ -180,8 +180,8 @@ pub(super) fn memory_system(chip: &ChipDescription, out: &mut [u8]) -> Result<()
     set(out, P::ltsPerLtcCount, u64::from(chip.l2_slices_per_cache))
 }
 
-/// NV2080_CTRL_CMD_FIFO_GET_DEVICE_INFO_TABLE. The caller asks piece by piece;
-/// all fits the first.
+/// Fills NV2080_CTRL_CMD_FIFO_GET_DEVICE_INFO_TABLE. The caller asks piece by piece; the first
+/// piece holds everything.
 pub(super) fn device_info(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_FIFO_GET_DEVICE_INFO_TABLE_PARAMS as P;
     let base = get(out, P::baseIndex)?;
@@ -262,10 +262,10 @@ fn device_entry(
     set_bytes(out, Entry::engineName.at(entry), engine.name().as_bytes())
 }
 
-/// The DEV_TYPE_ENUM of logical copy engines; graphics has 0.
+/// DEV_TYPE_ENUM of logical copy engines; graphics has 0.
 const DEV_TYPE_ENUM_LCE: u32 = 19;
 
-/// NV2080_CTRL_CMD_INTERNAL_INTR_GET_KERNEL_TABLE.
+/// Fills NV2080_CTRL_CMD_INTERNAL_INTR_GET_KERNEL_TABLE.
 pub(super) fn interrupts(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_ENTRY as Entry;
     use NV2080_CTRL_INTERNAL_INTR_GET_KERNEL_TABLE_PARAMS as P;
@@ -320,7 +320,7 @@ pub(super) fn interrupts(chip: &ChipDescription, out: &mut [u8]) -> Result<(), M
     Ok(())
 }
 
-/// NV2080_CTRL_CMD_GPU_GET_NAME_STRING: the caller says in which encoding.
+/// Fills NV2080_CTRL_CMD_GPU_GET_NAME_STRING, in the encoding that the caller chose.
 pub(super) fn name(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malformed> {
     use NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS as P;
     if get(out, P::gpuNameStringFlags)? == 1 {
@@ -334,7 +334,7 @@ pub(super) fn name(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Malform
     }
 }
 
-/// NV2080_ENGINE_TYPE_* of an engine.
+/// Returns the NV2080_ENGINE_TYPE_* of an engine.
 fn nv2080_engine(kind: EngineKind) -> u32 {
     match kind {
         EngineKind::Graphics => NV2080_ENGINE_TYPE_GR0,

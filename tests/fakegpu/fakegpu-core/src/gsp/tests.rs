@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The driver's half: it boots GSP through the registers and calls it.
+//! Plays the driver: boots GSP through the registers and calls it.
 
 use crate::abi;
 use crate::gpu::{Aperture, Gpu};
@@ -11,7 +11,7 @@ use crate::ChipDescription;
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// Where the driver puts things in guest memory.
+/// Where the test puts its structures in guest memory.
 const PARAMETERS: u64 = 0x1000;
 const REGIONS: u64 = 0x2000;
 const ARGUMENTS: u64 = 0x3000;
@@ -128,7 +128,7 @@ impl Driver {
         (self.sent, self.received) = (0, 0);
     }
 
-    /// Queues a call of `function` and rings. `length` is what the header says.
+    /// Queues a call of `function` and rings the doorbell. `length` goes into the header.
     fn send(&mut self, function: u32, payload: &[u8], length: usize) {
         let mut element = vec![0; PAGE as usize];
         let header = |field: abi::Field| field.at(abi::GSP_MSG_QUEUE_ELEMENT::rpc.offset());
@@ -160,7 +160,7 @@ impl Driver {
         self.set_register(NV_PGSP_QUEUE_HEAD::OFFSET, 0);
     }
 
-    /// Takes the next record that GSP has sent: function, result and payload.
+    /// Takes GSP's next record: function, result and payload.
     fn receive(&mut self) -> Option<(u32, u32, Vec<u8>)> {
         let write = self.load(
             SHARED + STATUS + abi::msgqTxHeader::writePtr.offset() as u64,
@@ -206,7 +206,7 @@ impl Driver {
         )
     }
 
-    /// An allocation: as the driver does, the length leaves the parameters out.
+    /// Allocates an object. As in the driver, the length excludes the parameters.
     fn alloc(
         &mut self,
         client: u32,
@@ -330,7 +330,7 @@ fn the_bars_directory_entry_reaches_video_memory() {
     );
 }
 
-/// The next driver rings before it boots GSP, over the ring of the last one.
+/// The next driver rings before it boots GSP, over the last driver's ring.
 #[test]
 fn after_unloading_nothing_is_served_until_the_next_boot() {
     let mut driver = booted();
@@ -359,8 +359,8 @@ fn many_calls_go_round_the_ring() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Calls of any function with any content leave a GSP that still answers.
-    /// Handles are few, so that calls meet each other's objects.
+    /// GSP still answers after calls of any function with any content. There are few handles, so
+    /// that calls refer to each other's objects.
     #[test]
     fn any_calls(calls in prop::collection::vec(
         (0u32..0x120, prop::collection::vec(prop_oneof![0u32..4, any_command(), any::<u32>()], 0..60), 0usize..300), 0..60)) {
@@ -379,7 +379,7 @@ proptest! {
     }
 }
 
-/// Numbers that calls act on: classes and controls.
+/// Returns numbers that calls depend on: classes and controls.
 fn any_command() -> impl Strategy<Value = u32> {
     prop::sample::select(vec![
         crate::host::KEPLER_CHANNEL_GROUP_A,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One channel.
+//! Models one channel.
 
 use crate::abi::{self, Malformed};
 use crate::bits::{low_u32, Bits};
@@ -18,30 +18,30 @@ use gct_core::submit::gpfifo::Fetch;
 use gct_core::submit::method::Rest;
 use std::collections::VecDeque;
 
-/// USERD pages hold this many channels' USERD each.
+/// USERD areas on one page.
 const USERD_PER_PAGE: u32 = 8;
-/// The channel's number within its page of USERD, in the allocation flags.
+/// The index of the channel's USERD on its page, in the allocation flags.
 const USERD_INDEX: Bits = Bits::new(
     abi::CHANNEL_USERD_INDEX_VALUE_HIGH,
     abi::CHANNEL_USERD_INDEX_VALUE_LOW,
 );
-/// That page's number, in the allocation flags.
+/// The number of that page, in the allocation flags.
 const USERD_PAGE: Bits = Bits::new(
     abi::CHANNEL_USERD_INDEX_PAGE_VALUE_HIGH,
     abi::CHANNEL_USERD_INDEX_PAGE_VALUE_LOW,
 );
 
-/// How host tells channels apart, and what their doorbell token says.
+/// A channel's number, as in its doorbell token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChannelId {
     /// The runlist.
     pub runlist: u32,
-    /// The channel in it.
+    /// The channel's number on the runlist.
     pub channel: u32,
 }
 
 impl ChannelId {
-    /// The channel that a doorbell was rung for.
+    /// Returns the channel that a doorbell token names.
     pub fn from_doorbell(token: u32) -> Self {
         let token = NV_VIRTUAL_FUNCTION_DOORBELL::from_raw(token);
         Self {
@@ -55,44 +55,44 @@ impl ChannelId {
 pub struct Channel {
     id: ChannelId,
     object: ObjectKey,
-    /// The group it is in; itself if it was put into none.
+    /// The channel's group; the channel itself if it belongs to none.
     group: ObjectKey,
     space: Option<ObjectKey>,
     ring_va: u64,
     pub(super) ring_entries: u32,
     userd: PhysicalAddress,
-    /// Where its owner wants to read of errors.
+    /// Where its owner reads errors.
     error_notifier: Option<PhysicalAddress>,
-    /// The entry that is executed, or comes next.
+    /// The ring entry in progress, or the next one.
     pub(super) get: u32,
-    /// Whether that entry has been taken.
+    /// Whether that entry has been fetched.
     pub(super) in_entry: bool,
-    /// What is left of it.
+    /// The remaining methods of the entry.
     pub(super) methods: VecDeque<Method>,
-    /// The burst it has not finished.
+    /// The unfinished burst.
     pub(super) rest: Option<Rest>,
     pub(super) fetch: Fetch,
     pub(super) host: HostMethods,
     pub(super) copy: CopyEngine,
     two_d: TwoD,
     pub(super) compute: Compute,
-    /// The doorbell has rung and the ring is not empty yet.
+    /// Whether the doorbell has rung since the ring was last empty.
     pub(super) rung: bool,
     stopped: bool,
-    /// It was put on the runlist.
+    /// Whether the channel is on the runlist.
     scheduled: bool,
-    /// It was told to stand still wherever it is.
+    /// Whether the channel is frozen.
     disabled: bool,
-    /// It was told to begin nothing.
+    /// Whether the channel may begin no new work.
     held: bool,
-    /// It had the engine when it was told to begin nothing, and has it still:
-    /// what runs goes on.
+    /// Whether running launches go on although the channel may begin no new work: its group still
+    /// has the engine.
     lingers: bool,
     unknown_class: bool,
 }
 
 impl Channel {
-    /// The channel that NV_CHANNEL_ALLOC_PARAMS `params` describe.
+    /// Creates the channel that `params` (NV_CHANNEL_ALLOC_PARAMS) describe.
     ///
     /// # Errors
     /// [`Malformed`] if they are too short.
@@ -144,87 +144,87 @@ impl Channel {
         })
     }
 
-    /// Its number.
+    /// Returns the channel's number.
     pub fn id(&self) -> ChannelId {
         self.id
     }
 
-    /// Its handle.
+    /// Returns the channel's key.
     pub fn object(&self) -> ObjectKey {
         self.object
     }
 
-    /// The group it takes turns with.
+    /// Returns the group whose turns it shares.
     pub fn group(&self) -> ObjectKey {
         self.group
     }
 
-    /// Where in its address space the ring is, and how many entries it has.
+    /// Returns the ring's address in the channel's address space, and its number of entries.
     pub fn ring(&self) -> (u64, u32) {
         (self.ring_va, self.ring_entries)
     }
 
-    /// Where its user-mode registers are kept.
+    /// Returns the address of its user-mode registers (USERD).
     pub fn userd(&self) -> PhysicalAddress {
         self.userd
     }
 
-    /// The address space it names.
+    /// Returns its address space.
     pub fn space(&self) -> Option<ObjectKey> {
         self.space
     }
 
-    /// Its doorbell rings.
+    /// Rings its doorbell.
     pub fn ring_doorbell(&mut self) {
         self.rung = true;
     }
 
-    /// Puts it on the runlist, or takes it off. `has_engine`: what runs goes on
-    /// until it loses the engine.
+    /// Puts the channel on the runlist, or takes it off. If `has_engine`, running launches go on
+    /// until the group loses the engine.
     pub fn set_scheduled(&mut self, scheduled: bool, has_engine: bool) {
         self.scheduled = scheduled;
         self.lingers = !scheduled && has_engine;
     }
 
-    /// Lets it begin nothing more. `has_engine` as for
+    /// Lets the channel begin no new work. `has_engine` as in
     /// [`set_scheduled`](Self::set_scheduled).
     pub fn hold(&mut self, has_engine: bool) {
         self.held = true;
         self.lingers = has_engine;
     }
 
-    /// Lets it stand still.
+    /// Freezes the channel.
     pub fn disable(&mut self) {
         self.disabled = true;
     }
 
-    /// Lets it go on if it is on the runlist.
+    /// Thaws the channel. It runs if it is on the runlist.
     pub fn enable(&mut self) {
         (self.disabled, self.held) = (false, false);
     }
 
-    /// Its group has lost the engine.
+    /// Notes that its group has lost the engine.
     pub fn lose_engine(&mut self) {
         self.lingers = false;
     }
 
-    /// Whether it may begin something.
+    /// Returns whether the channel may begin new work.
     pub(super) fn may_begin(&self) -> bool {
         self.scheduled && !self.held
     }
 
-    /// Whether there may be something to execute.
+    /// Returns whether there may be something to execute.
     pub fn wants_turn(&self) -> bool {
         let may_run = self.may_begin() || self.lingers && self.compute.runs();
         self.rung && may_run && !self.stopped && !self.disabled
     }
 
-    /// Its group has had the engine for so long.
+    /// Charges `ns` of engine time to the running launches.
     pub(super) fn pass(&mut self, ns: u64) {
         self.compute.pass(ns);
     }
 
-    /// Stops it for good, and says so where its owner looks.
+    /// Stops the channel for good, and writes its error notifier.
     pub(super) fn stop(&mut self, memory: &mut PhysicalMemory, now_ns: u64) {
         use abi::NvNotification as N;
         self.stopped = true;
@@ -242,20 +242,19 @@ impl Channel {
             abi::set(&mut notification, field, value).expect("a notification has its fields");
         }
         if let Some(at) = self.error_notifier {
-            // Memory that is gone has nobody who reads it.
+            // If the memory is gone, nothing reads it.
             let _ = memory.write(at, &notification);
         }
     }
 
-    /// Gathers a method for the compute engine. Returns whether it is one, and
-    /// there was room.
+    /// Gathers a method for the compute engine. Returns whether it is one and there was room.
     pub(super) fn gather(&mut self, method: Method) -> bool {
         method.method >= FIRST_ENGINE_METHOD
             && self.host.class(method.subchannel) == HOPPER_COMPUTE_A
             && self.compute.push(method)
     }
 
-    /// Hands a method to the engine behind its subchannel.
+    /// Passes a method to the engine of its subchannel.
     pub(super) fn execute_on_engine(
         &mut self,
         work: &mut Work<'_>,
@@ -269,7 +268,7 @@ impl Channel {
         match class {
             HOPPER_DMA_COPY_A => self.copy.execute(method),
             0 if copies => self.copy.execute(method),
-            // Its room was full: it is gathered once that has been executed.
+            // The buffer was full. The method is gathered once its contents have been executed.
             HOPPER_COMPUTE_A => {
                 self.compute.push(method);
             }
@@ -291,10 +290,10 @@ impl Channel {
     }
 }
 
-/// Status of a notification that tells of an error.
+/// Status of a notification of an error.
 const NOTIFICATION_ERROR: u64 = 0xffff;
 
-/// A piece of memory in NV_CHANNEL_ALLOC_PARAMS.
+/// Returns the address of a piece of memory in NV_CHANNEL_ALLOC_PARAMS.
 fn memory_of(
     params: &[u8],
     space: abi::Field,
@@ -310,7 +309,7 @@ fn memory_of(
     })
 }
 
-/// The runlist of an engine: graphics has the first, copy engines follow.
+/// Returns the runlist of an engine. Graphics has the first; copy engines follow.
 fn runlist_of(engine: u32) -> u32 {
     match engine.checked_sub(abi::NV2080_ENGINE_TYPE_COPY0) {
         Some(copy) => copy + 1,

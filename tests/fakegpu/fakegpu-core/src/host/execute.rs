@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Executing channels, a bounded piece at a time.
+//! Executes channels, a bounded piece at a time.
 //!
-//! The front end calls [`Gpu::step`](crate::Gpu::step) from a thread of its own,
-//! between the guest's accesses. A channel whose semaphore is not there yet
-//! stays where it is and is tried again: the guest's processors release
-//! semaphores by plain stores that nobody tells us of.
+//! The front end calls [`Gpu::step`](crate::Gpu::step) from its own thread, between the guest's
+//! accesses. A channel that waits for a semaphore is polled: the guest's processors release
+//! semaphores by plain stores, which send no notification.
 
 use crate::chip::{ChipDescription, Engine};
 use crate::compute::Advance;
@@ -19,36 +18,36 @@ use crate::platform::Clock;
 use crate::recorder::Recorder;
 use gct_core::submit::gpfifo::{Entry, Segment};
 
-/// USERD: how far the ring was filled, and how far it was executed.
+/// Offsets in USERD: how far the ring is filled, and how far it is executed.
 const USERD_GP_GET: u64 = 0x88;
 const USERD_GP_PUT: u64 = 0x8c;
 
-/// A channel that stopped because an address led nowhere.
+/// A fault: a channel stopped because of an unmapped address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelFault {
-    /// The channel.
+    /// The key of the channel.
     pub object: ObjectKey,
-    /// Its number.
+    /// The number of the channel.
     pub id: ChannelId,
     /// The address.
     pub va: u64,
 }
 
-/// What executing needs.
+/// The parts of the device that execution needs.
 pub struct Work<'a> {
-    /// What the chip is.
+    /// The description of the chip.
     pub chip: &'a ChipDescription,
-    /// Both memories.
+    /// Video and guest memory.
     pub memory: &'a mut PhysicalMemory,
-    /// The way to the guest's processors.
+    /// Interrupts to the guest.
     pub intr: &'a mut InterruptTree,
-    /// Time.
+    /// The clock.
     pub clock: &'a dyn Clock,
-    /// How far the model of the runlist has come.
+    /// Model time of the runlist.
     pub now_ns: u64,
-    /// Takes note of launches.
+    /// Records launches.
     pub recorder: &'a dyn Recorder,
-    /// Takes the channels that fault.
+    /// Collects faults.
     pub faults: &'a mut Vec<ChannelFault>,
     /// The engine of the channel that executes.
     pub engine: Option<Engine>,
@@ -59,7 +58,7 @@ pub struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// The interrupt that software asks for in a pushbuffer.
+    /// Raises the interrupt that a pushbuffer requests.
     pub fn non_stall_interrupt(&mut self) {
         if let Some(engine) = self.engine {
             self.intr.trigger(engine.vector_nonstall);
@@ -67,22 +66,22 @@ impl Work<'_> {
     }
 }
 
-/// How much there is left to do.
+/// How much work is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Nothing.
+    /// No work is left.
     Idle,
-    /// Only what waits for a semaphore.
+    /// All remaining work waits for a semaphore.
     Waiting,
-    /// Launches run, and nothing happens for so many nanoseconds but by
-    /// semaphores.
+    /// Launches run. The next event comes after this many nanoseconds, unless a semaphore is
+    /// released.
     Running(u64),
-    /// More.
+    /// Work is left that can be executed now.
     Busy,
 }
 
 impl Progress {
-    /// What there is to do in two places together.
+    /// Combines the progress of two places.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -96,7 +95,7 @@ impl Progress {
 }
 
 impl Channel {
-    /// Executes for one turn in the address space below `root`.
+    /// Executes for one turn, in the address space below `root`.
     pub(super) fn turn(&mut self, work: &mut Work<'_>, root: Option<PhysicalAddress>) -> Progress {
         let Some(root) = root else {
             log::warn!(
@@ -165,15 +164,14 @@ impl Channel {
         Ok(Progress::Busy)
     }
 
-    /// Takes the next entry of the ring. Returns whether there was one.
+    /// Fetches the next entry of the ring. Returns whether there was one.
     fn next_entry(&mut self, work: &mut Work<'_>, space: AddressSpace) -> Result<bool, Fault> {
         if self.in_entry {
             self.in_entry = false;
             self.get = (self.get + 1) % self.ring_entries.max(1);
             self.write_get(work.memory);
         }
-        // USERD was checked when the channel was made; if it is gone there is
-        // nothing to fetch.
+        // USERD was checked when the channel was created. If it is gone there is nothing to fetch.
         let put = work
             .memory
             .read_u32(self.userd().plus(USERD_GP_PUT))
@@ -191,7 +189,7 @@ impl Channel {
         let (ring_va, _) = self.ring();
         let entry = space.read_u64(work.memory, ring_va.saturating_add(8 * u64::from(self.get)))?;
         self.in_entry = true;
-        // An entry counts like a method, so that a ring of empty ones ends.
+        // An entry costs as much as a method, so a ring of empty entries ends.
         work.methods = work.methods.saturating_sub(1);
         if let Entry::Segment(segment) = self.fetch.decode(entry) {
             let words = read_segment(work.memory, space, segment)?;

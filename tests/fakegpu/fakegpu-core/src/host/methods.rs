@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Methods: the commands in a pushbuffer, and those that host itself executes.
+//! Decodes pushbuffers into methods, and executes the host's own.
 
 use crate::bits::{low_u32, Bits};
 use crate::gmmu::{AddressSpace, Fault};
@@ -9,7 +9,7 @@ use crate::host::semaphore::{sem_execute, Reduction, Semaphore, Width};
 use gct_core::submit::method::{Opcode, Rest, Walk};
 use std::collections::VecDeque;
 
-/// Methods below this one are host's own, whatever the subchannel.
+/// Methods below this one belong to the host, on every subchannel.
 pub const FIRST_ENGINE_METHOD: u16 = 0x100;
 
 /// NVC86F_* methods.
@@ -34,8 +34,8 @@ pub struct Method {
     pub data: u32,
 }
 
-/// Takes a pushbuffer segment apart. `rest` is what the last segment of the
-/// channel left unfinished, and becomes what this one does.
+/// Decodes a pushbuffer segment. `rest` is the unfinished burst of the channel's previous segment,
+/// and receives that of this one.
 pub fn decode(words: &[u32], rest: &mut Option<Rest>) -> VecDeque<Method> {
     let mut methods = VecDeque::new();
     let mut walk = Walk::resume(words, rest.take());
@@ -74,16 +74,16 @@ pub fn decode(words: &[u32], rest: &mut Option<Rest>) -> VecDeque<Method> {
     methods
 }
 
-/// What became of a method.
+/// The outcome of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executed {
-    /// It is done.
+    /// The method is done.
     Done,
-    /// It has to wait, and be tried again.
+    /// The method has to wait and be tried again.
     Blocked,
 }
 
-/// Host's state of one channel.
+/// The host's state of one channel.
 #[derive(Clone, Debug, Default)]
 pub struct HostMethods {
     semaphore_va: u64,
@@ -98,13 +98,13 @@ const LOW: Bits = Bits::new(31, 0);
 const HIGH: Bits = Bits::new(63, 32);
 
 impl HostMethods {
-    /// The class that was set on `subchannel`; zero if none.
+    /// Returns the class set on `subchannel`; zero if there is none.
     pub fn class(&self, subchannel: u8) -> u32 {
         self.classes[usize::from(subchannel % 8)]
     }
 
-    /// Executes one of host's own methods. Invalidations, barriers and waits
-    /// need nothing: all is done in order, and nothing is cached.
+    /// Executes one of the host's methods. Invalidations, barriers and waits do nothing: execution
+    /// is in order, and nothing is cached.
     ///
     /// # Errors
     /// [`Fault`] if a semaphore is not in memory.

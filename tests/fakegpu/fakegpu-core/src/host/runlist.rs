@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Runlists: which channel group has the engine, in model time.
+//! Decides which channel group has each engine, in model time.
 //!
-//! A runlist gives its engine to one group at a time, for the group's time
-//! slice; the channels of the group share it. A launch takes time, and comes
-//! further only while its group has the engine; what it has not had by the end
-//! of a slice it gets in the next. All other work takes as long as it takes us.
-//! A group that has nothing to do, or only waits, gives the rest of its slice
-//! away.
+//! A runlist gives its engine to one group at a time, for the group's time slice. The channels of
+//! the group share it. A launch takes engine time and progresses only while its group has the
+//! engine; it continues in the group's next slice. All other work takes as long as the model needs
+//! to execute it. A group that is idle or only waits yields the rest of its slice.
 //!
-//! The model follows the clock and never passes it. It goes from one event to
-//! the next (a launch ends, a slice ends), so that shares are exact however
-//! seldom it is called.
+//! Model time follows the clock and never passes it. It advances from event to event (a launch
+//! ends, a slice ends). So shares are exact, however seldom the model is called.
 
 use crate::gsp::objects::ObjectKey;
 use crate::host::channel::{Channel, ChannelId};
@@ -20,16 +17,15 @@ use crate::host::Host;
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-/// Methods that a channel may execute before others get their turn.
+/// Methods that a channel may execute per turn.
 const METHODS_PER_TURN: u32 = 2048;
-/// Bytes that it may copy.
+/// Bytes that a channel may copy per turn.
 const BYTES_PER_TURN: u64 = 1 << 20;
-/// A shorter time slice counts as this one: each change of the group costs us
-/// about a microsecond.
+/// Minimum time slice. Each change of the group costs the model about a microsecond.
 const SLICE_MIN_NS: u64 = 10_000;
-/// What the model lags behind the clock is caught up with up to so much.
+/// Maximum lag behind the clock that the model makes up for. A longer lag is dropped.
 const LAG_MAX_NS: u64 = 1_000_000_000;
-/// Events of a runlist before others get their turn.
+/// Events of a runlist per step.
 const EVENTS_PER_STEP: u32 = 64;
 
 /// One runlist.
@@ -37,27 +33,27 @@ const EVENTS_PER_STEP: u32 = 64;
 pub(super) struct Runlist {
     /// The group that has the engine, or had it last.
     group: Option<ObjectKey>,
-    /// What is left of its slice; none if it has lost the engine.
+    /// The rest of its slice; 0 if it has lost the engine.
     left_ns: u64,
-    /// How far the model has come.
+    /// Model time.
     now_ns: u64,
 }
 
 impl Runlist {
-    /// Leaves no more than `ns` of the slice to `group`, if it has the engine.
+    /// Limits the rest of the slice to `ns` if `group` has the engine.
     pub(super) fn cut(&mut self, group: ObjectKey, ns: u64) {
         if self.group == Some(group) {
             self.left_ns = self.left_ns.min(ns);
         }
     }
 
-    /// Whether `group` has the engine.
+    /// Returns whether `group` has the engine.
     pub(super) fn is_used_by(&self, group: ObjectKey) -> bool {
         self.group == Some(group)
     }
 
-    /// The group whose turn it is among those that are ready. A group that has
-    /// got the engine newly gets a slice of `slice_ns`.
+    /// Chooses the group for the next turn among those that are ready. A group that newly gets the
+    /// engine gets a slice of `slice_ns`.
     fn turn(
         &mut self,
         ready: &BTreeSet<ObjectKey>,
@@ -76,8 +72,8 @@ impl Runlist {
         Some(group)
     }
 
-    /// The group that has the engine uses it for up to `wanted_ns` of
-    /// `available_ns`, and not beyond its slice. Returns for how long.
+    /// Lets the current group use the engine for up to `wanted_ns` of `available_ns`, within its
+    /// slice. Returns for how long.
     fn use_engine(&mut self, wanted_ns: u64, available_ns: u64) -> u64 {
         let used_ns = wanted_ns.min(available_ns).min(self.left_ns);
         self.left_ns -= used_ns;
@@ -87,17 +83,17 @@ impl Runlist {
 }
 
 impl Host {
-    /// Whether [`step`](Self::step) may find something to do.
+    /// Returns whether [`step`](Self::step) may find work.
     pub fn has_work(&self) -> bool {
         self.channels.values().any(Channel::wants_turn)
     }
 
-    /// Lets each runlist go on, up to the clock or for a bounded time.
+    /// Advances each runlist up to the clock, or for a bounded time.
     pub fn step(&mut self, work: &mut Work<'_>) -> Progress {
         let ready = self.channels.values().filter(|it| it.wants_turn());
         let runlists: BTreeSet<u32> = ready.map(|channel| channel.id().runlist).collect();
         let mut progress = Progress::Idle;
-        // One that has nothing to do starts anew, at the time when it has.
+        // An idle runlist restarts at the time when it has work again.
         self.runlists.retain(|id, _| runlists.contains(id));
         for id in runlists {
             let mut runlist = self.runlists.remove(&id).unwrap_or_else(|| Runlist {
@@ -119,7 +115,7 @@ impl Host {
             .iter()
             .find(|engine| engine.runlist == id)
             .copied();
-        // Groups in a row that only wait. One that has nothing to do is ready no more.
+        // Number of consecutive groups that only wait. An idle group is not ready.
         let mut waiting_groups = 0;
         for _ in 0..EVENTS_PER_STEP {
             let ready = self.ready_groups(id);
@@ -134,7 +130,7 @@ impl Host {
             let group = match runlist.turn(&ready, slice_ns) {
                 Some(group) if waiting_groups < ready.len() => group,
                 next => {
-                    // Nobody used this time.
+                    // No group used this time.
                     runlist.now_ns = clock_ns;
                     return next.map_or(Progress::Idle, |_| Progress::Waiting);
                 }
@@ -169,7 +165,7 @@ impl Host {
         Progress::Busy
     }
 
-    /// The groups of a runlist that have a channel with work.
+    /// Returns the groups of a runlist that have a channel with work.
     fn ready_groups(&self, runlist: u32) -> BTreeSet<ObjectKey> {
         self.channels
             .values()
@@ -178,7 +174,7 @@ impl Host {
             .collect()
     }
 
-    /// Gives each channel of `group` that has work a turn.
+    /// Gives a turn to each channel of `group` that has work.
     fn turn_of_group(&mut self, work: &mut Work<'_>, runlist: u32, group: ObjectKey) -> Progress {
         let ready: Vec<ChannelId> = self
             .channels
@@ -202,7 +198,7 @@ impl Host {
         progress
     }
 
-    /// The channels of `group` that may run have had the engine for so long.
+    /// Charges `ns` of engine time to the channels of `group` that may run.
     fn pass(&mut self, runlist: u32, group: ObjectKey, ns: u64) {
         for channel in self.channels.values_mut() {
             if channel.id().runlist == runlist && channel.group() == group && channel.wants_turn() {

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Semaphores in memory: what host and the copy engine do with them.
+//! Acquires and releases semaphores in memory, for the host and the copy engine.
 
 use crate::bits::{low_u32, Bits};
 use crate::gmmu::{AddressSpace, Fault};
 use crate::memory::PhysicalMemory;
 
-/// Where a semaphore's timestamp stands, relative to its payload.
+/// Offset of a semaphore's timestamp from its payload.
 const TIMESTAMP_OFFSET: u64 = 8;
 
-/// How wide a payload is.
+/// Width of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
-    /// One word.
+    /// 32 bits.
     Bits32,
-    /// Two words.
+    /// 64 bits.
     Bits64,
 }
 
@@ -26,7 +26,7 @@ impl Width {
         }
     }
 
-    /// `value` as a signed number of this width.
+    /// Interprets `value` as a signed number of this width.
     fn signed(self, value: u64) -> i64 {
         // CAST: two's complement is meant.
         match self {
@@ -36,17 +36,17 @@ impl Width {
     }
 }
 
-/// Arithmetic that a release may do on what is there.
+/// The arithmetic of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reduction {
-    /// The operation's number, the same for host and copy engine.
+    /// Number of the operation, the same for the host and the copy engine.
     pub operation: u64,
     /// Whether minimum and maximum compare as signed numbers.
     pub signed: bool,
 }
 
 impl Reduction {
-    /// What becomes of `old` by `payload`.
+    /// Combines `old` with `payload`.
     pub fn apply(self, width: Width, old: u64, payload: u64) -> u64 {
         let less = if self.signed {
             width.signed(old) < width.signed(payload)
@@ -88,7 +88,7 @@ impl Reduction {
                     old - 1
                 }
             }
-            // Undefined operations leave it as it is.
+            // Undefined operations keep the old value.
             _ => old,
         };
         new & width.mask()
@@ -100,14 +100,14 @@ impl Reduction {
 pub struct Semaphore {
     /// The address space.
     pub space: AddressSpace,
-    /// Where it is.
+    /// The virtual address.
     pub va: u64,
-    /// How wide it is.
+    /// The width of the payload.
     pub width: Width,
 }
 
 impl Semaphore {
-    /// Its payload.
+    /// Reads the payload.
     ///
     /// # Errors
     /// [`Fault`] if it is not in memory.
@@ -118,8 +118,8 @@ impl Semaphore {
         }
     }
 
-    /// Stores `payload`, or what `reduction` makes of it. The timestamp, if
-    /// there is one, is there before the payload can be seen.
+    /// Stores `payload`, or the result of `reduction`. A timestamp, if requested, is written before
+    /// the payload becomes visible.
     ///
     /// # Errors
     /// [`Fault`] if it is not in memory.
@@ -148,7 +148,7 @@ impl Semaphore {
         }
     }
 
-    /// Whether an acquire by `operation` for `payload` is satisfied.
+    /// Returns whether an acquire by `operation` for `payload` is satisfied.
     ///
     /// # Errors
     /// [`Fault`] if it is not in memory.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Channels, executed from their rings.
+//! Executes channels from their rings.
 
 use super::*;
 use crate::abi::NvNotification;
@@ -11,7 +11,7 @@ use gct_core::submit::gpfifo::{Control, Entry, Segment};
 use gct_core::submit::method::incr;
 use proptest::prelude::*;
 
-/// Where things lie in video memory.
+/// Where the test puts its structures in video memory.
 const RING: u64 = 0x1_0000;
 const USERD: u64 = 0x2_0000;
 const PUSHBUFFER: u64 = 0x3_0000;
@@ -42,12 +42,12 @@ struct Machine {
 }
 
 impl Machine {
-    /// A machine with one channel on the first copy engine.
+    /// Creates a machine with one channel on the first copy engine.
     fn new() -> Self {
         Self::with_engine(abi::NV2080_ENGINE_TYPE_COPY0)
     }
 
-    /// A machine with one channel on `engine`.
+    /// Creates a machine with one channel on `engine`.
     fn with_engine(engine: u32) -> Self {
         let bench = Bench::new();
         let params = TestChannel {
@@ -89,7 +89,7 @@ impl Machine {
             .unwrap()
     }
 
-    /// Fills ring entry `index` with a segment of `words` at a place of its own.
+    /// Fills ring entry `index` with a segment of `words`, each segment at its own address.
     fn submit(&mut self, index: u32, words: &[u32]) {
         self.submit_at(index, PUSHBUFFER + 0x1000 * u64::from(index), words);
     }
@@ -133,7 +133,7 @@ impl Machine {
         self.word(USERD + 0x88)
     }
 
-    /// SEM_ADDR_LO to SEM_EXECUTE for the semaphore.
+    /// Returns the values of SEM_ADDR_LO to SEM_EXECUTE for the semaphore.
     fn semaphore(&self, payload: u32, execute: u32) -> [u32; 6] {
         let va = self.bench.va(SEMAPHORE);
         [
@@ -269,7 +269,7 @@ fn software_interrupts_go_to_the_engines_vector() {
     assert_eq!(machine.bench.intr.read(leaf), Some(1 << vector));
 }
 
-/// Executes a capture and returns the launches that were recorded.
+/// Executes a capture and returns the recorded launches.
 fn launches(name: &str) -> Vec<String> {
     let mut machine = Machine::with_engine(abi::NV2080_ENGINE_TYPE_GR0);
     machine.submit(0, &[incr(1, 0, 1), crate::compute::HOPPER_COMPUTE_A]);
@@ -312,8 +312,8 @@ fn a_captured_launch_runs_all_its_blocks() {
     );
 }
 
-/// What each capture launched, by its README: grids in the order of their
-/// launches, in blocks or clusters.
+/// The launches of each capture, by the captures' README: grids in launch order, in blocks or
+/// clusters.
 #[test]
 fn every_capture_launches_what_it_says() {
     let captures: [(&str, &[[u32; 3]]); 6] = [
@@ -323,7 +323,7 @@ fn every_capture_launches_what_it_says() {
         ("cluster2", &[[650, 1, 1]]),
         // One gang of 132 blocks.
         ("cooperative", &[[1, 1, 1]]),
-        // A descriptor without blocks stands between them.
+        // A descriptor without blocks lies between them.
         ("pdl_pair", &[[1400, 1, 1], [0, 0, 0], [1401, 1, 1]]),
     ];
     for (name, grids) in captures {
@@ -351,7 +351,7 @@ fn captured_launches_run_in_their_order() {
 }
 
 proptest! {
-    /// Compute methods of any kind end, too.
+    /// Any compute methods come to an end.
     #[test]
     fn any_compute_methods(methods in prop::collection::vec((0x40u16..0x800, any::<u32>()), 0..40)) {
         let mut machine = Machine::with_engine(abi::NV2080_ENGINE_TYPE_GR0);
@@ -366,14 +366,14 @@ proptest! {
         }
     }
 
-    /// Rings and pushbuffers full of anything are executed in bounded turns.
+    /// Any rings and pushbuffers are executed in bounded turns.
     #[test]
     fn any_ring(entries in prop::collection::vec(any::<u64>(), 8), words in prop::collection::vec(any::<u32>(), 64), put in 0..ENTRIES) {
         let mut machine = Machine::new();
         machine.put_words(PUSHBUFFER, &words);
         let base = machine.bench.va(PUSHBUFFER);
         for (index, entry) in (0..).zip(entries) {
-            // Half of the entries lead to the pushbuffer, with a short length.
+            // Half of the entries point at the pushbuffer, with a short length.
             let entry = if entry & 1 == 0 { base | (entry >> 58) << 42 } else { entry & !(0x1f_f000 << 42) };
             machine.put_entry(index, entry);
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `fakegpu-firmware FOLDER`: puts a firmware file that the driver accepts
-//! below FOLDER, which is a system's `lib/firmware`.
+//! Writes a firmware file that the driver accepts below FOLDER, a system's `lib/firmware`:
+//! `fakegpu-firmware FOLDER`.
 
 use anyhow::Context;
 use clap::Parser;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The queues, filled as the driver does.
+//! Fills the queues as the driver does.
 
 use super::*;
 use crate::testing::World;
@@ -14,7 +14,7 @@ const LOCATION: QueueLocation = QueueLocation {
     status: 0x4_1000,
 };
 
-/// Shared memory as the driver prepares it, in consecutive pages.
+/// Returns shared memory as the driver prepares it, in consecutive pages.
 pub(super) fn memory() -> PhysicalMemory {
     let mut memory = PhysicalMemory::new(0, World::new());
     for page in 0..129 {
@@ -104,7 +104,7 @@ fn what_is_sent_sums_to_zero_and_advances() {
 }
 
 proptest! {
-    /// Whatever stands in the ring is taken apart within it.
+    /// Parsing never leaves the ring, whatever it contains.
     #[test]
     fn any_ring(count in any::<u32>(), write in any::<u32>(), elements in prop::collection::vec(any::<u32>(), 24)) {
         let mut memory = memory();
@@ -119,7 +119,7 @@ proptest! {
         }
     }
 
-    /// So is a list of any pages.
+    /// Opening never panics, whatever the location says.
     #[test]
     fn any_location(shared in any::<u64>(), pages in 0u64..6000, command in any::<u64>(), status in any::<u64>()) {
         let mut memory = memory();

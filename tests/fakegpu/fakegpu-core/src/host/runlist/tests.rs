@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who gets how much of an engine, in model time.
+//! Checks each group's share of an engine, in model time.
 
 use super::*;
 use crate::abi;
@@ -15,15 +15,14 @@ use proptest::prelude::*;
 const CLIENT: u32 = 1;
 const SPACE: u32 = 0x20;
 const ENTRIES: u32 = 1024;
-/// The segments, and what each channel has, in video memory.
+/// Where the segments and each channel's structures lie in video memory.
 const OBJECT: u64 = 0x1000;
 const LAUNCH: u64 = 0x2000;
 const CHANNELS: u64 = 0x10_0000;
 const CHANNEL_BYTES: u64 = 0x1_0000;
-/// A launch of the capture: 1000 blocks on 132 multiprocessors, eight at a
-/// time, at 10 us each, and 2 us.
+/// Duration of the captured launch: 1000 blocks on 132 SMs in eight rounds of 10 us each, and 2 us.
 const LAUNCH_NS: u64 = 82_000;
-/// The time slice of a group that was given none.
+/// The time slice of a group without SET_TIMESLICE.
 const SLICE_NS: u64 = 1_024_000;
 const MS: u64 = 1_000_000;
 
@@ -64,7 +63,7 @@ impl Machine {
         self.bench.memory.write(at, &bytes).unwrap();
     }
 
-    /// A group on the runlist, with a channel that has so many launches to do.
+    /// Adds a group to the runlist, with a channel that has `launches` launches to execute.
     fn busy_group(&mut self, number: u32, launches: u32) -> ObjectKey {
         let (group, channel) = (key(0x100 + number), key(0x200 + number));
         let place = CHANNELS + CHANNEL_BYTES * u64::from(number);
@@ -111,12 +110,12 @@ impl Machine {
         group
     }
 
-    /// Does what can be done at this time.
+    /// Executes what can be executed without advancing the clock.
     fn settle(&mut self) {
         while self.host.step(&mut self.bench.work()) == Progress::Busy {}
     }
 
-    /// Lets so much time go by, in pieces of `piece_ns`.
+    /// Advances the clock by `ns`, in pieces of `piece_ns`.
     fn pass(&mut self, ns: u64, piece_ns: u64) {
         self.settle();
         for _ in 0..ns / piece_ns {
@@ -125,7 +124,7 @@ impl Machine {
         }
     }
 
-    /// How many launches of a group have ended.
+    /// Returns how many launches of a group have ended.
     fn ended(&self, group: ObjectKey) -> u64 {
         let object = format!("\"object\":{},", group.handle + 0x100);
         let lines = self.bench.recorder.all();
@@ -133,7 +132,7 @@ impl Machine {
         launches.filter(|line| line.contains(&object)).count() as u64
     }
 
-    /// A group has had the engine for so long.
+    /// Asserts that a group has had the engine for `ns`.
     fn had(&self, group: ObjectKey, ns: u64) {
         assert_eq!(self.ended(group), ns / LAUNCH_NS, "launches of {group:x?}");
     }
@@ -150,7 +149,7 @@ fn a_launch_takes_its_time() {
     assert!(!machine.host.has_work());
 }
 
-/// However seldom the model is called.
+/// Shares are exact however seldom the model is called.
 #[test]
 fn shares_follow_time_slices() {
     for piece_ns in [10_000, 700_000, 21 * MS] {
@@ -170,7 +169,7 @@ fn shares_follow_time_slices() {
 fn groups_without_a_time_slice_share_equally() {
     let mut machine = Machine::new();
     let groups = [1, 2, 3].map(|number| machine.busy_group(number, 1000));
-    // Ten rounds of the default.
+    // Ten rounds of the default slice.
     machine.pass(3 * 10 * SLICE_NS, 1000);
     for group in groups {
         machine.had(group, 10 * SLICE_NS);
@@ -219,20 +218,20 @@ fn a_disabled_channel_stands_still_within_a_launch() {
     let channel = key(frozen.handle + 0x100);
     machine.pass(10 * SLICE_NS + LAUNCH_NS / 2, 1000);
     machine.host.disable(channel, false);
-    // It is not scheduling that lets it go on.
+    // Scheduling does not thaw it.
     machine.host.schedule(frozen, true);
     machine.pass(10 * MS, 1000);
     machine.had(frozen, 5 * SLICE_NS + LAUNCH_NS / 2);
     machine.had(other, 5 * SLICE_NS + 10 * MS);
-    // What had been done of the launch that stood still is not lost.
+    // The frozen launch has kept its progress.
     machine.host.enable(channel);
     machine.host.disable(key(other.handle + 0x100), false);
     machine.pass(10 * LAUNCH_NS, 1000);
     machine.had(frozen, 5 * SLICE_NS + LAUNCH_NS / 2 + 10 * LAUNCH_NS);
 }
 
-/// As on an H200: GPFIFO_SCHEDULE with bEnable=0, and DISABLE_CHANNELS with
-/// bOnlyDisableScheduling, leave alone what runs.
+/// As measured on an H200: GPFIFO_SCHEDULE with bEnable=0, and DISABLE_CHANNELS with
+/// bOnlyDisableScheduling, leave running launches alone.
 #[test]
 fn off_the_runlist_nothing_new_begins() {
     for only_disabled in [false, true] {
@@ -274,8 +273,8 @@ fn preemption_ends_a_slice() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is scheduled, frozen, preempted and let go in whatever order:
-    /// nobody gets more than there is, and nothing hangs.
+    /// After any order of scheduling, freezing, thawing and preempting, no group has more than the
+    /// available time, and nothing hangs.
     #[test]
     fn any_scheduling(steps in prop::collection::vec((0u32..8, 0u32..4, any::<u32>(), 0u64..300), 1..40)) {
         let mut machine = Machine::new();
