@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Tests of the 2 MiB blocks a managed range consists of. Without a GPU a
- * block's pages live on the CPU; populating, mapping, revoking and splitting
- * them is the same code.
+ * Tests of the 2 MiB blocks of a managed range. Without a GPU a block's pages live on the CPU. The
+ * code that populates, maps, revokes and splits them is the same.
  */
 #include <string.h>
 
 #include "uvm.h"
 
-/* No answer of the driver: it asks for this on purpose only. */
+/* Requests any NUMA node. No node has this number. */
 static const NvS32 any_numa_node = -1;
 
 static int va_block_info(struct session *s)
@@ -26,7 +25,7 @@ static int va_block_info(struct session *s)
 	CHECK_OK(UVM_TEST(s->fd, VA_BLOCK_INFO, params));
 	CHECK_EQUAL(params.va_block_start, start + BLOCK_BYTES);
 	CHECK_EQUAL(params.va_block_end, start + 2 * BLOCK_BYTES - 1);
-	/* Touching one block does not make its neighbour. */
+	/* Touching one block does not populate its neighbour. */
 	params.lookup_address = start;
 	CHECK_STATUS(UVM_TEST(s->fd, VA_BLOCK_INFO, params),
 		     NV_ERR_OBJECT_NOT_FOUND);
@@ -36,7 +35,7 @@ static int va_block_info(struct session *s)
 	return 0;
 }
 
-/* Where the page is and how it is mapped; checks what is always true. */
+/* Reads a page's location and mapping, and checks the invariants. */
 static int residency(struct session *s, volatile uint8_t *page,
 		     UVM_TEST_VA_RESIDENCY_INFO_PARAMS *info)
 {
@@ -81,7 +80,7 @@ static int va_residency_info(struct session *s)
 	return 0;
 }
 
-/* One page, one wanted mapping of the CPU. */
+/* Changes the CPU's mapping of one page. */
 static NV_STATUS change(struct session *s, volatile uint8_t *page, NvU32 mapping)
 {
 	return UVM_RUN(s->fd, CHANGE_PTE_MAPPING, .uuid = s->cpu,
@@ -99,7 +98,7 @@ static int change_pte_mapping(struct session *s)
 	if (residency(s, memory, &info))
 		return -1;
 	CHECK_EQUAL(info.mapping_type[0], UVM_TEST_PTE_MAPPING_READ_ONLY);
-	/* Only a fault may raise a mapping, and this write is one. */
+	/* Only a fault may raise a mapping, and this write faults. */
 	CHECK_STATUS(change(s, memory, UVM_TEST_PTE_MAPPING_READ_WRITE),
 		     NV_ERR_INVALID_OPERATION);
 	memory[0] = 2;
@@ -107,7 +106,7 @@ static int change_pte_mapping(struct session *s)
 		return -1;
 	CHECK_EQUAL(info.mapping_type[0], UVM_TEST_PTE_MAPPING_READ_WRITE_ATOMIC);
 
-	/* Unmapped, but still there. */
+	/* The page is unmapped, but still populated. */
 	CHECK_OK(change(s, memory, UVM_TEST_PTE_MAPPING_INVALID));
 	if (residency(s, memory, &info))
 		return -1;
@@ -140,7 +139,7 @@ static NV_STATUS migrate_to_cpu(struct session *s, volatile uint8_t *memory)
 	return UVM_API(s->fd, UVM_MIGRATE, params);
 }
 
-/* Parameters that inject nothing yet. */
+/* Returns parameters that inject no error. */
 static UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS inject_nothing(volatile uint8_t *memory)
 {
 	return (UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS){
@@ -170,7 +169,7 @@ static int va_block_inject_error(struct session *s)
 	CHECK_EQUAL(info.resident_on_count, 1);
 	CHECK_EQUAL(info.resident_physical_size[0], PAGE_BYTES);
 
-	/* A mask of sizes must name the page, and be of sizes there are. */
+	/* A mask of sizes must include the page size, and contain only supported sizes. */
 	inject.cpu_chunk_allocation_size_mask = BLOCK_BYTES;
 	CHECK_STATUS(UVM_TEST(s->fd, VA_BLOCK_INJECT_ERROR, inject),
 		     NV_ERR_INVALID_ARGUMENT);
@@ -187,7 +186,7 @@ static int va_space_inject_error(struct session *s)
 	CHECK(memory);
 	CHECK_OK(UVM_RUN(s->fd, VA_SPACE_INJECT_ERROR,
 			 .va_block_allocation_fail_nth = 2));
-	/* Each call below looks for the block, and makes it if need be. */
+	/* Each of the following calls looks the block up, and creates it if necessary. */
 	CHECK_OK(change(s, memory, UVM_TEST_PTE_MAPPING_INVALID));
 	CHECK_STATUS(change(s, memory, UVM_TEST_PTE_MAPPING_INVALID),
 		     NV_ERR_NO_MEMORY);
@@ -195,7 +194,7 @@ static int va_space_inject_error(struct session *s)
 	return 0;
 }
 
-/* The kernel's part looks at two blocks and needs both to exist. */
+/* The kernel's part looks at two blocks, which must exist. */
 static int perf_module_sanity(struct session *s)
 {
 	volatile uint8_t *memory = managed_map(s, 2 * BLOCK_BYTES);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * A session with a GPU: the objects of the resource manager that UVM needs to
- * own an address space, made as libcuda makes them.
+ * A session with a GPU. Allocates the RM objects that UVM needs to own an address space, as libcuda
+ * does.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 #include "nv_escape.h"
 #include "nvos.h"
 
-/* Handles that we choose for our objects. */
+/* Our handles of the objects. */
 enum { DEVICE = 1, SUBDEVICE, SPACE, FIRST_MEMORY };
 
 static int control_fd, gpu_fd;
@@ -57,7 +57,7 @@ static int allocate(NvHandle parent, NvHandle object, NvU32 class, void *params,
 	return 0;
 }
 
-/* The GPU's UUID, as the resource manager tells it. */
+/* Reads the GPU's UUID from RM. */
 static int ask_uuid(NvProcessorUuid *uuid)
 {
 	NV2080_ALLOC_PARAMETERS subdevice = { 0 };

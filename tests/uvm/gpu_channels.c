@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Tests of UVM's channels on a GPU: pushes, copies, semaphores, invalidations.
- * Most of them check by themselves; the device executes what they submit.
+ * Tests of UVM's channels on a GPU: pushes, copies, semaphores, invalidations. Most of them check
+ * themselves; the device executes the pushes.
  */
 #include <stdio.h>
 
 #include "uvm.h"
 
-/* Each of these does its work on every registered GPU and checks it. */
+/* Each of these tests works on every registered GPU and checks the result. */
 #define KERNEL_TEST(function, name) \
 	static int function(struct session *s) \
 	{ \
@@ -61,7 +61,7 @@ static int invalidate_tlb(struct session *s)
 	return 0;
 }
 
-/* The GPU's clock goes on, and is read through the resource manager. */
+/* The GPU's clock advances. The test reads it through RM. */
 static int get_gpu_time(struct session *s)
 {
 	UVM_TEST_GET_GPU_TIME_PARAMS first = { .gpu_uuid = s->gpu }, second = first;
@@ -78,7 +78,7 @@ static int fault_buffer_flush(struct session *s)
 	return 0;
 }
 
-/* Nothing has faulted. */
+/* No fault has occurred. */
 static int drain_replayable_faults(struct session *s)
 {
 	CHECK_OK(UVM_RUN(s->fd, DRAIN_REPLAYABLE_FAULTS, .gpu_uuid = s->gpu,
@@ -113,7 +113,7 @@ const struct test channel_tests[] = {
 	{ NULL, NULL },
 };
 
-/* Nobody else may have the GPU registered. */
+/* These tests need all other processes to have unregistered the GPU. */
 const struct test alone_tests[] = {
 	{ "CHANNEL_SANITY", channel_sanity },
 	{ NULL, NULL },

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
-/*
- * Tests of UVM's memory on a GPU: its allocator, migration, eviction, page
- * tables of the resource manager.
- */
+/* Tests of UVM's memory on a GPU: its allocator, migration, eviction, and RM's page tables. */
 #include <string.h>
 #include <stdio.h>
 
@@ -23,7 +20,7 @@ static int pmm_query(struct session *s)
 	return 0;
 }
 
-/* As many chunks are allocated as were asked for, and all are freed. */
+/* The test allocates as many chunks as requested, and frees all. */
 static int pmm_check_leak(struct session *s)
 {
 	UVM_TEST_PMM_CHECK_LEAK_PARAMS params = {
@@ -39,7 +36,7 @@ static int pmm_check_leak(struct session *s)
 
 static int pmm_sanity(struct session *s)
 {
-	/* The full one takes minutes. */
+	/* The full form takes minutes. */
 	CHECK_OK(UVM_RUN(s->fd, PMM_SANITY, .mode = UvmTestPmmSanityModeBasic));
 	return 0;
 }
@@ -123,7 +120,7 @@ static int get_rm_ptes(struct session *s)
 	return 0;
 }
 
-/* Moves memory to a processor. */
+/* Migrates memory to a processor. */
 static int migrate(struct session *s, volatile uint8_t *memory, size_t bytes,
 		   NvProcessorUuid to)
 {
@@ -137,7 +134,7 @@ static int migrate(struct session *s, volatile uint8_t *memory, size_t bytes,
 	return 0;
 }
 
-/* Where a page is: on the CPU or on the GPU, and nowhere else. */
+/* A page is resident on the given processor only. */
 static int resident(struct session *s, volatile uint8_t *page, NvProcessorUuid where)
 {
 	static UVM_TEST_VA_RESIDENCY_INFO_PARAMS info;
@@ -150,7 +147,7 @@ static int resident(struct session *s, volatile uint8_t *page, NvProcessorUuid w
 	return 0;
 }
 
-/* A pattern that no page of another place has. */
+/* Fills memory with a pattern that depends on the offset. */
 static void fill(volatile uint8_t *memory, size_t bytes)
 {
 	size_t at;
@@ -168,7 +165,7 @@ static int filled(volatile uint8_t *memory, size_t bytes)
 	return 0;
 }
 
-/* To the GPU by a copy engine, and back by a fault of the CPU. */
+/* A copy engine migrates to the GPU, and a fault of the CPU migrates back. */
 static int va_residency_info(struct session *s)
 {
 	volatile uint8_t *memory = managed_map(s, BLOCK_BYTES);
@@ -182,7 +179,7 @@ static int va_residency_info(struct session *s)
 	return migrate(s, memory, BLOCK_BYTES, s->cpu) || filled(memory, BLOCK_BYTES);
 }
 
-/* What is evicted is in the CPU's memory and not lost. */
+/* Evicted memory moves to the CPU with its contents. */
 static int evict_chunk(struct session *s)
 {
 	volatile uint8_t *memory = managed_map(s, BLOCK_BYTES);
@@ -217,7 +214,7 @@ static int pmm_reverse_map(struct session *s)
 	return 0;
 }
 
-/* It is set and taken back: no eviction is made to fail. */
+/* The error is set and cleared. No eviction fails. */
 static int pmm_inject_pma_evict_error(struct session *s)
 {
 	CHECK_OK(UVM_RUN(s->fd, PMM_INJECT_PMA_EVICT_ERROR, .gpu_uuid = s->gpu,

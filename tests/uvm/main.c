@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Runs NVIDIA's built-in UVM tests, and reports them in KTAP. nvidia-uvm.ko must be loaded with uvm_enable_builtin_tests=1 and
- * uvm_leak_checker=2; the last test unloads it.
+ * Runs NVIDIA's built-in UVM tests, and reports them in KTAP. nvidia-uvm.ko must be loaded with
+ * uvm_enable_builtin_tests=1 and uvm_leak_checker=2; the last test unloads it.
  *
- *   uvm-tests [--gpu] [--quick] [NAME...]
- *                     runs all tests, or the named ones; with fewer rounds; those
- *                     that need a GPU, which must be the software one
- *   uvm-tests --list  prints every built-in test of the driver's headers and
- *                     what becomes of it; loads and opens nothing
+ *     uvm-tests [--gpu] [--quick] [NAME...]
+ *                       runs all tests, or the named ones; with fewer rounds; those
+ *                       that need a GPU, which must be the software one
+ *     uvm-tests --list  prints every built-in test of the driver's headers, and
+ *                       whether it runs; loads and opens nothing
  */
 #include <signal.h>
 #include <stdio.h>
@@ -18,10 +18,10 @@
 
 #include "uvm.h"
 
-/* A kernel with KASAN and lockdep does about as many rounds a second less. */
+/* The slowdown of a kernel with KASAN and lockdep. */
 #define QUICK_DIVISOR 50
 
-/* A test that takes longer is hung, even on an emulated CPU with KASAN. */
+/* A test that takes longer hangs, even on an emulated CPU with KASAN. */
 #define TEST_SECONDS_MAX 600
 
 static const struct test *const lists[] = {
@@ -30,13 +30,13 @@ static const struct test *const lists[] = {
 };
 #define LISTS (sizeof(lists) / sizeof(lists[0]))
 
-/* Those that need a GPU. */
+/* The tests that need a GPU. */
 static const struct test *const gpu_lists[] = {
 	channel_tests, memory_tests, alone_tests, unload_tests,
 };
 #define GPU_LISTS (sizeof(gpu_lists) / sizeof(gpu_lists[0]))
 
-/* The names of all built-in tests, which the Makefile takes from the header. */
+/* The names of all built-in tests, which the Makefile extracts from the header. */
 static const char *const header_names[] = {
 #include "header-names.inc"
 };
@@ -49,7 +49,7 @@ unsigned int rounds(unsigned int number)
 	return quick ? number / QUICK_DIVISOR : number;
 }
 
-/* No name at all selects everything. */
+/* Without names every test is selected. */
 static bool selected(const char *name, int names, char **chosen)
 {
 	int i;
@@ -61,7 +61,7 @@ static bool selected(const char *name, int names, char **chosen)
 	return names == 0;
 }
 
-/* The lists to run, and how many. */
+/* Returns the lists to run, and their number. */
 static const struct test *const *chosen_lists(size_t *count)
 {
 	*count = with_gpu ? GPU_LISTS : LISTS;
@@ -94,7 +94,7 @@ static const char *why_not_run(const char *name)
 	return NULL;
 }
 
-/* A test of the headers that we neither run nor excuse is an error. */
+/* A test of the headers that is neither run nor excused is an error. */
 static int list(void)
 {
 	size_t i;
@@ -128,7 +128,7 @@ static int run_in_child(const struct test *test)
 	return test->run(&session) ? 1 : 0;
 }
 
-/* Returns whether the child passed; says what it died of. */
+/* Returns whether the child passed. Prints the cause of its death. */
 static bool run_isolated(const struct test *test)
 {
 	int status;
@@ -152,8 +152,8 @@ static bool run_isolated(const struct test *test)
 }
 
 /*
- * A process that keeps the GPU registered, or 0: UVM takes the GPU anew for the
- * first who registers it, which takes longer than most tests.
+ * Starts a process that keeps the GPU registered; returns 0 if it fails. UVM initialises the GPU
+ * for its first user, which takes longer than most tests.
  */
 static pid_t hold_gpu(void)
 {
@@ -222,7 +222,7 @@ static int run(int names, char **chosen)
 
 	printf("KTAP version 1\n1..%d\n", plan(names, chosen));
 	for (i = 0; i < count; i++) {
-		/* Nobody may have the module open when it is unloaded, either. */
+		/* Unloading, too, needs all other processes to have closed the module. */
 		if (run_lists[i] == alone_tests || run_lists[i] == unload_tests)
 			holder = let_go(holder);
 		for (test = run_lists[i]; test->name; test++) {

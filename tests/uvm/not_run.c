@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The built-in tests that are not run, and why. `uvm-tests --list` fails if
- * the driver's header has one that is neither here nor in a list of tests.
+ * The built-in tests that are not run, with the reasons. `uvm-tests --list` fails if the driver's
+ * header has a test that is neither here nor in a list of tests.
  */
 #include "uvm.h"
 
-/* Four reasons, so that the table says the same thing in the same words. */
+/* Shared reasons, so that the table uses the same words. */
 #define NUMA "needs a machine with several memory nodes"
 #define FAULTS "needs faults or access counter notifications, which the software GPU does not send"
 #define PEERS "needs two GPUs that reach each other's memory, which the software GPU cannot"

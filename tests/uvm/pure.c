@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Tests of UVM's own data structures. The kernel does all the checking; we
- * choose the parameters, so that a run takes seconds in an emulated machine.
+ * Tests of UVM's own data structures. The kernel does all the checking. We choose the parameters,
+ * so that a run takes seconds in an emulated machine.
  */
 #include "uvm.h"
 
-/* Any number does; a fixed one makes two runs comparable. */
+/* Any fixed number makes two runs comparable. */
 #define SEED 0x6763u
 
 #define RUN_WITHOUT_PARAMETERS(function, NAME) \
@@ -26,7 +26,7 @@ RUN_WITHOUT_PARAMETERS(kvmalloc, KVMALLOC)
 RUN_WITHOUT_PARAMETERS(nv_kthread_q, NV_KTHREAD_Q)
 RUN_WITHOUT_PARAMETERS(cpu_chunk_api, CPU_CHUNK_API)
 #ifdef UVM_MAX_PROCESSORS_V2
-/* 535's asks the first GPU for its mode without asking whether there is one. */
+/* 535's test reads the first GPU's mode without checking that there is one. */
 RUN_WITHOUT_PARAMETERS(mem_sanity, MEM_SANITY)
 #endif
 
@@ -40,7 +40,7 @@ static int range_tree_random(struct session *s)
 		.shrink_probability = 20,
 		.collision_checks = 10,
 		.iterator_checks = 5,
-		/* Small enough for adds to collide, which is the point. */
+		/* A small range makes adds collide, which is the purpose. */
 		.max_end = 4095,
 		.max_ranges = 200,
 		.max_batch_count = 10,
@@ -48,7 +48,7 @@ static int range_tree_random(struct session *s)
 	};
 
 	CHECK_OK(UVM_TEST(s->fd, RANGE_TREE_RANDOM, params));
-	/* A run that never did one of the operations has tested nothing. */
+	/* A run that skipped an operation has tested nothing. */
 	CHECK(params.stats.total_adds > 0);
 	CHECK(params.stats.failed_adds > 0);
 	CHECK(params.stats.total_removes > 0);
@@ -102,7 +102,7 @@ static int get_user_space_end_address(struct session *s)
 	UVM_TEST_GET_USER_SPACE_END_ADDRESS_PARAMS params = { 0 };
 
 	CHECK_OK(UVM_TEST(s->fd, GET_USER_SPACE_END_ADDRESS, params));
-	/* Our stack is the highest thing that we have. */
+	/* Our stack is our highest mapping. */
 	CHECK(params.user_space_end_address > (uintptr_t)&params);
 	CHECK_EQUAL(params.user_space_end_address % PAGE_BYTES, 0);
 	value("GET_USER_SPACE_END_ADDRESS %#llx",
@@ -114,7 +114,7 @@ static int cgroup_accounting_supported(struct session *s)
 {
 	NV_STATUS status = UVM_RUN(s->fd, CGROUP_ACCOUNTING_SUPPORTED);
 
-	/* Fixed when the module was built, by the kernel's configuration. */
+	/* The kernel's configuration decides this when the module is built. */
 	CHECK(status == NV_OK || status == NV_ERR_NOT_SUPPORTED);
 	value("CGROUP_ACCOUNTING_SUPPORTED %s", status_name(status));
 	return 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Tests of address ranges. The driver keeps a tree of ranges that follows the
- * process's own mappings, and groups of ranges laid over it; here both are
- * changed from user space and read back through the test ioctls.
+ * Tests of address ranges. The driver keeps a tree of ranges that follows the process's own
+ * mappings, and range groups over it. The tests change both from user space and read them back by
+ * the test ioctls.
  */
 #include <sys/mman.h>
 
@@ -11,10 +11,10 @@
 #define BLOCKS 4
 #define BYTES (BLOCKS * BLOCK_BYTES)
 
-/* One look-up, so that a check is one line. */
+/* Looks up one range, so that a check is one line. */
 static UVM_TEST_VA_RANGE_INFO_PARAMS range_at(struct session *s, uintptr_t va)
 {
-	/* static: the structure is some kilobytes. */
+	/* static: the structure has some kilobytes. */
 	static UVM_TEST_VA_RANGE_INFO_PARAMS params;
 
 	params = (UVM_TEST_VA_RANGE_INFO_PARAMS){ .lookup_address = va };
@@ -22,7 +22,7 @@ static UVM_TEST_VA_RANGE_INFO_PARAMS range_at(struct session *s, uintptr_t va)
 	return params;
 }
 
-/* The range that covers va is exactly [start, start + bytes). */
+/* Checks that the range that covers va is exactly [start, start + bytes). */
 static int check_range(struct session *s, uintptr_t va, uintptr_t start,
 		       size_t bytes)
 {
@@ -37,7 +37,7 @@ static int check_range(struct session *s, uintptr_t va, uintptr_t start,
 	return 0;
 }
 
-/* As above, and the process's own mapping is what the range follows. */
+/* As above, and checks that the range follows the process's own mapping. */
 static int check_mapped(struct session *s, uintptr_t va, uintptr_t start,
 			size_t bytes)
 {
@@ -66,7 +66,7 @@ static int va_range_info(struct session *s)
 	CHECK_STATUS(range_at(s, start - 1).rmStatus, NV_ERR_INVALID_ADDRESS);
 	CHECK_STATUS(range_at(s, start + BYTES).rmStatus, NV_ERR_INVALID_ADDRESS);
 
-	/* A hole makes two mappings of one; the ranges must follow. */
+	/* A hole splits the mapping in two, and the ranges must follow. */
 	CHECK(munmap((void *)hole, PAGE_BYTES) == 0);
 	CHECK_STATUS(range_at(s, hole).rmStatus, NV_ERR_INVALID_ADDRESS);
 	if (check_mapped(s, start, start, BLOCK_BYTES) ||
@@ -78,9 +78,9 @@ static int va_range_info(struct session *s)
 }
 
 /*
- * Only managed ranges can be split. VA_RANGE_INFO is not for other ranges
- * either, though it does not say so: it takes the policy of a managed range
- * from a union that holds something else then, and follows it to NULL.
+ * Only managed ranges can be split. VA_RANGE_INFO does not support other ranges either, but does
+ * not refuse them: it reads the policy of a managed range from a union that holds something else,
+ * and follows it to NULL.
  */
 static int refuse_external_range(struct session *s)
 {
@@ -98,7 +98,7 @@ static int refuse_external_range(struct session *s)
 	return 0;
 }
 
-/* The new end of the lower half: the driver's ends are inclusive. */
+/* The new end of the lower half. The driver's ends are inclusive. */
 #define SPLIT_AT(start) ((start) + BLOCK_BYTES + PAGE_BYTES - 1)
 
 static int va_range_split(struct session *s)
@@ -107,7 +107,7 @@ static int va_range_split(struct session *s)
 	size_t low = SPLIT_AT(start) + 1 - start;
 
 	CHECK(start);
-	/* A block on each side of the cut, the cut through one of them. */
+	/* One block on each side of the cut, and the cut inside one of them. */
 	*(volatile uint8_t *)start = 1;
 	*(volatile uint8_t *)(start + BLOCK_BYTES) = 2;
 	*(volatile uint8_t *)(start + low) = 3;
@@ -119,7 +119,7 @@ static int va_range_split(struct session *s)
 	CHECK_EQUAL(*(volatile uint8_t *)(start + BLOCK_BYTES), 2);
 	CHECK_EQUAL(*(volatile uint8_t *)(start + low), 3);
 
-	/* Not on a page, at an end that is there already, outside. */
+	/* Not page-aligned, at an existing end, outside. */
 	CHECK_STATUS(UVM_RUN(s->fd, VA_RANGE_SPLIT, .split_address = start + 1),
 		     NV_ERR_INVALID_ADDRESS);
 	CHECK_STATUS(UVM_RUN(s->fd, VA_RANGE_SPLIT, .split_address = SPLIT_AT(start)),
@@ -140,7 +140,7 @@ static int va_range_inject_split_error(struct session *s)
 		     NV_ERR_NO_MEMORY);
 	if (check_mapped(s, start, start, BYTES))
 		return -1;
-	/* The error was for one split only. */
+	/* The injected error affects one split only. */
 	CHECK_OK(UVM_RUN(s->fd, VA_RANGE_SPLIT, .split_address = SPLIT_AT(start)));
 	CHECK_STATUS(UVM_RUN(s->fd, VA_RANGE_INJECT_SPLIT_ERROR,
 			     .lookup_address = start - 1),
@@ -210,7 +210,7 @@ static int range_group_range_info(struct session *s)
 	    put_in_group(s, id, start, BYTES) ||
 	    check_group(s, middle, id, start, start + BYTES - 1))
 		return -1;
-	/* A page taken out of the group again. */
+	/* A page is taken out of the group again. */
 	if (put_in_group(s, UVM_RANGE_GROUP_ID_NONE, middle, PAGE_BYTES) ||
 	    check_group(s, middle, UVM_RANGE_GROUP_ID_NONE, middle,
 			middle + PAGE_BYTES - 1) ||

@@ -13,7 +13,7 @@
 
 #include "uvm.h"
 
-/* The driver never reports more processors than this, GPUs and the CPU. */
+/* The driver never reports more processors (GPUs and the CPU) than this. */
 #define PROCESSORS_MAX 512
 
 const char *status_name(NV_STATUS status)
@@ -47,7 +47,7 @@ void value(const char *format, ...)
 	putchar('\n');
 }
 
-/* The major number is dynamic; nothing in the VM creates the nodes for us. */
+/* The major number is dynamic, and the VM has no udev to create the nodes. */
 static int uvm_major(void)
 {
 	char line[128], name[64];
@@ -90,7 +90,7 @@ NV_STATUS uvm_ioctl(int fd, const char *name, unsigned long command,
 	return STATUS_NO_ANSWER;
 }
 
-/* The table's first entry is the CPU, as uvm_ioctl.h promises. */
+/* The table's first entry is the CPU, as uvm_ioctl.h states. */
 static int find_cpu(struct session *s)
 {
 	NvProcessorUuid table[PROCESSORS_MAX] = { 0 };
@@ -107,7 +107,7 @@ static int find_cpu(struct session *s)
 
 int session_open(struct session *s)
 {
-	/* HMM would turn "not a UVM address" answers into something else. */
+	/* HMM would change the answers for addresses that do not belong to UVM. */
 	UVM_INITIALIZE_PARAMS init = { .flags = UVM_INIT_FLAGS_DISABLE_HMM };
 	UVM_MM_INITIALIZE_PARAMS mm_init = { 0 };
 
@@ -120,7 +120,7 @@ int session_open(struct session *s)
 	CHECK_OK(UVM_API(s->fd, UVM_INITIALIZE, init));
 	mm_init.uvmFd = s->fd;
 	s->mm_status = UVM_API(s->mm_fd, UVM_MM_INITIALIZE, mm_init);
-	/* The warning says that this kernel has no MMU notifiers. */
+	/* The warning means that this kernel has no MMU notifiers. */
 	CHECK(s->mm_status == NV_OK || s->mm_status == NV_WARN_NOTHING_TO_DO);
 	return find_cpu(s);
 }
@@ -151,7 +151,7 @@ volatile uint8_t *managed_map(const struct session *s, size_t bytes)
 
 	if (!start)
 		return NULL;
-	/* UVM insists on the offset in the file being the address. */
+	/* UVM requires the file offset to equal the address. */
 	map = mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
 		   s->fd, (off_t)(uintptr_t)start);
 	if (map == MAP_FAILED) {

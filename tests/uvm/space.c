@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Tests of an address space as a whole: the threads inside the driver, the
- * process the space belongs to, and its settings.
+ * Tests of an address space as a whole: the threads inside the driver, the process that the space
+ * belongs to, and its settings.
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@
 
 /* More than the VM has CPUs, so that they also preempt one another. */
 #define THREADS 8
-/* How long a call holds the process; long under emulation, short for us. */
+/* How long a call holds the process. Long enough under emulation, short for the test. */
 #define HOLD_US 200000
 
 struct hammer {
@@ -61,7 +61,7 @@ static int thread_context_perf(struct session *s)
 	return 0;
 }
 
-/* Fills the table of threads, so that every look-up takes its slow way. */
+/* Fills the table of threads, so that every look-up takes the slow path. */
 static int add_dummy_thread_contexts(struct session *s)
 {
 	CHECK_OK(UVM_RUN(s->fd, VA_SPACE_ADD_DUMMY_THREAD_CONTEXTS,
@@ -69,7 +69,7 @@ static int add_dummy_thread_contexts(struct session *s)
 	CHECK_STATUS(UVM_RUN(s->fd, VA_SPACE_ADD_DUMMY_THREAD_CONTEXTS,
 			     .num_dummy_thread_contexts = 1),
 		     NV_ERR_INVALID_STATE);
-	/* They are left to the close of the file to remove. */
+	/* Closing the file removes them. */
 	return thread_context_sanity(s);
 }
 
@@ -85,7 +85,7 @@ static int remove_dummy_thread_contexts(struct session *s)
 	return thread_context_sanity(s);
 }
 
-/* The address is a pointer in the kernel, so it is in its half. */
+/* The address must be a kernel pointer, hence in the upper half. */
 static int kernel_address(const struct session *s, NvU64 *address)
 {
 	UVM_TEST_GET_KERNEL_VIRTUAL_ADDRESS_PARAMS params = { 0 };
@@ -124,7 +124,7 @@ static void *write_later(void *argument)
 	return NULL;
 }
 
-/* Reads a word of this process by way of the address space, twice. */
+/* Reads a word of this process through the address space, twice. */
 static int read_across_a_write(NvU64 space, int fd)
 {
 	static volatile uint64_t word;
@@ -169,7 +169,7 @@ static int va_space_mm_retain(struct session *s)
 	CHECK_STATUS(UVM_RUN(s->fd, VA_SPACE_MM_RETAIN, .va_space_ptr = space,
 			     .addr = 8),
 		     NV_ERR_INVALID_ADDRESS);
-	/* Without the second file the space has no process any more. */
+	/* Without the second file the space no longer has a process. */
 	close(s->mm_fd);
 	CHECK_STATUS(UVM_RUN(s->fd, VA_SPACE_MM_RETAIN, .va_space_ptr = space,
 			     .addr = (uintptr_t)&word),
@@ -201,7 +201,7 @@ static int get_pageable_mem_access_type(struct session *s)
 	UVM_TEST_GET_PAGEABLE_MEM_ACCESS_TYPE_PARAMS params = { 0 };
 
 	CHECK_OK(UVM_TEST(s->fd, GET_PAGEABLE_MEM_ACCESS_TYPE, params));
-	/* Neither HMM, which the session refuses, nor ATS on this platform. */
+	/* Neither HMM, which the session disables, nor ATS on this platform. */
 	CHECK_EQUAL(params.type, s->mm_status == NV_OK ?
 		    UVM_TEST_PAGEABLE_MEM_ACCESS_TYPE_MMU_NOTIFIER :
 		    UVM_TEST_PAGEABLE_MEM_ACCESS_TYPE_NONE);
@@ -209,7 +209,7 @@ static int get_pageable_mem_access_type(struct session *s)
 	return 0;
 }
 
-/* What the policy is, or the status in *status. */
+/* Returns the policy, and the status in *status. */
 static UVM_TEST_GET_PAGE_THRASHING_POLICY_PARAMS thrashing(struct session *s)
 {
 	UVM_TEST_GET_PAGE_THRASHING_POLICY_PARAMS params = { .policy = ~0u };
@@ -271,7 +271,7 @@ static int set_prefetch_faults_reenable_lapse(struct session *s)
 	CHECK_OK(UVM_RUN(s->fd, SET_PREFETCH_FAULTS_REENABLE_LAPSE,
 			 .reenable_lapse = before_ms + 1));
 	CHECK_EQUAL(reenable_lapse_ms(s), before_ms + 1);
-	/* The setting belongs to the module, not to the session. */
+	/* The setting belongs to the module instead of the session. */
 	CHECK_OK(UVM_RUN(s->fd, SET_PREFETCH_FAULTS_REENABLE_LAPSE,
 			 .reenable_lapse = before_ms));
 	CHECK_EQUAL(reenable_lapse_ms(s), before_ms);

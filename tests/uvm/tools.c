@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Tests of what UVM tells profilers: a queue of events and an array of
- * counters, both in our own memory, which the driver maps and writes to.
+ * Tests of UVM's reports to profilers: a queue of events and an array of counters. Both lie in our
+ * own memory, which the driver maps and writes.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -9,7 +9,7 @@
 
 #include "uvm.h"
 
-/* A power of two. The driver leaves one entry free to tell full from empty. */
+/* A power of two. The driver keeps one entry free to distinguish full from empty. */
 #define QUEUE_ENTRIES 8
 #define QUEUE_HOLDS (QUEUE_ENTRIES - 1)
 
@@ -40,7 +40,7 @@ static int attach(struct session *s, UVM_TOOLS_INIT_EVENT_TRACKER_PARAMS params)
 	return fd;
 }
 
-/* An event that no part of the driver reports by itself without a GPU. */
+/* Returns an event that no part of the driver reports without a GPU. */
 static UVM_TEST_INJECT_TOOLS_EVENT_PARAMS event(NvU8 type)
 {
 	UVM_TEST_INJECT_TOOLS_EVENT_PARAMS params = { .count = 1 };
@@ -75,7 +75,7 @@ static int inject_tools_event(struct session *s)
 	});
 	if (fd < 0)
 		return -1;
-	/* Nobody asked for it yet. */
+	/* No caller has enabled this event yet. */
 	CHECK_OK(UVM_TEST(s->fd, INJECT_TOOLS_EVENT, inject));
 	CHECK_EQUAL(control->put_ahead, 0);
 

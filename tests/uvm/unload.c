@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The last test unloads the module, and reads in its own memory what the
- * driver's leak checker wrote there while the module went away.
+ * The last test unloads the module. The driver's leak checker writes its result into our memory
+ * while the module unloads, and the test reads it.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #include "uvm.h"
 
-/* The leak checker counts only when the module was loaded with it. */
+/* Returns whether the module was loaded with the leak checker. */
 static int leak_checker_on(void)
 {
 	int level = 0;

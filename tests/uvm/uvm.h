@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * What the tests in this directory share: a session with nvidia-uvm.ko, calls
- * to it, and the way a test says that it failed.
+ * Shared by the tests of this directory: a session with nvidia-uvm.ko, calls to it, and checks.
  *
- * Every parameter structure and ioctl number comes from the headers of the
- * driver under test; nothing of them is repeated here.
+ * Every parameter structure and ioctl number comes from the headers of the driver under test.
+ * Nothing of them is repeated here.
  */
 #ifndef GCT_TEST_UVM_H
 #define GCT_TEST_UVM_H
@@ -17,11 +16,11 @@
 #include "uvm_ioctl.h"
 #include "uvm_test_ioctl.h"
 
-/* One 2 MiB block of UVM's address space; also the alignment of our ranges. */
+/* One 2 MiB block of UVM's address space, and the alignment of our ranges. */
 #define BLOCK_BYTES ((size_t)UVM_TEST_VA_BLOCK_SIZE)
 #define PAGE_BYTES ((size_t)4096)
 
-/* Not a status of the driver: the ioctl itself failed, errno was printed. */
+/* Not a status of the driver: the ioctl itself failed, and errno was printed. */
 #define STATUS_NO_ANSWER ((NV_STATUS)0xfffffffe)
 
 /* An open /dev/nvidia-uvm with an address space, as CUDA opens it. */
@@ -33,7 +32,7 @@ struct session {
 	NvProcessorUuid gpu;	/* the GPU's, if gpu_open() was called */
 };
 
-/* Each test runs in a child process with a session of its own. */
+/* A test. Each runs in its own child process with its own session. */
 struct test {
 	const char *name;		/* of the ioctl, without UVM_TEST_ */
 	int (*run)(struct session *s);	/* 0, or -1 after fail() */
@@ -53,19 +52,19 @@ extern const struct test alone_tests[];
 extern const struct test memory_tests[];
 
 /*
- * Gives the software GPU to the session: initialises it, registers it with UVM
- * under its UUID, and lets UVM own an address space on it.
+ * Gives the software GPU to the session: initialises it, registers it with UVM under its UUID, and
+ * makes UVM the owner of an address space on it.
  */
 int gpu_open(struct session *s);
 
-/* Allocates memory of the GPU and returns its handle, 0 after fail(). */
+/* Allocates memory of the GPU and returns its handle; 0 after fail(). */
 uint32_t gpu_memory(size_t bytes);
 
-/* The client of the resource manager that gpu_open() made. */
+/* Returns the RM client that gpu_open() allocated. */
 uint32_t gpu_client(void);
 int gpu_control_fd(void);
 
-/* A built-in test that is not run, and why. */
+/* A built-in test that is not run, with the reason. */
 struct not_run {
 	const char *name;
 	const char *why;
@@ -82,8 +81,8 @@ void session_close(struct session *s);
 const char *status_name(NV_STATUS status);
 
 /*
- * Issues one ioctl. Returns the status the driver left in *status, or
- * STATUS_NO_ANSWER if the driver did not know the number.
+ * Issues one ioctl. Returns the status that the driver left in *status, or STATUS_NO_ANSWER if the
+ * driver did not know the number.
  */
 NV_STATUS uvm_ioctl(int fd, const char *name, unsigned long command,
 		    void *params, const NV_STATUS *status);
@@ -95,23 +94,23 @@ NV_STATUS uvm_ioctl(int fd, const char *name, unsigned long command,
 #define UVM_TEST(fd, name, params) \
 	UVM_API(fd, UVM_TEST_##name, params)
 
-/* The same for a test whose parameters are the initialiser that follows. */
+/* The same for a test. The initialiser of its parameters follows. */
 #define UVM_RUN(fd, name, ...) ({ \
 	UVM_TEST_##name##_PARAMS params_ = { __VA_ARGS__ }; \
 	UVM_TEST(fd, name, params_); \
 })
 
 /*
- * How many rounds a random test does: the number given, or a fiftieth of it
- * with --quick, for a kernel whose checkers make each round that much slower.
+ * Returns the number of rounds of a random test: the given number, or a fiftieth with --quick for a
+ * kernel whose checkers slow each round by that factor.
  */
 unsigned int rounds(unsigned int number);
 
-/* Prints where and what; always returns -1. */
+/* Prints the location and a message. Always returns -1. */
 int fail(const char *file, int line, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Prints a value that must not depend on our patches; compared between runs. */
+/* Prints a value that must not depend on our patches. The job compares it between runs. */
 void value(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #define CHECK(condition) do { \
@@ -126,7 +125,7 @@ void value(const char *format, ...) __attribute__((format(printf, 1, 2)));
 			    #actual, actual_, expected_); \
 } while (0)
 
-/* The text is taken before macros in the call are expanded. */
+/* Takes the text before the macros in the call are expanded. */
 #define CHECK_STATUS(call, expected) CHECK_NAMED(#call, call, expected, #expected)
 #define CHECK_OK(call) CHECK_NAMED(#call, call, NV_OK, "NV_OK")
 #define CHECK_NAMED(text, call, expected, expected_text) do { \
@@ -142,7 +141,7 @@ void value(const char *format, ...) __attribute__((format(printf, 1, 2)));
  */
 volatile uint8_t *managed_map(const struct session *s, size_t bytes);
 
-/* Address space that nothing is mapped in, aligned in the same way. */
+/* Reserves address space without mapping anything in it, aligned in the same way. */
 void *reserve(size_t bytes);
 
 #endif

@@ -1,9 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Runs in the test machine: loads both modules with the built-in tests and the
-# leak checker switched on, and runs the tests, the last of which unloads
-# nvidia-uvm.ko.
+# Runs in the test machine: loads both modules with the built-in tests and the leak checker enabled,
+# and runs the tests. The last test unloads nvidia-uvm.ko.
 . /test/lib.sh
 
 load_nvidia || { echo "Bail out! nvidia.ko does not load"; exit 1; }
