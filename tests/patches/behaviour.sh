@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Runs in the test machine and prints what user space sees of the driver: exit
-# codes, /proc, what is left after unloading. ci/test-patches.sh runs it on the
-# stock and on the patched modules; the lines must be the same.
+# Runs in the test machine and prints the driver's behaviour as user space sees it: exit codes,
+# /proc, leftovers after unloading. ci/test-patches.sh compares the output of the stock and the
+# patched modules.
 . /test/lib.sh
 
 try() {

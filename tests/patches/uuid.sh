@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Runs in the test machine with firmware for its GPU: the UUID is unknown until
-# the first client starts the GPU, and then is what the driver itself says.
+# Runs in the test machine with firmware for its GPU. The UUID is unknown until the first client
+# starts the GPU; then it equals the driver's own.
 . /test/lib.sh
 
 fail() {

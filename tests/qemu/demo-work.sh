@@ -2,7 +2,7 @@
 #
 # The part of the demo in which tenants work on the GPU. demo.sh sources it.
 
-# works FILE: a tenant finishes one piece of work after the other.
+# works FILE: checks that a tenant completes further work.
 works() {
 	local before now=
 	before=$(cat "$1" 2>/dev/null)
@@ -15,7 +15,7 @@ works() {
 	echo "   $(basename "$1"): $now pieces of work are done"
 }
 
-# gone PATH: it disappears by itself.
+# gone PATH: checks that the path disappears by itself.
 gone() {
 	for _ in $(seq 600); do
 		[ -e "$1" ] || break

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# What `make demo` runs in the machine. Every command that it shows is checked:
-# the first one that does not do what the text says ends the demo.
+# Runs `make demo` in the machine. The demo checks every command that it shows, and ends at the
+# first that does not do what the text says.
 
 . /test/lib.sh
 
@@ -43,7 +43,7 @@ holds() {
 	[ "$(cat "$2")" = "$1" ] || fail "$2 does not read \"$1\""
 }
 
-# The version of the driver, as it says itself.
+# The driver's version, read from the driver.
 modinfo_version() {
 	sed -n 's/^NVRM version:.*Kernel Module for x86_64  *\([0-9.]*\).*/\1/p' /proc/driver/nvidia/version
 }

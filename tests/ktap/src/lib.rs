@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Runs tests and prints KTAP, for the programs that test the driver in the virtual
-//! machine. `gct-vm` reads what they print.
+//! Runs tests and prints KTAP, for the programs that test the driver in the virtual machine.
+//! `gct-vm` parses the output.
 
 use std::fmt::{Debug, Display};
 use std::io::{self, Write};
 use std::time::Instant;
 
-/// Why a test did not pass.
+/// The reason why a test did not pass.
 #[derive(Debug)]
 pub enum Stop {
-    /// It found something wrong.
+    /// The test failed.
     Failed(String),
-    /// It could not be run here.
+    /// The test cannot run here.
     Skipped(String),
 }
 
-/// What a test returns.
+/// The result of a test.
 pub type Outcome = Result<(), Stop>;
 
-/// An error that a test did not expect fails it.
+/// Turns an unexpected error into a failure.
 impl<E: std::error::Error> From<E> for Stop {
     fn from(error: E) -> Self {
         Self::Failed(error.to_string())
     }
 }
 
-/// A failure.
+/// Returns a failure.
 pub fn failed(why: impl Display) -> Stop {
     Stop::Failed(why.to_string())
 }
 
-/// A skip.
+/// Returns a skip.
 pub fn skipped(why: impl Display) -> Stop {
     Stop::Skipped(why.to_string())
 }
 
-/// Fails unless both are equal.
+/// Fails unless both values are equal.
 pub fn same<T: PartialEq + Debug>(what: &str, found: T, expected: T) -> Outcome {
     if found == expected {
         Ok(())
@@ -45,14 +45,14 @@ pub fn same<T: PartialEq + Debug>(what: &str, found: T, expected: T) -> Outcome 
     }
 }
 
-/// Fails unless it is true.
+/// Fails unless `condition` is true.
 pub fn holds(what: &str, condition: bool) -> Outcome {
     same(what, condition, true)
 }
 
-/// Puts what was being done in front of why it failed.
+/// Adds context to a failure: the step that failed.
 pub trait During<T> {
-    /// See [`During`].
+    /// Prefixes a failure with `what`.
     fn during(self, what: impl Display) -> Result<T, Stop>;
 }
 
@@ -65,10 +65,10 @@ impl<T, E: Into<Stop>> During<T> for Result<T, E> {
     }
 }
 
-/// A test: its name and what it does.
+/// A test: its name and its function.
 pub type Test = (&'static str, fn() -> Outcome);
 
-/// Runs the tests whose names contain `filter` and returns how many failed.
+/// Runs the tests whose names contain `filter`. Returns how many failed.
 pub fn run(tests: &[Test], filter: &str) -> usize {
     let chosen: Vec<&Test> = tests
         .iter()
@@ -91,7 +91,7 @@ pub fn run(tests: &[Test], filter: &str) -> usize {
                 println!("not ok {number} {name}");
             }
         }
-        // A crash of the kernel may come at any time: keep what is known.
+        // The kernel may crash at any time: print the results so far.
         let _ = io::stdout().flush();
     }
     failures

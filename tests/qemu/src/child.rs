@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Processes that must not outlive this one.
+//! Starts processes that must not outlive this one.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-/// A started process, killed when this value is dropped or this process dies.
+/// A process that is killed when this value is dropped or this process dies.
 #[derive(Debug)]
 pub(crate) struct OwnedChild(Child);
 
 impl OwnedChild {
     /// Starts the command.
     pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
-        // SAFETY: Between fork and exec only prctl() is called, which is
-        // async-signal-safe and touches no memory.
+        // SAFETY: between fork and exec the child calls only prctl(), which is async-signal-safe
+        // and touches no memory.
         unsafe {
             command.pre_exec(|| {
                 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == -1 {
@@ -27,7 +27,7 @@ impl OwnedChild {
         command.spawn().map(Self)
     }
 
-    /// Waits until the process ends or `limit` has passed.
+    /// Waits until the process exits or `limit` has passed.
     pub(crate) fn wait_for(&mut self, limit: Duration) -> io::Result<Option<ExitStatus>> {
         let start = Instant::now();
         loop {
@@ -41,9 +41,9 @@ impl OwnedChild {
         }
     }
 
-    /// Ends the process at once.
+    /// Kills the process.
     pub(crate) fn kill(&mut self) {
-        // It fails only for a process that has ended, which is what we want.
+        // This fails only if the process has already exited.
         self.0.kill().ok();
         self.0.wait().ok();
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Follows a machine's two serial ports: shows and logs what comes, counts test
-//! results, and notices when the kernel reports a bug.
+//! Follows a machine's two serial ports: prints and logs their output, counts test results, and
+//! detects the kernel's bug reports.
 
 use crate::{ktap, report};
 use anyhow::Context;
@@ -13,23 +13,23 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// By this line the machine's init says that the script has ended.
+/// Init prints this mark when the script has ended.
 const EXIT_MARK: &str = "gct-vm: exit ";
 
-/// After this line init repeats the kernel's log, up to the exit mark.
+/// After this mark init repeats the kernel's log, up to the exit mark.
 const LOG_MARK: &str = "gct-vm: kernel log";
 
-/// The last of the kernel's messages that are the same in every run; up to it
-/// they are only logged.
+/// Last kernel message of a normal boot. Messages before it are the same in every run; they are
+/// logged but not shown.
 const BOOTED_MARK: &str = "Run /init as init process";
 
-/// Lines of a bug report that are repeated at the end.
+/// Maximum number of lines of a bug report that are repeated at the end.
 const REPORT_LINES: usize = 60;
 
-/// How often to look whether a silent machine still runs.
+/// Interval of checks whether a silent machine still runs.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Which of the ports a line came from.
+/// The port of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     /// The kernel's console.
@@ -44,10 +44,10 @@ struct Line {
     text: String,
 }
 
-/// What was seen.
+/// The result of following the ports.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// The script's exit status, if the machine lived to report it.
+    /// The script's exit status, if the machine reported it.
     pub(crate) status: Option<i32>,
     /// Test results.
     pub(crate) counts: ktap::Counts,
@@ -55,11 +55,11 @@ pub(crate) struct Outcome {
     pub(crate) bugs: Vec<String>,
     /// The kernel's messages from the first bug on.
     pub(crate) report: Vec<String>,
-    /// Whether time ran out first.
+    /// Whether the time limit ended the run.
     pub(crate) timed_out: bool,
 }
 
-/// Both ports, listened to.
+/// The two ports and their log.
 #[derive(Debug)]
 pub(crate) struct Console {
     lines: Receiver<Line>,
@@ -70,7 +70,7 @@ pub(crate) struct Console {
 }
 
 impl Console {
-    /// Listens on two sockets and keeps everything in a log as well.
+    /// Listens on two sockets, and opens the log.
     pub(crate) fn listen(
         kernel: &Path,
         programs: &Path,
@@ -94,8 +94,8 @@ impl Console {
         })
     }
 
-    /// Follows the ports until both are closed, the time is over or, as
-    /// `is_running` tells, the machine died without opening them.
+    /// Follows the ports until both are closed, time is over, or the machine died before it opened
+    /// them. `is_running` detects the latter.
     pub(crate) fn follow(
         mut self,
         limit: Duration,
@@ -133,8 +133,8 @@ impl Console {
         Ok(outcome)
     }
 
-    /// Takes a line of the second port: of the script, then of the kernel's
-    /// log that init repeats, then init's last word.
+    /// Handles a line of the second port: output of the script, then the kernel's log repeated by
+    /// init, then init's exit mark.
     fn programs_line(
         &mut self,
         text: &str,
@@ -150,7 +150,7 @@ impl Console {
             outcome.repeated_kernel_line(text);
             return Ok(());
         }
-        // The script's last line may lack its end.
+        // The script's last line may lack a newline.
         let text = match text.split_once(LOG_MARK) {
             Some((rest, _)) => {
                 self.in_log = true;
@@ -175,7 +175,7 @@ impl Console {
 }
 
 impl Outcome {
-    /// Notes a bug whose report the console has lost or cut.
+    /// Counts a bug whose report was lost or truncated on the console.
     fn repeated_kernel_line(&mut self, text: &str) {
         if report::is_bug(text) && !self.bugs.iter().any(|bug| bug == text) {
             self.bugs.push(text.to_owned());
@@ -193,7 +193,7 @@ impl Outcome {
     }
 }
 
-/// Hands on the lines of one port until the machine closes it.
+/// Sends the lines of one port to the channel until the machine closes the port.
 fn read_port(listener: &UnixListener, source: Source, lines: &Sender<Line>) {
     let Ok((stream, _)) = listener.accept() else {
         return;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Writes a cpio archive in the `newc` format, which the kernel unpacks into
-//! its first root file system (Documentation/driver-api/early-userspace/
-//! buffer-format.rst).
+//! Writes a cpio archive in the `newc` format. The kernel unpacks it into its initial root file
+//! system (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 use std::io::{self, Write};
 
@@ -11,7 +10,7 @@ const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 const S_IFCHR: u32 = 0o020_000;
 
-/// An archive under construction. Everything in it belongs to root.
+/// An archive under construction. All its entries belong to root.
 pub(crate) struct Archive<W: Write> {
     out: W,
     inodes: u32,
@@ -23,12 +22,12 @@ impl<W: Write> Archive<W> {
         Self { out, inodes: 0 }
     }
 
-    /// Adds a directory. Parents must be added before what is in them.
+    /// Adds a directory. Add parents before their contents.
     pub(crate) fn directory(&mut self, path: &str) -> io::Result<()> {
         self.entry(path, S_IFDIR | 0o755, (0, 0), &[])
     }
 
-    /// Adds a regular file with these permission bits.
+    /// Adds a regular file with permission bits `mode`.
     pub(crate) fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
         self.entry(path, S_IFREG | mode, (0, 0), content)
     }
@@ -48,7 +47,7 @@ impl<W: Write> Archive<W> {
         self.entry(path, S_IFCHR | 0o600, (major, minor), &[])
     }
 
-    /// Ends the archive and hands the writer back.
+    /// Finishes the archive and returns the writer.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         self.entry("TRAILER!!!", 0, (0, 0), &[])?;
         self.out.flush()?;
@@ -67,9 +66,8 @@ impl<W: Write> Archive<W> {
         let name_size = u32::try_from(name.len() + 1).map_err(too_long)?;
         let size = u32::try_from(content.len()).map_err(too_long)?;
         self.inodes += 1;
-        // In order: inode, mode, user, group, links, time, size, device of the
-        // file system (two), device the entry stands for (two), length of the
-        // name with its zero, checksum.
+        // In order: inode, mode, user, group, links, time, size, device of the file system (two),
+        // device of a device file (two), length of the name with its zero, checksum.
         let fields = [
             self.inodes,
             mode,
@@ -97,7 +95,7 @@ impl<W: Write> Archive<W> {
         self.pad(content.len())
     }
 
-    /// Headers and contents each end on a multiple of four bytes.
+    /// Pads to a multiple of four bytes, as headers and contents require.
     fn pad(&mut self, written: usize) -> io::Result<()> {
         self.out
             .write_all(&[0; 3][..written.next_multiple_of(4) - written])

@@ -9,10 +9,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-/// How long a server may take until it listens.
+/// Time limit for a server to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a server may take to see that the machine is gone.
+/// Time limit for a server to exit after the machine is gone.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 /// A running server.
@@ -28,9 +28,8 @@ struct Gpu {
 pub(crate) struct Gpus(Vec<Gpu>);
 
 impl Gpus {
-    /// Starts `count` servers with their sockets and logs in `directory`, and
-    /// waits until each listens. All of them record into the same file and get
-    /// the same further arguments.
+    /// Starts `count` servers with their sockets and logs in `directory`, and waits until each
+    /// listens. All record into the same file and get the same further arguments.
     pub(crate) fn start(
         program: &Path,
         count: u8,
@@ -69,13 +68,12 @@ impl Gpus {
         Ok(gpus)
     }
 
-    /// The sockets, in the order of the GPUs.
+    /// Returns the sockets, in the order of the GPUs.
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &Path> {
         self.0.iter().map(|gpu| gpu.socket.as_path())
     }
 
-    /// Waits until the servers have ended by themselves, and says which have
-    /// not, or have failed.
+    /// Waits until the servers have exited. Returns a message for each that has not, or has failed.
     pub(crate) fn stop(mut self) -> Vec<String> {
         let mut problems = Vec::new();
         for (index, gpu) in self.0.iter_mut().enumerate() {
@@ -106,7 +104,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// The end of the server's log, as an appendix to a message.
+    /// Returns the end of the server's log, to append to a message.
     fn last_words(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();

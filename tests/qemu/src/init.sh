@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# The first process of the test machine. The kernel's messages are on ttyS0;
-# this script and the test write to ttyS1, so neither cuts the other's lines.
-# In an interactive machine both are on ttyS0.
+# The first process of the test machine. The kernel's messages go to ttyS0, this script's and the
+# test's to ttyS1, so that neither interrupts the other's lines. In an interactive machine all go to
+# ttyS0.
 
 export PATH=/bin:/sbin:/test HOME=/ TERM=linux
 mount -t proc proc /proc
@@ -23,7 +23,7 @@ if [ -z "$interactive" ]; then
 	exec </dev/null >/dev/ttyS1 2>&1
 fi
 
-# kmemleak is asked at the end; its own scans would only slow the test down.
+# kmemleak scans at the end; its periodic scans would only slow the test down.
 leaks=/sys/kernel/debug/kmemleak
 [ ! -e $leaks ] || echo scan=off >$leaks
 
@@ -38,7 +38,7 @@ if [ -n "$interactive" ]; then
 	setsid cttyhack sh
 fi
 
-# Modules may not outlive the test: what they leave behind is found only then.
+# Unload the modules before the end: only then are their leaks found.
 for module in nvidia_uvm nvidia; do
 	if [ -e /sys/module/$module ] && ! rmmod $module; then
 		echo "gct-vm: cannot unload $module"
@@ -46,8 +46,8 @@ for module in nvidia_uvm nvidia; do
 	fi
 done
 
-# kmemleak reports what two scans found unreferenced and unchanged, and passes
-# over objects younger than five seconds.
+# kmemleak reports objects that two scans found unreferenced and unchanged. It skips objects younger
+# than five seconds.
 if [ -e $leaks ] && [ -z "$interactive" ]; then
 	echo scan >$leaks
 	sleep 5
@@ -62,12 +62,12 @@ if [ -e $leaks ] && [ -z "$interactive" ]; then
 	fi
 fi
 
-# Under load the emulated port of the kernel's console loses characters: it is
-# polled and gives up. Programs' output is driven by interrupts and does not.
+# Under load the kernel's console loses characters: it polls the emulated port and gives up.
+# Programs' output is driven by interrupts and loses none.
 echo "gct-vm: kernel log"
 [ -n "$interactive" ] || dmesg
 echo "gct-vm: exit $status"
 sync
-# The serial port must drain before the power goes.
+# The serial port must drain before power-off.
 sleep 0.1
 poweroff -f

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Packs the root file system of the test machine: busybox, the modules, the
-//! files of the test and the script that runs first.
+//! Packs the root file system of the test machine: busybox, the modules, the test's files and the
+//! init script.
 
 use crate::cpio::Archive;
 use anyhow::{anyhow, bail, Context};
@@ -12,12 +12,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where Debian's packages put a busybox that needs no libraries.
+/// Where Debian's packages install a static busybox.
 const BUSYBOX: &[&str] = &["/bin/busybox", "/usr/bin/busybox"];
 
 const DIRECTORIES: &[&str] = &["bin", "dev", "modules", "proc", "sys", "test", "tmp"];
 
-/// A file to put into the machine.
+/// A file to copy into the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GuestFile {
     host: PathBuf,
@@ -25,7 +25,7 @@ pub(crate) struct GuestFile {
 }
 
 impl GuestFile {
-    /// A file that goes to `guest`, an absolute path.
+    /// Describes a file that goes to `guest`, an absolute path.
     pub(crate) fn new(host: impl Into<PathBuf>, guest: impl Into<String>) -> Self {
         Self {
             host: host.into(),
@@ -33,8 +33,8 @@ impl GuestFile {
         }
     }
 
-    /// Understands "HOST" and "HOST:GUEST"; without GUEST the file goes into
-    /// /test, which is in the PATH.
+    /// Parses "HOST" and "HOST:GUEST". Without GUEST the file goes into /test, which is in the
+    /// PATH.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some((host, guest)) = text.rsplit_once(':') {
             if !guest.starts_with('/') {
@@ -50,7 +50,7 @@ impl GuestFile {
     }
 }
 
-/// Writes the archive with these files to `path`.
+/// Writes the archive with `files` to `path`.
 pub(crate) fn write(path: &Path, files: &[GuestFile]) -> anyhow::Result<()> {
     let out = File::create(path).with_context(|| format!("Cannot create {}", path.display()))?;
     let mut archive = Archive::new(BufWriter::new(out));
@@ -58,7 +58,7 @@ pub(crate) fn write(path: &Path, files: &[GuestFile]) -> anyhow::Result<()> {
     for directory in DIRECTORIES {
         add_directory(&mut archive, &mut directories, directory)?;
     }
-    // The kernel opens the console for init before devtmpfs is mounted.
+    // The kernel opens the console for init before it mounts devtmpfs.
     archive.character_device("dev/console", 5, 1)?;
     archive.file("init", 0o755, include_bytes!("init.sh"))?;
     archive.file("test/lib.sh", 0o644, include_bytes!("lib.sh"))?;
@@ -110,8 +110,8 @@ fn add_file<W: Write>(archive: &mut Archive<W>, host: &Path, guest: &str) -> any
     Ok(())
 }
 
-/// Whether this is a 64-bit little-endian ELF executable with a PT_INTERP
-/// header, which asks for a dynamic loader.
+/// Returns whether `content` is a 64-bit little-endian ELF executable with a PT_INTERP header,
+/// which names a dynamic loader.
 fn needs_interpreter(content: &[u8]) -> bool {
     const PT_INTERP: u32 = 3;
     let word = |at: usize| -> Option<u32> {

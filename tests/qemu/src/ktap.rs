@@ -2,23 +2,22 @@
 
 //! Counts test results in KTAP (Documentation/dev-tools/ktap.rst).
 //!
-//! Only leaves are counted: a test that has subtests says again what they have
-//! said. Two kinds of parents count as a failure of their own: one that failed
-//! though none of its subtests did, and one that announced more subtests than
-//! came.
+//! Only leaves count: a parent repeats the results of its subtests. Two kinds of parents count as a
+//! failure: one that failed although none of its subtests did, and one that announced more subtests
+//! than it reported.
 
-/// What was counted.
+/// Numbers of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Tests that passed.
     pub(crate) passed: u32,
-    /// Tests that failed, were announced and did not run, or bailed out.
+    /// Tests that failed, were announced but did not run, or bailed out.
     pub(crate) failed: u32,
-    /// Tests that said they cannot run here.
+    /// Tests that cannot run here.
     pub(crate) skipped: u32,
 }
 
-/// The results at one depth of indentation, since its parent's last result.
+/// The results at one indentation, since the parent's last result.
 #[derive(Debug)]
 struct Level {
     indent: usize,
@@ -27,21 +26,20 @@ struct Level {
     failed: bool,
 }
 
-/// Reads lines, keeps the counts.
+/// Parses lines and counts results.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
     counts: Counts,
     levels: Vec<Level>,
 }
 
-/// What the subtests of a result said, when it had any.
+/// Summary of the subtests of a result.
 struct Subtests {
     failed: bool,
 }
 
 impl Parser {
-    /// Takes one line of output; a line that is not KTAP is none of its
-    /// business.
+    /// Parses one line of output. Lines that are not KTAP are ignored.
     pub(crate) fn line(&mut self, line: &str) {
         let text = line.trim_start_matches(' ');
         let indent = line.len() - text.len();
@@ -62,14 +60,14 @@ impl Parser {
         }
     }
 
-    /// Ends the input: what was announced and did not come has failed.
+    /// Ends the input. Announced tests without a result have failed.
     pub(crate) fn finish(mut self) -> Counts {
         self.close_from(0);
         self.counts
     }
 
     fn result(&mut self, indent: usize, ok: bool, rest: &str) {
-        // "ok 1 - name" and "ok 1 name"; anything else is a sentence.
+        // "ok 1 - name" and "ok 1 name" are results; anything else is a sentence.
         if !rest.starts_with(|c: char| c.is_ascii_digit()) {
             return;
         }
@@ -88,7 +86,7 @@ impl Parser {
         level.failed |= !ok;
     }
 
-    /// The level at this indentation, made if it is not the innermost one.
+    /// Returns the level at this indentation. Creates it if it is deeper than the innermost level.
     fn open(&mut self, indent: usize) -> &mut Level {
         if self.levels.last().is_none_or(|level| level.indent < indent) {
             self.levels.push(Level {

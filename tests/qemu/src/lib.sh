@@ -2,11 +2,11 @@
 #
 # For scripts in the test machine: `. /test/lib.sh`.
 
-# The tree of the interface.
+# The root of the tree.
 GCT=/sys/kernel/debug/gctgroup
 
-# load_nvidia [PARAMETER=VALUE...]: inserts nvidia.ko and makes its device nodes,
-# as nvidia-modprobe does on a real machine.
+# load_nvidia [PARAMETER=VALUE...]: inserts nvidia.ko and creates its device nodes, as
+# nvidia-modprobe does on a real machine.
 load_nvidia() {
 	insmod /modules/nvidia.ko "$@" || return
 	[ -e /dev/nvidiactl ] || mknod -m 666 /dev/nvidiactl c 195 255
@@ -18,7 +18,7 @@ load_nvidia() {
 	done
 }
 
-# load_uvm [PARAMETER=VALUE...]: inserts nvidia-uvm.ko and makes its nodes.
+# load_uvm [PARAMETER=VALUE...]: inserts nvidia-uvm.ko and creates its nodes.
 load_uvm() {
 	insmod /modules/nvidia-uvm.ko "$@" || return
 	local major

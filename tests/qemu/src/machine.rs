@@ -8,14 +8,14 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// How long QEMU waits for the answer of a GPU. Writes are posted: a read may
-/// have to wait for thousands of them.
+/// Time limit of QEMU for a GPU's reply. Writes are posted, so a read may have to wait for
+/// thousands of them.
 const MESSAGE_LIMIT_MS: u32 = 60_000;
 
-/// Everything about the machine that a caller chooses.
+/// The configuration of a machine.
 #[derive(Debug)]
 pub(crate) struct Machine<'a> {
-    /// The program to run.
+    /// The QEMU binary.
     pub(crate) qemu: &'a Path,
     /// The kernel, a bzImage.
     pub(crate) kernel: &'a Path,
@@ -25,22 +25,22 @@ pub(crate) struct Machine<'a> {
     pub(crate) memory_mib: u32,
     /// Virtual processors.
     pub(crate) processors: u8,
-    /// More words for the kernel's command line.
+    /// Further parameters for the kernel's command line.
     pub(crate) append: &'a str,
     /// One vfio-user socket for each GPU.
     pub(crate) gpus: Vec<&'a Path>,
-    /// Where the two serial ports go.
+    /// The serial ports.
     pub(crate) serial: Serial,
-    /// Where QEMU's own messages go.
+    /// Destination of QEMU's own messages.
     pub(crate) messages: &'a Path,
 }
 
-/// The serial ports.
+/// Destination of the serial ports.
 #[derive(Debug)]
 pub(crate) enum Serial {
-    /// ttyS0 (the kernel) and ttyS1 (programs) to these listening sockets.
+    /// ttyS0 (the kernel) and ttyS1 (programs), connected to these listening sockets.
     Sockets { kernel: PathBuf, programs: PathBuf },
-    /// ttyS0 to the terminal, for everything.
+    /// ttyS0 on the terminal, for everything.
     Terminal,
 }
 
@@ -67,7 +67,7 @@ impl Machine<'_> {
             arguments.push(format!("-{name}"));
             arguments.push(value);
         };
-        // The GPUs' servers map the guest's memory, hence the shared memfd.
+        // The GPUs' servers map the guest's memory, which therefore is a shared memfd.
         option(
             "object",
             format!(
@@ -77,12 +77,12 @@ impl Machine<'_> {
         );
         option("m", format!("{}M", self.memory_mib));
         option("machine", "q35,memory-backend=memory".into());
-        // Emulation: a nested hypervisor may offer KVM without being able to
-        // run every kernel, and a boot takes a second either way.
+        // Emulation: a nested hypervisor may offer KVM and still fail to run some kernels. A boot
+        // takes a second in both cases.
         option("accel", "tcg,thread=multi".into());
-        // Without five-level paging: the debug kernel asks the processor's
-        // flags, which it rewrites while it boots, how large the address space
-        // is, and KASAN in an interrupt in between reports a wild access.
+        // Without five-level paging. While it boots, the debug kernel rewrites the processor flags
+        // that it reads the size of the address space from. KASAN in an interrupt in between would
+        // report a wild access.
         option("cpu", "max,la57=off".into());
         option("smp", self.processors.to_string());
         option("display", "none".into());
@@ -103,8 +103,8 @@ impl Machine<'_> {
             }
         }
         for (index, socket) in self.gpus.iter().enumerate() {
-            // On the root bus QEMU would show the device without a PCIe link,
-            // and the driver asks for the link's speed.
+            // On the root bus QEMU would show the device without a PCIe link, and the driver reads
+            // the link's speed.
             let (port, chassis) = (format!("port{index}"), index + 1);
             option(
                 "device",
@@ -124,11 +124,10 @@ impl Machine<'_> {
     }
 
     fn command_line(&self) -> String {
-        // A panic reboots, which ends QEMU. The timer check and the stall
-        // detector measure real time, of which an emulated processor on a busy
-        // host gets little. There the guest also takes its TSC for up to fifty
-        // times slower than it is, and every time limit in it fires that much
-        // too early; its other clocks are right.
+        // A panic reboots, which ends QEMU. The timer check and the stall detector measure real
+        // time, of which an emulated processor on a busy host gets little. On such a host the guest
+        // also calibrates its TSC up to fifty times too slow, so every time limit based on it fires
+        // that much too early. Its other clocks are right.
         let mut words = "console=ttyS0,115200 panic=-1 no_timer_check \
              rcupdate.rcu_cpu_stall_timeout=120 tsc=unstable"
             .to_owned();

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `gct-vm`: runs a test in a virtual machine with software GPUs.
+//! Runs a test in a virtual machine with software GPUs.
 //!
-//! It packs an initramfs with NVIDIA's modules, the test's files and busybox,
-//! starts one `fakegpu` for each GPU, boots the test kernel in QEMU, shows what
-//! the machine says and judges it: the script's exit status, the KTAP results in
-//! its output, and every bug that the kernel reports.
+//! `gct-vm` packs an initramfs with NVIDIA's modules, the test's files and busybox. It starts one
+//! `fakegpu` per GPU and boots the test kernel in QEMU. It shows the machine's output and judges
+//! it: the script's exit status, the KTAP results, and every bug that the kernel reports.
 
 mod child;
 mod console;
@@ -33,8 +32,8 @@ struct Arguments {
 enum Command {
     /// Boots a machine, runs a script in it and judges the outcome.
     ///
-    /// Exit status: 0 if all went well, 1 if a test, the script or the kernel
-    /// failed, 2 if the machine could not be made, 3 if time ran out.
+    /// Exit status: 0 if all went well, 1 if a test, the script or the kernel failed, 2 if the
+    /// machine could not be created, 3 on a timeout.
     Run(run::Options),
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Where the setup and the builds leave what a machine is made of.
+//! Locates the parts of a machine in the build directory.
 
 use anyhow::{bail, Context};
 use std::env;
@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct BuildTree(PathBuf);
 
 impl BuildTree {
-    /// The directory given, or `build` of the clone that the working directory
-    /// is in.
+    /// Returns the given directory, or `build` of the clone that contains the working directory.
     pub(crate) fn find(given: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(path) = given {
             return Ok(Self(path.to_owned()));
@@ -26,7 +25,7 @@ impl BuildTree {
             .context("No build directory here or above; run make setup or give --build")
     }
 
-    /// The kernel of this flavour.
+    /// Returns the path of this flavour's kernel.
     pub(crate) fn kernel(&self, flavour: &str) -> anyhow::Result<PathBuf> {
         self.existing(
             &format!("linux/{flavour}/arch/x86/boot/bzImage"),
@@ -34,7 +33,7 @@ impl BuildTree {
         )
     }
 
-    /// The configuration of a kernel and the path that a distribution gives it.
+    /// Returns the configuration of a kernel, and the path at which a distribution installs it.
     pub(crate) fn kernel_config(&self, flavour: &str) -> anyhow::Result<(PathBuf, String)> {
         let release = self.existing(
             &format!("linux/{flavour}/include/config/kernel.release"),
@@ -46,7 +45,7 @@ impl BuildTree {
         Ok((config, format!("/boot/config-{}", release.trim())))
     }
 
-    /// A module of this build of the driver.
+    /// Returns the path of a module in this build of the driver.
     pub(crate) fn module(
         &self,
         version: &str,
@@ -60,7 +59,7 @@ impl BuildTree {
         )
     }
 
-    /// QEMU.
+    /// Returns the path of QEMU.
     pub(crate) fn qemu(&self) -> anyhow::Result<PathBuf> {
         self.existing("qemu/qemu-system-x86_64", "run make setup")
     }
@@ -74,7 +73,7 @@ impl BuildTree {
     }
 }
 
-/// `fakegpu` as cargo builds it: beside this program.
+/// Returns the path of cargo's `fakegpu`, which lies beside this program.
 pub(crate) fn default_fakegpu() -> anyhow::Result<PathBuf> {
     let own = env::current_exe().context("Cannot tell where this program is")?;
     let path = own.with_file_name("fakegpu");

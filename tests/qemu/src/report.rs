@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tells the kernel's reports of bugs from its other messages.
+//! Distinguishes the kernel's bug reports from its other messages.
 
-/// Starts of messages by which the kernel reports a bug: of itself, or found by
-/// lockdep, KASAN, kmemleak, DEBUG_LIST, DEBUG_OBJECTS and the like.
+/// Prefixes of messages by which the kernel reports a bug: of itself, or found by lockdep, KASAN,
+/// kmemleak, DEBUG_LIST, DEBUG_OBJECTS and the like.
 const REPORTS: &[&str] = &[
     "BUG",
     "WARNING: ",
@@ -24,7 +24,7 @@ const REPORTS: &[&str] = &[
     "rust_kernel: panicked",
 ];
 
-/// Whether a line of the kernel's console opens the report of a bug.
+/// Returns whether a line of the kernel's console begins a bug report.
 ///
 /// Only what follows the time stamp is looked at, so that a program's or a
 /// driver's own words do not count.
@@ -35,13 +35,13 @@ pub(crate) fn is_bug(line: &str) -> bool {
     REPORTS.iter().any(|start| message.starts_with(start)) || is_leak(message)
 }
 
-/// kmemleak: "N new suspected memory leaks (see ...)".
+/// Returns whether `message` is kmemleak's: "N new suspected memory leaks (see ...)".
 fn is_leak(message: &str) -> bool {
     message.starts_with("kmemleak: ") && message.contains("new suspected memory leak")
 }
 
-/// The message of a line like "[    1.234567] message" or, with the caller,
-/// "[    1.234567][  T12] message".
+/// Returns the message of a line like "[    1.234567] message" or, with the caller, "[
+/// 1.234567][  T12] message".
 fn after_time_stamp(line: &str) -> Option<&str> {
     let (time, mut message) = line.strip_prefix('[')?.split_once(']')?;
     let time = time.trim_start();

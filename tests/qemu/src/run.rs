@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The life of one machine, from its parts to the verdict.
+//! Runs one machine, from its parts to the verdict.
 
 use crate::console::{Console, Outcome};
 use crate::gpus::Gpus;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, ExitCode};
 use std::time::{Duration, Instant};
 
-/// How long QEMU may take to end after the machine's power is off.
+/// Time limit for QEMU to exit after the machine powered off.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,7 +34,7 @@ impl Kernel {
         }
     }
 
-    /// Shadow memory and kmemleak's records take their share.
+    /// Returns the memory of the machine. Shadow memory and kmemleak's records need their share.
     fn default_memory_mib(self) -> u32 {
         match self {
             Self::Lean => 1024,
@@ -73,7 +73,7 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "ktap")]
     interactive: bool,
 
-    /// The script's output is KTAP: no result at all is a failure.
+    /// The script's output is KTAP. Fail if it has no results.
     #[arg(long)]
     ktap: bool,
 
@@ -85,11 +85,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "MIB")]
     memory: Option<u32>,
 
-    /// Virtual processors.
+    /// Number of virtual processors.
     #[arg(long, value_name = "N", default_value_t = 2)]
     cpus: u8,
 
-    /// More words for the kernel's command line.
+    /// Further parameters for the kernel's command line.
     #[arg(long, value_name = "WORDS", default_value = "")]
     append: String,
 
@@ -122,7 +122,7 @@ pub(crate) struct Options {
     fakegpu: Option<PathBuf>,
 }
 
-/// What became of a machine.
+/// The verdict on a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Passed,
@@ -140,12 +140,12 @@ impl From<Verdict> for ExitCode {
     }
 }
 
-/// A directory for sockets and the initramfs, removed in the end.
+/// A directory for sockets and the initramfs, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> anyhow::Result<Self> {
-        // A socket's path may have 107 bytes at most, so not below the clone.
+        // A socket's path may have at most 107 bytes, so it cannot lie below the clone.
         let path = std::env::temp_dir().join(format!("gct-vm.{}", process::id()));
         fs::create_dir(&path).with_context(|| format!("Cannot create {}", path.display()))?;
         Ok(Self(path))
@@ -158,12 +158,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed stays in the temporary directory.
+        // A leftover stays in the temporary directory.
         fs::remove_dir_all(&self.0).ok();
     }
 }
 
-/// Runs a machine from start to end.
+/// Runs a machine and judges it.
 pub(crate) fn run(options: &Options) -> anyhow::Result<Verdict> {
     let build = BuildTree::find(options.build.as_deref())?;
     let (qemu, kernel) = (build.qemu()?, build.kernel(options.kernel.name())?);
@@ -234,7 +234,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Verdict> {
     conclude(options, &outcome, &problems, start.elapsed())
 }
 
-/// Where to record; an earlier run's events are removed.
+/// Returns the file for records, after deleting the one of an earlier run.
 fn new_record(options: &Options) -> anyhow::Result<Option<&Path>> {
     if let Some(path) = &options.record {
         File::create(path).with_context(|| format!("Cannot create {}", path.display()))?;
@@ -242,7 +242,7 @@ fn new_record(options: &Options) -> anyhow::Result<Option<&Path>> {
     Ok(options.record.as_deref())
 }
 
-/// The script, the modules and what the caller adds.
+/// Lists the script, the modules and the caller's files.
 fn guest_files(options: &Options, build: &BuildTree) -> anyhow::Result<Vec<GuestFile>> {
     let (config, place) = build.kernel_config(options.kernel.name())?;
     let mut files = vec![GuestFile::new(config, place)];
@@ -259,7 +259,7 @@ fn guest_files(options: &Options, build: &BuildTree) -> anyhow::Result<Vec<Guest
     Ok(files)
 }
 
-/// Everything that went wrong beside failed tests.
+/// Describes every problem other than a failed test.
 fn problems(options: &Options, outcome: &Outcome, gpu_problems: Vec<String>) -> Vec<String> {
     let mut problems = gpu_problems;
     problems.extend(outcome.bugs.iter().map(|bug| format!("the kernel: {bug}")));
@@ -269,7 +269,7 @@ fn problems(options: &Options, outcome: &Outcome, gpu_problems: Vec<String>) -> 
             problems.push(format!("stopped after {} seconds", options.timeout));
         }
         None => problems.push("the machine stopped before the script ended".into()),
-        // A program that says "not ok" also exits with a failure: said once.
+        // A program that prints "not ok" also exits with a failure. Report it once.
         Some(status) if status != 0 && counts.failed == 0 => {
             problems.push(format!("the script ended with status {status}"));
         }
@@ -281,7 +281,7 @@ fn problems(options: &Options, outcome: &Outcome, gpu_problems: Vec<String>) -> 
     problems
 }
 
-/// Says what came out, leaves the counts where they are asked for.
+/// Prints the result, and appends the counts to the results file.
 fn conclude(
     options: &Options,
     outcome: &Outcome,
@@ -298,7 +298,7 @@ fn conclude(
     }
     let counts = &outcome.counts;
     let failed = counts.failed + u32::try_from(problems.len()).unwrap_or(u32::MAX);
-    // A script without KTAP is one test.
+    // A script without KTAP counts as one test.
     let passed = counts.passed + u32::from(!options.ktap && counts.passed == 0 && failed == 0);
     println!(
         "gct-vm: {passed} passed, {failed} failed, {} skipped in {:.1} s ({} kernel, {})",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What hostile tenants try: deep cgroups, reused pids, and more of everything than their share.
+//! Tests attacks by hostile tenants: deep cgroups, reused pids, and attempts to exhaust shared
+//! resources.
 
 use crate::members::{child_where, PID_CIRCLE};
 use crate::rm;
@@ -23,7 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// Mounts cgroup v2 unless it is.
+/// Mounts cgroup v2 unless it is mounted.
 fn need_cgroups() -> Outcome {
     if fs::metadata(format!("{MOUNT}/cgroup.procs")).is_err() {
         let _ = fs::create_dir_all(MOUNT);
@@ -32,18 +33,18 @@ fn need_cgroups() -> Outcome {
     Ok(())
 }
 
-/// A cgroup that goes when it is dropped, with all above it up to `top`.
+/// A cgroup, removed on drop with its parents up to `top`.
 struct Cgroup {
     path: String,
     top: String,
 }
 
 impl Cgroup {
-    /// Makes `/top/xx..x/xx..x` of exactly `length` bytes, as the kernel names it.
+    /// Creates `/top/xx..x/xx..x` of exactly `length` bytes, as the kernel names it.
     fn new(top: &str, length: usize) -> Result<Self, Stop> {
         let mut path = top.to_owned();
         while path.len() < length {
-            // A component is at least one byte beside its slash, and leaves room for another.
+            // A component is at least one byte and its slash, and leaves room for another.
             let left = length - path.len() - 1;
             let part = if left > 200 { left.min(202) - 2 } else { left };
             path = format!("{path}/{}", "x".repeat(part));
@@ -72,7 +73,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// A child in a cgroup that has the driver open, as descriptor `.1`.
+/// Forks a child into a cgroup. It holds the driver open as descriptor `.1`.
 fn opener(cgroup: &Cgroup) -> Result<(Child, i32), Stop> {
     let (number, tell) = sys::pipe()?;
     let procs = format!("{}/cgroup.procs", cgroup.directory());
@@ -92,8 +93,8 @@ fn opener(cgroup: &Cgroup) -> Result<(Child, i32), Stop> {
     Ok((child, descriptor))
 }
 
-/// However deep it hides, a process below a group's path belongs to the group. The kernel's
-/// paths have no maximum; the core keeps 512 bytes of one.
+/// A process below a group's cgroup belongs to the group, however deep its own cgroup. The kernel's
+/// paths have no maximum length; the core keeps 512 bytes of one.
 fn deep_cgroup() -> Outcome {
     need_cgroups()?;
     let group = Group::new("g")?;
@@ -106,7 +107,7 @@ fn deep_cgroup() -> Outcome {
         reap(vec![child]);
         same(&format!("members at {length} bytes"), members?, expected)?;
     }
-    // The other way round: what only begins like the group's path is outside.
+    // A path that only shares a prefix with the group's path lies outside.
     let beside = Cgroup::new("/gct-deeper", 600)?;
     let (child, _) = opener(&beside)?;
     let members = group.pids();
@@ -114,7 +115,7 @@ fn deep_cgroup() -> Outcome {
     same("members beside", members?, vec![])
 }
 
-/// The opener dies, its descriptor lives on here, and its pid is free.
+/// Kills the opener but keeps its descriptor here, so that its pid becomes free.
 fn orphan(group: &Group) -> Result<(OwnedFd, libc::pid_t, Cgroup), Stop> {
     need_cgroups()?;
     write(&group.file("group.cgroup"), "/gct-dead")?;
@@ -135,7 +136,7 @@ fn orphan(group: &Group) -> Result<(OwnedFd, libc::pid_t, Cgroup), Stop> {
     Err(gct_ktap::failed("no child in the circle of pids"))
 }
 
-/// Runs `test` while pids run through a small circle.
+/// Runs `test` while pids cycle through a small range.
 fn in_pid_circle(test: impl FnOnce() -> Outcome) -> Outcome {
     const PID_MAX: &str = "/proc/sys/kernel/pid_max";
     let before = fs::read_to_string(PID_MAX).during(PID_MAX)?;
@@ -145,7 +146,7 @@ fn in_pid_circle(test: impl FnOnce() -> Outcome) -> Outcome {
     outcome
 }
 
-/// A stranger that gets the pid of a dead opener is no member.
+/// An unrelated process that gets the pid of a dead opener is no member.
 fn dead_opener() -> Outcome {
     in_pid_circle(|| {
         let group = Group::new("g")?;
@@ -158,7 +159,7 @@ fn dead_opener() -> Outcome {
     })
 }
 
-/// Nor is a process one of whose threads gets it.
+/// Nor is a process one of whose threads gets that pid.
 fn dead_opener_thread() -> Outcome {
     in_pid_circle(|| {
         let group = Group::new("g")?;
@@ -190,10 +191,10 @@ fn dead_opener_thread() -> Outcome {
     })
 }
 
-/// Fork, open, pass the descriptor on, exit, again and again. Each dead opener stays known
-/// as long as its file is open, no pid of theirs is shown, and in the end nothing is left.
-/// (That this cannot use up the table is shown in gct_core: 65536 files of the driver need
-/// more memory than this machine has.)
+/// Forks, opens, passes the descriptor on and exits, again and again. Each dead opener stays
+/// tracked while its file is open, none of their pids is shown, and in the end nothing is left.
+/// (This cannot fill the table here: 65536 files of the driver need more memory than this machine
+/// has. The tests of gct_core show that case.)
 fn descriptors_of_the_dead() -> Outcome {
     need_cgroups()?;
     let group = Group::new("g")?;

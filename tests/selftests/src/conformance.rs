@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tree against the table of files that it is made from.
+//! Compares the tree with the table of files that generates it.
 //!
 //! ```text
 //! gctgroup/ version control events        files::of(Place::Root)
@@ -9,8 +9,8 @@
 //!     <n>/                                files::of(Place::Node)
 //! ```
 //!
-//! A limit whose feature the GPU announces takes and shows every value of its form.
-//! Any other refuses what is not of its form, and all else, reading too, with EOPNOTSUPP.
+//! A limit whose feature the GPU announces accepts and shows every value of its form, and refuses
+//! other text. All other limits refuse every access, including reads, with EOPNOTSUPP.
 
 use crate::sys::errno;
 use crate::tree::{self, at, read, refuses, write, Group};
@@ -37,7 +37,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("conformance.remove_and_create_again", remove_and_create),
 ];
 
-/// One directory has exactly the table's files, with the table's modes.
+/// A directory has exactly the table's files, with the table's modes.
 fn check_directory(path: &str, place: Place) -> Outcome {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(at(path)).during(path)? {
@@ -55,7 +55,7 @@ fn check_directory(path: &str, place: Place) -> Outcome {
 }
 
 fn check_file(directory: &str, entry: &Entry) -> Outcome {
-    // `join` leaves out the slash where there is no directory.
+    // `join` omits the slash if there is no directory.
     let path = Path::new(directory).join(entry.name);
     let path = path.display().to_string();
     let mode = fs::metadata(at(&path)).during(&path)?.permissions().mode() & 0o7777;
@@ -67,7 +67,7 @@ fn check_file(directory: &str, entry: &Entry) -> Outcome {
     Ok(())
 }
 
-/// Root passes permission bits, so a file that cannot be written says so itself.
+/// Root passes permission bits, so the file itself must refuse writes.
 fn check_access(path: &str, mode: Mode) -> Outcome {
     match mode {
         Mode::Read => refuses(path, "1", Error::Access),
@@ -119,8 +119,8 @@ fn root() -> Outcome {
     same("directories of an idle tree", others, vec!["gpus".into()])
 }
 
-/// `gpus/` holds 0, 1, 2 .. without a gap, in the order of PCI addresses, and says
-/// of each what the driver said of it.
+/// `gpus/` lists 0, 1, 2 .. without a gap, in the order of PCI addresses, and shows the driver's
+/// data of each.
 fn gpus() -> Outcome {
     let count = tree::gpus()?;
     let expected: BTreeSet<String> = (0..count).map(|index| index.to_string()).collect();
@@ -184,7 +184,7 @@ fn each_limit(check: impl Fn(&str, &Entry) -> Outcome) -> Outcome {
     Ok(())
 }
 
-/// Reads a limit, or `None` when its feature is absent and reading says so.
+/// Reads a limit. Returns `None` if reading says that its feature is absent.
 fn readable(path: &str) -> Result<Option<String>, Stop> {
     match read(path) {
         Ok(text) => Ok(Some(text)),
@@ -209,8 +209,8 @@ fn write_back() -> Outcome {
     same(&path, read(&path)?, text)
 }
 
-/// Values of many forms. Which of them a file takes is the parser's business; what
-/// is asked here is that the kernel answers as the same parser does on its own.
+/// Values of many forms. The parser decides which ones a file takes. The test checks that the
+/// kernel answers as the same parser does in user space.
 const SAMPLES: &[&str] = &[
     "0",
     "1",
@@ -254,8 +254,7 @@ const SAMPLES: &[&str] = &[
     "",
 ];
 
-/// A limit that is enforced takes what the parser takes and shows it; any other takes and
-/// shows nothing.
+/// An enforced limit accepts and shows what the parser accepts. All others refuse writes and reads.
 fn other_values() -> Outcome {
     let features = read(&format!("gpus/{}/features", tree::a_gpu()?))?;
     each_limit(|path, entry| {
@@ -271,7 +270,7 @@ fn other_values() -> Outcome {
                     show::value(&value, &mut text).during("show")?;
                     if enforced {
                         write(path, sample).during(format!("{path}: {sample}"))?;
-                        // A peak starts again from what is charged, whatever is written.
+                        // A write resets a peak to the present charge, whatever the text.
                         if entry.file != File::GmemPeak {
                             before = Some(text);
                         }

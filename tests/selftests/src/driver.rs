@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The driver's hooks: open, ioctl and close of /dev/nvidiactl, by processes that
-//! end well and by others.
+//! Tests the driver's hooks: open, ioctl and close of /dev/nvidiactl, by processes that exit
+//! cleanly and by others.
 
 use crate::rm;
 use crate::sys::{self, reap, Child};
@@ -53,7 +53,7 @@ fn close_frees() -> Outcome {
     Ok(())
 }
 
-/// A child in the group that has /dev/nvidiactl open, with a client.
+/// Forks a child into the group. It has /dev/nvidiactl open, with a client.
 fn holder(group: &Group) -> Result<Child, Stop> {
     let (go, tell_go) = sys::pipe()?;
     let (ready, tell_ready) = sys::pipe()?;
@@ -91,8 +91,7 @@ fn holds_group() -> Outcome {
     group.remove().during("remove after its death")
 }
 
-/// The child may use the client of the file that it inherits, and ends it for
-/// nobody.
+/// A child may use an inherited file. Its exit leaves the parent's client alone.
 fn fork() -> Outcome {
     let control = rm::open()?;
     let client = rm::alloc_client(&control)?;
@@ -132,12 +131,12 @@ fn passed() -> Outcome {
     eventually("the group is free", || {
         crate::tree::write("control", "remove d").is_ok()
     })?;
-    // It is removed, so there is nothing left for `drop` to do.
+    // It is already removed, so `drop` has nothing to do.
     std::mem::forget(group);
     Ok(())
 }
 
-/// Closing one of two descriptors of one file closes nothing.
+/// Closing one of two descriptors of one file frees nothing.
 fn dup() -> Outcome {
     let control = rm::open()?;
     let other = control.try_clone()?;
@@ -158,8 +157,8 @@ fn kill() -> Outcome {
     group.remove().during("remove")
 }
 
-/// Sizes and contents that no ioctl has. The driver refuses them or not as it
-/// likes; a client can be had afterwards, so the hooks took no harm.
+/// Sizes and contents that no ioctl has. The driver may accept or refuse them. A client can be
+/// allocated afterwards, so the hooks still work.
 fn odd() -> Outcome {
     let control = rm::open()?;
     for number in [

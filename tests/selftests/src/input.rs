@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Input that no file takes. Each write is refused whole and changes nothing.
+//! Writes input that no file accepts. Each write is refused whole and changes nothing.
 //!
 //! ```text
 //! bad/ group.procs group.cgroup
@@ -25,7 +25,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("input.small_reads", small_reads),
 ];
 
-/// Every file that may be written, in a group that exists.
+/// Returns every writable file, in a group that exists.
 fn writable() -> Result<(Group, Vec<String>), gct_ktap::Stop> {
     let group = Group::new("bad")?;
     let mut paths = vec!["control".to_owned()];
@@ -84,7 +84,7 @@ fn many_lines() -> Outcome {
     ])
 }
 
-/// Each `write` stands for itself: two halves do not make a whole.
+/// Each `write` is parsed alone: two halves do not make a whole.
 fn in_parts() -> Outcome {
     let mut control = OpenOptions::new().write(true).open(at("control"))?;
     holds("half a command is refused", control.write(b"crea").is_err())?;
@@ -105,8 +105,8 @@ fn bad_address() -> Outcome {
         let file = OpenOptions::new().write(true).open(at(path))?;
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
         for address in [8usize, usize::MAX - 4095, 0xffff_8000_0000_0000] {
-            // SAFETY: the kernel checks the address; no memory of this process is
-            // touched, whatever it is.
+            // SAFETY: the kernel checks the address. The call accesses no memory of this process,
+            // whatever the address.
             let result =
                 unsafe { libc::write(descriptor, std::ptr::without_provenance(address), 16) };
             let error = std::io::Error::last_os_error();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests of the tree and of the hooks, for the virtual machine in which the
-//! patched driver runs. They print KTAP.
+//! Tests the tree and the hooks in the virtual machine in which the patched driver runs. Prints
+//! KTAP.
 //!
 //! ```text
 //! gct-selftest all --module PATH [FILTER]   every test; loads and unloads the driver
@@ -80,7 +80,7 @@ fn all(module: &Path, filter: &str) -> Result<(), String> {
     }
 }
 
-/// Opens /dev/nvidiactl, allocates a client, says so, holds it, frees it.
+/// Opens /dev/nvidiactl, allocates a client, prints its handle, holds it, and frees it.
 fn client(hold_s: u64) -> Result<(), String> {
     let control = rm::open().map_err(|error| format!("/dev/nvidiactl: {error}"))?;
     let client = rm::alloc_client(&control).map_err(|error| format!("NV01_ROOT: {error}"))?;

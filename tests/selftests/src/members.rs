@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who belongs to a group, by pid and by cgroup, and for how long.
+//! Tests which processes belong to a group, by pid and by cgroup, and for how long.
 
 use crate::sys::{self, errno, reap, Child};
 use crate::tree::{eventually, refuses, write, Group};
@@ -25,7 +25,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("members.cgroup", cgroup),
 ];
 
-/// A child that lives until it is killed.
+/// Forks a child that lives until it is killed.
 pub(crate) fn idle() -> io::Result<Child> {
     Child::fork(|| loop {
         sleep(Duration::from_secs(3600));
@@ -65,7 +65,7 @@ fn zero_is_the_writer() -> Outcome {
     joined
 }
 
-/// Writing the id of any thread moves the whole process, which is shown once.
+/// Writing the id of any thread moves the whole process. The group shows the process once.
 fn thread() -> Outcome {
     let group = Group::new("g")?;
     let child = Child::fork(|| {
@@ -82,7 +82,8 @@ fn thread() -> Outcome {
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
             .find(|tid: &libc::pid_t| *tid != child.0)
             .ok_or_else(|| skipped("no thread"))?;
-        // A new thread is listed a moment before it can be found by its id; one that sleeps can be.
+        // A new thread is listed a moment before it can be found by its id. Once it sleeps it can
+        // be found.
         let stat = format!("{tasks}/{other}/stat");
         eventually("the thread sleeps", || {
             fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "))
@@ -138,7 +139,7 @@ fn fork() -> Outcome {
         group.pids().is_ok_and(|pids| pids.len() == 3)
     });
     for pid in group.pids()? {
-        // SAFETY: members are the descendants that this test made.
+        // SAFETY: the members are descendants that this test forked.
         unsafe { libc::kill(pid, libc::SIGKILL) };
     }
     let _ = parent.wait();
@@ -162,7 +163,7 @@ fn exec() -> Outcome {
     child.kill()?;
     child.wait()?;
     outcome?;
-    // The other way round: a member that execs is still the same member.
+    // A member that execs stays the same member.
     let (go, tell) = sys::pipe()?;
     let child = Child::fork(|| {
         sys::wait_for(&go);
@@ -195,7 +196,7 @@ fn busy() -> Outcome {
     group.remove().during("remove when all are gone")
 }
 
-/// A process that was not waited for is dead all the same.
+/// A zombie counts as dead.
 fn dead() -> Outcome {
     let group = Group::new("g")?;
     let child = Child::fork(|| 0)?;
@@ -218,8 +219,8 @@ fn dead() -> Outcome {
     same("members", group.pids()?, vec![])
 }
 
-/// A member dies, its pid is given to a stranger, and the stranger is no member.
-/// The pids run through a small circle so that this happens soon.
+/// A member dies, an unrelated process gets its pid, and that process is no member. The pids cycle
+/// through a small range so that this happens soon.
 fn pid_reuse() -> Outcome {
     const PID_MAX: &str = "/proc/sys/kernel/pid_max";
     let before = fs::read_to_string(PID_MAX).during(PID_MAX)?;
@@ -230,8 +231,8 @@ fn pid_reuse() -> Outcome {
     outcome
 }
 
-/// The first pids that are free again: the kernel keeps those below 300 for itself
-/// after the first round, and this machine has fewer than a hundred processes.
+/// The lowest pids that are reused. After the first round the kernel keeps pids below 300 for
+/// itself, and this machine has fewer than a hundred processes.
 pub(crate) const PID_CIRCLE: libc::pid_t = 450;
 
 fn reuse_a_pid(group: &Group) -> Outcome {
@@ -246,7 +247,7 @@ fn reuse_a_pid(group: &Group) -> Outcome {
     same("members when the pid is back", members?, vec![])
 }
 
-/// Makes children until one has the right pid.
+/// Forks children until one has a pid for which `right` holds.
 pub(crate) fn child_where(right: impl Fn(libc::pid_t) -> bool) -> Result<Child, Stop> {
     for _ in 0..2 * PID_CIRCLE {
         let child = idle()?;
@@ -258,7 +259,7 @@ pub(crate) fn child_where(right: impl Fn(libc::pid_t) -> bool) -> Result<Child, 
     Err(Stop::Failed("no child with that pid".into()))
 }
 
-/// `group.procs` speaks the pid namespace of who reads and writes it.
+/// `group.procs` uses the pid namespace of the reader or writer.
 ///
 /// ```text
 /// first namespace: this test sees n
@@ -303,8 +304,8 @@ fn namespace() -> Outcome {
     )
 }
 
-/// Whoever lives in the cgroup or below it belongs to the group as soon as it
-/// opens the driver; it is a member for as long as it has the driver open.
+/// A process in the cgroup or below it belongs to the group from when it opens the driver until it
+/// closes it.
 fn cgroup() -> Outcome {
     const MOUNT: &str = "/sys/fs/cgroup";
     if fs::metadata(format!("{MOUNT}/cgroup.procs")).is_err() {
@@ -337,7 +338,7 @@ fn cgroup() -> Outcome {
     outcome
 }
 
-/// A child in a cgroup that has the driver open.
+/// Forks a child into a cgroup. It has the driver open.
 fn with_driver_in(cgroup: &str) -> Result<Child, Stop> {
     let (ready, tell) = sys::pipe()?;
     let procs = format!("{cgroup}/cgroup.procs");

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Every allocation of the tree's operations fails once.
+//! Fails every allocation of the tree's operations once.
 //!
 //! The kernel fails the nth allocation of the task that asks for it
-//! (Documentation/fault-injection). An operation then succeeds all the same or
-//! answers ENOMEM; afterwards everything works and nothing is left, which KASAN and
-//! kmemleak check on the debug kernel.
+//! (Documentation/fault-injection). The operation then succeeds all the same or returns ENOMEM.
+//! Afterwards everything works and nothing has leaked; KASAN and kmemleak check that on the debug
+//! kernel.
 
 use crate::members::idle;
 use crate::sys::{errno, reap};
@@ -24,25 +24,25 @@ pub(crate) const TESTS: &[Test] = &[
 const NTH: &str = "/proc/thread-self/fail-nth";
 const SLAB: &str = "/sys/kernel/debug/failslab";
 
-/// An operation of the tree makes a few dozen allocations on eight GPUs.
+/// Upper bound on allocations. An operation of the tree makes a few dozen on eight GPUs.
 const ALLOCATIONS_MAX: u32 = 5000;
 
-/// Each of the first allocations fails; they are all different.
+/// Each of the first allocations fails; they all differ.
 const DENSE: u32 = 40;
 
-/// Makes the injection ready, or skips.
+/// Prepares the injection, or skips the test.
 fn prepare() -> Outcome {
     if !Path::new(NTH).exists() || !Path::new(SLAB).exists() {
         return Err(skipped("no fault injection in this kernel"));
     }
-    // All allocations that may sleep, without a report of each.
+    // Fails allocations that may sleep, too, without a report of each.
     fs::write(format!("{SLAB}/ignore-gfp-wait"), "N")?;
     fs::write(format!("{SLAB}/verbose"), "0")?;
     Ok(())
 }
 
-/// Runs `operation` with its `nth` allocation failing. Says whether there was one.
-/// The file is opened before, because its own allocations count too.
+/// Runs `operation` while its `nth` allocation fails. Returns whether it made that many. The file
+/// is opened before, because opening it allocates as well.
 fn inject<T>(nth: u32, operation: impl FnOnce() -> T) -> Result<(T, bool), Stop> {
     let control = OpenOptions::new().read(true).write(true).open(NTH)?;
     control.write_all_at(nth.to_string().as_bytes(), 0)?;
@@ -53,14 +53,14 @@ fn inject<T>(nth: u32, operation: impl FnOnce() -> T) -> Result<(T, bool), Stop>
     Ok((outcome, left[..length].starts_with(b"0")))
 }
 
-/// Repeats `operation` with each of its allocations failing, and `after` after each.
+/// Repeats `operation` with each of its allocations failing, and calls `after` after each.
 fn each(
     what: &str,
     operation: impl Fn() -> io::Result<()>,
     after: impl Fn(bool) -> Outcome,
 ) -> Outcome {
     let mut refused = 0;
-    // Files of a directory allocate alike: of those, every seventh will do.
+    // The files of a directory allocate alike, so every seventh of those suffices.
     for nth in (1..DENSE).chain((DENSE..ALLOCATIONS_MAX).step_by(7)) {
         let (outcome, injected) = inject(nth, &operation)?;
         let done = match outcome {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Many readers and writers at once, and directories that go while they are used.
+//! Tests concurrent readers and writers, and directories that disappear while in use.
 
 use crate::sys::{errno, Child};
 use crate::tree::{self, at, read, repetitions, write, Group};
@@ -18,13 +18,12 @@ pub(crate) const TESTS: &[Test] = &[
     ("races.a_thousand_groups", a_thousand_groups),
 ];
 
-/// How long each storm of this file blows.
+/// Duration of each storm of this file.
 const STORM: Duration = Duration::from_secs(2);
-/// More than the machine has CPUs, so that they interrupt each other.
+/// More than the machine has CPUs, so that they preempt each other.
 const WORKERS: usize = 8;
 
-/// Runs workers in processes of their own until all end; each returns 0 or the
-/// errno it did not expect.
+/// Runs workers in their own processes until all exit. Each exits with 0 or an unexpected errno.
 fn storm(work: impl Fn(usize) -> i32) -> Outcome {
     let children: io::Result<Vec<Child>> = (0..WORKERS)
         .map(|number| Child::fork(|| work(number)))
@@ -38,7 +37,7 @@ fn storm(work: impl Fn(usize) -> i32) -> Outcome {
     Ok(())
 }
 
-/// Does `step` until the storm is over; ends early with an unexpected errno.
+/// Repeats `step` until the storm is over. Stops early at an unexpected errno.
 fn repeat(mut step: impl FnMut() -> Result<(), i32>) -> i32 {
     let start = Instant::now();
     while start.elapsed() < STORM {
@@ -49,7 +48,7 @@ fn repeat(mut step: impl FnMut() -> Result<(), i32>) -> i32 {
     0
 }
 
-/// An outcome in which these errors are part of the game.
+/// Accepts the `expected` errors as success.
 fn tolerate<T>(outcome: io::Result<T>, expected: &[i32]) -> Result<(), i32> {
     match outcome {
         Ok(_) => Ok(()),
@@ -58,8 +57,8 @@ fn tolerate<T>(outcome: io::Result<T>, expected: &[i32]) -> Result<(), i32> {
     }
 }
 
-/// A file that was opened before its directory went: reads and writes fail with
-/// EIO, which is debugfs' word for it, and the group's name can be taken anew.
+/// A file was opened before its directory disappeared. Reads and writes fail with EIO, debugfs'
+/// error for this case, and the group's name can be used again.
 fn open_file() -> Outcome {
     let group = Group::new("r")?;
     let mut procs = File::open(at("r/group.procs"))?;
@@ -88,7 +87,7 @@ fn open_file() -> Outcome {
     again.remove().during("remove")
 }
 
-/// Of many that create one name at once, one is told that it did.
+/// Many processes create one name at once, and exactly one succeeds.
 fn one_name() -> Outcome {
     let rounds = repetitions(20);
     let mut made = 0;
@@ -129,7 +128,7 @@ fn writers_and_readers() -> Outcome {
                 return Ok(());
             }
             let cgroup = read("rw/group.cgroup").map_err(|error| errno(&error))?;
-            // What is read was written whole by somebody.
+            // Every value that a reader sees was written whole by one writer.
             if cgroup != "none\n" && !(cgroup.starts_with("/rw/") && cgroup.len() == 6) {
                 return Err(201);
             }
@@ -139,7 +138,7 @@ fn writers_and_readers() -> Outcome {
     group.remove().during("remove")
 }
 
-/// Reads all files below a directory of the tree; a file's refusal is an answer.
+/// Reads all files below a directory of the tree. A file may refuse.
 fn read_everything(path: &str) -> io::Result<()> {
     for entry in fs::read_dir(at(path))? {
         let entry = entry?;
@@ -153,7 +152,7 @@ fn read_everything(path: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Groups come and go while others hold their files open, read and write them.
+/// Groups are created and removed while other processes hold their files open, read and write them.
 fn create_and_remove() -> Outcome {
     let gone = [
         libc::ENOENT,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A client of the resource manager, through the ioctls of /dev/nvidiactl.
+//! Implements a client of the resource manager, through the ioctls of /dev/nvidiactl.
 
 use crate::sys::{ioctl, mknod_char};
 use std::fs::{File, OpenOptions};
@@ -50,7 +50,7 @@ const fn request<T>(number: u64) -> u64 {
     (3 << 30) | ((size_of::<T>() as u64) << 16) | (0x46 << 8) | number
 }
 
-/// Opens the control device; makes its node first, which udev would do elsewhere.
+/// Opens the control device. First creates its node, which udev does elsewhere.
 pub(crate) fn open() -> io::Result<File> {
     mknod_char(CONTROL, MAJOR, CONTROL_MINOR)?;
     OpenOptions::new().read(true).write(true).open(CONTROL)
@@ -89,13 +89,12 @@ pub(crate) fn free_client(control: &File, client: u32) -> io::Result<()> {
     done(call.status)
 }
 
-/// Makes an ioctl that the hooks look at, with any number of bytes of `fill`, and
-/// does not care what the driver says.
+/// Issues an ioctl that the hooks inspect, with `size` bytes of `fill`. The driver may refuse it.
 pub(crate) fn nonsense(control: &File, number: u64, size: u64, fill: u8) {
     let mut bytes = [fill; 256];
     let request = (3 << 30) | ((size & 0xff) << 16) | (0x46 << 8) | number;
-    // SAFETY: at most 255 bytes are read and written. Handles and pointers in them
-    // are the fill byte repeated: no such handle, and no address of this process.
+    // SAFETY: the driver reads and writes at most 255 bytes. Handles and pointers in them are the
+    // fill byte repeated: no such handle, and no address of this process.
     let _ = unsafe { ioctl(control, request, &mut bytes) };
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Thousands of forks, execs and kills in groups.
+//! Tests thousands of forks, execs and kills in groups.
 //!
 //! ```text
 //! storm/ <- leader -> children -> grandchildren ..., all killed again
@@ -22,15 +22,15 @@ pub(crate) const TESTS: &[Test] = &[
     ("storms.moves_against_exits", moves),
 ];
 
-/// Children in each storm.
+/// Returns the number of children in each storm.
 fn storm_size() -> usize {
     repetitions(2000)
 }
 
-/// Leaders that storm at the same time.
+/// Number of leaders at the same time.
 const LEADERS: usize = 4;
 
-/// What `events` says of one key.
+/// Reads one key of `events`.
 pub(crate) fn event(key: &str) -> Result<u64, Stop> {
     let events = read("events")?;
     events
@@ -40,8 +40,8 @@ pub(crate) fn event(key: &str) -> Result<u64, Stop> {
         .ok_or_else(|| gct_ktap::failed(format!("no {key} in events: {events:?}")))
 }
 
-/// Runs `work` in leaders that are members, waits for them, and expects an empty
-/// group in which no fork was missed.
+/// Runs `work` in leaders that are members and waits for them. Expects an empty group, and no
+/// missed fork.
 fn lead(work: impl Fn() -> i32) -> Outcome {
     let lost = event(LOST)?;
     let group = Group::new("storm")?;
@@ -66,7 +66,7 @@ fn lead(work: impl Fn() -> i32) -> Outcome {
     group.remove().during("remove")
 }
 
-/// Key of the forks that could not be followed.
+/// Key that counts forks that could not be followed.
 const LOST: &str = "members";
 
 fn each(count: usize, step: impl Fn() -> io::Result<()>) -> i32 {
@@ -99,12 +99,12 @@ fn execs() -> Outcome {
     })
 }
 
-/// Children that fork themselves are killed in between.
+/// Children are killed while they fork.
 fn kills() -> Outcome {
     lead(|| {
         each(storm_size() / LEADERS / 4, || {
             let child = Child::fork(|| {
-                // Grandchildren end by themselves, some after their parent's death.
+                // Grandchildren exit by themselves, some after their parent.
                 each(3, || Child::fork(|| 0).map(drop))
             })?;
             child.kill();
@@ -139,12 +139,12 @@ fn crowd() -> Outcome {
     group.remove().during("remove")
 }
 
-/// Processes are moved while they exit: whatever happens first, none stays.
+/// Processes are moved while they exit. In every order none stays.
 fn moves() -> Outcome {
     let group = Group::new("storm")?;
     for _ in 0..storm_size() / 4 {
         let child = Child::fork(|| 0)?;
-        // Either is right: it was in time, or the process was gone.
+        // Both results are right: the write was in time, or the process was gone.
         let _ = group.add(child.0);
         child.wait()?;
     }

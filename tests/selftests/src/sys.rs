@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The system calls that the standard library has no name for.
+//! Wraps the system calls that the standard library lacks.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
-/// The outcome of a system call that returns -1 on failure.
+/// Turns the result of a system call into an error if it is -1.
 fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     match result {
         -1 => Err(io::Error::last_os_error()),
@@ -16,7 +16,7 @@ fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     }
 }
 
-/// The errno of an error, 0 when it has none.
+/// Returns the errno of an error, 0 if it has none.
 pub(crate) fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }
@@ -37,7 +37,7 @@ pub(crate) fn insmod(path: &Path, parameters: &str) -> io::Result<()> {
     .map(drop)
 }
 
-/// Unloads a module; it does not wait for its users.
+/// Unloads a module without waiting for its users.
 pub(crate) fn rmmod(name: &str) -> io::Result<()> {
     let name = CString::new(name)?;
     // SAFETY: the name ends with a NUL.
@@ -45,7 +45,7 @@ pub(crate) fn rmmod(name: &str) -> io::Result<()> {
         .map(drop)
 }
 
-/// Makes a character device node unless it is there.
+/// Creates a character device node unless it exists.
 pub(crate) fn mknod_char(path: &str, major: u32, minor: u32) -> io::Result<()> {
     if Path::new(path).exists() {
         return Ok(());
@@ -74,14 +74,14 @@ pub(crate) fn mount(kind: &str, target: &str) -> io::Result<()> {
     checked(result.into()).map(drop)
 }
 
-/// A child process that this process forked without exec.
+/// A child process, forked without exec.
 pub(crate) struct Child(pub(crate) libc::pid_t);
 
 impl Child {
-    /// Forks; the child runs `work` and exits with its value. The program has one
-    /// thread where this is called, so the child may do anything.
+    /// Forks. The child runs `work` and exits with its value. The program has one thread here, so
+    /// the child may do anything.
     pub(crate) fn fork(work: impl FnOnce() -> i32) -> io::Result<Self> {
-        // SAFETY: the caller's process has one thread, so no lock is left behind.
+        // SAFETY: this process has one thread, so the child inherits no held lock.
         match checked(unsafe { libc::fork() }.into())? {
             0 => {
                 let code = work();
@@ -92,14 +92,13 @@ impl Child {
         }
     }
 
-    /// Kills it; it may be gone already.
+    /// Kills the child, which may have exited.
     pub(crate) fn kill(&self) {
-        // SAFETY: signals our own child, which was not waited for, so its pid is its own.
+        // SAFETY: signals our own child. It was not waited for, so its pid is not reused.
         unsafe { libc::kill(self.0, libc::SIGKILL) };
     }
 
-    /// Waits for its end and returns its exit status; a negative signal number if
-    /// it was killed.
+    /// Waits for the child and returns its exit status; a negative signal number if it was killed.
     pub(crate) fn wait(self) -> io::Result<i32> {
         let mut status = 0;
         // SAFETY: `status` is writable.
@@ -122,23 +121,23 @@ pub(crate) fn reap(children: Vec<Child>) {
     }
 }
 
-/// A pipe whose ends close when they are dropped.
+/// Creates a pipe whose ends close on drop.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends: [RawFd; 2] = [-1; 2];
-    // SAFETY: room for two descriptors.
+    // SAFETY: the array has room for two descriptors.
     checked(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }.into())?;
-    // SAFETY: two descriptors that are open and nobody else's.
+    // SAFETY: both descriptors are open, and nothing else owns them.
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
 /// Waits until the other end closes or writes.
 pub(crate) fn wait_for(end: &OwnedFd) {
     let mut byte = 0u8;
-    // SAFETY: one writable byte.
+    // SAFETY: the buffer is one writable byte.
     unsafe { libc::read(end.as_raw_fd(), (&raw mut byte).cast(), 1) };
 }
 
-/// Wakes who waits at the other end.
+/// Wakes the process that waits at the other end.
 pub(crate) fn tell(end: &OwnedFd) -> io::Result<()> {
     File::from(end.try_clone()?).write_all(&[1])
 }
@@ -155,14 +154,14 @@ pub(crate) fn read_number(end: &OwnedFd) -> io::Result<RawFd> {
     Ok(RawFd::from_ne_bytes(bytes))
 }
 
-/// Takes a copy of another process's descriptor.
+/// Duplicates a descriptor of another process.
 pub(crate) fn take_fd(pid: libc::pid_t, descriptor: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: plain numbers.
+    // SAFETY: the arguments are numbers.
     let process = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
     let process = RawFd::try_from(process).unwrap_or(-1);
-    // SAFETY: a descriptor that was just opened and is nobody else's.
+    // SAFETY: the descriptor was just opened, and nothing else owns it.
     let process = unsafe { OwnedFd::from_raw_fd(process) };
-    // SAFETY: plain numbers.
+    // SAFETY: the arguments are numbers.
     let copy = checked(unsafe {
         libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), descriptor, 0)
     })?;
@@ -170,20 +169,19 @@ pub(crate) fn take_fd(pid: libc::pid_t, descriptor: RawFd) -> io::Result<OwnedFd
     Ok(unsafe { OwnedFd::from_raw_fd(RawFd::try_from(copy).unwrap_or(-1)) })
 }
 
-/// Puts the children that this process will have into a new pid namespace.
+/// Makes future children of this process start a new pid namespace.
 pub(crate) fn unshare_pids() -> io::Result<()> {
-    // SAFETY: a plain number.
+    // SAFETY: the argument is a number.
     checked(unsafe { libc::unshare(libc::CLONE_NEWPID) }.into()).map(drop)
 }
 
-/// An ioctl with a structure that the kernel reads and writes.
+/// Issues an ioctl with a structure that the kernel reads and writes.
 ///
 /// # Safety
 ///
-/// `argument` is what the driver expects for `request`, and pointers in it are
-/// valid or null.
+/// `argument` is what the driver expects for `request`, and pointers in it are valid or null.
 pub(crate) unsafe fn ioctl<T>(file: &File, request: u64, argument: &mut T) -> io::Result<()> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), request, std::ptr::from_mut(argument)) };
     checked(result.into()).map(drop)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tree as the tests use it.
+//! Reads and writes the tree for the tests.
 
 use crate::sys::errno;
 use gct_core::error::Error;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Where debugfs shows the tree.
 pub(crate) const ROOT: &str = "/sys/kernel/debug/gctgroup";
 
-/// A path in the tree.
+/// Returns the absolute path of a path in the tree.
 pub(crate) fn at(path: &str) -> PathBuf {
     Path::new(ROOT).join(path)
 }
@@ -27,7 +27,7 @@ pub(crate) fn write(path: &str, text: impl AsRef<[u8]>) -> io::Result<()> {
     write_at(&at(path), text)
 }
 
-/// Writes to any file in one `write`; less than all of it is an error.
+/// Writes to any file in one `write`. A short write is an error.
 pub(crate) fn write_at(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
     let text = text.as_ref();
     let written = OpenOptions::new().write(true).open(path)?.write(text)?;
@@ -41,7 +41,7 @@ pub(crate) fn write_at(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
     }
 }
 
-/// Fails unless the write is refused with this errno.
+/// Fails unless the write is refused with errno `expected`.
 pub(crate) fn refuses(path: &str, text: impl AsRef<[u8]>, expected: Error) -> Outcome {
     let text = text.as_ref();
     let shown = String::from_utf8_lossy(text.get(..40).unwrap_or(text)).into_owned();
@@ -55,7 +55,7 @@ pub(crate) fn refuses(path: &str, text: impl AsRef<[u8]>, expected: Error) -> Ou
     }
 }
 
-/// Names of the directories in a directory of the tree.
+/// Lists the directories in a directory of the tree.
 pub(crate) fn directories(path: &str) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(at(path))? {
@@ -68,12 +68,12 @@ pub(crate) fn directories(path: &str) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// How many GPUs the tree shows.
+/// Returns how many GPUs the tree shows.
 pub(crate) fn gpus() -> io::Result<usize> {
     Ok(directories("gpus")?.len())
 }
 
-/// The first GPU's index, for tests that need one.
+/// Returns the first GPU's index, or skips the test.
 pub(crate) fn a_gpu() -> Result<String, Stop> {
     directories("gpus")?
         .into_iter()
@@ -81,8 +81,8 @@ pub(crate) fn a_gpu() -> Result<String, Stop> {
         .ok_or_else(|| gct_ktap::skipped("no GPU in gpus/"))
 }
 
-/// Makes a number of repetitions smaller on the debug kernel: with KASAN and
-/// lockdep under emulation a fork takes tens of milliseconds.
+/// Reduces a number of repetitions on the debug kernel. With KASAN and lockdep under emulation a
+/// fork takes tens of milliseconds.
 pub(crate) fn repetitions(lean: usize) -> usize {
     if Path::new("/sys/kernel/debug/kmemleak").exists() {
         lean.div_ceil(5)
@@ -91,27 +91,27 @@ pub(crate) fn repetitions(lean: usize) -> usize {
     }
 }
 
-/// A group that goes when it is dropped.
+/// A group, removed on drop.
 pub(crate) struct Group(pub(crate) String);
 
 impl Group {
-    /// Makes a group.
+    /// Creates a group.
     pub(crate) fn new(name: &str) -> Result<Self, Stop> {
         write("control", format!("create {name}")).during(format!("create {name}"))?;
         Ok(Self(name.to_owned()))
     }
 
-    /// A file of it.
+    /// Returns the path of one of its files.
     pub(crate) fn file(&self, name: &str) -> String {
         format!("{}/{name}", self.0)
     }
 
-    /// Moves a process here.
+    /// Moves a process into the group.
     pub(crate) fn add(&self, pid: libc::pid_t) -> io::Result<()> {
         write(&self.file("group.procs"), pid.to_string())
     }
 
-    /// Its members.
+    /// Returns the pids of its members.
     pub(crate) fn pids(&self) -> io::Result<Vec<libc::pid_t>> {
         Ok(read(&self.file("group.procs"))?
             .lines()
@@ -119,7 +119,7 @@ impl Group {
             .collect())
     }
 
-    /// Removes it and says how that went.
+    /// Removes the group and returns the result.
     pub(crate) fn remove(self) -> io::Result<()> {
         let name = self.0.clone();
         std::mem::forget(self);
@@ -129,14 +129,14 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A test that fails half way may leave members: they die with their test.
+        // A test that fails half way may leave members, which exit with it.
         let _ = write("control", format!("remove {}", self.0));
     }
 }
 
-/// Waits until `condition` holds, for as long as a loaded machine may need.
+/// Waits until `condition` holds. Allows for a loaded machine.
 pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) -> Outcome {
-    /// TCG on a busy host is slow; what is waited for takes milliseconds.
+    /// TCG on a busy host is slow; the condition itself takes milliseconds.
     const PATIENCE_S: u64 = 20;
     let start = std::time::Instant::now();
     while !condition() {

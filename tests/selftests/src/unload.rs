@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Loading and unloading the driver, with files of the tree open.
+//! Loads and unloads the driver while files of the tree are open.
 //!
-//! These run last: they end with the module unloaded.
+//! These tests run last: they end with the module unloaded.
 
 use crate::sys::{self, errno, reap};
 use crate::tree::{at, read, write, Group, ROOT};
@@ -23,17 +23,17 @@ pub(crate) const TESTS: &[Test] = &[
     ("unload.leaves_nothing", leaves_nothing),
 ];
 
-/// How long loading and unloading is repeated.
+/// Duration of repeated loading and unloading.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 static MODULE: OnceLock<PathBuf> = OnceLock::new();
 
-/// Says which file the module is in.
+/// Sets the path of the module.
 pub(crate) fn set_module(path: &Path) {
     MODULE.get_or_init(|| path.to_owned());
 }
 
-/// Loads the driver unless it is loaded, and mounts debugfs unless it is.
+/// Loads the driver and mounts debugfs, unless that is done.
 pub(crate) fn load() -> io::Result<()> {
     if !Path::new("/sys/kernel/debug/x86").exists()
         && fs::read_dir("/sys/kernel/debug")?.count() == 0
@@ -51,8 +51,8 @@ fn unload() -> io::Result<()> {
     sys::rmmod("nvidia")
 }
 
-/// An open file of the tree keeps the module, as it does everywhere in Linux, and
-/// still works; closing it lets the module go.
+/// An open file of the tree holds the module, as everywhere in Linux, and still works. After its
+/// close the module can be unloaded.
 fn open_file() -> Outcome {
     let mut version = File::open(at("version"))?;
     let found = unload().err().map(|error| errno(&error));
@@ -66,7 +66,7 @@ fn open_file() -> Outcome {
     load().during("load")
 }
 
-/// A directory is no use of the module: it empties under its reader.
+/// An open directory does not hold the module: the directory empties under its reader.
 fn open_directory() -> Outcome {
     let _group = Group::new("u")?;
     let directories = [File::open(at(""))?, File::open(at("u"))?];
@@ -76,7 +76,7 @@ fn open_directory() -> Outcome {
     load().during("load")
 }
 
-/// Groups go with the module; their members live on, and fork and exit as before.
+/// Groups disappear with the module. Their members live on, and fork and exit as before.
 fn with_groups() -> Outcome {
     let children = [members::idle()?, members::idle()?];
     for (name, child) in ["u1", "u2"].iter().zip(&children) {
@@ -106,7 +106,7 @@ fn open_driver() -> Outcome {
     load().during("load")
 }
 
-/// Readers and writers of the tree run while the module comes and goes.
+/// Processes read and write the tree while the module is loaded and unloaded.
 fn again() -> Outcome {
     let noise: io::Result<Vec<sys::Child>> = (0..3)
         .map(|number| {
@@ -117,7 +117,7 @@ fn again() -> Outcome {
                 let _ = read(&format!("noise{number}/group.procs"));
                 let _ = write("control", format!("remove noise{number}"));
                 let _ = rm::open();
-                // Breaks in which the module is nobody's, on slow kernels too.
+                // Breaks without users of the module, long enough on slow kernels, too.
                 std::thread::sleep(4 * start.elapsed());
             })
         })
@@ -132,7 +132,7 @@ fn again() -> Outcome {
     Ok(())
 }
 
-/// Unloads and loads a few times, or once at least when the machine is slow.
+/// Unloads and loads a few times; at least once on a slow machine.
 fn unload_often() -> io::Result<u32> {
     const OFTEN: u32 = 5;
     let mut unloads = 0;
