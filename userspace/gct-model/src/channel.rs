@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One channel: methods in, commands out.
+//! Models one channel: decodes methods into commands.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -30,7 +30,7 @@ pub(crate) struct Channel {
     stopped: bool,
     pub(crate) wait: Option<Wait>,
     pub(crate) pending: Option<Command>,
-    /// Counts the PCAS with COPY: grids of an earlier epoch go first.
+    /// Number of PCAS with COPY so far. Grids of earlier epochs start first.
     pub(crate) epoch: u64,
 }
 
@@ -39,7 +39,7 @@ const METHODS_KEPT: std::ops::Range<u32> = 0..0x2000;
 impl Channel {
     pub(crate) fn new() -> Self {
         let mut engines = [Engine::Other; 8];
-        // The subchannels that CUDA uses, for streams that begin after SET_OBJECT.
+        // CUDA's subchannels, for streams that begin after SET_OBJECT.
         engines[1] = Engine::Compute;
         engines[4] = Engine::Copies;
         Self {
@@ -68,7 +68,7 @@ impl Channel {
         self.pending.is_some() || !self.segments.is_empty()
     }
 
-    /// Takes words until one makes a command.
+    /// Consumes words until one yields a command.
     pub(crate) fn advance(&mut self) -> Option<Command> {
         loop {
             let segment = self.segments.front_mut()?;
@@ -83,7 +83,7 @@ impl Channel {
                     None
                 }
                 Word::Unknown(operation) => {
-                    // What follows could be read in two ways, so nothing more of the channel is executed.
+                    // The following words are ambiguous, so the channel executes nothing more.
                     self.segments.clear();
                     self.stopped = true;
                     Some(Command::UnknownHeader(operation))
@@ -128,7 +128,7 @@ impl Channel {
             .unwrap_or(0)
     }
 
-    /// Two registers that make an address, the upper one first.
+    /// Returns the address in two registers, the upper one first.
     fn pair(&self, index: usize, upper: u32, lower: u32) -> u64 {
         u64::from(self.register(index, upper)) << 32 | u64::from(self.register(index, lower))
     }
@@ -218,7 +218,7 @@ impl Channel {
                 })
             }
             0x29c if data != 0 => Some(Command::Unmodelled(write.method)),
-            // Its two bits, INVALIDATE and SCHEDULE, are the actions 1, 2 and 3.
+            // Its two bits INVALIDATE and SCHEDULE form the actions 1, 2 and 3.
             0x2bc => Some(Command::Pcas {
                 qmd: self.pcas_address(index),
                 action: data & 3,
@@ -251,7 +251,7 @@ impl Channel {
         u64::from(self.register(index, 0x2b4)) << 8
     }
 
-    /// A descriptor whose words are methods is scheduled by its last word.
+    /// Stores a word of an inline descriptor. The last word schedules the descriptor.
     fn inline_word(&mut self, index: usize, write: Write) -> Option<Command> {
         let upper = self.register(index, 0x318);
         let words = if upper >> 30 & 1 == 1 { 96 } else { 64 };
@@ -308,8 +308,8 @@ impl Channel {
     }
 }
 
-/// A release by the compute engine. `bits` are the positions of OPERATION, FLUSH_DISABLE, REDUCTION_ENABLE
-/// and REDUCTION_OP; `size` is the value of STRUCTURE_SIZE.
+/// Decodes a release by the compute engine. `bits` are the positions of OPERATION, FLUSH_DISABLE,
+/// REDUCTION_ENABLE and REDUCTION_OP; `size` is the value of STRUCTURE_SIZE.
 fn report_semaphore(
     write: Write,
     address: u64,

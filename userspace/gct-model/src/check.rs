@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Whether a rewritten submission does what the original did.
+//! Compares a rewritten submission with the original: both must have the same effects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,37 +11,37 @@ use crate::grid::{Blocks, Coverage};
 use crate::memory::SparseMemory;
 use crate::report::{Act, Anomaly, ChannelId, Moment, Report, Run, Waiting};
 
-/// What a rewrite was asked to change.
+/// The requested changes of a rewrite.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
-    /// Memory that belongs to the rewriter: what happens to descriptors there is its own affair.
+    /// Memory of the rewriter. Changes to descriptors in it are not compared.
     pub slots: Range<u64>,
-    /// TPCs that must be disabled beside those that the tenant disabled itself.
+    /// TPCs that must be disabled in addition to those that the tenant disables.
     pub mask: Mask,
 }
 
 /// A difference that a tenant could notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Violation {
-    /// Blocks of a kernel ran another number of times than in the original.
+    /// The blocks of a kernel ran a different number of times.
     Blocks {
-        /// Which kernel with which arguments.
+        /// The kernel and its arguments.
         kernel: Kernel,
-        /// How often each block ran in the original.
+        /// Number of runs of each block in the original.
         original: Vec<(Blocks, u32)>,
-        /// How often each block ran in the rewrite.
+        /// Number of runs of each block in the rewrite.
         rewritten: Vec<(Blocks, u32)>,
     },
-    /// An effect happened another number of times than in the original.
+    /// An effect happened a different number of times.
     Times {
         /// The effect.
         act: Act,
-        /// How often in the original.
+        /// Number of times in the original.
         original: usize,
-        /// How often in the rewrite.
+        /// Number of times in the rewrite.
         rewritten: usize,
     },
-    /// An effect happened before the blocks that it stands for had ended.
+    /// An effect happened before the blocks that it depends on had ended.
     Early {
         /// The effect.
         act: Act,
@@ -50,18 +50,18 @@ pub enum Violation {
         /// Blocks that had ended when it happened in the rewrite.
         ended: u64,
     },
-    /// A run had another mask than the tenant's with what was asked for.
+    /// A run's mask differs from the tenant's mask combined with the requested one.
     Mask {
         /// The run's descriptor.
         qmd: u64,
         /// Its mask.
         mask: Mask,
     },
-    /// Something waits at the end that does not in the original, or no longer waits.
+    /// A descriptor waits at the end in only one of the two.
     Waits(Waiting),
-    /// A channel is stuck that is not in the original.
+    /// A channel is blocked at the end only in the rewrite.
     Blocked(ChannelId),
-    /// Something unusual happened that did not in the original.
+    /// An anomaly occurred only in the rewrite.
     Unusual(Anomaly),
 }
 
@@ -111,9 +111,10 @@ fn list(f: &mut fmt::Formatter<'_>, counts: &[(Blocks, u32)]) -> fmt::Result {
     Ok(())
 }
 
-/// Everything that a tenant could notice of a rewrite.
+/// Returns every difference of a rewrite that a tenant could notice.
 ///
-/// `original` must come from a machine with [`crate::Order::Eager`]; `rewritten` may have any order.
+/// `original` must come from a machine with [`crate::Order::Eager`]; `rewritten` may have any
+/// order.
 #[must_use]
 pub fn compare(original: &Report, rewritten: &Report, expected: &Expected) -> Vec<Violation> {
     let mut violations = Vec::new();
@@ -130,14 +131,15 @@ pub fn compare(original: &Report, rewritten: &Report, expected: &Expected) -> Ve
     violations
 }
 
-/// Whether the original has the anomaly too. One of a descriptor in `slots` is that of the launch which it is a part of.
+/// Returns whether the original has the anomaly, too. An anomaly of a descriptor in `slots` counts
+/// for the launch that it is a part of.
 fn is_known(anomaly: &Anomaly, original: &Report, slots: &Range<u64>) -> bool {
     let is_part = matches!(anomaly, Anomaly::UnknownDependent(qmd) if slots.contains(qmd));
     let of_a_launch = |other: &Anomaly| matches!(other, Anomaly::UnknownDependent(_));
     original.anomalies.contains(anomaly) || is_part && original.anomalies.iter().any(of_a_launch)
 }
 
-/// Addresses of words that differ between two memories, outside of `ignored`; the first 16.
+/// Returns the addresses of words that differ between two memories, outside `ignored`; at most 16.
 #[must_use]
 pub fn memory_differences(
     original: &SparseMemory,
@@ -191,10 +193,10 @@ fn compare_blocks(original: &Report, rewritten: &Report, violations: &mut Vec<Vi
     }
 }
 
-/// For each effect of the tenant, in order: its time and the run that it came from.
+/// Returns the tenant's effects in order, each with its times and the runs that caused it.
 ///
-/// Left out is what stays within `slots`: what acts on a descriptor there, as an atom's end does on its join, and what
-/// a descriptor there releases to a word there.
+/// Effects that stay within `slots` are left out: those on a descriptor there, such as an atom's
+/// decrement of its join, and releases by a descriptor there to a word there.
 fn tenant_effects<'a>(
     report: &'a Report,
     slots: &Range<u64>,
@@ -242,7 +244,8 @@ fn compare_effects(
         }
     }
     for (act, events) in &before {
-        // Blocks of each kernel that stand behind the first, second... time that this happened.
+        // For each kernel, how many blocks must have ended at the first, second... occurrence of
+        // this effect.
         let mut needed: BTreeMap<Kernel, u64> = BTreeMap::new();
         for (at, (time, run)) in events.iter().enumerate() {
             let Some(run) = run else { continue };
@@ -265,7 +268,7 @@ fn compare_effects(
     }
 }
 
-/// How many blocks of a kernel had ended at a time.
+/// Returns how many blocks of a kernel had ended at `time`.
 fn ended_by(report: &Report, kernel: &Kernel, time: Moment) -> u64 {
     report
         .runs
@@ -274,8 +277,9 @@ fn ended_by(report: &Report, kernel: &Kernel, time: Moment) -> u64 {
         .fold(0, |sum, run| sum.saturating_add(run.count()))
 }
 
-/// The same launches must wait. A descriptor in `slots` is a part of the launch that runs the same kernel: where parts
-/// of it wait, it waits, and no part of one may wait that does not.
+/// Checks that the same launches wait. A descriptor in `slots` is a part of the launch that runs
+/// the same kernel. A launch waits if a part of it waits. A part of a launch that does not wait in
+/// the original must not wait either.
 fn compare_waiting(
     original: &Report,
     rewritten: &Report,
@@ -305,7 +309,8 @@ fn compare_masks(
 ) {
     let runs = rewritten.runs.iter().filter(|run| !run.blocks.is_empty());
     for run in runs {
-        // Blocks that must be resident together may not fit on what is asked for; then the launch stays unmasked.
+        // Blocks that must be resident together may not fit the requested mask. Then the launch
+        // stays unmasked.
         let may_refuse = !matches!(run.kind, Kind::Blocks);
         let as_asked = original
             .runs

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What methods make the machine do.
+//! Defines the commands that methods give to the machine.
 
-/// How an acquire compares what memory holds with its payload.
+/// The comparison by which an acquire succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compare {
     Equal,
     /// Memory is at least the payload.
     AtLeast,
-    /// Memory is at least the payload, counting round the end of 32 bits.
+    /// Memory is at least the payload, modulo 2^32.
     AtLeastCircular,
     /// All bits of the payload are set.
     And,
@@ -23,13 +23,13 @@ pub(crate) struct Semaphore {
     pub(crate) payload: u64,
     /// Words: 1, 2 or 4.
     pub(crate) words: u32,
-    /// `RED_*` when it is a reduction.
+    /// `RED_*` if it is a reduction.
     pub(crate) reduction: Option<u32>,
-    /// Wait for the channel's grids first.
+    /// The command waits for the channel's grids first.
     pub(crate) wait_idle: bool,
 }
 
-/// A copy engine's work.
+/// A copy by a copy engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Copy2d {
     pub(crate) from: u64,
@@ -40,10 +40,10 @@ pub(crate) struct Copy2d {
     pub(crate) lines: u64,
 }
 
-/// What a method makes the machine do.
+/// A command of a method to the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Store the low `bytes` bytes of a word.
+    /// Stores the low `bytes` bytes of a word.
     Store {
         address: u64,
         data: u32,
@@ -54,7 +54,7 @@ pub(crate) enum Command {
         qmd: u64,
         action: u32,
     },
-    /// The last word of an inline descriptor came.
+    /// The last word of an inline descriptor has arrived.
     Inline {
         qmd: u64,
         words: Vec<u32>,
@@ -71,7 +71,7 @@ pub(crate) enum Command {
     UnknownHeader(u32),
 }
 
-/// What the channel's next command waits for.
+/// The condition for the channel's next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
     Idle,
@@ -83,7 +83,7 @@ pub(crate) enum Wait {
 }
 
 impl Compare {
-    /// Whether an acquire may go on.
+    /// Returns whether an acquire succeeds.
     pub(crate) fn holds(self, memory: u32, payload: u32) -> bool {
         match self {
             Self::Equal => memory == payload,

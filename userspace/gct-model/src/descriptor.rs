@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A descriptor as the scheduler acts on it.
+//! Decodes a descriptor into the fields that the scheduler acts on.
 
 use std::fmt;
 
 use crate::memory::GuestMemory;
 use crate::qmd::{get, Layout, ReleaseBits, MASK_WORDS, WORDS_MAX};
 
-/// What a descriptor launches.
+/// The kind of launch that a descriptor describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A queue that the GPU fills.
+    /// A queue filled by the GPU.
     Queue,
-    /// Nothing but its effects.
+    /// No blocks, only effects.
     Null,
     /// Blocks.
     Blocks,
@@ -26,12 +26,12 @@ pub enum Kind {
     Unknown(u32),
 }
 
-/// The TPCs that a launch may not use; a set bit is a disabled TPC.
+/// The TPCs that a launch may not use. A set bit disables a TPC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mask(pub [u32; MASK_WORDS]);
 
 impl Mask {
-    /// Whether every TPC disabled in `other` is disabled here.
+    /// Returns whether every TPC disabled in `other` is disabled here.
     #[must_use]
     pub fn contains(&self, other: &Mask) -> bool {
         self.0
@@ -40,7 +40,7 @@ impl Mask {
             .all(|(own, other)| other & !own == 0)
     }
 
-    /// What either disables.
+    /// Returns the TPCs that either mask disables.
     #[must_use]
     pub fn union(&self, other: &Mask) -> Mask {
         let mut all = *self;
@@ -52,7 +52,7 @@ impl Mask {
     }
 }
 
-/// Which kernel with which arguments: what stays the same when a launch is split.
+/// A kernel and its arguments: the part that stays the same when a launch is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kernel {
     /// Address of the first instruction.
@@ -61,88 +61,88 @@ pub struct Kernel {
     pub constants: u64,
     /// Threads of a block.
     pub threads: [u32; 3],
-    /// Blocks of a cluster, 0 where there are none.
+    /// Blocks of a cluster; 0 without clusters.
     pub cluster: [u32; 3],
 }
 
 /// A semaphore release at completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Release {
-    /// Where.
+    /// The address.
     pub address: u64,
-    /// What.
+    /// The payload.
     pub payload: u64,
     /// `RELEASE_STRUCTURE_SIZE`: 0 four words with a time stamp, 1 one word, 2 two words.
     pub size: u32,
-    /// `RELEASE_REDUCTION_OP` when the release is a reduction.
+    /// `RELEASE_REDUCTION_OP` if the release is a reduction.
     pub reduction: Option<u32>,
     /// Whether the payload has 64 bits.
     pub payload64: bool,
 }
 
-/// What completion does to another descriptor.
+/// An action of completion on another descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Dependent {
     /// `DEPENDENT_QMD_ACTION`.
     pub action: u32,
-    /// The other descriptor's address; `None` where the layout's header names no pointer.
+    /// The other descriptor's address; `None` if the layout's header names no pointer.
     pub qmd: Option<u64>,
 }
 
-/// A reference count that scheduling raises or completion lowers.
+/// A reference count, raised at the start or lowered at completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reference {
-    /// Which count.
+    /// The number of the count.
     pub id: u32,
-    /// By how much.
+    /// The amount.
     pub delta: u32,
-    /// Raised when the grid starts.
+    /// Whether the start of the grid raises it.
     pub raise: bool,
-    /// Lowered when it ends.
+    /// Whether the end of the grid lowers it.
     pub lower: bool,
 }
 
-/// The decoded descriptor.
+/// A decoded descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// Major and minor version.
     pub version: (u32, u32),
-    /// What it launches.
+    /// The kind of launch.
     pub kind: Kind,
-    /// How many decrements it waits for when it is copied.
+    /// Number of decrements that a copy waits for.
     pub counter: u32,
-    /// Copying does not start it: it waits for a SCHEDULE.
+    /// Whether a copy waits for a SCHEDULE.
     pub require_scheduling: bool,
-    /// It is armed anew when it completes.
+    /// Whether completion arms the descriptor again.
     pub self_copy: bool,
-    /// Disabled TPCs, none when the mask is not valid.
+    /// Disabled TPCs; empty if the mask is not valid.
     pub mask: Mask,
     /// Grid in blocks or clusters.
     pub grid: [u32; 3],
-    /// Where it resumes.
+    /// The resume point.
     pub resume: [u32; 3],
-    /// Which kernel.
+    /// The kernel.
     pub kernel: Kernel,
     /// Releases that are enabled.
     pub releases: Vec<Release>,
     /// Dependents that are enabled.
     pub dependents: Vec<Dependent>,
-    /// The latch that completion arrives at.
+    /// The latch that completion signals.
     pub arrive: Option<u32>,
     /// The latch that it waits for.
     pub wait: Option<u32>,
-    /// Dependents are signalled before the blocks have ended.
+    /// Whether dependents are signalled before the blocks have ended.
     pub pre_exit: bool,
     /// Its reference count, if it touches one.
     pub reference: Option<Reference>,
 }
 
-/// Why a descriptor could not be read.
+/// The reason why a descriptor could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
     /// Its memory is not mapped.
     Fault,
-    /// Its version is none that the model knows.
+    /// The model does not know its version.
     Version,
 }
 
@@ -172,7 +172,7 @@ impl Descriptor {
         Ok(Self::decode(layout, &words))
     }
 
-    /// Decodes `words`; `None` when their version is unknown.
+    /// Decodes `words`. Returns `None` if their version is unknown.
     #[must_use]
     pub fn of(words: &[u32]) -> Option<Self> {
         Layout::of(words).map(|layout| Self::decode(layout, words))
@@ -221,7 +221,7 @@ impl Descriptor {
         }
     }
 
-    /// Whether blocks run at all.
+    /// Returns whether the launch has blocks.
     #[must_use]
     pub fn runs_blocks(&self) -> bool {
         !matches!(self.kind, Kind::Null | Kind::Queue)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What commands do to memory and to the scheduler.
+//! Applies commands to memory and to the scheduler.
 
 use crate::command::{Command, Copy2d, Semaphore, Wait};
 use crate::machine::Machine;
@@ -28,7 +28,7 @@ impl<M: GuestMemory> Machine<M> {
                 let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
                 let done = self.memory.write(qmd, &bytes);
                 self.note_fault(done);
-                // An inline descriptor is scheduled as one that COPY fetches: its RESUME does not count.
+                // An inline descriptor is scheduled as with COPY: its RESUME is ignored.
                 self.pcas(channel, qmd, 0xa);
             }
             Command::Release(semaphore) if semaphore.wait_idle => self.wait(
@@ -98,8 +98,8 @@ impl<M: GuestMemory> Machine<M> {
         self.store_release(address, payload, words, reduction);
     }
 
-    /// Writes what a release leaves in memory. The time stamp of a four-word release is written as zero, so
-    /// that two runs can be compared.
+    /// Writes the result of a release to memory. The time stamp of a four-word release is written
+    /// as zero, so that two runs can be compared.
     pub(crate) fn store_release(
         &mut self,
         address: u64,
@@ -165,7 +165,7 @@ impl<M: GuestMemory> Machine<M> {
     }
 }
 
-/// `RED_*` of the class headers, unsigned.
+/// Applies `RED_*` of the class headers, unsigned.
 fn reduced(op: u32, old: u32, payload: u32) -> u32 {
     match op {
         0 => old.wrapping_add(payload),

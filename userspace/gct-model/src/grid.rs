@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which blocks of a grid ran, as boxes of coordinates.
+//! Tracks which blocks of a grid ran, as boxes of coordinates.
 //!
-//! The unit is the block, or the cluster where the launch has clusters. A grid runs from its resume point to
-//! its end in raster order, x fastest; that is three boxes at most.
+//! The unit is the block, or the cluster if the launch has clusters. A grid runs from its resume
+//! point to its end in raster order, x fastest. That is at most three boxes.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// The range from `start` up to, not including, `end`.
+    /// Returns the range from `start` to `end`, without `end`.
     #[must_use]
     pub const fn new(start: u32, end: u32) -> Self {
         Self { start, end }
@@ -40,7 +40,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// The number of blocks in the box, saturating.
+    /// Returns the number of blocks in the box, saturating.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.x
@@ -61,9 +61,9 @@ impl fmt::Display for Blocks {
     }
 }
 
-/// The blocks of a `grid` (width, height, depth) from `resume` to the end.
+/// Returns the blocks of a `grid` (width, height, depth) from `resume` to the end.
 ///
-/// A resume point outside the grid runs nothing, as was measured.
+/// A resume point outside the grid runs no block, as measured.
 #[must_use]
 pub fn blocks_from(grid: [u32; 3], resume: [u32; 3]) -> Vec<Blocks> {
     let [width, height, depth] = grid;
@@ -92,24 +92,24 @@ pub fn blocks_from(grid: [u32; 3], resume: [u32; 3]) -> Vec<Blocks> {
         .collect()
 }
 
-/// How often each block ran.
+/// Counts how often each block ran.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     boxes: Vec<Blocks>,
 }
 
-/// A run of blocks along x that ran equally often.
+/// Runs of blocks along x, each with its count.
 type Row = Vec<(Span, u32)>;
-/// Rows that are equal along y.
+/// Equal rows along y.
 type Slab = Vec<(Span, Row)>;
 
 impl Coverage {
-    /// Counts every block of `boxes` once more.
+    /// Adds one run of every block of `boxes`.
     pub fn add(&mut self, boxes: &[Blocks]) {
         self.boxes.extend_from_slice(boxes);
     }
 
-    /// How many blocks ran, a block that ran twice counting twice.
+    /// Returns how many blocks ran; a block that ran twice counts twice.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.boxes
@@ -117,7 +117,8 @@ impl Coverage {
             .fold(0, |sum, blocks| sum.saturating_add(blocks.count()))
     }
 
-    /// The boxes with how often each ran, in one form whatever order and shape the pieces had.
+    /// Returns the boxes with their counts, in a normal form that does not depend on order and
+    /// shape of the added boxes.
     ///
     /// Blocks that never ran are left out.
     #[must_use]
@@ -147,8 +148,8 @@ fn row(boxes: &[Blocks]) -> Row {
     )
 }
 
-/// Cuts one axis where any box begins or ends, describes each piece by the boxes that cover it, and joins
-/// neighbours that are alike.
+/// Cuts one axis at the ends of all boxes, describes each piece by the boxes that cover it, and
+/// joins equal neighbours.
 fn sweep<T: PartialEq>(
     boxes: &[Blocks],
     axis: impl Fn(&Blocks) -> Span,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A software model of NVIDIA's launch hardware.
+//! Models NVIDIA's launch hardware in software.
 //!
-//! It executes what a channel is given (methods, uploads, descriptors) with the semantics that were measured on an
-//! H200, and says which blocks ran how often, under which TPC mask, and which effects happened when. It does not
-//! run shaders. It was written apart from the rewriter of `gct_core::submit` and shares no code with it, so that
-//! neither can hide an error of the other; the software GPU and the simulator use it too.
+//! The model executes a channel's methods, uploads and descriptors with the semantics measured on
+//! an H200. It reports how often each block ran, under which TPC mask, and the order of all
+//! effects. It runs no shaders. It shares no code with the rewriter of `gct_core::submit` and was
+//! written apart from it, so that neither can hide an error of the other. The software GPU and the
+//! simulator use it, too.
 //!
-//! Input is hostile: nothing panics, and everything is bounded by [`Config`].
+//! Input is hostile: nothing panics, and [`Config`] bounds everything.
 //!
 //! ```
 //! use gct_model::{ChannelId, Config, Machine, SparseMemory};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The machine: channels, the scheduler and memory, one step at a time.
+//! Executes channels and the scheduler over a memory, one step at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,37 +10,38 @@ use crate::descriptor::Descriptor;
 use crate::memory::GuestMemory;
 use crate::report::{Anomaly, ChannelId, Moment, Report, Waiting};
 
-/// Which of the things that can happen next happens.
+/// The order in which possible events happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Grids end, and start, before the next method is executed.
+    /// Grids end and start before the next method is executed.
     Eager,
-    /// All methods first; then the newest grid starts and ends first.
+    /// All methods come first; then the newest grid starts and ends first.
     Late,
-    /// Any, by a seed.
+    /// A random order, by a seed.
     Random(u64),
 }
 
-/// Bounds and choices of a machine.
+/// Bounds and options of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The order of events.
     pub order: Order,
-    /// Words that may wait in all channels together.
+    /// Maximum number of queued words of all channels together.
     pub words_max: usize,
-    /// Grids that may run in the life of the machine.
+    /// Maximum number of runs in the life of the machine.
     pub runs_max: usize,
-    /// Effects that are recorded.
+    /// Maximum number of recorded effects.
     pub effects_max: usize,
-    /// Descriptors that the scheduler holds, ready or waiting.
+    /// Maximum number of descriptors held by the scheduler, ready or waiting.
     pub held_max: usize,
-    /// Grids that run at a time.
+    /// Maximum number of concurrent grids.
     pub running_max: usize,
-    /// Bytes that one copy engine command moves.
+    /// Maximum number of bytes per copy engine command.
     pub copy_bytes_max: u64,
-    /// Grids run until [`Machine::finish`] ends them, for whoever models time.
+    /// Grids run until [`Machine::finish`] ends them, for callers that model time.
     pub timed: bool,
-    /// Every grid is of a stream of its own and waits for none before it in its channel, as streams that share a channel do.
+    /// Every grid belongs to a stream of its own. It waits for no earlier grid of its channel, like
+    /// streams that share a channel.
     pub streams_apart: bool,
 }
 
@@ -65,22 +66,22 @@ impl Default for Config {
 pub(crate) struct Held {
     pub(crate) descriptor: Descriptor,
     pub(crate) counter: u32,
-    /// Waits for a SCHEDULE.
+    /// Whether it waits for a SCHEDULE.
     pub(crate) parked: bool,
-    /// It is read from memory again when it starts.
+    /// Whether it is read from memory again when it starts.
     pub(crate) stored: bool,
-    /// Armed anew by SELF_COPY_ON_COMPLETION: only a dependence can start it.
+    /// Whether SELF_COPY_ON_COMPLETION armed it: then only a dependence can start it.
     pub(crate) rearmed: bool,
     pub(crate) channel: ChannelId,
     pub(crate) epoch: u64,
 }
 
-/// Where a scheduled grid's descriptor comes from.
+/// The source of a scheduled grid's descriptor.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     /// A copy made by a PCAS with COPY.
     Copied(Box<Descriptor>),
-    /// Memory, read when the grid starts; RESUME counts or is ignored.
+    /// Memory, read when the grid starts. `resume` tells whether RESUME counts.
     Memory { resume: bool },
 }
 
@@ -91,24 +92,24 @@ pub(crate) struct Ready {
     pub(crate) source: Source,
     pub(crate) channel: ChannelId,
     pub(crate) epoch: u64,
-    /// Does not wait for the channel's earlier epochs: a dependence started it.
+    /// Whether a dependence started it: then it does not wait for the channel's earlier epochs.
     pub(crate) free: bool,
 }
 
 /// A grid whose blocks run.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
-    /// Index of its run in the report.
+    /// Index of the run in the report.
     pub(crate) run: usize,
     pub(crate) descriptor: Descriptor,
     pub(crate) epoch: u64,
-    /// Its dependents were signalled by program pre-exit.
+    /// Whether program pre-exit has signalled its dependents.
     pub(crate) signalled: bool,
-    /// Its time is over, if the machine is timed.
+    /// Whether its time is over, if the machine is timed.
     pub(crate) finished: bool,
 }
 
-/// Something that can happen next.
+/// A possible next event.
 #[derive(Clone, Copy, Debug)]
 enum Choice {
     Method(ChannelId),
@@ -117,7 +118,7 @@ enum Choice {
     End(usize),
 }
 
-/// The launch hardware of one GPU over a memory.
+/// The launch hardware of one GPU, over a memory.
 #[derive(Clone, Debug)]
 pub struct Machine<M> {
     pub(crate) memory: M,
@@ -134,7 +135,7 @@ pub struct Machine<M> {
 }
 
 impl<M: GuestMemory> Machine<M> {
-    /// A machine on which nothing has happened.
+    /// Creates a machine without any work.
     pub fn new(memory: M, config: Config) -> Self {
         let seed = match config.order {
             Order::Random(seed) => seed,
@@ -155,7 +156,7 @@ impl<M: GuestMemory> Machine<M> {
         }
     }
 
-    /// Queues a segment on a channel, which appears with its first one.
+    /// Queues a segment on a channel. The first segment creates the channel.
     pub fn submit(&mut self, channel: ChannelId, words: &[u32]) {
         if self.words.saturating_add(words.len()) > self.config.words_max {
             self.report.note(Anomaly::Bound("words"));
@@ -168,35 +169,35 @@ impl<M: GuestMemory> Machine<M> {
             .push(words);
     }
 
-    /// Arrives at a latch on behalf of a launch that was submitted elsewhere.
+    /// Signals a latch on behalf of a launch that was submitted elsewhere.
     pub fn arrive(&mut self, latch: u32) {
         self.latches.insert(latch);
     }
 
-    /// The runs (their indices in the report) that have not ended.
+    /// Returns the runs that have not ended, as indices in the report.
     pub fn running(&self) -> impl Iterator<Item = usize> + '_ {
         self.running.iter().map(|running| running.run)
     }
 
-    /// The time of a run is over: the next steps may end it.
+    /// Marks the time of a run as over. The next steps may end it.
     pub fn finish(&mut self, run: usize) {
         for running in &mut self.running {
             running.finished |= running.run == run;
         }
     }
 
-    /// What happened so far. The waiting and blocked lists are made by [`Machine::run`].
+    /// Returns the events so far. [`Machine::run`] fills the lists of waiting and blocked.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub fn memory(&mut self) -> &mut M {
         &mut self.memory
     }
 
-    /// Steps until nothing more can happen and returns what happened.
+    /// Steps until nothing more can happen. Returns the report.
     pub fn run(&mut self) -> &Report {
         while self.step() {}
         self.report.waiting = self.still_waiting();
@@ -209,14 +210,15 @@ impl<M: GuestMemory> Machine<M> {
         &self.report
     }
 
-    /// The report and the memory, when the machine is done with.
+    /// Returns the report and the memory of a machine that is no longer needed.
     pub fn into_parts(self) -> (Report, M) {
         (self.report, self.memory)
     }
 
-    /// Does one thing; false when nothing can happen.
+    /// Executes one event. Returns false if none is possible.
     ///
-    /// Every step takes a word from a segment or moves a grid to its next stage, and both are bounded.
+    /// Every step takes a word from a segment or moves a grid to its next stage, and both are
+    /// bounded.
     pub fn step(&mut self) -> bool {
         let Some(choice) = self.choose() else {
             return false;
@@ -231,7 +233,7 @@ impl<M: GuestMemory> Machine<M> {
         true
     }
 
-    /// One of the things that can happen, as the order wants it.
+    /// Chooses one of the possible events, by the configured order.
     fn choose(&mut self) -> Option<Choice> {
         let mut choices = self.choices();
         while !choices.is_empty() {
@@ -240,7 +242,7 @@ impl<M: GuestMemory> Machine<M> {
                 Order::Eager | Order::Late => 0,
             };
             let choice = choices.remove(pick);
-            // To read a descriptor takes time, so only that of a grid which is picked is read.
+            // Reading a descriptor takes time, so only the chosen grid's is read.
             match choice {
                 Choice::Start(ready) if self.waits_on_latch(ready) => {}
                 _ => return Some(choice),
@@ -249,7 +251,7 @@ impl<M: GuestMemory> Machine<M> {
         None
     }
 
-    /// What can happen as far as no descriptor has to be read for it, first what the order prefers.
+    /// Returns the events that are possible without reading a descriptor, the preferred ones first.
     fn choices(&mut self) -> Vec<Choice> {
         let methods: Vec<Choice> = self
             .channels
@@ -293,7 +295,7 @@ impl<M: GuestMemory> Machine<M> {
         }
     }
 
-    /// The earliest epoch that each channel has at work.
+    /// Returns the earliest unfinished epoch of each channel.
     fn first_epochs(&self) -> BTreeMap<ChannelId, u64> {
         let ready = self.ready.iter().map(|ready| (ready.channel, ready.epoch));
         let running = self
@@ -345,7 +347,7 @@ impl<M: GuestMemory> Machine<M> {
             .unwrap_or_default()
     }
 
-    /// Executes methods up to one that does more than to store a word.
+    /// Executes methods up to one that does more than store a word.
     fn method(&mut self, id: ChannelId) {
         loop {
             let Some(channel) = self.channels.get_mut(&id) else {
@@ -363,7 +365,7 @@ impl<M: GuestMemory> Machine<M> {
         }
     }
 
-    /// Lets a channel wait before it executes `then`.
+    /// Makes a channel wait before it executes `then`.
     pub(crate) fn wait(&mut self, id: ChannelId, wait: Wait, then: Option<Command>) {
         if let Some(channel) = self.channels.get_mut(&id) {
             channel.wait = Some(wait);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The memory that a launch reads and writes.
+//! Defines the memory that launches read and write.
 
 use std::collections::BTreeMap;
 
-/// An access that the memory refused.
+/// Error: the memory refused an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The GPU virtual address of the first byte of the access.
     pub address: u64,
 }
 
-/// GPU virtual memory as the launch hardware sees it.
+/// GPU virtual memory, as the launch hardware accesses it.
 ///
 /// The software GPU implements this over its page tables; tests use [`SparseMemory`].
 pub trait GuestMemory {
@@ -52,7 +52,7 @@ pub trait GuestMemory {
 
 const PAGE_BYTES: usize = 4096;
 
-/// Memory in which every address exists and reads zero until it is written.
+/// Memory in which every address exists and reads as zero until written.
 #[derive(Clone, Debug)]
 pub struct SparseMemory {
     pages: BTreeMap<u64, Box<[u8; PAGE_BYTES]>>,
@@ -60,7 +60,8 @@ pub struct SparseMemory {
 }
 
 impl SparseMemory {
-    /// Memory that holds at most `pages_max` written pages of 4 KiB; a write that needs one more faults.
+    /// Creates memory of at most `pages_max` written pages of 4 KiB. A write that needs one more
+    /// faults.
     #[must_use]
     pub fn new(pages_max: usize) -> Self {
         Self {
@@ -69,7 +70,7 @@ impl SparseMemory {
         }
     }
 
-    /// Every word that is not zero, with its address, in order of address.
+    /// Returns every word that is not zero, with its address, in order of address.
     pub fn words(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.pages.iter().flat_map(|(page, bytes)| {
             bytes

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The fields of a queue metadata descriptor (QMD) that the launch hardware acts on.
+//! States the fields of a queue metadata descriptor (QMD) that the launch hardware acts on.
 //!
-//! This is a statement of its own, made from NVIDIA's class headers (`cl*c0qmd.h` of open-gpu-doc) and not from
-//! the rewriter's tables: an error there must not hide itself here.
+//! The fields come from NVIDIA's class headers (`cl*c0qmd.h` of open-gpu-doc), not from the
+//! rewriter's tables, so that an error in those tables cannot hide itself here.
 
 /// Bits `hi..=lo` of a descriptor, as the headers' `MW(hi:lo)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,9 +22,9 @@ const fn bit(at: u16) -> Option<Bits> {
     mw(at, at)
 }
 
-/// Words in the longest descriptor.
+/// Words of the longest descriptor.
 pub const WORDS_MAX: usize = 96;
-/// Words of TPC mask in the layouts that have most.
+/// Maximum number of words of a TPC mask.
 pub const MASK_WORDS: usize = 8;
 
 /// One semaphore release of a layout.
@@ -53,22 +53,23 @@ pub struct DependentBits {
     pub enable: Option<Bits>,
     /// `DEPENDENT_QMD_ACTION`.
     pub action: Option<Bits>,
-    /// `DEPENDENT_QMD_POINTER`, address >> 8; the V02_04 and V03_00 headers name none for the second.
+    /// `DEPENDENT_QMD_POINTER`, address >> 8. The headers of V02_04 and V03_00 name none for the
+    /// second dependent.
     pub pointer: Option<Bits>,
 }
 
-/// Where a layout version keeps what the hardware acts on; `None` where it has no such field.
+/// The positions of a layout version's fields; `None` if the version lacks the field.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     /// Major and minor version.
     pub version: (u32, u32),
-    /// Where the version itself is, major above minor.
+    /// Position of the version, the major number above the minor.
     pub version_bits: Option<Bits>,
     /// Size in words.
     pub words: usize,
     /// `QMD_TYPE`.
     pub kind: Option<Bits>,
-    /// `IS_QUEUE`, where there is no `QMD_TYPE`.
+    /// `IS_QUEUE`, in versions without `QMD_TYPE`.
     pub is_queue: Option<Bits>,
     /// `DEPENDENCE_COUNTER`.
     pub counter: Option<Bits>,
@@ -76,9 +77,9 @@ pub struct Layout {
     pub require_scheduling: Option<Bits>,
     /// `SELF_COPY_ON_COMPLETION`.
     pub self_copy: Option<Bits>,
-    /// `TPC_DISABLE_MASK_VALID`; without it the mask is always live.
+    /// `TPC_DISABLE_MASK_VALID`. In versions without it the mask is always valid.
     pub mask_valid: Option<Bits>,
-    /// The disable mask, from the first TPC up.
+    /// The disable mask, the first TPC first.
     pub mask: [Option<Bits>; MASK_WORDS],
     /// Grid width, height and depth.
     pub grid: [Option<Bits>; 3],
@@ -90,7 +91,7 @@ pub struct Layout {
     pub threads: [Option<Bits>; 3],
     /// Program address, lower and upper.
     pub program: [Option<Bits>; 2],
-    /// How far the program address is shifted right.
+    /// Number of low bits of the program address that are not stored.
     pub program_shift: u32,
     /// Constant bank 0 address, lower and upper, as stored.
     pub constants: [Option<Bits>; 2],
@@ -102,7 +103,8 @@ pub struct Layout {
     pub arrive: [Option<Bits>; 2],
     /// `WAIT_ON_LATCH_VALID` and `_ID`.
     pub wait: [Option<Bits>; 2],
-    /// `ENABLE_PROGRAM_PRE_EXIT`: dependents are signalled once every block has asked for it, before they end.
+    /// `ENABLE_PROGRAM_PRE_EXIT`: dependents are signalled once every block has triggered it,
+    /// before the blocks end.
     pub pre_exit: Option<Bits>,
     /// `CWD_REFERENCE_COUNT_ID`, `_DELTA_MINUS_ONE`, `_INCR_ENABLE`, `_DECR_ENABLE`.
     pub reference: [Option<Bits>; 4],
@@ -196,7 +198,7 @@ pub const V02_04: Layout = Layout {
 pub const V03_00: Layout = Layout {
     version: (3, 0),
     counter: mw(157, 142),
-    // The last two are Ada's (clc9c0qmd.h), EXT_LOWER and EXT_UPPER.
+    // The last two are Ada's EXT_LOWER and EXT_UPPER (clc9c0qmd.h).
     mask: parts([mw(703, 672), mw(735, 704), mw(377, 372), mw(380, 379)]),
     grid: [mw(415, 384), mw(431, 416), mw(447, 432)],
     releases: [release_v3(768), release_v3(896), release_v3(1664)],
@@ -283,7 +285,8 @@ pub const V05_00: Layout = Layout {
 /// Every layout that the model knows.
 pub const LAYOUTS: [&Layout; 4] = [&V02_04, &V03_00, &V04_00, &V05_00];
 
-/// The value of `field` in `words`; 0 where the layout has no such field or the words end before it.
+/// Returns the value of `field` in `words`; 0 if the layout has no such field or the words end
+/// before it.
 #[must_use]
 pub fn get(words: &[u32], field: Option<Bits>) -> u32 {
     let Some(Bits { hi, lo }) = field else {
@@ -295,7 +298,7 @@ pub fn get(words: &[u32], field: Option<Bits>) -> u32 {
     })
 }
 
-/// Puts the low bits of `value` into `field`; tests build descriptors with it.
+/// Sets `field` to the low bits of `value`. Tests build descriptors by it.
 pub fn set(words: &mut [u32], field: Option<Bits>, value: u32) {
     let Some(Bits { hi, lo }) = field else {
         return;
@@ -308,7 +311,7 @@ pub fn set(words: &mut [u32], field: Option<Bits>, value: u32) {
 }
 
 impl Layout {
-    /// The layout that a descriptor says it has.
+    /// Returns the layout of a descriptor, by its version field.
     #[must_use]
     pub fn of(words: &[u32]) -> Option<&'static Layout> {
         LAYOUTS.into_iter().find(|layout| {
@@ -317,7 +320,7 @@ impl Layout {
         })
     }
 
-    /// Two fields that make one number, `shift` bits of it below.
+    /// Combines two fields into one number, with `shift` zero bits below.
     pub(crate) fn wide(words: &[u32], fields: [Option<Bits>; 2], shift: u32) -> u64 {
         (u64::from(get(words, fields[1])) << 32 | u64::from(get(words, fields[0]))) << shift
     }

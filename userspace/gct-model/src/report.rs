@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What happened, in order.
+//! Reports what happened, in order.
 
 use std::fmt;
 
 use crate::descriptor::{Kernel, Kind, Mask, Reference, Release, Unreadable};
 use crate::grid::Blocks;
 
-/// A moment: the count of things that happened before it.
+/// A moment: the number of events before it.
 pub type Moment = u64;
 
 /// A channel of a machine.
@@ -19,19 +19,19 @@ pub struct ChannelId(pub u32);
 pub struct Run {
     /// The descriptor's address.
     pub qmd: u64,
-    /// The channel that scheduled it, or scheduled what it depends on.
+    /// The channel that scheduled it, or that scheduled the run which it depends on.
     pub channel: ChannelId,
-    /// What it launches.
+    /// The kind of launch.
     pub kind: Kind,
-    /// Which kernel with which arguments.
+    /// The kernel.
     pub kernel: Kernel,
-    /// TPCs it was kept off.
+    /// Disabled TPCs.
     pub mask: Mask,
-    /// The grid as the descriptor has it, in blocks or clusters.
+    /// The descriptor's grid, in blocks or clusters.
     pub grid: [u32; 3],
-    /// The resume point that was honoured.
+    /// The resume point in effect.
     pub resume: [u32; 3],
-    /// What ran.
+    /// The blocks that ran.
     pub blocks: Vec<Blocks>,
     /// When it started.
     pub started: Moment,
@@ -40,7 +40,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// How many blocks, or clusters, ran.
+    /// Returns how many blocks, or clusters, ran.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.blocks
@@ -49,7 +49,7 @@ impl Run {
     }
 }
 
-/// Something that must happen as often as the tenant asked for.
+/// An effect. It must happen as often as the tenant asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Act {
     /// A descriptor's completion released a semaphore.
@@ -58,24 +58,24 @@ pub enum Act {
     Decrement(u64),
     /// The dependence counter of a descriptor went up.
     Increment(u64),
-    /// A descriptor was scheduled by another one's completion.
+    /// A descriptor's completion scheduled another one.
     Schedule(u64),
     /// A queue descriptor got one more entry.
     QueuePut(u64),
-    /// A latch was arrived at.
+    /// A latch was signalled.
     Arrive(u32),
-    /// A reference count was raised or lowered.
+    /// A reference count was raised.
     Raise(Reference),
     /// A reference count was lowered.
     Lower(Reference),
     /// A method released a semaphore: its address and payload.
     Semaphore(u64, u64),
-    /// A copy engine moved bytes: from, to, how many.
+    /// A copy engine copied bytes: source, destination, length.
     Copy(u64, u64, u64),
 }
 
 impl Act {
-    /// The descriptor that this acts on.
+    /// Returns the descriptor that this acts on.
     #[must_use]
     pub fn qmd(&self) -> Option<u64> {
         match *self {
@@ -121,39 +121,40 @@ impl fmt::Display for Act {
     }
 }
 
-/// An act with its time and origin.
+/// An effect with its time and origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effect {
-    /// When.
+    /// The time.
     pub at: Moment,
-    /// The run (its index in the report) whose start or completion did it; `None` for a method.
+    /// The run whose start or completion caused it, as an index in the report; `None` for a method.
     pub by: Option<usize>,
-    /// What.
+    /// The effect.
     pub act: Act,
 }
 
-/// Something that real hardware was not seen to do, or that went wrong.
+/// A behaviour that was not seen on hardware, or an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Anomaly {
     /// A scheduled descriptor could not be read.
     Unreadable(u64),
-    /// A scheduled descriptor has a version that the model does not know.
+    /// The model does not know the version of a scheduled descriptor.
     UnknownVersion(u64),
-    /// A scheduled descriptor has a type that no header names.
+    /// No header names the type of a scheduled descriptor.
     UnknownKind(u64),
-    /// A counter that was zero, or of a descriptor that the scheduler does not hold, was decremented.
+    /// A decrement of a counter that was zero, or of a descriptor that the scheduler does not hold.
     StrayDecrement(u64),
-    /// A descriptor with a dependence counter or a scheduling requirement was scheduled without COPY: not measured.
+    /// A descriptor with a dependence counter or a scheduling requirement was scheduled without
+    /// COPY. This case was not measured.
     UncopiedCondition(u64),
-    /// A dependent's pointer or action is none that the headers name.
+    /// No header names a dependent's pointer or action.
     UnknownDependent(u64),
-    /// A method's operation was not executed: the method.
+    /// The operation of this method is not modelled.
     Unmodelled(u32),
-    /// A header of a form that is not executed, at which its channel stopped: its operation.
+    /// A header of this operation is not modelled, and its channel stopped.
     UnknownHeader(u32),
-    /// An upload or a release went to memory that is not there.
+    /// An upload or a release went to an unmapped address.
     Fault(u64),
-    /// A bound of the configuration was reached and the rest was not executed.
+    /// A bound of the configuration was reached, and the rest was not executed.
     Bound(&'static str),
 }
 
@@ -206,28 +207,28 @@ impl fmt::Display for Anomaly {
 pub struct Waiting {
     /// The descriptor's address.
     pub qmd: u64,
-    /// Decrements that have not come.
+    /// Number of decrements that are missing.
     pub counter: u32,
-    /// The SCHEDULE that it requires has not come.
+    /// Whether a required SCHEDULE is missing.
     pub scheduling: bool,
-    /// The latch that was not arrived at.
+    /// The latch that was not signalled.
     pub latch: Option<u32>,
-    /// Which kernel it would run; `None` where it cannot be read.
+    /// The kernel that it would run; `None` if it cannot be read.
     pub kernel: Option<Kernel>,
 }
 
-/// Everything that a machine did.
+/// The record of a machine's execution.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Runs by start.
+    /// Runs, by start.
     pub runs: Vec<Run>,
-    /// Effects by time.
+    /// Effects, by time.
     pub effects: Vec<Effect>,
     /// Descriptors that still wait, by address.
     pub waiting: Vec<Waiting>,
-    /// Channels whose next method waits for a semaphore that never came.
+    /// Channels whose next method waits for a semaphore that was never released.
     pub blocked: Vec<ChannelId>,
-    /// What was unusual, each once.
+    /// Anomalies, each once.
     pub anomalies: Vec<Anomaly>,
 }
 

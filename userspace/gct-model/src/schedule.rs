@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The scheduler's rules, as they were measured on an H200 (driver 580.159.04).
+//! Schedules descriptors by the rules that were measured on an H200 (driver 580.159.04).
 //!
-//! * A PCAS with COPY (actions 3, 0xA, 0xB) takes a copy of the descriptor, whose RESUME counts as zero, and sets
-//!   its dependence counter. With REQUIRE_SCHEDULING_PCAS, and always with 0xB, the copy waits for a SCHEDULE.
-//! * SCHEDULE alone (2) starts what waits, or else runs the descriptor in memory from its RESUME. Memory is read
-//!   when the grid starts, so whoever overwrites it too early is found out.
-//! * PREFETCH_SCHEDULE (9) and a dependent's SCHEDULE run the descriptor with RESUME ignored.
-//! * A decrement that brings a counter to zero starts what waits for it.
-//! * What waited for a SCHEDULE, as a graph's nodes do, is read from memory again when it starts: masks that were written
-//!   into stored nodes count in the next replay. So does what INVALIDATE (1) or SELF_COPY_ON_COMPLETION fetches again.
-//! * Grids scheduled with COPY start when all grids that their channel scheduled before have ended. Grids scheduled
-//!   without it start when those before the last COPY have ended, and run beside each other. What a dependence
-//!   starts waits for nobody.
-//! * Releases and latches happen when the last block has ended. Dependents are signalled then, or, with
-//!   ENABLE_PROGRAM_PRE_EXIT, at any time after the start.
+//! * A PCAS with COPY (actions 3, 0xA, 0xB) copies the descriptor and sets its dependence counter.
+//!   RESUME of the copy is zero. With REQUIRE_SCHEDULING_PCAS, and always with 0xB, the copy waits
+//!   for a SCHEDULE.
+//! * SCHEDULE alone (2) starts a waiting copy. Without one it runs the descriptor in memory from
+//!   its RESUME. Memory is read when the grid starts, so overwriting it too early shows.
+//! * PREFETCH_SCHEDULE (9) and a dependent's SCHEDULE run the descriptor and ignore RESUME.
+//! * A decrement to zero starts the copy that waits for it.
+//! * A copy that waited for a SCHEDULE, such as a graph's node, is read from memory again when it
+//!   starts. Masks written into stored nodes therefore count in the next replay. The same holds for
+//!   copies that INVALIDATE (1) or SELF_COPY_ON_COMPLETION fetches again.
+//! * A grid scheduled with COPY starts when all earlier grids of its channel have ended. Grids
+//!   scheduled without COPY start when the grids before the last COPY have ended, and run
+//!   concurrently. A grid started by a dependence waits for no other grid.
+//! * Releases and latches happen when the last block has ended. Dependents are signalled then. With
+//!   ENABLE_PROGRAM_PRE_EXIT they are signalled at any time after the start.
 
 use crate::descriptor::{Dependent, Descriptor, Kind, Unreadable};
 use crate::grid::blocks_from;
@@ -83,7 +85,7 @@ impl<M: GuestMemory> Machine<M> {
         })
     }
 
-    /// A PCAS with COPY.
+    /// Handles a PCAS with COPY.
     fn hold_copy(&mut self, channel: ChannelId, qmd: u64, force: bool) {
         let mut descriptor = match Descriptor::read(&mut self.memory, qmd) {
             Ok(descriptor) => descriptor,
@@ -107,7 +109,8 @@ impl<M: GuestMemory> Machine<M> {
         self.start_if_free(qmd, false);
     }
 
-    /// INVALIDATE: what is held is read from memory again, but not how far its dependences have come.
+    /// Handles INVALIDATE: reads a held descriptor from memory again, but keeps its dependence
+    /// counter.
     fn fetch_again(&mut self, qmd: u64) {
         if !self.held.contains_key(&qmd) {
             return;
@@ -129,7 +132,7 @@ impl<M: GuestMemory> Machine<M> {
         full
     }
 
-    /// Makes a held descriptor ready when it waits for nothing more.
+    /// Makes a held descriptor ready if it waits for nothing more.
     fn start_if_free(&mut self, qmd: u64, free: bool) {
         let waits = |held: &Held| held.parked || held.counter > 0;
         if self.held.get(&qmd).is_none_or(waits) {
@@ -150,7 +153,7 @@ impl<M: GuestMemory> Machine<M> {
         }
     }
 
-    /// SCHEDULE: lets go what waits for it, or runs what `source` says.
+    /// Handles SCHEDULE: starts a waiting copy, or else runs `source`.
     fn schedule(&mut self, qmd: u64, channel: ChannelId, epoch: u64, source: Source, free: bool) {
         if let Some(held) = self.held.get_mut(&qmd) {
             held.parked = false;
@@ -184,7 +187,7 @@ impl<M: GuestMemory> Machine<M> {
         }
     }
 
-    /// The descriptor that a ready grid would start with now.
+    /// Returns the descriptor that a ready grid would start with now.
     pub(crate) fn descriptor_of(&mut self, at: usize) -> Result<Descriptor, Unreadable> {
         let ready = self.ready.get(at).ok_or(Unreadable::Fault)?;
         match &ready.source {
@@ -259,7 +262,7 @@ impl<M: GuestMemory> Machine<M> {
         }
     }
 
-    /// Program pre-exit: every block has asked for the dependents.
+    /// Handles program pre-exit: every block has triggered the dependents.
     pub(crate) fn signal(&mut self, at: usize) {
         let Some(running) = self.running.get_mut(at) else {
             return;
@@ -270,7 +273,7 @@ impl<M: GuestMemory> Machine<M> {
         self.signal_dependents(run, epoch, &dependents);
     }
 
-    /// The last block ended.
+    /// Handles the end of the last block.
     pub(crate) fn end(&mut self, at: usize) {
         let Running {
             run,
@@ -307,7 +310,7 @@ impl<M: GuestMemory> Machine<M> {
         }
     }
 
-    /// SELF_COPY_ON_COMPLETION: the descriptor is fetched anew and waits for its next use.
+    /// Handles SELF_COPY_ON_COMPLETION: fetches the descriptor again, to wait for its next use.
     fn rearm(&mut self, qmd: u64, channel: ChannelId, epoch: u64) {
         let Ok(mut descriptor) = Descriptor::read(&mut self.memory, qmd) else {
             return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Method headers: which register of which subchannel gets which word.
+//! Decodes method headers: pairs each data word with its subchannel and method.
 
-/// One method with one word.
+/// A method with one data word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Write {
     pub(crate) subchannel: u32,
@@ -11,26 +11,27 @@ pub(crate) struct Write {
     pub(crate) data: u32,
 }
 
-/// What a word of a segment was.
+/// The meaning of a word of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
     /// A method with its data.
     Write(Write),
-    /// A header, or a word that does nothing.
+    /// A header, or a word without effect.
     Header,
-    /// The rest of the segment is skipped.
+    /// The end: the rest of the segment is skipped.
     End,
-    /// A form that the model does not execute (the old ones, and those that change the subdevice mask); its operation.
+    /// A header form that the model does not execute: an old form, or one that changes the
+    /// subdevice mask. Holds its operation.
     Unknown(u32),
 }
 
-/// A burst of data words that is under way; it may go on in the next segment.
+/// An unfinished burst of data words, which may continue in the next segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Decoder {
     subchannel: u32,
     method: u32,
     left: u32,
-    /// The method goes up by 4 with each of so many words.
+    /// Number of further words for which the method advances by 4.
     steps: u32,
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Inline-to-memory: data words of a segment that go to memory.
+//! Executes inline-to-memory uploads: writes data words of a segment to memory.
 
 use std::collections::BTreeMap;
 
-/// An upload under way.
+/// An upload in progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Upload {
     address: u64,
@@ -16,7 +16,8 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// `LAUNCH_DMA`: begins where the registers say. False when the destination is not pitch-linear.
+    /// Handles `LAUNCH_DMA`: begins an upload to the address in the registers. Returns false if the
+    /// destination is not pitch-linear.
     pub(crate) fn start(&mut self, registers: &BTreeMap<u32, u32>, launch: u32) -> bool {
         let register = |method| u64::from(registers.get(&method).copied().unwrap_or(0));
         *self = Self::default();
@@ -30,7 +31,8 @@ impl Upload {
         true
     }
 
-    /// Where the next data word goes and how many of its bytes; `None` when the upload is complete.
+    /// Returns the address of the next data word and its number of bytes; `None` once the upload is
+    /// complete.
     pub(crate) fn next(&mut self) -> Option<(u64, usize)> {
         if self.line >= self.lines || self.line_bytes == 0 {
             return None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A CUDA graph's upload and its replays: `gct_core::submit::graph` against the model.
+//! Checks `gct_core::submit::graph` against the model: a CUDA graph's upload and its replays.
 
 mod common;
 
@@ -12,12 +12,12 @@ use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{Found, Tracker};
 use gct_model::{Config, GuestMemory, Kind, Machine, Run, SparseMemory};
 
-/// The head that the upload stores last.
+/// The graph's head, which the upload stores last.
 const HEAD: u64 = 0x2_04c0_0000;
-/// The nodes, by their grids' widths, as the capture's README lists them.
+/// The widths of the nodes' grids, in the order of the capture's README.
 const WIDTHS: [u64; 4] = [100, 101, 102, 103];
 
-/// The uploaded graph, in a machine that has executed the upload.
+/// An uploaded graph, in a machine that has executed the upload.
 struct Graph {
     machine: Machine<SparseMemory>,
     nodes: Vec<Option<Node>>,
@@ -43,7 +43,8 @@ impl Graph {
         graph
     }
 
-    /// Puts a mask into every node's stored QMD; an H200 obeys it in the next replay without being told.
+    /// Writes a mask into every node's stored QMD. An H200 obeys it in the next replay without
+    /// further action.
     fn mask(&mut self, mask: Option<&DisabledTpcs>) {
         let mut memory = Memory::new(&mut self.nodes, &mut self.replays);
         let replay = memory.replay(HEAD).expect("the head is known");
@@ -65,14 +66,14 @@ impl Graph {
         }
     }
 
-    /// Replays and returns what ran.
+    /// Replays the graph and returns its runs.
     fn replay(&mut self) -> Vec<Run> {
         let mut segment = Segment::default();
         segment.pcas(HEAD, COPY);
         self.run(&segment.0)
     }
 
-    /// Submits a segment and returns what ran.
+    /// Submits a segment and returns its runs.
     fn run(&mut self, words: &[u32]) -> Vec<Run> {
         let before = self.machine.report().runs.len();
         self.machine.submit(CHANNEL, words);
@@ -117,7 +118,7 @@ fn masks_of_stored_nodes_change_between_replays() {
     }
 }
 
-/// The replay that was captured, as it goes out under a mask.
+/// Patches the captured replay with a mask, runs it and returns its runs.
 fn patched(graph: &mut Graph, mask: Option<&DisabledTpcs>) -> Vec<Run> {
     let words = capture("graph4").remove(0).1;
     let mut found = [Found::default(); 16];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What was measured on an H200, as tests of the model.
+//! Checks the model against measurements on an H200.
 
 mod common;
 
@@ -11,7 +11,7 @@ use gct_model::{Act, Anomaly, Config, Kind, Machine, Order, Report, Span, Sparse
 const M: u64 = 0x10_0000;
 const N: u64 = 0x20_0000;
 
-/// The x ranges that ran.
+/// Returns the x ranges that ran.
 fn ran(report: &Report) -> Vec<Span> {
     report
         .runs
@@ -28,7 +28,7 @@ fn launch(qmd: &Qmd, action: u32) -> Report {
 
 #[test]
 fn resume_counts_with_schedule_and_with_no_other_action() {
-    // 1000 blocks in every row; what ran is what the H200 ran.
+    // 1000 blocks in every row. The expected ranges are those of the H200.
     let mut whole = Qmd::grid(1, [1000, 1, 1]);
     assert_eq!(ran(&launch(&whole, COPY)), [Span::new(0, 1000)]);
     let resumed = whole.resume([600, 0, 0]);
@@ -85,7 +85,7 @@ fn force_require_scheduling_never_runs_by_itself() {
 
 #[test]
 fn the_join_keeps_effects_after_the_last_block_in_every_order() {
-    // Section 5: the join carries the effects, each atom only decrements it.
+    // Section 5: the join carries the effects, and each atom only decrements it.
     let atoms: u32 = 8;
     let slot = |i: u32| 0x30_0000 + u64::from(i) * 512;
     let mut segment = Segment::default();
@@ -166,11 +166,11 @@ fn captures_run_what_their_readme_lists() {
 
 #[test]
 fn a_graph_runs_its_nodes_in_order_each_time_it_is_replayed() {
-    // The replay of `graph4` is of another process; its head is the upload's head here.
+    // The replay of `graph4` comes from another process. Its head is replaced by the upload's.
     let head = 0x2_04c0_0000;
     let mut machine = Machine::new(SparseMemory::new(1 << 10), Config::default());
     let upload = capture("graph4_upload");
-    // The head is uploaded last; the upload itself schedules the nodes, which wait.
+    // The head is uploaded last. The upload itself schedules the nodes, which wait.
     machine.submit(CHANNEL, &upload[0].1);
     let mut replay = Segment::default();
     replay.pcas(head, COPY);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Wrong splits, each of which the model must find: a judge that finds nothing proves nothing.
+//! Damages splits on purpose. The checker must find each damage, or its silence would prove
+//! nothing.
 
 mod common;
 
@@ -9,12 +10,12 @@ use common::{capture, orders, CHANNEL};
 use gct_model::qmd::{self, Bits, V04_00};
 use gct_model::{compare, Config, Expected, Machine, Mask, Order, Report, SparseMemory, Violation};
 
-/// The split of `one_launch` (1000 blocks) into 4 atoms, whose companion is at N.
+/// The split of `one_launch` (1000 blocks) into 4 atoms, with its companion at N.
 const ATOMS: u64 = 4;
 const N: u64 = 0x2_04e1_3800;
 const JOIN: u64 = SLOTS;
 
-/// Where atom `i` is.
+/// Returns the address of atom `i`.
 fn slot(i: u64) -> u64 {
     SLOTS + 512 * (i + 1)
 }
@@ -30,7 +31,7 @@ fn run(words: &[u32], order: Order) -> Report {
     machine.into_parts().0
 }
 
-/// What the model says of a split that `damage` was done to, in all orders together.
+/// Returns the violations of a split damaged by `damage`, over all orders.
 fn judge(damage: impl FnOnce(&mut Vec<u32>)) -> Vec<Violation> {
     let original = capture("one_launch").remove(0).1;
     let mask = keep(0..60);
@@ -49,7 +50,7 @@ fn judge(damage: impl FnOnce(&mut Vec<u32>)) -> Vec<Violation> {
         .collect()
 }
 
-/// Where the data of the upload to `address` begins.
+/// Returns the index of the data of the upload to `address`.
 fn upload(words: &[u32], address: u64) -> usize {
     let [low, high] =
         [address & 0xffff_ffff, address >> 32].map(|half| u32::try_from(half).expect("32 bits"));
@@ -63,7 +64,7 @@ fn upload(words: &[u32], address: u64) -> usize {
     destination + header.expect("the data's header") + 1
 }
 
-/// Where the action of the PCAS on `address` is.
+/// Returns the index of the action of the PCAS on `address`.
 fn action(words: &[u32], address: u64) -> usize {
     let shifted = u32::try_from(address >> 8).expect("below 2^40");
     let pcas = [0x2001_20ad, shifted, 0x2001_20b0];
@@ -206,7 +207,7 @@ fn pre_exit_left_on_an_atom_ends_the_launch_early() {
 #[test]
 fn atoms_before_their_join_lose_their_decrements() {
     let found = judge(|words| {
-        // The join is copied by the last PCAS instead of before the atoms.
+        // The last PCAS copies the join, instead of one before the atoms.
         let (join, last) = (action(words, JOIN), action(words, slot(ATOMS - 1)));
         let (copied, shifted) = (words[join], words[join - 2]);
         words[join] = 0;
@@ -230,7 +231,7 @@ fn a_slot_that_is_used_twice_at_once_is_found() {
 #[test]
 fn a_slot_that_is_overwritten_before_its_atom_started_is_found() {
     let found = judge(|words| {
-        // What a later launch of the same channel would do with a slot that it takes too early.
+        // The effect of a later launch of the same channel that uses a slot too early.
         let at = upload(words, slot(1));
         let mut again = words[at - 9..at + 96].to_vec();
         qmd::set(&mut again[9..], V04_00.resume[0], 0);
@@ -251,7 +252,7 @@ fn an_atom_without_its_mask_is_found() {
 #[test]
 fn registers_that_were_not_restored_are_found() {
     let original = capture("one_launch").remove(0).1;
-    // What the tenant does next: PCAS_A still names M, whose queue gets an entry.
+    // The tenant's next word: PCAS_A still names M, whose queue gets an entry.
     let next = [0x2001_20b0, 6];
     let mut words = rewrite(std::slice::from_ref(&original), None, 4, false)
         .segments

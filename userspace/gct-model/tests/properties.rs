@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The rewriter of `gct_core::submit` against the model: what a tenant can notice stays as it was.
+//! Checks the rewriter of `gct_core::submit` against the model: a tenant must notice no difference.
 
 mod common;
 
@@ -17,7 +17,7 @@ use gct_model::{
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 
-/// More slots than any test uses; what a damaged capture writes seldom lies here.
+/// More slots than any test uses. A damaged capture seldom writes here.
 const SLOT_RANGE: std::ops::Range<u64> = SLOTS..SLOTS + (1 << 24);
 
 fn run(
@@ -49,7 +49,7 @@ fn expected(mask: Option<&DisabledTpcs>) -> Expected {
     }
 }
 
-/// Fails when a tenant could tell the rewrite from the original in one of the orders.
+/// Fails if a tenant could distinguish the rewrite from the original in one of the orders.
 fn check_same(
     original: &[Vec<u32>],
     rewritten: &[Vec<u32>],
@@ -58,7 +58,7 @@ fn check_same(
     orders: impl Iterator<Item = Order>,
 ) {
     let (before, memory) = run(CHANNEL, original, &[], Order::Eager);
-    // The tenant's memory is what it would be without splits: but for masks that were asked for, what it wrote.
+    // The expected memory is that of a run without splits, with the requested mask.
     let memory = match mask {
         Some(mask) => run(CHANNEL, &mask_in_place(original, mask), &[], Order::Eager).1,
         None => memory,
@@ -83,7 +83,8 @@ fn check_same(
     }
 }
 
-/// Every atom that has ended wrote its done word, exactly once and not before its last block, and no other run did.
+/// Every atom that has ended wrote its done word exactly once, not before its last block, and no
+/// other run wrote one.
 fn check_done(report: &Report) {
     let is_atom = |run: &Run| SLOT_RANGE.contains(&run.qmd) && run.kind != Kind::Null;
     for (at, run) in report.runs.iter().enumerate() {
@@ -112,7 +113,8 @@ fn check_done(report: &Report) {
     }
 }
 
-/// Whether the tenant's own program does the same in every order; a program with races has nothing to be compared with.
+/// Returns whether the tenant's own program has the same result in every order. A program with
+/// races cannot be compared.
 fn is_ordered(original: &[Vec<u32>], seed: u64) -> bool {
     let (eager, memory) = run(CHANNEL, original, &[], Order::Eager);
     let nothing_asked = Expected::default();
@@ -124,7 +126,8 @@ fn is_ordered(original: &[Vec<u32>], seed: u64) -> bool {
     })
 }
 
-/// Masks leave some TPC that the tenant has not disabled: those beyond word 1 are never disabled by [`Launch`].
+/// Generates masks that leave a TPC which the tenant has not disabled: [`Launch`] never disables
+/// those beyond word 1.
 fn masks() -> impl Strategy<Value = Option<DisabledTpcs>> {
     proptest::option::of(
         proptest::collection::vec(0_u16..66, 0..20)
@@ -171,7 +174,8 @@ proptest! {
         check_same(&original, &divide(&done), slots, None, few_orders(seed));
     }
 
-    /// With done words a tenant notices as little, and whoever paces learns of each atom once, when it has ended.
+    /// With done words a tenant notices no difference either, and the pacer sees each atom's end
+    /// exactly once.
     #[test]
     fn done_words_are_written_once_each_when_their_atom_has_ended(
         launches in several(), mask in masks(), atoms in 2_u32..20, written: bool, pieces: bool, seed: u64,
@@ -242,7 +246,7 @@ const CAPTURES: [&str; 11] = [
     "two_streams_event",
 ];
 
-/// A capture's segments by channel; what channels do to each other is not in these captures.
+/// Returns a capture's segments by channel. In these captures channels do not affect each other.
 fn channels(name: &str) -> Vec<Vec<Vec<u32>>> {
     let records = capture(name);
     let mut channels: Vec<ChannelId> = records.iter().map(|(channel, _)| *channel).collect();
@@ -274,7 +278,7 @@ fn captures_do_what_they_did_however_they_are_split() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A capture with some bits turned over is a tenant that writes nonsense; it must get the same nonsense.
+    /// A damaged capture is a tenant that writes garbage. It must get the same garbage.
     #[test]
     fn damaged_captures_do_what_they_did(
         name in prop::sample::select(&CAPTURES[..]),
@@ -308,7 +312,7 @@ proptest! {
     fn any_words_end_without_a_panic(
         words in proptest::collection::vec(prop_oneof![
             any::<u32>(),
-            // Headers of the methods that do something, with small counts.
+            // Headers of the methods with effects, with small counts.
             (prop::sample::select(&[1_u32, 3, 4, 5][..]), 0_u32..8, prop::sample::select(
                 &[0x0_u32, 0x6c, 0x1c, 0x110, 0x180, 0x1b0, 0x1b4, 0x2b4, 0x2bc, 0x2c0, 0x318, 0x320, 0x1b00, 0x300][..]
             ), prop::sample::select(&[1_u32, 4][..])).prop_map(|(op, count, method, sub)| {

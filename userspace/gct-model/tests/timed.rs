@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Grids that take as long as their user says.
+//! Checks grids that run as long as their user says.
 
 mod common;
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Masks on every layout version, uploaded and inline: the model's bit positions against the rewriter's.
+//! Checks masks on every layout version, uploaded and inline: the model's bit positions against the
+//! rewriter's.
 
 mod common;
 
@@ -15,7 +16,8 @@ use gct_model::{compare, Expected, Kind, Mask, Order};
 const QMD: u64 = 0x2_0400_0000;
 const TPCS: u16 = 64;
 
-/// A grid of 6 x 5 blocks that releases a semaphore, with the tenant's own mask in its second word.
+/// Returns a grid of 6 x 5 blocks that releases a semaphore, with the tenant's own mask in its
+/// second word.
 fn qmd(layout: &Layout) -> [u32; WORDS_MAX] {
     let mut words = [0; WORDS_MAX];
     let (major, minor) = layout.version;
@@ -38,7 +40,7 @@ fn qmd(layout: &Layout) -> [u32; WORDS_MAX] {
     words
 }
 
-/// The class of the channels of a version's GPUs.
+/// Returns the channel class of the version's GPUs.
 fn channel_class(layout: &Layout) -> u16 {
     match layout.version {
         (4, 0) => 0xc86f,
@@ -47,7 +49,7 @@ fn channel_class(layout: &Layout) -> u16 {
     }
 }
 
-/// The launch in a segment: inline methods, or an upload and a PCAS.
+/// Returns the launch in a segment: inline methods, or an upload and a PCAS.
 fn segment(layout: &Layout, inline: bool) -> Vec<u32> {
     let words = &qmd(layout)[..layout.words];
     let mut segment = Segment::default();

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Random launches, written into segments in several encodings.
+//! Generates random launches and encodes them into segments in several ways.
 
 use gct_model::qmd::V04_00;
 use proptest::prelude::*;
 
 use super::{Qmd, Segment};
 
-/// Where the n-th launch has its QMD.
+/// Returns the QMD address of the n-th launch.
 pub(crate) fn qmd_va(n: usize) -> u64 {
     0x2_0400_0000 + 0x800 * n as u64
 }
 
-/// Where the companion of the n-th launch is.
+/// Returns the address of the n-th launch's companion.
 pub(crate) fn companion_va(n: usize) -> u64 {
     0x2_0500_0000 + 0x800 * n as u64
 }
 
-/// Everything between the first and the last QMD of a tenant.
+/// The address range of all QMDs of a tenant.
 pub(crate) const QMDS: std::ops::Range<u64> = 0x2_0400_0000..0x2_0600_0000;
 
-/// Words of the n-th launch that its releases and uploads write.
+/// Returns the address of the words that the n-th launch's releases and uploads write.
 fn data_va(n: usize) -> u32 {
     0x4600_0000 + 0x100 * u32::try_from(n).expect("few launches")
 }
@@ -33,44 +33,44 @@ pub(crate) struct Launch {
     pub(crate) grid: [u32; 3],
     /// The action of its PCAS.
     pub(crate) action: u32,
-    /// Whether a GRID_NULL companion waits for it, as CUDA has one.
+    /// Whether a GRID_NULL companion waits for it, as in CUDA.
     pub(crate) companion: bool,
     pub(crate) releases: usize,
     pub(crate) latch: bool,
-    /// Waits for the latch of the launch before it.
+    /// Whether it waits for the latch of the previous launch.
     pub(crate) wait: bool,
-    /// Waits for so many decrements, which follow.
+    /// Number of decrements that it waits for, which follow.
     pub(crate) counter: u32,
     pub(crate) self_copy: bool,
     pub(crate) pre_exit: bool,
     pub(crate) reference: bool,
-    /// TPCs that the tenant disabled itself.
+    /// TPCs that the tenant disables.
     pub(crate) mask: Option<u32>,
     pub(crate) resume: u32,
-    /// How its upload is written: 0 to 3.
+    /// Encoding of its upload, 0 to 3.
     pub(crate) encoding: u8,
-    /// What an upload lies around its PCAS with.
+    /// The part of another upload that precedes its PCAS.
     pub(crate) straddles: Straddle,
-    /// The segment ends behind it, and the next one uses PCAS_A again.
+    /// Whether the segment ends after it, and the next one uses PCAS_A again.
     pub(crate) ends_segment: bool,
-    /// The next segment calls its QMD again with this action, without a new upload. Not SCHEDULE, which would run it beside
-    /// itself.
+    /// The action by which the next segment schedules its QMD again, without a new upload. Not
+    /// SCHEDULE, which would run it concurrently with itself.
     pub(crate) again: Option<u32>,
-    /// A semaphore by method behind it.
+    /// Whether a semaphore release by method follows.
     pub(crate) semaphore: bool,
 }
 
 /// A PCAS action that schedules nothing.
 const PREFETCH: u32 = 8;
 
-/// What of an upload comes before a PCAS; the rest comes behind it.
+/// The part of an upload that comes before a PCAS; the rest comes after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Straddle {
-    /// There is no such upload.
+    /// No such upload.
     None,
-    /// Where it goes.
+    /// Its destination.
     Registers,
-    /// That it begins.
+    /// Its LAUNCH_DMA.
     Launch,
     /// Half of its data.
     Half,
@@ -163,7 +163,7 @@ pub(crate) fn launch() -> impl Strategy<Value = Launch> {
 
 impl Launch {
     fn qmd(&self, n: usize) -> Qmd {
-        // One program for each launch tells them apart.
+        // One program per launch distinguishes the launches.
         let number = u32::try_from(n).expect("few launches");
         let mut qmd = Qmd::grid(0x1000 + number, self.grid);
         qmd.put(V04_00.kind, self.kind)
@@ -191,7 +191,7 @@ impl Launch {
             for field in V04_00.reference {
                 qmd.put(field, 1);
             }
-            // Effects of different launches are told apart by their numbers.
+            // The number distinguishes the effects of different launches.
             qmd.put(V04_00.reference[0], number);
         }
         if let Some(mask) = self.mask {
@@ -200,7 +200,7 @@ impl Launch {
         qmd
     }
 
-    /// Writes the launch as the n-th; true when the segment ends behind it.
+    /// Writes the launch as the n-th. Returns true if the segment ends after it.
     fn write(&self, n: usize, segment: &mut Segment) -> bool {
         if self.companion {
             let mut companion = Qmd::null();
@@ -252,7 +252,7 @@ fn encode(segment: &mut Segment, encoding: u8, address: u64, words: &[u32; 96]) 
             out.extend([0x2004_2060, 96 * 4, 1, high, low]);
             out.extend([0xa061_206c, 0x41]);
         }
-        // One word at a time, with a NOP between.
+        // One word at a time, with NOPs in between.
         3 => {
             out.extend([0x2001_2062, high, 0, 0x2001_2063, low, 0x8001_2061]);
             out.extend([0x2001_2060, 96 * 4, 0x2001_206c, 0x41, 0x6060_206d]);
@@ -265,7 +265,8 @@ fn encode(segment: &mut Segment, encoding: u8, address: u64, words: &[u32; 96]) 
     out.extend(words);
 }
 
-/// Segments with the launches in order. A segment that follows on one begins with a PCAS that uses its PCAS_A.
+/// Returns segments with the launches in order. A segment that continues a launch begins with a
+/// PCAS that uses the previous PCAS_A.
 pub(crate) fn segments(launches: &[Launch]) -> Vec<Vec<u32>> {
     let mut segments = Vec::new();
     let mut segment = Segment::default();
@@ -273,7 +274,8 @@ pub(crate) fn segments(launches: &[Launch]) -> Vec<Vec<u32>> {
         if launch.write(n, &mut segment) {
             segments.push(std::mem::take(&mut segment.0));
             segment.0.extend([0x2001_20b0, 6]);
-            // One that was not scheduled before has no mask: its call is passed through as one of a QMD that is not here.
+            // A PREFETCH schedules nothing, so its QMD has no mask. A call without its upload is
+            // passed through as `qmd-not-here`.
             if let Some(action) = launch.again.filter(|_| launch.action != PREFETCH) {
                 segment.pcas(qmd_va(n), action);
             }

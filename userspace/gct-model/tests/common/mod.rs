@@ -18,7 +18,7 @@ pub(crate) const SCHEDULE: u32 = 2;
 pub(crate) struct Qmd(pub(crate) [u32; 96]);
 
 impl Qmd {
-    /// A grid of blocks that runs `program`, with no effect.
+    /// Returns a grid of blocks that runs `program`, without effects.
     pub(crate) fn grid(program: u32, grid: [u32; 3]) -> Self {
         let mut qmd = Self([0; 96]);
         qmd.put(V04_00.version_bits, 0x40)
@@ -33,7 +33,7 @@ impl Qmd {
         qmd
     }
 
-    /// A descriptor that runs nothing.
+    /// Returns a descriptor without blocks.
     pub(crate) fn null() -> Self {
         let mut qmd = Self::grid(0, [0; 3]);
         qmd.put(V04_00.kind, 1);
@@ -53,7 +53,7 @@ impl Qmd {
         self
     }
 
-    /// Release `payload` to `address`, one word, as release number `i`.
+    /// Adds release number `i`: `payload` to `address`, one word.
     pub(crate) fn release(&mut self, i: usize, address: u32, payload: u32) -> &mut Self {
         let release = V04_00.releases[i].expect("three releases");
         self.put(release.enable, 1)
@@ -62,7 +62,7 @@ impl Qmd {
             .put(release.payload[0], payload)
     }
 
-    /// On completion do `action` to the descriptor at `target`, as dependent number `i`.
+    /// Adds dependent number `i`: completion applies `action` to the descriptor at `target`.
     pub(crate) fn dependent(&mut self, i: usize, action: u32, target: u64) -> &mut Self {
         let dependent = V04_00.dependents[i];
         let pointer = u32::try_from(target >> 8).expect("below 2^40");
@@ -103,13 +103,13 @@ impl Segment {
         self
     }
 
-    /// A descriptor with the PCAS for it.
+    /// Uploads a descriptor and schedules it by a PCAS.
     pub(crate) fn launch(&mut self, address: u64, qmd: &Qmd, action: u32) -> &mut Self {
         self.upload(address, &qmd.0).pcas(address, action)
     }
 }
 
-/// Runs segments on one channel and returns what happened and the memory.
+/// Runs segments on one channel. Returns the report and the memory.
 pub(crate) fn execute(segments: &[&[u32]], order: Order) -> (Report, SparseMemory) {
     let config = Config {
         order,
@@ -123,14 +123,14 @@ pub(crate) fn execute(segments: &[&[u32]], order: Order) -> (Report, SparseMemor
     machine.into_parts()
 }
 
-/// Every fixed order and some random ones.
+/// Returns every fixed order and some random ones.
 pub(crate) fn orders() -> impl Iterator<Item = Order> {
     [Order::Eager, Order::Late]
         .into_iter()
         .chain((0..16).map(Order::Random))
 }
 
-/// The segments of a capture in the fixtures.
+/// Returns the segments of a capture in the fixtures.
 pub(crate) fn capture(name: &str) -> Vec<(ChannelId, Vec<u32>)> {
     let path = format!(
         "{}/../../tests/fixtures/captures/{name}.pbcap",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The code under test: `gct_core::submit`, one channel's segments at a time.
+//! Rewrites one channel's segments by the code under test, `gct_core::submit`.
 
 use gct_core::submit::join::DoneWords;
 use gct_core::submit::limits::{SLOT_BYTES, SLOT_WORDS};
@@ -9,40 +9,40 @@ use gct_core::submit::rewrite::{emit, in_place, room, Cut, Order, Output, Placem
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{Found, Tracker};
 
-/// Where the slots begin.
+/// Address of the slots.
 pub(crate) const SLOTS: u64 = 0x10_0000_0000;
 
-/// What every done word gets.
+/// Payload of every done word.
 pub(crate) const DONE_PAYLOAD: u32 = 0x600d;
 
-/// How many bits a Hopper's mask has.
+/// Width of Hopper's mask in bits.
 pub(crate) const TPCS: u16 = 128;
 
 /// The rewritten segments of one channel.
 #[derive(Debug)]
 pub(crate) struct Rewritten {
     pub(crate) segments: Vec<Vec<u32>>,
-    /// Where each may be divided.
+    /// The places where each may be divided.
     pub(crate) cuts: Vec<Vec<usize>>,
-    /// What the slots hold when their writer is the caller.
+    /// Contents of the slots, if the caller writes them.
     pub(crate) slots: Vec<u32>,
     pub(crate) counters: Counters,
-    /// How many slots are used.
+    /// Number of slots in use.
     pub(crate) slots_used: u64,
 }
 
-/// What is done to every launch, and how.
+/// How to rewrite every launch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct How<'a> {
     pub(crate) mask: Option<&'a DisabledTpcs>,
     pub(crate) atoms: u32,
-    /// The caller writes the slots.
+    /// Whether the caller writes the slots.
     pub(crate) written: bool,
-    /// Atoms write done words, behind their QMDs.
+    /// Whether atoms write done words, after their QMDs.
     pub(crate) done: bool,
 }
 
-/// Keeps launches off all TPCs but `kept`.
+/// Returns a mask that disables all TPCs but `kept`.
 pub(crate) fn keep(kept: impl IntoIterator<Item = u16>) -> DisabledTpcs {
     DisabledTpcs::keep_only(TPCS, kept).expect("TPCs of the GPU")
 }
@@ -55,7 +55,8 @@ fn scan(tracker: &mut Tracker, words: &[u32], counters: &mut Counters) -> Vec<Fo
     found
 }
 
-/// Rewrites with the same order for every launch. The room is what was announced and not a word more.
+/// Rewrites with the same order for every launch. Asserts that the output fills exactly the
+/// announced room.
 pub(crate) fn rewrite(
     segments: &[Vec<u32>],
     mask: Option<&DisabledTpcs>,
@@ -151,7 +152,7 @@ fn check_bound(words: &[u32], found: &[Found], orders: &[Order<'_>], need: &Room
     );
 }
 
-/// Masks without splitting, in the segments themselves.
+/// Masks without splitting, in place.
 pub(crate) fn mask_in_place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Vec<Vec<u32>> {
     let mut tracker = Tracker::new(0xc86f);
     let mut counters = Counters::new();
@@ -167,7 +168,7 @@ pub(crate) fn mask_in_place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Vec<V
     segments
 }
 
-/// Divides segments wherever they may be divided.
+/// Divides segments at every possible place.
 pub(crate) fn divide(rewritten: &Rewritten) -> Vec<Vec<u32>> {
     let mut pieces = Vec::new();
     for (words, cuts) in rewritten.segments.iter().zip(&rewritten.cuts) {
