@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The engine: any sequence of events leaves a state that holds together, whatever they say.
+//! Fuzzes the engine: any sequence of events leaves a consistent state.
 
 use gct_core::check::invariants;
 use gct_core::engine::Ticket;
@@ -14,7 +14,7 @@ use gct_core::rmapi::{self, escape};
 use gct_core::state::State;
 use gct_core::units::Bytes as Size;
 
-/// Events of one input; checking takes time in the square of what there is.
+/// Maximum number of events per input. The time to check them grows with the square.
 const EVENTS_MAX: usize = 64;
 
 /// The tables, which grow when the engine asks for it.
@@ -30,7 +30,7 @@ impl Store {
         assert_eq!(invariants(&state, &members), Ok(()));
     }
 
-    /// Grows and tries again, as every caller of the engine does.
+    /// Grows the tables and tries again, as every caller of the engine does.
     fn retry<T>(
         &mut self,
         mut event: impl FnMut(&mut State<'_>) -> Result<T, Error>,
@@ -45,7 +45,7 @@ impl Store {
     }
 }
 
-/// What an input has made so far.
+/// Objects that an input has created so far.
 #[derive(Default)]
 struct Made {
     files: Vec<FileId>,
@@ -55,7 +55,7 @@ struct Made {
     managed: Vec<(FileId, Ticket)>,
 }
 
-/// Takes bytes one after another; zero when there are none left.
+/// Reads bytes one after another; zeros at the end.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -71,7 +71,7 @@ impl Bytes<'_> {
     }
 }
 
-/// A sequence of events, each made of a few bytes.
+/// Runs a sequence of events, each decoded from a few bytes.
 pub fn engine(data: &[u8]) {
     let mut bytes = Bytes(data);
     let mut store = Store::new(u64::from(bytes.next()));
@@ -113,7 +113,7 @@ fn event(store: &mut Store, made: &mut Made, bytes: &mut Bytes<'_>) {
                 tgid: u32::from(bytes.next() % 4),
                 start_time_ns: 1,
             };
-            // Nobody is a member by pid here.
+            // No process is a member by pid here.
             let opened = store.retry(|state| state.file_open(proc, b"/tenants/a", None));
             made.files.extend(opened.ok());
         }
@@ -130,7 +130,7 @@ fn event(store: &mut Store, made: &mut Made, bytes: &mut Bytes<'_>) {
         }
         10 => manage(store, made, bytes),
         11 => {
-            // Also what was withdrawn before.
+            // This includes charges that were already withdrawn.
             if let Some((file, ticket)) = bytes.pick(&made.managed) {
                 store.0.state().call_withdraw(file, ticket);
             }
@@ -139,7 +139,7 @@ fn event(store: &mut Store, made: &mut Made, bytes: &mut Bytes<'_>) {
     }
 }
 
-/// Managed memory, asked for or there already, on any GPU that ever was.
+/// Charges managed memory, before or after its allocation, on any GPU that ever existed.
 fn manage(store: &mut Store, made: &mut Made, bytes: &mut Bytes<'_>) {
     let (Some(file), Some(gpu)) = (bytes.pick(&made.files), bytes.pick(&made.gpus)) else {
         return;
@@ -163,7 +163,7 @@ fn facts(bytes: &mut Bytes<'_>) -> GpuFacts {
     GpuFacts::new(u32::from(bytes.next() % 4), pci, Backend::Kernel)
 }
 
-/// An ioctl on a file, with handles that often meet.
+/// Issues an ioctl on a file, with handles from a small range so that they collide.
 fn call(store: &mut Store, made: &Made, bytes: &mut Bytes<'_>) {
     let Some(file) = bytes.pick(&made.files) else {
         return;
@@ -184,7 +184,7 @@ fn call(store: &mut Store, made: &Made, bytes: &mut Bytes<'_>) {
         let class = bytes.pick(&classes).unwrap_or(0x41);
         argument[12..16].copy_from_slice(&class.to_le_bytes());
     }
-    // Each escape has a size of its own, some have two.
+    // Each escape has its own size; some have two.
     let decoded = [16, 28, 32, 48]
         .into_iter()
         .find_map(|size| rmapi::decode(escape, &argument[..size]).ok().flatten());

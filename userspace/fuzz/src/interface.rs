@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What comes from user space as text or as an ioctl's argument.
+//! Fuzzes text and ioctl arguments from user space.
 
 use gct_core::iface::value::Format;
 use gct_core::iface::{parse, show};
 use gct_core::rmapi;
 use gct_core::text::Text;
 
-/// What is written into the tree's files: whatever is understood is shown as a text that means the same.
+/// Writes to the tree's files: what a file accepts, it shows as text of the same meaning.
 pub fn interface(data: &[u8]) {
     let Some((choice, text)) = data.split_first() else {
         return;
@@ -29,7 +29,8 @@ pub fn interface(data: &[u8]) {
     let _ = parse::number(text);
 }
 
-/// The argument of an ioctl of RM: what is decoded is read from inside it, and its status can be replaced.
+/// Decodes the argument of an RM ioctl: no decoded part leaves the argument, and the status can be
+/// replaced.
 pub fn rmapi(data: &[u8]) {
     let Some((escape, bytes)) = data.split_first() else {
         return;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `smoke [RUNS [SEED]]`: the fuzz targets without libFuzzer, over mutations of the captures, texts and
-//! arguments made of known pieces, and any bytes. It is deterministic: a failure
-//! prints its run's seed, and `smoke 1 SEED` repeats it.
+//! Runs the fuzz targets without libFuzzer: `smoke [RUNS [SEED]]`.
+//!
+//! The inputs are mutations of the captures, texts and arguments built from known pieces, and
+//! random bytes. The program is deterministic: a failure prints its run's seed, and `smoke 1 SEED`
+//! repeats it.
 //!
 //! `smoke seeds DIRECTORY` writes the captures as the first inputs of libFuzzer.
 
@@ -11,10 +13,10 @@ use std::path::Path;
 
 use fastrand::Rng;
 
-/// How many runs come with one sequence of events for the engine.
+/// Number of runs per sequence of events for the engine.
 const ENGINE_EVERY: u64 = 16;
 
-/// The segments of the captures as bytes, each behind a word that chooses.
+/// Returns the segments of the captures as bytes, each after a word that selects the variant.
 fn corpus() -> Vec<Vec<u8>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/captures");
     let mut paths: Vec<_> = fs::read_dir(directory)
@@ -38,7 +40,7 @@ fn corpus() -> Vec<Vec<u8>> {
     corpus
 }
 
-/// Writes each segment with two choices: masked and split by uploads, and by written slots.
+/// Writes each segment with two variants: masked and split by uploads, and by written slots.
 fn seeds(directory: &Path) {
     fs::create_dir_all(directory).expect("a directory to write to");
     for (index, mut data) in corpus().into_iter().enumerate() {
@@ -53,7 +55,8 @@ fn seeds(directory: &Path) {
     }
 }
 
-/// A capture's segment with a few words changed, moved, dropped, doubled or spliced with another's.
+/// Returns a capture's segment with a few words changed, moved, dropped, doubled or spliced with
+/// another's.
 fn mutate(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
     let mut data = corpus[random.usize(..corpus.len())].clone();
     let choice = random.u32(..).to_le_bytes();
@@ -86,7 +89,7 @@ fn mutate(corpus: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
     data
 }
 
-/// Pieces of what the interface understands, in any order, behind a byte that chooses the format.
+/// Returns pieces of valid text in any order, after a byte that selects the format.
 fn text(random: &mut Rng) -> Vec<u8> {
     const PIECES: [&str; 24] = [
         "0",
@@ -121,7 +124,7 @@ fn text(random: &mut Rng) -> Vec<u8> {
     text
 }
 
-/// An escape of RM with an argument of one of the sizes that it may have.
+/// Returns an escape of RM with an argument of one of its sizes.
 fn ioctl(random: &mut Rng) -> Vec<u8> {
     const SIZES: [usize; 8] = [0, 16, 28, 31, 32, 40, 48, 176];
     let escape = [0x27, 0x29, 0x2b, 0x34, 0x4a, random.u8(..)][random.usize(..6)];
@@ -144,7 +147,7 @@ fn main() {
     let seed = arguments.next().map_or(1, |seed| seed.expect("a seed"));
     let corpus = corpus();
     for run in 0..runs {
-        // Each run has a seed of its own, so that it can be repeated alone.
+        // Each run has its own seed, so that it can be repeated alone.
         let seed = seed.wrapping_add(run);
         let mut random = Rng::with_seed(seed);
         let data = mutate(&corpus, &mut random);
@@ -158,7 +161,7 @@ fn main() {
             gct_fuzz::interface(&text);
             gct_fuzz::interface(&any);
             gct_fuzz::rmapi(&ioctl);
-            // Its invariants take long to check.
+            // Checking the engine's invariants takes long.
             if run % ENGINE_EVERY == 0 {
                 gct_fuzz::engine(&any);
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The submission path: segments, rings, rewriting.
+//! Fuzzes the submission path: segments, rings, rewriting.
 
 use gct_core::submit::gpfifo::{Entry, Fetch};
 use gct_core::submit::graph::{self, Memory, Node};
@@ -11,19 +11,19 @@ use gct_core::submit::rewrite::{self, Cut, Order, Output, Placement, Room};
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{Found, Source, Tracker};
 
-/// How many calls of one segment are looked at.
+/// Maximum number of calls of one segment that are checked.
 const TABLE: usize = 64;
-/// Where the atoms' QMDs go.
+/// Address of the atoms' QMDs.
 const SLOT_VA: u64 = 0x10_0000_0000;
 
-/// Little-endian words; bytes that are left over are dropped.
+/// Returns little-endian words. Remaining bytes are dropped.
 pub fn words_of(data: &[u8]) -> Vec<u32> {
     data.chunks_exact(4)
         .map(|bytes| u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
         .collect()
 }
 
-/// The first word chooses; the others are a segment.
+/// Splits the input into the first word, which selects the variant, and a segment.
 fn split_off(data: &[u8]) -> (u32, Vec<u32>) {
     let mut words = words_of(data);
     if words.is_empty() {
@@ -32,7 +32,7 @@ fn split_off(data: &[u8]) -> (u32, Vec<u32>) {
     (words.remove(0), words)
 }
 
-/// The channel classes that are understood, and one that is not.
+/// Returns one of the known channel classes, or an unknown one.
 fn class_of(choice: u32) -> u16 {
     [0xc86f, 0xc56f, 0xc96f, 0][choice as usize % 4]
 }
@@ -46,13 +46,13 @@ fn check_found(words: &[u32], found: &[Found]) {
             assert!(found.version.is_some() && found.reason.is_none());
         }
         if let Some(launch) = found.launch(words) {
-            // Sizes of any field must not overflow.
+            // The products must not overflow, whatever the fields.
             let _ = (launch.blocks(), launch.threads());
         }
     }
 }
 
-/// Two segments of one channel, cut anywhere: every index is inside, nothing panics.
+/// Scans two segments of one channel, cut anywhere: no index lies outside, and nothing panics.
 pub fn scan(data: &[u8]) {
     let (choice, words) = split_off(data);
     let mut tracker = Tracker::new(class_of(choice));
@@ -68,7 +68,8 @@ pub fn scan(data: &[u8]) {
     assert_eq!(counters.words as usize, words.len());
 }
 
-/// A segment is masked and split: the room is exact, the tenant's words stay in order, graphs are followed.
+/// Masks and splits a segment: the room is exact, the tenant's words stay in order, and graphs are
+/// followed.
 pub fn rewrite(data: &[u8]) {
     let (choice, words) = split_off(data);
     let mut tracker = Tracker::new(class_of(choice));
@@ -120,7 +121,7 @@ pub fn rewrite(data: &[u8]) {
     assert_eq!(u64::from(emitted.slots), room.slots);
     assert!(cuts.windows(2).all(|pair| pair[0].at < pair[1].at));
 
-    // Outside the QMDs that were found, the tenant's words are all there, in order.
+    // Outside the recognised QMDs the tenant's words are all there, in order.
     let mut in_qmd = vec![false; words.len()];
     for found in found.iter().filter(|found| found.version.is_some()) {
         let length = found.version.map_or(0, |version| version.words());
@@ -154,7 +155,7 @@ pub fn rewrite(data: &[u8]) {
     }
 }
 
-/// GPFIFO entries: what is read can be written again.
+/// Decodes GPFIFO entries. Encoding an entry and decoding it again gives the same entry.
 pub fn ring(data: &[u8]) {
     let mut fetch = Fetch::new();
     for bytes in data.chunks_exact(8) {
