@@ -17,7 +17,7 @@
 //! longer than it usually is between two requests, when what the borrower wants to run will have ended before the owner
 //! usually comes back, or when that is short beside what the owner does, so that to wait for it costs the owner little. They
 //! are taken back at the borrower's next atom, because each atom is masked when it is released. Each owner's arrival
-//! pattern is learned from its own history ([`Habit`]).
+//! pattern is learned from its own history ([`ArrivalStats`]).
 
 use crate::mask::TpcMask;
 use crate::units::{Ns, Priority};
@@ -38,7 +38,7 @@ const MICROS_MAX: u64 = (1 << 21) - 1;
 
 /// What a tenant's requests and the pauses between them usually are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Habit {
+pub struct ArrivalStats {
     /// A pause is hardly ever longer.
     pub longest: Ns,
     /// A pause is hardly ever shorter; 0 where nothing is known.
@@ -47,8 +47,8 @@ pub struct Habit {
     pub request: Ns,
 }
 
-impl Habit {
-    /// The habit after a request that took so long and the pause behind it. What is out of the ordinary counts at once, what
+impl ArrivalStats {
+    /// The statistics after a request that took so long and the pause behind it. What is out of the ordinary counts at once, what
     /// is ordinary little by little. A pause within a request is none. One after which the TPCs are lent in any case says
     /// nothing of the next.
     #[must_use]
@@ -104,7 +104,7 @@ impl Habit {
             | micros(self.shortest)
     }
 
-    /// What [`to_word`](Self::to_word) made; whatever the word is, it is some habit.
+    /// What [`to_word`](Self::to_word) made; whatever the word is, it is some value.
     pub const fn from_word(word: u64) -> Self {
         Self {
             longest: Ns((word.wrapping_shr(21) & MICROS_MAX).wrapping_mul(1_000)),
@@ -160,8 +160,8 @@ pub struct Neighbour {
     pub busy: bool,
     /// For how long it has had none.
     pub idle: Ns,
-    /// How it usually works.
-    pub habit: Habit,
+    /// Its arrival statistics.
+    pub arrivals: ArrivalStats,
 }
 
 impl Neighbour {
@@ -171,9 +171,9 @@ impl Neighbour {
             return false;
         }
         let back = Ns(self.idle.get().saturating_add(time.get()));
-        self.idle >= self.habit.linger()
-            || back <= self.habit.early()
-            || (self.habit.request > Ns(0) && time <= self.habit.tolerance())
+        self.idle >= self.arrivals.linger()
+            || back <= self.arrivals.early()
+            || (self.arrivals.request > Ns(0) && time <= self.arrivals.tolerance())
     }
 }
 
@@ -235,7 +235,7 @@ mod tests {
             rank: rank(8),
             busy,
             idle,
-            habit: Habit::default(),
+            arrivals: ArrivalStats::default(),
         }
     }
 
@@ -302,9 +302,9 @@ mod tests {
     #[test]
     fn what_ends_before_the_owner_comes_back_may_use_its_tpcs() {
         let ms = |ms: u64| Ns(ms * 1_000_000);
-        let habit = Habit::default().after(Ns(100_000), ms(8));
+        let arrivals = ArrivalStats::default().after(Ns(100_000), ms(8));
         let pausing = |idle| Neighbour {
-            habit,
+            arrivals,
             ..neighbour("0-4", false, idle)
         };
         assert!(pausing(ms(1)).away_for(ms(6)));
@@ -406,11 +406,11 @@ mod tests {
 
     #[test]
     fn what_is_short_beside_a_request_may_use_its_tpcs() {
-        let habit = Habit::default()
+        let arrivals = ArrivalStats::default()
             .after(Ns(1_600_000), Ns(60_000))
             .after(Ns(2_000_000), Ns(19_000_000));
         let pausing = |idle| Neighbour {
-            habit,
+            arrivals,
             ..neighbour("0-4", false, idle)
         };
         let random = pausing(Ns(9_000_000));
@@ -426,7 +426,9 @@ mod tests {
     fn who_is_irregular_is_taken_for_silent_later() {
         let ms = |ms: u64| Ns(ms * 1_000_000);
         let request = Ns(25_000);
-        let regular = Habit::default().after(request, ms(8)).after(request, ms(8));
+        let regular = ArrivalStats::default()
+            .after(request, ms(8))
+            .after(request, ms(8));
         assert_eq!(regular.linger(), ms(9));
         let random = regular.after(request, ms(1));
         assert!(random.linger() > ms(14));
@@ -436,16 +438,16 @@ mod tests {
     /// 100 us.
     fn surprises(mean: f64, pauses: usize) -> usize {
         const ATOM: Ns = Ns(100_000);
-        let (mut habit, mut surprised) = (Habit::default(), 0);
+        let (mut arrivals, mut surprised) = (ArrivalStats::default(), 0);
         for pause in random_pauses(mean).take(pauses) {
             // When the last atom was let go that the end of the pause may meet.
             let before = Ns(pause.get().saturating_sub(ATOM.get() / 2));
             let owner = Neighbour {
-                habit,
+                arrivals,
                 ..neighbour("0-4", false, before)
             };
             surprised += usize::from(owner.away_for(ATOM));
-            habit = habit.after(Ns(25_000), pause);
+            arrivals = arrivals.after(Ns(25_000), pause);
         }
         surprised
     }
@@ -463,12 +465,12 @@ mod tests {
     }
 
     #[test]
-    fn habits_follow_the_extremes_at_once_and_the_rest_slowly() {
+    fn arrival_stats_follow_the_extremes_at_once_and_the_rest_slowly() {
         let ms = |ms: u64| Ns(ms * 1_000_000);
-        let once = Habit::default().after(ms(1), ms(2));
-        let all = |habit: Habit| (habit.longest, habit.shortest, habit.request);
+        let once = ArrivalStats::default().after(ms(1), ms(2));
+        let all = |arrivals: ArrivalStats| (arrivals.longest, arrivals.shortest, arrivals.request);
         assert_eq!(all(once), (ms(2), ms(2), ms(1)));
-        // Neither a pause within a request nor the end of all work is a habit.
+        // Neither a pause within a request nor the end of all work counts.
         assert_eq!(once.after(Ns(9), Ns(3_000)).after(ms(1), LATE), once);
         assert_eq!(once.after(Ns(9_000), LATE).request, Ns(9_000));
         let both = once.after(ms(1), ms(6)).after(ms(1), ms(1));
@@ -481,9 +483,9 @@ mod tests {
         assert_eq!(steady.longest, ms(3));
         assert!(steady.shortest > Ns(2_990_000) && steady.shortest <= ms(3));
         assert!(steady.request > Ns(3_990_000) && steady.request <= ms(4));
-        assert_eq!(Habit::from_word(once.to_word()), once);
+        assert_eq!(ArrivalStats::from_word(once.to_word()), once);
         let endless = once.after(Ns(u64::MAX), ms(2));
-        assert!(Habit::from_word(endless.to_word()).request > ms(2_000));
+        assert!(ArrivalStats::from_word(endless.to_word()).request > ms(2_000));
     }
 
     fn any_mask() -> impl Strategy<Value = TpcMask> {
@@ -521,8 +523,8 @@ mod tests {
                 let free = allowed.without(&reserved).count();
                 prop_assert_eq!(own.count(), free.min(u32::from(quota.unwrap_or(0))), "no promise is missed");
                 reserved = reserved.or(&own);
-                let habit = Habit::from_word(word);
-                let neighbour = Neighbour { own, allowed, lends, rank, busy, idle: Ns(idle), habit };
+                let arrivals = ArrivalStats::from_word(word);
+                let neighbour = Neighbour { own, allowed, lends, rank, busy, idle: Ns(idle), arrivals };
                 all.push((Tenant { allowed, own, steal, rank }, neighbour));
             }
             for (number, (me, _)) in all.iter().enumerate() {

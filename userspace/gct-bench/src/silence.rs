@@ -19,7 +19,7 @@ const WAYS: [&str; 4] = ["MPS prio", "gct mask", "gct quota", "gct priority"];
 const BLOCKS_US: u64 = 10;
 /// Latency-critical loops: time between launches in microseconds, and whether they arrive at random.
 const LOOPS: [(u64, bool); 3] = [(250, false), (2500, false), (250, true)];
-/// They run and fall silent, in milliseconds. A silence is longer than any pause that a tenant's habit counts.
+/// They run and fall silent, in milliseconds. A silence is longer than any pause that a tenant's arrival statistics count.
 const BURSTS: &str = "--burst-ms 15 --pause-ms 25";
 const LEAD: Duration = Duration::from_millis(300);
 

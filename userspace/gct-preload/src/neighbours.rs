@@ -6,7 +6,7 @@
 use crate::limits::Limits;
 use gct_core::mask::TpcMask;
 use gct_core::policy::patience::{self, Signs};
-use gct_core::policy::tpc::{self, Habit, Neighbour, Rank, Tenant};
+use gct_core::policy::tpc::{self, ArrivalStats, Neighbour, Rank, Tenant};
 use gct_core::topology::Topology;
 use gct_core::units::{Ns, Priority};
 use gctd_ipc::board::{Peer, Slot, SLOTS_MAX};
@@ -25,7 +25,7 @@ pub(crate) struct Place {
     board: u64,
     limits: u64,
     neighbours: Vec<Neighbour>,
-    habit: Habit,
+    arrivals: ArrivalStats,
     busy: bool,
     /// When this process gave a sign of life last.
     beat_ns: u64,
@@ -45,7 +45,7 @@ impl Place {
             board: u64::MAX,
             limits: 0,
             neighbours: Vec::with_capacity(SLOTS_MAX),
-            habit: Habit::default(),
+            arrivals: ArrivalStats::default(),
             busy: false,
             beat_ns: 0,
             request_since_ns: 0,
@@ -110,8 +110,8 @@ impl Place {
         }
         if self.idle_since_ns != 0 {
             let request = Ns(self.idle_since_ns.saturating_sub(self.request_since_ns));
-            self.habit = self.habit.after(request, pause);
-            self.gpu.pulse.set_habit(self.habit.to_word());
+            self.arrivals = self.arrivals.after(request, pause);
+            self.gpu.pulse.set_arrivals(self.arrivals.to_word());
         }
         self.request_since_ns = now_ns;
     }
@@ -138,7 +138,7 @@ impl Place {
                 rank: rank(slot),
                 busy: signs.is_busy(Ns(now_ns)),
                 idle: signs.idle(Ns(now_ns)),
-                habit: Habit::from_word(peer.habit()),
+                arrivals: ArrivalStats::from_word(peer.arrivals()),
             });
         }
     }

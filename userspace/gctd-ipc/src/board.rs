@@ -166,8 +166,8 @@ pub struct Pulse {
     busy_since_ns: AtomicU64,
     /// When it last had work, in nanoseconds of `CLOCK_MONOTONIC`.
     idle_since_ns: AtomicU64,
-    /// How it usually works: a word of `gct_core::policy::tpc::Habit`.
-    habit: AtomicU64,
+    /// Its arrival statistics: a word of `gct_core::policy::tpc::ArrivalStats`.
+    arrivals: AtomicU64,
     /// When it last gave a sign of life, while it had work that moved (`gct_core::policy::patience`).
     beat_ns: AtomicU64,
 }
@@ -194,13 +194,13 @@ impl Pulse {
     }
 
     /// The process's: how it usually works.
-    pub fn set_habit(&self, habit: u64) {
-        self.habit.store(habit, Ordering::Relaxed);
+    pub fn set_arrivals(&self, arrivals: u64) {
+        self.arrivals.store(arrivals, Ordering::Relaxed);
     }
 
-    /// How it usually works, as a word of `gct_core::policy::tpc::Habit`.
-    pub fn habit(&self) -> u64 {
-        self.habit.load(Ordering::Relaxed)
+    /// Its arrival statistics, as a word of `gct_core::policy::tpc::ArrivalStats`.
+    pub fn arrivals(&self) -> u64 {
+        self.arrivals.load(Ordering::Relaxed)
     }
 
     /// Since when it has had work; `None` while it has none. One load.
@@ -253,9 +253,9 @@ impl Peer {
         self.pulse.get().beat_ns()
     }
 
-    /// How it usually works, as a word of `gct_core::policy::tpc::Habit`.
-    pub fn habit(&self) -> u64 {
-        self.pulse.get().habit()
+    /// Its arrival statistics, as a word of `gct_core::policy::tpc::ArrivalStats`.
+    pub fn arrivals(&self) -> u64 {
+        self.pulse.get().arrivals()
     }
 }
 
@@ -303,8 +303,8 @@ mod tests {
         pulse.beat(5);
         assert_eq!(peer.beat_ns(), 5);
         pulse.idle(7);
-        pulse.set_habit(8);
+        pulse.set_arrivals(8);
         assert_eq!((peer.busy_since_ns(), peer.idle_since_ns()), (None, 7));
-        assert_eq!(peer.habit(), 8);
+        assert_eq!(peer.arrivals(), 8);
     }
 }

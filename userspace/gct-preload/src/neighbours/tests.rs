@@ -7,7 +7,7 @@ use crate::limits::Limits;
 use crate::simulated::Bench;
 use gct_core::mask::TpcMask;
 use gct_core::policy::patience;
-use gct_core::policy::tpc::{Habit, Rank};
+use gct_core::policy::tpc::{ArrivalStats, Rank};
 use gct_core::units::{Ns, Priority};
 use gct_model::Config;
 use gctd_ipc::board::{Board, BoardReader, BoardWriter, Peer, Pulse, Slot};
@@ -220,8 +220,8 @@ fn who_is_frozen_is_not_busy_for_its_neighbours() {
 #[test]
 fn a_whole_launch_obeys_the_order_to_wait() {
     let mut beside = Beside::new(16, "0-127", later());
-    let habit = Habit::default().after(Ns(25_000), Ns(10 * MS));
-    beside.neighbour.set_habit(habit.to_word());
+    let arrivals = ArrivalStats::default().after(Ns(25_000), Ns(10 * MS));
+    beside.neighbour.set_arrivals(arrivals.to_word());
     beside.neighbour.idle(beside.bench.now_ns());
     beside.bench.launch();
     assert_eq!(
