@@ -20,7 +20,7 @@
 //! first piece is always let go. Streams may share a channel, so what is in flight may be waiting for what is held back
 //! behind it, too: no piece is held for ever ([`patience`](super::patience)).
 
-use crate::policy::tpc::LINGER_MAX;
+use crate::policy::tpc::IDLE_TIMEOUT_MAX;
 use crate::units::{mul_div, Ns};
 
 /// Whole launches that are let go however long they are.
@@ -203,7 +203,7 @@ pub fn admits_atom(in_flight: &InFlight, split: &Split, alone: impl FnOnce() -> 
 /// idle time after which an owner is silent, whatever it does usually.
 pub fn unknown_is_long(predicted: Ns) -> Ns {
     match predicted {
-        Ns(0) => LINGER_MAX,
+        Ns(0) => IDLE_TIMEOUT_MAX,
         known => known,
     }
 }
@@ -345,9 +345,9 @@ mod tests {
             spare: 0,
             ..split
         };
-        assert_eq!(unknown_is_long(Ns(0)), LINGER_MAX);
+        assert_eq!(unknown_is_long(Ns(0)), IDLE_TIMEOUT_MAX);
         assert_eq!(unknown_is_long(Ns(1)), Ns(1));
-        assert_eq!(atom_holds(&none, &whole, Ns(0)), LINGER_MAX);
+        assert_eq!(atom_holds(&none, &whole, Ns(0)), IDLE_TIMEOUT_MAX);
         let most = Split {
             in_flight: u32::MAX,
             spare: u32::MAX,

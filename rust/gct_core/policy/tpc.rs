@@ -25,9 +25,9 @@ use crate::units::{Ns, Priority};
 /// A shorter pause is part of a request: its launches follow each other like that.
 pub const PAUSE_MIN: Ns = Ns(50_000);
 /// An owner is never taken for silent before.
-pub const LINGER_MIN: Ns = Ns(500_000);
+pub const IDLE_TIMEOUT_MIN: Ns = Ns(500_000);
 /// An owner that has been idle for so long is silent, however it usually works.
-pub const LINGER_MAX: Ns = Ns(20_000_000);
+pub const IDLE_TIMEOUT_MAX: Ns = Ns(20_000_000);
 /// An owner waits for a sixteenth of its request at most: 6%, of the 10% that p99 may grow by.
 const TOLERANCE_SHIFT: u32 = 4;
 /// The part of the longest pause that is forgotten at each one, as a divisor. Of pauses that are random (exponential), 0.3%
@@ -57,7 +57,7 @@ impl ArrivalStats {
             return self;
         }
         let request = hardly_less(self.request, request);
-        if pause > LINGER_MAX {
+        if pause > IDLE_TIMEOUT_MAX {
             return Self { request, ..self };
         }
         let longest = self.longest.get();
@@ -75,12 +75,12 @@ impl ArrivalStats {
     }
 
     /// After how long without work a tenant is silent: later than its longest pause, by more if its pauses differ.
-    fn linger(&self) -> Ns {
+    fn idle_timeout(&self) -> Ns {
         let longest = self.longest.get();
         let late = self.spread().saturating_add(longest.wrapping_shr(3));
         Ns(longest.saturating_add(late))
-            .max(LINGER_MIN)
-            .min(LINGER_MAX)
+            .max(IDLE_TIMEOUT_MIN)
+            .min(IDLE_TIMEOUT_MAX)
     }
 
     /// Before which idle time it hardly ever comes back: earlier than its shortest pause, by more if its pauses differ. Of
@@ -171,7 +171,7 @@ impl Neighbour {
             return false;
         }
         let back = Ns(self.idle.get().saturating_add(time.get()));
-        self.idle >= self.arrivals.linger()
+        self.idle >= self.arrivals.idle_timeout()
             || back <= self.arrivals.early()
             || (self.arrivals.request > Ns(0) && time <= self.arrivals.tolerance())
     }
@@ -316,7 +316,7 @@ mod tests {
         assert!(!pausing(Ns(49_999)).away_for(Ns(1)));
         // Nothing known: the shortest time of silence.
         assert!(!neighbour("0", false, Ns(499_999)).away_for(Ns(1)));
-        assert!(neighbour("0", false, LINGER_MIN).away_for(Ns(1)));
+        assert!(neighbour("0", false, IDLE_TIMEOUT_MIN).away_for(Ns(1)));
     }
 
     /// An earlier one comes first on whatever is not reserved, whether it has a quota or not.
@@ -429,9 +429,9 @@ mod tests {
         let regular = ArrivalStats::default()
             .after(request, ms(8))
             .after(request, ms(8));
-        assert_eq!(regular.linger(), ms(9));
+        assert_eq!(regular.idle_timeout(), ms(9));
         let random = regular.after(request, ms(1));
-        assert!(random.linger() > ms(14));
+        assert!(random.idle_timeout() > ms(14));
     }
 
     /// How many of so many random pauses, `mean` nanoseconds on average, are such that their end finds the TPCs lent to atoms of
