@@ -13,7 +13,7 @@
 //!
 //! An empty grant is an order to wait, so a launch never gets a mask without a TPC.
 //!
-//! Own TPCs are lent, to those who may steal, while their owner is away ([`Neighbour::away_for`]): when it has been idle for
+//! Own TPCs are lent, to those who may steal, while their owner is away ([`Neighbour::can_lend_for`]): when it has been idle for
 //! longer than it usually is between two requests, when what the borrower wants to run will have ended before the owner
 //! usually comes back, or when that is short beside what the owner does, so that to wait for it costs the owner little. They
 //! are taken back at the borrower's next atom, because each atom is masked when it is released. Each owner's arrival
@@ -166,7 +166,7 @@ pub struct Neighbour {
 
 impl Neighbour {
     /// Whether its reserved TPCs can be lent for `time`: it is silent, will not come back before, or hardly notices.
-    pub fn away_for(&self, time: Ns) -> bool {
+    pub fn can_lend_for(&self, time: Ns) -> bool {
         if self.busy || self.idle < PAUSE_MIN {
             return false;
         }
@@ -194,7 +194,7 @@ pub fn grant(tenant: &Tenant, time: Ns, neighbours: &[Neighbour]) -> TpcMask {
     let own = tenant.own.and(&tenant.allowed);
     let mut granted = tenant.allowed;
     for neighbour in neighbours {
-        if !(tenant.steal && neighbour.lends && neighbour.away_for(time)) {
+        if !(tenant.steal && neighbour.lends && neighbour.can_lend_for(time)) {
             granted = granted.without(&neighbour.own);
         }
         if neighbour.busy && neighbour.rank < tenant.rank {
@@ -208,7 +208,9 @@ pub fn grant(tenant: &Tenant, time: Ns, neighbours: &[Neighbour]) -> TpcMask {
 /// and comes no earlier.
 pub fn nobody_expected(rank: Rank, time: Ns, neighbours: &[Neighbour]) -> bool {
     let elsewhere = |n: &Neighbour| !n.own.is_empty() && n.rank >= rank;
-    neighbours.iter().all(|n| elsewhere(n) || n.away_for(time))
+    neighbours
+        .iter()
+        .all(|n| elsewhere(n) || n.can_lend_for(time))
 }
 
 #[cfg(test)]
@@ -307,16 +309,19 @@ mod tests {
             arrivals,
             ..neighbour("0-4", false, idle)
         };
-        assert!(pausing(ms(1)).away_for(ms(6)));
-        assert!(!pausing(ms(2)).away_for(ms(6)), "an eighth is kept");
+        assert!(pausing(ms(1)).can_lend_for(ms(6)));
+        assert!(!pausing(ms(2)).can_lend_for(ms(6)), "an eighth is kept");
         // Late, but not so late that it must be silent.
-        assert!(!pausing(Ns(8_999_999)).away_for(ms(1)));
-        assert!(pausing(ms(9)).away_for(LATE), "an eighth late is silent");
+        assert!(!pausing(Ns(8_999_999)).can_lend_for(ms(1)));
+        assert!(
+            pausing(ms(9)).can_lend_for(LATE),
+            "an eighth late is silent"
+        );
         // Between two launches of one request.
-        assert!(!pausing(Ns(49_999)).away_for(Ns(1)));
+        assert!(!pausing(Ns(49_999)).can_lend_for(Ns(1)));
         // Nothing known: the shortest time of silence.
-        assert!(!neighbour("0", false, Ns(499_999)).away_for(Ns(1)));
-        assert!(neighbour("0", false, IDLE_TIMEOUT_MIN).away_for(Ns(1)));
+        assert!(!neighbour("0", false, Ns(499_999)).can_lend_for(Ns(1)));
+        assert!(neighbour("0", false, IDLE_TIMEOUT_MIN).can_lend_for(Ns(1)));
     }
 
     /// An earlier one comes first on whatever is not reserved, whether it has a quota or not.
@@ -414,12 +419,12 @@ mod tests {
             ..neighbour("0-4", false, idle)
         };
         let random = pausing(Ns(9_000_000));
-        assert!(random.away_for(Ns(100_000)), "a sixteenth of 1.6 ms");
-        assert!(!random.away_for(Ns(120_000)));
-        assert!(!pausing(Ns(49_999)).away_for(Ns(1)), "within a request");
+        assert!(random.can_lend_for(Ns(100_000)), "a sixteenth of 1.6 ms");
+        assert!(!random.can_lend_for(Ns(120_000)));
+        assert!(!pausing(Ns(49_999)).can_lend_for(Ns(1)), "within a request");
         // Nothing known: not even for no time.
         let new = neighbour("0-4", false, PAUSE_MIN);
-        assert!(!new.away_for(Ns(0)));
+        assert!(!new.can_lend_for(Ns(0)));
     }
 
     #[test]
@@ -446,7 +451,7 @@ mod tests {
                 arrivals,
                 ..neighbour("0-4", false, before)
             };
-            surprised += usize::from(owner.away_for(ATOM));
+            surprised += usize::from(owner.can_lend_for(ATOM));
             arrivals = arrivals.after(Ns(25_000), pause);
         }
         surprised
@@ -535,7 +540,7 @@ mod tests {
                 prop_assert!(granted.without(&me.allowed).is_empty());
                 prop_assert!(me.own.without(&granted).is_empty(), "its own are its own");
                 for other in &others {
-                    let kept = other.busy || !other.away_for(Ns(time)) || !other.lends || !me.steal;
+                    let kept = other.busy || !other.can_lend_for(Ns(time)) || !other.lends || !me.steal;
                     prop_assert!(!kept || granted.and(&other.own).is_empty());
                     let first = other.busy && other.rank < me.rank;
                     prop_assert!(!first || granted.without(&me.own).and(&other.allowed).is_empty());
