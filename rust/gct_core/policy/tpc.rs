@@ -56,7 +56,7 @@ impl ArrivalStats {
         if pause < PAUSE_MIN {
             return self;
         }
-        let request = hardly_less(self.request, request);
+        let request = decaying_min(self.request, request);
         if pause > IDLE_TIMEOUT_MAX {
             return Self { request, ..self };
         }
@@ -64,7 +64,7 @@ impl ArrivalStats {
         let longest = longest.saturating_sub(longest.div_ceil(LONGEST_DECAY));
         Self {
             longest: Ns(pause.get().max(longest)),
-            shortest: hardly_less(self.shortest, pause),
+            shortest: decaying_min(self.shortest, pause),
             request,
         }
     }
@@ -115,7 +115,7 @@ impl ArrivalStats {
 }
 
 /// What a time is hardly ever less than, after one more of them; 0 knows nothing.
-fn hardly_less(known: Ns, time: Ns) -> Ns {
+fn decaying_min(known: Ns, time: Ns) -> Ns {
     match known.get() {
         0 => time,
         _ if time < known => time,
