@@ -69,7 +69,7 @@ pub struct Split {
     /// How many of them may be in flight.
     pub in_flight: u32,
     /// How many more may wait on the GPU while nobody else is expected there.
-    pub spare: u32,
+    pub run_ahead: u32,
 }
 
 impl Split {
@@ -77,7 +77,7 @@ impl Split {
     pub const NONE: Self = Self {
         atoms: 1,
         in_flight: 1,
-        spare: 0,
+        run_ahead: 0,
     };
 }
 
@@ -126,7 +126,7 @@ pub fn split(work: &Work, target: Ns, most: u32) -> Split {
         // CAST: at most four: a single wave has no more atoms than `parts`.
         in_flight: in_flight as u32,
         // CAST: as above.
-        spare: if near {
+        run_ahead: if near {
             waiting.min(fit).max(1) as u32
         } else {
             0
@@ -196,7 +196,7 @@ pub fn admits_whole(in_flight: &InFlight, next: Ns, target: Ns) -> bool {
 /// same TPCs before that, and the atom, has ended.
 pub fn admits_atom(in_flight: &InFlight, split: &Split, alone: impl FnOnce() -> bool) -> bool {
     let most = split.in_flight.max(1);
-    in_flight.count < most || (in_flight.count < most.saturating_add(split.spare) && alone())
+    in_flight.count < most || (in_flight.count < most.saturating_add(split.run_ahead) && alone())
 }
 
 /// A prediction for whoever asks for how long TPCs will be held. One that is not known, 0, is taken for a long one: for the
@@ -212,7 +212,7 @@ pub fn unknown_is_long(predicted: Ns) -> Ns {
 /// ones with it. Each atom is predicted to take `atom`; 0 is not known.
 pub fn atom_holds(in_flight: &InFlight, split: &Split, atom: Ns) -> Ns {
     let atom = unknown_is_long(atom).get();
-    let most = u64::from(split.in_flight).saturating_add(u64::from(split.spare));
+    let most = u64::from(split.in_flight).saturating_add(u64::from(split.run_ahead));
     let window = atom.saturating_mul(most);
     Ns(window.max(in_flight.predicted.get().saturating_add(atom)))
 }
@@ -257,14 +257,14 @@ mod tests {
         assert_eq!(atoms(2_112, 2_112, None, 300_000), (1, 1));
         assert_eq!(atoms(0, 0, Some(9), 1), (1, 2));
         let near = super::split(&work(4_224, 2_112, None), Ns(1), 256);
-        assert_eq!((near.atoms, near.in_flight, near.spare), (8, 4, 1));
+        assert_eq!((near.atoms, near.in_flight, near.run_ahead), (8, 4, 1));
         // A wave of 106 us is three atoms and one to spare; one of 10 us two, and two more for the turnaround.
         let long = super::split(&work(42_240, 2_112, Some(2_120_000)), Ns(100_000), 256);
-        assert_eq!((long.atoms, long.in_flight, long.spare), (60, 3, 1));
+        assert_eq!((long.atoms, long.in_flight, long.run_ahead), (60, 3, 1));
         let short = super::split(&work(42_240, 2_112, Some(210_000)), Ns(10_000), 256);
-        assert_eq!((short.atoms, short.in_flight, short.spare), (40, 2, 2));
+        assert_eq!((short.atoms, short.in_flight, short.run_ahead), (40, 2, 2));
         let far = super::split(&work(42_240, 2_112, Some(100)), Ns(50), 256);
-        assert_eq!(far.spare, 0);
+        assert_eq!(far.run_ahead, 0);
     }
 
     /// All blocks of a launch that one wave holds are in flight together, so a barrier between them ends as it does natively.
@@ -308,7 +308,7 @@ mod tests {
         let split = Split {
             atoms: 9,
             in_flight: 2,
-            spare: 1,
+            run_ahead: 1,
         };
         let mut in_flight = InFlight::default();
         let admits = |in_flight: &InFlight, split: &Split| {
@@ -320,7 +320,7 @@ mod tests {
         }
         let none = Split {
             in_flight: 0,
-            spare: 0,
+            run_ahead: 0,
             ..split
         };
         assert_eq!(admits(&InFlight::default(), &none), [true; 2]);
@@ -331,7 +331,7 @@ mod tests {
         let split = Split {
             atoms: 9,
             in_flight: 4,
-            spare: 1,
+            run_ahead: 1,
         };
         let none = InFlight::default();
         assert_eq!(atom_holds(&none, &split, Ns(10)), Ns(50));
@@ -342,7 +342,7 @@ mod tests {
         // Not known, and not paced.
         let whole = Split {
             in_flight: 0,
-            spare: 0,
+            run_ahead: 0,
             ..split
         };
         assert_eq!(unknown_is_long(Ns(0)), IDLE_TIMEOUT_MAX);
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(atom_holds(&none, &whole, Ns(0)), IDLE_TIMEOUT_MAX);
         let most = Split {
             in_flight: u32::MAX,
-            spare: u32::MAX,
+            run_ahead: u32::MAX,
             ..split
         };
         assert_eq!(atom_holds(&in_flight, &most, Ns(u64::MAX)), Ns(u64::MAX));
@@ -382,8 +382,8 @@ mod tests {
             let in_time = mul_div(blocks, target, predicted).unwrap();
             prop_assert!(in_flight <= wave.max(in_time));
             // With spare ones, twice as much at most.
-            prop_assert!(split.spare <= split.in_flight);
-            prop_assert!(split.spare == 0 || in_time < wave * 2);
+            prop_assert!(split.run_ahead <= split.in_flight);
+            prop_assert!(split.run_ahead == 0 || in_time < wave * 2);
         }
 
         /// However few atoms there may be, what is in flight fills the window, but for what equal sizes cost.

@@ -320,7 +320,7 @@ impl Governor {
             0 => Split {
                 atoms: self.limits.atoms.min(ATOMS_MAX),
                 in_flight: 0,
-                spare: 0,
+                run_ahead: 0,
             },
             target => pace::split(&work, Ns(target), ATOMS_MAX),
         };
