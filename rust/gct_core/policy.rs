@@ -14,7 +14,7 @@
 pub mod pace;
 pub mod patience;
 pub mod poll;
+pub mod poll_backoff;
 pub mod predict;
 pub mod size;
-pub mod spare;
 pub mod tpc;

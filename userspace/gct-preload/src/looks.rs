@@ -7,7 +7,7 @@ use crate::processors;
 use crate::sys;
 use crate::worker::{self, Held};
 use gct_core::policy::poll::Poll;
-use gct_core::policy::spare::{Cpus, Spare};
+use gct_core::policy::poll_backoff::{Cpus, PollBackoff};
 use gct_core::units::Ns;
 
 /// Sleep at most this long: a tenant that waits for room in its ring does not ring.
@@ -32,7 +32,7 @@ pub(crate) fn run() {
 /// What the worker knows from look to look.
 struct Looks {
     poll: Poll,
-    spare: Spare,
+    backoff: PollBackoff,
     cpus: Cpus,
     counted: Ns,
     last_work: Ns,
@@ -52,7 +52,7 @@ impl Looks {
         let now = now();
         Self {
             poll: Poll::new(),
-            spare: Spare::new().resume(processors::preemptions(), now),
+            backoff: PollBackoff::new().resume(processors::preemptions(), now),
             cpus: processors::count(),
             counted: now,
             last_work: now,
@@ -70,10 +70,10 @@ impl Looks {
         if progress {
             self.last_work = now;
         }
-        if self.spare.is_due(now) {
-            self.spare = self.spare.end(processors::preemptions(), now);
+        if self.backoff.is_due(now) {
+            self.backoff = self.backoff.end(processors::preemptions(), now);
         }
-        if !self.spare.may_poll(self.cpus, now) {
+        if !self.backoff.may_poll(self.cpus, now) {
             return self.rest(shared);
         }
         self.rests = false;
@@ -151,14 +151,14 @@ impl Looks {
                 .clamp(SHORT_SLEEP_NS, DEAF_SLEEP_NS),
             _ => SLEEP_NS,
         };
-        self.spare = self.spare.pause(processors::preemptions(), now());
+        self.backoff = self.backoff.pause(processors::preemptions(), now());
         worker::rest(shared, seen, timeout);
         let now = now();
         if now.saturating_sub(self.counted) > COUNT {
             self.cpus = processors::count();
             self.counted = now;
         }
-        self.spare = self.spare.resume(processors::preemptions(), now);
+        self.backoff = self.backoff.resume(processors::preemptions(), now);
     }
 
     /// Work has come after a sleep.

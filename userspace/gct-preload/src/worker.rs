@@ -4,7 +4,7 @@
 //! handler does when a doorbell rings while it is armed.
 //!
 //! What is published, and by whom, depends on whether the program has a processor to spare
-//! ([`gct_core::policy::spare`]):
+//! ([`gct_core::policy::poll_backoff`]):
 //!
 //! - With one, the worker polls while there is work ([`looks`](crate::looks)): a launch that wakes it costs 7 us more
 //!   at the median and 25 us at p95 (H200 in a virtual machine, driver 580.159.04). Doorbells fault only

@@ -59,9 +59,9 @@ impl Cpus {
     }
 }
 
-/// Whether a processor is spare.
+/// When polling may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spare {
+pub struct PollBackoff {
     backoff: Ns,
     until: Ns,
     /// Polling time of this window and its preemptions, up to the last [`resume`](Self::resume).
@@ -71,7 +71,7 @@ pub struct Spare {
     preemptions: u64,
 }
 
-impl Spare {
+impl PollBackoff {
     /// Nothing is known: there is one, if the tenant has enough.
     pub const fn new() -> Self {
         Self {
@@ -147,7 +147,7 @@ impl Spare {
     }
 }
 
-impl Default for Spare {
+impl Default for PollBackoff {
     fn default() -> Self {
         Self::new()
     }
@@ -162,10 +162,10 @@ mod tests {
 
     #[test]
     fn one_processor_is_the_tenants() {
-        let spare = Spare::new();
-        assert!(!spare.may_poll(Cpus::whole(1), Ns(0)));
-        assert!(!spare.may_poll(Cpus(1_999), Ns(0)));
-        assert!(spare.may_poll(Cpus::whole(2), Ns(0)));
+        let backoff = PollBackoff::new();
+        assert!(!backoff.may_poll(Cpus::whole(1), Ns(0)));
+        assert!(!backoff.may_poll(Cpus(1_999), Ns(0)));
+        assert!(backoff.may_poll(Cpus::whole(2), Ns(0)));
     }
 
     #[test]
@@ -185,18 +185,18 @@ mod tests {
 
     #[test]
     fn who_is_wanted_backs_off_for_longer_each_time() {
-        let mut spare = Spare::new().resume(10, Ns(0));
+        let mut backoff = PollBackoff::new().resume(10, Ns(0));
         let (mut now, mut preemptions, mut waits) = (Ns(0), 10, std::vec::Vec::new());
         for _ in 0..12 {
             now = Ns(now.get() + WINDOW.get());
             preemptions += 6;
-            assert!(spare.is_due(now));
-            spare = spare.end(preemptions, now);
-            assert!(!spare.may_poll(MANY, now));
-            waits.push(spare.until.saturating_sub(now));
-            now = spare.until;
-            assert!(spare.may_poll(MANY, now));
-            spare = spare.resume(preemptions, now);
+            assert!(backoff.is_due(now));
+            backoff = backoff.end(preemptions, now);
+            assert!(!backoff.may_poll(MANY, now));
+            waits.push(backoff.until.saturating_sub(now));
+            now = backoff.until;
+            assert!(backoff.may_poll(MANY, now));
+            backoff = backoff.resume(preemptions, now);
         }
         assert_eq!(
             waits[..3],
@@ -205,51 +205,51 @@ mod tests {
         assert_eq!(waits.last(), Some(&BACKOFF_MAX));
         for _ in 0..12 {
             now = Ns(now.get() + WINDOW.get());
-            spare = spare.end(preemptions, now);
-            assert!(spare.may_poll(MANY, now), "nobody wants it");
+            backoff = backoff.end(preemptions, now);
+            assert!(backoff.may_poll(MANY, now), "nobody wants it");
         }
-        assert!(spare.backoff < BACKOFF_MIN);
+        assert!(backoff.backoff < BACKOFF_MIN);
     }
 
     #[test]
     fn a_few_interruptions_are_none() {
-        let mut spare = Spare::new().resume(0, Ns(0));
+        let mut backoff = PollBackoff::new().resume(0, Ns(0));
         for window in 1..100 {
             let now = Ns(window * WINDOW.get());
-            spare = spare.end(window * PREEMPTIONS_MAX, now);
-            assert!(spare.may_poll(MANY, now));
+            backoff = backoff.end(window * PREEMPTIONS_MAX, now);
+            assert!(backoff.may_poll(MANY, now));
         }
     }
 
     #[test]
     fn short_polls_count_together() {
-        let mut spare = Spare::new();
+        let mut backoff = PollBackoff::new();
         let (mut now, mut preemptions) = (0, 0);
         for _ in 0..4 {
-            assert!(!spare.is_due(Ns(now)));
-            spare = spare.resume(preemptions, Ns(now));
+            assert!(!backoff.is_due(Ns(now)));
+            backoff = backoff.resume(preemptions, Ns(now));
             now += WINDOW.get() / 4;
             preemptions += 1;
-            spare = spare.pause(preemptions, Ns(now));
+            backoff = backoff.pause(preemptions, Ns(now));
             // While it sleeps, nothing counts.
             now += WINDOW.get();
             preemptions += 100;
-            spare = spare.resume(preemptions, Ns(now));
+            backoff = backoff.resume(preemptions, Ns(now));
         }
-        assert!(spare.is_due(Ns(now)));
-        let spare = spare.end(preemptions, Ns(now));
-        assert!(!spare.may_poll(MANY, Ns(now)) && spare.backoff == BACKOFF_MIN);
+        assert!(backoff.is_due(Ns(now)));
+        let backoff = backoff.end(preemptions, Ns(now));
+        assert!(!backoff.may_poll(MANY, Ns(now)) && backoff.backoff == BACKOFF_MIN);
     }
 
     proptest! {
         /// Whatever is counted, polling is tried again.
         #[test]
         fn it_is_tried_again(counts in prop::collection::vec(any::<(u64, u64)>(), 0..50)) {
-            let (mut spare, mut now) = (Spare::new(), 0u64);
+            let (mut backoff, mut now) = (PollBackoff::new(), 0u64);
             for (preemptions, later) in counts {
                 now = now.saturating_add(later);
-                spare = spare.end(preemptions, Ns(now));
-                prop_assert!(spare.may_poll(MANY, Ns(now.saturating_add(BACKOFF_MAX.get()))));
+                backoff = backoff.end(preemptions, Ns(now));
+                prop_assert!(backoff.may_poll(MANY, Ns(now.saturating_add(BACKOFF_MAX.get()))));
             }
         }
     }
