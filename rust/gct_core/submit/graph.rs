@@ -17,7 +17,7 @@ use super::limits::{GRAPH_NODES_MAX, MASK_WORDS};
 use super::mask::{self, DisabledTpcs};
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::{Counters, Reason};
-use super::tracker::{Found, Source};
+use super::tracker::{QmdCall, Source};
 
 /// How many places of the table a node may be in. Beyond, the table counts as full: the caller makes it larger or forgets.
 const PROBES: usize = 16;
@@ -130,7 +130,7 @@ impl<'a> Memory<'a> {
     /// Remembers the nodes and heads that a scanned segment stores. To be called with the tenant's words, before masks are
     /// put into them; what [`arm`] will do is taken into account. What does not fit is counted. Returns how many are
     /// nodes.
-    pub fn learn(&mut self, words: &[u32], found: &[Found], counters: &mut Counters) -> usize {
+    pub fn learn(&mut self, words: &[u32], found: &[QmdCall], counters: &mut Counters) -> usize {
         let mut nodes = 0usize;
         for found in found {
             let (Some(launch), Some(qmd)) = (found.launch(words), found.qmd(words)) else {
@@ -221,7 +221,7 @@ impl<'a> Memory<'a> {
 
     /// Counts the replays among the calls of a segment. The scan has counted them as calls of a QMD that is not here; the
     /// difference is what is not covered. A graph of which a part is not known is counted as [`Reason::Replay`].
-    pub fn count_replays(&mut self, found: &[Found], counters: &mut Counters) {
+    pub fn count_replays(&mut self, found: &[QmdCall], counters: &mut Counters) {
         for found in found {
             if found.source != Source::Elsewhere || !found.is_launch() {
                 continue;
@@ -246,7 +246,7 @@ impl<'a> Memory<'a> {
 }
 
 /// Whether a scheduled QMD is a graph's node: it waits to be scheduled by another and runs again.
-fn is_node(found: &Found, launch: &Launch) -> bool {
+fn is_node(found: &QmdCall, launch: &Launch) -> bool {
     found.source == Source::Upload && launch.waits.requires_pcas && launch.effects.self_copy
 }
 
@@ -260,7 +260,7 @@ fn next_of(launch: &Launch) -> [Option<u64>; 2] {
 
 /// Makes the mask words of a segment's graph nodes count, with the tenant's mask or none, so that they can be changed
 /// later. To be called in the words to be published; it does not change what runs where.
-pub fn arm(words: &mut [u32], found: &[Found]) {
+pub fn arm(words: &mut [u32], found: &[QmdCall]) {
     for found in found {
         let Some(launch) = found.launch(words) else {
             continue;

@@ -36,7 +36,7 @@ use super::limits::{ATOMS_MAX, QMD_VA_END, QMD_WORDS_MAX, SLOT_BYTES, SLOT_WORDS
 use super::mask::{self, Applied, DisabledTpcs};
 use super::qmd::{v04_00::V04_00, Layout, Version};
 use super::stats::{Counters, Reason};
-use super::tracker::{Found, Source};
+use super::tracker::{QmdCall, Source};
 use emitter::Emitter;
 
 /// What one launch is to become. The default changes nothing.
@@ -231,8 +231,8 @@ struct Split<'a> {
 #[inline(always)]
 fn split_of<'a>(
     words: &'a [u32],
-    table: &[Found],
-    found: &Found,
+    table: &[QmdCall],
+    found: &QmdCall,
     order: &Order<'_>,
 ) -> Result<Option<Split<'a>>, Reason> {
     if order.atoms <= 1 || !found.is_launch() {
@@ -283,16 +283,16 @@ fn split_of<'a>(
 
 /// The order for each entry of the table; entries beyond the orders change nothing.
 fn pairs<'a>(
-    found: &'a [Found],
+    found: &'a [QmdCall],
     orders: &'a [Order<'a>],
-) -> impl Iterator<Item = (&'a Found, &'a Order<'a>)> {
+) -> impl Iterator<Item = (&'a QmdCall, &'a Order<'a>)> {
     found.iter().zip(orders)
 }
 
 /// The room that [`emit`] needs for these orders, exactly.
 pub fn room(
     words: &[u32],
-    found: &[Found],
+    found: &[QmdCall],
     orders: &[Order<'_>],
     placement: &Placement<'_>,
 ) -> Room {
@@ -323,7 +323,12 @@ fn count_mask(done: Result<Applied, Reason>, counters: &mut Counters) {
 }
 
 /// Carries out the masks of the orders in the segment itself; splits are counted as not done by nobody's order.
-pub fn in_place(words: &mut [u32], found: &[Found], orders: &[Order<'_>], counters: &mut Counters) {
+pub fn in_place(
+    words: &mut [u32],
+    found: &[QmdCall],
+    orders: &[Order<'_>],
+    counters: &mut Counters,
+) {
     for (found, order) in pairs(found, orders) {
         let (Some(mask), Some(version), true) = (order.mask, found.version, found.is_launch())
         else {
@@ -342,7 +347,7 @@ pub fn in_place(words: &mut [u32], found: &[Found], orders: &[Order<'_>], counte
 /// [`EmitError`]; nothing was written then.
 pub fn emit(
     words: &[u32],
-    found: &[Found],
+    found: &[QmdCall],
     orders: &[Order<'_>],
     output: Output<'_>,
     counters: &mut Counters,
@@ -363,7 +368,7 @@ pub fn emit(
 /// no QMD is looked at.
 fn check_room(
     words: &[u32],
-    found: &[Found],
+    found: &[QmdCall],
     orders: &[Order<'_>],
     output: &Output<'_>,
 ) -> Result<(), EmitError> {

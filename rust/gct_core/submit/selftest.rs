@@ -15,7 +15,7 @@ use super::method;
 use super::qmd::{v04_00, Version};
 use super::rewrite::{self, Cut, Order, Output, Placement};
 use super::stats::{Counters, Reason};
-use super::tracker::{Found, Source, Tracker};
+use super::tracker::{QmdCall, Source, Tracker};
 
 /// A check that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ const DONE: DoneWords = DoneWords::in_slots(SLOT_VA, 7);
 pub struct Memory {
     tracker: Tracker,
     counters: Counters,
-    found: [Found; 8],
+    found: [QmdCall; 8],
     words: [u32; SEGMENT_WORDS],
     output: [u32; OUTPUT_WORDS],
     cuts: [Cut; ATOMS as usize],
@@ -59,7 +59,7 @@ impl Memory {
     pub const EMPTY: Self = Self {
         tracker: Tracker::new(0xc86f),
         counters: Counters::new(),
-        found: [Found::NONE; 8],
+        found: [QmdCall::NONE; 8],
         words: [0; SEGMENT_WORDS],
         output: [0; OUTPUT_WORDS],
         cuts: [Cut::NONE; ATOMS as usize],

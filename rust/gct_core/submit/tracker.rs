@@ -10,9 +10,9 @@
 //! The cost is one pass over the headers; data words are skipped, not read.
 
 mod calls;
-mod found;
 mod host;
 mod known;
+mod qmd_call;
 mod subchannel;
 mod uploads;
 
@@ -22,11 +22,11 @@ use super::method::{Burst, Opcode, Refused, Rest, Walk};
 use super::qmd::Family;
 use super::stats::{Counters, Reason};
 use calls::Call;
-use found::Table;
+use qmd_call::Table;
 use subchannel::{Role, Subchannel};
 use uploads::Uploads;
 
-pub use found::{Found, Registers, Source};
+pub use qmd_call::{QmdCall, Registers, Source};
 
 /// A semaphore operation of the host or of a compute class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl Tracker {
     /// Reads the next segment of the channel and fills `found` with its launches, in order of their calls.
     ///
     /// Everything that is not understood is counted in `counters`.
-    pub fn scan(&mut self, words: &[u32], found: &mut [Found], counters: &mut Counters) -> Scan {
+    pub fn scan(&mut self, words: &[u32], found: &mut [QmdCall], counters: &mut Counters) -> Scan {
         counters.segments = counters.segments.wrapping_add(1);
         self.last_release = None;
         self.last_acquire = None;

@@ -9,7 +9,7 @@ use gct_core::submit::limits::{ATOMS_MAX, SLOT_WORDS};
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{self, Cut, Order, Output, Placement, Room};
 use gct_core::submit::stats::Counters;
-use gct_core::submit::tracker::{Found, Source, Tracker};
+use gct_core::submit::tracker::{QmdCall, Source, Tracker};
 
 /// Maximum number of calls of one segment that are checked.
 const TABLE: usize = 64;
@@ -37,7 +37,7 @@ fn class_of(choice: u32) -> u16 {
     [0xc86f, 0xc56f, 0xc96f, 0][choice as usize % 4]
 }
 
-fn check_found(words: &[u32], found: &[Found]) {
+fn check_found(words: &[u32], found: &[QmdCall]) {
     for found in found {
         assert!(found.call_at <= found.call_end);
         assert!(found.call_end as usize <= words.len());
@@ -59,7 +59,7 @@ pub fn scan(data: &[u8]) {
     let mut counters = Counters::new();
     let cut = (choice >> 2) as usize % (words.len() + 1);
     for part in [&words[..cut], &words[cut..]] {
-        let mut found = [Found::default(); TABLE];
+        let mut found = [QmdCall::default(); TABLE];
         let scan = tracker.scan(part, &mut found, &mut counters);
         assert!(scan.found <= TABLE);
         check_found(part, &found[..scan.found]);
@@ -74,7 +74,7 @@ pub fn rewrite(data: &[u8]) {
     let (choice, words) = split_off(data);
     let mut tracker = Tracker::new(class_of(choice));
     let mut counters = Counters::new();
-    let mut found = [Found::default(); TABLE];
+    let mut found = [QmdCall::default(); TABLE];
     let scan = tracker.scan(&words, &mut found, &mut counters);
     let found = &found[..scan.found];
 

@@ -9,7 +9,7 @@ use common::{capture, Segment, CHANNEL, COPY};
 use gct_core::submit::graph::{arm, mask_write, Memory, Node};
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::stats::Counters;
-use gct_core::submit::tracker::{Found, Tracker};
+use gct_core::submit::tracker::{QmdCall, Tracker};
 use gct_model::{Config, GuestMemory, Kind, Machine, Run, SparseMemory};
 
 /// The graph's head, which the upload stores last.
@@ -27,7 +27,7 @@ struct Graph {
 impl Graph {
     fn upload() -> Self {
         let mut words = capture("graph4_upload").remove(0).1;
-        let mut found = [Found::default(); 16];
+        let mut found = [QmdCall::default(); 16];
         let mut counters = Counters::new();
         let scan = Tracker::new(0xc86f).scan(&words, &mut found, &mut counters);
         let found = &found[..scan.found];
@@ -121,7 +121,7 @@ fn masks_of_stored_nodes_change_between_replays() {
 /// Patches the captured replay with a mask, runs it and returns its runs.
 fn patched(graph: &mut Graph, mask: Option<&DisabledTpcs>) -> Vec<Run> {
     let words = capture("graph4").remove(0).1;
-    let mut found = [Found::default(); 16];
+    let mut found = [QmdCall::default(); 16];
     let mut counters = Counters::new();
     let scan = Tracker::new(0xc86f).scan(&words, &mut found, &mut counters);
     let mut out = vec![0; 1024];

@@ -9,7 +9,7 @@ use common::{execute, Segment};
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{in_place, Order as Wanted};
 use gct_core::submit::stats::Counters;
-use gct_core::submit::tracker::{Found, Tracker};
+use gct_core::submit::tracker::{QmdCall, Tracker};
 use gct_model::qmd::{set, Layout, LAYOUTS, V02_04, V03_00, V04_00, V05_00, WORDS_MAX};
 use gct_model::{compare, Expected, Kind, Mask, Order};
 
@@ -75,7 +75,7 @@ fn every_version_runs_and_is_masked_where_the_model_says() {
     {
         let original = segment(layout, inline);
         let mask = DisabledTpcs::keep_only(TPCS, [1, 2, 40]).expect("TPCs of the GPU");
-        let mut found = [Found::default(); 4];
+        let mut found = [QmdCall::default(); 4];
         let mut counters = Counters::new();
         let mut masked = original.clone();
         let scan = Tracker::new(channel_class(layout)).scan(&masked, &mut found, &mut counters);

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::policy::pace::Admission;
 use gct_core::rmapi::own::ChannelParams;
 use gct_core::submit::gpfifo::Fetch;
-use gct_core::submit::tracker::{Found, Tracker};
+use gct_core::submit::tracker::{QmdCall, Tracker};
 
 /// USERD's GP_GET, in bytes (`clc86f.h`, `NVC86F_...Control.GPGet`).
 pub(crate) const GP_GET: usize = 0x88;
@@ -36,7 +36,7 @@ pub(crate) struct Stream {
     pub(crate) tracker: Tracker,
     pub(crate) room: AtomRoom,
     /// The launches of the segment that was looked at last.
-    pub(crate) found: Vec<Found>,
+    pub(crate) found: Vec<QmdCall>,
 }
 
 /// What the governor may use of the session.
@@ -113,7 +113,7 @@ impl Channel {
                 fetch: Fetch::new(),
                 tracker: Tracker::new(class),
                 room: AtomRoom::new(),
-                found: vec![Found::default(); LAUNCHES_MAX],
+                found: vec![QmdCall::default(); LAUNCHES_MAX],
             },
         })
     }

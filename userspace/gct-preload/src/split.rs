@@ -15,7 +15,7 @@ use gct_core::submit::mask::{self, DisabledTpcs};
 use gct_core::submit::qmd::Version;
 use gct_core::submit::rewrite::{self, Cut, Order, Output, Placement};
 use gct_core::submit::stats::Counters;
-use gct_core::submit::tracker::Found;
+use gct_core::submit::tracker::QmdCall;
 use gct_core::units::Ns;
 
 /// Atoms of one launch at most: they and their join must fit into a frame of scratch.
@@ -72,7 +72,7 @@ pub(crate) struct Atoms {
 /// What is to be split, and how.
 pub(crate) struct Splitting<'a> {
     pub(crate) words: &'a [u32],
-    pub(crate) found: &'a [Found],
+    pub(crate) found: &'a [QmdCall],
     /// Which of `found`.
     pub(crate) index: usize,
     pub(crate) split: Split,

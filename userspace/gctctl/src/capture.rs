@@ -18,7 +18,7 @@ use gct_core::iface::value::Format;
 use gct_core::iface::Value;
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::stats::Counters;
-use gct_core::submit::tracker::{Found, Scan, Tracker};
+use gct_core::submit::tracker::{QmdCall, Scan, Tracker};
 
 use crate::cli::{Capture, Mask};
 use crate::outcome::{Failure, Outcome};
@@ -85,13 +85,13 @@ impl Scanner {
         }
     }
 
-    fn scan(&mut self, record: &Record) -> (Scan, Vec<Found>) {
+    fn scan(&mut self, record: &Record) -> (Scan, Vec<QmdCall>) {
         let tracker = self
             .trackers
             .entry(record.channel)
             .or_insert_with(|| Tracker::new(record.class));
         // A call takes two words at least, and a stored QMD more.
-        let mut found = vec![Found::default(); record.words.len() / 2 + 1];
+        let mut found = vec![QmdCall::default(); record.words.len() / 2 + 1];
         let scan = tracker.scan(&record.words, &mut found, &mut self.counters);
         found.truncate(scan.found);
         (scan, found)

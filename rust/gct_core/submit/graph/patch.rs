@@ -10,7 +10,7 @@ use crate::submit::inline::{headers, restore, HEADER_WORDS, RESTORE_WORDS};
 use crate::submit::limits::MASK_WORDS;
 use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::stats::{Counters, Reason};
-use crate::submit::tracker::{Found, Source};
+use crate::submit::tracker::{QmdCall, Source};
 
 /// What became of a segment with replays in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Out<'_> {
 
 impl Memory<'_> {
     /// Notes which masks the nodes of an uploaded segment hold, as its words will be published.
-    pub fn note_masks(&mut self, words: &[u32], found: &[Found]) {
+    pub fn note_masks(&mut self, words: &[u32], found: &[QmdCall]) {
         for found in found.iter().filter(|found| found.source == Source::Upload) {
             let (Some(qmd), Some(version)) = (found.qmd(words), found.version) else {
                 continue;
@@ -62,7 +62,7 @@ impl Memory<'_> {
 
     /// Whether nodes that the calls of a segment replay hold another mask than `mask`, so that
     /// [`patch_replays`](Self::patch_replays) would write some.
-    pub fn hold_others(&mut self, found: &[Found], mask: Option<&DisabledTpcs>) -> bool {
+    pub fn hold_others(&mut self, found: &[QmdCall], mask: Option<&DisabledTpcs>) -> bool {
         let mut others = false;
         for found in found {
             if found.source == Source::Elsewhere && found.is_launch() {
@@ -81,7 +81,7 @@ impl Memory<'_> {
     pub fn patch_replays(
         &mut self,
         words: &[u32],
-        found: &[Found],
+        found: &[QmdCall],
         mask: Option<&DisabledTpcs>,
         out: &mut [u32],
         counters: &mut Counters,

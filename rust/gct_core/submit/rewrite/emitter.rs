@@ -13,7 +13,7 @@ use crate::submit::mask;
 use crate::submit::method;
 use crate::submit::qmd::Version;
 use crate::submit::stats::{Counters, Reason};
-use crate::submit::tracker::Found;
+use crate::submit::tracker::QmdCall;
 
 /// Words that were inserted for one split.
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ struct Insertion {
 /// The state of one [`emit`](super::emit).
 pub(super) struct Emitter<'a> {
     words: &'a [u32],
-    table: &'a [Found],
+    table: &'a [QmdCall],
     out: &'a mut [u32],
     /// How many words of the output are written.
     len: usize,
@@ -45,7 +45,7 @@ pub(super) struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    pub(super) fn new(words: &'a [u32], table: &'a [Found], output: Output<'a>) -> Self {
+    pub(super) fn new(words: &'a [u32], table: &'a [QmdCall], output: Output<'a>) -> Self {
         Self {
             words,
             table,
@@ -118,7 +118,7 @@ impl<'a> Emitter<'a> {
     pub(super) fn launch(
         &mut self,
         index: u32,
-        found: &Found,
+        found: &QmdCall,
         order: &Order<'_>,
         counters: &mut Counters,
     ) {
@@ -146,7 +146,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Gives a launch that stays whole the mask that is ordered.
-    fn mask(&mut self, found: &Found, order: &Order<'_>, counters: &mut Counters) {
+    fn mask(&mut self, found: &QmdCall, order: &Order<'_>, counters: &mut Counters) {
         let (Some(version), Some(_)) = (found.version, order.mask) else {
             return;
         };
@@ -173,7 +173,7 @@ impl<'a> Emitter<'a> {
     fn split(
         &mut self,
         index: u32,
-        found: &Found,
+        found: &QmdCall,
         plan: &Plan,
         tenant: &Qmd,
         mask: Option<&[u32; MASK_WORDS]>,
@@ -191,14 +191,14 @@ impl<'a> Emitter<'a> {
 
     /// A launch's QMD in the output, once it was copied there.
     #[inline]
-    fn qmd_of(&mut self, found: &Found) -> Option<&mut [u32]> {
+    fn qmd_of(&mut self, found: &QmdCall) -> Option<&mut [u32]> {
         let at = self.place_of(found)?;
         self.out.get_mut(at..)?.get_mut(..found.version?.words())
     }
 
     /// Where a launch's QMD is in the output: behind all insertions that lie before it.
     #[inline]
-    fn place_of(&self, found: &Found) -> Option<usize> {
+    fn place_of(&self, found: &QmdCall) -> Option<usize> {
         found.version?;
         let log = self.log.get(..self.splits)?;
         let before = log.partition_point(|insertion| insertion.at <= found.at);
@@ -210,7 +210,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Writes the join and the atoms of a launch around its call: their QMDs, the calls, the registers that were used.
-    fn insert(&mut self, index: u32, found: &Found, parts: &Parts<'_>) {
+    fn insert(&mut self, index: u32, found: &QmdCall, parts: &Parts<'_>) {
         let on = found.subchannel;
         let slots = parts.plan.atoms().wrapping_add(1);
         let uploads = matches!(self.placement, Placement::Upload);

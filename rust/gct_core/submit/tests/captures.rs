@@ -10,7 +10,7 @@ use crate::submit::class::Action;
 use crate::submit::launch::{Kind, Launch};
 use crate::submit::qmd::Version;
 use crate::submit::stats::{Counters, Reason};
-use crate::submit::tracker::{Found, Source, Tracker};
+use crate::submit::tracker::{QmdCall, Source, Tracker};
 
 /// One GPFIFO entry of a capture.
 pub(super) struct Segment {
@@ -75,8 +75,8 @@ pub(super) fn segments(name: &str) -> Vec<Segment> {
 }
 
 /// What a scan of one segment finds.
-pub(super) fn scan(segment: &Segment) -> (Vec<Found>, Counters) {
-    let mut found = vec![Found::default(); 64];
+pub(super) fn scan(segment: &Segment) -> (Vec<QmdCall>, Counters) {
+    let mut found = vec![QmdCall::default(); 64];
     let mut counters = Counters::new();
     let scan = Tracker::new(segment.class).scan(&segment.words, &mut found, &mut counters);
     assert_eq!((scan.missed, scan.refused), (0, None));

@@ -13,7 +13,7 @@ use super::random::{config, random, words_of};
 use crate::submit::class;
 use crate::submit::method::{immediate, incr, non_incr};
 use crate::submit::stats::Counters;
-use crate::submit::tracker::{Found, Scan, Tracker};
+use crate::submit::tracker::{QmdCall, Scan, Tracker};
 
 /// A change of a segment that leaves most of it as it was.
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ fn scans(
     tracker: &mut Tracker,
     segments: &[Vec<u32>],
     room: usize,
-) -> Vec<(Vec<Found>, Scan, Counters)> {
+) -> Vec<(Vec<QmdCall>, Scan, Counters)> {
     // Calls that use every register that a segment can leave behind.
     let last = vec![
         immediate(1, class::LAUNCH_DMA, 0x41),
@@ -115,7 +115,7 @@ fn scans(
         immediate(2, class::SEND_SIGNALING_PCAS2_B, 2),
     ];
     let scanned = segments.iter().chain([&last]).map(|words| {
-        let mut found = vec![Found::default(); room];
+        let mut found = vec![QmdCall::default(); room];
         let mut counters = Counters::new();
         let scan = tracker.scan(words, &mut found, &mut counters);
         found.truncate(scan.found);

@@ -13,18 +13,18 @@ use crate::submit::class::{self, Action};
 use crate::submit::method::{immediate, incr, non_incr, Header, Opcode, Walk};
 use crate::submit::qmd::{v02_04, v03_00, Version};
 use crate::submit::stats::{Counters, Reason};
-use crate::submit::tracker::{Found, Scan, Source, Tracker};
+use crate::submit::tracker::{QmdCall, Scan, Source, Tracker};
 
 /// Scans with a new tracker, or with `tracker` where a test needs its state.
-fn scan_with(tracker: &mut Tracker, words: &[u32]) -> (Vec<Found>, Scan, Counters) {
-    let mut found = vec![Found::default(); 256];
+fn scan_with(tracker: &mut Tracker, words: &[u32]) -> (Vec<QmdCall>, Scan, Counters) {
+    let mut found = vec![QmdCall::default(); 256];
     let mut counters = Counters::new();
     let scan = tracker.scan(words, &mut found, &mut counters);
     found.truncate(scan.found);
     (found, scan, counters)
 }
 
-fn scan(words: &[u32]) -> (Vec<Found>, Scan, Counters) {
+fn scan(words: &[u32]) -> (Vec<QmdCall>, Scan, Counters) {
     scan_with(&mut Tracker::new(0xc86f), words)
 }
 
@@ -361,7 +361,7 @@ fn a_scan_that_finds_more_than_its_table_says_so() {
         words.extend(launch(0x2_0000_0000 + 0x800 * index));
         words.extend(pcas(0x2_0000_0000 + 0x800 * index, 0xa));
     }
-    let mut found = [Found::default(); 2];
+    let mut found = [QmdCall::default(); 2];
     let mut counters = Counters::new();
     let scan = Tracker::new(0xc86f).scan(&words, &mut found, &mut counters);
     assert_eq!((scan.found, scan.missed, counters.launches), (2, 1, 3));

@@ -14,7 +14,7 @@ use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
 use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::rewrite::{self, EmitError, Order, Output, Placement};
 use crate::submit::stats::{Counters, Reason};
-use crate::submit::tracker::{Found, Source, Tracker};
+use crate::submit::tracker::{QmdCall, Source, Tracker};
 
 #[test]
 fn the_captures_split_into_what_was_ordered() {
@@ -136,7 +136,7 @@ fn atoms_are_released_one_by_one_at_the_cuts() {
         .map(|cut| cut.at as usize)
         .chain([done.words.len()])
     {
-        let mut found = [Found::default(); 16];
+        let mut found = [QmdCall::default(); 16];
         let scan = tracker.scan(&done.words[from..to], &mut found, &mut Counters::new());
         assert_eq!(scan.refused, None);
         calls.push(
@@ -228,7 +228,7 @@ fn a_cut_names_the_slot_whose_atom_was_released_last() {
     let segment = &segments("two_streams_event");
     let mut tenant = segment[0].words.clone();
     tenant.extend(&segment[1].words);
-    let mut found = vec![Found::NONE; 64];
+    let mut found = vec![QmdCall::NONE; 64];
     let scan = Tracker::new(segment[0].class).scan(&tenant, &mut found, &mut Counters::new());
     found.truncate(scan.found);
     let orders = vec![

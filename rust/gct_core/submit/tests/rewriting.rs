@@ -17,12 +17,12 @@ use crate::submit::method::incr;
 use crate::submit::qmd::{v04_00 as q, Version};
 use crate::submit::rewrite::{self, Cut, Emitted, Order, Output, Placement, Room};
 use crate::submit::stats::{Counters, Reason};
-use crate::submit::tracker::{Found, Tracker};
+use crate::submit::tracker::{QmdCall, Tracker};
 
 pub(super) const SLOT_VA: u64 = 0x10_0000_0000;
 
-fn scan(words: &[u32]) -> Vec<Found> {
-    let mut found = vec![Found::default(); 512];
+fn scan(words: &[u32]) -> Vec<QmdCall> {
+    let mut found = vec![QmdCall::default(); 512];
     let scan = Tracker::new(0xc86f).scan(words, &mut found, &mut Counters::new());
     found.truncate(scan.found);
     found
@@ -37,13 +37,13 @@ pub(super) struct Done {
 }
 
 /// Emits into exactly the room that was announced.
-pub(super) fn emit(words: &[u32], found: &[Found], orders: &[Order<'_>], upload: bool) -> Done {
+pub(super) fn emit(words: &[u32], found: &[QmdCall], orders: &[Order<'_>], upload: bool) -> Done {
     emit_with(words, found, orders, upload, None)
 }
 
 fn emit_with(
     words: &[u32],
-    found: &[Found],
+    found: &[QmdCall],
     orders: &[Order<'_>],
     upload: bool,
     done_words: Option<DoneWords>,
@@ -214,7 +214,7 @@ fn done_words() -> impl Strategy<Value = Option<DoneWords>> {
 
 /// Reads the calls of an output one after another.
 struct Reader<'a> {
-    again: &'a [Found],
+    again: &'a [QmdCall],
     done: &'a Done,
     upload: bool,
     at: usize,
@@ -222,7 +222,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn call(&mut self) -> Found {
+    fn call(&mut self) -> QmdCall {
         self.at += 1;
         self.again[self.at - 1]
     }
@@ -379,7 +379,7 @@ fn a_qmd_that_is_called_twice_is_not_split() {
         (0, 2)
     );
     // Where the table has no room for the second call, the first one knows of it all the same.
-    let mut table = [Found::default(); 2];
+    let mut table = [QmdCall::default(); 2];
     let scan = Tracker::new(0xc86f).scan(&words, &mut table, &mut Counters::new());
     assert_eq!((scan.found, scan.missed), (2, 1));
     let done = emit(&words, &table, &orders, true);

@@ -2,7 +2,7 @@
 
 //! What hands a QMD to the scheduler, and QMDs that are only stored: the entries of the caller's table.
 
-use super::{Found, Pass, Registers, Source, Tracker};
+use super::{Pass, QmdCall, Registers, Source, Tracker};
 use crate::submit::class::{self, Action};
 use crate::submit::method::Burst;
 use crate::submit::qmd::Version;
@@ -24,13 +24,13 @@ pub(super) fn called(
     qmd_va: u64,
     here: Result<(u32, Version), Reason>,
     registers: Registers,
-) -> Found {
+) -> QmdCall {
     let (at, version, reason, source) = match here {
         Ok((at, version)) => (at, Some(version), None, Source::Upload),
         Err(reason) => (0, None, Some(reason), Source::Elsewhere),
     };
     let schedules = action.schedules();
-    Found {
+    QmdCall {
         qmd_va,
         at,
         version,
@@ -64,13 +64,13 @@ impl Tracker {
         let first = burst.data.wrapping_add(skipped);
         let whole = burst.method <= class::LOAD_INLINE_QMD_DATA
             && burst.count.saturating_sub(skipped) >= subchannel.inline_words();
-        let mut found = Found {
+        let mut found = QmdCall {
             source: Source::Inline,
             action: Action::InvalidateCopySchedule,
             call_at: burst.at,
             call_end: burst.end(),
             subchannel: burst.subchannel,
-            ..Found::default()
+            ..QmdCall::default()
         };
         match subchannel.inline_va() {
             _ if !whole => found.reason = Some(Reason::Fragmented),
@@ -115,12 +115,12 @@ impl Tracker {
                 continue;
             };
             if version.words() == length && !pass.table.names(va) {
-                pass.table.push(Found {
+                pass.table.push(QmdCall {
                     qmd_va: va,
                     at,
                     version: Some(version),
                     source: Source::Stored,
-                    ..Found::default()
+                    ..QmdCall::default()
                 });
             }
         }

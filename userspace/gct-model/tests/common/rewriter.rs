@@ -7,7 +7,7 @@ use gct_core::submit::limits::{SLOT_BYTES, SLOT_WORDS};
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{emit, in_place, room, Cut, Order, Output, Placement, Room};
 use gct_core::submit::stats::Counters;
-use gct_core::submit::tracker::{Found, Tracker};
+use gct_core::submit::tracker::{QmdCall, Tracker};
 
 /// Address of the slots.
 pub(crate) const SLOTS: u64 = 0x10_0000_0000;
@@ -47,8 +47,8 @@ pub(crate) fn keep(kept: impl IntoIterator<Item = u16>) -> DisabledTpcs {
     DisabledTpcs::keep_only(TPCS, kept).expect("TPCs of the GPU")
 }
 
-fn scan(tracker: &mut Tracker, words: &[u32], counters: &mut Counters) -> Vec<Found> {
-    let mut found = vec![Found::default(); words.len() + 1];
+fn scan(tracker: &mut Tracker, words: &[u32], counters: &mut Counters) -> Vec<QmdCall> {
+    let mut found = vec![QmdCall::default(); words.len() + 1];
     let scanned = tracker.scan(words, &mut found, counters);
     assert_eq!(scanned.missed, 0);
     found.truncate(scanned.found);
@@ -94,7 +94,7 @@ pub(crate) fn rewrite_as(segments: &[Vec<u32>], how: &How<'_>) -> Rewritten {
 
 fn segment(
     words: &[u32],
-    found: &[Found],
+    found: &[QmdCall],
     orders: &[Order<'_>],
     how: &How<'_>,
     done: &mut Rewritten,
@@ -141,7 +141,7 @@ fn segment(
     done.slots_used += need.slots;
 }
 
-fn check_bound(words: &[u32], found: &[Found], orders: &[Order<'_>], need: &Room) {
+fn check_bound(words: &[u32], found: &[QmdCall], orders: &[Order<'_>], need: &Room) {
     let count = |len: usize| u32::try_from(len).expect("a short segment");
     let atoms = orders.first().map_or(1, |order| order.atoms);
     let bound = Room::bound(count(words.len()), count(found.len()), atoms);

@@ -16,7 +16,7 @@ use gct_core::submit::launch::Launch;
 use gct_core::submit::occupancy;
 use gct_core::submit::rewrite::{self, Order};
 use gct_core::submit::stats::Reason;
-use gct_core::submit::tracker::{Found, Source};
+use gct_core::submit::tracker::{QmdCall, Source};
 use gct_core::units::Ns;
 
 /// What a segment has of CUDA graphs.
@@ -165,7 +165,7 @@ impl Governor {
 
     /// Remembers the graphs that a segment stores, and sees to it that their masks can be changed
     /// later.
-    fn learn_graphs(&mut self, count: usize, found: &[Found]) -> Graphs {
+    fn learn_graphs(&mut self, count: usize, found: &[QmdCall]) -> Graphs {
         let words = self.words.get_mut(..count).unwrap_or_default();
         let nulls = found.iter().filter(|found| found.is_null(words)).count();
         // CAST: widening.
@@ -176,7 +176,7 @@ impl Governor {
             self.knows_nodes = true;
             graph::arm(words, found);
         }
-        let replays = |found: &Found| found.source == Source::Elsewhere && found.is_launch();
+        let replays = |found: &QmdCall| found.source == Source::Elsewhere && found.is_launch();
         Graphs {
             stored,
             replayed: found.iter().any(replays),
@@ -184,7 +184,7 @@ impl Governor {
     }
 
     /// Notes with which masks nodes are stored.
-    fn note_masks(&mut self, count: usize, found: &[Found]) {
+    fn note_masks(&mut self, count: usize, found: &[QmdCall]) {
         let words = self.words.get(..count).unwrap_or(&[]);
         Memory::new(&mut self.nodes, &mut self.replays).note_masks(words, found);
     }
@@ -200,7 +200,7 @@ impl Governor {
     fn last_launch(
         &self,
         count: usize,
-        found: &[Found],
+        found: &[QmdCall],
         around: &Around<'_>,
     ) -> Option<(usize, Launch, Piece)> {
         if !self.follows() && self.limits.atoms <= 1 {
@@ -241,7 +241,7 @@ impl Governor {
     fn patch(
         &mut self,
         segment: Segment,
-        found: &[Found],
+        found: &[QmdCall],
         piece: Option<Piece>,
         stream: &Stream,
         around: &mut Around<'_>,
@@ -370,7 +370,7 @@ impl Governor {
     }
 
     /// Carries out the mask on the launches of a segment, in the copy.
-    fn mask(&mut self, count: usize, found: &[Found]) {
+    fn mask(&mut self, count: usize, found: &[QmdCall]) {
         let order = Order {
             mask: self.mask.as_ref(),
             atoms: 0,
@@ -393,7 +393,7 @@ impl Governor {
     }
 
     /// Stores what has changed of a segment's QMDs into the tenant's words.
-    fn store(&self, shared: &[AtomicU32], found: &[Found]) {
+    fn store(&self, shared: &[AtomicU32], found: &[QmdCall]) {
         let words = self.words.get(..shared.len()).unwrap_or(&[]);
         for found in found {
             let Some(count) = found.qmd(words).map(<[u32]>::len) else {

@@ -4,7 +4,7 @@
 
 use gct_core::submit::launch::{Effects, Launch, Waits};
 use gct_core::submit::qmd::{Instance, View};
-use gct_core::submit::tracker::{Found, Source};
+use gct_core::submit::tracker::{QmdCall, Source};
 use serde_json::{json, Map, Value};
 
 use super::names;
@@ -18,7 +18,7 @@ fn by([x, y, z]: [u32; 3]) -> String {
 }
 
 /// Fields of the QMD that are not zero.
-fn fields(found: &Found, words: &[u32]) -> Vec<Instance> {
+fn fields(found: &QmdCall, words: &[u32]) -> Vec<Instance> {
     let version = found.version;
     let qmd = found.qmd(words);
     let view = qmd
@@ -36,7 +36,7 @@ fn field_name(instance: &Instance) -> String {
 }
 
 /// The call and the launch on a line of their own, then one line for each effect and each field.
-pub(super) fn text(found: &Found, words: &[u32]) -> String {
+pub(super) fn text(found: &QmdCall, words: &[u32]) -> String {
     let mut text = format!("  {} at {:#x}", names::source(found.source), found.qmd_va);
     if found.source != Source::Stored {
         text.push_str(&format!(" by {}", names::action(found.action)));
@@ -122,7 +122,7 @@ fn waits_text(waits: &Waits) -> Vec<String> {
 }
 
 /// One launch as an object; what is not known is null.
-pub(super) fn json(found: &Found, words: &[u32]) -> Value {
+pub(super) fn json(found: &QmdCall, words: &[u32]) -> Value {
     let mut object = json!({
         "qmd": hex(found.qmd_va),
         "source": names::source(found.source),

@@ -8,7 +8,7 @@ use crate::segment::Segment;
 use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::rewrite::{self, Cut, Order, Output, Placement};
 use gct_core::submit::stats::Counters;
-use gct_core::submit::tracker::{Found, Tracker};
+use gct_core::submit::tracker::{QmdCall, Tracker};
 
 /// Hopper's channel class.
 const CHANNEL_CLASS: u16 = 0xc86f;
@@ -58,7 +58,7 @@ impl Operation {
 /// Everything that the operations use, made once.
 pub(crate) struct Bench {
     tracker: Tracker,
-    found: [Found; TABLE],
+    found: [QmdCall; TABLE],
     counters: Counters,
     buffer: Vec<u32>,
     output: Vec<u32>,
@@ -78,7 +78,7 @@ impl Bench {
         };
         Self {
             tracker: Tracker::new(CHANNEL_CLASS),
-            found: [Found::NONE; TABLE],
+            found: [QmdCall::NONE; TABLE],
             counters: Counters::new(),
             buffer: vec![0; 1 << 14],
             output: vec![0; 1 << 16],

@@ -35,7 +35,7 @@ pub struct Registers {
 
 /// One call that schedules or touches a QMD, or a QMD that was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct QmdCall {
     /// The QMD's address.
     pub qmd_va: u64,
     /// Where its first word is in the segment, for [`Source::Upload`], [`Source::Inline`] and [`Source::Stored`].
@@ -62,13 +62,13 @@ pub struct Found {
     pub reason: Option<Reason>,
 }
 
-impl Default for Found {
+impl Default for QmdCall {
     fn default() -> Self {
         Self::NONE
     }
 }
 
-impl Found {
+impl QmdCall {
     /// What a table is filled with beforehand.
     pub const NONE: Self = Self {
         qmd_va: 0,
@@ -147,13 +147,13 @@ impl Found {
 
 /// The caller's table.
 pub(super) struct Table<'a> {
-    slots: &'a mut [Found],
+    slots: &'a mut [QmdCall],
     len: usize,
     missed: usize,
 }
 
 impl<'a> Table<'a> {
-    pub(super) fn new(slots: &'a mut [Found]) -> Self {
+    pub(super) fn new(slots: &'a mut [QmdCall]) -> Self {
         Self {
             slots,
             len: 0,
@@ -169,7 +169,7 @@ impl<'a> Table<'a> {
 
     /// Stores an entry, if there is room.
     #[inline(always)]
-    pub(super) fn put(&mut self, found: Found) -> bool {
+    pub(super) fn put(&mut self, found: QmdCall) -> bool {
         let slot = self.slots.get_mut(self.len);
         slot.is_some_and(|slot| {
             *slot = found;
@@ -180,7 +180,7 @@ impl<'a> Table<'a> {
 
     /// Stores an entry, or counts that there is no room.
     #[inline]
-    pub(super) fn push(&mut self, found: Found) {
+    pub(super) fn push(&mut self, found: QmdCall) {
         let qmd_va = found.qmd_va;
         if !self.put(found) {
             self.miss(qmd_va);
