@@ -10,8 +10,8 @@
 //! The cost is one pass over the headers; data words are skipped, not read.
 
 mod calls;
+mod fast_path;
 mod host;
-mod known;
 mod qmd_call;
 mod subchannel;
 mod uploads;
@@ -142,8 +142,8 @@ impl Tracker {
             table: Table::new(found),
             counters,
         };
-        let at = match self.reads_forms() {
-            true => self.known_forms(0, &mut pass),
+        let at = match self.may_use_fast_path() {
+            true => self.fast_path(0, &mut pass),
             false => 0,
         };
         let mut refused = None;
@@ -160,7 +160,7 @@ impl Tracker {
         }
     }
 
-    /// Reads on at `at` burst by burst, where no known form is. Takes the pass and gives it back, so that whoever does not
+    /// Reads on at `at` burst by burst, where the fast path does not apply. Takes the pass and gives it back, so that whoever does not
     /// need this can keep it in registers.
     #[inline(never)]
     fn walk<'a, 'b>(&mut self, at: u32, mut pass: Pass<'a, 'b>) -> (Pass<'a, 'b>, Option<Refused>) {
@@ -172,8 +172,8 @@ impl Tracker {
                 Some(Err(refused)) => break Some(refused),
                 None => break None,
             }
-            if walk.is_at_header() && self.reads_forms() {
-                let at = self.known_forms(walk.position(), &mut pass);
+            if walk.is_at_header() && self.may_use_fast_path() {
+                let at = self.fast_path(walk.position(), &mut pass);
                 walk.seek(at);
             }
         };
@@ -187,7 +187,7 @@ impl Tracker {
 
     /// Whether known forms are taken in one step, where a header is next.
     #[inline(always)]
-    fn reads_forms(&self) -> bool {
+    fn may_use_fast_path(&self) -> bool {
         self.rest.is_none() && !self.is_plain()
     }
 

@@ -60,7 +60,7 @@ proptest! {
     }
 
     #[test]
-    fn known_forms_are_read_as_their_bursts(
+    fn the_fast_path_reads_what_single_bursts_do(
         launches in proptest::collection::vec(random(), 0..4),
         noise in methods(),
         cut in any::<prop::sample::Index>(),
@@ -123,7 +123,7 @@ proptest! {
 }
 
 #[test]
-fn known_forms_of_the_captures_are_read_as_their_bursts() {
+fn the_fast_path_reads_captures_as_single_bursts_do() {
     for (name, _) in CAPTURES {
         for segment in segments(name) {
             let mut fast = Tracker::new(segment.class);

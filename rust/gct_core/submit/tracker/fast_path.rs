@@ -16,10 +16,10 @@ use crate::submit::stats::Reason;
 
 /// The headers of an upload as CUDA writes it, on subchannel 0: destination, length, launch, and the data's without its
 /// count.
-const DESTINATION_FORM: u32 = method::incr(0, class::OFFSET_OUT_UPPER, 2);
-const LENGTH_FORM: u32 = method::incr(0, class::LINE_LENGTH_IN, 2);
-const LAUNCH_FORM: u32 = method::incr(0, class::LAUNCH_DMA, 1);
-const DATA_FORM: u32 = method::non_incr(0, class::LOAD_INLINE_DATA, 0);
+const DESTINATION_HEADER: u32 = method::incr(0, class::OFFSET_OUT_UPPER, 2);
+const LENGTH_HEADER: u32 = method::incr(0, class::LINE_LENGTH_IN, 2);
+const LAUNCH_HEADER: u32 = method::incr(0, class::LAUNCH_DMA, 1);
+const DATA_HEADER: u32 = method::non_incr(0, class::LOAD_INLINE_DATA, 0);
 
 /// LAUNCH_DMA as CUDA writes it: pitch layout, no system membar.
 const LAUNCH: u32 = 0x41;
@@ -28,11 +28,11 @@ const LAUNCH: u32 = 0x41;
 const DATA_BYTES_MAX: u64 = 4 * method::COUNT as u64;
 
 /// The headers of a PCAS as CUDA writes it, on subchannel 0: the QMD, and the action.
-const PCAS_FORM: u32 = method::incr(0, class::SEND_PCAS_A, 1);
-const ACTION_FORM: u32 = method::incr(0, class::SEND_SIGNALING_PCAS2_B, 1);
+const PCAS_HEADER: u32 = method::incr(0, class::SEND_PCAS_A, 1);
+const ACTION_HEADER: u32 = method::incr(0, class::SEND_SIGNALING_PCAS2_B, 1);
 
 /// The header of a semaphore report as CUDA writes it, on subchannel 0.
-const REPORT_FORM: u32 = method::incr(0, class::SET_REPORT_SEMAPHORE_A, 4);
+const REPORT_HEADER: u32 = method::incr(0, class::SET_REPORT_SEMAPHORE_A, 4);
 
 /// Two words as one number.
 #[inline(always)]
@@ -63,19 +63,19 @@ impl Tracker {
     /// semaphore report; and whatever goes to another class. Returns where the first word lies that is none of them. What
     /// this does is what the single bursts would do (a test compares); whatever differs in one bit is left to them.
     #[inline(always)]
-    pub(super) fn known_forms(&mut self, mut at: u32, pass: &mut Pass<'_, '_>) -> u32 {
+    pub(super) fn fast_path(&mut self, mut at: u32, pass: &mut Pass<'_, '_>) -> u32 {
         let words = pass.words;
         // Each turn takes at least one word.
         while let Some(header) = pass.word(at) {
             let on = header & method::SUBCHANNEL;
-            let form = header ^ on;
-            // Not a `match`, so that the form which comes most often is asked for first.
-            let end = if header == on | DESTINATION_FORM {
-                self.known_upload(at, on, words)
-            } else if form == PCAS_FORM {
-                self.known_pcas(at, on, pass)
-            } else if form == REPORT_FORM {
-                self.known_report(at, on, words)
+            let on_zero = header ^ on;
+            // Not a `match`, so that the header which comes most often is asked for first.
+            let end = if header == on | DESTINATION_HEADER {
+                self.fast_upload(at, on, words)
+            } else if on_zero == PCAS_HEADER {
+                self.fast_pcas(at, on, pass)
+            } else if on_zero == REPORT_HEADER {
+                self.fast_report(at, on, words)
             } else {
                 self.foreign(at, on, header, words)
             };
@@ -96,22 +96,22 @@ impl Tracker {
 
     /// Takes an upload and gives the position behind it.
     #[inline(always)]
-    fn known_upload(&mut self, at: u32, on: u32, words: &[u32]) -> Option<u32> {
+    fn fast_upload(&mut self, at: u32, on: u32, words: &[u32]) -> Option<u32> {
         let (headers, data) = take(words, at)?;
         let [_, upper, lower, length_header, length, lines, launch_header, launch, data_header] =
             *headers;
         let lines = pair(lines, length);
         let bytes = lines.wrapping_sub(ONE_LINE);
-        if length_header != on | LENGTH_FORM
+        if length_header != on | LENGTH_HEADER
             || bytes > DATA_BYTES_MAX
-            || pair(launch, launch_header) != pair(LAUNCH, on | LAUNCH_FORM)
+            || pair(launch, launch_header) != pair(LAUNCH, on | LAUNCH_HEADER)
         {
             return None;
         }
         // CAST: not more than `DATA_BYTES_MAX`.
         let bytes = bytes as u32;
         let count = bytes.wrapping_add(3) >> 2;
-        if data_header != on | DATA_FORM | count << method::COUNT_SHIFT {
+        if data_header != on | DATA_HEADER | count << method::COUNT_SHIFT {
             return None;
         }
         let end = within(words, data.wrapping_add(count))?;
@@ -127,14 +127,14 @@ impl Tracker {
 
     /// Takes a PCAS and gives the position behind it.
     #[inline(always)]
-    fn known_pcas(&mut self, at: u32, on: u32, pass: &mut Pass<'_, '_>) -> Option<u32> {
+    fn fast_pcas(&mut self, at: u32, on: u32, pass: &mut Pass<'_, '_>) -> Option<u32> {
         let words = pass.words;
         let ([_, address, header, action], end) = take(words, at)?;
         let action = Action::of_pcas2(*action);
         // CAST: three bits.
         let index = (on >> method::SUBCHANNEL_SHIFT) as usize;
         let subchannel = self.subchannels.get_mut(index)?;
-        if *header != on | ACTION_FORM
+        if *header != on | ACTION_HEADER
             || !subchannel.is_direct()
             || action == Action::Nop
             || !pass.table.has_room()
@@ -178,7 +178,7 @@ impl Tracker {
 
     /// Takes a semaphore report and gives the position behind it.
     #[inline(always)]
-    fn known_report(&mut self, at: u32, on: u32, words: &[u32]) -> Option<u32> {
+    fn fast_report(&mut self, at: u32, on: u32, words: &[u32]) -> Option<u32> {
         let ([_, upper, lower, payload, execute], end) = take(words, at)?;
         let subchannel = self.subchannel(on)?;
         if subchannel.role == Role::Other {
