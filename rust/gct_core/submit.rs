@@ -5,7 +5,7 @@
 //! | module | from | to |
 //! |---|---|---|
 //! | [`gpfifo`] | a ring's 64-bit entries | segments of words |
-//! | [`method`], [`class`] | a segment's words | bursts of methods, by name |
+//! | [`method`], [`methods`] | a segment's words | bursts of methods, by name |
 //! | [`qmd`] | 256 or 384 bytes | named fields, one module per layout version |
 //! | [`tracker`] | a channel's bursts | the calls that schedule a QMD, with the place of its words |
 //! | [`launch`] | a QMD | geometry, resources, effects, waits |
@@ -22,7 +22,6 @@
 //! splits, and which measurement stands behind each, is in `gctgroup-docs/submission.md`.
 
 pub mod atom;
-pub mod class;
 pub mod gpfifo;
 pub mod graph;
 mod inline;
@@ -31,6 +30,7 @@ pub mod launch;
 pub mod limits;
 pub mod mask;
 pub mod method;
+pub mod methods;
 pub mod occupancy;
 pub mod qmd;
 pub mod rewrite;

@@ -2,8 +2,8 @@
 
 //! Inline-to-memory uploads of our own in a tenant's channel, and what puts its registers back.
 
-use super::class;
 use super::method;
+use super::methods;
 use super::tracker::Registers;
 
 /// Words of an upload before its data: destination, length, LAUNCH_DMA, the data's header.
@@ -18,15 +18,15 @@ const LAUNCH_PITCH: u32 = 0x41;
 pub(super) fn headers(on: u8, va: u64, count: u32) -> [u32; HEADER_WORDS] {
     let (upper, lower) = halves(va);
     [
-        method::incr(on, class::OFFSET_OUT_UPPER, 2),
+        method::incr(on, methods::OFFSET_OUT_UPPER, 2),
         upper,
         lower,
-        method::incr(on, class::LINE_LENGTH_IN, 2),
+        method::incr(on, methods::LINE_LENGTH_IN, 2),
         count.wrapping_mul(4),
         1,
-        method::incr(on, class::LAUNCH_DMA, 1),
+        method::incr(on, methods::LAUNCH_DMA, 1),
         LAUNCH_PITCH,
-        method::non_incr(on, class::LOAD_INLINE_DATA, count),
+        method::non_incr(on, methods::LOAD_INLINE_DATA, count),
     ]
 }
 
@@ -35,7 +35,7 @@ pub(super) fn restore(on: u8, registers: &Registers) -> [u32; RESTORE_WORDS] {
     let (lines, line_length) = halves(registers.lines);
     let (upper, lower) = halves(registers.destination);
     [
-        method::incr(on, class::LINE_LENGTH_IN, 4),
+        method::incr(on, methods::LINE_LENGTH_IN, 4),
         line_length,
         lines,
         upper,

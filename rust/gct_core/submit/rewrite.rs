@@ -28,12 +28,12 @@ mod emitter;
 mod parts;
 
 use super::atom::Plan;
-use super::class::Action;
 use super::inline::{HEADER_WORDS, RESTORE_WORDS};
 use super::join::{DoneWords, Qmd};
 use super::launch;
 use super::limits::{ATOMS_MAX, QMD_VA_END, QMD_WORDS_MAX, SLOT_BYTES, SLOT_WORDS, SPLITS};
 use super::mask::{self, Applied, DisabledTpcs};
+use super::methods::Action;
 use super::qmd::{v04_00::V04_00, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{QmdCall, Source};

@@ -5,13 +5,13 @@
 //! The vectors are made of constants and work in [`Memory`] that the caller provides, because a kernel's stack is small.
 //! The host's tests go much further; this is what runs where the product runs.
 
-use super::class::{self, Action};
 use super::gpfifo::{Entry, Fetch};
 use super::join::DoneWords;
 use super::launch::{Effects, Kind, Launch, Release};
 use super::limits::SLOT_BYTES;
 use super::mask::{self, DisabledTpcs};
 use super::method;
+use super::methods::{self, Action};
 use super::qmd::{v04_00, Version};
 use super::rewrite::{self, Cut, Order, Output, Placement};
 use super::stats::{Counters, Reason};
@@ -79,21 +79,21 @@ fn check(holds: bool, check: &'static str) -> Result<(), Failure> {
 fn write_segment(words: &mut [u32; SEGMENT_WORDS]) {
     *words = [0; SEGMENT_WORDS];
     let upload = [
-        method::incr(1, class::OFFSET_OUT_UPPER, 2),
+        method::incr(1, methods::OFFSET_OUT_UPPER, 2),
         // CAST: the two halves.
         (QMD_VA >> 32) as u32,
         QMD_VA as u32,
-        method::incr(1, class::LINE_LENGTH_IN, 2),
+        method::incr(1, methods::LINE_LENGTH_IN, 2),
         384,
         1,
-        method::incr(1, class::LAUNCH_DMA, 1),
+        method::incr(1, methods::LAUNCH_DMA, 1),
         0x41,
-        method::non_incr(1, class::LOAD_INLINE_DATA, 96),
+        method::non_incr(1, methods::LOAD_INLINE_DATA, 96),
     ];
     let call = [
-        method::incr(1, class::SEND_PCAS_A, 1),
+        method::incr(1, methods::SEND_PCAS_A, 1),
         (QMD_VA >> 8) as u32,
-        method::incr(1, class::SEND_SIGNALING_PCAS2_B, 1),
+        method::incr(1, methods::SEND_SIGNALING_PCAS2_B, 1),
         Action::InvalidatePrefetchCopySchedule.value(),
     ];
     let fields = [

@@ -16,9 +16,9 @@ mod qmd_call;
 mod subchannel;
 mod uploads;
 
-use super::class::{self, Action};
 use super::limits::SEGMENT_WORDS_MAX;
 use super::method::{Burst, Opcode, Refused, Rest, Walk};
+use super::methods::{self, Action};
 use super::qmd::Family;
 use super::stats::{Counters, Reason};
 use calls::Call;
@@ -73,8 +73,8 @@ impl Tracker {
     pub const fn new(channel_class: u16) -> Self {
         let mut subchannels = [Subchannel::new(Role::Other); 8];
         // Before a SET_OBJECT was seen, the binding that every driver uses is assumed.
-        subchannels[class::SUBCHANNEL_COMPUTE as usize] = Subchannel::new(Role::Compute);
-        subchannels[class::SUBCHANNEL_I2M as usize] = Subchannel::new(Role::Upload);
+        subchannels[methods::SUBCHANNEL_COMPUTE as usize] = Subchannel::new(Role::Compute);
+        subchannels[methods::SUBCHANNEL_I2M as usize] = Subchannel::new(Role::Upload);
         Self {
             family: Family::of_class(channel_class),
             subchannels,
@@ -212,7 +212,7 @@ impl Tracker {
             return;
         }
         match burst.opcode {
-            Opcode::NonIncr if method == class::LOAD_INLINE_DATA => {
+            Opcode::NonIncr if method == methods::LOAD_INLINE_DATA => {
                 self.uploads.data(burst.data, burst.count);
             }
             Opcode::Incr | Opcode::Immediate => self.registers(burst, pass),
@@ -228,7 +228,7 @@ impl Tracker {
 
     /// Words from `from` on that all go to one method.
     fn repeated(&mut self, burst: &Burst, method: u16, from: u32, pass: &mut Pass<'_, '_>) {
-        if method == class::LOAD_INLINE_DATA {
+        if method == methods::LOAD_INLINE_DATA {
             let count = burst.count.saturating_sub(from);
             return self.uploads.data(burst.data.wrapping_add(from), count);
         }
@@ -246,14 +246,14 @@ impl Tracker {
         if burst.opcode == Opcode::Immediate {
             return self.write_value(burst, burst.method, u32::from(burst.immediate), true, pass);
         }
-        if burst.method <= class::LOAD_INLINE_QMD_DATA_LAST
-            && burst.method_of(burst.count) > class::LOAD_INLINE_QMD_DATA
+        if burst.method <= methods::LOAD_INLINE_QMD_DATA_LAST
+            && burst.method_of(burst.count) > methods::LOAD_INLINE_QMD_DATA
         {
             return self.inline_burst(burst, pass);
         }
         for index in 0..burst.count {
             let method = burst.method_of(index);
-            if method > class::SET_REPORT_SEMAPHORE_D && method < class::CALL_MME_MACRO {
+            if method > methods::SET_REPORT_SEMAPHORE_D && method < methods::CALL_MME_MACRO {
                 break;
             }
             if subchannel::is_tracked(method) {
@@ -269,7 +269,7 @@ impl Tracker {
         let alone =
             burst.count == 1 && burst.missing == 0 && burst.data == burst.at.wrapping_add(1);
         if let Some(value) = pass.word(at) {
-            if method == class::LOAD_INLINE_DATA {
+            if method == methods::LOAD_INLINE_DATA {
                 return self.uploads.data(at, 1);
             }
             self.write_value(burst, method, value, alone, pass);
@@ -278,7 +278,7 @@ impl Tracker {
 
     /// A method of a macro: its call, or one more word for it.
     fn macro_called(&self, method: u16, pass: &mut Pass<'_, '_>) {
-        if method & class::CALL_MME_DATA != 0 {
+        if method & methods::CALL_MME_DATA != 0 {
             return;
         }
         pass.counters.keep(if self.uploads.is_open() {
@@ -301,15 +301,15 @@ impl Tracker {
             return;
         };
         let action = match method {
-            class::LAUNCH_DMA => return subchannel.begin(&mut self.uploads, value),
-            class::SEND_SIGNALING_PCAS2_B => Action::of_pcas2(value),
-            class::SEND_SIGNALING_PCAS_B => Action::of_pcas(value),
-            class::SET_REPORT_SEMAPHORE_D | class::REPORT_SEMAPHORE_EXECUTE => {
+            methods::LAUNCH_DMA => return subchannel.begin(&mut self.uploads, value),
+            methods::SEND_SIGNALING_PCAS2_B => Action::of_pcas2(value),
+            methods::SEND_SIGNALING_PCAS_B => Action::of_pcas(value),
+            methods::SET_REPORT_SEMAPHORE_D | methods::REPORT_SEMAPHORE_EXECUTE => {
                 subchannel.set(method, value);
                 self.last_release = Some(subchannel.report(method, value));
                 return;
             }
-            class::CALL_MME_MACRO.. => return self.macro_called(method, pass),
+            methods::CALL_MME_MACRO.. => return self.macro_called(method, pass),
             _ => return subchannel.set(method, value),
         };
         let call = Call {

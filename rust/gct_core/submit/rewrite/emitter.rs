@@ -5,12 +5,12 @@
 use super::parts::{make_upload, Parts, BLOCK_WORDS};
 use super::{count_mask, split_of, Cut, Emitted, Order, Output, Placement, Split};
 use crate::submit::atom::Plan;
-use crate::submit::class::{self, Action};
 use crate::submit::inline::restore;
 use crate::submit::join::{DoneWords, Qmd};
 use crate::submit::limits::{MASK_WORDS, SLOT_BYTES, SLOT_WORDS, SPLITS};
 use crate::submit::mask;
 use crate::submit::method;
+use crate::submit::methods::{self, Action};
 use crate::submit::qmd::Version;
 use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::QmdCall;
@@ -316,13 +316,13 @@ fn put<const N: usize>(out: &mut [u32], words: [u32; N]) {
 #[inline]
 fn address(on: u8, va: u64) -> [u32; 2] {
     // CAST: a QMD's address is below 2^40.
-    [method::incr(on, class::SEND_PCAS_A, 1), (va >> 8) as u32]
+    [method::incr(on, methods::SEND_PCAS_A, 1), (va >> 8) as u32]
 }
 
 #[inline]
 fn action(on: u8, action: Action) -> [u32; 2] {
     [
-        method::incr(on, class::SEND_SIGNALING_PCAS2_B, 1),
+        method::incr(on, methods::SEND_SIGNALING_PCAS2_B, 1),
         action.value(),
     ]
 }

@@ -6,8 +6,8 @@ use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
-use crate::submit::class::Action;
 use crate::submit::launch::{Kind, Launch};
+use crate::submit::methods::Action;
 use crate::submit::qmd::Version;
 use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::{QmdCall, Source, Tracker};

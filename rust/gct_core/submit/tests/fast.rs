@@ -10,8 +10,8 @@ use proptest::sample::{select, Index};
 
 use super::captures::{segments, CAPTURES};
 use super::random::{config, random, words_of};
-use crate::submit::class;
 use crate::submit::method::{immediate, incr, non_incr};
+use crate::submit::methods;
 use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Scan, Tracker};
 
@@ -40,15 +40,15 @@ fn change() -> impl Strategy<Value = Change> {
         384,
         u32::MAX,
         0x41,
-        incr(1, class::SEND_PCAS_A, 1),
-        incr(2, class::SEND_SIGNALING_PCAS2_B, 1),
-        incr(1, class::OFFSET_OUT_UPPER, 2),
-        incr(1, class::LAUNCH_DMA, 1),
-        incr(1, class::SET_OBJECT, 1),
-        incr(1, class::SET_QMD_VIRTUALIZATION_CONTROL, 1),
-        incr(1, class::SET_REPORT_SEMAPHORE_A, 4),
-        non_incr(1, class::LOAD_INLINE_DATA, 96),
-        immediate(1, class::SEND_SIGNALING_PCAS2_B, 0xa),
+        incr(1, methods::SEND_PCAS_A, 1),
+        incr(2, methods::SEND_SIGNALING_PCAS2_B, 1),
+        incr(1, methods::OFFSET_OUT_UPPER, 2),
+        incr(1, methods::LAUNCH_DMA, 1),
+        incr(1, methods::SET_OBJECT, 1),
+        incr(1, methods::SET_QMD_VIRTUALIZATION_CONTROL, 1),
+        incr(1, methods::SET_REPORT_SEMAPHORE_A, 4),
+        non_incr(1, methods::LOAD_INLINE_DATA, 96),
+        immediate(1, methods::SEND_SIGNALING_PCAS2_B, 0xa),
     ];
     prop_oneof![
         2 => (any::<Index>(), select(special)).prop_map(|(at, word)| Change::Set(at, word)),
@@ -110,9 +110,9 @@ fn scans(
 ) -> Vec<(Vec<QmdCall>, Scan, Counters)> {
     // Calls that use every register that a segment can leave behind.
     let last = vec![
-        immediate(1, class::LAUNCH_DMA, 0x41),
-        immediate(1, class::SEND_SIGNALING_PCAS2_B, 0xa),
-        immediate(2, class::SEND_SIGNALING_PCAS2_B, 2),
+        immediate(1, methods::LAUNCH_DMA, 0x41),
+        immediate(1, methods::SEND_SIGNALING_PCAS2_B, 0xa),
+        immediate(2, methods::SEND_SIGNALING_PCAS2_B, 2),
     ];
     let scanned = segments.iter().chain([&last]).map(|words| {
         let mut found = vec![QmdCall::default(); room];
@@ -138,10 +138,10 @@ proptest! {
         let mut segments = tenant;
         // Addresses may be relative, and subchannels of another class.
         match before {
-            Some((0, bits)) => segments.insert(0, vec![incr(1, class::SET_QMD_VIRTUALIZATION_CONTROL, 1), bits]),
-            Some((1, object)) => segments.insert(0, vec![incr(1, class::SET_OBJECT, 1), object & 0xffff]),
-            Some((2, _)) => segments.insert(0, vec![incr(1, class::SET_OBJECT, 1), 0xcbc0]),
-            Some(_) => segments.insert(0, vec![incr(2, class::SET_OBJECT, 1), 0xa140]),
+            Some((0, bits)) => segments.insert(0, vec![incr(1, methods::SET_QMD_VIRTUALIZATION_CONTROL, 1), bits]),
+            Some((1, object)) => segments.insert(0, vec![incr(1, methods::SET_OBJECT, 1), object & 0xffff]),
+            Some((2, _)) => segments.insert(0, vec![incr(1, methods::SET_OBJECT, 1), 0xcbc0]),
+            Some(_) => segments.insert(0, vec![incr(2, methods::SET_OBJECT, 1), 0xa140]),
             None => {}
         }
         for (index, change) in changes.iter().enumerate() {

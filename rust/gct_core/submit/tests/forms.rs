@@ -9,8 +9,8 @@ use proptest::prelude::*;
 
 use super::captures::{segments, CAPTURES};
 use super::random::{config, qmd_va, random, words_of};
-use crate::submit::class::{self, Action};
 use crate::submit::method::{immediate, incr, non_incr, Header, Opcode, Walk};
+use crate::submit::methods::{self, Action};
 use crate::submit::qmd::{v02_04, v03_00, Version};
 use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::{QmdCall, Scan, Source, Tracker};
@@ -30,7 +30,7 @@ fn scan(words: &[u32]) -> (Vec<QmdCall>, Scan, Counters) {
 
 /// Words that look like methods much more often than random ones do.
 fn methods() -> impl Strategy<Value = Vec<u32>> {
-    let known = proptest::sample::select(class::METHODS).prop_map(|method| method.0);
+    let known = proptest::sample::select(methods::METHODS).prop_map(|method| method.0);
     let burst = (0u32..8, 0u8..3, known, 0u32..12, any::<u32>()).prop_map(
         |(op, subchannel, method, count, seed)| {
             let header = incr(subchannel, method, count) & 0x1fff_ffff | op << 29;
@@ -73,7 +73,7 @@ proptest! {
         plain.plain = true;
         prop_assert_eq!(scan_with(&mut fast, &words), scan_with(&mut plain, &words));
         // The state that they leave is the same, too.
-        let next = [immediate(1, class::LAUNCH_DMA, 0x41), immediate(1, class::SEND_SIGNALING_PCAS2_B, 0xa)];
+        let next = [immediate(1, methods::LAUNCH_DMA, 0x41), immediate(1, methods::SEND_SIGNALING_PCAS2_B, 0xa)];
         prop_assert_eq!(scan_with(&mut fast, &next), scan_with(&mut plain, &next));
         prop_assert_eq!(fast.last_release(), plain.last_release());
     }
@@ -156,15 +156,15 @@ fn old_and_reserved_headers_are_refused() {
 /// One plain launch, whose QMD is at word 9.
 fn launch(va: u64) -> Vec<u32> {
     let mut words = vec![
-        incr(1, class::OFFSET_OUT_UPPER, 2),
+        incr(1, methods::OFFSET_OUT_UPPER, 2),
         (va >> 32) as u32,
         va as u32,
-        incr(1, class::LINE_LENGTH_IN, 2),
+        incr(1, methods::LINE_LENGTH_IN, 2),
         384,
         1,
-        incr(1, class::LAUNCH_DMA, 1),
+        incr(1, methods::LAUNCH_DMA, 1),
         0x41,
-        non_incr(1, class::LOAD_INLINE_DATA, 96),
+        non_incr(1, methods::LOAD_INLINE_DATA, 96),
     ];
     words.extend([0; 96]);
     words[9 + 18] = 0x40;
@@ -174,9 +174,9 @@ fn launch(va: u64) -> Vec<u32> {
 
 fn pcas(va: u64, action: u32) -> [u32; 4] {
     [
-        incr(1, class::SEND_PCAS_A, 1),
+        incr(1, methods::SEND_PCAS_A, 1),
         (va >> 8) as u32,
-        incr(1, class::SEND_SIGNALING_PCAS2_B, 1),
+        incr(1, methods::SEND_SIGNALING_PCAS2_B, 1),
         action,
     ]
 }
@@ -186,7 +186,7 @@ fn upload(va: u64, count: u32) -> Vec<u32> {
     let mut words = launch(va);
     words.truncate(9);
     words[4] = count * 4;
-    words[8] = non_incr(1, class::LOAD_INLINE_DATA, count);
+    words[8] = non_incr(1, methods::LOAD_INLINE_DATA, count);
     words.extend(vec![7; count as usize]);
     words
 }
@@ -226,8 +226,8 @@ fn an_upload_of_unknown_extent_hides_all_before_it() {
 fn a_qmd_in_two_bursts_is_passed_through() {
     let va = 0x2_0000_0100;
     let mut words = launch(va);
-    words[8] = non_incr(1, class::LOAD_INLINE_DATA, 95);
-    words.insert(9 + 95, non_incr(1, class::LOAD_INLINE_DATA, 1));
+    words[8] = non_incr(1, methods::LOAD_INLINE_DATA, 95);
+    words.insert(9 + 95, non_incr(1, methods::LOAD_INLINE_DATA, 1));
     words.extend(pcas(va, 0xa));
     assert_eq!(scan(&words).0[0].reason, Some(Reason::Fragmented));
 }
@@ -238,7 +238,7 @@ fn a_qmd_in_the_middle_of_an_upload_is_found() {
     let mut words = launch(va);
     words[2] = 0x0000_0000;
     words[4] = 384 + 256 + 128;
-    words[8] = non_incr(1, class::LOAD_INLINE_DATA, 96 + 64 + 32);
+    words[8] = non_incr(1, methods::LOAD_INLINE_DATA, 96 + 64 + 32);
     words.splice(9..9, [3; 64]);
     words.extend([4; 32]);
     words.extend(pcas(va, 0xa));
@@ -252,7 +252,7 @@ fn a_qmd_in_the_middle_of_an_upload_is_found() {
 #[test]
 fn a_virtualization_base_is_not_guessed_at() {
     let va = 0x2_0000_0100;
-    let mut words = vec![incr(1, class::SET_QMD_VIRTUALIZATION_CONTROL, 1), 1 << 24];
+    let mut words = vec![incr(1, methods::SET_QMD_VIRTUALIZATION_CONTROL, 1), 1 << 24];
     words.extend(launch(va));
     words.extend(pcas(va, 0xa));
     assert_eq!(scan(&words).0[0].reason, Some(Reason::Virtualized));
@@ -261,7 +261,7 @@ fn a_virtualization_base_is_not_guessed_at() {
 #[test]
 fn a_macro_is_counted() {
     // With the words it takes: one call.
-    let (_, _, counters) = scan(&[incr(1, class::CALL_MME_MACRO, 2), 0, 7]);
+    let (_, _, counters) = scan(&[incr(1, methods::CALL_MME_MACRO, 2), 0, 7]);
     assert_eq!(counters.kept(Reason::Macro), 1);
     assert_eq!(counters.kept_total(), 1);
 }
@@ -306,12 +306,12 @@ fn set_object_decides_what_a_subchannel_is() {
     };
     assert_eq!(scan(&moved).0.len(), 0);
     let mut tracker = Tracker::new(0);
-    scan_with(&mut tracker, &[incr(4, class::SET_OBJECT, 1), 0xcbc0]);
+    scan_with(&mut tracker, &[incr(4, methods::SET_OBJECT, 1), 0xcbc0]);
     assert_eq!(tracker.class_of(4), 0xcbc0);
     assert_eq!(scan_with(&mut tracker, &moved).0[0].source, Source::Upload);
     // Bound to a copy engine, subchannel 1 launches nothing.
     let mut tracker = Tracker::new(0xc86f);
-    scan_with(&mut tracker, &[incr(1, class::SET_OBJECT, 1), 0xc8b5]);
+    scan_with(&mut tracker, &[incr(1, methods::SET_OBJECT, 1), 0xc8b5]);
     assert_eq!(scan_with(&mut tracker, &words).0.len(), 0);
 }
 
@@ -319,7 +319,7 @@ fn set_object_decides_what_a_subchannel_is() {
 fn inline(qmd: &[u32]) -> Vec<u32> {
     let count = 2 + u32::try_from(qmd.len()).unwrap();
     let mut words = vec![
-        incr(1, class::SET_INLINE_QMD_ADDRESS_A, count),
+        incr(1, methods::SET_INLINE_QMD_ADDRESS_A, count),
         1,
         0x0204_e100,
     ];

@@ -7,11 +7,11 @@ use std::vec::Vec;
 
 use super::captures::{scan, segments, CAPTURES};
 use super::rewriting::{emit, SLOT_VA};
-use crate::submit::class::Action;
 use crate::submit::join::DoneWords;
 use crate::submit::launch::Kind;
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
 use crate::submit::mask::{self, DisabledTpcs};
+use crate::submit::methods::Action;
 use crate::submit::rewrite::{self, EmitError, Order, Output, Placement};
 use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::{QmdCall, Source, Tracker};

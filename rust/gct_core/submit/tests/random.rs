@@ -7,8 +7,8 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use crate::submit::class;
 use crate::submit::method::{immediate, incr, non_incr, one_incr};
+use crate::submit::methods;
 use crate::submit::qmd::v04_00 as q;
 
 /// Random cases are not written to files: a failure prints its smallest case, which becomes a test of its own.
@@ -130,44 +130,44 @@ impl Random {
         let qmd = self.qmd(index);
         let mut words = match self.form {
             0 => vec![
-                incr(1, class::OFFSET_OUT_UPPER, 2),
+                incr(1, methods::OFFSET_OUT_UPPER, 2),
                 high,
                 low,
-                incr(1, class::LINE_LENGTH_IN, 2),
+                incr(1, methods::LINE_LENGTH_IN, 2),
                 384,
                 1,
-                incr(1, class::LAUNCH_DMA, 1),
+                incr(1, methods::LAUNCH_DMA, 1),
                 0x41,
-                non_incr(1, class::LOAD_INLINE_DATA, 96),
+                non_incr(1, methods::LOAD_INLINE_DATA, 96),
             ],
             1 => vec![
-                incr(1, class::LINE_LENGTH_IN, 4),
+                incr(1, methods::LINE_LENGTH_IN, 4),
                 384,
                 1,
                 high,
                 low,
-                immediate(1, class::LAUNCH_DMA, 0x41),
+                immediate(1, methods::LAUNCH_DMA, 0x41),
                 0,
-                non_incr(1, class::LOAD_INLINE_DATA, 96),
+                non_incr(1, methods::LOAD_INLINE_DATA, 96),
             ],
             2 => vec![
-                immediate(1, class::LINE_LENGTH_IN, 384),
-                immediate(1, class::LINE_COUNT, 1),
-                immediate(1, class::OFFSET_OUT_UPPER, high),
-                one_incr(1, class::OFFSET_OUT, 1),
+                immediate(1, methods::LINE_LENGTH_IN, 384),
+                immediate(1, methods::LINE_COUNT, 1),
+                immediate(1, methods::OFFSET_OUT_UPPER, high),
+                one_incr(1, methods::OFFSET_OUT, 1),
                 low,
-                one_incr(1, class::LAUNCH_DMA, 97),
+                one_incr(1, methods::LAUNCH_DMA, 97),
                 0x11,
             ],
             _ => vec![
-                one_incr(1, class::OFFSET_OUT_UPPER, 2),
+                one_incr(1, methods::OFFSET_OUT_UPPER, 2),
                 high,
                 low,
-                non_incr(1, class::LINE_LENGTH_IN, 2),
+                non_incr(1, methods::LINE_LENGTH_IN, 2),
                 7,
                 384,
-                immediate(1, class::LINE_COUNT, 1),
-                one_incr(1, class::LAUNCH_DMA, 97),
+                immediate(1, methods::LINE_COUNT, 1),
+                one_incr(1, methods::LAUNCH_DMA, 97),
                 0x41,
             ],
         };
@@ -175,21 +175,21 @@ impl Random {
         let address = (va >> 8) as u32;
         match self.form {
             0 | 2 => words.extend([
-                incr(1, class::SEND_PCAS_A, 1),
+                incr(1, methods::SEND_PCAS_A, 1),
                 address,
-                incr(1, class::SEND_SIGNALING_PCAS2_B, 1),
+                incr(1, methods::SEND_SIGNALING_PCAS2_B, 1),
                 0xa,
             ]),
             1 => words.extend([
-                one_incr(1, class::SEND_PCAS_A, 1),
+                one_incr(1, methods::SEND_PCAS_A, 1),
                 address,
-                immediate(1, class::SEND_SIGNALING_PCAS2_B, 0xa),
+                immediate(1, methods::SEND_SIGNALING_PCAS2_B, 0xa),
             ]),
             _ => words.extend([
-                non_incr(1, class::SEND_PCAS_A, 2),
+                non_incr(1, methods::SEND_PCAS_A, 2),
                 1,
                 address,
-                immediate(1, class::SEND_SIGNALING_PCAS_B, 3),
+                immediate(1, methods::SEND_SIGNALING_PCAS_B, 3),
             ]),
         }
         words

@@ -8,12 +8,12 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::random::{config, qmd_va, random, words_of};
-use crate::submit::class::{self, Action};
 use crate::submit::join::DoneWords;
 use crate::submit::launch::{Launch, Release};
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
 use crate::submit::mask::DisabledTpcs;
 use crate::submit::method::incr;
+use crate::submit::methods::{self, Action};
 use crate::submit::qmd::{v04_00 as q, Version};
 use crate::submit::rewrite::{self, Cut, Emitted, Order, Output, Placement, Room};
 use crate::submit::stats::{Counters, Reason};
@@ -114,9 +114,9 @@ proptest! {
         for index in &again {
             let va = qmd_va(index.index(launches.len()));
             words.extend([
-                incr(1, class::SEND_PCAS_A, 1),
+                incr(1, methods::SEND_PCAS_A, 1),
                 u32::try_from(va >> 8).unwrap(),
-                incr(1, class::SEND_SIGNALING_PCAS2_B, 1),
+                incr(1, methods::SEND_SIGNALING_PCAS2_B, 1),
                 0xa,
             ]);
         }

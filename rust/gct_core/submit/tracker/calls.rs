@@ -3,8 +3,8 @@
 //! What hands a QMD to the scheduler, and QMDs that are only stored: the entries of the caller's table.
 
 use super::{Pass, QmdCall, Registers, Source, Tracker};
-use crate::submit::class::{self, Action};
 use crate::submit::method::Burst;
+use crate::submit::methods::{self, Action};
 use crate::submit::qmd::Version;
 use crate::submit::stats::Reason;
 
@@ -52,7 +52,7 @@ impl Tracker {
     pub(super) fn inline_burst(&mut self, burst: &Burst, pass: &mut Pass<'_, '_>) {
         for index in 0..burst.count {
             let method = burst.method_of(index);
-            if method >= class::LOAD_INLINE_QMD_DATA {
+            if method >= methods::LOAD_INLINE_QMD_DATA {
                 break;
             }
             self.write(burst, method, index, pass);
@@ -60,9 +60,9 @@ impl Tracker {
         let Some(subchannel) = self.subchannels.get(usize::from(burst.subchannel & 7)) else {
             return;
         };
-        let skipped = u32::from(class::LOAD_INLINE_QMD_DATA.saturating_sub(burst.method)) / 4;
+        let skipped = u32::from(methods::LOAD_INLINE_QMD_DATA.saturating_sub(burst.method)) / 4;
         let first = burst.data.wrapping_add(skipped);
-        let whole = burst.method <= class::LOAD_INLINE_QMD_DATA
+        let whole = burst.method <= methods::LOAD_INLINE_QMD_DATA
             && burst.count.saturating_sub(skipped) >= subchannel.inline_words();
         let mut found = QmdCall {
             source: Source::Inline,

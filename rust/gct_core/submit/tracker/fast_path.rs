@@ -9,17 +9,17 @@ use super::calls::called;
 use super::subchannel::ONE_LINE;
 use super::uploads::Plain;
 use super::{Call, Pass, Role, Subchannel, Tracker, HOST_END};
-use crate::submit::class::{self, Action};
 use crate::submit::method;
+use crate::submit::methods::{self, Action};
 use crate::submit::qmd::Version;
 use crate::submit::stats::Reason;
 
 /// The headers of an upload as CUDA writes it, on subchannel 0: destination, length, launch, and the data's without its
 /// count.
-const DESTINATION_HEADER: u32 = method::incr(0, class::OFFSET_OUT_UPPER, 2);
-const LENGTH_HEADER: u32 = method::incr(0, class::LINE_LENGTH_IN, 2);
-const LAUNCH_HEADER: u32 = method::incr(0, class::LAUNCH_DMA, 1);
-const DATA_HEADER: u32 = method::non_incr(0, class::LOAD_INLINE_DATA, 0);
+const DESTINATION_HEADER: u32 = method::incr(0, methods::OFFSET_OUT_UPPER, 2);
+const LENGTH_HEADER: u32 = method::incr(0, methods::LINE_LENGTH_IN, 2);
+const LAUNCH_HEADER: u32 = method::incr(0, methods::LAUNCH_DMA, 1);
+const DATA_HEADER: u32 = method::non_incr(0, methods::LOAD_INLINE_DATA, 0);
 
 /// LAUNCH_DMA as CUDA writes it: pitch layout, no system membar.
 const LAUNCH: u32 = 0x41;
@@ -28,11 +28,11 @@ const LAUNCH: u32 = 0x41;
 const DATA_BYTES_MAX: u64 = 4 * method::COUNT as u64;
 
 /// The headers of a PCAS as CUDA writes it, on subchannel 0: the QMD, and the action.
-const PCAS_HEADER: u32 = method::incr(0, class::SEND_PCAS_A, 1);
-const ACTION_HEADER: u32 = method::incr(0, class::SEND_SIGNALING_PCAS2_B, 1);
+const PCAS_HEADER: u32 = method::incr(0, methods::SEND_PCAS_A, 1);
+const ACTION_HEADER: u32 = method::incr(0, methods::SEND_SIGNALING_PCAS2_B, 1);
 
 /// The header of a semaphore report as CUDA writes it, on subchannel 0.
-const REPORT_HEADER: u32 = method::incr(0, class::SET_REPORT_SEMAPHORE_A, 4);
+const REPORT_HEADER: u32 = method::incr(0, methods::SET_REPORT_SEMAPHORE_A, 4);
 
 /// Two words as one number.
 #[inline(always)]

@@ -3,17 +3,17 @@
 //! Methods that the host executes itself, on any subchannel: SET_OBJECT and semaphores.
 
 use super::{Pass, Semaphore, Tracker, HOST_END};
-use crate::submit::class;
 use crate::submit::method::{Burst, Opcode};
+use crate::submit::methods;
 use crate::submit::qmd::Family;
 
 /// Which of the four host semaphore registers a method writes: address low and high, payload low and high.
 fn host_register(method: u16) -> Option<usize> {
     match method {
-        class::SEMAPHOREB | class::SEM_ADDR_LO => Some(0),
-        class::SEMAPHOREA | class::SEM_ADDR_HI => Some(1),
-        class::SEMAPHOREC | class::SEM_PAYLOAD_LO => Some(2),
-        class::SEM_PAYLOAD_HI => Some(3),
+        methods::SEMAPHOREB | methods::SEM_ADDR_LO => Some(0),
+        methods::SEMAPHOREA | methods::SEM_ADDR_HI => Some(1),
+        methods::SEMAPHOREC | methods::SEM_PAYLOAD_LO => Some(2),
+        methods::SEM_PAYLOAD_HI => Some(3),
         _ => None,
     }
 }
@@ -24,7 +24,7 @@ impl Tracker {
         if burst.opcode == Opcode::Immediate {
             return self.host_write(burst, burst.method, u32::from(burst.immediate));
         }
-        let tracked = |method| method == class::SET_OBJECT || host_register(method).is_some();
+        let tracked = |method| method == methods::SET_OBJECT || host_register(method).is_some();
         if burst.opcode == Opcode::NonIncr && !tracked(burst.method) {
             return;
         }
@@ -47,7 +47,7 @@ impl Tracker {
     }
 
     fn host_write(&mut self, burst: &Burst, method: u16, value: u32) {
-        if method == class::SET_OBJECT {
+        if method == methods::SET_OBJECT {
             // CAST: the class is the low half.
             let object = value as u16;
             if let Some(subchannel) = self.subchannels.get_mut(usize::from(burst.subchannel & 7)) {
@@ -68,10 +68,10 @@ impl Tracker {
             execute: value,
         };
         match (method, value & 7) {
-            (class::SEM_EXECUTE, 1 | 6) => self.last_release = Some(semaphore),
-            (class::SEM_EXECUTE, 0 | 2..=5) => self.last_acquire = Some(semaphore),
-            (class::SEMAPHORED, 1 | 4) => self.last_acquire = Some(semaphore),
-            (class::SEMAPHORED, _) => self.last_release = Some(semaphore),
+            (methods::SEM_EXECUTE, 1 | 6) => self.last_release = Some(semaphore),
+            (methods::SEM_EXECUTE, 0 | 2..=5) => self.last_acquire = Some(semaphore),
+            (methods::SEMAPHORED, 1 | 4) => self.last_acquire = Some(semaphore),
+            (methods::SEMAPHORED, _) => self.last_release = Some(semaphore),
             _ => {}
         }
     }

@@ -2,8 +2,8 @@
 
 //! What a scan reports.
 
-use crate::submit::class::Action;
 use crate::submit::launch::{kind_of, Kind, Launch};
+use crate::submit::methods::Action;
 use crate::submit::qmd::{Family, Version};
 use crate::submit::stats::Reason;
 

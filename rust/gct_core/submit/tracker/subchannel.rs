@@ -4,7 +4,7 @@
 
 use super::uploads::Uploads;
 use super::{Registers, Semaphore};
-use crate::submit::class;
+use crate::submit::methods;
 use crate::submit::stats::Reason;
 
 /// What a subchannel's class understands.
@@ -91,14 +91,14 @@ pub(super) struct Subchannel {
 #[inline]
 pub(super) fn is_tracked(method: u16) -> bool {
     matches!(method,
-        class::LINE_LENGTH_IN..=class::OFFSET_OUT
-            | class::LAUNCH_DMA..=class::LOAD_INLINE_DATA
-            | class::SEND_PCAS_A..=class::SEND_SIGNALING_PCAS2_B
-            | class::SET_QMD_VIRTUALIZATION_CONTROL
-            | class::SET_INLINE_QMD_ADDRESS_A..=class::LOAD_INLINE_QMD_DATA_LAST
-            | class::SET_REPORT_SEMAPHORE_PAYLOAD_LOWER..=class::REPORT_SEMAPHORE_EXECUTE
-            | class::SET_REPORT_SEMAPHORE_A..=class::SET_REPORT_SEMAPHORE_D
-            | class::CALL_MME_MACRO..)
+        methods::LINE_LENGTH_IN..=methods::OFFSET_OUT
+            | methods::LAUNCH_DMA..=methods::LOAD_INLINE_DATA
+            | methods::SEND_PCAS_A..=methods::SEND_SIGNALING_PCAS2_B
+            | methods::SET_QMD_VIRTUALIZATION_CONTROL
+            | methods::SET_INLINE_QMD_ADDRESS_A..=methods::LOAD_INLINE_QMD_DATA_LAST
+            | methods::SET_REPORT_SEMAPHORE_PAYLOAD_LOWER..=methods::REPORT_SEMAPHORE_EXECUTE
+            | methods::SET_REPORT_SEMAPHORE_A..=methods::SET_REPORT_SEMAPHORE_D
+            | methods::CALL_MME_MACRO..)
 }
 
 impl Subchannel {
@@ -134,34 +134,34 @@ impl Subchannel {
     #[inline]
     pub(super) fn set(&mut self, method: u16, value: u32) {
         match method {
-            class::OFFSET_OUT_UPPER => {
+            methods::OFFSET_OUT_UPPER => {
                 set_upper(&mut self.destination, value);
                 self.known |= known::OFFSET_UPPER;
             }
-            class::OFFSET_OUT => {
+            methods::OFFSET_OUT => {
                 set_lower(&mut self.destination, value);
                 self.known |= known::OFFSET;
             }
-            class::LINE_LENGTH_IN => {
+            methods::LINE_LENGTH_IN => {
                 set_lower(&mut self.lines, value);
                 self.known |= known::LINE_LENGTH;
             }
-            class::LINE_COUNT => {
+            methods::LINE_COUNT => {
                 set_upper(&mut self.lines, value);
                 self.known |= known::LINE_COUNT;
             }
-            class::SEND_PCAS_A => {
+            methods::SEND_PCAS_A => {
                 self.set_pcas(value);
             }
-            class::SET_INLINE_QMD_ADDRESS_A => {
+            methods::SET_INLINE_QMD_ADDRESS_A => {
                 self.inline_upper = value;
                 self.known |= known::INLINE_UPPER;
             }
-            class::SET_INLINE_QMD_ADDRESS_B => {
+            methods::SET_INLINE_QMD_ADDRESS_B => {
                 self.inline_lower = value;
                 self.known |= known::INLINE_LOWER;
             }
-            class::SET_QMD_VIRTUALIZATION_CONTROL => {
+            methods::SET_QMD_VIRTUALIZATION_CONTROL => {
                 self.virtualization = value;
                 self.direct = self.role != Role::Other && value & VIRTUAL == 0;
             }
@@ -193,10 +193,10 @@ impl Subchannel {
 
     fn set_report(&mut self, method: u16, value: u32) {
         let index = match method {
-            class::SET_REPORT_SEMAPHORE_A | class::SET_REPORT_SEMAPHORE_ADDRESS_UPPER => 0,
-            class::SET_REPORT_SEMAPHORE_B | class::SET_REPORT_SEMAPHORE_ADDRESS_LOWER => 1,
-            class::SET_REPORT_SEMAPHORE_C | class::SET_REPORT_SEMAPHORE_PAYLOAD_LOWER => 2,
-            class::SET_REPORT_SEMAPHORE_PAYLOAD_UPPER => 3,
+            methods::SET_REPORT_SEMAPHORE_A | methods::SET_REPORT_SEMAPHORE_ADDRESS_UPPER => 0,
+            methods::SET_REPORT_SEMAPHORE_B | methods::SET_REPORT_SEMAPHORE_ADDRESS_LOWER => 1,
+            methods::SET_REPORT_SEMAPHORE_C | methods::SET_REPORT_SEMAPHORE_PAYLOAD_LOWER => 2,
+            methods::SET_REPORT_SEMAPHORE_PAYLOAD_UPPER => 3,
             _ => return,
         };
         if let Some(register) = self.report.get_mut(index) {
@@ -215,13 +215,13 @@ impl Subchannel {
     ) -> Semaphore {
         let [_, _, _, kept] = self.report;
         self.report = [upper, lower, payload, kept];
-        self.report(class::SET_REPORT_SEMAPHORE_D, execute)
+        self.report(methods::SET_REPORT_SEMAPHORE_D, execute)
     }
 
     /// The semaphore that the word `execute` writes.
     pub(super) fn report(&self, method: u16, execute: u32) -> Semaphore {
         let [upper, lower, payload, payload_upper] = self.report;
-        let high = if method == class::REPORT_SEMAPHORE_EXECUTE {
+        let high = if method == methods::REPORT_SEMAPHORE_EXECUTE {
             payload_upper
         } else {
             0

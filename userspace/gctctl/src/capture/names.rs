@@ -2,8 +2,8 @@
 
 //! Names that are only printed.
 
-use gct_core::submit::class::{self, Action};
 use gct_core::submit::launch::DependentAction;
+use gct_core::submit::methods::{self, Action};
 use gct_core::submit::tracker::Source;
 
 /// The subchannel on which CUDA binds its copy class.
@@ -41,7 +41,7 @@ pub(super) fn method(class: u16, subchannel: u8, offset: u16) -> Option<&'static
         let found = COPY_METHODS.iter().find(|(at, _)| *at == offset);
         return found.map(|(_, name)| *name);
     }
-    class::name_of(offset)
+    methods::name_of(offset)
 }
 
 /// The action of a PCAS, as the class header names it.
