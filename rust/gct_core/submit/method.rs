@@ -126,7 +126,7 @@ impl Burst {
 
 /// A burst that a segment left unfinished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rest {
+pub struct PartialBurst {
     /// How the words are addressed.
     pub opcode: Opcode,
     /// The subchannel.
@@ -153,7 +153,7 @@ pub struct Refused {
 pub struct Walk<'a> {
     words: &'a [u32],
     at: u32,
-    rest: Option<Rest>,
+    partial: Option<PartialBurst>,
 }
 
 impl<'a> Walk<'a> {
@@ -162,14 +162,18 @@ impl<'a> Walk<'a> {
         Self::resume(words, None)
     }
 
-    /// A segment of a channel whose last one left `rest` unfinished.
-    pub fn resume(words: &'a [u32], rest: Option<Rest>) -> Self {
-        Self { words, at: 0, rest }
+    /// A segment of a channel whose last one ended in `partial`.
+    pub fn resume(words: &'a [u32], partial: Option<PartialBurst>) -> Self {
+        Self {
+            words,
+            at: 0,
+            partial,
+        }
     }
 
     /// What this segment leaves unfinished, once the walk has ended.
-    pub fn rest(&self) -> Option<Rest> {
-        self.rest
+    pub fn partial(&self) -> Option<PartialBurst> {
+        self.partial
     }
 
     /// Where the next header is.
@@ -181,7 +185,7 @@ impl<'a> Walk<'a> {
     /// Whether the next word is a header, not the rest of the last segment's burst.
     #[inline]
     pub(crate) fn is_at_header(&self) -> bool {
-        self.rest.is_none()
+        self.partial.is_none()
     }
 
     /// Goes on at the header `at`, when somebody else has read the words before.
@@ -198,28 +202,28 @@ impl<'a> Walk<'a> {
     }
 
     #[inline]
-    fn burst(&mut self, at: u32, rest: Rest) -> Burst {
-        let count = rest.count.min(self.left());
-        let missing = rest.count.wrapping_sub(count);
+    fn burst(&mut self, at: u32, partial: PartialBurst) -> Burst {
+        let count = partial.count.min(self.left());
+        let missing = partial.count.wrapping_sub(count);
         let burst = Burst {
             at,
-            opcode: rest.opcode,
-            subchannel: rest.subchannel,
-            method: rest.method,
+            opcode: partial.opcode,
+            subchannel: partial.subchannel,
+            method: partial.method,
             data: self.at,
             count,
             immediate: 0,
             missing,
         };
-        self.rest = (missing != 0).then(|| Rest {
+        self.partial = (missing != 0).then(|| PartialBurst {
             // Once the first word has been sent, the rest of ONE_INCR goes to one method.
-            opcode: match rest.opcode {
+            opcode: match partial.opcode {
                 Opcode::OneIncr if count != 0 => Opcode::NonIncr,
                 opcode => opcode,
             },
             method: burst.method_of(count),
             count: missing,
-            ..rest
+            ..partial
         });
         self.at = self.at.wrapping_add(count);
         burst
@@ -232,8 +236,8 @@ impl Iterator for Walk<'_> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.at == 0 && !self.words.is_empty() {
-            if let Some(rest) = self.rest.take() {
-                return Some(Ok(self.burst(0, rest)));
+            if let Some(partial) = self.partial.take() {
+                return Some(Ok(self.burst(0, partial)));
             }
         }
         loop {
@@ -269,13 +273,13 @@ impl Iterator for Walk<'_> {
                     method,
                     count,
                 }) => {
-                    let rest = Rest {
+                    let partial = PartialBurst {
                         opcode,
                         subchannel,
                         method,
                         count: u32::from(count),
                     };
-                    return Some(Ok(self.burst(at, rest)));
+                    return Some(Ok(self.burst(at, partial)));
                 }
                 Err(reason) => {
                     self.words = &[];

@@ -17,7 +17,7 @@ mod subchannel;
 mod uploads;
 
 use super::limits::SEGMENT_WORDS_MAX;
-use super::method::{Burst, Opcode, Refused, Rest, Walk};
+use super::method::{Burst, Opcode, PartialBurst, Refused, Walk};
 use super::methods::{self, Action};
 use super::qmd::Family;
 use super::stats::{Counters, Reason};
@@ -56,7 +56,7 @@ pub struct Tracker {
     family: Family,
     subchannels: [Subchannel; 8],
     uploads: Uploads,
-    rest: Option<Rest>,
+    partial: Option<PartialBurst>,
     host: [u32; 4],
     last_release: Option<Semaphore>,
     last_acquire: Option<Semaphore>,
@@ -79,7 +79,7 @@ impl Tracker {
             family: Family::of_class(channel_class),
             subchannels,
             uploads: Uploads::new(),
-            rest: None,
+            partial: None,
             host: [0; 4],
             last_release: None,
             last_acquire: None,
@@ -132,7 +132,7 @@ impl Tracker {
             .filter(|length| *length <= SEGMENT_WORDS_MAX)
         else {
             counters.keep(Reason::SegmentTooLong);
-            self.rest = None;
+            self.partial = None;
             return Scan::default();
         };
         counters.words = counters.words.wrapping_add(u64::from(length));
@@ -164,7 +164,7 @@ impl Tracker {
     /// need this can keep it in registers.
     #[inline(never)]
     fn walk<'a, 'b>(&mut self, at: u32, mut pass: Pass<'a, 'b>) -> (Pass<'a, 'b>, Option<Refused>) {
-        let mut walk = Walk::resume(pass.words, self.rest.take());
+        let mut walk = Walk::resume(pass.words, self.partial.take());
         walk.seek(at);
         let refused = loop {
             match walk.next() {
@@ -177,7 +177,7 @@ impl Tracker {
                 walk.seek(at);
             }
         };
-        self.rest = walk.rest();
+        self.partial = walk.partial();
         if let Some(refused) = refused {
             pass.counters.keep(refused.reason);
             self.forget_registers();
@@ -188,12 +188,12 @@ impl Tracker {
     /// Whether known forms are taken in one step, where a header is next.
     #[inline(always)]
     fn may_use_fast_path(&self) -> bool {
-        self.rest.is_none() && !self.is_plain()
+        self.partial.is_none() && !self.is_plain()
     }
 
     /// After words that were not understood no register is known.
     fn forget_registers(&mut self) {
-        self.rest = None;
+        self.partial = None;
         for subchannel in &mut self.subchannels {
             subchannel.forget();
         }

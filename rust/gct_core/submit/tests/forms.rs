@@ -115,7 +115,7 @@ proptest! {
         let mut first = Walk::new(&words[..at]);
         let (mut parts, refused) = addressed(&mut first, &words[..at]);
         if !refused {
-            let mut second = Walk::resume(&words[at..], first.rest());
+            let mut second = Walk::resume(&words[at..], first.partial());
             parts.extend(addressed(&mut second, &words[at..]).0);
         }
         prop_assert_eq!(whole, parts);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use gct_client::capture::Record;
-use gct_core::submit::method::{Burst, Opcode, Refused, Rest, Walk};
+use gct_core::submit::method::{Burst, Opcode, PartialBurst, Refused, Walk};
 use serde_json::{json, Value};
 
 use super::{launches, load, names, Scanner};
@@ -23,9 +23,9 @@ pub(super) fn run(file: &Path) -> Result<Outcome, Failure> {
     let mut entries: Vec<Value> = Vec::new();
     for (at, record) in records.iter().enumerate() {
         let (_, found) = scanner.scan(record);
-        let rest = unfinished.get(&record.channel).copied().flatten();
-        let (bursts, rest, refused) = bursts(&record.words, rest);
-        unfinished.insert(record.channel, rest);
+        let partial = unfinished.get(&record.channel).copied().flatten();
+        let (bursts, partial, refused) = bursts(&record.words, partial);
+        unfinished.insert(record.channel, partial);
         let name = |subchannel, method| {
             let class = scanner.class_of(record.channel, subchannel);
             names::method(class, subchannel, method)
@@ -83,8 +83,11 @@ fn headline(at: usize, record: &Record) -> String {
     )
 }
 
-fn bursts(words: &[u32], rest: Option<Rest>) -> (Vec<Burst>, Option<Rest>, Option<Refused>) {
-    let mut walk = Walk::resume(words, rest);
+fn bursts(
+    words: &[u32],
+    partial: Option<PartialBurst>,
+) -> (Vec<Burst>, Option<PartialBurst>, Option<Refused>) {
+    let mut walk = Walk::resume(words, partial);
     let mut bursts = Vec::new();
     let mut refused = None;
     for burst in walk.by_ref() {
@@ -93,7 +96,7 @@ fn bursts(words: &[u32], rest: Option<Rest>) -> (Vec<Burst>, Option<Rest>, Optio
             Err(error) => refused = Some(error),
         }
     }
-    (bursts, walk.rest(), refused)
+    (bursts, walk.partial(), refused)
 }
 
 /// One method with its data: one word, or all the words that went to it.

@@ -15,7 +15,7 @@ use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
 use crate::regs::NV_VIRTUAL_FUNCTION_DOORBELL;
 use crate::twod::{TwoD, FERMI_TWOD_A};
 use gct_core::submit::gpfifo::Fetch;
-use gct_core::submit::method::Rest;
+use gct_core::submit::method::PartialBurst;
 use std::collections::VecDeque;
 
 /// USERD areas on one page.
@@ -70,7 +70,7 @@ pub struct Channel {
     /// The remaining methods of the entry.
     pub(super) methods: VecDeque<Method>,
     /// The unfinished burst.
-    pub(super) rest: Option<Rest>,
+    pub(super) partial: Option<PartialBurst>,
     pub(super) fetch: Fetch,
     pub(super) host: HostMethods,
     pub(super) copy: CopyEngine,
@@ -128,7 +128,7 @@ impl Channel {
             get: 0,
             in_entry: false,
             methods: VecDeque::new(),
-            rest: None,
+            partial: None,
             fetch: Fetch::new(),
             host: HostMethods::default(),
             copy: CopyEngine::default(),

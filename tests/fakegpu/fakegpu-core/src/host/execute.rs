@@ -193,7 +193,7 @@ impl Channel {
         work.methods = work.methods.saturating_sub(1);
         if let Entry::Segment(segment) = self.fetch.decode(entry) {
             let words = read_segment(work.memory, space, segment)?;
-            self.methods = decode(&words, &mut self.rest);
+            self.methods = decode(&words, &mut self.partial);
         }
         Ok(true)
     }

@@ -6,7 +6,7 @@ use crate::bits::{low_u32, Bits};
 use crate::gmmu::{AddressSpace, Fault};
 use crate::host::execute::Work;
 use crate::host::semaphore::{sem_execute, Reduction, Semaphore, Width};
-use gct_core::submit::method::{Opcode, Rest, Walk};
+use gct_core::submit::method::{Opcode, PartialBurst, Walk};
 use std::collections::VecDeque;
 
 /// Methods below this one belong to the host, on every subchannel.
@@ -34,11 +34,11 @@ pub struct Method {
     pub data: u32,
 }
 
-/// Decodes a pushbuffer segment. `rest` is the unfinished burst of the channel's previous segment,
+/// Decodes a pushbuffer segment. `partial` is the unfinished burst of the channel's previous segment,
 /// and receives that of this one.
-pub fn decode(words: &[u32], rest: &mut Option<Rest>) -> VecDeque<Method> {
+pub fn decode(words: &[u32], partial: &mut Option<PartialBurst>) -> VecDeque<Method> {
     let mut methods = VecDeque::new();
-    let mut walk = Walk::resume(words, rest.take());
+    let mut walk = Walk::resume(words, partial.take());
     for burst in walk.by_ref() {
         let burst = match burst {
             Ok(burst) => burst,
@@ -70,7 +70,7 @@ pub fn decode(words: &[u32], rest: &mut Option<Rest>) -> VecDeque<Method> {
                 .map(|(index, data)| method(index, *data)),
         );
     }
-    *rest = walk.rest();
+    *partial = walk.partial();
     methods
 }
 
@@ -177,8 +177,8 @@ mod tests {
 
     #[test]
     fn a_burst_may_cross_segments() {
-        let mut rest = None;
-        let first = decode(&[method::incr(4, 0x400, 3), 1], &mut rest);
+        let mut partial = None;
+        let first = decode(&[method::incr(4, 0x400, 3), 1], &mut partial);
         assert_eq!(
             first,
             [Method {
@@ -187,7 +187,7 @@ mod tests {
                 data: 1
             }]
         );
-        let second = decode(&[2, 3, method::immediate(0, 0x20, 7)], &mut rest);
+        let second = decode(&[2, 3, method::immediate(0, 0x20, 7)], &mut partial);
         let expected = [(4, 0x404, 2), (4, 0x408, 3), (0, 0x20, 7)];
         assert_eq!(
             second,
@@ -197,15 +197,15 @@ mod tests {
                 data
             })
         );
-        assert_eq!(rest, None);
+        assert_eq!(partial, None);
     }
 
     proptest! {
         #[test]
         fn any_words(words in prop::collection::vec(any::<u32>(), 0..64)) {
-            let mut rest = None;
-            prop_assert!(decode(&words, &mut rest).len() <= words.len());
-            decode(&words, &mut rest);
+            let mut partial = None;
+            prop_assert!(decode(&words, &mut partial).len() <= words.len());
+            decode(&words, &mut partial);
         }
     }
 }
