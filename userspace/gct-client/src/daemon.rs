@@ -9,8 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use gct_core::error::Error as CoreError;
-use gctd_ipc::doors::Doors;
 use gctd_ipc::message::{Reply, Request};
+use gctd_ipc::paths::SocketPaths;
 use gctd_ipc::{socket, VERSION};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -29,7 +29,7 @@ struct Door(Mutex<Option<OwnedFd>>);
 /// A daemon.
 #[derive(Debug)]
 pub(crate) struct Daemon {
-    doors: Doors,
+    paths: SocketPaths,
     tenants: Door,
     admin: Door,
 }
@@ -83,22 +83,22 @@ impl Door {
 }
 
 impl Daemon {
-    pub(crate) fn new(doors: Doors) -> Self {
+    pub(crate) fn new(paths: SocketPaths) -> Self {
         Self {
-            doors,
+            paths,
             tenants: Door::default(),
             admin: Door::default(),
         }
     }
 
     fn ask(&self, request: &Request) -> io::Result<Vec<u8>> {
-        self.tenants.ask(&self.doors.tenants, request)
+        self.tenants.ask(&self.paths.tenants, request)
     }
 
     /// Connects to the administrators' door. Whoever cannot, though the daemon is there, is no
     /// administrator.
     fn administer(&self, request: &Request) -> io::Result<()> {
-        let path = &self.doors.admin;
+        let path = &self.paths.admin;
         let answer = self.admin.ask(path, request);
         answer.map(|_| ()).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound if !path.exists() => io::Error::new(
@@ -142,7 +142,7 @@ fn connect(path: &Path) -> io::Result<OwnedFd> {
 
 impl Transport for Daemon {
     fn place(&self) -> &Path {
-        &self.doors.tenants
+        &self.paths.tenants
     }
 
     fn check(&self) -> io::Result<()> {

@@ -12,7 +12,7 @@ use gct_core::iface::files::{self, Entry, Mode};
 use gct_core::iface::parse::{self, Version};
 use gct_core::iface::value::Format;
 use gct_core::iface::File as FileId;
-use gctd_ipc::doors::Doors;
+use gctd_ipc::paths::SocketPaths;
 
 use crate::daemon::Daemon;
 use crate::transport::{Directory, Transport};
@@ -42,9 +42,9 @@ impl Tree {
 
     /// The tree of the daemon that listens at these sockets; nothing is connected yet.
     #[must_use]
-    pub fn of_daemon(doors: Doors) -> Self {
+    pub fn of_daemon(paths: SocketPaths) -> Self {
         Self {
-            transport: Arc::new(Daemon::new(doors)),
+            transport: Arc::new(Daemon::new(paths)),
         }
     }
 

@@ -14,8 +14,8 @@ use gct_core::mask::TpcMask;
 use gct_core::rmapi::control::Control;
 use gct_core::rmapi::{self, Action, Call, Class, Question, Undoes};
 use gctd_ipc::board::Peer;
-use gctd_ipc::doors::{Doors, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
 use gctd_ipc::message::Ioctl;
+use gctd_ipc::paths::{SocketPaths, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
 use gctd_ipc::tenant::{self, Gpu, Link, Verdict};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -199,7 +199,7 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
 /// Whether the daemon that the environment names is there, or the one whose usual socket exists. A daemon
 /// that is being restarted is waited for.
 pub(crate) fn required() -> Result<(), String> {
-    let socket = Doors::from_environment().tenants;
+    let socket = SocketPaths::from_environment().tenants;
     let named = [SOCKET_VARIABLE, DIRECTORY_VARIABLE].map(std::env::var_os);
     if named.iter().all(Option::is_none) && !socket.exists() {
         return Ok(());

@@ -10,7 +10,7 @@ mod set;
 mod show;
 
 use gct_client::Tree;
-use gctd_ipc::doors::Doors;
+use gctd_ipc::paths::SocketPaths;
 
 use crate::capture;
 use crate::cli::{Cli, Command};
@@ -19,18 +19,18 @@ use crate::outcome::Outcome;
 /// Does what the command line says.
 pub(crate) fn run(cli: &Cli) -> Outcome {
     let user_mode = cli.user || cli.dir.is_some() || matches!(cli.command, Command::Run(_));
-    let doors = match &cli.dir {
-        Some(directory) => Doors::of(directory),
-        None => Doors::from_environment(),
+    let paths = match &cli.dir {
+        Some(directory) => SocketPaths::of(directory),
+        None => SocketPaths::from_environment(),
     };
     let tree = match user_mode {
-        true => Tree::of_daemon(doors.clone()),
+        true => Tree::of_daemon(paths.clone()),
         false => Tree::at(&cli.root),
     };
     match &cli.command {
         Command::Doctor(doctor) => doctor::run(&tree, &doctor.system_root, user_mode),
         Command::Ls => ls::run(&tree),
-        Command::Run(run) => run::run(&tree, &doors.tenants, run),
+        Command::Run(run) => run::run(&tree, &paths.tenants, run),
         Command::Show { target } => show::run(&tree, target),
         Command::Create { names } => groups::create(&tree, names),
         Command::Rm { names } => groups::remove(&tree, names),

@@ -80,7 +80,7 @@ fn without_a_daemon_there_is_no_tree() {
 
 #[test]
 fn whoever_has_the_tenants_door_alone_reads_and_does_not_write() {
-    let bed = Bed::new("tenants-door");
+    let bed = Bed::new("tenants-socket");
     bed.gctctl(&["create", "web"]).exits(0);
     let inside = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))

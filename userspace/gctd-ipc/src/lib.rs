@@ -11,7 +11,7 @@
 //!   each process, which only that process writes and its neighbours read: who may use which
 //!   TPCs, and who has work now.
 //! - [`tenant`]: the process's side of the socket.
-//! - [`doors`]: where the daemon's sockets are.
+//! - [`paths`]: where the daemon's sockets are.
 //!
 //! Neither side trusts the other. Every word of a page is an atomic that is read once; the
 //! memory behind it is sealed, so that it cannot shrink under its reader; nothing that the
@@ -20,10 +20,10 @@
 use gct_core::features::{Feature, FeatureSet};
 
 pub mod board;
-pub mod doors;
 pub mod driver;
 pub mod message;
 pub mod page;
+pub mod paths;
 mod seqlock;
 pub mod shared;
 pub mod socket;

@@ -8,9 +8,9 @@
 mod ledger;
 
 use crate::board::{BoardReader, Peer, Pulse, SlotIndex};
-use crate::doors::Doors;
 use crate::message::{Ioctl, Managed, Reply, Request, MANAGED_MAX};
 use crate::page::{MaskWords, Page};
+use crate::paths::SocketPaths;
 use crate::shared::Shared;
 use crate::{socket, VERSION};
 use gct_core::rmapi::{self, Action, Call, Class};
@@ -77,7 +77,7 @@ impl Link {
     /// A link to the tenants' socket that the environment names, or to the usual one; nothing is
     /// connected yet.
     pub fn from_environment() -> Self {
-        Self::new(Doors::from_environment().tenants)
+        Self::new(SocketPaths::from_environment().tenants)
     }
 
     /// A link to a socket; nothing is connected yet.

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What one connection may ask, and the answers.
+//! Serves the requests of one connection.
 
-use crate::authority::{Door, Peer};
-use crate::budget::Payer;
-use crate::daemon::{Daemon, Session};
-use crate::files::ErrorNumber;
-use crate::server::lock;
-use crate::trial::Answer;
+use crate::budget::Account;
+use crate::daemon::{Daemon, OnDone, Session};
+use crate::errno::errno;
+use crate::peer::{Endpoint, Peer};
+use crate::shared::SharedDaemon;
 use gct_core::error::Error;
 use gct_core::ids::ProcKey;
 use gct_core::limits::WRITE_LEN_MAX;
@@ -16,72 +15,79 @@ use gctd_ipc::{socket, VERSION};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, Result};
 use rustix::net::SendFlags;
-use std::sync::Mutex;
 
-/// A connection through one of the doors.
+/// A connection to one of the sockets.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
-    door: Door,
+    endpoint: Endpoint,
     peer: Peer,
-    payer: Payer,
+    account: Account,
     greeted: bool,
     session: Option<Session>,
-    /// What remains of a text.
+    /// The part of the last text that has not been sent.
     text: Vec<u8>,
 }
 
 impl Connection {
-    pub(crate) fn new(socket: OwnedFd, door: Door, peer: Peer, payer: Payer) -> Self {
+    /// Takes over a socket. Its first message must be a greeting.
+    pub(crate) fn new(socket: OwnedFd, endpoint: Endpoint, peer: Peer, account: Account) -> Self {
         Self {
             socket,
-            door,
+            endpoint,
             peer,
-            payer,
+            account,
             greeted: false,
             session: None,
             text: Vec::new(),
         }
     }
 
+    /// Returns the socket, for epoll and to receive requests.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Returns whether it is a connection of this process's.
+    /// Returns whether the session on this connection belongs to a process.
     pub(crate) fn is_of(&self, key: ProcKey) -> bool {
         self.session
             .as_ref()
             .is_some_and(|session| session.key == key)
     }
 
-    /// Gives back all that it had.
+    /// Closes the session and uncharges the connection.
     pub(crate) fn close(self, daemon: &mut Daemon) {
-        let pages = self.session.map_or(0, |session| daemon.bye(session));
-        daemon.budget.disconnect(&self.payer, pages);
+        let pages = self
+            .session
+            .map_or(0, |session| daemon.close_session(session));
+        daemon.budget.disconnect(&self.account, pages);
     }
 
-    /// Answers one request. An error ends the connection.
+    /// Serves one request.
+    ///
+    /// # Errors
+    ///
+    /// Any error means that the connection must be closed.
     pub(crate) fn handle(
         &mut self,
         id: u64,
         request: Request,
-        daemon: &Mutex<Daemon>,
+        daemon: &SharedDaemon,
     ) -> Result<()> {
         if self.greeted == matches!(request, Request::Hello { .. }) {
             return Err(Errno::PROTO);
         }
-        let mut daemon = lock(daemon);
+        let mut daemon = daemon.lock();
         match request {
             Request::Hello { version, tenant } => self.greet(id, version, tenant, &mut daemon),
             Request::List { path } => self.text(daemon.list(&path)),
             Request::Read { path } => self.text(daemon.read(&path)),
             Request::More => self.chunk(),
-            Request::Write { path, bytes } => match self.door {
-                Door::Admin => self.write(&path, &bytes, &mut daemon),
-                Door::Tenants => self.refuse(Error::Access),
+            Request::Write { path, bytes } => match self.endpoint {
+                Endpoint::Admin => self.write(&path, &bytes, &mut daemon),
+                Endpoint::Tenants => self.refuse(Error::Access),
             },
-            request => self.of_tenant(request, &mut daemon),
+            request => self.serve_tenant(request, &mut daemon),
         }
     }
 
@@ -93,9 +99,9 @@ impl Connection {
         }
         if tenant {
             let identity = self.peer.identity.as_ref();
-            let identity = identity.filter(|_| self.door == Door::Tenants);
+            let identity = identity.filter(|_| self.endpoint == Endpoint::Tenants);
             let outcome = match identity {
-                Some(identity) => daemon.hello(id, identity, &self.payer),
+                Some(identity) => daemon.open_session(id, identity, &self.account),
                 None => Err(Error::NoProcess),
             };
             match outcome {
@@ -111,23 +117,23 @@ impl Connection {
     }
 
     fn write(&self, path: &str, bytes: &[u8], daemon: &mut Daemon) -> Result<()> {
-        // One byte over the maximum is enough for the parser to refuse it.
+        // One byte beyond the maximum suffices for the parser to refuse the text.
         let bytes = bytes.get(..WRITE_LEN_MAX + 1).unwrap_or(bytes);
         let socket = self.socket.try_clone().map_err(|_| Errno::MFILE)?;
-        let later = || -> Answer {
+        let on_done = || -> OnDone {
             Box::new(move |outcome| {
-                // Who does not read its answers goes without.
+                // Replies to a client that does not read them are dropped.
                 let _ = send(&socket, &written(outcome), &[]);
             })
         };
-        match daemon.write(path, bytes, self.peer.writer, later) {
+        match daemon.write(path, bytes, self.peer.credentials, on_done) {
             Some(outcome) => self.send(&written(outcome), &[]),
             None => Ok(()),
         }
     }
 
-    /// Answers a process that reports its ioctls.
-    fn of_tenant(&mut self, request: Request, daemon: &mut Daemon) -> Result<()> {
+    /// Serves a request of a process that reports its ioctls.
+    fn serve_tenant(&mut self, request: Request, daemon: &mut Daemon) -> Result<()> {
         let session = self.session.as_mut().ok_or(Errno::PROTO)?;
         let outcome = match request {
             Request::Enter(ioctl) => {
@@ -143,7 +149,7 @@ impl Connection {
                 generation,
                 refused,
             } => {
-                daemon.took(session.connection, minor, generation, refused);
+                daemon.ack(session.connection, minor, generation, refused);
                 return Ok(());
             }
             Request::Managed(managed) => {
@@ -182,17 +188,16 @@ impl Connection {
     }
 
     fn refuse(&self, error: Error) -> Result<()> {
-        let errno = error.errno();
-        self.send(&Reply::Error { errno }, &[])
+        self.send(&error_reply(errno(error)), &[])
     }
 
-    fn text(&mut self, outcome: core::result::Result<String, ErrorNumber>) -> Result<()> {
+    fn text(&mut self, outcome: Result<String>) -> Result<()> {
         match outcome {
             Ok(text) => {
                 self.text = text.into_bytes();
                 self.chunk()
             }
-            Err(errno) => self.send(&Reply::Error { errno }, &[]),
+            Err(errno) => self.send(&error_reply(errno), &[]),
         }
     }
 
@@ -208,22 +213,28 @@ impl Connection {
     }
 }
 
-/// Sends without waiting: who does not read its answers is dropped.
+/// Sends without blocking. A client that does not read its replies gets `EAGAIN` here, and its
+/// connection is closed.
 fn send(socket: &OwnedFd, reply: &Reply, fds: &[BorrowedFd<'_>]) -> Result<()> {
     socket::send(socket.as_fd(), reply, fds, SendFlags::DONTWAIT)
 }
 
-/// Says why somebody who connected is not served.
+/// Tells a new peer why it is not served.
 pub(crate) fn refuse(socket: &OwnedFd, error: Error) {
-    let errno = error.errno();
-    // Nothing was sent on it before, so there is room for this.
-    let _ = send(socket, &Reply::Error { errno }, &[]);
+    // Cannot block: nothing was sent on this socket before.
+    let _ = send(socket, &error_reply(errno(error)), &[]);
 }
 
-/// How a write went.
-fn written(outcome: core::result::Result<(), ErrorNumber>) -> Reply {
+fn error_reply(errno: Errno) -> Reply {
+    Reply::Error {
+        errno: errno.raw_os_error(),
+    }
+}
+
+/// Returns the reply to a write.
+fn written(outcome: Result<()>) -> Reply {
     match outcome {
         Ok(()) => Reply::Done,
-        Err(errno) => Reply::Error { errno },
+        Err(errno) => error_reply(errno),
     }
 }

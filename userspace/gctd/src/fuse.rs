@@ -1,33 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tree as a filesystem, for those who use `echo` and `cat`.
+//! Mounts the tree as a filesystem, for `echo` and `cat`.
 //!
-//! A text is taken when its file is opened, so that what is read in parts is of one moment. Each
-//! write is whole. Nothing is cached by the kernel.
+//! The text of a file is read when the file is opened, so parts of it belong to one moment. Each
+//! write is one whole value. The kernel caches nothing.
 
-use crate::authority::Writer;
-use crate::daemon::Daemon;
-use crate::server::{lock, Server};
+mod inodes;
+
+use crate::daemon::OnDone;
+use crate::peer::Credentials;
+use crate::server::Server;
+use crate::shared::SharedDaemon;
 use crate::tree::Node;
-use crate::trial::Answer;
 use fuser::{
-    BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem,
+    BackgroundSession, BsdFileFlags, Config, FileAttr, FileHandle, FileType, Filesystem,
     FopenFlags, Generation, INodeNo, LockOwner, MountOption, OpenFlags, ReplyAttr, ReplyData,
     ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request, SessionACL, TimeOrNow,
     WriteFlags,
 };
 use gct_core::iface::files::Mode;
-use std::collections::HashMap;
+use inodes::Inodes;
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Directories and files may change at any time.
+/// How long the kernel may cache names and attributes: the tree may change at any time.
 const TIME_TO_LIVE: Duration = Duration::ZERO;
 
-/// A mounted tree; it is unmounted when the value goes.
+/// A mounted tree. Dropping it unmounts the tree.
 #[derive(Debug)]
 pub struct Mount {
     _session: BackgroundSession,
@@ -38,7 +41,7 @@ impl Mount {
     ///
     /// # Errors
     ///
-    /// The kernel's, where there is no FUSE or no permission for it.
+    /// Those of the kernel, without FUSE or without permission for it.
     pub fn new(server: &Server, directory: &Path) -> io::Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![
@@ -49,90 +52,43 @@ impl Mount {
             MountOption::NoDev,
         ];
         config.acl = SessionACL::All;
-        let tree = Shown {
+        let tree = TreeFs {
             daemon: server.daemon(),
-            open: Mutex::new(Open::new()),
+            inodes: Mutex::new(Inodes::new()),
         };
         let session = fuser::spawn_mount(tree, directory, &config)?;
         Ok(Self { _session: session })
     }
 }
 
-/// What the kernel holds.
-#[derive(Debug)]
-struct Open {
-    paths: HashMap<u64, (String, u64)>,
-    numbers: HashMap<String, u64>,
-    texts: HashMap<u64, String>,
-    last: u64,
+/// The filesystem.
+struct TreeFs {
+    daemon: SharedDaemon,
+    inodes: Mutex<Inodes>,
 }
 
-impl Open {
-    fn new() -> Self {
-        let root = INodeNo::ROOT.0;
-        Self {
-            paths: HashMap::from([(root, (String::new(), 1))]),
-            numbers: HashMap::from([(String::new(), root)]),
-            texts: HashMap::new(),
-            last: root,
-        }
-    }
-
-    /// The number of a path, which the kernel knows once more.
-    fn look_up(&mut self, path: String) -> u64 {
-        if let Some(number) = self.numbers.get(&path) {
-            if let Some((_, count)) = self.paths.get_mut(number) {
-                *count += 1;
-            }
-            return *number;
-        }
-        self.last += 1;
-        self.numbers.insert(path.clone(), self.last);
-        self.paths.insert(self.last, (path, 1));
-        self.last
-    }
-
-    fn forget(&mut self, number: u64, times: u64) {
-        let Some((_, count)) = self.paths.get_mut(&number) else {
-            return;
-        };
-        *count = count.saturating_sub(times);
-        if *count == 0 && number != INodeNo::ROOT.0 {
-            if let Some((path, _)) = self.paths.remove(&number) {
-                self.numbers.remove(&path);
-            }
-        }
-    }
+fn fuse_errno(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.raw_os_error())
 }
 
-struct Shown {
-    daemon: Arc<Mutex<Daemon>>,
-    open: Mutex<Open>,
-}
-
-fn errno(number: i32) -> Errno {
-    Errno::from_i32(number)
-}
-
-impl Shown {
-    fn open(&self) -> std::sync::MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+impl TreeFs {
+    fn inodes(&self) -> MutexGuard<'_, Inodes> {
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn path(&self, number: INodeNo) -> Result<String, i32> {
-        let open = self.open();
-        let found = open.paths.get(&number.0).map(|(path, _)| path.clone());
-        found.ok_or(libc::ESTALE)
+    fn path(&self, inode: INodeNo) -> Result<String, Errno> {
+        let inodes = self.inodes();
+        inodes.path(inode).map(str::to_owned).ok_or(Errno::STALE)
     }
 
-    fn attributes(&self, number: u64, path: &str) -> Result<FileAttr, i32> {
-        let node = lock(&self.daemon).find(path)?;
+    fn attributes(&self, inode: INodeNo, path: &str) -> Result<FileAttr, Errno> {
+        let node = self.daemon.lock().find(path)?;
         let (kind, mode) = match node {
             Node::Dir(_) => (FileType::Directory, 0o755),
             Node::File(entry, _) => (FileType::RegularFile, entry.mode.bits()),
         };
         Ok(FileAttr {
-            ino: INodeNo(number),
+            ino: inode,
             size: 0,
             blocks: 0,
             atime: SystemTime::UNIX_EPOCH,
@@ -150,55 +106,62 @@ impl Shown {
         })
     }
 
-    fn entry(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, i32> {
+    /// Looks up a name in a directory.
+    fn entry(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
         let parent = self.path(parent)?;
-        let path = format!("{parent}/{}", name.to_str().ok_or(libc::ENOENT)?);
-        let found = self.attributes(0, &path)?;
-        // The kernel will forget only what it is told of.
-        let ino = INodeNo(self.open().look_up(path));
+        let path = format!("{parent}/{}", name.to_str().ok_or(Errno::NOENT)?);
+        let found = self.attributes(INodeNo(0), &path)?;
+        // Counted only on success: the kernel forgets only inodes that a lookup returned.
+        let ino = self.inodes().look_up(path);
         Ok(FileAttr { ino, ..found })
     }
 
-    fn take_text(&self, number: INodeNo, flags: OpenFlags) -> Result<u64, i32> {
-        let path = self.path(number)?;
-        let mut daemon = lock(&self.daemon);
+    /// Opens a file and reads its text. Returns the file handle.
+    fn open_file(&self, inode: INodeNo, flags: OpenFlags) -> Result<u64, Errno> {
+        let path = self.path(inode)?;
+        let mut daemon = self.daemon.lock();
         let Node::File(entry, _) = daemon.find(&path)? else {
-            return Err(libc::EISDIR);
+            return Err(Errno::ISDIR);
         };
         let writes = flags.0 & libc::O_ACCMODE == libc::O_WRONLY;
-        // What cannot be read says so when it is read, as in debugfs; root passes mode bits.
+        // As in debugfs, a write-only file can be opened and fails when it is read. Root passes
+        // the mode bits.
         let text = match writes || entry.mode == Mode::Write {
             true => String::new(),
             false => daemon.read(&path)?,
         };
         drop(daemon);
-        let mut open = self.open();
-        open.last += 1;
-        let handle = open.last;
-        open.texts.insert(handle, text);
-        Ok(handle)
+        Ok(self.inodes().open(text))
     }
 
-    fn part(&self, number: INodeNo, handle: u64, offset: u64, size: u32) -> Result<Vec<u8>, i32> {
-        let path = self.path(number)?;
-        if let Ok(Node::File(entry, _)) = lock(&self.daemon).find(&path) {
+    /// Reads a part of an open file.
+    fn read_at(
+        &self,
+        inode: INodeNo,
+        handle: u64,
+        offset: u64,
+        size: u32,
+    ) -> Result<Vec<u8>, Errno> {
+        let path = self.path(inode)?;
+        if let Ok(Node::File(entry, _)) = self.daemon.lock().find(&path) {
             if entry.mode == Mode::Write {
-                return Err(libc::EACCES);
+                return Err(Errno::ACCESS);
             }
         }
-        let open = self.open();
-        let text = open.texts.get(&handle).ok_or(libc::EBADF)?.as_bytes();
+        let inodes = self.inodes();
+        let text = inodes.text(handle).ok_or(Errno::BADF)?.as_bytes();
         let rest = usize::try_from(offset).ok().and_then(|at| text.get(at..));
         let rest = rest.unwrap_or_default();
         let size = usize::try_from(size).unwrap_or(usize::MAX).min(rest.len());
         Ok(rest.get(..size).unwrap_or_default().to_vec())
     }
 
-    fn names(&self, number: INodeNo) -> Result<Vec<(String, FileType)>, i32> {
-        let path = self.path(number)?;
-        let daemon = lock(&self.daemon);
+    /// Returns the entries of a directory.
+    fn names(&self, inode: INodeNo) -> Result<Vec<(String, FileType)>, Errno> {
+        let path = self.path(inode)?;
+        let daemon = self.daemon.lock();
         let Node::Dir(dir) = daemon.find(&path)? else {
-            return Err(libc::ENOTDIR);
+            return Err(Errno::NOTDIR);
         };
         let (dirs, files) = daemon.names(dir);
         let own = [".", ".."].map(str::to_owned).into_iter().chain(dirs);
@@ -210,29 +173,26 @@ impl Shown {
     }
 }
 
-impl Filesystem for Shown {
+impl Filesystem for TreeFs {
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.entry(parent, name) {
             Ok(attributes) => reply.entry(&TIME_TO_LIVE, &attributes, Generation(0)),
-            Err(number) => reply.error(errno(number)),
+            Err(errno) => reply.error(fuse_errno(errno)),
         }
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        self.open().forget(ino.0, nlookup);
+        self.inodes().forget(ino, nlookup);
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self
-            .path(ino)
-            .and_then(|path| self.attributes(ino.0, &path))
-        {
+        match self.path(ino).and_then(|path| self.attributes(ino, &path)) {
             Ok(attributes) => reply.attr(&TIME_TO_LIVE, &attributes),
-            Err(number) => reply.error(errno(number)),
+            Err(errno) => reply.error(fuse_errno(errno)),
         }
     }
 
-    /// A shell truncates what it writes to; nothing else can be set.
+    /// Accepts truncation, which a shell's `>` requests. Refuses every other change.
     fn setattr(
         &self,
         req: &Request,
@@ -252,15 +212,15 @@ impl Filesystem for Shown {
         reply: ReplyAttr,
     ) {
         if mode.is_some() || uid.is_some() || gid.is_some() {
-            return reply.error(Errno::EPERM);
+            return reply.error(fuser::Errno::EPERM);
         }
         self.getattr(req, ino, fh, reply);
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.take_text(ino, flags) {
+        match self.open_file(ino, flags) {
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO),
-            Err(number) => reply.error(errno(number)),
+            Err(errno) => reply.error(fuse_errno(errno)),
         }
     }
 
@@ -275,9 +235,9 @@ impl Filesystem for Shown {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.part(ino, fh.0, offset, size) {
+        match self.read_at(ino, fh.0, offset, size) {
             Ok(part) => reply.data(&part),
-            Err(number) => reply.error(errno(number)),
+            Err(errno) => reply.error(fuse_errno(errno)),
         }
     }
 
@@ -293,36 +253,36 @@ impl Filesystem for Shown {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let writer = Writer {
+        let writer = Credentials {
             pid: req.pid(),
             uid: req.uid(),
         };
         let path = match self.path(ino) {
             Ok(path) => path,
-            Err(number) => return reply.error(errno(number)),
+            Err(errno) => return reply.error(fuse_errno(errno)),
         };
-        let mut daemon = lock(&self.daemon);
+        let mut daemon = self.daemon.lock();
         if daemon.find(&path).is_err() {
-            // The directory of an open file went.
-            return reply.error(Errno::ENODEV);
+            // The directory was removed after the file had been opened.
+            return reply.error(fuser::Errno::ENODEV);
         }
         let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let answer = move |reply: ReplyWrite, outcome| match outcome {
+        let respond = move |reply: ReplyWrite, outcome| match outcome {
             Ok(()) => reply.written(length),
-            Err(number) => reply.error(errno(number)),
+            Err(errno) => reply.error(fuse_errno(errno)),
         };
         let mut reply = Some(reply);
-        let later = || -> Answer {
+        let on_done = || -> OnDone {
             let reply = reply.take();
             Box::new(move |outcome| {
                 if let Some(reply) = reply {
-                    answer(reply, outcome);
+                    respond(reply, outcome);
                 }
             })
         };
-        let written = daemon.write(&path, data, writer, later);
+        let written = daemon.write(&path, data, writer, on_done);
         if let (Some(outcome), Some(reply)) = (written, reply) {
-            answer(reply, outcome);
+            respond(reply, outcome);
         }
     }
 
@@ -340,7 +300,7 @@ impl Filesystem for Shown {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.open().texts.remove(&fh.0);
+        self.inodes().close(fh.0);
         reply.ok();
     }
 
@@ -354,11 +314,11 @@ impl Filesystem for Shown {
     ) {
         let names = match self.names(ino) {
             Ok(names) => names,
-            Err(number) => return reply.error(errno(number)),
+            Err(errno) => return reply.error(fuse_errno(errno)),
         };
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         for ((name, kind), next) in names.into_iter().zip(1..).skip(from) {
-            // Numbers are given when a name is looked up.
+            // A lookup numbers the inode later.
             if reply.add(INodeNo(u64::MAX), next, kind, name) {
                 break;
             }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which GPUs there are, as the driver says below /proc.
+//! Finds the GPUs that the driver lists in /proc, and asks the resource manager about them.
 
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
 use gct_core::text::Text;
@@ -10,13 +10,14 @@ use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// Where the driver has a directory for each GPU.
+/// The directory in which the driver lists its GPUs.
 pub const DEFAULT_DIRECTORY: &str = "/proc/driver/nvidia/gpus";
 
-/// A GPU that nobody uses is initialised first, which takes one or two seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Most time to wait for the resource manager. It initialises an idle GPU first, which takes one
+/// or two seconds.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The GPUs, in order of PCI address.
+/// Returns the GPUs in order of PCI address.
 pub(crate) fn find(directory: &Path) -> Vec<GpuFacts> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut gpus: Vec<GpuFacts> = entries
@@ -30,18 +31,23 @@ pub(crate) fn find(directory: &Path) -> Vec<GpuFacts> {
     gpus
 }
 
-/// What the resource manager says of a GPU; `Err` when it does not answer in [`PATIENCE`].
+/// Asks the resource manager about a GPU.
 ///
-/// In a thread of its own: a GPU that fell off its bus may keep its caller for good.
+/// A GPU that fell off its bus may block the caller for ever, so a thread of its own asks.
+///
+/// # Errors
+///
+/// `RecvTimeoutError` without an answer in [`TIMEOUT`].
 pub(crate) fn ask(minor: u32) -> Result<Option<driver::Facts>, RecvTimeoutError> {
-    let (told, hears) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
-        // Nobody may wait any more.
-        let _ = told.send(driver::ask(minor));
+        // Fails if the caller has given up.
+        let _ = sender.send(driver::ask(minor));
     });
-    hears.recv_timeout(PATIENCE)
+    receiver.recv_timeout(TIMEOUT)
 }
 
+/// Parses the `information` file of a GPU.
 fn facts(directory: &str, information: &str) -> Option<GpuFacts> {
     let field = |name: &str| {
         let lines = information.lines().filter_map(|line| line.split_once(':'));
@@ -60,12 +66,12 @@ fn facts(directory: &str, information: &str) -> Option<GpuFacts> {
     Some(facts)
 }
 
-/// The resource manager's number of a GPU: domain, bus and device of its address.
+/// Returns the resource manager's id of a GPU: domain, bus and device of its PCI address.
 fn rm_id(pci: &PciAddress) -> u32 {
     pci.domain << 16 | u32::from(pci.bus) << 8 | u32::from(pci.slot)
 }
 
-/// `0000:04:00.0`
+/// Parses a PCI address such as `0000:04:00.0`.
 fn pci(text: &str) -> Option<PciAddress> {
     let (rest, function) = text.split_once('.')?;
     let mut parts = rest.split(':');
@@ -79,15 +85,15 @@ fn pci(text: &str) -> Option<PciAddress> {
     })
 }
 
-/// `GPU-` and 32 hexadecimal digits between dashes; the driver shows question marks until it
-/// knows.
+/// Parses `GPU-` and 32 hexadecimal digits with dashes. The driver prints question marks until it
+/// knows the UUID.
 fn uuid(text: &str) -> Option<[u8; 16]> {
     let digits: String = text.strip_prefix("GPU-")?.replace('-', "");
     let number = u128::from_str_radix(&digits, 16).ok()?;
     (digits.len() == 32).then(|| number.to_be_bytes())
 }
 
-/// All zero where sysfs does not say.
+/// Reads the PCI ids from sysfs; zeros without them.
 fn ids(address: &str) -> PciIds {
     let read = |file: &str| {
         let path = format!("/sys/bus/pci/devices/{}/{file}", address.to_lowercase());
@@ -111,7 +117,7 @@ mod tests {
         Bus Location: \t 0000:04:00.0\nDevice Minor: \t 3\n";
 
     #[test]
-    fn what_the_driver_says_is_understood() {
+    fn the_information_file_is_parsed() {
         let gpu = facts("0000:04:00.0", H200).unwrap();
         assert_eq!((gpu.minor, gpu.name.as_str()), (3, "NVIDIA H200"));
         assert_eq!(gpu.pci.to_string(), "0000:04:00.0");
@@ -120,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_know_is_left_open() {
+    fn unknown_fields_are_left_out() {
         let early = H200.replace("00112233-4455", "????????-????");
         assert_eq!(facts("0:4:0.0", &early).unwrap().uuid, None);
         for (directory, text) in [("x", H200), ("0:4", H200), ("0:4:0.0", "Model: x\n")] {

@@ -1,29 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The daemon of the user-space mode: it owns groups and limits where the driver cannot be
+//! The daemon of the user-space mode. It owns groups and limits where the driver cannot be
 //! replaced.
 //!
-//! It decides nothing: [`gct_core`] does, as in the kernel module. The preloads report their
-//! processes' ioctls of the resource manager on a Unix socket and get their limits through a
-//! page of shared memory ([`gctd_ipc`]); `gctctl` reads the tree on the same socket and writes it
-//! on another, and programs do through FUSE.
+//! [`gct_core`] decides everything, as in the kernel module. The daemon connects it to:
+//!
+//! - tenants: the preload library reports a process's ioctls on a Unix socket and reads its
+//!   limits from a page of shared memory ([`gctd_ipc`]);
+//! - administrators: `gctctl` writes the tree through a second socket, programs through FUSE.
 
-mod authority;
 mod budget;
 mod connection;
 mod daemon;
-mod doors;
-mod files;
+mod errno;
 mod fuse;
 pub mod gpus;
-mod managed;
+mod listeners;
+mod options;
+mod peer;
 mod process;
 mod server;
+mod shared;
 mod tenants;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tree;
-mod trial;
 
 pub use fuse::Mount;
-pub use server::{Options, Server, Stopper};
+pub use options::Options;
+pub use server::{Server, Stopper};

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `gctd`: the daemon of the user-space mode.
+//! Runs the daemon of the user-space mode.
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use gct_core::mask::TpcMask;
 use gctd::{gpus, Mount, Options, Server};
-use gctd_ipc::doors;
+use gctd_ipc::paths;
 use std::path::PathBuf;
 
-/// Owns groups and limits of GPU programs that preload libgct_preload.so.
+/// Owns the groups and limits of GPU programs that preload libgct_preload.so
 #[derive(Debug, Parser)]
 #[command(name = "gctd", version)]
 struct Cli {
-    /// Listen in this directory; else in the one that GCTGROUP_DIR names, or in /run/gctgroup.
+    /// Directory of the sockets [default: GCTGROUP_DIR, or /run/gctgroup]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
-    /// Show the tree in this directory too, which must exist; needs FUSE.
+    /// Mount the tree on this directory with FUSE
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
 
-    /// The TPCs that exist, as `0-5,9-16`, for GPUs that cannot be asked.
+    /// TPCs of every GPU, such as 0-5,9-16, where the resource manager does not report them
     #[arg(long, value_name = "LIST", value_parser = tpcs)]
     tpcs: Option<TpcMask>,
 
-    /// Where the driver shows its GPUs.
+    /// Directory in which the driver lists its GPUs
     #[arg(long, value_name = "DIR", default_value = gpus::DEFAULT_DIRECTORY)]
     gpus: PathBuf,
 }
@@ -37,9 +37,9 @@ fn tpcs(text: &str) -> Result<TpcMask, String> {
 fn main() -> Result<()> {
     let cli = Cli::parse();
     let options = Options {
-        directory: cli.dir.unwrap_or_else(doors::directory),
+        directory: cli.dir.unwrap_or_else(paths::directory),
         gpus: cli.gpus,
-        existing: cli.tpcs,
+        tpcs: cli.tpcs,
     };
     let signals = Signals::block();
     let path = options.directory.display().to_string();
@@ -53,7 +53,7 @@ fn main() -> Result<()> {
         let mounted = Mount::new(&server, &directory);
         if let Err(error) = &mounted {
             eprintln!(
-                "gctd: the tree is on the sockets only: FUSE cannot mount {}: {error}",
+                "gctd: cannot mount the tree on {}: {error}; going on without it",
                 directory.display()
             );
         }
@@ -65,15 +65,15 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The signals that ask for an end.
+/// The signals that stop the daemon.
 struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// Keeps them from this thread and those that it will start.
+    /// Blocks them in this thread and in the threads that it will start.
     fn block() -> Self {
-        // SAFETY: all zero is a set, and it is initialised before it is used.
+        // SAFETY: all zero is a valid `sigset_t`, and `sigemptyset` initialises it before its use.
         let mut set = unsafe { core::mem::zeroed() };
-        // SAFETY: `set` is valid for each call, and the signals exist.
+        // SAFETY: `set` is valid for each call, and the signal numbers exist.
         unsafe {
             libc::sigemptyset(&mut set);
             libc::sigaddset(&mut set, libc::SIGTERM);
@@ -83,10 +83,10 @@ impl Signals {
         Self(set)
     }
 
-    /// Waits for one.
+    /// Waits for one of them.
     fn wait(&self) {
         let mut signal = 0;
-        // SAFETY: both are valid for the call.
+        // SAFETY: both pointers are valid for the call.
         unsafe { libc::sigwait(&self.0, &mut signal) };
     }
 }

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What /proc says of a process.
+//! Reads the properties of a process from /proc.
 
 use gct_core::ids::ProcKey;
 use std::fs;
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Ancestors that are looked at: nobody nests shells deeper.
+/// Most ancestors that are searched for a member. Shells do not nest deeper.
 pub(crate) const ANCESTORS_MAX: usize = 64;
 
 /// A process and its parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Its pid with its start time.
+    /// Its pid and start time.
     pub(crate) key: ProcKey,
     /// Its parent's pid; 0 for none.
     pub(crate) parent: u32,
 }
 
-/// Nanoseconds of the tick in which /proc counts start times.
+/// Returns the resolution of start times in /proc, in nanoseconds.
 pub(crate) fn tick_ns() -> u64 {
     NS_PER_SECOND / rustix::param::clock_ticks_per_second().max(1)
 }
 
-/// The process that a pid, or the pid of one of its threads, means.
+/// Returns the process of a pid, which may be the pid of one of its threads.
 pub(crate) fn find(pid: u32) -> Option<Process> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
@@ -40,9 +40,10 @@ pub(crate) fn find(pid: u32) -> Option<Process> {
     })
 }
 
-/// Parent and start time of a `stat` file; the name in it may hold anything, brackets too.
+/// Parses parent and start time from a `stat` file. The name in it may contain any byte, brackets
+/// too.
 fn parse(stat: &[u8]) -> Option<(u32, u64)> {
-    /// Fields behind the name: `ppid` is the fourth of the file, `starttime` the 22nd.
+    /// Indices of the fields after the name: `ppid` is field 4 of the file, `starttime` field 22.
     const PARENT: usize = 1;
     const START: usize = 19;
     let end = stat.iter().rposition(|byte| *byte == b')')?;
@@ -53,14 +54,14 @@ fn parse(stat: &[u8]) -> Option<(u32, u64)> {
     Some((parent, start))
 }
 
-/// Its effective user.
+/// Returns the effective uid of a process.
 pub(crate) fn user(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Its cgroup-v2 path; empty when it has none.
+/// Returns the cgroup v2 path of a process; empty if it has none.
 pub(crate) fn cgroup(pid: u32) -> Vec<u8> {
     let text = fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     text.split(|byte| *byte == b'\n')
@@ -69,7 +70,7 @@ pub(crate) fn cgroup(pid: u32) -> Vec<u8> {
         .to_vec()
 }
 
-/// Nanoseconds since boot, as start times are counted.
+/// Returns the time since boot in nanoseconds, on the clock of start times.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The sockets: one thread serves all connections, and nobody can keep it waiting.
+//! Accepts and serves all connections in one thread, which no client can block.
 
-use crate::authority::{Door, Peer};
-use crate::budget::Payer;
+use crate::budget::Account;
 use crate::connection::{refuse, Connection};
-use crate::daemon::{Daemon, PROCESS_EVENTS};
-use crate::doors::Listeners;
+use crate::daemon::{Daemon, FIRST_WATCH};
+use crate::listeners::Listeners;
+use crate::options::Options;
+use crate::peer::{Endpoint, Peer};
 use crate::process;
+use crate::shared::SharedDaemon;
 use gct_core::error::Error;
-use gct_core::mask::TpcMask;
 use gctd_ipc::message::MESSAGE_BYTES_MAX;
 use gctd_ipc::socket;
 use rustix::event::epoll::{self, EventFlags};
@@ -25,14 +26,13 @@ use rustix::time::{
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-/// Messages of one connection that are handled before the others have their turn.
+/// Most messages of one connection that are served before the other connections.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// How long nobody is accepted once the kernel had no descriptor for one: who waits stays in the
-/// backlog, which would wake the daemon for ever.
+/// Time without `accept` after the kernel had no descriptor for a connection. The connection stays
+/// in the backlog, so epoll would report it in a busy loop.
 const ACCEPT_PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
@@ -41,63 +41,46 @@ const ACCEPT_PAUSE: Timespec = Timespec {
 const TENANTS: u64 = 0;
 const ADMIN: u64 = 1;
 const STOP: u64 = 2;
-const TRIAL_TIMER: u64 = 3;
+const ACK_TIMER: u64 = 3;
 const ACCEPT_TIMER: u64 = 4;
 const FIRST_CONNECTION: u64 = 5;
 
-/// How a daemon is set up.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Where its sockets are.
-    pub directory: PathBuf,
-    /// Where the driver shows its GPUs.
-    pub gpus: PathBuf,
-    /// The TPCs that exist, if the driver is not to be asked.
-    pub existing: Option<TpcMask>,
-}
-
-/// A daemon that listens.
+/// A listening daemon.
 #[derive(Debug)]
 pub struct Server {
-    daemon: Arc<Mutex<Daemon>>,
+    daemon: SharedDaemon,
     epoll: Arc<OwnedFd>,
     listeners: Listeners,
-    /// Runs out when somebody may be accepted again.
+    /// Expires when connections may be accepted again.
     accept_timer: OwnedFd,
     stop: Arc<OwnedFd>,
     connections: HashMap<u64, Connection>,
-    last: u64,
+    last_id: u64,
     packet: Vec<u8>,
 }
 
-/// Ends a server from another thread.
+/// Stops a server from another thread.
 #[derive(Clone, Debug)]
 pub struct Stopper(Arc<OwnedFd>);
 
 impl Stopper {
-    /// Has [`Server::run`] return.
+    /// Makes [`Server::run`] return.
     pub fn stop(&self) {
-        // The counter overflows after 2^64 stops.
+        // Fails only if the counter would overflow, after 2^64 stops.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }
 
-/// Locks the daemon; a thread that panicked while it had it left it as a lock would find it
-/// in the core: each of its operations is whole.
-pub(crate) fn lock(daemon: &Mutex<Daemon>) -> MutexGuard<'_, Daemon> {
-    daemon.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Server {
-    /// Listens.
+    /// Listens on both sockets, and raises the limit of descriptors to its maximum.
     ///
     /// # Errors
     ///
-    /// The kernel's; `AddrInUse` when the directory has a daemon.
+    /// `AddrInUse` if the directory has a daemon, and those of the kernel.
     pub fn bind(options: &Options) -> io::Result<Self> {
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = limit.maximum;
-        // Without it there is room for fewer.
+        // On failure the daemon serves fewer connections.
         let _ = setrlimit(Resource::Nofile, limit);
         let fds = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
 
@@ -111,37 +94,38 @@ impl Server {
             (listeners.tenants(), TENANTS),
             (listeners.admin(), ADMIN),
             (stop.as_fd(), STOP),
-            (daemon.trials.timer(), TRIAL_TIMER),
+            (daemon.ack_timer(), ACK_TIMER),
             (accept_timer.as_fd(), ACCEPT_TIMER),
         ] {
             add(&epoll, fd, event)?;
         }
         Ok(Self {
-            daemon: Arc::new(Mutex::new(daemon)),
+            daemon: SharedDaemon::new(daemon),
             epoll,
             listeners,
             accept_timer,
             stop,
             connections: HashMap::new(),
-            last: FIRST_CONNECTION,
+            last_id: FIRST_CONNECTION,
             packet: vec![0; MESSAGE_BYTES_MAX],
         })
     }
 
-    /// What ends [`Server::run`].
+    /// Returns a handle that stops [`Server::run`].
     pub fn stopper(&self) -> Stopper {
         Stopper(self.stop.clone())
     }
 
-    pub(crate) fn daemon(&self) -> Arc<Mutex<Daemon>> {
+    /// Returns the daemon, for FUSE.
+    pub(crate) fn daemon(&self) -> SharedDaemon {
         self.daemon.clone()
     }
 
-    /// Serves until it is stopped.
+    /// Serves until a [`Stopper`] stops it.
     ///
     /// # Errors
     ///
-    /// The kernel's, when it cannot be waited any more.
+    /// Those of `epoll_wait`.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
         loop {
@@ -156,29 +140,29 @@ impl Server {
             };
             for event in &events {
                 match event.data.u64() {
-                    TENANTS => self.accept(Door::Tenants),
-                    ADMIN => self.accept(Door::Admin),
+                    TENANTS => self.accept(Endpoint::Tenants),
+                    ADMIN => self.accept(Endpoint::Admin),
                     STOP => return Ok(()),
-                    TRIAL_TIMER => lock(&self.daemon).expire(),
+                    ACK_TIMER => self.daemon.lock().ack_timeout(),
                     ACCEPT_TIMER => self.resume_accepting(),
-                    event if event > PROCESS_EVENTS => self.process_ended(event),
+                    event if event > FIRST_WATCH => self.process_ended(event),
                     connection => self.serve(connection),
                 }
             }
         }
     }
 
-    fn listener(&self, door: Door) -> BorrowedFd<'_> {
-        match door {
-            Door::Tenants => self.listeners.tenants(),
-            Door::Admin => self.listeners.admin(),
+    fn listener(&self, endpoint: Endpoint) -> BorrowedFd<'_> {
+        match endpoint {
+            Endpoint::Tenants => self.listeners.tenants(),
+            Endpoint::Admin => self.listeners.admin(),
         }
     }
 
-    /// Accepts one connection, or says why not.
-    fn accept(&mut self, door: Door) {
+    /// Accepts one connection, or refuses it with a reason.
+    fn accept(&mut self, endpoint: Endpoint) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match acceptfrom_with(self.listener(door), flags) {
+        let socket = match acceptfrom_with(self.listener(endpoint), flags) {
             Ok((socket, _)) => socket,
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(_) => return self.pause_accepting(),
@@ -186,27 +170,29 @@ impl Server {
         let Some(peer) = Peer::of(socket.as_fd()) else {
             return;
         };
-        let payer = match door {
-            Door::Admin if !peer.writer.may_write() => return refuse(&socket, Error::Access),
-            Door::Admin => Payer::ADMIN,
-            Door::Tenants => {
-                let cgroup = process::cgroup(peer.writer.pid);
+        let account = match endpoint {
+            Endpoint::Admin if !peer.credentials.is_admin() => {
+                return refuse(&socket, Error::Access)
+            }
+            Endpoint::Admin => Account::ADMIN,
+            Endpoint::Tenants => {
+                let cgroup = process::cgroup(peer.credentials.pid);
                 let key = peer.identity.as_ref().map(|identity| identity.key);
-                Payer::tenant(peer.writer.uid, cgroup, key)
+                Account::tenant(peer.credentials.uid, cgroup, key)
             }
         };
-        if !lock(&self.daemon).budget.connect(&payer) {
+        if !self.daemon.lock().budget.connect(&account) {
             return refuse(&socket, Error::NoSpace);
         }
-        self.last += 1;
-        if add(&self.epoll, socket.as_fd(), self.last).is_err() {
-            return lock(&self.daemon).budget.disconnect(&payer, 0);
+        self.last_id += 1;
+        if add(&self.epoll, socket.as_fd(), self.last_id).is_err() {
+            return self.daemon.lock().budget.disconnect(&account, 0);
         }
-        let connection = Connection::new(socket, door, peer, payer);
-        self.connections.insert(self.last, connection);
+        let connection = Connection::new(socket, endpoint, peer, account);
+        self.connections.insert(self.last_id, connection);
     }
 
-    /// Lets those who connect wait for a while.
+    /// Stops accepting for [`ACCEPT_PAUSE`].
     fn pause_accepting(&self) {
         self.listen_for(EventFlags::empty());
         let once = Itimerspec {
@@ -216,25 +202,25 @@ impl Server {
             },
             it_value: ACCEPT_PAUSE,
         };
-        // Its descriptor is a timer's and the time is one.
+        // Cannot fail: the descriptor is a timer and the time is valid.
         let _ = timerfd_settime(&self.accept_timer, TimerfdTimerFlags::empty(), &once);
     }
 
     fn resume_accepting(&self) {
-        // Whatever it counted, the time is over.
+        // Clears the event. The count does not matter.
         let _ = rustix::io::read(&self.accept_timer, &mut [0; 8]);
         self.listen_for(EventFlags::IN);
     }
 
     fn listen_for(&self, events: EventFlags) {
-        for (door, event) in [(Door::Tenants, TENANTS), (Door::Admin, ADMIN)] {
+        for (endpoint, event) in [(Endpoint::Tenants, TENANTS), (Endpoint::Admin, ADMIN)] {
             let data = epoll::EventData::new_u64(event);
-            // It was added, and changing it needs no memory.
-            let _ = epoll::modify(&self.epoll, self.listener(door), data, events);
+            // Cannot fail: the socket was added, and the change needs no memory.
+            let _ = epoll::modify(&self.epoll, self.listener(endpoint), data, events);
         }
     }
 
-    /// Handles what a connection has sent, and forgets it when it is gone or talks nonsense.
+    /// Serves the messages of a connection. Closes it if the peer is gone or breaks the protocol.
     fn serve(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -253,13 +239,13 @@ impl Server {
 
     fn close(&mut self, id: u64) {
         if let Some(connection) = self.connections.remove(&id) {
-            connection.close(&mut lock(&self.daemon));
+            connection.close(&mut self.daemon.lock());
         }
     }
 
-    /// A process ended, though a child of its may still hold its socket.
+    /// Closes the connections of a process that ended. A child may still hold its socket.
     fn process_ended(&mut self, event: u64) {
-        let Some(key) = lock(&self.daemon).ended(event) else {
+        let Some(key) = self.daemon.lock().process_ended(event) else {
             return;
         };
         let gone = self.connections.iter().filter(|(_, c)| c.is_of(key));
@@ -274,7 +260,7 @@ fn add(epoll: &OwnedFd, fd: BorrowedFd<'_>, data: u64) -> rustix::io::Result<()>
     epoll::add(epoll, fd, data, EventFlags::IN)
 }
 
-/// Random numbers that nobody else knows.
+/// Returns random seeds for the hash tables, so that tenants cannot choose colliding keys.
 fn seeds() -> io::Result<[u64; 2]> {
     let mut bytes = [[0; 8]; 2];
     let mut random = fs::File::open("/dev/urandom")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The pages of the processes on each GPU.
+//! Publishes limits to processes and collects their counters, through their pages on each GPU.
 
 use gct_core::ids::{GpuId, Owner, ProcKey};
 use gct_core::launches::Launches;
@@ -14,10 +14,10 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeSet;
 
-/// Number of a connection.
+/// The number of a connection.
 pub(crate) type ConnectionId = u64;
 
-/// A process on a GPU, as one connection knows it.
+/// A process on a GPU, on one of its connections.
 #[derive(Debug)]
 struct Tenant {
     connection: ConnectionId,
@@ -26,35 +26,37 @@ struct Tenant {
     minor: u32,
     slot: Option<(SlotIndex, u32)>,
     page: Shared<Page>,
-    files: Files,
+    fds: Fds,
     generation: u64,
     limits: Option<Limits>,
-    /// The generation of a limit that is on trial, until the process says that it took it.
-    tried: Option<u64>,
+    /// The generation of a pending limit that the process has yet to acknowledge.
+    awaited: Option<u64>,
+    /// Its counters at the last collection.
     seen: Launches,
-    /// The faults that it has counted.
+    /// Its faults at the last collection.
     faults: u64,
 }
 
 /// The descriptors of a process's page and pulse.
 #[derive(Debug)]
-enum Files {
+enum Fds {
     /// The process has yet to map both.
-    Given { page: SharedFd, pulse: SharedFd },
-    /// It has, and nobody else will; neighbours read the pulse.
-    Mapped { pulse: SealedFd },
+    Writable { page: SharedFd, pulse: SharedFd },
+    /// The process has mapped both, and they are sealed. Neighbours read the pulse.
+    Sealed { pulse: SealedFd },
 }
 
 impl Tenant {
-    /// The descriptor of the pulse, once its process alone can write it.
+    /// Returns the descriptor of the pulse once it is sealed.
     fn pulse(&self) -> Option<BorrowedFd<'_>> {
-        match &self.files {
-            Files::Mapped { pulse } => Some(pulse.as_fd()),
-            Files::Given { .. } => None,
+        match &self.fds {
+            Fds::Sealed { pulse } => Some(pulse.as_fd()),
+            Fds::Writable { .. } => None,
         }
     }
 }
 
+/// The board of a GPU.
 #[derive(Debug)]
 struct GpuBoard {
     gpu: GpuId,
@@ -62,29 +64,29 @@ struct GpuBoard {
     fd: SealedFd,
 }
 
-/// All of them.
+/// The pages of all processes and the boards of all GPUs.
 #[derive(Debug, Default)]
 pub(crate) struct Tenants {
     tenants: Vec<Tenant>,
     boards: Vec<GpuBoard>,
-    /// Numbers of the owners that share a reservation, in the order in which they came.
+    /// A number for each owner of reserved TPCs, in order of arrival.
     numbers: Vec<(Owner, u32)>,
     last_number: u32,
     last_user: u32,
 }
 
-/// What a process is given when it asks for its page: the first time page, pulse and board.
+/// The reply to a request for a page. The first time, `fds` are page, pulse and board.
 pub(crate) struct Given<'a> {
     pub(crate) minor: u32,
     pub(crate) slot: Option<(SlotIndex, u32)>,
     pub(crate) fds: Vec<BorrowedFd<'a>>,
 }
 
-/// A neighbour's slot and user, and the descriptor of its pulse.
+/// A neighbour: its slot with the slot's user, and the descriptor of its pulse.
 pub(crate) type Neighbour<'a> = ((SlotIndex, u32), BorrowedFd<'a>);
 
 impl Tenants {
-    /// Makes the page of a process on a GPU where it has none on this connection.
+    /// Creates the page of a process on a GPU where this connection has none.
     pub(crate) fn open(
         &mut self,
         connection: ConnectionId,
@@ -98,7 +100,7 @@ impl Tenants {
         Ok(())
     }
 
-    /// What a process is given for its page on a GPU; `again` if it was given the page before.
+    /// Returns the reply for a page on a GPU. `again`: the descriptors were returned before.
     pub(crate) fn given(
         &self,
         connection: ConnectionId,
@@ -108,8 +110,8 @@ impl Tenants {
         let known = |t: &&Tenant| t.connection == connection && t.gpu == gpu;
         let tenant = self.tenants.iter().find(known)?;
         let board = self.boards.iter().find(|board| board.gpu == gpu)?;
-        let fds = match &tenant.files {
-            Files::Given { page, pulse } if !again => {
+        let fds = match &tenant.fds {
+            Fds::Writable { page, pulse } if !again => {
                 vec![page.writable(), pulse.writable(), board.fd.as_fd()]
             }
             _ => Vec::new(),
@@ -121,15 +123,18 @@ impl Tenants {
         })
     }
 
-    /// A process has mapped what it was given on a GPU: it is sealed. Fails if the process has
-    /// sealed it otherwise, or was given nothing.
+    /// Seals the page and the pulse that a process has mapped.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` without a page, `EPERM` if the process has set other seals.
     pub(crate) fn mapped(&mut self, connection: ConnectionId, minor: u32) -> Result<()> {
         let of = |t: &&mut Tenant| t.connection == connection && t.minor == minor;
         let tenant = self.tenants.iter_mut().find(of).ok_or(Errno::NOENT)?;
-        if let Files::Given { page, pulse } = &tenant.files {
+        if let Fds::Writable { page, pulse } = &tenant.fds {
             page.seal()?;
             let pulse = pulse.seal()?;
-            tenant.files = Files::Mapped { pulse };
+            tenant.fds = Fds::Sealed { pulse };
         }
         Ok(())
     }
@@ -168,25 +173,25 @@ impl Tenants {
             minor,
             slot,
             page,
-            files: Files::Given {
+            fds: Fds::Writable {
                 page: page_fd,
                 pulse: pulse_fd,
             },
             generation: 0,
             limits: None,
-            tried: None,
+            awaited: None,
             seen: Launches::ZERO,
             faults: 0,
         })
     }
 
-    /// The GPUs on which a connection has a page.
+    /// Returns the GPUs on which a connection has a page.
     pub(crate) fn gpus_of(&self, connection: ConnectionId) -> impl Iterator<Item = GpuId> + '_ {
         let own = move |t: &&Tenant| t.connection == connection;
         self.tenants.iter().filter(own).map(|t| t.gpu)
     }
 
-    /// The other processes on a GPU where a connection has a page.
+    /// Returns the other processes on a GPU, if the connection has a page there.
     pub(crate) fn neighbours(&self, connection: ConnectionId, minor: u32) -> Vec<Neighbour<'_>> {
         let on = |t: &&Tenant| t.minor == minor;
         let mut here = self.tenants.iter().filter(on);
@@ -200,9 +205,9 @@ impl Tenants {
             .collect()
     }
 
-    /// Takes the last counters of a connection and forgets its pages.
+    /// Collects the last counters of a connection and removes its pages.
     pub(crate) fn close(&mut self, connection: ConnectionId, state: &mut State<'_>) {
-        self.harvest(state);
+        self.collect_counters(state);
         let boards = &mut self.boards;
         self.tenants.retain(|tenant| {
             if tenant.connection != connection {
@@ -216,8 +221,8 @@ impl Tenants {
         });
     }
 
-    /// Tells the core what the processes counted since the last time.
-    pub(crate) fn harvest(&mut self, state: &mut State<'_>) {
+    /// Adds to the core's statistics what the processes have counted since the last call.
+    pub(crate) fn collect_counters(&mut self, state: &mut State<'_>) {
         for tenant in &mut self.tenants {
             let now = tenant.page.launches();
             let more = now.since(&tenant.seen);
@@ -232,9 +237,11 @@ impl Tenants {
         }
     }
 
-    /// Tells every process the limits that bind it now, and its neighbours what is reserved.
-    /// `trial`: whether a limit is on trial, which those who get another time slice must take.
-    pub(crate) fn publish(&mut self, state: &State<'_>, trial: bool) {
+    /// Writes the limits in force to every page, and reservations and priorities to the boards.
+    ///
+    /// `pending`: a write is pending. Processes whose time slice or freeze it changes must
+    /// acknowledge.
+    pub(crate) fn publish(&mut self, state: &State<'_>, pending: bool) {
         let mut changed = BTreeSet::new();
         for tenant in &mut self.tenants {
             let settings = state.effective(tenant.proc, tenant.gpu);
@@ -244,29 +251,29 @@ impl Tenants {
                 let before = tenant.limits.unwrap_or(Limits::NONE);
                 tenant.limits = Some(limits);
                 tenant.generation += 1;
-                if trial && controlled(before) != controlled(limits) {
-                    tenant.tried = Some(tenant.generation);
+                if pending && controlled(before) != controlled(limits) {
+                    tenant.awaited = Some(tenant.generation);
                 }
                 tenant.page.set_limits(tenant.generation, &limits);
                 changed.insert(tenant.connection);
             }
         }
-        // A process listens at one of its pages, whichever has changed.
-        let hear = |tenant: &&Tenant| changed.contains(&tenant.connection);
-        for tenant in self.tenants.iter().filter(hear) {
+        // A process waits on the bell of one of its pages, whichever has changed.
+        let notified = |tenant: &&Tenant| changed.contains(&tenant.connection);
+        for tenant in self.tenants.iter().filter(notified) {
             tenant.page.ring();
         }
-        self.number(state);
+        self.number_owners(state);
         for board in &mut self.boards {
-            // Whoever's pulse nobody can read yet would be taken for one without work.
+            // A process whose pulse cannot be read yet would look idle.
             let ready = |t: &&Tenant| t.gpu == board.gpu && t.pulse().is_some();
             let here = self.tenants.iter().filter(ready);
             let here: Vec<&Tenant> = here.collect();
-            lay_out(board, &here, &self.numbers, state);
+            write_board(board, &here, &self.numbers, state);
         }
     }
 
-    /// The TPCs that a process can count on on a GPU, whatever its neighbours there do.
+    /// Returns the TPCs of a GPU that a process can count on, whatever its neighbours do.
     pub(crate) fn dependable(state: &State<'_>, proc: ProcKey, gpu: GpuId) -> TpcMask {
         let topology = state.gpu_topology(gpu);
         let limits = state.effective(proc, gpu);
@@ -278,33 +285,34 @@ impl Tenants {
         size::dependable(&allowed, topology.existing(), &others, own.as_ref())
     }
 
-    /// A process says which generation of its limits is in force: whether one on trial is.
-    pub(crate) fn took(&mut self, connection: ConnectionId, minor: u32, generation: u64) -> bool {
+    /// Records which generation of its limits a process has applied. Returns whether that
+    /// acknowledges the pending write.
+    pub(crate) fn ack(&mut self, connection: ConnectionId, minor: u32, generation: u64) -> bool {
         let of = |t: &&mut Tenant| t.connection == connection && t.minor == minor;
         let Some(tenant) = self.tenants.iter_mut().find(of) else {
             return false;
         };
-        let took = tenant.tried.is_some_and(|tried| generation >= tried);
-        if took {
-            tenant.tried = None;
+        let acked = tenant.awaited.is_some_and(|awaited| generation >= awaited);
+        if acked {
+            tenant.awaited = None;
         }
-        took
+        acked
     }
 
-    /// Whether some process has yet to say that it took what is on trial.
-    pub(crate) fn are_tried(&self) -> bool {
-        self.tenants.iter().any(|tenant| tenant.tried.is_some())
+    /// Returns whether a process has yet to acknowledge the pending write.
+    pub(crate) fn awaits_acks(&self) -> bool {
+        self.tenants.iter().any(|tenant| tenant.awaited.is_some())
     }
 
-    /// Nothing is on trial any more.
-    pub(crate) fn end_trial(&mut self) {
+    /// Stops waiting for acknowledgements.
+    pub(crate) fn forget_acks(&mut self) {
         for tenant in &mut self.tenants {
-            tenant.tried = None;
+            tenant.awaited = None;
         }
     }
 
-    /// Numbers the owners that are there, and forgets those that are gone.
-    fn number(&mut self, state: &State<'_>) {
+    /// Numbers new owners, and removes those without a process.
+    fn number_owners(&mut self, state: &State<'_>) {
         let owners = self.tenants.iter().map(|t| owner(state, t.proc));
         let owners: Vec<Owner> = owners.collect();
         self.numbers.retain(|(known, _)| owners.contains(known));
@@ -317,13 +325,18 @@ impl Tenants {
     }
 }
 
-/// Whose reservation a process shares: its group's, or its own.
+/// Returns the owner of a process's reservation: its group, or the process itself.
 fn owner(state: &State<'_>, proc: ProcKey) -> Owner {
     state.group_of(proc).map_or(Owner::Proc(proc), Owner::Group)
 }
 
-/// Writes a GPU's board: what the core reserves for each process and its group, and its place in the order.
-fn lay_out(board: &mut GpuBoard, here: &[&Tenant], numbers: &[(Owner, u32)], state: &State<'_>) {
+/// Writes the slots of a GPU's board: reservation and priority of each process.
+fn write_board(
+    board: &mut GpuBoard,
+    here: &[&Tenant],
+    numbers: &[(Owner, u32)],
+    state: &State<'_>,
+) {
     let topology = state.gpu_topology(board.gpu);
     for (tenant, (index, user)) in here.iter().filter_map(|t| Some((t, t.slot?))) {
         let owner = owner(state, tenant.proc);
@@ -336,7 +349,7 @@ fn lay_out(board: &mut GpuBoard, here: &[&Tenant], numbers: &[(Owner, u32)], sta
             tpcs: *state.reserved(owner, board.gpu).or(&alone).words(),
             alone: *alone.words(),
             allowed: *settings.tpc_mask.unwrap_or(*topology.existing()).words(),
-            // Whoever has a quota lends it; whether others take it is theirs to say.
+            // An owner always lends. `tpc.steal` of the borrower decides whether it borrows.
             lends: true,
             priority: settings.priority_in_force().get(),
             best_effort: settings.tpc_quota.is_some_and(|quota| quota.get() == 0),

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! For tests of this and other crates: a daemon without a GPU in a thread of the test, and a client
-//! of its tree.
+//! Runs a daemon without a GPU in a thread of a test, and a client of its tree.
 
 use crate::{Mount, Options, Server, Stopper};
 use gct_core::mask::TpcMask;
-use gctd_ipc::doors::Doors;
 use gctd_ipc::message::{Reply, Request};
+use gctd_ipc::paths::SocketPaths;
 use gctd_ipc::{socket, VERSION};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
@@ -15,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest wait for an answer.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// Most time to wait for a reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The TPCs of each GPU: 66 in number, as an H200's.
+/// The 66 TPCs of an H200, which each GPU has.
 pub const TPCS: &str = "0-3,9-16,18-25,27-34,36-43,45-52,54-71,75,78,81,83";
 
-/// What the driver says of one H200, number `n` on its own bus.
+/// Returns the driver's `information` file of H200 number `n`, on a bus of its own.
 fn information(n: usize) -> String {
     format!(
         "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-00112233-4455-6677-8899-aabbccddeef{n}\n\
@@ -29,10 +28,10 @@ fn information(n: usize) -> String {
     )
 }
 
-/// A running daemon; it stops with the value.
+/// A running daemon. Dropping it stops the daemon.
 #[derive(Debug)]
 pub struct Daemon {
-    /// A directory of its own, which goes with it.
+    /// Its directory, which is removed with it.
     pub directory: PathBuf,
     tpcs: TpcMask,
     stopper: Stopper,
@@ -40,13 +39,13 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// With so many GPUs, ten at most, each with its number as minor number and as PCI bus.
+    /// Starts a daemon with at most ten GPUs. GPU N has the minor number N and is on PCI bus N.
     pub fn new(test: &str, gpus: usize) -> Self {
         let tpcs = TpcMask::parse(TPCS.as_bytes()).unwrap();
         Self::with_tpcs(test, gpus, tpcs)
     }
 
-    /// The same with these TPCs on each GPU; none are none that is known.
+    /// Starts a daemon whose GPUs have these TPCs. An empty set means that they are unknown.
     pub fn with_tpcs(test: &str, gpus: usize, tpcs: TpcMask) -> Self {
         let name = format!("gctd-{test}-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
@@ -65,15 +64,14 @@ impl Daemon {
         }
     }
 
-    /// Stops this one and starts another that shows its tree in a directory; `None` where FUSE
-    /// cannot.
+    /// Restarts the daemon with its tree mounted on a directory. Returns `None` without FUSE.
     pub fn mounted(&mut self) -> Option<(PathBuf, Mount)> {
         self.stop();
         let directory = self.directory.join("tree");
         fs::create_dir_all(&directory).unwrap();
         let server = bind(&self.directory, self.tpcs);
         let mount = Mount::new(&server, &directory);
-        self.go_on(server);
+        self.resume(server);
         match mount {
             Ok(mount) => Some((directory, mount)),
             Err(error) => {
@@ -83,12 +81,12 @@ impl Daemon {
         }
     }
 
-    /// Where it listens for tenants.
+    /// Returns the path of the tenants' socket.
     pub fn socket(&self) -> PathBuf {
-        Doors::of(&self.directory).tenants
+        SocketPaths::of(&self.directory).tenants
     }
 
-    /// Ends it; its directory stays.
+    /// Stops the daemon. Its directory stays.
     pub fn stop(&mut self) {
         self.stopper.stop();
         if let Some(thread) = self.thread.take() {
@@ -96,13 +94,13 @@ impl Daemon {
         }
     }
 
-    /// A new one at the same place, which knows nothing.
+    /// Starts a new daemon, without groups or limits, in the same directory.
     pub fn restart(&mut self) {
         self.stop();
-        self.go_on(bind(&self.directory, self.tpcs));
+        self.resume(bind(&self.directory, self.tpcs));
     }
 
-    /// Writes a file of its tree, in a thread: what must be taken first is answered late.
+    /// Writes a file of the tree in a thread, because a pending write blocks its writer.
     pub fn write(
         &self,
         path: impl Into<String>,
@@ -112,17 +110,17 @@ impl Daemon {
         std::thread::spawn(move || client.write(&path, text))
     }
 
-    fn go_on(&mut self, server: Server) {
+    fn resume(&mut self, server: Server) {
         let (stopper, thread) = serve(server);
         (self.stopper, self.thread) = (stopper, Some(thread));
     }
 
-    /// A client of its tree, through the administrators' door.
+    /// Connects a client of the tree to the administrators' socket.
     pub fn client(&self) -> Client {
-        Client::new(&Doors::of(&self.directory).admin)
+        Client::new(&SocketPaths::of(&self.directory).admin)
     }
 
-    /// A client of its tree, through the tenants' door.
+    /// Connects a client of the tree to the tenants' socket.
     pub fn reader(&self) -> Client {
         Client::new(&self.socket())
     }
@@ -132,7 +130,7 @@ fn bind(directory: &Path, tpcs: TpcMask) -> Server {
     let options = Options {
         directory: directory.to_owned(),
         gpus: directory.join("gpus"),
-        existing: Some(tpcs),
+        tpcs: Some(tpcs),
     };
     Server::bind(&options).unwrap()
 }
@@ -150,14 +148,14 @@ impl Drop for Daemon {
     }
 }
 
-/// A client of the tree. Errors are Linux numbers.
+/// A client of the tree. Its errors are errnos.
 #[derive(Debug)]
 pub struct Client(OwnedFd);
 
 impl Client {
-    /// Connected to a socket.
+    /// Connects to a socket.
     pub fn new(path: &Path) -> Self {
-        let client = Self(socket::connect(path, ANSWER_MAX).unwrap());
+        let client = Self(socket::connect(path, REPLY_TIMEOUT).unwrap());
         let hello = Request::Hello {
             version: VERSION,
             tenant: false,
@@ -189,12 +187,12 @@ impl Client {
         }
     }
 
-    /// A file's text.
+    /// Returns the text of a file.
     pub fn read(&self, path: &str) -> Result<String, i32> {
         self.text(&Request::Read { path: path.into() })
     }
 
-    /// The names in a directory.
+    /// Returns the names in a directory.
     pub fn list(&self, path: &str) -> Result<Vec<String>, i32> {
         let names = self.text(&Request::List { path: path.into() })?;
         Ok(names.lines().map(str::to_owned).collect())
@@ -211,13 +209,13 @@ impl Client {
     }
 }
 
-/// An `NVOS64_PARAMETERS`, as the preload reports it when an object was allocated.
+/// Returns the `NVOS64_PARAMETERS` of an allocation that succeeded.
 pub fn alloc(client: u32, parent: u32, object: u32, class: u32) -> Vec<u8> {
     let words = [client, parent, object, class, 0x1000, 0, 0, 0, 0, 0, 0, 0];
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// An `NVOS00_PARAMETERS`, as the preload reports it when an object goes.
+/// Returns the `NVOS00_PARAMETERS` of a free.
 pub fn free(client: u32, object: u32) -> Vec<u8> {
     let words = [client, 0, object, 0];
     words.iter().flat_map(|word| word.to_le_bytes()).collect()

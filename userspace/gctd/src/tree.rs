@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The directories that the core wants, by name.
+//! Keeps the directories of the tree by name, as the core's effects add and remove them.
 
 use gct_core::dirs::{DirPath, Effect};
 use gct_core::ids::Scope;
@@ -8,7 +8,7 @@ use gct_core::iface::files::{self, Entry};
 use gct_core::iface::Place;
 use std::collections::BTreeMap;
 
-/// Name of the directory of GPUs.
+/// The name of the directory of GPUs.
 const GPUS: &str = "gpus";
 
 /// A directory of the tree.
@@ -18,20 +18,20 @@ pub(crate) enum Dir {
     Root,
     /// `gpus/`.
     Gpus,
-    /// One of the core's.
+    /// A directory of the core.
     Core(DirPath),
 }
 
-/// What a path names.
+/// The target of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Node {
     /// A directory.
     Dir(Dir),
-    /// A file, and what its directory is about.
+    /// A file, and the scope of its directory.
     File(&'static Entry, Scope),
 }
 
-/// All directories that are shown.
+/// The directories of the tree.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     names: BTreeMap<(Dir, String), (DirPath, Scope)>,
@@ -39,7 +39,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Does what the core asks for.
+    /// Applies an effect of the core.
     pub(crate) fn apply(&mut self, effect: Effect) {
         match effect {
             Effect::Add { path, scope, name } => {
@@ -60,13 +60,13 @@ impl Tree {
         }
     }
 
-    /// What a path names; components are separated by slashes, and the root is empty.
+    /// Looks up a path. Slashes separate its components; the root is the empty path.
     pub(crate) fn find(&self, path: &str) -> Option<Node> {
         let mut dir = Dir::Root;
         let mut components = path.split('/').filter(|name| !name.is_empty()).peekable();
         while let Some(name) = components.next() {
-            if let Some(below) = self.below(dir, name) {
-                dir = below;
+            if let Some(child) = self.child(dir, name) {
+                dir = child;
                 continue;
             }
             let scope = self.scope(dir)?;
@@ -79,8 +79,8 @@ impl Tree {
         Some(Node::Dir(dir))
     }
 
-    /// The directory of a name in another.
-    fn below(&self, dir: Dir, name: &str) -> Option<Dir> {
+    /// Looks up a directory in another.
+    fn child(&self, dir: Dir, name: &str) -> Option<Dir> {
         if dir == Dir::Root && name == GPUS {
             return Some(Dir::Gpus);
         }
@@ -96,7 +96,7 @@ impl Tree {
         }
     }
 
-    /// The names of the directories in a directory.
+    /// Returns the names of the directories in a directory.
     pub(crate) fn dirs(&self, dir: Dir) -> Vec<String> {
         let root = (dir == Dir::Root).then(|| GPUS.to_owned());
         let from = (dir, String::new());
@@ -110,7 +110,7 @@ impl Tree {
             .collect()
     }
 
-    /// The files of a directory.
+    /// Returns the files in a directory.
     pub(crate) fn files(&self, dir: Dir) -> Vec<&'static Entry> {
         let place: Option<Place> = self.scope(dir).and_then(Scope::place);
         place.into_iter().flat_map(files::of).collect()

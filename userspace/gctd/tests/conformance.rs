@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tree against the table of files that it is made from.
+//! Every file of the core's table appears in the tree with its mode, default and values.
 
 use gct_core::error::Error;
 use gct_core::iface::files::{self, Entry, Mode, Place};
@@ -9,7 +9,7 @@ use gct_core::mask::TpcMask;
 use gctd::testing::{Client, Daemon, TPCS};
 use gctd_ipc::ENFORCED;
 
-/// A daemon with two GPUs and a group.
+/// Starts a daemon with two GPUs and a group.
 fn setup(test: &str) -> (Daemon, Client) {
     let daemon = Daemon::new(test, 2);
     let client = daemon.client();
@@ -83,7 +83,7 @@ fn shows_default(entry: &Entry, path: &str, text: Result<String, i32>) {
 }
 
 #[test]
-fn gpus_say_what_the_driver_said() {
+fn gpu_files_show_what_the_driver_reported() {
     let (_daemon, client) = setup("gpus");
     let read = |file: &str| client.read(&format!("gpus/1/{file}"));
     assert_eq!(read("pci"), Ok("0000:01:00.0\n".into()));
@@ -99,9 +99,9 @@ fn gpus_say_what_the_driver_said() {
     assert_eq!(read("tpcs.list"), Ok(format!("{TPCS}\n")));
 }
 
-/// A mask may then leave no TPC, and a quota promise what is not there.
+/// Without known TPCs, a mask could leave none and a quota could not be kept.
 #[test]
-fn without_known_tpcs_nothing_is_promised_of_them() {
+fn without_known_tpcs_their_limits_are_unsupported() {
     let daemon = Daemon::with_tpcs("unknown", 1, TpcMask::EMPTY);
     let client = daemon.client();
     client.write("control", "create web").unwrap();
@@ -127,7 +127,7 @@ fn without_known_tpcs_nothing_is_promised_of_them() {
     assert_eq!(client.write("web/0/compute.priority", "3"), Ok(()));
 }
 
-/// Values of many forms; the daemon answers as the core's parser does on its own.
+/// Values of many forms. The daemon must answer as the core's parser does.
 const SAMPLES: &[&str] = &[
     "0",
     "1",
@@ -168,7 +168,7 @@ const SAMPLES: &[&str] = &[
     "\u{e9}",
 ];
 
-/// Whether the GPU has what a value asks for: a TPC of the mask, and as many as the quota.
+/// Returns whether the GPU has a TPC of the mask, and as many TPCs as the quota.
 fn exists(value: &Result<Value, Error>) -> bool {
     let tpcs = TpcMask::parse(TPCS.as_bytes()).unwrap();
     match value {
@@ -179,7 +179,7 @@ fn exists(value: &Result<Value, Error>) -> bool {
 }
 
 #[test]
-fn each_limit_takes_what_it_can_and_refuses_the_rest() {
+fn limits_accept_valid_values_and_refuse_others() {
     let (_daemon, client) = setup("limits");
     let settable = |entry: &&Entry| entry.mode == Mode::ReadWrite && entry.name != "gmem.peak";
     for entry in files::of(Place::Node).filter(settable) {
@@ -214,7 +214,7 @@ fn each_limit_takes_what_it_can_and_refuses_the_rest() {
 }
 
 #[test]
-fn what_is_too_long_is_refused_whole() {
+fn a_text_beyond_the_maximum_is_refused() {
     let (_daemon, client) = setup("long");
     for length in [1025, 4096, 16_000] {
         for path in [

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tree through FUSE is the tree on the socket. Skipped where FUSE cannot be mounted.
+//! The tree through FUSE equals the tree on the socket. Skipped without FUSE.
 
 use gct_core::error::Error;
 use gct_core::iface::files::{self, Mode, Place};
@@ -40,7 +40,7 @@ fn names(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn files_are_those_of_the_socket() {
+fn the_mount_shows_the_files_of_the_socket() {
     let mut daemon = Daemon::new("fuse", 2);
     let Some((tree, _mount)) = daemon.mounted() else {
         return;
@@ -103,7 +103,7 @@ fn a_shell_joins_with_echo_and_reads_in_parts() {
 }
 
 #[test]
-fn what_is_open_when_its_group_goes_is_of_no_use() {
+fn an_open_file_of_a_removed_group_refuses_writes() {
     let mut daemon = Daemon::new("gone", 1);
     let Some((tree, _mount)) = daemon.mounted() else {
         return;
@@ -116,7 +116,7 @@ fn what_is_open_when_its_group_goes_is_of_no_use() {
     client.write("control", "remove web").unwrap();
     let refused = open.write(b"0-1").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(Error::Gone.errno()));
-    // It still has the text of when it was opened.
+    // A read still returns the text of the moment when it was opened.
     let mut text = String::new();
     reader.read_to_string(&mut text).unwrap();
     assert_eq!(text, "all\n");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who a connection belongs to, and what others can do with the memory that it was given.
+//! A connection belongs to the process that opened it, and so does its shared memory.
 
 mod common;
 
@@ -19,7 +19,7 @@ use rustix::net::SendFlags;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Names the descriptor that a helper inherits, and the socket that it connects to.
+/// Environment variables: the descriptor that a helper inherits, the socket that it connects to.
 const HEIR: &str = "GCTD_TEST_HEIR";
 const PARENT: &str = "GCTD_TEST_PARENT";
 
@@ -40,14 +40,14 @@ fn hello(socket: &OwnedFd) -> Reply {
     ask(socket, &hello).0
 }
 
-/// Runs one of the helpers below in a process of its own.
+/// Returns the command that runs one of the helpers below as a process.
 fn helper(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]);
     command
 }
 
-/// Not a test of its own: a process that connects, leaves the socket to a child, and ends.
+/// A helper, not a test: connects, leaves the socket to a child, and exits.
 #[test]
 #[expect(clippy::zombie_processes, reason = "this process ends first")]
 fn parent() {
@@ -61,19 +61,19 @@ fn parent() {
     heir.stdin(Stdio::inherit()).spawn().unwrap();
 }
 
-/// Not a test of its own: the child, which greets when it is told to.
+/// A helper, not a test: the child, which greets on request.
 #[test]
 fn heir() {
     let Ok(fd) = std::env::var(HEIR) else {
         return;
     };
-    // SAFETY: the parent left it to this process, and nobody else has it here.
+    // SAFETY: the parent left the descriptor to this process, and nothing else owns it here.
     let socket = unsafe { OwnedFd::from_raw_fd(fd.parse().unwrap()) };
     std::io::stdin().read_line(&mut String::new()).unwrap();
     println!("answer {:?}", hello(&socket));
 }
 
-/// Starts a process that has this pid, if the kernel lets us choose it; it ends with the value.
+/// Starts a process with a given pid, if the kernel allows to choose it.
 fn stranger(pid: u32) -> Option<Child> {
     for _ in 0..100 {
         std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
@@ -88,7 +88,7 @@ fn stranger(pid: u32) -> Option<Child> {
 }
 
 #[test]
-fn a_child_with_its_parents_socket_is_not_who_has_its_parents_pid() {
+fn a_socket_of_an_ended_process_is_refused_after_pid_reuse() {
     let daemon = Daemon::new("heir", 1);
     let parent = helper("parent")
         .env(PARENT, daemon.socket())
@@ -97,7 +97,7 @@ fn a_child_with_its_parents_socket_is_not_who_has_its_parents_pid() {
         .spawn();
     let mut parent = parent.unwrap();
     let (pid, go) = (parent.id(), parent.stdin.take());
-    // It is reaped: its pid is anybody's.
+    // The parent is reaped: the kernel may reuse its pid.
     parent.wait().unwrap();
     let stranger = stranger(pid);
     if stranger.is_none() {
@@ -115,7 +115,7 @@ fn a_child_with_its_parents_socket_is_not_who_has_its_parents_pid() {
     assert!(text.contains(&refused), "{text}");
 }
 
-/// A process that speaks for itself, so that the descriptors it is given can be looked at.
+/// Connects a tenant without the library. Returns its socket and the descriptors of its page.
 fn raw_tenant(daemon: &Daemon, client: u32) -> (OwnedFd, Vec<OwnedFd>) {
     let socket = connect(&daemon.socket());
     assert_eq!(hello(&socket), Reply::Hello { version: VERSION });
@@ -141,7 +141,7 @@ fn raw_tenant(daemon: &Daemon, client: u32) -> (OwnedFd, Vec<OwnedFd>) {
     (socket, fds)
 }
 
-/// Whether a page can be mapped to write through a descriptor, or through one that root makes of it.
+/// Returns whether a writable mapping is possible, through a descriptor or after root reopened it.
 fn can_be_written(fd: BorrowedFd<'_>) -> bool {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let anew = rustix::fs::open(path, OFlags::RDWR, Mode::empty());
@@ -150,7 +150,7 @@ fn can_be_written(fd: BorrowedFd<'_>) -> bool {
 }
 
 #[test]
-fn nobody_but_its_process_writes_a_pulse_not_even_root() {
+fn only_its_process_can_write_a_pulse() {
     let daemon = Daemon::new("pulse", 1);
     let (socket, fds) = raw_tenant(&daemon, 0xc1d0_0077);
     let [page, pulse, board] = fds.as_slice() else {
@@ -174,7 +174,7 @@ fn nobody_but_its_process_writes_a_pulse_not_even_root() {
     for fd in seen.iter().chain(&fds) {
         assert!(!can_be_written(fd.as_fd()));
     }
-    // The mappings that are there go on.
+    // Existing mappings keep working.
     mine.busy(7);
     let reads = |fd: &OwnedFd| rustix::io::pread(fd, &mut [0u8; 8], 0).is_ok_and(|n| n == 8);
     assert!(seen.iter().all(reads));
@@ -186,7 +186,7 @@ fn nobody_but_its_process_writes_a_pulse_not_even_root() {
             .limits()
             .is_some_and(|(_, limits)| limits.tpcs == Some([15, 0, 0, 0]))
     });
-    // A page is given once.
+    // The descriptors of a page are sent once.
     let client = 0xc1d0_0077;
     let again = ask(
         &socket,
@@ -199,7 +199,7 @@ fn nobody_but_its_process_writes_a_pulse_not_even_root() {
 }
 
 #[test]
-fn what_a_process_sealed_itself_is_not_shown_to_others() {
+fn a_page_with_other_seals_is_not_shared() {
     let daemon = Daemon::new("sealed", 1);
     let (socket, fds) = raw_tenant(&daemon, 0xc1d0_0077);
     let seal = rustix::fs::SealFlags::SEAL;
@@ -213,7 +213,7 @@ fn what_a_process_sealed_itself_is_not_shown_to_others() {
     );
     let (other, _) = raw_tenant(&daemon, 0xc1d0_0078);
     assert!(ask(&other, &Request::Peers { minor: 0 }).1.is_empty());
-    // Nor is there anything to map where there is no page.
+    // Without a page there is nothing to seal.
     let mapped = ask(&other, &Request::Mapped { minor: 3 }).0;
     assert!(matches!(mapped, Reply::Error { .. }));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Managed memory, as the preload asks for it.
+//! Managed memory is charged on every GPU of its process.
 
 mod common;
 
@@ -11,7 +11,7 @@ use gctd::testing::{alloc, Client, Daemon};
 const MEMORY: u32 = 0x5c00_0040;
 const MIB: u64 = 1 << 20;
 
-/// `gmem.current` and `gmem.stat` of this process or of a group.
+/// Returns the charged, the pinned and the managed bytes of a directory.
 fn charged(client: &Client, directory: &str) -> (u64, u64, u64) {
     let read = |file: &str| client.read(&format!("{directory}/{file}")).unwrap();
     let current = read("gmem.current").trim().parse().unwrap();
@@ -29,7 +29,7 @@ fn one_limit_bounds_managed_and_other_memory() {
     let client = member(&daemon);
     let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
-    // By the process, and by the group.
+    // The limit of the process, then that of the group.
     for limited in [own_directory(), "web/0".into()] {
         let limit = format!("{limited}/gmem.limit");
         client.write(&limit, "10M").unwrap();
@@ -59,7 +59,7 @@ fn one_limit_bounds_managed_and_other_memory() {
 }
 
 #[test]
-fn it_goes_with_its_process() {
+fn managed_memory_is_uncharged_with_its_process() {
     let daemon = Daemon::new("managed-death", 1);
     let client = member(&daemon);
     let mut tenant = Tenant::of(&daemon);
@@ -71,19 +71,19 @@ fn it_goes_with_its_process() {
 }
 
 #[test]
-fn it_counts_on_every_gpu_where_its_process_has_a_page() {
+fn managed_memory_is_charged_on_every_gpu_with_a_page() {
     let daemon = Daemon::new("managed-gpus", 2);
     let client = member(&daemon);
     client.write("web/1/gmem.limit", "3M").unwrap();
     let mut tenant = Tenant::of(&daemon);
-    // It has no page yet.
+    // The process has no page yet.
     let early = tenant.link.manage(MIB).unwrap();
     assert_eq!(charged(&client, "web/0"), (0, 0, 0));
     tenant.cuda(0);
     assert_eq!(charged(&client, "web/0"), (MIB, 0, MIB));
     let second = tenant.link.manage(4 * MIB).unwrap();
     assert_eq!(charged(&client, "web/1"), (0, 0, 0));
-    // What it has counts on the second GPU too, over the limit of that.
+    // Existing ranges are charged on the second GPU too, even beyond its limit.
     let (device, group) = (DEVICE + 100, TSG + 100);
     tenant.alloc(tenant.client, device, 0x80, Some(1 << 8));
     tenant.alloc(device, group, 0xa06c, None);
@@ -91,7 +91,7 @@ fn it_counts_on_every_gpu_where_its_process_has_a_page() {
     for gpu in ["web/0", "web/1"] {
         assert_eq!(charged(&client, gpu), (5 * MIB, 0, 5 * MIB));
     }
-    // What one GPU refuses is charged on none.
+    // A range that one GPU refuses is charged on none.
     assert_eq!(tenant.link.manage(1), None);
     assert_eq!(charged(&client, "web/0"), (5 * MIB, 0, 5 * MIB));
     assert_eq!(client.read("web/0/gmem.events"), Ok("limit 0\n".into()));
@@ -104,7 +104,7 @@ fn it_counts_on_every_gpu_where_its_process_has_a_page() {
 }
 
 #[test]
-fn a_daemon_that_comes_back_is_told_what_exists() {
+fn a_new_daemon_learns_the_existing_ranges() {
     let mut daemon = Daemon::new("managed-restart", 1);
     let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
@@ -130,7 +130,7 @@ fn a_daemon_that_comes_back_is_told_what_exists() {
 }
 
 #[test]
-fn a_program_that_was_there_first_is_charged_and_not_refused() {
+fn ranges_older_than_the_daemon_are_charged_beyond_the_limit() {
     let mut daemon = Daemon::new("managed-early", 1);
     daemon.stop();
     let mut tenant = Tenant::new(&daemon.socket());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What quotas and priorities become on a GPU's board.
+//! Quotas and priorities appear on a GPU's board.
 
 mod common;
 
@@ -10,7 +10,7 @@ use gctd::testing::{Daemon, TPCS};
 use gctd_ipc::board::Slot;
 use gctd_ipc::tenant::Gpu;
 
-/// The board's slot of the only process.
+/// Returns the board's slot of the only process.
 fn slot(gpu: &Gpu) -> Slot {
     let slots: Vec<Slot> = gpu.board.slots().map(|(_, slot)| slot).collect();
     assert_eq!(slots.len(), 1);
@@ -22,7 +22,7 @@ fn count(words: [u64; 4]) -> u32 {
 }
 
 #[test]
-fn quotas_beyond_what_exists_are_refused() {
+fn quotas_beyond_the_gpu_are_refused() {
     let daemon = Daemon::new("promises", 1);
     let client = daemon.client();
     for group in ["one", "two", "three"] {
@@ -44,13 +44,13 @@ fn quotas_beyond_what_exists_are_refused() {
     let existing = TpcMask::parse(TPCS.as_bytes()).unwrap();
     assert_eq!(one.or(&two), existing);
     assert!(reserved("three").is_err(), "none");
-    // Who has one may give some back.
+    // An owner may lower its quota.
     assert_eq!(client.write("one/0/tpc.quota", "32"), Ok(()));
     assert_eq!(client.write("three/0/tpc.quota", "1"), Ok(()));
 }
 
 #[test]
-fn a_process_and_its_group_have_quotas_side_by_side() {
+fn a_process_and_its_group_have_separate_quotas() {
     let daemon = Daemon::new("quotas", 1);
     let client = member(&daemon);
     let mut tenant = Tenant::of(&daemon);
@@ -63,13 +63,13 @@ fn a_process_and_its_group_have_quotas_side_by_side() {
     client.write("control", "create other").unwrap();
     assert_eq!(client.write("other/0/tpc.quota", "42"), Err(libc::ENOSPC));
     assert_eq!(client.write("other/0/tpc.quota", "41"), Ok(()));
-    // What it promised the process goes with it.
+    // The reservation of the process ends with it.
     drop(tenant);
     common::eventually(&Ok(()), || client.write("other/0/tpc.quota", "46"));
 }
 
 #[test]
-fn the_board_has_the_order() {
+fn the_board_shows_priorities() {
     let daemon = Daemon::new("order", 1);
     let client = member(&daemon);
     let mut tenant = Tenant::of(&daemon);

@@ -42,7 +42,7 @@ fn start(tree: &Tree, socket: &Path, run: &Run) -> Result<core::convert::Infalli
     command
         .args(arguments)
         .env(PRELOAD, with_others(&library))
-        .env(gctd_ipc::doors::SOCKET_VARIABLE, socket);
+        .env(gctd_ipc::paths::SOCKET_VARIABLE, socket);
     let place = match join(tree, run) {
         Ok(group) => format!("in group {group}"),
         Err(failure) if run.optional => {

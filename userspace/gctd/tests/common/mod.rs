@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A process that reports ioctls as the preload does.
+//! A tenant that reports ioctls as the preload library does, and helpers of the tests.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use gct_core::rmapi::escape;
 use gctd::testing::{alloc, free, Client, Daemon};
-use gctd_ipc::message::Ioctl;
+use gctd_ipc::message::{Ioctl, Request};
+use gctd_ipc::socket;
 use gctd_ipc::tenant::{self, Gpu, Link, Verdict};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::SendFlags;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Asks until the answer is as wanted, for five seconds at most.
+/// Waits up to five seconds until `ask` returns the wanted value.
 #[track_caller]
 pub(crate) fn eventually<T: PartialEq + std::fmt::Debug>(wanted: &T, mut ask: impl FnMut() -> T) {
     let started = Instant::now();
@@ -32,7 +35,7 @@ pub(crate) const DEVICE: u32 = 0x5c00_0002;
 pub(crate) const TSG: u32 = 0x5c00_0015;
 const CHANNEL: u32 = 0x5c00_001c;
 
-/// A process that does what libcuda does, as far as the daemon hears of it.
+/// A tenant that makes the ioctls of libcuda.
 pub(crate) struct Tenant {
     pub(crate) link: Link,
     pub(crate) client: u32,
@@ -54,13 +57,13 @@ impl Tenant {
         tenant
     }
 
-    /// Looks after the link, as if seconds had passed.
+    /// Maintains the link, two seconds later by its clock.
     pub(crate) fn attend(&mut self) -> bool {
         self.clock_ns += 2_000_000_000;
         self.link.attend(self.clock_ns)
     }
 
-    /// One ioctl: what the daemon says, and what the driver would.
+    /// Makes an ioctl that the driver completes with `status`. Returns the daemon's verdict.
     pub(crate) fn ioctl(
         &mut self,
         number: u32,
@@ -90,7 +93,7 @@ impl Tenant {
         );
     }
 
-    /// Memory of so many bytes: whether it could be had.
+    /// Allocates device memory. Returns whether it was granted.
     pub(crate) fn memory(&mut self, object: u32, bytes: u64) -> bool {
         let structure = alloc(self.client, DEVICE, object, 0x40);
         self.ioctl(escape::ALLOC, &structure, Some(bytes), 0) != Verdict::Refused
@@ -101,7 +104,7 @@ impl Tenant {
         self.ioctl(escape::FREE, &structure, None, 0);
     }
 
-    /// A client, the GPU on bus `bus`, a channel group and a channel.
+    /// Allocates a client, the GPU on a bus, a channel group and a channel.
     pub(crate) fn cuda(&mut self, bus: u64) -> Arc<Gpu> {
         let client = self.client;
         let root = alloc(0, 0, client, 0x41);
@@ -113,7 +116,7 @@ impl Tenant {
     }
 }
 
-/// A client of the daemon's tree, with a group `web` of which this process is a member.
+/// Creates the group `web` with this process as member. Returns a client of the tree.
 pub(crate) fn member(daemon: &Daemon) -> Client {
     let client = daemon.client();
     client.write("control", "create web").unwrap();
@@ -121,12 +124,28 @@ pub(crate) fn member(daemon: &Daemon) -> Client {
     client
 }
 
-/// This process's directory on the first GPU.
+/// Returns this process's directory on the first GPU.
 pub(crate) fn own_directory() -> String {
     format!("{}/0", std::process::id())
 }
 
-/// A file of it.
+/// Returns a file in this process's directory on the first GPU.
 pub(crate) fn own(file: &str) -> String {
     format!("{}/{file}", own_directory())
+}
+
+/// Connects to the tenants' socket.
+pub(crate) fn connect(daemon: &Daemon) -> OwnedFd {
+    socket::connect(&daemon.socket(), Duration::from_secs(20)).unwrap()
+}
+
+/// Greets a daemon.
+pub(crate) fn hello(socket: &OwnedFd, version: u32, tenant: bool) {
+    let hello = Request::Hello { version, tenant };
+    socket::send(socket.as_fd(), &hello, &[], SendFlags::empty()).unwrap();
+}
+
+/// Returns whether the daemon still replies.
+pub(crate) fn lives(daemon: &Daemon) -> bool {
+    daemon.client().read("version").is_ok()
 }

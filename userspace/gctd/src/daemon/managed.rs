@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Managed memory of the processes.
+//! Charges the managed memory of processes.
 //!
-//! Its pages may come to lie on any GPU of its process, and nobody says where they are. So all of
-//! it is charged on each GPU where the process has a page; on none, nothing is.
+//! Pages of managed memory migrate between the GPUs of their process, and this mode cannot see
+//! where they are. A range is therefore charged in full on every GPU where the process has a page,
+//! and nowhere while it has none.
 
-use crate::daemon::{Daemon, Session};
+use super::{Daemon, Session};
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
 use gct_core::host::Host;
@@ -19,80 +20,85 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 struct Range {
     bytes: Bytes,
-    /// One for each GPU on which it is charged.
+    /// Its charges, one for each GPU.
     tickets: Vec<Ticket>,
 }
 
-/// The ranges of one connection, by the numbers that its process chose.
+/// The ranges of one session, by the numbers that the process chose.
 #[derive(Debug, Default)]
-pub(crate) struct Ranges(BTreeMap<u64, Range>);
+pub(super) struct Ranges(BTreeMap<u64, Range>);
 
-/// Charges a range on a GPU; `None` if that is over a limit. What cannot be followed is granted.
-fn charge(tables: &mut Host, file: FileId, gpu: GpuId, bytes: Bytes) -> Option<Ticket> {
+/// Charges a new range on a GPU. Returns `None` if it exceeds a limit. A range that the core
+/// cannot track is granted and not charged.
+fn try_charge(tables: &mut Host, file: FileId, gpu: GpuId, bytes: Bytes) -> Option<Ticket> {
     let ask = |tables: &mut Host| tables.state().managed_ask(file, gpu, bytes);
     tables.follow(ask).unwrap_or(Some(Ticket::NONE))
 }
 
-/// Charges a range that exists already.
+/// Charges a range that exists already, even beyond a limit.
 fn charge_existing(tables: &mut Host, file: FileId, gpu: GpuId, bytes: Bytes) -> Ticket {
     let add = |tables: &mut Host| tables.state().managed_add(file, gpu, bytes);
     tables.follow(add).unwrap_or(Ticket::NONE)
 }
 
 impl Daemon {
-    /// Managed memory is asked for.
+    /// Charges a range that the process is about to map.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] if it exceeds a limit on one of the GPUs.
     pub(crate) fn manage(&mut self, session: &mut Session, managed: Managed) -> Result<(), Error> {
         self.managed_gone(session, managed.number);
         let bytes = Bytes(managed.bytes);
         let mut tickets = Vec::new();
-        for gpu in self.gpus_for(session) {
-            match charge(&mut self.tables, session.file, gpu, bytes) {
+        for gpu in self.charged_gpus(session) {
+            match try_charge(&mut self.tables, session.file, gpu, bytes) {
                 Some(ticket) => tickets.push(ticket),
                 None => {
-                    self.withdraw(session.file, tickets);
+                    self.uncharge(session.file, tickets);
                     return Err(Error::NoSpace);
                 }
             }
         }
-        self.remember(session, managed.number, Range { bytes, tickets });
+        self.insert_range(session, managed.number, Range { bytes, tickets });
         Ok(())
     }
 
-    /// Managed memory exists already.
+    /// Charges a range that the process has mapped before it met this daemon.
     pub(crate) fn managed_exists(&mut self, session: &mut Session, managed: Managed) {
         self.managed_gone(session, managed.number);
         let bytes = Bytes(managed.bytes);
-        let gpus = self.gpus_for(session).into_iter();
+        let gpus = self.charged_gpus(session).into_iter();
         let tickets = gpus.map(|gpu| charge_existing(&mut self.tables, session.file, gpu, bytes));
         let tickets = tickets.collect();
-        self.remember(session, managed.number, Range { bytes, tickets });
+        self.insert_range(session, managed.number, Range { bytes, tickets });
     }
 
-    /// Managed memory is gone; a number that nobody told of is none.
+    /// Uncharges a range. An unknown number is ignored.
     pub(crate) fn managed_gone(&mut self, session: &mut Session, number: u64) {
         if let Some(range) = session.managed.0.remove(&number) {
-            self.withdraw(session.file, range.tickets);
+            self.uncharge(session.file, range.tickets);
         }
     }
 
-    /// All of a connection's managed memory is gone.
-    pub(crate) fn all_managed_gone(&mut self, session: &mut Session) {
+    /// Uncharges all ranges of a session.
+    pub(super) fn drop_managed(&mut self, session: &mut Session) {
         for (_, range) in core::mem::take(&mut session.managed.0) {
-            self.withdraw(session.file, range.tickets);
+            self.uncharge(session.file, range.tickets);
         }
     }
 
-    /// The process has a page on one GPU more: what it has may come to lie there.
-    pub(crate) fn managed_reaches(&mut self, session: &mut Session, gpu: GpuId) {
+    /// Charges all ranges of a session on a further GPU, where it has got a page.
+    pub(super) fn charge_managed_on(&mut self, session: &mut Session, gpu: GpuId) {
         for range in session.managed.0.values_mut() {
             let ticket = charge_existing(&mut self.tables, session.file, gpu, range.bytes);
             range.tickets.push(ticket);
         }
     }
 
-    /// The GPUs on which a range of this connection is charged; none where there are too many
-    /// ranges.
-    fn gpus_for(&mut self, session: &Session) -> Vec<GpuId> {
+    /// Returns the GPUs on which a further range of a session is charged. Beyond
+    /// [`MANAGED_MAX`] ranges there are none.
+    fn charged_gpus(&mut self, session: &Session) -> Vec<GpuId> {
         if session.managed.0.len() < MANAGED_MAX {
             return self.tenants.gpus_of(session.connection).collect();
         }
@@ -100,13 +106,13 @@ impl Daemon {
         Vec::new()
     }
 
-    fn remember(&mut self, session: &mut Session, number: u64, range: Range) {
+    fn insert_range(&mut self, session: &mut Session, number: u64, range: Range) {
         if session.managed.0.len() < MANAGED_MAX {
             session.managed.0.insert(number, range);
         }
     }
 
-    fn withdraw(&mut self, file: FileId, tickets: Vec<Ticket>) {
+    fn uncharge(&mut self, file: FileId, tickets: Vec<Ticket>) {
         for ticket in tickets {
             self.tables.state().call_withdraw(file, ticket);
         }

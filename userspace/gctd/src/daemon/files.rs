@@ -1,39 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Reading and writing the tree, for the socket and for FUSE.
+//! Reads and writes the files of the tree, for the sockets and for FUSE.
 
-use crate::authority::Writer;
-use crate::daemon::Daemon;
+use super::{Daemon, OnDone};
+use crate::errno::errno;
+use crate::peer::Credentials;
 use crate::tree::{Dir, Node};
-use crate::trial::Answer;
 use gct_core::engine::needs_answers;
 use gct_core::error::Error;
 use gct_core::ids::Scope;
 use gct_core::iface::files::{Entry, Mode};
 use gct_core::iface::parse::{self, Command, PidArg};
 use gct_core::iface::File;
-
-/// A Linux number, positive.
-pub(crate) type ErrorNumber = i32;
+use rustix::io::Errno;
 
 impl Daemon {
-    /// What a path names.
+    /// Looks up a path.
     ///
     /// # Errors
     ///
     /// `ENOENT`.
-    pub(crate) fn find(&self, path: &str) -> Result<Node, ErrorNumber> {
-        self.tree.find(path).ok_or(libc::ENOENT)
+    pub(crate) fn find(&self, path: &str) -> Result<Node, Errno> {
+        self.tree.find(path).ok_or(Errno::NOENT)
     }
 
-    /// The names in a directory, one per line; those of directories end with a slash.
+    /// Returns the names in a directory, one per line. Those of directories end with a slash.
     ///
     /// # Errors
     ///
     /// `ENOENT`, `ENOTDIR`.
-    pub(crate) fn list(&self, path: &str) -> Result<String, ErrorNumber> {
+    pub(crate) fn list(&self, path: &str) -> Result<String, Errno> {
         let Node::Dir(dir) = self.find(path)? else {
-            return Err(libc::ENOTDIR);
+            return Err(Errno::NOTDIR);
         };
         let (dirs, files) = self.names(dir);
         let dirs = dirs.iter().map(|name| format!("{name}/\n"));
@@ -41,26 +39,26 @@ impl Daemon {
         Ok(dirs.chain(files).collect())
     }
 
-    /// The directories and the files in a directory.
+    /// Returns the directories and the files in a directory.
     pub(crate) fn names(&self, dir: Dir) -> (Vec<String>, Vec<&'static Entry>) {
         (self.tree.dirs(dir), self.tree.files(dir))
     }
 
-    fn file(&self, path: &str) -> Result<(&'static Entry, Scope), ErrorNumber> {
+    fn file(&self, path: &str) -> Result<(&'static Entry, Scope), Errno> {
         match self.find(path)? {
             Node::File(entry, scope) => Ok((entry, scope)),
-            Node::Dir(_) => Err(libc::EISDIR),
+            Node::Dir(_) => Err(Errno::ISDIR),
         }
     }
 
-    /// The text of a file.
+    /// Returns the text of a file.
     ///
     /// # Errors
     ///
-    /// `ENOENT`, `EISDIR`, and what the core says.
-    pub(crate) fn read(&mut self, path: &str) -> Result<String, ErrorNumber> {
+    /// `ENOENT`, `EISDIR`, and those of the core.
+    pub(crate) fn read(&mut self, path: &str) -> Result<String, Errno> {
         let (entry, scope) = self.file(path)?;
-        self.show(entry, scope).map_err(Error::errno)
+        self.show(entry, scope).map_err(errno)
     }
 
     fn show(&mut self, entry: &Entry, scope: Scope) -> Result<String, Error> {
@@ -69,7 +67,7 @@ impl Daemon {
             (File::GroupProcs, Scope::Group(group)) => {
                 let members = self.tables.members_of(group);
                 let state = self.tables.state();
-                // A process that ended is a member until the kernel tells.
+                // A process that ended stays a member until its watch reports the end.
                 state.show_procs(group, &members, &mut |key| Some(key.tgid), &mut text)?;
             }
             (file, scope) => {
@@ -77,7 +75,7 @@ impl Daemon {
                     file,
                     File::ComputeStat | File::ComputeEvents | File::TpcEffective
                 ) {
-                    self.harvest();
+                    self.collect_counters();
                 }
                 self.tables.state().show(file, scope, &mut text)?;
             }
@@ -85,28 +83,30 @@ impl Daemon {
         Ok(text)
     }
 
-    /// Writes a file: `text` is the whole of one write by `writer`. `None` if the outcome is
-    /// not known yet: then what `later` makes is answered.
+    /// Writes a file. `text` is one whole write by `writer`.
+    ///
+    /// Returns `None` if processes must acknowledge the value first. The callback that `on_done`
+    /// creates then gets the outcome.
     pub(crate) fn write(
         &mut self,
         path: &str,
         text: &[u8],
-        writer: Writer,
-        later: impl FnOnce() -> Answer,
-    ) -> Option<Result<(), ErrorNumber>> {
+        writer: Credentials,
+        on_done: impl FnOnce() -> OnDone,
+    ) -> Option<Result<(), Errno>> {
         let (entry, scope) = match self.file(path) {
             Ok(file) => file,
             Err(errno) => return Some(Err(errno)),
         };
-        if entry.mode == Mode::Read || !writer.may_write() {
-            return Some(Err(Error::Access.errno()));
+        if entry.mode == Mode::Read || !writer.is_admin() {
+            return Some(Err(errno(Error::Access)));
         }
         let outcome = match needs_answers(entry.file) {
-            true => self.put_on_trial(entry.file, scope, text, later)?,
+            true => self.begin_write(entry.file, scope, text, on_done)?,
             false => self.store(entry, scope, text, writer),
         };
-        self.settle();
-        Some(outcome.map_err(Error::errno))
+        self.apply_effects();
+        Some(outcome.map_err(errno))
     }
 
     fn store(
@@ -114,7 +114,7 @@ impl Daemon {
         entry: &Entry,
         scope: Scope,
         text: &[u8],
-        writer: Writer,
+        writer: Credentials,
     ) -> Result<(), Error> {
         match (entry.file, scope) {
             (File::Control, Scope::Root) => self.command(parse::command(text)?),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Says who is at the other end of a socket, as the kernel knows it, and what they may do.
+//! Identifies the process at the other end of a socket, and decides what it may do.
 //!
-//! A pid alone is nobody: a child may hold its parent's socket after the parent has ended and
-//! another process has its pid. A descriptor of the process itself (`SO_PEERPIDFD`) tells.
+//! A pid alone does not identify it: a child may hold its parent's socket after the parent has
+//! ended and the kernel has reused the pid. A pidfd (`SO_PEERPIDFD`) does.
 
 use crate::process;
 use gct_core::ids::ProcKey;
@@ -15,32 +15,32 @@ use rustix::process::{pidfd_open, Pid, PidfdFlags};
 /// `SO_PEERPIDFD`, since Linux 6.5.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// Which socket somebody came to.
+/// The socket that a peer connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
-    /// Reads of the tree, and a tenant's own messages.
+pub(crate) enum Endpoint {
+    /// Serves reads of the tree, and messages of tenants.
     Tenants,
-    /// Reads and writes of the tree.
+    /// Serves reads and writes of the tree.
     Admin,
 }
 
-/// Who writes a file of the tree.
+/// The credentials of a process that reads or writes the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Writer {
-    /// Its pid here; 0 if it is in no pid namespace that is visible here.
+pub(crate) struct Credentials {
+    /// Its pid in the daemon's pid namespace; 0 if it has none there.
     pub(crate) pid: u32,
-    /// Its effective user.
+    /// Its effective uid.
     pub(crate) uid: u32,
 }
 
-impl Writer {
+impl Credentials {
     /// Returns whether this user is an administrator: root, or the user who started the daemon.
-    pub(crate) fn may_write(self) -> bool {
+    pub(crate) fn is_admin(self) -> bool {
         self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
     }
 }
 
-/// A process that cannot be taken for another.
+/// A process, identified beyond the reuse of its pid.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) key: ProcKey,
@@ -48,7 +48,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Returns whether the process lives, so that its pid is still its own.
+    /// Returns whether the process lives. As long as it does, its pid is its own.
     pub(crate) fn lives(&self) -> bool {
         !has_ended(self.pidfd.as_fd())
     }
@@ -67,13 +67,13 @@ pub(crate) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
 /// The process that connected.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) writer: Writer,
-    /// `None` if it has ended, or is in no pid namespace that is visible here.
+    pub(crate) credentials: Credentials,
+    /// `None` if it has ended, or has no pid in the daemon's pid namespace.
     pub(crate) identity: Option<Identity>,
 }
 
 impl Peer {
-    /// Asks the kernel who connected.
+    /// Reads the peer of a socket from the kernel.
     pub(crate) fn of(socket: BorrowedFd<'_>) -> Option<Self> {
         let nobody = libc::ucred {
             pid: 0,
@@ -81,48 +81,50 @@ impl Peer {
             gid: u32::MAX,
         };
         let credentials = option(socket, libc::SO_PEERCRED, nobody).ok()?;
-        let writer = Writer {
+        let credentials = Credentials {
             pid: u32::try_from(credentials.pid).unwrap_or(0),
             uid: credentials.uid,
         };
         Some(Self {
-            writer,
-            identity: identify(socket, writer),
+            credentials,
+            identity: identify(socket, credentials),
         })
     }
 }
 
-/// Identifies a peer: its start time is read while its pidfd says that it lives.
-fn identify(socket: BorrowedFd<'_>, writer: Writer) -> Option<Identity> {
+/// Identifies a peer by its pid and start time, read while its pidfd says that it lives.
+fn identify(socket: BorrowedFd<'_>, credentials: Credentials) -> Option<Identity> {
     let pidfd = match option(socket, SO_PEERPIDFD, -1) {
         Ok(fd) => {
             let fd: libc::c_int = fd;
-            // SAFETY: the kernel has just made this descriptor for the caller.
+            // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
             unsafe { OwnedFd::from_raw_fd(fd) }
         }
-        Err(Errno::NOPROTOOPT) => open_pid(writer)?,
+        Err(Errno::NOPROTOOPT) => open_pid(credentials)?,
         Err(_) => return None,
     };
-    let key = process::find(writer.pid)?.key;
+    let key = process::find(credentials.pid)?.key;
     let identity = Identity { key, pidfd };
     identity.lives().then_some(identity)
 }
 
-/// Opens a peer by its pid, where the kernel is too old for more. Another process that has the pid
-/// by now must be the same user's.
-fn open_pid(writer: Writer) -> Option<OwnedFd> {
-    let pid = i32::try_from(writer.pid).ok().and_then(Pid::from_raw)?;
+/// Opens a peer by its pid, on a kernel without `SO_PEERPIDFD`. If the kernel has reused the pid,
+/// the new process must at least belong to the same user.
+fn open_pid(credentials: Credentials) -> Option<OwnedFd> {
+    let pid = i32::try_from(credentials.pid)
+        .ok()
+        .and_then(Pid::from_raw)?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    (process::user(writer.pid)? == writer.uid).then_some(pidfd)
+    (process::user(credentials.pid)? == credentials.uid).then_some(pidfd)
 }
 
-/// Reads an option of a socket.
+/// Reads a socket option.
 fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int, initial: T) -> Result<T, Errno> {
     let mut value = initial;
-    // CAST: a few bytes.
+    // CAST: the size of a number or of `ucred`.
     let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `value`, and every bit pattern that it
-    // writes for these options, numbers, is a `T`.
+    // SAFETY: the kernel writes at most `length` bytes to `value`. The values of these options
+    // consist of integers, so every bit pattern is a `T`.
     let status = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -149,32 +151,32 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_who_connected() {
+    fn a_peer_is_identified_by_the_kernel() {
         let (one, _two) = pair();
         let peer = Peer::of(one.as_fd()).unwrap();
         let identity = peer.identity.unwrap();
         assert_eq!(identity.key.tgid, std::process::id());
-        assert_eq!(peer.writer.pid, std::process::id());
-        assert!(identity.lives() && peer.writer.may_write());
+        assert_eq!(peer.credentials.pid, std::process::id());
+        assert!(identity.lives() && peer.credentials.is_admin());
     }
 
     #[test]
-    fn where_the_kernel_is_old_the_user_is_compared() {
-        let own = Writer {
+    fn without_a_peer_pidfd_the_user_must_match() {
+        let own = Credentials {
             pid: std::process::id(),
             uid: rustix::process::geteuid().as_raw(),
         };
         assert!(open_pid(own).is_some());
-        let other = Writer {
+        let other = Credentials {
             uid: own.uid + 1,
             ..own
         };
         assert!(open_pid(other).is_none());
-        assert!(open_pid(Writer { pid: 0, ..own }).is_none());
+        assert!(open_pid(Credentials { pid: 0, ..own }).is_none());
     }
 
     #[test]
-    fn a_process_that_ended_is_nobody() {
+    fn an_ended_process_is_noticed() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = Pid::from_child(&child);
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();

@@ -2,10 +2,10 @@
 
 //! Opens the daemon's two sockets in its directory.
 //!
-//! A lock on a file there says that the directory has a daemon; sockets that an earlier one left are
-//! replaced.
+//! A lock on a file there shows that the directory has a daemon. Sockets that an earlier daemon
+//! left are replaced.
 
-use gctd_ipc::doors::Doors;
+use gctd_ipc::paths::SocketPaths;
 use gctd_ipc::socket;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{chmod, flock, open, FlockOperation, Mode, OFlags};
@@ -15,31 +15,31 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
-/// Folders are for all to pass.
+/// Mode of the directories: everybody may enter them.
 const FOLDER_MODE: u32 = 0o755;
-/// Everybody may come to the tenants' door.
+/// Mode of the tenants' socket: everybody may connect.
 const TENANTS_MODE: u32 = 0o666;
-/// Only the daemon's user, and root, may come to the administrators' door.
+/// Mode of the administrators' socket: only the daemon's user and root may connect.
 const ADMIN_MODE: u32 = 0o600;
 
-/// The sockets, which are removed with the value.
+/// The listening sockets. Dropping it removes them.
 #[derive(Debug)]
 pub(crate) struct Listeners {
     tenants: OwnedFd,
     admin: OwnedFd,
-    paths: Doors,
+    paths: SocketPaths,
     _lock: OwnedFd,
 }
 
 impl Listeners {
-    /// Listens in a directory, which is made if there is none.
+    /// Listens in a directory, and creates it if it does not exist.
     ///
     /// # Errors
     ///
-    /// The kernel's; `AddrInUse` when another daemon has the directory, `PermissionDenied` when
-    /// strangers could change what is in it.
+    /// `AddrInUse` if another daemon has the directory, `PermissionDenied` if other users can
+    /// write to it, and those of the kernel.
     pub(crate) fn open(directory: &Path) -> io::Result<Self> {
-        let paths = Doors::of(directory);
+        let paths = SocketPaths::of(directory);
         let folder = paths.tenants.parent().unwrap_or(directory);
         for folder in [directory, folder] {
             let mut builder = DirBuilder::new();
@@ -66,24 +66,29 @@ impl Listeners {
 
 impl Drop for Listeners {
     fn drop(&mut self) {
-        // Whoever starts next replaces what stays.
+        // A socket that cannot be removed is replaced by the next daemon.
         let _ = fs::remove_file(&self.paths.tenants);
         let _ = fs::remove_file(&self.paths.admin);
     }
 }
 
-/// Refuses a folder in which somebody else could put another socket.
+/// Refuses a directory in which another user could replace a socket.
 fn check_owner(folder: &Path) -> io::Result<()> {
     let found = fs::metadata(folder)?;
     let own = rustix::process::geteuid().as_raw();
     let trusted = [0, own].contains(&found.uid()) && found.mode() & 0o002 == 0;
-    let why = || format!("{} can be changed by others", folder.display());
+    let why = || {
+        format!(
+            "other users can write to {}: chown it to this user and run chmod o-w",
+            folder.display()
+        )
+    };
     trusted
         .then_some(())
         .ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, why()))
 }
 
-/// Takes a directory for this daemon.
+/// Locks a directory for this daemon.
 fn lock(directory: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = open(directory.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
@@ -93,7 +98,7 @@ fn lock(directory: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Listens at a path of this daemon's alone.
+/// Listens at a path, and replaces a socket that is there. The directory is locked.
 fn listen(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     let mode = Mode::from_raw_mode(mode);
     let listener = match socket::listen(path, mode) {
@@ -103,7 +108,7 @@ fn listen(path: &Path, mode: u32) -> io::Result<OwnedFd> {
         }
         other => other?,
     };
-    // The mask of the process took bits away.
+    // The umask has removed bits.
     chmod(path, mode)?;
     Ok(listener)
 }

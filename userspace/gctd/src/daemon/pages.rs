@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Gives each process its page and its neighbours on a GPU.
+
+use super::{Daemon, Session};
+use crate::budget::FDS_PAGE;
+use crate::tenants::{Given, Neighbour, Tenants};
+use gct_core::error::Error;
+use gct_core::mask::TpcMask;
+
+impl Daemon {
+    /// Returns the page of a process on the GPU of one of its objects, and creates it at the
+    /// first call. Its descriptors are returned once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`] for an unknown object, [`Error::NoSpace`] beyond a maximum.
+    pub(crate) fn page(
+        &mut self,
+        session: &mut Session,
+        client: u32,
+        object: u32,
+    ) -> Result<Given<'_>, Error> {
+        let state = self.tables.state();
+        let gpu = state.gpu_of_object(session.file, client, object);
+        let gpu = gpu.ok_or(Error::Gone)?;
+        let minor = state.gpu_minor(gpu).ok_or(Error::Gone)?;
+        let (connection, key) = (session.connection, session.key);
+        let known = self.tenants.gpus_of(connection).any(|known| known == gpu);
+        if !known {
+            if !self.budget.try_charge(&session.account, FDS_PAGE) {
+                return Err(Error::NoSpace);
+            }
+            if self.tenants.open(connection, key, gpu, minor).is_err() {
+                self.budget.uncharge(&session.account, FDS_PAGE);
+                return Err(Error::NoSpace);
+            }
+            self.charge_managed_on(session, gpu);
+            self.apply_effects();
+        }
+        self.tenants
+            .given(connection, gpu, known)
+            .ok_or(Error::Gone)
+    }
+
+    /// Seals the page and the pulse that a process has mapped. No further writer can map them,
+    /// and neighbours may read the pulse.
+    pub(crate) fn mapped(&mut self, session: &Session, minor: u32) -> Result<(), Error> {
+        let mapped = self.tenants.mapped(session.connection, minor);
+        mapped.map_err(|_| Error::Access)?;
+        self.apply_effects();
+        Ok(())
+    }
+
+    /// Returns the TPCs of a GPU that a process can count on, whatever its neighbours do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Gone`] for an unknown GPU, [`Error::Unsupported`] if its TPCs are unknown: no
+    /// launch is masked there.
+    pub(crate) fn dependable(&mut self, session: &Session, minor: u32) -> Result<TpcMask, Error> {
+        let state = self.tables.state();
+        let gpu = state.gpu_of_minor(minor).ok_or(Error::Gone)?;
+        if !state.gpu_topology(gpu).is_known() {
+            return Err(Error::Unsupported);
+        }
+        Ok(Tenants::dependable(&state, session.key, gpu))
+    }
+
+    /// Returns the neighbours of a process on a GPU.
+    pub(crate) fn neighbours(&self, session: &Session, minor: u32) -> Vec<Neighbour<'_>> {
+        self.tenants.neighbours(session.connection, minor)
+    }
+}

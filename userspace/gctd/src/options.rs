@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Holds what the command line configures.
+
+use gct_core::mask::TpcMask;
+use std::path::PathBuf;
+
+/// The configuration of a daemon.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The directory of its sockets.
+    pub directory: PathBuf,
+    /// The directory in which the driver lists its GPUs.
+    pub gpus: PathBuf,
+    /// The TPCs of every GPU; `None` to ask the resource manager.
+    pub tpcs: Option<TpcMask>,
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Only administrators write, and no tenant exhausts the descriptors.
+
+mod common;
+
+use common::{connect, eventually, hello, lives, own, Tenant};
+use gctd::testing::Daemon;
+use gctd_ipc::message::{Reply, Request};
+use gctd_ipc::paths::SocketPaths;
+use gctd_ipc::{socket, VERSION};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{getrlimit, kill_process, prlimit, Pid, Resource, Rlimit, Signal};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+#[test]
+fn the_tenants_socket_refuses_writes_even_of_root() {
+    let daemon = Daemon::new("sockets", 1);
+    let admin = daemon.client();
+    admin.write("control", "create web").unwrap();
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    // This client is root if the tests run as root.
+    let reader = daemon.reader();
+    assert_eq!(reader.read("web/0/tpc.mask"), Ok("all\n".into()));
+    for (file, text) in [
+        ("control", "create mine"),
+        ("control", "remove web"),
+        ("web/0/compute.freeze", "1"),
+        (&own("tpc.mask"), "0-3"),
+        ("web/group.procs", "0"),
+    ] {
+        assert_eq!(reader.write(file, text), Err(libc::EACCES), "{file}");
+    }
+    assert_eq!(admin.read("web/group.procs"), Ok(String::new()));
+    assert_eq!(admin.read(&own("tpc.mask")), Ok("all\n".into()));
+    // The administrators' socket refuses sessions of tenants.
+    let paths = SocketPaths::of(&daemon.directory);
+    let both = socket::connect(&paths.admin, Duration::from_secs(20)).unwrap();
+    hello(&both, VERSION, true);
+    let answer = socket::receive::<Reply>(both.as_fd()).unwrap().0;
+    let errno = libc::ESRCH;
+    assert_eq!(answer, Reply::Error { errno });
+    assert!(socket::receive::<Reply>(both.as_fd()).is_err());
+}
+
+#[test]
+fn the_administrators_socket_refuses_other_users() {
+    let daemon = Daemon::new("admin-socket", 1);
+    let paths = SocketPaths::of(&daemon.directory);
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode(&paths.admin), mode(&paths.tenants)), (0o600, 0o666));
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can change its user");
+    }
+    let stranger = std::thread::spawn(move || {
+        // SAFETY: changes the credentials of this thread only, and no other code runs on it.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        assert_eq!(changed, 0);
+        let reached = |path| socket::connect(path, Duration::from_secs(20));
+        assert!(reached(&paths.tenants).is_ok());
+        let refused = reached(&paths.admin).map(|_| ());
+        assert_eq!(refused, Err(rustix::io::Errno::ACCESS));
+        paths
+    });
+    // With a mode that lets everybody connect, the daemon itself refuses.
+    let paths = stranger.join().unwrap();
+    std::fs::set_permissions(&paths.admin, PermissionsExt::from_mode(0o666)).unwrap();
+    let stranger = std::thread::spawn(move || {
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        let socket = socket::connect(&paths.admin, Duration::from_secs(20)).unwrap();
+        socket::receive::<Reply>(socket.as_fd()).unwrap().0
+    });
+    let errno = libc::EACCES;
+    assert_eq!(stranger.join().unwrap(), Reply::Error { errno });
+}
+
+#[test]
+fn a_second_daemon_is_refused() {
+    let mut daemon = Daemon::new("second", 1);
+    let paths = SocketPaths::of(&daemon.directory);
+    let options = gctd::Options {
+        directory: daemon.directory.clone(),
+        gpus: daemon.directory.join("gpus"),
+        tpcs: None,
+    };
+    let refused = gctd::Server::bind(&options).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
+    assert!(lives(&daemon));
+    daemon.stop();
+    assert!(!paths.admin.exists() && !paths.tenants.exists());
+    // Sockets of a killed daemon are replaced. A directory that others can write is refused.
+    std::fs::write(&paths.admin, "").unwrap();
+    daemon.restart();
+    assert!(lives(&daemon));
+    daemon.stop();
+    let folder = paths.tenants.parent().unwrap();
+    std::fs::set_permissions(folder, PermissionsExt::from_mode(0o777)).unwrap();
+    let refused = gctd::Server::bind(&options).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+    std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755)).unwrap();
+    daemon.restart();
+}
+
+#[test]
+fn connections_of_a_process_are_limited() {
+    let daemon = Daemon::new("flood", 1);
+    let (version, tenant) = (VERSION, false);
+    let greeted = || {
+        let next = connect(&daemon);
+        let answer = socket::greet(next.as_fd(), &Request::Hello { version, tenant });
+        (next, answer.unwrap())
+    };
+    let mut flood: Vec<OwnedFd> = Vec::new();
+    let refused = loop {
+        match greeted() {
+            (next, Reply::Hello { .. }) => flood.push(next),
+            (_, other) => break other,
+        }
+        assert!(flood.len() < 1000);
+    };
+    let errno = libc::ENOSPC;
+    assert_eq!(refused, Reply::Error { errno });
+    assert!(
+        lives(&daemon),
+        "administrators have descriptors of their own"
+    );
+    flood.pop();
+    eventually(&Reply::Hello { version }, || greeted().1);
+}
+
+/// Returns the CPU time of a process in clock ticks.
+fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit(')').next().unwrap().split_ascii_whitespace();
+    let times = fields.skip(11).take(2);
+    times.map(|field| field.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn without_descriptors_the_daemon_does_not_spin() {
+    let directory = std::env::temp_dir().join(format!("gctd-emfile-{}", std::process::id()));
+    let child = Command::new(env!("CARGO_BIN_EXE_gctd"))
+        .args(["--gpus", "/nowhere", "--dir"])
+        .arg(&directory)
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = child.unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    said.read_line(&mut String::new()).unwrap();
+    let pid = Pid::from_child(&child);
+    // The next descriptor of the daemon is the lowest that is free.
+    let is_free = |fd: &u64| {
+        let path = format!("/proc/{}/fd/{fd}", child.id());
+        std::fs::symlink_metadata(path).is_err()
+    };
+    let next = (0..).find(is_free).unwrap();
+    let limit = |current| {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let limit = Rlimit { current, maximum };
+        prlimit(Some(pid), Resource::Nofile, limit).unwrap();
+    };
+    limit(Some(next));
+    let paths = SocketPaths::of(&directory);
+    let waiting = socket::connect(&paths.tenants, Duration::from_secs(20)).unwrap();
+    hello(&waiting, VERSION, false);
+    let before = ticks(child.id());
+    std::thread::sleep(Duration::from_millis(700));
+    let worked = ticks(child.id()) - before;
+    limit(Some(next + 10));
+    let answer = socket::receive::<Reply>(waiting.as_fd()).unwrap().0;
+    kill_process(pid, Signal::TERM).unwrap();
+    child.wait().unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(answer, Reply::Hello { version: VERSION });
+    assert!(worked < 20, "used {worked} of some 70 ticks");
+}

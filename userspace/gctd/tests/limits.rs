@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Limits reach processes, allocations are charged, counters come back.
+
+mod common;
+
+use common::{eventually, member, own, own_directory, Tenant, DEVICE, TSG};
+use gct_core::error::Error;
+use gct_core::mask::TpcMask;
+use gct_core::rmapi::escape;
+use gct_core::submit::stats::{Counters, Reason};
+use gct_core::topology::Topology;
+use gctd::testing::{alloc, Daemon, TPCS};
+use gctd_ipc::message::Ioctl;
+use gctd_ipc::page::Limits;
+use gctd_ipc::tenant::Verdict;
+
+const MEMORY: u32 = 0x5c00_0040;
+
+#[test]
+fn a_directory_lives_as_long_as_its_channel_group() {
+    let daemon = Daemon::new("appears", 2);
+    let client = daemon.client();
+    let pid = std::process::id().to_string();
+    let mut tenant = Tenant::of(&daemon);
+    let gpu = tenant.cuda(1);
+    assert_eq!(gpu.minor, 1);
+    assert_eq!(client.list(&pid), Ok(vec!["1/".into()]));
+    let stat = client.read(&format!("{pid}/1/compute.stat")).unwrap();
+    assert!(stat.starts_with("channel_groups 1\nchannels 1\n"), "{stat}");
+    tenant.free(TSG);
+    eventually(&Err(libc::ENOENT), || client.list(&pid));
+    tenant.alloc(DEVICE, TSG, 0xa06c, None);
+    eventually(&true, || client.list(&pid).is_ok());
+    drop(tenant);
+    eventually(&Err(libc::ENOENT), || client.list(&pid));
+}
+
+#[test]
+fn limits_of_process_and_group_are_combined() {
+    let daemon = Daemon::new("limits", 1);
+    let client = member(&daemon);
+    client.write("web/0/tpc.mask", "0-7").unwrap();
+    let mut tenant = Tenant::of(&daemon);
+    let gpu = tenant.cuda(0);
+    // The effective mask keeps only existing TPCs: 0 to 3 and 9 onwards.
+    let topology = Topology::apart(TpcMask::parse(TPCS.as_bytes()).unwrap());
+    let with = |tpcs: u64| Limits {
+        tpcs: Some([tpcs, 0, 0, 0]),
+        topology,
+        ..Limits::NONE
+    };
+    assert_eq!(gpu.page.limits(), Some((1, with(0xf))));
+    client.write(&own("tpc.mask"), "2-11").unwrap();
+    assert_eq!(gpu.page.limits(), Some((2, with(0xc))));
+    let written = daemon.write("web/0/compute.freeze", "1");
+    let frozen = || gpu.page.limits().unwrap().1.frozen;
+    eventually(&true, frozen);
+    assert!(
+        !written.is_finished(),
+        "the process must acknowledge the freeze"
+    );
+    tenant.link.took(0, 3, None);
+    written.join().unwrap().unwrap();
+    assert!(frozen() && gpu.page.generation() == 3);
+    client.write(&own("gmem.limit"), "1G").unwrap();
+    assert_eq!(gpu.page.limits().unwrap().1.gmem_limit, 1 << 30);
+    // A write that does not change the effective limits publishes nothing.
+    client.write("web/0/gmem.limit", "2G").unwrap();
+    assert_eq!(gpu.page.generation(), 4);
+    assert_eq!(
+        client.write("web/0/compute.weight", "5"),
+        Err(Error::Unsupported.errno())
+    );
+}
+
+#[test]
+fn allocations_are_charged_refused_and_uncharged() {
+    let daemon = Daemon::new("memory", 1);
+    let client = daemon.client();
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    client.write(&own("gmem.limit"), "10M").unwrap();
+    assert!(tenant.memory(MEMORY, 6 << 20));
+    assert!(!tenant.memory(MEMORY + 1, 6 << 20));
+    assert!(tenant.memory(MEMORY + 1, 4 << 20));
+    let current = || client.read(&own("gmem.current")).unwrap();
+    assert_eq!(current(), format!("{}\n", 10 << 20));
+    assert_eq!(client.read(&own("gmem.events")), Ok("limit 1\n".into()));
+    let lower = client.write(&own("gmem.limit"), "9M");
+    assert_eq!(lower, Err(Error::Busy.errno()));
+    let limit = client.read(&own("gmem.limit"));
+    assert_eq!(limit, Ok(format!("{}\n", 10 << 20)));
+    tenant.free(MEMORY);
+    eventually(&format!("{}\n", 4 << 20), current);
+    assert!(tenant.memory(MEMORY, 6 << 20));
+    // The daemon granted it, but the driver had none.
+    tenant.free(MEMORY);
+    let structure = alloc(tenant.client, DEVICE, MEMORY, 0x40);
+    tenant.ioctl(escape::ALLOC, &structure, Some(6 << 20), 0x51);
+    eventually(&format!("{}\n", 4 << 20), current);
+    assert_eq!(
+        client.read(&own("gmem.peak")),
+        Ok(format!("{}\n", 10 << 20))
+    );
+}
+
+#[test]
+fn freeing_an_rm_client_frees_its_objects() {
+    let daemon = Daemon::new("client", 1);
+    let client = daemon.client();
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    assert!(tenant.memory(MEMORY, 6 << 20));
+    tenant.free(tenant.client);
+    let pid = std::process::id().to_string();
+    eventually(&Err(libc::ENOENT), || client.list(&pid));
+    let events = client.read("events").unwrap();
+    assert!(events.lines().all(|line| line.ends_with(" 0")), "{events}");
+}
+
+#[test]
+fn a_grant_is_uncharged_with_its_process() {
+    let daemon = Daemon::new("grant", 1);
+    let client = member(&daemon);
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    let structure = alloc(tenant.client, DEVICE, MEMORY, 0x40);
+    let ioctl = Ioctl {
+        escape: escape::ALLOC,
+        bytes: structure.clone(),
+        hint: Some(4096),
+    };
+    let call = gct_core::rmapi::decode(escape::ALLOC, &structure)
+        .unwrap()
+        .unwrap();
+    assert!(matches!(
+        tenant.link.enter(&ioctl, &call),
+        Verdict::Granted(_)
+    ));
+    let current = || client.read("web/0/gmem.current").unwrap();
+    assert_eq!(current(), "4096\n");
+    drop(tenant);
+    eventually(&"0\n".to_owned(), current);
+}
+
+#[test]
+fn counters_stay_with_the_group() {
+    let daemon = Daemon::new("counts", 1);
+    let client = member(&daemon);
+    let mut tenant = Tenant::of(&daemon);
+    let gpu = tenant.cuda(0);
+    assert_eq!(
+        client.read("web/0/tpc.effective"),
+        Err(Error::Unknown.errno())
+    );
+    let mut counters = Counters::new();
+    (counters.launches, counters.masked) = (7, 6);
+    counters.keep(Reason::Queue);
+    gpu.page.set_counters(&counters);
+    gpu.page.set_effective(Some([3, 0, 0, 0]));
+    let launches = "launches 7\nrewritten 6\nsplit 0\natoms 0\npassed 1\npassed.queue 1\n";
+    for path in [own("compute.stat"), "web/0/compute.stat".into()] {
+        let text = client.read(&path).unwrap();
+        assert_eq!(text, format!("channel_groups 1\nchannels 1\n{launches}"));
+    }
+    assert_eq!(client.read(&own("tpc.effective")), Ok("0-1\n".into()));
+    counters.launches = 9;
+    gpu.page.set_counters(&counters);
+    drop(tenant);
+    let stat = || client.read("web/0/compute.stat").unwrap();
+    let expected = launches.replace("launches 7", "launches 9");
+    eventually(&format!("channel_groups 0\nchannels 0\n{expected}"), stat);
+}
+
+#[test]
+fn a_fault_is_counted_for_its_owner_only() {
+    let daemon = Daemon::new("faults", 1);
+    let client = member(&daemon);
+    client.write("control", "create other").unwrap();
+    let mut tenant = Tenant::of(&daemon);
+    let gpu = tenant.cuda(0);
+    let faults = |path: &str| {
+        let text = client.read(&format!("{path}/compute.events")).unwrap();
+        let lines = text
+            .lines()
+            .filter(|line| line.starts_with("faults ") || line.starts_with("last_xid "));
+        lines.collect::<Vec<_>>().join(", ")
+    };
+    let pid = own_directory();
+    assert_eq!(faults(&pid), "faults 0, last_xid 0");
+    gpu.page.fault(31);
+    for owner in [&pid, "web/0"] {
+        assert_eq!(faults(owner), "faults 1, last_xid 31");
+    }
+    // The last counters are collected when the connection closes.
+    gpu.page.fault(43);
+    drop(tenant);
+    eventually(&"faults 2, last_xid 43".to_owned(), || faults("web/0"));
+    assert_eq!(faults("other/0"), "faults 0, last_xid 0");
+}
+
+#[test]
+fn neighbours_see_each_other_on_the_board() {
+    let daemon = Daemon::new("board", 1);
+    let (mut one, mut two) = (Tenant::of(&daemon), Tenant::of(&daemon));
+    let (first, second) = (one.cuda(0), two.cuda(0));
+    assert_eq!(first.board.slots().count(), 2);
+    let peers = one.link.peers(0).unwrap();
+    let seen: Vec<_> = peers.iter().map(|peer| (peer.slot, peer.user)).collect();
+    assert_eq!(seen, [second.slot.unwrap()]);
+    assert_eq!(peers[0].busy_since_ns(), None);
+    second.pulse.busy(5);
+    assert_eq!(peers[0].busy_since_ns(), Some(5));
+    let generation = first.board.generation();
+    drop(two);
+    eventually(&1, || first.board.slots().count());
+    assert!(first.board.generation() > generation);
+    assert!(one.link.peers(0).unwrap().is_empty());
+    assert!(one.link.peers(7).unwrap().is_empty());
+}

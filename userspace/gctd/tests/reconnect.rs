@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tenants outlive their daemon, and no daemon blocks them.
+
+mod common;
+
+use common::{own, Tenant, DEVICE, TSG};
+use gctd::testing::Daemon;
+use std::time::{Duration, Instant};
+
+const MEMORY: u32 = 0x5c00_0040;
+
+#[test]
+fn a_new_daemon_learns_the_living_objects() {
+    let mut daemon = Daemon::new("restart", 1);
+    let mut tenant = Tenant::of(&daemon);
+    let old = tenant.cuda(0);
+    assert!(tenant.memory(MEMORY, 4096));
+    assert!(tenant.memory(MEMORY + 1, 8192));
+    tenant.free(MEMORY + 1);
+    daemon.client().write(&own("tpc.mask"), "0-3").unwrap();
+    daemon.stop();
+    assert!(!tenant.attend(), "no daemon runs");
+    assert!(
+        tenant.memory(MEMORY + 2, 1),
+        "without a daemon every allocation is granted"
+    );
+    let (_, limits) = old.page.limits().unwrap();
+    assert_eq!(
+        limits.tpcs,
+        Some([15, 0, 0, 0]),
+        "the last limits stay in force"
+    );
+    daemon.restart();
+    assert!(tenant.attend(), "connects to the new daemon");
+    assert_eq!(tenant.link.lost(), 1);
+    let client = daemon.client();
+    assert_eq!(client.read(&own("gmem.current")), Ok("4097\n".into()));
+    client.write(&own("tpc.mask"), "0-1").unwrap();
+    let new = tenant.link.gpu_of(tenant.client, TSG).unwrap();
+    assert_eq!(new.page.limits().unwrap().1.tpcs, Some([3, 0, 0, 0]));
+}
+
+#[test]
+fn every_object_leads_to_the_page_of_its_gpu() {
+    let mut daemon = Daemon::new("each", 1);
+    let mut tenant = Tenant::of(&daemon);
+    let first = tenant.cuda(0);
+    tenant.alloc(DEVICE, TSG + 1, 0xa06c, None);
+    let client = tenant.client;
+    let again = tenant.link.gpu_of(client, TSG + 1).unwrap();
+    assert!(std::sync::Arc::ptr_eq(&first, &again));
+    tenant.free(TSG);
+    daemon.restart();
+    assert!(tenant.attend() && tenant.link.gpus().is_empty());
+    assert!(tenant.link.gpu_of(client, TSG).is_none());
+    assert!(tenant.link.gpu_of(client, TSG + 1).is_some());
+}
+
+#[test]
+fn a_hung_daemon_is_waited_for_once() {
+    let daemon = Daemon::new("hung", 0);
+    let path = daemon.directory.join("hung.sock");
+    let _hung = gctd_ipc::socket::listen(&path, rustix::fs::Mode::RWXU).unwrap();
+    let started = std::time::Instant::now();
+    let mut tenant = Tenant::new(&path);
+    assert!(
+        started.elapsed().as_millis() >= 900,
+        "the first connect waits for the timeout"
+    );
+    let started = std::time::Instant::now();
+    assert!(!tenant.attend() && !tenant.link.connected());
+    assert!(tenant.memory(MEMORY, 1 << 40));
+    assert!(
+        started.elapsed().as_millis() < 900,
+        "the next call does not wait"
+    );
+}
+
+#[test]
+fn a_full_backlog_does_not_block_a_tenant() {
+    let daemon = Daemon::new("full", 0);
+    let path = daemon.directory.join("full.sock");
+    let listener = gctd_ipc::socket::listen(&path, rustix::fs::Mode::RWXU).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let connect = || gctd_ipc::socket::connect(&path, Duration::from_millis(50));
+    let waiting: Vec<_> = std::iter::from_fn(|| connect().ok()).take(64).collect();
+    assert!(waiting.len() < 64, "the backlog is full");
+    let started = Instant::now();
+    let mut tenant = Tenant::new(&path);
+    assert!(!tenant.link.connected() && started.elapsed() < Duration::from_secs(3));
+    let started = Instant::now();
+    assert!(
+        tenant.memory(MEMORY, 1 << 40),
+        "without a daemon every allocation is granted"
+    );
+    assert!(
+        started.elapsed() < Duration::from_millis(900),
+        "without waiting"
+    );
+}
