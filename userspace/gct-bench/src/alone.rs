@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the user-space mode costs a program that is alone on the GPU.
+//! Measures the cost of the user-space mode for a program that is alone on the GPU.
 
 use crate::report::{Report, Table};
 use crate::Cli;
 use anyhow::Result;
 use gct_hw::kit::{number, Kit, Under};
 
-/// Columns: what `gct-load launches` says, and the processor time of an idle tenant.
+/// Measures the columns: the output of `gct-load launches`, and the processor time of an idle
+/// tenant.
 pub(crate) fn run(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
     let keys = [
         "launch_and_wait_p50_us",
@@ -28,7 +29,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
         ),
     ];
     let mut samples = vec![vec![Vec::new(); keys.len() + 1]; under.len()];
-    // Interleaved, so that what the machine does meanwhile meets all alike.
+    // Interleaved, so that disturbances of the machine affect all alike.
     for _ in 0..cli.repeat {
         for ((_, under), samples) in under.iter().zip(&mut samples) {
             let line = kit.json(under, "launches")?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What it costs to run a kernel in parts, against the published ways.
+//! Measures the cost of running a kernel in parts, beside the published mechanisms.
 
 use crate::report::{Report, Table};
 use crate::Cli;
@@ -8,18 +8,18 @@ use anyhow::Result;
 use gct_hw::daemon::Daemon;
 use gct_hw::kit::{number, Kit, Under};
 
-/// Blocks of the kernel: 20 waves of an H200.
+/// Number of blocks of the kernel: 20 waves of an H200.
 const BLOCKS: u64 = 42_240;
-/// The clock cycles of a block, and how long the whole kernel takes then, in microseconds.
+/// Clock cycles of a block, and the resulting duration of the kernel in microseconds.
 const KERNELS: [(u64, u64); 2] = [(20_000, 210), (200_000, 2030)];
 /// Lengths of an atom, in microseconds.
 const ATOMS_US: [u64; 5] = [5, 25, 50, 200, 1000];
-/// More parts than the user-space mode has at once.
+/// Maximum number of parts that the user-space mode keeps at once.
 const AT_ONCE_MAX: u64 = 96;
-/// The columns: the kernel as one, and in parts of these lengths.
+/// The columns: the unsplit kernel, and parts of these lengths.
 const WHOLE: &str = "whole";
 
-/// One measurement: its row and column, what it runs under, the arguments of gct-load.
+/// One measurement: its row and column, its environment, the arguments of gct-load.
 struct Cell {
     row: String,
     column: usize,
@@ -27,7 +27,7 @@ struct Cell {
     arguments: String,
 }
 
-/// How the table of a kernel begins, for whoever looks for it.
+/// Prefix of the titles of these tables, by which others find them.
 pub(crate) const TITLE: &str = "Ratio to the kernel alone, by the length of its parts";
 
 pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
@@ -75,12 +75,12 @@ fn cells(cycles: u64, whole_us: u64, lengths: &[u64], tpcs: &[&str], daemon: &Da
     ];
     for (atom_us, column) in lengths.iter().zip(1..) {
         let parts = whole_us.div_ceil(*atom_us);
-        // Two atoms last the duration that is asked for.
+        // The configured duration covers two atoms.
         let under = Under::gctgroup()
             .with("GCTGROUP_TPC_MASK", tpcs.join(","))
             .with("GCTGROUP_ATOM_DURATION", 2 * atom_us);
         cells.push(cell("gctgroup, paced atoms", column, under, ""));
-        // One that is told by a daemon that nobody else is there.
+        // With a daemon, which reports that there is no neighbour.
         let options = format!("--tpc {} --atom {}us", tpcs.join(","), 2 * atom_us);
         let under = daemon.group(&format!("atoms{atom_us}"), &options);
         cells.push(cell("gctgroup with gctd, paced atoms", column, under, ""));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How much more may be begun where time is short.
+//! Decides whether another step fits a time limit.
 
 use std::time::{Duration, Instant};
 
-/// Steps that take about as long as each other, until a time is over.
+/// Steps of about equal length, until a time limit.
 #[derive(Debug)]
 pub(crate) struct Budget {
     until: Instant,
@@ -13,7 +13,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// From now on, for so many seconds.
+    /// Starts a time limit of `seconds`.
     pub(crate) fn new(seconds: u64) -> Self {
         let now = Instant::now();
         Self {
@@ -23,13 +23,14 @@ impl Budget {
         }
     }
 
-    /// Whether one more step would end in time, if it takes as long as the longest did. It begins now.
+    /// Returns whether one more step fits, if it takes as long as the longest so far. The step
+    /// starts now.
     pub(crate) fn admits(&mut self) -> bool {
         self.begun = Instant::now();
         self.begun + self.longest < self.until
     }
 
-    /// The step has ended.
+    /// Ends the step.
     pub(crate) fn done(&mut self) {
         self.longest = self.longest.max(self.begun.elapsed());
     }

@@ -1,34 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which ways of sharing are worse than others in one respect and better in none.
+//! Finds the mechanisms that are worse than others in one respect and better in none.
 
 use crate::report::{Point, Table};
 use gct_hw::kit::Spread;
 use std::fmt::Write;
 
-/// A way of this project's has this before its name.
+/// Prefix of the names of this project's mechanisms.
 pub(crate) const OURS: &str = "gct ";
-/// What throughputs are relative to.
+/// The mechanism that throughputs are relative to.
 pub(crate) const PLAIN: &str = "MPS";
 /// The latency-critical loop without a neighbour.
 pub(crate) const ALONE: &str = "alone";
-/// Columns of a table that can be compared.
+/// Columns that are compared.
 pub(crate) const COLUMNS: [&str; 4] = [
     "p50 (us)",
     "p95 (us)",
     "p99 (us)",
     "best effort, launches or steps/s",
 ];
-/// The column of p99 and that of the throughput.
+/// Indices of the p99 and the throughput columns.
 pub(crate) const P99: usize = 2;
 pub(crate) const RATE: usize = 3;
 
-/// Smaller differences of p99 are none: what the loop alone ranges over in the quietest rows.
+/// Smaller differences of p99 count as equal. This is the range of the loop alone in the quietest
+/// rows.
 const P99_MARGIN: f64 = 0.05;
-/// Smaller differences of throughput are none.
+/// Smaller differences of throughput count as equal.
 const RATE_MARGIN: f64 = 0.005;
 
-/// What one way achieved at one point.
+/// The result of one mechanism at one point.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Achieved<'a> {
     pub(crate) name: &'a str,
@@ -36,13 +37,13 @@ pub(crate) struct Achieved<'a> {
     pub(crate) rate: Spread,
 }
 
-/// `less` is below `more` by more than both range over, and by more than `margin`.
+/// Returns whether `less` is below `more` by more than both ranges, and by more than `margin`.
 fn below(less: &Spread, more: &Spread, margin: f64) -> bool {
     less.most < more.least && less.median < more.median * (1.0 - margin)
 }
 
 impl Achieved<'_> {
-    /// No worse in p99 and in throughput, and better in one.
+    /// Returns whether this result is no worse in p99 and in throughput, and better in one.
     pub(crate) fn dominates(&self, other: &Self) -> bool {
         let sooner = below(&self.p99, &other.p99, P99_MARGIN);
         let later = below(&other.p99, &self.p99, P99_MARGIN);
@@ -56,7 +57,7 @@ impl Achieved<'_> {
     }
 }
 
-/// What each way achieved in a table.
+/// Returns the result of each mechanism in a table.
 pub(crate) fn achieved(table: &Table) -> Vec<Achieved<'_>> {
     let rows = table.rows.iter();
     rows.filter_map(|row| {
@@ -69,7 +70,7 @@ pub(crate) fn achieved(table: &Table) -> Vec<Achieved<'_>> {
     .collect()
 }
 
-/// How a point is called.
+/// Returns the name of a point.
 pub(crate) fn name(point: &Point) -> String {
     let arrivals = if point.poisson { "random" } else { "periodic" };
     format!(
@@ -78,7 +79,7 @@ pub(crate) fn name(point: &Point) -> String {
     )
 }
 
-/// The statement about all `tables`.
+/// Formats the statement about all `tables`.
 pub(crate) fn markdown(tables: &[&Table]) -> String {
     let mut out = String::new();
     // Writing to a `String` cannot fail.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is said above the pictures.
+//! Formats the legends above the pictures.
 
 use crate::dominance::{ALONE, OURS};
 use crate::report::Table;
 
-/// Between the ways of a legend.
+/// Separator between the mechanisms of a legend.
 pub(crate) const BREAK: &str = ", ";
 
-/// The text in lines of at most so many letters, broken at [`BREAK`].
+/// Wraps the text at [`BREAK`] into lines of at most `letters` letters.
 pub(crate) fn wrapped(text: &str, letters: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(BREAK) {
@@ -23,7 +23,7 @@ pub(crate) fn wrapped(text: &str, letters: usize) -> Vec<String> {
     lines
 }
 
-/// A letter for each way that has a throughput: a capital for ours.
+/// Assigns a letter to each mechanism with a throughput: capitals to ours.
 pub(crate) fn letters(table: &Table) -> Vec<(String, char)> {
     let (mut ours, mut theirs) = ('A'..='Z', 'a'..='z');
     let names = table.rows.iter().map(|row| row.name.clone());

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What it was measured on.
+//! Describes the machine of the measurements.
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// Facts of this machine, as far as they can be had.
+/// Returns the available facts about this machine.
 pub(crate) fn facts(tpcs: &[&str]) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     let mut add = |key: &str, value: Option<String>| {
@@ -33,7 +33,7 @@ pub(crate) fn facts(tpcs: &[&str]) -> BTreeMap<String, String> {
     facts
 }
 
-/// The first line that a program prints.
+/// Returns the first line of a program's output.
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What gctgroup costs and gains on a real GPU, beside what there is without it.
+//! Measures what gctgroup costs and gains on a real GPU, beside the mechanisms that exist without
+//! it.
 #![allow(
     clippy::float_arithmetic,
     reason = "statistics of a measuring program, never kernel code"
@@ -33,23 +34,23 @@ struct Cli {
     /// Folder of the programs [default: this program's]
     #[arg(long)]
     kit: Option<PathBuf>,
-    /// Where to write
+    /// Folder of the results
     #[arg(long, default_value = ".")]
     out: PathBuf,
     /// What to measure: alone, atoms, sweep, silence, torch, torch-cost
     #[arg(long, value_delimiter = ',')]
     parts: Vec<String>,
-    /// Shows what was measured before, and measures nothing: bench.md, bench.json and SVG files
+    /// Show earlier results and measure nothing: writes bench.md, bench.json and SVG files
     #[arg(long, value_delimiter = ',', conflicts_with = "parts")]
     show: Vec<PathBuf>,
-    /// How often everything is measured
+    /// Repetitions of every measurement
     #[arg(long, default_value_t = 3)]
     repeat: usize,
-    /// How long a window of the sweep is, in seconds; longer where there would be fewer than 200 launches. Those
-    /// of silence and of torch are ten times as long
+    /// Length of a window of the sweep in seconds. Extended if it would have fewer than 200
+    /// launches. The windows of silence and torch are ten times as long
     #[arg(long, default_value_t = 0.4)]
     seconds: f64,
-    /// Begin nothing that would end later than so many seconds after the beginning of its part
+    /// Start no step that would end later than this many seconds after the start of its part
     #[arg(long, default_value_t = 86_400)]
     limit_seconds: u64,
     /// Seed of the order of measurements, and of random arrivals
@@ -61,10 +62,10 @@ struct Cli {
     /// Latency-critical loads of the sweep, in percent
     #[arg(long, value_delimiter = ',', default_value = "1,10,25,50")]
     loads: Vec<u64>,
-    /// When latency-critical launches of the sweep arrive
+    /// Arrival patterns of latency-critical launches in the sweep
     #[arg(long, value_delimiter = ',', default_value = "periodic,poisson")]
     arrivals: Vec<String>,
-    /// Only these ways of sharing, by their names in the results; with --show, in the summary
+    /// Only these mechanisms, by their names in the results; with --show, in the summary
     #[arg(long, value_delimiter = ',')]
     ways: Vec<String>,
 }
@@ -78,7 +79,7 @@ fn main() -> Result<()> {
         bail!("nothing is to be measured (--parts) or shown (--show)");
     }
     let kit = Kit::new(cli.kit.clone())?;
-    // Masks are written over these; the others have no TPC.
+    // The masks are written over these TPCs; other numbers have no TPC.
     let tpcs = kit.run(&Under::gctgroup(), "tpcs")?;
     let tpcs: Vec<&str> = tpcs.split(',').collect();
     let machine = machine::facts(&tpcs);
@@ -93,7 +94,7 @@ fn main() -> Result<()> {
             "torch-cost" => ("torch-cost", torch::cost(&kit, &cli, &mut report)),
             other => bail!("there is no part '{other}'"),
         };
-        // The other parts are measured all the same.
+        // The other parts run all the same.
         if let Err(error) = done {
             eprintln!("{part}: {error:#}");
             report.note(format!("{part}: {error:#}"));
@@ -104,7 +105,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Everything as Markdown and as pictures.
+/// Writes everything as Markdown and as pictures.
 fn show(cli: &Cli, report: &Report) -> Result<()> {
     let tables = |wanted: &dyn Fn(&Table) -> bool| -> Vec<&Table> {
         report.tables.iter().filter(|table| wanted(table)).collect()

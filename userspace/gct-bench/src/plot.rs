@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tables as pictures (SVG).
+//! Draws the tables as pictures (SVG).
 
 use crate::dominance::{achieved, ALONE, OURS, P99};
 use crate::legend::{letters, wrapped, BREAK};
@@ -17,14 +17,14 @@ use std::path::Path;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Size of one panel, and height of what is above all, in pixels.
+/// Size of one panel, and height of the header, in pixels.
 const PANEL: (u32, u32) = (360, 290);
 const HEADER: u32 = 42;
-/// Pixels of a letter there, on average, and of a line.
+/// Average width of a letter of the header in pixels, and height of a line.
 const LETTER: u32 = 6;
 const LINE: i32 = 14;
-/// What is later than this multiple of the loop alone is drawn there, at the edge, and what is less than this percentage
-/// at the other edge.
+/// Limits of the axes. A p99 above this multiple of the loop alone, or a throughput below this
+/// percentage, is drawn at the edge.
 const LATEST: f64 = 50.0;
 const LEAST_RATE: f64 = 40.0;
 const FONT: &str = "sans-serif";
@@ -35,7 +35,7 @@ fn failed(error: impl Display) -> anyhow::Error {
     anyhow!("a plot: {error}")
 }
 
-/// Draws all that the report has data for.
+/// Draws every table of the report.
 pub(crate) fn write(report: &Report, folder: &Path) -> Result<()> {
     let mut by_blocks: BTreeMap<u64, Vec<(&Table, Point)>> = BTreeMap::new();
     for table in &report.tables {
@@ -117,7 +117,7 @@ fn panels(
     root.present().map_err(failed)
 }
 
-/// p99 against throughput, a letter for each way: capitals are ours.
+/// Draws p99 against throughput, with a letter for each mechanism. Capitals are ours.
 fn trade_offs(tables: &[(String, &Table)], columns: usize, file: &Path) -> Result<()> {
     let Some((_, first)) = tables.first() else {
         return Ok(());
@@ -192,7 +192,7 @@ fn trade_off(
     Ok(())
 }
 
-/// The least and the most of positive numbers.
+/// Returns the minimum and maximum of positive numbers.
 fn range(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
     let (least, most) = numbers.fold((f64::MAX, 0.0), |(a, b): (f64, f64), n| {
         (a.min(n), b.max(n))
@@ -204,7 +204,7 @@ fn range(numbers: impl Iterator<Item = f64>) -> (f64, f64) {
     }
 }
 
-/// The cost of parts against their length.
+/// Draws the cost of parts against their length.
 fn costs(tables: &[&Table], file: &Path) -> Result<()> {
     let head = "A kernel in parts: time by the length of a part";
     panels(file, head, tables.len(), 2, |number, area| {
@@ -244,7 +244,7 @@ fn costs(tables: &[&Table], file: &Path) -> Result<()> {
     })
 }
 
-/// Throughput against time.
+/// Draws throughput against time.
 fn silences(tables: &[&Table], file: &Path) -> Result<()> {
     let head = "Best effort after a latency-critical loop fell silent";
     panels(file, head, tables.len(), 2, |number, area| {
@@ -291,7 +291,7 @@ fn silences(tables: &[&Table], file: &Path) -> Result<()> {
     })
 }
 
-/// All pairs of all series.
+/// Iterates over all pairs of all series.
 trait FlattenPairs<'a> {
     fn flatten_pairs(self) -> impl Iterator<Item = (f64, f64)> + 'a;
 }

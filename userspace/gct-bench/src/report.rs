@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tables of results, as Markdown and as JSON.
+//! Collects results in tables, and writes them as Markdown and as JSON.
 
 use anyhow::{Context, Result};
 use gct_hw::kit::Spread;
@@ -9,18 +9,18 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-/// A latency-critical loop beside a best-effort one: which.
+/// A point: a latency-critical loop beside a best-effort one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Point {
     /// Length of the best-effort blocks, in microseconds.
     pub(crate) blocks_us: u64,
     /// Time between latency-critical launches, in microseconds.
     pub(crate) period_us: u64,
-    /// Whether they arrive at random.
+    /// Whether they arrive by a Poisson process.
     pub(crate) poisson: bool,
 }
 
-/// One row: what was run, and what was measured for each column, as often as it was.
+/// One row: its name, and for each column the repeated measurements.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) name: String,
@@ -53,12 +53,12 @@ impl Table {
         }
     }
 
-    /// The row of this name, if there is one.
+    /// Returns the row of this name.
     pub(crate) fn get(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// Adds measurements to a row, one list for each column; an empty list is no value.
+    /// Adds measurements to a row, one list per column. An empty list is no value.
     pub(crate) fn row(&mut self, name: &str, columns: &[Vec<f64>]) {
         let at = match self.rows.iter().position(|row| row.name == name) {
             Some(at) => at,
@@ -96,7 +96,7 @@ impl Table {
     }
 }
 
-/// To four digits, which is more than any measurement here is good for.
+/// Rounds to four digits, more than the precision of any measurement here.
 fn rounded(value: f64) -> f64 {
     format!("{value:.3e}").parse().unwrap_or(value)
 }
@@ -106,7 +106,7 @@ fn rounded(value: f64) -> f64 {
 pub(crate) struct Report {
     pub(crate) machine: BTreeMap<String, String>,
     pub(crate) commands: Vec<String>,
-    /// What could not be measured, and why.
+    /// Measurements that failed, with the reasons.
     pub(crate) notes: Vec<String>,
     pub(crate) tables: Vec<Table>,
 }
@@ -121,14 +121,14 @@ impl Report {
         }
     }
 
-    /// Says something once.
+    /// Adds a note, once.
     pub(crate) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
     }
 
-    /// Adds the rows of a table to those that the report has of it.
+    /// Adds the rows of a table to the report's rows of the same table.
     pub(crate) fn add(&mut self, table: Table) {
         match self.tables.iter_mut().find(|t| t.title == table.title) {
             Some(known) => {
@@ -140,7 +140,7 @@ impl Report {
         }
     }
 
-    /// Reads reports that were written before, as one.
+    /// Reads earlier reports and merges them.
     pub(crate) fn read(files: &[impl AsRef<Path>]) -> Result<Self> {
         let mut all = Self::default();
         for file in files {
@@ -155,7 +155,7 @@ impl Report {
         Ok(all)
     }
 
-    /// The tables, each cell a median with least and most.
+    /// Formats the tables. Each cell is a median with minimum and maximum.
     pub(crate) fn markdown(&self) -> String {
         let mut out = String::new();
         for (key, value) in &self.machine {
@@ -175,7 +175,7 @@ impl Report {
         out
     }
 
-    /// JSON with a line for each table.
+    /// Formats JSON with one line per table.
     fn json(&self) -> Result<String> {
         let mut out = serde_json::to_string(&Self {
             machine: self.machine.clone(),
@@ -184,7 +184,7 @@ impl Report {
             tables: Vec::new(),
         })?;
         let tables: Result<Vec<_>, _> = self.tables.iter().map(serde_json::to_string).collect();
-        // The list of tables is empty and last.
+        // The list of tables is empty and comes last.
         out.truncate(out.len() - "]}".len());
         write!(out, "\n{}\n]}}\n", tables?.join(",\n"))?;
         Ok(out)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the best-effort side gets from the moment at which the latency-critical one falls silent.
+//! Measures the best-effort throughput from the moment at which the latency-critical tenant falls
+//! silent.
 
 use crate::report::{Report, Table};
 use crate::sweep::{best_effort, needs, Both, CRITICAL, PATIENCE};
@@ -13,19 +14,20 @@ use gct_hw::mps::Mps;
 use serde_json::Value;
 use std::time::Duration;
 
-/// The ways that are looked at.
+/// The mechanisms that are measured.
 const WAYS: [&str; 4] = ["MPS prio", "gct mask", "gct quota", "gct priority"];
-/// Length of best-effort blocks, in microseconds: short, so that few are cut by the edge of a bin.
+/// Length of best-effort blocks in microseconds. Short, so that few cross the edge of a bin.
 const BLOCKS_US: u64 = 10;
-/// Latency-critical loops: time between launches in microseconds, and whether they arrive at random.
+/// Latency-critical loops: time between launches in microseconds, and whether arrivals are random.
 const LOOPS: [(u64, bool); 3] = [(250, false), (2500, false), (250, true)];
-/// They run and fall silent, in milliseconds. A silence is longer than any pause that a tenant's arrival statistics count.
+/// Bursts and silences in milliseconds. A silence is longer than any pause in a tenant's arrival
+/// statistics.
 const BURSTS: &str = "--burst-ms 15 --pause-ms 25";
 const LEAD: Duration = Duration::from_millis(300);
 
-/// Bins of what is shown, in bins of what was measured: 131 us.
+/// Measured bins per displayed bin, which is 131 us.
 const FOLD: u64 = 8;
-/// From so long before the silence to so long after it began.
+/// The displayed time before and after the start of a silence.
 const BEFORE_NS: i64 = 1_000_000;
 const AFTER_NS: i64 = 12_000_000;
 
@@ -90,7 +92,7 @@ fn stops(line: &Value) -> Result<Vec<i64>> {
     Ok(stops.iter().filter_map(Value::as_i64).collect())
 }
 
-/// How many blocks ended when.
+/// Number of blocks that ended in each bin.
 struct Timeline {
     origin_ns: i64,
     bin_ns: i64,
@@ -111,14 +113,14 @@ impl Timeline {
         })
     }
 
-    /// The last bin in which a block ended.
+    /// Returns the last bin in which a block ended.
     fn last(&self) -> i64 {
         let last = self.blocks.iter().rposition(|blocks| *blocks > 0.0);
         // CAST: an index.
         last.unwrap_or(0) as i64
     }
 
-    /// Blocks of a bin, without the first and the last tenth of the time.
+    /// Returns the mean number of blocks per bin, without the first and the last tenth of the time.
     fn whole_rate(&self) -> f64 {
         let last = self
             .blocks
@@ -133,7 +135,8 @@ impl Timeline {
         middle.iter().sum::<f64>() / middle.len().max(1) as f64
     }
 
-    /// The mean blocks of a bin, by the time since the stops, in nanoseconds: the beginning of [`FOLD`] bins each.
+    /// Returns the mean number of blocks per bin, by the time since the stops in nanoseconds. Each
+    /// time is the beginning of [`FOLD`] bins.
     fn after(&self, stops: &[i64]) -> Vec<(i64, f64)> {
         // CAST: eight.
         let width = self.bin_ns * FOLD as i64;
@@ -150,7 +153,7 @@ impl Timeline {
                 let from = step * width;
                 let mut found = (0.0, 0);
                 for stop in &stops {
-                    // The bins that begin in this step; a negative index is before the window.
+                    // The bins that begin in this step. A negative index lies before the window.
                     let begin = (stop + from - self.origin_ns).div_euclid(self.bin_ns) + 1;
                     for bin in begin..begin + width / self.bin_ns {
                         let blocks = usize::try_from(bin)
@@ -168,7 +171,8 @@ impl Timeline {
     }
 }
 
-/// For each table of this part and each way: its rate in the first milliseconds, and after how long it stays at 99%.
+/// Formats, for each table of this part and each mechanism, the rate in the first milliseconds, and
+/// the time after which it stays at 99%.
 pub(crate) fn markdown(tables: &[&Table]) -> Result<String> {
     let mut out = String::from(
         "| loop that falls silent | way | before | first ms | second | third | from then on | 99% after (us) |\n\
@@ -230,7 +234,7 @@ mod tests {
     #[test]
     fn the_rate_is_aligned_to_the_stops() {
         let bin_ns = 1 << 14;
-        // 10 blocks a bin, and 20 from 2 ms after a stop at 100 ms on.
+        // 10 blocks per bin, and 20 from 2 ms after a stop at 100 ms on.
         let stop: i64 = 100_000_000;
         let blocks = |bin: i64| {
             if bin * bin_ns < stop + 2_000_000 {
@@ -244,7 +248,7 @@ mod tests {
             bin_ns,
             blocks: (0..10_000).map(blocks).collect(),
         };
-        // The last stop is too near to the end.
+        // The last stop is too close to the end.
         let after = timeline.after(&[stop + 5_000, 10_000 * bin_ns - 1_000_000]);
         for (from, rate) in after {
             match from {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A line for each point: p99 and throughput of each way.
+//! Summarises each point in one line: p99 and throughput of each mechanism.
 
 use crate::dominance::{self, ALONE, P99, PLAIN, RATE};
 use crate::report::Table;
 use std::fmt::Write;
 
-/// `p99 (throughput as a percentage of plain MPS)` of each of `ways` in each of `tables`.
+/// Formats `p99 (throughput as a percentage of plain MPS)` for each of `ways` in each of `tables`.
 pub(crate) fn markdown(tables: &[&Table], ways: &[&str]) -> String {
     let mut out = format!(
         "| | {} |\n|---|{}\n",
@@ -28,7 +28,7 @@ pub(crate) fn markdown(tables: &[&Table], ways: &[&str]) -> String {
     out
 }
 
-/// Percent of what the best-effort side gets under plain MPS.
+/// Returns `rate` as a percentage of the best-effort throughput under plain MPS.
 pub(crate) fn percent(table: &Table, rate: f64) -> Option<f64> {
     let plain = table.get(PLAIN)?.spread(RATE)?;
     Some(rate / plain.median * 100.0)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A latency-critical loop beside a best-effort one, in every way of sharing there is, over lengths of best-effort
-//! blocks and over latency-critical loads.
+//! Measures a latency-critical loop beside a best-effort one under every mechanism, over lengths of
+//! best-effort blocks and latency-critical loads.
 
 use crate::dominance::COLUMNS;
 use crate::report::{Point, Report, Table};
@@ -17,26 +17,27 @@ use std::time::Duration;
 
 /// The latency-critical kernel: 132 blocks of 256 threads; one wave on 9 TPCs.
 pub(crate) const CRITICAL: &str = "critical --blocks 132 --threads 256 --cycles 45000";
-/// How long it takes, in microseconds.
+/// Duration of that kernel in microseconds.
 pub(crate) const CRITICAL_US: u64 = 25;
-/// TPCs that it needs.
+/// Number of TPCs that it needs.
 const CRITICAL_TPCS: usize = 9;
-/// Blocks of 1024 threads that an H200 runs at the same time.
+/// Number of blocks of 1024 threads that an H200 runs at the same time.
 const WAVE: u64 = 264;
-/// Clock cycles of a microsecond on an H200 under load, for blocks that spin.
+/// Clock cycles per microsecond of blocks that spin on a loaded H200.
 const CYCLES_PER_US: u64 = 1_800;
-/// A best-effort launch is so long, in microseconds, but has from 25 to 100 waves: the last one is not full, also where
-/// there are fewer TPCs.
+/// Target duration of a best-effort launch in microseconds. A launch has 25 to 100 waves, because
+/// its last wave is not full, in particular with fewer TPCs.
 const LAUNCH_US: u64 = 12_500;
-/// Until both loops run, and the longer time until they know each other after a change of the load.
+/// Time until both loops run, and the longer time until each has learned a change of the other's
+/// load.
 const LEAD: Duration = Duration::from_millis(60);
 const FIRST_LEAD: Duration = Duration::from_millis(200);
-/// Latency-critical launches that a window has room for, at least.
+/// Minimum number of latency-critical launches per window.
 const LAUNCHES: f64 = 200.0;
-/// Beyond the window, until both loops have ended.
+/// Time limit beyond the window for both loops to end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the two loops of the sweep need.
+/// Returns the requirements of the two loops of the sweep.
 pub(crate) fn needs() -> Needs {
     Needs {
         tpcs: CRITICAL_TPCS,
@@ -45,7 +46,7 @@ pub(crate) fn needs() -> Needs {
     }
 }
 
-/// The best-effort loop with blocks of this length.
+/// Returns the arguments of the best-effort loop with blocks of this length.
 pub(crate) fn best_effort(blocks_us: u64) -> String {
     let waves = (LAUNCH_US / blocks_us.max(1)).clamp(25, 100);
     format!(
@@ -73,7 +74,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
     })
 }
 
-/// The table of a point with its rows, in which nothing was measured yet.
+/// Returns the table of a point, with its rows and without measurements.
 fn empty(point: &Point, names: &[String]) -> Table {
     let mut table = table(point);
     for name in names {
@@ -99,8 +100,8 @@ fn table(point: &Point) -> Table {
 }
 
 impl Cli {
-    /// The points of the sweep, the lightest loads first: a program learns a shorter pause at once and a longer one
-    /// little by little.
+    /// Returns the points of the sweep, the lightest loads first. A program learns a shorter pause
+    /// at once and a longer one slowly.
     fn points(&self) -> Vec<Point> {
         let mut loads = self.loads.clone();
         loads.sort_unstable();
@@ -124,7 +125,7 @@ impl Cli {
     }
 }
 
-/// All points of all ways of a pair, in one life of its processes.
+/// Measures all points of all mechanisms of a pair, in one run of its processes.
 fn with_pair(
     kit: &Kit,
     cli: &Cli,
@@ -172,7 +173,7 @@ impl Both {
         Ok(both)
     }
 
-    /// One window; the columns of the table.
+    /// Measures one window and returns the columns of the table.
     fn measure(
         &mut self,
         way: &Way,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# PyTorch programs for gct-bench: inference with a transformer, training of a larger one. One
-# request a line on standard input, one line of JSON for each on standard output. The GPU is
-# not touched before a model is asked for.
+# PyTorch programs for gct-bench: inference with a transformer, and training of a larger one. Reads
+# one request per line on standard input, and writes one line of JSON for each to standard output.
+# The first request for a model is the first use of the GPU.
 import json
 import random
 import statistics

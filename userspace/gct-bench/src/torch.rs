@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! PyTorch: what the user-space mode costs it, and inference beside training in every way of sharing.
+//! Measures PyTorch: the cost of the user-space mode, and inference beside training under every
+//! mechanism.
 
 use crate::budget::Budget;
 use crate::dominance::COLUMNS;
@@ -18,16 +19,16 @@ use std::path::Path;
 use std::time::Duration;
 
 const PROGRAM: &str = include_str!("torch.py");
-/// Requests a second.
+/// Requests per second.
 const RATE: u64 = 100;
-/// How the model runs: launch by launch, or as a CUDA graph.
+/// How the model runs: eagerly, launch by launch, or as a CUDA graph.
 const HOW: [&str; 2] = ["eager", "graph"];
-/// Until inference and training run beside each other.
+/// Time until inference and training run concurrently.
 const LEAD: Duration = Duration::from_millis(300);
-/// Seconds of a window, as a multiple of those of the sweep: requests are few.
+/// Length of a window as a multiple of the sweep's, since requests are few.
 const LONGER: f64 = 10.0;
 
-/// What the two models need: half of the GPU for inference.
+/// Returns the requirements of the two models: half of the GPU for inference.
 fn needs(tpcs: &[&str]) -> Needs {
     Needs {
         tpcs: tpcs.len() / 2,
@@ -36,12 +37,13 @@ fn needs(tpcs: &[&str]) -> Needs {
     }
 }
 
-/// Starts the program, which then knows PyTorch and has not touched the GPU.
+/// Starts the program. It then has loaded PyTorch and not touched the GPU.
 fn start(kit: &Kit, under: &Under) -> Result<Served> {
     kit.serve_by(under, Path::new("python3"), &["-c", PROGRAM])
 }
 
-/// The same program natively and under the user-space mode, one after the other, each alone on the GPU.
+/// Measures the same program natively and under the user-space mode, one after the other, each
+/// alone on the GPU.
 pub(crate) fn cost(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
     const WORK: [(&str, &str); 3] = [
         ("inference, launch by launch", "cost-infer eager 300"),
@@ -61,7 +63,7 @@ pub(crate) fn cost(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
             report.note("torch-cost was cut short by --limit-seconds".into());
             break;
         }
-        // To load PyTorch takes longest and needs no GPU.
+        // Loading PyTorch takes longest and needs no GPU.
         let mut programs = Vec::new();
         for (_, under) in &ways {
             programs.push(start(kit, under)?);
@@ -71,7 +73,7 @@ pub(crate) fn cost(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
         }
         let mut times = vec![Vec::new(); ways.len()];
         let mut order: Vec<_> = programs.into_iter().zip(&mut times).collect();
-        // Each goes first as often as the others.
+        // Each mechanism goes first equally often.
         order.rotate_left(round % ways.len());
         for (mut program, times) in order {
             program.ask("build inference training")?;
@@ -98,7 +100,7 @@ pub(crate) fn cost(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Inference beside training.
+/// Measures inference beside training.
 pub(crate) fn neighbours(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(kit, &tpcs.join(","))?;
@@ -147,7 +149,7 @@ fn with_pair(
         program.ready()?;
         program.ask(&format!("build {model}"))?;
     }
-    // Both at the same time.
+    // Both run at the same time.
     inference.answer(PATIENCE)?;
     training.answer(PATIENCE)?;
     let ways = pair.ways.iter().filter(|way| cli.measures(&way.name));
@@ -175,7 +177,7 @@ fn with_pair(
         report.add(table);
     }
     drop(training);
-    // Written where the user-space mode was at work.
+    // The user-space mode writes this file if it was active.
     if let Ok(counters) = std::fs::read_to_string(&stats) {
         std::fs::remove_file(&stats)?;
         let counters = counters.replace('\n', ", ");

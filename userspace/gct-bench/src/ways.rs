@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Ways for a latency-critical and a best-effort program to share a GPU.
+//! Lists the mechanisms by which a latency-critical and a best-effort program share a GPU.
 
 use crate::budget::Budget;
 use crate::dominance::{ALONE, PLAIN};
@@ -12,17 +12,17 @@ use gct_hw::daemon::Daemon;
 use gct_hw::kit::Under;
 use gct_hw::mps::Mps;
 
-/// One way, in the life of a pair of processes.
+/// One mechanism, within a run of a pair of processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Way {
     pub(crate) name: String,
-    /// The latency-critical stream has the highest priority.
+    /// Whether the latency-critical stream has the highest priority.
     pub(crate) high_priority: bool,
-    /// The latency-critical program has a neighbour.
+    /// Whether the latency-critical program has a neighbour.
     pub(crate) beside: bool,
 }
 
-/// Two processes, and what can be measured with them.
+/// Two processes, and the mechanisms that can be measured with them.
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
     pub(crate) critical: Under,
@@ -49,25 +49,25 @@ impl Pair {
         self
     }
 
-    /// The same with and without a priority of the latency-critical stream.
+    /// Adds mechanism `name`, without and with a priority of the latency-critical stream.
     fn both(self, name: &str) -> Self {
         self.way(name, false).way(format!("{name} prio"), true)
     }
 }
 
-/// Whom the ways are for.
+/// The requirements of the two programs.
 #[derive(Debug)]
 pub(crate) struct Needs {
-    /// TPCs that are enough for the latency-critical program.
+    /// Number of TPCs that suffice for the latency-critical program.
     pub(crate) tpcs: usize,
     /// `atom.duration` of the best-effort program, in microseconds.
     pub(crate) atom_us: u64,
-    /// Values of `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` for the best-effort program; the last one leaves as much
-    /// as is needed.
+    /// Values of `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` for the best-effort program. The last one
+    /// leaves what the latency-critical program needs.
     pub(crate) percentages: Vec<u64>,
 }
 
-/// All ways that this machine has. `report` is told of those that it has not.
+/// Returns all mechanisms of this machine. Notes the missing ones in `report`.
 pub(crate) fn all(
     needs: &Needs,
     tpcs: &[&str],
@@ -123,7 +123,7 @@ pub(crate) fn all(
     Ok(pairs)
 }
 
-/// Time slicing with a short slice for the best-effort program, where this mode can set one.
+/// Returns time slicing with a short slice for the best-effort program, if this mode can set one.
 fn sliced(daemon: &Daemon, report: &mut Report) -> Result<Option<Pair>> {
     daemon.create("sliced")?;
     if let Err(error) = daemon.set("sliced", "compute.timeslice", "50us") {
@@ -134,7 +134,8 @@ fn sliced(daemon: &Daemon, report: &mut Report) -> Result<Option<Pair>> {
     Ok(Some(pair.way("gct timeslice 50 us", false)))
 }
 
-/// Measures every pair once a round, in random order, for as long as there is time. A pair that fails is noted.
+/// Measures every pair once per round, in random order, while time is left. Notes a pair that
+/// fails.
 pub(crate) fn in_rounds(
     mut pairs: Vec<Pair>,
     cli: &Cli,

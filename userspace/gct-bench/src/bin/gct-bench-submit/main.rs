@@ -6,7 +6,7 @@
 //! gct-bench-submit                            a table: best times and their ratios to the copy
 //! gct-bench-submit results DIR                the same, with instructions, into DIR/submit-cost.json and .md
 //! gct-bench-submit callgrind OPERATION CAPTURE TIMES
-//!                                             one operation so often, for callgrind
+//!                                             runs one operation TIMES times, for callgrind
 //! ```
 
 #![allow(
@@ -62,7 +62,8 @@ fn captures() -> Result<Vec<Capture>> {
     Ok(captures)
 }
 
-/// Runs one operation so often that its instructions can be told from the rest by comparing two counts.
+/// Runs one operation `times` times. Comparing two such runs isolates its instructions from the
+/// rest.
 fn callgrind(operation: &str, name: &str, times: u32) -> Result<()> {
     let operation = Operation::ALL
         .into_iter()

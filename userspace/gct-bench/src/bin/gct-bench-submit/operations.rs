@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is measured: a plain copy of a segment, and what the submission path does with it.
+//! Defines the measured operations: a plain copy of a segment, and the steps of the submission
+//! path.
 
 use std::hint::black_box;
 
@@ -12,21 +13,21 @@ use gct_core::submit::tracker::{QmdCall, Tracker};
 
 /// Hopper's channel class.
 const CHANNEL_CLASS: u16 = 0xc86f;
-/// Where the QMDs of joins and atoms go.
+/// Address of the QMDs of joins and atoms.
 const SLOT_VA: u64 = 0x10_0000_0000;
-/// Calls of one segment.
+/// Maximum number of calls of one segment.
 const TABLE: usize = 16;
-/// Into how many atoms a launch is split.
+/// Number of atoms of a split launch.
 const ATOMS: u32 = 8;
 
-/// One of the operations, in the order of the tables.
+/// An operation, in the order of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
-    /// What everything is compared with.
+    /// Copies the segment. The baseline.
     Copy,
     /// Finds the launches, changes nothing.
     Find,
-    /// Finds the launches and masks them where they are.
+    /// Finds the launches and masks them in place.
     Mask,
     /// Finds the launches, masks them and splits them into eight.
     Split,
@@ -35,7 +36,7 @@ pub(crate) enum Operation {
 impl Operation {
     pub(crate) const ALL: [Self; 4] = [Self::Copy, Self::Find, Self::Mask, Self::Split];
 
-    /// The name in commands and results.
+    /// Returns the name in commands and results.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Copy => "copy",
@@ -45,7 +46,7 @@ impl Operation {
         }
     }
 
-    /// The ratio to the copy that the project wants to stay within, if there is one.
+    /// Returns the largest acceptable ratio to the copy, if there is one.
     pub(crate) const fn goal(self) -> Option<f64> {
         match self {
             Self::Copy | Self::Find => None,
@@ -55,7 +56,7 @@ impl Operation {
     }
 }
 
-/// Everything that the operations use, made once.
+/// The state that the operations use, built once.
 pub(crate) struct Bench {
     tracker: Tracker,
     found: [QmdCall; TABLE],
@@ -69,7 +70,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Self {
-        // Half of the bits. It is made once and lives as long as the program.
+        // Half of the bits. Built once, for the life of the program.
         let mask = DisabledTpcs::keep_only(128, 0..64).expect("a Hopper has 128 bits");
         let mask: &DisabledTpcs = Box::leak(Box::new(mask));
         let order = |atoms| Order {
@@ -88,8 +89,8 @@ impl Bench {
         }
     }
 
-    /// Runs an operation on the segments of a capture, in order, as its channel would. The order for each launch is the
-    /// same: what a policy needs to decide is not measured here.
+    /// Runs an operation on the segments of a capture in order, as its channel would. Every launch
+    /// gets the same order: the cost of a policy's decision is not measured here.
     pub(crate) fn run(&mut self, operation: Operation, segments: &mut [Segment]) {
         match operation {
             Operation::Copy => segments.iter().for_each(|segment| self.copy(segment)),

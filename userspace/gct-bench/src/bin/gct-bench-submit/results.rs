@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tables of what was measured, and the files that keep them.
+//! Formats the measurements as tables, and writes the files that keep them.
 
 use std::fmt::Write;
 use std::fs;
@@ -15,10 +15,11 @@ use crate::segment::PLACES;
 use crate::timing::{measure, Measured, ROUNDS};
 use crate::Capture;
 
-/// Runs that are compared to count instructions: this many, and twice as many.
+/// Instructions are counted as the difference of two runs: this many repetitions, and twice as
+/// many.
 const COUNTED: u32 = 500;
 
-/// The ratios as a table of Markdown.
+/// Formats the ratios as a table of Markdown.
 pub(crate) fn table(measured: &[Measured]) -> String {
     let mut text = String::from(
         "| capture | words | copy (ns) | find | mask in place | split into 8, masked |\n|---|---|---|---|---|---|\n",
@@ -35,7 +36,7 @@ pub(crate) fn table(measured: &[Measured]) -> String {
     text
 }
 
-/// Instructions of one run of each operation, by callgrind.
+/// Returns the instructions of one run of each operation, by callgrind.
 fn instructions(capture: &str) -> Result<[u64; 4]> {
     let mut counts = [0; 4];
     for (operation, count) in Operation::ALL.into_iter().zip(&mut counts) {
@@ -46,7 +47,7 @@ fn instructions(capture: &str) -> Result<[u64; 4]> {
     Ok(counts)
 }
 
-/// Instructions of this program running an operation so often.
+/// Returns the instructions of this program for `times` runs of an operation.
 fn collected(operation: &str, capture: &str, times: u32) -> Result<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
@@ -60,7 +61,7 @@ fn collected(operation: &str, capture: &str, times: u32) -> Result<u64> {
         .with_context(|| format!("callgrind has counted nothing: {text}"))
 }
 
-/// The first line that a program prints.
+/// Returns the first line of a program's output.
 fn said(program: &str, argument: &str) -> String {
     let output = Command::new(program).arg(argument).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A segment at a chosen place within a cache line.
+//! Places a segment at a chosen position within a cache line.
 //!
-//! A tenant's segment begins at any multiple of four bytes, and a copy of 1.5 KB takes up to a quarter longer from one
-//! place than from another. So a measurement is made at each of them, and not where the allocator happens to put it.
+//! A tenant's segment begins at any multiple of four bytes, and the position alone changes the time
+//! to copy 1.5 KB by up to a quarter. So measurements cover every position, instead of the one that
+//! the allocator happens to choose.
 
 use std::ops::{Deref, DerefMut};
 
-/// Words of a cache line, and so places in one.
+/// Words of a cache line, which is the number of positions.
 pub(crate) const PLACES: usize = 16;
 
 /// The words of a segment.
@@ -18,7 +19,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// A segment at the beginning of a cache line.
+    /// Creates a segment at the beginning of a cache line.
     pub(crate) fn new(words: &[u32]) -> Self {
         let mut segment = Self {
             room: vec![0; words.len() + 2 * PLACES],
@@ -30,7 +31,7 @@ impl Segment {
         segment
     }
 
-    /// Moves it so that it begins `place` words behind the beginning of a cache line.
+    /// Moves the segment so that it begins `place` words after the beginning of a cache line.
     pub(crate) fn place(&mut self, place: usize) {
         let line = self.room.as_ptr().align_offset(PLACES * size_of::<u32>());
         let at = line + place % PLACES;

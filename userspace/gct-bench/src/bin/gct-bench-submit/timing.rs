@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Times on a machine that may be busy: the operations take turns, and the best of many rounds counts.
+//! Measures times on a machine that may be busy: the operations alternate, and the best of many
+//! rounds counts.
 
 use std::time::Instant;
 
@@ -8,19 +9,21 @@ use crate::operations::{Bench, Operation};
 use crate::segment::PLACES;
 use crate::Capture;
 
-/// How often an operation runs between two looks at the clock.
+/// Number of runs of an operation between two readings of the clock.
 const BATCH: u32 = 400;
-/// How many times each operation gets its turn, at each place.
+/// Number of batches of each operation at each position.
 pub(crate) const ROUNDS: usize = 400;
 
-/// What one operation took.
+/// The times of one operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Time {
-    /// The fastest batch, in nanoseconds for one run; as the others, the mean over all places of a segment.
+    /// The fastest batch, in nanoseconds per run. Like the others it is the mean over all positions
+    /// of a segment.
     pub(crate) best_ns: f64,
     /// The median of all batches.
     pub(crate) median_ns: f64,
-    /// The slowest of the fastest tenth of the batches: how far the best is a matter of luck.
+    /// The slowest of the fastest tenth of the batches. Its distance to the best shows how much the
+    /// best depends on luck.
     pub(crate) tenth_ns: f64,
 }
 
@@ -33,14 +36,14 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// How many times as long as the copy an operation takes.
+    /// Returns the ratio of an operation's time to the copy's.
     pub(crate) fn ratio(&self, operation: usize) -> f64 {
         self.times[operation].best_ns / self.times[0].best_ns
     }
 }
 
-/// Measures all operations on a capture. In each round they run at every place, so that what disturbs the machine for a
-/// while disturbs no place alone.
+/// Measures all operations on a capture. Each round runs them at every position, so that a
+/// disturbance affects all positions alike.
 pub(crate) fn measure(mut capture: Capture) -> Measured {
     let mut bench = Bench::new();
     let mut batches: [[Vec<f64>; PLACES]; 4] = Default::default();
@@ -67,7 +70,7 @@ pub(crate) fn measure(mut capture: Capture) -> Measured {
 }
 
 impl Time {
-    /// The mean over all places of what was measured at each.
+    /// Returns the mean over all positions.
     fn over_places(mut places: [Vec<f64>; PLACES]) -> Self {
         for batches in &mut places {
             batches.sort_by(f64::total_cmp);
