@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
 # Runs in the machine: every test, or those that the file `filter` names. A filter
-# of two words is a command of its own, as "crowd 1000".
+# of two words is another command, such as "crowd 1000".
 . /test/lib.sh
 load_nvidia || exit
 load_uvm || exit

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Structures of the resource manager's ioctls, as 535.261.03 and 550.163.01 have
-//! them. `ci/test-rm.sh` compiles [`c_assertions`] against the headers of both.
+//! Declares the structures of RM's ioctls, as in 535.261.03 and 550.163.01. `ci/test-rm.sh`
+//! compiles [`c_assertions`] against the headers of both.
 
 mod headers;
 pub(crate) mod share;
@@ -9,7 +9,7 @@ pub(crate) mod share;
 use crate::layout::{self, layouts, Description, Layout};
 use crate::numbers::NUMBERS;
 
-/// A handle of the resource manager: 0 is no object.
+/// A handle of RM. 0 is no object.
 pub type Handle = u32;
 
 layouts! {
@@ -21,7 +21,7 @@ layouts! {
         status: u32 = "status",
     }
 
-    /// Makes an object. `nvos.h`.
+    /// Allocates an object. `nvos.h`.
     Alloc = "NVOS21_PARAMETERS", 32 {
         root: u32 = "hRoot",
         parent: u32 = "hObjectParent",
@@ -32,7 +32,7 @@ layouts! {
         status: u32 = "status",
     }
 
-    /// Makes an object without parameters. `nvos.h`.
+    /// Allocates an object without parameters. `nvos.h`.
     AllocObject = "NVOS05_PARAMETERS", 20 {
         root: u32 = "hRoot",
         parent: u32 = "hObjectParent",
@@ -41,7 +41,7 @@ layouts! {
         status: u32 = "status",
     }
 
-    /// Makes memory the oldest way. `nv-unix-nvos-params-wrappers.h`.
+    /// Allocates memory by the oldest escape. `nv-unix-nvos-params-wrappers.h`.
     AllocMemory = "nv_ioctl_nvos02_parameters_with_fd", 56 {
         root: u32 = "params.hRoot",
         parent: u32 = "params.hObjectParent",
@@ -57,7 +57,7 @@ layouts! {
         padding_end: u32,
     }
 
-    /// Makes an object with access rights, as libcuda does. `nvos.h`.
+    /// Allocates an object with access rights, as libcuda does. `nvos.h`.
     AllocWithRights = "NVOS64_PARAMETERS", 48 {
         root: u32 = "hRoot",
         parent: u32 = "hObjectParent",
@@ -123,7 +123,7 @@ layouts! {
         padding_end: u32,
     }
 
-    /// Allocates memory the old way; the function is `ALLOC_SIZE`. `nvos.h`.
+    /// Allocates memory by the old interface; the function is `ALLOC_SIZE`. `nvos.h`.
     VidHeap = "NVOS32_PARAMETERS", 184 {
         root: u32 = "hRoot",
         parent: u32 = "hObjectParent",
@@ -158,19 +158,19 @@ layouts! {
         rest: [u64; 4],
     }
 
-    /// Ties a device's file to a control file. `nv-ioctl.h`.
+    /// Binds a device's file to a control file. `nv-ioctl.h`.
     RegisterFd = "nv_ioctl_register_fd_t", 4 {
         control: i32 = "ctl_fd",
     }
 
-    /// Compares or asks for the driver's version. `nv-ioctl.h`.
+    /// Compares or returns the driver's version. `nv-ioctl.h`.
     Version = "nv_ioctl_rm_api_version_t", 72 {
         command: u32 = "cmd",
         reply: u32 = "reply",
         text: [[u8; 16]; 4] = "versionString",
     }
 
-    /// What the driver tells of a GPU before it is opened. `nv-ioctl.h`.
+    /// The driver's description of a GPU before it is opened. `nv-ioctl.h`.
     CardInfo = "nv_ioctl_card_info_t", 72 {
         valid: u8 = "valid",
         padding: [u8; 3],
@@ -242,7 +242,7 @@ layouts! {
         base: u64 = "vaBase",
     }
 
-    /// Parameters of a range of addresses in a space. `class/cl0070.h`.
+    /// Parameters of a range of virtual addresses. `class/cl0070.h`.
     VirtualRange = "NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS", 24 {
         offset: u64 = "offset",
         limit: u64 = "limit",
@@ -331,7 +331,7 @@ layouts! {
         is_privileged: u8 = "bPriv",
     }
 
-    /// Ties a channel or a group to an engine. `ctrl/ctrla06f/ctrla06fgpfifo.h`.
+    /// Binds a channel or a group to an engine. `ctrl/ctrla06f/ctrla06fgpfifo.h`.
     Bind = "NVA06F_CTRL_BIND_PARAMS", 4 {
         engine: u32 = "engineType",
     }
@@ -347,7 +347,7 @@ layouts! {
         us: u64 = "timesliceUs",
     }
 
-    /// Takes channels off the GPU, or lets them run. `ctrl/ctrl2080/ctrl2080fifo.h`.
+    /// Disables channels, or enables them again. `ctrl/ctrl2080/ctrl2080fifo.h`.
     DisableChannels = "NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", 536 {
         disable: u8 = "bDisable",
         padding: [u8; 3],
@@ -380,13 +380,13 @@ layouts! {
         padding: u32,
     }
 
-    /// Ties UVM's file to the process, through a second one. `uvm_ioctl.h`.
+    /// Binds UVM's file to the process, through a second file. `uvm_ioctl.h`.
     UvmMmInitialize = "UVM_MM_INITIALIZE_PARAMS", 8 {
         file: i32 = "uvmFd",
         status: u32 = "rmStatus",
     }
 
-    /// Gives a GPU to UVM. `uvm_ioctl.h`.
+    /// Registers a GPU with UVM. `uvm_ioctl.h`.
     UvmRegisterGpu = "UVM_REGISTER_GPU_PARAMS", 40 {
         uuid: [u8; 16] = "gpu_uuid",
         numa_enabled: u8 = "numaEnabled",
@@ -398,7 +398,7 @@ layouts! {
         status: u32 = "rmStatus",
     }
 
-    /// Gives an address space to UVM. `uvm_ioctl.h`.
+    /// Registers an address space with UVM. `uvm_ioctl.h`.
     UvmRegisterSpace = "UVM_REGISTER_GPU_VASPACE_PARAMS", 32 {
         uuid: [u8; 16] = "gpuUuid",
         control: i32 = "rmCtrlFd",
@@ -407,7 +407,7 @@ layouts! {
         status: u32 = "rmStatus",
     }
 
-    /// Tells UVM of a channel. `uvm_ioctl.h`.
+    /// Registers a channel with UVM. `uvm_ioctl.h`.
     UvmRegisterChannel = "UVM_REGISTER_CHANNEL_PARAMS", 56 {
         uuid: [u8; 16] = "gpuUuid",
         control: i32 = "rmCtrlFd",
@@ -420,7 +420,7 @@ layouts! {
         padding_end: u32,
     }
 
-    /// Reserves addresses for memory that is mapped by hand. `uvm_ioctl.h`.
+    /// Reserves addresses for memory that the caller maps. `uvm_ioctl.h`.
     UvmExternalRange = "UVM_CREATE_EXTERNAL_RANGE_PARAMS", 24 {
         base: u64 = "base",
         length: u64 = "length",
@@ -428,7 +428,7 @@ layouts! {
         padding: u32,
     }
 
-    /// How one GPU maps memory. `uvm_types.h`.
+    /// A GPU's mapping attributes. `uvm_types.h`.
     UvmAttributes = "UvmGpuMappingAttributes", 36 {
         uuid: [u8; 16] = "gpuUuid",
         mapping: u32 = "gpuMappingType",
@@ -451,13 +451,13 @@ layouts! {
         status: u32 = "rmStatus",
     }
 
-    /// What is written to the doorbell. `ctrl/ctrlc36f.h`.
+    /// The token to write to the doorbell. `ctrl/ctrlc36f.h`.
     WorkToken = "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS", 4 {
         token: u32 = "workSubmitToken",
     }
 }
 
-/// Types that are the same in every supported driver.
+/// Structures that are the same in every supported driver.
 const COMMON: &[Description] = &[
     Free::DESCRIPTION,
     Alloc::DESCRIPTION,
@@ -504,7 +504,7 @@ const COMMON: &[Description] = &[
     WorkToken::DESCRIPTION,
 ];
 
-/// A driver's form of the structures that changed.
+/// The driver release, for structures that differ between releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
     /// 535.261.03.
@@ -514,7 +514,8 @@ pub enum Release {
 }
 
 impl Release {
-    /// Of a version such as `535.261.03`; `None` when its structures are not known.
+    /// Returns the release of a version such as `535.261.03`; `None` if its structures are not
+    /// known.
     pub fn of_version(version: &str) -> Option<Self> {
         match version.split('.').next()? {
             "535" => Some(Self::R535),

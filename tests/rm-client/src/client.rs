@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The control file, and a client with its objects.
+//! Opens the control file, and allocates a client and its objects.
 
 use crate::abi::{self, Handle, Release};
 use crate::layout::Plain;
@@ -13,14 +13,14 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-/// Why the driver did not do it.
+/// The reason why the driver refused.
 #[derive(Debug)]
 pub enum Error {
     /// The system call failed.
     System(io::Error),
-    /// The resource manager refused, with this status.
+    /// RM refused with this status.
     Status(u32),
-    /// The driver's structures are not known to this crate.
+    /// This crate does not know the driver's structures.
     Version(String),
 }
 
@@ -74,7 +74,7 @@ impl Control {
         Self::from_file(sys::open_device("/dev/nvidiactl", Self::MINOR)?)
     }
 
-    /// Uses a control file that somebody has opened.
+    /// Uses a control file that is already open.
     ///
     /// # Errors
     ///
@@ -87,37 +87,37 @@ impl Control {
         }
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The form of the driver's structures.
+    /// Returns the driver's release.
     pub fn release(&self) -> Release {
         self.release
     }
 
-    /// GPUs that the driver has bound to: the N of `/dev/nvidiaN` and the id.
+    /// Lists the GPUs that the driver has bound to: the N of `/dev/nvidiaN` and the id.
     ///
     /// # Errors
     ///
     /// Those of the driver.
     pub fn gpus(&self) -> Result<Vec<(u32, u32)>, Error> {
         let mut cards = [abi::CardInfo::default(); Self::CARDS];
-        // SAFETY: the driver fills the list; addresses in it are only told.
+        // SAFETY: the driver fills the list. Addresses in it are only output.
         unsafe { sys::ioctl(&self.file, n::ESCAPE_CARD_INFO, &mut cards) }?;
         let valid = cards.iter().filter(|card| card.valid != 0);
         Ok(valid.map(|card| (card.minor, card.gpu_id)).collect())
     }
 
-    /// Holds a GPU open for as long as this file is, as libcuda does.
+    /// Holds a GPU open until this file is closed, as libcuda does.
     ///
     /// # Errors
     ///
-    /// Those of the driver: EINVAL when the file holds one already.
+    /// Those of the driver: EINVAL if the file already holds one.
     pub fn attach_gpu(&self, gpu_id: u32) -> Result<(), Error> {
         let mut ids = [gpu_id];
-        // SAFETY: a list of numbers.
+        // SAFETY: the structure is a list of numbers.
         Ok(unsafe { sys::ioctl(&self.file, n::ESCAPE_ATTACH_GPUS, &mut ids) }?)
     }
 }
@@ -140,8 +140,7 @@ fn version(file: &File) -> Result<String, Error> {
 
 /// A client: the root of a tree of objects.
 ///
-/// It may be shared by threads; the driver allows it to be used through the
-/// file by which it was made, and through no other.
+/// Threads may share it. The driver allows its use only through the file by which it was allocated.
 #[derive(Clone, Debug)]
 pub struct Client {
     control: Arc<Control>,
@@ -150,10 +149,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// First handle that is chosen, as libcuda's are.
+    /// The first handle, as libcuda's.
     const FIRST: Handle = 0x5c00_0001;
 
-    /// Opens the control device and makes a client.
+    /// Opens the control device and allocates a client.
     ///
     /// # Errors
     ///
@@ -162,7 +161,7 @@ impl Client {
         Self::new(Arc::new(Control::open()?))
     }
 
-    /// Makes a client through an open file.
+    /// Allocates a client through an open file.
     ///
     /// # Errors
     ///
@@ -172,7 +171,7 @@ impl Client {
             class: n::CLIENT,
             ..Default::default()
         };
-        // SAFETY: the address in it is 0.
+        // SAFETY: the structure's address is 0.
         unsafe { sys::ioctl(&control.file, n::ESCAPE_ALLOC, &mut call) }?;
         done(call.status)?;
         Ok(Self {
@@ -182,7 +181,7 @@ impl Client {
         })
     }
 
-    /// The same client through another file, which the driver should not allow.
+    /// Returns the same client through another file, which the driver should refuse.
     pub fn through(&self, control: Arc<Control>) -> Self {
         Self {
             control,
@@ -190,27 +189,27 @@ impl Client {
         }
     }
 
-    /// The file.
+    /// Returns the file.
     pub fn control_file(&self) -> &Arc<Control> {
         &self.control
     }
 
-    /// Its handle.
+    /// Returns the client's handle.
     pub fn handle(&self) -> Handle {
         self.handle
     }
 
-    /// A handle that this client has not given yet.
+    /// Returns a handle that this client has not yet used.
     pub fn new_handle(&self) -> Handle {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes this handle for the next object, be it free or not.
+    /// Uses `handle` for the next object, whether it is free or not.
     pub fn choose_next(&self, handle: Handle) {
         self.next.store(handle, Ordering::Relaxed);
     }
 
-    /// Makes an object with its class's parameters.
+    /// Allocates an object with its class's parameters.
     pub(crate) fn alloc<T: Plain>(
         &self,
         parent: Handle,
@@ -228,14 +227,14 @@ impl Client {
             parameters_size: size(parameters),
             status: 0,
         };
-        // SAFETY: the parameters are as many bytes as the call says, may be filled
-        // with anything, and have no address that the driver follows.
+        // SAFETY: the parameters have the length that the call says, accept any bytes, and contain
+        // no address that the driver follows.
         unsafe { sys::ioctl(&self.control.file, n::ESCAPE_ALLOC, &mut call) }?;
         done(call.status).map(|()| call.object)
     }
 
-    /// Makes an object without parameters, through the structure with access
-    /// rights, and lets the driver choose the handle.
+    /// Allocates an object without parameters, through the structure with access rights. The driver
+    /// chooses the handle.
     ///
     /// # Errors
     ///
@@ -247,7 +246,7 @@ impl Client {
             class,
             ..Default::default()
         };
-        // SAFETY: both addresses in it are 0.
+        // SAFETY: both addresses of the structure are 0.
         unsafe { sys::ioctl(&self.control.file, n::ESCAPE_ALLOC, &mut call) }?;
         done(call.status).map(|()| call.object)
     }
@@ -274,7 +273,7 @@ impl Client {
         done(call.status)
     }
 
-    /// Frees an object and all below it; with the client's own handle, everything.
+    /// Frees an object and its descendants. The client's own handle frees everything.
     ///
     /// # Errors
     ///
@@ -290,7 +289,7 @@ impl Client {
         done(call.status)
     }
 
-    /// Frees the client with all it has.
+    /// Frees the client with all its objects.
     ///
     /// # Errors
     ///
@@ -299,7 +298,7 @@ impl Client {
         self.free(self.handle)
     }
 
-    /// Gives an object of another client of this process a name here, below `parent`.
+    /// Duplicates an object of another client of this process into this client, below `parent`.
     ///
     /// # Errors
     ///
@@ -308,7 +307,7 @@ impl Client {
         self.dup_of(parent, source.handle, object)
     }
 
-    /// Gives an object of any client, by that client's handle, a name here.
+    /// Duplicates an object of any client, by that client's handle, into this client.
     ///
     /// # Errors
     ///
@@ -332,9 +331,9 @@ impl Client {
         done(call.status).map(|()| call.object)
     }
 
-    /// Maps an object of a device or subdevice into this process. `file` carries
-    /// the mapping and can carry no other: a fresh one of the control device for
-    /// host memory, of the GPU for anything else.
+    /// Maps an object of a device or subdevice into this process. `file` carries this mapping and
+    /// can carry no other: a fresh file of the control device for host memory, of the GPU
+    /// otherwise.
     pub(crate) fn map(
         &self,
         device: Handle,
@@ -346,19 +345,19 @@ impl Client {
             client: self.handle,
             device,
             memory: object,
-            // CAST: a length of 64 bits at most.
+            // CAST: a length has at most 64 bits.
             length: length as u64,
             descriptor: file.as_raw_fd(),
             ..Default::default()
         };
-        // SAFETY: the driver gives an address and follows none.
+        // SAFETY: the driver returns an address and follows none.
         unsafe { sys::ioctl(&self.control.file, n::ESCAPE_MAP, &mut call) }?;
         done(call.status)?;
         Ok(Mapping::new(file, length)?)
     }
 }
 
-/// Size of parameters, which the interface has 32 bits for.
+/// Returns the size of parameters, for which the interface has 32 bits.
 fn size<T>(_: &T) -> u32 {
     // INVARIANT: structures of this crate are far smaller than 4 GiB.
     u32::try_from(size_of::<T>()).unwrap_or(0)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A GPU as one client sees it, and memory.
+//! Opens a GPU for a client, and allocates memory.
 
 use crate::abi::{self, Handle, Release};
 use crate::client::{done, Client, Error};
@@ -22,7 +22,7 @@ pub struct Gpu {
     pub(crate) subdevice: Handle,
 }
 
-/// Where memory is.
+/// The location of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// On the GPU.
@@ -51,8 +51,7 @@ impl Memory {
 }
 
 impl Gpu {
-    /// Opens `/dev/nvidiaN`, which initialises the GPU, and makes a device and a
-    /// subdevice of it.
+    /// Opens `/dev/nvidiaN`, which initialises the GPU, and allocates its device and subdevice.
     ///
     /// # Errors
     ///
@@ -88,27 +87,27 @@ impl Gpu {
         })
     }
 
-    /// The client.
+    /// Returns the client.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The N of `/dev/nvidiaN`.
+    /// Returns the N of `/dev/nvidiaN`.
     pub fn minor(&self) -> u32 {
         self.minor
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> Handle {
         self.device
     }
 
-    /// The subdevice.
+    /// Returns the subdevice.
     pub fn subdevice(&self) -> Handle {
         self.subdevice
     }
 
-    /// Is the subdevice on the GPU that was meant?
+    /// Returns whether the subdevice is on the intended GPU.
     ///
     /// # Errors
     ///
@@ -120,7 +119,7 @@ impl Gpu {
         Ok(id.gpu_id == self.gpu_id)
     }
 
-    /// Its UUID.
+    /// Returns the GPU's UUID.
     ///
     /// # Errors
     ///
@@ -165,7 +164,7 @@ impl Gpu {
         }
     }
 
-    /// Allocates memory the old way, by which the driver chooses the handle.
+    /// Allocates memory by the old interface, in which the driver chooses the handle.
     ///
     /// # Errors
     ///
@@ -183,7 +182,7 @@ impl Gpu {
         self.vid_heap(&mut call).map(|()| call.memory)
     }
 
-    /// Frees memory the old way.
+    /// Frees memory by the old interface.
     ///
     /// # Errors
     ///
@@ -202,7 +201,7 @@ impl Gpu {
 
     fn vid_heap(&self, call: &mut abi::VidHeap) -> Result<(), Error> {
         let file = self.client.control_file().file();
-        // SAFETY: allocating by size and freeing follow no address: the one in it is told.
+        // SAFETY: these functions follow no address. The one in the structure is only output.
         unsafe { sys::ioctl(file, n::ESCAPE_VID_HEAP, call) }?;
         done(call.status)
     }
@@ -225,7 +224,7 @@ impl Gpu {
         self.client.map(self.device, memory, bytes, &file)
     }
 
-    /// Makes a doorbell page and maps it.
+    /// Allocates a doorbell page and maps it.
     ///
     /// # Errors
     ///

@@ -10,10 +10,10 @@
 use gct_core::rmapi::nv;
 use std::fmt::Write;
 
-/// A field: its name in C, and where it is in the Rust type.
+/// A field: its name in C, and its position in the Rust type.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Name in C, which may lead into nested structures; none for padding.
+    /// Name in C, possibly of a nested field; empty for padding.
     pub name: &'static str,
     /// Offset in bytes.
     pub offset: usize,
@@ -35,7 +35,7 @@ pub struct Description {
 /// A number as this crate declares it, and its name in C.
 pub type Number = (&'static str, u64);
 
-/// What the driver may fill with any bytes.
+/// A type that the driver may fill with any bytes.
 ///
 /// # Safety
 ///
@@ -51,12 +51,12 @@ macro_rules! plain {
 
 plain!(u8, u16, u32, u64, i16, i32);
 
-// SAFETY: an array of what has no invalid patterns has none.
+// SAFETY: an array has no invalid patterns if its elements have none.
 unsafe impl<T: Plain, const N: usize> Plain for [T; N] where [T; N]: Default {}
 
 /// A structure that was declared with `layouts!`.
 pub trait Layout: Plain {
-    /// What it is in C.
+    /// The structure's description in C.
     const DESCRIPTION: Description;
 }
 
@@ -84,7 +84,7 @@ macro_rules! layouts {
                 $(is_plain::<$type>();)*
             };
 
-            // SAFETY: all fields are plain, as was just checked.
+            // SAFETY: all fields are plain, as checked above.
             unsafe impl $crate::layout::Plain for $name {}
 
             impl $crate::layout::Layout for $name {
@@ -104,7 +104,7 @@ macro_rules! layouts {
 
 pub(crate) use layouts;
 
-/// A C program that compiles only if `headers` agree with all that is given.
+/// Returns a C program that compiles only if `headers` agree with `types` and `numbers`.
 pub fn c_assertions(headers: &[&str], types: &[Description], numbers: &[Number]) -> String {
     let mut text = String::from("#include <stddef.h>\n");
     // Writing to a string cannot fail.

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A client of NVIDIA's resource manager, through the ioctls that libcuda uses.
+//! Implements a client of NVIDIA's resource manager (RM), through the ioctls that libcuda uses.
 //!
-//! - [`Control`] is an open `/dev/nvidiactl`; a [`Client`] is made through it.
+//! - [`Control`] is an open `/dev/nvidiactl`; it allocates a [`Client`].
 //! - [`Gpu`] opens a GPU for a client: its file, device and subdevice.
 //! - [`Session`] adds what work needs: address space, channel group, ring, doorbell.
-//! - [`Uvm`] can own the address space, as it does for libcuda.
+//! - [`Uvm`] can own the address space, as with libcuda.
 //!
-//! Nothing is freed when a value is dropped, but for files and mappings: tests
-//! decide what is freed, in which order, or that the process dies instead. The
-//! driver frees what is left when the control file is closed.
+//! Dropping a value frees only files and mappings. Tests decide which objects are freed and in
+//! which order, or that the process dies instead. The driver frees the rest when the control file
+//! is closed.
 
 pub mod abi;
 mod client;

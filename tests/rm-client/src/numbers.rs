@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Numbers of the resource manager's interface, with their names in C.
+//! Names the numbers of RM's interface, each with its name in C.
 //!
 //! `ci/test-rm.sh` compares all of them with the headers of each driver.
 
@@ -16,36 +16,36 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// Escape: make memory the oldest way.
+    /// Escape: allocate memory, the oldest one.
     ESCAPE_ALLOC_MEMORY: u8 = 0x27, "NV_ESC_RM_ALLOC_MEMORY";
-    /// Escape: make an object without parameters.
+    /// Escape: allocate an object without parameters.
     ESCAPE_ALLOC_OBJECT: u8 = 0x28, "NV_ESC_RM_ALLOC_OBJECT";
     /// Escape: free an object.
     ESCAPE_FREE: u8 = 0x29, "NV_ESC_RM_FREE";
     /// Escape: send a control.
     ESCAPE_CONTROL: u8 = 0x2a, "NV_ESC_RM_CONTROL";
-    /// Escape: make an object.
+    /// Escape: allocate an object.
     ESCAPE_ALLOC: u8 = 0x2b, "NV_ESC_RM_ALLOC";
     /// Escape: give an object a second name.
     ESCAPE_DUP: u8 = 0x34, "NV_ESC_RM_DUP_OBJECT";
-    /// Escape: the old way to allocate memory.
+    /// Escape: allocate memory by the old interface.
     ESCAPE_VID_HEAP: u8 = 0x4a, "NV_ESC_RM_VID_HEAP_CONTROL";
     /// Escape: prepare an mmap.
     ESCAPE_MAP: u8 = 0x4e, "NV_ESC_RM_MAP_MEMORY";
     /// Escape: map into a GPU's address space.
     ESCAPE_MAP_DMA: u8 = 0x57, "NV_ESC_RM_MAP_MEMORY_DMA";
-    /// Escape: put memory into a dma-buf.
+    /// Escape: export memory to a dma-buf.
     ESCAPE_EXPORT_DMA_BUF: u8 = 217, "NV_ESC_EXPORT_TO_DMABUF_FD";
-    /// Escape: what GPUs there are.
+    /// Escape: list GPUs.
     ESCAPE_CARD_INFO: u8 = 200, "NV_ESC_CARD_INFO";
-    /// Escape: tie a device's file to a control file.
+    /// Escape: bind a device's file to a control file.
     ESCAPE_REGISTER_FD: u8 = 201, "NV_ESC_REGISTER_FD";
-    /// Escape: compare or ask for the version.
+    /// Escape: compare or return the version.
     ESCAPE_VERSION: u8 = 210, "NV_ESC_CHECK_VERSION_STR";
     /// Escape: hold GPUs open by a control file.
     ESCAPE_ATTACH_GPUS: u8 = 212, "NV_ESC_ATTACH_GPUS_TO_FD";
 
-    /// Ask for the version instead of comparing it.
+    /// Return the version instead of comparing it.
     VERSION_QUERY: u32 = 0x32, "NV_RM_API_VERSION_CMD_QUERY";
     /// The version was recognised.
     VERSION_RECOGNIZED: u32 = 1, "NV_RM_API_VERSION_REPLY_RECOGNIZED";
@@ -54,7 +54,7 @@ numbers! {
     /// The old memory interface: free.
     VID_HEAP_FREE: u32 = 3, "NVOS32_FUNCTION_FREE";
 
-    /// Class: a client, as libcuda makes it.
+    /// Class: a client, as libcuda allocates it.
     CLIENT: u32 = 0x41, "NV01_ROOT_CLIENT";
     /// Class: a device.
     DEVICE: u32 = 0x80, "NV01_DEVICE_0";
@@ -95,35 +95,35 @@ numbers! {
     SET_TIMESLICE: u32 = 0xa06c_0103, "NVA06C_CTRL_CMD_SET_TIMESLICE";
     /// Control of a channel group: read its time slice.
     GET_TIMESLICE: u32 = 0xa06c_0104, "NVA06C_CTRL_CMD_GET_TIMESLICE";
-    /// Control of a subdevice: take channels off the GPU, or let them run.
+    /// Control of a subdevice: disable channels, or enable them again.
     DISABLE_CHANNELS: u32 = 0x2080_110b, "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
     /// Control of a channel group: its number.
     GROUP_INFO: u32 = 0xa06c_0106, "NVA06C_CTRL_CMD_GET_INFO";
-    /// Control of a channel: tie it to an engine.
+    /// Control of a channel: bind it to an engine.
     CHANNEL_BIND: u32 = 0xa06f_0104, "NVA06F_CTRL_CMD_BIND";
-    /// Control of a channel: what to write to the doorbell.
+    /// Control of a channel: the token to write to the doorbell.
     GET_WORK_TOKEN: u32 = 0xc36f_0108, "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN";
 
-    /// Control of a client: put a name of an object into a file.
+    /// Control of a client: export an object to a file.
     EXPORT: u32 = 0x3d05, "NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD";
-    /// Control of a client: take it out.
+    /// Control of a client: import it.
     IMPORT: u32 = 0x3d06, "NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD";
-    /// Control of a client: put names of several objects into a file.
+    /// Control of a client: export several objects to a file.
     EXPORT_MANY: u32 = 0x3d0b, "NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD";
-    /// Control of a client: take them out.
+    /// Control of a client: import them.
     IMPORT_MANY: u32 = 0x3d0c, "NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD";
-    /// What is exported is an object of the resource manager.
+    /// The exported object is an RM object.
     EXPORT_OBJECT: u32 = 1, "NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TYPE_RM";
 
     /// UVM: the first call.
     UVM_INITIALIZE: u32 = 0x3000_0001, "UVM_INITIALIZE";
-    /// UVM: the first call on the second file.
+    /// UVM: the first call, on the second file.
     UVM_MM_INITIALIZE: u32 = 75, "UVM_MM_INITIALIZE";
-    /// UVM: a GPU.
+    /// UVM: register a GPU.
     UVM_REGISTER_GPU: u32 = 37, "UVM_REGISTER_GPU";
-    /// UVM: an address space.
+    /// UVM: register an address space.
     UVM_REGISTER_SPACE: u32 = 25, "UVM_REGISTER_GPU_VASPACE";
-    /// UVM: a channel.
+    /// UVM: register a channel.
     UVM_REGISTER_CHANNEL: u32 = 27, "UVM_REGISTER_CHANNEL";
     /// UVM: reserve addresses.
     UVM_EXTERNAL_RANGE: u32 = 73, "UVM_CREATE_EXTERNAL_RANGE";
@@ -137,7 +137,7 @@ numbers! {
     /// Engine: the first copy engine.
     ENGINE_COPY0: u32 = 9, "NV2080_ENGINE_TYPE_COPY0";
 
-    /// Status: done.
+    /// Status: success.
     OK: u32 = 0, "NV_OK";
     /// Status: the handle is in use.
     INSERT_DUPLICATE_NAME: u32 = 0x19, "NV_ERR_INSERT_DUPLICATE_NAME";
@@ -145,26 +145,26 @@ numbers! {
     INVALID_CLIENT: u32 = 0x23, "NV_ERR_INVALID_CLIENT";
     /// Status: no such object.
     INVALID_OBJECT_HANDLE: u32 = 0x33, "NV_ERR_INVALID_OBJECT_HANDLE";
-    /// Status: the parent cannot have such an object.
+    /// Status: the parent cannot have such a child.
     INVALID_OBJECT_PARENT: u32 = 0x36, "NV_ERR_INVALID_OBJECT_PARENT";
-    /// Status: the object is not there.
+    /// Status: the object does not exist.
     OBJECT_NOT_FOUND: u32 = 0x57, "NV_ERR_OBJECT_NOT_FOUND";
     /// Status: not for this GPU or object.
     NOT_SUPPORTED: u32 = 0x56, "NV_ERR_NOT_SUPPORTED";
 
-    /// Where the writer's position is in the host's view of a channel.
+    /// Offset of the producer's position in the host's view of a channel.
     USERD_GP_PUT: u16 = 0x8c, "offsetof(Nvc86fControl, GPPut)";
-    /// Where the doorbell is in its page.
+    /// Offset of the doorbell in its page.
     DOORBELL: u16 = 0x90, "NVC361_NOTIFY_CHANNEL_PENDING";
-    /// Method: where a semaphore is.
+    /// Method: address of a semaphore.
     SEM_ADDR_LO: u16 = 0x5c, "NVC86F_SEM_ADDR_LO";
-    /// Method: what to do with a semaphore; 1 releases it.
+    /// Method: operation on a semaphore; 1 releases it.
     SEM_EXECUTE: u16 = 0x6c, "NVC86F_SEM_EXECUTE";
     /// Release the semaphore.
     SEM_RELEASE: u32 = 1, "NVC86F_SEM_EXECUTE_OPERATION_RELEASE";
 }
 
-/// Name of a status, where this crate knows it.
+/// Returns the name of a status, if this crate knows it.
 pub fn status_name(status: u32) -> Option<&'static str> {
     /// The statuses of the list above.
     const STATUSES: &[u32] = &[

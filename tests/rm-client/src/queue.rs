@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Channels that work is submitted to.
+//! Allocates channels with a ring, and submits work to them.
 
 use crate::abi::Handle;
 use crate::client::Error;
@@ -12,8 +12,8 @@ use std::io;
 use std::sync::atomic::{fence, AtomicU32, Ordering};
 
 impl Session {
-    /// Makes a channel with a ring, ready to be submitted to. Its group must be
-    /// scheduled for work to start.
+    /// Allocates a channel with a ring, ready for submissions. Work starts once the group is
+    /// scheduled.
     ///
     /// # Errors
     ///
@@ -44,13 +44,13 @@ impl Session {
     }
 }
 
-/// A length in this process.
+/// Converts a length for this process.
 fn bytes(bytes: u64) -> Result<usize, Error> {
     let too_long = |_| Error::System(io::Error::from(io::ErrorKind::InvalidInput));
     usize::try_from(bytes).map_err(too_long)
 }
 
-/// A channel with its ring, of which this process is the only writer.
+/// A channel with its ring. This process is the only producer.
 #[derive(Debug)]
 pub struct Queue {
     channel: Handle,
@@ -59,34 +59,34 @@ pub struct Queue {
     /// The ring, then the pushes, then semaphores.
     memory: Mapping,
     userd: Mapping,
-    /// Where this channel's positions are in `userd`.
+    /// Offset of this channel's positions in `userd`.
     positions: usize,
     doorbell: Mapping,
     put: u32,
 }
 
 impl Queue {
-    /// Of the memory with ring, pushes and semaphores.
+    /// Size of the memory with ring, pushes and semaphores.
     const BYTES: u64 = 0x1_0000;
-    /// Where pushes start, and what each may take.
+    /// Offset of the pushes, and size of each.
     const PUSHES: u32 = 0x1000;
     const PUSH_BYTES: u32 = 0x40;
     /// An address of the GPU that no test maps.
     const UNMAPPED: u64 = 0x7f_dead_0000;
-    /// Where semaphores are.
+    /// Offset of the semaphores.
     const SEMAPHORES: u32 = 0xf000;
 
-    /// The channel.
+    /// Returns the channel.
     pub fn channel(&self) -> Handle {
         self.channel
     }
 
-    /// Submits the release of a semaphore, of which there are 64, with a payload.
+    /// Submits the release of one of 64 semaphores, with a payload.
     pub fn submit_release(&mut self, semaphore: u32, payload: u32) {
         self.submit_release_at(self.address + u64::from(self.semaphore(semaphore)), payload);
     }
 
-    /// Submits the release of a semaphore where nothing is mapped: the channel faults.
+    /// Submits the release of a semaphore at an unmapped address: the channel faults.
     pub fn submit_fault(&mut self) {
         self.submit_release_at(Self::UNMAPPED, 1);
     }
@@ -104,7 +104,7 @@ impl Queue {
         self.submit(&words);
     }
 
-    /// The value of a semaphore.
+    /// Returns the payload of a semaphore.
     pub fn payload(&self, semaphore: u32) -> u32 {
         self.word(self.semaphore(semaphore)).load(Ordering::Acquire)
     }
@@ -118,7 +118,7 @@ impl Queue {
         self.memory.u32(offset as usize)
     }
 
-    /// Writes a push and its entry, then tells the GPU.
+    /// Writes a push and its entry, then rings the doorbell.
     fn submit(&mut self, words: &[u32; 6]) {
         let push = Self::PUSHES + self.put * Self::PUSH_BYTES;
         for (at, word) in (push..).step_by(4).zip(words) {
@@ -133,7 +133,7 @@ impl Queue {
         self.word(entry + 4)
             .store(high | length << 10, Ordering::Relaxed);
         self.put = (self.put + 1) % Session::ENTRIES;
-        // The entry must be there before its number, and that before the bell rings.
+        // The entry must be visible before its number, and the number before the doorbell.
         fence(Ordering::SeqCst);
         let put = self.positions + usize::from(n::USERD_GP_PUT);
         self.userd.u32(put).store(self.put, Ordering::SeqCst);
@@ -148,14 +148,14 @@ impl Queue {
     }
 }
 
-/// Header of `count` methods from `first` on, each of the next register.
+/// Returns the header of `count` methods from `first` on, each for the next register.
 fn methods(first: u16, count: u32) -> u32 {
     /// `DMA_INCR_OPCODE_VALUE`.
     const INCREASING: u32 = 1 << 29;
     INCREASING | (count << 16) | (u32::from(first) >> 2)
 }
 
-/// The low and the high half of an address.
+/// Splits an address into its low and high half.
 fn halves(address: u64) -> [u32; 2] {
     // CAST: each half has 32 bits.
     [address as u32, (address >> 32) as u32]

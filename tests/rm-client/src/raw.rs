@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Ioctls that no honest client makes: any structure, on any file, with any status in it.
+//! Issues ioctls that no honest client issues: any structure, on any file, with any status in it.
 
 use crate::abi::{self, share, Handle};
 use crate::client::{done, Client, Control, Error};
@@ -15,27 +15,27 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
-/// What a liar asks for. The structure says `NV_OK` before the driver has seen it.
+/// A forged request. Its structure says `NV_OK` before the driver has seen it.
 #[derive(Clone, Copy, Debug)]
 pub enum Forgery {
-    /// `NV_ESC_RM_ALLOC_MEMORY` of a class, which only a device's file takes.
+    /// `NV_ESC_RM_ALLOC_MEMORY` of a class. Only a device's file accepts it.
     AllocMemory(u32),
-    /// `NV_ESC_RM_ALLOC` of a class without parameters, which only the control file takes.
+    /// `NV_ESC_RM_ALLOC` of a class without parameters. Only the control file accepts it.
     Alloc(u32),
-    /// `NV_ESC_RM_FREE`, which only the control file takes.
+    /// `NV_ESC_RM_FREE`. Only the control file accepts it.
     Free,
-    /// `NV_ESC_RM_DUP_OBJECT` of an object of the same client, which only the control file takes.
+    /// `NV_ESC_RM_DUP_OBJECT` of an object of the same client. Only the control file accepts it.
     Dup(Handle),
-    /// `NVA06C_CTRL_CMD_GPFIFO_SCHEDULE`, which only the control file takes.
+    /// `NVA06C_CTRL_CMD_GPFIFO_SCHEDULE`. Only the control file accepts it.
     Schedule,
 }
 
-/// Makes a forged ioctl on a file, about an object of a client below a parent. Says whether the
-/// driver has refused the ioctl itself, whatever the structure says.
+/// Issues a forged ioctl on a file, about an object of a client below a parent. Returns whether the
+/// driver refused the ioctl itself, whatever the structure says.
 ///
 /// # Errors
 ///
-/// Those of the system call but EINVAL.
+/// Those of the system call except EINVAL.
 pub fn forge(
     file: &File,
     forgery: Forgery,
@@ -53,7 +53,7 @@ pub fn forge(
                 limit: u64::MAX - 1,
                 ..Default::default()
             };
-            // SAFETY: the address in it is 0.
+            // SAFETY: the structure's address is 0.
             unsafe { sys::ioctl(file, n::ESCAPE_ALLOC_MEMORY, &mut call) }
         }
         Forgery::Alloc(class) => {
@@ -64,7 +64,7 @@ pub fn forge(
                 class,
                 ..Default::default()
             };
-            // SAFETY: the address in it is 0.
+            // SAFETY: the structure's address is 0.
             unsafe { sys::ioctl(file, n::ESCAPE_ALLOC, &mut call) }
         }
         Forgery::Free => {
@@ -94,7 +94,7 @@ pub fn forge(
                 command: n::GROUP_SCHEDULE,
                 ..Default::default()
             };
-            // SAFETY: the address in it is 0.
+            // SAFETY: the structure's address is 0.
             unsafe { sys::ioctl(file, n::ESCAPE_CONTROL, &mut call) }
         }
     };
@@ -106,7 +106,7 @@ pub fn forge(
 }
 
 impl Client {
-    /// Tries to give an object of this client a name in a stranger's client, which the driver has to
+    /// Tries to duplicate an object of this client into another client, which the driver must
     /// refuse.
     ///
     /// # Errors
@@ -134,7 +134,7 @@ impl Client {
         }
     }
 
-    /// Makes an object with parameters that other threads may write to meanwhile.
+    /// Allocates an object with parameters that other threads may write meanwhile.
     fn alloc_at(
         &self,
         parent: Handle,
@@ -152,14 +152,14 @@ impl Client {
             ..Default::default()
         };
         let file = self.control_file().file();
-        // SAFETY: the driver reads and writes the class's parameters, which are there, can be any bytes
-        // and are changed by atomic writes only.
+        // SAFETY: the driver reads and writes the class's parameters. They exist, accept any bytes,
+        // and other threads change them by atomic writes only.
         unsafe { sys::ioctl(file, n::ESCAPE_ALLOC, &mut call) }?;
         done(call.status).map(|()| call.object)
     }
 
-    /// Makes an object with parameters that the driver cannot write back, so that it fails when it has
-    /// done all of it. Returns the handle that the object has if it is there.
+    /// Allocates an object with parameters that the driver cannot write back, so that it fails
+    /// after it has done everything. Returns the handle that the object has if it exists.
     fn alloc_read_only<T: Plain>(
         &self,
         parent: Handle,
@@ -185,7 +185,7 @@ impl Client {
         }
     }
 
-    /// Puts a name of an object into a file.
+    /// Exports an object to a file.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl Client {
         self.control(self.handle(), n::EXPORT, &mut parameters)
     }
 
-    /// Takes it out, below a parent.
+    /// Imports it below a parent.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ impl Client {
         Ok(parameters.object)
     }
 
-    /// Puts names of objects into a file that has room for four, from an index on.
+    /// Exports objects to a file that has room for four, from an index on.
     ///
     /// # Errors
     ///
@@ -245,7 +245,7 @@ impl Client {
         self.control(self.handle(), n::EXPORT_MANY, &mut parameters)
     }
 
-    /// Takes two of them out, below a parent, by handles that the driver chooses.
+    /// Imports two of them below a parent, with handles that the driver chooses.
     ///
     /// # Errors
     ///
@@ -268,7 +268,7 @@ impl Client {
         Ok([first, second])
     }
 
-    /// Makes an object by the oldest of the escapes, which has no parameters.
+    /// Allocates an object by the oldest escape, which has no parameters.
     ///
     /// # Errors
     ///
@@ -288,7 +288,7 @@ impl Client {
 }
 
 impl Control {
-    /// Has all ioctls on this file made in the name of another control file, for good.
+    /// Makes all ioctls on this file act for another control file, for good.
     ///
     /// # Errors
     ///
@@ -306,11 +306,11 @@ impl Control {
 }
 
 impl Session {
-    /// Makes a channel group, which the driver calls a failure.
+    /// Allocates a channel group in a way that the driver reports as a failure.
     ///
     /// # Errors
     ///
-    /// Those of the driver; EEXIST if it calls it a success.
+    /// Those of the driver; EEXIST if it reports success.
     pub fn group_read_only(&self, engine: Engine) -> Result<Handle, Error> {
         let parameters = abi::ChannelGroup {
             address_space: self.space(),
@@ -322,7 +322,7 @@ impl Session {
             .alloc_read_only(gpu.device(), n::CHANNEL_GROUP, &parameters)
     }
 
-    /// Makes a channel directly below the device: the driver makes a channel group for it.
+    /// Allocates a channel directly below the device. The driver allocates a channel group for it.
     ///
     /// # Errors
     ///
@@ -336,7 +336,7 @@ impl Session {
             ..Default::default()
         };
         parameters.userd_memory[0] = self.userd;
-        // Behind those of all others.
+        // After the positions of all other channels.
         parameters.userd_offset[0] = u64::from((Self::CHANNELS_MAX - 1) * Self::USERD_BYTES);
         let gpu = self.gpu();
         gpu.client()
@@ -345,8 +345,8 @@ impl Session {
 }
 
 impl Gpu {
-    /// Makes a device, and no subdevice, while another thread changes which GPU the parameters say.
-    /// Also returns what keeps the GPUs initialised.
+    /// Allocates a device, and no subdevice, while another thread changes the GPU in the
+    /// parameters. Also returns the files that keep the GPUs initialised.
     ///
     /// # Errors
     ///
@@ -384,7 +384,7 @@ impl Gpu {
         Ok((gpu, files?))
     }
 
-    /// On which GPU the device really is: the resource manager tells that of a new subdevice.
+    /// Returns the minor of the device's actual GPU. RM reports it for a new subdevice.
     ///
     /// # Errors
     ///
@@ -402,7 +402,7 @@ impl Gpu {
         Ok(real.ok_or_else(missing)?.0)
     }
 
-    /// Makes a dma-buf of memory.
+    /// Exports memory to a dma-buf.
     ///
     /// # Errors
     ///
@@ -420,16 +420,17 @@ impl Gpu {
         call.sizes[0][0] = bytes;
         sys::ioctl_plain(&self.file, n::ESCAPE_EXPORT_DMA_BUF, &mut call)?;
         done(call.status)?;
-        // SAFETY: the driver has just opened it for this process, and it is nobody else's.
+        // SAFETY: the driver has just opened the descriptor for this process, and nothing else owns
+        // it.
         Ok(unsafe { OwnedFd::from_raw_fd(call.descriptor) })
     }
 
-    /// The file of the GPU's device.
+    /// Returns the file of the GPU's device.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Opens the GPU that a device without parameters is on, and makes such a device and no
+    /// Opens the GPU on which a device without parameters lies, and allocates such a device and no
     /// subdevice.
     ///
     /// # Errors

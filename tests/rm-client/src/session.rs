@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What work needs: an address space, channel groups, channels, rings, doorbells.
+//! Allocates what work needs: an address space, channel groups, channels, rings, doorbells.
 
 use crate::abi::{self, Handle};
 use crate::client::{done, Error};
@@ -10,7 +10,7 @@ use crate::sys;
 use crate::uvm::Uvm;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a channel group runs on.
+/// The engine of a channel group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Engine {
     /// Graphics and compute.
@@ -20,7 +20,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// `NV2080_ENGINE_TYPE_*`.
+    /// Returns the `NV2080_ENGINE_TYPE_*`.
     pub(crate) fn number(self) -> u32 {
         match self {
             Self::Compute => n::ENGINE_GRAPHICS,
@@ -35,31 +35,31 @@ pub struct Session {
     gpu: Gpu,
     pub(crate) uvm: Option<Uvm>,
     space: Handle,
-    /// Where the driver writes errors of channels.
+    /// Where the driver writes the errors of channels.
     notifier: Handle,
-    /// One page per channel, in which the ring's positions are.
+    /// One page per channel, which holds the ring's positions.
     pub(crate) userd: Handle,
     channels: AtomicU32,
-    /// How often UVM was asked to map memory.
+    /// Number of mappings requested from UVM.
     mapped: AtomicU32,
 }
 
 impl Session {
-    /// Channels that fit into the memory for their positions.
+    /// Maximum number of channels. The memory for their positions has room for as many.
     pub const CHANNELS_MAX: u32 = 1024;
-    /// Bytes of a channel's positions.
+    /// Size of a channel's positions.
     pub(crate) const USERD_BYTES: u32 = 0x200;
-    /// Entries of a ring.
+    /// Number of entries of a ring.
     pub(crate) const ENTRIES: u32 = 512;
-    /// Any address will do for a ring that nothing is submitted to.
+    /// Address of a ring without submissions. Any address will do.
     const NOWHERE: u64 = 0x1_0000;
-    /// Where UVM is asked to map memory, and how far apart.
+    /// Address of UVM's first mapping, and distance between mappings.
     const UVM_START: u64 = 0x2_0000_0000;
     const UVM_STEP: u64 = 0x20_0000;
     /// The smallest page of a GPU's memory.
     const PAGE: u64 = 0x1000;
 
-    /// Makes an address space and the memory for channels.
+    /// Allocates an address space and the memory for channels.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl Session {
         Self::with_space(gpu, 0, None)
     }
 
-    /// Makes an address space whose page tables are UVM's, as libcuda does.
+    /// Allocates an address space whose page tables belong to UVM, as with libcuda.
     ///
     /// # Errors
     ///
@@ -103,17 +103,17 @@ impl Session {
         })
     }
 
-    /// The GPU.
+    /// Returns the GPU.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// The address space.
+    /// Returns the address space.
     pub fn space(&self) -> Handle {
         self.space
     }
 
-    /// Makes a channel group.
+    /// Allocates a channel group.
     ///
     /// # Errors
     ///
@@ -122,7 +122,7 @@ impl Session {
         self.group_in(self.space, engine)
     }
 
-    /// Makes a channel group in any address space.
+    /// Allocates a channel group in any address space.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl Session {
             .alloc(gpu.device(), n::CHANNEL_GROUP, &mut parameters)
     }
 
-    /// Makes a context share of a group, as libcuda does for compute.
+    /// Allocates a context share of a group, as libcuda does for compute.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl Session {
             .alloc(group, n::CONTEXT_SHARE, &mut parameters)
     }
 
-    /// Makes a channel that nothing will be submitted to.
+    /// Allocates a channel without submissions.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl Session {
         self.channel_in(group, 0, engine)
     }
 
-    /// Makes a channel of a context share.
+    /// Allocates a channel of a context share.
     ///
     /// # Errors
     ///
@@ -177,8 +177,8 @@ impl Session {
             .map(|(channel, _)| channel)
     }
 
-    /// Makes a channel whose ring is at an address of the space. Also returns
-    /// the number of its page of positions.
+    /// Allocates a channel whose ring lies at an address of the space. Also returns the number of
+    /// its page of positions.
     pub(crate) fn channel_at(
         &self,
         group: Handle,
@@ -204,7 +204,7 @@ impl Session {
         Ok((channel, number))
     }
 
-    /// Makes an object of the copy engine on a channel.
+    /// Allocates a copy engine object on a channel.
     ///
     /// # Errors
     ///
@@ -241,7 +241,7 @@ impl Session {
         Ok(parameters.us)
     }
 
-    /// The number of a channel group on its runlist.
+    /// Returns the number of a channel group on its runlist.
     ///
     /// # Errors
     ///
@@ -267,7 +267,7 @@ impl Session {
         client.control(group, n::GROUP_SCHEDULE, &mut parameters)
     }
 
-    /// Takes a channel off the GPU, or lets it run.
+    /// Disables a channel, or enables it again.
     ///
     /// # Errors
     ///
@@ -284,7 +284,7 @@ impl Session {
         client.control(self.gpu.subdevice(), n::DISABLE_CHANNELS, &mut parameters)
     }
 
-    /// Ties a channel to its engine and returns what its doorbell wants.
+    /// Binds a channel to its engine. Returns the token for its doorbell.
     ///
     /// # Errors
     ///
@@ -300,7 +300,7 @@ impl Session {
         Ok(parameters.token)
     }
 
-    /// Maps memory into the address space and returns where it is.
+    /// Maps memory into the address space. Returns its address.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The system calls below the client: device nodes, ioctl, mmap.
+//! Wraps the client's system calls: device nodes, ioctl, mmap.
 
 use crate::layout::{Layout, Plain};
 use std::ffi::CString;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// `NV_MAJOR_DEVICE_NUMBER` of NVIDIA's headers.
 const MAJOR: u32 = 195;
 
-/// Opens a device of the driver; makes its node first where nothing else does.
+/// Opens a device of the driver. First creates its node, if udev does not.
 pub(crate) fn open_device(path: &str, minor: u32) -> io::Result<File> {
     if !Path::new(path).exists() {
         let c_path = CString::new(path)?;
@@ -22,7 +22,7 @@ pub(crate) fn open_device(path: &str, minor: u32) -> io::Result<File> {
         // SAFETY: the path ends with a NUL.
         if unsafe { libc::mknod(c_path.as_ptr(), libc::S_IFCHR | 0o666, device) } != 0 {
             let error = io::Error::last_os_error();
-            // Another process of the same test was quicker.
+            // Another process of the same test was faster.
             if error.kind() != io::ErrorKind::AlreadyExists {
                 return Err(error);
             }
@@ -37,18 +37,18 @@ const fn request(escape: u8, size: usize) -> libc::c_ulong {
     (3 << 30) | ((size as libc::c_ulong) << 16) | (0x46 << 8) | (escape as libc::c_ulong)
 }
 
-/// Makes an ioctl with a structure that the driver reads and writes.
+/// Issues an ioctl with a structure that the driver reads and writes.
 ///
 /// # Safety
 ///
-/// Addresses in `argument` that the driver follows for this escape are 0, or
-/// those of memory that it may read and write for as long as it says.
+/// Addresses in `argument` that the driver follows for this escape are 0, or point at memory that
+/// it may read and write for as long as it says.
 pub(crate) unsafe fn ioctl<T: Plain>(file: &File, escape: u8, argument: &mut T) -> io::Result<()> {
-    // SAFETY: the driver takes the size from the request; the rest is the caller's promise.
+    // SAFETY: the driver takes the size from the request; the caller guarantees the rest.
     unsafe { ioctl_number(file, request(escape, size_of::<T>()), argument) }
 }
 
-/// Makes an ioctl by its whole number.
+/// Issues an ioctl by its whole number.
 ///
 /// # Safety
 ///
@@ -58,8 +58,8 @@ pub(crate) unsafe fn ioctl_number<T: Plain>(
     number: libc::c_ulong,
     argument: &mut T,
 ) -> io::Result<()> {
-    // SAFETY: the driver reads and writes the bytes of a `T`, which are one afterwards
-    // too, since any bytes are; what they point to is the caller's promise.
+    // SAFETY: the driver reads and writes the bytes of a `T`. They are a `T` afterwards, too, since
+    // `T` accepts any bytes. The caller guarantees what they point at.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), number, std::ptr::from_mut(argument)) };
     match result {
         -1 => Err(io::Error::last_os_error()),
@@ -67,16 +67,15 @@ pub(crate) unsafe fn ioctl_number<T: Plain>(
     }
 }
 
-/// Makes an ioctl whose structure holds no address.
+/// Issues an ioctl whose structure holds no address.
 pub(crate) fn ioctl_plain<T: Layout>(file: &File, escape: u8, argument: &mut T) -> io::Result<()> {
-    // SAFETY: none of the structures that this is called with has an address in it.
+    // SAFETY: no structure of any caller holds an address.
     unsafe { ioctl(file, escape, argument) }
 }
 
 /// Memory that a GPU shares with this process.
 ///
-/// The other side may change it at any time, so it is only read and written
-/// atomically, by words.
+/// The GPU may change it at any time, so all access is atomic and word by word.
 #[derive(Debug)]
 pub struct Mapping {
     start: NonNull<u8>,
@@ -91,8 +90,8 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps what the driver has prepared for this file.
     pub(crate) fn new(file: &File, length: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address that the kernel chooses: nothing of
-        // this process is replaced.
+        // SAFETY: the kernel chooses the address of the new mapping, so it replaces nothing of this
+        // process.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -112,14 +111,14 @@ impl Mapping {
         }
     }
 
-    /// The word at an offset in bytes, which must be aligned and inside.
+    /// Returns the 32-bit word at an offset in bytes, which must be aligned and inside.
     pub fn u32(&self, offset: usize) -> &AtomicU32 {
         self.check(offset, size_of::<u32>());
-        // SAFETY: inside the mapping, which lives as long as `self`, and aligned.
+        // SAFETY: the address is aligned and inside the mapping, which lives as long as `self`.
         unsafe { &*self.start.as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
-    /// The double word at an offset in bytes, which must be aligned and inside.
+    /// Returns the 64-bit word at an offset in bytes, which must be aligned and inside.
     pub fn u64(&self, offset: usize) -> &AtomicU64 {
         self.check(offset, size_of::<u64>());
         // SAFETY: as above.
@@ -135,7 +134,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: this mapping was made by `new`, and nothing refers to it any more.
+        // SAFETY: `new` made this mapping, and nothing refers to it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
@@ -147,10 +146,10 @@ pub(crate) struct Page(NonNull<u8>);
 impl Page {
     const BYTES: usize = 4096;
 
-    /// A page that begins with a value and cannot be written to any more.
+    /// Returns a page that begins with `value` and is read-only from then on.
     pub(crate) fn read_only<T: Plain>(value: &T) -> io::Result<Self> {
         assert!(size_of::<T>() <= Self::BYTES, "too large");
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: the kernel chooses the address of the new mapping.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -165,7 +164,7 @@ impl Page {
             Some(page) if start != libc::MAP_FAILED => Self(page),
             _ => return Err(io::Error::last_os_error()),
         };
-        // SAFETY: the page is new, aligned and large enough; then nobody writes to it any more.
+        // SAFETY: the page is new, aligned and large enough. Nothing writes to it afterwards.
         let result = unsafe {
             page.0.as_ptr().cast::<T>().write(*value);
             libc::mprotect(start, Self::BYTES, libc::PROT_READ)
@@ -176,7 +175,7 @@ impl Page {
         }
     }
 
-    /// Where it is.
+    /// Returns its address.
     pub(crate) fn address(&self) -> u64 {
         // CAST: an address of this process.
         self.0.as_ptr() as u64
@@ -185,7 +184,7 @@ impl Page {
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's.
+        // SAFETY: this value owns the mapping.
         unsafe { libc::munmap(self.0.as_ptr().cast(), Self::BYTES) };
     }
 }

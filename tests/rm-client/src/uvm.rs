@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! UVM, as far as libcuda needs it to run work: it owns the page tables.
+//! Opens UVM as far as libcuda needs it to run work: as owner of the page tables.
 
 use crate::abi::{self, Handle, Release};
 use crate::client::{done, Error};
@@ -11,24 +11,24 @@ use crate::sys;
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 
-/// The device.
+/// The device node.
 const NODE: &str = "/dev/nvidia-uvm";
 
-/// An open UVM, with one GPU.
+/// An open UVM file, with one GPU.
 #[derive(Debug)]
 pub struct Uvm {
     file: File,
-    /// Its closing tells UVM that the process has gone.
+    /// Closing it tells UVM that the process has gone.
     process: File,
     uuid: [u8; 16],
 }
 
 impl Uvm {
-    /// Opens UVM, whose node must be there, and gives it a GPU.
+    /// Opens UVM, whose node must exist, and registers a GPU.
     ///
     /// # Errors
     ///
-    /// Those of the driver; [`Error::Version`] where a structure is not known.
+    /// Those of the driver; [`Error::Version`] if a structure is not known.
     pub fn open(gpu: &Gpu) -> Result<Self, Error> {
         let control = gpu.client().control_file();
         if control.release() != Release::R535 {
@@ -48,7 +48,7 @@ impl Uvm {
             file: uvm.file.as_raw_fd(),
             status: 0,
         };
-        // SAFETY: the structure of this number has no address in it.
+        // SAFETY: the structure of this number holds no address.
         unsafe { sys::ioctl_number(&uvm.process, n::UVM_MM_INITIALIZE.into(), &mut call) }?;
         done(call.status)?;
         let mut call = abi::UvmRegisterGpu {
@@ -62,12 +62,12 @@ impl Uvm {
     }
 
     fn call<T: Plain>(&self, number: u32, argument: &mut T) -> Result<(), Error> {
-        // SAFETY: UVM's structures here have no address that it follows as a
-        // pointer: bases and lengths are of GPU mappings.
+        // SAFETY: UVM follows no address in these structures as a pointer: bases and lengths
+        // describe GPU mappings.
         Ok(unsafe { sys::ioctl_number(&self.file, number.into(), argument) }?)
     }
 
-    /// Lets UVM own the page tables of an address space.
+    /// Makes UVM the owner of an address space's page tables.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl Uvm {
         done(call.status)
     }
 
-    /// Tells UVM of a channel, which must be bound to its engine.
+    /// Registers a channel, which must be bound to its engine.
     ///
     /// # Errors
     ///
@@ -101,8 +101,8 @@ impl Uvm {
         done(call.status)
     }
 
-    /// Maps memory at an address, which is the caller's choice, of all registered
-    /// address spaces of the GPU.
+    /// Maps memory at an address that the caller chooses, in all registered address spaces of the
+    /// GPU.
     ///
     /// # Errors
     ///

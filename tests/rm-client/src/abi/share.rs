@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Structures by which objects get names in a file, and are taken out of it.
+//! Declares the structures that put objects into files and import them from there.
 
 use crate::layout::layouts;
 
 layouts! {
-    /// Puts a name of an object into a file. `ctrl/ctrl0000/ctrl0000unix.h`.
+    /// Exports an object to a file. `ctrl/ctrl0000/ctrl0000unix.h`.
     Export = "NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS", 24 {
         kind: u32 = "object.type",
         device: u32 = "object.data.rmObject.hDevice",
@@ -15,7 +15,7 @@ layouts! {
         flags: u32 = "flags",
     }
 
-    /// Takes a name of an object out of a file. `ctrl/ctrl0000/ctrl0000unix.h`.
+    /// Imports an object from a file. `ctrl/ctrl0000/ctrl0000unix.h`.
     Import = "NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS", 20 {
         descriptor: i32 = "fd",
         kind: u32 = "object.type",
@@ -24,7 +24,7 @@ layouts! {
         object: u32 = "object.data.rmObject.hObject",
     }
 
-    /// Puts names of several objects into a file. `ctrl/ctrl0000/ctrl0000unix.h`.
+    /// Exports several objects to a file. `ctrl/ctrl0000/ctrl0000unix.h`.
     ExportMany = "NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS", 2128 {
         descriptor: i32 = "fd",
         device: u32 = "hDevice",
@@ -36,7 +36,7 @@ layouts! {
         index: u16 = "index",
     }
 
-    /// Puts memory into a dma-buf. `nv-ioctl.h`.
+    /// Exports memory to a dma-buf. `nv-ioctl.h`.
     ExportDmaBuf = "nv_ioctl_export_to_dma_buf_fd_t", 2600 {
         descriptor: i32 = "fd",
         client: u32 = "hClient",
@@ -52,7 +52,7 @@ layouts! {
         padding_end: u32,
     }
 
-    /// Takes names of several objects out of a file. `ctrl/ctrl0000/ctrl0000unix.h`.
+    /// Imports several objects from a file. `ctrl/ctrl0000/ctrl0000unix.h`.
     ImportMany = "NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS", 652 {
         descriptor: i32 = "fd",
         parent: u32 = "hParent",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A tenant for demonstrations: it submits one piece of work after the other to a
-//! channel of its own, and says in a file how many are done.
+//! Submits work to its own channel without pause, for demonstrations. Writes the number of
+//! completed pieces to a file.
 //!
 //! ```text
 //! rm-tenant FILE     on the first GPU, until it is killed
@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use std::{env, fs, thread};
 
-/// How long it waits between two looks at what it has submitted.
+/// Polling interval for completed work.
 const PAUSE: Duration = Duration::from_millis(10);
 
 fn main() -> ExitCode {
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Nothing: a tenant works until it is killed.
+/// The result of a tenant that works until it is killed: none.
 enum Never {}
 
 fn run(file: &Path) -> Result<Never, Box<dyn Error>> {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Errors of the GPU count for the process that made them, and stop nobody else.
+//! Tests that a GPU error is charged to the process that caused it, and stops no other process.
 
 use crate::gpus::{me, session};
 use crate::process::Child;
@@ -10,10 +10,10 @@ use gct_ktap::{Outcome, Stop, Test};
 
 pub(crate) const TESTS: &[Test] = &[("fault_counts_for_its_process_alone", alone)];
 
-/// The Xid of an address that leads nowhere.
+/// The Xid of an access to an unmapped address.
 const MMU_FAULT: u32 = 31;
 
-/// `compute.events` of an owner on the first GPU.
+/// Returns `compute.events` of an owner on the first GPU.
 fn events(owner: &str) -> Result<String, Stop> {
     Ok(read(&format!("{owner}/{}/compute.events", index_of(0)?))?)
 }
@@ -22,7 +22,7 @@ fn shown(faults: u32, last_xid: u32) -> String {
     format!("faults {faults}\nlast_xid {last_xid}\n")
 }
 
-/// A neighbour's channel goes on, in its own process and in the one whose channel has faulted.
+/// A neighbour's channel continues, both in another process and in the one whose channel faulted.
 fn alone() -> Outcome {
     let mut neighbour = Child::fork(|parent| {
         let session = session(0)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! GPUs: that they initialise, and that a client's device is the one it opened.
+//! Tests that GPUs initialise, and that a client's device is on the GPU that it opened.
 
 use crate::process::Child;
 use crate::tree::{self, expect, expect_gone};
@@ -9,32 +9,32 @@ use rm_client::{Client, Control, Engine, Gpu, Session};
 use std::process;
 use std::sync::OnceLock;
 
-/// They run before any GPU is kept open.
+/// Tests that run before any GPU is kept open.
 pub(crate) const TESTS: &[Test] = &[
     ("gpus_listed", listed),
     ("gpus_opened_backwards", opened_backwards),
     ("gpus_kept_open", kept_open),
 ];
 
-/// They run at the end.
+/// Tests that run at the end.
 pub(crate) const LAST_TESTS: &[Test] = &[("nothing_was_lost", nothing_was_lost)];
 
-/// The engine of tests that do not care.
+/// The engine of tests for which it does not matter.
 pub(crate) const ENGINE: Engine = Engine::Copy(2);
 
-/// A session with a new client on a GPU.
+/// Opens a session with a new client on a GPU.
 pub(crate) fn session(minor: u32) -> Result<Session, Stop> {
     let client = Client::open().during("client")?;
     session_of(&client, minor)
 }
 
-/// A session of a client on a GPU.
+/// Opens a session of a client on a GPU.
 pub(crate) fn session_of(client: &Client, minor: u32) -> Result<Session, Stop> {
     let gpu = Gpu::open(client, minor).during("GPU")?;
     Session::new(gpu).during("session")
 }
 
-/// This process, as the tree names it.
+/// Returns this process's name in the tree.
 pub(crate) fn me() -> String {
     process::id().to_string()
 }
@@ -59,7 +59,7 @@ fn listed() -> Outcome {
     Ok(())
 }
 
-/// The resource manager numbers devices as they are opened, the tree by address.
+/// RM numbers devices in the order in which they are opened, the tree by address.
 fn opened_backwards() -> Outcome {
     need_two()?;
     let mut child = Child::fork(|parent| {
@@ -89,7 +89,7 @@ fn opened_backwards() -> Outcome {
     expect_gone(child.pid())
 }
 
-/// Initialises every GPU and keeps it so. An open GPU alone makes no directory.
+/// Initialises every GPU and keeps it initialised. An open GPU alone has no directory.
 fn kept_open() -> Outcome {
     static KEPT: OnceLock<Vec<Gpu>> = OnceLock::new();
     let client = Client::open()?;
@@ -109,7 +109,7 @@ fn kept_open() -> Outcome {
     same("directory", tree::at(&me()).exists(), false)
 }
 
-/// Whatever the tests did, gctgroup has followed all of it.
+/// After all tests gctgroup has missed no event.
 fn nothing_was_lost() -> Outcome {
     let events = tree::read("events")?;
     let lost = events.lines().find(|line| !line.ends_with(" 0"));

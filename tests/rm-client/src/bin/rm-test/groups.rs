@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Named groups see what their members have.
+//! Tests that named groups show the usage of their members.
 
 use crate::gpus::{session, ENGINE};
 use crate::process::{Child, Parent};
@@ -15,7 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("group_memory", memory),
 ];
 
-/// A process that takes a channel group and a channel at each step.
+/// Forks a process that allocates a channel group and a channel at each step.
 fn member() -> Result<Child, Stop> {
     let mut child = Child::fork(|parent: &mut Parent| {
         parent.step()?;
@@ -52,7 +52,7 @@ fn sums() -> Outcome {
     group.remove().during("removal")
 }
 
-/// What a process has moves with it, from group to group.
+/// The usage of a process moves with it, from group to group.
 fn takes() -> Outcome {
     let (one, two) = (Group::new("rm1")?, Group::new("rm2")?);
     let mut child = member()?;
@@ -84,7 +84,7 @@ fn killed() -> Outcome {
     group.remove().during("removal")
 }
 
-/// A member's child belongs to the group, and stays when its parent has died.
+/// A member's child belongs to the group, and stays in it after its parent has died.
 fn inherits() -> Outcome {
     let group = Group::new("rm")?;
     let mut child = Child::fork(|parent| {
@@ -108,7 +108,7 @@ fn inherits() -> Outcome {
     expect("rm", 0, Some((0, 0)))
 }
 
-/// Memory is charged to the group too.
+/// The group is charged for memory, too.
 fn memory() -> Outcome {
     let group = Group::new("rm")?;
     let mut child = member()?;

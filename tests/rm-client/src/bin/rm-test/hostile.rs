@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tenants that lie to the driver: nobody's account, limit or object moves but their own.
+//! Tests tenants that lie to the driver: only their own account, limits and objects may change.
 
 use crate::gpus::{me, need_two, session, session_of, ENGINE};
 use crate::limits::{has_slice, path, set, FREEZE, TIMESLICE};
@@ -30,7 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
 
 const MEGABYTE: u64 = 1 << 20;
 
-/// Where the neighbour leaves its handles.
+/// The file by which the neighbour passes its handles.
 const SHARED: &str = "/tmp/rm-test.neighbour";
 
 /// A neighbour with a channel group, a channel and 64 MiB.
@@ -53,7 +53,7 @@ impl Neighbour {
             let handles = [gpu.client().handle(), gpu.device(), group, memory];
             fs::write(SHARED, handles.map(|handle| handle.to_string()).join(" "))?;
             parent.step()?;
-            // Nothing of it was moved.
+            // Its objects are unchanged.
             session.group_number(group).during("GET_INFO")?;
             Ok(gpu.client().free(memory)?)
         })?;
@@ -80,7 +80,7 @@ impl Neighbour {
         usage(&self.child.pid().to_string(), 0)
     }
 
-    /// What it had at most.
+    /// Returns its peak of memory.
     fn peak(&self) -> Result<String, Stop> {
         Ok(tree::read(&path(
             &self.child.pid().to_string(),
@@ -95,7 +95,8 @@ impl Neighbour {
     }
 }
 
-/// An ioctl that RM refuses for its file leaves the structure as the tenant wrote it: with `NV_OK`.
+/// An ioctl that RM refuses on this file returns the structure as the tenant wrote it: with
+/// `NV_OK`.
 fn forged_success() -> Outcome {
     let neighbour = Neighbour::new()?;
     let session = session(0)?;
@@ -144,7 +145,7 @@ fn forged_success() -> Outcome {
     neighbour.leave()
 }
 
-/// A client that is made through a file which is registered with another belongs to that one.
+/// A client allocated through a file that is registered with another file belongs to the latter.
 fn registered() -> Outcome {
     let owner = Arc::new(Control::open()?);
     let other = Control::open()?;
@@ -154,7 +155,7 @@ fn registered() -> Outcome {
     let session = session_of(&client, 0)?;
     let group = session.group(ENGINE)?;
     expect(&me(), 0, Some((1, 0)))?;
-    // RM frees nothing with this file, and the tree forgets nothing.
+    // RM frees nothing with this file, and the tree keeps everything.
     drop(other);
     session.group_number(group).during("GET_INFO")?;
     same("usage", usage(&me(), 0)?.map(|usage| usage.groups), Some(1))?;
@@ -164,7 +165,7 @@ fn registered() -> Outcome {
     expect_gone(process::id())
 }
 
-/// Without parameters a device is on the first GPU, and what is below it is charged and limited there.
+/// A device without parameters is on the first GPU. Its descendants are charged and limited there.
 fn bare_device() -> Outcome {
     let client = Client::open()?;
     let gpu = Gpu::open_without_parameters(&client).during("ALLOC_OBJECT")?;
@@ -181,11 +182,11 @@ fn bare_device() -> Outcome {
     expect_gone(process::id())
 }
 
-/// Which GPU a device is on is what RM has read, whatever another thread writes meanwhile.
+/// A device is on the GPU that RM has read, whatever another thread writes meanwhile.
 fn raced_device() -> Outcome {
     const ROUNDS: usize = 40;
     need_two()?;
-    // To initialise a GPU anew takes half a second.
+    // Initialising a GPU again takes half a second.
     let _kept = [session(0)?, session(1)?];
     let before = tree::read("events")?;
     let mut on = [0; 2];
@@ -205,17 +206,17 @@ fn raced_device() -> Outcome {
         expect_gone(process::id())?;
     }
     println!("# raced to GPU 0 and 1: {on:?}");
-    // A device that had to be moved is counted.
+    // The event counts a device that had to be moved.
     same("events", tree::read("events")?, before)
 }
 
-/// What is made is followed even where its parameters cannot be written back.
+/// An object is tracked even if its parameters cannot be written back.
 fn read_only() -> Outcome {
     let session = session(0)?;
     let group = session.group(ENGINE)?;
     set(&me(), TIMESLICE, "600")?;
     let failed = session.group_read_only(ENGINE).during("group")?;
-    // It is there, whatever the driver said.
+    // It exists, whatever the driver said.
     has_slice(&session, failed, 600)?;
     expect(&me(), 0, Some((2, 0)))?;
     session.gpu().client().free(failed)?;
@@ -223,8 +224,8 @@ fn read_only() -> Outcome {
     expect_gone(process::id())
 }
 
-/// RM frees what depends on an address space, though it is not below it. Nothing of it stays here to
-/// stand in the way of a limit.
+/// RM frees objects that depend on an address space, although they are not its descendants. The
+/// core must not keep them, or they would obstruct a limit.
 fn freed_along() -> Outcome {
     let keeper = session(0)?;
     let kept = keeper.group(ENGINE)?;
@@ -241,7 +242,7 @@ fn freed_along() -> Outcome {
         true,
     )?;
     expect(&me(), 0, Some((1, 0)))?;
-    // The handle is taken until its owner frees it; then it means something that takes no time slice.
+    // The handle is in use until its owner frees it. Then it names an object without a time slice.
     client.free(group)?;
     client.choose_next(group);
     session.gpu().alloc_memory(Memory::Host, MEGABYTE)?;
@@ -249,12 +250,12 @@ fn freed_along() -> Outcome {
     has_slice(&keeper, kept, 800)
 }
 
-/// A channel directly below a device has a channel group of its own, and counts as both.
+/// A channel directly below a device has its own channel group, and counts as both.
 fn channel_alone() -> Outcome {
     let session = session(0)?;
     let channel = session.channel_alone(ENGINE).during("channel")?;
     expect(&me(), 0, Some((1, 1)))?;
-    // No control sets the time slice of its group, so none can be had.
+    // No control sets the time slice of its group, so the limit is refused.
     let file = path(&me(), TIMESLICE)?;
     let refused = tree::write(&file, "500");
     same(
@@ -267,7 +268,7 @@ fn channel_alone() -> Outcome {
     set(&me(), FREEZE, "0")?;
     session.gpu().client().free(channel)?;
     expect_gone(process::id())?;
-    // Under a time slice none can be made.
+    // Under a time slice no such channel can be allocated.
     let group = session.group(ENGINE)?;
     set(&me(), TIMESLICE, "500")?;
     match session.channel_alone(ENGINE) {
@@ -281,12 +282,12 @@ fn channel_alone() -> Outcome {
     Ok(session.gpu().client().free_all()?)
 }
 
-/// Device memory that this process is charged.
+/// Returns the device memory charged to this process.
 fn memory() -> Result<Option<u64>, Stop> {
     Ok(usage(&me(), 0)?.and_then(|usage| usage.memory))
 }
 
-/// Memory that is exported to a file stays charged until the file is closed and nobody has it.
+/// Memory exported to a file stays charged until the file is closed and no client has it.
 fn exported() -> Outcome {
     let (session, other) = (session(0)?, session(0)?);
     session.group(ENGINE)?;
@@ -310,7 +311,7 @@ fn exported() -> Outcome {
     eventually("file closed", &before, || more(16))?;
     client.free(name)?;
     same("freed", memory()?, before)?;
-    // A file that nobody imports from.
+    // A file from which no client imports.
     let held = gpu.alloc_memory(Memory::Device, 8 * MEGABYTE)?;
     let file = Control::open()?;
     gpu.client()
@@ -322,7 +323,7 @@ fn exported() -> Outcome {
     eventually("closed", &before, memory)
 }
 
-/// Memory of a dma-buf stays charged until the dma-buf goes.
+/// Memory of a dma-buf stays charged until the dma-buf is freed.
 fn dma_buf() -> Outcome {
     let session = session(0)?;
     session.group(ENGINE)?;
@@ -343,7 +344,7 @@ fn dma_buf() -> Outcome {
     eventually("closed", &before, memory)
 }
 
-/// Several objects have places in a file, and what is put into a place takes that of what was there.
+/// A file has numbered places for objects. A new object replaces the one in its place.
 fn exported_by_place() -> Outcome {
     let (session, other) = (session(0)?, session(0)?);
     session.group(ENGINE)?;
@@ -362,7 +363,7 @@ fn exported_by_place() -> Outcome {
     client
         .export_many(gpu.device(), &held[..2], &file, 1)
         .during("export")?;
-    // The third takes the place of the second.
+    // The third replaces the second.
     client
         .export_many(gpu.device(), &held[2..], &file, 2)
         .during("export")?;
@@ -382,8 +383,8 @@ fn exported_by_place() -> Outcome {
     same("nothing", memory()?, before)
 }
 
-/// A dup into a stranger's client is refused, even if its source goes meanwhile: the stranger never has
-/// had it.
+/// A dup into another owner's client is refused, even if its source is freed meanwhile: the other
+/// owner never has the object.
 fn dup_to_stranger() -> Outcome {
     const ROUNDS: usize = 200;
     let neighbour = Neighbour::new()?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Limits that reach the resource manager: what was written is what it has, for
-//! every channel group that there is and every one that comes.
+//! Tests limits that reach RM: it has the written value for every channel group, present and
+//! future.
 
 use crate::gpus::{me, session, ENGINE};
 use crate::process::{Child, Parent};
@@ -43,7 +43,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("limit_freeze_ends_with_a_killed_process", frozen_and_killed),
 ];
 
-/// A file of an owner on GPU 0.
+/// Returns the path of a file of an owner on GPU 0.
 pub(crate) fn path(owner: &str, file: &str) -> Result<String, Stop> {
     Ok(format!("{owner}/{}/{file}", tree::index_of(0)?))
 }
@@ -75,7 +75,7 @@ fn slices() -> Outcome {
         for group in groups {
             has_slice(&session, group, us)?;
         }
-        // Its owner has it no moment before the limit has.
+        // The limit applies from the moment at which its owner has the group.
         let new = session.group(ENGINE)?;
         has_slice(&session, new, us).during("new group")?;
     }
@@ -96,8 +96,8 @@ fn slices_given_back() -> Outcome {
     has_slice(&session, later, default)
 }
 
-/// A tenant may set its time slice, but not over the limit; what it wanted it has
-/// when the limit is gone.
+/// A tenant may set its time slice, but not above the limit. Its own value takes effect when the
+/// limit is gone.
 fn slice_reset_by_tenant() -> Outcome {
     let session = session(0)?;
     let group = session.group(ENGINE)?;
@@ -108,8 +108,8 @@ fn slice_reset_by_tenant() -> Outcome {
     has_slice(&session, group, 100_000)
 }
 
-/// A process that makes a group at once and another at the second step, and
-/// after each later step says what time slices they have.
+/// Forks a process that allocates a group at once and another at the second step. After each later
+/// step it checks their time slices.
 fn member(expected: [Option<u64>; 4]) -> Result<Child, Stop> {
     let mut child = Child::fork(move |parent: &mut Parent| {
         let session = session(0)?;
@@ -129,7 +129,7 @@ fn member(expected: [Option<u64>; 4]) -> Result<Child, Stop> {
     Ok(child)
 }
 
-/// The tighter of a member's own and its group's binds.
+/// The tighter of the member's own limit and its group's limit applies.
 fn slices_of_members() -> Outcome {
     let group = Group::new("rm")?;
     set("rm", TIMESLICE, "700")?;
@@ -167,7 +167,7 @@ fn slices_after_moves() -> Outcome {
     expect_gone(child.pid())
 }
 
-/// The limit stays on a channel group that goes by another name.
+/// The limit stays on a channel group that keeps only its second name.
 fn slice_of_second_name() -> Outcome {
     let (first, second) = (session(0)?, session(0)?);
     let group = first.group(ENGINE)?;
@@ -216,8 +216,8 @@ fn refused_input() -> Outcome {
     Ok(())
 }
 
-/// Another process on the GPU, whose work is the clock: after each step everything
-/// that may run has had many turns.
+/// Forks another process on the GPU whose work serves as the clock: after each step every runnable
+/// group has had many turns.
 fn clock() -> Result<Child, Stop> {
     const TURNS: u32 = 20;
     let mut child = Child::fork(|parent: &mut Parent| {
@@ -299,7 +299,8 @@ fn thawed_by_tenant() -> Outcome {
     eventually("thawed", &7, || Ok(queue.payload(0)))
 }
 
-/// A write ends although threads undo it all the time, and what is frozen when they end stands still.
+/// A write ends although threads undo it all the time. When they stop, the frozen channels do not
+/// run.
 fn undone_by_threads() -> Outcome {
     const THREADS: usize = 3;
     let mut clock = clock()?;
@@ -337,7 +338,7 @@ fn undone_by_threads() -> Outcome {
     Ok(())
 }
 
-/// Thawing puts nothing on the runlist that its owner has not put there.
+/// Thawing puts only those channels on the runlist that their owner has put there.
 fn stopped_by_tenant() -> Outcome {
     let mut clock = clock()?;
     let session = session(0)?;
@@ -353,7 +354,7 @@ fn stopped_by_tenant() -> Outcome {
     eventually("scheduled", &7, || Ok(queue.payload(0)))
 }
 
-/// More than one control takes: a control names 64 channels at most.
+/// These need several controls, since a control names 64 channels at most.
 fn frozen_200() -> Outcome {
     const CHANNELS: u32 = 100;
     let mut clock = clock()?;
@@ -384,7 +385,7 @@ fn frozen_200() -> Outcome {
     Ok(())
 }
 
-/// A process that submits at each step and says what came of it until then.
+/// Forks a process that submits at each step and reports the work completed so far.
 fn worker() -> Result<Child, Stop> {
     let mut child = Child::fork(|parent: &mut Parent| {
         let session = session(0)?;
@@ -410,7 +411,7 @@ fn frozen_members() -> Outcome {
     let mut workers = [worker()?, worker()?];
     group.add(workers[0].pid())?;
     set("rm", FREEZE, "1")?;
-    // Who joins a frozen group stops.
+    // A process that joins a frozen group stops.
     group.add(workers[1].pid())?;
     workers.iter_mut().try_for_each(Child::next)?;
     clock.next()?;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests that the objects of NVIDIA's resource manager become the tree.
+//! Tests that the tree shows RM's objects.
 //!
-//! They run in the virtual machine, on the patched driver and the software GPU,
-//! as root, and print KTAP.
+//! The tests run in the virtual machine, on the patched driver and the software GPU, as root, and
+//! print KTAP.
 //!
 //! ```text
 //! rm-test all [FILTER]     every test whose name contains FILTER
 //! rm-test refused FILTER   tests on a GPU that refuses controls
-//! rm-test crowd COUNT      one test: so many processes at once, each with a channel group
+//! rm-test crowd COUNT      one test: COUNT processes at once, each with a channel group
 //! rm-test layouts 535|550  a C program that compares this crate with the headers
 //! rm-test wait             until the standard input ends
 //! ```
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
             None => usage(),
         },
         ["wait"] => {
-            // Only its end is waited for.
+            // Only the end of the input matters.
             let _ = io::stdin().read_to_end(&mut Vec::new());
             ExitCode::SUCCESS
         }
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The result of a single test.
+/// Prints the result of a single test.
 fn exit(outcome: gct_ktap::Outcome) -> ExitCode {
     println!("KTAP version 1\n1..1");
     match outcome {
@@ -80,8 +80,8 @@ fn usage() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs the tests. Those of `gpus` come first: the last of them keeps the GPUs
-/// initialised, which takes half a second, for all that follow.
+/// Runs the tests. Those of `gpus` come first: the last of them keeps the GPUs initialised for all
+/// others, which saves half a second each time.
 fn all(filter: &str) -> ExitCode {
     let tests = [
         gpus::TESTS,
@@ -100,7 +100,7 @@ fn all(filter: &str) -> ExitCode {
     outcome(gct_ktap::run(&tests, filter))
 }
 
-/// What the program ends with when so many tests have failed.
+/// Returns the exit code for the number of failed tests.
 fn outcome(failures: usize) -> ExitCode {
     match failures {
         0 => ExitCode::SUCCESS,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory that a process allocates is charged to it, while it is there.
+//! Tests that a process is charged for its memory while the memory exists.
 
 use crate::gpus::{me, session, ENGINE};
 use crate::tree::{eventually, expect_gone, usage};
@@ -17,8 +17,8 @@ pub(crate) const TESTS: &[Test] = &[
 
 const MEGABYTE: u64 = 1 << 20;
 
-/// What this process is charged on GPU 0. It has a channel group, so its directory
-/// is there or will be in a moment.
+/// Returns this process's charge on GPU 0. The process has a channel group, so its directory exists
+/// or will in a moment.
 fn charged_now() -> Result<u64, Stop> {
     eventually("directory", &true, || Ok(usage(&me(), 0)?.is_some()))?;
     let own = usage(&me(), 0)?.ok_or_else(|| failed("the directory went"))?;
@@ -26,7 +26,7 @@ fn charged_now() -> Result<u64, Stop> {
         .ok_or_else(|| skipped("gmem.stat does not show `pinned`"))
 }
 
-/// How much `work` changes what is charged.
+/// Returns by how much `work` changes the charge.
 fn charged(work: impl FnOnce() -> Outcome) -> Result<u64, Stop> {
     let before = charged_now()?;
     work()?;
@@ -67,7 +67,7 @@ fn vid_heap() -> Outcome {
         memory => memory?,
     };
     same("charged", charged_now()? - before, 2 * MEGABYTE)?;
-    // 535 wants its memory back by RM_FREE; a refusal changes nothing.
+    // 535 frees this memory by RM_FREE. A refusal changes nothing.
     if gpu.free_memory_vid_heap(memory).is_err() {
         same("after a refusal", charged_now()? - before, 2 * MEGABYTE)?;
         gpu.client().free(memory)?;
@@ -86,7 +86,7 @@ fn host_memory() -> Outcome {
     same("charged", more, 0)
 }
 
-/// A second name costs nothing, and the memory stays charged while it has one.
+/// A second name is not charged. The memory stays charged while it has a name.
 fn dup_memory() -> Outcome {
     let first = session(0)?;
     let second = session(0)?;

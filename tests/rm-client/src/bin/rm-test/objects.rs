@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Objects become the tree: what one process makes and frees.
+//! Tests that the tree shows the objects that one process allocates and frees.
 
 use crate::gpus::{me, need_two, session, session_of, ENGINE};
 use crate::tree::{self, expect, expect_gone};
@@ -30,7 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("threads", threads),
 ];
 
-/// The directory comes with the first channel group and goes with the last.
+/// The directory appears with the first channel group and disappears with the last.
 fn groups() -> Outcome {
     let session = session(0)?;
     let client = session.gpu().client().clone();
@@ -60,7 +60,7 @@ fn channels() -> Outcome {
     expect_gone(process::id())
 }
 
-/// The resource manager takes 128 channels into a group: 200 need two groups.
+/// RM allows 128 channels per group, so 200 channels need two groups.
 fn many_channels() -> Outcome {
     const OF_A_GROUP: u64 = 128;
     const REST: u64 = 72;
@@ -83,7 +83,7 @@ fn many_channels() -> Outcome {
     expect_gone(process::id())
 }
 
-/// What freeing `top` of a session with two groups and channels leaves.
+/// Frees `top` of a session with two groups and their channels, and checks what is left.
 fn free_with_all_below(top: impl Fn(&Session) -> Result<(), Error>) -> Outcome {
     let session = session(0)?;
     for _ in 0..2 {
@@ -123,7 +123,7 @@ fn close_control() -> Outcome {
     expect_gone(process::id())
 }
 
-/// Objects belong to the control file; the device's only keeps the GPU awake.
+/// Objects belong to the control file. The device's file only keeps the GPU initialised.
 fn close_device() -> Outcome {
     let session = session(0)?;
     let client = session.gpu().client().clone();
@@ -134,11 +134,11 @@ fn close_device() -> Outcome {
     expect_gone(process::id())
 }
 
-/// What the resource manager refuses is not there.
+/// An object that RM refuses is not charged.
 fn refused() -> Outcome {
     let session = session(0)?;
     let client = session.gpu().client();
-    // An address space that is none.
+    // An address space that does not exist.
     let group = session.group_in(0xdead_0001, ENGINE);
     same("is refused", group.is_err(), true)?;
     same("directory", tree::at(&me()).exists(), false)?;
@@ -154,7 +154,7 @@ fn refused() -> Outcome {
     expect_gone(process::id())
 }
 
-/// A handle may be used again at once, for something else too.
+/// A handle may be reused at once, also for an object of another class.
 fn handle_again() -> Outcome {
     let session = session(0)?;
     let client = session.gpu().client();
@@ -173,12 +173,12 @@ fn handle_again() -> Outcome {
     expect_gone(process::id())
 }
 
-/// Frees that are refused, and frees of what is not there.
+/// Refused frees, and frees of objects that do not exist, change nothing.
 fn refused_free() -> Outcome {
     let session = session(0)?;
     let client = session.gpu().client();
     let group = session.group(ENGINE)?;
-    // A client may be used through the file by which it was made, and no other.
+    // A client may be used only through the file by which it was allocated.
     let other = Client::open()?;
     let stranger = client.through(other.control_file().clone());
     for object in [group, session.gpu().device(), client.handle()] {
@@ -187,7 +187,7 @@ fn refused_free() -> Outcome {
             outcome => return Err(failed(format!("through another file: {outcome:?}"))),
         }
     }
-    // The driver calls some of these a success.
+    // The driver reports success for some of these.
     for (client, absent) in [(client, 0xdead_0001), (client, 0), (&other, group)] {
         let _ = client.free(absent);
     }
@@ -198,7 +198,7 @@ fn refused_free() -> Outcome {
     expect_gone(process::id())
 }
 
-/// Two clients through one file, and one through another: one directory.
+/// Two clients through one file and one through another share one directory.
 fn two_clients() -> Outcome {
     let first = session(0)?;
     let same_file = Client::new(first.gpu().client().control_file().clone())?;
@@ -217,7 +217,7 @@ fn two_clients() -> Outcome {
     expect_gone(process::id())
 }
 
-/// Two GPUs by one client; each directory lives as long as its own groups.
+/// One client uses two GPUs. Each directory lives as long as its own groups.
 fn two_gpus() -> Outcome {
     need_two()?;
     let first = session(0)?;
@@ -236,7 +236,7 @@ fn two_gpus() -> Outcome {
     expect_gone(process::id())
 }
 
-/// A client has one device of a GPU; what is refused changes nothing.
+/// A client has one device per GPU. A refused second one changes nothing.
 fn two_devices() -> Outcome {
     let session = session(0)?;
     let client = session.gpu().client().clone();
@@ -247,7 +247,7 @@ fn two_devices() -> Outcome {
     expect_gone(process::id())
 }
 
-/// A group and a second name of it in another client of this process.
+/// Returns a group, and a second name of it in another client of this process.
 fn shared_group() -> Result<(Session, Session, Handle, Handle), Stop> {
     let (first, second) = (session(0)?, session(0)?);
     let group = first.group(ENGINE)?;
@@ -261,7 +261,7 @@ fn shared_group() -> Result<(Session, Session, Handle, Handle), Stop> {
     Ok((first, second, group, name))
 }
 
-/// Freeing a second name takes nothing from the first.
+/// Freeing a second name leaves the first.
 fn dup_freed() -> Outcome {
     let (first, second, group, name) = shared_group()?;
     second.gpu().client().free(name)?;
@@ -274,7 +274,7 @@ fn dup_freed() -> Outcome {
 fn dup_kept() -> Outcome {
     let (first, second, group, name) = shared_group()?;
     first.gpu().client().free(group)?;
-    // This is no leftover: it can be used.
+    // The remaining name is usable.
     second.group_number(name).during("GET_INFO")?;
     second.set_timeslice(name, 2000).during("SET_TIMESLICE")?;
     expect(&me(), 0, Some((1, 0))).during("with the second name only")?;
@@ -294,8 +294,7 @@ fn dup_channel() -> Outcome {
     expect_gone(process::id())
 }
 
-/// Threads that make and free groups, through clients of their own and one that
-/// they share.
+/// Threads allocate and free groups, through clients of their own and a shared one.
 fn threads() -> Outcome {
     const THREADS: usize = 4;
     const ROUNDS: usize = 10;

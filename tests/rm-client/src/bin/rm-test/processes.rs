@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Processes: fork, exec, death at any point, descriptors that are passed on.
+//! Tests processes: fork, exec, death at any point, descriptors passed on.
 
 use crate::gpus::{need_two, session, session_of, ENGINE};
 use crate::process::{keep_over_exec, take_descriptor, Child, Parent};
@@ -26,17 +26,17 @@ pub(crate) const TESTS: &[Test] = &[
     ("processes_come_and_go", storm),
 ];
 
-/// Where one process leaves its handles for another.
+/// The file by which one process passes its handles to another.
 const SHARED: &str = "/tmp/rm-test.handles";
 
-/// A process that ends with objects.
+/// A process exits while it has objects.
 fn exit() -> Outcome {
     let mut child = Child::fork(|parent| {
         let session = session(0)?;
         let group = session.group(ENGINE)?;
         session.channel(group, ENGINE)?;
         parent.step()?;
-        // As if by exit_group(2): nothing is freed first.
+        // As with exit_group(2): nothing is freed first.
         std::mem::forget(session);
         Ok(())
     })?;
@@ -47,7 +47,7 @@ fn exit() -> Outcome {
     expect_gone(child.pid())
 }
 
-/// Everything a client does, step by step.
+/// Performs everything that a client does, step by step.
 fn life(parent: &mut Parent) -> Outcome {
     let control = Arc::new(Control::open()?);
     parent.step()?;
@@ -75,7 +75,7 @@ fn life(parent: &mut Parent) -> Outcome {
     parent.step()
 }
 
-/// Steps of [`life`], and which of them end with channel groups and channels.
+/// The steps of [`life`]. Each says whether it ends with channel groups and channels, and how many.
 const STEPS: [Option<(u64, u64)>; 12] = [
     None,
     None,
@@ -105,7 +105,7 @@ fn kill() -> Outcome {
     Ok(())
 }
 
-/// A child may use what its parent has opened; the parent is charged.
+/// A child may use its parent's open files. The parent is charged.
 fn fork_shares() -> Outcome {
     let mut child = Child::fork(|parent| {
         let session = session(0)?;
@@ -132,8 +132,7 @@ fn fork_shares() -> Outcome {
     expect_gone(child.pid())
 }
 
-/// The file lives on in a child when its opener has died, and so does what was
-/// made through it.
+/// A file whose opener has died lives on in a child, with the objects allocated through it.
 fn fork_outlives() -> Outcome {
     let mut child = Child::fork(|parent| {
         let session = session(0)?;
@@ -141,7 +140,7 @@ fn fork_outlives() -> Outcome {
         // SAFETY: the process has one thread.
         match unsafe { libc::fork() } {
             -1 => Err(std::io::Error::last_os_error().into()),
-            // The opener ends; the other waits to be told.
+            // The opener exits; the other process waits for its turn.
             0 => parent.step(),
             _ => Ok(()),
         }
@@ -159,7 +158,7 @@ fn exec_wait() -> Stop {
     Command::new("/proc/self/exe").arg("wait").exec().into()
 }
 
-/// Files close on exec, as libcuda opens them.
+/// Files close on exec, as with libcuda.
 fn exec_closes() -> Outcome {
     let mut child = Child::fork(|parent| {
         let session = session(0)?;
@@ -170,7 +169,7 @@ fn exec_closes() -> Outcome {
     child.at_step()?;
     expect(&child.pid().to_string(), 0, Some((1, 0)))?;
     child.go()?;
-    // The standard input of the tests is empty, so what is run ends.
+    // The tests' standard input is empty, so the new program exits.
     child.finish()?;
     expect_gone(child.pid())
 }
@@ -199,7 +198,7 @@ fn exec_keeps() -> Outcome {
     expect_gone(child.pid())
 }
 
-/// Whoever uses a control file, the process that opened it is charged.
+/// The process that opened a control file is charged, whichever process uses it.
 fn passed() -> Outcome {
     let mut opener = Child::fork(|parent| {
         let control = Control::open()?;
@@ -224,7 +223,7 @@ fn passed() -> Outcome {
     let pid = opener.pid().to_string();
     expect(&pid, 0, Some((1, 0)))?;
     expect_gone(user.pid())?;
-    // The user's end does not close the file: the opener has it too.
+    // The exit of the user does not close the file: the opener has it, too.
     user.go()?;
     user.finish()?;
     expect(&pid, 0, Some((1, 0))).during("after the user's end")?;
@@ -232,13 +231,13 @@ fn passed() -> Outcome {
     expect_gone(opener.pid())
 }
 
-/// A copy of a control file's descriptor with a number that others know.
+/// Duplicates a control file's descriptor to a number that others know.
 fn unsafe_dup(control: &Control, number: i32) -> Result<impl Drop, Stop> {
     use std::os::fd::{FromRawFd, OwnedFd};
-    // SAFETY: plain numbers; nothing of this process has that number.
+    // SAFETY: the arguments are numbers, and this process does not use the target number.
     match unsafe { libc::dup2(control.file().as_raw_fd(), number) } {
         -1 => Err(std::io::Error::last_os_error().into()),
-        // SAFETY: a descriptor that was just made and is nobody else's.
+        // SAFETY: the descriptor was just created, and nothing else owns it.
         copy => Ok(unsafe { OwnedFd::from_raw_fd(copy) }),
     }
 }
@@ -272,7 +271,7 @@ fn own_directory() -> Outcome {
     expect_gone(child.pid())
 }
 
-/// Many at once on both GPUs, all of which die at once.
+/// Many processes on both GPUs die at once.
 fn many() -> Outcome {
     const COUNT: u64 = 20;
     need_two()?;
@@ -301,9 +300,9 @@ fn many() -> Outcome {
         .try_for_each(|child| expect_gone(child.pid()))
 }
 
-/// Any number of processes at once on one GPU, each with a channel group.
+/// Many processes share one GPU at once, each with a channel group.
 pub(crate) fn crowd(count: usize) -> Outcome {
-    // Kept open, so that the GPU is initialised once.
+    // Kept open, so that the GPU is initialised only once.
     let kept = session(0)?;
     let mut children = Vec::new();
     for _ in 0..count {
@@ -325,7 +324,8 @@ pub(crate) fn crowd(count: usize) -> Outcome {
         .try_for_each(|child| expect_gone(child.pid()))
 }
 
-/// What a process names of another's is the other's, if the driver allows it at all.
+/// An object of another process that a process dups stays charged to the other, if the driver
+/// allows the dup at all.
 fn dup_by_another() -> Outcome {
     let mut owner = Child::fork(|parent| {
         let session = session(0)?;
@@ -360,7 +360,7 @@ fn dup_by_another() -> Outcome {
     expect_gone(owner.pid())
 }
 
-/// Makes a channel group with a channel and frees it, for ever.
+/// Allocates a channel group with a channel and frees it, for ever.
 pub(crate) fn make_and_free(session: &Session) -> Outcome {
     loop {
         let group = session.group(ENGINE)?;
@@ -369,10 +369,10 @@ pub(crate) fn make_and_free(session: &Session) -> Outcome {
     }
 }
 
-/// One after the other, each killed at another moment.
+/// Processes are killed one after another, each at a different moment.
 fn storm() -> Outcome {
     const COUNT: u64 = 40;
-    /// Longer than what the child does on a quiet machine.
+    /// Longer than the child needs on an idle machine.
     const LONGEST_MS: u64 = 60;
     for number in 0..COUNT {
         let mut child = Child::fork(|parent| {

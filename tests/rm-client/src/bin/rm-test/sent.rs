@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which controls limits become, of which objects, and what becomes of a limit when
-//! one is refused. The recorder of the software GPU saw them all.
+//! Tests which controls a limit sends, on which objects, and the fate of a limit when RM refuses
+//! one. The software GPU's recorder provides the controls.
 
 use crate::gpus::{me, session, ENGINE};
 use crate::limits::{has_slice, path, set, FREEZE, TIMESLICE};
@@ -21,26 +21,26 @@ pub(crate) const TESTS: &[Test] = &[
     ("sent_to_nobody_who_died", storm),
 ];
 
-/// They need a GPU that refuses [`REFUSED_SLICES`] and [`REFUSED_FREEZE`]: see
+/// Tests that need a GPU that refuses [`REFUSED_SLICES`] and [`REFUSED_FREEZE`]: see
 /// `ci/test-rm.sh`.
 pub(crate) const REFUSED: &[Test] = &[
     ("refused_timeslice_is_taken_back", slice_refused),
     ("refused_freeze_is_taken_back", freeze_refused),
 ];
 
-/// Which SET_TIMESLICE the GPU refuses, counted from 1.
+/// The SET_TIMESLICE calls that the GPU refuses, counted from 1.
 const REFUSED_SLICES: [usize; 2] = [3, 9];
-/// Which FIFO_DISABLE_CHANNELS it refuses, with `NV_ERR_NOT_SUPPORTED`: one of 36 channels, a half of it, and so on
-/// down to one channel.
+/// The FIFO_DISABLE_CHANNELS calls that it refuses with `NV_ERR_NOT_SUPPORTED`: one of 36 channels,
+/// then half of it, and so on down to one channel.
 const REFUSED_FREEZE: core::ops::RangeInclusive<usize> = 2..=8;
 
 const SET_SLICE: &str = "NVA06C_CTRL_CMD_SET_TIMESLICE";
 const DISABLE: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
 
-/// What a control names at most.
+/// Maximum number of channels per control.
 const CHANNELS_MAX: usize = 64;
 
-/// What was sent while `work` ran, of the controls that limits become.
+/// Returns the limit controls that were sent while `work` ran.
 fn sent(work: impl FnOnce() -> Outcome) -> Result<Vec<Event>, Stop> {
     let index = usize::try_from(tree::index_of(0)?).map_err(failed)?;
     let recorder = Recorder::open(index).during("recorder")?;
@@ -59,15 +59,15 @@ fn nothing() -> Outcome {
             session.channel(group, ENGINE)?;
         }
         expect(&me(), 0, Some((3, 3)))?;
-        // What is in force already needs no word.
+        // A value that is already in force needs no control.
         set(&me(), TIMESLICE, "default")?;
         set(&me(), FREEZE, "0")
     })?;
     same("controls", events.len(), 0)
 }
 
-/// Every group was told this time slice once, and nothing else was sent.
-fn told_once(events: &[Event], session: &Session, groups: &[Handle], us: u64) -> Outcome {
+/// Fails unless every group got this time slice once, and no other control was sent.
+fn sent_once(events: &[Event], session: &Session, groups: &[Handle], us: u64) -> Outcome {
     let client = session.gpu().client().handle();
     let mut expected: Vec<_> = groups
         .iter()
@@ -101,7 +101,7 @@ fn slices() -> Outcome {
     let stock = session.timeslice(groups[0])?;
     for us in [5000, 400] {
         let events = sent(|| set(&me(), TIMESLICE, &us.to_string()))?;
-        told_once(&events, &session, &groups, us)?;
+        sent_once(&events, &session, &groups, us)?;
     }
     let events = sent(|| set(&me(), TIMESLICE, "400"))?;
     same("again", events.len(), 0)?;
@@ -110,20 +110,20 @@ fn slices() -> Outcome {
         new = session.group(ENGINE)?;
         Ok(())
     })?;
-    told_once(&events, &session, &[new], 400).during("new group")?;
+    sent_once(&events, &session, &[new], 400).during("new group")?;
     groups.push(new);
     session.gpu().client().free(groups.swap_remove(2))?;
     let events = sent(|| set(&me(), TIMESLICE, "default"))?;
-    told_once(&events, &session, &groups, stock).during("back")
+    sent_once(&events, &session, &groups, stock).during("back")
 }
 
-/// The channels that a control names, and whether it stops them.
+/// Returns whether a control disables, and the channels that it names.
 fn named(event: &Event) -> Result<(bool, Vec<(u64, u64)>), Stop> {
     let word = |at, bytes| {
         let value = event.param(at, bytes);
         value.ok_or_else(|| failed(format!("short parameters: {}", event.line)))
     };
-    // `hClientList` and `hChannelList` behind the 24 bytes of the head.
+    // `hClientList` and `hChannelList` after the 24 bytes of the head.
     let count = usize::try_from(word(4, 4)?).map_err(failed)?;
     let channels = (0..count)
         .map(|number| Ok((word(24 + 4 * number, 4)?, word(280 + 4 * number, 4)?)))
@@ -131,7 +131,7 @@ fn named(event: &Event) -> Result<(bool, Vec<(u64, u64)>), Stop> {
     Ok((word(0, 1)? != 0, channels))
 }
 
-/// So many controls stopped, or released, each of the channels once.
+/// Fails unless exactly so many controls disabled, or enabled, each of the channels once.
 fn named_once(
     events: &[Event],
     stops: bool,
@@ -150,7 +150,7 @@ fn named_once(
     same("channels", &all.into_iter().collect(), channels)
 }
 
-/// So many channels in one group.
+/// Allocates `count` channels in one group.
 fn channels(session: &Session, count: usize) -> Result<BTreeSet<(u64, u64)>, Stop> {
     let group = session.group(ENGINE)?;
     let client = u64::from(session.gpu().client().handle());
@@ -175,8 +175,8 @@ fn freezes() -> Outcome {
     named_once(&events, false, 2, &all)
 }
 
-/// Members of a group come and die while its limits are written. No control reaches
-/// what is gone, and no write fails for it.
+/// Members of a group start and die while its limits are written. No control reaches a freed
+/// object, and no write fails because of one.
 fn storm() -> Outcome {
     const MEMBERS: usize = 6;
     let group = Group::new("rm")?;
@@ -206,7 +206,7 @@ fn storm() -> Outcome {
     same("refused", refused, None)
 }
 
-/// Writes a limit, which must fail with this errno.
+/// Writes a limit, which must fail with errno `errno`.
 fn refuses(file: &str, value: &str, errno: i32) -> Outcome {
     let path = path(&me(), file)?;
     eventually("directory", &true, || Ok(tree::at(&path).exists()))?;
@@ -217,8 +217,8 @@ fn refuses(file: &str, value: &str, errno: i32) -> Outcome {
     same(&path, tree::read(&path)?, before)
 }
 
-/// How often something could not be told when nobody wrote.
-fn untold() -> Result<u64, Stop> {
+/// Returns the count of failed controls outside writes.
+fn failed_controls() -> Result<u64, Stop> {
     let events = tree::read("events")?;
     let line = events
         .lines()
@@ -235,7 +235,8 @@ fn slice_refused() -> Outcome {
         .collect::<Result<Vec<_>, _>>()?;
     let stock = session.timeslice(groups[0])?;
     let events = sent(|| refuses(TIMESLICE, "5000", libc::EREMOTEIO))?;
-    // Two took it and got their own back; the last was refused and told no more.
+    // Two accepted the value and got their own back. The last one refused it and got no further
+    // control.
     let told: Vec<_> = events
         .iter()
         .map(|event| (event.param(0, 8), event.status != 0))
@@ -253,11 +254,11 @@ fn slice_refused() -> Outcome {
     for group in &groups {
         has_slice(&session, *group, stock)?;
     }
-    // The next is taken, and the one after that refused for a group that is new.
+    // The next call succeeds. The one after it is refused, for a new group.
     set(&me(), TIMESLICE, "6000")?;
-    let before = untold()?;
+    let before = failed_controls()?;
     groups.push(session.group(ENGINE)?);
-    same("untold", untold()? - before, 1)?;
+    same("untold", failed_controls()? - before, 1)?;
     same("controls so far", 5 + 3 + 1, REFUSED_SLICES[1])?;
     has_slice(&session, groups[3], stock).during("the new group")?;
     set(&me(), TIMESLICE, "7000")?;
@@ -289,7 +290,7 @@ fn freeze_refused() -> Outcome {
         names,
         vec![CHANNELS_MAX, COUNT - CHANNELS_MAX, 18, 9, 5, 3, 2, 1],
     )?;
-    // What was refused may have been done in part, so that everybody is let go.
+    // A refused control may have taken effect in part, so every channel is enabled again.
     let mut back = BTreeSet::new();
     for event in released {
         let (stops, channels) = named(event)?;

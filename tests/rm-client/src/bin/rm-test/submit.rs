@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What libcuda does with channels: controls, doorbells, work.
+//! Tests libcuda's use of channels: controls, doorbells, work.
 
 use crate::gpus::{me, session, ENGINE};
 use crate::tree::{eventually, expect, expect_gone};
@@ -52,7 +52,7 @@ fn tokens() -> Outcome {
     same("tokens", tokens.len(), 3)
 }
 
-/// Both pages show the GPU's clock, 16 bytes before the bell.
+/// Both pages show the GPU's clock, 16 bytes before the doorbell.
 fn doorbells() -> Outcome {
     let session = session(0)?;
     let clock = usize::from(numbers::DOORBELL) - 16;
@@ -84,7 +84,7 @@ fn mapped_memory() -> Outcome {
     )
 }
 
-/// A queue of a scheduled group.
+/// Returns a queue of a scheduled group.
 pub(crate) fn queue(session: &Session) -> Result<Queue, Stop> {
     let group = session.group(ENGINE)?;
     let queue = session.queue(group, ENGINE).during("queue")?;
@@ -110,7 +110,7 @@ fn work() -> Outcome {
     Ok(())
 }
 
-/// More entries than the ring has.
+/// The test submits more entries than the ring has.
 fn around() -> Outcome {
     let session = session(0)?;
     let mut queue = queue(&session)?;
@@ -130,8 +130,7 @@ fn two_groups() -> Outcome {
     same("the first's", one.payload(1), 20)
 }
 
-/// Work waits until its group is put on the runlist. What another group does
-/// meanwhile is the clock.
+/// Work waits until its group is on the runlist. Work of another group serves as the clock.
 fn unscheduled() -> Outcome {
     let session = session(0)?;
     let mut clock = queue(&session)?;
@@ -147,7 +146,7 @@ fn unscheduled() -> Outcome {
     eventually("after scheduling", &7, || Ok(waiting.payload(0)))
 }
 
-/// A group for compute, as libcuda makes it, up to the engine's object.
+/// A compute group as libcuda allocates it, up to the engine's object.
 fn compute() -> Outcome {
     let session = session(0)?;
     let group = session.group(Engine::Compute).during("group")?;
@@ -166,12 +165,12 @@ fn compute() -> Outcome {
     }
 }
 
-/// Work through page tables of UVM, as libcuda's. What UVM makes for itself in the
-/// resource manager, and its names of the channel, do not show in the tree.
+/// Work runs through UVM's page tables, as with libcuda. The tree shows neither UVM's own RM
+/// objects nor its names of the channel.
 fn uvm() -> Outcome {
     let client = Client::open()?;
     let session = Session::with_uvm(Gpu::open(&client, 0)?).during("session")?;
-    // That of the test before may still be on its way out.
+    // The directory of the previous test's process may not have disappeared yet.
     expect_gone(process::id())?;
     let mut queue = queue(&session)?;
     expect(&me(), 0, Some((1, 1)))?;

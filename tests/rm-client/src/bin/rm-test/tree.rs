@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tree as these tests see it.
+//! Reads and writes the tree for these tests.
 
 use gct_ktap::{failed, Outcome, Stop};
 use std::fs::{self, OpenOptions};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Where debugfs shows the tree.
 const ROOT: &str = "/sys/kernel/debug/gctgroup";
 
-/// A path in the tree.
+/// Returns the absolute path of a path in the tree.
 pub(crate) fn at(path: &str) -> PathBuf {
     Path::new(ROOT).join(path)
 }
@@ -27,7 +27,7 @@ pub(crate) fn write(path: &str, text: &str) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// Which number of the tree `/dev/nvidiaN` has.
+/// Returns the tree's index of the GPU of `/dev/nvidiaN`.
 pub(crate) fn index_of(minor: u32) -> Result<u32, Stop> {
     for entry in fs::read_dir(at("gpus"))? {
         let name = entry?.file_name();
@@ -40,16 +40,16 @@ pub(crate) fn index_of(minor: u32) -> Result<u32, Stop> {
     Err(failed(format!("no GPU has minor {minor}")))
 }
 
-/// What somebody has on a GPU.
+/// An owner's usage of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) groups: u64,
     pub(crate) channels: u64,
-    /// Device memory; `None` where the driver's release does not count it.
+    /// Device memory; `None` if the driver's release does not count it.
     pub(crate) memory: Option<u64>,
 }
 
-/// Usage of `owner`, a pid or the name of a group; `None` without a directory.
+/// Returns the usage of `owner`, a pid or the name of a group; `None` without a directory.
 pub(crate) fn usage(owner: &str, minor: u32) -> Result<Option<Usage>, Stop> {
     let directory = format!("{owner}/{}", index_of(minor)?);
     if !at(&directory).exists() {
@@ -73,14 +73,14 @@ pub(crate) fn usage(owner: &str, minor: u32) -> Result<Option<Usage>, Stop> {
     }))
 }
 
-/// How long to wait for what comes by itself: milliseconds on a quiet machine.
-/// Emulated on a busy host it may be a thousand times as long, and no test may
-/// fail for that.
+/// Time limit of waiting. Events take milliseconds on an idle machine, and may take a thousand
+/// times as long under emulation on a busy host. No test may fail because of that.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long to wait between two looks.
+/// Polling interval.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Directories come and go a moment after what they follow; this waits for them.
+/// Waits until `look` returns `expected`. Directories appear and disappear a moment after their
+/// cause.
 pub(crate) fn eventually<T: PartialEq + std::fmt::Debug>(
     what: &str,
     expected: &T,
@@ -88,7 +88,7 @@ pub(crate) fn eventually<T: PartialEq + std::fmt::Debug>(
 ) -> Outcome {
     let start = Instant::now();
     loop {
-        // A directory may go between being seen and being read.
+        // A directory may disappear between being listed and being read.
         let found = look();
         if found.as_ref().is_ok_and(|found| found == expected) {
             return Ok(());
@@ -104,8 +104,8 @@ pub(crate) fn eventually<T: PartialEq + std::fmt::Debug>(
     }
 }
 
-/// Waits until an owner has this many channel groups and channels on a GPU;
-/// `None` is no directory.
+/// Waits until an owner has this many channel groups and channels on a GPU; `None` means no
+/// directory.
 pub(crate) fn expect(owner: &str, minor: u32, counts: Option<(u64, u64)>) -> Outcome {
     eventually(&format!("{owner} on GPU {minor}"), &counts, || {
         Ok(usage(owner, minor)?.map(|usage| (usage.groups, usage.channels)))
@@ -119,22 +119,22 @@ pub(crate) fn expect_gone(pid: u32) -> Outcome {
     })
 }
 
-/// A named group that goes when it is dropped.
+/// A named group, removed on drop.
 pub(crate) struct Group(&'static str);
 
 impl Group {
-    /// Makes a group.
+    /// Creates a group.
     pub(crate) fn new(name: &'static str) -> Result<Self, Stop> {
         write("control", &format!("create {name}"))?;
         Ok(Self(name))
     }
 
-    /// Moves a process here.
+    /// Moves a process into the group.
     pub(crate) fn add(&self, pid: u32) -> io::Result<()> {
         write(&format!("{}/group.procs", self.0), &pid.to_string())
     }
 
-    /// Removes it and says how that went.
+    /// Removes the group and returns the result.
     pub(crate) fn remove(&self) -> io::Result<()> {
         write("control", &format!("remove {}", self.0))
     }
@@ -143,8 +143,8 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let start = Instant::now();
-        // A test may have removed it. A member that nobody waits for dies by and by,
-        // and while it does the group stays.
+        // A test may have removed the group. A member that was not waited for dies eventually, and
+        // keeps the group until then.
         while at(self.0).exists() && self.remove().is_err() && start.elapsed() < PATIENCE {
             std::thread::sleep(PAUSE);
         }
