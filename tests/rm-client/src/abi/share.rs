@@ -2,7 +2,7 @@
 
 //! Declares the structures that put objects into files and import them from there.
 
-use crate::layout::layouts;
+use crate::layout::{layouts, Description, Layout};
 
 layouts! {
     /// Exports an object to a file. `ctrl/ctrl0000/ctrl0000unix.h`.
@@ -62,3 +62,12 @@ layouts! {
         index: u16 = "index",
     }
 }
+
+/// Structures that are the same in every supported driver.
+pub(super) const COMMON: &[Description] = &[
+    Export::DESCRIPTION,
+    Import::DESCRIPTION,
+    ExportMany::DESCRIPTION,
+    ImportMany::DESCRIPTION,
+    ExportDmaBuf::DESCRIPTION,
+];

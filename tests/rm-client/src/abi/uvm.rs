@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Declares the structures of UVM's ioctls.
+
+use crate::layout::{layouts, Description, Layout};
+
+layouts! {
+    /// The first call to UVM. `uvm_linux_ioctl.h`.
+    UvmInitialize = "UVM_INITIALIZE_PARAMS", 16 {
+        flags: u64 = "flags",
+        status: u32 = "rmStatus",
+        padding: u32,
+    }
+
+    /// Binds UVM's file to the process, through a second file. `uvm_ioctl.h`.
+    UvmMmInitialize = "UVM_MM_INITIALIZE_PARAMS", 8 {
+        file: i32 = "uvmFd",
+        status: u32 = "rmStatus",
+    }
+
+    /// Registers a GPU with UVM. `uvm_ioctl.h`.
+    UvmRegisterGpu = "UVM_REGISTER_GPU_PARAMS", 40 {
+        uuid: [u8; 16] = "gpu_uuid",
+        numa_enabled: u8 = "numaEnabled",
+        padding: [u8; 3],
+        numa_node: i32 = "numaNodeId",
+        control: i32 = "rmCtrlFd",
+        client: u32 = "hClient",
+        partition: u32 = "hSmcPartRef",
+        status: u32 = "rmStatus",
+    }
+
+    /// Registers an address space with UVM. `uvm_ioctl.h`.
+    UvmRegisterSpace = "UVM_REGISTER_GPU_VASPACE_PARAMS", 32 {
+        uuid: [u8; 16] = "gpuUuid",
+        control: i32 = "rmCtrlFd",
+        client: u32 = "hClient",
+        space: u32 = "hVaSpace",
+        status: u32 = "rmStatus",
+    }
+
+    /// Registers a channel with UVM. `uvm_ioctl.h`.
+    UvmRegisterChannel = "UVM_REGISTER_CHANNEL_PARAMS", 56 {
+        uuid: [u8; 16] = "gpuUuid",
+        control: i32 = "rmCtrlFd",
+        client: u32 = "hClient",
+        channel: u32 = "hChannel",
+        padding: u32,
+        base: u64 = "base",
+        length: u64 = "length",
+        status: u32 = "rmStatus",
+        padding_end: u32,
+    }
+
+    /// Reserves addresses for memory that the caller maps. `uvm_ioctl.h`.
+    UvmExternalRange = "UVM_CREATE_EXTERNAL_RANGE_PARAMS", 24 {
+        base: u64 = "base",
+        length: u64 = "length",
+        status: u32 = "rmStatus",
+        padding: u32,
+    }
+
+    /// A GPU's mapping attributes. `uvm_types.h`.
+    UvmAttributes = "UvmGpuMappingAttributes", 36 {
+        uuid: [u8; 16] = "gpuUuid",
+        mapping: u32 = "gpuMappingType",
+        caching: u32 = "gpuCachingType",
+        format: u32 = "gpuFormatType",
+        element_bits: u32 = "gpuElementBits",
+        compression: u32 = "gpuCompressionType",
+    }
+
+    /// Maps memory at reserved addresses, in 535.261.03. `uvm_ioctl.h`.
+    UvmMapExternal = "UVM_MAP_EXTERNAL_ALLOCATION_PARAMS", 1200 {
+        base: u64 = "base",
+        length: u64 = "length",
+        offset: u64 = "offset",
+        attributes: [UvmAttributes; 32] = "perGpuAttributes",
+        attributes_count: u64 = "gpuAttributesCount",
+        control: i32 = "rmCtrlFd",
+        client: u32 = "hClient",
+        memory: u32 = "hMemory",
+        status: u32 = "rmStatus",
+    }
+}
+
+/// Structures that are the same in every supported driver.
+pub(super) const COMMON: &[Description] = &[
+    UvmInitialize::DESCRIPTION,
+    UvmMmInitialize::DESCRIPTION,
+    UvmRegisterGpu::DESCRIPTION,
+    UvmRegisterSpace::DESCRIPTION,
+    UvmRegisterChannel::DESCRIPTION,
+    UvmExternalRange::DESCRIPTION,
+    UvmAttributes::DESCRIPTION,
+];
