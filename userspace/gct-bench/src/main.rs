@@ -27,7 +27,8 @@ use gct_hw::kit::{Kit, Under};
 use report::{Report, Table};
 use std::path::PathBuf;
 
-/// Measures on this machine's GPU and writes a JSON file for each part; then shows results as Markdown and SVG.
+/// Measures on this machine's GPU and writes one JSON file per part; then shows results as Markdown
+/// and SVG.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! gct-bench-submit                            a table: best times and their ratios to the copy
-//! gct-bench-submit results DIR                the same, with instructions, into DIR/submit-cost.json and .md
+//! gct-bench-submit results DIR                the same, with instructions, into files in DIR:
+//!                                             submit-cost.json and submit-cost.md
 //! gct-bench-submit callgrind OPERATION CAPTURE TIMES
 //!                                             runs one operation TIMES times, for callgrind
 //! ```
