@@ -2,7 +2,20 @@
 
 //! What became of the launches of an owner, as `compute.stat` shows it.
 
+use crate::mask::TpcMask;
 use crate::submit::stats::{Counters, Reason};
+
+/// The TPCs that an owner's last launch was granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EffectiveTpcs {
+    /// No launch was seen.
+    #[default]
+    Unknown,
+    /// All TPCs of the GPU.
+    All,
+    /// These TPCs.
+    Mask(TpcMask),
+}
 
 /// Sums over all launches since the owner was first seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
 use crate::ids::{FileId, GpuId, GpuIndex, GroupId, GroupSlots, Owner, ProcKey, Sequence, UserId};
 use crate::iface::{CgroupPath, Name};
-use crate::launches::Launches;
+use crate::launches::{EffectiveTpcs, Launches};
 use crate::mask::TpcMask;
 use crate::objects::Objects;
 use crate::plan::{Plan, Turn};
@@ -100,8 +100,8 @@ pub struct Node {
     pub(crate) reserved: TpcMask,
     pub(crate) usage: Usage,
     pub(crate) launches: Launches,
-    /// What the last launch was given, if that is known; `None` within is all TPCs.
-    pub(crate) effective: Option<Option<TpcMask>>,
+    /// The TPCs that the last launch was granted.
+    pub(crate) effective: EffectiveTpcs,
     /// Allocations that were refused because of `gmem.limit`.
     pub(crate) refusals: u64,
     /// Errors of the GPU.

@@ -7,8 +7,7 @@ use crate::account::Amount;
 use crate::engine::Ticket;
 use crate::error::Error;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
-use crate::launches::Launches;
-use crate::mask::TpcMask;
+use crate::launches::{EffectiveTpcs, Launches};
 use crate::objects::{Object, ObjectKey};
 use crate::rmapi::{Action, Call, Class, Handle};
 use crate::state::{File, Node, State};
@@ -171,20 +170,19 @@ impl State<'_> {
         self.gpus.get(&gpu).map(|gpu| gpu.facts.minor)
     }
 
-    /// Launches of a process ran on a GPU: `more` of them, and the last was given `effective`
-    /// (`None` within is all TPCs), if that is known.
+    /// Adds launches of a process on a GPU, of which the last was granted `effective`.
     pub fn launched(
         &mut self,
         proc: ProcKey,
         gpu: GpuId,
         more: &Launches,
-        effective: Option<Option<TpcMask>>,
+        effective: EffectiveTpcs,
     ) {
         let group = self.group_of(proc).map(Owner::Group);
         for owner in [Some(Owner::Proc(proc)), group].into_iter().flatten() {
             if let Some(node) = self.nodes.get_mut(&(owner, gpu)) {
                 node.launches = node.launches.plus(more);
-                if effective.is_some() && *more != Launches::ZERO {
+                if effective != EffectiveTpcs::Unknown && *more != Launches::ZERO {
                     node.effective = effective;
                 }
             }

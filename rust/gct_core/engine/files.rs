@@ -10,7 +10,7 @@ use crate::ids::{GpuId, Owner, Scope};
 use crate::iface::files::{self, Entry, Mode};
 use crate::iface::value::Value;
 use crate::iface::{parse, show, File};
-use crate::launches::Launches;
+use crate::launches::{EffectiveTpcs, Launches};
 use crate::state::{Gpu, Node, State};
 use crate::submit::stats::Reason;
 use crate::topology::Topology;
@@ -238,7 +238,11 @@ fn show_node(
         File::TpcReserved if node.reserved.is_empty() => out.write_str("none\n"),
         File::TpcReserved => show::value(&Value::TpcList(Some(node.reserved)), out),
         File::TpcEffective => {
-            let mask = node.effective.ok_or(Error::Unknown)?;
+            let mask = match node.effective {
+                EffectiveTpcs::Unknown => return Err(Error::Unknown),
+                EffectiveTpcs::All => None,
+                EffectiveTpcs::Mask(mask) => Some(mask),
+            };
             show::value(&Value::TpcList(mask), out)
         }
         // Nothing is counted here yet, so there is no line.

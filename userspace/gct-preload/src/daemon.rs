@@ -16,7 +16,7 @@ use gct_core::rmapi::{self, Action, Call, Class, Question, Undoes};
 use gctd_ipc::board::Peer;
 use gctd_ipc::message::Ioctl;
 use gctd_ipc::paths::{SocketPaths, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
-use gctd_ipc::tenant::{self, Gpu, Link, Verdict};
+use gctd_ipc::tenant::{self, Gpu, Link, ManagedCharge, Verdict};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
     };
     if slot.as_ref().is_none_or(|connected| connected.pid != pid) {
         let mut link = Link::from_environment();
-        link.attend(sys::now_ns());
+        link.maintain(sys::now_ns());
         *slot = Some(Connected {
             pid,
             link,
@@ -207,7 +207,7 @@ pub(crate) fn required() -> Result<(), String> {
     let since = Instant::now();
     loop {
         let attend = |connected: &mut Connected| {
-            connected.link.attend(sys::now_ns());
+            connected.link.maintain(sys::now_ns());
             connected
                 .link
                 .connected()
@@ -226,28 +226,27 @@ pub(crate) fn required() -> Result<(), String> {
     }
 }
 
-/// Asks whether so much managed memory may be mapped: its number, `Some(None)` if not, and `None`
-/// where nobody is to be asked.
-pub(crate) fn manage(bytes: u64) -> Option<Option<u64>> {
-    with(|connected| connected.link.manage(bytes))
+/// Charges managed memory before it is mapped. Returns `None` in a forked child without a link.
+pub(crate) fn charge_managed(bytes: u64) -> Option<ManagedCharge> {
+    with(|connected| connected.link.charge_managed(bytes))
 }
 
 /// The TPCs that this process can count on, as far as a daemon says.
 pub(crate) fn dependable(minor: u32) -> Option<TpcMask> {
-    let words = with(|connected| connected.link.dependable(minor)).flatten()?;
+    let words = with(|connected| connected.link.dependable_tpcs(minor)).flatten()?;
     Some(TpcMask::from_words(words))
 }
 
-/// Managed memory is gone, or could not be mapped.
-pub(crate) fn managed_gone(number: u64) {
-    with(|connected| connected.link.managed_gone(number));
+/// Uncharges managed memory that was unmapped or could not be mapped.
+pub(crate) fn uncharge_managed(number: u64) {
+    with(|connected| connected.link.uncharge_managed(number));
 }
 
 impl Connected {
     /// Looks after the daemon, and says what is new.
     fn attend(&mut self) -> Vec<News> {
         let lost = self.link.lost();
-        let renewed = self.link.attend(sys::now_ns());
+        let renewed = self.link.maintain(sys::now_ns());
         STATS
             .daemons_lost
             .fetch_add(self.link.lost() - lost, Ordering::Relaxed);
@@ -265,7 +264,7 @@ impl Connected {
     fn bell(&mut self) -> Option<(Arc<Gpu>, u32)> {
         let gpu = self.link.gpus().first()?.clone();
         // Before what it rang for is looked at.
-        let rung = gpu.page.rung();
+        let rung = gpu.page.rings();
         self.slices.follow(&mut self.link);
         Some((gpu, rung))
     }
@@ -318,7 +317,7 @@ fn look_after() {
 /// Waits until the daemon rings, for `time` at most.
 fn wait(time: Duration) {
     match with(Connected::bell).flatten() {
-        Some((gpu, rung)) => gpu.page.listen(rung, time),
+        Some((gpu, rung)) => gpu.page.wait(rung, time),
         None => std::thread::sleep(time),
     }
 }

@@ -16,6 +16,7 @@ use crate::ranges::Ranges;
 use crate::sys::{keep_errno, PAGE};
 use crate::worker;
 use core::sync::atomic::{AtomicU32, Ordering};
+use gctd_ipc::tenant::ManagedCharge;
 use std::sync::{Mutex, PoisonError};
 
 /// `UVM_ALLOC_SEMAPHORE_POOL`, whose structure begins with the address and the length.
@@ -100,9 +101,9 @@ pub(crate) fn before(addr: usize, len: usize) -> Asked {
         return Asked::Nothing;
     }
     drop(pools);
-    match daemon::manage(bytes) {
-        Some(Some(number)) => Asked::Granted(number),
-        Some(None) => Asked::Refused,
+    match daemon::charge_managed(bytes) {
+        Some(ManagedCharge::Granted(number)) => Asked::Granted(number),
+        Some(ManagedCharge::Refused) => Asked::Refused,
         None => Asked::Nothing,
     }
 }
@@ -114,7 +115,7 @@ pub(crate) fn after(asked: Asked, addr: Option<usize>, len: usize) {
     };
     let range = addr.and_then(|addr| range(addr, len));
     if !range.is_some_and(|(start, end)| RANGES.add(start, end, number)) {
-        daemon::managed_gone(number);
+        daemon::uncharge_managed(number);
     }
 }
 
@@ -125,7 +126,7 @@ pub(crate) fn gone(addr: usize, len: usize) {
         return;
     };
     if RANGES.touch(start, end) && !worker::forked_child() {
-        keep_errno(|| RANGES.remove(start, end, daemon::managed_gone));
+        keep_errno(|| RANGES.remove(start, end, daemon::uncharge_managed));
     }
 }
 

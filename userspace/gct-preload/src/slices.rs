@@ -165,7 +165,7 @@ impl Slices {
         }
         let devices = self.devices(gpu.minor);
         if let Err(status) = self.halts.settle(&devices, true, self.send) {
-            link.took(gpu.minor, limits.generation, Some(status));
+            link.ack(gpu.minor, limits.generation, Some(status));
         }
     }
 
@@ -244,7 +244,7 @@ impl Slices {
             }
             self.taken.retain(|(minor, _)| *minor != gpu.minor);
             self.taken.push(known);
-            link.took(gpu.minor, generation, refused);
+            link.ack(gpu.minor, generation, refused);
         }
     }
 
@@ -258,7 +258,7 @@ impl Slices {
         let (minor, limits) = (gpu.minor, Limits::on(gpu));
         let refused = group.settle(limits.timeslice, self.send).err();
         if let Some(status) = refused.filter(|status| !is_gone(*status)) {
-            link.took(minor, limits.generation, Some(status));
+            link.ack(minor, limits.generation, Some(status));
         }
     }
 }

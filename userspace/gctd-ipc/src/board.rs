@@ -1,48 +1,51 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who is on a GPU, what each may use, and who has work now.
+//! Shows each process on a GPU the reservations and the activity of its neighbours.
 //!
-//! The [`Board`] of a GPU is written by the daemon and read by every process there. It has what
-//! `gct_core::policy::tpc` asks of each neighbour but for its activity. That is in each process's
-//! [`Pulse`], which it alone writes and its neighbours map to read: a store here is seen there
-//! in the time of a cache miss, without the daemon.
+//! Terminology
+//!   board  reservations and priorities of the processes on a GPU; the daemon writes it
+//!   slot   the entry of one process on the board
+//!   pulse  the activity of one process; the process writes it, and its neighbours map it
 //!
-//! A process that lies in its pulse can keep its own TPCs from being lent, or lend them while
-//! it works; nobody else's.
+//! Board and pulses hold the input of `gct_core::policy::tpc`. A neighbour sees a store to a pulse
+//! after a cache miss, without the daemon.
+//!
+//! A process that lies in its pulse can keep its own TPCs from being lent, or lend them while it
+//! works. It cannot affect the TPCs of others.
 
 use crate::page::MaskWords;
 use crate::seqlock::Seqlock;
 use crate::shared::{ReadOnly, Shareable, Shared};
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Processes of one GPU that can lend and take TPCs: as many as MPS has clients. Those
-/// beyond keep to what is theirs.
+/// Most processes of one GPU that can lend and borrow TPCs: as many as MPS has clients. Further
+/// ones use only their own TPCs.
 pub const SLOTS_MAX: usize = 60;
 
-/// Number of a process on a GPU's board.
+/// The index of a slot.
 pub type SlotIndex = u8;
 
 const SLOT_WORDS: usize = 15;
 
-/// What the daemon says of one process on the GPU.
+/// The entry of one process on the board.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot {
-    /// Tells one user of a slot from the next; 0 for a free slot.
+    /// A number that is different for each process that uses the slot; 0 for a free slot.
     pub user: u32,
-    /// Processes of one group have the same tenant and share what is reserved for it; a
-    /// process without a group is a tenant of its own.
+    /// The owner of the reservation. Processes of one group have the same tenant and share its
+    /// reservation. A process without a group is a tenant by itself.
     pub tenant: u32,
     /// The TPCs that are reserved for the tenant or for the process.
     pub tpcs: MaskWords,
-    /// Those of them that are reserved for the process alone.
+    /// The subset that is reserved for the process alone.
     pub alone: MaskWords,
     /// The TPCs that the process may use.
     pub allowed: MaskWords,
-    /// Whether others may use what is reserved while the process is silent.
+    /// Whether others may borrow the reserved TPCs while the process is idle.
     pub lends: bool,
-    /// `compute.priority`, 0 first.
+    /// `compute.priority`; 0 is the highest.
     pub priority: u8,
-    /// A quota of 0: the process yields to all others.
+    /// Whether the process has a quota of 0 and yields to all others.
     pub best_effort: bool,
 }
 
@@ -78,7 +81,7 @@ impl Slot {
     }
 }
 
-/// The page of a GPU.
+/// The board of a GPU.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Board {
@@ -86,7 +89,7 @@ pub struct Board {
     slots: [Seqlock<SLOT_WORDS>; SLOTS_MAX],
 }
 
-// SAFETY: 64-bit atomics, and `Shared` checks the size.
+// SAFETY: consists of 64-bit atomics.
 unsafe impl Shareable for Board {}
 
 /// The daemon's side of a board.
@@ -98,7 +101,7 @@ pub struct BoardWriter {
 }
 
 impl BoardWriter {
-    /// Writes to a new page, in which all slots are free.
+    /// Takes a new page, in which all slots are free.
     pub fn new(page: Shared<Board>) -> Self {
         Self {
             page,
@@ -107,7 +110,7 @@ impl BoardWriter {
         }
     }
 
-    /// Says something else of a slot, if it is something else.
+    /// Writes a slot if it has changed.
     pub fn set(&mut self, index: SlotIndex, slot: Slot) {
         let at = usize::from(index);
         let (Some((generation, known)), Some(lock)) =
@@ -128,82 +131,81 @@ impl BoardWriter {
     }
 }
 
-/// A process's view of a board.
+/// A process's side of a board.
 #[derive(Debug)]
 pub struct BoardReader(ReadOnly<Board>);
 
 impl BoardReader {
-    /// A view of a mapped board.
+    /// Takes a mapped board.
     pub fn new(page: ReadOnly<Board>) -> Self {
         Self(page)
     }
 
-    /// Grows whenever a slot changes; one load.
+    /// Returns a number that grows whenever a slot changes. One load.
     pub fn generation(&self) -> u64 {
         self.0.get().generation.load(Ordering::Acquire)
     }
 
-    /// A slot, if it is in use and not being written; the generation then grows once more.
+    /// Returns a slot; `None` if it is free or being written. The generation grows after a write.
     pub fn slot(&self, index: SlotIndex) -> Option<Slot> {
         let lock = self.0.get().slots.get(usize::from(index))?;
         let slot = Slot::from_words(lock.read()?.1);
         (slot.user != 0).then_some(slot)
     }
 
-    /// The slots in use. One that is being written is left out; the generation then grows
-    /// once more.
+    /// Returns the slots in use, without those being written. The generation grows after a write.
     pub fn slots(&self) -> impl Iterator<Item = (SlotIndex, Slot)> + '_ {
         let indices = (0..).take(SLOTS_MAX);
         indices.filter_map(|index| Some((index, self.slot(index)?)))
     }
 }
 
-/// Whether a process has work now. It writes, its neighbours read.
+/// The activity of a process. Times are in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Pulse {
-    /// 0 while it has no work; else since when, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// The time since when the process has work; 0 while it is idle.
     busy_since_ns: AtomicU64,
-    /// When it last had work, in nanoseconds of `CLOCK_MONOTONIC`.
+    /// The time when its last work ended.
     idle_since_ns: AtomicU64,
     /// Its arrival statistics: a word of `gct_core::policy::tpc::ArrivalStats`.
     arrivals: AtomicU64,
-    /// When it last gave a sign of life, while it had work that moved (`gct_core::policy::patience`).
+    /// The time of its last heartbeat while its work moved (`gct_core::policy::patience`).
     beat_ns: AtomicU64,
 }
 
-// SAFETY: four atomics.
+// SAFETY: consists of atomics.
 unsafe impl Shareable for Pulse {}
 
 impl Pulse {
-    /// The process's: it has work from now on.
+    /// Records that the process has work from now on.
     pub fn busy(&self, now_ns: u64) {
         self.beat(now_ns);
         self.busy_since_ns.store(now_ns.max(1), Ordering::Release);
     }
 
-    /// The process's: its work goes on. One store.
+    /// Records that the work of the process goes on. One store.
     pub fn beat(&self, now_ns: u64) {
         self.beat_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// The process's: it has no work.
+    /// Records that the process is idle.
     pub fn idle(&self, now_ns: u64) {
         self.idle_since_ns.store(now_ns, Ordering::Relaxed);
         self.busy_since_ns.store(0, Ordering::Release);
     }
 
-    /// The process's: how it usually works.
+    /// Records the arrival statistics of the process.
     pub fn set_arrivals(&self, arrivals: u64) {
         self.arrivals.store(arrivals, Ordering::Relaxed);
     }
 
-    /// Its arrival statistics, as a word of `gct_core::policy::tpc::ArrivalStats`.
+    /// Returns its arrival statistics: a word of `gct_core::policy::tpc::ArrivalStats`.
     pub fn arrivals(&self) -> u64 {
         self.arrivals.load(Ordering::Relaxed)
     }
 
-    /// Since when it has had work; `None` while it has none. One load.
+    /// Returns since when the process has work; `None` while it is idle. One load.
     pub fn busy_since_ns(&self) -> Option<u64> {
         match self.busy_since_ns.load(Ordering::Acquire) {
             0 => None,
@@ -211,49 +213,49 @@ impl Pulse {
         }
     }
 
-    /// When its last work ended, or 0.
+    /// Returns when its last work ended, or 0.
     pub fn idle_since_ns(&self) -> u64 {
         self.idle_since_ns.load(Ordering::Relaxed)
     }
 
-    /// When it last gave a sign of life, or 0.
+    /// Returns the time of its last heartbeat, or 0.
     pub fn beat_ns(&self) -> u64 {
         self.beat_ns.load(Ordering::Relaxed)
     }
 }
 
-/// A neighbour on the same GPU.
+/// A neighbour on the same GPU, with its pulse.
 #[derive(Debug)]
 pub struct Peer {
     /// Its slot on the board.
     pub slot: SlotIndex,
-    /// The user of the slot whom the pulse belongs to.
+    /// The user of the slot at the time when the pulse was received.
     pub user: u32,
     pulse: ReadOnly<Pulse>,
 }
 
 impl Peer {
-    /// The neighbour whose pulse is mapped here.
+    /// Takes the mapped pulse of a neighbour.
     pub fn new(slot: SlotIndex, user: u32, pulse: ReadOnly<Pulse>) -> Self {
         Self { slot, user, pulse }
     }
 
-    /// Since when it has had work; `None` while it has none. One load.
+    /// Returns since when the process has work; `None` while it is idle. One load.
     pub fn busy_since_ns(&self) -> Option<u64> {
         self.pulse.get().busy_since_ns()
     }
 
-    /// When its last work ended, or 0.
+    /// Returns when its last work ended, or 0.
     pub fn idle_since_ns(&self) -> u64 {
         self.pulse.get().idle_since_ns()
     }
 
-    /// When it last gave a sign of life, or 0.
+    /// Returns the time of its last heartbeat, or 0.
     pub fn beat_ns(&self) -> u64 {
         self.pulse.get().beat_ns()
     }
 
-    /// Its arrival statistics, as a word of `gct_core::policy::tpc::ArrivalStats`.
+    /// Returns its arrival statistics: a word of `gct_core::policy::tpc::ArrivalStats`.
     pub fn arrivals(&self) -> u64 {
         self.pulse.get().arrivals()
     }
@@ -266,7 +268,7 @@ mod tests {
     use rustix::fd::AsFd;
 
     #[test]
-    fn readers_see_what_changed() {
+    fn readers_see_changed_slots() {
         let (fd, page) = SharedFd::create::<Board>("board").unwrap();
         let reader = BoardReader::new(Shared::open_read_only(fd.seal().unwrap().as_fd()).unwrap());
         let mut writer = BoardWriter::new(page);
@@ -290,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pulse_is_seen_by_neighbours() {
+    fn neighbours_see_a_pulse() {
         let (fd, pulse) = SharedFd::create::<Pulse>("pulse").unwrap();
         let peer = Peer::new(
             0,

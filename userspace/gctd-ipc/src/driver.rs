@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Asks the resource manager about a GPU, as a client of its own.
+//! Queries the resource manager about a GPU, as an RM client of its own.
 //!
-//! What is asked and how an answer is read is the core's ([`gct_core::rmapi::ask`]). Opening a GPU's node initialises a GPU
-//! that nobody uses, which takes a second or two without persistence mode.
+//! [`gct_core::rmapi::ask`] builds the requests and parses the replies. Opening the node of an idle
+//! GPU initialises it, which takes a second or two without persistence mode.
 
 use gct_core::rmapi::ask;
 use gct_core::rmapi::control::Control;
@@ -13,22 +13,22 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{open, Mode, OFlags};
 use rustix::ioctl::{ioctl, Updater};
 
-/// Handles of this client's own choice.
+/// Handles that this client chooses.
 const DEVICE: u32 = 0x5c00_0001;
 const SUBDEVICE: u32 = 0x5c00_0002;
 
-/// What the resource manager says of a GPU.
+/// The properties of a GPU that the resource manager reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its chip.
+    /// The chip.
     pub chip: Chip,
-    /// Its TPCs; `None` for a chip whose numbering is not known, and in MIG mode.
+    /// The TPCs; `None` for a chip whose numbering is unknown, and in MIG mode.
     pub topology: Option<Topology>,
     /// Bytes of device memory.
     pub memory: Option<u64>,
 }
 
-/// Asks about the GPU `/dev/nvidia<minor>`; `None` where there is none, or no driver that answers.
+/// Queries the GPU `/dev/nvidia<minor>`. Returns `None` without a GPU or a driver that replies.
 pub fn ask(minor: u32) -> Option<Facts> {
     let gpu = Gpu::open(minor)?;
     let chip = gpu.chip()?;
@@ -39,10 +39,10 @@ pub fn ask(minor: u32) -> Option<Facts> {
     })
 }
 
-/// A client with a subdevice, which goes with its descriptors.
+/// An RM client with a subdevice. The resource manager frees it when its descriptors are closed.
 #[derive(Debug)]
 struct Gpu {
-    control: OwnedFd,
+    control_fd: OwnedFd,
     client: u32,
     _node: OwnedFd,
 }
@@ -58,14 +58,14 @@ impl Gpu {
         call::<{ ask::request(ask::CARD_INFO, ask::CARDS_BYTES) }, _>(&control, &mut cards)?;
         let id = ask::gpu_id(&cards, minor)?;
         let mut gpu = Self {
-            control,
+            control_fd: control,
             client: 0,
             _node: of_gpu,
         };
         gpu.client = gpu.alloc(0, 0, ask::CLIENT, &mut [])?;
         let mut instance = Control::instance_of_gpu(gpu.client, id);
         let (client, command) = (gpu.client, instance.command);
-        gpu.tell(client, command, instance.params())?;
+        gpu.control(client, command, instance.params())?;
         let mut params = [0; ask::DEVICE_BYTES];
         params[..4].copy_from_slice(&instance.instance().to_le_bytes());
         gpu.alloc(client, DEVICE, ask::DEVICE, &mut params)?;
@@ -84,35 +84,35 @@ impl Gpu {
             false => params.as_mut_ptr() as u64,
         };
         let mut words = ask::alloc(self.client, parent, object, class, address, params.len());
-        call::<{ ask::request(escape::ALLOC, 32) }, _>(&self.control, &mut words)?;
+        call::<{ ask::request(escape::ALLOC, 32) }, _>(&self.control_fd, &mut words)?;
         ask::made(&words)
     }
 
-    /// Sends a control whose parameters have no address in them, or one of memory that outlives the call.
-    fn tell(&self, object: u32, command: u32, params: &mut [u8]) -> Option<()> {
+    /// Sends a control. Addresses in its parameters must be of memory that outlives the call.
+    fn control(&self, object: u32, command: u32, params: &mut [u8]) -> Option<()> {
         let address = params.as_mut_ptr() as u64;
         let mut words = ask::control(self.client, object, command, address, params.len());
-        call::<{ ask::request(escape::CONTROL, 32) }, _>(&self.control, &mut words)?;
+        call::<{ ask::request(escape::CONTROL, 32) }, _>(&self.control_fd, &mut words)?;
         ask::is_done(&words).then_some(())
     }
 
     fn chip(&self) -> Option<Chip> {
         let mut arch = [0; ask::ARCH_BYTES];
-        self.tell(SUBDEVICE, ask::ARCH_INFO, &mut arch)?;
+        self.control(SUBDEVICE, ask::ARCH_INFO, &mut arch)?;
         let mut list = ask::gr_list();
         let params = ask::gr_params(list.as_mut_ptr() as u64);
         let mut bytes = [0; 32];
         for (to, word) in bytes.chunks_exact_mut(4).zip(params) {
             to.copy_from_slice(&word.to_le_bytes());
         }
-        self.tell(SUBDEVICE, ask::GR_INFO, &mut bytes)?;
+        self.control(SUBDEVICE, ask::GR_INFO, &mut bytes)?;
         ask::chip(&arch, &list)
     }
 
     fn topology(&self, chip: Chip) -> Option<Topology> {
         ask::SM_ORDER_BYTES.into_iter().find_map(|len| {
             let mut params = vec![0; len];
-            self.tell(SUBDEVICE, ask::SM_ORDER, &mut params)?;
+            self.control(SUBDEVICE, ask::SM_ORDER, &mut params)?;
             let sms = ask::sms(&params)?;
             Topology::from_sm_order(chip, sms)
         })
@@ -122,15 +122,16 @@ impl Gpu {
         ask::FB_BYTES.into_iter().find_map(|len| {
             let mut params = vec![0; len];
             ask::ask_memory(&mut params);
-            self.tell(SUBDEVICE, ask::FB_INFO, &mut params)?;
+            self.control(SUBDEVICE, ask::FB_INFO, &mut params)?;
             ask::memory(&params)
         })
     }
 }
 
-/// One ioctl of the driver.
+/// Makes an ioctl of the driver.
 fn call<const REQUEST: u32, T>(fd: &impl AsFd, structure: &mut T) -> Option<()> {
-    // SAFETY: each request of this module says the size of `T`, plain numbers that the driver reads and writes. Addresses
-    // in them are of memory that lives for the call and is as long as they say.
+    // SAFETY: each request of this module encodes the size of `T`, which consists of integers that
+    // the driver reads and writes. Addresses in it are of memory that outlives the call and is as
+    // long as the request says.
     unsafe { ioctl(fd, Updater::<REQUEST, T>::new(structure)) }.ok()
 }

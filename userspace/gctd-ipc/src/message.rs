@@ -1,185 +1,182 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is said on the socket.
+//! Defines the requests of clients and the replies of the daemon.
 //!
-//! A connection begins with [`Request::Hello`]. Who is at the other end is not said but asked
-//! of the kernel.
+//! A connection begins with [`Request::Hello`]. No message says who sends it: the daemon asks the
+//! kernel.
 
 use crate::page::MaskWords;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of the longest message.
+/// Most bytes of a message.
 pub const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 
-/// Bytes of a file's text that one reply carries.
+/// Most bytes of a file's text in one reply.
 pub const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Neighbours in one reply, each with a descriptor: the kernel passes at most 253.
+/// Most neighbours in one reply, each with a descriptor. The kernel passes at most 253.
 pub const PEERS_MAX: usize = crate::board::SLOTS_MAX;
 
-/// Ranges of managed memory that one connection may have told of; what is beyond is granted
-/// and not charged.
+/// Most ranges of managed memory of one connection. Further ones are granted and not charged.
 pub const MANAGED_MAX: usize = 65_536;
 
-/// One of the resource manager's ioctls: its number and the structure, as it is in the
-/// tenant's memory, and the answer to `gct_core::rmapi::Call::question`.
+/// An ioctl of the resource manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ioctl {
-    /// `NV_ESC_RM_*`.
+    /// The escape, `NV_ESC_RM_*`.
     pub escape: u32,
-    /// The structure.
+    /// The structure, as it is in the tenant's memory.
     pub bytes: Vec<u8>,
-    /// The answer, where there is one.
+    /// The answer to `gct_core::rmapi::Call::question`, if there is one.
     pub hint: Option<u64>,
 }
 
 /// A range of managed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Managed {
-    /// Its number, which the process chooses; another of this number is gone.
+    /// The number that the process chose for the range. Reuse replaces the old range.
     pub number: u64,
-    /// Its size.
+    /// The size.
     pub bytes: u64,
 }
 
-/// What a client asks.
+/// A request of a client. Those of a tenant are served on the tenants' socket only, after a
+/// `Hello` with `tenant` set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
-    /// The first message. Answered by [`Reply::Hello`], or by [`Reply::Error`] before the
-    /// connection is closed.
+    /// Greets the daemon. It is the first message. The reply is [`Reply::Hello`], or
+    /// [`Reply::Error`] before the daemon closes the connection.
     Hello {
         /// [`VERSION`](crate::VERSION).
         version: u32,
-        /// Whether the resource manager's ioctls of this process will follow, which only the
-        /// tenants' door takes.
+        /// Whether the client is a tenant, which reports its ioctls.
         tenant: bool,
     },
-    /// An object is about to be freed, or to get a second name. Not answered.
+    /// Announces an ioctl that frees or duplicates an object. No reply.
     Enter(Ioctl),
-    /// May this memory be allocated? It counts as allocated until [`Request::Leave`] tells how
-    /// it went. Answered by [`Reply::Granted`] or [`Reply::Error`].
-    Ask(Ioctl),
-    /// An ioctl has run. Not answered.
+    /// Charges an allocation of device memory, until [`Request::Leave`] reports its outcome. The
+    /// reply is [`Reply::Granted`] or [`Reply::Error`].
+    Charge(Ioctl),
+    /// Reports an ioctl that has run. No reply.
     Leave {
         /// The ioctl, with what the driver wrote.
         ioctl: Ioctl,
-        /// The number of [`Reply::Granted`], if it was asked for.
+        /// The number of [`Reply::Granted`], if the ioctl was charged.
         granted: Option<u32>,
     },
-    /// May so much managed memory be allocated? It counts until [`Request::ManagedGone`], on
-    /// each GPU where this connection has a page or will have one. Answered by [`Reply::Done`]
-    /// or [`Reply::Error`].
-    Manage(Managed),
-    /// Managed memory that exists, as [`Request::Manage`] says it, is to be charged whatever
-    /// the limit. Not answered.
-    Managed(Managed),
-    /// Managed memory is gone. Not answered.
-    ManagedGone {
-        /// Its number.
+    /// Charges a new range of managed memory on each GPU where this connection has or gets a page,
+    /// until [`Request::UnchargeManaged`]. The reply is [`Reply::Done`] or [`Reply::Error`].
+    ChargeManaged(Managed),
+    /// Charges an existing range, even beyond a limit. No reply.
+    AddManaged(Managed),
+    /// Uncharges a range. No reply.
+    UnchargeManaged {
+        /// The number of the range.
         number: u64,
     },
-    /// The page of the GPU on which an object of this process lies. Answered by
-    /// [`Reply::Page`], the first time with three descriptors: page, pulse, board.
-    Page {
-        /// Handle of its client.
+    /// Asks for the page of the GPU where an object lies. The reply is [`Reply::Page`] or
+    /// [`Reply::Error`]. The first reply has three descriptors: page, pulse, board.
+    OpenPage {
+        /// The RM client of the object.
         client: u32,
-        /// Its own handle.
+        /// The object.
         object: u32,
     },
-    /// Page and pulse of the GPU with this minor number are mapped: nobody may write them but this
-    /// process and the daemon from now on, and neighbours may read the pulse. Answered by
-    /// [`Reply::Done`] or [`Reply::Error`].
-    Mapped {
+    /// Reports that page and pulse of a GPU are mapped. From now on no further process can map
+    /// them for writing, and neighbours may read the pulse. The reply is [`Reply::Done`] or
+    /// [`Reply::Error`].
+    PageMapped {
         /// The N of `/dev/nvidiaN`.
         minor: u32,
     },
-    /// The neighbours on the GPU with this minor number, where this process has a page.
-    /// Answered by [`Reply::Peers`] with their pulses.
+    /// Asks for the neighbours on a GPU where this connection has a page. The reply is
+    /// [`Reply::Peers`] with their pulses.
     Peers {
         /// The N of `/dev/nvidiaN`.
         minor: u32,
     },
-    /// The limits of a generation of this process's page are in force. Not answered.
-    Took {
+    /// Acknowledges the limits of a generation of the page. No reply.
+    Ack {
         /// The N of `/dev/nvidiaN`.
         minor: u32,
         /// The generation.
         generation: u64,
-        /// What the resource manager said, if it refused one of them.
+        /// The status with which the resource manager refused one of the limits.
         refused: Option<u32>,
     },
-    /// The names in a directory of the tree. Answered by [`Reply::Text`]: one name per line,
-    /// those of directories with a slash behind.
+    /// Lists a directory of the tree. The reply is [`Reply::Text`] with one name per line. Names of
+    /// directories end with a slash.
     List {
-        /// Its path below the root.
+        /// The path below the root.
         path: String,
     },
-    /// The text of a file of the tree. Answered by [`Reply::Text`].
+    /// Reads a file of the tree. The reply is [`Reply::Text`].
     Read {
-        /// Its path below the root.
+        /// The path below the root.
         path: String,
     },
-    /// More of the last text. Answered by [`Reply::Text`].
+    /// Asks for the next part of the last text. The reply is [`Reply::Text`].
     More,
-    /// Writes a file of the tree, which only the administrators' door takes. Answered by [`Reply::Done`] or [`Reply::Error`].
+    /// Writes a file of the tree, on the administrators' socket only. The reply is [`Reply::Done`]
+    /// or [`Reply::Error`].
     Write {
-        /// Its path below the root.
+        /// The path below the root.
         path: String,
-        /// The whole of one write.
+        /// The text of one whole write.
         bytes: Vec<u8>,
     },
-    /// The TPCs of a GPU that this process can count on, whether it has a page there or not.
-    /// Answered by [`Reply::Dependable`] or [`Reply::Error`].
-    Dependable {
+    /// Asks for the TPCs of a GPU that this process can count on, with or without a page there.
+    /// The reply is [`Reply::DependableTpcs`] or [`Reply::Error`].
+    DependableTpcs {
         /// The N of `/dev/nvidiaN`.
         minor: u32,
     },
 }
 
-/// What the daemon answers.
+/// A reply of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// The daemon's version of the messages.
+    /// Greets the client.
     Hello {
         /// [`VERSION`](crate::VERSION).
         version: u32,
     },
-    /// It was done.
+    /// The request was served.
     Done,
-    /// The memory may be allocated.
+    /// The allocation is charged and may run.
     Granted(u32),
-    /// It was not done, or must not be.
+    /// The request was refused.
     Error {
-        /// Why: a Linux number, positive.
+        /// The errno, positive.
         errno: i32,
     },
-    /// A process's page.
+    /// The page of a process.
     Page {
         /// The GPU: the N of `/dev/nvidiaN`.
         minor: u32,
-        /// Where the process is on the board; `None` when that is full.
+        /// The process's slot on the board and the slot's user; `None` if the board is full.
         slot: Option<(u8, u32)>,
     },
-    /// Neighbours: slot and user of each pulse that is with this.
+    /// The neighbours: slot and user of each attached pulse.
     Peers(Vec<(u8, u32)>),
-    /// Text, or the names of a directory.
+    /// A part of a text.
     Text {
-        /// The next of it.
+        /// The part.
         bytes: Vec<u8>,
-        /// Whether [`Request::More`] has more.
+        /// Whether [`Request::More`] returns a further part.
         more: bool,
     },
-    /// TPCs.
-    Dependable(MaskWords),
+    /// The TPCs that the process can count on.
+    DependableTpcs(MaskWords),
 }
 
-/// A message as one packet.
+/// Encodes a message as one packet.
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
-    // Writing to a vector fails only for types that postcard cannot say the length of.
+    // Cannot fail: all lengths in the messages are known.
     postcard::to_stdvec(message).unwrap_or_default()
 }
 
-/// A packet as a message; `None` for anything else, trailing bytes included.
+/// Decodes a packet. Returns `None` unless it is exactly one message.
 pub fn decode<'a, T: Deserialize<'a>>(packet: &'a [u8]) -> Option<T> {
     let (message, rest) = postcard::take_from_bytes(packet).ok()?;
     rest.is_empty().then_some(message)
@@ -191,7 +188,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn messages_survive_the_wire() {
+    fn messages_survive_encoding() {
         let ioctl = Ioctl {
             escape: 0x2b,
             bytes: vec![1; 48],
@@ -202,20 +199,20 @@ mod tests {
                 version: 1,
                 tenant: true,
             },
-            Request::Ask(ioctl.clone()),
+            Request::Charge(ioctl.clone()),
             Request::Leave {
                 ioctl,
                 granted: Some(7),
             },
-            Request::Manage(Managed {
+            Request::ChargeManaged(Managed {
                 number: u64::MAX,
                 bytes: 1,
             }),
-            Request::Managed(Managed {
+            Request::AddManaged(Managed {
                 number: 1,
                 bytes: u64::MAX,
             }),
-            Request::ManagedGone { number: u64::MAX },
+            Request::UnchargeManaged { number: u64::MAX },
             Request::Write {
                 path: "web/0/tpc.mask".into(),
                 bytes: b"0-3\n".to_vec(),
@@ -229,7 +226,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever arrives is a message or refused, and a message says no more than arrived.
+        /// Arbitrary bytes either decode to a message that encodes again, or are refused.
         #[test]
         fn any_bytes_are_safe(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             if let Some(request) = decode::<Request>(&bytes) {

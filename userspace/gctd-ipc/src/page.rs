@@ -1,59 +1,58 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The page of one process on one GPU.
+//! Publishes limits to a process on a GPU, and its counters to the daemon, through a shared page.
 //!
-//! The daemon writes the limits, the process the counters. Both are words of a file that the
-//! two map; what the other side wrote may be anything.
+//! The daemon writes the limits, the process the counters. Either side may write anything there.
 
 use crate::seqlock::Seqlock;
 use crate::shared::Shareable;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use gct_core::launches::Launches;
+use gct_core::launches::{EffectiveTpcs, Launches};
+use gct_core::mask::TpcMask;
 use gct_core::settings::Settings;
 use gct_core::submit::stats::{Counters, Reason};
 use gct_core::topology::Topology;
 use rustix::thread::futex;
 use std::time::Duration;
 
-/// Words of a set of TPCs, lowest TPC in the lowest bit of the first.
+/// Words of a set of TPCs.
 pub const MASK_WORDS: usize = 4;
 
-/// A set of TPCs as words.
+/// A set of TPCs. TPC 0 is the lowest bit of the first word.
 pub type MaskWords = [u64; MASK_WORDS];
 
-/// Reasons for which there is room; the core has fewer.
+/// Most reasons that the page has room for. The core has fewer.
 const REASONS_MAX: usize = 64;
 const _: () = assert!(Reason::COUNT <= REASONS_MAX);
 
 const LIMIT_WORDS: usize = 16;
 
-/// What binds a process on a GPU: its own limits and its group's, made one.
+/// The effective limits of a process on a GPU: its own combined with those of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The TPCs that it may use; `None` for all.
+    /// The TPCs that the process may use; `None` for all.
     pub tpcs: Option<MaskWords>,
-    /// How many TPCs are guaranteed to it; `None` for no quota.
+    /// The number of TPCs that are reserved for the process; `None` without a quota.
     pub quota: Option<u16>,
-    /// Whether it may take idle TPCs of others.
+    /// Whether the process may borrow idle TPCs.
     pub steal: bool,
-    /// Launches that are predicted to run longer are split into atoms of so many
-    /// nanoseconds; 0 for none.
+    /// Duration of an atom in nanoseconds. Launches predicted to run longer are split; 0 for never.
     pub atom_ns: u64,
-    /// Nothing is published while set.
+    /// Whether the process must publish no work.
     pub frozen: bool,
-    /// Time slice of its channel groups in microseconds; 0 for the driver's own.
+    /// The time slice of its channel groups in microseconds; 0 for the driver's default.
     pub timeslice_us: u32,
-    /// Order among neighbours, 0 first.
+    /// The priority among neighbours; 0 is the highest.
     pub priority: u8,
-    /// Most device memory; `u64::MAX` for no limit. The daemon decides over allocations;
-    /// this is for programs that ask how much there is.
+    /// The limit of device memory in bytes; `u64::MAX` for none. The daemon enforces it. The
+    /// library reports it to programs that ask how much memory there is.
     pub gmem_limit: u64,
-    /// The GPU's TPCs.
+    /// The TPCs of the GPU.
     pub topology: Topology,
 }
 
 impl Limits {
-    /// No limit.
+    /// No limits.
     pub const NONE: Self = Self {
         tpcs: None,
         quota: None,
@@ -66,7 +65,7 @@ impl Limits {
         topology: Topology::UNKNOWN,
     };
 
-    /// From the core's settings, on a GPU with such TPCs.
+    /// Converts the core's settings for a GPU.
     pub fn new(settings: &Settings, topology: &Topology) -> Self {
         let ns = |us: u64| us.saturating_mul(1000);
         Self {
@@ -135,111 +134,112 @@ impl Limits {
     }
 }
 
-/// A counter that its process alone adds to.
+/// A counter that only its process writes.
 pub type Counter = AtomicU64;
 
-/// What the process did; every number only grows.
+/// The counters of a process. They only grow.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ProcessCounters {
-    /// Launches found.
+    /// Launches.
     pub launches: Counter,
-    /// Launches whose mask was written.
+    /// Launches whose TPC mask was written.
     pub masked: Counter,
     /// Launches that were split.
     pub split: Counter,
-    /// The atoms that they became.
+    /// Atoms of split launches.
     pub atoms: Counter,
-    /// Launches that their TPCs do not hold at once, as the whole GPU would.
+    /// Launches that the whole GPU could hold at once, and the granted TPCs cannot.
     pub narrowed: Counter,
-    /// Times that what was in flight stalled.
+    /// Stalls of work in flight.
     pub stalled: Counter,
-    /// Channels that were left alone because something about them was not understood.
+    /// Channels that are not managed because the library could not interpret them.
     pub unmanaged: Counter,
     /// Segments that could not be read.
     pub unreadable: Counter,
-    /// Errors of the GPU that ended a channel group, and the Xid of the last.
+    /// Channel groups that the GPU ended because of an error, and the Xid of the last.
     faults: Counter,
     last_xid: AtomicU32,
     _unused: AtomicU32,
-    /// The generation of the limits that is in force.
+    /// The generation of the limits that the process has applied.
     acknowledged: AtomicU64,
-    /// What the last launch was given, as [`MaskWords`], and whether that is known.
+    /// The state of [`EffectiveTpcs`], then the words of its mask.
     effective: [AtomicU64; MASK_WORDS + 1],
-    /// Launches that went as they were, by the core's reason.
+    /// Launches that passed unchanged, by the core's reason.
     kept: [Counter; REASONS_MAX],
 }
 
-/// The page. A new one is all zero: no generation, nothing counted.
+/// The page. A new page is all zero: no limits, nothing counted.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Page {
     limits: Seqlock<LIMIT_WORDS>,
-    /// Grows when there is something to look at, here or on another page of the same connection, so
-    /// that the process can sleep on any of them.
+    /// A futex that the daemon increments when this or another page of the same connection has
+    /// changed. The process can sleep on any of its pages.
     bell: AtomicU32,
     _unused: AtomicU32,
-    /// What the process counts.
+    /// The counters, which the process writes.
     pub counters: ProcessCounters,
 }
 
-// SAFETY: all parts consist of atomics, and `Shared` checks the size.
+// SAFETY: all parts consist of atomics.
 unsafe impl Shareable for Page {}
 
 impl Page {
-    /// Which generation of limits is there; one load. It is 0 before the first.
+    /// Returns the generation of the limits; 0 before the first. One load.
     pub fn generation(&self) -> u64 {
         self.limits.generation()
     }
 
-    /// The limits with their generation; `None` if they cannot be read, which leaves the
-    /// last ones in force.
+    /// Returns the limits with their generation; `None` if they cannot be read. The reader then
+    /// keeps its last limits.
     pub fn limits(&self) -> Option<(u64, Limits)> {
         let (generation, words) = self.limits.read()?;
         (generation > 0).then(|| (generation, Limits::from_words(&words)))
     }
 
-    /// The daemon's: sets the limits; `generation` grows by one with each call, from 1.
+    /// Sets the limits. The daemon passes generation 1, 2, and so on.
     pub fn set_limits(&self, generation: u64, limits: &Limits) {
         self.limits.write(generation, &limits.words());
     }
 
-    /// The daemon's: wakes whoever sleeps in [`Page::listen`]. All pages of a connection are rung
-    /// together, after what has changed on any of them.
+    /// Wakes the threads in [`Page::wait`]. After a change, the daemon rings all pages of a
+    /// connection.
     pub fn ring(&self) {
         self.bell.fetch_add(1, Ordering::Release);
-        // Nobody may be there to be woken.
+        // No thread may be waiting, which is no error.
         let _ = futex::wake(&self.bell, futex::Flags::empty(), u32::MAX);
     }
 
-    /// How often was rung.
-    pub fn rung(&self) -> u32 {
+    /// Returns how often the daemon has rung.
+    pub fn rings(&self) -> u32 {
         self.bell.load(Ordering::Acquire)
     }
 
-    /// The process's: sleeps until it was rung more than `rung` times, for `timeout` at most.
-    pub fn listen(&self, rung: u32, timeout: Duration) {
+    /// Sleeps until the daemon has rung again since [`Page::rings`] returned `rings`, for `timeout`
+    /// at most.
+    pub fn wait(&self, rings: u32, timeout: Duration) {
         let timeout = futex::Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(timeout.subsec_nanos()),
         };
-        // A wake too many is harmless: the caller looks again.
-        let _ = futex::wait(&self.bell, futex::Flags::empty(), rung, Some(&timeout));
+        // A spurious wakeup is harmless: the caller checks the pages.
+        let _ = futex::wait(&self.bell, futex::Flags::empty(), rings, Some(&timeout));
     }
 
-    /// The process's: the limits of `generation` hold for every launch from now on.
+    /// Records, in the process, that the limits of a generation hold from the next launch on.
     pub fn acknowledge(&self, generation: u64) {
         self.counters
             .acknowledged
             .store(generation, Ordering::Release);
     }
 
-    /// Which limits the process says are in force.
+    /// Returns the generation that the process has applied.
     pub fn acknowledged(&self) -> u64 {
         self.counters.acknowledged.load(Ordering::Acquire)
     }
 
-    /// The process's: tells which TPCs the last launch was given. `None`: all.
+    /// Records, in the process, the TPCs that the last launch was granted; `None` for all.
     pub fn set_effective(&self, tpcs: Option<MaskWords>) {
         let [known, words @ ..] = &self.counters.effective;
         for (to, from) in words.iter().zip(tpcs.unwrap_or_default()) {
@@ -248,19 +248,23 @@ impl Page {
         known.store(1 + u64::from(tpcs.is_some()), Ordering::Release);
     }
 
-    /// Which TPCs the last launch was given: `None` when there was none, `Some(None)` for
-    /// all. The words of one launch may be mixed with those of the next.
-    pub fn effective(&self) -> Option<Option<MaskWords>> {
+    /// Returns the TPCs that the last launch was granted. The words of one launch may be mixed
+    /// with those of the next.
+    pub fn effective(&self) -> EffectiveTpcs {
         let [known, words @ ..] = &self.counters.effective;
         let known = known.load(Ordering::Acquire);
         let words = core::array::from_fn(|i| {
             let word: Option<&AtomicU64> = words.get(i);
             word.map_or(0, |w| w.load(Ordering::Relaxed))
         });
-        (known > 0).then(|| (known == 2).then_some(words))
+        match known {
+            0 => EffectiveTpcs::Unknown,
+            2 => EffectiveTpcs::Mask(TpcMask::from_words(words)),
+            _ => EffectiveTpcs::All,
+        }
     }
 
-    /// The process's: publishes what the core counted.
+    /// Publishes, in the process, what its core counted.
     pub fn set_counters(&self, counters: &Counters) {
         let set = |counter: &Counter, value| counter.store(value, Ordering::Relaxed);
         let shown = Launches::of(counters);
@@ -275,19 +279,19 @@ impl Page {
         }
     }
 
-    /// The process's: the GPU has ended one of its channel groups.
+    /// Counts, in the process, a channel group that the GPU has ended.
     pub fn fault(&self, xid: u32) {
         self.counters.last_xid.store(xid, Ordering::Relaxed);
         self.counters.faults.fetch_add(1, Ordering::Release);
     }
 
-    /// How many channel groups of the process the GPU has ended, and the last Xid.
+    /// Returns how many channel groups of the process the GPU has ended, and the last Xid.
     pub fn faults(&self) -> (u64, u32) {
         let count = self.counters.faults.load(Ordering::Acquire);
         (count, self.counters.last_xid.load(Ordering::Relaxed))
     }
 
-    /// What the process counted.
+    /// Returns the counted launches.
     pub fn launches(&self) -> Launches {
         let get = |counter: &Counter| counter.load(Ordering::Relaxed);
         let mut launches = Launches {
@@ -325,15 +329,15 @@ mod tests {
     }
 
     #[test]
-    fn whoever_listens_is_woken() {
+    fn a_ring_wakes_the_waiting_thread() {
         let (fd, page) = SharedFd::create::<Page>("page").unwrap();
         let theirs = crate::shared::Shared::<Page>::open(fd.writable()).unwrap();
         let started = std::time::Instant::now();
-        let rung = theirs.rung();
+        let rings = theirs.rings();
         let waiting = std::thread::spawn(move || {
-            theirs.listen(rung, Duration::from_secs(20));
-            // What was rung before is not waited for.
-            theirs.listen(rung, Duration::from_secs(20));
+            theirs.wait(rings, Duration::from_secs(20));
+            // The second wait returns at once: the bell has rung since.
+            theirs.wait(rings, Duration::from_secs(20));
         });
         page.ring();
         waiting.join().unwrap();
@@ -355,11 +359,14 @@ mod tests {
         page.fault(31);
         page.fault(43);
         assert_eq!(page.faults(), (2, 43));
-        assert_eq!(page.effective(), None);
+        assert_eq!(page.effective(), EffectiveTpcs::Unknown);
         page.set_effective(None);
-        assert_eq!(page.effective(), Some(None));
+        assert_eq!(page.effective(), EffectiveTpcs::All);
         page.set_effective(Some([1, 2, 3, 4]));
-        assert_eq!(page.effective(), Some(Some([1, 2, 3, 4])));
+        assert_eq!(
+            page.effective(),
+            EffectiveTpcs::Mask(TpcMask::from_words([1, 2, 3, 4]))
+        );
     }
 
     proptest! {
@@ -375,7 +382,7 @@ mod tests {
             prop_assert_eq!(Limits::from_words(&limits.words()), limits);
         }
 
-        /// A page on which somebody scribbles is still only numbers.
+        /// Arbitrary words decode to limits without a panic.
         #[test]
         fn any_words_are_limits(words: [u64; LIMIT_WORDS]) {
             let limits = Limits::from_words(&words);

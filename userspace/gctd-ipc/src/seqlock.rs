@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A sequence lock over words: one writer, many readers, neither ever waits for the other.
+//! Implements a sequence lock over words. Neither the writer nor a reader waits for the other.
 
 use core::sync::atomic::{fence, AtomicU64, Ordering};
 
-/// How often a reader tries before it gives up: a writer that was stopped in the middle, or
-/// a sequence that somebody scribbles on, must not hold its readers.
+/// Attempts of a reader before it gives up. A writer that was stopped within a write, or a hostile
+/// one, must not block readers.
 const TRIES_MAX: u32 = 1000;
 
-/// Words that change together. All zero is unlocked and never written.
+/// Words that change together. All zero means unlocked and never written.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Seqlock<const N: usize> {
@@ -17,13 +17,13 @@ pub(crate) struct Seqlock<const N: usize> {
 }
 
 impl<const N: usize> Seqlock<N> {
-    /// How often the words were written; one load.
+    /// Returns how often the words were written. One load.
     pub(crate) fn generation(&self) -> u64 {
         self.sequence.load(Ordering::Acquire) / 2
     }
 
-    /// Writes all words; `generation` is one more than at the last call. The caller is the
-    /// only writer and counts for itself: nothing is read back.
+    /// Writes all words. `generation` is one more than at the last call. The only writer counts
+    /// itself, so that it trusts no word of the shared page.
     pub(crate) fn write(&self, generation: u64, words: &[u64; N]) {
         let even = generation.wrapping_mul(2);
         self.sequence.store(even.wrapping_sub(1), Ordering::Relaxed);
@@ -34,8 +34,8 @@ impl<const N: usize> Seqlock<N> {
         self.sequence.store(even, Ordering::Release);
     }
 
-    /// A consistent copy of the words with its generation; `None` when the writer is always
-    /// in between.
+    /// Returns a consistent copy of the words with its generation; `None` if a writer interferes
+    /// with every attempt.
     pub(crate) fn read(&self) -> Option<(u64, [u64; N])> {
         for _ in 0..TRIES_MAX {
             let before = self.sequence.load(Ordering::Acquire);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_never_see_half_a_write() {
+    fn readers_never_see_a_partial_write() {
         let lock = Arc::new(empty::<8>());
         let writer = {
             let lock = lock.clone();
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_that_died_in_the_middle_holds_nobody() {
+    fn an_interrupted_write_does_not_block_readers() {
         let lock = empty::<2>();
         lock.sequence.store(1, Ordering::Relaxed);
         assert_eq!(lock.read(), None);

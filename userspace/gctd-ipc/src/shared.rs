@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory that is shared between processes.
+//! Maps sealed pages of memory that processes share.
 
 use core::ffi::c_void;
 use core::marker::PhantomData;
@@ -10,18 +10,17 @@ use rustix::fs::{self, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::{Errno, Result};
 use rustix::mm::{self, MapFlags, ProtFlags};
 
-/// A type that may lie in memory which others write at any time.
+/// A type that may lie in memory that other processes write at any time.
 ///
 /// # Safety
 ///
-/// It consists of atomics alone, every bit pattern of it is valid, it needs no drop, and it
-/// is not larger than [`PAGE_BYTES`] and not aligned to more.
+/// The type consists of atomics only, every bit pattern of it is valid, and it needs no drop.
 pub unsafe trait Shareable: Sync {}
 
-/// Bytes of a shared page: what a board of 60 processes needs. What is not written takes no memory.
+/// Bytes of a shared page: enough for a board of 60 processes. Unwritten parts use no memory.
 pub const PAGE_BYTES: usize = 8192;
 
-/// A page of `T`, mapped.
+/// A mapped page of `T`.
 #[derive(Debug)]
 pub struct Shared<T> {
     at: NonNull<T>,
@@ -37,23 +36,23 @@ impl<T: Shareable> core::ops::Deref for Shared<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: `at` is a mapping of a whole page that lives as long as `self`, its file
-        // cannot shrink, and every bit pattern is a `T`.
+        // SAFETY: `at` maps a whole page that lives as long as `self`, its file cannot shrink,
+        // and every bit pattern is a `T`.
         unsafe { self.at.as_ref() }
     }
 }
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map`, and no reference outlives `self`.
-        // A mapping that cannot be removed is only lost address space.
+        // SAFETY: `map` created the mapping, and no reference outlives `self`. If `munmap` fails,
+        // address space is lost and nothing else.
         let _ = unsafe { mm::munmap(self.at.as_ptr().cast::<c_void>(), PAGE_BYTES) };
     }
 }
 
 fn map<T: Shareable>(fd: BorrowedFd<'_>, access: ProtFlags) -> Result<Shared<T>> {
     const { assert!(size_of::<T>() <= PAGE_BYTES && align_of::<T>() <= PAGE_BYTES) };
-    // SAFETY: the kernel chooses an address where nothing is.
+    // SAFETY: the kernel chooses an unused address, so no existing mapping changes.
     let at = unsafe {
         mm::mmap(
             core::ptr::null_mut(),
@@ -70,8 +69,7 @@ fn map<T: Shareable>(fd: BorrowedFd<'_>, access: ProtFlags) -> Result<Shared<T>>
     })
 }
 
-/// The descriptor of a page that somebody else made. Before anything is mapped it is checked
-/// that it can neither shrink nor be shorter than a page.
+/// Checks that a received descriptor is at least one page long and sealed against shrinking.
 fn check(fd: BorrowedFd<'_>) -> Result<()> {
     let sealed = fs::fcntl_get_seals(fd)?.contains(SealFlags::SHRINK);
     // CAST: a page is a few thousand bytes.
@@ -80,17 +78,17 @@ fn check(fd: BorrowedFd<'_>) -> Result<()> {
 }
 
 impl<T: Shareable> Shared<T> {
-    /// Maps a page that was received, to read and write.
+    /// Maps a received page for reading and writing.
     ///
     /// # Errors
     ///
-    /// The kernel's; `EINVAL` for a descriptor that is no sealed page.
+    /// `EINVAL` unless the descriptor is a sealed page, and those of the kernel.
     pub fn open(fd: BorrowedFd<'_>) -> Result<Self> {
         check(fd)?;
         map(fd, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Maps a page that was received, to read.
+    /// Maps a received page for reading.
     ///
     /// # Errors
     ///
@@ -101,51 +99,50 @@ impl<T: Shareable> Shared<T> {
     }
 }
 
-/// A page that this process must not write: the methods that write take the whole
-/// [`Shared`].
+/// A page that this process must not write. Methods that write take a [`Shared`].
 #[derive(Debug)]
 pub struct ReadOnly<T>(Shared<T>);
 
 impl<T: Shareable> ReadOnly<T> {
-    /// The page. Storing to it ends the process.
+    /// Returns the page. A store to it would kill the process.
     pub(crate) fn get(&self) -> &T {
         &self.0
     }
 }
 
-/// The descriptor of a page that this process made, and that others may still map to write.
+/// The descriptor of a page that this process created. Others can still map it for writing.
 #[derive(Debug)]
 pub struct SharedFd(OwnedFd);
 
 impl SharedFd {
-    /// Makes a page of zeros: mapped here, and to be sent to whoever writes it, too.
+    /// Creates a page of zeros and maps it.
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// Those of the kernel.
     pub fn create<T: Shareable>(name: &str) -> Result<(Self, Shared<T>)> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = fs::memfd_create(name, flags)?;
         // CAST: widening.
         fs::ftruncate(&fd, PAGE_BYTES as u64)?;
-        // Users other than this one have no business with it; root opens it all the same.
+        // Keeps other users out. Root can open it all the same.
         fs::fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
         let page = map(fd.as_fd(), ProtFlags::READ | ProtFlags::WRITE)?;
         fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
         Ok((Self(fd), page))
     }
 
-    /// For the process that writes it.
+    /// Returns the descriptor, for the other process that writes the page.
     pub fn writable(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// Seals the page: mappings that write it stay, and nobody will get another one, not even root
-    /// who opens the descriptor anew. What is left is for readers.
+    /// Seals the page. Existing writable mappings stay, and no new one can be created, not even by
+    /// root after reopening the descriptor. Returns a descriptor for readers.
     ///
     /// # Errors
     ///
-    /// The kernel's; `EPERM` when a holder has sealed it otherwise.
+    /// `EPERM` if a holder has set other seals, and those of the kernel.
     pub fn seal(&self) -> Result<SealedFd> {
         fs::fcntl_add_seals(&self.0, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         let path = format!("/proc/self/fd/{}", rustix::fd::AsRawFd::as_raw_fd(&self.0));
@@ -154,7 +151,7 @@ impl SharedFd {
     }
 }
 
-/// The descriptor of a page that has all its writers.
+/// The descriptor of a page that no further process can map for writing.
 #[derive(Debug)]
 pub struct SealedFd(OwnedFd);
 
@@ -176,7 +173,7 @@ mod tests {
     unsafe impl Shareable for Word {}
 
     #[test]
-    fn what_one_writes_the_other_reads_and_none_can_shrink_it() {
+    fn a_page_is_shared_and_cannot_shrink() {
         let (fd, mine) = SharedFd::create::<Word>("test").unwrap();
         let theirs = Shared::<Word>::open(fd.writable()).unwrap();
         let sealed = fd.seal().unwrap();
@@ -196,25 +193,25 @@ mod tests {
         assert!(Shared::<Word>::open(sealed.as_fd()).is_err());
     }
 
-    /// These tests may be root's, for whom the mode of a file is nothing.
+    /// The mode of the file does not stop root, as whom the tests may run. The seals do.
     #[test]
-    fn nobody_can_write_what_is_sealed_however_it_is_opened() {
+    fn a_sealed_page_cannot_be_written_after_reopening() {
         let (fd, mine) = SharedFd::create::<Word>("test").unwrap();
         let sealed = fd.seal().unwrap();
         mine.0.store(9, Ordering::SeqCst);
         assert!(Shared::<Word>::open(fd.writable()).is_err());
         for of in [fd.0.as_raw_fd(), sealed.0.as_raw_fd()] {
             let path = format!("/proc/self/fd/{of}");
-            let Ok(anew) = fs::open(path, OFlags::RDWR, Mode::empty()) else {
+            let Ok(reopened) = fs::open(path, OFlags::RDWR, Mode::empty()) else {
                 continue;
             };
-            assert!(Shared::<Word>::open(anew.as_fd()).is_err());
-            assert_eq!(rustix::io::write(&anew, &[1; 8]), Err(Errno::PERM));
+            assert!(Shared::<Word>::open(reopened.as_fd()).is_err());
+            assert_eq!(rustix::io::write(&reopened, &[1; 8]), Err(Errno::PERM));
             let punch = fs::FallocateFlags::PUNCH_HOLE | fs::FallocateFlags::KEEP_SIZE;
-            assert_eq!(fs::fallocate(&anew, punch, 0, 4096), Err(Errno::PERM));
-            let view = Shared::<Word>::open_read_only(anew.as_fd()).unwrap();
+            assert_eq!(fs::fallocate(&reopened, punch, 0, 4096), Err(Errno::PERM));
+            let view = Shared::<Word>::open_read_only(reopened.as_fd()).unwrap();
             let at = view.0.at.as_ptr().cast();
-            // SAFETY: a mapping of this test's, which nobody else uses; it must stay as it is.
+            // SAFETY: only this test uses the mapping, and the call must fail without a change.
             let changed = unsafe { mm::mprotect(at, PAGE_BYTES, mm::MprotectFlags::WRITE) };
             assert_eq!(changed, Err(Errno::ACCESS));
         }
@@ -222,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_seals_a_page_itself_is_found_out() {
+    fn other_seals_of_a_holder_are_detected() {
         let (fd, _page) = SharedFd::create::<Word>("test").unwrap();
         fs::fcntl_add_seals(fd.writable(), SealFlags::SEAL).unwrap();
         assert!(fd.seal().is_err());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Packets and descriptors over a Unix socket.
+//! Sends and receives messages with descriptors on a Unix socket.
 //!
-//! `rustix` makes the system calls itself here, so that nothing of this goes through a libc
-//! function that a preloaded library stands in front of.
+//! `rustix` makes system calls without libc, so none of these calls passes through a function that
+//! a preloaded library interposes.
 
 use crate::message::{self, Reply, Request, MESSAGE_BYTES_MAX, PEERS_MAX};
 use core::mem::MaybeUninit;
@@ -21,32 +21,33 @@ use std::time::Duration;
 
 const FDS_BYTES: usize = rustix::cmsg_space!(ScmRights(PEERS_MAX));
 
-/// Connects to a daemon. Neither this nor any later send or receive on the socket takes longer than
-/// `answer_max`: a daemon that was stopped accepts nobody once its backlog is full.
+/// Connects to a daemon. The timeout also bounds each later send and receive.
+///
+/// Without it, a stopped daemon would block its clients once its backlog is full.
 ///
 /// # Errors
 ///
-/// The kernel's: `ENOENT` or `ECONNREFUSED` when nobody listens there, `EAGAIN` when the time is
-/// over.
-pub fn connect(path: &Path, answer_max: Duration) -> Result<OwnedFd> {
+/// `ENOENT` or `ECONNREFUSED` without a daemon, `EAGAIN` after the timeout, and others of the
+/// kernel.
+pub fn connect(path: &Path, timeout: Duration) -> Result<OwnedFd> {
     let socket = socket()?;
-    // The time to send bounds `connect`, too.
-    for timeout in [Timeout::Send, Timeout::Recv] {
-        set_socket_timeout(&socket, timeout, Some(answer_max))?;
+    // The send timeout also bounds `connect`.
+    for direction in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&socket, direction, Some(timeout))?;
     }
     net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
-/// Listens at a path where nothing is, with these permissions from the first moment on.
+/// Listens at an unused path. The socket has its mode from the start.
 ///
 /// # Errors
 ///
-/// The kernel's: `EADDRINUSE` when something is there.
+/// `EADDRINUSE` if the path exists, and others of the kernel.
 pub fn listen(path: &Path, mode: Mode) -> Result<OwnedFd> {
     const BACKLOG: i32 = 1024;
     let socket = socket()?;
-    // The file gets the mode of the socket, less the mask of the process.
+    // `bind` creates the file with the mode of the socket, less the umask.
     fs::fchmod(&socket, mode)?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     net::listen(&socket, BACKLOG)?;
@@ -66,7 +67,7 @@ fn socket() -> Result<OwnedFd> {
 ///
 /// # Errors
 ///
-/// The kernel's; `EAGAIN` with [`SendFlags::DONTWAIT`] when the other side does not read.
+/// `EAGAIN` with [`SendFlags::DONTWAIT`] if the other side does not read, and others of the kernel.
 pub fn send<T: Serialize>(
     socket: BorrowedFd<'_>,
     message: &T,
@@ -92,7 +93,8 @@ pub fn send<T: Serialize>(
 ///
 /// # Errors
 ///
-/// The kernel's; `EPIPE` when the other side is gone; `EBADMSG` for what is no message.
+/// `EPIPE` if the other side is gone, `EBADMSG` for a packet that is no message, and others of the
+/// kernel.
 pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T, Vec<OwnedFd>)> {
     let mut packet = vec![0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); FDS_BYTES];
@@ -105,7 +107,8 @@ pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T,
             &mut control,
             flags,
         ) {
-            // A daemon that closed with something of ours unread says so once, before what it sent.
+            // A daemon that closed the connection before it had read everything causes one
+            // ECONNRESET, ahead of the replies that it sent.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             other => break other?,
         }
@@ -116,15 +119,15 @@ pub fn receive<T: for<'a> Deserialize<'a>>(socket: BorrowedFd<'_>) -> Result<(T,
             fds.extend(rights);
         }
     }
-    whole(&packet, received.bytes, received.flags).map(|message| (message, fds))
+    decode(&packet, received.bytes, received.flags).map(|message| (message, fds))
 }
 
-/// Sends the first request on a socket and receives the answer, which may be that of a daemon that
-/// refused and closed at once.
+/// Sends the first request and receives its reply, also from a daemon that has already refused and
+/// closed the connection.
 ///
 /// # Errors
 ///
-/// As [`send`] and [`receive`].
+/// Those of [`send`] and [`receive`].
 pub fn greet(socket: BorrowedFd<'_>, hello: &Request) -> Result<Reply> {
     match send(socket, hello, &[], SendFlags::empty()) {
         Ok(()) | Err(Errno::PIPE) => Ok(receive(socket)?.0),
@@ -132,12 +135,11 @@ pub fn greet(socket: BorrowedFd<'_>, hello: &Request) -> Result<Reply> {
     }
 }
 
-/// Receives the next message without waiting. Descriptors that came with it are closed by
-/// the kernel: there is no room for any.
+/// Receives the next message without blocking. The kernel closes descriptors that came with it.
 ///
 /// # Errors
 ///
-/// As [`receive`]; `EAGAIN` when there is none.
+/// `EAGAIN` without a message, and those of [`receive`].
 pub fn receive_now<T: for<'a> Deserialize<'a>>(
     socket: BorrowedFd<'_>,
     packet: &mut [u8],
@@ -148,10 +150,15 @@ pub fn receive_now<T: for<'a> Deserialize<'a>>(
         &mut RecvAncillaryBuffer::default(),
         RecvFlags::DONTWAIT,
     )?;
-    whole(packet, received.bytes, received.flags)
+    decode(packet, received.bytes, received.flags)
 }
 
-fn whole<T: for<'a> Deserialize<'a>>(packet: &[u8], bytes: usize, flags: ReturnFlags) -> Result<T> {
+/// Decodes a received packet, which must be complete.
+fn decode<T: for<'a> Deserialize<'a>>(
+    packet: &[u8],
+    bytes: usize,
+    flags: ReturnFlags,
+) -> Result<T> {
     if bytes == 0 {
         return Err(Errno::PIPE);
     }

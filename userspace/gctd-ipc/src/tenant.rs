@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A process's connection to the daemon.
+//! Keeps a process connected to the daemon.
 //!
-//! Without a daemon everything goes on: allocations are granted, and the last limits stay in
-//! force. When one comes back, [`Link::attend`] connects again and tells it what there is.
+//! Without a daemon, allocations are granted and the last limits stay in force.
+//! [`Link::maintain`] connects to a new daemon and replays the living objects to it.
 
-mod ledger;
+mod replay;
 
 use crate::board::{BoardReader, Peer, Pulse, SlotIndex};
 use crate::message::{Ioctl, Managed, Reply, Request, MANAGED_MAX};
@@ -14,7 +14,7 @@ use crate::paths::SocketPaths;
 use crate::shared::Shared;
 use crate::{socket, VERSION};
 use gct_core::rmapi::{self, Action, Call, Class};
-use ledger::Ledger;
+use replay::ReplayLog;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{Errno, Result};
@@ -24,41 +24,50 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A daemon that does not answer in this time is treated as one that is not there.
-const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// A daemon that does not reply within this time counts as absent.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Time between two attempts to connect, in nanoseconds.
+/// Nanoseconds between two attempts to connect.
 const RETRY_NS: u64 = 1_000_000_000;
-/// The same after a daemon that listened and did not answer, for which callers had to wait.
+/// Nanoseconds until the next attempt after a daemon did not reply, since callers had to wait.
 const RETRY_HUNG_NS: u64 = 60_000_000_000;
 
-/// This process on one GPU.
+/// The shared memory of this process on one GPU.
 #[derive(Debug)]
 pub struct Gpu {
     /// The N of `/dev/nvidiaN`.
     pub minor: u32,
-    /// Where it is on the board, and its number there; `None` when the board is full.
+    /// The process's slot on the board and the slot's user; `None` if the board is full.
     pub slot: Option<(SlotIndex, u32)>,
-    /// Its limits and counters.
+    /// Its page: limits and counters.
     pub page: Shared<Page>,
-    /// Whether it has work.
+    /// Its pulse.
     pub pulse: Shared<Pulse>,
-    /// Who else is there.
+    /// The board of the GPU.
     pub board: BoardReader,
 }
 
-/// Whether memory may be allocated.
+/// The daemon's decision on an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The daemon granted it under this number, and waits for [`Link::leave`].
+    /// Granted under this number. [`Link::leave`] must report the outcome.
     Granted(u32),
-    /// It is over the limit.
+    /// Refused: it exceeds a limit.
     Refused,
-    /// There was nothing or nobody to ask.
+    /// Not asked: the ioctl is no allocation, or there is no daemon.
     NotAsked,
 }
 
-/// The connection.
+/// The daemon's decision on a range of managed memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ManagedCharge {
+    /// Granted under this number, for [`Link::uncharge_managed`]; also without a daemon.
+    Granted(u64),
+    /// Refused: it exceeds a limit.
+    Refused,
+}
+
+/// A connection that outlives the daemon.
 #[derive(Debug)]
 pub struct Link {
     path: PathBuf,
@@ -66,21 +75,21 @@ pub struct Link {
     retry_at_ns: u64,
     error: Option<Errno>,
     lost: u64,
-    ledger: Ledger,
-    /// Bytes of each range of managed memory that exists, by its number.
+    objects: ReplayLog,
+    /// The size of each existing range of managed memory, by its number.
     managed: BTreeMap<u64, u64>,
     last_managed: u64,
     gpus: Vec<Arc<Gpu>>,
 }
 
 impl Link {
-    /// A link to the tenants' socket that the environment names, or to the usual one; nothing is
-    /// connected yet.
+    /// Creates a link to the tenants' socket that the environment names, or to the default one. It
+    /// is not connected yet.
     pub fn from_environment() -> Self {
         Self::new(SocketPaths::from_environment().tenants)
     }
 
-    /// A link to a socket; nothing is connected yet.
+    /// Creates a link to a socket. It is not connected yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -88,38 +97,40 @@ impl Link {
             retry_at_ns: 0,
             error: None,
             lost: 0,
-            ledger: Ledger::default(),
+            objects: ReplayLog::default(),
             managed: BTreeMap::new(),
             last_managed: 0,
             gpus: Vec::new(),
         }
     }
 
-    /// How often a daemon was lost.
+    /// Returns how often a daemon was lost.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Whether there is a daemon, as far as is known.
+    /// Returns whether the link was connected when it was last used.
     pub fn connected(&self) -> bool {
         self.socket.is_some()
     }
 
-    /// Why the last attempt to connect has failed; [`Errno::PROTO`] for a daemon of another version.
+    /// Returns why the last attempt to connect failed. [`Errno::PROTO`] means a daemon of another
+    /// version.
     pub fn error(&self) -> Option<Errno> {
         self.error
     }
 
-    /// This process on the GPUs where it has asked this daemon for a page.
+    /// Returns the GPUs on which this process has a page of the current daemon.
     pub fn gpus(&self) -> &[Arc<Gpu>] {
         &self.gpus
     }
 
-    /// Looks after the connection: notices that the daemon has gone, and connects to a new one,
-    /// once a second at most. To be called now and then; `now_ns` is monotonic. Returns `true`
-    /// when a daemon was found: it has given no page yet, and [`Link::gpu_of`] asks for one. The
-    /// last limits are still in those of the daemon before.
-    pub fn attend(&mut self, now_ns: u64) -> bool {
+    /// Notices a lost daemon, and connects to a new one at most once a second. Returns `true` after
+    /// a connect.
+    ///
+    /// The caller calls it periodically; `now_ns` is monotonic. After a connect there are no pages:
+    /// [`Link::gpu_of`] asks for them. The pages of the old daemon keep its last limits.
+    pub fn maintain(&mut self, now_ns: u64) -> bool {
         if self.socket.as_ref().is_some_and(hung_up) {
             self.lose();
         }
@@ -135,24 +146,24 @@ impl Link {
             }
             return false;
         }
-        for ioctl in self.ledger.living() {
+        for ioctl in self.objects.living() {
             if ioctl.escape == rmapi::escape::DUP_OBJECT {
-                self.tell(&Request::Enter(ioctl.clone()));
+                self.notify(&Request::Enter(ioctl.clone()));
             }
-            self.tell(&Request::Leave {
+            self.notify(&Request::Leave {
                 ioctl,
                 granted: None,
             });
         }
         for (number, bytes) in self.managed.clone() {
-            self.tell(&Request::Managed(Managed { number, bytes }));
+            self.notify(&Request::AddManaged(Managed { number, bytes }));
         }
         self.gpus.clear();
         true
     }
 
     fn connect(&mut self) -> Result<()> {
-        let socket = socket::connect(&self.path, ANSWER_MAX)?;
+        let socket = socket::connect(&self.path, REPLY_TIMEOUT)?;
         let hello = Request::Hello {
             version: VERSION,
             tenant: true,
@@ -171,19 +182,20 @@ impl Link {
         self.lost += 1;
     }
 
-    /// Sends a request that is not answered.
-    fn tell(&mut self, request: &Request) {
+    /// Sends a request without a reply.
+    fn notify(&mut self, request: &Request) {
         let Some(socket) = &self.socket else { return };
         if socket::send(socket.as_fd(), request, &[], SendFlags::empty()).is_err() {
             self.lose();
         }
     }
 
+    /// Sends a request and receives its reply. Returns `None` without a daemon.
     fn call(&mut self, request: &Request) -> Option<(Reply, Vec<OwnedFd>)> {
-        self.tell(request);
-        let answer = socket::receive(self.socket.as_ref()?.as_fd());
-        match answer {
-            Ok(answer) => Some(answer),
+        self.notify(request);
+        let reply = socket::receive(self.socket.as_ref()?.as_fd());
+        match reply {
+            Ok(reply) => Some(reply),
             Err(_) => {
                 self.lose();
                 None
@@ -191,18 +203,18 @@ impl Link {
         }
     }
 
-    /// To be called before an ioctl that [`rmapi::decode`] understands: an object that goes
-    /// loses its name with the daemon, and memory is asked for.
+    /// Announces an ioctl before it runs. A free or duplication is reported, an allocation of
+    /// device memory is charged.
     pub fn enter(&mut self, ioctl: &Ioctl, call: &Call) -> Verdict {
         match call.action {
             Action::Free | Action::Dup { .. } => {
-                self.tell(&Request::Enter(ioctl.clone()));
+                self.notify(&Request::Enter(ioctl.clone()));
                 Verdict::NotAsked
             }
             Action::Alloc {
                 class: Class::DeviceMemory,
                 ..
-            } => match self.call(&Request::Ask(ioctl.clone())) {
+            } => match self.call(&Request::Charge(ioctl.clone())) {
                 Some((Reply::Granted(number), _)) => Verdict::Granted(number),
                 Some((Reply::Error { .. }, _)) => Verdict::Refused,
                 Some(_) => {
@@ -215,53 +227,52 @@ impl Link {
         }
     }
 
-    /// To be called after it has run, with what the driver wrote. `verdict` is what
-    /// [`Link::enter`] returned.
+    /// Reports an ioctl after it has run, with what the driver wrote. `verdict` is the result of
+    /// [`Link::enter`].
     pub fn leave(&mut self, ioctl: Ioctl, call: &Call, verdict: Verdict) {
         let granted = match verdict {
             Verdict::Granted(number) => Some(number),
             _ => None,
         };
-        // The daemon hears of a failure only if it waits to.
-        let matters = call.succeeded() && rmapi_tracked(call);
+        // A failure is reported only if the daemon waits for the outcome.
+        let matters = call.succeeded() && is_tracked(call);
         let entered = !matches!(call.action, Action::Alloc { .. });
         if matters || granted.is_some() || entered {
-            self.tell(&Request::Leave {
+            self.notify(&Request::Leave {
                 ioctl: ioctl.clone(),
                 granted,
             });
         }
         if matters {
-            self.ledger.learn(call, ioctl);
+            self.objects.record(call, ioctl);
         }
     }
 
-    /// To be called before managed memory is mapped: the number under which it counts until
-    /// [`Link::managed_gone`], or `None` if it is over the limit.
-    pub fn manage(&mut self, bytes: u64) -> Option<u64> {
+    /// Charges managed memory before it is mapped.
+    pub fn charge_managed(&mut self, bytes: u64) -> ManagedCharge {
         let number = self.last_managed.wrapping_add(1);
         self.last_managed = number;
-        match self.call(&Request::Manage(Managed { number, bytes })) {
-            Some((Reply::Error { .. }, _)) => return None,
+        match self.call(&Request::ChargeManaged(Managed { number, bytes })) {
+            Some((Reply::Error { .. }, _)) => return ManagedCharge::Refused,
             Some((Reply::Done, _)) | None => {}
             Some(_) => self.lose(),
         }
         if self.managed.len() < MANAGED_MAX {
             self.managed.insert(number, bytes);
         }
-        Some(number)
+        ManagedCharge::Granted(number)
     }
 
-    /// Managed memory is gone, or could not be mapped.
-    pub fn managed_gone(&mut self, number: u64) {
+    /// Uncharges managed memory that was unmapped or could not be mapped.
+    pub fn uncharge_managed(&mut self, number: u64) {
         self.managed.remove(&number);
-        self.tell(&Request::ManagedGone { number });
+        self.notify(&Request::UnchargeManaged { number });
     }
 
-    /// This process on the GPU where an object of its lies, as a channel group does. `None`
-    /// without a daemon, or when it knows no such object.
+    /// Returns the GPU of an object, such as a channel group, and opens its pages at the first
+    /// call. Returns `None` without a daemon, or if the daemon does not know the object.
     pub fn gpu_of(&mut self, client: u32, object: u32) -> Option<Arc<Gpu>> {
-        let (reply, fds) = self.call(&Request::Page { client, object })?;
+        let (reply, fds) = self.call(&Request::OpenPage { client, object })?;
         let Reply::Page { minor, slot } = reply else {
             return None;
         };
@@ -269,37 +280,37 @@ impl Link {
             return Some(known.clone());
         }
         let Some(gpu) = open_pages(minor, slot, &fds) else {
-            // The daemon gives them once.
+            // The daemon sends the descriptors once. Only a new connection gets them again.
             self.lose();
             return None;
         };
         let gpu = Arc::new(gpu);
         self.gpus.push(gpu.clone());
-        self.call(&Request::Mapped { minor })?;
+        self.call(&Request::PageMapped { minor })?;
         Some(gpu)
     }
 
-    /// Says that the limits of a page's generation are in force, or with which status the
-    /// resource manager has refused one of them.
-    pub fn took(&mut self, minor: u32, generation: u64, refused: Option<u32>) {
-        self.tell(&Request::Took {
+    /// Acknowledges a generation of the limits. `refused` is the status with which the resource
+    /// manager refused one of them.
+    pub fn ack(&mut self, minor: u32, generation: u64, refused: Option<u32>) {
+        self.notify(&Request::Ack {
             minor,
             generation,
             refused,
         });
     }
 
-    /// The TPCs of a GPU that this process can count on; `None` without a daemon, or when it does not
-    /// know the GPU.
-    pub fn dependable(&mut self, minor: u32) -> Option<MaskWords> {
-        match self.call(&Request::Dependable { minor })? {
-            (Reply::Dependable(words), _) => Some(words),
+    /// Returns the TPCs of a GPU that this process can count on; `None` without a daemon, or if it
+    /// does not know the GPU.
+    pub fn dependable_tpcs(&mut self, minor: u32) -> Option<MaskWords> {
+        match self.call(&Request::DependableTpcs { minor })? {
+            (Reply::DependableTpcs(words), _) => Some(words),
             _ => None,
         }
     }
 
-    /// The neighbours on a GPU, to be asked for again when the board's generation has grown.
-    /// `None` without a daemon.
+    /// Returns the neighbours on a GPU; `None` without a daemon. The caller asks again when the
+    /// board's generation has grown.
     pub fn peers(&mut self, minor: u32) -> Option<Vec<Peer>> {
         let (reply, fds) = self.call(&Request::Peers { minor })?;
         let Reply::Peers(slots) = reply else {
@@ -313,7 +324,7 @@ impl Link {
     }
 }
 
-/// Maps what the daemon gave for a GPU.
+/// Maps the descriptors that the daemon sent for a GPU.
 fn open_pages(minor: u32, slot: Option<(SlotIndex, u32)>, fds: &[OwnedFd]) -> Option<Gpu> {
     let [page, pulse, board] = fds else {
         return None;
@@ -327,20 +338,20 @@ fn open_pages(minor: u32, slot: Option<(SlotIndex, u32)>, fds: &[OwnedFd]) -> Op
     })
 }
 
-/// Whether the daemon keeps a mirror of what the call makes or frees.
-fn rmapi_tracked(call: &Call) -> bool {
+/// Returns whether the daemon tracks the object that a call makes or frees.
+fn is_tracked(call: &Call) -> bool {
     match call.action {
         Action::Alloc { class, .. } => class.is_tracked(),
         Action::Free | Action::Dup { .. } => true,
-        // The daemon sends no controls that a tenant's could undo.
+        // The daemon sends no controls, so it need not know those of the tenant.
         Action::Control(_) | Action::Share(..) => false,
     }
 }
 
-/// Decodes an ioctl of this process and answers the question that it leaves open.
+/// Decodes an ioctl of this process, and answers the question that its structure leaves open.
 ///
-/// `answer` reads so many bytes, 4 or 8, at an address of this process, or asks the
-/// resource manager for its number of a GPU.
+/// `answer` reads 4 or 8 bytes at an address of this process, or asks the resource manager for a
+/// GPU's id.
 pub fn decode(
     escape: u32,
     bytes: &[u8],
@@ -355,6 +366,7 @@ pub fn decode(
     Some((ioctl, call))
 }
 
+/// Returns whether the other side has closed a socket.
 fn hung_up(socket: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(socket, PollFlags::empty())];
     let now = Timespec {

@@ -144,7 +144,7 @@ impl Connection {
                 daemon.leave(session, &ioctl, granted);
                 return Ok(());
             }
-            Request::Took {
+            Request::Ack {
                 minor,
                 generation,
                 refused,
@@ -152,27 +152,32 @@ impl Connection {
                 daemon.ack(session.connection, minor, generation, refused);
                 return Ok(());
             }
-            Request::Managed(managed) => {
-                daemon.managed_exists(session, managed);
+            Request::AddManaged(managed) => {
+                daemon.add_managed(session, managed);
                 return Ok(());
             }
-            Request::ManagedGone { number } => {
-                daemon.managed_gone(session, number);
+            Request::UnchargeManaged { number } => {
+                daemon.uncharge_managed(session, number);
                 return Ok(());
             }
-            Request::Ask(ioctl) => daemon.ask(session, &ioctl).map(Reply::Granted),
-            Request::Manage(managed) => daemon.manage(session, managed).map(|()| Reply::Done),
-            Request::Mapped { minor } => daemon.mapped(session, minor).map(|()| Reply::Done),
-            Request::Page { client, object } => match daemon.page(session, client, object) {
+            Request::Charge(ioctl) => daemon.charge(session, &ioctl).map(Reply::Granted),
+            Request::ChargeManaged(managed) => daemon
+                .charge_managed(session, managed)
+                .map(|()| Reply::Done),
+            Request::PageMapped { minor } => {
+                daemon.page_mapped(session, minor).map(|()| Reply::Done)
+            }
+            Request::OpenPage { client, object } => match daemon.open_page(session, client, object)
+            {
                 Ok(given) => {
                     let (minor, slot) = (given.minor, given.slot);
                     return send(&self.socket, &Reply::Page { minor, slot }, &given.fds);
                 }
                 Err(error) => Err(error),
             },
-            Request::Dependable { minor } => {
-                let tpcs = daemon.dependable(session, minor);
-                tpcs.map(|tpcs| Reply::Dependable(*tpcs.words()))
+            Request::DependableTpcs { minor } => {
+                let tpcs = daemon.dependable_tpcs(session, minor);
+                tpcs.map(|tpcs| Reply::DependableTpcs(*tpcs.words()))
             }
             Request::Peers { minor } => {
                 let (slots, fds): (_, Vec<BorrowedFd<'_>>) =

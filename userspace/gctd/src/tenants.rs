@@ -76,7 +76,7 @@ pub(crate) struct Tenants {
 }
 
 /// The reply to a request for a page. The first time, `fds` are page, pulse and board.
-pub(crate) struct Given<'a> {
+pub(crate) struct PageReply<'a> {
     pub(crate) minor: u32,
     pub(crate) slot: Option<(SlotIndex, u32)>,
     pub(crate) fds: Vec<BorrowedFd<'a>>,
@@ -101,12 +101,12 @@ impl Tenants {
     }
 
     /// Returns the reply for a page on a GPU. `again`: the descriptors were returned before.
-    pub(crate) fn given(
+    pub(crate) fn page_reply(
         &self,
         connection: ConnectionId,
         gpu: GpuId,
         again: bool,
-    ) -> Option<Given<'_>> {
+    ) -> Option<PageReply<'_>> {
         let known = |t: &&Tenant| t.connection == connection && t.gpu == gpu;
         let tenant = self.tenants.iter().find(known)?;
         let board = self.boards.iter().find(|board| board.gpu == gpu)?;
@@ -116,7 +116,7 @@ impl Tenants {
             }
             _ => Vec::new(),
         };
-        Some(Given {
+        Some(PageReply {
             minor: tenant.minor,
             slot: tenant.slot,
             fds,
@@ -128,7 +128,7 @@ impl Tenants {
     /// # Errors
     ///
     /// `ENOENT` without a page, `EPERM` if the process has set other seals.
-    pub(crate) fn mapped(&mut self, connection: ConnectionId, minor: u32) -> Result<()> {
+    pub(crate) fn seal(&mut self, connection: ConnectionId, minor: u32) -> Result<()> {
         let of = |t: &&mut Tenant| t.connection == connection && t.minor == minor;
         let tenant = self.tenants.iter_mut().find(of).ok_or(Errno::NOENT)?;
         if let Fds::Writable { page, pulse } = &tenant.fds {
@@ -227,9 +227,7 @@ impl Tenants {
             let now = tenant.page.launches();
             let more = now.since(&tenant.seen);
             tenant.seen = now;
-            let effective = tenant.page.effective();
-            let effective = effective.map(|mask| mask.map(TpcMask::from_words));
-            state.launched(tenant.proc, tenant.gpu, &more, effective);
+            state.launched(tenant.proc, tenant.gpu, &more, tenant.page.effective());
             let (faults, xid) = tenant.page.faults();
             let more = faults.saturating_sub(tenant.faults);
             tenant.faults = faults;
@@ -274,7 +272,7 @@ impl Tenants {
     }
 
     /// Returns the TPCs of a GPU that a process can count on, whatever its neighbours do.
-    pub(crate) fn dependable(state: &State<'_>, proc: ProcKey, gpu: GpuId) -> TpcMask {
+    pub(crate) fn dependable_tpcs(state: &State<'_>, proc: ProcKey, gpu: GpuId) -> TpcMask {
         let topology = state.gpu_topology(gpu);
         let limits = state.effective(proc, gpu);
         let allowed = limits.tpc_mask.unwrap_or(*topology.existing());

@@ -16,7 +16,7 @@ use rustix::net::SendFlags;
 const MEMORY: u32 = 0x5c00_0040;
 
 fn manage(number: u64, bytes: u64) -> Request {
-    Request::Manage(Managed { number, bytes })
+    Request::ChargeManaged(Managed { number, bytes })
 }
 
 #[test]
@@ -97,17 +97,17 @@ fn managed_memory_of_any_size_is_survived() {
     assert!(socket::receive::<Reply>(reader.as_fd()).is_err());
     let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
-    tenant.link.managed_gone(u64::MAX);
-    let huge = tenant.link.manage(u64::MAX).unwrap();
+    tenant.link.uncharge_managed(u64::MAX);
+    let huge = tenant.charge_managed(u64::MAX).unwrap();
     let current = || client.read(&own("gmem.current")).unwrap();
     assert_eq!(current(), format!("{}\n", u64::MAX));
     // The sum exceeds 64 bits: the range is granted, counted as an event, and not charged.
-    let second = tenant.link.manage(u64::MAX).unwrap();
-    tenant.link.managed_gone(second);
+    let second = tenant.charge_managed(u64::MAX).unwrap();
+    tenant.link.uncharge_managed(second);
     assert!(client.read("events").unwrap().contains("\ncharge 1\n"));
     client.write(&own("gmem.limit"), "max").unwrap();
-    tenant.link.managed_gone(huge);
-    tenant.link.managed_gone(huge);
+    tenant.link.uncharge_managed(huge);
+    tenant.link.uncharge_managed(huge);
     eventually(&"0\n".to_owned(), current);
     assert!(lives(&daemon));
 }
@@ -118,7 +118,7 @@ fn a_reused_number_replaces_its_range() {
     let client = member(&daemon);
     let mut victim = Tenant::of(&daemon);
     victim.cuda(0);
-    assert!(victim.link.manage(4096).is_some());
+    assert!(victim.charge_managed(4096).is_some());
     let tenant = connect(&daemon);
     hello(&tenant, VERSION, true);
     let send = |request| socket::send(tenant.as_fd(), &request, &[], SendFlags::empty()).unwrap();
@@ -135,23 +135,23 @@ fn a_reused_number_replaces_its_range() {
         let granted = None;
         send(Request::Leave { ioctl, granted });
     }
-    send(Request::Page {
+    send(Request::OpenPage {
         client: 0xc1d0_0077,
         object: TSG,
     });
-    send(Request::Managed(Managed {
+    send(Request::AddManaged(Managed {
         number: 7,
         bytes: 1 << 20,
     }));
     send(manage(7, 1 << 18));
     for (number, bytes) in [(7, 1 << 16), (1, 1 << 12)] {
-        send(Request::Managed(Managed { number, bytes }));
+        send(Request::AddManaged(Managed { number, bytes }));
     }
     let current = || client.read("web/0/gmem.current").unwrap();
     eventually(&format!("{}\n", (1 << 16) + 2 * 4096), current);
     // Numbers of one connection do not affect another.
     for number in [7, 7, 1, 2] {
-        send(Request::ManagedGone { number });
+        send(Request::UnchargeManaged { number });
     }
     eventually(&"4096\n".to_owned(), current);
     let events = client.read("events").unwrap();
@@ -227,14 +227,14 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
     let managed = managed.prop_map(|(number, bytes)| Managed { number, bytes });
     let request = prop_oneof![
         ioctl.clone().prop_map(Request::Enter),
-        ioctl.clone().prop_map(Request::Ask),
+        ioctl.clone().prop_map(Request::Charge),
         (ioctl, granted).prop_map(|(ioctl, granted)| Request::Leave { ioctl, granted }),
-        (object.clone(), object).prop_map(|(client, object)| Request::Page { client, object }),
-        managed.clone().prop_map(Request::Manage),
-        managed.prop_map(Request::Managed),
-        number.prop_map(|number| Request::ManagedGone { number }),
+        (object.clone(), object).prop_map(|(client, object)| Request::OpenPage { client, object }),
+        managed.clone().prop_map(Request::ChargeManaged),
+        managed.prop_map(Request::AddManaged),
+        number.prop_map(|number| Request::UnchargeManaged { number }),
         (0u32..3).prop_map(|minor| Request::Peers { minor }),
-        (0u32..3).prop_map(|minor| Request::Mapped { minor }),
+        (0u32..3).prop_map(|minor| Request::PageMapped { minor }),
         ".{0,20}".prop_map(|path| Request::Read { path }),
         Just(Request::More),
     ];

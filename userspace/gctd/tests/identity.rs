@@ -136,7 +136,7 @@ fn raw_tenant(daemon: &Daemon, client: u32) -> (OwnedFd, Vec<OwnedFd>) {
         socket::send(socket.as_fd(), &leave, &[], SendFlags::empty()).unwrap();
     }
     let object = TSG;
-    let (reply, fds) = ask(&socket, &Request::Page { client, object });
+    let (reply, fds) = ask(&socket, &Request::OpenPage { client, object });
     assert!(matches!(reply, Reply::Page { minor: 0, .. }), "{reply:?}");
     (socket, fds)
 }
@@ -167,8 +167,8 @@ fn only_its_process_can_write_a_pulse() {
     };
     assert_eq!(neighbours().len(), 1, "only what is sealed is shown");
     let minor = 0;
-    assert_eq!(ask(&socket, &Request::Mapped { minor }).0, Reply::Done);
-    assert_eq!(ask(&socket, &Request::Mapped { minor }).0, Reply::Done);
+    assert_eq!(ask(&socket, &Request::PageMapped { minor }).0, Reply::Done);
+    assert_eq!(ask(&socket, &Request::PageMapped { minor }).0, Reply::Done);
     let seen = neighbours();
     assert_eq!(seen.len(), 2);
     for fd in seen.iter().chain(&fds) {
@@ -190,7 +190,7 @@ fn only_its_process_can_write_a_pulse() {
     let client = 0xc1d0_0077;
     let again = ask(
         &socket,
-        &Request::Page {
+        &Request::OpenPage {
             client,
             object: TSG,
         },
@@ -204,7 +204,7 @@ fn a_page_with_other_seals_is_not_shared() {
     let (socket, fds) = raw_tenant(&daemon, 0xc1d0_0077);
     let seal = rustix::fs::SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&fds[1], seal).unwrap();
-    let mapped = ask(&socket, &Request::Mapped { minor: 0 }).0;
+    let mapped = ask(&socket, &Request::PageMapped { minor: 0 }).0;
     assert_eq!(
         mapped,
         Reply::Error {
@@ -214,6 +214,6 @@ fn a_page_with_other_seals_is_not_shared() {
     let (other, _) = raw_tenant(&daemon, 0xc1d0_0078);
     assert!(ask(&other, &Request::Peers { minor: 0 }).1.is_empty());
     // Without a page there is nothing to seal.
-    let mapped = ask(&other, &Request::Mapped { minor: 3 }).0;
+    let mapped = ask(&other, &Request::PageMapped { minor: 3 }).0;
     assert!(matches!(mapped, Reply::Error { .. }));
 }

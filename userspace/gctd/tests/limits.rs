@@ -60,7 +60,7 @@ fn limits_of_process_and_group_are_combined() {
         !written.is_finished(),
         "the process must acknowledge the freeze"
     );
-    tenant.link.took(0, 3, None);
+    tenant.link.ack(0, 3, None);
     written.join().unwrap().unwrap();
     assert!(frozen() && gpu.page.generation() == 3);
     client.write(&own("gmem.limit"), "1G").unwrap();

@@ -33,12 +33,12 @@ fn one_limit_bounds_managed_and_other_memory() {
     for limited in [own_directory(), "web/0".into()] {
         let limit = format!("{limited}/gmem.limit");
         client.write(&limit, "10M").unwrap();
-        let first = tenant.link.manage(6 * MIB).unwrap();
-        assert_eq!(tenant.link.manage(5 * MIB), None);
+        let first = tenant.charge_managed(6 * MIB).unwrap();
+        assert_eq!(tenant.charge_managed(5 * MIB), None);
         assert!(!tenant.memory(MEMORY, 5 * MIB), "one limit for both");
         assert!(tenant.memory(MEMORY, 4 * MIB));
-        assert_eq!(tenant.link.manage(1), None);
-        assert_eq!(tenant.link.manage(u64::MAX), None);
+        assert_eq!(tenant.charge_managed(1), None);
+        assert_eq!(tenant.charge_managed(u64::MAX), None);
         for directory in [own_directory(), "web/0".into()] {
             let all = (10 * MIB, 4 * MIB, 6 * MIB);
             assert_eq!(charged(&client, &directory), all, "{directory}");
@@ -46,9 +46,9 @@ fn one_limit_bounds_managed_and_other_memory() {
         let events = client.read(&format!("{limited}/gmem.events"));
         assert_eq!(events, Ok("limit 4\n".into()));
         tenant.free(MEMORY);
-        tenant.link.managed_gone(first);
-        let second = tenant.link.manage(10 * MIB).unwrap();
-        tenant.link.managed_gone(second);
+        tenant.link.uncharge_managed(first);
+        let second = tenant.charge_managed(10 * MIB).unwrap();
+        tenant.link.uncharge_managed(second);
         eventually(&(0, 0, 0), || charged(&client, "web/0"));
         client.write(&limit, "max").unwrap();
     }
@@ -64,7 +64,7 @@ fn managed_memory_is_uncharged_with_its_process() {
     let client = member(&daemon);
     let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
-    assert!(tenant.link.manage(MIB).is_some());
+    assert!(tenant.charge_managed(MIB).is_some());
     assert_eq!(charged(&client, "web/0"), (MIB, 0, MIB));
     drop(tenant);
     eventually(&(0, 0, 0), || charged(&client, "web/0"));
@@ -77,11 +77,11 @@ fn managed_memory_is_charged_on_every_gpu_with_a_page() {
     client.write("web/1/gmem.limit", "3M").unwrap();
     let mut tenant = Tenant::of(&daemon);
     // The process has no page yet.
-    let early = tenant.link.manage(MIB).unwrap();
+    let early = tenant.charge_managed(MIB).unwrap();
     assert_eq!(charged(&client, "web/0"), (0, 0, 0));
     tenant.cuda(0);
     assert_eq!(charged(&client, "web/0"), (MIB, 0, MIB));
-    let second = tenant.link.manage(4 * MIB).unwrap();
+    let second = tenant.charge_managed(4 * MIB).unwrap();
     assert_eq!(charged(&client, "web/1"), (0, 0, 0));
     // Existing ranges are charged on the second GPU too, even beyond its limit.
     let (device, group) = (DEVICE + 100, TSG + 100);
@@ -92,12 +92,12 @@ fn managed_memory_is_charged_on_every_gpu_with_a_page() {
         assert_eq!(charged(&client, gpu), (5 * MIB, 0, 5 * MIB));
     }
     // A range that one GPU refuses is charged on none.
-    assert_eq!(tenant.link.manage(1), None);
+    assert_eq!(tenant.charge_managed(1), None);
     assert_eq!(charged(&client, "web/0"), (5 * MIB, 0, 5 * MIB));
     assert_eq!(client.read("web/0/gmem.events"), Ok("limit 0\n".into()));
     assert_eq!(client.read("web/1/gmem.events"), Ok("limit 1\n".into()));
-    tenant.link.managed_gone(second);
-    tenant.link.managed_gone(early);
+    tenant.link.uncharge_managed(second);
+    tenant.link.uncharge_managed(early);
     for gpu in ["web/0", "web/1"] {
         eventually(&(0, 0, 0), || charged(&client, gpu));
     }
@@ -108,24 +108,24 @@ fn a_new_daemon_learns_the_existing_ranges() {
     let mut daemon = Daemon::new("managed-restart", 1);
     let mut tenant = Tenant::of(&daemon);
     tenant.cuda(0);
-    let [stays, goes, left] = [MIB, 2 * MIB, 4 * MIB].map(|bytes| tenant.link.manage(bytes));
-    tenant.link.managed_gone(goes.unwrap());
+    let [stays, goes, left] = [MIB, 2 * MIB, 4 * MIB].map(|bytes| tenant.charge_managed(bytes));
+    tenant.link.uncharge_managed(goes.unwrap());
     daemon.stop();
-    assert!(!tenant.attend(), "nobody is there");
-    tenant.link.managed_gone(left.unwrap());
-    let without = tenant.link.manage(1 << 40).unwrap();
-    tenant.link.managed_gone(without);
-    let without = tenant.link.manage(8 * MIB).unwrap();
+    assert!(!tenant.maintain(), "nobody is there");
+    tenant.link.uncharge_managed(left.unwrap());
+    let without = tenant.charge_managed(1 << 40).unwrap();
+    tenant.link.uncharge_managed(without);
+    let without = tenant.charge_managed(8 * MIB).unwrap();
     daemon.restart();
-    assert!(tenant.attend());
+    assert!(tenant.maintain());
     tenant.link.gpu_of(tenant.client, TSG).unwrap();
     let client = daemon.client();
     let own = own_directory();
     assert_eq!(charged(&client, &own), (9 * MIB, 0, 9 * MIB));
     client.write(&format!("{own}/gmem.limit"), "9M").unwrap();
-    assert_eq!(tenant.link.manage(1), None, "the new daemon limits it");
-    tenant.link.managed_gone(without);
-    tenant.link.managed_gone(stays.unwrap());
+    assert_eq!(tenant.charge_managed(1), None, "the new daemon limits it");
+    tenant.link.uncharge_managed(without);
+    tenant.link.uncharge_managed(stays.unwrap());
     eventually(&(0, 0, 0), || charged(&client, &own));
 }
 
@@ -134,7 +134,7 @@ fn ranges_older_than_the_daemon_are_charged_beyond_the_limit() {
     let mut daemon = Daemon::new("managed-early", 1);
     daemon.stop();
     let mut tenant = Tenant::new(&daemon.socket());
-    let number = tenant.link.manage(MIB).unwrap();
+    let number = tenant.charge_managed(MIB).unwrap();
     let client = tenant.client;
     tenant.ioctl(escape::ALLOC, &alloc(0, 0, client, 0x41), None, 0);
     tenant.alloc(client, DEVICE, 0x80, Some(0));
@@ -142,10 +142,10 @@ fn ranges_older_than_the_daemon_are_charged_beyond_the_limit() {
     daemon.restart();
     let tree = member(&daemon);
     tree.write("web/0/gmem.limit", "0").unwrap();
-    tenant.attend();
+    tenant.maintain();
     tenant.link.gpu_of(client, TSG).unwrap();
     assert_eq!(charged(&tree, "web/0"), (MIB, 0, MIB));
     assert_eq!(tree.read("web/0/gmem.events"), Ok("limit 0\n".into()));
-    tenant.link.managed_gone(number);
+    tenant.link.uncharge_managed(number);
     eventually(&(0, 0, 0), || charged(&tree, "web/0"));
 }

@@ -19,7 +19,7 @@ fn ack(tenant: &mut Tenant, gpu: &Gpu, slice_us: u32, refused: Option<u32>) {
     let slice = || gpu.page.limits().map(|(_, limits)| limits.timeslice_us);
     eventually(&Some(slice_us), slice);
     let (generation, _) = gpu.page.limits().unwrap();
-    tenant.link.took(gpu.minor, generation, refused);
+    tenant.link.ack(gpu.minor, generation, refused);
 }
 
 /// Starts a daemon, a client of its tree and a tenant.
@@ -34,12 +34,12 @@ fn setup(test: &str) -> (Daemon, Client, Tenant, Arc<Gpu>) {
 #[test]
 fn a_write_returns_after_the_acknowledgement() {
     let (daemon, client, mut tenant, gpu) = setup("took");
-    let rung = gpu.page.rung();
+    let rung = gpu.page.rings();
     let written = daemon.write(own(FILE), "50");
-    eventually(&true, || gpu.page.rung() != rung);
+    eventually(&true, || gpu.page.rings() != rung);
     // Other requests are served meanwhile. An older generation acknowledges nothing.
     assert_eq!(client.write(&own("tpc.mask"), "0-3"), Ok(()));
-    tenant.link.took(0, 1, None);
+    tenant.link.ack(0, 1, None);
     assert_eq!(client.read(&own(FILE)), Ok("default\n".into()));
     assert!(!written.is_finished());
     ack(&mut tenant, &gpu, 50, None);
@@ -63,7 +63,7 @@ fn a_refusal_rolls_the_write_back() {
     assert!(client.read("events").unwrap().contains("control 0\n"));
     // Without a pending write, a refusal is only counted.
     let (generation, _) = gpu.page.limits().unwrap();
-    tenant.link.took(0, generation, Some(0x1f));
+    tenant.link.ack(0, generation, Some(0x1f));
     let events = || client.read("events").unwrap().contains("control 1\n");
     eventually(&true, events);
 }
@@ -133,7 +133,7 @@ fn a_freeze_is_acknowledged_or_rolled_back() {
         eventually(&true, frozen);
         assert!(!written.is_finished());
         let (generation, _) = gpu.page.limits().unwrap();
-        tenant.link.took(0, generation, refused);
+        tenant.link.ack(0, generation, refused);
         assert_eq!(written.join().unwrap(), outcome);
         assert_eq!(frozen(), outcome.is_ok());
     }

@@ -197,7 +197,7 @@ fn dependable_tpcs_need_no_page() {
     let client = member(&daemon);
     let mut tenant = Tenant::of(&daemon);
     let count = |tenant: &mut Tenant, minor| {
-        let words = tenant.link.dependable(minor)?;
+        let words = tenant.link.dependable_tpcs(minor)?;
         Some(words.iter().map(|word| word.count_ones()).sum::<u32>())
     };
     let all = count(&mut tenant, 0).unwrap();

@@ -20,7 +20,7 @@ fn a_new_daemon_learns_the_living_objects() {
     tenant.free(MEMORY + 1);
     daemon.client().write(&own("tpc.mask"), "0-3").unwrap();
     daemon.stop();
-    assert!(!tenant.attend(), "no daemon runs");
+    assert!(!tenant.maintain(), "no daemon runs");
     assert!(
         tenant.memory(MEMORY + 2, 1),
         "without a daemon every allocation is granted"
@@ -32,7 +32,7 @@ fn a_new_daemon_learns_the_living_objects() {
         "the last limits stay in force"
     );
     daemon.restart();
-    assert!(tenant.attend(), "connects to the new daemon");
+    assert!(tenant.maintain(), "connects to the new daemon");
     assert_eq!(tenant.link.lost(), 1);
     let client = daemon.client();
     assert_eq!(client.read(&own("gmem.current")), Ok("4097\n".into()));
@@ -52,7 +52,7 @@ fn every_object_leads_to_the_page_of_its_gpu() {
     assert!(std::sync::Arc::ptr_eq(&first, &again));
     tenant.free(TSG);
     daemon.restart();
-    assert!(tenant.attend() && tenant.link.gpus().is_empty());
+    assert!(tenant.maintain() && tenant.link.gpus().is_empty());
     assert!(tenant.link.gpu_of(client, TSG).is_none());
     assert!(tenant.link.gpu_of(client, TSG + 1).is_some());
 }
@@ -69,7 +69,7 @@ fn a_hung_daemon_is_waited_for_once() {
         "the first connect waits for the timeout"
     );
     let started = std::time::Instant::now();
-    assert!(!tenant.attend() && !tenant.link.connected());
+    assert!(!tenant.maintain() && !tenant.link.connected());
     assert!(tenant.memory(MEMORY, 1 << 40));
     assert!(
         started.elapsed().as_millis() < 900,

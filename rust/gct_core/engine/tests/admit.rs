@@ -3,7 +3,7 @@
 //! Memory is asked for, and launches are counted.
 
 use super::*;
-use crate::launches::Launches;
+use crate::launches::{EffectiveTpcs, Launches};
 use crate::rmapi::Call;
 
 fn memory(object: u64) -> Call {
@@ -213,7 +213,7 @@ fn launches_are_summed_and_the_last_mask_is_shown() {
         world
             .store
             .state()
-            .launched(APP, gpu, &more, Some(Some(mask)));
+            .launched(APP, gpu, &more, EffectiveTpcs::Mask(mask));
     }
     assert_eq!(world.read(File::TpcEffective, node), Ok("0-1\n".into()));
     let text = world.read(File::ComputeStat, node).unwrap();

@@ -14,7 +14,7 @@ fn process(daemon: &Daemon, client: u32) -> Connected {
         slices: Slices::new(),
         placed: Vec::new(),
     };
-    connected.link.attend(1);
+    connected.link.maintain(1);
     alloc(&mut connected, [0, 0, client, 0x41], None);
     connected
 }
@@ -103,7 +103,7 @@ fn the_bell_is_heard_for_every_gpu() {
         let (at, rung) = process.bell().unwrap();
         let file = format!("{}/{gpu}/compute.timeslice", std::process::id());
         let writing = daemon.write(file, value);
-        at.page.listen(rung, Duration::from_secs(20));
+        at.page.wait(rung, Duration::from_secs(20));
         process.bell();
         // What is not answered within a second counts as refused.
         assert_eq!(writing.join().unwrap(), Ok(()), "GPU {gpu}");

@@ -101,7 +101,7 @@ impl Bed {
                 ..Slices::new()
             },
         };
-        bed.link.attend(1);
+        bed.link.maintain(1);
         let client = testing::alloc(0, 0, CLIENT, 0x41);
         bed.leave(&client, None);
         bed.leave(&alloc(CLIENT, DEVICE, 0x80), Some(0));
@@ -318,7 +318,7 @@ fn a_channel_that_is_gone_vetoes_no_freeze() {
     // A new daemon knows no limits.
     bed.daemon.restart();
     assert_eq!(running(), [false; 2], "frozen it stays without a daemon");
-    assert!(bed.link.attend(u64::MAX / 2));
+    assert!(bed.link.maintain(u64::MAX / 2));
     bed.slices.renew(&mut bed.link);
     bed.slices.follow(&mut bed.link);
     assert_eq!(running(), [true; 2]);

@@ -90,7 +90,7 @@ impl Daemon {
     /// # Errors
     ///
     /// [`Error::NoSpace`] if it exceeds a limit.
-    pub(crate) fn ask(&mut self, session: &mut Session, ioctl: &Ioctl) -> Result<u32, Error> {
+    pub(crate) fn charge(&mut self, session: &mut Session, ioctl: &Ioctl) -> Result<u32, Error> {
         let file = session.file;
         let ticket = match self.decode_permitted(session, ioctl) {
             Some(call) => {
@@ -114,7 +114,7 @@ impl Daemon {
     }
 
     /// Completes an ioctl with what the driver wrote. `granted` is the number that
-    /// [`Daemon::ask`] returned for it.
+    /// [`Daemon::charge`] returned for it.
     ///
     /// A call that was permitted when it was entered stays permitted: if it freed its RM client,
     /// the state no longer knows the client.

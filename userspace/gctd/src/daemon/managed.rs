@@ -47,8 +47,12 @@ impl Daemon {
     /// # Errors
     ///
     /// [`Error::NoSpace`] if it exceeds a limit on one of the GPUs.
-    pub(crate) fn manage(&mut self, session: &mut Session, managed: Managed) -> Result<(), Error> {
-        self.managed_gone(session, managed.number);
+    pub(crate) fn charge_managed(
+        &mut self,
+        session: &mut Session,
+        managed: Managed,
+    ) -> Result<(), Error> {
+        self.uncharge_managed(session, managed.number);
         let bytes = Bytes(managed.bytes);
         let mut tickets = Vec::new();
         for gpu in self.charged_gpus(session) {
@@ -65,8 +69,8 @@ impl Daemon {
     }
 
     /// Charges a range that the process has mapped before it met this daemon.
-    pub(crate) fn managed_exists(&mut self, session: &mut Session, managed: Managed) {
-        self.managed_gone(session, managed.number);
+    pub(crate) fn add_managed(&mut self, session: &mut Session, managed: Managed) {
+        self.uncharge_managed(session, managed.number);
         let bytes = Bytes(managed.bytes);
         let gpus = self.charged_gpus(session).into_iter();
         let tickets = gpus.map(|gpu| charge_existing(&mut self.tables, session.file, gpu, bytes));
@@ -75,7 +79,7 @@ impl Daemon {
     }
 
     /// Uncharges a range. An unknown number is ignored.
-    pub(crate) fn managed_gone(&mut self, session: &mut Session, number: u64) {
+    pub(crate) fn uncharge_managed(&mut self, session: &mut Session, number: u64) {
         if let Some(range) = session.managed.0.remove(&number) {
             self.uncharge(session.file, range.tickets);
         }

@@ -4,7 +4,7 @@
 
 use super::{Daemon, Session};
 use crate::budget::FDS_PAGE;
-use crate::tenants::{Given, Neighbour, Tenants};
+use crate::tenants::{Neighbour, PageReply, Tenants};
 use gct_core::error::Error;
 use gct_core::mask::TpcMask;
 
@@ -15,12 +15,12 @@ impl Daemon {
     /// # Errors
     ///
     /// [`Error::Gone`] for an unknown object, [`Error::NoSpace`] beyond a maximum.
-    pub(crate) fn page(
+    pub(crate) fn open_page(
         &mut self,
         session: &mut Session,
         client: u32,
         object: u32,
-    ) -> Result<Given<'_>, Error> {
+    ) -> Result<PageReply<'_>, Error> {
         let state = self.tables.state();
         let gpu = state.gpu_of_object(session.file, client, object);
         let gpu = gpu.ok_or(Error::Gone)?;
@@ -39,15 +39,15 @@ impl Daemon {
             self.apply_effects();
         }
         self.tenants
-            .given(connection, gpu, known)
+            .page_reply(connection, gpu, known)
             .ok_or(Error::Gone)
     }
 
     /// Seals the page and the pulse that a process has mapped. No further writer can map them,
     /// and neighbours may read the pulse.
-    pub(crate) fn mapped(&mut self, session: &Session, minor: u32) -> Result<(), Error> {
-        let mapped = self.tenants.mapped(session.connection, minor);
-        mapped.map_err(|_| Error::Access)?;
+    pub(crate) fn page_mapped(&mut self, session: &Session, minor: u32) -> Result<(), Error> {
+        let sealed = self.tenants.seal(session.connection, minor);
+        sealed.map_err(|_| Error::Access)?;
         self.apply_effects();
         Ok(())
     }
@@ -58,13 +58,17 @@ impl Daemon {
     ///
     /// [`Error::Gone`] for an unknown GPU, [`Error::Unsupported`] if its TPCs are unknown: no
     /// launch is masked there.
-    pub(crate) fn dependable(&mut self, session: &Session, minor: u32) -> Result<TpcMask, Error> {
+    pub(crate) fn dependable_tpcs(
+        &mut self,
+        session: &Session,
+        minor: u32,
+    ) -> Result<TpcMask, Error> {
         let state = self.tables.state();
         let gpu = state.gpu_of_minor(minor).ok_or(Error::Gone)?;
         if !state.gpu_topology(gpu).is_known() {
             return Err(Error::Unsupported);
         }
-        Ok(Tenants::dependable(&state, session.key, gpu))
+        Ok(Tenants::dependable_tpcs(&state, session.key, gpu))
     }
 
     /// Returns the neighbours of a process on a GPU.

@@ -7,7 +7,7 @@ use gct_core::rmapi::escape;
 use gctd::testing::{alloc, free, Client, Daemon};
 use gctd_ipc::message::{Ioctl, Request};
 use gctd_ipc::socket;
-use gctd_ipc::tenant::{self, Gpu, Link, Verdict};
+use gctd_ipc::tenant::{self, Gpu, Link, ManagedCharge, Verdict};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
 use std::path::Path;
@@ -53,14 +53,14 @@ impl Tenant {
             client: 0xc1d0_0019,
             clock_ns: 1,
         };
-        tenant.attend();
+        tenant.maintain();
         tenant
     }
 
     /// Maintains the link, two seconds later by its clock.
-    pub(crate) fn attend(&mut self) -> bool {
+    pub(crate) fn maintain(&mut self) -> bool {
         self.clock_ns += 2_000_000_000;
-        self.link.attend(self.clock_ns)
+        self.link.maintain(self.clock_ns)
     }
 
     /// Makes an ioctl that the driver completes with `status`. Returns the daemon's verdict.
@@ -97,6 +97,14 @@ impl Tenant {
     pub(crate) fn memory(&mut self, object: u32, bytes: u64) -> bool {
         let structure = alloc(self.client, DEVICE, object, 0x40);
         self.ioctl(escape::ALLOC, &structure, Some(bytes), 0) != Verdict::Refused
+    }
+
+    /// Charges managed memory. Returns its number if it was granted.
+    pub(crate) fn charge_managed(&mut self, bytes: u64) -> Option<u64> {
+        match self.link.charge_managed(bytes) {
+            ManagedCharge::Granted(number) => Some(number),
+            ManagedCharge::Refused => None,
+        }
     }
 
     pub(crate) fn free(&mut self, object: u32) {

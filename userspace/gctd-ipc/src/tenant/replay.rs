@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a new daemon has to be told: the ioctls that made what still exists.
+//! Keeps the ioctls that made each living object, to replay them to a new daemon.
 
 use crate::message::Ioctl;
 use gct_core::rmapi::{Action, Call, Handle};
 
-/// Objects that are remembered. A process with more is not told of wholly.
+/// Most objects in the log. Further ones are not replayed.
 const OBJECTS_MAX: usize = 65_536;
 
+/// An object and the ioctl that made it.
 #[derive(Debug)]
 struct Made {
     client: Handle,
@@ -16,17 +17,17 @@ struct Made {
     ioctl: Ioctl,
 }
 
-/// The living objects, in the order in which they were made.
+/// The living objects in the order of their allocation.
 #[derive(Debug, Default)]
-pub(super) struct Ledger(Vec<Made>);
+pub(super) struct ReplayLog(Vec<Made>);
 
-impl Ledger {
-    /// Learns of a call that succeeded.
-    pub(super) fn learn(&mut self, call: &Call, ioctl: Ioctl) {
+impl ReplayLog {
+    /// Records a call that succeeded.
+    pub(super) fn record(&mut self, call: &Call, ioctl: Ioctl) {
         if call.action == Action::Free {
-            self.forget(call.client, call.object);
+            self.remove(call.client, call.object);
         } else if self.0.len() < OBJECTS_MAX {
-            // A client is made on behalf of nobody, and is its own.
+            // The allocation of an RM client names no client. The new object is its own.
             let client = match call.client {
                 0 => call.object,
                 client => client,
@@ -40,8 +41,8 @@ impl Ledger {
         }
     }
 
-    /// Forgets an object and all below it.
-    fn forget(&mut self, client: Handle, object: Handle) {
+    /// Removes an object with its descendants.
+    fn remove(&mut self, client: Handle, object: Handle) {
         if client == object {
             self.0.retain(|made| made.client != client);
             return;
@@ -57,7 +58,7 @@ impl Ledger {
             .retain(|made| made.client != client || !doomed.contains(&made.object));
     }
 
-    /// The ioctls that made what exists.
+    /// Returns the ioctls that made the living objects.
     pub(super) fn living(&self) -> Vec<Ioctl> {
         self.0.iter().map(|made| made.ioctl.clone()).collect()
     }
@@ -91,8 +92,8 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_takes_what_is_below_along() {
-        let mut ledger = Ledger::default();
+    fn a_free_removes_the_descendants() {
+        let mut log = ReplayLog::default();
         for (number, call) in [
             made(0, 0, 1),
             made(1, 1, 10),
@@ -104,15 +105,15 @@ mod tests {
         .iter()
         .enumerate()
         {
-            ledger.learn(call, ioctl(u32::try_from(number).unwrap()));
+            log.record(call, ioctl(u32::try_from(number).unwrap()));
         }
         let mut free = |client, object| {
             let call = Call {
                 action: Action::Free,
                 ..made(client, 0, object)
             };
-            ledger.learn(&call, ioctl(0));
-            let living = ledger.living().iter().map(|i| i.escape).collect::<Vec<_>>();
+            log.record(&call, ioctl(0));
+            let living = log.living().iter().map(|i| i.escape).collect::<Vec<_>>();
             living
         };
         assert_eq!(free(1, 11), [0, 1, 4, 5]);
