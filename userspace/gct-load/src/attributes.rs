@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Launches that cudarc's builder cannot make: clusters and programmatic dependents.
+//! Launches kernels with attributes that cudarc's builder lacks: clusters, cooperative launches and
+//! programmatic dependents.
 
 use anyhow::{ensure, Result};
 use core::ffi::c_void;
 use cudarc::driver::{sys, CudaFunction, CudaStream};
 
-/// How a kernel is launched beside its grid.
+/// A launch attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attribute {
-    /// Clusters of so many blocks along x.
+    /// Clusters of this many blocks along x.
     Cluster(u32),
-    /// All blocks at the same time.
+    /// All blocks are resident at the same time.
     Cooperative,
-    /// It may start before what is before it in the stream has ended.
+    /// The launch may start before the previous one in the stream has ended.
     ProgrammaticDependent,
 }
 
@@ -42,6 +43,27 @@ impl Attribute {
     }
 }
 
+/// Returns the configuration of a launch with one attribute, to which it points.
+fn config(
+    stream: &CudaStream,
+    grid: (u32, u32, u32),
+    threads: u32,
+    attribute: &mut sys::CUlaunchAttribute,
+) -> sys::CUlaunchConfig {
+    sys::CUlaunchConfig {
+        gridDimX: grid.0,
+        gridDimY: grid.1,
+        gridDimZ: grid.2,
+        blockDimX: threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: 0,
+        hStream: stream.cu_stream(),
+        attrs: attribute,
+        numAttrs: 1,
+    }
+}
+
 /// Returns how many clusters of `width` blocks the device holds at once.
 pub(crate) fn max_clusters(
     stream: &CudaStream,
@@ -50,20 +72,9 @@ pub(crate) fn max_clusters(
     width: u32,
 ) -> Result<u32> {
     let mut attribute = Attribute::Cluster(width).to_driver();
-    let config = sys::CUlaunchConfig {
-        gridDimX: width,
-        gridDimY: 1,
-        gridDimZ: 1,
-        blockDimX: threads,
-        blockDimY: 1,
-        blockDimZ: 1,
-        sharedMemBytes: 0,
-        hStream: stream.cu_stream(),
-        attrs: &mut attribute,
-        numAttrs: 1,
-    };
+    let config = config(stream, (width, 1, 1), threads, &mut attribute);
     let mut clusters = 0;
-    // SAFETY: the configuration and the number live for the call.
+    // SAFETY: the configuration, its attribute and the number live for the call.
     let result = unsafe {
         sys::cuOccupancyMaxActiveClusters(&mut clusters, function.cu_function(), &config)
     };
@@ -78,7 +89,7 @@ pub(crate) fn max_clusters(
 ///
 /// # Safety
 ///
-/// `arguments` point to the values that the function takes, and what these point to is valid
+/// `arguments` point at the values that the function takes. Memory that these point at is valid
 /// until the launch has ended.
 pub(crate) unsafe fn launch(
     stream: &CudaStream,
@@ -89,19 +100,9 @@ pub(crate) unsafe fn launch(
     arguments: &mut [*mut c_void],
 ) -> Result<()> {
     let mut attribute = attribute.to_driver();
-    let config = sys::CUlaunchConfig {
-        gridDimX: grid.0,
-        gridDimY: grid.1,
-        gridDimZ: grid.2,
-        blockDimX: threads,
-        blockDimY: 1,
-        blockDimZ: 1,
-        sharedMemBytes: 0,
-        hStream: stream.cu_stream(),
-        attrs: &mut attribute,
-        numAttrs: 1,
-    };
-    // SAFETY: the configuration lives for the call; the arguments are the caller's.
+    let config = config(stream, grid, threads, &mut attribute);
+    // SAFETY: the configuration and its attribute live for the call. The caller guarantees the
+    // arguments.
     let result = unsafe {
         sys::cuLaunchKernelEx(
             &config,
