@@ -49,8 +49,8 @@ modinfo_version() {
 }
 
 title "1. NVIDIA's driver, patched, finds a GPU"
-say "This machine has one GH100, played by tests/fakegpu. The modules are NVIDIA's"
-say "own, built for this kernel with gctgroup inside nvidia.ko."
+say "tests/fakegpu emulates one GH100 for this machine. The modules are NVIDIA's own,"
+say "built for this kernel with gctgroup inside nvidia.ko."
 echo " # insmod nvidia.ko; insmod nvidia-uvm.ko"
 load_nvidia || fail "nvidia.ko does not load"
 load_uvm || fail "nvidia-uvm.ko does not load"
@@ -66,7 +66,7 @@ sleep 300 &
 server=$!
 shown "echo $server >web/group.procs"
 holds $server web/group.procs
-say "... or whoever opens the driver from within a cgroup, as containers do."
+say "... or by cgroup, as containers do: when the process opens the driver."
 mkdir /sys/fs/cgroup/pod7 || fail "no cgroup v2"
 shown "echo /pod7 >batch/group.cgroup"
 echo " # in /pod7: gct-selftest client --hold 300 &"
@@ -78,17 +78,17 @@ until [ -n "$(cat batch/group.procs)" ]; do
 done
 holds $job batch/group.procs
 
-title "3. What each may use of GPU 0"
+title "3. Limits on GPU 0"
 shown "ls web/0"
 holds default web/0/compute.timeslice
-say "What is in force may be written back:"
+say "The value in force can be written back:"
 shown "echo default >web/0/compute.timeslice"
-say "A quota that is enforced is in force when the write returns:"
+say "A limit takes effect before the write returns:"
 shown "echo 2000 >web/0/compute.timeslice"
 holds 2000 web/0/compute.timeslice
 shown "echo default >web/0/compute.timeslice"
 holds default web/0/compute.timeslice
-say "One that this build cannot enforce yet is refused, never just stored, nor shown:"
+say "A limit that this build cannot enforce is refused, neither stored nor shown:"
 refused 'not supported' 'echo 8G >batch/0/gmem.limit'
 refused 'not supported' 'cat batch/0/gmem.limit'
 
@@ -103,7 +103,7 @@ holds default web/0/compute.timeslice
 holds $server web/group.procs
 
 title "5. A member opens the driver"
-say "A program in \"web\" allocates a client of NVIDIA's resource manager."
+say "A program in \"web\" allocates a client of NVIDIA's resource manager (RM)."
 shown "sh -c 'echo 0 >web/group.procs; exec gct-selftest client'"
 
 title "6. The same through gctctl"
@@ -116,10 +116,10 @@ if [ "$(modinfo_version)" = 535.261.03 ]; then
 	. /test/demo-work.sh
 else
 	title "7. Work"
-	say "The software GPU speaks to 535.261.03 only: no work is shown on this version."
+	say "The software GPU supports 535.261.03 only, so this version shows no work."
 fi
 
-title "8. Everything goes away again"
+title "8. Cleaning up"
 kill $server $job
 wait
 shown "echo remove web >control"
@@ -128,5 +128,5 @@ cd /
 shown "rmmod nvidia_uvm"
 shown "rmmod nvidia"
 [ ! -e "$GCT" ] || fail "the tree is still there"
-say "$GCT is gone, and the kernel has complained about nothing."
+say "$GCT is gone, and the kernel has reported no bug."
 exit 0

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn dynamic_programs_are_told_from_static_ones() {
+    fn dynamic_programs_differ_from_static_ones() {
         let own = fs::read("/proc/self/exe").unwrap();
         assert!(needs_interpreter(&own), "tests are linked dynamically");
         assert!(!needs_interpreter(b"#!/bin/sh\n"));

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_end_too_late_is_not_begun() {
+    fn a_step_that_would_end_too_late_does_not_start() {
         let mut budget = Budget::new(1);
         assert!(budget.admits());
         std::thread::sleep(Duration::from_millis(20));

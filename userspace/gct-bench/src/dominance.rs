@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn one_better_and_none_worse_dominates() {
+    fn better_in_one_and_worse_in_no_respect_dominates() {
         let a = achieved("a", [50.0, 52.0], [400.0, 401.0]);
         let slower = achieved("b", [60.0, 70.0], [400.0, 402.0]);
         let less = achieved("c", [51.0, 53.0], [390.0, 391.0]);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_statement_names_what_was_lost() {
+    fn the_statement_names_the_loss() {
         let mut table = Table::new("t", &COLUMNS);
         table.point = Some(Point {
             blocks_us: 25,

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_crosses_a_page_is_read_back_whole() {
+    fn data_across_pages_is_read_back_whole() {
         let mut memory = SparseMemory::new(2);
         let data: Vec<u8> = (0..=255).collect();
         memory.write(0xff0, &data).unwrap();

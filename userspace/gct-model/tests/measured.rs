@@ -140,7 +140,7 @@ fn pre_exit_signals_dependents_before_the_end_and_releases_after_it() {
 }
 
 #[test]
-fn captures_run_what_their_readme_lists() {
+fn captures_run_the_launches_of_their_readme() {
     let blocks = |name: &str| -> Vec<u64> {
         let mut machine = Machine::new(SparseMemory::new(1 << 10), Config::default());
         for (channel, words) in capture(name) {
@@ -200,7 +200,7 @@ fn the_two_launches_of_a_pdl_pair_are_chained_by_the_latch() {
 }
 
 #[test]
-fn what_was_never_measured_is_said() {
+fn unmeasured_behaviour_is_reported() {
     let mut qmd = Qmd::grid(1, [10, 1, 1]);
     qmd.put(V04_00.counter, 3);
     let report = launch(&qmd, SCHEDULE);

@@ -153,7 +153,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn split_and_masked_launches_do_what_they_did(
+    fn split_and_masked_launches_keep_their_effects(
         launches in several(), mask in masks(), atoms in 0_u32..20, written: bool, seed: u64,
     ) {
         let original = segments(&launches);
@@ -259,7 +259,7 @@ fn channels(name: &str) -> Vec<Vec<Vec<u32>>> {
 }
 
 #[test]
-fn captures_do_what_they_did_however_they_are_split() {
+fn captures_keep_their_effects_however_they_are_split() {
     let masks = [None, Some(keep([3, 64])), Some(keep(0..40))];
     for name in CAPTURES {
         for original in channels(name) {
@@ -280,7 +280,7 @@ proptest! {
 
     /// A damaged capture is a tenant that writes garbage. It must get the same garbage.
     #[test]
-    fn damaged_captures_do_what_they_did(
+    fn damaged_captures_keep_their_effects(
         name in prop::sample::select(&CAPTURES[..]),
         flips in proptest::collection::vec((any::<prop::sample::Index>(), 0_u32..32), 1..4),
         atoms in 1_u32..10,

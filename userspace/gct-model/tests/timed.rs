@@ -11,7 +11,7 @@ const QMD: u64 = 0x10_0000;
 const SEMAPHORE: u64 = 0x30_0000;
 
 #[test]
-fn a_timed_grid_ends_when_it_is_told_to() {
+fn a_timed_grid_ends_when_finish_is_called() {
     let config = Config {
         timed: true,
         ..Config::default()

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_an_error() {
+    fn missing_fields_are_errors() {
         let mut bytes = [0; 8];
         assert!(get(&bytes, Field::new(5, 4)).is_err());
         assert!(set(&mut bytes, Field::new(0, 9), 0).is_err());

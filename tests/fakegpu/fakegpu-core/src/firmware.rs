@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_finds_what_it_looks_for() {
+    fn the_driver_finds_its_sections() {
         let file = image();
         assert_eq!(section(&file, ".fwversion"), Some(&b"535.261.03\0"[..]));
         assert_eq!(

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_pending_when_the_top_opens_counts_again() {
+    fn pending_vectors_count_again_when_the_top_opens() {
         let mut tree = tree();
         tree.write(LeafEnSet::OFFSET, u32::MAX);
         tree.write(TopEnSet::OFFSET, 1);

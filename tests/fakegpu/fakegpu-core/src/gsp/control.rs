@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_sends_uninitialised_is_cleared() {
+    fn uninitialised_outputs_are_cleared() {
         let mut params = [0xa5; 64];
         let command = NV2080_CTRL_CMD_INTERNAL_GET_DEVICE_INFO_TABLE;
         assert_eq!(

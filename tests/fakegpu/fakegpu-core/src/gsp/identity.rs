@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_is_told_in_both_forms() {
+    fn a_uuid_has_a_binary_and_a_text_form() {
         use NV2080_CTRL_GPU_GET_GID_INFO_PARAMS as P;
         let uuid = *b"fake-gh100-gpu-\x03";
         let mut params = vec![0; P::SIZE];

@@ -159,7 +159,7 @@ fn a_release_executes_and_the_ring_advances() {
 }
 
 #[test]
-fn an_acquire_waits_for_a_store_nobody_tells_of() {
+fn an_acquire_polls_for_a_plain_store() {
     let mut machine = Machine::new();
     machine.submit(0, &machine.semaphore(7, ACQUIRE));
     machine.submit(1, &machine.semaphore(8, RELEASE));
@@ -315,7 +315,7 @@ fn a_captured_launch_runs_all_its_blocks() {
 /// The launches of each capture, by the captures' README: grids in launch order, in blocks or
 /// clusters.
 #[test]
-fn every_capture_launches_what_it_says() {
+fn every_capture_has_the_launches_of_its_readme() {
     let captures: [(&str, &[[u32; 3]]); 6] = [
         ("one_launch", &[[1000, 1, 1]]),
         ("grid3d", &[[30, 20, 10]]),

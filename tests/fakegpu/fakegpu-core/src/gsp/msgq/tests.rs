@@ -79,7 +79,7 @@ fn a_record_survives_the_ring() {
 }
 
 #[test]
-fn what_is_sent_sums_to_zero_and_advances() {
+fn sent_records_sum_to_zero_and_advance() {
     let mut memory = memory();
     let mut queues = Queues::open(&mut memory, LOCATION).unwrap();
     let record = Record {
