@@ -4,7 +4,7 @@
 
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Context, Result};
-use gct_hw::kit::{number, parse, Under};
+use gct_hw::kit::{number, parse, RunEnv};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// Random launches of all kinds; a wrong block fails gct-load itself.
-fn exact(bed: &Bed, under: &Under, more: &str) -> Result<Outcome> {
+fn exact(bed: &Bed, env: &RunEnv, more: &str) -> Result<Outcome> {
     let line = bed
         .kit
-        .json(under, &format!("exact --rounds {} {more}", bed.rounds))?;
+        .json(env, &format!("exact --rounds {} {more}", bed.rounds))?;
     ensure!(number(&line, "launches")? > f64::from(bed.rounds), "{line}");
     ensure!(
         number(&line, "graphs")? > 0.0,
@@ -37,7 +37,7 @@ fn exact(bed: &Bed, under: &Under, more: &str) -> Result<Outcome> {
 }
 
 fn exact_without_limits(bed: &Bed) -> Result<Outcome> {
-    exact(bed, &Under::gctgroup(), "--seed 1")
+    exact(bed, &RunEnv::gctgroup(), "--seed 1")
 }
 
 fn exact_on_a_few_tpcs(bed: &Bed) -> Result<Outcome> {
@@ -46,41 +46,41 @@ fn exact_on_a_few_tpcs(bed: &Bed) -> Result<Outcome> {
 
 fn exact_in_atoms_at_once(bed: &Bed) -> Result<Outcome> {
     for atoms in [2, 8, 32] {
-        let under = Under::gctgroup().with("GCTGROUP_ATOMS", atoms);
-        exact(bed, &under, "--seed 3")?;
+        let env = RunEnv::gctgroup().with("GCTGROUP_ATOMS", atoms);
+        exact(bed, &env, "--seed 3")?;
     }
     Ok(Outcome::Passed)
 }
 
 fn exact_when_paced(bed: &Bed) -> Result<Outcome> {
     for target_us in [5, 20, 100] {
-        let under = bed.masked(&bed.all_but(0));
-        let under = under.with("GCTGROUP_ATOM_DURATION", target_us);
-        exact(bed, &under, "--seed 4")?;
+        let env = bed.masked(&bed.all_but(0));
+        let env = env.with("GCTGROUP_ATOM_DURATION", target_us);
+        exact(bed, &env, "--seed 4")?;
     }
     Ok(Outcome::Passed)
 }
 
 fn exact_from_four_threads(bed: &Bed) -> Result<Outcome> {
-    let under = Under::gctgroup().with("GCTGROUP_ATOM_DURATION", 20);
-    exact(bed, &under, "--seed 5 --hosts 4")
+    let env = RunEnv::gctgroup().with("GCTGROUP_ATOM_DURATION", 20);
+    exact(bed, &env, "--seed 5 --hosts 4")
 }
 
 fn exact_in_three_contexts(bed: &Bed) -> Result<Outcome> {
     let work = "--seed 9 --contexts 3 --hosts 6";
-    exact(bed, &Under::gctgroup(), work)?;
-    let under = bed.masked(&bed.first(20));
-    exact(bed, &under.with("GCTGROUP_ATOM_DURATION", 20), work)
+    exact(bed, &RunEnv::gctgroup(), work)?;
+    let env = bed.masked(&bed.first(20));
+    exact(bed, &env.with("GCTGROUP_ATOM_DURATION", 20), work)
 }
 
 /// How many blocks ran on each SM.
-fn sms(bed: &Bed, under: &Under) -> Result<BTreeMap<String, u64>> {
-    let line = bed.kit.run(under, "sms --blocks 8000 --cycles 20000")?;
+fn sms(bed: &Bed, env: &RunEnv) -> Result<BTreeMap<String, u64>> {
+    let line = bed.kit.run(env, "sms --blocks 8000 --cycles 20000")?;
     serde_json::from_str(&line).with_context(|| format!("'{line}'"))
 }
 
 fn a_mask_is_kept(bed: &Bed) -> Result<Outcome> {
-    let all = sms(bed, &Under::native())?.len();
+    let all = sms(bed, &RunEnv::native())?.len();
     for count in [1, 5, 20] {
         let used = sms(bed, &bed.masked(&bed.first(count)))?.len();
         ensure!(used == 2 * count, "{count} TPCs, but {used} SMs were used");
@@ -91,10 +91,10 @@ fn a_mask_is_kept(bed: &Bed) -> Result<Outcome> {
 }
 
 /// The counters that a run leaves behind.
-pub(crate) fn counters(bed: &Bed, under: Under, work: &str) -> Result<BTreeMap<String, u64>> {
+pub(crate) fn counters(bed: &Bed, env: RunEnv, work: &str) -> Result<BTreeMap<String, u64>> {
     let file = std::env::temp_dir().join(format!("gct-hw-{}", std::process::id()));
     bed.kit
-        .run(&under.with("GCTGROUP_STATS", file.display()), work)?;
+        .run(&env.with("GCTGROUP_STATS", file.display()), work)?;
     let text = std::fs::read_to_string(&file).context("no counters were written")?;
     std::fs::remove_file(&file)?;
     read_counters(&text)
@@ -138,7 +138,7 @@ fn every_launch_is_covered(bed: &Bed) -> Result<Outcome> {
 }
 
 fn an_idle_tenant_costs_no_cpu(bed: &Bed) -> Result<Outcome> {
-    let line = bed.kit.json(&Under::gctgroup(), "idle --seconds 3")?;
+    let line = bed.kit.json(&RunEnv::gctgroup(), "idle --seconds 3")?;
     let percent = number(&line, "cpu_percent")?;
     ensure!(percent < 0.2, "{percent} % of a core");
     Ok(Outcome::Passed)
@@ -147,9 +147,9 @@ fn an_idle_tenant_costs_no_cpu(bed: &Bed) -> Result<Outcome> {
 fn pacing_costs_little(bed: &Bed) -> Result<Outcome> {
     let work = "best-effort --blocks 42240 --cycles 20000 --seconds 1";
     let key = "launches_per_second";
-    let native = number(&bed.kit.json(&Under::native(), work)?, key)?;
-    let under = bed.masked(&bed.all_but(0));
-    let paced = under.with("GCTGROUP_ATOM_DURATION", 100);
+    let native = number(&bed.kit.json(&RunEnv::native(), work)?, key)?;
+    let env = bed.masked(&bed.all_but(0));
+    let paced = env.with("GCTGROUP_ATOM_DURATION", 100);
     let paced = number(&bed.kit.json(&paced, work)?, key)?;
     ensure!(
         paced > 0.98 * native,
@@ -159,16 +159,16 @@ fn pacing_costs_little(bed: &Bed) -> Result<Outcome> {
 }
 
 fn killed(bed: &Bed) -> Result<Outcome> {
-    let under = bed.masked(&bed.all_but(0));
-    let under = under.with("GCTGROUP_ATOM_DURATION", 50);
+    let env = bed.masked(&bed.all_but(0));
+    let env = env.with("GCTGROUP_ATOM_DURATION", 50);
     for _ in 0..3 {
         let work = "best-effort --blocks 42240 --cycles 200000 --seconds 30";
-        let running = bed.kit.start(&under, work)?;
+        let running = bed.kit.start(&env, work)?;
         std::thread::sleep(Duration::from_millis(1200));
         running.kill()?;
     }
-    exact(bed, &under, "--seed 7")?;
-    exact(bed, &Under::native(), "--seed 7")
+    exact(bed, &env, "--seed 7")?;
+    exact(bed, &RunEnv::native(), "--seed 7")
 }
 
 fn child(bed: &Bed) -> Result<Outcome> {
@@ -177,10 +177,10 @@ fn child(bed: &Bed) -> Result<Outcome> {
         "{0} sms --blocks 8000 --cycles 20000; exec {0} exact --rounds 50",
         load.display()
     );
-    let under = bed.masked(&bed.first(3));
+    let env = bed.masked(&bed.first(3));
     let output = bed
         .kit
-        .command("/bin/sh".as_ref(), &under)
+        .command("/bin/sh".as_ref(), &env)
         .args(["-c", &script])
         .output()?;
     let text = String::from_utf8_lossy(&output.stdout);

@@ -5,7 +5,7 @@
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Result};
 use gct_hw::daemon::Daemon;
-use gct_hw::kit::{moment_in, number, parse, Under};
+use gct_hw::kit::{moment_in, number, parse, RunEnv};
 use gct_hw::mps::Mps;
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const CRITICAL: &str = "critical --blocks 132 --threads 256 --cycles 45000 --per
 const BEST_EFFORT: &str = "best-effort --blocks 26400 --threads 1024 --cycles 45000";
 
 /// p99 of the critical loop in microseconds, launches per second of the other.
-fn both(bed: &Bed, critical: &Under, best_effort: &Under) -> Result<(f64, f64)> {
+fn both(bed: &Bed, critical: &RunEnv, best_effort: &RunEnv) -> Result<(f64, f64)> {
     let window = format!(
         "--seconds 1.5 --start-at {}",
         moment_in(Duration::from_millis(1600))
@@ -40,7 +40,7 @@ fn both(bed: &Bed, critical: &Under, best_effort: &Under) -> Result<(f64, f64)> 
 
 fn pacing_bounds(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
-    let native = mps.client(Under::native());
+    let native = mps.client(RunEnv::native());
     let paced = bed.masked(&bed.all_but(0));
     let paced = mps.client(paced.with("GCTGROUP_ATOM_DURATION", 100));
     let (plain_us, plain_rate) = both(bed, &native, &native)?;
@@ -129,8 +129,8 @@ fn earlier_priority(bed: &Bed) -> Result<Outcome> {
 
 /// Launches per second of a best-effort loop under each of `all`, at the same time. All have
 /// contexts before the first one works: to make one takes launches, which may have to wait.
-fn rates(bed: &Bed, all: &[&Under]) -> Result<Vec<f64>> {
-    let programs: Result<Vec<_>> = all.iter().map(|under| bed.kit.serve(under)).collect();
+fn rates(bed: &Bed, all: &[&RunEnv]) -> Result<Vec<f64>> {
+    let programs: Result<Vec<_>> = all.iter().map(|env| bed.kit.serve(env)).collect();
     let mut programs = programs?;
     for program in &mut programs {
         program.ready()?;
@@ -156,7 +156,7 @@ fn four_quotas(bed: &Bed) -> Result<Outcome> {
         let options = format!("--quota {quota} --atom 100us");
         mps.client(daemon.group(&format!("group{number}"), &options))
     };
-    let programs: Vec<Under> = QUOTAS
+    let programs: Vec<RunEnv> = QUOTAS
         .iter()
         .enumerate()
         .map(|(number, quota)| program(number, *quota))
@@ -218,8 +218,8 @@ fn three_exact(bed: &Bed) -> Result<Outcome> {
         .iter()
         .enumerate()
         .map(|(number, options)| {
-            let under = mps.client(daemon.group(&format!("exact{number}"), options));
-            bed.kit.start(&under, &format!("{work} --seed {number}"))
+            let env = mps.client(daemon.group(&format!("exact{number}"), options));
+            bed.kit.start(&env, &format!("{work} --seed {number}"))
         })
         .collect();
     for one in running? {
@@ -248,6 +248,6 @@ fn killed_client(bed: &Bed) -> Result<Outcome> {
         "{ended:?}"
     );
     drop(mps);
-    bed.kit.run(&Under::gctgroup(), "exact --rounds 50")?;
+    bed.kit.run(&RunEnv::gctgroup(), "exact --rounds 50")?;
     Ok(Outcome::Passed)
 }

@@ -2,7 +2,7 @@
 
 //! gctd, started for a while.
 
-use crate::kit::{Kit, Under};
+use crate::kit::{Kit, RunEnv};
 use anyhow::{ensure, Context, Result};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -26,7 +26,7 @@ impl Daemon {
         let directory = std::env::temp_dir().join(format!("gctd-{}", std::process::id()));
         let admin = directory.join("admin.sock");
         let mut child = kit
-            .command(&kit.path("gctd"), &Under::native())
+            .command(&kit.path("gctd"), &RunEnv::native())
             .arg("--dir")
             .arg(&directory)
             .args(["--tpcs", tpcs])
@@ -82,7 +82,7 @@ impl Daemon {
     }
 
     /// A program in a group of this daemon's, with the options of `gctctl run`.
-    pub fn group(&self, name: &str, options: &str) -> Under {
+    pub fn group(&self, name: &str, options: &str) -> RunEnv {
         let mut words = vec![
             self.gctctl.display().to_string(),
             "--dir".into(),
@@ -93,7 +93,7 @@ impl Daemon {
         ];
         words.extend(options.split_whitespace().map(String::from));
         words.push("--".into());
-        Under::native().behind(words)
+        RunEnv::native().behind(words)
     }
 }
 

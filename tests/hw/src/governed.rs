@@ -5,7 +5,7 @@
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Context, Result};
 use gct_hw::daemon::Daemon;
-use gct_hw::kit::{number, parse, Under};
+use gct_hw::kit::{number, parse, RunEnv};
 use std::time::{Duration, Instant};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -30,8 +30,8 @@ fn daemon(bed: &Bed) -> Result<Daemon> {
 
 fn a_group_has_a_mask(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
-    let under = daemon.group("masked", &format!("--tpc {}", bed.first(4)));
-    let used = used(&bed.kit.run(&under, "sms --blocks 8000 --cycles 20000")?)?;
+    let env = daemon.group("masked", &format!("--tpc {}", bed.first(4)));
+    let used = used(&bed.kit.run(&env, "sms --blocks 8000 --cycles 20000")?)?;
     ensure!(used == 8, "4 TPCs, but {used} SMs were used");
     Ok(Outcome::Passed)
 }
@@ -45,9 +45,9 @@ fn a_mask_changes(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
     let rate = |mask: &str| -> Result<f64> {
         daemon.set("changed", "tpc.mask", mask)?;
-        let under = daemon.group("changed", "");
+        let env = daemon.group("changed", "");
         let work = "best-effort --blocks 42240 --cycles 20000 --seconds 0.5";
-        number(&bed.kit.json(&under, work)?, "launches_per_second")
+        number(&bed.kit.json(&env, work)?, "launches_per_second")
     };
     daemon.create("changed")?;
     let whole = rate("all")?;
@@ -58,9 +58,9 @@ fn a_mask_changes(bed: &Bed) -> Result<Outcome> {
     );
     // The same while the program runs: from all to a few.
     daemon.set("changed", "tpc.mask", "all")?;
-    let under = daemon.group("changed", "");
+    let env = daemon.group("changed", "");
     let work = "best-effort --blocks 42240 --cycles 20000 --seconds 2";
-    let running = bed.kit.start(&under, work)?;
+    let running = bed.kit.start(&env, work)?;
     std::thread::sleep(Duration::from_millis(1500));
     daemon.set("changed", "tpc.mask", &bed.first(4))?;
     let changed = number(&parse(&running.line()?)?, "launches_per_second")?;
@@ -74,9 +74,9 @@ fn a_mask_changes(bed: &Bed) -> Result<Outcome> {
 fn a_frozen_group_stands_still(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
     daemon.create("frozen")?;
-    let under = daemon.group("frozen", "--atom 100us");
+    let env = daemon.group("frozen", "--atom 100us");
     let start = Instant::now();
-    let running = bed.kit.start(&under, "exact --rounds 400")?;
+    let running = bed.kit.start(&env, "exact --rounds 400")?;
     std::thread::sleep(Duration::from_millis(400));
     daemon.set("frozen", "compute.freeze", "1")?;
     std::thread::sleep(Duration::from_secs(2));
@@ -102,7 +102,7 @@ fn a_time_slice_bounds_the_wait(bed: &Bed) -> Result<Outcome> {
         let work = "critical --blocks 132 --threads 256 --cycles 45000 --period-us 2000";
         let line = bed
             .kit
-            .json(&Under::native(), &format!("{work} --seconds 0.5"))?;
+            .json(&RunEnv::native(), &format!("{work} --seconds 0.5"))?;
         number(&line, "p50_us")
     };
     let stock = wait("default")?;
@@ -124,8 +124,8 @@ fn a_time_slice_bounds_the_wait(bed: &Bed) -> Result<Outcome> {
 fn children(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
     let options = format!("--atom 50us --tpc {}", bed.first(4));
-    let under = daemon.group("family", &options);
-    let line = bed.kit.json(&under, "family --children 3")?;
+    let env = daemon.group("family", &options);
+    let line = bed.kit.json(&env, "family --children 3")?;
     let sms = line["sms"].as_array().context("no children")?;
     ensure!(
         sms.len() == 3 && sms.iter().all(|sms| *sms == 8),
@@ -137,19 +137,19 @@ fn children(bed: &Bed) -> Result<Outcome> {
 fn exact_when_paced(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
     let options = format!("--atom 20us --tpc {}", bed.all_but(5));
-    let under = daemon.group("paced", &options);
+    let env = daemon.group("paced", &options);
     bed.kit
-        .run(&under, &format!("exact --rounds {}", bed.rounds))?;
+        .run(&env, &format!("exact --rounds {}", bed.rounds))?;
     Ok(Outcome::Passed)
 }
 
 fn programs_outlive_their_daemon(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
-    let under = daemon.group("orphan", "--atom 20us");
-    let running = bed.kit.start(&under, "exact --rounds 1500 --seed 8")?;
+    let env = daemon.group("orphan", "--atom 20us");
+    let running = bed.kit.start(&env, "exact --rounds 1500 --seed 8")?;
     std::thread::sleep(Duration::from_millis(600));
     drop(daemon);
     running.line()?;
-    bed.kit.run(&Under::gctgroup(), "exact --rounds 50")?;
+    bed.kit.run(&RunEnv::gctgroup(), "exact --rounds 50")?;
     Ok(Outcome::Passed)
 }

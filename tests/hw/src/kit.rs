@@ -16,15 +16,15 @@ pub struct Kit {
     folder: PathBuf,
 }
 
-/// What a child is run under.
+/// The environment of a child: variables, preload and wrapper.
 #[derive(Clone, Debug, Default)]
-pub struct Under {
+pub struct RunEnv {
     preload: bool,
     variables: Vec<(String, String)>,
     behind: Vec<String>,
 }
 
-impl Under {
+impl RunEnv {
     /// The stock driver, nothing else.
     pub fn native() -> Self {
         Self::default()
@@ -90,8 +90,8 @@ impl Kit {
     }
 
     /// A command under `under`.
-    pub fn command(&self, program: &Path, under: &Under) -> Command {
-        let mut command = match under.behind.split_first() {
+    pub fn command(&self, program: &Path, env: &RunEnv) -> Command {
+        let mut command = match env.behind.split_first() {
             Some((first, rest)) => {
                 let mut command = Command::new(first);
                 command.args(rest).arg(program);
@@ -99,8 +99,8 @@ impl Kit {
             }
             None => Command::new(program),
         };
-        command.envs(under.variables.iter().map(|(k, v)| (k, v)));
-        if under.preload {
+        command.envs(env.variables.iter().map(|(k, v)| (k, v)));
+        if env.preload {
             command.env("LD_PRELOAD", self.path("libgct_preload.so"));
         }
         command
@@ -111,8 +111,8 @@ impl Kit {
     /// # Errors
     ///
     /// It cannot be started.
-    pub fn start(&self, under: &Under, arguments: &str) -> Result<Running> {
-        let mut command = self.command(&self.path("gct-load"), under);
+    pub fn start(&self, env: &RunEnv, arguments: &str) -> Result<Running> {
+        let mut command = self.command(&self.path("gct-load"), env);
         command.args(arguments.split_whitespace());
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = command.spawn().context("gct-load cannot be started")?;
@@ -127,8 +127,8 @@ impl Kit {
     /// # Errors
     ///
     /// It failed, or did not end.
-    pub fn run(&self, under: &Under, arguments: &str) -> Result<String> {
-        self.start(under, arguments)?.line()
+    pub fn run(&self, env: &RunEnv, arguments: &str) -> Result<String> {
+        self.start(env, arguments)?.line()
     }
 
     /// As [`Kit::run`], for a line of JSON.
@@ -136,8 +136,8 @@ impl Kit {
     /// # Errors
     ///
     /// As there, and for a line that is no JSON.
-    pub fn json(&self, under: &Under, arguments: &str) -> Result<serde_json::Value> {
-        parse(&self.run(under, arguments)?)
+    pub fn json(&self, env: &RunEnv, arguments: &str) -> Result<serde_json::Value> {
+        parse(&self.run(env, arguments)?)
     }
 }
 

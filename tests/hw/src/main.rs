@@ -15,7 +15,7 @@ mod torch;
 
 use anyhow::Result;
 use clap::Parser;
-use gct_hw::kit::{Kit, Under};
+use gct_hw::kit::{Kit, RunEnv};
 use std::path::PathBuf;
 
 /// Tests the user-space mode on this machine's GPU.
@@ -53,8 +53,8 @@ impl Bed {
     }
 
     /// The user-space mode with a mask.
-    pub(crate) fn masked(&self, list: &str) -> Under {
-        Under::gctgroup().with("GCTGROUP_TPC_MASK", list)
+    pub(crate) fn masked(&self, list: &str) -> RunEnv {
+        RunEnv::gctgroup().with("GCTGROUP_TPC_MASK", list)
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) enum Outcome {
 fn main() -> Result<()> {
     let cli = Cli::parse();
     let kit = Kit::new(cli.kit)?;
-    let tpcs = kit.run(&Under::gctgroup(), "tpcs")?;
+    let tpcs = kit.run(&RunEnv::gctgroup(), "tpcs")?;
     let bed = Bed {
         kit,
         tpcs: tpcs.split(',').map(String::from).collect(),

@@ -2,7 +2,7 @@
 
 //! NVIDIA's MPS, started for a while.
 
-use crate::kit::Under;
+use crate::kit::RunEnv;
 use anyhow::{ensure, Context, Result};
 use std::io::Write;
 use std::path::PathBuf;
@@ -42,9 +42,9 @@ impl Mps {
     }
 
     /// A client of this one.
-    pub fn client(&self, under: Under) -> Under {
+    pub fn client(&self, env: RunEnv) -> RunEnv {
         let variables = self.variables().into_iter();
-        variables.fold(under, |under, (name, value)| under.with(name, value))
+        variables.fold(env, |env, (name, value)| env.with(name, value))
     }
 
     fn control(&self) -> Command {

@@ -2,7 +2,7 @@
 
 //! A child that does one request after the other, a line of JSON for each.
 
-use crate::kit::{parse, Kit, Under};
+use crate::kit::{parse, Kit, RunEnv};
 use anyhow::{bail, ensure, Context, Result};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
@@ -32,8 +32,8 @@ impl Kit {
     /// # Errors
     ///
     /// It cannot be started.
-    pub fn serve(&self, under: &Under) -> Result<Served> {
-        self.serve_by(under, &self.path("gct-load"), &["serve"])
+    pub fn serve(&self, env: &RunEnv) -> Result<Served> {
+        self.serve_by(env, &self.path("gct-load"), &["serve"])
     }
 
     /// Starts another program of this kind.
@@ -41,8 +41,8 @@ impl Kit {
     /// # Errors
     ///
     /// It cannot be started.
-    pub fn serve_by(&self, under: &Under, program: &Path, arguments: &[&str]) -> Result<Served> {
-        let mut command = self.command(program, under);
+    pub fn serve_by(&self, env: &RunEnv, program: &Path, arguments: &[&str]) -> Result<Served> {
+        let mut command = self.command(program, env);
         command.args(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let what = program.display().to_string();
@@ -151,7 +151,7 @@ mod tests {
             echo '{"error": "nine"}' || echo "{\"n\": $n}"; done"#;
         let shell = Path::new("/bin/sh");
         let mut served = kit
-            .serve_by(&Under::native(), shell, &["-c", script])
+            .serve_by(&RunEnv::native(), shell, &["-c", script])
             .unwrap();
         served.ready().unwrap();
         let patience = Duration::from_secs(20);

@@ -7,7 +7,7 @@ use crate::torch::has_module;
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Context, Result};
 use gct_hw::daemon::Daemon;
-use gct_hw::kit::{number, parse, Under};
+use gct_hw::kit::{number, parse, RunEnv};
 use gct_hw::mps::Mps;
 use serde_json::Value;
 
@@ -34,8 +34,8 @@ const MODULES: [&str; 3] = ["torch", "triton", "jax"];
 
 const PROGRAM: &str = include_str!("sized.py");
 
-fn barrier(bed: &Bed, under: &Under, arguments: &str) -> Result<Value> {
-    bed.kit.json(under, &format!("barrier {arguments}"))
+fn barrier(bed: &Bed, env: &RunEnv, arguments: &str) -> Result<Value> {
+    bed.kit.json(env, &format!("barrier {arguments}"))
 }
 
 /// What a barrier says of the device: SMs, blocks on each, the grid of one wave, clusters.
@@ -50,8 +50,8 @@ fn met(line: &Value) -> Result<()> {
 }
 
 fn sees_its_mask(bed: &Bed) -> Result<Outcome> {
-    let native = device(&barrier(bed, &Under::native(), "--rounds 1")?)?;
-    let none = device(&barrier(bed, &Under::gctgroup(), "--rounds 1")?)?;
+    let native = device(&barrier(bed, &RunEnv::native(), "--rounds 1")?)?;
+    let none = device(&barrier(bed, &RunEnv::gctgroup(), "--rounds 1")?)?;
     ensure!(
         none == native,
         "{none:?} without a limit, {native:?} natively"
@@ -95,8 +95,8 @@ fn daemon(bed: &Bed) -> Result<Daemon> {
 fn barrier_under_a_quota(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
     for (group, quota, sms) in [("some", 20, 40.0), ("few", 3, 6.0)] {
-        let under = daemon.group(group, &format!("--quota {quota}"));
-        let line = barrier(bed, &under, "")?;
+        let env = daemon.group(group, &format!("--quota {quota}"));
+        let line = barrier(bed, &env, "")?;
         ensure!(number(&line, "sms")? == sms, "quota {quota}: {line}");
         met(&line)?;
     }
@@ -110,7 +110,7 @@ fn barriers_beside(bed: &Bed) -> Result<Outcome> {
     let half = bed.tpcs.len() / 2 - 2;
     let quota = format!("--quota {half}");
     let owners = ["left", "right"].map(|name| mps.client(daemon.group(name, &quota)));
-    let start = |under| bed.kit.start(under, "barrier --seconds 6");
+    let start = |env| bed.kit.start(env, "barrier --seconds 6");
     let running = owners.iter().map(start).collect::<Result<Vec<_>>>()?;
     std::thread::sleep(std::time::Duration::from_millis(1500));
     let third = mps.client(daemon.group("third", ""));
@@ -130,15 +130,15 @@ fn barriers_beside(bed: &Bed) -> Result<Outcome> {
 
 fn cooperative(bed: &Bed) -> Result<Outcome> {
     const TOO_LARGE: &str = "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE";
-    for under in [
-        Under::gctgroup(),
+    for env in [
+        RunEnv::gctgroup(),
         bed.masked(&bed.first(32)),
         bed.masked(&bed.first(1)),
     ] {
         for how in ["cooperative", "attribute"] {
-            let fits = barrier(bed, &under, &format!("--how {how}"))?;
+            let fits = barrier(bed, &env, &format!("--how {how}"))?;
             met(&fits)?;
-            let line = barrier(bed, &under, &format!("--how {how} --more 1"))?;
+            let line = barrier(bed, &env, &format!("--how {how} --more 1"))?;
             let error = line["error"].as_str().unwrap_or_default();
             ensure!(error.contains(TOO_LARGE), "one block more: {line}");
         }

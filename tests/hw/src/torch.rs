@@ -5,7 +5,7 @@
 use crate::alone::{covered, read_counters};
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Context, Result};
-use gct_hw::kit::Under;
+use gct_hw::kit::RunEnv;
 use std::process::Command;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -28,10 +28,10 @@ pub(crate) fn has_module(module: &str) -> bool {
     python.is_ok_and(|status| status.success())
 }
 
-fn run(bed: &Bed, under: &Under) -> Result<String> {
+fn run(bed: &Bed, env: &RunEnv) -> Result<String> {
     let output = bed
         .kit
-        .command("python3".as_ref(), under)
+        .command("python3".as_ref(), env)
         .args(["-c", PROGRAM])
         .env("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         .output()?;
@@ -40,20 +40,20 @@ fn run(bed: &Bed, under: &Under) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into())
 }
 
-fn compare(bed: &Bed, under: &Under) -> Result<Outcome> {
+fn compare(bed: &Bed, env: &RunEnv) -> Result<Outcome> {
     if !has_torch() {
         return Ok(Outcome::Skipped("PyTorch is not here".into()));
     }
-    let native = run(bed, &Under::native())?;
-    let again = run(bed, &Under::native())?;
+    let native = run(bed, &RunEnv::native())?;
+    let again = run(bed, &RunEnv::native())?;
     ensure!(native == again, "not deterministic: {native} {again}");
-    let governed = run(bed, under)?;
+    let governed = run(bed, env)?;
     ensure!(native == governed, "{native} without, {governed} with");
     Ok(Outcome::Passed)
 }
 
 fn without_limits(bed: &Bed) -> Result<Outcome> {
-    compare(bed, &Under::gctgroup())
+    compare(bed, &RunEnv::gctgroup())
 }
 
 /// Libraries choose kernels by the number of SMs, and other kernels round differently: the same bits
@@ -64,8 +64,8 @@ fn on_half(bed: &Bed) -> Result<Outcome> {
 }
 
 fn when_paced(bed: &Bed) -> Result<Outcome> {
-    let under = bed.masked(&bed.all_but(0));
-    compare(bed, &under.with("GCTGROUP_ATOM_DURATION", 20))
+    let env = bed.masked(&bed.all_but(0));
+    compare(bed, &env.with("GCTGROUP_ATOM_DURATION", 20))
 }
 
 fn torch_is_covered(bed: &Bed) -> Result<Outcome> {
@@ -73,8 +73,8 @@ fn torch_is_covered(bed: &Bed) -> Result<Outcome> {
         return Ok(Outcome::Skipped("PyTorch is not here".into()));
     }
     let file = std::env::temp_dir().join(format!("gct-hw-torch-{}", std::process::id()));
-    let under = bed.masked(&bed.all_but(2));
-    run(bed, &under.with("GCTGROUP_STATS", file.display()))?;
+    let env = bed.masked(&bed.all_but(2));
+    run(bed, &env.with("GCTGROUP_STATS", file.display()))?;
     let text = std::fs::read_to_string(&file).context("no counters were written")?;
     std::fs::remove_file(&file)?;
     let counters = read_counters(&text)?;

@@ -5,7 +5,7 @@
 use crate::report::{Report, Table};
 use crate::Cli;
 use anyhow::Result;
-use gct_hw::kit::{number, Kit, Under};
+use gct_hw::kit::{number, Kit, RunEnv};
 
 /// Measures the columns: the output of `gct-load launches`, and the processor time of an idle
 /// tenant.
@@ -16,30 +16,30 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
         "back_to_back_us",
     ];
     let all_tpcs = "0-127";
-    let under = [
-        ("native", Under::native()),
-        ("gctgroup, no limit", Under::gctgroup()),
+    let env = [
+        ("native", RunEnv::native()),
+        ("gctgroup, no limit", RunEnv::gctgroup()),
         (
             "gctgroup, every mask written",
-            Under::gctgroup().with("GCTGROUP_TPC_MASK", all_tpcs),
+            RunEnv::gctgroup().with("GCTGROUP_TPC_MASK", all_tpcs),
         ),
         (
             "gctgroup, atom.duration 300 us",
-            Under::gctgroup().with("GCTGROUP_ATOM_DURATION", 300),
+            RunEnv::gctgroup().with("GCTGROUP_ATOM_DURATION", 300),
         ),
     ];
-    let mut samples = vec![vec![Vec::new(); keys.len() + 1]; under.len()];
+    let mut samples = vec![vec![Vec::new(); keys.len() + 1]; env.len()];
     // Interleaved, so that disturbances of the machine affect all alike.
     for _ in 0..cli.repeat {
-        for ((_, under), samples) in under.iter().zip(&mut samples) {
-            let line = kit.json(under, "launches")?;
+        for ((_, env), samples) in env.iter().zip(&mut samples) {
+            let line = kit.json(env, "launches")?;
             for (key, samples) in keys.iter().zip(samples.iter_mut()) {
                 samples.push(number(&line, key)?);
             }
         }
     }
-    for ((_, under), samples) in under.iter().zip(&mut samples) {
-        let line = kit.json(under, "idle --seconds 1")?;
+    for ((_, env), samples) in env.iter().zip(&mut samples) {
+        let line = kit.json(env, "idle --seconds 1")?;
         if let Some(samples) = samples.last_mut() {
             samples.push(number(&line, "cpu_percent")?);
         }
@@ -53,7 +53,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
             "idle: % of a core",
         ],
     );
-    for ((name, _), samples) in under.iter().zip(&samples) {
+    for ((name, _), samples) in env.iter().zip(&samples) {
         table.row(name, samples);
     }
     report.add(table);

@@ -6,7 +6,7 @@ use crate::report::{Report, Table};
 use crate::Cli;
 use anyhow::Result;
 use gct_hw::daemon::Daemon;
-use gct_hw::kit::{number, Kit, Under};
+use gct_hw::kit::{number, Kit, RunEnv};
 
 /// Number of blocks of the kernel: 20 waves of an H200.
 const BLOCKS: u64 = 42_240;
@@ -23,7 +23,7 @@ const WHOLE: &str = "whole";
 struct Cell {
     row: String,
     column: usize,
-    under: Under,
+    env: RunEnv,
     arguments: String,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
             let mut table = Table::new(&title, &columns);
             let mut native = None;
             for cell in cells(cycles, whole_us, &lengths, tpcs, &daemon) {
-                let time = number(&kit.json(&cell.under, &cell.arguments)?, "median_us")?;
+                let time = number(&kit.json(&cell.env, &cell.arguments)?, "median_us")?;
                 // The first cell is the kernel alone.
                 let native = *native.get_or_insert(time);
                 let mut values = vec![Vec::new(); columns.len()];
@@ -63,41 +63,41 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
 
 fn cells(cycles: u64, whole_us: u64, lengths: &[u64], tpcs: &[&str], daemon: &Daemon) -> Vec<Cell> {
     let base = format!("split --blocks {BLOCKS} --cycles {cycles} --rounds 15");
-    let cell = |row: &str, column, under: Under, more: &str| Cell {
+    let cell = |row: &str, column, env: RunEnv, more: &str| Cell {
         row: row.into(),
         column,
-        under,
+        env,
         arguments: format!("{base} {more}"),
     };
     let mut cells = vec![
-        cell("native", 0, Under::native(), ""),
-        cell("gctgroup, paced atoms", 0, Under::gctgroup(), ""),
+        cell("native", 0, RunEnv::native(), ""),
+        cell("gctgroup, paced atoms", 0, RunEnv::gctgroup(), ""),
     ];
     for (atom_us, column) in lengths.iter().zip(1..) {
         let parts = whole_us.div_ceil(*atom_us);
         // The configured duration covers two atoms.
-        let under = Under::gctgroup()
+        let env = RunEnv::gctgroup()
             .with("GCTGROUP_TPC_MASK", tpcs.join(","))
             .with("GCTGROUP_ATOM_DURATION", 2 * atom_us);
-        cells.push(cell("gctgroup, paced atoms", column, under, ""));
+        cells.push(cell("gctgroup, paced atoms", column, env, ""));
         // With a daemon, which reports that there is no neighbour.
         let options = format!("--tpc {} --atom {}us", tpcs.join(","), 2 * atom_us);
-        let under = daemon.group(&format!("atoms{atom_us}"), &options);
-        cells.push(cell("gctgroup with gctd, paced atoms", column, under, ""));
-        let under = Under::gctgroup().with("GCTGROUP_ATOMS", parts.min(AT_ONCE_MAX));
+        let env = daemon.group(&format!("atoms{atom_us}"), &options);
+        cells.push(cell("gctgroup with gctd, paced atoms", column, env, ""));
+        let env = RunEnv::gctgroup().with("GCTGROUP_ATOMS", parts.min(AT_ONCE_MAX));
         cells.push(cell(
             "gctgroup, atoms at once (at most 96)",
             column,
-            under,
+            env,
             "",
         ));
         let more = format!("--mechanism range-check --parts {parts}");
-        cells.push(cell("range check", column, Under::native(), &more));
+        cells.push(cell("range check", column, RunEnv::native(), &more));
     }
     for workers in [4, 8, 16] {
         let more = format!("--mechanism persistent --parts {workers}");
         let row = format!("persistent blocks, {workers} an SM");
-        cells.push(cell(&row, 0, Under::native(), &more));
+        cells.push(cell(&row, 0, RunEnv::native(), &more));
     }
     cells
 }

@@ -99,16 +99,16 @@ fn write_statement(out: &mut String, tables: &[&Table]) -> std::fmt::Result {
             .iter()
             .filter(|b| mine.iter().any(|a| a.dominates(b)))
             .count();
-        for way in &mine {
+        for mechanism in &mine {
             let by: Vec<&str> = theirs
                 .iter()
-                .filter(|b| b.dominates(way))
+                .filter(|b| b.dominates(mechanism))
                 .map(|b| b.name)
                 .collect();
-            let at = match ours.iter().position(|(name, ..)| *name == way.name) {
+            let at = match ours.iter().position(|(name, ..)| *name == mechanism.name) {
                 Some(at) => at,
                 None => {
-                    ours.push((way.name, 0, 0));
+                    ours.push((mechanism.name, 0, 0));
                     ours.len() - 1
                 }
             };
@@ -149,15 +149,15 @@ fn write_statement(out: &mut String, tables: &[&Table]) -> std::fmt::Result {
     writeln!(out, "\n| point | our way | dominated by |\n|---|---|---|")?;
     for table in tables {
         let all = achieved(table);
-        for way in all.iter().filter(|way| way.is_ours()) {
+        for mechanism in all.iter().filter(|mechanism| mechanism.is_ours()) {
             let by: Vec<&str> = all
                 .iter()
-                .filter(|b| !b.is_ours() && b.dominates(way))
+                .filter(|b| !b.is_ours() && b.dominates(mechanism))
                 .map(|b| b.name)
                 .collect();
             if !by.is_empty() {
                 let point = table.point.as_ref().map_or(table.title.clone(), name);
-                writeln!(out, "| {point} | {} | {} |", way.name, by.join(", "))?;
+                writeln!(out, "| {point} | {} | {} |", mechanism.name, by.join(", "))?;
             }
         }
     }

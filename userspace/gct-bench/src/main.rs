@@ -13,17 +13,17 @@ mod budget;
 mod dominance;
 mod legend;
 mod machine;
+mod mechanisms;
 mod plot;
 mod report;
 mod silence;
 mod summary;
 mod sweep;
 mod torch;
-mod ways;
 
 use anyhow::{bail, Context, Result};
 use clap::Parser;
-use gct_hw::kit::{Kit, Under};
+use gct_hw::kit::{Kit, RunEnv};
 use report::{Report, Table};
 use std::path::PathBuf;
 
@@ -67,8 +67,8 @@ struct Cli {
     #[arg(long, value_delimiter = ',', default_value = "periodic,poisson")]
     arrivals: Vec<String>,
     /// Only these mechanisms, by their names in the results; with --show, in the summary
-    #[arg(long, value_delimiter = ',')]
-    ways: Vec<String>,
+    #[arg(long, alias = "ways", value_delimiter = ',')]
+    mechanisms: Vec<String>,
 }
 
 fn main() -> Result<()> {
@@ -81,7 +81,7 @@ fn main() -> Result<()> {
     }
     let kit = Kit::new(cli.kit.clone())?;
     // The masks are written over these TPCs; other numbers have no TPC.
-    let tpcs = kit.run(&Under::gctgroup(), "tpcs")?;
+    let tpcs = kit.run(&RunEnv::gctgroup(), "tpcs")?;
     let tpcs: Vec<&str> = tpcs.split(',').collect();
     let machine = machine::facts(&tpcs);
     for part in &cli.parts {
@@ -117,11 +117,13 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
     let mut text = String::new();
     for (title, tables) in [("Sweep", &points), ("PyTorch neighbours", &torch)] {
         if let Some(first) = tables.first() {
-            let ways = first.rows.iter().map(|row| row.name.as_str());
-            let ways: Vec<&str> = ways.filter(|way| cli.measures(way)).collect();
+            let mechanisms = first.rows.iter().map(|row| row.name.as_str());
+            let mechanisms: Vec<&str> = mechanisms
+                .filter(|mechanism| cli.measures(mechanism))
+                .collect();
             text +=
                 &format!("## {title}\n\nEach cell: p99 in us (throughput in % of plain MPS).\n\n");
-            text += &summary::markdown(tables, &ways);
+            text += &summary::markdown(tables, &mechanisms);
             text += &format!("\n## {title}: what dominates what\n\n");
             text += &dominance::markdown(tables);
         }

@@ -3,9 +3,9 @@
 //! Measures the best-effort throughput from the moment at which the latency-critical tenant falls
 //! silent.
 
+use crate::mechanisms::{self, Pair};
 use crate::report::{Report, Table};
 use crate::sweep::{best_effort, needs, Both, CRITICAL, PATIENCE};
-use crate::ways::{self, Pair};
 use crate::Cli;
 use anyhow::{ensure, Context, Result};
 use gct_hw::daemon::Daemon;
@@ -34,10 +34,14 @@ const AFTER_NS: i64 = 12_000_000;
 pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(kit, &tpcs.join(","))?;
-    let pairs = ways::all(&needs(), tpcs, &daemon, &mps, report)?;
+    let pairs = mechanisms::all(&needs(), tpcs, &daemon, &mps, report)?;
     for pair in pairs {
         for name in WAYS {
-            if pair.ways.iter().any(|way| way.name == name) {
+            if pair
+                .mechanisms
+                .iter()
+                .any(|mechanism| mechanism.name == name)
+            {
                 if let Err(error) = with_pair(kit, cli, &pair, name, report) {
                     report.note(format!("silence, {name}: {error:#}"));
                 }

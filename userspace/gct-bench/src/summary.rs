@@ -7,11 +7,11 @@ use crate::report::Table;
 use std::fmt::Write;
 
 /// Formats `p99 (throughput as a percentage of plain MPS)` for each of `ways` in each of `tables`.
-pub(crate) fn markdown(tables: &[&Table], ways: &[&str]) -> String {
+pub(crate) fn markdown(tables: &[&Table], mechanisms: &[&str]) -> String {
     let mut out = format!(
         "| | {} |\n|---|{}\n",
-        ways.join(" | "),
-        "---|".repeat(ways.len())
+        mechanisms.join(" | "),
+        "---|".repeat(mechanisms.len())
     );
     for table in tables {
         let title = table
@@ -20,8 +20,12 @@ pub(crate) fn markdown(tables: &[&Table], ways: &[&str]) -> String {
             .map_or(table.title.clone(), dominance::name);
         // Writing to a `String` cannot fail.
         let _ = write!(out, "| {title} |");
-        for way in ways {
-            let _ = write!(out, " {} |", cell(table, way).unwrap_or_else(|| "-".into()));
+        for mechanism in mechanisms {
+            let _ = write!(
+                out,
+                " {} |",
+                cell(table, mechanism).unwrap_or_else(|| "-".into())
+            );
         }
         out.push('\n');
     }
@@ -34,15 +38,15 @@ pub(crate) fn percent(table: &Table, rate: f64) -> Option<f64> {
     Some(rate / plain.median * 100.0)
 }
 
-fn cell(table: &Table, way: &str) -> Option<String> {
-    let row = table.get(way)?;
+fn cell(table: &Table, mechanism: &str) -> Option<String> {
+    let row = table.get(mechanism)?;
     let p99 = row.spread(P99)?.median;
     let p99 = if p99 < 100.0 {
         format!("{p99:.1}")
     } else {
         format!("{p99:.0}")
     };
-    if way == ALONE {
+    if mechanism == ALONE {
         return Some(p99);
     }
     let rate = percent(table, row.spread(RATE)?.median)?;

@@ -4,8 +4,8 @@
 //! best-effort blocks and latency-critical loads.
 
 use crate::dominance::COLUMNS;
+use crate::mechanisms::{self, Mechanism, Needs, Pair};
 use crate::report::{Point, Report, Table};
-use crate::ways::{self, Needs, Pair, Way};
 use crate::Cli;
 use anyhow::Result;
 use fastrand::Rng;
@@ -59,17 +59,25 @@ pub(crate) fn best_effort(blocks_us: u64) -> String {
 pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(kit, &tpcs.join(","))?;
-    let mut pairs = ways::all(&needs(), tpcs, &daemon, &mps, report)?;
-    pairs.retain(|pair| pair.ways.iter().any(|way| cli.measures(&way.name)));
+    let mut pairs = mechanisms::all(&needs(), tpcs, &daemon, &mps, report)?;
+    pairs.retain(|pair| {
+        pair.mechanisms
+            .iter()
+            .any(|mechanism| cli.measures(&mechanism.name))
+    });
     let names: Vec<String> = pairs
         .iter()
-        .flat_map(|pair| pair.ways.iter().map(|way| way.name.clone()))
+        .flat_map(|pair| {
+            pair.mechanisms
+                .iter()
+                .map(|mechanism| mechanism.name.clone())
+        })
         .filter(|name| cli.measures(name))
         .collect();
     for point in cli.points() {
         report.add(empty(&point, &names));
     }
-    ways::in_rounds(pairs, cli, "sweep", report, |pair, random, report| {
+    mechanisms::in_rounds(pairs, cli, "sweep", report, |pair, random, report| {
         with_pair(kit, cli, pair, random, report)
     })
 }
@@ -120,8 +128,8 @@ impl Cli {
         points
     }
 
-    pub(crate) fn measures(&self, way: &str) -> bool {
-        self.ways.is_empty() || self.ways.iter().any(|wanted| wanted == way)
+    pub(crate) fn measures(&self, mechanism: &str) -> bool {
+        self.mechanisms.is_empty() || self.mechanisms.iter().any(|wanted| wanted == mechanism)
     }
 }
 
@@ -141,11 +149,15 @@ fn with_pair(
         random.shuffle(same_load);
         let mut lead = FIRST_LEAD;
         for point in same_load {
-            for way in pair.ways.iter().filter(|way| cli.measures(&way.name)) {
-                let samples = both.measure(way, point, lead, cli.seconds, random.u32(..))?;
+            for mechanism in pair
+                .mechanisms
+                .iter()
+                .filter(|mechanism| cli.measures(&mechanism.name))
+            {
+                let samples = both.measure(mechanism, point, lead, cli.seconds, random.u32(..))?;
                 let mut table = table(point);
                 table.row(
-                    &way.name,
+                    &mechanism.name,
                     &samples.map(|sample| sample.into_iter().collect()),
                 );
                 report.add(table);
@@ -176,7 +188,7 @@ impl Both {
     /// Measures one window and returns the columns of the table.
     fn measure(
         &mut self,
-        way: &Way,
+        mechanism: &Mechanism,
         point: &Point,
         lead: Duration,
         seconds: f64,
@@ -185,12 +197,12 @@ impl Both {
         // CAST: milliseconds at most.
         let seconds = seconds.max(LAUNCHES * point.period_us as f64 * 1e-6);
         let window = format!("--seconds {seconds} --start-at {}", moment_in(lead));
-        if way.beside {
+        if mechanism.beside {
             self.best_effort
                 .ask(&format!("{} {window}", best_effort(point.blocks_us)))?;
         }
         let poisson = if point.poisson { "--poisson" } else { "" };
-        let priority = if way.high_priority {
+        let priority = if mechanism.high_priority {
             "--high-priority"
         } else {
             ""
@@ -200,7 +212,7 @@ impl Both {
             point.period_us
         ))?;
         let line = self.critical.answer(PATIENCE)?;
-        let rate = match way.beside {
+        let rate = match mechanism.beside {
             true => Some(number(
                 &self.best_effort.answer(PATIENCE)?,
                 "launches_per_second",

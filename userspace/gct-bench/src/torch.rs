@@ -5,14 +5,14 @@
 
 use crate::budget::Budget;
 use crate::dominance::COLUMNS;
+use crate::mechanisms::{self, Mechanism, Needs, Pair};
 use crate::report::{Report, Table};
 use crate::sweep::PATIENCE;
-use crate::ways::{self, Needs, Pair, Way};
 use crate::Cli;
 use anyhow::Result;
 use fastrand::Rng;
 use gct_hw::daemon::Daemon;
-use gct_hw::kit::{moment_in, number, Kit, Under};
+use gct_hw::kit::{moment_in, number, Kit, RunEnv};
 use gct_hw::mps::Mps;
 use gct_hw::served::Served;
 use std::path::Path;
@@ -38,8 +38,8 @@ fn needs(tpcs: &[&str]) -> Needs {
 }
 
 /// Starts the program. It then has loaded PyTorch and not touched the GPU.
-fn start(kit: &Kit, under: &Under) -> Result<Served> {
-    kit.serve_by(under, Path::new("python3"), &["-c", PROGRAM])
+fn start(kit: &Kit, env: &RunEnv) -> Result<Served> {
+    kit.serve_by(env, Path::new("python3"), &["-c", PROGRAM])
 }
 
 /// Measures the same program natively and under the user-space mode, one after the other, each
@@ -50,10 +50,10 @@ pub(crate) fn cost(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
         ("inference, a CUDA graph", "cost-infer graph 1000"),
         ("training step", "cost-train 15"),
     ];
-    let all_tpcs = Under::gctgroup().with("GCTGROUP_TPC_MASK", "0-127");
-    let ways = [
-        ("native", Under::native()),
-        ("gct, no limit", Under::gctgroup()),
+    let all_tpcs = RunEnv::gctgroup().with("GCTGROUP_TPC_MASK", "0-127");
+    let mechanisms = [
+        ("native", RunEnv::native()),
+        ("gct, no limit", RunEnv::gctgroup()),
         ("gct, every mask written", all_tpcs),
     ];
     let columns = ["time (us)", "ratio to native in the same round"];
@@ -65,16 +65,16 @@ pub(crate) fn cost(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
         }
         // Loading PyTorch takes longest and needs no GPU.
         let mut programs = Vec::new();
-        for (_, under) in &ways {
-            programs.push(start(kit, under)?);
+        for (_, env) in &mechanisms {
+            programs.push(start(kit, env)?);
         }
         for program in &mut programs {
             program.ready()?;
         }
-        let mut times = vec![Vec::new(); ways.len()];
+        let mut times = vec![Vec::new(); mechanisms.len()];
         let mut order: Vec<_> = programs.into_iter().zip(&mut times).collect();
         // Each mechanism goes first equally often.
-        order.rotate_left(round % ways.len());
+        order.rotate_left(round % mechanisms.len());
         for (mut program, times) in order {
             program.ask("build inference training")?;
             program.answer(PATIENCE)?;
@@ -85,9 +85,9 @@ pub(crate) fn cost(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
         }
         for (number, (work, _)) in WORK.iter().enumerate() {
             let mut table = Table::new(format!("PyTorch alone, {work}"), &columns);
-            let time = |way: &Vec<f64>| way.get(number).copied();
+            let time = |mechanism: &Vec<f64>| mechanism.get(number).copied();
             let native = times.first().and_then(time);
-            for ((name, _), times) in ways.iter().zip(&times) {
+            for ((name, _), times) in mechanisms.iter().zip(&times) {
                 if let (Some(time), Some(native)) = (time(times), native) {
                     table.row(name, &[vec![time], vec![time / native]]);
                 }
@@ -104,18 +104,22 @@ pub(crate) fn cost(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<()> {
 pub(crate) fn neighbours(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(kit, &tpcs.join(","))?;
-    let mut pairs = ways::all(&needs(tpcs), tpcs, &daemon, &mps, report)?;
-    pairs.retain(|pair| pair.ways.iter().any(|way| cli.measures(&way.name)));
+    let mut pairs = mechanisms::all(&needs(tpcs), tpcs, &daemon, &mps, report)?;
+    pairs.retain(|pair| {
+        pair.mechanisms
+            .iter()
+            .any(|mechanism| cli.measures(&mechanism.name))
+    });
     for how in HOW {
         let mut table = table(how);
-        for way in pairs.iter().flat_map(|pair| &pair.ways) {
-            if cli.measures(&way.name) {
-                table.row(&way.name, &[]);
+        for mechanism in pairs.iter().flat_map(|pair| &pair.mechanisms) {
+            if cli.measures(&mechanism.name) {
+                table.row(&mechanism.name, &[]);
             }
         }
         report.add(table);
     }
-    ways::in_rounds(pairs, cli, "torch", report, |pair, random, report| {
+    mechanisms::in_rounds(pairs, cli, "torch", report, |pair, random, report| {
         with_pair(kit, cli, pair, random, report)
     })
 }
@@ -152,26 +156,31 @@ fn with_pair(
     // Both run at the same time.
     inference.answer(PATIENCE)?;
     training.answer(PATIENCE)?;
-    let ways = pair.ways.iter().filter(|way| cli.measures(&way.name));
-    let mut windows: Vec<(&Way, &str)> = ways.flat_map(|way| HOW.map(|how| (way, how))).collect();
+    let mechanisms = pair
+        .mechanisms
+        .iter()
+        .filter(|mechanism| cli.measures(&mechanism.name));
+    let mut windows: Vec<(&Mechanism, &str)> = mechanisms
+        .flat_map(|mechanism| HOW.map(|how| (mechanism, how)))
+        .collect();
     random.shuffle(&mut windows);
-    for (way, how) in windows {
+    for (mechanism, how) in windows {
         let window = format!("{} {}", moment_in(LEAD), LONGER * cli.seconds);
-        if way.beside {
+        if mechanism.beside {
             training.ask(&format!("train {window}"))?;
         }
-        let priority = u8::from(way.high_priority);
+        let priority = u8::from(mechanism.high_priority);
         let seed = random.u32(..);
         inference.ask(&format!("infer {how} {priority} {RATE} {window} {seed}"))?;
         let line = inference.answer(PATIENCE)?;
-        let rate = match way.beside {
+        let rate = match mechanism.beside {
             true => vec![number(&training.answer(PATIENCE)?, "launches_per_second")?],
             false => vec![],
         };
         let time = |key| number(&line, key).map(|time| vec![time]);
         let mut table = table(how);
         table.row(
-            &way.name,
+            &mechanism.name,
             &[time("p50_us")?, time("p95_us")?, time("p99_us")?, rate],
         );
         report.add(table);
@@ -181,7 +190,10 @@ fn with_pair(
     if let Ok(counters) = std::fs::read_to_string(&stats) {
         std::fs::remove_file(&stats)?;
         let counters = counters.replace('\n', ", ");
-        let name = pair.ways.first().map_or("", |way| way.name.as_str());
+        let name = pair
+            .mechanisms
+            .first()
+            .map_or("", |mechanism| mechanism.name.as_str());
         report.note(format!(
             "training, {name}: {}",
             counters.trim_end_matches([',', ' '])

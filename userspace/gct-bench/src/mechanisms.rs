@@ -9,12 +9,12 @@ use crate::Cli;
 use anyhow::Result;
 use fastrand::Rng;
 use gct_hw::daemon::Daemon;
-use gct_hw::kit::Under;
+use gct_hw::kit::RunEnv;
 use gct_hw::mps::Mps;
 
 /// One mechanism, within a run of a pair of processes.
 #[derive(Clone, Debug)]
-pub(crate) struct Way {
+pub(crate) struct Mechanism {
     pub(crate) name: String,
     /// Whether the latency-critical stream has the highest priority.
     pub(crate) high_priority: bool,
@@ -25,23 +25,23 @@ pub(crate) struct Way {
 /// Two processes, and the mechanisms that can be measured with them.
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
-    pub(crate) critical: Under,
-    pub(crate) best_effort: Under,
-    pub(crate) ways: Vec<Way>,
+    pub(crate) critical: RunEnv,
+    pub(crate) best_effort: RunEnv,
+    pub(crate) mechanisms: Vec<Mechanism>,
 }
 
 impl Pair {
-    fn new(critical: Under, best_effort: Under) -> Self {
+    fn new(critical: RunEnv, best_effort: RunEnv) -> Self {
         Self {
             critical,
             best_effort,
-            ways: Vec::new(),
+            mechanisms: Vec::new(),
         }
     }
 
-    fn way(mut self, name: impl ToString, high_priority: bool) -> Self {
+    fn mechanism(mut self, name: impl ToString, high_priority: bool) -> Self {
         let name = name.to_string();
-        self.ways.push(Way {
+        self.mechanisms.push(Mechanism {
             beside: name != ALONE,
             name,
             high_priority,
@@ -51,7 +51,8 @@ impl Pair {
 
     /// Adds mechanism `name`, without and with a priority of the latency-critical stream.
     fn both(self, name: &str) -> Self {
-        self.way(name, false).way(format!("{name} prio"), true)
+        self.mechanism(name, false)
+            .mechanism(format!("{name} prio"), true)
     }
 }
 
@@ -75,18 +76,20 @@ pub(crate) fn all(
     mps: &Mps,
     report: &mut Report,
 ) -> Result<Vec<Pair>> {
-    let native = Under::native;
+    let native = RunEnv::native;
     let list = |tpcs: &[&str]| tpcs.join(",");
     let own = tpcs.get(..needs.tpcs).unwrap_or_default();
     let rest = tpcs.get(needs.tpcs..).unwrap_or_default();
-    let masked = |tpcs: &[&str]| Under::gctgroup().with("GCTGROUP_TPC_MASK", list(tpcs));
+    let masked = |tpcs: &[&str]| RunEnv::gctgroup().with("GCTGROUP_TPC_MASK", list(tpcs));
     let atom = format!("--atom {}us", needs.atom_us);
     let paced = masked(tpcs).with("GCTGROUP_ATOM_DURATION", needs.atom_us);
     let share = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
     let mut clients = vec![
-        Pair::new(native(), native()).way(ALONE, false).both(PLAIN),
+        Pair::new(native(), native())
+            .mechanism(ALONE, false)
+            .both(PLAIN),
         Pair::new(native(), paced).both("gct pace"),
-        Pair::new(masked(own), masked(rest)).way("gct mask", false),
+        Pair::new(masked(own), masked(rest)).mechanism("gct mask", false),
         Pair::new(
             daemon.group("quota", &format!("--quota {}", needs.tpcs)),
             daemon.group("others", &atom),
@@ -107,7 +110,7 @@ pub(crate) fn all(
         let name = format!("MPS {percent}%");
         clients.push(match Some(percent) == last {
             true => pair.both(&name),
-            false => pair.way(name, false),
+            false => pair.mechanism(name, false),
         });
     }
     let mut pairs: Vec<Pair> = clients
@@ -118,7 +121,7 @@ pub(crate) fn all(
             ..pair
         })
         .collect();
-    pairs.push(Pair::new(native(), native()).way("time slicing", false));
+    pairs.push(Pair::new(native(), native()).mechanism("time slicing", false));
     pairs.extend(sliced(daemon, report)?);
     Ok(pairs)
 }
@@ -130,8 +133,8 @@ fn sliced(daemon: &Daemon, report: &mut Report) -> Result<Option<Pair>> {
         report.note(format!("compute.timeslice was not measured: {error:#}"));
         return Ok(None);
     }
-    let pair = Pair::new(Under::native(), daemon.group("sliced", ""));
-    Ok(Some(pair.way("gct timeslice 50 us", false)))
+    let pair = Pair::new(RunEnv::native(), daemon.group("sliced", ""));
+    Ok(Some(pair.mechanism("gct timeslice 50 us", false)))
 }
 
 /// Measures every pair once per round, in random order, while time is left. Notes a pair that
@@ -153,7 +156,11 @@ pub(crate) fn in_rounds(
                 return Ok(());
             }
             if let Err(error) = measure(pair, &mut random, report) {
-                let names: Vec<&str> = pair.ways.iter().map(|way| way.name.as_str()).collect();
+                let names: Vec<&str> = pair
+                    .mechanisms
+                    .iter()
+                    .map(|mechanism| mechanism.name.as_str())
+                    .collect();
                 report.note(format!("{what}, {}: {error:#}", names.join(", ")));
             }
             budget.done();
