@@ -97,33 +97,62 @@ download_deb() {
 	printf '%s\n' "$file"
 }
 
-# fetch_deb PACKAGE VERSION-PREFIX: makes $DEBS/PACKAGE.deb the newest version
-# with that prefix that can be had. What this clone has already stays.
-fetch_deb() {
-	local package=$1 prefix=$2 version file=
-	mkdir -p "$DEBS" "$DEB_STORE"
-	if [ -e "$DEBS/$package.deb" ]; then
-		printf '==> Package %s\n' "$package"
-		note "already there ($(basename "$(readlink "$DEBS/$package.deb")"))"
-		return
-	fi
-	apt_refresh
-	printf '==> Package %s %s\n' "$package" "$prefix"
-	local start=$SECONDS
+# find_deb PACKAGE VERSION-PREFIX: leaves in the variable found the newest version
+# with that prefix that can be downloaded, else an earlier download; fails if there
+# is neither.
+find_deb() {
+	local package=$1 prefix=$2 version
 	for version in $(deb_versions "$package"); do
 		case $version in "$prefix"*) ;; *) continue ;; esac
-		file=$(download_deb "$package" "$version" 2>"$BUILD/log/$package.log") && break
-		note "version $version is in the index but cannot be downloaded"
-		file=
+		found=$(download_deb "$package" "$version" 2>"$BUILD/log/$package.log") && return
+		note "$package $version is in the index but cannot be downloaded ($BUILD/log/$package.log)"
 	done
-	if [ -z "$file" ]; then
-		file=$(find "$DEB_STORE" -name "${package}_${prefix}*.deb" | sort -Vr | head -n 1)
-		[ -n "$file" ] ||
-			die "Debian package $package ($prefix*) cannot be downloaded; see $BUILD/log/$package.log and $BUILD/log/apt-update.log"
-		note "not downloadable now, using an earlier download"
+	found=$(find "$DEB_STORE" -name "${package}_${prefix}*.deb" | sort -Vr | head -n 1)
+	[ -n "$found" ] || return
+	note "not downloadable now, using an earlier download"
+}
+
+# Says what the indexes have of a package, or why they say nothing.
+deb_offer() {
+	local versions
+	versions=$(deb_versions "$1" | xargs)
+	if [ "$apt_fresh" != yes ]; then
+		printf '%s: the package indexes could not be read (%s)' "$1" "$BUILD/log/apt-update.log"
+	else
+		printf '%s: Debian has %s' "$1" "${versions:-none}"
 	fi
-	link_to "$file" "$DEBS/$package.deb"
-	note "$(basename "$file"), $(($(stat -Lc %s "$file") / 1048576)) MiB, $((SECONDS - start)) s"
+}
+
+# fetch_first PACKAGE=PREFIX...: makes $DEBS/PACKAGE.deb the first of the packages
+# that can be had, in the newest version with its prefix. What this clone has
+# already stays.
+fetch_first() {
+	local wanted found offers=() start=$SECONDS
+	mkdir -p "$DEBS" "$DEB_STORE"
+	for wanted; do
+		[ -e "$DEBS/${wanted%%=*}.deb" ] || continue
+		found=$(basename "$(readlink "$DEBS/${wanted%%=*}.deb")")
+		[[ $found = "${wanted/=/_}"* ]] || continue
+		printf '==> Package %s\n' "${wanted%%=*}"
+		note "already there ($found)"
+		return
+	done
+	apt_refresh
+	printf '==> Package %s\n' "$*"
+	for wanted; do
+		if find_deb "${wanted%%=*}" "${wanted#*=}"; then
+			link_to "$found" "$DEBS/${wanted%%=*}.deb"
+			note "$(basename "$found"), $(($(stat -Lc %s "$found") / 1048576)) MiB, $((SECONDS - start)) s"
+			return
+		fi
+		offers+=("$(deb_offer "${wanted%%=*}")")
+	done
+	{
+		printf 'error: none of these can be had: %s\n' "$*"
+		printf '  - %s\n' "${offers[@]}"
+		printf 'Another version must be added to ci/versions.sh and tested, or an older file put into %s\n' "$DEB_STORE"
+	} >&2
+	exit 1
 }
 
 # fetch_orig SOURCE VERSION: makes $DEBS/SOURCE.orig.tar.xz the upstream tarball

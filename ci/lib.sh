@@ -13,6 +13,8 @@ set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 BUILD=$ROOT/build
+# With LINUX_SERIES all scripts work on that series of Linux, in a folder of its own.
+[ -z "${LINUX_SERIES:-}" ] || BUILD=$ROOT/build/linux-$LINUX_SERIES
 RESULTS=$BUILD/results
 JOBS=${JOBS:-$(nproc)}
 
@@ -21,7 +23,7 @@ JOBS=${JOBS:-$(nproc)}
 # so it may be shared by several clones and deleted at any time. An empty
 # GCT_CACHE keeps it inside the clone.
 GCT_CACHE=${GCT_CACHE-${XDG_CACHE_HOME:-$HOME/.cache}/gctgroup}
-STORE=${GCT_CACHE:-$BUILD/store}
+STORE=${GCT_CACHE:-$ROOT/build/store}
 mkdir -p "$BUILD" "$STORE"
 STORE=$(cd "$STORE" && pwd -P)
 
@@ -115,7 +117,7 @@ build_once() {
 }
 
 # All cargo builds of the scripts share one directory.
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$BUILD/cargo}
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$ROOT/build/cargo}
 GUEST_TARGET=x86_64-unknown-linux-gnu
 GUEST_BIN=$CARGO_TARGET_DIR/$GUEST_TARGET/release
 

@@ -11,7 +11,10 @@
 
 # The longest first, so that the lanes end together.
 jobs=("$@")
-[ ${#jobs[@]} -gt 0 ] || jobs=(patches selftests gpu uvm host rm gctctl demo kmod gate)
+if [ ${#jobs[@]} -eq 0 ]; then
+	jobs=(patches selftests gpu uvm host rm gctctl demo kmod gate setup)
+	! long || jobs=(linux "${jobs[@]}")
+fi
 LANES=${LANES:-2}
 LANES=$((LANES < ${#jobs[@]} ? LANES : ${#jobs[@]}))
 
