@@ -8,12 +8,14 @@
 # version and one kernel.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
+. "$ROOT/ci/cargo-store.sh"
 
 cd "$ROOT"
 start=$SECONDS
 ci/setup-packages.sh
 ci/setup-sources.sh
 ci/setup-rust.sh
+restore_crates
 ci/setup-qemu.sh
 ci/setup-nvidia.sh "$NV_SOURCE_VERSION"
 ci/setup-linux.sh lean

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# What ci/setup-sources.sh takes from an archive that changes under it. The archive,
-# apt and rustc are stand-ins: a file lists the packages that there are.
+# What ci/setup-sources.sh takes from an archive that changes under it, and what the
+# store keeps of cargo's. The archive, apt and rustc are stand-ins: a file lists the
+# packages that there are.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
@@ -65,6 +66,28 @@ fails() {
 	done
 }
 
+# make_unit PACKAGE HASH: what cargo leaves of a compiled crate, as far as its names go.
+make_unit() {
+	mkdir -p "$CARGO_TARGET_DIR/debug/.fingerprint/$1-$2" "$CARGO_TARGET_DIR/debug/deps"
+	touch "$CARGO_TARGET_DIR/debug/.fingerprint/$1-$2/lib-$1" "$CARGO_TARGET_DIR/debug/deps/lib${1//-/_}-$2.rlib"
+}
+
+# Cargo tells by the time of a file whether a crate of the clone has changed, and another
+# clone's files may be older than what was compiled here.
+store_keeps_no_crate_of_ours() (
+	STORE=$scratch/crates CARGO_TARGET_DIR=$scratch/cargo
+	. "$ROOT/ci/cargo-store.sh"
+	make_unit serde 0123456789abcdef
+	make_unit gct-core fedcba9876543210
+	save_crates
+	CARGO_TARGET_DIR=$scratch/cargo-of-a-clone
+	restore_crates
+	diff <(cd "$CARGO_TARGET_DIR" && find . -type f | sort) - <<-FILES
+		./debug/.fingerprint/serde-0123456789abcdef/lib-serde
+		./debug/deps/libserde-0123456789abcdef.rlib
+	FILES
+)
+
 first=${LINUX_SUPPORTED%% *}
 last=${LINUX_SUPPORTED##* }
 [ "$first" != "$last" ] || die "there is one supported series only"
@@ -102,4 +125,5 @@ archive "linux-source-$first $first.12-1"
 mkdir -p "$ARCHIVE.sysroot/lib/rustlib/src/rust/library/core/src"
 touch "$ARCHIVE.sysroot/lib/rustlib/src/rust/library/core/src/lib.rs"
 RUSTC=1.99.0 check $job "a rustc whose library rustup has" takes "linux-source-$first" linux-source
+check $job "the store keeps crates of the registry alone" store_keeps_no_crate_of_ours
 finish $job

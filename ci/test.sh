@@ -8,10 +8,13 @@
 # since a job waits for one virtual processor most of the time; a job's output
 # is shown when the job ends, or at once when there is only one.
 . "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/cargo-store.sh"
 
 # The longest first, so that the lanes end together.
 jobs=("$@")
+everything=
 if [ ${#jobs[@]} -eq 0 ]; then
+	everything=yes
 	jobs=(patches selftests gpu uvm host rm gctctl demo kmod gate setup)
 	! long || jobs=(linux "${jobs[@]}")
 fi
@@ -110,6 +113,8 @@ for job in "${jobs[@]}"; do
 	passed_total=$((passed_total + passed))
 	failed_total=$((failed_total + failed))
 done
+# All that the jobs build has been built then.
+[ -z "$everything" ] || [ "$failed_total" -gt 0 ] || save_crates
 printf 'tests took %d s in %d lanes\n' $((SECONDS - start)) "$LANES"
 printf '%d passed, %d failed\n' "$passed_total" "$failed_total"
 [ "$failed_total" -eq 0 ] && [ "$passed_total" -gt 0 ]
