@@ -1,65 +1,65 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Recorded submissions: the `.pbcap` format.
+//! Parses and prints recorded submissions in the `.pbcap` format.
 //!
-//! One line per GPFIFO entry, in submission order:
+//! A capture has one line for each GPFIFO entry, in the order of submission:
 //!
 //! ```text
 //! gp ch=<n> class=<hex> tsg_engine=<n> token=<hex> gpu_va=<hex> words=<n> : <w0> <w1> ...
 //! ```
 //!
-//! `token` is the work-submit token of the channel, `gpu_va` the segment's GPU virtual address, and w0.. its 32-bit
-//! words in hexadecimal.
+//! `token` is the work-submit token of the channel. `gpu_va` is the GPU virtual address of the
+//! segment, and w0.. are its 32-bit words in hexadecimal.
 
 use std::fmt;
 
-/// Words that one GPFIFO entry can have: its length field has 21 bits.
+/// Most words of a GPFIFO entry. Its length field has 21 bits.
 const WORDS_MAX: usize = (1 << 21) - 1;
 
-/// One line: a pushbuffer segment that was submitted.
+/// A submitted pushbuffer segment: one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The channel, numbered in the order of creation.
+    /// The channel's number in the order of creation.
     pub channel: u32,
     /// The class of the channel.
     pub class: u16,
     /// The engine of its channel group.
     pub tsg_engine: u32,
-    /// What rings its doorbell.
+    /// The token that rings its doorbell.
     pub token: u32,
-    /// Where the segment was.
+    /// The address of the segment.
     pub gpu_va: u64,
-    /// The segment.
+    /// The words of the segment.
     pub words: Vec<u32>,
 }
 
-/// What is wrong with a capture.
+/// An invalid line of a capture.
 #[derive(Debug, thiserror::Error)]
 #[error("Line {line} of the capture {problem}.")]
 pub struct BadCapture {
-    /// Counted from 1.
+    /// The number of the line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What is wrong with a line.
+/// A problem of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// It does not start with `gp`.
+    /// The line does not start with `gp`.
     NotAnEntry,
     /// A field is missing or is not a number in its range.
     Field(&'static str),
     /// A word is not a hexadecimal number of 32 bits.
     Word(usize),
-    /// There are other than as many words as it says.
+    /// The number of words is not what the line says.
     Count {
-        /// What the line says.
+        /// The number that the line says.
         said: usize,
-        /// What there is.
+        /// The number of words.
         found: usize,
     },
-    /// Its words are more than a GPFIFO entry can have.
+    /// The line has more words than a GPFIFO entry can have.
     Long,
 }
 
@@ -75,11 +75,11 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Reads a capture.
+/// Parses a capture. Empty lines are allowed.
 ///
 /// # Errors
 ///
-/// [`BadCapture`] names the first line that is wrong. Empty lines are not.
+/// [`BadCapture`] for the first invalid line.
 pub fn parse(text: &str) -> Result<Vec<Record>, BadCapture> {
     let lines = text.lines().enumerate();
     lines
@@ -139,14 +139,14 @@ fn record(line: &str) -> Result<Record, Problem> {
     })
 }
 
-/// A number of digits alone.
+/// Parses a number without a sign.
 fn digits(text: &str, radix: u32) -> Option<u64> {
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` accepts a sign.
     let value = u64::from_str_radix(text, radix).ok()?;
     (!text.starts_with('+')).then_some(value)
 }
 
-/// As a line of the format, without its newline.
+/// Prints a line of the format, without its newline.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -173,7 +173,7 @@ mod tests {
         "gp ch=12 class=c86f tsg_engine=0 token=30016 gpu_va=20300005c words=2 : 20048100 00007f69";
 
     #[test]
-    fn a_capture_prints_as_it_was_read() {
+    fn a_capture_prints_as_it_was_parsed() {
         let records = parse(&format!("{LINE}\n\n{LINE}\n")).unwrap();
         assert_eq!(records.len(), 2);
         assert_eq!(records[0].to_string(), LINE);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn a_problem_names_its_line() {
         let wrong = |from: &str, to: &str| {
             let bad = parse(&format!("{LINE}\n{}\n", LINE.replace(from, to))).unwrap_err();
             assert_eq!(bad.line, 2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a file holds.
+//! Parses and prints the content of a file.
 
 use std::fmt;
 
@@ -20,18 +20,18 @@ pub enum Content {
     Words(Vec<String>),
     /// `KEY VALUE` lines, in the file's order.
     Stat(Vec<(String, u64)>),
-    /// Processes; 0 is one that this pid namespace does not have.
+    /// Processes; 0 for a process outside this pid namespace.
     Pids(Vec<u32>),
-    /// A cgroup path; `None` is `none`.
+    /// A cgroup path; `None` for `none`.
     Cgroup(Option<String>),
 }
 
 impl Content {
-    /// Reads the text of a file of the given form.
+    /// Parses the text of a file.
     ///
     /// # Errors
     ///
-    /// What [`gct_core::iface::parse`] says; [`CoreError::Access`] for a file that is only written.
+    /// [`CoreError::Access`] for a write-only file, and those of [`gct_core::iface::parse`].
     pub fn parse(format: Format, text: &[u8]) -> Result<Self, CoreError> {
         let utf8 = || std::str::from_utf8(text).map_err(|_| CoreError::Syntax);
         let lines = || utf8().map(|text| text.lines().map(str::to_owned));
@@ -63,7 +63,7 @@ impl Content {
     }
 }
 
-/// As the file shows it, without the last newline.
+/// Prints the text of the file without its last newline.
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = String::new();
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_prints_as_it_was_read() {
+    fn every_format_prints_as_it_was_parsed() {
         same(Format::BytesOrMax, "max\n");
         same(Format::TpcList, "0-31,40\n");
         same(Format::Bandwidth, "20000 100000\n");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_the_form_is_refused() {
+    fn invalid_texts_are_refused() {
         for (format, text) in [
             (Format::Stat, "usage_usec\n"),
             (Format::Pids, "12 13\n"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tree on the sockets of the user-space mode's daemon: reads go through the tenants' door,
-//! writes through the administrators'.
+//! Accesses the tree through the daemon of the user-space mode: it reads through the tenants'
+//! socket and writes through the administrators'.
 
 use std::io;
 use std::path::Path;
@@ -18,42 +18,42 @@ use rustix::net::SendFlags;
 
 use crate::transport::Transport;
 
-/// Longest wait for an answer. A write of a limit that processes must take waits for those that
-/// were written before it, each for a second at most.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// Most time to wait for a reply. A write that processes must acknowledge waits for those queued
+/// before it, each for a second at most.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A connection to one door, made when it is first used.
+/// A connection to one of the sockets. The first request connects it.
 #[derive(Debug, Default)]
-struct Door(Mutex<Option<OwnedFd>>);
+struct Connection(Mutex<Option<OwnedFd>>);
 
-/// A daemon.
+/// The daemon.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     paths: SocketPaths,
-    tenants: Door,
-    admin: Door,
+    tenants: Connection,
+    admin: Connection,
 }
 
 fn protocol() -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
-        "the daemon is of another version",
+        "gctd is of another version: use the gctctl of its release",
     )
 }
 
-/// Says of an error that is the time limit's that it is.
+/// Names the timeout in its error.
 fn timed(error: Errno) -> io::Error {
     match error {
         Errno::AGAIN => io::Error::new(
             io::ErrorKind::TimedOut,
-            format!("the daemon did not answer in {} s", ANSWER_MAX.as_secs()),
+            format!("gctd did not reply within {} s", REPLY_TIMEOUT.as_secs()),
         ),
         other => other.into(),
     }
 }
 
-impl Door {
-    /// Asks and waits for the answer. Text that comes in parts is put together.
+impl Connection {
+    /// Sends a request and waits for the reply. Joins the parts of a text.
     fn ask(&self, path: &Path, request: &Request) -> io::Result<Vec<u8>> {
         let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = match slot.take() {
@@ -62,7 +62,7 @@ impl Door {
         };
         let mut text = Vec::new();
         let mut reply = exchange(&socket, request)?;
-        // A socket on which something went wrong is not used again.
+        // An error leaves the loop without the socket, which is then closed.
         let outcome = loop {
             match reply {
                 Reply::Done => break Ok(text),
@@ -86,8 +86,8 @@ impl Daemon {
     pub(crate) fn new(paths: SocketPaths) -> Self {
         Self {
             paths,
-            tenants: Door::default(),
-            admin: Door::default(),
+            tenants: Connection::default(),
+            admin: Connection::default(),
         }
     }
 
@@ -95,8 +95,8 @@ impl Daemon {
         self.tenants.ask(&self.paths.tenants, request)
     }
 
-    /// Connects to the administrators' door. Whoever cannot, though the daemon is there, is no
-    /// administrator.
+    /// Sends a request to the administrators' socket. Its absence means that the user is no
+    /// administrator: a container gets the tenants' socket only.
     fn administer(&self, request: &Request) -> io::Result<()> {
         let path = &self.paths.admin;
         let answer = self.admin.ask(path, request);
@@ -128,7 +128,7 @@ fn exchange(socket: &OwnedFd, request: &Request) -> io::Result<Reply> {
 }
 
 fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket::connect(path, ANSWER_MAX).map_err(timed)?;
+    let socket = socket::connect(path, REPLY_TIMEOUT).map_err(timed)?;
     let hello = Request::Hello {
         version: VERSION,
         tenant: false,
@@ -168,7 +168,7 @@ impl Transport for Daemon {
     }
 
     fn may_write(&self, path: &Path) -> io::Result<()> {
-        // No file takes an empty text; who may not write hears that first.
+        // No file accepts an empty text. The permission is checked before the text.
         match self.write(path, b"") {
             Err(error) if error.raw_os_error() == Some(CoreError::Syntax.errno()) => Ok(()),
             other => other,

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Errors, in sentences, with their causes.
+//! Describes errors in sentences, with their causes.
 
 use std::io;
 use std::path::PathBuf;
 
 use gct_core::error::Error as CoreError;
 
-/// Why a system call on a file of the tree failed.
+/// The cause of a failed access to a file of the tree.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The core refused, in the kernel or before anything was written.
+    /// The core refused it, in the kernel or in this process.
     #[error("{}: {}", .0.symbol(), .0.meaning())]
     Core(CoreError),
-    /// Something else.
+    /// The system call failed for another reason.
     #[error(transparent)]
     System(io::Error),
 }
 
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Self {
-        // A missing file is not a missing group, and a permission is not a mode: leave these to the system.
+        // ENOENT and EACCES of a system call are not the core's errors of the same number: the
+        // file is missing, not a group.
         let kinds = [io::ErrorKind::NotFound, io::ErrorKind::PermissionDenied];
         let core = error.raw_os_error().and_then(CoreError::from_errno);
         match core.filter(|_| !kinds.contains(&error.kind())) {
@@ -31,7 +32,7 @@ impl From<io::Error> for Refusal {
 }
 
 impl Refusal {
-    /// The core's error, if it is one.
+    /// Returns the core's error, if it is one.
     #[must_use]
     pub fn core(&self) -> Option<CoreError> {
         match self {
@@ -41,59 +42,59 @@ impl Refusal {
     }
 }
 
-/// What kind of failure an [`Error`] is.
+/// The kind of an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// None of the others.
+    /// Any other failure.
     Failure,
-    /// The value is not of the form or out of range, or the kernel refused.
+    /// The value is invalid or out of range, or the kernel refused it.
     Refused,
-    /// No such group, process, GPU or file.
+    /// The group, process, GPU or file does not exist.
     NotFound,
-    /// This GPU or mode cannot do it.
+    /// This GPU or mode does not support it.
     Unsupported,
-    /// What is in force is not what was written.
+    /// The value in force is not the written one.
     Mismatch,
-    /// The tree is not there, or may not be used.
+    /// The tree does not exist, or the user has no permission for it.
     Unavailable,
 }
 
-/// What this crate can fail with.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The directory of the tree does not exist.
     #[error("There is no gctgroup tree at {}.", root.display())]
     NoTree {
-        /// Where it was looked for.
+        /// The directory.
         root: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
-    /// The user may not use the tree.
+    /// The user has no permission.
     #[error("No permission for {}.", path.display())]
     Permission {
-        /// Which file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The cause.
         source: io::Error,
     },
-    /// Nobody has that directory.
+    /// The target does not exist.
     #[error("There is no {target} in {}.", root.display())]
     NoTarget {
-        /// What was asked for.
+        /// The target.
         target: String,
-        /// In which tree.
+        /// The root of the tree.
         root: PathBuf,
     },
-    /// The text does not name a directory of the tree.
+    /// The text names no directory of the tree.
     #[error(
         "{text:?} names no group, process or GPU; write NAME, PID, NAME/GPU, PID/GPU or gpus/GPU."
     )]
     Target {
-        /// What was written.
+        /// The text.
         text: String,
     },
-    /// No such file in that directory.
+    /// The directory has no such file.
     #[error("{target} has no file {file}.")]
     NoFile {
         /// The directory.
@@ -101,12 +102,12 @@ pub enum Error {
         /// The file.
         file: String,
     },
-    /// The file can only be read, or only be written.
+    /// The file is read-only or write-only.
     #[error("{file} can only be {can_be}.")]
     Access {
         /// The file.
         file: &'static str,
-        /// What is possible: read or written.
+        /// `read` or `written`.
         can_be: &'static str,
     },
     /// A file could not be read.
@@ -114,65 +115,65 @@ pub enum Error {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Refusal,
     },
     /// A file could not be written.
-    #[error("{} does not take {text:?}.", path.display())]
+    #[error("{} does not accept {text:?}.", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What was to be written.
+        /// The text.
         text: String,
-        /// Why.
+        /// The cause.
         source: Refusal,
     },
-    /// The value is not of the form, or out of range; nothing was written.
-    #[error("{file} does not take {text:?}{hint}.")]
+    /// The value is invalid or out of range. Nothing was written.
+    #[error("{file} does not accept {text:?}{hint}.")]
     Value {
         /// The file.
         file: &'static str,
-        /// What was to be written.
+        /// The value.
         text: String,
-        /// What it takes.
+        /// The valid values.
         hint: String,
-        /// Why.
+        /// The cause.
         source: Refusal,
     },
-    /// A file holds something that is not of its form.
-    #[error("{} holds {text:?}, which is not of its form; is it of another version?", path.display())]
+    /// The content of a file is invalid.
+    #[error("{} holds {text:?}, which is invalid: use the gctctl of the tree's release.", path.display())]
     Form {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// The content.
         text: String,
-        /// Why.
+        /// The cause.
         source: Refusal,
     },
-    /// What is in force after a write is not what was written.
+    /// The value in force after a write is not the written one.
     #[error("{} was written {wanted:?} but now reads {found:?}.", path.display())]
     Mismatch {
         /// The file.
         path: PathBuf,
-        /// What was written.
+        /// The written value.
         wanted: String,
-        /// What it reads.
+        /// The value in force.
         found: String,
     },
-    /// A directory did not appear, or stayed.
+    /// A directory did not appear or disappear.
     #[error("{} was accepted, but the directory {name} {what}.", path.display())]
     Directory {
         /// The control file.
         path: PathBuf,
         /// The directory.
         name: String,
-        /// What did not happen.
+        /// What the directory did instead.
         what: &'static str,
     },
 }
 
 impl Error {
-    /// What kind of failure it is.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -185,7 +186,7 @@ impl Error {
         }
     }
 
-    /// The core's error below it, if there is one.
+    /// Returns the core's error that caused it, if there is one.
     #[must_use]
     pub fn core(&self) -> Option<CoreError> {
         match self {
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn each_errno_of_the_core_has_its_kind_and_its_meaning() {
+    fn errnos_of_the_core_have_a_kind_and_a_meaning() {
         for (core, kind) in [
             (CoreError::Syntax, Kind::Refused),
             (CoreError::Range, Kind::Refused),
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_file_is_no_missing_group() {
+    fn a_missing_file_is_not_a_missing_group() {
         const ENOENT: i32 = 2;
         const EIO: i32 = 5;
         assert_eq!(written(ENOENT).0, Kind::Failure);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The gctgroup tree, typed.
+//! Gives typed access to the gctgroup tree.
 //!
-//! [`Tree`] reads and writes the files below one directory, as the kernel's debugfs directory or a plain directory in a
-//! test, or those that the daemon of the user-space mode shows on its socket. What a file may hold and how it looks is defined in
-//! [`gct_core::iface`] alone; this crate adds paths, system calls and errors that can be shown to a person.
+//! [`Tree`] reads and writes the files below a directory, or those that the daemon of the
+//! user-space mode serves on its socket. The directory is the kernel's in debugfs, or a plain one
+//! in a test. [`gct_core::iface`] alone defines what a file may hold and how it looks. This crate adds
+//! paths, system calls and errors for people.
 //!
 //! [`capture`] reads and writes recorded submissions.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Directories of the tree, written as their path.
+//! Parses and prints directories of the tree as paths.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use gct_core::iface::Place;
 
 use crate::Error;
 
-/// Who has limits.
+/// A group or a process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
     /// A named group.
@@ -45,7 +45,7 @@ impl FromStr for Owner {
     }
 }
 
-/// A directory with files.
+/// A directory of the tree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
     /// The root.
@@ -59,7 +59,8 @@ pub enum Target {
 }
 
 impl Target {
-    /// Which files it has; `None` for a process, whose files are in its GPUs' directories.
+    /// Returns the place that determines its files; `None` for a process, whose files lie in its
+    /// GPUs' directories.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         match self {
@@ -71,7 +72,7 @@ impl Target {
         }
     }
 
-    /// Its path below the root of the tree.
+    /// Returns the path below the root.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         match self {
@@ -92,7 +93,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// `.` is the root.
+/// Parses a path; `.` is the root.
 impl FromStr for Target {
     type Err = Error;
 
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_prints_as_it_is_written() {
+    fn a_target_prints_as_it_was_parsed() {
         for text in [".", "gpus/3", "web_1", "4711", "web_1/0", "4711/7"] {
             let target: Target = text.parse().unwrap();
             assert_eq!(target.to_string(), text);
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_directory_is_refused() {
+    fn invalid_targets_are_refused() {
         for text in [
             "", "gpus", "gpus/x", "gpus/", "control", "a/b", "../x", "a/0/1", "007", "0", "a b",
             "1x",

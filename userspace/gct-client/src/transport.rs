@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The two ways to a tree: a directory that shows it, and the daemon's socket.
+//! Accesses the files of a tree: in a directory, or through the daemon.
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Longest file that is read. `group.procs` of the most members is shorter.
+/// Most bytes that are read of a file. `group.procs` with the most members is shorter.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads and writes files by their path below the root. Errors are those of the files.
+/// Reads and writes files by their path below the root.
 pub(crate) trait Transport: Debug + Send + Sync {
-    /// Where the tree is, for messages.
+    /// Returns where the tree is, for messages.
     fn place(&self) -> &Path;
 
-    /// Is there a tree at all?
+    /// Fails if there is no tree.
     fn check(&self) -> io::Result<()>;
 
-    /// Is there such a directory?
+    /// Returns whether a directory exists.
     fn is_dir(&self, path: &Path) -> bool;
 
-    /// Names of the directories in a directory.
+    /// Returns the names of the directories in a directory.
     fn dirs(&self, path: &Path) -> io::Result<Vec<String>>;
 
-    /// All of a file.
+    /// Returns the content of a file.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// Writes a text at once.
+    /// Writes a text in one system call or message.
     fn write(&self, path: &Path, text: &[u8]) -> io::Result<()>;
 
-    /// Could a file be written? Nothing is.
+    /// Fails if the user may not write a file. Writes nothing.
     fn may_write(&self, path: &Path) -> io::Result<()>;
 }
 
-/// A directory: the kernel's, a mount point of the daemon, or one of a test.
+/// A directory: the kernel's, the daemon's mount, or one of a test.
 #[derive(Debug)]
 pub(crate) struct Directory(pub(crate) PathBuf);
 
@@ -58,7 +58,7 @@ impl Transport for Directory {
         let mut names = Vec::new();
         for entry in fs::read_dir(self.0.join(path))? {
             let entry = entry?;
-            // A directory may go while it is listed; what has no type any more is gone.
+            // A directory that was removed while the list was read has no type.
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 names.extend(entry.file_name().into_string());
             }
@@ -86,7 +86,7 @@ impl Transport for Directory {
     }
 
     fn may_write(&self, path: &Path) -> io::Result<()> {
-        // Opening writes nothing: the kernel acts on write(2) only.
+        // Opening has no effect: the kernel acts on write(2) only.
         let opened = OpenOptions::new().write(true).open(self.0.join(path));
         opened.map(|_| ())
     }

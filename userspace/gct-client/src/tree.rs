@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Reading and writing the tree.
+//! Reads and writes the tree.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,10 +18,10 @@ use crate::daemon::Daemon;
 use crate::transport::{Directory, Transport};
 use crate::{Content, Error, Owner, Refusal, Target};
 
-/// Where the kernel module shows the tree.
+/// The directory in which the kernel module shows the tree.
 pub const DEFAULT_ROOT: &str = "/sys/kernel/debug/gctgroup";
 
-/// How long a directory may take to appear or go: another thread of the kernel may be at it.
+/// Most time until a directory appears or disappears. Another thread of the kernel creates it.
 const DIRECTORY_WAIT: Duration = Duration::from_secs(1);
 const DIRECTORY_POLL: Duration = Duration::from_millis(5);
 
@@ -32,7 +32,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The tree at `root`; nothing is touched yet.
+    /// Takes the tree at `root`, without any access yet.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl Tree {
         }
     }
 
-    /// The tree of the daemon that listens at these sockets; nothing is connected yet.
+    /// Takes the tree of the daemon with these sockets, without connecting yet.
     #[must_use]
     pub fn of_daemon(paths: SocketPaths) -> Self {
         Self {
@@ -48,19 +48,19 @@ impl Tree {
         }
     }
 
-    /// Its directory or its tenants' socket.
+    /// Returns its directory, or the daemon's tenants' socket.
     #[must_use]
     pub fn root(&self) -> &Path {
         self.transport.place()
     }
 
-    /// The path of a file, for messages.
+    /// Returns the path of a file, for messages.
     #[must_use]
     pub fn path(&self, target: &Target, entry: &Entry) -> PathBuf {
         self.root().join(below(target, entry))
     }
 
-    /// Release and form of whoever shows the tree.
+    /// Returns release and ABI of the tree.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Tree {
         parse::version(&text).map_err(|error| form(self.root().join(path), &text, error))
     }
 
-    /// GPUs, by index.
+    /// Returns the indices of the GPUs.
     ///
     /// # Errors
     ///
@@ -82,11 +82,11 @@ impl Tree {
         self.numbers(Path::new("gpus"))
     }
 
-    /// Named groups, then processes, in order.
+    /// Returns the groups, then the processes, both sorted.
     ///
     /// # Errors
     ///
-    /// As [`Tree::gpus`].
+    /// Those of [`Tree::gpus`].
     pub fn owners(&self) -> Result<Vec<Owner>, Error> {
         self.directory(&Target::Root)?;
         let mut owners: Vec<Owner> = self
@@ -98,11 +98,11 @@ impl Tree {
         Ok(owners)
     }
 
-    /// The GPUs that an owner has directories for.
+    /// Returns the GPUs on which an owner has a directory.
     ///
     /// # Errors
     ///
-    /// [`Error::NoTarget`] and as [`Tree::gpus`].
+    /// [`Error::NoTarget`], and those of [`Tree::gpus`].
     pub fn nodes(&self, owner: &Owner) -> Result<Vec<u32>, Error> {
         let target = Target::Owner(owner.clone());
         self.numbers(&self.directory(&target)?)
@@ -112,8 +112,8 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// [`Error::NoTarget`], [`Error::NoFile`], [`Error::Access`], [`Error::Permission`], [`Error::Read`] and
-    /// [`Error::Form`].
+    /// [`Error::NoTarget`], [`Error::NoFile`], [`Error::Access`], [`Error::Permission`],
+    /// [`Error::Read`] and [`Error::Form`].
     pub fn read(&self, target: &Target, entry: &'static Entry) -> Result<Content, Error> {
         if entry.mode == Mode::Write {
             return Err(Error::Access {
@@ -128,7 +128,7 @@ impl Tree {
             .map_err(|error| form(self.root().join(path), &text, error))
     }
 
-    /// Checks a text as the file would; nothing is written.
+    /// Parses a text as the file would. Writes nothing.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl Tree {
                 can_be: "read",
             });
         }
-        // A write of a Pids file is one pid, a read is a list; both parse as the list.
+        // A write of a `Pids` file is one pid, a read a list. Both parse as a list.
         Content::parse(entry.format, text.as_bytes()).map_err(|error| Error::Value {
             file: entry.name,
             text: text.to_owned(),
@@ -152,12 +152,12 @@ impl Tree {
         })
     }
 
-    /// Writes a value, reads it back and returns what is in force.
+    /// Writes a value, reads it back and returns the value in force.
     ///
     /// # Errors
     ///
-    /// [`Error::Mismatch`] when what is in force is not what was written; the errors of [`Tree::parse`] before
-    /// anything is written; [`Error::Write`] when the kernel refuses; and those of [`Tree::read`].
+    /// [`Error::Mismatch`] if another value is in force, [`Error::Write`] if the kernel refuses,
+    /// and those of [`Tree::parse`], before the write, and of [`Tree::read`].
     pub fn set(
         &self,
         target: &Target,
@@ -167,7 +167,7 @@ impl Tree {
         let wanted = Self::parse(entry, text)?;
         self.write(target, entry, &wanted.to_string())?;
         let found = self.read(target, entry)?;
-        // Any number written to this file means "now", so what it then reads is another.
+        // Writing any number to this file resets the peak, so it reads another value.
         if found == wanted || entry.file == FileId::GmemPeak {
             return Ok(found);
         }
@@ -178,29 +178,31 @@ impl Tree {
         })
     }
 
-    /// Makes a named group and waits until its directory is there.
+    /// Creates a group and waits until its directory exists.
     ///
     /// # Errors
     ///
-    /// [`Error::Value`] for the name, [`Error::Write`] when the kernel refuses, [`Error::Directory`].
+    /// [`Error::Value`] for an invalid name, [`Error::Write`] if the kernel refuses, and
+    /// [`Error::Directory`].
     pub fn create(&self, name: &str) -> Result<(), Error> {
         self.command("create", name, true, "did not appear")
     }
 
-    /// Removes a named group and waits until its directory is gone.
+    /// Removes a group and waits until its directory is gone.
     ///
     /// # Errors
     ///
-    /// As [`Tree::create`].
+    /// Those of [`Tree::create`].
     pub fn remove(&self, name: &str) -> Result<(), Error> {
         self.command("remove", name, false, "stayed")
     }
 
-    /// Moves a process, and the children that it will have, into a group; 0 is the calling process.
+    /// Moves a process, with its future children, into a group; 0 is the calling process.
     ///
     /// # Errors
     ///
-    /// Those of writing and of reading back; [`Error::Mismatch`] when the process is not listed then.
+    /// [`Error::Mismatch`] if the group does not list the process afterwards, and those of the
+    /// write and of the read.
     pub fn attach_pid(&self, group: &str, pid: u32) -> Result<(), Error> {
         let target = Target::Owner(Owner::Group(group.to_owned()));
         let entry = files::entry(FileId::GroupProcs);
@@ -212,7 +214,7 @@ impl Tree {
         let found = self.read(&target, entry)?;
         match &found {
             Content::Pids(pids) if pids.contains(&wanted) => Ok(()),
-            // It ended meanwhile.
+            // The process has ended in between.
             _ if !Path::new("/proc").join(wanted.to_string()).exists() => Ok(()),
             _ => Err(Error::Mismatch {
                 path: self.path(&target, entry),
@@ -222,22 +224,23 @@ impl Tree {
         }
     }
 
-    /// Makes everybody in a cgroup and below it a member of a group; `none` ends that.
+    /// Makes the processes of a cgroup and its descendants members of a group; `none` for no
+    /// cgroup.
     ///
     /// # Errors
     ///
-    /// As [`Tree::set`].
+    /// Those of [`Tree::set`].
     pub fn attach_cgroup(&self, group: &str, path: &str) -> Result<(), Error> {
         let target = Target::Owner(Owner::Group(group.to_owned()));
         self.set(&target, files::entry(FileId::GroupCgroup), path)
             .map(|_| ())
     }
 
-    /// May groups be made here?
+    /// Checks that the user may create groups.
     ///
     /// # Errors
     ///
-    /// What the system says of writing `control`.
+    /// Those of a write to `control`.
     pub fn may_control(&self) -> io::Result<()> {
         let control = below(&Target::Root, files::entry(FileId::Control));
         self.transport.may_write(&control)
@@ -273,7 +276,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Writes a text with its newline in one system call, as the kernel requires.
+    /// Writes a text and a newline in one system call, as the kernel requires.
     fn write(&self, target: &Target, entry: &'static Entry, text: &str) -> Result<(), Error> {
         self.check(target, entry)?;
         let path = self.path(target, entry);
@@ -292,7 +295,7 @@ impl Tree {
         })
     }
 
-    /// The directory of a target, which must exist and have the file.
+    /// Checks that the target exists and has the file.
     fn check(&self, target: &Target, entry: &Entry) -> Result<(), Error> {
         self.directory(target)?;
         match target.place() {
@@ -304,6 +307,7 @@ impl Tree {
         }
     }
 
+    /// Returns the directory of a target, which must exist.
     fn directory(&self, target: &Target) -> Result<PathBuf, Error> {
         if let Err(source) = self.transport.check() {
             let root = self.root().to_owned();
@@ -327,7 +331,7 @@ impl Tree {
         text.map_err(|error| unreadable(&self.root().join(path), error))
     }
 
-    /// Names of the directories in a directory.
+    /// Returns the names of the directories in a directory.
     fn names(&self, path: &Path) -> Result<Vec<String>, Error> {
         let names = self.transport.dirs(path);
         names.map_err(|error| unreadable(&self.root().join(path), error))
@@ -344,12 +348,12 @@ impl Tree {
     }
 }
 
-/// The path of a file below the root.
+/// Returns the path of a file below the root.
 fn below(target: &Target, entry: &Entry) -> PathBuf {
     target.path().join(entry.name)
 }
 
-/// ENOENT from writing `control` means that no such group exists, not that the file is missing.
+/// Returns the cause of a failed write. ENOENT from `control` means that the group does not exist.
 fn write_refusal(entry: &Entry, error: io::Error) -> Refusal {
     match error.kind() {
         io::ErrorKind::NotFound if entry.format == Format::Command => {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `capture`: recorded submissions, decoded, rewritten and run on the model.
+//! Decodes, rewrites and checks recorded submissions (`capture`).
 
 mod check;
 mod launches;
@@ -23,7 +23,7 @@ use gct_core::submit::tracker::{QmdCall, Scan, Tracker};
 use crate::cli::{Capture, Mask};
 use crate::outcome::{Failure, Outcome};
 
-/// Exit codes of the capture commands, as documented.
+/// Exit codes of the capture commands.
 const FAILURE: u8 = 1;
 const REFUSED: u8 = 3;
 
@@ -45,7 +45,7 @@ fn load(path: &Path) -> Result<Vec<Record>, Failure> {
         .map_err(|error| Failure::new(REFUSED, format!("{}: {error}", path.display())))
 }
 
-/// The mask that disables all TPCs but those of the list; `None` for all.
+/// Returns the mask that disables all TPCs except those of the list; `None` for `all`.
 fn mask(options: &Mask) -> Result<Option<DisabledTpcs>, Failure> {
     let refused = |why: &str| {
         let list = &options.tpc_mask;
@@ -71,7 +71,7 @@ fn mask(options: &Mask) -> Result<Option<DisabledTpcs>, Failure> {
         .map_err(|_| refused("out of range"))
 }
 
-/// Finds the launches of segments, each channel with its own state.
+/// Finds the launches of segments. Each channel has its own state.
 struct Scanner {
     trackers: BTreeMap<u32, Tracker>,
     counters: Counters,
@@ -90,7 +90,7 @@ impl Scanner {
             .trackers
             .entry(record.channel)
             .or_insert_with(|| Tracker::new(record.class));
-        // A call takes two words at least, and a stored QMD more.
+        // A call has at least two words, a stored QMD more.
         let mut found = vec![QmdCall::default(); record.words.len() / 2 + 1];
         let scan = tracker.scan(&record.words, &mut found, &mut self.counters);
         found.truncate(scan.found);

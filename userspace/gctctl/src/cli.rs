@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The command line; its comments are the help.
+//! Defines the command line. The doc comments are the help texts.
 
 use std::path::PathBuf;
 
@@ -11,23 +11,24 @@ use gct_model::Order;
 const EXIT_CODES: &str = "\
 Exit codes:
   0  everything was done
-  1  something failed that is none of the following
+  1  another failure
   2  the command line is wrong
-  3  a value is not of the form or out of range, or the kernel refused it
+  3  a value is invalid or out of range, or the kernel refused it
   4  there is no such group, process, GPU or file
-  5  this GPU or mode cannot do it
-  6  what is in force after a write is not what was written
+  5  this GPU or mode does not support it
+  6  the value in force after a write is not the written one
   7  there is no gctgroup here, or no permission for it
-When several things were asked for and one fails, the others are still done and the first failure counts.";
+If one of several actions fails, the others are still done. The exit code is that of the first failure.";
 
-/// Looks at gctgroup and sets its limits.
+/// Shows the gctgroup tree and sets limits.
 ///
-/// A TARGET is a directory of the tree: NAME for a group, PID for a process, NAME/GPU or PID/GPU for one on a GPU,
-/// gpus/GPU for a GPU, and `.` for the root. GPU is the index that nvidia-smi shows.
+/// A TARGET is a directory of the tree: NAME for a group, PID for a process, NAME/GPU or PID/GPU
+/// for its limits on a GPU, gpus/GPU for a GPU, and `.` for the root. GPU is the index that
+/// nvidia-smi shows.
 #[derive(Debug, Parser)]
 #[command(name = "gctctl", version, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
-    /// The directory that shows the tree.
+    /// Directory of the tree.
     #[arg(long, global = true, value_name = "DIR", default_value = DEFAULT_ROOT)]
     pub(crate) root: PathBuf,
 
@@ -47,27 +48,28 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Check whether gctgroup works here, and say what to do where it does not.
+    /// Check whether gctgroup works here, and say what to do about each problem.
     Doctor(Doctor),
     /// List GPUs, groups and processes.
     Ls,
     /// Show every file of a target, and of its GPUs.
     Show {
-        /// What to show.
+        /// Target to show.
         target: String,
     },
-    /// Make groups.
+    /// Create groups.
     Create {
-        /// Their names: a letter or underscore, then up to 63 letters, digits, '.', '_' and '-'.
+        /// Names of the groups: a letter or underscore, then up to 63 letters, digits, '.', '_'
+        /// and '-'.
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Remove groups; a group that has members is refused.
+    /// Remove groups without members.
     Rm {
-        /// Their names.
+        /// Names of the groups.
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
@@ -77,30 +79,30 @@ pub(crate) enum Command {
     ///
     /// All values are checked before the first is written.
     Set {
-        /// Where: NAME/GPU or PID/GPU for limits, NAME for its own files. With NAME or PID alone a limit is set on
-        /// each GPU that it has a directory for.
+        /// NAME/GPU or PID/GPU for limits, NAME for files of the group. With NAME or PID alone, a
+        /// limit is set on each of its GPUs.
         target: String,
-        /// FILE=VALUE, as `gmem.limit=8G` or `compute.max="20000 100000"`.
+        /// FILE=VALUE, such as `gmem.limit=8G` or `compute.max="20000 100000"`.
         #[arg(required = true, value_name = "FILE=VALUE")]
         values: Vec<String>,
     },
     /// Print one file of a target.
     Get {
-        /// Which directory.
+        /// Target of the file.
         target: String,
-        /// Which file.
+        /// Name of the file.
         file: String,
     },
     /// Run a program in a group of the user-space mode; implies --user.
     Run(Run),
     /// Print the versions of gctctl and of the tree.
     Version,
-    /// Look at recorded submissions (.pbcap files).
+    /// Decode, rewrite and check recorded submissions (.pbcap files).
     #[command(subcommand)]
     Capture(Capture),
 }
 
-/// Where doctor looks beside the tree.
+/// The options of `doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct Doctor {
     /// Look for /proc, /sys and /boot below this directory.
@@ -108,109 +110,110 @@ pub(crate) struct Doctor {
     pub(crate) system_root: PathBuf,
 }
 
-/// Who joins which group.
+/// The options of `attach`.
 #[derive(Debug, Args)]
 pub(crate) struct Attach {
-    /// The group.
+    /// Group that the processes join.
     pub(crate) group: String,
-    /// A process: it and the children that it will have; 0 is gctctl itself. May be repeated.
+    /// Process, with its future children; 0 is gctctl itself. May be repeated.
     #[arg(long, value_name = "PID", required_unless_present = "cgroup")]
     pub(crate) pid: Vec<u32>,
-    /// An absolute cgroup-v2 path: whoever is in it or below it, now and later; `none` ends that.
+    /// Absolute cgroup v2 path, for all processes in it or below, now and later; `none` ends it.
     #[arg(long, value_name = "PATH")]
     pub(crate) cgroup: Option<String>,
 }
 
-/// A program and its limits.
+/// The options of `run`.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// The group that it joins, which is made if there is none; without it a new one, `run-PID`, that is removed by a
-    /// later `gctctl run` when its process is gone.
+    /// Group of the program, created if necessary. Default: a new group `run-PID`, which a later
+    /// `gctctl run` removes after the program has ended.
     #[arg(long, value_name = "NAME")]
     pub(crate) group: Option<String>,
-    /// The group's tpc.mask, as `0-31,40`, on each GPU.
+    /// tpc.mask of the group on each GPU, such as `0-31,40`.
     #[arg(long, value_name = "LIST")]
     pub(crate) tpc: Option<String>,
-    /// The group's tpc.quota on each GPU.
+    /// tpc.quota of the group on each GPU.
     #[arg(long, value_name = "TPCS")]
     pub(crate) quota: Option<String>,
-    /// The group's atom.duration on each GPU, as `300us`.
+    /// atom.duration of the group on each GPU, such as `300us`.
     #[arg(long, value_name = "TIME")]
     pub(crate) atom: Option<String>,
-    /// How many SMs the program sees: those that its limits leave when it asks first (granted), or all of the GPU
-    /// (all), of which its launches still use no others than its limits leave.
+    /// SMs that the program sees: those that its limits leave at its first query (granted), or all
+    /// of the GPU (all). Its launches use only those that the limits leave in either case.
     #[arg(long, value_name = "COUNT", value_parser = ["granted", "all"])]
     pub(crate) sm_count: Option<String>,
-    /// Run the program also where its limits cannot be set, now or when it first uses the GPU.
+    /// Run the program even if its limits cannot be set, now or at its first use of the GPU.
     #[arg(long)]
     pub(crate) optional: bool,
-    /// The library to preload; else libgct_preload.so beside gctctl or in ../lib.
+    /// Library to preload. Default: libgct_preload.so beside gctctl, else in ../lib.
     #[arg(long, value_name = "PATH")]
     pub(crate) preload: Option<PathBuf>,
-    /// The program and its arguments.
+    /// Program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<std::ffi::OsString>,
 }
 
-/// What to do with a recorded submission.
+/// The commands on recorded submissions.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Capture {
     /// Print every entry, method, launch and QMD field by name.
     Show {
-        /// The capture.
+        /// Capture to print.
         file: PathBuf,
     },
-    /// Mask and split the launches, as the submission path would.
+    /// Mask and split the launches as the submission path would.
     Rewrite(Rewrite),
-    /// Run it on the model of the launch hardware and print which blocks ran and which effects happened.
+    /// Run a capture on the model of the launch hardware, and print its blocks and effects.
     Check(Check),
 }
 
-/// Which TPCs launches may use.
+/// The TPCs that launches may use.
 #[derive(Debug, Args)]
 pub(crate) struct Mask {
-    /// Keep launches on the TPCs of these bits of the hardware's mask, as `0-31,40`, or `all`.
+    /// TPCs that launches may use, as bits of the hardware's mask, such as `0-31,40`, or `all`.
     #[arg(long, value_name = "LIST", default_value = "all")]
     pub(crate) tpc_mask: String,
-    /// How many bits of the hardware's mask there are; all that the list does not name are disabled. A Hopper has 128,
-    /// and its TPCs are not at the first of them without holes: an H200 uses bits from 0 to 83 for 66 TPCs.
+    /// Bits of the hardware's mask. All that the list does not name are disabled. A Hopper has 128,
+    /// with holes: the 66 TPCs of an H200 use bits from 0 to 83.
     #[arg(long, value_name = "COUNT", default_value_t = 128)]
     pub(crate) tpcs: u16,
 }
 
-/// How to rewrite.
+/// The options of `capture rewrite`.
 #[derive(Debug, Args)]
 pub(crate) struct Rewrite {
-    /// The capture.
+    /// Capture to rewrite.
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) mask: Mask,
-    /// Split each launch into so many atoms where it can be split.
+    /// Atoms into which each launch is split if it can be split.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) atoms: u32,
-    /// Where the QMDs of the atoms go: 512 bytes each, a multiple of 256, below 2^40.
+    /// Address of the QMDs of the atoms, 512 bytes each: a multiple of 256, below 2^40.
     #[arg(long, value_name = "ADDR", default_value = "0x1000000000", value_parser = address)]
     pub(crate) qmd_base: u64,
-    /// Write the rewritten capture to this file.
+    /// File for the rewritten capture.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 }
 
-/// How to check.
+/// The options of `capture check`.
 #[derive(Debug, Args)]
 pub(crate) struct Check {
-    /// The capture.
+    /// Capture to run.
     pub(crate) file: PathBuf,
-    /// In which order grids start and end: eager (before the next method), late (after the last), or the seed of a random order.
+    /// Order in which grids start and end: eager (before the next method), late (after the last),
+    /// or the seed of a random order.
     #[arg(long, value_name = "ORDER", default_value = "eager", value_parser = order)]
     pub(crate) order: Order,
-    /// Compare with this capture, of which the first is a rewrite, in many orders; a difference is a failure.
+    /// Original of the capture. Compare both in many orders, and fail on a difference.
     #[arg(long, value_name = "FILE")]
     pub(crate) original: Option<PathBuf>,
-    /// With --original: where the rewrite has the QMDs of its atoms.
+    /// With --original: address of the QMDs of the atoms.
     #[arg(long, value_name = "ADDR", default_value = "0x1000000000", value_parser = address)]
     pub(crate) qmd_base: u64,
-    /// With --original: what the rewrite was asked for.
+    /// With --original: the mask of the rewrite.
     #[command(flatten)]
     pub(crate) mask: Mask,
 }
@@ -229,6 +232,6 @@ fn order(text: &str) -> Result<Order, String> {
         seed => seed
             .parse()
             .map(Order::Random)
-            .map_err(|_| "it is eager, late or a number".to_owned()),
+            .map_err(|_| "write eager, late or a number".to_owned()),
     }
 }

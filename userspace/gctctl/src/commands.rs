@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One module for each command that is more than a call.
+//! Runs the commands.
 
 mod doctor;
 mod groups;
@@ -16,7 +16,7 @@ use crate::capture;
 use crate::cli::{Cli, Command};
 use crate::outcome::Outcome;
 
-/// Does what the command line says.
+/// Runs the command of the command line.
 pub(crate) fn run(cli: &Cli) -> Outcome {
     let user_mode = cli.user || cli.dir.is_some() || matches!(cli.command, Command::Run(_));
     let paths = match &cli.dir {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `gctctl`: looks at gctgroup and sets its limits from the command line.
+//! Shows the gctgroup tree and sets limits from the command line.
 
 mod capture;
 mod cli;

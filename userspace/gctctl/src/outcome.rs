@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a command has to say, and how it is said.
+//! Collects the results of a command and prints them.
 
 use std::error::Error as _;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A failure of gctctl itself.
+    /// Creates a failure of gctctl itself.
     pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -27,14 +27,14 @@ impl Failure {
         }
     }
 
-    /// Tells people of it.
+    /// Prints the failure to standard error.
     pub(crate) fn print(&self) {
         let causes: Vec<String> = self
             .causes
             .iter()
             .map(|cause| format!("\n  because: {cause}"))
             .collect();
-        // Nothing can be done when stderr does not take it.
+        // A failure to print it cannot be reported anywhere.
         let _ = writeln!(io::stderr(), "gctctl: {}{}", self.message, causes.concat());
     }
 
@@ -67,19 +67,19 @@ impl From<Error> for Failure {
     }
 }
 
-/// What a command found and did.
+/// The results of a command.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// For people.
+    /// The text for people.
     pub(crate) text: String,
-    /// For programs: an object.
+    /// The JSON object for programs.
     pub(crate) json: Value,
-    /// What failed, in order.
+    /// The failures, in order.
     pub(crate) failures: Vec<Failure>,
 }
 
 impl Outcome {
-    /// A command that failed before it had anything to say.
+    /// Returns the outcome of a command that failed without results.
     pub(crate) fn failed(failure: impl Into<Failure>) -> Self {
         Self {
             failures: vec![failure.into()],
@@ -87,7 +87,7 @@ impl Outcome {
         }
     }
 
-    /// Prints it and makes the exit code of the first failure.
+    /// Prints the results. Returns the exit code of the first failure.
     pub(crate) fn print(mut self, as_json: bool) -> ExitCode {
         let text = if as_json {
             let errors: Vec<Value> = self.failures.iter().map(Failure::json).collect();
@@ -101,7 +101,7 @@ impl Outcome {
         } else {
             self.text
         };
-        // A reader that went away is not our failure.
+        // A closed pipe is no failure of gctctl.
         let printed = io::stdout().write_all(text.as_bytes());
         let lost = printed.is_err_and(|error| error.kind() != io::ErrorKind::BrokenPipe);
         for failure in &self.failures {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Columns of text.
+//! Prints tables.
 
-/// Rows under a headline, each column as wide as its widest cell.
+/// Rows below a headline. Each column is as wide as its widest cell.
 #[derive(Debug)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with this headline.
+    /// Creates a table with a headline.
     pub(crate) fn new(headline: &[&str]) -> Self {
         Self {
             rows: vec![headline.iter().map(|&cell| cell.to_owned()).collect()],
@@ -22,12 +22,13 @@ impl Table {
         self.rows.push(cells.collect());
     }
 
-    /// Whether there is nothing below the headline.
+    /// Returns whether the table has no row below the headline.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.len() == 1
     }
 
-    /// The text, with a newline after each row. A cell of several lines goes on in its column.
+    /// Returns the text, with a newline after each row. A cell of several lines continues in its
+    /// column.
     pub(crate) fn render(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let lines = |cell: &str| cell.lines().map(str::len).max().unwrap_or(0);
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_long_cells_go_on_below() {
+    fn columns_are_aligned_and_lines_continue_below() {
         let mut table = Table::new(&["A", "B", "C"]);
         table.row(["one", "1\n22", "x"]);
         assert_eq!(table.render(), "A    B   C\none  1   x\n     22\n");

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Contents of files for tables and for JSON.
+//! Formats the contents of files for tables and for JSON.
 
 use gct_client::{Content, Error};
 use gct_core::error::Error as CoreError;
 use serde_json::{Map, Value};
 
-/// A file as far as it could be read.
+/// A file's content, or why it has none.
 #[derive(Debug)]
 pub(crate) enum Shown {
-    /// What it holds.
+    /// The content.
     Content(Content),
-    /// This GPU or mode does not have it.
+    /// This GPU or mode does not support the file.
     Unsupported,
-    /// The driver has not told yet.
+    /// The driver has not reported the value yet.
     Unknown,
 }
 
 impl Shown {
-    /// Takes what reading said; what is no state of the file stays an error.
+    /// Converts the result of a read. Errors other than the two states stay errors.
     pub(crate) fn new(read: Result<Content, Error>) -> Result<Self, Error> {
         match read {
             Ok(content) => Ok(Self::Content(content)),
@@ -30,7 +30,7 @@ impl Shown {
         }
     }
 
-    /// For a table.
+    /// Returns the text for a table.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Content(content) => content.to_string(),
@@ -39,7 +39,7 @@ impl Shown {
         }
     }
 
-    /// For JSON: null when there is nothing to show.
+    /// Returns the JSON value; null without content.
     pub(crate) fn json(&self) -> Value {
         match self {
             Self::Content(content) => json(content),
@@ -48,8 +48,15 @@ impl Shown {
     }
 }
 
-/// A number where the file shows one number, an object for `KEY VALUE` lines, a list for words and pids, null for
-/// no cgroup, and else the text as the file shows it.
+/// Converts a content to JSON.
+///
+/// | content | JSON |
+/// |---|---|
+/// | one number | number |
+/// | `KEY VALUE` lines | object |
+/// | words, pids | array |
+/// | no cgroup | null |
+/// | anything else | the text of the file |
 pub(crate) fn json(content: &Content) -> Value {
     match content {
         Content::Stat(lines) => lines

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `gctctl capture` on what an H200 was given.
+//! `gctctl capture` decodes, rewrites and checks the captures of an H200.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn fixture(name: &str) -> String {
     captures.join(format!("{name}.pbcap")).display().to_string()
 }
 
-/// Rewrites a capture to a file of `tree` and returns its path and what was said.
+/// Rewrites a capture to a file of `tree`. Returns its path and the output.
 fn rewrite(tree: &FakeTree, name: &str, options: &[&str]) -> (PathBuf, String) {
     let out = tree.path(&format!("{name}.pbcap"));
     let shown = out.display().to_string();
@@ -46,7 +46,7 @@ fn show_decodes_entries_methods_launches_and_fields() {
     golden("capture-memcpy.json", shown.exits(0));
 }
 
-/// The grids of all launches of a capture, in blocks, with their kinds.
+/// Returns the kinds of all launches of a capture with their grids in blocks.
 fn launches(tree: &FakeTree, name: &str) -> Vec<(String, Vec<u64>)> {
     let shown = tree.gctctl(&["capture", "show", &fixture(name), "--json"]);
     let document: serde_json::Value = serde_json::from_str(shown.exits(0)).expect("JSON");
@@ -98,7 +98,7 @@ fn show_finds_the_launches_that_the_readme_lists() {
 }
 
 #[test]
-fn a_rewrite_does_what_its_original_does() {
+fn a_rewrite_has_the_effects_of_its_original() {
     let tree = FakeTree::new("capture-rewrite");
     for name in CAPTURES {
         for (mask, atoms) in [
@@ -133,7 +133,7 @@ fn a_rewrite_does_what_its_original_does() {
 }
 
 #[test]
-fn rewrite_counts_what_it_did_and_what_it_left() {
+fn rewrite_counts_changed_and_unchanged_launches() {
     let tree = FakeTree::new("capture-count");
     let options = ["--tpc-mask", "0-5", "--atoms", "4", "--json"];
     let (_, said) = rewrite(&tree, "pdl_pair", &options);
@@ -158,7 +158,7 @@ fn check_finds_a_rewrite_that_lost_a_launch() {
     let tree = FakeTree::new("capture-lost");
     let (out, _) = rewrite(&tree, "one_launch", &["--atoms", "4"]);
     let text = std::fs::read_to_string(&out).expect("the rewrite");
-    // The last atom is scheduled with COPY instead: its RESUME no longer counts.
+    // COPY schedules the last atom instead, so its RESUME has no effect.
     let (head, tail) = text
         .rsplit_once("200120b0 00000002")
         .expect("the last atom's PCAS");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `gctctl capture` on all captures with many orders, on what a ring can look like, and on what is no capture.
+//! `gctctl capture` handles all captures in many orders, wrapped rings and invalid files.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn list<'a>(value: &'a Value, name: &str) -> &'a Vec<Value> {
         .unwrap_or_else(|| panic!("no list {name}"))
 }
 
-/// How often each block of each program ran on the model: program, x, y, z.
+/// Returns how often each block of each program ran on the model, by program, x, y and z.
 fn blocks(tree: &FakeTree, file: &str) -> BTreeMap<(String, [u64; 3]), u32> {
     let report = json(tree, &["capture", "check", file]);
     let mut ran = BTreeMap::new();
@@ -63,7 +63,7 @@ fn blocks(tree: &FakeTree, file: &str) -> BTreeMap<(String, [u64; 3]), u32> {
     ran
 }
 
-/// Every launch that `show` finds, as kind, RESUME and grid in units.
+/// Returns the launches that `show` finds: kind, RESUME and grid in units.
 fn launches(tree: &FakeTree, file: &str) -> Vec<(String, Value, Value)> {
     let shown = json(tree, &["capture", "show", file]);
     let mut all = Vec::new();
@@ -95,21 +95,21 @@ fn a_rewrite_is_decoded_again_and_runs_each_block_once() {
             );
             let counters = &said["counters"];
             let number = |name: &str| counters[name].as_u64().expect("a number");
-            // Each split adds its atoms; the tenant's call means the join then.
+            // Each split adds its atoms. The call of the tenant then schedules the join.
             let after = launches(&tree, &out);
             let added = usize::try_from(number("atoms") + number("split")).expect("a number");
-            // A scan remembers the last 32 uploads of a segment; the model, and the hardware, all of them.
+            // A scan remembers the last 32 uploads of a segment, the model and the hardware all.
             if atoms != "256" {
                 assert_eq!(after.len(), before + added, "{name} {mask} {atoms}");
             }
             assert_eq!(blocks(&tree, &out), original, "{name} {mask} {atoms}");
-            // What is said about each entry is what is in the file.
+            // The report on each entry matches the file.
             let text = fs::read_to_string(&out).expect("the rewrite");
             let records = parse(&text).expect("a capture");
             for (entry, record) in list(&said, "entries").iter().zip(&records) {
                 assert_eq!(entry["words_rewritten"], record.words.len(), "{name}");
             }
-            // Rewriting it again splits nothing, and with the same mask changes nothing.
+            // A second rewrite splits nothing, and with the same mask changes nothing.
             let twice = tree.path("twice.pbcap").display().to_string();
             let options = ["--tpc-mask", mask, "--atoms", atoms, "--out", &twice];
             let said = json(
@@ -123,8 +123,8 @@ fn a_rewrite_is_decoded_again_and_runs_each_block_once() {
     }
 }
 
-/// A ring of `size` entries into which a program wrote `segments` from entry `first` on, read as the host reads it: the
-/// upper bits of addresses come from control entries.
+/// Returns the records of a ring of `size` entries, into which a program wrote `segments` from
+/// entry `first` on. Control entries carry the upper bits of addresses, as the host reads them.
 fn through_a_ring(segments: &[(u64, &[u32])], size: usize, first: usize) -> Vec<Record> {
     let mut written = Vec::new();
     let mut base = 0;
@@ -175,8 +175,9 @@ fn a_ring_that_wraps_and_addresses_of_57_bits_are_rewritten() {
         panic!("one entry");
     };
     let original = blocks(&tree, &file);
-    // The segment is cut in the data of the first upload, between two bursts, in front of the launch's QMD, in its data
-    // and in its call: with the last two, nothing can be changed, and nothing may be lost.
+    // The segment is cut in the data of the first upload, between two bursts, in front of the
+    // launch's QMD, in its data and in its call. The last two cannot be changed, and nothing may be
+    // lost.
     for (cut, is_split) in [
         (60, true),
         (261, true),
@@ -187,7 +188,7 @@ fn a_ring_that_wraps_and_addresses_of_57_bits_are_rewritten() {
         let (head, tail) = record.words.split_at(cut);
         let high = 0x1_2345_u64 << 40 | record.gpu_va;
         let segments = [(record.gpu_va, head), (high, tail)];
-        // Three entries from the last but one of four on.
+        // Three entries in a ring of four, from the last but one on.
         let records = through_a_ring(&segments, 4, 2);
         let lines: Vec<String> = records.iter().map(Record::to_string).collect();
         tree.write("ring.pbcap", &format!("{}\n", lines.join("\n")));
@@ -223,7 +224,7 @@ fn a_ring_that_wraps_and_addresses_of_57_bits_are_rewritten() {
 }
 
 #[test]
-fn what_is_no_capture_is_refused_with_its_line() {
+fn an_invalid_capture_is_refused_with_its_line() {
     let tree = FakeTree::new("capture-malformed");
     let head = "gp ch=0 class=c86f tsg_engine=0 token=a gpu_va=200833944";
     let good = format!("{head} words=1 : 0\n");
@@ -281,10 +282,10 @@ fn what_is_no_capture_is_refused_with_its_line() {
 }
 
 #[test]
-fn words_that_no_tenant_would_write_are_shown_and_passed_on() {
+fn unusual_words_are_shown_and_passed_unchanged() {
     let tree = FakeTree::new("capture-hostile");
     let head = "gp ch=3 class=c86f tsg_engine=0 token=a gpu_va=0";
-    // Nothing; the end of a segment before a launch; an old header; a burst that goes on beyond all words.
+    // No words; a segment that ends before a launch; an old header; a burst beyond the last word.
     for (words, refused) in [
         ("words=0 :", false),
         ("words=3 : e0000000 ffffffff 20042062", false),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What doctor finds on machines in several states.
+//! `gctctl doctor` finds each problem of a machine and names its remedy.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::fs;
 
 use common::{golden, FakeTree, Ran};
 
-/// A machine on which all is well, below `system/` of the tree's directory.
+/// Creates a machine without problems, in `system/` of the tree's directory.
 fn machine(tree: &FakeTree) {
     for (path, text) in [
         ("proc/sys/kernel/osrelease", "7.2.12\n"),
@@ -37,14 +37,14 @@ fn doctor(tree: &FakeTree, more: &[&str]) -> Ran {
 }
 
 #[test]
-fn all_is_well() {
+fn a_machine_without_problems_passes() {
     let tree = FakeTree::new("well");
     machine(&tree);
     golden("doctor.txt", doctor(&tree, &[]).exits(0));
     golden("doctor.json", doctor(&tree, &["--json"]).exits(0));
 }
 
-/// Each way to break the machine, what doctor must then say, and what to do.
+/// Breaks the machine in each way. doctor must report the problem and its remedy.
 #[test]
 fn each_problem_is_found_and_has_a_remedy() {
     let cases: [(&str, &str, &str, &str); 7] = [
@@ -81,7 +81,7 @@ fn each_problem_is_found_and_has_a_remedy() {
         (
             "../version",
             "something else\n",
-            "not of its form",
+            "which is invalid",
             "the gctctl of the release",
         ),
         ("../gpus/0", "gone", "no GPU", "lspci"),
@@ -102,7 +102,7 @@ fn each_problem_is_found_and_has_a_remedy() {
 }
 
 #[test]
-fn notes_are_no_failure() {
+fn notes_are_not_failures() {
     let tree = FakeTree::new("notes");
     machine(&tree);
     tree.write("events", "objects_lost 0\nmemory_failed 4\n");
@@ -114,7 +114,7 @@ fn notes_are_no_failure() {
 }
 
 #[test]
-fn a_machine_without_gctgroup_is_told_what_to_load() {
+fn without_gctgroup_the_remedy_is_to_load_it() {
     let tree = FakeTree::new("without");
     machine(&tree);
     let system = tree.path("system").display().to_string();

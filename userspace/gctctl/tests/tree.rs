@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! gctctl on a tree of files.
+//! `gctctl` reads and writes a tree of plain files.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use common::{golden, FakeTree, Ran};
 
-/// GPUs 0 and 1; group web on both, with two processes; process 4711 on GPU 0.
+/// Creates GPUs 0 and 1, the group web with two processes on both, and process 4711 on GPU 0.
 fn populated(test: &str) -> FakeTree {
     let tree = FakeTree::new(test);
     tree.gpu(1);
@@ -48,7 +48,7 @@ fn show_prints_every_file_of_a_target() {
 }
 
 #[test]
-fn show_says_what_it_could_not_read_and_fails() {
+fn show_reports_unreadable_files_and_fails() {
     let tree = populated("show-bad");
     tree.write("web/0/compute.weight", "much\n");
     let ran = tree.gctctl(&["show", "web/0"]);
@@ -130,7 +130,7 @@ fn set_checks_every_value_before_it_writes_any() {
 }
 
 #[test]
-fn set_fails_when_something_else_is_in_force() {
+fn set_fails_if_another_value_is_in_force() {
     let tree = populated("set-other");
     let kernel = tree.kernel_file("web/0/compute.timeslice", |request| {
         assert_eq!(request, "3000\n");
@@ -151,7 +151,7 @@ fn set_fails_when_something_else_is_in_force() {
 }
 
 #[test]
-fn a_refusal_of_the_kernel_is_told_with_its_errno() {
+fn a_refusal_of_the_kernel_names_its_errno() {
     let tree = populated("refused");
     let file = tree.path("web/0/compute.weight");
     std::fs::remove_file(&file).expect("the plain file");
@@ -188,7 +188,7 @@ fn create_and_rm_wait_for_the_directory() {
 }
 
 #[test]
-fn create_refuses_bad_names_and_goes_on_with_the_others() {
+fn create_refuses_bad_names_and_creates_the_others() {
     let tree = FakeTree::new("names");
     tree.group("there", &[]);
     let ran = tree.gctctl(&["create", "gpus", "1st", "there", "--json"]);

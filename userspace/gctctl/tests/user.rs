@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! gctctl on the socket of the user-space mode's daemon.
+//! `gctctl` works on the sockets of the user-space mode's daemon.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::Ran;
 use gctd::testing::Daemon;
 use std::process::Command;
 
-/// A daemon to call.
+/// A daemon and a gctctl that uses it.
 struct Bed(Daemon);
 
 impl Bed {
@@ -25,7 +25,7 @@ impl Bed {
         Ran::new(output.unwrap(), &self.0.directory)
     }
 
-    /// Runs a shell's script under the daemon, with a library that the loader only warns of.
+    /// Runs a shell script with `gctctl run`. The library is invalid: the loader only warns.
     fn run(&self, options: &[&str], script: &str) -> Ran {
         let program = ["--preload", "/dev/null", "--", "sh", "-c", script];
         self.gctctl(&[&["run"], options, &program].concat())
@@ -56,7 +56,7 @@ fn the_commands_work_as_on_a_directory() {
     assert!(on(&["version"]).exits(0).contains("gctgroup 0.1.0 abi 2"));
     let doctor = on(&["doctor"]);
     assert!(
-        doctor.stdout.contains("Groups can be made"),
+        doctor.stdout.contains("Groups can be created"),
         "{}",
         doctor.stdout
     );
@@ -79,7 +79,7 @@ fn without_a_daemon_there_is_no_tree() {
 }
 
 #[test]
-fn whoever_has_the_tenants_door_alone_reads_and_does_not_write() {
+fn the_tenants_socket_alone_allows_reads_only() {
     let bed = Bed::new("tenants-socket");
     bed.gctctl(&["create", "web"]).exits(0);
     let inside = |arguments: &[&str]| {
@@ -102,7 +102,7 @@ fn whoever_has_the_tenants_door_alone_reads_and_does_not_write() {
 }
 
 #[test]
-fn a_program_runs_in_its_group_and_ends_as_itself() {
+fn a_program_runs_in_its_group_with_its_exit_status() {
     let bed = Bed::new("run");
     let limits = ["--group", "web", "--tpc", "0-3"];
     let ran = bed.run(&limits, "echo $$; echo $LD_PRELOAD; exit 42");
@@ -118,7 +118,7 @@ fn a_program_runs_in_its_group_and_ends_as_itself() {
     let ran = bed.run(&["--group", "web"], &members);
     let (member, own) = ran.exits(0).split_once('\n').unwrap();
     assert_eq!(own.trim_end(), member);
-    // A signal that ends the program ends what was started.
+    // A signal that kills the program is the status of gctctl.
     assert_eq!(bed.run(&[], "kill -9 $$").code, None);
     bed.run(&["--quota", "5"], "true")
         .exits(if quota_works() { 0 } else { 5 });
@@ -126,7 +126,7 @@ fn a_program_runs_in_its_group_and_ends_as_itself() {
 }
 
 #[test]
-fn a_program_may_be_told_of_all_sms() {
+fn a_program_may_see_all_sms() {
     let bed = Bed::new("sm-count");
     let sees = |options: &[&str]| bed.run(options, "echo sees $GCTGROUP_SM_COUNT");
     assert_eq!(sees(&["--sm-count", "all"]).exits(0), "sees all\n");
@@ -135,7 +135,7 @@ fn a_program_may_be_told_of_all_sms() {
 }
 
 #[test]
-fn no_program_runs_without_the_limits_that_were_asked_for() {
+fn without_its_limits_a_program_does_not_run() {
     let bed = Bed(Daemon::new("no-gpu", 0));
     bed.run(&[], "true").exits(0);
     let ran = bed.run(&["--tpc", "0-3"], "echo runs");
@@ -144,7 +144,7 @@ fn no_program_runs_without_the_limits_that_were_asked_for() {
 }
 
 #[test]
-fn a_program_whose_limits_are_optional_runs_without_them() {
+fn with_optional_limits_a_program_runs_without_them() {
     let bed = Bed(Daemon::new("optional", 0));
     let limits = ["--optional", "--tpc", "0-3"];
     let ran = bed.run(&limits, "echo runs $GCTGROUP_OPTIONAL");
@@ -162,7 +162,7 @@ fn quota_works() -> bool {
 }
 
 #[test]
-fn groups_of_programs_that_ended_are_swept() {
+fn groups_of_ended_programs_are_removed() {
     let bed = Bed::new("sweep");
     for _ in 0..3 {
         bed.run(&[], "true").exits(0);
@@ -178,7 +178,7 @@ fn groups_of_programs_that_ended_are_swept() {
 }
 
 #[test]
-fn a_library_that_is_not_there_is_said() {
+fn a_missing_library_is_reported() {
     let bed = Bed::new("library");
     let ran = bed.gctctl(&["run", "--preload", "/nowhere/x.so", "--", "true"]);
     ran.exits(1);

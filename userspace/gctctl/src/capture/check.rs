@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `capture check`: what the model of the launch hardware does with it.
+//! Runs a capture on the model of the launch hardware (`capture check`).
 
 use gct_client::capture::Record;
 use gct_core::submit::limits::QMD_VA_END;
@@ -15,7 +15,7 @@ use super::{load, mask, FAILURE};
 use crate::cli::Check;
 use crate::outcome::{Failure, Outcome};
 
-/// Pages of 4 KiB that the model may write: 1 GiB.
+/// Most pages of 4 KiB that the model may write: 1 GiB.
 const PAGES_MAX: usize = 1 << 18;
 /// Random orders in which a rewrite is compared with its original.
 const SEEDS: u64 = 32;
@@ -70,7 +70,7 @@ fn of_mask(mask: &DisabledTpcs) -> Mask {
     Mask(*mask.words())
 }
 
-/// What differs, with the first order in which it does.
+/// Returns the differences, each with the first order that shows it.
 fn differences(
     original: &[Record],
     rewritten: &[Record],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Launches for people and for programs.
+//! Prints launches as text and as JSON.
 
 use gct_core::submit::launch::{Effects, Launch, Waits};
 use gct_core::submit::qmd::{Instance, View};
@@ -17,7 +17,7 @@ fn by([x, y, z]: [u32; 3]) -> String {
     format!("{x}x{y}x{z}")
 }
 
-/// Fields of the QMD that are not zero.
+/// Returns the fields of the QMD that are not zero.
 fn fields(found: &QmdCall, words: &[u32]) -> Vec<Instance> {
     let version = found.version;
     let qmd = found.qmd(words);
@@ -35,7 +35,7 @@ fn field_name(instance: &Instance) -> String {
     }
 }
 
-/// The call and the launch on a line of their own, then one line for each effect and each field.
+/// Returns a line for the call, one for the launch, and one for each effect and field.
 pub(super) fn text(found: &QmdCall, words: &[u32]) -> String {
     let mut text = format!("  {} at {:#x}", names::source(found.source), found.qmd_va);
     if found.source != Source::Stored {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Names that are only printed.
+//! Names methods, actions and sources as NVIDIA's class headers do.
 
 use gct_core::submit::launch::DependentAction;
 use gct_core::submit::methods::{self, Action};
@@ -30,7 +30,7 @@ const COPY_METHODS: [(u16, &str); 17] = [
     (0x0704, "SET_REMAP_CONST_B"),
 ];
 
-/// The name of a method; `class` is what is bound to the subchannel, 0 where that was not seen.
+/// Returns the name of a method. `class` is the class bound to the subchannel, 0 if unknown.
 pub(super) fn method(class: u16, subchannel: u8, offset: u16) -> Option<&'static str> {
     const HOST_END: u16 = 0x100;
     let copies = match class {
@@ -44,7 +44,7 @@ pub(super) fn method(class: u16, subchannel: u8, offset: u16) -> Option<&'static
     methods::name_of(offset)
 }
 
-/// The action of a PCAS, as the class header names it.
+/// Returns the name of a PCAS action.
 pub(super) fn action(action: Action) -> String {
     let name = match action {
         Action::Nop => "NOP",
@@ -67,7 +67,7 @@ pub(super) fn action(action: Action) -> String {
     name.to_owned()
 }
 
-/// The action on a dependent, as the class header names it.
+/// Returns the name of an action on a dependent.
 pub(super) fn dependent_action(action: DependentAction) -> String {
     let name = match action {
         DependentAction::IncrementPut => "INCREMENT_PUT",
@@ -79,7 +79,7 @@ pub(super) fn dependent_action(action: DependentAction) -> String {
     name.to_owned()
 }
 
-/// Where a QMD comes from.
+/// Returns the name of a QMD's source.
 pub(super) fn source(source: Source) -> &'static str {
     match source {
         Source::Upload => "upload",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `capture rewrite`: what the submission path would publish.
+//! Rewrites a capture as the submission path would (`capture rewrite`).
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use super::{load, mask, Scanner, FAILURE, REFUSED};
 use crate::cli::Rewrite;
 use crate::outcome::{Failure, Outcome};
 
-/// One rewritten entry.
+/// A rewritten entry.
 struct Rewritten {
     record: Record,
     slots: u32,

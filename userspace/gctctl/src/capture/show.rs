@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `capture show`: every entry, method and launch by name.
+//! Prints every entry, method and launch of a capture by name (`capture show`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde_json::{json, Value};
 use super::{launches, load, names, Scanner};
 use crate::outcome::{Failure, Outcome};
 
-/// Words of an upload that the text shows; JSON has all of them.
+/// Most words of an upload in the text. JSON has all of them.
 const UPLOAD_WORDS_SHOWN: usize = 8;
 
 pub(super) fn run(file: &Path) -> Result<Outcome, Failure> {
@@ -99,7 +99,7 @@ fn bursts(
     (bursts, walk.partial(), refused)
 }
 
-/// One method with its data: one word, or all the words that went to it.
+/// A method with all words that were sent to it.
 struct Method {
     at: u32,
     subchannel: u8,

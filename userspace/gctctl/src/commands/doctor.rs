@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `doctor`: does gctgroup work here, and what to do where it does not.
+//! Checks whether gctgroup works here, and says what to do about each problem (`doctor`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use serde_json::{json, Value};
 use crate::outcome::{Failure, Outcome};
 use crate::table::Table;
 
-/// How a check went.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     Ok,
-    /// Worth knowing; gctgroup works.
+    /// Worth knowing. gctgroup works.
     Note,
-    /// gctgroup does not work, or not wholly.
+    /// gctgroup does not work, or only in part.
     Problem,
 }
 
@@ -32,7 +32,7 @@ impl Status {
     }
 }
 
-/// What a check found and what to do about it.
+/// The result of a check with its remedy.
 struct Finding {
     check: &'static str,
     status: Status,
@@ -109,7 +109,7 @@ pub(crate) fn run(tree: &Tree, system_root: &Path, user_mode: bool) -> Outcome {
     outcome
 }
 
-/// What the machine says of itself beside the tree.
+/// The files of the machine outside the tree.
 struct System {
     root: PathBuf,
 }
@@ -119,16 +119,16 @@ impl System {
         fs::read_to_string(self.root.join(path)).ok()
     }
 
-    /// Debian and others install the kernel's configuration; /proc/config.gz is not looked at.
+    /// Checks the configuration in /boot, where Debian and others install it.
     fn kernel_config(&self) -> Finding {
         const CHECK: &str = "kernel configuration";
         let release = self.read("proc/sys/kernel/osrelease");
         let release = release.as_deref().unwrap_or("unknown").trim();
         let Some(config) = self.read(&format!("boot/config-{release}")) else {
-            let message = format!("There is no /boot/config-{release} to look at.");
+            let message = format!("There is no /boot/config-{release}.");
             return Finding::ok(CHECK, message).because(
                 Status::Note,
-                "See that the kernel has CONFIG_DEBUG_FS=y and CONFIG_RUST=y.",
+                "Check that the kernel has CONFIG_DEBUG_FS=y and CONFIG_RUST=y.",
             );
         };
         let needed = ["CONFIG_DEBUG_FS=y", "CONFIG_RUST=y"];
@@ -193,9 +193,9 @@ impl System {
         let line = version.as_deref().and_then(|text| text.lines().next());
         match line {
             Some(line) => Finding::ok(CHECK, line.trim()),
-            None => Finding::ok(CHECK, "The driver does not tell its version.").because(
+            None => Finding::ok(CHECK, "The driver does not report its version.").because(
                 Status::Note,
-                "Look with modinfo nvidia; the patch series exist for single versions.",
+                "Check modinfo nvidia: each patch series is for one driver version.",
             ),
         }
     }
@@ -223,7 +223,7 @@ impl System {
         }
     }
 
-    /// How many GPUs the driver itself lists.
+    /// Returns how many GPUs the driver lists.
     fn gpus(&self) -> Option<usize> {
         fs::read_dir(self.root.join("proc/driver/nvidia/gpus"))
             .ok()
@@ -240,7 +240,7 @@ fn check_tree(tree: &Tree, system: &System, user_mode: bool) -> Vec<Finding> {
                     "No daemon listens there: start gctd, or name its directory with --dir."
                 }
                 Error::NoTree { .. } => {
-                    "The driver that runs has no gctgroup: load the patched nvidia.ko; dmesg says why if it is."
+                    "The loaded driver has no gctgroup: load the patched nvidia.ko. If it is loaded, see dmesg."
                 }
                 Error::Permission { .. } => "Run gctctl as root.",
                 _ => "Use the gctctl of the release that the module was built from.",
@@ -270,7 +270,7 @@ fn permission(tree: &Tree) -> Finding {
     const CHECK: &str = "permission";
     let control = tree.path(&Target::Root, files::entry(File::Control));
     match tree.may_control() {
-        Ok(_) => Finding::ok(CHECK, "Groups can be made and limits be set."),
+        Ok(_) => Finding::ok(CHECK, "Groups can be created and limits set."),
         Err(error) => Finding::ok(
             CHECK,
             format!("{} cannot be written: {error}.", control.display()),
@@ -307,9 +307,9 @@ fn gpus(tree: &Tree, system: &System) -> Finding {
         .collect();
     let finding = Finding::ok(CHECK, described.join("\n"));
     match (found.len(), system.gpus()) {
-        (0, _) => Finding::ok(CHECK, "The driver has shown no GPU to gctgroup.").because(
+        (0, _) => Finding::ok(CHECK, "The driver has reported no GPU to gctgroup.").because(
             Status::Problem,
-            "Look with lspci -d 10de: whether there is one, and in dmesg whether nvidia took it.",
+            "Check lspci -d 10de: for a GPU, and dmesg for errors of nvidia.",
         ),
         (known, Some(listed)) if known != listed => finding.because(
             Status::Problem,
@@ -329,7 +329,7 @@ fn events(tree: &Tree) -> Finding {
                 .map(|(key, count)| format!("{key} {count}"))
                 .collect();
             match counted.is_empty() {
-                true => Finding::ok(CHECK, "Everything that the driver told was followed."),
+                true => Finding::ok(CHECK, "All reports of the driver were tracked."),
                 false => Finding::ok(
                     CHECK,
                     format!("Left to the stock driver: {}.", counted.join(", ")),
@@ -342,6 +342,6 @@ fn events(tree: &Tree) -> Finding {
         }
         Ok(_) => Finding::ok(CHECK, "Nothing is counted."),
         Err(error) => Finding::ok(CHECK, error.to_string())
-            .because(Status::Note, "This does not keep gctgroup from working."),
+            .because(Status::Note, "gctgroup works all the same."),
     }
 }

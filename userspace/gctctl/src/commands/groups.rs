@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `create`, `rm` and `attach`.
+//! Creates, removes and fills groups (`create`, `rm`, `attach`).
 
 use gct_client::{Error, Tree};
 use serde_json::json;
@@ -16,7 +16,7 @@ pub(crate) fn remove(tree: &Tree, names: &[String]) -> Outcome {
     each(names, "removed", |name| tree.remove(name))
 }
 
-/// Does one thing for each name; a failure does not keep the others.
+/// Acts on each name, also after a failure.
 fn each(names: &[String], done: &str, mut act: impl FnMut(&str) -> Result<(), Error>) -> Outcome {
     let mut outcome = Outcome::default();
     let mut succeeded = Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `ls`: what there is.
+//! Lists GPUs, groups and processes (`ls`).
 
 use gct_client::{Content, Error, Owner, Target, Tree};
 use gct_core::iface::{files, File};
@@ -27,7 +27,7 @@ pub(crate) fn run(tree: &Tree) -> Outcome {
                 Owner::Group(_) => groups.push(entry),
                 Owner::Process(_) => processes.push(entry),
             },
-            // A process or group that ended while it was listed is not there; that is no failure.
+            // The process or group ended while the list was read.
             Err(Error::NoTarget { .. }) => {}
             Err(error) => errors.push(error),
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `run`: a program in a group of the user-space mode.
+//! Runs a program in a group of the user-space mode (`run`).
 
 use std::env;
 use std::ffi::OsString;
@@ -16,15 +16,15 @@ use crate::outcome::{Failure, Outcome};
 
 const LIBRARY: &str = "libgct_preload.so";
 const PRELOAD: &str = "LD_PRELOAD";
-/// Tells the library that the program may run without its limits.
+/// The variable that allows the program to run without its limits.
 const OPTIONAL: &str = "GCTGROUP_OPTIONAL";
-/// Tells the library how many SMs the program sees.
+/// The variable with the SMs that the program sees.
 const SM_COUNT: &str = "GCTGROUP_SM_COUNT";
 
-/// Begins the names of groups that were made for one program; its pid follows.
+/// Prefix of the groups that are created for one program. Its pid follows.
 const PREFIX: &str = "run-";
 
-/// Returns only when the program could not be started.
+/// Becomes the program. Returns only if it cannot be started.
 pub(crate) fn run(tree: &Tree, socket: &Path, run: &Run) -> Outcome {
     match start(tree, socket, run) {
         Ok(never) => match never {},
@@ -67,8 +67,7 @@ fn start(tree: &Tree, socket: &Path, run: &Run) -> Result<core::convert::Infalli
     ))
 }
 
-/// Makes this process, which will become the program, a member of the group, whose limits are set
-/// before.
+/// Sets the limits of the group and makes this process, which becomes the program, a member.
 fn join(tree: &Tree, run: &Run) -> Result<String, Failure> {
     let group = match &run.group {
         Some(group) => group.clone(),
@@ -86,7 +85,7 @@ fn join(tree: &Tree, run: &Run) -> Result<String, Failure> {
     Ok(group)
 }
 
-/// Sets the limits that were asked for, on every GPU.
+/// Sets the requested limits on every GPU.
 fn limit(tree: &Tree, run: &Run, owner: &Owner) -> Result<(), Failure> {
     let limits = [
         (File::TpcMask, &run.tpc),
@@ -99,7 +98,7 @@ fn limit(tree: &Tree, run: &Run, owner: &Owner) -> Result<(), Failure> {
         if gpus.is_empty() {
             return Err(Failure::new(
                 4,
-                "The daemon knows no GPU, so there is none to limit the program on.",
+                "The daemon knows no GPU, so it cannot limit the program: check nvidia-smi.",
             ));
         }
         for gpu in &gpus {
@@ -110,21 +109,21 @@ fn limit(tree: &Tree, run: &Run, owner: &Owner) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes groups that were made for programs that have ended, unless children still run there.
+/// Removes the groups of programs that have ended, unless children of theirs still run.
 fn sweep(tree: &Tree) -> Result<(), Error> {
     for owner in tree.owners()? {
         let Owner::Group(name) = owner else { continue };
         let pid = name.strip_prefix(PREFIX);
         let pid = pid.filter(|pid| pid.bytes().all(|digit| digit.is_ascii_digit()));
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            // Whoever has members stays.
+            // Fails for a group with members, which stays.
             let _ = tree.remove(&name);
         }
     }
     Ok(())
 }
 
-/// The library that was named, or the one that is installed with this program.
+/// Returns the named library, or the one that is installed with this program.
 fn library(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let candidates = match named {
         Some(path) => vec![path.to_owned()],
@@ -147,7 +146,7 @@ fn library(named: Option<&Path>) -> Result<PathBuf, Failure> {
     })
 }
 
-/// The library before what is preloaded already.
+/// Returns `LD_PRELOAD` with the library in front of its present value.
 fn with_others(library: &Path) -> OsString {
     let mut list = library.as_os_str().to_owned();
     if let Some(others) = env::var_os(PRELOAD).filter(|others| !others.is_empty()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `set`: limits, read back.
+//! Sets limits and reads them back (`set`).
 
 use gct_client::{Content, Error, Owner, Target, Tree};
 use gct_core::iface::files::{self, Entry};
@@ -11,7 +11,7 @@ use serde_json::{json, Value};
 use crate::outcome::{Failure, Outcome};
 use crate::values::json as to_json;
 
-/// One file of one directory with its new text.
+/// A write of one file.
 struct Write<'a> {
     target: Target,
     entry: &'static Entry,
@@ -47,7 +47,7 @@ pub(crate) fn run(tree: &Tree, target: &str, values: &[String]) -> Outcome {
     outcome
 }
 
-/// What would be written; every value is checked before anything is.
+/// Returns the writes. Checks every value, before anything is written.
 fn plan<'a>(tree: &Tree, target: &str, values: &'a [String]) -> Result<Vec<Write<'a>>, Failure> {
     let target: Target = target.parse()?;
     let mut writes = Vec::new();
@@ -66,7 +66,7 @@ fn plan<'a>(tree: &Tree, target: &str, values: &'a [String]) -> Result<Vec<Write
     Ok(writes)
 }
 
-/// The file, and the directories whose it is: an owner's limits are those of each of its GPUs.
+/// Returns the file and the targets to write. A limit of an owner is written on each of its GPUs.
 fn resolve(
     tree: &Tree,
     target: &Target,

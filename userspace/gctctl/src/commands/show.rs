@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! `show`, `get` and `version`: what files hold.
+//! Prints files (`show`, `get`, `version`).
 
 use gct_client::{Error, Target, Tree};
 use gct_core::iface::files::{self, Mode};
@@ -51,7 +51,7 @@ fn show(tree: &Tree, target: &Target) -> Outcome {
     outcome
 }
 
-/// Every readable file of one directory.
+/// Returns every readable file of a directory.
 fn directory(tree: &Tree, target: &Target, errors: &mut Vec<Error>) -> (String, Value) {
     let mut table = Table::new(&["FILE", "VALUE", "UNIT"]);
     let mut object = Map::new();
@@ -65,7 +65,7 @@ fn directory(tree: &Tree, target: &Target, errors: &mut Vec<Error>) -> (String, 
                 table.row([entry.name, &shown.text(), entry.unit]);
                 object.insert(entry.name.to_owned(), shown.json());
             }
-            // The directory is not there at all: say it once.
+            // The directory does not exist: report it once.
             Err(error @ (Error::NoTarget { .. } | Error::NoTree { .. })) => {
                 errors.push(error);
                 break;
@@ -113,7 +113,7 @@ pub(crate) fn version(tree: &Tree) -> Outcome {
                 outcome.failures.push(Failure::new(
                     1,
                     format!(
-                        "The tree has abi {}, and this gctctl was made for abi {ABI}.",
+                        "The tree has abi {}, this gctctl has abi {ABI}: use the gctctl of the tree's release.",
                         version.abi
                     ),
                 ));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A tree of plain files, made from the core's table, and gctctl run on it.
+//! Creates a tree of plain files from the core's table, and runs gctctl on it.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::fs;
@@ -11,13 +11,13 @@ use std::thread::{self, JoinHandle};
 use gct_core::iface::files::{self, Mode};
 use gct_core::iface::Place;
 
-/// A temporary directory that goes with the value.
+/// A tree in a temporary directory. Dropping it removes the directory.
 pub(crate) struct FakeTree {
     root: PathBuf,
 }
 
 impl FakeTree {
-    /// A tree with version, control and events, and one GPU.
+    /// Creates a tree with version, control and events, and one GPU.
     pub(crate) fn new(test: &str) -> Self {
         let root =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
@@ -45,7 +45,7 @@ impl FakeTree {
         fs::read_to_string(self.path(path)).expect("a file of the fake tree")
     }
 
-    /// Makes a directory with all files of its place, which hold their defaults.
+    /// Creates a directory with all files of its place, which hold their defaults.
     fn directory(&self, path: &str, place: Place) {
         fs::create_dir_all(self.path(path)).expect("a directory of the fake tree");
         for entry in files::of(place) {
@@ -99,7 +99,8 @@ impl FakeTree {
         }
     }
 
-    /// Replaces a file by one that takes a write, calls `then` with it, and reads what that returned once.
+    /// Replaces a file by one that accepts a write, passes it to `then`, and returns the result of
+    /// that to one read.
     pub(crate) fn kernel_file(
         &self,
         path: &str,
@@ -134,7 +135,7 @@ impl Drop for FakeTree {
     }
 }
 
-/// What gctctl did. The tree's directory is written ROOT.
+/// The output of gctctl, with ROOT in place of the tree's directory.
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
@@ -160,7 +161,7 @@ impl Ran {
     }
 }
 
-/// Compares with a golden file; with GCTCTL_BLESS set, writes it instead.
+/// Compares a text with a golden file. With GCTCTL_BLESS set, writes the file instead.
 #[track_caller]
 pub(crate) fn golden(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
