@@ -21,8 +21,8 @@ pub struct Settings {
     pub timeslice: Option<Us>,
     /// `compute.priority`; `None` where nobody wrote one, which reads [`Priority::DEFAULT`].
     pub priority: Option<Priority>,
-    /// `compute.weight`.
-    pub weight: Weight,
+    /// `compute.weight`; `None` where nobody wrote one, which reads [`Weight::DEFAULT`].
+    pub weight: Option<Weight>,
     /// `compute.max`.
     pub bandwidth: Option<Bandwidth>,
     /// `compute.freeze`.
@@ -48,7 +48,7 @@ impl Settings {
         hmem_limit: None,
         timeslice: None,
         priority: None,
-        weight: Weight(100),
+        weight: None,
         bandwidth: None,
         freeze: false,
         tpc_quota: None,
@@ -66,7 +66,7 @@ impl Settings {
             File::HmemLimit => Value::BytesOrMax(self.hmem_limit),
             File::ComputeTimeslice => Value::Timeslice(self.timeslice),
             File::ComputePriority => Value::Priority(self.priority_in_force()),
-            File::ComputeWeight => Value::Weight(self.weight),
+            File::ComputeWeight => Value::Weight(self.weight_in_force()),
             File::ComputeMax => Value::Bandwidth(self.bandwidth),
             File::ComputeFreeze => Value::Switch(self.freeze),
             File::TpcQuota => Value::TpcsOrNone(self.tpc_quota),
@@ -90,7 +90,7 @@ impl Settings {
             (File::HmemLimit, Value::BytesOrMax(limit)) => self.hmem_limit = limit,
             (File::ComputeTimeslice, Value::Timeslice(slice)) => self.timeslice = slice,
             (File::ComputePriority, Value::Priority(priority)) => self.priority = Some(priority),
-            (File::ComputeWeight, Value::Weight(weight)) => self.weight = weight,
+            (File::ComputeWeight, Value::Weight(weight)) => self.weight = Some(weight),
             (File::ComputeMax, Value::Bandwidth(bandwidth)) => self.bandwidth = bandwidth,
             (File::ComputeFreeze, Value::Switch(on)) => self.freeze = on,
             (File::TpcQuota, Value::TpcsOrNone(tpcs)) => self.tpc_quota = tpcs,
@@ -109,6 +109,14 @@ impl Settings {
         match self.priority {
             Some(priority) => priority,
             None => Priority::DEFAULT,
+        }
+    }
+
+    /// The weight that holds, written or not.
+    pub const fn weight_in_force(&self) -> Weight {
+        match self.weight {
+            Some(weight) => weight,
+            None => Weight::DEFAULT,
         }
     }
 
@@ -132,7 +140,7 @@ impl Settings {
     ///
     /// Two masks without a common TPC leave the group's, since a launch has to
     /// run somewhere and the group binds all of its members. A process without a
-    /// priority of its own has its group's, which may be earlier than the default.
+    /// priority or weight of its own has its group's: that may be earlier, or more, than the default.
     #[must_use]
     pub fn within(&self, group: &Self) -> Self {
         Self {
@@ -140,7 +148,7 @@ impl Settings {
             hmem_limit: least(self.hmem_limit, group.hmem_limit),
             timeslice: least(self.timeslice, group.timeslice),
             priority: self.priority.max(group.priority),
-            weight: self.weight.min(group.weight),
+            weight: least(self.weight, group.weight),
             bandwidth: smaller(self.bandwidth, group.bandwidth),
             freeze: self.freeze || group.freeze,
             tpc_quota: least(self.tpc_quota, group.tpc_quota),
@@ -257,6 +265,23 @@ mod tests {
     }
 
     #[test]
+    fn a_group_may_weigh_more_than_the_default() {
+        let with = |weight| Settings {
+            weight,
+            ..Settings::DEFAULT
+        };
+        let bind = |own: Option<u16>, group: Option<u16>| {
+            let (own, group) = (with(own.map(Weight)), with(group.map(Weight)));
+            own.within(&group).weight_in_force().get()
+        };
+        assert_eq!(bind(None, Some(300)), 300);
+        assert_eq!(bind(Some(100), Some(300)), 100);
+        assert_eq!(bind(Some(500), Some(300)), 300);
+        assert_eq!(bind(Some(500), None), 500);
+        assert_eq!(bind(None, None), 100);
+    }
+
+    #[test]
     fn the_tighter_binds() {
         let cycle = |quota, period| {
             Some(Bandwidth {
@@ -268,7 +293,7 @@ mod tests {
             gmem_limit: Some(Bytes(10)),
             timeslice: None,
             priority: Some(Priority(3)),
-            weight: Weight(500),
+            weight: Some(Weight(500)),
             bandwidth: cycle(500, 1_000),
             tpc_mask: Some(TpcMask::first(4)),
             ..Settings::DEFAULT
@@ -287,7 +312,7 @@ mod tests {
         assert_eq!(both.timeslice, Some(Us(100)));
         assert_eq!(
             (both.priority, both.weight),
-            (Some(Priority(3)), Weight(100))
+            (Some(Priority(3)), Some(Weight(500)))
         );
         assert_eq!(both.bandwidth, cycle(4_000, 10_000));
         assert!(both.freeze && !both.tpc_steal);

@@ -124,6 +124,11 @@ impl Priority {
     pub const DEFAULT: Self = Self(8);
 }
 
+impl Weight {
+    /// Where nobody wrote one.
+    pub const DEFAULT: Self = Self(100);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -160,7 +160,7 @@ fn both_directories_bind() {
     let gpu = world.gpu;
     let binding = world.store.state().effective(APP, gpu);
     assert_eq!(binding.gmem_limit, Some(Bytes(1 << 30)));
-    assert_eq!(binding.weight, Weight(50));
+    assert_eq!(binding.weight, Some(Weight(50)));
     assert_eq!(binding.tpc_mask, TpcMask::parse(b"0-3").ok());
     let stranger = ProcKey { tgid: 1, ..APP };
     assert_eq!(
