@@ -3,6 +3,7 @@
 //! What an owner has on a GPU: charged to the process and to its group.
 
 use crate::rmapi::Class;
+use crate::round::{Divisor, Round};
 use crate::units::Bytes;
 
 /// An amount to charge, or what is charged.
@@ -16,6 +17,8 @@ pub struct Amount {
     pub memory: Bytes,
     /// Managed memory, which the UVM driver allocates: all of it, wherever its pages are.
     pub managed: Bytes,
+    /// Of one channel group, the round in which it takes part. A sum has none.
+    pub round: Round,
 }
 
 impl Amount {
@@ -25,6 +28,7 @@ impl Amount {
         channels: 0,
         memory: Bytes(0),
         managed: Bytes(0),
+        round: Round::GRAPHICS,
     };
 
     /// What so much managed memory counts for.
@@ -41,11 +45,13 @@ impl Amount {
         Bytes(self.memory.get().saturating_add(self.managed.get()))
     }
 
-    /// What one object of a class counts for.
-    pub(crate) const fn of_object(class: Class, bytes: u64) -> Self {
+    /// What one object of a class counts for. `told` is what its [`Question`](crate::rmapi::Question) was answered:
+    /// bytes of memory, the engine of a channel group.
+    pub(crate) fn of_object(class: Class, told: u64) -> Self {
         match class {
             Class::ChannelGroup => Self {
                 channel_groups: 1,
+                round: Round::of_engine(told),
                 ..Self::ZERO
             },
             Class::Channel => Self {
@@ -53,7 +59,7 @@ impl Amount {
                 ..Self::ZERO
             },
             Class::DeviceMemory => Self {
-                memory: Bytes(bytes),
+                memory: Bytes(told),
                 ..Self::ZERO
             },
             _ => Self::ZERO,
@@ -66,6 +72,7 @@ impl Amount {
             channels: self.channels.checked_add(other.channels)?,
             memory: self.memory.checked_add(other.memory)?,
             managed: self.managed.checked_add(other.managed)?,
+            round: Round::GRAPHICS,
         };
         sum.memory.checked_add(sum.managed).map(|_| sum)
     }
@@ -76,6 +83,7 @@ impl Amount {
             channels: self.channels.checked_sub(other.channels)?,
             memory: self.memory.checked_sub(other.memory)?,
             managed: self.managed.checked_sub(other.managed)?,
+            round: Round::GRAPHICS,
         })
     }
 }
@@ -85,6 +93,10 @@ impl Amount {
 pub struct Usage {
     now: Amount,
     peak: Bytes,
+    /// Of a group, its processes that have channel groups.
+    sharers: Divisor,
+    /// Of a process, its channel groups in each round.
+    rounds: [Divisor; Round::COUNT],
 }
 
 impl Usage {
@@ -92,6 +104,8 @@ impl Usage {
     pub const ZERO: Self = Self {
         now: Amount::ZERO,
         peak: Bytes(0),
+        sharers: Divisor::ONE,
+        rounds: [Divisor::ONE; Round::COUNT],
     };
 
     /// What is charged now.
@@ -102,6 +116,34 @@ impl Usage {
     /// The most device memory since the last reset.
     pub const fn peak(&self) -> Bytes {
         self.peak
+    }
+
+    /// By how much a group's time slice is divided among its processes.
+    pub const fn sharers(&self) -> &Divisor {
+        &self.sharers
+    }
+
+    /// By how much a process's time slice is divided in each round.
+    pub const fn rounds(&self) -> &[Divisor; Round::COUNT] {
+        &self.rounds
+    }
+
+    /// By how much a process's time slice is divided in a round.
+    pub fn round(&self, round: Round) -> &Divisor {
+        self.rounds.get(round.index()).unwrap_or(&Divisor::ONE)
+    }
+
+    /// Counts the one channel group that is charged or taken off.
+    fn recount(&mut self, amount: &Amount, change: fn(&mut Divisor)) {
+        let round = self.rounds.get_mut(amount.round.index());
+        if let Some(round) = round.filter(|_| amount.channel_groups > 0) {
+            change(round);
+        }
+    }
+
+    /// Does a process share the time slice of its group?
+    const fn shares(&self) -> bool {
+        self.now.channel_groups > 0
     }
 
     /// The peak starts again from what is charged now.
@@ -135,22 +177,34 @@ pub fn charge(proc: &mut Usage, group: Option<&mut Usage>, amount: &Amount) -> b
     let Some(of_proc) = proc.now.plus(amount) else {
         return false;
     };
+    let shared = proc.shares();
     if let Some(group) = group {
         let Some(of_group) = group.now.plus(amount) else {
             return false;
         };
         group.set(of_group);
+        if !shared && amount.channel_groups > 0 {
+            group.sharers.add();
+        }
     }
     proc.set(of_proc);
+    proc.recount(amount, Divisor::add);
     true
 }
 
 /// Takes back what [`charge`] charged. Returns whether it was there to be taken.
 #[must_use]
 pub fn uncharge(proc: &mut Usage, group: Option<&mut Usage>, amount: &Amount) -> bool {
+    let shared = proc.shares();
     let mut whole = proc.take(amount);
+    if whole {
+        proc.recount(amount, Divisor::take);
+    }
     if let Some(group) = group {
         whole &= group.take(amount);
+        if shared && !proc.shares() {
+            group.sharers.take();
+        }
     }
     whole
 }
@@ -166,8 +220,15 @@ pub fn transfer(amount: &Amount, from: Option<&mut Usage>, to: Option<&mut Usage
             Some(now) => to.set(now),
             None => return false,
         }
+        if amount.channel_groups > 0 {
+            to.sharers.add();
+        }
     }
-    from.is_none_or(|from| from.take(amount))
+    let Some(from) = from else { return true };
+    if amount.channel_groups > 0 {
+        from.sharers.take();
+    }
+    from.take(amount)
 }
 
 #[cfg(test)]
@@ -176,7 +237,7 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    const fn memory(bytes: u64) -> Amount {
+    fn memory(bytes: u64) -> Amount {
         Amount::of_object(Class::DeviceMemory, bytes)
     }
 

@@ -6,13 +6,14 @@
 //! a debug build may call it at any time. It recounts everything from the
 //! objects upward and takes time in the square of the number of entries.
 
-use crate::account::Amount;
+use crate::account::{Amount, Usage};
 use crate::dirs::DirPath;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::members::Members;
 use crate::objects::{List, Object, ObjectKey, NO_FILE};
 use crate::plan::Run;
 use crate::rmapi::Class;
+use crate::round::Divisor;
 use crate::state::{PathHash, Proc, Share, State};
 use crate::table::count;
 use crate::units::Bytes;
@@ -46,6 +47,8 @@ pub enum Violation {
     Plan,
     /// A share is not what its owner's processes have.
     Shares,
+    /// A time slice is not divided among those that there are, or a group's list is not of its members.
+    Rounds,
 }
 
 /// Checks everything.
@@ -54,7 +57,7 @@ pub enum Violation {
 ///
 /// The first [`Violation`].
 pub fn invariants(state: &State<'_>, members: &Members<'_>) -> Result<(), Violation> {
-    let checks: [(bool, Violation); 13] = [
+    let checks: [(bool, Violation); 14] = [
         (tables_are_sound(state, members), Violation::Table),
         (state.objects.is_sound(), Violation::Objects),
         (state.dirs.is_sound(), Violation::Dirs),
@@ -68,6 +71,7 @@ pub fn invariants(state: &State<'_>, members: &Members<'_>) -> Result<(), Violat
         (members_have_groups(state, members), Violation::Members),
         (plan_is_sound(state), Violation::Plan),
         (shares_add_up(state), Violation::Shares),
+        (rounds_add_up(state), Violation::Rounds),
     ];
     match checks.iter().find(|(holds, _)| !holds) {
         Some((_, violation)) => Err(*violation),
@@ -197,6 +201,40 @@ fn usage_adds_up(state: &State<'_>) -> bool {
     })
 }
 
+/// Is each time slice divided among the channel groups that are charged, and among the processes that have any?
+fn rounds_add_up(state: &State<'_>) -> bool {
+    let counted = |divisor: &Divisor, count: usize| {
+        u32::try_from(count) == Ok(divisor.count()) && divisor.is_sound()
+    };
+    let of_proc = |key: ProcKey, gpu: GpuId, usage: &Usage| {
+        let in_round = |at: usize| {
+            let groups = state.objects.iter().filter(|(_, object)| {
+                let file = state.files.get(&object.file);
+                let own = file.is_some_and(|file| file.proc == key) && object.gpu == Some(gpu);
+                let charged = &object.charged;
+                own && !object.owed && charged.channel_groups > 0 && charged.round.index() == at
+            });
+            count(groups)
+        };
+        let mut rounds = usage.rounds().iter().enumerate();
+        rounds.all(|(at, divisor)| counted(divisor, in_round(at))) && counted(usage.sharers(), 0)
+    };
+    let of_group = |id: GroupId, gpu: GpuId, usage: &Usage| {
+        let shares = |(key, proc): &(&ProcKey, &Proc)| {
+            let node = state.nodes.get(&(Owner::Proc(**key), gpu));
+            proc.group == Some(id) && node.is_some_and(|node| node.usage.now().channel_groups > 0)
+        };
+        let sharers = state.procs.iter().filter(shares);
+        counted(usage.sharers(), count(sharers))
+            && usage.rounds().iter().all(|divisor| counted(divisor, 0))
+    };
+    state.mates_are_sound()
+        && state.nodes.iter().all(|((owner, gpu), node)| match owner {
+            Owner::Proc(key) => of_proc(*key, *gpu, &node.usage),
+            Owner::Group(id) => of_group(*id, *gpu, &node.usage),
+        })
+}
+
 /// A sum that saturates, which then differs from any usage that did not.
 fn add(a: &Amount, b: &Amount) -> Amount {
     Amount {
@@ -204,6 +242,7 @@ fn add(a: &Amount, b: &Amount) -> Amount {
         channels: a.channels.saturating_add(b.channels),
         memory: Bytes(a.memory.get().saturating_add(b.memory.get())),
         managed: Bytes(a.managed.get().saturating_add(b.managed.get())),
+        round: a.round,
     }
 }
 
@@ -274,16 +313,18 @@ fn plan_is_sound(state: &State<'_>) -> bool {
 
 /// Is a subject in a list of its own process, and settled only if nothing is due?
 fn is_placed(state: &State<'_>, key: ObjectKey, object: &Object, list: List) -> bool {
-    let proc = state.files.get(&object.file).map(|file| file.proc);
-    let Some(proc) = proc.and_then(|proc| state.procs.get(&proc)) else {
+    let key_of_proc = state.files.get(&object.file).map(|file| file.proc);
+    let Some(proc) = key_of_proc.and_then(|proc| state.procs.get(&proc)) else {
         return false;
     };
+    let stale = key_of_proc.is_some_and(|key| state.is_stale(key));
     let mut listed = state.objects.listed(proc.space, list);
     listed.any(|other| other == key)
         && match list {
             // Once a write is refused, its end takes back what was told.
             List::Settled => {
                 object.told.given_up
+                    || stale
                     || state.write_is_refused()
                     || state.is_as_it_should_be(key, object)
             }

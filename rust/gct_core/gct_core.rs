@@ -31,6 +31,7 @@ pub mod objects;
 pub mod plan;
 pub mod policy;
 pub mod rmapi;
+pub mod round;
 pub mod selftest;
 pub mod settings;
 pub mod slice;

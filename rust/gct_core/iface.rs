@@ -17,7 +17,7 @@ pub use value::{Bandwidth, CgroupPath, Name, Value};
 
 /// Version of the tree's form. It grows when a file changes its meaning; new
 /// files do not change it.
-pub const ABI: u32 = 2;
+pub const ABI: u32 = 3;
 
 /// Version of gctgroup, as `version` shows it.
 pub const VERSION: [u32; 3] = [0, 1, 0];

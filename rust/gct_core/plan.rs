@@ -14,7 +14,7 @@
 //! subject's place in the lists is what an outcome must match: whatever a tenant undoes leaves the list of those in
 //! flight at once, so that the outcome finds it no more and it is told again.
 
-use crate::ids::{GpuId, Owner, ProcKey};
+use crate::ids::{GpuId, GroupId, Owner, ProcKey};
 use crate::iface::value::Value;
 use crate::iface::File;
 use crate::rmapi::control::{Control, Status, CHANNELS_MAX};
@@ -225,11 +225,19 @@ pub(crate) struct Turns {
     pub(crate) count: usize,
 }
 
-/// A process's place among them.
-#[derive(Clone, Copy, Debug)]
+/// A process's place in a list of processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     pub(crate) previous: Option<ProcKey>,
     pub(crate) next: Option<ProcKey>,
+}
+
+impl Turn {
+    /// Nobody is before it or behind it.
+    pub(crate) const ALONE: Self = Self {
+        previous: None,
+        next: None,
+    };
 }
 
 /// What is remembered of all this.
@@ -241,6 +249,10 @@ pub(crate) struct Plan {
     /// Whose channels the last ioctl may have let run, besides its own process's.
     pub(crate) touched: [Option<ProcKey>; SHARERS_MAX],
     pub(crate) trial: Option<Trial>,
+    /// Groups whose members' shares of a time slice have changed.
+    pub(crate) stale: usize,
+    /// One of those, and the member that is compared with its share next.
+    pub(crate) telling: Option<(GroupId, ProcKey)>,
 }
 
 impl Plan {
@@ -253,5 +265,7 @@ impl Plan {
         stopped: 0,
         touched: [None; SHARERS_MAX],
         trial: None,
+        stale: 0,
+        telling: None,
     };
 }

@@ -124,6 +124,8 @@ pub struct Hint {
 pub enum Question {
     /// Bytes of memory: a word of the tenant's.
     Bytes(Hint),
+    /// The engine that a channel group is for, `NV2080_ENGINE_TYPE_*`: a word of the tenant's.
+    Engine(Hint),
     /// The resource manager's number of the GPU on which a device is. The parameters
     /// say the device's instance, which the resource manager knows; without
     /// parameters it is 0 (`deviceConstruct_IMPL`).
@@ -137,7 +139,7 @@ impl Question {
     /// The parameters that the answer needs.
     pub const fn hint(&self) -> Option<Hint> {
         match self {
-            Self::Bytes(hint) => Some(*hint),
+            Self::Bytes(hint) | Self::Engine(hint) => Some(*hint),
             Self::GpuOfInstance(hint) => *hint,
             Self::GpuOfSubdevice => None,
         }
@@ -180,6 +182,7 @@ impl Call {
         match class {
             Class::Device => Some(Question::GpuOfInstance(hint(nv::device::DEVICE_ID, 4))),
             Class::Subdevice => Some(Question::GpuOfSubdevice),
+            Class::ChannelGroup => hint(nv::channel_group::ENGINE_TYPE, 4).map(Question::Engine),
             Class::DeviceMemory => hint(nv::memory::LENGTH, 8).map(Question::Bytes),
             _ => None,
         }

@@ -33,6 +33,10 @@ pub struct Group {
     pub(crate) cgroup: CgroupPath,
     /// What its members with the driver open have.
     pub(crate) share: Share,
+    /// The first of them.
+    pub(crate) mates: Option<ProcKey>,
+    /// Their shares of a time slice have changed.
+    pub(crate) stale: bool,
 }
 
 /// What one owner has of the tables that all share.
@@ -90,6 +94,8 @@ pub struct Proc {
     pub(crate) waited: bool,
     /// Its place among those that may have something due.
     pub(crate) turn: Option<Turn>,
+    /// Its place among the members of its group.
+    pub(crate) mates: Turn,
 }
 
 /// An owner on a GPU.

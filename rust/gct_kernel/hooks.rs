@@ -350,6 +350,7 @@ fn imported(glue: &Glue, file: FileId, client: Handle, object: Handle) -> Option
 fn answer(glue: &Glue, call: &Call, question: &Question, word: Option<u64>) -> Option<u64> {
     match question {
         Question::Bytes(_) => rm::memory_bytes(call.client, call.object).or(word),
+        Question::Engine(_) => word,
         Question::GpuOfInstance(None) => rm::gpu_of_instance(glue, call.client, 0),
         Question::GpuOfInstance(Some(_)) => rm::gpu_of_instance(glue, call.client, word?),
         Question::GpuOfSubdevice => rm::gpu_of_subdevice(call.client, call.object),

@@ -39,6 +39,7 @@ impl State<'_> {
             self.count(Failure::Gpu);
             return Amount::ZERO;
         };
+        let before = self.divisors(proc, gpu);
         let own = (Owner::Proc(proc), gpu);
         if !self.nodes.contains(&own) && self.nodes.insert(own, Node::default()).is_err() {
             self.count(Failure::Limit);
@@ -51,6 +52,7 @@ impl State<'_> {
             self.count(Failure::Charge);
         }
         self.settle(proc, gpu);
+        self.divided(proc, gpu, &before);
         if charged {
             amount
         } else {
@@ -67,12 +69,14 @@ impl State<'_> {
         if object.charged == Amount::ZERO || object.owed {
             return;
         }
+        let before = self.divisors(proc, gpu);
         let (mut usage, mut of_group) = self.usages(proc, gpu);
         if !account::uncharge(&mut usage, of_group.as_mut(), &object.charged) {
             self.count(Failure::Charge);
         }
         self.store_usages(proc, gpu, usage, of_group);
         self.settle(proc, gpu);
+        self.divided(proc, gpu, &before);
     }
 
     /// An object that had another name is gone: that name is charged from now on.
@@ -147,23 +151,36 @@ impl State<'_> {
             };
             let amount = *node.usage.now();
             let (mut old, mut new) = (self.group_usage(from, gpu), self.group_usage(to, gpu));
+            let before = [old, new];
             if !account::transfer(&amount, old.as_mut(), new.as_mut()) {
                 self.count(Failure::Charge);
             }
             self.store_group_usage(from, gpu, old);
             self.store_group_usage(to, gpu, new);
+            let by = |usage: Option<Usage>| usage.map_or(1, |usage| usage.sharers().by());
+            for (group, (before, now)) in [from, to]
+                .into_iter()
+                .zip(before.into_iter().zip([old, new]))
+            {
+                if let Some(group) = group.filter(|_| by(before) != by(now)) {
+                    self.shares_changed(group, gpu);
+                }
+            }
         }
     }
 
-    /// The limits that bind a process on a GPU: its own and its group's.
+    /// The limits that bind a process on a GPU: its own and its group's. Of its group's time slice it has its share.
     pub fn effective(&self, proc: ProcKey, gpu: GpuId) -> Settings {
         let topology = self.gpu_topology(gpu);
         let of = |owner| self.settings_in_force(owner, gpu).on(&topology);
         let own = of(Owner::Proc(proc));
-        match self.procs.get(&proc).and_then(|proc| proc.group) {
-            Some(group) => own.within(&of(Owner::Group(group))),
-            None => own,
-        }
+        let Some(group) = self.group_of(proc) else {
+            return own;
+        };
+        let mut of_group = of(Owner::Group(group));
+        let usage = self.group_usage(Some(group), gpu).unwrap_or(Usage::ZERO);
+        of_group.timeslice = of_group.timeslice.map(|slice| usage.sharers().part(slice));
+        own.within(&of_group)
     }
 
     /// The limits of one owner on a GPU, as they were written; `None` when it is not there.

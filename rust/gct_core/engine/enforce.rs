@@ -38,12 +38,15 @@ impl State<'_> {
 
     /// Returns whether anybody may have something due. O(1).
     pub fn has_controls(&self) -> bool {
-        self.plan.turns.count > 0
+        self.plan.turns.count > 0 || self.has_stale()
     }
 
     /// Returns whether something is due of a process for which nobody sends. Whoever sends asks again when it has
     /// done so.
     pub fn can_send(&self) -> bool {
+        if self.has_stale() {
+            return true;
+        }
         let mut at = self.turn_after(None);
         for _ in 0..self.plan.turns.count {
             let Some(key) = at else { break };
@@ -124,6 +127,9 @@ impl State<'_> {
 
     /// The next control of a group's member, or of anybody.
     fn next_in_turn(&mut self, errand: &Errand) -> Next {
+        if errand.owner.is_none() {
+            self.look_at_mates();
+        }
         let mut busy = Next::Nothing;
         let mut after = self.turn_after(None);
         for _ in 0..self.plan.turns.count {

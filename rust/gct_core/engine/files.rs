@@ -121,7 +121,11 @@ impl State<'_> {
             Scope::Node(owner, gpu) => {
                 let (features, _) = self.gpu_can(gpu)?;
                 let node = self.nodes.get(&(owner, gpu)).ok_or(Error::Gone)?;
-                show_node(node, features, entry, out)
+                show_node(node, features, entry, out)?;
+                match file == File::ComputeStat && features.has(Feature::Timeslice) {
+                    true => self.show_slices(owner, gpu, out),
+                    false => Ok(()),
+                }
             }
             _ => Err(Error::Access),
         }

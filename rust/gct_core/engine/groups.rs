@@ -32,6 +32,8 @@ impl State<'_> {
             name: *name,
             cgroup: CgroupPath::EMPTY,
             share: Share::default(),
+            mates: None,
+            stale: false,
         };
         self.groups.insert(id, group)?;
         self.dirs.want(DirPath::Group(id), Scope::Group(id))?;
@@ -67,6 +69,7 @@ impl State<'_> {
         self.dirs.unwant(DirPath::Group(id), Scope::Group(id));
         self.group_slots.give(id);
         if let Some(group) = self.groups.remove(&id) {
+            self.plan.stale = self.plan.stale.saturating_sub(usize::from(group.stale));
             self.paths.remove(&PathHash::of(group.cgroup.as_bytes()));
         }
         for at in 0..self.gpus.slots() {
@@ -191,9 +194,11 @@ impl State<'_> {
             return;
         }
         self.transfer(key, old, group);
+        self.leave_mates(key, old);
         if let Some(proc) = self.procs.get_mut(&key) {
             proc.group = group;
         }
+        self.join_mates(key, group);
         self.move_share(key, old, group);
         let has_node = |(gpu, _): (&GpuId, _)| self.nodes.contains(&(Owner::Proc(key), *gpu));
         let has_something = self.gpus.iter().any(has_node);

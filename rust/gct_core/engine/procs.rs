@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::ids::{ProcKey, UserId};
 use crate::iface::CgroupPath;
 use crate::objects::List;
+use crate::plan::Turn;
 use crate::state::{Pid, Proc, Share, State, User};
 
 impl State<'_> {
@@ -37,6 +38,7 @@ impl State<'_> {
             flight: None,
             waited: false,
             turn: None,
+            mates: Turn::ALONE,
         };
         for list in List::OF_PROC {
             self.objects.add_list(proc.space, list)?;
@@ -63,6 +65,7 @@ impl State<'_> {
             self.objects.remove_list(space, list);
         }
         self.leave_turns(key);
+        self.leave_mates(key, self.group_of(key));
         let Some(proc) = self.procs.remove(&key) else {
             return;
         };

@@ -89,17 +89,18 @@ impl State<'_> {
     pub(super) fn reconsider(&mut self, owner: Owner, gpu: Option<GpuId>) {
         let group = match owner {
             Owner::Proc(key) => return self.reconsider_proc(key, gpu),
-            Owner::Group(group) => Some(group),
+            Owner::Group(group) => group,
         };
-        for at in 0..self.procs.slots() {
-            let key = self.procs.key_at(at);
-            if let Some(key) = key.filter(|key| self.group_of(*key) == group) {
-                self.reconsider_proc(key, gpu);
-            }
+        let mut at = self.mates(group).next();
+        for _ in 0..self.procs.len() {
+            let Some(key) = at else { break };
+            at = self.mate_after(key);
+            self.reconsider_proc(key, gpu);
         }
     }
 
-    fn reconsider_proc(&mut self, key: ProcKey, gpu: Option<GpuId>) {
+    /// Everything of a process is compared with its limits, on one GPU or on all.
+    pub(super) fn reconsider_proc(&mut self, key: ProcKey, gpu: Option<GpuId>) {
         let Some(space) = self.procs.get(&key).map(|proc| proc.space) else {
             return;
         };
@@ -260,20 +261,22 @@ impl State<'_> {
         self.set_run(key, told.run);
     }
 
-    /// Do two groups bind their members differently, as far as controls go?
+    /// Do two groups bind their members differently, as far as controls go? How much of a time slice a member has
+    /// depends on the others.
     pub(super) fn bind_differently(&self, one: Option<GroupId>, other: Option<GroupId>) -> bool {
         let limits = |group: Option<GroupId>, gpu| {
             let settings = group.map(|group| self.settings_in_force(Owner::Group(group), gpu));
             let settings = settings.unwrap_or(Settings::DEFAULT);
             (settings.timeslice, settings.freeze)
         };
-        self.gpus
-            .iter()
-            .any(|(gpu, _)| limits(one, *gpu) != limits(other, *gpu))
+        self.gpus.iter().any(|(gpu, _)| {
+            let (one, other) = (limits(one, *gpu), limits(other, *gpu));
+            one != other || one.0.is_some()
+        })
     }
 
     /// Does the driver below send controls for this GPU?
-    fn sends_controls(&self, gpu: GpuId) -> bool {
+    pub(super) fn sends_controls(&self, gpu: GpuId) -> bool {
         let kernel = |gpu: &crate::state::Gpu| gpu.facts.backend == Backend::Kernel;
         self.gpus.get(&gpu).is_some_and(kernel)
     }
@@ -323,15 +326,16 @@ impl State<'_> {
             None => {}
         }
         let limits = self.effective(proc, gpu);
+        let slice = self.slice_of(proc, gpu, object);
         // Of the group of a channel directly below a device nobody can speak: see `State::call_refused`.
         let alone = object.charged.channel_groups > 0;
-        let unheard = limits.timeslice.map(SliceOrder::Set).map(Order::Slice);
+        let unheard = slice.map(SliceOrder::Set).map(Order::Slice);
         match object.class {
             Class::Channel => {
                 let run = object.told.run.order(limits.freeze);
                 run.or(unheard.filter(|_| alone))
             }
-            Class::ChannelGroup => object.told.slice.order(limits.timeslice).map(Order::Slice),
+            Class::ChannelGroup => object.told.slice.order(slice).map(Order::Slice),
             _ => None,
         }
     }

@@ -12,6 +12,7 @@ mod hostile;
 mod names;
 mod objects;
 mod reserve;
+mod rounds;
 mod schedules;
 
 use crate::dirs::{DirPath, Effect};

@@ -241,7 +241,7 @@ files! {
         unit: "us",
         feature: Timeslice,
         errors: [Unsupported, Refused],
-        doc: "Longest time on the GPU in one round; `default` is the driver's own. GVM's Table 2 says ms; 50 us matter on an H200, so the unit is us, `2ms` is accepted, and a number under 20 is refused lest somebody means ms.",
+        doc: "Longest time on the GPU in one round, of all the owner's channel groups together; `default` is the driver's own. GVM's Table 2 says ms; 50 us matter on an H200, so the unit is us, `2ms` is accepted, and a number under 20 is refused lest somebody means ms.",
     }
     ComputePriority: Node "compute.priority" ReadWrite Priority {
         default: "8",

@@ -133,6 +133,18 @@ pub const KEYS: &[Key] = &[
         "Launches and orders that went as the tenant wrote them; a line `passed.REASON` for each reason that occurred.",
     ),
     key(
+        File::ComputeStat,
+        "slice",
+        Some(Feature::Timeslice),
+        "Shortest time slice of a channel group in microseconds while `compute.timeslice` is in force, else 0.",
+    ),
+    key(
+        File::ComputeStat,
+        "round",
+        Some(Feature::Timeslice),
+        "Microseconds that all channel groups have together in one round while `compute.timeslice` is in force, else 0.",
+    ),
+    key(
         File::ComputeEvents,
         "narrowed",
         Some(Feature::TpcMask),

@@ -126,6 +126,10 @@ numbers! {
 
     // Controls of a device and a subdevice: `ctrl/ctrl0080/*.h`, `ctrl/ctrl2080/*.h`.
     NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES = 0x0080_170f;
+    NV2080_ENGINE_TYPE_GRAPHICS = 0x01;
+    NV2080_ENGINE_TYPE_COPY1 = 0x0a;
+    NV2080_ENGINE_TYPE_COPY2 = 0x0b;
+    NV2080_ENGINE_TYPE_COPY9 = 0x12;
     NV2080_CTRL_CMD_GPU_GET_ID = 0x2080_0142;
     NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS = 0x2080_110b;
     NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES = 64;
@@ -265,6 +269,9 @@ structures! {
     }
     memory = "NV_MEMORY_ALLOCATION_PARAMS"; {
         LENGTH = "size" @ 64,
+    }
+    channel_group = "NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS"; {
+        ENGINE_TYPE = "engineType" @ 12,
     }
     channel = "NV_CHANNEL_ALLOC_PARAMS"; {
         ERROR_MEMORY = "hObjectError" @ 0,

@@ -81,7 +81,11 @@ fn questions_point_into_the_tenants_parameters_or_go_to_the_resource_manager() {
     let call = decode(escape::ALLOC_OBJECT, &object).unwrap().unwrap();
     assert_eq!((call.client, call.parent, call.object), (1, 1, 3));
     assert_eq!(call.question(), first);
-    assert_eq!(question(&[(0, 1), (8, 3), (12, 0xa06c), (16, 1)]), None);
+    let of_group = question(&[(0, 1), (8, 3), (12, 0xa06c), (16, 0x1000)]);
+    let (address, bytes) = (0x100c, 4);
+    assert_eq!(of_group, Some(Question::Engine(Hint { address, bytes })));
+    assert_eq!(question(&[(0, 1), (8, 3), (12, 0xa06c)]), None);
+    assert_eq!(question(&[(0, 1), (8, 3), (12, 0xc86f), (16, 1)]), None);
     let wraps = question(&[(12, 0x40), (16, u32::MAX), (20, u32::MAX)]);
     assert_eq!(wraps, None);
 }

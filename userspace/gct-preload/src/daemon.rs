@@ -97,7 +97,8 @@ pub(crate) unsafe fn before(request: u64, arg: u64) -> Entered {
     };
     let enter = |connected: &mut Connected| {
         if call.action == Action::Free {
-            connected.slices.freed(call.client, call.object);
+            let Connected { link, slices, .. } = connected;
+            slices.freed(call.client, call.object, link);
         }
         connected.link.enter(&ioctl, &call)
     };
@@ -136,7 +137,7 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
     };
     let answer = |question| match question {
         // SAFETY: the driver has read this word.
-        Question::Bytes(hint) => unsafe { word(hint) },
+        Question::Bytes(hint) | Question::Engine(hint) => unsafe { word(hint) },
         Question::GpuOfSubdevice => gpu_of(fd, &call),
         // The subdevice will tell.
         Question::GpuOfInstance(_) => None,
@@ -159,7 +160,7 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
                 class: Class::ChannelGroup,
                 ..
             } => {
-                slices.made(&call, fd, link);
+                slices.made(&call, hint, fd, link);
                 true
             }
             Action::Alloc {

@@ -3,6 +3,7 @@
 //! Carries out the limits that need controls, `compute.timeslice` and `compute.freeze`: the driver
 //! lets every program send them for its own objects.
 //!
+//! The daemon says what this process has of a time slice; its channel groups share that ([`gct_core::round`]).
 //! What is to be sent for a time slice is [`gct_core::slice`]'s to say, for a freeze see [`Halts`]. A control takes some hundred
 //! microseconds, so none is sent on the way of a launch: whoever makes a channel group sends
 //! it, or the thread that looks after the daemon.
@@ -11,6 +12,7 @@ use crate::halts::{Device, Halts};
 use crate::rm;
 use gct_core::rmapi::control::{is_gone, Control, Status, NOT_SUPPORTED};
 use gct_core::rmapi::{Call, Handle};
+use gct_core::round::{Divisor, Round};
 use gct_core::slice::Slice;
 use gct_core::units::Us;
 use gctd_ipc::tenant::{Gpu, Link};
@@ -34,12 +36,29 @@ struct Group {
     /// `None` as long as no daemon has said which it is.
     gpu: Option<Arc<Gpu>>,
     slice: Slice,
+    round: Round,
+}
+
+/// The channel groups of this process that share its time slice.
+#[derive(Debug)]
+struct Sharing {
+    minor: u32,
+    round: Round,
+    divisor: Divisor,
+}
+
+/// Returns the part of a time slice that a channel group of a round has.
+fn part(sharing: &[Sharing], minor: u32, round: Round, share: Us) -> Us {
+    let of = |sharing: &&Sharing| (sharing.minor, sharing.round) == (minor, round);
+    let divisor = sharing.iter().find(of).map(|sharing| sharing.divisor);
+    divisor.unwrap_or_default().part(share)
 }
 
 /// All channel groups of this process, on all GPUs.
 #[derive(Debug)]
 pub(crate) struct Slices {
     groups: Vec<Group>,
+    sharing: Vec<Sharing>,
     /// Channels in channel groups that are not this process's, as those of an MPS client are in
     /// the server's: client, parent and handle. Their time slices are out of reach, and stopping
     /// them would stop others.
@@ -109,6 +128,7 @@ impl Slices {
     pub(crate) const fn new() -> Self {
         Self {
             groups: Vec::new(),
+            sharing: Vec::new(),
             foreign: Vec::new(),
             halts: Halts::new(),
             taken: Vec::new(),
@@ -116,8 +136,8 @@ impl Slices {
         }
     }
 
-    /// A channel group was made on a descriptor; before its ioctl returns it has the limit.
-    pub(crate) fn made(&mut self, call: &Call, fd: i32, link: &mut Link) {
+    /// A channel group was made on a descriptor for an engine; before its ioctl returns it has the limit.
+    pub(crate) fn made(&mut self, call: &Call, engine: Option<u64>, fd: i32, link: &mut Link) {
         let gpu = link.gpu_of(call.client, call.object);
         self.groups.push(Group {
             client: call.client,
@@ -126,7 +146,9 @@ impl Slices {
             fd,
             gpu,
             slice: Slice::Own,
+            round: Round::of_engine(engine.unwrap_or(0)),
         });
+        self.share(link);
         self.follow(link);
         self.settle(call.client, call.object, link);
     }
@@ -182,7 +204,7 @@ impl Slices {
     }
 
     /// An object is about to be freed, and with it what is below.
-    pub(crate) fn freed(&mut self, client: Handle, object: Handle) {
+    pub(crate) fn freed(&mut self, client: Handle, object: Handle, link: &mut Link) {
         self.halts.freed(client, object);
         self.foreign
             .retain(|channel| channel[0] != client || !channel.contains(&object));
@@ -190,6 +212,41 @@ impl Slices {
             let gone = [group.object, group.parent, client].contains(&object);
             group.client != client || !gone
         });
+        self.share(link);
+    }
+
+    /// Counts the channel groups that share a time slice, and tells those whose part has changed.
+    fn share(&mut self, link: &mut Link) {
+        for group in &self.groups {
+            let Some(minor) = group.minor() else { continue };
+            let of = |sharing: &Sharing| (sharing.minor, sharing.round) == (minor, group.round);
+            if !self.sharing.iter().any(of) {
+                self.sharing.push(Sharing {
+                    minor,
+                    round: group.round,
+                    divisor: Divisor::ONE,
+                });
+            }
+        }
+        let mut changed = Vec::new();
+        for sharing in &mut self.sharing {
+            let (minor, round) = (sharing.minor, sharing.round);
+            let of = |group: &&Group| group.minor() == Some(minor) && group.round == round;
+            let count = self.groups.iter().filter(of).count();
+            let before = sharing.divisor.by();
+            sharing
+                .divisor
+                .recount(u32::try_from(count).unwrap_or(u32::MAX));
+            if sharing.divisor.by() != before {
+                changed.push((minor, round));
+            }
+        }
+        self.sharing.retain(|sharing| sharing.divisor.count() > 0);
+        let told = |group: &Group| {
+            let minor = group.minor();
+            minor.is_some_and(|minor| changed.contains(&(minor, group.round)))
+        };
+        self.settle_those(told, link);
     }
 
     /// The program has set the time slice of a channel group itself: the limit holds again.
@@ -211,6 +268,7 @@ impl Slices {
                 group.gpu = Some(gpu);
             }
         }
+        self.share(link);
     }
 
     /// Takes over the limits that are new, and tells the daemon.
@@ -227,11 +285,13 @@ impl Slices {
                 refused = Some(NOT_SUPPORTED);
             }
             let (send, limit) = (self.send, limits.timeslice.filter(|_| refused.is_none()));
+            let sharing = &self.sharing;
             let (devices, stop) = (self.devices(gpu.minor), limits.frozen && refused.is_none());
             self.groups.retain_mut(|group| {
                 if group.minor() != Some(gpu.minor) {
                     return true;
                 }
+                let limit = limit.map(|share| part(sharing, gpu.minor, group.round, share));
                 match group.settle(limit, send) {
                     Err(status) if is_gone(status) => return false,
                     Err(status) => refused = Some(status),
@@ -246,19 +306,26 @@ impl Slices {
             self.taken.push(known);
             link.ack(gpu.minor, generation, refused);
         }
+        self.share(link);
     }
 
-    /// Carries out the limit on a channel group, if the driver has not lost it.
+    /// Carries out the limit on a channel group.
     fn settle(&mut self, client: Handle, object: Handle, link: &mut Link) {
-        let mut groups = self.groups.iter_mut();
-        let Some(group) = groups.find(|group| group.is(client, object)) else {
-            return;
-        };
-        let Some(gpu) = &group.gpu else { return };
-        let (minor, limits) = (gpu.minor, Limits::on(gpu));
-        let refused = group.settle(limits.timeslice, self.send).err();
-        if let Some(status) = refused.filter(|status| !is_gone(*status)) {
-            link.ack(minor, limits.generation, Some(status));
+        self.settle_those(|group| group.is(client, object), link);
+    }
+
+    /// Carries out the limit on some channel groups, if the driver has not lost them.
+    fn settle_those(&mut self, of: impl Fn(&Group) -> bool, link: &mut Link) {
+        let sharing = &self.sharing;
+        for group in self.groups.iter_mut().filter(|group| of(group)) {
+            let Some(gpu) = &group.gpu else { continue };
+            let (minor, limits) = (gpu.minor, Limits::on(gpu));
+            let share = limits.timeslice.filter(|_| self.foreign.is_empty());
+            let limit = share.map(|share| part(sharing, minor, group.round, share));
+            let refused = group.settle(limit, self.send).err();
+            if let Some(status) = refused.filter(|status| !is_gone(*status)) {
+                link.ack(minor, limits.generation, Some(status));
+            }
         }
     }
 }

@@ -76,7 +76,7 @@ fn each_problem_is_found_and_has_a_remedy() {
             "../version",
             "gctgroup 9.0.0 abi 9\n",
             "abi 9",
-            "made for abi 2",
+            "made for abi 3",
         ),
         (
             "../version",

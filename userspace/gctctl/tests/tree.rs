@@ -79,7 +79,7 @@ fn get_prints_one_value_as_the_file_has_it() {
     tree.gctctl(&["get", ".", "control"]).exits(3);
     assert_eq!(
         tree.gctctl(&["get", ".", "version"]).exits(0),
-        "gctgroup 0.1.0 abi 2\n"
+        "gctgroup 0.1.0 abi 3\n"
     );
 }
 
@@ -221,7 +221,7 @@ fn version_compares_the_abi() {
     tree.gctctl(&["version"]).exits(1);
     std::fs::remove_dir_all(tree.root()).expect("the tree");
     let ran = tree.gctctl(&["version"]);
-    assert_eq!(ran.exits(7), "gctctl 0.1.0 abi 2\n");
+    assert_eq!(ran.exits(7), "gctctl 0.1.0 abi 3\n");
     assert!(
         ran.stderr.contains("There is no gctgroup tree at ROOT"),
         "{}",

@@ -53,7 +53,7 @@ fn the_commands_work_as_on_a_directory() {
     on(&["rm", "web"]).exits(3);
     let show = on(&["show", "web", "--json"]);
     assert!(show.exits(0).contains("\"gmem.limit\": 1073741824"));
-    assert!(on(&["version"]).exits(0).contains("gctgroup 0.1.0 abi 2"));
+    assert!(on(&["version"]).exits(0).contains("gctgroup 0.1.0 abi 3"));
     let doctor = on(&["doctor"]);
     assert!(
         doctor.stdout.contains("Groups can be created"),

@@ -39,7 +39,7 @@ expect 1 'nvidia is not loaded' gctctl doctor
 load_nvidia >/dev/null
 load_uvm >/dev/null
 expect 0 'gctgroup works here' gctctl doctor
-expect 0 'gctgroup 0.1.0 abi 2' gctctl version
+expect 0 'gctgroup 0.1.0 abi 3' gctctl version
 expect 0 'no groups and no processes' gctctl ls
 
 expect 0 'created batch' gctctl create web batch

@@ -229,3 +229,20 @@ fn dependable_tpcs_need_no_page() {
     eventually(&2, || page.board.slots().count());
     eventually(&Some(masked - 10), || count(&mut tenant, 0));
 }
+
+#[test]
+fn the_members_of_a_group_share_its_time_slice() {
+    let daemon = Daemon::new("slices", 1);
+    let client = member(&daemon);
+    assert_eq!(client.write("web/0/compute.timeslice", "800"), Ok(()));
+    let mut own = Tenant::of(&daemon);
+    let gpu = own.cuda(0);
+    let slice = || gpu.page.limits().map(|(_, limits)| limits.timeslice_us);
+    eventually(&Some(800), slice);
+    let mate = Process::spawn(&daemon, "exec \"$@\"");
+    eventually(&Some(400), slice);
+    let told = || client.read("web/0/compute.stat").unwrap();
+    eventually(&true, || told().ends_with("slice 400\nround 800\n"));
+    drop(mate);
+    eventually(&Some(800), slice);
+}

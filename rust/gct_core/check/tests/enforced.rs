@@ -7,6 +7,7 @@ use super::*;
 use crate::engine::{Begun, Errand, Next};
 use crate::plan::Order;
 use crate::rmapi::control::{Control, Status};
+use crate::round::{Round, SLICE_MIN};
 use crate::units::Us;
 
 /// What the resource manager has taken.
@@ -15,6 +16,23 @@ pub(super) struct Enforced {
     /// Time slice that a channel group has, and the one of its own.
     slices: BTreeMap<u64, [u64; 2]>,
     frozen: BTreeSet<RealKey>,
+}
+
+/// A channel group's time slice, and what its process has for all of the round.
+#[derive(Clone, Copy)]
+struct Sliced {
+    now: u64,
+    share: u64,
+}
+
+/// Time slices by process, GPU and round.
+type Rounds = BTreeMap<(ProcKey, u64, usize), Vec<Sliced>>;
+
+/// No more than a time slice for all together, but for slices that cannot be shorter.
+fn fits(slices: &[Sliced], whole: u64) -> bool {
+    let longer = slices.iter().map(|slice| slice.now);
+    let longer = longer.filter(|now| *now > SLICE_MIN.get());
+    longer.sum::<u64>() <= whole
 }
 
 /// A channel group's time slice before anybody sets one.
@@ -206,6 +224,7 @@ impl World {
         // What was refused when nobody wrote waits for a change.
         self.tell_all_again();
         let procs: BTreeMap<FileId, ProcKey> = self.open.iter().copied().collect();
+        let mut rounds: Rounds = BTreeMap::new();
         for (key, real) in self.real.clone() {
             let Some(gpu) = self.gpus.get(&real.gpu).copied() else {
                 continue;
@@ -225,9 +244,48 @@ impl World {
             let charged = self.things[&real.thing].charged == key;
             if real.class == 0xa06c && charged {
                 let [now, own] = *self.enforced.slices.entry(real.thing).or_insert(STOCK);
-                let due = limits.timeslice.map_or(own, Us::get);
-                assert_eq!(now, due, "{key:?}");
+                match limits.timeslice {
+                    Some(share) => {
+                        let round = Round::of_engine(real.engine);
+                        let had = rounds
+                            .entry((procs[&key.0], real.gpu, round.index()))
+                            .or_default();
+                        had.push(Sliced {
+                            now,
+                            share: share.get(),
+                        });
+                    }
+                    None => assert_eq!(now, own, "{key:?}"),
+                }
             }
+        }
+        self.compare_rounds(&rounds);
+    }
+
+    /// All channel groups of an owner together have its time slice once in a round.
+    fn compare_rounds(&mut self, rounds: &Rounds) {
+        for (of, slices) in rounds {
+            let share = slices[0].share;
+            assert!(fits(slices, share), "{of:?} has more than {share}");
+            let sum: u64 = slices.iter().map(|slice| slice.now).sum();
+            assert!(3 * sum >= share, "{of:?} has {sum} of {share}");
+        }
+        let by_rm_id: Vec<(u64, GpuId)> = self.gpus.iter().map(|(n, id)| (*n, *id)).collect();
+        let groups: Vec<GroupId> = self.groups.iter().map(|(id, _)| *id).collect();
+        for (group, (gpu, id), round) in groups.iter().flat_map(|group| {
+            let each = by_rm_id.iter();
+            each.flat_map(move |gpu| (0..Round::COUNT).map(move |round| (*group, *gpu, round)))
+        }) {
+            let state = self.store.state();
+            let settings = state.settings(Owner::Group(group), id);
+            let Some(whole) = settings.and_then(|settings| settings.timeslice) else {
+                continue;
+            };
+            let mates = rounds.iter().filter(|((proc, on, at), _)| {
+                (*on, *at) == (gpu, round) && state.group_of(*proc) == Some(group)
+            });
+            let all: Vec<Sliced> = mates.flat_map(|(_, slices)| slices.clone()).collect();
+            assert!(fits(&all, whole.get()), "{group:?} has more than {whole:?}");
         }
     }
 }

@@ -12,6 +12,8 @@ pub(super) struct Real {
     pub(super) class: u32,
     pub(super) gpu: u64,
     pub(super) bytes: u64,
+    /// Of a channel group, `NV2080_ENGINE_TYPE_*`.
+    pub(super) engine: u64,
     /// What it is a name of; names of one thing share the number.
     pub(super) thing: u64,
 }
@@ -95,6 +97,7 @@ impl World {
                 class: 0x41,
                 gpu: NO_GPU,
                 bytes: 0,
+                engine: 0,
                 thing: self.thing((file, handle, handle)),
             };
             self.real.insert((file, handle, handle), real);
@@ -117,6 +120,8 @@ impl World {
             return;
         };
         let (handle, bytes) = (self.handle(), u64::from(self.next) * 4096);
+        // Compute, and two copy engines.
+        let engine = [1, 9, 11][usize::try_from(handle % 3).unwrap()];
         let call = words(
             48,
             &[
@@ -134,6 +139,7 @@ impl World {
             // The truth, which the device's number was too.
             0x2080 => (Some(of.gpu), of.gpu),
             0x40 => (Some(bytes), of.gpu),
+            0xa06c => (Some(engine), of.gpu),
             _ => (None, of.gpu),
         };
         self.store.ioctl(file, escape::ALLOC, &call, hint);
@@ -144,6 +150,7 @@ impl World {
                 class,
                 gpu,
                 bytes,
+                engine,
                 thing: self.thing((file, client, handle)),
             };
             self.real.insert((file, client, handle), real);

@@ -93,6 +93,6 @@ fn facts_that_are_known_are_shown_and_others_say_so() {
     assert_eq!(world.store.state().gpu_uuid(2, [0; 16]), Err(Error::Gone));
     assert_eq!(
         world.read(File::Version, Scope::Root),
-        Ok("gctgroup 0.1.0 abi 2\n".into())
+        Ok("gctgroup 0.1.0 abi 3\n".into())
     );
 }

@@ -87,7 +87,7 @@ impl Schedule {
                     assert_eq!(told, Run::after(limits.freeze), "{name:?}");
                 }
                 Class::ChannelGroup => {
-                    if let Some(slice) = limits.timeslice {
+                    if let Some(slice) = state.slice_of(proc, self.gpu, object) {
                         assert_eq!(self.rm.slices[&thing.number], slice.get(), "{name:?}");
                     }
                 }
@@ -193,6 +193,20 @@ fn a_time_slice_holds_beside_the_tenants_own() {
     assert!(every(&[&limited, &[Op::Slice(0, A + 11, 9000)]]) > 100);
     assert!(every(&[&limited, &[Op::Replace(0, A + 11)]]) > 5);
     assert!(every(&[&limited, &[Op::Alloc(0, A + 12, A + 1, 0xa06c)]]) > 5);
+}
+
+#[test]
+fn a_time_slice_is_shared_by_those_who_come_and_go() {
+    let limited = [Op::Write(None, SLICE, "300")];
+    for script in [
+        &[Op::Close(1)][..],
+        &[Op::Free(0, A + 11)],
+        &[Op::Join(2, true)],
+        &[Op::Join(0, false), Op::Join(0, true)],
+        &[Op::Dup(1, B + 12, 0, A + 11), Op::Free(0, A + 11)],
+    ] {
+        assert!(every(&[&limited, script]) > 5, "{script:?}");
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn open(process: &mut Connected, client: u32, gpu: u32) {
     let bus = u64::from(gpu) << 8;
     alloc(process, [client, client, device, 0x80], Some(bus));
     let group = alloc(process, [client, device, 20 + gpu, 0xa06c], None);
-    process.slices.made(&group, -1, &mut process.link);
+    process.slices.made(&group, None, -1, &mut process.link);
 }
 
 /// What is new: places and neighbours, by GPU.
@@ -75,11 +75,11 @@ fn a_new_daemon_is_heard_whatever_has_gone_meanwhile() {
     let mut process = self::process(&daemon, 1);
     open(&mut process, 1, 0);
     let young = alloc(&mut process, [1, 10, 30, 0xa06c], None);
-    process.slices.made(&young, -1, &mut process.link);
+    process.slices.made(&young, None, -1, &mut process.link);
     assert_eq!(news(&mut process), [("place", 0)]);
     let bytes = testing::free(1, young.object);
     let (ioctl, call) = tenant::decode(escape::FREE, &bytes, |_| None).unwrap();
-    process.slices.freed(1, young.object);
+    process.slices.freed(1, young.object, &mut process.link);
     let verdict = process.link.enter(&ioctl, &call);
     process.link.leave(ioctl, &call, verdict);
 

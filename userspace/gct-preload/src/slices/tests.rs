@@ -118,12 +118,22 @@ impl Bed {
         call
     }
 
-    /// The program makes a channel group, to which the driver gives 2048 us.
+    /// The program makes a channel group, for an engine of its own.
     fn group(&mut self, object: Handle) -> Call {
+        self.group_on(object, 10 + u64::from(object))
+    }
+
+    /// The program makes a channel group, to which the driver gives 2048 us.
+    fn group_on(&mut self, object: Handle, engine: u64) -> Call {
         driver(|driver| driver.slices.insert(object, 2048));
-        let call = self.leave(&alloc(DEVICE, object, 0xa06c), None);
-        self.slices.made(&call, 7, &mut self.link);
+        let call = self.leave(&alloc(DEVICE, object, 0xa06c), Some(engine));
+        self.slices.made(&call, Some(engine), 7, &mut self.link);
         call
+    }
+
+    /// The program is about to free something.
+    fn freed(&mut self, object: Handle) {
+        self.slices.freed(CLIENT, object, &mut self.link);
     }
 
     /// The program makes a channel in a group.
@@ -189,6 +199,35 @@ fn a_limit_reaches_every_group_and_its_own_comes_back() {
 }
 
 #[test]
+fn channel_groups_of_one_engine_share_the_limit() {
+    const GRAPHICS: u64 = 1;
+    let mut bed = Bed::new("share");
+    bed.group_on(1, GRAPHICS);
+    bed.group_on(2, 11);
+    assert_eq!(bed.write("600"), Ok(()));
+    assert_eq!(slices(), [600, 600]);
+    bed.group_on(3, GRAPHICS);
+    assert_eq!(slices(), [300, 600, 300], "both have their part at once");
+    bed.group_on(4, GRAPHICS);
+    assert_eq!(slices(), [200, 600, 200, 200]);
+    let stat = format!("{}/0/compute.stat", std::process::id());
+    let told = bed.daemon.client().read(&stat).unwrap();
+    assert!(told.contains("slice 200\nround 600\n"), "{told}");
+    bed.freed(4);
+    driver(|driver| driver.slices.remove(&4));
+    assert_eq!(
+        slices(),
+        [200, 600, 200],
+        "one fewer of three changes nothing"
+    );
+    bed.freed(3);
+    driver(|driver| driver.slices.remove(&3));
+    assert_eq!(slices(), [600, 600]);
+    assert_eq!(bed.write("default"), Ok(()));
+    assert_eq!(slices(), [2048, 2048]);
+}
+
+#[test]
 fn a_refusal_is_the_writers_and_what_was_set_is_taken_back() {
     let mut bed = Bed::new("refusal");
     bed.group(1);
@@ -222,12 +261,12 @@ fn what_is_gone_is_not_spoken_of() {
     bed.group(1);
     bed.group(2);
     bed.group(3);
-    bed.slices.freed(CLIENT, 1);
+    bed.freed(1);
     // The driver has lost one without a word: its file was closed.
     driver(|driver| driver.slices.remove(&2));
     assert_eq!(bed.write("50"), Ok(()));
     assert_eq!(slices(), [2048, 50]);
-    bed.slices.freed(CLIENT, DEVICE);
+    bed.freed(DEVICE);
     assert_eq!(
         bed.slices.groups.len(),
         0,
@@ -241,11 +280,11 @@ fn one_that_is_gone_before_it_has_the_limit_is_forgotten() {
     let path = format!("{}/0/compute.timeslice", std::process::id());
     let first = bed.group(1);
     assert_eq!(bed.write("50"), Ok(()));
-    bed.slices.freed(CLIENT, first.object);
+    bed.freed(first.object);
     // Its limits are new when the next one is made, which another thread has freed again.
     bed.slices.taken.clear();
     let call = bed.leave(&alloc(DEVICE, 2, 0xa06c), None);
-    bed.slices.made(&call, 7, &mut bed.link);
+    bed.slices.made(&call, None, 7, &mut bed.link);
     assert_eq!(bed.slices.groups.len(), 0);
     assert_eq!(bed.daemon.client().read(&path), Ok("50\n".into()));
 }
@@ -269,7 +308,7 @@ fn a_client_of_mps_says_that_it_cannot() {
     assert_eq!(running(), [true]);
     assert_eq!(bed.write("default"), Ok(()));
     assert_eq!(slices(), [2048]);
-    bed.slices.freed(CLIENT, 78);
+    bed.freed(78);
     assert_eq!(bed.write("300"), Ok(()));
 }
 

@@ -24,7 +24,7 @@ impl FakeTree {
         let _ = fs::remove_dir_all(&root);
         let tree = Self { root };
         tree.directory("", Place::Root);
-        tree.write("version", "gctgroup 0.1.0 abi 2\n");
+        tree.write("version", "gctgroup 0.1.0 abi 3\n");
         tree.gpu(0);
         tree
     }

@@ -143,7 +143,7 @@ fn a_channel_without_a_group_counts_as_one_and_is_refused_under_a_time_slice() {
     world.alloc(file, DEVICE, 41, 0xc86f, None);
     let node = world.node(Owner::Proc(APP));
     let stat = world.read(File::ComputeStat, node);
-    assert_eq!(stat, Ok("channel_groups 2\nchannels 2\n".into()));
+    assert!(stat.unwrap().starts_with("channel_groups 2\nchannels 2\n"));
     // Its time slice cannot be set, so none can be written.
     assert_eq!(world.limit("500"), Err(Error::Unsupported));
     world.free(file, 41, 0);

@@ -75,9 +75,15 @@ fn slices() -> Outcome {
         for group in groups {
             has_slice(&session, group, us)?;
         }
-        // The limit applies from the moment at which its owner has the group.
+        // The limit applies from the moment at which its owner has the group. Groups of one engine
+        // share it, down to the shortest slice.
         let new = session.group(ENGINE)?;
-        has_slice(&session, new, us).during("new group")?;
+        let part = (us / 2).max(20);
+        has_slice(&session, new, part).during("new group")?;
+        has_slice(&session, groups[0], part).during("the one before")?;
+        has_slice(&session, groups[1], us).during("another engine's")?;
+        session.gpu().client().free(new)?;
+        has_slice(&session, groups[0], us).during("once it is gone")?;
     }
     Ok(())
 }
@@ -108,15 +114,15 @@ fn slice_reset_by_tenant() -> Outcome {
     has_slice(&session, group, 100_000)
 }
 
-/// Forks a process that allocates a group at once and another at the second step. After each later
-/// step it checks their time slices.
+/// Forks a process that allocates a group at once and another, of another engine, at the second
+/// step. After each later step it checks their time slices.
 fn member(expected: [Option<u64>; 4]) -> Result<Child, Stop> {
     let mut child = Child::fork(move |parent: &mut Parent| {
         let session = session(0)?;
         let first = session.group(ENGINE)?;
         let stock = session.timeslice(first)?;
         parent.step()?;
-        let second = session.group(ENGINE)?;
+        let second = session.group(Engine::Copy(3))?;
         for expected in expected {
             for group in [first, second] {
                 has_slice(&session, group, expected.unwrap_or(stock))?;
@@ -129,12 +135,12 @@ fn member(expected: [Option<u64>; 4]) -> Result<Child, Stop> {
     Ok(child)
 }
 
-/// The tighter of the member's own limit and its group's limit applies.
+/// The tighter of the member's own limit and its part of its group's limit applies.
 fn slices_of_members() -> Outcome {
     let group = Group::new("rm")?;
     set("rm", TIMESLICE, "700")?;
-    let expected = [Some(700), Some(200), Some(900), None];
-    let mut children = [member(expected)?, member(expected)?];
+    let later = |first| member([Some(first), Some(100), Some(900), None]);
+    let mut children = [later(700)?, later(350)?];
     for child in &mut children {
         group.add(child.pid())?;
         child.next().during("a member")?;
@@ -144,7 +150,7 @@ fn slices_of_members() -> Outcome {
     for child in &children {
         set(&child.pid().to_string(), TIMESLICE, "900")?;
     }
-    set("rm", TIMESLICE, "1000")?;
+    set("rm", TIMESLICE, "2000")?;
     children.iter_mut().try_for_each(Child::next)?;
     for child in &children {
         set(&child.pid().to_string(), TIMESLICE, "default")?;

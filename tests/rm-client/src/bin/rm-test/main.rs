@@ -23,6 +23,7 @@ mod objects;
 mod process;
 mod processes;
 mod sent;
+mod shared;
 mod submit;
 mod tree;
 
@@ -93,6 +94,7 @@ fn all(filter: &str) -> ExitCode {
         faults::TESTS,
         limits::TESTS,
         sent::TESTS,
+        shared::TESTS,
         hostile::TESTS,
         gpus::LAST_TESTS,
     ]

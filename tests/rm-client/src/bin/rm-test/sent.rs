@@ -110,7 +110,7 @@ fn slices() -> Outcome {
         new = session.group(ENGINE)?;
         Ok(())
     })?;
-    sent_once(&events, &session, &[new], 400).during("new group")?;
+    sent_once(&events, &session, &[groups[0], new], 200).during("new group")?;
     groups.push(new);
     session.gpu().client().free(groups.swap_remove(2))?;
     let events = sent(|| set(&me(), TIMESLICE, "default"))?;
@@ -229,7 +229,8 @@ fn failed_controls() -> Result<u64, Stop> {
 
 fn slice_refused() -> Outcome {
     let session = session(0)?;
-    let mut groups = [ENGINE; 3]
+    // Each has a runlist of its own, and so the whole time slice.
+    let mut groups = [ENGINE, Engine::Copy(3), Engine::Copy(4)]
         .into_iter()
         .map(|engine| session.group(engine))
         .collect::<Result<Vec<_>, _>>()?;
@@ -257,7 +258,7 @@ fn slice_refused() -> Outcome {
     // The next call succeeds. The one after it is refused, for a new group.
     set(&me(), TIMESLICE, "6000")?;
     let before = failed_controls()?;
-    groups.push(session.group(ENGINE)?);
+    groups.push(session.group(Engine::Compute)?);
     same("untold", failed_controls()? - before, 1)?;
     same("controls so far", 5 + 3 + 1, REFUSED_SLICES[1])?;
     has_slice(&session, groups[3], stock).during("the new group")?;

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Divides time slices as channel groups come and go: see [`round`](crate::round).
+
+use crate::account::Usage;
+use crate::error::Error;
+use crate::ids::{GpuId, GroupId, Owner, ProcKey};
+use crate::iface::show;
+use crate::objects::Object;
+use crate::round::Round;
+use crate::state::State;
+use crate::units::Us;
+use core::fmt::Write;
+
+/// By how much the time slices of a process and of its group are divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Divisors {
+    rounds: [u32; Round::COUNT],
+    sharers: u32,
+}
+
+/// The time slices of an owner's channel groups.
+struct Slices {
+    /// The shortest of them.
+    least: Us,
+    /// All of the round in which they are the longest together.
+    round: Us,
+}
+
+impl Slices {
+    const NONE: Self = Self {
+        least: Us(0),
+        round: Us(0),
+    };
+}
+
+impl State<'_> {
+    /// Returns by how much time slices are divided now.
+    pub(super) fn divisors(&self, proc: ProcKey, gpu: GpuId) -> Divisors {
+        let group = self.group_of(proc).map(Owner::Group);
+        let of_group = group.map(|group| self.usage_of(group, gpu));
+        let own = self.usage_of(Owner::Proc(proc), gpu);
+        Divisors {
+            rounds: own.rounds().map(|divisor| divisor.by()),
+            sharers: of_group.map_or(1, |usage| usage.sharers().by()),
+        }
+    }
+
+    /// Has a process's channel groups told what they have of a time slice now, and later those of its group's other
+    /// members. O(channel groups of the process).
+    pub(super) fn divided(&mut self, proc: ProcKey, gpu: GpuId, before: &Divisors) {
+        let now = self.divisors(proc, gpu);
+        if now == *before || self.effective(proc, gpu).timeslice.is_none() {
+            return;
+        }
+        self.reconsider_proc(proc, Some(gpu));
+        if let Some(group) = self
+            .group_of(proc)
+            .filter(|_| now.sharers != before.sharers)
+        {
+            self.shares_changed(group, gpu);
+        }
+    }
+
+    /// Returns the time slice of a subject under the limits in force: its part of its process's share. `None` is its own.
+    pub(crate) fn slice_of(&self, proc: ProcKey, gpu: GpuId, object: &Object) -> Option<Us> {
+        let share = self.effective(proc, gpu).timeslice?;
+        let usage = self.usage_of(Owner::Proc(proc), gpu);
+        Some(usage.round(object.charged.round).part(share))
+    }
+
+    /// Writes what an owner's channel groups have of its time slice: 0 where none is in force, or there are none.
+    pub(super) fn show_slices(
+        &self,
+        owner: Owner,
+        gpu: GpuId,
+        out: &mut dyn Write,
+    ) -> Result<(), Error> {
+        let slices = match owner {
+            Owner::Proc(key) => self.slices_of_proc(key, gpu),
+            Owner::Group(group) => self.slices_of_group(group, gpu),
+        };
+        let Slices { least, round } = slices.unwrap_or(Slices::NONE);
+        show::stat_line("slice", least.get(), out)
+            .and_then(|()| show::stat_line("round", round.get(), out))
+            .map_err(|_| Error::NoSpace)
+    }
+
+    fn slices_of_proc(&self, key: ProcKey, gpu: GpuId) -> Option<Slices> {
+        let share = self.effective(key, gpu).timeslice?;
+        let usage = self.usage_of(Owner::Proc(key), gpu);
+        let rounds = usage.rounds().iter().filter(|round| round.count() > 0);
+        let slices = rounds.map(|round| {
+            let least = round.part(share);
+            Slices {
+                least,
+                round: Us(least.get().saturating_mul(u64::from(round.count()))),
+            }
+        });
+        slices.reduce(|one, other| Slices {
+            least: one.least.min(other.least),
+            round: one.round.max(other.round),
+        })
+    }
+
+    fn slices_of_group(&self, group: GroupId, gpu: GpuId) -> Option<Slices> {
+        self.settings(Owner::Group(group), gpu)?.timeslice?;
+        let slices = self
+            .mates(group)
+            .filter_map(|key| self.slices_of_proc(key, gpu));
+        slices.reduce(|one, other| Slices {
+            least: one.least.min(other.least),
+            round: Us(one.round.get().saturating_add(other.round.get())),
+        })
+    }
+
+    fn usage_of(&self, owner: Owner, gpu: GpuId) -> Usage {
+        let node = self.nodes.get(&(owner, gpu));
+        node.map_or(Usage::ZERO, |node| node.usage)
+    }
+}
