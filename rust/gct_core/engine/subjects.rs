@@ -202,6 +202,27 @@ impl State<'_> {
         }
     }
 
+    /// While an object and all below it could not be named, their owner may have undone anything.
+    pub(super) fn doubt_below(&mut self, top: ObjectKey) {
+        let inner = self.objects.get(top).map_or(0, |object| object.inner);
+        let top = match inner {
+            0 => top,
+            inner => ObjectKey::root(inner),
+        };
+        let mut at = Some(top);
+        for _ in 0..self.objects.len() {
+            let Some(key) = at else { break };
+            let Some(object) = self.objects.get_mut(key) else {
+                break;
+            };
+            object.told.slice = object.told.slice.lost();
+            if object.told.run != Run::Runs {
+                self.set_run(key, Run::Unknown);
+            }
+            at = self.objects.after(top, key.handle);
+        }
+    }
+
     /// A channel that was told to stand still may run, because of `by`.
     fn may_run(&mut self, key: ObjectKey, by: ProcKey) {
         let of_channel = |object: &Object| object.class == Class::Channel;

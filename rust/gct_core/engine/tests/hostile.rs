@@ -294,6 +294,57 @@ fn two_second_names_at_a_time_are_charged_once() {
     }
 }
 
+/// Nothing that a tenant undoes is missed because one of its own frees is under way, and fails.
+#[test]
+fn a_free_that_fails_hides_nothing_that_was_undone_meanwhile() {
+    let features = FeatureSet::NONE
+        .with(Feature::Freeze)
+        .with(Feature::Timeslice);
+    let mut world = World::new(features);
+    let file = world.open(APP, "");
+    world.cuda(file);
+    world.alloc(file, DEVICE, 60, 0x2080, Some(1));
+    assert_eq!(world.limit("300"), Ok(()));
+    let node = world.node(Owner::Proc(APP));
+    let begun = world
+        .store
+        .state()
+        .write_begin(File::ComputeFreeze, node, b"1");
+    assert!(begun.is_ok());
+    world.obeyed();
+    assert_eq!(world.store.state().write_end(), Ok(()));
+
+    for (freed, status) in [(TSG, 0x1f), (CHANNEL, 0x1f), (CLIENT, 0x1f)] {
+        let free = words(16, &[(0, CLIENT), (8, freed), (12, status)]);
+        let call = rmapi::decode(escape::FREE, &free).unwrap().unwrap();
+        let enter = |store: &mut Store| store.state().call_enter(file, &call);
+        let ticket = world.store.retry(enter).unwrap();
+        // It has the group scheduled, and its time slice set.
+        for command in [0xa06c_0101, 0xa06c_0103] {
+            let control = words(32, &[(0, CLIENT), (4, TSG), (8, command)]);
+            world.store.ioctl(file, escape::CONTROL, &control, None);
+        }
+        let before = world.obeyed().len();
+        let left = world.store.state().call_leave(file, &call, ticket, None);
+        assert_eq!(left, Ok(()));
+        let mut told = Vec::new();
+        let anybody = Errand::ANYBODY;
+        while let Next::Send(control, flight) = world.store.state().next_control(&anybody) {
+            told.push(control.command);
+            world.store.state().control_done(&flight, &control, Ok(()));
+        }
+        let freezes = told
+            .iter()
+            .filter(|command| **command == 0x2080_110b)
+            .count();
+        assert_eq!(freezes, 1, "{freed}: {told:x?}");
+        if freed != CHANNEL {
+            assert_eq!((before, told.contains(&0xa06c_0103)), (0, true), "{freed}");
+        }
+        world.store.check();
+    }
+}
+
 #[test]
 fn a_device_without_parameters_is_on_the_first_gpu() {
     let mut world = World::new(FeatureSet::NONE);
