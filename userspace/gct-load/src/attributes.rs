@@ -80,12 +80,12 @@ pub(crate) fn max_clusters(
     };
     ensure!(
         result == sys::CUresult::CUDA_SUCCESS,
-        "the driver counts no clusters: {result:?}"
+        "cuOccupancyMaxActiveClusters failed: {result:?}"
     );
     Ok(u32::try_from(clusters)?)
 }
 
-/// Launches `function` with an attribute.
+/// Launches a kernel with an attribute.
 ///
 /// # Safety
 ///
@@ -113,7 +113,7 @@ pub(crate) unsafe fn launch(
     };
     ensure!(
         result == sys::CUresult::CUDA_SUCCESS,
-        "{result:?} of a launch with an attribute"
+        "cuLaunchKernelEx failed: {result:?}"
     );
     Ok(())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A grid as large as the device that the program is shown, whose blocks wait for each other: it
-//! ends only if all of them are resident at once.
+//! Launches grids as large as the device that the program sees, whose blocks wait for each other.
+//! Such a grid ends only if all of its blocks are resident at once.
 
 use crate::attributes::{self, Attribute};
 use crate::gpu::Gpu;
@@ -16,10 +16,10 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How the grid is launched.
+/// The kind of launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-pub(crate) enum How {
-    /// Without any promise: what NCCL, stream-K and persistent kernels do.
+pub(crate) enum Launch {
+    /// A plain launch, as by NCCL, stream-K and persistent kernels
     Plain,
     /// `cuLaunchCooperativeKernel`
     Cooperative,
@@ -29,36 +29,37 @@ pub(crate) enum How {
     Cluster,
 }
 
-/// What the device says, and how the launches ended.
+/// The reported size of the device, and the outcome of the launches.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    how: How,
-    /// The device's number of SMs.
+    how: Launch,
+    /// SMs of the device.
     sms: u32,
     /// Blocks that an SM holds.
     per_sm: u32,
-    /// Blocks of one wave, as `cuOccupancyMaxPotentialBlockSize` says for blocks of any size.
+    /// Blocks of a wave by `cuOccupancyMaxPotentialBlockSize`, for blocks of any size.
     potential: u32,
-    /// Clusters of two blocks of one wave.
+    /// Clusters of two blocks in a wave.
     clusters: u32,
     blocks: u32,
     launches: u32,
-    /// Whether in each launch all blocks met.
+    /// Whether all blocks met in each launch.
     met: bool,
     error: Option<String>,
 }
 
-/// Threads of a block: two of them fill an SM of 2048.
+/// Threads of a block. Two blocks fill an SM of 2048 threads.
 const THREADS: u32 = 1024;
 
-/// Clock cycles after which a block does not wait any more: some seconds.
-const PATIENCE: u64 = 6_000_000_000;
+/// Clock cycles after which a block gives up: some seconds.
+const TIMEOUT_CYCLES: u64 = 6_000_000_000;
 
-/// Launches grids, of both so many and for so long at least, of as many blocks as the device holds by its own numbers, or of `blocks`
-/// if that is given, and of `more` beyond them.
+/// Launches at least `rounds` grids, for at least `time`.
+///
+/// A grid has `blocks` blocks, by default as many as the device reports to hold, and `more` beyond.
 pub(crate) fn run(
     gpu: &Gpu,
-    how: How,
+    how: Launch,
     blocks: Option<u32>,
     more: u32,
     (rounds, time): (u32, Duration),
@@ -77,7 +78,7 @@ pub(crate) fn run(
     let stream = gpu.context.new_stream()?;
     let clusters = attributes::max_clusters(&stream, &gpu.meet, THREADS, 2)?;
     let all = match how {
-        How::Cluster => 2 * clusters,
+        Launch::Cluster => 2 * clusters,
         _ => sms * per_sm,
     };
     let blocks = blocks.unwrap_or(all) + more;
@@ -108,8 +109,8 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// One launch: whether all of its blocks met.
-fn round(meet: &CudaFunction, stream: &Arc<CudaStream>, how: How, blocks: u32) -> Result<bool> {
+/// Launches once. Returns whether all blocks met.
+fn round(meet: &CudaFunction, stream: &Arc<CudaStream>, how: Launch, blocks: u32) -> Result<bool> {
     let mut count = stream.alloc_zeros::<u32>(1)?;
     let mut missed = stream.alloc_zeros::<u32>(1)?;
     let config = LaunchConfig {
@@ -118,23 +119,23 @@ fn round(meet: &CudaFunction, stream: &Arc<CudaStream>, how: How, blocks: u32) -
         shared_mem_bytes: 0,
     };
     match how {
-        How::Plain | How::Cooperative => {
+        Launch::Plain | Launch::Cooperative => {
             let mut launch = stream.launch_builder(meet);
             launch.arg(&mut count).arg(&blocks);
-            launch.arg(&PATIENCE).arg(&mut missed);
-            // SAFETY: the arguments are those of `meet` in kernels.ptx, which counts in one word
-            // each of `count` and `missed`.
+            launch.arg(&TIMEOUT_CYCLES).arg(&mut missed);
+            // SAFETY: the arguments are those of `meet` in kernels.ptx, which writes one word each
+            // of `count` and `missed`.
             let launched = unsafe {
                 match how {
-                    How::Plain => launch.launch(config),
+                    Launch::Plain => launch.launch(config),
                     _ => launch.launch_cooperative(config),
                 }
             };
             launched.map_err(|DriverError(status)| anyhow::anyhow!("{status:?}"))?;
         }
-        How::Attribute | How::Cluster => {
+        Launch::Attribute | Launch::Cluster => {
             let attribute = match how {
-                How::Cluster => Attribute::Cluster(2),
+                Launch::Cluster => Attribute::Cluster(2),
                 _ => Attribute::Cooperative,
             };
             let (count, _count) = count.device_ptr(stream);
@@ -142,7 +143,7 @@ fn round(meet: &CudaFunction, stream: &Arc<CudaStream>, how: How, blocks: u32) -
             let mut arguments = [
                 address(&count),
                 address(&blocks),
-                address(&PATIENCE),
+                address(&TIMEOUT_CYCLES),
                 address(&missed),
             ];
             // SAFETY: as above.
@@ -161,7 +162,7 @@ fn round(meet: &CudaFunction, stream: &Arc<CudaStream>, how: How, blocks: u32) -
     Ok(stream.clone_dtoh(&missed)? == [0])
 }
 
-/// An argument of a launch, as the driver takes it.
+/// Returns the address of a launch's argument, for the driver.
 fn address<T>(argument: &T) -> *mut c_void {
     core::ptr::from_ref(argument).cast_mut().cast()
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The best-effort loop.
+//! Runs the best-effort loop.
 
 use crate::gpu::{Gpu, Stamp};
 use crate::latency::Window;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// What a best-effort loop achieved.
+/// The throughput of a best-effort loop.
 #[derive(Debug, Serialize)]
 pub(crate) struct Throughput {
     launches: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Throughput {
     timeline: Option<timeline::Report>,
 }
 
-/// Keeps `queued` launches in flight.
+/// Keeps `queued` launches in flight until the window ends.
 pub(crate) fn run(
     gpu: &Gpu,
     stamp: &mut Stamp,
@@ -61,7 +61,8 @@ pub(crate) fn run(
     })
 }
 
-/// Whole launches are counted, from the end of one to the end of another, both in the window.
+/// Counts the launches in a window, from the first end to the last, so that only whole launches
+/// count.
 struct Ends {
     begin: Instant,
     end: Instant,
@@ -101,7 +102,7 @@ impl Ends {
         self.over
     }
 
-    /// Launches a second; 0 where no two ended in the window.
+    /// Returns launches per second; 0 unless two ended in the window.
     fn rate(&self) -> f64 {
         let Some(first) = self.first.filter(|_| self.launches > 0) else {
             return 0.0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What can be asked of this program, on its command line or line by line.
+//! Defines the workloads, for the command line and for `serve`.
 
 use crate::gpu::{Gpu, Stamp};
 use crate::latency::{Arrivals, Bursts, Window};
@@ -9,11 +9,11 @@ use anyhow::{ensure, Result};
 use clap::{Args, Parser, Subcommand};
 use std::time::Duration;
 
-/// Workloads for tests and benchmarks; each prints one line of JSON.
+/// Runs workloads for tests and benchmarks, each of which prints a line of JSON
 #[derive(Parser)]
 #[command(version)]
 pub(crate) struct Cli {
-    /// The GPU to use, as CUDA numbers it
+    /// GPU, as CUDA numbers it
     #[arg(long, default_value_t = 0)]
     pub(crate) gpu: usize,
     #[command(subcommand)]
@@ -22,109 +22,109 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Workload {
-    /// Workloads from standard input, one a line, in one context; says when it can take one
+    /// Run workloads from standard input, one a line, in one context
     Serve,
-    /// Random launches, each checked by a dependent kernel and by the host
+    /// Launch random grids, and check each by a dependent kernel and on the host
     Exact(Exact),
-    /// Forks, and executes children that say how many SMs they ran on, between exact launches
+    /// Fork, and execute children that report their SMs, between exact launches
     Family {
         /// Children of each kind
         #[arg(long, default_value_t = 3)]
         children: u64,
     },
-    /// One launch: how many blocks ran on each SM
+    /// Launch once, and print how many blocks ran on each SM
     Sms {
         #[command(flatten)]
         grid: Grid,
     },
-    /// Grids as large as the device says that it is, whose blocks wait for each other
+    /// Launch grids as large as the reported device, whose blocks wait for each other
     Barrier {
-        /// How they are launched
+        /// Kind of launch
         #[arg(long, value_enum, default_value = "plain")]
-        how: barrier::How,
+        how: barrier::Launch,
         /// Blocks of a grid [default: all that the device holds at once]
         #[arg(long)]
         blocks: Option<u32>,
-        /// So many blocks more
+        /// Further blocks
         #[arg(long, default_value_t = 0)]
         more: u32,
-        /// Launches at least
+        /// Least number of launches
         #[arg(long, default_value_t = 20)]
         rounds: u32,
-        /// Seconds to go on for at least
+        /// Least time, in seconds
         #[arg(long, default_value_t = 0.0)]
         seconds: f64,
     },
-    /// Which TPCs exist, as a list, each tried by a launch; under libgct_preload
+    /// List the TPCs that exist, each tried by a launch; needs libgct_preload
     Tpcs {
         /// Numbers to try
         #[arg(long, default_value_t = 128)]
         bits: u32,
     },
-    /// What a launch costs
+    /// Measure the cost of a launch
     Launches {
-        /// Launches that are waited for, one by one
+        /// Launches with a wait each
         #[arg(long, default_value_t = 2000)]
         waits: u32,
         /// Launches back to back
         #[arg(long, default_value_t = 100_000)]
         queued: u32,
     },
-    /// What it costs to run a kernel in parts
+    /// Measure the cost of running a kernel in parts
     Split {
         #[command(flatten)]
         grid: Grid,
-        /// How it is done
+        /// Way of splitting
         #[arg(long, value_enum, default_value = "plain")]
         mechanism: cost::Mechanism,
-        /// Parts, or workers of an SM
+        /// Parts, or persistent blocks per SM
         #[arg(long, default_value_t = 1)]
         parts: u32,
         /// Measurements
         #[arg(long, default_value_t = 30)]
         rounds: u32,
     },
-    /// One launch, then nothing: how much processor time that takes
+    /// Launch once, then measure the processor time of an idle context
     Idle {
-        /// For how long, in seconds
+        /// Time to measure, in seconds
         #[arg(long, default_value_t = 3.0)]
         seconds: f64,
     },
-    /// Launches one after the other; prints now and then how many SMs the last one ran on
+    /// Launch in a loop, and print periodically how many SMs the last launch used
     Watch {
         #[command(flatten)]
         grid: Grid,
-        /// How long to run, in seconds
+        /// Time to run, in seconds
         #[arg(long, default_value_t = 3.0)]
         seconds: f64,
         /// Time between lines, in milliseconds
         #[arg(long, default_value_t = 20)]
         every_ms: u64,
-        /// Replay one CUDA graph of four launches, uploaded once
+        /// Replay a CUDA graph of four launches, uploaded once
         #[arg(long)]
         graph: bool,
-        /// The same on these GPUs too, in this process
+        /// Further GPUs to watch in this process
         #[arg(long, value_delimiter = ',')]
         beside: Vec<usize>,
     },
-    /// Launches of two streams that wait for one of a third, which is submitted last
+    /// Launch on two streams that wait for a launch on a third, which is submitted last
     Streams(Streams),
-    /// Allocates device memory until there is no more
+    /// Allocate device memory until none is left
     Memory {
-        /// How
+        /// Function to allocate with
         #[arg(long, value_enum, default_value = "alloc")]
         way: memory::Way,
-        /// How much at most, in MiB
+        /// Most memory, in MiB
         #[arg(long, default_value_t = 4096)]
         mib: usize,
-        /// In steps of so many MiB
+        /// Size of an allocation, in MiB
         #[arg(long, default_value_t = 64)]
         step_mib: usize,
-        /// Keep it until standard input has a line, free it then, and end with standard input
+        /// Keep the memory until a line on standard input, free it, and exit at the end of input
         #[arg(long)]
         hold: bool,
     },
-    /// A latency-critical loop: launch, wait, pause
+    /// Run a latency-critical loop: launch, wait, pause
     Critical {
         #[command(flatten)]
         grid: Grid,
@@ -136,7 +136,7 @@ pub(crate) enum Workload {
         #[arg(long)]
         high_priority: bool,
     },
-    /// A best-effort loop: launches queued back to back
+    /// Run a best-effort loop: launches queued back to back
     BestEffort {
         #[command(flatten)]
         grid: Grid,
@@ -145,7 +145,7 @@ pub(crate) enum Workload {
         queued: usize,
         #[command(flatten)]
         time: Time,
-        /// Tell how many blocks ended when
+        /// Report how many blocks ended when
         #[arg(long)]
         timeline: bool,
     },
@@ -153,16 +153,16 @@ pub(crate) enum Workload {
 
 #[derive(Args)]
 pub(crate) struct Streams {
-    /// How often
+    /// Rounds
     #[arg(long, default_value_t = 20)]
     pub(crate) rounds: u32,
-    /// Launches of the third stream before the one that is waited for
+    /// Launches on the third stream before the awaited one
     #[arg(long, default_value_t = 4)]
     pub(crate) between: u32,
-    /// For how long the GPU waits at most, in milliseconds
+    /// Longest wait on the GPU, in milliseconds
     #[arg(long, default_value_t = 5000)]
     pub(crate) limit_ms: u64,
-    /// Leave out the launch that is waited for
+    /// Omit the awaited launch
     #[arg(long)]
     pub(crate) never: bool,
 }
@@ -175,19 +175,19 @@ pub(crate) struct Exact {
     /// Grids to launch, up to four times each
     #[arg(long, default_value_t = 500)]
     pub(crate) rounds: u32,
-    /// Streams to spread them over
+    /// Streams for the launches
     #[arg(long, default_value_t = 4)]
     pub(crate) streams: usize,
-    /// Host threads that do so, each with streams of its own
+    /// Host threads, each with streams of its own
     #[arg(long, default_value_t = 1)]
     pub(crate) hosts: u64,
-    /// Contexts that the host threads are spread over
+    /// Contexts for the host threads
     #[arg(long, default_value_t = 1)]
     pub(crate) contexts: usize,
-    /// Neither clusters, cooperative launches nor programmatic dependents
+    /// Omit clusters, cooperative launches and programmatic dependents
     #[arg(long)]
     pub(crate) plain: bool,
-    /// No CUDA graphs
+    /// Omit CUDA graphs
     #[arg(long)]
     pub(crate) no_graphs: bool,
 }
@@ -197,17 +197,17 @@ pub(crate) struct ArrivalsArgs {
     /// Time between launches, in microseconds
     #[arg(long, default_value_t = 2000)]
     period_us: u64,
-    /// Launches arrive at random moments instead, so often on average (a Poisson process), and
-    /// their latency counts from their arrival
+    /// Launch at random with this period on average (a Poisson process), and count latency from
+    /// the arrival
     #[arg(long)]
     poisson: bool,
-    /// Seed of the random moments
+    /// Seed of the random arrivals
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Run for so long, then pause, and so on; in milliseconds
+    /// Time between pauses, in milliseconds
     #[arg(long, requires = "pause_ms")]
     burst_ms: Option<u64>,
-    /// How long such a pause is, in milliseconds
+    /// Time of a pause, in milliseconds
     #[arg(long, requires = "burst_ms")]
     pause_ms: Option<u64>,
 }
@@ -228,10 +228,10 @@ impl ArrivalsArgs {
 
 #[derive(Args)]
 pub(crate) struct Time {
-    /// How long to measure, in seconds
+    /// Time to measure, in seconds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// When to begin to measure, in seconds of Unix time; until then the loop runs without
+    /// Begin of the measurement in seconds of Unix time; the loop runs before it too
     #[arg(long, default_value_t = 0.0)]
     start_at: f64,
 }
@@ -262,7 +262,7 @@ impl Grid {
     pub(crate) fn stamp(&self, gpu: &Gpu) -> Result<Stamp> {
         ensure!(self.blocks > 0, "a grid needs at least one block");
         let stream = gpu.context.default_stream();
-        let stamp = Gpu::stamp_room(&stream, (self.blocks, 1, 1), self.threads, self.cycles)?;
+        let stamp = Gpu::alloc_stamp(&stream, (self.blocks, 1, 1), self.threads, self.cycles)?;
         stream.synchronize()?;
         Ok(stamp)
     }

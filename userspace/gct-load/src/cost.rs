@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a launch costs, and what it costs to split a kernel in the published ways.
+//! Measures the cost of a launch, and of splitting a kernel in the published ways.
 
 use crate::gpu::{Gpu, Stamp};
 use anyhow::Result;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Times in microseconds.
+/// The cost of a launch in microseconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct LaunchCost {
     launch_and_wait_p50_us: f64,
@@ -18,23 +18,23 @@ pub(crate) struct LaunchCost {
     back_to_back_us: f64,
 }
 
-/// Microseconds that `work` takes.
+/// Returns the microseconds that `work` takes.
 fn time(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let start = Instant::now();
     work()?;
     Ok(start.elapsed().as_secs_f64() * 1e6)
 }
 
-/// The value at `quantile` of sorted times.
+/// Returns a quantile of sorted times.
 fn rank(sorted: &[f64], quantile: f64) -> f64 {
     // CAST: a rank below the number of samples.
     sorted[((sorted.len() - 1) as f64 * quantile) as usize]
 }
 
-/// Launches of one block: `waits` with a wait each, then `queued` without.
+/// Launches one block `waits` times with a wait each, then `queued` times without.
 pub(crate) fn launches(gpu: &Gpu, waits: u32, queued: u32) -> Result<LaunchCost> {
     let stream = gpu.context.new_stream()?;
-    let mut stamp = Gpu::stamp_room(&stream, (1, 1, 1), 32, 0)?;
+    let mut stamp = Gpu::alloc_stamp(&stream, (1, 1, 1), 32, 0)?;
     let mut times = Vec::new();
     for number in 0..waits + 100 {
         let took = time(|| {
@@ -59,18 +59,18 @@ pub(crate) fn launches(gpu: &Gpu, waits: u32, queued: u32) -> Result<LaunchCost>
     })
 }
 
-/// How a kernel is run.
+/// The way to split a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Mechanism {
-    /// As it is.
+    /// One launch, not split
     Plain,
-    /// Launched whole for each part, behind a check of the block's number (LithOS)
+    /// One whole launch for each part, behind a check of the block index (LithOS)
     RangeCheck,
-    /// Persistent blocks that fetch the number of the next block (Tally)
+    /// Persistent blocks that fetch the next block index (Tally)
     Persistent,
 }
 
-/// Times of one launch with a wait, in microseconds.
+/// The time of a launch with a wait, in microseconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct SplitCost {
     median_us: f64,
@@ -78,7 +78,7 @@ pub(crate) struct SplitCost {
     most_us: f64,
 }
 
-/// Runs one kernel `rounds` times, in `parts` parts or with `parts` workers an SM.
+/// Runs a kernel `rounds` times, in `parts` parts or with `parts` persistent blocks per SM.
 pub(crate) fn splits(
     gpu: &Gpu,
     stamp: &mut Stamp,
@@ -92,7 +92,7 @@ pub(crate) fn splits(
     let mut times = Vec::new();
     for number in 0..rounds + 3 {
         stream.synchronize()?;
-        // The worker of the user-space mode is awake, as it is in a program that works.
+        // Short enough that the worker of the user-space mode stays awake, as in a busy program.
         std::thread::sleep(Duration::from_micros(200));
         let took = time(|| {
             match mechanism {

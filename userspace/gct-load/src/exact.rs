@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Exactness: random launches, each followed by a kernel that depends on it.
+//! Checks that each block of random launches runs exactly once and in order.
 
 use crate::gpu::{Gpu, Kind, Stamp};
 use anyhow::{ensure, Context, Result};
@@ -9,7 +9,7 @@ use fastrand::Rng;
 use serde::Serialize;
 use std::sync::Arc;
 
-/// What was launched and what went wrong with it; all counts.
+/// Counts of launches and of errors.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Report {
     launches: u64,
@@ -18,13 +18,13 @@ pub(crate) struct Report {
     clusters: u64,
     cooperative: u64,
     programmatic: u64,
-    /// Blocks that a dependent kernel found not to have run, or to have run twice.
+    /// Blocks that had not run, or had run twice, when a dependent kernel checked.
     stale_or_repeated: u64,
-    /// The same, as the host saw it after synchronising the stream.
+    /// The same when the host checked, after it had synchronised the stream.
     wrong_at_host: u64,
 }
 
-/// A 1-D, 2-D or 3-D grid of at most about 8,000 blocks.
+/// Returns a random grid of one to three dimensions and at most some 8,000 blocks.
 fn random_grid(random: &mut Rng) -> (u32, u32, u32) {
     match random.u64(..3) {
         0 => (random.u32(1..=8000), 1, 1),
@@ -33,16 +33,16 @@ fn random_grid(random: &mut Rng) -> (u32, u32, u32) {
     }
 }
 
-/// Of which kinds launches may be.
+/// The kinds of launches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kinds {
-    /// Clusters, cooperative launches and programmatic dependents beside plain launches.
+    /// Whether to launch clusters, cooperative grids and programmatic dependents too.
     pub(crate) attributes: bool,
-    /// Rounds as CUDA graphs.
+    /// Whether to launch some rounds as CUDA graphs.
     pub(crate) graphs: bool,
 }
 
-/// One round: a stamp, how it is launched, and where its checks count.
+/// A random grid with its repeated launches and checks.
 struct Round {
     stamp: Stamp,
     kind: Kind,
@@ -71,7 +71,7 @@ impl Round {
             }
         }
         Ok(Self {
-            stamp: Gpu::stamp_room(stream, grid, threads, cycles)?,
+            stamp: Gpu::alloc_stamp(stream, grid, threads, cycles)?,
             kind,
             dependent: kinds.attributes && random.u64(..8) == 0,
             repeats: random.u32(1..=4),
@@ -79,7 +79,7 @@ impl Round {
         })
     }
 
-    /// Launches the stamp and its check, so that each block has run `expected` times.
+    /// Launches the stamp and then its check that each block has run `expected` times.
     fn launch(&mut self, gpu: &Gpu, stream: &Arc<CudaStream>, expected: u32) -> Result<()> {
         gpu.launch_stamp_as(self.kind, stream, &mut self.stamp)?;
         if self.dependent {
@@ -88,7 +88,7 @@ impl Round {
         gpu.launch_check(stream, &self.stamp, expected, &mut self.wrong)
     }
 
-    /// The same as a graph of all repeats, which is launched once.
+    /// Launches all repeats as one graph.
     fn launch_graph(&mut self, gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<CudaGraph> {
         stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
         for expected in 1..=self.repeats {
@@ -102,8 +102,7 @@ impl Round {
     }
 }
 
-/// [`run`] in as many threads as there are seeds, spread over `gpus`; the sum of what they
-/// report.
+/// Runs [`run`] in a thread for each seed, distributed over `gpus`. Returns the sum of the reports.
 pub(crate) fn run_all(
     gpus: &[&Gpu],
     seeds: std::ops::Range<u64>,
@@ -188,7 +187,7 @@ impl Report {
         }
     }
 
-    /// Whether every block ran exactly once a launch, in order.
+    /// Returns whether every block ran exactly once in each launch, and in order.
     pub(crate) fn exact(&self) -> bool {
         self.stale_or_repeated == 0 && self.wrong_at_host == 0
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A program that forks and executes others while it uses the GPU itself.
+//! Forks and executes children while the program uses the GPU itself.
 
 use crate::exact::{self, Kinds};
 use crate::gpu::Gpu;
@@ -9,15 +9,15 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// What became of the children.
+/// The results of the children.
 #[derive(Debug, Serialize)]
 pub(crate) struct Family {
     forked: u64,
-    /// SMs that the launch of each executed child ran on.
+    /// The number of SMs that the launch of each executed child used.
     sms: Vec<usize>,
 }
 
-/// `children` forks and as many executed children, each after exact launches.
+/// Forks and executes `children` children each, with exact launches in between.
 pub(crate) fn run(gpu: &Gpu, children: u64) -> Result<Family> {
     let mut sms = Vec::new();
     for number in 0..children {
@@ -43,9 +43,9 @@ fn launch(gpu: &Gpu, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// A copy of this process that ends at once, and does not touch the GPU: CUDA does not work there.
+/// Forks a child that exits at once. It does not use the GPU: CUDA does not work after a fork.
 fn fork() -> Result<()> {
-    // SAFETY: the child calls nothing but `_exit`, which is safe after a fork.
+    // SAFETY: the child calls only `_exit`, which is safe after a fork.
     let child = unsafe { libc::fork() };
     ensure!(child >= 0, "{}", std::io::Error::last_os_error());
     if child == 0 {
@@ -62,6 +62,7 @@ fn fork() -> Result<()> {
     Ok(())
 }
 
+/// Executes a child that launches once. Returns the number of SMs that it used.
 fn execute() -> Result<usize> {
     let output = Command::new(std::env::current_exe()?)
         .args(["sms", "--blocks", "8000", "--cycles", "20000"])

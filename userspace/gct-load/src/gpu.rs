@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A GPU with this program's kernels loaded.
+//! Opens a GPU and launches this program's kernels on it.
 
 use crate::attributes::{self, Attribute};
 use crate::timeline::Timeline;
@@ -16,12 +16,12 @@ use std::sync::Arc;
 /// More SMs than any GPU has.
 pub(crate) const SMS_MAX: usize = 1024;
 
-/// A context on one GPU, and its kernels.
+/// A context on a GPU with the kernels.
 pub(crate) struct Gpu {
     pub(crate) context: Arc<CudaContext>,
     stamp: CudaFunction,
     check: CudaFunction,
-    /// Where the GPU is Hopper or newer.
+    /// `None` on GPUs older than Hopper.
     check_dependent: Option<CudaFunction>,
     pub(crate) stamp_range: CudaFunction,
     pub(crate) stamp_persistent: CudaFunction,
@@ -32,19 +32,19 @@ pub(crate) struct Gpu {
     pub(crate) meet: CudaFunction,
 }
 
-/// How a stamp is launched.
+/// The kind of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Plain,
     /// Clusters of two blocks.
     Cluster,
-    /// All blocks at the same time.
+    /// A cooperative launch: all blocks resident at once.
     Cooperative,
 }
 
-/// One launch of `stamp`: where it counts and how much it works.
+/// The arguments of the kernel `stamp`, which spins and counts the runs of each block.
 pub(crate) struct Stamp {
-    /// Launches so far of each block.
+    /// Runs of each block.
     pub(crate) ran: CudaSlice<u32>,
     /// Blocks that ran on each SM.
     pub(crate) sms: CudaSlice<u32>,
@@ -57,12 +57,12 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// Blocks of the grid.
+    /// Returns the number of blocks of the grid.
     pub(crate) fn blocks(&self) -> u32 {
         self.grid.0 * self.grid.1 * self.grid.2
     }
 
-    /// Its grid and its blocks.
+    /// Returns the configuration of a launch.
     fn config(&self) -> LaunchConfig {
         LaunchConfig {
             grid_dim: self.grid,
@@ -80,7 +80,7 @@ impl Gpu {
         Self::load(context)
     }
 
-    /// The same GPU in one more context.
+    /// Opens the same GPU in another context.
     pub(crate) fn another_context(&self) -> Result<Self> {
         let context = CudaContext::new_non_primary(self.context.ordinal(), 0)
             .context("no second context can be made")?;
@@ -88,9 +88,9 @@ impl Gpu {
     }
 
     fn load(context: Arc<CudaContext>) -> Result<Self> {
-        // Events at every launch would be measured too.
-        // SAFETY: a buffer is used on one stream, after that on which it was made was synchronised,
-        // and freed after that on which it was used was.
+        // cudarc would record an event at every launch, which costs time.
+        // SAFETY: each buffer is used on one stream, after the stream that created it was
+        // synchronised, and freed after its own stream was synchronised.
         unsafe { context.disable_event_tracking() };
         let module = context
             .load_module(Ptx::from_src(include_str!("kernels.ptx")))
@@ -98,7 +98,7 @@ impl Gpu {
         let hopper = Ptx::from_src(include_str!("kernels_sm90.ptx"));
         let check_dependent = match context.load_module(hopper) {
             Ok(module) => Some(module.load_function("check_dependent")?),
-            // An older GPU.
+            // The GPU is older than Hopper.
             Err(_) => None,
         };
         Ok(Self {
@@ -116,8 +116,8 @@ impl Gpu {
         })
     }
 
-    /// Room for a grid's counts, all zero.
-    pub(crate) fn stamp_room(
+    /// Allocates the counters of a grid, all zero.
+    pub(crate) fn alloc_stamp(
         stream: &Arc<CudaStream>,
         grid: (u32, u32, u32),
         threads: u32,
@@ -145,7 +145,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Launches `stamp`, each block of which counts in the bin of `timeline` in which it ends.
+    /// Launches `stamp_timed`. Each block counts in the bin of `timeline` in which it ends.
     pub(crate) fn launch_timed(
         &self,
         stream: &Arc<CudaStream>,
@@ -159,7 +159,7 @@ impl Gpu {
         launch.arg(&mut timeline.bins).arg(&timeline.base);
         launch.arg(&Timeline::SHIFT).arg(&count).arg(&s.cycles);
         // SAFETY: the arguments are those of `stamp_timed` in kernels.ptx, which counts in the
-        // first `count` words of `bins` alone.
+        // first `count` words of `bins` only.
         unsafe { launch.launch(config) }.context("stamp_timed cannot be launched")?;
         Ok(())
     }
@@ -178,7 +178,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// Launches one block that waits until `words[0]` is at least `value`, for `limit_ns` at most: then it counts in `words[1]`.
+    /// Launches a block that waits until `words[0]` reaches `value`. After `limit_ns` it gives up
+    /// and counts in `words[1]`.
     pub(crate) fn launch_wait(
         &self,
         stream: &Arc<CudaStream>,
@@ -189,12 +190,12 @@ impl Gpu {
         let late = words.slice(1..2);
         let mut launch = stream.launch_builder(&self.wait_for);
         launch.arg(words).arg(&late).arg(&limit_ns).arg(&value);
-        // SAFETY: the arguments are those of `wait_for` in kernels.ptx, which writes to `late` alone.
+        // SAFETY: the arguments are those of `wait_for` in kernels.ptx, which writes `late` only.
         unsafe { launch.launch(one_thread()) }.context("wait_for cannot be launched")?;
         Ok(())
     }
 
-    /// Launches one block that stores `value` in `words[0]`.
+    /// Launches a block that stores `value` to `words[0]`.
     pub(crate) fn launch_raise(
         &self,
         stream: &Arc<CudaStream>,
@@ -208,7 +209,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// How many blocks of one launch ran on each SM that was used.
+    /// Launches `stamp` and returns how many blocks ran on each SM that was used.
     pub(crate) fn sms_used(&self, stamp: &mut Stamp) -> Result<BTreeMap<usize, u32>> {
         let stream = self.context.default_stream();
         self.launch_stamp(&stream, stamp)?;
@@ -217,8 +218,8 @@ impl Gpu {
         Ok(all.filter(|(_, blocks)| *blocks > 0).collect())
     }
 
-    /// Launches `stamp` in another way. A cluster launch needs an even width, a cooperative one
-    /// a grid that fits onto the GPU.
+    /// Launches `stamp` as a kind of launch. A cluster launch needs an even width, a cooperative
+    /// one a grid that fits onto the GPU.
     pub(crate) fn launch_stamp_as(
         &self,
         kind: Kind,
@@ -255,7 +256,7 @@ impl Gpu {
         }
     }
 
-    /// Launches `check` as a programmatic dependent of what is before it, where the GPU can.
+    /// Launches `check` as a programmatic dependent of the previous launch, if the GPU supports it.
     pub(crate) fn launch_check_dependent(
         &self,
         stream: &Arc<CudaStream>,
@@ -289,8 +290,8 @@ impl Gpu {
         }
     }
 
-    /// Launches `check`: `wrong` grows by the number of blocks that have not run
-    /// `expected` times.
+    /// Launches `check`, which adds to `wrong` the number of blocks that have not run `expected`
+    /// times.
     pub(crate) fn launch_check(
         &self,
         stream: &Arc<CudaStream>,
@@ -316,7 +317,7 @@ fn one_thread() -> LaunchConfig {
     }
 }
 
-/// An argument of a launch, as the driver takes it.
+/// Returns the address of a launch's argument, for the driver.
 fn address<T>(argument: &T) -> *mut c_void {
     core::ptr::from_ref(argument).cast_mut().cast()
 }

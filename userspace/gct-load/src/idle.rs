@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a program costs that holds a context and does nothing.
+//! Measures the processor time of a program that holds a context and is idle.
 
 use crate::gpu::Gpu;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Processor time of the whole process.
+/// The processor time of the whole process.
 #[derive(Debug, Serialize)]
 pub(crate) struct Idle {
     cpu_percent: f64,
 }
 
-/// Processor time of this process so far, in seconds.
+/// Returns the processor time of this process so far, in seconds.
 fn cpu_seconds() -> Result<f64> {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -26,10 +26,10 @@ fn cpu_seconds() -> Result<f64> {
     Ok(time.tv_sec as f64 + f64::from(nanoseconds) * 1e-9)
 }
 
-/// Launches once, waits until a worker would sleep, and measures.
+/// Launches once, waits until a worker would have gone to sleep, and measures.
 pub(crate) fn run(gpu: &Gpu, seconds: f64) -> Result<Idle> {
     let stream = gpu.context.new_stream()?;
-    let mut stamp = Gpu::stamp_room(&stream, (100, 1, 1), 32, 1000)?;
+    let mut stamp = Gpu::alloc_stamp(&stream, (100, 1, 1), 32, 1000)?;
     gpu.launch_stamp(&stream, &mut stamp)?;
     stream.synchronize()?;
     std::thread::sleep(Duration::from_millis(100));

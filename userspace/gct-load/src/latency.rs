@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The latency-critical loop, and when loops measure.
+//! Runs the latency-critical loop, and defines the window in which loops measure.
 
 use crate::gpu::{Gpu, Stamp};
 use anyhow::{ensure, Result};
@@ -8,7 +8,7 @@ use fastrand::Rng;
 use serde::Serialize;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What a latency-critical loop measured; times in microseconds.
+/// The latencies of a latency-critical loop, in microseconds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Latency {
     launches: usize,
@@ -16,29 +16,29 @@ pub(crate) struct Latency {
     p95_us: f64,
     p99_us: f64,
     max_us: f64,
-    /// When pauses began, in nanoseconds of Unix time.
+    /// The times at which pauses began, in nanoseconds of Unix time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     stops_ns: Vec<u64>,
 }
 
-/// When to measure. The loop runs from the beginning, so that its neighbours have it beside
-/// them all the time that they measure.
+/// The time to measure. The loop runs before it too, so that it loads its neighbours during all of
+/// their measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
-    /// Seconds of Unix time, or 0 for now.
+    /// The begin in seconds of Unix time; 0 for now.
     pub(crate) start_at: f64,
-    /// For how long.
+    /// The length in seconds.
     pub(crate) seconds: f64,
 }
 
-/// Nanoseconds of Unix time.
+/// Returns the Unix time in nanoseconds.
 pub(crate) fn unix_ns() -> Result<u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
     Ok(u64::try_from(now.as_nanos())?)
 }
 
 impl Window {
-    /// The instants between which launches count. A window that was to begin in the past ends when it was to end.
+    /// Returns begin and end of the window. If the begin has passed, the end stays.
     pub(crate) fn instants(&self) -> Result<(Instant, Instant)> {
         let now = Instant::now();
         if self.start_at == 0.0 {
@@ -53,29 +53,29 @@ impl Window {
     }
 }
 
-/// When launches are due.
+/// The arrivals of launches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrivals {
-    /// Time between two, on average where they are random.
+    /// The time between two arrivals; the mean if they are random.
     pub(crate) period: Duration,
-    /// Seed of a Poisson process.
+    /// The seed of a Poisson process; `None` for periodic arrivals.
     pub(crate) random: Option<u64>,
     pub(crate) bursts: Option<Bursts>,
 }
 
-/// Times without launches between times with some.
+/// Alternating times with and without arrivals.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bursts {
     pub(crate) run: Duration,
     pub(crate) pause: Duration,
 }
 
-/// Arrivals one after the other.
+/// The next arrival.
 struct Schedule {
     arrivals: Arrivals,
     random: Option<Rng>,
     due: Instant,
-    /// When the burst ends.
+    /// The end of the burst.
     until: Option<Instant>,
 }
 
@@ -89,8 +89,8 @@ impl Schedule {
         }
     }
 
-    /// From when the latency of what is launched `now` counts. A loop that waits is late by its
-    /// own fault; what arrives at random has waited.
+    /// Returns from when the latency of a launch at `now` counts. A random arrival has waited since
+    /// it was due. A periodic loop launches only when it is free.
     fn since(&self, now: Instant) -> Instant {
         match self.random {
             Some(_) => self.due,
@@ -98,7 +98,8 @@ impl Schedule {
         }
     }
 
-    /// Goes to the next arrival after a launch has ended at `now`; whether a pause begins.
+    /// Advances to the next arrival after a launch has ended at `now`. Returns whether a pause
+    /// begins.
     fn advance(&mut self, now: Instant) -> bool {
         let period = self.arrivals.period;
         self.due = match &mut self.random {
@@ -117,7 +118,7 @@ impl Schedule {
     }
 }
 
-/// Launches at each arrival and waits.
+/// Launches at each arrival and waits for the end.
 pub(crate) fn critical(
     gpu: &Gpu,
     stamp: &mut Stamp,
@@ -128,7 +129,7 @@ pub(crate) fn critical(
     let priority = if high_priority { -5 } else { 0 };
     let stream = gpu.context.new_stream_with_priority(priority)?;
     let (begin, end) = window.instants()?;
-    // Beside others each of these may take long.
+    // Warm-up launches. Beside others each may take long.
     for _ in 0..20 {
         if Instant::now() >= begin {
             break;
@@ -145,7 +146,7 @@ pub(crate) fn critical(
         }
         let start = Instant::now();
         if start >= end {
-            // More has arrived than could be served.
+            // More launches have arrived than could be served.
             break;
         }
         gpu.launch_stamp(&stream, stamp)?;
@@ -158,7 +159,10 @@ pub(crate) fn critical(
             stops_ns.push(unix_ns()?);
         }
     }
-    ensure!(!times.is_empty(), "nothing ended in the time given");
+    ensure!(
+        !times.is_empty(),
+        "no launch ended in the window: make --seconds longer"
+    );
     times.sort_by(f64::total_cmp);
     // CAST: a rank below the number of samples.
     let rank = |q: f64| times[((times.len() - 1) as f64 * q) as usize];
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_periodic_loop_skips_what_it_missed_and_random_arrivals_queue() {
+    fn a_periodic_loop_skips_missed_arrivals_and_random_ones_queue() {
         let mut periodic = schedule(None, None);
         let late = periodic.due + 10 * PERIOD;
         assert_eq!(periodic.since(late), late);
@@ -208,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_ends_when_it_was_to_end() {
+    fn a_late_start_does_not_move_the_end_of_the_window() {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let window = |from: f64| Window {
             start_at: unix.as_secs_f64() + from,

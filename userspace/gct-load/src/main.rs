@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Workloads for tests and benchmarks on a real GPU. Needs libcuda, no CUDA toolkit.
+//! Runs workloads for tests and benchmarks on a real GPU. Needs libcuda and no CUDA toolkit.
 #![allow(
     clippy::float_arithmetic,
     reason = "statistics of a measuring program, never kernel code"
@@ -55,10 +55,10 @@ fn start(cli: Cli) -> Result<()> {
     }
 }
 
-/// Does one workload; its line, unless it has printed lines of its own.
+/// Runs a workload. Returns its line of JSON, or nothing if it has printed its own lines.
 fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
     match workload {
-        Workload::Serve => bail!("is served already"),
+        Workload::Serve => bail!("serve cannot run within serve"),
         Workload::Exact(exact) => run_exact(gpu, &exact),
         Workload::Family { children } => Ok(to_string(&family::run(gpu, children)?)?),
         Workload::Tpcs { bits } => tpcs::present(gpu, bits),
@@ -71,7 +71,10 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
             parts,
             rounds,
         } => {
-            ensure!(parts > 0 && rounds > 0, "nothing is to be done");
+            ensure!(
+                parts > 0 && rounds > 0,
+                "--parts and --rounds must be at least 1"
+            );
             let mut stamp = grid.stamp(gpu)?;
             let cost = cost::splits(gpu, &mut stamp, mechanism, parts, rounds)?;
             Ok(to_string(&cost)?)
@@ -148,7 +151,7 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
     }
 }
 
-/// Prints its line also where something was wrong.
+/// Runs the exactness test. Its error contains the line of JSON.
 fn run_exact(gpu: &Gpu, work: &Exact) -> Result<String> {
     let kinds = exact::Kinds {
         attributes: !work.plain,

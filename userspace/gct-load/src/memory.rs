@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory pressure: allocates by one of CUDA's ways until there is no more.
+//! Allocates device memory with one of CUDA's functions until none is left.
 
 use crate::gpu::Gpu;
 use anyhow::{bail, ensure, Result};
@@ -9,7 +9,7 @@ use cudarc::driver::sys::{self, CUresult};
 use serde::Serialize;
 use std::io::{BufRead, Write};
 
-/// A way to allocate device memory.
+/// A function that allocates device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 pub(crate) enum Way {
     /// `cuMemAlloc`
@@ -26,23 +26,25 @@ pub(crate) enum Way {
     Managed,
 }
 
-/// What could be had.
+/// The memory that could be allocated.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     way: Way,
     mib: usize,
-    /// What ended it: CUDA's error, or nothing.
+    /// CUDA's error that ended it, if there was one.
     error: Option<String>,
 }
 
-/// Bytes of a row of what is allocated by rows.
+/// Bytes of a row of pitched memory.
 const ROW: usize = 1 << 20;
 
-/// Allocates up to `mib` in steps of `step_mib` and says what it got. If `hold`, keeps it until a
-/// line comes on standard input, frees then what has an address, and goes on until the input ends.
+/// Allocates up to `mib` in steps of `step_mib`, and prints how much it got.
+///
+/// With `hold`, keeps the memory until a line on standard input, frees the allocations that have an
+/// address, and returns at the end of input.
 pub(crate) fn run(gpu: &Gpu, way: Way, mib: usize, step_mib: usize, hold: bool) -> Result<()> {
     if step_mib == 0 {
-        bail!("a step has at least one MiB");
+        bail!("--step-mib must be at least 1");
     }
     let mut report = Report {
         way,
@@ -63,11 +65,11 @@ pub(crate) fn run(gpu: &Gpu, way: Way, mib: usize, step_mib: usize, hold: bool) 
     println!("{}", serde_json::to_string(&report)?);
     std::io::stdout().flush()?;
     if hold {
-        // It ends with whoever started this.
+        // The input ends with the parent.
         let mut lines = std::io::stdin().lock().lines();
         if lines.next().is_some() {
             for address in addresses {
-                // SAFETY: a step has allocated it, and nothing uses it.
+                // SAFETY: `step` has allocated it, and nothing uses it.
                 let status = unsafe { sys::cuMemFree_v2(address) };
                 ensure!(status == CUresult::CUDA_SUCCESS, "{status:?}");
             }
@@ -77,13 +79,14 @@ pub(crate) fn run(gpu: &Gpu, way: Way, mib: usize, step_mib: usize, hold: bool) 
     Ok(())
 }
 
-/// One step: its address if it has one. It lives as long as the program or until it is freed.
+/// Allocates once. Returns the address if the allocation has one. It lives until it is freed or the
+/// program exits.
 fn step(gpu: &Gpu, way: Way, bytes: usize) -> Result<Option<sys::CUdeviceptr>, CUresult> {
     let stream = gpu.context.default_stream();
     let mut address = 0;
     let at: *mut sys::CUdeviceptr = &mut address;
-    // SAFETY: each call writes to a place of its own on this stack and reads descriptions that
-    // live for the call; a context is current, since `gpu` has one.
+    // SAFETY: each call writes to a variable of this function and reads descriptions that outlive
+    // the call. `gpu` holds a current context.
     let status = unsafe {
         match way {
             Way::Alloc => sys::cuMemAlloc_v2(at, bytes),
@@ -121,19 +124,23 @@ fn step(gpu: &Gpu, way: Way, bytes: usize) -> Result<Option<sys::CUdeviceptr>, C
     }
 }
 
+/// Allocates with `cuMemCreate`.
+///
 /// # Safety
 ///
 /// A context is current.
 unsafe fn create(bytes: usize) -> CUresult {
     let mut handle = 0;
-    // SAFETY: all zero is a description of nothing, of which the fields that matter are set.
+    // SAFETY: all zero is a valid value of this plain structure.
     let mut what: sys::CUmemAllocationProp = unsafe { core::mem::zeroed() };
     what.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
     what.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
-    // SAFETY: both live for the call.
+    // SAFETY: both pointers are valid for the call.
     unsafe { sys::cuMemCreate(&mut handle, bytes, &what, 0) }
 }
 
+/// Allocates with `cuArrayCreate`.
+///
 /// # Safety
 ///
 /// A context is current.
@@ -146,6 +153,6 @@ unsafe fn array(bytes: usize) -> CUresult {
         Format: sys::CUarray_format::CU_AD_FORMAT_UNSIGNED_INT32,
         NumChannels: 1,
     };
-    // SAFETY: both live for the call.
+    // SAFETY: both pointers are valid for the call.
     unsafe { sys::cuArrayCreate_v2(&mut handle, &what) }
 }

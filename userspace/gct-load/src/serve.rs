@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Many workloads in one life of the process, because a context takes a second to make.
+//! Serves many workloads in one process, because the creation of a context takes a second.
 
 use crate::cli::{Cli, Workload};
 use anyhow::Result;
@@ -8,22 +8,23 @@ use clap::Parser;
 use serde_json::json;
 use std::io::{self, BufRead, Write};
 
-/// Answers each line of standard input with one line, until it ends. The first line says that
-/// workloads can be taken; one that failed is answered with its error.
+/// Runs a workload for each line of standard input, and prints a line with its result or error. A
+/// first line says that it is ready.
 pub(crate) fn run(mut work: impl FnMut(Workload) -> Result<String>) -> Result<()> {
-    answer(&json!({"ready": true}).to_string())?;
+    print(&json!({"ready": true}).to_string())?;
     for line in io::stdin().lock().lines() {
         let line = line?;
         let done = parse(&line).and_then(&mut work);
         match done {
-            Ok(line) => answer(&line)?,
-            Err(error) => answer(&json!({"error": format!("{error:#}")}).to_string())?,
+            Ok(line) => print(&line)?,
+            Err(error) => print(&json!({"error": format!("{error:#}")}).to_string())?,
         }
     }
     Ok(())
 }
 
-fn answer(line: &str) -> Result<()> {
+/// Prints a line and flushes it.
+fn print(line: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")?;
     Ok(out.flush()?)

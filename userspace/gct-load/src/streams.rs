@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Streams that wait for each other on the GPU, as collectives do: what is submitted first ends when what is submitted last has run.
+//! Runs streams that wait for each other on the GPU, as collectives do: launches that are submitted
+//! first end after the launch that is submitted last.
 
 use crate::cli::Streams;
 use crate::gpu::Gpu;
@@ -8,17 +9,17 @@ use anyhow::Result;
 use serde::Serialize;
 use std::time::Instant;
 
-/// What came of it.
+/// The times of the rounds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     rounds: u32,
-    /// Launches that waited until their limit.
+    /// Launches whose wait timed out.
     late: u32,
     median_ms: f64,
     max_ms: f64,
 }
 
-/// Runs the rounds one after the other.
+/// Runs the rounds sequentially.
 pub(crate) fn run(gpu: &Gpu, work: &Streams) -> Result<Report> {
     let streams = [
         gpu.context.new_stream()?,
@@ -27,7 +28,7 @@ pub(crate) fn run(gpu: &Gpu, work: &Streams) -> Result<Report> {
     ];
     let [first, second, third] = &streams;
     let words = third.alloc_zeros::<u32>(2)?;
-    let mut stamp = Gpu::stamp_room(third, (32, 1, 1), 64, 20_000)?;
+    let mut stamp = Gpu::alloc_stamp(third, (32, 1, 1), 64, 20_000)?;
     third.synchronize()?;
     let limit_ns = work.limit_ms.saturating_mul(1_000_000);
     let mut times = Vec::new();

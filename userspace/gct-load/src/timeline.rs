@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How many blocks ended when, counted by the blocks themselves with the GPU's clock.
+//! Counts how many blocks ended when. The blocks count themselves, by the GPU's clock.
 
 use crate::gpu::Gpu;
 use crate::latency::{unix_ns, Window};
@@ -9,26 +9,26 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use serde::Serialize;
 use std::sync::Arc;
 
-/// A bin lasts 2^14 ns.
+/// Binary logarithm of a bin's length in nanoseconds.
 const SHIFT: u32 = 14;
-/// How often the two clocks are compared; the quickest comparison counts.
+/// Comparisons of the two clocks. The quickest one counts.
 const COMPARISONS: usize = 50;
-/// Of blocks that end after the window, in seconds.
+/// Seconds of bins after the window, for its last blocks.
 const REST: f64 = 0.1;
 
-/// Bins on the GPU.
+/// The bins on the GPU.
 pub(crate) struct Timeline {
     pub(crate) bins: CudaSlice<u32>,
-    /// When the first bin begins, by the GPU's clock.
+    /// The begin of the first bin by the GPU's clock.
     pub(crate) base: u64,
-    /// The same in Unix time.
+    /// The begin of the first bin in Unix time.
     origin_ns: u64,
 }
 
 impl Timeline {
     pub(crate) const SHIFT: u32 = SHIFT;
 
-    /// Bins that begin with the window.
+    /// Allocates bins that begin with the window.
     pub(crate) fn new(gpu: &Gpu, stream: &Arc<CudaStream>, window: Window) -> Result<Self> {
         let ahead = clock_ahead(gpu, stream)?;
         // CAST: some seconds, in nanoseconds.
@@ -43,6 +43,7 @@ impl Timeline {
         })
     }
 
+    /// Reads the bins.
     pub(crate) fn report(&self, stream: &Arc<CudaStream>) -> Result<Report> {
         Ok(Report {
             origin_ns: self.origin_ns,
@@ -52,16 +53,17 @@ impl Timeline {
     }
 }
 
-/// Blocks that ended in each bin.
+/// The number of blocks that ended in each bin.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    /// When the first bin begins, in nanoseconds of Unix time.
+    /// The begin of the first bin, in nanoseconds of Unix time.
     origin_ns: u64,
     bin_ns: u64,
     blocks: Vec<u32>,
 }
 
-/// By how much the GPU's clock is ahead of Unix time, in nanoseconds, to some microseconds.
+/// Returns by how many nanoseconds the GPU's clock is ahead of Unix time, exact to some
+/// microseconds.
 fn clock_ahead(gpu: &Gpu, stream: &Arc<CudaStream>) -> Result<i64> {
     let mut word = stream.alloc_zeros::<u64>(1)?;
     let mut best = None;

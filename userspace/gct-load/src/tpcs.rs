@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Checks that each TPC which the resource manager names has SMs, and that they are all there are.
+//! Checks that each TPC that the resource manager reports has SMs, and that these are all SMs.
 
 use crate::gpu::{Gpu, Stamp};
 use anyhow::{ensure, Context, Result};
@@ -12,19 +12,19 @@ use std::ffi::CString;
 /// `gctgroup_restrict` of libgct_preload.
 type Restrict = unsafe extern "C" fn(*const c_char) -> c_int;
 
-/// The user-space mode's function by which a program restricts itself.
+/// Returns the library's function with which a program restricts itself.
 fn restrict() -> Result<Restrict> {
-    // SAFETY: looks a symbol up by name.
+    // SAFETY: `dlsym` with a valid C string.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gctgroup_restrict".as_ptr()) };
     ensure!(
         !symbol.is_null(),
         "tpcs needs the user-space mode's library: LD_PRELOAD=libgct_preload.so gct-load tpcs"
     );
-    // SAFETY: the library declares it with this type.
+    // SAFETY: the library declares the symbol with this type.
     Ok(unsafe { core::mem::transmute::<*mut c_void, Restrict>(symbol) })
 }
 
-/// Keeps this program's launches to one TPC; `false` where there is no such TPC.
+/// Restricts this program's launches to a TPC. Returns `false` if there is no such TPC.
 fn keep_to(restrict: Restrict, tpc: u32) -> Result<bool> {
     let list = CString::new(tpc.to_string()).context("a number has no NUL")?;
     // SAFETY: the string lives for the call.
@@ -35,23 +35,27 @@ fn keep_to(restrict: Restrict, tpc: u32) -> Result<bool> {
     }
 }
 
-/// The SMs on which the blocks of one launch ran.
+/// Launches once and returns the SMs on which its blocks ran.
 fn sms(gpu: &Gpu, stamp: &mut Stamp) -> Result<BTreeSet<usize>> {
     let stream = gpu.context.default_stream();
     stream.memset_zeros(&mut stamp.sms)?;
     Ok(gpu.sms_used(stamp)?.into_keys().collect())
 }
 
-/// The TPCs below `bits` that exist, as a list. Each has two SMs of its own, and all have all of the GPU's.
+/// Returns the TPCs below `bits` that exist, as a list.
+///
+/// # Errors
+///
+/// Fails unless each TPC has two SMs of its own, and all together have all SMs of the GPU.
 pub(crate) fn present(gpu: &Gpu, bits: u32) -> Result<String> {
     let restrict = restrict()?;
-    // Asked before the first restriction: a program sees the SMs that its limits leave.
+    // Before the first restriction, since a program sees the SMs that its limits leave.
     let count = gpu
         .context
         .attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-    let mut stamp = Gpu::stamp_room(&gpu.context.default_stream(), (600, 1, 1), 128, 20_000)?;
+    let mut stamp = Gpu::alloc_stamp(&gpu.context.default_stream(), (600, 1, 1), 128, 20_000)?;
     let (mut list, mut all) = (Vec::new(), BTreeSet::new());
-    // The context's launches have run by now, so that the library knows the GPU.
+    // The library learns the GPU from a first launch.
     sms(gpu, &mut stamp)?;
     for tpc in 0..bits {
         if keep_to(restrict, tpc)? {

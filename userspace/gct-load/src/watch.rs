@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A best-effort loop that tells, launch by launch or replay by replay, how many SMs it was given.
+//! Runs a best-effort loop that reports how many SMs its launches or replays use.
 
 use crate::gpu::{Gpu, Stamp};
 use anyhow::{Context, Result};
@@ -10,31 +10,32 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// A line of the report.
 #[derive(Debug, Serialize)]
 struct Sample {
-    /// Which GPU, as CUDA numbers it.
+    /// The GPU, as CUDA numbers it.
     gpu: usize,
-    /// Since the loop began.
+    /// Milliseconds since the loop began.
     ms: u128,
-    /// SMs on which blocks of the last launch ran.
+    /// SMs that the last launch used.
     sms: usize,
 }
 
-/// What is launched, and how often it is told of.
+/// The launches and the interval of the report.
 #[derive(Clone, Copy)]
 pub(crate) struct Watch {
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
     pub(crate) cycles: u64,
-    /// For how long.
+    /// The time to run, in seconds.
     pub(crate) seconds: f64,
-    /// Time between lines.
+    /// The time between lines.
     pub(crate) every: Duration,
-    /// Replay a graph of four launches.
+    /// Whether to replay a graph of four launches.
     pub(crate) graph: bool,
 }
 
-/// Watches several GPUs at the same time, each from a thread of its own.
+/// Watches several GPUs at once, each in a thread.
 pub(crate) fn run_all(gpus: &[&Gpu], watch: Watch) -> Result<()> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = gpus
@@ -49,12 +50,12 @@ pub(crate) fn run_all(gpus: &[&Gpu], watch: Watch) -> Result<()> {
     })
 }
 
-/// Launches, or replays, and prints a line for the last launch of each `every`.
+/// Launches or replays in a loop, and prints a line for the last launch of each interval.
 fn run(gpu: &Gpu, watch: Watch) -> Result<()> {
-    // SAFETY: every buffer is used on one stream alone, and freed after that is synchronised.
+    // SAFETY: each buffer is used on one stream, and freed after that stream was synchronised.
     unsafe { gpu.context.disable_event_tracking() };
     let stream = gpu.context.new_stream()?;
-    let mut stamp = Gpu::stamp_room(&stream, (watch.blocks, 1, 1), watch.threads, watch.cycles)?;
+    let mut stamp = Gpu::alloc_stamp(&stream, (watch.blocks, 1, 1), watch.threads, watch.cycles)?;
     let replay = match watch.graph {
         true => Some(capture(gpu, &stream, &mut stamp)?),
         false => None,
@@ -83,7 +84,7 @@ fn run(gpu: &Gpu, watch: Watch) -> Result<()> {
     Ok(())
 }
 
-/// A graph of four launches, one after the other.
+/// Returns an uploaded graph of four sequential launches.
 fn capture(gpu: &Gpu, stream: &Arc<CudaStream>, stamp: &mut Stamp) -> Result<CudaGraph> {
     stream.synchronize()?;
     stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
