@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Interposes libcuda's functions that say how large the device is, and those that depend on it.
+//! Interposes the functions of libcuda that report the size of the device or depend on it.
 //!
-//! A program that launches one block for each SM, and has these blocks wait for each other, must
-//! be told of no more SMs than its launches may use. MPS does the same for its active thread
-//! percentage. The number is that of the program's limits when it first asks ([`size`]).
+//! Some programs launch one block for each SM and let these blocks wait for each other. Such a
+//! program must not see more SMs than its launches may use. MPS does the same for its active thread
+//! percentage. The number follows the limits at the program's first query ([`size`]).
 //!
-//! A program reaches libcuda by four paths, and each answers with the wrappers:
+//! A program finds libcuda's functions in four ways:
 //!
-//! | path | who | how |
+//! | way | used by | the library |
 //! |---|---|---|
-//! | the dynamic linker | `-lcuda` | this library exports the names, and comes first |
-//! | `dlsym` | the CUDA runtime, cuBLAS, ctypes | [`symbols::dlsym`] |
-//! | `cuGetProcAddress` | all that the runtime calls | [`lookup`] |
-//! | `cuGetExportTable` | the runtime, profilers | passed on: no table is asked for a size (H100, CUDA 13.0) |
+//! | dynamic linker | `-lcuda` | exports the names, and comes first |
+//! | `dlsym` | CUDA runtime, cuBLAS, ctypes | returns the wrapper ([`symbols::dlsym`]) |
+//! | `cuGetProcAddress` | CUDA runtime | returns the wrapper ([`lookup`]) |
+//! | `cuGetExportTable` | CUDA runtime, profilers | is not involved: no table reports a size |
 //!
-//! What the resource manager says stays: libcuda sizes its own memory by that.
+//! That no table reports a size was seen on an H100 with CUDA 13.0.
+//!
+//! The library does not change the resource manager's replies, by which libcuda sizes its own
+//! memory.
 
 pub(crate) mod launch;
 pub(crate) mod lookup;
@@ -31,19 +34,19 @@ pub(crate) type Status = c_int;
 pub(crate) const SUCCESS: Status = 0;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: Status = 2;
-/// `CUDA_ERROR_NOT_INITIALIZED`: the answer of a wrapper while there is no libcuda.
+/// `CUDA_ERROR_NOT_INITIALIZED`: the result of a wrapper without libcuda.
 pub(crate) const NOT_INITIALIZED: Status = 3;
 /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`.
 pub(crate) const TOO_LARGE: Status = 720;
 
-/// `CUdevice`: the number of a GPU among those that the program sees.
+/// `CUdevice`: the index of a GPU among those that the program sees.
 pub(crate) type Device = c_int;
-/// `CUfunction`, or a `CUkernel` in its place.
+/// `CUfunction`, or a `CUkernel` instead.
 pub(crate) type Function = *mut c_void;
 /// `CUstream`.
 pub(crate) type Stream = *mut c_void;
 
-/// A grid and its blocks.
+/// The dimensions of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) grid: [c_uint; 3],
@@ -53,12 +56,12 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Blocks of the grid.
+    /// Returns the blocks of the grid.
     pub(crate) fn blocks(&self) -> u64 {
         product(self.grid)
     }
 
-    /// Threads of a block.
+    /// Returns the threads of a block.
     pub(crate) fn threads(&self) -> u64 {
         product(self.block)
     }

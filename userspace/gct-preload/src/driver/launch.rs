@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Refuses cooperative launches that the program's SMs cannot hold, as a smaller GPU does.
+//! Refuses cooperative launches that the granted SMs cannot hold, as a smaller GPU would.
 //!
-//! libcuda compares them with all SMs of the GPU. A larger one than its TPCs hold would have to
-//! run outside the program's limits, or would never end.
+//! libcuda compares a launch with all SMs of the GPU. One that exceeds the granted TPCs would have
+//! to run outside the limits, or would never end.
 
 use super::symbols::{
     Libcuda, Symbol, GRAPH_NODE_SET_ATTRIBUTE, LAUNCH_COOPERATIVE, LAUNCH_COOPERATIVE_PER_THREAD,
@@ -28,7 +28,7 @@ struct Attribute {
     value: Value,
 }
 
-/// `CUlaunchAttributeValue`: a union, of which the first word says whether a launch is cooperative.
+/// `CUlaunchAttributeValue`: a union. Its first word says whether a launch is cooperative.
 #[repr(C, align(8))]
 #[derive(Debug)]
 pub struct Value([c_int; 16]);
@@ -43,7 +43,7 @@ pub struct Config {
     count: c_uint,
 }
 
-/// The numbers of a `CUlaunchConfig` and of a `CUDA_KERNEL_NODE_PARAMS`.
+/// The dimensions in a `CUlaunchConfig` and in a `CUDA_KERNEL_NODE_PARAMS`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct ConfigShape {
@@ -58,7 +58,7 @@ struct NodeParams {
     function: Function,
     shape: ConfigShape,
     _arguments: [*mut c_void; 2],
-    /// A `CUkernel`, where there is no function.
+    /// A `CUkernel`, if there is no function.
     kernel: Function,
     _context: *mut c_void,
 }
@@ -73,23 +73,25 @@ impl From<ConfigShape> for Shape {
     }
 }
 
-/// A grid that no GPU holds at once, a multiple of any cluster along x, whose blocks 32 bits count.
-/// libcuda is asked to launch it instead of one that is too large for the program: it refuses that
-/// itself, and all that goes with it happens, as the end of a capture.
+/// A grid that no GPU holds at once. It is a multiple of any cluster along x, and 32 bits count its
+/// blocks.
+///
+/// libcuda gets it in place of a grid that is too large for the limits. So libcuda itself refuses
+/// the launch, with all side effects, such as the end of a capture.
 const NO_GPU_HOLDS: [c_uint; 3] = [1 << 30, 1, 1];
 
-/// Whether a cooperative launch is larger than the program's SMs hold at once. What cannot be
-/// found out is libcuda's to refuse.
+/// Returns whether the granted SMs cannot hold a cooperative launch at once. Returns `false` if its
+/// size is unknown: libcuda then decides.
 ///
 /// # Safety
 ///
-/// `function` is what the program launches.
+/// `function` is the function that the program launches.
 unsafe fn too_large(function: Function, shape: Shape) -> bool {
     let Some(sms) = size::current().filter(|sms| sms.granted < sms.device) else {
         return false;
     };
     type Blocks = unsafe extern "C" fn(*mut c_int, Function, c_int, usize) -> Status;
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the function.
     let blocks = unsafe { BLOCKS_PER_SM.function::<Blocks>() };
     let (Some(blocks), Ok(threads)) = (blocks, c_int::try_from(shape.threads())) else {
         return false;
@@ -97,10 +99,10 @@ unsafe fn too_large(function: Function, shape: Shape) -> bool {
     let mut per_sm = 0;
     // CAST: widening.
     let shared = shape.shared as usize;
-    // SAFETY: `per_sm` lives for the call; the program passes `function` to libcuda itself.
+    // SAFETY: `per_sm` is valid for the call. The program passes `function` to libcuda itself.
     let status = unsafe { blocks(&mut per_sm, function, threads, shared) };
     let per_sm = u32::try_from(per_sm).unwrap_or(0);
-    // A block that no SM can hold has its own error.
+    // If no SM can hold a block, libcuda returns an error of its own.
     status == SUCCESS && per_sm > 0 && !holds(sms.granted, per_sm, shape.blocks())
 }
 
@@ -119,11 +121,11 @@ type Cooperative = unsafe extern "C" fn(
 
 macro_rules! cooperative {
     ($($name:ident is $symbol:ident;)*) => {$(
-        /// Stands in front of libcuda's: a grid that the program's SMs cannot hold is too large.
+        /// Interposes libcuda's function: refuses a grid that the granted SMs cannot hold.
         ///
         /// # Safety
         ///
-        /// As for libcuda's.
+        /// As for libcuda's function.
         #[no_mangle]
         #[allow(non_snake_case, reason = "libcuda's name")]
         #[allow(clippy::too_many_arguments, reason = "libcuda's arguments")]
@@ -139,7 +141,7 @@ macro_rules! cooperative {
             stream: Stream,
             arguments: *mut *mut c_void,
         ) -> Status {
-            // SAFETY: this is its type.
+            // SAFETY: the type is that of the function.
             let Some(real) = (unsafe { $symbol.function::<Cooperative>() }) else {
                 return NOT_INITIALIZED;
             };
@@ -169,11 +171,11 @@ cooperative! {
     cuLaunchCooperativeKernel_ptsz is LAUNCH_COOPERATIVE_PER_THREAD;
 }
 
-/// Whether a configuration asks for a cooperative launch.
+/// Returns whether a configuration requests a cooperative launch.
 ///
 /// # Safety
 ///
-/// As many attributes as it says are where it says.
+/// `config.attributes` is null or points to `config.count` attributes.
 unsafe fn is_cooperative(config: &Config) -> bool {
     if config.attributes.is_null() {
         return false;
@@ -190,7 +192,7 @@ unsafe fn is_cooperative(config: &Config) -> bool {
 ///
 /// # Safety
 ///
-/// As for `cuLaunchKernelEx`, which `symbol` is.
+/// As for `cuLaunchKernelEx`. `symbol` is one of its variants.
 unsafe fn launch_ex(
     symbol: &Symbol,
     config: *const Config,
@@ -200,11 +202,11 @@ unsafe fn launch_ex(
 ) -> Status {
     type Real =
         unsafe extern "C" fn(*const Config, Function, *mut *mut c_void, *mut *mut c_void) -> Status;
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the function.
     let Some(real) = (unsafe { symbol.function::<Real>() }) else {
         return NOT_INITIALIZED;
     };
-    // SAFETY: null or a configuration, which nobody changes meanwhile.
+    // SAFETY: null or a valid configuration, which the program does not change during the call.
     if let Some(asked) = unsafe { config.as_ref() } {
         // SAFETY: libcuda reads the attributes too, and the program launches the function.
         if unsafe { is_cooperative(asked) && too_large(function, asked.shape.into()) } {
@@ -218,11 +220,11 @@ unsafe fn launch_ex(
     unsafe { real(config, function, arguments, extra) }
 }
 
-/// Stands in front of libcuda's: a cooperative grid that the program's SMs cannot hold is too large.
+/// Interposes libcuda's function: refuses a cooperative grid that the granted SMs cannot hold.
 ///
 /// # Safety
 ///
-/// As for libcuda's.
+/// As for libcuda's function.
 #[no_mangle]
 #[allow(non_snake_case, reason = "libcuda's name")]
 pub unsafe extern "C" fn cuLaunchKernelEx(
@@ -231,15 +233,15 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
     arguments: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: passed on.
+    // SAFETY: passes on the caller's contract.
     unsafe { launch_ex(&LAUNCH_EX, config, function, arguments, extra) }
 }
 
-/// Stands in front of libcuda's, as [`cuLaunchKernelEx`].
+/// Interposes libcuda's function, as [`cuLaunchKernelEx`].
 ///
 /// # Safety
 ///
-/// As for libcuda's.
+/// As for libcuda's function.
 #[no_mangle]
 #[allow(non_snake_case, reason = "libcuda's name")]
 pub unsafe extern "C" fn cuLaunchKernelEx_ptsz(
@@ -248,18 +250,18 @@ pub unsafe extern "C" fn cuLaunchKernelEx_ptsz(
     arguments: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Status {
-    // SAFETY: passed on.
+    // SAFETY: passes on the caller's contract.
     unsafe { launch_ex(&LAUNCH_EX_PER_THREAD, config, function, arguments, extra) }
 }
 
-/// What a node of a graph launches, if libcuda says so.
+/// Returns the function and the dimensions of a graph's kernel node, if libcuda reports them.
 ///
 /// # Safety
 ///
 /// `node` is a node of a graph.
 unsafe fn launched_by(node: *mut c_void) -> Option<(Function, Shape)> {
     type Params = unsafe extern "C" fn(*mut c_void, *mut NodeParams) -> Status;
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the function.
     let get = unsafe { GRAPH_NODE_GET_PARAMS.function::<Params>() }?;
     let mut params = NodeParams {
         function: core::ptr::null_mut(),
@@ -268,7 +270,7 @@ unsafe fn launched_by(node: *mut c_void) -> Option<(Function, Shape)> {
         kernel: core::ptr::null_mut(),
         _context: core::ptr::null_mut(),
     };
-    // SAFETY: `params` lives for the call; `node` is one by contract.
+    // SAFETY: `params` is valid for the call, `node` by contract.
     let status = unsafe { get(node, &mut params) };
     let function = match params.function.is_null() {
         true => params.kernel,
@@ -277,12 +279,12 @@ unsafe fn launched_by(node: *mut c_void) -> Option<(Function, Shape)> {
     (status == SUCCESS && !function.is_null()).then(|| (function, params.shape.into()))
 }
 
-/// Stands in front of libcuda's: a node becomes cooperative if the program's SMs hold its grid.
-/// libcuda compares it here with all SMs, and not again when the graph is instantiated.
+/// Interposes libcuda's function: refuses to make a node cooperative if the granted SMs cannot hold
+/// its grid. libcuda checks the size here, and not again when the graph is instantiated.
 ///
 /// # Safety
 ///
-/// As for libcuda's.
+/// As for libcuda's function.
 #[no_mangle]
 #[allow(non_snake_case, reason = "libcuda's name")]
 pub unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
@@ -291,11 +293,11 @@ pub unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
     value: *const Value,
 ) -> Status {
     type Real = unsafe extern "C" fn(*mut c_void, c_int, *const Value) -> Status;
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the function.
     let Some(real) = (unsafe { GRAPH_NODE_SET_ATTRIBUTE.function::<Real>() }) else {
         return NOT_INITIALIZED;
     };
-    // SAFETY: null or a value, of which libcuda reads this word too.
+    // SAFETY: null or a valid value. libcuda reads this word too.
     let cooperative = unsafe { value.as_ref() }.is_some_and(|value| value.0[0] != 0);
     if attribute == COOPERATIVE && cooperative {
         // SAFETY: the program passes this node to libcuda.
@@ -305,7 +307,7 @@ pub unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
             return TOO_LARGE;
         }
     }
-    // SAFETY: passed on.
+    // SAFETY: passes on the caller's contract.
     unsafe { real(node, attribute, value) }
 }
 
@@ -313,9 +315,9 @@ pub unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
 mod tests {
     use super::*;
 
-    /// As cuda.h of CUDA 12.9 and 13.0 has them.
+    /// The sizes are those of cuda.h of CUDA 12.9 and 13.0.
     #[test]
-    fn structures_are_as_long_as_libcudas() {
+    fn structures_have_the_layout_of_cuda_h() {
         assert_eq!(size_of::<Attribute>(), 72);
         assert_eq!(size_of::<Config>(), 56);
         assert_eq!(size_of::<NodeParams>(), 72);
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_says_so_is_cooperative() {
+    fn only_the_cooperative_attribute_makes_a_launch_cooperative() {
         let attribute = |id, value: c_int| {
             let mut words = [0; 16];
             words[0] = value;
@@ -340,7 +342,7 @@ mod tests {
                 attributes: attributes.as_ptr(),
                 count: attributes.len() as c_uint,
             };
-            // SAFETY: the slice lives, and is as long as it says.
+            // SAFETY: the slice is valid for the call and has `count` elements.
             unsafe { is_cooperative(&config) }
         };
         assert!(ask(&[attribute(4, 2), attribute(COOPERATIVE, 1)]));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Answers `cuGetProcAddress` with the wrappers: the CUDA runtime asks it for all that it calls.
+//! Returns the wrappers from `cuGetProcAddress`, by which the CUDA runtime finds every function.
 
 use super::symbols::{self, Symbol, GET_PROC_ADDRESS, GET_PROC_ADDRESS_V2};
 use super::{Status, NOT_INITIALIZED, SUCCESS};
@@ -9,10 +9,10 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD: u64 = 2;
 
-/// The wrapper to answer with, instead of `real`, to who asks for `name` of a CUDA version.
+/// Returns the wrapper to return instead of `real` for a name, a CUDA version and flags.
 ///
-/// libcuda answers with the function that it exports. Where it answers with another, name, version
-/// and flags say which of those it is: the newest that is not newer than the version.
+/// Usually `real` is a function that libcuda exports, which identifies the wrapper. Otherwise name,
+/// version and flags do: it is the newest variant that is not newer than the version.
 fn wrapper(name: &CStr, version: c_int, flags: u64, real: *mut c_void) -> Option<&'static Symbol> {
     let asked = || symbols::all().filter(|symbol| symbol.asked == name);
     if let Some(same) = asked().find(|symbol| symbol.real() == Some(real)) {
@@ -20,17 +20,17 @@ fn wrapper(name: &CStr, version: c_int, flags: u64, real: *mut c_void) -> Option
     }
     let per_thread = flags & PER_THREAD != 0;
     let old_enough = asked().filter(|symbol| symbol.since <= version);
-    // Of functions without streams there is one variant.
+    // Functions without a stream have one variant.
     let found = old_enough.max_by_key(|symbol| (symbol.per_thread == per_thread, symbol.since))?;
     found.learn(real);
     Some(found)
 }
 
-/// Puts the wrapper at `*pfn`, where libcuda has put its function.
+/// Replaces the function at `*pfn` by its wrapper.
 ///
 /// # Safety
 ///
-/// `name` is a string, and `pfn` null or where `cuGetProcAddress` has just written an answer.
+/// `name` is null or a string. `pfn` is null, or `cuGetProcAddress` has just written it.
 unsafe fn wrap(name: *const c_char, pfn: *mut *mut c_void, version: c_int, flags: u64) {
     if name.is_null() || pfn.is_null() {
         return;
@@ -46,11 +46,11 @@ unsafe fn wrap(name: *const c_char, pfn: *mut *mut c_void, version: c_int, flags
     }
 }
 
-/// Stands in front of libcuda's, as CUDA 11.3 to 11.8 know it.
+/// Interposes the function of CUDA 11.3 to 11.8.
 ///
 /// # Safety
 ///
-/// As for libcuda's.
+/// As for libcuda's function.
 #[no_mangle]
 #[allow(non_snake_case, reason = "libcuda's name")]
 pub unsafe extern "C" fn cuGetProcAddress(
@@ -60,24 +60,24 @@ pub unsafe extern "C" fn cuGetProcAddress(
     flags: u64,
 ) -> Status {
     type Real = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64) -> Status;
-    // SAFETY: this is its type.
+    // SAFETY: `Real` is the type of the function.
     let Some(real) = (unsafe { GET_PROC_ADDRESS.function::<Real>() }) else {
         return NOT_INITIALIZED;
     };
-    // SAFETY: passed on.
+    // SAFETY: passes on the caller's contract.
     let status = unsafe { real(name, pfn, version, flags) };
     if status == SUCCESS {
-        // SAFETY: it succeeded.
+        // SAFETY: the call succeeded, so it has written `pfn`.
         unsafe { wrap(name, pfn, version, flags) };
     }
     status
 }
 
-/// Stands in front of libcuda's, as CUDA 12.0 and later know it.
+/// Interposes the function of CUDA 12.0 and later.
 ///
 /// # Safety
 ///
-/// As for libcuda's.
+/// As for libcuda's function.
 #[no_mangle]
 #[allow(non_snake_case, reason = "libcuda's name")]
 pub unsafe extern "C" fn cuGetProcAddress_v2(
@@ -89,14 +89,14 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
 ) -> Status {
     type Real =
         unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> Status;
-    // SAFETY: this is its type.
+    // SAFETY: `Real` is the type of the function.
     let Some(real) = (unsafe { GET_PROC_ADDRESS_V2.function::<Real>() }) else {
         return NOT_INITIALIZED;
     };
-    // SAFETY: passed on.
+    // SAFETY: passes on the caller's contract.
     let status = unsafe { real(name, pfn, version, flags, found) };
     if status == SUCCESS {
-        // SAFETY: it succeeded.
+        // SAFETY: the call succeeded, so it has written `pfn`.
         unsafe { wrap(name, pfn, version, flags) };
     }
     status

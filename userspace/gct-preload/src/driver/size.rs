@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Shows the program the SMs that its limits leave, and scales what libcuda derives from their number.
+//! Shows the program the SMs that its limits leave, and scales what libcuda derives from them.
 
 use super::symbols::{
     Libcuda, ACTIVE_CLUSTERS, CTX_GET_EXEC_AFFINITY, DEVICE_GET_ATTRIBUTE, POTENTIAL_BLOCK_SIZE,
@@ -21,27 +21,28 @@ const SMS: c_int = 16;
 /// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`.
 const SM_COUNT: c_int = 0;
 
-/// How many SMs the program is told of: `granted` or `all`.
+/// The environment variable with the SMs that the program sees: `granted` or `all`.
 const SM_COUNT_VARIABLE: &str = "GCTGROUP_SM_COUNT";
 
-/// Devices whose number of SMs is remembered; more than one host has.
+/// Most devices whose SMs are remembered. No host has more.
 const DEVICES_MAX: usize = 64;
 
-/// Where the driver has a directory for each GPU, named by its PCI address.
+/// The directory in which the driver lists each GPU by its PCI address.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 
 static CTX_GET_DEVICE: Libcuda = Libcuda::new(c"cuCtxGetDevice");
 static DEVICE_GET_PCI_BUS_ID: Libcuda = Libcuda::new(c"cuDeviceGetPCIBusId");
 
-/// A GPU in SMs: what it has, and what the program's limits leave.
+/// The SMs of a GPU, and those that the limits leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sms {
     pub(crate) device: u32,
     pub(crate) granted: u32,
 }
 
-/// Returns the size of a device, of which libcuda says that it has `device` SMs. What the limits
-/// leave is found at the first use, and stays.
+/// Returns the SMs of a device. libcuda reports that it has `device` SMs.
+///
+/// The first call computes what the limits leave. Later changes of the limits do not change it.
 fn of(number: Device, device: u32) -> Sms {
     static GRANTED: [AtomicU32; DEVICES_MAX] = [const { AtomicU32::new(0) }; DEVICES_MAX];
     let slot = usize::try_from(number).ok().and_then(|n| GRANTED.get(n));
@@ -54,7 +55,7 @@ fn of(number: Device, device: u32) -> Sms {
     let known = match slot.load(Ordering::Acquire) {
         0 => {
             let found = keep_errno(|| tpcs(number)).map_or(device, |n| size::sms(n, device));
-            // Who was faster has told it to the program already.
+            // Another thread may have returned its result to the program already.
             let set = slot.compare_exchange(0, found, Ordering::AcqRel, Ordering::Acquire);
             set.map_or_else(|other| other, |_| found)
         }
@@ -69,17 +70,17 @@ fn of(number: Device, device: u32) -> Sms {
 /// Returns the size of the current context's device; `None` without a context.
 pub(crate) fn current() -> Option<Sms> {
     type GetDevice = unsafe extern "C" fn(*mut Device) -> Status;
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the function.
     let get_device = unsafe { CTX_GET_DEVICE.function::<GetDevice>() }?;
     let mut number = 0;
-    // SAFETY: `number` lives for the call.
+    // SAFETY: `number` is valid for the call.
     if unsafe { get_device(&mut number) } != SUCCESS {
         return None;
     }
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the function.
     let get_attribute = unsafe { DEVICE_GET_ATTRIBUTE.function::<GetAttribute>() }?;
     let mut sms = 0;
-    // SAFETY: `sms` lives for the call.
+    // SAFETY: `sms` is valid for the call.
     if unsafe { get_attribute(&mut sms, SMS, number) } != SUCCESS {
         return None;
     }
@@ -94,15 +95,15 @@ fn tpcs(number: Device) -> Option<u32> {
     Some(shown.count())
 }
 
-/// Returns the PCI address of a device, as `0000:04:00.0`.
+/// Returns the PCI address of a device, such as `0000:04:00.0`.
 fn bus_id(number: Device) -> Option<String> {
     type GetBusId = unsafe extern "C" fn(*mut c_char, c_int, Device) -> Status;
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the function.
     let get = unsafe { DEVICE_GET_PCI_BUS_ID.function::<GetBusId>() }?;
     let mut text = [0u8; 32];
     // CAST: 32.
     let len = text.len() as c_int;
-    // SAFETY: `text` has room for `len` bytes, and lives for the call.
+    // SAFETY: `text` has room for `len` bytes.
     if unsafe { get(text.as_mut_ptr().cast(), len, number) } != SUCCESS {
         return None;
     }
@@ -110,7 +111,7 @@ fn bus_id(number: Device) -> Option<String> {
     Some(text.to_str().ok()?.to_ascii_lowercase())
 }
 
-/// Returns the N of `/dev/nvidiaN` of a PCI address.
+/// Returns the N of `/dev/nvidiaN` for a PCI address.
 fn minor(gpus: &Path, bus_id: &str) -> Option<u32> {
     let text = std::fs::read_to_string(gpus.join(bus_id).join("information")).ok()?;
     let line = text
@@ -119,8 +120,8 @@ fn minor(gpus: &Path, bus_id: &str) -> Option<u32> {
     line.trim().parse().ok()
 }
 
-/// Whether the program is told of all SMs whatever its limits are: `GCTGROUP_SM_COUNT=all`. Its
-/// launches stay within its limits, so that it harms nobody else.
+/// Returns whether the program sees all SMs despite its limits (`GCTGROUP_SM_COUNT=all`). Its
+/// launches stay within the limits, so it harms no neighbour.
 fn shows_all() -> bool {
     static ALL: OnceLock<bool> = OnceLock::new();
     *ALL.get_or_init(|| {
@@ -135,25 +136,25 @@ fn shows_all() -> bool {
     })
 }
 
-/// Scales a number of `sms.device` SMs to those that the program is shown.
+/// Scales a number that counts for all SMs of the device to those that the program sees.
 fn scale(number: &mut c_int, sms: Option<Sms>) {
     let (Some(sms), Ok(count)) = (sms.filter(|_| !shows_all()), u32::try_from(*number)) else {
         return;
     };
     let part = size::share(count, sms.granted, sms.device);
-    // Something that fits onto the GPU at all is not zero: a program divides by it.
+    // A number that was not zero stays so: a program divides by it.
     let part = part.max(count.min(1));
-    // CAST: no larger than `number`.
+    // CAST: at most `number`.
     *number = part as c_int;
 }
 
 type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, Device) -> Status;
 
-/// Stands in front of libcuda's: the number of SMs is that of the program's limits.
+/// Interposes libcuda's function: reports the SMs that the limits leave.
 ///
 /// # Safety
 ///
-/// As for libcuda's.
+/// As for libcuda's function.
 #[no_mangle]
 #[allow(non_snake_case, reason = "libcuda's name")]
 pub unsafe extern "C" fn cuDeviceGetAttribute(
@@ -161,14 +162,14 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     attribute: c_int,
     device: Device,
 ) -> Status {
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the function.
     let Some(real) = (unsafe { DEVICE_GET_ATTRIBUTE.function::<GetAttribute>() }) else {
         return NOT_INITIALIZED;
     };
-    // SAFETY: passed on.
+    // SAFETY: passes on the caller's contract.
     let status = unsafe { real(value, attribute, device) };
     if status == SUCCESS && attribute == SMS {
-        // SAFETY: libcuda has just written there.
+        // SAFETY: libcuda has just written it.
         let value = unsafe { &mut *value };
         let all = u32::try_from(*value).unwrap_or(0);
         scale(value, Some(of(device, all)));
@@ -176,23 +177,23 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     status
 }
 
-/// Stands in front of libcuda's: the SMs of a context, which MPS may have limited too.
+/// Interposes libcuda's function: reports the SMs of a context, which MPS may have limited too.
 ///
 /// # Safety
 ///
-/// As for libcuda's.
+/// As for libcuda's function.
 #[no_mangle]
 #[allow(non_snake_case, reason = "libcuda's name")]
 pub unsafe extern "C" fn cuCtxGetExecAffinity(affinity: *mut c_void, kind: c_int) -> Status {
     type Real = unsafe extern "C" fn(*mut c_void, c_int) -> Status;
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the function.
     let Some(real) = (unsafe { CTX_GET_EXEC_AFFINITY.function::<Real>() }) else {
         return NOT_INITIALIZED;
     };
-    // SAFETY: passed on.
+    // SAFETY: passes on the caller's contract.
     let status = unsafe { real(affinity, kind) };
     if status == SUCCESS && kind == SM_COUNT && !shows_all() {
-        // SAFETY: `CUexecAffinityParam`, just written: its type, and behind it the number.
+        // SAFETY: libcuda has just written this `CUexecAffinityParam`: a type, then the number.
         let count = unsafe { &mut *affinity.cast::<c_uint>().add(1) };
         if let Some(sms) = current() {
             *count = sms.granted.min(*count);
@@ -201,11 +202,11 @@ pub unsafe extern "C" fn cuCtxGetExecAffinity(affinity: *mut c_void, kind: c_int
     status
 }
 
-/// Stands in front of libcuda's: the grid is one wave of the SMs that the program is shown.
+/// Interposes libcuda's function: the grid is one wave of the SMs that the program sees.
 ///
 /// # Safety
 ///
-/// As for libcuda's.
+/// As for libcuda's function.
 #[no_mangle]
 #[allow(non_snake_case, reason = "libcuda's name")]
 pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
@@ -218,24 +219,24 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
 ) -> Status {
     type Real =
         unsafe extern "C" fn(*mut c_int, *mut c_int, Function, *mut c_void, usize, c_int) -> Status;
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the function.
     let Some(real) = (unsafe { POTENTIAL_BLOCK_SIZE.function::<Real>() }) else {
         return NOT_INITIALIZED;
     };
-    // SAFETY: passed on.
+    // SAFETY: passes on the caller's contract.
     let status = unsafe { real(grid, block, function, shared_of_block, shared, limit) };
     if status == SUCCESS {
-        // SAFETY: libcuda has just written there.
+        // SAFETY: libcuda has just written it.
         scale(unsafe { &mut *grid }, current());
     }
     status
 }
 
-/// Stands in front of libcuda's, as [`cuOccupancyMaxPotentialBlockSize`].
+/// Interposes libcuda's function, as [`cuOccupancyMaxPotentialBlockSize`].
 ///
 /// # Safety
 ///
-/// As for libcuda's.
+/// As for libcuda's function.
 #[no_mangle]
 #[allow(non_snake_case, reason = "libcuda's name")]
 pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
@@ -256,24 +257,24 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
         c_int,
         c_uint,
     ) -> Status;
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the function.
     let Some(real) = (unsafe { POTENTIAL_BLOCK_SIZE_WITH_FLAGS.function::<Real>() }) else {
         return NOT_INITIALIZED;
     };
-    // SAFETY: passed on.
+    // SAFETY: passes on the caller's contract.
     let status = unsafe { real(grid, block, function, shared_of_block, shared, limit, flags) };
     if status == SUCCESS {
-        // SAFETY: libcuda has just written there.
+        // SAFETY: libcuda has just written it.
         scale(unsafe { &mut *grid }, current());
     }
     status
 }
 
-/// Stands in front of libcuda's: the clusters of one wave are scaled like its blocks.
+/// Interposes libcuda's function: scales the clusters of a wave as its blocks.
 ///
 /// # Safety
 ///
-/// As for libcuda's.
+/// As for libcuda's function.
 #[no_mangle]
 #[allow(non_snake_case, reason = "libcuda's name")]
 pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
@@ -282,14 +283,14 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
     config: *const c_void,
 ) -> Status {
     type Real = unsafe extern "C" fn(*mut c_int, Function, *const c_void) -> Status;
-    // SAFETY: this is its type.
+    // SAFETY: the type is that of the function.
     let Some(real) = (unsafe { ACTIVE_CLUSTERS.function::<Real>() }) else {
         return NOT_INITIALIZED;
     };
-    // SAFETY: passed on.
+    // SAFETY: passes on the caller's contract.
     let status = unsafe { real(clusters, function, config) };
     if status == SUCCESS {
-        // SAFETY: libcuda has just written there.
+        // SAFETY: libcuda has just written it.
         scale(unsafe { &mut *clusters }, current());
     }
     status
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_onto_the_gpu_is_never_none() {
+    fn a_scaled_number_is_zero_only_if_it_was() {
         let sms = Some(Sms {
             device: 132,
             granted: 2,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Finds libcuda's own functions, and stands in front of `dlsym(3)` for those that are wrapped.
+//! Finds libcuda's functions, and interposes `dlsym(3)` for those with a wrapper.
 //!
-//! `dlsym` of a handle looks into that library alone, so exported names do not suffice. The
-//! wrapper is a jump: libc tells `RTLD_NEXT` and `RTLD_DEFAULT` by the return address, which
-//! stays that of the caller. No lock is held while libc is called, and libcuda is never loaded.
+//! `dlsym` with a handle searches that library only, so exported names do not suffice. The
+//! interposed `dlsym` jumps to libc's, because libc resolves `RTLD_NEXT` and `RTLD_DEFAULT` by the
+//! return address, which stays the caller's. It calls libc without a lock, and never loads libcuda.
 
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::ptr;
@@ -12,17 +12,17 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use super::{launch, lookup, memory, size};
 
-/// One of libcuda's functions.
+/// A function of libcuda.
 #[derive(Debug)]
 pub(crate) struct Libcuda {
-    /// The name under which libcuda exports it.
+    /// The name that libcuda exports.
     name: &'static CStr,
-    /// Its address, once it was found.
+    /// The address; null until it was found.
     address: AtomicPtr<c_void>,
 }
 
 impl Libcuda {
-    /// The function of a name, which is looked for when it is called first.
+    /// Names a function. Its first use looks it up.
     pub(crate) const fn new(name: &'static CStr) -> Self {
         Self {
             name,
@@ -30,19 +30,19 @@ impl Libcuda {
         }
     }
 
-    /// Its address; `None` while libcuda is not loaded, or where it has no such function.
+    /// Returns the address; `None` if libcuda is not loaded or has no such function.
     fn address(&self) -> Option<*mut c_void> {
         let known = self.address.load(Ordering::Acquire);
         if !known.is_null() {
             return Some(known);
         }
         let found = of_libcuda(self.name)?;
-        // Two threads find the same.
+        // A concurrent thread stores the same address.
         self.address.store(found, Ordering::Release);
         Some(found)
     }
 
-    /// It, as its type.
+    /// Returns the function as a pointer of type `F`.
     ///
     /// # Safety
     ///
@@ -50,27 +50,27 @@ impl Libcuda {
     pub(crate) unsafe fn function<F: Copy>(&self) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
         let address = self.address()?;
-        // SAFETY: by contract, and of the same size.
+        // SAFETY: the contract gives the type, and the sizes are equal.
         Some(unsafe { core::mem::transmute_copy(&address) })
     }
 }
 
-/// One of libcuda's functions, and the wrapper that stands in front of it.
+/// A function of libcuda with its wrapper.
 #[derive(Debug)]
 pub(crate) struct Symbol {
-    /// libcuda's.
+    /// The function of libcuda.
     libcuda: Libcuda,
-    /// The name under which `cuGetProcAddress` is asked for it.
+    /// The name by which `cuGetProcAddress` finds it.
     pub(crate) asked: &'static CStr,
-    /// The CUDA version from which it is the answer.
+    /// The first CUDA version for which `cuGetProcAddress` returns it.
     pub(crate) since: c_int,
-    /// Whether it is the variant whose default stream is the thread's own.
+    /// Whether it is the variant with a default stream per thread.
     pub(crate) per_thread: bool,
     /// The wrapper.
     ours: *const c_void,
 }
 
-// SAFETY: `ours` is the address of a function, and all else may be shared.
+// SAFETY: `ours` is the address of a function, and all other fields are `Sync`.
 unsafe impl Sync for Symbol {}
 
 macro_rules! symbols {
@@ -84,7 +84,7 @@ macro_rules! symbols {
                 ours: $module::$name as *const c_void,
             };
         )*
-        /// All of them.
+        /// All wrapped functions.
         static SYMBOLS: &[&Symbol] = &[$(&$id),*];
     };
 }
@@ -112,25 +112,26 @@ symbols! {
 }
 
 impl Symbol {
-    /// The wrapper's address.
+    /// Returns the address of the wrapper.
     pub(crate) fn ours(&self) -> *mut c_void {
         self.ours.cast_mut()
     }
 
-    /// libcuda's address; `None` while libcuda is not loaded, or where it has no such function.
+    /// Returns the address of libcuda's function; `None` if libcuda is not loaded or has no such
+    /// function.
     pub(crate) fn real(&self) -> Option<*mut c_void> {
         self.libcuda.address()
     }
 
-    /// Takes an address that `cuGetProcAddress` gave for libcuda's function, where libcuda does not
-    /// export it.
+    /// Stores the address that `cuGetProcAddress` returned for a function that libcuda does not
+    /// export.
     pub(crate) fn learn(&self, real: *mut c_void) {
         if self.real().is_none() {
             self.libcuda.address.store(real, Ordering::Release);
         }
     }
 
-    /// libcuda's function, as its type.
+    /// Returns libcuda's function as a pointer of type `F`.
     ///
     /// # Safety
     ///
@@ -141,7 +142,7 @@ impl Symbol {
     }
 }
 
-/// A name that ends with a NUL, as a string.
+/// Converts a name that ends with a NUL.
 const fn name(text: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(text.as_bytes()) {
         Ok(name) => name,
@@ -149,13 +150,14 @@ const fn name(text: &'static str) -> &'static CStr {
     }
 }
 
-/// The wrapped functions.
+/// Returns the wrapped functions.
 pub(crate) fn all() -> impl Iterator<Item = &'static Symbol> {
     SYMBOLS.iter().copied()
 }
 
-/// The wrapped function of an exported name. All begin with `cu` and a capital letter, which
-/// most names of other libraries do not.
+/// Returns the wrapped function of an exported name.
+///
+/// All begin with `cu` and a capital letter, so most names of other libraries are rejected at once.
 fn named(name: &CStr) -> Option<&'static Symbol> {
     let [b'c', b'u', b'A'..=b'Z', ..] = name.to_bytes() else {
         return None;
@@ -165,7 +167,7 @@ fn named(name: &CStr) -> Option<&'static Symbol> {
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// libc's `dlsym`, or that of an interposer behind this one.
+/// Returns libc's `dlsym`, or that of the next interposer.
 fn real_dlsym() -> Option<Dlsym> {
     static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     // From glibc 2.34; before, on x86-64; before, on others.
@@ -173,7 +175,7 @@ fn real_dlsym() -> Option<Dlsym> {
     let mut real = REAL.load(Ordering::Acquire);
     for version in VERSIONS {
         if real.is_null() {
-            // SAFETY: both are strings. `dlvsym` is libc's: nobody stands in front of it here.
+            // SAFETY: both are strings. This library does not interpose `dlvsym`.
             real = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
         }
     }
@@ -181,39 +183,39 @@ fn real_dlsym() -> Option<Dlsym> {
         return None;
     }
     REAL.store(real, Ordering::Release);
-    // SAFETY: a function of this type has that name.
+    // SAFETY: `dlsym` has this type.
     Some(unsafe { core::mem::transmute::<*mut c_void, Dlsym>(real) })
 }
 
-/// A function of libcuda, if that is loaded already.
+/// Returns the address of a function of libcuda, if libcuda is loaded.
 pub(crate) fn of_libcuda(name: &CStr) -> Option<*mut c_void> {
     static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let mut handle = HANDLE.load(Ordering::Acquire);
     if handle.is_null() {
-        // What is found stays loaded: its functions are kept.
+        // The handle is never closed, so the library and its functions stay loaded.
         let flags = libc::RTLD_NOLOAD | libc::RTLD_LAZY;
-        // SAFETY: a string; nothing is loaded, so no constructor runs.
+        // SAFETY: the name is a string. With RTLD_NOLOAD no constructor runs.
         handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), flags) };
         if handle.is_null() {
-            // SAFETY: forgets the error, which is none of the program's.
+            // SAFETY: clears the error, so that the program does not see it.
             unsafe { libc::dlerror() };
             return None;
         }
         HANDLE.store(handle, Ordering::Release);
     }
-    // SAFETY: the handle of a library that stays, and a string.
+    // SAFETY: the handle stays valid, and the name is a string.
     let found = unsafe { real_dlsym()?(handle, name.as_ptr()) };
     (!found.is_null()).then_some(found)
 }
 
-/// What `dlsym` does: returns `address`, or jumps there.
+/// The decision of [`resolve`]: `dlsym` returns `address`, or jumps to it.
 #[repr(C)]
 struct Resolved {
     answered: usize,
     address: *mut c_void,
 }
 
-/// Decides what `dlsym(handle, name)` answers.
+/// Decides what `dlsym(handle, name)` returns.
 ///
 /// # Safety
 ///
@@ -237,22 +239,22 @@ unsafe extern "C" fn resolve(handle: *mut c_void, name: *const c_char) -> Resolv
     let Some(symbol) = named(unsafe { CStr::from_ptr(name) }) else {
         return pass;
     };
-    // SAFETY: as the caller's.
+    // SAFETY: passes on the caller's contract.
     let mut found = unsafe { real(handle, name) };
-    // The names of this library are none where the program has no libcuda.
+    // Without libcuda, the program must not find the names of this library.
     if found == symbol.ours() && symbol.real().is_none() {
-        // SAFETY: as above; nothing follows, and that is the error that the program reads.
+        // SAFETY: as above. The lookup fails, and the program reads its error.
         found = unsafe { real(libc::RTLD_NEXT, name) };
     }
-    // What is not libcuda's is another interposer's, or of a second libcuda: that is its own.
+    // Any other address belongs to another interposer or to a second libcuda, and stays.
     match !found.is_null() && symbol.real() == Some(found) {
         true => answer(symbol.ours()),
         false => answer(found),
     }
 }
 
-/// Stands in front of `dlsym(3)`: libcuda's functions are answered by their wrappers, everything
-/// else by libc.
+/// Interposes `dlsym(3)`: returns the wrappers of libcuda's functions. libc resolves all other
+/// names.
 ///
 /// # Safety
 ///
@@ -263,7 +265,7 @@ unsafe extern "C" fn resolve(handle: *mut c_void, name: *const c_char) -> Resolv
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     core::arch::naked_asm!(
         "endbr64",
-        // Keeps both arguments, and the stack aligned.
+        // Saves both arguments and keeps the stack aligned.
         "push rdi",
         "push rsi",
         "sub rsp, 8",
