@@ -93,7 +93,10 @@ fn lock(directory: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file = open(directory.join("lock"), flags, Mode::RUSR | Mode::WUSR)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(Errno::WOULDBLOCK) => Err(io::Error::new(
+            io::ErrorKind::AddrInUse,
+            "another gctd uses this directory: name a different one with --dir",
+        )),
         other => Ok(other.map(|()| file)?),
     }
 }

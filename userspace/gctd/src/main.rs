@@ -8,6 +8,7 @@ use gct_core::mask::TpcMask;
 use gctd::{gpus, Mount, Options, Server};
 use gctd_ipc::paths;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// Owns the groups and limits of GPU programs that preload libgct_preload.so
 #[derive(Debug, Parser)]
@@ -34,8 +35,18 @@ fn tpcs(text: &str) -> Result<TpcMask, String> {
     TpcMask::parse(text.as_bytes()).map_err(|error| error.meaning().to_owned())
 }
 
-fn main() -> Result<()> {
-    let cli = Cli::parse();
+fn main() -> ExitCode {
+    match serve(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gctd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Serves until a signal stops the daemon.
+fn serve(cli: Cli) -> Result<()> {
     let options = Options {
         directory: cli.dir.unwrap_or_else(paths::directory),
         gpus: cli.gpus,
