@@ -3,11 +3,12 @@
 # Trees with the first N patches of a series, without gctgroup's sources, and
 # their build. ci/test-patches.sh sources this file after lib.sh.
 #
-# Each prefix keeps a work tree of its own between runs, so that only what a
-# changed patch touches is compiled again: build/patches/VERSION/N.
+# The store keeps each prefix's instructions. One that it lacks is built in a work
+# tree of its own, build/patches/VERSION/N, which stays, so that only what a
+# changed patch touches is compiled again.
 
-kernel_output=$BUILD/linux/lean
-kernel_source=$BUILD/linux/src
+KDIR=$BUILD/linux/lean
+. "$ROOT/ci/kmod-kernel.sh"
 
 series_dir() {
 	printf '%s/open-gpu-kernel-modules-patches/%s' "$ROOT" "$1"
@@ -56,57 +57,84 @@ prefix_dir() {
 	printf '%s/patches/%s/%d' "$BUILD" "$1" "$2"
 }
 
-# seed_prefix VERSION N: a tree without objects starts as a copy of one that has
-# nearly the same: the prefix before it, or what `make kmod GCT_STOCK=1` built.
-seed_prefix() {
-	local version=$1 number=$2 tree seed
-	tree=$(prefix_dir "$version" "$number")
-	seed=$(prefix_dir "$version" $((number - 1)))
-	[ "$number" -gt 1 ] || seed=$BUILD/work/$version/lean/stock
-	if [ ! -e "$tree/nvidia/nv.o" ] && [ -e "$seed/nvidia/nv.o" ]; then
-		rm -rf "$tree"
-		mkdir -p "$(dirname "$tree")"
-		# The lock of kmod.sh, which another job may be building the stock tree with.
-		flock "$seed.lock" cp -a "$seed" "$tree"
-	fi
+# source_dir VERSION: the source of the prefix that was staged last.
+source_dir() {
+	printf '%s/patches/%s/source' "$BUILD" "$1"
 }
 
-# stage_prefix VERSION N: the source of this prefix, the tree's objects kept.
+# stage_prefix VERSION N: adds patch N to the source of the prefix before it.
 stage_prefix() {
-	local version=$1 number=$2 tree stage patch_file
+	local version=$1 number=$2 source
+	source=$(source_dir "$version")
+	if [ "$number" -eq 1 ]; then
+		rm -rf "$source"
+		mkdir -p "$source"
+		copy_pristine "$version" "$source"
+	fi
+	[ "$number" -eq 1 ] || [ "$(cat "$source.staged")" = $((number - 1)) ] ||
+		die "patches 1-$((number - 1)) are not staged"
+	rm -f "$source.staged"
+	apply_patch "$source" "$(series_dir "$version")/$(series_of "$version" | sed -n "${number}p")" --forward
+	echo "$number" >"$source.staged"
+}
+
+# seed_prefix VERSION N: a tree without objects starts as a copy of one that has
+# nearly the same: the nearest prefix below it, or what `make kmod GCT_STOCK=1` built.
+seed_prefix() {
+	local version=$1 number=$2 tree seed=$BUILD/work/$1/lean/stock below
 	tree=$(prefix_dir "$version" "$number")
-	stage=$tree.stage
-	seed_prefix "$version" "$number"
-	rm -rf "$stage"
-	mkdir -p "$stage" "$tree"
-	copy_pristine "$version" "$stage"
-	for patch_file in $(series_of "$version" | head -n "$number"); do
-		apply_patch "$stage" "$(series_dir "$version")/$patch_file" --forward
+	[ ! -e "$tree/nvidia/nv.o" ] || return 0
+	for ((below = number - 1; below > 0; below--)); do
+		if [ -e "$(prefix_dir "$version" $below)/nvidia/nv.o" ]; then
+			seed=$(prefix_dir "$version" $below)
+			break
+		fi
 	done
+	[ -e "$seed/nvidia/nv.o" ] || return 0
+	rm -rf "$tree"
+	mkdir -p "$(dirname "$tree")"
+	# The lock of kmod.sh, which another job may be building the stock tree with.
+	flock "$seed.lock" cp -a "$seed" "$tree"
+}
+
+# compile_prefix DIR VERSION N: builds the staged source in its work tree; DIR gets
+# the instructions.
+compile_prefix() {
+	local dir=$1 version=$2 number=$3 tree
+	tree=$(prefix_dir "$version" "$number")
+	[ "$(cat "$(source_dir "$version").staged")" = "$number" ] || die "patches 1-$number are not staged"
+	seed_prefix "$version" "$number"
+	mkdir -p "$tree"
 	# By content, so that make sees only what really changed.
 	rsync -rlpc --delete --exclude '*.o' --exclude '*.o_binary' --exclude '.*' --exclude '*.ko' \
 		--exclude '*.mod' --exclude '*.mod.c' --exclude '*.d' --exclude /conftest \
 		--exclude /Module.symvers --exclude /modules.order --exclude nv_compiler.h \
-		"$stage/" "$tree/" || die "cannot write $tree"
-	rm -rf "$stage"
+		"$(source_dir "$version")/" "$tree/" || die "cannot write $tree"
 	ln -sfn "$(pristine_tree "$version")/nvidia/nv-kernel.o_binary" "$tree/nvidia/nv-kernel.o_binary"
-}
-
-# build_prefix VERSION N
-build_prefix() {
-	local tree
-	tree=$(prefix_dir "$1" "$2")
 	rm -f "$tree/nvidia.ko" "$tree/nvidia-uvm.ko"
-	make -C "$tree" -j"$JOBS" modules SYSSRC="$kernel_source" SYSOUT="$kernel_output" \
+	make -C "$tree" -j"$JOBS" modules SYSSRC="$kernel_source" SYSOUT="$KDIR" \
 		NV_EXCLUDE_KERNEL_MODULES="nvidia-drm nvidia-modeset nvidia-peermem"
-	[ -e "$tree/nvidia.ko" ] && [ -e "$tree/nvidia-uvm.ko" ]
+	[ -e "$tree/nvidia.ko" ] && [ -e "$tree/nvidia-uvm.ko" ] || die "patches 1-$number do not build"
+	instructions "$tree" | zstd -q -f -o "$dir/instructions.zst"
 }
 
-# instructions VERSION N: the disassembly of every object of the interface
-# layer, relocations included, into N.s; not NVIDIA's prebuilt core.
+# build_prefix VERSION N: builds the staged prefix, unless the store has its
+# instructions: no source of ours is in it, so they depend on the driver, the
+# patches, the kernel and the compiler alone. Their path is left in the variable
+# prefix_instructions.
+build_prefix() {
+	local version=$1 number=$2 key patches
+	mapfile -t patches < <(series_of "$version" | head -n "$number" | sed "s,^,@$(series_dir "$version")/,")
+	key=$(content_key "$(readlink -f "$(pristine_tree "$version")")" "$(kernel_identity)" \
+		"$("$kernel_compiler" --version)" "@$ROOT/ci/patches-tree.sh" "${patches[@]}")
+	build_once nv-prefix "$key" "$version: patches 1-$number" compile_prefix "$version" "$number"
+	prefix_instructions=$built/instructions.zst
+}
+
+# instructions TREE: the disassembly of every object of the interface layer,
+# relocations included; not NVIDIA's prebuilt core.
 instructions() {
-	local tree object
-	tree=$(prefix_dir "$1" "$2")
+	local tree=$1 object
 	for object in "$tree"/nvidia/*.o "$tree"/nvidia-uvm/*.o; do
 		case $object in
 		*/nv-kernel.o | */nv-interface.o) continue ;;
@@ -114,7 +142,7 @@ instructions() {
 		printf '%s\n' "${object#"$tree"/}"
 		objdump -dr --no-show-raw-insn -j .text -j .init.text -j .exit.text -j .text.unlikely \
 			"$object" 2>/dev/null | sed 1,2d
-	done >"$tree.s"
+	done
 }
 
 # same_instructions STOCK.s PREFIX.s: line by line. A number loaded into a

@@ -154,13 +154,14 @@ reversal_restores() {
 }
 
 prefix_is_stock() {
-	local stock now
-	stock=$(prefix_dir "$1" 1).s
-	now=$(prefix_dir "$1" "$2").s
-	instructions "$1" 1
-	instructions "$1" "$2"
-	grep '<nvidia_open>:' "$now" >/dev/null || die "nvidia_open is not in $now"
-	same_instructions "$stock" "$now" || die "the instructions differ from stock"
+	local stock
+	build_prefix "$1" 1
+	stock=$prefix_instructions
+	build_prefix "$1" "$2"
+	zstd -dc "$prefix_instructions" | grep '<nvidia_open>:' >/dev/null ||
+		die "nvidia_open is not in $prefix_instructions"
+	same_instructions <(zstd -dc "$stock") <(zstd -dc "$prefix_instructions") ||
+		die "the instructions differ from stock"
 }
 
 # --- Cost --------------------------------------------------------------------
