@@ -2,12 +2,19 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
 # Rules of the source that can be checked: a licence in every source file, no
-# stray white space, no file that grew too long, no left-over marks, shell
-# scripts that parse. Prints each violation; exits with 1 if there is one.
+# stray white space, no file that grew too long, no lines that are too wide, no
+# left-over marks, shell scripts that parse. Prints each violation; exits with 1 if
+# there is one.
 . "$(dirname "$0")/lib.sh"
 
 # A file longer than this does more than one thing.
 LINES_MAX=600
+# Columns of a page and of a commit's message. A row of a table cannot be wrapped, and
+# the pages in results/ are written by programs.
+PAGE_COLUMNS=120
+MESSAGE_COLUMNS=75
+# Messages are checked behind this commit.
+MESSAGES_SINCE=c13204cdb97d781979b6cfe7d6f3692d6dc1414b
 
 cd "$ROOT"
 violations=0
@@ -36,7 +43,22 @@ while read -r file; do
 	*) ! grep -nE '\b(FIXME|XXX|TODO)\b' "$file" /dev/null || violation "$file: left-over mark" ;;
 	esac
 	case $file in
+	gctgroup-docs/results/*) ;;
+	*.md)
+		! awk -v file="$file" -v columns=$PAGE_COLUMNS \
+			'length > columns && !/^\|/ { print file ":" FNR ": " $0; wide = 1 } END { exit !wide }' "$file" ||
+			violation "$file: lines of more than $PAGE_COLUMNS columns"
+		;;
+	esac
+	case $file in
 	*.sh | .ci/run) bash -n "$file" || violation "$file: does not parse" ;;
 	esac
 done < <(git ls-files)
+
+# A clone may hold a part of the history, or none.
+if git merge-base --is-ancestor $MESSAGES_SINCE HEAD 2>/dev/null; then
+	! git log --format='%h%n%B' $MESSAGES_SINCE..HEAD |
+		awk -v columns=$MESSAGE_COLUMNS 'length > columns { print; wide = 1 } END { exit !wide }' ||
+		violation "messages of commits with lines of more than $MESSAGE_COLUMNS columns"
+fi
 [ $violations -eq 0 ]
