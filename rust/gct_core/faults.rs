@@ -8,22 +8,22 @@
 //! NVRM: Xid (PCI:0000:01:00): 31, pid=4711, name=python, Ch 00000008, ...
 //! ```
 //!
-//! The pid is the one of the process that made the channel, in the first pid namespace. A tenant
-//! chooses its own name and so what stands behind `name=`; nothing behind the pid is read.
+//! The pid is that of the process that made the channel, in the initial pid namespace. A tenant
+//! chooses its own name, so nothing behind the pid is read.
 
 use crate::gpu::PciAddress;
 
 /// Errors that ended work of an owner on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// How many there were.
+    /// Their number.
     pub count: u64,
-    /// The Xid of the last one, where the backend knows it; else 0.
+    /// The Xid of the last one; 0 if the backend does not know it.
     pub last_xid: u32,
 }
 
 impl Faults {
-    /// Counts so many more errors; `xid` is that of the last, or 0 where nobody knows it.
+    /// Adds errors; `xid` is that of the last one, or 0 if it is unknown.
     pub(crate) fn add(&mut self, times: u64, xid: u32) {
         self.count = self.count.saturating_add(times);
         if times != 0 && xid != 0 {
@@ -47,7 +47,7 @@ pub struct Report {
     pub pid: u32,
 }
 
-/// Where each field lies in a word; what does not fit makes no word.
+/// The place of each field in a word. A field that does not fit makes no word.
 const PID_BITS: u32 = 22;
 const XID_BITS: u32 = 10;
 const SLOT_BITS: u32 = 5;
@@ -55,14 +55,14 @@ const BUS_BITS: u32 = 8;
 const DOMAIN_BITS: u32 = 19;
 
 impl Report {
-    /// Reads a line of the log. Returns `None` for every other line, and for an error that is no
-    /// process's.
+    /// Parses a line of the log. Returns `None` for every other line, and for an error without a
+    /// process.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let rest = line.strip_prefix(b"NVRM: Xid (PCI:")?;
         let (domain, rest) = number(rest, 16)?;
         let (bus, rest) = number(rest.strip_prefix(b":")?, 16)?;
         let (slot, rest) = number(rest.strip_prefix(b":")?, 16)?;
-        // Behind the address a GPU that is divided names the instance.
+        // A divided GPU names its instance behind the address.
         let end = rest.iter().position(|byte| *byte == b')')?;
         let (xid, rest) = number(rest.get(end..)?.strip_prefix(b"): ")?, 10)?;
         let (pid, rest) = number(rest.strip_prefix(b", pid=")?, 10)?;
@@ -76,8 +76,8 @@ impl Report {
         })
     }
 
-    /// Packs the report into a word that is not 0, to be handed over where no lock can be taken.
-    /// Returns `None` for a field that no machine has.
+    /// Packs the report into a word that is not 0, for a context in which no lock can be taken.
+    /// Returns `None` if a field does not fit.
     pub fn to_word(self) -> Option<u64> {
         let mut word = 0;
         for (value, bits) in [
@@ -95,7 +95,7 @@ impl Report {
         (self.xid != 0).then_some(word)
     }
 
-    /// Unpacks what [`to_word`](Self::to_word) packed; any word is some report.
+    /// Unpacks a word of [`to_word`](Self::to_word). Every word is some report.
     pub fn from_word(word: u64) -> Self {
         let (word, pid) = pop(word, PID_BITS);
         let (word, xid) = pop(word, XID_BITS);
@@ -112,7 +112,7 @@ impl Report {
         }
     }
 
-    /// Returns whether it speaks of the GPU at an address. Xids name no function.
+    /// Returns whether the error is of the GPU at an address. Xids name no function.
     pub fn is_of(&self, pci: PciAddress) -> bool {
         (self.domain, self.bus, self.slot) == (pci.domain, pci.bus, pci.slot)
     }
@@ -128,7 +128,7 @@ fn pop(word: u64, bits: u32) -> (u64, u32) {
     (word.wrapping_shr(bits), word as u32 & mask)
 }
 
-/// Takes a number off the front of `text`. Returns `None` where there is no digit, or too many.
+/// Splits a number off the front of `text`. Returns `None` if there is no digit, or too many.
 fn number(text: &[u8], radix: u32) -> Option<(u32, &[u8])> {
     let digit = |byte: &u8| char::from(*byte).to_digit(radix);
     let digits = text.iter().map_while(digit);

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a backend can do on a GPU.
+//! Names the features of a backend.
 //!
-//! A backend announces a [`FeatureSet`] with each GPU. A limit whose feature is
-//! absent is neither read nor written; a counter whose feature is absent is not
-//! shown. Nothing ever looks as if it worked.
+//! A backend announces a [`FeatureSet`] with each GPU. A limit without its feature can be neither
+//! read nor written. A counter without its feature is not shown. So no file looks as if it worked.
 
 use core::fmt::{self, Write};
 
 macro_rules! features {
     ($($(#[$doc:meta])* $name:ident = $bit:literal, $word:literal;)*) => {
-        /// One thing that a backend enforces or measures.
+        /// A limit that a backend enforces, or a value that it measures.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub enum Feature {
@@ -18,10 +17,10 @@ macro_rules! features {
         }
 
         impl Feature {
-            /// Every feature, in the order in which `features` files list them.
+            /// Every feature, in the order of the files `features`.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// The word in a `features` file.
+            /// Returns the word in a file `features`.
             pub const fn word(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
@@ -40,11 +39,11 @@ macro_rules! features {
 features! {
     /// Device memory is charged to its owner.
     GmemCharge = 0, "gmem.current";
-    /// Charges beyond a limit are refused or make the owner's pages go.
+    /// Charges beyond a limit are refused, or evict the owner's pages.
     GmemLimit = 1, "gmem.limit";
     /// Host memory that holds evicted pages is charged to its owner.
     HmemCharge = 2, "hmem.current";
-    /// Such charges are limited.
+    /// That host memory is limited.
     HmemLimit = 3, "hmem.limit";
     /// Time slices are set.
     Timeslice = 4, "compute.timeslice";
@@ -54,7 +53,7 @@ features! {
     Weight = 6, "compute.weight";
     /// Duty cycles are bounded.
     Bandwidth = 7, "compute.max";
-    /// Owners are detached from the GPU.
+    /// Owners are taken off the GPU.
     Freeze = 8, "compute.freeze";
     /// GPU time is measured.
     Usage = 9, "compute.stat";
@@ -79,16 +78,17 @@ features! {
 pub struct FeatureSet(u32);
 
 impl FeatureSet {
-    /// Nothing is enforced, nothing is measured: objects are observed.
+    /// The empty set: objects are observed only.
     pub const NONE: Self = Self(0);
 
-    /// The set with `feature` added.
+    /// Returns the set with `feature` added.
     #[must_use]
     pub const fn with(self, feature: Feature) -> Self {
         Self(self.0 | feature.bit())
     }
 
-    /// The set without what needs to know the GPU's TPCs: masks and quotas, and atoms, which are sized by them.
+    /// Returns the set without the features that need to know the GPU's TPCs: masks and quotas, and
+    /// atoms, which are sized by them.
     #[must_use]
     pub const fn without_tpcs(self) -> Self {
         let tpcs = Self::NONE
@@ -100,19 +100,19 @@ impl FeatureSet {
         Self(self.0 & !tpcs.0)
     }
 
-    /// The set of every feature.
+    /// Returns the set of every feature.
     pub fn all() -> Self {
         Feature::ALL
             .iter()
             .fold(Self::NONE, |set, feature| set.with(*feature))
     }
 
-    /// Is `feature` in the set?
+    /// Returns whether `feature` is in the set.
     pub const fn has(self, feature: Feature) -> bool {
         self.0 & feature.bit() != 0
     }
 
-    /// Writes the words of the features, one per line.
+    /// Writes the features' words, one per line.
     pub fn show(self, out: &mut dyn Write) -> fmt::Result {
         for feature in Feature::ALL {
             if self.has(*feature) {

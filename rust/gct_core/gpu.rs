@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Facts about a GPU, as the driver tells them.
+//! Facts about a GPU, from its driver.
 
 use crate::text::Text;
 use crate::topology::Topology;
@@ -60,7 +60,7 @@ impl fmt::Display for PciIds {
     }
 }
 
-/// Who acts on a GPU.
+/// The backend of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// The patched driver.
@@ -72,7 +72,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// As in the file `mode`.
+    /// Returns the word in the file `mode`.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -82,33 +82,33 @@ impl Backend {
     }
 }
 
-/// What is known of a GPU. What is not known is `None` or empty.
+/// Facts about a GPU. An unknown fact is `None` or empty.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuFacts {
     /// The resource manager's identifier, unique while the GPU is present.
     pub rm_id: u32,
     /// The N of `/dev/nvidiaN`.
     pub minor: u32,
-    /// Where it is.
+    /// Its PCI address.
     pub pci: PciAddress,
-    /// What it says it is.
+    /// Its PCI vendor and device numbers.
     pub ids: PciIds,
     /// Marketing name.
     pub name: Text<64>,
-    /// The register `PMC_BOOT_42`; 0 when it was not read.
+    /// The register `PMC_BOOT_42`; 0 if it was not read.
     pub boot_42: u32,
-    /// Known once the GPU was initialised.
+    /// Its UUID, known once the GPU was initialised.
     pub uuid: Option<[u8; 16]>,
-    /// Its TPCs, where they are known.
+    /// Its TPCs, if they are known.
     pub topology: Topology,
     /// Device memory.
     pub memory_total: Option<Bytes>,
-    /// Who acts on it.
+    /// Its backend.
     pub backend: Backend,
 }
 
 impl GpuFacts {
-    /// A GPU of which little is known; the other fields are filled in afterwards.
+    /// Creates a GPU with its first facts; the caller fills in the others.
     pub const fn new(rm_id: u32, pci: PciAddress, backend: Backend) -> Self {
         Self {
             rm_id,
@@ -129,12 +129,13 @@ impl GpuFacts {
         }
     }
 
-    /// Says what `NV2080_CTRL_CMD_MC_GET_ARCH_INFO` names the architecture: bits 31:20 of the register.
+    /// Sets the architecture to the answer of `NV2080_CTRL_CMD_MC_GET_ARCH_INFO`: bits 31:20 of the
+    /// register.
     pub const fn set_architecture(&mut self, architecture: u32) {
         self.boot_42 = architecture.wrapping_shl(20);
     }
 
-    /// Name of the architecture: `NV_PMC_BOOT_42_ARCHITECTURE`, bits 29:24.
+    /// Returns the name of the architecture: `NV_PMC_BOOT_42_ARCHITECTURE`, bits 29:24.
     pub const fn architecture(&self) -> Option<&'static str> {
         match (self.boot_42 >> 24) & 0x3f {
             0x14 => Some("volta"),
@@ -148,7 +149,7 @@ impl GpuFacts {
     }
 }
 
-/// A UUID as nvidia-smi prints it.
+/// A UUID in the form of nvidia-smi.
 pub(crate) struct Uuid(pub(crate) [u8; 16]);
 
 impl fmt::Display for Uuid {

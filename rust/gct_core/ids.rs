@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Names for things, none of which is ever reused.
+//! Defines identifiers that are never reused.
 //!
-//! pids, handles of the resource manager and slots are reused at once; a name
-//! that outlives what it named would then act on a stranger. So a process is
-//! its pid together with its start time, and everything that the core itself
-//! names gets a number from one counter that only grows. Such a number is its
-//! own generation: 2^64 of them do not run out.
+//! pids, handles of the resource manager and slots are reused at once. An identifier that outlives
+//! its object would then act on another one. So a process is its pid and its start time. Everything
+//! that the core itself names gets a number from one 64-bit counter that only grows.
 
 use crate::iface::Place;
 use crate::limits;
 
-/// A process: the thread group and when it started.
+/// A process: its thread group and its start time.
 ///
-/// Linux copies a leader's start time to the thread that replaces it in
-/// `execve`, so the pair lasts as long as the process does.
+/// Linux copies a leader's start time to the thread that replaces it in `execve`, so the pair lasts
+/// as long as the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcKey {
     /// Thread group id in the initial pid namespace.
     pub tgid: u32,
-    /// When the process started, in nanoseconds since boot.
+    /// Start time in nanoseconds since boot.
     pub start_time_ns: u64,
 }
 
@@ -28,7 +26,7 @@ pub struct ProcKey {
 pub struct GroupId(pub(crate) u64);
 
 impl GroupId {
-    /// A number below [`GROUPS_MAX`](limits::GROUPS_MAX) that no other group has meanwhile.
+    /// A number below [`GROUPS_MAX`](limits::GROUPS_MAX) that no other living group has.
     pub(crate) fn slot(self) -> usize {
         let groups = u64::try_from(limits::GROUPS_MAX).unwrap_or(u64::MAX);
         let slot = self.0.checked_rem(groups).unwrap_or(0);
@@ -36,14 +34,14 @@ impl GroupId {
     }
 }
 
-/// Which [slots](GroupId::slot) groups have.
+/// The [slots](GroupId::slot) in use.
 #[derive(Debug)]
 pub(crate) struct GroupSlots([u64; limits::GROUPS_MAX / 64]);
 
 impl GroupSlots {
     pub(crate) const NONE: Self = Self([0; limits::GROUPS_MAX / 64]);
 
-    /// Makes a group of a number that was never used. `None` when all slots are taken.
+    /// Makes a group with a new number. Returns `None` if all slots are in use.
     pub(crate) fn take(&mut self, sequence: u64) -> Option<GroupId> {
         for (at, word) in (0..limits::GROUPS_MAX / 64).zip(self.0.iter_mut()) {
             let bit = word.trailing_ones();
@@ -60,7 +58,7 @@ impl GroupSlots {
         None
     }
 
-    /// Gives the slot of a group back, which has no member.
+    /// Releases the slot of a group without members.
     pub(crate) fn give(&mut self, group: GroupId) {
         let (at, bit) = (group.slot() / 64, group.slot() % 64);
         let mask = u32::try_from(bit)
@@ -72,8 +70,8 @@ impl GroupSlots {
     }
 }
 
-/// A user of the machine, by the kernel's number: who opened the driver, or who made the
-/// user namespace that it opened it in.
+/// A user of the machine, by the kernel's number: the user that opened the driver, or that made the
+/// user namespace in which the driver was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserId(pub u32);
 
@@ -86,24 +84,22 @@ pub struct GpuId(pub(crate) u64);
 pub struct FileId(pub(crate) u64);
 
 impl FileId {
-    /// For the token that the driver keeps with its file. Never zero.
+    /// Returns the token that the driver keeps with its file. It is never 0.
     pub const fn raw(self) -> u64 {
         self.0
     }
 
-    /// From such a token. A number that is no open file is harmless: every use
-    /// of it finds nothing.
+    /// Converts such a token back. The number of no open file is harmless: it finds nothing.
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 }
 
-/// The `<n>` of the tree: position among the GPUs in order of PCI address, which is
-/// what nvidia-smi shows.
+/// The `<n>` of the tree: the GPU's position in the order of PCI addresses, as in nvidia-smi.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GpuIndex(pub u8);
 
-/// Who limits and usage belong to.
+/// The owner of limits and usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// A named group: the sum of its members.
@@ -112,7 +108,7 @@ pub enum Owner {
     Proc(ProcKey),
 }
 
-/// What the files of one directory are about.
+/// The subject of a directory's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The root of the tree.
@@ -121,14 +117,14 @@ pub enum Scope {
     Gpu(GpuId),
     /// A named group: `<name>/`.
     Group(GroupId),
-    /// A process: `<pid>/`. It has directories of GPUs and no file of its own.
+    /// A process: `<pid>/`. It has directories of GPUs and no files.
     Proc(ProcKey),
     /// An owner on a GPU: `<name>/<n>/` and `<pid>/<n>/`.
     Node(Owner, GpuId),
 }
 
 impl Scope {
-    /// Which files the directory has, if any.
+    /// Returns the kind of files that the directory has, if any.
     pub const fn place(self) -> Option<Place> {
         match self {
             Self::Root => Some(Place::Root),
@@ -139,7 +135,7 @@ impl Scope {
         }
     }
 
-    /// What the directory above it is about, for those that move with it.
+    /// Returns the subject of the parent directory, for directories that move with it.
     pub(crate) const fn parent(self) -> Option<Self> {
         match self {
             Self::Node(Owner::Group(group), _) => Some(Self::Group(group)),
@@ -149,7 +145,7 @@ impl Scope {
     }
 }
 
-/// Numbers that grow.
+/// A counter that only grows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sequence(u64);
 
@@ -158,9 +154,9 @@ impl Sequence {
         Self(0)
     }
 
-    /// The next number, from 1.
+    /// Returns the next number, from 1.
     pub(crate) fn next(&mut self) -> u64 {
-        // At one number a nanosecond this saturates after 584 years.
+        // One number a nanosecond saturates after 584 years.
         self.0 = self.0.saturating_add(1);
         self.0
     }

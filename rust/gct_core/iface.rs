@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tree of files as text: which files there are, what may be written to
-//! them, how their values are printed.
+//! Defines the tree as text: its files, what may be written to them, and how values are printed.
 //!
-//! Nothing here knows a state. The same parsers and printers serve the kernel
-//! module, `gctctl` and the tests, so that there is one definition of the form.
+//! This module holds no state. The kernel module, `gctctl` and the tests use the same parsers and
+//! printers, so the form is defined once.
 
 pub mod files;
 pub mod keys;
@@ -15,11 +14,11 @@ pub mod value;
 pub use files::{File, Place};
 pub use value::{Bandwidth, CgroupPath, Name, Value};
 
-/// Version of the tree's form. It grows when a file changes its meaning; new
-/// files do not change it.
+/// Version of the tree's form. It grows when a file changes its meaning. New files do not change
+/// it.
 pub const ABI: u32 = 3;
 
-/// Version of gctgroup, as `version` shows it.
+/// Version of gctgroup that the file `version` shows.
 pub const VERSION: [u32; 3] = [0, 1, 0];
 
 #[cfg(test)]

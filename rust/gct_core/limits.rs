@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Every maximum of the core, each with its reason.
+//! Defines every maximum of the core, with its reason.
 //!
-//! A tenant can make the driver allocate objects, so everything a tenant can
-//! multiply has an end here. What lies beyond an end is counted and left to
-//! the stock path; it never fails the tenant.
+//! A tenant can make the driver allocate objects, so everything that a tenant can multiply has a
+//! maximum here. Beyond it, `events` counts; a tenant under a limit is refused, others take the
+//! stock path.
 
 /// GPUs of one machine. NVIDIA's driver itself stops at 32 (`NV_MAX_DEVICES`).
 pub const GPUS_MAX: usize = 32;
@@ -30,7 +30,7 @@ pub const OBJECTS_MAX: usize = 1 << 20;
 /// Open files, and objects, of one process: an eighth of all. A process that maps the
 /// whole of an H200 in pages of 2 MiB has 72,000 objects.
 pub const FILES_OF_PROC_MAX: usize = FILES_MAX / 8;
-/// See [`FILES_OF_PROC_MAX`].
+/// Objects of one process; see [`FILES_OF_PROC_MAX`].
 pub const OBJECTS_OF_PROC_MAX: usize = OBJECTS_MAX / 8;
 
 /// Directories shown: one for each group, process, node and GPU.
@@ -59,32 +59,32 @@ pub const SHOW_LEN_MAX: usize = 4096;
 /// die; the widest mask of a known QMD is 160 bits.
 pub const TPCS_MAX: usize = 256;
 
-/// Longest and shortest time slice, in microseconds. Below 20 us an H200
-/// spends more time on switching than on work.
+/// Shortest time slice in microseconds. Below 20 us an H200 spends more time on switching than on
+/// work.
 pub const TIMESLICE_US_MIN: u64 = 20;
-/// See [`TIMESLICE_US_MIN`]; a second is where an operator sees a hang.
+/// Longest time slice in microseconds: an operator takes a second for a hang.
 pub const TIMESLICE_US_MAX: u64 = 1_000_000;
 
 /// Lowest priority; 0 is the highest.
 pub const PRIORITY_MAX: u64 = 15;
 
-/// Weights are those of cgroup v2.
+/// The smallest weight of cgroup v2.
 pub const WEIGHT_MIN: u64 = 1;
-/// See [`WEIGHT_MIN`].
+/// The largest weight of cgroup v2.
 pub const WEIGHT_MAX: u64 = 10_000;
 
-/// Period of a duty cycle in microseconds, as `cpu.max` has it.
+/// Shortest period of a duty cycle in microseconds, that of `cpu.max`.
 pub const PERIOD_US_MIN: u64 = 1_000;
-/// See [`PERIOD_US_MIN`].
+/// Longest period of a duty cycle in microseconds, that of `cpu.max`.
 pub const PERIOD_US_MAX: u64 = 1_000_000;
 
 /// Shortest quota of a duty cycle in microseconds: one shortest time slice.
 pub const QUOTA_US_MIN: u64 = TIMESLICE_US_MIN;
 
-/// Shortest and longest atom in microseconds. Splitting costs about 2 us for
-/// each atom on an H200, so shorter atoms would be mostly cost.
+/// Shortest atom in microseconds. Splitting costs about 2 us for each atom on an H200, so shorter
+/// atoms would be mostly cost.
 pub const ATOM_US_MIN: u64 = 5;
-/// See [`ATOM_US_MIN`].
+/// Longest atom in microseconds.
 pub const ATOM_US_MAX: u64 = 1_000_000;
 
 /// Largest tolerated slowdown, in percent.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Vectors that every build of the core must pass.
+//! Test vectors that every build of the core must pass.
 //!
-//! The host's tests run them, and KUnit runs them in the kernel: there they show
-//! that the object that Kbuild made does what the one that cargo made does.
+//! The host's tests run them, and KUnit runs them in the kernel. There they show that Kbuild's
+//! object behaves like cargo's.
 
 use crate::error::Error;
 use crate::ids::{GroupId, ProcKey};
@@ -22,7 +22,7 @@ pub type Failed = &'static str;
 ///
 /// # Errors
 ///
-/// The name of what failed.
+/// The name of the vectors that failed.
 pub fn run() -> Result<(), Failed> {
     let groups: [(Failed, fn() -> bool); 6] = [
         ("values", values),
@@ -38,7 +38,7 @@ pub fn run() -> Result<(), Failed> {
     }
 }
 
-/// What is written, and what the file then shows.
+/// A written text, and the text that the file then shows.
 const VALUES: [(Format, &[u8], &str); 14] = [
     (Format::BytesOrMax, b"max\n", "max\n"),
     (Format::BytesOrMax, b" 4G ", "4294967296\n"),
@@ -65,7 +65,7 @@ fn values() -> bool {
     })
 }
 
-/// What is written, and why it is refused.
+/// A written text, and the error that refuses it.
 const REFUSALS: [(Format, &[u8], Error); 9] = [
     (Format::BytesOrMax, b"", Error::Syntax),
     (Format::BytesOrMax, b"18446744073709551616", Error::Range),
@@ -119,7 +119,7 @@ fn ioctls() -> bool {
     decoded && rmapi::decode(escape::ALLOC, &[0; 31]) == Err(Error::Syntax)
 }
 
-/// A page that is smaller than others, for a kernel's stack.
+/// A smaller page than others, for a kernel's stack.
 struct Page([MemberSlot; 16]);
 
 impl Pieces<MemberSlot> for Page {

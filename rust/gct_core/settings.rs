@@ -9,8 +9,9 @@ use crate::mask::TpcMask;
 use crate::topology::Topology;
 use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
 
-/// One field for each settable file of [`Place::Node`](crate::iface::Place). `None` is the
-/// file's word: `max`, `all`, `off` or `default`.
+/// The limits of one owner on one GPU: one field for each settable file of
+/// [`Place::Node`](crate::iface::Place). `None` is the file's word: `max`, `all`, `off` or
+/// `default`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `gmem.limit`.
@@ -19,9 +20,9 @@ pub struct Settings {
     pub hmem_limit: Option<Bytes>,
     /// `compute.timeslice`.
     pub timeslice: Option<Us>,
-    /// `compute.priority`; `None` where nobody wrote one, which reads [`Priority::DEFAULT`].
+    /// `compute.priority`; `None` before the first write, which reads [`Priority::DEFAULT`].
     pub priority: Option<Priority>,
-    /// `compute.weight`; `None` where nobody wrote one, which reads [`Weight::DEFAULT`].
+    /// `compute.weight`; `None` before the first write, which reads [`Weight::DEFAULT`].
     pub weight: Option<Weight>,
     /// `compute.max`.
     pub bandwidth: Option<Bandwidth>,
@@ -42,7 +43,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// As nobody has set anything.
+    /// The defaults.
     pub const DEFAULT: Self = Self {
         gmem_limit: None,
         hmem_limit: None,
@@ -59,7 +60,7 @@ impl Settings {
         slip_power: Percent(0),
     };
 
-    /// The value of a file, or `None` if the file is no setting.
+    /// Returns the value of a file; `None` if the file is no setting.
     pub const fn get(&self, file: File) -> Option<Value> {
         Some(match file {
             File::GmemLimit => Value::BytesOrMax(self.gmem_limit),
@@ -83,7 +84,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// [`Error::Access`] when the file is no setting or the value not of its type.
+    /// [`Error::Access`] if the file is no setting or the value does not have its type.
     pub fn set(&mut self, file: File, value: Value) -> Result<(), Error> {
         match (file, value) {
             (File::GmemLimit, Value::BytesOrMax(limit)) => self.gmem_limit = limit,
@@ -104,7 +105,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The priority that holds, written or not.
+    /// Returns the priority, the default if none was written.
     pub const fn priority_in_force(&self) -> Priority {
         match self.priority {
             Some(priority) => priority,
@@ -112,7 +113,7 @@ impl Settings {
         }
     }
 
-    /// The weight that holds, written or not.
+    /// Returns the weight, the default if none was written.
     pub const fn weight_in_force(&self) -> Weight {
         match self.weight {
             Some(weight) => weight,
@@ -120,7 +121,8 @@ impl Settings {
         }
     }
 
-    /// The settings on a GPU: of the mask what exists there. A mask without a TPC was written before the TPCs were known.
+    /// Returns the settings with the mask reduced to the GPU's TPCs. A mask without any of them was
+    /// written before the TPCs were known.
     #[must_use]
     pub fn on(&self, topology: &Topology) -> Self {
         let existing = topology.existing();
@@ -135,12 +137,11 @@ impl Settings {
         }
     }
 
-    /// What binds a process whose own settings are `self` in a group with
-    /// settings `group`: of each pair the tighter.
+    /// Combines a process's own settings with its group's: of each pair the tighter one.
     ///
-    /// Two masks without a common TPC leave the group's, since a launch has to
-    /// run somewhere and the group binds all of its members. A process without a
-    /// priority or weight of its own has its group's: that may be earlier, or more, than the default.
+    /// If two masks have no common TPC, the group's counts: a launch must run somewhere, and the
+    /// group binds all of its members. A process without its own priority or weight has its
+    /// group's, which may be earlier, or more, than the default.
     #[must_use]
     pub fn within(&self, group: &Self) -> Self {
         Self {
@@ -167,7 +168,7 @@ impl Default for Settings {
     }
 }
 
-/// The smaller of two limits, where `None` is no limit.
+/// Returns the smaller of two limits; `None` is no limit.
 fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -175,7 +176,7 @@ fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
     }
 }
 
-/// The duty cycle with the smaller share of time.
+/// Returns the duty cycle with the smaller share of time.
 fn smaller(a: Option<Bandwidth>, b: Option<Bandwidth>) -> Option<Bandwidth> {
     let (Some(first), Some(second)) = (a, b) else {
         return a.or(b);

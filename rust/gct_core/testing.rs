@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the glue does, for tests: storage that starts empty and grows when it must.
+//! Plays the glue in tests: storage starts empty and grows on demand.
 
 use crate::check::invariants;
 use crate::engine::Ticket;
@@ -14,7 +14,7 @@ use crate::units::Ns;
 use std::vec;
 use std::vec::Vec;
 
-/// The pauses between events that come at random (Poisson), `mean_ns` on average; the same each time.
+/// Returns the pauses between random (Poisson) events, `mean_ns` on average; the same in each run.
 #[allow(clippy::float_arithmetic, reason = "a random process in a test")]
 pub(crate) fn random_pauses(mean_ns: f64) -> impl Iterator<Item = Ns> {
     let mut state = 1u64;
@@ -27,7 +27,7 @@ pub(crate) fn random_pauses(mean_ns: f64) -> impl Iterator<Item = Ns> {
     })
 }
 
-/// What the glue keeps.
+/// The storage that the glue keeps.
 pub(crate) struct Store(Host);
 
 impl Store {
@@ -43,7 +43,7 @@ impl Store {
         self.0.members()
     }
 
-    /// One whole ioctl of the driver.
+    /// Runs one whole ioctl of the driver.
     pub(crate) fn ioctl(&mut self, file: FileId, escape: u32, bytes: &[u8], hint: Option<u64>) {
         let call = rmapi::decode(escape, bytes).unwrap().unwrap();
         let ticket = self
@@ -54,7 +54,7 @@ impl Store {
             .unwrap();
     }
 
-    /// Without the checks of [`Store::retry`], which take long where there is much.
+    /// Skips the checks of [`Store::retry`], which take long for large states.
     pub(crate) fn grow(&mut self, need: Need) {
         self.0.grow(need).unwrap();
     }
@@ -64,7 +64,7 @@ impl Store {
         assert_eq!(invariants(&state, &members), Ok(()));
     }
 
-    /// As the glue does it: grow and try again, and a failed try changes nothing.
+    /// Runs an operation as the glue does: grows and tries again. A failed try changes nothing.
     pub(crate) fn retry<T>(
         &mut self,
         mut f: impl FnMut(&mut Self) -> Result<T, Error>,

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The one table of files.
+//! Lists all files of the tree.
 //!
-//! debugfs entries, `gctctl`'s completion, the table in `interface.md`, the
-//! conformance test and the fuzzing dictionary are made from it. A file that is
-//! not in the table does not exist.
+//! The table generates debugfs entries, `gctctl`'s completion, the tables in `interface.md`, the
+//! conformance test and the fuzzing dictionary. A file that is not in the table does not exist.
 
 use super::value::Format;
 use crate::error::Error;
 use crate::features::Feature;
 
-/// Which directories have the file.
+/// The directories that have a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The root of the tree.
@@ -24,7 +23,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// As in the documentation.
+    /// Returns the name that the documentation uses.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Root => "root",
@@ -35,19 +34,19 @@ impl Place {
     }
 }
 
-/// What can be done with the file.
+/// Whether a file is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It is only read.
+    /// Read only.
     Read,
-    /// It is only written.
+    /// Written only.
     Write,
-    /// Both, and what is read can be written back.
+    /// Both; a value that was read can be written back.
     ReadWrite,
 }
 
 impl Mode {
-    /// Permission bits: all may read, root may write.
+    /// Returns the permission bits: everybody may read, root may write.
     pub const fn bits(self) -> u16 {
         match self {
             Self::Read => 0o444,
@@ -56,7 +55,7 @@ impl Mode {
         }
     }
 
-    /// As in the documentation.
+    /// Returns the name that the documentation uses.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Read => "r",
@@ -73,23 +72,23 @@ pub struct Entry {
     pub file: File,
     /// Its name.
     pub name: &'static str,
-    /// Where it is.
+    /// The directories that have it.
     pub place: Place,
-    /// What can be done with it.
+    /// Whether it is read or written.
     pub mode: Mode,
     /// Its form.
     pub format: Format,
-    /// What it shows before anybody wrote; empty when it is not settable.
+    /// Its value before the first write; empty if it cannot be set.
     pub default: &'static str,
-    /// What is in range, as text; empty when there is nothing to say.
+    /// Its range as text; empty if it has none.
     pub range: &'static str,
-    /// Unit of the number; empty when it has none.
+    /// Unit of the number; empty if it has none.
     pub unit: &'static str,
-    /// What the GPU's backend must be able to do, or the file is neither read nor written.
+    /// The feature without which the file can be neither read nor written.
     pub feature: Option<Feature>,
-    /// Errors of its own beside [`Error::Syntax`], [`Error::Range`] and [`Error::Gone`].
+    /// Errors beside [`Error::Syntax`], [`Error::Range`] and [`Error::Gone`].
     pub errors: &'static [Error],
-    /// What it is, in one sentence.
+    /// Says in one sentence what it is.
     pub doc: &'static str,
 }
 
@@ -102,16 +101,16 @@ macro_rules! files {
         $(errors: [$($error:ident),*],)?
         doc: $doc:literal,
     })*) => {
-        /// Names a file of the tree.
+        /// The name of a file of the tree.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum File {
             $(#[doc = $doc] $file,)*
         }
 
-        /// Every file, in the order in which they are documented.
+        /// Every file, in the order of the documentation.
         pub const FILES: &[Entry] = &[$(*entry(File::$file)),*];
 
-        /// The entry of a file.
+        /// Returns the entry of a file.
         pub const fn entry(file: File) -> &'static Entry {
             match file {
                 $(File::$file => &Entry {
@@ -336,12 +335,12 @@ files! {
     }
 }
 
-/// The files of a place, in the table's order.
+/// Returns the files of a place, in the table's order.
 pub fn of(place: Place) -> impl Iterator<Item = &'static Entry> {
     FILES.iter().filter(move |entry| entry.place == place)
 }
 
-/// The file of that name in a place.
+/// Returns the file of that name in a place.
 pub fn find(place: Place, name: &str) -> Option<&'static Entry> {
     of(place).find(|entry| entry.name == name)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The keys of the files of `KEY VALUE` lines.
+//! Lists the keys of the files of `KEY VALUE` lines.
 
 use super::files::File;
 use crate::features::Feature;
@@ -12,9 +12,9 @@ pub struct Key {
     pub file: File,
     /// The key.
     pub key: &'static str,
-    /// What the GPU's backend must be able to do, or the line is not there.
+    /// The feature without which the line is absent.
     pub feature: Option<Feature>,
-    /// What its value counts, in one sentence.
+    /// Says in one sentence what the value counts.
     pub doc: &'static str,
 }
 
@@ -27,7 +27,7 @@ const fn key(file: File, key: &'static str, feature: Option<Feature>, doc: &'sta
     }
 }
 
-/// Every key. One that nothing feeds is not in the table and not in the file.
+/// Every key. A key without a source is neither in the table nor in the file.
 pub const KEYS: &[Key] = &[
     key(
         File::Events,
@@ -39,13 +39,13 @@ pub const KEYS: &[Key] = &[
         File::Events,
         "memory",
         None,
-        "Times that there was no memory to follow something.",
+        "Failures to follow something for lack of memory.",
     ),
     key(
         File::Events,
         "decode",
         None,
-        "Ioctls whose structure was not as expected.",
+        "Ioctls with an unexpected structure.",
     ),
     key(
         File::Events,
@@ -63,19 +63,19 @@ pub const KEYS: &[Key] = &[
         File::Events,
         "gpu",
         None,
-        "Channel groups, channels and allocations on a GPU that could not be told, and devices that were on another than their client said.",
+        "Channel groups, channels and allocations whose GPU is unknown, and devices on another GPU than their client said.",
     ),
     key(
         File::Events,
         "charge",
         None,
-        "Charges that did not fit 64 bits, or were not there to be taken back.",
+        "Charges that exceeded 64 bits, or were missing when they were uncharged.",
     ),
     key(
         File::Events,
         "control",
         None,
-        "Controls that the resource manager refused when nobody was writing: a limit that does not bind something new.",
+        "Controls that the resource manager refused outside of a write: a limit does not bind a new object.",
     ),
     key(
         File::GmemStat,
@@ -87,7 +87,7 @@ pub const KEYS: &[Key] = &[
         File::GmemStat,
         "uvm",
         Some(Feature::GmemLimit),
-        "Bytes of managed memory, wherever its pages are.",
+        "Bytes of managed memory, resident or not.",
     ),
     key(
         File::GmemEvents,
@@ -99,7 +99,7 @@ pub const KEYS: &[Key] = &[
         File::ComputeStat,
         "channel_groups",
         None,
-        "Channel groups (TSGs) that exist, those included that the driver makes for a channel without one.",
+        "Channel groups (TSGs) that exist, including those that the driver makes for a channel without one.",
     ),
     key(File::ComputeStat, "channels", None, "Channels that exist."),
     key(
@@ -124,13 +124,13 @@ pub const KEYS: &[Key] = &[
         File::ComputeStat,
         "atoms",
         Some(Feature::TpcMask),
-        "Atoms that they became.",
+        "Atoms that split launches became.",
     ),
     key(
         File::ComputeStat,
         "passed",
         Some(Feature::TpcMask),
-        "Launches and orders that went as the tenant wrote them; a line `passed.REASON` for each reason that occurred.",
+        "Launches and orders that were passed unchanged; each reason that occurred has a line `passed.REASON`.",
     ),
     key(
         File::ComputeStat,
@@ -148,13 +148,13 @@ pub const KEYS: &[Key] = &[
         File::ComputeEvents,
         "narrowed",
         Some(Feature::TpcMask),
-        "Launches whose blocks the GPU could hold all at the same time, and the TPCs that they were given could not.",
+        "Launches whose blocks fit in one wave of the whole GPU, and not in one of their TPCs.",
     ),
     key(
         File::ComputeEvents,
         "stalled",
         Some(Feature::TpcMask),
-        "Times that nothing of a channel ended for 5 s, nor for four times as long as was foreseen, while a limit was in force.",
+        "Times that nothing of a channel ended for 5 s, nor for four times the predicted time, while a limit was in force.",
     ),
     key(
         File::ComputeEvents,
@@ -166,6 +166,6 @@ pub const KEYS: &[Key] = &[
         File::ComputeEvents,
         "last_xid",
         Some(Feature::Faults),
-        "NVIDIA's number (Xid) of the last of them; 0 while there was none, or where it is not known.",
+        "NVIDIA's number (Xid) of the last such error; 0 if there was none, or if it is unknown.",
     ),
 ];

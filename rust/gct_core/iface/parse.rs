@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Text to values.
+//! Parses text into values.
 //!
-//! Every function takes the bytes of one whole write, as `echo`, `echo -n` and
-//! `printf` send them: blanks and newlines around the value are allowed,
-//! anything else that is not the value is not. A function answers with a
-//! complete value in its range, or with an error and nothing.
+//! Each function takes the bytes of one whole write, as `echo`, `echo -n` and `printf` send them.
+//! Blanks and newlines around the value are allowed; anything else beside the value is an error. A
+//! function returns a complete value in its range, or an error.
 
 use super::value::{Bandwidth, CgroupPath, Format, Name, Value};
 use crate::error::Error;
@@ -13,25 +12,25 @@ use crate::limits;
 use crate::mask::TpcMask;
 use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
 
-/// What `control` is asked to do.
+/// A command written to `control`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Make a group.
+    /// Makes a group.
     Create(Name),
-    /// Take a group away.
+    /// Removes a group.
     Remove(Name),
 }
 
-/// Which process is to join a group.
+/// A process that joins a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PidArg {
-    /// The one that writes.
+    /// The writer.
     Own,
-    /// The one with this pid.
+    /// The process with this pid.
     Pid(u32),
 }
 
-/// The line of `version`, taken apart.
+/// The parsed line of `version`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// Major, minor and patch number.
@@ -40,13 +39,12 @@ pub struct Version {
     pub abi: u32,
 }
 
-/// Reads the value of a file of the given form.
+/// Parses the value of a file of the given form.
 ///
 /// # Errors
 ///
-/// [`Error::Syntax`] when the text is not of the form, [`Error::Range`] when it
-/// is but lies outside the range, [`Error::Access`] when files of the form hold
-/// no single value.
+/// [`Error::Syntax`] if the text does not have the form, [`Error::Range`] if the value is out of
+/// range, [`Error::Access`] if files of this form hold no single value.
 pub fn value(format: Format, text: &[u8]) -> Result<Value, Error> {
     let text = strip(text)?;
     Ok(match format {
@@ -73,7 +71,7 @@ pub fn value(format: Format, text: &[u8]) -> Result<Value, Error> {
     })
 }
 
-/// Reads `create NAME` or `remove NAME`.
+/// Parses `create NAME` or `remove NAME`.
 ///
 /// # Errors
 ///
@@ -87,15 +85,14 @@ pub fn command(text: &[u8]) -> Result<Command, Error> {
     }
 }
 
-/// Names at the root of the tree that no group may have.
+/// Names at the root of the tree, which no group may have.
 pub const RESERVED: [&str; 4] = ["gpus", "control", "version", "events"];
 
-/// Reads a group's name: a letter or underscore, then up to 63 letters,
-/// digits, `.`, `_` and `-`.
+/// Parses a group's name: a letter or underscore, then up to 63 letters, digits, `.`, `_` and `-`.
 ///
 /// # Errors
 ///
-/// [`Error::Syntax`], also for the reserved names.
+/// [`Error::Syntax`], also for a reserved name.
 pub fn name(text: &[u8]) -> Result<Name, Error> {
     let letter = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
     let inner = |byte: u8| letter(byte) || byte.is_ascii_digit() || byte == b'.' || byte == b'-';
@@ -107,11 +104,11 @@ pub fn name(text: &[u8]) -> Result<Name, Error> {
     Name::new(text).ok_or(Error::Syntax)
 }
 
-/// Reads one pid; 0 is the writer.
+/// Parses one pid; 0 is the writer.
 ///
 /// # Errors
 ///
-/// [`Error::Syntax`]; [`Error::NoProcess`] for a number that no pid can have.
+/// [`Error::Syntax`]; [`Error::NoProcess`] for a number that cannot be a pid.
 pub fn pid(text: &[u8]) -> Result<PidArg, Error> {
     match number(strip(text)?) {
         Ok(0) => Ok(PidArg::Own),
@@ -125,15 +122,14 @@ pub fn pid(text: &[u8]) -> Result<PidArg, Error> {
     }
 }
 
-/// Reads the path of `group.cgroup`; `None` is `none`.
+/// Parses the path of `group.cgroup`; `None` is `none`.
 ///
-/// A path is absolute, of printable ASCII without blanks, without empty, `.`
-/// and `..` components and without a slash at its end; `/` alone is every
-/// process. It need not exist.
+/// A path is absolute and of printable ASCII. It has no blanks, no empty, `.` or `..` components
+/// and no slash at its end; `/` alone matches every process. It need not exist.
 ///
 /// # Errors
 ///
-/// [`Error::Syntax`] for the form, [`Error::Range`] when it is too long.
+/// [`Error::Syntax`] for the form, [`Error::Range`] if it is too long.
 pub fn cgroup(text: &[u8]) -> Result<Option<CgroupPath>, Error> {
     or_word(strip(text)?, b"none", |text| {
         if !text.iter().all(u8::is_ascii_graphic) {
@@ -151,7 +147,7 @@ pub fn cgroup(text: &[u8]) -> Result<Option<CgroupPath>, Error> {
     })
 }
 
-/// Takes the line of `version` apart.
+/// Parses the line of `version`.
 ///
 /// # Errors
 ///
@@ -172,7 +168,7 @@ pub fn version(text: &[u8]) -> Result<Version, Error> {
     })
 }
 
-/// Takes one `KEY VALUE` line apart, with or without its newline. A key may have parts, as
+/// Parses one `KEY VALUE` line, with or without its newline. A key may have parts, as
 /// `passed.old-form`.
 ///
 /// # Errors
@@ -189,11 +185,11 @@ pub fn stat_line(line: &[u8]) -> Result<(&str, u64), Error> {
     Ok((key, number(value)?))
 }
 
-/// Reads a decimal number: digits and nothing else.
+/// Parses a decimal number, which consists of digits alone.
 ///
 /// # Errors
 ///
-/// [`Error::Syntax`] for the form, [`Error::Range`] when it exceeds 64 bits.
+/// [`Error::Syntax`] for the form, [`Error::Range`] if it exceeds 64 bits.
 pub fn number(text: &[u8]) -> Result<u64, Error> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return Err(Error::Syntax);
@@ -210,7 +206,7 @@ fn blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n')
 }
 
-/// Takes the blanks and newlines around a value off.
+/// Removes the blanks and newlines around a value.
 fn strip(mut text: &[u8]) -> Result<&[u8], Error> {
     if text.len() > limits::WRITE_LEN_MAX {
         return Err(Error::Syntax);
@@ -245,7 +241,7 @@ fn two_words(text: &[u8]) -> Result<(&[u8], &[u8]), Error> {
     Ok((first, rest))
 }
 
-/// Reads `word` as `None`, and anything else by `read`.
+/// Parses `word` as `None`, and anything else with `read`.
 fn or_word<T>(
     text: &[u8],
     word: &[u8],
@@ -270,7 +266,7 @@ fn small(text: &[u8], min: u64, max: u64) -> Result<u8, Error> {
     u8::try_from(in_range(number(text)?, min, max)?).map_err(|_| Error::Range)
 }
 
-/// A number with one of the suffixes, which multiplies it.
+/// Parses a number with an optional suffix, which multiplies it.
 fn scaled(text: &[u8], suffixes: &[(&[u8], u64)]) -> Result<u64, Error> {
     for (suffix, factor) in suffixes {
         if let Some(digits) = text.strip_suffix(*suffix) {
@@ -300,8 +296,7 @@ fn duration(text: &[u8], min: u64, max: u64) -> Result<Us, Error> {
     in_range(scaled(text, &suffixes)?, min, max).map(Us)
 }
 
-/// A bare number under 20 is refused: somebody may mean milliseconds, as the
-/// table in GVM's paper does.
+/// Refuses a bare number under 20: the writer may mean milliseconds, as GVM's Table 2 does.
 fn timeslice(text: &[u8]) -> Result<Us, Error> {
     duration(text, limits::TIMESLICE_US_MIN, limits::TIMESLICE_US_MAX)
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Values to text. Every line ends with a newline; what a writable file shows
-//! can be written back to it.
+//! Prints values as text. Every line ends with a newline. The text of a writable file can be
+//! written back to it.
 
 use super::value::{Bandwidth, CgroupPath, Value};
 use super::{ABI, VERSION};

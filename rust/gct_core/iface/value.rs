@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the files hold, typed.
+//! Types of the values that files hold.
 
 use crate::limits;
 use crate::mask::TpcMask;
@@ -10,9 +10,8 @@ use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
 /// A group's name.
 pub type Name = Text<{ limits::NAME_LEN_MAX }>;
 
-/// An absolute cgroup-v2 path, of a group or of a process. It holds one byte
-/// more than a group's path may have, so that a process's longer path, cut to
-/// fit, never equals a group's.
+/// An absolute cgroup-v2 path of a group or a process. It holds one byte more than a group's path
+/// may have, so a longer path of a process, cut to fit, never equals a group's.
 pub type CgroupPath = Text<{ limits::CGROUP_LEN_MAX + 1 }>;
 
 /// A duty cycle: at most `quota` of GPU time in each `period`.
@@ -24,7 +23,7 @@ pub struct Bandwidth {
     pub period: Us,
 }
 
-/// The form of a file, which fixes the type of its value.
+/// The form of a file, which determines the type of its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Free text on one line.
@@ -39,11 +38,11 @@ pub enum Format {
     Command,
     /// An absolute cgroup path, or `none`.
     Cgroup,
-    /// Bytes; K, M and G are accepted.
+    /// Bytes, with an optional suffix K, M or G.
     Bytes,
     /// Bytes as above, or `max`.
     BytesOrMax,
-    /// Microseconds; us, ms and s are accepted; or `default`.
+    /// Microseconds, with an optional suffix us, ms or s, or `default`.
     Timeslice,
     /// A number, 0 first.
     Priority,
@@ -64,7 +63,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The forms of files that hold one [`Value`].
+    /// Forms of files that hold one [`Value`].
     pub const VALUES: [Self; 11] = [
         Self::Bytes,
         Self::BytesOrMax,
@@ -80,14 +79,14 @@ impl Format {
     ];
 }
 
-/// The value of a file that holds one.
+/// The value of a file that holds one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// [`Format::Bytes`].
     Bytes(Bytes),
     /// [`Format::BytesOrMax`]; `None` is `max`.
     BytesOrMax(Option<Bytes>),
-    /// [`Format::Timeslice`]; `None` is the driver's own.
+    /// [`Format::Timeslice`]; `None` is the driver's default.
     Timeslice(Option<Us>),
     /// [`Format::Priority`].
     Priority(Priority),
