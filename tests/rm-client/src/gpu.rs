@@ -230,7 +230,7 @@ impl Gpu {
     ///
     /// Those of the driver.
     pub fn doorbell(&self, in_bar1: bool) -> Result<Mapping, Error> {
-        /// What the page shows.
+        /// Size of the page.
         const BYTES: usize = 0x1_0000;
         let mut parameters = abi::Usermode {
             in_bar1: in_bar1.into(),

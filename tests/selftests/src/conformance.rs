@@ -37,7 +37,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("conformance.remove_and_create_again", remove_and_create),
 ];
 
-/// A directory has exactly the table's files, with the table's modes.
+/// Checks that one directory has exactly the table's files, with the table's modes.
 fn check_directory(path: &str, place: Place) -> Outcome {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir(at(path)).during(path)? {
@@ -67,7 +67,7 @@ fn check_file(directory: &str, entry: &Entry) -> Outcome {
     Ok(())
 }
 
-/// Root passes permission bits, so the file itself must refuse writes.
+/// Checks that a file refuses forbidden accesses itself. Root passes permission bits.
 fn check_access(path: &str, mode: Mode) -> Outcome {
     match mode {
         Mode::Read => refuses(path, "1", Error::Access),
@@ -79,7 +79,7 @@ fn check_access(path: &str, mode: Mode) -> Outcome {
     }
 }
 
-/// A file shows its default, or refuses with an error that the table lists.
+/// Checks that a file shows its default, or refuses with an error that the table lists.
 fn check_reading(path: &str, entry: &Entry) -> Outcome {
     match read(path) {
         Ok(text) => {

@@ -83,8 +83,8 @@ fn check_same(
     }
 }
 
-/// Every atom that has ended wrote its done word exactly once, not before its last block, and no
-/// other run wrote one.
+/// Checks done words: every atom that has ended wrote its own exactly once, not before its last
+/// block, and no other run wrote one.
 fn check_done(report: &Report) {
     let is_atom = |run: &Run| SLOT_RANGE.contains(&run.qmd) && run.kind != Kind::Null;
     for (at, run) in report.runs.iter().enumerate() {

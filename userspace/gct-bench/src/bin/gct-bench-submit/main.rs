@@ -33,7 +33,7 @@ pub(crate) struct Capture {
     pub(crate) segments: Vec<Segment>,
 }
 
-/// The captures of the repository, by name.
+/// Returns the captures of the repository, by name.
 fn captures() -> Result<Vec<Capture>> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/captures");
     let mut captures = Vec::new();
