@@ -216,21 +216,41 @@ impl Client {
         class: u32,
         parameters: &mut T,
     ) -> Result<Handle, Error> {
+        let length = size(parameters);
+        // CAST: an address of this process.
+        let address = std::ptr::from_mut(parameters) as u64;
+        // SAFETY: the parameters have the length that the call says, accept any bytes, and contain
+        // no address that the driver follows.
+        let (object, status) = unsafe { self.alloc_from(parent, class, address, length) }?;
+        done(status).map(|()| object)
+    }
+
+    /// Allocates an object with the parameters at `address`. Returns its handle and the status.
+    ///
+    /// # Safety
+    ///
+    /// At `address` there are the class's parameters, `length` bytes or as many as the class has if
+    /// that is 0. The driver may read and write them, and follows no address in them.
+    pub(crate) unsafe fn alloc_from(
+        &self,
+        parent: Handle,
+        class: u32,
+        address: u64,
+        length: u32,
+    ) -> io::Result<(Handle, u32)> {
         let object = self.new_handle();
         let mut call = abi::Alloc {
             root: self.handle,
             parent,
             object,
             class,
-            // CAST: an address of this process.
-            parameters: std::ptr::from_mut(parameters) as u64,
-            parameters_size: size(parameters),
+            parameters: address,
+            parameters_size: length,
             status: 0,
         };
-        // SAFETY: the parameters have the length that the call says, accept any bytes, and contain
-        // no address that the driver follows.
+        // SAFETY: the caller guarantees it.
         unsafe { sys::ioctl(&self.control.file, n::ESCAPE_ALLOC, &mut call) }?;
-        done(call.status).map(|()| call.object)
+        Ok((object, call.status))
     }
 
     /// Allocates an object without parameters, through the structure with access rights. The driver

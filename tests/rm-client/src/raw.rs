@@ -141,21 +141,12 @@ impl Client {
         class: u32,
         parameters: &[AtomicU32],
     ) -> Result<Handle, Error> {
-        let object = self.new_handle();
-        let mut call = abi::Alloc {
-            root: self.handle(),
-            parent,
-            object,
-            class,
-            // CAST: an address of this process.
-            parameters: parameters.as_ptr() as u64,
-            ..Default::default()
-        };
-        let file = self.control_file().file();
+        // CAST: an address of this process.
+        let address = parameters.as_ptr() as u64;
         // SAFETY: the driver reads and writes the class's parameters. They exist, accept any bytes,
         // and other threads change them by atomic writes only.
-        unsafe { sys::ioctl(file, n::ESCAPE_ALLOC, &mut call) }?;
-        done(call.status).map(|()| call.object)
+        let (object, status) = unsafe { self.alloc_from(parent, class, address, 0) }?;
+        done(status).map(|()| object)
     }
 
     /// Allocates an object with parameters that the driver cannot write back, so that it fails
@@ -167,19 +158,9 @@ impl Client {
         parameters: &T,
     ) -> Result<Handle, Error> {
         let page = Page::read_only(parameters)?;
-        let object = self.new_handle();
-        let mut call = abi::Alloc {
-            root: self.handle(),
-            parent,
-            object,
-            class,
-            parameters: page.address(),
-            ..Default::default()
-        };
-        let file = self.control_file().file();
-        // SAFETY: the parameters are the class's, and the driver cannot write to them.
-        unsafe { sys::ioctl(file, n::ESCAPE_ALLOC, &mut call) }?;
-        match call.status {
+        // SAFETY: the parameters are the class's. The driver's write to them fails.
+        let (object, status) = unsafe { self.alloc_from(parent, class, page.address(), 0) }?;
+        match status {
             n::OK => Err(io::Error::from(io::ErrorKind::AlreadyExists).into()),
             _ => Ok(object),
         }
