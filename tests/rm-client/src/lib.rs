@@ -13,6 +13,7 @@
 
 pub mod abi;
 mod client;
+mod export;
 mod gpu;
 pub mod layout;
 pub mod numbers;

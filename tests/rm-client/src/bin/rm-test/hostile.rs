@@ -6,7 +6,7 @@ use crate::gpus::{me, need_two, session, session_of, ENGINE};
 use crate::limits::{has_slice, path, set, FREEZE, TIMESLICE};
 use crate::process::Child;
 use crate::tree::{self, eventually, expect, expect_gone, usage, Usage};
-use gct_ktap::{failed, same, skipped, During, Outcome, Stop, Test};
+use gct_ktap::{failed, same, During, Outcome, Stop, Test};
 use rm_client::{forge, numbers, Client, Control, Error, Forgery, Gpu, Handle, Memory, Session};
 use std::fs;
 use std::process;
@@ -23,9 +23,6 @@ pub(crate) const TESTS: &[Test] = &[
     ("hostile_failure_that_has_happened", read_only),
     ("hostile_free_of_a_space_takes_its_groups", freed_along),
     ("hostile_channel_without_a_group", channel_alone),
-    ("hostile_export_keeps_what_is_freed", exported),
-    ("hostile_exports_by_place", exported_by_place),
-    ("hostile_dma_buf_keeps_what_is_freed", dma_buf),
 ];
 
 const MEGABYTE: u64 = 1 << 20;
@@ -280,107 +277,6 @@ fn channel_alone() -> Outcome {
     expect(&me(), 0, Some((2, 1)))?;
     session.gpu().client().free(group)?;
     Ok(session.gpu().client().free_all()?)
-}
-
-/// Returns the device memory charged to this process.
-fn memory() -> Result<Option<u64>, Stop> {
-    Ok(usage(&me(), 0)?.and_then(|usage| usage.memory))
-}
-
-/// Memory exported to a file stays charged until the file is closed and no client has it.
-fn exported() -> Outcome {
-    let (session, other) = (session(0)?, session(0)?);
-    session.group(ENGINE)?;
-    let gpu = session.gpu();
-    let more = |megabytes: u64| Ok(memory()?.map(|now| now.saturating_sub(megabytes * MEGABYTE)));
-    eventually("directory", &true, || Ok(memory()?.is_some()))?;
-    let before = memory()?;
-    let held = gpu.alloc_memory(Memory::Device, 16 * MEGABYTE)?;
-    let file = Control::open()?;
-    gpu.client()
-        .export(gpu.device(), held, &file)
-        .during("export")?;
-    gpu.client().free(held)?;
-    same("in the file", more(16)?, before)?;
-    let client = other.gpu().client();
-    let name = client
-        .import(other.gpu().device(), &file)
-        .during("import")?;
-    same("imported", more(16)?, before)?;
-    drop(file);
-    eventually("file closed", &before, || more(16))?;
-    client.free(name)?;
-    same("freed", memory()?, before)?;
-    // A file from which no client imports.
-    let held = gpu.alloc_memory(Memory::Device, 8 * MEGABYTE)?;
-    let file = Control::open()?;
-    gpu.client()
-        .export(gpu.device(), held, &file)
-        .during("export")?;
-    gpu.client().free(held)?;
-    same("in the file", more(8)?, before)?;
-    drop(file);
-    eventually("closed", &before, memory)
-}
-
-/// Memory of a dma-buf stays charged until the dma-buf is freed.
-fn dma_buf() -> Outcome {
-    let session = session(0)?;
-    session.group(ENGINE)?;
-    let gpu = session.gpu();
-    eventually("directory", &true, || Ok(memory()?.is_some()))?;
-    let before = memory()?;
-    let held = gpu.alloc_memory(Memory::Device, 16 * MEGABYTE)?;
-    let buffer = match gpu.dma_buf(held, 16 * MEGABYTE) {
-        Err(Error::Status(numbers::NOT_SUPPORTED)) => {
-            return Err(skipped("the driver makes no dma-buf of this GPU"))
-        }
-        buffer => buffer.during("dma-buf")?,
-    };
-    gpu.client().free(held)?;
-    let more = memory()?.map(|now| now.saturating_sub(16 * MEGABYTE));
-    same("in the dma-buf", more, before)?;
-    drop(buffer);
-    eventually("closed", &before, memory)
-}
-
-/// A file has numbered places for objects. A new object replaces the one in its place.
-fn exported_by_place() -> Outcome {
-    let (session, other) = (session(0)?, session(0)?);
-    session.group(ENGINE)?;
-    let gpu = session.gpu();
-    eventually("directory", &true, || Ok(memory()?.is_some()))?;
-    let before = memory()?;
-    let more = |megabytes: u64| Ok(memory()?.map(|now| now.saturating_sub(megabytes * MEGABYTE)));
-    let sizes = [1, 2, 4];
-    let held: Result<Vec<Handle>, Stop> = sizes
-        .iter()
-        .map(|size| Ok(gpu.alloc_memory(Memory::Device, size * MEGABYTE)?))
-        .collect();
-    let held = held?;
-    let file = Control::open()?;
-    let client = gpu.client();
-    client
-        .export_many(gpu.device(), &held[..2], &file, 1)
-        .during("export")?;
-    // The third replaces the second.
-    client
-        .export_many(gpu.device(), &held[2..], &file, 2)
-        .during("export")?;
-    for object in &held {
-        client.free(*object)?;
-    }
-    same("the first and the third", more(5)?, before)?;
-    let importer = other.gpu().client();
-    let names = importer
-        .import_two(other.gpu().device(), &file, 1)
-        .during("import")?;
-    drop(file);
-    eventually("imported", &before, || more(5))?;
-    importer.free(names[0])?;
-    same("the third", more(4)?, before)?;
-    importer.free(names[1])?;
-    same("nothing", memory()?, before)
 }
 
 /// A dup into another owner's client is refused, even if its source is freed meanwhile: the other

@@ -13,7 +13,9 @@
 //! rm-test wait             until the standard input ends
 //! ```
 
+mod exports;
 mod faults;
+mod freeze;
 mod gpus;
 mod groups;
 mod hostile;
@@ -93,9 +95,11 @@ fn all(filter: &str) -> ExitCode {
         submit::TESTS,
         faults::TESTS,
         limits::TESTS,
+        freeze::TESTS,
         sent::TESTS,
         shared::TESTS,
         hostile::TESTS,
+        exports::TESTS,
         gpus::LAST_TESTS,
     ]
     .concat();
