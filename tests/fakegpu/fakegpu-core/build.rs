@@ -47,7 +47,7 @@ const INCLUDES: &[&str] = &[
     "inc/kernel",
 ];
 
-/// What the driver's own build defines and the headers ask for.
+/// Macros that the driver's own build defines and its headers need.
 const DEFINES: &[&str] = &[
     "NV_LINUX",
     "NV_X86_64",
