@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A group's members share its time slice: all of them together have it once in a round.
+//! Tests that the members of a group share its time slice: together they have it once per round.
 
 use crate::gpus::session;
 use crate::limits::{path, set, TIMESLICE};
@@ -15,7 +15,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("shared_slice_while_members_come_and_die", storm),
 ];
 
-/// A member with a channel group for compute, which has these time slices after its steps, sooner or later.
+/// Forks a member with a compute channel group. Waits for one of `slices` after each step.
 fn member(slices: &[u64]) -> Result<Child, Stop> {
     let slices = slices.to_vec();
     let mut child = Child::fork(move |parent: &mut Parent| {
@@ -32,7 +32,7 @@ fn member(slices: &[u64]) -> Result<Child, Stop> {
     Ok(child)
 }
 
-/// What `compute.stat` says of an owner's time slices.
+/// Returns the time slice lines of an owner's `compute.stat`.
 fn told(owner: &str) -> Result<Vec<String>, Stop> {
     let stat = tree::read(&path(owner, "compute.stat")?)?;
     let lines = stat
@@ -43,7 +43,7 @@ fn told(owner: &str) -> Result<Vec<String>, Stop> {
 
 fn four() -> Outcome {
     let group = Group::new("rm")?;
-    // A stranger has its own all the time.
+    // A process outside the group keeps its own slice.
     let session = session(0)?;
     let own = session.group(Engine::Compute)?;
     let stock = session.timeslice(own)?;
@@ -69,7 +69,7 @@ fn four() -> Outcome {
     same("the stranger's", session.timeslice(own)?, stock)
 }
 
-/// A member that makes many channel groups divides its own share.
+/// A member with many channel groups divides its own share among them.
 fn many() -> Outcome {
     const MANY: usize = 40;
     let group = Group::new("rm")?;
@@ -80,7 +80,7 @@ fn many() -> Outcome {
         parent.step()?;
         while groups.len() < MANY {
             groups.push(session.group(Engine::Compute)?);
-            // 4000 us by 1, 2, 3, 4, 6 and so on: all of them together never have more.
+            // 4000 us divided by 1, 2, 3, 4, 6 and so on: the sum never exceeds the share.
             let slices = groups.iter().map(|group| session.timeslice(*group));
             let sum: u64 = slices.sum::<Result<u64, _>>()?;
             same("no more than the share", sum <= 4000, true)?;
@@ -98,7 +98,7 @@ fn many() -> Outcome {
     mate.next()
 }
 
-/// Members come with a channel group and die, one after the other, beside one that stays.
+/// Members with a channel group start and die, one after another, beside one that stays.
 fn storm() -> Outcome {
     let group = Group::new("rm")?;
     set("rm", TIMESLICE, "6000")?;
