@@ -38,6 +38,11 @@ while read -r file; do
 	esac
 	! grep -nE '[[:space:]]+$' "$file" /dev/null || violation "$file: white space at the end of a line"
 	[ -z "$(tail -c 1 "$file")" ] || violation "$file: no newline at the end"
+	# One layout: tests that fill a file lie in x/tests.rs beside x.rs.
+	case $file in
+	*_test.rs | *_tests.rs) violation "$file: tests of x.rs belong in x/tests.rs" ;;
+	*.rs) ! grep -nE '^[[:space:]]*#\[path\b' "$file" /dev/null || violation "$file: a module at another path" ;;
+	esac
 	case $file in
 	ci/tidy.sh) ;;
 	*) ! grep -nE '\b(FIXME|XXX|TODO)\b' "$file" /dev/null || violation "$file: left-over mark" ;;
