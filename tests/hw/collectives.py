@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# NCCL on all GPUs of this machine beside other work, from one process a GPU. Prints `ok` from the first, or fails.
+# NCCL on all GPUs of this machine beside other work, with one process per GPU. The first process
+# prints `ok`, or the program fails.
 #
-#   collectives.py training           all-reduces on a stream of their own beside matrix products, as data parallelism has them
-#   collectives.py communicators N    N communicators at the same time, which each GPU begins in another order
+#     collectives.py training           all-reduces on their own stream beside matrix products, as
+#                                       in data parallelism
+#     collectives.py communicators N    N concurrent communicators, which the GPUs start in
+#                                       different orders
 
 import os
 import sys
@@ -37,7 +40,7 @@ def communicators(rank, world, count):
         data = [torch.full((1 << 16,), float(n + rank), device="cuda") for n in range(count)]
         torch.cuda.synchronize()
         order = list(range(count))
-        # The first rounds make the communicators, one after the other.
+        # The first rounds create the communicators, one after the other.
         if step >= 2:
             shift = (rank * count // world) % count
             order = order[shift:] + order[:shift]

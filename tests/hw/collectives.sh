@@ -1,14 +1,15 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# NCCL under masks and pacing, on a machine with two GPUs or more, the stock driver and PyTorch.
+# Tests NCCL under masks and pacing, on a machine with two GPUs or more, the stock driver and
+# PyTorch.
 #
-# usage: tests/hw/collectives.sh DIR      gctd, gctctl, gct-load and libgct_preload.so are in DIR
+#     usage: tests/hw/collectives.sh DIR      gctd, gctctl, gct-load and libgct_preload.so are in DIR
 set -u
 here=$(dirname "$(realpath "$0")")
 . "$here/lib.sh"
 
-# What to do, and what to do it under.
+# collectives MODE COMMAND...: runs collectives.py MODE under COMMAND.
 collectives() {
 	local what=$1
 	shift
@@ -24,7 +25,7 @@ check "on four TPCs" collectives training run --group four --tpc 0-3 --
 check "paced" collectives training run --group paced --atom 20us --
 check "paced on four TPCs" collectives training run --group both --tpc 0-3 --atom 20us --
 
-# Two CTAs each: all of them are resident at the same time on four TPCs.
+# Two CTAs each, so that all of them are resident on four TPCs.
 export NCCL_MAX_CTAS=2 NCCL_MIN_CTAS=1
 check "two communicators in opposite orders natively" collectives "communicators 2" env
 check "and on four TPCs" collectives "communicators 2" run --group four --tpc 0-3 --

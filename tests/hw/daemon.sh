@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# The user-space mode's daemon on a real GPU with the stock driver: limits are set, changed while
-# a program runs, and survive the end of either side.
+# Tests gctd on a real GPU with the stock driver: limits are set, change while a program runs, and
+# survive the death of either side.
 #
-# usage: tests/hw/daemon.sh DIR      gctd, gctctl, gct-load and libgct_preload.so are in DIR
+#     usage: tests/hw/daemon.sh DIR      gctd, gctctl, gct-load and libgct_preload.so are in DIR
 set -u
 . "$(dirname "$0")/lib.sh"
 
@@ -21,7 +21,7 @@ echo "SMs with tpc.mask 0-31: $masked"
 check "a program keeps to its mask" [ "$masked" -le 64 -a "$masked" -gt 0 ]
 check "its launches are counted" grep -qE '^launches [1-9]' <(get masked/0 compute.stat)
 check "they were rewritten" grep -qE '^rewritten [1-9]' <(get masked/0 compute.stat)
-# Numbers have holes: tpc.effective lists those of the mask that have a TPC, each with two SMs.
+# TPC numbers have holes: tpc.effective lists those of the mask that exist, each with two SMs.
 tpcs_of() { tr , '\n' <<<"$1" | awk -F- '{ n += ($2 == "" ? $1 : $2) - $1 + 1; if ($NF > 31) exit 1 } END { print n }'; }
 effective=$(get masked/0 tpc.effective)
 echo "tpc.effective with tpc.mask 0-31: $effective"
@@ -42,7 +42,7 @@ set_ "$live" tpc.mask=0-3
 check "the process's own mask holds too" eventually sms_at_most "$work/live" 8
 set_ "$live" tpc.mask=all
 
-# The same for a CUDA graph that is uploaded once and replayed.
+# The same for a CUDA graph that is uploaded once and then replayed.
 run --group graph -- "$bin/gct-load" watch --graph --seconds 9 --every-ms 10 >"$work/graph" &
 check "a graph without a limit has all SMs" eventually sms_over "$work/graph" $((native - 1))
 for tpcs in 8 2 32; do
@@ -56,7 +56,7 @@ echo
 kill "$(process_of graph)"
 
 set_ live compute.freeze=1
-# A launch that was published already ends.
+# A published launch runs to its end.
 sleep 0.3
 before=$(lines "$work/live")
 sleep 1
@@ -70,13 +70,13 @@ empty() { [ "$(get live group.procs)" = "" ] && [ "$(get live/0 gmem.current)" =
 check "killed, its directory goes" eventually gone
 check "and nothing of it is charged" eventually empty
 
-# Atoms: blocks of 20000 cycles in 40 waves, some 400 us.
+# Atoms: blocks of 20000 cycles in 40 waves, about 400 us.
 run --group atoms --atom 50us -- "$bin/gct-load" best-effort --blocks 42240 --seconds 1
 check "launches longer than atom.duration are split" grep -qE '^split [1-9]' <(get atoms/0 compute.stat)
 get atoms/0 compute.stat | tr '\n' ' '
 echo
 
-# A time slice is taken before the write returns, and the program's own comes back.
+# A time slice takes effect before the write returns. Removing it restores the program's own.
 watch slice 6 >"$work/slice" &
 check "a program runs whose time slice is to change" eventually sms_over "$work/slice" 1
 for slice in 50 2000 default; do
@@ -93,7 +93,7 @@ check "and takes one when it goes on" set_ slice/0 compute.timeslice=50
 kill "$slice"
 
 # A quota beside a best-effort neighbour: reserved while its owner works, lent afterwards. The two
-# take turns on the GPU, or share it under MPS; either way each keeps to its TPCs.
+# take turns on the GPU, or share it under MPS. In both cases each keeps to its TPCs.
 ctl create first >/dev/null
 set_ first tpc.quota=20
 watch first 4 >"$work/first" &
@@ -104,7 +104,7 @@ check "and still works" sms_over "$work/second" 0
 check "when the owner has ended all is the neighbour's" eventually sms_over "$work/second" $((native - 1))
 kill "$(process_of second)"
 
-# Memory, by each of CUDA's ways.
+# Memory, by each of CUDA's allocators.
 ctl create mem >/dev/null
 set_ mem gmem.limit=2G
 for way in alloc async pitch create array managed; do
@@ -119,7 +119,7 @@ mem_is_free() { [ "$(get mem/0 gmem.current)" = 0 ]; }
 check "when they have ended nothing is charged" eventually mem_is_free
 echo "$(get mem/0 gmem.events), peak $(get mem/0 gmem.peak)"
 
-# Managed memory counts as long as it is there, and nothing else that is mapped of the UVM driver does.
+# Managed memory is charged while it exists. No other mapping of the UVM driver is charged.
 mkfifo "$work/hold"
 run --group held -- "$bin/gct-load" memory --way managed --mib 256 --hold <"$work/hold" >"$work/held" &
 exec 7>"$work/hold"
@@ -133,7 +133,7 @@ check "freed, none is" eventually uvm_is 0
 check "and its program goes on" [ "$(process_of held)" ]
 exec 7>&-
 
-# What being asked costs: 512 allocations of 2 MiB each.
+# The cost of a charge: 512 allocations of 2 MiB each.
 took() {
 	local begin
 	begin=$(date +%s%N)
@@ -152,7 +152,7 @@ for _ in 1 2 3; do
 	took "512 allocations, governed" run --group free -- "${many[@]}"
 done
 
-# Exactness under limits that change all the time.
+# Exactness while limits change all the time.
 ctl create exact >/dev/null
 run --group exact --tpc 0-63 -- "$bin/gct-load" exact --rounds 400 >"$work/exact" 2>&1 &
 exact=$!
@@ -166,7 +166,7 @@ cat "$work/exact"
 get exact/0 compute.stat | tr '\n' ' '
 echo
 
-# The daemon is killed; the last limits hold, and a new daemon takes over.
+# The daemon is killed. The last limits stay in force, and a new daemon takes over.
 run --group stays --tpc 0-7 -- "$bin/gct-load" watch --seconds 15 --every-ms 10 >"$work/stays" &
 check "a masked program runs" eventually sms_at_most "$work/stays" 16
 stays=$(process_of stays)
@@ -186,7 +186,7 @@ check "and can set one" eventually sms_at_most "$work/stays" 8
 grep -v '"' "$work/stays"
 kill "$stays"
 
-# A program that started without a daemon finds one that comes later.
+# A program that started without a daemon connects to one that starts later.
 kill -9 $daemon
 wait $daemon 2>/dev/null
 refused() {
@@ -205,7 +205,7 @@ check "and takes its limits" eventually sms_at_most "$work/early" 8
 kill $early
 wait $early 2>/dev/null
 
-# The tree as files, where this machine has FUSE.
+# The tree as files, if this machine has FUSE.
 if [ -e /dev/fuse ]; then
 	kill $daemon
 	wait $daemon

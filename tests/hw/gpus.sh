@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# The user-space mode on a machine with two GPUs and the stock driver: each GPU has its own limits,
-# also for one program that uses both at the same time.
+# Tests the user-space mode on a machine with two GPUs and the stock driver: each GPU has its own
+# limits, also for one program that uses both at the same time.
 #
-# usage: tests/hw/gpus.sh DIR      gctd, gctctl, gct-load and libgct_preload.so are in DIR
+#     usage: tests/hw/gpus.sh DIR      gctd, gctctl, gct-load and libgct_preload.so are in DIR
 set -u
 . "$(dirname "$0")/lib.sh"
 
@@ -15,7 +15,7 @@ set -u
 native=$("$bin/gct-load" sms | tr , '\n' | wc -l)
 echo "SMs natively: $native"
 
-# The last line that a watched program printed of a GPU.
+# Writes the last line that a watched program printed about a GPU.
 last_of() { grep "\"gpu\":$2," "$1" | tail -n 1 >"$1.$2"; }
 of_at_most() { last_of "$1" "$2" && sms_at_most "$1.$2" "$3"; }
 of_over() { last_of "$1" "$2" && sms_over "$1.$2" "$3"; }
@@ -62,7 +62,8 @@ for gpu in 0 1; do
 done
 check "the second was paced by its own limit" grep -q '^atoms' <(get exact/1 compute.stat)
 
-# Each GPU looks as large as its own limits leave it. What blocks of the whole device wait for then comes.
+# Each GPU looks as large as its own limits leave it. A kernel whose blocks wait for each other on
+# the whole device ends.
 ctl create sized >/dev/null
 set_ sized/0 tpc.mask=0-15
 set_ sized/1 tpc.quota=5

@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# What a program must not notice of the library, on a machine with a GPU, the stock driver, nvcc and PyTorch: its
-# processor, its handlers, and ways to launch that no other test has.
+# Tests that a program does not notice the library, on a machine with a GPU, the stock driver, nvcc
+# and PyTorch: its processor, its signal handlers, and launch APIs that no other test covers.
 #
-# usage: tests/hw/invisible.sh DIR      gct-load and libgct_preload.so are in DIR
+#     usage: tests/hw/invisible.sh DIR      gct-load and libgct_preload.so are in DIR
 set -u
 here=$(dirname "$(realpath "$0")")
 . "$(dirname "$0")/lib.sh"
@@ -14,7 +14,7 @@ tpcs=$(LD_PRELOAD=$library "$bin/gct-load" tpcs | tail -n 1)
 half=$(tr , '\n' <<<"$tpcs" | head -n 16 | paste -sd,)
 
 # --- One processor.
-# The least of three medians of a launch and the wait for it, in nanoseconds.
+# Prints the smallest of three medians of a launch and the wait for it, in nanoseconds.
 wait_ns() {
 	for _ in 1 2 3; do
 		"$@" "$bin/gct-load" launches --waits 3000 --queued 1000 |
@@ -49,7 +49,7 @@ crashes() {
 }
 check "faulthandler says where Python has crashed, after subprocess" crashes
 
-# --- Ways to launch.
+# --- Launch APIs.
 nvcc -arch=native -rdc=true -o "$work/features" "$here/features.cu" -lcudadevrt -lcuda 2>/dev/null
 check "features.cu compiles" [ -x "$work/features" ]
 sms_of() { sed -n 's/.*"sms":\([0-9]*\).*/\1/p' "$work/$1"; }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# What the scripts here have in common. The first argument of whoever sources this is the folder of the programs.
+# Shared by the scripts of this directory. Source it with the folder of the programs as first
+# argument.
 bin=$(realpath "$1")
 work=$(mktemp -d)
 export GCTGROUP_DIR=$work
@@ -50,12 +51,12 @@ eventually() {
 	return 1
 }
 
-# The last number of SMs that a watched program printed, and how many lines there are.
+# Prints the last number of SMs that a watched program printed, and counts its lines.
 sms() { tail -n 1 "$1" | sed -n 's/.*"sms":\([0-9]*\).*/\1/p'; }
 lines() { wc -l <"$1"; }
 sms_at_most() { [ "$(sms "$1")" ] && [ "$(sms "$1")" -le "$2" ]; }
 sms_over() { [ "$(sms "$1")" ] && [ "$(sms "$1")" -gt "$2" ]; }
-# The only process of a group.
+# Prints the only process of a group.
 process_of() { get "$1" group.procs | head -n 1; }
-# Blocks of 20000 cycles on all SMs: launches of some 20 us.
+# Runs blocks of 20000 cycles on all SMs: launches of about 20 us.
 watch() { run --group "$1" -- "$bin/gct-load" watch --seconds "$2" --every-ms 10; }

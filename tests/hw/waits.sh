@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Waits that must end, on a machine with a GPU and the stock driver: streams that share a channel, a neighbour of an earlier
-# priority that is stopped, a launch that does not end.
+# Tests that waits end, on a machine with a GPU and the stock driver: streams that share a channel,
+# a neighbour of an earlier priority that is stopped, a launch that does not end.
 #
-# usage: tests/hw/waits.sh DIR      gctd, gctctl, gct-load and libgct_preload.so are in DIR
+#     usage: tests/hw/waits.sh DIR      gctd, gctctl, gct-load and libgct_preload.so are in DIR
 set -u
 . "$(dirname "$0")/lib.sh"
 
-# A number of the line of JSON in a file.
+# Prints a number of the line of JSON in a file.
 field() { sed -n "s/.*\"$2\":\([0-9.]*\).*/\1/p" "$1"; }
 less() { awk -v a="${1:-none}" -v b="$2" 'BEGIN { exit !(a != "none" && a < b) }'; }
 
@@ -38,7 +38,7 @@ stopped_neighbour() {
 	local late=$!
 	runs() { [ "$(lines "$work/late")" -gt 5 ]; }
 	check "$how: the later one runs" eventually runs
-	# Queued behind each other and paced: it always has work, and its work moves.
+	# Paced and queued behind each other, so that it always has work that progresses.
 	run --group early --atom 100us -- "$bin/gct-load" best-effort --blocks 26400 --threads 1024 --cycles 45000 \
 		--seconds 50 >/dev/null &
 	local early=$!
@@ -71,7 +71,7 @@ stopped_neighbour "under MPS"
 echo quit | nvidia-cuda-mps-control
 unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
 
-# --- What does not end is named.
+# --- A launch that does not end is reported.
 event() { get "$1" compute.events | sed -n "s/^$2 //p"; }
 has_event() { [ "$(event "$1" "$2")" -ge 1 ] 2>/dev/null; }
 run --group narrow --tpc 0-3 -- "$bin/gct-load" sms --blocks 264 --threads 1024 --cycles 1000 >/dev/null

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One program under the user-space mode, with limits from the environment.
+//! Tests one program under the user-space mode, with limits from the environment.
 
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Context, Result};
@@ -23,7 +23,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("a_child_that_is_executed_is_governed_too", child),
 ];
 
-/// Random launches of all kinds; a wrong block fails gct-load itself.
+/// Runs random launches of all kinds. gct-load itself fails on a wrong block.
 fn exact(bed: &Bed, env: &RunEnv, more: &str) -> Result<Outcome> {
     let line = bed
         .kit
@@ -73,7 +73,7 @@ fn exact_in_three_contexts(bed: &Bed) -> Result<Outcome> {
     exact(bed, &env.with("GCTGROUP_ATOM_DURATION", 20), work)
 }
 
-/// How many blocks ran on each SM.
+/// Returns the number of blocks that ran on each SM.
 fn sms(bed: &Bed, env: &RunEnv) -> Result<BTreeMap<String, u64>> {
     let line = bed.kit.run(env, "sms --blocks 8000 --cycles 20000")?;
     serde_json::from_str(&line).with_context(|| format!("'{line}'"))
@@ -90,7 +90,7 @@ fn a_mask_is_kept(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The counters that a run leaves behind.
+/// Returns the counters that a run writes.
 pub(crate) fn counters(bed: &Bed, env: RunEnv, work: &str) -> Result<BTreeMap<String, u64>> {
     let file = std::env::temp_dir().join(format!("gct-hw-{}", std::process::id()));
     bed.kit
@@ -100,7 +100,7 @@ pub(crate) fn counters(bed: &Bed, env: RunEnv, work: &str) -> Result<BTreeMap<St
     read_counters(&text)
 }
 
-/// `KEY VALUE` lines.
+/// Parses `KEY VALUE` lines.
 pub(crate) fn read_counters(text: &str) -> Result<BTreeMap<String, u64>> {
     text.lines()
         .map(|line| {
@@ -110,8 +110,9 @@ pub(crate) fn read_counters(text: &str) -> Result<BTreeMap<String, u64>> {
         .collect()
 }
 
-/// The part of the launches that was covered: masked, or a replay of masked nodes, and not passed. What the user-space mode
-/// did not even see is none. A fill of memory by a macro launches nothing.
+/// Returns the fraction of launches that were covered: masked, or a replay of masked nodes, and not
+/// passed through. A launch that the user-space mode did not see is not covered. A fill of memory
+/// by a macro is no launch.
 pub(crate) fn covered(counters: &BTreeMap<String, u64>) -> Result<f64> {
     let count = |key: &str| counters.get(key).copied().unwrap_or(0);
     let launches = count("launches");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Several programs on one GPU, as clients of MPS.
+//! Tests several programs on one GPU, as clients of MPS.
 
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Result};
@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
 const CRITICAL: &str = "critical --blocks 132 --threads 256 --cycles 45000 --period-us 2000";
 const BEST_EFFORT: &str = "best-effort --blocks 26400 --threads 1024 --cycles 45000";
 
-/// p99 of the critical loop in microseconds, launches per second of the other.
+/// Returns the p99 of the critical loop in microseconds, and the launches per second of the other.
 fn both(bed: &Bed, critical: &RunEnv, best_effort: &RunEnv) -> Result<(f64, f64)> {
     let window = format!(
         "--seconds 1.5 --start-at {}",
@@ -102,7 +102,7 @@ fn client_mask(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The later one waits as long as the earlier one has work, and runs otherwise.
+/// The later tenant waits while the earlier one has work, and runs otherwise.
 fn earlier_priority(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
@@ -118,7 +118,7 @@ fn earlier_priority(bed: &Bed) -> Result<Outcome> {
         both[0] > 0.9 * alone[0] && both[1] < 0.1 * alone[0],
         "early and late {both:?} launches/s, alone {alone:?}"
     );
-    // An early one that works now and then: the late one has the rest.
+    // An earlier tenant that works now and then leaves the rest to the later one.
     let (p99_us, rate) = self::both(bed, &early, &late)?;
     ensure!(
         p99_us < 300.0 && rate > 0.8 * alone[0],
@@ -127,8 +127,8 @@ fn earlier_priority(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Launches per second of a best-effort loop under each of `all`, at the same time. All have
-/// contexts before the first one works: to make one takes launches, which may have to wait.
+/// Returns the launches per second of a concurrent best-effort loop in each of `all`. All create
+/// their contexts before the first one works: creating one takes launches, which may have to wait.
 fn rates(bed: &Bed, all: &[&RunEnv]) -> Result<Vec<f64>> {
     let programs: Result<Vec<_>> = all.iter().map(|env| bed.kit.serve(env)).collect();
     let mut programs = programs?;
@@ -147,7 +147,7 @@ fn rates(bed: &Bed, all: &[&RunEnv]) -> Result<Vec<f64>> {
         .collect()
 }
 
-/// Each has what its quota says, and together they leave nothing unused.
+/// Each tenant gets its quota, and together they leave no TPC idle.
 fn four_quotas(bed: &Bed) -> Result<Outcome> {
     const QUOTAS: [usize; 4] = [9, 15, 20, 0];
     let mps = Mps::start()?;
@@ -163,7 +163,7 @@ fn four_quotas(bed: &Bed) -> Result<Outcome> {
         .collect();
     let alone = rates(bed, &[&programs[3]])?[0];
     let beside = rates(bed, &programs.iter().collect::<Vec<_>>())?;
-    // The last is best effort, and the others always work: it may get nothing.
+    // The last is best effort, and the others always work. It may get nothing.
     for (quota, rate) in QUOTAS.iter().zip(&beside) {
         // CAST: fewer than 256 TPCs.
         let share = *quota as f64 / bed.tpcs.len() as f64;
@@ -180,7 +180,8 @@ fn four_quotas(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Two busy owners of all TPCs and a third tenant, whose launches wait for them and hang on no TPC that does not exist.
+/// Two busy owners hold all TPCs. A third tenant's launches wait for them, and never hang on a TPC
+/// that does not exist.
 fn two_halves(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
@@ -238,8 +239,8 @@ fn killed_client(bed: &Bed) -> Result<Outcome> {
     let other = bed.kit.start(&paced, "exact --rounds 2000 --plain")?;
     std::thread::sleep(Duration::from_millis(1500));
     victim.kill()?;
-    // MPS ends all clients of a server when one dies with work on the GPU (NVIDIA's
-    // documentation), with or without gctgroup. So the other may fail, but must not hang.
+    // MPS ends all clients of a server when one dies with work on the GPU (NVIDIA's documentation),
+    // with or without gctgroup. So the other client may fail, but must not hang.
     let ended = other.line();
     ensure!(
         !ended

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! gctd, started for a while.
+//! Starts gctd for the duration of a test.
 
 use crate::kit::{Kit, RunEnv};
 use anyhow::{ensure, Context, Result};
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A running daemon; it ends with this value.
+/// A running daemon, stopped on drop.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -17,11 +17,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one that knows which bits of the mask have a TPC.
+    /// Starts a daemon with the mask bits that have a TPC.
     ///
     /// # Errors
     ///
-    /// It does not start.
+    /// If the daemon does not start.
     pub fn start(kit: &Kit, tpcs: &str) -> Result<Self> {
         let directory = std::env::temp_dir().join(format!("gctd-{}", std::process::id()));
         let admin = directory.join("admin.sock");
@@ -47,11 +47,11 @@ impl Daemon {
         })
     }
 
-    /// Makes a group.
+    /// Creates a group.
     ///
     /// # Errors
     ///
-    /// gctctl's.
+    /// Those of gctctl.
     pub fn create(&self, name: &str) -> Result<()> {
         self.gctctl(&["create", name])
     }
@@ -60,7 +60,7 @@ impl Daemon {
     ///
     /// # Errors
     ///
-    /// gctctl's.
+    /// Those of gctctl.
     pub fn set(&self, group: &str, file: &str, value: &str) -> Result<()> {
         self.gctctl(&["set", &format!("{group}/0"), &format!("{file}={value}")])
     }
@@ -81,7 +81,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// A program in a group of this daemon's, with the options of `gctctl run`.
+    /// Returns the environment of a program in a group of this daemon, with the options of `gctctl
+    /// run`.
     pub fn group(&self, name: &str, options: &str) -> RunEnv {
         let mut words = vec![
             self.gctctl.display().to_string(),
@@ -99,7 +100,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended already; then there is nothing to end.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.directory);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Programs of groups of the daemon's.
+//! Tests programs in groups of the daemon.
 
 use crate::{Bed, Outcome, Test};
 use anyhow::{ensure, Context, Result};
@@ -56,7 +56,7 @@ fn a_mask_changes(bed: &Bed) -> Result<Outcome> {
         half < 0.6 * whole,
         "{half} launches/s on half, {whole} on all"
     );
-    // The same while the program runs: from all to a few.
+    // The mask shrinks from all TPCs to a few while the program runs.
     daemon.set("changed", "tpc.mask", "all")?;
     let env = daemon.group("changed", "");
     let work = "best-effort --blocks 42240 --cycles 20000 --seconds 2";
@@ -90,7 +90,7 @@ fn a_frozen_group_stands_still(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Two processes that take turns. A time slice acts on what runs, so it changes while both do.
+/// Two processes take turns. A time slice acts on running work, so it changes while both run.
 fn a_time_slice_bounds_the_wait(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
     daemon.create("long")?;
@@ -120,7 +120,7 @@ fn a_time_slice_bounds_the_wait(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A program that forks and executes others: it stays exact, and they are governed as it is.
+/// A program forks and executes children. It stays exact, and its limits apply to them.
 fn children(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
     let options = format!("--atom 50us --tpc {}", bed.first(4));

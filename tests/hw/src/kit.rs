@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The programs, and how they are run.
+//! Runs the programs of the kit.
 
 use anyhow::{bail, ensure, Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a child may run beyond what it measures.
+/// Maximum run time of a child beyond its measurement.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the programs lie: beside this one, unless another folder is given.
+/// The folder of the programs: beside this one, unless another is given.
 #[derive(Clone, Debug)]
 pub struct Kit {
     folder: PathBuf,
@@ -25,12 +25,12 @@ pub struct RunEnv {
 }
 
 impl RunEnv {
-    /// The stock driver, nothing else.
+    /// Returns the environment of the stock driver.
     pub fn native() -> Self {
         Self::default()
     }
 
-    /// The user-space mode, without limits.
+    /// Returns the environment of the user-space mode, without limits.
     pub fn gctgroup() -> Self {
         Self {
             preload: true,
@@ -38,14 +38,14 @@ impl RunEnv {
         }
     }
 
-    /// The same as the arguments of another program, which starts it.
+    /// Prefixes the command with another program, which starts it.
     #[must_use]
     pub fn behind(mut self, words: Vec<String>) -> Self {
         self.behind = words;
         self
     }
 
-    /// The same with a variable of the environment.
+    /// Adds an environment variable.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.variables.push((name.into(), value.to_string()));
@@ -53,7 +53,7 @@ impl RunEnv {
     }
 }
 
-/// A child that runs.
+/// A running child.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -61,11 +61,11 @@ pub struct Running {
 }
 
 impl Kit {
-    /// The programs in `folder`.
+    /// Uses the programs in `folder`.
     ///
     /// # Errors
     ///
-    /// One of them is not there.
+    /// If a program is missing.
     pub fn new(folder: Option<PathBuf>) -> Result<Self> {
         let folder = match folder {
             Some(folder) => folder,
@@ -74,7 +74,7 @@ impl Kit {
                 me.parent().context("it lies in a folder")?.into()
             }
         };
-        // `LD_PRELOAD` and children that change their folder need a whole path.
+        // `LD_PRELOAD`, and children that change their folder, need an absolute path.
         let folder = folder
             .canonicalize()
             .context("the folder of the programs")?;
@@ -84,12 +84,12 @@ impl Kit {
         Ok(Self { folder })
     }
 
-    /// A file of the kit.
+    /// Returns the path of a file of the kit.
     pub fn path(&self, file: &str) -> PathBuf {
         self.folder.join(file)
     }
 
-    /// A command under `under`.
+    /// Returns a command in an environment.
     pub fn command(&self, program: &Path, env: &RunEnv) -> Command {
         let mut command = match env.behind.split_first() {
             Some((first, rest)) => {
@@ -106,11 +106,11 @@ impl Kit {
         command
     }
 
-    /// Starts `gct-load` with arguments that blanks separate.
+    /// Starts `gct-load` with arguments separated by blanks.
     ///
     /// # Errors
     ///
-    /// It cannot be started.
+    /// If it cannot be started.
     pub fn start(&self, env: &RunEnv, arguments: &str) -> Result<Running> {
         let mut command = self.command(&self.path("gct-load"), env);
         command.args(arguments.split_whitespace());
@@ -126,35 +126,35 @@ impl Kit {
     ///
     /// # Errors
     ///
-    /// It failed, or did not end.
+    /// If it fails, or does not end.
     pub fn run(&self, env: &RunEnv, arguments: &str) -> Result<String> {
         self.start(env, arguments)?.line()
     }
 
-    /// As [`Kit::run`], for a line of JSON.
+    /// Runs as [`Kit::run`] does, and parses the line as JSON.
     ///
     /// # Errors
     ///
-    /// As there, and for a line that is no JSON.
+    /// As there, and if the line is not JSON.
     pub fn json(&self, env: &RunEnv, arguments: &str) -> Result<serde_json::Value> {
         parse(&self.run(env, arguments)?)
     }
 }
 
-/// Reads one line of JSON.
+/// Parses one line of JSON.
 ///
 /// # Errors
 ///
-/// It is none.
+/// If it is not JSON.
 pub fn parse(line: &str) -> Result<serde_json::Value> {
     serde_json::from_str(line).with_context(|| format!("'{line}' is no JSON"))
 }
 
-/// A number in a line of JSON.
+/// Returns a number of a line of JSON.
 ///
 /// # Errors
 ///
-/// It is not there.
+/// If it is missing.
 pub fn number(line: &serde_json::Value, key: &str) -> Result<f64> {
     line.get(key)
         .and_then(serde_json::Value::as_f64)
@@ -162,16 +162,16 @@ pub fn number(line: &serde_json::Value, key: &str) -> Result<f64> {
 }
 
 impl Running {
-    /// The process.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Ends it at once, as `kill -9` does.
+    /// Kills the child, as `kill -9` does.
     ///
     /// # Errors
     ///
-    /// It has ended already.
+    /// If it has already exited.
     pub fn kill(mut self) -> Result<()> {
         ensure!(
             self.child.try_wait()?.is_none(),
@@ -183,11 +183,11 @@ impl Running {
         Ok(())
     }
 
-    /// Waits for its end and returns what it printed.
+    /// Waits until the child exits, and returns its output.
     ///
     /// # Errors
     ///
-    /// It failed, or does not end.
+    /// If it fails, or does not end.
     pub fn line(mut self) -> Result<String> {
         let start = Instant::now();
         while self.child.try_wait()?.is_none() {
@@ -212,25 +212,25 @@ impl Running {
     }
 }
 
-/// Unix time after `wait`, in seconds, for programs that are to measure at the same time.
+/// Returns the Unix time after `wait`, in seconds, for programs that measure at the same time.
 pub fn moment_in(wait: Duration) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     format!("{:.3}", (now.unwrap_or_default() + wait).as_secs_f64())
 }
 
-/// The middle and the ends of some numbers.
+/// Median, minimum and maximum of some numbers.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Spread {
     /// The median.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub least: f64,
-    /// The most.
+    /// The maximum.
     pub most: f64,
 }
 
 impl Spread {
-    /// Of at least one number.
+    /// Computes the spread of at least one number.
     pub fn of(numbers: &[f64]) -> Option<Self> {
         let mut sorted = numbers.to_vec();
         sorted.sort_by(f64::total_cmp);

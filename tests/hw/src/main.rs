@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The user-space mode on a real GPU. Runs where there is one, with the programs beside it
-//! (gct-load, libgct_preload.so, gctd, gctctl); prints TAP and ends with `N passed, M failed`.
+//! Tests the user-space mode on a real GPU, with the programs beside it (gct-load,
+//! libgct_preload.so, gctd, gctctl). Prints TAP and ends with `N passed, M failed`.
 #![allow(
     clippy::float_arithmetic,
     reason = "a test program that compares measurements"
@@ -33,7 +33,7 @@ struct Cli {
     rounds: u32,
 }
 
-/// What a test needs.
+/// The requirements of the tests.
 pub(crate) struct Bed {
     pub(crate) kit: Kit,
     /// The TPCs that exist.
@@ -42,29 +42,29 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// All TPCs but the first `count`, as a list.
+    /// Lists all TPCs but the first `count`.
     pub(crate) fn all_but(&self, count: usize) -> String {
         self.tpcs.get(count..).unwrap_or_default().join(",")
     }
 
-    /// The first `count` TPCs, as a list.
+    /// Lists the first `count` TPCs.
     pub(crate) fn first(&self, count: usize) -> String {
         self.tpcs.get(..count).unwrap_or_default().join(",")
     }
 
-    /// The user-space mode with a mask.
+    /// Returns the environment of the user-space mode with a mask.
     pub(crate) fn masked(&self, list: &str) -> RunEnv {
         RunEnv::gctgroup().with("GCTGROUP_TPC_MASK", list)
     }
 }
 
-/// A test, by its name.
+/// A test: its name and its function.
 pub(crate) type Test = (&'static str, fn(&Bed) -> Result<Outcome>);
 
-/// How a test ended that did not fail.
+/// The outcome of a test that did not fail.
 pub(crate) enum Outcome {
     Passed,
-    /// It needs what is not here.
+    /// A requirement is missing here.
     Skipped(String),
 }
 

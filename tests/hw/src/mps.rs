@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! NVIDIA's MPS, started for a while.
+//! Starts NVIDIA's MPS for the duration of a test.
 
 use crate::kit::RunEnv;
 use anyhow::{ensure, Context, Result};
@@ -8,18 +8,18 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// A running MPS daemon; it ends with this value.
+/// A running MPS daemon, stopped on drop.
 #[derive(Debug)]
 pub struct Mps {
     folder: PathBuf,
 }
 
 impl Mps {
-    /// Starts one of its own, in a folder of its own.
+    /// Starts an MPS daemon in its own folder.
     ///
     /// # Errors
     ///
-    /// There is no MPS.
+    /// If there is no MPS.
     pub fn start() -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("gct-mps-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
@@ -32,7 +32,7 @@ impl Mps {
         Ok(mps)
     }
 
-    /// The variables by which a program finds it.
+    /// Returns the variables by which a program finds this daemon.
     pub fn variables(&self) -> [(&'static str, String); 2] {
         let folder = self.folder.display().to_string();
         [
@@ -41,7 +41,7 @@ impl Mps {
         ]
     }
 
-    /// A client of this one.
+    /// Makes `env` a client of this daemon.
     pub fn client(&self, env: RunEnv) -> RunEnv {
         let variables = self.variables().into_iter();
         variables.fold(env, |env, (name, value)| env.with(name, value))
@@ -57,7 +57,7 @@ impl Mps {
 impl Drop for Mps {
     fn drop(&mut self) {
         let child = self.control().stdin(Stdio::piped()).spawn();
-        // If it cannot be told to end there is nobody to hear of it.
+        // A failure to stop it cannot be reported from here.
         if let Ok(mut child) = child {
             if let Some(mut input) = child.stdin.take() {
                 let _ = input.write_all(b"quit\n");

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# A convolutional net, a transformer forward and in training, and a CUDA graph; prints sums
+# Runs a convolutional net, a transformer forward and in training, and a CUDA graph. Prints hashes
 # of all bits of the results.
 import hashlib
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A child that does one request after the other, a line of JSON for each.
+//! Runs a child that serves requests one after another, each with a line of JSON.
 
 use crate::kit::{parse, Kit, RunEnv};
 use anyhow::{bail, ensure, Context, Result};
@@ -12,12 +12,12 @@ use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a child may take to start: PyTorch does for ten seconds, and longer beside others.
+/// Time limit for a child to start: PyTorch takes ten seconds, and longer beside other programs.
 const START: Duration = Duration::from_secs(60);
-/// How long a child may take to end by itself.
+/// Time limit for a child to exit by itself.
 const END: Duration = Duration::from_secs(10);
 
-/// The child. It ends with this value.
+/// The child, stopped on drop.
 #[derive(Debug)]
 pub struct Served {
     child: Child,
@@ -27,20 +27,20 @@ pub struct Served {
 }
 
 impl Kit {
-    /// Starts `gct-load serve`. It can be asked when [`Served::ready`] returns.
+    /// Starts `gct-load serve`. It takes requests once [`Served::ready`] returns.
     ///
     /// # Errors
     ///
-    /// It cannot be started.
+    /// If it cannot be started.
     pub fn serve(&self, env: &RunEnv) -> Result<Served> {
         self.serve_by(env, &self.path("gct-load"), &["serve"])
     }
 
-    /// Starts another program of this kind.
+    /// Starts another program that serves requests.
     ///
     /// # Errors
     ///
-    /// It cannot be started.
+    /// If it cannot be started.
     pub fn serve_by(&self, env: &RunEnv, program: &Path, arguments: &[&str]) -> Result<Served> {
         let mut command = self.command(program, env);
         command.args(arguments);
@@ -68,33 +68,33 @@ impl Kit {
 }
 
 impl Served {
-    /// Waits until it takes requests.
+    /// Waits until the child takes requests.
     ///
     /// # Errors
     ///
-    /// It does not.
+    /// If it does not.
     pub fn ready(&mut self) -> Result<()> {
         let line = self.line(START)?;
         ensure!(line.get("ready").is_some(), "{}: {line}", self.what);
         Ok(())
     }
 
-    /// Asks for something.
+    /// Sends a request.
     ///
     /// # Errors
     ///
-    /// It has ended.
+    /// If the child has exited.
     pub fn ask(&mut self, request: &str) -> Result<()> {
         let requests = self.requests.as_mut().context("it is asked no more")?;
         writeln!(requests, "{request}")?;
         Ok(requests.flush()?)
     }
 
-    /// What it answers within `patience`.
+    /// Returns the reply, within `patience`.
     ///
     /// # Errors
     ///
-    /// Nothing, or that it failed.
+    /// If there is no reply, or it reports a failure.
     pub fn answer(&mut self, patience: Duration) -> Result<Value> {
         let line = self.line(patience)?;
         if let Some(error) = line.get("error") {
@@ -114,8 +114,8 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // The end of its input is the end of its work. A client of MPS that is killed in the
-        // middle takes others with it.
+        // The child exits at the end of its input. Killing a client of MPS in the middle of its
+        // work would end other clients, too.
         drop(self.requests.take());
         let start = Instant::now();
         while start.elapsed() < END {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A kit whose programs are shells.
+    /// Returns a kit whose programs are shells.
     fn kit() -> (Kit, std::path::PathBuf) {
         let folder = std::env::temp_dir().join(format!("gct-served-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Fails unless the named module sees as many SMs as it should, and multiplies matrices rightly with kernels that are as
-# large as the device.
+# Fails unless the named module sees the expected number of SMs, and multiplies matrices correctly
+# with kernels as large as the device.
 import sys
 
 module, sms = sys.argv[1], int(sys.argv[2])
@@ -20,7 +20,7 @@ if module == "torch":
     import torch
 
     seen(torch.cuda.get_device_properties(0).multi_processor_count)
-    # Shapes for which cuBLAS takes kernels of one block for each SM, and splits along K.
+    # Shapes for which cuBLAS chooses kernels of one block per SM, and splits along K.
     for m, n, k in [(4096, 4096, 4096), (256, 256, 65536), (1000, 3000, 5000)]:
         a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16) / k**0.5
         b = torch.randn(k, n, device="cuda", dtype=torch.bfloat16)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Programs that size their grids by the device: they see the SMs that their limits leave, so that blocks that wait for
-//! each other are resident at once.
+//! Tests programs that size their grids by the device. They see the SMs that their limits leave, so
+//! blocks that wait for each other are resident at once.
 
 use crate::torch::has_module;
 use crate::{Bed, Outcome, Test};
@@ -29,7 +29,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("python_sees_the_sms_of_its_mask", python),
 ];
 
-/// The programs of `sized.py` that a machine may have.
+/// The modules of `sized.py` that a machine may have.
 const MODULES: [&str; 3] = ["torch", "triton", "jax"];
 
 const PROGRAM: &str = include_str!("sized.py");
@@ -38,7 +38,7 @@ fn barrier(bed: &Bed, env: &RunEnv, arguments: &str) -> Result<Value> {
     bed.kit.json(env, &format!("barrier {arguments}"))
 }
 
-/// What a barrier says of the device: SMs, blocks on each, the grid of one wave, clusters.
+/// Returns a barrier's view of the device: SMs, blocks on each, the grid of one wave, clusters.
 fn device(line: &Value) -> Result<[f64; 4]> {
     let of = |key| number(line, key);
     Ok([of("sms")?, of("per_sm")?, of("potential")?, of("clusters")?])
@@ -103,7 +103,8 @@ fn barrier_under_a_quota(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Two quotas that are used without a pause, and one that has what they leave: the barriers of all three end.
+/// Two quotas are in use without a pause, and a third tenant has the rest. The barriers of all
+/// three end.
 fn barriers_beside(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
     let daemon = daemon(bed)?;
@@ -146,7 +147,8 @@ fn cooperative(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// What PyTorch, Triton and JAX see, and persistent and stream-K multiplications that are right.
+/// Checks the device as PyTorch, Triton and JAX see it, and that persistent and stream-K
+/// multiplications are correct.
 fn python(bed: &Bed) -> Result<Outcome> {
     let here = MODULES.iter().filter(|module| has_module(module));
     let modules: Vec<&str> = here.copied().collect();
@@ -154,7 +156,7 @@ fn python(bed: &Bed) -> Result<Outcome> {
         return Ok(Outcome::Skipped("no PyTorch, Triton or JAX is here".into()));
     }
     let masked = bed.masked(&bed.first(32));
-    // Triton compiles functions of files alone.
+    // Triton compiles only functions that are in files.
     let file = std::env::temp_dir().join(format!("gct-hw-sized-{}.py", std::process::id()));
     std::fs::write(&file, PROGRAM)?;
     let ended = modules.iter().try_for_each(|module| {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! PyTorch programs, unmodified: the same results to the last bit, and every launch covered.
+//! Tests unmodified PyTorch programs: results are equal to the last bit, and every launch is
+//! covered.
 
 use crate::alone::{covered, read_counters};
 use crate::{Bed, Outcome, Test};
@@ -21,7 +22,7 @@ fn has_torch() -> bool {
     has_module("torch")
 }
 
-/// Whether Python finds a module.
+/// Returns whether Python finds a module.
 pub(crate) fn has_module(module: &str) -> bool {
     let find = "import importlib.util, sys; sys.exit(not importlib.util.find_spec(sys.argv[1]))";
     let python = Command::new("python3").args(["-c", find, module]).status();
@@ -56,8 +57,8 @@ fn without_limits(bed: &Bed) -> Result<Outcome> {
     compare(bed, &RunEnv::gctgroup())
 }
 
-/// Libraries choose kernels by the number of SMs, and other kernels round differently: the same bits
-/// are those of a program that sees all SMs.
+/// Libraries choose kernels by the number of SMs, and other kernels round differently. Equal bits
+/// therefore need a program that sees all SMs.
 fn on_half(bed: &Bed) -> Result<Outcome> {
     let half = bed.masked(&bed.first(bed.tpcs.len() / 2));
     compare(bed, &half.with("GCTGROUP_SM_COUNT", "all"))
