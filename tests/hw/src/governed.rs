@@ -16,6 +16,7 @@ pub(crate) const TESTS: &[Test] = &[
         "a_time_slice_bounds_the_wait_of_another_process",
         a_time_slice_bounds_the_wait,
     ),
+    ("a_group_has_one_time_slice", a_group_has_one_time_slice),
     ("a_group_is_exact_when_paced", exact_when_paced),
     ("children_belong_to_the_group", children),
     (
@@ -117,6 +118,34 @@ fn a_time_slice_bounds_the_wait(bed: &Bed) -> Result<Outcome> {
         "p50 in us: {stock} stock, {long} with 10 ms, {short} with 50 us, {again} stock again"
     );
     running.kill()?;
+    Ok(Outcome::Passed)
+}
+
+/// Four processes of a group take turns with a neighbour. It waits for one time slice, not for four.
+fn a_group_has_one_time_slice(bed: &Bed) -> Result<Outcome> {
+    let daemon = daemon(bed)?;
+    daemon.create("long")?;
+    daemon.set("long", "compute.timeslice", "8ms")?;
+    let wait = |processes: usize| -> Result<f64> {
+        let work = "best-effort --blocks 26400 --threads 1024 --cycles 450000 --seconds 8";
+        let started = (0..processes).map(|_| bed.kit.start(&daemon.group("long", ""), work));
+        let running = started.collect::<Result<Vec<_>>>()?;
+        std::thread::sleep(Duration::from_millis(2500));
+        let work = "critical --blocks 132 --threads 256 --cycles 45000 --period-us 2000";
+        let line = bed
+            .kit
+            .json(&RunEnv::native(), &format!("{work} --seconds 1.5"))?;
+        for program in running {
+            program.kill()?;
+        }
+        number(&line, "p95_us")
+    };
+    let (one, four) = (wait(1)?, wait(4)?);
+    println!("# p95 in us: {one} beside one process, {four} beside four of its group");
+    ensure!(
+        one > 4_000.0 && four < 1.5 * one,
+        "p95 in us: {one} beside one process, {four} beside four"
+    );
     Ok(Outcome::Passed)
 }
 
