@@ -66,6 +66,7 @@ impl Schedule {
     fn holds(&mut self) {
         let mut leads = 0;
         let fails = self.rm.failed > 0;
+        let mut shared = vec![];
         let state = self.store.state();
         for (key, object) in state.objects.iter().filter(|(_, object)| object.told.lead) {
             let name = (object.client, key.handle);
@@ -87,12 +88,19 @@ impl Schedule {
                     assert_eq!(told, Run::after(limits.freeze), "{name:?}");
                 }
                 Class::ChannelGroup => {
+                    if state.group_of(proc) == Some(self.group) {
+                        shared.push(self.rm.slices[&thing.number]);
+                    }
                     if let Some(slice) = state.slice_of(proc, self.gpu, object) {
                         assert_eq!(self.rm.slices[&thing.number], slice.get(), "{name:?}");
                     }
                 }
                 _ => {}
             }
+        }
+        let settings = state.settings(Owner::Group(self.group), self.gpu);
+        if let Some(whole) = settings.and_then(|settings| settings.timeslice) {
+            assert!(shared.iter().sum::<u64>() <= whole.get(), "{shared:?}");
         }
         let channels = self.rm.names.values().filter(|thing| thing.class == 0xc86f);
         // Two threads that make and free one handle at the same time lose it for us.
