@@ -17,15 +17,16 @@
 //! A channel group without work counts, too. Nobody but the GPU knows which ones have work: a tenant submits without
 //! an ioctl.
 //!
-//! No slice is shorter than [`SLICE_MIN`]. Below it the round would hardly be shorter: a change of channel groups takes
-//! some 100 us on an H200 whatever the slice, and the owner would be left with next to nothing.
+//! No part is shorter than [`SLICE_MIN`]. With less a channel group is taken off the GPU before its context is loaded,
+//! and never gets anything done. Nor would the round be much shorter: the change from one channel group to the next
+//! takes some 160 us on an H100 whatever the slice.
 
-use crate::limits::TIMESLICE_US_MIN;
+use crate::limits::TIMESLICE_PART_US_MIN;
 use crate::rmapi::nv;
 use crate::units::Us;
 
-/// The shortest slice that a division leaves.
-pub const SLICE_MIN: Us = Us(TIMESLICE_US_MIN);
+/// The shortest slice that a division leaves, unless the whole is shorter.
+pub const SLICE_MIN: Us = Us(TIMESLICE_PART_US_MIN);
 
 /// The channel groups that take turns on one runlist, as far as their engine tells.
 ///
@@ -186,14 +187,14 @@ mod tests {
         /// All parts together are the whole, but where each has the shortest slice; and a part is at least a third of what an
         /// exact division would leave.
         #[test]
-        fn the_parts_are_no_more_than_the_whole(counts in prop::collection::vec(0u32..3000, 1..20), whole in 20u64..1_000_000) {
+        fn the_parts_are_no_more_than_the_whole(counts in prop::collection::vec(0u32..3000, 1..20), whole in prop_oneof![20u64..200, 20u64..1_000_000]) {
             let mut divisor = Divisor::ONE;
             for count in counts {
                 divisor.recount(count);
                 prop_assert!(divisor.is_sound(), "{divisor:?}");
                 let part = divisor.part(Us(whole)).get();
                 prop_assert!(part <= whole && part >= SLICE_MIN.get().min(whole));
-                prop_assert!(part * u64::from(count) <= whole || part == SLICE_MIN.get());
+                prop_assert!(part * u64::from(count) <= whole || part <= SLICE_MIN.get());
                 prop_assert!(3 * part * u64::from(count.max(1)) >= whole);
             }
         }

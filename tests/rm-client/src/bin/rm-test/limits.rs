@@ -60,7 +60,7 @@ fn slices() -> Outcome {
         // The limit applies from the moment at which its owner has the group. Groups of one engine
         // share it, down to the shortest slice.
         let new = session.group(ENGINE)?;
-        let part = (us / 2).max(20);
+        let part = (us / 2).max(50).min(us);
         has_slice(&session, new, part).during("new group")?;
         has_slice(&session, groups[0], part).during("the one before")?;
         has_slice(&session, groups[1], us).during("another engine's")?;
