@@ -53,8 +53,10 @@ impl Slice {
     /// What it is when somebody else may have set it: what it gets back is known as before.
     #[must_use]
     pub const fn lost(self) -> Self {
+        /// No limit is this short.
+        const UNKNOWN: Us = Us(0);
         match self {
-            Self::Ours { own, .. } => Self::Known(own),
+            Self::Ours { own, .. } => Self::Ours { own, now: UNKNOWN },
             other => other,
         }
     }
@@ -123,6 +125,17 @@ mod tests {
         assert_eq!(driver, Us(50));
         assert_eq!(settle(&mut slice, &mut driver, Some(Us(50))), 0);
         assert_eq!(settle(&mut slice, &mut driver, Some(Us(10_000))), 1);
+        assert_eq!(settle(&mut slice, &mut driver, None), 1);
+        assert_eq!((slice, driver), (Slice::Own, Us(2048)));
+    }
+
+    #[test]
+    fn what_is_lost_is_set_again_or_given_back() {
+        let (mut slice, mut driver) = (Slice::Own, Us(2048));
+        assert_eq!(settle(&mut slice, &mut driver, Some(Us(50))), 2);
+        slice = slice.lost();
+        assert_eq!(settle(&mut slice, &mut driver, Some(Us(50))), 1);
+        slice = slice.lost();
         assert_eq!(settle(&mut slice, &mut driver, None), 1);
         assert_eq!((slice, driver), (Slice::Own, Us(2048)));
     }
