@@ -61,6 +61,8 @@ pub(crate) struct Channel {
     token: Option<u32>,
     /// How many of the tenant's entries were looked at, as an index of its ring.
     taken: u32,
+    /// GP_PUT when it was looked at last.
+    seen: u32,
     /// What was looked at and is not wholly published.
     waiting: Option<Next>,
     ring: RealRing,
@@ -106,6 +108,7 @@ impl Channel {
             userd,
             token: None,
             taken: 0,
+            seen: 0,
             waiting: None,
             ring: RealRing::new(params.entries),
             line: Line::new(),
@@ -149,6 +152,13 @@ impl Channel {
         let put = shadow.word(self.userd + GP_PUT);
         let put = put.map_or(self.taken, |put| put.tenant.load(Ordering::Relaxed));
         self.waiting.is_some() || self.line.is_followed() || put != self.taken
+    }
+
+    /// Returns whether the tenant has added entries since the last time.
+    pub(crate) fn has_news(&mut self, shadow: &Shadow) -> bool {
+        let put = shadow.word(self.userd + GP_PUT);
+        let put = put.map_or(self.seen, |put| put.tenant.load(Ordering::Relaxed));
+        core::mem::replace(&mut self.seen, put) != put
     }
 
     /// Takes note of what has ended and publishes what the tenant has added, as far as

@@ -20,6 +20,7 @@
 //! The library does not change the resource manager's replies, by which libcuda sizes its own
 //! memory.
 
+pub(crate) mod calls;
 pub(crate) mod launch;
 pub(crate) mod lookup;
 pub(crate) mod memory;

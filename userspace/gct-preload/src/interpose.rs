@@ -28,7 +28,9 @@ fn learn(mut call: Call) {
             STATS.unmanaged.fetch_add(1, Ordering::Relaxed);
         }
     }
-    let worker::Shared { session, governors } = &mut *shared;
+    let worker::Shared {
+        session, governors, ..
+    } = &mut *shared;
     session.learn(call, governors);
     if session.managed() {
         for gpu in session.gpus() {

@@ -14,6 +14,7 @@
 
 mod actions;
 mod alone;
+mod calls;
 mod channel;
 mod daemon;
 mod driver;
@@ -49,6 +50,7 @@ mod sys;
 mod tests;
 mod worker;
 
+pub use driver::calls::*;
 pub use driver::launch::{
     cuGraphKernelNodeSetAttribute, cuLaunchCooperativeKernel, cuLaunchCooperativeKernel_ptsz,
     cuLaunchKernelEx, cuLaunchKernelEx_ptsz,

@@ -3,21 +3,25 @@
 //! The worker: a thread that publishes what the program's threads submit, and looks after what is in
 //! flight.
 
+use crate::calls;
 use crate::processors;
+use crate::stats::STATS;
 use crate::sys;
 use crate::worker::{self, Held};
+use core::sync::atomic::Ordering;
+use gct_core::policy::doorbell;
 use gct_core::policy::poll::Poll;
 use gct_core::policy::poll_backoff::{Cpus, PollBackoff};
 use gct_core::units::Ns;
 
 /// Sleep at most this long: a tenant that waits for room in its ring does not ring.
-const SLEEP_NS: i64 = 1_000_000_000;
+const SLEEP: Ns = Ns(1_000_000_000);
 /// The same while some ring is crowded, or work is held back or followed: nobody rings when
 /// it may go on.
-const SHORT_SLEEP_NS: i64 = 200_000;
+const SHORT_SLEEP: Ns = Ns(200_000);
 /// The same while doorbells cannot be heard: an eighth of the time since the last work, between
-/// [`SHORT_SLEEP_NS`] and this.
-const DEAF_SLEEP_NS: i64 = 2_000_000;
+/// [`SHORT_SLEEP`] and this.
+const DEAF_SLEEP: Ns = Ns(2_000_000);
 /// How often the processors are counted again, at most.
 const COUNT: Ns = Ns(1_000_000_000);
 /// How often is looked for a debugger, at most.
@@ -38,6 +42,8 @@ struct Looks {
     last_work: Ns,
     /// Whether the last look found no processor to poll on.
     rests: bool,
+    /// Since when no call has come, while doorbells are open, and how many had come before.
+    called: Option<(Ns, u64)>,
     /// Whether a debugger traces the program, and since when that is known.
     traced: bool,
     asked: Ns,
@@ -57,6 +63,7 @@ impl Looks {
             counted: now,
             last_work: now,
             rests: false,
+            called: None,
             traced: sys::is_traced(),
             asked: now,
         }
@@ -77,6 +84,8 @@ impl Looks {
             return self.rest(shared);
         }
         self.rests = false;
+        self.called = None;
+        calls::close();
         if now.saturating_sub(self.last_work) > self.poll.time() {
             return self.sleep(shared);
         }
@@ -100,7 +109,8 @@ impl Looks {
             self.worked(now());
             return Some(());
         }
-        self.pause(shared, seen, armed);
+        let timeout = self.timeout(&shared, armed);
+        self.pause(shared, seen, timeout);
         let mut shared = worker::lock()?;
         let rung = worker::bell() != seen;
         shared.disarm();
@@ -112,19 +122,47 @@ impl Looks {
 
     /// There is no processor to poll on: whoever rings publishes. Looks after the rest.
     fn rest(&mut self, mut shared: Held) -> Option<()> {
-        if self.rests && !worker::armed() {
+        if calls::is_open() {
+            if self.stays_open(&mut shared) {
+                let timeout = Self::no_longer_than(doorbell::LOOK, &shared);
+                self.pause(shared, worker::bell(), timeout);
+                return Some(());
+            }
+        } else if self.rests && !worker::armed() {
             // A store that could not be left out must get through before the next one faults.
-            self.pause(shared, worker::bell(), false);
+            let timeout = self.timeout(&shared, false);
+            self.pause(shared, worker::bell(), timeout);
             shared = worker::lock()?;
         }
         self.rests = true;
+        self.called = None;
         let seen = worker::bell();
         let armed = self.arm(&mut shared, true);
+        calls::close();
         if shared.publish() > 0 {
             self.last_work = now();
         }
-        self.pause(shared, seen, armed);
+        let timeout = self.timeout(&shared, armed);
+        self.pause(shared, seen, timeout);
         Some(())
+    }
+
+    /// Returns whether doorbells stay open, after a look: nothing was missed, and the program calls.
+    fn stays_open(&mut self, shared: &mut Held) -> bool {
+        let now = now();
+        if shared.session.has_news() && !calls::is_under_way() {
+            shared.doorbells = shared.doorbells.missed();
+            STATS.missed.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        let (since, calls) = *self.called.get_or_insert((now, shared.calls));
+        if calls != shared.calls {
+            self.called = Some((now, shared.calls));
+        } else if now.saturating_sub(since) > doorbell::IDLE {
+            shared.doorbells = shared.doorbells.silent();
+            return false;
+        }
+        true
     }
 
     /// Arms the doorbells, unless a debugger would stop the program at each fault; `false` if they
@@ -141,16 +179,26 @@ impl Looks {
         !self.traced && shared.arm(stay)
     }
 
-    /// Sleeps; for a short while where nobody would wake it in time.
-    fn pause(&mut self, shared: Held, seen: u32, armed: bool) {
-        let idle = now().saturating_sub(self.last_work).get() / 8;
-        let timeout = match (shared.unfinished(), armed) {
-            (true, _) => SHORT_SLEEP_NS,
-            (_, false) => i64::try_from(idle)
-                .unwrap_or(DEAF_SLEEP_NS)
-                .clamp(SHORT_SLEEP_NS, DEAF_SLEEP_NS),
-            _ => SLEEP_NS,
+    /// How long to sleep; for a short while where nobody would wake it in time.
+    fn timeout(&self, shared: &Held, armed: bool) -> Ns {
+        let idle = Ns(now().saturating_sub(self.last_work).get() / 8);
+        let longest = match armed {
+            true => SLEEP,
+            false => idle.clamp(SHORT_SLEEP, DEAF_SLEEP),
         };
+        Self::no_longer_than(longest, shared)
+    }
+
+    /// That, or less while something is to be looked after.
+    fn no_longer_than(longest: Ns, shared: &Held) -> Ns {
+        match shared.unfinished() {
+            true => SHORT_SLEEP,
+            false => longest,
+        }
+    }
+
+    /// Sleeps.
+    fn pause(&mut self, shared: Held, seen: u32, timeout: Ns) {
         self.backoff = self.backoff.pause(processors::preemptions(), now());
         worker::rest(shared, seen, timeout);
         let now = now();

@@ -70,6 +70,8 @@ pub(crate) struct Session {
     channels: Vec<Channel>,
     alone: Alone,
     notifiers: Notifiers,
+    /// Whether the last [`publish`](Self::publish) found entries that the one before had not seen.
+    news: bool,
 }
 
 /// The most mappings and objects that are remembered; a tenant with more runs on, and
@@ -94,7 +96,13 @@ impl Session {
             channels: Vec::new(),
             alone: Alone::new(),
             notifiers: Notifiers::new(),
+            news: false,
         }
+    }
+
+    /// Returns whether the program had submitted something when [`publish`](Self::publish) looked last.
+    pub(crate) fn has_news(&self) -> bool {
+        self.news
     }
 
     /// Whether there is anything for a worker to do.
@@ -392,8 +400,10 @@ impl Session {
             doorbells,
             channels,
             alone,
+            news,
             ..
         } = self;
+        *news = false;
         for ring in rings.iter() {
             if let Some(doorbell) = Self::doorbell(doorbells, ring.gpu) {
                 alone.publish(&ring.shadow, doorbell);
@@ -411,6 +421,7 @@ impl Session {
                 continue;
             };
             let shadow = &ring.shadow;
+            *news |= channel.has_news(shadow);
             let mut around = Around {
                 find: &find,
                 scratch: ring.scratch.as_mut(),

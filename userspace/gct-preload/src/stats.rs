@@ -20,6 +20,8 @@ pub(crate) struct Stats {
     pub(crate) crowded: AtomicU64,
     /// Doorbell faults: how often a sleeping worker was woken.
     pub(crate) faults: AtomicU64,
+    /// Rings that no call announced while doorbells were open: how often a look found some.
+    pub(crate) missed: AtomicU64,
     /// How often the daemon was lost; the last limits stayed in force.
     pub(crate) daemons_lost: AtomicU64,
 }
@@ -32,6 +34,7 @@ pub(crate) static STATS: Stats = Stats {
     unreadable: AtomicU64::new(0),
     crowded: AtomicU64::new(0),
     faults: AtomicU64::new(0),
+    missed: AtomicU64::new(0),
     daemons_lost: AtomicU64::new(0),
 };
 
@@ -45,6 +48,7 @@ impl Stats {
             ("unreadable", &self.unreadable),
             ("crowded", &self.crowded),
             ("faults", &self.faults),
+            ("missed", &self.missed),
             ("daemons_lost", &self.daemons_lost),
         ]
         .map(|(key, value)| format!("{key} {}\n", value.load(Ordering::Relaxed)))

@@ -11,8 +11,10 @@
 //!   while it sleeps. The fault handler disarms them, publishes on the spot and wakes it: an idle tenant costs nothing, a
 //!   busy one takes no faults. (Linux's NAPI does the same with interrupts.)
 //! - Without one, every store to a doorbell faults, and the thread that has stored publishes. The worker
-//!   is woken only for what nobody rings for.
+//!   is woken only for what nobody rings for. Where all rings come from functions of libcuda's that this library interposes,
+//!   these publish when they return, and no store faults ([`calls`]).
 
+use crate::calls;
 use crate::fault;
 use crate::governors::Governors;
 use crate::looks;
@@ -24,6 +26,8 @@ use core::cell::Cell;
 use core::ffi::c_void;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use gct_core::policy::doorbell::Doorbells;
+use gct_core::units::Ns;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 /// Session and governors, always taken together.
@@ -31,11 +35,17 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 pub(crate) struct Shared {
     pub(crate) session: Session,
     pub(crate) governors: Governors,
+    /// How the program rings.
+    pub(crate) doorbells: Doorbells,
+    /// How often a call has published.
+    pub(crate) calls: u64,
 }
 
 static SHARED: Mutex<Shared> = Mutex::new(Shared {
     session: Session::new(),
     governors: Governors::new(),
+    doorbells: Doorbells::new(),
+    calls: 0,
 });
 /// Whether the doorbells fault.
 static ARMED: AtomicBool = AtomicBool::new(false);
@@ -115,7 +125,9 @@ impl Shared {
 
     /// Publishes all that is new.
     pub(crate) fn publish(&mut self) -> u32 {
-        let Self { session, governors } = self;
+        let Self {
+            session, governors, ..
+        } = self;
         let now_ns = sys::now_ns();
         for (_, governor) in governors.iter_mut() {
             governor.begin(now_ns);
@@ -154,6 +166,17 @@ impl Shared {
         self.session.arm(false);
         ARMED.store(false, Ordering::SeqCst);
     }
+
+    /// Learns of a ring that faulted, and opens the doorbells if calls have rung often enough; returns whether it has.
+    fn rang(&mut self, by_call: bool) -> bool {
+        self.doorbells = self.doorbells.rang(by_call);
+        let opens = self.doorbells.may_open();
+        if opens {
+            calls::open();
+            self.disarm();
+        }
+        opens
+    }
 }
 
 /// Whether doorbells fault now.
@@ -167,11 +190,29 @@ pub(crate) fn bell() -> u32 {
 }
 
 /// The worker sleeps until it is woken, which it was already if the bell is not `seen` any more.
-pub(crate) fn rest(shared: Held, seen: u32, timeout_ns: i64) {
+pub(crate) fn rest(shared: Held, seen: u32, timeout: Ns) {
     AT_REST.store(!shared.unfinished(), Ordering::SeqCst);
     drop(shared);
-    sys::futex_wait(&BELL, seen, timeout_ns);
+    // CAST: at most a second.
+    sys::futex_wait(&BELL, seen, timeout.get() as i64);
     AT_REST.store(false, Ordering::SeqCst);
+}
+
+/// Publishes what a call has submitted that is about to return, while doorbells are open.
+pub(crate) fn publish_call() {
+    let Some(mut shared) = lock() else { return };
+    shared.publish();
+    shared.calls = shared.calls.wrapping_add(1);
+    wake_for(shared);
+}
+
+/// Wakes the worker if there is something that it must look after, and it rests.
+fn wake_for(shared: Held) {
+    let unfinished = shared.unfinished();
+    drop(shared);
+    if unfinished && AT_REST.swap(false, Ordering::SeqCst) {
+        wake();
+    }
 }
 
 fn wake() {
@@ -310,12 +351,17 @@ unsafe fn publish_here(addr: usize, context: *mut c_void) -> bool {
     // Where the program has its doorbell back, the store must reach it.
     // SAFETY: passed on.
     let done = shared.session.shadows(addr) && unsafe { fault::skip_store(context) };
-    let unfinished = shared.unfinished();
-    drop(shared);
-    if done && unfinished && AT_REST.swap(false, Ordering::SeqCst) {
-        wake();
+    if !done {
+        return false;
     }
-    done
+    if shared.rang(calls::is_inside()) {
+        drop(shared);
+        // It sleeps for a second, and is to look each millisecond.
+        wake();
+    } else {
+        wake_for(shared);
+    }
+    true
 }
 
 #[cfg(test)]

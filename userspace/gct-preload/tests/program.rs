@@ -34,6 +34,11 @@ fn open() {
 /// Launches, and waits until the GPU has seen it.
 fn launch() {
     let put = fake(c"fake_launch");
+    published(put);
+}
+
+/// Waits until the GPU has seen an entry.
+fn published(put: u32) {
     let since = Instant::now();
     while fake(c"fake_put") != put || fake(c"fake_rung") != 0xa {
         assert!(since.elapsed() < Duration::from_secs(10), "not published");
@@ -356,6 +361,54 @@ fn worker_time() -> u64 {
     panic!("there is no worker");
 }
 
+/// Loads libcuda, and launches by it as the CUDA runtime does.
+fn cuda() -> impl Fn() {
+    type Pointer = *mut c_void;
+    type Launch = unsafe extern "C" fn(
+        Pointer,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        u32,
+        Pointer,
+        Pointer,
+        Pointer,
+    ) -> u32;
+    // SAFETY: loads a library, and looks up a name that has this type in it.
+    let launch: Launch = unsafe {
+        let libcuda = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
+        assert!(!libcuda.is_null(), "no libcuda.so.1");
+        let at = libc::dlsym(libcuda, c"cuLaunchKernel".as_ptr());
+        assert!(!at.is_null(), "no cuLaunchKernel");
+        core::mem::transmute(at)
+    };
+    move || {
+        let at = |number: usize| number as Pointer;
+        // SAFETY: `rings.c` uses nothing of this.
+        let put = unsafe { launch(at(1), 2, 3, 4, 5, 6, 7, 8, at(9), at(10), at(11)) };
+        assert_ne!(put, 0, "other arguments");
+        published(put);
+    }
+}
+
+/// Launches by libcuda; then in the way that is named, too.
+fn calls(more: &str) {
+    open();
+    let cuda = cuda();
+    (0..1000).for_each(|_| cuda());
+    match more {
+        "ring" => (0..100).for_each(|_| launch()),
+        "pause" => {
+            std::thread::sleep(Duration::from_millis(100));
+            launch();
+        }
+        _ => {}
+    }
+}
+
 /// Launches and waits, as a program does that computes in between; prints what it and the worker took.
 fn launches(sizes: &str) {
     open();
@@ -450,6 +503,7 @@ fn main() {
         "raw-action" => raw_action(),
         "blocked" => return blocked(),
         "launches" => return launches(&std::env::args().nth(2).unwrap()),
+        "calls" => return calls(&std::env::args().nth(2).unwrap()),
         "no-threads" => return no_threads(),
         "worker-is-normal" => return worker_is_normal(),
         "others-map" => return others_map(),

@@ -4,8 +4,9 @@
 //! `fake_driver.rs` its GPU.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 /// Where cargo puts what it builds.
 fn built(name: &str) -> PathBuf {
@@ -82,10 +83,8 @@ fn no_signal_of_the_programs_runs_in_our_threads() {
     does("helpers-block");
 }
 
-/// What the program, the worker and the median launch took, in microseconds, on these processors.
-fn launches(processors: &'static [usize], count: u32) -> [u64; 3] {
-    let mut command = program("launches");
-    command.arg(count.to_string());
+/// Has a program use these processors alone.
+fn bind(command: &mut Command, processors: &'static [usize]) {
     let bind = || {
         // SAFETY: a plain structure that lives for the call.
         unsafe {
@@ -99,6 +98,13 @@ fn launches(processors: &'static [usize], count: u32) -> [u64; 3] {
     };
     // SAFETY: one system call between fork and exec.
     unsafe { command.pre_exec(bind) };
+}
+
+/// What the program, the worker and the median launch took, in microseconds, on these processors.
+fn launches(processors: &'static [usize], count: u32) -> [u64; 3] {
+    let mut command = program("launches");
+    command.arg(count.to_string());
+    bind(&mut command, processors);
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{} {text}", output.status);
@@ -113,6 +119,72 @@ fn on_one_processor_the_worker_takes_nothing_from_its_program() {
     assert!(worker * 20 < all, "the worker took {worker} us of {all}");
     // Less than the worker sleeps while it lets a store through.
     assert!(median < 200, "{median} us");
+}
+
+/// The folder of a libcuda whose launches ring.
+fn libcuda() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rings");
+        std::fs::create_dir_all(&folder).unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rings.c");
+        let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+        let mut compile = Command::new(compiler);
+        compile.args(["-shared", "-fPIC", "-O1", "-o"]);
+        compile.arg(folder.join("libcuda.so.1")).arg(source);
+        assert!(compile.status().unwrap().success());
+        folder
+    })
+}
+
+/// Faults and misses of a program on one processor that launches 1000 times by libcuda, and then as `more` says.
+fn calls(more: &str) -> [u64; 2] {
+    let name = format!("gct-calls-{}-{more}", std::process::id());
+    let stats = std::env::temp_dir().join(name);
+    let mut command = program("calls");
+    command
+        .arg(more)
+        .env("LD_LIBRARY_PATH", libcuda())
+        .env("GCTGROUP_STATS", &stats);
+    bind(&mut command, &[0]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{} {text}", output.status);
+    let counters = std::fs::read_to_string(&stats).unwrap();
+    std::fs::remove_file(&stats).unwrap();
+    let count = |key: &str| {
+        let line = counters.lines().find_map(|line| line.strip_prefix(key));
+        line.unwrap().trim().parse().unwrap()
+    };
+    ["faults ", "missed "].map(count)
+}
+
+#[test]
+fn on_one_processor_calls_publish_without_a_fault() {
+    let [faults, missed] = calls("");
+    assert!(
+        faults < 500 && missed == 0,
+        "{faults} faults, {missed} missed"
+    );
+}
+
+#[test]
+fn what_no_call_rings_for_is_found_and_faults_from_then_on() {
+    let [faults, missed] = calls("ring");
+    let range = 99..600;
+    assert!(
+        range.contains(&faults) && missed == 1,
+        "{faults} faults, {missed} missed"
+    );
+}
+
+#[test]
+fn who_is_silent_has_armed_doorbells() {
+    let [faults, missed] = calls("pause");
+    assert!(
+        faults > 64 && faults < 500 && missed == 0,
+        "{faults} faults, {missed} missed"
+    );
 }
 
 #[test]

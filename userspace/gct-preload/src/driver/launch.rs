@@ -10,6 +10,7 @@ use super::symbols::{
     LAUNCH_EX, LAUNCH_EX_PER_THREAD,
 };
 use super::{size, Function, Shape, Status, Stream, NOT_INITIALIZED, SUCCESS, TOO_LARGE};
+use crate::calls::Call;
 use core::ffi::{c_int, c_uint, c_void};
 use gct_core::policy::size::holds;
 
@@ -155,6 +156,7 @@ macro_rules! cooperative {
                 true => NO_GPU_HOLDS,
                 false => shape.grid,
             };
+            let _call = Call::begin();
             // SAFETY: passed on; a grid that is refused reads no arguments.
             unsafe {
                 real(
@@ -216,6 +218,7 @@ unsafe fn launch_ex(
             return unsafe { real(&refused, function, arguments, extra) };
         }
     }
+    let _call = Call::begin();
     // SAFETY: passed on.
     unsafe { real(config, function, arguments, extra) }
 }

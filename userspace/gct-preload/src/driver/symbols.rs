@@ -10,7 +10,7 @@ use core::ffi::{c_char, c_int, c_void, CStr};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::{launch, lookup, memory, size};
+use super::{calls, launch, lookup, memory, size};
 
 /// A function of libcuda.
 #[derive(Debug)]
@@ -109,6 +109,29 @@ symbols! {
     GRAPH_NODE_SET_ATTRIBUTE =
         launch::cuGraphKernelNodeSetAttribute, c"cuGraphKernelNodeSetAttribute", 11000, false;
     MEM_ALLOC_MANAGED = memory::cuMemAllocManaged, c"cuMemAllocManaged", 6000, false;
+    LAUNCH = calls::cuLaunchKernel, c"cuLaunchKernel", 4000, false;
+    LAUNCH_PER_THREAD = calls::cuLaunchKernel_ptsz, c"cuLaunchKernel", 7000, true;
+    GRAPH_LAUNCH = calls::cuGraphLaunch, c"cuGraphLaunch", 10000, false;
+    GRAPH_LAUNCH_PER_THREAD = calls::cuGraphLaunch_ptsz, c"cuGraphLaunch", 10000, true;
+    EVENT_RECORD = calls::cuEventRecord, c"cuEventRecord", 2000, false;
+    EVENT_RECORD_PER_THREAD = calls::cuEventRecord_ptsz, c"cuEventRecord", 7000, true;
+    STREAM_WAIT_EVENT = calls::cuStreamWaitEvent, c"cuStreamWaitEvent", 3020, false;
+    STREAM_WAIT_EVENT_PER_THREAD = calls::cuStreamWaitEvent_ptsz, c"cuStreamWaitEvent", 7000, true;
+    MEMCPY_ASYNC = calls::cuMemcpyAsync, c"cuMemcpyAsync", 4000, false;
+    MEMCPY_ASYNC_PER_THREAD = calls::cuMemcpyAsync_ptsz, c"cuMemcpyAsync", 7000, true;
+    MEMCPY_HTOD_ASYNC = calls::cuMemcpyHtoDAsync_v2, c"cuMemcpyHtoDAsync", 3020, false;
+    MEMCPY_HTOD_ASYNC_PER_THREAD =
+        calls::cuMemcpyHtoDAsync_v2_ptsz, c"cuMemcpyHtoDAsync", 7000, true;
+    MEMCPY_DTOH_ASYNC = calls::cuMemcpyDtoHAsync_v2, c"cuMemcpyDtoHAsync", 3020, false;
+    MEMCPY_DTOH_ASYNC_PER_THREAD =
+        calls::cuMemcpyDtoHAsync_v2_ptsz, c"cuMemcpyDtoHAsync", 7000, true;
+    MEMCPY_DTOD_ASYNC = calls::cuMemcpyDtoDAsync_v2, c"cuMemcpyDtoDAsync", 3020, false;
+    MEMCPY_DTOD_ASYNC_PER_THREAD =
+        calls::cuMemcpyDtoDAsync_v2_ptsz, c"cuMemcpyDtoDAsync", 7000, true;
+    MEMSET_D8_ASYNC = calls::cuMemsetD8Async, c"cuMemsetD8Async", 3020, false;
+    MEMSET_D8_ASYNC_PER_THREAD = calls::cuMemsetD8Async_ptsz, c"cuMemsetD8Async", 7000, true;
+    MEMSET_D32_ASYNC = calls::cuMemsetD32Async, c"cuMemsetD32Async", 3020, false;
+    MEMSET_D32_ASYNC_PER_THREAD = calls::cuMemsetD32Async_ptsz, c"cuMemsetD32Async", 7000, true;
 }
 
 impl Symbol {

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Interposes the functions of libcuda's that submit work and return without waiting for it, so that they can publish it
+//! without a fault ([`crate::calls`]).
+//!
+//! A function that is missing here costs a fault a ring. One that waits for its own work must be missing: it returns when
+//! that was published.
+
+use super::symbols::{
+    EVENT_RECORD, EVENT_RECORD_PER_THREAD, GRAPH_LAUNCH, GRAPH_LAUNCH_PER_THREAD, LAUNCH,
+    LAUNCH_PER_THREAD, MEMCPY_ASYNC, MEMCPY_ASYNC_PER_THREAD, MEMCPY_DTOD_ASYNC,
+    MEMCPY_DTOD_ASYNC_PER_THREAD, MEMCPY_DTOH_ASYNC, MEMCPY_DTOH_ASYNC_PER_THREAD,
+    MEMCPY_HTOD_ASYNC, MEMCPY_HTOD_ASYNC_PER_THREAD, MEMSET_D32_ASYNC, MEMSET_D32_ASYNC_PER_THREAD,
+    MEMSET_D8_ASYNC, MEMSET_D8_ASYNC_PER_THREAD, STREAM_WAIT_EVENT, STREAM_WAIT_EVENT_PER_THREAD,
+};
+use super::{Function, Status, Stream, NOT_INITIALIZED};
+use crate::calls::Call;
+use core::ffi::{c_uchar, c_uint, c_void};
+
+/// `CUdeviceptr`.
+type Address = u64;
+
+macro_rules! calls {
+    ($($name:ident($($argument:ident: $kind:ty),*) is $symbol:ident;)*) => {$(
+        /// Stands in front of libcuda's: what it submits is published when it returns.
+        ///
+        /// # Safety
+        ///
+        /// As for libcuda's.
+        #[no_mangle]
+        #[allow(non_snake_case, reason = "libcuda's name")]
+        #[allow(clippy::too_many_arguments, reason = "libcuda's arguments")]
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> Status {
+            type Real = unsafe extern "C" fn($($kind),*) -> Status;
+            // SAFETY: this is its type.
+            let Some(real) = (unsafe { $symbol.function::<Real>() }) else {
+                return NOT_INITIALIZED;
+            };
+            let _call = Call::begin();
+            // SAFETY: passed on.
+            unsafe { real($($argument),*) }
+        }
+    )*};
+}
+
+calls! {
+    cuLaunchKernel(
+        function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream,
+        arguments: *mut *mut c_void, extra: *mut *mut c_void
+    ) is LAUNCH;
+    cuLaunchKernel_ptsz(
+        function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
+        block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream,
+        arguments: *mut *mut c_void, extra: *mut *mut c_void
+    ) is LAUNCH_PER_THREAD;
+    cuGraphLaunch(graph: *mut c_void, stream: Stream) is GRAPH_LAUNCH;
+    cuGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) is GRAPH_LAUNCH_PER_THREAD;
+    cuEventRecord(event: *mut c_void, stream: Stream) is EVENT_RECORD;
+    cuEventRecord_ptsz(event: *mut c_void, stream: Stream) is EVENT_RECORD_PER_THREAD;
+    cuStreamWaitEvent(stream: Stream, event: *mut c_void, flags: c_uint) is STREAM_WAIT_EVENT;
+    cuStreamWaitEvent_ptsz(
+        stream: Stream, event: *mut c_void, flags: c_uint
+    ) is STREAM_WAIT_EVENT_PER_THREAD;
+    cuMemcpyAsync(to: Address, from: Address, bytes: usize, stream: Stream) is MEMCPY_ASYNC;
+    cuMemcpyAsync_ptsz(
+        to: Address, from: Address, bytes: usize, stream: Stream
+    ) is MEMCPY_ASYNC_PER_THREAD;
+    cuMemcpyHtoDAsync_v2(
+        to: Address, from: *const c_void, bytes: usize, stream: Stream
+    ) is MEMCPY_HTOD_ASYNC;
+    cuMemcpyHtoDAsync_v2_ptsz(
+        to: Address, from: *const c_void, bytes: usize, stream: Stream
+    ) is MEMCPY_HTOD_ASYNC_PER_THREAD;
+    cuMemcpyDtoHAsync_v2(
+        to: *mut c_void, from: Address, bytes: usize, stream: Stream
+    ) is MEMCPY_DTOH_ASYNC;
+    cuMemcpyDtoHAsync_v2_ptsz(
+        to: *mut c_void, from: Address, bytes: usize, stream: Stream
+    ) is MEMCPY_DTOH_ASYNC_PER_THREAD;
+    cuMemcpyDtoDAsync_v2(
+        to: Address, from: Address, bytes: usize, stream: Stream
+    ) is MEMCPY_DTOD_ASYNC;
+    cuMemcpyDtoDAsync_v2_ptsz(
+        to: Address, from: Address, bytes: usize, stream: Stream
+    ) is MEMCPY_DTOD_ASYNC_PER_THREAD;
+    cuMemsetD8Async(
+        to: Address, value: c_uchar, count: usize, stream: Stream
+    ) is MEMSET_D8_ASYNC;
+    cuMemsetD8Async_ptsz(
+        to: Address, value: c_uchar, count: usize, stream: Stream
+    ) is MEMSET_D8_ASYNC_PER_THREAD;
+    cuMemsetD32Async(
+        to: Address, value: c_uint, count: usize, stream: Stream
+    ) is MEMSET_D32_ASYNC;
+    cuMemsetD32Async_ptsz(
+        to: Address, value: c_uint, count: usize, stream: Stream
+    ) is MEMSET_D32_ASYNC_PER_THREAD;
+}
