@@ -9,7 +9,6 @@
 //! | [`pace`] | into how many atoms is it split, and may the next one go now? |
 //! | [`patience`] | when does a wait end though nothing has happened? |
 //! | [`poll`] | for how long is work looked for before the backend sleeps? |
-//! | [`spare`] | may the backend take a processor to poll? |
 //! | [`size`] | how large a GPU is a tenant shown? |
 //! | [`tpc`] | which TPCs may a tenant use now, and must it wait for another? |
 

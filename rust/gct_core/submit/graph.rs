@@ -133,13 +133,13 @@ impl<'a> Memory<'a> {
     pub fn learn(&mut self, words: &[u32], found: &[QmdCall], counters: &mut Counters) -> usize {
         let mut nodes = 0usize;
         for found in found {
+            let stored = found.source == Source::Stored;
+            if !stored && !is_node(found, words) {
+                continue;
+            }
             let (Some(launch), Some(qmd)) = (found.launch(words), found.qmd(words)) else {
                 continue;
             };
-            let stored = found.source == Source::Stored;
-            if !stored && !is_node(found, &launch) {
-                continue;
-            }
             let node = Node {
                 va: found.qmd_va,
                 version: launch.version,
@@ -245,9 +245,17 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Whether a scheduled QMD is a graph's node: it waits to be scheduled by another and runs again.
-fn is_node(found: &QmdCall, launch: &Launch) -> bool {
-    found.source == Source::Upload && launch.waits.requires_pcas && launch.effects.self_copy
+/// Whether a scheduled QMD is a graph's node: it waits to be scheduled by another and runs again. Reads no more of it than
+/// that, because most launches are none.
+fn is_node(found: &QmdCall, words: &[u32]) -> bool {
+    let (Source::Upload, Some(version), Some(qmd)) =
+        (found.source, found.version, found.qmd(words))
+    else {
+        return false;
+    };
+    with_layout!(version, L => {
+        L::REQUIRE_SCHEDULING_PCAS.is_set(qmd) && L::SELF_COPY_ON_COMPLETION.is_set(qmd)
+    })
 }
 
 /// The QMDs that a launch's end schedules or counts down.
@@ -262,14 +270,12 @@ fn next_of(launch: &Launch) -> [Option<u64>; 2] {
 /// later. To be called in the words to be published; it does not change what runs where.
 pub fn arm(words: &mut [u32], found: &[QmdCall]) {
     for found in found {
-        let Some(launch) = found.launch(words) else {
+        if !is_node(found, words) {
             continue;
-        };
-        if is_node(found, &launch) {
-            if let Some(qmd) = found.qmd_mut(words) {
-                let mask = mask::read(qmd, launch.version).unwrap_or([0; MASK_WORDS]);
-                mask::write(qmd, launch.version, Some(&mask));
-            }
+        }
+        if let (Some(version), Some(qmd)) = (found.version, found.qmd_mut(words)) {
+            let mask = mask::read(qmd, version).unwrap_or([0; MASK_WORDS]);
+            mask::write(qmd, version, Some(&mask));
         }
     }
 }

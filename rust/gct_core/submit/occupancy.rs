@@ -3,7 +3,7 @@
 //! How many blocks of a launch are resident at the same time.
 
 use super::launch::{self, Kind, Launch};
-use super::qmd::{Field, Layout, Version};
+use super::qmd::{with_layout, Field, Layout, Version};
 use crate::mask::TpcMask;
 use crate::topology::Topology;
 
@@ -151,12 +151,20 @@ impl Footprint {
     }
 }
 
-/// Whether all blocks of `launch` are resident at the same time on `whole` TPCs, but not on `granted` of them. If its blocks
-/// wait for each other without saying so by the cooperative flag, it never ends there.
-pub fn is_narrowed(launch: &Launch, granted: u64, whole: u64) -> bool {
-    let plain = matches!(launch.kind, Kind::Grid | Kind::Cluster);
-    let blocks = launch.blocks();
-    plain && blocks > wave(launch, granted) && blocks <= wave(launch, whole)
+/// Whether all blocks of the launch that `qmd` describes are resident at the same time on `whole` TPCs, but not on `granted` of
+/// them. If its blocks wait for each other without saying so by the cooperative flag, it never ends there.
+pub fn is_narrowed(qmd: &[u32], version: Version, granted: u16, whole: u16) -> bool {
+    with_layout!(version, L => {
+        let blocks = match launch::kind::<L>(qmd) {
+            Kind::Grid => volume(L::GRID, qmd),
+            Kind::Cluster => {
+                let each = L::CLUSTER.map_or(1, |fields| volume(fields, qmd));
+                volume(L::GRID, qmd).saturating_mul(each)
+            }
+            _ => 0,
+        };
+        !holds::<L>(qmd, blocks, granted) && holds::<L>(qmd, blocks, whole)
+    })
 }
 
 /// Blocks of `launch` that so many TPCs hold: one wave.

@@ -316,7 +316,16 @@ impl Channel {
         });
         let [get, put] = words;
         let entries = self.params.entries;
-        put.wrapping_add(entries).wrapping_sub(get) % entries > entries / 2
+        let in_flight = match put.checked_sub(get) {
+            Some(in_flight) => in_flight,
+            None => put.wrapping_add(entries).wrapping_sub(get),
+        };
+        in_flight > entries / 2
+    }
+
+    /// Whether nothing is held back, followed, or waiting for room.
+    pub(crate) fn rests(&self, shadow: &Shadow) -> bool {
+        !self.pending(shadow) && self.line.in_flight().count == 0 && !self.crowded(shadow)
     }
 
     /// Forgets what shows in `[addr, addr + len)`, which is being unmapped.

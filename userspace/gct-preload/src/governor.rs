@@ -299,11 +299,6 @@ impl Governor {
         u64::from(self.granted.count())
     }
 
-    /// How many TPCs the GPU has, as far as is known.
-    fn all_tpcs(&self) -> u64 {
-        u64::from(Limits::NONE.allowed(&self.gpu).count())
-    }
-
     /// Whether anything of a launch is to change.
     fn acts(&self) -> bool {
         self.mask.is_some() || self.limits.any()

@@ -12,6 +12,7 @@ use crate::shadow::{covers, touches, Shadow};
 use crate::split::FRAME_BYTES;
 use crate::stats::STATS;
 use crate::sys;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::rmapi::own::ChannelParams;
 
@@ -72,6 +73,10 @@ pub(crate) struct Session {
     notifiers: Notifiers,
     /// Whether the last [`publish`](Self::publish) found entries that the one before had not seen.
     news: bool,
+    /// Whether it left something that must be looked after.
+    unfinished: bool,
+    /// The mapping in which a segment was found last, as an index.
+    found: Cell<usize>,
 }
 
 /// The most mappings and objects that are remembered; a tenant with more runs on, and
@@ -97,6 +102,8 @@ impl Session {
             alone: Alone::new(),
             notifiers: Notifiers::new(),
             news: false,
+            unfinished: false,
+            found: Cell::new(0),
         }
     }
 
@@ -350,7 +357,7 @@ impl Session {
 
     /// Publishes what is left of, and forgets, every channel at or below `object`.
     fn forget(&mut self, object: Object, governors: &mut Governors) {
-        self.publish(governors);
+        self.publish(governors, sys::now_ns());
         // With a client all that is its goes.
         let whole = object.handle == object.client;
         let mut doomed = vec![object.handle];
@@ -393,7 +400,7 @@ impl Session {
     }
 
     /// Publishes all that is new on every channel; returns how many entries.
-    pub(crate) fn publish(&mut self, governors: &mut Governors) -> u32 {
+    pub(crate) fn publish(&mut self, governors: &mut Governors, now_ns: u64) -> u32 {
         let Self {
             mappings,
             rings,
@@ -401,6 +408,8 @@ impl Session {
             channels,
             alone,
             news,
+            unfinished,
+            found,
             ..
         } = self;
         *news = false;
@@ -409,59 +418,52 @@ impl Session {
                 alone.publish(&ring.shadow, doorbell);
             }
         }
-        let find = |gpu_va, len| segment(mappings, gpu_va, len);
-        let now_ns = sys::now_ns();
+        let find = |gpu_va, len| segment(mappings, found, gpu_va, len);
         let mut count = 0;
+        *unfinished = alone.forwards();
         for channel in channels.iter_mut() {
             let Some(ring) = rings.iter_mut().find(|r| channel.lives_in(&r.shadow)) else {
                 continue;
             };
-            let doorbell = Self::doorbell(doorbells, ring.gpu);
-            let (Some(doorbell), Some(governor)) = (doorbell, governors.of(ring.gpu)) else {
-                continue;
-            };
             let shadow = &ring.shadow;
-            *news |= channel.has_news(shadow);
-            let mut around = Around {
-                find: &find,
-                scratch: ring.scratch.as_mut(),
-                now_ns,
-            };
-            count += channel.publish(shadow, governor, &mut around, doorbell);
-            channel.refresh_get(shadow);
+            let has_news = channel.has_news(shadow);
+            *news |= has_news;
+            if !has_news && channel.rests(shadow) {
+                continue;
+            }
+            let doorbell = Self::doorbell(doorbells, ring.gpu);
+            if let (Some(doorbell), Some(governor)) = (doorbell, governors.of(ring.gpu)) {
+                let mut around = Around {
+                    find: &find,
+                    scratch: ring.scratch.as_mut(),
+                    now_ns,
+                };
+                count += channel.publish(shadow, governor, &mut around, doorbell);
+                channel.refresh_get(shadow);
+            }
+            *unfinished |= channel.pending(shadow) || channel.crowded(shadow);
         }
         count
     }
 
-    /// Whether some channel has work that must be looked after: held back, or followed.
-    pub(crate) fn pending(&self) -> bool {
-        self.alone.forwards() || self.rings.iter().any(|r| self.pending_in(r))
+    /// Returns whether [`publish`](Self::publish) left something that must be looked after although nobody rings: held back, on
+    /// the GPU and followed, or in a ring that has no room left.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.unfinished
     }
 
-    /// Whether some channel of a GPU has.
+    /// Returns whether some channel of a GPU has work that is held back, or followed.
     pub(crate) fn pending_on(&self, gpu: u32) -> bool {
         let mut rings = self.rings.iter().filter(|r| r.gpu == gpu);
-        rings.any(|r| self.pending_in(r))
-    }
-
-    fn pending_in(&self, ring: &Ring) -> bool {
-        let mut channels = self.channels.iter();
-        channels.any(|c| c.lives_in(&ring.shadow) && c.pending(&ring.shadow))
+        rings.any(|r| {
+            let mut channels = self.channels.iter();
+            channels.any(|c| c.lives_in(&r.shadow) && c.pending(&r.shadow))
+        })
     }
 
     /// The GPUs on which something is managed.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = u32> + '_ {
         self.rings.iter().map(|ring| ring.gpu)
-    }
-
-    /// Whether some channel's tenant may be waiting for room in its ring.
-    pub(crate) fn crowded(&self) -> bool {
-        self.channels.iter().any(|c| {
-            self.rings
-                .iter()
-                .find(|r| c.lives_in(&r.shadow))
-                .is_some_and(|r| c.crowded(&r.shadow))
-        })
     }
 
     /// Arms or disarms every doorbell; `false` if some managed channel can be rung without that.
@@ -492,17 +494,19 @@ impl Session {
 }
 
 /// The tenant's segment at a GPU address, where it is system memory that this process
-/// maps at the same address, as libcuda's pushbuffers are.
-fn segment(mappings: &[Mapping], gpu_va: u64, len: usize) -> Option<usize> {
+/// maps at the same address, as libcuda's pushbuffers are. `last` is where the one before was found: most lie in the same
+/// mapping.
+fn segment(mappings: &[Mapping], last: &Cell<usize>, gpu_va: u64, len: usize) -> Option<usize> {
     // CAST: addresses are 64 bits wide where this driver runs.
     let addr = gpu_va as usize;
-    mappings
-        .iter()
-        .find(|m| {
-            let offset = addr.wrapping_sub(m.addr);
-            m.gpu.is_none() && offset < m.len && len <= m.len - offset
-        })
-        .map(|_| addr)
+    let holds = |m: &Mapping| {
+        let offset = addr.wrapping_sub(m.addr);
+        m.gpu.is_none() && offset < m.len && len <= m.len - offset
+    };
+    if !mappings.get(last.get()).is_some_and(holds) {
+        last.set(mappings.iter().position(holds)?);
+    }
+    Some(addr)
 }
 
 #[cfg(test)]

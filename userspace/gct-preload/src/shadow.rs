@@ -7,7 +7,9 @@
 
 use crate::sys;
 use core::ffi::c_void;
-use core::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
+#[cfg(target_arch = "x86_64")]
+use core::sync::atomic::compiler_fence;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// One shadowed mapping.
 #[derive(Debug)]
@@ -261,14 +263,17 @@ pub(crate) struct Pair<'a, T> {
     pub(crate) real: &'a T,
 }
 
-/// Orders stores to write-combined device memory before all that follow.
+/// Orders stores to write-combined device memory before all stores that follow.
 pub(crate) fn device_write_barrier() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is part of the x86-64 baseline.
-    unsafe {
-        core::arch::x86_64::_mm_sfence();
+    {
+        // SAFETY: SSE is part of the x86-64 baseline.
+        unsafe { core::arch::x86_64::_mm_sfence() };
+        // The processor needs no more: `mfence` would wait for loads as well.
+        compiler_fence(Ordering::SeqCst);
     }
-    fence(Ordering::SeqCst);
+    #[cfg(not(target_arch = "x86_64"))]
+    core::sync::atomic::fence(Ordering::SeqCst);
 }
 
 #[cfg(test)]

@@ -132,7 +132,7 @@ impl Shared {
         for (_, governor) in governors.iter_mut() {
             governor.begin(now_ns);
         }
-        let count = session.publish(governors);
+        let count = session.publish(governors, now_ns);
         for (gpu, governor) in governors.iter_mut() {
             if governor.place().is_some() {
                 governor.end(session.pending_on(gpu), sys::now_ns());
@@ -144,7 +144,7 @@ impl Shared {
 
     /// Whether there is something that must be looked after although nobody rings.
     pub(crate) fn unfinished(&self) -> bool {
-        self.session.crowded() || self.session.pending()
+        self.session.is_unfinished()
     }
 
     /// Arms the doorbells, and says whether they stay armed when one has rung; `false` where that cannot

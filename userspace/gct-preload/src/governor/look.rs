@@ -12,7 +12,7 @@ use gct_core::policy::pace::{self, Split, Work};
 use gct_core::policy::predict::{self, Kernel};
 use gct_core::submit::gpfifo::{Entry, Segment};
 use gct_core::submit::graph::{self, Memory};
-use gct_core::submit::launch::Launch;
+use gct_core::submit::launch::{kind_of, Kind, Launch};
 use gct_core::submit::occupancy;
 use gct_core::submit::rewrite::{self, Order};
 use gct_core::submit::stats::Reason;
@@ -60,7 +60,7 @@ impl Governor {
         let found = stream.found.get(..scan.found).unwrap_or(&[]);
         let graphs = self.learn_graphs(shared.len(), found);
         if graphs.stored {
-            self.store(shared, found);
+            self.store(shared, found, |_| true);
         }
         if !(self.acts() || self.follows() || graphs.replayed) {
             return as_it_is;
@@ -78,9 +78,11 @@ impl Governor {
         };
         let last = self.last_launch(shared.len(), found, around);
         let Some((index, launch, piece)) = last.filter(|_| !graphs.replayed) else {
+            // The end of a replay frees what its masks are written to.
+            let followed = self.follows() || graphs.replayed;
             return Next::Whole {
                 entry,
-                piece: self.followed(stream, around),
+                piece: followed.then(|| self.followed(stream, around)).flatten(),
                 seal: Some(seal),
             };
         };
@@ -128,7 +130,8 @@ impl Governor {
         if seal.stores {
             self.note_masks(count, found);
         }
-        self.store(shared, found);
+        // What launches no grid was not masked.
+        self.store(shared, found, |kind| kind != Some(Kind::Null));
         patched
     }
 
@@ -157,9 +160,7 @@ impl Governor {
         self.looks = self.looks.wrapping_add(1);
         // SAFETY: found just now.
         let shared = unsafe { words_at(at, count) };
-        for (copy, word) in words.iter_mut().zip(shared) {
-            *copy = word.load(Ordering::Relaxed);
-        }
+        copy(shared, words);
         Some(shared)
     }
 
@@ -338,7 +339,7 @@ impl Governor {
         if self.acts_on_masks() && grids.count() > 1 {
             return None;
         }
-        let narrowed = occupancy::is_narrowed(launch, piece.tpcs, self.all_tpcs());
+        let narrowed = self.is_narrowed(found.get(index)?, words);
         self.splits = self.splits.wrapping_add(1);
         let rest = stream.tracker.last_release();
         // CAST: as wide as the word that it is compared with.
@@ -375,38 +376,76 @@ impl Governor {
             mask: self.mask.as_ref(),
             atoms: 0,
         };
-        let (granted, whole) = (self.tpcs(), self.all_tpcs());
+        if order.mask.is_none() {
+            return;
+        }
+        let words = self.words.get(..count).unwrap_or_default();
+        let narrowed = found.iter().filter(|found| self.is_narrowed(found, words));
+        // CAST: widening.
+        self.counters.narrowed += narrowed.count() as u64;
         let words = self.words.get_mut(..count).unwrap_or_default();
-        if order.mask.is_some() {
-            for found in found.iter().filter(|found| found.version.is_some()) {
-                // What launches no grid has nothing to mask.
-                if !found.is_null(words) {
-                    let launch = found.launch(words);
-                    let narrowed = launch
-                        .is_some_and(|launch| occupancy::is_narrowed(&launch, granted, whole));
-                    self.counters.narrowed += u64::from(narrowed);
-                    let one = core::slice::from_ref(found);
-                    rewrite::in_place(words, one, &[order], &mut self.counters);
-                }
+        for found in found.iter().filter(|found| found.version.is_some()) {
+            // What launches no grid has nothing to mask.
+            if !found.is_null(words) {
+                let one = core::slice::from_ref(found);
+                rewrite::in_place(words, one, &[order], &mut self.counters);
             }
         }
     }
 
-    /// Stores what has changed of a segment's QMDs into the tenant's words.
-    fn store(&self, shared: &[AtomicU32], found: &[QmdCall]) {
+    /// Whether a launch may never end on the TPCs that it is granted, though it would on all.
+    fn is_narrowed(&self, found: &QmdCall, words: &[u32]) -> bool {
+        let (Some(qmd), Some(version)) = (found.qmd(words), found.version) else {
+            return false;
+        };
+        let (granted, whole) = (self.granted.count(), self.gpu.existing().count());
+        // CAST: a mask has 256 TPCs at most.
+        occupancy::is_narrowed(qmd, version, granted as u16, whole as u16)
+    }
+
+    /// Stores what has changed of a segment's QMDs of some kinds into the tenant's words.
+    fn store(&self, shared: &[AtomicU32], found: &[QmdCall], kinds: impl Fn(Option<Kind>) -> bool) {
         let words = self.words.get(..shared.len()).unwrap_or(&[]);
         for found in found {
-            let Some(count) = found.qmd(words).map(<[u32]>::len) else {
+            let Some(qmd) = found.qmd(words) else {
                 continue;
             };
+            if !kinds(found.version.and_then(|version| kind_of(qmd, version))) {
+                continue;
+            }
             // CAST: an index of the segment.
-            let from = found.at as usize;
-            for (word, target) in words.iter().zip(shared).skip(from).take(count) {
+            let targets = shared.get(found.at as usize..).unwrap_or(&[]);
+            for (word, target) in qmd.iter().zip(targets) {
                 if target.load(Ordering::Relaxed) != *word {
                     target.store(*word, Ordering::Relaxed);
                 }
             }
         }
+    }
+}
+
+/// Copies the tenant's words, at least as many as there is room for, whoever writes them meanwhile.
+#[cfg(target_arch = "x86_64")]
+fn copy(from: &[AtomicU32], to: &mut [u32]) {
+    let count = from.len().min(to.len());
+    // SAFETY: so many words are readable at `from`, and writable at `to` by this thread alone. What the instruction reads while
+    // another thread writes it is some value of each byte, as for a device.
+    unsafe {
+        core::arch::asm!(
+            "rep movsb",
+            inout("rsi") from.as_ptr() => _,
+            inout("rdi") to.as_mut_ptr() => _,
+            inout("rcx") count * 4 => _,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// As above.
+#[cfg(not(target_arch = "x86_64"))]
+fn copy(from: &[AtomicU32], to: &mut [u32]) {
+    for (word, copy) in from.iter().zip(to) {
+        *copy = word.load(Ordering::Relaxed);
     }
 }
 

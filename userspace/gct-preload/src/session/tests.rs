@@ -130,10 +130,10 @@ fn each_gpu_has_its_doorbell_and_its_governor() {
     assert_eq!(session.gpus().collect::<Vec<_>>(), [1, 4]);
 
     submit(&session, first, first + USERD, 0);
-    assert_eq!(session.publish(&mut governors), 1);
+    assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 1);
     assert_eq!(rung(&session), [(1, 0x107), (4, 0)]);
     submit(&session, second, second + USERD, 0);
-    assert_eq!(session.publish(&mut governors), 1);
+    assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 1);
     assert_eq!(rung(&session), [(1, 0x107), (4, 0x407)]);
 
     // One is frozen: the other goes on.
@@ -144,8 +144,8 @@ fn each_gpu_has_its_doorbell_and_its_governor() {
     governors.prepare(1).set_limits(frozen);
     submit(&session, first, first + USERD, 1);
     submit(&session, second, second + USERD, 1);
-    assert_eq!(session.publish(&mut governors), 1);
-    assert!(session.pending_on(1) && !session.pending_on(4) && session.pending());
+    assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 1);
+    assert!(session.pending_on(1) && !session.pending_on(4) && session.is_unfinished());
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_channel_that_takes_a_slot_again_starts_anew() {
     for number in 0..3 {
         submit(&session, rings, rings + USERD, number);
     }
-    assert_eq!(session.publish(&mut governors), 3);
+    assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 3);
     for again in [true, false] {
         if again {
             session.learn(Call::Free { object: object(3) }, &mut governors);
@@ -223,9 +223,13 @@ fn a_channel_that_takes_a_slot_again_starts_anew() {
             token: 7,
         };
         session.learn(token, &mut governors);
-        assert_eq!(session.publish(&mut governors), 0, "nothing is submitted");
+        assert_eq!(
+            session.publish(&mut governors, crate::sys::now_ns()),
+            0,
+            "nothing is submitted"
+        );
         submit(&session, rings, rings + USERD, 0);
-        assert_eq!(session.publish(&mut governors), 1);
+        assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 1);
     }
 }
 
@@ -308,17 +312,18 @@ fn a_userd_beside_managed_ones_is_copied_for_who_is_left_alone() {
     };
     session.learn(token, &mut governors);
     word(userd + GP_PUT).store(5, Ordering::Relaxed);
-    assert!(session.pending(), "it must be looked at");
-    session.publish(&mut governors);
+    session.publish(&mut governors, crate::sys::now_ns());
+    assert!(session.is_unfinished(), "it must be looked at");
     let shadow = &session.rings[0].shadow;
     let real = |at: usize| shadow.word(userd + at).unwrap().real;
     assert_eq!(real(GP_PUT).load(Ordering::Relaxed), 5);
     assert_eq!(rung(&session), [(0, 0x44)]);
     real(GP_GET).store(5, Ordering::Relaxed);
-    session.publish(&mut governors);
+    session.publish(&mut governors, crate::sys::now_ns());
     assert_eq!(word(userd + GP_GET).load(Ordering::Relaxed), 5);
     session.learn(Call::Free { object: object(4) }, &mut governors);
-    assert!(!session.pending());
+    session.publish(&mut governors, crate::sys::now_ns());
+    assert!(!session.is_unfinished());
     assert!(!session.arm(true), "the managed one is not heard");
     session.learn(Call::Free { object: object(3) }, &mut governors);
     assert!(session.arm(true), "there is nobody to hear");

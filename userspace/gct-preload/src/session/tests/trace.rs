@@ -113,7 +113,11 @@ fn every_channel_of_a_context_is_managed_and_rung() {
         let at = |address: u64| usize::try_from(address - RINGS + rings).unwrap();
         let (ring, userd) = (at(get["gp"]), at(get["userd"]));
         submit(&session, ring, userd, 0);
-        assert_eq!(session.publish(&mut governors), 1, "{line}");
+        assert_eq!(
+            session.publish(&mut governors, crate::sys::now_ns()),
+            1,
+            "{line}"
+        );
         // The doorbell that was mapped last is the one that is rung.
         let registers = rung(&session);
         assert_eq!(registers, [(0, 0), (0, get["token"] as u32)], "{line}");
