@@ -178,6 +178,12 @@ impl<'a> Objects<'a> {
             .filter(|space| *space == known.inner)
     }
 
+    /// Returns the file to which a client belongs.
+    pub(crate) fn file_of_any(&self, client: Handle) -> Option<FileId> {
+        self.space_of_any(client)?;
+        Some(self.get(ObjectKey::new(CLIENTS, client))?.file)
+    }
+
     /// Slots that [`Objects::add_client`] needs.
     pub(crate) const OF_CLIENT: usize = 3;
 

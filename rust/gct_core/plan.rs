@@ -174,8 +174,31 @@ pub struct Landed {
     pub refused: bool,
 }
 
-/// Other processes whose channels one ioctl may have let run: those that share its channel group.
+/// How many other processes an errand names.
 pub(crate) const SHARERS_MAX: usize = 8;
+
+/// Other processes whose channels one ioctl may have let run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Touched {
+    pub(crate) procs: [Option<ProcKey>; SHARERS_MAX],
+    /// There are more.
+    pub(crate) more: bool,
+}
+
+impl Touched {
+    pub(crate) const NOBODY: Self = Self {
+        procs: [None; SHARERS_MAX],
+        more: false,
+    };
+
+    pub(crate) fn add(&mut self, proc: ProcKey) {
+        let free = |slot: &&mut Option<ProcKey>| slot.is_none_or(|known| known == proc);
+        match self.procs.iter_mut().find(free) {
+            Some(slot) => *slot = Some(proc),
+            None => self.more = true,
+        }
+    }
+}
 
 /// Whose controls a caller sends, and how far: what becomes due later is for who makes it due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,7 +270,7 @@ pub(crate) struct Plan {
     /// Subjects that do not run as their owners want.
     pub(crate) stopped: usize,
     /// Whose channels the last ioctl may have let run, besides its own process's.
-    pub(crate) touched: [Option<ProcKey>; SHARERS_MAX],
+    pub(crate) touched: Touched,
     pub(crate) trial: Option<Trial>,
     /// Groups whose members' shares of a time slice have changed.
     pub(crate) stale: usize,
@@ -263,7 +286,7 @@ impl Plan {
             count: 0,
         },
         stopped: 0,
-        touched: [None; SHARERS_MAX],
+        touched: Touched::NOBODY,
         trial: None,
         stale: 0,
         telling: None,

@@ -75,21 +75,34 @@ pub enum Undoes {
     TimesliceOfChannel,
     /// That a channel, or those of a channel group, stand still.
     Schedule,
-    /// That channels which its parameters name stand still.
-    Channels,
+    /// That channels of its process stand still.
+    ScheduleAny,
+    /// That channels of any client stand still: those that its parameters name
+    /// ([`control::named`]).
+    Channels(Option<Hint>),
 }
 
 impl Undoes {
-    /// Returns what a control may undo, by its number.
-    const fn by_command(command: u32) -> Option<Self> {
+    /// Returns what a control with parameters at `params` may undo, by its number.
+    /// `gct_tracks_control()` in gct.h names the same.
+    fn by_command(command: u32, params: u64) -> Option<Self> {
         match command {
             nv::NVA06C_CTRL_CMD_SET_TIMESLICE => Some(Self::Timeslice),
             nv::NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES => Some(Self::TimesliceOfChannel),
-            nv::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE | nv::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE => {
+            nv::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE | nv::NV506F_CTRL_CMD_RESET_ISOLATED_CHANNEL => {
                 Some(Self::Schedule)
             }
+            // A channel takes the control's number of every generation: 0xa06f0103, 0xc36f0103 ...
+            _ if nv::is_of_any_generation(command, nv::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE)
+                || nv::is_of_any_generation(command, nv::NV906F_CTRL_CMD_RESET_CHANNEL) =>
+            {
+                Some(Self::Schedule)
+            }
+            nv::NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS => Some(Self::ScheduleAny),
             // It also enables.
-            nv::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => Some(Self::Channels),
+            nv::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => {
+                Some(Self::Channels(control::list_hint(params)))
+            }
             _ => None,
         }
     }
@@ -159,7 +172,7 @@ impl Call {
     /// The parameters that must be those which the resource manager sees.
     pub fn params(&self) -> Option<Hint> {
         match self.action {
-            Action::Share(_, hint) => hint,
+            Action::Share(_, hint) | Action::Control(Undoes::Channels(hint)) => hint,
             _ => self.question()?.hint(),
         }
     }
@@ -188,12 +201,12 @@ impl Call {
         }
     }
 
-    /// Would it make something that is followed?
-    pub const fn makes(&self) -> bool {
+    /// Returns whether it would make something that is followed, or may undo a limit.
+    pub const fn concerns_limits(&self) -> bool {
         match self.action {
             Action::Alloc { class, .. } => class.is_tracked(),
-            Action::Dup { .. } | Action::Share(..) => true,
-            Action::Free | Action::Control(_) => false,
+            Action::Dup { .. } | Action::Share(..) | Action::Control(_) => true,
+            Action::Free => false,
         }
     }
 
@@ -236,6 +249,7 @@ pub fn decode(escape: u32, bytes: &[u8]) -> Result<Option<Call>, Error> {
 }
 
 /// The status of an ioctl beyond a maximum.
+pub use nv::NV_ERR_INSUFFICIENT_PERMISSIONS as INSUFFICIENT_PERMISSIONS;
 pub use nv::NV_ERR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES;
 pub use nv::NV_ERR_INVALID_ARGUMENT as INVALID_ARGUMENT;
 /// CUDA reports this status as its out-of-memory error.
@@ -349,10 +363,11 @@ impl Fields<'_> {
 
     /// `NVOS54_PARAMETERS`.
     fn control(&self) -> Result<Option<Call>, Error> {
-        let command = self.u32(nvos54::COMMAND)?;
-        let action = match (Undoes::by_command(command), Share::by_command(command)) {
+        let (command, params) = (self.u32(nvos54::COMMAND)?, self.u64(nvos54::PARAMS)?);
+        let undoes = Undoes::by_command(command, params);
+        let action = match (undoes, Share::by_command(command)) {
             (Some(undoes), _) => Action::Control(undoes),
-            (None, Some(share)) => Action::Share(share, share.hint(self.u64(nvos54::PARAMS)?)),
+            (None, Some(share)) => Action::Share(share, share.hint(params)),
             (None, None) => return Ok(None),
         };
         Ok(Some(Call {

@@ -13,7 +13,7 @@ use crate::tree::Tree;
 use gct_core::dirs::Effect;
 use gct_core::engine::{Begun, Errand, Next};
 use gct_core::error::Error;
-use gct_core::ids::{Owner, Scope};
+use gct_core::ids::Scope;
 use gct_core::iface::File;
 use kernel::ffi::c_int;
 use kernel::prelude::*;

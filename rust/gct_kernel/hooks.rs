@@ -15,7 +15,8 @@ use gct_core::faults::Report;
 use gct_core::features::{Feature, FeatureSet};
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
 use gct_core::ids::{FileId, ProcKey};
-use gct_core::rmapi::{self, Action, Call, Class, Handle, Question, Share, Shared};
+use gct_core::rmapi::control::Status;
+use gct_core::rmapi::{self, Action, Call, Class, Handle, Question, Share, Shared, Undoes};
 use gct_core::state::{Failure, State};
 use gct_core::text::Text;
 use kernel::error::code::{ENFILE, ENOMEM};
@@ -169,8 +170,12 @@ pub(crate) fn ioctl_enter(
         return false;
     };
     let Some(file) = file else {
+        if let Ok(Some(status)) = glue.with(|state, _| Ok(state.control_of_unknown_refused(&call)))
+        {
+            return rmapi::set_status(escape, bytes, status);
+        }
         // Opened when no limit bound it, and used by a process that is under one by now.
-        return call.makes()
+        return call.concerns_limits()
             && binds(glue, None)
             && rmapi::set_status(escape, bytes, rmapi::INSUFFICIENT_RESOURCES);
     };
@@ -199,7 +204,11 @@ pub(crate) fn ioctl_enter(
         return rmapi::set_status(escape, bytes, status);
     }
     if let Some(hint) = call.params() {
-        serve::serve(room, &hint);
+        let params = serve::serve(room, &hint);
+        if let Some(status) = params.and_then(|params| params_refused(glue, file, &call, params)) {
+            drop(serve::taken(room));
+            return rmapi::set_status(escape, bytes, status);
+        }
     }
     let (ticket, wait) = entered.unwrap_or((Ticket::NONE, None));
     // A control may be in flight that names what is about to be freed.
@@ -208,6 +217,16 @@ pub(crate) fn ioctl_enter(
     }
     room.word = ticket.taking_channels(takes_channels).words();
     false
+}
+
+/// Why an ioctl with these parameters must not run.
+fn params_refused(glue: &Glue, file: FileId, call: &Call, params: &[u8]) -> Option<Status> {
+    match call.action {
+        Action::Control(Undoes::Channels(_)) => glue
+            .with(|state, _| Ok(state.channels_refused(file, params)))
+            .ok()?,
+        _ => None,
+    }
 }
 
 /// Is the opener of a file under a limit, or else the caller?
@@ -244,16 +263,23 @@ pub(crate) fn ioctl_leave(
         .question()
         .filter(|_| call.succeeded())
         .and_then(|question| answer(glue, &call, &question, word));
-    let outcome = with(glue, |state| state.call_leave(file, &call, ticket, told));
-    count_refusal(glue, outcome);
+    let outcome = with(glue, |state| {
+        state.call_leave(file, &call, ticket, told)?;
+        if let (Action::Control(Undoes::Channels(_)), Some(served)) = (call.action, &served) {
+            state.channels_told(file, served.bytes());
+        }
+        // Before anybody else has the lock: whose channels may run is kept for the last ioctl only.
+        Ok(state.errand_of_file(file))
+    });
+    let errand = count_refusal(glue, outcome).flatten();
     if let (Action::Share(share, _), Some(served)) = (call.action, &served) {
         shared(glue, file, &call, share, served);
     }
     if ticket.takes_channels() && call.succeeded() {
         look_for_channels(glue, file, call.client);
     }
-    if let Some(errand) = glue.errand_of_file(file) {
-        exec::run_errand(*glue, &errand);
+    for errand in [errand, glue.errand_of_file(file)].iter().flatten() {
+        exec::run_errand(*glue, errand);
     }
 }
 

@@ -8,13 +8,19 @@ use gct_core::ids::FileId;
 use gct_core::rmapi::Hint;
 
 /// Reads what a hint points to, and has the resource manager read the same until [`taken`]. Where that
-/// is not to be read, the resource manager cannot read it either.
-pub(crate) fn serve(call: &mut gct_call, hint: &Hint) {
-    if hint.address != 0 && hint.bytes != 0 {
-        // SAFETY: `call` is the caller's for this ioctl (gct.h): it stays in its place, is zero, and goes
-        // to `taken` in the same task. The address may be any: it is read as user memory.
-        unsafe { bindings::gct_helper_serve(call, hint.address, hint.bytes) };
+/// is not to be read, the resource manager cannot read it either, and nothing is returned.
+pub(crate) fn serve<'a>(call: &'a mut gct_call, hint: &Hint) -> Option<&'a [u8]> {
+    if hint.address == 0 || hint.bytes == 0 {
+        return None;
     }
+    // SAFETY: `call` is the caller's for this ioctl (gct.h): it stays in its place, is zero, and goes
+    // to `taken` in the same task. The address may be any: it is read as user memory.
+    let copy = unsafe { bindings::gct_helper_serve(call, hint.address, hint.bytes) };
+    let len = usize::try_from(hint.bytes).ok()?;
+    // SAFETY: the helper has filled so many bytes, which it frees after `taken` alone, for which `call` must be
+    // borrowed again. Until the resource manager runs, in this task, nobody writes there.
+    NonNull::new(copy.cast_mut())
+        .map(|copy| unsafe { core::slice::from_raw_parts(copy.as_ptr(), len) })
 }
 
 /// What was served to an ioctl that has run, with what the resource manager wrote over it.

@@ -200,11 +200,18 @@ void gct_serve_file(void *file);
  */
 static inline int gct_tracks_control(uint32_t command)
 {
+	/* A channel takes those of every generation: 0xa06f, 0xb06f, 0xc36f ... */
+	switch (command & 0x00ffffff) {
+	case 0x006f0102: /* NVxx6F_CTRL_CMD_RESET_CHANNEL */
+	case 0x006f0103: /* NVxx6F_CTRL_CMD_GPFIFO_SCHEDULE */
+		return 1;
+	}
 	switch (command) {
+	case 0x506f0105: /* NV506F_CTRL_CMD_RESET_ISOLATED_CHANNEL */
 	case 0xa06c0101: /* NVA06C_CTRL_CMD_GPFIFO_SCHEDULE */
 	case 0xa06c0103: /* NVA06C_CTRL_CMD_SET_TIMESLICE */
-	case 0xa06f0103: /* NVA06F_CTRL_CMD_GPFIFO_SCHEDULE */
 	case 0x2080110b: /* NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS */
+	case 0x00801705: /* NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS */
 	case 0x0080170f: /* NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES */
 	case 0x00003d05: /* NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD */
 	case 0x00003d06: /* NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD */

@@ -21,7 +21,9 @@
 
 use crate::ids::{FileId, Owner, ProcKey};
 use crate::objects::{List, Object, ObjectKey};
-use crate::plan::{Doubt, Errand, Flight, Landed, Next, Order, Run, Trial, Wait, SHARERS_MAX};
+use crate::plan::{
+    Doubt, Errand, Flight, Landed, Next, Order, Run, Touched, Trial, Wait, SHARERS_MAX,
+};
 use crate::rmapi::control::{self, Control, Status, CHANNELS_MAX};
 use crate::rmapi::{Class, Handle};
 use crate::state::{Failure, Proc, State};
@@ -73,8 +75,16 @@ impl State<'_> {
     /// What the last ioctl on a file, and others of its process, have made due until now: ask for it before the
     /// lock is let go. `None` when there is nothing.
     pub fn errand_of_file(&mut self, file: FileId) -> Option<Errand> {
-        let others = core::mem::take(&mut self.plan.touched);
+        let touched = core::mem::replace(&mut self.plan.touched, Touched::NOBODY);
         let proc = self.files.get(&file)?.proc;
+        if touched.more {
+            // Everybody's, as far as it is due by now.
+            return self.has_controls().then(|| Errand {
+                writes: false,
+                ..self.errand_of(None)
+            });
+        }
+        let others = touched.procs;
         let concerned = [Some(proc)];
         let concerned = concerned.iter().chain(&others).flatten();
         let busy = |key: &ProcKey| {
@@ -215,6 +225,10 @@ impl State<'_> {
             Order::Slice(order) => order.control(client, handle),
             Order::Look(_) => Control::class_of(client, handle),
             Order::Probe(class) => Control::probe(client, handle, class)?,
+            Order::Freeze(true) if self.stops_others(proc, key, &object) => {
+                self.refused(key, order, control::NOT_SUPPORTED);
+                return None;
+            }
             Order::Freeze(freeze) => self.freeze_channels(proc, key, &object, freeze)?,
         };
         let number = self.sequence.next();
@@ -261,7 +275,8 @@ impl State<'_> {
             };
             together = together.min(object.told.together);
             let fits = number < together && object.gpu == of.gpu;
-            if !fits || self.order_for(key, &object) != Some(order) {
+            let kept_out = freeze && self.stops_others(proc, key, &object);
+            if !fits || kept_out || self.order_for(key, &object) != Some(order) {
                 break;
             }
             at = self.objects.behind(space, List::DueChannels, key);
@@ -270,6 +285,17 @@ impl State<'_> {
             self.objects.enlist(key, space, List::Flight);
         }
         Some(control)
+    }
+
+    /// Would a freeze of a channel that runs stop others who share its channel group? What was frozen before they came,
+    /// and its tenant has undone, is frozen again.
+    fn stops_others(&self, proc: ProcKey, key: ObjectKey, object: &Object) -> bool {
+        let group = self.group_of_channel(key, object).zip(object.gpu);
+        object.told.run == Run::Runs
+            && group.is_some_and(|(group, gpu)| {
+                let limits = self.effective(proc, gpu);
+                !self.may_freeze(group, proc, gpu, &limits)
+            })
     }
 
     /// A subdevice of the GPU on which a channel is: that of its own device, or anybody's.

@@ -255,7 +255,7 @@ impl State<'_> {
         file.is_some_and(|file| self.binds_proc(file.proc))
     }
 
-    fn binds_proc(&self, key: ProcKey) -> bool {
+    pub(super) fn binds_proc(&self, key: ProcKey) -> bool {
         let own = |(gpu, _): (&crate::ids::GpuId, _)| {
             let node = self.nodes.get(&(Owner::Proc(key), *gpu));
             node.is_some_and(|node| node.settings != Settings::DEFAULT)

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::ids::{FileId, ProcKey};
 use crate::objects::{Object, ObjectKey};
 use crate::rmapi::control::{Status, NOT_SUPPORTED};
-use crate::rmapi::{Action, Call, Class, Handle, Shared};
+use crate::rmapi::{Action, Call, Class, Handle, Shared, Undoes, INSUFFICIENT_RESOURCES};
 use crate::state::State;
 
 /// How many objects are looked at in one call of [`State::next_channel`].
@@ -42,20 +42,36 @@ pub struct Told {
 impl State<'_> {
     /// Why a call must not run: its object could not be kept to a limit that binds its owner. A channel
     /// directly below a device gets a channel group of its own, of which the resource manager tells no
-    /// handle, and so no time slice can be set.
+    /// handle, and so no time slice can be set. For one in a channel group that others share, see `sharers.rs`.
     pub fn call_refused(&self, file: FileId, call: &Call) -> Option<Status> {
-        let Action::Alloc {
-            class: Class::Channel,
-            ..
-        } = call.action
-        else {
-            return None;
-        };
+        match call.action {
+            Action::Alloc {
+                class: Class::Channel,
+                ..
+            } => self.channel_refused(file, call),
+            // What nobody follows, since the owner had used up its share before it had a limit, may be another name of
+            // what is limited.
+            Action::Control(Undoes::Schedule | Undoes::Timeslice)
+                if self.is_vacant(file, call.client, call.object) && self.binds_file(file) =>
+            {
+                Some(INSUFFICIENT_RESOURCES)
+            }
+            _ => None,
+        }
+    }
+
+    fn channel_refused(&self, file: FileId, call: &Call) -> Option<Status> {
         let space = self.objects.space(file, call.client)?;
-        let parent = self.objects.get(ObjectKey::new(space, call.parent))?;
-        let limits = self.effective(self.proc_of_file(file)?, parent.gpu?);
-        let binds = parent.class == Class::Device && limits.timeslice.is_some();
-        binds.then_some(NOT_SUPPORTED)
+        let above = ObjectKey::new(space, call.parent);
+        let parent = self.objects.get(above)?;
+        let (proc, gpu) = (self.proc_of_file(file)?, parent.gpu?);
+        let limits = self.effective(proc, gpu);
+        let kept = match parent.class {
+            Class::Device => limits.timeslice.is_none(),
+            Class::ChannelGroup => self.can_be_kept(above, proc, gpu, &limits),
+            _ => true,
+        };
+        (!kept).then_some(NOT_SUPPORTED)
     }
 
     /// May an object have been made by a call that has failed? An allocation fails after the fact where

@@ -131,13 +131,15 @@ impl State<'_> {
             }
             Undoes::TimesliceOfChannel => self.slices_lost(file, call),
             // Nothing stands still that could have been let run.
-            Undoes::Schedule | Undoes::Channels if self.plan.stopped == 0 => {}
+            Undoes::Schedule | Undoes::ScheduleAny if self.plan.stopped == 0 => {}
             Undoes::Schedule => {
                 if let Some(key) = self.key_of(file, call.client, call.object) {
                     self.scheduled(key, proc);
                 }
             }
-            Undoes::Channels => self.channels_undone(proc),
+            Undoes::ScheduleAny => self.channels_undone(proc),
+            // Of those that its parameters name: `channels_enabled()`.
+            Undoes::Channels(_) => {}
         }
     }
 
@@ -224,7 +226,7 @@ impl State<'_> {
     }
 
     /// A channel that was told to stand still may run, because of `by`.
-    fn may_run(&mut self, key: ObjectKey, by: ProcKey) {
+    pub(super) fn may_run(&mut self, key: ObjectKey, by: ProcKey) {
         let of_channel = |object: &Object| object.class == Class::Channel;
         if !self.objects.get(key).is_some_and(of_channel) {
             return;
@@ -236,10 +238,8 @@ impl State<'_> {
         };
         self.set_run(lead, Run::Unknown);
         self.out_of_flight(lead);
-        let owner = self.proc_of(&object).filter(|owner| *owner != by);
-        let free = |slot: &&mut Option<ProcKey>| slot.is_none() || **slot == owner;
-        if let (Some(_), Some(slot)) = (owner, self.plan.touched.iter_mut().find(free)) {
-            *slot = owner;
+        if let Some(owner) = self.proc_of(&object).filter(|owner| *owner != by) {
+            self.plan.touched.add(owner);
         }
     }
 
@@ -350,11 +350,15 @@ impl State<'_> {
         let slice = self.slice_of(proc, gpu, object);
         // Of the group of a channel directly below a device nobody can speak: see `State::call_refused`.
         let alone = object.charged.channel_groups > 0;
+        let guest = || {
+            let group = self.group_of_channel(key, object);
+            group.is_some_and(|group| !self.slice_binds(group, proc, gpu, &limits))
+        };
         let unheard = slice.map(SliceOrder::Set).map(Order::Slice);
         match object.class {
             Class::Channel => {
                 let run = object.told.run.order(limits.freeze);
-                run.or(unheard.filter(|_| alone))
+                run.or(unheard.filter(|_| alone || guest()))
             }
             Class::ChannelGroup => object.told.slice.order(slice).map(Order::Slice),
             _ => None,

@@ -6,7 +6,7 @@
 //! another layout.
 
 use super::nv::{self, disable_channels, gpu_id, handle_info, id_info, timeslice};
-use super::{Class, Handle};
+use super::{Class, Fields, Handle, Hint};
 use crate::units::Us;
 
 /// Most channels that one control disables or enables.
@@ -37,6 +37,30 @@ pub const fn is_gone(status: Status) -> bool {
             | nv::NV_ERR_OBJECT_NOT_FOUND
             | RESOURCE_LOST
     )
+}
+
+/// Returns where the parameters of a tenant's [`Control::disable_channels`] are.
+pub(super) fn list_hint(address: u64) -> Option<Hint> {
+    // CAST: 536.
+    let bytes = disable_channels::SIZE as u32;
+    (address != 0).then_some(Hint { address, bytes })
+}
+
+/// Returns client and handle of each channel that parameters of [`Control::disable_channels`] name.
+pub fn named(params: &[u8]) -> impl Iterator<Item = (Handle, Handle)> + '_ {
+    let word = |at: usize| Fields(params).u32(at).unwrap_or(0);
+    let count = usize::try_from(word(disable_channels::COUNT)).unwrap_or(CHANNELS_MAX);
+    (0..count.min(CHANNELS_MAX)).map(move |number| {
+        let at = number.saturating_mul(4);
+        let client = word(disable_channels::CLIENTS.saturating_add(at));
+        let channel = word(disable_channels::CHANNELS.saturating_add(at));
+        (client, channel)
+    })
+}
+
+/// Returns whether such parameters may let channels run. For certain they stop them only with 1.
+pub fn may_enable(params: &[u8]) -> bool {
+    params.get(disable_channels::DISABLE) != Some(&1)
 }
 
 /// A control, ready to be sent; its bytes are the answer afterwards.
@@ -300,6 +324,25 @@ mod tests {
         assert_eq!((control, control.channels()), (full, 64));
         assert_eq!(control.channel(0), (true, 10, 100));
         assert_eq!(control.channel(63), (true, 73, 163));
+    }
+
+    #[test]
+    fn what_a_tenants_list_names_is_read() {
+        let mut control = Control::disable_channels(1, 2, false);
+        for number in 0..3 {
+            control.add_channel(10 + number, 100 + number);
+        }
+        let read = |params: &[u8]| named(params).collect::<std::vec::Vec<_>>();
+        assert_eq!(read(control.params()), [(10, 100), (11, 101), (12, 102)]);
+        // More than there is room for, and parameters that end early.
+        control.set_u32(4, u32::MAX);
+        assert_eq!(read(control.params()).len(), CHANNELS_MAX);
+        assert_eq!(read(&[0, 0, 0, 0, 1, 0, 0, 0]), [(0, 0)]);
+        assert_eq!(read(&[]), []);
+        for (disable, enables) in [(0, true), (1, false), (2, true)] {
+            control.params()[0] = disable;
+            assert_eq!(may_enable(control.params()), enables);
+        }
     }
 
     #[test]

@@ -125,6 +125,7 @@ numbers! {
     NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_TO_FD_MAX_OBJECTS = 128;
 
     // Controls of a device and a subdevice: `ctrl/ctrl0080/*.h`, `ctrl/ctrl2080/*.h`.
+    NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS = 0x0080_1705;
     NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES = 0x0080_170f;
     NV2080_ENGINE_TYPE_GRAPHICS = 0x01;
     NV2080_ENGINE_TYPE_COPY1 = 0x0a;
@@ -142,9 +143,11 @@ numbers! {
     NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_GPCS = 0x14;
     NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_TPC_PER_GPC = 0x17;
 
-    // Controls of channels and channel groups: `ctrl/ctrl906f.h`, `ctrla06c.h`, `ctrla06f/*.h`,
-    // `ctrlc36f.h`.
+    // Controls of channels and channel groups: `ctrl/ctrl506f.h`, `ctrl906f.h`, `ctrla06c.h`,
+    // `ctrla06f/*.h`, `ctrlc36f.h`.
+    NV506F_CTRL_CMD_RESET_ISOLATED_CHANNEL = 0x506f_0105;
     NV906F_CTRL_GET_CLASS_ENGINEID = 0x906f_0101;
+    NV906F_CTRL_CMD_RESET_CHANNEL = 0x906f_0102;
     NVA06C_CTRL_CMD_GPFIFO_SCHEDULE = 0xa06c_0101;
     NVA06C_CTRL_CMD_SET_TIMESLICE = 0xa06c_0103;
     NVA06C_CTRL_CMD_GET_TIMESLICE = 0xa06c_0104;
@@ -154,6 +157,7 @@ numbers! {
     // Statuses: `nvstatuscodes.h`.
     NV_OK = 0x00;
     NV_ERR_INSUFFICIENT_RESOURCES = 0x1a;
+    NV_ERR_INSUFFICIENT_PERMISSIONS = 0x1b;
     NV_ERR_INVALID_ARGUMENT = 0x1f;
     NV_ERR_INVALID_CHANNEL = 0x21;
     NV_ERR_INVALID_CLIENT = 0x23;
@@ -180,6 +184,13 @@ numbers! {
     BLACKWELL_CHANNEL_GPFIFO_A = 0xc96f;
     BLACKWELL_CHANNEL_GPFIFO_B = 0xca6f;
     BLACKWELL_USERMODE_A = 0xc761;
+}
+
+/// Returns whether a control of a channel is `command` under any generation's number: bits 31:24 are
+/// the generation, and a channel takes them all (`kchannelCtrlCmdGpFifoScheduleC36F` and the like).
+pub const fn is_of_any_generation(control: u32, command: u32) -> bool {
+    const GENERATION: u32 = 0xff00_0000;
+    control & !GENERATION == command & !GENERATION
 }
 
 structures! {

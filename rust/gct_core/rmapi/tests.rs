@@ -193,20 +193,37 @@ fn only_exact_sizes_are_decoded() {
 #[test]
 fn controls_that_undo_a_limit_are_told_from_the_others() {
     let control = |command| {
-        let call = bytes(32, &[(0, 1), (4, 2), (8, command), (28, 3)]);
+        let call = bytes(32, &[(0, 1), (4, 2), (8, command), (16, 64), (28, 3)]);
         decode(escape::CONTROL, &call).unwrap()
+    };
+    let list = Hint {
+        address: 64,
+        bytes: 536,
     };
     for (command, undoes) in [
         (0xa06c_0103, Undoes::Timeslice),
+        (0x0080_170f, Undoes::TimesliceOfChannel),
         (0xa06c_0101, Undoes::Schedule),
         (0xa06f_0103, Undoes::Schedule),
-        (0x2080_110b, Undoes::Channels),
+        // What a channel of Hopper takes, too.
+        (0xa16f_0103, Undoes::Schedule),
+        (0xa26f_0103, Undoes::Schedule),
+        (0xb06f_0103, Undoes::Schedule),
+        (0xc06f_0103, Undoes::Schedule),
+        (0xc36f_0103, Undoes::Schedule),
+        (0x906f_0102, Undoes::Schedule),
+        (0xc36f_0102, Undoes::Schedule),
+        (0x506f_0105, Undoes::Schedule),
+        (0x0080_1705, Undoes::ScheduleAny),
+        (0x2080_110b, Undoes::Channels(Some(list))),
     ] {
         let call = control(command).unwrap();
         assert_eq!((call.client, call.object, call.status), (1, 2, 3));
         assert_eq!(call.action, Action::Control(undoes));
     }
-    for command in [0, 0xa06c_0104, 0xa06c_0105, 0x2080_0142] {
+    let enables = control(0x2080_110b).unwrap();
+    assert_eq!(enables.params(), Some(list));
+    for command in [0, 0xa06c_0104, 0xa06c_0105, 0x2080_0142, 0x906f_0101] {
         assert_eq!(control(command), None);
     }
 }
@@ -280,16 +297,20 @@ fn gct_h_passes_the_escapes_and_controls_that_are_decoded() {
         .lines()
         .filter_map(|line| word_after(line, "case "))
         .collect();
-    let decoded = |command: &u32| {
-        Undoes::by_command(*command).is_some() || Share::by_command(*command).is_some()
+    let decoded = |command: u32| {
+        Undoes::by_command(command, 0).is_some() || Share::by_command(command).is_some()
     };
-    let mut expected: Vec<u32> = nv::NUMBERS.iter().map(|(_, value)| *value).collect();
-    expected.retain(decoded);
-    expected.sort_unstable();
-    expected.dedup();
-    let mut passed = cases.clone();
-    passed.sort_unstable();
-    assert_eq!(passed, expected);
+    // Those of a channel are compared without their generation.
+    let names = |case: u32, command| case == command || nv::is_of_any_generation(command, case);
+    for (name, command) in nv::NUMBERS {
+        let passed = cases.iter().any(|case| names(*case, *command));
+        assert_eq!(passed, decoded(*command), "{name}");
+    }
+    for case in cases {
+        let mut all = nv::NUMBERS.iter();
+        assert!(all.any(|(_, command)| names(case, *command)), "{case:#x}");
+    }
+    assert!(decoded(0xc36f_0103) && !decoded(0xc36f_0108));
 
     let escapes = [
         ("ALLOC_MEMORY ", escape::ALLOC_MEMORY),

@@ -88,6 +88,26 @@ layouts! {
         status: u32 = "status",
     }
 
+    /// Says who may give an object a second name. `nvos.h`.
+    SharePolicy = "NVOS57_PARAMETERS", 24 {
+        client: u32 = "hClient",
+        object: u32 = "hObject",
+        target: u32 = "sharePolicy.target",
+        rights: u32 = "sharePolicy.accessMask",
+        with: u16 = "sharePolicy.type",
+        action: u8 = "sharePolicy.action",
+        padding: u8,
+        status: u32 = "status",
+    }
+
+    /// Puts channels on the runlist. `ctrl/ctrl0080/ctrl0080fifo.h`.
+    StartChannels = "NV0080_CTRL_FIFO_START_SELECTED_CHANNELS_PARAMS", 48 {
+        count: u32 = "fifoStartChannelListCount",
+        handles: [u32; 8] = "channelHandle",
+        padding: u32,
+        list: u64 = "fifoStartChannelList",
+    }
+
     /// Sends a control to an object. `nvos.h`.
     Control = "NVOS54_PARAMETERS", 32 {
         client: u32 = "hClient",

@@ -19,6 +19,7 @@ pub mod layout;
 pub mod numbers;
 mod queue;
 mod raw;
+mod runlist;
 mod session;
 mod sys;
 mod uvm;

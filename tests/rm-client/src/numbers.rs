@@ -26,6 +26,12 @@ numbers! {
     ESCAPE_CONTROL: u8 = 0x2a, "NV_ESC_RM_CONTROL";
     /// Escape: allocate an object.
     ESCAPE_ALLOC: u8 = 0x2b, "NV_ESC_RM_ALLOC";
+    /// Escape: say who may give an object a second name.
+    ESCAPE_SHARE: u8 = 0x35, "NV_ESC_RM_SHARE";
+    /// Who may: everybody.
+    SHARE_WITH_ALL: u16 = 1, "RS_SHARE_TYPE_ALL";
+    /// What they may: give it a second name.
+    SHARE_DUP: u32 = 1, "(1 << RS_ACCESS_DUP_OBJECT)";
     /// Escape: give an object a second name.
     ESCAPE_DUP: u8 = 0x34, "NV_ESC_RM_DUP_OBJECT";
     /// Escape: allocate memory by the old interface.
@@ -91,6 +97,10 @@ numbers! {
     UUID_BINARY: u32 = 2, "NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID_FLAGS_FORMAT_BINARY";
     /// Control of a channel group: put it on the runlist.
     GROUP_SCHEDULE: u32 = 0xa06c_0101, "NVA06C_CTRL_CMD_GPFIFO_SCHEDULE";
+    /// Control of a channel: put it on the runlist. Its class does not matter.
+    CHANNEL_SCHEDULE: u32 = 0xa06f_0103, "NVA06F_CTRL_CMD_GPFIFO_SCHEDULE";
+    /// Control of a device: put channels on the runlist.
+    START_CHANNELS: u32 = 0x0080_1705, "NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS";
     /// Control of a channel group: set its time slice.
     SET_TIMESLICE: u32 = 0xa06c_0103, "NVA06C_CTRL_CMD_SET_TIMESLICE";
     /// Control of a channel group: read its time slice.
@@ -141,6 +151,8 @@ numbers! {
     OK: u32 = 0, "NV_OK";
     /// Status: the handle is in use.
     INSERT_DUPLICATE_NAME: u32 = 0x19, "NV_ERR_INSERT_DUPLICATE_NAME";
+    /// Status: not for this caller.
+    INSUFFICIENT_PERMISSIONS: u32 = 0x1b, "NV_ERR_INSUFFICIENT_PERMISSIONS";
     /// Status: no such client.
     INVALID_CLIENT: u32 = 0x23, "NV_ERR_INVALID_CLIENT";
     /// Status: no such object.
@@ -170,6 +182,7 @@ pub fn status_name(status: u32) -> Option<&'static str> {
     const STATUSES: &[u32] = &[
         OK,
         INSERT_DUPLICATE_NAME,
+        INSUFFICIENT_PERMISSIONS,
         INVALID_CLIENT,
         INVALID_OBJECT_HANDLE,
         INVALID_OBJECT_PARENT,

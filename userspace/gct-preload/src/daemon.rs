@@ -177,7 +177,7 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
                 slices.subdevice(&call);
                 false
             }
-            Action::Control(Undoes::Schedule | Undoes::Channels) => {
+            Action::Control(Undoes::Schedule | Undoes::ScheduleAny | Undoes::Channels(_)) => {
                 slices.enabled(call.client, link);
                 false
             }

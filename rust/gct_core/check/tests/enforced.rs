@@ -148,7 +148,8 @@ impl World {
             // Without a subdevice on the GPU nobody can be told to stop. What was refused
             // may have been a control for somebody else, so this comes after a refusal too.
             let expected = match ended {
-                Err(Error::Unsupported) => file == File::ComputeFreeze,
+                // Nor can the channels of guests be limited, if their host is not.
+                Err(Error::Unsupported) => file == File::ComputeFreeze || self.has_guests(),
                 Err(Error::Refused) => refused,
                 _ => false,
             };
@@ -198,12 +199,7 @@ impl World {
         let Some((key, real)) = self.pick(number, Some(0xa06c)) else {
             return;
         };
-        let proc = |file: FileId| {
-            self.open
-                .iter()
-                .find(|(open, _)| *open == file)
-                .map(|of| of.1)
-        };
+        let proc = |file: FileId| self.proc_of(file);
         let names = self.things[&real.thing].names.clone();
         let runs = |channel: &RealKey| match all {
             true => proc(channel.0) == proc(key.0),
@@ -212,7 +208,53 @@ impl World {
         let mut frozen = self.enforced.frozen.clone();
         frozen.retain(|channel| !runs(channel));
         self.enforced.frozen = frozen;
-        self.control(key, [0xa06c_0101, 0x2080_110b][usize::from(all)]);
+        self.control(key, [0xa06c_0101, 0x0080_1705][usize::from(all)]);
+    }
+
+    fn proc_of(&self, file: FileId) -> Option<ProcKey> {
+        let is_it = |(open, _): &&(FileId, ProcKey)| *open == file;
+        self.open.iter().find(is_it).map(|of| of.1)
+    }
+
+    /// The channels of other processes in the channel group of one.
+    fn channels_beside(&self, channel: RealKey) -> Vec<RealKey> {
+        let is_group = |(_, real): &(&RealKey, &Real)| real.class == 0xa06c;
+        let groups = self.real.iter().filter(is_group);
+        let above = groups.filter(|(name, _)| self.is_below(channel, **name));
+        let names = above.flat_map(|(_, real)| self.things[&real.thing].names.clone());
+        let names: Vec<RealKey> = names.collect();
+        let is_beside = |(key, real): &(&RealKey, &Real)| {
+            real.class == 0xc86f
+                && self.proc_of(key.0) != self.proc_of(channel.0)
+                && names.iter().any(|name| self.is_below(**key, *name))
+        };
+        self.real
+            .iter()
+            .filter(is_beside)
+            .map(|(key, _)| *key)
+            .collect()
+    }
+
+    fn has_guests(&self) -> bool {
+        let channels = self.real.iter().filter(|(_, real)| real.class == 0xc86f);
+        let is_guest = |key: &RealKey| {
+            let groups = self
+                .real
+                .iter()
+                .filter(|(name, real)| real.class == 0xa06c && self.is_below(*key, **name));
+            let mut makers = groups.map(|(_, real)| self.things[&real.thing].charged);
+            makers.any(|maker| self.proc_of(maker.0) != self.proc_of(key.0))
+        };
+        channels.map(|(key, _)| key).any(is_guest)
+    }
+
+    /// Does somebody who is not frozen have channels in the channel group of this one?
+    fn stops_others(&mut self, channel: RealKey) -> bool {
+        self.channels_beside(channel).into_iter().any(|key| {
+            let gpu = self.gpus.get(&self.real[&key].gpu).copied();
+            let proc = self.proc_of(key.0).zip(gpu);
+            proc.is_some_and(|(proc, gpu)| !self.store.state().effective(proc, gpu).freeze)
+        })
     }
 
     /// Once all is told, everything is as the limits say.
@@ -237,7 +279,7 @@ impl World {
             let reachable = |key: &RealKey| !self.is_being_freed(*key);
             let subdevices = self.real.iter().filter(|(_, other)| names_it(other));
             let told = subdevices.map(|(key, _)| key).any(reachable);
-            if real.class == 0xc86f && told {
+            if real.class == 0xc86f && told && !(limits.freeze && self.stops_others(key)) {
                 let frozen = self.enforced.frozen.contains(&key);
                 assert_eq!(frozen, limits.freeze, "{key:?}");
             }

@@ -2,6 +2,7 @@
 
 //! Tenants that lie: nobody's account, limit or object moves but their own.
 
+mod sharers;
 mod shares;
 
 use super::*;

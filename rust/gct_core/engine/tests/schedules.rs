@@ -74,7 +74,7 @@ impl Schedule {
                 // It was lost, or freed before its own ioctl was done.
                 continue;
             };
-            if self.lost.contains(&name) || object.told.given_up && fails {
+            if self.lost.contains(&name) || object.told.given_up && (fails || self.shares) {
                 continue;
             }
             let proc = state.files.get(&object.file).unwrap().proc;
@@ -125,7 +125,10 @@ impl Schedule {
         assert!(!self.store.state().can_send(), "something is left");
         if self.rm.failed == 0 {
             // A process without channel groups has no limit.
-            let taken = |outcome: &_| matches!(outcome, Ok(()) | Err(Error::Gone));
+            let taken = |outcome: &_| match outcome {
+                Err(Error::Unsupported) => self.shares,
+                outcome => matches!(outcome, Ok(()) | Err(Error::Gone)),
+            };
             assert!(self.written.iter().all(taken), "{:?}", self.written);
         }
     }
@@ -157,10 +160,14 @@ const FROZEN: [Op; 1] = [Op::Write(None, FREEZE, "1")];
 
 #[test]
 fn a_freeze_holds_beside_each_thing_that_a_tenant_does() {
-    let tries: [&[Op]; 9] = [
+    let tries: [&[Op]; 12] = [
         &[Op::Schedule(0, A + 11)],
         &[Op::Schedule(0, A + 21)],
-        &[Op::Enable(0, A + 21)],
+        &[Op::Enable(0, 0, A + 21)],
+        // By a member of its group, and by a stranger whom nothing governs.
+        &[Op::Enable(1, 0, A + 21)],
+        &[Op::Enable(2, 0, A + 21)],
+        &[Op::Enable(2, 2, client(2) + 21), Op::Enable(2, 1, B + 21)],
         &[Op::Alloc(0, A + 23, A + 11, 0xc86f)],
         &[Op::Free(0, A + 21)],
         &[Op::Free(0, A + 11)],
@@ -238,7 +245,7 @@ fn random_script(chance: &mut Chance, length: usize) -> Vec<Op> {
         script.push(match chance.below(20) {
             0..=2 => Op::Schedule(proc, group),
             3 => Op::Schedule(proc, channel),
-            4 => Op::Enable(proc, channel),
+            4 => Op::Enable(other, proc, channel),
             5 => Op::Alloc(proc, channel, group, 0xc86f),
             6 => Op::Alloc(proc, group, c + 1, 0xa06c),
             7 => Op::Free(proc, channel),

@@ -52,6 +52,7 @@ pub(super) const HEADERS: &[&str] = &[
     "ctrl/ctrl2080/ctrl2080gpu.h",
     "ctrl/ctrl2080/ctrl2080gr.h",
     "ctrl/ctrl2080/ctrl2080mc.h",
+    "ctrl/ctrl506f.h",
     "ctrl/ctrl906f.h",
     "ctrl/ctrla06c.h",
     "ctrl/ctrla06f/ctrla06fgpfifo.h",

@@ -25,8 +25,8 @@ pub(super) enum Op {
     Dup(usize, Handle, usize, Handle),
     /// Schedules a channel, or the channels of a group.
     Schedule(usize, Handle),
-    /// Enables a channel of its own.
-    Enable(usize, Handle),
+    /// Enables a channel of a process: the caller, the process, the channel.
+    Enable(usize, usize, Handle),
     /// Sets a time slice.
     Slice(usize, Handle, u64),
     /// The resource manager loses an object on which nobody calls it.
@@ -112,6 +112,8 @@ pub(super) struct Schedule {
     pub(super) chance: Chance,
     /// What the resource manager lost.
     pub(super) lost: BTreeSet<Name>,
+    /// Somebody made a channel in a channel group of which others have names.
+    pub(super) shares: bool,
     /// Outcomes of the writes.
     pub(super) written: Vec<Result<(), Error>>,
     in_flight: Vec<(Name, Option<u64>)>,
@@ -146,6 +148,7 @@ impl Schedule {
             queued: false,
             chance,
             lost: BTreeSet::new(),
+            shares: false,
             written: Vec::new(),
             in_flight: Vec::new(),
             closed: Vec::new(),
@@ -359,6 +362,21 @@ impl Schedule {
         }
         self.actors[at].on = Some(proc);
         let call = decode(&ioctl);
+        let refused = self.store.state().call_refused(ioctl.file, &call);
+        if refused.is_some() {
+            return Stage::Ready;
+        }
+        if let Op::Enable(_, whose, channel) = op {
+            let params = enabling(whose, channel);
+            if self
+                .store
+                .state()
+                .channels_refused(ioctl.file, &params)
+                .is_some()
+            {
+                return Stage::Ready;
+            }
+        }
         let ticket = self
             .store
             .retry(|store| store.state().call_enter(ioctl.file, &call));
@@ -376,6 +394,10 @@ impl Schedule {
             .retry(|store| store.state().call_leave(ioctl.file, &call, ticket, None));
         assert_eq!(left, Ok(()));
         let mut state = self.store.state();
+        if let Op::Enable(_, whose, channel) = ioctl.op {
+            let params = enabling(whose, channel);
+            state.channels_told(ioctl.file, &params);
+        }
         self.queued |= state.has_controls();
         match state.errand_of_file(ioctl.file) {
             Some(errand) => Stage::Errand(errand, Then::Nothing),
@@ -419,7 +441,7 @@ impl Schedule {
                     if of_group { 0xa06c_0101 } else { 0xa06f_0103 },
                 )
             }
-            Op::Enable(proc, _) => control(proc, client(proc) + 2, 0x2080_110b),
+            Op::Enable(proc, ..) => control(proc, client(proc) + 2, 0x2080_110b),
             Op::Slice(proc, object, _) => control(proc, object, 0xa06c_0103),
             other => panic!("{other:?} is no ioctl"),
         };
@@ -441,6 +463,7 @@ impl Schedule {
                 let status = self.rm.alloc(name, parent, class);
                 if status == 0 {
                     self.lost.remove(&name);
+                    self.shares |= self.rm.is_shared((client(proc), parent));
                 }
                 status
             }
@@ -450,13 +473,20 @@ impl Schedule {
                 self.rm
                     .dup((client(proc), handle), parent, (client(other), source))
             }
-            Op::Schedule(proc, object) | Op::Enable(proc, object) => {
+            Op::Schedule(proc, object) | Op::Enable(_, proc, object) => {
                 self.rm.let_run((client(proc), object), &mut self.chance)
             }
             Op::Slice(proc, object, us) => self.rm.set_slice((client(proc), object), us),
             other => panic!("{other:?} is no ioctl"),
         }
     }
+}
+
+/// Parameters that let a channel of a process run.
+fn enabling(proc: usize, channel: Handle) -> Vec<u8> {
+    let mut control = Control::disable_channels(0, 0, false);
+    control.add_channel(client(proc), channel);
+    control.params().to_vec()
 }
 
 fn decode(ioctl: &Ioctl) -> Call {

@@ -117,6 +117,13 @@ impl Rm {
         0
     }
 
+    /// Does another client have a name of what a name means?
+    pub(super) fn is_shared(&self, name: Name) -> bool {
+        let number = |name: &Name| self.names.get(name).map(|thing| thing.number);
+        let mut others = self.names.keys().filter(|other| other.0 != name.0);
+        others.any(|other| number(other) == number(&name))
+    }
+
     /// What is directly below an object.
     pub(super) fn below(&self, top: Name) -> impl Iterator<Item = Name> + '_ {
         let is_below =

@@ -31,7 +31,7 @@ pub(crate) const TESTS: &[Test] = &[
 
 /// Forks another process on the GPU whose work serves as the clock: after each step every runnable
 /// group has had many turns.
-fn clock() -> Result<Child, Stop> {
+pub(crate) fn clock() -> Result<Child, Stop> {
     const TURNS: u32 = 20;
     let mut child = Child::fork(|parent: &mut Parent| {
         let session = session(0)?;

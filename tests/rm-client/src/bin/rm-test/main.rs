@@ -26,6 +26,7 @@ mod process;
 mod processes;
 mod sent;
 mod shared;
+mod strangers;
 mod submit;
 mod tree;
 
@@ -100,6 +101,7 @@ fn all(filter: &str) -> ExitCode {
         shared::TESTS,
         hostile::TESTS,
         exports::TESTS,
+        strangers::TESTS,
         gpus::LAST_TESTS,
     ]
     .concat();

@@ -35,13 +35,13 @@ const REFUSED_SLICES: [usize; 2] = [3, 9];
 const REFUSED_FREEZE: core::ops::RangeInclusive<usize> = 2..=8;
 
 const SET_SLICE: &str = "NVA06C_CTRL_CMD_SET_TIMESLICE";
-const DISABLE: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
+pub(crate) const DISABLE: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
 
 /// Maximum number of channels per control.
 const CHANNELS_MAX: usize = 64;
 
 /// Returns the limit controls that were sent while `work` ran.
-fn sent(work: impl FnOnce() -> Outcome) -> Result<Vec<Event>, Stop> {
+pub(crate) fn sent(work: impl FnOnce() -> Outcome) -> Result<Vec<Event>, Stop> {
     let index = usize::try_from(tree::index_of(0)?).map_err(failed)?;
     let recorder = Recorder::open(index).during("recorder")?;
     let mark = recorder.mark()?;
@@ -118,7 +118,7 @@ fn slices() -> Outcome {
 }
 
 /// Returns whether a control disables, and the channels that it names.
-fn named(event: &Event) -> Result<(bool, Vec<(u64, u64)>), Stop> {
+pub(crate) fn named(event: &Event) -> Result<(bool, Vec<(u64, u64)>), Stop> {
     let word = |at, bytes| {
         let value = event.param(at, bytes);
         value.ok_or_else(|| failed(format!("short parameters: {}", event.line)))

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Decides which channels a tenant's own FIFO_DISABLE_CHANNELS may name.
+//!
+//! The resource manager lets every process stop and start every other's channels by that control: on an H100
+//! (580.159.04) a process of the user nobody stopped the channels of one of root, and let them run again. Handles of
+//! clients and channels are easily guessed. So:
+//!
+//! ```text
+//! caller or owner of a named channel is governed (a member of a group, or under a limit of its own):
+//!     both are one process, or of one group:   the control runs
+//!     else:                                    refused
+//! neither:                                     the control runs, as without gctgroup
+//! ```
+//!
+//! What ran may have let a frozen channel go. It is stopped again before the ioctl returns.
+
+use crate::ids::{FileId, ProcKey};
+use crate::rmapi::control::{self, Status};
+use crate::rmapi::{Action, Call, Handle, Undoes, INSUFFICIENT_PERMISSIONS};
+use crate::state::State;
+
+impl State<'_> {
+    /// Returns why a FIFO_DISABLE_CHANNELS with these parameters must not run. O(channels named).
+    pub fn channels_refused(&self, file: FileId, params: &[u8]) -> Option<Status> {
+        let caller = self.files.get(&file)?.proc;
+        let refused = control::named(params).any(|(client, _)| !self.may_name(caller, client));
+        refused.then_some(INSUFFICIENT_PERMISSIONS)
+    }
+
+    /// Returns why a control through a file that nobody follows must not run: what it does is not seen.
+    pub fn control_of_unknown_refused(&self, call: &Call) -> Option<Status> {
+        let of_others = matches!(call.action, Action::Control(Undoes::Channels(_)));
+        let matters = self.groups.len() > 0 || self.plan.stopped > 0;
+        (of_others && matters).then_some(INSUFFICIENT_PERMISSIONS)
+    }
+
+    fn may_name(&self, caller: ProcKey, client: Handle) -> bool {
+        let owner = self.objects.file_of_any(client);
+        let owner = owner.and_then(|file| Some(self.files.get(&file)?.proc));
+        let Some(owner) = owner else {
+            // A client of the driver's own, or one that nobody follows.
+            return !self.is_governed(caller);
+        };
+        let group = self.group_of(caller);
+        let together = group.is_some() && group == self.group_of(owner);
+        let governed = self.is_governed(caller) || self.is_governed(owner);
+        owner == caller || together || !governed
+    }
+
+    fn is_governed(&self, proc: ProcKey) -> bool {
+        self.group_of(proc).is_some() || self.binds_proc(proc)
+    }
+
+    /// A FIFO_DISABLE_CHANNELS with these parameters has run, on whatever file. O(channels named).
+    pub fn channels_told(&mut self, file: FileId, params: &[u8]) {
+        let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
+            return;
+        };
+        if self.plan.stopped == 0 || !control::may_enable(params) {
+            return;
+        }
+        for (client, channel) in control::named(params) {
+            if let Some(key) = self.key_of_source(client, channel) {
+                self.may_run(key, proc);
+            }
+        }
+    }
+}
