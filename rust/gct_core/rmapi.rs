@@ -173,6 +173,12 @@ impl Call {
     pub fn params(&self) -> Option<Hint> {
         match self.action {
             Action::Share(_, hint) | Action::Control(Undoes::Channels(hint)) => hint,
+            // The resource manager writes the new client's handle there.
+            Action::Alloc {
+                class: Class::Client,
+                params: address @ 1..,
+                ..
+            } => Some(Hint { address, bytes: 4 }),
             _ => self.question()?.hint(),
         }
     }

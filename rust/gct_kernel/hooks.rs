@@ -254,7 +254,8 @@ pub(crate) fn ioctl_leave(
     let Ok(Some(call)) = rmapi::decode(escape, bytes) else {
         return;
     };
-    let call = as_made(glue, file, call.with_result(result), result);
+    let written = served.as_ref().is_some_and(|served| served.is_written);
+    let call = as_made(glue, file, call.with_result(result), result, written);
     let ticket = Ticket::from_words(room.word);
     let word = served
         .as_ref()
@@ -293,14 +294,14 @@ fn takes_channels(glue: &Glue, file: FileId, call: &Call) -> bool {
 }
 
 /// An allocation that has failed may have made its object: then it has succeeded as far as we go.
-fn as_made(glue: &Glue, file: FileId, call: Call, result: u32) -> Call {
+fn as_made(glue: &Glue, file: FileId, call: Call, result: u32, written: bool) -> Call {
     let Action::Alloc { class, .. } = call.action else {
         return call;
     };
     if call.succeeded() || result != 0 {
         return call;
     }
-    let may_be = glue.with(|state, _| Ok(state.may_be_made(file, &call)));
+    let may_be = glue.with(|state, _| Ok(state.may_be_made(file, &call, written)));
     if may_be != Ok(true) {
         return call;
     }

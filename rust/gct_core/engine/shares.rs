@@ -76,13 +76,16 @@ impl State<'_> {
 
     /// May an object have been made by a call that has failed? An allocation fails after the fact where
     /// its parameters cannot be written back; the object stays. The caller asks the resource manager.
-    pub fn may_be_made(&self, file: FileId, call: &Call) -> bool {
+    ///
+    /// A client's handle is in the ioctl's structure whoever has it, the driver's own clients among them. Whose it is the
+    /// resource manager does not say; but only what it has made it writes back (`written`).
+    pub fn may_be_made(&self, file: FileId, call: &Call, written: bool) -> bool {
         match call.action {
             Action::Alloc { class, .. } if !class.is_tracked() || call.object == 0 => false,
             Action::Alloc {
                 class: Class::Client,
                 ..
-            } => self.objects.space_of_any(call.object).is_none(),
+            } => written && self.objects.space_of_any(call.object).is_none(),
             Action::Alloc { .. } => self.is_vacant(file, call.client, call.object),
             _ => false,
         }

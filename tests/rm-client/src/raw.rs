@@ -22,6 +22,10 @@ pub enum Forgery {
     AllocMemory(u32),
     /// `NV_ESC_RM_ALLOC` of a class without parameters. Only the control file accepts it.
     Alloc(u32),
+    /// `NV_ESC_RM_ALLOC` of a class with parameters that cannot be read.
+    Unreadable(u32),
+    /// `NV_ESC_RM_ALLOC` of a class with parameters that are all zeros.
+    Zeros(u32),
     /// `NV_ESC_RM_FREE`. Only the control file accepts it.
     Free,
     /// `NV_ESC_RM_DUP_OBJECT` of an object of the same client. Only the control file accepts it.
@@ -65,6 +69,24 @@ pub fn forge(
                 ..Default::default()
             };
             // SAFETY: the structure's address is 0.
+            unsafe { sys::ioctl(file, n::ESCAPE_ALLOC, &mut call) }
+        }
+        Forgery::Unreadable(class) | Forgery::Zeros(class) => {
+            let zeros = [0u64; 64];
+            let parameters = match forgery {
+                // CAST: an address of this process.
+                Forgery::Zeros(_) => zeros.as_ptr() as u64,
+                _ => 8,
+            };
+            let mut call = abi::Alloc {
+                root: client,
+                parent,
+                object,
+                class,
+                parameters,
+                ..Default::default()
+            };
+            // SAFETY: nothing is at the one address, and zeros that nobody uses at the other.
             unsafe { sys::ioctl(file, n::ESCAPE_ALLOC, &mut call) }
         }
         Forgery::Free => {

@@ -123,12 +123,13 @@ fn only_what_is_not_there_may_have_been_made() {
         (0, 90, 0x41, true),
         (0, THEIRS, 0x41, false),
     ] {
-        let found = world
-            .store
-            .state()
-            .may_be_made(own, &call(client, object, class));
+        let call = call(client, object, class);
+        let found = world.store.state().may_be_made(own, &call, true);
         assert_eq!(found, may_be, "{client} {object} {class:#x}");
     }
+    // The handle of a client of the driver's own, say: the resource manager has made none.
+    let call = call(0, 90, 0x41);
+    assert!(!world.store.state().may_be_made(own, &call, false));
 }
 
 #[test]

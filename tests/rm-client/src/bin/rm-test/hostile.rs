@@ -16,6 +16,7 @@ use std::thread;
 
 pub(crate) const TESTS: &[Test] = &[
     ("hostile_forged_success_changes_nothing", forged_success),
+    ("hostile_clients_of_the_driver", clients_of_driver),
     ("hostile_owner_is_the_registered_file", registered),
     ("hostile_device_without_parameters", bare_device),
     ("hostile_dup_charges_no_stranger", dup_to_stranger),
@@ -140,6 +141,33 @@ fn forged_success() -> Outcome {
     }
     session.gpu().client().free_all()?;
     neighbour.leave()
+}
+
+/// Claims the driver's own clients, and what they have, by allocations that fail: their handles are easily guessed.
+fn clients_of_driver() -> Outcome {
+    /// Clients of all, and those that RM makes behind its locks; the handles that RM chooses.
+    const CLIENTS: [Handle; 2] = [0xc1d0_0000, 0xc1e0_0000];
+    const OBJECTS: Handle = 0xcaf0_0000;
+    const COUNT: Handle = 20;
+    let session = session(0)?;
+    session.group(ENGINE)?;
+    expect(&me(), 0, Some((1, 0)))?;
+    let before = usage(&me(), 0)?;
+    let control = session.gpu().client().control_file().file();
+    for client in CLIENTS.iter().flat_map(|base| *base..base + COUNT) {
+        let claim = |forgery, parent, object| forge(control, forgery, client, parent, object);
+        forge(control, Forgery::Unreadable(numbers::CLIENT), 0, 0, client)?;
+        let objects = OBJECTS..OBJECTS + COUNT;
+        for device in objects.clone() {
+            claim(Forgery::Zeros(numbers::DEVICE), client, device)?;
+            for object in objects.clone() {
+                claim(Forgery::Zeros(numbers::CHANNEL_GROUP), device, object)?;
+                claim(Forgery::Zeros(numbers::DEVICE_MEMORY), device, object)?;
+            }
+        }
+        same(&format!("after {client:#x}"), usage(&me(), 0)?, before)?;
+    }
+    Ok(())
 }
 
 /// A client allocated through a file that is registered with another file belongs to the latter.
