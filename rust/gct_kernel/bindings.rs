@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 7;
+pub const GCT_ABI_VERSION: u32 = 8;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 #[repr(C)]
@@ -54,6 +54,7 @@ unsafe extern "C" {
     pub fn gct_gpu_add(gpu: *const gct_gpu);
     pub fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8);
     pub fn gct_gpu_remove(gpu_id: u32);
+    pub fn gct_gpu_resumed(gpu_id: u32);
     pub fn gct_log_line(line: *const kernel::ffi::c_char, size: u32);
     pub fn gct_file_open(file: *mut *mut kernel::ffi::c_void) -> kernel::ffi::c_int;
     pub fn gct_file_close(file: *mut kernel::ffi::c_void);

@@ -21,7 +21,7 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // The same numbers stand in gct.h and gct_helpers.h.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 7);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 8);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
@@ -45,6 +45,7 @@ check_signatures!(
     gct_gpu_add,
     gct_gpu_uuid,
     gct_gpu_remove,
+    gct_gpu_resumed,
     gct_log_line,
     gct_file_open,
     gct_file_close,
@@ -146,6 +147,16 @@ unsafe extern "C" fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8) {
 unsafe extern "C" fn gct_gpu_remove(gpu_id: u32) {
     if let Some(glue) = glue() {
         hooks::gpu_remove(&glue, gpu_id);
+    }
+}
+
+/// # Safety
+///
+/// Takes any number.
+#[no_mangle]
+unsafe extern "C" fn gct_gpu_resumed(gpu_id: u32) {
+    if let Some(glue) = glue() {
+        hooks::gpu_resumed(&glue, gpu_id);
     }
 }
 

@@ -82,6 +82,15 @@ pub(crate) fn gpu_uuid(glue: &ArcBorrow<'_, Glue>, gpu_id: u32, uuid: [u8; 16]) 
     count_refusal(glue, with(glue, |state| state.gpu_uuid(gpu_id, uuid)));
 }
 
+/// A GPU was resumed. Its limits are told again by the work item, which waits until the driver has resumed all.
+pub(crate) fn gpu_resumed(glue: &ArcBorrow<'_, Glue>, gpu_id: u32) {
+    let resumed = |state: &mut State<'_>| {
+        state.gpu_resumed(gpu_id);
+        Ok(())
+    };
+    count_refusal(glue, with(glue, resumed));
+}
+
 pub(crate) fn gpu_remove(glue: &ArcBorrow<'_, Glue>, gpu_id: u32) {
     count_refusal(glue, with(glue, |state| state.gpu_remove(gpu_id)));
 }

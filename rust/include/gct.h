@@ -21,7 +21,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 7
+#define GCT_ABI_VERSION 8
 
 /* Bytes of struct gct_gpu's name, with the NUL that ends it. */
 #define GCT_GPU_NAME_BYTES 64
@@ -93,6 +93,12 @@ void gct_exit(void);
 void gct_gpu_add(const struct gct_gpu *gpu);
 void gct_gpu_uuid(uint32_t gpu_id, const uint8_t uuid[GCT_GPU_UUID_BYTES]);
 void gct_gpu_remove(uint32_t gpu_id);
+
+/*
+ * A GPU was suspended and works again. Context: process, may sleep; the driver's
+ * ldata_lock or its nv_system_pm_lock may be held.
+ */
+void gct_gpu_resumed(uint32_t gpu_id);
 
 /*
  * What every line of the driver's log begins with that tells of an error of a GPU,

@@ -119,7 +119,7 @@ impl State<'_> {
         Ok(())
     }
 
-    fn gpu_by_rm_id(&self, rm_id: u32) -> Option<GpuId> {
+    pub(super) fn gpu_by_rm_id(&self, rm_id: u32) -> Option<GpuId> {
         let found = |(id, gpu): (&GpuId, &Gpu)| (gpu.facts.rm_id == rm_id).then_some(*id);
         self.gpus.iter().find_map(found)
     }

@@ -243,6 +243,47 @@ impl State<'_> {
         }
     }
 
+    /// A GPU was suspended and resumed. Whether the resource manager's firmware still has what it was told is not known,
+    /// so it is told all of it again. O(objects), once for each resumption.
+    pub fn gpu_resumed(&mut self, rm_id: u32) {
+        let Some(gpu) = self.gpu_by_rm_id(rm_id) else {
+            return;
+        };
+        for at in 0..self.procs.slots() {
+            let space = self.procs.key_at(at).and_then(|key| self.procs.get(&key));
+            if let Some(space) = space.map(|proc| proc.space) {
+                self.forget_told(space, gpu);
+            }
+        }
+    }
+
+    fn forget_told(&mut self, space: u64, gpu: GpuId) {
+        // As in `reconsider_proc`: what leaves a list goes to one that comes later.
+        for list in [
+            List::Flight,
+            List::Settled,
+            List::DueGroups,
+            List::DueChannels,
+        ] {
+            let mut at = self.objects.first(space, list);
+            for _ in 0..self.objects.len() {
+                let Some(key) = at else { break };
+                at = self.objects.behind(space, list, key);
+                let Some(object) = self.objects.get_mut(key) else {
+                    continue;
+                };
+                if object.gpu != Some(gpu) {
+                    continue;
+                }
+                object.told.slice = object.told.slice.lost();
+                if object.told.run == Run::Frozen {
+                    self.set_run(key, Run::Unknown);
+                }
+                self.out_of_flight(key);
+            }
+        }
+    }
+
     /// What is in flight of a subject no longer counts.
     fn out_of_flight(&mut self, key: ObjectKey) {
         if self.objects.list_of(key) == Some(List::Flight) {

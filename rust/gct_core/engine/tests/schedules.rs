@@ -225,6 +225,14 @@ fn a_time_slice_is_shared_by_those_who_come_and_go() {
 }
 
 #[test]
+fn limits_hold_after_a_suspension() {
+    let limits = [Op::Write(None, FREEZE, "1"), Op::Write(None, SLICE, "300")];
+    assert!(every(&[&limits, &[Op::Resume]]) > 5);
+    let scripts: [&[Op]; 3] = [&limits, &[Op::Resume], &[Op::Schedule(0, A + 11)]];
+    assert!(every(&scripts) > 5);
+}
+
+#[test]
 fn a_freeze_and_a_thaw_beside_a_move() {
     let writes = [Op::Write(None, FREEZE, "1"), Op::Write(None, FREEZE, "0")];
     every(&[&writes, &[Op::Join(2, true)]]);
@@ -242,7 +250,7 @@ fn random_script(chance: &mut Chance, length: usize) -> Vec<Op> {
         let group = c + 11 + handle(chance) % 3;
         let channel = c + 21 + handle(chance);
         let whose = [Some(proc), None, None][chance.below(3)];
-        script.push(match chance.below(20) {
+        script.push(match chance.below(21) {
             0..=2 => Op::Schedule(proc, group),
             3 => Op::Schedule(proc, channel),
             4 => Op::Enable(other, proc, channel),
@@ -258,6 +266,7 @@ fn random_script(chance: &mut Chance, length: usize) -> Vec<Op> {
             14 => Op::Replace(proc, [group, channel][chance.below(2)]),
             15 => Op::Write(whose, SLICE, ["300", "700", "default"][chance.below(3)]),
             16 => Op::Write(whose, FREEZE, "0"),
+            17 => Op::Resume,
             _ => Op::Write(whose, FREEZE, "1"),
         });
     }

@@ -33,6 +33,8 @@ pub(super) enum Op {
     Lose(usize, Handle),
     /// It does, and the handle is something else from then on.
     Replace(usize, Handle),
+    /// The GPU is suspended and resumed, and the resource manager has forgotten what it was told.
+    Resume,
     /// Closes its file.
     Close(usize),
     /// A limit of a process, or of the group.
@@ -310,6 +312,12 @@ impl Schedule {
                 return Stage::Ready;
             }
             Op::Close(proc) => return self.close(at, proc),
+            Op::Resume => {
+                self.rm.forget();
+                self.store.state().gpu_resumed(1);
+                self.queued |= self.store.state().has_controls();
+                return Stage::Ready;
+            }
             Op::Join(proc, joins) => {
                 let group = joins.then_some(self.group);
                 let moved = self.store.state().member_moved(self.procs[proc].0, group);

@@ -117,6 +117,14 @@ impl Rm {
         0
     }
 
+    /// Every channel runs, and every channel group has the stock time slice.
+    pub(super) fn forget(&mut self) {
+        self.stopped
+            .values_mut()
+            .for_each(|stopped| *stopped = false);
+        self.slices.values_mut().for_each(|slice| *slice = STOCK);
+    }
+
     /// Does another client have a name of what a name means?
     pub(super) fn is_shared(&self, name: Name) -> bool {
         let number = |name: &Name| self.names.get(name).map(|thing| thing.number);
