@@ -4,7 +4,7 @@
 # Tests NCCL under masks and pacing, on a machine with two GPUs or more, the stock driver and
 # PyTorch.
 #
-#     usage: tests/hw/collectives.sh DIR      gctd, gctctl, gct-load and libgct_preload.so are in DIR
+#     usage: tests/hw/collectives.sh DIR   gctd, gctctl, gct-load and libgct_preload.so are in DIR
 set -u
 here=$(dirname "$(realpath "$0")")
 . "$here/lib.sh"

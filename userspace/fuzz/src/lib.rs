@@ -6,9 +6,9 @@
 //! no libFuzzer.
 //!
 //! ```text
-//! cargo run --release --bin smoke -- 200000 1             stable: 200000 inputs for each target, seed 1
-//! cargo run --release --bin smoke -- seeds corpus         the captures as first inputs of scan and rewrite
-//! cargo fuzz run rewrite --features libfuzzer corpus      with cargo-fuzz and a nightly compiler
+//! cargo run --release --bin smoke -- 200000 1          stable: 200000 inputs per target, seed 1
+//! cargo run --release --bin smoke -- seeds corpus      the captures as first inputs of libFuzzer
+//! cargo fuzz run rewrite --features libfuzzer corpus   with cargo-fuzz and a nightly compiler
 //! ```
 //!
 //! libFuzzer with a stable compiler (name the target, or build scripts are instrumented, too):

@@ -83,7 +83,7 @@ impl SparseMemory {
         })
     }
 
-    /// Calls `f` with the page number, the offset in the page and the length of each piece of a range.
+    /// Calls `f` with the page number, offset in the page and length of each piece of a range.
     fn pieces(
         address: u64,
         len: usize,

@@ -34,8 +34,8 @@ pub struct Method {
     pub data: u32,
 }
 
-/// Decodes a pushbuffer segment. `partial` is the unfinished burst of the channel's previous segment,
-/// and receives that of this one.
+/// Decodes a pushbuffer segment. `partial` is the unfinished burst of the channel's previous
+/// segment, and receives that of this one.
 pub fn decode(words: &[u32], partial: &mut Option<PartialBurst>) -> VecDeque<Method> {
     let mut methods = VecDeque::new();
     let mut walk = Walk::resume(words, partial.take());
