@@ -2,20 +2,21 @@
 
 //! Remembers the actions that the program has installed for SIGSEGV.
 //!
-//! An action is written once and stays for ever: a handler may be reading it while another thread
-//! installs the next. Equal actions share a place, so a program that installs two in turns needs two.
-//! Nothing here allocates by malloc: a program may install an action in a signal handler.
+//! An action is written once and never freed, because a handler may be reading it while another
+//! thread installs the next. Equal actions share an entry, so a program that alternates between two
+//! needs two. Nothing here calls malloc, because a program may install an action in a signal
+//! handler.
 
 use crate::sys;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use libc::sigaction;
 
-/// An action of the program's.
+/// An action of the program.
 pub(crate) struct Action {
     pub(crate) action: sigaction,
-    /// What it found there, if it was installed by a system call past this library: its handler may
-    /// call on.
+    /// The action that this one replaced by a system call past this library. Its handler may call
+    /// that one.
     pub(crate) before: Option<&'static Action>,
     next: Option<&'static Action>,
 }
@@ -39,7 +40,7 @@ impl Action {
     }
 }
 
-/// Room for actions, and the lock of who adds one.
+/// Memory for actions, and the lock for adding one.
 struct Room {
     taken: AtomicBool,
     free: UnsafeCell<(usize, usize)>,
@@ -56,20 +57,21 @@ static ALL: AtomicPtr<Action> = AtomicPtr::new(core::ptr::null_mut());
 /// The action that the program believes is installed.
 static CURRENT: AtomicPtr<Action> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The action that the program believes is installed; `None` before [`Changing::set`].
+/// Returns the action that the program believes is installed; `None` before [`Changing::set`].
 pub(crate) fn current() -> Option<&'static Action> {
     // SAFETY: null, or an action, which stays.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The right to change the action. Signals are blocked meanwhile: their handlers may want to.
+/// The lock for changing the action. It blocks signals, because their handlers may want the lock,
+/// too.
 pub(crate) struct Changing {
-    /// Dropped after the lock was given back.
+    /// Dropped after the lock is released.
     _signals: sys::Blocked,
 }
 
 impl Changing {
-    /// Waits for it.
+    /// Waits for the lock.
     pub(crate) fn begin() -> Self {
         let blocked = sys::Blocked::all();
         while ROOM.taken.swap(true, Ordering::Acquire) {
@@ -78,7 +80,7 @@ impl Changing {
         Self { _signals: blocked }
     }
 
-    /// From now on the program believes that this is installed; `false` without memory.
+    /// Makes `action` the one that the program believes is installed. Returns false without memory.
     pub(crate) fn set(&mut self, action: &sigaction, before: Option<&'static Action>) -> bool {
         let known = self.known(action, before);
         let Some(found) = known.or_else(|| self.add(action, before)) else {

@@ -2,8 +2,8 @@
 
 //! Tracks the channels that are left alone because something about them is not understood.
 //!
-//! Nothing of such a channel is shadowed, and its client has its real doorbells. One thing can be shadowed
-//! already: the page of its USERD, by a managed channel beside it. Then its GP_PUT and GP_GET are
+//! Nothing of such a channel is shadowed, and its client has its real doorbells. One exception: a
+//! managed channel may have caused the page of its USERD to be shadowed. Then GP_PUT and GP_GET are
 //! copied.
 
 use crate::channel::{GP_GET, GP_PUT};
@@ -27,7 +27,7 @@ pub(crate) struct Alone {
 }
 
 impl Alone {
-    /// None.
+    /// Creates an empty set.
     pub(crate) const fn new() -> Self {
         Self {
             clients: Vec::new(),
@@ -35,19 +35,19 @@ impl Alone {
         }
     }
 
-    /// A client has such a channel, so it rings by itself from now on.
+    /// Records that a client has such a channel and rings its real doorbells from now on.
     pub(crate) fn client(&mut self, client: u32) {
         if !self.rings_by(client) {
             self.clients.push(client);
         }
     }
 
-    /// Whether a client rings by itself.
+    /// Returns whether a client rings its real doorbells.
     pub(crate) fn rings_by(&self, client: u32) -> bool {
         self.clients.contains(&client)
     }
 
-    /// A channel's USERD is in a shadow.
+    /// Adds a channel whose USERD is in a shadow.
     pub(crate) fn forward(&mut self, object: Object, userd: usize) {
         self.forwarded.push(Forwarded {
             object,
@@ -56,19 +56,20 @@ impl Alone {
         });
     }
 
-    /// Whether there is a channel to copy for: nobody says when.
+    /// Returns whether the worker must poll for a channel of this set: no doorbell announces its
+    /// work.
     pub(crate) fn forwards(&self) -> bool {
         !self.forwarded.is_empty()
     }
 
-    /// Learns the token of a channel.
+    /// Learns the work-submit token of a channel.
     pub(crate) fn set_token(&mut self, object: Object, token: u32) {
         for channel in self.forwarded.iter_mut().filter(|c| c.object == object) {
             channel.token = Some(token);
         }
     }
 
-    /// Keeps the channels that are there still.
+    /// Removes the channels and clients that no longer exist.
     pub(crate) fn retain(&mut self, kept: impl Fn(Object) -> bool) {
         self.forwarded.retain(|c| kept(c.object));
         self.clients.retain(|client| {
@@ -79,14 +80,14 @@ impl Alone {
         });
     }
 
-    /// Learns that `[addr, addr + len)` is not mapped any more.
+    /// Forgets what was in `[addr, addr + len)`, which is no longer mapped.
     pub(crate) fn unmapped(&mut self, addr: usize, len: usize) {
         self.forwarded
             .retain(|c| !touches((c.userd, GP_PUT + 4), addr, len));
     }
 
-    /// Copies for the channels whose USERD is in `shadow`, and rings the `doorbell` for them: the program
-    /// may have rung before.
+    /// Copies GP_GET and GP_PUT of the channels whose USERD is in `shadow`. Rings `doorbell` for
+    /// new work, because the program may have rung before the copy.
     pub(crate) fn publish(&self, shadow: &Shadow, doorbell: &AtomicU32) {
         for channel in &self.forwarded {
             let words = [GP_GET, GP_PUT].map(|at| shadow.word(channel.userd + at));

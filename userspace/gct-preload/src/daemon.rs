@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The way to the daemon: what this process allocates is asked for and told, and limits and
-//! neighbours come back.
+//! Reports this process's allocations to the daemon, asks it for admission, and takes over the
+//! limits and the neighbours.
 //!
-//! Nothing here is on the path of a launch. Without a daemon everything is granted and goes on.
+//! No launch passes here. Without a daemon every allocation is granted.
 
 use crate::neighbours::Place;
 use crate::slices::Slices;
@@ -20,29 +20,29 @@ use gctd_ipc::tenant::{self, Gpu, Link, ManagedCharge, Verdict};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// How often the daemon is told what was launched while something is.
+/// The interval of reports to the daemon while the process launches.
 const REPORT: Duration = Duration::from_millis(100);
-/// How often is looked after the daemon while nothing is launched.
+/// The interval of checks of the daemon while the process launches nothing.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long a daemon that is required is waited for when a program starts.
+/// The longest wait for a required daemon when a program starts.
 const RESTART: Duration = Duration::from_millis(2_500);
 
-/// The link of the process `pid`: a forked child must not speak for its parent.
+/// The link of the process `pid`. A forked child must not use its parent's.
 #[derive(Debug)]
 struct Connected {
     pid: u32,
     link: Link,
     slices: Slices,
-    /// The GPUs on which the governor has a place, and the board's generation at which the
-    /// neighbours were asked for.
+    /// The GPUs on which the governor knows its peers, with the board generation of the last query
+    /// for them.
     placed: Vec<(u32, u64)>,
 }
 
 static LINK: Mutex<Option<Connected>> = Mutex::new(None);
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Runs `f` with the link of this process, which is made at the first use.
+/// Calls `f` with the link of this process. The first call connects.
 fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
     let pid = std::process::id();
     let mut slot = match LINK.try_lock() {
@@ -65,18 +65,18 @@ fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
     slot.as_mut().map(f)
 }
 
-/// An ioctl that the daemon is told of, before it runs.
+/// The outcome of reporting an ioctl to the daemon before it runs.
 #[derive(Debug)]
 pub(crate) enum Entered {
-    /// It is none that matters.
+    /// The daemon does not account for it.
     Nothing,
-    /// It runs.
+    /// It may run.
     Runs(Verdict),
-    /// It must not run: its structure says why.
+    /// It must not run. Its structure holds the status.
     Refused,
 }
 
-/// Tells the daemon of an ioctl, or asks it.
+/// Reports an ioctl to the daemon before it runs, and asks for admission.
 ///
 /// # Safety
 ///
@@ -86,7 +86,7 @@ pub(crate) unsafe fn before(request: u64, arg: u64) -> Entered {
     let Some((escape, bytes)) = (unsafe { rm::structure(request, arg) }) else {
         return Entered::Nothing;
     };
-    // Only what the tenant itself says can be known before.
+    // Only words that the tenant has written are known before the ioctl runs.
     let size_of = |question| match question {
         // SAFETY: the tenant passes this address to the driver, which will read it.
         Question::Bytes(hint) => unsafe { word(hint) },
@@ -114,7 +114,7 @@ pub(crate) unsafe fn before(request: u64, arg: u64) -> Entered {
     }
 }
 
-/// Tells the daemon how an ioctl of [`before`] went.
+/// Reports the outcome of an ioctl of [`before`] to the daemon.
 ///
 /// # Safety
 ///
@@ -129,7 +129,7 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
     };
     let mut bytes = bytes.to_vec();
     if ret != 0 {
-        // The driver did not get as far as a status.
+        // The driver failed before it wrote a status.
         rmapi::set_status(escape, &mut bytes, rmapi::NO_MEMORY);
     }
     let Ok(Some(call)) = rmapi::decode(escape, &bytes) else {
@@ -139,7 +139,7 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
         // SAFETY: the driver has read this word.
         Question::Bytes(hint) | Question::Engine(hint) => unsafe { word(hint) },
         Question::GpuOfSubdevice => gpu_of(fd, &call),
-        // The subdevice will tell.
+        // The subdevice's allocation answers this.
         Question::GpuOfInstance(_) => None,
     };
     let hint = call
@@ -191,14 +191,14 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
     if grouped == Some(true) {
         look();
         if !STARTED.swap(true, Ordering::SeqCst) {
-            // Without the thread the limits of now stay, and nobody hears of launches.
+            // Without the thread the present limits stay and no launches are reported.
             sys::spawn("gct-link", look_after);
         }
     }
 }
 
-/// Whether the daemon that the environment names is there, or the one whose usual socket exists. A daemon
-/// that is being restarted is waited for.
+/// Returns whether a required daemon answers. A daemon is required if the environment names one or
+/// the usual socket exists. This waits for one that is restarting.
 pub(crate) fn required() -> Result<(), String> {
     let socket = SocketPaths::from_environment().tenants;
     let named = [SOCKET_VARIABLE, DIRECTORY_VARIABLE].map(std::env::var_os);
@@ -232,7 +232,7 @@ pub(crate) fn charge_managed(bytes: u64) -> Option<ManagedCharge> {
     with(|connected| connected.link.charge_managed(bytes))
 }
 
-/// The TPCs that this process can count on, as far as a daemon says.
+/// Returns the TPCs that this process can depend on, or `None` if no daemon says.
 pub(crate) fn dependable(minor: u32) -> Option<TpcMask> {
     let words = with(|connected| connected.link.dependable_tpcs(minor)).flatten()?;
     Some(TpcMask::from_words(words))
@@ -244,7 +244,7 @@ pub(crate) fn uncharge_managed(number: u64) {
 }
 
 impl Connected {
-    /// Looks after the daemon, and says what is new.
+    /// Maintains the connection, takes over limits and returns what else has changed.
     fn attend(&mut self) -> Vec<News> {
         let lost = self.link.lost();
         let renewed = self.link.maintain(sys::now_ns());
@@ -260,17 +260,17 @@ impl Connected {
         gpus.iter().filter_map(|gpu| self.news(gpu)).collect()
     }
 
-    /// Where the daemon rings, whatever GPU it is about, and how often it has. What was said
-    /// before is followed.
+    /// Returns the GPU whose page carries the daemon's bell, for all GPUs, and the count of its
+    /// rings. Follows all limits published before.
     fn bell(&mut self) -> Option<(Arc<Gpu>, u32)> {
         let gpu = self.link.gpus().first()?.clone();
-        // Before what it rang for is looked at.
+        // Read the count before following: a later ring is not lost.
         let rung = gpu.page.rings();
         self.slices.follow(&mut self.link);
         Some((gpu, rung))
     }
 
-    /// What is new on a GPU.
+    /// Returns what has changed on a GPU.
     fn news(&mut self, gpu: &Arc<Gpu>) -> Option<News> {
         let generation = gpu.board.generation();
         let known = self.placed.iter_mut().find(|(of, _)| *of == gpu.minor);
@@ -291,16 +291,16 @@ impl Connected {
     }
 }
 
-/// What the daemon had to say of a GPU.
+/// A change that the daemon has published for a GPU.
 #[derive(Debug)]
 enum News {
-    /// It is another daemon, or another GPU.
+    /// The daemon is new, or the GPU is.
     Place(u32, Place),
-    /// The neighbours are others.
+    /// The peers have changed.
     Peers(u32, Vec<Peer>),
 }
 
-/// Reports what was launched and looks after the daemon, for as long as the process lives.
+/// Reports launches and maintains the connection for as long as the process lives.
 fn look_after() {
     let mut entries = 0;
     let mut waited = Duration::ZERO;
@@ -315,7 +315,7 @@ fn look_after() {
     }
 }
 
-/// Waits until the daemon rings, for `time` at most.
+/// Waits until the daemon rings, for at most `time`.
 fn wait(time: Duration) {
     match with(Connected::bell).flatten() {
         Some((gpu, rung)) => gpu.page.wait(rung, time),
@@ -323,7 +323,7 @@ fn wait(time: Duration) {
     }
 }
 
-/// Hears what is new and reports what was launched; `false` in a forked child.
+/// Takes over changes and reports launches. Returns false in a forked child.
 fn look() -> bool {
     let news = with(Connected::attend).unwrap_or_default();
     let Some(mut shared) = worker::lock() else {
@@ -344,11 +344,11 @@ fn look() -> bool {
     true
 }
 
-/// A number of 4 or 8 bytes in this process's memory.
+/// Reads a number of 4 or 8 bytes in this process's memory.
 ///
 /// # Safety
 ///
-/// The driver reads it there too.
+/// The driver reads the same bytes.
 unsafe fn word(hint: rmapi::Hint) -> Option<u64> {
     match hint.bytes {
         // SAFETY: by contract.
@@ -361,7 +361,7 @@ unsafe fn word(hint: rmapi::Hint) -> Option<u64> {
     }
 }
 
-/// Asks the resource manager on which GPU a new subdevice is.
+/// Asks the resource manager for the GPU of a new subdevice.
 fn gpu_of(fd: i32, call: &Call) -> Option<u64> {
     let mut control = Control::gpu_of_subdevice(call.client, call.object);
     let status = rm::send(fd, &mut control);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Handles SIGSEGV: doorbells of ours first, the program's own handler for all else.
+//! Handles SIGSEGV: serves faults on our doorbells, and passes all others to the program's handler.
 //!
-//! The kernel knows our handler alone. What the program installs is remembered ([`actions`]), and its
-//! `sa_mask`, `SA_ONSTACK` and `SA_RESTART` are given to the kernel with our handler, so that the
-//! program's runs as the kernel would have run it. Two differences remain: SIGSEGV itself is never
-//! blocked, and `SA_NODEFER` therefore always holds.
+//! The kernel knows only our handler. [`actions`] remembers the action that the program installs.
+//! The kernel gets our handler with the program's `sa_mask`, `SA_ONSTACK` and `SA_RESTART`, so the
+//! program's handler runs as the kernel would have run it. Two differences remain: SIGSEGV itself
+//! is never blocked, and `SA_NODEFER` therefore always holds.
 
 use crate::actions::{self, Action, Changing};
 use crate::{stack, store, worker};
@@ -15,16 +15,17 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
 use libc::{c_int, sigaction, siginfo_t, sigset_t};
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
-/// The process that the remembered actions are of. Another one that comes here is its child in the same
-/// memory, by `vfork` or `clone(CLONE_VM)`: it has actions of its own with the kernel.
+/// The process that owns the remembered actions. Another process that runs this code is a child
+/// that shares the memory, by `vfork` or `clone(CLONE_VM)`. The kernel keeps separate actions for
+/// it.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// glibc's functions of these names, past our own.
+/// The types of glibc's functions that this library interposes.
 type Sigaction = unsafe extern "C" fn(c_int, *const sigaction, *mut sigaction) -> c_int;
 type Sigmask = unsafe extern "C" fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
 
-/// A symbol of the libraries after this one, looked up once: `dlsym` must not be called
-/// in a signal handler.
+/// A symbol of the libraries behind this one. It is looked up once, because a signal handler must
+/// not call `dlsym`.
 struct Next {
     name: &'static CStr,
     at: AtomicPtr<c_void>,
@@ -38,7 +39,7 @@ impl Next {
         }
     }
 
-    /// The symbol's address; null when there is none.
+    /// Returns the symbol's address, or null if it does not exist.
     fn get(&self) -> *mut c_void {
         let known = self.at.load(Ordering::Acquire);
         if !known.is_null() {
@@ -86,8 +87,8 @@ pub(crate) unsafe fn real_mask(how: c_int, new: *const sigset_t, old: *mut sigse
     unsafe { real(how, new, old) }
 }
 
-/// `pthread_sigmask` that leaves SIGSEGV unblocked: the kernel kills a process whose
-/// doorbell faults in a thread that blocks it.
+/// Calls `pthread_sigmask` but leaves SIGSEGV unblocked. The kernel kills a process whose doorbell
+/// faults in a thread that blocks SIGSEGV.
 ///
 /// # Safety
 ///
@@ -105,7 +106,7 @@ pub(crate) unsafe fn program_mask(how: c_int, new: *const sigset_t, old: *mut si
     unsafe { real_mask(how, &set, old) }
 }
 
-/// What the kernel has installed.
+/// Returns the action that the kernel has for SIGSEGV.
 fn installed() -> sigaction {
     // SAFETY: all zero is a valid `sigaction` (SIG_DFL, no flags, empty mask).
     let mut installed: sigaction = unsafe { core::mem::zeroed() };
@@ -114,12 +115,12 @@ fn installed() -> sigaction {
     installed
 }
 
-/// Whether an action is this library's.
+/// Returns whether an action is this library's.
 fn is_ours(action: &sigaction) -> bool {
     action.sa_sigaction == handler as *const () as usize
 }
 
-/// Has the kernel call our handler the way that `program` wants to be called.
+/// Installs our handler with the mask and flags of the action `program`.
 fn put_in_front(program: &sigaction) -> c_int {
     let mut ours = *program;
     ours.sa_sigaction = handler as *const () as usize;
@@ -132,7 +133,7 @@ fn put_in_front(program: &sigaction) -> c_int {
     unsafe { call_real(libc::SIGSEGV, &ours, core::ptr::null_mut()) }
 }
 
-/// Puts our handler in front, once.
+/// Installs our handler, once.
 pub(crate) fn install() {
     if !INSTALLED.swap(true, Ordering::SeqCst) {
         PTHREAD_SIGMASK.get();
@@ -143,15 +144,15 @@ pub(crate) fn install() {
     }
 }
 
-/// This process owns the remembered actions: after a fork, the child does its copy.
+/// Makes this process the owner of the remembered actions. A forked child calls it for its copy.
 pub(crate) fn own() {
     // SAFETY: has no arguments and cannot fail.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
-/// Sees to it that the kernel calls our handler, and not one that was installed by a system call past
-/// this library, as runtimes without libc do. Such a handler is called for what is not ours. To be
-/// called before a doorbell is made to fault, and now and then.
+/// Installs our handler again if a system call past this library has replaced it, as runtimes
+/// without libc do. The handler found there becomes the program's. The library calls this before it
+/// makes a doorbell fault, and periodically.
 pub(crate) fn in_front() {
     if !INSTALLED.load(Ordering::Relaxed) || is_ours(&installed()) {
         return;
@@ -163,13 +164,13 @@ pub(crate) fn in_front() {
     }
     let current = actions::current();
     let again = current.is_some_and(|c| c.action.sa_sigaction == theirs.sa_sigaction);
-    // Before the handler can run: it must find what to pass a fault on to.
+    // Record the action before our handler can run: the handler passes faults on to it.
     if again || changing.set(&theirs, current) {
         put_in_front(&theirs);
     }
 }
 
-/// The program's view of `sigaction`: it may replace its own handler, not ours.
+/// Carries out the program's `sigaction`. It replaces the program's action, never our handler.
 ///
 /// # Safety
 ///
@@ -209,7 +210,8 @@ pub(crate) unsafe fn program_action(
     ret
 }
 
-/// `sigaction` for SIGSEGV in a child that has this process's memory: the kernel has its actions.
+/// Carries out `sigaction` for SIGSEGV in a child that shares this process's memory. The kernel has
+/// the child's actions.
 ///
 /// # Safety
 ///
@@ -228,12 +230,13 @@ unsafe fn childs_action(new: *const sigaction, old: *mut sigaction) -> c_int {
 }
 
 std::thread_local! {
-    /// Whose handler this thread is in, and the context that it was called with.
+    /// The action whose handler this thread runs, and the address of the context it was called
+    /// with.
     static CALLED: Cell<(usize, Option<&'static Action>)> = const { Cell::new((0, None)) };
 }
 
-/// Whom to pass a signal on to: the program's action, or if its handler has called ours, what it found
-/// there when it was installed.
+/// Returns the action that a signal is passed on to. That is the program's action, or, if its
+/// handler has called ours, the action that it replaced.
 fn next_of(context: *mut c_void) -> Option<&'static Action> {
     match CALLED.get() {
         (at, Some(action)) if at == context as usize && action.before.is_some() => action.before,
@@ -244,7 +247,7 @@ fn next_of(context: *mut c_void) -> Option<&'static Action> {
 unsafe extern "C" fn handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
     let info_of = unsafe { &*info };
-    // By a process, as `kill` does: then there is no address.
+    // A process sent the signal, as `kill` does. It has no address then.
     let sent = info_of.si_code <= 0;
     // SAFETY: every other SIGSEGV has an address.
     let fault = (!sent).then(|| unsafe { info_of.si_addr() } as usize);
@@ -262,11 +265,11 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut siginfo_t, context: *mut 
     CALLED.set(before);
 }
 
-/// Has the program go on behind the store at which it faulted; `false` if that is no plain store.
+/// Resumes the program behind the store that faulted. Returns false if it is no plain store.
 ///
 /// # Safety
 ///
-/// `context` is what the kernel called a handler with, for a fault of this thread.
+/// `context` is the context that the kernel passed to a handler for a fault of this thread.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn skip_store(context: *mut c_void) -> bool {
     // SAFETY: by contract; nobody else uses it meanwhile.
@@ -285,7 +288,7 @@ pub(crate) unsafe fn skip_store(context: *mut c_void) -> bool {
     }
 }
 
-/// As above: only the code of x86-64 is known.
+/// Returns false: only x86-64 code can be decoded.
 ///
 /// # Safety
 ///
@@ -299,7 +302,7 @@ pub(crate) unsafe fn skip_store(_: *mut c_void) -> bool {
 ///
 /// # Safety
 ///
-/// The arguments are those that the kernel called a handler with.
+/// The arguments are those that the kernel passed to a handler.
 unsafe fn call(
     action: &sigaction,
     sent: bool,
@@ -334,8 +337,8 @@ unsafe fn call(
     }
 }
 
-/// Lets the fault happen again with the default action, or sends the signal again, so that the
-/// process ends as it would have without us.
+/// Repeats the fault with the default action, or sends the signal again, so that the process ends
+/// as it would have without this library.
 fn die(sent: bool) {
     // SAFETY: all zero is SIG_DFL.
     let default: sigaction = unsafe { core::mem::zeroed() };
@@ -350,7 +353,7 @@ fn die(sent: bool) {
 mod tests {
     use super::*;
 
-    /// How a child ends to which SIGSEGV is sent while `action` is its own, in the words of `wait`.
+    /// Returns the wait status of a child that installs `action` and then gets a SIGSEGV.
     fn sent_to_a_child(action: usize) -> c_int {
         // SAFETY: the child calls nothing that another thread's lock could be in the way of:
         // `signal` allocates, which glibc allows after a fork.

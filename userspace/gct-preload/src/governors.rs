@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The governors of this process, one for each GPU that it uses: limits, neighbours and what is
-//! learnt of launches are a GPU's own.
+//! Keeps the governors of this process, one for each GPU that it uses. Limits, neighbours and
+//! learnt kernel durations belong to one GPU.
 
 use crate::governor::Governor;
 use crate::limits::{self, Limits};
@@ -12,17 +12,17 @@ use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
 use gct_core::submit::stats::Reason;
 
-/// All of them.
+/// The governors, one per GPU.
 #[derive(Debug)]
 pub(crate) struct Governors {
-    /// With the N of `/dev/nvidiaN`.
+    /// Each with the N of `/dev/nvidiaN`.
     list: Vec<(u32, Governor)>,
-    /// What holds on a GPU of which no daemon speaks; `None` before the environment was read.
+    /// The limits for a GPU without a daemon; `None` before the environment is read.
     limits: Option<Limits>,
 }
 
 impl Governors {
-    /// None.
+    /// Creates an empty set.
     pub(crate) const fn new() -> Self {
         Self {
             list: Vec::new(),
@@ -30,7 +30,8 @@ impl Governors {
         }
     }
 
-    /// The governor of a GPU, which allocates when it is asked for first: not in a signal handler.
+    /// Returns the governor of a GPU. The first call allocates, so a signal handler must not make
+    /// it.
     pub(crate) fn prepare(&mut self, gpu: u32) -> &mut Governor {
         let at = self.list.iter().position(|(of, _)| *of == gpu);
         let at = at.unwrap_or_else(|| {
@@ -55,14 +56,14 @@ impl Governors {
         &mut self.list[at].1
     }
 
-    /// The governor of a GPU.
+    /// Returns the governor of a GPU, if it was prepared.
     pub(crate) fn of(&mut self, gpu: u32) -> Option<&mut Governor> {
         let of = |entry: &&mut (u32, Governor)| entry.0 == gpu;
         self.list.iter_mut().find(of).map(|(_, governor)| governor)
     }
 
-    /// The TPCs that the limits of a GPU allow, or of any GPU where it is not known which; `None`
-    /// without a mask, or where nothing is masked.
+    /// Returns the TPCs that the limits allow on a GPU, or on any GPU if `gpu` is unknown. Returns
+    /// `None` if there is no mask or nothing can be masked.
     pub(crate) fn allowed_on(&mut self, gpu: Option<u32>) -> Option<TpcMask> {
         if let Some(governor) = gpu.and_then(|gpu| self.of(gpu)) {
             let masked = governor.limits().tpcs.is_some() && governor.gpu().is_known();
@@ -74,12 +75,13 @@ impl Governors {
         tpcs.is_known().then(|| limits.allowed(&tpcs))
     }
 
-    /// All, with their GPUs.
+    /// Returns all governors with their GPUs.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Governor)> {
         self.list.iter_mut().map(|(gpu, governor)| (*gpu, governor))
     }
 
-    /// Keeps launches to `list` on all GPUs; `None` is no mask. Returns false where none of them exists, or nobody knows.
+    /// Keeps launches to `list` on all GPUs; `None` removes the mask. Returns false if a GPU has
+    /// none of these TPCs, or its TPCs are unknown.
     pub(crate) fn restrict(&mut self, list: Option<&TpcMask>) -> bool {
         for (gpu, governor) in &mut self.list {
             if !governor.gpu().is_known() {
@@ -98,27 +100,27 @@ impl Governors {
         true
     }
 
-    /// A daemon looks after this process on a GPU.
+    /// Connects the governor of a GPU to the daemon's pages.
     pub(crate) fn set_place(&mut self, gpu: u32, place: Place) {
         self.prepare(gpu).set_place(Some(place));
     }
 
-    /// Tells the daemon of a fault on a GPU.
+    /// Reports a fault on a GPU to the daemon.
     pub(crate) fn fault(&mut self, gpu: u32, xid: u32) {
         if let Some(place) = self.of(gpu).and_then(|governor| governor.place()) {
             place.gpu().page.fault(xid);
         }
     }
 
-    /// Tells the daemon what was counted.
+    /// Reports the counters to the daemon.
     pub(crate) fn report(&self) {
         for (_, governor) in &self.list {
             governor.report();
         }
     }
 
-    /// What the core counted on all GPUs, as `KEY VALUE` lines: what was done, and what was passed
-    /// and why.
+    /// Returns the core's counters over all GPUs as `KEY VALUE` lines, with a line for each reason
+    /// why launches were passed unchanged.
     pub(crate) fn text(&self) -> String {
         let (mut all, mut replays) = (Launches::ZERO, 0);
         for (_, governor) in &self.list {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Stops this process's channels while it is frozen: `compute.freeze` by the control that the
-//! kernel module sends, which the driver lets every program send for its own channels.
+//! Stops this process's channels while it is frozen (`compute.freeze`). It sends the control that
+//! the kernel module sends. The driver lets every program send it for its own channels.
 //!
-//! A channel that is disabled is off the GPU when the control returns, running kernel included.
-//! Only channels in channel groups of this process's are stopped. Those of an MPS client are in the
-//! server's group, and whoever stops one stops its neighbours in the group with it, for as long as
-//! its own kernel is unfinished (seen on an H100).
+//! A disabled channel is off the GPU when the control returns, together with its running kernel.
+//! Only channels in channel groups of this process are stopped. The channels of an MPS client are
+//! in a group of the server. Stopping one of these stops its neighbours in the group as well, for
+//! as long as its own kernel is unfinished (seen on an H100).
 
 use crate::slices::Send;
 use gct_core::rmapi::control::{is_gone, Control, Status, NOT_SUPPORTED};
 use gct_core::rmapi::{Call, Handle};
 
-/// A subdevice of this process's, which takes the control for channels of its device.
+/// A subdevice of this process. It takes the control for the channels of its device.
 #[derive(Debug)]
 struct Subdevice {
     client: Handle,
@@ -20,22 +20,22 @@ struct Subdevice {
     object: Handle,
 }
 
-/// A channel in a channel group of this process's.
+/// A channel in a channel group of this process.
 #[derive(Debug)]
 struct Channel {
     client: Handle,
     device: Handle,
     group: Handle,
     object: Handle,
-    /// The descriptor on which it was made.
+    /// The descriptor on which the program allocated it.
     fd: i32,
     stopped: bool,
 }
 
-/// A device: its client and its handle.
+/// A device, as client and handle.
 pub(crate) type Device = (Handle, Handle);
 
-/// All channels of this process that can be stopped.
+/// The channels of this process that can be stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Halts {
     subdevices: Vec<Subdevice>,
@@ -50,7 +50,7 @@ impl Halts {
         }
     }
 
-    /// A subdevice was made.
+    /// Adds a subdevice.
     pub(crate) fn subdevice(&mut self, call: &Call) {
         self.subdevices.push(Subdevice {
             client: call.client,
@@ -59,7 +59,7 @@ impl Halts {
         });
     }
 
-    /// A channel was made in a group of this process's on a device.
+    /// Adds a channel in a group of this process.
     pub(crate) fn channel(&mut self, call: &Call, device: Handle, fd: i32) {
         self.channels.push(Channel {
             client: call.client,
@@ -71,7 +71,7 @@ impl Halts {
         });
     }
 
-    /// An object is about to be freed, and with it what is below.
+    /// Removes an object that is about to be freed, and all objects below it.
     pub(crate) fn freed(&mut self, client: Handle, object: Handle) {
         self.subdevices
             .retain(|s| s.client != client || ![client, s.device, s.object].contains(&object));
@@ -80,15 +80,15 @@ impl Halts {
         });
     }
 
-    /// The program has enabled channels itself, no matter which.
+    /// Forgets which channels of a client are stopped, because the program has enabled some itself.
     pub(crate) fn changed(&mut self, client: Handle) {
         for channel in self.channels.iter_mut().filter(|c| c.client == client) {
             channel.stopped = false;
         }
     }
 
-    /// Stops the channels on these devices, or lets them run; `Err` is a refusal by the resource
-    /// manager.
+    /// Stops the channels on `devices`, or lets them run. Returns the resource manager's refusal as
+    /// an error.
     pub(crate) fn settle(
         &mut self,
         devices: &[Device],
@@ -100,7 +100,7 @@ impl Halts {
             let subdevice = self.subdevices.iter().find(of).map(|s| s.object);
             let due = |c: &Channel| (c.client, c.device) == (client, device) && c.stopped != stop;
             while let Some(fd) = self.channels.iter().find(|c| due(c)).map(|c| c.fd) {
-                // The control is one of a subdevice.
+                // A subdevice takes this control.
                 let subdevice = subdevice.ok_or(NOT_SUPPORTED)?;
                 let mut control = Control::disable_channels(client, subdevice, stop);
                 let mut sent = Vec::new();
@@ -118,8 +118,8 @@ impl Halts {
         Ok(())
     }
 
-    /// Sends for each channel alone what was refused for all: one that has gone is forgotten, and does
-    /// not veto the others.
+    /// Sends a control for each channel after one for all was refused. Forgets channels that have
+    /// gone, so they do not veto the others.
     fn one_by_one(
         &mut self,
         client: Handle,

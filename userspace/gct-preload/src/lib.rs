@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The user-space mode's library: loaded into an unmodified CUDA program by
-//! `LD_PRELOAD`, it puts ordinary memory in the place of the program's rings and
-//! doorbells, and publishes to the GPU what [`gct_core::submit`] makes of it.
+//! Implements the user-space mode. `LD_PRELOAD` loads this library into an unmodified CUDA program.
+//! It replaces the program's rings and doorbells with ordinary memory, and publishes to the GPU the
+//! work that [`gct_core::submit`] has rewritten.
 //!
-//! It decides nothing about masks or atoms; `governor` asks the core. On anything it
-//! does not know it gets out of the way, and counts it.
+//! The library makes no decisions about masks or atoms: `governor` asks the core. It leaves alone
+//! whatever it does not know, and counts it.
 
 #![allow(
     clippy::manual_is_multiple_of,

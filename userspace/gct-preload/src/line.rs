@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What of one channel is on the GPU, and what of it has ended.
+//! Tracks which launches and atoms of one channel are on the GPU, and detects which have ended.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::policy::pace::InFlight;
@@ -9,28 +9,28 @@ use gct_core::policy::predict::Kernel;
 use gct_core::units::Ns;
 use std::collections::VecDeque;
 
-/// Pieces in flight that are followed; those beyond are let go without being counted, as
-/// launches are whose end cannot be told.
+/// The most submissions that are tracked. More are published without being counted, like launches
+/// whose end cannot be observed.
 const PIECES_MAX: usize = 256;
 
-/// How the end of a piece shows.
+/// The condition on a word in memory under which a submission has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// A word that counts up reaches a number: the release of a tenant's launch.
+    /// The word counts up and has reached `number`: the release of a tenant's launch.
     Reaches { at: usize, number: u32 },
-    /// A word becomes a number: the done word of an atom.
+    /// The word equals `number`: the done word of an atom.
     Becomes { at: usize, number: u32 },
 }
 
 impl End {
-    /// The word's address.
+    /// Returns the word's address.
     pub(crate) fn at(&self) -> usize {
         match *self {
             Self::Reaches { at, .. } | Self::Becomes { at, .. } => at,
         }
     }
 
-    /// Whether it has come.
+    /// Returns whether the condition holds.
     ///
     /// # Safety
     ///
@@ -46,51 +46,52 @@ impl End {
     }
 }
 
-/// A launch or an atom.
+/// A launch or an atom that is published as one unit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
-    /// How its end shows.
+    /// The condition under which it has ended.
     pub(crate) end: End,
-    /// What it is a piece of.
+    /// The kernel that it runs.
     pub(crate) kernel: Kernel,
-    /// How many blocks of that it runs.
+    /// The blocks of the kernel that it runs.
     pub(crate) blocks: u64,
-    /// On how many TPCs.
+    /// The TPCs that it runs on.
     pub(crate) tpcs: u64,
-    /// How long it was predicted to take.
+    /// The predicted duration.
     pub(crate) predicted: Ns,
 }
 
-/// A piece in flight.
+/// A submission in flight.
 #[derive(Clone, Copy, Debug)]
 struct Followed {
     piece: Piece,
     published_ns: u64,
-    /// It was released because nothing had ended.
+    /// Whether it was released because nothing had ended for too long.
     late: bool,
-    /// One behind it has ended.
+    /// Whether a later submission has ended already.
     overtaken: bool,
 }
 
-/// The pieces of one channel that are on the GPU, in order.
+/// The submissions of one channel that are on the GPU, in order.
 #[derive(Debug)]
 pub(crate) struct Line {
     pieces: VecDeque<Followed>,
     in_flight: InFlight,
     last_end_ns: u64,
     patience: Patience,
-    /// When a late piece was published behind which nothing has ended yet.
+    /// The time at which a late submission was published, until any submission ends after it.
     late_ns: Option<u64>,
-    /// When a piece ended or was published last.
+    /// The time of the last publication or end.
     moved_ns: u64,
-    /// When the pieces behind the first were looked at last.
+    /// The time at which the submissions behind the first were last checked.
     looked_ns: u64,
-    /// Whether it was told that nothing moves.
+    /// Whether the present stall was reported.
     told: bool,
 }
 
 impl Line {
-    /// Nothing in flight. All room is allocated here: pieces are added in a signal handler.
+    /// Creates an empty queue. It allocates all room here, because a signal handler adds
+    /// submissions.
     pub(crate) fn new() -> Self {
         Self {
             pieces: VecDeque::with_capacity(PIECES_MAX),
@@ -104,39 +105,40 @@ impl Line {
         }
     }
 
-    /// What is in flight.
+    /// Returns the totals of what is in flight.
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.in_flight
     }
 
-    /// Whether an end is expected that somebody must look for. None is of a line that was told of as stalled: what does not end in
-    /// so long may never show its end.
+    /// Returns whether the worker must watch for an end. A queue that was reported as stalled is
+    /// not watched: work that has not ended for that long may never show its end.
     pub(crate) fn is_followed(&self) -> bool {
         self.in_flight.count > 0 && !self.told
     }
 
-    /// When a piece ended or was published last.
+    /// Returns the time of the last publication or end.
     pub(crate) fn moved_ns(&self) -> u64 {
         self.moved_ns
     }
 
-    /// Whether something that is held goes although nothing has ended.
+    /// Returns whether held work must be released although nothing has ended.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
         self.patience
             .is_over(self.still(now_ns), self.in_flight.late)
     }
 
-    /// For how long nothing has ended or been published.
+    /// Returns the time since the last publication or end.
     fn still(&self, now_ns: u64) -> Ns {
         Ns(now_ns.saturating_sub(self.moved_ns))
     }
 
-    /// Lets the time begin anew in which something should end: it is known why nothing does.
+    /// Restarts the time within which something should end, because the reason for the pause is
+    /// known.
     pub(crate) fn excuse(&mut self, now_ns: u64) {
         self.moved_ns = now_ns;
     }
 
-    /// Whether what is in flight has stalled; once each time.
+    /// Returns whether the work in flight has stalled. Reports each stall once.
     pub(crate) fn stalls(&mut self, now_ns: u64) -> bool {
         let stalled = self.in_flight.count > 0
             && patience::is_stalled(self.still(now_ns), self.in_flight.predicted);
@@ -148,7 +150,7 @@ impl Line {
         self.told = false;
     }
 
-    /// A piece has ended.
+    /// Records that a submission has ended.
     fn ends(&mut self, now_ns: u64) {
         self.moves(now_ns);
         if let Some(late_ns) = self.late_ns.take() {
@@ -157,7 +159,7 @@ impl Line {
         }
     }
 
-    /// A piece was published, in turn or late.
+    /// Adds a submission that was published, in turn or late.
     pub(crate) fn published(&mut self, piece: Piece, late: bool, now_ns: u64) {
         self.moves(now_ns);
         if late {
@@ -174,13 +176,15 @@ impl Line {
         }
     }
 
-    /// Takes out what has ended, and tells for how long each had the channel for itself. What has
-    /// ended before the first has, as launches of other streams do, is found a millisecond
-    /// later at most, and of it nothing is told.
+    /// Removes the submissions that have ended. Calls `ended` for each one that was the first of
+    /// the queue, with the time for which it had the channel to itself.
+    ///
+    /// Launches of other streams may end before the first. These are removed within a millisecond,
+    /// and `ended` is not called for them.
     ///
     /// # Safety
     ///
-    /// The words of all pieces must be mapped.
+    /// The words of all submissions must be mapped.
     pub(crate) unsafe fn settle(&mut self, now_ns: u64, mut ended: impl FnMut(&Piece, Ns)) {
         while let Some(first) = self.pieces.front().copied() {
             // SAFETY: by contract.
@@ -202,8 +206,8 @@ impl Line {
         }
     }
 
-    /// Takes out what has ended behind the first piece, and gives up those in front of it that are old: a word that the
-    /// program has reset never tells of its end.
+    /// Removes the submissions that have ended behind the first. Drops older ones in front of these
+    /// once patience runs out: if the program has reset the word, the end never shows.
     ///
     /// # Safety
     ///
@@ -229,7 +233,7 @@ impl Line {
         });
     }
 
-    /// Forgets the pieces whose words lie in `[addr, addr + len)`, which is being unmapped.
+    /// Removes the submissions whose words lie in `[addr, addr + len)`, which is being unmapped.
     pub(crate) fn forget(&mut self, addr: usize, len: usize) {
         self.drop_where(|piece| piece.piece.end.at().wrapping_sub(addr) < len);
     }
@@ -288,7 +292,8 @@ mod tests {
         assert_eq!(*line.in_flight(), InFlight::default());
     }
 
-    /// Launches of other streams end behind one that waits, and one whose word the program has reset never shows its end.
+    /// Launches of other streams end behind one that waits. One whose word the program has reset
+    /// never shows its end.
     #[test]
     fn what_is_overtaken_is_given_up_when_it_is_old() {
         let (reset, word) = (AtomicU32::new(0), AtomicU32::new(0));

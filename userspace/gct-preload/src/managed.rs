@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Managed memory: the daemon is asked before this process maps any, and told when it is gone.
+//! Charges managed memory with the daemon before it is mapped, and uncharges it when it is gone.
 //!
-//! libcuda maps it from the UVM driver's node, at an address of its choice, and nothing announces
-//! that; it is freed by unmapping it or by mapping something else over it. A semaphore pool, which
-//! is memory of the host, is mapped in the same way; that is announced by an ioctl.
+//! libcuda maps managed memory from the UVM driver's node, at an address of its choice, without any
+//! ioctl before. It frees the memory by unmapping it or by mapping something else over it. A
+//! semaphore pool, which is host memory, is mapped in the same way, but an ioctl announces it.
 //!
-//! A mapping over the limit fails with `ENOMEM`, of which libcuda makes CUDA_ERROR_UNKNOWN, and
-//! [`crate::driver::memory`] CUDA_ERROR_OUT_OF_MEMORY. libcuda has no better error for this: of a
-//! refusal by the ioctl that it sends after the mapping (0x48) it makes CUDA_ERROR_INVALID_VALUE,
-//! whatever the status (580.159.04).
+//! A mapping over the limit fails with `ENOMEM`. libcuda turns that into CUDA_ERROR_UNKNOWN, and
+//! [`crate::driver::memory`] into CUDA_ERROR_OUT_OF_MEMORY. libcuda has no better error: if the
+//! ioctl that it sends after the mapping (0x48) is refused, it returns CUDA_ERROR_INVALID_VALUE for
+//! every status (580.159.04).
 
 use crate::daemon;
 use crate::ranges::Ranges;
@@ -19,16 +19,16 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use gctd_ipc::tenant::ManagedCharge;
 use std::sync::{Mutex, PoisonError};
 
-/// `UVM_ALLOC_SEMAPHORE_POOL`, whose structure begins with the address and the length.
+/// `UVM_ALLOC_SEMAPHORE_POOL`. Its structure begins with the address and the length.
 pub(crate) const ALLOC_SEMAPHORE_POOL: u64 = 0x44;
 
-/// Pools that are announced and not mapped yet; the oldest of more are forgotten.
+/// The most announced pools that are not mapped yet. Beyond that the oldest is forgotten.
 const POOLS_MAX: usize = 64;
 
 static RANGES: Ranges = Ranges::new();
 static POOLS: Mutex<Pools> = Mutex::new(Pools(Vec::new()));
 
-/// Addresses and lengths of pools.
+/// The addresses and lengths of announced pools.
 #[derive(Debug)]
 struct Pools(Vec<(u64, u64)>);
 
@@ -40,27 +40,27 @@ impl Pools {
         self.0.push((base, len));
     }
 
-    /// Whether this is a pool, which is mapped now.
+    /// Removes a pool that is now mapped. Returns false if it was not announced.
     fn take(&mut self, base: u64, len: u64) -> bool {
         let at = self.0.iter().position(|pool| *pool == (base, len));
         at.map(|at| self.0.swap_remove(at)).is_some()
     }
 }
 
-/// What the daemon says of a mapping of the UVM driver's node.
+/// The daemon's answer about a mapping of the UVM driver's node.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// It is not managed memory, or there was nobody to ask.
+    /// The mapping is not managed memory, or no daemon could be asked.
     Nothing,
-    /// It counts under this number.
+    /// The daemon has charged it under this number.
     Granted(u64),
-    /// It is over the limit.
+    /// It exceeds the limit.
     Refused,
 }
 
-/// Whether a device number's major is the UVM driver's, which differs from boot to boot.
+/// Returns whether a device number's major is the UVM driver's. It differs from boot to boot.
 pub(crate) fn is_uvm(major: u32) -> bool {
-    /// 0 until it is known.
+    /// The major; 0 until it is known.
     static MAJOR: AtomicU32 = AtomicU32::new(0);
     let known = match MAJOR.load(Ordering::Relaxed) {
         0 => {
@@ -82,13 +82,13 @@ fn major_in(devices: &str) -> Option<u32> {
     found.next()?.0.parse().ok()
 }
 
-/// The UVM driver has made a semaphore pool, which will be mapped.
+/// Records a semaphore pool that the program will map.
 pub(crate) fn pool_made(base: u64, len: u64) {
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     pools.announce(base, len);
 }
 
-/// The UVM driver's node is about to be mapped.
+/// Charges a mapping of the UVM driver's node before it is made.
 pub(crate) fn before(addr: usize, len: usize) -> Asked {
     worker::watch_forks();
     if worker::forked_child() {
@@ -108,7 +108,7 @@ pub(crate) fn before(addr: usize, len: usize) -> Asked {
     }
 }
 
-/// It was mapped at an address, or was not.
+/// Records where the mapping was made, or uncharges it if it failed.
 pub(crate) fn after(asked: Asked, addr: Option<usize>, len: usize) {
     let Asked::Granted(number) = asked else {
         return;
@@ -119,8 +119,9 @@ pub(crate) fn after(asked: Asked, addr: Option<usize>, len: usize) {
     }
 }
 
-/// Something else is where `[addr, addr + len)` was, or nothing. May be called anywhere: an
-/// allocator and a signal handler unmap no managed memory, and take no lock here.
+/// Uncharges managed memory that was in `[addr, addr + len)`, which is unmapped or mapped over. Any
+/// code may call it: allocators and signal handlers unmap no managed memory, so they take no lock
+/// here.
 pub(crate) fn gone(addr: usize, len: usize) {
     let Some((start, end)) = range(addr, len) else {
         return;
@@ -130,7 +131,7 @@ pub(crate) fn gone(addr: usize, len: usize) {
     }
 }
 
-/// The pages of a mapping; `None` where the kernel takes it for none.
+/// Returns the page range of a mapping, or `None` if the kernel rejects it.
 fn range(addr: usize, len: usize) -> Option<(usize, usize)> {
     let end = addr.checked_add(len.checked_next_multiple_of(PAGE)?)?;
     (addr % PAGE == 0 && addr < end).then_some((addr, end))
@@ -175,7 +176,7 @@ mod tests {
         }
     }
 
-    /// The program's `mmap` and `munmap` are this library's here, too.
+    /// In this test, too, `mmap` and `munmap` are this library's.
     #[test]
     fn what_the_program_unmaps_or_maps_over_is_gone() {
         const LEN: usize = 4 * PAGE;

@@ -2,18 +2,18 @@
 
 //! Watches the error notifiers of this process's channels.
 //!
-//! libcuda gives each channel a page of memory in which the resource manager writes why it has ended
-//! the channel. All channels of a group end together, so that is one fault. To look costs one load
-//! for each channel, in the thread that looks after the daemon.
+//! libcuda gives each channel a page of memory. When the resource manager ends the channel, it
+//! writes the reason there. All channels of a group end together, so they count as one fault. A
+//! check costs one load for each channel, in the thread that maintains the daemon's connection.
 
 use crate::rm::Object;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::rmapi::own;
 
-/// Bytes of the first notifier of a channel, which is for errors.
+/// Bytes of a channel's first notifier, which reports errors.
 const BYTES: usize = 16;
 
-/// The notifier of a channel.
+/// The error notifier of a channel.
 #[derive(Debug)]
 struct Notifier {
     channel: Object,
@@ -23,7 +23,7 @@ struct Notifier {
     ended: bool,
 }
 
-/// All of them.
+/// The error notifiers of this process's channels.
 #[derive(Debug, Default)]
 pub(crate) struct Notifiers(Vec<Notifier>);
 
@@ -32,12 +32,12 @@ impl Notifiers {
         Self(Vec::new())
     }
 
-    /// Watches a channel of a group on a GPU, whose notifier lies at an address.
+    /// Watches the notifier at `at` of a channel of a group on a GPU.
     ///
     /// # Safety
     ///
-    /// A mapping of at least [`BYTES`] begins at `at`, which is aligned to a page, and it stays until
-    /// [`Notifiers::unmapped`] hears of its end.
+    /// A mapping of at least [`BYTES`] begins at `at`, which is page-aligned. It stays mapped until
+    /// [`Notifiers::unmapped`] is called for it.
     pub(crate) unsafe fn watch(&mut self, channel: Object, group: u32, at: usize, gpu: u32) {
         self.0.push(Notifier {
             channel,
@@ -48,18 +48,18 @@ impl Notifiers {
         });
     }
 
-    /// Forgets channels.
+    /// Forgets the channels for which `keep` is false.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(Object) -> bool) {
         self.0.retain(|notifier| keep(notifier.channel));
     }
 
-    /// `[addr, addr + len)` is about to be unmapped.
+    /// Forgets the notifiers in `[addr, addr + len)`, which is about to be unmapped.
     pub(crate) fn unmapped(&mut self, addr: usize, len: usize) {
         let touched = |at: usize| at < addr.saturating_add(len) && addr < at.saturating_add(BYTES);
         self.0.retain(|notifier| !touched(notifier.at));
     }
 
-    /// Returns the faults since the last look: the GPU and the Xid of each.
+    /// Returns the new faults since the last call, as GPU and Xid.
     pub(crate) fn look(&mut self) -> Vec<(u32, u32)> {
         let mut faults: Vec<(u32, u32, Object)> = Vec::new();
         let ended = |n: &Notifier| (n.channel.client, n.group);

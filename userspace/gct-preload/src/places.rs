@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Chooses where doorbell pages are mapped: far below what the kernel gives to whoever asks for memory
-//! anywhere.
+//! Chooses addresses for doorbell pages, far below those that the kernel chooses for other
+//! mappings.
 //!
-//! When a page is shadowed, its place is free for a moment. The kernel looks for free memory from the top,
-//! and so never takes a place down here.
+//! While a page is being shadowed, its address range is free for a moment. The kernel searches for
+//! free ranges from the top, so it does not reach these.
 
 use crate::session::{DOORBELLS_MAX, DOORBELL_BYTES};
 use crate::sys;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Below the addresses of libraries, stacks and heaps in each layout of Linux's, and above what libcuda
-/// reserves for device memory.
+/// The first address. It is below libraries, stacks and heaps in every Linux layout, and above the
+/// range that libcuda reserves for device memory.
 const FIRST: usize = 0x1c00_0000_0000;
 
-/// Which places are taken, one bit each.
+/// The ranges in use, one bit each.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// Takes a place for one doorbell page, where nothing is mapped; `None` when there is none.
+/// Reserves an unused range for one doorbell page. Returns `None` if none is left.
 pub(crate) fn take() -> Option<usize> {
     let mut taken = TAKEN.load(Ordering::Relaxed);
     loop {
@@ -35,28 +35,28 @@ pub(crate) fn take() -> Option<usize> {
     }
 }
 
-/// Sees to it that nothing else is at a place, which is lost otherwise.
+/// Maps a reservation at `at`. If something else is there, the range stays unused for good.
 fn reserve(at: usize) -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let first = at as *mut c_void;
     // SAFETY: a new mapping, in the place of none.
     let mapped = unsafe { sys::mmap(first, DOORBELL_BYTES, libc::PROT_NONE, flags, -1, 0) };
     if mapped != libc::MAP_FAILED && mapped != first {
-        // A kernel before 4.17 takes the address for a wish.
+        // A kernel before 4.17 treats the address as a hint.
         // SAFETY: the mapping just made.
         unsafe { sys::munmap(mapped, DOORBELL_BYTES) };
     }
     (mapped == first).then_some(at)
 }
 
-/// Gives back a place at which nothing could be mapped.
+/// Returns a range at which nothing could be mapped.
 pub(crate) fn undo(at: usize) {
     // SAFETY: what `reserve` has mapped, and nobody else knows.
     unsafe { sys::munmap(at as *mut c_void, DOORBELL_BYTES) };
     give(at);
 }
 
-/// Gives back the place of a page that is not mapped any more.
+/// Returns the range of a page that is no longer mapped.
 pub(crate) fn give(at: usize) {
     let offset = at.wrapping_sub(FIRST);
     if offset % DOORBELL_BYTES == 0 && offset / DOORBELL_BYTES < DOORBELLS_MAX {

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Ranges of addresses that are looked for at every `munmap`, wherever that is called: finding that
-//! something is not among them takes no lock and allocates nothing.
+//! Tracks address ranges that every `munmap` looks up. A lookup that finds nothing takes no lock
+//! and allocates nothing, so it may run anywhere.
 //!
-//! A range is kept in slots that never move, one for each part of it that is there still. Only
-//! who adds a range or takes parts of one away takes the lock.
+//! Slots never move. Each holds one remaining part of a range. Only adding a range or removing
+//! parts of one takes the lock.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Slots of the first level; each level has twice as many as the one before.
+/// Slots of the first level. Each level has twice as many as the one before.
 const FIRST: usize = 64;
-/// A part of a range: `[start, end)`. Vacant while the end is 0.
+/// A remaining part `[start, end)` of a range. The slot is vacant while `end` is 0.
 ///
-/// The words are relaxed: whoever unmaps a range has heard of it from the thread that added it.
+/// The accesses are relaxed: a thread that unmaps a range was told of it by the thread that added
+/// it.
 #[derive(Debug, Default)]
 struct Slot {
     start: AtomicUsize,
@@ -36,7 +37,7 @@ impl Slot {
         self.part().1 != 0 && self.number.load(Ordering::Relaxed) == number
     }
 
-    /// A vacant slot holds a part from now on.
+    /// Fills a vacant slot.
     fn set(&self, start: usize, end: usize, number: u64) {
         self.number.store(number, Ordering::Relaxed);
         self.start.store(start, Ordering::Relaxed);
@@ -44,11 +45,11 @@ impl Slot {
     }
 }
 
-/// Ranges with numbers. Eleven levels are 131,008 slots.
+/// Numbered address ranges. Eleven levels have 131,008 slots.
 #[derive(Debug)]
 pub(crate) struct Ranges<const LEVELS: usize = 11> {
     levels: [OnceLock<Box<[Slot]>>; LEVELS],
-    /// Between these all ranges lie that there ever were.
+    /// The bounds of all ranges that were ever added.
     low: AtomicUsize,
     high: AtomicUsize,
     writer: Mutex<()>,
@@ -68,15 +69,16 @@ impl<const LEVELS: usize> Ranges<LEVELS> {
         self.levels.iter().map_while(OnceLock::get).flatten()
     }
 
-    /// Whether a part of some range lies in `[start, end)`. May be asked anywhere. While another thread gives a slot to another
-    /// range the answer may be yes without one, never no for a range that the caller knows of.
+    /// Returns whether a part of any range lies in `[start, end)`. Any code may call it. While
+    /// another thread reuses a slot the result may be a false positive. It is never a false
+    /// negative for a range that the caller knows of.
     pub(crate) fn touch(&self, start: usize, end: usize) -> bool {
         let low = self.low.load(Ordering::Relaxed);
         let inside = start < self.high.load(Ordering::Relaxed) && low < end;
         inside && self.slots().any(|slot| slot.touches(start, end))
     }
 
-    /// A slot for one part more; `None` when there are too many.
+    /// Returns a vacant slot, or `None` if all levels are full.
     fn vacant(&self) -> Option<&Slot> {
         self.levels.iter().enumerate().find_map(|(at, level)| {
             let slots = level.get_or_init(|| (0..FIRST << at).map(|_| Slot::default()).collect());
@@ -84,7 +86,7 @@ impl<const LEVELS: usize> Ranges<LEVELS> {
         })
     }
 
-    /// A range is mapped, under a number that no other has; `false` when there are too many.
+    /// Adds a range under a unique number. Returns false if there are too many.
     pub(crate) fn add(&self, start: usize, end: usize, number: u64) -> bool {
         let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(slot) = self.vacant() else {
@@ -96,7 +98,8 @@ impl<const LEVELS: usize> Ranges<LEVELS> {
         true
     }
 
-    /// What lies in `[start, end)` is gone: `whole` hears of each range of which nothing is left.
+    /// Removes `[start, end)` from all ranges. Calls `whole` for each range of which nothing is
+    /// left.
     pub(crate) fn remove(&self, start: usize, end: usize, mut whole: impl FnMut(u64)) {
         while self.touch(start, end) {
             if let Some(number) = self.cut(start, end) {
@@ -105,7 +108,7 @@ impl<const LEVELS: usize> Ranges<LEVELS> {
         }
     }
 
-    /// Takes `[start, end)` out of one part; the range's number if nothing of it is left.
+    /// Removes `[start, end)` from one part. Returns the range's number if nothing of it is left.
     fn cut(&self, start: usize, end: usize) -> Option<u64> {
         let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = self.slots().find(|slot| slot.touches(start, end))?;
@@ -164,7 +167,7 @@ mod tests {
         assert_eq!(removed(&ranges, 0x00, 0x40), [1, 2]);
     }
 
-    /// Against a map of single addresses.
+    /// Compares with a map of single addresses.
     #[test]
     fn random_parts_go_as_addresses_do() {
         let ranges = Ranges::<11>::new();
@@ -207,7 +210,7 @@ mod tests {
         assert_eq!(number, FIRST + 2 * FIRST);
         assert_eq!(removed(&ranges, 100, 101), [100]);
         assert!(ranges.add(number, number + 2, 1 << 40));
-        // There is no room for the parts on both sides: the second is not followed.
+        // No slot is left for the second of the two remaining parts, so it is not tracked.
         assert_eq!(removed(&ranges, 7, 8), [7]);
         assert!(ranges.add(1000, 1003, 7));
         assert_eq!(removed(&ranges, 1001, 1002), []);
