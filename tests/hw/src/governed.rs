@@ -121,7 +121,8 @@ fn a_time_slice_bounds_the_wait(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Four processes of a group take turns with a neighbour. It waits for one time slice, not for four.
+/// Four processes of a group take turns with a neighbour. The neighbour waits for one time slice
+/// instead of four.
 fn a_group_has_one_time_slice(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
     daemon.create("long")?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Issues every control that starts and stops channels, whoever's they are, and shares channel groups.
+//! Issues every control that starts or stops channels, on channels of any client, and shares
+//! channel groups.
 
 use crate::abi::{self, Handle};
 use crate::client::{done, Client, Error};
@@ -9,7 +10,7 @@ use crate::session::Session;
 use crate::sys;
 
 impl Client {
-    /// Lets everybody give an object a second name, as an MPS server does.
+    /// Lets every client duplicate an object, as an MPS server does.
     ///
     /// # Errors
     ///
@@ -29,7 +30,7 @@ impl Client {
 }
 
 impl Session {
-    /// Takes channels of any clients off the GPU, or lets them run.
+    /// Disables channels of any clients, or enables them again.
     ///
     /// # Errors
     ///
@@ -50,7 +51,8 @@ impl Session {
             .control(gpu.subdevice(), n::DISABLE_CHANNELS, &mut parameters)
     }
 
-    /// Puts a channel on the runlist, by the number that a generation of GPUs has for it: 0xa06f or 0xc36f.
+    /// Puts a channel on the runlist by a generation's number of the control, such as 0xa06f or
+    /// 0xc36f.
     ///
     /// # Errors
     ///
@@ -66,7 +68,7 @@ impl Session {
             .control(channel, command, &mut parameters)
     }
 
-    /// Has a channel started by a control of the device.
+    /// Starts a channel by a control of the device.
     ///
     /// # Errors
     ///

@@ -143,7 +143,8 @@ fn forged_success() -> Outcome {
     neighbour.leave()
 }
 
-/// Claims the driver's own clients, and what they have, by allocations that fail: their handles are easily guessed.
+/// Claims the driver's own clients and their objects by allocations that fail: their handles are
+/// easily guessed.
 fn clients_of_driver() -> Outcome {
     /// Clients of all, and those that RM makes behind its locks; the handles that RM chooses.
     const CLIENTS: [Handle; 2] = [0xc1d0_0000, 0xc1e0_0000];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Channels of others: named in a tenant's own controls, or in a channel group that several processes share.
+//! Tests access to other processes' channels: by a tenant's own controls, and in a channel group
+//! that several processes share.
 
 use crate::freeze::clock;
 use crate::gpus::{me, session, ENGINE};
@@ -20,7 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("limit_timeslice_of_a_guest", shared_slice),
 ];
 
-/// Where a process leaves its handles.
+/// The file by which a process passes its handles.
 const SHARED: &str = "/tmp/rm-test.shared";
 
 fn leave(handles: [Handle; 2]) -> Outcome {
@@ -39,8 +40,8 @@ fn left() -> Result<(Handle, Handle), Stop> {
     }
 }
 
-/// A process that submits at each step, and says at the next what came of it: steps of `expected` end with the work
-/// done or not.
+/// Forks a process that submits at each step, and checks at the next one whether the work is done,
+/// as `expected` says.
 fn tenant(expected: &'static [bool]) -> Result<Child, Stop> {
     let mut child = Child::fork(move |parent: &mut Parent| {
         let session = session(0)?;
@@ -65,7 +66,7 @@ fn tenant(expected: &'static [bool]) -> Result<Child, Stop> {
     Ok(child)
 }
 
-/// Lets a tenant submit, much time pass, and the tenant look.
+/// Checks one step of a tenant: it submits, the clock advances, and it looks.
 fn works(tenant: &mut Child, clock: &mut Child) -> Outcome {
     tenant.next()?;
     clock.next()?;
@@ -79,14 +80,15 @@ fn is_refused(what: &str, outcome: Result<(), Error>) -> Outcome {
     }
 }
 
-/// The driver lets every process stop and start every other's channels.
+/// Without a group, the driver lets every process stop and start every other's channels. In a
+/// group, gctgroup refuses that.
 fn strangers() -> Outcome {
     let group = Group::new("rm")?;
     let mut clock = clock()?;
     let mut tenant = tenant(&[true, false, true])?;
     let channel = left()?;
     let own = session(0)?;
-    // Without a group it is as the driver wants it.
+    // Outside groups the driver decides.
     own.disable_of(&[channel], true)
         .during("as without gctgroup")?;
     own.disable_of(&[channel], false)?;
@@ -105,7 +107,7 @@ fn strangers() -> Outcome {
     tenant.finish()
 }
 
-/// Who is in the same group may stop its mates, but lets nobody run whom a freeze holds.
+/// A process in the same group may stop its mates' channels, but cannot start a frozen one.
 fn group_mates() -> Outcome {
     let group = Group::new("rm")?;
     let mut clock = clock()?;
@@ -122,7 +124,7 @@ fn group_mates() -> Outcome {
     group.add(mate.pid())?;
     set("rm", FREEZE, "1")?;
     let events = sent(|| mate.next())?;
-    // The mate's own, and what undid it before that returned.
+    // The mate's own control, and the one that undid it before the mate's ioctl returned.
     let told: Result<Vec<_>, Stop> = events.iter().map(named).collect();
     let channel = (u64::from(channel.0), u64::from(channel.1));
     let expected = vec![(false, vec![channel]), (true, vec![channel])];
@@ -135,8 +137,8 @@ fn group_mates() -> Outcome {
     tenant.finish()
 }
 
-/// A channel takes the control that puts it on the runlist by the number of every generation, and the device has one
-/// more.
+/// Every generation has its own number for the control that puts a channel on the runlist, and a
+/// device has one more control.
 fn generations() -> Outcome {
     let own = session(0)?;
     let group = own.group(ENGINE)?;
@@ -159,8 +161,8 @@ fn generations() -> Outcome {
     set(&me(), FREEZE, "0")
 }
 
-/// A process with a channel group that it shares with everybody, and one that has a channel in it, as a server and a
-/// client of MPS.
+/// Forks a process that shares a channel group with all others, and one with a channel in it, like
+/// a server and a client of MPS.
 fn host_and_guest(
     work: impl FnOnce(&Session, Handle, &mut Parent) -> Outcome,
 ) -> Result<[Child; 2], Stop> {
@@ -180,7 +182,7 @@ fn host_and_guest(
     host.at_step()?;
     let mut guest = Child::fork(|parent: &mut Parent| {
         let session = session(0)?;
-        // By it the guest has a directory.
+        // The group gives the guest a directory.
         session.group(ENGINE)?;
         let (client, group) = left()?;
         let gpu = session.gpu();
@@ -196,7 +198,7 @@ fn host_and_guest(
     Ok([host, guest])
 }
 
-/// Writes a limit, which cannot be.
+/// Writes a limit, which must be refused as unsupported.
 fn is_unsupported(owner: &str, file: &str, value: &str) -> Outcome {
     let path = path(owner, file)?;
     eventually("directory", &true, || Ok(tree::at(&path).exists()))?;
@@ -211,7 +213,7 @@ fn is_unsupported(owner: &str, file: &str, value: &str) -> Outcome {
 fn shared_freeze() -> Outcome {
     let [mut host, mut guest] = host_and_guest(|_, _, parent| parent.step())?;
     let pids = [host.pid().to_string(), guest.pid().to_string()];
-    // A name alone stands in nobody's way.
+    // A guest with only a name for the group does not obstruct a limit.
     set(&pids[0], FREEZE, "1")?;
     set(&pids[0], FREEZE, "0")?;
     guest.next()?;
@@ -234,7 +236,7 @@ fn shared_freeze() -> Outcome {
         (true, 2),
     )?;
     set("rm", FREEZE, "0")?;
-    // A group with members stays.
+    // A group with members cannot be removed.
     host.kill();
     guest.kill();
     Ok(())
@@ -248,7 +250,7 @@ fn shared_slice() -> Outcome {
     let pids = [host.pid().to_string(), guest.pid().to_string()];
     guest.next()?;
     is_unsupported(&pids[1], TIMESLICE, "500")?;
-    // The host's counts.
+    // The host's limit applies.
     set(&pids[0], TIMESLICE, "400")?;
     set(&pids[1], TIMESLICE, "500")?;
     host.next()
