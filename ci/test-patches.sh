@@ -93,7 +93,8 @@ hooks_are_equal() {
 	done
 }
 
-# Names and numbers of the escapes in the headers of a driver, of which only what is there is unpacked.
+# Names and numbers of the escapes in the headers of a driver. Of some drivers only a
+# part of the headers is there.
 escapes_of() {
 	local header
 	for header in "$(pristine_tree "$1")"/common/inc/nv-ioctl-num*.h \

@@ -9,14 +9,21 @@
 
 # A file longer than this does more than one thing.
 LINES_MAX=600
-# Columns of a page and of a commit's message. A row of a table cannot be wrapped, and
+# Columns of a page, of a comment and of a commit's message. A row of a table cannot be wrapped, and
 # the pages in results/ are written by programs.
 PAGE_COLUMNS=120
+COMMENT_COLUMNS=100
 MESSAGE_COLUMNS=75
 # Messages are checked behind this commit.
 MESSAGES_SINCE=c13204cdb97d781979b6cfe7d6f3692d6dc1414b
 
 cd "$ROOT"
+# too_wide FILE COLUMNS PATTERN: prints the lines of a file that match and are wider.
+too_wide() {
+	LC_ALL=C.UTF-8 awk -v file="$1" -v columns="$2" -v pattern="$3" \
+		'length > columns && $0 ~ pattern { print file ":" FNR ": " $0; wide = 1 } END { exit !wide }' "$1"
+}
+
 violations=0
 violation() {
 	printf '%s\n' "$*"
@@ -50,9 +57,21 @@ while read -r file; do
 	case $file in
 	gctgroup-docs/results/*) ;;
 	*.md)
-		! awk -v file="$file" -v columns=$PAGE_COLUMNS \
-			'length > columns && !/^\|/ { print file ":" FNR ": " $0; wide = 1 } END { exit !wide }' "$file" ||
+		! too_wide "$file" $PAGE_COLUMNS '^[^|]' ||
 			violation "$file: lines of more than $PAGE_COLUMNS columns"
+		;;
+	esac
+	case $file in
+	# These do not keep it yet.
+	rust/gct_core/*.rs | rust/gct_kernel/*.rs | userspace/gct-preload/*.rs | tests/rm-client/*.rs | tests/hw/*.rs | \
+		userspace/gct-client/*.rs) ;;
+	*.rs | *.c | *.h)
+		! too_wide "$file" $COMMENT_COLUMNS '^[ \t]*(//|/\*|\*)' ||
+			violation "$file: comments of more than $COMMENT_COLUMNS columns"
+		;;
+	*.sh)
+		! too_wide "$file" $COMMENT_COLUMNS '^[ \t]*#' ||
+			violation "$file: comments of more than $COMMENT_COLUMNS columns"
 		;;
 	esac
 	case $file in

@@ -124,8 +124,8 @@ uint64_t gct_helper_rm_memory_bytes(uint32_t client, uint32_t memory);
  * be read, or memory for them is short, the resource manager cannot read them
  * either, and NULL is returned. The copy takes what the resource manager writes
  * there; it is the caller's to free after gct_helper_serve_end(), which returns it
- * with what else is known, or NULL where there is none. @call stays where it is in between, is passed
- * to the same task's calls only, and was zero before.
+ * with what else is known, or NULL where there is none. @call stays where it is in
+ * between, is passed to the same task's calls only, and was zero before.
  *
  * Context: process, may sleep.
  */

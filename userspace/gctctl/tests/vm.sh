@@ -6,8 +6,8 @@
 #   root -- web    (a sleeping process, by pid)
 #        `- batch  (cgroup /pod7)
 #
-# No limit is enforced by this module yet, so setting one must end with 5 (EOPNOTSUPP), and what is in force may be
-# written back.
+# No limit is enforced by this module yet, so setting one must end with 5 (EOPNOTSUPP),
+# and what is in force may be written back.
 
 . /test/lib.sh
 
