@@ -208,8 +208,8 @@ static inline int gct_tracks_control(uint32_t command)
 {
 	/* A channel takes those of every generation: 0xa06f, 0xb06f, 0xc36f ... */
 	switch (command & 0x00ffffff) {
-	case 0x006f0102: /* NVxx6F_CTRL_CMD_RESET_CHANNEL */
-	case 0x006f0103: /* NVxx6F_CTRL_CMD_GPFIFO_SCHEDULE */
+	case 0x006f0102: /* NV906F_CTRL_CMD_RESET_CHANNEL */
+	case 0x006f0103: /* NVA06F_CTRL_CMD_GPFIFO_SCHEDULE */
 		return 1;
 	}
 	switch (command) {
