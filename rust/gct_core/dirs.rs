@@ -137,6 +137,11 @@ impl<'a> Dirs<'a> {
         self.map.reserve(extra)
     }
 
+    /// See [`Map::has_spare_page`].
+    pub(crate) fn has_spare_page(&self, extra: usize) -> bool {
+        self.map.has_spare_page(extra)
+    }
+
     /// What is wanted at `path`.
     pub(crate) fn wanted(&self, path: DirPath) -> Option<Scope> {
         self.map.get(&path)?.wanted

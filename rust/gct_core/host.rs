@@ -21,6 +21,10 @@ impl Memory for Heap {
     fn slots<T: Default>(count: usize) -> Result<Vec<T>, Infallible> {
         Ok(core::iter::repeat_with(T::default).take(count).collect())
     }
+
+    fn page<T: Default>(count: usize) -> Result<Vec<T>, Infallible> {
+        Self::slots(count)
+    }
 }
 
 /// Everything that the core knows.
@@ -34,11 +38,8 @@ impl Host {
     /// Nothing is known; `seeds` are random.
     pub fn new(seeds: [u64; 2]) -> Self {
         let [tables, _] = seeds;
-        let Ok(members) = MemberTable::new();
-        Self {
-            tables: Tables::new(tables),
-            members,
-        }
+        let (Ok(tables), Ok(members)) = (Tables::new(tables), MemberTable::new());
+        Self { tables, members }
     }
 
     /// The core over its storage.
@@ -56,21 +57,26 @@ impl Host {
         (self.tables.state(), self.members.members())
     }
 
-    /// Moves a table into the storage that it needs.
+    /// Brings a page to a table that needs it.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when that is no larger than what it has.
+    /// [`Error::NoSpace`] when the table has the storage that was asked for.
     pub fn grow(&mut self, need: Need) -> Result<(), Error> {
-        let Ok(storage) = Storage::allocate(need);
+        let Ok(storage) = Storage::allocate(&need);
         let larger = match storage {
-            Some(mut storage) => self.tables.replace(&mut storage),
+            Some(storage) => self.tables.push(&need, storage).is_none(),
             None => {
-                let Ok(page) = Heap::slots(need.slots);
+                let Ok(page) = Heap::page(need.slots);
                 self.members.put_page(need.piece, page).is_empty()
             }
         };
         larger.then_some(()).ok_or(Error::NoSpace)
+    }
+
+    /// Frees the pages that no entry needs.
+    pub fn shrink(&mut self) {
+        while self.tables.pop().is_some() {}
     }
 
     /// Runs an operation with as much storage as it asks for; only its last run changes
@@ -85,9 +91,12 @@ impl Host {
     ) -> Result<T, Error> {
         loop {
             match operation(self) {
-                // Each turn enlarges a table, and every table has a maximum.
+                // Each turn brings a page, and every table has a maximum.
                 Err(Error::NeedSlots(need)) => self.grow(need)?,
-                outcome => return outcome,
+                outcome => {
+                    self.shrink();
+                    return outcome;
+                }
             }
         }
     }
@@ -123,10 +132,9 @@ mod tests {
     use super::*;
     use crate::error::Table;
     use crate::iface::Name;
-    use crate::limits;
 
     #[test]
-    fn storage_that_is_no_larger_is_refused_and_nothing_is_lost() {
+    fn storage_that_nobody_needs_is_refused_and_nothing_is_lost() {
         let mut host = Host::new([1, 2]);
         let name = Name::new("web").unwrap();
         let web = host.with(|host| host.state().group_create(&name)).unwrap();
@@ -137,15 +145,93 @@ mod tests {
             piece: 0,
             slots,
         };
-        for slots in [0, 8, limits::TABLE_SLOTS_MIN] {
+        for slots in [0, 1] {
             let need = need(Table::Groups, slots);
             assert_eq!(host.grow(need), Err(Error::NoSpace), "{need:?}");
         }
-        assert_eq!(host.grow(need(Table::Groups, 64)), Ok(()));
         assert_eq!(host.grow(need(Table::Members, 256)), Err(Error::NoSpace));
         assert_eq!(host.members_of(web), [key]);
         let again = host.with(|host| host.state().group_create(&name));
         assert_eq!(again, Err(Error::Exists));
+    }
+
+    /// Many need the same page at a time. Each brings one for each table at most, and all go on.
+    #[test]
+    fn a_herd_brings_one_page_each() {
+        const HERD: u32 = 1000;
+        let mut host = Host::new([1, 2]);
+        let open = |host: &mut Host, pid| {
+            let key = ProcKey {
+                tgid: pid,
+                start_time_ns: 1,
+            };
+            host.state().file_open(key, b"", None)
+        };
+        (0..HERD).for_each(|_| host.tables.grows());
+        let mut waiting: Vec<u32> = (0..HERD).collect();
+        let (mut rounds, mut brought) = (0, 0);
+        while !waiting.is_empty() {
+            rounds += 1;
+            // All ask before anybody is given.
+            let needs: Vec<_> = waiting
+                .iter()
+                .map(|pid| (*pid, open(&mut host, *pid)))
+                .collect();
+            waiting.clear();
+            for (pid, outcome) in needs {
+                let Err(Error::NeedSlots(need)) = outcome else {
+                    outcome.unwrap();
+                    continue;
+                };
+                waiting.push(pid);
+                brought += 1;
+                let Ok(page) = Storage::allocate(&need);
+                drop(host.tables.push(&need, page.unwrap()));
+            }
+        }
+        // Five tables. Where a branch or a page of buckets begins, a round is lost.
+        assert!(rounds < 60, "{rounds}");
+        assert!(brought < HERD * 30, "{brought}");
+        (0..HERD).for_each(|_| host.tables.has_grown());
+        host.shrink();
+        assert!(!host.state().has_spare());
+    }
+
+    /// Storage is there for what is there, whatever was there before; while somebody waits, none is taken.
+    #[test]
+    fn what_a_tenant_filled_is_given_back() {
+        let mut host = Host::new([1, 2]);
+        let pages = |host: &mut Host| {
+            let mut pages = 0;
+            while host.tables.pop().is_some() {
+                pages += 1;
+            }
+            pages
+        };
+        let mut files = Vec::new();
+        for pid in 0..500 {
+            let key = ProcKey {
+                tgid: pid,
+                start_time_ns: 1,
+            };
+            files.push(
+                host.with(|host| host.state().file_open(key, b"", None))
+                    .unwrap(),
+            );
+        }
+        assert_eq!(pages(&mut host), 0);
+        host.tables.grows();
+        let keep = files.pop().unwrap();
+        files
+            .into_iter()
+            .for_each(|file| host.state().file_close(file));
+        assert!(host.tables.pop().is_none() && !host.state().has_spare());
+        host.tables.has_grown();
+        assert!(host.state().has_spare());
+        let freed = pages(&mut host);
+        assert!(freed > 100, "{freed}");
+        assert!(!host.state().has_spare());
+        host.state().file_close(keep);
     }
 
     #[test]

@@ -93,6 +93,3 @@ pub const ATOM_US_MAX: u64 = 1_000_000;
 
 /// Largest tolerated slowdown, in percent.
 pub const SLIP_PERCENT_MAX: u64 = 100;
-
-/// Slots of the smallest table that is allocated.
-pub const TABLE_SLOTS_MIN: usize = 16;

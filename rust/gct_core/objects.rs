@@ -140,6 +140,11 @@ impl<'a> Objects<'a> {
         self.map.reserve(extra)
     }
 
+    /// See [`Map::has_spare_page`].
+    pub(crate) fn has_spare_page(&self, extra: usize) -> bool {
+        self.map.has_spare_page(extra)
+    }
+
     /// Number of objects, roots included.
     pub(crate) fn len(&self) -> usize {
         self.map.len()
@@ -159,7 +164,7 @@ impl<'a> Objects<'a> {
         self.space(object.file, object.client) == Some(key.space)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Object)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Object)> + use<'_, 'a> {
         self.map.iter()
     }
 

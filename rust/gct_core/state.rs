@@ -4,6 +4,7 @@
 
 use crate::account::Usage;
 use crate::dirs::Dirs;
+use crate::error::Table;
 use crate::faults::Faults;
 use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
@@ -180,6 +181,8 @@ pub struct State<'a> {
     pub(crate) group_slots: &'a mut GroupSlots,
     /// Objects that ioctls under way may add.
     pub(crate) promised: &'a mut usize,
+    /// Operations that wait for storage.
+    pub(crate) growing: usize,
     pub(crate) failures: &'a mut Failures,
     pub(crate) plan: &'a mut Plan,
     pub(crate) gpus: Map<'a, GpuId, Gpu>,
@@ -202,6 +205,7 @@ impl<'a> State<'a> {
             sequence: &mut root.sequence,
             group_slots: &mut root.group_slots,
             promised: &mut root.promised,
+            growing: root.growing,
             failures: &mut root.failures,
             plan: &mut root.plan,
             gpus: Map::new(&mut metas.gpus, stores.gpus),
@@ -218,5 +222,36 @@ impl<'a> State<'a> {
             ),
             dirs: Dirs::new(Map::new(&mut metas.dirs, stores.dirs), &mut root.queue),
         }
+    }
+
+    /// Returns whether a table has a page that no entry needs. O(1).
+    pub fn has_spare(&self) -> bool {
+        self.spare().is_some()
+    }
+
+    /// A table with a page that neither its entries need nor what is kept for others. None, while anybody waits for
+    /// storage: it might be the page that was brought.
+    pub(crate) fn spare(&self) -> Option<Table> {
+        if self.growing > 0 {
+            return None;
+        }
+        let places = self.places_kept();
+        let spares = [
+            (Table::Objects, self.objects.has_spare_page(*self.promised)),
+            (Table::Nodes, self.nodes.has_spare_page(places)),
+            (
+                Table::Dirs,
+                self.dirs.has_spare_page(places.saturating_mul(2)),
+            ),
+            (Table::Files, self.files.has_spare_page(0)),
+            (Table::Procs, self.procs.has_spare_page(0)),
+            (Table::Pids, self.pids.has_spare_page(0)),
+            (Table::Users, self.users.has_spare_page(0)),
+            (Table::Groups, self.groups.has_spare_page(0)),
+            (Table::Paths, self.paths.has_spare_page(0)),
+            (Table::Gpus, self.gpus.has_spare_page(0)),
+        ];
+        let spare = spares.iter().find(|(_, has_spare_page)| *has_spare_page);
+        spare.map(|(table, _)| *table)
     }
 }

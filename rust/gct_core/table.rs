@@ -2,29 +2,29 @@
 
 //! One hash table over storage that the caller owns.
 //!
-//! Open addressing with linear probing. Removal shifts the following entries
-//! back, so there are no tombstones and a table is as fast after a million
-//! insertions as after one. At most three quarters of the slots are used, so
-//! every probe ends at an empty slot; the loops are bounded by the number of
-//! slots all the same. Order depends on nothing but seed, keys and history.
+//! The entries lie side by side in an array of pages ([`Paged`]): one is added behind the last, and the last takes the
+//! place of one that goes. So a table needs as many pages as its entries fill, and grows and shrinks by one.
+//!
+//! A linear hash table (Litwin 1980) finds them: with `n` entries there are `n` buckets, and entry `n` brings bucket `n`,
+//! which takes its part of one other bucket:
+//!
+//! ```text
+//! bucket(hash, n) = hash mod 2^k, or hash mod 2^(k-1) where there is no such bucket yet     2^(k-1) < n <= 2^k
+//! ```
+//!
+//! A bucket is a chain through the entries' slots, one entry long on average. So every operation takes constant time,
+//! whatever the size: nothing is ever rehashed. Order depends on nothing but history.
 //!
 //! Tenants choose handles, which are keys. The seed, which they do not know,
 //! keeps them from choosing keys that collide.
 
+mod keys;
+mod paged;
+
 use crate::error::{Error, Need, Table};
-use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, UserId};
-use crate::limits;
-use crate::state::PathHash;
-
-/// Room for one entry. The default is empty.
-#[derive(Debug)]
-pub struct Slot<K, V>(Option<(K, V)>);
-
-impl<K, V> Default for Slot<K, V> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
+pub(crate) use keys::{mix, Key};
+use paged::Before;
+pub use paged::{Found, Link, Paged, Slot};
 
 /// What a table remembers between two uses of its storage.
 #[derive(Debug)]
@@ -46,81 +46,23 @@ impl Meta {
     }
 }
 
-/// Mixes a word into a hash: the finaliser of SplitMix64.
-pub(crate) const fn mix(hash: u64, word: u64) -> u64 {
-    let mut x = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
-
-/// What can name an entry.
-pub(crate) trait Key: Copy + Eq {
-    /// A hash that is even over all 64 bits.
-    fn hash(&self, seed: u64) -> u64;
-}
-
-impl Key for ProcKey {
-    fn hash(&self, seed: u64) -> u64 {
-        mix(mix(seed, u64::from(self.tgid)), self.start_time_ns)
-    }
-}
-
-impl Key for GroupId {
-    fn hash(&self, seed: u64) -> u64 {
-        mix(seed, self.0)
-    }
-}
-
-impl Key for GpuId {
-    fn hash(&self, seed: u64) -> u64 {
-        mix(seed, self.0)
-    }
-}
-
-impl Key for FileId {
-    fn hash(&self, seed: u64) -> u64 {
-        mix(seed, self.0)
-    }
-}
-
-impl Key for PathHash {
-    fn hash(&self, seed: u64) -> u64 {
-        mix(seed, self.0)
-    }
-}
-
-impl Key for UserId {
-    fn hash(&self, seed: u64) -> u64 {
-        mix(seed, u64::from(self.0))
-    }
-}
-
-impl Key for u32 {
-    fn hash(&self, seed: u64) -> u64 {
-        mix(seed, u64::from(*self))
-    }
-}
-
-impl Key for (Owner, GpuId) {
-    fn hash(&self, seed: u64) -> u64 {
-        let seed = mix(seed, self.1 .0);
-        match self.0 {
-            Owner::Group(group) => group.hash(seed),
-            Owner::Proc(proc) => proc.hash(!seed),
-        }
-    }
-}
-
 /// A table for the time that its storage is borrowed.
-#[derive(Debug)]
 pub(crate) struct Map<'a, K, V> {
     meta: &'a mut Meta,
-    slots: &'a mut [Slot<K, V>],
+    slots: &'a mut dyn Paged<K, V>,
 }
 
+impl<K, V> core::fmt::Debug for Map<'_, K, V> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.meta.fmt(f)
+    }
+}
+
+/// Pages without an entry that are kept for the next ones, so that a table does not shrink and grow by turns.
+const PAGES_KEPT: usize = 1;
+
 impl<'a, K: Key, V> Map<'a, K, V> {
-    pub(crate) fn new(meta: &'a mut Meta, slots: &'a mut [Slot<K, V>]) -> Self {
+    pub(crate) fn new(meta: &'a mut Meta, slots: &'a mut dyn Paged<K, V>) -> Self {
         Self { meta, slots }
     }
 
@@ -136,45 +78,46 @@ impl<'a, K: Key, V> Map<'a, K, V> {
     /// [`Error::NeedSlots`] when the storage is too small, [`Error::NoSpace`] when the
     /// table's maximum would be exceeded.
     pub(crate) fn reserve(&self, extra: usize) -> Result<(), Error> {
-        let len = self.meta.len.saturating_add(extra);
-        if len > self.meta.entries_max {
+        let slots = self.meta.len.saturating_add(extra);
+        if slots > self.meta.entries_max {
             return Err(Error::NoSpace);
         }
-        if len <= capacity(self.slots.len()) {
+        if slots <= self.slots.capacity() {
             return Ok(());
         }
-        Err(Error::NeedSlots(self.need(len)))
+        Err(Error::NeedSlots(Need {
+            table: self.meta.table,
+            piece: self
+                .slots
+                .capacity()
+                .checked_div(self.slots.page())
+                .unwrap_or(0),
+            slots,
+        }))
     }
 
-    /// Storage for `len` entries, with room to double before it has to grow again.
-    fn need(&self, len: usize) -> Need {
-        let slots = len
-            .saturating_mul(2)
-            .max(limits::TABLE_SLOTS_MIN)
-            .checked_next_power_of_two()
-            .unwrap_or(len);
-        Need {
-            table: self.meta.table,
-            piece: 0,
-            slots,
-        }
+    /// Is there a page, beyond those that are kept, that neither the entries need nor `extra` further ones?
+    pub(crate) fn has_spare_page(&self, extra: usize) -> bool {
+        let kept = self
+            .slots
+            .page()
+            .saturating_mul(PAGES_KEPT.saturating_add(1));
+        let used = self.meta.len.saturating_add(extra);
+        used.saturating_add(kept) <= self.slots.capacity()
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
-        let at = self.find(key)?;
-        self.entry(at).map(|(_, value)| value)
+        self.find(key).map(|found| found.value)
     }
 
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        let at = self.find(key)?;
-        match self.slots.get_mut(at) {
-            Some(Slot(Some((_, value)))) => Some(value),
-            _ => None,
-        }
+        let at = self.find(key)?.at;
+        let slot = self.slots.slot_mut(at)?;
+        slot.entry.as_mut().map(|(_, value)| value)
     }
 
     pub(crate) fn contains(&self, key: &K) -> bool {
-        self.find(key).is_some()
+        self.get(key).is_some()
     }
 
     /// Adds an entry, or replaces the value of one that exists and returns the old one.
@@ -187,42 +130,30 @@ impl<'a, K: Key, V> Map<'a, K, V> {
             return Ok(Some(core::mem::replace(old, value)));
         }
         self.reserve(1)?;
-        let mut at = self.home(&key);
-        for _ in 0..self.slots.len() {
-            match self.slots.get_mut(at) {
-                Some(slot @ Slot(None)) => {
-                    slot.0 = Some((key, value));
-                    self.meta.len = self.meta.len.saturating_add(1);
-                    return Ok(None);
-                }
-                _ => at = self.after(at),
-            }
+        let at = self.meta.len;
+        self.meta.len = at.saturating_add(1);
+        self.split(at);
+        let bucket = self.bucket(&key);
+        let next = self.slots.first(bucket);
+        if let Some(slot) = self.slots.slot_mut(at) {
+            (slot.entry, slot.next) = (Some((key, value)), next);
         }
-        // INVARIANT: `reserve` found an empty slot, so the loop has returned.
-        Err(Error::NoSpace)
+        self.slots.set_first(bucket, Link::new(at));
+        Ok(None)
     }
 
-    /// Takes an entry out and closes the gap it leaves.
+    /// Takes an entry out. The last one takes its place.
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
-        let mut gap = self.find(key)?;
-        let (_, value) = self.slots.get_mut(gap)?.0.take()?;
-        self.meta.len = self.meta.len.saturating_sub(1);
-        let mut at = gap;
-        for _ in 0..self.slots.len() {
-            at = self.after(at);
-            let Some((next, _)) = self.entry(at) else {
-                break;
-            };
-            // An entry may move back to the gap if its home does not lie
-            // after the gap, counted along the probe that ends at the entry.
-            if self.distance(self.home(next), at) >= self.distance(gap, at) {
-                let moved = self.slots.get_mut(at).and_then(|slot| slot.0.take());
-                if let Some(slot) = self.slots.get_mut(gap) {
-                    slot.0 = moved;
-                }
-                gap = at;
-            }
-        }
+        let Found { at, before, .. } = self.find(key)?;
+        let next = self.next(at);
+        self.set_link(before, next);
+        let slot = self.slots.slot_mut(at)?;
+        slot.next = Link::NONE;
+        let (_, value) = slot.entry.take()?;
+        let last = self.meta.len.saturating_sub(1);
+        self.merge(last);
+        self.meta.len = last;
+        self.move_entry(last, at);
         Some(value)
     }
 
@@ -233,9 +164,8 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         mut each: impl FnMut(K, V),
     ) {
         let mut at = 0;
-        // Each turn takes an entry out or goes on by a slot. Closing a gap
-        // moves entries towards it: none from ahead of `at` to behind it.
-        for _ in 0..self.slots.len().saturating_add(self.meta.len) {
+        // Each turn takes an entry out, whose place the last one takes, or goes on by one.
+        for _ in 0..self.meta.len {
             match self.entry(at) {
                 Some((key, value)) if doomed(key, value) => {
                     let key = *key;
@@ -248,104 +178,169 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         }
     }
 
-    /// Slots of the storage, used or not.
-    pub(crate) fn slots(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// The key in a slot. Slots keep their entries while none is added or removed.
+    /// The key of an entry by its number, below [`Map::len`]. Entries keep their numbers while none is removed.
     pub(crate) fn key_at(&self, at: usize) -> Option<K> {
         self.entry(at).map(|(key, _)| *key)
     }
 
-    /// All entries, in the order of the slots.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.slots.iter().filter_map(|slot| {
-            #[cfg(test)]
-            steps::count();
-            slot.0.as_ref().map(|(key, value)| (key, value))
-        })
+    /// All entries, in the order of their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> + use<'_, 'a, K, V> {
+        (0..self.meta.len).filter_map(|at| self.entry(at).map(|(key, value)| (key, value)))
+    }
+
+    fn slot(&self, at: usize) -> Option<&Slot<K, V>> {
+        #[cfg(test)]
+        steps::count();
+        self.slots.slot(at)
     }
 
     fn entry(&self, at: usize) -> Option<&(K, V)> {
-        #[cfg(test)]
-        steps::count();
-        self.slots.get(at)?.0.as_ref()
+        self.slot(at)?.entry.as_ref()
     }
 
-    fn find(&self, key: &K) -> Option<usize> {
-        let mut at = self.home(key);
-        for _ in 0..self.slots.len() {
-            if self.entry(at)?.0 == *key {
-                return Some(at);
+    fn find(&self, key: &K) -> Option<Found<'_, V>> {
+        self.slots.find(self.bucket(key), key, self.meta.len)
+    }
+
+    /// The bucket of a key among as many as there are entries; 0 when there are none.
+    fn bucket(&self, key: &K) -> usize {
+        bucket(key.hash(self.meta.seed), self.meta.len)
+    }
+
+    /// Fills bucket `new`, the last of all by now, from the one in which its entries are.
+    fn split(&mut self, new: usize) {
+        let Some(old) = parent(new) else { return };
+        let mut from = Before::First(old);
+        let mut link = self.slots.first(old);
+        let mut moved = Link::NONE;
+        for _ in 0..self.meta.len {
+            let Some(at) = link.get() else { break };
+            let next = self.next(at);
+            if self.bucket_of(at) == Some(new) {
+                self.set_link(from, next);
+                self.set_next(at, moved);
+                moved = link;
+            } else {
+                from = Before::Next(at);
             }
-            at = self.after(at);
+            link = next;
         }
-        None
+        self.slots.set_first(new, moved);
     }
 
-    /// Where the probe for `key` starts; 0 when there are no slots.
-    fn home(&self, key: &K) -> usize {
-        let hash = usize::try_from(key.hash(self.meta.seed) >> 32).unwrap_or(0);
-        hash.checked_rem(self.slots.len()).unwrap_or(0)
+    /// Puts what is in bucket `gone`, the last of all, where its entries are without it.
+    fn merge(&mut self, gone: usize) {
+        let first = self.slots.first(gone);
+        self.slots.set_first(gone, Link::NONE);
+        let Some((old, mut at)) = parent(gone).zip(first.get()) else {
+            return;
+        };
+        for _ in 0..self.meta.len {
+            match self.next(at).get() {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        let rest = self.slots.first(old);
+        self.set_next(at, rest);
+        self.slots.set_first(old, first);
     }
 
-    fn after(&self, at: usize) -> usize {
-        let next = at.saturating_add(1);
-        if next < self.slots.len() {
-            next
-        } else {
-            0
+    /// Moves an entry to an empty slot.
+    fn move_entry(&mut self, from: usize, to: usize) {
+        let Some(bucket) = self.bucket_of(from) else {
+            return;
+        };
+        let mut before = Before::First(bucket);
+        let mut link = self.slots.first(bucket);
+        for _ in 0..=self.meta.len {
+            match link.get() {
+                Some(at) if at != from => {
+                    before = Before::Next(at);
+                    link = self.next(at);
+                }
+                _ => break,
+            }
+        }
+        let Some(slot) = self.slots.slot_mut(from) else {
+            return;
+        };
+        let next = core::mem::replace(&mut slot.next, Link::NONE);
+        let entry = slot.entry.take();
+        if let Some(slot) = self.slots.slot_mut(to) {
+            (slot.entry, slot.next) = (entry, next);
+        }
+        self.set_link(before, Link::new(to));
+    }
+
+    /// The bucket in which an entry belongs.
+    fn bucket_of(&self, at: usize) -> Option<usize> {
+        self.entry(at).map(|(key, _)| self.bucket(key))
+    }
+
+    fn next(&self, at: usize) -> Link {
+        self.slots.slot(at).map_or(Link::NONE, |slot| slot.next)
+    }
+
+    fn set_next(&mut self, at: usize, link: Link) {
+        if let Some(slot) = self.slots.slot_mut(at) {
+            slot.next = link;
         }
     }
 
-    /// Slots from `from` forward to `to`, around the end.
-    fn distance(&self, from: usize, to: usize) -> usize {
-        match to.checked_sub(from) {
-            Some(ahead) => ahead,
-            None => self.slots.len().saturating_sub(from.saturating_sub(to)),
+    fn set_link(&mut self, before: Before, link: Link) {
+        match before {
+            Before::First(bucket) => self.slots.set_first(bucket, link),
+            Before::Next(at) => self.set_next(at, link),
         }
     }
 
-    /// Does every entry lie where a probe finds it, and is the count right?
+    /// Is every entry found, is each in one chain, and is nothing left behind the last?
     pub(crate) fn is_sound(&self) -> bool {
+        let behind = self.meta.len..self.slots.capacity();
+        let is_empty = |at| {
+            let slot = self.slots.slot(at);
+            self.slots.first(at) == Link::NONE
+                && slot.is_some_and(|slot| slot.entry.is_none() && slot.next == Link::NONE)
+        };
+        let chained = (0..self.meta.len).fold(0usize, |sum, bucket| {
+            let mut link = self.slots.first(bucket);
+            let chain = (0..=self.meta.len).map_while(|_| {
+                let at = link.get()?;
+                link = self.next(at);
+                Some(at)
+            });
+            sum.saturating_add(count(chain))
+        });
         count(self.iter()) == self.meta.len
-            && self.meta.len <= capacity(self.slots.len())
+            && self.meta.len <= self.slots.capacity()
+            && chained == self.meta.len
             && self.iter().all(|(key, _)| self.contains(key))
+            && behind.into_iter().all(is_empty)
     }
+}
+
+/// The bucket of a hash among so many.
+fn bucket(hash: u64, buckets: usize) -> usize {
+    // CAST: the low bits of a hash are as good as all.
+    let hash = hash as usize;
+    let mask = buckets
+        .checked_next_power_of_two()
+        .map_or(usize::MAX, |power| power.saturating_sub(1));
+    match hash & mask {
+        at if at < buckets => at,
+        at => at & (mask >> 1),
+    }
+}
+
+/// The bucket from which a new one takes its entries: its number without the highest bit.
+fn parent(new: usize) -> Option<usize> {
+    Some(new ^ 1usize.checked_shl(new.checked_ilog2()?)?)
 }
 
 /// Number of items. [`Iterator::count`] can panic, as far as a compiler knows.
 pub(crate) fn count<I: Iterator>(items: I) -> usize {
     items.fold(0, |count, _| count.saturating_add(1))
-}
-
-/// Entries that `slots` slots may hold: three quarters.
-fn capacity(slots: usize) -> usize {
-    slots.saturating_sub(slots.div_ceil(4))
-}
-
-/// Moves every entry from `old` to the larger, empty `new`.
-///
-/// # Errors
-///
-/// [`Error::NoSpace`] when `new` is too small or not empty; `old` is then untouched.
-pub(crate) fn rehash<K: Key, V>(
-    meta: &mut Meta,
-    old: &mut [Slot<K, V>],
-    new: &mut [Slot<K, V>],
-) -> Result<(), Error> {
-    if meta.len > capacity(new.len()) || new.iter().any(|slot| slot.0.is_some()) {
-        return Err(Error::NoSpace);
-    }
-    meta.len = 0;
-    let mut map = Map::new(meta, new);
-    for slot in old {
-        if let Some((key, value)) = slot.0.take() {
-            map.insert(key, value)?;
-        }
-    }
-    Ok(())
 }
 
 /// Counts the slots that are looked at, so that a test can tell who walks over a table.

@@ -4,21 +4,21 @@
 //!
 //! The caller says with [`Memory`] how it allocates, keeps one [`Tables`], guards it
 //! with one lock, and takes a [`State`] of it while it holds that lock. When a call
-//! answers [`Error::NeedSlots`] nothing has changed:
-//! the caller drops the lock, allocates a [`Storage`], exchanges it for the table's
-//! under the lock, drops the old one after it, and calls again.
+//! answers [`Error::NeedSlots`] nothing has changed: the caller drops the lock, allocates a [`Storage`], adds it under
+//! the lock, and calls again. A storage is one page, whatever the table's size. When [`State::has_spare`] says so, the
+//! caller takes pages out, one at a time, and frees them without the lock.
 //!
 //! Generic is only what holds the memory. What moves entries is not, so that it is
 //! part of the core's object, whose checks it must pass.
 
 use crate::dirs::{Dir, DirPath, Queue};
-use crate::error::{Error, Need, Table};
+use crate::error::{Need, Table};
 use crate::ids::{FileId, GpuId, GroupId, GroupSlots, Owner, ProcKey, Sequence, UserId};
 use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::plan::Plan;
 use crate::state::{Failures, File, Gpu, Group, Node, PathHash, Pid, Proc, State, User};
-use crate::table::{self, Meta, Slot};
+use crate::table::{Link, Meta, Paged, Slot};
 use core::ops::DerefMut;
 
 /// How slots are allocated.
@@ -28,12 +28,19 @@ pub trait Memory {
     /// Why there are none to be had.
     type Error;
 
-    /// Allocates `count` empty slots.
+    /// Allocates `count` empty slots that stay as long as the tables.
     ///
     /// # Errors
     ///
     /// Those of the allocator.
     fn slots<T: Default>(count: usize) -> Result<Self::Slots<T>, Self::Error>;
+
+    /// Allocates a page of `count` empty slots, for which whoever needs them pays.
+    ///
+    /// # Errors
+    ///
+    /// Those of the allocator.
+    fn page<T: Default>(count: usize) -> Result<Self::Slots<T>, Self::Error>;
 }
 
 /// Storage in pieces, each of which can be exchanged by itself.
@@ -45,18 +52,167 @@ pub trait Pieces<T> {
     fn piece_mut(&mut self, at: usize) -> &mut [T];
 }
 
-/// Puts `new` in the place of `old`, entries moved, if it has more slots. Says
-/// whether it did; else both are as they were.
-fn exchange<T, S: DerefMut<Target = [T]>>(
-    old: &mut S,
-    new: &mut S,
-    rehash: impl FnOnce(&mut [T], &mut [T]) -> Result<(), Error>,
-) -> bool {
-    let larger = new.len() > old.len() && rehash(old, new).is_ok();
-    if larger {
-        core::mem::swap(old, new);
+/// Bytes of a page, which then needs no memory that is contiguous with other.
+const PAGE_BYTES: usize = 4096;
+
+/// Pages of one branch.
+const BRANCH: usize = 128;
+
+/// Buckets of one page.
+const BUCKETS: usize = PAGE_BYTES / size_of::<Link>();
+
+/// `n / d`, rounded up. [`usize::div_ceil`] can panic, as far as a compiler knows.
+fn ceil(n: usize, d: usize) -> usize {
+    let sum = n.saturating_add(d.saturating_sub(1));
+    sum.checked_div(d).unwrap_or(0)
+}
+
+/// Pages of slots, some of which may be missing.
+type Branch<M, K, V> = <M as Memory>::Slots<<M as Memory>::Slots<Slot<K, V>>>;
+
+/// A page of slots, with the page of buckets and the branch that begin with it.
+pub struct Page<M: Memory, K, V> {
+    slots: M::Slots<Slot<K, V>>,
+    buckets: M::Slots<Link>,
+    branch: Branch<M, K, V>,
+}
+
+/// Slots in pages, which are found through branches, and buckets in pages of their own. Nothing is moved when there are
+/// more of them.
+struct Pages<M: Memory, K, V> {
+    branches: M::Slots<Branch<M, K, V>>,
+    buckets: M::Slots<M::Slots<Link>>,
+    pages: usize,
+}
+
+impl<M: Memory, K, V> Page<M, K, V> {
+    /// Slots of one page.
+    const SLOTS: usize = match PAGE_BYTES / size_of::<Slot<K, V>>() {
+        0 => 1,
+        many => many,
+    };
+
+    /// Does a branch begin with page number `page`, and a page of buckets?
+    fn begins(page: usize) -> [bool; 2] {
+        let more = Self::bucket_pages(page.saturating_add(1)) > Self::bucket_pages(page);
+        [page % BRANCH == 0, more]
     }
-    larger
+
+    /// Pages of buckets for so many pages.
+    fn bucket_pages(pages: usize) -> usize {
+        ceil(pages.saturating_mul(Self::SLOTS), BUCKETS)
+    }
+
+    fn allocate(need: &Need) -> Result<Self, M::Error> {
+        let [branch, buckets] = Self::begins(need.piece);
+        Ok(Self {
+            slots: M::page(Self::SLOTS)?,
+            buckets: match buckets {
+                true => M::page(BUCKETS)?,
+                false => Default::default(),
+            },
+            branch: match branch {
+                true => M::page(BRANCH)?,
+                false => Default::default(),
+            },
+        })
+    }
+
+    /// Does it have all that page number `page` must have, and no more?
+    fn fits(&self, page: usize) -> bool {
+        Self::begins(page) == [!self.branch.is_empty(), !self.buckets.is_empty()]
+    }
+}
+
+impl<M: Memory, K, V> Pages<M, K, V> {
+    /// Has room to find so many slots.
+    fn new(slots_max: usize) -> Result<Self, M::Error> {
+        let pages = ceil(slots_max, Page::<M, K, V>::SLOTS);
+        Ok(Self {
+            branches: M::slots(ceil(pages, BRANCH))?,
+            buckets: M::slots(Page::<M, K, V>::bucket_pages(pages))?,
+            pages: 0,
+        })
+    }
+
+    /// Puts a page behind the others, unless it does not fit or there are pages for all who are `growing` and `need`
+    /// them. Else returns it.
+    fn push(&mut self, need: &Need, growing: usize, page: Page<M, K, V>) -> Option<Page<M, K, V>> {
+        let at = self.pages;
+        let others = growing.saturating_mul(Page::<M, K, V>::SLOTS);
+        if self.capacity() >= need.slots.saturating_add(others) || !page.fits(at) {
+            return Some(page);
+        }
+        if !page.buckets.is_empty() {
+            *self.buckets.get_mut(Page::<M, K, V>::bucket_pages(at))? = page.buckets;
+        }
+        let branch = self.branches.get_mut(at / BRANCH)?;
+        if !page.branch.is_empty() {
+            *branch = page.branch;
+        }
+        *branch.get_mut(at % BRANCH)? = page.slots;
+        self.pages = at.saturating_add(1);
+        None
+    }
+
+    /// Takes the last page out, with what began with it.
+    fn pop(&mut self) -> Option<Page<M, K, V>> {
+        let at = self.pages.checked_sub(1)?;
+        let [starts_branch, starts_buckets] = Page::<M, K, V>::begins(at);
+        let branch = self.branches.get_mut(at / BRANCH)?;
+        let slots = core::mem::take(branch.get_mut(at % BRANCH)?);
+        let branch = match starts_branch {
+            true => core::mem::take(branch),
+            false => Default::default(),
+        };
+        let buckets = match starts_buckets {
+            true => core::mem::take(self.buckets.get_mut(Page::<M, K, V>::bucket_pages(at))?),
+            false => Default::default(),
+        };
+        self.pages = at;
+        Some(Page {
+            slots,
+            buckets,
+            branch,
+        })
+    }
+}
+
+impl<M: Memory, K, V> Paged<K, V> for Pages<M, K, V> {
+    fn page(&self) -> usize {
+        Page::<M, K, V>::SLOTS
+    }
+
+    fn capacity(&self) -> usize {
+        self.pages.saturating_mul(Page::<M, K, V>::SLOTS)
+    }
+
+    fn slot(&self, at: usize) -> Option<&Slot<K, V>> {
+        let page = at / Page::<M, K, V>::SLOTS;
+        let branch = self.branches.get(page / BRANCH)?;
+        branch.get(page % BRANCH)?.get(at % Page::<M, K, V>::SLOTS)
+    }
+
+    fn slot_mut(&mut self, at: usize) -> Option<&mut Slot<K, V>> {
+        let page = at / Page::<M, K, V>::SLOTS;
+        let branch = self.branches.get_mut(page / BRANCH)?;
+        branch
+            .get_mut(page % BRANCH)?
+            .get_mut(at % Page::<M, K, V>::SLOTS)
+    }
+
+    fn first(&self, bucket: usize) -> Link {
+        let page = self.buckets.get(bucket / BUCKETS);
+        let first = page.and_then(|page| page.get(bucket % BUCKETS));
+        first.copied().unwrap_or(Link::NONE)
+    }
+
+    fn set_first(&mut self, bucket: usize, link: Link) {
+        let page = self.buckets.get_mut(bucket / BUCKETS);
+        if let Some(first) = page.and_then(|page| page.get_mut(bucket % BUCKETS)) {
+            *first = link;
+        }
+    }
 }
 
 /// What is remembered between two uses of the storage.
@@ -68,6 +224,8 @@ pub(crate) struct Root {
     pub(crate) queue: Queue,
     pub(crate) heirs: usize,
     pub(crate) promised: usize,
+    /// Operations that wait for storage.
+    pub(crate) growing: usize,
     pub(crate) group_slots: GroupSlots,
     pub(crate) metas: Metas,
 }
@@ -88,34 +246,22 @@ macro_rules! tables {
 
         /// The slots of every table.
         pub(crate) struct Stores<'a> {
-            $(pub(crate) $field: &'a mut [Slot<$key, $value>],)*
-        }
-
-        /// Moves every entry of a table to larger, empty storage.
-        mod rehash {
-            use super::*;
-
-            $(
-                pub(super) fn $field(
-                    metas: &mut Metas,
-                    old: &mut [Slot<$key, $value>],
-                    new: &mut [Slot<$key, $value>],
-                ) -> Result<(), Error> {
-                    table::rehash(&mut metas.$field, old, new)
-                }
-            )*
+            $(pub(crate) $field: &'a mut dyn Paged<$key, $value>,)*
         }
 
         /// Everything that the core knows but the [`members`](crate::members).
-        #[derive(Debug)]
         pub struct Tables<M: Memory> {
             root: Root,
-            $($field: M::Slots<Slot<$key, $value>>,)*
+            $($field: Pages<M, $key, $value>,)*
         }
 
         impl<M: Memory> Tables<M> {
             /// Nothing is known. `seed` is a random number that nobody else knows.
-            pub fn new(seed: u64) -> Self {
+            ///
+            /// # Errors
+            ///
+            /// Those of [`Memory::slots`], for what finds the pages.
+            pub fn new(seed: u64) -> Result<Self, M::Error> {
                 let root = Root {
                     sequence: Sequence::new(),
                     failures: Failures::default(),
@@ -123,10 +269,11 @@ macro_rules! tables {
                     queue: Queue::new(),
                     heirs: 0,
                     promised: 0,
+                    growing: 0,
                     group_slots: GroupSlots::NONE,
                     metas: Metas::new(seed),
                 };
-                Self { root, $($field: Default::default(),)* }
+                Ok(Self { root, $($field: Pages::new(limits::$max)?,)* })
             }
 
             /// The core over its storage.
@@ -134,22 +281,30 @@ macro_rules! tables {
                 State::new(&mut self.root, Stores { $($field: &mut self.$field,)* })
             }
 
-            /// Moves a table into larger storage, whose place the old one takes. Says
-            /// whether it was larger: somebody else may have been quicker.
-            pub fn replace(&mut self, storage: &mut Storage<M>) -> bool {
+            /// Adds a page to a table. Returns it if nobody needs it: who waits for storage may bring one page each, so that
+            /// all of a herd can go on.
+            pub fn push(&mut self, need: &Need, storage: Storage<M>) -> Option<Storage<M>> {
                 match storage {
-                    $(Storage::$table(slots) => exchange(&mut self.$field, slots, |old, new| {
-                        rehash::$field(&mut self.root.metas, old, new)
-                    }),)*
+                    $(Storage::$table(page) => {
+                        self.$field.push(need, self.root.growing, page).map(Storage::$table)
+                    })*
+                }
+            }
+
+            /// Takes out a page that no entry needs, to be freed without the lock. `None` when no table has one.
+            pub fn pop(&mut self) -> Option<Storage<M>> {
+                match self.state().spare()? {
+                    $(Table::$table => self.$field.pop().map(Storage::$table),)*
+                    Table::Members => None,
                 }
             }
         }
 
-        /// Storage for one table: new on the way in, old on the way out.
+        /// A page of one table: new on the way in, empty on the way out.
         pub enum Storage<M: Memory> {
             $(
                 #[doc = concat!("For [`Table::", stringify!($table), "`].")]
-                $table(M::Slots<Slot<$key, $value>>),
+                $table(Page<M, $key, $value>),
             )*
         }
 
@@ -158,15 +313,33 @@ macro_rules! tables {
             ///
             /// # Errors
             ///
-            /// Those of [`Memory::slots`].
-            pub fn allocate(need: Need) -> Result<Option<Self>, M::Error> {
+            /// Those of [`Memory::page`].
+            pub fn allocate(need: &Need) -> Result<Option<Self>, M::Error> {
                 Ok(Some(match need.table {
-                    $(Table::$table => Self::$table(M::slots(need.slots)?),)*
+                    $(Table::$table => Self::$table(Page::allocate(need)?),)*
                     Table::Members => return Ok(None),
                 }))
             }
         }
     };
+}
+
+impl<M: Memory> core::fmt::Debug for Tables<M> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        self.root.fmt(f)
+    }
+}
+
+impl<M: Memory> Tables<M> {
+    /// Somebody waits for storage: no page is taken out before [`Tables::has_grown`].
+    pub fn grows(&mut self) {
+        self.root.growing = self.root.growing.saturating_add(1);
+    }
+
+    /// Who waited for storage goes on.
+    pub fn has_grown(&mut self) {
+        self.root.growing = self.root.growing.saturating_sub(1);
+    }
 }
 
 tables! {

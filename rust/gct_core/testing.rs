@@ -10,9 +10,70 @@ use crate::ids::FileId;
 use crate::members::Members;
 use crate::rmapi;
 use crate::state::State;
+use crate::table::{Link, Paged, Slot};
 use crate::units::Ns;
 use std::vec;
 use std::vec::Vec;
+
+/// A table's storage in pages of some size.
+#[derive(Debug)]
+pub(crate) struct Slots<K, V> {
+    page: usize,
+    slots: Vec<Slot<K, V>>,
+    first: Vec<Link>,
+}
+
+impl<K, V> Slots<K, V> {
+    pub(crate) fn new(page: usize, pages: usize) -> Self {
+        let mut slots = Self {
+            page,
+            slots: Vec::new(),
+            first: Vec::new(),
+        };
+        (0..pages).for_each(|_| slots.push());
+        slots
+    }
+
+    /// Adds a page.
+    pub(crate) fn push(&mut self) {
+        let len = self.slots.len() + self.page;
+        self.slots.resize_with(len, Slot::default);
+        self.first.resize(len, Link::NONE);
+    }
+
+    /// Takes the last page out.
+    pub(crate) fn pop(&mut self) {
+        let len = self.slots.len() - self.page;
+        self.slots.truncate(len);
+        self.first.truncate(len);
+    }
+}
+
+impl<K, V> Paged<K, V> for Slots<K, V> {
+    fn page(&self) -> usize {
+        self.page
+    }
+
+    fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn slot(&self, at: usize) -> Option<&Slot<K, V>> {
+        self.slots.get(at)
+    }
+
+    fn slot_mut(&mut self, at: usize) -> Option<&mut Slot<K, V>> {
+        self.slots.get_mut(at)
+    }
+
+    fn first(&self, bucket: usize) -> Link {
+        self.first.get(bucket).copied().unwrap_or_default()
+    }
+
+    fn set_first(&mut self, bucket: usize, link: Link) {
+        self.first[bucket] = link;
+    }
+}
 
 /// Returns the pauses between random (Poisson) events, `mean_ns` on average; the same in each run.
 #[allow(clippy::float_arithmetic, reason = "a random process in a test")]
@@ -69,13 +130,19 @@ impl Store {
         &mut self,
         mut f: impl FnMut(&mut Self) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        for _ in 0..20 {
+        for _ in 0..10_000 {
             match f(self) {
                 Err(Error::NeedSlots(need)) => {
-                    self.check();
+                    // It takes time in the square of what there is.
+                    if need.piece < 4 {
+                        self.check();
+                    }
                     self.0.grow(need).unwrap();
                 }
-                other => return other,
+                other => {
+                    self.0.shrink();
+                    return other;
+                }
             }
         }
         panic!("storage never suffices");

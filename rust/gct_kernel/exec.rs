@@ -108,7 +108,7 @@ pub(crate) fn later(glue: ArcBorrow<'_, Glue>) {
     let _ = workqueue::system_long().enqueue::<Arc<Glue>, 0>(glue.into());
 }
 
-/// Makes and removes directories until the tree shows what the core wants.
+/// Makes and removes directories until the tree shows what the core wants, and frees the pages of what has gone.
 pub(crate) fn run(glue: &Glue, tree: &mut Tree) {
     while let Some(effect) = glue.next_effect() {
         match effect {
@@ -120,6 +120,7 @@ pub(crate) fn run(glue: &Glue, tree: &mut Tree) {
             Effect::Remove { path } => tree.remove(path),
         }
     }
+    glue.shrink();
 }
 
 /// Makes the glue and the root of the tree.

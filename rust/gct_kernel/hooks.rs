@@ -139,6 +139,9 @@ pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
     if let Some(wait) = count_refusal(glue, outcome).flatten() {
         glue.wait(&wait);
     }
+    if glue.has_spare() {
+        exec::later(*glue);
+    }
 }
 
 /// The driver keeps memory that a client has exported, under a name in a client of its own.
@@ -290,6 +293,9 @@ pub(crate) fn ioctl_leave(
     }
     for errand in [errand, glue.errand_of_file(file)].iter().flatten() {
         exec::run_errand(*glue, errand);
+    }
+    if call.action == Action::Free && glue.has_spare() {
+        exec::later(*glue);
     }
 }
 

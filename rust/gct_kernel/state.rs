@@ -19,9 +19,11 @@
 //! 5. [`Glue::members`] (spinlock): who belongs to which group by pid. A leaf;
 //!    forks and exits take it where sleeping is not allowed.
 //!
-//! Storage grows outside the locks: the core says how much it needs, the new
-//! slots are allocated, the entries move under the lock, the old slots are freed
-//! after it, and the operation is tried again.
+//! Storage grows and shrinks outside the locks: the core says which table needs a page, who needs it allocates one,
+//! adds it under the lock, and tries again. However many do so at a time, each has one page. Pages that no entry
+//! needs any more are taken out under the lock, one at a time, and freed after it.
+//!
+//! A page is charged to the memory cgroup of who needed it. Other tenants' entries may come to lie in it.
 
 use crate::faults::Reports;
 use crate::tree::Tree;
@@ -39,10 +41,9 @@ use kernel::prelude::*;
 use kernel::sync::{new_condvar, new_mutex, new_spinlock, Arc, CondVar, Mutex, SpinLock};
 use kernel::workqueue::{impl_has_work, new_work, Work};
 
-/// How often one operation may ask for storage: there are eight tables, and each
-/// doubles twenty times from its first slot to its maximum, or is enlarged by
-/// somebody else meanwhile.
-const GROWTHS_MAX: usize = 200;
+/// How often one operation may ask for storage. Each time it or somebody else brings a page, and none is taken out
+/// meanwhile; all tables together have fewer.
+const GROWTHS_MAX: usize = 1 << 20;
 
 /// How often a fork brings a page: one is enough, unless the last member of just that page
 /// exits in between.
@@ -92,6 +93,10 @@ impl Memory for Kv {
     fn slots<T: Default>(count: usize) -> Result<KVVec<T>, AllocError> {
         slots(count, GFP_KERNEL)
     }
+
+    fn page<T: Default>(count: usize) -> Result<KVVec<T>, AllocError> {
+        slots(count, GFP_KERNEL_ACCOUNT)
+    }
 }
 
 fn slots<T: Default>(count: usize, flags: Flags) -> Result<KVVec<T>, AllocError> {
@@ -115,12 +120,12 @@ impl MembersLock<'_> {
 impl Glue {
     /// Makes the glue with empty tables; they grow when something is put in.
     pub(crate) fn new(tree: Tree, seed: u64) -> Result<Arc<Self>> {
-        let members = MemberTable::new()?;
+        let (tables, members) = (Tables::new(seed)?, MemberTable::new()?);
         Arc::pin_init(
             pin_init!(Self {
                 tree <- new_mutex!(tree, "gct::tree"),
                 writing <- new_mutex!((), "gct::writing"),
-                core <- new_mutex!(Tables::new(seed), "gct::core"),
+                core <- new_mutex!(tables, "gct::core"),
                 landed <- new_condvar!("gct::landed"),
                 members <- new_spinlock!(members, "gct::members"),
                 reports: Reports::new(),
@@ -136,18 +141,31 @@ impl Glue {
         &self,
         mut operation: impl FnMut(&mut State<'_>, &MembersLock<'_>) -> Result<T, Error>,
     ) -> Result<T, Error> {
+        let members = MembersLock(&self.members);
+        let outcome = operation(&mut self.core.lock().state(), &members);
+        let Err(Error::NeedSlots(first)) = outcome else {
+            return outcome;
+        };
+        let mut outcome = Err(Error::NoSpace);
+        let mut need = first;
+        self.core.lock().grows();
         for _ in 0..GROWTHS_MAX {
-            let outcome = operation(&mut self.core.lock().state(), &MembersLock(&self.members));
-            let need = match outcome {
-                Err(Error::NeedSlots(need)) => need,
-                other => return other,
-            };
-            if self.grow(need).is_err() {
-                self.out_of_memory();
-                return Err(Error::NeedSlots(need));
+            if self.grow(&need).is_err() {
+                outcome = Err(Error::NeedSlots(need));
+                break;
+            }
+            outcome = operation(&mut self.core.lock().state(), &members);
+            match outcome {
+                Err(Error::NeedSlots(next)) => need = next,
+                _ => break,
             }
         }
-        Err(Error::NoSpace)
+        let mut core = self.core.lock();
+        core.has_grown();
+        if matches!(outcome, Err(Error::NeedSlots(_))) {
+            core.state().count(Failure::Memory);
+        }
+        outcome
     }
 
     /// Counts what could not be followed.
@@ -226,20 +244,36 @@ impl Glue {
         self.core.lock().state().errand_of(owner)
     }
 
-    fn grow(&self, need: Need) -> Result<(), AllocError> {
-        let Some(mut storage) = Storage::allocate(need)? else {
+    /// Brings a page to a table.
+    fn grow(&self, need: &Need) -> Result<(), AllocError> {
+        let Some(page) = Storage::allocate(need)? else {
             return self.grow_members(need);
         };
-        self.core.lock().replace(&mut storage);
-        drop(storage);
+        let unused = self.core.lock().push(need, page);
+        drop(unused);
         Ok(())
     }
 
-    fn grow_members(&self, need: Need) -> Result<(), AllocError> {
-        let page = Kv::slots(need.slots)?;
+    fn grow_members(&self, need: &Need) -> Result<(), AllocError> {
+        let page = Kv::page(need.slots)?;
         let unused = self.members.lock().put_page(need.piece, page);
         drop(unused);
         Ok(())
+    }
+
+    /// Is there a page that no entry needs any more?
+    pub(crate) fn has_spare(&self) -> bool {
+        self.core.lock().state().has_spare()
+    }
+
+    /// Frees the pages that no entry needs any more.
+    pub(crate) fn shrink(&self) {
+        loop {
+            let spare = self.core.lock().pop();
+            if spare.is_none() {
+                break;
+            }
+        }
     }
 
     /// A process forked. Returns whether the child may run: not where it cannot be

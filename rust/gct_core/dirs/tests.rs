@@ -3,18 +3,18 @@
 use super::*;
 use crate::error::Table;
 use crate::ids::{GpuId, ProcKey};
-use crate::table::{Meta, Slot};
+use crate::table::Meta;
+use crate::testing::Slots;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::format;
 use std::string::String;
-use std::vec::Vec;
 
 const N0: GpuIndex = GpuIndex(0);
 
 struct World {
     meta: Meta,
-    slots: Vec<Slot<DirPath, Dir>>,
+    slots: Slots<DirPath, Dir>,
     queue: Queue,
     /// What a filesystem would hold: full path to what it is about.
     tree: BTreeMap<String, Scope>,
@@ -34,7 +34,7 @@ impl World {
     fn new() -> Self {
         Self {
             meta: Meta::new(Table::Dirs, 200, 3),
-            slots: (0..256).map(|_| Slot::default()).collect(),
+            slots: Slots::new(256, 1),
             queue: Queue::new(),
             tree: BTreeMap::new(),
         }

@@ -20,12 +20,17 @@ impl State<'_> {
     /// Makes sure that so many nodes and directories will find room, and after them those of every name that may
     /// inherit a charge: that happens where nothing can be refused any more.
     pub(super) fn reserve_places(&self, nodes: usize, dirs: usize) -> Result<(), Error> {
-        let owners = self.procs.len().saturating_mul(self.gpus.len());
-        let heirs = self.objects.heirs().min(owners);
-        let kept = heirs.saturating_add(*self.promised);
+        let kept = self.places_kept();
         self.nodes.reserve(nodes.saturating_add(kept))?;
         self.dirs
             .reserve(dirs.saturating_add(kept.saturating_mul(2)))
+    }
+
+    /// Nodes that heirs and ioctls under way may need; each has two directories.
+    pub(crate) fn places_kept(&self) -> usize {
+        let owners = self.procs.len().saturating_mul(self.gpus.len());
+        let heirs = self.objects.heirs().min(owners);
+        heirs.saturating_add(*self.promised)
     }
 
     /// Charges a process and its group. Returns what was charged: all or nothing.
@@ -142,7 +147,7 @@ impl State<'_> {
 
     /// Moves the usage of a process from one group to another.
     pub(super) fn transfer(&mut self, proc: ProcKey, from: Option<GroupId>, to: Option<GroupId>) {
-        for at in 0..self.gpus.slots() {
+        for at in 0..self.gpus.len() {
             let Some(gpu) = self.gpus.key_at(at) else {
                 continue;
             };

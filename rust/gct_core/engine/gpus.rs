@@ -45,7 +45,7 @@ impl State<'_> {
             index: GpuIndex(u8::MAX),
         };
         self.gpus.insert(id, gpu)?;
-        for at in 0..self.groups.slots() {
+        for at in 0..self.groups.len() {
             if let Some(group) = self.groups.key_at(at) {
                 self.nodes
                     .insert((Owner::Group(group), id), Node::default())?;
@@ -152,7 +152,7 @@ impl State<'_> {
     /// the directories of those whose index changes.
     fn renumber(&mut self) {
         let mut moved = [false; limits::GPUS_MAX];
-        for at in 0..self.gpus.slots() {
+        for at in 0..self.gpus.len() {
             let Some(id) = self.gpus.key_at(at) else {
                 continue;
             };
@@ -170,7 +170,7 @@ impl State<'_> {
                 *mark = true;
             }
         }
-        for at in 0..self.gpus.slots() {
+        for at in 0..self.gpus.len() {
             let Some(id) = self.gpus.key_at(at) else {
                 continue;
             };

@@ -72,7 +72,7 @@ impl State<'_> {
             self.plan.stale = self.plan.stale.saturating_sub(usize::from(group.stale));
             self.paths.remove(&PathHash::of(group.cgroup.as_bytes()));
         }
-        for at in 0..self.gpus.slots() {
+        for at in 0..self.gpus.len() {
             if let Some(gpu) = self.gpus.key_at(at).filter(|_| freed) {
                 self.lay_out(gpu);
             }
@@ -175,7 +175,7 @@ impl State<'_> {
         if !path.is_empty() {
             self.paths.insert(hash, id)?;
         }
-        for at in 0..self.procs.slots() {
+        for at in 0..self.procs.len() {
             if let Some(key) = self.procs.key_at(at) {
                 self.place(key);
             }
@@ -205,7 +205,7 @@ impl State<'_> {
         if has_something && self.bind_differently(old, group) {
             self.reconsider(Owner::Proc(key), None);
         }
-        for at in 0..self.gpus.slots() {
+        for at in 0..self.gpus.len() {
             let gpu = self.gpus.key_at(at);
             let has_quota = |gpu: &GpuId| {
                 let node = self.nodes.get(&(Owner::Proc(key), *gpu));

@@ -12,7 +12,7 @@ use crate::state::State;
 /// Members that are looked at before the state's lock is let go.
 const MEMBERS_PER_STEP: usize = 8;
 
-impl State<'_> {
+impl<'a> State<'a> {
     /// Puts a process into the list of its group.
     pub(super) fn join_mates(&mut self, key: ProcKey, group: Option<GroupId>) {
         let Some(group) = group.and_then(|group| self.groups.get_mut(&group)) else {
@@ -53,7 +53,7 @@ impl State<'_> {
     }
 
     /// The members of a group that have the driver open.
-    pub(super) fn mates(&self, group: GroupId) -> impl Iterator<Item = ProcKey> + '_ {
+    pub(super) fn mates(&self, group: GroupId) -> impl Iterator<Item = ProcKey> + use<'_, 'a> {
         let mut at = self.groups.get(&group).and_then(|group| group.mates);
         (0..self.procs.len()).map_while(move |_| {
             let key = at?;
@@ -101,7 +101,7 @@ impl State<'_> {
 
     /// The next group whose shares have changed, and its first member.
     fn next_stale(&mut self) -> Option<(GroupId, ProcKey)> {
-        for at in 0..self.groups.slots() {
+        for at in 0..self.groups.len() {
             if self.plan.stale == 0 {
                 break;
             }

@@ -107,7 +107,7 @@ impl State<'_> {
         if let Some(proc) = self.procs.get_mut(&older) {
             proc.replaced = true;
         }
-        for at in 0..self.gpus.slots() {
+        for at in 0..self.gpus.len() {
             if let Some(gpu) = self.gpus.key_at(at) {
                 self.settle(older, gpu);
             }

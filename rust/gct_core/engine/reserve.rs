@@ -75,7 +75,7 @@ impl State<'_> {
         }
         let topology = self.gpu_topology(gpu);
         let (mut reserved, mut missing, mut last) = (TpcMask::EMPTY, 0u32, None);
-        for at in 0..self.nodes.slots() {
+        for at in 0..self.nodes.len() {
             let key = self.nodes.key_at(at).filter(|(_, on)| *on == gpu);
             if let Some(node) = key.and_then(|key| self.nodes.get_mut(&key)) {
                 node.reserved = TpcMask::EMPTY;

@@ -29,7 +29,7 @@ use crate::state::State;
 /// Names of a channel group, and objects below a name, that are looked at. A group has at most 128 channels.
 const LOOKS_MAX: usize = 4096;
 
-impl State<'_> {
+impl<'a> State<'a> {
     /// Returns whether a channel, there or to be made below `group`, can be kept to the limits of its process.
     pub(super) fn can_be_kept(
         &self,
@@ -85,7 +85,7 @@ impl State<'_> {
     }
 
     /// Returns the processes that have channels below the other names of a channel group.
-    fn sharers(&self, group: ObjectKey) -> impl Iterator<Item = ProcKey> + '_ {
+    fn sharers(&self, group: ObjectKey) -> impl Iterator<Item = ProcKey> + use<'_, 'a> {
         let mut at = group;
         let others = (0..LOOKS_MAX).map_while(move |_| {
             at = self.objects.next_name(at);

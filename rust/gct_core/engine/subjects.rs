@@ -249,7 +249,7 @@ impl State<'_> {
         let Some(gpu) = self.gpu_by_rm_id(rm_id) else {
             return;
         };
-        for at in 0..self.procs.slots() {
+        for at in 0..self.procs.len() {
             let space = self.procs.key_at(at).and_then(|key| self.procs.get(&key));
             if let Some(space) = space.map(|proc| proc.space) {
                 self.forget_told(space, gpu);

@@ -71,7 +71,7 @@ impl Links {
 /// The file of a list's ends: no file has this number.
 pub(crate) const NO_FILE: FileId = FileId(0);
 
-impl Objects<'_> {
+impl<'a> Objects<'a> {
     /// Makes an empty list.
     ///
     /// # Errors
@@ -149,7 +149,11 @@ impl Objects<'_> {
     }
 
     /// The objects of a list.
-    pub(crate) fn listed(&self, space: u64, list: List) -> impl Iterator<Item = ObjectKey> + '_ {
+    pub(crate) fn listed(
+        &self,
+        space: u64,
+        list: List,
+    ) -> impl Iterator<Item = ObjectKey> + use<'_, 'a> {
         let mut at = self.first(space, list);
         (0..self.map.len()).map_while(move |_| {
             let key = at?;

@@ -159,6 +159,8 @@ numbers! {
     INVALID_OBJECT_HANDLE: u32 = 0x33, "NV_ERR_INVALID_OBJECT_HANDLE";
     /// Status: the parent cannot have such a child.
     INVALID_OBJECT_PARENT: u32 = 0x36, "NV_ERR_INVALID_OBJECT_PARENT";
+    /// Status: no memory.
+    NO_MEMORY: u32 = 0x51, "NV_ERR_NO_MEMORY";
     /// Status: the object does not exist.
     OBJECT_NOT_FOUND: u32 = 0x57, "NV_ERR_OBJECT_NOT_FOUND";
     /// Status: not for this GPU or object.
@@ -186,6 +188,7 @@ pub fn status_name(status: u32) -> Option<&'static str> {
         INVALID_CLIENT,
         INVALID_OBJECT_HANDLE,
         INVALID_OBJECT_PARENT,
+        NO_MEMORY,
         OBJECT_NOT_FOUND,
         NOT_SUPPORTED,
     ];

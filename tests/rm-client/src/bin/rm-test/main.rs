@@ -13,6 +13,7 @@
 //! rm-test wait             until the standard input ends
 //! ```
 
+mod charged;
 mod exports;
 mod faults;
 mod freeze;
@@ -103,6 +104,7 @@ fn all(filter: &str) -> ExitCode {
         exports::TESTS,
         strangers::TESTS,
         gpus::LAST_TESTS,
+        charged::TESTS,
     ]
     .concat();
     outcome(gct_ktap::run(&tests, filter))

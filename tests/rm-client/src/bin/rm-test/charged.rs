@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Who fills the core's tables pays for them: from its memory cgroup, until it has gone.
+//!
+//! They run last: what they cannot follow is counted in `events`.
+
+use crate::gpus::{me, session, ENGINE};
+use crate::limits::{set, TIMESLICE};
+use crate::process::{Child, Parent};
+use crate::tree::{self, eventually, expect, Group};
+use gct_ktap::{failed, holds, same, skipped, During, Outcome, Stop, Test};
+use rm_client::{numbers, Client, Control, Error};
+use std::fs;
+use std::io;
+use std::sync::Arc;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("charged_and_given_back", given_back),
+    (
+        "charged_beyond_the_cgroup_is_refused_under_a_limit",
+        refused,
+    ),
+    ("charged_beyond_the_cgroup_is_counted_without", counted),
+];
+
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// A memory cgroup that goes when it is dropped.
+struct Cgroup(String);
+
+impl Cgroup {
+    /// Mounts cgroup v2 unless it is, and makes a cgroup. Skips where the kernel has no memory cgroups.
+    fn new(name: &str) -> Result<Self, Stop> {
+        if fs::metadata(format!("{MOUNT}/cgroup.procs")).is_err() {
+            fs::create_dir_all(MOUNT)?;
+            mount(c"cgroup2", c"/sys/fs/cgroup").during("mount cgroup2")?;
+        }
+        fs::write(format!("{MOUNT}/cgroup.subtree_control"), "+memory")
+            .map_err(|error| skipped(format!("no memory cgroups: {error}")))?;
+        let made = Self(format!("{MOUNT}/{name}"));
+        fs::create_dir_all(&made.0)?;
+        Ok(made)
+    }
+
+    fn file(&self, name: &str) -> String {
+        format!("{}/{name}", self.0)
+    }
+
+    /// Moves this process here.
+    fn enter(&self) -> io::Result<()> {
+        fs::write(self.file("cgroup.procs"), "0")
+    }
+
+    /// Bytes of the kernel's small objects that are charged here.
+    fn slab(&self) -> Result<u64, Stop> {
+        let stat = fs::read_to_string(self.file("memory.stat"))?;
+        let line = stat.lines().find_map(|line| line.strip_prefix("slab "));
+        line.and_then(|bytes| bytes.parse().ok())
+            .ok_or_else(|| failed(format!("no slab in {stat:?}")))
+    }
+
+    /// Lets it have no more than it has.
+    fn stop_growth(&self) -> Outcome {
+        let now = fs::read_to_string(self.file("memory.current"))?;
+        let now: u64 = now.trim().parse().map_err(|_| failed(now.clone()))?;
+        // A little less, so that the kernel's hoard is given back too.
+        let most = now.saturating_sub(64 << 10).to_string();
+        Ok(fs::write(self.file("memory.max"), most)?)
+    }
+
+    fn let_grow(&self) -> io::Result<()> {
+        fs::write(self.file("memory.max"), "max")
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // A child that is still there keeps it, and the test has failed then.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn mount(kind: &std::ffi::CStr, target: &std::ffi::CStr) -> io::Result<()> {
+    // SAFETY: three strings that end with a NUL, and no data.
+    let result = unsafe {
+        libc::mount(
+            kind.as_ptr(),
+            target.as_ptr(),
+            kind.as_ptr(),
+            0,
+            std::ptr::null(),
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Makes clients, each of which is three entries of the core's largest table. They stay until the file is closed.
+fn fill(control: &Arc<Control>, clients: usize) -> Result<(), Error> {
+    for _ in 0..clients {
+        Client::new(Arc::clone(control))?;
+    }
+    Ok(())
+}
+
+/// Clients of a tenant that has much.
+const CLIENTS: usize = 2000;
+
+/// What they need at the least: three entries each, of more than 128 bytes.
+const BYTES: u64 = CLIENTS as u64 * 3 * 128;
+
+/// What may stay of a tenant: the pages in which others' entries lie by now, and one empty page of each table.
+const REST: u64 = 128 << 10;
+
+/// A tenant's memory cgroup pays for what it fills, and gets it back when the tenant has gone. Entries of others, which
+/// lie before and behind it, are where they were.
+fn given_back() -> Outcome {
+    let cgroup = Cgroup::new("gct-charged")?;
+    let before = session(0)?;
+    before.group(ENGINE)?;
+    let mut tenant = Child::fork(|parent| {
+        cgroup.enter()?;
+        let control = Arc::new(Control::open()?);
+        fill(&control, 20)?;
+        parent.step()?;
+        fill(&control, CLIENTS)?;
+        parent.step()
+    })?;
+    tenant.at_step()?;
+    let least = cgroup.slab()?;
+    tenant.next()?;
+    let behind = session(0)?;
+    behind.group(ENGINE)?;
+    let charged = || cgroup.slab().map(|bytes| bytes.saturating_sub(least));
+    eventually("charged", &true, || Ok(charged()? >= BYTES))?;
+    println!("# {} bytes for {CLIENTS} clients", charged()?);
+    tenant.go()?;
+    tenant.finish()?;
+    eventually("given back", &true, || Ok(charged()? <= REST))?;
+    println!("# {} bytes are left", charged()?);
+    before.group(ENGINE)?;
+    drop(behind);
+    expect(&me(), 0, Some((2, 0)))
+}
+
+/// What `events` says of allocations that failed.
+fn out_of_memory() -> Result<u64, Stop> {
+    let events = tree::read("events")?;
+    let line = events.lines().find_map(|line| line.strip_prefix("memory "));
+    line.and_then(|count| count.parse().ok())
+        .ok_or_else(|| failed(format!("no memory in {events:?}")))
+}
+
+/// A tenant that has filled its cgroup, and that the kernel does not kill for it.
+///
+/// It drops its clients at once, so that it needs no page of its own: that it would wait for.
+fn full(cgroup: &Cgroup, parent: &mut Parent) -> Result<Arc<Control>, Stop> {
+    cgroup.enter()?;
+    fs::write("/proc/self/oom_score_adj", "-1000")?;
+    parent.step()?;
+    let control = Arc::new(Control::open()?);
+    fill(&control, 50)?;
+    parent.step()?;
+    Ok(control)
+}
+
+/// Rounds of clients that such a tenant makes until it must have needed a page.
+const ROUNDS: usize = 60;
+const CLIENTS_OF_ROUND: usize = 20;
+
+/// Under a limit of ours the driver says that there is no memory. Neighbours do not notice.
+fn refused() -> Outcome {
+    let cgroup = Cgroup::new("gct-refused")?;
+    let group = Group::new("charged")?;
+    let before = out_of_memory()?;
+    let mut tenant = Child::fork(|parent| {
+        let control = full(&cgroup, parent)?;
+        let outcome = fill(&control, ROUNDS * CLIENTS_OF_ROUND);
+        let refused = matches!(outcome, Err(Error::Status(numbers::NO_MEMORY)));
+        parent.step()?;
+        holds("refused with NV_ERR_NO_MEMORY", refused)?;
+        // With memory it goes on.
+        fill(&control, 2 * CLIENTS_OF_ROUND)?;
+        parent.step()
+    })?;
+    tenant.at_step()?;
+    group.add(tenant.pid())?;
+    set("charged", TIMESLICE, "2000")?;
+    tenant.next()?;
+    cgroup.stop_growth()?;
+    tenant.next()?;
+    holds("counted", out_of_memory()? > before)?;
+    // A neighbour, whose cgroup has memory.
+    let counted = out_of_memory()?;
+    fill(&Arc::new(Control::open()?), 10 * CLIENTS_OF_ROUND).during("a neighbour")?;
+    same("of the neighbour", out_of_memory()?, counted)?;
+    cgroup.let_grow()?;
+    tenant.next()?;
+    tenant.go()?;
+    tenant.finish()
+}
+
+/// Without a limit it goes on, and what cannot be followed is counted.
+fn counted() -> Outcome {
+    let cgroup = Cgroup::new("gct-counted")?;
+    let before = out_of_memory()?;
+    let mut tenant = Child::fork(|parent| {
+        let control = full(&cgroup, parent)?;
+        for _ in 0..ROUNDS {
+            fill(&control, CLIENTS_OF_ROUND)?;
+            parent.step()?;
+        }
+        Ok(())
+    })?;
+    tenant.at_step()?;
+    tenant.next()?;
+    cgroup.stop_growth()?;
+    for _ in 0..ROUNDS {
+        tenant.next()?;
+        if out_of_memory()? > before {
+            cgroup.let_grow()?;
+            tenant.kill();
+            return Ok(());
+        }
+    }
+    Err(failed("the cgroup never had too little memory"))
+}
