@@ -306,6 +306,7 @@ impl State<'_> {
         if self.objects.space(file, call.client).is_none() {
             return Ok(0);
         }
+        self.objects.may_have_name(known)?;
         self.reserve_objects(file, 1)?;
         self.reserve_charge()?;
         let Some(thing) = self.objects.get(known) else {

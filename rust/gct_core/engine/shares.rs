@@ -275,8 +275,13 @@ impl State<'_> {
     }
 
     /// Adds a further name of what `known` names. The caller has made room.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] when it has as many as it may.
     fn name(&mut self, known: ObjectKey, key: ObjectKey, object: Object) -> Result<(), Error> {
         let counts = Amount::of_object(object.class, 1) != Amount::ZERO;
+        self.objects.may_have_name(known)?;
         self.objects.add(key, object)?;
         if counts {
             self.objects.tie(known, key);

@@ -7,6 +7,8 @@
 //! when the one that is charged goes, another inherits the charge.
 
 use super::{Object, ObjectKey, Objects};
+use crate::error::Error;
+use crate::limits;
 
 /// The neighbours in the ring of names; `None` for the only name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,22 @@ impl Names {
 }
 
 impl Objects<'_> {
+    /// Makes sure that what `known` names may have one more name, so that a walk over the names of a thing is bounded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] when it has [`NAMES_MAX`](limits::NAMES_MAX).
+    pub(crate) fn may_have_name(&self, known: ObjectKey) -> Result<(), Error> {
+        let mut at = known;
+        for _ in 1..limits::NAMES_MAX {
+            at = self.next_name(at);
+            if at == known {
+                return Ok(());
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
     /// Makes `new`, which has no other name, a further name of what `known` names.
     pub(crate) fn tie(&mut self, known: ObjectKey, new: ObjectKey) {
         if known == new || self.get(new).is_none_or(|object| object.names.0.is_some()) {
@@ -70,7 +88,7 @@ impl Objects<'_> {
     /// The name of a thing that is the subject of controls, which may be `key` itself.
     pub(crate) fn lead_name(&self, key: ObjectKey) -> ObjectKey {
         let mut at = key;
-        for _ in 0..self.len() {
+        for _ in 0..limits::NAMES_MAX {
             if self.get(at).is_none_or(|object| object.told.lead) {
                 return at;
             }

@@ -3,6 +3,7 @@
 //! Second names of channel groups, and on which GPU a device is.
 
 use super::*;
+use crate::table::steps;
 
 /// A second client of the process, with a device on the GPU.
 const SECOND: u64 = 11;
@@ -174,4 +175,56 @@ fn a_subdevice_tells_where_its_device_is() {
         world.alloc(file, DEVICE, 22, 0x2080, told);
         assert_eq!(world.stat(APP), Err(Error::Gone));
     }
+}
+
+/// However many names a tenant gives to a thing, an event looks at a bounded number of them.
+#[test]
+fn a_thing_has_a_bounded_number_of_names() {
+    let mut world = World::new(FeatureSet::NONE);
+    let file = world.open(APP, "");
+    world.cuda(file);
+    world.second_client(file);
+    let dup = |world: &mut World, object: u64| {
+        let call = words(
+            28,
+            &[
+                (0, SECOND),
+                (4, DEVICE),
+                (8, object),
+                (12, CLIENT),
+                (16, TSG),
+            ],
+        );
+        let call = rmapi::decode(escape::DUP_OBJECT, &call).unwrap().unwrap();
+        let ticket = world
+            .store
+            .retry(|store| store.state().call_enter(file, &call))?;
+        world
+            .store
+            .retry(|store| store.state().call_leave(file, &call, ticket, None))
+    };
+    let mut names = 1;
+    while dup(&mut world, 1000 + names) == Ok(()) {
+        names += 1;
+    }
+    assert_eq!(usize::try_from(names), Ok(limits::NAMES_MAX));
+    assert_eq!(dup(&mut world, 500), Err(Error::NoSpace));
+    // The youngest name is the farthest from the one that is charged.
+    let call = words(32, &[(0, SECOND), (4, 2023), (8, 0xa06c_0103)]);
+    let call = rmapi::decode(escape::CONTROL, &call).unwrap().unwrap();
+    let looked = steps::of(|| {
+        let left = world
+            .store
+            .state()
+            .call_leave(file, &call, Ticket::NONE, None);
+        assert_eq!(left, Ok(()));
+    });
+    assert!(
+        looked > limits::NAMES_MAX && looked < 8 * limits::NAMES_MAX,
+        "{looked}"
+    );
+    // One goes, another may come.
+    world.free_in(file, SECOND, 1500);
+    assert_eq!(dup(&mut world, 500), Ok(()));
+    assert_eq!(world.stat(APP).unwrap(), ONE_OF_EACH);
 }
