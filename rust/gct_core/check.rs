@@ -362,10 +362,12 @@ fn shares_add_up(state: &State<'_>) -> bool {
     let promised = state.files.iter().fold(0usize, |sum, (_, file)| {
         sum.saturating_add(usize::try_from(file.promised).unwrap_or(0))
     });
+    let promisers = state.files.iter().filter(|(_, file)| file.promised > 0);
     let known = |proc: &Proc| state.users.contains(&proc.user);
     groups
         && users
         && promised == *state.promised
+        && count(promisers) == *state.promisers
         && state.users.is_sound()
         && state.procs.iter().all(|(_, proc)| known(proc))
 }

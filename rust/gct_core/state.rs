@@ -181,6 +181,8 @@ pub struct State<'a> {
     pub(crate) group_slots: &'a mut GroupSlots,
     /// Objects that ioctls under way may add.
     pub(crate) promised: &'a mut usize,
+    /// Files on which such an ioctl is under way.
+    pub(crate) promisers: &'a mut usize,
     /// Operations that wait for storage.
     pub(crate) growing: usize,
     pub(crate) failures: &'a mut Failures,
@@ -205,6 +207,7 @@ impl<'a> State<'a> {
             sequence: &mut root.sequence,
             group_slots: &mut root.group_slots,
             promised: &mut root.promised,
+            promisers: &mut root.promisers,
             growing: root.growing,
             failures: &mut root.failures,
             plan: &mut root.plan,

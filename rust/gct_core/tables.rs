@@ -224,6 +224,7 @@ pub(crate) struct Root {
     pub(crate) queue: Queue,
     pub(crate) heirs: usize,
     pub(crate) promised: usize,
+    pub(crate) promisers: usize,
     /// Operations that wait for storage.
     pub(crate) growing: usize,
     pub(crate) group_slots: GroupSlots,
@@ -269,6 +270,7 @@ macro_rules! tables {
                     queue: Queue::new(),
                     heirs: 0,
                     promised: 0,
+                    promisers: 0,
                     growing: 0,
                     group_slots: GroupSlots::NONE,
                     metas: Metas::new(seed),

@@ -207,7 +207,7 @@ pub(crate) fn ioctl_enter(
     };
     let status = status.filter(|_| binds(glue, Some(file)));
     // Without a limit the end of the ioctl tries again to follow what it made, and counts.
-    let later = status.is_none() && matches!(call.action, Action::Alloc { .. });
+    let later = status.is_none() && matches!(call.action, Action::Alloc { .. } | Action::Share(..));
     let entered = match later {
         true => entered.ok(),
         false => count_refusal(glue, entered),
@@ -287,6 +287,13 @@ pub(crate) fn ioctl_leave(
     let errand = count_refusal(glue, outcome).flatten();
     if let (Action::Share(share, _), Some(served)) = (call.action, &served) {
         shared(glue, file, &call, share, served);
+    }
+    if let Action::Share(..) = call.action {
+        let ended = with(glue, |state| {
+            state.imports_end(file, ticket);
+            Ok(())
+        });
+        count_refusal(glue, ended);
     }
     if ticket.takes_channels() && call.succeeded() {
         look_for_channels(glue, file, call.client);

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, UserId};
 use crate::iface::CgroupPath;
 use crate::objects::{Object, ObjectKey, Objects};
-use crate::rmapi::{Action, Call, Class, Handle};
+use crate::rmapi::{Action, Call, Class, Handle, Share};
 use crate::state::{Failure, File, State};
 
 /// Where a new object goes.
@@ -96,8 +96,9 @@ impl State<'_> {
     /// [`Error::NeedSlots`], [`Error::NoSpace`]: a second name is not tracked.
     pub fn call_enter(&mut self, file: FileId, call: &Call) -> Result<Ticket, Error> {
         let (home, hidden, handle) = match call.action {
-            Action::Control(_) | Action::Share(..) => return Ok(Ticket::NONE),
+            Action::Control(_) => return Ok(Ticket::NONE),
             Action::Alloc { class, .. } => return self.promised_to(file, call, class),
+            Action::Share(share, _) => return self.promised_imports(file, call, share),
             Action::Free => {
                 let Some(key) = self.find(file, call) else {
                     return Ok(Ticket::NONE);
@@ -139,6 +140,26 @@ impl State<'_> {
         })
     }
 
+    /// Keeps room for what a control may import.
+    fn promised_imports(
+        &mut self,
+        file: FileId,
+        call: &Call,
+        share: Share,
+    ) -> Result<Ticket, Error> {
+        let promised = share.imports_max();
+        if promised == 0 || self.objects.space(file, call.client).is_none() {
+            return Ok(Ticket::NONE);
+        }
+        let places = promised.min(self.gpus.len());
+        self.reserve_places(places, places.saturating_mul(2))?;
+        self.promise(file, promised)?;
+        Ok(Ticket {
+            promised,
+            ..Ticket::NONE
+        })
+    }
+
     /// An ioctl has run. `call` is decoded anew, and `told` is the answer to its
     /// [`Call::question`], if there is one.
     ///
@@ -155,7 +176,10 @@ impl State<'_> {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return Err(Error::Gone);
         };
-        self.redeem(file, ticket.promised);
+        // Imports take theirs one by one, until `imports_end()`.
+        if !matches!(call.action, Action::Share(..)) {
+            self.redeem(file, ticket.promised);
+        }
         if matches!(call.action, Action::Alloc { .. }) {
             // What was asked for is charged anew, as what it became.
             self.call_withdraw(file, ticket);

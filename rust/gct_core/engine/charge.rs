@@ -30,7 +30,9 @@ impl State<'_> {
     pub(crate) fn places_kept(&self) -> usize {
         let owners = self.procs.len().saturating_mul(self.gpus.len());
         let heirs = self.objects.heirs().min(owners);
-        heirs.saturating_add(*self.promised)
+        // What an ioctl makes is its process's, on some GPUs.
+        let promised = self.promisers.saturating_mul(self.gpus.len());
+        heirs.saturating_add(promised.min(*self.promised))
     }
 
     /// Charges a process and its group. Returns what was charged: all or nothing.

@@ -136,6 +136,9 @@ impl State<'_> {
         let Some(file) = self.files.get_mut(&file) else {
             return Err(Error::Gone);
         };
+        if file.promised == 0 && promised > 0 {
+            *self.promisers = self.promisers.saturating_add(1);
+        }
         file.promised = file.promised.saturating_add(promised);
         *self.promised = self.promised.saturating_add(more);
         Ok(())
@@ -150,8 +153,21 @@ impl State<'_> {
             .unwrap_or(u32::MAX)
             .min(file.promised);
         file.promised = file.promised.saturating_sub(promised);
+        let last = promised > 0 && file.promised == 0;
+        self.forget_promised(promised, last);
+    }
+
+    fn forget_promised(&mut self, promised: u32, last: bool) {
         let promised = usize::try_from(promised).unwrap_or(0);
         *self.promised = self.promised.saturating_sub(promised);
+        *self.promisers = self.promisers.saturating_sub(usize::from(last));
+    }
+
+    /// Takes one object out of what was promised to the ioctl on a file. Returns whether there was one: then it has room.
+    pub(super) fn redeem_one(&mut self, file: FileId) -> bool {
+        let promised = self.files.get(&file).is_some_and(|file| file.promised > 0);
+        self.redeem(file, 1);
+        promised
     }
 
     /// Brings the shares up to date with the objects of a file. O(1).
@@ -183,8 +199,7 @@ impl State<'_> {
 
     /// Takes a file, which is closed, out of its process's share.
     pub(super) fn file_leave(&mut self, file: &File) {
-        let promised = usize::try_from(file.promised).unwrap_or(0);
-        *self.promised = self.promised.saturating_sub(promised);
+        self.forget_promised(file.promised, file.promised > 0);
         let Some(proc) = self.procs.get_mut(&file.proc) else {
             return;
         };

@@ -3,6 +3,7 @@
 //! Objects that come and go without an ioctl that names them as such: what the resource manager has
 //! made although it says no, what it frees along, what is kept in files.
 
+use super::Ticket;
 use crate::account::Amount;
 use crate::error::Error;
 use crate::ids::{FileId, ProcKey};
@@ -246,8 +247,10 @@ impl State<'_> {
         if shared.object == 0 || !told.class.is_tracked() {
             return Ok(());
         }
-        self.reserve_objects(file, 1)?;
-        self.reserve_charge()?;
+        if !self.redeem_one(file) {
+            self.reserve_objects(file, 1)?;
+            self.reserve_charge()?;
+        }
         let key = ObjectKey::new(space, shared.object);
         self.free(proc, key);
         let mut object = Object::new(file, told.class);
@@ -272,6 +275,11 @@ impl State<'_> {
         self.tally(file);
         self.consider(key);
         Ok(())
+    }
+
+    /// Every object of a control that imports has been followed. What it was promised and did not need is free again.
+    pub fn imports_end(&mut self, file: FileId, ticket: Ticket) {
+        self.redeem(file, ticket.promised);
     }
 
     /// Adds a further name of what `known` names. The caller has made room.

@@ -62,6 +62,16 @@ impl Share {
         matches!(self, Self::ExportOne | Self::ExportMany)
     }
 
+    /// How many objects it takes out of a file at the most.
+    pub const fn imports_max(self) -> usize {
+        match self {
+            Self::ImportOne => 1,
+            // CAST: 128.
+            Self::ImportMany => nv::NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_TO_FD_MAX_OBJECTS as usize,
+            Self::ExportOne | Self::ExportMany => 0,
+        }
+    }
+
     /// Its parameters at a tenant's address.
     pub(super) fn hint(self, address: u64) -> Option<Hint> {
         let bytes = self.bytes();

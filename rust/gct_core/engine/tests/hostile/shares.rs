@@ -213,3 +213,57 @@ fn what_a_dma_buf_keeps_is_charged_to_who_exports() {
         assert_eq!(charged(&mut world), None);
     }
 }
+
+/// What a control may import has room before the resource manager runs it, whoever fills the table meanwhile, and what it
+/// did not need is free afterwards.
+#[test]
+fn imports_that_began_can_be_followed() {
+    let (mut world, own, theirs, file) = export_world();
+    let export = |store: &mut Store| store.state().exported(own, 10, &shared(3, MEMORY), file);
+    world.store.retry(export).unwrap();
+    let control = words(
+        32,
+        &[(0, 11), (4, 11), (8, 0x3d0c), (16, 0x1000), (24, 652)],
+    );
+    let call = rmapi::decode(escape::CONTROL, &control).unwrap().unwrap();
+    let ticket = world
+        .store
+        .retry(|store| store.state().call_enter(theirs, &call))
+        .unwrap();
+    assert_eq!(
+        (
+            *world.store.state().promised,
+            *world.store.state().promisers
+        ),
+        (128, 1)
+    );
+    world.store.check();
+    // Somebody fills the table up to the last slot that its storage has.
+    let other = world.open(
+        ProcKey {
+            tgid: 700,
+            start_time_ns: 1,
+        },
+        "",
+    );
+    for object in 1000.. {
+        let call = words(32, &[(0, 10), (8, object), (12, 0x41)]);
+        let call = rmapi::decode(escape::ALLOC, &call).unwrap().unwrap();
+        let mut state = world.store.state();
+        let Ok(ticket) = state.call_enter(other, &call) else {
+            break;
+        };
+        state.call_leave(other, &call, ticket, None).unwrap();
+    }
+    let ticket = Ticket::from_words(ticket.words());
+    let mut state = world.store.state();
+    assert_eq!(state.call_leave(theirs, &call, ticket, None), Ok(()));
+    for index in 3..131 {
+        let object = 80 + u64::from(index);
+        let imported = state.imported(theirs, 11, &shared(index, object), Some(file), &MEMORY_TOLD);
+        assert_eq!(imported, Ok(()), "{index}");
+    }
+    state.imports_end(theirs, ticket);
+    assert_eq!((*state.promised, *state.promisers), (0, 0));
+    world.store.check();
+}
