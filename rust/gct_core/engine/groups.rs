@@ -8,7 +8,7 @@ use crate::features::FeatureSet;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::iface::{CgroupPath, Name};
 use crate::settings::Settings;
-use crate::state::{Group, Node, PathHash, Proc, Share, State};
+use crate::state::{Group, Node, PathHash, Share, State};
 use crate::table::mix;
 use crate::topology::Topology;
 use core::fmt::Write;
@@ -143,11 +143,13 @@ impl State<'_> {
         out: &mut dyn Write,
     ) -> Result<(), Error> {
         self.group_check(id).map_err(|_| Error::Gone)?;
-        let by_cgroup = |(key, proc): (_, &Proc)| {
-            (proc.group == Some(id) && proc.by_pid.is_none()).then_some(key)
+        let by_cgroup = |key: &ProcKey| {
+            let proc = self.procs.get(key);
+            proc.is_some_and(|proc| proc.by_pid.is_none())
         };
-        for key in by_pid.iter().chain(self.procs.iter().filter_map(by_cgroup)) {
-            if let Some(pid) = pid_of(key) {
+        let by_cgroup = self.mates(id).filter(by_cgroup);
+        for key in by_pid.iter().copied().chain(by_cgroup) {
+            if let Some(pid) = pid_of(&key) {
                 writeln!(out, "{pid}").map_err(|_| Error::NoSpace)?;
             }
         }
