@@ -123,6 +123,13 @@ impl Object {
     }
 }
 
+impl Object {
+    /// Returns whether this is a channel directly below a device, for which the driver made a channel group.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.class == Class::Channel && self.charged.channel_groups > 0
+    }
+}
+
 /// The objects, while the state is locked.
 #[derive(Debug)]
 pub(crate) struct Objects<'a> {

@@ -388,20 +388,25 @@ impl State<'_> {
             None => {}
         }
         let limits = self.effective(proc, gpu);
-        let slice = self.slice_of(proc, gpu, object);
-        // Of the group of a channel directly below a device nobody can speak: see `State::call_refused`.
-        let alone = object.charged.channel_groups > 0;
         let guest = || {
             let group = self.group_of_channel(key, object);
             group.is_some_and(|group| !self.slice_binds(group, proc, gpu, &limits))
         };
-        let unheard = slice.map(SliceOrder::Set).map(Order::Slice);
         match object.class {
-            Class::Channel => {
-                let run = object.told.run.order(limits.freeze);
-                run.or(unheard.filter(|_| alone || guest()))
+            // Nobody can set the time slice of its group: it stands still as long as one is in force.
+            Class::Channel if object.is_alone() => {
+                let stands = limits.freeze || limits.timeslice.is_some();
+                object.told.run.order(stands)
             }
-            Class::ChannelGroup => object.told.slice.order(slice).map(Order::Slice),
+            Class::Channel => {
+                let unheard = limits.timeslice.map(SliceOrder::Set).map(Order::Slice);
+                let run = object.told.run.order(limits.freeze);
+                run.or(unheard.filter(|_| guest()))
+            }
+            Class::ChannelGroup => {
+                let slice = self.slice_of(proc, gpu, object);
+                object.told.slice.order(slice).map(Order::Slice)
+            }
             _ => None,
         }
     }

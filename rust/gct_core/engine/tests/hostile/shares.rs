@@ -4,6 +4,8 @@
 
 use super::*;
 use crate::engine::{Passed, Told};
+use crate::objects::{Object, ObjectKey};
+use crate::plan::Run;
 use crate::rmapi::control::NOT_SUPPORTED;
 use crate::rmapi::{Class, Shared};
 
@@ -133,10 +135,11 @@ fn only_what_is_not_there_may_have_been_made() {
 }
 
 #[test]
-fn a_channel_without_a_group_counts_as_one_and_is_refused_under_a_time_slice() {
+fn a_channel_without_a_group_counts_as_one_and_has_no_time_slice() {
     let mut world = World::new(FeatureSet::NONE.with(Feature::Timeslice));
     let file = world.open(APP, "");
     world.cuda(file);
+    world.alloc(file, DEVICE, 60, 0x2080, Some(1));
     let fields = [(0, CLIENT), (4, DEVICE), (8, 41), (12, 0xc86f)];
     let call = rmapi::decode(escape::ALLOC, &words(32, &fields));
     let call = call.unwrap().unwrap();
@@ -145,10 +148,23 @@ fn a_channel_without_a_group_counts_as_one_and_is_refused_under_a_time_slice() {
     let node = world.node(Owner::Proc(APP));
     let stat = world.read(File::ComputeStat, node);
     assert!(stat.unwrap().starts_with("channel_groups 2\nchannels 2\n"));
-    // Its time slice cannot be set, so none can be written.
-    assert_eq!(world.limit("500"), Err(Error::Unsupported));
+    // Nobody can set its time slice. It can neither stop the write nor run on without: it stands still.
+    let stopped = |world: &mut World| {
+        let state = world.store.state();
+        let alone = |(key, object): &(&ObjectKey, &Object)| {
+            key.handle == 41 && object.told.lead && object.told.run == Run::Frozen
+        };
+        state.objects.iter().filter(alone).count()
+    };
+    assert_eq!((world.limit("500"), stopped(&mut world)), (Ok(()), 1));
+    // Its owner does not get it going.
+    let schedule = words(32, &[(0, CLIENT), (4, 41), (8, 0xa06f_0103)]);
+    world.store.ioctl(file, escape::CONTROL, &schedule, None);
+    world.obeyed();
+    assert_eq!(stopped(&mut world), 1);
+    assert_eq!((world.limit("default"), stopped(&mut world)), (Ok(()), 0));
+    assert_eq!((world.limit("500"), stopped(&mut world)), (Ok(()), 1));
     world.free(file, 41, 0);
-    assert_eq!(world.limit("500"), Ok(()));
     let found = world.store.state().call_refused(file, &call);
     assert_eq!(found, Some(NOT_SUPPORTED));
     // In a group of its own it may be.
