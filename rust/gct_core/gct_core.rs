@@ -30,6 +30,7 @@ pub mod members;
 pub mod objects;
 pub mod plan;
 pub mod policy;
+mod probe;
 pub mod rmapi;
 pub mod round;
 pub mod selftest;

@@ -1,10 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Numbers with units, and the arithmetic that is allowed on them.
+//! Defines numbers with units, and operators on them that cannot panic.
 //!
-//! Every operation is checked or saturating and says which. There is no float
-//! and no 128-bit integer: the kernel has neither.
+//! The kernel checks integers for overflow and panics; it has neither floats nor 128-bit integers.
+//! So an amount of this module is limited to what its type holds, and arithmetic on it reads as
+//! the formula that it is:
+//!
+//! | operator | beyond the range |
+//! |---|---|
+//! | `a + b`, `a * n`, `a << n` | [`MAX`](Ns::MAX) |
+//! | `a - b` | 0 |
+//! | `a / n`, `a / b`, `a.div_ceil(n)`, `a.pieces_of(b)` by 0 | the largest number |
+//!
+//! A sum that decides whether something is allowed uses `checked_add` instead. Numbers without a
+//! unit are `core::num::Saturating` ([`Sat`]) or, where they count modulo 2^n or cannot leave their
+//! range, `core::num::Wrapping`.
 
+use core::ops::{Add, AddAssign, Div, Mul, Shl, Sub, SubAssign};
+
+pub use core::num::Saturating as Sat;
+
+/// Declares a number with a unit.
 macro_rules! unit {
     ($(#[$doc:meta])* $name:ident($raw:ty)) => {
         $(#[$doc])*
@@ -12,12 +28,24 @@ macro_rules! unit {
         pub struct $name(pub $raw);
 
         impl $name {
-            /// The bare number.
+            /// Returns the bare number.
             pub const fn get(self) -> $raw {
                 self.0
             }
+        }
+    };
+}
 
-            /// Sum, or `None` when it does not fit.
+/// Declares a 64-bit number with a unit that can be added, and multiplied by a plain number.
+macro_rules! amount {
+    ($(#[$doc:meta])* $name:ident) => {
+        unit!($(#[$doc])* $name(u64));
+
+        impl $name {
+            /// The largest amount.
+            pub const MAX: Self = Self(u64::MAX);
+
+            /// Returns the sum, or `None` when it does not fit.
             pub const fn checked_add(self, other: Self) -> Option<Self> {
                 match self.0.checked_add(other.0) {
                     Some(sum) => Some(Self(sum)),
@@ -25,7 +53,7 @@ macro_rules! unit {
                 }
             }
 
-            /// Difference, or `None` when it would be negative.
+            /// Returns the difference, or `None` when it would be negative.
             pub const fn checked_sub(self, other: Self) -> Option<Self> {
                 match self.0.checked_sub(other.0) {
                     Some(difference) => Some(Self(difference)),
@@ -33,25 +61,126 @@ macro_rules! unit {
                 }
             }
 
-            /// Difference, or zero when it would be negative.
-            pub const fn saturating_sub(self, other: Self) -> Self {
+            /// Divides by a plain number and rounds up.
+            #[must_use]
+            #[inline]
+            pub fn div_ceil(self, divisor: u64) -> Self {
+                Self(div_ceil(self.0, divisor))
+            }
+
+            /// Returns how many pieces of `each` cover the amount: the quotient, rounded up.
+            #[inline]
+            pub fn pieces_of(self, each: Self) -> u64 {
+                div_ceil(self.0, each.0)
+            }
+
+            /// Returns `self * part / whole`, rounded down. `part` and `whole` have one unit.
+            #[must_use]
+            pub fn scale<U: Into<u64>>(self, part: U, whole: U) -> Self {
+                mul_div(self.0, part.into(), whole.into()).map_or(Self::MAX, Self)
+            }
+        }
+
+        impl From<$name> for u64 {
+            fn from(amount: $name) -> Self {
+                amount.0
+            }
+        }
+
+        impl Add for $name {
+            type Output = Self;
+
+            #[inline]
+            fn add(self, other: Self) -> Self {
+                Self(self.0.saturating_add(other.0))
+            }
+        }
+
+        impl AddAssign for $name {
+            #[inline]
+            fn add_assign(&mut self, other: Self) {
+                *self = *self + other;
+            }
+        }
+
+        impl Sub for $name {
+            type Output = Self;
+
+            #[inline]
+            fn sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))
+            }
+        }
+
+        impl SubAssign for $name {
+            #[inline]
+            fn sub_assign(&mut self, other: Self) {
+                *self = *self - other;
+            }
+        }
+
+        impl Mul<u64> for $name {
+            type Output = Self;
+
+            #[inline]
+            fn mul(self, factor: u64) -> Self {
+                Self(self.0.saturating_mul(factor))
+            }
+        }
+
+        impl Shl<u32> for $name {
+            type Output = Self;
+
+            #[inline]
+            fn shl(self, bits: u32) -> Self {
+                let factor = 1u64.checked_shl(bits).unwrap_or(u64::MAX);
+                Self(self.0.saturating_mul(factor))
+            }
+        }
+
+        impl Div<u64> for $name {
+            type Output = Self;
+
+            #[inline]
+            fn div(self, divisor: u64) -> Self {
+                Self(self.0.checked_div(divisor).unwrap_or(u64::MAX))
+            }
+        }
+
+        impl Div for $name {
+            type Output = u64;
+
+            #[inline]
+            fn div(self, other: Self) -> u64 {
+                self.0.checked_div(other.0).unwrap_or(u64::MAX)
             }
         }
     };
 }
 
-unit!(
+amount!(
     /// Nanoseconds: clocks and start times.
-    Ns(u64)
+    Ns
 );
-unit!(
+amount!(
     /// Microseconds: every duration of the interface.
-    Us(u64)
+    Us
 );
-unit!(
+amount!(
     /// Bytes of memory.
-    Bytes(u64)
+    Bytes
+);
+amount!(
+    /// Blocks of a grid (CTAs).
+    Blocks
+);
+amount!(
+    /// Nanoseconds of one TPC: what a launch costs, however many TPCs share it.
+    TpcNs
+);
+amount!(
+    /// Processors, in thousandths.
+    Cpus
 );
 unit!(
     /// Texture processing clusters: two SMs each, the finest unit of a mask.
@@ -71,7 +200,7 @@ unit!(
 );
 
 impl Us {
-    /// The same duration in nanoseconds, or `None` when it does not fit.
+    /// Returns the same duration in nanoseconds, or `None` when it does not fit.
     pub const fn to_ns(self) -> Option<Ns> {
         match self.0.checked_mul(1_000) {
             Some(ns) => Some(Ns(ns)),
@@ -80,9 +209,25 @@ impl Us {
     }
 }
 
-/// `a * b / c`, rounded down, without a 128-bit intermediate.
+impl Priority {
+    /// The priority where nobody wrote one.
+    pub const DEFAULT: Self = Self(8);
+}
+
+/// Returns `a / b`, rounded up; the largest number for a `b` of 0.
 ///
-/// Returns `None` when `c` is zero or the result does not fit 64 bits.
+/// `core`'s own adds with an overflow check.
+#[inline]
+fn div_ceil(a: u64, b: u64) -> u64 {
+    match (a.checked_div(b), a.checked_rem(b)) {
+        (Some(quotient), Some(0)) => quotient,
+        (Some(quotient), _) => quotient.saturating_add(1),
+        (None, _) => u64::MAX,
+    }
+}
+
+/// Returns `a * b / c`, rounded down, without a 128-bit intermediate; `None` when `c` is zero or the
+/// result does not fit 64 bits.
 pub fn mul_div(a: u64, b: u64, c: u64) -> Option<u64> {
     if let Some(product) = a.checked_mul(b) {
         return product.checked_div(c);
@@ -119,11 +264,6 @@ fn add_below(quotient: u64, remainder: u64, addend: u64, c: u64) -> Option<(u64,
     }
 }
 
-impl Priority {
-    /// Where nobody wrote one.
-    pub const DEFAULT: Self = Self(8);
-}
-
 impl Weight {
     /// Where nobody wrote one.
     pub const DEFAULT: Self = Self(100);
@@ -138,7 +278,13 @@ mod tests {
     fn arithmetic_stops_at_both_ends() {
         assert_eq!(Bytes(u64::MAX).checked_add(Bytes(1)), None);
         assert_eq!(Bytes(0).checked_sub(Bytes(1)), None);
-        assert_eq!(Bytes(0).saturating_sub(Bytes(1)), Bytes(0));
+        assert_eq!(Ns::MAX + Ns(1), Ns::MAX);
+        assert_eq!((Ns(3) - Ns(4), Ns(4) - Ns(3)), (Ns(0), Ns(1)));
+        assert_eq!((Ns::MAX * 2, Ns(3) * 2), (Ns::MAX, Ns(6)));
+        assert_eq!(
+            (Ns(3) << 2, Ns(3) << 63, Ns(1) << 64),
+            (Ns(12), Ns::MAX, Ns::MAX)
+        );
         assert_eq!(Us(2).to_ns(), Some(Ns(2_000)));
         assert_eq!(Us(u64::MAX).to_ns(), None);
     }
@@ -152,7 +298,29 @@ mod tests {
         assert_eq!(mul_div(0, u64::MAX, 1), Some(0));
     }
 
+    #[test]
+    fn a_division_by_zero_is_the_largest_number() {
+        assert_eq!((Ns(7) / 2, Ns(7) / 0), (Ns(3), Ns::MAX));
+        assert_eq!((Ns(7) / Ns(2), Ns(0) / Ns(0)), (3, u64::MAX));
+        assert_eq!((Ns(7).div_ceil(2), Ns(0).div_ceil(0)), (Ns(4), Ns::MAX));
+        assert_eq!(
+            (
+                Blocks(7).pieces_of(Blocks(2)),
+                Blocks(8).pieces_of(Blocks(2))
+            ),
+            (4, 4)
+        );
+        assert_eq!(Blocks(7).pieces_of(Blocks(0)), u64::MAX);
+        assert_eq!(Blocks(7).scale(Ns(3), Ns(2)), Blocks(10));
+        assert_eq!(Blocks(7).scale(Ns(3), Ns(0)), Blocks::MAX);
+    }
+
     proptest! {
+        #[test]
+        fn rounding_up_is_exact(a: u64, b in 1u64..) {
+            prop_assert_eq!(Ns(a).div_ceil(b), Ns(a.div_ceil(b)));
+        }
+
         #[test]
         fn mul_div_is_exact(a: u64, b: u64, c: u64) {
             let wide = (u128::from(a) * u128::from(b)).checked_div(u128::from(c));

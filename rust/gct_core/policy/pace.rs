@@ -21,7 +21,7 @@
 //! behind it, too: no piece is held for ever ([`patience`](super::patience)).
 
 use crate::policy::tpc::IDLE_TIMEOUT_MAX;
-use crate::units::{mul_div, Ns};
+use crate::units::{Blocks, Ns, Sat};
 
 /// Whole launches that are let go however long they are.
 const WHOLE_IN_FLIGHT: u32 = 2;
@@ -45,20 +45,11 @@ pub const UNKNOWN_ATOMS: u64 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Its blocks.
-    pub blocks: u64,
+    pub blocks: Blocks,
     /// How many of them are resident at the same time.
-    pub wave: u64,
+    pub wave: Blocks,
     /// How long it will take, if that is known.
     pub predicted: Option<Ns>,
-}
-
-/// `a / b`, rounded up; `core`'s own adds with an overflow check.
-fn div_up(a: u64, b: u64) -> u64 {
-    let whole = a.checked_div(b).unwrap_or(a);
-    match a.checked_rem(b) {
-        Some(0) | None => whole,
-        Some(_) => whole.saturating_add(1),
-    }
 }
 
 /// How a launch is let go.
@@ -83,43 +74,37 @@ impl Split {
 
 /// How `work` is let go for `target`, in at most `most` atoms.
 pub fn split(work: &Work, target: Ns, most: u32) -> Split {
-    let wave = work.wave.max(1);
+    let wave = work.wave.max(Blocks(1));
     let (window, limit) = match work.predicted {
         Some(predicted) if predicted <= target => return Split::NONE,
-        Some(predicted) => {
-            let blocks = mul_div(work.blocks, target.get(), predicted.get()).unwrap_or(0);
-            (blocks.max(wave), u64::MAX)
-        }
+        Some(predicted) => (work.blocks.scale(target, predicted).max(wave), u64::MAX),
         // A launch of one wave is as short as its blocks are, whatever is done.
         None if work.blocks <= wave => return Split::NONE,
         None => (wave, UNKNOWN_ATOMS),
     };
-    let time_of = |part: u64| {
-        let time = work.predicted?;
-        mul_div(part, time.get(), work.blocks)
-    };
-    let near = window < wave.saturating_mul(2);
+    let time_of = |part: Blocks| Some(work.predicted?.scale(part, work.blocks));
+    let near = window < wave * 2;
     let parts = match time_of(window) {
         _ if !near => 2,
-        Some(time) => time.wrapping_div(ATOM_MIN.get()).clamp(2, 4),
+        Some(time) => (time / ATOM_MIN).clamp(2, 4),
         None => 4,
     };
     // The blocks of a single wave may wait for each other, so all of its atoms must fit into the window.
     let single_wave = work.blocks <= wave;
     let atom = if single_wave {
-        div_up(window, parts)
+        window.div_ceil(parts)
     } else {
         // Rounded down: a block too many would wait for a whole atom.
-        window.checked_div(parts).unwrap_or(window).max(1)
+        (window / parts).max(Blocks(1))
     };
     let most = limit.min(u64::from(most.max(1)));
-    let largest = atom.max(div_up(work.blocks, most));
-    let fit = window.checked_div(largest).unwrap_or(0).min(parts).max(2);
+    let largest = atom.max(work.blocks.div_ceil(most));
+    let fit = (window / largest).min(parts).max(2);
     // Where fewer fit than are wanted, they share the window all the same: no SM stays empty.
-    let atom = largest.max(window.checked_div(fit).unwrap_or(0));
-    let atoms = div_up(work.blocks, atom).max(1);
+    let atom = largest.max(window / fit);
+    let atoms = work.blocks.pieces_of(atom).max(1);
     let in_flight = if single_wave { fit.max(atoms) } else { fit };
-    let waiting = time_of(atom).map_or(1, |time| div_up(TURNAROUND.get(), time.max(1)));
+    let waiting = time_of(atom).map_or(1, |time| TURNAROUND.pieces_of(time.max(Ns(1))));
     Split {
         // CAST: not more than `most`.
         atoms: atoms as u32,
@@ -159,9 +144,9 @@ pub enum Admission {
 impl InFlight {
     /// Adds a piece.
     pub fn add(&mut self, predicted: Ns, late: bool) {
-        self.count = self.count.saturating_add(1);
-        self.predicted = Ns(self.predicted.get().saturating_add(predicted.get()));
-        self.late = self.late.saturating_add(u32::from(late));
+        self.count = (Sat(self.count) + Sat(1)).0;
+        self.late = (Sat(self.late) + Sat(u32::from(late))).0;
+        self.predicted += predicted;
     }
 
     /// Whether a piece is released that `admits` says may join, or that was held until patience was `over`.
@@ -177,26 +162,26 @@ impl InFlight {
 
     /// Takes a piece away that has ended, or is not followed any more.
     pub fn remove(&mut self, predicted: Ns, late: bool) {
-        self.count = self.count.saturating_sub(1);
-        self.late = self.late.saturating_sub(u32::from(late));
+        self.count = (Sat(self.count) - Sat(1)).0;
+        self.late = (Sat(self.late) - Sat(u32::from(late))).0;
         self.predicted = match self.count {
             0 => Ns(0),
-            _ => self.predicted.saturating_sub(predicted),
+            _ => self.predicted - predicted,
         };
     }
 }
 
 /// Whether a whole launch that is predicted to take `next` may join what its channel has in flight.
 pub fn admits_whole(in_flight: &InFlight, next: Ns, target: Ns) -> bool {
-    let sum = in_flight.predicted.get().saturating_add(next.get());
-    in_flight.count < WHOLE_IN_FLIGHT || sum <= target.get()
+    in_flight.count < WHOLE_IN_FLIGHT || in_flight.predicted + next <= target
 }
 
 /// Whether an atom of a launch may join what its channel has in flight; `alone` says whether nobody else is expected on the
 /// same TPCs before that, and the atom, has ended.
 pub fn admits_atom(in_flight: &InFlight, split: &Split, alone: impl FnOnce() -> bool) -> bool {
-    let most = split.in_flight.max(1);
-    in_flight.count < most || (in_flight.count < most.saturating_add(split.run_ahead) && alone())
+    let most = u64::from(split.in_flight.max(1));
+    let count = u64::from(in_flight.count);
+    count < most || (count < most + u64::from(split.run_ahead) && alone())
 }
 
 /// A prediction for whoever asks for how long TPCs will be held. One that is not known, 0, is taken for a long one: for the
@@ -211,10 +196,9 @@ pub fn unknown_is_long(predicted: Ns) -> Ns {
 /// For how long the next atom of a launch may hold its TPCs: until all that may be in flight beside it has ended, the spare
 /// ones with it. Each atom is predicted to take `atom`; 0 is not known.
 pub fn atom_holds(in_flight: &InFlight, split: &Split, atom: Ns) -> Ns {
-    let atom = unknown_is_long(atom).get();
-    let most = u64::from(split.in_flight).saturating_add(u64::from(split.run_ahead));
-    let window = atom.saturating_mul(most);
-    Ns(window.max(in_flight.predicted.get().saturating_add(atom)))
+    let atom = unknown_is_long(atom);
+    let most = u64::from(split.in_flight) + u64::from(split.run_ahead);
+    (atom * most).max(in_flight.predicted + atom)
 }
 
 /// Whether a piece that must run alone, and has waited for so long, may go: its channel has nothing in flight that is
@@ -226,12 +210,13 @@ pub fn admits_alone(in_flight: &InFlight, waited: Ns) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::units::mul_div;
     use proptest::prelude::*;
 
     fn work(blocks: u64, wave: u64, predicted: Option<u64>) -> Work {
         Work {
-            blocks,
-            wave,
+            blocks: Blocks(blocks),
+            wave: Blocks(wave),
             predicted: predicted.map(Ns),
         }
     }
@@ -362,7 +347,7 @@ mod tests {
         assert!(admits_alone(&in_flight, Ns(0)));
         in_flight.add(Ns(1), false);
         assert!(!admits_alone(&in_flight, Ns(0)));
-        assert!(!admits_alone(&in_flight, DRAIN_MAX.saturating_sub(Ns(1))));
+        assert!(!admits_alone(&in_flight, DRAIN_MAX - Ns(1)));
         assert!(admits_alone(&in_flight, DRAIN_MAX));
     }
 

@@ -76,7 +76,7 @@ impl Patience {
 
     /// Whether a piece of a line that has been still for `still`, with `late` late pieces in flight, is released now.
     pub fn is_over(&self, still: Ns, late: u32) -> bool {
-        still.get() >= self.time.get().wrapping_shl(late.min(LATE_SHIFT_MAX))
+        still >= self.time << late.min(LATE_SHIFT_MAX)
     }
 
     /// Whether the end of an overtaken piece of this age is not followed any more.
@@ -85,21 +85,20 @@ impl Patience {
     }
 
     /// How often the pieces behind the first are looked at.
-    pub const fn look_every(&self) -> Ns {
-        Ns(self.time.get().wrapping_div(LOOKS))
+    pub fn look_every(&self) -> Ns {
+        self.time / LOOKS
     }
 
     /// The patience after something has ended `took` after a late piece was released.
     #[must_use]
     pub fn after(self, took: Ns) -> Self {
-        let time = self.time.get();
-        let time = if took.get() <= time.wrapping_shr(2) {
-            time.wrapping_shr(1)
+        let time = if took <= self.time / 4 {
+            self.time / 2
         } else {
-            time.saturating_add(time)
+            self.time * 2
         };
         Self {
-            time: Ns(time).max(PATIENCE_MIN).min(PATIENCE_MAX),
+            time: time.clamp(PATIENCE_MIN, PATIENCE_MAX),
         }
     }
 }
@@ -117,7 +116,7 @@ pub fn moves(still: Ns) -> bool {
 
 /// Whether a line that has been still for `still` is stalled, where what is in flight was predicted to take `predicted`.
 pub fn is_stalled(still: Ns, predicted: Ns) -> bool {
-    !moves(still) && still.get() >= predicted.get().saturating_mul(STALL_FACTOR)
+    !moves(still) && still >= predicted * STALL_FACTOR
 }
 
 /// A neighbour's work as it shows: whether it says that it has some, when it last beat, and since when it says that it has none.
@@ -134,7 +133,7 @@ pub struct Signs {
 impl Signs {
     /// Whether it has work that counts.
     pub fn is_busy(&self, now: Ns) -> bool {
-        self.claims && now.saturating_sub(self.beat) < BEAT_MAX
+        self.claims && now - self.beat < BEAT_MAX
     }
 
     /// For how long it has had none.
@@ -143,7 +142,7 @@ impl Signs {
             true => self.beat.max(self.idle_since),
             false => self.idle_since,
         };
-        now.saturating_sub(since)
+        now - since
     }
 }
 
@@ -168,8 +167,8 @@ mod tests {
 
     #[test]
     fn patience_follows_what_late_pieces_bring() {
-        let soon = |patience: Patience| patience.after(Ns(patience.time.get() / 4));
-        let late = |patience: Patience| patience.after(Ns(patience.time.get() / 4 + 1));
+        let soon = |patience: Patience| patience.after(patience.time / 4);
+        let late = |patience: Patience| patience.after(patience.time / 4 + Ns(1));
         let mut patience = Patience::new();
         assert_eq!(late(patience), patience);
         for us in [10_000, 5_000, 2_500, 1_250, 1_000, 1_000] {

@@ -35,14 +35,13 @@ impl Poll {
     /// Work has come after a sleep, and `pause` after the last work.
     #[must_use]
     pub fn after_sleep(self, pause: Ns) -> Self {
-        let time = self.time.get();
         let time = if pause > POLL_MAX {
-            time.wrapping_shr(1)
+            self.time / 2
         } else {
-            time.saturating_add(time.wrapping_shr(3))
+            self.time + self.time / 8
         };
         Self {
-            time: Ns(time).max(POLL_MIN).min(POLL_MAX),
+            time: time.clamp(POLL_MIN, POLL_MAX),
         }
     }
 }

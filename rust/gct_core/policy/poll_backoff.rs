@@ -15,7 +15,7 @@
 //! processors busy is disturbed for a window every ten seconds, 0.2% of the time.
 
 use crate::iface::parse;
-use crate::units::Ns;
+use crate::units::{Cpus, Ns, Sat};
 
 /// Polling time after which its preemptions are counted.
 pub const WINDOW: Ns = Ns(20_000_000);
@@ -30,22 +30,15 @@ pub const BACKOFF_MAX: Ns = Ns(10_000_000_000);
 /// Processors that the tenant must have so that one may be polled on.
 pub const NEEDED: Cpus = Cpus(2_000);
 
-/// Processors, in thousandths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cpus(pub u64);
-
 impl Cpus {
     /// So many whole ones.
-    pub const fn whole(count: u64) -> Self {
-        Self(count.saturating_mul(1_000))
+    pub fn whole(count: u64) -> Self {
+        Self(count) * 1_000
     }
 
     /// What a quota in each period amounts to; `None` for a period of 0.
-    pub const fn of_quota(quota: u64, period: u64) -> Option<Self> {
-        match quota.saturating_mul(1_000).checked_div(period) {
-            Some(thousandths) => Some(Self(thousandths)),
-            None => None,
-        }
+    pub fn of_quota(quota: u64, period: u64) -> Option<Self> {
+        (period > 0).then(|| Self(quota) * 1_000 / period)
     }
 
     /// Reads a cgroup's `cpu.max`, as `max 100000` or `150000 100000`; `None` where there is no limit, or none that can be
@@ -66,9 +59,9 @@ pub struct PollBackoff {
     until: Ns,
     /// Polling time of this window and its preemptions, up to the last [`resume`](Self::resume).
     polled: Ns,
-    counted: u64,
+    counted: Sat<u64>,
     since: Ns,
-    preemptions: u64,
+    preemptions: Sat<u64>,
 }
 
 impl PollBackoff {
@@ -78,9 +71,9 @@ impl PollBackoff {
             backoff: Ns(0),
             until: Ns(0),
             polled: Ns(0),
-            counted: 0,
+            counted: Sat(0),
             since: Ns(0),
-            preemptions: 0,
+            preemptions: Sat(0),
         }
     }
 
@@ -94,7 +87,7 @@ impl PollBackoff {
     pub fn resume(self, preemptions: u64, now: Ns) -> Self {
         Self {
             since: now,
-            preemptions,
+            preemptions: Sat(preemptions),
             ..self
         }
     }
@@ -111,13 +104,11 @@ impl PollBackoff {
     }
 
     fn polled_at(&self, now: Ns) -> Ns {
-        let more = now.saturating_sub(self.since);
-        Ns(self.polled.get().saturating_add(more.get()))
+        self.polled + (now - self.since)
     }
 
-    fn counted_at(&self, preemptions: u64) -> u64 {
-        let more = preemptions.saturating_sub(self.preemptions);
-        self.counted.saturating_add(more)
+    fn counted_at(&self, preemptions: u64) -> Sat<u64> {
+        self.counted + (Sat(preemptions) - self.preemptions)
     }
 
     /// Whether the window has ended, so that [`end`](Self::end) should be told of preemptions.
@@ -128,14 +119,14 @@ impl PollBackoff {
     /// Ends a window and begins the next, after so many preemptions in all.
     #[must_use]
     pub fn end(self, preemptions: u64, now: Ns) -> Self {
-        let wanted = self.counted_at(preemptions) > PREEMPTIONS_MAX;
+        let wanted = self.counted_at(preemptions).0 > PREEMPTIONS_MAX;
         let backoff = if wanted {
-            Ns(self.backoff.get().saturating_mul(2)).clamp(BACKOFF_MIN, BACKOFF_MAX)
+            (self.backoff * 2).clamp(BACKOFF_MIN, BACKOFF_MAX)
         } else {
-            Ns(self.backoff.get().wrapping_shr(1))
+            self.backoff / 2
         };
         let until = match wanted {
-            true => Ns(now.get().saturating_add(backoff.get())),
+            true => now + backoff,
             false => self.until,
         };
         Self {
@@ -158,7 +149,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const MANY: Cpus = Cpus::whole(8);
+    const MANY: Cpus = Cpus(8_000);
 
     #[test]
     fn one_processor_is_the_tenants() {
@@ -188,12 +179,12 @@ mod tests {
         let mut backoff = PollBackoff::new().resume(10, Ns(0));
         let (mut now, mut preemptions, mut waits) = (Ns(0), 10, std::vec::Vec::new());
         for _ in 0..12 {
-            now = Ns(now.get() + WINDOW.get());
+            now += WINDOW;
             preemptions += 6;
             assert!(backoff.is_due(now));
             backoff = backoff.end(preemptions, now);
             assert!(!backoff.may_poll(MANY, now));
-            waits.push(backoff.until.saturating_sub(now));
+            waits.push(backoff.until - now);
             now = backoff.until;
             assert!(backoff.may_poll(MANY, now));
             backoff = backoff.resume(preemptions, now);
@@ -204,7 +195,7 @@ mod tests {
         );
         assert_eq!(waits.last(), Some(&BACKOFF_MAX));
         for _ in 0..12 {
-            now = Ns(now.get() + WINDOW.get());
+            now += WINDOW;
             backoff = backoff.end(preemptions, now);
             assert!(backoff.may_poll(MANY, now), "nobody wants it");
         }
@@ -245,11 +236,11 @@ mod tests {
         /// Whatever is counted, polling is tried again.
         #[test]
         fn it_is_tried_again(counts in prop::collection::vec(any::<(u64, u64)>(), 0..50)) {
-            let (mut backoff, mut now) = (PollBackoff::new(), 0u64);
+            let (mut backoff, mut now) = (PollBackoff::new(), Ns(0));
             for (preemptions, later) in counts {
-                now = now.saturating_add(later);
-                backoff = backoff.end(preemptions, Ns(now));
-                prop_assert!(backoff.may_poll(MANY, Ns(now.saturating_add(BACKOFF_MAX.get()))));
+                now += Ns(later);
+                backoff = backoff.end(preemptions, now);
+                prop_assert!(backoff.may_poll(MANY, now + BACKOFF_MAX));
             }
         }
     }

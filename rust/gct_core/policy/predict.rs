@@ -9,7 +9,9 @@
 //! An average that follows quickly is kept, not a distribution: a launch whose time depends on its data is predicted as
 //! what it was lately.
 
-use crate::units::{mul_div, Ns};
+use crate::probe;
+use crate::units::{mul_div, Blocks, Ns, TpcNs};
+use core::num::Wrapping;
 
 /// What tells one kernel from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +26,9 @@ pub struct Kernel {
 
 impl Kernel {
     /// How many blocks it has.
-    pub fn blocks(&self) -> u64 {
-        self.grid.iter().fold(1, |product: u64, size| {
-            product.saturating_mul(u64::from(*size))
-        })
+    pub fn blocks(&self) -> Blocks {
+        let sizes = self.grid.iter().map(|size| u64::from(*size));
+        sizes.fold(Blocks(1), |product, size| product * size)
     }
 
     /// The same program with any grid.
@@ -43,11 +44,11 @@ impl Kernel {
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     kernel: Kernel,
-    /// Nanoseconds of one TPC for `blocks` blocks.
-    work: u64,
-    blocks: u64,
+    /// What `blocks` blocks cost.
+    work: TpcNs,
+    blocks: Blocks,
     /// When it was used last, in uses of the table.
-    used: u32,
+    used: Wrapping<u32>,
 }
 
 /// How many places of the table a kernel may be in; the one that was used longest ago makes room.
@@ -63,24 +64,11 @@ pub struct Predictor<'a> {
     uses: &'a mut u32,
 }
 
-/// The first place of a kernel in a table of `len` slots.
-fn start(kernel: &Kernel, len: usize) -> usize {
-    let mix = |hash: u64, word: u32| {
-        (hash ^ u64::from(word))
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29)
-    };
-    let words = kernel.grid.iter().chain(&kernel.block);
-    let hash = words.fold(kernel.program, |hash, word| mix(hash, *word));
-    // CAST: the upper half of the product is mixed best.
-    let mixed = (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-    mixed.checked_rem(len).unwrap_or(0)
-}
-
 /// The places where a kernel may be in a table of `len` slots.
 fn places(kernel: &Kernel, len: usize) -> impl Iterator<Item = usize> {
-    let first = start(kernel, len);
-    (0..PROBES.min(len)).map(move |probe| first.wrapping_add(probe).checked_rem(len).unwrap_or(0))
+    let words = kernel.grid.iter().chain(&kernel.block);
+    let hash = words.fold(kernel.program, |hash, word| probe::mix(hash, *word));
+    probe::slots(hash, len, PROBES)
 }
 
 fn get<'a>(slots: &'a [Option<Entry>], kernel: &Kernel) -> Option<&'a Entry> {
@@ -95,8 +83,8 @@ pub fn predict(slots: &[Option<Entry>], kernel: &Kernel, tpcs: u64) -> Option<Ns
     let entry = get(slots, kernel)
         .or_else(|| get(slots, &kernel.any_grid()))
         .filter(|_| tpcs > 0)?;
-    let work = mul_div(entry.work, kernel.blocks(), entry.blocks)?;
-    work.checked_div(tpcs).map(Ns)
+    let work = mul_div(entry.work.get(), kernel.blocks().get(), entry.blocks.get())?;
+    Some(Ns(work) / tpcs)
 }
 
 impl<'a> Predictor<'a> {
@@ -110,14 +98,14 @@ impl<'a> Predictor<'a> {
         if blocks == 0 || tpcs == 0 {
             return;
         }
-        let work = time.get().saturating_mul(tpcs);
-        self.learn(*kernel, work, blocks);
-        self.learn(kernel.any_grid(), work, blocks);
+        let work = TpcNs(time.get()) * tpcs;
+        self.learn(*kernel, work, Blocks(blocks));
+        self.learn(kernel.any_grid(), work, Blocks(blocks));
     }
 
-    fn learn(&mut self, kernel: Kernel, work: u64, blocks: u64) {
-        *self.uses = self.uses.wrapping_add(1);
-        let now = *self.uses;
+    fn learn(&mut self, kernel: Kernel, work: TpcNs, blocks: Blocks) {
+        let now = Wrapping(*self.uses) + Wrapping(1);
+        *self.uses = now.0;
         let place = self.place_for(&kernel, now);
         let Some(slot) = place.and_then(|place| self.slots.get_mut(place)) else {
             return;
@@ -125,11 +113,9 @@ impl<'a> Predictor<'a> {
         let known = slot
             .filter(|entry| entry.kernel == kernel)
             // The old average, for as many blocks as were seen now.
-            .and_then(|entry| mul_div(entry.work, blocks, entry.blocks));
+            .and_then(|entry| mul_div(entry.work.get(), blocks.get(), entry.blocks.get()));
         let work = match known {
-            Some(known) => known
-                .saturating_sub(known.checked_div(WEIGHT).unwrap_or(0))
-                .saturating_add(work.checked_div(WEIGHT).unwrap_or(0)),
+            Some(known) => TpcNs(known) - TpcNs(known) / WEIGHT + work / WEIGHT,
             None => work,
         };
         *slot = Some(Entry {
@@ -141,11 +127,11 @@ impl<'a> Predictor<'a> {
     }
 
     /// Where `kernel` is, or else the free place, or else that of the entry that was used longest ago.
-    fn place_for(&self, kernel: &Kernel, now: u32) -> Option<usize> {
+    fn place_for(&self, kernel: &Kernel, now: Wrapping<u32>) -> Option<usize> {
         let age = |place: &usize| match self.slots.get(*place) {
             Some(Some(entry)) if entry.kernel == *kernel => (2, 0),
             Some(None) => (1, 0),
-            Some(Some(entry)) => (0, now.wrapping_sub(entry.used)),
+            Some(Some(entry)) => (0, (now - entry.used).0),
             None => (0, 0),
         };
         places(kernel, self.slots.len()).max_by_key(age)

@@ -34,19 +34,24 @@ pub fn dependable(
 /// Returns the SMs of so many TPCs, on a GPU whose driver says that it has `device`. It is 1 at least: a program divides
 /// by it.
 pub fn sms(tpcs: u32, device: u32) -> u32 {
-    tpcs.saturating_mul(SMS_PER_TPC).min(device).max(1)
+    // Widened, so that nothing overflows.
+    let sms = u64::from(tpcs) * u64::from(SMS_PER_TPC);
+    u32::try_from(sms).unwrap_or(u32::MAX).min(device).max(1)
 }
 
 /// Returns what `shown` SMs hold of which the whole device holds `count`: blocks of one wave, or clusters.
 pub fn share(count: u32, shown: u32, device: u32) -> u32 {
-    let part = u64::from(count).saturating_mul(u64::from(shown.min(device)));
-    let part = part.checked_div(u64::from(device)).unwrap_or(0);
+    if device == 0 {
+        return 0;
+    }
+    // Widened, so that nothing overflows.
+    let part = u64::from(count) * u64::from(shown.min(device)) / u64::from(device);
     u32::try_from(part).unwrap_or(count)
 }
 
 /// Returns whether `shown` SMs hold a whole grid at once, with so many blocks on each.
 pub fn holds(shown: u32, blocks_per_sm: u32, blocks: u64) -> bool {
-    blocks <= u64::from(shown).saturating_mul(u64::from(blocks_per_sm))
+    blocks <= u64::from(shown) * u64::from(blocks_per_sm)
 }
 
 #[cfg(test)]

@@ -29,10 +29,12 @@ pub const IDLE_TIMEOUT_MIN: Ns = Ns(500_000);
 /// An owner that has been idle for so long is silent, however it usually works.
 pub const IDLE_TIMEOUT_MAX: Ns = Ns(20_000_000);
 /// An owner waits for a sixteenth of its request at most: 6%, of the 10% that p99 may grow by.
-const TOLERANCE_SHIFT: u32 = 4;
+const TOLERANCE: u64 = 16;
 /// The part of the longest pause that is forgotten at each one, as a divisor. Of pauses that are random (exponential), 0.3%
 /// then last until their owner is taken for silent; with 16 it would be 2%, more than p99 lets through.
 const LONGEST_DECAY: u64 = 64;
+/// The part of its distance to a longer time by which a decaying minimum grows, as a divisor.
+const MIN_DECAY: u64 = 64;
 /// Microseconds that a word has room for, three times: 2.1 s.
 const MICROS_MAX: u64 = (1 << 21) - 1;
 
@@ -60,67 +62,58 @@ impl ArrivalStats {
         if pause > IDLE_TIMEOUT_MAX {
             return Self { request, ..self };
         }
-        let longest = self.longest.get();
-        let longest = longest.saturating_sub(longest.div_ceil(LONGEST_DECAY));
         Self {
-            longest: Ns(pause.get().max(longest)),
+            longest: pause.max(self.longest - self.longest.div_ceil(LONGEST_DECAY)),
             shortest: decaying_min(self.shortest, pause),
             request,
         }
     }
 
     /// By how much its pauses differ: what they were says little of the next one.
-    fn spread(&self) -> u64 {
-        self.longest.get().saturating_sub(self.shortest.get())
+    fn spread(&self) -> Ns {
+        self.longest - self.shortest
     }
 
     /// After how long without work a tenant is silent: later than its longest pause, by more if its pauses differ.
     fn idle_timeout(&self) -> Ns {
-        let longest = self.longest.get();
-        let late = self.spread().saturating_add(longest.wrapping_shr(3));
-        Ns(longest.saturating_add(late))
-            .max(IDLE_TIMEOUT_MIN)
-            .min(IDLE_TIMEOUT_MAX)
+        let late = self.spread() + self.longest / 8;
+        (self.longest + late).clamp(IDLE_TIMEOUT_MIN, IDLE_TIMEOUT_MAX)
     }
 
     /// Before which idle time it hardly ever comes back: earlier than its shortest pause, by more if its pauses differ. Of
     /// one that comes at random nothing is foreseen.
     fn early(&self) -> Ns {
-        let shortest = self.shortest.get();
-        let early = self.spread().saturating_add(shortest.wrapping_shr(3));
-        Ns(shortest.saturating_sub(early))
+        self.shortest - (self.spread() + self.shortest / 8)
     }
 
     /// For how long it may wait at the start of a request.
     fn tolerance(&self) -> Ns {
-        Ns(self.request.get().wrapping_shr(TOLERANCE_SHIFT))
+        self.request / TOLERANCE
     }
 
     /// All in one word, in microseconds, for neighbours to read at once.
     pub fn to_word(self) -> u64 {
-        let micros = |time: Ns| time.get().wrapping_div(1_000).min(MICROS_MAX);
-        micros(self.request).wrapping_shl(42)
-            | micros(self.longest).wrapping_shl(21)
-            | micros(self.shortest)
+        let micros = |time: Ns| (time / 1_000).get().min(MICROS_MAX);
+        micros(self.request) << 42 | micros(self.longest) << 21 | micros(self.shortest)
     }
 
     /// What [`to_word`](Self::to_word) made; whatever the word is, it is some value.
-    pub const fn from_word(word: u64) -> Self {
+    pub fn from_word(word: u64) -> Self {
+        let time = |micros: u64| Ns(micros & MICROS_MAX) * 1_000;
         Self {
-            longest: Ns((word.wrapping_shr(21) & MICROS_MAX).wrapping_mul(1_000)),
-            shortest: Ns((word & MICROS_MAX).wrapping_mul(1_000)),
-            request: Ns((word.wrapping_shr(42) & MICROS_MAX).wrapping_mul(1_000)),
+            longest: time(word >> 21),
+            shortest: time(word),
+            request: time(word >> 42),
         }
     }
 }
 
 /// What a time is hardly ever less than, after one more of them; 0 knows nothing.
 fn decaying_min(known: Ns, time: Ns) -> Ns {
-    match known.get() {
-        0 => time,
-        _ if time < known => time,
-        known => Ns(known.saturating_add(time.get().saturating_sub(known).wrapping_shr(6))),
+    if known == Ns(0) || time < known {
+        return time;
     }
+    known + (time - known) / MIN_DECAY
 }
 
 /// Order in which tenants with work get TPCs that are reserved for none of them, first to last.
@@ -170,7 +163,7 @@ impl Neighbour {
         if self.busy || self.idle < PAUSE_MIN {
             return false;
         }
-        let back = Ns(self.idle.get().saturating_add(time.get()));
+        let back = self.idle + time;
         self.idle >= self.arrivals.idle_timeout()
             || back <= self.arrivals.early()
             || (self.arrivals.request > Ns(0) && time <= self.arrivals.tolerance())
@@ -446,7 +439,7 @@ mod tests {
         let (mut arrivals, mut surprised) = (ArrivalStats::default(), 0);
         for pause in random_pauses(mean).take(pauses) {
             // When the last atom was let go that the end of the pause may meet.
-            let before = Ns(pause.get().saturating_sub(ATOM.get() / 2));
+            let before = pause - ATOM / 2;
             let owner = Neighbour {
                 arrivals,
                 ..neighbour("0-4", false, before)

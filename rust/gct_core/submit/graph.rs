@@ -18,6 +18,7 @@ use super::mask::{self, DisabledTpcs};
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{QmdCall, Source};
+use crate::probe;
 
 /// How many places of the table a node may be in. Beyond, the table counts as full: the caller makes it larger or forgets.
 const PROBES: usize = 16;
@@ -74,13 +75,6 @@ pub struct Memory<'a> {
     replay: &'a mut u32,
 }
 
-/// The first place of an address in a table of `len` slots.
-fn start(va: u64, len: usize) -> usize {
-    // CAST: the upper half of the product is mixed best.
-    let mixed = ((va >> 8).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
-    mixed.checked_rem(len).unwrap_or(0)
-}
-
 impl<'a> Memory<'a> {
     /// The table in `slots`, all `None` in the beginning, and the number of the last replay, 0 in the beginning. Both
     /// belong to the tenant's address space and outlive this view of them.
@@ -89,10 +83,7 @@ impl<'a> Memory<'a> {
     }
 
     fn places(&self, va: u64) -> impl Iterator<Item = usize> {
-        let len = self.slots.len();
-        let first = start(va, len);
-        (0..PROBES.min(len))
-            .map(move |probe| first.wrapping_add(probe).checked_rem(len).unwrap_or(0))
+        probe::slots(va >> 8, self.slots.len(), PROBES)
     }
 
     /// The node at an address.

@@ -11,8 +11,8 @@ use crate::worker::{self, Held};
 use core::sync::atomic::Ordering;
 use gct_core::policy::doorbell;
 use gct_core::policy::poll::Poll;
-use gct_core::policy::poll_backoff::{Cpus, PollBackoff};
-use gct_core::units::Ns;
+use gct_core::policy::poll_backoff::PollBackoff;
+use gct_core::units::{Cpus, Ns};
 
 /// Sleep at most this long: a tenant that waits for room in its ring does not ring.
 const SLEEP: Ns = Ns(1_000_000_000);
@@ -86,7 +86,7 @@ impl Looks {
         self.rests = false;
         self.called = None;
         calls::close();
-        if now.saturating_sub(self.last_work) > self.poll.time() {
+        if now - self.last_work > self.poll.time() {
             return self.sleep(shared);
         }
         if worker::armed() {
@@ -158,7 +158,7 @@ impl Looks {
         let (since, calls) = *self.called.get_or_insert((now, shared.calls));
         if calls != shared.calls {
             self.called = Some((now, shared.calls));
-        } else if now.saturating_sub(since) > doorbell::IDLE {
+        } else if now - since > doorbell::IDLE {
             shared.doorbells = shared.doorbells.silent();
             return false;
         }
@@ -169,7 +169,7 @@ impl Looks {
     /// must be looked at.
     fn arm(&mut self, shared: &mut Held, stay: bool) -> bool {
         let now = now();
-        if now.saturating_sub(self.asked) > TRACER {
+        if now - self.asked > TRACER {
             self.traced = sys::is_traced();
             self.asked = now;
         }
@@ -181,7 +181,7 @@ impl Looks {
 
     /// How long to sleep; for a short while where nobody would wake it in time.
     fn timeout(&self, shared: &Held, armed: bool) -> Ns {
-        let idle = Ns(now().saturating_sub(self.last_work).get() / 8);
+        let idle = (now() - self.last_work) / 8;
         let longest = match armed {
             true => SLEEP,
             false => idle.clamp(SHORT_SLEEP, DEAF_SLEEP),
@@ -202,7 +202,7 @@ impl Looks {
         self.backoff = self.backoff.pause(processors::preemptions(), now());
         worker::rest(shared, seen, timeout);
         let now = now();
-        if now.saturating_sub(self.counted) > COUNT {
+        if now - self.counted > COUNT {
             self.cpus = processors::count();
             self.counted = now;
         }
@@ -211,7 +211,7 @@ impl Looks {
 
     /// Work has come after a sleep.
     fn worked(&mut self, now: Ns) {
-        let pause = now.saturating_sub(self.last_work);
+        let pause = now - self.last_work;
         self.poll = self.poll.after_sleep(pause);
         self.last_work = now;
     }

@@ -6,7 +6,7 @@
 //! program's may make a channel. The worker serves all of them, so it gets what the process began with.
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use gct_core::policy::poll_backoff::Cpus;
+use gct_core::units::Cpus;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -17,7 +17,7 @@ use gct_core::submit::occupancy;
 use gct_core::submit::rewrite::{self, Order};
 use gct_core::submit::stats::Reason;
 use gct_core::submit::tracker::{QmdCall, Source};
-use gct_core::units::Ns;
+use gct_core::units::{Blocks, Ns};
 
 /// What a segment has of CUDA graphs.
 struct Graphs {
@@ -313,8 +313,8 @@ impl Governor {
         around: &mut Around<'_>,
     ) -> Option<Atoms> {
         let work = Work {
-            blocks: piece.blocks,
-            wave: occupancy::wave(launch, piece.tpcs),
+            blocks: Blocks(piece.blocks),
+            wave: Blocks(occupancy::wave(launch, piece.tpcs)),
             predicted: self.predict(&piece.kernel, piece.tpcs),
         };
         let split = match self.limits.atom_ns {

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Decides which slots of a small table a key may be in: linear probing from a hash.
+
+use core::num::{NonZeroUsize, Wrapping};
+
+/// 2^64 divided by the golden ratio (Knuth, volume 3, section 6.4: Fibonacci hashing).
+const GOLDEN: Wrapping<u64> = Wrapping(0x9e37_79b9_7f4a_7c15);
+
+/// Returns `hash` with one more word of the key mixed into it.
+pub(crate) fn mix(hash: u64, word: u32) -> u64 {
+    (Wrapping(hash ^ u64::from(word)) * GOLDEN)
+        .0
+        .rotate_left(29)
+}
+
+/// Returns the slots of a table of `len` where the key with this hash may be, the first one first.
+pub(crate) fn slots(hash: u64, len: usize, probes: usize) -> impl Iterator<Item = usize> {
+    // CAST: the upper half of the product is mixed best.
+    let first = Wrapping(((Wrapping(hash) * GOLDEN).0 >> 32) as usize);
+    let count = probes.min(len);
+    let len = NonZeroUsize::new(len).unwrap_or(NonZeroUsize::MIN);
+    (0..count).map(move |probe| (first + Wrapping(probe)).0 % len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    proptest! {
+        #[test]
+        fn slots_are_distinct_and_in_the_table(hash: u64, len in 0usize..40, probes in 0usize..20) {
+            let mut all: Vec<usize> = slots(hash, len, probes).collect();
+            prop_assert_eq!(all.len(), probes.min(len));
+            all.sort_unstable();
+            all.dedup();
+            prop_assert_eq!(all.len(), probes.min(len));
+            prop_assert!(all.iter().all(|slot| *slot < len));
+        }
+    }
+}
