@@ -4,6 +4,7 @@
 
 use crate::mask::TpcMask;
 use crate::submit::stats::{Counters, Reason};
+use crate::units::Sat;
 
 /// The TPCs that an owner's last launch was granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,12 +56,12 @@ impl Launches {
         for (count, reason) in passed.iter_mut().zip(Reason::ALL) {
             match reason {
                 Reason::Null => *count = 0,
-                Reason::NotHere => *count = count.saturating_sub(counters.replays),
+                Reason::NotHere => *count = (Sat(*count) - Sat(counters.replays)).0,
                 _ => {}
             }
         }
         Self {
-            launches: counters.launches.saturating_sub(counters.nulls),
+            launches: (Sat(counters.launches) - Sat(counters.nulls)).0,
             rewritten: counters.masked,
             split: counters.split,
             atoms: counters.atoms,
@@ -72,24 +73,24 @@ impl Launches {
 
     /// What was passed, for whatever reason.
     pub fn passed_total(&self) -> u64 {
-        self.passed
-            .iter()
-            .fold(0, |sum, count| sum.saturating_add(*count))
+        let counts = self.passed.iter().copied().map(Sat);
+        counts.fold(Sat(0), |sum, count| sum + count).0
     }
 
     /// The sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
-        self.combine(other, u64::saturating_add)
+        self.combine(other, |a, b| a + b)
     }
 
     /// What came since `earlier`. A number that went back, as only one that lies does, came not.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        self.combine(earlier, u64::saturating_sub)
+        self.combine(earlier, |a, b| a - b)
     }
 
-    fn combine(&self, other: &Self, with: fn(u64, u64) -> u64) -> Self {
+    fn combine(&self, other: &Self, with: fn(Sat<u64>, Sat<u64>) -> Sat<u64>) -> Self {
+        let with = |a, b| with(Sat(a), Sat(b)).0;
         let mut passed = self.passed;
         for (count, more) in passed.iter_mut().zip(other.passed) {
             *count = with(*count, more);

@@ -4,7 +4,9 @@
 
 use crate::error::Error;
 use crate::limits::TPCS_MAX;
+use crate::units::Sat;
 use core::fmt::{self, Write};
+use core::num::Wrapping;
 
 const WORD_BITS: usize = 64;
 const WORDS: usize = TPCS_MAX / WORD_BITS;
@@ -42,19 +44,18 @@ impl TpcMask {
 
     /// Number of TPCs.
     pub fn count(&self) -> u32 {
-        self.0
-            .iter()
-            .fold(0, |sum, word| sum.saturating_add(word.count_ones()))
+        let words = self.0.iter().map(|word| Wrapping(word.count_ones()));
+        words.sum::<Wrapping<u32>>().0
     }
 
     /// Number of TPCs in `from..to`.
     pub fn count_between(&self, from: usize, to: usize) -> u32 {
-        let mut count = 0u32;
+        let mut count = Wrapping(0);
         for (word, base) in self.0.iter().zip((0..).step_by(WORD_BITS)) {
-            let bits = low_bits(to.saturating_sub(base)) & !low_bits(from.saturating_sub(base));
-            count = count.saturating_add((word & bits).count_ones());
+            let below = |end: usize| low_bits((Sat(end) - Sat(base)).0);
+            count += (word & below(to) & !below(from)).count_ones();
         }
-        count
+        count.0
     }
 
     /// Is there no TPC?
@@ -96,14 +97,14 @@ impl TpcMask {
     #[must_use]
     pub fn lowest(&self, count: u32) -> Self {
         let mut mask = *self;
-        let mut left = count;
+        let mut left = Sat(count);
         for word in mask.0.iter_mut() {
             let mut kept = 0u64;
-            while *word != 0 && left != 0 {
-                let lowest = *word & word.wrapping_neg();
+            while *word != 0 && left != Sat(0) {
+                let lowest = 1 << (word.trailing_zeros() & 63);
                 kept |= lowest;
                 *word &= !lowest;
-                left = left.saturating_sub(1);
+                left -= 1;
             }
             *word = kept;
         }
@@ -158,7 +159,7 @@ impl TpcMask {
             match (start, self.has(tpc)) {
                 (None, true) => start = Some(tpc),
                 (Some(first), false) => {
-                    let last = tpc.saturating_sub(1);
+                    let last = (Sat(tpc) - Sat(1)).0;
                     write!(out, "{separator}{first}")?;
                     if last > first {
                         write!(out, "-{last}")?;
@@ -176,8 +177,7 @@ impl TpcMask {
 /// The lowest `count` bits of a word, all of them for 64 and more.
 const fn low_bits(count: usize) -> u64 {
     match count {
-        // CAST: below 64.
-        0..WORD_BITS => 1u64.wrapping_shl(count as u32).wrapping_sub(1),
+        0..WORD_BITS => !(u64::MAX << count),
         _ => u64::MAX,
     }
 }

@@ -2,6 +2,7 @@
 
 //! Short text of bounded length, stored in place.
 
+use crate::units::Sat;
 use core::fmt;
 
 /// Up to `N` bytes of UTF-8.
@@ -37,7 +38,7 @@ impl<const N: usize> Text<N> {
                 break;
             }
             *to = *from;
-            copy.len = copy.len.saturating_add(1);
+            copy.len = (Sat(copy.len) + Sat(1)).0;
         }
         copy
     }
@@ -49,7 +50,7 @@ impl<const N: usize> Text<N> {
         let mut copy = Self::EMPTY;
         for (to, from) in copy.bytes.iter_mut().zip(bytes) {
             *to = if from.is_ascii_graphic() { *from } else { b' ' };
-            copy.len = copy.len.saturating_add(1);
+            copy.len = (Sat(copy.len) + Sat(1)).0;
         }
         copy
     }

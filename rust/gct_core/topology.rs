@@ -114,7 +114,7 @@ impl Topology {
     /// All in words, for a page of memory.
     pub fn to_words(&self) -> [u64; TPCS_MAX / 64 + 1] {
         let [a, b, c, d] = *self.existing.words();
-        let gpcs = u64::from(self.gpcs).wrapping_shl(16) | u64::from(self.tpcs_per_gpc);
+        let gpcs = u64::from(self.gpcs) << 16 | u64::from(self.tpcs_per_gpc);
         [a, b, c, d, gpcs]
     }
 
@@ -123,7 +123,7 @@ impl Topology {
         Self {
             existing: TpcMask::from_words([a, b, c, d]),
             // CAST: 16 bits were stored. More GPCs than TPCs there are not.
-            gpcs: (gpcs.wrapping_shr(16) as u16).min(TPCS_MAX as u16),
+            gpcs: ((gpcs >> 16) as u16).min(TPCS_MAX as u16),
             // CAST: as above.
             tpcs_per_gpc: gpcs as u16,
         }
@@ -136,8 +136,9 @@ impl Topology {
             return count == 0 || !mask.is_empty();
         }
         (0..self.gpcs).any(|gpc| {
-            let from = usize::from(gpc.saturating_mul(self.tpcs_per_gpc));
-            let to = from.saturating_add(usize::from(self.tpcs_per_gpc));
+            let size = usize::from(self.tpcs_per_gpc);
+            let from = usize::from(gpc) * size;
+            let to = from + size;
             mask.count_between(from, to) >= count
         })
     }
@@ -146,18 +147,12 @@ impl Topology {
 impl Chip {
     /// The bit of the TPC that an SM belongs to.
     fn bit(&self, sm: Sm) -> Option<usize> {
-        let bit = match sm.virtual_gpc.checked_sub(self.gpcs) {
-            None if sm.migratable_tpc >= self.tpcs_per_gpc => return None,
-            None => sm
-                .virtual_gpc
-                .checked_mul(self.tpcs_per_gpc)?
-                .checked_add(sm.migratable_tpc)?,
-            Some(alone) => self
-                .gpcs
-                .checked_mul(self.tpcs_per_gpc)?
-                .checked_add(alone)?,
-        };
-        Some(usize::from(bit))
+        let (gpcs, size) = (usize::from(self.gpcs), usize::from(self.tpcs_per_gpc));
+        let (gpc, tpc) = (usize::from(sm.virtual_gpc), usize::from(sm.migratable_tpc));
+        match gpc < gpcs {
+            true => (tpc < size).then_some(gpc * size + tpc),
+            false => Some(gpcs * size + (gpc - gpcs)),
+        }
     }
 }
 

@@ -199,6 +199,49 @@ unit!(
     Percent(u8)
 );
 
+/// A GPU virtual address. Sums and distances are modulo 2^64, as the GPU computes them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Va(pub u64);
+
+impl Va {
+    /// Returns the bare address.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl Add<u64> for Va {
+    type Output = Self;
+
+    #[inline]
+    fn add(self, bytes: u64) -> Self {
+        Self(self.0.wrapping_add(bytes))
+    }
+}
+
+impl AddAssign<u64> for Va {
+    #[inline]
+    fn add_assign(&mut self, bytes: u64) {
+        *self = *self + bytes;
+    }
+}
+
+impl Sub for Va {
+    type Output = u64;
+
+    #[inline]
+    fn sub(self, other: Self) -> u64 {
+        self.0.wrapping_sub(other.0)
+    }
+}
+
+/// Returns the product of three sizes: the blocks of a grid, the threads of a block.
+#[inline]
+pub fn volume(sizes: [u32; 3]) -> Sat<u64> {
+    let [x, y, z] = sizes.map(|size| Sat(u64::from(size)));
+    x * y * z
+}
+
 impl Us {
     /// Returns the same duration in nanoseconds, or `None` when it does not fit.
     pub const fn to_ns(self) -> Option<Ns> {
@@ -296,6 +339,13 @@ mod tests {
         assert_eq!(mul_div(u64::MAX, u64::MAX, u64::MAX), Some(u64::MAX));
         assert_eq!(mul_div(u64::MAX, 2, 1), None);
         assert_eq!(mul_div(0, u64::MAX, 1), Some(0));
+    }
+
+    #[test]
+    fn addresses_wrap_and_volumes_do_not() {
+        assert_eq!((Va(u64::MAX) + 2, Va(1) - Va(2)), (Va(1), u64::MAX));
+        assert_eq!(volume([2, 3, 4]), Sat(24));
+        assert_eq!(volume([u32::MAX; 3]), Sat(u64::MAX));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! what it was lately.
 
 use crate::probe;
-use crate::units::{mul_div, Blocks, Ns, TpcNs};
+use crate::units::{mul_div, volume, Blocks, Ns, TpcNs};
 use core::num::Wrapping;
 
 /// What tells one kernel from another.
@@ -27,8 +27,7 @@ pub struct Kernel {
 impl Kernel {
     /// How many blocks it has.
     pub fn blocks(&self) -> Blocks {
-        let sizes = self.grid.iter().map(|size| u64::from(*size));
-        sizes.fold(Blocks(1), |product, size| product * size)
+        Blocks(volume(self.grid).0)
     }
 
     /// The same program with any grid.

@@ -8,6 +8,8 @@
 //! rows, any other between slabs. For a cluster launch the grid is counted in clusters, so no cut divides a cluster.
 
 use super::limits::ATOMS_MAX;
+use crate::units::Sat;
+use core::num::{NonZeroU32, NonZeroU64, Wrapping};
 
 /// A part of a grid, as RESUME and GRID say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +50,7 @@ pub struct Plan {
     grid: [u32; 3],
     axis: Axis,
     units: u32,
-    atoms: u32,
+    atoms: NonZeroU32,
 }
 
 impl Plan {
@@ -65,18 +67,18 @@ impl Plan {
             grid,
             axis,
             units,
-            atoms: atoms.min(ATOMS_MAX).min(units).max(1),
+            atoms: NonZeroU32::new(atoms.min(ATOMS_MAX).min(units)).unwrap_or(NonZeroU32::MIN),
         }
     }
 
     /// How many atoms there are.
     pub fn atoms(&self) -> u32 {
-        self.atoms
+        self.atoms.get()
     }
 
     /// Whether the grid stays whole.
     pub fn is_whole(&self) -> bool {
-        self.atoms <= 1
+        self.atoms() <= 1
     }
 
     /// In which direction the cuts are.
@@ -86,9 +88,9 @@ impl Plan {
 
     /// The boundary before atom `index`, in units.
     fn boundary(&self, index: u32) -> u32 {
-        let product = u64::from(self.units).wrapping_mul(u64::from(index));
+        let product = u64::from(self.units) * u64::from(index);
         // CAST: not more than `units`, since `index` is not more than `atoms`.
-        product.checked_div(u64::from(self.atoms)).unwrap_or(0) as u32
+        (product / NonZeroU64::from(self.atoms)) as u32
     }
 
     /// The units from `start` to `end`.
@@ -113,8 +115,8 @@ impl Plan {
 
     /// The atom `index`, or `None` from [`atoms`](Self::atoms) on.
     pub fn atom(&self, index: u32) -> Option<Atom> {
-        let next = index.wrapping_add(1);
-        (index < self.atoms).then(|| self.part(self.boundary(index), self.boundary(next)))
+        let next = (Sat(index) + Sat(1)).0;
+        (index < self.atoms()).then(|| self.part(self.boundary(index), self.boundary(next)))
     }
 
     /// All atoms in order.
@@ -127,12 +129,12 @@ impl Plan {
     #[inline]
     pub fn parts(&self) -> Parts {
         Parts {
-            left: self.atoms,
-            atoms: self.atoms,
-            boundary: 0,
-            size: self.units.checked_div(self.atoms).unwrap_or(0),
-            rest: self.units.checked_rem(self.atoms).unwrap_or(0),
-            carry: 0,
+            left: self.atoms(),
+            atoms: Wrapping(self.atoms()),
+            boundary: Wrapping(0),
+            size: Wrapping(self.units / self.atoms),
+            rest: Wrapping(self.units % self.atoms),
+            carry: Wrapping(0),
         }
     }
 }
@@ -141,13 +143,13 @@ impl Plan {
 #[derive(Clone, Debug)]
 pub struct Parts {
     left: u32,
-    atoms: u32,
-    boundary: u32,
+    atoms: Wrapping<u32>,
+    boundary: Wrapping<u32>,
     /// The whole units of each atom.
-    size: u32,
+    size: Wrapping<u32>,
     /// What is left of all units together, and how much of it the atoms so far have not got yet.
-    rest: u32,
-    carry: u32,
+    rest: Wrapping<u32>,
+    carry: Wrapping<u32>,
 }
 
 impl Iterator for Parts {
@@ -157,10 +159,10 @@ impl Iterator for Parts {
     fn next(&mut self) -> Option<(u32, u32)> {
         self.left = self.left.checked_sub(1)?;
         let start = self.boundary;
-        self.carry = self.carry.wrapping_add(self.rest);
-        let more = u32::from(self.carry >= self.atoms);
-        self.carry = self.carry.wrapping_sub(more.wrapping_mul(self.atoms));
-        self.boundary = start.wrapping_add(self.size).wrapping_add(more);
-        Some((start, self.boundary))
+        self.carry += self.rest;
+        let more = Wrapping(u32::from(self.carry >= self.atoms));
+        self.carry -= more * self.atoms;
+        self.boundary = start + self.size + more;
+        Some((start.0, self.boundary.0))
     }
 }

@@ -19,6 +19,8 @@ use super::qmd::{with_layout, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{QmdCall, Source};
 use crate::probe;
+use crate::units::{Sat, Va};
+use core::num::Wrapping;
 
 /// How many places of the table a node may be in. Beyond, the table counts as full: the caller makes it larger or forgets.
 const PROBES: usize = 16;
@@ -122,7 +124,7 @@ impl<'a> Memory<'a> {
     /// put into them; what [`arm`] will do is taken into account. What does not fit is counted. Returns how many are
     /// nodes.
     pub fn learn(&mut self, words: &[u32], found: &[QmdCall], counters: &mut Counters) -> usize {
-        let mut nodes = 0usize;
+        let mut nodes = Wrapping(0usize);
         for found in found {
             let stored = found.source == Source::Stored;
             if !stored && !is_node(found, words) {
@@ -143,11 +145,11 @@ impl<'a> Memory<'a> {
                 reached: 0,
             };
             match self.insert(node) {
-                Ok(()) => nodes = nodes.wrapping_add(usize::from(!stored)),
+                Ok(()) => nodes += usize::from(!stored),
                 Err(reason) => counters.keep(reason),
             }
         }
-        nodes
+        nodes.0
     }
 
     /// Recognises a PCAS on a QMD that is not in its segment as the replay of a stored graph, and marks the nodes that it
@@ -159,25 +161,25 @@ impl<'a> Memory<'a> {
     /// As [`replay`](Self::replay); shows every node once.
     fn visit(&mut self, head: u64, mut show: impl FnMut(&mut Node)) -> Option<Replay> {
         self.get(head)?;
-        *self.replay = self.replay.wrapping_add(1).max(1);
+        *self.replay = (Wrapping(*self.replay) + Wrapping(1)).0.max(1);
         let mark = *self.replay;
-        let mut replay = Replay {
-            head,
-            nodes: 0,
-            unknown: 0,
-        };
+        let (mut nodes, mut unknown) = (Sat(0u32), Sat(0u32));
         // What is still to be visited. CUDA's graphs are chains joined by counters, so few are open at a time.
         let mut open = [0u64; 64];
-        let mut count = 1usize;
+        let mut count = Sat(1usize);
         open[0] = head;
         for _ in 0..GRAPH_NODES_MAX {
-            count = match count.checked_sub(1) {
-                Some(count) => count,
-                None => return Some(replay),
-            };
-            let va = open.get(count).copied().unwrap_or(0);
+            if count == Sat(0) {
+                return Some(Replay {
+                    head,
+                    nodes: nodes.0,
+                    unknown: unknown.0,
+                });
+            }
+            count -= 1;
+            let va = open.get(count.0).copied().unwrap_or(0);
             let Some(node) = self.get_mut(va) else {
-                replay.unknown = replay.unknown.wrapping_add(1);
+                unknown += 1;
                 continue;
             };
             if node.reached == mark {
@@ -185,20 +187,24 @@ impl<'a> Memory<'a> {
             }
             node.reached = mark;
             show(node);
-            replay.nodes = replay.nodes.wrapping_add(1);
+            nodes += 1;
             for next in node.next.into_iter().flatten() {
-                match open.get_mut(count) {
+                match open.get_mut(count.0) {
                     Some(slot) => {
                         *slot = next;
-                        count = count.wrapping_add(1);
+                        count += 1;
                     }
-                    None => replay.unknown = replay.unknown.wrapping_add(1),
+                    None => unknown += 1,
                 }
             }
         }
         // The graph is larger than what is followed.
-        replay.unknown = replay.unknown.saturating_add(1);
-        Some(replay)
+        unknown += 1;
+        Some(Replay {
+            head,
+            nodes: nodes.0,
+            unknown: unknown.0,
+        })
     }
 
     /// The nodes that the last recognised replay runs.
@@ -218,10 +224,7 @@ impl<'a> Memory<'a> {
                 continue;
             }
             if let Some(replay) = self.replay(found.qmd_va) {
-                counters.replays = counters.replays.wrapping_add(1);
-                if replay.unknown != 0 {
-                    counters.keep(Reason::Replay);
-                }
+                counters.replay(replay.unknown == 0);
             }
         }
     }
@@ -293,7 +296,7 @@ pub fn mask_write(node: &Node, mask: Option<&DisabledTpcs>) -> Result<MaskWrite,
     });
     Ok(MaskWrite {
         // CAST: a QMD has 96 words.
-        va: node.va.wrapping_add(4 * first as u64),
+        va: (Va(node.va) + ((first as u64) << 2)).get(),
         words,
         count,
     })

@@ -22,7 +22,7 @@ pub(super) fn headers(on: u8, va: u64, count: u32) -> [u32; HEADER_WORDS] {
         upper,
         lower,
         method::incr(on, methods::LINE_LENGTH_IN, 2),
-        count.wrapping_mul(4),
+        count << 2,
         1,
         method::incr(on, methods::LAUNCH_DMA, 1),
         LAUNCH_PITCH,

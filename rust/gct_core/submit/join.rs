@@ -19,6 +19,7 @@ use super::launch::{ACTION_DECREMENT_DEPENDENCE, TYPE_NULL};
 use super::limits::{ATOMS_MAX, QMD_VA_END, SLOT_BYTES};
 use super::qmd::v04_00::{self as v04, WORDS};
 use super::qmd::Field;
+use crate::units::{Bytes, Va};
 
 // Every number of atoms fits the counter.
 const _: () = assert!(ATOMS_MAX <= v04::DEPENDENCE_COUNTER.max());
@@ -94,10 +95,8 @@ impl DoneWords {
     }
 
     /// The address of a slot's word.
-    pub const fn va_of(&self, slot: u32) -> u64 {
-        // CAST: widening, `From` is not `const`.
-        self.va
-            .wrapping_add((slot as u64).wrapping_mul(self.stride_bytes as u64))
+    pub fn va_of(&self, slot: u32) -> u64 {
+        (Va(self.va) + u64::from(slot) * u64::from(self.stride_bytes)).get()
     }
 
     /// Gives an atom the address of its done word.
@@ -111,12 +110,8 @@ impl DoneWords {
 
     /// Whether each of the words of `slots` slots can be released to.
     pub(crate) fn is_sound(&self, slots: u64) -> bool {
-        let end = slots
-            .checked_mul(u64::from(self.stride_bytes))
-            .and_then(|bytes| self.va.checked_add(bytes));
-        self.va % 4 == 0
-            && self.stride_bytes % 4 == 0
-            && end.is_some_and(|end| end < RELEASE_VA_END)
+        let end = Bytes(self.va) + Bytes(u64::from(self.stride_bytes)) * slots;
+        self.va % 4 == 0 && self.stride_bytes % 4 == 0 && end < Bytes(RELEASE_VA_END)
     }
 }
 
@@ -188,7 +183,7 @@ impl Varying {
     #[inline(always)]
     pub(crate) fn put(&self, copy: &mut Qmd, value: u32) {
         if let Some(word) = copy.get_mut(self.word) {
-            *word = self.rest | value.wrapping_shl(self.shift);
+            *word = self.rest | value << (self.shift & 31);
         }
     }
 }

@@ -6,6 +6,7 @@ use super::qmd::{
     with_layout, DependentFields, Field, LatchFields, Layout, ReleaseFields, TypeField, Version,
 };
 use super::stats::Reason;
+use crate::units::{volume, Sat};
 
 /// What kind of work a QMD describes (`QMD_TYPE` since Hopper; before, only queues and grids are told apart).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,7 +261,7 @@ fn effects<L: Layout>(qmd: &[u32]) -> Effects {
     effects.reference = (increment || decrement).then(|| Reference {
         // CAST: six and eight bits.
         id: L::REFERENCE.id.get(qmd) as u8,
-        delta: (L::REFERENCE.delta_minus_one.get(qmd) as u16).wrapping_add(1),
+        delta: (L::REFERENCE.delta_minus_one.get(qmd) & 0xff) as u16 + 1,
         increment,
         decrement,
     });
@@ -293,10 +294,8 @@ fn read<L: Layout>(qmd: &[u32]) -> Option<Launch> {
             .map(|fields| triple(fields, qmd)),
         gang: L::GANG.filter(|_| gang).map(|fields| triple(fields, qmd)),
         registers: L::REGISTERS.get(qmd),
-        shared_memory_bytes: L::SHARED_MEMORY
-            .get(qmd)
-            .wrapping_shl(L::SHARED_MEMORY_SHIFT),
-        program: wide(L::PROGRAM, qmd).wrapping_shl(L::PROGRAM_SHIFT),
+        shared_memory_bytes: L::SHARED_MEMORY.get(qmd) << L::SHARED_MEMORY_SHIFT,
+        program: wide(L::PROGRAM, qmd) << L::PROGRAM_SHIFT,
         sequential: L::SEQUENTIALLY_RUN_CTAS.is_some_and(|field| field.is_set(qmd)),
         effects: effects::<L>(qmd),
         waits: waits::<L>(qmd),
@@ -359,13 +358,9 @@ impl Launch {
     /// The grid as the program sees it in `gridDim`: in blocks.
     pub fn grid_in_blocks(&self) -> [u32; 3] {
         let blocks = |of: [u32; 3], each: [u32; 3]| {
-            let [x, y, z] = of;
-            let [width, height, depth] = each;
-            [
-                x.saturating_mul(width),
-                y.saturating_mul(height),
-                z.saturating_mul(depth),
-            ]
+            let [x, y, z] = of.map(Sat);
+            let [width, height, depth] = each.map(Sat);
+            [x * width, y * height, z * depth].map(|size| size.0)
         };
         match (self.gang, self.cluster) {
             (Some(gang), _) => blocks(self.grid, gang),
@@ -376,15 +371,11 @@ impl Launch {
 
     /// How many blocks that is.
     pub fn blocks(&self) -> u64 {
-        self.grid_in_blocks().iter().fold(1, |product: u64, size| {
-            product.saturating_mul(u64::from(*size))
-        })
+        volume(self.grid_in_blocks()).0
     }
 
     /// Threads of a block.
     pub fn threads(&self) -> u64 {
-        self.block.iter().fold(1, |product: u64, size| {
-            product.saturating_mul(u64::from(*size))
-        })
+        volume(self.block).0
     }
 }

@@ -17,6 +17,8 @@ use super::qmd::{with_layout, Layout, Version};
 use super::stats::Reason;
 use crate::mask::TpcMask;
 use crate::topology::Topology;
+use crate::units::Sat;
+use core::num::Wrapping;
 
 /// A set of disabled TPCs of a GPU whose TPCs are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +42,7 @@ pub struct OutOfRange;
 /// The word and the bit of a TPC.
 #[inline]
 fn place(tpc: u16) -> (usize, u32) {
-    (
-        usize::from(tpc >> 5),
-        1u32.wrapping_shl(u32::from(tpc & 31)),
-    )
+    (usize::from(tpc >> 5), 1 << (tpc & 31))
 }
 
 impl DisabledTpcs {
@@ -71,7 +70,7 @@ impl DisabledTpcs {
             words: [0; MASK_WORDS],
             present,
             topology: *topology,
-            tpcs: u16::try_from(last.saturating_add(1)).map_err(|_| OutOfRange)?,
+            tpcs: u16::try_from((Sat(last) + Sat(1)).0).map_err(|_| OutOfRange)?,
             existing: count(&present),
             disabled: 0,
         })
@@ -158,7 +157,7 @@ impl DisabledTpcs {
 
     /// How many are left.
     pub fn enabled(&self) -> u16 {
-        self.existing.saturating_sub(self.disabled())
+        (Sat(self.existing) - Sat(self.disabled())).0
     }
 
     /// The GPU's TPCs.
@@ -196,7 +195,7 @@ fn halves(set: &TpcMask) -> [u32; MASK_WORDS] {
     for (pair, word) in halves.chunks_exact_mut(2).zip(set.words()) {
         if let [low, high] = pair {
             // CAST: the two halves of a word.
-            (*low, *high) = (*word as u32, word.wrapping_shr(32) as u32);
+            (*low, *high) = (*word as u32, (word >> 32) as u32);
         }
     }
     halves
@@ -207,7 +206,7 @@ fn whole(halves: &[u32; MASK_WORDS]) -> TpcMask {
     let mut words = [0; MASK_WORDS / 2];
     for (word, pair) in words.iter_mut().zip(halves.chunks_exact(2)) {
         if let [low, high] = pair {
-            *word = u64::from(*low) | u64::from(*high).wrapping_shl(32);
+            *word = u64::from(*low) | u64::from(*high) << 32;
         }
     }
     TpcMask::from_words(words)
@@ -215,11 +214,9 @@ fn whole(halves: &[u32; MASK_WORDS]) -> TpcMask {
 
 /// How many bits are set.
 fn count(words: &[u32; MASK_WORDS]) -> u16 {
-    let ones = words
-        .iter()
-        .fold(0, |sum: u32, word| sum.wrapping_add(word.count_ones()));
+    let ones: Wrapping<u32> = words.iter().map(|word| Wrapping(word.count_ones())).sum();
     // CAST: at most 256.
-    ones as u16
+    ones.0 as u16
 }
 
 /// The lowest `count` bits of a word, all of them for 32 and more.
@@ -227,7 +224,7 @@ fn count(words: &[u32; MASK_WORDS]) -> u16 {
 fn low_bits(count: u16) -> u32 {
     match count {
         0 => 0,
-        1..=31 => u32::MAX.wrapping_shr(32u32.wrapping_sub(u32::from(count))),
+        1..=31 => !(u32::MAX << count),
         _ => u32::MAX,
     }
 }
@@ -245,12 +242,12 @@ pub enum Applied {
 #[inline]
 fn stored<L: Layout>(qmd: &[u32]) -> [u32; MASK_WORDS] {
     let mut words = [0; MASK_WORDS];
-    let mut base = 0u16;
+    let mut base = Wrapping(0u16);
     for field in L::MASK {
-        if let Some(word) = words.get_mut(usize::from(base >> 5)) {
-            *word |= field.get(qmd).wrapping_shl(u32::from(base & 31));
+        if let Some(word) = words.get_mut(usize::from(base.0 >> 5)) {
+            *word |= field.get(qmd) << (base.0 & 31);
         }
-        base = base.wrapping_add(field.width());
+        base += field.width();
     }
     words
 }
@@ -265,13 +262,13 @@ fn read_as<L: Layout>(qmd: &[u32]) -> Option<[u32; MASK_WORDS]> {
 
 #[inline]
 fn write_as<L: Layout>(qmd: &mut [u32], words: &[u32; MASK_WORDS]) {
-    let mut base = 0u16;
+    let mut base = Wrapping(0u16);
     for field in L::MASK {
-        let word = words.get(usize::from(base >> 5)).copied().unwrap_or(0);
-        let value = word.wrapping_shr(u32::from(base & 31)) & field.max();
+        let word = words.get(usize::from(base.0 >> 5)).copied().unwrap_or(0);
+        let value = word >> (base.0 & 31) & field.max();
         // The value was cut to the field, so it fits.
         let _ = field.set(qmd, value);
-        base = base.wrapping_add(field.width());
+        base += field.width();
     }
     if let Some(valid) = L::MASK_VALID {
         let _ = valid.set(qmd, 1);
@@ -280,9 +277,8 @@ fn write_as<L: Layout>(qmd: &mut [u32], words: &[u32; MASK_WORDS]) {
 
 /// How many TPCs the version's mask can name.
 fn width_of<L: Layout>() -> u16 {
-    L::MASK
-        .iter()
-        .fold(0, |sum: u16, field| sum.wrapping_add(field.width()))
+    let widths = L::MASK.iter().map(|field| Wrapping(field.width()));
+    widths.sum::<Wrapping<u16>>().0
 }
 
 /// The bits that disable a TPC in `qmd`, as the tenant or a mask before left them; `None` when none count.
@@ -347,13 +343,13 @@ pub(crate) fn combine(
     let tenant = tenant.unwrap_or([0; MASK_WORDS]);
     let mut united = mask.words;
     let mut left = u32::from(is_wider);
-    let mut base = 0;
+    let mut base = Wrapping(0u16);
     for ((word, more), present) in united.iter_mut().zip(tenant).zip(mask.present) {
-        if base < width {
+        if base.0 < width {
             *word |= more & present;
             left |= present & !*word;
         }
-        base = base.wrapping_add(32);
+        base += 32;
     }
     if left != 0 {
         return Ok((united, Applied::United));
@@ -366,10 +362,10 @@ pub(crate) fn combine(
 
 /// Whether a mask disables a TPC from `width` on.
 fn beyond(mask: &DisabledTpcs, width: u16) -> bool {
-    let mut left = width;
+    let mut left = Sat(width);
     mask.words.iter().any(|word| {
-        let outside = *word & !low_bits(left);
-        left = left.saturating_sub(32);
+        let outside = *word & !low_bits(left.0);
+        left -= 32;
         outside != 0
     })
 }

@@ -7,6 +7,8 @@
 //! which of the following methods reach an engine.
 
 use super::stats::Reason;
+use crate::units::Sat;
+use core::num::Wrapping;
 
 /// Whether a header is one of INCR, NON_INCR and ONE_INCR, which words follow, and its method is not below `method`.
 #[inline(always)]
@@ -115,12 +117,39 @@ impl Burst {
             Opcode::OneIncr => index.min(1),
         };
         // CAST: methods are 14 bits and wrap there.
-        (u32::from(self.method).wrapping_add(step.wrapping_mul(4)) & 0x3fff) as u16
+        ((u32::from(self.method) + (step & 0xfff) * 4) & 0x3fff) as u16
     }
 
-    /// The end of the data.
+    /// Returns the position of data word `index`.
+    #[inline]
+    pub fn position_of(&self, index: u32) -> u32 {
+        // A segment has fewer than 2^21 words and a burst fewer than 2^13, so nothing wraps.
+        (Wrapping(self.data) + Wrapping(index)).0
+    }
+
+    /// Returns the position behind the data.
     pub fn end(&self) -> u32 {
-        self.data.wrapping_add(self.count)
+        self.position_of(self.count)
+    }
+
+    /// Returns how the words from data word `index` on are addressed.
+    fn opcode_from(&self, index: u32) -> Opcode {
+        match self.opcode {
+            // Only the first word of ONE_INCR goes to another method than the rest.
+            Opcode::OneIncr if index != 0 => Opcode::NonIncr,
+            opcode => opcode,
+        }
+    }
+
+    /// Returns the burst from data word `index` on.
+    pub(crate) fn tail(&self, index: u32) -> Self {
+        Self {
+            opcode: self.opcode_from(index),
+            method: self.method_of(index),
+            data: self.position_of(index),
+            count: (Sat(self.count) - Sat(index)).0,
+            ..*self
+        }
     }
 }
 
@@ -196,15 +225,14 @@ impl<'a> Walk<'a> {
 
     #[inline]
     fn left(&self) -> u32 {
-        u32::try_from(self.words.len())
-            .unwrap_or(u32::MAX)
-            .saturating_sub(self.at)
+        let length = u32::try_from(self.words.len()).unwrap_or(u32::MAX);
+        (Sat(length) - Sat(self.at)).0
     }
 
     #[inline]
     fn burst(&mut self, at: u32, partial: PartialBurst) -> Burst {
         let count = partial.count.min(self.left());
-        let missing = partial.count.wrapping_sub(count);
+        let missing = (Sat(partial.count) - Sat(count)).0;
         let burst = Burst {
             at,
             opcode: partial.opcode,
@@ -216,16 +244,12 @@ impl<'a> Walk<'a> {
             missing,
         };
         self.partial = (missing != 0).then(|| PartialBurst {
-            // Once the first word has been sent, the rest of ONE_INCR goes to one method.
-            opcode: match partial.opcode {
-                Opcode::OneIncr if count != 0 => Opcode::NonIncr,
-                opcode => opcode,
-            },
+            opcode: burst.opcode_from(count),
             method: burst.method_of(count),
             count: missing,
             ..partial
         });
-        self.at = self.at.wrapping_add(count);
+        self.at = burst.end();
         burst
     }
 }
@@ -243,7 +267,7 @@ impl Iterator for Walk<'_> {
         loop {
             let at = self.at;
             let header = *self.words.get(usize::try_from(at).ok()?)?;
-            self.at = at.wrapping_add(1);
+            self.at = (Wrapping(at) + Wrapping(1)).0;
             match Header::decode(header) {
                 Ok(Header::Nop) => {}
                 Ok(Header::End) => {

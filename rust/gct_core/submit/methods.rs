@@ -227,7 +227,7 @@ impl Action {
             | 1 << Action::ForceRequireScheduling.value()
             | 1 << Action::UndocumentedE.value()
             | 1 << Action::UndocumentedF.value();
-        SCHEDULING.wrapping_shr(self.value()) & 1 != 0
+        SCHEDULING >> (self.value() & 0xf) & 1 != 0
     }
 
     /// Whether the scheduler takes a copy, so that the QMD in memory may change afterwards.

@@ -6,6 +6,7 @@ use super::launch::{self, Kind, Launch};
 use super::qmd::{with_layout, Field, Layout, Version};
 use crate::mask::TpcMask;
 use crate::topology::Topology;
+use crate::units::{self, Blocks, Sat};
 
 /// SMs of one TPC, on every GPU that has them.
 pub const SMS_PER_TPC: u64 = 2;
@@ -22,25 +23,22 @@ struct SmLimits {
 /// What one block takes of an SM.
 struct Footprint {
     version: Version,
-    threads: u64,
+    threads: Sat<u64>,
     registers: u32,
     shared_memory_bytes: u32,
 }
 
 /// The product of three fields.
 #[inline]
-pub(crate) fn volume(fields: [Field; 3], qmd: &[u32]) -> u64 {
-    let [x, y, z] = fields;
-    u64::from(x.get(qmd))
-        .saturating_mul(u64::from(y.get(qmd)))
-        .saturating_mul(u64::from(z.get(qmd)))
+fn volume(fields: [Field; 3], qmd: &[u32]) -> Sat<u64> {
+    units::volume(fields.map(|field| field.get(qmd)))
 }
 
 /// Blocks of `launch` that one SM holds, by blocks, threads, registers and shared memory.
 pub fn blocks_per_sm(launch: &Launch) -> u64 {
     Footprint {
         version: launch.version,
-        threads: launch.threads(),
+        threads: Sat(launch.threads()),
         registers: launch.registers,
         shared_memory_bytes: launch.shared_memory_bytes,
     }
@@ -52,15 +50,15 @@ pub fn blocks_per_sm(launch: &Launch) -> u64 {
 pub(crate) fn is_resident<L: Layout>(qmd: &[u32], left: &TpcMask, topology: &Topology) -> bool {
     match launch::kind::<L>(qmd) {
         Kind::Cluster => {
-            let blocks = L::CLUSTER.map_or(1, |fields| volume(fields, qmd));
+            let blocks = L::CLUSTER.map_or(Sat(1), |fields| volume(fields, qmd));
             // With an SM for each block: a block that can run at all fits on one.
-            let tpcs = blocks.div_ceil(SMS_PER_TPC);
+            let tpcs = blocks.0.div_ceil(SMS_PER_TPC);
             u32::try_from(tpcs).is_ok_and(|tpcs| topology.has_together(left, tpcs))
         }
         Kind::Cooperative => {
             let grid = volume(L::GRID, qmd);
-            let blocks = grid.saturating_mul(L::GANG.map_or(1, |fields| volume(fields, qmd)));
-            u16::try_from(left.count()).is_ok_and(|tpcs| holds::<L>(qmd, blocks, tpcs))
+            let blocks = grid * L::GANG.map_or(Sat(1), |fields| volume(fields, qmd));
+            u16::try_from(left.count()).is_ok_and(|tpcs| holds::<L>(qmd, blocks.0, tpcs))
         }
         // Clusters of a cooperative launch are bound to GPCs in a way that nothing here was measured for.
         _ => false,
@@ -74,16 +72,12 @@ pub(crate) fn holds<L: Layout>(qmd: &[u32], blocks: u64, tpcs: u16) -> bool {
         version: L::VERSION,
         threads: volume(L::BLOCK, qmd),
         registers: L::REGISTERS.get(qmd),
-        shared_memory_bytes: L::SHARED_MEMORY
-            .get(qmd)
-            .wrapping_shl(L::SHARED_MEMORY_SHIFT),
+        shared_memory_bytes: L::SHARED_MEMORY.get(qmd) << L::SHARED_MEMORY_SHIFT,
     };
-    let sms = u64::from(tpcs).saturating_mul(SMS_PER_TPC);
-    match blocks.checked_div(sms) {
-        // Rounded up: the SM that holds most must hold so many.
-        Some(each) if each.saturating_mul(sms) < blocks => footprint.fits(each.saturating_add(1)),
-        Some(each) => footprint.fits(each),
-        None => blocks == 0,
+    // The SM that holds most must hold the quotient, rounded up; no SM holds no block.
+    match u64::from(tpcs) * SMS_PER_TPC {
+        0 => blocks == 0,
+        sms => footprint.fits(Blocks(blocks).pieces_of(Blocks(sms))),
     }
 }
 
@@ -109,18 +103,10 @@ impl Footprint {
 
     /// Threads and registers that one block takes of an SM: warps are given out in fours, registers of a warp in 256.
     #[inline]
-    fn taken(&self) -> (u64, u64) {
-        let warps = self
-            .threads
-            .div_ceil(32)
-            .div_ceil(4)
-            .saturating_mul(4)
-            .max(4);
-        let registers = u64::from(self.registers)
-            .div_ceil(8)
-            .saturating_mul(256)
-            .saturating_mul(warps);
-        (warps.saturating_mul(32), registers)
+    fn taken(&self) -> (Sat<u64>, Sat<u64>) {
+        let warps = (Sat(self.threads.0.div_ceil(32).div_ceil(4)) * Sat(4)).max(Sat(4));
+        let registers = Sat(u64::from(self.registers).div_ceil(8)) * Sat(256) * warps;
+        (warps * Sat(32), registers)
     }
 
     /// How many such blocks one SM holds.
@@ -130,8 +116,8 @@ impl Footprint {
         let per = |limit: u64, each: u64| limit.checked_div(each).unwrap_or(u64::MAX);
         limits
             .blocks
-            .min(per(limits.threads, threads))
-            .min(per(limits.registers, registers))
+            .min(per(limits.threads, threads.0))
+            .min(per(limits.registers, registers.0))
             .min(per(
                 limits.shared_memory_bytes,
                 u64::from(self.shared_memory_bytes),
@@ -143,11 +129,11 @@ impl Footprint {
     fn fits(&self, blocks: u64) -> bool {
         let limits = self.limits();
         let (threads, registers) = self.taken();
+        let all = Sat(blocks);
         blocks <= limits.blocks
-            && blocks.saturating_mul(threads) <= limits.threads
-            && blocks.saturating_mul(registers) <= limits.registers
-            && blocks.saturating_mul(u64::from(self.shared_memory_bytes))
-                <= limits.shared_memory_bytes
+            && all * threads <= Sat(limits.threads)
+            && all * registers <= Sat(limits.registers)
+            && all * Sat(u64::from(self.shared_memory_bytes)) <= Sat(limits.shared_memory_bytes)
     }
 }
 
@@ -158,18 +144,16 @@ pub fn is_narrowed(qmd: &[u32], version: Version, granted: u16, whole: u16) -> b
         let blocks = match launch::kind::<L>(qmd) {
             Kind::Grid => volume(L::GRID, qmd),
             Kind::Cluster => {
-                let each = L::CLUSTER.map_or(1, |fields| volume(fields, qmd));
-                volume(L::GRID, qmd).saturating_mul(each)
+                let each = L::CLUSTER.map_or(Sat(1), |fields| volume(fields, qmd));
+                volume(L::GRID, qmd) * each
             }
-            _ => 0,
+            _ => Sat(0),
         };
-        !holds::<L>(qmd, blocks, granted) && holds::<L>(qmd, blocks, whole)
+        !holds::<L>(qmd, blocks.0, granted) && holds::<L>(qmd, blocks.0, whole)
     })
 }
 
 /// Blocks of `launch` that so many TPCs hold: one wave.
 pub fn wave(launch: &Launch, tpcs: u64) -> u64 {
-    blocks_per_sm(launch)
-        .saturating_mul(SMS_PER_TPC)
-        .saturating_mul(tpcs)
+    (Sat(blocks_per_sm(launch)) * Sat(SMS_PER_TPC) * Sat(tpcs)).0
 }

@@ -44,25 +44,25 @@ impl Field {
     /// How many bits a value has.
     #[inline(always)]
     pub const fn width(self) -> u16 {
-        self.hi.wrapping_sub(self.lo).wrapping_add(1)
+        (self.hi.abs_diff(self.lo) & 31) + 1
     }
 
     /// The largest value.
     #[inline(always)]
     pub const fn max(self) -> u32 {
         // CAST: a widening conversion, `From` is not `const`.
-        u32::MAX.wrapping_shr(31u16.wrapping_sub(self.hi.wrapping_sub(self.lo)) as u32)
+        u32::MAX >> (32 - self.width() as u32)
     }
 
     /// The instance `index` as a field of its own. An index of `count` or more names bits of something else, or none.
     #[inline(always)]
     pub const fn nth(self, index: u8) -> Self {
-        // CAST: a widening conversion, `From` is not `const`.
-        let offset = self.stride.wrapping_mul(index as u16);
+        // CAST: they widen, `From` is not `const`; a bit number fits 16 bits.
+        let offset = self.stride as u32 * index as u32;
         Self {
             name: self.name,
-            hi: self.hi.wrapping_add(offset),
-            lo: self.lo.wrapping_add(offset),
+            hi: (self.hi as u32 + offset) as u16,
+            lo: (self.lo as u32 + offset) as u16,
             count: 1,
             stride: 0,
         }
@@ -86,7 +86,7 @@ impl Field {
     #[inline(always)]
     pub fn get(self, qmd: &[u32]) -> u32 {
         match qmd.get(self.word()) {
-            Some(word) => word.wrapping_shr(self.shift()) & self.max(),
+            Some(word) => word >> self.shift() & self.max(),
             None => 0,
         }
     }
@@ -116,15 +116,15 @@ impl Field {
     /// What the word that holds the field becomes when the field gets `value`, of which only the bits that fit count.
     #[inline(always)]
     pub(crate) const fn within(self, word: u32, value: u32) -> u32 {
-        let bits = self.max().wrapping_shl(self.shift());
-        word & !bits | value.wrapping_shl(self.shift()) & bits
+        let bits = self.max() << self.shift();
+        word & !bits | value << self.shift() & bits
     }
 
     /// Stores 0, which fits every field.
     #[inline(always)]
     pub fn clear(self, qmd: &mut [u32]) {
         if let Some(word) = qmd.get_mut(self.word()) {
-            *word &= !self.max().wrapping_shl(self.shift());
+            *word &= !(self.max() << self.shift());
         }
     }
 

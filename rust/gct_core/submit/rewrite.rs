@@ -32,11 +32,12 @@ use super::inline::{HEADER_WORDS, RESTORE_WORDS};
 use super::join::{DoneWords, Qmd};
 use super::launch;
 use super::limits::{ATOMS_MAX, QMD_VA_END, QMD_WORDS_MAX, SLOT_BYTES, SLOT_WORDS, SPLITS};
-use super::mask::{self, Applied, DisabledTpcs};
+use super::mask::{self, DisabledTpcs};
 use super::methods::Action;
 use super::qmd::{v04_00::V04_00, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{QmdCall, Source};
+use crate::units::{Bytes, Sat};
 use emitter::Emitter;
 
 /// What one launch is to become. The default changes nothing.
@@ -132,54 +133,51 @@ pub enum EmitError {
 }
 
 /// Words of one upload beside its data.
-const UPLOAD_WORDS: u64 = HEADER_WORDS as u64;
+const UPLOAD_WORDS: Sat<u64> = Sat(HEADER_WORDS as u64);
 /// Words of one PCAS on another QMD: its address, its action.
-const PCAS_WORDS: u64 = 2 + 2;
+const PCAS_WORDS: Sat<u64> = Sat(2 + 2);
 /// Words that drop the scheduler's copy of a QMD.
-const INVALIDATE_WORDS: u64 = 2;
+const INVALIDATE_WORDS: Sat<u64> = Sat(2);
 /// Words around the tenant's call: *M* is invalidated, PCAS_A names the join, and *M* again.
-const CALL_WORDS: u64 = INVALIDATE_WORDS + 2 + 2;
+const CALL_WORDS: Sat<u64> = Sat(INVALIDATE_WORDS.0 + 2 + 2);
 /// Words that restore the upload's registers.
-const RESTORE_UPLOAD_WORDS: u64 = RESTORE_WORDS as u64;
+const RESTORE_UPLOAD_WORDS: Sat<u64> = Sat(RESTORE_WORDS as u64);
 
 impl Room {
     /// A bound that holds for any segment of `words` words with at most `launches` launches, each split into at most
     /// `atoms` atoms.
     pub fn bound(words: u32, launches: u32, atoms: u32) -> Self {
-        let launches = u64::from(launches);
-        let atoms = u64::from(atoms.min(ATOMS_MAX));
-        let slots = atoms.wrapping_add(1);
-        let qmd = UPLOAD_WORDS + QMD_WORDS_MAX as u64;
-        let each = slots
-            .wrapping_mul(qmd)
-            .wrapping_add(atoms.wrapping_mul(PCAS_WORDS + INVALIDATE_WORDS))
-            .wrapping_add(CALL_WORDS + RESTORE_UPLOAD_WORDS);
+        let launches = Sat(u64::from(launches));
+        let atoms = Sat(u64::from(atoms.min(ATOMS_MAX)));
+        let slots = atoms + Sat(1);
+        let qmd = UPLOAD_WORDS + Sat(QMD_WORDS_MAX as u64);
+        let each = slots * qmd
+            + atoms * (PCAS_WORDS + INVALIDATE_WORDS)
+            + CALL_WORDS
+            + RESTORE_UPLOAD_WORDS;
         Self {
-            words: u64::from(words).saturating_add(launches.saturating_mul(each)),
-            slots: launches.saturating_mul(slots),
-            cuts: launches.saturating_mul(atoms),
+            words: (Sat(u64::from(words)) + launches * each).0,
+            slots: (launches * slots).0,
+            cuts: (launches * atoms).0,
         }
     }
 
     /// Adds what a split into `atoms` atoms needs.
     fn add(&mut self, atoms: u32, placement: &Placement<'_>) {
-        let atoms = u64::from(atoms.min(ATOMS_MAX));
-        let slots = atoms.wrapping_add(1);
+        let atoms = Sat(u64::from(atoms.min(ATOMS_MAX)));
+        let slots = atoms + Sat(1);
         let (slot, atom, restore) = match placement {
             Placement::Upload => (
-                UPLOAD_WORDS + V04_00::WORDS as u64,
+                UPLOAD_WORDS + Sat(V04_00::WORDS as u64),
                 PCAS_WORDS,
                 RESTORE_UPLOAD_WORDS,
             ),
-            Placement::Written(_) => (0, PCAS_WORDS + INVALIDATE_WORDS, 0),
+            Placement::Written(_) => (Sat(0), PCAS_WORDS + INVALIDATE_WORDS, Sat(0)),
         };
-        let each = slots
-            .wrapping_mul(slot)
-            .wrapping_add(atoms.wrapping_mul(atom))
-            .wrapping_add(CALL_WORDS + restore);
-        self.words = self.words.saturating_add(each);
-        self.slots = self.slots.saturating_add(slots);
-        self.cuts = self.cuts.saturating_add(atoms);
+        let each = slots * slot + atoms * atom + CALL_WORDS + restore;
+        self.words = (Sat(self.words) + each).0;
+        self.slots = (Sat(self.slots) + slots).0;
+        self.cuts = (Sat(self.cuts) + atoms).0;
     }
 }
 
@@ -202,11 +200,8 @@ impl Room {
         if self.slots == 0 {
             return Ok(());
         }
-        let end = self
-            .slots
-            .checked_mul(SLOT_BYTES)
-            .and_then(|bytes| output.slot_va.checked_add(bytes));
-        if output.slot_va & 0xff != 0 || end.is_none_or(|end| end > QMD_VA_END) {
+        let end = Bytes(output.slot_va) + Bytes(SLOT_BYTES) * self.slots;
+        if output.slot_va & 0xff != 0 || end > Bytes(QMD_VA_END) {
             return Err(EmitError::SlotAddress);
         }
         match output.done {
@@ -308,20 +303,6 @@ pub fn room(
     room
 }
 
-/// Counts what was done about an order's mask.
-#[inline]
-fn count_mask(done: Result<Applied, Reason>, counters: &mut Counters) {
-    match done {
-        Ok(applied) => {
-            counters.masked = counters.masked.wrapping_add(1);
-            if applied == Applied::Overrode {
-                counters.overrode = counters.overrode.wrapping_add(1);
-            }
-        }
-        Err(reason) => counters.keep(reason),
-    }
-}
-
 /// Carries out the masks of the orders in the segment itself; splits are counted as not done by nobody's order.
 pub fn in_place(
     words: &mut [u32],
@@ -335,7 +316,7 @@ pub fn in_place(
             continue;
         };
         if let Some(qmd) = found.at_qmd_mut(words) {
-            count_mask(mask::apply(qmd, version, mask), counters);
+            counters.mask(mask::apply(qmd, version, mask));
         }
     }
 }
@@ -354,12 +335,10 @@ pub fn emit(
 ) -> Result<Emitted, EmitError> {
     check_room(words, found, orders, &output)?;
     let mut emitter = Emitter::new(words, found, output);
-    let mut index = 0u32;
-    for (found, order) in pairs(found, orders) {
+    for (index, (found, order)) in (0..u32::MAX).zip(pairs(found, orders)) {
         if found.is_launch() {
             emitter.launch(index, found, order, counters);
         }
-        index = index.wrapping_add(1);
     }
     Ok(emitter.finish())
 }

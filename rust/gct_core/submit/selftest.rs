@@ -16,6 +16,7 @@ use super::qmd::{v04_00, Version};
 use super::rewrite::{self, Cut, Order, Output, Placement};
 use super::stats::{Counters, Reason};
 use super::tracker::{QmdCall, Source, Tracker};
+use core::num::Wrapping;
 
 /// A check that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,7 +205,7 @@ fn splitting(memory: &mut Memory) -> Result<(), Failure> {
         Output {
             words: &mut memory.output,
             slot_va: SLOT_VA,
-            slots: ATOMS.wrapping_add(1),
+            slots: ATOMS + 1,
             placement: Placement::Upload,
             cuts: &mut memory.cuts,
             done: Some(DONE),
@@ -253,13 +254,13 @@ fn parts(memory: &Memory) -> Result<(), Failure> {
         "the join keeps the effects",
     )?;
     let mut next = 0;
-    let mut slot = 0u32;
+    let mut slot = Wrapping(0u32);
     for atom in memory.found.get(2..6).unwrap_or_default() {
-        slot = slot.wrapping_add(1);
+        slot += 1;
         let Some(launch) = atom.launch(&memory.output) else {
             return check(false, "an atom's QMD is in the output");
         };
-        let va = SLOT_VA.wrapping_add(u64::from(slot).wrapping_mul(SLOT_BYTES));
+        let va = SLOT_VA + u64::from(slot.0) * SLOT_BYTES;
         check(
             atom.action == Action::Schedule && atom.qmd_va == va,
             "an atom is scheduled without a copy",
@@ -267,7 +268,7 @@ fn parts(memory: &Memory) -> Result<(), Failure> {
         let [start, ..] = launch.resume;
         check(start == next, "the atoms follow each other")?;
         check(
-            is_atom(&launch.effects, slot),
+            is_atom(&launch.effects, slot.0),
             "an atom's only effects are to tell the join and who asked",
         )?;
         [next, ..] = launch.grid;

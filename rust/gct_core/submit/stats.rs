@@ -2,6 +2,9 @@
 
 //! What was done, and why something was not.
 
+use super::mask::Applied;
+use core::num::Wrapping;
+
 /// Declares [`Reason`] with its names, so that no reason can lack one.
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
@@ -132,6 +135,12 @@ pub struct Counters {
     pub kept: [u64; Reason::COUNT],
 }
 
+/// Adds to a counter, modulo 2^64.
+#[inline]
+fn add(counter: &mut u64, things: u64) {
+    *counter = (Wrapping(*counter) + Wrapping(things)).0;
+}
+
 impl Counters {
     /// All zero.
     pub const fn new() -> Self {
@@ -151,6 +160,49 @@ impl Counters {
         }
     }
 
+    /// Counts a segment that is scanned.
+    #[inline]
+    pub(crate) fn scan_segment(&mut self, words: u32) {
+        add(&mut self.segments, 1);
+        add(&mut self.words, u64::from(words));
+    }
+
+    /// Counts a call that schedules a QMD, and why it is left alone if it is.
+    #[inline]
+    pub(crate) fn find_launch(&mut self, reason: Option<Reason>) {
+        add(&mut self.launches, 1);
+        if let Some(reason) = reason {
+            self.keep(reason);
+        }
+    }
+
+    /// Counts what became of the mask that was ordered for a launch.
+    #[inline]
+    pub(crate) fn mask(&mut self, outcome: Result<Applied, Reason>) {
+        match outcome {
+            Ok(applied) => {
+                add(&mut self.masked, 1);
+                add(&mut self.overrode, u64::from(applied == Applied::Overrode));
+            }
+            Err(reason) => self.keep(reason),
+        }
+    }
+
+    /// Counts a launch that was split.
+    #[inline]
+    pub(crate) fn split(&mut self, atoms: u32) {
+        add(&mut self.split, 1);
+        add(&mut self.atoms, u64::from(atoms));
+    }
+
+    /// Counts a recognised replay; `is_covered` says whether all of its nodes obey the mask.
+    pub(crate) fn replay(&mut self, is_covered: bool) {
+        add(&mut self.replays, 1);
+        if !is_covered {
+            self.keep(Reason::Replay);
+        }
+    }
+
     /// Counts one thing that was passed through.
     #[inline]
     pub fn keep(&mut self, reason: Reason) {
@@ -162,7 +214,7 @@ impl Counters {
     pub(crate) fn keep_all(&mut self, reason: Reason, things: u64) {
         // CAST: a fieldless enum's discriminant.
         if let Some(count) = self.kept.get_mut(reason as usize) {
-            *count = count.wrapping_add(things);
+            add(count, things);
         }
     }
 
@@ -176,7 +228,10 @@ impl Counters {
     pub fn kept_total(&self) -> u64 {
         self.kept
             .iter()
-            .fold(0, |sum, count| sum.wrapping_add(*count))
+            .copied()
+            .map(Wrapping)
+            .sum::<Wrapping<u64>>()
+            .0
     }
 }
 

@@ -22,6 +22,7 @@ use super::methods::{self, Action};
 use super::qmd::Family;
 use super::stats::{Counters, Reason};
 use calls::Call;
+use core::num::Wrapping;
 use qmd_call::Table;
 use subchannel::{Role, Subchannel};
 use uploads::Uploads;
@@ -124,18 +125,18 @@ impl Tracker {
     ///
     /// Everything that is not understood is counted in `counters`.
     pub fn scan(&mut self, words: &[u32], found: &mut [QmdCall], counters: &mut Counters) -> Scan {
-        counters.segments = counters.segments.wrapping_add(1);
         self.last_release = None;
         self.last_acquire = None;
         let Some(length) = u32::try_from(words.len())
             .ok()
             .filter(|length| *length <= SEGMENT_WORDS_MAX)
         else {
+            counters.scan_segment(0);
             counters.keep(Reason::SegmentTooLong);
             self.partial = None;
             return Scan::default();
         };
-        counters.words = counters.words.wrapping_add(u64::from(length));
+        counters.scan_segment(length);
         self.uploads.clear();
         let mut pass = Pass {
             words,
@@ -229,8 +230,8 @@ impl Tracker {
     /// Words from `from` on that all go to one method.
     fn repeated(&mut self, burst: &Burst, method: u16, from: u32, pass: &mut Pass<'_, '_>) {
         if method == methods::LOAD_INLINE_DATA {
-            let count = burst.count.saturating_sub(from);
-            return self.uploads.data(burst.data.wrapping_add(from), count);
+            let data = burst.tail(from);
+            return self.uploads.data(data.data, data.count);
         }
         if !subchannel::is_tracked(method) {
             return;
@@ -264,10 +265,11 @@ impl Tracker {
 
     #[inline]
     fn write(&mut self, burst: &Burst, method: u16, index: u32, pass: &mut Pass<'_, '_>) {
-        let at = burst.data.wrapping_add(index);
+        let at = burst.position_of(index);
         // Behind its own header; a burst that a host method or the segment before began has others.
-        let alone =
-            burst.count == 1 && burst.missing == 0 && burst.data == burst.at.wrapping_add(1);
+        let alone = burst.count == 1
+            && burst.missing == 0
+            && Wrapping(burst.data) == Wrapping(burst.at) + Wrapping(1);
         if let Some(value) = pass.word(at) {
             if method == methods::LOAD_INLINE_DATA {
                 return self.uploads.data(at, 1);
@@ -354,9 +356,6 @@ impl Pass<'_, '_> {
 
     #[inline]
     fn count_launch(&mut self, reason: Option<Reason>) {
-        self.counters.launches = self.counters.launches.wrapping_add(1);
-        if let Some(reason) = reason {
-            self.counters.keep(reason);
-        }
+        self.counters.find_launch(reason);
     }
 }

@@ -9,8 +9,9 @@ use super::{mask_write, MaskWrite, Memory, Node};
 use crate::submit::inline::{headers, restore, HEADER_WORDS, RESTORE_WORDS};
 use crate::submit::limits::MASK_WORDS;
 use crate::submit::mask::{self, DisabledTpcs};
-use crate::submit::stats::{Counters, Reason};
+use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Source};
+use crate::units::Sat;
 
 /// What became of a segment with replays in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,16 +31,14 @@ struct Out<'a> {
 impl Out<'_> {
     /// Appends words; `false` when there is no room for them, and what comes behind them.
     fn push(&mut self, words: &[u32], behind: usize) -> bool {
-        let Some(end) = self.len.checked_add(words.len()) else {
-            return false;
-        };
-        if self.words.len().saturating_sub(behind) < end {
+        let end = Sat(self.len) + Sat(words.len());
+        if Sat(self.words.len()) - Sat(behind) < end {
             return false;
         }
-        match self.words.get_mut(self.len..end) {
+        match self.words.get_mut(self.len..end.0) {
             Some(out) => {
                 out.copy_from_slice(words);
-                self.len = end;
+                self.len = end.0;
                 true
             }
             None => false,
@@ -67,7 +66,7 @@ impl Memory<'_> {
         for found in found {
             if found.source == Source::Elsewhere && found.is_launch() {
                 self.visit(found.qmd_va, |node| {
-                    others = others || change(node, mask, &mut 0).is_some();
+                    others = others || change(node, mask, &mut Sat(0)).is_some();
                 });
             }
         }
@@ -87,7 +86,7 @@ impl Memory<'_> {
         counters: &mut Counters,
     ) -> Patched {
         let mut out = Out { words: out, len: 0 };
-        let (mut copied, mut nodes) = (0usize, 0usize);
+        let (mut copied, mut nodes) = (0usize, Sat(0usize));
         for found in found {
             if found.source != Source::Elsewhere || !found.is_launch() {
                 continue;
@@ -96,44 +95,41 @@ impl Memory<'_> {
             let at = found.call_at as usize;
             let before = words.get(copied..at).unwrap_or_default();
             // What of the segment must still fit behind the patch.
-            let rest = words.len().saturating_sub(at).saturating_add(RESTORE_WORDS);
-            let first = rest.saturating_add(HEADER_WORDS + MASK_WORDS);
-            let (mut begun, mut left) = (false, 0usize);
+            let rest = Sat(words.len()) - Sat(at) + Sat(RESTORE_WORDS);
+            let first = (rest + Sat(HEADER_WORDS + MASK_WORDS)).0;
+            let (mut begun, mut left) = (false, Sat(0));
             let replay = self.visit(found.qmd_va, |node| {
                 let Some(write) = change(node, mask, &mut left) else {
                     return;
                 };
                 begun = begun || (found.registers.known && out.push(before, first));
-                if begun && upload(found.subchannel, &write, &mut out, rest) {
+                if begun && upload(found.subchannel, &write, &mut out, rest.0) {
                     node.stored = write.words;
-                    nodes = nodes.wrapping_add(1);
+                    nodes += 1;
                 } else {
-                    left = left.wrapping_add(1);
+                    left += 1;
                 }
             });
             let Some(replay) = replay else { continue };
-            counters.replays = counters.replays.wrapping_add(1);
-            if replay.unknown != 0 || left != 0 {
-                counters.keep(Reason::Replay);
-            }
+            counters.replay(replay.unknown == 0 && left == Sat(0));
             if begun {
                 copied = at;
                 out.push(&restore(found.subchannel, &found.registers), 0);
             }
         }
-        if nodes == 0 {
+        if nodes == Sat(0) {
             return Patched::default();
         }
         out.push(words.get(copied..).unwrap_or_default(), 0);
         Patched {
             words: out.len,
-            nodes,
+            nodes: nodes.0,
         }
     }
 }
 
 /// What has to be written into a node; `left` counts those that cannot be changed though they should.
-fn change(node: &Node, mask: Option<&DisabledTpcs>, left: &mut usize) -> Option<MaskWrite> {
+fn change(node: &Node, mask: Option<&DisabledTpcs>, left: &mut Sat<usize>) -> Option<MaskWrite> {
     // A head has no blocks.
     if node.grid.contains(&0) {
         return None;
@@ -145,7 +141,7 @@ fn change(node: &Node, mask: Option<&DisabledTpcs>, left: &mut usize) -> Option<
         // What cannot be changed holds what its tenant wrote.
         Err(_) if mask.is_none() => None,
         _ => {
-            *left = left.wrapping_add(1);
+            *left += 1;
             None
         }
     }
@@ -159,6 +155,6 @@ fn upload(on: u8, write: &MaskWrite, out: &mut Out<'_>, behind: usize) -> bool {
     let (head, data) = block.split_at_mut(HEADER_WORDS);
     head.copy_from_slice(&headers(on, write.va, count));
     data.copy_from_slice(&write.words);
-    let words = block.get(..HEADER_WORDS.wrapping_add(write.count));
+    let words = block.get(..(Sat(HEADER_WORDS) + Sat(write.count)).0);
     words.is_some_and(|words| out.push(words, behind))
 }

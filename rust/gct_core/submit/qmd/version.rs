@@ -90,7 +90,7 @@ impl Version {
     pub(crate) fn is_v04_00_at(words: &[u32], at: u32, family: Family) -> bool {
         // CAST: widening on every machine that has GPUs.
         let at = at as usize;
-        let qmd = words.get(at..at.wrapping_add(v04_00::WORDS));
+        let qmd = words.get(at..at + v04_00::WORDS);
         family == Family::Hopper && qmd.is_some_and(|qmd| BYTE_04.get(qmd) == Self::V04_00.byte())
     }
 

@@ -3,7 +3,7 @@
 //! Writes an output. The room was checked before, so no word is lost for want of it.
 
 use super::parts::{make_upload, Parts, BLOCK_WORDS};
-use super::{count_mask, split_of, Cut, Emitted, Order, Output, Placement, Split};
+use super::{split_of, Cut, Emitted, Order, Output, Placement, Split};
 use crate::submit::atom::Plan;
 use crate::submit::inline::restore;
 use crate::submit::join::{DoneWords, Qmd};
@@ -14,6 +14,8 @@ use crate::submit::methods::{self, Action};
 use crate::submit::qmd::Version;
 use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::QmdCall;
+use crate::units::Va;
+use core::num::Wrapping;
 
 /// Words that were inserted for one split.
 #[derive(Clone, Copy)]
@@ -35,13 +37,13 @@ pub(super) struct Emitter<'a> {
     copied: usize,
     placement: Placement<'a>,
     slot_va: u64,
-    slots: u32,
+    slots: Wrapping<u32>,
     cuts: &'a mut [Cut],
-    cut_count: u32,
+    cut_count: Wrapping<u32>,
     done: Option<DoneWords>,
     /// The insertions so far; those that are still free are behind every word.
     log: [Insertion; SPLITS],
-    splits: usize,
+    splits: Wrapping<usize>,
 }
 
 impl<'a> Emitter<'a> {
@@ -54,15 +56,15 @@ impl<'a> Emitter<'a> {
             copied: 0,
             placement: output.placement,
             slot_va: output.slot_va,
-            slots: 0,
+            slots: Wrapping(0),
             cuts: output.cuts,
-            cut_count: 0,
+            cut_count: Wrapping(0),
             done: output.done,
             log: [Insertion {
                 at: u32::MAX,
                 inserted: 0,
             }; SPLITS],
-            splits: 0,
+            splits: Wrapping(0),
         }
     }
 
@@ -104,8 +106,8 @@ impl<'a> Emitter<'a> {
         self.copy_to(self.words.len());
         Emitted {
             words: self.position(),
-            slots: self.slots,
-            cuts: self.cut_count,
+            slots: self.slots.0,
+            cuts: self.cut_count.0,
         }
     }
 
@@ -123,7 +125,7 @@ impl<'a> Emitter<'a> {
         counters: &mut Counters,
     ) {
         let split = match split_of(self.words, self.table, found, order) {
-            Ok(Some(_)) if self.splits >= SPLITS => {
+            Ok(Some(_)) if self.splits.0 >= SPLITS => {
                 counters.keep(Reason::TableFull);
                 None
             }
@@ -141,8 +143,7 @@ impl<'a> Emitter<'a> {
         };
         let mask = decide(tenant, Version::V04_00, order, counters);
         self.split(index, found, &plan, tenant, mask.as_ref());
-        counters.split = counters.split.wrapping_add(1);
-        counters.atoms = counters.atoms.wrapping_add(u64::from(plan.atoms()));
+        counters.split(plan.atoms());
     }
 
     /// Gives a launch that stays whole the mask that is ordered.
@@ -180,7 +181,7 @@ impl<'a> Emitter<'a> {
     ) {
         let mut atom = [0; BLOCK_WORDS];
         make_upload(&mut atom, found.subchannel, tenant, 0);
-        let first = (self.slots, slot_va(self.slot_va, self.slots));
+        let first = (self.slots.0, slot_va(self.slot_va, self.slots.0));
         let parts = Parts::new(plan, (tenant, mask), &mut atom, first, self.done);
         self.copy_to(usize::try_from(found.call_at).unwrap_or(usize::MAX));
         if let (Some(qmd), Some(mask)) = (self.qmd_of(found), mask) {
@@ -200,28 +201,25 @@ impl<'a> Emitter<'a> {
     #[inline]
     fn place_of(&self, found: &QmdCall) -> Option<usize> {
         found.version?;
-        let log = self.log.get(..self.splits)?;
+        let log = self.log.get(..self.splits.0)?;
         let before = log.partition_point(|insertion| insertion.at <= found.at);
-        let inserted = match before.checked_sub(1) {
-            Some(last) => log.get(last)?.inserted,
-            None => 0,
-        };
-        usize::try_from(found.at.checked_add(inserted)?).ok()
+        let inserted = log.get(..before)?.last().map_or(0, |last| last.inserted);
+        usize::try_from(u64::from(found.at) + u64::from(inserted)).ok()
     }
 
     /// Writes the join and the atoms of a launch around its call: their QMDs, the calls, the registers that were used.
     fn insert(&mut self, index: u32, found: &QmdCall, parts: &Parts<'_>) {
         let on = found.subchannel;
-        let slots = parts.plan.atoms().wrapping_add(1);
+        let slots = Wrapping(parts.plan.atoms()) + Wrapping(1);
         let uploads = matches!(self.placement, Placement::Upload);
         if uploads {
             // CAST: at most ATOMS_MAX.
-            if let Some(out) = self.take(BLOCK_WORDS.wrapping_mul(slots as usize)) {
+            if let Some(out) = self.take((Wrapping(BLOCK_WORDS) * Wrapping(slots.0 as usize)).0) {
                 parts.upload(on, out);
             }
         } else if let Placement::Written(view) = &mut self.placement {
             // CAST: slots were counted against the view's length.
-            let from = (parts.first as usize).wrapping_mul(SLOT_WORDS);
+            let from = (Wrapping(parts.first as usize) * Wrapping(SLOT_WORDS)).0;
             parts.write_slots(view.get_mut(from..).unwrap_or_default());
         }
         let [action_header, action] = action(on, Action::Invalidate);
@@ -235,16 +233,16 @@ impl<'a> Emitter<'a> {
             self.calls(index, parts, |va| call_written(on, va));
         }
         self.push(self::address(on, found.qmd_va));
-        self.slots = self.slots.wrapping_add(slots);
-        let inserted = self.len.wrapping_sub(self.copied);
-        if let Some(insertion) = self.log.get_mut(self.splits) {
+        self.slots += slots;
+        let inserted = (Wrapping(self.len) - Wrapping(self.copied)).0;
+        if let Some(insertion) = self.log.get_mut(self.splits.0) {
             *insertion = Insertion {
                 at: found.call_end,
                 // CAST: not more than the output.
                 inserted: inserted as u32,
             };
         }
-        self.splits = self.splits.wrapping_add(1);
+        self.splits += 1;
     }
 
     /// The calls of the atoms, of `N` words each, with a cut behind each of them.
@@ -258,29 +256,29 @@ impl<'a> Emitter<'a> {
         let atoms = parts.plan.atoms();
         // CAST: a call has few words.
         let each = N as u32;
-        let mut at = self.position();
+        let mut at = Wrapping(self.position());
         // CAST: at most ATOMS_MAX.
-        let Some(out) = self.take(N.wrapping_mul(atoms as usize)) else {
+        let Some(out) = self.take((Wrapping(N) * Wrapping(atoms as usize)).0) else {
             return;
         };
-        let mut va = parts.first_va;
+        let mut va = Va(parts.first_va);
         for out in out.chunks_exact_mut(N) {
-            va = va.wrapping_add(SLOT_BYTES);
-            put(out, call(va));
+            va += SLOT_BYTES;
+            put(out, call(va.get()));
         }
         // CAST: a count of cuts.
-        let cuts = self.cuts.get_mut(self.cut_count as usize..);
+        let cuts = self.cuts.get_mut(self.cut_count.0 as usize..);
         let mut count = self.cut_count;
         for (cut, atom) in cuts.unwrap_or_default().iter_mut().zip(0..atoms) {
-            let atom = atom.wrapping_add(1);
-            at = at.wrapping_add(each);
+            let atom = Wrapping(atom) + Wrapping(1);
+            at += each;
             *cut = Cut {
-                at,
+                at: at.0,
                 launch: index,
-                atom,
-                slot: parts.first.wrapping_add(atom),
+                atom: atom.0,
+                slot: (Wrapping(parts.first) + atom).0,
             };
-            count = count.wrapping_add(1);
+            count += 1;
         }
         self.cut_count = count;
     }
@@ -295,14 +293,14 @@ fn decide(
     counters: &mut Counters,
 ) -> Option<[u32; MASK_WORDS]> {
     let decided = mask::decide(qmd, version, order.mask?);
-    count_mask(decided.map(|(_, applied)| applied), counters);
+    counters.mask(decided.map(|(_, applied)| applied));
     decided.ok().map(|(words, _)| words)
 }
 
 /// The address of a slot.
 #[inline]
 fn slot_va(first: u64, number: u32) -> u64 {
-    first.wrapping_add(u64::from(number).wrapping_mul(SLOT_BYTES))
+    (Va(first) + u64::from(number) * SLOT_BYTES).get()
 }
 
 /// Stores words one by one: they come from registers.

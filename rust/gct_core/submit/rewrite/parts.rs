@@ -8,6 +8,8 @@ use crate::submit::join::{make_atom, make_done, make_join, DoneWords, Qmd, Varyi
 use crate::submit::limits::{MASK_WORDS, SLOT_BYTES, SLOT_WORDS};
 use crate::submit::mask::write_v04_00;
 use crate::submit::qmd::{v04_00::V04_00, Layout};
+use crate::units::Va;
+use core::num::Wrapping;
 
 /// The words of a QMD of the one version that is split.
 const QMD_WORDS: usize = V04_00::WORDS;
@@ -72,17 +74,17 @@ impl<'a> Parts<'a> {
         let Some((join, atoms)) = out.split_first_chunk_mut::<BLOCK_WORDS>() else {
             return;
         };
-        let mut va = self.first_va;
-        let join = make_upload(join, on, self.tenant, va);
+        let mut va = Va(self.first_va);
+        let join = make_upload(join, on, self.tenant, self.first_va);
         self.make_join(join);
         for block in atoms.chunks_exact_mut(BLOCK_WORDS) {
             block.copy_from_slice(self.atom);
         }
         self.differ(atoms.chunks_exact_mut(BLOCK_WORDS).filter_map(|block| {
-            va = va.wrapping_add(SLOT_BYTES);
+            va += SLOT_BYTES;
             let block: &mut Block = block.first_chunk_mut()?;
             let [_, upper, lower, ..] = block;
-            (*upper, *lower) = halves(va);
+            (*upper, *lower) = halves(va.get());
             block.last_chunk_mut()
         }));
     }
@@ -125,14 +127,14 @@ impl<'a> Parts<'a> {
         let axis = self.plan.axis();
         let resume = Varying::new(axis.of(V04_00::RESUME), self.atom());
         let grid = Varying::new(axis.of(V04_00::GRID), self.atom());
-        let mut number = self.first;
+        let mut number = Wrapping(self.first);
         for (atom, (start, end)) in atoms.zip(self.plan.parts()) {
-            number = number.wrapping_add(1);
+            number += 1;
             // The tenant's grid is whole and its RESUME is 0, so the other directions are right already.
             resume.put(atom, start);
             grid.put(atom, end);
             if let Some(done) = &self.done {
-                done.give(atom, number);
+                done.give(atom, number.0);
             }
         }
     }

@@ -7,6 +7,7 @@ use crate::submit::method::Burst;
 use crate::submit::methods::{self, Action};
 use crate::submit::qmd::Version;
 use crate::submit::stats::Reason;
+use crate::units::Sat;
 
 /// Where a PCAS is sent.
 pub(super) struct Call {
@@ -60,10 +61,11 @@ impl Tracker {
         let Some(subchannel) = self.subchannels.get(usize::from(burst.subchannel & 7)) else {
             return;
         };
-        let skipped = u32::from(methods::LOAD_INLINE_QMD_DATA.saturating_sub(burst.method)) / 4;
-        let first = burst.data.wrapping_add(skipped);
+        let skipped = (Sat(methods::LOAD_INLINE_QMD_DATA) - Sat(burst.method)).0 / 4;
+        let skipped = u32::from(skipped);
+        let first = burst.position_of(skipped);
         let whole = burst.method <= methods::LOAD_INLINE_QMD_DATA
-            && burst.count.saturating_sub(skipped) >= subchannel.inline_words();
+            && (Sat(burst.count) - Sat(skipped)).0 >= subchannel.inline_words();
         let mut found = QmdCall {
             source: Source::Inline,
             action: Action::InvalidateCopySchedule,

@@ -13,6 +13,7 @@ use crate::submit::method;
 use crate::submit::methods::{self, Action};
 use crate::submit::qmd::Version;
 use crate::submit::stats::Reason;
+use core::num::Wrapping;
 
 /// The headers of an upload as CUDA writes it, on subchannel 0: destination, length, launch, and the data's without its
 /// count.
@@ -46,16 +47,16 @@ const fn pair(upper: u32, lower: u32) -> u64 {
 fn take<const N: usize>(words: &[u32], at: u32) -> Option<(&[u32; N], u32)> {
     // CAST: widening on every machine that has GPUs.
     let at = at as usize;
-    let end = at.wrapping_add(N);
+    let end = at + N;
     // CAST: a segment has fewer than 2^21 words.
     Some((words.get(at..end)?.first_chunk()?, end as u32))
 }
 
 /// `end`, if it is still in the segment.
 #[inline(always)]
-fn within(words: &[u32], end: u32) -> Option<u32> {
+fn within(words: &[u32], end: u64) -> Option<u32> {
     // CAST: as above.
-    (end as usize <= words.len()).then_some(end)
+    (end <= words.len() as u64).then_some(end as u32)
 }
 
 impl Tracker {
@@ -101,7 +102,7 @@ impl Tracker {
         let [_, upper, lower, length_header, length, lines, launch_header, launch, data_header] =
             *headers;
         let lines = pair(lines, length);
-        let bytes = lines.wrapping_sub(ONE_LINE);
+        let bytes = (Wrapping(lines) - Wrapping(ONE_LINE)).0;
         if length_header != on | LENGTH_HEADER
             || bytes > DATA_BYTES_MAX
             || pair(launch, launch_header) != pair(LAUNCH, on | LAUNCH_HEADER)
@@ -110,11 +111,11 @@ impl Tracker {
         }
         // CAST: not more than `DATA_BYTES_MAX`.
         let bytes = bytes as u32;
-        let count = bytes.wrapping_add(3) >> 2;
+        let count = bytes.div_ceil(4);
         if data_header != on | DATA_HEADER | count << method::COUNT_SHIFT {
             return None;
         }
-        let end = within(words, data.wrapping_add(count))?;
+        let end = within(words, u64::from(data) + u64::from(count))?;
         let subchannel = self.subchannel(on)?;
         if !subchannel.is_direct() {
             return None;
@@ -143,7 +144,7 @@ impl Tracker {
         }
         let va = u64::from(*address) << 8;
         let call = Call {
-            at: at.wrapping_add(2),
+            at: (Wrapping(at) + Wrapping(2)).0,
             end,
             subchannel: index,
             alone: true,
@@ -173,7 +174,7 @@ impl Tracker {
             return None;
         }
         let count = header >> method::COUNT_SHIFT & method::COUNT;
-        within(words, at.wrapping_add(1).wrapping_add(count))
+        within(words, u64::from(at) + 1 + u64::from(count))
     }
 
     /// Takes a semaphore report and gives the position behind it.

@@ -32,15 +32,9 @@ impl Tracker {
             let method = burst.method_of(index);
             if method >= HOST_END {
                 // The rest goes to the engine.
-                let rest = Burst {
-                    method,
-                    data: burst.data.wrapping_add(index),
-                    count: burst.count.wrapping_sub(index),
-                    ..*burst
-                };
-                return self.burst(&rest, pass);
+                return self.burst(&burst.tail(index), pass);
             }
-            if let Some(value) = pass.word(burst.data.wrapping_add(index)) {
+            if let Some(value) = pass.word(burst.position_of(index)) {
                 self.host_write(burst, method, value);
             }
         }

@@ -6,6 +6,7 @@ use crate::submit::launch::{kind_of, Kind, Launch};
 use crate::submit::methods::Action;
 use crate::submit::qmd::{Family, Version};
 use crate::submit::stats::Reason;
+use core::num::Wrapping;
 
 /// Where a launch's QMD comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,32 +149,32 @@ impl QmdCall {
 /// The caller's table.
 pub(super) struct Table<'a> {
     slots: &'a mut [QmdCall],
-    len: usize,
-    missed: usize,
+    len: Wrapping<usize>,
+    missed: Wrapping<usize>,
 }
 
 impl<'a> Table<'a> {
     pub(super) fn new(slots: &'a mut [QmdCall]) -> Self {
         Self {
             slots,
-            len: 0,
-            missed: 0,
+            len: Wrapping(0),
+            missed: Wrapping(0),
         }
     }
 
     /// Whether there is room for one more.
     #[inline(always)]
     pub(super) fn has_room(&self) -> bool {
-        self.len < self.slots.len()
+        self.len.0 < self.slots.len()
     }
 
     /// Stores an entry, if there is room.
     #[inline(always)]
     pub(super) fn put(&mut self, found: QmdCall) -> bool {
-        let slot = self.slots.get_mut(self.len);
+        let slot = self.slots.get_mut(self.len.0);
         slot.is_some_and(|slot| {
             *slot = found;
-            self.len = self.len.wrapping_add(1);
+            self.len += 1;
             true
         })
     }
@@ -191,7 +192,7 @@ impl<'a> Table<'a> {
     #[cold]
     #[inline(never)]
     fn miss(&mut self, qmd_va: u64) {
-        self.missed = self.missed.wrapping_add(1);
+        self.missed += 1;
         // Bounded by the caller's table for each call; a table has room for what its caller expects.
         for found in self.slots.iter_mut() {
             found.crowded |= found.qmd_va == qmd_va;
@@ -202,15 +203,15 @@ impl<'a> Table<'a> {
     #[inline]
     pub(super) fn names(&self, qmd_va: u64) -> bool {
         // Not `take(len).any()`: that counts down with an overflow check, which is a panic in the kernel.
-        let filled = self.slots.get(..self.len).unwrap_or_default();
+        let filled = self.slots.get(..self.len.0).unwrap_or_default();
         filled.iter().any(|found| found.qmd_va == qmd_va)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.len.0
     }
 
     pub(super) fn missed(&self) -> usize {
-        self.missed
+        self.missed.0
     }
 }

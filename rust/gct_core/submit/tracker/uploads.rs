@@ -5,6 +5,8 @@
 use crate::submit::limits::{QMD_VA_END, QMD_WORDS_MAX, UPLOADS};
 use crate::submit::qmd::{Family, Version};
 use crate::submit::stats::Reason;
+use crate::units::{Sat, Va};
+use core::num::Wrapping;
 
 /// The smallest QMD in bytes.
 const QMD_BYTES_MIN: u32 = 256;
@@ -22,7 +24,7 @@ const USED: u32 = 1 << 31;
 #[derive(Clone, Copy, Debug)]
 struct Upload {
     /// Where it goes.
-    va: u64,
+    va: Va,
     /// How many bytes.
     bytes: u32,
     /// Where its data is, once all of it was seen in one piece; [`NOWHERE`] before. And [`USED`].
@@ -43,11 +45,11 @@ pub(super) enum Plain {
 pub(super) struct Uploads {
     ring: [Upload; UPLOADS],
     /// How many were added since the segment began, or since one whose extent cannot be told.
-    added: usize,
+    added: Wrapping<usize>,
     /// How many of them have a QMD's size and were named by no PCAS yet; may be too many, not too few.
-    unnamed: usize,
+    unnamed: Wrapping<usize>,
     /// How many data words of the last one have been seen while it was open.
-    seen: u32,
+    seen: Sat<u32>,
     /// Whether the last one, which an earlier segment may have begun, still waits for data as far as is known.
     open: bool,
     /// Whether an upload of this segment went nobody knows where.
@@ -55,7 +57,7 @@ pub(super) struct Uploads {
 }
 
 /// Data words are counted up to here: an upload has fewer than 2^32 bytes.
-const SEEN_MAX: u32 = 1 << 30;
+const SEEN_MAX: Sat<u32> = Sat(1 << 30);
 
 /// Whether so many words are all the data of an upload.
 #[inline(always)]
@@ -75,15 +77,15 @@ const _: () = assert!(is_qmd_size(QMD_BYTES_MIN) && is_qmd_size(QMD_BYTES_MAX));
 impl Uploads {
     pub(super) const fn new() -> Self {
         let empty = Upload {
-            va: 0,
+            va: Va(0),
             bytes: 0,
             at: NOWHERE,
         };
         Self {
             ring: [empty; UPLOADS],
-            added: 0,
-            unnamed: 0,
-            seen: 0,
+            added: Wrapping(0),
+            unnamed: Wrapping(0),
+            seen: Sat(0),
             open: false,
             blurred: false,
         }
@@ -92,8 +94,8 @@ impl Uploads {
     /// Forgets all, for the next segment.
     #[inline]
     pub(super) fn clear(&mut self) {
-        self.added = 0;
-        self.unnamed = 0;
+        self.added = Wrapping(0);
+        self.unnamed = Wrapping(0);
         self.blurred = false;
     }
 
@@ -106,7 +108,7 @@ impl Uploads {
     /// Whether one of them could be a QMD that nothing has scheduled.
     #[inline]
     pub(super) fn may_store(&self) -> bool {
-        self.unnamed != 0
+        self.unnamed != Wrapping(0)
     }
 
     /// An upload begins. `bytes` is `None` where its extent cannot be told; it may go over all before it.
@@ -114,7 +116,7 @@ impl Uploads {
         match bytes {
             Some(bytes) => {
                 self.add(va, bytes, NOWHERE);
-                self.seen = 0;
+                self.seen = Sat(0);
                 self.open = bytes != 0;
             }
             None => {
@@ -134,36 +136,42 @@ impl Uploads {
 
     #[inline(always)]
     fn add(&mut self, va: u64, bytes: u32, at: u32) {
-        if let Some(slot) = self.ring.get_mut(self.added % UPLOADS) {
-            *slot = Upload { va, bytes, at };
+        if let Some(slot) = self.ring.get_mut(self.added.0 % UPLOADS) {
+            *slot = Upload {
+                va: Va(va),
+                bytes,
+                at,
+            };
         }
-        self.added = self.added.wrapping_add(1);
+        self.added += 1;
         if is_qmd_size(bytes) {
-            self.unnamed = self.unnamed.wrapping_add(1);
+            self.unnamed += 1;
         }
     }
 
     /// Data of the last upload arrives; it takes none when it is whole.
     pub(super) fn data(&mut self, at: u32, count: u32) {
-        let last = self.added.wrapping_sub(1) % UPLOADS;
-        if let (Some(upload), true) = (self.ring.get_mut(last), self.added != 0 && self.open) {
-            if self.seen == 0 && is_whole(count, upload.bytes) {
+        let last = (self.added - Wrapping(1)).0 % UPLOADS;
+        let waits = self.added != Wrapping(0) && self.open;
+        if let (Some(upload), true) = (self.ring.get_mut(last), waits) {
+            if self.seen == Sat(0) && is_whole(count, upload.bytes) {
                 upload.at = at | upload.at & USED;
             }
-            self.seen = self.seen.saturating_add(count).min(SEEN_MAX);
-            self.open = !is_whole(self.seen, upload.bytes);
+            self.seen = (self.seen + Sat(count)).min(SEEN_MAX);
+            self.open = !is_whole(self.seen.0, upload.bytes);
         }
     }
 
     /// What nearly always is true of the QMD at `va`; `None` where only [`find`](Self::find) knows.
     #[inline(always)]
     pub(super) fn find_plain(&mut self, va: u64, words: &[u32], family: Family) -> Option<Plain> {
-        let oldest = self.added.saturating_sub(UPLOADS);
+        let va = Va(va);
+        let oldest = Wrapping((Sat(self.added.0) - Sat(UPLOADS)).0);
         let mut index = self.added;
         while index > oldest {
-            index = index.wrapping_sub(1);
-            let upload = self.ring.get_mut(index % UPLOADS)?;
-            let behind = upload.va.wrapping_sub(va);
+            index -= 1;
+            let upload = self.ring.get_mut(index.0 % UPLOADS)?;
+            let behind = upload.va - va;
             if behind == 0 {
                 let is_plain = upload.bytes == QMD_BYTES_MAX
                     && upload.at < NOWHERE
@@ -171,12 +179,11 @@ impl Uploads {
                 return is_plain.then(|| {
                     let at = upload.at;
                     upload.at |= USED;
-                    self.unnamed = self.unnamed.wrapping_sub(1);
+                    self.unnamed -= 1;
                     Plain::At(at)
                 });
             }
-            if behind < u64::from(QMD_BYTES_MAX) || behind.wrapping_neg() < u64::from(upload.bytes)
-            {
+            if behind < u64::from(QMD_BYTES_MAX) || va - upload.va < u64::from(upload.bytes) {
                 return None;
             }
         }
@@ -190,17 +197,18 @@ impl Uploads {
         words: &[u32],
         family: Family,
     ) -> Result<(u32, Version), Reason> {
+        let va = Va(va);
         let mut index = self.added;
         let mut tail_patched = false;
-        for _ in 0..self.added.min(UPLOADS) {
-            index = index.wrapping_sub(1);
-            let Some(upload) = self.ring.get_mut(index % UPLOADS) else {
+        for _ in 0..self.added.0.min(UPLOADS) {
+            index -= 1;
+            let Some(upload) = self.ring.get_mut(index.0 % UPLOADS) else {
                 break;
             };
-            let offset = va.wrapping_sub(upload.va);
+            let offset = va - upload.va;
             if offset < u64::from(upload.bytes) {
                 if upload.is_unused_qmd() {
-                    self.unnamed = self.unnamed.wrapping_sub(1);
+                    self.unnamed -= 1;
                 }
                 // CAST: less than `bytes`.
                 let (at, version) = upload.qmd_at(offset as u32, words, family)?;
@@ -210,7 +218,7 @@ impl Uploads {
                 return Ok((at, version));
             }
             // It begins behind the QMD's first byte, or ends before it.
-            let behind = upload.va.wrapping_sub(va);
+            let behind = upload.va - va;
             if behind < u64::from(QMD_BYTES_MAX) && upload.bytes != 0 {
                 if behind < u64::from(QMD_BYTES_MIN) {
                     return Err(Reason::Patched);
@@ -228,13 +236,14 @@ impl Uploads {
     /// Address, position and size in words of the uploads that have exactly a QMD's size, go to where a QMD may lie, and
     /// were named by no PCAS, newest first.
     pub(super) fn unused_qmds(&self) -> impl Iterator<Item = (u64, u32, usize)> + '_ {
-        let last = self.added.wrapping_sub(1);
-        (0..self.added.min(UPLOADS)).filter_map(move |age| {
-            let upload = self.ring.get(last.wrapping_sub(age) % UPLOADS)?;
-            let placed = upload.va & 0xff == 0 && upload.va < QMD_VA_END;
+        let last = self.added - Wrapping(1);
+        (0..self.added.0.min(UPLOADS)).filter_map(move |age| {
+            let upload = self.ring.get((last - Wrapping(age)).0 % UPLOADS)?;
+            let va = upload.va.get();
+            let placed = va & 0xff == 0 && va < QMD_VA_END;
             // CAST: one of the two sizes.
             let words = (upload.bytes >> 2) as usize;
-            (placed && upload.is_unused_qmd()).then_some((upload.va, upload.at, words))
+            (placed && upload.is_unused_qmd()).then_some((va, upload.at, words))
         })
     }
 }
@@ -259,15 +268,15 @@ impl Upload {
         if at == NOWHERE || offset & 3 != 0 {
             return Err(Reason::Fragmented);
         }
-        let left = self.bytes.wrapping_sub(offset);
+        let left = (Sat(self.bytes) - Sat(offset)).0;
         if left < QMD_BYTES_MIN {
             return Err(Reason::Patched);
         }
-        let at = at.wrapping_add(offset >> 2);
+        let at = (Wrapping(at) + Wrapping(offset >> 2)).0;
         // CAST: widening on every machine that has GPUs.
-        let first = at as usize;
+        let (first, length) = (at as usize, (left >> 2) as usize);
         // All of the data is here, or it would have no position.
-        let Some(here) = words.get(first..first.wrapping_add((left >> 2) as usize)) else {
+        let Some(here) = words.get(first..first + length) else {
             return Err(Reason::Fragmented);
         };
         Ok((at, Version::of(here, family)?))
