@@ -12,6 +12,7 @@
 //! | [`size`] | how large a GPU is a tenant shown? |
 //! | [`tpc`] | which TPCs may a tenant use now, and must it wait for another? |
 
+pub mod arrivals;
 pub mod doorbell;
 pub mod pace;
 pub mod patience;

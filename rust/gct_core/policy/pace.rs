@@ -20,15 +20,14 @@
 //! first piece is always let go. Streams may share a channel, so what is in flight may be waiting for what is held back
 //! behind it, too: no piece is held for ever ([`patience`](super::patience)).
 
-use crate::policy::tpc::IDLE_TIMEOUT_MAX;
-use crate::units::{Blocks, Ns, Sat};
+mod admission;
 
-/// Whole launches that are let go however long they are.
-const WHOLE_IN_FLIGHT: u32 = 2;
+pub use admission::{
+    admits_alone, admits_atom, admits_whole, atom_holds, unknown_is_long, Admission, InFlight,
+    DRAIN_MAX,
+};
 
-/// How long a piece that must run alone waits for what its channel has in flight: the end of something may be told by a word
-/// that the program uses for other things, too, and then never comes.
-pub const DRAIN_MAX: Ns = Ns(50_000_000);
+use crate::units::{Blocks, Ns};
 
 /// The share of the GPU's time below which a part of a wave is no atom: each costs it some 0.3 us (H200,
 /// `gctgroup-docs/results/user-mode-h200.md`, atoms at once), a hundredth of this.
@@ -119,94 +118,6 @@ pub fn split(work: &Work, target: Ns, most: u32) -> Split {
     }
 }
 
-/// What one channel has in flight.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InFlight {
-    /// Launches and atoms.
-    pub count: u32,
-    /// How long all together are predicted to take.
-    pub predicted: Ns,
-    /// Those that were released because nothing ended ([`patience`](super::patience)).
-    pub late: u32,
-}
-
-/// Whether a piece is released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// Not now.
-    Held,
-    /// As its turn comes.
-    InTurn,
-    /// Out of turn, because what is in flight may be waiting for it.
-    Late,
-}
-
-impl InFlight {
-    /// Adds a piece.
-    pub fn add(&mut self, predicted: Ns, late: bool) {
-        self.count = (Sat(self.count) + Sat(1)).0;
-        self.late = (Sat(self.late) + Sat(u32::from(late))).0;
-        self.predicted += predicted;
-    }
-
-    /// Whether a piece is released that `admits` says may join, or that was held until patience was `over`.
-    pub fn admission(&self, admits: bool, over: bool) -> Admission {
-        if admits {
-            Admission::InTurn
-        } else if over {
-            Admission::Late
-        } else {
-            Admission::Held
-        }
-    }
-
-    /// Takes a piece away that has ended, or is not followed any more.
-    pub fn remove(&mut self, predicted: Ns, late: bool) {
-        self.count = (Sat(self.count) - Sat(1)).0;
-        self.late = (Sat(self.late) - Sat(u32::from(late))).0;
-        self.predicted = match self.count {
-            0 => Ns(0),
-            _ => self.predicted - predicted,
-        };
-    }
-}
-
-/// Whether a whole launch that is predicted to take `next` may join what its channel has in flight.
-pub fn admits_whole(in_flight: &InFlight, next: Ns, target: Ns) -> bool {
-    in_flight.count < WHOLE_IN_FLIGHT || in_flight.predicted + next <= target
-}
-
-/// Whether an atom of a launch may join what its channel has in flight; `alone` says whether nobody else is expected on the
-/// same TPCs before that, and the atom, has ended.
-pub fn admits_atom(in_flight: &InFlight, split: &Split, alone: impl FnOnce() -> bool) -> bool {
-    let most = u64::from(split.in_flight.max(1));
-    let count = u64::from(in_flight.count);
-    count < most || (count < most + u64::from(split.run_ahead) && alone())
-}
-
-/// A prediction for whoever asks for how long TPCs will be held. One that is not known, 0, is taken for a long one: for the
-/// idle time after which an owner is silent, whatever it does usually.
-pub fn unknown_is_long(predicted: Ns) -> Ns {
-    match predicted {
-        Ns(0) => IDLE_TIMEOUT_MAX,
-        known => known,
-    }
-}
-
-/// For how long the next atom of a launch may hold its TPCs: until all that may be in flight beside it has ended, the spare
-/// ones with it. Each atom is predicted to take `atom`; 0 is not known.
-pub fn atom_holds(in_flight: &InFlight, split: &Split, atom: Ns) -> Ns {
-    let atom = unknown_is_long(atom);
-    let most = u64::from(split.in_flight) + u64::from(split.run_ahead);
-    (atom * most).max(in_flight.predicted + atom)
-}
-
-/// Whether a piece that must run alone, and has waited for so long, may go: its channel has nothing in flight that is
-/// followed, or the wait is over.
-pub fn admits_alone(in_flight: &InFlight, waited: Ns) -> bool {
-    in_flight.count == 0 || waited >= DRAIN_MAX
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,83 +183,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn whole_launches_queue_up_to_the_target_and_two_always_go() {
-        let mut in_flight = InFlight::default();
-        assert!(admits_whole(&in_flight, Ns(u64::MAX), Ns(10)));
-        in_flight.add(Ns(6), false);
-        assert!(admits_whole(&in_flight, Ns(500), Ns(10)));
-        in_flight.add(Ns(3), false);
-        assert!(admits_whole(&in_flight, Ns(1), Ns(10)));
-        assert!(!admits_whole(&in_flight, Ns(2), Ns(10)));
-        in_flight.remove(Ns(6), false);
-        in_flight.remove(Ns(3), false);
-        assert_eq!(in_flight, InFlight::default());
-    }
-
-    #[test]
-    fn a_spare_atom_goes_where_nobody_is_expected() {
-        let split = Split {
-            atoms: 9,
-            in_flight: 2,
-            run_ahead: 1,
-        };
-        let mut in_flight = InFlight::default();
-        let admits = |in_flight: &InFlight, split: &Split| {
-            [false, true].map(|alone| admits_atom(in_flight, split, || alone))
-        };
-        for expected in [[true; 2], [true; 2], [false, true], [false; 2]] {
-            assert_eq!(admits(&in_flight, &split), expected);
-            in_flight.add(Ns(1), false);
-        }
-        let none = Split {
-            in_flight: 0,
-            run_ahead: 0,
-            ..split
-        };
-        assert_eq!(admits(&InFlight::default(), &none), [true; 2]);
-    }
-
-    #[test]
-    fn an_atom_holds_its_tpcs_until_its_window_has_ended() {
-        let split = Split {
-            atoms: 9,
-            in_flight: 4,
-            run_ahead: 1,
-        };
-        let none = InFlight::default();
-        assert_eq!(atom_holds(&none, &split, Ns(10)), Ns(50));
-        // What is in flight may be another launch's, and longer.
-        let mut in_flight = none;
-        in_flight.add(Ns(70), false);
-        assert_eq!(atom_holds(&in_flight, &split, Ns(10)), Ns(80));
-        // Not known, and not paced.
-        let whole = Split {
-            in_flight: 0,
-            run_ahead: 0,
-            ..split
-        };
-        assert_eq!(unknown_is_long(Ns(0)), IDLE_TIMEOUT_MAX);
-        assert_eq!(unknown_is_long(Ns(1)), Ns(1));
-        assert_eq!(atom_holds(&none, &whole, Ns(0)), IDLE_TIMEOUT_MAX);
-        let most = Split {
-            in_flight: u32::MAX,
-            run_ahead: u32::MAX,
-            ..split
-        };
-        assert_eq!(atom_holds(&in_flight, &most, Ns(u64::MAX)), Ns(u64::MAX));
-    }
-
-    #[test]
-    fn what_must_run_alone_does_not_wait_for_ever() {
-        let mut in_flight = InFlight::default();
-        assert!(admits_alone(&in_flight, Ns(0)));
-        in_flight.add(Ns(1), false);
-        assert!(!admits_alone(&in_flight, Ns(0)));
-        assert!(!admits_alone(&in_flight, DRAIN_MAX - Ns(1)));
-        assert!(admits_alone(&in_flight, DRAIN_MAX));
     }
 
     proptest! {

@@ -35,8 +35,8 @@
 use crate::units::Ns;
 
 /// The patience with a line of which nothing is known: as long as an owner of TPCs that is silent is waited for
-/// ([`IDLE_TIMEOUT_MAX`](super::tpc::IDLE_TIMEOUT_MAX)), and longer than a block of most programs runs.
-pub const PATIENCE_MAX: Ns = super::tpc::IDLE_TIMEOUT_MAX;
+/// ([`IDLE_TIMEOUT_MAX`](super::arrivals::IDLE_TIMEOUT_MAX)), and longer than a block of most programs runs.
+pub const PATIENCE_MAX: Ns = super::arrivals::IDLE_TIMEOUT_MAX;
 
 /// The least patience: what is looked for 20 times meanwhile costs a twentieth of a processor.
 pub const PATIENCE_MIN: Ns = Ns(1_000_000);

@@ -12,8 +12,8 @@ use crate::units::Ns;
 /// It is always looked for so long.
 pub const POLL_MIN: Ns = Ns(5_000_000);
 /// No pause beyond this is worth it: a tenant that makes one is taken for silent by others, too
-/// ([`IDLE_TIMEOUT_MAX`](super::tpc::IDLE_TIMEOUT_MAX)).
-pub const POLL_MAX: Ns = super::tpc::IDLE_TIMEOUT_MAX;
+/// ([`IDLE_TIMEOUT_MAX`](super::arrivals::IDLE_TIMEOUT_MAX)).
+pub const POLL_MAX: Ns = super::arrivals::IDLE_TIMEOUT_MAX;
 
 /// How long to look for work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

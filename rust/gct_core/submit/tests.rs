@@ -3,13 +3,14 @@
 //! Tests of the submission path on the host: the captures, and properties over random segments.
 
 mod captures;
+mod encodings;
 mod fast;
-mod forms;
 mod graphs;
 mod masks;
 mod orders;
 mod random;
 mod rewriting;
+mod sources;
 mod splits;
 
 use super::selftest;

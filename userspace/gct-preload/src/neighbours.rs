@@ -5,8 +5,9 @@
 
 use crate::limits::Limits;
 use gct_core::mask::TpcMask;
+use gct_core::policy::arrivals::{ArrivalStats, PAUSE_MIN};
 use gct_core::policy::patience::{self, Signs};
-use gct_core::policy::tpc::{self, ArrivalStats, Neighbour, Rank, Tenant};
+use gct_core::policy::tpc::{self, Neighbour, Rank, Tenant};
 use gct_core::topology::Topology;
 use gct_core::units::{Ns, Priority};
 use gctd_ipc::board::{Peer, Slot, SLOTS_MAX};
@@ -105,7 +106,7 @@ impl Place {
     /// There is work again: another request, unless the pause was one within the same.
     fn resume(&mut self, now_ns: u64) {
         let pause = Ns(now_ns.saturating_sub(self.idle_since_ns));
-        if self.idle_since_ns != 0 && pause < tpc::PAUSE_MIN {
+        if self.idle_since_ns != 0 && pause < PAUSE_MIN {
             return;
         }
         if self.idle_since_ns != 0 {

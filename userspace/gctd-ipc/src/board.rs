@@ -168,7 +168,7 @@ pub struct Pulse {
     busy_since_ns: AtomicU64,
     /// The time when its last work ended.
     idle_since_ns: AtomicU64,
-    /// Its arrival statistics: a word of `gct_core::policy::tpc::ArrivalStats`.
+    /// Its arrival statistics: a word of `gct_core::policy::arrivals::ArrivalStats`.
     arrivals: AtomicU64,
     /// The time of its last heartbeat while its work moved (`gct_core::policy::patience`).
     beat_ns: AtomicU64,
@@ -200,7 +200,7 @@ impl Pulse {
         self.arrivals.store(arrivals, Ordering::Relaxed);
     }
 
-    /// Returns its arrival statistics: a word of `gct_core::policy::tpc::ArrivalStats`.
+    /// Returns its arrival statistics: a word of `gct_core::policy::arrivals::ArrivalStats`.
     pub fn arrivals(&self) -> u64 {
         self.arrivals.load(Ordering::Relaxed)
     }
@@ -255,7 +255,7 @@ impl Peer {
         self.pulse.get().beat_ns()
     }
 
-    /// Returns its arrival statistics: a word of `gct_core::policy::tpc::ArrivalStats`.
+    /// Returns its arrival statistics: a word of `gct_core::policy::arrivals::ArrivalStats`.
     pub fn arrivals(&self) -> u64 {
         self.pulse.get().arrivals()
     }
