@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What became of the launches of an owner, as `compute.stat` shows it.
+//! Sums up what became of an owner's launches, as `compute.stat` shows it.
 
 use crate::mask::TpcMask;
 use crate::submit::stats::{Counters, Reason};
@@ -27,18 +27,19 @@ pub struct Launches {
     pub rewritten: u64,
     /// Launches that were split.
     pub split: u64,
-    /// The atoms that they became.
+    /// Atoms of the split launches.
     pub atoms: u64,
-    /// Launches that were narrowed: one wave of all TPCs holds their blocks, and one of those that they were given does not.
+    /// Launches whose blocks fit into one wave of the whole GPU, but not of the TPCs granted to
+    /// them.
     pub narrowed: u64,
-    /// Times that what a channel had in flight stalled while a limit was in force.
+    /// Times that the work in flight of a channel stalled while a limit was in force.
     pub stalled: u64,
-    /// What went as the tenant wrote it, by [`Reason`] as index.
+    /// Launches, segments and orders passed through unchanged, indexed by [`Reason`].
     pub passed: [u64; Reason::COUNT],
 }
 
 impl Launches {
-    /// None.
+    /// No launches.
     pub const ZERO: Self = Self {
         launches: 0,
         rewritten: 0,
@@ -49,8 +50,8 @@ impl Launches {
         passed: [0; Reason::COUNT],
     };
 
-    /// What the submission path counted: calls that launch no grid are no launches, and a recognised replay of a graph is no
-    /// call of an unknown QMD.
+    /// Converts the counters of the submission path. A call without a grid is not a launch, and a
+    /// recognised graph replay is not a call of an unknown QMD.
     pub fn of(counters: &Counters) -> Self {
         let mut passed = counters.kept;
         for (count, reason) in passed.iter_mut().zip(Reason::ALL) {
@@ -71,19 +72,20 @@ impl Launches {
         }
     }
 
-    /// What was passed, for whatever reason.
+    /// Returns how often something was passed through, for any reason.
     pub fn passed_total(&self) -> u64 {
         let counts = self.passed.iter().copied().map(Sat);
         counts.fold(Sat(0), |sum, count| sum + count).0
     }
 
-    /// The sum of both.
+    /// Returns the sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         self.combine(other, |a, b| a + b)
     }
 
-    /// What came since `earlier`. A number that went back, as only one that lies does, came not.
+    /// Returns the difference to `earlier`. A count that went back, which only a liar reports,
+    /// gives 0.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         self.combine(earlier, |a, b| a - b)

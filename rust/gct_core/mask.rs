@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Sets of TPCs, and their `0-31,40` text.
+//! Defines sets of TPCs, and their `0-31,40` text.
 
 use crate::error::Error;
 use crate::limits::TPCS_MAX;
@@ -11,15 +11,15 @@ use core::num::Wrapping;
 const WORD_BITS: usize = 64;
 const WORDS: usize = TPCS_MAX / WORD_BITS;
 
-/// A set of TPCs of one GPU, numbered as its queue metadata numbers them.
+/// A set of TPCs of one GPU, by their numbers in its queue metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TpcMask([u64; WORDS]);
 
 impl TpcMask {
-    /// No TPC.
+    /// The empty set.
     pub const EMPTY: Self = Self([0; WORDS]);
 
-    /// TPCs `0..count`; a count beyond [`TPCS_MAX`] means all there can be.
+    /// Creates the set of TPCs `0..count`, of at most [`TPCS_MAX`].
     pub fn first(count: usize) -> Self {
         let mut mask = Self::EMPTY;
         for tpc in 0..count.min(TPCS_MAX) {
@@ -28,27 +28,27 @@ impl TpcMask {
         mask
     }
 
-    /// Adds a TPC. One that cannot exist is left out.
+    /// Adds a TPC. A number that no GPU has is ignored.
     pub fn set(&mut self, tpc: usize) {
         if let Some(word) = self.0.get_mut(tpc / WORD_BITS) {
             *word |= 1 << (tpc % WORD_BITS);
         }
     }
 
-    /// Is `tpc` in the set?
+    /// Returns whether `tpc` is in the set.
     pub fn has(&self, tpc: usize) -> bool {
         self.0
             .get(tpc / WORD_BITS)
             .is_some_and(|word| (word >> (tpc % WORD_BITS)) & 1 == 1)
     }
 
-    /// Number of TPCs.
+    /// Returns the number of TPCs.
     pub fn count(&self) -> u32 {
         let words = self.0.iter().map(|word| Wrapping(word.count_ones()));
         words.sum::<Wrapping<u32>>().0
     }
 
-    /// Number of TPCs in `from..to`.
+    /// Returns the number of TPCs in `from..to`.
     pub fn count_between(&self, from: usize, to: usize) -> u32 {
         let mut count = Wrapping(0);
         for (word, base) in self.0.iter().zip((0..).step_by(WORD_BITS)) {
@@ -58,12 +58,12 @@ impl TpcMask {
         count.0
     }
 
-    /// Is there no TPC?
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         *self == Self::EMPTY
     }
 
-    /// The TPCs that are in both sets.
+    /// Returns the TPCs that are in both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         let mut mask = *self;
@@ -73,7 +73,7 @@ impl TpcMask {
         mask
     }
 
-    /// The TPCs that are in either set.
+    /// Returns the TPCs that are in either set.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         let mut mask = *self;
@@ -83,7 +83,7 @@ impl TpcMask {
         mask
     }
 
-    /// The TPCs that are in this set and not in the other.
+    /// Returns the TPCs that are in this set and not in the other.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         let mut mask = *self;
@@ -93,7 +93,7 @@ impl TpcMask {
         mask
     }
 
-    /// The lowest `count` TPCs of the set, or all when there are fewer.
+    /// Returns the lowest `count` TPCs of the set, or all if there are fewer.
     #[must_use]
     pub fn lowest(&self, count: u32) -> Self {
         let mut mask = *self;
@@ -111,27 +111,27 @@ impl TpcMask {
         mask
     }
 
-    /// A set of the TPCs whose bits are set in `words`, as [`words`](Self::words) gives them.
+    /// Creates a set from its [`words`](Self::words).
     pub const fn from_words(words: [u64; TPCS_MAX / 64]) -> Self {
         Self(words)
     }
 
-    /// The words, lowest TPC in the lowest bit of the first.
+    /// Returns the set in words, the lowest TPC in the lowest bit of the first.
     pub const fn words(&self) -> &[u64; TPCS_MAX / 64] {
         &self.0
     }
 
-    /// The highest TPC, or `None` in an empty set.
+    /// Returns the highest TPC, or `None` for the empty set.
     pub fn last(&self) -> Option<usize> {
         (0..TPCS_MAX).rev().find(|tpc| self.has(*tpc))
     }
 
-    /// Reads `0-31,40`: numbers and ascending ranges, in any order, no blanks.
+    /// Parses `0-31,40`: numbers and ascending ranges, in any order, without blanks.
     ///
     /// # Errors
     ///
-    /// [`Error::Syntax`] for anything else, the empty list included;
-    /// [`Error::Range`] for a TPC that no GPU has.
+    /// [`Error::Syntax`] for any other text, the empty list included; [`Error::Range`] for a TPC
+    /// that no GPU has.
     pub fn parse(text: &[u8]) -> Result<Self, Error> {
         let mut mask = Self::EMPTY;
         for item in text.split(|byte| *byte == b',') {
@@ -151,7 +151,7 @@ impl TpcMask {
         Ok(mask)
     }
 
-    /// Writes the list form, shortest and ascending; nothing for the empty set.
+    /// Writes the shortest ascending list; nothing for the empty set.
     pub fn show(&self, out: &mut dyn Write) -> fmt::Result {
         let mut separator = "";
         let mut start = None;
@@ -174,7 +174,7 @@ impl TpcMask {
     }
 }
 
-/// The lowest `count` bits of a word, all of them for 64 and more.
+/// Returns the lowest `count` bits of a word, all of them for 64 and more.
 const fn low_bits(count: usize) -> u64 {
     match count {
         0..WORD_BITS => !(u64::MAX << count),

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Policies: who may use what of a GPU, and when. One file each, pure, the same in every backend.
+//! Decides who may use what of a GPU, and when. Each policy is one pure file and the same in every
+//! backend.
 //!
-//! | module | answers |
+//! | module | decides |
 //! |---|---|
-//! | [`predict`] | how long will this launch take? |
-//! | [`doorbell`] | do doorbells fault where no processor is spare? |
-//! | [`pace`] | into how many atoms is it split, and may the next one go now? |
-//! | [`patience`] | when does a wait end though nothing has happened? |
-//! | [`poll`] | for how long is work looked for before the backend sleeps? |
-//! | [`size`] | how large a GPU is a tenant shown? |
-//! | [`tpc`] | which TPCs may a tenant use now, and must it wait for another? |
+//! | [`arrivals`] | when an idle tenant usually comes back |
+//! | [`doorbell`] | whether doorbells fault while no processor is spare |
+//! | [`pace`] | how many atoms a launch is split into, and whether the next one is released |
+//! | [`patience`] | when a wait ends although nothing has happened |
+//! | [`poll`] | how long the backend polls before it sleeps |
+//! | [`poll_backoff`] | whether it may take a processor for polling |
+//! | [`predict`] | how long a launch will take |
+//! | [`size`] | how large a GPU a tenant is shown |
+//! | [`tpc`] | which TPCs a tenant may use now, and whether it must wait |
 
 pub mod arrivals;
 pub mod doorbell;

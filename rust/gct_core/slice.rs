@@ -1,43 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The time slice of one channel group: what the resource manager is to be told of it, and what it was told.
+//! Tracks the time slice of one channel group, and which control the resource manager gets next.
 //!
-//! The engine keeps one for each channel group. Where a process sends the controls of its channel groups itself, as in the
-//! user-space mode, it keeps them.
+//! The engine keeps a [`Slice`] for each channel group. In the user-space mode the process sends
+//! these controls itself, and keeps them instead.
 
 use crate::rmapi::control::{Control, Status, NOT_SUPPORTED};
 use crate::rmapi::Handle;
 use crate::units::Us;
 
-/// The time slice of a channel group.
+/// Time slice of a channel group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slice {
-    /// Its own, whatever that is.
+    /// The original one, not yet read.
     Own,
-    /// Its own, which the resource manager has said.
+    /// The original one, as the resource manager reported it.
     Known(Us),
-    /// Ours, in place of its own.
+    /// A limit, in place of the original.
     Ours {
-        /// What it gets back.
+        /// The original time slice, to be restored.
         own: Us,
-        /// What it has.
+        /// The time slice in force.
         now: Us,
     },
 }
 
-/// What the resource manager is to be told.
+/// The next control for the resource manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SliceOrder {
-    /// It is asked for the channel group's own time slice.
+    /// Read the channel group's original time slice.
     Ask,
-    /// The channel group gets a time slice of ours.
+    /// Set the time slice to a limit.
     Set(Us),
-    /// The channel group gets its own time slice back.
+    /// Restore the original time slice.
     GiveBack(Us),
 }
 
 impl Slice {
-    /// What comes next to make it `limit`, or its own with `None`; `None` when it is.
+    /// Returns the next control towards `limit`, or towards the original with `None`. Returns
+    /// `None` when the time slice is right.
     pub const fn order(self, limit: Option<Us>) -> Option<SliceOrder> {
         match (self, limit) {
             (Self::Own, Some(_)) => Some(SliceOrder::Ask),
@@ -50,7 +51,8 @@ impl Slice {
         }
     }
 
-    /// What it is when somebody else may have set it: what it gets back is known as before.
+    /// Returns the state after somebody else may have set the time slice. The original is still
+    /// known.
     #[must_use]
     pub const fn lost(self) -> Self {
         /// No limit is this short.
@@ -61,7 +63,7 @@ impl Slice {
         }
     }
 
-    /// What it is once the resource manager has obeyed `order` and said `now`.
+    /// Returns the state after the resource manager has carried out `order` and reported `now`.
     #[must_use]
     pub const fn after(self, order: SliceOrder, now: Us) -> Self {
         match (order, self) {
@@ -76,7 +78,7 @@ impl Slice {
 }
 
 impl SliceOrder {
-    /// The control that says it of a channel group.
+    /// Builds the control for a channel group.
     pub fn control(self, client: Handle, group: Handle) -> Control {
         match self {
             Self::Ask => Control::get_timeslice(client, group),
@@ -86,11 +88,12 @@ impl SliceOrder {
         }
     }
 
-    /// What came of the control: a time slice that is not the one that was asked for is not the limit.
+    /// Checks the outcome of the control. A time slice other than the requested one is not the
+    /// limit.
     ///
     /// # Errors
     ///
-    /// The resource manager's, and [`NOT_SUPPORTED`].
+    /// The resource manager's, and [`NOT_SUPPORTED`] for another time slice.
     pub fn taken(self, control: &Control, outcome: Result<(), Status>) -> Result<(), Status> {
         match (self, outcome) {
             (Self::Set(slice), Ok(())) if control.timeslice() != slice => Err(NOT_SUPPORTED),
@@ -103,7 +106,7 @@ impl SliceOrder {
 mod tests {
     use super::*;
 
-    /// Obeys orders until there is none; returns how many there were.
+    /// Carries out orders until there is none, and returns how many there were.
     fn settle(slice: &mut Slice, driver: &mut Us, limit: Option<Us>) -> u32 {
         let mut count = 0;
         while let Some(order) = slice.order(limit) {

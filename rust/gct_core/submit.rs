@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The submission path: what a tenant wrote into a channel, and what the GPU should get instead.
+//! Reads what a tenant wrote into a channel, and writes what the GPU gets instead.
 //!
 //! | module | from | to |
 //! |---|---|---|
-//! | [`gpfifo`] | a ring's 64-bit entries | segments of words |
-//! | [`method`], [`methods`] | a segment's words | bursts of methods, by name |
+//! | [`gpfifo`] | 64-bit entries of a ring | segments of words |
+//! | [`method`], [`methods`] | words of a segment | bursts of methods, by name |
 //! | [`qmd`] | 256 or 384 bytes | named fields, one module per layout version |
-//! | [`tracker`] | a channel's bursts | the calls that schedule a QMD, with the place of its words |
+//! | [`tracker`] | bursts of a channel | calls that schedule a QMD, and where its words are |
 //! | [`launch`] | a QMD | geometry, resources, effects, waits |
 //! | [`mask`] | a set of TPCs | the QMD's mask, united with the tenant's own |
-//! | [`occupancy`] | a launch | how many of its blocks are resident at once |
-//! | [`atom`] | a grid and a number | which part each atom runs |
+//! | [`occupancy`] | a launch | number of blocks that are resident at once |
+//! | [`atom`] | a grid and a number | the part that each atom runs |
 //! | [`join`] | a QMD and a part | the atom's QMD, and the join that keeps the launch's effects |
 //! | [`rewrite`] | a segment and orders | the segment to publish, in the caller's buffer |
 //! | [`graph`] | stored QMDs | what a replay launches, and how to mask it |
 //! | [`stats`], [`limits`] | | counts with reasons; every maximum |
 //!
-//! Nothing here allocates, blocks, panics, or trusts a word: a segment is read once, every index is checked, and what is
-//! not understood is passed through as it is and counted with a [`Reason`](stats::Reason). Which rules hold for masks and
-//! splits, and which measurement stands behind each, is in `gctgroup-docs/submission.md`.
+//! Nothing here allocates, blocks, panics or trusts a word. A segment is read once and every index
+//! is checked. What is not understood passes through unchanged and is counted with a
+//! [`Reason`](stats::Reason). `gctgroup-docs/submission.md` states the rules of masks and splits,
+//! and the measurement behind each.
 
 pub mod atom;
 pub mod gpfifo;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Short text of bounded length, stored in place.
+//! Defines short text of bounded length, stored in place.
 
 use crate::units::Sat;
 use core::fmt;
@@ -13,7 +13,7 @@ pub struct Text<const N: usize> {
 }
 
 impl<const N: usize> Text<N> {
-    /// No text.
+    /// The empty text.
     pub const EMPTY: Self = Self {
         bytes: [0; N],
         len: 0,
@@ -29,8 +29,8 @@ impl<const N: usize> Text<N> {
         Some(copy)
     }
 
-    /// Copies text of unsure origin: up to the first NUL or `N` bytes, and only
-    /// as far as it is printable ASCII.
+    /// Copies untrusted text: up to `N` bytes, and only until the first byte that is not printable
+    /// ASCII.
     pub fn from_untrusted(bytes: &[u8]) -> Self {
         let mut copy = Self::EMPTY;
         for (to, from) in copy.bytes.iter_mut().zip(bytes) {
@@ -43,9 +43,8 @@ impl<const N: usize> Text<N> {
         copy
     }
 
-    /// Copies a path of unsure origin, as much as fits. What is not printable
-    /// ASCII becomes a blank, so that no name is lost or made equal to another
-    /// that has none.
+    /// Copies an untrusted path, as much as fits. Bytes that are not printable ASCII become blanks,
+    /// so no name is lost or made equal to a plain one.
     pub fn from_path(bytes: &[u8]) -> Self {
         let mut copy = Self::EMPTY;
         for (to, from) in copy.bytes.iter_mut().zip(bytes) {
@@ -55,18 +54,18 @@ impl<const N: usize> Text<N> {
         copy
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         // INVARIANT: `bytes[..len]` is UTF-8, so the default is never used.
         core::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
-    /// The bytes of the text.
+    /// Returns the bytes of the text.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// Is there no text?
+    /// Returns whether the text is empty.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -92,7 +91,7 @@ impl<const N: usize> fmt::Debug for Text<N> {
     }
 }
 
-/// Appends as far as there is room; an error leaves what was written before.
+/// Appends text that fits. On an error the earlier text stays.
 impl<const N: usize> fmt::Write for Text<N> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.len.checked_add(text.len()).ok_or(fmt::Error)?;

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Knows which TPCs a GPU has, and which of them lie in one GPC.
+//! Determines which TPCs a GPU has, and which of them lie in one GPC.
 //!
 //! Terminology
 //!   bit          number of a TPC in a QMD's mask
-//!   virtual GPC  number that the resource manager gives a GPC (`virtualGpcId`); 0 to `gpcs - 1` are GPCs, those above
-//!                are TPCs that belong to no such GPC (`gpcs` and `tpcs_per_gpc` are the chip's, floorswept or not)
+//!   gpcs, tpcs_per_gpc  size of the chip before floorsweeping
+//!   virtual GPC  number that the resource manager gives a GPC (`virtualGpcId`), below `gpcs`; a
+//!                higher one is a single TPC outside of these GPCs
 //!
-//! The resource manager's answer to `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER` has an entry for each SM. It may be asked by
-//! everybody. From an entry follows the bit of its TPC:
+//! `NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER` returns an entry for each SM, to any client. The entry
+//! gives the bit of the SM's TPC:
 //!
 //! ```text
 //! virtual GPC < gpcs:  bit = virtual GPC * tpcs_per_gpc + migratable TPC
 //! else:                bit = gpcs * tpcs_per_gpc + (virtual GPC - gpcs)
 //! ```
 //!
-//! Measured on four H100s (`tests/fixtures/tpcs`): each of 66 bits enables the two SMs that the rule says, no other bit
-//! enables any, and a cluster finds place within a virtual GPC alone. For other chips than Hopper the rule was not tried,
-//! so [`Topology::from_sm_order`] refuses them.
+//! Measured on four H100s (`tests/fixtures/tpcs`): each of the 66 bits enables the two SMs of this
+//! rule, no other bit enables an SM, and a cluster fits only within one virtual GPC. The rule was
+//! not measured on chips other than Hopper, so [`Topology::from_sm_order`] refuses them.
 
 use crate::limits::TPCS_MAX;
 use crate::mask::TpcMask;
@@ -25,10 +26,10 @@ use crate::mask::TpcMask;
 /// `NV2080_CTRL_MC_ARCH_INFO_ARCHITECTURE_GH100`.
 const HOPPER: u32 = 0x180;
 
-/// What the resource manager says of a chip, whatever was floorswept.
+/// Layout of a chip before floorsweeping, as the resource manager reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chip {
-    /// `NV2080_CTRL_MC_GET_ARCH_INFO`: its architecture.
+    /// Architecture: `NV2080_CTRL_MC_GET_ARCH_INFO`.
     pub architecture: u32,
     /// `NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_GPCS`.
     pub gpcs: u16,
@@ -36,7 +37,7 @@ pub struct Chip {
     pub tpcs_per_gpc: u16,
 }
 
-/// One SM, as the resource manager numbers it.
+/// One SM, by the numbers of the resource manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sm {
     /// `virtualGpcId`.
@@ -49,16 +50,16 @@ pub struct Sm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
     existing: TpcMask,
-    /// GPCs with `tpcs_per_gpc` bits each, from bit 0 on. Each bit above is a GPC of its own.
+    /// GPCs with `tpcs_per_gpc` bits each, from bit 0 on. Each higher bit is a GPC of its own.
     gpcs: u16,
     tpcs_per_gpc: u16,
 }
 
 impl Topology {
-    /// No TPC that is known.
+    /// A GPU whose TPCs are unknown.
     pub const UNKNOWN: Self = Self::apart(TpcMask::EMPTY);
 
-    /// TPCs of which nobody knows whether two lie in one GPC.
+    /// Creates a topology that promises no two TPCs in one GPC.
     pub const fn apart(existing: TpcMask) -> Self {
         Self {
             existing,
@@ -67,7 +68,7 @@ impl Topology {
         }
     }
 
-    /// TPCs that all lie in one GPC, as in a model that has no GPCs.
+    /// Creates a topology with all TPCs in one GPC, as in a model without GPCs.
     pub const fn together(existing: TpcMask) -> Self {
         Self {
             existing,
@@ -77,8 +78,10 @@ impl Topology {
         }
     }
 
-    /// From what the resource manager says of each SM; `None` for a chip that the rule was not tried on, for two TPCs with
-    /// the same bit, and for none.
+    /// Builds the topology from the resource manager's entry for each SM.
+    ///
+    /// Returns `None` for a chip other than Hopper, for no SM, for a number out of range, and for
+    /// TPCs with different numbers of SMs, as where two TPCs get one bit.
     pub fn from_sm_order(chip: Chip, sms: impl Iterator<Item = Sm>) -> Option<Self> {
         let bits = chip.gpcs.checked_mul(chip.tpcs_per_gpc)?;
         if chip.architecture != HOPPER || bits == 0 {
@@ -101,35 +104,35 @@ impl Topology {
         })
     }
 
-    /// The TPCs that exist.
+    /// Returns the TPCs that exist.
     pub const fn existing(&self) -> &TpcMask {
         &self.existing
     }
 
-    /// Whether any TPC is known.
+    /// Returns whether any TPC is known.
     pub fn is_known(&self) -> bool {
         !self.existing.is_empty()
     }
 
-    /// All in words, for a page of memory.
+    /// Packs the topology into words, for a shared page.
     pub fn to_words(&self) -> [u64; TPCS_MAX / 64 + 1] {
         let [a, b, c, d] = *self.existing.words();
         let gpcs = u64::from(self.gpcs) << 16 | u64::from(self.tpcs_per_gpc);
         [a, b, c, d, gpcs]
     }
 
-    /// What [`to_words`](Self::to_words) made. Any words are some topology.
+    /// Unpacks [`to_words`](Self::to_words). All words are valid: another process writes them.
     pub fn from_words([a, b, c, d, gpcs]: [u64; TPCS_MAX / 64 + 1]) -> Self {
         Self {
             existing: TpcMask::from_words([a, b, c, d]),
-            // CAST: 16 bits were stored. More GPCs than TPCs there are not.
+            // CAST: 16 bits were stored. There are no more GPCs than TPCs.
             gpcs: ((gpcs >> 16) as u16).min(TPCS_MAX as u16),
             // CAST: as above.
             tpcs_per_gpc: gpcs as u16,
         }
     }
 
-    /// Whether `count` TPCs of `mask` lie in one GPC.
+    /// Returns whether `count` TPCs of `mask` lie in one GPC.
     pub fn has_together(&self, mask: &TpcMask, count: u32) -> bool {
         let mask = mask.and(&self.existing);
         if count <= 1 {
@@ -145,7 +148,7 @@ impl Topology {
 }
 
 impl Chip {
-    /// The bit of the TPC that an SM belongs to.
+    /// Returns the bit of the TPC that an SM belongs to.
     fn bit(&self, sm: Sm) -> Option<usize> {
         let (gpcs, size) = (usize::from(self.gpcs), usize::from(self.tpcs_per_gpc));
         let (gpc, tpc) = (usize::from(sm.virtual_gpc), usize::from(sm.migratable_tpc));

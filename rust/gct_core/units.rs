@@ -2,19 +2,18 @@
 
 //! Defines numbers with units, and operators on them that cannot panic.
 //!
-//! The kernel checks integers for overflow and panics; it has neither floats nor 128-bit integers.
-//! So an amount of this module is limited to what its type holds, and arithmetic on it reads as
-//! the formula that it is:
+//! The kernel panics on integer overflow, and has neither floats nor 128-bit integers. So the
+//! operators of an amount saturate, and a policy reads as its formula:
 //!
-//! | operator | beyond the range |
+//! | operator | out of range |
 //! |---|---|
 //! | `a + b`, `a * n`, `a << n` | [`MAX`](Ns::MAX) |
 //! | `a - b` | 0 |
 //! | `a / n`, `a / b`, `a.div_ceil(n)`, `a.pieces_of(b)` by 0 | the largest number |
 //!
-//! A sum that decides whether something is allowed uses `checked_add` instead. Numbers without a
-//! unit are `core::num::Saturating` ([`Sat`]) or, where they count modulo 2^n or cannot leave their
-//! range, `core::num::Wrapping`.
+//! A sum that decides whether something is allowed uses `checked_add` instead. A plain number is a
+//! `core::num::Saturating` ([`Sat`]). It is a `core::num::Wrapping` if it counts modulo 2^n or
+//! cannot leave its range.
 
 use core::ops::{Add, AddAssign, Div, Mul, Shl, Sub, SubAssign};
 
@@ -253,13 +252,13 @@ impl Us {
 }
 
 impl Priority {
-    /// The priority where nobody wrote one.
+    /// Priority of a group without a written one.
     pub const DEFAULT: Self = Self(8);
 }
 
 /// Returns `a / b`, rounded up; the largest number for a `b` of 0.
 ///
-/// `core`'s own adds with an overflow check.
+/// `u64::div_ceil` adds with an overflow check.
 #[inline]
 fn div_ceil(a: u64, b: u64) -> u64 {
     match (a.checked_div(b), a.checked_rem(b)) {
@@ -269,8 +268,8 @@ fn div_ceil(a: u64, b: u64) -> u64 {
     }
 }
 
-/// Returns `a * b / c`, rounded down, without a 128-bit intermediate; `None` when `c` is zero or the
-/// result does not fit 64 bits.
+/// Returns `a * b / c`, rounded down, without a 128-bit intermediate. Returns `None` for a `c` of
+/// zero and for a result that does not fit 64 bits.
 pub fn mul_div(a: u64, b: u64, c: u64) -> Option<u64> {
     if let Some(product) = a.checked_mul(b) {
         return product.checked_div(c);
@@ -278,9 +277,8 @@ pub fn mul_div(a: u64, b: u64, c: u64) -> Option<u64> {
     if c == 0 {
         return None;
     }
-    // Long division, one bit of `a` at a time from the top. After the bits
-    // seen so far, `quotient * c + remainder` is their value times `b`, with
-    // `remainder < c`.
+    // Long division, one bit of `a` at a time from the top. After the bits seen so far, `quotient *
+    // c + remainder` is their value times `b`, with `remainder < c`.
     let (whole, part) = (b.checked_div(c)?, b.checked_rem(c)?);
     let (mut quotient, mut remainder) = (0u64, 0u64);
     for shift in (0..u64::BITS).rev() {
@@ -298,8 +296,8 @@ pub fn mul_div(a: u64, b: u64, c: u64) -> Option<u64> {
 fn add_below(quotient: u64, remainder: u64, addend: u64, c: u64) -> Option<(u64, u64)> {
     match remainder.checked_add(addend) {
         Some(sum) if sum < c => Some((quotient, sum)),
-        // The sum is below 2 * c, so subtracting c once, even from a sum that
-        // wrapped, leaves the remainder.
+        // The sum is below 2 * c, so subtracting c once leaves the remainder, even from a sum that
+        // wrapped.
         _ => Some((
             quotient.checked_add(1)?,
             remainder.wrapping_add(addend).wrapping_sub(c),

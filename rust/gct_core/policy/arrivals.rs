@@ -1,40 +1,66 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Learns when a tenant usually comes back.
+//! Learns when an idle tenant usually comes back.
+//!
+//! Terminology
+//!   request       the launches of a tenant that follow each other without a pause
+//!   pause         the time without work between two requests; at least [`PAUSE_MIN`]
+//!   idle timeout  the idle time after which the tenant counts as gone
+//!   tolerance     how long a request may be delayed
+//!
+//! A request after a pause updates the statistics. Extremes count at once and fade slowly:
+//!
+//! ```text
+//! longest  = max(pause, longest - longest / LONGEST_DECAY)     decaying maximum
+//! shortest = decaying_min(shortest, pause)
+//! request  = decaying_min(request, length of the request)
+//! ```
+//!
+//! The predictions keep a margin of an eighth, and a wider one for irregular tenants:
+//!
+//! ```text
+//! spread       = longest - shortest
+//! idle timeout = longest + longest / 8 + spread, within IDLE_TIMEOUT_MIN and IDLE_TIMEOUT_MAX
+//! returns not before  shortest - shortest / 8 - spread
+//! tolerance    = request / TOLERANCE
+//! ```
 
 use crate::units::Ns;
 
 /// A shorter pause is part of a request: its launches follow each other like that.
 pub const PAUSE_MIN: Ns = Ns(50_000);
-/// An owner is never taken for silent before.
+/// Shortest idle timeout.
 pub const IDLE_TIMEOUT_MIN: Ns = Ns(500_000);
-/// An owner that has been idle for so long is silent, however it usually works.
+/// Longest idle timeout: a tenant that has been idle for so long counts as gone, whatever its
+/// history.
 pub const IDLE_TIMEOUT_MAX: Ns = Ns(20_000_000);
-/// An owner waits for a sixteenth of its request at most: 6%, of the 10% that p99 may grow by.
+/// Share of a request by which it may be delayed, as a divisor: 6%, of the 10% that p99 may grow
+/// by.
 const TOLERANCE: u64 = 16;
-/// The part of the longest pause that is forgotten at each one, as a divisor. Of pauses that are random (exponential), 0.3%
-/// then last until their owner is taken for silent; with 16 it would be 2%, more than p99 lets through.
+/// Share by which the longest pause decays at each pause, as a divisor. With 64, 0.3% of random
+/// (exponential) pauses outlast the idle timeout. With 16 it would be 2%, more than p99 allows.
 const LONGEST_DECAY: u64 = 64;
-/// The part of its distance to a longer time by which a decaying minimum grows, as a divisor.
+/// Share of its distance to a longer time by which a decaying minimum grows, as a divisor.
 const MIN_DECAY: u64 = 64;
-/// Microseconds that a word has room for, three times: 2.1 s.
+/// Largest time in [`ArrivalStats::to_word`], in microseconds: 21 bits, 2.1 s.
 const MICROS_MAX: u64 = (1 << 21) - 1;
 
-/// What a tenant's requests and the pauses between them usually are.
+/// Statistics of a tenant's requests and of the pauses between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArrivalStats {
-    /// A pause is hardly ever longer.
+    /// Decaying maximum of its pauses.
     pub longest: Ns,
-    /// A pause is hardly ever shorter; 0 where nothing is known.
+    /// Decaying minimum of its pauses; 0 before the first.
     pub shortest: Ns,
-    /// A request hardly ever takes less; 0 where nothing is known.
+    /// Decaying minimum of the lengths of its requests; 0 before the first.
     pub request: Ns,
 }
 
 impl ArrivalStats {
-    /// The statistics after a request that took so long and the pause behind it. What is out of the ordinary counts at once, what
-    /// is ordinary little by little. A pause within a request is none. One after which the TPCs are lent in any case says
-    /// nothing of the next.
+    /// Returns the statistics after a request of length `request` and the `pause` behind it.
+    ///
+    /// A pause below [`PAUSE_MIN`] lies within a request and changes nothing. After one beyond
+    /// [`IDLE_TIMEOUT_MAX`] the TPCs are lent in any case, so it says nothing about the next pause.
     #[must_use]
     pub fn after(self, request: Ns, pause: Ns) -> Self {
         if pause < PAUSE_MIN {
@@ -51,35 +77,36 @@ impl ArrivalStats {
         }
     }
 
-    /// By how much its pauses differ: what they were says little of the next one.
+    /// Returns how irregular the pauses are.
     fn spread(&self) -> Ns {
         self.longest - self.shortest
     }
 
-    /// After how long without work a tenant is silent: later than its longest pause, by more if its pauses differ.
+    /// Returns the idle time after which the tenant counts as gone.
     pub(super) fn idle_timeout(&self) -> Ns {
         let late = self.spread() + self.longest / 8;
         (self.longest + late).clamp(IDLE_TIMEOUT_MIN, IDLE_TIMEOUT_MAX)
     }
 
-    /// Before which idle time it hardly ever comes back: earlier than its shortest pause, by more if its pauses differ. Of
-    /// one that comes at random nothing is foreseen.
-    pub(super) fn early(&self) -> Ns {
+    /// Returns the idle time before which the tenant hardly ever comes back; 0 where its pauses are
+    /// too irregular to tell.
+    pub(super) fn earliest_return(&self) -> Ns {
         self.shortest - (self.spread() + self.shortest / 8)
     }
 
-    /// For how long it may wait at the start of a request.
+    /// Returns how long the start of a request may be delayed.
     pub(super) fn tolerance(&self) -> Ns {
         self.request / TOLERANCE
     }
 
-    /// All in one word, in microseconds, for neighbours to read at once.
+    /// Packs the statistics into one word, in microseconds, so that neighbours read them
+    /// atomically.
     pub fn to_word(self) -> u64 {
         let micros = |time: Ns| (time / 1_000).get().min(MICROS_MAX);
         micros(self.request) << 42 | micros(self.longest) << 21 | micros(self.shortest)
     }
 
-    /// What [`to_word`](Self::to_word) made; whatever the word is, it is some value.
+    /// Unpacks [`to_word`](Self::to_word). Every word is valid: a neighbour writes it.
     pub fn from_word(word: u64) -> Self {
         let time = |micros: u64| Ns(micros & MICROS_MAX) * 1_000;
         Self {
@@ -90,7 +117,7 @@ impl ArrivalStats {
     }
 }
 
-/// What a time is hardly ever less than, after one more of them; 0 knows nothing.
+/// Returns the decaying minimum `known` after one more `time`. A `known` of 0 is empty.
 fn decaying_min(known: Ns, time: Ns) -> Ns {
     if known == Ns(0) || time < known {
         return time;
@@ -105,7 +132,7 @@ mod tests {
     const LATE: Ns = Ns(1_000_000_000);
 
     #[test]
-    fn who_is_irregular_is_taken_for_silent_later() {
+    fn irregular_tenants_have_a_longer_idle_timeout() {
         let ms = |ms: u64| Ns(ms * 1_000_000);
         let request = Ns(25_000);
         let regular = ArrivalStats::default()
@@ -122,7 +149,7 @@ mod tests {
         let once = ArrivalStats::default().after(ms(1), ms(2));
         let all = |arrivals: ArrivalStats| (arrivals.longest, arrivals.shortest, arrivals.request);
         assert_eq!(all(once), (ms(2), ms(2), ms(1)));
-        // Neither a pause within a request nor the end of all work counts.
+        // A pause within a request changes nothing; the end of all work changes the request alone.
         assert_eq!(once.after(Ns(9), Ns(3_000)).after(ms(1), LATE), once);
         assert_eq!(once.after(Ns(9_000), LATE).request, Ns(9_000));
         let both = once.after(ms(1), ms(6)).after(ms(1), ms(1));

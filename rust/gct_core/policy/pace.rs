@@ -1,24 +1,44 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! When the parts of a tenant's work go to the GPU, so that it can be made to yield soon.
+//! Decides how much of a tenant's work is released to the GPU at once, so that the tenant can be
+//! preempted soon.
 //!
-//! A launch that is predicted to run longer than the target is split. A window of its blocks may be in flight: what
-//! is predicted to end within the target. Its atoms are half a window, so that the GPU has the next one before it
-//! has ended this one. A window is never smaller than a wave of blocks, because SMs would stay empty. Near that size an atom
-//! lasts as long as its blocks, however few, so what is in flight ends within the target or within the time of a wave,
-//! whichever is longer. There atoms are a quarter of the window, or a third or a half where they would be so short that what
-//! an atom costs is more than a hundredth ([`ATOM_MIN`]), and all of them fit onto the SMs. Between the end of such an atom
-//! and the release of the next its SMs stay empty for some microseconds ([`TURNAROUND`]). More atoms that wait on the GPU
-//! fill them, but also go before what a neighbour submits meanwhile, so they are let go only while no neighbour is expected
-//! on the same TPCs before all has ended: one of them, or as many as last for the turnaround, another window at most. That is
-//! asked anew for each. Where the number of atoms is bounded they are larger, and fewer of them, but two at least, are in
-//! flight: as many as fill the window.
+//! Terminology
+//!   target    `atom.duration`: the longest time that released work may occupy the GPU
+//!   wave      the blocks that the granted SMs hold at the same time
+//!   window    released and unfinished blocks; at least a wave, or SMs would idle
+//!   atom      the blocks released by one PCAS
+//!   single    a launch of at most one wave, whose blocks may wait for each other
 //!
-//! Whole launches are let go two at a time, for the same reason, and more as long as all together are predicted to end
-//! within the target. All this holds for each channel by itself. Across channels it must not: what is in flight in one
-//! may be waiting for what is held back in another, while within a channel the order is that of the tenant and its
-//! first piece is always let go. Streams may share a channel, so what is in flight may be waiting for what is held back
-//! behind it, too: no piece is held for ever ([`patience`](super::patience)).
+//! A launch that is predicted to exceed the target is split:
+//!
+//! ```text
+//! window    = max(wave, blocks * target / predicted)
+//! parts     = 2                                     # the next atom queues before this one ends
+//! near a wave (window < 2 * wave):
+//!     parts = clamp(time(window) / ATOM_MIN, 2, 4)  # 4 without a prediction
+//! atom      = window / parts                        # rounded up if single
+//! atom      = max(atom, blocks / atoms_max)         # rounded up
+//! in flight = clamp(window / atom, 2, parts)        # all atoms if single
+//! atom      = max(atom, window / in flight)         # fewer atoms still fill the window
+//! ```
+//!
+//! Without a prediction the window is a wave and a launch gets at most [`UNKNOWN_ATOMS`] atoms.
+//!
+//! Preemption takes at most max(target, a wave): an atom cannot finish before its blocks do.
+//!
+//! Run-ahead. Near a wave, SMs idle for [`TURNAROUND`] between two atoms. Further atoms fill that
+//! gap, but they also run before what a neighbour submits meanwhile. So they are queued only while
+//! no neighbour is expected on the same TPCs. The decision is made anew for each atom.
+//!
+//! ```text
+//! run-ahead = clamp(TURNAROUND / time(atom), 1, in flight)   # rounded up; 0 if not near a wave
+//! ```
+//!
+//! Channels are paced independently. Work in flight on one channel may wait for work held back on
+//! another, so a limit across channels could deadlock. Within a channel the tenant's order is kept,
+//! and the first piece is always released. Streams may share a channel, so work in flight may also
+//! wait for work held back behind it: [`patience`](super::patience) bounds that wait.
 
 mod admission;
 
@@ -29,41 +49,42 @@ pub use admission::{
 
 use crate::units::{Blocks, Ns};
 
-/// The share of the GPU's time below which a part of a wave is no atom: each costs it some 0.3 us (H200,
-/// `gctgroup-docs/results/user-mode-h200.md`, atoms at once), a hundredth of this.
+/// The shortest atom near a wave. An atom costs some 0.3 us, a hundredth of this (H200,
+/// `gctgroup-docs/results/user-mode-h200.md`, atoms at once).
 pub const ATOM_MIN: Ns = Ns(30_000);
 
-/// From the end of an atom until the one that was held back for it runs, in the user-space mode: seen by polling, written, rung
-/// for, fetched (H200: waves of 10.5 us that are let go one by one take 19 us each).
+/// Time from the end of an atom until the atom that was held back for it runs, in the user-space
+/// mode: the end is polled, the next atom written, rung for and fetched (H200: waves of 10.5 us
+/// that are released one by one take 19 us each).
 pub const TURNAROUND: Ns = Ns(9_000);
 
-/// Into how many atoms a launch is split of which nothing is known: enough to learn from the first ones.
+/// Atoms of a launch without a prediction: enough to learn from the first ones.
 pub const UNKNOWN_ATOMS: u64 = 16;
 
-/// A launch as far as it matters here.
+/// The size of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Its blocks.
+    /// Blocks of its grid.
     pub blocks: Blocks,
-    /// How many of them are resident at the same time.
+    /// Blocks that are resident at the same time.
     pub wave: Blocks,
-    /// How long it will take, if that is known.
+    /// Predicted duration, if its kernel is known.
     pub predicted: Option<Ns>,
 }
 
-/// How a launch is let go.
+/// How a launch is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// Into how many atoms it is split; 1 leaves it whole.
+    /// Atoms that it is split into; 1 leaves it whole.
     pub atoms: u32,
-    /// How many of them may be in flight.
+    /// Atoms that may be in flight.
     pub in_flight: u32,
-    /// How many more may wait on the GPU while nobody else is expected there.
+    /// Further atoms that may be queued while no neighbour is expected.
     pub run_ahead: u32,
 }
 
 impl Split {
-    /// Whole.
+    /// Leaves the launch whole.
     pub const NONE: Self = Self {
         atoms: 1,
         in_flight: 1,
@@ -71,13 +92,13 @@ impl Split {
     };
 }
 
-/// How `work` is let go for `target`, in at most `most` atoms.
+/// Splits `work` for `target`, into at most `most` atoms.
 pub fn split(work: &Work, target: Ns, most: u32) -> Split {
     let wave = work.wave.max(Blocks(1));
     let (window, limit) = match work.predicted {
         Some(predicted) if predicted <= target => return Split::NONE,
         Some(predicted) => (work.blocks.scale(target, predicted).max(wave), u64::MAX),
-        // A launch of one wave is as short as its blocks are, whatever is done.
+        // A launch of at most a wave lasts as long as its blocks, split or not.
         None if work.blocks <= wave => return Split::NONE,
         None => (wave, UNKNOWN_ATOMS),
     };
@@ -88,18 +109,19 @@ pub fn split(work: &Work, target: Ns, most: u32) -> Split {
         Some(time) => (time / ATOM_MIN).clamp(2, 4),
         None => 4,
     };
-    // The blocks of a single wave may wait for each other, so all of its atoms must fit into the window.
+    // The blocks of a single wave may wait for each other, so all of its atoms must fit into the
+    // window.
     let single_wave = work.blocks <= wave;
     let atom = if single_wave {
         window.div_ceil(parts)
     } else {
-        // Rounded down: a block too many would wait for a whole atom.
+        // Rounded down: one block too many would wait for a whole atom.
         (window / parts).max(Blocks(1))
     };
     let most = limit.min(u64::from(most.max(1)));
     let largest = atom.max(work.blocks.div_ceil(most));
     let fit = (window / largest).min(parts).max(2);
-    // Where fewer fit than are wanted, they share the window all the same: no SM stays empty.
+    // Where fewer atoms fit than are wanted, they share the whole window, so that no SM idles.
     let atom = largest.max(window / fit);
     let atoms = work.blocks.pieces_of(atom).max(1);
     let in_flight = if single_wave { fit.max(atoms) } else { fit };
@@ -147,14 +169,15 @@ mod tests {
         // Unknown: quarter waves, but not too many.
         assert_eq!(atoms(4_224, 2_112, None, 300_000), (8, 4));
         assert_eq!(atoms(1 << 30, 2_112, None, 300_000), (16, 2));
-        // Bounded: larger than a quarter, so fewer are in flight, but as many blocks.
+        // Bounded: atoms larger than a quarter; fewer are in flight, but as many blocks.
         assert_eq!(atoms(26_400, 264, Some(25_000_000), 100_000), (200, 2));
         assert_eq!(atoms(2_112 * 90, 2_112, Some(90_000_000), 100), (180, 2));
         assert_eq!(atoms(2_112, 2_112, None, 300_000), (1, 1));
         assert_eq!(atoms(0, 0, Some(9), 1), (1, 2));
         let near = super::split(&work(4_224, 2_112, None), Ns(1), 256);
         assert_eq!((near.atoms, near.in_flight, near.run_ahead), (8, 4, 1));
-        // A wave of 106 us is three atoms and one to spare; one of 10 us two, and two more for the turnaround.
+        // A wave of 106 us is three atoms and one of run-ahead; a wave of 10 us two, and two of
+        // run-ahead to cover the turnaround.
         let long = super::split(&work(42_240, 2_112, Some(2_120_000)), Ns(100_000), 256);
         assert_eq!((long.atoms, long.in_flight, long.run_ahead), (60, 3, 1));
         let short = super::split(&work(42_240, 2_112, Some(210_000)), Ns(10_000), 256);
@@ -163,7 +186,8 @@ mod tests {
         assert_eq!(far.run_ahead, 0);
     }
 
-    /// All blocks of a launch that one wave holds are in flight together, so a barrier between them ends as it does natively.
+    /// All blocks of a launch of one wave are in flight together, so a barrier between them ends as
+    /// it does natively.
     #[test]
     fn a_single_wave_stays_co_resident() {
         for wave in 1..=4096 {
@@ -186,9 +210,9 @@ mod tests {
     }
 
     proptest! {
-        /// The bound: what is in flight is predicted to end within the target, or is a wave.
+        /// The bound: work in flight is predicted to end within the target, or is a wave.
         #[test]
-        fn what_is_in_flight_ends_in_time(
+        fn work_in_flight_ends_in_time(
             blocks in 1u64..1 << 32, wave in 4u64..1 << 16, predicted in 1u64..1 << 40, target in 1_000u64..1 << 30,
         ) {
             let split = split(&work(blocks, wave, Some(predicted)), Ns(target), u32::MAX);
@@ -200,12 +224,12 @@ mod tests {
             let in_flight = largest * u64::from(split.in_flight);
             let in_time = mul_div(blocks, target, predicted).unwrap();
             prop_assert!(in_flight <= wave.max(in_time));
-            // With spare ones, twice as much at most.
+            // With run-ahead, at most twice as much.
             prop_assert!(split.run_ahead <= split.in_flight);
             prop_assert!(split.run_ahead == 0 || in_time < wave * 2);
         }
 
-        /// However few atoms there may be, what is in flight fills the window, but for what equal sizes cost.
+        /// However few atoms there may be, they fill the window, except for what equal sizes cost.
         #[test]
         fn the_window_is_full(
             waves in 8u64..400, wave in 64u64..1 << 12, time in 1_000u64..1 << 20, target in 1u64..1 << 24, most in 16u32..256,

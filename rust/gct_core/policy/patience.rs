@@ -4,92 +4,96 @@
 //!
 //! Terminology
 //!   line       the pieces (launches and atoms) of one channel that are in flight, in order
-//!   still      the line has neither ended nor begun a piece since
+//!   still      the time since the line last ended or began a piece
 //!   late       a piece that was released because its line was still
-//!   overtaken  a piece that has not ended, though a later one of its line has
+//!   overtaken  a piece that has not ended although a later one of its line has
 //!   beat       a sign of life that a process with work gives its neighbours
 //!
-//! What is in flight may wait for what is held back: streams that share a channel, collectives of several GPUs, a release
-//! word that the program resets. Nobody can tell such a wait from a long launch, so each wait ends by the clock:
+//! Work in flight may wait for work held back: streams share a channel, collectives span several
+//! GPUs, a program resets its release word. Such a wait cannot be told from a long launch, so the
+//! clock ends it:
 //!
 //! ```text
 //! released when   still >= patience << min(late pieces in flight, LATE_SHIFT_MAX)
 //! not followed    an overtaken piece that is older than patience
 //! ```
 //!
-//! The first rule ends every wait; the second makes a line whose streams do not wait for each other run at its pace again.
-//! The doubling bounds the cost where a launch is only long: of a launch that lasts `t`, `log2(t / patience)` late pieces
-//! queue behind it.
+//! The first rule ends every wait. The second lets a line whose streams do not wait for each other
+//! run at its own pace again. The doubling bounds the cost of a launch that is only long: behind a
+//! launch of duration `t`, at most `log2(t / patience)` late pieces queue.
 //!
-//! A line whose streams do wait for each other does so again and again, so its patience follows what late pieces bring:
+//! Streams that wait for each other do so again and again, so the patience of their line adapts to
+//! what its late pieces bring:
 //!
 //! ```text
-//! something ends within patience / 4 of a late release   patience = max(patience / 2, PATIENCE_MIN)
-//! else                                                   patience = min(patience * 2, PATIENCE_MAX)
+//! an end within patience / 4 of a late release   patience = max(patience / 2, PATIENCE_MIN)
+//! else                                           patience = min(patience * 2, PATIENCE_MAX)
 //! ```
 //!
-//! Among neighbours, work counts while its owner is scheduled and its work moves. An owner that is stopped does not beat.
-//! One whose work does not move stops beating, as after a sticky error of CUDA's. One that beats all the same and lies has
-//! what its priority and its quota allow anyway.
+//! A neighbour's work counts while its owner is scheduled and its work moves. A stopped owner does
+//! not beat. An owner whose work does not move stops beating, as after a sticky CUDA error. An
+//! owner that lies and beats gains no more than its priority and its quota allow anyway.
 
 use crate::units::Ns;
 
-/// The patience with a line of which nothing is known: as long as an owner of TPCs that is silent is waited for
-/// ([`IDLE_TIMEOUT_MAX`](super::arrivals::IDLE_TIMEOUT_MAX)), and longer than a block of most programs runs.
+/// Patience with a line without a history. It is as long as an idle owner of TPCs is waited for
+/// ([`IDLE_TIMEOUT_MAX`](super::arrivals::IDLE_TIMEOUT_MAX)), and longer than a block of most
+/// programs.
 pub const PATIENCE_MAX: Ns = super::arrivals::IDLE_TIMEOUT_MAX;
 
-/// The least patience: what is looked for 20 times meanwhile costs a twentieth of a processor.
+/// Least patience: 20 looks during it cost a twentieth of a processor.
 pub const PATIENCE_MIN: Ns = Ns(1_000_000);
 
 /// The wait for one more piece doubles with each late one in flight, up to 64 times: 1.28 s.
 const LATE_SHIFT_MAX: u32 = 6;
 
-/// How often within its patience a line is searched for pieces that ended before its first: their words may lie across the bus,
-/// where a look takes most of a microsecond.
+/// Searches of a line within its patience for pieces that ended before the first one. Their words
+/// may lie across the bus, where a look takes most of a microsecond.
 const LOOKS: u64 = 20;
 
-/// How often a process with work gives a sign of life, at most.
+/// Shortest time between two beats of a process with work.
 pub const BEAT_EVERY: Ns = Ns(10_000_000);
 
-/// A neighbour that has not beaten for so long is not scheduled: stopped, frozen, in a debugger. The processor quota of a
-/// cgroup stops a process for less than its period, 100 ms.
+/// Time without a beat after which a neighbour counts as not scheduled: stopped, frozen, in a
+/// debugger. A cgroup's processor quota stops a process for less than its period, 100 ms.
 pub const BEAT_MAX: Ns = Ns(250_000_000);
 
-/// Work that has not moved for so long is not waited for, and is told of as stalled. Far below the time-outs of collectives
-/// (NCCL's watchdog in PyTorch: 600 s).
+/// Time without progress after which work is not waited for and counts as stalled. Far below the
+/// time-outs of collectives (NCCL's watchdog in PyTorch: 600 s).
 pub const STALL_MAX: Ns = Ns(5_000_000_000);
 
-/// A launch that was predicted is stalled when it takes longer than so many times that.
+/// A predicted launch counts as stalled only after this many times its prediction.
 const STALL_FACTOR: u64 = 4;
 
-/// The patience with one line.
+/// Patience with one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     time: Ns,
 }
 
 impl Patience {
-    /// Nothing is known of the line.
+    /// Creates the patience with a line without a history.
     pub const fn new() -> Self {
         Self { time: PATIENCE_MAX }
     }
 
-    /// Whether a piece of a line that has been still for `still`, with `late` late pieces in flight, is released now.
+    /// Returns whether the next piece of a line is released now: the line has been still for
+    /// `still` and has `late` late pieces in flight.
     pub fn is_over(&self, still: Ns, late: u32) -> bool {
         still >= self.time << late.min(LATE_SHIFT_MAX)
     }
 
-    /// Whether the end of an overtaken piece of this age is not followed any more.
+    /// Returns whether an overtaken piece of this age is not followed any more.
     pub fn gives_up(&self, age: Ns) -> bool {
         age >= self.time
     }
 
-    /// How often the pieces behind the first are looked at.
+    /// Returns the time between two searches of the pieces behind the first.
     pub fn look_every(&self) -> Ns {
         self.time / LOOKS
     }
 
-    /// The patience after something has ended `took` after a late piece was released.
+    /// Returns the patience after something has ended, `took` after a late release.
     #[must_use]
     pub fn after(self, took: Ns) -> Self {
         let time = if took <= self.time / 4 {
@@ -109,34 +113,35 @@ impl Default for Patience {
     }
 }
 
-/// Whether work that has not moved for `still` is work that others wait for.
+/// Returns whether others wait for work that has made no progress for `still`.
 pub fn moves(still: Ns) -> bool {
     still < STALL_MAX
 }
 
-/// Whether a line that has been still for `still` is stalled, where what is in flight was predicted to take `predicted`.
+/// Returns whether a line is stalled that has been still for `still` with work predicted to take
+/// `predicted`.
 pub fn is_stalled(still: Ns, predicted: Ns) -> bool {
     !moves(still) && still >= predicted * STALL_FACTOR
 }
 
-/// A neighbour's work as it shows: whether it says that it has some, when it last beat, and since when it says that it has none.
+/// What a neighbour publishes about its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signs {
-    /// Whether it says that it has work.
+    /// Whether it claims to have work.
     pub claims: bool,
-    /// When it beat last.
+    /// Time of its last beat.
     pub beat: Ns,
-    /// When its last work ended, as it says.
+    /// Time when its last work ended.
     pub idle_since: Ns,
 }
 
 impl Signs {
-    /// Whether it has work that counts.
+    /// Returns whether it has work that counts.
     pub fn is_busy(&self, now: Ns) -> bool {
         self.claims && now - self.beat < BEAT_MAX
     }
 
-    /// For how long it has had none.
+    /// Returns how long it has had no work that counts.
     pub fn idle(&self, now: Ns) -> Ns {
         let since = match self.claims {
             true => self.beat.max(self.idle_since),
@@ -192,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_stopped_is_not_busy_until_it_moves() {
+    fn a_stopped_neighbour_is_not_busy_until_it_beats() {
         let at = |claims, beat, idle_since| Signs {
             claims,
             beat: Ns(beat * MS),
@@ -201,11 +206,11 @@ mod tests {
         let busy = at(true, 1000, 10);
         assert!(busy.is_busy(Ns(1000 * MS)) && busy.is_busy(Ns(1249 * MS)));
         assert!(!busy.is_busy(Ns(1250 * MS)), "a quarter of a second");
-        // It is away since its last beat, not since its last pause.
+        // It is idle since its last beat, not since its last pause.
         assert_eq!(busy.idle(Ns(1250 * MS)), Ns(250 * MS));
         assert_eq!(at(false, 1000, 1100).idle(Ns(1250 * MS)), Ns(150 * MS));
         assert!(!at(false, 1000, 1100).is_busy(Ns(1000 * MS)));
-        // A beat of the future, as of a liar, is one of now.
+        // A beat in the future, which only a liar writes, counts as one now.
         assert!(at(true, 9000, 0).is_busy(Ns(1000 * MS)));
         assert!(at(true, 1250, 0).is_busy(Ns(1250 * MS)), "it moves again");
     }
@@ -214,14 +219,14 @@ mod tests {
     const TARGET: Ns = Ns(8 * MS);
     const LONG: u64 = 3_600_000 * MS;
 
-    /// Whole launches, each of a stream of its own; launch `i` is in channel `i % channels`. Each ends when the one that it waits
-    /// for has started, wherever that is, and `TIME` has passed.
+    /// Whole launches, each on a stream of its own; launch `i` is on channel `i % channels`. A
+    /// launch ends `TIME` after its start, but not before the launch has started that it waits for.
     struct Launches {
         waits_for: Vec<Option<usize>>,
         channels: usize,
     }
 
-    /// A channel as pacing sees it, and the launch that it comes to next.
+    /// State of a channel's pacing, and its next launch.
     #[derive(Clone, Default)]
     struct Line {
         in_flight: InFlight,
@@ -240,8 +245,8 @@ mod tests {
     }
 
     impl Launches {
-        /// When all have ended, by the clock of the simulation; `None` if they have not after `limit`. Without a bound nothing is
-        /// released late.
+        /// Returns when all launches have ended, in simulated time; `None` if they have not after
+        /// `limit`. Without `bounded` no piece is released late.
         fn run(&self, bounded: bool, limit: u64) -> Option<u64> {
             let mut lines = vec![Line::default(); self.channels];
             for (channel, line) in lines.iter_mut().enumerate() {
@@ -312,6 +317,7 @@ mod tests {
         }
     }
 
+    /// Checks that all launches end soon with a bound, and never without.
     fn assert_ends_only_when_bounded(pair: &Launches) {
         assert_eq!(
             pair.run(false, LONG / 100),
@@ -324,7 +330,7 @@ mod tests {
 
     #[test]
     fn streams_that_share_a_channel_and_wait_for_each_other_end() {
-        // Two receives in flight that wait for a send, which is the third launch.
+        // Two receives in flight wait for a send, the third launch.
         assert_ends_only_when_bounded(&Launches {
             waits_for: vec![Some(2), Some(2), None],
             channels: 1,
@@ -333,7 +339,8 @@ mod tests {
 
     #[test]
     fn channels_that_wait_for_each_other_end() {
-        // Two in flight in each wait for the third of the other, as communicators do that two GPUs begin in another order.
+        // Two in flight on each channel wait for the third of the other, as communicators do that
+        // two GPUs begin in different order.
         assert_ends_only_when_bounded(&Launches {
             waits_for: vec![Some(5), Some(4), Some(5), Some(4), None, None],
             channels: 2,
@@ -342,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_line_of_streams_runs_at_its_pace_beside_one_that_waits() {
-        // Two that wait for the last of a thousand others.
+        // Two wait for the last of a thousand others.
         let mut waits_for = vec![None; 1002];
         waits_for[..2].fill(Some(1001));
         let all = Launches {

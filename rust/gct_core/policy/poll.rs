@@ -1,38 +1,46 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! For how long a backend that can only look for work does so before it sleeps.
+//! Decides how long a backend polls for work before it sleeps.
 //!
-//! To be woken costs the launch that does it some time, to look costs a processor. So it is looked for longer after each
-//! pause that would have been worth it, and for less long after one that was not, as KVM's `haltpoll` does. A tenant that
-//! launches every few milliseconds, in step or at random, soon never finds its backend asleep; one that works now and then
-//! costs the shortest time each time.
+//! A wake-up delays the launch that causes it; polling costs a processor. As KVM's `haltpoll` does,
+//! the polling time grows after each pause that polling would have covered, and shrinks after each
+//! that it would not:
+//!
+//! ```text
+//! after a sleep:  pause <= POLL_MAX   time += time / 8
+//!                 else                time /= 2
+//!                 within POLL_MIN and POLL_MAX
+//! ```
+//!
+//! A tenant that launches every few milliseconds, regularly or at random, soon finds its backend
+//! awake. A tenant that works now and then costs the minimum each time.
 
 use crate::units::Ns;
 
-/// It is always looked for so long.
+/// Minimum polling time.
 pub const POLL_MIN: Ns = Ns(5_000_000);
-/// No pause beyond this is worth it: a tenant that makes one is taken for silent by others, too
+/// Maximum polling time. After a longer pause the tenant counts as gone for others, too
 /// ([`IDLE_TIMEOUT_MAX`](super::arrivals::IDLE_TIMEOUT_MAX)).
 pub const POLL_MAX: Ns = super::arrivals::IDLE_TIMEOUT_MAX;
 
-/// How long to look for work.
+/// Polling time of one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Poll {
     time: Ns,
 }
 
 impl Poll {
-    /// Nothing is known of the tenant.
+    /// Creates the polling time of a tenant without a history.
     pub const fn new() -> Self {
         Self { time: POLL_MIN }
     }
 
-    /// How long after the last work to sleep.
+    /// Returns how long to poll after the last work.
     pub const fn time(&self) -> Ns {
         self.time
     }
 
-    /// Work has come after a sleep, and `pause` after the last work.
+    /// Returns the polling time after work has arrived during a sleep, `pause` after the last work.
     #[must_use]
     pub fn after_sleep(self, pause: Ns) -> Self {
         let time = if pause > POLL_MAX {
@@ -59,7 +67,8 @@ mod tests {
     use proptest::prelude::*;
     use std::vec::Vec;
 
-    /// The poll after these pauses, and how many of the last half found the backend asleep.
+    /// Returns the polling time after these pauses, and how many of their second half ended in a
+    /// sleep.
     fn after(pauses: &[Ns]) -> (Poll, usize) {
         let (mut poll, mut asleep) = (Poll::new(), 0);
         for (at, pause) in pauses.iter().enumerate() {
@@ -72,14 +81,14 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_every_few_milliseconds_is_awaited() {
+    fn a_tenant_of_every_few_milliseconds_is_polled_for() {
         let (poll, asleep) = after(&[Ns(8_000_000); 20]);
         assert_eq!(asleep, 0);
         assert!(poll.time() >= Ns(8_000_000) && poll.time() < Ns(9_000_000));
     }
 
     #[test]
-    fn who_comes_now_and_then_costs_the_least() {
+    fn a_rare_tenant_costs_the_minimum() {
         for pause in [21_000_000, 33_000_000, u64::MAX] {
             assert_eq!(after(&[Ns(pause); 20]), (Poll::new(), 10));
         }
@@ -96,7 +105,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the pauses are, the time has its bounds.
+        /// The time stays within its bounds after any pauses.
         #[test]
         fn the_time_has_bounds(pauses in prop::collection::vec(any::<u64>(), 0..100)) {
             let pauses: Vec<Ns> = pauses.into_iter().map(Ns).collect();

@@ -1,48 +1,55 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Decides whether a backend that looks for work by polling may take a processor for that.
+//! Decides whether a backend may take a processor for polling.
 //!
-//! A poller is the tenant's own thread: the processor that it takes is one that the tenant may use. It polls only where the
-//! tenant has two processors at least, one for itself, and nobody else wants the one that it polls on. Both are known from
-//! outside: how many processors the tenant may use (its affinity, the quota of its cgroup), and how often the scheduler has
-//! taken the processor from the poller although it wanted to go on. A quota that is used up is seen in the same way.
+//! A poller is a thread of the tenant and uses a processor that the tenant may use. It polls only
+//! if the tenant has at least two processors, one of them for itself, and if no other thread wants
+//! the one that it polls on. Both are visible from outside: the affinity and the cgroup quota give
+//! the number of processors, and the scheduler counts the preemptions of the poller. A used-up
+//! quota shows as preemptions, too.
 //!
 //! Terminology
 //!   window   polling time after which its preemptions are counted
-//!   backoff  how long is not polled after a window with too many
+//!   backoff  time without polling after a window with too many
 //!
-//! Backoff doubles from one such window to the next, and halves with each window without: a tenant that keeps all its
-//! processors busy is disturbed for a window every ten seconds, 0.2% of the time.
+//! ```text
+//! window with too many preemptions   backoff = clamp(2 * backoff, BACKOFF_MIN, BACKOFF_MAX)
+//! window without                     backoff = backoff / 2
+//! ```
+//!
+//! So a tenant that keeps all its processors busy is disturbed for one window every ten seconds,
+//! 0.2% of the time.
 
 use crate::iface::parse;
 use crate::units::{Cpus, Ns, Sat};
 
 /// Polling time after which its preemptions are counted.
 pub const WINDOW: Ns = Ns(20_000_000);
-/// More preemptions than this in a window show that somebody wants the processor. A kernel thread interrupts a poller on an
-/// idle machine a few times a second; a second runnable thread does each time slice, of 3 to 4 ms.
+/// Preemptions of a window above which another thread wants the processor. A kernel thread preempts
+/// a poller on an idle machine a few times a second; a second runnable thread does so in each time
+/// slice of 3 to 4 ms.
 pub const PREEMPTIONS_MAX: u64 = 2;
-/// The shortest backoff, and the longest.
+/// Shortest backoff.
 pub const BACKOFF_MIN: Ns = Ns(50_000_000);
-/// See [`BACKOFF_MIN`].
+/// Longest backoff.
 pub const BACKOFF_MAX: Ns = Ns(10_000_000_000);
 
-/// Processors that the tenant must have so that one may be polled on.
+/// Processors that the tenant needs before one may be polled on.
 pub const NEEDED: Cpus = Cpus(2_000);
 
 impl Cpus {
-    /// So many whole ones.
+    /// Returns `count` whole processors.
     pub fn whole(count: u64) -> Self {
         Self(count) * 1_000
     }
 
-    /// What a quota in each period amounts to; `None` for a period of 0.
+    /// Returns the processors that a quota in each period amounts to; `None` for a period of 0.
     pub fn of_quota(quota: u64, period: u64) -> Option<Self> {
         (period > 0).then(|| Self(quota) * 1_000 / period)
     }
 
-    /// Reads a cgroup's `cpu.max`, as `max 100000` or `150000 100000`; `None` where there is no limit, or none that can be
-    /// understood.
+    /// Reads a cgroup's `cpu.max`, as `max 100000` or `150000 100000`. Returns `None` where there
+    /// is no limit, or none that can be parsed.
     pub fn from_cpu_max(text: &[u8]) -> Option<Self> {
         let mut words = text
             .split(|byte| byte.is_ascii_whitespace())
@@ -52,12 +59,12 @@ impl Cpus {
     }
 }
 
-/// When polling may go on.
+/// Backoff of one poller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollBackoff {
     backoff: Ns,
     until: Ns,
-    /// Polling time of this window and its preemptions, up to the last [`resume`](Self::resume).
+    /// Polling time and preemptions of this window, up to the last [`resume`](Self::resume).
     polled: Ns,
     counted: Sat<u64>,
     since: Ns,
@@ -65,7 +72,7 @@ pub struct PollBackoff {
 }
 
 impl PollBackoff {
-    /// Nothing is known: there is one, if the tenant has enough.
+    /// Creates the state of a poller without a history: it may poll.
     pub const fn new() -> Self {
         Self {
             backoff: Ns(0),
@@ -77,12 +84,12 @@ impl PollBackoff {
         }
     }
 
-    /// Whether to poll now, with so many processors.
+    /// Returns whether to poll now, if the tenant has `cpus` processors.
     pub fn may_poll(&self, cpus: Cpus, now: Ns) -> bool {
         cpus >= NEEDED && now >= self.until
     }
 
-    /// Polling begins or goes on, after so many preemptions in all.
+    /// Begins or resumes polling. `preemptions` counts all preemptions of the thread so far.
     #[must_use]
     pub fn resume(self, preemptions: u64, now: Ns) -> Self {
         Self {
@@ -92,7 +99,7 @@ impl PollBackoff {
         }
     }
 
-    /// The poller is about to sleep, after so many preemptions in all.
+    /// Pauses polling before a sleep. `preemptions` counts all preemptions of the thread so far.
     #[must_use]
     pub fn pause(self, preemptions: u64, now: Ns) -> Self {
         Self {
@@ -111,12 +118,13 @@ impl PollBackoff {
         self.counted + (Sat(preemptions) - self.preemptions)
     }
 
-    /// Whether the window has ended, so that [`end`](Self::end) should be told of preemptions.
+    /// Returns whether the window has ended, so that [`end`](Self::end) is due.
     pub fn is_due(&self, now: Ns) -> bool {
         self.polled_at(now) >= WINDOW
     }
 
-    /// Ends a window and begins the next, after so many preemptions in all.
+    /// Ends a window and begins the next. `preemptions` counts all preemptions of the thread so
+    /// far.
     #[must_use]
     pub fn end(self, preemptions: u64, now: Ns) -> Self {
         let wanted = self.counted_at(preemptions).0 > PREEMPTIONS_MAX;
@@ -175,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_wanted_backs_off_for_longer_each_time() {
+    fn preemptions_double_the_backoff() {
         let mut backoff = PollBackoff::new().resume(10, Ns(0));
         let (mut now, mut preemptions, mut waits) = (Ns(0), 10, std::vec::Vec::new());
         for _ in 0..12 {
@@ -197,7 +205,7 @@ mod tests {
         for _ in 0..12 {
             now += WINDOW;
             backoff = backoff.end(preemptions, now);
-            assert!(backoff.may_poll(MANY, now), "nobody wants it");
+            assert!(backoff.may_poll(MANY, now), "no preemptions");
         }
         assert!(backoff.backoff < BACKOFF_MIN);
     }
@@ -222,7 +230,7 @@ mod tests {
             now += WINDOW.get() / 4;
             preemptions += 1;
             backoff = backoff.pause(preemptions, Ns(now));
-            // While it sleeps, nothing counts.
+            // Nothing counts while it sleeps.
             now += WINDOW.get();
             preemptions += 100;
             backoff = backoff.resume(preemptions, Ns(now));
@@ -233,7 +241,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is counted, polling is tried again.
+        /// Polling is tried again after any preemptions.
         #[test]
         fn it_is_tried_again(counts in prop::collection::vec(any::<(u64, u64)>(), 0..50)) {
             let (mut backoff, mut now) = (PollBackoff::new(), Ns(0));

@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How long a launch will take, learnt from those that have ended (LithOS, section 5.7).
+//! Predicts how long a launch will take, from launches that have ended (LithOS, section 5.7).
 //!
-//! A kernel is its program together with its grid and its block. Where exactly that was never seen, the same program with
-//! another grid is taken, block for block. What is learnt is an amount of work, time multiplied by TPCs, so that a launch on
-//! fewer TPCs is expected to take longer in proportion: the conservative assumption, since no kernel scales better.
+//! A kernel is a program with its grid and its block. A kernel without a history is predicted from
+//! the same program with another grid, in proportion to the blocks. The table stores work, time
+//! multiplied by TPCs. So a launch on fewer TPCs is predicted to take longer in proportion, which
+//! is conservative: no kernel scales better.
 //!
-//! An average that follows quickly is kept, not a distribution: a launch whose time depends on its data is predicted as
-//! what it was lately.
+//! ```text
+//! average = average - average / WEIGHT + observed / WEIGHT
+//! time    = average * blocks / observed blocks / TPCs
+//! ```
+//!
+//! The moving average keeps no distribution: a launch whose time depends on its data is predicted
+//! to take what it took lately.
 
 use crate::probe;
 use crate::units::{mul_div, volume, Blocks, Ns, TpcNs};
 use core::num::Wrapping;
 
-/// What tells one kernel from another.
+/// Identity of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// Where its program starts.
+    /// Address where its program starts.
     pub program: u64,
     /// Its grid, in blocks.
     pub grid: [u32; 3],
@@ -25,12 +31,12 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// How many blocks it has.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> Blocks {
         Blocks(volume(self.grid).0)
     }
 
-    /// The same program with any grid.
+    /// Returns the key of the same program with any grid.
     const fn any_grid(self) -> Self {
         Self {
             grid: [0; 3],
@@ -39,31 +45,31 @@ impl Kernel {
     }
 }
 
-/// What is known of one kernel.
+/// History of one kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     kernel: Kernel,
-    /// What `blocks` blocks cost.
+    /// Average cost of `blocks` blocks.
     work: TpcNs,
     blocks: Blocks,
-    /// When it was used last, in uses of the table.
+    /// Clock of the table when the entry was last updated.
     used: Wrapping<u32>,
 }
 
-/// How many places of the table a kernel may be in; the one that was used longest ago makes room.
+/// Slots of the table that a kernel may be in. The least recently updated of them makes room.
 const PROBES: usize = 8;
 
-/// The part that a new observation has of the average, as a divisor.
+/// Weight of a new observation in the average, as a divisor.
 const WEIGHT: u64 = 4;
 
-/// What was learnt of one tenant's kernels, in slots of the caller.
+/// History of one tenant's kernels, in slots of the caller.
 #[derive(Debug)]
 pub struct Predictor<'a> {
     slots: &'a mut [Option<Entry>],
     uses: &'a mut u32,
 }
 
-/// The places where a kernel may be in a table of `len` slots.
+/// Returns the slots of a table of `len` that a kernel may be in.
 fn places(kernel: &Kernel, len: usize) -> impl Iterator<Item = usize> {
     let words = kernel.grid.iter().chain(&kernel.block);
     let hash = words.fold(kernel.program, |hash, word| probe::mix(hash, *word));
@@ -76,8 +82,8 @@ fn get<'a>(slots: &'a [Option<Entry>], kernel: &Kernel) -> Option<&'a Entry> {
         .find(|entry| entry.kernel == *kernel)
 }
 
-/// How long `kernel` will take on `tpcs` TPCs, by what a [`Predictor`] has put into `slots`; `None` when its program was
-/// never seen, or without a TPC.
+/// Predicts how long `kernel` takes on `tpcs` TPCs, from the `slots` of a [`Predictor`]. Returns
+/// `None` for a program without a history, or without a TPC.
 pub fn predict(slots: &[Option<Entry>], kernel: &Kernel, tpcs: u64) -> Option<Ns> {
     let entry = get(slots, kernel)
         .or_else(|| get(slots, &kernel.any_grid()))
@@ -87,7 +93,7 @@ pub fn predict(slots: &[Option<Entry>], kernel: &Kernel, tpcs: u64) -> Option<Ns
 }
 
 impl<'a> Predictor<'a> {
-    /// The table in `slots`, all `None` in the beginning, and the count of its uses, 0 in the beginning.
+    /// Creates a view of the table in `slots`, all `None` at first, and its clock, 0 at first.
     pub fn new(slots: &'a mut [Option<Entry>], uses: &'a mut u32) -> Self {
         Self { slots, uses }
     }
@@ -125,7 +131,7 @@ impl<'a> Predictor<'a> {
         });
     }
 
-    /// Where `kernel` is, or else the free place, or else that of the entry that was used longest ago.
+    /// Returns the slot that holds `kernel`, else a free one, else the least recently updated.
     fn place_for(&self, kernel: &Kernel, now: Wrapping<u32>) -> Option<usize> {
         let age = |place: &usize| match self.slots.get(*place) {
             Some(Some(entry)) if entry.kernel == *kernel => (2, 0),
@@ -153,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_is_expected_again_and_fewer_tpcs_take_longer() {
+    fn a_known_kernel_is_predicted_and_takes_longer_on_fewer_tpcs() {
         let (mut slots, mut uses) = (vec![None; 64], 0);
         let mut predictor = Predictor::new(&mut slots, &mut uses);
         let one = kernel(0x1000, 600);
@@ -162,7 +168,7 @@ mod tests {
         assert_eq!(predict(predictor.slots, &one, 66), Some(Ns(100_000)));
         assert_eq!(predict(predictor.slots, &one, 33), Some(Ns(200_000)));
         assert_eq!(predict(predictor.slots, &one, 0), None);
-        // Another grid of the program, block for block; another program not at all.
+        // Another grid of the program is scaled by its blocks; another program is unknown.
         assert_eq!(
             predict(predictor.slots, &kernel(0x1000, 1200), 66),
             Some(Ns(200_000))

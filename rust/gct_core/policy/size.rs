@@ -2,12 +2,13 @@
 
 //! Decides how large a GPU a tenant is shown.
 //!
-//! A program that sizes a grid by the device, and whose blocks wait for each other, needs all of them resident at once. It
-//! is told of the SMs that its limits leave, as on a smaller GPU:
+//! Some programs size a grid by the device and let its blocks wait for each other. All blocks must
+//! be resident at once, so such a program is shown the SMs that its limits leave, as on a smaller
+//! GPU:
 //!
 //! | limits when the program first asks | TPCs it is shown |
 //! |---|---|
-//! | `tpc.quota` N | N: they are its own whatever its neighbours do |
+//! | `tpc.quota` N | N: its own, whatever its neighbours do |
 //! | none | those of `tpc.mask` that no other owner has reserved |
 //!
 //! The number stays for the life of the process: a program asks once and keeps it.
@@ -17,8 +18,8 @@ use crate::mask::TpcMask;
 /// SMs of a TPC, on each generation whose launches can be masked (Volta and newer).
 const SMS_PER_TPC: u32 = 2;
 
-/// Returns the TPCs that a tenant can count on: those of `allowed` that are reserved for it, if any are, else those that
-/// exist and that others have not reserved.
+/// Returns the TPCs that a tenant can count on: those of `allowed` that are reserved for it, if any
+/// are, else those that exist and that others have not reserved.
 pub fn dependable(
     allowed: &TpcMask,
     existing: &TpcMask,
@@ -31,15 +32,15 @@ pub fn dependable(
     }
 }
 
-/// Returns the SMs of so many TPCs, on a GPU whose driver says that it has `device`. It is 1 at least: a program divides
-/// by it.
+/// Returns the SMs of `tpcs` TPCs, on a GPU whose driver reports `device` SMs. The result is at
+/// least 1: a program divides by it.
 pub fn sms(tpcs: u32, device: u32) -> u32 {
     // Widened, so that nothing overflows.
     let sms = u64::from(tpcs) * u64::from(SMS_PER_TPC);
     u32::try_from(sms).unwrap_or(u32::MAX).min(device).max(1)
 }
 
-/// Returns what `shown` SMs hold of which the whole device holds `count`: blocks of one wave, or clusters.
+/// Returns the share of `count` that `shown` of `device` SMs hold: blocks of one wave, or clusters.
 pub fn share(count: u32, shown: u32, device: u32) -> u32 {
     if device == 0 {
         return 0;
@@ -49,7 +50,7 @@ pub fn share(count: u32, shown: u32, device: u32) -> u32 {
     u32::try_from(part).unwrap_or(count)
 }
 
-/// Returns whether `shown` SMs hold a whole grid at once, with so many blocks on each.
+/// Returns whether `shown` SMs hold a whole grid at once, with `blocks_per_sm` blocks on each.
 pub fn holds(shown: u32, blocks_per_sm: u32, blocks: u64) -> bool {
     blocks <= u64::from(shown) * u64::from(blocks_per_sm)
 }
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_wave_shrinks_with_the_device() {
-        // What an H100 answers for 2 blocks on an SM, and for clusters of 4.
+        // What an H100 reports for 2 blocks on an SM, and for clusters of 4.
         assert_eq!((share(264, 64, 132), share(62, 64, 132)), (128, 30));
         assert_eq!((share(264, 132, 132), share(264, 200, 132)), (264, 264));
         assert_eq!(share(5, 1, 0), 0);
@@ -103,7 +104,7 @@ mod tests {
     }
 
     proptest! {
-        /// A tenant with a quota is shown the same whatever the others do with what is left.
+        /// A share is at most the whole, and the whole on the whole device.
         #[test]
         fn a_share_is_never_more_than_the_whole(count: u32, shown: u32, device: u32) {
             let part = share(count, shown, device);
@@ -112,7 +113,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_shown_can_be_used(
+        fn shown_tpcs_can_be_used(
             allowed: [u64; 4], existing: [u64; 4], others: [u64; 4], own: Option<[u64; 4]>,
         ) {
             let [allowed, existing, others] = [allowed, existing, others].map(TpcMask::from_words);

@@ -4,81 +4,91 @@
 //!
 //! Terminology
 //!   own     the TPCs that a quota reserves for a tenant ([`reserve`])
-//!   shared  all others that it may use: nobody's, or lent
-//!   rank    order in which tenants with work get shared TPCs: best effort (quota 0) last, else by `compute.priority`
+//!   shared  all other TPCs that it may use: unreserved or lent ones
+//!   rank    order in which tenants with work get shared TPCs: first by `compute.priority`, best
+//!           effort (quota 0) after all others
+//!   lend    an owner's TPCs are used by others while it is idle
+//!   steal   a tenant uses TPCs that are lent
 //!
 //! ```text
-//! granted = allowed - own of others, unless lent - what a busy neighbour of an earlier rank may use + own
+//! granted  = allowed
+//! for each neighbour:
+//!     if not lent to the tenant:           granted -= the neighbour's own
+//!     if busy and of an earlier rank:      granted -= what the neighbour is allowed
+//! granted += own
 //! ```
 //!
-//! An empty grant is an order to wait, so a launch never gets a mask without a TPC.
+//! An empty grant orders the tenant to wait. A launch never gets a mask without a TPC.
 //!
-//! Own TPCs are lent, to those who may steal, while their owner is away ([`Neighbour::can_lend_for`]): when it has been idle for
-//! longer than it usually is between two requests, when what the borrower wants to run will have ended before the owner
-//! usually comes back, or when that is short beside what the owner does, so that to wait for it costs the owner little. They
-//! are taken back at the borrower's next atom, because each atom is masked when it is released. Each owner's arrival
-//! pattern is learned from its own history ([`ArrivalStats`]).
+//! An owner lends its TPCs for a time ([`Neighbour::can_lend_for`]) when one of these holds:
+//!
+//! - it has been idle for longer than its idle timeout;
+//! - it usually comes back only after that time;
+//! - the time is short beside its requests, so that waiting costs it little.
+//!
+//! The owner takes them back at the borrower's next atom, because each atom is masked when it is
+//! released. Each owner's arrival pattern is learned from its own history ([`ArrivalStats`]).
 
 use super::arrivals::{ArrivalStats, PAUSE_MIN};
 use crate::mask::TpcMask;
 use crate::units::{Ns, Priority};
 
-/// Order in which tenants with work get TPCs that are reserved for none of them, first to last.
+/// Order in which tenants with work get unreserved TPCs, first to last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
-    /// A quota of 0: it yields to everybody else.
+    /// Whether the quota is 0: the tenant yields to all others.
     pub best_effort: bool,
     /// `compute.priority`, 0 first.
     pub priority: Priority,
 }
 
-/// A tenant that wants to run something.
+/// A tenant that wants to release work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenant {
-    /// The TPCs that exist and that its mask allows.
+    /// The existing TPCs that its mask allows.
     pub allowed: TpcMask,
     /// The TPCs that are reserved for it.
     pub own: TpcMask,
-    /// Whether it may take TPCs of others that are away.
+    /// Whether it may use TPCs that others lend.
     pub steal: bool,
-    /// Its place in the order.
+    /// Its rank.
     pub rank: Rank,
 }
 
-/// Another tenant of the same GPU, as its limits and its activity are.
+/// Limits and activity of another tenant of the same GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// The TPCs that are reserved for it.
     pub own: TpcMask,
     /// The TPCs that its mask allows.
     pub allowed: TpcMask,
-    /// Whether others may use what is reserved while it is away.
+    /// Whether it lends its reserved TPCs while it is idle.
     pub lends: bool,
-    /// Its place in the order.
+    /// Its rank.
     pub rank: Rank,
     /// Whether it has work that has not ended.
     pub busy: bool,
-    /// For how long it has had none.
+    /// How long it has been idle.
     pub idle: Ns,
     /// Its arrival statistics.
     pub arrivals: ArrivalStats,
 }
 
 impl Neighbour {
-    /// Whether its reserved TPCs can be lent for `time`: it is silent, will not come back before, or hardly notices.
+    /// Returns whether its reserved TPCs can be lent for `time`.
     pub fn can_lend_for(&self, time: Ns) -> bool {
         if self.busy || self.idle < PAUSE_MIN {
             return false;
         }
         let back = self.idle + time;
         self.idle >= self.arrivals.idle_timeout()
-            || back <= self.arrivals.early()
+            || back <= self.arrivals.earliest_return()
             || (self.arrivals.request > Ns(0) && time <= self.arrivals.tolerance())
     }
 }
 
-/// The TPCs that a quota reserves for a tenant: the lowest that it may use, that exist, and that are not in `reserved` for
-/// others. `None` is the quota `max`, which reserves none.
+/// Returns the TPCs that a quota reserves for a tenant: the lowest that exist, that it may use and
+/// that are not in `reserved` for others. `None` is the quota `max`, which reserves none.
 pub fn reserve(
     allowed: &TpcMask,
     existing: &TpcMask,
@@ -89,7 +99,8 @@ pub fn reserve(
     free.lowest(u32::from(quota.unwrap_or(0)))
 }
 
-/// The TPCs that a tenant may use now for something that will have ended in `time`. None at all is an order to wait.
+/// Returns the TPCs that a tenant may use now for work that will have ended in `time`. An empty set
+/// orders it to wait.
 pub fn grant(tenant: &Tenant, time: Ns, neighbours: &[Neighbour]) -> TpcMask {
     let own = tenant.own.and(&tenant.allowed);
     let mut granted = tenant.allowed;
@@ -104,8 +115,8 @@ pub fn grant(tenant: &Tenant, time: Ns, neighbours: &[Neighbour]) -> TpcMask {
     granted.or(&own)
 }
 
-/// Whether nobody is expected for `time` on the TPCs that a tenant shares: each neighbour is away, or has some of its own
-/// and comes no earlier.
+/// Returns whether no neighbour is expected within `time` on the TPCs that a tenant shares: each is
+/// idle, or has TPCs of its own and no earlier rank.
 pub fn nobody_expected(rank: Rank, time: Ns, neighbours: &[Neighbour]) -> bool {
     let elsewhere = |n: &Neighbour| !n.own.is_empty() && n.rank >= rank;
     neighbours
@@ -161,7 +172,7 @@ mod tests {
         assert!(reserve(&all, &existing, &first, None).is_empty());
     }
 
-    /// A tenant without a quota, of priority 8.
+    /// Builds a tenant without a quota, of priority 8.
     fn tenant(allowed: &str) -> Tenant {
         Tenant {
             allowed: list(allowed),
@@ -189,7 +200,8 @@ mod tests {
         assert!(grant(&tenant("0-4"), soon, &[busy]).is_empty(), "it waits");
     }
 
-    /// Measured on an H200 with 128 bits for 66 TPCs: a third tenant was granted bits that have none.
+    /// Measured on an H200, whose mask has 128 bits for 66 TPCs: a third tenant was granted bits
+    /// without a TPC.
     #[test]
     fn where_all_is_reserved_a_third_waits_until_somebody_is_away() {
         let me = tenant("0-3,9-16");
@@ -203,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_before_the_owner_comes_back_may_use_its_tpcs() {
+    fn work_that_ends_before_the_owner_returns_may_use_its_tpcs() {
         let ms = |ms: u64| Ns(ms * 1_000_000);
         let arrivals = ArrivalStats::default().after(Ns(100_000), ms(8));
         let pausing = |idle| Neighbour {
@@ -212,7 +224,7 @@ mod tests {
         };
         assert!(pausing(ms(1)).can_lend_for(ms(6)));
         assert!(!pausing(ms(2)).can_lend_for(ms(6)), "an eighth is kept");
-        // Late, but not so late that it must be silent.
+        // Late, but within the idle timeout.
         assert!(!pausing(Ns(8_999_999)).can_lend_for(ms(1)));
         assert!(
             pausing(ms(9)).can_lend_for(LATE),
@@ -220,12 +232,12 @@ mod tests {
         );
         // Between two launches of one request.
         assert!(!pausing(Ns(49_999)).can_lend_for(Ns(1)));
-        // Nothing known: the shortest time of silence.
+        // Without a history: the shortest idle timeout.
         assert!(!neighbour("0", false, Ns(499_999)).can_lend_for(Ns(1)));
         assert!(neighbour("0", false, IDLE_TIMEOUT_MIN).can_lend_for(Ns(1)));
     }
 
-    /// An earlier one comes first on whatever is not reserved, whether it has a quota or not.
+    /// An earlier rank comes first on all unreserved TPCs, with a quota or without.
     #[test]
     fn an_earlier_priority_with_work_comes_first() {
         let me = tenant("0-7");
@@ -243,7 +255,8 @@ mod tests {
             assert_eq!(grant(&first, Ns(1), &[early(own, true)]), rest);
             assert_eq!(grant(&me, Ns(1), &[early(own, false)]), rest);
         }
-        // What is reserved for the later one stays its own, and what the earlier one may not use is free.
+        // The later tenant keeps its reserved TPCs, and gets those that the earlier one may not
+        // use.
         let mine = Tenant {
             own: list("6-7"),
             ..me
@@ -276,7 +289,7 @@ mod tests {
             ..late
         };
         assert_eq!(grant(&me, Ns(1), &[idle]), list("0-7"));
-        // Nobody else yields to it, but those that are best effort too and come later.
+        // Only a later best-effort tenant yields to it.
         let other = Neighbour {
             rank: least,
             ..late
@@ -293,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_tpcs_of_its_own_or_is_away_is_not_expected() {
+    fn neighbours_with_own_tpcs_or_idle_ones_are_not_expected() {
         let soon = Ns(1);
         let (own, away) = (neighbour("0-4", true, Ns(0)), neighbour("", false, LATE));
         let expected = |neighbours: &[Neighbour]| !nobody_expected(rank(8), soon, neighbours);
@@ -302,7 +315,7 @@ mod tests {
         let here = neighbour("", false, Ns(499_999));
         assert!(expected(&[own, here]));
         assert!(expected(&[neighbour("", true, Ns(0))]));
-        // One that comes first wants what is shared, too.
+        // A neighbour of an earlier rank also uses the shared TPCs.
         let first = Neighbour {
             rank: rank(7),
             ..own
@@ -311,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_beside_a_request_may_use_its_tpcs() {
+    fn work_that_is_short_beside_a_request_may_use_its_tpcs() {
         let arrivals = ArrivalStats::default()
             .after(Ns(1_600_000), Ns(60_000))
             .after(Ns(2_000_000), Ns(19_000_000));
@@ -323,18 +336,18 @@ mod tests {
         assert!(random.can_lend_for(Ns(100_000)), "a sixteenth of 1.6 ms");
         assert!(!random.can_lend_for(Ns(120_000)));
         assert!(!pausing(Ns(49_999)).can_lend_for(Ns(1)), "within a request");
-        // Nothing known: not even for no time.
+        // Without a history nothing is lent early, not even for no time.
         let new = neighbour("0-4", false, PAUSE_MIN);
         assert!(!new.can_lend_for(Ns(0)));
     }
 
-    /// How many of so many random pauses, `mean` nanoseconds on average, are such that their end finds the TPCs lent to atoms of
-    /// 100 us.
+    /// Returns how many of `pauses` random pauses, `mean` nanoseconds on average, end while the
+    /// TPCs are lent to atoms of 100 us.
     fn surprises(mean: f64, pauses: usize) -> usize {
         const ATOM: Ns = Ns(100_000);
         let (mut arrivals, mut surprised) = (ArrivalStats::default(), 0);
         for pause in random_pauses(mean).take(pauses) {
-            // When the last atom was let go that the end of the pause may meet.
+            // The latest release of an atom that can delay the end of the pause.
             let before = pause - ATOM / 2;
             let owner = Neighbour {
                 arrivals,
@@ -370,8 +383,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the masks, quotas and holes are: reservations are disjoint, no grant touches one whose owner is there, each
-        /// has its own whoever works, nobody runs where an earlier one with work may, and what is granted exists.
+        /// For any masks, quotas and holes: reservations are disjoint; no grant includes the TPCs
+        /// of a present owner; each tenant gets its own; nobody runs where an earlier rank with
+        /// work may; granted TPCs exist.
         #[test]
         fn reservations_are_kept(
             tenants in prop::collection::vec(
@@ -412,7 +426,7 @@ mod tests {
                 }
                 let hindered = others.iter().any(|other| other.busy && other.rank < me.rank);
                 let left = me.allowed.without(&reserved);
-                prop_assert!(hindered || left.without(&granted).is_empty(), "what nobody reserved is there for all");
+                prop_assert!(hindered || left.without(&granted).is_empty(), "unreserved TPCs are for all");
             }
         }
     }

@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Split plans: which part of a grid each atom runs.
+//! Plans which part of a grid each atom runs.
 //!
-//! The hardware runs the blocks from RESUME up to the end of the grid, x fastest, then y, then z. A start may be any
-//! block; an end must be one that a smaller grid has, since its width is also the length of a row: any x of a single row,
-//! the end of a row of a single slab, or the end of a slab. So a grid of one row is cut anywhere, one of one slab between
-//! rows, any other between slabs. For a cluster launch the grid is counted in clusters, so no cut divides a cluster.
+//! The hardware runs the blocks from RESUME up to the end of the grid, x fastest, then y, then z.
+//! An atom may start at any block. It must end where a smaller grid ends, because the grid's width
+//! is also the length of a row. So a grid is cut only
+//!
+//! - anywhere, if it is a single row;
+//! - between rows, if it is a single slab;
+//! - between slabs otherwise.
+//!
+//! The grid of a cluster launch is counted in clusters, so no cut divides a cluster.
 
 use super::limits::ATOMS_MAX;
 use crate::units::Sat;
 use core::num::{NonZeroU32, NonZeroU64, Wrapping};
 
-/// A part of a grid, as RESUME and GRID say it.
+/// A part of a grid, by its RESUME and GRID fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atom {
     /// The first block: `GRID_*_RESUME`.
     pub start: [u32; 3],
-    /// Where the grid ends: `GRID_*`.
+    /// The end of the grid: `GRID_*`.
     pub end: [u32; 3],
 }
 
@@ -32,7 +37,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    /// Which of a triple (width, height, depth) it is.
+    /// Selects the axis of a triple (width, height, depth).
     #[inline]
     pub const fn of<T: Copy>(self, triple: [T; 3]) -> T {
         let [width, height, depth] = triple;
@@ -44,7 +49,8 @@ impl Axis {
     }
 }
 
-/// How a grid is cut into atoms. Each block is in exactly one of them; their sizes differ by one row, slab or block.
+/// Division of a grid into atoms. Each block is in exactly one atom. The sizes of atoms differ by
+/// at most one block, row or slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     grid: [u32; 3],
@@ -54,8 +60,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan of at most `atoms` atoms for a grid, fewer when it has fewer units to cut between; never more than
-    /// [`ATOMS_MAX`], and one for 0.
+    /// Plans at most `atoms` atoms for a grid: not more than it has units to cut between, not more
+    /// than [`ATOMS_MAX`], and one for 0.
     pub fn new(grid: [u32; 3], atoms: u32) -> Self {
         let [width, height, depth] = grid;
         let (axis, units) = match (height, depth) {
@@ -71,29 +77,29 @@ impl Plan {
         }
     }
 
-    /// How many atoms there are.
+    /// Returns the number of atoms.
     pub fn atoms(&self) -> u32 {
         self.atoms.get()
     }
 
-    /// Whether the grid stays whole.
+    /// Returns whether the grid stays whole.
     pub fn is_whole(&self) -> bool {
         self.atoms() <= 1
     }
 
-    /// In which direction the cuts are.
+    /// Returns the axis along which the grid is cut.
     pub fn axis(&self) -> Axis {
         self.axis
     }
 
-    /// The boundary before atom `index`, in units.
+    /// Returns the boundary before atom `index`, in units.
     fn boundary(&self, index: u32) -> u32 {
         let product = u64::from(self.units) * u64::from(index);
         // CAST: not more than `units`, since `index` is not more than `atoms`.
         (product / NonZeroU64::from(self.atoms)) as u32
     }
 
-    /// The units from `start` to `end`.
+    /// Returns the atom of the units `start..end`.
     #[inline]
     fn part(&self, start: u32, end: u32) -> Atom {
         let [width, height, depth] = self.grid;
@@ -113,19 +119,19 @@ impl Plan {
         }
     }
 
-    /// The atom `index`, or `None` from [`atoms`](Self::atoms) on.
+    /// Returns the atom `index`, or `None` from [`atoms`](Self::atoms) on.
     pub fn atom(&self, index: u32) -> Option<Atom> {
         let next = (Sat(index) + Sat(1)).0;
         (index < self.atoms()).then(|| self.part(self.boundary(index), self.boundary(next)))
     }
 
-    /// All atoms in order.
+    /// Returns all atoms in order.
     pub fn iter(&self) -> impl Iterator<Item = Atom> {
         let plan = *self;
         self.parts().map(move |(start, end)| plan.part(start, end))
     }
 
-    /// Where each atom starts and ends along the axis, without a division for each.
+    /// Returns where each atom starts and ends along the axis, without a division for each.
     #[inline]
     pub fn parts(&self) -> Parts {
         Parts {
@@ -139,15 +145,16 @@ impl Plan {
     }
 }
 
-/// The boundaries of a plan's atoms, in order.
+/// Iterator over the boundaries of a plan's atoms.
 #[derive(Clone, Debug)]
 pub struct Parts {
     left: u32,
     atoms: Wrapping<u32>,
     boundary: Wrapping<u32>,
-    /// The whole units of each atom.
+    /// Whole units of each atom.
     size: Wrapping<u32>,
-    /// What is left of all units together, and how much of it the atoms so far have not got yet.
+    /// Remaining units of all atoms together, and how many of them the atoms so far have not got
+    /// yet.
     rest: Wrapping<u32>,
     carry: Wrapping<u32>,
 }

@@ -1,13 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Masks of disabled TPCs, as a QMD holds them.
+//! Applies masks of disabled TPCs to QMDs.
 //!
-//! A set bit disables a TPC. The interface and its policies deal in the opposite, the set of TPCs that may be used
-//! ([`mask::TpcMask`](crate::mask::TpcMask)); [`DisabledTpcs::outside`] turns one into the other.
+//! A set bit disables a TPC. The interface and the policies use the opposite, the set of allowed
+//! TPCs ([`mask::TpcMask`](crate::mask::TpcMask)); [`DisabledTpcs::outside`] converts it.
 //!
-//! The order of the bits is the work distributor's, not that of `%smid`, and it has holes: 66 TPCs have bits between 0 and
-//! 83. A launch whose mask leaves only holes never starts, so a mask is made for a [`Topology`], which says what exists.
-//! Versions 2 and 3 have 64 bits that always count, Ada 72; Hopper has 128 and a bit that makes them count; Blackwell has 256.
+//! The order of the bits is the work distributor's, not that of `%smid`, and it has holes: 66 TPCs
+//! have bits between 0 and 83. A launch whose mask leaves only holes never starts. So a mask is
+//! made for a [`Topology`](crate::topology::Topology), which says what exists.
+//!
+//! | QMD version | bits of the mask | count |
+//! |---|---|---|
+//! | 2 and 3 | 64; 72 on Ada | always |
+//! | 4 (Hopper) | 128 | if a further bit says so |
+//! | 5 (Blackwell) | 256 | if a further bit says so |
+//!
+//! The tenant may have a mask of its own:
+//!
+//! ```text
+//! disabled = tenant's | ordered        if that leaves a TPC
+//!            ordered                   else
+//! ```
 
 mod disabled;
 
@@ -23,7 +36,7 @@ use crate::units::Sat;
 use core::num::Wrapping;
 use disabled::whole;
 
-/// The lowest `count` bits of a word, all of them for 32 and more.
+/// Returns the lowest `count` bits of a word, all of them for 32 and more.
 #[inline]
 fn low_bits(count: u16) -> u32 {
     match count {
@@ -33,16 +46,16 @@ fn low_bits(count: u16) -> u32 {
     }
 }
 
-/// What [`apply`] did.
+/// How [`apply`] combined the mask with the tenant's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// The QMD disables what the tenant and the order disable.
+    /// The QMD disables the tenant's TPCs and the ordered ones.
     United,
-    /// That would have left nothing, so it disables what the order disables.
+    /// Both together left no TPC, so the QMD disables the ordered ones alone.
     Overrode,
 }
 
-/// The bits of the mask that `qmd` holds, whether or not they count.
+/// Returns the mask bits of `qmd`, whether or not they count.
 #[inline]
 fn stored<L: Layout>(qmd: &[u32]) -> [u32; MASK_WORDS] {
     let mut words = [0; MASK_WORDS];
@@ -79,18 +92,18 @@ fn write_as<L: Layout>(qmd: &mut [u32], words: &[u32; MASK_WORDS]) {
     }
 }
 
-/// How many TPCs the version's mask can name.
+/// Returns how many TPCs the version's mask covers.
 fn width_of<L: Layout>() -> u16 {
     let widths = L::MASK.iter().map(|field| Wrapping(field.width()));
     widths.sum::<Wrapping<u16>>().0
 }
 
-/// The bits that disable a TPC in `qmd`, as the tenant or a mask before left them; `None` when none count.
+/// Returns the disabled TPCs of `qmd`; `None` when its mask does not count.
 pub fn read(qmd: &[u32], version: Version) -> Option<[u32; MASK_WORDS]> {
     with_layout!(version, L => read_as::<L>(qmd.get(..L::WORDS)?))
 }
 
-/// Stores a mask as it is, or takes it away with `None`.
+/// Stores a mask as it is, or removes it with `None`.
 pub fn write(qmd: &mut [u32], version: Version, mask: Option<&[u32; MASK_WORDS]>) {
     with_layout!(version, L => {
         if let Some(qmd) = qmd.get_mut(..L::WORDS) {
@@ -102,10 +115,10 @@ pub fn write(qmd: &mut [u32], version: Version, mask: Option<&[u32; MASK_WORDS]>
     });
 }
 
-/// What a QMD is to disable, and why.
+/// The mask words for a QMD, and how they came about.
 pub(crate) type Decision = ([u32; MASK_WORDS], Applied);
 
-/// What `qmd` is to disable so that `mask` and its tenant are obeyed.
+/// Decides what `qmd` disables so that both `mask` and its tenant are obeyed.
 #[inline(always)]
 fn decide_as<L: Layout>(qmd: &[u32], mask: &DisabledTpcs) -> Result<Decision, Reason> {
     match launch::kind::<L>(qmd) {
@@ -115,7 +128,7 @@ fn decide_as<L: Layout>(qmd: &[u32], mask: &DisabledTpcs) -> Result<Decision, Re
         Kind::Undocumented(_) => Err(Reason::Kind),
         Kind::Cluster | Kind::Cooperative | Kind::CooperativeCluster => {
             let decision = combine(read_as::<L>(qmd), mask, width_of::<L>())?;
-            // What the tenant itself disables leaves less.
+            // The tenant's own mask may leave fewer TPCs than the ordered one.
             let left = mask.topology().existing().without(&whole(&decision.0));
             if !occupancy::is_resident::<L>(qmd, &left, mask.topology()) {
                 return Err(Reason::TooWide);
@@ -125,12 +138,13 @@ fn decide_as<L: Layout>(qmd: &[u32], mask: &DisabledTpcs) -> Result<Decision, Re
     }
 }
 
-/// What a QMD must disable when its tenant disabled `tenant` and `mask` is ordered. Of the words from `width` on nothing is
-/// said.
+/// Combines the mask of a QMD's tenant with the ordered one. The words from `width` on are
+/// undefined.
 ///
 /// # Errors
 ///
-/// [`Reason::MaskEmpty`] when the order leaves no TPC, [`Reason::MaskTooNarrow`] when it names TPCs from `width` on.
+/// [`Reason::MaskEmpty`] when the order leaves no TPC, [`Reason::MaskTooNarrow`] when it disables
+/// TPCs from `width` on.
 #[inline(always)]
 pub(crate) fn combine(
     tenant: Option<[u32; MASK_WORDS]>,
@@ -164,7 +178,7 @@ pub(crate) fn combine(
     Ok((mask.words, Applied::Overrode))
 }
 
-/// Whether a mask disables a TPC from `width` on.
+/// Returns whether a mask disables a TPC from `width` on.
 fn beyond(mask: &DisabledTpcs, width: u16) -> bool {
     let mut left = Sat(width);
     mask.words.iter().any(|word| {
@@ -178,12 +192,13 @@ fn beyond(mask: &DisabledTpcs, width: u16) -> bool {
 ///
 /// # Errors
 ///
-/// The [`Reason`] why nothing was written: [`Queue`](Reason::Queue), [`Null`](Reason::Null) and [`Kind`](Reason::Kind)
-/// by what is launched, [`TooWide`](Reason::TooWide) where it would not fit, [`MaskEmpty`](Reason::MaskEmpty),
-/// [`MaskTooNarrow`](Reason::MaskTooNarrow), and [`Fragmented`](Reason::Fragmented) when `qmd` is too short.
+/// The [`Reason`] why nothing was written: [`Queue`](Reason::Queue), [`Null`](Reason::Null) and
+/// [`Kind`](Reason::Kind) by what is launched, [`TooWide`](Reason::TooWide) where it would not fit,
+/// [`MaskEmpty`](Reason::MaskEmpty), [`MaskTooNarrow`](Reason::MaskTooNarrow), and
+/// [`Fragmented`](Reason::Fragmented) when `qmd` is too short.
 #[inline]
 pub fn apply(qmd: &mut [u32], version: Version, mask: &DisabledTpcs) -> Result<Applied, Reason> {
-    // What every launch on Hopper has, before the general way.
+    // Fast path: the version of every launch on Hopper.
     match qmd.first_chunk_mut::<{ V04_00::WORDS }>() {
         Some(qmd) if version == Version::V04_00 => {
             let (words, applied) = decide_as::<V04_00>(qmd, mask)?;
@@ -198,7 +213,7 @@ pub fn apply(qmd: &mut [u32], version: Version, mask: &DisabledTpcs) -> Result<A
     }
 }
 
-/// What [`apply`] would make `qmd` disable.
+/// Returns the mask that [`apply`] would write.
 ///
 /// # Errors
 ///
@@ -226,13 +241,13 @@ fn decide_any(qmd: &[u32], version: Version, mask: &DisabledTpcs) -> Result<Deci
     })
 }
 
-/// Stores the mask of a QMD of the version that nearly all have.
+/// Stores the mask of a QMD of version 4.0, which is nearly every QMD.
 #[inline(always)]
 pub(crate) fn write_v04_00(qmd: &mut [u32; V04_00::WORDS], words: &[u32; MASK_WORDS]) {
     write_as::<V04_00>(qmd, words);
 }
 
-/// How many TPCs the mask of this version can name.
+/// Returns how many TPCs the mask of this version covers.
 pub fn width(version: Version) -> u16 {
     with_layout!(version, L => width_of::<L>())
 }

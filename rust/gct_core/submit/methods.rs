@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Method offsets, by their names in NVIDIA's class headers.
+//! Names the methods of NVIDIA's compute and host classes.
 //!
-//! Source: `clcbc0.h` (compute; the offsets are the same in every class that has the method), `clc56f.h` and `clc86f.h`
-//! (host) of NVIDIA's public headers. [`name_of`] is for printing; the tracker uses the constants.
+//! Source: `clcbc0.h` (compute; the offsets are the same in every class that has the method), and
+//! `clc56f.h` and `clc86f.h` (host) of NVIDIA's public headers. [`name_of`] is for printing; the
+//! tracker uses the constants.
 
 /// Declares the constants and the table of their names.
 macro_rules! methods {
@@ -56,7 +57,7 @@ methods! {
     SET_REPORT_SEMAPHORE_ADDRESS_LOWER = 0x0160,
     /// Semaphore address, upper part.
     SET_REPORT_SEMAPHORE_ADDRESS_UPPER = 0x0164,
-    /// Writes it.
+    /// Writes the semaphore.
     REPORT_SEMAPHORE_EXECUTE = 0x0168,
     /// Inline-to-memory: bytes of a line.
     LINE_LENGTH_IN = 0x0180,
@@ -80,7 +81,7 @@ methods! {
     INVALIDATE_SKED_CACHES = 0x0298,
     /// Which addresses are relative to the base.
     SET_QMD_VIRTUALIZATION_CONTROL = 0x029c,
-    /// The QMD that the next PCAS means, shifted right by 8.
+    /// Address of the QMD for the next PCAS, shifted right by 8.
     SEND_PCAS_A = 0x02b4,
     /// A PCAS for a queue.
     SEND_PCAS_B = 0x02b8,
@@ -104,13 +105,14 @@ methods! {
     SET_REPORT_SEMAPHORE_B = 0x1b04,
     /// Payload.
     SET_REPORT_SEMAPHORE_C = 0x1b08,
-    /// Writes it.
+    /// Writes the semaphore.
     SET_REPORT_SEMAPHORE_D = 0x1b0c,
     /// The first of the methods that call macros: two for each of them.
     CALL_MME_MACRO = 0x3800,
 }
 
-/// The bit of a macro's second method, CALL_MME_DATA, which gives it more words; CALL_MME_MACRO calls it.
+/// The bit that tells a macro's second method, CALL_MME_DATA, from CALL_MME_MACRO. The second gives
+/// the macro more words, the first calls it.
 pub const CALL_MME_DATA: u16 = 4;
 
 /// The last of the methods that take an inline QMD's words: 96 of them.
@@ -122,7 +124,7 @@ pub const SUBCHANNEL_COMPUTE: u8 = 1;
 /// The subchannel on which an inline-to-memory class is bound by convention.
 pub const SUBCHANNEL_I2M: u8 = 2;
 
-/// The name of the method at `offset` in a compute class or, below 0x100, in any.
+/// Returns the name of the method at `offset` in a compute class or, below 0x100, in any class.
 pub fn name_of(offset: u16) -> Option<&'static str> {
     if (LOAD_INLINE_QMD_DATA..=LOAD_INLINE_QMD_DATA_LAST).contains(&offset) {
         return Some("LOAD_INLINE_QMD_DATA");
@@ -136,7 +138,7 @@ pub fn name_of(offset: u16) -> Option<&'static str> {
         .map(|method| method.1)
 }
 
-/// What a PCAS does (`SEND_SIGNALING_PCAS2_B_PCAS_ACTION`, bits 3:0).
+/// Action of a PCAS (`SEND_SIGNALING_PCAS2_B_PCAS_ACTION`, bits 3:0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Action {
@@ -152,21 +154,21 @@ pub enum Action {
     Undocumented4 = 4,
     /// Not documented.
     Undocumented5 = 5,
-    /// Of a queue.
+    /// For a queue.
     IncrementPut = 6,
-    /// One dependence less.
+    /// Decrements the dependence counter.
     DecrementDependence = 7,
     /// Fetches the QMD early.
     Prefetch = 8,
-    /// The same, and schedules it.
+    /// Fetches the QMD early and schedules it.
     PrefetchSchedule = 9,
-    /// What CUDA uses on Hopper.
+    /// CUDA's action on Hopper.
     InvalidatePrefetchCopySchedule = 0xa,
     /// Schedules, but as if `REQUIRE_SCHEDULING_PCAS` were set.
     ForceRequireScheduling = 0xb,
-    /// One dependence more.
+    /// Increments the dependence counter.
     IncrementDependence = 0xc,
-    /// Of the work distributor's reference count.
+    /// Increments the work distributor's reference counter.
     IncrementCwdRefCounter = 0xd,
     /// Not documented.
     UndocumentedE = 0xe,
@@ -175,7 +177,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The action in a PCAS2_B word.
+    /// Decodes the action of a PCAS2_B word.
     #[inline]
     pub const fn of_pcas2(word: u32) -> Self {
         match word & 0xf {
@@ -198,7 +200,7 @@ impl Action {
         }
     }
 
-    /// The action that the two bits of `SEND_SIGNALING_PCAS_B` ask for.
+    /// Decodes the two bits of `SEND_SIGNALING_PCAS_B`.
     pub const fn of_pcas(word: u32) -> Self {
         match word & 3 {
             0 => Self::Nop,
@@ -208,14 +210,15 @@ impl Action {
         }
     }
 
-    /// The value of the field.
+    /// Returns the value of the field.
     #[inline]
     pub const fn value(self) -> u32 {
         // CAST: the discriminant.
         self as u32
     }
 
-    /// Whether it hands a QMD to the scheduler; what is not documented is taken to.
+    /// Returns whether the action hands a QMD to the scheduler. Undocumented actions are assumed
+    /// to.
     #[inline]
     pub const fn schedules(self) -> bool {
         const SCHEDULING: u32 = 1 << Action::Schedule.value()
@@ -230,7 +233,7 @@ impl Action {
         SCHEDULING >> (self.value() & 0xf) & 1 != 0
     }
 
-    /// Whether the scheduler takes a copy, so that the QMD in memory may change afterwards.
+    /// Returns whether the scheduler takes a copy, so that the QMD in memory may change afterwards.
     pub const fn copies(self) -> bool {
         matches!(
             self,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! How many blocks of a launch are resident at the same time.
+//! Computes how many blocks of a launch are resident at the same time.
 
 use super::launch::{self, Kind, Launch};
 use super::qmd::{with_layout, Field, Layout, Version};
@@ -11,8 +11,8 @@ use crate::units::{self, Blocks, Sat};
 /// SMs of one TPC, on every GPU that has them.
 pub const SMS_PER_TPC: u64 = 2;
 
-/// What one SM holds at most. Source: the CUDA programming guide's table of compute capabilities; where one QMD version
-/// serves several, the smallest of each.
+/// What one SM holds at most. Source: the table of compute capabilities in the CUDA programming
+/// guide. Where one QMD version serves several, the smallest value of each.
 struct SmLimits {
     blocks: u64,
     threads: u64,
@@ -20,7 +20,7 @@ struct SmLimits {
     shared_memory_bytes: u64,
 }
 
-/// What one block takes of an SM.
+/// What one block occupies of an SM.
 struct Footprint {
     version: Version,
     threads: Sat<u64>,
@@ -28,13 +28,14 @@ struct Footprint {
     shared_memory_bytes: u32,
 }
 
-/// The product of three fields.
+/// Returns the product of three fields.
 #[inline]
 fn volume(fields: [Field; 3], qmd: &[u32]) -> Sat<u64> {
     units::volume(fields.map(|field| field.get(qmd)))
 }
 
-/// Blocks of `launch` that one SM holds, by blocks, threads, registers and shared memory.
+/// Returns how many blocks of `launch` one SM holds, by blocks, threads, registers and shared
+/// memory.
 pub fn blocks_per_sm(launch: &Launch) -> u64 {
     Footprint {
         version: launch.version,
@@ -45,8 +46,8 @@ pub fn blocks_per_sm(launch: &Launch) -> u64 {
     .per_sm()
 }
 
-/// Whether the blocks that must be resident at the same time fit on the TPCs `left`: all of a cooperative launch, one
-/// cluster of a cluster launch in one GPC. A launch that does not fit would never start.
+/// Returns whether the blocks that must be resident together fit on the TPCs `left`: all blocks of
+/// a cooperative launch, or one cluster in one GPC. A launch that does not fit would never start.
 pub(crate) fn is_resident<L: Layout>(qmd: &[u32], left: &TpcMask, topology: &Topology) -> bool {
     match launch::kind::<L>(qmd) {
         Kind::Cluster => {
@@ -60,13 +61,13 @@ pub(crate) fn is_resident<L: Layout>(qmd: &[u32], left: &TpcMask, topology: &Top
             let blocks = grid * L::GANG.map_or(Sat(1), |fields| volume(fields, qmd));
             u16::try_from(left.count()).is_ok_and(|tpcs| holds::<L>(qmd, blocks.0, tpcs))
         }
-        // Clusters of a cooperative launch are bound to GPCs in a way that nothing here was measured for.
+        // How a cooperative launch of clusters is placed on GPCs was not measured.
         _ => false,
     }
 }
 
-/// Whether so many TPCs hold `blocks` blocks of the launch that `qmd` describes: whether that is no more than a
-/// [`wave`]. Reads no more of it than that needs.
+/// Returns whether `tpcs` TPCs hold `blocks` blocks of the launch, which is at most one [`wave`].
+/// Reads no more of `qmd` than that needs.
 pub(crate) fn holds<L: Layout>(qmd: &[u32], blocks: u64, tpcs: u16) -> bool {
     let footprint = Footprint {
         version: L::VERSION,
@@ -74,7 +75,7 @@ pub(crate) fn holds<L: Layout>(qmd: &[u32], blocks: u64, tpcs: u16) -> bool {
         registers: L::REGISTERS.get(qmd),
         shared_memory_bytes: L::SHARED_MEMORY.get(qmd) << L::SHARED_MEMORY_SHIFT,
     };
-    // The SM that holds most must hold the quotient, rounded up; no SM holds no block.
+    // The SM that holds most must hold the quotient, rounded up. Without an SM only no block fits.
     match u64::from(tpcs) * SMS_PER_TPC {
         0 => blocks == 0,
         sms => footprint.fits(Blocks(blocks).pieces_of(Blocks(sms))),
@@ -82,7 +83,7 @@ pub(crate) fn holds<L: Layout>(qmd: &[u32], blocks: u64, tpcs: u16) -> bool {
 }
 
 impl Footprint {
-    /// What one SM has.
+    /// Returns the limits of one SM.
     #[inline]
     fn limits(&self) -> SmLimits {
         match self.version {
@@ -101,7 +102,8 @@ impl Footprint {
         }
     }
 
-    /// Threads and registers that one block takes of an SM: warps are given out in fours, registers of a warp in 256.
+    /// Returns the threads and registers that one block occupies. Warps are allocated in fours,
+    /// registers of a warp in units of 256.
     #[inline]
     fn taken(&self) -> (Sat<u64>, Sat<u64>) {
         let warps = (Sat(self.threads.0.div_ceil(32).div_ceil(4)) * Sat(4)).max(Sat(4));
@@ -109,7 +111,7 @@ impl Footprint {
         (warps * Sat(32), registers)
     }
 
-    /// How many such blocks one SM holds.
+    /// Returns how many such blocks one SM holds.
     fn per_sm(&self) -> u64 {
         let limits = self.limits();
         let (threads, registers) = self.taken();
@@ -124,7 +126,7 @@ impl Footprint {
             ))
     }
 
-    /// Whether one SM holds so many of them, without a division.
+    /// Returns whether one SM holds `blocks` such blocks, without a division.
     #[inline]
     fn fits(&self, blocks: u64) -> bool {
         let limits = self.limits();
@@ -137,8 +139,9 @@ impl Footprint {
     }
 }
 
-/// Whether all blocks of the launch that `qmd` describes are resident at the same time on `whole` TPCs, but not on `granted` of
-/// them. If its blocks wait for each other without saying so by the cooperative flag, it never ends there.
+/// Returns whether all blocks of the launch that `qmd` describes are resident at once on `whole`
+/// TPCs, but not on `granted`. If its blocks wait for each other without the cooperative flag, the
+/// launch never ends there.
 pub fn is_narrowed(qmd: &[u32], version: Version, granted: u16, whole: u16) -> bool {
     with_layout!(version, L => {
         let blocks = match launch::kind::<L>(qmd) {
@@ -153,7 +156,7 @@ pub fn is_narrowed(qmd: &[u32], version: Version, granted: u16, whole: u16) -> b
     })
 }
 
-/// Blocks of `launch` that so many TPCs hold: one wave.
+/// Returns how many blocks of `launch` are resident on `tpcs` TPCs: one wave.
 pub fn wave(launch: &Launch, tpcs: u64) -> u64 {
     (Sat(blocks_per_sm(launch)) * Sat(SMS_PER_TPC) * Sat(tpcs)).0
 }

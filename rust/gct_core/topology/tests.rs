@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The rule against what GPUs said and did (`tests/fixtures/tpcs`).
+//! Compares the rule with what GPUs reported and did (`tests/fixtures/tpcs`).
 
 use super::*;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ const GPUS: [&str; 3] = [
     include_str!("../../../tests/fixtures/tpcs/h100-c.txt"),
 ];
 
-/// The numbers of the lines that begin with `word`.
+/// Returns the numbers of the lines that begin with `word`.
 fn lines<'a>(gpu: &'a str, word: &'a str) -> impl Iterator<Item = Vec<u16>> + 'a {
     gpu.lines().filter_map(move |line| {
         let rest = line.strip_prefix(word)?.strip_prefix(' ')?;
@@ -34,7 +34,7 @@ fn chip(gpu: &str) -> Chip {
     }
 }
 
-/// By number, in the order in which the resource manager lists them.
+/// Returns the SMs in the order of the resource manager.
 fn sms(gpu: &str) -> Vec<Sm> {
     let sm = |line: Vec<u16>| Sm {
         virtual_gpc: line[5],
@@ -92,7 +92,8 @@ fn gpcs_hold_as_many_clusters_as_cuda_says() {
     }
 }
 
-/// Measured: clusters of 16 on bits 0-7 and of 8 on four GPCs never started, those of 8 on 0-3 and of 2 on 72-95 ran.
+/// Measured: clusters of 16 on bits 0-7 and of 8 on four GPCs never started, those of 8 on 0-3 and
+/// of 2 on 72-95 ran.
 #[test]
 fn clusters_find_place_where_they_were_seen_to() {
     let gpu = topology(GPUS[0]);

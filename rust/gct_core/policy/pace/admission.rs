@@ -1,49 +1,56 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Decides whether the next piece of a channel joins what is in flight.
+//! Decides whether the next piece of a channel joins the work in flight.
+//!
+//! ```text
+//! whole launch   pieces in flight < WHOLE_IN_FLIGHT, or all together end within the target
+//! atom           pieces in flight < in_flight, or < in_flight + run_ahead and no neighbour is near
+//! alone          nothing in flight, or waited for DRAIN_MAX
+//! ```
 
 use super::Split;
 use crate::policy::arrivals::IDLE_TIMEOUT_MAX;
 use crate::units::{Ns, Sat};
 
-/// Whole launches that are let go however long they are.
+/// Unsplit launches allowed in flight regardless of duration.
 const WHOLE_IN_FLIGHT: u32 = 2;
 
-/// How long a piece that must run alone waits for what its channel has in flight: the end of something may be told by a word
-/// that the program uses for other things, too, and then never comes.
+/// How long a piece that must run alone waits for the channel to drain. A release word that the
+/// program also uses for other things may never show the end of a piece.
 pub const DRAIN_MAX: Ns = Ns(50_000_000);
 
-/// What one channel has in flight.
+/// Work in flight on one channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
     /// Launches and atoms.
     pub count: u32,
-    /// How long all together are predicted to take.
+    /// Predicted duration of all of them.
     pub predicted: Ns,
-    /// Those that were released because nothing ended ([`patience`](super::patience)).
+    /// Pieces that were released because nothing ended ([`patience`](super::super::patience)).
     pub late: u32,
 }
 
-/// Whether a piece is released.
+/// Whether a piece is released, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Not now.
+    /// It is held back.
     Held,
-    /// As its turn comes.
+    /// It joins the work in flight.
     InTurn,
-    /// Out of turn, because what is in flight may be waiting for it.
+    /// It is released although nothing ended, because work in flight may wait for it.
     Late,
 }
 
 impl InFlight {
-    /// Adds a piece.
+    /// Adds a released piece.
     pub fn add(&mut self, predicted: Ns, late: bool) {
         self.count = (Sat(self.count) + Sat(1)).0;
         self.late = (Sat(self.late) + Sat(u32::from(late))).0;
         self.predicted += predicted;
     }
 
-    /// Whether a piece is released that `admits` says may join, or that was held until patience was `over`.
+    /// Returns whether a piece is released that may join (`admits`), or was held until its patience
+    /// ended (`over`).
     pub fn admission(&self, admits: bool, over: bool) -> Admission {
         if admits {
             Admission::InTurn
@@ -54,7 +61,7 @@ impl InFlight {
         }
     }
 
-    /// Takes a piece away that has ended, or is not followed any more.
+    /// Removes a piece that has ended or is not followed any more.
     pub fn remove(&mut self, predicted: Ns, late: bool) {
         self.count = (Sat(self.count) - Sat(1)).0;
         self.late = (Sat(self.late) - Sat(u32::from(late))).0;
@@ -65,21 +72,22 @@ impl InFlight {
     }
 }
 
-/// Whether a whole launch that is predicted to take `next` may join what its channel has in flight.
+/// Returns whether a whole launch predicted to take `next` may join the work in flight.
 pub fn admits_whole(in_flight: &InFlight, next: Ns, target: Ns) -> bool {
     in_flight.count < WHOLE_IN_FLIGHT || in_flight.predicted + next <= target
 }
 
-/// Whether an atom of a launch may join what its channel has in flight; `alone` says whether nobody else is expected on the
-/// same TPCs before that, and the atom, has ended.
+/// Returns whether an atom may join the work in flight. `alone` says whether no neighbour is
+/// expected on the same TPCs until the work in flight and the atom have ended; it is asked only if
+/// it matters.
 pub fn admits_atom(in_flight: &InFlight, split: &Split, alone: impl FnOnce() -> bool) -> bool {
     let most = u64::from(split.in_flight.max(1));
     let count = u64::from(in_flight.count);
     count < most || (count < most + u64::from(split.run_ahead) && alone())
 }
 
-/// A prediction for whoever asks for how long TPCs will be held. One that is not known, 0, is taken for a long one: for the
-/// idle time after which an owner is silent, whatever it does usually.
+/// Returns the prediction, or the longest idle timeout for a prediction of 0, which is unknown. For
+/// whoever decides how long TPCs will be held.
 pub fn unknown_is_long(predicted: Ns) -> Ns {
     match predicted {
         Ns(0) => IDLE_TIMEOUT_MAX,
@@ -87,16 +95,15 @@ pub fn unknown_is_long(predicted: Ns) -> Ns {
     }
 }
 
-/// For how long the next atom of a launch may hold its TPCs: until all that may be in flight beside it has ended, the spare
-/// ones with it. Each atom is predicted to take `atom`; 0 is not known.
+/// Returns how long the next atom may hold its TPCs: until all pieces that may be in flight beside
+/// it, with run-ahead, have ended. Each atom is predicted to take `atom`; 0 is unknown.
 pub fn atom_holds(in_flight: &InFlight, split: &Split, atom: Ns) -> Ns {
     let atom = unknown_is_long(atom);
     let most = u64::from(split.in_flight) + u64::from(split.run_ahead);
     (atom * most).max(in_flight.predicted + atom)
 }
 
-/// Whether a piece that must run alone, and has waited for so long, may go: its channel has nothing in flight that is
-/// followed, or the wait is over.
+/// Returns whether a piece that must run alone, and has waited for `waited`, is released.
 pub fn admits_alone(in_flight: &InFlight, waited: Ns) -> bool {
     in_flight.count == 0 || waited >= DRAIN_MAX
 }
@@ -151,11 +158,11 @@ mod tests {
         };
         let none = InFlight::default();
         assert_eq!(atom_holds(&none, &split, Ns(10)), Ns(50));
-        // What is in flight may be another launch's, and longer.
+        // The work in flight may belong to another launch and last longer.
         let mut in_flight = none;
         in_flight.add(Ns(70), false);
         assert_eq!(atom_holds(&in_flight, &split, Ns(10)), Ns(80));
-        // Not known, and not paced.
+        // No prediction, and not paced.
         let whole = Split {
             in_flight: 0,
             run_ahead: 0,
@@ -173,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_run_alone_does_not_wait_for_ever() {
+    fn a_piece_that_runs_alone_does_not_wait_for_ever() {
         let mut in_flight = InFlight::default();
         assert!(admits_alone(&in_flight, Ns(0)));
         in_flight.add(Ns(1), false);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Holds the set of disabled TPCs that a mask is made of.
+//! Defines the set of disabled TPCs that becomes a mask.
 
 use crate::mask::TpcMask;
 use crate::submit::limits::{MASK_WORDS, TPCS_MAX};
@@ -11,30 +11,30 @@ use core::num::Wrapping;
 /// A set of disabled TPCs of a GPU whose TPCs are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DisabledTpcs {
-    /// The TPCs that are disabled; no bit that is not `present`.
+    /// The disabled TPCs, a subset of `present`.
     pub(super) words: [u32; MASK_WORDS],
     /// The TPCs that exist.
     pub(super) present: [u32; MASK_WORDS],
     topology: Topology,
-    /// Above the highest that exists.
+    /// The number above the highest existing TPC.
     pub(super) tpcs: u16,
     existing: u16,
-    /// How many are disabled: a launch may ask more often than a mask changes.
+    /// Number of disabled TPCs, kept because each launch needs it and masks rarely change.
     disabled: u16,
 }
 
-/// A TPC or a number of TPCs that a mask cannot hold.
+/// A TPC, or a number of TPCs, that a mask cannot hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange;
 
-/// The word and the bit of a TPC.
+/// Returns the word and the bit of a TPC.
 #[inline]
 fn place(tpc: u16) -> (usize, u32) {
     (usize::from(tpc >> 5), 1 << (tpc & 31))
 }
 
 impl DisabledTpcs {
-    /// A mask that disables nothing on a GPU whose TPCs have numbers below `tpcs`.
+    /// Creates a mask that disables nothing, on a GPU whose TPCs have all numbers below `tpcs`.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ impl DisabledTpcs {
         Self::none_of(&Topology::together(TpcMask::first(usize::from(tpcs))))
     }
 
-    /// A mask that disables nothing on a GPU.
+    /// Creates a mask that disables nothing.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl DisabledTpcs {
         })
     }
 
-    /// A mask that disables all TPCs with numbers below `tpcs` but `kept`.
+    /// Creates a mask that disables all TPCs with numbers below `tpcs` except `kept`.
     ///
     /// # Errors
     ///
@@ -80,11 +80,12 @@ impl DisabledTpcs {
         Ok(mask)
     }
 
-    /// What a tenant may not use that may use `allowed`.
+    /// Creates a mask that disables all TPCs except `allowed`.
     ///
     /// # Errors
     ///
-    /// [`OutOfRange`] as [`none_of`](Self::none_of), and when no allowed TPC exists: such a launch would never start.
+    /// [`OutOfRange`] as [`none_of`](Self::none_of), and when no allowed TPC exists: such a launch
+    /// would never start.
     pub fn outside(topology: &Topology, allowed: &TpcMask) -> Result<Self, OutOfRange> {
         let mut mask = Self::none_of(topology)?;
         let disabled = topology.existing().without(allowed);
@@ -126,39 +127,39 @@ impl DisabledTpcs {
         exists.then_some((word, bit)).ok_or(OutOfRange)
     }
 
-    /// Whether a TPC is disabled.
+    /// Returns whether a TPC is disabled.
     pub fn is_disabled(&self, tpc: u16) -> bool {
         let (word, bit) = place(tpc);
         self.words.get(word).is_some_and(|word| word & bit != 0)
     }
 
-    /// The number above the highest TPC.
+    /// Returns the number above the highest TPC.
     pub fn tpcs(&self) -> u16 {
         self.tpcs
     }
 
-    /// How many are disabled.
+    /// Returns the number of disabled TPCs.
     #[inline]
     pub fn disabled(&self) -> u16 {
         self.disabled
     }
 
-    /// How many are left.
+    /// Returns the number of enabled TPCs.
     pub fn enabled(&self) -> u16 {
         (Sat(self.existing) - Sat(self.disabled())).0
     }
 
-    /// The GPU's TPCs.
+    /// Returns the GPU's TPCs.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The bits, lowest TPC first.
+    /// Returns the disabled TPCs, the lowest in the lowest bit of the first word.
     pub fn words(&self) -> &[u32; MASK_WORDS] {
         &self.words
     }
 
-    /// What both disable together; the number of TPCs is that of `self`, and bits above it are dropped.
+    /// Returns the TPCs that either disables. Bits of `other` without a TPC are dropped.
     #[inline]
     #[must_use]
     pub fn union(&self, other: &[u32; MASK_WORDS]) -> Self {
@@ -170,14 +171,14 @@ impl DisabledTpcs {
         mask
     }
 
-    /// Whether no TPC is left.
+    /// Returns whether no TPC is left.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.words == self.present
     }
 }
 
-/// A set in words of 32 bits.
+/// Splits a set into words of 32 bits.
 fn halves(set: &TpcMask) -> [u32; MASK_WORDS] {
     let mut halves = [0; MASK_WORDS];
     for (pair, word) in halves.chunks_exact_mut(2).zip(set.words()) {
@@ -189,7 +190,7 @@ fn halves(set: &TpcMask) -> [u32; MASK_WORDS] {
     halves
 }
 
-/// The set that [`halves`] made words of 32 bits from.
+/// Joins the words of [`halves`].
 pub(super) fn whole(halves: &[u32; MASK_WORDS]) -> TpcMask {
     let mut words = [0; MASK_WORDS / 2];
     for (word, pair) in words.iter_mut().zip(halves.chunks_exact(2)) {
@@ -200,7 +201,7 @@ pub(super) fn whole(halves: &[u32; MASK_WORDS]) -> TpcMask {
     TpcMask::from_words(words)
 }
 
-/// How many bits are set.
+/// Returns the number of set bits.
 fn count(words: &[u32; MASK_WORDS]) -> u16 {
     let ones: Wrapping<u32> = words.iter().map(|word| Wrapping(word.count_ones())).sum();
     // CAST: at most 256.
