@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Queue meta data (QMD): the 256 or 384 bytes that describe one launch to the compute work distributor.
+//! Names the fields of queue meta data (QMD): the 256 or 384 bytes that describe one launch to the
+//! compute work distributor.
 //!
-//! There is one module per layout version, and each states every field of NVIDIA's public class header as that header
-//! does, `high bit : low bit`. What the rest of `submit` needs from any version is the trait [`Layout`]; nothing outside
-//! this directory knows a bit number. `tests.rs` states all ranges a second time and fails on one bit.
+//! Each layout version is a module that states every field of NVIDIA's public class header as the
+//! header does, `high bit : low bit`. The trait [`Layout`] is what the rest of `submit` needs of a
+//! version; nothing outside this directory knows a bit number. `tests.rs` compares the tables with
+//! the headers.
 
 pub mod v02_04;
 pub mod v03_00;
@@ -19,20 +21,20 @@ mod tests;
 pub use version::{Family, Version};
 pub use view::{Instance, View};
 
-/// One named bit range of a layout; `count` instances lie `stride` bits apart.
+/// A named bit range of a layout. Its `count` instances lie `stride` bits apart.
 ///
 /// No range crosses a 32-bit word (checked where the field is declared), so a value is a `u32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The symbol in the class header, without the header's prefix.
+    /// Symbol in the class header, without the header's prefix.
     pub name: &'static str,
-    /// The highest bit of the first instance.
+    /// Highest bit of the first instance.
     pub hi: u16,
-    /// The lowest bit of the first instance.
+    /// Lowest bit of the first instance.
     pub lo: u16,
-    /// How many instances there are.
+    /// Number of instances.
     pub count: u8,
-    /// The distance of two instances in bits; 0 when there is one.
+    /// Distance of two instances in bits; 0 for a single one.
     pub stride: u16,
 }
 
@@ -41,20 +43,21 @@ pub struct Field {
 pub struct TooWide;
 
 impl Field {
-    /// How many bits a value has.
+    /// Returns the number of bits.
     #[inline(always)]
     pub const fn width(self) -> u16 {
         (self.hi.abs_diff(self.lo) & 31) + 1
     }
 
-    /// The largest value.
+    /// Returns the largest value.
     #[inline(always)]
     pub const fn max(self) -> u32 {
         // CAST: a widening conversion, `From` is not `const`.
         u32::MAX >> (32 - self.width() as u32)
     }
 
-    /// The instance `index` as a field of its own. An index of `count` or more names bits of something else, or none.
+    /// Returns the instance `index` as a field of its own. An index from `count` on names other
+    /// bits, or none.
     #[inline(always)]
     pub const fn nth(self, index: u8) -> Self {
         // CAST: they widen, `From` is not `const`; a bit number fits 16 bits.
@@ -68,21 +71,21 @@ impl Field {
         }
     }
 
-    /// The index of the word that holds the field.
+    /// Returns the index of the word that holds the field.
     #[inline(always)]
     pub const fn word(self) -> usize {
         // CAST: a widening conversion, `From` is not `const`.
         (self.lo >> 5) as usize
     }
 
-    /// By how many bits it is shifted in that word.
+    /// Returns the shift of the field in that word.
     #[inline(always)]
     pub(crate) const fn shift(self) -> u32 {
         // CAST: a widening conversion, `From` is not `const`.
         (self.lo & 31) as u32
     }
 
-    /// The value in `qmd`, or 0 where `qmd` is too short to hold the field.
+    /// Returns the value in `qmd`, or 0 where `qmd` is too short.
     #[inline(always)]
     pub fn get(self, qmd: &[u32]) -> u32 {
         match qmd.get(self.word()) {
@@ -91,7 +94,7 @@ impl Field {
         }
     }
 
-    /// Whether any bit of the field is set.
+    /// Returns whether any bit of the field is set.
     #[inline(always)]
     pub fn is_set(self, qmd: &[u32]) -> bool {
         self.get(qmd) != 0
@@ -113,7 +116,8 @@ impl Field {
         Ok(())
     }
 
-    /// What the word that holds the field becomes when the field gets `value`, of which only the bits that fit count.
+    /// Returns the word that holds the field, with `value` in the field. Excess bits of `value` are
+    /// dropped.
     #[inline(always)]
     pub(crate) const fn within(self, word: u32, value: u32) -> u32 {
         let bits = self.max() << self.shift();
@@ -128,7 +132,8 @@ impl Field {
         }
     }
 
-    /// Whether every instance lies within one word of a QMD of `words` words. Used in constant assertions only.
+    /// Returns whether every instance lies within one word of a QMD of `words` words. For constant
+    /// assertions.
     const fn is_sound(self, words: usize) -> bool {
         let mut index = 0;
         while index < self.count {
@@ -142,7 +147,7 @@ impl Field {
     }
 }
 
-/// Declares the fields of one layout version, each as a constant, and `FIELDS`, all of them in order.
+/// Declares the fields of a layout version as constants, and `FIELDS`, all of them in order.
 macro_rules! fields {
     ($prefix:literal : $words:literal words;
      $($name:ident = $hi:literal : $lo:literal $([$count:literal, $stride:literal])?;)*) => {
@@ -160,9 +165,9 @@ macro_rules! fields {
         )*
         /// Every field, in the order of its bits.
         pub const FIELDS: &[super::Field] = &[$($name),*];
-        /// The size of a QMD of this version in 32-bit words.
+        /// Size of a QMD of this version in 32-bit words.
         pub const WORDS: usize = $words;
-        /// What the header puts before each name.
+        /// The header's prefix of each name.
         pub const PREFIX: &str = $prefix;
     };
     (@or $default:literal) => { $default };
@@ -170,70 +175,70 @@ macro_rules! fields {
 }
 use fields;
 
-/// How a version says what is launched.
+/// How a version states the kind of launch.
 #[derive(Clone, Copy, Debug)]
 pub enum TypeField {
     /// `QMD_TYPE`, with the values of [`kind_of`](crate::submit::launch::Kind).
     Typed(Field),
-    /// `IS_QUEUE`: a queue or a grid, nothing else is told apart.
+    /// `IS_QUEUE`: a queue or a grid; other kinds are not told apart.
     Queue(Field),
 }
 
-/// The fields of one semaphore release.
+/// Fields of one semaphore release.
 #[derive(Clone, Copy, Debug)]
 pub struct ReleaseFields {
     /// Whether the release happens.
     pub enable: Field,
-    /// How many words are written: 0 is four, 1 is one, 2 is two.
+    /// Number of words written: 0 is four, 1 is one, 2 is two.
     pub structure_size: Field,
-    /// 1: a system membar before the write.
+    /// 1 puts a system membar before the write.
     pub membar: Field,
-    /// Whether the payload is combined with what is there.
+    /// Whether the payload is combined with memory.
     pub reduction_enable: Field,
-    /// How it is combined.
+    /// Operation that combines them.
     pub reduction_op: Field,
-    /// The address, lower part first.
+    /// Address, lower part first.
     pub address: [Field; 2],
-    /// The payload, lower part first; the upper part is absent in version 2.4.
+    /// Payload, lower part first; version 2.4 has no upper part.
     pub payload: (Field, Option<Field>),
 }
 
-/// The fields of one dependent QMD.
+/// Fields of one dependent QMD.
 #[derive(Clone, Copy, Debug)]
 pub struct DependentFields {
     /// Whether there is one.
     pub enable: Field,
-    /// What is done to it.
+    /// What happens to it.
     pub action: Field,
     /// Whether it is fetched early.
     pub prefetch: Field,
-    /// Its address, shifted right by 8; version 2.4 has a pointer for the first only.
+    /// Its address, shifted right by 8; version 2.4 has one for the first only.
     pub pointer: Option<Field>,
 }
 
-/// The fields of the latches (Hopper and later), which programmatic dependent launch is made of.
+/// Fields of the latches (Hopper and later), on which programmatic dependent launch is built.
 #[derive(Clone, Copy, Debug)]
 pub struct LatchFields {
     /// Whether this QMD arrives at a latch when it completes.
     pub arrive: Field,
-    /// At which.
+    /// The latch that it arrives at.
     pub arrive_id: Field,
     /// Whether this QMD waits for a latch.
     pub wait: Field,
-    /// For which.
+    /// The latch that it waits for.
     pub wait_id: Field,
     /// Whether the program may let dependents start before it ends.
     pub pre_exit: Field,
-    /// Whether that happens by itself once the last block was launched.
+    /// Whether that happens by itself once the last block has been launched.
     pub pre_exit_at_last: Field,
 }
 
-/// The fields of the work distributor's reference count.
+/// Fields of the work distributor's reference counter.
 #[derive(Clone, Copy, Debug)]
 pub struct ReferenceFields {
-    /// Which counter.
+    /// Number of the counter.
     pub id: Field,
-    /// By how much, minus one.
+    /// Amount of the change, minus one.
     pub delta_minus_one: Field,
     /// Whether it is incremented at the start.
     pub increment: Field,
@@ -241,19 +246,20 @@ pub struct ReferenceFields {
     pub decrement: Field,
 }
 
-/// What the rest of `submit` needs to know of a layout version. Every constant names a field of the version's module.
+/// A layout version, as far as the rest of `submit` needs it. Each constant names a field of the
+/// version's module.
 pub trait Layout {
-    /// Which version this is.
+    /// The version.
     const VERSION: Version;
-    /// The size in 32-bit words.
+    /// Size in 32-bit words.
     const WORDS: usize;
     /// Every field.
     const FIELDS: &'static [Field];
-    /// What kind of launch this is.
+    /// Kind of launch.
     const TYPE: TypeField;
-    /// Where the grid ends: width, height, depth; in clusters for a cluster launch.
+    /// End of the grid: width, height, depth; in clusters for a cluster launch.
     const GRID: [Field; 3];
-    /// Where the grid starts when it is scheduled without a copy.
+    /// Start of the grid when it is scheduled without a copy.
     const RESUME: [Field; 3];
     /// Threads of a block.
     const BLOCK: [Field; 3];
@@ -265,13 +271,13 @@ pub trait Layout {
     const REGISTERS: Field;
     /// Shared memory of a block.
     const SHARED_MEMORY: Field;
-    /// By how many bits the value of `SHARED_MEMORY` is shifted.
+    /// Shift of the value of `SHARED_MEMORY`.
     const SHARED_MEMORY_SHIFT: u32;
-    /// The program's address, lower part first.
+    /// Address of the program, lower part first.
     const PROGRAM: [Field; 2];
-    /// By how many bits the address is shifted.
+    /// Shift of that address.
     const PROGRAM_SHIFT: u32;
-    /// How many dependences must be decremented before it runs.
+    /// Decrements that it waits for.
     const DEPENDENCE_COUNTER: Field;
     /// Whether a copying PCAS does not schedule it.
     const REQUIRE_SCHEDULING_PCAS: Field;
@@ -283,7 +289,7 @@ pub trait Layout {
     const LAUNCH_QUEUE: Option<Field>;
     /// Whether the mask words count; `None` where they always do.
     const MASK_VALID: Option<Field>;
-    /// The words of the mask of disabled TPCs, lowest TPC first.
+    /// Words of the mask of disabled TPCs, lowest TPC first.
     const MASK: &'static [Field];
     /// The semaphore releases.
     const RELEASES: &'static [ReleaseFields];
@@ -293,7 +299,7 @@ pub trait Layout {
     const LATCH: Option<LatchFields>;
     /// The reference count.
     const REFERENCE: ReferenceFields;
-    /// Whether splitting by RESUME and a join has been measured on hardware that uses this version.
+    /// Whether splitting by RESUME and a join was measured on hardware of this version.
     const SPLIT_MEASURED: bool;
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Compares every layout with a second statement of its ranges, so that a table that is wrong by one bit fails.
+//! Compares every layout with NVIDIA's class headers, and with what was seen on hardware.
 //!
-//! `ranges.txt` states each field as byte, bit within the byte, width, instances and stride, extracted from the headers
-//! by another way than the tables, which state high and low bit. `ANCHORS` are the fields that the rewriter relies on,
-//! written down by hand from a third source: what other projects found on hardware (`gctgroup-docs/hardware.md`).
+//! `tests/fixtures/qmd` lists the bit ranges that the headers give each field. `ANCHORS` are fields
+//! that the rewriter relies on, from a third source: findings of other projects on hardware
+//! (`gctgroup-docs/hardware.md`).
 
 use super::Version;
 use std::collections::BTreeMap;
@@ -12,52 +12,53 @@ use std::string::ToString;
 use std::vec;
 use std::vec::Vec;
 
-const RANGES: &str = include_str!("ranges.txt");
+/// Names of fields with their place: lowest bit, highest bit, and the distance of two instances.
+type Places<'a> = BTreeMap<&'a str, (u16, u16, u16)>;
 
-/// Version, name, instances, stride, low bit, width.
-type Row<'a> = (&'a str, (u32, u32, u32, u32));
+/// Returns what `tests/fixtures/qmd` says of a version.
+const fn listed(version: Version) -> &'static str {
+    match version {
+        Version::V02_04 => include_str!("../../../../tests/fixtures/qmd/v02_04.txt"),
+        Version::V03_00 => include_str!("../../../../tests/fixtures/qmd/v03_00.txt"),
+        Version::V04_00 => include_str!("../../../../tests/fixtures/qmd/v04_00.txt"),
+        Version::V05_00 => include_str!("../../../../tests/fixtures/qmd/v05_00.txt"),
+    }
+}
 
-fn stated(version: Version) -> BTreeMap<&'static str, (u32, u32, u32, u32)> {
-    let (major, minor) = version.number();
-    let wanted = std::format!("{major:02}_{minor:02}");
-    RANGES
-        .lines()
+/// Parses a line: name, lowest bit, highest bit, and the distance of two instances if it has any.
+fn place(line: &str) -> (&str, (u16, u16, u16)) {
+    let mut words = line.split(' ');
+    let name = words.next().unwrap();
+    let mut numbers = words.map(|word| word.parse().unwrap());
+    let (low, high) = (numbers.next().unwrap(), numbers.next().unwrap());
+    let stride = numbers.next().unwrap_or(0);
+    assert_eq!(numbers.next(), None, "{line}");
+    (name, (low, high, stride))
+}
+
+/// Returns the fields that the header of a version has, as the fixture lists them.
+fn fields_of_header(version: Version) -> Places<'static> {
+    let lines = listed(version).lines();
+    lines
         .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| {
-            let mut parts = line.split(' ');
-            let this = parts.next()? == wanted;
-            let name = parts.next()?;
-            let n: Vec<u32> = parts.map(|part| part.parse().unwrap()).collect();
-            let row: Row<'_> = (name, (n[0] * 8 + n[1], n[2], n[3], n[4]));
-            this.then_some(row)
-        })
+        .map(place)
         .collect()
 }
 
 #[test]
-fn every_field_is_where_the_second_statement_says() {
+fn every_field_is_where_the_header_says() {
     for version in Version::ALL {
-        let stated = stated(*version);
-        assert!(stated.len() > 90, "{version:?}: the fixture lacks rows");
-        let declared: BTreeMap<_, _> = version
-            .fields()
-            .iter()
-            .map(|field| {
-                let place = (
-                    u32::from(field.lo),
-                    u32::from(field.width()),
-                    u32::from(field.count),
-                    u32::from(field.stride),
-                );
-                (field.name, place)
-            })
+        let fields = version.fields().iter();
+        let declared: Places<'_> = fields
+            .map(|field| (field.name, (field.lo, field.hi, field.stride)))
             .collect();
         assert_eq!(
             declared.len(),
             version.fields().len(),
             "{version:?}: a name is declared twice"
         );
-        assert_eq!(declared, stated, "{version:?}");
+        assert!(declared.len() > 90, "{version:?}");
+        assert_eq!(declared, fields_of_header(*version), "{version:?}");
     }
 }
 
@@ -77,7 +78,7 @@ fn no_two_fields_share_a_bit() {
     }
 }
 
-/// The bits that no field names, as ranges: a field that shrinks or moves changes them.
+/// Returns the bits that no field names, as ranges.
 fn holes(version: Version) -> Vec<(usize, usize)> {
     let mut named = vec![false; version.words() * 32];
     for field in version.fields() {
@@ -101,16 +102,39 @@ fn holes(version: Version) -> Vec<(usize, usize)> {
     holes
 }
 
+/// The bits that no field names. The headers state no number of instances; it follows from these.
+const HOLES: &[(Version, &str)] = &[
+    (
+        Version::V02_04,
+        "159-159 328-335 372-377 379-381 432-447 464-479 512-521 535-543 584-591 776-787 \
+         791-791 795-798 872-883 887-887 891-894 952-954 984-991 1012-1015 1585-1599 \
+         1694-1694 1735-1983",
+    ),
+    (
+        Version::V03_00,
+        "138-139 141-141 159-159 328-335 366-366 381-381 432-447 464-479 568-568 575-575 \
+         760-762 808-818 936-946 1585-1599 1624-1631 1652-1655 1704-1714 1887-1887 \
+         1918-1918 1968-1983",
+    ),
+    (
+        Version::V04_00,
+        "26-27 57-63 128-159 191-191 223-223 255-255 305-319 383-383 627-639 697-703 \
+         825-831 953-959 1072-1087 1104-1119 1209-1210 1273-1279 1328-1343 1404-1405 \
+         2088-2111 2141-2143 2150-2151 2158-2159 2166-2206 2256-2367 2560-3007",
+    ),
+    (
+        Version::V05_00,
+        "185-191 219-223 537-543 704-713 825-831 953-959 1148-1151 1182-1183 1224-1247 \
+         1296-1311 1328-1343 1937-2047 2054-2055 2062-2063 2070-2071 2080-2110 2160-2175 \
+         2568-2591 2597-2623 2655-2655 2687-3007",
+    ),
+];
+
 #[test]
-fn the_reserved_bits_are_those_that_the_fixture_lists() {
-    for version in Version::ALL {
-        let (major, minor) = version.number();
-        let prefix = std::format!("# holes {major:02}_{minor:02}:");
-        let line = RANGES
-            .lines()
-            .find(|line| line.starts_with(&prefix))
-            .unwrap();
-        let stated: Vec<_> = line[prefix.len()..]
+fn every_field_has_as_many_instances_as_bits_are_left() {
+    assert_eq!(HOLES.len(), Version::ALL.len());
+    for (version, ranges) in HOLES {
+        let stated: Vec<(usize, usize)> = ranges
             .split_whitespace()
             .map(|range| {
                 let (low, high) = range.split_once('-').unwrap();
@@ -121,8 +145,9 @@ fn the_reserved_bits_are_those_that_the_fixture_lists() {
     }
 }
 
-/// Byte, bit and width of the fields that matter, from `libsmctrl` and other projects' findings on hardware: version byte
-/// 72, masks at 84 and 304, grid at 48 and 128, RESUME at 24 and 176, program at 192 and 152, constant bank 0 at 192.
+/// Byte, bit and width of the fields that matter, from `libsmctrl` and other projects' findings on
+/// hardware: version byte 72, masks at 84 and 304, grid at 48 and 128, RESUME at 24 and 176,
+/// program at 192 and 152, constant bank 0 at 192.
 const ANCHORS: &[(Version, &str, u32, u32, u32)] = &[
     (Version::V02_04, "QMD_VERSION", 72, 0, 4),
     (Version::V02_04, "QMD_MAJOR_VERSION", 72, 4, 4),

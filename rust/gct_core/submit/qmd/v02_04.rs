@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! QMD version 02.04: GA100 (A100), 2048 bits.
+//! Defines QMD version 02.04: GA100 (A100), 2048 bits.
 //!
-//! CUDA uses this version on an A100. `CTA_RASTER_*` is what later versions call `GRID_*`; there is no `QMD_TYPE`, only
-//! `IS_QUEUE`, so a cooperative launch cannot be told from another one and there is no `GRID_NULL` for a join.
+//! CUDA uses this version on an A100. `CTA_RASTER_*` is what later versions call `GRID_*`. There is
+//! no `QMD_TYPE`, only `IS_QUEUE`. So a cooperative launch cannot be told from another one, and
+//! there is no `GRID_NULL` for a join.
 //!
-//! Source: `clc6c0qmd.h` of NVIDIA/open-gpu-doc (`classes/compute`); a field `NAME` below is `NVC6C0_QMDV02_04_NAME` there, given as the
-//! header gives it, `high bit : low bit`, with `[instances, stride]` where the header has an index `(i)`. Reserved bits are
-//! left out.
+//! Source: `clc6c0qmd.h` of NVIDIA/open-gpu-doc (`classes/compute`, commit c8607fe of July 2025). A
+//! field `NAME` below is `NVC6C0_QMDV02_04_NAME` there, stated as in the header: `high bit : low
+//! bit`, with `[instances, stride]` where the header has an index `(i)`. Reserved bits are left
+//! out. `tests.rs` compares every field with the header.
 
 use super::{
     DependentFields, Field, LatchFields, Layout, ReferenceFields, ReleaseFields, TypeField, Version,

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! QMD version 03.00: GA10x and Ada, 2048 bits.
+//! Defines QMD version 03.00: GA10x and Ada, 2048 bits.
 //!
-//! CUDA uses this version on GA10x and Ada. `clc7c0qmd.h` and `clcbc0qmd.h` agree on every bit below but
-//! `SM_DISABLE_MASK_EXT_*`, which are reserved there (Ada alone has more than 64 TPCs in this family).
+//! CUDA uses this version on GA10x and Ada. `clc7c0qmd.h` and `clcbc0qmd.h` agree on every bit
+//! below except `SM_DISABLE_MASK_EXT_*`, which are reserved there (Ada alone has more than 64 TPCs
+//! in this family).
 //!
-//! Source: `clc9c0qmd.h` of NVIDIA/open-gpu-doc (`classes/compute`); a field `NAME` below is `NVC9C0_QMDV03_00_NAME` there, given as the
-//! header gives it, `high bit : low bit`, with `[instances, stride]` where the header has an index `(i)`. Reserved bits are
-//! left out.
+//! Source: `clc9c0qmd.h` of NVIDIA/open-gpu-doc (`classes/compute`, commit c8607fe of July 2025). A
+//! field `NAME` below is `NVC9C0_QMDV03_00_NAME` there, stated as in the header: `high bit : low
+//! bit`, with `[instances, stride]` where the header has an index `(i)`. Reserved bits are left
+//! out. `tests.rs` compares every field with the header.
 
 use super::{
     DependentFields, Field, LatchFields, Layout, ReferenceFields, ReleaseFields, TypeField, Version,

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! QMD version 04.00: Hopper (H100, H200), 3072 bits.
+//! Defines QMD version 04.00: Hopper (H100, H200), 3072 bits.
 //!
-//! CUDA uses this version on Hopper, and every capture holds it. The only version whose RESUME and join have been
-//! measured (`gctgroup-docs/hardware.md`), so the only one that is split.
+//! CUDA uses this version on Hopper, and every capture holds it. It is the only version whose
+//! RESUME and join were measured (`gctgroup-docs/hardware.md`), so the only one that is split.
 //!
-//! Source: `clcbc0qmd.h` of NVIDIA/open-gpu-doc (`classes/compute`); a field `NAME` below is `NVCBC0_QMDV04_00_NAME` there, given as the
-//! header gives it, `high bit : low bit`, with `[instances, stride]` where the header has an index `(i)`. Reserved bits are
-//! left out.
+//! Source: `clcbc0qmd.h` of NVIDIA/open-gpu-doc (`classes/compute`, commit c8607fe of July 2025). A
+//! field `NAME` below is `NVCBC0_QMDV04_00_NAME` there, stated as in the header: `high bit : low
+//! bit`, with `[instances, stride]` where the header has an index `(i)`. Reserved bits are left
+//! out. `tests.rs` compares every field with the header.
 
 use super::{
     DependentFields, Field, LatchFields, Layout, ReferenceFields, ReleaseFields, TypeField, Version,

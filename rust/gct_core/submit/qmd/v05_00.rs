@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! QMD version 05.00: Blackwell, 3072 bits.
+//! Defines QMD version 05.00: Blackwell, 3072 bits.
 //!
-//! Blackwell moved nearly every field, the version included. `clcec0qmd.h` agrees on every bit. The header's aliases
-//! `DEPENDENT_QMD0_*` and `DEPENDENT_QMD1_*` are the instances 0 and 1 of `DEPENDENT_QMD_*` and are not repeated.
-//! More state belongs to RESUME here (`RESUME_SUB_TASK_ID`, `INCOMPLETE_BOX_*`), and nothing of it has been measured.
+//! Blackwell moved nearly every field, the version included. `clcec0qmd.h` agrees on every bit. The
+//! header's aliases `DEPENDENT_QMD0_*` and `DEPENDENT_QMD1_*` are the instances 0 and 1 of
+//! `DEPENDENT_QMD_*` and are not repeated. RESUME has more state here (`RESUME_SUB_TASK_ID`,
+//! `INCOMPLETE_BOX_*`), and none of it was measured.
 //!
-//! Source: `clcdc0qmd.h` of NVIDIA/open-gpu-doc (`classes/compute`); a field `NAME` below is `NVCDC0_QMDV05_00_NAME` there, given as the
-//! header gives it, `high bit : low bit`, with `[instances, stride]` where the header has an index `(i)`. Reserved bits are
-//! left out.
+//! Source: `clcdc0qmd.h` of NVIDIA/open-gpu-doc (`classes/compute`, commit c8607fe of July 2025). A
+//! field `NAME` below is `NVCDC0_QMDV05_00_NAME` there, stated as in the header: `high bit : low
+//! bit`, with `[instances, stride]` where the header has an index `(i)`. Reserved bits are left
+//! out. `tests.rs` compares every field with the header.
 
 use super::{
     DependentFields, Field, LatchFields, Layout, ReferenceFields, ReleaseFields, TypeField, Version,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which layout version a QMD has.
+//! Determines the layout version of a QMD.
 
 use super::{v02_04, v03_00, v04_00, v05_00, with_layout, Field, Layout};
 use crate::submit::stats::Reason;
 
-/// A layout version that is understood.
+/// A known layout version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// 2.4: A100.
@@ -18,10 +18,10 @@ pub enum Version {
     V05_00,
 }
 
-/// The generations that differ in the QMD versions they accept.
+/// Generations by the QMD versions that they accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Nothing is known of the GPU.
+    /// The GPU is unknown.
     Unknown,
     /// Ampere and Ada: 2.4 and 3.0.
     Ampere,
@@ -32,7 +32,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The family of a channel class (`..6F`) or a compute class (`..C0`).
+    /// Returns the family of a channel class (`..6F`) or a compute class (`..C0`).
     pub const fn of_class(class: u16) -> Self {
         match class {
             0xc56f | 0xc6c0 | 0xc7c0 | 0xc9c0 => Self::Ampere,
@@ -43,7 +43,7 @@ impl Family {
     }
 }
 
-/// Versions 2 to 4 keep minor and major version in one byte.
+/// The byte of minor and major version in versions 2 to 4.
 const BYTE_04: Field = Field {
     name: "QMD_VERSION",
     hi: v04_00::QMD_MAJOR_VERSION.hi,
@@ -52,7 +52,7 @@ const BYTE_04: Field = Field {
     stride: 0,
 };
 
-/// Version 5 keeps them in another.
+/// The same byte in version 5.
 const BYTE_05: Field = Field {
     name: "QMD_VERSION",
     hi: v05_00::QMD_MAJOR_VERSION.hi,
@@ -67,17 +67,18 @@ const _: () = {
 };
 
 impl Version {
-    /// All of them.
+    /// All versions.
     pub const ALL: &'static [Self] = &[Self::V02_04, Self::V03_00, Self::V04_00, Self::V05_00];
 
-    /// The version of the QMD that `words` begins with, given what is known of the GPU.
+    /// Determines the version of the QMD at the start of `words`.
     ///
     /// # Errors
     ///
-    /// [`Reason::Version`] when it is none that this family accepts, [`Reason::Ambiguous`] when it could be two.
+    /// [`Reason::Version`] for a version that this family does not accept, [`Reason::Ambiguous`]
+    /// when two are possible.
     #[inline]
     pub fn of(words: &[u32], family: Family) -> Result<Self, Reason> {
-        // What every launch on Hopper has, before the general way.
+        // Fast path: the version of every launch on Hopper.
         let is_hopper = family == Family::Hopper && BYTE_04.get(words) == Self::V04_00.byte();
         if is_hopper && words.len() >= v04_00::WORDS {
             return Ok(Self::V04_00);
@@ -85,7 +86,8 @@ impl Version {
         Self::of_any(words, family)
     }
 
-    /// Whether this is what nearly every QMD on Hopper is: [`of`](Self::of) says 4.0 of the words at `at`.
+    /// Returns whether [`of`](Self::of) finds version 4.0 at `at`, as for nearly every QMD on
+    /// Hopper.
     #[inline(always)]
     pub(crate) fn is_v04_00_at(words: &[u32], at: u32, family: Family) -> bool {
         // CAST: widening on every machine that has GPUs.
@@ -115,7 +117,7 @@ impl Version {
         }
     }
 
-    /// Which of `candidates` the byte of versions 2 to 4 names.
+    /// Returns the one of `candidates` that the byte of versions 2 to 4 names.
     #[inline]
     fn old(words: &[u32], candidates: &[Self]) -> Option<Self> {
         let byte = BYTE_04.get(words);
@@ -125,13 +127,13 @@ impl Version {
             .find(|version| version.byte() == byte)
     }
 
-    /// Whether the byte of version 5 names it.
+    /// Returns version 5 if its byte names it.
     #[inline]
     fn new(words: &[u32]) -> Option<Self> {
         (BYTE_05.get(words) == Self::V05_00.byte()).then_some(Self::V05_00)
     }
 
-    /// Major and minor number as they are stored.
+    /// Returns major and minor number as they are stored.
     #[inline]
     const fn byte(self) -> u32 {
         // CAST: widening, `From` is not `const`.
@@ -139,7 +141,7 @@ impl Version {
         (major as u32) << 4 | minor as u32
     }
 
-    /// The size of a QMD in 32-bit words.
+    /// Returns the size of a QMD in 32-bit words.
     #[inline]
     pub const fn words(self) -> usize {
         match self {
@@ -150,17 +152,17 @@ impl Version {
         }
     }
 
-    /// Every field of this version.
+    /// Returns every field of this version.
     pub fn fields(self) -> &'static [Field] {
         with_layout!(self, L => L::FIELDS)
     }
 
-    /// The field with the header's name.
+    /// Returns the field with the header's name.
     pub fn field(self, name: &str) -> Option<&'static Field> {
         self.fields().iter().find(|field| field.name == name)
     }
 
-    /// What the header puts before each name.
+    /// Returns the header's prefix of each name.
     pub const fn prefix(self) -> &'static str {
         match self {
             Self::V02_04 => v02_04::PREFIX,
@@ -170,7 +172,7 @@ impl Version {
         }
     }
 
-    /// Major and minor number.
+    /// Returns major and minor number.
     #[inline]
     pub const fn number(self) -> (u8, u8) {
         match self {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A QMD's fields by name, for whoever prints them.
+//! Lists a QMD's fields by name, for printing.
 
 use super::{Field, Version};
 
@@ -9,13 +9,13 @@ use super::{Field, Version};
 pub struct Instance {
     /// The field, with all its instances.
     pub field: &'static Field,
-    /// Which instance this is.
+    /// The index of this instance.
     pub index: u8,
     /// Its value.
     pub value: u32,
 }
 
-/// The words of one QMD and the version by which to read them.
+/// The words of one QMD, and the version to read them by.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     words: &'a [u32],
@@ -23,29 +23,29 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The QMD that `words` begins with, or `None` when they are too few.
+    /// Views the QMD at the start of `words`; `None` when they are too few.
     pub fn new(words: &'a [u32], version: Version) -> Option<Self> {
         let words = words.get(..version.words())?;
         Some(Self { words, version })
     }
 
-    /// The version.
+    /// Returns the version.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The QMD's words.
+    /// Returns the QMD's words.
     pub fn words(&self) -> &'a [u32] {
         self.words
     }
 
-    /// The value of instance `index` of the field called `name` in the header.
+    /// Returns the value of instance `index` of the field with the header's `name`.
     pub fn get(&self, name: &str, index: u8) -> Option<u32> {
         let field = self.version.field(name)?;
         (index < field.count).then(|| field.nth(index).get(self.words))
     }
 
-    /// Every instance of every field, in the order of the header.
+    /// Returns every instance of every field, in the order of the header.
     pub fn fields(&self) -> impl Iterator<Item = Instance> + 'a {
         let words = self.words;
         self.version.fields().iter().flat_map(move |field| {
