@@ -306,7 +306,7 @@ fn add_below(quotient: u64, remainder: u64, addend: u64, c: u64) -> Option<(u64,
 }
 
 impl Weight {
-    /// Where nobody wrote one.
+    /// Weight of a group without a written one.
     pub const DEFAULT: Self = Self(100);
 }
 

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! GPFIFO entries: what a ring says where the next words are.
+//! Decodes GPFIFO entries: where a ring says that the next words are.
 //!
-//! Source: `NVC56F_GP_ENTRY*` (Ampere, 40-bit addresses) and `NVC86F_GP_ENTRY*` (Hopper, the same and an extended base)
-//! in `clc56f.h` of NVIDIA/open-gpu-doc and `clc86f.h` of NVIDIA/open-gpu-kernel-modules.
+//! Source: `NVC56F_GP_ENTRY*` (Ampere, 40-bit addresses) and `NVC86F_GP_ENTRY*` (Hopper, the same
+//! and an extended base) in `clc56f.h` of NVIDIA/open-gpu-doc and `clc86f.h` of
+//! NVIDIA/open-gpu-kernel-modules.
 
 use super::limits;
 
 /// `GP_ENTRY0_GET`, bits 31:2 of the address.
 const GET: u64 = 0xffff_fffc;
-/// `GP_ENTRY1_GET_HI`, bits 39:32 of the address; the opcode of a control entry lies in the same bits.
+/// `GP_ENTRY1_GET_HI`, bits 39:32 of the address. A control entry has its opcode there.
 const LOW_BYTE: u64 = 0xff;
-/// Bits 8 of the second word: reserved in every form.
+/// Bit 8 of the second word: reserved in every entry.
 const RESERVED: u64 = 1 << 40;
 /// `GP_ENTRY1_LEVEL`.
 const LEVEL: u64 = 1 << 41;
@@ -23,7 +24,7 @@ const SYNC: u64 = 1 << 63;
 const FETCH: u64 = 1;
 /// `GP_ENTRY0_PB_EXTENDED_BASE_OPERAND`, 24:8.
 const BASE_SHIFT: u32 = 8;
-/// 17 bits.
+/// The base has 17 bits.
 const BASE_MAX: u32 = 0x1_ffff;
 
 /// A run of pushbuffer words.
@@ -31,20 +32,20 @@ const BASE_MAX: u32 = 0x1_ffff;
 pub struct Segment {
     /// The GPU virtual address of the first word; a multiple of 4.
     pub va: u64,
-    /// How many words; 1 to [`limits::SEGMENT_WORDS_MAX`].
+    /// Number of words; 1 to [`limits::SEGMENT_WORDS_MAX`].
     pub words: u32,
     /// `LEVEL_SUBROUTINE`: the main level's GET is kept.
     pub subroutine: bool,
     /// `SYNC_WAIT`: fetched only after everything before was executed.
     pub wait: bool,
-    /// `FETCH_CONDITIONAL`: may be skipped by the host.
+    /// `FETCH_CONDITIONAL`: the host may skip it.
     pub conditional: bool,
 }
 
 /// An entry without words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// Nothing.
+    /// Does nothing.
     Nop,
     /// Stops the channel.
     Illegal,
@@ -56,7 +57,7 @@ pub enum Control {
     ExtendedBase(u32),
 }
 
-/// What an entry says.
+/// A decoded entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// Words to fetch.
@@ -68,8 +69,8 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// The entry as it stands in the ring. The upper bits of a segment's address must have been set by an
-    /// [`Control::ExtendedBase`] before; they are not part of it.
+    /// Encodes the entry as it stands in the ring. The upper bits of a segment's address are not
+    /// part of it: a [`Control::ExtendedBase`] must have set them before.
     pub const fn encode(&self) -> u64 {
         // CAST: every cast here widens, `From` is not `const`.
         match *self {
@@ -99,24 +100,24 @@ impl Entry {
     }
 }
 
-/// The state of one ring that decides what an entry means: the extended base.
+/// State of one ring that decodes its entries: the extended base.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetch {
     base: u32,
 }
 
 impl Fetch {
-    /// A ring of which nothing was read yet.
+    /// Creates the state of an unread ring.
     pub const fn new() -> Self {
         Self { base: 0 }
     }
 
-    /// Bits 56:40 of the addresses that follow.
+    /// Returns bits 56:40 of the addresses that follow.
     pub const fn base(&self) -> u32 {
         self.base
     }
 
-    /// Reads the next entry of the ring.
+    /// Decodes the next entry of the ring.
     pub fn decode(&mut self, entry: u64) -> Entry {
         // CAST: 21 bits fit.
         let words = (entry >> LENGTH_SHIFT) as u32 & limits::SEGMENT_WORDS_MAX;
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_documented_is_unknown() {
+    fn undocumented_entries_are_unknown() {
         for raw in [
             5 << 32,
             0xff << 32,

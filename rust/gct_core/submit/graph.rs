@@ -1,12 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! CUDA graphs on Hopper: nodes are QMDs that are stored once and chained in hardware.
+//! Recognises CUDA graphs on Hopper, and masks their nodes.
 //!
-//! An upload stores the nodes, last first, each with `SELF_COPY_ON_COMPLETION` and `REQUIRE_SCHEDULING_PCAS`, each scheduling
-//! the next as its dependent, and at the end a head without blocks that no PCAS names yet. A replay is one PCAS on the head.
-//! So a mask must be in the stored QMDs: it is put in at the upload like any other, and can be changed later by writing the
-//! mask words of the stored QMDs, which [`Memory`] knows. For that the bit that makes them count is set at the upload,
-//! with an empty mask if no other is ordered ([`arm`]). Nodes are never split: a dependent ignores RESUME.
+//! Terminology
+//!   node    a QMD that is stored once and runs in each replay
+//!   head    a stored QMD without blocks that schedules the first nodes
+//!   upload  the segment that stores a graph
+//!   replay  one PCAS on the head
+//!   armed   the mask words of a node count, so that a store into them masks the node
+//!
+//! An upload stores the nodes, last first, each with `SELF_COPY_ON_COMPLETION` and
+//! `REQUIRE_SCHEDULING_PCAS`. Each node schedules the next as its dependent. The head comes last,
+//! and no PCAS of the upload names it.
+//!
+//! So a mask must be in the stored QMDs. The upload gets it like any other launch. Later,
+//! [`Memory`] knows the stored QMDs, and stores into their mask words change it. For that the
+//! upload arms each node, with an empty mask if none is ordered ([`arm`]). Nodes are never split:
+//! dependents ignore RESUME.
 
 mod patch;
 
@@ -22,7 +32,8 @@ use crate::probe;
 use crate::units::{Sat, Va};
 use core::num::Wrapping;
 
-/// How many places of the table a node may be in. Beyond, the table counts as full: the caller makes it larger or forgets.
+/// Slots of the table that a node may be in. When all are taken the table counts as full, and the
+/// caller enlarges it or forgets nodes.
 const PROBES: usize = 16;
 
 /// A stored QMD.
@@ -34,39 +45,39 @@ pub struct Node {
     pub version: Version,
     /// Its grid.
     pub grid: [u32; 3],
-    /// The mask that its tenant gave it; `None` when none counts.
+    /// The mask that its tenant wrote; `None` when none counts.
     pub tenant: Option<[u32; MASK_WORDS]>,
-    /// What it schedules or counts down when it ends.
+    /// The QMDs that its end schedules or decrements.
     pub next: [Option<u64>; 2],
-    /// Whether its mask words count, so that writing them is enough.
+    /// Whether its mask words count, so that a store into them masks it.
     pub armed: bool,
-    /// What its mask words hold.
+    /// The value of its mask words.
     stored: [u32; MASK_WORDS],
-    /// Whether its blocks need not be resident at the same time, so that any mask will do.
+    /// Whether any mask will do: its blocks need not be resident at the same time.
     plain: bool,
-    /// The number of the replay that reached it last.
+    /// Number of the last replay that reached it.
     reached: u32,
 }
 
-/// What a PCAS on a head runs.
+/// The extent of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replay {
     /// The head's address.
     pub head: u64,
-    /// How many nodes are known, the head included.
+    /// Number of known nodes, the head included.
     pub nodes: u32,
-    /// How many QMDs are named that are not known: no mask of theirs can be changed.
+    /// Number of unknown QMDs that are named: their masks cannot be changed.
     pub unknown: u32,
 }
 
-/// The mask words of one stored QMD: what to write where.
+/// A store into the mask words of one QMD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskWrite {
     /// The address of the first mask word.
     pub va: u64,
     /// The words.
     pub words: [u32; MASK_WORDS],
-    /// How many of them are to be written.
+    /// Number of words to store.
     pub count: usize,
 }
 
@@ -78,8 +89,8 @@ pub struct Memory<'a> {
 }
 
 impl<'a> Memory<'a> {
-    /// The table in `slots`, all `None` in the beginning, and the number of the last replay, 0 in the beginning. Both
-    /// belong to the tenant's address space and outlive this view of them.
+    /// Views the table in `slots`, all `None` at first, and the number of the last replay, 0 at
+    /// first. Both belong to the tenant's address space and outlive this view.
     pub fn new(slots: &'a mut [Option<Node>], replay: &'a mut u32) -> Self {
         Self { slots, replay }
     }
@@ -88,7 +99,7 @@ impl<'a> Memory<'a> {
         probe::slots(va >> 8, self.slots.len(), PROBES)
     }
 
-    /// The node at an address.
+    /// Returns the node at an address.
     pub fn get(&self, va: u64) -> Option<&Node> {
         self.places(va)
             .filter_map(|place| self.slots.get(place)?.as_ref())
@@ -120,9 +131,11 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Remembers the nodes and heads that a scanned segment stores. To be called with the tenant's words, before masks are
-    /// put into them; what [`arm`] will do is taken into account. What does not fit is counted. Returns how many are
+    /// Remembers the nodes and heads that a scanned segment stores, and returns the number of
     /// nodes.
+    ///
+    /// Takes the tenant's words, before masks are put into them, and assumes that [`arm`] follows.
+    /// Nodes that do not fit are counted.
     pub fn learn(&mut self, words: &[u32], found: &[QmdCall], counters: &mut Counters) -> usize {
         let mut nodes = Wrapping(0usize);
         for found in found {
@@ -152,19 +165,19 @@ impl<'a> Memory<'a> {
         nodes.0
     }
 
-    /// Recognises a PCAS on a QMD that is not in its segment as the replay of a stored graph, and marks the nodes that it
-    /// runs: [`reached`](Self::reached) gives them. `None` when the QMD is not known.
+    /// Recognises a PCAS on a QMD that is not in its segment as a replay, and marks the nodes that
+    /// it runs; [`reached`](Self::reached) returns them. Returns `None` for an unknown QMD.
     pub fn replay(&mut self, head: u64) -> Option<Replay> {
         self.visit(head, |_| ())
     }
 
-    /// As [`replay`](Self::replay); shows every node once.
+    /// Follows a replay as [`replay`](Self::replay) does, and shows every node once.
     fn visit(&mut self, head: u64, mut show: impl FnMut(&mut Node)) -> Option<Replay> {
         self.get(head)?;
         *self.replay = (Wrapping(*self.replay) + Wrapping(1)).0.max(1);
         let mark = *self.replay;
         let (mut nodes, mut unknown) = (Sat(0u32), Sat(0u32));
-        // What is still to be visited. CUDA's graphs are chains joined by counters, so few are open at a time.
+        // Nodes to visit. CUDA's graphs are chains joined by counters, so few are open at a time.
         let mut open = [0u64; 64];
         let mut count = Sat(1usize);
         open[0] = head;
@@ -198,7 +211,7 @@ impl<'a> Memory<'a> {
                 }
             }
         }
-        // The graph is larger than what is followed.
+        // The graph is larger than the bound.
         unknown += 1;
         Some(Replay {
             head,
@@ -207,7 +220,7 @@ impl<'a> Memory<'a> {
         })
     }
 
-    /// The nodes that the last recognised replay runs.
+    /// Returns the nodes that the last recognised replay runs.
     pub fn reached(&self) -> impl Iterator<Item = &Node> {
         let mark = *self.replay;
         self.slots
@@ -216,8 +229,10 @@ impl<'a> Memory<'a> {
             .filter(move |node| node.reached == mark)
     }
 
-    /// Counts the replays among the calls of a segment. The scan has counted them as calls of a QMD that is not here; the
-    /// difference is what is not covered. A graph of which a part is not known is counted as [`Reason::Replay`].
+    /// Counts the replays among the calls of a segment.
+    ///
+    /// The scan has counted them as calls of a QMD that is not here; the difference is what is not
+    /// covered. A graph with unknown parts is counted as [`Reason::Replay`].
     pub fn count_replays(&mut self, found: &[QmdCall], counters: &mut Counters) {
         for found in found {
             if found.source != Source::Elsewhere || !found.is_launch() {
@@ -229,7 +244,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// Forgets what lies in a range of addresses, because its memory is gone.
+    /// Forgets the nodes in a range of addresses whose memory is gone.
     pub fn forget(&mut self, from: u64, to: u64) {
         for slot in self.slots.iter_mut() {
             if slot.is_some_and(|node| from <= node.va && node.va < to) {
@@ -239,8 +254,8 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Whether a scheduled QMD is a graph's node: it waits to be scheduled by another and runs again. Reads no more of it than
-/// that, because most launches are none.
+/// Returns whether a scheduled QMD is a node: another QMD schedules it, and it runs again. Reads no
+/// more of it, because most launches are none.
 fn is_node(found: &QmdCall, words: &[u32]) -> bool {
     let (Source::Upload, Some(version), Some(qmd)) =
         (found.source, found.version, found.qmd(words))
@@ -252,7 +267,7 @@ fn is_node(found: &QmdCall, words: &[u32]) -> bool {
     })
 }
 
-/// The QMDs that a launch's end schedules or counts down.
+/// Returns the QMDs that a launch's end schedules or decrements.
 fn next_of(launch: &Launch) -> [Option<u64>; 2] {
     launch.effects.dependents.map(|dependent| match dependent {
         Some(dependent) if dependent.action != DependentAction::IncrementPut => dependent.va,
@@ -260,8 +275,9 @@ fn next_of(launch: &Launch) -> [Option<u64>; 2] {
     })
 }
 
-/// Makes the mask words of a segment's graph nodes count, with the tenant's mask or none, so that they can be changed
-/// later. To be called in the words to be published; it does not change what runs where.
+/// Arms the graph nodes of a segment, with the tenant's mask or an empty one.
+///
+/// Takes the words to be published. It does not change where blocks run.
 pub fn arm(words: &mut [u32], found: &[QmdCall]) {
     for found in found {
         if !is_node(found, words) {
@@ -274,14 +290,16 @@ pub fn arm(words: &mut [u32], found: &[QmdCall]) {
     }
 }
 
-/// What to store into a node's QMD so that it disables what `mask` and its tenant disable, or only its tenant's with `None`.
+/// Returns the store into a node's mask words after which it disables what `mask` and its tenant
+/// disable, or only its tenant's with `None`.
 ///
-/// The words take effect in the next replay if the node is not running; what makes the scheduler read them again is in
-/// `gctgroup-docs/submission.md`.
+/// The words take effect in the next replay if the node is not running.
+/// `gctgroup-docs/submission.md` says what makes the scheduler read them again.
 ///
 /// # Errors
 ///
-/// [`Reason::NotHere`] for a QMD whose mask words do not count, and those of [`mask::apply`] that come from the mask.
+/// [`Reason::NotHere`] for a node that is not armed, and the errors of [`mask::apply`] that come
+/// from the mask.
 pub fn mask_write(node: &Node, mask: Option<&DisabledTpcs>) -> Result<MaskWrite, Reason> {
     if !node.armed {
         return Err(Reason::NotHere);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Inline-to-memory uploads of our own in a tenant's channel, and what puts its registers back.
+//! Builds our own inline-to-memory uploads in a tenant's channel, and restores the tenant's
+//! registers.
 
 use super::method;
 use super::methods;
@@ -8,12 +9,12 @@ use super::tracker::Registers;
 
 /// Words of an upload before its data: destination, length, LAUNCH_DMA, the data's header.
 pub(super) const HEADER_WORDS: usize = 3 + 3 + 2 + 1;
-/// Words that put back the registers which an upload has overwritten.
+/// Words that restore the registers which an upload overwrites.
 pub(super) const RESTORE_WORDS: usize = 5;
 /// LAUNCH_DMA as CUDA writes it: pitch layout, no flush, no system membar.
 const LAUNCH_PITCH: u32 = 0x41;
 
-/// What stands before the `count` words of data of an upload to `va`.
+/// Returns the words before the `count` data words of an upload to `va`.
 #[inline(always)]
 pub(super) fn headers(on: u8, va: u64, count: u32) -> [u32; HEADER_WORDS] {
     let (upper, lower) = halves(va);
@@ -30,7 +31,7 @@ pub(super) fn headers(on: u8, va: u64, count: u32) -> [u32; HEADER_WORDS] {
     ]
 }
 
-/// The words that put back what uploads have overwritten.
+/// Returns the words that restore the registers after uploads.
 pub(super) fn restore(on: u8, registers: &Registers) -> [u32; RESTORE_WORDS] {
     let (lines, line_length) = halves(registers.lines);
     let (upper, lower) = halves(registers.destination);
@@ -43,7 +44,7 @@ pub(super) fn restore(on: u8, registers: &Registers) -> [u32; RESTORE_WORDS] {
     ]
 }
 
-/// The upper and the lower half of an address.
+/// Splits an address into its upper and lower half.
 #[inline(always)]
 pub(super) fn halves(va: u64) -> (u32, u32) {
     // CAST: the halves.

@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The QMDs of a split launch: one join, and the atoms.
+//! Builds the QMDs of a split launch: one join, and the atoms.
 //!
-//! The **join** is a copy of the tenant's QMD *M* in a slot of its own: `QMD_TYPE = GRID_NULL`, so it runs no block, and
-//! `DEPENDENCE_COUNTER` = the number of atoms. Everything that happens once for the launch (semaphore releases, dependent
-//! QMDs, the latch, the reference count) stays in it and so happens once, after the last atom has ended, whatever order
-//! they end in. *M* itself is not scheduled, and lies in the tenant's memory as the tenant wrote it.
+//! Terminology
+//!   M          the tenant's QMD
+//!   join       a copy of M in a slot of its own that runs no block and keeps M's effects
+//!   atom       a copy of M that runs one part of the grid
+//!   done word  a word that an atom writes when it has ended ([`DoneWords`])
 //!
-//! An **atom** is a copy of *M* that runs one part of the grid and has one effect: it decrements the join. It loses the
-//! others, and with them `ENABLE_PROGRAM_PRE_EXIT`: with that bit a dependent is told when every block has *allowed* its
-//! dependents to start (`griddepcontrol.launch_dependents`), which may be long before they end, and the join would
-//! release too early. So programmatic dependents of a split launch start when it has ended: later than they could, never
-//! too early. If it is asked to, an atom also writes a **done word** of its caller's when it has ended ([`DoneWords`]).
+//! The **join** has `QMD_TYPE = GRID_NULL` and `DEPENDENCE_COUNTER` = the number of atoms. Each
+//! atom decrements it. Effects that happen once for the launch (semaphore releases, dependent QMDs,
+//! the latch, the reference count) stay in the join. So they happen once, after the last atom has
+//! ended, in whatever order the atoms end. M itself is not scheduled; it stays in the tenant's
+//! memory as the tenant wrote it.
+//!
+//! An **atom** has no effect but that decrement and, on request, its done word. It also loses
+//! `ENABLE_PROGRAM_PRE_EXIT`. With that bit, a dependent is notified when every block has *allowed*
+//! its dependents to start (`griddepcontrol.launch_dependents`). That may be long before the blocks
+//! end, and the join would release too early. So programmatic dependents of a split launch start
+//! when it has ended: later than they could, never too early.
 //!
 //! Only version 4.0 is split (`submission.md`), so this is about its layout alone.
 
@@ -28,17 +35,17 @@ const _: () = assert!((QMD_VA_END - 1) >> 8 <= v04::DEPENDENT_QMD0_POINTER.max()
 // A done word fits behind the QMD in its slot.
 const _: () = assert!(DONE_OFFSET + 4 <= SLOT_BYTES);
 
-/// Where a slot's done word is in it, if it lies in the slot: behind the QMD.
+/// Offset of a done word in its slot: behind the QMD.
 const DONE_OFFSET: u64 = 4 * WORDS as u64;
 /// The first address that no release can name: `RELEASE_SEMAPHORE0_ADDR` has 57 bits.
 const RELEASE_VA_END: u64 = ((v04::RELEASE_SEMAPHORE0_ADDR_UPPER.max() as u64) << 32) + (1 << 32);
 /// `RELEASE_STRUCTURE_SIZE_SEMAPHORE_ONE_WORD`.
 const RELEASE_ONE_WORD: u32 = 1;
 
-/// A QMD of the one version that is split.
+/// A QMD of version 4.0, the one that is split.
 pub(crate) type Qmd = [u32; WORDS];
 
-/// What an atom must not do: the effects of the launch, which the join has.
+/// Effects of the launch that an atom must not have: the join has them.
 const NOT_IN_ATOMS: [Field; 8] = [
     v04::RELEASE_ENABLE.nth(0),
     v04::RELEASE_ENABLE.nth(1),
@@ -50,7 +57,7 @@ const NOT_IN_ATOMS: [Field; 8] = [
     v04::CWD_REFERENCE_COUNT_DECR_ENABLE,
 ];
 
-/// What an atom has of its own: it tells the join, and nobody else.
+/// Fields of an atom's only dependent, the join.
 const ATOM_DEPENDENTS: [Field; 4] = [
     v04::DEPENDENT_QMD_ENABLE.nth(0),
     v04::DEPENDENT_QMD_ACTION.nth(0),
@@ -58,7 +65,8 @@ const ATOM_DEPENDENTS: [Field; 4] = [
     v04::DEPENDENT_QMD_ENABLE.nth(1),
 ];
 
-/// What the release of a done word is not: ordered behind a system membar, a reduction, a trap, of 64 bits.
+/// Fields that are off in the release of a done word: a system membar, a reduction, a trap, 64
+/// bits.
 const NOT_IN_DONE: [Field; 7] = [
     v04::RELEASE_MEMBAR_TYPE.nth(0),
     v04::RELEASE_REDUCTION_ENABLE.nth(0),
@@ -69,22 +77,22 @@ const NOT_IN_DONE: [Field; 7] = [
     v04::RELEASE_RESERVED_INFO.nth(0),
 ];
 
-/// The words that tell which atoms have ended: the atom in slot *i* of an output writes `payload` to the *i*-th of them,
-/// once, when its last block has ended and before any effect of the launch.
+/// The words that tell which atoms have ended. The atom in slot *i* of an output writes `payload`
+/// to word *i* once, when its last block has ended and before any effect of the launch.
 ///
 /// A slot that is used again should get another payload, so that nothing has to be cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoneWords {
-    /// The address of slot 0's word; a multiple of 4.
+    /// Address of slot 0's word; a multiple of 4.
     pub va: u64,
-    /// The distance of two words in bytes; a multiple of 4.
+    /// Distance of two words in bytes; a multiple of 4.
     pub stride_bytes: u32,
-    /// What is written.
+    /// The value that is written.
     pub payload: u32,
 }
 
 impl DoneWords {
-    /// The words that lie in the slots themselves, behind the QMDs.
+    /// Places the words in the slots themselves, behind the QMDs.
     pub const fn in_slots(slot_va: u64, payload: u32) -> Self {
         Self {
             va: slot_va.wrapping_add(DONE_OFFSET),
@@ -94,28 +102,28 @@ impl DoneWords {
         }
     }
 
-    /// The address of a slot's word.
+    /// Returns the address of a slot's word.
     pub fn va_of(&self, slot: u32) -> u64 {
         (Va(self.va) + u64::from(slot) * u64::from(self.stride_bytes)).get()
     }
 
-    /// Gives an atom the address of its done word.
+    /// Sets the address of an atom's done word.
     #[inline]
     pub(crate) fn give(&self, qmd: &mut Qmd, slot: u32) {
         let va = self.va_of(slot);
-        // CAST: the two halves; the address was checked against the field.
+        // CAST: the two halves; `is_sound` has checked the address against the field.
         put(v04::RELEASE_SEMAPHORE0_ADDR_LOWER, qmd, va as u32);
         put(v04::RELEASE_SEMAPHORE0_ADDR_UPPER, qmd, (va >> 32) as u32);
     }
 
-    /// Whether each of the words of `slots` slots can be released to.
+    /// Returns whether a release can write each of the words of `slots` slots.
     pub(crate) fn is_sound(&self, slots: u64) -> bool {
         let end = Bytes(self.va) + Bytes(u64::from(self.stride_bytes)) * slots;
         self.va % 4 == 0 && self.stride_bytes % 4 == 0 && end < Bytes(RELEASE_VA_END)
     }
 }
 
-/// Stores a value that is known to fit its field.
+/// Stores a value that fits its field.
 #[inline(always)]
 fn put(field: Field, qmd: &mut Qmd, value: u32) {
     let stored = field.set(qmd, value);
@@ -132,7 +140,7 @@ pub(crate) fn make_join(qmd: &mut Qmd, atoms: u32) {
     put(v04::GRID_DEPTH, qmd, 1);
 }
 
-/// Turns `qmd` into what all atoms of the join at `join_va` have in common.
+/// Turns `qmd` into the common part of all atoms of the join at `join_va`.
 #[inline]
 pub(crate) fn make_atom(qmd: &mut Qmd, join_va: u64) {
     for field in NOT_IN_ATOMS {
@@ -146,7 +154,7 @@ pub(crate) fn make_atom(qmd: &mut Qmd, join_va: u64) {
     other.clear(qmd);
 }
 
-/// Lets all atoms write a done word, each to an address of its own.
+/// Makes an atom write a done word. Each atom gets its own address afterwards.
 #[inline]
 pub(crate) fn make_done(qmd: &mut Qmd, done: &DoneWords) {
     for field in NOT_IN_DONE {
@@ -158,8 +166,8 @@ pub(crate) fn make_done(qmd: &mut Qmd, done: &DoneWords) {
     put(v04::RELEASE_SEMAPHORE0_PAYLOAD_UPPER, qmd, 0);
 }
 
-/// A field in which copies of one QMD differ. The rest of its word is known before the copies are made: the processor
-/// would wait for what it has just copied.
+/// A field in which copies of one QMD differ. The rest of its word is read before the copies are
+/// made: the processor would wait for what it has just copied.
 pub(crate) struct Varying {
     word: usize,
     rest: u32,
@@ -167,7 +175,7 @@ pub(crate) struct Varying {
 }
 
 impl Varying {
-    /// A field of the copies of `qmd`.
+    /// Prepares a field of the copies of `qmd`.
     #[inline]
     pub(crate) fn new(field: Field, qmd: &Qmd) -> Self {
         let mut cleared = qmd.get(field.word()).copied().unwrap_or(0);

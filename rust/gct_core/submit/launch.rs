@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a QMD launches: geometry, resources, what it waits for and what it does once.
+//! Reads what a QMD launches: geometry, resources, its waits, and the effects that happen once.
 
 use super::qmd::{
     with_layout, DependentFields, Field, LatchFields, Layout, ReleaseFields, TypeField, Version,
@@ -8,7 +8,8 @@ use super::qmd::{
 use super::stats::Reason;
 use crate::units::{volume, Sat};
 
-/// What kind of work a QMD describes (`QMD_TYPE` since Hopper; before, only queues and grids are told apart).
+/// Kind of work that a QMD describes (`QMD_TYPE` since Hopper; before, only queues and grids
+/// differ).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// 0: a circular queue of work.
@@ -41,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// The name in NVIDIA's header, without its prefix.
+    /// Returns the name in NVIDIA's header, without its prefix.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Queue => "QUEUE",
@@ -58,16 +59,16 @@ impl Kind {
 /// `GRID_NULL` as a value of `QMD_TYPE`.
 pub const TYPE_NULL: u32 = 1;
 
-/// What is done to a dependent QMD.
+/// What happens to a dependent QMD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DependentAction {
-    /// 0: of a queue.
+    /// 0: for a queue.
     IncrementPut,
     /// 1: it is scheduled.
     Schedule,
     /// 3: it is copied and scheduled.
     InvalidateCopySchedule,
-    /// 4: it has one dependence less.
+    /// 4: its dependence counter is decremented.
     DecrementDependence,
     /// 2, 5, 6 and 7: not documented.
     Undocumented(u8),
@@ -92,24 +93,24 @@ impl DependentAction {
 /// A semaphore write at completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// Where.
+    /// Its address.
     pub va: u64,
-    /// What.
+    /// Its payload.
     pub payload: u64,
-    /// How many words the structure has: 1, 2 or 4; 0 where the value is not documented.
+    /// Words of the structure: 1, 2 or 4; 0 for an undocumented value.
     pub words: u8,
-    /// The reduction, if the payload is combined with what is there.
+    /// The reduction that combines the payload with memory, if any.
     pub reduction: Option<u8>,
     /// Whether a system membar comes first.
     pub membar: bool,
 }
 
-/// Another QMD that is told of this one's completion.
+/// Another QMD that acts on this one's completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dependent {
-    /// Its address; `None` where the layout does not say.
+    /// Its address; `None` where the layout has none.
     pub va: Option<u64>,
-    /// What is done to it.
+    /// What happens to it.
     pub action: DependentAction,
     /// Whether it is fetched early.
     pub prefetch: bool,
@@ -118,9 +119,9 @@ pub struct Dependent {
 /// A change of one of the work distributor's reference counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reference {
-    /// Which counter.
+    /// Number of the counter.
     pub id: u8,
-    /// By how much.
+    /// Amount of the change.
     pub delta: u16,
     /// Whether it is incremented at the start.
     pub increment: bool,
@@ -128,14 +129,14 @@ pub struct Reference {
     pub decrement: bool,
 }
 
-/// What happens exactly once for one launch.
+/// Effects that happen exactly once for one launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// Semaphore releases.
     pub releases: [Option<Release>; 3],
     /// Dependent QMDs.
     pub dependents: [Option<Dependent>; 2],
-    /// The latch that it arrives at.
+    /// Number of the latch that it arrives at.
     pub arrive_latch: Option<u32>,
     /// The reference counter that it changes.
     pub reference: Option<Reference>,
@@ -145,27 +146,27 @@ pub struct Effects {
     pub pre_exit: bool,
 }
 
-/// What a launch waits for.
+/// Conditions that a launch waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// The latch that it waits for.
+    /// Number of the latch that it waits for.
     pub latch: Option<u32>,
     /// Whether a copying PCAS leaves it unscheduled until another QMD or PCAS schedules it.
     pub requires_pcas: bool,
-    /// How many decrements it waits for.
+    /// Decrements that it waits for.
     pub dependences: u32,
 }
 
-/// One launch, read out of its QMD.
+/// A launch, read from its QMD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The QMD's layout.
+    /// Layout version of the QMD.
     pub version: Version,
-    /// What is launched.
+    /// Kind of work.
     pub kind: Kind,
     /// Width, height and depth; in clusters for [`Kind::Cluster`].
     pub grid: [u32; 3],
-    /// Where a schedule without a copy would start.
+    /// First block of a schedule without a copy.
     pub resume: [u32; 3],
     /// Threads of a block.
     pub block: [u32; 3],
@@ -177,13 +178,13 @@ pub struct Launch {
     pub registers: u32,
     /// Shared memory of a block in bytes.
     pub shared_memory_bytes: u32,
-    /// Where the program starts.
+    /// Address where the program starts.
     pub program: u64,
     /// Whether the blocks run one after another.
     pub sequential: bool,
-    /// What happens once.
+    /// Effects that happen once.
     pub effects: Effects,
-    /// What it waits for.
+    /// Conditions that it waits for.
     pub waits: Waits,
 }
 
@@ -229,7 +230,7 @@ fn dependent(fields: &DependentFields, qmd: &[u32]) -> Option<Dependent> {
     })
 }
 
-/// The kind of launch that `qmd` describes.
+/// Returns the kind of launch that `qmd` describes.
 #[inline]
 pub(crate) fn kind<L: Layout>(qmd: &[u32]) -> Kind {
     match L::TYPE {
@@ -239,7 +240,7 @@ pub(crate) fn kind<L: Layout>(qmd: &[u32]) -> Kind {
     }
 }
 
-/// What kind of work a QMD describes; `None` for fewer words than it has.
+/// Returns the kind of work that a QMD describes; `None` if `qmd` is too short.
 pub fn kind_of(qmd: &[u32], version: Version) -> Option<Kind> {
     with_layout!(version, L => Some(kind::<L>(qmd.get(..L::WORDS)?)))
 }
@@ -302,7 +303,7 @@ fn read<L: Layout>(qmd: &[u32]) -> Option<Launch> {
     })
 }
 
-/// Why a QMD cannot be split, from its own fields; `Ok` when it can.
+/// Checks from its own fields whether a QMD can be split.
 #[inline]
 pub(crate) fn splittable<L: Layout>(qmd: &[u32]) -> Result<(), Reason> {
     match kind::<L>(qmd) {
@@ -341,21 +342,21 @@ pub(crate) fn splittable<L: Layout>(qmd: &[u32]) -> Result<(), Reason> {
 }
 
 impl Launch {
-    /// Reads the QMD that `words` begins with; `None` when they are too few.
+    /// Reads the QMD at the start of `words`; `None` when they are too few.
     pub fn read(words: &[u32], version: Version) -> Option<Self> {
         with_layout!(version, L => read::<L>(words))
     }
 
-    /// Why this launch cannot be split.
+    /// Checks whether this launch can be split.
     ///
     /// # Errors
     ///
-    /// The first [`Reason`] that its QMD gives.
+    /// The first [`Reason`] against it in its QMD.
     pub fn splittable(words: &[u32], version: Version) -> Result<(), Reason> {
         with_layout!(version, L => splittable::<L>(words))
     }
 
-    /// The grid as the program sees it in `gridDim`: in blocks.
+    /// Returns the grid in blocks, as the program sees it in `gridDim`.
     pub fn grid_in_blocks(&self) -> [u32; 3] {
         let blocks = |of: [u32; 3], each: [u32; 3]| {
             let [x, y, z] = of.map(Sat);
@@ -369,12 +370,12 @@ impl Launch {
         }
     }
 
-    /// How many blocks that is.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> u64 {
         volume(self.grid_in_blocks()).0
     }
 
-    /// Threads of a block.
+    /// Returns the number of threads of a block.
     pub fn threads(&self) -> u64 {
         volume(self.block).0
     }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Method headers: how the words of a segment are addressed to an engine's registers.
+//! Decodes method headers: how the words of a segment are addressed to an engine's registers.
 //!
-//! Source: `NVC56F_DMA_*` in `clc56f.h` of NVIDIA/open-gpu-doc. The forms since Fermi are understood. The older ones
-//! (`SEC_OP` 0 with a count, 2) and those that change the subdevice mask are refused: after one of them it is not known
-//! which of the following methods reach an engine.
+//! Source: `NVC56F_DMA_*` in `clc56f.h` of NVIDIA/open-gpu-doc. Headers of the forms since Fermi
+//! are decoded. Older ones (`SEC_OP` 0 with a count, 2) and those that change the subdevice mask
+//! are refused: after one of them it is unknown which of the following methods reach an engine.
 
 use super::stats::Reason;
 use crate::units::Sat;
 use core::num::Wrapping;
 
-/// Whether a header is one of INCR, NON_INCR and ONE_INCR, which words follow, and its method is not below `method`.
+/// Returns whether a header is INCR, NON_INCR or ONE_INCR, which words follow, and its method is
+/// not below `method`.
 #[inline(always)]
 pub(crate) const fn has_data_beyond(header: u32, method: u16) -> bool {
     // CAST: widening, `From` is not `const`.
@@ -22,18 +23,18 @@ pub(crate) const fn has_data_beyond(header: u32, method: u16) -> bool {
 pub enum Opcode {
     /// `INCR`: each word goes to the next method.
     Incr,
-    /// `NON_INCR`: all go to the same.
+    /// `NON_INCR`: all words go to the same method.
     NonIncr,
-    /// `ONE_INCR`: the first goes to the method, all others to the next.
+    /// `ONE_INCR`: the first word goes to the method, all others to the next.
     OneIncr,
     /// `IMMD`: the header itself holds 13 bits of data.
     Immediate,
 }
 
-/// What one header word says.
+/// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// Nothing.
+    /// Does nothing.
     Nop,
     /// `END_PB_SEGMENT`: the rest of the segment is not executed.
     End,
@@ -45,22 +46,22 @@ pub enum Header {
         subchannel: u8,
         /// The byte offset of the first method.
         method: u16,
-        /// How many words follow, or the data of an immediate.
+        /// Number of words that follow, or the data of an immediate.
         count: u16,
     },
 }
 
 /// The largest count of a header.
 pub(crate) const COUNT: u32 = 0x1fff;
-/// Where the count is.
+/// The lowest bit of the count.
 pub(crate) const COUNT_SHIFT: u32 = 16;
 /// The bits of the subchannel.
 pub(crate) const SUBCHANNEL: u32 = 7 << SUBCHANNEL_SHIFT;
-/// Where they are.
+/// The lowest bit of the subchannel.
 pub(crate) const SUBCHANNEL_SHIFT: u32 = 13;
 
 impl Header {
-    /// Reads a header.
+    /// Decodes a header.
     ///
     /// # Errors
     ///
@@ -90,7 +91,8 @@ impl Header {
 /// One header with the data that follows it in this segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Burst {
-    /// Where the header is; where the segment continues a burst of the last one, its first word.
+    /// Position of the header; where the segment continues a burst of the last one, of its first
+    /// word.
     pub at: u32,
     /// How the words are addressed.
     pub opcode: Opcode,
@@ -98,18 +100,18 @@ pub struct Burst {
     pub subchannel: u8,
     /// The method of the first data word.
     pub method: u16,
-    /// Where the first data word is.
+    /// Position of the first data word.
     pub data: u32,
-    /// How many data words there are; 0 for an immediate.
+    /// Number of data words; 0 for an immediate.
     pub count: u32,
     /// The data of an immediate.
     pub immediate: u16,
-    /// How many words the next segment still brings.
+    /// Number of words that the next segment still brings.
     pub missing: u32,
 }
 
 impl Burst {
-    /// The method that data word `index` goes to.
+    /// Returns the method that data word `index` goes to.
     pub fn method_of(&self, index: u32) -> u16 {
         let step = match self.opcode {
             Opcode::Incr => index,
@@ -153,7 +155,7 @@ impl Burst {
     }
 }
 
-/// A burst that a segment left unfinished.
+/// A burst that goes on in the next segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartialBurst {
     /// How the words are addressed.
@@ -162,22 +164,23 @@ pub struct PartialBurst {
     pub subchannel: u8,
     /// The method of the next word.
     pub method: u16,
-    /// How many words are missing.
+    /// Number of missing words.
     pub count: u32,
 }
 
-/// Why the rest of a segment is not understood.
+/// Where and why the rest of a segment was not understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Where the header is.
+    /// Position of the header.
     pub at: u32,
     /// The header.
     pub header: u32,
-    /// Why.
+    /// Why it was refused.
     pub reason: Reason,
 }
 
-/// Walks over the bursts of a segment. Ends at the segment's end, at `END_PB_SEGMENT`, and after a refusal.
+/// Iterator over the bursts of a segment. Ends at the segment's end, at `END_PB_SEGMENT`, and after
+/// a refusal.
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
     words: &'a [u32],
@@ -186,12 +189,12 @@ pub struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// A segment that begins with a header.
+    /// Walks a segment that begins with a header.
     pub fn new(words: &'a [u32]) -> Self {
         Self::resume(words, None)
     }
 
-    /// A segment of a channel whose last one ended in `partial`.
+    /// Walks a segment of a channel whose last one ended in `partial`.
     pub fn resume(words: &'a [u32], partial: Option<PartialBurst>) -> Self {
         Self {
             words,
@@ -200,24 +203,24 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What this segment leaves unfinished, once the walk has ended.
+    /// Returns the burst that this segment leaves unfinished, once the walk has ended.
     pub fn partial(&self) -> Option<PartialBurst> {
         self.partial
     }
 
-    /// Where the next header is.
+    /// Returns the position of the next header.
     #[inline]
     pub(crate) fn position(&self) -> u32 {
         self.at
     }
 
-    /// Whether the next word is a header, not the rest of the last segment's burst.
+    /// Returns whether the next word is a header, not the rest of the last segment's burst.
     #[inline]
     pub(crate) fn is_at_header(&self) -> bool {
         self.partial.is_none()
     }
 
-    /// Goes on at the header `at`, when somebody else has read the words before.
+    /// Continues at the header `at`, after the fast path has read the words before it.
     #[inline]
     pub(crate) fn seek(&mut self, at: u32) {
         self.at = at;
@@ -322,24 +325,25 @@ const fn header(sec_op: u32, subchannel: u8, method: u16, count: u32) -> u32 {
         | (method as u32 >> 2 & 0xfff)
 }
 
-/// The header of `count` words to methods one after another. Counts above [`BURST_WORDS_MAX`] lose their upper bits.
+/// Encodes the header of `count` words to consecutive methods. Counts above [`BURST_WORDS_MAX`]
+/// lose their upper bits.
 ///
 /// [`BURST_WORDS_MAX`]: super::limits::BURST_WORDS_MAX
 pub const fn incr(subchannel: u8, method: u16, count: u32) -> u32 {
     header(1, subchannel, method, count)
 }
 
-/// The header of `count` words to one method.
+/// Encodes the header of `count` words to one method.
 pub const fn non_incr(subchannel: u8, method: u16, count: u32) -> u32 {
     header(3, subchannel, method, count)
 }
 
-/// The header of one word to a method and the others to the next.
+/// Encodes the header of one word to a method and of the others to the next.
 pub const fn one_incr(subchannel: u8, method: u16, count: u32) -> u32 {
     header(5, subchannel, method, count)
 }
 
-/// A header that carries 13 bits of data itself.
+/// Encodes a header that carries 13 bits of data.
 pub const fn immediate(subchannel: u8, method: u16, data: u32) -> u32 {
     header(4, subchannel, method, data)
 }

@@ -2,26 +2,28 @@
 
 //! Carries out orders on a segment: masks, and splits into atoms with a join.
 //!
-//! A split keeps every word of the tenant's and adds words around its call, which then schedules the join:
+//! A split keeps every word of the tenant's and inserts words around its call, which then schedules
+//! the join:
 //!
 //! ```text
-//! ... upload of M ... PCAS_A = M                                       the tenant's words
-//! upload of the join to slot 0, of atom i to slot i + 1                I2M, or the caller writes the slots
-//! PCAS2_B = INVALIDATE                                                 of M, which the tenant's call did too
+//! ... upload of M ... PCAS_A = M                          the tenant's words
+//! upload of the join to slot 0, of atom i to slot i + 1   I2M, or the caller writes the slots
+//! PCAS2_B = INVALIDATE                                    of M, which the tenant's call did too
 //! PCAS_A = slot 0
-//! PCAS2_B = 0xA                                                        the tenant's call
-//! PCAS_A = slot 1, PCAS2_B = SCHEDULE                                  the first atom may not be cut off
-//! PCAS_A = slot 2, PCAS2_B = SCHEDULE                                  <- a cut before this and each further one
-//! the tenant's I2M registers and PCAS_A = M again                      <- and here
+//! PCAS2_B = 0xA                                           the tenant's call
+//! PCAS_A = slot 1, PCAS2_B = SCHEDULE                     the first atom may not be cut off
+//! PCAS_A = slot 2, PCAS2_B = SCHEDULE                     <- a cut before this and further ones
+//! the tenant's I2M registers and PCAS_A = M again         <- and here
 //! the rest of the tenant's words
 //! ```
 //!
-//! So the tenant's memory is the same as without the split, outside of the slots.
+//! So the tenant's memory is the same as without the split, except for the slots.
 //!
-//! At a cut the output may be divided into separate GPFIFO entries, which releases the atoms one by one. The order of the
-//! channel holds: what the tenant put behind the launch stays behind its last atom.
+//! At a cut the output may be divided into separate GPFIFO entries, which releases the atoms one by
+//! one. The order of the channel holds: the tenant's words behind the launch stay behind its last
+//! atom.
 //!
-//! The room that is needed is known before anything is written: exactly from [`room`], or as a bound from
+//! The required room is known before anything is written: exactly from [`room`], or as a bound from
 //! [`Room::bound`].
 
 mod emitter;
@@ -40,22 +42,22 @@ use super::tracker::{QmdCall, Source};
 use crate::units::{Bytes, Sat};
 use emitter::Emitter;
 
-/// What one launch is to become. The default changes nothing.
+/// What to do with one launch. The default changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Order<'a> {
-    /// The TPCs that it may not use, in addition to those that its tenant disabled.
+    /// The TPCs that it may not use, besides those that its tenant disabled.
     pub mask: Option<&'a DisabledTpcs>,
-    /// Into how many atoms it is split; 0 and 1 leave it whole.
+    /// Atoms to split it into; 0 and 1 leave it whole.
     pub atoms: u32,
 }
 
 /// Who writes the QMDs of joins and atoms into their slots.
 #[derive(Debug)]
 pub enum Placement<'a> {
-    /// The output does, by inline-to-memory uploads. This is what has been measured.
+    /// The output does, by inline-to-memory uploads. This is the way that was measured.
     Upload,
-    /// The call does, into this view of the slots, [`SLOT_WORDS`] words each. The caller makes them visible at the slots'
-    /// address before it publishes the output.
+    /// [`emit`] does, through this view of the slots, [`SLOT_WORDS`] words each. The caller makes
+    /// them visible at the slots' address before it publishes the output.
     Written(&'a mut [u32]),
 }
 
@@ -64,16 +66,17 @@ pub enum Placement<'a> {
 pub struct Cut {
     /// The first word behind the cut.
     pub at: u32,
-    /// Whose atoms they are: the index of the launch in the table.
+    /// The index of the atoms' launch in the table.
     pub launch: u32,
-    /// Which atom the words behind the cut release; the number of atoms where they release none any more.
+    /// The atom that the words behind the cut release; the number of atoms where they release none.
     pub atom: u32,
-    /// The slot of the atom that the words in front of the cut release last. Its done word says when it has ended.
+    /// The slot of the last atom that the words before the cut release. Its done word says when
+    /// that atom has ended.
     pub slot: u32,
 }
 
 impl Cut {
-    /// No place at all.
+    /// An unused entry.
     pub const NONE: Self = Self {
         at: 0,
         launch: 0,
@@ -82,24 +85,24 @@ impl Cut {
     };
 }
 
-/// Where the output goes.
+/// The caller's memory for an output.
 #[derive(Debug)]
 pub struct Output<'a> {
     /// The words to publish.
     pub words: &'a mut [u32],
-    /// The address of the first QMD slot: a multiple of 256 below 2^40, as all of them.
+    /// The address of the first QMD slot: a multiple of 256. All slots lie below 2^40.
     pub slot_va: u64,
-    /// How many slots there are, [`SLOT_BYTES`] each. A slot may be used again once its launch has ended.
+    /// Number of slots of [`SLOT_BYTES`] each. A slot may be used again once its launch has ended.
     pub slots: u32,
     /// Who writes the slots.
     pub placement: Placement<'a>,
-    /// Takes the places where the output may be divided; those that do not fit are left out.
+    /// Receives the cuts; those that do not fit are left out.
     pub cuts: &'a mut [Cut],
-    /// The words that atoms write when they have ended, for whoever paces them; `None` for no such words.
+    /// The words that atoms write when they have ended; `None` for none.
     pub done: Option<DoneWords>,
 }
 
-/// How much room an output needs.
+/// Room that an output needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     /// Words of the output.
@@ -110,7 +113,7 @@ pub struct Room {
     pub cuts: u64,
 }
 
-/// What was written.
+/// Size of what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Emitted {
     /// Words of the output.
@@ -121,10 +124,10 @@ pub struct Emitted {
     pub cuts: u32,
 }
 
-/// Why nothing can be written.
+/// Why nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmitError {
-    /// The output is too small; this is what it needs.
+    /// The output is too small; this is the room that it needs.
     Room(Room),
     /// The slots' address is not a multiple of 256, or not below 2^40.
     SlotAddress,
@@ -132,11 +135,11 @@ pub enum EmitError {
     DoneAddress,
 }
 
-/// Words of one upload beside its data.
+/// Words of one upload besides its data.
 const UPLOAD_WORDS: Sat<u64> = Sat(HEADER_WORDS as u64);
-/// Words of one PCAS on another QMD: its address, its action.
+/// Words of a PCAS on another QMD: its address, its action.
 const PCAS_WORDS: Sat<u64> = Sat(2 + 2);
-/// Words that drop the scheduler's copy of a QMD.
+/// Words that invalidate the scheduler's copy of a QMD.
 const INVALIDATE_WORDS: Sat<u64> = Sat(2);
 /// Words around the tenant's call: *M* is invalidated, PCAS_A names the join, and *M* again.
 const CALL_WORDS: Sat<u64> = Sat(INVALIDATE_WORDS.0 + 2 + 2);
@@ -144,8 +147,8 @@ const CALL_WORDS: Sat<u64> = Sat(INVALIDATE_WORDS.0 + 2 + 2);
 const RESTORE_UPLOAD_WORDS: Sat<u64> = Sat(RESTORE_WORDS as u64);
 
 impl Room {
-    /// A bound that holds for any segment of `words` words with at most `launches` launches, each split into at most
-    /// `atoms` atoms.
+    /// Returns a bound for any segment of `words` words with at most `launches` launches, each
+    /// split into at most `atoms` atoms.
     pub fn bound(words: u32, launches: u32, atoms: u32) -> Self {
         let launches = Sat(u64::from(launches));
         let atoms = Sat(u64::from(atoms.min(ATOMS_MAX)));
@@ -162,7 +165,7 @@ impl Room {
         }
     }
 
-    /// Adds what a split into `atoms` atoms needs.
+    /// Adds the room of a split into `atoms` atoms.
     fn add(&mut self, atoms: u32, placement: &Placement<'_>) {
         let atoms = Sat(u64::from(atoms.min(ATOMS_MAX)));
         let slots = atoms + Sat(1);
@@ -182,7 +185,8 @@ impl Room {
 }
 
 impl Room {
-    /// Whether an output has it. Cuts that do not fit are left out, so they do not count.
+    /// Returns whether `output` has this room. Cuts that do not fit are left out, so they do not
+    /// count.
     fn fits(&self, output: &Output<'_>) -> bool {
         let fits = |need: u64, have: usize| usize::try_from(need).is_ok_and(|need| need <= have);
         let viewed = match &output.placement {
@@ -195,7 +199,7 @@ impl Room {
             && self.slots <= u64::from(output.slots)
     }
 
-    /// Whether slots and done words may lie where the output says.
+    /// Checks the addresses of the slots and of the done words.
     fn check_addresses(&self, output: &Output<'_>) -> Result<(), EmitError> {
         if self.slots == 0 {
             return Ok(());
@@ -211,18 +215,18 @@ impl Room {
     }
 }
 
-/// A split that is going to happen.
+/// A split that will happen.
 struct Split<'a> {
     plan: Plan,
     /// The tenant's QMD.
     tenant: &'a Qmd,
 }
 
-/// Whether an order splits a launch, and how.
+/// Decides whether and how an order splits a launch.
 ///
 /// # Errors
 ///
-/// The [`Reason`] why it does not, where the order asks for it.
+/// The [`Reason`] why the launch stays whole although the order asks for a split.
 #[inline(always)]
 fn split_of<'a>(
     words: &'a [u32],
@@ -239,7 +243,8 @@ fn split_of<'a>(
     let (Some(version), Some(qmd)) = (found.version, found.qmd(words)) else {
         return Err(Reason::NotHere);
     };
-    // Only one version is split, so only one is compiled. `splittable` says NotMeasured for the others.
+    // Only one version is split, so only one is compiled. `splittable` says NotMeasured for the
+    // others.
     if version != Version::V04_00 {
         return Err(launch::Launch::splittable(qmd, version)
             .err()
@@ -276,7 +281,7 @@ fn split_of<'a>(
     Ok(Some(Split { plan, tenant }))
 }
 
-/// The order for each entry of the table; entries beyond the orders change nothing.
+/// Pairs each entry of the table with its order. Entries beyond the orders stay unchanged.
 fn pairs<'a>(
     found: &'a [QmdCall],
     orders: &'a [Order<'a>],
@@ -284,7 +289,7 @@ fn pairs<'a>(
     found.iter().zip(orders)
 }
 
-/// The room that [`emit`] needs for these orders, exactly.
+/// Returns exactly the room that [`emit`] needs for these orders.
 pub fn room(
     words: &[u32],
     found: &[QmdCall],
@@ -303,7 +308,7 @@ pub fn room(
     room
 }
 
-/// Carries out the masks of the orders in the segment itself; splits are counted as not done by nobody's order.
+/// Applies the masks of the orders in the segment itself, and ignores the splits.
 pub fn in_place(
     words: &mut [u32],
     found: &[QmdCall],
@@ -321,7 +326,7 @@ pub fn in_place(
     }
 }
 
-/// Writes the segment as the orders want it.
+/// Writes the segment as ordered.
 ///
 /// # Errors
 ///
@@ -343,8 +348,8 @@ pub fn emit(
     Ok(emitter.finish())
 }
 
-/// Whether the output has the room that the orders need. Where it has what the worst orders of that many atoms would need,
-/// no QMD is looked at.
+/// Checks that the output has the room that the orders need. If it has room for the worst case of
+/// so many atoms, no QMD is read.
 fn check_room(
     words: &[u32],
     found: &[QmdCall],

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The same checks on the host and, as KUnit, in the kernel: that this object code splits, masks and refuses as it should.
+//! Checks on the host and, as KUnit, in the kernel that this object code splits, masks and refuses.
 //!
-//! The vectors are made of constants and work in [`Memory`] that the caller provides, because a kernel's stack is small.
-//! The host's tests go much further; this is what runs where the product runs.
+//! The vectors are constants. The checks work in [`Memory`] of the caller, because a kernel's stack
+//! is small. The host's tests go much further; these checks run where the product runs.
 
 use super::gpfifo::{Entry, Fetch};
 use super::join::DoneWords;
@@ -21,30 +21,30 @@ use core::num::Wrapping;
 /// A check that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Which one, in words.
+    /// What failed.
     pub check: &'static str,
 }
 
-/// The words of one upload of a QMD and its PCAS.
+/// Words of one upload of a QMD and its PCAS.
 const SEGMENT_WORDS: usize = QMD_AT + v04_00::WORDS + 4;
-/// Where the QMD is in it.
+/// Position of the QMD in them.
 const QMD_AT: usize = 9;
 /// Its address, as in the captures.
 const QMD_VA: u64 = 0x2_04e0_f800;
-/// Where the QMDs of the join and of the atoms go.
+/// Address of the slots of the join and the atoms.
 const SLOT_VA: u64 = 0x10_0000_0000;
 /// A GPFIFO entry of the captures: 385 words at 0x200833944.
 const ENTRY: u64 = 0x0006_0402_0083_3944;
-/// Into how many atoms the vector is split.
+/// Atoms of the split.
 const ATOMS: u32 = 4;
-/// Words of an output of so many atoms, with room to spare.
+/// Words of an output of so many atoms, rounded up.
 const OUTPUT_WORDS: usize = 768;
 /// Blocks of the vector's grid.
 const BLOCKS: u32 = 1000;
-/// What the atoms write when they have ended.
+/// The words that the atoms write when they have ended.
 const DONE: DoneWords = DoneWords::in_slots(SLOT_VA, 7);
 
-/// What the checks work in, about 6 KiB: [`Memory::EMPTY`] is where to begin.
+/// Memory of the checks, about 6 KiB. It begins as [`Memory::EMPTY`].
 #[derive(Debug)]
 pub struct Memory {
     tracker: Tracker,
@@ -56,7 +56,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A memory that no check has used.
+    /// Memory that no check has used.
     pub const EMPTY: Self = Self {
         tracker: Tracker::new(0xc86f),
         counters: Counters::new(),
@@ -188,7 +188,7 @@ fn masking(memory: &mut Memory) -> Result<(), Failure> {
     check(read == [!8, !0, 2, 0, 0, 0, 0, 0], "the mask is in the QMD")
 }
 
-/// Four atoms, and a join that keeps the launch's effects.
+/// Checks a split into four atoms, and a join that keeps the launch's effects.
 #[inline(never)]
 fn splitting(memory: &mut Memory) -> Result<(), Failure> {
     let orders = [Order {
@@ -235,7 +235,8 @@ fn splitting(memory: &mut Memory) -> Result<(), Failure> {
     )
 }
 
-/// The output of [`splitting`]: the tenant's QMD is touched, the join scheduled, and the atoms cover the grid.
+/// Checks the output of [`splitting`]: the tenant's QMD is touched, the join scheduled, and the
+/// atoms cover the grid.
 #[inline(never)]
 fn parts(memory: &Memory) -> Result<(), Failure> {
     let [touch, join, ..] = &memory.found;
@@ -276,7 +277,7 @@ fn parts(memory: &Memory) -> Result<(), Failure> {
     check(next == BLOCKS, "the atoms cover the grid")
 }
 
-/// Whether these are the effects of the atom in a slot.
+/// Returns whether these are the effects of the atom in a slot.
 fn is_atom(effects: &Effects, slot: u32) -> bool {
     let [join, other] = effects.dependents;
     let [done, second, third] = effects.releases;
@@ -293,7 +294,7 @@ fn is_atom(effects: &Effects, slot: u32) -> bool {
         && !effects.pre_exit
 }
 
-/// What waits is left whole, and what is not understood is refused.
+/// Checks that a launch that waits stays whole, and that unknown words are refused.
 #[inline(never)]
 fn refusing(memory: &mut Memory) -> Result<(), Failure> {
     if let Some(qmd) = memory.words.get_mut(QMD_AT..) {
@@ -314,11 +315,11 @@ fn refusing(memory: &mut Memory) -> Result<(), Failure> {
     )
 }
 
-/// Runs all checks; `memory` has not been used before.
+/// Runs all checks in `memory` that no check has used.
 ///
 /// # Errors
 ///
-/// The first that fails.
+/// The first check that fails.
 pub fn run(memory: &mut Memory) -> Result<(), Failure> {
     entries()?;
     write_segment(&mut memory.words);

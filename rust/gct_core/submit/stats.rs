@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What was done, and why something was not.
+//! Counts what was done, and why something was left alone.
 
 use super::mask::Applied;
 use core::num::Wrapping;
 
-/// Declares [`Reason`] with its names, so that no reason can lack one.
+/// Declares [`Reason`] with its names, so that no reason lacks one.
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// Why a segment, a launch or a part of what was ordered was passed through as the tenant wrote it.
+        /// Why a segment, a launch or a part of an order passed through as the tenant wrote it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Reason {
             $($(#[$doc])* $variant,)*
@@ -18,10 +18,10 @@ macro_rules! reasons {
             /// Every reason, in the order of [`Counters::kept`].
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// How many there are.
+            /// Number of reasons.
             pub const COUNT: usize = Self::ALL.len();
 
-            /// The name in statistics and in `gctctl`.
+            /// Returns the name in statistics and in `gctctl`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
@@ -38,26 +38,26 @@ reasons! {
     BadHeader = "bad-header",
     /// A segment longer than a GPFIFO entry can name.
     SegmentTooLong = "segment-too-long",
-    /// A PCAS names a QMD that was not uploaded in this segment and that no graph memory knows.
+    /// A PCAS names a QMD that was not uploaded in this segment and that is in no graph memory.
     NotHere = "qmd-not-here",
     /// The QMD's words are not contiguous in the segment, or lie in two segments.
     Fragmented = "qmd-fragmented",
     /// A later upload overwrote part of the QMD.
     Patched = "qmd-patched",
-    /// The QMD's version is none of the known ones, or not one of this GPU's.
+    /// The QMD's version is unknown, or not one of this GPU's.
     Version = "qmd-version",
-    /// The QMD could be of two versions.
+    /// The QMD could have two versions.
     Ambiguous = "qmd-ambiguous",
     /// The QMD's address is relative to a virtualization base.
     Virtualized = "qmd-virtualized",
-    /// A macro was called; what methods it makes cannot be seen.
+    /// A macro was called. The methods that it generates cannot be seen.
     Macro = "macro",
-    /// A macro was called while an upload waited for its data. CUDA fills memory so and launches nothing by it; what a
-    /// macro makes cannot be seen all the same.
+    /// A macro was called while an upload waited for its data. CUDA fills memory this way and
+    /// launches nothing by it, but the methods of a macro cannot be seen.
     MacroFill = "macro-fill",
-    /// More launches in the segment than the caller's table holds.
+    /// The segment has more launches than the caller's table.
     TableFull = "table-full",
-    /// PCAS_A was never seen, so the PCAS names nothing that is known.
+    /// No PCAS_A was seen, so the address of the PCAS is unknown.
     NoAddress = "no-address",
     /// A circular queue, not a grid.
     Queue = "queue",
@@ -67,71 +67,74 @@ reasons! {
     Kind = "kind",
     /// A cooperative launch is never split.
     Cooperative = "cooperative",
-    /// Blocks that must be resident together would not fit on the TPCs that are left, so the launch is not masked.
+    /// Blocks that must be resident together do not fit on the remaining TPCs, so the launch is not
+    /// masked.
     TooWide = "too-wide",
     /// The launch waits for a latch: it starts as a dependent, and dependents ignore RESUME.
     WaitsOnLatch = "waits-on-latch",
-    /// The launch is scheduled by another QMD or a second PCAS: dependents ignore RESUME.
+    /// Another QMD or a second PCAS schedules the launch: dependents ignore RESUME.
     RequiresPcas = "requires-pcas",
     /// The launch waits for its dependence counter.
     Dependences = "dependence-counter",
     /// The stored QMD runs again later, and would then be a join without atoms.
     SelfCopy = "self-copy",
-    /// The blocks are ordered one after another.
+    /// The blocks run one after another.
     Sequential = "sequential",
     /// The tenant set RESUME itself.
     Resumed = "resumed",
     /// The blocks come from a launch queue that atoms would share.
     LaunchQueue = "launch-queue",
-    /// One unit, or none: there is nothing to cut.
+    /// The grid has at most one unit, so there is nothing to cut.
     OneUnit = "one-unit",
-    /// Splitting has not been measured on hardware of this QMD version.
+    /// Splitting was not measured on hardware of this QMD version.
     NotMeasured = "not-measured",
     /// An inline QMD is scheduled by its last word and cannot become a join.
     Inline = "inline-qmd",
-    /// The PCAS action is none of the copying ones that were measured.
+    /// The PCAS action is not one of the copying ones that were measured.
     Action = "pcas-action",
     /// Another PCAS of the segment names the same QMD.
     Shared = "qmd-shared",
-    /// The tenant's I2M registers are not known, so they could not be restored behind the atoms.
+    /// The tenant's I2M registers are unknown, so they could not be restored behind the atoms.
     Registers = "i2m-registers",
-    /// The mask names TPCs that this QMD version cannot.
+    /// The mask disables TPCs that this QMD version cannot name.
     MaskTooNarrow = "mask-too-narrow",
     /// The mask leaves no TPC.
     MaskEmpty = "mask-empty",
-    /// A graph replay: its nodes are split as little as dependents are.
+    /// A graph replay: its nodes cannot be split, as no dependent can.
     Replay = "graph-replay",
     /// The graph memory is full.
     MemoryFull = "graph-memory-full",
 }
 
-/// What was seen and done. Sums over all segments of whoever owns it; every number only grows.
+/// Counts over all segments of their owner. Every number only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counters {
     /// Segments scanned.
     pub segments: u64,
-    /// Their words.
+    /// Words of these segments.
     pub words: u64,
-    /// Launches found: calls that schedule a QMD.
+    /// Calls that schedule a QMD.
     pub launches: u64,
-    /// Those of them that launch no grid, where somebody counts them.
+    /// Those of them without a grid, where the caller counts them.
     pub nulls: u64,
     /// Launches whose mask was written.
     pub masked: u64,
-    /// Masked launches where the tenant's mask and the ordered one would have left no TPC, so that the tenant's went.
+    /// Masked launches where the tenant's mask and the ordered one left no TPC, so that the
+    /// tenant's was replaced.
     pub overrode: u64,
     /// Launches that were split.
     pub split: u64,
-    /// The atoms they became.
+    /// Atoms of the split launches.
     pub atoms: u64,
-    /// Graph replays recognised.
+    /// Recognised graph replays.
     pub replays: u64,
-    /// Launches whose blocks one wave of the whole GPU holds, but not one of the TPCs that they are left, where somebody counts them
-    /// ([`is_narrowed`](super::occupancy::is_narrowed)).
+    /// Launches whose blocks fit into one wave of the whole GPU, but not of the TPCs granted to
+    /// them ([`is_narrowed`](super::occupancy::is_narrowed)), where the caller counts them.
     pub narrowed: u64,
-    /// Times that what is in flight did not end ([`is_stalled`](crate::policy::patience::is_stalled)), where somebody looks.
+    /// Stalls of work in flight ([`is_stalled`](crate::policy::patience::is_stalled)), where the
+    /// caller looks for them.
     pub stalled: u64,
-    /// What was passed through, by [`Reason`] as index.
+    /// What passed through, indexed by [`Reason`].
     pub kept: [u64; Reason::COUNT],
 }
 
@@ -142,7 +145,7 @@ fn add(counter: &mut u64, things: u64) {
 }
 
 impl Counters {
-    /// All zero.
+    /// Creates counters of 0.
     pub const fn new() -> Self {
         Self {
             segments: 0,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tests of the submission path on the host: the captures, and properties over random segments.
+//! Tests the submission path on the host: captures, and properties over random segments.
 
 mod captures;
 mod encodings;

@@ -2,12 +2,13 @@
 
 //! Finds the launches in what a tenant writes into a channel.
 //!
-//! A [`Tracker`] belongs to one channel and keeps what segments leave behind: which class each subchannel has, the
-//! registers that a later method uses, and a burst that goes on in the next segment. It believes nothing that it has not
-//! seen: a launch is a PCAS that schedules a QMD whose words are all in this segment and were not changed since. Anything
-//! else is reported with the reason, and is to be passed through.
+//! A [`Tracker`] belongs to one channel and keeps the state between segments: the class of each
+//! subchannel, the registers that later methods use, and a burst that goes on in the next segment.
+//! It believes only what it has seen. A launch is a PCAS that schedules a QMD whose words are all
+//! in this segment and were not changed since. Anything else is reported with the reason, for the
+//! caller to pass through.
 //!
-//! The cost is one pass over the headers; data words are skipped, not read.
+//! The cost is one pass over the headers; data words are skipped.
 
 mod calls;
 mod fast_path;
@@ -32,26 +33,26 @@ pub use qmd_call::{QmdCall, Registers, Source};
 /// A semaphore operation of the host or of a compute class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Semaphore {
-    /// Where.
+    /// Its address.
     pub va: u64,
-    /// With which value.
+    /// Its payload.
     pub payload: u64,
     /// The word that executed it, as its class defines it.
     pub execute: u32,
 }
 
-/// What a scan of one segment found.
+/// Result of scanning one segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
-    /// How many entries of the caller's table are filled.
+    /// Filled entries of the caller's table.
     pub found: usize,
-    /// How many did not fit.
+    /// Entries that did not fit.
     pub missed: usize,
-    /// Where and why the rest was not understood.
+    /// Where and why the rest of the segment was not understood.
     pub refused: Option<Refused>,
 }
 
-/// What is known of one channel.
+/// State of one channel: its subchannels, and the burst that goes on in the next segment.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     family: Family,
@@ -61,19 +62,19 @@ pub struct Tracker {
     host: [u32; 4],
     last_release: Option<Semaphore>,
     last_acquire: Option<Semaphore>,
-    /// Whether everything is read burst by burst.
+    /// Whether the fast path is off.
     #[cfg(test)]
     pub(crate) plain: bool,
 }
 
-/// The methods that a host executes itself end here.
+/// End of the methods that the host executes itself.
 const HOST_END: u16 = 0x100;
 
 impl Tracker {
-    /// A channel of the given class (`0xc86f` on Hopper; 0 when it is not known) of which nothing was seen yet.
+    /// Creates the state of a new channel of the given class (`0xc86f` on Hopper; 0 if unknown).
     pub const fn new(channel_class: u16) -> Self {
         let mut subchannels = [Subchannel::new(Role::Other); 8];
-        // Before a SET_OBJECT was seen, the binding that every driver uses is assumed.
+        // Until a SET_OBJECT is seen, the binding that every driver uses is assumed.
         subchannels[methods::SUBCHANNEL_COMPUTE as usize] = Subchannel::new(Role::Compute);
         subchannels[methods::SUBCHANNEL_I2M as usize] = Subchannel::new(Role::Upload);
         Self {
@@ -99,31 +100,31 @@ impl Tracker {
         false
     }
 
-    /// The generation of the GPU, as far as classes have told.
+    /// Returns the generation of the GPU, as far as its classes are known.
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// The class that SET_OBJECT bound to a subchannel; 0 when none was seen.
+    /// Returns the class that SET_OBJECT bound to a subchannel; 0 for none.
     pub fn class_of(&self, subchannel: u8) -> u16 {
         self.subchannels
             .get(usize::from(subchannel))
             .map_or(0, |subchannel| subchannel.class)
     }
 
-    /// The last semaphore release of the last segment scanned.
+    /// Returns the last semaphore release of the last segment.
     pub fn last_release(&self) -> Option<Semaphore> {
         self.last_release
     }
 
-    /// The last semaphore acquire of the last segment scanned.
+    /// Returns the last semaphore acquire of the last segment.
     pub fn last_acquire(&self) -> Option<Semaphore> {
         self.last_acquire
     }
 
-    /// Reads the next segment of the channel and fills `found` with its launches, in order of their calls.
+    /// Reads the next segment of the channel and fills `found` with its calls, in order.
     ///
-    /// Everything that is not understood is counted in `counters`.
+    /// What is not understood is counted in `counters`.
     pub fn scan(&mut self, words: &[u32], found: &mut [QmdCall], counters: &mut Counters) -> Scan {
         self.last_release = None;
         self.last_acquire = None;
@@ -161,8 +162,8 @@ impl Tracker {
         }
     }
 
-    /// Reads on at `at` burst by burst, where the fast path does not apply. Takes the pass and gives it back, so that whoever does not
-    /// need this can keep it in registers.
+    /// Reads the words from `at` on burst by burst, where the fast path does not apply. Takes the
+    /// pass and returns it, so that a caller that does not need this keeps it in registers.
     #[inline(never)]
     fn walk<'a, 'b>(&mut self, at: u32, mut pass: Pass<'a, 'b>) -> (Pass<'a, 'b>, Option<Refused>) {
         let mut walk = Walk::resume(pass.words, self.partial.take());
@@ -186,13 +187,13 @@ impl Tracker {
         (pass, refused)
     }
 
-    /// Whether known forms are taken in one step, where a header is next.
+    /// Returns whether the fast path applies where a header is next.
     #[inline(always)]
     fn may_use_fast_path(&self) -> bool {
         self.partial.is_none() && !self.is_plain()
     }
 
-    /// After words that were not understood no register is known.
+    /// Forgets all registers, after words that were not understood.
     fn forget_registers(&mut self) {
         self.partial = None;
         for subchannel in &mut self.subchannels {
@@ -227,7 +228,7 @@ impl Tracker {
         }
     }
 
-    /// Words from `from` on that all go to one method.
+    /// Reads the words from `from` on, which all go to one method.
     fn repeated(&mut self, burst: &Burst, method: u16, from: u32, pass: &mut Pass<'_, '_>) {
         if method == methods::LOAD_INLINE_DATA {
             let data = burst.tail(from);
@@ -236,13 +237,13 @@ impl Tracker {
         if !subchannel::is_tracked(method) {
             return;
         }
-        // Bounded by the burst's words, of which each is visited once.
+        // Bounded by the burst's words, each of which is visited once.
         for index in from..burst.count {
             self.write(burst, method, index, pass);
         }
     }
 
-    /// Words that go to one method after another.
+    /// Reads words that go to one method after another.
     fn registers(&mut self, burst: &Burst, pass: &mut Pass<'_, '_>) {
         if burst.opcode == Opcode::Immediate {
             return self.write_value(burst, burst.method, u32::from(burst.immediate), true, pass);
@@ -266,7 +267,7 @@ impl Tracker {
     #[inline]
     fn write(&mut self, burst: &Burst, method: u16, index: u32, pass: &mut Pass<'_, '_>) {
         let at = burst.position_of(index);
-        // Behind its own header; a burst that a host method or the segment before began has others.
+        // Behind its own header; a burst that a host method or the last segment began has others.
         let alone = burst.count == 1
             && burst.missing == 0
             && Wrapping(burst.data) == Wrapping(burst.at) + Wrapping(1);
@@ -278,7 +279,7 @@ impl Tracker {
         }
     }
 
-    /// A method of a macro: its call, or one more word for it.
+    /// Counts a method of a macro: its call, or one more word for it.
     fn macro_called(&self, method: u16, pass: &mut Pass<'_, '_>) {
         if method & methods::CALL_MME_DATA != 0 {
             return;
@@ -290,7 +291,7 @@ impl Tracker {
         });
     }
 
-    /// One register of an engine is written; `alone` says that its burst does nothing else.
+    /// Writes one register of an engine. `alone` says that its burst does nothing else.
     fn write_value(
         &mut self,
         burst: &Burst,
@@ -324,7 +325,7 @@ impl Tracker {
     }
 }
 
-/// What one scan works on.
+/// State of one scan.
 struct Pass<'a, 'b> {
     words: &'a [u32],
     table: Table<'a>,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Replays under a mask that has changed since their graph was uploaded.
+//! Masks graph replays whose mask has changed since the upload.
 //!
-//! Before the call that replays a graph, the mask words of its nodes that hold another mask are written by uploads of the
-//! same channel, and the registers that these use are put back. The tenant's words stay as they are, in their order.
+//! Before the call that replays a graph, uploads in the same channel store new mask words into the
+//! nodes that hold another mask, and the registers are restored. The tenant's words stay as they
+//! are, in their order.
 
 use super::{mask_write, MaskWrite, Memory, Node};
 use crate::submit::inline::{headers, restore, HEADER_WORDS, RESTORE_WORDS};
@@ -13,23 +14,24 @@ use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Source};
 use crate::units::Sat;
 
-/// What became of a segment with replays in it.
+/// Result of patching a segment with replays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patched {
     /// Words of the output; 0 when nothing has to change.
     pub words: usize,
-    /// Nodes whose mask is written.
+    /// Nodes whose mask words are stored.
     pub nodes: usize,
 }
 
-/// The output, up to its end.
+/// An output that is being written.
 struct Out<'a> {
     words: &'a mut [u32],
     len: usize,
 }
 
 impl Out<'_> {
-    /// Appends words; `false` when there is no room for them, and what comes behind them.
+    /// Appends words. Returns `false` when there is no room for them and for `behind` further
+    /// words.
     fn push(&mut self, words: &[u32], behind: usize) -> bool {
         let end = Sat(self.len) + Sat(words.len());
         if Sat(self.words.len()) - Sat(behind) < end {
@@ -47,7 +49,7 @@ impl Out<'_> {
 }
 
 impl Memory<'_> {
-    /// Notes which masks the nodes of an uploaded segment hold, as its words will be published.
+    /// Records the masks of the nodes in an uploaded segment, as its words will be published.
     pub fn note_masks(&mut self, words: &[u32], found: &[QmdCall]) {
         for found in found.iter().filter(|found| found.source == Source::Upload) {
             let (Some(qmd), Some(version)) = (found.qmd(words), found.version) else {
@@ -59,8 +61,8 @@ impl Memory<'_> {
         }
     }
 
-    /// Whether nodes that the calls of a segment replay hold another mask than `mask`, so that
-    /// [`patch_replays`](Self::patch_replays) would write some.
+    /// Returns whether [`patch_replays`](Self::patch_replays) would store masks: nodes that the
+    /// segment replays hold another mask than `mask`.
     pub fn hold_others(&mut self, found: &[QmdCall], mask: Option<&DisabledTpcs>) -> bool {
         let mut others = false;
         for found in found {
@@ -73,10 +75,13 @@ impl Memory<'_> {
         others
     }
 
-    /// Counts the replays among the calls of a segment, as [`count_replays`](Self::count_replays), and writes into `out`
-    /// the segment with which the nodes they run obey `mask`, where they hold another. The caller publishes that in place
-    /// of the segment, or forgets the nodes. What cannot be changed runs under its old mask and is counted as
-    /// [`Reason::Replay`].
+    /// Counts the replays of a segment as [`count_replays`](Self::count_replays) does, and writes
+    /// into `out` a segment whose replays obey `mask`, where their nodes hold another.
+    ///
+    /// The caller publishes `out` in place of the segment, or forgets the nodes. Nodes that cannot
+    /// be changed run under their old mask and are counted as [`Reason::Replay`].
+    ///
+    /// [`Reason::Replay`]: crate::submit::stats::Reason::Replay
     pub fn patch_replays(
         &mut self,
         words: &[u32],
@@ -94,7 +99,7 @@ impl Memory<'_> {
             // CAST: an index of the segment.
             let at = found.call_at as usize;
             let before = words.get(copied..at).unwrap_or_default();
-            // What of the segment must still fit behind the patch.
+            // The rest of the segment must still fit behind the patch.
             let rest = Sat(words.len()) - Sat(at) + Sat(RESTORE_WORDS);
             let first = (rest + Sat(HEADER_WORDS + MASK_WORDS)).0;
             let (mut begun, mut left) = (false, Sat(0));
@@ -128,7 +133,8 @@ impl Memory<'_> {
     }
 }
 
-/// What has to be written into a node; `left` counts those that cannot be changed though they should.
+/// Returns the store that a node needs, if any. `left` counts the nodes that need one and cannot
+/// get it.
 fn change(node: &Node, mask: Option<&DisabledTpcs>, left: &mut Sat<usize>) -> Option<MaskWrite> {
     // A head has no blocks.
     if node.grid.contains(&0) {
@@ -136,9 +142,9 @@ fn change(node: &Node, mask: Option<&DisabledTpcs>, left: &mut Sat<usize>) -> Op
     }
     match mask_write(node, mask) {
         Ok(write) if write.words == node.stored => None,
-        // Whether clusters and cooperative launches would fit is known at the upload alone.
+        // Only the upload can check whether clusters and cooperative launches would fit.
         Ok(write) if node.plain => Some(write),
-        // What cannot be changed holds what its tenant wrote.
+        // A node that cannot be changed holds its tenant's mask.
         Err(_) if mask.is_none() => None,
         _ => {
             *left += 1;

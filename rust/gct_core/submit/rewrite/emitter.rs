@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Writes an output. The room was checked before, so no word is lost for want of it.
+//! Writes an output. Its room was checked before, so no word is lost.
 
 use super::parts::{make_upload, Parts, BLOCK_WORDS};
 use super::{split_of, Cut, Emitted, Order, Output, Placement, Split};
@@ -20,20 +20,20 @@ use core::num::Wrapping;
 /// Words that were inserted for one split.
 #[derive(Clone, Copy)]
 struct Insertion {
-    /// Before which word of the segment.
+    /// The position in the segment before which they are inserted.
     at: u32,
-    /// How many were inserted up to here, all together.
+    /// Number of words inserted up to here, all splits together.
     inserted: u32,
 }
 
-/// The state of one [`emit`](super::emit).
+/// State of one [`emit`](super::emit).
 pub(super) struct Emitter<'a> {
     words: &'a [u32],
     table: &'a [QmdCall],
     out: &'a mut [u32],
-    /// How many words of the output are written.
+    /// Words of the output that are written.
     len: usize,
-    /// How many of the segment's words have been copied.
+    /// Words of the segment that are copied.
     copied: usize,
     placement: Placement<'a>,
     slot_va: u64,
@@ -41,7 +41,7 @@ pub(super) struct Emitter<'a> {
     cuts: &'a mut [Cut],
     cut_count: Wrapping<u32>,
     done: Option<DoneWords>,
-    /// The insertions so far; those that are still free are behind every word.
+    /// The insertions so far; unused entries sort behind every word.
     log: [Insertion; SPLITS],
     splits: Wrapping<usize>,
 }
@@ -68,7 +68,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// The next `count` words of the output.
+    /// Reserves the next `count` words of the output.
     #[inline]
     fn take(&mut self, count: usize) -> Option<&mut [u32]> {
         let end = self.len.checked_add(count)?;
@@ -89,7 +89,7 @@ impl<'a> Emitter<'a> {
         let words = self.words;
         if let Some(words) = words.get(self.copied..end) {
             match *words {
-                // A call, which is what is copied most often: shorter than a call of a function.
+                // A call, the most frequent copy: shorter than a call of memcpy.
                 [header, data] => self.push([header, data]),
                 _ => {
                     if let Some(out) = self.take(words.len()) {
@@ -101,7 +101,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Copies the rest.
+    /// Copies the remaining words.
     pub(super) fn finish(mut self) -> Emitted {
         self.copy_to(self.words.len());
         Emitted {
@@ -116,7 +116,7 @@ impl<'a> Emitter<'a> {
         self.len as u32
     }
 
-    /// Carries out the order of one launch.
+    /// Carries out the order for one launch.
     pub(super) fn launch(
         &mut self,
         index: u32,
@@ -131,7 +131,7 @@ impl<'a> Emitter<'a> {
             }
             Ok(split) => split,
             Err(reason) => {
-                // The scan has counted its own.
+                // The scan has counted its own reasons.
                 if found.reason.is_none() {
                     counters.keep(reason);
                 }
@@ -146,12 +146,12 @@ impl<'a> Emitter<'a> {
         counters.split(plan.atoms());
     }
 
-    /// Gives a launch that stays whole the mask that is ordered.
+    /// Masks a launch that stays whole.
     fn mask(&mut self, found: &QmdCall, order: &Order<'_>, counters: &mut Counters) {
         let (Some(version), Some(_)) = (found.version, order.mask) else {
             return;
         };
-        // Another call of the QMD may have given it a mask in the output already.
+        // Another call of the same QMD may have masked it in the output already.
         let is_copied = usize::try_from(found.at).is_ok_and(|at| at < self.copied);
         let qmd = match is_copied {
             true => self.qmd_of(found).map(|qmd| &*qmd),
@@ -166,10 +166,10 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Copies the words up to a launch's call, gives its QMD its mask, and splits it.
+    /// Copies the words up to a launch's call, masks its QMD, and splits it.
     ///
-    /// The atoms' QMD is made before these words are copied, and not from the copy: the processor would wait until it has
-    /// left what was just written.
+    /// The atoms' QMD is made from the segment and before these words are copied. Made from the
+    /// copy, the processor would wait for its own stores.
     #[inline(always)]
     fn split(
         &mut self,
@@ -190,14 +190,14 @@ impl<'a> Emitter<'a> {
         self.insert(index, found, &parts);
     }
 
-    /// A launch's QMD in the output, once it was copied there.
+    /// Returns a launch's QMD in the output, once it was copied.
     #[inline]
     fn qmd_of(&mut self, found: &QmdCall) -> Option<&mut [u32]> {
         let at = self.place_of(found)?;
         self.out.get_mut(at..)?.get_mut(..found.version?.words())
     }
 
-    /// Where a launch's QMD is in the output: behind all insertions that lie before it.
+    /// Returns the position of a launch's QMD in the output: behind all insertions before it.
     #[inline]
     fn place_of(&self, found: &QmdCall) -> Option<usize> {
         found.version?;
@@ -207,7 +207,8 @@ impl<'a> Emitter<'a> {
         usize::try_from(u64::from(found.at) + u64::from(inserted)).ok()
     }
 
-    /// Writes the join and the atoms of a launch around its call: their QMDs, the calls, the registers that were used.
+    /// Writes the join and the atoms of a launch around its call: their QMDs, the calls, the
+    /// restored registers.
     fn insert(&mut self, index: u32, found: &QmdCall, parts: &Parts<'_>) {
         let on = found.subchannel;
         let slots = Wrapping(parts.plan.atoms()) + Wrapping(1);
@@ -245,7 +246,7 @@ impl<'a> Emitter<'a> {
         self.splits += 1;
     }
 
-    /// The calls of the atoms, of `N` words each, with a cut behind each of them.
+    /// Writes the calls of the atoms, of `N` words each, with a cut behind each of them.
     #[inline]
     fn calls<const N: usize>(
         &mut self,
@@ -284,7 +285,7 @@ impl<'a> Emitter<'a> {
     }
 }
 
-/// The mask that an order gives a QMD, if it gives one; counts what was done about it.
+/// Returns the ordered mask of a QMD, if there is one, and counts the outcome.
 #[inline(always)]
 fn decide(
     qmd: &[u32],
@@ -297,7 +298,7 @@ fn decide(
     decided.ok().map(|(words, _)| words)
 }
 
-/// The address of a slot.
+/// Returns the address of a slot.
 #[inline]
 fn slot_va(first: u64, number: u32) -> u64 {
     (Va(first) + u64::from(number) * SLOT_BYTES).get()
@@ -325,7 +326,7 @@ fn action(on: u8, action: Action) -> [u32; 2] {
     ]
 }
 
-/// Schedules the atom in the slot at `va`.
+/// Returns the words that schedule the atom in the slot at `va`.
 #[inline]
 fn call(on: u8, va: u64) -> [u32; 4] {
     let [address_header, address] = address(on, va);
@@ -333,7 +334,7 @@ fn call(on: u8, va: u64) -> [u32; 4] {
     [address_header, address, action_header, action]
 }
 
-/// The same for a slot that was written behind the scheduler's back.
+/// Returns the same for a slot that was written behind the scheduler's back.
 #[inline]
 fn call_written(on: u8, va: u64) -> [u32; 6] {
     let [address_header, address] = address(on, va);

@@ -11,30 +11,31 @@ use crate::submit::qmd::{v04_00::V04_00, Layout};
 use crate::units::Va;
 use core::num::Wrapping;
 
-/// The words of a QMD of the one version that is split.
+/// Words of a QMD of version 4.0, the one that is split.
 const QMD_WORDS: usize = V04_00::WORDS;
-/// The words of an upload of one: its headers, and its data.
+/// Words of an upload of one QMD.
 pub(super) const BLOCK_WORDS: usize = HEADER_WORDS + QMD_WORDS;
 
 /// An upload of one QMD: its headers and its data.
 pub(super) type Block = [u32; BLOCK_WORDS];
 
-/// What a launch is split into.
+/// The parts of one split launch.
 pub(super) struct Parts<'a> {
     pub(super) plan: &'a Plan,
-    /// The join's slot, its number and its address; the atoms' follow.
+    /// Number and address of the join's slot; the atoms' slots follow.
     pub(super) first: u32,
     pub(super) first_va: u64,
     done: Option<DoneWords>,
     tenant: &'a Qmd,
     mask: Option<&'a [u32; MASK_WORDS]>,
-    /// What all atoms have in common, as an upload.
+    /// The common part of all atoms, as an upload.
     atom: &'a Block,
 }
 
 impl<'a> Parts<'a> {
-    /// The parts of the tenant's QMD with its mask in the slots from `first` on, a number and an address. `atom` is an
-    /// upload of the tenant's QMD, which this turns into what atoms have in common.
+    /// Plans the parts of the tenant's QMD with its mask, in the slots from `first` (number and
+    /// address) on. `atom` holds an upload of the tenant's QMD and becomes the common part of the
+    /// atoms.
     #[inline(always)]
     pub(super) fn new(
         plan: &'a Plan,
@@ -63,7 +64,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The QMD that all atoms have in common.
+    /// Returns the QMD that all atoms have in common.
     #[inline(always)]
     fn atom(&self) -> &Qmd {
         self.atom.last_chunk().unwrap_or(self.tenant)
@@ -119,9 +120,10 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// Gives each copy of what all atoms have in common what only it has.
+    /// Writes into each copy what differs between atoms.
     ///
-    /// All copies are made before: a copy is a call, so a loop of both would save and load its registers each time.
+    /// All copies are made before: a copy is a function call, and a loop of both would save and
+    /// load its registers each time.
     #[inline(always)]
     fn differ<'b>(&self, atoms: impl Iterator<Item = &'b mut Qmd>) {
         let axis = self.plan.axis();
@@ -130,7 +132,8 @@ impl<'a> Parts<'a> {
         let mut number = Wrapping(self.first);
         for (atom, (start, end)) in atoms.zip(self.plan.parts()) {
             number += 1;
-            // The tenant's grid is whole and its RESUME is 0, so the other directions are right already.
+            // The tenant's grid is whole and its RESUME is 0, so the other directions are right
+            // already.
             resume.put(atom, start);
             grid.put(atom, end);
             if let Some(done) = &self.done {
@@ -140,7 +143,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Makes `block` the upload of a QMD to `va`, and gives the QMD in it.
+/// Turns `block` into the upload of a QMD to `va`, and returns the QMD in it.
 #[inline(always)]
 pub(super) fn make_upload<'a>(
     block: &'a mut Block,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The captures of an H200 decode to what their README says was launched.
+//! Checks that the captures of an H200 decode to the launches that their README describes.
 
 use std::string::String;
 use std::vec;
@@ -32,7 +32,7 @@ macro_rules! capture {
     };
 }
 
-/// Every capture.
+/// Names and texts of all captures.
 pub(super) const CAPTURES: &[(&str, &str)] = &[
     capture!("cluster2"),
     capture!("cooperative"),
@@ -47,7 +47,7 @@ pub(super) const CAPTURES: &[(&str, &str)] = &[
     capture!("two_streams_event"),
 ];
 
-/// The entries of a capture.
+/// Parses the entries of a capture.
 pub(super) fn segments(name: &str) -> Vec<Segment> {
     let text = CAPTURES.iter().find(|capture| capture.0 == name).unwrap().1;
     let value = |line: &str, key: &str| -> String {
@@ -74,7 +74,7 @@ pub(super) fn segments(name: &str) -> Vec<Segment> {
         .collect()
 }
 
-/// What a scan of one segment finds.
+/// Scans one segment with a new tracker.
 pub(super) fn scan(segment: &Segment) -> (Vec<QmdCall>, Counters) {
     let mut found = vec![QmdCall::default(); 64];
     let mut counters = Counters::new();
@@ -84,7 +84,7 @@ pub(super) fn scan(segment: &Segment) -> (Vec<QmdCall>, Counters) {
     (found, counters)
 }
 
-/// The launches of a capture that have blocks.
+/// Returns the launches of a capture that have blocks.
 fn launches(name: &str) -> Vec<Launch> {
     let mut launches = Vec::new();
     for segment in segments(name) {
@@ -221,7 +221,7 @@ fn programmatic_dependents_wait_and_their_trigger_is_seen() {
     assert_eq!(main.waits.latch, Some(0x3a));
     assert!(main.waits.requires_pcas);
     let (first, _) = scan(&segments[0]);
-    // What is decremented is the first launch's companion, and what that schedules is the second launch.
+    // The first launch decrements its companion, and the companion schedules the second launch.
     assert_eq!(found[2].qmd_va, first[0].qmd_va);
     let companion = first[0].launch(&segments[0].words).unwrap();
     assert_eq!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Segments in every form that means the same, and in forms that mean nothing.
+//! Checks that equivalent encodings of a launch scan alike, and that any words can be scanned.
 
 use std::vec;
 use std::vec::Vec;
@@ -14,7 +14,7 @@ use crate::submit::methods;
 use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::{QmdCall, Scan, Source, Tracker};
 
-/// Scans with a new tracker, or with `tracker` where a test needs its state.
+/// Scans with `tracker`, where a test needs its state.
 pub(super) fn scan_with(tracker: &mut Tracker, words: &[u32]) -> (Vec<QmdCall>, Scan, Counters) {
     let mut found = vec![QmdCall::default(); 256];
     let mut counters = Counters::new();
@@ -27,7 +27,7 @@ pub(super) fn scan(words: &[u32]) -> (Vec<QmdCall>, Scan, Counters) {
     scan_with(&mut Tracker::new(0xc86f), words)
 }
 
-/// Words that look like methods much more often than random ones do.
+/// Generates words that are methods much more often than random ones.
 fn methods() -> impl Strategy<Value = Vec<u32>> {
     let known = proptest::sample::select(methods::METHODS).prop_map(|method| method.0);
     let burst = (0u32..8, 0u8..3, known, 0u32..12, any::<u32>()).prop_map(
@@ -71,7 +71,7 @@ proptest! {
         let mut plain = Tracker::new(0xc86f);
         plain.plain = true;
         prop_assert_eq!(scan_with(&mut fast, &words), scan_with(&mut plain, &words));
-        // The state that they leave is the same, too.
+        // Both leave the same state.
         let next = [immediate(1, methods::LAUNCH_DMA, 0x41), immediate(1, methods::SEND_SIGNALING_PCAS2_B, 0xa)];
         prop_assert_eq!(scan_with(&mut fast, &next), scan_with(&mut plain, &next));
         prop_assert_eq!(fast.last_release(), plain.last_release());
@@ -91,7 +91,7 @@ proptest! {
 
     #[test]
     fn a_walk_visits_each_word_once(words in methods(), cut in any::<prop::sample::Index>()) {
-        // Cutting the words into two segments changes nothing but where bursts are divided.
+        // Cutting the words into two segments changes only where bursts are divided.
         let at = cut.index(words.len() + 1);
         let addressed = |walk: &mut Walk<'_>, part: &[u32]| -> (Vec<(u16, u32)>, bool) {
             let mut seen = vec![];
@@ -108,7 +108,7 @@ proptest! {
             }
             (seen, false)
         };
-        // END_PB_SEGMENT ends only its own segment, so there is none here.
+        // END_PB_SEGMENT ends only its own segment, so the words have none.
         let words: Vec<u32> = words.into_iter().map(|word| if word >> 29 == 7 { word ^ 2 << 29 } else { word }).collect();
         let (whole, _) = addressed(&mut Walk::new(&words), &words);
         let mut first = Walk::new(&words[..at]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What is there for speed does what the plain way does.
+//! Checks that each fast path does what the plain way does.
 
 use std::vec;
 use std::vec::Vec;
@@ -15,18 +15,18 @@ use crate::submit::methods;
 use crate::submit::stats::Counters;
 use crate::submit::tracker::{QmdCall, Scan, Tracker};
 
-/// A change of a segment that leaves most of it as it was.
+/// A change of a segment that leaves most of it unchanged.
 #[derive(Clone, Debug)]
 enum Change {
-    /// Another word.
+    /// Replaces a word.
     Set(Index, u32),
-    /// One bit.
+    /// Flips one bit.
     Flip(Index, u32),
-    /// A word less.
+    /// Removes a word.
     Remove(Index),
-    /// Words again, at another place: an upload or a call twice, or half of one.
+    /// Repeats words at another place: an upload or a call twice, or half of one.
     Again(Index, Index, usize),
-    /// The words end here.
+    /// Ends the words here.
     End(Index),
 }
 
@@ -61,7 +61,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// The headers and few data words: what a change must hit to matter.
+/// Returns the positions of headers and of a few data words: where a change matters.
 fn headers(words: &[u32]) -> Vec<usize> {
     let mut at = 0;
     let mut headers = vec![];
@@ -94,7 +94,7 @@ fn apply(words: &mut Vec<u32>, change: &Change) {
     }
 }
 
-/// The segments of a capture, or of random launches.
+/// Generates the segments of a capture, or of random launches.
 fn tenant() -> impl Strategy<Value = Vec<Vec<u32>>> {
     let captured = select(CAPTURES)
         .prop_map(|(name, _)| segments(name).into_iter().map(|one| one.words).collect());
@@ -102,7 +102,7 @@ fn tenant() -> impl Strategy<Value = Vec<Vec<u32>>> {
     prop_oneof![2 => captured, 1 => made]
 }
 
-/// What a tracker makes of segments, and what state they leave.
+/// Scans segments, and returns the results with the state they leave.
 fn scans(
     tracker: &mut Tracker,
     segments: &[Vec<u32>],

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Graphs: learnt at their upload, recognised at their replay, masked in between.
+//! Checks that graphs are learned at their upload, recognised at their replay, and masked in
+//! between.
 
 use std::vec;
 use std::vec::Vec;
@@ -95,7 +96,7 @@ fn a_stored_mask_is_changed_by_writing_its_words() {
         };
         found.len()
     ];
-    // The words of a node after the write are those that the order would have given at the upload.
+    // A node's words after the store are those that the order would have given at the upload.
     let mut ordered = segment.words.clone();
     rewrite::in_place(&mut ordered, &found, &orders, &mut Counters::new());
     let memory = Memory::new(&mut slots, &mut replay);
@@ -125,7 +126,8 @@ fn a_full_memory_is_counted() {
     assert_eq!(slots.iter().flatten().count(), 3);
 }
 
-/// A replay under `mask` in at most `room` words: what is published, and how many nodes were changed.
+/// Patches a replay for `mask` in at most `room` words. Returns the published words and the number
+/// of changed nodes.
 fn replayed(
     slots: &mut [Option<Node>],
     replay: &mut u32,
@@ -162,7 +164,7 @@ fn a_replay_is_patched_once_for_each_mask() {
             assert_eq!(words, [0; 0], "the tenant's segment goes as it is");
             continue;
         }
-        // Four uploads of four words and the registers, in front of the call, which begins at word 12.
+        // Four uploads of four words and the registers, before the call, which begins at word 12.
         let inserted = 4 * (9 + 4) + 5;
         assert_eq!(words.len(), tenant.len() + inserted);
         assert_eq!(words[..12], tenant[..12]);
@@ -176,7 +178,7 @@ fn a_replay_is_patched_once_for_each_mask() {
 }
 
 #[test]
-fn what_cannot_be_patched_is_counted() {
+fn nodes_that_cannot_be_patched_are_counted() {
     let (mut slots, mut replay) = (vec![None; 64], 0);
     upload(&mut slots, &mut replay);
     let tenant = segments("graph4")[0].words.len();

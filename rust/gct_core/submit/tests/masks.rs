@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Masks of every width in every layout.
+//! Checks masks of every width in every layout.
 
 use std::vec;
 use std::vec::Vec;
@@ -21,7 +21,7 @@ fn version() -> impl Strategy<Value = Version> {
     proptest::sample::select(Version::ALL)
 }
 
-/// An empty grid of a version.
+/// Builds an empty grid of a version.
 fn grid(version: Version) -> Vec<u32> {
     let mut qmd = vec![0; version.words()];
     if let Some(field) = version.field("QMD_TYPE") {
@@ -62,7 +62,7 @@ proptest! {
     }
 
     #[test]
-    fn what_both_disable_is_disabled(
+    fn tpcs_that_either_disables_are_disabled(
         version in version(),
         tpcs in 2u16..=256,
         tenant in proptest::collection::vec(0u16..256, 0..40),
@@ -99,7 +99,7 @@ proptest! {
             let expected = if wanted == Applied::Overrode { our_mask.is_disabled(tpc) } else { united };
             prop_assert_eq!(bit(&read, tpc), expected, "TPC {}", tpc);
         }
-        // Nothing but the mask has changed.
+        // Only the mask has changed.
         mask::write(&mut qmd, version, Some(tenant_mask.words()));
         prop_assert_eq!(&qmd, &before);
         // Applying a mask again changes nothing.
@@ -194,7 +194,7 @@ fn blocks_that_must_be_together_are_not_squeezed() {
     );
 }
 
-/// GPCs of four TPCs, of which bits 0-2, 4-7 and 8, and one that is alone, exist.
+/// Builds GPCs of four TPCs, of which bits 0-2, 4-7 and 8, and a single one, exist.
 fn with_holes() -> Topology {
     let existing = *TpcMask::parse(b"0-2,4-8,12").unwrap().words();
     let [a, b, c, d] = existing;
@@ -210,7 +210,7 @@ fn a_mask_leaves_a_tpc_that_exists() {
     let mask = outside("3-4").unwrap();
     assert_eq!((mask.enabled(), mask.disabled(), mask.tpcs()), (1, 8, 13));
     assert!(!mask.is_disabled(4) && !mask.is_disabled(3) && mask.is_disabled(12));
-    // A tenant that leaves itself the holes is overruled.
+    // The mask of a tenant that leaves itself only holes is replaced.
     let mut qmd = grid(Version::V04_00);
     mask::write(
         &mut qmd,
@@ -222,7 +222,7 @@ fn a_mask_leaves_a_tpc_that_exists() {
     assert_eq!(DisabledTpcs::none_of(&Topology::UNKNOWN), Err(OutOfRange));
 }
 
-/// A launch of clusters of so many blocks.
+/// Builds a launch of clusters of `blocks` blocks.
 fn clusters(blocks: u32) -> Vec<u32> {
     let mut qmd = grid(Version::V04_00);
     for (field, value) in [
@@ -258,7 +258,7 @@ fn clusters_that_no_gpc_can_place_are_left_alone() {
         };
         assert_eq!(applied, expected, "clusters of {blocks} on {list}");
     }
-    // What the tenant disables itself leaves less.
+    // The tenant's own mask leaves fewer TPCs.
     let mask = DisabledTpcs::outside(&gpu, &TpcMask::parse(b"4-7").unwrap()).unwrap();
     let mut qmd = clusters(8);
     mask::write(
@@ -271,7 +271,7 @@ fn clusters_that_no_gpc_can_place_are_left_alone() {
     assert_eq!((applied, qmd), (Err(Reason::TooWide), before));
 }
 
-/// With a quota of 40 beside it a tenant has 26 TPCs, however many bits.
+/// Beside a quota of 40 a tenant has 26 TPCs, however many bits.
 #[test]
 fn a_cooperative_launch_counts_tpcs_that_exist() {
     let mut qmd = grid(Version::V04_00);

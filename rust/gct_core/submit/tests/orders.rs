@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Orders on the captures: what is split, what is masked, what is refused and why.
+//! Checks orders on the captures: which launches are split, masked or refused, and why.
 
 use std::vec;
 use std::vec::Vec;
@@ -51,7 +51,7 @@ fn the_captures_split_into_what_was_ordered() {
 }
 
 #[test]
-fn what_cannot_be_split_is_counted_by_reason() {
+fn launches_that_cannot_be_split_are_counted_by_reason() {
     for (name, reasons) in [
         ("cooperative", vec![Reason::Null, Reason::Cooperative]),
         (

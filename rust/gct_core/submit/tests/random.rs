@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Random launches and the segments that make them.
+//! Generates random launches and their segments.
 
 use std::vec;
 use std::vec::Vec;
@@ -11,7 +11,8 @@ use crate::submit::method::{immediate, incr, non_incr, one_incr};
 use crate::submit::methods;
 use crate::submit::qmd::v04_00 as q;
 
-/// Random cases are not written to files: a failure prints its smallest case, which becomes a test of its own.
+/// Configures random tests. Failing cases are not written to files: a failure prints its smallest
+/// case, which becomes a test of its own.
 pub(super) fn config() -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,
@@ -32,7 +33,7 @@ pub(super) struct Random {
     pub(super) form: u8,
 }
 
-/// Any launch, mostly of kinds that can be split.
+/// Generates any launch, mostly of kinds that can be split.
 pub(super) fn random() -> impl Strategy<Value = Random> {
     let size = prop_oneof![Just(1u32), 1u32..40, 1u32..5000];
     let small = prop_oneof![Just(1u32), 1u32..30];
@@ -60,13 +61,13 @@ pub(super) fn random() -> impl Strategy<Value = Random> {
         )
 }
 
-/// The address of launch `index`'s QMD.
+/// Returns the address of launch `index`'s QMD.
 pub(super) fn qmd_va(index: usize) -> u64 {
     0x2_04e0_0000 + 0x800 * u64::try_from(index).unwrap()
 }
 
 impl Random {
-    /// The QMD: noise, and what is meant to mean something over it.
+    /// Builds the QMD: noise, and the launch's properties over it.
     pub(super) fn qmd(&self, index: usize) -> Vec<u32> {
         let mut qmd = self.noise.clone();
         let set = [
@@ -108,7 +109,7 @@ impl Random {
                 q::TPC_DISABLE_MASK_VALID,
                 u32::from(self.tenant_mask.is_some()),
             ),
-            // Elsewhere than any other QMD of the segment.
+            // At another address than any other QMD of the segment.
             (
                 q::DEPENDENT_QMD0_POINTER,
                 0x0300_0000 + u32::try_from(index).unwrap(),
@@ -123,7 +124,7 @@ impl Random {
         qmd
     }
 
-    /// The words that upload and schedule it, in one of four forms that mean the same.
+    /// Builds the words that upload and schedule it, in one of four equivalent encodings.
     pub(super) fn words(&self, index: usize) -> Vec<u32> {
         let va = qmd_va(index);
         let (high, low) = ((va >> 32) as u32, va as u32);
@@ -196,7 +197,7 @@ impl Random {
     }
 }
 
-/// The words of several launches, one after another.
+/// Builds the words of several launches, one after another.
 pub(super) fn words_of(launches: &[Random]) -> Vec<u32> {
     launches
         .iter()

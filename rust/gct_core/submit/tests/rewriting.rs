@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What an output is: the tenant's words, with changes only where they were ordered.
+//! Checks that an output is the tenant's words, changed only where ordered.
 
 use std::vec;
 use std::vec::Vec;
@@ -36,7 +36,7 @@ pub(super) struct Done {
     pub(super) counters: Counters,
 }
 
-/// Emits into exactly the room that was announced.
+/// Emits into exactly the announced room.
 pub(super) fn emit(words: &[u32], found: &[QmdCall], orders: &[Order<'_>], upload: bool) -> Done {
     emit_with(words, found, orders, upload, None)
 }
@@ -109,7 +109,7 @@ proptest! {
         again in proptest::collection::vec(any::<prop::sample::Index>(), 0..4),
         kept in proptest::collection::vec(0u16..128, 9),
     ) {
-        // Some QMDs are called twice, with another mask each time: both of them hold.
+        // Some QMDs are called twice, with another mask each time: both hold.
         let mut words = words_of(&launches);
         for index in &again {
             let va = qmd_va(index.index(launches.len()));
@@ -150,7 +150,7 @@ proptest! {
         let done = emit_with(&words, &found, &orders, upload, done_words);
         prop_assert!(u64::from(done.emitted.words) <= Room::bound(words.len() as u32, found.len() as u32, atoms).words);
 
-        // Without the insertions it is what a masking in place gives.
+        // Without the insertions it is the segment masked in place.
         let mut expected = words.clone();
         let mut counters = Counters::new();
         rewrite::in_place(&mut expected, &found, &orders, &mut counters);
@@ -163,7 +163,7 @@ proptest! {
             let can = Launch::splittable(&original, Version::V04_00).is_ok();
             let units = if launch.grid[2] > 1 { launch.grid[2] } else if launch.grid[1] > 1 { launch.grid[1] } else { launch.grid[0] };
             let count = if can { atoms.min(units) } else { 1 };
-            // The tenant's QMD is what it was, scheduled or dropped from the scheduler.
+            // The tenant's QMD is unchanged, scheduled or dropped from the scheduler.
             let here = output.call();
             prop_assert_eq!(here.qmd_va, qmd_va(index));
             prop_assert_eq!(here.qmd(&done.words).unwrap(), &original[..]);
@@ -188,7 +188,7 @@ proptest! {
         prop_assert_eq!(output.slot, done.emitted.slots);
         prop_assert_eq!(strip(&done.words, &splits, upload), expected);
 
-        // An output is understood as one: what was split is not split again.
+        // An output scans as one: a split launch is not split again.
         let orders = vec![Order { mask: order.mask, atoms }; again.len()];
         let twice = emit(&done.words, &again, &orders, true);
         if upload {
@@ -227,7 +227,7 @@ impl Reader<'_> {
         self.again[self.at - 1]
     }
 
-    /// The next slot's address and QMD, which is called with `action`.
+    /// Returns the next slot's address and its QMD, which is called with `action`.
     fn slot(&mut self, action: Action) -> (u64, Vec<u32>) {
         let mut call = self.call();
         if !self.upload && action == Action::Schedule {
@@ -246,7 +246,7 @@ impl Reader<'_> {
     }
 }
 
-/// Takes out what was inserted for splits of so many atoms in front of their calls and behind them.
+/// Removes the insertions of splits into so many atoms, before and behind their calls.
 fn strip(words: &[u32], splits: &[(usize, usize, usize)], upload: bool) -> Vec<u32> {
     let (slot, call, restore) = if upload { (105, 4, 7) } else { (0, 6, 2) };
     let mut stripped = vec![];
@@ -262,7 +262,7 @@ fn strip(words: &[u32], splits: &[(usize, usize, usize)], upload: bool) -> Vec<u
     stripped
 }
 
-/// The join is the original but for its kind, its counter and its grid.
+/// Checks that the join is the original except for its kind, its counter and its grid.
 fn check_join(original: &[u32], join: &[u32], atoms: u32) {
     let mut expected = original.to_vec();
     q::QMD_TYPE.set(&mut expected, 1).unwrap();
@@ -273,7 +273,8 @@ fn check_join(original: &[u32], join: &[u32], atoms: u32) {
     assert_eq!(join, &expected[..]);
 }
 
-/// An atom differs from the original in its part of the grid and in its effects; gives the number of its blocks.
+/// Checks that an atom differs from the original only in its part of the grid and its effects.
+/// Returns the number of its blocks.
 fn check_atom(
     original: &[u32],
     atom: &[u32],
@@ -378,7 +379,7 @@ fn a_qmd_that_is_called_twice_is_not_split() {
         (done.counters.split, done.counters.kept(Reason::Shared)),
         (0, 2)
     );
-    // Where the table has no room for the second call, the first one knows of it all the same.
+    // Where the table has no room for the second call, the first one is still marked.
     let mut table = [QmdCall::default(); 2];
     let scan = Tracker::new(0xc86f).scan(&words, &mut table, &mut Counters::new());
     assert_eq!((scan.found, scan.missed), (2, 1));

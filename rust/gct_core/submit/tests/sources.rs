@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Where the QMD of a call comes from, and which calls are not believed.
+//! Checks where the QMD of a call comes from, and which calls are not believed.
 
 use std::vec;
 use std::vec::Vec;
@@ -12,7 +12,7 @@ use crate::submit::qmd::{v02_04, v03_00, Version};
 use crate::submit::stats::{Counters, Reason};
 use crate::submit::tracker::{QmdCall, Source, Tracker};
 
-/// One plain launch, whose QMD is at word 9.
+/// Builds one plain launch, whose QMD is at word 9.
 fn launch(va: u64) -> Vec<u32> {
     let mut words = vec![
         incr(1, methods::OFFSET_OUT_UPPER, 2),
@@ -40,7 +40,7 @@ fn pcas(va: u64, action: u32) -> [u32; 4] {
     ]
 }
 
-/// An upload of `count` words to `va`.
+/// Builds an upload of `count` words to `va`.
 fn upload(va: u64, count: u32) -> Vec<u32> {
     let mut words = launch(va);
     words.truncate(9);
@@ -155,7 +155,7 @@ fn set_object_decides_what_a_subchannel_is() {
     let va = 0x2_0000_0100;
     let mut words = launch(va);
     words.extend(pcas(va, 0xa));
-    // The same words on subchannel 4, which nothing was bound to.
+    // The same words on subchannel 4, which has no class.
     let moved: Vec<u32> = {
         let mut moved = words.clone();
         for at in [0, 3, 6, 8, 9 + 96, 9 + 98] {
@@ -168,13 +168,13 @@ fn set_object_decides_what_a_subchannel_is() {
     scan_with(&mut tracker, &[incr(4, methods::SET_OBJECT, 1), 0xcbc0]);
     assert_eq!(tracker.class_of(4), 0xcbc0);
     assert_eq!(scan_with(&mut tracker, &moved).0[0].source, Source::Upload);
-    // Bound to a copy engine, subchannel 1 launches nothing.
+    // With a copy engine bound, subchannel 1 launches nothing.
     let mut tracker = Tracker::new(0xc86f);
     scan_with(&mut tracker, &[incr(1, methods::SET_OBJECT, 1), 0xc8b5]);
     assert_eq!(scan_with(&mut tracker, &words).0.len(), 0);
 }
 
-/// An inline QMD as CUDA writes it on Ampere.
+/// Builds an inline QMD as CUDA writes it on Ampere.
 fn inline(qmd: &[u32]) -> Vec<u32> {
     let count = 2 + u32::try_from(qmd.len()).unwrap();
     let mut words = vec![
@@ -204,7 +204,7 @@ fn inline_qmds_are_found_in_both_layouts() {
         assert_eq!(found[0].at, 3);
         let launch = found[0].launch(&words).unwrap();
         assert_eq!((launch.grid[0], launch.block[0]), (77, 5));
-        // A GPU that does not have this version is not asked to believe it.
+        // A GPU that does not have this version does not believe it.
         let (found, _, counters) = scan_with(&mut Tracker::new(0xc96f), &words);
         assert_eq!(found[0].reason, Some(Reason::Version));
         assert_eq!(counters.kept(Reason::Version), 1);
@@ -256,7 +256,8 @@ fn nothing_behind_the_end_of_a_segment_is_read() {
     let va = 0x2_0000_0100;
     let mut words = launch(va);
     words.extend(pcas(va, 0xa));
-    // END_PB_SEGMENT, and a header that is refused: what follows looks like a launch, but is not executed as one.
+    // END_PB_SEGMENT, and a header that is refused: the words behind look like a launch, but are
+    // not executed.
     for (word, refused) in [(0xe000_0000, false), (0x4004_0180, true)] {
         let mut all = vec![word];
         all.extend(&words);

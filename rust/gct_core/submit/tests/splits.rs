@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Split plans.
+//! Checks the plans of splits.
 
 use std::vec;
 use std::vec::Vec;
@@ -11,7 +11,8 @@ use super::random::config;
 use crate::submit::atom::{Axis, Plan};
 use crate::submit::limits::ATOMS_MAX;
 
-/// The linear numbers of the blocks that the hardware runs for one atom: from RESUME on, x fastest, up to the end.
+/// Returns the linear numbers of the blocks that the hardware runs for one atom: from RESUME on, x
+/// fastest, up to the end.
 fn blocks(grid: [u32; 3], start: [u32; 3], end: [u32; 3]) -> impl Iterator<Item = usize> {
     let [width, height, _] = grid.map(u64::from);
     let [start_x, start_y, start_z] = start.map(u64::from);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What hands a QMD to the scheduler, and QMDs that are only stored: the entries of the caller's table.
+//! Finds the calls that hand a QMD to the scheduler, and the QMDs that are only stored.
 
 use super::{Pass, QmdCall, Registers, Source, Tracker};
 use crate::submit::method::Burst;
@@ -17,7 +17,7 @@ pub(super) struct Call {
     pub(super) alone: bool,
 }
 
-/// What is reported of a PCAS on the QMD at `qmd_va`, whose words are `here`.
+/// Describes a PCAS on the QMD at `qmd_va`, whose words are `here`.
 #[inline(always)]
 pub(super) fn called(
     call: &Call,
@@ -49,7 +49,7 @@ pub(super) fn called(
 }
 
 impl Tracker {
-    /// A burst that covers methods of an inline QMD.
+    /// Reads a burst that covers methods of an inline QMD.
     pub(super) fn inline_burst(&mut self, burst: &Burst, pass: &mut Pass<'_, '_>) {
         for index in 0..burst.count {
             let method = burst.method_of(index);
@@ -87,7 +87,7 @@ impl Tracker {
         pass.table.push(found);
     }
 
-    /// A PCAS with an action was sent.
+    /// Reads a PCAS with an action.
     pub(super) fn pcas(&mut self, call: &Call, action: Action, pass: &mut Pass<'_, '_>) {
         let Some(subchannel) = self.subchannels.get(call.subchannel) else {
             return;
@@ -105,7 +105,8 @@ impl Tracker {
             .push(called(call, action, qmd_va, here, registers));
     }
 
-    /// Reports uploads that look like a QMD and that nothing in this segment scheduled: the head of a graph is one.
+    /// Reports uploads that look like a QMD and that no call of this segment scheduled, as the head
+    /// of a graph is.
     #[inline(never)]
     pub(super) fn report_stored<'a, 'b>(&self, mut pass: Pass<'a, 'b>) -> Pass<'a, 'b> {
         let words = pass.words;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The sequences that nearly all words of a CUDA launch consist of, each in one step.
+//! Reads the sequences that nearly all words of a CUDA launch consist of, each in one step.
 //!
-//! This is for speed alone: a launch is an upload five times, a PCAS twice and a report, and reading it burst by burst
-//! takes about four times as long.
+//! This is for speed alone. A launch is five uploads, two PCAS and a report; burst by burst they
+//! take about four times as long to read.
 
 use super::calls::called;
 use super::subchannel::ONE_LINE;
@@ -15,8 +15,8 @@ use crate::submit::qmd::Version;
 use crate::submit::stats::Reason;
 use core::num::Wrapping;
 
-/// The headers of an upload as CUDA writes it, on subchannel 0: destination, length, launch, and the data's without its
-/// count.
+/// The headers of an upload as CUDA writes it, on subchannel 0: destination, length, launch, and
+/// the data's without its count.
 const DESTINATION_HEADER: u32 = method::incr(0, methods::OFFSET_OUT_UPPER, 2);
 const LENGTH_HEADER: u32 = method::incr(0, methods::LINE_LENGTH_IN, 2);
 const LAUNCH_HEADER: u32 = method::incr(0, methods::LAUNCH_DMA, 1);
@@ -25,7 +25,7 @@ const DATA_HEADER: u32 = method::non_incr(0, methods::LOAD_INLINE_DATA, 0);
 /// LAUNCH_DMA as CUDA writes it: pitch layout, no system membar.
 const LAUNCH: u32 = 0x41;
 
-/// The most bytes that one header's data can have.
+/// Largest data of one header, in bytes.
 const DATA_BYTES_MAX: u64 = 4 * method::COUNT as u64;
 
 /// The headers of a PCAS as CUDA writes it, on subchannel 0: the QMD, and the action.
@@ -35,14 +35,14 @@ const ACTION_HEADER: u32 = method::incr(0, methods::SEND_SIGNALING_PCAS2_B, 1);
 /// The header of a semaphore report as CUDA writes it, on subchannel 0.
 const REPORT_HEADER: u32 = method::incr(0, methods::SET_REPORT_SEMAPHORE_A, 4);
 
-/// Two words as one number.
+/// Joins two words into one number.
 #[inline(always)]
 const fn pair(upper: u32, lower: u32) -> u64 {
     // CAST: widening, `From` is not `const`.
     (upper as u64) << 32 | lower as u64
 }
 
-/// The `N` words at `at`, and the position behind them.
+/// Returns the `N` words at `at`, and the position behind them.
 #[inline(always)]
 fn take<const N: usize>(words: &[u32], at: u32) -> Option<(&[u32; N], u32)> {
     // CAST: widening on every machine that has GPUs.
@@ -52,7 +52,7 @@ fn take<const N: usize>(words: &[u32], at: u32) -> Option<(&[u32; N], u32)> {
     Some((words.get(at..end)?.first_chunk()?, end as u32))
 }
 
-/// `end`, if it is still in the segment.
+/// Returns `end` if it is still in the segment.
 #[inline(always)]
 fn within(words: &[u32], end: u64) -> Option<u32> {
     // CAST: as above.
@@ -60,9 +60,11 @@ fn within(words: &[u32], end: u64) -> Option<u32> {
 }
 
 impl Tracker {
-    /// Takes the sequences that nearly all words of a CUDA launch consist of in one step each: an upload, a PCAS, a
-    /// semaphore report; and whatever goes to another class. Returns where the first word lies that is none of them. What
-    /// this does is what the single bursts would do (a test compares); whatever differs in one bit is left to them.
+    /// Reads uploads, PCAS and semaphore reports in one step each, and skips bursts for other
+    /// classes. Returns the position of the first word that is none of these.
+    ///
+    /// The result is that of reading the single bursts (a test compares). A sequence that differs
+    /// in one bit is left to them.
     #[inline(always)]
     pub(super) fn fast_path(&mut self, mut at: u32, pass: &mut Pass<'_, '_>) -> u32 {
         let words = pass.words;
@@ -70,7 +72,7 @@ impl Tracker {
         while let Some(header) = pass.word(at) {
             let on = header & method::SUBCHANNEL;
             let on_zero = header ^ on;
-            // Not a `match`, so that the header which comes most often is asked for first.
+            // Not a `match`, so that the most frequent header is compared first.
             let end = if header == on | DESTINATION_HEADER {
                 self.fast_upload(at, on, words)
             } else if on_zero == PCAS_HEADER {
@@ -95,7 +97,7 @@ impl Tracker {
             .get_mut((on >> method::SUBCHANNEL_SHIFT) as usize)
     }
 
-    /// Takes an upload and gives the position behind it.
+    /// Reads an upload and returns the position behind it.
     #[inline(always)]
     fn fast_upload(&mut self, at: u32, on: u32, words: &[u32]) -> Option<u32> {
         let (headers, data) = take(words, at)?;
@@ -126,7 +128,7 @@ impl Tracker {
         Some(end)
     }
 
-    /// Takes a PCAS and gives the position behind it.
+    /// Reads a PCAS and returns the position behind it.
     #[inline(always)]
     fn fast_pcas(&mut self, at: u32, on: u32, pass: &mut Pass<'_, '_>) -> Option<u32> {
         let words = pass.words;
@@ -150,7 +152,7 @@ impl Tracker {
             alone: true,
         };
         let registers = subchannel.registers(&self.uploads);
-        // Not one call for both, so that what is stored is known to the compiler.
+        // Not one call for both, so that the compiler knows what is stored.
         match self.uploads.find_plain(va, words, self.family)? {
             Plain::At(at) => {
                 pass.count_call(action, None);
@@ -167,7 +169,7 @@ impl Tracker {
         Some(end)
     }
 
-    /// Takes a burst for a class whose methods mean nothing here, and gives the position behind it.
+    /// Skips a burst for a class without tracked methods, and returns the position behind it.
     #[inline(always)]
     fn foreign(&mut self, at: u32, on: u32, header: u32, words: &[u32]) -> Option<u32> {
         if self.subchannel(on)?.role != Role::Other || !method::has_data_beyond(header, HOST_END) {
@@ -177,7 +179,7 @@ impl Tracker {
         within(words, u64::from(at) + 1 + u64::from(count))
     }
 
-    /// Takes a semaphore report and gives the position behind it.
+    /// Reads a semaphore report and returns the position behind it.
     #[inline(always)]
     fn fast_report(&mut self, at: u32, on: u32, words: &[u32]) -> Option<u32> {
         let ([_, upper, lower, payload, execute], end) = take(words, at)?;

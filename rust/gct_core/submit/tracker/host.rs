@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Methods that the host executes itself, on any subchannel: SET_OBJECT and semaphores.
+//! Reads the methods that the host executes itself, on any subchannel: SET_OBJECT and semaphores.
 
 use super::{Pass, Semaphore, Tracker, HOST_END};
 use crate::submit::method::{Burst, Opcode};
 use crate::submit::methods;
 use crate::submit::qmd::Family;
 
-/// Which of the four host semaphore registers a method writes: address low and high, payload low and high.
+/// Returns the host semaphore register of a method: address low and high, payload low and high.
 fn host_register(method: u16) -> Option<usize> {
     match method {
         methods::SEMAPHOREB | methods::SEM_ADDR_LO => Some(0),
@@ -19,7 +19,7 @@ fn host_register(method: u16) -> Option<usize> {
 }
 
 impl Tracker {
-    /// Host methods: SET_OBJECT and semaphores.
+    /// Reads a burst that begins with host methods.
     pub(super) fn host(&mut self, burst: &Burst, pass: &mut Pass<'_, '_>) {
         if burst.opcode == Opcode::Immediate {
             return self.host_write(burst, burst.method, u32::from(burst.immediate));

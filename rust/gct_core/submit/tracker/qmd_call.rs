@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a scan reports.
+//! Defines what a scan reports.
 
 use crate::submit::launch::{kind_of, Kind, Launch};
 use crate::submit::methods::Action;
@@ -8,16 +8,16 @@ use crate::submit::qmd::{Family, Version};
 use crate::submit::stats::Reason;
 use core::num::Wrapping;
 
-/// Where a launch's QMD comes from.
+/// Where a call's QMD comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// An inline-to-memory upload of this segment, scheduled by a PCAS of it.
     Upload,
     /// Inline QMD methods.
     Inline,
-    /// An upload that looks like a QMD and that nothing in this segment scheduled.
+    /// An upload that looks like a QMD and that no call of this segment scheduled.
     Stored,
-    /// A PCAS schedules a QMD whose words are not all here: a graph's replay, or unknown.
+    /// A PCAS schedules a QMD whose words are not all here: a graph's replay, or an unknown one.
     Elsewhere,
     /// A PCAS that does not schedule, but changes a QMD's state.
     Touch,
@@ -39,21 +39,23 @@ pub struct Registers {
 pub struct QmdCall {
     /// The QMD's address.
     pub qmd_va: u64,
-    /// Where its first word is in the segment, for [`Source::Upload`], [`Source::Inline`] and [`Source::Stored`].
+    /// The position of its first word in the segment, for [`Source::Upload`], [`Source::Inline`]
+    /// and [`Source::Stored`].
     pub at: u32,
     /// The QMD's version, where its words are here.
     pub version: Option<Version>,
     /// Where the QMD comes from.
     pub source: Source,
-    /// What the PCAS does.
+    /// Action of the PCAS.
     pub action: Action,
-    /// The header of the burst that holds the call.
+    /// Position of the header of the burst that holds the call.
     pub call_at: u32,
-    /// The end of that burst: the first word after it.
+    /// End of that burst: the first position behind it.
     pub call_end: u32,
-    /// On which subchannel.
+    /// Subchannel of the call.
     pub subchannel: u8,
-    /// Whether its burst holds nothing else, so that methods can be put in front of the call and behind it.
+    /// Whether its burst holds nothing else, so that methods can be inserted before and behind the
+    /// call.
     pub alone: bool,
     /// Whether another call of the same QMD found no room in the table.
     pub crowded: bool,
@@ -70,7 +72,7 @@ impl Default for QmdCall {
 }
 
 impl QmdCall {
-    /// What a table is filled with beforehand.
+    /// An unused entry of the table.
     pub const NONE: Self = Self {
         qmd_va: 0,
         at: 0,
@@ -90,32 +92,33 @@ impl QmdCall {
         reason: None,
     };
 
-    /// The QMD's words in the segment that was scanned.
+    /// Returns the QMD's words in the scanned segment.
     #[inline]
     pub fn qmd<'a>(&self, words: &'a [u32]) -> Option<&'a [u32]> {
         let at = usize::try_from(self.at).ok()?;
         words.get(at..)?.get(..self.version?.words())
     }
 
-    /// The QMD's words, to be changed.
+    /// Returns the QMD's words for writing.
     #[inline]
     pub fn qmd_mut<'a>(&self, words: &'a mut [u32]) -> Option<&'a mut [u32]> {
         let at = usize::try_from(self.at).ok()?;
         words.get_mut(at..)?.get_mut(..self.version?.words())
     }
 
-    /// The words from the QMD's first on, to be changed.
+    /// Returns the words from the QMD's first on, for writing.
     #[inline]
     pub(crate) fn at_qmd_mut<'a>(&self, words: &'a mut [u32]) -> Option<&'a mut [u32]> {
         words.get_mut(usize::try_from(self.at).ok()?..)
     }
 
-    /// What the QMD launches; `None` where its words are not here.
+    /// Reads what the QMD launches; `None` where its words are not here.
     pub fn launch(&self, words: &[u32]) -> Option<Launch> {
         Launch::read(self.qmd(words)?, self.version?)
     }
 
-    /// Whether another call names the same QMD; `table` is what a scan filled, with this entry in it.
+    /// Returns whether another call names the same QMD. `table` is the one of the scan, with this
+    /// entry.
     pub(crate) fn is_shared(&self, table: &[Self]) -> bool {
         let is_other = |call: &Self| {
             call.qmd_va == self.qmd_va
@@ -125,18 +128,19 @@ impl QmdCall {
         self.crowded || table.iter().any(is_other)
     }
 
-    /// Whether this is a call that hands a QMD to the scheduler.
+    /// Returns whether this call hands a QMD to the scheduler.
     pub fn is_launch(&self) -> bool {
         !matches!(self.source, Source::Stored | Source::Touch)
     }
 
-    /// Whether this hands a QMD without a grid to the scheduler, as the companion of each of CUDA's launches is.
+    /// Returns whether this call hands a QMD without a grid to the scheduler, as the companion of
+    /// each CUDA launch does.
     pub fn is_null(&self, words: &[u32]) -> bool {
         let kind = |qmd| kind_of(qmd, self.version?);
         self.is_launch() && self.qmd(words).and_then(kind) == Some(Kind::Null)
     }
 
-    /// Finds out the version of the QMD at `at`, or why there is none.
+    /// Determines the version of the QMD at `at`, or why there is none.
     pub(super) fn read_version(&mut self, words: &[u32], family: Family) {
         let here = usize::try_from(self.at).ok().and_then(|at| words.get(at..));
         match Version::of(here.unwrap_or(&[]), family) {
@@ -162,13 +166,13 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Whether there is room for one more.
+    /// Returns whether there is room for one more.
     #[inline(always)]
     pub(super) fn has_room(&self) -> bool {
         self.len.0 < self.slots.len()
     }
 
-    /// Stores an entry, if there is room.
+    /// Stores an entry, and returns whether there was room.
     #[inline(always)]
     pub(super) fn put(&mut self, found: QmdCall) -> bool {
         let slot = self.slots.get_mut(self.len.0);
@@ -188,21 +192,23 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// There is no room for a call: who looks at the others of its QMD must know.
+    /// Records that a call found no room, so that the other calls of its QMD count as shared.
     #[cold]
     #[inline(never)]
     fn miss(&mut self, qmd_va: u64) {
         self.missed += 1;
-        // Bounded by the caller's table for each call; a table has room for what its caller expects.
+        // Bounded by the caller's table for each call; a table has room for what its caller
+        // expects.
         for found in self.slots.iter_mut() {
             found.crowded |= found.qmd_va == qmd_va;
         }
     }
 
-    /// Whether a call of this QMD was found.
+    /// Returns whether a call of this QMD was found.
     #[inline]
     pub(super) fn names(&self, qmd_va: u64) -> bool {
-        // Not `take(len).any()`: that counts down with an overflow check, which is a panic in the kernel.
+        // Not `take(len).any()`: that counts down with an overflow check, which is a panic in the
+        // kernel.
         let filled = self.slots.get(..self.len.0).unwrap_or_default();
         filled.iter().any(|found| found.qmd_va == qmd_va)
     }

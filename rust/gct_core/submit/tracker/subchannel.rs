@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The registers of one subchannel.
+//! Tracks the registers of one subchannel.
 
 use super::uploads::Uploads;
 use super::{Registers, Semaphore};
 use crate::submit::methods;
 use crate::submit::stats::Reason;
 
-/// What a subchannel's class understands.
+/// The methods that a subchannel's class has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// A compute class: uploads and launches.
@@ -66,18 +66,18 @@ fn set_lower(pair: &mut u64, value: u32) {
     *pair = *pair & !u64::from(u32::MAX) | u64::from(value);
 }
 
-/// What is known of one subchannel. Its size is a power of two, so that one is found by a shift.
+/// State of one subchannel. Its size is a power of two, so that a shift finds it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Subchannel {
-    /// OFFSET_OUT_UPPER and OFFSET_OUT, LINE_COUNT and LINE_LENGTH_IN: in pairs, because they are read in pairs, and a
-    /// processor is slow to read what was just written in halves. For the same reason the pairs are not neighbours,
-    /// which a compiler would read at once.
+    /// Register pairs: OFFSET_OUT_UPPER and OFFSET_OUT here, LINE_COUNT and LINE_LENGTH_IN in
+    /// `lines`. They are read in pairs, and a processor is slow to read what was just written in
+    /// halves. For the same reason the pairs are not adjacent: a compiler would read both at once.
     destination: u64,
     pub(super) class: u16,
     pub(super) role: Role,
     known: u8,
-    /// Whether its methods mean something here and name addresses as they are.
+    /// Whether its methods are tracked and their addresses absolute.
     direct: bool,
     pcas: u32,
     lines: u64,
@@ -87,7 +87,7 @@ pub(super) struct Subchannel {
     report: [u32; 4],
 }
 
-/// Whether a method of an engine changes anything here.
+/// Returns whether a method of an engine changes the tracked state.
 #[inline]
 pub(super) fn is_tracked(method: u16) -> bool {
     matches!(method,
@@ -118,7 +118,7 @@ impl Subchannel {
         }
     }
 
-    /// SET_OBJECT.
+    /// Binds a class: SET_OBJECT.
     pub(super) fn bind(&mut self, class: u16) {
         *self = Self {
             class,
@@ -126,7 +126,7 @@ impl Subchannel {
         };
     }
 
-    /// After something that was not understood no register is known.
+    /// Forgets all registers, after words that were not understood.
     pub(super) fn forget(&mut self) {
         self.known = 0;
     }
@@ -169,13 +169,13 @@ impl Subchannel {
         }
     }
 
-    /// Whether uploads and calls go to the addresses that they name.
+    /// Returns whether uploads and calls go to the addresses that they name.
     #[inline(always)]
     pub(super) fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// All registers of an upload together, each pair as it is kept here.
+    /// Sets all registers of an upload, each pair as it is kept here.
     #[inline(always)]
     pub(super) fn set_upload(&mut self, destination: u64, lines: u64) {
         self.destination = destination;
@@ -183,7 +183,7 @@ impl Subchannel {
         self.known |= known::I2M;
     }
 
-    /// SEND_PCAS_A.
+    /// Sets SEND_PCAS_A.
     #[inline(always)]
     pub(super) fn set_pcas(&mut self, address: u32) -> u64 {
         self.pcas = address;
@@ -204,7 +204,7 @@ impl Subchannel {
         }
     }
 
-    /// SET_REPORT_SEMAPHORE_A to D together.
+    /// Sets SET_REPORT_SEMAPHORE_A to D.
     #[inline]
     pub(super) fn set_report_all(
         &mut self,
@@ -218,7 +218,7 @@ impl Subchannel {
         self.report(methods::SET_REPORT_SEMAPHORE_D, execute)
     }
 
-    /// The semaphore that the word `execute` writes.
+    /// Returns the semaphore that the word `execute` writes.
     pub(super) fn report(&self, method: u16, execute: u32) -> Semaphore {
         let [upper, lower, payload, payload_upper] = self.report;
         let high = if method == methods::REPORT_SEMAPHORE_EXECUTE {
@@ -233,7 +233,7 @@ impl Subchannel {
         }
     }
 
-    /// LAUNCH_DMA: an upload begins.
+    /// Begins an upload: LAUNCH_DMA.
     pub(super) fn begin(&mut self, uploads: &mut Uploads, launch: u32) {
         let plain = launch & LAYOUT_PITCH != 0
             && self.lines >> 32 == 1
@@ -243,7 +243,7 @@ impl Subchannel {
         uploads.begin(self.destination, plain.then_some(self.lines as u32));
     }
 
-    /// The QMD that a PCAS means.
+    /// Returns the address of the QMD of a PCAS.
     #[inline]
     pub(super) fn pcas_va(&self) -> Result<u64, Reason> {
         if self.virtualization & VIRTUAL_PCAS != 0 {
@@ -255,7 +255,7 @@ impl Subchannel {
         Ok(u64::from(self.pcas) << 8)
     }
 
-    /// The address of an inline QMD.
+    /// Returns the address of an inline QMD.
     pub(super) fn inline_va(&self) -> Result<u64, Reason> {
         if self.virtualization & VIRTUAL_INLINE != 0 {
             return Err(Reason::Virtualized);
@@ -266,7 +266,7 @@ impl Subchannel {
         Ok((u64::from(self.inline_upper & 0x1ff) << 32 | u64::from(self.inline_lower)) << 8)
     }
 
-    /// How many words an inline QMD has.
+    /// Returns the size of an inline QMD in words.
     pub(super) fn inline_words(&self) -> u32 {
         if self.inline_upper & INLINE_SIZE_384 != 0 {
             96
@@ -275,7 +275,8 @@ impl Subchannel {
         }
     }
 
-    /// What an insertion must restore; not known while an upload is under way, which nothing can restore.
+    /// Returns the registers that an insertion must restore. They are unknown during an upload,
+    /// which nothing can restore.
     #[inline]
     pub(super) fn registers(&self, uploads: &Uploads) -> Registers {
         Registers {

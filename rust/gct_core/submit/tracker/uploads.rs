@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The inline-to-memory uploads of one segment.
+//! Tracks the inline-to-memory uploads of one segment.
 
 use crate::submit::limits::{QMD_VA_END, QMD_WORDS_MAX, UPLOADS};
 use crate::submit::qmd::{Family, Version};
@@ -14,27 +14,28 @@ const QMD_BYTES_MIN: u32 = 256;
 /// The largest QMD in bytes.
 const QMD_BYTES_MAX: u32 = 4 * QMD_WORDS_MAX as u32;
 
-/// The position of data that was not seen in one piece; segments are shorter.
+/// Position of data that was not seen in one piece; segments are shorter.
 const NOWHERE: u32 = u32::MAX >> 1;
 
 /// Marks the position of an upload in which a PCAS named a QMD.
 const USED: u32 = 1 << 31;
 
-/// One upload whose extent is known. It is small because five of them belong to each launch.
+/// One upload of known extent. It is small because each launch has five of them.
 #[derive(Clone, Copy, Debug)]
 struct Upload {
-    /// Where it goes.
+    /// Its destination.
     va: Va,
-    /// How many bytes.
+    /// Its length.
     bytes: u32,
-    /// Where its data is, once all of it was seen in one piece; [`NOWHERE`] before. And [`USED`].
+    /// Position of its data, once all of it was seen in one piece; [`NOWHERE`] before. Also
+    /// [`USED`].
     at: u32,
 }
 
-/// What nearly always is true of a QMD that a PCAS names.
+/// The frequent answers for a QMD that a PCAS names.
 pub(super) enum Plain {
-    /// It has version 4.0, its words begin here, and they are an upload of their own that no PCAS named before and no
-    /// later upload touches.
+    /// It has version 4.0 and its words begin here. They are an upload of their own that no earlier
+    /// PCAS named and no later upload touches.
     At(u32),
     /// No upload touches it.
     NotHere,
@@ -44,29 +45,29 @@ pub(super) enum Plain {
 #[derive(Clone, Debug)]
 pub(super) struct Uploads {
     ring: [Upload; UPLOADS],
-    /// How many were added since the segment began, or since one whose extent cannot be told.
+    /// Uploads since the segment began, or since one of unknown extent.
     added: Wrapping<usize>,
-    /// How many of them have a QMD's size and were named by no PCAS yet; may be too many, not too few.
+    /// Uploads of a QMD's size that no PCAS has named yet; an upper bound.
     unnamed: Wrapping<usize>,
-    /// How many data words of the last one have been seen while it was open.
+    /// Data words of the last upload that were seen while it was open.
     seen: Sat<u32>,
-    /// Whether the last one, which an earlier segment may have begun, still waits for data as far as is known.
+    /// Whether the last upload may still wait for data. An earlier segment may have begun it.
     open: bool,
-    /// Whether an upload of this segment went nobody knows where.
+    /// Whether an upload of this segment had an unknown extent.
     blurred: bool,
 }
 
-/// Data words are counted up to here: an upload has fewer than 2^32 bytes.
+/// Limit of the counted data words: an upload has fewer than 2^32 bytes.
 const SEEN_MAX: Sat<u32> = Sat(1 << 30);
 
-/// Whether so many words are all the data of an upload.
+/// Returns whether `words` words are all the data of an upload.
 #[inline(always)]
 pub(super) const fn is_whole(words: u32, bytes: u32) -> bool {
     // CAST: widening, `From` is not `const`.
     (words as u64) << 2 >= bytes as u64
 }
 
-/// Whether this is the size of a QMD: 256 or 384.
+/// Returns whether this is the size of a QMD: 256 or 384.
 #[inline(always)]
 const fn is_qmd_size(bytes: u32) -> bool {
     bytes & !128 == QMD_BYTES_MIN
@@ -91,7 +92,7 @@ impl Uploads {
         }
     }
 
-    /// Forgets all, for the next segment.
+    /// Forgets all uploads, for the next segment.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.added = Wrapping(0);
@@ -99,19 +100,20 @@ impl Uploads {
         self.blurred = false;
     }
 
-    /// Whether the last one still waits for data, as far as is known. Another one now would put an end to it.
+    /// Returns whether the last upload may still wait for data. Another one would end it.
     #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
         self.open
     }
 
-    /// Whether one of them could be a QMD that nothing has scheduled.
+    /// Returns whether one of the uploads could be a stored QMD.
     #[inline]
     pub(super) fn may_store(&self) -> bool {
         self.unnamed != Wrapping(0)
     }
 
-    /// An upload begins. `bytes` is `None` where its extent cannot be told; it may go over all before it.
+    /// Begins an upload. Its extent `bytes` is `None` where it is unknown; it may overwrite all
+    /// earlier ones.
     pub(super) fn begin(&mut self, va: u64, bytes: Option<u32>) {
         match bytes {
             Some(bytes) => {
@@ -127,7 +129,7 @@ impl Uploads {
         }
     }
 
-    /// A whole upload, whose data is at `data`.
+    /// Adds a whole upload, whose data is at `data`.
     #[inline(always)]
     pub(super) fn add_whole(&mut self, va: u64, bytes: u32, data: u32) {
         self.add(va, bytes, data);
@@ -149,7 +151,7 @@ impl Uploads {
         }
     }
 
-    /// Data of the last upload arrives; it takes none when it is whole.
+    /// Adds data to the last upload, unless it is complete.
     pub(super) fn data(&mut self, at: u32, count: u32) {
         let last = (self.added - Wrapping(1)).0 % UPLOADS;
         let waits = self.added != Wrapping(0) && self.open;
@@ -162,7 +164,8 @@ impl Uploads {
         }
     }
 
-    /// What nearly always is true of the QMD at `va`; `None` where only [`find`](Self::find) knows.
+    /// Finds the QMD at `va` in the frequent cases; `None` where only [`find`](Self::find) can
+    /// tell.
     #[inline(always)]
     pub(super) fn find_plain(&mut self, va: u64, words: &[u32], family: Family) -> Option<Plain> {
         let va = Va(va);
@@ -190,7 +193,7 @@ impl Uploads {
         (!self.blurred).then_some(Plain::NotHere)
     }
 
-    /// Where the words of the QMD at `va` are, and its version.
+    /// Finds the position of the QMD at `va`, and its version.
     pub(super) fn find(
         &mut self,
         va: u64,
@@ -233,8 +236,8 @@ impl Uploads {
         })
     }
 
-    /// Address, position and size in words of the uploads that have exactly a QMD's size, go to where a QMD may lie, and
-    /// were named by no PCAS, newest first.
+    /// Returns address, position and size in words of the uploads that may be stored QMDs, newest
+    /// first: those of a QMD's size, at an address where a QMD may lie, that no PCAS named.
     pub(super) fn unused_qmds(&self) -> impl Iterator<Item = (u64, u32, usize)> + '_ {
         let last = self.added - Wrapping(1);
         (0..self.added.0.min(UPLOADS)).filter_map(move |age| {
@@ -249,14 +252,16 @@ impl Uploads {
 }
 
 impl Upload {
-    /// Whether it has exactly a QMD's size, all of its data is here in one piece, and no PCAS named it.
+    /// Returns whether the upload has a QMD's size, all of its data is here in one piece, and no
+    /// PCAS named it.
     #[inline]
     fn is_unused_qmd(&self) -> bool {
         // A position that is marked as used is above.
         is_qmd_size(self.bytes) && self.at < NOWHERE
     }
 
-    /// Where the QMD that begins `offset` bytes into this upload is in the segment, and its version.
+    /// Returns the position of the QMD that begins `offset` bytes into this upload, and its
+    /// version.
     fn qmd_at(
         &mut self,
         offset: u32,
