@@ -136,18 +136,18 @@ impl<'a> Memory<'a> {
     ///
     /// Takes the tenant's words, before masks are put into them, and assumes that [`arm`] follows.
     /// Nodes that do not fit are counted.
-    pub fn learn(&mut self, words: &[u32], found: &[QmdCall], counters: &mut Counters) -> usize {
+    pub fn learn(&mut self, words: &[u32], calls: &[QmdCall], counters: &mut Counters) -> usize {
         let mut nodes = Wrapping(0usize);
-        for found in found {
-            let stored = found.source == Source::Stored;
-            if !stored && !is_node(found, words) {
+        for call in calls {
+            let stored = call.source == Source::Stored;
+            if !stored && !is_node(call, words) {
                 continue;
             }
-            let (Some(launch), Some(qmd)) = (found.launch(words), found.qmd(words)) else {
+            let (Some(launch), Some(qmd)) = (call.launch(words), call.qmd(words)) else {
                 continue;
             };
             let node = Node {
-                va: found.qmd_va,
+                va: call.qmd_va,
                 version: launch.version,
                 grid: launch.grid,
                 tenant: mask::read(qmd, launch.version),
@@ -233,12 +233,12 @@ impl<'a> Memory<'a> {
     ///
     /// The scan has counted them as calls of a QMD that is not here; the difference is what is not
     /// covered. A graph with unknown parts is counted as [`Reason::Replay`].
-    pub fn count_replays(&mut self, found: &[QmdCall], counters: &mut Counters) {
-        for found in found {
-            if found.source != Source::Elsewhere || !found.is_launch() {
+    pub fn count_replays(&mut self, calls: &[QmdCall], counters: &mut Counters) {
+        for call in calls {
+            if call.source != Source::Elsewhere || !call.is_launch() {
                 continue;
             }
-            if let Some(replay) = self.replay(found.qmd_va) {
+            if let Some(replay) = self.replay(call.qmd_va) {
                 counters.replay(replay.unknown == 0);
             }
         }
@@ -256,9 +256,9 @@ impl<'a> Memory<'a> {
 
 /// Returns whether a scheduled QMD is a node: another QMD schedules it, and it runs again. Reads no
 /// more of it, because most launches are none.
-fn is_node(found: &QmdCall, words: &[u32]) -> bool {
+fn is_node(call: &QmdCall, words: &[u32]) -> bool {
     let (Source::Upload, Some(version), Some(qmd)) =
-        (found.source, found.version, found.qmd(words))
+        (call.source, call.version, call.qmd(words))
     else {
         return false;
     };
@@ -278,12 +278,12 @@ fn next_of(launch: &Launch) -> [Option<u64>; 2] {
 /// Arms the graph nodes of a segment, with the tenant's mask or an empty one.
 ///
 /// Takes the words to be published. It does not change where blocks run.
-pub fn arm(words: &mut [u32], found: &[QmdCall]) {
-    for found in found {
-        if !is_node(found, words) {
+pub fn arm(words: &mut [u32], calls: &[QmdCall]) {
+    for call in calls {
+        if !is_node(call, words) {
             continue;
         }
-        if let (Some(version), Some(qmd)) = (found.version, found.qmd_mut(words)) {
+        if let (Some(version), Some(qmd)) = (call.version, call.qmd_mut(words)) {
             let mask = mask::read(qmd, version).unwrap_or([0; MASK_WORDS]);
             mask::write(qmd, version, Some(&mask));
         }

@@ -231,16 +231,16 @@ struct Split<'a> {
 fn split_of<'a>(
     words: &'a [u32],
     table: &[QmdCall],
-    found: &QmdCall,
+    call: &QmdCall,
     order: &Order<'_>,
 ) -> Result<Option<Split<'a>>, Reason> {
-    if order.atoms <= 1 || !found.is_launch() {
+    if order.atoms <= 1 || !call.is_launch() {
         return Ok(None);
     }
-    if let Some(reason) = found.reason {
+    if let Some(reason) = call.reason {
         return Err(reason);
     }
-    let (Some(version), Some(qmd)) = (found.version, found.qmd(words)) else {
+    let (Some(version), Some(qmd)) = (call.version, call.qmd(words)) else {
         return Err(Reason::NotHere);
     };
     // Only one version is split, so only one is compiled. `splittable` says NotMeasured for the
@@ -254,22 +254,22 @@ fn split_of<'a>(
         return Err(Reason::NotHere);
     };
     launch::splittable::<V04_00>(tenant)?;
-    if found.source != Source::Upload {
+    if call.source != Source::Upload {
         return Err(Reason::Inline);
     }
-    if found.is_shared(table) {
+    if call.is_shared(table) {
         return Err(Reason::Shared);
     }
     if !matches!(
-        found.action,
+        call.action,
         Action::InvalidateCopySchedule | Action::InvalidatePrefetchCopySchedule
     ) {
         return Err(Reason::Action);
     }
-    if !found.registers.known {
+    if !call.registers.known {
         return Err(Reason::Registers);
     }
-    if !found.alone {
+    if !call.alone {
         return Err(Reason::Fragmented);
     }
     let [width, height, depth] = V04_00::GRID;
@@ -283,16 +283,16 @@ fn split_of<'a>(
 
 /// Pairs each entry of the table with its order. Entries beyond the orders stay unchanged.
 fn pairs<'a>(
-    found: &'a [QmdCall],
+    calls: &'a [QmdCall],
     orders: &'a [Order<'a>],
 ) -> impl Iterator<Item = (&'a QmdCall, &'a Order<'a>)> {
-    found.iter().zip(orders)
+    calls.iter().zip(orders)
 }
 
 /// Returns exactly the room that [`emit`] needs for these orders.
 pub fn room(
     words: &[u32],
-    found: &[QmdCall],
+    calls: &[QmdCall],
     orders: &[Order<'_>],
     placement: &Placement<'_>,
 ) -> Room {
@@ -300,8 +300,8 @@ pub fn room(
         words: u64::try_from(words.len()).unwrap_or(u64::MAX),
         ..Room::default()
     };
-    let splits = pairs(found, orders)
-        .filter_map(|(call, order)| split_of(words, found, call, order).ok().flatten());
+    let splits = pairs(calls, orders)
+        .filter_map(|(call, order)| split_of(words, calls, call, order).ok().flatten());
     for split in splits.take(SPLITS) {
         room.add(split.plan.atoms(), placement);
     }
@@ -311,16 +311,15 @@ pub fn room(
 /// Applies the masks of the orders in the segment itself, and ignores the splits.
 pub fn in_place(
     words: &mut [u32],
-    found: &[QmdCall],
+    calls: &[QmdCall],
     orders: &[Order<'_>],
     counters: &mut Counters,
 ) {
-    for (found, order) in pairs(found, orders) {
-        let (Some(mask), Some(version), true) = (order.mask, found.version, found.is_launch())
-        else {
+    for (call, order) in pairs(calls, orders) {
+        let (Some(mask), Some(version), true) = (order.mask, call.version, call.is_launch()) else {
             continue;
         };
-        if let Some(qmd) = found.at_qmd_mut(words) {
+        if let Some(qmd) = call.at_qmd_mut(words) {
             counters.mask(mask::apply(qmd, version, mask));
         }
     }
@@ -333,16 +332,16 @@ pub fn in_place(
 /// [`EmitError`]; nothing was written then.
 pub fn emit(
     words: &[u32],
-    found: &[QmdCall],
+    calls: &[QmdCall],
     orders: &[Order<'_>],
     output: Output<'_>,
     counters: &mut Counters,
 ) -> Result<Emitted, EmitError> {
-    check_room(words, found, orders, &output)?;
-    let mut emitter = Emitter::new(words, found, output);
-    for (index, (found, order)) in (0..u32::MAX).zip(pairs(found, orders)) {
-        if found.is_launch() {
-            emitter.launch(index, found, order, counters);
+    check_room(words, calls, orders, &output)?;
+    let mut emitter = Emitter::new(words, calls, output);
+    for (index, (call, order)) in (0..u32::MAX).zip(pairs(calls, orders)) {
+        if call.is_launch() {
+            emitter.launch(index, call, order, counters);
         }
     }
     Ok(emitter.finish())
@@ -352,7 +351,7 @@ pub fn emit(
 /// so many atoms, no QMD is read.
 fn check_room(
     words: &[u32],
-    found: &[QmdCall],
+    calls: &[QmdCall],
     orders: &[Order<'_>],
     output: &Output<'_>,
 ) -> Result<(), EmitError> {
@@ -360,15 +359,15 @@ fn check_room(
         words: words.len() as u64,
         ..Room::default()
     };
-    for (found, order) in pairs(found, orders) {
-        if order.atoms > 1 && found.is_launch() {
+    for (call, order) in pairs(calls, orders) {
+        if order.atoms > 1 && call.is_launch() {
             need.add(order.atoms, &output.placement);
         }
     }
     if need.fits(output) && need.check_addresses(output).is_ok() {
         return Ok(());
     }
-    need = room(words, found, orders, &output.placement);
+    need = room(words, calls, orders, &output.placement);
     if !need.fits(output) {
         return Err(EmitError::Room(need));
     }

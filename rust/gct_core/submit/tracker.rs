@@ -122,10 +122,10 @@ impl Tracker {
         self.last_acquire
     }
 
-    /// Reads the next segment of the channel and fills `found` with its calls, in order.
+    /// Reads the next segment of the channel and fills `calls`, in order.
     ///
     /// What is not understood is counted in `counters`.
-    pub fn scan(&mut self, words: &[u32], found: &mut [QmdCall], counters: &mut Counters) -> Scan {
+    pub fn scan(&mut self, words: &[u32], calls: &mut [QmdCall], counters: &mut Counters) -> Scan {
         self.last_release = None;
         self.last_acquire = None;
         let Some(length) = u32::try_from(words.len())
@@ -141,7 +141,7 @@ impl Tracker {
         self.uploads.clear();
         let mut pass = Pass {
             words,
-            table: Table::new(found),
+            table: Table::new(calls),
             counters,
         };
         let at = match self.may_use_fast_path() {

@@ -50,12 +50,12 @@ impl Out<'_> {
 
 impl Memory<'_> {
     /// Records the masks of the nodes in an uploaded segment, as its words will be published.
-    pub fn note_masks(&mut self, words: &[u32], found: &[QmdCall]) {
-        for found in found.iter().filter(|found| found.source == Source::Upload) {
-            let (Some(qmd), Some(version)) = (found.qmd(words), found.version) else {
+    pub fn note_masks(&mut self, words: &[u32], calls: &[QmdCall]) {
+        for call in calls.iter().filter(|call| call.source == Source::Upload) {
+            let (Some(qmd), Some(version)) = (call.qmd(words), call.version) else {
                 continue;
             };
-            if let Some(node) = self.get_mut(found.qmd_va) {
+            if let Some(node) = self.get_mut(call.qmd_va) {
                 node.stored = mask::read(qmd, version).unwrap_or([0; MASK_WORDS]);
             }
         }
@@ -63,11 +63,11 @@ impl Memory<'_> {
 
     /// Returns whether [`patch_replays`](Self::patch_replays) would store masks: nodes that the
     /// segment replays hold another mask than `mask`.
-    pub fn hold_others(&mut self, found: &[QmdCall], mask: Option<&DisabledTpcs>) -> bool {
+    pub fn hold_others(&mut self, calls: &[QmdCall], mask: Option<&DisabledTpcs>) -> bool {
         let mut others = false;
-        for found in found {
-            if found.source == Source::Elsewhere && found.is_launch() {
-                self.visit(found.qmd_va, |node| {
+        for call in calls {
+            if call.source == Source::Elsewhere && call.is_launch() {
+                self.visit(call.qmd_va, |node| {
                     others = others || change(node, mask, &mut Sat(0)).is_some();
                 });
             }
@@ -85,30 +85,30 @@ impl Memory<'_> {
     pub fn patch_replays(
         &mut self,
         words: &[u32],
-        found: &[QmdCall],
+        calls: &[QmdCall],
         mask: Option<&DisabledTpcs>,
         out: &mut [u32],
         counters: &mut Counters,
     ) -> Patched {
         let mut out = Out { words: out, len: 0 };
         let (mut copied, mut nodes) = (0usize, Sat(0usize));
-        for found in found {
-            if found.source != Source::Elsewhere || !found.is_launch() {
+        for call in calls {
+            if call.source != Source::Elsewhere || !call.is_launch() {
                 continue;
             }
             // CAST: an index of the segment.
-            let at = found.call_at as usize;
+            let at = call.call_at as usize;
             let before = words.get(copied..at).unwrap_or_default();
             // The rest of the segment must still fit behind the patch.
             let rest = Sat(words.len()) - Sat(at) + Sat(RESTORE_WORDS);
             let first = (rest + Sat(HEADER_WORDS + MASK_WORDS)).0;
             let (mut begun, mut left) = (false, Sat(0));
-            let replay = self.visit(found.qmd_va, |node| {
+            let replay = self.visit(call.qmd_va, |node| {
                 let Some(write) = change(node, mask, &mut left) else {
                     return;
                 };
-                begun = begun || (found.registers.known && out.push(before, first));
-                if begun && upload(found.subchannel, &write, &mut out, rest.0) {
+                begun = begun || (call.registers.known && out.push(before, first));
+                if begun && upload(call.subchannel, &write, &mut out, rest.0) {
                     node.stored = write.words;
                     nodes += 1;
                 } else {
@@ -119,7 +119,7 @@ impl Memory<'_> {
             counters.replay(replay.unknown == 0 && left == Sat(0));
             if begun {
                 copied = at;
-                out.push(&restore(found.subchannel, &found.registers), 0);
+                out.push(&restore(call.subchannel, &call.registers), 0);
             }
         }
         if nodes == Sat(0) {

@@ -120,11 +120,11 @@ impl<'a> Emitter<'a> {
     pub(super) fn launch(
         &mut self,
         index: u32,
-        found: &QmdCall,
+        call: &QmdCall,
         order: &Order<'_>,
         counters: &mut Counters,
     ) {
-        let split = match split_of(self.words, self.table, found, order) {
+        let split = match split_of(self.words, self.table, call, order) {
             Ok(Some(_)) if self.splits.0 >= SPLITS => {
                 counters.keep(Reason::TableFull);
                 None
@@ -132,36 +132,36 @@ impl<'a> Emitter<'a> {
             Ok(split) => split,
             Err(reason) => {
                 // The scan has counted its own reasons.
-                if found.reason.is_none() {
+                if call.reason.is_none() {
                     counters.keep(reason);
                 }
                 None
             }
         };
         let Some(Split { plan, tenant }) = split else {
-            return self.mask(found, order, counters);
+            return self.mask(call, order, counters);
         };
         let mask = decide(tenant, Version::V04_00, order, counters);
-        self.split(index, found, &plan, tenant, mask.as_ref());
+        self.split(index, call, &plan, tenant, mask.as_ref());
         counters.split(plan.atoms());
     }
 
     /// Masks a launch that stays whole.
-    fn mask(&mut self, found: &QmdCall, order: &Order<'_>, counters: &mut Counters) {
-        let (Some(version), Some(_)) = (found.version, order.mask) else {
+    fn mask(&mut self, call: &QmdCall, order: &Order<'_>, counters: &mut Counters) {
+        let (Some(version), Some(_)) = (call.version, order.mask) else {
             return;
         };
         // Another call of the same QMD may have masked it in the output already.
-        let is_copied = usize::try_from(found.at).is_ok_and(|at| at < self.copied);
+        let is_copied = usize::try_from(call.at).is_ok_and(|at| at < self.copied);
         let qmd = match is_copied {
-            true => self.qmd_of(found).map(|qmd| &*qmd),
-            false => found.qmd(self.words),
+            true => self.qmd_of(call).map(|qmd| &*qmd),
+            false => call.qmd(self.words),
         };
         let Some(mask) = qmd.and_then(|qmd| decide(qmd, version, order, counters)) else {
             return;
         };
-        self.copy_to(usize::try_from(found.call_end).unwrap_or(usize::MAX));
-        if let Some(qmd) = self.qmd_of(found) {
+        self.copy_to(usize::try_from(call.call_end).unwrap_or(usize::MAX));
+        if let Some(qmd) = self.qmd_of(call) {
             mask::write(qmd, version, Some(&mask));
         }
     }
@@ -174,43 +174,43 @@ impl<'a> Emitter<'a> {
     fn split(
         &mut self,
         index: u32,
-        found: &QmdCall,
+        call: &QmdCall,
         plan: &Plan,
         tenant: &Qmd,
         mask: Option<&[u32; MASK_WORDS]>,
     ) {
         let mut atom = [0; BLOCK_WORDS];
-        make_upload(&mut atom, found.subchannel, tenant, 0);
+        make_upload(&mut atom, call.subchannel, tenant, 0);
         let first = (self.slots.0, slot_va(self.slot_va, self.slots.0));
         let parts = Parts::new(plan, (tenant, mask), &mut atom, first, self.done);
-        self.copy_to(usize::try_from(found.call_at).unwrap_or(usize::MAX));
-        if let (Some(qmd), Some(mask)) = (self.qmd_of(found), mask) {
+        self.copy_to(usize::try_from(call.call_at).unwrap_or(usize::MAX));
+        if let (Some(qmd), Some(mask)) = (self.qmd_of(call), mask) {
             mask::write(qmd, Version::V04_00, Some(mask));
         }
-        self.insert(index, found, &parts);
+        self.insert(index, call, &parts);
     }
 
     /// Returns a launch's QMD in the output, once it was copied.
     #[inline]
-    fn qmd_of(&mut self, found: &QmdCall) -> Option<&mut [u32]> {
-        let at = self.place_of(found)?;
-        self.out.get_mut(at..)?.get_mut(..found.version?.words())
+    fn qmd_of(&mut self, call: &QmdCall) -> Option<&mut [u32]> {
+        let at = self.place_of(call)?;
+        self.out.get_mut(at..)?.get_mut(..call.version?.words())
     }
 
     /// Returns the position of a launch's QMD in the output: behind all insertions before it.
     #[inline]
-    fn place_of(&self, found: &QmdCall) -> Option<usize> {
-        found.version?;
+    fn place_of(&self, call: &QmdCall) -> Option<usize> {
+        call.version?;
         let log = self.log.get(..self.splits.0)?;
-        let before = log.partition_point(|insertion| insertion.at <= found.at);
+        let before = log.partition_point(|insertion| insertion.at <= call.at);
         let inserted = log.get(..before)?.last().map_or(0, |last| last.inserted);
-        usize::try_from(u64::from(found.at) + u64::from(inserted)).ok()
+        usize::try_from(u64::from(call.at) + u64::from(inserted)).ok()
     }
 
     /// Writes the join and the atoms of a launch around its call: their QMDs, the calls, the
     /// restored registers.
-    fn insert(&mut self, index: u32, found: &QmdCall, parts: &Parts<'_>) {
-        let on = found.subchannel;
+    fn insert(&mut self, index: u32, call: &QmdCall, parts: &Parts<'_>) {
+        let on = call.subchannel;
         let slots = Wrapping(parts.plan.atoms()) + Wrapping(1);
         let uploads = matches!(self.placement, Placement::Upload);
         if uploads {
@@ -226,19 +226,19 @@ impl<'a> Emitter<'a> {
         let [action_header, action] = action(on, Action::Invalidate);
         let [address_header, address] = address(on, parts.first_va);
         self.push([action_header, action, address_header, address]);
-        self.copy_to(usize::try_from(found.call_end).unwrap_or(usize::MAX));
+        self.copy_to(usize::try_from(call.call_end).unwrap_or(usize::MAX));
         if uploads {
-            self.calls(index, parts, |va| call(on, va));
-            self.push(restore(on, &found.registers));
+            self.calls(index, parts, |va| schedule(on, va));
+            self.push(restore(on, &call.registers));
         } else {
-            self.calls(index, parts, |va| call_written(on, va));
+            self.calls(index, parts, |va| schedule_written(on, va));
         }
-        self.push(self::address(on, found.qmd_va));
+        self.push(self::address(on, call.qmd_va));
         self.slots += slots;
         let inserted = (Wrapping(self.len) - Wrapping(self.copied)).0;
         if let Some(insertion) = self.log.get_mut(self.splits.0) {
             *insertion = Insertion {
-                at: found.call_end,
+                at: call.call_end,
                 // CAST: not more than the output.
                 inserted: inserted as u32,
             };
@@ -328,7 +328,7 @@ fn action(on: u8, action: Action) -> [u32; 2] {
 
 /// Returns the words that schedule the atom in the slot at `va`.
 #[inline]
-fn call(on: u8, va: u64) -> [u32; 4] {
+fn schedule(on: u8, va: u64) -> [u32; 4] {
     let [address_header, address] = address(on, va);
     let [action_header, action] = action(on, Action::Schedule);
     [address_header, address, action_header, action]
@@ -336,7 +336,7 @@ fn call(on: u8, va: u64) -> [u32; 4] {
 
 /// Returns the same for a slot that was written behind the scheduler's back.
 #[inline]
-fn call_written(on: u8, va: u64) -> [u32; 6] {
+fn schedule_written(on: u8, va: u64) -> [u32; 6] {
     let [address_header, address] = address(on, va);
     let [invalidate_header, invalidate] = action(on, Action::Invalidate);
     let [action_header, action] = action(on, Action::Schedule);

@@ -66,7 +66,7 @@ impl Tracker {
         let first = burst.position_of(skipped);
         let whole = burst.method <= methods::LOAD_INLINE_QMD_DATA
             && (Sat(burst.count) - Sat(skipped)).0 >= subchannel.inline_words();
-        let mut found = QmdCall {
+        let mut call = QmdCall {
             source: Source::Inline,
             action: Action::InvalidateCopySchedule,
             call_at: burst.at,
@@ -75,16 +75,16 @@ impl Tracker {
             ..QmdCall::default()
         };
         match subchannel.inline_va() {
-            _ if !whole => found.reason = Some(Reason::Fragmented),
-            Err(reason) => found.reason = Some(reason),
+            _ if !whole => call.reason = Some(Reason::Fragmented),
+            Err(reason) => call.reason = Some(reason),
             Ok(va) => {
-                found.qmd_va = va;
-                found.at = first;
-                found.read_version(pass.words, self.family);
+                call.qmd_va = va;
+                call.at = first;
+                call.read_version(pass.words, self.family);
             }
         }
-        pass.count_launch(found.reason);
-        pass.table.push(found);
+        pass.count_launch(call.reason);
+        pass.table.push(call);
     }
 
     /// Reads a PCAS with an action.

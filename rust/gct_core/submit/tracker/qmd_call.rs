@@ -174,10 +174,10 @@ impl<'a> Table<'a> {
 
     /// Stores an entry, and returns whether there was room.
     #[inline(always)]
-    pub(super) fn put(&mut self, found: QmdCall) -> bool {
+    pub(super) fn put(&mut self, call: QmdCall) -> bool {
         let slot = self.slots.get_mut(self.len.0);
         slot.is_some_and(|slot| {
-            *slot = found;
+            *slot = call;
             self.len += 1;
             true
         })
@@ -185,9 +185,9 @@ impl<'a> Table<'a> {
 
     /// Stores an entry, or counts that there is no room.
     #[inline]
-    pub(super) fn push(&mut self, found: QmdCall) {
-        let qmd_va = found.qmd_va;
-        if !self.put(found) {
+    pub(super) fn push(&mut self, call: QmdCall) {
+        let qmd_va = call.qmd_va;
+        if !self.put(call) {
             self.miss(qmd_va);
         }
     }
@@ -199,8 +199,8 @@ impl<'a> Table<'a> {
         self.missed += 1;
         // Bounded by the caller's table for each call; a table has room for what its caller
         // expects.
-        for found in self.slots.iter_mut() {
-            found.crowded |= found.qmd_va == qmd_va;
+        for call in self.slots.iter_mut() {
+            call.crowded |= call.qmd_va == qmd_va;
         }
     }
 
@@ -210,7 +210,7 @@ impl<'a> Table<'a> {
         // Not `take(len).any()`: that counts down with an overflow check, which is a panic in the
         // kernel.
         let filled = self.slots.get(..self.len.0).unwrap_or_default();
-        filled.iter().any(|found| found.qmd_va == qmd_va)
+        filled.iter().any(|call| call.qmd_va == qmd_va)
     }
 
     pub(super) fn len(&self) -> usize {
