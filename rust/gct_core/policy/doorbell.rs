@@ -3,32 +3,34 @@
 //! Decides whether doorbells fault while no processor is spare to poll on.
 //!
 //! Terminology
-//!   call    a function of the driver's library that rings and then returns. The backend interposes it, and can publish
-//!           when it returns
+//!   call    a function of the driver's library that rings and then returns; the backend interposes
+//!           it and can publish when it returns
 //!   open    doorbells do not fault: calls publish, and a look each [`LOOK`] finds other rings
-//!   missed  found by a look while no call was under way
+//!   missed  found by a look while no call was in progress
 //!
-//! A fault costs 1 to 2 us, a publication behind a call a tenth of that. But a missed ring waits for a look. So doorbells open
-//! after `needed` rings in a row from calls. The first miss arms them again, and doubles `needed`:
+//! A fault costs 1 to 2 us, a publication behind a call a tenth of that. But a missed ring waits
+//! for a look. So doorbells open after `needed` rings in a row from calls. The first miss arms them
+//! again, and doubles `needed`:
 //!
 //! ```text
 //! cost of misses, for each ring <= LOOK / needed      # 16 us at first, 16 ns in the end
 //! ```
 //!
-//! A program that often rings by other ways, as a copy does that waits for its own end, soon keeps its faults.
+//! A program that often rings in other ways, as in a copy that waits for its own end, soon keeps
+//! its faults.
 
-use crate::units::Ns;
+use crate::units::{Ns, Sat};
 
-/// The time between two looks while doorbells are open.
+/// Time between two looks while doorbells are open.
 pub const LOOK: Ns = Ns(1_000_000);
-/// Without a call for so long, doorbells are armed: who is silent costs nothing.
+/// Time without a call after which doorbells are armed, so that an idle program costs nothing.
 pub const IDLE: Ns = super::poll::POLL_MIN;
-/// Rings in a row from calls that open doorbells at first, and after many misses.
+/// Rings in a row from calls that open doorbells at first.
 pub const NEEDED_MIN: u32 = 64;
-/// See [`NEEDED_MIN`].
+/// Rings in a row that open them after many misses.
 pub const NEEDED_MAX: u32 = 1 << 16;
 
-/// What is known of a program's rings.
+/// Statistics of a program's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doorbells {
     /// Rings in a row that came from calls.
@@ -37,7 +39,7 @@ pub struct Doorbells {
 }
 
 impl Doorbells {
-    /// Nothing is known of the program.
+    /// Creates the statistics of a program without a history.
     pub const fn new() -> Self {
         Self {
             row: 0,
@@ -47,9 +49,9 @@ impl Doorbells {
 
     /// Learns of a ring that faulted.
     #[must_use]
-    pub const fn rang(self, by_call: bool) -> Self {
+    pub fn rang(self, by_call: bool) -> Self {
         let row = match by_call {
-            true => self.row.saturating_add(1),
+            true => (Sat(self.row) + Sat(1)).0,
             false => 0,
         };
         Self { row, ..self }
@@ -60,16 +62,16 @@ impl Doorbells {
         self.row >= self.needed
     }
 
-    /// Learns that a look has found what was missed.
+    /// Learns that a look has found a missed ring.
     #[must_use]
     pub fn missed(self) -> Self {
         Self {
             row: 0,
-            needed: self.needed.saturating_mul(2).min(NEEDED_MAX),
+            needed: (Sat(self.needed) * Sat(2)).0.min(NEEDED_MAX),
         }
     }
 
-    /// Learns that the program is silent.
+    /// Learns that the program is idle.
     #[must_use]
     pub const fn silent(self) -> Self {
         Self { row: 0, ..self }
@@ -100,7 +102,7 @@ mod tests {
         assert!(!after(Doorbells::new(), NEEDED_MIN).silent().may_open());
     }
 
-    /// Rings from calls, each run of them followed by one that is missed if doorbells are open by then.
+    /// Runs of rings from calls, each followed by one that is missed if doorbells are open by then.
     #[test]
     fn misses_cost_less_and_less() {
         for run in [1, NEEDED_MIN, 1_000, 1 << 15] {
@@ -122,7 +124,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, what is needed has its bounds, so doorbells can open again.
+        /// After any events `needed` is within its bounds, so doorbells can open again.
         #[test]
         fn doorbells_can_open_again(events in prop::collection::vec(0..4, 0..200)) {
             let mut doorbells = Doorbells::new();

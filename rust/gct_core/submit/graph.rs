@@ -257,8 +257,7 @@ impl<'a> Memory<'a> {
 /// Returns whether a scheduled QMD is a node: another QMD schedules it, and it runs again. Reads no
 /// more of it, because most launches are none.
 fn is_node(call: &QmdCall, words: &[u32]) -> bool {
-    let (Source::Upload, Some(version), Some(qmd)) =
-        (call.source, call.version, call.qmd(words))
+    let (Source::Upload, Some(version), Some(qmd)) = (call.source, call.version, call.qmd(words))
     else {
         return false;
     };
