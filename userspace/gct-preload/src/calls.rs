@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Publishes what a function of libcuda's has submitted when it returns, where that saves a fault
-//! ([`gct_core::policy::doorbell`] has the terms).
+//! Publishes the work of a libcuda function when it returns, if that saves a fault
+//! ([`gct_core::policy::doorbell`] defines the terms).
 
 use crate::sys::keep_errno;
 use crate::worker;
@@ -10,24 +10,24 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Whether doorbells are open.
 static OPEN: AtomicBool = AtomicBool::new(false);
-/// Calls that began while doorbells were open and have not returned.
+/// The calls that began while doorbells were open and have not returned.
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
 
 std::thread_local! {
-    /// Calls that this thread is in.
+    /// The depth of this thread's calls.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A call of the program's, from before it rings until it returns.
+/// A call of the program, from before it rings until it returns.
 #[derive(Debug)]
 pub(crate) struct Call {
     counted: bool,
 }
 
 impl Call {
-    /// Begins one.
+    /// Begins a call.
     pub(crate) fn begin() -> Self {
-        // A thread that is ending may call too: it faults then.
+        // An ending thread may call, too. Then its ring faults.
         let _ = DEPTH.try_with(|depth| depth.set(depth.get() + 1));
         let counted = is_open();
         if counted {
@@ -49,12 +49,12 @@ impl Drop for Call {
     }
 }
 
-/// Returns whether this thread is in a call. May be called in a signal handler.
+/// Returns whether this thread is in a call. A signal handler may call this.
 pub(crate) fn is_inside() -> bool {
     DEPTH.try_with(|depth| depth.get() > 0).unwrap_or(false)
 }
 
-/// Returns whether some thread may be between its ring and the end of its call.
+/// Returns whether any thread may be between its ring and the end of its call.
 pub(crate) fn is_under_way() -> bool {
     UNDER_WAY.load(Ordering::SeqCst) > 0
 }
@@ -64,13 +64,14 @@ pub(crate) fn is_open() -> bool {
     OPEN.load(Ordering::SeqCst)
 }
 
-/// Has calls publish. To be called before the doorbells stop to fault: what is rung then is published by whoever rings.
+/// Makes calls publish. This is called before doorbells stop faulting, so that every later ring has
+/// a publisher.
 pub(crate) fn open() {
     OPEN.store(true, Ordering::SeqCst);
 }
 
-/// Has calls publish no more. To be called when doorbells fault again, or somebody polls, and before the last look at what
-/// was rung meanwhile.
+/// Stops calls from publishing. This is called once doorbells fault again or a thread polls, and
+/// before the last check for rings in between.
 pub(crate) fn close() {
     OPEN.store(false, Ordering::SeqCst);
 }

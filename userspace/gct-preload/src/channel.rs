@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One channel: its shadow ring, its real ring, and what goes from one to the other when.
+//! Moves entries from one channel's shadow ring to its real ring, when the governor admits them.
 
 use crate::governor::{Governor, Next};
 use crate::line::Line;
@@ -22,34 +22,34 @@ pub(crate) const GP_PUT: usize = 0x8c;
 /// The doorbell register in a usermode object's page (`clc361.h`).
 pub(crate) const DOORBELL: usize = 0x90;
 
-/// The most entries that a ring may have: GP_PUT has 22 usable bits in RM.
+/// The most entries of a ring: RM uses 22 bits of GP_PUT.
 const ENTRIES_MAX: u32 = 1 << 22;
 
-/// Launches of one segment that are looked at; the core counts those beyond. The upload of a
-/// graph has some for each of its nodes.
+/// The most launches of one segment that are processed. The core counts the rest. The upload of a
+/// graph has several for each of its nodes.
 pub(crate) const LAUNCHES_MAX: usize = 1024;
 
-/// What the core remembers of one channel from entry to entry.
+/// The state of one channel's command stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) fetch: Fetch,
     pub(crate) tracker: Tracker,
     pub(crate) room: AtomRoom,
-    /// The launches of the segment that was looked at last.
+    /// The launches of the segment that was processed last.
     pub(crate) found: Vec<QmdCall>,
 }
 
-/// What the governor may use of the session.
+/// The session's services to the governor, for one round of publishing.
 pub(crate) struct Around<'a> {
-    /// Finds the tenant's memory.
+    /// Translates GPU addresses of the tenant's memory.
     pub(crate) find: &'a Find<'a>,
-    /// Room for what replaces a segment.
+    /// Memory for replacement segments.
     pub(crate) scratch: Option<&'a mut Scratch>,
     /// Monotonic time.
     pub(crate) now_ns: u64,
 }
 
-/// Finds the tenant's memory at a GPU address, so many bytes long.
+/// Returns the address in this process of `len` bytes of the tenant's memory at a GPU address.
 pub(crate) type Find<'a> = dyn Fn(u64, usize) -> Option<usize> + 'a;
 
 /// A managed channel.
@@ -59,11 +59,11 @@ pub(crate) struct Channel {
     params: ChannelParams,
     userd: usize,
     token: Option<u32>,
-    /// How many of the tenant's entries were looked at, as an index of its ring.
+    /// The tenant's next entry to process, as an index of its ring.
     taken: u32,
-    /// GP_PUT when it was looked at last.
+    /// GP_PUT at the last check.
     seen: u32,
-    /// What was looked at and is not wholly published.
+    /// The processed entry that is not published completely.
     waiting: Option<Next>,
     ring: RealRing,
     line: Line,
@@ -71,7 +71,7 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Whether a channel's ring and USERD both lie in a mapping, which can tell whether it covers a range.
+    /// Returns whether `covers` holds for both a channel's ring and its USERD.
     pub(crate) fn fits(
         params: &ChannelParams,
         userd: usize,
@@ -87,8 +87,9 @@ impl Channel {
             && covers(userd, GP_PUT + 4)
     }
 
-    /// A channel whose ring and USERD both lie in `shadow`; `None` when they do not. It begins as the
-    /// driver has left it, whatever a channel before it has written there.
+    /// Creates a channel whose ring and USERD both lie in `shadow`. Returns `None` if they do not.
+    /// It starts from the driver's GP_GET and GP_PUT; an earlier channel may have left other values
+    /// in the shadow.
     pub(crate) fn new(
         object: Object,
         class: u16,
@@ -121,17 +122,17 @@ impl Channel {
         })
     }
 
-    /// Whether its USERD is at an address.
+    /// Returns whether its USERD is at an address.
     pub(crate) fn is_at(&self, userd: usize) -> bool {
         self.userd == userd
     }
 
-    /// Whether the ring lies in `shadow`.
+    /// Returns whether the ring lies in `shadow`.
     pub(crate) fn lives_in(&self, shadow: &Shadow) -> bool {
         shadow.contains(self.userd)
     }
 
-    /// Whether ring or USERD reach to or beyond `addr`.
+    /// Returns whether ring or USERD reach to or beyond `addr`.
     pub(crate) fn reaches(&self, addr: usize) -> bool {
         self.entry_at(self.params.entries) > addr || self.userd + GP_PUT + 4 > addr
     }
@@ -141,13 +142,13 @@ impl Channel {
         self.token = Some(token);
     }
 
-    /// The address of ring entry `index`, as the tenant sees it.
+    /// Returns the tenant's address of ring entry `index`.
     fn entry_at(&self, index: u32) -> usize {
         // CAST: `new` checked that the whole ring is addressable.
         self.params.ring_va as usize + index as usize * 8
     }
 
-    /// Whether something is held back, or on the GPU and followed.
+    /// Returns whether work is held back, or in flight and watched.
     pub(crate) fn pending(&self, shadow: &Shadow) -> bool {
         let put = shadow.word(self.userd + GP_PUT);
         let put = put.map_or(self.taken, |put| put.tenant.load(Ordering::Relaxed));
@@ -161,10 +162,10 @@ impl Channel {
         core::mem::replace(&mut self.seen, put) != put
     }
 
-    /// Takes note of what has ended and publishes what the tenant has added, as far as
-    /// `governor` lets it; returns how many entries.
+    /// Removes submissions that have ended and publishes the tenant's new entries, as far as
+    /// `governor` admits them. Returns how many entries it published.
     ///
-    /// `doorbell` is the real doorbell page's register.
+    /// `doorbell` is the register of the real doorbell page.
     pub(crate) fn publish(
         &mut self,
         shadow: &Shadow,
@@ -202,10 +203,10 @@ impl Channel {
         count
     }
 
-    /// Takes note of what has ended, and of what does not.
+    /// Updates the queue: removes submissions that have ended, and counts a stall.
     fn settle(&mut self, governor: &mut Governor, now_ns: u64) {
         let moved_ns = self.line.moved_ns();
-        // SAFETY: `forget` is told before a word of a piece is unmapped.
+        // SAFETY: `forget_words` is called before a word of a submission is unmapped.
         unsafe {
             self.line
                 .settle(now_ns, |piece, time| governor.learn(piece, time))
@@ -220,7 +221,8 @@ impl Channel {
         }
     }
 
-    /// Sees to it that something waits to be published; `false` when there is nothing.
+    /// Processes the next entry of the tenant if none waits. Returns whether one waits to be
+    /// published.
     fn look(
         &mut self,
         shadow: &Shadow,
@@ -246,7 +248,7 @@ impl Channel {
         true
     }
 
-    /// Whether the real ring has room for one more entry.
+    /// Returns whether the real ring has room for one more entry.
     fn make_room(&mut self, shadow: &Shadow) -> bool {
         if self.ring.is_full() {
             self.read_get(shadow);
@@ -254,7 +256,7 @@ impl Channel {
         !self.ring.is_full()
     }
 
-    /// Publishes the next entry of what waits; `false` if it must wait on.
+    /// Publishes the next entry of the waiting work. Returns false if it must keep waiting.
     fn push(&mut self, shadow: &Shadow, governor: &mut Governor, around: &mut Around<'_>) -> bool {
         let Some(waiting) = &mut self.waiting else {
             return false;
@@ -265,7 +267,7 @@ impl Channel {
             Admission::Late => true,
         };
         let (word, piece, last) = governor.release(&mut self.stream, waiting, around);
-        // The tenant's entry counts as read when the last of what it became is.
+        // The tenant's entry counts as read once the last entry that replaces it is.
         let before = match self.taken.checked_sub(1) {
             Some(before) => before,
             None => self.params.entries - 1,
@@ -284,13 +286,13 @@ impl Channel {
         true
     }
 
-    /// Up to where its real ring is written.
+    /// Returns the real ring's GP_PUT.
     #[cfg(test)]
     pub(crate) fn published(&self) -> u32 {
         self.ring.put()
     }
 
-    /// Reads how far the GPU has come, and tells the tenant.
+    /// Reads GP_GET and stores the tenant's GP_GET for it.
     fn read_get(&mut self, shadow: &Shadow) {
         let Some(get) = shadow.word(self.userd + GP_GET) else {
             return;
@@ -300,15 +302,15 @@ impl Channel {
         }
     }
 
-    /// Tells the tenant how far the GPU has read, but only once half its ring is in
-    /// flight: GP_GET lies across the bus, and a read costs most of a microsecond.
+    /// Updates the tenant's GP_GET, but only once half its ring is in flight: GP_GET lies across
+    /// the bus, and a read costs most of a microsecond.
     pub(crate) fn refresh_get(&mut self, shadow: &Shadow) {
         if self.crowded(shadow) {
             self.read_get(shadow);
         }
     }
 
-    /// Whether the ring is so full that the tenant may be waiting for GP_GET to move.
+    /// Returns whether the ring is so full that the tenant may be waiting for GP_GET to advance.
     pub(crate) fn crowded(&self, shadow: &Shadow) -> bool {
         let words = [GP_GET, GP_PUT].map(|at| {
             let word = shadow.word(self.userd + at);
@@ -323,12 +325,12 @@ impl Channel {
         in_flight > entries / 2
     }
 
-    /// Whether nothing is held back, followed, or waiting for room.
+    /// Returns whether nothing is held back, in flight, or waiting for room.
     pub(crate) fn rests(&self, shadow: &Shadow) -> bool {
         !self.pending(shadow) && self.line.in_flight().count == 0 && !self.crowded(shadow)
     }
 
-    /// Forgets what shows in `[addr, addr + len)`, which is being unmapped.
+    /// Removes the submissions whose fences lie in `[addr, addr + len)`, which is being unmapped.
     pub(crate) fn forget_words(&mut self, addr: usize, len: usize) {
         self.line.forget(addr, len);
     }

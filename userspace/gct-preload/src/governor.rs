@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Asks the core what the GPU should get instead of what the tenant wrote, and when.
+//! Asks the core what is published in place of the tenant's work, and when.
 
 mod look;
 
@@ -23,70 +23,70 @@ use gct_core::submit::stats::Counters;
 use gct_core::topology::Topology;
 use gct_core::units::Ns;
 
-/// The longest segment that is looked at. CUDA's have hundreds of words, an upload of a
-/// graph's nodes some ten thousand.
+/// The longest segment that is processed, in words. CUDA's have hundreds, the upload of a graph's
+/// nodes some ten thousand.
 const WORDS_MAX: usize = 1 << 16;
-/// Kernels whose time is remembered, counting each program twice; the oldest make room.
+/// The most kernels with a learnt duration, counting each program twice. The oldest are replaced.
 const KERNELS_MAX: usize = 4096;
 
-/// Nodes of CUDA graphs that are known; replays of others are counted as not covered.
+/// The most known nodes of CUDA graphs. Replays of others are counted as not covered.
 const NODES_MAX: usize = 1 << 14;
 
-/// What the governor made of one entry of the tenant's.
+/// The outcome of processing one entry of the tenant.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// One entry, and what can be told of its launch.
+    /// One entry, with its submission if its end can be observed.
     Whole {
         entry: u64,
         piece: Option<Piece>,
-        /// What is still to be done before it goes; `None` if nothing is.
+        /// The work left for the moment of release; `None` if there is none.
         seal: Option<Seal>,
     },
-    /// A launch in atoms.
+    /// A launch that is split into atoms.
     Atoms(Atoms),
 }
 
-/// What is done to a segment just before it is published, when its turn has come: its launches get the mask of that moment. It
-/// cannot be done twice, because what the tenant wrote is lost.
+/// The work done on a segment just before it is published: its launches get the mask of that
+/// moment. It cannot be done twice, because it overwrites the tenant's words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seal {
     segment: Segment,
-    /// How many launches the stream has of it.
+    /// The number of the segment's launches in the stream.
     found: usize,
-    /// For which look at a segment the governor's words are this one's.
+    /// The value of `Governor::looks` while the governor's words are this segment's.
     look: u64,
-    /// In which round of its channel it was looked at, and where its words are for as long as that lasts.
+    /// The round in which the segment was read. Its words are at `at` during that round.
     round: u64,
     at: usize,
-    /// When it was looked at.
+    /// The time at which it was read.
     since_ns: u64,
-    /// For how long its launch may hold its TPCs.
+    /// The time for which its launch may hold its TPCs.
     holds: Ns,
-    /// It stores nodes of a CUDA graph.
+    /// Whether it stores nodes of a CUDA graph.
     stores: bool,
-    /// It replays one.
+    /// Whether it replays one.
     replays: bool,
 }
 
-/// This process's limits, and room to work on its segments without allocating.
+/// The limits of this process on one GPU, and room to process segments without allocating.
 #[derive(Debug)]
 pub(crate) struct Governor {
     limits: Limits,
-    /// Where a daemon looks after this process.
+    /// The daemon's pages and the peers, if there is a daemon.
     place: Option<Place>,
     /// The GPU's TPCs.
     gpu: Topology,
     /// The TPCs that the limits allow.
     allowed: TpcMask,
-    /// The TPCs that what is let go next may use, and the same as a mask.
+    /// TPCs granted to the next release, and the same set as a QMD mask.
     granted: TpcMask,
     mask: Option<DisabledTpcs>,
     words: Vec<u32>,
-    /// How many segments were read into `words`.
+    /// The number of segments that were read into `words`.
     looks: u64,
-    /// How often a channel began to publish. Nothing is unmapped before it has ended.
+    /// The number of rounds of publishing of a channel. Nothing is unmapped within a round.
     rounds: u64,
-    /// As many orders as a segment may have launches: too many for the stack of a signal handler.
+    /// One order for each launch of a segment: too many for the stack of a signal handler.
     orders: Vec<Order<'static>>,
     output: Vec<u32>,
     kernels: Vec<Option<predict::Entry>>,
@@ -97,17 +97,18 @@ pub(crate) struct Governor {
     replays: u32,
     splits: u32,
     counters: Counters,
-    /// When something was published or ended last.
+    /// The time of the last publication or end.
     moved_ns: u64,
-    /// When the last round began, and whether nobody had looked for long before.
+    /// The start of the last round, and whether the one before was too long ago.
     looked_ns: u64,
     unseen: bool,
-    /// Whether something was pending at the last [`end`](Self::end).
+    /// Whether work was pending at the last [`end`](Self::end).
     pending: bool,
 }
 
 impl Governor {
-    /// Without limits and without room; nothing is looked at before [`prepare`](Self::prepare).
+    /// Creates a governor without limits or room. It processes nothing before
+    /// [`prepare_with`](Self::prepare_with).
     pub(crate) const fn new() -> Self {
         Self {
             limits: Limits::NONE,
@@ -135,7 +136,7 @@ impl Governor {
         }
     }
 
-    /// Allocates, for these limits; never called in a signal handler.
+    /// Allocates, and sets `limits`. A signal handler must not call this.
     pub(crate) fn prepare_with(&mut self, limits: Limits) {
         if self.words.is_empty() {
             self.set_limits(limits);
@@ -147,17 +148,17 @@ impl Governor {
         }
     }
 
-    /// The core's counters.
+    /// Returns the core's counters.
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// The limits.
+    /// Returns the limits.
     pub(crate) fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// The TPCs that the limits allow.
+    /// Returns the TPCs that the limits allow.
     #[cfg(test)]
     pub(crate) fn allowed(&self) -> TpcMask {
         self.allowed
@@ -169,42 +170,42 @@ impl Governor {
         self.use_own_mask();
     }
 
-    /// Which TPCs the GPU has. Without them nothing is masked.
+    /// Sets the GPU's TPCs. Without them nothing is masked.
     pub(crate) fn set_gpu(&mut self, gpu: Topology) {
         self.gpu = gpu;
         self.use_own_mask();
     }
 
-    /// The GPU's TPCs.
+    /// Returns the GPU's TPCs.
     pub(crate) fn gpu(&self) -> &Topology {
         &self.gpu
     }
 
-    /// Keeps launches to `list`; `None` is no mask.
+    /// Keeps launches to `list`; `None` removes the mask.
     pub(crate) fn restrict(&mut self, list: Option<&TpcMask>) {
         self.limits.tpcs = list.copied();
         self.use_own_mask();
     }
 
-    /// Whose daemon looks after this process; `None` leaves the last limits in force.
+    /// Connects to a daemon's pages; `None` leaves the last limits in force.
     pub(crate) fn set_place(&mut self, place: Option<Place>) {
         self.place = place;
         self.use_own_mask();
     }
 
-    /// Where a daemon looks after this process.
+    /// Returns the daemon's pages and the peers.
     pub(crate) fn place(&mut self) -> Option<&mut Place> {
         self.place.as_mut()
     }
 
-    /// The mask of the limits, without a look at the neighbours.
+    /// Uses the mask of the limits, regardless of the neighbours.
     fn use_own_mask(&mut self) {
         self.allowed = self.limits.allowed(&self.gpu);
         self.use_mask(self.allowed);
     }
 
-    /// Keeps what is let go next to `granted`. All TPCs are no mask, unless it was asked for: nothing of the launch is
-    /// touched.
+    /// Restricts the next release to `granted`. All TPCs mean no mask unless a mask was asked for:
+    /// then the launch stays unchanged.
     fn use_mask(&mut self, granted: TpcMask) {
         self.granted = granted;
         self.mask = Some(granted)
@@ -212,7 +213,7 @@ impl Governor {
             .and_then(|granted| DisabledTpcs::outside(&self.gpu, &granted).ok());
     }
 
-    /// To be called before a round of publishing: takes over what the daemon has changed.
+    /// Starts a round of publishing: takes over limits that the daemon has changed.
     pub(crate) fn begin(&mut self, now_ns: u64) {
         self.unseen = Ns(now_ns.saturating_sub(self.looked_ns)) >= patience::BEAT_MAX;
         self.looked_ns = now_ns;
@@ -223,8 +224,9 @@ impl Governor {
         }
     }
 
-    /// To be called after a round, with whether something is held back or in flight: tells the neighbours whether this process
-    /// has work that they should wait for. What is frozen, or has not moved for long, is not.
+    /// Ends a round. Tells the neighbours whether this process has work that they should wait for.
+    /// `pending` says whether work is held back or in flight. Work that is frozen, or has not moved
+    /// for long, does not count.
     pub(crate) fn end(&mut self, pending: bool, now_ns: u64) {
         if !self.pending || self.excuses() {
             self.moved_ns = now_ns;
@@ -237,30 +239,30 @@ impl Governor {
         }
     }
 
-    /// Something was published, or has ended.
+    /// Records a publication or an end.
     pub(crate) fn moved(&mut self, now_ns: u64) {
         self.moved_ns = now_ns;
     }
 
-    /// What is in flight in a channel has stalled, which matters if a limit may be why.
+    /// Counts a stall of a channel, if a limit may be the reason.
     pub(crate) fn count_stalled(&mut self) {
         self.counters.stalled += u64::from(self.acts());
     }
 
-    /// As if a segment of another channel had been looked at.
+    /// Discards the words, as processing a segment of another channel does.
     #[cfg(test)]
     pub(crate) fn look_elsewhere(&mut self) {
         self.words.fill(0);
         self.looks += 1;
     }
 
-    /// Whether it is known why nothing may have moved: it is frozen, or nobody has looked, because this process was stopped or
-    /// slept.
+    /// Returns whether a pause has a known reason: the tenant is frozen, or the worker did not run
+    /// because the process was stopped or slept.
     pub(crate) fn excuses(&self) -> bool {
         self.limits.frozen || self.unseen
     }
 
-    /// Copies the counters for the daemon; not on every round.
+    /// Copies the counters to the daemon's page; not in every round.
     pub(crate) fn report(&self) {
         if let Some(place) = &self.place {
             let page = &place.gpu().page;
@@ -274,13 +276,13 @@ impl Governor {
         }
     }
 
-    /// To be called when a channel begins to publish: whether anything of this tenant may be published now.
+    /// Starts a channel's round. Returns whether anything of this tenant may be published now.
     pub(crate) fn open(&mut self, now_ns: u64) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
         !self.limits.frozen && self.may_run_for(Ns(0), now_ns)
     }
 
-    /// Whether something that takes `time` may run now; decides on which TPCs.
+    /// Returns whether work of duration `time` may run now, and decides on which TPCs.
     fn may_run_for(&mut self, time: Ns, now_ns: u64) -> bool {
         let Some(place) = &mut self.place else {
             return true;
@@ -294,22 +296,22 @@ impl Governor {
         true
     }
 
-    /// On how many TPCs a launch runs now, as far as is known.
+    /// Returns how many TPCs a launch would run on now.
     fn tpcs(&self) -> u64 {
         u64::from(self.granted.count())
     }
 
-    /// Whether anything of a launch is to change.
+    /// Returns whether launches are changed at all.
     fn acts(&self) -> bool {
         self.mask.is_some() || self.limits.any()
     }
 
-    /// Whether the ends of launches matter.
+    /// Returns whether the ends of launches must be tracked.
     fn follows(&self) -> bool {
         self.limits.atom_ns > 0 || self.place.is_some()
     }
 
-    /// Whether `next` may join what its channel has on the GPU; decides on which TPCs.
+    /// Returns whether `next` may join the channel's work in flight, and decides on which TPCs.
     pub(crate) fn admits(
         &mut self,
         line: &Line,
@@ -333,7 +335,7 @@ impl Governor {
             }
             Next::Atoms(atoms) if atoms.is_paced() => {
                 let time = pace::atom_holds(in_flight, &atoms.split, atoms.piece.predicted);
-                // Without a daemon nobody says who else is there.
+                // Without a daemon the neighbours are unknown.
                 let (place, rank) = (self.place.as_mut(), self.limits.rank);
                 let alone = || place.is_some_and(|place| place.is_alone_for(rank, time, now_ns));
                 let admits = pace::admits_atom(in_flight, &atoms.split, alone);
@@ -355,8 +357,8 @@ impl Governor {
         }
     }
 
-    /// Whether a replay must wait for what its channel has in flight: a replay of the same graph may be reading the masks that
-    /// it changes.
+    /// Returns whether a replay must wait for the work in flight of its channel. A replay of the
+    /// same graph may be reading the masks that this one changes.
     fn drains(&mut self, in_flight: &InFlight, stream: &Stream, next: &Next, now_ns: u64) -> bool {
         let Next::Whole {
             seal: Some(seal), ..
@@ -368,8 +370,8 @@ impl Governor {
         seal.replays && !pace::admits_alone(in_flight, waited) && self.changes(seal, stream)
     }
 
-    /// The entry that is to be published next of `next`, what it is a piece of, and whether it
-    /// is the last. [`admits`](Self::admits) has just admitted it.
+    /// Releases the next entry of `next`, which [`admits`](Self::admits) has just admitted. Returns
+    /// the entry, its submission, and whether it is the last.
     pub(crate) fn release(
         &mut self,
         stream: &mut Stream,
@@ -396,7 +398,7 @@ impl Governor {
         }
     }
 
-    /// A piece has ended after so long.
+    /// Learns the duration of a submission that has ended.
     pub(crate) fn learn(&mut self, piece: &Piece, time: Ns) {
         let mut predictor = Predictor::new(&mut self.kernels, &mut self.uses);
         predictor.observe(&piece.kernel, piece.blocks, piece.tpcs, time);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The functions of libc that this library stands in front of.
+//! Interposes functions of libc: `ioctl`, `mmap`, `munmap`, and those that install signal handlers
+//! or masks.
 
 use crate::daemon::{self, Entered};
 use crate::driver::memory;
@@ -17,7 +18,7 @@ use gct_core::iface::parse;
 use gct_core::iface::value::{Format, Value};
 use libc::{off_t, sigaction as Action, sighandler_t, sigset_t, size_t};
 
-/// Hands a decoded call to the session.
+/// Passes a decoded call to the session.
 fn learn(mut call: Call) {
     let Some(mut shared) = worker::lock() else {
         return;
@@ -41,7 +42,7 @@ fn learn(mut call: Call) {
     worker::attend(&shared);
 }
 
-/// Stands in front of `ioctl(2)`: passes every request on, and follows NVIDIA's.
+/// Interposes `ioctl(2)`: passes every request on, and tracks NVIDIA's.
 ///
 /// # Safety
 ///
@@ -77,11 +78,11 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) ->
     ret
 }
 
-/// Learns of a semaphore pool, if it is the UVM driver that has made one.
+/// Records a semaphore pool, if `fd` is the UVM driver's node.
 ///
 /// # Safety
 ///
-/// If `fd` is its node, it has just read the structure at `arg`.
+/// If `fd` is the UVM driver's node, the driver has just read the structure at `arg`.
 unsafe fn pool_made(fd: c_int, arg: *mut c_void) {
     if device_node(fd) == Some(DeviceNode::Uvm) {
         // SAFETY: the structure begins with two numbers of 64 bits.
@@ -90,9 +91,9 @@ unsafe fn pool_made(fd: c_int, arg: *mut c_void) {
     }
 }
 
-/// Keeps the calling program's launches to the TPCs of a list as `tpc.mask` takes it, `0-31,40`,
-/// or `all`; returns 0 or an errno, ERANGE where none of them exists. For programs that restrict
-/// themselves. What a daemon says replaces it.
+/// Keeps the calling program's launches to the TPCs of a list such as `0-31,40`, or `all`, as
+/// `tpc.mask` takes it. Returns 0 or an errno: ERANGE if none of the TPCs exists. It is for
+/// programs that restrict themselves. Limits of a daemon replace it.
 ///
 /// # Safety
 ///
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn gctgroup_restrict(list: *const c_char) -> c_int {
     }
 }
 
-/// One of NVIDIA's nodes.
+/// A device node of NVIDIA's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeviceNode {
     Control,
@@ -126,8 +127,8 @@ enum DeviceNode {
     Uvm,
 }
 
-/// Which of NVIDIA's nodes a descriptor is. A container may give them other names, so the number is
-/// the device's.
+/// Returns which of NVIDIA's nodes a descriptor is. A container may rename them, so the device
+/// number decides.
 fn device_node(fd: c_int) -> Option<DeviceNode> {
     /// The driver's major number, `NV_MAJOR_DEVICE_NUMBER`.
     const MAJOR: u32 = 195;
@@ -144,14 +145,14 @@ fn device_node(fd: c_int) -> Option<DeviceNode> {
     match (libc::major(stat.st_rdev), libc::minor(stat.st_rdev)) {
         (MAJOR, CONTROL) => Some(DeviceNode::Control),
         (MAJOR, number) => Some(DeviceNode::Gpu(number)),
-        // Its other node, for tools, has another minor number.
+        // The other UVM node, for tools, has another minor number.
         (major, 0) if managed::is_uvm(major) => Some(DeviceNode::Uvm),
         _ => None,
     }
 }
 
-/// Stands in front of `mmap(2)`: follows mappings of NVIDIA's nodes. Managed memory over the limit
-/// fails with `ENOMEM`.
+/// Interposes `mmap(2)`: tracks mappings of NVIDIA's nodes. Managed memory over the limit fails
+/// with `ENOMEM`.
 ///
 /// # Safety
 ///
@@ -183,7 +184,7 @@ pub unsafe extern "C" fn mmap(
         Some(DeviceNode::Gpu(_)) if addr.is_null() => keep_errno(|| place(fd, len)),
         _ => None,
     };
-    // The worker must not look while one mapping takes the place of another.
+    // The worker must not publish while one mapping replaces another.
     let over = match flags & libc::MAP_FIXED {
         0 => None,
         _ => keep_errno(|| known(addr as usize, len)),
@@ -211,11 +212,11 @@ pub unsafe extern "C" fn mmap(
     ret
 }
 
-/// Whether anything of NVIDIA's was mapped: before, `munmap` takes no lock, which a forked child could
-/// find taken for ever.
+/// Whether any of NVIDIA's nodes was mapped. Before that `munmap` takes no lock: a forked child
+/// could find the lock taken for ever.
 pub(crate) static MAPPED: AtomicBool = AtomicBool::new(false);
 
-/// A GPU's node or the control node was mapped.
+/// Records a mapping of a GPU's node or of the control node.
 fn mapped(fd: c_int, at: usize, len: size_t, gpu: Option<u32>) {
     MAPPED.store(true, Ordering::Relaxed);
     if let Some(mut shared) = worker::lock() {
@@ -224,7 +225,7 @@ fn mapped(fd: c_int, at: usize, len: size_t, gpu: Option<u32>) {
     }
 }
 
-/// Where to map what a descriptor maps, if it is a doorbell page.
+/// Returns the address for the next mapping of a descriptor, if it is a doorbell page.
 fn place(fd: c_int, len: size_t) -> Option<*mut c_void> {
     let shared = worker::lock()?;
     let doorbell = len == DOORBELL_BYTES && shared.session.announces_doorbell(fd);
@@ -232,7 +233,7 @@ fn place(fd: c_int, len: size_t) -> Option<*mut c_void> {
     Some(at as *mut c_void)
 }
 
-/// The shared state, with all published, if something known lies in `[addr, addr + len)`.
+/// Locks the shared state and publishes, if a known mapping touches `[addr, addr + len)`.
 fn known(addr: usize, len: size_t) -> Option<Held> {
     let mut shared = MAPPED
         .load(Ordering::Relaxed)
@@ -243,7 +244,7 @@ fn known(addr: usize, len: size_t) -> Option<Held> {
     Some(shared)
 }
 
-/// Something was mapped over what is known, unless `at` is `None`.
+/// Forgets a known range that was mapped over, unless `at` is `None`.
 fn replaced(over: Option<Held>, at: Option<usize>, len: size_t) {
     if let (Some(mut shared), Some(at)) = (over, at) {
         shared.session.unmapped(at, len);
@@ -251,7 +252,7 @@ fn replaced(over: Option<Held>, at: Option<usize>, len: size_t) {
     }
 }
 
-/// Something is about to be unmapped.
+/// Forgets a known range that is about to be unmapped.
 fn unmapped(at: usize, len: size_t) {
     if let Some(mut shared) = known(at, len) {
         shared.session.unmapped(at, len);
@@ -259,7 +260,7 @@ fn unmapped(at: usize, len: size_t) {
     }
 }
 
-/// As [`mmap`]: the same function under its large-file name.
+/// Interposes `mmap64`, the large-file name of [`mmap`].
 ///
 /// # Safety
 ///
@@ -277,8 +278,7 @@ pub unsafe extern "C" fn mmap64(
     unsafe { mmap(addr, len, prot, flags, fd, offset) }
 }
 
-/// Stands in front of `munmap(2)`: a shadow ends with the mapping it stands for, and managed memory
-/// is given back.
+/// Interposes `munmap(2)`: removes the shadow of the mapping, and uncharges managed memory.
 ///
 /// # Safety
 ///
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: size_t) -> c_int {
     ret
 }
 
-/// Stands in front of `sigaction(2)`: SIGSEGV stays ours first.
+/// Interposes `sigaction(2)`: our handler for SIGSEGV stays first.
 ///
 /// # Safety
 ///
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn sigaction(signum: c_int, new: *const Action, old: *mut 
     unsafe { fault::program_action(signum, new, old) }
 }
 
-/// Installs a handler with these flags; returns the one before.
+/// Installs a handler with these flags. Returns the previous one.
 ///
 /// # Safety
 ///
@@ -325,7 +325,7 @@ unsafe fn install(signum: c_int, handler: sighandler_t, flags: c_int) -> sighand
     }
 }
 
-/// Stands in front of `signal(2)`, with the semantics of glibc (BSD's).
+/// Interposes `signal(2)`, with glibc's semantics (BSD's).
 ///
 /// # Safety
 ///
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn signal(signum: c_int, handler: sighandler_t) -> sighand
     unsafe { install(signum, handler, libc::SA_RESTART) }
 }
 
-/// Stands in front of what `signal` is to programs that were compiled for System V.
+/// Interposes `__sysv_signal`, the `signal` of programs that were compiled for System V.
 ///
 /// # Safety
 ///
@@ -347,7 +347,7 @@ pub unsafe extern "C" fn __sysv_signal(signum: c_int, handler: sighandler_t) -> 
     unsafe { install(signum, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
 }
 
-/// Stands in front of `pthread_sigmask(3)`: SIGSEGV stays unblocked.
+/// Interposes `pthread_sigmask(3)`: SIGSEGV stays unblocked.
 ///
 /// # Safety
 ///
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn pthread_sigmask(
     unsafe { fault::program_mask(how, new, old) }
 }
 
-/// Stands in front of `sigprocmask(2)`: SIGSEGV stays unblocked.
+/// Interposes `sigprocmask(2)`: SIGSEGV stays unblocked.
 ///
 /// # Safety
 ///

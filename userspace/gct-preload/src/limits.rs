@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The limits of this process.
+//! Defines the limits of this process's launches, and reads them from the environment.
 
 use crate::startup::cannot;
 use gct_core::iface::parse;
@@ -14,21 +14,21 @@ use gct_core::units::{Ns, Priority};
 use gctd_ipc::driver;
 use gctd_ipc::page::Limits as Page;
 
-/// What the tenant may use.
+/// The limits on this process's launches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// The TPCs that its launches may use; `None` for no limit.
+    /// The TPCs that launches may use; `None` for no limit.
     pub(crate) tpcs: Option<TpcMask>,
-    /// Into how many atoms every launch is split that can be; 0 and 1 for none.
+    /// The atoms that every launch is split into if it can be; 0 and 1 for no split.
     pub(crate) atoms: u32,
-    /// Launches that are predicted to run longer are split, and their atoms released one by
-    /// one, in nanoseconds; 0 for none.
+    /// The target duration of an atom, in nanoseconds; 0 for none. Launches that are predicted to
+    /// take longer are split, and their atoms are released one by one.
     pub(crate) atom_ns: u64,
-    /// Nothing is published while set.
+    /// Whether publishing is stopped.
     pub(crate) frozen: bool,
-    /// Whether TPCs of others may be used while these are away.
+    /// Whether launches may use TPCs that are reserved for others while these are away.
     pub(crate) steal: bool,
-    /// Place in the order of neighbours.
+    /// The place in the order of neighbours.
     pub(crate) rank: Rank,
 }
 
@@ -46,9 +46,9 @@ impl Limits {
         },
     };
 
-    /// `GCTGROUP_TPC_MASK` (`0-31,40`, as `tpc.mask`), `GCTGROUP_ATOMS` and
-    /// `GCTGROUP_ATOM_DURATION` (as `atom.duration`). What cannot be
-    /// understood stops the program, or that limit does not hold ([`cannot`]).
+    /// Reads `GCTGROUP_TPC_MASK` (`0-31,40`, as `tpc.mask`), `GCTGROUP_ATOMS` and
+    /// `GCTGROUP_ATOM_DURATION` (as `atom.duration`). An invalid value stops the program, or its
+    /// limit does not hold ([`cannot`]).
     pub(crate) fn from_environment() -> Self {
         let read = |name| {
             let value = std::env::var_os(name).unwrap_or_default();
@@ -86,7 +86,7 @@ impl Limits {
         }
     }
 
-    /// Takes over what the daemon says. What only the environment can say stays.
+    /// Takes over the limits of the daemon. Limits that only the environment has stay.
     pub(crate) fn take(&mut self, new: &Page) {
         self.tpcs = new.tpcs.map(TpcMask::from_words);
         self.atom_ns = new.atom_ns;
@@ -98,30 +98,32 @@ impl Limits {
         };
     }
 
-    /// The TPCs of a GPU that may be used: never none that exists, as its launches would not start.
+    /// Returns the TPCs of a GPU that launches may use. At least one of them exists, because a
+    /// launch without any would never start.
     pub(crate) fn allowed(&self, gpu: &Topology) -> TpcMask {
         let all = match gpu.is_known() {
             true => *gpu.existing(),
-            // Nothing is masked then. The widest mask that is governed has so many bits.
+            // Nothing is masked then. The widest supported mask has 128 bits.
             false => TpcMask::first(128),
         };
         let list = self.tpcs.map(|list| list.and(&all));
         list.filter(|list| !list.is_empty()).unwrap_or(all)
     }
 
-    /// Whether anything of a launch is to change.
+    /// Returns whether the limits change anything about a launch.
     pub(crate) fn any(&self) -> bool {
         self.tpcs.is_some() || self.atoms > 1 || self.atom_ns > 0
     }
 }
 
-/// The TPCs of the GPU `/dev/nvidia<minor>`: as the resource manager says, else as listed.
+/// Returns the TPCs of the GPU `/dev/nvidia<minor>`, from the resource manager or else from the
+/// list.
 pub(crate) fn topology(minor: u32) -> Topology {
     let told = driver::ask(minor).and_then(|facts| facts.topology);
     told.unwrap_or_else(listed)
 }
 
-/// The TPCs of the list in `GCTGROUP_TPCS`.
+/// Returns the TPCs of the list in `GCTGROUP_TPCS`.
 pub(crate) fn listed() -> Topology {
     let list = std::env::var("GCTGROUP_TPCS").ok();
     let list = list.and_then(|list| TpcMask::parse(list.as_bytes()).ok());
@@ -144,7 +146,7 @@ mod tests {
             .allowed(&gpu)
         };
         assert_eq!(allowed("2-66"), list("2-3,65"));
-        // No TPC at all would stop the program for good.
+        // An empty mask would stop the program for good.
         assert_eq!(allowed("4-64"), list("0-3,65"));
         assert_eq!(Limits::NONE.allowed(&gpu), list("0-3,65"));
         assert!(!Limits::NONE.allowed(&Topology::UNKNOWN).is_empty());

@@ -36,7 +36,7 @@ impl End {
     ///
     /// The word must be mapped.
     pub(crate) unsafe fn has_come(&self) -> bool {
-        // SAFETY: mapped by contract, and aligned because whoever made this checked it.
+        // SAFETY: mapped by contract, and aligned because its creator checked it.
         let word = unsafe { AtomicU32::from_ptr(self.at() as *mut u32) }.load(Ordering::Acquire);
         match *self {
             // CAST: the sign of the difference modulo 2^32.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The worker: a thread that publishes what the program's threads submit, and looks after what is in
-//! flight.
+//! Runs the worker: a thread that publishes the work of the program's threads and watches the work
+//! in flight.
 
 use crate::calls;
 use crate::processors;
@@ -14,37 +14,37 @@ use gct_core::policy::poll::Poll;
 use gct_core::policy::poll_backoff::PollBackoff;
 use gct_core::units::{Cpus, Ns};
 
-/// Sleep at most this long: a tenant that waits for room in its ring does not ring.
+/// The longest sleep. A tenant that waits for room in its ring does not ring.
 const SLEEP: Ns = Ns(1_000_000_000);
-/// The same while some ring is crowded, or work is held back or followed: nobody rings when
-/// it may go on.
+/// The longest sleep while a ring is crowded, or work is held back or in flight and watched: no
+/// doorbell rings when that may continue.
 const SHORT_SLEEP: Ns = Ns(200_000);
-/// The same while doorbells cannot be heard: an eighth of the time since the last work, between
-/// [`SHORT_SLEEP`] and this.
+/// The longest sleep while doorbells cannot fault. The sleep is an eighth of the time since the
+/// last work, between [`SHORT_SLEEP`] and this.
 const DEAF_SLEEP: Ns = Ns(2_000_000);
-/// How often the processors are counted again, at most.
+/// The minimum time between two counts of the processors.
 const COUNT: Ns = Ns(1_000_000_000);
-/// How often is looked for a debugger, at most.
+/// The minimum time between two checks for a debugger.
 const TRACER: Ns = Ns(100_000_000);
 
-/// Looks until the process ends, or in a forked child at once.
+/// Runs the worker's loop until the process ends. Returns at once in a forked child.
 pub(crate) fn run() {
     let mut looks = Looks::new();
     while looks.look().is_some() {}
 }
 
-/// What the worker knows from look to look.
+/// The worker's state between two rounds.
 struct Looks {
     poll: Poll,
     backoff: PollBackoff,
     cpus: Cpus,
     counted: Ns,
     last_work: Ns,
-    /// Whether the last look found no processor to poll on.
+    /// Whether the last round found no spare processor to poll on.
     rests: bool,
-    /// Since when no call has come, while doorbells are open, and how many had come before.
+    /// While doorbells are open: the time of the last call, and the number of calls then.
     called: Option<(Ns, u64)>,
-    /// Whether a debugger traces the program, and since when that is known.
+    /// Whether a debugger traces the program, and when that was checked.
     traced: bool,
     asked: Ns,
 }
@@ -69,7 +69,8 @@ impl Looks {
         }
     }
 
-    /// Looks once, and sleeps where that is to be done; `None` in a forked child.
+    /// Runs one round: publishes, and sleeps if there is nothing to poll for. Returns `None` in a
+    /// forked child.
     fn look(&mut self) -> Option<()> {
         let mut shared = worker::lock()?;
         let progress = shared.publish() > 0;
@@ -100,7 +101,7 @@ impl Looks {
         Some(())
     }
 
-    /// Arms the doorbells, looks once more and sleeps until one rings.
+    /// Arms the doorbells, publishes once more and sleeps until one rings.
     fn sleep(&mut self, mut shared: Held) -> Option<()> {
         let seen = worker::bell();
         let armed = self.arm(&mut shared, false);
@@ -120,7 +121,8 @@ impl Looks {
         Some(())
     }
 
-    /// There is no processor to poll on: whoever rings publishes. Looks after the rest.
+    /// Runs a round without a spare processor: the ringing threads publish, and the worker does the
+    /// rest.
     fn rest(&mut self, mut shared: Held) -> Option<()> {
         if calls::is_open() {
             if self.stays_open(&mut shared) {
@@ -129,7 +131,7 @@ impl Looks {
                 return Some(());
             }
         } else if self.rests && !worker::armed() {
-            // A store that could not be left out must get through before the next one faults.
+            // A store that could not be skipped must complete before the next one faults.
             let timeout = self.timeout(&shared, false);
             self.pause(shared, worker::bell(), timeout);
             shared = worker::lock()?;
@@ -147,7 +149,7 @@ impl Looks {
         Some(())
     }
 
-    /// Returns whether doorbells stay open, after a look: nothing was missed, and the program calls.
+    /// Returns whether doorbells may stay open: no ring was missed, and calls still come.
     fn stays_open(&mut self, shared: &mut Held) -> bool {
         let now = now();
         if shared.session.has_news() && !calls::is_under_way() {
@@ -165,8 +167,8 @@ impl Looks {
         true
     }
 
-    /// Arms the doorbells, unless a debugger would stop the program at each fault; `false` if they
-    /// must be looked at.
+    /// Arms the doorbells, unless a debugger would stop the program at each fault. Returns false if
+    /// they must be polled.
     fn arm(&mut self, shared: &mut Held, stay: bool) -> bool {
         let now = now();
         if now - self.asked > TRACER {
@@ -179,7 +181,7 @@ impl Looks {
         !self.traced && shared.arm(stay)
     }
 
-    /// How long to sleep; for a short while where nobody would wake it in time.
+    /// Returns how long to sleep. The time is short if no ring would wake the worker.
     fn timeout(&self, shared: &Held, armed: bool) -> Ns {
         let idle = (now() - self.last_work) / 8;
         let longest = match armed {
@@ -189,7 +191,7 @@ impl Looks {
         Self::no_longer_than(longest, shared)
     }
 
-    /// That, or less while something is to be looked after.
+    /// Returns `longest`, or less while work must be watched.
     fn no_longer_than(longest: Ns, shared: &Held) -> Ns {
         match shared.unfinished() {
             true => SHORT_SLEEP,
@@ -197,7 +199,7 @@ impl Looks {
         }
     }
 
-    /// Sleeps.
+    /// Sleeps until the bell rings or `timeout` has passed.
     fn pause(&mut self, shared: Held, seen: u32, timeout: Ns) {
         self.backoff = self.backoff.pause(processors::preemptions(), now());
         worker::rest(shared, seen, timeout);
@@ -209,7 +211,7 @@ impl Looks {
         self.backoff = self.backoff.resume(processors::preemptions(), now);
     }
 
-    /// Work has come after a sleep.
+    /// Records work that came after a sleep.
     fn worked(&mut self, now: Ns) {
         let pause = now - self.last_work;
         self.poll = self.poll.after_sleep(pause);

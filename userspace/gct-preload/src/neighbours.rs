@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! This process among those on the same GPU: what the daemon says, who has work, and what
-//! that leaves for the next launch.
+//! Tracks the other processes on the same GPU: which have work, and which TPCs that leaves for the
+//! next launch.
 
 use crate::limits::Limits;
 use gct_core::mask::TpcMask;
@@ -14,29 +14,30 @@ use gctd_ipc::board::{Peer, Slot, SLOTS_MAX};
 use gctd_ipc::tenant::Gpu;
 use std::sync::Arc;
 
-/// This process on a GPU that a daemon looks after.
+/// This process and its peers on a GPU with a daemon.
 #[derive(Debug)]
 pub(crate) struct Place {
     gpu: Arc<Gpu>,
     peers: Vec<Peer>,
     /// The TPCs that are reserved for this process.
     own: TpcMask,
-    /// What the board says of each peer, by its place in `peers`.
+    /// The board's slot of each peer, by its index in `peers`.
     slots: Vec<Option<Slot>>,
     board: u64,
     limits: u64,
     neighbours: Vec<Neighbour>,
     arrivals: ArrivalStats,
     busy: bool,
-    /// When this process gave a sign of life last.
+    /// The time of the last heartbeat.
     beat_ns: u64,
-    /// Since when it works on the present request, or on the last one.
+    /// The start of the present request, or of the last one.
     request_since_ns: u64,
     idle_since_ns: u64,
 }
 
 impl Place {
-    /// A place on `gpu` beside `peers`. Allocates all that is needed later, in a signal handler.
+    /// Creates the state for `gpu` with `peers`. It allocates all room here, because a signal
+    /// handler uses it.
     pub(crate) fn new(gpu: Arc<Gpu>, peers: Vec<Peer>) -> Self {
         Self {
             gpu,
@@ -54,18 +55,18 @@ impl Place {
         }
     }
 
-    /// The GPU's pages.
+    /// Returns the GPU's pages.
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
 
-    /// Other peers, on the same GPU.
+    /// Replaces the peers.
     pub(crate) fn set_peers(&mut self, peers: Vec<Peer>) {
         self.peers = peers;
         self.board = u64::MAX;
     }
 
-    /// Takes over limits that the daemon has changed; the GPU's TPCs if it has.
+    /// Takes over limits that the daemon has changed. Returns the GPU's TPCs if there were any.
     pub(crate) fn refresh(&mut self, limits: &mut Limits) -> Option<Topology> {
         if self.gpu.page.generation() == self.limits {
             return None;
@@ -77,13 +78,13 @@ impl Place {
         Some(new.topology)
     }
 
-    /// Whether nobody else is expected for `time` on the TPCs that this process may use.
+    /// Returns whether no peer is expected for `time` on the TPCs that this process may use.
     pub(crate) fn is_alone_for(&mut self, rank: Rank, time: Ns, now_ns: u64) -> bool {
         self.look_around(now_ns);
         tpc::nobody_expected(rank, time, &self.neighbours)
     }
 
-    /// Tells the neighbours whether this process has work that goes on.
+    /// Publishes to the peers whether this process has work that progresses.
     pub(crate) fn set_busy(&mut self, busy: bool, now_ns: u64) {
         if busy == self.busy {
             if busy && Ns(now_ns.saturating_sub(self.beat_ns)) >= patience::BEAT_EVERY {
@@ -103,7 +104,7 @@ impl Place {
         }
     }
 
-    /// There is work again: another request, unless the pause was one within the same.
+    /// Starts another request, unless the pause was one within the same request.
     fn resume(&mut self, now_ns: u64) {
         let pause = Ns(now_ns.saturating_sub(self.idle_since_ns));
         if self.idle_since_ns != 0 && pause < PAUSE_MIN {
@@ -117,7 +118,7 @@ impl Place {
         self.request_since_ns = now_ns;
     }
 
-    /// Looks at the neighbours.
+    /// Updates `neighbours` from the board and the peers' pulses.
     fn look_around(&mut self, now_ns: u64) {
         let generation = self.gpu.board.generation();
         if generation != self.board {
@@ -144,7 +145,7 @@ impl Place {
         }
     }
 
-    /// Reads what the board says of this process and of each peer.
+    /// Reads the slots of this process and of its peers from the board.
     fn read_board(&mut self) {
         let board = &self.gpu.board;
         let slot = |index, user| board.slot(index).filter(|slot| slot.user == user);
@@ -158,7 +159,8 @@ impl Place {
         }
     }
 
-    /// Which of the TPCs `allowed` may be used now for `time`; `None` is an order to wait.
+    /// Returns the TPCs of `allowed` that may be used now for `time`, or `None` if the tenant must
+    /// wait.
     pub(crate) fn grant(
         &mut self,
         limits: &Limits,
@@ -178,8 +180,9 @@ impl Place {
     }
 }
 
-/// What matters of a peer beside `mine`: of one of the same group, which shares what is reserved for it, its own TPCs and its
-/// place in the order, if that is another.
+/// Returns the slot of a peer as `mine` must regard it. Peers of the same group share its reserved
+/// TPCs, so only their own TPCs and their place in the order count. Returns `None` if neither
+/// differs.
 fn beside(slot: Slot, mine: &Slot) -> Option<Slot> {
     if slot.tenant != mine.tenant {
         return Some(slot);
@@ -189,7 +192,7 @@ fn beside(slot: Slot, mine: &Slot) -> Option<Slot> {
     differs.then_some(Slot { tpcs, ..slot })
 }
 
-/// A slot's place in the order.
+/// Returns a slot's place in the order.
 fn rank(slot: &Slot) -> Rank {
     Rank {
         best_effort: slot.best_effort,

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Finds which processors the library's threads may use, and how many the program has.
+//! Finds the processors that the library's threads may use, and how many the program has.
 //!
-//! A thread inherits the affinity and the scheduling class of whoever makes it, and any thread of the
-//! program's may make a channel. The worker serves all of them, so it gets what the process began with.
+//! A thread inherits affinity and scheduling class from the thread that makes it, and any thread of
+//! the program may make a channel. The worker serves all of them, so it gets the affinity that the
+//! process started with.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::units::Cpus;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Processors that a set has room for: the most that Linux can have is 8192.
+/// Bytes of a processor set. Linux supports at most 8192 processors.
 const SET_BYTES: usize = 1024;
 
 #[derive(Clone, Copy)]
@@ -22,7 +23,8 @@ impl Set {
         self.0.iter().map(|byte| u64::from(byte.count_ones())).sum()
     }
 
-    /// The calling thread's; `None` where the kernel has more processors than there is room for.
+    /// Returns the calling thread's set; `None` if the kernel has more processors than the set has
+    /// room for.
     fn own() -> Option<Self> {
         let mut set = Self([0; SET_BYTES]);
         // SAFETY: the set has so many bytes.
@@ -31,7 +33,7 @@ impl Set {
     }
 }
 
-/// The affinity of the process when it began.
+/// The affinity with which the process started.
 struct AtStart(core::cell::UnsafeCell<Set>);
 
 // SAFETY: written once, by the loader before any other code runs, and read after `KNOWN` was seen.
@@ -40,7 +42,7 @@ unsafe impl Sync for AtStart {}
 static AT_START: AtStart = AtStart(core::cell::UnsafeCell::new(Set([0; SET_BYTES])));
 static KNOWN: AtomicBool = AtomicBool::new(false);
 
-/// Remembers the affinity, at the start of the process.
+/// Remembers the affinity at the start of the process.
 pub(crate) extern "C" fn remember() {
     if let Some(set) = Set::own() {
         // SAFETY: the loader calls this before there is another thread.
@@ -49,18 +51,18 @@ pub(crate) extern "C" fn remember() {
     }
 }
 
-/// Has the loader call [`remember`].
+/// Makes the loader call [`remember`].
 #[used]
 #[link_section = ".init_array"]
 static REMEMBER: extern "C" fn() = remember;
 
-/// Gives the calling thread the process's processors and the normal scheduling class. What the kernel
-/// refuses stays as it was inherited.
+/// Gives the calling thread the process's processors and the normal scheduling class. Where the
+/// kernel refuses, the inherited value stays.
 pub(crate) fn use_all() {
     // SAFETY: a plain structure, and it lives for the call; 0 is the calling thread.
     unsafe {
         let class = libc::sched_getscheduler(0) & !libc::SCHED_RESET_ON_FORK;
-        // Who made itself idle stays so.
+        // A program that chose the idle class keeps it.
         if class != libc::SCHED_IDLE {
             let priority: libc::sched_param = core::mem::zeroed();
             libc::sched_setscheduler(0, libc::SCHED_OTHER, &priority);
@@ -72,8 +74,8 @@ pub(crate) fn use_all() {
     }
 }
 
-/// How many processors the program has: those of the calling thread, or what the quota of its cgroup
-/// comes to.
+/// Returns the processors that the program has: those of the calling thread, or fewer by the quota
+/// of its cgroup.
 pub(crate) fn count() -> Cpus {
     let all = Set::own().map_or(Cpus::whole(1), |set| Cpus::whole(set.count()));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -83,7 +85,7 @@ pub(crate) fn count() -> Cpus {
     }
 }
 
-/// How often the scheduler has taken the processor from the calling thread.
+/// Returns how often the scheduler has preempted the calling thread.
 pub(crate) fn preemptions() -> u64 {
     // SAFETY: all zero is a valid `rusage`, which lives for the call.
     let usage = unsafe {
@@ -94,7 +96,8 @@ pub(crate) fn preemptions() -> u64 {
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }
 
-/// The least quota of the cgroups that `/proc/self/cgroup` names, and of those above them.
+/// Returns the smallest quota of the cgroups that `/proc/self/cgroup` names and of those above
+/// them.
 fn quota(root: &Path, groups: &str) -> Option<Cpus> {
     let mut least: Option<Cpus> = None;
     for line in groups.lines() {
@@ -106,14 +109,14 @@ fn quota(root: &Path, groups: &str) -> Option<Cpus> {
         if !controllers.is_empty() && !is_cpu {
             continue;
         }
-        // The first is version 2's; version 1 has a hierarchy for the controller.
+        // Version 2 has one hierarchy. Version 1 has one for the controller.
         for mounted in ["", "cpu", "cpu,cpuacct"] {
             let top = root.join(mounted);
             let group = top.join(path.trim_start_matches('/'));
             let above = group
                 .ancestors()
                 .take_while(|group| group.starts_with(&top));
-            // A container may see its own group at the top, whatever the path says.
+            // A container may see its own group at the top, regardless of the path.
             for group in above {
                 let own = quota_of(group);
                 least = [least, own].into_iter().flatten().min();
@@ -123,14 +126,14 @@ fn quota(root: &Path, groups: &str) -> Option<Cpus> {
     least
 }
 
-/// A cgroup's own quota.
+/// Returns a cgroup's own quota.
 fn quota_of(group: &Path) -> Option<Cpus> {
     let read = |name: &str| fs::read_to_string(PathBuf::from(group).join(name)).ok();
     if let Some(max) = read("cpu.max") {
         return Cpus::from_cpu_max(max.as_bytes());
     }
     let [quota, period] = ["cpu.cfs_quota_us", "cpu.cfs_period_us"].map(|name| {
-        // -1 is none.
+        // -1 means no quota.
         read(name)?.trim().parse().ok()
     });
     Cpus::of_quota(quota?, period?)

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Two rings of the same length: the tenant's, and the real one, in which a launch of the
-//! tenant's may be many entries. What the GPU has read of the real ring says what it has
-//! read of the tenant's.
+//! Maps indices of the real ring to indices of the tenant's. Both have the same length. One launch
+//! of the tenant may take several entries of the real ring. GP_GET of the real ring thus yields the
+//! tenant's GP_GET.
 
 /// The indices of a real ring.
 #[derive(Debug)]
 pub(crate) struct RealRing {
     entries: u32,
     put: u32,
-    /// GP_GET as last read.
+    /// The last GP_GET that was read.
     get: u32,
-    /// For each index: which of the tenant's entries comes next when the GPU has read up to here.
+    /// For each index: the tenant's next entry once the GPU has read up to here.
     tenant_next: Vec<u32>,
 }
 
 impl RealRing {
-    /// An empty ring of `entries` entries, at least 2.
+    /// Creates an empty ring of at least 2 entries.
     pub(crate) fn new(entries: u32) -> Self {
         Self {
             entries,
@@ -35,18 +35,18 @@ impl RealRing {
         }
     }
 
-    /// Whether no entry can be added before GP_GET is read again.
+    /// Returns whether no entry can be added before GP_GET is read again.
     pub(crate) fn is_full(&self) -> bool {
         self.after(self.put) == self.get
     }
 
-    /// The index of the next entry to be written.
+    /// Returns the index of the next entry to write.
     pub(crate) fn put(&self) -> u32 {
         self.put
     }
 
-    /// An entry was written at [`put`](Self::put); when the GPU has read it, `tenant_next` is
-    /// the tenant's entry that it comes to.
+    /// Records that an entry was written at [`put`](Self::put). `tenant_next` is the tenant's next
+    /// entry once the GPU has read it.
     pub(crate) fn pushed(&mut self, tenant_next: u32) {
         self.put = self.after(self.put);
         // CAST: an index of the ring.
@@ -55,7 +55,7 @@ impl RealRing {
         }
     }
 
-    /// Learns GP_GET; returns what it is in the tenant's ring. `None` if it is no index.
+    /// Records GP_GET and returns the tenant's GP_GET for it. Returns `None` if it is no index.
     pub(crate) fn read_up_to(&mut self, get: u32) -> Option<u32> {
         // CAST: an index of the ring.
         let tenant = *self.tenant_next.get(get as usize)?;
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn atoms_take_entries_that_the_tenant_does_not_see() {
         let mut ring = RealRing::new(4);
-        // One entry, then one that became two: the tenant's second is read when both are.
+        // One entry, then one that became two: the tenant's second is read once both are.
         ring.pushed(1);
         ring.pushed(1);
         ring.pushed(2);
@@ -82,7 +82,7 @@ mod tests {
         );
         assert!(!ring.is_full());
         assert_eq!(ring.read_up_to(4), None);
-        // Around the end.
+        // Wraps around the end.
         assert_eq!(ring.put(), 3);
         ring.pushed(3);
         assert_eq!((ring.put(), ring.read_up_to(0)), (0, Some(3)));

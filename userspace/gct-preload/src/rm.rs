@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The resource manager's ioctls of this process: where their structures are. What they say is the
-//! core's to read, [`gct_core::rmapi`].
+//! Finds the structures of the resource manager's ioctls in this process. [`gct_core::rmapi`]
+//! decodes them.
 //!
-//! These run in the tenant's own process, on the structures it passed to the driver, after the driver
-//! accepted them: a wrong reading here can only harm the tenant itself.
+//! This code runs in the tenant's own process, on the structures it passed to the driver, after the
+//! driver accepted them. A wrong decoding here can harm only the tenant itself.
 
 use gct_core::rmapi::class::Class;
 use gct_core::rmapi::control::{Control, Status};
 use gct_core::rmapi::own::{class_number, ChannelParams, Mapping, Token};
 use gct_core::rmapi::{self, escape, Action};
 
-/// The NVIDIA escapes' ioctl type, `NV_IOCTL_MAGIC`.
+/// The ioctl type of NVIDIA's escapes, `NV_IOCTL_MAGIC`.
 const MAGIC: u64 = b'F' as u64;
 
-/// An RM handle together with the client that it belongs to.
+/// An RM handle, with the client that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     pub(crate) client: u32,
     pub(crate) handle: u32,
 }
 
-/// An ioctl that matters here, decoded.
+/// A decoded ioctl that this library tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     /// An object was allocated below `parent`.
@@ -33,29 +33,29 @@ pub(crate) enum Call {
     },
     /// An object, and all below it, is about to be freed.
     Free { object: Object },
-    /// Memory will be mapped by the next `mmap` of a descriptor.
+    /// The next `mmap` of a descriptor will map memory.
     Map(Mapping),
     /// A channel's work-submit token became known.
     Token { channel: Object, token: u32 },
 }
 
-/// Whether `class` maps doorbells.
+/// Returns whether objects of `class` map doorbells.
 pub(crate) fn is_usermode(class: u32) -> bool {
     Class::from_number(class) == Class::Usermode
 }
 
-/// The escape number and structure size of an NVIDIA ioctl.
+/// Returns the escape number and the structure size of an NVIDIA ioctl.
 pub(crate) fn escape(request: u64) -> Option<(u32, usize)> {
     // CAST: the size field has 14 bits, an escape 8.
     let size = ((request >> 16) & 0x3fff) as usize;
     ((request >> 8) & 0xff == MAGIC).then_some(((request & 0xff) as u32, size))
 }
 
-/// The number and the structure of one of NVIDIA's ioctls.
+/// Returns the escape number and the structure of an NVIDIA ioctl.
 ///
 /// # Safety
 ///
-/// `arg` is what the caller of `ioctl` passed for `request`, and nobody writes there meanwhile.
+/// `arg` is the caller's argument of `ioctl` for `request`, and nobody writes there meanwhile.
 pub(crate) unsafe fn structure<'a>(request: u64, arg: u64) -> Option<(u32, &'a [u8])> {
     let (escape, size) = escape(request)?;
     if arg == 0 || size == 0 {
@@ -66,23 +66,23 @@ pub(crate) unsafe fn structure<'a>(request: u64, arg: u64) -> Option<(u32, &'a [
     Some((escape, bytes))
 }
 
-/// Sends a control to an object of this process; `None` if the ioctl itself failed.
+/// Sends a control to an object of this process. Returns `None` if the ioctl itself failed.
 pub(crate) fn send(fd: i32, control: &mut Control) -> Option<Status> {
     let at = control.params().as_mut_ptr() as u64;
     let mut structure = control.structure(at);
     let size = size_of_val(&structure) as u64;
     let request = 0xc000_0000 | size << 16 | MAGIC << 8 | u64::from(escape::CONTROL);
-    // SAFETY: the structure is as long as the request says; its parameters live as long as `control`
-    // and have no pointers in them.
+    // SAFETY: the structure is as long as the request says. Its parameters live as long as
+    // `control` and have no pointers in them.
     let ret = unsafe { crate::sys::ioctl(fd, request, structure.as_mut_ptr().cast()) };
     (ret == 0).then(|| Control::status(&structure))
 }
 
-/// Decodes what must be known before the driver acts: objects that go away.
+/// Decodes an ioctl that must be handled before the driver runs it: the free of an object.
 ///
 /// # Safety
 ///
-/// `arg` is what the caller of `ioctl` passed for `request`.
+/// `arg` is the caller's argument of `ioctl` for `request`.
 pub(crate) unsafe fn before(request: u64, arg: u64) -> Option<Call> {
     // SAFETY: passed on.
     let (number, bytes) = unsafe { structure(request, arg)? };
@@ -98,11 +98,11 @@ pub(crate) unsafe fn before(request: u64, arg: u64) -> Option<Call> {
     })
 }
 
-/// Decodes what the driver did.
+/// Decodes an ioctl that the driver has carried out.
 ///
 /// # Safety
 ///
-/// `arg` is what the caller of `ioctl` passed for `request`, and the ioctl returned 0.
+/// `arg` is the caller's argument of `ioctl` for `request`, and the ioctl returned 0.
 pub(crate) unsafe fn after(request: u64, arg: u64) -> Option<Call> {
     // SAFETY: passed on.
     let (number, bytes) = unsafe { structure(request, arg)? };
@@ -168,7 +168,7 @@ mod tests {
         nvos64[0] = 0xc1d0_0019;
         nvos64[1] = 0x5c00_0015;
         nvos64[2] = 0x5c00_001c;
-        // A generation to come.
+        // A future generation.
         nvos64[3] = 0xcf6f;
         let at = params.as_ptr() as u64;
         nvos64[4] = at as u32;

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Room that the GPU can read, for segments and QMDs that replace the tenant's.
+//! Provides GPU-readable memory for segments and QMDs that replace the tenant's.
 //!
-//! libcuda maps its rings and USERDs from one allocation of 2 MiB and uses the beginning of it: 12 KiB a
-//! channel. The upper half serves as scratch, under the same virtual address for CPU and GPU. It is cut into
-//! frames; a frame is taken for one launch and free again when that launch and the rest of its segment
-//! have ended, which their own releases show. A release that never comes keeps one frame.
+//! libcuda maps its rings and USERDs from one allocation of 2 MiB and uses only its beginning: 12
+//! KiB for each channel. The upper half serves as scratch, at the same virtual address for CPU and
+//! GPU. It is divided into frames. A launch takes a frame, and the frame is free again when that
+//! launch and the rest of its segment have ended. Their own releases show this. A release that
+//! never comes keeps one frame.
 
 use crate::line::End;
 
-/// Alignment of a QMD, and so of a frame.
+/// The alignment of a QMD, and so of a frame.
 const QMD_ALIGN: u64 = 256;
 
-/// When a frame is free again: the launch that it was used for has ended, and what follows it
-/// in its segment has run.
+/// The fences of a frame in use: the launch that it was taken for, and the rest of its segment.
 #[derive(Clone, Copy, Debug)]
 struct Busy {
     launch: End,
     rest: Option<End>,
 }
 
-/// A frame: where it is, for the GPU and for the CPU.
+/// A frame, at its addresses for the GPU and for the CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     index: usize,
-    /// The GPU's address; a multiple of 256.
+    /// The GPU's address, a multiple of 256.
     pub(crate) gpu_va: u64,
-    /// Where this process reaches it.
+    /// The address in this process.
     pub(crate) real: usize,
     bytes: usize,
 }
@@ -42,8 +42,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Frames of `frame_bytes` in `[gpu_va, gpu_va + len)`, which is mapped at `real`.
-    /// `None` when not even one fits.
+    /// Divides `[gpu_va, gpu_va + len)`, which is mapped at `real`, into frames of `frame_bytes`.
+    /// Returns `None` if not even one fits.
     pub(crate) fn new(gpu_va: u64, real: usize, len: usize, frame_bytes: usize) -> Option<Self> {
         // CAST: widening.
         let frame_bytes = frame_bytes.next_multiple_of(QMD_ALIGN as usize);
@@ -57,7 +57,7 @@ impl Scratch {
         })
     }
 
-    /// The next frame whose last user has ended. One that never ends keeps its frame, and no other.
+    /// Returns the next free frame. A user that never ends keeps its frame and no other.
     pub(crate) fn frame(&mut self) -> Option<Frame> {
         let count = self.frames.len();
         let mut places = (0..count).map(|place| (self.next + place) % count);
@@ -77,16 +77,16 @@ impl Scratch {
             return true;
         };
         let ends = [Some(busy.launch), busy.rest];
-        // SAFETY: `hold` was given words of the tenant's that stay mapped, or `forget` is told.
+        // SAFETY: `hold` got words of the tenant that stay mapped until `forget` is called for them.
         ends.iter().flatten().all(|end| unsafe { end.has_come() })
     }
 
-    /// Takes a frame until `launch`, and `rest` if it can be told, have come; `false` if
-    /// `launch` already has, so that it would not tell.
+    /// Takes a frame until the fence `launch` is reached, and `rest` if there is one. Returns false
+    /// if `launch` is reached already, because then it cannot show the end.
     ///
     /// # Safety
     ///
-    /// The words must stay mapped until [`forget`](Self::forget) is told.
+    /// The words must stay mapped until [`forget`](Self::forget) is called for them.
     pub(crate) unsafe fn hold(&mut self, frame: &Frame, launch: End, rest: Option<End>) -> bool {
         // SAFETY: mapped by contract.
         if unsafe { launch.has_come() } {
@@ -99,8 +99,8 @@ impl Scratch {
         true
     }
 
-    /// Forgets who uses a frame where that shows in `[addr, addr + len)`, which is being
-    /// unmapped: its channels are gone.
+    /// Frees the frames whose fences lie in `[addr, addr + len)`, which is being unmapped: their
+    /// channels are gone.
     pub(crate) fn forget(&mut self, addr: usize, len: usize) {
         for slot in &mut self.frames {
             let ends = slot.map(|busy| [Some(busy.launch), busy.rest]);
@@ -113,12 +113,12 @@ impl Scratch {
 }
 
 impl Frame {
-    /// How many words it has.
+    /// Returns the frame's size in words.
     pub(crate) fn words(&self) -> usize {
         self.bytes / 4
     }
 
-    /// Writes `words` at `offset` bytes into the frame; `false` when they do not fit.
+    /// Writes `words` at `offset` bytes into the frame. Returns false if they do not fit.
     pub(crate) fn write(&self, offset: usize, words: &[u32]) -> bool {
         let end = words
             .len()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What this process has opened on the GPU: objects, mappings, channels.
+//! Tracks the GPU objects, mappings and channels that this process has opened.
 
 use crate::alone::Alone;
 use crate::channel::{Around, Channel, DOORBELL};
@@ -31,11 +31,11 @@ struct Mapping {
     offset: u64,
     addr: usize,
     len: usize,
-    /// The GPU whose memory it is, by the N of `/dev/nvidiaN`; `None` for memory of the system.
+    /// The GPU whose memory it is, by the N of `/dev/nvidiaN`; `None` for system memory.
     gpu: Option<u32>,
 }
 
-/// An allocation that channels live below, remembered to notice its end.
+/// An RM object that channels may live below, remembered to notice its free.
 #[derive(Debug)]
 struct Node {
     object: Object,
@@ -51,7 +51,7 @@ struct Ring {
     gpu: u32,
 }
 
-/// A doorbell page through which managed channels are rung, shadowed unless its client has a channel that
+/// A doorbell page that rings managed channels. It is shadowed unless its client has a channel that
 /// is left alone.
 #[derive(Debug)]
 struct Doorbell {
@@ -60,7 +60,7 @@ struct Doorbell {
     gpu: u32,
 }
 
-/// Everything known about this process.
+/// The GPU state of this process.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     nodes: Vec<Node>,
@@ -71,26 +71,26 @@ pub(crate) struct Session {
     channels: Vec<Channel>,
     alone: Alone,
     notifiers: Notifiers,
-    /// Whether the last [`publish`](Self::publish) found entries that the one before had not seen.
+    /// Whether the last [`publish`](Self::publish) found new entries.
     news: bool,
-    /// Whether it left something that must be looked after.
+    /// Whether it left work that must be watched.
     unfinished: bool,
-    /// The mapping in which a segment was found last, as an index.
+    /// The index of the mapping in which the last segment was found.
     found: Cell<usize>,
 }
 
-/// The most mappings and objects that are remembered; a tenant with more runs on, and
-/// what is beyond is not managed.
+/// The most mappings and objects that are remembered. A tenant with more keeps running, but the
+/// rest is not managed.
 const REMEMBERED_MAX: usize = 65_536;
 
 /// Bytes of a usermode object's mapping, the doorbell page.
 pub(crate) const DOORBELL_BYTES: usize = 0x10000;
-/// The most doorbell pages that are shadowed: the fault handler has a place for each. A context of
-/// CUDA's maps two (recorded on an H200).
+/// The most doorbell pages that are shadowed: the fault handler has a slot for each. A CUDA context
+/// maps two (recorded on an H200).
 pub(crate) const DOORBELLS_MAX: usize = 64;
 
 impl Session {
-    /// An empty session.
+    /// Creates an empty session.
     pub(crate) const fn new() -> Self {
         Self {
             nodes: Vec::new(),
@@ -107,17 +107,17 @@ impl Session {
         }
     }
 
-    /// Returns whether the program had submitted something when [`publish`](Self::publish) looked last.
+    /// Returns whether the last [`publish`](Self::publish) found new entries.
     pub(crate) fn has_news(&self) -> bool {
         self.news
     }
 
-    /// Whether there is anything for a worker to do.
+    /// Returns whether any channel is managed.
     pub(crate) fn managed(&self) -> bool {
         !self.channels.is_empty()
     }
 
-    /// Learns what an ioctl did, or is about to do in the case of `Free`.
+    /// Records the effect of an ioctl. A `Free` is recorded before the ioctl runs.
     pub(crate) fn learn(&mut self, call: Call, governors: &mut Governors) {
         match call {
             Call::Alloc {
@@ -159,7 +159,7 @@ impl Session {
         }
     }
 
-    /// Learns of an `mmap` of `fd`, a GPU's node or the control node.
+    /// Records an `mmap` of `fd`, which is a GPU's node or the control node.
     pub(crate) fn mapped(&mut self, fd: i32, addr: usize, len: usize, gpu: Option<u32>) {
         let Some(at) = self.announced.iter().position(|a| a.fd == fd) else {
             return;
@@ -176,13 +176,13 @@ impl Session {
         }
     }
 
-    /// Whether anything known lies in `[addr, addr + len)`.
+    /// Returns whether a known mapping touches `[addr, addr + len)`.
     pub(crate) fn knows(&self, addr: usize, len: usize) -> bool {
         let mut mappings = self.mappings.iter();
         mappings.any(|m| touches((m.addr, m.len), addr, len))
     }
 
-    /// Whether the `mmap` of a descriptor that comes next maps a doorbell page.
+    /// Returns whether the next `mmap` of a descriptor maps a doorbell page.
     pub(crate) fn announces_doorbell(&self, fd: i32) -> bool {
         let announced = self.announced.iter().find(|a| a.fd == fd);
         announced.is_some_and(|a| Self::is_usermode(&self.nodes, a.memory))
@@ -194,7 +194,7 @@ impl Session {
             .any(|n| n.object == memory && rm::is_usermode(n.class))
     }
 
-    /// Learns that the tenant has unmapped `[addr, addr + len)`.
+    /// Forgets `[addr, addr + len)`, which the tenant has unmapped.
     pub(crate) fn unmapped(&mut self, addr: usize, len: usize) {
         let kept = |m: &Mapping| !touches((m.addr, m.len), addr, len);
         self.mappings.retain(kept);
@@ -220,7 +220,7 @@ impl Session {
         }
     }
 
-    /// Takes a new channel under management, or counts that it is left alone.
+    /// Manages a new channel, or counts that it is left alone.
     fn adopt(&mut self, object: Object, class: u32, params: ChannelParams) {
         match self.shadow_channel(object, class, params) {
             Some(channel) => {
@@ -234,7 +234,7 @@ impl Session {
         }
     }
 
-    /// The mapping in which a channel's USERD lies, and the address of that.
+    /// Returns the mapping of a channel's USERD, and the USERD's address.
     fn userd(&self, object: Object, params: &ChannelParams) -> Option<(&Mapping, usize)> {
         let of = |m: &&Mapping| {
             (m.memory.client, m.memory.handle) == (object.client, params.userd_memory)
@@ -245,8 +245,8 @@ impl Session {
         Some((mapping, userd))
     }
 
-    /// Shadows the channel's ring, USERD and doorbells unless that has been done. Nothing of a channel is
-    /// replaced before it is known that all of it can be.
+    /// Shadows the channel's ring, USERD and doorbells as far as they are not. Nothing of a channel
+    /// is replaced before it is known that all of it can be.
     fn shadow_channel(
         &mut self,
         object: Object,
@@ -259,7 +259,7 @@ impl Session {
         if !Channel::fits(&params, userd, |at, size| covers((addr, len), at, size)) {
             return None;
         }
-        // Doorbells first: without them the tenant's rings would pass by.
+        // Doorbells first: otherwise the tenant could ring past the library.
         self.shadow_doorbells(object.client, gpu)?;
         if !self.rings.iter().any(|r| r.shadow.contains(userd)) {
             // SAFETY: the mapping was made by this process's `mmap` and is whole; no channel
@@ -275,7 +275,7 @@ impl Session {
             });
         }
         let ring = self.rings.iter_mut().find(|r| r.shadow.contains(userd))?;
-        // Where a channel was freed together with something above it.
+        // An earlier channel at this USERD was freed together with an object above it.
         self.channels.retain(|c| !c.is_at(userd));
         let channel = Channel::new(object, class, params, userd, &ring.shadow)?;
         if channel.reaches(ring.shadow.upper_half().0) {
@@ -284,9 +284,9 @@ impl Session {
         Some(channel)
     }
 
-    /// Shadows the doorbell pages by which a client rings a GPU, unless that has been done; `None` if
-    /// there is none, or one that the fault handler would not know. A client that has none itself rings
-    /// by those of the process's others.
+    /// Shadows the doorbell pages by which a client rings a GPU, as far as they are not. Fails if
+    /// there is none, or one that the fault handler could not know. A client without a page rings
+    /// by those of the process's other clients.
     fn shadow_doorbells(&mut self, client: u32, gpu: u32) -> Option<()> {
         let Self {
             nodes,
@@ -324,9 +324,9 @@ impl Session {
         doorbells.iter().any(|d| d.gpu == gpu).then_some(())
     }
 
-    /// A channel is not understood, and only its own doorbell can tell of its work: its client gets its
-    /// real doorbells back, and the client's managed channels are polled. So do all where the client has
-    /// no doorbell that is known.
+    /// Restores the real doorbells of a client with a channel that is not managed: only its own
+    /// doorbell announces that channel's work. The client's managed channels are polled. If the
+    /// client has no known doorbell, all clients get theirs back.
     fn leave_alone(&mut self, object: Object, params: &ChannelParams) {
         let Self {
             nodes,
@@ -342,7 +342,7 @@ impl Session {
         for doorbell in doorbells {
             let rings = !has_own || doorbell.client == object.client;
             if rings && !doorbell.shadow.restore() {
-                // The unknown channel would hang for good; better a clear end.
+                // The unmanaged channel would hang for good. A clear end is better.
                 std::process::abort();
             }
         }
@@ -355,10 +355,10 @@ impl Session {
         }
     }
 
-    /// Publishes what is left of, and forgets, every channel at or below `object`.
+    /// Publishes the rest of every channel at or below `object`, and forgets these channels.
     fn forget(&mut self, object: Object, governors: &mut Governors) {
         self.publish(governors, sys::now_ns());
-        // With a client all that is its goes.
+        // A client takes all its objects with it.
         let whole = object.handle == object.client;
         let mut doomed = vec![object.handle];
         let mut next = 0;
@@ -383,23 +383,23 @@ impl Session {
         let notifier = mappings.find(|m| (m.memory.client, m.memory.handle) == of && m.offset == 0);
         let gpu = self.userd(channel, params).and_then(|(userd, _)| userd.gpu);
         if let (Some(notifier), Some(gpu)) = (notifier, gpu) {
-            // SAFETY: a mapping that exists, of whole pages; `unmapped` hears of its end before it ends.
+            // SAFETY: a mapping that exists, of whole pages; `unmapped` is called before it ends.
             unsafe { self.notifiers.watch(channel, group, notifier.addr, gpu) };
         }
     }
 
-    /// Returns the faults of this process since the last time: the GPU and the Xid of each.
+    /// Returns the new faults of this process since the last call, as GPU and Xid.
     pub(crate) fn faults(&mut self) -> Vec<(u32, u32)> {
         self.notifiers.look()
     }
 
-    /// The real register that rings a GPU: the doorbell mapped last is the one libcuda uses.
+    /// Returns the real register that rings a GPU. libcuda uses the doorbell that it mapped last.
     fn doorbell(doorbells: &[Doorbell], gpu: u32) -> Option<&AtomicU32> {
         let last = &doorbells.iter().rfind(|d| d.gpu == gpu)?.shadow;
         last.word(last.tenant() + DOORBELL).map(|pair| pair.real)
     }
 
-    /// Publishes all that is new on every channel; returns how many entries.
+    /// Publishes all new entries of every channel. Returns how many.
     pub(crate) fn publish(&mut self, governors: &mut Governors, now_ns: u64) -> u32 {
         let Self {
             mappings,
@@ -446,13 +446,13 @@ impl Session {
         count
     }
 
-    /// Returns whether [`publish`](Self::publish) left something that must be looked after although nobody rings: held back, on
-    /// the GPU and followed, or in a ring that has no room left.
+    /// Returns whether [`publish`](Self::publish) left work that must be watched although no
+    /// doorbell will ring: held back, in flight and watched, or in a ring without room.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.unfinished
     }
 
-    /// Returns whether some channel of a GPU has work that is held back, or followed.
+    /// Returns whether any channel of a GPU has work that is held back, or in flight and watched.
     pub(crate) fn pending_on(&self, gpu: u32) -> bool {
         let mut rings = self.rings.iter().filter(|r| r.gpu == gpu);
         rings.any(|r| {
@@ -461,19 +461,20 @@ impl Session {
         })
     }
 
-    /// The GPUs on which something is managed.
+    /// Returns the GPUs with managed channels.
     pub(crate) fn gpus(&self) -> impl Iterator<Item = u32> + '_ {
         self.rings.iter().map(|ring| ring.gpu)
     }
 
-    /// Arms or disarms every doorbell; `false` if some managed channel can be rung without that.
+    /// Arms or disarms every doorbell. Returns false if a managed channel can be rung without a
+    /// fault.
     pub(crate) fn arm(&self, armed: bool) -> bool {
         let shadowed = self.doorbells.iter().filter(|d| d.shadow.is_apart());
         let unheard = shadowed.filter(|d| !d.shadow.arm(armed)).count() > 0;
         !unheard && !self.channels.iter().any(|c| self.rings_by_itself(c))
     }
 
-    /// Whether a managed channel's client has its real doorbells.
+    /// Returns whether a managed channel's client has its real doorbells.
     fn rings_by_itself(&self, channel: &Channel) -> bool {
         let client = channel.object.client;
         let has_own = self.doorbells.iter().any(|d| d.client == client);
@@ -481,21 +482,21 @@ impl Session {
         used.any(|d| (!has_own || d.client == client) && !d.shadow.is_apart())
     }
 
-    /// Whether a doorbell page at an address is not the program's own.
+    /// Returns whether a doorbell page at an address is a shadow.
     pub(crate) fn shadows(&self, addr: usize) -> bool {
         let mut doorbells = self.doorbells.iter();
         doorbells.any(|d| d.shadow.contains(addr) && d.shadow.is_apart())
     }
 
-    /// Addresses of the doorbell shadows, for the signal handler.
+    /// Returns the addresses of the doorbell pages, for the signal handler.
     pub(crate) fn doorbell_pages(&self) -> impl Iterator<Item = usize> + '_ {
         self.doorbells.iter().map(|d| d.shadow.tenant())
     }
 }
 
-/// The tenant's segment at a GPU address, where it is system memory that this process
-/// maps at the same address, as libcuda's pushbuffers are. `last` is where the one before was found: most lie in the same
-/// mapping.
+/// Returns the address of the tenant's segment at a GPU address. The segment must be system memory
+/// that this process maps at the same address, as libcuda's pushbuffers are. `last` caches the
+/// mapping, because most segments lie in the same one.
 fn segment(mappings: &[Mapping], last: &Cell<usize>, gpu_va: u64, len: usize) -> Option<usize> {
     // CAST: addresses are 64 bits wide where this driver runs.
     let addr = gpu_va as usize;

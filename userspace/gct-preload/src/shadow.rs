@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Shadows: ordinary memory in the place of what the driver mapped.
+//! Replaces mappings of the driver with ordinary memory.
 //!
-//! The tenant keeps its addresses and writes ordinary memory there; the real
-//! mapping lives on elsewhere in the process, for the worker only.
+//! The tenant keeps its addresses and writes ordinary memory there. The real mapping moves
+//! elsewhere in the process, where only the worker uses it.
 
 use crate::sys;
 use core::ffi::c_void;
@@ -11,7 +11,7 @@ use core::ffi::c_void;
 use core::sync::atomic::compiler_fence;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// One shadowed mapping.
+/// A mapping and its shadow.
 #[derive(Debug)]
 pub(crate) struct Shadow {
     tenant: usize,
@@ -20,16 +20,17 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// Moves the mapping at `tenant` away and puts ordinary memory there, with the
-    /// same contents if `copy` says that they can be read.
+    /// Moves the mapping at `tenant` away and maps ordinary memory there. Copies the contents if
+    /// `copy` says that they can be read.
     ///
-    /// Between the two the range is free, and the kernel may give it to another thread that asks for memory
-    /// anywhere. It does so where no higher range is free: not for the rings, which libcuda maps far
-    /// below, nor for doorbells, which [`places`](crate::places) has mapped there.
+    /// Between the two steps the range is free, and the kernel may give it to a thread that maps
+    /// memory anywhere. It does so only if no higher range is free. That does not happen to the
+    /// rings, which libcuda maps far below, nor to doorbells, which [`places`](crate::places) has
+    /// mapped there.
     ///
-    /// `None` leaves everything as it was, except in one case that cannot be undone: when
-    /// no anonymous page can be mapped there; then the process is aborted, because
-    /// its next store would go nowhere, or into memory of another thread's.
+    /// `None` leaves everything unchanged. One failure cannot be undone: if no anonymous page can
+    /// be mapped at `tenant`, the process is aborted. Its next store would be lost, or reach
+    /// another thread's memory.
     ///
     /// # Safety
     ///
@@ -68,42 +69,41 @@ impl Shadow {
         })
     }
 
-    /// A mapping that stays the tenant's.
+    /// Creates a pair in which the tenant keeps the real mapping.
     pub(crate) fn of_tenant(tenant: usize, len: usize) -> Self {
         let real = tenant;
         Self { tenant, real, len }
     }
 
-    /// Where the tenant's mapping begins.
+    /// Returns the start of the tenant's mapping.
     pub(crate) fn tenant(&self) -> usize {
         self.tenant
     }
 
-    /// The upper half: where the tenant has it, and where the device is reached. The
-    /// tenant of a ring's shadow writes nothing there as long as its channels end below.
+    /// Returns the upper half: the tenant's address, the device's address, and the length. The
+    /// tenant writes nothing there as long as its channels end below.
     pub(crate) fn upper_half(&self) -> (usize, usize, usize) {
         let half = self.len / 2;
         (self.tenant + half, self.real + half, self.len - half)
     }
 
-    /// Whether the tenant's address lies inside.
+    /// Returns whether the tenant's address lies inside.
     pub(crate) fn contains(&self, addr: usize) -> bool {
         addr.wrapping_sub(self.tenant) < self.len
     }
 
-    /// Whether `[addr, addr + len)` lies inside.
+    /// Returns whether `[addr, addr + len)` lies inside.
     pub(crate) fn covers(&self, addr: usize, len: usize) -> bool {
         covers((self.tenant, self.len), addr, len)
     }
 
-    /// Whether a part of `[addr, addr + len)` lies inside.
+    /// Returns whether a part of `[addr, addr + len)` lies inside.
     pub(crate) fn touches(&self, addr: usize, len: usize) -> bool {
         touches((self.tenant, self.len), addr, len)
     }
 
-    /// A word that the tenant sees, and its real counterpart.
-    ///
-    /// `None` outside the mapping or off its alignment.
+    /// Returns a word of the tenant's mapping and its real counterpart. Returns `None` outside the
+    /// mapping or off the alignment.
     pub(crate) fn word(&self, addr: usize) -> Option<Pair<'_, AtomicU32>> {
         if addr % 4 != 0 || !self.covers(addr, 4) {
             return None;
@@ -119,7 +119,7 @@ impl Shadow {
         }
     }
 
-    /// A ring entry that the tenant sees, and its real counterpart.
+    /// Returns a ring entry of the tenant's mapping and its real counterpart.
     pub(crate) fn entry(&self, addr: usize) -> Option<Pair<'_, AtomicU64>> {
         if addr % 8 != 0 || !self.covers(addr, 8) {
             return None;
@@ -134,8 +134,8 @@ impl Shadow {
         }
     }
 
-    /// Gives the tenant the real mapping back, at its old address; the shadow remains
-    /// as a way to reach it. `false` if the kernel refuses, and nothing has changed.
+    /// Returns the real mapping to the tenant at its old address, where this library uses it as
+    /// well. Returns false if the kernel refuses. Then nothing has changed.
     pub(crate) fn restore(&mut self) -> bool {
         if self.real == self.tenant {
             return true;
@@ -159,20 +159,19 @@ impl Shadow {
         true
     }
 
-    /// Whether the tenant's mapping is not the real one.
+    /// Returns whether the tenant's mapping is a shadow.
     pub(crate) fn is_apart(&self) -> bool {
         self.real != self.tenant
     }
 
-    /// Makes the tenant's next store fault (`true`) or succeed again (`false`).
-    ///
-    /// `false` if that cannot be done: then stores go unnoticed and must be polled for.
+    /// Makes the tenant's next store fault, or lets stores pass again. Returns false if that cannot
+    /// be done. Then the shadow must be polled.
     pub(crate) fn arm(&self, armed: bool) -> bool {
         if self.real == self.tenant {
             return false;
         }
         let prot = if armed {
-            // libcuda reads behind a doorbell that it has rung.
+            // libcuda reads back a doorbell that it has rung.
             libc::PROT_READ
         } else {
             libc::PROT_READ | libc::PROT_WRITE
@@ -182,7 +181,7 @@ impl Shadow {
         unsafe { sys::mprotect(self.tenant as *mut c_void, self.len, prot) }
     }
 
-    /// Gives up the real mapping, after the tenant unmapped its side.
+    /// Unmaps the real mapping after the tenant has unmapped its own.
     ///
     /// # Safety
     ///
@@ -196,25 +195,26 @@ impl Shadow {
     }
 }
 
-/// Whether `[addr, addr + len)` lies in a range, which is an address and a length.
+/// Returns whether `[addr, addr + len)` lies in a range, given as address and length.
 pub(crate) fn covers((start, size): (usize, usize), addr: usize, len: usize) -> bool {
     let offset = addr.wrapping_sub(start);
     offset < size && len <= size - offset
 }
 
-/// Whether a part of it does.
+/// Returns whether a part of `[addr, addr + len)` lies in a range.
 pub(crate) fn touches((start, size): (usize, usize), addr: usize, len: usize) -> bool {
     addr.wrapping_sub(start) < size || start.wrapping_sub(addr) < len
 }
 
 /// Copies `len` bytes of device memory, a multiple of 64.
 ///
-/// A load of write-combined memory goes across the bus by itself, unless it is a streaming load:
-/// that brings 64 bytes at once.
+/// A plain load of write-combined memory crosses the bus by itself. A streaming load fetches 64
+/// bytes at once.
 ///
 /// # Safety
 ///
-/// Both ranges are mapped and aligned to 64 bytes, nobody writes `to` meanwhile, and they are apart.
+/// Both ranges are mapped and aligned to 64 bytes. They are apart, and nobody writes `to`
+/// meanwhile.
 unsafe fn read_device(from: *const c_void, to: *mut c_void, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("sse4.1") {
@@ -243,7 +243,7 @@ unsafe fn stream(
     lines: usize,
 ) {
     use core::arch::x86_64::{_mm_sfence, _mm_store_si128, _mm_stream_load_si128};
-    // What was stored there before is seen by streaming loads only behind a fence.
+    // Streaming loads see earlier stores only behind a fence.
     _mm_sfence();
     for at in (0..lines * 4).step_by(4) {
         // SAFETY: inside both ranges, which are aligned.
@@ -256,7 +256,7 @@ unsafe fn stream(
     }
 }
 
-/// One location as the tenant sees it and as the GPU does.
+/// One location in the tenant's mapping and in the real one.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair<'a, T> {
     pub(crate) tenant: &'a T,
@@ -269,7 +269,7 @@ pub(crate) fn device_write_barrier() {
     {
         // SAFETY: SSE is part of the x86-64 baseline.
         unsafe { core::arch::x86_64::_mm_sfence() };
-        // The processor needs no more: `mfence` would wait for loads as well.
+        // The processor needs no more: `mfence` would also wait for loads.
         compiler_fence(Ordering::SeqCst);
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A channel on a simulated GPU, for tests: launches captured on an H200 go through the shadow ring,
-//! the governor and the real ring into the model of the launch hardware.
+//! Simulates a channel and its GPU for tests. Launches captured on an H200 pass through the shadow
+//! ring, the governor and the real ring into the model of the launch hardware.
 
 use crate::channel::{Around, Channel};
 use crate::governor::Governor;
@@ -26,12 +26,12 @@ const RINGS_LEN: usize = 2 << 20;
 const WORDS: usize = 385;
 /// Blocks of the captured launch.
 const BLOCKS: u64 = 1000;
-/// Where the captured launch releases: a page of it must exist.
+/// The captured launch's release word. Its page must exist.
 const RELEASE: usize = 0x2_0463_7f04;
-/// One step of the simulated GPU takes so long.
+/// The duration of one step of the simulated GPU.
 const STEP_NS: u64 = 1_000;
 
-/// Memory at an address that is the same for the GPU.
+/// Maps memory at an address that is the same for the GPU.
 pub(crate) fn low_memory(at: usize, len: usize) -> usize {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -41,7 +41,7 @@ pub(crate) fn low_memory(at: usize, len: usize) -> usize {
     at
 }
 
-/// The GPU's memory: the rings behind their alias, what is mapped at its own address, the rest.
+/// The GPU's memory: the rings behind their alias, memory mapped at its own address, and the rest.
 pub(crate) struct Memory {
     rings: usize,
     real: usize,
@@ -103,7 +103,7 @@ fn captured() -> Vec<u32> {
     ))
 }
 
-/// The first segment of a capture.
+/// Returns the first segment of a capture.
 pub(crate) fn words_of(text: &str) -> Vec<u32> {
     let line = text.lines().find(|line| line.starts_with("gp ")).unwrap();
     let words = line.split_once(" : ").unwrap().1;
@@ -112,7 +112,7 @@ pub(crate) fn words_of(text: &str) -> Vec<u32> {
 }
 
 impl Bench {
-    /// `number` keeps the addresses of tests that run at the same time apart.
+    /// Creates a bench. `number` separates the addresses of concurrent tests.
     pub(crate) fn new(number: usize, limits: Limits, order: Order) -> Self {
         let config = Config {
             order,
@@ -121,7 +121,7 @@ impl Bench {
         Self::with(number, limits, config)
     }
 
-    /// The same with another machine.
+    /// Creates a bench with a machine of this configuration.
     pub(crate) fn with(number: usize, limits: Limits, config: Config) -> Self {
         let rings = low_memory(0x10_0000_0000 + number * 0x1000_0000, RINGS_LEN);
         let pushbuffers = low_memory(rings + (64 << 20), 64 << 10);
@@ -164,7 +164,7 @@ impl Bench {
             get: 0,
             put: 0,
             launched: 0,
-            // A machine that has been up for some time.
+            // The time of a machine that has been up for some time.
             now_ns: 1 << 40,
             doorbell: AtomicU32::new(0),
         }
@@ -184,12 +184,12 @@ impl Bench {
         self.shadow.word(self.rings + 0x2000 + at).unwrap()
     }
 
-    /// The tenant launches once more, if GP_GET leaves it room.
+    /// Launches once more as the tenant. Returns false if GP_GET leaves no room.
     pub(crate) fn launch(&mut self) -> bool {
         self.launch_on(0)
     }
 
-    /// The same on one of its streams, each of which has a release word of its own.
+    /// Launches on one of the tenant's streams. Each has a release word of its own.
     pub(crate) fn launch_on(&mut self, stream: usize) -> bool {
         let seen = self.userd(0x88).tenant.load(Ordering::Relaxed);
         if (self.put + 1) % ENTRIES == seen {
@@ -215,7 +215,7 @@ impl Bench {
         true
     }
 
-    /// The tenant submits a segment, which lies at this offset of its pushbuffers.
+    /// Submits a segment as the tenant, at this offset of its pushbuffers.
     pub(crate) fn submit(&mut self, words: &[u32], offset: usize) {
         let at = self.pushbuffers + offset;
         for (i, word) in words.iter().enumerate() {
@@ -241,7 +241,7 @@ impl Bench {
         self.userd(0x8c).tenant.store(self.put, Ordering::Release);
     }
 
-    /// The worker looks once.
+    /// Publishes once, as the worker does.
     pub(crate) fn work(&mut self) {
         let mapped = self.machine.memory().mapped.clone();
         let find = |va: u64, len: usize| {
@@ -269,7 +269,7 @@ impl Bench {
         }
     }
 
-    /// The GPU fetches what is published and does one thing.
+    /// Lets the GPU fetch the published entries and do one thing. Returns whether it did any.
     pub(crate) fn step(&mut self) -> bool {
         let put = self.userd(0x8c).real.load(Ordering::Relaxed);
         while self.get != put {
@@ -293,17 +293,18 @@ impl Bench {
         moved
     }
 
-    /// The time of the simulation.
+    /// Returns the simulated time.
     pub(crate) fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Time passes.
+    /// Advances the simulated time.
     pub(crate) fn pass(&mut self, ns: u64) {
         self.now_ns += ns;
     }
 
-    /// The grids of blocks that run, where the machine is timed, once all that can be done without time passing is.
+    /// Does everything that takes no time. Returns the grids with blocks that run. For a timed
+    /// machine.
     pub(crate) fn running(&mut self) -> Vec<usize> {
         let mut quiet = 0;
         while quiet < 3 {
@@ -331,7 +332,7 @@ impl Bench {
         self.machine.report().runs[run].count()
     }
 
-    /// Runs what was submitted to its end, where the machine is timed: a whole launch takes `ns`.
+    /// Runs all submitted work to its end. A whole launch takes `ns`. For a timed machine.
     pub(crate) fn drain(&mut self, ns: u64) {
         for _ in 0..1000 {
             let running = self.running();
@@ -345,14 +346,14 @@ impl Bench {
         panic!("the tenant hangs");
     }
 
-    /// Grids of blocks that were let go and have not ended.
+    /// Returns how many released grids with blocks have not ended.
     pub(crate) fn outstanding(&self) -> usize {
         let runs = self.machine.report().runs.iter();
         runs.filter(|run| run.count() > 0 && run.ended.is_none())
             .count()
     }
 
-    /// Runs what was submitted to its end; returns the masks of the grids that ran, with their blocks.
+    /// Runs all submitted work to its end. Returns the blocks and the mask of each grid that ran.
     pub(crate) fn masks(&mut self) -> Vec<(u64, [u32; 8])> {
         let before = self.machine.report().runs.len();
         for _ in 0..64 {
@@ -365,7 +366,7 @@ impl Bench {
         grids.map(|run| (run.count(), run.mask.0)).collect()
     }
 
-    /// Runs `launches` launches to their end; returns the most grids that ran at once.
+    /// Runs `launches` launches to their end. Returns the most grids that ran at once.
     pub(crate) fn run(&mut self, launches: u32) -> usize {
         let mut most = 0;
         let mut idle = 0;
@@ -385,7 +386,7 @@ impl Bench {
         assert_eq!(self.release_word().load(Ordering::Relaxed), launches);
     }
 
-    /// Whether each block ran once a launch.
+    /// Checks that each block ran once in each launch.
     pub(crate) fn check_blocks(&self, launches: u32) {
         let mut coverage = Coverage::default();
         for run in &self.machine.report().runs {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Carries out the limits that need controls, `compute.timeslice` and `compute.freeze`: the driver
-//! lets every program send them for its own objects.
+//! Carries out the limits that need controls: `compute.timeslice` and `compute.freeze`. The driver
+//! lets every program send these controls for its own objects.
 //!
-//! The daemon says what this process has of a time slice; its channel groups share that ([`gct_core::round`]).
-//! What is to be sent for a time slice is [`gct_core::slice`]'s to say, for a freeze see [`Halts`]. A control takes some hundred
-//! microseconds, so none is sent on the way of a launch: whoever makes a channel group sends
-//! it, or the thread that looks after the daemon.
+//! The daemon publishes this process's part of a time slice. Its channel groups share that part
+//! ([`gct_core::round`]). [`gct_core::slice`] decides which control sets a time slice, and
+//! [`Halts`] sends those of a freeze. A control takes some hundred microseconds, so no launch waits
+//! for one: the thread that makes a channel group sends it, or the thread that maintains the
+//! daemon's connection.
 
 use crate::halts::{Device, Halts};
 use crate::rm;
@@ -18,10 +19,10 @@ use gct_core::units::Us;
 use gctd_ipc::tenant::{Gpu, Link};
 use std::sync::Arc;
 
-/// `NV_ERR_INVALID_CLIENT`: what a descriptor that is no longer the driver's says, too.
+/// `NV_ERR_INVALID_CLIENT`. The status also stands for a descriptor that is no longer the driver's.
 const NO_CLIENT: Status = 0x23;
 
-/// Sends a control on one of the program's descriptors.
+/// The function that sends a control on one of the program's descriptors.
 pub(crate) type Send = fn(fd: i32, control: &mut Control) -> Result<(), Status>;
 
 /// A channel group of this process.
@@ -30,10 +31,10 @@ struct Group {
     client: Handle,
     parent: Handle,
     object: Handle,
-    /// The descriptor on which it was made. Should it be another file's by now, the resource
-    /// manager does not know the client there.
+    /// The descriptor on which the program allocated it. If it is another file's by now, the
+    /// resource manager does not know the client there.
     fd: i32,
-    /// `None` as long as no daemon has said which it is.
+    /// The GPU; `None` until a daemon has said which it is.
     gpu: Option<Arc<Gpu>>,
     slice: Slice,
     round: Round,
@@ -47,29 +48,29 @@ struct Sharing {
     divisor: Divisor,
 }
 
-/// Returns the part of a time slice that a channel group of a round has.
+/// Returns the part of a time slice that each channel group of a round gets.
 fn part(sharing: &[Sharing], minor: u32, round: Round, share: Us) -> Us {
     let of = |sharing: &&Sharing| (sharing.minor, sharing.round) == (minor, round);
     let divisor = sharing.iter().find(of).map(|sharing| sharing.divisor);
     divisor.unwrap_or_default().part(share)
 }
 
-/// All channel groups of this process, on all GPUs.
+/// The channel groups of this process, on all GPUs.
 #[derive(Debug)]
 pub(crate) struct Slices {
     groups: Vec<Group>,
     sharing: Vec<Sharing>,
-    /// Channels in channel groups that are not this process's, as those of an MPS client are in
-    /// the server's: client, parent and handle. Their time slices are out of reach, and stopping
-    /// them would stop others.
+    /// Channels in channel groups of other processes, as client, parent and handle. An MPS client's
+    /// are in the server's groups. This process cannot set their time slices, and stopping them
+    /// would stop other processes.
     foreign: Vec<[Handle; 3]>,
     halts: Halts,
-    /// By the N of `/dev/nvidiaN`: which generation of limits was taken there.
+    /// The generation of limits that was carried out, by the N of `/dev/nvidiaN`.
     taken: Vec<(u32, u64)>,
     send: Send,
 }
 
-/// Asks the driver.
+/// Sends a control to the driver.
 fn send(fd: i32, control: &mut Control) -> Result<(), Status> {
     match rm::send(fd, control) {
         Some(0) => Ok(()),
@@ -87,7 +88,8 @@ impl Group {
         self.gpu.as_ref().map(|gpu| gpu.minor)
     }
 
-    /// Tells the resource manager what has to be told; `Err` is its refusal.
+    /// Sends the controls that bring the group to `limit`. Returns the resource manager's refusal
+    /// as an error.
     fn settle(&mut self, limit: Option<Us>, send: Send) -> Result<(), Status> {
         while let Some(order) = self.slice.order(limit) {
             let mut control = order.control(self.client, self.object);
@@ -101,7 +103,7 @@ impl Group {
     }
 }
 
-/// What binds on a GPU.
+/// The limits in force on a GPU.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     generation: u64,
@@ -110,7 +112,7 @@ struct Limits {
 }
 
 impl Limits {
-    /// Reads them; generation 0 if there are none yet.
+    /// Reads the limits. Generation 0 means that there are none yet.
     fn on(gpu: &Gpu) -> Self {
         let (generation, slice, frozen) = match gpu.page.limits() {
             Some((generation, limits)) => (generation, limits.timeslice_us, limits.frozen),
@@ -136,7 +138,8 @@ impl Slices {
         }
     }
 
-    /// A channel group was made on a descriptor for an engine; before its ioctl returns it has the limit.
+    /// Adds a channel group that was made for an engine, and gives it the limit before its ioctl
+    /// returns.
     pub(crate) fn made(&mut self, call: &Call, engine: Option<u64>, fd: i32, link: &mut Link) {
         let gpu = link.gpu_of(call.client, call.object);
         self.groups.push(Group {
@@ -153,13 +156,12 @@ impl Slices {
         self.settle(call.client, call.object, link);
     }
 
-    /// A subdevice was made.
+    /// Adds a subdevice.
     pub(crate) fn subdevice(&mut self, call: &Call) {
         self.halts.subdevice(call);
     }
 
-    /// A channel was made on a descriptor; in a frozen process it is stopped before its ioctl
-    /// returns.
+    /// Adds a channel. In a frozen process it is stopped before its ioctl returns.
     pub(crate) fn channel(&mut self, call: &Call, fd: i32, link: &mut Link) {
         let mut groups = self.groups.iter();
         let Some(group) = groups.find(|group| group.is(call.client, call.parent)) else {
@@ -170,7 +172,7 @@ impl Slices {
         self.stop_again(gpu.as_deref(), link);
     }
 
-    /// The program has enabled channels of a client itself: a freeze holds again.
+    /// Renews a freeze after the program has enabled channels of a client itself.
     pub(crate) fn enabled(&mut self, client: Handle, link: &mut Link) {
         self.halts.changed(client);
         for gpu in link.gpus().to_vec() {
@@ -178,7 +180,7 @@ impl Slices {
         }
     }
 
-    /// Stops what is not stopped on a GPU where this process is frozen.
+    /// Stops the channels that run on a GPU where this process is frozen.
     fn stop_again(&mut self, gpu: Option<&Gpu>, link: &mut Link) {
         let Some(gpu) = gpu else { return };
         let limits = Limits::on(gpu);
@@ -191,7 +193,7 @@ impl Slices {
         }
     }
 
-    /// The devices of this process's channel groups on a GPU.
+    /// Returns the devices of this process's channel groups on a GPU.
     fn devices(&self, minor: u32) -> Vec<Device> {
         let here = self
             .groups
@@ -203,7 +205,7 @@ impl Slices {
         devices
     }
 
-    /// An object is about to be freed, and with it what is below.
+    /// Removes an object that is about to be freed, and all objects below it.
     pub(crate) fn freed(&mut self, client: Handle, object: Handle, link: &mut Link) {
         self.halts.freed(client, object);
         self.foreign
@@ -215,7 +217,7 @@ impl Slices {
         self.share(link);
     }
 
-    /// Counts the channel groups that share a time slice, and tells those whose part has changed.
+    /// Counts the channel groups that share a time slice, and updates those whose part has changed.
     fn share(&mut self, link: &mut Link) {
         for group in &self.groups {
             let Some(minor) = group.minor() else { continue };
@@ -249,7 +251,7 @@ impl Slices {
         self.settle_those(told, link);
     }
 
-    /// The program has set the time slice of a channel group itself: the limit holds again.
+    /// Renews the limit after the program has set a channel group's time slice itself.
     pub(crate) fn changed(&mut self, client: Handle, object: Handle, link: &mut Link) {
         for group in &mut self.groups {
             if group.is(client, object) {
@@ -259,8 +261,8 @@ impl Slices {
         self.settle(client, object, link);
     }
 
-    /// Another daemon has other pages, on which nothing was taken. They are asked for by each
-    /// group, so that each GPU where one is left is found.
+    /// Forgets all generations, because a new daemon has other pages. Looks up each group's GPU
+    /// again, so that every GPU with a remaining group is found.
     pub(crate) fn renew(&mut self, link: &mut Link) {
         self.taken.clear();
         for group in &mut self.groups {
@@ -271,7 +273,7 @@ impl Slices {
         self.share(link);
     }
 
-    /// Takes over the limits that are new, and tells the daemon.
+    /// Carries out new limits and acknowledges them to the daemon.
     pub(crate) fn follow(&mut self, link: &mut Link) {
         for gpu in link.gpus().to_vec() {
             let limits = Limits::on(&gpu);
@@ -309,12 +311,12 @@ impl Slices {
         self.share(link);
     }
 
-    /// Carries out the limit on a channel group.
+    /// Carries out the limit on one channel group.
     fn settle(&mut self, client: Handle, object: Handle, link: &mut Link) {
         self.settle_those(|group| group.is(client, object), link);
     }
 
-    /// Carries out the limit on some channel groups, if the driver has not lost them.
+    /// Carries out the limit on some channel groups. Groups that the driver has lost count as done.
     fn settle_those(&mut self, of: impl Fn(&Group) -> bool, link: &mut Link) {
         let sharing = &self.sharing;
         for group in self.groups.iter_mut().filter(|group| of(group)) {

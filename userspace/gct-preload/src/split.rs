@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A launch that was split, and the release of its atoms one by one.
+//! Splits a launch into atoms and releases them one by one.
 
 use crate::channel::Around;
 use crate::line::{End, Piece};
@@ -18,17 +18,17 @@ use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::QmdCall;
 use gct_core::units::Ns;
 
-/// Atoms of one launch at most: they and their join must fit into a frame of scratch.
+/// The most atoms of one launch. They and their join must fit into a frame of scratch.
 pub(crate) const ATOMS_MAX: u32 = 216;
 
 /// Bytes of one frame of scratch: the slots of the most atoms, and 19 KiB for a segment.
 pub(crate) const FRAME_BYTES: usize = 128 * 1024;
 
-/// Words of a QMD of the one version that is split.
+/// Words of a QMD of the only version that is split.
 const QMD_WORDS: usize = 96;
 
-/// Room for one channel's split launch: the slots' words before they go to the GPU, and the
-/// places where the segment is divided. Allocated once, because it is filled in a signal handler.
+/// Room for one channel's split launch: the slots' words before they go to the GPU, and the offsets
+/// at which the segment is divided. It is allocated once, because a signal handler fills it.
 #[derive(Debug)]
 pub(crate) struct AtomRoom {
     slots: Vec<u32>,
@@ -45,7 +45,7 @@ impl AtomRoom {
         }
     }
 
-    /// The words of atom `index`'s QMD, and its done word behind them.
+    /// Returns the words of atom `index`'s QMD, followed by its done word.
     fn atom(&mut self, index: u32) -> Option<&mut [u32]> {
         // CAST: an index below `ATOMS_MAX`; slot 0 is the join's.
         let at = (index as usize + 1) * SLOT_WORDS;
@@ -53,7 +53,7 @@ impl AtomRoom {
     }
 }
 
-/// A split launch of which some atoms are still to be released.
+/// A split launch with atoms that are not yet released.
 #[derive(Debug)]
 pub(crate) struct Atoms {
     frame: Frame,
@@ -63,31 +63,31 @@ pub(crate) struct Atoms {
     next: u32,
     done: DoneWords,
     launch: Piece,
-    /// What each atom is.
+    /// The submission that each atom is.
     pub(crate) piece: Piece,
-    /// How they are released.
+    /// The pace at which atoms are released.
     pub(crate) split: Split,
 }
 
-/// What is to be split, and how.
+/// The input for splitting one launch of a segment.
 pub(crate) struct Splitting<'a> {
     pub(crate) words: &'a [u32],
     pub(crate) found: &'a [QmdCall],
-    /// Which of `found`.
+    /// The index of the launch in `found`.
     pub(crate) index: usize,
     pub(crate) split: Split,
     pub(crate) segment: Segment,
-    /// What the whole launch is; its end is the launch's own release.
+    /// The whole launch. Its fence is the launch's own release.
     pub(crate) launch: Piece,
-    /// The last release of the segment, if it can be told.
+    /// The segment's last release, if it can be observed.
     pub(crate) rest: Option<End>,
     /// A number that the done words of a frame did not hold before.
     pub(crate) number: u32,
 }
 
 impl Splitting<'_> {
-    /// Writes the segment with its launch split into a frame of scratch, but for the atoms'
-    /// QMDs; `None` when it must go as it is.
+    /// Writes the segment with its launch split, but without the atoms' QMDs, into a frame of
+    /// scratch. Returns `None` if the segment must be published unchanged.
     pub(crate) fn emit(
         &self,
         room: &mut AtomRoom,
@@ -130,7 +130,7 @@ impl Splitting<'_> {
         // CAST: an index of the output.
         let output = output.get(..emitted.words as usize)?;
         let written = frame.write(0, join) && frame.write(words_at, output);
-        // SAFETY: the tenant's words; the session tells the scratch before they are unmapped.
+        // SAFETY: the tenant's words; the session calls `forget` before they are unmapped.
         let held = written && unsafe { scratch.hold(&frame, self.launch.end, self.rest) };
         let count = emitted.slots.checked_sub(1)?;
         let part = u64::from(count.max(1));
@@ -155,7 +155,7 @@ impl Splitting<'_> {
         })
     }
 
-    /// Has the core count its reasons; what it writes is not used.
+    /// Lets the core count why the launch cannot be split. The output is discarded.
     fn count_why_not(&self, orders: &[Order<'_>], words: &mut [u32], counters: &mut Counters) {
         let output = Output {
             words,
@@ -165,19 +165,19 @@ impl Splitting<'_> {
             cuts: &mut [],
             done: None,
         };
-        // An error would mean that there was no room, and so nothing that was counted.
+        // An error would mean that there was no room, and so that nothing was counted.
         let _ = rewrite::emit(self.words, self.found, orders, output, counters);
     }
 }
 
 impl Atoms {
-    /// Whether they are released one by one; else all at once.
+    /// Returns whether the atoms are released one by one, instead of all at once.
     pub(crate) fn is_paced(&self) -> bool {
         self.split.in_flight > 0
     }
 
-    /// Releases the next atom, or all that are left if they are not paced: writes the QMDs, with
-    /// `mask`, and returns the entry to publish, what it is a piece of, and whether it is the last.
+    /// Releases the next atom, or all remaining ones if they are not paced. Writes their QMDs with
+    /// `mask`. Returns the entry to publish, its submission, and whether it is the last.
     pub(crate) fn release(
         &mut self,
         room: &mut AtomRoom,
@@ -213,7 +213,7 @@ impl Atoms {
         (entry.encode(), self.released(), last)
     }
 
-    /// The piece that was released last.
+    /// Returns the submission of the last release.
     fn released(&self) -> Piece {
         if !self.is_paced() {
             return self.launch;
@@ -229,7 +229,7 @@ impl Atoms {
         }
     }
 
-    /// Puts the QMD of one atom where the GPU will read it.
+    /// Writes the QMD of one atom to the frame, where the GPU reads it.
     fn write(
         &self,
         room: &mut AtomRoom,
@@ -239,7 +239,7 @@ impl Atoms {
     ) {
         let Some(qmd) = room.atom(atom) else { return };
         if let Some(done) = qmd.last_mut() {
-            // Whatever was there, it is not what the atom will write.
+            // Make the word differ from the payload that the atom will write.
             *done = !self.done.payload;
         }
         if let Some(mask) = mask {

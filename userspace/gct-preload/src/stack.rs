@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Runs the fault handler's work on a stack of its own where the program's alternate stack is small.
+//! Runs the fault handler's work on its own stack if the program's alternate stack is small.
 //!
-//! A program's handler for SIGSEGV often runs on an alternate stack, and so does ours then. Rust's has
-//! 8 KiB, of which a frame with the registers of AVX-512 takes a third.
+//! A program's handler for SIGSEGV often runs on an alternate stack, and then ours does, too.
+//! Rust's has 8 KiB. A frame with the registers of AVX-512 takes a third of that.
 
 use crate::sys;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// What publishing needs at most, with room to spare.
+/// The most that publishing needs, with room to spare.
 const BYTES: usize = 256 << 10;
 
 /// The end of the stack; 0 before it is made.
 static TOP: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes the stack, with a page below it that faults; without memory for it there is none.
+/// Maps the stack with a guard page below it. Without memory for it there is none.
 pub(crate) fn prepare() {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -27,11 +27,13 @@ pub(crate) fn prepare() {
     }
 }
 
-/// Runs `work` on that stack if the signal was delivered on an alternate one, else where this is.
+/// Runs `work` on that stack if the signal was delivered on an alternate one, else on the present
+/// stack.
 ///
 /// # Safety
 ///
-/// `context` is that of the signal whose handler this is, and no other thread is in here.
+/// `context` is the context of the signal that this handler handles, and no other thread is in
+/// here.
 pub(crate) unsafe fn run(context: *mut c_void, work: &mut dyn FnMut()) {
     let here = 0u8;
     // SAFETY: by contract.
@@ -41,7 +43,7 @@ pub(crate) unsafe fn run(context: *mut c_void, work: &mut dyn FnMut()) {
     if stack.ss_flags & libc::SS_DISABLE != 0 || offset >= stack.ss_size || top == 0 {
         return work();
     }
-    // The kernel would take the alternate stack for unused meanwhile, and begin at its end again.
+    // The kernel would take the alternate stack for unused meanwhile, and start at its end again.
     let _blocked = sys::Blocked::all();
     // SAFETY: the stack is this library's, nobody else's meanwhile, and aligned.
     unsafe { switch(top, work) };
@@ -59,7 +61,7 @@ unsafe fn switch(top: usize, mut work: &mut dyn FnMut()) {
         let work = unsafe { &mut *work.cast::<&mut dyn FnMut()>() };
         work();
     }
-    // SAFETY: the stack pointer is what it was when this ends; `call` keeps to the C convention, and does
+    // SAFETY: the assembly restores the stack pointer; `call` keeps to the C convention and does
     // not unwind.
     unsafe {
         core::arch::asm!(
@@ -76,7 +78,7 @@ unsafe fn switch(top: usize, mut work: &mut dyn FnMut()) {
     }
 }
 
-/// As above: on other machines there is no other stack.
+/// Calls `work` on the present stack: other machines have no second one.
 ///
 /// # Safety
 ///

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Stops a program whose limits were asked for and cannot be set, when it first uses the GPU.
+//! Stops a program at its first use of the GPU if limits were asked for that cannot be set.
 //!
-//! A program that never uses one is not touched. `GCTGROUP_OPTIONAL=1` says that it may run without.
+//! A program that never uses a GPU is not affected. `GCTGROUP_OPTIONAL=1` lets a program run
+//! without its limits.
 
 use crate::daemon;
 use crate::limits::Limits;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
-/// Says that the limits may be left out, with any value but `0` and nothing.
+/// Makes limits optional, with any value but `0` and the empty string.
 const OPTIONAL: &str = "GCTGROUP_OPTIONAL";
 
-/// With what a program exits that is stopped: `EX_CONFIG` of `sysexits.h`.
+/// The exit status of a program that is stopped: `EX_CONFIG` of `sysexits.h`.
 const STATUS: i32 = 78;
 
-/// Whether the program may use the GPU: all that was asked for was looked at.
+/// Whether the check has passed, so the program may use the GPU.
 static LOOKED: AtomicBool = AtomicBool::new(false);
 
-/// Looks at what was asked for, once. To be called before an ioctl of the driver's, without any lock.
+/// Checks the requested limits, once. It runs before an ioctl of the driver, without any lock held.
 pub(crate) fn look() {
     if LOOKED.load(Ordering::Relaxed) {
         return;
@@ -30,18 +31,18 @@ pub(crate) fn look() {
     LOOKED.store(true, Ordering::Relaxed);
 }
 
-/// What the environment asks for.
+/// Returns the limits of the environment.
 pub(crate) fn limits() -> Limits {
     static LIMITS: OnceLock<Limits> = OnceLock::new();
     *LIMITS.get_or_init(Limits::from_environment)
 }
 
-/// Whether the program may run without its limits.
+/// Returns whether the program may run without its limits.
 pub(crate) fn optional() -> bool {
     std::env::var_os(OPTIONAL).is_some_and(|value| !value.is_empty() && value != "0")
 }
 
-/// A limit cannot be set. Says so, and ends the program, unless the limits are optional.
+/// Reports a limit that cannot be set. Ends the program, unless limits are optional.
 pub(crate) fn cannot(why: &str) {
     if optional() {
         eprintln!("gctgroup: {why}: this limit does not hold");

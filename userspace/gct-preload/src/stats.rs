@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Counters of this process, in the words of `compute.stat`.
+//! Counts events of this process, under the names of `compute.stat`.
 
 use crate::worker;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters; all monotonic, all relaxed.
+/// Monotonic counters, accessed relaxed.
 #[derive(Debug)]
 pub(crate) struct Stats {
-    /// Channels under management.
+    /// Managed channels.
     pub(crate) channels: AtomicU64,
-    /// Channels that were left alone because something about them was not understood.
+    /// Channels that are left alone because something about them is not understood.
     pub(crate) unmanaged: AtomicU64,
     /// Ring entries published.
     pub(crate) entries: AtomicU64,
-    /// Segments that could not be read, because they are not in memory that this process maps.
+    /// Segments that could not be read, because this process does not map their memory.
     pub(crate) unreadable: AtomicU64,
-    /// Launches that went whole because no frame of scratch was free.
+    /// Launches that were published unsplit because no frame of scratch was free.
     pub(crate) crowded: AtomicU64,
-    /// Doorbell faults: how often a sleeping worker was woken.
+    /// Doorbell faults.
     pub(crate) faults: AtomicU64,
-    /// Rings that no call announced while doorbells were open: how often a look found some.
+    /// Checks with open doorbells that found entries which no call had announced.
     pub(crate) missed: AtomicU64,
-    /// How often the daemon was lost; the last limits stayed in force.
+    /// Lost connections to the daemon. The last limits stay in force.
     pub(crate) daemons_lost: AtomicU64,
 }
 
@@ -39,7 +39,7 @@ pub(crate) static STATS: Stats = Stats {
 };
 
 impl Stats {
-    /// `KEY VALUE` lines, as `compute.stat` shows them.
+    /// Returns the counters as `KEY VALUE` lines, as in `compute.stat`.
     pub(crate) fn text(&self) -> String {
         [
             ("channels", &self.channels),
@@ -56,7 +56,7 @@ impl Stats {
     }
 }
 
-/// Tells the daemon the last counters at exit, and writes them to the file that `GCTGROUP_STATS` names.
+/// Reports the final counters to the daemon at exit, and writes them to the file `GCTGROUP_STATS`.
 pub(crate) fn write_at_exit() {
     extern "C" fn write() {
         let Some(mut shared) = worker::lock() else {
@@ -68,7 +68,7 @@ pub(crate) fn write_at_exit() {
         let Some(path) = std::env::var_os("GCTGROUP_STATS") else {
             return;
         };
-        // A program must not fail because its counters cannot be written.
+        // A failed write must not fail the program.
         let _ = std::fs::write(path, STATS.text() + &launches);
     }
     // SAFETY: `write` is a plain function that may run at exit, when std still works.

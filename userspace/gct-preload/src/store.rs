@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Finds the length of a store: the instruction at which a doorbell has faulted.
+//! Finds the length of the store instruction at which a doorbell has faulted.
 //!
-//! What is stored there is of no interest, since the ring says what there is to publish. So the program can go on behind
-//! the store, and the next one faults again.
+//! The stored value is not needed, because the ring shows what there is to publish. So the program
+//! can resume behind the store, and the next one faults again.
 
-/// Finds how many bytes the store has whose code `byte` reads; `None` for any other instruction, and for a
-/// store that changes more than memory. `byte` is asked for no byte beyond the instruction.
+/// Returns the length in bytes of the store whose code `byte` reads. Returns `None` for any other
+/// instruction, and for a store that changes more than memory. `byte` is called for no byte beyond
+/// the instruction.
 pub(crate) fn length(byte: impl Fn(usize) -> u8) -> Option<usize> {
     // REX.
     let at = usize::from(byte(0) & 0xf0 == 0x40);
@@ -43,7 +44,7 @@ pub(crate) fn length(byte: impl Fn(usize) -> u8) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// As an assembler encodes them.
+    /// Encodings that an assembler produced.
     #[test]
     fn stores_have_the_length_of_their_encoding() {
         let stores: [&[u8]; 14] = [

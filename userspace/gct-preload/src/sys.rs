@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! System calls, made without libc's wrappers.
+//! Makes system calls without libc's wrappers.
 //!
-//! This library replaces `ioctl`, `mmap` and others of libc, so it must never
-//! call them by name: it would call itself.
+//! This library replaces `ioctl`, `mmap` and others of libc. It must never call them by name,
+//! because it would call itself.
 
 use crate::{fault, processors};
 use core::ffi::c_void;
@@ -12,7 +12,7 @@ use core::sync::atomic::AtomicU32;
 /// Bytes of the smallest page.
 pub(crate) const PAGE: usize = 4096;
 
-/// The kernel's `ioctl`; returns its result, or -1 with `errno` set.
+/// Calls the kernel's `ioctl`. Returns its result, or -1 with `errno` set.
 ///
 /// # Safety
 ///
@@ -24,7 +24,7 @@ pub(crate) unsafe fn ioctl(fd: i32, request: u64, arg: *mut c_void) -> i32 {
     ret as i32
 }
 
-/// The kernel's `mmap`; `MAP_FAILED` with `errno` set when it fails.
+/// Calls the kernel's `mmap`. Returns `MAP_FAILED` with `errno` set if it fails.
 ///
 /// # Safety
 ///
@@ -43,7 +43,7 @@ pub(crate) unsafe fn mmap(
     ret as *mut c_void
 }
 
-/// The kernel's `munmap`.
+/// Calls the kernel's `munmap`.
 ///
 /// # Safety
 ///
@@ -55,7 +55,7 @@ pub(crate) unsafe fn munmap(addr: *mut c_void, len: usize) -> i32 {
     ret as i32
 }
 
-/// Moves a mapping to an address of the kernel's choice; `None` when it refuses.
+/// Moves a mapping to an address of the kernel's choice. Returns `None` if the kernel refuses.
 ///
 /// # Safety
 ///
@@ -106,7 +106,7 @@ pub(crate) unsafe fn mprotect(addr: *mut c_void, len: usize, prot: i32) -> bool 
     unsafe { libc::syscall(libc::SYS_mprotect, addr, len, prot) == 0 }
 }
 
-/// Sleeps while `*word == expected`, for `timeout_ns` at most.
+/// Sleeps while `*word == expected`, for at most `timeout_ns`.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: i64) {
     let timeout = libc::timespec {
         tv_sec: timeout_ns / 1_000_000_000,
@@ -124,7 +124,7 @@ pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: i64) {
     }
 }
 
-/// Wakes whoever sleeps on `word`. May be called in a signal handler.
+/// Wakes all sleepers on `word`. A signal handler may call this.
 pub(crate) fn futex_wake(word: &AtomicU32) {
     // SAFETY: the kernel uses the address as a key only.
     unsafe {
@@ -137,12 +137,12 @@ pub(crate) fn futex_wake(word: &AtomicU32) {
     }
 }
 
-/// All signals are blocked in this thread, but for SIGSEGV, until this is dropped.
+/// A guard that blocks all signals but SIGSEGV in this thread until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Blocked(libc::sigset_t);
 
 impl Blocked {
-    /// Blocks them. May be called in a signal handler.
+    /// Blocks the signals. A signal handler may call this.
     pub(crate) fn all() -> Self {
         // SAFETY: all zero is a valid set, the empty one.
         let mut all: libc::sigset_t = unsafe { core::mem::zeroed() };
@@ -163,10 +163,10 @@ impl Drop for Blocked {
     }
 }
 
-/// Starts a thread of the library's, with the processors of the process, in which no signal of the
-/// program's is handled; `false` where the system allows no more threads.
+/// Starts a thread of this library, with the processors of the process. It handles no signal of the
+/// program. Returns false if the system allows no more threads.
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
-    // A thread begins with the mask of who makes it.
+    // A thread inherits the mask of the thread that makes it.
     let _blocked = Blocked::all();
     let thread = std::thread::Builder::new().name(name.into());
     let begin = || {
@@ -176,7 +176,7 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
     thread.spawn(begin).is_ok()
 }
 
-/// Whether a debugger traces this process.
+/// Returns whether a debugger traces this process.
 pub(crate) fn is_traced() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();
@@ -184,7 +184,7 @@ pub(crate) fn is_traced() -> bool {
     tracer.is_some_and(|pid| pid.trim() != "0")
 }
 
-/// Monotonic time in nanoseconds.
+/// Returns the monotonic time in nanoseconds.
 pub(crate) fn now_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
@@ -198,7 +198,7 @@ pub(crate) fn now_ns() -> u64 {
         .wrapping_add(now.tv_nsec as u64)
 }
 
-/// Runs `f` and leaves `errno` as it was before.
+/// Runs `f` and restores `errno`.
 pub(crate) fn keep_errno<T>(f: impl FnOnce() -> T) -> T {
     // SAFETY: glibc returns this thread's `errno`, which lives as long as the thread.
     let slot = unsafe { libc::__errno_location() };

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The state that the program's threads, the fault handler and the worker share, and what the fault
-//! handler does when a doorbell rings while it is armed.
+//! Holds the state that the program's threads, the fault handler and the worker share, and handles
+//! faults on armed doorbells.
 //!
-//! What is published, and by whom, depends on whether the program has a processor to spare
+//! Which thread publishes depends on whether the program has a spare processor
 //! ([`gct_core::policy::poll_backoff`]):
 //!
-//! - With one, the worker polls while there is work ([`looks`](crate::looks)): a launch that wakes it costs 7 us more
-//!   at the median and 25 us at p95 (H200 in a virtual machine, driver 580.159.04). Doorbells fault only
-//!   while it sleeps. The fault handler disarms them, publishes on the spot and wakes it: an idle tenant costs nothing, a
-//!   busy one takes no faults. (Linux's NAPI does the same with interrupts.)
-//! - Without one, every store to a doorbell faults, and the thread that has stored publishes. The worker
-//!   is woken only for what nobody rings for. Where all rings come from functions of libcuda's that this library interposes,
-//!   these publish when they return, and no store faults ([`calls`]).
+//! - With one, the worker polls while there is work ([`looks`](crate::looks)). A launch that wakes
+//!   it costs 7 us more at the median and 25 us at p95 (H200 in a virtual machine, driver
+//!   580.159.04). Doorbells fault only while it sleeps. The fault handler disarms them, publishes
+//!   on the spot and wakes the worker. An idle tenant thus costs nothing, and a busy one takes no
+//!   faults. (Linux's NAPI does the same with interrupts.)
+//! - Without one, every store to a doorbell faults, and the storing thread publishes. The worker
+//!   wakes only for work that no doorbell announces. If all rings come from libcuda functions that
+//!   this library interposes, these publish when they return, and no store faults ([`calls`]).
 
 use crate::calls;
 use crate::fault;
@@ -30,14 +31,14 @@ use gct_core::policy::doorbell::Doorbells;
 use gct_core::units::Ns;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
-/// Session and governors, always taken together.
+/// The session and the governors, under one lock.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) session: Session,
     pub(crate) governors: Governors,
-    /// How the program rings.
+    /// The pattern of the program's rings.
     pub(crate) doorbells: Doorbells,
-    /// How often a call has published.
+    /// The number of calls that have published.
     pub(crate) calls: u64,
 }
 
@@ -47,28 +48,28 @@ static SHARED: Mutex<Shared> = Mutex::new(Shared {
     doorbells: Doorbells::new(),
     calls: 0,
 });
-/// Whether the doorbells fault.
+/// Whether stores to doorbells fault.
 static ARMED: AtomicBool = AtomicBool::new(false);
-/// Whether the fault handler leaves them so, because the worker has no processor to poll on.
+/// Whether the fault handler leaves them armed, because the worker has no processor to poll on.
 static STAY_ARMED: AtomicBool = AtomicBool::new(false);
-/// Whether the worker sleeps for long, because there was nothing that it had to look after.
+/// Whether the worker sleeps for long, because it had nothing to watch.
 static AT_REST: AtomicBool = AtomicBool::new(false);
-/// Rung to wake the worker.
+/// The counter that wakes the worker when it changes.
 static BELL: AtomicU32 = AtomicU32::new(0);
-/// How often the fault handler tries to get the lock before it leaves the work to the worker.
+/// The fault handler's attempts to get the lock before it leaves the work to the worker.
 const TRIES: u32 = 64;
-/// Set in a child that was forked from a managed process: CUDA does not work there, and
-/// neither do we.
+/// Set in a child that was forked from a managed process. CUDA does not work there, and neither
+/// does this library.
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Threads that want the lock: the polling worker steps aside for them.
+/// Threads that wait for the lock. The polling worker yields to them.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
-/// Doorbell pages, readable without the lock (by the signal handler).
+/// The doorbell pages, for the signal handler, which reads them without the lock.
 static PAGES: [AtomicUsize; DOORBELLS_MAX] = [const { AtomicUsize::new(0) }; DOORBELLS_MAX];
 
 std::thread_local! {
-    /// Whether this thread has the lock.
+    /// Whether this thread holds the lock.
     static HOLDS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -96,8 +97,8 @@ impl Drop for Held {
     }
 }
 
-/// Locks the shared state; `None` in a forked child, and for a thread that has it: what allocates
-/// under the lock may be an allocator of the program's, which calls `munmap`.
+/// Locks the shared state. Returns `None` in a forked child, and for the thread that holds the
+/// lock: the program's allocator may call `munmap` while this library allocates under the lock.
 pub(crate) fn lock() -> Option<Held> {
     if FORKED.load(Ordering::Relaxed) || HOLDS.get() {
         return None;
@@ -109,13 +110,13 @@ pub(crate) fn lock() -> Option<Held> {
     Some(Held(shared))
 }
 
-/// Whether this is a child that was forked from a managed process.
+/// Returns whether this is a child that was forked from a managed process.
 pub(crate) fn forked_child() -> bool {
     FORKED.load(Ordering::Relaxed)
 }
 
 impl Shared {
-    /// Tells the daemon what was counted, and what the GPU has ended.
+    /// Reports counters and faults to the daemon.
     pub(crate) fn report(&mut self) {
         for (gpu, xid) in self.session.faults() {
             self.governors.fault(gpu, xid);
@@ -123,7 +124,7 @@ impl Shared {
         self.governors.report();
     }
 
-    /// Publishes all that is new.
+    /// Publishes all new entries. Returns how many.
     pub(crate) fn publish(&mut self) -> u32 {
         let Self {
             session, governors, ..
@@ -142,13 +143,13 @@ impl Shared {
         count
     }
 
-    /// Whether there is something that must be looked after although nobody rings.
+    /// Returns whether work must be watched although no doorbell will ring.
     pub(crate) fn unfinished(&self) -> bool {
         self.session.is_unfinished()
     }
 
-    /// Arms the doorbells, and says whether they stay armed when one has rung; `false` where that cannot
-    /// be done, and they must be looked at.
+    /// Arms the doorbells. With `stay` they remain armed when one rings. Returns false if that
+    /// cannot be done, so they must be polled.
     pub(crate) fn arm(&mut self, stay: bool) -> bool {
         STAY_ARMED.store(stay, Ordering::SeqCst);
         if !ARMED.swap(true, Ordering::SeqCst) {
@@ -161,13 +162,14 @@ impl Shared {
         true
     }
 
-    /// Lets stores to the doorbells pass.
+    /// Disarms the doorbells: stores to them no longer fault.
     pub(crate) fn disarm(&mut self) {
         self.session.arm(false);
         ARMED.store(false, Ordering::SeqCst);
     }
 
-    /// Learns of a ring that faulted, and opens the doorbells if calls have rung often enough; returns whether it has.
+    /// Records a ring that faulted. Opens the doorbells if calls have rung often enough, and
+    /// returns whether it has.
     fn rang(&mut self, by_call: bool) -> bool {
         self.doorbells = self.doorbells.rang(by_call);
         let opens = self.doorbells.may_open();
@@ -179,17 +181,18 @@ impl Shared {
     }
 }
 
-/// Whether doorbells fault now.
+/// Returns whether stores to doorbells fault.
 pub(crate) fn armed() -> bool {
     ARMED.load(Ordering::SeqCst)
 }
 
-/// What [`rest`] needs to have seen before the doorbells were armed.
+/// Returns the bell's count, which [`rest`] needs from before the doorbells were armed.
 pub(crate) fn bell() -> u32 {
     BELL.load(Ordering::SeqCst)
 }
 
-/// The worker sleeps until it is woken, which it was already if the bell is not `seen` any more.
+/// Lets the worker sleep until it is woken. Returns at once if the bell's count is no longer
+/// `seen`.
 pub(crate) fn rest(shared: Held, seen: u32, timeout: Ns) {
     AT_REST.store(!shared.unfinished(), Ordering::SeqCst);
     drop(shared);
@@ -198,7 +201,7 @@ pub(crate) fn rest(shared: Held, seen: u32, timeout: Ns) {
     AT_REST.store(false, Ordering::SeqCst);
 }
 
-/// Publishes what a call has submitted that is about to return, while doorbells are open.
+/// Publishes the work of a call that is about to return, while doorbells are open.
 pub(crate) fn publish_call() {
     let Some(mut shared) = lock() else { return };
     shared.publish();
@@ -206,7 +209,7 @@ pub(crate) fn publish_call() {
     wake_for(shared);
 }
 
-/// Wakes the worker if there is something that it must look after, and it rests.
+/// Wakes the worker if there is work to watch and it sleeps for long.
 fn wake_for(shared: Held) {
     let unfinished = shared.unfinished();
     drop(shared);
@@ -220,8 +223,8 @@ fn wake() {
     sys::futex_wake(&BELL);
 }
 
-/// Whether somebody publishes for this process: a thread, which is started when it is asked for first.
-/// To be asked before a channel is taken over. Where the system allows no thread, none ever is.
+/// Returns whether a worker thread publishes for this process. The first call starts it, before a
+/// channel is managed. If the system allows no thread then, there is never one.
 pub(crate) fn serves(_: &Shared) -> bool {
     static SERVES: OnceLock<bool> = OnceLock::new();
     *SERVES.get_or_init(|| {
@@ -235,7 +238,7 @@ pub(crate) fn serves(_: &Shared) -> bool {
     })
 }
 
-/// Makes the doorbell pages known to the signal handler.
+/// Publishes the doorbell pages to the signal handler.
 pub(crate) fn attend(shared: &Shared) {
     for (slot, page) in PAGES
         .iter()
@@ -245,7 +248,7 @@ pub(crate) fn attend(shared: &Shared) {
     }
 }
 
-/// The same without waiting, for a signal handler; `None` if it is taken.
+/// Locks the shared state without waiting, for a signal handler. Returns `None` if it is taken.
 fn try_lock() -> Option<Held> {
     if FORKED.load(Ordering::Relaxed) || HOLDS.get() {
         return None;
@@ -259,7 +262,7 @@ fn try_lock() -> Option<Held> {
     Some(Held(shared))
 }
 
-/// Has [`forked_child`] tell a child that is forked from now on.
+/// Makes [`forked_child`] recognize children that are forked from now on.
 pub(crate) fn watch_forks() {
     static WATCHING: AtomicBool = AtomicBool::new(false);
     if !WATCHING.swap(true, Ordering::SeqCst) {
@@ -273,15 +276,15 @@ extern "C" fn forked() {
     FORKED.store(true, Ordering::Relaxed);
 }
 
-/// Whether some thread waits for the lock: the polling worker steps aside for it.
+/// Returns whether a thread waits for the lock. The polling worker then yields.
 pub(crate) fn wanted() -> bool {
     WAITING.load(Ordering::SeqCst) > 0
 }
 
-/// The fault handler's part: `true` if `addr` is a doorbell of ours. Its work has been published or is
-/// left to the worker, and the store has been let through or left out.
+/// Handles a fault. Returns whether `addr` is a doorbell of ours. If so, its work is published or
+/// left to the worker, and the store will succeed or was skipped.
 ///
-/// Async-signal-safe: system calls, atomics, and a lock that is only tried.
+/// Async-signal-safe: it makes system calls, uses atomics, and only tries the lock.
 ///
 /// # Safety
 ///
@@ -309,7 +312,7 @@ pub(crate) unsafe fn on_fault(addr: usize, context: *mut c_void) -> bool {
             })
         };
     }
-    // What is stored there from now on is the worker's, who is woken.
+    // The worker publishes later stores, and is woken for them.
     for page in pages() {
         // SAFETY: a doorbell shadow of ours; making it writable is what its users expect.
         unsafe {
@@ -325,8 +328,8 @@ pub(crate) unsafe fn on_fault(addr: usize, context: *mut c_void) -> bool {
     true
 }
 
-/// Publishes in the thread that rings, and leaves its store out, so that the next one faults as well;
-/// `false` if one of the two cannot be done.
+/// Publishes in the ringing thread and skips its store, so that the next one faults as well.
+/// Returns false if either cannot be done.
 ///
 /// # Safety
 ///
@@ -348,7 +351,7 @@ unsafe fn publish_here(addr: usize, context: *mut c_void) -> bool {
             shared.publish();
         })
     };
-    // Where the program has its doorbell back, the store must reach it.
+    // If the program has its real doorbell back, the store must reach it.
     // SAFETY: passed on.
     let done = shared.session.shadows(addr) && unsafe { fault::skip_store(context) };
     if !done {
@@ -356,7 +359,7 @@ unsafe fn publish_here(addr: usize, context: *mut c_void) -> bool {
     }
     if shared.rang(calls::is_inside()) {
         drop(shared);
-        // It sleeps for a second, and is to look each millisecond.
+        // The worker may sleep for a second, but must now check each millisecond.
         wake();
     } else {
         wake_for(shared);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What programs hear of the device under this library, with a libcuda that needs no GPU
-//! (`driver/libcuda.c`): by every path to libcuda, and without one.
+//! Checks the device sizes that programs see under this library, on every path to libcuda and
+//! without one. The libcuda needs no GPU (`driver/libcuda.c`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 
 type Answers = BTreeMap<String, i64>;
 
-/// Programs and drivers, compiled once.
+/// The programs and drivers, compiled once.
 struct Bed {
     directory: PathBuf,
 }
 
-/// A driver: folder, and how it is compiled.
+/// A driver: its directory, and how it is compiled.
 const DRIVERS: [(&str, &[&str]); 3] =
     [("new", &[]), ("thunks", &["-DTHUNKS"]), ("old", &["-DOLD"])];
 
@@ -65,7 +65,7 @@ impl Bed {
         assert!(status.unwrap().success(), "{to:?}");
     }
 
-    /// Runs a program with one of the drivers, under the library if there are limits.
+    /// Runs a program with one of the drivers. It runs under the library if there are limits.
     fn run(&self, driver: &str, program: &[&str], limits: &[(&str, &str)]) -> Answers {
         let folders = [self.directory.join(driver), self.directory.clone()];
         let mut command = Command::new(self.directory.join(program[0]));
@@ -98,12 +98,12 @@ fn library() -> PathBuf {
     beside
 }
 
-/// A mask of 32 TPCs that exist, and two that do not.
+/// A mask of 32 TPCs that exist and two that do not.
 const HALF: &[(&str, &str)] = &[
     ("GCTGROUP_TPCS", "0-9,12-127"),
     ("GCTGROUP_TPC_MASK", "0-33"),
 ];
-/// The library without a limit.
+/// The library without limits.
 const NONE: &[(&str, &str)] = &[("GCTGROUP_ATOMS", "0")];
 
 fn expect(answers: &Answers, expected: &[(&str, i64)]) {
@@ -148,7 +148,7 @@ fn a_program_that_is_linked_with_libcuda_hears_the_same() {
             "{path}"
         );
     }
-    // `RTLD_NEXT` is still that of the caller, and no error becomes another.
+    // `RTLD_NEXT` still resolves for the caller, and errors stay the same.
     assert_eq!((native["next-who"], native["managed-error"]), (2, 999));
     assert_eq!(answers, native);
 }

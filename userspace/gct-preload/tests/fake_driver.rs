@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A GPU's driver in a program that runs under the library: preloaded behind it, this answers the
-//! system calls that the library makes for the program. Just enough for one channel.
+//! A GPU's driver within a program that runs under the library. It is preloaded behind the library
+//! and answers the library's system calls. It supports just one channel.
 //!
 //! The program calls the functions whose names begin with `fake_`.
 
@@ -26,14 +26,14 @@ const TOKEN: u32 = 0xa;
 static NODE: AtomicI32 = AtomicI32::new(0);
 /// The memory objects that are mapped, doorbells and rings, as descriptors.
 static MEMORY: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
-/// The same as the GPU reaches them.
+/// The GPU's mappings of these objects.
 static REAL: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-/// The same as the program does.
+/// The program's mappings of these objects.
 static PROGRAM: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-/// Which of them the next `mmap` maps.
+/// The object that the next `mmap` maps.
 static ANNOUNCED: AtomicUsize = AtomicUsize::new(0);
 
-/// A system call, past all libraries.
+/// Makes a system call past all libraries.
 ///
 /// # Safety
 ///
@@ -48,7 +48,7 @@ unsafe fn raw(number: c_long, a: [c_long; 6]) -> c_long {
     ret
 }
 
-/// Stands in front of `syscall(2)`: the driver's calls end here.
+/// Interposes `syscall(2)`: the library's calls of the driver end here.
 ///
 /// # Safety
 ///
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn syscall(
     ret
 }
 
-/// What another thread may do at any time: it maps memory anywhere, and writes there.
+/// Maps memory anywhere and writes there, as another thread may at any time.
 fn another_thread_maps(len: c_long) {
     // SAFETY: a new mapping of so many bytes.
     unsafe {
@@ -100,11 +100,11 @@ fn another_thread_maps(len: c_long) {
     }
 }
 
-/// What the other thread has written, and where.
+/// The value that the other thread writes, and its addresses.
 const OTHERS: u32 = 0x07e5_07e5;
 static OTHER: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
 
-/// How many of the other thread's mappings are as it left them; 0 if one is not.
+/// Returns how many of the other thread's mappings are unchanged; 0 if one has changed.
 #[no_mangle]
 pub extern "C" fn fake_others() -> u32 {
     let used = || {
@@ -122,7 +122,7 @@ pub extern "C" fn fake_others() -> u32 {
     }
 }
 
-/// Maps other memory over the rings, as a program may; returns whether that is what it reads there.
+/// Maps other memory over the rings, as a program may. Returns whether the program reads it there.
 #[no_mangle]
 pub extern "C" fn fake_map_over() -> u32 {
     let at = PROGRAM[1].load(Ordering::Relaxed) as *mut c_void;
@@ -131,16 +131,16 @@ pub extern "C" fn fake_map_over() -> u32 {
     let mapped = unsafe { libc::mmap(at, RINGS_BYTES, 3, flags, -1, 0) };
     let word = word(&PROGRAM, 1, GP_PUT);
     let fresh = word.load(Ordering::Relaxed) == 0;
-    // It is ordinary memory, whatever is written there.
+    // It is ordinary memory, regardless of its contents.
     word.store(77, Ordering::Release);
     u32::from(mapped == at && fresh)
 }
 
-/// Answers an ioctl; all succeed.
+/// Answers an ioctl. All succeed.
 ///
 /// # Safety
 ///
-/// `arg` is what the request says.
+/// `arg` is the argument for the request.
 unsafe fn serve(request: c_long, arg: *mut u32) -> c_long {
     let number = request & 0xff;
     if number == 0x4e {
@@ -155,7 +155,7 @@ unsafe fn serve(request: c_long, arg: *mut u32) -> c_long {
     0
 }
 
-/// Stands in front of `fstat(2)`: the driver's node is a device.
+/// Interposes `fstat(2)`: the driver's node is a device.
 ///
 /// # Safety
 ///
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn fstat(fd: c_int, into: *mut libc::stat) -> c_int {
     }
 }
 
-/// Stands in front of `pthread_create(3)`: with `FAKE_NO_THREADS` no helper can be made.
+/// Interposes `pthread_create(3)`: with `FAKE_NO_THREADS` no thread can be made.
 ///
 /// # Safety
 ///
@@ -247,7 +247,7 @@ fn map(which: usize, handle: u32, len: usize, at: usize) -> bool {
     mapped != libc::MAP_FAILED
 }
 
-/// Makes a context with one channel; returns 0, or what failed.
+/// Makes a context with one channel. Returns 0, or another number if a step failed.
 #[no_mangle]
 pub extern "C" fn fake_open() -> c_int {
     // SAFETY: opens a file.
@@ -292,13 +292,13 @@ pub extern "C" fn fake_open() -> c_int {
     ioctl(0x2a, &mut nvos54)
 }
 
-/// A word of a memory object.
+/// Returns a word of a memory object.
 fn word(of: &[AtomicUsize; 2], which: usize, offset: usize) -> &'static AtomicU32 {
     // SAFETY: mapped by `fake_open`, for ever.
     unsafe { AtomicU32::from_ptr((of[which].load(Ordering::Relaxed) + offset) as *mut u32) }
 }
 
-/// Adds an entry to the ring and rings, as libcuda does; returns the new GP_PUT.
+/// Adds an entry to the ring and rings, as libcuda does. Returns the new GP_PUT.
 #[no_mangle]
 pub extern "C" fn fake_launch() -> u32 {
     let put = word(&PROGRAM, 1, GP_PUT);
@@ -308,24 +308,24 @@ pub extern "C" fn fake_launch() -> u32 {
     word(&PROGRAM, 1, 8 * at as usize + 4).store(1 << 10, Ordering::Relaxed);
     put.store(next, Ordering::Release);
     word(&PROGRAM, 0, DOORBELL).store(TOKEN, Ordering::Release);
-    // As libcuda does (580.159.04): a read behind the doorbell makes the store arrive.
+    // libcuda (580.159.04) reads behind the doorbell so that the store arrives.
     word(&PROGRAM, 0, DOORBELL + 4).load(Ordering::Acquire);
     next
 }
 
-/// GP_PUT as the GPU sees it.
+/// Returns GP_PUT as the GPU sees it.
 #[no_mangle]
 pub extern "C" fn fake_put() -> u32 {
     word(&REAL, 1, GP_PUT).load(Ordering::Acquire)
 }
 
-/// What was last written to the doorbell that the GPU sees.
+/// Returns the last value of the doorbell that the GPU sees.
 #[no_mangle]
 pub extern "C" fn fake_rung() -> u32 {
     word(&REAL, 0, DOORBELL).load(Ordering::Acquire)
 }
 
-/// The GPU reads all that is published.
+/// Lets the GPU read all that is published.
 #[no_mangle]
 pub extern "C" fn fake_read() {
     word(&REAL, 1, GP_GET).store(fake_put(), Ordering::Release);

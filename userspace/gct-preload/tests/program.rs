@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A program that runs under the library, on `fake_driver`: `programs.rs` says what it must do.
+//! A program that runs under the library with `fake_driver`. `programs.rs` lists the expectations.
 
 use core::ffi::{c_int, c_void, CStr};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::process::exit;
 use std::time::{Duration, Instant};
 
-/// Handlers that ran, as bits or counts.
+/// The handlers that ran, as bits or counts.
 static RAN: AtomicU32 = AtomicU32::new(0);
-/// Where the last handler's stack was.
+/// The stack address of the last handler.
 static STACK: AtomicUsize = AtomicUsize::new(0);
 
 fn symbol(name: &CStr) -> *mut c_void {
@@ -19,7 +19,7 @@ fn symbol(name: &CStr) -> *mut c_void {
     at
 }
 
-/// Calls a function of the driver's.
+/// Calls a function of the fake driver.
 fn fake(name: &CStr) -> u32 {
     // SAFETY: all of them have this form.
     let function =
@@ -31,7 +31,7 @@ fn open() {
     assert_eq!(fake(c"fake_open"), 0);
 }
 
-/// Launches, and waits until the GPU has seen it.
+/// Launches, and waits until the GPU has seen the entry.
 fn launch() {
     let put = fake(c"fake_launch");
     published(put);
@@ -47,7 +47,7 @@ fn published(put: u32) {
     fake(c"fake_read");
 }
 
-/// An action of the program's.
+/// Builds an action of the program.
 fn action(handler: usize, flags: c_int, mask: &[c_int]) -> libc::sigaction {
     // SAFETY: all zero is valid.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
@@ -60,7 +60,7 @@ fn action(handler: usize, flags: c_int, mask: &[c_int]) -> libc::sigaction {
     action
 }
 
-/// Installs a handler; returns the one before.
+/// Installs a handler. Returns the previous one.
 fn install(signal: c_int, new: &libc::sigaction) -> libc::sigaction {
     let mut old = action(0, 0, &[]);
     // SAFETY: both live for the call.
@@ -75,7 +75,7 @@ fn installed() -> libc::sigaction {
     old
 }
 
-/// Reads where nothing is.
+/// Reads an unmapped address.
 fn crash() {
     // SAFETY: none: it faults, which is the point.
     unsafe { core::arch::asm!("mov eax, [16]", out("eax") _) };
@@ -87,7 +87,7 @@ extern "C" fn note(signal: c_int) {
     RAN.fetch_or(1 << signal, Ordering::Relaxed);
 }
 
-/// Ends the program well if the fault is [`crash`]'s.
+/// Exits with success if the fault is [`crash`]'s.
 extern "C" fn end(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     // SAFETY: as the kernel says.
     let at = unsafe { (*info).si_addr() } as usize;
@@ -95,7 +95,7 @@ extern "C" fn end(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     unsafe { libc::_exit(if at == 16 { 0 } else { 9 }) };
 }
 
-/// A function of this file as the number that `sigaction` takes.
+/// Returns a function's address as `sigaction` takes it.
 macro_rules! address {
     ($handler:expr) => {
         $handler as *const () as usize
@@ -106,7 +106,7 @@ fn ended_well() -> libc::sigaction {
     action(address!(end), libc::SA_SIGINFO, &[])
 }
 
-/// As CPython's `subprocess` does: a child in this process's memory resets handlers.
+/// Resets handlers in a child that shares this process's memory, as CPython's `subprocess` does.
 fn child_resets() {
     extern "C" fn child(_: *mut c_void) -> c_int {
         install(libc::SIGSEGV, &action(libc::SIG_DFL, 0, &[]));
@@ -131,7 +131,7 @@ fn child_resets() {
     crash();
 }
 
-/// A child by `fork` may change handlers as it likes, and so may the parent.
+/// Changes handlers in a forked child and in its parent.
 fn fork_resets() {
     open();
     install(libc::SIGSEGV, &ended_well());
@@ -153,7 +153,7 @@ fn fork_resets() {
     crash();
 }
 
-/// What is in `sa_mask` waits until the handler returns.
+/// Checks that signals in `sa_mask` wait until the handler returns.
 fn mask() {
     extern "C" fn outer(_: c_int) {
         // SAFETY: async-signal-safe.
@@ -169,7 +169,7 @@ fn mask() {
     launch();
 }
 
-/// `SA_RESETHAND`, and what System V's `signal` does: the second signal ends the program.
+/// Checks `SA_RESETHAND`, as System V's `signal` uses it: the second signal ends the program.
 fn once(system_v: bool) {
     open();
     type Signal = extern "C" fn(c_int, usize) -> usize;
@@ -193,7 +193,7 @@ fn once(system_v: bool) {
     unsafe { libc::raise(libc::SIGSEGV) };
 }
 
-/// Only a handler that asked for it runs on the alternate stack.
+/// Checks that only a handler with `SA_ONSTACK` runs on the alternate stack.
 fn stacks() {
     open();
     let memory = vec![0u8; 1 << 17].leak();
@@ -218,14 +218,14 @@ fn stacks() {
     }
 }
 
-/// As a runtime does that knows no libc: `rt_sigaction` past the library.
+/// Calls `rt_sigaction` past the library, as a runtime without libc does.
 fn raw_action() {
     extern "C" fn theirs(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         // SAFETY: as the kernel says.
         let at = unsafe { (*info).si_addr() } as usize;
         assert_eq!(at, 16, "not ours to see");
         RAN.fetch_add(1, Ordering::Relaxed);
-        // As Go does with what is not its own: to whom it found there.
+        // Go passes foreign faults to the handler that it replaced.
         let f = OLD.load(Ordering::Relaxed);
         // SAFETY: a handler of this form, of the library's.
         let f: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
@@ -285,14 +285,14 @@ fn raw_action() {
             8,
         );
     }
-    // The library looks now and then.
+    // The library checks periodically.
     std::thread::sleep(Duration::from_millis(1500));
     launch();
     assert_eq!(installed().sa_sigaction, address!(theirs));
     crash();
 }
 
-/// A thread that blocks all signals launches, and another that has changed its mind.
+/// Launches in a thread that blocks all signals, and in one that has unblocked them again.
 fn blocked() {
     open();
     // SAFETY: all zero is valid.
@@ -307,7 +307,7 @@ fn blocked() {
     launch();
 }
 
-/// What `/proc` says of the library's threads.
+/// Reads `/proc` for the library's threads.
 fn helpers(field: &str) -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let mut found = Vec::new();
@@ -326,7 +326,7 @@ fn helpers(field: &str) -> Vec<String> {
     found
 }
 
-/// No signal of the program's is handled in the library's threads.
+/// Checks that the library's threads handle no signal of the program.
 fn helpers_block() {
     open();
     launch();
@@ -344,12 +344,12 @@ fn helpers_block() {
         ] {
             assert!(mask & 1 << (signal - 1) != 0, "{mask:x}");
         }
-        // The first two are glibc's own: who changes the user waits for every thread.
+        // The first two are glibc's own: a change of the user waits for every thread.
         assert_eq!(mask & (3 << 31), 0, "{mask:x}");
     }
 }
 
-/// Nanoseconds that the library's thread has had a processor.
+/// Returns the processor time of the library's thread in nanoseconds.
 fn worker_time() -> u64 {
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
         let read = |file| std::fs::read_to_string(task.as_ref().unwrap().path().join(file));
@@ -361,7 +361,7 @@ fn worker_time() -> u64 {
     panic!("there is no worker");
 }
 
-/// Loads libcuda, and launches by it as the CUDA runtime does.
+/// Loads libcuda, and launches through it as the CUDA runtime does.
 fn cuda() -> impl Fn() {
     type Pointer = *mut c_void;
     type Launch = unsafe extern "C" fn(
@@ -394,7 +394,7 @@ fn cuda() -> impl Fn() {
     }
 }
 
-/// Launches by libcuda; then in the way that is named, too.
+/// Launches through libcuda, and then in the named way, too.
 fn calls(more: &str) {
     open();
     let cuda = cuda();
@@ -409,7 +409,8 @@ fn calls(more: &str) {
     }
 }
 
-/// Launches and waits, as a program does that computes in between; prints what it and the worker took.
+/// Launches and waits, as a program that computes in between. Prints the time of the program and of
+/// the worker.
 fn launches(sizes: &str) {
     open();
     launch();
@@ -433,7 +434,7 @@ fn launches(sizes: &str) {
     println!("{all} {} {median}", worker.as_micros());
 }
 
-/// Without a thread to serve them, channels are the driver's.
+/// Checks that the driver keeps the channels if no worker thread can be made.
 fn no_threads() {
     open();
     for put in 1..=3 {
@@ -442,7 +443,7 @@ fn no_threads() {
     assert_eq!(helpers("Name"), [""; 0]);
 }
 
-/// What the worker has is not what the thread has that made the first channel.
+/// Checks that the worker does not inherit from the thread that made the first channel.
 fn worker_is_normal() {
     let before = affinity(0);
     let thread = std::thread::spawn(|| {
@@ -467,7 +468,7 @@ fn worker_is_normal() {
     assert_eq!(class, libc::SCHED_OTHER);
 }
 
-/// The first 64 processors that a thread may use.
+/// Returns the first 64 processors that a thread may use.
 fn affinity(thread: c_int) -> u64 {
     let mut set = [0u64; 16];
     // SAFETY: the set lives for the call.
@@ -475,14 +476,14 @@ fn affinity(thread: c_int) -> u64 {
     set[0]
 }
 
-/// The driver maps memory as another thread would, in the middle of each move.
+/// Maps memory in the middle of each move, as another thread would.
 fn others_map() {
     open();
     assert_eq!(fake(c"fake_others"), 2, "rings and doorbells were moved");
     launch();
 }
 
-/// Something else is mapped over the rings.
+/// Maps other memory over the rings.
 fn map_over() {
     open();
     launch();

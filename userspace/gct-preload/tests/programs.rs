@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What programs do under the library must be what they do without it. `program.rs` is the program, and
-//! `fake_driver.rs` its GPU.
+//! Checks that programs behave under the library as they do without it. `program.rs` is the
+//! program, and `fake_driver.rs` its GPU.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Where cargo puts what it builds.
+/// Returns cargo's output directory.
 fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().parent().unwrap().join(name)
 }
 
-/// One of the program's ways to behave, under the library.
+/// Returns the command for one behaviour of the program under the library.
 fn program(name: &str) -> Command {
     let libraries = ["deps/libgct_preload.so", "examples/libfake_driver.so"].map(built);
     for library in &libraries {
@@ -32,7 +32,7 @@ fn output(name: &str) -> Output {
     program(name).output().unwrap()
 }
 
-/// It does what it should, which it checks itself.
+/// Runs the program and checks that it succeeds. It checks itself.
 fn does(name: &str) {
     let output = output(name);
     let text = String::from_utf8_lossy(&output.stderr);
@@ -83,7 +83,7 @@ fn no_signal_of_the_programs_runs_in_our_threads() {
     does("helpers-block");
 }
 
-/// Has a program use these processors alone.
+/// Restricts a program to these processors.
 fn bind(command: &mut Command, processors: &'static [usize]) {
     let bind = || {
         // SAFETY: a plain structure that lives for the call.
@@ -100,7 +100,8 @@ fn bind(command: &mut Command, processors: &'static [usize]) {
     unsafe { command.pre_exec(bind) };
 }
 
-/// What the program, the worker and the median launch took, in microseconds, on these processors.
+/// Returns the times of the program, the worker and the median launch on these processors, in
+/// microseconds.
 fn launches(processors: &'static [usize], count: u32) -> [u64; 3] {
     let mut command = program("launches");
     command.arg(count.to_string());
@@ -117,11 +118,11 @@ fn launches(processors: &'static [usize], count: u32) -> [u64; 3] {
 fn on_one_processor_the_worker_takes_nothing_from_its_program() {
     let [all, worker, median] = launches(&[0], 2_000);
     assert!(worker * 20 < all, "the worker took {worker} us of {all}");
-    // Less than the worker sleeps while it lets a store through.
+    // Less than the worker's sleep while it lets a store complete.
     assert!(median < 200, "{median} us");
 }
 
-/// The folder of a libcuda whose launches ring.
+/// Builds a libcuda whose launches ring. Returns its directory.
 fn libcuda() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -137,7 +138,8 @@ fn libcuda() -> &'static Path {
     })
 }
 
-/// Faults and misses of a program on one processor that launches 1000 times by libcuda, and then as `more` says.
+/// Returns the faults and misses of a program on one processor. It launches 1000 times through
+/// libcuda, and then as `more` says.
 fn calls(more: &str) -> [u64; 2] {
     let name = format!("gct-calls-{}-{more}", std::process::id());
     let stats = std::env::temp_dir().join(name);
@@ -206,7 +208,7 @@ fn a_program_that_gets_no_thread_runs_natively() {
     );
 }
 
-/// Where nobody listens.
+/// A socket path without a listener.
 const NOBODY: &str = "/nowhere/gctd.sock";
 
 #[test]
@@ -242,7 +244,7 @@ fn a_limit_that_cannot_be_set_stops_the_program() {
             assert_eq!(line.contains("is stopped"), !runs, "{text}");
             assert_eq!(lines.next(), None, "{text}");
         }
-        // Who does not use a GPU is not hurt.
+        // A program that does not use a GPU is not affected.
         let output = program("").env(variable, value).output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(text, ": not to be reached\n");
@@ -257,7 +259,7 @@ fn a_daemon_of_another_version_stops_the_program() {
     let address = rustix::net::SocketAddrUnix::new(&path).unwrap();
     rustix::net::bind(&listens, &address).unwrap();
     rustix::net::listen(&listens, 8).unwrap();
-    // Whoever comes hears nothing that it understands.
+    // The peer's answer is no message of the protocol.
     let answers = std::thread::spawn(move || {
         while let Ok(caller) = rustix::net::accept(&listens) {
             let end = rustix::net::send(&caller, b"\xff", rustix::net::SendFlags::empty());

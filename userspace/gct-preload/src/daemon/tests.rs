@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a process on two GPUs hears of its daemon.
+//! Tests the changes that a process on two GPUs learns from its daemon.
 
 use super::*;
 use gct_core::rmapi::escape;
 use gctd::testing::{self, Daemon};
 
-/// A process that has made a client.
+/// Connects a process that has made a client.
 fn process(daemon: &Daemon, client: u32) -> Connected {
     let mut connected = Connected {
         pid: std::process::id(),
@@ -19,7 +19,7 @@ fn process(daemon: &Daemon, client: u32) -> Connected {
     connected
 }
 
-/// An object was allocated: client, parent, handle, class.
+/// Allocates an object: client, parent, handle, class.
 fn alloc(process: &mut Connected, words: [u32; 4], hint: Option<u64>) -> Call {
     let [client, parent, object, class] = words;
     let bytes = testing::alloc(client, parent, object, class);
@@ -29,7 +29,7 @@ fn alloc(process: &mut Connected, words: [u32; 4], hint: Option<u64>) -> Call {
     call
 }
 
-/// A device and a channel group on a GPU.
+/// Makes a device and a channel group on a GPU.
 fn open(process: &mut Connected, client: u32, gpu: u32) {
     let device = 10 + gpu;
     let bus = u64::from(gpu) << 8;
@@ -38,7 +38,7 @@ fn open(process: &mut Connected, client: u32, gpu: u32) {
     process.slices.made(&group, None, -1, &mut process.link);
 }
 
-/// What is new: places and neighbours, by GPU.
+/// Returns the changes, by kind and GPU.
 fn news(process: &mut Connected) -> Vec<(&'static str, u32)> {
     let what = |news: &News| match news {
         News::Place(gpu, _) => ("place", *gpu),
@@ -63,7 +63,7 @@ fn each_gpu_has_its_place_and_its_neighbours() {
     assert_eq!(news(&mut process), [("peers", 1)]);
 
     daemon.restart();
-    // It is tried once a second.
+    // The link reconnects at most once a second.
     std::thread::sleep(Duration::from_millis(1100));
     let both = [("place", 0), ("place", 1)];
     assert_eq!(news(&mut process), both, "another daemon has other pages");
@@ -105,7 +105,7 @@ fn the_bell_is_heard_for_every_gpu() {
         let writing = daemon.write(file, value);
         at.page.wait(rung, Duration::from_secs(20));
         process.bell();
-        // What is not answered within a second counts as refused.
+        // An unanswered write counts as refused after a second.
         assert_eq!(writing.join().unwrap(), Ok(()), "GPU {gpu}");
     }
 }

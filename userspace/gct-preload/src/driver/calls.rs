@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Interposes the functions of libcuda's that submit work and return without waiting for it, so that they can publish it
-//! without a fault ([`crate::calls`]).
+//! Interposes libcuda functions that submit work and return without waiting for it. They then
+//! publish the work without a fault ([`crate::calls`]).
 //!
-//! A function that is missing here costs a fault a ring. One that waits for its own work must be missing: it returns when
-//! that was published.
+//! Each ring of a function that is missing here costs a fault. A function that waits for its own
+//! work must be missing: it returns only after that was published.
 
 use super::symbols::{
     EVENT_RECORD, EVENT_RECORD_PER_THREAD, GRAPH_LAUNCH, GRAPH_LAUNCH_PER_THREAD, LAUNCH,
@@ -22,11 +22,11 @@ type Address = u64;
 
 macro_rules! calls {
     ($($name:ident($($argument:ident: $kind:ty),*) is $symbol:ident;)*) => {$(
-        /// Stands in front of libcuda's: what it submits is published when it returns.
+        /// Interposes libcuda's function: its work is published when it returns.
         ///
         /// # Safety
         ///
-        /// As for libcuda's.
+        /// As for libcuda's function.
         #[no_mangle]
         #[allow(non_snake_case, reason = "libcuda's name")]
         #[allow(clippy::too_many_arguments, reason = "libcuda's arguments")]

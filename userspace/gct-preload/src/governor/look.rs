@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What becomes of one segment of the tenant's: it is read once, and may be edited or replaced.
+//! Processes one segment of the tenant: reads it once, and may edit or replace it.
 
 use super::{Governor, Next, Seal};
 use crate::channel::{Around, Stream};
@@ -19,16 +19,16 @@ use gct_core::submit::stats::Reason;
 use gct_core::submit::tracker::{QmdCall, Source};
 use gct_core::units::{Blocks, Ns};
 
-/// What a segment has of CUDA graphs.
+/// The use of CUDA graphs by a segment.
 struct Graphs {
-    /// Nodes of some.
+    /// It stores nodes.
     stored: bool,
-    /// Replays of some, or of what is not known.
+    /// It replays a graph, or launches a QMD that is not known.
     replayed: bool,
 }
 
 impl Governor {
-    /// Looks at the segment of one ring entry, and may edit or replace it.
+    /// Processes the segment of one ring entry, and may edit or replace it.
     pub(crate) fn look(
         &mut self,
         stream: &mut Stream,
@@ -78,7 +78,7 @@ impl Governor {
         };
         let last = self.last_launch(shared.len(), found, around);
         let Some((index, launch, piece)) = last.filter(|_| !graphs.replayed) else {
-            // The end of a replay frees what its masks are written to.
+            // The end of a replay frees the frame with its masks.
             let followed = self.follows() || graphs.replayed;
             return Next::Whole {
                 entry,
@@ -93,15 +93,15 @@ impl Governor {
             entry,
             piece: Some(piece),
             seal: Some(Seal {
-                // It may start as soon as what is before it has ended.
+                // It may start as soon as the work before it has ended.
                 holds: pace::unknown_is_long(piece.predicted),
                 ..seal
             }),
         }
     }
 
-    /// Does to a segment what is to be done when its turn has come; returns the entry that is to be published instead of the
-    /// tenant's, if another is.
+    /// Applies the work left for the release of a segment. Returns the entry to publish in place of
+    /// the tenant's, if there is one.
     pub(super) fn seal(
         &mut self,
         seal: &Seal,
@@ -118,7 +118,7 @@ impl Governor {
             // SAFETY: found in this round, and the session stays locked until it ends.
             Some(unsafe { words_at(seal.at, count) })
         } else {
-            // It has waited.
+            // The segment has waited, so its words are read again.
             self.read(&seal.segment, around)
         }?;
         let found = stream.found.get(..seal.found).unwrap_or(&[]);
@@ -130,22 +130,23 @@ impl Governor {
         if seal.stores {
             self.note_masks(count, found);
         }
-        // What launches no grid was not masked.
+        // A launch without a grid was not masked.
         self.store(shared, found, |kind| kind != Some(Kind::Null));
         patched
     }
 
-    /// Whether a replay's nodes hold other masks than that of now, so that they will be written.
+    /// Returns whether a replay's nodes hold masks other than the present one, so that it will
+    /// write them.
     pub(super) fn changes(&mut self, seal: &Seal, stream: &Stream) -> bool {
         let found = stream.found.get(..seal.found).unwrap_or(&[]);
         let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
         graphs.hold_others(found, self.mask.as_ref())
     }
 
-    /// Copies a segment's words, which are the tenant's own; `None` where they are out of reach.
+    /// Copies a segment's words. Returns `None` if they cannot be read.
     ///
-    /// The tenant's other threads may write there, whatever that does to them: they are read
-    /// once, through atomics, and what the core decides on is the copy.
+    /// The words are the tenant's, and its other threads may write there. So they are read once,
+    /// through atomics, and the core decides on the copy.
     fn read<'a>(&mut self, segment: &Segment, around: &Around<'a>) -> Option<&'a [AtomicU32]> {
         // CAST: a segment has fewer than 2^21 words.
         let count = segment.words as usize;
@@ -164,8 +165,8 @@ impl Governor {
         Some(shared)
     }
 
-    /// Remembers the graphs that a segment stores, and sees to it that their masks can be changed
-    /// later.
+    /// Remembers the graph nodes that a segment stores, and arms them so that their masks can be
+    /// changed later.
     fn learn_graphs(&mut self, count: usize, found: &[QmdCall]) -> Graphs {
         let words = self.words.get_mut(..count).unwrap_or_default();
         let nulls = found.iter().filter(|found| found.is_null(words)).count();
@@ -184,20 +185,20 @@ impl Governor {
         }
     }
 
-    /// Notes with which masks nodes are stored.
+    /// Records the masks with which nodes are stored.
     fn note_masks(&mut self, count: usize, found: &[QmdCall]) {
         let words = self.words.get(..count).unwrap_or(&[]);
         Memory::new(&mut self.nodes, &mut self.replays).note_masks(words, found);
     }
 
-    /// What was not read may have stored anything: no QMD is known any more.
+    /// Forgets all QMDs, because a segment that was not read may have stored any.
     fn forget_graphs(&mut self) {
         if core::mem::take(&mut self.knows_nodes) {
             Memory::new(&mut self.nodes, &mut self.replays).forget(0, u64::MAX);
         }
     }
 
-    /// The segment's last launch whose end can be told by a plain word of its own.
+    /// Returns the segment's last launch whose release is a plain word that can be observed.
     fn last_launch(
         &self,
         count: usize,
@@ -237,8 +238,8 @@ impl Governor {
         Some((index, launch, piece))
     }
 
-    /// Writes a segment with masks for the graphs that it replays into a frame of scratch, and
-    /// returns the entry for it; `None` where the tenant's is to be published.
+    /// Writes a segment with masks for the graphs that it replays into a frame of scratch. Returns
+    /// the entry for it, or `None` if the tenant's is to be published.
     fn patch(
         &mut self,
         segment: Segment,
@@ -247,7 +248,7 @@ impl Governor {
         stream: &Stream,
         around: &mut Around<'_>,
     ) -> Option<u64> {
-        // Its end frees the frame.
+        // The end of the submission frees the frame.
         let end = piece.map(|piece| piece.end);
         let scratch = around.scratch.as_deref_mut();
         let reachable = end.is_some() && stream.fetch.base() == 0;
@@ -263,9 +264,9 @@ impl Governor {
         let out = out.get(..patched.words).filter(|out| !out.is_empty())?;
         let (frame, scratch) = room?;
         let written = frame.write(0, out);
-        // SAFETY: a word of the tenant's; the session tells the scratch before it is unmapped.
+        // SAFETY: a word of the tenant's; the session calls `forget` before it is unmapped.
         if !written || !unsafe { scratch.hold(&frame, end?, None) } {
-            // The nodes do not hold what they are thought to.
+            // The nodes do not hold the masks recorded for them.
             self.forget_graphs();
             return None;
         }
@@ -278,8 +279,8 @@ impl Governor {
         Some(Entry::Segment(segment).encode())
     }
 
-    /// A segment that launches what cannot be seen, as a graph's replay does: it has ended when the
-    /// last release in it has come.
+    /// Returns the submission for a segment whose launches cannot be read, as with a graph's
+    /// replay. Its fence is the segment's last release.
     fn followed(&self, stream: &Stream, around: &Around<'_>) -> Option<Piece> {
         let release = stream.tracker.last_release()?;
         // CAST: as wide as the word that it is compared with.
@@ -302,7 +303,7 @@ impl Governor {
         predict::predict(&self.kernels, kernel, tpcs)
     }
 
-    /// Splits a launch, if its limits ask for it.
+    /// Splits a launch if the limits ask for it.
     fn split(
         &mut self,
         index: usize,
@@ -332,7 +333,7 @@ impl Governor {
         let found = stream.found.get(..seal.found)?;
         // CAST: checked by the caller.
         let words = self.words.get(..segment.words as usize)?;
-        // Another launch of the segment gets its mask when the whole segment goes.
+        // Other launches of the segment get their mask when the whole segment is released.
         let grids = found
             .iter()
             .filter(|found| found.version.is_some() && !found.is_null(words));
@@ -365,12 +366,12 @@ impl Governor {
         atoms
     }
 
-    /// Whether launches may get a mask.
+    /// Returns whether launches may get a mask.
     fn acts_on_masks(&self) -> bool {
         self.limits.tpcs.is_some() || self.place.is_some()
     }
 
-    /// Carries out the mask on the launches of a segment, in the copy.
+    /// Applies the mask to the launches of a segment, in the copy.
     fn mask(&mut self, count: usize, found: &[QmdCall]) {
         let order = Order {
             mask: self.mask.as_ref(),
@@ -385,7 +386,7 @@ impl Governor {
         self.counters.narrowed += narrowed.count() as u64;
         let words = self.words.get_mut(..count).unwrap_or_default();
         for found in found.iter().filter(|found| found.version.is_some()) {
-            // What launches no grid has nothing to mask.
+            // A launch without a grid has nothing to mask.
             if !found.is_null(words) {
                 let one = core::slice::from_ref(found);
                 rewrite::in_place(words, one, &[order], &mut self.counters);
@@ -393,7 +394,7 @@ impl Governor {
         }
     }
 
-    /// Whether a launch may never end on the TPCs that it is granted, though it would on all.
+    /// Returns whether a launch may never end on its granted TPCs although it would on all.
     fn is_narrowed(&self, found: &QmdCall, words: &[u32]) -> bool {
         let (Some(qmd), Some(version)) = (found.qmd(words), found.version) else {
             return false;
@@ -403,7 +404,7 @@ impl Governor {
         occupancy::is_narrowed(qmd, version, granted as u16, whole as u16)
     }
 
-    /// Stores what has changed of a segment's QMDs of some kinds into the tenant's words.
+    /// Stores the changed words of QMDs of some kinds into the tenant's segment.
     fn store(&self, shared: &[AtomicU32], found: &[QmdCall], kinds: impl Fn(Option<Kind>) -> bool) {
         let words = self.words.get(..shared.len()).unwrap_or(&[]);
         for found in found {
@@ -424,12 +425,13 @@ impl Governor {
     }
 }
 
-/// Copies the tenant's words, at least as many as there is room for, whoever writes them meanwhile.
+/// Copies the tenant's words while its threads may write them. `from` has at least as many as `to`.
 #[cfg(target_arch = "x86_64")]
 fn copy(from: &[AtomicU32], to: &mut [u32]) {
     let count = from.len().min(to.len());
-    // SAFETY: so many words are readable at `from`, and writable at `to` by this thread alone. What the instruction reads while
-    // another thread writes it is some value of each byte, as for a device.
+    // SAFETY: `count` words are readable at `from`, and writable at `to` by this thread alone. If
+    // another thread writes a byte meanwhile, the instruction reads some value of it, as from a
+    // device.
     unsafe {
         core::arch::asm!(
             "rep movsb",
@@ -441,7 +443,7 @@ fn copy(from: &[AtomicU32], to: &mut [u32]) {
     }
 }
 
-/// As above.
+/// Copies the tenant's words one by one.
 #[cfg(not(target_arch = "x86_64"))]
 fn copy(from: &[AtomicU32], to: &mut [u32]) {
     for (word, copy) in from.iter().zip(to) {
@@ -449,19 +451,19 @@ fn copy(from: &[AtomicU32], to: &mut [u32]) {
     }
 }
 
-/// So many of the tenant's words.
+/// Borrows `count` of the tenant's words.
 ///
 /// # Safety
 ///
-/// `Around::find` has found them at `at`, and the session stays locked while they are used: `find` vouches for mapped memory,
-/// aligned as every segment is.
+/// [`SubmitCtx::translate`](crate::channel::SubmitCtx) returned `at`, and the session stays locked
+/// while the words are used. It vouches for mapped memory, aligned as every segment is.
 unsafe fn words_at<'a>(at: usize, count: usize) -> &'a [AtomicU32] {
     // SAFETY: by contract.
     unsafe { core::slice::from_raw_parts(at as *const AtomicU32, count) }
 }
 
-/// That a word of the tenant's counts up to `number`, if it is one that this process maps and
-/// that has not got there yet.
+/// Returns the fence that a word of the tenant reaches `number`. Returns `None` if this process
+/// does not map the word, or it is reached already.
 fn reaches(around: &Around<'_>, va: u64, number: u32) -> Option<End> {
     let at = (around.find)(va, 4).filter(|at| at % 4 == 0)?;
     let end = End::Reaches { at, number };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A tenant on a simulated GPU beside a neighbour whose pulse the test beats.
+//! Tests a tenant on a simulated GPU beside a neighbour whose pulse the test beats.
 
 use super::Place;
 use crate::limits::Limits;
@@ -20,22 +20,23 @@ use std::sync::Arc;
 
 const MS: u64 = 1_000_000;
 
-/// What the tenant's neighbour is, and what the two show each other.
+/// A tenant, its neighbour, and the pages that they share.
 struct Beside {
     bench: Bench,
     neighbour: Shared<Pulse>,
-    /// As the neighbour sees it.
+    /// The tenant, as the neighbour sees it.
     tenant: Peer,
     _board: BoardWriter,
 }
 
-/// A page that the daemon made, and its descriptors.
+/// Creates a page as the daemon does, with its descriptor.
 fn page<T: gctd_ipc::shared::Shareable>(name: &str) -> (SharedFd, Shared<T>) {
     SharedFd::create(name).unwrap()
 }
 
 impl Beside {
-    /// The tenant's priority is 8; `own` is reserved for the neighbour, which else comes first.
+    /// Sets up a tenant of priority 8. `own` is reserved for the neighbour; if empty, the neighbour
+    /// has priority 0.
     fn new(number: usize, own: &str, limits: Limits) -> Self {
         let (board_fd, board) = page::<Board>("board");
         let mut board = BoardWriter::new(board);
@@ -88,13 +89,13 @@ impl Beside {
         }
     }
 
-    /// Time passes; what runs then.
+    /// Lets time pass and returns how many grids run then.
     fn after(&mut self, ns: u64) -> usize {
         self.bench.pass(ns);
         self.bench.running().len()
     }
 
-    /// The mask of the grid that started last.
+    /// Returns the mask of the grid that started last.
     fn last_mask(&self) -> u32 {
         self.bench
             .machine
@@ -129,12 +130,12 @@ fn a_neighbour_that_is_stopped_is_not_waited_for() {
         assert_eq!(beside.after(200 * MS), 0, "it lives");
         beside.neighbour.beat(beside.bench.now_ns());
     }
-    // Nobody waits for whoever waits.
+    // No process waits for one that waits itself.
     assert_eq!(beside.tenant.busy_since_ns(), None);
     assert_eq!(beside.after(patience::BEAT_MAX.get() - 1), 0);
     assert_eq!(beside.after(1), 1, "it is stopped");
     beside.bench.drain(0);
-    // It goes on where it was.
+    // The neighbour resumes.
     beside.neighbour.beat(beside.bench.now_ns());
     beside.bench.launch();
     assert_eq!(beside.after(MS), 0);
@@ -162,7 +163,7 @@ fn what_is_reserved_for_a_neighbour_that_is_stopped_is_lent() {
     );
 }
 
-/// As after a sticky error of CUDA's, when no launch ends any more.
+/// As after a sticky error of CUDA, when no launch ends any more.
 #[test]
 fn who_does_not_move_is_not_busy_for_its_neighbours() {
     let mut beside = Beside::new(14, "", later());
@@ -173,7 +174,7 @@ fn who_does_not_move_is_not_busy_for_its_neighbours() {
         assert!(beside.tenant.busy_since_ns().is_some());
         let beat = beside.bench.now_ns() - beside.tenant.beat_ns();
         assert!(beat < patience::BEAT_EVERY.get() + MS, "it beats: {beat}");
-        // The worker looks much more often.
+        // The worker checks much more often.
         (0..10).for_each(|_| assert_eq!(beside.after(10 * MS), 1));
     }
     assert_eq!(beside.tenant.busy_since_ns(), None);
@@ -182,7 +183,7 @@ fn who_does_not_move_is_not_busy_for_its_neighbours() {
         0,
         "no limit can be why"
     );
-    // It regains its turn when it moves.
+    // It regains its turn when something moves.
     beside.bench.launch();
     beside.after(0);
     assert!(beside.tenant.busy_since_ns().is_some());
@@ -195,7 +196,7 @@ fn who_was_stopped_has_its_turn_again() {
     let mut beside = Beside::new(22, "", later());
     beside.bench.launch();
     assert_eq!(beside.after(0), 1);
-    // Its launch still runs when it goes on.
+    // Its launch still runs when the process resumes.
     assert_eq!(beside.after(2 * patience::STALL_MAX.get()), 1);
     assert!(beside.tenant.busy_since_ns().is_some());
     assert_eq!(beside.tenant.beat_ns(), beside.bench.now_ns());
@@ -217,7 +218,8 @@ fn who_is_frozen_is_not_busy_for_its_neighbours() {
     assert!(beside.tenant.busy_since_ns().is_some());
 }
 
-/// A neighbour with all TPCs that is away for 5 ms more lends them for a moment, not for a launch of unknown length.
+/// A neighbour with all TPCs that is away for 5 ms more lends them for a moment, but not for a
+/// launch of unknown duration.
 #[test]
 fn a_whole_launch_obeys_the_order_to_wait() {
     let mut beside = Beside::new(16, "0-127", later());
@@ -230,11 +232,11 @@ fn a_whole_launch_obeys_the_order_to_wait() {
         0,
         "it may come back before the launch has ended"
     );
-    // An eighth later than usual it is silent.
+    // An eighth later than usual it counts as silent.
     assert_eq!(beside.after(10_250_000), 1);
 }
 
-/// The mask of a launch is that of when it goes, not of when it was looked at.
+/// A launch gets the mask of its release, not the mask of its processing.
 #[test]
 fn a_launch_that_has_waited_gets_the_mask_of_when_it_goes() {
     let paced = Limits {

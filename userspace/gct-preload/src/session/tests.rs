@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A process on two GPUs, whose mappings are ordinary memory.
+//! Tests a process on two GPUs. Ordinary memory stands for the driver's mappings.
 
 mod trace;
 
@@ -15,8 +15,8 @@ const RINGS_LEN: usize = 2 << 20;
 /// Where USERD begins in the memory of the rings.
 const USERD: usize = 0x2000;
 
-/// A shared anonymous mapping stands in for the driver's. It lies where the kernel puts nobody who asks
-/// for memory anywhere, since other tests do that while it is shadowed.
+/// Maps shared anonymous memory in place of the driver's. It lies where the kernel maps nothing by
+/// itself, because other tests map memory while it is shadowed.
 pub(crate) fn device(len: usize) -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0x1d00_0000_0000);
     let at = NEXT.fetch_add(len.next_multiple_of(RINGS_LEN), Ordering::Relaxed);
@@ -44,7 +44,7 @@ fn alloc(handle: u32, class: u32, channel: Option<ChannelParams>) -> Call {
     }
 }
 
-/// The driver maps an object of a GPU; returns where.
+/// Maps an object of a GPU, as the driver does. Returns its address.
 fn map(
     session: &mut Session,
     governors: &mut Governors,
@@ -65,7 +65,7 @@ fn map(
     at
 }
 
-/// The parameters of a channel whose ring is at the beginning of an object's memory.
+/// Returns the parameters of a channel whose ring is at the start of an object's memory.
 fn channel(rings: usize, memory: u32) -> ChannelParams {
     ChannelParams {
         error_memory: 0,
@@ -76,8 +76,8 @@ fn channel(rings: usize, memory: u32) -> ChannelParams {
     }
 }
 
-/// What libcuda does on one GPU: a usermode object and the rings are mapped, a channel is made.
-/// Returns where the rings are.
+/// Opens a GPU as libcuda does: maps a usermode object and the rings, and makes a channel. Returns
+/// the address of the rings.
 fn open(session: &mut Session, governors: &mut Governors, gpu: u32) -> usize {
     let handle = |number: u32| gpu * 0x100 + number;
     session.learn(alloc(handle(1), 0xc661, None), governors);
@@ -94,7 +94,7 @@ fn open(session: &mut Session, governors: &mut Governors, gpu: u32) -> usize {
     rings
 }
 
-/// The tenant adds entry `number` to the ring at an address, whose USERD is at another.
+/// Adds entry `number` to the tenant's ring.
 fn submit(session: &Session, at: usize, userd: usize, number: u32) {
     let ring = session.rings.iter().find(|r| r.shadow.contains(at));
     let shadow = &ring.unwrap().shadow;
@@ -112,7 +112,7 @@ fn submit(session: &Session, at: usize, userd: usize, number: u32) {
     put.tenant.store(number + 1, Ordering::Release);
 }
 
-/// What was written to the register of each GPU's doorbell.
+/// Returns the value in each GPU's doorbell register.
 fn rung(session: &Session) -> Vec<(u32, u32)> {
     let register = |d: &Doorbell| {
         let pair = d.shadow.word(d.shadow.tenant() + DOORBELL).unwrap();
@@ -136,7 +136,7 @@ fn each_gpu_has_its_doorbell_and_its_governor() {
     assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 1);
     assert_eq!(rung(&session), [(1, 0x107), (4, 0x407)]);
 
-    // One is frozen: the other goes on.
+    // One is frozen, and the other continues.
     let frozen = crate::limits::Limits {
         frozen: true,
         ..crate::limits::Limits::NONE
@@ -170,7 +170,7 @@ fn a_channel_whose_doorbells_cannot_be_managed_is_left_alone() {
     }
 }
 
-/// Another client of the process's: `open`'s calls, as of this one.
+/// Returns a call as one of another client of the process.
 fn of(client: u32, call: Call) -> Call {
     match call {
         Call::Alloc {
@@ -191,7 +191,7 @@ fn of(client: u32, call: Call) -> Call {
     }
 }
 
-/// A word that the program reads and writes at its address.
+/// Returns a word at the program's address.
 fn word(at: usize) -> &'static AtomicU32 {
     // SAFETY: mapped by these tests, which never unmap what they look at.
     unsafe { AtomicU32::from_ptr(at as *mut u32) }
@@ -209,7 +209,7 @@ fn a_channel_that_takes_a_slot_again_starts_anew() {
         if again {
             session.learn(Call::Free { object: object(3) }, &mut governors);
         }
-        // As the resource manager makes a channel.
+        // The resource manager initializes a channel like this.
         let shadow = &session.rings[0].shadow;
         for at in [GP_GET, GP_PUT] {
             let real = shadow.word(rings + USERD + at).unwrap().real;
@@ -261,7 +261,7 @@ fn nothing_of_a_channel_that_is_left_alone_is_replaced() {
         session.learn(alloc(3, 0xc86f, Some(params)), &mut governors);
         assert!(!session.managed());
         assert!(session.rings.is_empty() && session.doorbells.is_empty());
-        // A managed channel comes later: the first still rings by itself.
+        // A managed channel follows. The first client still rings its real doorbells.
         let others = map(&mut session, &mut governors, 12, RINGS_LEN, 0);
         let params = channel(others, 12);
         session.learn(alloc(13, 0xc86f, Some(params)), &mut governors);
@@ -274,7 +274,7 @@ fn nothing_of_a_channel_that_is_left_alone_is_replaced() {
 fn a_client_rings_by_itself_without_moving_another() {
     let (mut session, mut governors) = (Session::new(), Governors::new());
     open(&mut session, &mut governors, 0);
-    // As a graphics library in the same process does.
+    // A graphics library in the same process does this.
     const OTHER: u32 = 0xc1d0_0020;
     session.learn(of(OTHER, alloc(50, 0xc661, None)), &mut governors);
     let announcement = Announcement {
@@ -333,7 +333,7 @@ fn a_userd_beside_managed_ones_is_copied_for_who_is_left_alone() {
 fn whatever_touches_a_mapping_is_known() {
     let (mut session, mut governors) = (Session::new(), Governors::new());
     let page = sys::PAGE;
-    // Nothing else is known, so nothing known can lie beside it.
+    // No other mapping is known, so none can lie beside it.
     let rings = map(&mut session, &mut governors, 2, RINGS_LEN, 0);
     assert!(session.knows(rings + RINGS_LEN - page, page));
     assert!(session.knows(rings - page, 2 * page) && session.knows(rings + page, page));

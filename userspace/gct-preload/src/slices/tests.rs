@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Time slices between a daemon and a process whose driver is played.
+//! Tests time slices between a daemon and a process whose driver is simulated.
 
 use super::*;
 use gct_core::rmapi::escape;
@@ -14,18 +14,18 @@ const CLIENT: Handle = 0xc1d0_0019;
 const DEVICE: Handle = 0x5c00_0002;
 const SUBDEVICE: Handle = 0x5c00_0003;
 
-/// The driver, of the test's thread.
+/// The simulated driver of the test's thread.
 #[derive(Default)]
 struct Driver {
     slices: BTreeMap<Handle, u64>,
-    /// Channels that exist, and whether they run.
+    /// The channels that exist, and whether each runs.
     channels: BTreeMap<Handle, bool>,
     refuses: Option<Status>,
     sent: u32,
 }
 
 impl Driver {
-    /// Enables or disables channels: all, or none where one is not there.
+    /// Enables or disables all named channels, or none if one does not exist.
     fn enable(&mut self, control: &mut Control) -> Result<(), Status> {
         let params = control.params().to_vec();
         let word = |at: usize| {
@@ -110,7 +110,7 @@ impl Bed {
         bed
     }
 
-    /// An ioctl has run.
+    /// Runs an ioctl.
     fn leave(&mut self, bytes: &[u8], hint: Option<u64>) -> Call {
         let (ioctl, call) = tenant::decode(escape::ALLOC, bytes, |_| hint).unwrap();
         let verdict = self.link.enter(&ioctl, &call);
@@ -118,12 +118,12 @@ impl Bed {
         call
     }
 
-    /// The program makes a channel group, for an engine of its own.
+    /// Makes a channel group for an engine of its own.
     fn group(&mut self, object: Handle) -> Call {
         self.group_on(object, 10 + u64::from(object))
     }
 
-    /// The program makes a channel group, to which the driver gives 2048 us.
+    /// Makes a channel group. The driver gives it 2048 us.
     fn group_on(&mut self, object: Handle, engine: u64) -> Call {
         driver(|driver| driver.slices.insert(object, 2048));
         let call = self.leave(&alloc(DEVICE, object, 0xa06c), Some(engine));
@@ -131,12 +131,12 @@ impl Bed {
         call
     }
 
-    /// The program is about to free something.
+    /// Frees an object, as the program does.
     fn freed(&mut self, object: Handle) {
         self.slices.freed(CLIENT, object, &mut self.link);
     }
 
-    /// The program makes a channel in a group.
+    /// Makes a channel in a group.
     fn channel(&mut self, group: Handle, object: Handle) -> Call {
         driver(|driver| driver.channels.insert(object, true));
         let call = self.leave(&alloc(group, object, 0xc86f), None);
@@ -144,7 +144,7 @@ impl Bed {
         call
     }
 
-    /// Writes the limit of this process while it looks after the daemon.
+    /// Writes the limit of this process while the process follows the daemon.
     fn write(&mut self, value: &'static str) -> Result<(), i32> {
         self.write_file("compute.timeslice", value)
     }
@@ -166,7 +166,7 @@ impl Bed {
     }
 }
 
-/// Which channels run.
+/// Returns whether each channel runs.
 fn running() -> Vec<bool> {
     driver(|driver| driver.channels.values().copied().collect())
 }
@@ -262,7 +262,7 @@ fn what_is_gone_is_not_spoken_of() {
     bed.group(2);
     bed.group(3);
     bed.freed(1);
-    // The driver has lost one without a word: its file was closed.
+    // The driver has lost one without an ioctl: its file was closed.
     driver(|driver| driver.slices.remove(&2));
     assert_eq!(bed.write("50"), Ok(()));
     assert_eq!(slices(), [2048, 50]);
@@ -281,7 +281,7 @@ fn one_that_is_gone_before_it_has_the_limit_is_forgotten() {
     let first = bed.group(1);
     assert_eq!(bed.write("50"), Ok(()));
     bed.freed(first.object);
-    // Its limits are new when the next one is made, which another thread has freed again.
+    // The limits count as new when the next group is made, which another thread has freed again.
     bed.slices.taken.clear();
     let call = bed.leave(&alloc(DEVICE, 2, 0xa06c), None);
     bed.slices.made(&call, None, 7, &mut bed.link);
@@ -295,7 +295,7 @@ fn a_client_of_mps_says_that_it_cannot() {
     bed.group(1);
     let own = bed.channel(1, 2);
     assert_eq!(bed.write("50"), Ok(()));
-    // One in a channel group that another process has made.
+    // A channel in a channel group that another process has made.
     let foreign = Call {
         parent: 77,
         object: 78,
@@ -317,7 +317,7 @@ fn a_freeze_stops_every_channel_before_the_write_returns() {
     let mut bed = Bed::new("freeze");
     bed.group(1);
     bed.group(2);
-    // More than one control names.
+    // More channels than one control can name.
     for object in 0..70 {
         bed.channel(1 + object % 2, 100 + object);
     }
@@ -325,7 +325,7 @@ fn a_freeze_stops_every_channel_before_the_write_returns() {
     assert_eq!(running(), [false; 70]);
     let sent = driver(|driver| driver.sent);
     assert_eq!(sent, 2);
-    // What is made, or enabled by the program, stands still before its ioctl returns.
+    // A channel that the program makes or enables is stopped before the ioctl returns.
     bed.channel(2, 300);
     assert_eq!(running(), [false; 71]);
     driver(|driver| driver.channels.insert(100, true));

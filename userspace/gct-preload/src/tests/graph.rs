@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A CUDA graph's upload and its replays on a simulated GPU.
+//! Tests a CUDA graph's upload and its replays on a simulated GPU.
 
 use crate::limits::Limits;
 use crate::simulated::{low_memory, words_of, Bench};
@@ -10,7 +10,8 @@ use gct_core::policy::pace;
 use gct_core::submit::mask::DisabledTpcs;
 use gct_model::{Config, Order};
 
-/// The captured upload and replay of a graph of four nodes; `number` keeps tests apart. The replay tells its end by word 17.
+/// Returns the captured upload and replay of a graph of four nodes. `number` keeps tests apart. The
+/// replay's release payload is word 17.
 fn graph(bench: &mut Bench, number: u32) -> (Vec<u32>, Vec<u32>) {
     let page = 0x2_0460_f000 + number as usize * 0x1_0000;
     let page = low_memory(page, 4096);
@@ -62,7 +63,7 @@ fn a_replay_with_another_mask_waits_for_what_is_in_flight_but_not_for_ever() {
         timed: true,
         ..Config::default()
     };
-    // What is in flight is followed for whom is paced.
+    // Submissions in flight are tracked only for a paced tenant.
     let limits = Limits {
         atom_ns: u64::MAX,
         ..Limits::NONE

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Paced launches on a simulated GPU.
+//! Tests paced launches on a simulated GPU.
 
 use crate::channel::DOORBELL;
 use crate::limits::Limits;
@@ -10,7 +10,7 @@ use gct_core::mask::TpcMask;
 use gct_core::policy::patience;
 use gct_model::{Config, Order};
 
-/// Four TPCs, which hold 128 blocks of the captured kernel.
+/// Returns limits with four TPCs, which hold 128 blocks of the captured kernel.
 fn paced(atom_us: u64) -> Limits {
     Limits {
         tpcs: TpcMask::parse(b"0-3").ok(),
@@ -30,7 +30,7 @@ fn every_block_runs_once_and_a_wave_is_in_flight_at_most() {
         let mut bench = Bench::new(number, paced(10), order);
         let most = bench.run(25);
         bench.check(25);
-        // Near a wave, atoms are a quarter of it.
+        // Near a wave, an atom is a quarter of it.
         assert!(most <= 4, "{order:?}: {most} atoms at once");
         let masks = bench.machine.report().runs.iter();
         let unmasked = masks.filter(|run| run.count() > 0 && run.mask.0[0] != !0xf);
@@ -44,7 +44,7 @@ fn a_short_launch_goes_whole_once_it_is_known() {
     let mut bench = Bench::new(5, paced(1_000_000), Order::Eager);
     bench.run(6);
     bench.check(6);
-    // Sixteen atoms while it is unknown: the first launch, and those that were looked at
+    // Sixteen atoms while the kernel is unknown: the first launch, and those that were processed
     // before its first atom had ended.
     let atoms = bench.governor.counters().atoms;
     assert!((16..=32).contains(&atoms), "{atoms} atoms");
@@ -83,7 +83,7 @@ fn without_limits_the_rings_are_the_same() {
     assert_eq!(bench.put, bench.get);
 }
 
-/// What the tenant launches takes 4 ms and is known, and may take 10.
+/// Sets up a tenant whose kernel is known to take 4 ms and may take 10.
 fn streams(number: usize) -> Bench {
     let config = Config {
         timed: true,
@@ -102,7 +102,8 @@ fn train(bench: &mut Bench) {
     }
 }
 
-/// Three launches of which the first two wait for the third, as receives do for a send, in streams that share a channel.
+/// Three launches in streams that share a channel. The first two wait for the third, as receives do
+/// for a send.
 #[test]
 fn launches_that_wait_for_one_that_is_held_back_end() {
     let mut bench = streams(10);
@@ -119,7 +120,7 @@ fn launches_that_wait_for_one_that_is_held_back_end() {
     bench.check_blocks(23);
 }
 
-/// A stream whose launch waits for long does not hold up the others that share its channel.
+/// A stream whose launch waits for long does not delay the others that share its channel.
 #[test]
 fn streams_beside_two_that_wait_keep_their_pace() {
     let mut bench = streams(11);
@@ -148,7 +149,7 @@ fn streams_beside_two_that_wait_keep_their_pace() {
     bench.check_blocks(72);
 }
 
-/// A program that does so again and again waits less each time.
+/// A program that does so repeatedly waits less each time.
 #[test]
 fn streams_that_wait_for_each_other_again_wait_less() {
     let mut bench = streams(23);
@@ -170,7 +171,7 @@ fn streams_that_wait_for_each_other_again_wait_less() {
     bench.check_blocks(250);
 }
 
-/// A launch of 1000 blocks fits 128 TPCs at once, and not the four of a mask.
+/// A launch of 1000 blocks fits 128 TPCs at once, but not the four of a mask.
 #[test]
 fn a_launch_that_its_mask_cannot_hold_at_once_is_counted() {
     for (number, list, atom_us, narrowed) in

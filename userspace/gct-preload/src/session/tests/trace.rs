@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What libcuda did on an H200 to make a context, as it was recorded there: its ioctls, as structures,
-//! and its mappings, which are ordinary memory here.
+//! Replays libcuda's creation of a context, as recorded on an H200: ioctls as structures, and
+//! mappings as ordinary memory.
 
 use super::*;
 use gct_core::rmapi::escape;
 use std::collections::HashMap;
 
 const CLIENT: u32 = 0xc1d0_0019;
-/// Where the recorded rings lay. Here they lie elsewhere, under the same address for both sides.
+/// The recorded address of the rings. The test maps them elsewhere, at one address for both sides.
 const RINGS: u64 = 0x2_0060_0000;
 
-/// The `KEY=VALUE` words of a line, hexadecimal but for those that count.
+/// Returns the `KEY=VALUE` words of a line. Values are hexadecimal, except `fd` and `entries`.
 fn words(line: &str) -> HashMap<&str, u64> {
     let pairs = line.split_whitespace().filter_map(|w| w.split_once('='));
     let number = |key: &str, value: &str| match key {
@@ -23,7 +23,7 @@ fn words(line: &str) -> HashMap<&str, u64> {
         .collect()
 }
 
-/// An ioctl that the driver has done, with this structure.
+/// Records an ioctl that the driver has carried out with this structure.
 fn ioctl(session: &mut Session, governors: &mut Governors, number: u32, structure: &[u32]) {
     let size = size_of_val(structure) as u64;
     let request = 0xc000_0000 | size << 16 | 0x4600 | u64::from(number);
@@ -35,14 +35,14 @@ fn ioctl(session: &mut Session, governors: &mut Governors, number: u32, structur
     }
 }
 
-/// The structure with a 64-bit number at a word.
+/// Returns the structure with a 64-bit number at a word.
 fn with(mut structure: Vec<u32>, at: usize, number: u64) -> Vec<u32> {
     structure[at] = number as u32;
     structure[at + 1] = (number >> 32) as u32;
     structure
 }
 
-/// Replays the log up to the channels' summary; returns the session and where its rings are.
+/// Replays the log up to the channels' summary. Returns the session and the address of its rings.
 fn replay(log: &str) -> (Session, Governors, u64) {
     let (mut session, mut governors) = (Session::new(), Governors::new());
     let mut rings = 0;
@@ -118,7 +118,7 @@ fn every_channel_of_a_context_is_managed_and_rung() {
             1,
             "{line}"
         );
-        // The doorbell that was mapped last is the one that is rung.
+        // The program rings the doorbell that was mapped last.
         let registers = rung(&session);
         assert_eq!(registers, [(0, 0), (0, get["token"] as u32)], "{line}");
     }
