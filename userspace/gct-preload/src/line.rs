@@ -15,18 +15,18 @@ const PIECES_MAX: usize = 256;
 
 /// The condition on a word in memory under which a submission has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum Fence {
     /// The word counts up and has reached `number`: the release of a tenant's launch.
-    Reaches { at: usize, number: u32 },
+    AtLeast { at: usize, number: u32 },
     /// The word equals `number`: the done word of an atom.
-    Becomes { at: usize, number: u32 },
+    Equal { at: usize, number: u32 },
 }
 
-impl End {
+impl Fence {
     /// Returns the word's address.
     pub(crate) fn at(&self) -> usize {
         match *self {
-            Self::Reaches { at, .. } | Self::Becomes { at, .. } => at,
+            Self::AtLeast { at, .. } | Self::Equal { at, .. } => at,
         }
     }
 
@@ -35,13 +35,13 @@ impl End {
     /// # Safety
     ///
     /// The word must be mapped.
-    pub(crate) unsafe fn has_come(&self) -> bool {
+    pub(crate) unsafe fn is_reached(&self) -> bool {
         // SAFETY: mapped by contract, and aligned because its creator checked it.
         let word = unsafe { AtomicU32::from_ptr(self.at() as *mut u32) }.load(Ordering::Acquire);
         match *self {
             // CAST: the sign of the difference modulo 2^32.
-            Self::Reaches { number, .. } => word.wrapping_sub(number) as i32 >= 0,
-            Self::Becomes { number, .. } => word == number,
+            Self::AtLeast { number, .. } => word.wrapping_sub(number) as i32 >= 0,
+            Self::Equal { number, .. } => word == number,
         }
     }
 }
@@ -50,7 +50,7 @@ impl End {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     /// The condition under which it has ended.
-    pub(crate) end: End,
+    pub(crate) fence: Fence,
     /// The kernel that it runs.
     pub(crate) kernel: Kernel,
     /// The blocks of the kernel that it runs.
@@ -188,7 +188,7 @@ impl Line {
     pub(crate) unsafe fn settle(&mut self, now_ns: u64, mut ended: impl FnMut(&Piece, Ns)) {
         while let Some(first) = self.pieces.front().copied() {
             // SAFETY: by contract.
-            if !unsafe { first.piece.end.has_come() } {
+            if !unsafe { first.piece.fence.is_reached() } {
                 break;
             }
             self.pieces.pop_front();
@@ -218,7 +218,7 @@ impl Line {
                 continue;
             };
             // SAFETY: by contract.
-            if unsafe { behind.piece.end.has_come() } {
+            if unsafe { behind.piece.fence.is_reached() } {
                 self.pieces.remove(at);
                 self.in_flight.remove(behind.piece.predicted, behind.late);
                 self.ends(now_ns);
@@ -235,7 +235,7 @@ impl Line {
 
     /// Removes the submissions whose words lie in `[addr, addr + len)`, which is being unmapped.
     pub(crate) fn forget(&mut self, addr: usize, len: usize) {
-        self.drop_where(|piece| piece.piece.end.at().wrapping_sub(addr) < len);
+        self.drop_where(|piece| piece.piece.fence.at().wrapping_sub(addr) < len);
     }
 
     fn drop_where(&mut self, gone: impl Fn(&Followed) -> bool) {
@@ -256,7 +256,7 @@ mod tests {
 
     fn piece(word: &AtomicU32, number: u32, predicted: u64) -> Piece {
         Piece {
-            end: End::Reaches {
+            fence: Fence::AtLeast {
                 at: word.as_ptr() as usize,
                 number,
             },
@@ -343,14 +343,14 @@ mod tests {
     }
 
     #[test]
-    fn an_atom_ends_with_its_own_number_alone() {
+    fn an_atom_ends_only_with_its_own_number() {
         let word = AtomicU32::new(9);
         let at = word.as_ptr() as usize;
-        let becomes = |number| End::Becomes { at, number };
+        let equals = |number| Fence::Equal { at, number };
         // SAFETY: `word` outlives this.
-        assert!(unsafe { becomes(9).has_come() });
+        assert!(unsafe { equals(9).is_reached() });
         // SAFETY: as above.
-        assert!(!unsafe { becomes(8).has_come() });
+        assert!(!unsafe { equals(8).is_reached() });
         let mut line = Line::new();
         line.published(piece(&word, 99, 5), false, 0);
         line.forget(at, 4);

@@ -8,7 +8,7 @@
 //! launch and the rest of its segment have ended. Their own releases show this. A release that
 //! never comes keeps one frame.
 
-use crate::line::End;
+use crate::line::Fence;
 
 /// The alignment of a QMD, and so of a frame.
 const QMD_ALIGN: u64 = 256;
@@ -16,8 +16,8 @@ const QMD_ALIGN: u64 = 256;
 /// The fences of a frame in use: the launch that it was taken for, and the rest of its segment.
 #[derive(Clone, Copy, Debug)]
 struct Busy {
-    launch: End,
-    rest: Option<End>,
+    launch: Fence,
+    rest: Option<Fence>,
 }
 
 /// A frame, at its addresses for the GPU and for the CPU.
@@ -76,9 +76,12 @@ impl Scratch {
         let Some(Some(busy)) = self.frames.get(index) else {
             return true;
         };
-        let ends = [Some(busy.launch), busy.rest];
+        let fences = [Some(busy.launch), busy.rest];
         // SAFETY: `hold` got words of the tenant that stay mapped until `forget` is called for them.
-        ends.iter().flatten().all(|end| unsafe { end.has_come() })
+        fences
+            .iter()
+            .flatten()
+            .all(|fence| unsafe { fence.is_reached() })
     }
 
     /// Takes a frame until the fence `launch` is reached, and `rest` if there is one. Returns false
@@ -87,9 +90,14 @@ impl Scratch {
     /// # Safety
     ///
     /// The words must stay mapped until [`forget`](Self::forget) is called for them.
-    pub(crate) unsafe fn hold(&mut self, frame: &Frame, launch: End, rest: Option<End>) -> bool {
+    pub(crate) unsafe fn hold(
+        &mut self,
+        frame: &Frame,
+        launch: Fence,
+        rest: Option<Fence>,
+    ) -> bool {
         // SAFETY: mapped by contract.
-        if unsafe { launch.has_come() } {
+        if unsafe { launch.is_reached() } {
             return false;
         }
         if let Some(slot) = self.frames.get_mut(frame.index) {
@@ -103,9 +111,9 @@ impl Scratch {
     /// channels are gone.
     pub(crate) fn forget(&mut self, addr: usize, len: usize) {
         for slot in &mut self.frames {
-            let ends = slot.map(|busy| [Some(busy.launch), busy.rest]);
-            let gone = |end: &End| end.at().wrapping_sub(addr) < len;
-            if ends.iter().flatten().flatten().any(gone) {
+            let fences = slot.map(|busy| [Some(busy.launch), busy.rest]);
+            let gone = |fence: &Fence| fence.at().wrapping_sub(addr) < len;
+            if fences.iter().flatten().flatten().any(gone) {
                 *slot = None;
             }
         }
@@ -148,7 +156,7 @@ mod tests {
     fn a_frame_is_free_again_when_its_launch_has_released() {
         let mut room = [0u32; 256];
         let (release, rest) = (AtomicU32::new(1), AtomicU32::new(0));
-        let reaches = |word: &AtomicU32, number| End::Reaches {
+        let at_least = |word: &AtomicU32, number| Fence::AtLeast {
             at: word.as_ptr() as usize,
             number,
         };
@@ -156,9 +164,9 @@ mod tests {
         for expected in [0x1000, 0x1200] {
             let frame = scratch.frame().unwrap();
             assert_eq!(frame.gpu_va, expected);
-            let ends = (reaches(&release, 10), Some(reaches(&rest, 3)));
+            let fences = (at_least(&release, 10), Some(at_least(&rest, 3)));
             // SAFETY: both words outlive the scratch.
-            assert!(unsafe { scratch.hold(&frame, ends.0, ends.1) });
+            assert!(unsafe { scratch.hold(&frame, fences.0, fences.1) });
         }
         assert!(scratch.frame().is_none());
         release.store(11, Ordering::Release);
@@ -167,7 +175,7 @@ mod tests {
         let frame = scratch.frame().unwrap();
         assert_eq!(frame.gpu_va, 0x1000);
         // SAFETY: as above.
-        let held = unsafe { scratch.hold(&frame, reaches(&release, 10), None) };
+        let held = unsafe { scratch.hold(&frame, at_least(&release, 10), None) };
         assert!(!held, "already released");
         assert!(frame.write(508, &[7]) && !frame.write(508, &[7, 8]) && !frame.write(2, &[1]));
         assert_eq!(room[127], 7);
@@ -177,19 +185,19 @@ mod tests {
     fn a_launch_that_never_ends_keeps_one_frame() {
         let mut room = [0u32; 256];
         let (never, release) = (AtomicU32::new(0), AtomicU32::new(0));
-        let reaches = |word: &AtomicU32, number| End::Reaches {
+        let at_least = |word: &AtomicU32, number| Fence::AtLeast {
             at: word.as_ptr() as usize,
             number,
         };
         let mut scratch = Scratch::new(0x1000, room.as_mut_ptr() as usize, 1024, 256).unwrap();
         let frame = scratch.frame().unwrap();
         // SAFETY: both words outlive the scratch.
-        assert!(unsafe { scratch.hold(&frame, reaches(&never, 1), None) });
+        assert!(unsafe { scratch.hold(&frame, at_least(&never, 1), None) });
         for number in 1..20 {
             let frame = scratch.frame().unwrap();
             assert_ne!(frame.gpu_va, 0x1000);
             // SAFETY: as above.
-            assert!(unsafe { scratch.hold(&frame, reaches(&release, number), None) });
+            assert!(unsafe { scratch.hold(&frame, at_least(&release, number), None) });
             release.store(number, Ordering::Release);
         }
     }
@@ -202,7 +210,7 @@ mod tests {
         let mut scratch = Scratch::new(0x1000, room.as_mut_ptr() as usize, 256, 256).unwrap();
         let frame = scratch.frame().unwrap();
         // SAFETY: the word outlives the scratch.
-        assert!(unsafe { scratch.hold(&frame, End::Reaches { at, number: 9 }, None) });
+        assert!(unsafe { scratch.hold(&frame, Fence::AtLeast { at, number: 9 }, None) });
         scratch.forget(at + 4, 64);
         assert!(scratch.frame().is_none());
         scratch.forget(at - 4, 8);

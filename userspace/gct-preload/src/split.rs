@@ -3,7 +3,7 @@
 //! Splits a launch into atoms and releases them one by one.
 
 use crate::channel::Around;
-use crate::line::{End, Piece};
+use crate::line::{Fence, Piece};
 use crate::scratch::Frame;
 use crate::stats::STATS;
 use core::sync::atomic::Ordering;
@@ -80,7 +80,7 @@ pub(crate) struct Splitting<'a> {
     /// The whole launch. Its fence is the launch's own release.
     pub(crate) launch: Piece,
     /// The segment's last release, if it can be observed.
-    pub(crate) rest: Option<End>,
+    pub(crate) rest: Option<Fence>,
     /// A number that the done words of a frame did not hold before.
     pub(crate) number: u32,
 }
@@ -131,7 +131,7 @@ impl Splitting<'_> {
         let output = output.get(..emitted.words as usize)?;
         let written = frame.write(0, join) && frame.write(words_at, output);
         // SAFETY: the tenant's words; the session calls `forget` before they are unmapped.
-        let held = written && unsafe { scratch.hold(&frame, self.launch.end, self.rest) };
+        let held = written && unsafe { scratch.hold(&frame, self.launch.fence, self.rest) };
         let count = emitted.slots.checked_sub(1)?;
         let part = u64::from(count.max(1));
         held.then(|| Atoms {
@@ -221,7 +221,7 @@ impl Atoms {
         // CAST: within the frame.
         let offset = (self.done.va_of(self.next) - self.frame.gpu_va) as usize;
         Piece {
-            end: End::Becomes {
+            fence: Fence::Equal {
                 at: self.frame.real + offset,
                 number: self.done.payload,
             },

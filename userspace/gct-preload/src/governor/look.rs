@@ -4,7 +4,7 @@
 
 use super::{Governor, Next, Seal};
 use crate::channel::{Around, Stream};
-use crate::line::{End, Piece};
+use crate::line::{Fence, Piece};
 use crate::split::{Atoms, Splitting, ATOMS_MAX};
 use crate::stats::STATS;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -221,7 +221,7 @@ impl Governor {
         let mut releases = launch.effects.releases.iter().flatten();
         let release = releases.find(|r| r.words == 1 && r.reduction.is_none())?;
         // CAST: a release of one word carries 32 bits.
-        let end = reaches(around, release.va, release.payload as u32)?;
+        let fence = fence_at(around, release.va, release.payload as u32)?;
         let kernel = Kernel {
             program: launch.program,
             grid: launch.grid_in_blocks(),
@@ -229,7 +229,7 @@ impl Governor {
         };
         let tpcs = self.tpcs();
         let piece = Piece {
-            end,
+            fence,
             kernel,
             blocks: launch.blocks(),
             tpcs,
@@ -249,9 +249,9 @@ impl Governor {
         around: &mut Around<'_>,
     ) -> Option<u64> {
         // The end of the submission frees the frame.
-        let end = piece.map(|piece| piece.end);
+        let fence = piece.map(|piece| piece.fence);
         let scratch = around.scratch.as_deref_mut();
-        let reachable = end.is_some() && stream.fetch.base() == 0;
+        let reachable = fence.is_some() && stream.fetch.base() == 0;
         let room = scratch.filter(|_| reachable);
         let room = room.and_then(|scratch| Some((scratch.frame()?, scratch)));
         let most = room.as_ref().map_or(0, |(frame, _)| frame.words());
@@ -265,7 +265,7 @@ impl Governor {
         let (frame, scratch) = room?;
         let written = frame.write(0, out);
         // SAFETY: a word of the tenant's; the session calls `forget` before it is unmapped.
-        if !written || !unsafe { scratch.hold(&frame, end?, None) } {
+        if !written || !unsafe { scratch.hold(&frame, fence?, None) } {
             // The nodes do not hold the masks recorded for them.
             self.forget_graphs();
             return None;
@@ -284,14 +284,14 @@ impl Governor {
     fn followed(&self, stream: &Stream, around: &Around<'_>) -> Option<Piece> {
         let release = stream.tracker.last_release()?;
         // CAST: as wide as the word that it is compared with.
-        let end = reaches(around, release.va, release.payload as u32)?;
+        let fence = fence_at(around, release.va, release.payload as u32)?;
         let kernel = Kernel {
             program: 0,
             grid: [0; 3],
             block: [0; 3],
         };
         Some(Piece {
-            end,
+            fence,
             kernel,
             blocks: 0,
             tpcs: 0,
@@ -344,7 +344,7 @@ impl Governor {
         self.splits = self.splits.wrapping_add(1);
         let rest = stream.tracker.last_release();
         // CAST: as wide as the word that it is compared with.
-        let rest = rest.and_then(|rest| reaches(around, rest.va, rest.payload as u32));
+        let rest = rest.and_then(|rest| fence_at(around, rest.va, rest.payload as u32));
         let splitting = Splitting {
             words,
             found,
@@ -464,9 +464,9 @@ unsafe fn words_at<'a>(at: usize, count: usize) -> &'a [AtomicU32] {
 
 /// Returns the fence that a word of the tenant reaches `number`. Returns `None` if this process
 /// does not map the word, or it is reached already.
-fn reaches(around: &Around<'_>, va: u64, number: u32) -> Option<End> {
+fn fence_at(around: &Around<'_>, va: u64, number: u32) -> Option<Fence> {
     let at = (around.find)(va, 4).filter(|at| at % 4 == 0)?;
-    let end = End::Reaches { at, number };
+    let fence = Fence::AtLeast { at, number };
     // SAFETY: `find` vouches for the word.
-    (!unsafe { end.has_come() }).then_some(end)
+    (!unsafe { fence.is_reached() }).then_some(fence)
 }
