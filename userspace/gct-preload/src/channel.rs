@@ -3,7 +3,7 @@
 //! Moves entries from one channel's shadow ring to its real ring, when the governor admits them.
 
 use crate::governor::{Governor, Next};
-use crate::line::Line;
+use crate::in_flight::InFlightQueue;
 use crate::ring::RealRing;
 use crate::rm::Object;
 use crate::scratch::Scratch;
@@ -66,7 +66,7 @@ pub(crate) struct Channel {
     /// The processed entry that is not published completely.
     waiting: Option<Next>,
     ring: RealRing,
-    line: Line,
+    in_flight: InFlightQueue,
     stream: Stream,
 }
 
@@ -112,7 +112,7 @@ impl Channel {
             seen: 0,
             waiting: None,
             ring: RealRing::new(params.entries),
-            line: Line::new(),
+            in_flight: InFlightQueue::new(),
             stream: Stream {
                 fetch: Fetch::new(),
                 tracker: Tracker::new(class),
@@ -152,7 +152,7 @@ impl Channel {
     pub(crate) fn pending(&self, shadow: &Shadow) -> bool {
         let put = shadow.word(self.userd + GP_PUT);
         let put = put.map_or(self.taken, |put| put.tenant.load(Ordering::Relaxed));
-        self.waiting.is_some() || self.line.is_followed() || put != self.taken
+        self.waiting.is_some() || self.in_flight.is_watched() || put != self.taken
     }
 
     /// Returns whether the tenant has added entries since the last time.
@@ -174,7 +174,7 @@ impl Channel {
         doorbell: &AtomicU32,
     ) -> u32 {
         let now_ns = around.now_ns;
-        self.settle(governor, now_ns);
+        self.update_in_flight(governor, now_ns);
         let Some(put) = shadow.word(self.userd + GP_PUT) else {
             return 0;
         };
@@ -204,19 +204,19 @@ impl Channel {
     }
 
     /// Updates the queue: removes submissions that have ended, and counts a stall.
-    fn settle(&mut self, governor: &mut Governor, now_ns: u64) {
-        let moved_ns = self.line.moved_ns();
+    fn update_in_flight(&mut self, governor: &mut Governor, now_ns: u64) {
+        let moved_ns = self.in_flight.moved_ns();
         // SAFETY: `forget_words` is called before a word of a submission is unmapped.
         unsafe {
-            self.line
-                .settle(now_ns, |piece, time| governor.learn(piece, time))
+            self.in_flight
+                .remove_ended(now_ns, |submission, time| governor.learn(submission, time))
         };
-        if self.line.moved_ns() != moved_ns {
+        if self.in_flight.moved_ns() != moved_ns {
             governor.moved(now_ns);
         }
         if governor.excuses() {
-            self.line.excuse(now_ns);
-        } else if self.line.stalls(now_ns) {
+            self.in_flight.excuse(now_ns);
+        } else if self.in_flight.stalls(now_ns) {
             governor.count_stalled();
         }
     }
@@ -261,12 +261,12 @@ impl Channel {
         let Some(waiting) = &mut self.waiting else {
             return false;
         };
-        let late = match governor.admits(&self.line, &self.stream, waiting, around.now_ns) {
+        let late = match governor.admits(&self.in_flight, &self.stream, waiting, around.now_ns) {
             Admission::Held => return false,
             Admission::InTurn => false,
             Admission::Late => true,
         };
-        let (word, piece, last) = governor.release(&mut self.stream, waiting, around);
+        let (word, submission, last) = governor.release(&mut self.stream, waiting, around);
         // The tenant's entry counts as read once the last entry that replaces it is.
         let before = match self.taken.checked_sub(1) {
             Some(before) => before,
@@ -280,8 +280,8 @@ impl Channel {
             entry.real.store(word, Ordering::Relaxed);
         }
         self.ring.pushed(tenant_next);
-        if let Some(piece) = piece {
-            self.line.published(piece, late, around.now_ns);
+        if let Some(submission) = submission {
+            self.in_flight.published(submission, late, around.now_ns);
         }
         true
     }
@@ -327,11 +327,11 @@ impl Channel {
 
     /// Returns whether nothing is held back, in flight, or waiting for room.
     pub(crate) fn rests(&self, shadow: &Shadow) -> bool {
-        !self.pending(shadow) && self.line.in_flight().count == 0 && !self.crowded(shadow)
+        !self.pending(shadow) && self.in_flight.totals().count == 0 && !self.crowded(shadow)
     }
 
     /// Removes the submissions whose fences lie in `[addr, addr + len)`, which is being unmapped.
     pub(crate) fn forget_words(&mut self, addr: usize, len: usize) {
-        self.line.forget(addr, len);
+        self.in_flight.forget(addr, len);
     }
 }

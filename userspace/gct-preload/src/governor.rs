@@ -5,8 +5,8 @@
 mod look;
 
 use crate::channel::{Around, Stream, LAUNCHES_MAX};
+use crate::in_flight::{InFlightQueue, Submission};
 use crate::limits::Limits;
-use crate::line::{Line, Piece};
 use crate::neighbours::Place;
 use crate::split::Atoms;
 use crate::stats::STATS;
@@ -38,7 +38,7 @@ pub(crate) enum Next {
     /// One entry, with its submission if its end can be observed.
     Whole {
         entry: u64,
-        piece: Option<Piece>,
+        submission: Option<Submission>,
         /// The work left for the moment of release; `None` if there is none.
         seal: Option<Seal>,
     },
@@ -307,22 +307,24 @@ impl Governor {
     }
 
     /// Returns whether the ends of launches must be tracked.
-    fn follows(&self) -> bool {
+    fn tracks_ends(&self) -> bool {
         self.limits.atom_ns > 0 || self.place.is_some()
     }
 
     /// Returns whether `next` may join the channel's work in flight, and decides on which TPCs.
     pub(crate) fn admits(
         &mut self,
-        line: &Line,
+        queue: &InFlightQueue,
         stream: &Stream,
         next: &Next,
         now_ns: u64,
     ) -> Admission {
-        let (in_flight, over) = (line.in_flight(), line.is_over(now_ns));
+        let (in_flight, over) = (queue.totals(), queue.is_over(now_ns));
         let (admission, holds) = match next {
-            Next::Whole { piece, seal, .. } => {
-                let predicted = piece.map(|piece| piece.predicted);
+            Next::Whole {
+                submission, seal, ..
+            } => {
+                let predicted = submission.map(|submission| submission.predicted);
                 let target = Ns(self.limits.atom_ns);
                 let admission = match predicted.filter(|_| target > Ns(0)) {
                     Some(predicted) => {
@@ -334,7 +336,7 @@ impl Governor {
                 (admission, seal.map(|seal| seal.holds))
             }
             Next::Atoms(atoms) if atoms.is_paced() => {
-                let time = pace::atom_holds(in_flight, &atoms.split, atoms.piece.predicted);
+                let time = pace::atom_holds(in_flight, &atoms.split, atoms.submission.predicted);
                 // Without a daemon the neighbours are unknown.
                 let (place, rank) = (self.place.as_mut(), self.limits.rank);
                 let alone = || place.is_some_and(|place| place.is_alone_for(rank, time, now_ns));
@@ -342,7 +344,7 @@ impl Governor {
                 (in_flight.admission(admits, over), Some(time))
             }
             Next::Atoms(atoms) => {
-                let time = pace::unknown_is_long(atoms.piece.predicted);
+                let time = pace::unknown_is_long(atoms.submission.predicted);
                 (Admission::InTurn, Some(time))
             }
         };
@@ -377,30 +379,34 @@ impl Governor {
         stream: &mut Stream,
         next: &mut Next,
         around: &mut Around<'_>,
-    ) -> (u64, Option<Piece>, bool) {
+    ) -> (u64, Option<Submission>, bool) {
         match next {
-            Next::Whole { entry, piece, seal } => {
+            Next::Whole {
+                entry,
+                submission,
+                seal,
+            } => {
                 let tpcs = self.tpcs();
-                let piece = piece.map(|piece| Piece { tpcs, ..piece });
-                let sealed = seal.and_then(|seal| self.seal(&seal, piece, stream, around));
+                let submission = submission.map(|submission| Submission { tpcs, ..submission });
+                let sealed = seal.and_then(|seal| self.seal(&seal, submission, stream, around));
                 (
                     sealed.unwrap_or(*entry),
-                    piece.filter(|_| self.follows()),
+                    submission.filter(|_| self.tracks_ends()),
                     true,
                 )
             }
             Next::Atoms(atoms) => {
                 let mask = self.mask.as_ref();
-                let (entry, piece, last) =
+                let (entry, submission, last) =
                     atoms.release(&mut stream.room, mask, &mut self.counters);
-                (entry, Some(piece).filter(|_| self.follows()), last)
+                (entry, Some(submission).filter(|_| self.tracks_ends()), last)
             }
         }
     }
 
     /// Learns the duration of a submission that has ended.
-    pub(crate) fn learn(&mut self, piece: &Piece, time: Ns) {
+    pub(crate) fn learn(&mut self, submission: &Submission, time: Ns) {
         let mut predictor = Predictor::new(&mut self.kernels, &mut self.uses);
-        predictor.observe(&piece.kernel, piece.blocks, piece.tpcs, time);
+        predictor.observe(&submission.kernel, submission.blocks, submission.tpcs, time);
     }
 }

@@ -8,7 +8,7 @@
 //! launch and the rest of its segment have ended. Their own releases show this. A release that
 //! never comes keeps one frame.
 
-use crate::line::Fence;
+use crate::in_flight::Fence;
 
 /// The alignment of a QMD, and so of a frame.
 const QMD_ALIGN: u64 = 256;

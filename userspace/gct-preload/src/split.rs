@@ -3,7 +3,7 @@
 //! Splits a launch into atoms and releases them one by one.
 
 use crate::channel::Around;
-use crate::line::{Fence, Piece};
+use crate::in_flight::{Fence, Submission};
 use crate::scratch::Frame;
 use crate::stats::STATS;
 use core::sync::atomic::Ordering;
@@ -62,9 +62,9 @@ pub(crate) struct Atoms {
     count: u32,
     next: u32,
     done: DoneWords,
-    launch: Piece,
+    launch: Submission,
     /// The submission that each atom is.
-    pub(crate) piece: Piece,
+    pub(crate) submission: Submission,
     /// The pace at which atoms are released.
     pub(crate) split: Split,
 }
@@ -78,7 +78,7 @@ pub(crate) struct Splitting<'a> {
     pub(crate) split: Split,
     pub(crate) segment: Segment,
     /// The whole launch. Its fence is the launch's own release.
-    pub(crate) launch: Piece,
+    pub(crate) launch: Submission,
     /// The segment's last release, if it can be observed.
     pub(crate) rest: Option<Fence>,
     /// A number that the done words of a frame did not hold before.
@@ -146,7 +146,7 @@ impl Splitting<'_> {
             next: 0,
             done,
             launch: self.launch,
-            piece: Piece {
+            submission: Submission {
                 blocks: self.launch.blocks / part,
                 predicted: Ns(self.launch.predicted.get() / part),
                 ..self.launch
@@ -183,7 +183,7 @@ impl Atoms {
         room: &mut AtomRoom,
         mask: Option<&DisabledTpcs>,
         counters: &mut Counters,
-    ) -> (u64, Piece, bool) {
+    ) -> (u64, Submission, bool) {
         let first = self.next;
         self.next = if self.is_paced() {
             first + 1
@@ -214,18 +214,18 @@ impl Atoms {
     }
 
     /// Returns the submission of the last release.
-    fn released(&self) -> Piece {
+    fn released(&self) -> Submission {
         if !self.is_paced() {
             return self.launch;
         }
         // CAST: within the frame.
         let offset = (self.done.va_of(self.next) - self.frame.gpu_va) as usize;
-        Piece {
+        Submission {
             fence: Fence::Equal {
                 at: self.frame.real + offset,
                 number: self.done.payload,
             },
-            ..self.piece
+            ..self.submission
         }
     }
 

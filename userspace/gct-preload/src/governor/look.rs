@@ -4,7 +4,7 @@
 
 use super::{Governor, Next, Seal};
 use crate::channel::{Around, Stream};
-use crate::line::{Fence, Piece};
+use crate::in_flight::{Fence, Submission};
 use crate::split::{Atoms, Splitting, ATOMS_MAX};
 use crate::stats::STATS;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -37,7 +37,7 @@ impl Governor {
     ) -> Next {
         let as_it_is = Next::Whole {
             entry,
-            piece: None,
+            submission: None,
             seal: None,
         };
         let Entry::Segment(segment) = stream.fetch.decode(entry) else {
@@ -62,7 +62,7 @@ impl Governor {
         if graphs.stored {
             self.store(shared, found, |_| true);
         }
-        if !(self.acts() || self.follows() || graphs.replayed) {
+        if !(self.acts() || self.tracks_ends() || graphs.replayed) {
             return as_it_is;
         }
         let seal = Seal {
@@ -77,24 +77,26 @@ impl Governor {
             replays: graphs.replayed,
         };
         let last = self.last_launch(shared.len(), found, around);
-        let Some((index, launch, piece)) = last.filter(|_| !graphs.replayed) else {
+        let Some((index, launch, submission)) = last.filter(|_| !graphs.replayed) else {
             // The end of a replay frees the frame with its masks.
-            let followed = self.follows() || graphs.replayed;
+            let tracked = self.tracks_ends() || graphs.replayed;
             return Next::Whole {
                 entry,
-                piece: followed.then(|| self.followed(stream, around)).flatten(),
+                submission: tracked
+                    .then(|| self.opaque_submission(stream, around))
+                    .flatten(),
                 seal: Some(seal),
             };
         };
-        if let Some(atoms) = self.split(index, &seal, &launch, piece, stream, around) {
+        if let Some(atoms) = self.split(index, &seal, &launch, submission, stream, around) {
             return Next::Atoms(atoms);
         }
         Next::Whole {
             entry,
-            piece: Some(piece),
+            submission: Some(submission),
             seal: Some(Seal {
                 // It may start as soon as the work before it has ended.
-                holds: pace::unknown_is_long(piece.predicted),
+                holds: pace::unknown_is_long(submission.predicted),
                 ..seal
             }),
         }
@@ -105,7 +107,7 @@ impl Governor {
     pub(super) fn seal(
         &mut self,
         seal: &Seal,
-        piece: Option<Piece>,
+        submission: Option<Submission>,
         stream: &Stream,
         around: &mut Around<'_>,
     ) -> Option<u64> {
@@ -124,7 +126,7 @@ impl Governor {
         let found = stream.found.get(..seal.found).unwrap_or(&[]);
         self.mask(count, found);
         let patched = match seal.replays {
-            true => self.patch(seal.segment, found, piece, stream, around),
+            true => self.patch(seal.segment, found, submission, stream, around),
             false => None,
         };
         if seal.stores {
@@ -204,8 +206,8 @@ impl Governor {
         count: usize,
         found: &[QmdCall],
         around: &Around<'_>,
-    ) -> Option<(usize, Launch, Piece)> {
-        if !self.follows() && self.limits.atoms <= 1 {
+    ) -> Option<(usize, Launch, Submission)> {
+        if !self.tracks_ends() && self.limits.atoms <= 1 {
             return None;
         }
         let words = self.words.get(..count)?;
@@ -228,14 +230,14 @@ impl Governor {
             block: launch.block,
         };
         let tpcs = self.tpcs();
-        let piece = Piece {
+        let submission = Submission {
             fence,
             kernel,
             blocks: launch.blocks(),
             tpcs,
             predicted: self.predict(&kernel, tpcs).unwrap_or(Ns(0)),
         };
-        Some((index, launch, piece))
+        Some((index, launch, submission))
     }
 
     /// Writes a segment with masks for the graphs that it replays into a frame of scratch. Returns
@@ -244,12 +246,12 @@ impl Governor {
         &mut self,
         segment: Segment,
         found: &[QmdCall],
-        piece: Option<Piece>,
+        submission: Option<Submission>,
         stream: &Stream,
         around: &mut Around<'_>,
     ) -> Option<u64> {
         // The end of the submission frees the frame.
-        let fence = piece.map(|piece| piece.fence);
+        let fence = submission.map(|submission| submission.fence);
         let scratch = around.scratch.as_deref_mut();
         let reachable = fence.is_some() && stream.fetch.base() == 0;
         let room = scratch.filter(|_| reachable);
@@ -281,7 +283,7 @@ impl Governor {
 
     /// Returns the submission for a segment whose launches cannot be read, as with a graph's
     /// replay. Its fence is the segment's last release.
-    fn followed(&self, stream: &Stream, around: &Around<'_>) -> Option<Piece> {
+    fn opaque_submission(&self, stream: &Stream, around: &Around<'_>) -> Option<Submission> {
         let release = stream.tracker.last_release()?;
         // CAST: as wide as the word that it is compared with.
         let fence = fence_at(around, release.va, release.payload as u32)?;
@@ -290,7 +292,7 @@ impl Governor {
             grid: [0; 3],
             block: [0; 3],
         };
-        Some(Piece {
+        Some(Submission {
             fence,
             kernel,
             blocks: 0,
@@ -309,14 +311,14 @@ impl Governor {
         index: usize,
         seal: &Seal,
         launch: &Launch,
-        piece: Piece,
+        submission: Submission,
         stream: &mut Stream,
         around: &mut Around<'_>,
     ) -> Option<Atoms> {
         let work = Work {
-            blocks: Blocks(piece.blocks),
-            wave: Blocks(occupancy::wave(launch, piece.tpcs)),
-            predicted: self.predict(&piece.kernel, piece.tpcs),
+            blocks: Blocks(submission.blocks),
+            wave: Blocks(occupancy::wave(launch, submission.tpcs)),
+            predicted: self.predict(&submission.kernel, submission.tpcs),
         };
         let split = match self.limits.atom_ns {
             0 => Split {
@@ -351,7 +353,7 @@ impl Governor {
             index,
             split,
             segment,
-            launch: piece,
+            launch: submission,
             rest,
             number: self.splits,
         };

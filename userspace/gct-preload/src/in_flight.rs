@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 /// The most submissions that are tracked. More are published without being counted, like launches
 /// whose end cannot be observed.
-const PIECES_MAX: usize = 256;
+const SUBMISSIONS_MAX: usize = 256;
 
 /// The condition on a word in memory under which a submission has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Fence {
 
 /// A launch or an atom that is published as one unit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct Submission {
     /// The condition under which it has ended.
     pub(crate) fence: Fence,
     /// The kernel that it runs.
@@ -63,8 +63,8 @@ pub(crate) struct Piece {
 
 /// A submission in flight.
 #[derive(Clone, Copy, Debug)]
-struct Followed {
-    piece: Piece,
+struct Tracked {
+    submission: Submission,
     published_ns: u64,
     /// Whether it was released because nothing had ended for too long.
     late: bool,
@@ -74,8 +74,8 @@ struct Followed {
 
 /// The submissions of one channel that are on the GPU, in order.
 #[derive(Debug)]
-pub(crate) struct Line {
-    pieces: VecDeque<Followed>,
+pub(crate) struct InFlightQueue {
+    submissions: VecDeque<Tracked>,
     in_flight: InFlight,
     last_end_ns: u64,
     patience: Patience,
@@ -84,36 +84,36 @@ pub(crate) struct Line {
     /// The time of the last publication or end.
     moved_ns: u64,
     /// The time at which the submissions behind the first were last checked.
-    looked_ns: u64,
+    checked_ns: u64,
     /// Whether the present stall was reported.
-    told: bool,
+    reported: bool,
 }
 
-impl Line {
+impl InFlightQueue {
     /// Creates an empty queue. It allocates all room here, because a signal handler adds
     /// submissions.
     pub(crate) fn new() -> Self {
         Self {
-            pieces: VecDeque::with_capacity(PIECES_MAX),
+            submissions: VecDeque::with_capacity(SUBMISSIONS_MAX),
             in_flight: InFlight::default(),
             last_end_ns: 0,
             patience: Patience::new(),
             late_ns: None,
             moved_ns: 0,
-            looked_ns: 0,
-            told: false,
+            checked_ns: 0,
+            reported: false,
         }
     }
 
     /// Returns the totals of what is in flight.
-    pub(crate) fn in_flight(&self) -> &InFlight {
+    pub(crate) fn totals(&self) -> &InFlight {
         &self.in_flight
     }
 
     /// Returns whether the worker must watch for an end. A queue that was reported as stalled is
     /// not watched: work that has not ended for that long may never show its end.
-    pub(crate) fn is_followed(&self) -> bool {
-        self.in_flight.count > 0 && !self.told
+    pub(crate) fn is_watched(&self) -> bool {
+        self.in_flight.count > 0 && !self.reported
     }
 
     /// Returns the time of the last publication or end.
@@ -142,17 +142,17 @@ impl Line {
     pub(crate) fn stalls(&mut self, now_ns: u64) -> bool {
         let stalled = self.in_flight.count > 0
             && patience::is_stalled(self.still(now_ns), self.in_flight.predicted);
-        stalled && !core::mem::replace(&mut self.told, true)
+        stalled && !core::mem::replace(&mut self.reported, true)
     }
 
-    fn moves(&mut self, now_ns: u64) {
+    fn record_move(&mut self, now_ns: u64) {
         self.moved_ns = now_ns;
-        self.told = false;
+        self.reported = false;
     }
 
     /// Records that a submission has ended.
-    fn ends(&mut self, now_ns: u64) {
-        self.moves(now_ns);
+    fn record_end(&mut self, now_ns: u64) {
+        self.record_move(now_ns);
         if let Some(late_ns) = self.late_ns.take() {
             let took = Ns(now_ns.saturating_sub(late_ns));
             self.patience = self.patience.after(took);
@@ -160,15 +160,15 @@ impl Line {
     }
 
     /// Adds a submission that was published, in turn or late.
-    pub(crate) fn published(&mut self, piece: Piece, late: bool, now_ns: u64) {
-        self.moves(now_ns);
+    pub(crate) fn published(&mut self, submission: Submission, late: bool, now_ns: u64) {
+        self.record_move(now_ns);
         if late {
             self.late_ns = Some(now_ns);
         }
-        if self.pieces.len() < PIECES_MAX {
-            self.in_flight.add(piece.predicted, late);
-            self.pieces.push_back(Followed {
-                piece,
+        if self.submissions.len() < SUBMISSIONS_MAX {
+            self.in_flight.add(submission.predicted, late);
+            self.submissions.push_back(Tracked {
+                submission,
                 published_ns: now_ns,
                 late,
                 overtaken: false,
@@ -185,24 +185,29 @@ impl Line {
     /// # Safety
     ///
     /// The words of all submissions must be mapped.
-    pub(crate) unsafe fn settle(&mut self, now_ns: u64, mut ended: impl FnMut(&Piece, Ns)) {
-        while let Some(first) = self.pieces.front().copied() {
+    pub(crate) unsafe fn remove_ended(
+        &mut self,
+        now_ns: u64,
+        mut ended: impl FnMut(&Submission, Ns),
+    ) {
+        while let Some(first) = self.submissions.front().copied() {
             // SAFETY: by contract.
-            if !unsafe { first.piece.fence.is_reached() } {
+            if !unsafe { first.submission.fence.is_reached() } {
                 break;
             }
-            self.pieces.pop_front();
-            self.in_flight.remove(first.piece.predicted, first.late);
+            self.submissions.pop_front();
+            self.in_flight
+                .remove(first.submission.predicted, first.late);
             let began = first.published_ns.max(self.last_end_ns);
             self.last_end_ns = now_ns;
-            self.ends(now_ns);
-            ended(&first.piece, Ns(now_ns.saturating_sub(began)));
+            self.record_end(now_ns);
+            ended(&first.submission, Ns(now_ns.saturating_sub(began)));
         }
-        let looked = Ns(now_ns.saturating_sub(self.looked_ns));
-        if !self.pieces.is_empty() && looked >= self.patience.look_every() {
-            self.looked_ns = now_ns;
+        let since = Ns(now_ns.saturating_sub(self.checked_ns));
+        if !self.submissions.is_empty() && since >= self.patience.look_every() {
+            self.checked_ns = now_ns;
             // SAFETY: by contract.
-            unsafe { self.settle_behind(now_ns) };
+            unsafe { self.remove_ended_behind(now_ns) };
         }
     }
 
@@ -211,39 +216,40 @@ impl Line {
     ///
     /// # Safety
     ///
-    /// As [`settle`](Self::settle).
-    unsafe fn settle_behind(&mut self, now_ns: u64) {
-        for at in (1..self.pieces.len()).rev() {
-            let Some(behind) = self.pieces.get(at).copied() else {
+    /// As [`remove_ended`](Self::remove_ended).
+    unsafe fn remove_ended_behind(&mut self, now_ns: u64) {
+        for at in (1..self.submissions.len()).rev() {
+            let Some(behind) = self.submissions.get(at).copied() else {
                 continue;
             };
             // SAFETY: by contract.
-            if unsafe { behind.piece.fence.is_reached() } {
-                self.pieces.remove(at);
-                self.in_flight.remove(behind.piece.predicted, behind.late);
-                self.ends(now_ns);
-                let before = self.pieces.iter_mut().take(at);
+            if unsafe { behind.submission.fence.is_reached() } {
+                self.submissions.remove(at);
+                self.in_flight
+                    .remove(behind.submission.predicted, behind.late);
+                self.record_end(now_ns);
+                let before = self.submissions.iter_mut().take(at);
                 before.for_each(|before| before.overtaken = true);
             }
         }
         let patience = self.patience;
-        self.drop_where(|piece| {
-            let age = Ns(now_ns.saturating_sub(piece.published_ns));
-            piece.overtaken && patience.gives_up(age)
+        self.drop_where(|tracked| {
+            let age = Ns(now_ns.saturating_sub(tracked.published_ns));
+            tracked.overtaken && patience.gives_up(age)
         });
     }
 
     /// Removes the submissions whose words lie in `[addr, addr + len)`, which is being unmapped.
     pub(crate) fn forget(&mut self, addr: usize, len: usize) {
-        self.drop_where(|piece| piece.piece.fence.at().wrapping_sub(addr) < len);
+        self.drop_where(|tracked| tracked.submission.fence.at().wrapping_sub(addr) < len);
     }
 
-    fn drop_where(&mut self, gone: impl Fn(&Followed) -> bool) {
+    fn drop_where(&mut self, gone: impl Fn(&Tracked) -> bool) {
         let in_flight = &mut self.in_flight;
-        self.pieces.retain(|piece| {
-            let gone = gone(piece);
+        self.submissions.retain(|tracked| {
+            let gone = gone(tracked);
             if gone {
-                in_flight.remove(piece.piece.predicted, piece.late);
+                in_flight.remove(tracked.submission.predicted, tracked.late);
             }
             !gone
         });
@@ -254,8 +260,8 @@ impl Line {
 mod tests {
     use super::*;
 
-    fn piece(word: &AtomicU32, number: u32, predicted: u64) -> Piece {
-        Piece {
+    fn submission(word: &AtomicU32, number: u32, predicted: u64) -> Submission {
+        Submission {
             fence: Fence::AtLeast {
                 at: word.as_ptr() as usize,
                 number,
@@ -272,24 +278,24 @@ mod tests {
     }
 
     #[test]
-    fn pieces_end_in_order_and_each_is_timed_from_the_end_of_the_last() {
+    fn submissions_end_in_order_and_each_is_timed_from_the_end_of_the_last() {
         let word = AtomicU32::new(0);
-        let mut line = Line::new();
-        line.published(piece(&word, 1, 10), false, 100);
-        line.published(piece(&word, 2, 20), false, 110);
-        assert_eq!(line.in_flight().predicted, Ns(30));
+        let mut queue = InFlightQueue::new();
+        queue.published(submission(&word, 1, 10), false, 100);
+        queue.published(submission(&word, 2, 20), false, 110);
+        assert_eq!(queue.totals().predicted, Ns(30));
         let mut times = Vec::new();
-        // SAFETY: `word` outlives the line.
-        unsafe { line.settle(120, |_, time| times.push(time)) };
+        // SAFETY: `word` outlives the queue.
+        unsafe { queue.remove_ended(120, |_, time| times.push(time)) };
         word.store(1, Ordering::Release);
         // SAFETY: as above.
-        unsafe { line.settle(150, |_, time| times.push(time)) };
-        assert_eq!(line.in_flight().count, 1);
+        unsafe { queue.remove_ended(150, |_, time| times.push(time)) };
+        assert_eq!(queue.totals().count, 1);
         word.store(2, Ordering::Release);
         // SAFETY: as above.
-        unsafe { line.settle(190, |_, time| times.push(time)) };
+        unsafe { queue.remove_ended(190, |_, time| times.push(time)) };
         assert_eq!(times, [Ns(50), Ns(40)]);
-        assert_eq!(*line.in_flight(), InFlight::default());
+        assert_eq!(*queue.totals(), InFlight::default());
     }
 
     /// Launches of other streams end behind one that waits. One whose word the program has reset
@@ -297,49 +303,52 @@ mod tests {
     #[test]
     fn what_is_overtaken_is_given_up_when_it_is_old() {
         let (reset, word) = (AtomicU32::new(0), AtomicU32::new(0));
-        let mut line = Line::new();
+        let mut queue = InFlightQueue::new();
         let mut told = 0;
-        line.published(piece(&reset, 1, 10), false, 100);
+        queue.published(submission(&reset, 1, 10), false, 100);
         let (ms, age) = (1_000_000, patience::PATIENCE_MAX.get());
         for number in 1..=3 {
-            line.published(piece(&word, number, 20), false, 100);
+            queue.published(submission(&word, number, 20), false, 100);
         }
         word.store(2, Ordering::Release);
-        // SAFETY: both words outlive the line.
-        unsafe { line.settle(100 + ms, |_, _| told += 1) };
+        // SAFETY: both words outlive the queue.
+        unsafe { queue.remove_ended(100 + ms, |_, _| told += 1) };
         let both = InFlight {
             count: 2,
             predicted: Ns(30),
             late: 0,
         };
-        assert_eq!((*line.in_flight(), told), (both, 0));
+        assert_eq!((*queue.totals(), told), (both, 0));
         // SAFETY: as above.
-        unsafe { line.settle(100 + age - 1, |_, _| told += 1) };
-        assert_eq!(line.in_flight().count, 2, "it may still end");
+        unsafe { queue.remove_ended(100 + age - 1, |_, _| told += 1) };
+        assert_eq!(queue.totals().count, 2, "it may still end");
         // SAFETY: as above.
-        unsafe { line.settle(100 + age + ms, |_, _| told += 1) };
-        assert_eq!(line.in_flight().count, 1);
+        unsafe { queue.remove_ended(100 + age + ms, |_, _| told += 1) };
+        assert_eq!(queue.totals().count, 1);
         word.store(3, Ordering::Release);
         // SAFETY: as above.
-        unsafe { line.settle(100 + age + 2 * ms, |_, _| told += 1) };
-        assert_eq!((*line.in_flight(), told), (InFlight::default(), 1));
+        unsafe { queue.remove_ended(100 + age + 2 * ms, |_, _| told += 1) };
+        assert_eq!((*queue.totals(), told), (InFlight::default(), 1));
     }
 
     #[test]
-    fn a_line_that_does_not_move_stalls_once_until_it_moves() {
+    fn a_queue_that_does_not_move_stalls_once_until_it_moves() {
         let word = AtomicU32::new(0);
-        let mut line = Line::new();
+        let mut queue = InFlightQueue::new();
         let long = patience::STALL_MAX.get();
-        assert!(!line.stalls(long), "nothing is in flight");
-        line.published(piece(&word, 1, 10), false, 100);
-        assert!(!line.stalls(100 + long - 1) && line.is_followed());
-        assert!(line.stalls(100 + long) && !line.is_followed());
-        assert!(!line.stalls(100 + 2 * long), "told already");
-        line.published(piece(&word, 2, long), false, 100 + 2 * long);
-        assert!(!line.stalls(100 + 3 * long), "what is foreseen is no stall");
-        line.excuse(100 + 6 * long);
-        assert!(!line.stalls(100 + 6 * long));
-        assert!(line.stalls(100 + 11 * long), "again");
+        assert!(!queue.stalls(long), "nothing is in flight");
+        queue.published(submission(&word, 1, 10), false, 100);
+        assert!(!queue.stalls(100 + long - 1) && queue.is_watched());
+        assert!(queue.stalls(100 + long) && !queue.is_watched());
+        assert!(!queue.stalls(100 + 2 * long), "reported already");
+        queue.published(submission(&word, 2, long), false, 100 + 2 * long);
+        assert!(
+            !queue.stalls(100 + 3 * long),
+            "what is foreseen is no stall"
+        );
+        queue.excuse(100 + 6 * long);
+        assert!(!queue.stalls(100 + 6 * long));
+        assert!(queue.stalls(100 + 11 * long), "again");
     }
 
     #[test]
@@ -351,9 +360,9 @@ mod tests {
         assert!(unsafe { equals(9).is_reached() });
         // SAFETY: as above.
         assert!(!unsafe { equals(8).is_reached() });
-        let mut line = Line::new();
-        line.published(piece(&word, 99, 5), false, 0);
-        line.forget(at, 4);
-        assert_eq!(line.in_flight().count, 0);
+        let mut queue = InFlightQueue::new();
+        queue.published(submission(&word, 99, 5), false, 0);
+        queue.forget(at, 4);
+        assert_eq!(queue.totals().count, 0);
     }
 }
