@@ -40,9 +40,9 @@ pub(crate) struct Stream {
 }
 
 /// The session's services to the governor, for one round of publishing.
-pub(crate) struct Around<'a> {
+pub(crate) struct SubmitCtx<'a> {
     /// Translates GPU addresses of the tenant's memory.
-    pub(crate) find: &'a Find<'a>,
+    pub(crate) translate: &'a TranslateVa<'a>,
     /// Memory for replacement segments.
     pub(crate) scratch: Option<&'a mut Scratch>,
     /// Monotonic time.
@@ -50,7 +50,7 @@ pub(crate) struct Around<'a> {
 }
 
 /// Returns the address in this process of `len` bytes of the tenant's memory at a GPU address.
-pub(crate) type Find<'a> = dyn Fn(u64, usize) -> Option<usize> + 'a;
+pub(crate) type TranslateVa<'a> = dyn Fn(u64, usize) -> Option<usize> + 'a;
 
 /// A managed channel.
 #[derive(Debug)]
@@ -170,10 +170,10 @@ impl Channel {
         &mut self,
         shadow: &Shadow,
         governor: &mut Governor,
-        around: &mut Around<'_>,
+        ctx: &mut SubmitCtx<'_>,
         doorbell: &AtomicU32,
     ) -> u32 {
-        let now_ns = around.now_ns;
+        let now_ns = ctx.now_ns;
         self.update_in_flight(governor, now_ns);
         let Some(put) = shadow.word(self.userd + GP_PUT) else {
             return 0;
@@ -185,8 +185,8 @@ impl Channel {
             return 0;
         }
         let mut count = 0;
-        while self.look(shadow, governor, around, target) {
-            let held = !self.make_room(shadow) || !self.push(shadow, governor, around);
+        while self.look(shadow, governor, ctx, target) {
+            let held = !self.make_room(shadow) || !self.push(shadow, governor, ctx);
             if held {
                 break;
             }
@@ -227,7 +227,7 @@ impl Channel {
         &mut self,
         shadow: &Shadow,
         governor: &mut Governor,
-        around: &mut Around<'_>,
+        ctx: &mut SubmitCtx<'_>,
         target: u32,
     ) -> bool {
         if self.waiting.is_some() {
@@ -240,7 +240,7 @@ impl Channel {
             return false;
         };
         let word = entry.tenant.load(Ordering::Relaxed);
-        self.waiting = Some(governor.look(&mut self.stream, word, around));
+        self.waiting = Some(governor.look(&mut self.stream, word, ctx));
         self.taken = match self.taken + 1 {
             end if end >= self.params.entries => 0,
             next => next,
@@ -257,16 +257,16 @@ impl Channel {
     }
 
     /// Publishes the next entry of the waiting work. Returns false if it must keep waiting.
-    fn push(&mut self, shadow: &Shadow, governor: &mut Governor, around: &mut Around<'_>) -> bool {
+    fn push(&mut self, shadow: &Shadow, governor: &mut Governor, ctx: &mut SubmitCtx<'_>) -> bool {
         let Some(waiting) = &mut self.waiting else {
             return false;
         };
-        let late = match governor.admits(&self.in_flight, &self.stream, waiting, around.now_ns) {
+        let late = match governor.admits(&self.in_flight, &self.stream, waiting, ctx.now_ns) {
             Admission::Held => return false,
             Admission::InTurn => false,
             Admission::Late => true,
         };
-        let (word, submission, last) = governor.release(&mut self.stream, waiting, around);
+        let (word, submission, last) = governor.release(&mut self.stream, waiting, ctx);
         // The tenant's entry counts as read once the last entry that replaces it is.
         let before = match self.taken.checked_sub(1) {
             Some(before) => before,
@@ -281,7 +281,7 @@ impl Channel {
         }
         self.ring.pushed(tenant_next);
         if let Some(submission) = submission {
-            self.in_flight.published(submission, late, around.now_ns);
+            self.in_flight.published(submission, late, ctx.now_ns);
         }
         true
     }

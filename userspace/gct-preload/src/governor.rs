@@ -4,7 +4,7 @@
 
 mod look;
 
-use crate::channel::{Around, Stream, LAUNCHES_MAX};
+use crate::channel::{Stream, SubmitCtx, LAUNCHES_MAX};
 use crate::in_flight::{InFlightQueue, Submission};
 use crate::limits::Limits;
 use crate::neighbours::Place;
@@ -378,7 +378,7 @@ impl Governor {
         &mut self,
         stream: &mut Stream,
         next: &mut Next,
-        around: &mut Around<'_>,
+        ctx: &mut SubmitCtx<'_>,
     ) -> (u64, Option<Submission>, bool) {
         match next {
             Next::Whole {
@@ -388,7 +388,7 @@ impl Governor {
             } => {
                 let tpcs = self.tpcs();
                 let submission = submission.map(|submission| Submission { tpcs, ..submission });
-                let sealed = seal.and_then(|seal| self.seal(&seal, submission, stream, around));
+                let sealed = seal.and_then(|seal| self.seal(&seal, submission, stream, ctx));
                 (
                     sealed.unwrap_or(*entry),
                     submission.filter(|_| self.tracks_ends()),

@@ -3,7 +3,7 @@
 //! Tracks the GPU objects, mappings and channels that this process has opened.
 
 use crate::alone::Alone;
-use crate::channel::{Around, Channel, DOORBELL};
+use crate::channel::{Channel, SubmitCtx, DOORBELL};
 use crate::governors::Governors;
 use crate::notifiers::Notifiers;
 use crate::rm::{self, Call, Object};
@@ -418,7 +418,7 @@ impl Session {
                 alone.publish(&ring.shadow, doorbell);
             }
         }
-        let find = |gpu_va, len| segment(mappings, found, gpu_va, len);
+        let translate = |gpu_va, len| segment(mappings, found, gpu_va, len);
         let mut count = 0;
         *unfinished = alone.forwards();
         for channel in channels.iter_mut() {
@@ -433,12 +433,12 @@ impl Session {
             }
             let doorbell = Self::doorbell(doorbells, ring.gpu);
             if let (Some(doorbell), Some(governor)) = (doorbell, governors.of(ring.gpu)) {
-                let mut around = Around {
-                    find: &find,
+                let mut ctx = SubmitCtx {
+                    translate: &translate,
                     scratch: ring.scratch.as_mut(),
                     now_ns,
                 };
-                count += channel.publish(shadow, governor, &mut around, doorbell);
+                count += channel.publish(shadow, governor, &mut ctx, doorbell);
                 channel.refresh_get(shadow);
             }
             *unfinished |= channel.pending(shadow) || channel.crowded(shadow);

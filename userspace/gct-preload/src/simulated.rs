@@ -3,7 +3,7 @@
 //! Simulates a channel and its GPU for tests. Launches captured on an H200 pass through the shadow
 //! ring, the governor and the real ring into the model of the launch hardware.
 
-use crate::channel::{Around, Channel};
+use crate::channel::{Channel, SubmitCtx};
 use crate::governor::Governor;
 use crate::limits::Limits;
 use crate::rm::Object;
@@ -244,23 +244,19 @@ impl Bench {
     /// Publishes once, as the worker does.
     pub(crate) fn work(&mut self) {
         let mapped = self.machine.memory().mapped.clone();
-        let find = |va: u64, len: usize| {
+        let translate = |va: u64, len: usize| {
             let at = usize::try_from(va).unwrap();
             let inside = |&(start, size): &(usize, usize)| at >= start && at + len <= start + size;
             mapped.iter().any(inside).then_some(at)
         };
-        let mut around = Around {
-            find: &find,
+        let mut ctx = SubmitCtx {
+            translate: &translate,
             scratch: Some(&mut self.scratch),
             now_ns: self.now_ns,
         };
         self.governor.begin(self.now_ns);
-        self.channel.publish(
-            &self.shadow,
-            &mut self.governor,
-            &mut around,
-            &self.doorbell,
-        );
+        self.channel
+            .publish(&self.shadow, &mut self.governor, &mut ctx, &self.doorbell);
         self.channel.refresh_get(&self.shadow);
         let pending = self.channel.pending(&self.shadow);
         // As `worker::Shared::publish` does.

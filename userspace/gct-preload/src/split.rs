@@ -2,7 +2,7 @@
 
 //! Splits a launch into atoms and releases them one by one.
 
-use crate::channel::Around;
+use crate::channel::SubmitCtx;
 use crate::in_flight::{Fence, Submission};
 use crate::scratch::Frame;
 use crate::stats::STATS;
@@ -93,10 +93,10 @@ impl Splitting<'_> {
         room: &mut AtomRoom,
         orders: &mut [Order<'static>],
         output: &mut [u32],
-        around: &mut Around<'_>,
+        ctx: &mut SubmitCtx<'_>,
         counters: &mut Counters,
     ) -> Option<Atoms> {
-        let scratch = around.scratch.as_deref_mut()?;
+        let scratch = ctx.scratch.as_deref_mut()?;
         let orders = orders.get_mut(..self.found.len())?;
         orders.fill(Order::default());
         orders.get_mut(self.index)?.atoms = self.split.atoms;

@@ -3,7 +3,7 @@
 //! Processes one segment of the tenant: reads it once, and may edit or replace it.
 
 use super::{Governor, Next, Seal};
-use crate::channel::{Around, Stream};
+use crate::channel::{Stream, SubmitCtx};
 use crate::in_flight::{Fence, Submission};
 use crate::split::{Atoms, Splitting, ATOMS_MAX};
 use crate::stats::STATS;
@@ -33,7 +33,7 @@ impl Governor {
         &mut self,
         stream: &mut Stream,
         entry: u64,
-        around: &mut Around<'_>,
+        ctx: &mut SubmitCtx<'_>,
     ) -> Next {
         let as_it_is = Next::Whole {
             entry,
@@ -43,7 +43,7 @@ impl Governor {
         let Entry::Segment(segment) = stream.fetch.decode(entry) else {
             return as_it_is;
         };
-        let Some(shared) = self.read(&segment, around) else {
+        let Some(shared) = self.read(&segment, ctx) else {
             self.forget_graphs();
             return as_it_is;
         };
@@ -71,24 +71,24 @@ impl Governor {
             look: self.looks,
             round: self.rounds,
             at: shared.as_ptr() as usize,
-            since_ns: around.now_ns,
+            since_ns: ctx.now_ns,
             holds: pace::unknown_is_long(Ns(0)),
             stores: graphs.stored,
             replays: graphs.replayed,
         };
-        let last = self.last_launch(shared.len(), found, around);
+        let last = self.last_launch(shared.len(), found, ctx);
         let Some((index, launch, submission)) = last.filter(|_| !graphs.replayed) else {
             // The end of a replay frees the frame with its masks.
             let tracked = self.tracks_ends() || graphs.replayed;
             return Next::Whole {
                 entry,
                 submission: tracked
-                    .then(|| self.opaque_submission(stream, around))
+                    .then(|| self.opaque_submission(stream, ctx))
                     .flatten(),
                 seal: Some(seal),
             };
         };
-        if let Some(atoms) = self.split(index, &seal, &launch, submission, stream, around) {
+        if let Some(atoms) = self.split(index, &seal, &launch, submission, stream, ctx) {
             return Next::Atoms(atoms);
         }
         Next::Whole {
@@ -109,7 +109,7 @@ impl Governor {
         seal: &Seal,
         submission: Option<Submission>,
         stream: &Stream,
-        around: &mut Around<'_>,
+        ctx: &mut SubmitCtx<'_>,
     ) -> Option<u64> {
         if self.mask.is_none() && !seal.stores && !seal.replays {
             return None;
@@ -121,12 +121,12 @@ impl Governor {
             Some(unsafe { words_at(seal.at, count) })
         } else {
             // The segment has waited, so its words are read again.
-            self.read(&seal.segment, around)
+            self.read(&seal.segment, ctx)
         }?;
         let found = stream.found.get(..seal.found).unwrap_or(&[]);
         self.mask(count, found);
         let patched = match seal.replays {
-            true => self.patch(seal.segment, found, submission, stream, around),
+            true => self.patch(seal.segment, found, submission, stream, ctx),
             false => None,
         };
         if seal.stores {
@@ -149,14 +149,14 @@ impl Governor {
     ///
     /// The words are the tenant's, and its other threads may write there. So they are read once,
     /// through atomics, and the core decides on the copy.
-    fn read<'a>(&mut self, segment: &Segment, around: &Around<'a>) -> Option<&'a [AtomicU32]> {
+    fn read<'a>(&mut self, segment: &Segment, ctx: &SubmitCtx<'a>) -> Option<&'a [AtomicU32]> {
         // CAST: a segment has fewer than 2^21 words.
         let count = segment.words as usize;
         let Some(words) = self.words.get_mut(..count) else {
             self.counters.keep(Reason::SegmentTooLong);
             return None;
         };
-        let Some(at) = (around.find)(segment.va, count * 4) else {
+        let Some(at) = (ctx.translate)(segment.va, count * 4) else {
             STATS.unreadable.fetch_add(1, Ordering::Relaxed);
             return None;
         };
@@ -205,7 +205,7 @@ impl Governor {
         &self,
         count: usize,
         found: &[QmdCall],
-        around: &Around<'_>,
+        ctx: &SubmitCtx<'_>,
     ) -> Option<(usize, Launch, Submission)> {
         if !self.tracks_ends() && self.limits.atoms <= 1 {
             return None;
@@ -223,7 +223,7 @@ impl Governor {
         let mut releases = launch.effects.releases.iter().flatten();
         let release = releases.find(|r| r.words == 1 && r.reduction.is_none())?;
         // CAST: a release of one word carries 32 bits.
-        let fence = fence_at(around, release.va, release.payload as u32)?;
+        let fence = fence_at(ctx, release.va, release.payload as u32)?;
         let kernel = Kernel {
             program: launch.program,
             grid: launch.grid_in_blocks(),
@@ -248,11 +248,11 @@ impl Governor {
         found: &[QmdCall],
         submission: Option<Submission>,
         stream: &Stream,
-        around: &mut Around<'_>,
+        ctx: &mut SubmitCtx<'_>,
     ) -> Option<u64> {
         // The end of the submission frees the frame.
         let fence = submission.map(|submission| submission.fence);
-        let scratch = around.scratch.as_deref_mut();
+        let scratch = ctx.scratch.as_deref_mut();
         let reachable = fence.is_some() && stream.fetch.base() == 0;
         let room = scratch.filter(|_| reachable);
         let room = room.and_then(|scratch| Some((scratch.frame()?, scratch)));
@@ -283,10 +283,10 @@ impl Governor {
 
     /// Returns the submission for a segment whose launches cannot be read, as with a graph's
     /// replay. Its fence is the segment's last release.
-    fn opaque_submission(&self, stream: &Stream, around: &Around<'_>) -> Option<Submission> {
+    fn opaque_submission(&self, stream: &Stream, ctx: &SubmitCtx<'_>) -> Option<Submission> {
         let release = stream.tracker.last_release()?;
         // CAST: as wide as the word that it is compared with.
-        let fence = fence_at(around, release.va, release.payload as u32)?;
+        let fence = fence_at(ctx, release.va, release.payload as u32)?;
         let kernel = Kernel {
             program: 0,
             grid: [0; 3],
@@ -313,7 +313,7 @@ impl Governor {
         launch: &Launch,
         submission: Submission,
         stream: &mut Stream,
-        around: &mut Around<'_>,
+        ctx: &mut SubmitCtx<'_>,
     ) -> Option<Atoms> {
         let work = Work {
             blocks: Blocks(submission.blocks),
@@ -346,7 +346,7 @@ impl Governor {
         self.splits = self.splits.wrapping_add(1);
         let rest = stream.tracker.last_release();
         // CAST: as wide as the word that it is compared with.
-        let rest = rest.and_then(|rest| fence_at(around, rest.va, rest.payload as u32));
+        let rest = rest.and_then(|rest| fence_at(ctx, rest.va, rest.payload as u32));
         let splitting = Splitting {
             words,
             found,
@@ -361,7 +361,7 @@ impl Governor {
             &mut stream.room,
             &mut self.orders,
             &mut self.output,
-            around,
+            ctx,
             &mut self.counters,
         );
         self.counters.narrowed += u64::from(narrowed && atoms.is_some());
@@ -466,9 +466,9 @@ unsafe fn words_at<'a>(at: usize, count: usize) -> &'a [AtomicU32] {
 
 /// Returns the fence that a word of the tenant reaches `number`. Returns `None` if this process
 /// does not map the word, or it is reached already.
-fn fence_at(around: &Around<'_>, va: u64, number: u32) -> Option<Fence> {
-    let at = (around.find)(va, 4).filter(|at| at % 4 == 0)?;
+fn fence_at(ctx: &SubmitCtx<'_>, va: u64, number: u32) -> Option<Fence> {
+    let at = (ctx.translate)(va, 4).filter(|at| at % 4 == 0)?;
     let fence = Fence::AtLeast { at, number };
-    // SAFETY: `find` vouches for the word.
+    // SAFETY: `translate` vouches for the word.
     (!unsafe { fence.is_reached() }).then_some(fence)
 }
