@@ -6,7 +6,7 @@ mod look;
 
 use crate::channel::{Stream, SubmitCtx, LAUNCHES_MAX};
 use crate::in_flight::{InFlightQueue, Submission};
-use crate::limits::Limits;
+use crate::limits::LaunchLimits;
 use crate::neighbours::Place;
 use crate::split::Atoms;
 use crate::stats::STATS;
@@ -71,7 +71,7 @@ pub(crate) struct Seal {
 /// The limits of this process on one GPU, and room to process segments without allocating.
 #[derive(Debug)]
 pub(crate) struct Governor {
-    limits: Limits,
+    limits: LaunchLimits,
     /// The daemon's pages and the peers, if there is a daemon.
     place: Option<Place>,
     /// The GPU's TPCs.
@@ -111,7 +111,7 @@ impl Governor {
     /// [`prepare_with`](Self::prepare_with).
     pub(crate) const fn new() -> Self {
         Self {
-            limits: Limits::NONE,
+            limits: LaunchLimits::NONE,
             place: None,
             gpu: Topology::UNKNOWN,
             allowed: TpcMask::EMPTY,
@@ -137,7 +137,7 @@ impl Governor {
     }
 
     /// Allocates, and sets `limits`. A signal handler must not call this.
-    pub(crate) fn prepare_with(&mut self, limits: Limits) {
+    pub(crate) fn prepare_with(&mut self, limits: LaunchLimits) {
         if self.words.is_empty() {
             self.set_limits(limits);
             self.words = vec![0; WORDS_MAX];
@@ -154,7 +154,7 @@ impl Governor {
     }
 
     /// Returns the limits.
-    pub(crate) fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> LaunchLimits {
         self.limits
     }
 
@@ -165,7 +165,7 @@ impl Governor {
     }
 
     /// Sets limits, until a daemon changes them.
-    pub(crate) fn set_limits(&mut self, limits: Limits) {
+    pub(crate) fn set_limits(&mut self, limits: LaunchLimits) {
         self.limits = limits;
         self.use_own_mask();
     }

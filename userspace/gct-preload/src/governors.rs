@@ -4,7 +4,7 @@
 //! learnt kernel durations belong to one GPU.
 
 use crate::governor::Governor;
-use crate::limits::{self, Limits};
+use crate::limits::{self, LaunchLimits};
 use crate::neighbours::Place;
 use crate::startup;
 use core::fmt::Write;
@@ -18,7 +18,7 @@ pub(crate) struct Governors {
     /// Each with the N of `/dev/nvidiaN`.
     list: Vec<(u32, Governor)>,
     /// The limits for a GPU without a daemon; `None` before the environment is read.
-    limits: Option<Limits>,
+    limits: Option<LaunchLimits>,
 }
 
 impl Governors {
@@ -46,7 +46,7 @@ impl Governors {
                     startup::cannot(&format!(
                         "GPU {gpu} has no TPC of GCTGROUP_TPC_MASK, or its TPCs are not known (GCTGROUP_TPCS)"
                     ));
-                    limits = Limits::NONE;
+                    limits = LaunchLimits::NONE;
                 }
             }
             governor.prepare_with(limits);
@@ -69,7 +69,9 @@ impl Governors {
             let masked = governor.limits().tpcs.is_some() && governor.gpu().is_known();
             return masked.then(|| governor.limits().allowed(governor.gpu()));
         }
-        let limits = self.limits.get_or_insert_with(Limits::from_environment);
+        let limits = self
+            .limits
+            .get_or_insert_with(LaunchLimits::from_environment);
         limits.tpcs?;
         let tpcs = gpu.map_or_else(limits::listed, limits::topology);
         tpcs.is_known().then(|| limits.allowed(&tpcs))

@@ -12,11 +12,11 @@ use gct_core::submit::limits::ATOMS_MAX;
 use gct_core::topology::Topology;
 use gct_core::units::{Ns, Priority};
 use gctd_ipc::driver;
-use gctd_ipc::page::Limits as Page;
+use gctd_ipc::page::Limits as PageLimits;
 
 /// The limits on this process's launches.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct LaunchLimits {
     /// The TPCs that launches may use; `None` for no limit.
     pub(crate) tpcs: Option<TpcMask>,
     /// The atoms that every launch is split into if it can be; 0 and 1 for no split.
@@ -32,7 +32,7 @@ pub(crate) struct Limits {
     pub(crate) rank: Rank,
 }
 
-impl Limits {
+impl LaunchLimits {
     /// No limit.
     pub(crate) const NONE: Self = Self {
         tpcs: None,
@@ -87,7 +87,7 @@ impl Limits {
     }
 
     /// Takes over the limits of the daemon. Limits that only the environment has stay.
-    pub(crate) fn take(&mut self, new: &Page) {
+    pub(crate) fn take(&mut self, new: &PageLimits) {
         self.tpcs = new.tpcs.map(TpcMask::from_words);
         self.atom_ns = new.atom_ns;
         self.frozen = new.frozen;
@@ -139,16 +139,16 @@ mod tests {
         let list = |text: &str| TpcMask::parse(text.as_bytes()).unwrap();
         let gpu = Topology::apart(list("0-3,65"));
         let allowed = |text: &str| {
-            Limits {
+            LaunchLimits {
                 tpcs: Some(list(text)),
-                ..Limits::NONE
+                ..LaunchLimits::NONE
             }
             .allowed(&gpu)
         };
         assert_eq!(allowed("2-66"), list("2-3,65"));
         // An empty mask would stop the program for good.
         assert_eq!(allowed("4-64"), list("0-3,65"));
-        assert_eq!(Limits::NONE.allowed(&gpu), list("0-3,65"));
-        assert!(!Limits::NONE.allowed(&Topology::UNKNOWN).is_empty());
+        assert_eq!(LaunchLimits::NONE.allowed(&gpu), list("0-3,65"));
+        assert!(!LaunchLimits::NONE.allowed(&Topology::UNKNOWN).is_empty());
     }
 }

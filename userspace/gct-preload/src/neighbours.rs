@@ -3,7 +3,7 @@
 //! Tracks the other processes on the same GPU: which have work, and which TPCs that leaves for the
 //! next launch.
 
-use crate::limits::Limits;
+use crate::limits::LaunchLimits;
 use gct_core::mask::TpcMask;
 use gct_core::policy::arrivals::{ArrivalStats, PAUSE_MIN};
 use gct_core::policy::patience::{self, Signs};
@@ -67,7 +67,7 @@ impl Place {
     }
 
     /// Takes over limits that the daemon has changed. Returns the GPU's TPCs if there were any.
-    pub(crate) fn refresh(&mut self, limits: &mut Limits) -> Option<Topology> {
+    pub(crate) fn refresh(&mut self, limits: &mut LaunchLimits) -> Option<Topology> {
         if self.gpu.page.generation() == self.limits {
             return None;
         }
@@ -163,7 +163,7 @@ impl Place {
     /// wait.
     pub(crate) fn grant(
         &mut self,
-        limits: &Limits,
+        limits: &LaunchLimits,
         allowed: &TpcMask,
         time: Ns,
         now_ns: u64,

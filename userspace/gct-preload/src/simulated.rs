@@ -5,7 +5,7 @@
 
 use crate::channel::{Channel, SubmitCtx};
 use crate::governor::Governor;
-use crate::limits::Limits;
+use crate::limits::LaunchLimits;
 use crate::rm::Object;
 use crate::scratch::Scratch;
 use crate::shadow::Shadow;
@@ -113,7 +113,7 @@ pub(crate) fn words_of(text: &str) -> Vec<u32> {
 
 impl Bench {
     /// Creates a bench. `number` separates the addresses of concurrent tests.
-    pub(crate) fn new(number: usize, limits: Limits, order: Order) -> Self {
+    pub(crate) fn new(number: usize, limits: LaunchLimits, order: Order) -> Self {
         let config = Config {
             order,
             ..Config::default()
@@ -122,7 +122,7 @@ impl Bench {
     }
 
     /// Creates a bench with a machine of this configuration.
-    pub(crate) fn with(number: usize, limits: Limits, config: Config) -> Self {
+    pub(crate) fn with(number: usize, limits: LaunchLimits, config: Config) -> Self {
         let rings = low_memory(0x10_0000_0000 + number * 0x1000_0000, RINGS_LEN);
         let pushbuffers = low_memory(rings + (64 << 20), 64 << 10);
         let release = low_memory((RELEASE & !4095) + number * 0x10_0000, 4096);

@@ -6,7 +6,7 @@
 //! without its limits.
 
 use crate::daemon;
-use crate::limits::Limits;
+use crate::limits::LaunchLimits;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
@@ -32,9 +32,9 @@ pub(crate) fn look() {
 }
 
 /// Returns the limits of the environment.
-pub(crate) fn limits() -> Limits {
-    static LIMITS: OnceLock<Limits> = OnceLock::new();
-    *LIMITS.get_or_init(Limits::from_environment)
+pub(crate) fn limits() -> LaunchLimits {
+    static LIMITS: OnceLock<LaunchLimits> = OnceLock::new();
+    *LIMITS.get_or_init(LaunchLimits::from_environment)
 }
 
 /// Returns whether the program may run without its limits.

@@ -3,7 +3,7 @@
 //! Tests a tenant on a simulated GPU beside a neighbour whose pulse the test beats.
 
 use super::Place;
-use crate::limits::Limits;
+use crate::limits::LaunchLimits;
 use crate::simulated::Bench;
 use gct_core::mask::TpcMask;
 use gct_core::policy::arrivals::ArrivalStats;
@@ -37,7 +37,7 @@ fn page<T: gctd_ipc::shared::Shareable>(name: &str) -> (SharedFd, Shared<T>) {
 impl Beside {
     /// Sets up a tenant of priority 8. `own` is reserved for the neighbour; if empty, the neighbour
     /// has priority 0.
-    fn new(number: usize, own: &str, limits: Limits) -> Self {
+    fn new(number: usize, own: &str, limits: LaunchLimits) -> Self {
         let (board_fd, board) = page::<Board>("board");
         let mut board = BoardWriter::new(board);
         let mask = TpcMask::parse(own.as_bytes()).unwrap_or(TpcMask::EMPTY);
@@ -109,13 +109,13 @@ impl Beside {
     }
 }
 
-fn later() -> Limits {
-    Limits {
+fn later() -> LaunchLimits {
+    LaunchLimits {
         rank: Rank {
             best_effort: false,
             priority: Priority(8),
         },
-        ..Limits::NONE
+        ..LaunchLimits::NONE
     }
 }
 
@@ -205,7 +205,7 @@ fn who_was_stopped_has_its_turn_again() {
 #[test]
 fn who_is_frozen_is_not_busy_for_its_neighbours() {
     let mut beside = Beside::new(15, "", later());
-    let frozen = Limits {
+    let frozen = LaunchLimits {
         frozen: true,
         ..later()
     };
@@ -239,7 +239,7 @@ fn a_whole_launch_obeys_the_order_to_wait() {
 /// A launch gets the mask of its release, not the mask of its processing.
 #[test]
 fn a_launch_that_has_waited_gets_the_mask_of_when_it_goes() {
-    let paced = Limits {
+    let paced = LaunchLimits {
         atom_ns: 10 * MS,
         ..later()
     };

@@ -137,9 +137,9 @@ fn each_gpu_has_its_doorbell_and_its_governor() {
     assert_eq!(rung(&session), [(1, 0x107), (4, 0x407)]);
 
     // One is frozen, and the other continues.
-    let frozen = crate::limits::Limits {
+    let frozen = crate::limits::LaunchLimits {
         frozen: true,
-        ..crate::limits::Limits::NONE
+        ..crate::limits::LaunchLimits::NONE
     };
     governors.prepare(1).set_limits(frozen);
     submit(&session, first, first + USERD, 1);

@@ -2,7 +2,7 @@
 
 //! Tests a CUDA graph's upload and its replays on a simulated GPU.
 
-use crate::limits::Limits;
+use crate::limits::LaunchLimits;
 use crate::simulated::{low_memory, words_of, Bench};
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
@@ -29,17 +29,17 @@ fn graph(bench: &mut Bench, number: u32) -> (Vec<u32>, Vec<u32>) {
 
 #[test]
 fn a_graph_obeys_the_mask_of_each_replay() {
-    let mut bench = Bench::new(8, Limits::NONE, Order::Eager);
+    let mut bench = Bench::new(8, LaunchLimits::NONE, Order::Eager);
     let (upload, mut replay) = graph(&mut bench, 0);
     bench.submit(&upload, 32 << 10);
     assert_eq!(bench.masks(), [], "an upload runs nothing");
-    let limits = |list: &str| Limits {
+    let limits = |list: &str| LaunchLimits {
         tpcs: TpcMask::parse(list.as_bytes()).ok(),
-        ..Limits::NONE
+        ..LaunchLimits::NONE
     };
     for (number, list) in (1u32..).zip(["0-127", "0-3", "0-3", "64-69", "0-127"]) {
         let limits = match list {
-            "0-127" => Limits::NONE,
+            "0-127" => LaunchLimits::NONE,
             list => limits(list),
         };
         let kept = limits.allowed(bench.governor.gpu());
@@ -64,9 +64,9 @@ fn a_replay_with_another_mask_waits_for_what_is_in_flight_but_not_for_ever() {
         ..Config::default()
     };
     // Submissions in flight are tracked only for a paced tenant.
-    let limits = Limits {
+    let limits = LaunchLimits {
         atom_ns: u64::MAX,
-        ..Limits::NONE
+        ..LaunchLimits::NONE
     };
     let mut bench = Bench::with(9, limits, timed);
     let (upload, replay) = graph(&mut bench, 1);
@@ -74,7 +74,7 @@ fn a_replay_with_another_mask_waits_for_what_is_in_flight_but_not_for_ever() {
     bench.drain(0);
     assert!(bench.launch());
     assert_eq!(bench.running().len(), 1, "it does not end");
-    bench.governor.set_limits(Limits {
+    bench.governor.set_limits(LaunchLimits {
         tpcs: TpcMask::parse(b"0-3").ok(),
         ..limits
     });

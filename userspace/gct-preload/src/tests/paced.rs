@@ -3,7 +3,7 @@
 //! Tests paced launches on a simulated GPU.
 
 use crate::channel::DOORBELL;
-use crate::limits::Limits;
+use crate::limits::LaunchLimits;
 use crate::simulated::Bench;
 use core::sync::atomic::Ordering;
 use gct_core::mask::TpcMask;
@@ -11,11 +11,11 @@ use gct_core::policy::patience;
 use gct_model::{Config, Order};
 
 /// Returns limits with four TPCs, which hold 128 blocks of the captured kernel.
-fn paced(atom_us: u64) -> Limits {
-    Limits {
+fn paced(atom_us: u64) -> LaunchLimits {
+    LaunchLimits {
         tpcs: TpcMask::parse(b"0-3").ok(),
         atom_ns: atom_us * 1000,
-        ..Limits::NONE
+        ..LaunchLimits::NONE
     }
 }
 
@@ -55,7 +55,7 @@ fn a_frozen_tenant_publishes_nothing_and_goes_on_afterwards() {
     let mut bench = Bench::new(6, paced(10), Order::Eager);
     bench.launch();
     bench.work();
-    let frozen = Limits {
+    let frozen = LaunchLimits {
         frozen: true,
         ..paced(10)
     };
@@ -75,7 +75,7 @@ fn a_frozen_tenant_publishes_nothing_and_goes_on_afterwards() {
 
 #[test]
 fn without_limits_the_rings_are_the_same() {
-    let mut bench = Bench::new(7, Limits::NONE, Order::Random(1));
+    let mut bench = Bench::new(7, LaunchLimits::NONE, Order::Random(1));
     assert_eq!(DOORBELL % 4, 0);
     bench.run(20);
     bench.check(20);
@@ -177,7 +177,7 @@ fn a_launch_that_its_mask_cannot_hold_at_once_is_counted() {
     for (number, list, atom_us, narrowed) in
         [(18, "0-3", 0, 2), (19, "0-3", 10, 2), (20, "0-126", 0, 0)]
     {
-        let limits = Limits {
+        let limits = LaunchLimits {
             tpcs: TpcMask::parse(list.as_bytes()).ok(),
             ..paced(atom_us)
         };
