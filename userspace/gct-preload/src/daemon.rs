@@ -5,7 +5,7 @@
 //!
 //! No launch passes here. Without a daemon every allocation is granted.
 
-use crate::neighbours::Place;
+use crate::neighbours::GpuPeers;
 use crate::slices::Slices;
 use crate::stats::STATS;
 use crate::{rm, startup, sys, worker};
@@ -36,7 +36,7 @@ struct Connected {
     slices: Slices,
     /// The GPUs on which the governor knows its peers, with the board generation of the last query
     /// for them.
-    placed: Vec<(u32, u64)>,
+    attached: Vec<(u32, u64)>,
 }
 
 static LINK: Mutex<Option<Connected>> = Mutex::new(None);
@@ -59,7 +59,7 @@ fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
             pid,
             link,
             slices: Slices::new(),
-            placed: Vec::new(),
+            attached: Vec::new(),
         });
     }
     slot.as_mut().map(f)
@@ -251,9 +251,9 @@ impl Connected {
         STATS
             .daemons_lost
             .fetch_add(self.link.lost() - lost, Ordering::Relaxed);
-        if renewed || (self.placed.is_empty() && self.link.connected()) {
+        if renewed || (self.attached.is_empty() && self.link.connected()) {
             self.slices.renew(&mut self.link);
-            self.placed.clear();
+            self.attached.clear();
         }
         self.slices.follow(&mut self.link);
         let gpus = self.link.gpus().to_vec();
@@ -273,7 +273,7 @@ impl Connected {
     /// Returns what has changed on a GPU.
     fn news(&mut self, gpu: &Arc<Gpu>) -> Option<News> {
         let generation = gpu.board.generation();
-        let known = self.placed.iter_mut().find(|(of, _)| *of == gpu.minor);
+        let known = self.attached.iter_mut().find(|(of, _)| *of == gpu.minor);
         if known.as_ref().is_some_and(|(_, seen)| *seen == generation) {
             return None;
         }
@@ -284,8 +284,8 @@ impl Connected {
                 News::Peers(gpu.minor, peers)
             }
             None => {
-                self.placed.push((gpu.minor, generation));
-                News::Place(gpu.minor, Place::new(gpu.clone(), peers))
+                self.attached.push((gpu.minor, generation));
+                News::Gpu(gpu.minor, GpuPeers::new(gpu.clone(), peers))
             }
         })
     }
@@ -295,7 +295,7 @@ impl Connected {
 #[derive(Debug)]
 enum News {
     /// The daemon is new, or the GPU is.
-    Place(u32, Place),
+    Gpu(u32, GpuPeers),
     /// The peers have changed.
     Peers(u32, Vec<Peer>),
 }
@@ -331,11 +331,11 @@ fn look() -> bool {
     };
     for news in news {
         match news {
-            News::Place(gpu, place) => shared.governors.set_place(gpu, place),
+            News::Gpu(gpu, peers) => shared.governors.set_peers(gpu, peers),
             News::Peers(gpu, peers) => {
                 let governor = shared.governors.of(gpu);
-                if let Some(place) = governor.and_then(|governor| governor.place()) {
-                    place.set_peers(peers);
+                if let Some(known) = governor.and_then(|governor| governor.peers()) {
+                    known.set_peers(peers);
                 }
             }
         }

@@ -7,7 +7,7 @@ mod look;
 use crate::channel::{Stream, SubmitCtx, LAUNCHES_MAX};
 use crate::in_flight::{InFlightQueue, Submission};
 use crate::limits::LaunchLimits;
-use crate::neighbours::Place;
+use crate::neighbours::GpuPeers;
 use crate::split::Atoms;
 use crate::stats::STATS;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -73,7 +73,7 @@ pub(crate) struct Seal {
 pub(crate) struct Governor {
     limits: LaunchLimits,
     /// The daemon's pages and the peers, if there is a daemon.
-    place: Option<Place>,
+    peers: Option<GpuPeers>,
     /// The GPU's TPCs.
     gpu: Topology,
     /// The TPCs that the limits allow.
@@ -112,7 +112,7 @@ impl Governor {
     pub(crate) const fn new() -> Self {
         Self {
             limits: LaunchLimits::NONE,
-            place: None,
+            peers: None,
             gpu: Topology::UNKNOWN,
             allowed: TpcMask::EMPTY,
             granted: TpcMask::EMPTY,
@@ -188,14 +188,14 @@ impl Governor {
     }
 
     /// Connects to a daemon's pages; `None` leaves the last limits in force.
-    pub(crate) fn set_place(&mut self, place: Option<Place>) {
-        self.place = place;
+    pub(crate) fn set_peers(&mut self, peers: Option<GpuPeers>) {
+        self.peers = peers;
         self.use_own_mask();
     }
 
     /// Returns the daemon's pages and the peers.
-    pub(crate) fn place(&mut self) -> Option<&mut Place> {
-        self.place.as_mut()
+    pub(crate) fn peers(&mut self) -> Option<&mut GpuPeers> {
+        self.peers.as_mut()
     }
 
     /// Uses the mask of the limits, regardless of the neighbours.
@@ -217,8 +217,8 @@ impl Governor {
     pub(crate) fn begin(&mut self, now_ns: u64) {
         self.unseen = Ns(now_ns.saturating_sub(self.looked_ns)) >= patience::BEAT_MAX;
         self.looked_ns = now_ns;
-        if let Some(place) = &mut self.place {
-            if let Some(gpu) = place.refresh(&mut self.limits) {
+        if let Some(peers) = &mut self.peers {
+            if let Some(gpu) = peers.refresh(&mut self.limits) {
                 self.set_gpu(gpu);
             }
         }
@@ -234,8 +234,8 @@ impl Governor {
         self.pending = pending;
         let still = Ns(now_ns.saturating_sub(self.moved_ns));
         let busy = pending && !self.limits.frozen && patience::moves(still);
-        if let Some(place) = &mut self.place {
-            place.set_busy(busy, now_ns);
+        if let Some(peers) = &mut self.peers {
+            peers.set_busy(busy, now_ns);
         }
     }
 
@@ -264,8 +264,8 @@ impl Governor {
 
     /// Copies the counters to the daemon's page; not in every round.
     pub(crate) fn report(&self) {
-        if let Some(place) = &self.place {
-            let page = &place.gpu().page;
+        if let Some(peers) = &self.peers {
+            let page = &peers.gpu().page;
             page.set_counters(&self.counters);
             page.set_effective(self.mask.is_some().then(|| *self.granted.words()));
             let set = |counter: &AtomicU64, value: &AtomicU64| {
@@ -284,10 +284,10 @@ impl Governor {
 
     /// Returns whether work of duration `time` may run now, and decides on which TPCs.
     fn may_run_for(&mut self, time: Ns, now_ns: u64) -> bool {
-        let Some(place) = &mut self.place else {
+        let Some(peers) = &mut self.peers else {
             return true;
         };
-        let Some(granted) = place.grant(&self.limits, &self.allowed, time, now_ns) else {
+        let Some(granted) = peers.grant(&self.limits, &self.allowed, time, now_ns) else {
             return false;
         };
         if granted != self.granted {
@@ -308,7 +308,7 @@ impl Governor {
 
     /// Returns whether the ends of launches must be tracked.
     fn tracks_ends(&self) -> bool {
-        self.limits.atom_ns > 0 || self.place.is_some()
+        self.limits.atom_ns > 0 || self.peers.is_some()
     }
 
     /// Returns whether `next` may join the channel's work in flight, and decides on which TPCs.
@@ -338,8 +338,8 @@ impl Governor {
             Next::Atoms(atoms) if atoms.is_paced() => {
                 let time = pace::atom_holds(in_flight, &atoms.split, atoms.submission.predicted);
                 // Without a daemon the neighbours are unknown.
-                let (place, rank) = (self.place.as_mut(), self.limits.rank);
-                let alone = || place.is_some_and(|place| place.is_alone_for(rank, time, now_ns));
+                let (peers, rank) = (self.peers.as_mut(), self.limits.rank);
+                let alone = || peers.is_some_and(|peers| peers.is_alone_for(rank, time, now_ns));
                 let admits = pace::admits_atom(in_flight, &atoms.split, alone);
                 (in_flight.admission(admits, over), Some(time))
             }

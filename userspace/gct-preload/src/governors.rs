@@ -5,7 +5,7 @@
 
 use crate::governor::Governor;
 use crate::limits::{self, LaunchLimits};
-use crate::neighbours::Place;
+use crate::neighbours::GpuPeers;
 use crate::startup;
 use core::fmt::Write;
 use gct_core::launches::Launches;
@@ -103,14 +103,14 @@ impl Governors {
     }
 
     /// Connects the governor of a GPU to the daemon's pages.
-    pub(crate) fn set_place(&mut self, gpu: u32, place: Place) {
-        self.prepare(gpu).set_place(Some(place));
+    pub(crate) fn set_peers(&mut self, gpu: u32, peers: GpuPeers) {
+        self.prepare(gpu).set_peers(Some(peers));
     }
 
     /// Reports a fault on a GPU to the daemon.
     pub(crate) fn fault(&mut self, gpu: u32, xid: u32) {
-        if let Some(place) = self.of(gpu).and_then(|governor| governor.place()) {
-            place.gpu().page.fault(xid);
+        if let Some(peers) = self.of(gpu).and_then(|governor| governor.peers()) {
+            peers.gpu().page.fault(xid);
         }
     }
 

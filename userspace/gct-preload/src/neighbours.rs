@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// This process and its peers on a GPU with a daemon.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct GpuPeers {
     gpu: Arc<Gpu>,
     peers: Vec<Peer>,
     /// The TPCs that are reserved for this process.
@@ -35,7 +35,7 @@ pub(crate) struct Place {
     idle_since_ns: u64,
 }
 
-impl Place {
+impl GpuPeers {
     /// Creates the state for `gpu` with `peers`. It allocates all room here, because a signal
     /// handler uses it.
     pub(crate) fn new(gpu: Arc<Gpu>, peers: Vec<Peer>) -> Self {

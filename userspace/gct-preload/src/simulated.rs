@@ -260,7 +260,7 @@ impl Bench {
         self.channel.refresh_get(&self.shadow);
         let pending = self.channel.pending(&self.shadow);
         // As `worker::Shared::publish` does.
-        if self.governor.place().is_some() {
+        if self.governor.peers().is_some() {
             self.governor.end(pending, self.now_ns);
         }
     }

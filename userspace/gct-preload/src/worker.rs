@@ -135,7 +135,7 @@ impl Shared {
         }
         let count = session.publish(governors, now_ns);
         for (gpu, governor) in governors.iter_mut() {
-            if governor.place().is_some() {
+            if governor.peers().is_some() {
                 governor.end(session.pending_on(gpu), sys::now_ns());
             }
         }

@@ -12,7 +12,7 @@ fn process(daemon: &Daemon, client: u32) -> Connected {
         pid: std::process::id(),
         link: Link::new(daemon.socket()),
         slices: Slices::new(),
-        placed: Vec::new(),
+        attached: Vec::new(),
     };
     connected.link.maintain(1);
     alloc(&mut connected, [0, 0, client, 0x41], None);
@@ -41,21 +41,21 @@ fn open(process: &mut Connected, client: u32, gpu: u32) {
 /// Returns the changes, by kind and GPU.
 fn news(process: &mut Connected) -> Vec<(&'static str, u32)> {
     let what = |news: &News| match news {
-        News::Place(gpu, _) => ("place", *gpu),
+        News::Gpu(gpu, _) => ("gpu", *gpu),
         News::Peers(gpu, _) => ("peers", *gpu),
     };
     process.attend().iter().map(what).collect()
 }
 
 #[test]
-fn each_gpu_has_its_place_and_its_neighbours() {
+fn each_gpu_has_its_page_and_its_neighbours() {
     let mut daemon = Daemon::new("neighbours", 2);
     let mut process = self::process(&daemon, 1);
     assert_eq!(news(&mut process), []);
     open(&mut process, 1, 0);
-    assert_eq!(news(&mut process), [("place", 0)]);
+    assert_eq!(news(&mut process), [("gpu", 0)]);
     open(&mut process, 1, 1);
-    assert_eq!(news(&mut process), [("place", 1)]);
+    assert_eq!(news(&mut process), [("gpu", 1)]);
     assert_eq!(news(&mut process), []);
 
     let mut neighbour = self::process(&daemon, 2);
@@ -65,7 +65,7 @@ fn each_gpu_has_its_place_and_its_neighbours() {
     daemon.restart();
     // The link reconnects at most once a second.
     std::thread::sleep(Duration::from_millis(1100));
-    let both = [("place", 0), ("place", 1)];
+    let both = [("gpu", 0), ("gpu", 1)];
     assert_eq!(news(&mut process), both, "another daemon has other pages");
 }
 
@@ -76,7 +76,7 @@ fn a_new_daemon_is_heard_whatever_has_gone_meanwhile() {
     open(&mut process, 1, 0);
     let young = alloc(&mut process, [1, 10, 30, 0xa06c], None);
     process.slices.made(&young, None, -1, &mut process.link);
-    assert_eq!(news(&mut process), [("place", 0)]);
+    assert_eq!(news(&mut process), [("gpu", 0)]);
     let bytes = testing::free(1, young.object);
     let (ioctl, call) = tenant::decode(escape::FREE, &bytes, |_| None).unwrap();
     process.slices.freed(1, young.object, &mut process.link);
@@ -85,7 +85,7 @@ fn a_new_daemon_is_heard_whatever_has_gone_meanwhile() {
 
     daemon.restart();
     std::thread::sleep(Duration::from_millis(1100));
-    assert_eq!(news(&mut process), [("place", 0)]);
+    assert_eq!(news(&mut process), [("gpu", 0)]);
     let file = format!("{}/0/tpc.mask", std::process::id());
     assert_eq!(daemon.client().write(&file, "0-3"), Ok(()));
     let (_, limits) = process.link.gpus()[0].page.limits().unwrap();

@@ -370,7 +370,7 @@ impl Governor {
 
     /// Returns whether launches may get a mask.
     fn acts_on_masks(&self) -> bool {
-        self.limits.tpcs.is_some() || self.place.is_some()
+        self.limits.tpcs.is_some() || self.peers.is_some()
     }
 
     /// Applies the mask to the launches of a segment, in the copy.

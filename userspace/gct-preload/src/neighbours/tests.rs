@@ -2,7 +2,7 @@
 
 //! Tests a tenant on a simulated GPU beside a neighbour whose pulse the test beats.
 
-use super::Place;
+use super::GpuPeers;
 use crate::limits::LaunchLimits;
 use crate::simulated::Bench;
 use gct_core::mask::TpcMask;
@@ -79,8 +79,8 @@ impl Beside {
             ..Config::default()
         };
         let mut bench = Bench::with(number, limits, timed);
-        let place = Place::new(Arc::new(gpu), vec![peer(1, &pulse_fd)]);
-        bench.governor.set_place(Some(place));
+        let peers = GpuPeers::new(Arc::new(gpu), vec![peer(1, &pulse_fd)]);
+        bench.governor.set_peers(Some(peers));
         Self {
             bench,
             neighbour,
