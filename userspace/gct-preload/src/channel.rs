@@ -185,7 +185,7 @@ impl Channel {
             return 0;
         }
         let mut count = 0;
-        while self.look(shadow, governor, ctx, target) {
+        while self.process_next(shadow, governor, ctx, target) {
             let held = !self.make_room(shadow) || !self.push(shadow, governor, ctx);
             if held {
                 break;
@@ -223,7 +223,7 @@ impl Channel {
 
     /// Processes the next entry of the tenant if none waits. Returns whether one waits to be
     /// published.
-    fn look(
+    fn process_next(
         &mut self,
         shadow: &Shadow,
         governor: &mut Governor,
@@ -240,7 +240,7 @@ impl Channel {
             return false;
         };
         let word = entry.tenant.load(Ordering::Relaxed);
-        self.waiting = Some(governor.look(&mut self.stream, word, ctx));
+        self.waiting = Some(governor.process_segment(&mut self.stream, word, ctx));
         self.taken = match self.taken + 1 {
             end if end >= self.params.entries => 0,
             next => next,

@@ -2,7 +2,7 @@
 
 //! Asks the core what is published in place of the tenant's work, and when.
 
-mod look;
+mod segment;
 
 use crate::channel::{Stream, SubmitCtx, LAUNCHES_MAX};
 use crate::in_flight::{InFlightQueue, Submission};
@@ -53,8 +53,8 @@ pub(crate) struct Seal {
     segment: Segment,
     /// The number of the segment's launches in the stream.
     found: usize,
-    /// The value of `Governor::looks` while the governor's words are this segment's.
-    look: u64,
+    /// The value of `Governor::reads` while the governor's words are this segment's.
+    read: u64,
     /// The round in which the segment was read. Its words are at `at` during that round.
     round: u64,
     at: usize,
@@ -83,7 +83,7 @@ pub(crate) struct Governor {
     mask: Option<DisabledTpcs>,
     words: Vec<u32>,
     /// The number of segments that were read into `words`.
-    looks: u64,
+    reads: u64,
     /// The number of rounds of publishing of a channel. Nothing is unmapped within a round.
     rounds: u64,
     /// One order for each launch of a segment: too many for the stack of a signal handler.
@@ -100,7 +100,7 @@ pub(crate) struct Governor {
     /// The time of the last publication or end.
     moved_ns: u64,
     /// The start of the last round, and whether the one before was too long ago.
-    looked_ns: u64,
+    began_ns: u64,
     unseen: bool,
     /// Whether work was pending at the last [`end`](Self::end).
     pending: bool,
@@ -118,7 +118,7 @@ impl Governor {
             granted: TpcMask::EMPTY,
             mask: None,
             words: Vec::new(),
-            looks: 0,
+            reads: 0,
             rounds: 0,
             orders: Vec::new(),
             output: Vec::new(),
@@ -130,7 +130,7 @@ impl Governor {
             splits: 0,
             counters: Counters::new(),
             moved_ns: 0,
-            looked_ns: 0,
+            began_ns: 0,
             unseen: false,
             pending: false,
         }
@@ -215,8 +215,8 @@ impl Governor {
 
     /// Starts a round of publishing: takes over limits that the daemon has changed.
     pub(crate) fn begin(&mut self, now_ns: u64) {
-        self.unseen = Ns(now_ns.saturating_sub(self.looked_ns)) >= patience::BEAT_MAX;
-        self.looked_ns = now_ns;
+        self.unseen = Ns(now_ns.saturating_sub(self.began_ns)) >= patience::BEAT_MAX;
+        self.began_ns = now_ns;
         if let Some(peers) = &mut self.peers {
             if let Some(gpu) = peers.refresh(&mut self.limits) {
                 self.set_gpu(gpu);
@@ -251,9 +251,9 @@ impl Governor {
 
     /// Discards the words, as processing a segment of another channel does.
     #[cfg(test)]
-    pub(crate) fn look_elsewhere(&mut self) {
+    pub(crate) fn read_elsewhere(&mut self) {
         self.words.fill(0);
-        self.looks += 1;
+        self.reads += 1;
     }
 
     /// Returns whether a pause has a known reason: the tenant is frozen, or the worker did not run

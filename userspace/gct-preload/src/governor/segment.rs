@@ -29,7 +29,7 @@ struct Graphs {
 
 impl Governor {
     /// Processes the segment of one ring entry, and may edit or replace it.
-    pub(crate) fn look(
+    pub(crate) fn process_segment(
         &mut self,
         stream: &mut Stream,
         entry: u64,
@@ -68,7 +68,7 @@ impl Governor {
         let seal = Seal {
             segment,
             found: scan.found,
-            look: self.looks,
+            read: self.reads,
             round: self.rounds,
             at: shared.as_ptr() as usize,
             since_ns: ctx.now_ns,
@@ -116,7 +116,7 @@ impl Governor {
         }
         // CAST: checked when the segment was read.
         let count = seal.segment.words as usize;
-        let shared = if (seal.look, seal.round) == (self.looks, self.rounds) {
+        let shared = if (seal.read, seal.round) == (self.reads, self.rounds) {
             // SAFETY: found in this round, and the session stays locked until it ends.
             Some(unsafe { words_at(seal.at, count) })
         } else {
@@ -160,7 +160,7 @@ impl Governor {
             STATS.unreadable.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        self.looks = self.looks.wrapping_add(1);
+        self.reads = self.reads.wrapping_add(1);
         // SAFETY: found just now.
         let shared = unsafe { words_at(at, count) };
         copy(shared, words);
