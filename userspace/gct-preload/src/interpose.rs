@@ -10,6 +10,7 @@ use crate::rm::{self, Call};
 use crate::session::DOORBELL_BYTES;
 use crate::stats::STATS;
 use crate::sys::{self, keep_errno};
+use crate::unmanaged::Reason;
 use crate::worker::Held;
 use crate::{fault, places, startup, worker};
 use core::ffi::{c_char, c_int, c_ulong, c_void, CStr};
@@ -26,7 +27,7 @@ fn learn(mut call: Call) {
     if let Call::Alloc { channel, .. } = &mut call {
         if channel.is_some() && !worker::serves(&shared) {
             *channel = None;
-            STATS.unmanaged.fetch_add(1, Ordering::Relaxed);
+            STATS.count_unmanaged(Reason::NoWorker);
         }
     }
     let worker::Shared {

@@ -48,6 +48,7 @@ mod store;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod unmanaged;
 mod worker;
 
 pub use driver::calls::*;

@@ -77,7 +77,7 @@ impl Scratch {
             return true;
         };
         let fences = [Some(busy.launch), busy.rest];
-        // SAFETY: `hold` got words of the tenant that stay mapped until `forget` is called for them.
+        // SAFETY: `hold` got words that stay mapped until `forget` is called for them.
         fences
             .iter()
             .flatten()

@@ -12,6 +12,7 @@ use crate::shadow::{covers, touches, Shadow};
 use crate::split::FRAME_BYTES;
 use crate::stats::STATS;
 use crate::sys;
+use crate::unmanaged::Reason;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::rmapi::own::ChannelParams;
@@ -223,12 +224,12 @@ impl Session {
     /// Manages a new channel, or counts that it is left alone.
     fn adopt(&mut self, object: Object, class: u32, params: ChannelParams) {
         match self.shadow_channel(object, class, params) {
-            Some(channel) => {
+            Ok(channel) => {
                 self.channels.push(channel);
                 STATS.channels.fetch_add(1, Ordering::Relaxed);
             }
-            None => {
-                STATS.unmanaged.fetch_add(1, Ordering::Relaxed);
+            Err(reason) => {
+                STATS.count_unmanaged(reason);
                 self.leave_alone(object, &params);
             }
         }
@@ -246,25 +247,27 @@ impl Session {
     }
 
     /// Shadows the channel's ring, USERD and doorbells as far as they are not. Nothing of a channel
-    /// is replaced before it is known that all of it can be.
+    /// is replaced before it is known that all of it can be. Returns the reason if the channel must
+    /// be left alone.
     fn shadow_channel(
         &mut self,
         object: Object,
         class: u32,
         params: ChannelParams,
-    ) -> Option<Channel> {
-        let class = u16::try_from(class).ok()?;
-        let (mapping, userd) = self.userd(object, &params)?;
-        let (addr, len, gpu) = (mapping.addr, mapping.len, mapping.gpu?);
+    ) -> Result<Channel, Reason> {
+        let class = u16::try_from(class).map_err(|_| Reason::UnknownClass)?;
+        let (mapping, userd) = self.userd(object, &params).ok_or(Reason::UnmappedUserd)?;
+        let gpu = mapping.gpu.ok_or(Reason::SystemMemory)?;
+        let (addr, len) = (mapping.addr, mapping.len);
         if !Channel::fits(&params, userd, |at, size| covers((addr, len), at, size)) {
-            return None;
+            return Err(Reason::UnusualLayout);
         }
         // Doorbells first: otherwise the tenant could ring past the library.
         self.shadow_doorbells(object.client, gpu)?;
         if !self.rings.iter().any(|r| r.shadow.contains(userd)) {
             // SAFETY: the mapping was made by this process's `mmap` and is whole; no channel
             // lives in it yet, so neither the GPU nor another thread of libcuda uses it.
-            let shadow = unsafe { Shadow::new(addr, len, true)? };
+            let shadow = unsafe { Shadow::new(addr, len, true) }.ok_or(Reason::MoveRefused)?;
             let (tenant, real, len) = shadow.upper_half();
             // CAST: widening.
             let scratch = Scratch::new(tenant as u64, real, len, FRAME_BYTES);
@@ -274,20 +277,22 @@ impl Session {
                 gpu,
             });
         }
-        let ring = self.rings.iter_mut().find(|r| r.shadow.contains(userd))?;
+        let ring = self.rings.iter_mut().find(|r| r.shadow.contains(userd));
+        let ring = ring.ok_or(Reason::UnusualLayout)?;
         // An earlier channel at this USERD was freed together with an object above it.
         self.channels.retain(|c| !c.is_at(userd));
-        let channel = Channel::new(object, class, params, userd, &ring.shadow)?;
+        let channel = Channel::new(object, class, params, userd, &ring.shadow)
+            .ok_or(Reason::UnusualLayout)?;
         if channel.reaches(ring.shadow.upper_half().0) {
             ring.scratch = None;
         }
-        Some(channel)
+        Ok(channel)
     }
 
     /// Shadows the doorbell pages by which a client rings a GPU, as far as they are not. Fails if
     /// there is none, or one that the fault handler could not know. A client without a page rings
     /// by those of the process's other clients.
-    fn shadow_doorbells(&mut self, client: u32, gpu: u32) -> Option<()> {
+    fn shadow_doorbells(&mut self, client: u32, gpu: u32) -> Result<(), Reason> {
         let Self {
             nodes,
             mappings,
@@ -305,15 +310,18 @@ impl Session {
             if doorbells.iter().any(|d| d.shadow.contains(m.addr)) {
                 continue;
             }
-            if m.len != DOORBELL_BYTES || doorbells.len() >= DOORBELLS_MAX {
-                return None;
+            if m.len != DOORBELL_BYTES {
+                return Err(Reason::UnusualDoorbell);
+            }
+            if doorbells.len() >= DOORBELLS_MAX {
+                return Err(Reason::TooManyDoorbells);
             }
             let shadow = if alone.rings_by(m.memory.client) {
                 Shadow::of_tenant(m.addr, m.len)
             } else {
                 // SAFETY: a whole mapping of this process; a doorbell page cannot be read, so
                 // nothing is copied, and no channel of it has a token yet.
-                unsafe { Shadow::new(m.addr, m.len, false)? }
+                unsafe { Shadow::new(m.addr, m.len, false) }.ok_or(Reason::MoveRefused)?
             };
             doorbells.push(Doorbell {
                 shadow,
@@ -321,7 +329,8 @@ impl Session {
                 gpu,
             });
         }
-        doorbells.iter().any(|d| d.gpu == gpu).then_some(())
+        let rings = doorbells.iter().any(|d| d.gpu == gpu);
+        rings.then_some(()).ok_or(Reason::NoDoorbell)
     }
 
     /// Restores the real doorbells of a client with a channel that is not managed: only its own

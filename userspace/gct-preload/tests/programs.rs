@@ -206,6 +206,7 @@ fn a_program_that_gets_no_thread_runs_natively() {
         counters.starts_with("channels 0\nunmanaged 1\n"),
         "{counters}"
     );
+    assert!(counters.contains("\nunmanaged.no_worker 1\n"), "{counters}");
 }
 
 /// A socket path without a listener.

@@ -233,6 +233,143 @@ fn a_channel_that_takes_a_slot_again_starts_anew() {
     }
 }
 
+/// Records a mapping of an object, at an address of the caller's choice.
+fn map_at(
+    session: &mut Session,
+    governors: &mut Governors,
+    memory: u32,
+    (at, len): (usize, usize),
+    gpu: Option<u32>,
+) {
+    let announcement = Announcement {
+        client: CLIENT,
+        memory,
+        offset: 0,
+        len: len as u64,
+        fd: 9,
+    };
+    session.learn(Call::Map(announcement), governors);
+    session.mapped(9, at, len, gpu);
+}
+
+/// Returns an address at which nothing is mapped, so that the kernel refuses to move it.
+fn unmapped(len: usize) -> usize {
+    let at = device(len);
+    // SAFETY: a mapping of this test, which nothing uses.
+    assert_eq!(unsafe { sys::munmap(at as *mut _, len) }, 0);
+    at
+}
+
+#[test]
+fn each_channel_that_is_left_alone_has_its_reason() {
+    struct Case {
+        doorbells: Vec<(usize, usize)>,
+        rings: usize,
+        gpu: Option<u32>,
+        class: u32,
+        params: fn(ChannelParams) -> ChannelParams,
+    }
+    let doorbell = |len| (device(len), len);
+    let usual = || Case {
+        doorbells: vec![doorbell(DOORBELL_BYTES)],
+        rings: device(RINGS_LEN),
+        gpu: Some(0),
+        class: 0xc86f,
+        params: |params| params,
+    };
+    let cases = [
+        (usual(), None),
+        (
+            Case {
+                class: 0x1_c86f,
+                ..usual()
+            },
+            Some(Reason::UnknownClass),
+        ),
+        (
+            Case {
+                params: |params| ChannelParams {
+                    userd_memory: 3,
+                    ..params
+                },
+                ..usual()
+            },
+            Some(Reason::UnmappedUserd),
+        ),
+        (
+            Case {
+                gpu: None,
+                ..usual()
+            },
+            Some(Reason::SystemMemory),
+        ),
+        (
+            Case {
+                params: |params| ChannelParams {
+                    entries: 0,
+                    ..params
+                },
+                ..usual()
+            },
+            Some(Reason::UnusualLayout),
+        ),
+        (
+            Case {
+                doorbells: Vec::new(),
+                ..usual()
+            },
+            Some(Reason::NoDoorbell),
+        ),
+        (
+            Case {
+                doorbells: vec![doorbell(4096)],
+                ..usual()
+            },
+            Some(Reason::UnusualDoorbell),
+        ),
+        (
+            Case {
+                doorbells: (0..=DOORBELLS_MAX)
+                    .map(|_| doorbell(DOORBELL_BYTES))
+                    .collect(),
+                ..usual()
+            },
+            Some(Reason::TooManyDoorbells),
+        ),
+        (
+            Case {
+                doorbells: vec![(unmapped(DOORBELL_BYTES), DOORBELL_BYTES)],
+                ..usual()
+            },
+            Some(Reason::MoveRefused),
+        ),
+        (
+            Case {
+                rings: unmapped(RINGS_LEN),
+                ..usual()
+            },
+            Some(Reason::MoveRefused),
+        ),
+    ];
+    for (case, reason) in cases {
+        let (mut session, mut governors) = (Session::new(), Governors::new());
+        for (handle, doorbell) in (10..).zip(case.doorbells) {
+            session.learn(alloc(handle, 0xc661, None), &mut governors);
+            map_at(&mut session, &mut governors, handle, doorbell, Some(0));
+        }
+        map_at(
+            &mut session,
+            &mut governors,
+            2,
+            (case.rings, RINGS_LEN),
+            case.gpu,
+        );
+        let params = (case.params)(channel(case.rings, 2));
+        let channel = session.shadow_channel(object(3), case.class, params);
+        assert_eq!(channel.err(), reason);
+    }
+}
+
 #[test]
 fn nothing_of_a_channel_that_is_left_alone_is_replaced() {
     let strange = |rings: usize| {
