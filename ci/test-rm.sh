@@ -67,4 +67,6 @@ done
 [ -n "$FILTER" ] || machine "$KERNEL-refused" "refused refused" \
 	--gpu-arg=--refuse=NVA06C_CTRL_CMD_SET_TIMESLICE:3:0x1b \
 	--gpu-arg=--refuse=NVA06C_CTRL_CMD_SET_TIMESLICE:9:0x1b "${freezes[@]}"
+# A thousand processes at once, each with a channel group.
+[ -n "$FILTER" ] || ! long || machine "$KERNEL-crowd" "crowd 1000"
 finish $JOB
