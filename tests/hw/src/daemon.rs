@@ -53,7 +53,8 @@ impl Daemon {
     ///
     /// Those of gctctl.
     pub fn create(&self, name: &str) -> Result<()> {
-        self.gctctl(&["create", name])
+        self.gctctl(&["create", name])?;
+        Ok(())
     }
 
     /// Sets a limit of a group on the first GPU.
@@ -62,10 +63,20 @@ impl Daemon {
     ///
     /// Those of gctctl.
     pub fn set(&self, group: &str, file: &str, value: &str) -> Result<()> {
-        self.gctctl(&["set", &format!("{group}/0"), &format!("{file}={value}")])
+        self.gctctl(&["set", &format!("{group}/0"), &format!("{file}={value}")])?;
+        Ok(())
     }
 
-    fn gctctl(&self, words: &[&str]) -> Result<()> {
+    /// Reads a file of a group on the first GPU.
+    ///
+    /// # Errors
+    ///
+    /// Those of gctctl.
+    pub fn get(&self, group: &str, file: &str) -> Result<String> {
+        self.gctctl(&["get", &format!("{group}/0"), file])
+    }
+
+    fn gctctl(&self, words: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.gctctl);
         let output = command
             .arg("--dir")
@@ -78,7 +89,7 @@ impl Daemon {
             words.join(" "),
             String::from_utf8_lossy(&output.stderr).trim()
         );
-        Ok(())
+        Ok(String::from_utf8_lossy(&output.stdout).into())
     }
 
     /// Returns the environment of a program in a group of this daemon, with the options of `gctctl

@@ -9,6 +9,7 @@
 
 mod alone;
 mod beside;
+mod faults;
 mod governed;
 mod sized;
 mod torch;
@@ -83,6 +84,7 @@ fn main() -> Result<()> {
         alone::TESTS,
         governed::TESTS,
         beside::TESTS,
+        faults::TESTS,
         sized::TESTS,
         torch::TESTS,
     ]

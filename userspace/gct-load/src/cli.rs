@@ -4,7 +4,7 @@
 
 use crate::gpu::{Gpu, Stamp};
 use crate::latency::{Arrivals, Bursts, Window};
-use crate::{barrier, cost, memory};
+use crate::{barrier, cost, faults, memory};
 use anyhow::{ensure, Result};
 use clap::{Args, Parser, Subcommand};
 use std::time::Duration;
@@ -109,6 +109,24 @@ pub(crate) enum Workload {
     },
     /// Launch on two streams that wait for a launch on a third, which is submitted last
     Streams(Streams),
+    /// A kernel that fails
+    Fault {
+        /// How it fails
+        #[arg(long, value_enum, default_value = "illegal")]
+        how: faults::How,
+        /// Milliseconds until the program exits
+        #[arg(long, default_value_t = 500)]
+        linger_ms: u64,
+    },
+    /// A kernel that counts until it is told to stop; prints its count now and then
+    Persist {
+        /// How long to run, in seconds
+        #[arg(long, default_value_t = 3.0)]
+        seconds: f64,
+        /// Time between lines, in milliseconds
+        #[arg(long, default_value_t = 5)]
+        every_ms: u64,
+    },
     /// Allocate device memory until none is left
     Memory {
         /// Function to allocate with

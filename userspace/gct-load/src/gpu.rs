@@ -309,7 +309,8 @@ impl Gpu {
     }
 }
 
-fn one_thread() -> LaunchConfig {
+/// Returns the configuration of a launch of one thread.
+pub(crate) fn one_thread() -> LaunchConfig {
     LaunchConfig {
         grid_dim: (1, 1, 1),
         block_dim: (1, 1, 1),

@@ -13,6 +13,7 @@ mod cli;
 mod cost;
 mod exact;
 mod family;
+mod faults;
 mod gpu;
 mod idle;
 mod latency;
@@ -117,6 +118,14 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
             Ok(String::new())
         }
         Workload::Streams(streams) => Ok(to_string(&streams::run(gpu, &streams)?)?),
+        Workload::Fault { how, linger_ms } => {
+            let linger = Duration::from_millis(linger_ms);
+            match faults::fail(gpu, how, linger)? {}
+        }
+        Workload::Persist { seconds, every_ms } => {
+            faults::persist(gpu, seconds, Duration::from_millis(every_ms))?;
+            Ok(String::new())
+        }
         Workload::Memory {
             way,
             mib,
