@@ -5,6 +5,7 @@
 mod common;
 
 use common::{eventually, own_directory, Tenant, DEVICE, TSG};
+use core::sync::atomic::{AtomicU64, Ordering};
 use gct_core::rmapi::escape;
 use gctd::testing::{alloc, Daemon};
 use gctd_ipc::board::Pulse;
@@ -118,7 +119,13 @@ fn a_socket_of_an_ended_process_is_refused_after_pid_reuse() {
 /// Connects a tenant without the library. Returns its socket and the descriptors of its page.
 fn raw_tenant(daemon: &Daemon, client: u32) -> (OwnedFd, Vec<OwnedFd>) {
     let socket = connect(&daemon.socket());
-    assert_eq!(hello(&socket), Reply::Hello { version: VERSION });
+    let fds = open_page(&socket, client);
+    (socket, fds)
+}
+
+/// Greets, makes a channel group and returns the descriptors of its page.
+fn open_page(socket: &OwnedFd, client: u32) -> Vec<OwnedFd> {
+    assert_eq!(hello(socket), Reply::Hello { version: VERSION });
     for bytes in [
         alloc(0, 0, client, 0x41),
         alloc(client, client, DEVICE, 0x80),
@@ -136,9 +143,9 @@ fn raw_tenant(daemon: &Daemon, client: u32) -> (OwnedFd, Vec<OwnedFd>) {
         socket::send(socket.as_fd(), &leave, &[], SendFlags::empty()).unwrap();
     }
     let object = TSG;
-    let (reply, fds) = ask(&socket, &Request::OpenPage { client, object });
+    let (reply, fds) = ask(socket, &Request::OpenPage { client, object });
     assert!(matches!(reply, Reply::Page { minor: 0, .. }), "{reply:?}");
-    (socket, fds)
+    fds
 }
 
 /// Returns whether a writable mapping is possible, through a descriptor or after root reopened it.
@@ -216,4 +223,130 @@ fn a_page_with_other_seals_is_not_shared() {
     // Without a page there is nothing to seal.
     let mapped = ask(&other, &Request::PageMapped { minor: 3 }).0;
     assert!(matches!(mapped, Reply::Error { .. }));
+}
+
+/// A process writes anything into its page, all the time. Its neighbour keeps its numbers, and the
+/// daemon serves everybody.
+#[test]
+fn lies_in_a_page_move_no_neighbour() {
+    let daemon = Daemon::new("liar", 1);
+    let admin = daemon.client();
+    let read = |path: &str| admin.read(path).unwrap();
+    // The neighbour is another process, and has counted and taken memory.
+    let mut honest = helper("namesake")
+        .env(PARENT, daemon.socket())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let directory = format!("{}/0", honest.id());
+    eventually(&true, || {
+        admin.read(&format!("{directory}/gmem.current")).is_ok()
+    });
+    let files = ["compute.stat", "compute.events", "gmem.current"];
+    let numbers = || files.map(|file| read(&format!("{directory}/{file}")));
+    let before = numbers();
+    let (socket, fds) = raw_tenant(&daemon, 0xc1d0_0077);
+    let page = Shared::<Page>::open(fds[0].as_fd()).unwrap();
+    let pulse = Shared::<Pulse>::open(fds[1].as_fd()).unwrap();
+    assert_eq!(
+        ask(&socket, &Request::PageMapped { minor: 0 }).0,
+        Reply::Done
+    );
+    // SAFETY: both are atomics throughout, and every pattern is allowed there.
+    let words = unsafe {
+        let page = core::ptr::from_ref(&*page).cast::<AtomicU64>();
+        let pulse = core::ptr::from_ref(&*pulse).cast::<AtomicU64>();
+        [
+            core::slice::from_raw_parts(page, size_of::<Page>() / 8),
+            core::slice::from_raw_parts(pulse, size_of::<Pulse>() / 8),
+        ]
+    };
+    let own = own_directory();
+    for round in 0..60u64 {
+        for (at, word) in words.iter().flat_map(|words| words.iter().enumerate()) {
+            let value = match round % 4 {
+                0 => u64::MAX,
+                1 => 0,
+                2 => 1 << (at % 64),
+                // Anything.
+                _ => (round ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            };
+            word.store(value, Ordering::SeqCst);
+        }
+        for file in files {
+            read(&format!("{own}/{file}"));
+        }
+        let mask = if round % 2 == 0 { "0-3" } else { "all" };
+        admin.write(&format!("{own}/tpc.mask"), mask).unwrap();
+        assert_eq!(numbers(), before, "round {round}");
+    }
+    drop(socket);
+    eventually(&false, || admin.read(&format!("{own}/tpc.mask")).is_ok());
+    assert_eq!(numbers(), before);
+    drop(honest.stdin.take());
+    assert!(honest.wait().unwrap().success());
+}
+
+/// A helper, not a test: a tenant that does nothing more until its input ends.
+#[test]
+fn namesake() {
+    let Some(path) = std::env::var_os(PARENT) else {
+        return;
+    };
+    let socket = connect(path.as_ref());
+    let _page = open_page(&socket, 0xc1d0_0055);
+    println!("pid {}", std::process::id());
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+/// In namespaces of its own a process is pid 1 and root, and has neither another's directory nor a
+/// right more.
+#[test]
+fn a_process_in_namespaces_of_its_own_is_itself() {
+    let daemon = Daemon::new("namespaces", 1);
+    let admin = daemon.client();
+    let mut inside = Command::new("unshare");
+    inside.args([
+        "--user",
+        "--map-root-user",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+    ]);
+    inside.arg(std::env::current_exe().unwrap());
+    inside.args(["--exact", "namesake", "--nocapture"]);
+    inside.env(PARENT, daemon.socket());
+    let mut inside = inside
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let tenants = || {
+        let names = admin.list("").unwrap().into_iter();
+        names
+            .filter_map(|name| name.trim_end_matches('/').parse::<u32>().ok())
+            .collect::<Vec<_>>()
+    };
+    let gone = std::cell::Cell::new(false);
+    eventually(&true, || {
+        gone.set(inside.try_wait().unwrap().is_some());
+        gone.get() || tenants().len() == 1
+    });
+    if gone.get() {
+        eprintln!("skipped: no user namespaces here");
+        return;
+    }
+    let pid = tenants()[0];
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let inner = status.lines().find(|line| line.starts_with("NSpid:"));
+    assert!(inner.unwrap().ends_with("\t1"), "{status}");
+    // Its pid there names nobody here.
+    assert!(admin.read("1/0/tpc.mask").is_err());
+    admin.write(&format!("{pid}/0/tpc.mask"), "0-3").unwrap();
+    let mask = admin.read(&format!("{pid}/0/tpc.mask"));
+    assert_eq!(mask.unwrap(), "0-3\n");
+    drop(inside.stdin.take());
+    assert!(inside.wait().unwrap().success());
+    eventually(&0, || tenants().len());
 }
