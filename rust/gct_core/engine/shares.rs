@@ -57,6 +57,17 @@ impl State<'_> {
             {
                 Some(INSUFFICIENT_RESOURCES)
             }
+            // A name that nobody follows would be a way around every later limit, and costs its owner nothing.
+            Action::Dup {
+                source_client,
+                source,
+            } => {
+                let key = self.key_of_source(source_client, source)?;
+                let class = self.objects.get(key)?.class;
+                let runs = matches!(class, Class::ChannelGroup | Class::Channel);
+                let full = runs && self.objects.may_have_name(key).is_err();
+                full.then_some(INSUFFICIENT_RESOURCES)
+            }
             _ => None,
         }
     }

@@ -203,12 +203,23 @@ fn a_thing_has_a_bounded_number_of_names() {
             .store
             .retry(|store| store.state().call_leave(file, &call, ticket, None))
     };
+    let refused = |world: &mut World| {
+        let call = words(
+            28,
+            &[(0, SECOND), (4, DEVICE), (8, 500), (12, CLIENT), (16, TSG)],
+        );
+        let call = rmapi::decode(escape::DUP_OBJECT, &call).unwrap().unwrap();
+        world.store.state().call_refused(file, &call)
+    };
+    assert_eq!(refused(&mut world), None);
     let mut names = 1;
     while dup(&mut world, 1000 + names) == Ok(()) {
         names += 1;
     }
     assert_eq!(usize::try_from(names), Ok(limits::NAMES_MAX));
     assert_eq!(dup(&mut world, 500), Err(Error::NoSpace));
+    // Without a limit, too: what is made below a name that nobody follows would never have one.
+    assert_eq!(refused(&mut world), Some(rmapi::INSUFFICIENT_RESOURCES));
     // The youngest name is the farthest from the one that is charged.
     let call = words(32, &[(0, SECOND), (4, 2023), (8, 0xa06c_0103)]);
     let call = rmapi::decode(escape::CONTROL, &call).unwrap().unwrap();
