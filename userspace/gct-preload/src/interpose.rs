@@ -40,7 +40,7 @@ fn learn(mut call: Call) {
         }
         fault::install();
     }
-    worker::attend(&shared);
+    worker::attend(&mut shared);
 }
 
 /// Interposes `ioctl(2)`: passes every request on, and tracks NVIDIA's.
@@ -249,7 +249,7 @@ fn known(addr: usize, len: size_t) -> Option<Held> {
 fn replaced(over: Option<Held>, at: Option<usize>, len: size_t) {
     if let (Some(mut shared), Some(at)) = (over, at) {
         shared.session.unmapped(at, len);
-        worker::attend(&shared);
+        worker::attend(&mut shared);
     }
 }
 
@@ -257,7 +257,7 @@ fn replaced(over: Option<Held>, at: Option<usize>, len: size_t) {
 fn unmapped(at: usize, len: size_t) {
     if let Some(mut shared) = known(at, len) {
         shared.session.unmapped(at, len);
-        worker::attend(&shared);
+        worker::attend(&mut shared);
     }
 }
 

@@ -238,13 +238,18 @@ pub(crate) fn serves(_: &Shared) -> bool {
     })
 }
 
-/// Publishes the doorbell pages to the signal handler.
-pub(crate) fn attend(shared: &Shared) {
-    for (slot, page) in PAGES
-        .iter()
-        .zip(shared.session.doorbell_pages().chain(core::iter::repeat(0)))
-    {
-        slot.store(page, Ordering::Release);
+/// Publishes the doorbell pages to the signal handler. If a page is new while the others are armed,
+/// it disarms them all and wakes the worker, which arms the new page with them.
+pub(crate) fn attend(shared: &mut Shared) {
+    let pages = shared.session.doorbell_pages();
+    let mut is_any_new = false;
+    for (slot, page) in PAGES.iter().zip(pages.chain(core::iter::repeat(0))) {
+        let old = slot.swap(page, Ordering::AcqRel);
+        is_any_new |= page != 0 && page != old;
+    }
+    if is_any_new && armed() {
+        shared.disarm();
+        wake();
     }
 }
 

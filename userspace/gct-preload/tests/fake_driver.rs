@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! A GPU's driver within a program that runs under the library. It is preloaded behind the library
-//! and answers the library's system calls. It supports just one channel.
+//! and answers the library's system calls. It supports two channels of one client, the second only to
+//! bring a second doorbell page.
 //!
 //! The program calls the functions whose names begin with `fake_`.
 
@@ -13,6 +14,8 @@ const CLIENT: u32 = 0xc1d0_0019;
 const USERMODE: u32 = 5;
 const RINGS: u32 = 0x17;
 const CHANNEL: u32 = 0x1c;
+const SECOND_USERMODE: u32 = 6;
+const SECOND_CHANNEL: u32 = 0x1d;
 const ENTRIES: u32 = 1024;
 const DOORBELL_BYTES: usize = 0x10000;
 const RINGS_BYTES: usize = 2 << 20;
@@ -24,12 +27,12 @@ const TOKEN: u32 = 0xa;
 
 /// The descriptor of `/dev/nvidia0`; 0 before it is opened.
 static NODE: AtomicI32 = AtomicI32::new(0);
-/// The memory objects that are mapped, doorbells and rings, as descriptors.
-static MEMORY: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
+/// The memory objects that are mapped as descriptors: doorbells, rings, the second doorbells.
+static MEMORY: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
 /// The GPU's mappings of these objects.
-static REAL: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+static REAL: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 /// The program's mappings of these objects.
-static PROGRAM: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+static PROGRAM: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 /// The object that the next `mmap` maps.
 static ANNOUNCED: AtomicUsize = AtomicUsize::new(0);
 
@@ -146,7 +149,12 @@ unsafe fn serve(request: c_long, arg: *mut u32) -> c_long {
     if number == 0x4e {
         // SAFETY: an nvos33 structure.
         let memory = unsafe { arg.add(2).read() };
-        ANNOUNCED.store(usize::from(memory == RINGS), Ordering::Relaxed);
+        let which = match memory {
+            RINGS => 1,
+            SECOND_USERMODE => 2,
+            _ => 0,
+        };
+        ANNOUNCED.store(which, Ordering::Relaxed);
     }
     if number == 0x2a {
         // SAFETY: an nvos54 structure whose parameters are one word.
@@ -247,13 +255,37 @@ fn map(which: usize, handle: u32, len: usize, at: usize) -> bool {
     mapped != libc::MAP_FAILED
 }
 
+/// Where the program maps the rings.
+const AT: usize = 0x2_0060_0000;
+
+/// Makes a channel whose ring begins at an offset of the rings, with its USERD behind it.
+fn channel(handle: u32, offset: usize) -> c_int {
+    let ring = AT + offset;
+    let mut params = [0; 80];
+    (params[2], params[3], params[4]) = (ring as u32, (ring >> 32) as u32, ENTRIES);
+    (params[8], params[16]) = (RINGS, (USERD + offset) as u32);
+    alloc(handle, 0xc86f, &mut params)
+}
+
+/// Makes a second channel, after mapping doorbells anew. Returns 0, or another number if a step
+/// failed.
+#[no_mangle]
+pub extern "C" fn fake_second() -> c_int {
+    if alloc(SECOND_USERMODE, 0xc661, &mut [0]) != 0 || !map(2, SECOND_USERMODE, DOORBELL_BYTES, 0)
+    {
+        return 1;
+    }
+    channel(SECOND_CHANNEL, 0x4000)
+}
+
 /// Makes a context with one channel. Returns 0, or another number if a step failed.
 #[no_mangle]
 pub extern "C" fn fake_open() -> c_int {
     // SAFETY: opens a file.
     let node = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
     NODE.store(node, Ordering::Relaxed);
-    for (which, len) in [(0, DOORBELL_BYTES), (1, RINGS_BYTES)] {
+    let objects = [DOORBELL_BYTES, RINGS_BYTES, DOORBELL_BYTES];
+    for (which, len) in objects.into_iter().enumerate() {
         // SAFETY: new memory, at an address of the kernel's choice.
         unsafe {
             let memory = libc::memfd_create(c"fake".as_ptr(), 0);
@@ -264,17 +296,13 @@ pub extern "C" fn fake_open() -> c_int {
             REAL[which].store(real as usize, Ordering::Relaxed);
         }
     }
-    const AT: usize = 0x2_0060_0000;
     if alloc(USERMODE, 0xc661, &mut [0]) != 0 || !map(0, USERMODE, DOORBELL_BYTES, 0) {
         return 1;
     }
     if !map(1, RINGS, RINGS_BYTES, AT) {
         return 2;
     }
-    let mut params = [0; 80];
-    (params[2], params[3], params[4]) = (AT as u32, (AT >> 32) as u32, ENTRIES);
-    (params[8], params[16]) = (RINGS, USERD as u32);
-    if alloc(CHANNEL, 0xc86f, &mut params) != 0 {
+    if channel(CHANNEL, 0) != 0 {
         return 3;
     }
     let mut token = [0u32];
@@ -293,7 +321,7 @@ pub extern "C" fn fake_open() -> c_int {
 }
 
 /// Returns a word of a memory object.
-fn word(of: &[AtomicUsize; 2], which: usize, offset: usize) -> &'static AtomicU32 {
+fn word(of: &[AtomicUsize; 3], which: usize, offset: usize) -> &'static AtomicU32 {
     // SAFETY: mapped by `fake_open`, for ever.
     unsafe { AtomicU32::from_ptr((of[which].load(Ordering::Relaxed) + offset) as *mut u32) }
 }
@@ -301,15 +329,25 @@ fn word(of: &[AtomicUsize; 2], which: usize, offset: usize) -> &'static AtomicU3
 /// Adds an entry to the ring and rings, as libcuda does. Returns the new GP_PUT.
 #[no_mangle]
 pub extern "C" fn fake_launch() -> u32 {
+    launch(0)
+}
+
+/// As [`fake_launch`], with the second doorbells.
+#[no_mangle]
+pub extern "C" fn fake_launch_second() -> u32 {
+    launch(2)
+}
+
+fn launch(doorbells: usize) -> u32 {
     let put = word(&PROGRAM, 1, GP_PUT);
     let at = put.load(Ordering::Relaxed);
     let next = (at + 1) % ENTRIES;
     word(&PROGRAM, 1, 8 * at as usize).store(0x7000_0000, Ordering::Relaxed);
     word(&PROGRAM, 1, 8 * at as usize + 4).store(1 << 10, Ordering::Relaxed);
     put.store(next, Ordering::Release);
-    word(&PROGRAM, 0, DOORBELL).store(TOKEN, Ordering::Release);
+    word(&PROGRAM, doorbells, DOORBELL).store(TOKEN, Ordering::Release);
     // libcuda (580.159.04) reads behind the doorbell so that the store arrives.
-    word(&PROGRAM, 0, DOORBELL + 4).load(Ordering::Acquire);
+    word(&PROGRAM, doorbells, DOORBELL + 4).load(Ordering::Acquire);
     next
 }
 

@@ -483,6 +483,22 @@ fn others_map() {
     launch();
 }
 
+/// Maps a second doorbell page while the first faults, and rings by the second.
+fn second_doorbell() {
+    open();
+    launch();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(fake(c"fake_second"), 0);
+    for _ in 0..5 {
+        std::thread::sleep(Duration::from_millis(50));
+        let put = fake(c"fake_launch_second");
+        let since = Instant::now();
+        published(put);
+        let wait = since.elapsed();
+        assert!(wait < Duration::from_millis(200), "{wait:?}");
+    }
+}
+
 /// Maps other memory over the rings.
 fn map_over() {
     open();
@@ -509,6 +525,7 @@ fn main() {
         "worker-is-normal" => return worker_is_normal(),
         "others-map" => return others_map(),
         "map-over" => return map_over(),
+        "second-doorbell" => return second_doorbell(),
         "helpers-block" => return helpers_block(),
         _ => {}
     }

@@ -331,3 +331,8 @@ fn memory_that_another_thread_maps_meanwhile_is_its_own() {
 fn what_is_mapped_over_a_ring_is_no_ring() {
     does("map-over");
 }
+
+#[test]
+fn doorbells_that_are_mapped_later_fault_like_the_first() {
+    does("second-doorbell");
+}
