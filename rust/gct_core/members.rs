@@ -18,13 +18,15 @@ use crate::limits;
 use crate::tables::{Memory, Pieces};
 
 /// Pids of one page, whose 4096 bytes can be allocated where sleeping is not allowed.
-pub const PAGE: usize = 256;
+pub const PAGE: usize = 128;
+
+const _: () = assert!(PAGE * size_of::<MemberSlot>() <= 4096);
 
 /// Pages for every pid that Linux gives.
 const PAGES_MAX: usize = limits::MEMBERS_MAX.div_ceil(PAGE);
 
 /// Empty slots of pages, and pages of any kind, that [`Members::list`] looks at in one call.
-const LIST_SLOTS: usize = 16 * PAGE;
+const LIST_SLOTS: usize = 32 * PAGE;
 
 /// Room for one member.
 #[derive(Clone, Copy, Debug, Default)]

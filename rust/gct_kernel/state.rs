@@ -35,7 +35,7 @@ use gct_core::members::{MemberSlot, MemberTable, Members};
 use gct_core::rmapi::control::{Control, Status};
 use gct_core::state::{Failure, State};
 use gct_core::tables::{Memory, Storage, Tables};
-use kernel::alloc::flags::{GFP_ATOMIC, GFP_KERNEL, GFP_KERNEL_ACCOUNT};
+use kernel::alloc::flags::{__GFP_NOWARN, GFP_ATOMIC, GFP_KERNEL, GFP_KERNEL_ACCOUNT};
 use kernel::alloc::{AllocError, Flags, KVVec};
 use kernel::prelude::*;
 use kernel::sync::{new_condvar, new_mutex, new_spinlock, Arc, CondVar, Mutex, SpinLock};
@@ -289,7 +289,8 @@ impl Glue {
                 Err(_) => break,
             };
             let accounted = GFP_KERNEL_ACCOUNT & !GFP_KERNEL;
-            let Ok(page) = slots::<MemberSlot>(need.slots, GFP_ATOMIC | accounted) else {
+            let Ok(page) = slots::<MemberSlot>(need.slots, GFP_ATOMIC | accounted | __GFP_NOWARN)
+            else {
                 break;
             };
             let unused = self.members.lock().put_page(need.piece, page);

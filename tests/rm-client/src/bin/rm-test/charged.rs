@@ -21,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
         refused,
     ),
     ("charged_beyond_the_cgroup_is_counted_without", counted),
+    ("charged_fork_without_a_page_is_killed_under_a_limit", forks),
 ];
 
 const MOUNT: &str = "/sys/fs/cgroup";
@@ -226,4 +227,99 @@ fn counted() -> Outcome {
         }
     }
     Err(failed("the cgroup never had too little memory"))
+}
+
+const SLAB: &str = "/sys/kernel/debug/failslab";
+
+/// Makes allocations that may not sleep fail, in the tasks that ask for it, until it is dropped.
+struct Failing(());
+
+impl Failing {
+    /// Skips where the kernel has no fault injection.
+    fn new() -> Result<Self, Stop> {
+        if fs::metadata(SLAB).is_err() {
+            return Err(skipped("no fault injection in this kernel"));
+        }
+        for (file, value) in [
+            ("task-filter", "Y"),
+            ("ignore-gfp-wait", "Y"),
+            ("verbose", "0"),
+            ("interval", "1"),
+            ("times", "-1"),
+            ("probability", "100"),
+        ] {
+            fs::write(format!("{SLAB}/{file}"), value).during(file)?;
+        }
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Failing {
+    fn drop(&mut self) {
+        // A test that goes on with failures fails by itself.
+        let _ = fs::write(format!("{SLAB}/probability"), "0");
+        let _ = fs::write(format!("{SLAB}/task-filter"), "N");
+    }
+}
+
+/// Forks across pages of pids while no page can be had. Returns how many children were killed
+/// before they ran.
+fn fork_without_pages() -> Result<usize, Stop> {
+    // More pids than a page has, so at least one page begins here.
+    const CHILDREN: usize = 520;
+    let mut killed = 0;
+    fs::write("/proc/self/make-it-fail", "1")?;
+    for _ in 0..CHILDREN {
+        // SAFETY: the process has one thread, and the child only ends.
+        let pid = match unsafe { libc::fork() } {
+            -1 => return Err(io::Error::last_os_error().into()),
+            // SAFETY: ends the child without the parent's destructors.
+            0 => unsafe { libc::_exit(0) },
+            pid => pid,
+        };
+        let mut status = 0;
+        // SAFETY: `status` is writable.
+        unsafe { libc::waitpid(pid, &mut status, 0) };
+        killed += usize::from(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL);
+    }
+    fs::write("/proc/self/make-it-fail", "0")?;
+    Ok(killed)
+}
+
+/// Returns the number of forks that could not be followed, from `events`.
+fn lost_forks() -> Result<u64, Stop> {
+    let events = tree::read("events")?;
+    let line = events
+        .lines()
+        .find_map(|line| line.strip_prefix("members "));
+    line.and_then(|count| count.parse().ok())
+        .ok_or_else(|| failed(format!("no members in {events:?}")))
+}
+
+/// Checks that a child without a page is killed before it runs if its group has a limit, and else
+/// runs outside of its group. `events` counts both.
+fn forks() -> Outcome {
+    let group = Group::new("charged")?;
+    for limited in [false, true] {
+        if limited {
+            set("charged", TIMESLICE, "2000")?;
+        }
+        let before = lost_forks()?;
+        let mut leader = Child::fork(|parent| {
+            parent.step()?;
+            let killed = fork_without_pages()?;
+            println!("# {killed} children were killed, under a limit: {limited}");
+            holds("killed", (killed > 0) == limited)?;
+            parent.step()
+        })?;
+        leader.at_step()?;
+        group.add(leader.pid())?;
+        let failing = Failing::new()?;
+        leader.next()?;
+        drop(failing);
+        eventually("counted", &true, || Ok(lost_forks()? > before))?;
+        leader.go()?;
+        leader.finish()?;
+    }
+    Ok(())
 }
