@@ -5,6 +5,7 @@
 use crate::gpus::{me, need_two, session, session_of, ENGINE};
 use crate::limits::{has_slice, path, set, FREEZE, TIMESLICE};
 use crate::process::Child;
+use crate::sent::{named, sent};
 use crate::tree::{self, eventually, expect, expect_gone, usage, Usage};
 use fakegpu_record::Recorder;
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
@@ -293,15 +294,14 @@ fn channel_alone() -> Outcome {
     let session = session(0)?;
     let channel = session.channel_alone(ENGINE).during("channel")?;
     expect(&me(), 0, Some((1, 1)))?;
-    // No control sets the time slice of its group, so the limit is refused.
-    let file = path(&me(), TIMESLICE)?;
-    let refused = tree::write(&file, "500");
-    same(
-        "refused",
-        refused.map_err(|error| error.raw_os_error()),
-        Err(Some(95)),
-    )?;
-    same("as before", tree::read(&file)?, "default\n".to_owned())?;
+    // No control sets the time slice of its group. It neither stops the write nor escapes it: it
+    // stands still.
+    for (value, stops) in [("500", true), ("default", false)] {
+        let events = sent(|| set(&me(), TIMESLICE, value))?;
+        let named = events.iter().map(named).collect::<Result<Vec<_>, _>>()?;
+        let client = u64::from(session.gpu().client().handle());
+        same(value, named, vec![(stops, vec![(client, channel.into())])])?;
+    }
     set(&me(), FREEZE, "1")?;
     set(&me(), FREEZE, "0")?;
     session.gpu().client().free(channel)?;
