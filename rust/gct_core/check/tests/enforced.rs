@@ -309,7 +309,8 @@ impl World {
         for (of, slices) in rounds {
             let share = slices[0].share;
             assert!(fits(slices, share), "{of:?} has more than {share}");
-            let sum: u64 = slices.iter().map(|slice| slice.now).sum();
+            // A part is rounded down to whole microseconds.
+            let sum: u64 = slices.iter().map(|slice| slice.now + 1).sum();
             assert!(3 * sum >= share, "{of:?} has {sum} of {share}");
         }
         let by_rm_id: Vec<(u64, GpuId)> = self.gpus.iter().map(|(n, id)| (*n, *id)).collect();
