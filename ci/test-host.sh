@@ -25,8 +25,12 @@ if long; then
 	export GCT_SCHEDULES=${GCT_SCHEDULES:-5000}
 fi
 printf '==> cargo test\n'
-status=0
-cargo test --workspace --locked --no-fail-fast >"$log" 2>&1 || status=$?
+status=0 limit=1200
+timeout --kill-after=10 $limit cargo test --workspace --locked --no-fail-fast >"$log" 2>&1 || status=$?
+if [ $status -eq 124 ]; then
+	printf 'FAILED cargo test was stopped after %d s. It ran:\n' $limit
+	{ grep -E '^ +(Running|Doc-tests) ' "$log" | tail -n 1; grep 'has been running for over' "$log"; } || true
+fi
 read -r passed failed < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
 grep -E '^test .* FAILED$|^error' "$log" || true
 [ $status -eq 0 ] || [ "$failed" -gt 0 ] || failed=1

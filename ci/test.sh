@@ -21,6 +21,10 @@ fi
 LANES=${LANES:-2}
 LANES=$((LANES < ${#jobs[@]} ? LANES : ${#jobs[@]}))
 
+# A job that hangs must not hide what the others have to say. No job takes half of it.
+JOB_LIMIT=${JOB_LIMIT:-1800}
+! long || JOB_LIMIT=$((JOB_LIMIT * 4))
+
 mkdir -p "$RESULTS"
 outputs=$BUILD/log/jobs
 rm -rf "$outputs"
@@ -51,12 +55,13 @@ run_job() {
 	rm -f "$RESULTS/$job"
 	count_processor "$job"
 	before=$processor_seconds
-	"$ROOT/ci/test-$job.sh" </dev/null || status=$?
+	timeout --kill-after=60 "$JOB_LIMIT" "$ROOT/ci/test-$job.sh" </dev/null || status=$?
 	count_processor "$job"
 	read -r passed failed <<<"$(counts_of "$job")"
 	# A job that dies between two tests has not passed.
 	if [ $status -ne 0 ] && [ "$failed" -eq 0 ]; then
 		failed=1
+		[ $status -ne 124 ] || printf 'job %s was stopped after %d s\n' "$job" "$JOB_LIMIT"
 		printf 'job %s ended with status %d and no failed test\n' "$job" $status
 		record "$job" 0 1
 	fi
