@@ -300,11 +300,11 @@ fn plan_is_sound(state: &State<'_>) -> bool {
                 object.class == Class::Subdevice
                     && object.gpu.is_some_and(|gpu| state.gpus.contains(&gpu))
             }
-            None => !(subject && object.told.lead),
-            Some(list) => subject && object.told.lead && is_placed(state, *key, object, list),
+            None => !(subject && object.acked.lead),
+            Some(list) => subject && object.acked.lead && is_placed(state, *key, object, list),
         }
     };
-    let moves = |(_, object): &(&ObjectKey, &Object)| object.told.run != Run::Runs;
+    let moves = |(_, object): &(&ObjectKey, &Object)| object.acked.run != Run::Runs;
     let stopped = state.objects.iter().filter(moves);
     state.objects.iter().all(placed)
         && count(stopped) == state.plan.stopped
@@ -323,7 +323,7 @@ fn is_placed(state: &State<'_>, key: ObjectKey, object: &Object, list: List) -> 
         && match list {
             // Once a write is refused, its end takes back what was told.
             List::Settled => {
-                object.told.given_up
+                object.acked.given_up
                     || stale
                     || state.write_is_refused()
                     || state.is_as_it_should_be(key, object)

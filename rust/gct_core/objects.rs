@@ -28,7 +28,7 @@ mod names;
 use crate::account::Amount;
 use crate::error::Error;
 use crate::ids::{FileId, GpuId};
-use crate::plan::Told;
+use crate::plan::Acked;
 use crate::rmapi::{Class, Handle};
 use crate::table::{mix, Key, Map};
 use lists::Links;
@@ -86,7 +86,7 @@ pub struct Object {
     links: Links,
     /// The client's handle, with which the resource manager is told of the object.
     pub(crate) client: Handle,
-    pub(crate) told: Told,
+    pub(crate) acked: Acked,
     /// Of a device, the subdevice that its client made last.
     pub(crate) subdevice: Handle,
     /// For the name of a client, the space of its objects; else 0.
@@ -111,7 +111,7 @@ impl Object {
             owed: false,
             links: Links::NONE,
             client: ROOT,
-            told: Told::NOTHING,
+            acked: Acked::NONE,
             subdevice: ROOT,
             inner: 0,
             weight: 0,

@@ -58,7 +58,7 @@ impl Run {
 
 /// What the resource manager was told of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Acked {
     /// Of several names of one thing this one is the subject.
     pub(crate) lead: bool,
     /// Of a channel group.
@@ -75,8 +75,8 @@ pub(crate) struct Told {
     pub(crate) since: u64,
 }
 
-impl Told {
-    pub(crate) const NOTHING: Self = Self {
+impl Acked {
+    pub(crate) const NONE: Self = Self {
         lead: false,
         slice: Slice::Own,
         run: Run::Runs,
@@ -97,7 +97,7 @@ impl Told {
             lead: self.lead,
             slice: self.slice,
             run: self.run,
-            ..Self::NOTHING
+            ..Self::NONE
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::bindings::{gct_call, gct_gpu};
 use crate::serve::Served;
 use crate::state::{Forked, Glue};
 use crate::{exec, process, rm, serve};
-use gct_core::engine::{Passed, Ticket, Told};
+use gct_core::engine::{Imported, Passed, Ticket};
 use gct_core::error::Error;
 use gct_core::faults::Report;
 use gct_core::features::{Feature, FeatureSet};
@@ -372,18 +372,18 @@ fn shared(glue: &ArcBorrow<'_, Glue>, file: FileId, call: &Call, share: Share, s
                 state.exported(file, call.client, &shared, into)
             });
             count_refusal(glue, exported);
-        } else if let Some(told) = imported(glue, file, call.client, shared.object) {
-            let imported = with(glue, |state| {
-                state.imported(file, call.client, &shared, served.file, &told)
+        } else if let Some(imported) = imported(glue, file, call.client, shared.object) {
+            let followed = with(glue, |state| {
+                state.imported(file, call.client, &shared, served.file, &imported)
             });
-            count_refusal(glue, imported);
+            count_refusal(glue, followed);
         }
     }
 }
 
 /// What the resource manager says of an object that a client has just got; `None` if it has not, or it is
 /// known already.
-fn imported(glue: &Glue, file: FileId, client: Handle, object: Handle) -> Option<Told> {
+fn imported(glue: &Glue, file: FileId, client: Handle, object: Handle) -> Option<Imported> {
     let vacant = glue.with(|state, _| Ok(state.is_vacant(file, client, object)));
     (object != 0 && vacant == Ok(true)).then_some(())?;
     let class = Class::from_number(rm::class_of(client, object).ok()?);
@@ -391,7 +391,7 @@ fn imported(glue: &Glue, file: FileId, client: Handle, object: Handle) -> Option
         Class::DeviceMemory => rm::memory_bytes(client, object).unwrap_or(0),
         _ => 0,
     };
-    Some(Told { class, bytes })
+    Some(Imported { class, bytes })
 }
 
 /// Finds out what the ioctl's structure does not say. `word` is what the resource manager has read, and

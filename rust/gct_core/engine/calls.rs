@@ -289,7 +289,7 @@ impl State<'_> {
         }
         object.charged = self.charge(new.proc, object.gpu, amount);
         object.client = call.client;
-        object.told.lead = true;
+        object.acked.lead = true;
         self.objects.add(new.key, object)?;
         if class == Class::Subdevice {
             let device = ObjectKey::new(new.key.space, object.parent);

@@ -187,7 +187,7 @@ impl State<'_> {
                 .iter()
                 .filter_map(|list| self.objects.first(space, *list));
             let since =
-                |key: &ObjectKey| self.objects.get(*key).map_or(0, |object| object.told.since);
+                |key: &ObjectKey| self.objects.get(*key).map_or(0, |object| object.acked.since);
             let Some(first) = oldest.min_by_key(since) else {
                 self.leave_turns(key);
                 return Next::Nothing;
@@ -205,7 +205,7 @@ impl State<'_> {
     fn is_due_by(&self, space: u64, list: List, until: u64) -> bool {
         let first = self.objects.first(space, list);
         let object = first.and_then(|key| self.objects.get(key));
-        object.is_some_and(|object| object.told.since <= until)
+        object.is_some_and(|object| object.acked.since <= until)
     }
 
     /// Makes the control for a subject that is due, and for others like it. What need not or cannot be told is
@@ -273,7 +273,7 @@ impl State<'_> {
             let Some(object) = self.objects.get(key).copied() else {
                 break;
             };
-            together = together.min(object.told.together);
+            together = together.min(object.acked.together);
             let fits = number < together && object.gpu == of.gpu;
             let kept_out = freeze && self.stops_others(proc, key, &object);
             if !fits || kept_out || self.order_for(key, &object) != Some(order) {
@@ -291,7 +291,7 @@ impl State<'_> {
     /// and its tenant has undone, is frozen again.
     fn stops_others(&self, proc: ProcKey, key: ObjectKey, object: &Object) -> bool {
         let group = self.group_of_channel(key, object).zip(object.gpu);
-        object.told.run == Run::Runs
+        object.acked.run == Run::Runs
             && group.is_some_and(|(group, gpu)| {
                 let limits = self.effective(proc, gpu);
                 !self.may_freeze(group, proc, gpu, &limits)
@@ -362,8 +362,8 @@ impl State<'_> {
             (Order::Probe(_), _) => self.probed(key, outcome),
             (Order::Slice(slice), Ok(())) => {
                 if let Some(object) = self.objects.get_mut(key) {
-                    let told = &mut object.told;
-                    told.slice = told.slice.after(slice, control.timeslice());
+                    let acked = &mut object.acked;
+                    acked.slice = acked.slice.after(slice, control.timeslice());
                 }
                 if let Err(status) = slice.taken(control, outcome) {
                     self.refused(key, order, status);
@@ -378,7 +378,7 @@ impl State<'_> {
                 _ => {
                     if let Some(object) = self.objects.get_mut(key) {
                         let looked = false;
-                        object.told.doubt = Some(Doubt {
+                        object.acked.doubt = Some(Doubt {
                             order,
                             status,
                             looked,
@@ -391,7 +391,7 @@ impl State<'_> {
 
     fn set_together(&mut self, key: ObjectKey, together: usize) {
         if let Some(object) = self.objects.get_mut(key) {
-            object.told.together = together;
+            object.acked.together = together;
         }
     }
 
@@ -408,8 +408,8 @@ impl State<'_> {
             return;
         };
         if outcome.is_err() || Class::from_number(control.class()) != class {
-            object.told.gone();
-        } else if let Some(doubt) = &mut object.told.doubt {
+            object.acked.gone();
+        } else if let Some(doubt) = &mut object.acked.doubt {
             doubt.looked = true;
         }
     }
@@ -421,9 +421,9 @@ impl State<'_> {
             return;
         };
         if outcome == Err(control::RESOURCE_LOST) {
-            return object.told.gone();
+            return object.acked.gone();
         }
-        let Some(Doubt { order, status, .. }) = object.told.doubt.take() else {
+        let Some(Doubt { order, status, .. }) = object.acked.doubt.take() else {
             return;
         };
         let object = *object;
@@ -438,7 +438,7 @@ impl State<'_> {
         let Some(object) = self.objects.get_mut(key) else {
             return;
         };
-        object.told.given_up = true;
+        object.acked.given_up = true;
         let object = *object;
         self.sort(key);
         let on_trial = |trial: &Trial| {

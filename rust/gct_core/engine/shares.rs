@@ -33,7 +33,7 @@ impl Passed {
 
 /// What the resource manager says of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct Imported {
     /// What it is.
     pub class: Class,
     /// Bytes of device memory.
@@ -238,7 +238,7 @@ impl State<'_> {
     }
 
     /// A client has got a name of what a file keeps. `from` is the file if it is known; otherwise, or if
-    /// what it keeps is not, `told` is charged to the client's process.
+    /// what it keeps is not, `imported` is charged to the client's process.
     ///
     /// # Errors
     ///
@@ -249,13 +249,13 @@ impl State<'_> {
         client: Handle,
         shared: &Shared,
         from: Option<FileId>,
-        told: &Told,
+        imported: &Imported,
     ) -> Result<(), Error> {
         let space = self.objects.space(file, client);
         let Some((space, proc)) = space.zip(self.proc_of_file(file)) else {
             return Ok(());
         };
-        if shared.object == 0 || !told.class.is_tracked() {
+        if shared.object == 0 || !imported.class.is_tracked() {
             return Ok(());
         }
         if !self.redeem_one(file) {
@@ -264,7 +264,7 @@ impl State<'_> {
         }
         let key = ObjectKey::new(space, shared.object);
         self.free(proc, key);
-        let mut object = Object::new(file, told.class);
+        let mut object = Object::new(file, imported.class);
         object.client = client;
         object.parent = if shared.parent == client {
             0
@@ -278,9 +278,9 @@ impl State<'_> {
         } else {
             let parent = ObjectKey::new(space, object.parent);
             object.gpu = self.objects.get(parent).and_then(|parent| parent.gpu);
-            let amount = Amount::of_object(told.class, told.bytes);
+            let amount = Amount::of_object(imported.class, imported.bytes);
             object.charged = self.charge(proc, object.gpu, amount);
-            object.told.lead = true;
+            object.acked.lead = true;
             self.objects.add(key, object)?;
         }
         self.tally(file);

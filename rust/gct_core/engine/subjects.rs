@@ -26,13 +26,13 @@ impl State<'_> {
         let Some(object) = self.objects.get_mut(key) else {
             return;
         };
-        (object.told.given_up, object.told.doubt) = (false, None);
+        (object.acked.given_up, object.acked.doubt) = (false, None);
         match object.class {
             Class::Subdevice => {
                 let gpu = object.gpu;
                 self.list_subdevice(key, gpu);
             }
-            Class::Channel | Class::ChannelGroup if object.told.lead => self.sort_landed(key),
+            Class::Channel | Class::ChannelGroup if object.acked.lead => self.sort_landed(key),
             _ => {}
         }
     }
@@ -56,7 +56,7 @@ impl State<'_> {
         let Some((proc, space)) = proc.zip(space) else {
             return self.objects.unlist(key);
         };
-        let due = !object.told.given_up && self.order_for(key, &object).is_some();
+        let due = !object.acked.given_up && self.order_for(key, &object).is_some();
         let to = match (due, object.class) {
             (false, _) => List::Settled,
             (true, Class::Channel) => List::DueChannels,
@@ -69,7 +69,7 @@ impl State<'_> {
                 self.objects.enlist(key, space, to);
                 let now = self.sequence.next();
                 if let Some(object) = self.objects.get_mut(key) {
-                    object.told.since = now;
+                    object.acked.since = now;
                 }
             }
         }
@@ -146,9 +146,9 @@ impl State<'_> {
     fn slice_undone(&mut self, key: ObjectKey, succeeded: bool) {
         let lead = self.objects.lead_name(key);
         if let Some(object) = self.objects.get_mut(lead) {
-            object.told.slice = match succeeded {
+            object.acked.slice = match succeeded {
                 true => Slice::Own,
-                false => object.told.slice.lost(),
+                false => object.acked.slice.lost(),
             };
         }
         self.out_of_flight(lead);
@@ -217,8 +217,8 @@ impl State<'_> {
             let Some(object) = self.objects.get_mut(key) else {
                 break;
             };
-            object.told.slice = object.told.slice.lost();
-            if object.told.run != Run::Runs {
+            object.acked.slice = object.acked.slice.lost();
+            if object.acked.run != Run::Runs {
                 self.set_run(key, Run::Unknown);
             }
             at = self.objects.after(top, key.handle);
@@ -233,7 +233,7 @@ impl State<'_> {
         }
         let lead = self.objects.lead_name(key);
         let object = self.objects.get(lead).copied();
-        let Some(object) = object.filter(|object| object.told.run != Run::Runs) else {
+        let Some(object) = object.filter(|object| object.acked.run != Run::Runs) else {
             return;
         };
         self.set_run(lead, Run::Unknown);
@@ -275,8 +275,8 @@ impl State<'_> {
                 if object.gpu != Some(gpu) {
                     continue;
                 }
-                object.told.slice = object.told.slice.lost();
-                if object.told.run == Run::Frozen {
+                object.acked.slice = object.acked.slice.lost();
+                if object.acked.run == Run::Frozen {
                     self.set_run(key, Run::Unknown);
                 }
                 self.out_of_flight(key);
@@ -297,7 +297,7 @@ impl State<'_> {
         let Some(object) = self.objects.get_mut(key) else {
             return;
         };
-        let was = core::mem::replace(&mut object.told.run, run);
+        let was = core::mem::replace(&mut object.acked.run, run);
         self.plan.stopped = match (was, run) {
             (Run::Runs, Run::Frozen | Run::Unknown) => self.plan.stopped.saturating_add(1),
             (Run::Frozen | Run::Unknown, Run::Runs) => self.plan.stopped.saturating_sub(1),
@@ -307,20 +307,20 @@ impl State<'_> {
 
     /// A subject is gone; another name of the same thing takes its place, if there is one.
     pub(super) fn succeeded_by(&mut self, gone: &Object, heir: Option<ObjectKey>) {
-        if !gone.told.lead {
+        if !gone.acked.lead {
             return;
         }
-        if gone.told.run != Run::Runs {
+        if gone.acked.run != Run::Runs {
             self.plan.stopped = self.plan.stopped.saturating_sub(1);
         }
         let Some(key) = heir else { return };
-        let told = gone.told.inherited();
+        let acked = gone.acked.inherited();
         if let Some(heir) = self.objects.get_mut(key) {
             heir.gpu = gone.gpu;
-            heir.told = told;
-            heir.told.run = Run::Runs;
+            heir.acked = acked;
+            heir.acked.run = Run::Runs;
         }
-        self.set_run(key, told.run);
+        self.set_run(key, acked.run);
     }
 
     /// Do two groups bind their members differently, as far as controls go? How much of a time slice a member has
@@ -378,11 +378,11 @@ impl State<'_> {
     /// What the resource manager has to be told of a subject now; nothing while it cannot be named.
     pub(super) fn order_for(&self, key: ObjectKey, object: &Object) -> Option<Order> {
         let gpu = object.gpu.filter(|gpu| self.sends_controls(*gpu))?;
-        let proc = self.proc_of(object).filter(|_| object.told.lead)?;
+        let proc = self.proc_of(object).filter(|_| object.acked.lead)?;
         if !self.objects.is_reachable(key, object) {
             return None;
         }
-        match object.told.doubt {
+        match object.acked.doubt {
             Some(doubt) if doubt.looked => return Some(Order::Probe(object.class)),
             Some(_) => return Some(Order::Look(object.class)),
             None => {}
@@ -396,16 +396,16 @@ impl State<'_> {
             // Nobody can set the time slice of its group: it stands still as long as one is in force.
             Class::Channel if object.is_alone() => {
                 let stands = limits.freeze || limits.timeslice.is_some();
-                object.told.run.order(stands)
+                object.acked.run.order(stands)
             }
             Class::Channel => {
                 let unheard = limits.timeslice.map(SliceOrder::Set).map(Order::Slice);
-                let run = object.told.run.order(limits.freeze);
+                let run = object.acked.run.order(limits.freeze);
                 run.or(unheard.filter(|_| guest()))
             }
             Class::ChannelGroup => {
                 let slice = self.slice_of(proc, gpu, object);
-                object.told.slice.order(slice).map(Order::Slice)
+                object.acked.slice.order(slice).map(Order::Slice)
             }
             _ => None,
         }

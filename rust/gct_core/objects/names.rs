@@ -89,7 +89,7 @@ impl Objects<'_> {
     pub(crate) fn lead_name(&self, key: ObjectKey) -> ObjectKey {
         let mut at = key;
         for _ in 0..limits::NAMES_MAX {
-            if self.get(at).is_none_or(|object| object.told.lead) {
+            if self.get(at).is_none_or(|object| object.acked.lead) {
                 return at;
             }
             at = self.next_name(at);

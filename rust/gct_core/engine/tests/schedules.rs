@@ -68,13 +68,13 @@ impl Schedule {
         let fails = self.rm.failed > 0;
         let mut shared = vec![];
         let state = self.store.state();
-        for (key, object) in state.objects.iter().filter(|(_, object)| object.told.lead) {
+        for (key, object) in state.objects.iter().filter(|(_, object)| object.acked.lead) {
             let name = (object.client, key.handle);
             let Some(thing) = self.rm.names.get(&name) else {
                 // It was lost, or freed before its own ioctl was done.
                 continue;
             };
-            if self.lost.contains(&name) || object.told.given_up && (fails || self.shares) {
+            if self.lost.contains(&name) || object.acked.given_up && (fails || self.shares) {
                 continue;
             }
             let proc = state.files.get(&object.file).unwrap().proc;
@@ -84,8 +84,8 @@ impl Schedule {
                     leads += 1;
                     let stopped = self.rm.stopped[&thing.number];
                     assert_eq!(stopped, limits.freeze, "{name:?} {object:?}");
-                    let told = object.told.run;
-                    assert_eq!(told, Run::after(limits.freeze), "{name:?}");
+                    let acked = object.acked.run;
+                    assert_eq!(acked, Run::after(limits.freeze), "{name:?}");
                 }
                 Class::ChannelGroup => {
                     if state.group_of(proc) == Some(self.group) {

@@ -133,7 +133,7 @@ impl Tenants {
         let frozen = state
             .objects
             .iter()
-            .filter(|(_, object)| object.told.run == crate::plan::Run::Frozen);
+            .filter(|(_, object)| object.acked.run == crate::plan::Run::Frozen);
         let mut all: Vec<_> = frozen.map(|(key, _)| (key.handle - 1000) / 10).collect();
         all.sort_unstable();
         all

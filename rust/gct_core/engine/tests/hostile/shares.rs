@@ -3,7 +3,7 @@
 //! What comes and goes without a call that names it, and what is kept in files.
 
 use super::*;
-use crate::engine::{Passed, Told};
+use crate::engine::{Passed, Imported};
 use crate::objects::{Object, ObjectKey};
 use crate::plan::Run;
 use crate::rmapi::control::NOT_SUPPORTED;
@@ -24,7 +24,7 @@ fn shared(index: u32, object: u64) -> Shared {
     }
 }
 
-const MEMORY_TOLD: Told = Told {
+const MEMORY_IMPORTED: Imported = Imported {
     class: Class::DeviceMemory,
     bytes: 4096,
 };
@@ -43,7 +43,7 @@ fn what_a_file_keeps_is_charged_until_it_is_closed() {
     assert_eq!(memory(&mut world, NEIGHBOUR), Ok("12288\n".into()));
     let import = |store: &mut Store| {
         let mut state = store.state();
-        state.imported(theirs, 11, &shared(3, 80), Some(file), &MEMORY_TOLD)
+        state.imported(theirs, 11, &shared(3, 80), Some(file), &MEMORY_IMPORTED)
     };
     world.store.retry(import).unwrap();
     world.store.check();
@@ -62,7 +62,7 @@ fn an_import_of_what_is_not_known_is_charged_by_what_rm_says() {
     for from in [None, Some(file)] {
         let import = |store: &mut Store| {
             let mut state = store.state();
-            state.imported(own, 10, &shared(0, 80), from, &MEMORY_TOLD)
+            state.imported(own, 10, &shared(0, 80), from, &MEMORY_IMPORTED)
         };
         world.store.retry(import).unwrap();
         world.store.check();
@@ -152,7 +152,7 @@ fn a_channel_without_a_group_counts_as_one_and_has_no_time_slice() {
     let stopped = |world: &mut World| {
         let state = world.store.state();
         let alone = |(key, object): &(&ObjectKey, &Object)| {
-            key.handle == 41 && object.told.lead && object.told.run == Run::Frozen
+            key.handle == 41 && object.acked.lead && object.acked.run == Run::Frozen
         };
         state.objects.iter().filter(alone).count()
     };
@@ -276,7 +276,7 @@ fn imports_that_began_can_be_followed() {
     assert_eq!(state.call_leave(theirs, &call, ticket, None), Ok(()));
     for index in 3..131 {
         let object = 80 + u64::from(index);
-        let imported = state.imported(theirs, 11, &shared(index, object), Some(file), &MEMORY_TOLD);
+        let imported = state.imported(theirs, 11, &shared(index, object), Some(file), &MEMORY_IMPORTED);
         assert_eq!(imported, Ok(()), "{index}");
     }
     state.imports_end(theirs, ticket);
