@@ -45,13 +45,13 @@ impl Amount {
         Bytes(self.memory.get().saturating_add(self.managed.get()))
     }
 
-    /// What one object of a class counts for. `told` is what its [`Question`](crate::rmapi::Question) was answered:
+    /// What one object of a class counts for. `answer` is that of its [`Lookup`](crate::rmapi::Lookup):
     /// bytes of memory, the engine of a channel group.
-    pub(crate) fn of_object(class: Class, told: u64) -> Self {
+    pub(crate) fn of_object(class: Class, answer: u64) -> Self {
         match class {
             Class::ChannelGroup => Self {
                 channel_groups: 1,
-                round: Round::of_engine(told),
+                round: Round::of_engine(answer),
                 ..Self::ZERO
             },
             Class::Channel => Self {
@@ -59,7 +59,7 @@ impl Amount {
                 ..Self::ZERO
             },
             Class::DeviceMemory => Self {
-                memory: Bytes(told),
+                memory: Bytes(answer),
                 ..Self::ZERO
             },
             _ => Self::ZERO,

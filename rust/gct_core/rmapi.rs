@@ -134,7 +134,7 @@ pub struct Hint {
 
 /// What the ioctl's structure does not say of a new object, and who knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum Lookup {
     /// Bytes of memory: a word of the tenant's.
     Bytes(Hint),
     /// The engine that a channel group is for, `NV2080_ENGINE_TYPE_*`: a word of the tenant's.
@@ -148,7 +148,7 @@ pub enum Question {
     GpuOfSubdevice,
 }
 
-impl Question {
+impl Lookup {
     /// The parameters that the answer needs.
     pub const fn hint(&self) -> Option<Hint> {
         match self {
@@ -179,12 +179,12 @@ impl Call {
                 params: address @ 1..,
                 ..
             } => Some(Hint { address, bytes: 4 }),
-            _ => self.question()?.hint(),
+            _ => self.lookup()?.hint(),
         }
     }
 
     /// What to ask after success.
-    pub fn question(&self) -> Option<Question> {
+    pub fn lookup(&self) -> Option<Lookup> {
         let Action::Alloc {
             class,
             bytes: None,
@@ -199,10 +199,10 @@ impl Call {
             (params != 0).then_some(Hint { address, bytes })
         };
         match class {
-            Class::Device => Some(Question::GpuOfInstance(hint(nv::device::DEVICE_ID, 4))),
-            Class::Subdevice => Some(Question::GpuOfSubdevice),
-            Class::ChannelGroup => hint(nv::channel_group::ENGINE_TYPE, 4).map(Question::Engine),
-            Class::DeviceMemory => hint(nv::memory::LENGTH, 8).map(Question::Bytes),
+            Class::Device => Some(Lookup::GpuOfInstance(hint(nv::device::DEVICE_ID, 4))),
+            Class::Subdevice => Some(Lookup::GpuOfSubdevice),
+            Class::ChannelGroup => hint(nv::channel_group::ENGINE_TYPE, 4).map(Lookup::Engine),
+            Class::DeviceMemory => hint(nv::memory::LENGTH, 8).map(Lookup::Bytes),
             _ => None,
         }
     }

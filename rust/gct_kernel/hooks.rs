@@ -16,7 +16,7 @@ use gct_core::features::{Feature, FeatureSet};
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
 use gct_core::ids::{FileId, ProcKey};
 use gct_core::rmapi::control::Status;
-use gct_core::rmapi::{self, Action, Call, Class, Handle, Question, Share, Shared, Undoes};
+use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Share, Shared, Undoes};
 use gct_core::state::{Failure, State};
 use gct_core::text::Text;
 use kernel::error::code::{ENFILE, ENOMEM};
@@ -272,12 +272,12 @@ pub(crate) fn ioctl_leave(
     let word = served
         .as_ref()
         .and_then(|served| rmapi::word(served.bytes()));
-    let told = call
-        .question()
+    let answer = call
+        .lookup()
         .filter(|_| call.succeeded())
-        .and_then(|question| answer(glue, &call, &question, word));
+        .and_then(|lookup| look_up(glue, &call, &lookup, word));
     let outcome = with(glue, |state| {
-        state.call_leave(file, &call, ticket, told)?;
+        state.call_leave(file, &call, ticket, answer)?;
         if let (Action::Control(Undoes::Channels(_)), Some(served)) = (call.action, &served) {
             state.channels_told(file, served.bytes());
         }
@@ -395,14 +395,14 @@ fn imported(glue: &Glue, file: FileId, client: Handle, object: Handle) -> Option
 }
 
 /// Finds out what the ioctl's structure does not say. `word` is what the resource manager has read, and
-/// perhaps written, where the question's hint points.
-fn answer(glue: &Glue, call: &Call, question: &Question, word: Option<u64>) -> Option<u64> {
-    match question {
-        Question::Bytes(_) => rm::memory_bytes(call.client, call.object).or(word),
-        Question::Engine(_) => word,
-        Question::GpuOfInstance(None) => rm::gpu_of_instance(glue, call.client, 0),
-        Question::GpuOfInstance(Some(_)) => rm::gpu_of_instance(glue, call.client, word?),
-        Question::GpuOfSubdevice => rm::gpu_of_subdevice(call.client, call.object),
+/// perhaps written, where the lookup's hint points.
+fn look_up(glue: &Glue, call: &Call, lookup: &Lookup, word: Option<u64>) -> Option<u64> {
+    match lookup {
+        Lookup::Bytes(_) => rm::memory_bytes(call.client, call.object).or(word),
+        Lookup::Engine(_) => word,
+        Lookup::GpuOfInstance(None) => rm::gpu_of_instance(glue, call.client, 0),
+        Lookup::GpuOfInstance(Some(_)) => rm::gpu_of_instance(glue, call.client, word?),
+        Lookup::GpuOfSubdevice => rm::gpu_of_subdevice(call.client, call.object),
     }
 }
 

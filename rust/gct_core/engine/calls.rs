@@ -160,8 +160,8 @@ impl State<'_> {
         })
     }
 
-    /// An ioctl has run. `call` is decoded anew, and `told` is the answer to its
-    /// [`Call::question`], if there is one.
+    /// An ioctl has run. `call` is decoded anew, and `answer` is the answer to its
+    /// [`Call::lookup`], if there is one.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl State<'_> {
         file: FileId,
         call: &Call,
         ticket: Ticket,
-        told: Option<u64>,
+        answer: Option<u64>,
     ) -> Result<(), Error> {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return Err(Error::Gone);
@@ -198,7 +198,7 @@ impl State<'_> {
                 ..
             } => self.client_made(proc, file, call.object, ticket)?,
             Action::Alloc { class, bytes, .. } => {
-                self.made(file, call, class, bytes.or(told), ticket)?
+                self.made(file, call, class, bytes.or(answer), ticket)?
             }
         }
         Ok(())
@@ -278,7 +278,7 @@ impl State<'_> {
         let mut object = Object::new(file, class);
         object.parent = self.parent_handle(call);
         object.gpu = match class {
-            Class::Device => self.gpu_told(number),
+            Class::Device => self.gpu_or_only(number),
             Class::Subdevice => self.gpu_of_subdevice(new.key, &object, number),
             _ => self.gpu_of_parent(new.key, &object),
         };
@@ -308,10 +308,10 @@ impl State<'_> {
         &mut self,
         key: ObjectKey,
         object: &Object,
-        told: Option<u64>,
+        answer: Option<u64>,
     ) -> Option<GpuId> {
         let believed = self.gpu_of_parent(key, object);
-        let Some(gpu) = told.and_then(|_| self.gpu_told(told)) else {
+        let Some(gpu) = answer.and_then(|_| self.gpu_or_only(answer)) else {
             return believed;
         };
         let device = ObjectKey::new(key.space, object.parent);

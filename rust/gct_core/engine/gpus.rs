@@ -132,7 +132,7 @@ impl State<'_> {
 
     /// The GPU with this number of the resource manager; if nothing could be told,
     /// the only GPU, if there is only one.
-    pub(super) fn gpu_told(&self, rm_id: Option<u64>) -> Option<GpuId> {
+    pub(super) fn gpu_or_only(&self, rm_id: Option<u64>) -> Option<GpuId> {
         let meant = |gpu: &Gpu| rm_id.is_none_or(|id| id == u64::from(gpu.facts.rm_id));
         let mut found = self.gpus.iter().filter(|(_, gpu)| meant(gpu));
         let (id, _) = found.next()?;

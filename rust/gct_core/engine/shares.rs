@@ -212,7 +212,7 @@ impl State<'_> {
             return self.name_in_file(known, key, into);
         }
         let mut object = Object::new(into, Class::DeviceMemory);
-        object.gpu = self.gpu_told(Some(u64::from(gpu_id)));
+        object.gpu = self.gpu_or_only(Some(u64::from(gpu_id)));
         let amount = Amount::of_object(object.class, bytes);
         object.charged = self.charge(proc, object.gpu, amount);
         self.objects.add(key, object)?;

@@ -27,7 +27,7 @@ fn a_client_is_allocated_and_freed() {
         }
     ));
     assert!(call.succeeded());
-    assert_eq!(call.question(), None);
+    assert_eq!(call.lookup(), None);
 
     let free = bytes(16, &[(0, 7), (4, 8), (8, 9), (12, 0x57)]);
     let call = decode(escape::FREE, &free).unwrap().unwrap();
@@ -56,37 +56,37 @@ fn both_forms_of_alloc_differ_in_where_the_status_is() {
 
 #[test]
 fn questions_point_into_the_tenants_parameters_or_go_to_the_resource_manager() {
-    let question = |words: &[(usize, u32)]| {
+    let lookup = |words: &[(usize, u32)]| {
         let call = decode(escape::ALLOC, &bytes(32, words)).unwrap();
-        call.unwrap().question()
+        call.unwrap().lookup()
     };
     let address = 0x7f_0000_1000;
     assert_eq!(
-        question(&[(0, 1), (8, 3), (12, 0x80), (16, 0x1000), (20, 0x7f)]),
-        Some(Question::GpuOfInstance(Some(Hint { address, bytes: 4 })))
+        lookup(&[(0, 1), (8, 3), (12, 0x80), (16, 0x1000), (20, 0x7f)]),
+        Some(Lookup::GpuOfInstance(Some(Hint { address, bytes: 4 })))
     );
     let address = address + 64;
     assert_eq!(
-        question(&[(0, 1), (8, 3), (12, 0x40), (16, 0x1000), (20, 0x7f)]),
-        Some(Question::Bytes(Hint { address, bytes: 8 }))
+        lookup(&[(0, 1), (8, 3), (12, 0x40), (16, 0x1000), (20, 0x7f)]),
+        Some(Lookup::Bytes(Hint { address, bytes: 8 }))
     );
     assert_eq!(
-        question(&[(0, 1), (8, 3), (12, 0x2080)]),
-        Some(Question::GpuOfSubdevice)
+        lookup(&[(0, 1), (8, 3), (12, 0x2080)]),
+        Some(Lookup::GpuOfSubdevice)
     );
     // Without parameters a device is the first.
-    let first = Some(Question::GpuOfInstance(None));
-    assert_eq!(question(&[(0, 1), (8, 3), (12, 0x80)]), first);
+    let first = Some(Lookup::GpuOfInstance(None));
+    assert_eq!(lookup(&[(0, 1), (8, 3), (12, 0x80)]), first);
     let object = bytes(20, &[(0, 1), (4, 1), (8, 3), (12, 0x80)]);
     let call = decode(escape::ALLOC_OBJECT, &object).unwrap().unwrap();
     assert_eq!((call.client, call.parent, call.object), (1, 1, 3));
-    assert_eq!(call.question(), first);
-    let of_group = question(&[(0, 1), (8, 3), (12, 0xa06c), (16, 0x1000)]);
+    assert_eq!(call.lookup(), first);
+    let of_group = lookup(&[(0, 1), (8, 3), (12, 0xa06c), (16, 0x1000)]);
     let (address, bytes) = (0x100c, 4);
-    assert_eq!(of_group, Some(Question::Engine(Hint { address, bytes })));
-    assert_eq!(question(&[(0, 1), (8, 3), (12, 0xa06c)]), None);
-    assert_eq!(question(&[(0, 1), (8, 3), (12, 0xc86f), (16, 1)]), None);
-    let wraps = question(&[(12, 0x40), (16, u32::MAX), (20, u32::MAX)]);
+    assert_eq!(of_group, Some(Lookup::Engine(Hint { address, bytes })));
+    assert_eq!(lookup(&[(0, 1), (8, 3), (12, 0xa06c)]), None);
+    assert_eq!(lookup(&[(0, 1), (8, 3), (12, 0xc86f), (16, 1)]), None);
+    let wraps = lookup(&[(12, 0x40), (16, u32::MAX), (20, u32::MAX)]);
     assert_eq!(wraps, None);
 }
 
@@ -253,7 +253,7 @@ proptest! {
     #[test]
     fn any_bytes_get_an_answer(escape in 0x20u32..0x60, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(Some(call)) = decode(escape, &bytes) {
-            if let Some(Question::Bytes(hint) | Question::GpuOfInstance(Some(hint))) = call.question() {
+            if let Some(Lookup::Bytes(hint) | Lookup::GpuOfInstance(Some(hint))) = call.lookup() {
                 prop_assert!(hint.bytes == 4 || hint.bytes == 8);
             }
         }

@@ -195,6 +195,6 @@ fn call(store: &mut Store, made: &Made, bytes: &mut Bytes<'_>) {
         return;
     };
     let ticket = Ticket::from_words(ticket.words());
-    let told = call.question().map(|_| u64::from(bytes.next()));
-    let _ = store.retry(|state| state.call_leave(file, &call, ticket, told));
+    let answer = call.lookup().map(|_| u64::from(bytes.next()));
+    let _ = store.retry(|state| state.call_leave(file, &call, ticket, answer));
 }

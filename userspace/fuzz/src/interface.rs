@@ -39,7 +39,7 @@ pub fn rmapi(data: &[u8]) {
     let Ok(Some(call)) = rmapi::decode(escape, bytes) else {
         return;
     };
-    let _ = call.question();
+    let _ = call.lookup();
     let mut changed = bytes.to_vec();
     if rmapi::set_status(escape, &mut changed, !call.status) {
         let again = rmapi::decode(escape, &changed);

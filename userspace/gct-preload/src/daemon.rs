@@ -12,7 +12,7 @@ use crate::{rm, startup, sys, worker};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::control::Control;
-use gct_core::rmapi::{self, Action, Call, Class, Question, Undoes};
+use gct_core::rmapi::{self, Action, Call, Class, Lookup, Undoes};
 use gctd_ipc::board::Peer;
 use gctd_ipc::message::Ioctl;
 use gctd_ipc::paths::{SocketPaths, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
@@ -87,9 +87,9 @@ pub(crate) unsafe fn before(request: u64, arg: u64) -> Entered {
         return Entered::Nothing;
     };
     // Only words that the tenant has written are known before the ioctl runs.
-    let size_of = |question| match question {
+    let size_of = |lookup| match lookup {
         // SAFETY: the tenant passes this address to the driver, which will read it.
-        Question::Bytes(hint) => unsafe { word(hint) },
+        Lookup::Bytes(hint) => unsafe { word(hint) },
         _ => None,
     };
     let Some((ioctl, call)) = tenant::decode(escape, bytes, size_of) else {
@@ -135,15 +135,15 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
     let Ok(Some(call)) = rmapi::decode(escape, &bytes) else {
         return;
     };
-    let answer = |question| match question {
+    let answer = |lookup| match lookup {
         // SAFETY: the driver has read this word.
-        Question::Bytes(hint) | Question::Engine(hint) => unsafe { word(hint) },
-        Question::GpuOfSubdevice => gpu_of(fd, &call),
+        Lookup::Bytes(hint) | Lookup::Engine(hint) => unsafe { word(hint) },
+        Lookup::GpuOfSubdevice => gpu_of(fd, &call),
         // The subdevice's allocation answers this.
-        Question::GpuOfInstance(_) => None,
+        Lookup::GpuOfInstance(_) => None,
     };
     let hint = call
-        .question()
+        .lookup()
         .filter(|_| call.succeeded())
         .and_then(answer);
     let ioctl = Ioctl {

@@ -27,7 +27,7 @@ pub struct Ioctl {
     pub escape: u32,
     /// The structure, as it is in the tenant's memory.
     pub bytes: Vec<u8>,
-    /// The answer to `gct_core::rmapi::Call::question`, if there is one.
+    /// The answer to `gct_core::rmapi::Call::lookup`, if there is one.
     pub hint: Option<u64>,
 }
 

@@ -348,20 +348,20 @@ fn is_tracked(call: &Call) -> bool {
     }
 }
 
-/// Decodes an ioctl of this process, and answers the question that its structure leaves open.
+/// Decodes an ioctl of this process, and answers the lookup that its structure needs.
 ///
 /// `answer` reads 4 or 8 bytes at an address of this process, or asks the resource manager for a
 /// GPU's id.
 pub fn decode(
     escape: u32,
     bytes: &[u8],
-    answer: impl FnOnce(rmapi::Question) -> Option<u64>,
+    answer: impl FnOnce(rmapi::Lookup) -> Option<u64>,
 ) -> Option<(Ioctl, Call)> {
     let call = rmapi::decode(escape, bytes).ok()??;
     let ioctl = Ioctl {
         escape,
         bytes: bytes.to_vec(),
-        hint: call.question().and_then(answer),
+        hint: call.lookup().and_then(answer),
     };
     Some((ioctl, call))
 }

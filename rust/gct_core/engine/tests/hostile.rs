@@ -27,7 +27,7 @@ impl World {
     /// The neighbour has a client with a device, a channel group and memory.
     fn neighbour(&mut self) -> FileId {
         let file = self.open(NEIGHBOUR, "");
-        for (parent, object, class, told) in [
+        for (parent, object, class, answer) in [
             (0, THEIRS, 0x41, None),
             (THEIRS, DEVICE, 0x80, Some(1)),
             (DEVICE, TSG, 0xa06c, None),
@@ -44,7 +44,7 @@ impl World {
                     (16, 0x1000),
                 ],
             );
-            self.store.ioctl(file, escape::ALLOC, &call, told);
+            self.store.ioctl(file, escape::ALLOC, &call, answer);
         }
         file
     }

@@ -9,14 +9,14 @@ use crate::table::steps;
 const SECOND: u64 = 11;
 
 impl World {
-    fn alloc_in(&mut self, file: FileId, client: u64, words_of: [u64; 3], told: Option<u64>) {
+    fn alloc_in(&mut self, file: FileId, client: u64, words_of: [u64; 3], answer: Option<u64>) {
         let [parent, object, class] = words_of;
         let client = if class == 0x41 { 0 } else { client };
         let call = words(
             32,
             &[(0, client), (4, parent), (8, object), (12, class), (16, 1)],
         );
-        self.store.ioctl(file, escape::ALLOC, &call, told);
+        self.store.ioctl(file, escape::ALLOC, &call, answer);
     }
 
     fn second_client(&mut self, file: FileId) {
@@ -171,8 +171,8 @@ fn a_subdevice_tells_where_its_device_is() {
     world.alloc(file, DEVICE, TSG + 1, 0xa06c, None);
     assert!(world.added().is_empty());
     // An answer that is none changes nothing.
-    for told in [None, Some(9)] {
-        world.alloc(file, DEVICE, 22, 0x2080, told);
+    for answer in [None, Some(9)] {
+        world.alloc(file, DEVICE, 22, 0x2080, answer);
         assert_eq!(world.stat(APP), Err(Error::Gone));
     }
 }

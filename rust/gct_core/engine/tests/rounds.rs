@@ -90,11 +90,11 @@ impl Tenant {
         tenant
     }
 
-    fn alloc(&self, world: &mut World, parent: u32, object: u32, class: u64, told: Option<u64>) {
+    fn alloc(&self, world: &mut World, parent: u32, object: u32, class: u64, answer: Option<u64>) {
         let client = if class == 0x41 { 0 } else { self.client };
         let of = [(0, client), (4, parent), (8, object)].map(|(at, word)| (at, u64::from(word)));
         let call = words(32, &[&of[..], &[(12, class), (16, 0x1000)]].concat());
-        world.store.ioctl(self.file, escape::ALLOC, &call, told);
+        world.store.ioctl(self.file, escape::ALLOC, &call, answer);
     }
 
     /// Makes a channel group, and sends what its own ioctl has to.

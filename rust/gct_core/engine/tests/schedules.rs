@@ -53,8 +53,8 @@ fn start(actors: Vec<Actor>, chance: Chance) -> Schedule {
             let set = [(0, of), (4, parent), (8, handle), (12, class)];
             let set = set.map(|(at, word)| (at, u64::from(word)));
             let file = all.procs[n].1;
-            let told = (class == 0x80).then_some(1);
-            all.store.ioctl(file, escape::ALLOC, &words(32, &set), told);
+            let answer = (class == 0x80).then_some(1);
+            all.store.ioctl(file, escape::ALLOC, &words(32, &set), answer);
             all.rm.add((top, handle), parent, class);
         }
     }

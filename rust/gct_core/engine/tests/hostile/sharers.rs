@@ -34,7 +34,7 @@ impl Tenants {
         for number in 0..count {
             let file = world.open(key(number), "");
             let top = client(number);
-            for (object, parent, class, told) in [
+            for (object, parent, class, answer) in [
                 (top, 0, 0x41, None),
                 (top + 1, top, 0x80, Some(1)),
                 (top + 2, top + 1, 0x2080, None),
@@ -45,7 +45,7 @@ impl Tenants {
                 let call = [(0, of), (4, parent), (8, object), (12, class), (16, 0x1000)];
                 world
                     .store
-                    .ioctl(file, escape::ALLOC, &words(32, &call), told);
+                    .ioctl(file, escape::ALLOC, &words(32, &call), answer);
             }
             if number < in_group {
                 let moved = world.store.state().member_moved(key(number), Some(group));
