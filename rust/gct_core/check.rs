@@ -193,7 +193,7 @@ fn usage_adds_up(state: &State<'_>) -> bool {
         let mut sum = Amount::ZERO;
         for (_, object) in state.objects.iter() {
             let proc = state.files.get(&object.file).map(|file| file.proc);
-            if object.gpu == Some(*gpu) && !object.owed && proc.is_some_and(belongs) {
+            if object.gpu == Some(*gpu) && !object.charge_deferred && proc.is_some_and(belongs) {
                 sum = add(&sum, &object.charged);
             }
         }
@@ -212,7 +212,9 @@ fn rounds_add_up(state: &State<'_>) -> bool {
                 let file = state.files.get(&object.file);
                 let own = file.is_some_and(|file| file.proc == key) && object.gpu == Some(gpu);
                 let charged = &object.charged;
-                own && !object.owed && charged.channel_groups > 0 && charged.round.index() == at
+                own && !object.charge_deferred
+                    && charged.channel_groups > 0
+                    && charged.round.index() == at
             });
             count(groups)
         };
@@ -300,8 +302,8 @@ fn plan_is_sound(state: &State<'_>) -> bool {
                 object.class == Class::Subdevice
                     && object.gpu.is_some_and(|gpu| state.gpus.contains(&gpu))
             }
-            None => !(subject && object.acked.lead),
-            Some(list) => subject && object.acked.lead && is_placed(state, *key, object, list),
+            None => !(subject && object.acked.primary),
+            Some(list) => subject && object.acked.primary && is_placed(state, *key, object, list),
         }
     };
     let moves = |(_, object): &(&ObjectKey, &Object)| object.acked.run != Run::Runs;

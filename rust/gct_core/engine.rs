@@ -29,7 +29,7 @@ mod trial;
 mod turns;
 
 pub use crate::plan::{Errand, Flight, Landed, Next, Wait};
-pub use shares::{Passed, Imported};
+pub use shares::{Imported, Passed};
 pub use ticket::Ticket;
 pub use trial::{needs_answers, needs_controls, Begun};
 

@@ -35,7 +35,7 @@ pub const OBJECTS_OF_PROC_MAX: usize = OBJECTS_MAX / 8;
 
 /// Names of one object: in clients, in files, in dma-bufs. Each process that shares a piece of memory by CUDA IPC needs
 /// two at the most. What one event looks at ends with it.
-pub const NAMES_MAX: usize = 1024;
+pub const ALIASES_MAX: usize = 1024;
 
 /// Directories shown: one for each group, process, node and GPU.
 pub const DIRS_MAX: usize = NODES_MAX + GROUPS_MAX + PROCS_MAX + GPUS_MAX;

@@ -19,11 +19,11 @@
 //! resource manager refused.
 //!
 //! Siblings are linked through their handles. All loops are bounded by the
-//! number of objects. What several objects name together is in `names`; what controls are
+//! number of objects. What several objects name together is in `aliases`; what controls are
 //! about is in `lists`.
 
+mod aliases;
 mod lists;
-mod names;
 
 use crate::account::Amount;
 use crate::error::Error;
@@ -31,9 +31,9 @@ use crate::ids::{FileId, GpuId};
 use crate::plan::Acked;
 use crate::rmapi::{Class, Handle};
 use crate::table::{mix, Key, Map};
+use aliases::Aliases;
 use lists::Links;
 pub(crate) use lists::{List, NO_FILE};
-use names::Names;
 
 /// Where an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,12 +76,12 @@ pub struct Object {
     /// one thing, one is charged.
     pub(crate) charged: Amount,
     /// Other names of the same thing.
-    names: Names,
+    aliases: Aliases,
     /// It is a second name that the resource manager may yet refuse.
-    pub(crate) waiting: bool,
+    pub(crate) unconfirmed: bool,
     /// While it waits: `charged` is in nobody's account. The name that was charged is gone, and had
     /// another owner.
-    pub(crate) owed: bool,
+    pub(crate) charge_deferred: bool,
     /// Its neighbours in a list.
     links: Links,
     /// The client's handle, with which the resource manager is told of the object.
@@ -106,9 +106,9 @@ impl Object {
             class,
             gpu: None,
             charged: Amount::ZERO,
-            names: Names::ALONE,
-            waiting: false,
-            owed: false,
+            aliases: Aliases::NONE,
+            unconfirmed: false,
+            charge_deferred: false,
             links: Links::NONE,
             client: ROOT,
             acked: Acked::NONE,
@@ -134,12 +134,12 @@ impl Object {
 #[derive(Debug)]
 pub(crate) struct Objects<'a> {
     map: Map<'a, ObjectKey, Object>,
-    heirs: &'a mut usize,
+    extra_aliases: &'a mut usize,
 }
 
 impl<'a> Objects<'a> {
-    pub(crate) fn new(map: Map<'a, ObjectKey, Object>, heirs: &'a mut usize) -> Self {
-        Self { map, heirs }
+    pub(crate) fn new(map: Map<'a, ObjectKey, Object>, extra_aliases: &'a mut usize) -> Self {
+        Self { map, extra_aliases }
     }
 
     /// See [`Map::reserve`].
@@ -259,11 +259,11 @@ impl<'a> Objects<'a> {
             }
         }
         self.unlink(at);
-        let heir = self.untie(at);
+        let successor = self.remove_alias(at);
         self.unlist(at);
         let object = self.take(at)?;
         self.forget_client(at.handle, object.inner);
-        Some((object, heir))
+        Some((object, successor))
     }
 
     /// Removes the name of a client for other files, unless a newer client has its handle.
@@ -326,11 +326,11 @@ impl<'a> Objects<'a> {
             return false;
         };
         (object.client, object.parent) = (client, parent);
-        object.waiting = false;
+        object.unconfirmed = false;
         // INVARIANT: an entry was just removed, so there is room, and the key is free.
         let _ = self.add(key, object);
-        self.renamed(hidden, key);
-        self.relisted(key);
+        self.alias_rekeyed(hidden, key);
+        self.listing_rekeyed(key);
         true
     }
 
@@ -421,8 +421,8 @@ impl<'a> Objects<'a> {
             if let Some(object) = self.map.remove(&from) {
                 // INVARIANT: an entry was just removed, so there is room for one.
                 let _ = self.map.insert(to, object);
-                self.renamed(from, to);
-                self.relisted(to);
+                self.alias_rekeyed(from, to);
+                self.listing_rekeyed(to);
             }
             at = self.walk(top.space, space, top.handle, handle);
         }
@@ -524,11 +524,11 @@ impl<'a> Objects<'a> {
             next && above
                 && child
                 && inner
-                && self.is_tied_soundly(*key, object)
-                && self.is_listed_soundly(*key, object)
+                && self.aliases_are_sound(*key, object)
+                && self.listing_is_sound(*key, object)
         };
         self.map.is_sound()
             && self.iter().all(|(key, object)| linked(key, object))
-            && self.heirs_are_counted()
+            && self.extra_aliases_are_counted()
     }
 }

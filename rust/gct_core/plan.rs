@@ -60,7 +60,7 @@ impl Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Acked {
     /// Of several names of one thing this one is the subject.
-    pub(crate) lead: bool,
+    pub(crate) primary: bool,
     /// Of a channel group.
     pub(crate) slice: Slice,
     /// Of a channel.
@@ -77,7 +77,7 @@ pub(crate) struct Acked {
 
 impl Acked {
     pub(crate) const NONE: Self = Self {
-        lead: false,
+        primary: false,
         slice: Slice::Own,
         run: Run::Runs,
         together: CHANNELS_MAX,
@@ -94,7 +94,7 @@ impl Acked {
     /// What is known of a thing of which another name becomes the subject.
     pub(crate) const fn inherited(&self) -> Self {
         Self {
-            lead: self.lead,
+            primary: self.primary,
             slice: self.slice,
             run: self.run,
             ..Self::NONE

@@ -221,7 +221,7 @@ impl<'a> State<'a> {
             files: Map::new(&mut metas.files, stores.files),
             objects: Objects::new(
                 Map::new(&mut metas.objects, stores.objects),
-                &mut root.heirs,
+                &mut root.extra_aliases,
             ),
             dirs: Dirs::new(Map::new(&mut metas.dirs, stores.dirs), &mut root.queue),
         }

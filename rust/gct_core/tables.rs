@@ -222,7 +222,7 @@ pub(crate) struct Root {
     pub(crate) failures: Failures,
     pub(crate) plan: Plan,
     pub(crate) queue: Queue,
-    pub(crate) heirs: usize,
+    pub(crate) extra_aliases: usize,
     pub(crate) promised: usize,
     pub(crate) promisers: usize,
     /// Operations that wait for storage.
@@ -268,7 +268,7 @@ macro_rules! tables {
                     failures: Failures::default(),
                     plan: Plan::NONE,
                     queue: Queue::new(),
-                    heirs: 0,
+                    extra_aliases: 0,
                     promised: 0,
                     promisers: 0,
                     growing: 0,

@@ -114,7 +114,7 @@ impl State<'_> {
                 let Some(known) = self.key_of_source(source_client, source) else {
                     return Ok(Ticket::NONE);
                 };
-                (0, self.name_prepared(file, call, known)?, known.handle)
+                (0, self.prepare_alias(file, call, known)?, known.handle)
             }
         };
         Ok(Ticket {
@@ -289,7 +289,7 @@ impl State<'_> {
         }
         object.charged = self.charge(new.proc, object.gpu, amount);
         object.client = call.client;
-        object.acked.lead = true;
+        object.acked.primary = true;
         self.objects.add(new.key, object)?;
         if class == Class::Subdevice {
             let device = ObjectKey::new(new.key.space, object.parent);
@@ -326,11 +326,11 @@ impl State<'_> {
 
     /// Has room for a second name of `known`, which waits for the resource manager's word. Returns the
     /// space where it is kept.
-    fn name_prepared(&mut self, file: FileId, call: &Call, known: ObjectKey) -> Result<u64, Error> {
+    fn prepare_alias(&mut self, file: FileId, call: &Call, known: ObjectKey) -> Result<u64, Error> {
         if self.objects.space(file, call.client).is_none() {
             return Ok(0);
         }
-        self.objects.may_have_name(known)?;
+        self.objects.check_alias_limit(known)?;
         self.reserve_objects(file, 1)?;
         self.reserve_charge()?;
         let Some(thing) = self.objects.get(known) else {
@@ -338,12 +338,12 @@ impl State<'_> {
         };
         let mut name = Object::new(file, thing.class);
         name.gpu = thing.gpu;
-        name.waiting = true;
+        name.unconfirmed = true;
         let hidden = ObjectKey::new(self.sequence.next(), known.handle);
         self.objects.hide(hidden, name)?;
         self.tally(file);
         if Amount::of_object(name.class, 1) != Amount::ZERO {
-            self.objects.tie(known, hidden);
+            self.objects.add_alias(known, hidden);
         }
         Ok(hidden.space)
     }
@@ -365,7 +365,7 @@ impl State<'_> {
                 self.free(proc, key);
                 let above = [call.client, self.parent_handle(call)];
                 let named = self.objects.unhide(hidden, key, above);
-                self.pay(proc, key);
+                self.charge_deferred(proc, key);
                 self.consider(key);
                 named
             });
@@ -436,11 +436,11 @@ impl State<'_> {
     fn drain(&mut self, proc: ProcKey, top: ObjectKey) {
         let mut file = None;
         // Each turn takes an object out of a tree that only shrinks.
-        while let Some((object, heir)) = self.objects.pop(top) {
-            self.succeeded_by(&object, heir);
+        while let Some((object, successor)) = self.objects.pop(top) {
+            self.succeeded_by(&object, successor);
             file = Some(object.file);
-            match heir {
-                Some(heir) => self.inherit(proc, &object, heir),
+            match successor {
+                Some(successor) => self.inherit(proc, &object, successor),
                 None => self.uncharge(proc, &object),
             }
         }

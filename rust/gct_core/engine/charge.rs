@@ -26,13 +26,13 @@ impl State<'_> {
             .reserve(dirs.saturating_add(kept.saturating_mul(2)))
     }
 
-    /// Nodes that heirs and ioctls under way may need; each has two directories.
+    /// Nodes that extra_aliases and ioctls under way may need; each has two directories.
     pub(crate) fn places_kept(&self) -> usize {
         let owners = self.procs.len().saturating_mul(self.gpus.len());
-        let heirs = self.objects.heirs().min(owners);
+        let extra_aliases = self.objects.extra_aliases().min(owners);
         // What an ioctl makes is its process's, on some GPUs.
         let promised = self.promisers.saturating_mul(self.gpus.len());
-        heirs.saturating_add(promised.min(*self.promised))
+        extra_aliases.saturating_add(promised.min(*self.promised))
     }
 
     /// Charges a process and its group. Returns what was charged: all or nothing.
@@ -73,7 +73,7 @@ impl State<'_> {
             // The GPU went before, and with it all that was charged on it.
             return;
         };
-        if object.charged == Amount::ZERO || object.owed {
+        if object.charged == Amount::ZERO || object.charge_deferred {
             return;
         }
         let before = self.divisors(proc, gpu);
@@ -87,40 +87,47 @@ impl State<'_> {
     }
 
     /// An object that had another name is gone: that name is charged from now on.
-    pub(super) fn inherit(&mut self, proc: ProcKey, object: &Object, heir: ObjectKey) {
+    pub(super) fn inherit(&mut self, proc: ProcKey, object: &Object, successor: ObjectKey) {
         if object.charged == Amount::ZERO {
-            return self.consider(heir);
+            return self.consider(successor);
         }
-        let Some(to) = self.objects.get(heir).map(|heir| heir.file) else {
+        let Some(to) = self.objects.get(successor).map(|successor| successor.file) else {
             return self.uncharge(proc, object);
         };
         // A file that is closing is known no more; it is the one that lets go.
         let to = self.files.get(&to).map_or(proc, |file| file.proc);
-        let waits = self.objects.get(heir).is_some_and(|heir| heir.waiting);
-        let stays = to == proc && !object.owed;
+        let waits = self
+            .objects
+            .get(successor)
+            .is_some_and(|successor| successor.unconfirmed);
+        let stays = to == proc && !object.charge_deferred;
         if !stays {
             self.uncharge(proc, object);
         }
-        if let Some(heir) = self.objects.get_mut(heir) {
-            (heir.charged, heir.gpu) = (object.charged, object.gpu);
-            heir.owed = !stays;
+        if let Some(successor) = self.objects.get_mut(successor) {
+            (successor.charged, successor.gpu) = (object.charged, object.gpu);
+            successor.charge_deferred = !stays;
         }
         if !waits {
-            self.pay(to, heir);
+            self.charge_deferred(to, successor);
         }
-        self.consider(heir);
+        self.consider(successor);
     }
 
     /// Charges an object that is there for certain what is owed for it.
     ///
-    /// `reserve_places` has kept room for every heir.
-    pub(super) fn pay(&mut self, proc: ProcKey, key: ObjectKey) {
-        let Some(object) = self.objects.get(key).filter(|object| object.owed) else {
+    /// `reserve_places` has kept room for every successor.
+    pub(super) fn charge_deferred(&mut self, proc: ProcKey, key: ObjectKey) {
+        let Some(object) = self
+            .objects
+            .get(key)
+            .filter(|object| object.charge_deferred)
+        else {
             return;
         };
         let charged = self.charge(proc, object.gpu, object.charged);
         if let Some(object) = self.objects.get_mut(key) {
-            (object.charged, object.owed) = (charged, false);
+            (object.charged, object.charge_deferred) = (charged, false);
         }
     }
 

@@ -186,8 +186,11 @@ impl State<'_> {
             let oldest = due
                 .iter()
                 .filter_map(|list| self.objects.first(space, *list));
-            let since =
-                |key: &ObjectKey| self.objects.get(*key).map_or(0, |object| object.acked.since);
+            let since = |key: &ObjectKey| {
+                self.objects
+                    .get(*key)
+                    .map_or(0, |object| object.acked.since)
+            };
             let Some(first) = oldest.min_by_key(since) else {
                 self.leave_turns(key);
                 return Next::Nothing;

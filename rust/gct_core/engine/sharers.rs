@@ -52,7 +52,7 @@ impl<'a> State<'a> {
         let Some(own) = limits.timeslice else {
             return true;
         };
-        let maker = self.objects.get(self.objects.lead_name(group));
+        let maker = self.objects.get(self.objects.primary_alias(group));
         let maker = maker.and_then(|maker| self.proc_of(maker));
         let Some(maker) = maker.filter(|maker| *maker != proc) else {
             return true;
@@ -88,7 +88,7 @@ impl<'a> State<'a> {
     fn sharers(&self, group: ObjectKey) -> impl Iterator<Item = ProcKey> + use<'_, 'a> {
         let mut at = group;
         let others = (0..LOOKS_MAX).map_while(move |_| {
-            at = self.objects.next_name(at);
+            at = self.objects.next_alias(at);
             (at != group).then_some(at)
         });
         others

@@ -65,7 +65,7 @@ impl State<'_> {
                 let key = self.key_of_source(source_client, source)?;
                 let class = self.objects.get(key)?.class;
                 let runs = matches!(class, Class::ChannelGroup | Class::Channel);
-                let full = runs && self.objects.may_have_name(key).is_err();
+                let full = runs && self.objects.check_alias_limit(key).is_err();
                 full.then_some(INSUFFICIENT_RESOURCES)
             }
             _ => None,
@@ -280,7 +280,7 @@ impl State<'_> {
             object.gpu = self.objects.get(parent).and_then(|parent| parent.gpu);
             let amount = Amount::of_object(imported.class, imported.bytes);
             object.charged = self.charge(proc, object.gpu, amount);
-            object.acked.lead = true;
+            object.acked.primary = true;
             self.objects.add(key, object)?;
         }
         self.tally(file);
@@ -300,10 +300,10 @@ impl State<'_> {
     /// [`Error::NoSpace`] when it has as many as it may.
     fn name(&mut self, known: ObjectKey, key: ObjectKey, object: Object) -> Result<(), Error> {
         let counts = Amount::of_object(object.class, 1) != Amount::ZERO;
-        self.objects.may_have_name(known)?;
+        self.objects.check_alias_limit(known)?;
         self.objects.add(key, object)?;
         if counts {
-            self.objects.tie(known, key);
+            self.objects.add_alias(known, key);
         }
         Ok(())
     }

@@ -32,7 +32,7 @@ impl State<'_> {
                 let gpu = object.gpu;
                 self.list_subdevice(key, gpu);
             }
-            Class::Channel | Class::ChannelGroup if object.acked.lead => self.sort_landed(key),
+            Class::Channel | Class::ChannelGroup if object.acked.primary => self.sort_landed(key),
             _ => {}
         }
     }
@@ -144,14 +144,14 @@ impl State<'_> {
     }
 
     fn slice_undone(&mut self, key: ObjectKey, succeeded: bool) {
-        let lead = self.objects.lead_name(key);
-        if let Some(object) = self.objects.get_mut(lead) {
+        let primary = self.objects.primary_alias(key);
+        if let Some(object) = self.objects.get_mut(primary) {
             object.acked.slice = match succeeded {
                 true => Slice::Own,
                 false => object.acked.slice.lost(),
             };
         }
-        self.out_of_flight(lead);
+        self.out_of_flight(primary);
     }
 
     /// Some channel below a device has got another time slice, and with it its group. The resource manager
@@ -182,7 +182,7 @@ impl State<'_> {
                 self.may_run(at, by);
             }
             self.may_run(name, by);
-            name = self.objects.next_name(name);
+            name = self.objects.next_alias(name);
             if name == key {
                 break;
             }
@@ -231,13 +231,13 @@ impl State<'_> {
         if !self.objects.get(key).is_some_and(of_channel) {
             return;
         }
-        let lead = self.objects.lead_name(key);
-        let object = self.objects.get(lead).copied();
+        let primary = self.objects.primary_alias(key);
+        let object = self.objects.get(primary).copied();
         let Some(object) = object.filter(|object| object.acked.run != Run::Runs) else {
             return;
         };
-        self.set_run(lead, Run::Unknown);
-        self.out_of_flight(lead);
+        self.set_run(primary, Run::Unknown);
+        self.out_of_flight(primary);
         if let Some(owner) = self.proc_of(&object).filter(|owner| *owner != by) {
             self.plan.touched.add(owner);
         }
@@ -306,19 +306,19 @@ impl State<'_> {
     }
 
     /// A subject is gone; another name of the same thing takes its place, if there is one.
-    pub(super) fn succeeded_by(&mut self, gone: &Object, heir: Option<ObjectKey>) {
-        if !gone.acked.lead {
+    pub(super) fn succeeded_by(&mut self, gone: &Object, successor: Option<ObjectKey>) {
+        if !gone.acked.primary {
             return;
         }
         if gone.acked.run != Run::Runs {
             self.plan.stopped = self.plan.stopped.saturating_sub(1);
         }
-        let Some(key) = heir else { return };
+        let Some(key) = successor else { return };
         let acked = gone.acked.inherited();
-        if let Some(heir) = self.objects.get_mut(key) {
-            heir.gpu = gone.gpu;
-            heir.acked = acked;
-            heir.acked.run = Run::Runs;
+        if let Some(successor) = self.objects.get_mut(key) {
+            successor.gpu = gone.gpu;
+            successor.acked = acked;
+            successor.acked.run = Run::Runs;
         }
         self.set_run(key, acked.run);
     }
@@ -378,7 +378,7 @@ impl State<'_> {
     /// What the resource manager has to be told of a subject now; nothing while it cannot be named.
     pub(super) fn order_for(&self, key: ObjectKey, object: &Object) -> Option<Order> {
         let gpu = object.gpu.filter(|gpu| self.sends_controls(*gpu))?;
-        let proc = self.proc_of(object).filter(|_| object.acked.lead)?;
+        let proc = self.proc_of(object).filter(|_| object.acked.primary)?;
         if !self.objects.is_reachable(key, object) {
             return None;
         }

@@ -3,13 +3,13 @@
 //! One scenario for each rule of the tree.
 
 mod admit;
+mod aliases;
 mod bounds;
 mod conformance;
 mod faults;
 mod gpus;
 mod groups;
 mod hostile;
-mod names;
 mod objects;
 mod reserve;
 mod rounds;

@@ -163,7 +163,7 @@ impl<'a> Objects<'a> {
     }
 
     /// An object has got another key: its neighbours have to know.
-    pub(super) fn relisted(&mut self, to: ObjectKey) {
+    pub(super) fn listing_rekeyed(&mut self, to: ObjectKey) {
         if let Some(links) = self.links(to).filter(|links| links.list.is_some()) {
             self.set_links(links.previous, |previous| previous.next = to);
             self.set_links(links.next, |next| next.previous = to);
@@ -196,7 +196,7 @@ impl<'a> Objects<'a> {
     }
 
     /// Do the neighbours in the list know this object, and is it the same list?
-    pub(super) fn is_listed_soundly(&self, key: ObjectKey, object: &Object) -> bool {
+    pub(super) fn listing_is_sound(&self, key: ObjectKey, object: &Object) -> bool {
         let Links {
             previous,
             next,

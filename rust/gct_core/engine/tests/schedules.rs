@@ -54,7 +54,8 @@ fn start(actors: Vec<Actor>, chance: Chance) -> Schedule {
             let set = set.map(|(at, word)| (at, u64::from(word)));
             let file = all.procs[n].1;
             let answer = (class == 0x80).then_some(1);
-            all.store.ioctl(file, escape::ALLOC, &words(32, &set), answer);
+            all.store
+                .ioctl(file, escape::ALLOC, &words(32, &set), answer);
             all.rm.add((top, handle), parent, class);
         }
     }
@@ -68,7 +69,11 @@ impl Schedule {
         let fails = self.rm.failed > 0;
         let mut shared = vec![];
         let state = self.store.state();
-        for (key, object) in state.objects.iter().filter(|(_, object)| object.acked.lead) {
+        for (key, object) in state
+            .objects
+            .iter()
+            .filter(|(_, object)| object.acked.primary)
+        {
             let name = (object.client, key.handle);
             let Some(thing) = self.rm.names.get(&name) else {
                 // It was lost, or freed before its own ioctl was done.

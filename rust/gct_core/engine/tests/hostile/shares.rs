@@ -3,7 +3,7 @@
 //! What comes and goes without a call that names it, and what is kept in files.
 
 use super::*;
-use crate::engine::{Passed, Imported};
+use crate::engine::{Imported, Passed};
 use crate::objects::{Object, ObjectKey};
 use crate::plan::Run;
 use crate::rmapi::control::NOT_SUPPORTED;
@@ -152,7 +152,7 @@ fn a_channel_without_a_group_counts_as_one_and_has_no_time_slice() {
     let stopped = |world: &mut World| {
         let state = world.store.state();
         let alone = |(key, object): &(&ObjectKey, &Object)| {
-            key.handle == 41 && object.acked.lead && object.acked.run == Run::Frozen
+            key.handle == 41 && object.acked.primary && object.acked.run == Run::Frozen
         };
         state.objects.iter().filter(alone).count()
     };
@@ -276,7 +276,13 @@ fn imports_that_began_can_be_followed() {
     assert_eq!(state.call_leave(theirs, &call, ticket, None), Ok(()));
     for index in 3..131 {
         let object = 80 + u64::from(index);
-        let imported = state.imported(theirs, 11, &shared(index, object), Some(file), &MEMORY_IMPORTED);
+        let imported = state.imported(
+            theirs,
+            11,
+            &shared(index, object),
+            Some(file),
+            &MEMORY_IMPORTED,
+        );
         assert_eq!(imported, Ok(()), "{index}");
     }
     state.imports_end(theirs, ticket);

@@ -216,7 +216,7 @@ fn a_thing_has_a_bounded_number_of_names() {
     while dup(&mut world, 1000 + names) == Ok(()) {
         names += 1;
     }
-    assert_eq!(usize::try_from(names), Ok(limits::NAMES_MAX));
+    assert_eq!(usize::try_from(names), Ok(limits::ALIASES_MAX));
     assert_eq!(dup(&mut world, 500), Err(Error::NoSpace));
     // Without a limit, too: what is made below a name that nobody follows would never have one.
     assert_eq!(refused(&mut world), Some(rmapi::INSUFFICIENT_RESOURCES));
@@ -231,7 +231,7 @@ fn a_thing_has_a_bounded_number_of_names() {
         assert_eq!(left, Ok(()));
     });
     assert!(
-        looked > limits::NAMES_MAX && looked < 8 * limits::NAMES_MAX,
+        looked > limits::ALIASES_MAX && looked < 8 * limits::ALIASES_MAX,
         "{looked}"
     );
     // One goes, another may come.

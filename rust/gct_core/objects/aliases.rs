@@ -12,7 +12,7 @@ use crate::limits;
 
 /// The neighbours in the ring of names; `None` for the only name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Names(Option<Ring>);
+pub(super) struct Aliases(Option<Ring>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ring {
@@ -20,8 +20,8 @@ struct Ring {
     next: ObjectKey,
 }
 
-impl Names {
-    pub(super) const ALONE: Self = Self(None);
+impl Aliases {
+    pub(super) const NONE: Self = Self(None);
 }
 
 impl Objects<'_> {
@@ -29,11 +29,11 @@ impl Objects<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when it has [`NAMES_MAX`](limits::NAMES_MAX).
-    pub(crate) fn may_have_name(&self, known: ObjectKey) -> Result<(), Error> {
+    /// [`Error::NoSpace`] when it has [`ALIASES_MAX`](limits::ALIASES_MAX).
+    pub(crate) fn check_alias_limit(&self, known: ObjectKey) -> Result<(), Error> {
         let mut at = known;
-        for _ in 1..limits::NAMES_MAX {
-            at = self.next_name(at);
+        for _ in 1..limits::ALIASES_MAX {
+            at = self.next_alias(at);
             if at == known {
                 return Ok(());
             }
@@ -42,18 +42,22 @@ impl Objects<'_> {
     }
 
     /// Makes `new`, which has no other name, a further name of what `known` names.
-    pub(crate) fn tie(&mut self, known: ObjectKey, new: ObjectKey) {
-        if known == new || self.get(new).is_none_or(|object| object.names.0.is_some()) {
+    pub(crate) fn add_alias(&mut self, known: ObjectKey, new: ObjectKey) {
+        if known == new
+            || self
+                .get(new)
+                .is_none_or(|object| object.aliases.0.is_some())
+        {
             return;
         }
         let Some(object) = self.get_mut(known) else {
             return;
         };
-        let ring = object.names.0.unwrap_or(Ring {
+        let ring = object.aliases.0.unwrap_or(Ring {
             previous: known,
             next: known,
         });
-        object.names.0 = Some(ring);
+        object.aliases.0 = Some(ring);
         self.set_ring(new, |own| {
             *own = Some(Ring {
                 previous: known,
@@ -62,19 +66,19 @@ impl Objects<'_> {
         });
         self.set_neighbour(ring.next, |ring| ring.previous = new);
         self.set_neighbour(known, |ring| ring.next = new);
-        *self.heirs = self.heirs.saturating_add(1);
+        *self.extra_aliases = self.extra_aliases.saturating_add(1);
     }
 
     /// How many names could inherit a charge: all of each thing but one.
-    pub(crate) fn heirs(&self) -> usize {
-        *self.heirs
+    pub(crate) fn extra_aliases(&self) -> usize {
+        *self.extra_aliases
     }
 
     /// Takes an object out of its ring and returns another name of the thing.
-    pub(super) fn untie(&mut self, key: ObjectKey) -> Option<ObjectKey> {
-        let Ring { previous, next } = self.get(key)?.names.0?;
+    pub(super) fn remove_alias(&mut self, key: ObjectKey) -> Option<ObjectKey> {
+        let Ring { previous, next } = self.get(key)?.aliases.0?;
         self.set_ring(key, |own| *own = None);
-        *self.heirs = self.heirs.saturating_sub(1);
+        *self.extra_aliases = self.extra_aliases.saturating_sub(1);
         if previous == next {
             // The other is alone now.
             self.set_ring(next, |own| *own = None);
@@ -86,13 +90,13 @@ impl Objects<'_> {
     }
 
     /// The name of a thing that is the subject of controls, which may be `key` itself.
-    pub(crate) fn lead_name(&self, key: ObjectKey) -> ObjectKey {
+    pub(crate) fn primary_alias(&self, key: ObjectKey) -> ObjectKey {
         let mut at = key;
-        for _ in 0..limits::NAMES_MAX {
-            if self.get(at).is_none_or(|object| object.acked.lead) {
+        for _ in 0..limits::ALIASES_MAX {
+            if self.get(at).is_none_or(|object| object.acked.primary) {
                 return at;
             }
-            at = self.next_name(at);
+            at = self.next_alias(at);
             if at == key {
                 break;
             }
@@ -101,14 +105,14 @@ impl Objects<'_> {
     }
 
     /// The next name in the ring, which is `key` itself where it has no other.
-    pub(crate) fn next_name(&self, key: ObjectKey) -> ObjectKey {
-        let ring = self.get(key).and_then(|object| object.names.0);
+    pub(crate) fn next_alias(&self, key: ObjectKey) -> ObjectKey {
+        let ring = self.get(key).and_then(|object| object.aliases.0);
         ring.map_or(key, |ring| ring.next)
     }
 
     /// An object has got another key: its neighbours have to know.
-    pub(super) fn renamed(&mut self, from: ObjectKey, to: ObjectKey) {
-        let Some(Ring { previous, next }) = self.get(to).and_then(|object| object.names.0) else {
+    pub(super) fn alias_rekeyed(&mut self, from: ObjectKey, to: ObjectKey) {
+        let Some(Ring { previous, next }) = self.get(to).and_then(|object| object.aliases.0) else {
             return;
         };
         if previous != from {
@@ -119,7 +123,7 @@ impl Objects<'_> {
 
     fn set_ring(&mut self, key: ObjectKey, set: impl FnOnce(&mut Option<Ring>)) {
         if let Some(object) = self.get_mut(key) {
-            set(&mut object.names.0);
+            set(&mut object.aliases.0);
         }
     }
 
@@ -132,20 +136,20 @@ impl Objects<'_> {
     }
 
     /// Do the neighbours in the ring know this object?
-    pub(super) fn is_tied_soundly(&self, key: ObjectKey, object: &Object) -> bool {
-        let Some(Ring { previous, next }) = object.names.0 else {
+    pub(super) fn aliases_are_sound(&self, key: ObjectKey, object: &Object) -> bool {
+        let Some(Ring { previous, next }) = object.aliases.0 else {
             return true;
         };
-        let ring = |key| self.get(key).and_then(|object| object.names.0);
+        let ring = |key| self.get(key).and_then(|object| object.aliases.0);
         previous != key
             && next != key
             && ring(previous).is_some_and(|ring| ring.next == key)
             && ring(next).is_some_and(|ring| ring.previous == key)
     }
 
-    /// Is the count of heirs that of the rings?
-    pub(super) fn heirs_are_counted(&self) -> bool {
-        let tied = |(key, object): (&ObjectKey, &Object)| Some((*key, object.names.0?));
+    /// Is the count of extra_aliases that of the rings?
+    pub(super) fn extra_aliases_are_counted(&self) -> bool {
+        let tied = |(key, object): (&ObjectKey, &Object)| Some((*key, object.aliases.0?));
         let follows = |key: ObjectKey| {
             let (mut at, mut first) = (key, key);
             for _ in 0..self.len() {
@@ -154,7 +158,7 @@ impl Objects<'_> {
                 } else {
                     first
                 };
-                match self.get(at).and_then(|object| object.names.0) {
+                match self.get(at).and_then(|object| object.aliases.0) {
                     Some(ring) if ring.next != key => at = ring.next,
                     _ => break,
                 }
@@ -162,6 +166,6 @@ impl Objects<'_> {
             first != key
         };
         let names = self.iter().filter_map(tied);
-        crate::table::count(names.filter(|(key, _)| follows(*key))) == self.heirs()
+        crate::table::count(names.filter(|(key, _)| follows(*key))) == self.extra_aliases()
     }
 }
