@@ -12,10 +12,10 @@
 //! check rather than misread.
 
 pub mod ask;
+pub mod channel;
 pub mod class;
 pub mod control;
 pub mod nv;
-pub mod own;
 mod share;
 
 use crate::error::Error;

@@ -11,7 +11,7 @@ use crate::shadow::{device_write_barrier, Shadow};
 use crate::split::AtomRoom;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::policy::pace::Admission;
-use gct_core::rmapi::own::ChannelParams;
+use gct_core::rmapi::channel::ChannelParams;
 use gct_core::submit::gpfifo::Fetch;
 use gct_core::submit::tracker::{QmdCall, Tracker};
 

@@ -142,10 +142,7 @@ pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, re
         // The subdevice's allocation answers this.
         Lookup::GpuOfInstance(_) => None,
     };
-    let hint = call
-        .lookup()
-        .filter(|_| call.succeeded())
-        .and_then(answer);
+    let hint = call.lookup().filter(|_| call.succeeded()).and_then(answer);
     let ioctl = Ioctl {
         escape,
         bytes,

@@ -8,7 +8,7 @@
 
 use crate::rm::Object;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gct_core::rmapi::own;
+use gct_core::rmapi::channel;
 
 /// Bytes of a channel's first notifier, which reports errors.
 const BYTES: usize = 16;
@@ -65,7 +65,7 @@ impl Notifiers {
         let ended = |n: &Notifier| (n.channel.client, n.group);
         let known: Vec<_> = self.0.iter().filter(|n| n.ended).map(ended).collect();
         for notifier in self.0.iter_mut().filter(|notifier| !notifier.ended) {
-            let Some(xid) = own::notified_error(notifier.words()) else {
+            let Some(xid) = channel::notified_error(notifier.words()) else {
                 continue;
             };
             notifier.ended = true;

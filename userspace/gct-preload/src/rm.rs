@@ -6,9 +6,9 @@
 //! This code runs in the tenant's own process, on the structures it passed to the driver, after the
 //! driver accepted them. A wrong decoding here can harm only the tenant itself.
 
+use gct_core::rmapi::channel::{class_number, ChannelParams, Mapping, Token};
 use gct_core::rmapi::class::Class;
 use gct_core::rmapi::control::{Control, Status};
-use gct_core::rmapi::own::{class_number, ChannelParams, Mapping, Token};
 use gct_core::rmapi::{self, escape, Action};
 
 /// The ioctl type of NVIDIA's escapes, `NV_IOCTL_MAGIC`.

@@ -15,7 +15,7 @@ use crate::sys;
 use crate::unmanaged::Reason;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
-use gct_core::rmapi::own::ChannelParams;
+use gct_core::rmapi::channel::ChannelParams;
 
 /// A mapping that the driver announced and `mmap` has not yet made.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use crate::split::FRAME_BYTES;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::mask::TpcMask;
-use gct_core::rmapi::own::ChannelParams;
+use gct_core::rmapi::channel::ChannelParams;
 use gct_core::submit::gpfifo::{Entry, Fetch, Segment};
 use gct_core::submit::qmd::v04_00 as v04;
 use gct_core::topology::Topology;

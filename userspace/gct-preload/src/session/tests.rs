@@ -7,7 +7,7 @@ mod trace;
 use super::*;
 use crate::channel::{GP_GET, GP_PUT};
 use core::sync::atomic::AtomicUsize;
-use gct_core::rmapi::own::Mapping as Announcement;
+use gct_core::rmapi::channel::Mapping as Announcement;
 use gct_core::submit::gpfifo::{Entry, Segment};
 
 const CLIENT: u32 = 0xc1d0_0019;
