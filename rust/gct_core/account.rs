@@ -88,7 +88,7 @@ impl Amount {
     }
 }
 
-/// What is charged to one node, and the most that was.
+/// What is charged to one pool, and the most that was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     now: Amount,

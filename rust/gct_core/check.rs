@@ -35,8 +35,8 @@ pub enum Violation {
     Files,
     /// A process is in another group than its pid or its cgroup says.
     Membership,
-    /// A node without its owner or its GPU, or an owner without its node.
-    Nodes,
+    /// A pool without its owner or its GPU, or an owner without its pool.
+    Pools,
     /// Usage is not the sum of what was charged for objects.
     Usage,
     /// A directory is wanted where none belongs, or not where one does.
@@ -65,7 +65,7 @@ pub fn invariants(state: &State<'_>, members: &Members<'_>) -> Result<(), Violat
         (groups_are_unique(state), Violation::GroupUnique),
         (files_are_counted(state), Violation::Files),
         (procs_are_placed(state), Violation::Membership),
-        (nodes_have_both_ends(state), Violation::Nodes),
+        (nodes_have_both_ends(state), Violation::Pools),
         (usage_adds_up(state), Violation::Usage),
         (directories_are_wanted(state), Violation::Wanted),
         (members_have_groups(state, members), Violation::Members),
@@ -85,7 +85,7 @@ fn tables_are_sound(state: &State<'_>, members: &Members<'_>) -> bool {
         && state.paths.is_sound()
         && state.procs.is_sound()
         && state.pids.is_sound()
-        && state.nodes.is_sound()
+        && state.pools.is_sound()
         && state.files.is_sound()
         && members.is_sound()
 }
@@ -167,15 +167,15 @@ fn pids_are_counted(state: &State<'_>) -> bool {
 
 fn nodes_have_both_ends(state: &State<'_>) -> bool {
     let of_groups = state.groups.iter().all(|(group, _)| {
-        let node = |gpu: &GpuId| state.nodes.contains(&(Owner::Group(*group), *gpu));
-        state.gpus.iter().all(|(gpu, _)| node(gpu))
+        let pool = |gpu: &GpuId| state.pools.contains(&(Owner::Group(*group), *gpu));
+        state.gpus.iter().all(|(gpu, _)| pool(gpu))
     });
     of_groups
-        && state.nodes.iter().all(|((owner, gpu), node)| {
+        && state.pools.iter().all(|((owner, gpu), pool)| {
             let has_owner = match owner {
                 Owner::Group(group) => state.groups.contains(group),
                 Owner::Proc(proc) => {
-                    state.procs.contains(proc) && *node.usage.now() != Amount::ZERO
+                    state.procs.contains(proc) && *pool.usage.now() != Amount::ZERO
                 }
             };
             has_owner && state.gpus.contains(gpu)
@@ -183,7 +183,7 @@ fn nodes_have_both_ends(state: &State<'_>) -> bool {
 }
 
 fn usage_adds_up(state: &State<'_>) -> bool {
-    state.nodes.iter().all(|((owner, gpu), node)| {
+    state.pools.iter().all(|((owner, gpu), pool)| {
         let belongs = |proc: ProcKey| match owner {
             Owner::Proc(key) => proc == *key,
             Owner::Group(group) => {
@@ -197,7 +197,7 @@ fn usage_adds_up(state: &State<'_>) -> bool {
                 sum = add(&sum, &object.charged);
             }
         }
-        sum == *node.usage.now() && node.usage.peak() >= sum.all_memory()
+        sum == *pool.usage.now() && pool.usage.peak() >= sum.all_memory()
     })
 }
 
@@ -223,17 +223,17 @@ fn rounds_add_up(state: &State<'_>) -> bool {
     };
     let of_group = |id: GroupId, gpu: GpuId, usage: &Usage| {
         let shares = |(key, proc): &(&ProcKey, &Proc)| {
-            let node = state.nodes.get(&(Owner::Proc(**key), gpu));
-            proc.group == Some(id) && node.is_some_and(|node| node.usage.now().channel_groups > 0)
+            let pool = state.pools.get(&(Owner::Proc(**key), gpu));
+            proc.group == Some(id) && pool.is_some_and(|pool| pool.usage.now().channel_groups > 0)
         };
         let sharers = state.procs.iter().filter(shares);
         counted(usage.sharers(), count(sharers))
             && usage.rounds().iter().all(|divisor| counted(divisor, 0))
     };
     state.mates_are_sound()
-        && state.nodes.iter().all(|((owner, gpu), node)| match owner {
-            Owner::Proc(key) => of_proc(*key, *gpu, &node.usage),
-            Owner::Group(id) => of_group(*id, *gpu, &node.usage),
+        && state.pools.iter().all(|((owner, gpu), pool)| match owner {
+            Owner::Proc(key) => of_proc(*key, *gpu, &pool.usage),
+            Owner::Group(id) => of_group(*id, *gpu, &pool.usage),
         })
 }
 
@@ -258,31 +258,31 @@ fn directories_are_wanted(state: &State<'_>) -> bool {
         .groups
         .iter()
         .all(|(id, _)| wants(DirPath::Group(*id), Scope::Group(*id)));
-    let nodes = state.nodes.iter().all(|((owner, gpu), node)| {
+    let pools = state.pools.iter().all(|((owner, gpu), pool)| {
         let Some(index) = state.gpus.get(gpu).map(|gpu| gpu.index) else {
             return false;
         };
-        let path = DirPath::of_node(*owner, index);
-        let wanted = wants(path, Scope::Node(*owner, *gpu));
+        let path = DirPath::of_pool(*owner, index);
+        let wanted = wants(path, Scope::Pool(*owner, *gpu));
         match owner {
             Owner::Group(_) => wanted,
             Owner::Proc(proc) => {
                 let alive = state.procs.get(proc).is_some_and(|proc| !proc.replaced);
-                let due = alive && node.usage.now().channel_groups > 0;
-                node.visible == due && wanted == due
+                let due = alive && pool.usage.now().channel_groups > 0;
+                pool.visible == due && wanted == due
             }
         }
     });
     let procs = state.procs.iter().all(|(key, proc)| {
         let mine = |(owner, _): &(Owner, GpuId)| *owner == Owner::Proc(*key);
         let visible = state
-            .nodes
+            .pools
             .iter()
-            .filter(|(of, node)| mine(of) && node.visible);
+            .filter(|(of, pool)| mine(of) && pool.visible);
         u32::try_from(count(visible)) == Ok(proc.visible)
             && (proc.visible > 0 || !wants(DirPath::Proc(key.tgid), Scope::Proc(*key)))
     });
-    gpus && groups && nodes && procs
+    gpus && groups && pools && procs
 }
 
 fn members_have_groups(state: &State<'_>, members: &Members<'_>) -> bool {

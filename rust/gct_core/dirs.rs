@@ -36,7 +36,7 @@ pub enum DirPath {
 
 impl DirPath {
     /// The path of an owner's directory for a GPU.
-    pub(crate) const fn of_node(owner: Owner, gpu: GpuIndex) -> Self {
+    pub(crate) const fn of_pool(owner: Owner, gpu: GpuIndex) -> Self {
         match owner {
             Owner::Group(group) => Self::GroupGpu(group, gpu),
             Owner::Proc(proc) => Self::ProcGpu(proc.tgid, gpu),

@@ -18,7 +18,7 @@ pub enum Table {
     /// Cgroup paths of groups.
     Paths,
     /// Owners on GPUs.
-    Nodes,
+    Pools,
     /// Open files of the driver.
     Files,
     /// Objects of the resource manager.

@@ -120,7 +120,7 @@ pub enum Scope {
     /// A process: `<pid>/`. It has directories of GPUs and no files.
     Proc(ProcKey),
     /// An owner on a GPU: `<name>/<n>/` and `<pid>/<n>/`.
-    Node(Owner, GpuId),
+    Pool(Owner, GpuId),
 }
 
 impl Scope {
@@ -131,15 +131,15 @@ impl Scope {
             Self::Gpu(_) => Some(Place::Gpu),
             Self::Group(_) => Some(Place::Group),
             Self::Proc(_) => None,
-            Self::Node(..) => Some(Place::Node),
+            Self::Pool(..) => Some(Place::Pool),
         }
     }
 
     /// Returns the subject of the parent directory, for directories that move with it.
     pub(crate) const fn parent(self) -> Option<Self> {
         match self {
-            Self::Node(Owner::Group(group), _) => Some(Self::Group(group)),
-            Self::Node(Owner::Proc(proc), _) => Some(Self::Proc(proc)),
+            Self::Pool(Owner::Group(group), _) => Some(Self::Group(group)),
+            Self::Pool(Owner::Proc(proc), _) => Some(Self::Proc(proc)),
             _ => None,
         }
     }

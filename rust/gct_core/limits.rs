@@ -18,7 +18,7 @@ pub const GROUPS_MAX: usize = 4096;
 pub const PROCS_MAX: usize = 65_536;
 
 /// Pairs of an owner and a GPU: all that there can be, so that nobody uses them up.
-pub const NODES_MAX: usize = (GROUPS_MAX + PROCS_MAX) * GPUS_MAX;
+pub const POOLS_MAX: usize = (GROUPS_MAX + PROCS_MAX) * GPUS_MAX;
 
 /// Open files of the driver. libcuda opens about 20 per process and GPU.
 pub const FILES_MAX: usize = 1 << 20;
@@ -37,8 +37,8 @@ pub const OBJECTS_OF_PROC_MAX: usize = OBJECTS_MAX / 8;
 /// two at the most. What one event looks at ends with it.
 pub const ALIASES_MAX: usize = 1024;
 
-/// Directories shown: one for each group, process, node and GPU.
-pub const DIRS_MAX: usize = NODES_MAX + GROUPS_MAX + PROCS_MAX + GPUS_MAX;
+/// Directories shown: one for each group, process, pool and GPU.
+pub const DIRS_MAX: usize = POOLS_MAX + GROUPS_MAX + PROCS_MAX + GPUS_MAX;
 
 /// Processes that belong to a group by pid, forked children included: all pids that
 /// Linux gives (`PID_MAX_LIMIT`), so that nobody can use them up.

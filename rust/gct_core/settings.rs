@@ -10,7 +10,7 @@ use crate::topology::Topology;
 use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
 
 /// The limits of one owner on one GPU: one field for each settable file of
-/// [`Place::Node`](crate::iface::Place). `None` is the file's word: `max`, `all`, `off` or
+/// [`Place::Pool`](crate::iface::Place). `None` is the file's word: `max`, `all`, `off` or
 /// `default`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_table() {
         let mut settable = 0;
-        for entry in files::of(Place::Node).filter(|entry| entry.mode == Mode::ReadWrite) {
+        for entry in files::of(Place::Pool).filter(|entry| entry.mode == Mode::ReadWrite) {
             let default = parse::value(entry.format, entry.default.as_bytes()).unwrap();
             match Settings::DEFAULT.get(entry.file) {
                 Some(value) => {

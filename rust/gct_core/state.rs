@@ -99,9 +99,9 @@ pub struct Proc {
     pub(crate) mates: Turn,
 }
 
-/// An owner on a GPU.
+/// A pool: the settings and counters of one owner (group or process) on one GPU.
 #[derive(Debug, Default)]
-pub struct Node {
+pub struct Pool {
     pub(crate) settings: Settings,
     /// The TPCs that are reserved for its quota.
     pub(crate) reserved: TpcMask,
@@ -113,11 +113,11 @@ pub struct Node {
     pub(crate) refusals: u64,
     /// Errors of the GPU.
     pub(crate) faults: Faults,
-    /// A process's node has a directory while it has channel groups.
+    /// A process's pool has a directory while it has channel groups.
     pub(crate) visible: bool,
 }
 
-impl Node {
+impl Pool {
     /// Has it a directory? A process's has none without channel groups.
     pub(crate) const fn is_shown(&self, owner: Owner) -> bool {
         matches!(owner, Owner::Group(_)) || self.visible
@@ -193,7 +193,7 @@ pub struct State<'a> {
     pub(crate) procs: Map<'a, ProcKey, Proc>,
     pub(crate) pids: Map<'a, u32, Pid>,
     pub(crate) users: Map<'a, UserId, User>,
-    pub(crate) nodes: Map<'a, (Owner, GpuId), Node>,
+    pub(crate) pools: Map<'a, (Owner, GpuId), Pool>,
     pub(crate) files: Map<'a, FileId, File>,
     pub(crate) objects: Objects<'a>,
     pub(crate) dirs: Dirs<'a>,
@@ -217,7 +217,7 @@ impl<'a> State<'a> {
             procs: Map::new(&mut metas.procs, stores.procs),
             pids: Map::new(&mut metas.pids, stores.pids),
             users: Map::new(&mut metas.users, stores.users),
-            nodes: Map::new(&mut metas.nodes, stores.nodes),
+            pools: Map::new(&mut metas.pools, stores.pools),
             files: Map::new(&mut metas.files, stores.files),
             objects: Objects::new(
                 Map::new(&mut metas.objects, stores.objects),
@@ -241,7 +241,7 @@ impl<'a> State<'a> {
         let places = self.places_kept();
         let spares = [
             (Table::Objects, self.objects.has_spare_page(*self.promised)),
-            (Table::Nodes, self.nodes.has_spare_page(places)),
+            (Table::Pools, self.pools.has_spare_page(places)),
             (
                 Table::Dirs,
                 self.dirs.has_spare_page(places.saturating_mul(2)),

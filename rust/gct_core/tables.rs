@@ -17,7 +17,7 @@ use crate::ids::{FileId, GpuId, GroupId, GroupSlots, Owner, ProcKey, Sequence, U
 use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::plan::Plan;
-use crate::state::{Failures, File, Gpu, Group, Node, PathHash, Pid, Proc, State, User};
+use crate::state::{Failures, File, Gpu, Group, PathHash, Pid, Pool, Proc, State, User};
 use crate::table::{Link, Meta, Paged, Slot};
 use core::ops::DerefMut;
 
@@ -351,7 +351,7 @@ tables! {
     Procs, procs: ProcKey => Proc, PROCS_MAX;
     Pids, pids: u32 => Pid, PROCS_MAX;
     Users, users: UserId => User, PROCS_MAX;
-    Nodes, nodes: (Owner, GpuId) => Node, NODES_MAX;
+    Pools, pools: (Owner, GpuId) => Pool, POOLS_MAX;
     Files, files: FileId => File, FILES_MAX;
     Objects, objects: ObjectKey => Object, OBJECTS_MAX;
     Dirs, dirs: DirPath => Dir, DIRS_MAX;

@@ -125,7 +125,7 @@ pub(crate) unsafe fn write(
 
 /// Tells the members whether a group has a limit now.
 fn bind(glue: &Glue, scope: &Scope) {
-    if let Scope::Node(Owner::Group(group), _) = scope {
+    if let Scope::Pool(Owner::Group(group), _) = scope {
         glue.bind(*group);
     }
 }

@@ -93,7 +93,7 @@ pub(crate) fn write_limit(
     let _turn = glue.writing.lock();
     let begun = glue.with(|state, _| state.write_begin(file, scope, text));
     let owner = match (begun.map_err(errno)?, scope) {
-        (Begun::Trial, Scope::Node(owner, _)) => owner,
+        (Begun::Trial, Scope::Pool(owner, _)) => owner,
         _ => return Ok(()),
     };
     run_errand(glue, &glue.errand_of(Some(owner)));

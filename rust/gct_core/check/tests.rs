@@ -310,7 +310,7 @@ proptest! {
         world.store.check();
         prop_assert!(world.tree.is_empty());
         let state = world.store.state();
-        let left = (state.gpus.len(), state.groups.len(), state.procs.len(), state.nodes.len(), state.files.len(), state.objects.iter().count());
+        let left = (state.gpus.len(), state.groups.len(), state.procs.len(), state.pools.len(), state.files.len(), state.objects.iter().count());
         prop_assert_eq!(left, (0, 0, 0, 0, 0, 0));
         prop_assert_eq!((state.failures.charge, state.failures.limit), (0, 0));
     }

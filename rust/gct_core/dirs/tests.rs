@@ -83,8 +83,8 @@ fn proc(start_time_ns: u64) -> ProcKey {
     }
 }
 
-fn node(start: u64, gpu: u64) -> Scope {
-    Scope::Node(Owner::Proc(proc(start)), GpuId(gpu))
+fn pool(start: u64, gpu: u64) -> Scope {
+    Scope::Pool(Owner::Proc(proc(start)), GpuId(gpu))
 }
 
 #[test]
@@ -92,9 +92,9 @@ fn parents_come_first_and_go_last() {
     let mut world = World::new();
     let (top, sub) = (DirPath::Proc(7), DirPath::ProcGpu(7, N0));
     world.dirs().want(top, Scope::Proc(proc(1))).unwrap();
-    world.dirs().want(sub, node(1, 1)).unwrap();
+    world.dirs().want(sub, pool(1, 1)).unwrap();
     assert_eq!(world.settle(), 2);
-    world.dirs().unwant(sub, node(1, 1));
+    world.dirs().unwant(sub, pool(1, 1));
     world.dirs().unwant(top, Scope::Proc(proc(1)));
     assert_eq!(world.settle(), 2);
     assert!(world.tree.is_empty() && world.dirs().map.len() == 0);
@@ -117,11 +117,11 @@ fn a_reused_pid_gets_new_directories() {
     let (top, sub) = (DirPath::Proc(7), DirPath::ProcGpu(7, N0));
     for start in [1, 2] {
         world.dirs().want(top, Scope::Proc(proc(start))).unwrap();
-        world.dirs().want(sub, node(start, 1)).unwrap();
+        world.dirs().want(sub, pool(start, 1)).unwrap();
         assert_eq!(world.settle(), if start == 1 { 2 } else { 4 });
     }
     // What the dead process still gives up no longer concerns the path.
-    world.dirs().unwant(sub, node(1, 1));
+    world.dirs().unwant(sub, pool(1, 1));
     assert_eq!(world.settle(), 0);
     assert_eq!(world.tree.len(), 2);
 }
@@ -148,8 +148,8 @@ proptest! {
                     }
                     dirs.want(top, owner).unwrap();
                 }
-                1 if dirs.wanted(top) == Some(owner) => dirs.want(sub, node(start, gpu)).unwrap(),
-                2 => dirs.unwant(sub, node(start, gpu)),
+                1 if dirs.wanted(top) == Some(owner) => dirs.want(sub, pool(start, gpu)).unwrap(),
+                2 => dirs.unwant(sub, pool(start, gpu)),
                 3 if (1..4).all(|n| dirs.wanted(DirPath::ProcGpu(7, GpuIndex(n))).is_none()) => dirs.unwant(top, owner),
                 _ => {}
             }

@@ -10,7 +10,7 @@ use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::objects::{Object, ObjectKey};
 use crate::rmapi::{Action, Call, Class, Handle};
-use crate::state::{File, Node, State};
+use crate::state::{File, Pool, State};
 use crate::units::Bytes;
 
 impl State<'_> {
@@ -137,11 +137,11 @@ impl State<'_> {
             .into_iter()
             .flatten()
         {
-            let Some(node) = self.nodes.get_mut(&(owner, gpu)) else {
+            let Some(pool) = self.pools.get_mut(&(owner, gpu)) else {
                 continue;
             };
-            if node.is_over(more) {
-                node.refusals = node.refusals.saturating_add(1);
+            if pool.is_over(more) {
+                pool.refusals = pool.refusals.saturating_add(1);
                 refused = true;
             }
         }
@@ -180,10 +180,10 @@ impl State<'_> {
     ) {
         let group = self.group_of(proc).map(Owner::Group);
         for owner in [Some(Owner::Proc(proc)), group].into_iter().flatten() {
-            if let Some(node) = self.nodes.get_mut(&(owner, gpu)) {
-                node.launches = node.launches.plus(more);
+            if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
+                pool.launches = pool.launches.plus(more);
                 if effective != EffectiveTpcs::Unknown && *more != Launches::ZERO {
-                    node.effective = effective;
+                    pool.effective = effective;
                 }
             }
         }
@@ -193,7 +193,7 @@ impl State<'_> {
 /// The handle of memory that is asked for, in a space that nobody can name.
 const RESERVED: Handle = 1;
 
-impl Node {
+impl Pool {
     fn is_over(&self, more: Bytes) -> bool {
         let Some(limit) = self.settings.gmem_limit else {
             return false;

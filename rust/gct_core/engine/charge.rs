@@ -9,24 +9,24 @@ use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::mask::TpcMask;
 use crate::objects::{Object, ObjectKey};
 use crate::settings::Settings;
-use crate::state::{Failure, Node, State};
+use crate::state::{Failure, Pool, State};
 
 impl State<'_> {
-    /// Makes sure that one charge will find room for a node and its directories.
+    /// Makes sure that one charge will find room for a pool and its directories.
     pub(super) fn reserve_charge(&self) -> Result<(), Error> {
         self.reserve_places(1, 2)
     }
 
-    /// Makes sure that so many nodes and directories will find room, and after them those of every name that may
+    /// Makes sure that so many pools and directories will find room, and after them those of every name that may
     /// inherit a charge: that happens where nothing can be refused any more.
-    pub(super) fn reserve_places(&self, nodes: usize, dirs: usize) -> Result<(), Error> {
+    pub(super) fn reserve_places(&self, pools: usize, dirs: usize) -> Result<(), Error> {
         let kept = self.places_kept();
-        self.nodes.reserve(nodes.saturating_add(kept))?;
+        self.pools.reserve(pools.saturating_add(kept))?;
         self.dirs
             .reserve(dirs.saturating_add(kept.saturating_mul(2)))
     }
 
-    /// Nodes that extra_aliases and ioctls under way may need; each has two directories.
+    /// Pools that extra_aliases and ioctls under way may need; each has two directories.
     pub(crate) fn places_kept(&self) -> usize {
         let owners = self.procs.len().saturating_mul(self.gpus.len());
         let extra_aliases = self.objects.extra_aliases().min(owners);
@@ -48,7 +48,7 @@ impl State<'_> {
         };
         let before = self.divisors(proc, gpu);
         let own = (Owner::Proc(proc), gpu);
-        if !self.nodes.contains(&own) && self.nodes.insert(own, Node::default()).is_err() {
+        if !self.pools.contains(&own) && self.pools.insert(own, Pool::default()).is_err() {
             self.count(Failure::Limit);
             return Amount::ZERO;
         }
@@ -160,10 +160,10 @@ impl State<'_> {
             let Some(gpu) = self.gpus.key_at(at) else {
                 continue;
             };
-            let Some(node) = self.nodes.get(&(Owner::Proc(proc), gpu)) else {
+            let Some(pool) = self.pools.get(&(Owner::Proc(proc), gpu)) else {
                 continue;
             };
-            let amount = *node.usage.now();
+            let amount = *pool.usage.now();
             let (mut old, mut new) = (self.group_usage(from, gpu), self.group_usage(to, gpu));
             let before = [old, new];
             if !account::transfer(&amount, old.as_mut(), new.as_mut()) {
@@ -199,55 +199,55 @@ impl State<'_> {
 
     /// The limits of one owner on a GPU, as they were written; `None` when it is not there.
     pub fn settings(&self, owner: Owner, gpu: GpuId) -> Option<Settings> {
-        self.nodes.get(&(owner, gpu)).map(|node| node.settings)
+        self.pools.get(&(owner, gpu)).map(|pool| pool.settings)
     }
 
     fn usages(&self, proc: ProcKey, gpu: GpuId) -> (Usage, Option<Usage>) {
-        let own = self.nodes.get(&(Owner::Proc(proc), gpu));
+        let own = self.pools.get(&(Owner::Proc(proc), gpu));
         let group = self.procs.get(&proc).and_then(|proc| proc.group);
-        let own = own.map_or(Usage::ZERO, |node| node.usage);
+        let own = own.map_or(Usage::ZERO, |pool| pool.usage);
         (own, self.group_usage(group, gpu))
     }
 
     fn store_usages(&mut self, proc: ProcKey, gpu: GpuId, usage: Usage, of_group: Option<Usage>) {
-        if let Some(node) = self.nodes.get_mut(&(Owner::Proc(proc), gpu)) {
-            node.usage = usage;
+        if let Some(pool) = self.pools.get_mut(&(Owner::Proc(proc), gpu)) {
+            pool.usage = usage;
         }
         let group = self.procs.get(&proc).and_then(|proc| proc.group);
         self.store_group_usage(group, gpu, of_group);
     }
 
     fn group_usage(&self, group: Option<GroupId>, gpu: GpuId) -> Option<Usage> {
-        let node = self.nodes.get(&(Owner::Group(group?), gpu))?;
-        Some(node.usage)
+        let pool = self.pools.get(&(Owner::Group(group?), gpu))?;
+        Some(pool.usage)
     }
 
     fn store_group_usage(&mut self, group: Option<GroupId>, gpu: GpuId, usage: Option<Usage>) {
         let (Some(group), Some(usage)) = (group, usage) else {
             return;
         };
-        if let Some(node) = self.nodes.get_mut(&(Owner::Group(group), gpu)) {
-            node.usage = usage;
+        if let Some(pool) = self.pools.get_mut(&(Owner::Group(group), gpu)) {
+            pool.usage = usage;
         }
     }
 
     /// Shows or hides the directory of a process on a GPU, as it has channel
     /// groups there or none, and its pid or not. Its settings go with the
-    /// directory, and the node when nothing is charged to it.
+    /// directory, and the pool when nothing is charged to it.
     pub(super) fn settle(&mut self, proc: ProcKey, gpu: GpuId) {
         let key = (Owner::Proc(proc), gpu);
         let replaced = self.procs.get(&proc).is_some_and(|proc| proc.replaced);
-        let Some(node) = self.nodes.get_mut(&key) else {
+        let Some(pool) = self.pools.get_mut(&key) else {
             return;
         };
-        let now = *node.usage.now();
+        let now = *pool.usage.now();
         let shown = now.channel_groups > 0 && !replaced;
-        let was = core::mem::replace(&mut node.visible, shown);
+        let was = core::mem::replace(&mut pool.visible, shown);
         let (mut lifted, mut freed) = (false, false);
-        if !node.visible {
+        if !pool.visible {
             // Nobody could see them, nor take them back.
-            lifted = core::mem::take(&mut node.settings) != Settings::DEFAULT;
-            freed = core::mem::take(&mut node.reserved) != TpcMask::EMPTY;
+            lifted = core::mem::take(&mut pool.settings) != Settings::DEFAULT;
+            freed = core::mem::take(&mut pool.reserved) != TpcMask::EMPTY;
         }
         match (was, shown) {
             (false, true) => self.show_dirs(proc, gpu),
@@ -255,7 +255,7 @@ impl State<'_> {
             _ => {}
         }
         if now == Amount::ZERO {
-            self.nodes.remove(&key);
+            self.pools.remove(&key);
         }
         if freed {
             self.lay_out(gpu);
@@ -276,8 +276,8 @@ impl State<'_> {
         let (top, owner) = (DirPath::Proc(proc.tgid), Owner::Proc(proc));
         // INVARIANT: `reserve_charge` made room for both.
         let _ = self.dirs.want(top, Scope::Proc(proc));
-        let path = DirPath::of_node(owner, index);
-        let _ = self.dirs.want(path, Scope::Node(owner, gpu));
+        let path = DirPath::of_pool(owner, index);
+        let _ = self.dirs.want(path, Scope::Pool(owner, gpu));
     }
 
     fn hide_dirs(&mut self, proc: ProcKey, gpu: GpuId) {
@@ -285,8 +285,8 @@ impl State<'_> {
             return;
         };
         let owner = Owner::Proc(proc);
-        let path = DirPath::of_node(owner, index);
-        self.dirs.unwant(path, Scope::Node(owner, gpu));
+        let path = DirPath::of_pool(owner, index);
+        self.dirs.unwant(path, Scope::Pool(owner, gpu));
         let Some(entry) = self.procs.get_mut(&proc) else {
             return;
         };

@@ -17,8 +17,8 @@ impl State<'_> {
     pub fn faulted_often(&mut self, proc: ProcKey, gpu: GpuId, times: u64, xid: u32) {
         let group = self.group_of(proc).map(Owner::Group);
         for owner in [Some(Owner::Proc(proc)), group].into_iter().flatten() {
-            if let Some(node) = self.nodes.get_mut(&(owner, gpu)) {
-                node.faults.add(times, xid);
+            if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
+                pool.faults.add(times, xid);
             }
         }
     }

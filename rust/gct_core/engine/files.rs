@@ -11,7 +11,7 @@ use crate::iface::files::{self, Entry, Mode};
 use crate::iface::value::Value;
 use crate::iface::{parse, show, File};
 use crate::launches::{EffectiveTpcs, Launches};
-use crate::state::{Gpu, Node, State};
+use crate::state::{Gpu, Pool, State};
 use crate::submit::stats::Reason;
 use crate::topology::Topology;
 use core::fmt::{self, Write};
@@ -38,7 +38,7 @@ impl State<'_> {
                 let path = parse::cgroup(text)?;
                 self.set_cgroup(group, path)
             }
-            Scope::Node(owner, gpu) => self.write_setting(file, owner, gpu, text),
+            Scope::Pool(owner, gpu) => self.write_setting(file, owner, gpu, text),
             _ => Err(Error::Access),
         }
     }
@@ -51,22 +51,22 @@ impl State<'_> {
         text: &[u8],
     ) -> Result<(), Error> {
         let value = self.check_write(file, owner, gpu, text)?;
-        let node = self.nodes.get_mut(&(owner, gpu)).ok_or(Error::Gone)?;
+        let pool = self.pools.get_mut(&(owner, gpu)).ok_or(Error::Gone)?;
         if file == File::GmemPeak {
-            node.usage.reset_peak();
+            pool.usage.reset_peak();
             return Ok(());
         }
         if matches!(file, File::TpcQuota | File::TpcMask) {
             return self.set_reserving(file, owner, gpu, value);
         }
-        node.settings.set(file, value)?;
+        pool.settings.set(file, value)?;
         if needs_controls(file) {
             self.reconsider(owner, Some(gpu));
         }
         Ok(())
     }
 
-    /// What is written to a file of a node, if it may be.
+    /// What is written to a file of a pool, if it may be.
     pub(super) fn check_write(
         &self,
         file: File,
@@ -75,20 +75,20 @@ impl State<'_> {
         text: &[u8],
     ) -> Result<Value, Error> {
         let entry = files::entry(file);
-        if entry.place != files::Place::Node || entry.mode != Mode::ReadWrite {
+        if entry.place != files::Place::Pool || entry.mode != Mode::ReadWrite {
             return Err(Error::Access);
         }
         let value = parse::value(entry.format, text)?;
         let (features, topology) = self.gpu_can(gpu)?;
         check_tpcs(&value, &topology)?;
-        let node = self.nodes.get(&(owner, gpu)).ok_or(Error::Gone)?;
-        if !node.is_shown(owner) {
+        let pool = self.pools.get(&(owner, gpu)).ok_or(Error::Gone)?;
+        if !pool.is_shown(owner) {
             return Err(Error::Gone);
         }
         if entry.feature.is_some_and(|feature| !features.has(feature)) {
             return Err(Error::Unsupported);
         }
-        if file == File::GmemLimit && lowers_below_use(node, &value) {
+        if file == File::GmemLimit && lowers_below_use(pool, &value) {
             return Err(Error::Busy);
         }
         Ok(value)
@@ -118,10 +118,10 @@ impl State<'_> {
                 let path = (!group.cgroup.is_empty()).then_some(&group.cgroup);
                 written(show::cgroup(path, out))
             }
-            Scope::Node(owner, gpu) => {
+            Scope::Pool(owner, gpu) => {
                 let (features, _) = self.gpu_can(gpu)?;
-                let node = self.nodes.get(&(owner, gpu)).ok_or(Error::Gone)?;
-                show_node(node, features, entry, out)?;
+                let pool = self.pools.get(&(owner, gpu)).ok_or(Error::Gone)?;
+                show_pool(pool, features, entry, out)?;
                 match file == File::ComputeStat && features.has(Feature::Timeslice) {
                     true => self.show_slices(owner, gpu, out),
                     false => Ok(()),
@@ -151,12 +151,12 @@ impl State<'_> {
 
 /// Returns whether a memory limit is lowered below what is charged. Nothing that is charged can give
 /// way. A limit that is below it already, as after a process joined a group, may be raised.
-fn lowers_below_use(node: &Node, value: &Value) -> bool {
+fn lowers_below_use(pool: &Pool, value: &Value) -> bool {
     let Value::BytesOrMax(Some(limit)) = *value else {
         return false;
     };
-    let lowers = node.settings.gmem_limit.is_none_or(|old| limit < old);
-    lowers && limit < node.usage.now().all_memory()
+    let lowers = pool.settings.gmem_limit.is_none_or(|old| limit < old);
+    lowers && limit < pool.usage.now().all_memory()
 }
 
 /// A mask without a TPC of the GPU, and a quota beyond them, are out of range. A mask may name some that do not exist, so
@@ -203,8 +203,8 @@ fn show_fact(gpu: &Gpu, file: File, out: &mut dyn Write) -> Result<(), Error> {
     })
 }
 
-fn show_node(
-    node: &Node,
+fn show_pool(
+    pool: &Pool,
     features: FeatureSet,
     entry: &Entry,
     out: &mut dyn Write,
@@ -213,13 +213,13 @@ fn show_node(
     if entry.feature.is_some_and(|feature| !features.has(feature)) {
         return Err(Error::Unsupported);
     }
-    if let Some(value) = node.settings.get(entry.file) {
+    if let Some(value) = pool.settings.get(entry.file) {
         return written(show::value(&value, out));
     }
-    let now = node.usage.now();
+    let now = pool.usage.now();
     written(match entry.file {
         File::GmemCurrent => show::value(&Value::Bytes(now.all_memory()), out),
-        File::GmemPeak => show::value(&Value::Bytes(node.usage.peak()), out),
+        File::GmemPeak => show::value(&Value::Bytes(pool.usage.peak()), out),
         File::GmemStat if features.has(Feature::GmemCharge) => {
             show::stat_line("pinned", now.memory.get(), out).and_then(|()| {
                 // A backend that limits memory counts all kinds of it.
@@ -230,19 +230,19 @@ fn show_node(
             })
         }
         File::GmemEvents if features.has(Feature::GmemLimit) => {
-            show::stat_line("limit", node.refusals, out)
+            show::stat_line("limit", pool.refusals, out)
         }
         File::ComputeStat => show::stat_line("channel_groups", now.channel_groups, out)
             .and_then(|()| show::stat_line("channels", now.channels, out))
             .and_then(|()| match features.has(Feature::TpcMask) {
-                true => show_launches(&node.launches, out),
+                true => show_launches(&pool.launches, out),
                 false => Ok(()),
             }),
-        File::ComputeEvents => show_compute_events(node, features, out),
-        File::TpcReserved if node.reserved.is_empty() => out.write_str("none\n"),
-        File::TpcReserved => show::value(&Value::TpcList(Some(node.reserved)), out),
+        File::ComputeEvents => show_compute_events(pool, features, out),
+        File::TpcReserved if pool.reserved.is_empty() => out.write_str("none\n"),
+        File::TpcReserved => show::value(&Value::TpcList(Some(pool.reserved)), out),
         File::TpcEffective => {
-            let mask = match node.effective {
+            let mask = match pool.effective {
                 EffectiveTpcs::Unknown => return Err(Error::Unknown),
                 EffectiveTpcs::All => None,
                 EffectiveTpcs::Mask(mask) => Some(mask),
@@ -258,14 +258,14 @@ fn show_node(
 }
 
 /// Shows what went wrong with an owner's work, as far as the backend hears of it.
-fn show_compute_events(node: &Node, features: FeatureSet, out: &mut dyn Write) -> fmt::Result {
+fn show_compute_events(pool: &Pool, features: FeatureSet, out: &mut dyn Write) -> fmt::Result {
     if features.has(Feature::TpcMask) {
-        show::stat_line("narrowed", node.launches.narrowed, out)?;
-        show::stat_line("stalled", node.launches.stalled, out)?;
+        show::stat_line("narrowed", pool.launches.narrowed, out)?;
+        show::stat_line("stalled", pool.launches.stalled, out)?;
     }
     if features.has(Feature::Faults) {
-        show::stat_line("faults", node.faults.count, out)?;
-        show::stat_line("last_xid", u64::from(node.faults.last_xid), out)?;
+        show::stat_line("faults", pool.faults.count, out)?;
+        show::stat_line("last_xid", u64::from(pool.faults.last_xid), out)?;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::gpu::GpuFacts;
 use crate::ids::{GpuId, GpuIndex, Owner, Scope};
 use crate::limits;
 use crate::objects::List;
-use crate::state::{Gpu, Node, State};
+use crate::state::{Gpu, Pool, State};
 use crate::table::count;
 use crate::topology::Topology;
 
@@ -47,8 +47,8 @@ impl State<'_> {
         self.gpus.insert(id, gpu)?;
         for at in 0..self.groups.len() {
             if let Some(group) = self.groups.key_at(at) {
-                self.nodes
-                    .insert((Owner::Group(group), id), Node::default())?;
+                self.pools
+                    .insert((Owner::Group(group), id), Pool::default())?;
             }
         }
         self.renumber();
@@ -100,12 +100,12 @@ impl State<'_> {
         self.objects.remove_list(id.0, List::Subdevices);
         self.dirs.unwant(DirPath::Gpu(gpu.index), Scope::Gpu(id));
         let (dirs, procs) = (&mut self.dirs, &mut self.procs);
-        self.nodes.remove_where(
+        self.pools.remove_where(
             |(_, on), _| *on == id,
-            |(owner, _), node| {
-                let path = DirPath::of_node(owner, gpu.index);
-                dirs.unwant(path, Scope::Node(owner, id));
-                if let (Owner::Proc(key), true) = (owner, node.visible) {
+            |(owner, _), pool| {
+                let path = DirPath::of_pool(owner, gpu.index);
+                dirs.unwant(path, Scope::Pool(owner, id));
+                if let (Owner::Proc(key), true) = (owner, pool.visible) {
                     if let Some(proc) = procs.get_mut(&key) {
                         proc.visible = proc.visible.saturating_sub(1);
                         if proc.visible == 0 {
@@ -200,10 +200,10 @@ impl State<'_> {
 
     fn unwant_all(&mut self, gpu: GpuId, index: GpuIndex) {
         self.dirs.unwant(DirPath::Gpu(index), Scope::Gpu(gpu));
-        let (nodes, dirs) = (&self.nodes, &mut self.dirs);
-        for ((owner, on), _) in nodes.iter() {
+        let (pools, dirs) = (&self.pools, &mut self.dirs);
+        for ((owner, on), _) in pools.iter() {
             if *on == gpu {
-                dirs.unwant(DirPath::of_node(*owner, index), Scope::Node(*owner, gpu));
+                dirs.unwant(DirPath::of_pool(*owner, index), Scope::Pool(*owner, gpu));
             }
         }
     }
@@ -211,11 +211,11 @@ impl State<'_> {
     fn want_all(&mut self, gpu: GpuId, index: GpuIndex) {
         // INVARIANT: `gpu_add` reserved the paths; without a new GPU there are
         // only fewer. So none of these can fail.
-        let (nodes, dirs) = (&self.nodes, &mut self.dirs);
+        let (pools, dirs) = (&self.pools, &mut self.dirs);
         let _ = dirs.want(DirPath::Gpu(index), Scope::Gpu(gpu));
-        for ((owner, on), node) in nodes.iter() {
-            if *on == gpu && node.is_shown(*owner) {
-                let _ = dirs.want(DirPath::of_node(*owner, index), Scope::Node(*owner, gpu));
+        for ((owner, on), pool) in pools.iter() {
+            if *on == gpu && pool.is_shown(*owner) {
+                let _ = dirs.want(DirPath::of_pool(*owner, index), Scope::Pool(*owner, gpu));
             }
         }
     }

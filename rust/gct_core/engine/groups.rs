@@ -8,7 +8,7 @@ use crate::features::FeatureSet;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::iface::{CgroupPath, Name};
 use crate::settings::Settings;
-use crate::state::{Group, Node, PathHash, Share, State};
+use crate::state::{Group, PathHash, Pool, Share, State};
 use crate::table::mix;
 use crate::topology::Topology;
 use core::fmt::Write;
@@ -39,9 +39,9 @@ impl State<'_> {
         self.dirs.want(DirPath::Group(id), Scope::Group(id))?;
         for (gpu, entry) in self.gpus.iter() {
             let owner = Owner::Group(id);
-            self.nodes.insert((owner, *gpu), Node::default())?;
-            let path = DirPath::of_node(owner, entry.index);
-            self.dirs.want(path, Scope::Node(owner, *gpu))?;
+            self.pools.insert((owner, *gpu), Pool::default())?;
+            let path = DirPath::of_pool(owner, entry.index);
+            self.dirs.want(path, Scope::Pool(owner, *gpu))?;
         }
         Ok(id)
     }
@@ -61,10 +61,10 @@ impl State<'_> {
         let mut freed = false;
         for (gpu, entry) in self.gpus.iter() {
             let owner = Owner::Group(id);
-            let node = self.nodes.remove(&(owner, *gpu));
-            freed |= node.is_some_and(|node| !node.reserved.is_empty());
-            let path = DirPath::of_node(owner, entry.index);
-            self.dirs.unwant(path, Scope::Node(owner, *gpu));
+            let pool = self.pools.remove(&(owner, *gpu));
+            freed |= pool.is_some_and(|pool| !pool.reserved.is_empty());
+            let path = DirPath::of_pool(owner, entry.index);
+            self.dirs.unwant(path, Scope::Pool(owner, *gpu));
         }
         self.dirs.unwant(DirPath::Group(id), Scope::Group(id));
         self.group_slots.give(id);
@@ -83,8 +83,8 @@ impl State<'_> {
     /// Has the group a limit on any GPU?
     pub fn is_bound(&self, id: GroupId) -> bool {
         let limited = |gpu: &GpuId| {
-            let node = self.nodes.get(&(Owner::Group(id), *gpu));
-            node.is_some_and(|node| node.settings != Settings::DEFAULT)
+            let pool = self.pools.get(&(Owner::Group(id), *gpu));
+            pool.is_some_and(|pool| pool.settings != Settings::DEFAULT)
         };
         self.gpus.iter().any(|(gpu, _)| limited(gpu))
     }
@@ -202,7 +202,7 @@ impl State<'_> {
         }
         self.join_mates(key, group);
         self.move_share(key, old, group);
-        let has_node = |(gpu, _): (&GpuId, _)| self.nodes.contains(&(Owner::Proc(key), *gpu));
+        let has_node = |(gpu, _): (&GpuId, _)| self.pools.contains(&(Owner::Proc(key), *gpu));
         let has_something = self.gpus.iter().any(has_node);
         if has_something && self.bind_differently(old, group) {
             self.reconsider(Owner::Proc(key), None);
@@ -210,8 +210,8 @@ impl State<'_> {
         for at in 0..self.gpus.len() {
             let gpu = self.gpus.key_at(at);
             let has_quota = |gpu: &GpuId| {
-                let node = self.nodes.get(&(Owner::Proc(key), *gpu));
-                node.is_some_and(|node| node.settings.tpc_quota.is_some())
+                let pool = self.pools.get(&(Owner::Proc(key), *gpu));
+                pool.is_some_and(|pool| pool.settings.tpc_quota.is_some())
             };
             if let Some(gpu) = gpu.filter(has_quota) {
                 // The new group's mask may be another.

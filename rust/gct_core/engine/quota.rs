@@ -272,8 +272,8 @@ impl State<'_> {
 
     pub(super) fn binds_proc(&self, key: ProcKey) -> bool {
         let own = |(gpu, _): (&crate::ids::GpuId, _)| {
-            let node = self.nodes.get(&(Owner::Proc(key), *gpu));
-            node.is_some_and(|node| node.settings != Settings::DEFAULT)
+            let pool = self.pools.get(&(Owner::Proc(key), *gpu));
+            pool.is_some_and(|pool| pool.settings != Settings::DEFAULT)
         };
         let group = self.procs.get(&key).and_then(|proc| proc.group);
         group.is_some_and(|group| self.is_bound(group)) || self.gpus.iter().any(own)

@@ -30,14 +30,14 @@ struct Promise {
 impl State<'_> {
     /// The TPCs that are reserved for an owner.
     pub fn reserved(&self, owner: Owner, gpu: GpuId) -> TpcMask {
-        let node = self.nodes.get(&(owner, gpu));
-        node.map_or(TpcMask::EMPTY, |node| node.reserved)
+        let pool = self.pools.get(&(owner, gpu));
+        pool.map_or(TpcMask::EMPTY, |pool| pool.reserved)
     }
 
     /// The TPCs that are reserved for anybody.
     pub fn reserved_on(&self, gpu: GpuId) -> TpcMask {
-        let here = self.nodes.iter().filter(|((_, on), _)| *on == gpu);
-        here.fold(TpcMask::EMPTY, |all, (_, node)| all.or(&node.reserved))
+        let here = self.pools.iter().filter(|((_, on), _)| *on == gpu);
+        here.fold(TpcMask::EMPTY, |all, (_, pool)| all.or(&pool.reserved))
     }
 
     /// Stores a setting that may cost somebody reserved TPCs.
@@ -53,14 +53,14 @@ impl State<'_> {
         value: Value,
     ) -> Result<(), Error> {
         let before = self.lay_out(gpu);
-        let node = self.nodes.get_mut(&(owner, gpu)).ok_or(Error::Gone)?;
-        let kept = node.settings;
-        node.settings.set(file, value)?;
+        let pool = self.pools.get_mut(&(owner, gpu)).ok_or(Error::Gone)?;
+        let kept = pool.settings;
+        pool.settings.set(file, value)?;
         if self.lay_out(gpu) <= before {
             return Ok(());
         }
-        if let Some(node) = self.nodes.get_mut(&(owner, gpu)) {
-            node.settings = kept;
+        if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
+            pool.settings = kept;
         }
         self.lay_out(gpu);
         Err(Error::NoSpace)
@@ -75,10 +75,10 @@ impl State<'_> {
         }
         let topology = self.gpu_topology(gpu);
         let (mut reserved, mut missing, mut last) = (TpcMask::EMPTY, 0u32, None);
-        for at in 0..self.nodes.len() {
-            let key = self.nodes.key_at(at).filter(|(_, on)| *on == gpu);
-            if let Some(node) = key.and_then(|key| self.nodes.get_mut(&key)) {
-                node.reserved = TpcMask::EMPTY;
+        for at in 0..self.pools.len() {
+            let key = self.pools.key_at(at).filter(|(_, on)| *on == gpu);
+            if let Some(pool) = key.and_then(|key| self.pools.get_mut(&key)) {
+                pool.reserved = TpcMask::EMPTY;
             }
         }
         while let Some(promise) = self.next_promise(gpu, &topology, last) {
@@ -86,8 +86,8 @@ impl State<'_> {
             let own = tpc::reserve(&promise.allowed, topology.existing(), &reserved, quota);
             let short = u32::from(promise.quota).saturating_sub(own.count());
             (reserved, missing) = (reserved.or(&own), missing.saturating_add(short));
-            if let Some(node) = self.nodes.get_mut(&(promise.owner, gpu)) {
-                node.reserved = own;
+            if let Some(pool) = self.pools.get_mut(&(promise.owner, gpu)) {
+                pool.reserved = own;
             }
             last = Some(promise.turn);
         }
@@ -96,11 +96,11 @@ impl State<'_> {
 
     /// The promise whose turn comes after `last`.
     fn next_promise(&self, gpu: GpuId, topology: &Topology, last: Option<Turn>) -> Option<Promise> {
-        let promised = self.nodes.iter().filter_map(|((owner, on), node)| {
-            let quota = node.settings.tpc_quota.filter(|_| *on == gpu)?.get();
+        let promised = self.pools.iter().filter_map(|((owner, on), pool)| {
+            let quota = pool.settings.tpc_quota.filter(|_| *on == gpu)?.get();
             let settings = match owner {
                 Owner::Proc(proc) => self.effective(*proc, gpu),
-                Owner::Group(_) => node.settings.on(topology),
+                Owner::Group(_) => pool.settings.on(topology),
             };
             let allowed = settings.tpc_mask.unwrap_or(*topology.existing());
             let (kind, age) = match owner {

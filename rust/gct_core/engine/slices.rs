@@ -115,7 +115,7 @@ impl State<'_> {
     }
 
     fn usage_of(&self, owner: Owner, gpu: GpuId) -> Usage {
-        let node = self.nodes.get(&(owner, gpu));
-        node.map_or(Usage::ZERO, |node| node.usage)
+        let pool = self.pools.get(&(owner, gpu));
+        pool.map_or(Usage::ZERO, |pool| pool.usage)
     }
 }

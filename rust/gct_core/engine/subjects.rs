@@ -359,8 +359,8 @@ impl State<'_> {
 
     /// The settings of an owner, with what is on trial.
     pub(super) fn settings_in_force(&self, owner: Owner, gpu: GpuId) -> Settings {
-        let node = self.nodes.get(&(owner, gpu));
-        let mut settings = node.map_or(Settings::DEFAULT, |node| node.settings);
+        let pool = self.pools.get(&(owner, gpu));
+        let mut settings = pool.map_or(Settings::DEFAULT, |pool| pool.settings);
         if let Some(trial) = self.plan.trial {
             if trial.owner == owner && trial.gpu == gpu && trial.refused.is_none() {
                 // The value is of the file's type: it was parsed for it.

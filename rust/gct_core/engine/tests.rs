@@ -137,8 +137,8 @@ impl World {
             .retry(|store| store.state().write(file, scope, text.as_bytes()))
     }
 
-    fn node(&self, owner: Owner) -> Scope {
-        Scope::Node(owner, self.gpu)
+    fn pool(&self, owner: Owner) -> Scope {
+        Scope::Pool(owner, self.gpu)
     }
 
     fn effects(&mut self) -> Vec<Effect> {

@@ -41,7 +41,7 @@ impl State<'_> {
     ///
     /// Those of [`State::write`]; then nothing is on trial.
     pub fn write_begin(&mut self, file: File, scope: Scope, text: &[u8]) -> Result<Begun, Error> {
-        let Scope::Node(owner, gpu) = scope else {
+        let Scope::Pool(owner, gpu) = scope else {
             return self.write(file, scope, text).map(|()| Begun::Done);
         };
         if !self.is_tried(file, gpu) {
@@ -80,11 +80,11 @@ impl State<'_> {
     pub fn write_end(&mut self) -> Result<(), Error> {
         let trial = self.plan.trial.take().ok_or(Error::Gone)?;
         let key = (trial.owner, trial.gpu);
-        let outcome = match (trial.refused, self.nodes.get_mut(&key)) {
+        let outcome = match (trial.refused, self.pools.get_mut(&key)) {
             (Some(control::NOT_SUPPORTED), _) => Err(Error::Unsupported),
             (Some(_), _) => Err(Error::Refused),
-            (None, Some(node)) if node.is_shown(trial.owner) => {
-                node.settings.set(trial.file, trial.value)
+            (None, Some(pool)) if pool.is_shown(trial.owner) => {
+                pool.settings.set(trial.file, trial.value)
             }
             (None, _) => Err(Error::Gone),
         };

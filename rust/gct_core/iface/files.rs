@@ -19,7 +19,7 @@ pub enum Place {
     /// `<name>/`.
     Group,
     /// `<name>/<n>/` and `<pid>/<n>/`.
-    Node,
+    Pool,
 }
 
 impl Place {
@@ -29,7 +29,7 @@ impl Place {
             Self::Root => "root",
             Self::Gpu => "gpu",
             Self::Group => "group",
-            Self::Node => "node",
+            Self::Pool => "pool",
         }
     }
 }
@@ -195,46 +195,46 @@ files! {
         errors: [Exists],
         doc: "An absolute cgroup-v2 path, or `none`: processes in it or below it belong here unless a longer path or `group.procs` says otherwise.",
     }
-    GmemLimit: Node "gmem.limit" ReadWrite BytesOrMax {
+    GmemLimit: Pool "gmem.limit" ReadWrite BytesOrMax {
         default: "max",
         unit: "bytes",
         feature: GmemLimit,
         errors: [Unsupported, Busy],
         doc: "Most of what gmem.current counts. The owner's own pages give way where they can, never a neighbour's; else an allocation over it is refused as out of memory. Lowering it below what cannot give way fails, and the old limit stays.",
     }
-    GmemCurrent: Node "gmem.current" Read Bytes {
+    GmemCurrent: Pool "gmem.current" Read Bytes {
         unit: "bytes",
         feature: GmemCharge,
         errors: [Unsupported],
         doc: "Device memory that is charged now: what the owner's processes asked the resource manager for, and in the user-space mode managed memory.",
     }
-    GmemPeak: Node "gmem.peak" ReadWrite Bytes {
+    GmemPeak: Pool "gmem.peak" ReadWrite Bytes {
         default: "0",
         unit: "bytes",
         feature: GmemCharge,
         errors: [Unsupported],
         doc: "Most that was charged since the last write; writing any number resets it to what is charged now.",
     }
-    GmemStat: Node "gmem.stat" Read Stat {
+    GmemStat: Pool "gmem.stat" Read Stat {
         doc: "Device memory by kind.",
     }
-    GmemEvents: Node "gmem.events" Read Stat {
+    GmemEvents: Pool "gmem.events" Read Stat {
         doc: "How often a memory limit had consequences.",
     }
-    HmemLimit: Node "hmem.limit" ReadWrite BytesOrMax {
+    HmemLimit: Pool "hmem.limit" ReadWrite BytesOrMax {
         default: "max",
         unit: "bytes",
         feature: HmemLimit,
         errors: [Unsupported],
         doc: "Most host memory for evicted pages; with 0 nothing is swapped, and an allocation over gmem.limit fails.",
     }
-    HmemCurrent: Node "hmem.current" Read Bytes {
+    HmemCurrent: Pool "hmem.current" Read Bytes {
         unit: "bytes",
         feature: HmemCharge,
         errors: [Unsupported],
         doc: "Host memory that holds evicted pages now.",
     }
-    ComputeTimeslice: Node "compute.timeslice" ReadWrite Timeslice {
+    ComputeTimeslice: Pool "compute.timeslice" ReadWrite Timeslice {
         default: "default",
         range: "20..=1000000",
         unit: "us",
@@ -242,21 +242,21 @@ files! {
         errors: [Unsupported, Refused],
         doc: "Longest time on the GPU in one round, of all the owner's channel groups together; `default` is the driver's own. GVM's Table 2 says ms; 50 us matter on an H200, so the unit is us, `2ms` is accepted, and a number under 20 is refused lest somebody means ms.",
     }
-    ComputePriority: Node "compute.priority" ReadWrite Priority {
+    ComputePriority: Pool "compute.priority" ReadWrite Priority {
         default: "8",
         range: "0..=15",
         feature: Priority,
         errors: [Unsupported],
         doc: "Order on what is not reserved, 0 first: an earlier one with work comes before a later one.",
     }
-    ComputeWeight: Node "compute.weight" ReadWrite Weight {
+    ComputeWeight: Pool "compute.weight" ReadWrite Weight {
         default: "100",
         range: "1..=10000",
         feature: Weight,
         errors: [Unsupported],
         doc: "Share among equals (credit-based weighted fairness).",
     }
-    ComputeMax: Node "compute.max" ReadWrite Bandwidth {
+    ComputeMax: Pool "compute.max" ReadWrite Bandwidth {
         default: "max",
         range: "quota 20..=period, period 1000..=1000000",
         unit: "us",
@@ -264,20 +264,20 @@ files! {
         errors: [Unsupported],
         doc: "Duty cycle, as cpu.max: at most QUOTA of GPU time in each PERIOD.",
     }
-    ComputeFreeze: Node "compute.freeze" ReadWrite Switch {
+    ComputeFreeze: Pool "compute.freeze" ReadWrite Switch {
         default: "0",
         range: "0..=1",
         feature: Freeze,
         errors: [Unsupported, Refused],
         doc: "1 stops what runs, persistent kernels too, and lets nothing start; 0 goes on. Memory stays.",
     }
-    ComputeStat: Node "compute.stat" Read Stat {
+    ComputeStat: Pool "compute.stat" Read Stat {
         doc: "What is on the GPU, and what it used.",
     }
-    ComputeEvents: Node "compute.events" Read Stat {
+    ComputeEvents: Pool "compute.events" Read Stat {
         doc: "How often a compute limit had consequences.",
     }
-    TpcQuota: Node "tpc.quota" ReadWrite TpcsOrNone {
+    TpcQuota: Pool "tpc.quota" ReadWrite TpcsOrNone {
         default: "none",
         range: "0..=256",
         unit: "TPCs",
@@ -285,31 +285,31 @@ files! {
         errors: [Unsupported, NoSpace],
         doc: "TPCs that are guaranteed whenever there is work; `none`: no guarantee, an equal share of what nobody reserved; 0: best effort, yields to everybody who has work.",
     }
-    TpcReserved: Node "tpc.reserved" Read Line {
+    TpcReserved: Pool "tpc.reserved" Read Line {
         feature: TpcQuota,
         errors: [Unsupported],
         doc: "TPCs that are reserved for `tpc.quota` now, as `0-31,40`, or `none`.",
     }
-    TpcMask: Node "tpc.mask" ReadWrite TpcList {
+    TpcMask: Pool "tpc.mask" ReadWrite TpcList {
         default: "all",
         range: "0..=255",
         feature: TpcMask,
         errors: [Unsupported, NoSpace],
         doc: "TPCs outside of which nothing runs, as `0-31,40`; one at least must exist.",
     }
-    TpcEffective: Node "tpc.effective" Read TpcList {
+    TpcEffective: Pool "tpc.effective" Read TpcList {
         feature: TpcMask,
         errors: [Unsupported, Unknown],
         doc: "TPCs that the last launch was given.",
     }
-    TpcSteal: Node "tpc.steal" ReadWrite Switch {
+    TpcSteal: Pool "tpc.steal" ReadWrite Switch {
         default: "1",
         range: "0..=1",
         feature: TpcSteal,
         errors: [Unsupported],
         doc: "1 allows to take reserved TPCs of others while these are away.",
     }
-    AtomDuration: Node "atom.duration" ReadWrite UsOrOff {
+    AtomDuration: Pool "atom.duration" ReadWrite UsOrOff {
         default: "off",
         range: "5..=1000000",
         unit: "us",
@@ -317,7 +317,7 @@ files! {
         errors: [Unsupported],
         doc: "Launches that are predicted to run longer are split; 100us is a good choice where others wait for the TPCs.",
     }
-    SlipTpc: Node "slip.tpc" ReadWrite Percent {
+    SlipTpc: Pool "slip.tpc" ReadWrite Percent {
         default: "0",
         range: "0..=100",
         unit: "percent",
@@ -325,7 +325,7 @@ files! {
         errors: [Unsupported],
         doc: "Slowdown that is tolerated for giving fewer TPCs.",
     }
-    SlipPower: Node "slip.power" ReadWrite Percent {
+    SlipPower: Pool "slip.power" ReadWrite Percent {
         default: "0",
         range: "0..=100",
         unit: "percent",

@@ -90,7 +90,7 @@ fn tables_are_those_of_the_code() {
         ("root files", files_of(Place::Root)),
         ("gpu files", files_of(Place::Gpu)),
         ("group files", files_of(Place::Group)),
-        ("node files", files_of(Place::Node)),
+        ("pool files", files_of(Place::Pool)),
         ("keys", keys()),
         ("errors", errors()),
     ] {

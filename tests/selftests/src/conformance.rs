@@ -6,7 +6,7 @@
 //! gctgroup/ version control events        files::of(Place::Root)
 //!   gpus/<n>/                             files::of(Place::Gpu)
 //!   conform/                              files::of(Place::Group)
-//!     <n>/                                files::of(Place::Node)
+//!     <n>/                                files::of(Place::Pool)
 //! ```
 //!
 //! A limit whose feature the GPU announces accepts and shows every value of its form, and refuses
@@ -29,7 +29,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("conformance.root", root),
     ("conformance.gpus", gpus),
     ("conformance.group", group),
-    ("conformance.nodes", nodes),
+    ("conformance.pools", pools),
     ("conformance.read_equals_write_back", write_back),
     ("conformance.limits_take_what_is_enforced", other_values),
     ("conformance.limits_refuse_bad_syntax", bad_syntax),
@@ -165,11 +165,11 @@ fn group() -> Outcome {
     holds("the directory is gone", !at("conform").exists())
 }
 
-fn nodes() -> Outcome {
+fn pools() -> Outcome {
     tree::a_gpu()?;
     let _group = Group::new("conform")?;
     for gpu in tree::directories("gpus")? {
-        check_directory(&format!("conform/{gpu}"), Place::Node)?;
+        check_directory(&format!("conform/{gpu}"), Place::Pool)?;
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ fn nodes() -> Outcome {
 fn each_limit(check: impl Fn(&str, &Entry) -> Outcome) -> Outcome {
     let gpu = tree::a_gpu()?;
     let group = Group::new("conform")?;
-    for entry in files::of(Place::Node).filter(|entry| entry.mode == Mode::ReadWrite) {
+    for entry in files::of(Place::Pool).filter(|entry| entry.mode == Mode::ReadWrite) {
         check(&group.file(&format!("{gpu}/{}", entry.name)), entry)?;
     }
     Ok(())

@@ -32,7 +32,7 @@ fn writable() -> Result<(Group, Vec<String>), gct_ktap::Stop> {
     let of = |place| files::of(place).filter(|entry| entry.mode != Mode::Read);
     paths.extend(of(Place::Group).map(|entry| group.file(entry.name)));
     for gpu in tree::directories("gpus")? {
-        paths.extend(of(Place::Node).map(|entry| group.file(&format!("{gpu}/{}", entry.name))));
+        paths.extend(of(Place::Pool).map(|entry| group.file(&format!("{gpu}/{}", entry.name))));
     }
     Ok((group, paths))
 }

@@ -55,7 +55,7 @@ pub enum Target {
     /// `<name>` or `<pid>`.
     Owner(Owner),
     /// `<name>/<n>` or `<pid>/<n>`.
-    Node(Owner, u32),
+    Pool(Owner, u32),
 }
 
 impl Target {
@@ -68,7 +68,7 @@ impl Target {
             Self::Gpu(_) => Some(Place::Gpu),
             Self::Owner(Owner::Group(_)) => Some(Place::Group),
             Self::Owner(Owner::Process(_)) => None,
-            Self::Node(..) => Some(Place::Node),
+            Self::Pool(..) => Some(Place::Pool),
         }
     }
 
@@ -79,7 +79,7 @@ impl Target {
             Self::Root => PathBuf::new(),
             Self::Gpu(gpu) => PathBuf::from(format!("gpus/{gpu}")),
             Self::Owner(owner) => PathBuf::from(owner.to_string()),
-            Self::Node(owner, gpu) => PathBuf::from(format!("{owner}/{gpu}")),
+            Self::Pool(owner, gpu) => PathBuf::from(format!("{owner}/{gpu}")),
         }
     }
 }
@@ -115,7 +115,7 @@ impl FromStr for Target {
             "gpus" => Ok(Self::Gpu(gpu)),
             _ => first
                 .parse()
-                .map(|owner| Self::Node(owner, gpu))
+                .map(|owner| Self::Pool(owner, gpu))
                 .map_err(|_| wrong()),
         }
     }

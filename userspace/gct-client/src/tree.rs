@@ -103,7 +103,7 @@ impl Tree {
     /// # Errors
     ///
     /// [`Error::NoTarget`], and those of [`Tree::gpus`].
-    pub fn nodes(&self, owner: &Owner) -> Result<Vec<u32>, Error> {
+    pub fn pools(&self, owner: &Owner) -> Result<Vec<u32>, Error> {
         let target = Target::Owner(owner.clone());
         self.numbers(&self.directory(&target)?)
     }

@@ -21,7 +21,7 @@ const DIRECTORIES: [(&str, Place); 4] = [
     ("", Place::Root),
     ("gpus/1", Place::Gpu),
     ("web", Place::Group),
-    ("web/1", Place::Node),
+    ("web/1", Place::Pool),
 ];
 
 #[test]
@@ -182,7 +182,7 @@ fn exists(value: &Result<Value, Error>) -> bool {
 fn limits_accept_valid_values_and_refuse_others() {
     let (_daemon, client) = setup("limits");
     let settable = |entry: &&Entry| entry.mode == Mode::ReadWrite && entry.name != "gmem.peak";
-    for entry in files::of(Place::Node).filter(settable) {
+    for entry in files::of(Place::Pool).filter(settable) {
         let path = format!("web/1/{}", entry.name);
         let can = entry.feature.is_none_or(|feature| ENFORCED.has(feature));
         for sample in SAMPLES {

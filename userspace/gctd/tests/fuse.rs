@@ -51,7 +51,7 @@ fn the_mount_shows_the_files_of_the_socket() {
         ("", Place::Root),
         ("gpus/1", Place::Gpu),
         ("web", Place::Group),
-        ("web/0", Place::Node),
+        ("web/0", Place::Pool),
     ] {
         let mut expected = client.list(directory).unwrap();
         expected.sort();

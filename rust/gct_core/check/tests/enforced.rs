@@ -105,13 +105,13 @@ impl World {
 
     /// Somebody writes a limit; one of the controls may be refused.
     pub(super) fn write_limit(&mut self, number: usize, a: u8, c: u8) {
-        let nodes: Vec<Scope> = {
+        let pools: Vec<Scope> = {
             let state = self.store.state();
-            let nodes = state.nodes.iter();
-            let scopes = nodes.map(|((owner, gpu), _)| Scope::Node(*owner, *gpu));
+            let pools = state.pools.iter();
+            let scopes = pools.map(|((owner, gpu), _)| Scope::Pool(*owner, *gpu));
             scopes.collect()
         };
-        let Some(scope) = number.checked_rem(nodes.len()).map(|at| nodes[at]) else {
+        let Some(scope) = number.checked_rem(pools.len()).map(|at| pools[at]) else {
             return;
         };
         let (file, text) = match a % 4 {

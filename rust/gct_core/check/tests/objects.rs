@@ -330,9 +330,9 @@ impl World {
         expected.retain(|_, sum| *sum != [0; 4]);
         let state = self.store.state();
         let mut found = BTreeMap::new();
-        for ((owner, gpu), node) in state.nodes.iter() {
+        for ((owner, gpu), pool) in state.pools.iter() {
             if let Owner::Proc(proc) = owner {
-                let now = node.usage.now();
+                let now = pool.usage.now();
                 let memory = [now.memory.get(), now.managed.get()];
                 let sum = [now.channel_groups, now.channels, memory[0], memory[1]];
                 found.insert((*proc, *gpu), sum);

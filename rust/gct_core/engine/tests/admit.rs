@@ -40,8 +40,8 @@ impl World {
     }
 
     fn current(&mut self, owner: Owner) -> String {
-        let node = self.node(owner);
-        self.read(File::GmemCurrent, node).unwrap()
+        let pool = self.pool(owner);
+        self.read(File::GmemCurrent, pool).unwrap()
     }
 }
 
@@ -54,8 +54,8 @@ fn limited(own: &str, of_group: &str) -> (World, FileId, GroupId) {
     let file = world.open(APP, "/web");
     world.cuda(file);
     for (owner, limit) in [(Owner::Proc(APP), own), (Owner::Group(group), of_group)] {
-        let node = world.node(owner);
-        assert_eq!(world.write(File::GmemLimit, node, limit), Ok(()));
+        let pool = world.pool(owner);
+        assert_eq!(world.write(File::GmemLimit, pool, limit), Ok(()));
     }
     (world, file, group)
 }
@@ -74,8 +74,8 @@ fn the_last_byte_fits_and_one_more_does_not() {
         let mut state = world.store.state();
         assert_eq!(state.call_leave(file, &failed, ticket, Some(4096)), Ok(()));
         assert_eq!(world.current(Owner::Group(group)), "4096\n");
-        let node = world.node(Owner::Group(group));
-        let events = world.read(File::GmemEvents, node).unwrap();
+        let pool = world.pool(Owner::Group(group));
+        let events = world.read(File::GmemEvents, pool).unwrap();
         let expected = if of_group == "max" { 0 } else { 3 };
         assert_eq!(events, format!("limit {expected}\n"));
     }
@@ -113,14 +113,14 @@ fn managed_memory_counts_beside_the_other() {
         let ticket = world.ask_managed(file, 4096).unwrap();
         for owner in [Owner::Proc(APP), Owner::Group(group)] {
             assert_eq!(world.current(owner), "8192\n");
-            let node = world.node(owner);
-            let stat = world.read(File::GmemStat, node);
+            let pool = world.pool(owner);
+            let stat = world.read(File::GmemStat, pool);
             assert_eq!(stat, Ok("pinned 4096\nuvm 4096\n".into()));
         }
         assert_eq!(world.ask_managed(file, 1), None);
         assert_eq!(world.ask(file, 1), None, "one limit for both");
-        let node = world.node(Owner::Proc(APP));
-        let events = world.read(File::GmemEvents, node).unwrap();
+        let pool = world.pool(Owner::Proc(APP));
+        let events = world.read(File::GmemEvents, pool).unwrap();
         let expected = if own == "max" { 0 } else { 4 };
         assert_eq!(events, format!("limit {expected}\n"));
         let ticket = Ticket::from_words(ticket.words());
@@ -138,9 +138,9 @@ fn managed_memory_that_exists_is_charged_over_the_limit() {
     let add = |store: &mut Store| store.state().managed_add(file, gpu, Bytes(1 << 20));
     let ticket = world.store.retry(add).unwrap();
     world.store.check();
-    let node = world.node(Owner::Group(group));
+    let pool = world.pool(Owner::Group(group));
     assert_eq!(world.current(Owner::Group(group)), "1052672\n");
-    assert_eq!(world.read(File::GmemEvents, node), Ok("limit 0\n".into()));
+    assert_eq!(world.read(File::GmemEvents, pool), Ok("limit 0\n".into()));
     assert_eq!(world.ask_managed(file, 0), None, "it has too much already");
     assert_eq!(world.store.state().gpu_remove(1), Ok(()));
     world.store.check();
@@ -158,24 +158,24 @@ fn a_limit_is_not_lowered_below_what_is_charged() {
     let (mut world, file, group) = limited("max", "8192");
     assert!(world.ask_managed(file, 4096).is_some());
     for owner in [Owner::Proc(APP), Owner::Group(group)] {
-        let node = world.node(owner);
-        let before = world.read(File::GmemLimit, node);
+        let pool = world.pool(owner);
+        let before = world.read(File::GmemLimit, pool);
         for low in ["0", "8191"] {
-            assert_eq!(world.write(File::GmemLimit, node, low), Err(Error::Busy));
-            assert_eq!(world.read(File::GmemLimit, node), before);
+            assert_eq!(world.write(File::GmemLimit, pool, low), Err(Error::Busy));
+            assert_eq!(world.read(File::GmemLimit, pool), before);
         }
-        assert_eq!(world.write(File::GmemLimit, node, "8192"), Ok(()));
+        assert_eq!(world.write(File::GmemLimit, pool, "8192"), Ok(()));
     }
     // A process brings what it has into a group with less: the limit may be raised.
     let small = world.group("small");
-    let node = world.node(Owner::Group(small));
-    assert_eq!(world.write(File::GmemLimit, node, "100"), Ok(()));
+    let pool = world.pool(Owner::Group(small));
+    assert_eq!(world.write(File::GmemLimit, pool, "100"), Ok(()));
     let moved = world.store.state().member_moved(APP, Some(small));
     assert_eq!(moved, Ok(()));
     world.store.check();
-    assert_eq!(world.write(File::GmemLimit, node, "99"), Err(Error::Busy));
-    assert_eq!(world.write(File::GmemLimit, node, "200"), Ok(()));
-    assert_eq!(world.write(File::GmemLimit, node, "max"), Ok(()));
+    assert_eq!(world.write(File::GmemLimit, pool, "99"), Err(Error::Busy));
+    assert_eq!(world.write(File::GmemLimit, pool, "200"), Ok(()));
+    assert_eq!(world.write(File::GmemLimit, pool, "max"), Ok(()));
 }
 
 #[test]
@@ -207,25 +207,25 @@ fn launches_are_summed_and_the_last_mask_is_shown() {
     (more.narrowed, more.stalled) = (5, 1);
     more.passed[0] = 1;
     let (gpu, mask) = (world.gpu, TpcMask::first(2));
-    let node = world.node(Owner::Group(group));
-    assert_eq!(world.read(File::TpcEffective, node), Err(Error::Unknown));
+    let pool = world.pool(Owner::Group(group));
+    assert_eq!(world.read(File::TpcEffective, pool), Err(Error::Unknown));
     for _ in 0..2 {
         world
             .store
             .state()
             .launched(APP, gpu, &more, EffectiveTpcs::Mask(mask));
     }
-    assert_eq!(world.read(File::TpcEffective, node), Ok("0-1\n".into()));
-    let text = world.read(File::ComputeStat, node).unwrap();
+    assert_eq!(world.read(File::TpcEffective, pool), Ok("0-1\n".into()));
+    let text = world.read(File::ComputeStat, pool).unwrap();
     assert!(text.contains("launches 6\nrewritten 4\nsplit 0\natoms 0\npassed 2\n"));
     assert!(text.contains("passed.old-form 2\n"), "{text}");
     for line in text.lines() {
         assert!(parse::stat_line(line.as_bytes()).is_ok(), "{line}");
     }
-    let events = world.read(File::ComputeEvents, node).unwrap();
+    let events = world.read(File::ComputeEvents, pool).unwrap();
     assert!(events.contains("narrowed 10\nstalled 2\n"), "{events}");
     world.store.state().file_close(file);
-    let later = world.read(File::ComputeStat, node).unwrap();
+    let later = world.read(File::ComputeStat, pool).unwrap();
     assert!(later.contains("channels 0\nlaunches 6\n"), "{later}");
     assert_eq!(more.plus(&more).since(&more), more);
     assert_eq!(more.since(&more.plus(&more)), Launches::ZERO);

@@ -61,8 +61,8 @@ impl World {
     }
 
     fn stat(&mut self, proc: ProcKey) -> Result<String, Error> {
-        let node = self.node(Owner::Proc(proc));
-        self.read(File::ComputeStat, node)
+        let pool = self.pool(Owner::Proc(proc));
+        self.read(File::ComputeStat, pool)
     }
 }
 
@@ -103,10 +103,10 @@ fn settings_outlive_the_first_name() {
     world.second_client(second);
     let ticket = world.dup_enter(second);
     world.dup_leave(second, ticket, 0);
-    let node = world.node(Owner::Proc(APP));
-    assert_eq!(world.write(File::ComputeWeight, node, "7"), Ok(()));
+    let pool = world.pool(Owner::Proc(APP));
+    assert_eq!(world.write(File::ComputeWeight, pool, "7"), Ok(()));
     world.store.state().file_close(file);
-    assert_eq!(world.read(File::ComputeWeight, node), Ok("7\n".into()));
+    assert_eq!(world.read(File::ComputeWeight, pool), Ok("7\n".into()));
 }
 
 #[test]

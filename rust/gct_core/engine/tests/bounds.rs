@@ -191,11 +191,11 @@ fn who_is_under_a_limit_is_told_from_who_is_not() {
     let state = world.store.state();
     assert!(!state.binds_opener(APP, Some(web), b"") && !state.binds_file(file));
     world.store.state().member_moved(APP, Some(web)).unwrap();
-    let node = world.node(Owner::Group(web));
+    let pool = world.pool(Owner::Group(web));
     let begun = world
         .store
         .state()
-        .write_begin(File::ComputeTimeslice, node, b"2000");
+        .write_begin(File::ComputeTimeslice, pool, b"2000");
     assert!(begun.is_ok());
     let _ = world.store.state().write_end();
     let state = world.store.state();

@@ -10,23 +10,23 @@ use crate::iface::keys;
 fn form_comes_before_range_before_ability() {
     let mut world = World::new(FeatureSet::NONE.with(Feature::Weight));
     let group = world.group("web");
-    let node = world.node(Owner::Group(group));
+    let pool = world.pool(Owner::Group(group));
     for (text, error) in [
         ("junk", Error::Syntax),
         ("19", Error::Range),
         ("2ms", Error::Unsupported),
         ("default", Error::Unsupported),
     ] {
-        let written = world.write(File::ComputeTimeslice, node, text);
+        let written = world.write(File::ComputeTimeslice, pool, text);
         assert_eq!(written, Err(error), "{text}");
     }
-    assert_eq!(world.write(File::ComputeWeight, node, "250"), Ok(()));
-    assert_eq!(world.read(File::ComputeWeight, node), Ok("250\n".into()));
+    assert_eq!(world.write(File::ComputeWeight, pool, "250"), Ok(()));
+    assert_eq!(world.read(File::ComputeWeight, pool), Ok("250\n".into()));
     assert_eq!(
-        world.write(File::ComputeWeight, node, "0"),
+        world.write(File::ComputeWeight, pool, "0"),
         Err(Error::Range)
     );
-    assert_eq!(world.read(File::ComputeWeight, node), Ok("250\n".into()));
+    assert_eq!(world.read(File::ComputeWeight, pool), Ok("250\n".into()));
 }
 
 /// What reads `max` or `100` looks enforced.
@@ -34,9 +34,9 @@ fn form_comes_before_range_before_ability() {
 fn a_limit_that_nothing_enforces_cannot_be_read() {
     let mut world = World::new(FeatureSet::NONE.with(Feature::Weight));
     let group = world.group("web");
-    let node = world.node(Owner::Group(group));
-    for entry in files::of(Place::Node).filter(|entry| entry.mode == Mode::ReadWrite) {
-        let read = world.read(entry.file, node);
+    let pool = world.pool(Owner::Group(group));
+    for entry in files::of(Place::Pool).filter(|entry| entry.mode == Mode::ReadWrite) {
+        let read = world.read(entry.file, pool);
         match entry.feature {
             Some(Feature::Weight) | None => assert!(read.is_ok(), "{}", entry.name),
             Some(_) => assert_eq!(read, Err(Error::Unsupported), "{}", entry.name),
@@ -56,21 +56,21 @@ fn tpcs_that_the_gpu_does_not_have_are_out_of_range() {
         .unwrap();
     let mut world = World { store, gpu };
     let group = world.group("web");
-    let node = world.node(Owner::Group(group));
+    let pool = world.pool(Owner::Group(group));
     let shown = world.read(File::GpuTpcsList, Scope::Gpu(gpu));
     assert_eq!(shown, Ok("0-61,75,78,81,83\n".into()));
     let count = world.read(File::GpuTpcs, Scope::Gpu(gpu));
     assert_eq!(count, Ok("66\n".into()));
     assert_eq!(
-        world.write(File::TpcMask, node, "62-74,76-77,84-255"),
+        world.write(File::TpcMask, pool, "62-74,76-77,84-255"),
         Err(Error::Range)
     );
     // Some that exist are enough.
-    assert_eq!(world.write(File::TpcMask, node, "0-65"), Ok(()));
-    assert_eq!(world.read(File::TpcMask, node), Ok("0-65\n".into()));
-    assert_eq!(world.write(File::TpcMask, node, "all"), Ok(()));
-    assert_eq!(world.write(File::TpcQuota, node, "66"), Ok(()));
-    assert_eq!(world.write(File::TpcQuota, node, "67"), Err(Error::Range));
+    assert_eq!(world.write(File::TpcMask, pool, "0-65"), Ok(()));
+    assert_eq!(world.read(File::TpcMask, pool), Ok("0-65\n".into()));
+    assert_eq!(world.write(File::TpcMask, pool, "all"), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, pool, "66"), Ok(()));
+    assert_eq!(world.write(File::TpcQuota, pool, "67"), Err(Error::Range));
 }
 
 /// Every file of the table in every place, with and without its feature:
@@ -87,8 +87,8 @@ fn the_whole_table_conforms() {
             Scope::Gpu(world.gpu),
             Scope::Group(group),
             Scope::Proc(APP),
-            world.node(Owner::Group(group)),
-            world.node(Owner::Proc(APP)),
+            world.pool(Owner::Group(group)),
+            world.pool(Owner::Proc(APP)),
         ];
         for entry in files::FILES {
             for scope in scopes {
@@ -148,7 +148,7 @@ fn conforms(world: &mut World, entry: &files::Entry, scope: Scope, features: Fea
         }
         Err(error) => assert!(entry.errors.contains(error), "{context} {error:?}"),
     }
-    let settable = entry.place == Place::Node && entry.mode == Mode::ReadWrite;
+    let settable = entry.place == Place::Pool && entry.mode == Mode::ReadWrite;
     if let (true, Some(feature), false) = (settable, entry.feature, entry.file == File::GmemPeak) {
         // More than the process has of memory.
         let other = ["1000000", "7", "3", "40 2000"]
@@ -187,11 +187,11 @@ fn has_its_keys(entry: &files::Entry, text: &str, features: FeatureSet) {
 fn stale_scopes_are_gone() {
     let mut world = World::new(FeatureSet::all());
     let group = world.group("web");
-    let node = world.node(Owner::Group(group));
+    let pool = world.pool(Owner::Group(group));
     let gpu = world.gpu;
     assert_eq!(world.store.state().group_remove(group, 0), Ok(()));
-    assert_eq!(world.read(File::GmemLimit, node), Err(Error::Gone));
-    assert_eq!(world.write(File::GmemLimit, node, "1"), Err(Error::Gone));
+    assert_eq!(world.read(File::GmemLimit, pool), Err(Error::Gone));
+    assert_eq!(world.write(File::GmemLimit, pool, "1"), Err(Error::Gone));
     assert_eq!(
         world.read(File::GroupCgroup, Scope::Group(group)),
         Err(Error::Gone)

@@ -45,9 +45,9 @@ fn an_error_counts_for_its_process_and_its_group_alone() {
         (Owner::Proc(proc(9)), spared),
         (Owner::Group(batch), spared),
     ] {
-        let node = world.node(owner);
+        let pool = world.pool(owner);
         assert_eq!(
-            world.read(File::ComputeEvents, node).as_deref(),
+            world.read(File::ComputeEvents, pool).as_deref(),
             Ok(expected),
             "{owner:?}"
         );
@@ -58,6 +58,6 @@ fn an_error_counts_for_its_process_and_its_group_alone() {
 fn without_a_backend_that_hears_of_errors_there_is_no_line() {
     let mut world = World::new(FeatureSet::NONE);
     let web = world.group("web");
-    let node = world.node(Owner::Group(web));
-    assert_eq!(world.read(File::ComputeEvents, node).as_deref(), Ok(""));
+    let pool = world.pool(Owner::Group(web));
+    assert_eq!(world.read(File::ComputeEvents, pool).as_deref(), Ok(""));
 }

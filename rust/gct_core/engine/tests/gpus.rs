@@ -22,7 +22,7 @@ fn indices_follow_pci_addresses() {
     assert_eq!(pci(&mut world, added.unwrap()), "0000:10:00.0\n");
     let last = |path| Effect::Add {
         path,
-        scope: Scope::Node(Owner::Group(group), world.gpu),
+        scope: Scope::Pool(Owner::Group(group), world.gpu),
         name: name_of("1"),
     };
     assert!(effects.contains(&last(DirPath::GroupGpu(group, GpuIndex(1)))));

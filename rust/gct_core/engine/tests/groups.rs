@@ -10,7 +10,7 @@ fn a_group_is_the_sum_of_its_members_and_moving_moves_usage() {
     let (web, db) = (world.group("web"), world.group("db"));
     let file = world.open(APP, "");
     world.cuda(file);
-    let (of_web, of_db) = (world.node(Owner::Group(web)), world.node(Owner::Group(db)));
+    let (of_web, of_db) = (world.pool(Owner::Group(web)), world.pool(Owner::Group(db)));
     assert_eq!(world.read(File::GmemCurrent, of_web), Ok("0\n".into()));
     world.store.state().member_moved(APP, Some(web)).unwrap();
     assert_eq!(world.read(File::GmemCurrent, of_web), Ok("4096\n".into()));
@@ -34,34 +34,34 @@ fn a_group_is_the_sum_of_its_members_and_moving_moves_usage() {
 #[test]
 fn the_longest_cgroup_path_decides_unless_the_pid_does() {
     let mut world = World::new(FeatureSet::NONE);
-    let (node, pod) = (world.group("node"), world.group("pod"));
+    let (pool, pod) = (world.group("pool"), world.group("pod"));
     let file = world.open(APP, "/kube/pod1/main");
     let group = |world: &mut World| world.store.state().procs.get(&APP).unwrap().group;
     assert_eq!(group(&mut world), None);
     assert_eq!(
-        world.write(File::GroupCgroup, Scope::Group(node), "/kube\n"),
+        world.write(File::GroupCgroup, Scope::Group(pool), "/kube\n"),
         Ok(())
     );
-    assert_eq!(group(&mut world), Some(node));
+    assert_eq!(group(&mut world), Some(pool));
     assert_eq!(
         world.write(File::GroupCgroup, Scope::Group(pod), "/kube/pod1"),
         Ok(())
     );
     assert_eq!(group(&mut world), Some(pod));
-    let taken = world.write(File::GroupCgroup, Scope::Group(node), "/kube/pod1");
+    let taken = world.write(File::GroupCgroup, Scope::Group(pool), "/kube/pod1");
     assert_eq!(taken, Err(Error::Exists));
     assert_eq!(
-        world.read(File::GroupCgroup, Scope::Group(node)),
+        world.read(File::GroupCgroup, Scope::Group(pool)),
         Ok("/kube\n".into())
     );
-    world.store.state().member_moved(APP, Some(node)).unwrap();
-    assert_eq!(group(&mut world), Some(node));
+    world.store.state().member_moved(APP, Some(pool)).unwrap();
+    assert_eq!(group(&mut world), Some(pool));
     world.store.state().member_moved(APP, None).unwrap();
     assert_eq!(
         world.write(File::GroupCgroup, Scope::Group(pod), "none"),
         Ok(())
     );
-    assert_eq!(group(&mut world), Some(node));
+    assert_eq!(group(&mut world), Some(pool));
     assert_eq!(
         world.read(File::GroupCgroup, Scope::Group(pod)),
         Ok("none\n".into())
@@ -73,7 +73,7 @@ fn the_longest_cgroup_path_decides_unless_the_pid_does() {
         world.open(APP, path);
         assert_eq!(group(&mut world), None, "{path}");
         world.open(APP, "/kube");
-        assert_eq!(group(&mut world), Some(node));
+        assert_eq!(group(&mut world), Some(pool));
     }
     world.store.state().file_close(file);
     world.store.check();
@@ -150,8 +150,8 @@ fn both_directories_bind() {
     world.cuda(file);
     world.store.state().member_moved(APP, Some(group)).unwrap();
     let (of_group, own) = (
-        world.node(Owner::Group(group)),
-        world.node(Owner::Proc(APP)),
+        world.pool(Owner::Group(group)),
+        world.pool(Owner::Proc(APP)),
     );
     world.write(File::GmemLimit, of_group, "1G").unwrap();
     world.write(File::GmemLimit, own, "2G").unwrap();
@@ -174,11 +174,11 @@ fn what_was_written_to_a_process_goes_with_its_directory() {
     let mut world = World::new(FeatureSet::all());
     let file = world.open(APP, "");
     world.cuda(file);
-    let own = world.node(Owner::Proc(APP));
+    let own = world.pool(Owner::Proc(APP));
     world.write(File::ComputeWeight, own, "50").unwrap();
     world.free(file, CHANNEL, 0);
     assert_eq!(world.read(File::ComputeWeight, own), Ok("50\n".into()));
-    // The memory is still there, and with it the node.
+    // The memory is still there, and with it the pool.
     world.free(file, TSG, 0);
     world.alloc(file, DEVICE, TSG, 0xa06c, None);
     assert_eq!(world.read(File::ComputeWeight, own), Ok("100\n".into()));

@@ -51,8 +51,8 @@ impl World {
 
     /// What is charged to a process: the text of `compute.stat`, and its memory.
     fn account(&mut self, proc: ProcKey) -> [Result<String, Error>; 3] {
-        let node = self.node(Owner::Proc(proc));
-        [File::ComputeStat, File::GmemCurrent, File::GmemPeak].map(|file| self.read(file, node))
+        let pool = self.pool(Owner::Proc(proc));
+        [File::ComputeStat, File::GmemCurrent, File::GmemPeak].map(|file| self.read(file, pool))
     }
 
     /// Sends the controls that are due, which are all obeyed. Returns time slices that were set.
@@ -76,9 +76,9 @@ impl World {
 
     /// Writes the time slice of the process.
     fn limit(&mut self, text: &str) -> Result<(), Error> {
-        let node = self.node(Owner::Proc(APP));
+        let pool = self.pool(Owner::Proc(APP));
         let mut state = self.store.state();
-        state.write_begin(File::ComputeTimeslice, node, text.as_bytes())?;
+        state.write_begin(File::ComputeTimeslice, pool, text.as_bytes())?;
         self.obeyed();
         let outcome = self.store.state().write_end();
         self.obeyed();
@@ -306,11 +306,11 @@ fn a_free_that_fails_hides_nothing_that_was_undone_meanwhile() {
     world.cuda(file);
     world.alloc(file, DEVICE, 60, 0x2080, Some(1));
     assert_eq!(world.limit("300"), Ok(()));
-    let node = world.node(Owner::Proc(APP));
+    let pool = world.pool(Owner::Proc(APP));
     let begun = world
         .store
         .state()
-        .write_begin(File::ComputeFreeze, node, b"1");
+        .write_begin(File::ComputeFreeze, pool, b"1");
     assert!(begun.is_ok());
     world.obeyed();
     assert_eq!(world.store.state().write_end(), Ok(()));

@@ -37,7 +37,7 @@ fn closing_the_file_frees_everything() {
     assert_eq!(world.removed().len(), 2);
     let state = world.store.state();
     assert_eq!(
-        (state.nodes.len(), state.procs.len(), state.files.len()),
+        (state.pools.len(), state.procs.len(), state.files.len()),
         (0, 0, 0)
     );
     // The list of the GPU's subdevices.
@@ -52,8 +52,8 @@ fn a_parent_takes_its_children_along() {
         world.cuda(file);
         world.free(file, top, 0);
         world.store.check();
-        let node = world.node(Owner::Proc(APP));
-        let stat = world.read(File::ComputeStat, node);
+        let pool = world.pool(Owner::Proc(APP));
+        let stat = world.read(File::ComputeStat, pool);
         let left = (top == TSG).then(|| "channel_groups 0\nchannels 0\n".into());
         assert_eq!(stat.ok(), left, "{top}");
     }
@@ -64,15 +64,15 @@ fn a_refused_free_brings_everything_back() {
     let mut world = World::new(FeatureSet::NONE);
     let file = world.open(APP, "");
     world.cuda(file);
-    let node = world.node(Owner::Proc(APP));
+    let pool = world.pool(Owner::Proc(APP));
     for top in [CHANNEL, TSG, DEVICE, CLIENT] {
         world.free(file, top, 0x1f);
         world.store.check();
-        let stat = world.read(File::ComputeStat, node);
+        let stat = world.read(File::ComputeStat, pool);
         assert_eq!(stat, Ok("channel_groups 1\nchannels 1\n".into()), "{top}");
     }
     world.free(file, CLIENT, 0);
-    assert_eq!(world.read(File::ComputeStat, node), Err(Error::Gone));
+    assert_eq!(world.read(File::ComputeStat, pool), Err(Error::Gone));
 }
 
 #[test]
@@ -92,8 +92,8 @@ fn a_handle_that_is_reused_while_its_free_returns_stays() {
         .call_leave(file, &call, ticket, None)
         .unwrap();
     world.store.check();
-    let node = world.node(Owner::Proc(APP));
-    let stat = world.read(File::ComputeStat, node);
+    let pool = world.pool(Owner::Proc(APP));
+    let stat = world.read(File::ComputeStat, pool);
     assert_eq!(stat, Ok("channel_groups 1\nchannels 1\n".into()));
     // A ticket that is used again finds nothing.
     world
@@ -106,7 +106,7 @@ fn a_handle_that_is_reused_while_its_free_returns_stays() {
         .state()
         .call_leave(file, &call, Ticket::NONE, None)
         .unwrap();
-    assert_eq!(world.read(File::ComputeStat, node), stat);
+    assert_eq!(world.read(File::ComputeStat, pool), stat);
 }
 
 #[test]
@@ -119,8 +119,8 @@ fn an_allocation_that_failed_is_nothing() {
         &[(0, CLIENT), (4, DEVICE), (8, 77), (12, 0xa06c), (28, 0x1a)],
     );
     world.store.ioctl(file, escape::ALLOC, &call, None);
-    let node = world.node(Owner::Proc(APP));
-    let stat = world.read(File::ComputeStat, node);
+    let pool = world.pool(Owner::Proc(APP));
+    let stat = world.read(File::ComputeStat, pool);
     assert_eq!(stat, Ok("channel_groups 1\nchannels 1\n".into()));
 }
 
@@ -142,9 +142,9 @@ fn memory_is_charged_once_and_to_the_owner_of_the_client() {
     let mut world = World::new(FeatureSet::NONE.with(Feature::GmemCharge));
     let (file, other) = (world.open(APP, ""), ProcKey { tgid: 600, ..APP });
     world.cuda(file);
-    let node = world.node(Owner::Proc(APP));
+    let pool = world.pool(Owner::Proc(APP));
     world.alloc(file, DEVICE, 51, 0x40, Some(4096));
-    assert_eq!(world.read(File::GmemCurrent, node), Ok("8192\n".into()));
+    assert_eq!(world.read(File::GmemCurrent, pool), Ok("8192\n".into()));
     // Another process maps the memory under a name of its own.
     let stranger = world.open(other, "");
     for (parent, object, class, hint) in [(0, 11, 0x41, None), (11, DEVICE, 0x80, Some(1))] {
@@ -160,15 +160,15 @@ fn memory_is_charged_once_and_to_the_owner_of_the_client() {
         &[(0, 11), (4, DEVICE), (8, 60), (12, CLIENT), (16, MEMORY)],
     );
     world.store.ioctl(stranger, escape::DUP_OBJECT, &dup, None);
-    let theirs = world.node(Owner::Proc(other));
+    let theirs = world.pool(Owner::Proc(other));
     assert_eq!(world.read(File::GmemCurrent, theirs), Err(Error::Gone));
     world.free(file, MEMORY, 0);
-    assert_eq!(world.read(File::GmemCurrent, node), Ok("4096\n".into()));
+    assert_eq!(world.read(File::GmemCurrent, pool), Ok("4096\n".into()));
     assert_eq!(world.read(File::GmemCurrent, theirs), Ok("4096\n".into()));
-    assert_eq!(world.read(File::GmemPeak, node), Ok("8192\n".into()));
-    assert_eq!(world.write(File::GmemPeak, node, "0"), Ok(()));
-    assert_eq!(world.read(File::GmemPeak, node), Ok("4096\n".into()));
-    assert_eq!(world.read(File::GmemStat, node), Ok("pinned 4096\n".into()));
+    assert_eq!(world.read(File::GmemPeak, pool), Ok("8192\n".into()));
+    assert_eq!(world.write(File::GmemPeak, pool, "0"), Ok(()));
+    assert_eq!(world.read(File::GmemPeak, pool), Ok("4096\n".into()));
+    assert_eq!(world.read(File::GmemStat, pool), Ok("pinned 4096\n".into()));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_reused_pid_takes_over_the_directory() {
     let effects = world.effects();
     assert_eq!(effects.len(), 4);
     assert!(
-        matches!(effects[3], Effect::Add { scope: Scope::Node(Owner::Proc(proc), _), .. } if proc == young)
+        matches!(effects[3], Effect::Add { scope: Scope::Pool(Owner::Proc(proc), _), .. } if proc == young)
     );
     world.alloc(old_file, DEVICE, TSG + 5, 0xa06c, None);
     world.store.state().file_close(old_file);
@@ -205,7 +205,7 @@ fn a_dead_process_does_not_come_back_when_its_pid_is_free_again() {
     };
     let old_file = world.open(APP, "");
     world.cuda(old_file);
-    let old = world.node(Owner::Proc(APP));
+    let old = world.pool(Owner::Proc(APP));
     assert_eq!(world.write(File::ComputeFreeze, old, "1"), Ok(()));
     world.effects();
     let young_file = world.open(young, "");
@@ -252,12 +252,12 @@ fn an_object_that_appears_twice_replaces_itself() {
     let mut world = World::new(FeatureSet::NONE);
     let file = world.open(APP, "");
     world.cuda(file);
-    let node = world.node(Owner::Proc(APP));
+    let pool = world.pool(Owner::Proc(APP));
     // The free was missed: between the driver's allocation and our note of it.
     world.alloc(file, DEVICE, TSG, 0xa06c, None);
-    let stat = world.read(File::ComputeStat, node);
+    let stat = world.read(File::ComputeStat, pool);
     assert_eq!(stat, Ok("channel_groups 1\nchannels 0\n".into()));
     world.alloc(file, 0, CLIENT, 0x41, None);
-    assert_eq!(world.read(File::ComputeStat, node), Err(Error::Gone));
+    assert_eq!(world.read(File::ComputeStat, pool), Err(Error::Gone));
     world.store.check();
 }

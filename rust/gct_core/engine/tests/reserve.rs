@@ -21,15 +21,15 @@ fn three() -> (World, [Scope; 3]) {
         .retry(|store| store.state().gpu_add(&facts, FeatureSet::all()))
         .unwrap();
     let mut world = World { store, gpu };
-    let nodes = ["a", "b", "c"].map(|name| {
+    let pools = ["a", "b", "c"].map(|name| {
         let group = world.group(name);
-        world.node(Owner::Group(group))
+        world.pool(Owner::Group(group))
     });
-    (world, nodes)
+    (world, pools)
 }
 
-fn reserved(world: &mut World, node: Scope) -> String {
-    let text = world.read(File::TpcReserved, node).unwrap();
+fn reserved(world: &mut World, pool: Scope) -> String {
+    let text = world.read(File::TpcReserved, pool).unwrap();
     text.trim_end().into()
 }
 
@@ -76,7 +76,7 @@ fn what_was_reserved_for_a_group_that_goes_is_free() {
     let (mut world, [a, b, _]) = three();
     assert_eq!(world.write(File::TpcQuota, a, "10"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, b, "1"), Err(Error::NoSpace));
-    let Scope::Node(Owner::Group(group), _) = a else {
+    let Scope::Pool(Owner::Group(group), _) = a else {
         panic!("{a:?}");
     };
     assert_eq!(world.store.state().group_remove(group, 0), Ok(()));
@@ -89,11 +89,11 @@ fn a_process_has_a_quota_of_its_own() {
     let (mut world, [a, b, _]) = three();
     let file = world.open(APP, "");
     world.cuda(file);
-    let Scope::Node(Owner::Group(group), gpu) = a else {
+    let Scope::Pool(Owner::Group(group), gpu) = a else {
         panic!("{a:?}");
     };
     world.store.state().member_moved(APP, Some(group)).unwrap();
-    let own = world.node(Owner::Proc(APP));
+    let own = world.pool(Owner::Proc(APP));
     assert_eq!(world.write(File::TpcQuota, a, "4"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, own, "3"), Ok(()));
     assert_eq!(
@@ -113,11 +113,11 @@ fn a_move_to_a_narrower_mask_takes_nothing_from_others() {
     let (mut world, [a, b, _]) = three();
     let file = world.open(APP, "");
     world.cuda(file);
-    let own = world.node(Owner::Proc(APP));
+    let own = world.pool(Owner::Proc(APP));
     assert_eq!(world.write(File::TpcQuota, own, "6"), Ok(()));
     assert_eq!(world.write(File::TpcMask, a, "0-3,9"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, b, "4"), Ok(()));
-    let Scope::Node(Owner::Group(group), _) = a else {
+    let Scope::Pool(Owner::Group(group), _) = a else {
         panic!("{a:?}");
     };
     world.store.state().member_moved(APP, Some(group)).unwrap();
@@ -128,7 +128,7 @@ fn a_move_to_a_narrower_mask_takes_nothing_from_others() {
     assert_eq!(world.write(File::TpcQuota, b, "6"), Err(Error::NoSpace));
 }
 
-fn write_any(world: &mut World, node: Scope, quota: bool, value: u16) -> (bool, Result<(), Error>) {
+fn write_any(world: &mut World, pool: Scope, quota: bool, value: u16) -> (bool, Result<(), Error>) {
     let text = match (quota, value % 8) {
         (true, 7) => "none".into(),
         (true, _) => format!("{}", value % 12),
@@ -136,7 +136,7 @@ fn write_any(world: &mut World, node: Scope, quota: bool, value: u16) -> (bool, 
         (false, from) => format!("{}-{}", from * 4, from * 4 + value % 37),
     };
     let file = if quota { File::TpcQuota } else { File::TpcMask };
-    (quota, world.write(file, node, &text))
+    (quota, world.write(file, pool, &text))
 }
 
 proptest! {
@@ -145,24 +145,24 @@ proptest! {
     fn accepted_quotas_are_kept(
         writes in prop::collection::vec((0usize..3, any::<bool>(), any::<u16>()), 1..40),
     ) {
-        let (mut world, nodes) = three();
+        let (mut world, pools) = three();
         for (owner, quota, value) in writes {
-            let before = nodes.map(|node| reserved(&mut world, node));
-            let (_, written) = write_any(&mut world, nodes[owner], quota, value);
+            let before = pools.map(|pool| reserved(&mut world, pool));
+            let (_, written) = write_any(&mut world, pools[owner], quota, value);
             prop_assert!(matches!(written, Ok(()) | Err(Error::NoSpace | Error::Range)), "{:?}", written);
             let mut all = TpcMask::EMPTY;
-            for node in nodes {
-                let own = list(&reserved(&mut world, node));
-                let promised = world.read(File::TpcQuota, node).unwrap();
+            for pool in pools {
+                let own = list(&reserved(&mut world, pool));
+                let promised = world.read(File::TpcQuota, pool).unwrap();
                 prop_assert_eq!(own.count(), promised.trim_end().parse().unwrap_or(0));
                 prop_assert!(own.and(&all).is_empty());
-                let mask = world.read(File::TpcMask, node).unwrap();
+                let mask = world.read(File::TpcMask, pool).unwrap();
                 prop_assert!(mask == "all\n" || own.without(&list(mask.trim_end())).is_empty());
                 all = all.or(&own);
             }
             prop_assert!(all.without(&list(TPCS)).is_empty());
             if written.is_err() {
-                prop_assert_eq!(nodes.map(|node| reserved(&mut world, node)), before);
+                prop_assert_eq!(pools.map(|pool| reserved(&mut world, pool)), before);
             }
         }
     }

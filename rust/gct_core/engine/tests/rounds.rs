@@ -127,7 +127,7 @@ fn world() -> (World, Rm, GroupId) {
 impl World {
     /// What `compute.stat` says of an owner's time slices.
     fn told_of(&mut self, owner: Owner) -> String {
-        let scope = self.node(owner);
+        let scope = self.pool(owner);
         let stat = self.read(File::ComputeStat, scope).unwrap();
         let lines = stat
             .lines()
@@ -136,7 +136,7 @@ impl World {
     }
 
     fn limit_slice(&mut self, rm: &mut Rm, owner: Owner, text: &str) {
-        let scope = self.node(owner);
+        let scope = self.pool(owner);
         let begun = self
             .store
             .state()

@@ -85,7 +85,7 @@ fn list_gpus(tree: &Tree, gpus: &[u32], errors: &mut Vec<Error>) -> (String, Vec
 }
 
 fn list_owner(tree: &Tree, owner: &Owner, table: &mut Table) -> Result<Value, Error> {
-    let gpus = tree.nodes(owner)?;
+    let gpus = tree.pools(owner)?;
     let shown_gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
     let name = owner.to_string();
     if let Owner::Process(pid) = owner {

@@ -92,7 +92,7 @@ fn limit(tree: &Tree, run: &Run, owner: &Owner) -> Result<(), Failure> {
         (File::TpcQuota, &run.quota),
         (File::AtomDuration, &run.atom),
     ];
-    let gpus = tree.nodes(owner)?;
+    let gpus = tree.pools(owner)?;
     for (file, value) in limits {
         let Some(value) = value else { continue };
         if gpus.is_empty() {
@@ -102,7 +102,7 @@ fn limit(tree: &Tree, run: &Run, owner: &Owner) -> Result<(), Failure> {
             ));
         }
         for gpu in &gpus {
-            let target = Target::Node(owner.clone(), *gpu);
+            let target = Target::Pool(owner.clone(), *gpu);
             tree.set(&target, files::entry(file), value)?;
         }
     }

@@ -79,14 +79,14 @@ fn resolve(
         target: target.to_string(),
         file: file.to_owned(),
     };
-    let (Target::Owner(owner), Some(entry)) = (target, files::find(Place::Node, file)) else {
+    let (Target::Owner(owner), Some(entry)) = (target, files::find(Place::Pool, file)) else {
         return Err(no_file());
     };
-    let node = |gpu| Target::Node(Owner::clone(owner), gpu);
-    let nodes: Vec<Target> = tree.nodes(owner)?.into_iter().map(node).collect();
-    match nodes.is_empty() {
+    let pool = |gpu| Target::Pool(Owner::clone(owner), gpu);
+    let pools: Vec<Target> = tree.pools(owner)?.into_iter().map(pool).collect();
+    match pools.is_empty() {
         true => Err(no_file()),
-        false => Ok((entry, nodes)),
+        false => Ok((entry, pools)),
     }
 }
 

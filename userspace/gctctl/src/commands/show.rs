@@ -20,7 +20,7 @@ pub(crate) fn run(tree: &Tree, target: &str) -> Outcome {
 
 fn show(tree: &Tree, target: &Target) -> Outcome {
     let gpus = match target {
-        Target::Owner(owner) => tree.nodes(owner),
+        Target::Owner(owner) => tree.pools(owner),
         _ => Ok(Vec::new()),
     };
     let gpus = match gpus {
@@ -37,14 +37,14 @@ fn show(tree: &Tree, target: &Target) -> Outcome {
         object.insert("files".to_owned(), files);
     }
     if let Target::Owner(owner) = target {
-        let mut nodes = Map::new();
+        let mut pools = Map::new();
         for gpu in gpus {
-            let node = Target::Node(owner.clone(), gpu);
-            let (text, files) = directory(tree, &node, &mut errors);
-            outcome.text.push_str(&format!("\n{node}:\n{text}"));
-            nodes.insert(gpu.to_string(), json!({ "files": files }));
+            let pool = Target::Pool(owner.clone(), gpu);
+            let (text, files) = directory(tree, &pool, &mut errors);
+            outcome.text.push_str(&format!("\n{pool}:\n{text}"));
+            pools.insert(gpu.to_string(), json!({ "files": files }));
         }
-        object.insert("gpus".to_owned(), nodes.into());
+        object.insert("gpus".to_owned(), pools.into());
     }
     outcome.json = Value::Object(object);
     outcome.failures = errors.into_iter().map(Into::into).collect();

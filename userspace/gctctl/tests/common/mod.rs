@@ -85,17 +85,17 @@ impl FakeTree {
 
     pub(crate) fn group(&self, name: &str, gpus: &[u32]) {
         self.directory(name, Place::Group);
-        self.nodes(name, gpus);
+        self.pools(name, gpus);
     }
 
     pub(crate) fn process(&self, pid: u32, gpus: &[u32]) {
         fs::create_dir_all(self.path(&pid.to_string())).expect("a directory of the fake tree");
-        self.nodes(&pid.to_string(), gpus);
+        self.pools(&pid.to_string(), gpus);
     }
 
-    fn nodes(&self, owner: &str, gpus: &[u32]) {
+    fn pools(&self, owner: &str, gpus: &[u32]) {
         for gpu in gpus {
-            self.directory(&format!("{owner}/{gpu}"), Place::Node);
+            self.directory(&format!("{owner}/{gpu}"), Place::Pool);
         }
     }
 

@@ -65,12 +65,12 @@ impl Tenants {
     }
 
     fn write(&mut self, owner: Owner, file: File, text: &str) -> Result<(), Error> {
-        let node = self.world.node(owner);
+        let pool = self.world.pool(owner);
         let begun = self
             .world
             .store
             .state()
-            .write_begin(file, node, text.as_bytes());
+            .write_begin(file, pool, text.as_bytes());
         begun?;
         self.world.obeyed();
         let outcome = self.world.store.state().write_end();
@@ -304,9 +304,9 @@ fn a_guest_has_its_hosts_time_slice() {
 fn a_control_in_flight_holds_up_nobody_else() {
     let mut all = Tenants::new(3, 3);
     let [first, second, third] = [0, 1, 2].map(|number| all.file(number));
-    let node = all.world.node(Owner::Group(all.group));
+    let pool = all.world.pool(Owner::Group(all.group));
     let mut state = all.world.store.state();
-    let begun = state.write_begin(File::ComputeFreeze, node, b"1");
+    let begun = state.write_begin(File::ComputeFreeze, pool, b"1");
     assert_eq!(begun, Ok(crate::engine::Begun::Trial));
     let errand_of = |state: &mut crate::state::State<'_>, number| {
         state.errand_of(Some(Owner::Proc(key(number))))

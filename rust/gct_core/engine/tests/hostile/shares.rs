@@ -66,8 +66,8 @@ fn an_import_of_what_is_not_known_is_charged_by_what_rm_says() {
         };
         world.store.retry(import).unwrap();
         world.store.check();
-        let node = world.node(Owner::Proc(APP));
-        assert_eq!(world.read(File::GmemCurrent, node), Ok("8192\n".into()));
+        let pool = world.pool(Owner::Proc(APP));
+        assert_eq!(world.read(File::GmemCurrent, pool), Ok("8192\n".into()));
     }
     // A closed file keeps nothing, and a place that is filled anew keeps the new.
     world.store.state().file_close(file);
@@ -145,8 +145,8 @@ fn a_channel_without_a_group_counts_as_one_and_has_no_time_slice() {
     let call = call.unwrap().unwrap();
     assert_eq!(world.store.state().call_refused(file, &call), None);
     world.alloc(file, DEVICE, 41, 0xc86f, None);
-    let node = world.node(Owner::Proc(APP));
-    let stat = world.read(File::ComputeStat, node);
+    let pool = world.pool(Owner::Proc(APP));
+    let stat = world.read(File::ComputeStat, pool);
     assert!(stat.unwrap().starts_with("channel_groups 2\nchannels 2\n"));
     // Nobody can set its time slice. It can neither stop the write nor run on without: it stands still.
     let stopped = |world: &mut World| {
@@ -218,10 +218,10 @@ fn what_a_dma_buf_keeps_is_charged_to_who_exports() {
             assert_eq!(world.account(APP)[1], Ok("4096\n".into()));
             world.free(own, MEMORY, 0);
         }
-        let node = (Owner::Proc(NEIGHBOUR), world.gpu);
+        let pool = (Owner::Proc(NEIGHBOUR), world.gpu);
         let charged = |world: &mut World| {
             let state = world.store.state();
-            state.nodes.get(&node).map(|node| node.usage.now().memory)
+            state.pools.get(&pool).map(|pool| pool.usage.now().memory)
         };
         assert_eq!(charged(&mut world), Some(Bytes(4096)), "{freed_first}");
         world.store.state().file_close(buffer);

@@ -331,7 +331,7 @@ impl Schedule {
             }
             _ => return self.enter(at, op),
         };
-        let scope = Scope::Node(owner, self.gpu);
+        let scope = Scope::Pool(owner, self.gpu);
         let begun = self.store.state().write_begin(file, scope, text.as_bytes());
         if begun != Ok(Begun::Trial) {
             // The process has no channel group any more.
