@@ -25,7 +25,7 @@ impl State<'_> {
     /// # Errors
     ///
     /// [`Error::NeedSlots`], [`Error::NoSpace`]: it cannot be followed.
-    pub fn call_ask(
+    pub fn call_try_charge(
         &mut self,
         file: FileId,
         call: &Call,
@@ -47,42 +47,47 @@ impl State<'_> {
         self.reserve_objects(file, 1)?;
         self.reserve_charge()?;
         let amount = Amount::of_object(class, bytes.or(hint).unwrap_or(0));
-        if self.refuses(proc, gpu, amount.memory) {
+        if self.exceeds_limit(proc, gpu, amount.memory) {
             return Ok(None);
         }
-        self.reservation(file, proc, gpu, amount).map(Some)
+        self.charge_reserved(file, proc, gpu, amount).map(Some)
     }
 
     /// A process is about to have so much more managed memory, which may come to lie on this
     /// GPU: `None` if it must not, since its owner would have more than `gmem.limit`. Otherwise
-    /// it is charged until [`State::call_withdraw`] gets the ticket.
+    /// it is charged until [`State::uncharge_ticket`] gets the ticket.
     ///
-    /// The caller withdraws it before it closes the file.
+    /// The caller uncharges it before it closes the file.
     ///
     /// # Errors
     ///
     /// [`Error::NeedSlots`], [`Error::NoSpace`]: it cannot be followed; [`Error::Gone`].
-    pub fn managed_ask(
+    pub fn try_charge_managed(
         &mut self,
         file: FileId,
         gpu: GpuId,
         bytes: Bytes,
     ) -> Result<Option<Ticket>, Error> {
         let proc = self.owner_of_managed(file, gpu)?;
-        if self.refuses(proc, gpu, bytes) {
+        if self.exceeds_limit(proc, gpu, bytes) {
             return Ok(None);
         }
-        self.managed_add(file, gpu, bytes).map(Some)
+        self.charge_managed(file, gpu, bytes).map(Some)
     }
 
-    /// As [`State::managed_ask`] for memory that exists already: no limit refuses it.
+    /// As [`State::try_charge_managed`] for memory that exists already: no limit refuses it.
     ///
     /// # Errors
     ///
-    /// Those of [`State::managed_ask`].
-    pub fn managed_add(&mut self, file: FileId, gpu: GpuId, bytes: Bytes) -> Result<Ticket, Error> {
+    /// Those of [`State::try_charge_managed`].
+    pub fn charge_managed(
+        &mut self,
+        file: FileId,
+        gpu: GpuId,
+        bytes: Bytes,
+    ) -> Result<Ticket, Error> {
         let proc = self.owner_of_managed(file, gpu)?;
-        self.reservation(file, proc, gpu, Amount::of_managed(bytes))
+        self.charge_reserved(file, proc, gpu, Amount::of_managed(bytes))
     }
 
     /// The process that is charged, with room for one charge.
@@ -97,7 +102,7 @@ impl State<'_> {
     }
 
     /// Charges an object that nobody can name. The caller has made room for it.
-    fn reservation(
+    fn charge_reserved(
         &mut self,
         file: FileId,
         proc: ProcKey,
@@ -114,7 +119,7 @@ impl State<'_> {
     }
 
     /// What was granted is given back: no [`State::call_leave`] will follow.
-    pub fn call_withdraw(&mut self, file: FileId, ticket: Ticket) {
+    pub fn uncharge_ticket(&mut self, file: FileId, ticket: Ticket) {
         let proc = self.files.get(&file).map(|file| file.proc);
         if let (Some(proc), Some(key)) = (proc, ticket.reservation()) {
             self.free(proc, key);
@@ -130,7 +135,7 @@ impl State<'_> {
 
     /// Would so much more be over the limit of the process or of its group? Then that is
     /// counted where it would.
-    fn refuses(&mut self, proc: ProcKey, gpu: GpuId, more: Bytes) -> bool {
+    fn exceeds_limit(&mut self, proc: ProcKey, gpu: GpuId, more: Bytes) -> bool {
         let group = self.group_of(proc);
         let mut refused = false;
         for owner in [Some(Owner::Proc(proc)), group.map(Owner::Group)]

@@ -182,7 +182,7 @@ impl State<'_> {
         }
         if matches!(call.action, Action::Alloc { .. }) {
             // What was asked for is charged anew, as what it became.
-            self.call_withdraw(file, ticket);
+            self.uncharge_ticket(file, ticket);
         }
         match call.action {
             Action::Free => self.freed(proc, call.succeeded(), ticket),

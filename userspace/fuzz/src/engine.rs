@@ -121,7 +121,7 @@ fn event(store: &mut Store, made: &mut Made, bytes: &mut Bytes<'_>) {
             if let Some(file) = bytes.pick(&made.files) {
                 made.managed.retain(|(of, ticket)| {
                     if *of == file {
-                        store.0.state().call_withdraw(file, *ticket);
+                        store.0.state().uncharge_ticket(file, *ticket);
                     }
                     *of != file
                 });
@@ -130,9 +130,9 @@ fn event(store: &mut Store, made: &mut Made, bytes: &mut Bytes<'_>) {
         }
         10 => manage(store, made, bytes),
         11 => {
-            // This includes charges that were already withdrawn.
+            // This includes charges that were already uncharged.
             if let Some((file, ticket)) = bytes.pick(&made.managed) {
-                store.0.state().call_withdraw(file, ticket);
+                store.0.state().uncharge_ticket(file, ticket);
             }
         }
         _ => call(store, made, bytes),
@@ -146,8 +146,8 @@ fn manage(store: &mut Store, made: &mut Made, bytes: &mut Bytes<'_>) {
     };
     let size = Size(u64::MAX >> (bytes.next() % 64));
     let ticket = match bytes.next() % 2 {
-        0 => store.retry(|state| state.managed_ask(file, gpu, size)),
-        _ => store.retry(|state| state.managed_add(file, gpu, size).map(Some)),
+        0 => store.retry(|state| state.try_charge_managed(file, gpu, size)),
+        _ => store.retry(|state| state.charge_managed(file, gpu, size).map(Some)),
     };
     let ticket = ticket.ok().flatten();
     made.managed.extend(ticket.map(|ticket| (file, ticket)));

@@ -224,8 +224,11 @@ impl World {
         };
         let bytes = u64::from(self.handle()) * 4096;
         let ticket = self.store.retry(|store| match exists {
-            true => store.state().managed_add(file, id, Bytes(bytes)).map(Some),
-            false => store.state().managed_ask(file, id, Bytes(bytes)),
+            true => store
+                .state()
+                .charge_managed(file, id, Bytes(bytes))
+                .map(Some),
+            false => store.state().try_charge_managed(file, id, Bytes(bytes)),
         });
         // Nobody limits memory here.
         let ticket = ticket.unwrap().unwrap();
@@ -241,7 +244,7 @@ impl World {
     pub(super) fn unmanage(&mut self, at: usize) {
         if at < self.managed.len() {
             let Managed { file, ticket, .. } = self.managed.remove(at);
-            self.store.state().call_withdraw(file, ticket);
+            self.store.state().uncharge_ticket(file, ticket);
         }
     }
 

@@ -21,20 +21,20 @@ fn memory(object: u64) -> Call {
 }
 
 impl World {
-    fn ask(&mut self, file: FileId, bytes: u64) -> Option<Ticket> {
+    fn try_charge(&mut self, file: FileId, bytes: u64) -> Option<Ticket> {
         let ticket = self.store.retry(|store| {
             store
                 .state()
-                .call_ask(file, &memory(MEMORY + 1), Some(bytes))
+                .call_try_charge(file, &memory(MEMORY + 1), Some(bytes))
         });
         self.store.check();
         ticket.unwrap()
     }
 
-    fn ask_managed(&mut self, file: FileId, bytes: u64) -> Option<Ticket> {
+    fn try_charge_managed(&mut self, file: FileId, bytes: u64) -> Option<Ticket> {
         let gpu = self.gpu;
-        let ask = |store: &mut Store| store.state().managed_ask(file, gpu, Bytes(bytes));
-        let ticket = self.store.retry(ask);
+        let charge = |store: &mut Store| store.state().try_charge_managed(file, gpu, Bytes(bytes));
+        let ticket = self.store.retry(charge);
         self.store.check();
         ticket.unwrap()
     }
@@ -64,11 +64,15 @@ fn limited(own: &str, of_group: &str) -> (World, FileId, GroupId) {
 fn the_last_byte_fits_and_one_more_does_not() {
     for (own, of_group) in [("8192", "max"), ("max", "8192"), ("8192", "8192")] {
         let (mut world, file, group) = limited(own, of_group);
-        assert_eq!(world.ask(file, 4097), None);
-        assert_eq!(world.ask(file, u64::MAX), None);
-        let ticket = world.ask(file, 4096).unwrap();
+        assert_eq!(world.try_charge(file, 4097), None);
+        assert_eq!(world.try_charge(file, u64::MAX), None);
+        let ticket = world.try_charge(file, 4096).unwrap();
         assert_eq!(world.current(Owner::Group(group)), "8192\n");
-        assert_eq!(world.ask(file, 1), None, "two cannot have the last of it");
+        assert_eq!(
+            world.try_charge(file, 1),
+            None,
+            "two cannot have the last of it"
+        );
         let mut failed = memory(MEMORY + 1);
         failed.status = 0x51;
         let mut state = world.store.state();
@@ -84,7 +88,7 @@ fn the_last_byte_fits_and_one_more_does_not() {
 #[test]
 fn what_was_granted_is_charged_once() {
     let (mut world, file, group) = limited("max", "1M");
-    let ticket = world.ask(file, 4096).unwrap();
+    let ticket = world.try_charge(file, 4096).unwrap();
     let ticket = Ticket::from_words(ticket.words());
     let call = memory(MEMORY + 1);
     world
@@ -95,8 +99,8 @@ fn what_was_granted_is_charged_once() {
     assert_eq!(world.current(Owner::Proc(APP)), "8192\n");
     world.free(file, MEMORY + 1, 0);
     assert_eq!(world.current(Owner::Group(group)), "4096\n");
-    let ticket = world.ask(file, 4096).unwrap();
-    world.store.state().call_withdraw(file, ticket);
+    let ticket = world.try_charge(file, 4096).unwrap();
+    world.store.state().uncharge_ticket(file, ticket);
     world.store.check();
     assert_eq!(world.current(Owner::Group(group)), "4096\n");
     world.store.state().file_close(file);
@@ -108,24 +112,24 @@ fn what_was_granted_is_charged_once() {
 fn managed_memory_counts_beside_the_other() {
     for (own, of_group) in [("8192", "max"), ("max", "8192")] {
         let (mut world, file, group) = limited(own, of_group);
-        assert_eq!(world.ask_managed(file, 4097), None);
-        assert_eq!(world.ask_managed(file, u64::MAX), None);
-        let ticket = world.ask_managed(file, 4096).unwrap();
+        assert_eq!(world.try_charge_managed(file, 4097), None);
+        assert_eq!(world.try_charge_managed(file, u64::MAX), None);
+        let ticket = world.try_charge_managed(file, 4096).unwrap();
         for owner in [Owner::Proc(APP), Owner::Group(group)] {
             assert_eq!(world.current(owner), "8192\n");
             let pool = world.pool(owner);
             let stat = world.read(File::GmemStat, pool);
             assert_eq!(stat, Ok("pinned 4096\nuvm 4096\n".into()));
         }
-        assert_eq!(world.ask_managed(file, 1), None);
-        assert_eq!(world.ask(file, 1), None, "one limit for both");
+        assert_eq!(world.try_charge_managed(file, 1), None);
+        assert_eq!(world.try_charge(file, 1), None, "one limit for both");
         let pool = world.pool(Owner::Proc(APP));
         let events = world.read(File::GmemEvents, pool).unwrap();
         let expected = if own == "max" { 0 } else { 4 };
         assert_eq!(events, format!("limit {expected}\n"));
         let ticket = Ticket::from_words(ticket.words());
-        world.store.state().call_withdraw(file, ticket);
-        world.store.state().call_withdraw(file, ticket);
+        world.store.state().uncharge_ticket(file, ticket);
+        world.store.state().uncharge_ticket(file, ticket);
         world.store.check();
         assert_eq!(world.current(Owner::Group(group)), "4096\n");
     }
@@ -135,28 +139,32 @@ fn managed_memory_counts_beside_the_other() {
 fn managed_memory_that_exists_is_charged_over_the_limit() {
     let (mut world, file, group) = limited("4096", "4096");
     let gpu = world.gpu;
-    let add = |store: &mut Store| store.state().managed_add(file, gpu, Bytes(1 << 20));
+    let add = |store: &mut Store| store.state().charge_managed(file, gpu, Bytes(1 << 20));
     let ticket = world.store.retry(add).unwrap();
     world.store.check();
     let pool = world.pool(Owner::Group(group));
     assert_eq!(world.current(Owner::Group(group)), "1052672\n");
     assert_eq!(world.read(File::GmemEvents, pool), Ok("limit 0\n".into()));
-    assert_eq!(world.ask_managed(file, 0), None, "it has too much already");
+    assert_eq!(
+        world.try_charge_managed(file, 0),
+        None,
+        "it has too much already"
+    );
     assert_eq!(world.store.state().gpu_remove(1), Ok(()));
     world.store.check();
-    let gone = world.store.state().managed_ask(file, gpu, Bytes(1));
+    let gone = world.store.state().try_charge_managed(file, gpu, Bytes(1));
     assert_eq!(gone, Err(Error::Gone));
-    world.store.state().call_withdraw(file, ticket);
+    world.store.state().uncharge_ticket(file, ticket);
     world.store.state().file_close(file);
     world.store.check();
-    let gone = world.store.state().managed_add(file, gpu, Bytes(1));
+    let gone = world.store.state().charge_managed(file, gpu, Bytes(1));
     assert_eq!(gone, Err(Error::Gone));
 }
 
 #[test]
 fn a_limit_is_not_lowered_below_what_is_charged() {
     let (mut world, file, group) = limited("max", "8192");
-    assert!(world.ask_managed(file, 4096).is_some());
+    assert!(world.try_charge_managed(file, 4096).is_some());
     for owner in [Owner::Proc(APP), Owner::Group(group)] {
         let pool = world.pool(owner);
         let before = world.read(File::GmemLimit, pool);
@@ -194,7 +202,7 @@ fn what_cannot_be_told_is_granted() {
         ..memory(1)
     };
     for call in [foreign, orphan, free] {
-        let ticket = world.store.state().call_ask(file, &call, Some(1));
+        let ticket = world.store.state().call_try_charge(file, &call, Some(1));
         assert_eq!(ticket, Ok(Some(Ticket::NONE)));
     }
 }

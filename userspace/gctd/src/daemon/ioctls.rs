@@ -94,8 +94,9 @@ impl Daemon {
         let file = session.file;
         let ticket = match self.decode_permitted(session, ioctl) {
             Some(call) => {
-                let ask = |tables: &mut Host| tables.state().call_ask(file, &call, ioctl.hint);
-                match self.tables.follow(ask) {
+                let try_charge =
+                    |tables: &mut Host| tables.state().call_try_charge(file, &call, ioctl.hint);
+                match self.tables.follow(try_charge) {
                     Some(None) => return Err(Error::NoSpace),
                     Some(Some(ticket)) => ticket,
                     None => Ticket::NONE,
@@ -107,7 +108,7 @@ impl Daemon {
         session.grants.insert(session.last_grant, ticket);
         if session.grants.len() > IN_FLIGHT_MAX {
             if let Some((_, ticket)) = session.grants.pop_first() {
-                self.tables.state().call_withdraw(file, ticket);
+                self.tables.state().uncharge_ticket(file, ticket);
             }
         }
         Ok(session.last_grant)
@@ -139,7 +140,7 @@ impl Daemon {
             _ => Ticket::NONE,
         };
         if ticket != granted {
-            self.tables.state().call_withdraw(file, granted);
+            self.tables.state().uncharge_ticket(file, granted);
         }
         let Some(call) = call else { return };
         let hint = ioctl.hint;

@@ -31,14 +31,14 @@ pub(super) struct Ranges(BTreeMap<u64, Range>);
 /// Charges a new range on a GPU. Returns `None` if it exceeds a limit. A range that the core
 /// cannot track is granted and not charged.
 fn try_charge(tables: &mut Host, file: FileId, gpu: GpuId, bytes: Bytes) -> Option<Ticket> {
-    let ask = |tables: &mut Host| tables.state().managed_ask(file, gpu, bytes);
-    tables.follow(ask).unwrap_or(Some(Ticket::NONE))
+    let try_charge = |tables: &mut Host| tables.state().try_charge_managed(file, gpu, bytes);
+    tables.follow(try_charge).unwrap_or(Some(Ticket::NONE))
 }
 
 /// Charges a range that exists already, even beyond a limit.
 fn charge_existing(tables: &mut Host, file: FileId, gpu: GpuId, bytes: Bytes) -> Ticket {
-    let add = |tables: &mut Host| tables.state().managed_add(file, gpu, bytes);
-    tables.follow(add).unwrap_or(Ticket::NONE)
+    let charge = |tables: &mut Host| tables.state().charge_managed(file, gpu, bytes);
+    tables.follow(charge).unwrap_or(Ticket::NONE)
 }
 
 impl Daemon {
@@ -118,7 +118,7 @@ impl Daemon {
 
     fn uncharge(&mut self, file: FileId, tickets: Vec<Ticket>) {
         for ticket in tickets {
-            self.tables.state().call_withdraw(file, ticket);
+            self.tables.state().uncharge_ticket(file, ticket);
         }
     }
 }

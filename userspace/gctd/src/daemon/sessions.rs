@@ -98,7 +98,7 @@ impl Daemon {
             .close(session.connection, &mut self.tables.state());
         self.drop_managed(&mut session);
         for ticket in session.grants.into_values() {
-            self.tables.state().call_withdraw(session.file, ticket);
+            self.tables.state().uncharge_ticket(session.file, ticket);
         }
         for (call, ticket) in session.entered {
             self.abandon(session.file, &call, ticket);
