@@ -1,23 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What an owner has on a GPU: charged to the process and to its group.
+//! Charges a process and its group for what they have on a GPU.
+//!
+//! ```text
+//! usage     what is charged to one owner on one GPU; a group's is the sum of its members'
+//! charge    add an amount to a process and its group; both or neither
+//! uncharge  subtract an amount that was charged
+//! transfer  move a process's usage from one group to another
+//! ```
 
 use crate::rmapi::Class;
 use crate::round::{Divisor, Round};
 use crate::units::Bytes;
 
-/// An amount to charge, or what is charged.
+/// An amount of each resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     /// Channel groups.
     pub channel_groups: u64,
     /// Channels.
     pub channels: u64,
-    /// Device memory that the resource manager allocated.
+    /// Device memory allocated by the resource manager.
     pub memory: Bytes,
-    /// Managed memory, which the UVM driver allocates: all of it, wherever its pages are.
+    /// Managed memory allocated by the UVM driver, wherever its pages are.
     pub managed: Bytes,
-    /// Of one channel group, the round in which it takes part. A sum has none.
+    /// The round of a single channel group; meaningless in a sum.
     pub round: Round,
 }
 
@@ -31,7 +38,7 @@ impl Amount {
         round: Round::GRAPHICS,
     };
 
-    /// What so much managed memory counts for.
+    /// Returns the amount of a range of managed memory.
     pub(crate) const fn of_managed(managed: Bytes) -> Self {
         Self {
             managed,
@@ -39,14 +46,14 @@ impl Amount {
         }
     }
 
-    /// Device memory of every kind, which a limit bounds.
+    /// Returns device memory and managed memory together: what `gmem.limit` bounds.
     pub const fn all_memory(&self) -> Bytes {
-        // INVARIANT: `plus` lets no sum be charged that does not fit.
+        // INVARIANT: `plus` refuses a sum that does not fit, so this does not saturate.
         Bytes(self.memory.get().saturating_add(self.managed.get()))
     }
 
-    /// What one object of a class counts for. `answer` is that of its [`Lookup`](crate::rmapi::Lookup):
-    /// bytes of memory, the engine of a channel group.
+    /// Returns the amount of one object of a class. `answer` is the answer to its
+    /// [`Lookup`](crate::rmapi::Lookup): bytes of memory, or the engine of a channel group.
     pub(crate) fn of_object(class: Class, answer: u64) -> Self {
         match class {
             Class::ChannelGroup => Self {
@@ -88,19 +95,19 @@ impl Amount {
     }
 }
 
-/// What is charged to one pool, and the most that was.
+/// The usage of one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     now: Amount,
     peak: Bytes,
-    /// Of a group, its processes that have channel groups.
+    /// For a group: how many of its processes have channel groups.
     sharers: Divisor,
-    /// Of a process, its channel groups in each round.
+    /// For a process: its channel groups in each round.
     rounds: [Divisor; Round::COUNT],
 }
 
 impl Usage {
-    /// Nothing was ever charged.
+    /// The usage of a new pool.
     pub const ZERO: Self = Self {
         now: Amount::ZERO,
         peak: Bytes(0),
@@ -108,32 +115,32 @@ impl Usage {
         rounds: [Divisor::ONE; Round::COUNT],
     };
 
-    /// What is charged now.
+    /// Returns what is charged now.
     pub const fn now(&self) -> &Amount {
         &self.now
     }
 
-    /// The most device memory since the last reset.
+    /// Returns the peak of [`Amount::all_memory`] since the last reset.
     pub const fn peak(&self) -> Bytes {
         self.peak
     }
 
-    /// By how much a group's time slice is divided among its processes.
+    /// Returns the divisor of a group's time slice among its processes.
     pub const fn sharers(&self) -> &Divisor {
         &self.sharers
     }
 
-    /// By how much a process's time slice is divided in each round.
+    /// Returns the divisors of a process's time slice, one for each round.
     pub const fn rounds(&self) -> &[Divisor; Round::COUNT] {
         &self.rounds
     }
 
-    /// By how much a process's time slice is divided in a round.
+    /// Returns the divisor of a process's time slice in a round.
     pub fn round(&self, round: Round) -> &Divisor {
         self.rounds.get(round.index()).unwrap_or(&Divisor::ONE)
     }
 
-    /// Counts the one channel group that is charged or taken off.
+    /// Adds a charged channel group to its round, or removes an uncharged one.
     fn recount(&mut self, amount: &Amount, change: fn(&mut Divisor)) {
         let round = self.rounds.get_mut(amount.round.index());
         if let Some(round) = round.filter(|_| amount.channel_groups > 0) {
@@ -141,12 +148,12 @@ impl Usage {
         }
     }
 
-    /// Does a process share the time slice of its group?
+    /// Returns whether a process has a share of its group's time slice.
     const fn shares(&self) -> bool {
         self.now.channel_groups > 0
     }
 
-    /// The peak starts again from what is charged now.
+    /// Sets the peak to what is charged now.
     pub fn reset_peak(&mut self) {
         self.peak = self.now.all_memory();
     }
@@ -156,7 +163,7 @@ impl Usage {
         self.peak = self.peak.max(now.all_memory());
     }
 
-    /// Takes `amount` off; more than there is leaves everything as it is.
+    /// Subtracts `amount`. Returns false and changes nothing if less is charged.
     fn take(&mut self, amount: &Amount) -> bool {
         match self.now.minus(amount) {
             Some(now) => {
@@ -168,10 +175,10 @@ impl Usage {
     }
 }
 
-/// Charges a process and, if it is in one, its group: both or neither.
+/// Charges a process and its group, if it has one: both or neither.
 ///
-/// Returns whether it was charged. A tenant that lies about a size can make the
-/// sum exceed 64 bits; then nothing is charged.
+/// Returns whether they were charged. The sum can exceed 64 bits if a tenant lies about a size;
+/// then nothing is charged.
 #[must_use]
 pub fn charge(proc: &mut Usage, group: Option<&mut Usage>, amount: &Amount) -> bool {
     let Some(of_proc) = proc.now.plus(amount) else {
@@ -192,7 +199,7 @@ pub fn charge(proc: &mut Usage, group: Option<&mut Usage>, amount: &Amount) -> b
     true
 }
 
-/// Takes back what [`charge`] charged. Returns whether it was there to be taken.
+/// Uncharges what [`charge`] has charged. Returns whether that much was charged.
 #[must_use]
 pub fn uncharge(proc: &mut Usage, group: Option<&mut Usage>, amount: &Amount) -> bool {
     let shared = proc.shares();
@@ -209,9 +216,9 @@ pub fn uncharge(proc: &mut Usage, group: Option<&mut Usage>, amount: &Amount) ->
     whole
 }
 
-/// Moves what a process has from one group to another; `None` is no group.
+/// Moves a process's usage from one group to another; `None` is no group.
 ///
-/// Returns whether both sides could follow. If the new group cannot take it,
+/// Returns whether both groups were changed exactly. If the sum of the new group does not fit,
 /// neither group changes.
 #[must_use]
 pub fn transfer(amount: &Amount, from: Option<&mut Usage>, to: Option<&mut Usage>) -> bool {
@@ -291,8 +298,8 @@ mod tests {
     }
 
     proptest! {
-        /// A group is charged the sum of its members at any time, and what was
-        /// charged can be taken back to the last byte.
+        /// A group's usage is the sum of its members' at any time, and every charge can be
+        /// uncharged.
         #[test]
         fn a_group_is_the_sum_of_its_members(ops in prop::collection::vec((0usize..3, any::<bool>(), any::<bool>(), prop_oneof![0u64..100, any::<u64>()]), 0..60)) {
             let mut procs = [Usage::ZERO; 3];

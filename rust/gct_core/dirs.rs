@@ -1,25 +1,35 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which directories there should be, and which there are.
+//! Reconciles the directories that exist with those that the state demands.
 //!
-//! Making and removing a directory sleeps and waits for its readers, so it
-//! happens outside the state's lock, later, and perhaps after the world has
-//! changed once more. So the core keeps for every path what is wanted there and
-//! what is shown there; [`State::next_effect`](crate::state::State::next_effect) hands out one step at a time that
-//! brings the two together, and takes for granted that it will be done before
-//! the next is asked for.
+//! ```text
+//! wanted  the scope that the directory at a path should have; none is no directory
+//! shown   the scope of the directory that the filesystem has
+//! queue   paths whose wanted scope has changed since the last step
 //!
-//! Steps come in the order in which the paths changed, except where the tree
-//! demands another: a directory is added below the right parent only, and
-//! removed when those below it are gone. What was wanted and no longer is
-//! before anybody looked is never shown.
+//! step:                                   # one effect: add or remove one directory
+//!     path = next of the queue
+//!     shown == wanted           -> next path
+//!     shown, has children       -> requeue, until they are removed
+//!     shown                     -> remove; if another scope is wanted, requeue
+//!     parent not shown          -> requeue, until it is added
+//!     wanted                    -> add
+//! ```
+//!
+//! The filesystem sleeps when it creates a directory, and waits for readers when it removes one. So
+//! the glue performs each step without the state's lock, and the state may change meanwhile.
+//! [`State::next_effect`](crate::state::State::next_effect) returns one step and marks it as done:
+//! the caller must perform it before it asks for the next.
+//!
+//! Steps follow the order of the changes, except where a directory needs its parent or loses its
+//! children first. A directory that is demanded and dropped between two steps is never shown.
 
 use crate::error::Error;
 use crate::ids::{GpuIndex, GroupId, Owner, Scope};
 use crate::iface::Name;
 use crate::table::{count, mix, Key, Map};
 
-/// Where a directory is. A pid stands for itself here: it is a name.
+/// The path of a directory. It names a process by its pid alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DirPath {
     /// `gpus/<n>/`.
@@ -35,7 +45,7 @@ pub enum DirPath {
 }
 
 impl DirPath {
-    /// The path of an owner's directory for a GPU.
+    /// Returns the path of an owner's directory for a GPU.
     pub(crate) const fn of_pool(owner: Owner, gpu: GpuIndex) -> Self {
         match owner {
             Owner::Group(group) => Self::GroupGpu(group, gpu),
@@ -43,7 +53,7 @@ impl DirPath {
         }
     }
 
-    /// The directory above; `None` for those at a root that always exists.
+    /// Returns the parent directory; `None` if it always exists.
     pub const fn parent(self) -> Option<Self> {
         match self {
             Self::Gpu(_) | Self::Group(_) | Self::Proc(_) => None,
@@ -66,21 +76,21 @@ impl Key for DirPath {
     }
 }
 
-/// One step towards the directories that are wanted.
+/// One step towards the wanted directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Make a directory with the files of `scope`'s place.
     Add {
-        /// Where.
+        /// Its path.
         path: DirPath,
-        /// What it is about; its files are read and written with this.
+        /// Its subject; the glue reads and writes its files with this.
         scope: Scope,
-        /// Its name: the last component.
+        /// The last component of its path.
         name: Name,
     },
     /// Remove a directory with its files.
     Remove {
-        /// Where.
+        /// Its path.
         path: DirPath,
     },
 }
@@ -97,7 +107,7 @@ pub struct Dir {
     next: Option<DirPath>,
 }
 
-/// Paths that were changed and not yet looked at, linked through the entries.
+/// Paths whose wanted scope has changed, in a list through their entries.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     head: Option<DirPath>,
@@ -113,7 +123,7 @@ impl Queue {
     }
 }
 
-/// A step before it has a name.
+/// An [`Effect`] without the directory's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Add(DirPath, Scope),
@@ -142,12 +152,12 @@ impl<'a> Dirs<'a> {
         self.map.has_spare_page(extra)
     }
 
-    /// What is wanted at `path`.
+    /// Returns the wanted scope of `path`.
     pub(crate) fn wanted(&self, path: DirPath) -> Option<Scope> {
         self.map.get(&path)?.wanted
     }
 
-    /// Wants a directory about `scope` at `path`, whatever was wanted there before.
+    /// Demands a directory for `scope` at `path`, and drops an earlier demand for the path.
     ///
     /// # Errors
     ///
@@ -163,7 +173,7 @@ impl<'a> Dirs<'a> {
         Ok(())
     }
 
-    /// Wants no directory at `path`, unless it is wanted for something else than `scope`.
+    /// Drops the demand for `path`, unless it is for another scope.
     pub(crate) fn unwant(&mut self, path: DirPath, scope: Scope) {
         match self.map.get_mut(&path) {
             Some(dir) if dir.wanted == Some(scope) => dir.wanted = None,
@@ -172,11 +182,10 @@ impl<'a> Dirs<'a> {
         self.enqueue(path);
     }
 
-    /// The next step, which counts as done.
+    /// Returns the next step and marks it as done.
     pub(crate) fn next_effect(&mut self) -> Option<Step> {
-        // A path that has to wait goes to the end of the queue, behind what it
-        // waits for. Waiting is for a parent or for children, so no path waits
-        // more than twice in a row.
+        // A path that waits for its parent or its children is queued behind them, so it waits at
+        // most twice in a row.
         for _ in 0..self.map.len().saturating_mul(3) {
             let path = self.dequeue()?;
             let Some(dir) = self.map.get(&path) else {
@@ -204,12 +213,12 @@ impl<'a> Dirs<'a> {
         None
     }
 
-    /// May there be a next step?
+    /// Returns whether there may be a next step. O(1).
     pub(crate) fn has_effects(&self) -> bool {
         self.queue.head.is_some()
     }
 
-    /// Is the directory above shown, and about the right thing?
+    /// Returns whether the parent is shown with the scope that `scope` needs.
     fn has_parent(&self, path: DirPath, scope: Scope) -> bool {
         match path.parent() {
             None => true,
@@ -268,7 +277,8 @@ impl<'a> Dirs<'a> {
         Some(path)
     }
 
-    /// Are the counts of children right, and is everything queued that has to change?
+    /// Checks that the counts of children are exact, and that every path that must change is
+    /// queued.
     pub(crate) fn is_sound(&self) -> bool {
         let children = |path: &DirPath| {
             let below = self
@@ -285,7 +295,7 @@ impl<'a> Dirs<'a> {
             })
     }
 
-    /// Is nothing left to do?
+    /// Returns whether every directory is shown as wanted.
     #[cfg(test)]
     pub(crate) fn is_settled(&self) -> bool {
         self.map.iter().all(|(_, dir)| dir.shown == dir.wanted)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What can go wrong, and the one table of errno values.
+//! Defines the errors of the core and the table of their errno values.
 
-/// A table whose storage the caller owns and may have to enlarge.
+/// A table. The caller owns its storage and adds pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
     /// GPUs.
@@ -17,7 +17,7 @@ pub enum Table {
     Users,
     /// Cgroup paths of groups.
     Paths,
-    /// Owners on GPUs.
+    /// Pools: owners on GPUs.
     Pools,
     /// Open files of the driver.
     Files,
@@ -25,54 +25,54 @@ pub enum Table {
     Objects,
     /// Directories.
     Dirs,
-    /// Processes that belong to a group by pid.
+    /// Members of groups by pid.
     Members,
 }
 
-/// A request for more storage.
+/// A request for a page of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     /// The table that is too small.
     pub table: Table,
-    /// Which of the table's pieces.
+    /// The index of the page.
     pub piece: usize,
-    /// Slots that its new storage shall have, at least.
+    /// The number of slots that the table needs.
     pub slots: usize,
 }
 
-/// Why the core refused. State is unchanged whenever one is returned.
+/// The reason why the core refuses an operation. An operation that fails changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Not of the form that the file takes.
+    /// The text does not have the file's form.
     Syntax,
-    /// Of the form, but outside the range.
+    /// The value is out of range.
     Range,
-    /// No such process.
+    /// The process does not exist.
     NoProcess,
-    /// A group that still has members, or a limit below what is charged.
+    /// The group still has members, or the limit is below the usage.
     Busy,
-    /// A name that is taken.
+    /// The name exists already.
     Exists,
-    /// A name that nobody has.
+    /// The name does not exist.
     NotFound,
-    /// This GPU, mode or backend cannot do it.
+    /// The GPU, mode or backend does not support it.
     Unsupported,
     /// A maximum of [`limits`](crate::limits) is reached.
     NoSpace,
-    /// What the open file belongs to is gone.
+    /// The subject of the open file no longer exists.
     Gone,
-    /// The driver has not told yet.
+    /// The driver has not reported the fact yet.
     Unknown,
     /// The resource manager refused a control, so the limit is not in force.
     Refused,
-    /// The file cannot be read, or not be written.
+    /// The file does not permit the access.
     Access,
-    /// A table needs more storage: allocate outside the lock and try again.
+    /// A table needs a page: the caller allocates it without the lock and calls again.
     NeedSlots(Need),
 }
 
 impl Error {
-    /// One of each, for tests and for documentation.
+    /// One error of each kind.
     pub const ALL: [Self; 13] = [
         Self::Syntax,
         Self::Range,
@@ -93,20 +93,19 @@ impl Error {
         }),
     ];
 
-    /// The Linux errno, positive, that user space sees.
+    /// Returns the positive errno that user space sees.
     ///
-    /// [`Error::NeedSlots`] is for the glue, which answers it with storage; it
-    /// has a number for the case that there is no memory.
+    /// The glue handles [`Error::NeedSlots`]. User space sees its errno if the glue has no memory.
     pub const fn errno(self) -> i32 {
         self.row().0
     }
 
-    /// The symbol of [`Error::errno`].
+    /// Returns the symbol of [`Error::errno`].
     pub const fn symbol(self) -> &'static str {
         self.row().1
     }
 
-    /// What the error means to who wrote to a file.
+    /// Returns what the error means to the writer of a file.
     pub const fn meaning(self) -> &'static str {
         self.row().2
     }
@@ -135,7 +134,7 @@ impl Error {
                 "a maximum is reached, or a quota could not be kept",
             ),
             Self::Gone => (19, "ENODEV", "the group, process or GPU is gone"),
-            Self::Unknown => (61, "ENODATA", "the driver has not told yet"),
+            Self::Unknown => (61, "ENODATA", "the driver has not reported it yet"),
             Self::Refused => (121, "EREMOTEIO", "the driver's resource manager refused it"),
             Self::Access => (13, "EACCES", "the file is not readable, or not writable"),
             Self::NeedSlots(_) => (12, "ENOMEM", "out of memory"),

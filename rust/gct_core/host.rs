@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tables of a program: in its heap, for one thread at a time.
+//! Keeps the tables in a program's heap, for one thread at a time.
 
 use crate::error::{Error, Need};
 use crate::ids::{GroupId, ProcKey};
@@ -10,7 +10,7 @@ use crate::tables::{Memory, Storage, Tables};
 use core::convert::Infallible;
 use std::vec::Vec;
 
-/// The program's heap, which ends the program where there is no more.
+/// The program's heap. A failed allocation aborts the program.
 #[derive(Debug)]
 pub struct Heap;
 
@@ -27,7 +27,7 @@ impl Memory for Heap {
     }
 }
 
-/// Everything that the core knows.
+/// The state of the core and the members.
 #[derive(Debug)]
 pub struct Host {
     tables: Tables<Heap>,
@@ -35,33 +35,33 @@ pub struct Host {
 }
 
 impl Host {
-    /// Nothing is known; `seeds` are random.
+    /// Creates an empty state. `seeds` are random.
     pub fn new(seeds: [u64; 2]) -> Self {
         let [tables, _] = seeds;
         let (Ok(tables), Ok(members)) = (Tables::new(tables), MemberTable::new());
         Self { tables, members }
     }
 
-    /// The core over its storage.
+    /// Returns the state.
     pub fn state(&mut self) -> State<'_> {
         self.tables.state()
     }
 
-    /// Who belongs to a group by pid.
+    /// Returns the members of groups by pid.
     pub fn members(&mut self) -> Members<'_> {
         self.members.members()
     }
 
-    /// Both at once.
+    /// Returns the state and the members.
     pub fn parts(&mut self) -> (State<'_>, Members<'_>) {
         (self.tables.state(), self.members.members())
     }
 
-    /// Brings a page to a table that needs it.
+    /// Adds the page that a table needs.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when the table has the storage that was asked for.
+    /// [`Error::NoSpace`] if the table has that storage already.
     pub fn grow(&mut self, need: Need) -> Result<(), Error> {
         let Ok(storage) = Storage::allocate(&need);
         let larger = match storage {
@@ -74,13 +74,13 @@ impl Host {
         larger.then_some(()).ok_or(Error::NoSpace)
     }
 
-    /// Frees the pages that no entry needs.
+    /// Frees the spare pages.
     pub fn shrink(&mut self) {
         while self.tables.pop().is_some() {}
     }
 
-    /// Runs an operation with as much storage as it asks for; only its last run changes
-    /// anything.
+    /// Runs an operation, and repeats it with a further page while it needs storage. Only the last
+    /// run changes the state.
     ///
     /// # Errors
     ///
@@ -91,7 +91,7 @@ impl Host {
     ) -> Result<T, Error> {
         loop {
             match operation(self) {
-                // Each turn brings a page, and every table has a maximum.
+                // This terminates: each iteration adds a page, and every table has a maximum.
                 Err(Error::NeedSlots(need)) => self.grow(need)?,
                 outcome => {
                     self.shrink();
@@ -101,7 +101,8 @@ impl Host {
         }
     }
 
-    /// As [`Host::with`] for what cannot be refused to anybody: a maximum is counted.
+    /// Runs an operation as [`Host::with`], for an event that has happened already. A full table is
+    /// counted.
     pub fn follow<T>(&mut self, operation: impl FnMut(&mut Self) -> Result<T, Error>) -> Option<T> {
         match self.with(operation) {
             Ok(value) => Some(value),
@@ -113,7 +114,7 @@ impl Host {
         }
     }
 
-    /// The processes that belong to a group by pid.
+    /// Returns the members of a group by pid.
     pub fn members_of(&mut self, group: GroupId) -> Vec<ProcKey> {
         let members = self.members();
         let Ok(mut keys) = Heap::slots(members.count(group));
@@ -155,7 +156,8 @@ mod tests {
         assert_eq!(again, Err(Error::Exists));
     }
 
-    /// Many need the same page at a time. Each brings one for each table at most, and all go on.
+    /// A herd of operations needs the same page. Each adds at most one page to each table, and all
+    /// make progress.
     #[test]
     fn a_herd_brings_one_page_each() {
         const HERD: u32 = 1000;
@@ -172,7 +174,7 @@ mod tests {
         let (mut rounds, mut brought) = (0, 0);
         while !waiting.is_empty() {
             rounds += 1;
-            // All ask before anybody is given.
+            // All operations fail before a page is added.
             let needs: Vec<_> = waiting
                 .iter()
                 .map(|pid| (*pid, open(&mut host, *pid)))
@@ -189,7 +191,7 @@ mod tests {
                 drop(host.tables.push(&need, page.unwrap()));
             }
         }
-        // Five tables. Where a branch or a page of buckets begins, a round is lost.
+        // Five tables. A new branch or page of buckets costs one round.
         assert!(rounds < 60, "{rounds}");
         assert!(brought < HERD * 30, "{brought}");
         (0..HERD).for_each(|_| host.tables.has_grown());
@@ -197,7 +199,8 @@ mod tests {
         assert!(!host.state().has_spare());
     }
 
-    /// Storage is there for what is there, whatever was there before; while somebody waits, none is taken.
+    /// The size of the storage follows the entries that exist. While an operation is allocating, no
+    /// page is removed.
     #[test]
     fn what_a_tenant_filled_is_given_back() {
         let mut host = Host::new([1, 2]);

@@ -41,7 +41,7 @@ pub(crate) struct GroupSlots([u64; limits::GROUPS_MAX / 64]);
 impl GroupSlots {
     pub(crate) const NONE: Self = Self([0; limits::GROUPS_MAX / 64]);
 
-    /// Makes a group with a new number. Returns `None` if all slots are in use.
+    /// Allocates a slot for a new group. Returns `None` if all slots are in use.
     pub(crate) fn take(&mut self, sequence: u64) -> Option<GroupId> {
         for (at, word) in (0..limits::GROUPS_MAX / 64).zip(self.0.iter_mut()) {
             let bit = word.trailing_ones();

@@ -9,15 +9,15 @@
 /// GPUs of one machine. NVIDIA's driver itself stops at 32 (`NV_MAX_DEVICES`).
 pub const GPUS_MAX: usize = 32;
 
-/// Named groups. Four times the thousand containers that a large node runs;
-/// each costs a directory, another per GPU, and about 1 KiB.
+/// Named groups: four times the thousand containers of a large node. Each costs a directory,
+/// another per GPU, and about 1 KiB.
 pub const GROUPS_MAX: usize = 4096;
 
 /// Processes that have the driver open. Equals the kernel's default `pid_max`
 /// of a machine with 64 CPUs.
 pub const PROCS_MAX: usize = 65_536;
 
-/// Pairs of an owner and a GPU: all that there can be, so that nobody uses them up.
+/// Pools: one for each owner and GPU that can exist, so no tenant can use them up.
 pub const POOLS_MAX: usize = (GROUPS_MAX + PROCS_MAX) * GPUS_MAX;
 
 /// Open files of the driver. libcuda opens about 20 per process and GPU.
@@ -33,15 +33,15 @@ pub const FILES_OF_PROC_MAX: usize = FILES_MAX / 8;
 /// Objects of one process; see [`FILES_OF_PROC_MAX`].
 pub const OBJECTS_OF_PROC_MAX: usize = OBJECTS_MAX / 8;
 
-/// Names of one object: in clients, in files, in dma-bufs. Each process that shares a piece of memory by CUDA IPC needs
-/// two at the most. What one event looks at ends with it.
+/// Aliases of one resource: in clients, in files, in dma-bufs. A process that shares a piece of
+/// memory by CUDA IPC needs at most two. It bounds what one event costs.
 pub const ALIASES_MAX: usize = 1024;
 
 /// Directories shown: one for each group, process, pool and GPU.
 pub const DIRS_MAX: usize = POOLS_MAX + GROUPS_MAX + PROCS_MAX + GPUS_MAX;
 
-/// Processes that belong to a group by pid, forked children included: all pids that
-/// Linux gives (`PID_MAX_LIMIT`), so that nobody can use them up.
+/// Members of groups by pid, forked children included: all pids of Linux (`PID_MAX_LIMIT`), so no
+/// tenant can use them up.
 pub const MEMBERS_MAX: usize = 1 << 22;
 
 /// Characters of a group's name: fits `NAME_MAX` of every filesystem and a
@@ -56,21 +56,21 @@ pub const CGROUP_LEN_MAX: usize = 511;
 /// it. A longer write is refused whole.
 pub const WRITE_LEN_MAX: usize = 1024;
 
-/// Bytes that any file but `group.procs` needs when it is read.
+/// Bytes of the longest file, except `group.procs`.
 pub const SHOW_LEN_MAX: usize = 4096;
 
 /// TPCs of one GPU that a mask can name. An H200 has 66, a B200 about 80 per
 /// die; the widest mask of a known QMD is 160 bits.
 pub const TPCS_MAX: usize = 256;
 
-/// Shortest time slice in microseconds. A bare number below 20 is likely to mean milliseconds. It is
-/// no promise of progress: see [`TIMESLICE_PART_US_MIN`].
+/// Shortest time slice in microseconds. A bare number below 20 is likely to mean milliseconds. It
+/// is no promise of progress: see [`TIMESLICE_PART_US_MIN`].
 pub const TIMESLICE_US_MIN: u64 = 20;
 /// Longest time slice in microseconds: an operator takes a second for a hang.
 pub const TIMESLICE_US_MAX: u64 = 1_000_000;
 
-/// Shortest part of a shared time slice in microseconds. On an H100 (580.159.04), four busy processes
-/// did 6% of the work of one with 50 us each, 1% with 30 us and nothing with 20 us.
+/// Shortest part of a shared time slice in microseconds. On an H100 (580.159.04), four busy
+/// processes did 6% of the work of one with 50 us each, 1% with 30 us and nothing with 20 us.
 pub const TIMESLICE_PART_US_MIN: u64 = 50;
 
 /// Lowest priority; 0 is the highest.

@@ -1,31 +1,34 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who belongs to a group by pid.
+//! Tracks which processes are members of a group by pid.
 //!
-//! This table is apart from [`State`](crate::state::State) because forks and
-//! exits are seen in atomic context: it is used under a spinlock, allocates
-//! nothing and never waits. Lock order: the state's mutex, then this spinlock.
+//! The kernel reports forks and exits in atomic context. So this table is separate from
+//! [`State`](crate::state::State): callers hold a spinlock, and the table neither allocates nor
+//! sleeps. Lock order: the state's mutex, then this spinlock.
 //!
-//! A member is found by its pid, of which at most one process is alive: the
-//! table is an array of pages, each with room for [`PAGE`] successive pids. So
-//! every process of the machine may be a member, nobody can use up the room of
-//! others, nothing is ever moved, and what a fork needs is one page. A page
-//! goes when its last member exits.
+//! ```text
+//! slot(pid) = pages[pid / PAGE][pid % PAGE]    # the member with this pid, and its start time
+//! fork      needs at most one page; the caller allocates it and calls again
+//! exit      returns the page for freeing if it has no other member
+//! ```
+//!
+//! At most one living process has a pid, so a pid determines its slot. Every process of the machine
+//! can be a member, and no tenant can use up the slots of others.
 
 use crate::error::{Error, Need, Table};
 use crate::ids::{GroupId, ProcKey};
 use crate::limits;
 use crate::tables::{Memory, Pieces};
 
-/// Pids of one page, whose 4096 bytes can be allocated where sleeping is not allowed.
+/// Pids of one page. Its 4096 bytes can be allocated in atomic context.
 pub const PAGE: usize = 128;
 
 const _: () = assert!(PAGE * size_of::<MemberSlot>() <= 4096);
 
-/// Pages for every pid that Linux gives.
+/// Pages for every pid of Linux.
 const PAGES_MAX: usize = limits::MEMBERS_MAX.div_ceil(PAGE);
 
-/// Empty slots of pages, and pages of any kind, that [`Members::list`] looks at in one call.
+/// Bound on the slots and pages that [`Members::list`] visits in one call.
 const LIST_SLOTS: usize = 32 * PAGE;
 
 /// Room for one member.
@@ -38,26 +41,27 @@ struct Member {
     group: GroupId,
 }
 
-/// What is remembered of one group.
+/// The members of one group.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GroupMembers {
     count: u32,
-    /// It has a limit: a child that cannot be followed may not run.
+    /// Whether the group has a limit. If it has, a child that cannot be tracked may not run.
     bound: bool,
 }
 
-/// Members, while the lock is held.
+/// The members, while the spinlock is held.
 pub struct Members<'a> {
     pages: &'a mut dyn Pieces<MemberSlot>,
     groups: &'a mut [GroupMembers],
     counters: &'a mut Counters,
 }
 
-/// What is remembered beside the storage.
+/// Counters of the table.
 #[derive(Debug, Default)]
 pub struct Counters {
+    /// Forks whose child could not be added.
     lost: u64,
-    /// Pages from here on were never used.
+    /// Index after the last page that was ever used.
     end: usize,
 }
 
@@ -68,7 +72,7 @@ impl core::fmt::Debug for Members<'_> {
 }
 
 impl<'a> Members<'a> {
-    /// Joins what is remembered with its storage.
+    /// Combines the counters with their storage.
     pub fn new(
         pages: &'a mut dyn Pieces<MemberSlot>,
         groups: &'a mut [GroupMembers],
@@ -91,8 +95,8 @@ impl<'a> Members<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`]; [`Error::NoSpace`] for a number that is no pid;
-    /// [`Error::NoProcess`] when a younger process has the pid. It stays where it was.
+    /// [`Error::NeedSlots`]; [`Error::NoSpace`] for a number that is no pid; [`Error::NoProcess`]
+    /// if a younger process has the pid. That one keeps its group.
     pub fn put(&mut self, proc: ProcKey, group: GroupId) -> Result<Option<GroupId>, Error> {
         let (page, at) = place(proc.tgid);
         if page >= PAGES_MAX {
@@ -120,12 +124,12 @@ impl<'a> Members<'a> {
             self.count_one(old.group, |count| count.saturating_sub(1));
         }
         self.count_one(group, |count| count.saturating_add(1));
-        // An older process of that pid has left without a word.
+        // A member with an older start time has exited, and no hook reported its exit.
         let same = |old: &Member| old.start_time_ns == proc.start_time_ns;
         Ok(old.filter(same).map(|old| old.group))
     }
 
-    /// Takes a process out of its group.
+    /// Removes a process from its group, and returns the group.
     pub fn remove(&mut self, proc: ProcKey) -> Option<GroupId> {
         let group = self.group_of(proc)?;
         let (page, at) = place(proc.tgid);
@@ -134,13 +138,13 @@ impl<'a> Members<'a> {
         Some(group)
     }
 
-    /// Lets a forked child belong where its parent belongs.
+    /// Puts a forked child into its parent's group, and returns the group.
     ///
-    /// A new thread has its parent's key, so nothing changes.
+    /// A new thread has the key of its process, so nothing changes.
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`]: the caller brings a page and calls again, or else
+    /// [`Error::NeedSlots`]: the caller adds a page and calls again. Without a page it calls
     /// [`Members::lose`].
     pub fn on_fork(&mut self, parent: ProcKey, child: ProcKey) -> Result<Option<GroupId>, Error> {
         let Some(group) = self.group_of(parent) else {
@@ -149,20 +153,19 @@ impl<'a> Members<'a> {
         self.put(child, group).map(|_| Some(group))
     }
 
-    /// Counts a child of `parent` for which there was no page. Returns whether its group
-    /// has a limit.
+    /// Counts a child of `parent` that could not be added. Returns whether its group has a limit.
     pub fn lose(&mut self, parent: ProcKey) -> bool {
         self.counters.lost = self.counters.lost.saturating_add(1);
         let of = |group: GroupId| self.groups.get(group.slot()).map(|group| group.bound);
         self.group_of(parent).and_then(of).unwrap_or(false)
     }
 
-    /// A process exited: its last thread is gone.
+    /// Removes a process whose last thread has exited, and returns its group.
     pub fn on_exit(&mut self, proc: ProcKey) -> Option<GroupId> {
         self.remove(proc)
     }
 
-    /// Remembers whether a group has a limit.
+    /// Records whether a group has a limit.
     pub fn bind(&mut self, group: GroupId, bound: bool) {
         if let Some(of) = self.groups.get_mut(group.slot()) {
             of.bound = bound;
@@ -176,10 +179,10 @@ impl<'a> Members<'a> {
             .unwrap_or(0)
     }
 
-    /// Copies members of a group to `out`, in order of their pids, from the pid `from` on.
+    /// Copies members of a group to `out`, in the order of their pids, from the pid `from` on.
     ///
-    /// Returns how many, and the pid from which to go on in another call: this one looks
-    /// at a bounded number of slots, so that the lock is not held for long.
+    /// Returns how many were copied, and the pid at which the next call continues. A call visits a
+    /// bounded number of slots, which bounds how long the caller holds the spinlock.
     pub fn list(&self, group: GroupId, from: u32, out: &mut [ProcKey]) -> (usize, Option<u32>) {
         let (mut page, mut at) = place(from);
         let (mut found, mut looked) = (0usize, 0usize);
@@ -225,7 +228,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Is the count of every group right?
+    /// Checks that the count of every group is the number of its members.
     pub(crate) fn is_sound(&self) -> bool {
         let mut all = 0usize;
         for (slot, of) in (0..self.groups.len()).zip(self.groups.iter()) {
@@ -257,18 +260,18 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Page and slot of a pid.
+/// Returns the page and the slot of a pid.
 fn place(tgid: u32) -> (usize, usize) {
     let pid = usize::try_from(tgid).unwrap_or(usize::MAX);
     (pid / PAGE, pid % PAGE)
 }
 
-/// The pid of a slot.
+/// Returns the pid of a slot.
 fn pid(page: usize, at: usize) -> u32 {
     u32::try_from(page.saturating_mul(PAGE).saturating_add(at)).unwrap_or(u32::MAX)
 }
 
-/// Pages of members.
+/// Pages of slots; a page without members may be absent.
 struct Pages<M: Memory>(M::Slots<M::Slots<MemberSlot>>);
 
 impl<M: Memory> Pieces<MemberSlot> for Pages<M> {
@@ -281,7 +284,7 @@ impl<M: Memory> Pieces<MemberSlot> for Pages<M> {
     }
 }
 
-/// The members and their storage, guarded by their own lock.
+/// The members and their storage. The caller guards them by a spinlock.
 pub struct MemberTable<M: Memory> {
     pages: Pages<M>,
     groups: M::Slots<GroupMembers>,
@@ -295,7 +298,7 @@ impl<M: Memory> core::fmt::Debug for MemberTable<M> {
 }
 
 impl<M: Memory> MemberTable<M> {
-    /// Makes a table without members.
+    /// Creates a table without members.
     ///
     /// # Errors
     ///
@@ -308,13 +311,13 @@ impl<M: Memory> MemberTable<M> {
         })
     }
 
-    /// The members over their storage.
+    /// Returns the members.
     pub fn members(&mut self) -> Members<'_> {
         Members::new(&mut self.pages, &mut self.groups, &mut self.counters)
     }
 
-    /// Puts a page where there is none. Returns what is to be freed without the lock:
-    /// the page, if somebody else was quicker.
+    /// Adds a page if it is still absent. Otherwise returns it; the caller frees it after it has
+    /// released the lock.
     pub fn put_page(&mut self, at: usize, page: M::Slots<MemberSlot>) -> M::Slots<MemberSlot> {
         match self.pages.0.get_mut(at) {
             Some(place) if place.is_empty() => core::mem::replace(place, page),
@@ -322,8 +325,8 @@ impl<M: Memory> MemberTable<M> {
         }
     }
 
-    /// A process exited. Returns the page that has no member any more, to be freed without
-    /// the lock.
+    /// Removes a process that has exited. Returns its page if that has no member left; the caller
+    /// frees it after it has released the lock.
     pub fn on_exit(&mut self, proc: ProcKey) -> M::Slots<MemberSlot> {
         if self.members().on_exit(proc).is_none() {
             return Default::default();

@@ -1,22 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One hash table over storage that the caller owns.
-//!
-//! The entries lie side by side in an array of pages ([`Paged`]): one is added behind the last, and the last takes the
-//! place of one that goes. So a table needs as many pages as its entries fill, and grows and shrinks by one.
-//!
-//! A linear hash table (Litwin 1980) finds them: with `n` entries there are `n` buckets, and entry `n` brings bucket `n`,
-//! which takes its part of one other bucket:
+//! Implements a linear hash table (Litwin 1980) over storage that the caller owns.
 //!
 //! ```text
-//! bucket(hash, n) = hash mod 2^k, or hash mod 2^(k-1) where there is no such bucket yet     2^(k-1) < n <= 2^k
+//! slot    room for one entry; slots lie in pages (Paged)
+//! bucket  a chain of slots; n entries have n buckets, so a chain has one entry on average
+//! parent  the bucket from which a new bucket takes its entries
+//! spare   a page that no entry needs
+//!
+//! bucket(hash, n):                      # 2^(k-1) < n <= 2^k
+//!     b = hash mod 2^k
+//!     if b >= n: b = hash mod 2^(k-1)   # bucket b does not exist yet
+//! parent(b) = b without its highest bit
+//!
+//! insert: split parent(n) into itself and bucket n; store the entry in slot n
+//! remove: merge bucket n-1 into parent(n-1); move the entry of slot n-1 into the free slot
 //! ```
 //!
-//! A bucket is a chain through the entries' slots, one entry long on average. So every operation takes constant time,
-//! whatever the size: nothing is ever rehashed. Order depends on nothing but history.
+//! Entries fill the slots without gaps, so a table needs no more pages than its entries. It grows
+//! and shrinks by one page. Every operation takes constant time, because no operation rehashes the
+//! table. The order of the entries depends on the operations alone.
 //!
-//! Tenants choose handles, which are keys. The seed, which they do not know,
-//! keeps them from choosing keys that collide.
+//! Tenants choose handles, and handles are keys. The seed is secret, so a tenant cannot choose keys
+//! that collide.
 
 mod keys;
 mod paged;
@@ -26,7 +32,7 @@ pub(crate) use keys::{mix, Key};
 use paged::Before;
 pub use paged::{Found, Link, Paged, Slot};
 
-/// What a table remembers between two uses of its storage.
+/// State of a table that outlives a [`Map`].
 #[derive(Debug)]
 pub(crate) struct Meta {
     table: Table,
@@ -46,7 +52,7 @@ impl Meta {
     }
 }
 
-/// A table for the time that its storage is borrowed.
+/// A table with its storage, while the state is locked.
 pub(crate) struct Map<'a, K, V> {
     meta: &'a mut Meta,
     slots: &'a mut dyn Paged<K, V>,
@@ -58,7 +64,8 @@ impl<K, V> core::fmt::Debug for Map<'_, K, V> {
     }
 }
 
-/// Pages without an entry that are kept for the next ones, so that a table does not shrink and grow by turns.
+/// Empty pages that a table keeps. The hysteresis avoids freeing and allocating the same page in
+/// turns.
 const PAGES_KEPT: usize = 1;
 
 impl<'a, K: Key, V> Map<'a, K, V> {
@@ -66,17 +73,17 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         Self { meta, slots }
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.meta.len
     }
 
-    /// Makes sure that `extra` further entries will fit.
+    /// Checks that `extra` more entries fit.
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`] when the storage is too small, [`Error::NoSpace`] when the
-    /// table's maximum would be exceeded.
+    /// [`Error::NeedSlots`] if the storage is too small, [`Error::NoSpace`] if the table would
+    /// exceed its maximum.
     pub(crate) fn reserve(&self, extra: usize) -> Result<(), Error> {
         let slots = self.meta.len.saturating_add(extra);
         if slots > self.meta.entries_max {
@@ -96,7 +103,8 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         }))
     }
 
-    /// Is there a page, beyond those that are kept, that neither the entries need nor `extra` further ones?
+    /// Returns whether a page is spare: neither the entries nor `extra` more need it, and the table
+    /// keeps [`PAGES_KEPT`] others.
     pub(crate) fn has_spare_page(&self, extra: usize) -> bool {
         let kept = self
             .slots
@@ -120,11 +128,11 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         self.get(key).is_some()
     }
 
-    /// Adds an entry, or replaces the value of one that exists and returns the old one.
+    /// Adds an entry, or replaces the value of an existing one. Returns the replaced value.
     ///
     /// # Errors
     ///
-    /// Those of [`Map::reserve`] for one entry, when the key is new.
+    /// Those of [`Map::reserve`] for one entry, if the key is new.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Result<Option<V>, Error> {
         if let Some(old) = self.get_mut(&key) {
             return Ok(Some(core::mem::replace(old, value)));
@@ -142,7 +150,7 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         Ok(None)
     }
 
-    /// Takes an entry out. The last one takes its place.
+    /// Removes an entry and moves the last entry into its slot.
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let Found { at, before, .. } = self.find(key)?;
         let next = self.next(at);
@@ -157,14 +165,14 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         Some(value)
     }
 
-    /// Takes out every entry that `doomed` picks, and hands it to `each`.
+    /// Removes every entry that `doomed` selects, and passes it to `each`.
     pub(crate) fn remove_where(
         &mut self,
         doomed: impl Fn(&K, &V) -> bool,
         mut each: impl FnMut(K, V),
     ) {
         let mut at = 0;
-        // Each turn takes an entry out, whose place the last one takes, or goes on by one.
+        // Each iteration removes the entry of slot `at`, which the last entry refills, or advances.
         for _ in 0..self.meta.len {
             match self.entry(at) {
                 Some((key, value)) if doomed(key, value) => {
@@ -178,12 +186,13 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         }
     }
 
-    /// The key of an entry by its number, below [`Map::len`]. Entries keep their numbers while none is removed.
+    /// Returns the key in a slot below [`Map::len`]. Entries stay in their slots until one is
+    /// removed.
     pub(crate) fn key_at(&self, at: usize) -> Option<K> {
         self.entry(at).map(|(key, _)| *key)
     }
 
-    /// All entries, in the order of their numbers.
+    /// Iterates over the entries in the order of their slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> + use<'_, 'a, K, V> {
         (0..self.meta.len).filter_map(|at| self.entry(at).map(|(key, value)| (key, value)))
     }
@@ -202,12 +211,12 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         self.slots.find(self.bucket(key), key, self.meta.len)
     }
 
-    /// The bucket of a key among as many as there are entries; 0 when there are none.
+    /// Returns the bucket of a key; 0 in an empty table.
     fn bucket(&self, key: &K) -> usize {
         bucket(key.hash(self.meta.seed), self.meta.len)
     }
 
-    /// Fills bucket `new`, the last of all by now, from the one in which its entries are.
+    /// Moves the entries of bucket `new`, now the last one, out of its parent.
     fn split(&mut self, new: usize) {
         let Some(old) = parent(new) else { return };
         let mut from = Before::First(old);
@@ -228,7 +237,7 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         self.slots.set_first(new, moved);
     }
 
-    /// Puts what is in bucket `gone`, the last of all, where its entries are without it.
+    /// Moves the entries of bucket `gone`, still the last one, into its parent.
     fn merge(&mut self, gone: usize) {
         let first = self.slots.first(gone);
         self.slots.set_first(gone, Link::NONE);
@@ -246,7 +255,7 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         self.slots.set_first(old, first);
     }
 
-    /// Moves an entry to an empty slot.
+    /// Moves an entry to an empty slot and updates the link to it.
     fn move_entry(&mut self, from: usize, to: usize) {
         let Some(bucket) = self.bucket_of(from) else {
             return;
@@ -273,7 +282,7 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         self.set_link(before, Link::new(to));
     }
 
-    /// The bucket in which an entry belongs.
+    /// Returns the bucket of the entry in a slot.
     fn bucket_of(&self, at: usize) -> Option<usize> {
         self.entry(at).map(|(key, _)| self.bucket(key))
     }
@@ -295,7 +304,8 @@ impl<'a, K: Key, V> Map<'a, K, V> {
         }
     }
 
-    /// Is every entry found, is each in one chain, and is nothing left behind the last?
+    /// Checks the invariants: lookup finds every entry, each entry is in one chain, and slots and
+    /// buckets beyond the last entry are empty.
     pub(crate) fn is_sound(&self) -> bool {
         let behind = self.meta.len..self.slots.capacity();
         let is_empty = |at| {
@@ -320,9 +330,9 @@ impl<'a, K: Key, V> Map<'a, K, V> {
     }
 }
 
-/// The bucket of a hash among so many.
+/// Returns the bucket of a hash in a table with `buckets` buckets.
 fn bucket(hash: u64, buckets: usize) -> usize {
-    // CAST: the low bits of a hash are as good as all.
+    // CAST: the low bits of a hash are uniform.
     let hash = hash as usize;
     let mask = buckets
         .checked_next_power_of_two()
@@ -333,17 +343,17 @@ fn bucket(hash: u64, buckets: usize) -> usize {
     }
 }
 
-/// The bucket from which a new one takes its entries: its number without the highest bit.
+/// Returns the parent of a bucket: its number without the highest bit.
 fn parent(new: usize) -> Option<usize> {
     Some(new ^ 1usize.checked_shl(new.checked_ilog2()?)?)
 }
 
-/// Number of items. [`Iterator::count`] can panic, as far as a compiler knows.
+/// Counts the items. [`Iterator::count`] contains an overflow check that may panic.
 pub(crate) fn count<I: Iterator>(items: I) -> usize {
     items.fold(0, |count, _| count.saturating_add(1))
 }
 
-/// Counts the slots that are looked at, so that a test can tell who walks over a table.
+/// Counts the slots visited, so that a test can bound the cost of an event.
 #[cfg(test)]
 pub(crate) mod steps {
     use std::cell::Cell;
@@ -356,7 +366,7 @@ pub(crate) mod steps {
         STEPS.set(STEPS.get() + 1);
     }
 
-    /// Slots that `run` looks at.
+    /// Returns how many slots `run` visits.
     pub(crate) fn of(run: impl FnOnce()) -> usize {
         let before = STEPS.get();
         run();

@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The tables that a [`State`] is made of, in memory that the caller allocates.
+//! Holds the tables of a [`State`] in memory that the caller allocates.
 //!
-//! The caller says with [`Memory`] how it allocates, keeps one [`Tables`], guards it
-//! with one lock, and takes a [`State`] of it while it holds that lock. When a call
-//! answers [`Error::NeedSlots`] nothing has changed: the caller drops the lock, allocates a [`Storage`], adds it under
-//! the lock, and calls again. A storage is one page, whatever the table's size. When [`State::has_spare`] says so, the
-//! caller takes pages out, one at a time, and frees them without the lock.
+//! The caller implements [`Memory`], keeps one [`Tables`] under one lock, and borrows a [`State`]
+//! from it while it holds the lock. The core never allocates:
 //!
-//! Generic is only what holds the memory. What moves entries is not, so that it is
-//! part of the core's object, whose checks it must pass.
+//! ```text
+//! grow:                                     shrink:
+//!     lock; operation -> NeedSlots(need)        lock; State::has_spare()?
+//!     unlock; Storage::allocate(need)           Tables::pop
+//!     lock; Tables::push; operation again       unlock; free the page
+//! ```
+//!
+//! An operation that returns [`Error::NeedSlots`] has changed nothing. A storage is one page,
+//! however large the table is.
+//!
+//! ```text
+//! branch  an array of pages
+//! page    an array of slots
+//! slot    tables find slot i in branches[i / SLOTS / BRANCH][i / SLOTS % BRANCH][i % SLOTS]
+//! ```
+//!
+//! Only the types that hold memory are generic. The code that moves entries is not, so it is part
+//! of the core's object file and passes the object gate.
 
 use crate::dirs::{Dir, DirPath, Queue};
 use crate::error::{Need, Table};
@@ -21,21 +34,21 @@ use crate::state::{Failures, File, Gpu, Group, PathHash, Pid, Pool, Proc, State,
 use crate::table::{Link, Meta, Paged, Slot};
 use core::ops::DerefMut;
 
-/// How slots are allocated.
+/// The allocator of the caller.
 pub trait Memory {
-    /// An array of slots; by default it has none.
+    /// An array; empty by default.
     type Slots<T>: Default + DerefMut<Target = [T]>;
-    /// Why there are none to be had.
+    /// The reason why an allocation fails.
     type Error;
 
-    /// Allocates `count` empty slots that stay as long as the tables.
+    /// Allocates `count` empty elements that live as long as the tables.
     ///
     /// # Errors
     ///
     /// Those of the allocator.
     fn slots<T: Default>(count: usize) -> Result<Self::Slots<T>, Self::Error>;
 
-    /// Allocates a page of `count` empty slots, for which whoever needs them pays.
+    /// Allocates a page of `count` empty elements, and charges it to the task that needs it.
     ///
     /// # Errors
     ///
@@ -43,42 +56,41 @@ pub trait Memory {
     fn page<T: Default>(count: usize) -> Result<Self::Slots<T>, Self::Error>;
 }
 
-/// Storage in pieces, each of which can be exchanged by itself.
+/// Storage in pieces that the owner adds and removes one by one.
 pub trait Pieces<T> {
-    /// A piece; empty where there is none.
+    /// Returns a piece; empty if it is absent.
     fn piece(&self, at: usize) -> &[T];
 
-    /// A piece, to be written.
+    /// Returns a piece for writing.
     fn piece_mut(&mut self, at: usize) -> &mut [T];
 }
 
-/// Bytes of a page, which then needs no memory that is contiguous with other.
+/// Bytes of a page: one page of memory, so no allocation needs contiguous pages.
 const PAGE_BYTES: usize = 4096;
 
-/// Pages of one branch.
+/// Pages in one branch.
 const BRANCH: usize = 128;
 
-/// Buckets of one page.
+/// Buckets in one page.
 const BUCKETS: usize = PAGE_BYTES / size_of::<Link>();
 
-/// `n / d`, rounded up. [`usize::div_ceil`] can panic, as far as a compiler knows.
+/// Returns `n / d`, rounded up. [`usize::div_ceil`] contains a check for zero that may panic.
 fn ceil(n: usize, d: usize) -> usize {
     let sum = n.saturating_add(d.saturating_sub(1));
     sum.checked_div(d).unwrap_or(0)
 }
 
-/// Pages of slots, some of which may be missing.
+/// An array of pages; absent pages are empty.
 type Branch<M, K, V> = <M as Memory>::Slots<<M as Memory>::Slots<Slot<K, V>>>;
 
-/// A page of slots, with the page of buckets and the branch that begin with it.
+/// A page of slots, with the page of buckets and the branch that it is the first to need.
 pub struct Page<M: Memory, K, V> {
     slots: M::Slots<Slot<K, V>>,
     buckets: M::Slots<Link>,
     branch: Branch<M, K, V>,
 }
 
-/// Slots in pages, which are found through branches, and buckets in pages of their own. Nothing is moved when there are
-/// more of them.
+/// The slots of a table, found through branches, and its buckets. Growing moves nothing.
 struct Pages<M: Memory, K, V> {
     branches: M::Slots<Branch<M, K, V>>,
     buckets: M::Slots<M::Slots<Link>>,
@@ -86,19 +98,20 @@ struct Pages<M: Memory, K, V> {
 }
 
 impl<M: Memory, K, V> Page<M, K, V> {
-    /// Slots of one page.
+    /// Slots in one page.
     const SLOTS: usize = match PAGE_BYTES / size_of::<Slot<K, V>>() {
         0 => 1,
         many => many,
     };
 
-    /// Does a branch begin with page number `page`, and a page of buckets?
+    /// Returns whether page `page` is the first of a branch, and whether it needs a new page of
+    /// buckets.
     fn begins(page: usize) -> [bool; 2] {
         let more = Self::bucket_pages(page.saturating_add(1)) > Self::bucket_pages(page);
         [page % BRANCH == 0, more]
     }
 
-    /// Pages of buckets for so many pages.
+    /// Returns how many pages of buckets `pages` pages of slots need.
     fn bucket_pages(pages: usize) -> usize {
         ceil(pages.saturating_mul(Self::SLOTS), BUCKETS)
     }
@@ -118,14 +131,14 @@ impl<M: Memory, K, V> Page<M, K, V> {
         })
     }
 
-    /// Does it have all that page number `page` must have, and no more?
+    /// Returns whether this has exactly the parts that page `page` needs.
     fn fits(&self, page: usize) -> bool {
         Self::begins(page) == [!self.branch.is_empty(), !self.buckets.is_empty()]
     }
 }
 
 impl<M: Memory, K, V> Pages<M, K, V> {
-    /// Has room to find so many slots.
+    /// Creates an empty table of at most `slots_max` slots.
     fn new(slots_max: usize) -> Result<Self, M::Error> {
         let pages = ceil(slots_max, Page::<M, K, V>::SLOTS);
         Ok(Self {
@@ -135,8 +148,8 @@ impl<M: Memory, K, V> Pages<M, K, V> {
         })
     }
 
-    /// Puts a page behind the others, unless it does not fit or there are pages for all who are `growing` and `need`
-    /// them. Else returns it.
+    /// Appends a page. Returns it instead if it does not fit, or if there are `need.slots` slots
+    /// and a page for each of the `growing` operations.
     fn push(&mut self, need: &Need, growing: usize, page: Page<M, K, V>) -> Option<Page<M, K, V>> {
         let at = self.pages;
         let others = growing.saturating_mul(Page::<M, K, V>::SLOTS);
@@ -155,7 +168,7 @@ impl<M: Memory, K, V> Pages<M, K, V> {
         None
     }
 
-    /// Takes the last page out, with what began with it.
+    /// Removes the last page, with the parts that it was the first to need.
     fn pop(&mut self) -> Option<Page<M, K, V>> {
         let at = self.pages.checked_sub(1)?;
         let [starts_branch, starts_buckets] = Page::<M, K, V>::begins(at);
@@ -215,7 +228,7 @@ impl<M: Memory, K, V> Paged<K, V> for Pages<M, K, V> {
     }
 }
 
-/// What is remembered between two uses of the storage.
+/// State beside the tables that outlives a [`State`].
 #[derive(Debug)]
 pub(crate) struct Root {
     pub(crate) sequence: Sequence,
@@ -225,7 +238,7 @@ pub(crate) struct Root {
     pub(crate) extra_aliases: usize,
     pub(crate) promised: usize,
     pub(crate) promisers: usize,
-    /// Operations that wait for storage.
+    /// Operations that are allocating storage.
     pub(crate) growing: usize,
     pub(crate) group_slots: GroupSlots,
     pub(crate) metas: Metas,
@@ -233,7 +246,7 @@ pub(crate) struct Root {
 
 macro_rules! tables {
     ($($table:ident, $field:ident: $key:ty => $value:ty, $max:ident;)*) => {
-        /// What each table remembers.
+        /// State of each table.
         #[derive(Debug)]
         pub(crate) struct Metas {
             $(pub(crate) $field: Meta,)*
@@ -250,18 +263,18 @@ macro_rules! tables {
             $(pub(crate) $field: &'a mut dyn Paged<$key, $value>,)*
         }
 
-        /// Everything that the core knows but the [`members`](crate::members).
+        /// The state of the core, except the [`members`](crate::members).
         pub struct Tables<M: Memory> {
             root: Root,
             $($field: Pages<M, $key, $value>,)*
         }
 
         impl<M: Memory> Tables<M> {
-            /// Nothing is known. `seed` is a random number that nobody else knows.
+            /// Creates an empty state. `seed` is random and secret.
             ///
             /// # Errors
             ///
-            /// Those of [`Memory::slots`], for what finds the pages.
+            /// Those of [`Memory::slots`], for the arrays of branches.
             pub fn new(seed: u64) -> Result<Self, M::Error> {
                 let root = Root {
                     sequence: Sequence::new(),
@@ -278,13 +291,13 @@ macro_rules! tables {
                 Ok(Self { root, $($field: Pages::new(limits::$max)?,)* })
             }
 
-            /// The core over its storage.
+            /// Returns the state.
             pub fn state(&mut self) -> State<'_> {
                 State::new(&mut self.root, Stores { $($field: &mut self.$field,)* })
             }
 
-            /// Adds a page to a table. Returns it if nobody needs it: who waits for storage may bring one page each, so that
-            /// all of a herd can go on.
+            /// Adds a page to a table. Returns it if no operation needs it. Each operation that is
+            /// allocating may add one page, so a herd of them makes progress together.
             pub fn push(&mut self, need: &Need, storage: Storage<M>) -> Option<Storage<M>> {
                 match storage {
                     $(Storage::$table(page) => {
@@ -293,7 +306,8 @@ macro_rules! tables {
                 }
             }
 
-            /// Takes out a page that no entry needs, to be freed without the lock. `None` when no table has one.
+            /// Removes a spare page; the caller frees it without the lock. `None` if no table has
+            /// one.
             pub fn pop(&mut self) -> Option<Storage<M>> {
                 match self.state().spare()? {
                     $(Table::$table => self.$field.pop().map(Storage::$table),)*
@@ -302,7 +316,7 @@ macro_rules! tables {
             }
         }
 
-        /// A page of one table: new on the way in, empty on the way out.
+        /// A page of a table, without entries.
         pub enum Storage<M: Memory> {
             $(
                 #[doc = concat!("For [`Table::", stringify!($table), "`].")]
@@ -311,7 +325,7 @@ macro_rules! tables {
         }
 
         impl<M: Memory> Storage<M> {
-            /// Allocates what a table needs; `None` for the members', which are not here.
+            /// Allocates the page that a table needs; `None` for [`members`](crate::members).
             ///
             /// # Errors
             ///
@@ -333,12 +347,12 @@ impl<M: Memory> core::fmt::Debug for Tables<M> {
 }
 
 impl<M: Memory> Tables<M> {
-    /// Somebody waits for storage: no page is taken out before [`Tables::has_grown`].
+    /// Records that an operation is allocating. No page is spare until [`Tables::has_grown`].
     pub fn grows(&mut self) {
         self.root.growing = self.root.growing.saturating_add(1);
     }
 
-    /// Who waited for storage goes on.
+    /// Records that an operation has ended its allocation.
     pub fn has_grown(&mut self) {
         self.root.growing = self.root.growing.saturating_sub(1);
     }

@@ -125,7 +125,7 @@ impl Store {
         assert_eq!(invariants(&state, &members), Ok(()));
     }
 
-    /// Runs an operation as the glue does: grows and tries again. A failed try changes nothing.
+    /// Runs an operation as the glue does: adds a page and retries. A failed run changes nothing.
     pub(crate) fn retry<T>(
         &mut self,
         mut f: impl FnMut(&mut Self) -> Result<T, Error>,
@@ -133,7 +133,7 @@ impl Store {
         for _ in 0..10_000 {
             match f(self) {
                 Err(Error::NeedSlots(need)) => {
-                    // It takes time in the square of what there is.
+                    // The check takes quadratic time.
                     if need.piece < 4 {
                         self.check();
                     }

@@ -16,7 +16,7 @@ struct World {
     meta: Meta,
     slots: Slots<DirPath, Dir>,
     queue: Queue,
-    /// What a filesystem would hold: full path to what it is about.
+    /// The model of a filesystem: the scope of each path.
     tree: BTreeMap<String, Scope>,
 }
 
@@ -44,7 +44,7 @@ impl World {
         Dirs::new(Map::new(&mut self.meta, &mut self.slots), &mut self.queue)
     }
 
-    /// Does one step as a filesystem would, which refuses what is out of order.
+    /// Performs one step as a filesystem does, and panics if a step is out of order.
     fn step(&mut self) -> bool {
         let Some(step) = self.dirs().next_effect() else {
             return false;
@@ -120,15 +120,15 @@ fn a_reused_pid_gets_new_directories() {
         world.dirs().want(sub, pool(start, 1)).unwrap();
         assert_eq!(world.settle(), if start == 1 { 2 } else { 4 });
     }
-    // What the dead process still gives up no longer concerns the path.
+    // A late demand of the dead process does not change the path.
     world.dirs().unwant(sub, pool(1, 1));
     assert_eq!(world.settle(), 0);
     assert_eq!(world.tree.len(), 2);
 }
 
 proptest! {
-    /// Whatever is wanted in whatever order, and however rarely somebody
-    /// looks, the tree ends as wanted and is well formed at each step.
+    /// For any order of demands and steps, the tree is well formed after each step and ends as
+    /// wanted.
     #[test]
     fn the_tree_converges(ops in prop::collection::vec((0u8..4, 1u64..4, 1u64..4, 0u8..4), 0..200)) {
         let mut world = World::new();

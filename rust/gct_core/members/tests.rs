@@ -21,7 +21,7 @@ fn table() -> MemberTable<Heap> {
     table
 }
 
-/// As the glue does it: brings the page that is needed.
+/// Runs an operation as the glue does: adds the page that it needs.
 fn with<T>(
     table: &mut MemberTable<Heap>,
     f: impl Fn(&mut Members<'_>) -> Result<T, Error>,
@@ -82,8 +82,8 @@ fn a_process_is_in_one_group() {
     assert_eq!((members.count(WEB), members.count(DB)), (0, 1));
 }
 
-/// Whoever writes the pid of a process that has just died does not push out the child
-/// of a member that has the pid now.
+/// A write of the pid of a process that has just died does not replace a member that has the pid
+/// now.
 #[test]
 fn the_youngest_of_a_pid_stays() {
     let mut table = table();
@@ -95,8 +95,8 @@ fn the_youngest_of_a_pid_stays() {
     assert_eq!((members.count(WEB), members.count(DB)), (0, 1));
 }
 
-/// Every pid that Linux can give has a place, whatever others do: a fork needs one page at
-/// most, and the largest pid as little as the smallest.
+/// Every pid of Linux has a slot. A fork needs at most one page, for the largest pid as for the
+/// smallest.
 #[test]
 fn every_pid_has_a_place() {
     let mut table = table();
@@ -134,7 +134,7 @@ fn a_page_goes_with_its_last_member() {
     assert_eq!(table.on_exit(proc(301, 1)).len(), PAGE);
     let refused = table.members().put(proc(300, 2), WEB);
     assert!(matches!(refused, Err(Error::NeedSlots(_))));
-    // A page that comes too late is given back.
+    // A page that arrives too late is returned.
     let page = || Heap::slots::<MemberSlot>(PAGE).unwrap_or_default();
     assert!(table.put_page(300 / PAGE, page()).is_empty());
     assert_eq!(table.put_page(300 / PAGE, page()).len(), PAGE);
@@ -162,7 +162,7 @@ fn a_list_looks_at_a_bounded_number_of_slots() {
 }
 
 proptest! {
-    /// Storms of forks, exits and moves, with pids reused at once, against a map.
+    /// Compares forks, exits and moves with a `BTreeMap`, while pids are reused at once.
     #[test]
     fn behaves_like_a_map(ops in prop::collection::vec((0u8..4, 0u32..12, 0u64..3, 0u32..12, 1u64..4), 0..300)) {
         let mut table = table();

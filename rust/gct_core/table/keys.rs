@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What names the entries of tables, and its hashes.
+//! Defines the keys of tables and their hashes.
 
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, UserId};
 use crate::state::PathHash;
 
-/// Mixes a word into a hash: the finaliser of SplitMix64.
+/// Mixes a word into a hash by the finaliser of SplitMix64.
 pub(crate) const fn mix(hash: u64, word: u64) -> u64 {
     let mut x = (hash ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -13,9 +13,9 @@ pub(crate) const fn mix(hash: u64, word: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What can name an entry.
+/// A key of a table.
 pub(crate) trait Key: Copy + Eq {
-    /// A hash that is even over all 64 bits.
+    /// Returns a hash that is uniform over 64 bits.
     fn hash(&self, seed: u64) -> u64;
 }
 

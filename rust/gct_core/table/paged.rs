@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The storage of a table.
+//! Defines the storage of a table: slots and buckets.
 
-/// An array of slots in pages, which its owner adds and takes away at the end. There are as many buckets as slots.
+/// An array of slots and as many buckets. The owner adds and removes pages at its end.
 pub trait Paged<K, V> {
-    /// Slots of one page; at least one.
+    /// Returns the number of slots in a page; at least one.
     fn page(&self) -> usize;
 
-    /// Slots of all pages together.
+    /// Returns the number of slots in all pages.
     fn capacity(&self) -> usize;
 
-    /// A slot.
+    /// Returns a slot.
     fn slot(&self, at: usize) -> Option<&Slot<K, V>>;
 
-    /// A slot, to be written.
+    /// Returns a slot for writing.
     fn slot_mut(&mut self, at: usize) -> Option<&mut Slot<K, V>>;
 
-    /// The first entry of a bucket.
+    /// Returns the first link of a bucket.
     fn first(&self, bucket: usize) -> Link;
 
-    /// Sets the first entry of a bucket.
+    /// Sets the first link of a bucket.
     fn set_first(&mut self, bucket: usize, link: Link);
 
-    /// Finds an entry in a bucket of at most `most`. It is here so that a lookup costs one call through `dyn`.
+    /// Finds a key in a bucket with at most `most` entries. The loop is part of the trait so that a
+    /// lookup costs one virtual call.
     fn find<'s>(&'s self, bucket: usize, key: &K, most: usize) -> Option<Found<'s, V>>
     where
         K: PartialEq + 's,
@@ -44,16 +45,16 @@ pub trait Paged<K, V> {
     }
 }
 
-/// Where a link to an entry is.
+/// The place of a link to an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Before {
-    /// At the start of a bucket.
+    /// The first link of a bucket.
     First(usize),
-    /// In the entry before it.
+    /// The link in the previous slot of the chain.
     Next(usize),
 }
 
-/// An entry, and where the link to it is.
+/// An entry and the place of the link to it.
 #[derive(Debug)]
 pub struct Found<'s, V> {
     pub(super) at: usize,
@@ -61,7 +62,7 @@ pub struct Found<'s, V> {
     pub(super) value: &'s V,
 }
 
-/// The number of an entry, or none.
+/// The index of a slot, or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link(u32);
 
@@ -77,10 +78,10 @@ impl Link {
     }
 }
 
-/// Room for one entry. The default is empty.
+/// Room for one entry; empty by default.
 #[derive(Debug)]
 pub struct Slot<K, V> {
-    /// The next entry of the bucket in which this slot's entry is.
+    /// The next slot in the chain of the bucket.
     pub(super) next: Link,
     pub(super) entry: Option<(K, V)>,
 }

@@ -47,7 +47,8 @@ fn the_maximum_is_exact() {
     assert_eq!(map.len(), 2);
 }
 
-/// A bucket's number is below the number of buckets, and one more bucket takes entries of its parent alone.
+/// A bucket's number is below the number of buckets. A new bucket takes entries of its parent
+/// alone.
 #[test]
 fn one_more_bucket_takes_from_one_other() {
     assert_eq!(
@@ -63,7 +64,7 @@ fn one_more_bucket_takes_from_one_other() {
     }
 }
 
-/// However large a table is, one event looks at few of its entries.
+/// One event visits few entries, however large the table is.
 #[test]
 fn growth_and_shrinkage_have_no_long_step() {
     let mut meta = meta(1 << 20, 7);
@@ -96,7 +97,7 @@ fn growth_and_shrinkage_have_no_long_step() {
     assert!(all < 2 * 20_000 * 8, "{all}");
 }
 
-/// A page is spare when one whole other is left empty, so a table at the edge of a page does not grow and shrink by turns.
+/// A page is spare only beside another empty one, so a table at a page boundary does not thrash.
 #[test]
 fn one_empty_page_is_kept() {
     let mut meta = meta(100, 1);
@@ -111,7 +112,7 @@ fn one_empty_page_is_kept() {
     assert!(!map.has_spare_page(0));
 }
 
-/// What a tenant does, with a number that says to which entry.
+/// An operation of a tenant on an entry.
 fn operations() -> impl Strategy<Value = Vec<(u8, u64, u32)>> {
     // Runs of one kind, so that the table grows and shrinks by pages.
     let run = (0u8..3, 0u64..200, 1usize..60, any::<u32>());
@@ -124,7 +125,7 @@ fn operations() -> impl Strategy<Value = Vec<(u8, u64, u32)>> {
 }
 
 proptest! {
-    /// Everything picked is handed out once, and the rest stays.
+    /// `each` gets every selected entry once; the others stay.
     #[test]
     fn removal_in_bulk_is_exact(seed: u64, ids in prop::collection::btree_set(0u64..1000, 0..48), bit in 0u64..3) {
         let mut meta = meta(100, seed);
@@ -142,8 +143,8 @@ proptest! {
         prop_assert!(ids.iter().all(|id| map.contains(&GroupId(*id)) != picked(*id)));
     }
 
-    /// The table does what a `HashMap` does, whatever the seed, with no page more than it says it needs: pages come when
-    /// it asks, and go as soon as it has a spare one.
+    /// The table behaves as a `HashMap` for every seed. The test adds a page only when the table
+    /// asks for it, and removes each spare page.
     #[test]
     fn behaves_like_a_map(seed: u64, ops in operations()) {
         let mut meta = meta(120, seed);
@@ -177,8 +178,8 @@ proptest! {
         }
     }
 
-    /// Entries keep their numbers while none is removed, and a walk from the last to the first passes every entry that was
-    /// there all the time, whatever else goes meanwhile.
+    /// Entries keep their slots until one is removed. A walk from the last slot to the first passes
+    /// every entry that stays, whichever others are removed meanwhile.
     #[test]
     fn a_walk_backwards_misses_nobody(seed: u64, gone in prop::collection::vec((0u64..60, 0usize..60), 0..40)) {
         let mut meta = meta(100, seed);
