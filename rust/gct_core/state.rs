@@ -113,6 +113,8 @@ pub struct Pool {
     pub(crate) refusals: u64,
     /// Errors of the GPU.
     pub(crate) faults: Faults,
+    /// Processes that the limits do not bind; `None` unless processes enforce limits themselves.
+    pub(crate) unbound: Option<u32>,
     /// A process's pool has a directory while it has channel groups.
     pub(crate) visible: bool,
 }

@@ -85,11 +85,11 @@ for slice in 50 2000 default; do
 done
 slice=$(process_of slice)
 kill -STOP "$slice"
-refuses() { ! set_ "$@" 2>/dev/null; }
-check "a stopped program takes no time slice" refuses slice/0 compute.timeslice=50
-check "the file keeps its value" [ "$(get slice/0 compute.timeslice)" = default ]
+unbound() { get slice/0 compute.stat | grep -qx "unbound $1"; }
+check "a stopped program does not veto a time slice" set_ slice/0 compute.timeslice=50
+check "and counts as unbound" unbound 1
 kill -CONT "$slice"
-check "and takes one when it goes on" set_ slice/0 compute.timeslice=50
+check "until it goes on and takes it" eventually unbound 0
 kill "$slice"
 
 # A quota beside a best-effort neighbour: reserved while its owner works, lent afterwards. The two

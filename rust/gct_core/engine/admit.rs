@@ -193,6 +193,14 @@ impl State<'_> {
             }
         }
     }
+
+    /// Sets how many processes of an owner its time slice or freeze does not bind. A daemon calls
+    /// this whose processes enforce these limits themselves.
+    pub fn set_unbound(&mut self, owner: Owner, gpu: GpuId, count: u32) {
+        if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
+            pool.unbound = Some(count);
+        }
+    }
 }
 
 /// The handle of memory that is asked for, in a space that nobody can name.

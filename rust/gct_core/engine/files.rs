@@ -122,9 +122,15 @@ impl State<'_> {
                 let (features, _) = self.gpu_can(gpu)?;
                 let pool = self.pools.get(&(owner, gpu)).ok_or(Error::Gone)?;
                 show_pool(pool, features, entry, out)?;
-                match file == File::ComputeStat && features.has(Feature::Timeslice) {
-                    true => self.show_slices(owner, gpu, out),
-                    false => Ok(()),
+                if file != File::ComputeStat {
+                    return Ok(());
+                }
+                if features.has(Feature::Timeslice) {
+                    self.show_slices(owner, gpu, out)?;
+                }
+                match pool.unbound {
+                    Some(count) => written(show::stat_line("unbound", u64::from(count), out)),
+                    None => Ok(()),
                 }
             }
             _ => Err(Error::Access),

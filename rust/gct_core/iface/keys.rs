@@ -12,17 +12,33 @@ pub struct Key {
     pub file: File,
     /// The key.
     pub key: &'static str,
-    /// The feature without which the line is absent.
-    pub feature: Option<Feature>,
+    /// What counts it. Without that the line is absent.
+    pub source: Source,
     /// Says in one sentence what the value counts.
     pub doc: &'static str,
 }
 
+/// What counts the value of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The core, on every GPU.
+    Core,
+    /// A backend with this feature.
+    Feature(Feature),
+    /// A daemon whose processes enforce limits themselves, and answer
+    /// ([`State::set_unbound`](crate::state::State::set_unbound)).
+    Answers,
+}
+
 const fn key(file: File, key: &'static str, feature: Option<Feature>, doc: &'static str) -> Key {
+    let source = match feature {
+        Some(feature) => Source::Feature(feature),
+        None => Source::Core,
+    };
     Key {
         file,
         key,
-        feature,
+        source,
         doc,
     }
 }
@@ -144,6 +160,12 @@ pub const KEYS: &[Key] = &[
         Some(Feature::Timeslice),
         "Microseconds that all channel groups have together in one round while `compute.timeslice` is in force, else 0.",
     ),
+    Key {
+        file: File::ComputeStat,
+        key: "unbound",
+        source: Source::Answers,
+        doc: "Processes of the owner that its time slice or freeze does not bind: they have not answered yet, or the resource manager refused them.",
+    },
     key(
         File::ComputeEvents,
         "narrowed",

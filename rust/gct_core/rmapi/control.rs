@@ -23,7 +23,6 @@ pub use nv::NV_ERR_NOT_SUPPORTED as NOT_SUPPORTED;
 /// The handle is still taken, but its object is gone: it was freed with an object that it depends
 /// on.
 pub use nv::NV_ERR_RESOURCE_LOST as RESOURCE_LOST;
-pub use nv::NV_ERR_TIMEOUT as TIMEOUT;
 
 /// Returns whether the status says that a handle names no object any more. For a control that names
 /// one object.

@@ -166,7 +166,6 @@ numbers! {
     NV_ERR_NO_MEMORY = 0x51;
     NV_ERR_NOT_SUPPORTED = 0x56;
     NV_ERR_OBJECT_NOT_FOUND = 0x57;
-    NV_ERR_TIMEOUT = 0x65;
     NV_ERR_RESOURCE_LOST = 0x6e;
 
     // The old memory interface: `nvos.h`.

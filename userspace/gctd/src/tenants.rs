@@ -29,12 +29,29 @@ struct Tenant {
     fds: Fds,
     generation: u64,
     limits: Option<Limits>,
-    /// The generation of a pending limit that the process has yet to acknowledge.
-    awaited: Option<u64>,
+    /// The generation that last changed a limit that the process enforces by controls.
+    controlled: u64,
+    /// The process's answer to that generation.
+    answer: Answer,
     /// Its counters at the last collection.
     seen: Launches,
     /// Its faults at the last collection.
     faults: u64,
+}
+
+/// What a process has answered to the limits that it enforces by controls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// The limits bind it.
+    Applied,
+    /// The resource manager refused them.
+    Refused,
+    /// None yet, and the pending write waits for it.
+    Awaited,
+    /// None yet, and no write waits: the process joined a group, or a write was rolled back.
+    Due,
+    /// None in time. No write waits for the process until it answers.
+    Late,
 }
 
 /// The descriptors of a process's page and pulse.
@@ -179,7 +196,8 @@ impl Tenants {
             },
             generation: 0,
             limits: None,
-            awaited: None,
+            controlled: 0,
+            answer: Answer::Applied,
             seen: Launches::ZERO,
             faults: 0,
         })
@@ -237,8 +255,8 @@ impl Tenants {
 
     /// Writes the limits in force to every page, and reservations and priorities to the boards.
     ///
-    /// `pending`: a write is pending. Processes whose time slice or freeze it changes must
-    /// acknowledge.
+    /// `pending`: a write is pending. It waits for the processes whose time slice or freeze it
+    /// changes, unless they were late before.
     pub(crate) fn publish(&mut self, state: &State<'_>, pending: bool) {
         let mut changed = BTreeSet::new();
         for tenant in &mut self.tenants {
@@ -249,8 +267,13 @@ impl Tenants {
                 let before = tenant.limits.unwrap_or(Limits::NONE);
                 tenant.limits = Some(limits);
                 tenant.generation += 1;
-                if pending && controlled(before) != controlled(limits) {
-                    tenant.awaited = Some(tenant.generation);
+                if controlled(before) != controlled(limits) {
+                    tenant.controlled = tenant.generation;
+                    tenant.answer = match (tenant.answer, pending) {
+                        (Answer::Late, _) => Answer::Late,
+                        (_, true) => Answer::Awaited,
+                        (_, false) => Answer::Due,
+                    };
                 }
                 tenant.page.set_limits(tenant.generation, &limits);
                 changed.insert(tenant.connection);
@@ -283,30 +306,55 @@ impl Tenants {
         size::dependable(&allowed, topology.existing(), &others, own.as_ref())
     }
 
-    /// Records which generation of its limits a process has applied. Returns whether that
-    /// acknowledges the pending write.
-    pub(crate) fn ack(&mut self, connection: ConnectionId, minor: u32, generation: u64) -> bool {
+    /// Records that a process has applied a generation of its limits, or was refused. Returns
+    /// whether the pending write has waited for that.
+    pub(crate) fn ack(
+        &mut self,
+        connection: ConnectionId,
+        minor: u32,
+        generation: u64,
+        refused: bool,
+    ) -> bool {
         let of = |t: &&mut Tenant| t.connection == connection && t.minor == minor;
         let Some(tenant) = self.tenants.iter_mut().find(of) else {
             return false;
         };
-        let acked = tenant.awaited.is_some_and(|awaited| generation >= awaited);
-        if acked {
-            tenant.awaited = None;
+        if generation < tenant.controlled {
+            return false;
         }
-        acked
+        let awaited = tenant.answer == Answer::Awaited;
+        tenant.answer = match refused {
+            true => Answer::Refused,
+            false => Answer::Applied,
+        };
+        awaited
     }
 
-    /// Returns whether a process has yet to acknowledge the pending write.
+    /// Returns whether the pending write waits for a process.
     pub(crate) fn awaits_acks(&self) -> bool {
-        self.tenants.iter().any(|tenant| tenant.awaited.is_some())
+        let mut tenants = self.tenants.iter();
+        tenants.any(|tenant| tenant.answer == Answer::Awaited)
     }
 
-    /// Stops waiting for acknowledgements.
-    pub(crate) fn forget_acks(&mut self) {
+    /// Stops waiting for the processes that have not answered in time.
+    pub(crate) fn give_up(&mut self) {
         for tenant in &mut self.tenants {
-            tenant.awaited = None;
+            if tenant.answer == Answer::Awaited {
+                tenant.answer = Answer::Late;
+            }
         }
+    }
+
+    /// Counts the processes of an owner on a GPU that its limits do not bind: they have not
+    /// answered yet, or were refused.
+    pub(crate) fn unbound(&self, state: &State<'_>, owner: Owner, gpu: GpuId) -> u32 {
+        let of = |tenant: &&Tenant| {
+            let group = state.group_of(tenant.proc).map(Owner::Group);
+            tenant.gpu == gpu && [Some(Owner::Proc(tenant.proc)), group].contains(&Some(owner))
+        };
+        let owned = self.tenants.iter().filter(of);
+        let unbound = owned.filter(|tenant| tenant.answer != Answer::Applied);
+        u32::try_from(unbound.count()).unwrap_or(u32::MAX)
     }
 
     /// Numbers new owners, and removes those without a process.

@@ -159,8 +159,8 @@ fn counters_stay_with_the_group() {
     counters.keep(Reason::Queue);
     gpu.page.set_counters(&counters);
     gpu.page.set_effective(Some([3, 0, 0, 0]));
-    let launches =
-        "launches 7\nrewritten 6\nsplit 0\natoms 0\npassed 1\npassed.queue 1\nslice 0\nround 0\n";
+    let launches = "launches 7\nrewritten 6\nsplit 0\natoms 0\npassed 1\npassed.queue 1\n\
+                    slice 0\nround 0\nunbound 0\n";
     for path in [own("compute.stat"), "web/0/compute.stat".into()] {
         let text = client.read(&path).unwrap();
         assert_eq!(text, format!("channel_groups 1\nchannels 1\n{launches}"));

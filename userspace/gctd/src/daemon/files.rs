@@ -77,6 +77,11 @@ impl Daemon {
                 ) {
                     self.collect_counters();
                 }
+                if let (File::ComputeStat, Scope::Pool(owner, gpu)) = (file, scope) {
+                    let state = &mut self.tables.state();
+                    let unbound = self.tenants.unbound(state, owner, gpu);
+                    state.set_unbound(owner, gpu, unbound);
+                }
                 self.tables.state().show(file, scope, &mut text)?;
             }
         }

@@ -2,9 +2,11 @@
 
 //! Completes writes of limits that processes enforce by RM controls of their own.
 //!
-//! Such a write is pending until every process that it binds has acknowledged the new limit, one
-//! has been refused by the resource manager, or [`ACK_TIMEOUT`] has passed. Then it is committed
-//! or rolled back. One write is pending at a time, later ones are queued.
+//! Such a write is pending until every process that it binds has answered, or [`ACK_TIMEOUT`] has
+//! passed. It is rolled back if processes were refused by the resource manager and none has
+//! applied it. Otherwise it is committed: a process that is stopped or hostile has no veto over
+//! its neighbours in a group. The page keeps the new limit for those that do not answer. One write
+//! is pending at a time, later ones are queued.
 
 use super::Daemon;
 use crate::errno::errno;
@@ -13,7 +15,7 @@ use gct_core::engine::Begun;
 use gct_core::error::Error;
 use gct_core::ids::Scope;
 use gct_core::iface::File;
-use gct_core::rmapi::control::{Status, TIMEOUT};
+use gct_core::rmapi::control::Status;
 use gct_core::state::Failure;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -23,7 +25,7 @@ use rustix::time::{
 };
 use std::collections::VecDeque;
 
-/// A process that does not acknowledge within this time counts as refused.
+/// A process that does not answer within this time is not waited for.
 const ACK_TIMEOUT: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -44,9 +46,20 @@ struct QueuedWrite {
     on_done: OnDone,
 }
 
+/// A write that waits for the answers of processes.
+struct PendingWrite {
+    on_done: OnDone,
+    /// Whether a process has applied it.
+    applied: bool,
+    /// The processes that were refused.
+    refusals: u64,
+    /// The last status with which one was refused.
+    status: Option<Status>,
+}
+
 /// The pending write and those queued behind it.
 pub(super) struct PendingWrites {
-    current: Option<OnDone>,
+    current: Option<PendingWrite>,
     queue: VecDeque<QueuedWrite>,
     timer: OwnedFd,
 }
@@ -120,7 +133,12 @@ impl Daemon {
                 if !self.tenants.awaits_acks() {
                     return Some(self.tables.state().write_end());
                 }
-                self.pending.current = Some(on_done());
+                self.pending.current = Some(PendingWrite {
+                    on_done: on_done(),
+                    applied: false,
+                    refusals: 0,
+                    status: None,
+                });
                 self.pending.set_timer(ACK_TIMEOUT);
                 None
             }
@@ -136,42 +154,47 @@ impl Daemon {
         generation: u64,
         refused: Option<Status>,
     ) {
-        let awaited = self.tenants.ack(connection, minor, generation);
-        match (refused, awaited && self.pending.is_active()) {
-            (Some(status), true) => self.tables.state().write_refused(status),
-            (Some(_), false) => self.tables.state().count(Failure::Control),
-            (None, _) => {}
+        let tenants = &mut self.tenants;
+        let awaited = tenants.ack(connection, minor, generation, refused.is_some());
+        match (&mut self.pending.current, refused) {
+            (Some(write), None) if awaited => write.applied = true,
+            (Some(write), Some(status)) if awaited => {
+                write.refusals += 1;
+                write.status = Some(status);
+            }
+            (_, Some(_)) => self.tables.state().count(Failure::Control),
+            (_, None) => {}
         }
         self.try_commit();
     }
 
-    /// Refuses the pending write after [`ACK_TIMEOUT`].
+    /// Completes the pending write after [`ACK_TIMEOUT`].
     pub(crate) fn ack_timeout(&mut self) {
         // The read fails if the timer was armed again after the event.
         let mut count = [0; 8];
         let expired = rustix::io::read(&self.pending.timer, &mut count).is_ok();
         if expired && self.pending.is_active() {
-            self.tables.state().write_refused(TIMEOUT);
+            self.tenants.give_up();
             self.try_commit();
         }
     }
 
-    /// Commits the pending write if all processes have acknowledged it, rolls it back if one was
-    /// refused, and then begins the next.
+    /// Completes the pending write if it waits for nobody, and then begins the next.
     pub(super) fn try_commit(&mut self) {
-        while self.pending.is_active() {
-            if self.tenants.awaits_acks() && !self.tables.state().write_is_refused() {
+        while !self.tenants.awaits_acks() {
+            let Some(write) = self.pending.current.take() else {
                 return;
-            }
+            };
             self.pending.set_timer(DISARMED);
-            self.tenants.forget_acks();
-            let outcome = self.tables.state().write_end();
-            let on_done = self.pending.current.take();
+            let state = &mut self.tables.state();
+            match write.status.filter(|_| !write.applied) {
+                Some(status) => state.write_refused(status),
+                None => (0..write.refusals).for_each(|_| state.count(Failure::Control)),
+            }
+            let outcome = state.write_end();
             // Publishes the old value if the write was rolled back.
             self.apply_effects();
-            if let Some(on_done) = on_done {
-                on_done(outcome.map_err(errno));
-            }
+            (write.on_done)(outcome.map_err(errno));
             self.begin_next();
         }
     }
