@@ -8,8 +8,7 @@
 //! handler.
 
 use crate::sys;
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use libc::sigaction;
 
 /// An action of the program.
@@ -43,16 +42,17 @@ impl Action {
 /// Memory for actions, and the lock for adding one.
 struct Room {
     taken: AtomicBool,
-    free: UnsafeCell<(usize, usize)>,
+    /// The address of the next action: 0, or inside a page. One word, so that a child forked while
+    /// another thread adds an action finds the room usable.
+    next: AtomicUsize,
 }
-
-// SAFETY: `free` is used by the holder of `taken` alone.
-unsafe impl Sync for Room {}
 
 static ROOM: Room = Room {
     taken: AtomicBool::new(false),
-    free: UnsafeCell::new((0, 0)),
+    next: AtomicUsize::new(0),
 };
+/// An address at the beginning of a page is that of an empty page, never the end of a full one.
+const _: () = assert!(sys::PAGE % size_of::<Action>() != 0);
 static ALL: AtomicPtr<Action> = AtomicPtr::new(core::ptr::null_mut());
 /// The action that the program believes is installed.
 static CURRENT: AtomicPtr<Action> = AtomicPtr::new(core::ptr::null_mut());
@@ -108,9 +108,8 @@ impl Changing {
         action: &sigaction,
         before: Option<&'static Action>,
     ) -> Option<&'static Action> {
-        // SAFETY: this holds the lock.
-        let (at, left) = unsafe { &mut *ROOM.free.get() };
-        if *left == 0 {
+        let mut at = ROOM.next.load(Ordering::Relaxed);
+        if at == 0 || at % sys::PAGE + size_of::<Action>() > sys::PAGE {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let prot = libc::PROT_READ | libc::PROT_WRITE;
             // SAFETY: a new mapping at an address of the kernel's choice.
@@ -118,10 +117,10 @@ impl Changing {
             if page == libc::MAP_FAILED {
                 return None;
             }
-            (*at, *left) = (page as usize, sys::PAGE / size_of::<Action>());
+            at = page as usize;
         }
-        let place = *at as *mut Action;
-        (*at, *left) = (*at + size_of::<Action>(), *left - 1);
+        let place = at as *mut Action;
+        ROOM.next.store(at + size_of::<Action>(), Ordering::Relaxed);
         // SAFETY: null, or an action, which stays.
         let next = unsafe { ALL.load(Ordering::Acquire).as_ref() };
         let new = Action {
@@ -136,6 +135,11 @@ impl Changing {
         // SAFETY: just written, and never again.
         unsafe { place.as_ref() }
     }
+}
+
+/// Frees the lock in a forked child. A thread that held it at the fork does not exist there.
+pub(crate) fn forked() {
+    ROOM.taken.store(false, Ordering::Relaxed);
 }
 
 impl Drop for Changing {

@@ -144,8 +144,14 @@ pub(crate) fn install() {
     }
 }
 
-/// Makes this process the owner of the remembered actions. A forked child calls it for its copy.
-pub(crate) fn own() {
+/// Makes a forked child the owner of its copy of the remembered actions.
+pub(crate) fn forked() {
+    actions::forked();
+    own();
+}
+
+/// Makes this process the owner of the remembered actions.
+fn own() {
     // SAFETY: has no arguments and cannot fail.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }

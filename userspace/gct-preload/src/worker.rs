@@ -277,7 +277,7 @@ pub(crate) fn watch_forks() {
 }
 
 extern "C" fn forked() {
-    fault::own();
+    fault::forked();
     FORKED.store(true, Ordering::Relaxed);
 }
 

@@ -153,6 +153,44 @@ fn fork_resets() {
     crash();
 }
 
+/// Forks while another thread installs handlers. Each child can install one.
+fn fork_beside_a_change() {
+    open();
+    let handlers = [ended_well(), action(libc::SIG_DFL, 0, &[])];
+    std::thread::spawn(move || loop {
+        for handler in &handlers {
+            install(libc::SIGSEGV, handler);
+        }
+    });
+    for _ in 0..200 {
+        // SAFETY: the child calls async-signal-safe functions alone.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            install(libc::SIGSEGV, &ended_well());
+            crash();
+        }
+        ends_well(pid);
+    }
+    exit(0);
+}
+
+/// Waits at most 10 seconds for a child, which ends with success.
+fn ends_well(pid: libc::pid_t) {
+    let since = Instant::now();
+    let mut status = 0;
+    // SAFETY: a child of this process.
+    let mut ended = || unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } != 0;
+    while !ended() {
+        if since.elapsed() > Duration::from_secs(10) {
+            // SAFETY: as above. It may have blocked all signals that can be blocked.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            panic!("a child does not end");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(status, 0);
+}
+
 /// Checks that signals in `sa_mask` wait until the handler returns.
 fn mask() {
     extern "C" fn outer(_: c_int) {
@@ -513,6 +551,7 @@ fn main() {
     match name.as_str() {
         "child-resets" => child_resets(),
         "fork-resets" => fork_resets(),
+        "fork-beside-a-change" => fork_beside_a_change(),
         "mask" => return mask(),
         "once" => once(false),
         "once-sysv" => once(true),

@@ -50,6 +50,11 @@ fn a_forked_child_has_handlers_of_its_own() {
 }
 
 #[test]
+fn a_child_forked_beside_a_change_of_handlers_can_change_its_own() {
+    does("fork-beside-a-change");
+}
+
+#[test]
 fn a_handler_runs_with_its_mask() {
     does("mask");
 }
