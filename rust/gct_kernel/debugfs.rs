@@ -6,9 +6,10 @@
 //! this takes the tree's lock but `control`, which lies in no directory that is
 //! removed under that lock.
 
+use crate::exec;
 use crate::process::{self, Found};
+use crate::rm::SystemPmGuard;
 use crate::state::Glue;
-use crate::{exec, ffi};
 use core::fmt;
 use gct_core::error::Error;
 use gct_core::ids::{GroupId, Owner, ProcKey, Scope};
@@ -17,13 +18,14 @@ use gct_core::iface::parse::{self, Command, PidArg};
 use kernel::bindings;
 use kernel::ffi::c_int;
 use kernel::prelude::*;
+use kernel::sync::ArcBorrow;
 use kernel::uaccess::{UserPtr, UserSlice};
 
 /// Longest write that is looked at; longer ones are not of any file's form.
 const WRITE_BYTES_MAX: usize = kernel::page::PAGE_SIZE;
 
 /// Negative errno of the core's error.
-fn errno(error: Error) -> c_int {
+pub(crate) fn errno(error: Error) -> c_int {
     error.errno().wrapping_neg()
 }
 
@@ -63,14 +65,13 @@ impl fmt::Write for SeqText {
 ///
 /// `seq` belongs to an open file of the tree, nobody else uses it during the call,
 /// and debugfs guards the read against removal.
-pub(crate) unsafe fn show(seq: *mut bindings::seq_file) -> Result<(), c_int> {
+pub(crate) unsafe fn show(glue: &Glue, seq: *mut bindings::seq_file) -> Result<(), c_int> {
     // SAFETY: `seq_open` stored the open file, which outlives its seq_file; debugfs
     // guards this read.
     let (file, scope) = unsafe { subject((*seq).file.cast_mut()) }.ok_or(errno(Error::Gone))?;
-    let glue = ffi::glue().ok_or(errno(Error::Gone))?;
     let mut text = SeqText(seq);
     let outcome = match (file, scope) {
-        (File::GroupProcs, Scope::Group(group)) => show_procs(&glue, *group, &mut text),
+        (File::GroupProcs, Scope::Group(group)) => show_procs(glue, *group, &mut text),
         _ => glue.with(|state, _| state.show(file, *scope, &mut text)),
     };
     // SAFETY: `seq` is live and only this function uses it now.
@@ -93,13 +94,13 @@ fn show_procs(glue: &Glue, group: GroupId, text: &mut SeqText) -> Result<(), Err
 ///
 /// `file` is an open file of the tree, and debugfs guards the write against removal.
 pub(crate) unsafe fn write(
+    glue: &ArcBorrow<'_, Glue>,
     file: *mut bindings::file,
     from: *const u8,
     count: usize,
 ) -> Result<(), c_int> {
     // SAFETY: `file` is open, and debugfs guards this write.
     let (file, scope) = unsafe { subject(file) }.ok_or(errno(Error::Gone))?;
-    let glue = ffi::glue().ok_or(errno(Error::Gone))?;
     if count > WRITE_BYTES_MAX {
         return Err(errno(Error::Syntax));
     }
@@ -108,26 +109,19 @@ pub(crate) unsafe fn write(
         .read_all(&mut bytes, GFP_KERNEL)
         .map_err(|error| error.to_errno())?;
     let outcome = match (file, scope) {
-        (File::Control, _) => control(&glue, &bytes),
-        (File::GroupProcs, Scope::Group(group)) => join(&glue, *group, &bytes),
-        _ if gct_core::engine::needs_controls(file) => {
-            let written = exec::write_limit(glue, file, *scope, &bytes);
-            bind(&glue, scope);
-            return written;
+        (File::Control, _) => control(glue, &bytes),
+        (File::GroupProcs, Scope::Group(group)) => join(glue, *group, &bytes),
+        _ => {
+            let pm = SystemPmGuard::interruptible()?;
+            exec::write(*glue, &pm, file, *scope, &bytes)
         }
-        _ => glue.with(|state, _| state.write(file, *scope, &bytes)),
     };
-    bind(&glue, scope);
-    // Who is moved to another group comes under its limits.
-    exec::after_write(glue);
-    outcome.map_err(errno)
-}
-
-/// Tells the members whether a group has a limit now.
-fn bind(glue: &Glue, scope: &Scope) {
-    if let Scope::Pool(Owner::Group(group), _) = scope {
-        glue.bind(*group);
+    match (file, scope) {
+        (File::Control | File::GroupProcs, _) => exec::send_after_move(*glue),
+        (_, Scope::Pool(Owner::Group(group), _)) => glue.bind(*group),
+        _ => {}
     }
+    outcome.map_err(errno)
 }
 
 /// `create NAME`, `remove NAME`. The directories are there, or gone, when it

@@ -7,15 +7,14 @@
 //! ioctl nor its exit waits for a reader of the tree.
 
 use crate::bindings;
-use crate::rm::{self, Awake};
+use crate::rm::{self, SystemPmGuard};
 use crate::state::Glue;
 use crate::tree::Tree;
 use gct_core::dirs::Effect;
 use gct_core::engine::{Begun, Errand, Next};
 use gct_core::error::Error;
 use gct_core::ids::Scope;
-use gct_core::iface::File;
-use kernel::ffi::c_int;
+use gct_core::iface::files::File;
 use kernel::prelude::*;
 use kernel::sync::{Arc, ArcBorrow};
 use kernel::workqueue::{self, Work, WorkItem};
@@ -28,12 +27,12 @@ impl WorkItem for Glue {
         glue.count_faults();
         run(&glue, &mut glue.tree.lock());
         if glue.has_controls() {
-            let _awake = Awake::patient();
+            let _pm = SystemPmGuard::patient();
             send_controls(&glue, &Errand::ANYBODY, CONTROLS_PER_RUN);
         }
         // What is left takes its turn behind whatever else the item is queued for.
         if glue.can_send() {
-            later(glue.as_arc_borrow());
+            schedule_work(glue.as_arc_borrow());
         }
     }
 }
@@ -43,7 +42,7 @@ impl WorkItem for Glue {
 const CONTROLS_PER_RUN: usize = 64;
 
 /// Sends the controls of an errand until there is none, a write is refused, or so many were
-/// sent. The GPUs may not be suspended meanwhile: see [`Awake`].
+/// sent. The GPUs may not be suspended meanwhile: see [`SystemPmGuard`].
 fn send_controls(glue: &Glue, errand: &Errand, at_most: usize) {
     for _ in 0..at_most {
         match glue.next_control(errand) {
@@ -64,46 +63,60 @@ fn send_controls(glue: &Glue, errand: &Errand, at_most: usize) {
 pub(crate) fn run_errand(glue: ArcBorrow<'_, Glue>, errand: &Errand) {
     send_controls(&glue, errand, usize::MAX);
     if glue.can_send() {
-        later(glue);
+        schedule_work(glue);
     }
 }
 
-/// Sends what a write to the tree has made due. If a signal comes before the GPUs are
-/// awake, the work item does.
-pub(crate) fn after_write(glue: ArcBorrow<'_, Glue>) {
+/// Sends what was made due when processes came under other limits. If a signal comes before the
+/// GPUs can be kept awake, the work item does it.
+pub(crate) fn send_after_move(glue: ArcBorrow<'_, Glue>) {
+    if !glue.has_controls() {
+        return;
+    }
+    match SystemPmGuard::interruptible() {
+        Ok(_pm) => send_everybodys(glue),
+        Err(_) => schedule_work(glue),
+    }
+}
+
+/// Sends what is due of any process.
+fn send_everybodys(glue: ArcBorrow<'_, Glue>) {
     if glue.has_controls() {
-        let errand = glue.errand_of(None);
-        match Awake::interruptible() {
-            Ok(_awake) => run_errand(glue, &errand),
-            Err(_) => later(glue),
-        }
+        run_errand(glue, &glue.errand_of(None));
     }
 }
 
-/// Writes a limit: it is in force and stored when the resource manager took all that
-/// it needs, or else as before.
-pub(crate) fn write_limit(
+/// Writes a file of the tree and sends what this makes due. A limit that the resource manager
+/// enforces is stored after it took all controls; if it refuses one, the former limit is restored.
+///
+/// # Errors
+///
+/// Those of [`State::write_begin`] and [`State::write_end`].
+///
+/// [`State::write_begin`]: gct_core::state::State::write_begin
+/// [`State::write_end`]: gct_core::state::State::write_end
+pub(crate) fn write(
     glue: ArcBorrow<'_, Glue>,
+    _pm: &SystemPmGuard,
     file: File,
     scope: Scope,
     text: &[u8],
-) -> Result<(), c_int> {
-    let errno = |error: Error| error.errno().wrapping_neg();
-    let _awake = Awake::interruptible()?;
+) -> Result<(), Error> {
     let _turn = glue.writing.lock();
-    let begun = glue.with(|state, _| state.write_begin(file, scope, text));
-    let owner = match (begun.map_err(errno)?, scope) {
-        (Begun::Trial, Scope::Pool(owner, _)) => owner,
-        _ => return Ok(()),
+    let begun = glue.with(|state, _| state.write_begin(file, scope, text))?;
+    let (Begun::Trial, Scope::Pool(owner, _)) = (begun, scope) else {
+        send_everybodys(glue);
+        return Ok(());
     };
     run_errand(glue, &glue.errand_of(Some(owner)));
-    let outcome = glue.with(|state, _| state.write_end());
+    let outcome = glue.locked(|state| state.write_end());
+    // If it was refused, those who took the new limit are sent the former one.
     run_errand(glue, &glue.errand_of(Some(owner)));
-    outcome.map_err(errno)
+    outcome
 }
 
 /// Has the work item run soon. It may be called where sleeping is not allowed.
-pub(crate) fn later(glue: ArcBorrow<'_, Glue>) {
+pub(crate) fn schedule_work(glue: ArcBorrow<'_, Glue>) {
     // An item that is queued already will see this change too.
     let _ = workqueue::system_long().enqueue::<Arc<Glue>, 0>(glue.into());
 }

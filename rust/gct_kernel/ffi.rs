@@ -12,6 +12,7 @@ use crate::state::Glue;
 use crate::{debugfs, exec, hooks};
 use core::mem::{offset_of, size_of};
 use core::ptr::{self, NonNull};
+use gct_core::error::Error;
 use gct_core::ids::FileId;
 use gct_core::rmapi::Shared;
 use kernel::bindings::{file, seq_file};
@@ -62,7 +63,7 @@ check_signatures!(
 static GLUE: Atomic<*mut Glue> = Atomic::new(ptr::null_mut());
 
 /// The glue, while there is one. What is returned is used within one call from C.
-pub(crate) fn glue<'a>() -> Option<ArcBorrow<'a, Glue>> {
+fn glue<'a>() -> Option<ArcBorrow<'a, Glue>> {
     let glue = NonNull::new(GLUE.load(Acquire))?;
     // SAFETY: the pointer comes from `Arc::into_raw`. Its reference is given back by
     // `gct_exit` alone, which runs after the last hook, file operation and
@@ -307,8 +308,11 @@ unsafe fn bytes_mut<'a>(arg: *mut c_void, size: u32) -> Option<&'a mut [u8]> {
 /// For `single_open` in `gct_debugfs_fops` only.
 #[no_mangle]
 unsafe extern "C" fn gct_debugfs_show(seq: *mut seq_file, _: *mut c_void) -> c_int {
+    let Some(glue) = glue() else {
+        return debugfs::errno(Error::Gone);
+    };
     // SAFETY: the caller's promise is the callee's.
-    unsafe { debugfs::show(seq) }.map_or_else(|errno| errno, |()| 0)
+    unsafe { debugfs::show(&glue, seq) }.map_or_else(|errno| errno, |()| 0)
 }
 
 /// # Safety
@@ -321,8 +325,11 @@ unsafe extern "C" fn gct_debugfs_write(
     count: usize,
     offset: *mut i64,
 ) -> isize {
-    // SAFETY: the caller's promise is the callee's.
-    match unsafe { debugfs::write(file, from, count) } {
+    let written = glue().ok_or(debugfs::errno(Error::Gone)).and_then(|glue| {
+        // SAFETY: the caller's promise is the callee's.
+        unsafe { debugfs::write(&glue, file, from, count) }
+    });
+    match written {
         Ok(()) => {
             let written = isize::try_from(count).unwrap_or(isize::MAX);
             // SAFETY: `write` gets a position that it may move.

@@ -41,7 +41,7 @@ fn with<T>(
         outcome => Ok((outcome, state.has_effects() || state.has_controls())),
     })?;
     if effects {
-        exec::later(*glue);
+        exec::schedule_work(*glue);
     }
     outcome
 }
@@ -99,7 +99,7 @@ pub(crate) fn gpu_remove(glue: &ArcBorrow<'_, Glue>, gpu_id: u32) {
 pub(crate) fn log_line(glue: &ArcBorrow<'_, Glue>, line: &[u8]) {
     if let Some(report) = Report::parse(line) {
         glue.reports.put(report);
-        exec::later(*glue);
+        exec::schedule_work(*glue);
     }
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
         glue.wait(&wait);
     }
     if glue.has_spare() {
-        exec::later(*glue);
+        exec::schedule_work(*glue);
     }
 }
 
@@ -302,7 +302,7 @@ pub(crate) fn ioctl_leave(
         exec::run_errand(*glue, errand);
     }
     if call.action == Action::Free && glue.has_spare() {
-        exec::later(*glue);
+        exec::schedule_work(*glue);
     }
 }
 
@@ -412,7 +412,7 @@ pub(crate) fn fork(glue: &ArcBorrow<'_, Glue>, parent: ProcKey, child: ProcKey) 
     let forked = glue.forked(parent, child);
     if forked != Forked::Followed {
         // It is counted where sleeping is allowed.
-        exec::later(*glue);
+        exec::schedule_work(*glue);
     }
     forked != Forked::MustNotRun
 }

@@ -11,9 +11,9 @@ use kernel::ffi::c_int;
 
 /// While it lives the GPUs are not suspended. An ioctl's hook has it already and may
 /// not take it again.
-pub(crate) struct Awake(());
+pub(crate) struct SystemPmGuard(());
 
-impl Awake {
+impl SystemPmGuard {
     /// Waits for the end of a suspension, or for a signal to the caller.
     pub(crate) fn interruptible() -> Result<Self, c_int> {
         // SAFETY: sleeps, which the callers may: none holds a lock of ours or the
@@ -32,7 +32,7 @@ impl Awake {
     }
 }
 
-impl Drop for Awake {
+impl Drop for SystemPmGuard {
     fn drop(&mut self) {
         // SAFETY: begun when this was made.
         unsafe { bindings::gct_helper_rm_end() };

@@ -168,6 +168,11 @@ impl Glue {
         outcome
     }
 
+    /// Runs `operation`, which needs no storage, under the core's mutex.
+    pub(crate) fn locked<T>(&self, operation: impl FnOnce(&mut State<'_>) -> T) -> T {
+        operation(&mut self.core.lock().state())
+    }
+
     /// Counts what could not be followed.
     pub(crate) fn count(&self, failure: Failure) {
         self.core.lock().state().count(failure);
