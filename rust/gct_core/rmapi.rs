@@ -207,6 +207,11 @@ impl Call {
         }
     }
 
+    /// Returns whether the core keeps account of what the call does.
+    pub const fn is_followed(&self) -> bool {
+        self.concerns_limits() || matches!(self.action, Action::Free)
+    }
+
     /// Returns whether it would make something that is followed, or may undo a limit.
     pub const fn concerns_limits(&self) -> bool {
         match self.action {
@@ -221,10 +226,21 @@ impl Call {
         self.status == nv::NV_OK
     }
 
-    /// Adds what `rm_ioctl()` returned. The status in the structure is the resource manager's only
-    /// where that is `NV_OK`: an ioctl on a wrong file is refused before anything is written, and
-    /// what the tenant has put there stays.
-    pub const fn with_result(mut self, result: u32) -> Self {
+    /// Returns the call with what the resource manager wrote back: the object's handle, the status,
+    /// and the kind and size of memory. `result` is what `rm_ioctl()` returned. If it is not
+    /// `NV_OK`, it is the status: an ioctl on a wrong file is refused before the resource manager
+    /// writes, and the structure still holds what the tenant put there.
+    #[must_use]
+    pub fn returned(mut self, escape: u32, bytes: &[u8], result: u32) -> Self {
+        let fields = Fields(bytes);
+        if let Some(back) = written_back(escape, bytes.len()) {
+            self.object = fields.u32(back.object).unwrap_or(self.object);
+            self.status = fields.u32(back.status).unwrap_or(self.status);
+        }
+        if let (escape::VID_HEAP_CONTROL, Action::Alloc { .. }) = (escape, self.action) {
+            // The resource manager chooses where memory lies, and rounds its size.
+            self.action = fields.vid_heap_made().unwrap_or(self.action);
+        }
         if result != nv::NV_OK {
             self.status = result;
         }
@@ -264,7 +280,7 @@ pub use nv::NV_ERR_NO_MEMORY as NO_MEMORY;
 /// Writes the status of a call that the driver is not to see. Returns false for a structure that
 /// [`decode`] does not know.
 pub fn set_status(escape: u32, bytes: &mut [u8], status: u32) -> bool {
-    let Some(offset) = status_offset(escape, bytes.len()) else {
+    let Some(offset) = written_back(escape, bytes.len()).map(|back| back.status) else {
         return false;
     };
     match bytes
@@ -279,21 +295,31 @@ pub fn set_status(escape: u32, bytes: &mut [u8], status: u32) -> bool {
     }
 }
 
-const fn status_offset(escape: u32, size: usize) -> Option<usize> {
-    Some(match (escape, size) {
-        (escape::FREE, nv::nvos00::SIZE) => nv::nvos00::STATUS,
-        (escape::ALLOC, nv::nvos21::SIZE) => nv::nvos21::STATUS,
-        (escape::ALLOC, nv::nvos64::SIZE) => nv::nvos64::STATUS,
-        (escape::ALLOC_MEMORY, nv::nvos02_with_fd::SIZE) => nv::nvos02_with_fd::STATUS,
-        (escape::ALLOC_OBJECT, nv::nvos05::SIZE) => nv::nvos05::STATUS,
-        (escape::DUP_OBJECT, nv::nvos55::SIZE) => nv::nvos55::STATUS,
-        (escape::CONTROL, nv::nvos54::SIZE) => nv::nvos54::STATUS,
-        (escape::VID_HEAP_CONTROL, nv::nvos32::SIZE) => nv::nvos32::STATUS,
-        _ => return None,
-    })
+/// Offsets of the fields that the resource manager writes in every structure.
+struct WrittenBack {
+    object: usize,
+    status: usize,
 }
 
-use nv::{nvos00, nvos02_with_fd, nvos05, nvos21, nvos32, nvos54, nvos55};
+/// Returns the offsets for a structure, or `None` for one that [`decode`] does not know.
+const fn written_back(escape: u32, size: usize) -> Option<WrittenBack> {
+    let (object, status) = match (escape, size) {
+        (escape::FREE, nvos00::SIZE) => (nvos00::OBJECT, nvos00::STATUS),
+        (escape::ALLOC, nvos21::SIZE) => (nvos21::OBJECT, nvos21::STATUS),
+        (escape::ALLOC, nvos64::SIZE) => (nvos21::OBJECT, nvos64::STATUS),
+        (escape::ALLOC_MEMORY, nvos02_with_fd::SIZE) => {
+            (nvos02_with_fd::OBJECT, nvos02_with_fd::STATUS)
+        }
+        (escape::ALLOC_OBJECT, nvos05::SIZE) => (nvos05::OBJECT, nvos05::STATUS),
+        (escape::DUP_OBJECT, nvos55::SIZE) => (nvos55::OBJECT, nvos55::STATUS),
+        (escape::CONTROL, nvos54::SIZE) => (nvos54::OBJECT, nvos54::STATUS),
+        (escape::VID_HEAP_CONTROL, nvos32::SIZE) => (nvos32::MEMORY, nvos32::STATUS),
+        _ => return None,
+    };
+    Some(WrittenBack { object, status })
+}
+
+use nv::{nvos00, nvos02_with_fd, nvos05, nvos21, nvos32, nvos54, nvos55, nvos64};
 
 /// Little-endian fields of a structure.
 struct Fields<'a>(&'a [u8]);
@@ -425,6 +451,12 @@ impl Fields<'_> {
             status: self.u32(nvos32::STATUS)?,
             action,
         }))
+    }
+
+    /// The memory that an `NVOS32_PARAMETERS` has allocated.
+    fn vid_heap_made(&self) -> Option<Action> {
+        let action = self.vid_heap().ok()??.action;
+        matches!(action, Action::Alloc { .. }).then_some(action)
     }
 
     fn vid_heap_alloc(&self, size: usize) -> Result<Action, Error> {

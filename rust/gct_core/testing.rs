@@ -3,7 +3,6 @@
 //! Plays the glue in tests: storage starts empty and grows on demand.
 
 use crate::check::invariants;
-use crate::engine::Ticket;
 use crate::error::{Error, Need};
 use crate::host::Host;
 use crate::ids::FileId;
@@ -110,7 +109,6 @@ impl Store {
         let ticket = self
             .retry(|store| store.state().call_enter(file, &call))
             .unwrap();
-        let ticket = Ticket::from_words(ticket.words());
         self.retry(|store| store.state().call_leave(file, &call, ticket, hint))
             .unwrap();
     }

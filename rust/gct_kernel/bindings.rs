@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 8;
+pub const GCT_ABI_VERSION: u32 = 9;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 #[repr(C)]
@@ -31,7 +31,8 @@ pub struct gct_gpu {
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct gct_call {
-    pub word: [u64; 4usize],
+    pub has_entered: u64,
+    pub entered: [u64; 12usize],
     pub served: [u64; 7usize],
 }
 #[repr(C)]

@@ -9,7 +9,7 @@
 
 use crate::bindings::{self, gct_call, gct_gpu, gct_process};
 use crate::state::Glue;
-use crate::{debugfs, exec, hooks};
+use crate::{debugfs, exec, hooks, ioctl};
 use core::mem::{offset_of, size_of};
 use core::ptr::{self, NonNull};
 use gct_core::error::Error;
@@ -22,14 +22,14 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // The same numbers stand in gct.h and gct_helpers.h.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 8);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 9);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
 const _: () = assert!(offset_of!(gct_gpu, pmc_boot_42) == 28);
 const _: () = assert!(offset_of!(gct_gpu, bar0_base) == 32);
 const _: () = assert!(offset_of!(gct_gpu, name) == 64);
-const _: () = assert!(size_of::<gct_call>() == 88);
+const _: () = assert!(size_of::<gct_call>() == 160);
 const _: () = assert!(size_of::<gct_process>() == 16);
 
 /// Makes a difference between a function here and its declaration in the C
@@ -251,13 +251,21 @@ unsafe extern "C" fn gct_ioctl_enter(
     size: u32,
     call: *mut gct_call,
 ) -> c_int {
-    // SAFETY: the caller's promise; null is handled.
-    let (Some(bytes), Some(call)) = (unsafe { (bytes_mut(arg, size), call.as_mut()) }) else {
+    let Some(mut call) = NonNull::new(call) else {
         return 0;
     };
-    (call.word, call.served) = Default::default();
+    // SAFETY: the caller's promise: `call` is writable, and nobody else uses it. It holds whatever
+    // was on the stack, so it is written before there is a reference.
+    let call = unsafe {
+        call.write(gct_call::EMPTY);
+        call.as_mut()
+    };
+    // SAFETY: the caller's promise; null is handled.
+    let Some(bytes) = (unsafe { bytes_mut(arg, size) }) else {
+        return 0;
+    };
     if let Some(glue) = glue() {
-        return hooks::ioctl_enter(&glue, token(file), escape, bytes, call).into();
+        return ioctl::ioctl_enter(&glue, token(file), escape, bytes, call).into();
     }
     0
 }
@@ -280,7 +288,7 @@ unsafe extern "C" fn gct_ioctl_leave(
         return;
     };
     if let (Some(glue), Some(file)) = (glue(), token(file)) {
-        hooks::ioctl_leave(&glue, file, escape, bytes, call, result);
+        ioctl::ioctl_leave(&glue, file, escape, bytes, call, result);
     }
 }
 

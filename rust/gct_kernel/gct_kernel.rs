@@ -19,6 +19,7 @@ mod exec;
 mod faults;
 mod ffi;
 mod hooks;
+mod ioctl;
 #[cfg(gct_kunit)]
 mod kunit;
 mod process;

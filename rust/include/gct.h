@@ -21,7 +21,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 8
+#define GCT_ABI_VERSION 9
 
 /* Bytes of struct gct_gpu's name, with the NUL that ends it. */
 #define GCT_GPU_NAME_BYTES 64
@@ -67,11 +67,12 @@ _Static_assert(offsetof(struct gct_gpu, name) == 64, "struct gct_gpu is ABI");
  * needs no initialisation, and stays where it is in between.
  */
 struct gct_call {
-	uint64_t word[4];
+	uint64_t has_entered;	/* not 0: gct_ioctl_leave() finds in entered what it needs */
+	uint64_t entered[12];
 	uint64_t served[7];
 };
 
-_Static_assert(sizeof(struct gct_call) == 88, "struct gct_call is ABI");
+_Static_assert(sizeof(struct gct_call) == 160, "struct gct_call is ABI");
 
 /*
  * Module init and exit of nvidia.ko. Context: process, may sleep.

@@ -93,11 +93,62 @@ fn questions_point_into_the_tenants_parameters_or_go_to_the_resource_manager() {
 #[test]
 fn what_rm_ioctl_returns_outweighs_the_structure() {
     let call = decode(escape::FREE, &[0; 16]).unwrap().unwrap();
-    assert!(call.with_result(0).succeeded());
+    let returned = |bytes: &[u8], result| call.returned(escape::FREE, bytes, result);
+    assert!(returned(&[0; 16], 0).succeeded());
     // `NV_ERR_INVALID_ARGUMENT`, of an ioctl on the wrong file.
-    assert_eq!(call.with_result(0x1f).status, 0x1f);
-    let refused = decode(escape::FREE, &bytes(16, &[(12, 0x57)])).unwrap();
-    assert_eq!(refused.unwrap().with_result(0).status, 0x57);
+    assert_eq!(returned(&[0; 16], 0x1f).status, 0x1f);
+    assert_eq!(returned(&bytes(16, &[(12, 0x57)]), 0).status, 0x57);
+}
+
+#[test]
+fn what_the_resource_manager_wrote_back_is_read() {
+    for (number, size, object, status) in [
+        (escape::ALLOC, 32, 8, 28),
+        (escape::ALLOC, 48, 8, 40),
+        (escape::ALLOC_OBJECT, 20, 8, 16),
+        (escape::DUP_OBJECT, 28, 8, 24),
+        (escape::ALLOC_MEMORY, 56, 8, 40),
+        (
+            escape::VID_HEAP_CONTROL,
+            184,
+            nvos32::MEMORY,
+            nvos32::STATUS,
+        ),
+    ] {
+        // For the last, 2 is the function that allocates.
+        let before = bytes(size, &[(0, 1), (8, 2)]);
+        let after = bytes(size, &[(0, 1), (8, 2), (object, 77), (status, 0x1f)]);
+        let call = decode(number, &before).unwrap().unwrap();
+        let expected = decode(number, &after).unwrap().unwrap();
+        assert_eq!((expected.object, expected.status), (77, 0x1f));
+        assert_ne!(call, expected, "{number:#x} {size}");
+        assert_eq!(call.returned(number, &after, 0), expected);
+    }
+}
+
+#[test]
+fn memory_is_what_the_resource_manager_made_of_it() {
+    // The tenant asks for memory anywhere; the resource manager chooses the host's.
+    let asked = bytes(184, &[(0, 1), (8, 2), (nvos32::ATTR, 3 << 25)]);
+    let made = [(0, 1), (8, 2), (nvos32::MEMORY, 3), (nvos32::ATTR, 1 << 25)];
+    let made = bytes(184, &made);
+    let call = decode(escape::VID_HEAP_CONTROL, &asked).unwrap().unwrap();
+    let class_of = |call: Call| match call.action {
+        Action::Alloc { class, .. } => class,
+        action => panic!("{action:?}"),
+    };
+    assert_eq!(class_of(call), Class::DeviceMemory);
+    let call = call.returned(escape::VID_HEAP_CONTROL, &made, 0);
+    assert_eq!((class_of(call), call.object), (Class::OtherMemory, 3));
+    // A call to free stays one, whatever stands there afterwards.
+    let free = decode(escape::VID_HEAP_CONTROL, &bytes(184, &[(8, 3)]))
+        .unwrap()
+        .unwrap();
+    assert_eq!(free.action, Action::Free);
+    assert_eq!(
+        free.returned(escape::VID_HEAP_CONTROL, &made, 0).action,
+        Action::Free
+    );
 }
 
 #[test]

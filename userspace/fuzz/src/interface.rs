@@ -40,6 +40,7 @@ pub fn rmapi(data: &[u8]) {
         return;
     };
     let _ = call.lookup();
+    assert_eq!(call.returned(escape, bytes, 0), call);
     let mut changed = bytes.to_vec();
     if rmapi::set_status(escape, &mut changed, !call.status) {
         let again = rmapi::decode(escape, &changed);

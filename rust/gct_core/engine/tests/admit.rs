@@ -89,7 +89,6 @@ fn the_last_byte_fits_and_one_more_does_not() {
 fn what_was_granted_is_charged_once() {
     let (mut world, file, group) = limited("max", "1M");
     let ticket = world.try_charge(file, 4096).unwrap();
-    let ticket = Ticket::from_words(ticket.words());
     let call = memory(MEMORY + 1);
     world
         .store
@@ -127,7 +126,6 @@ fn managed_memory_counts_beside_the_other() {
         let events = world.read(File::GmemEvents, pool).unwrap();
         let expected = if own == "max" { 0 } else { 4 };
         assert_eq!(events, format!("limit {expected}\n"));
-        let ticket = Ticket::from_words(ticket.words());
         world.store.state().uncharge_ticket(file, ticket);
         world.store.state().uncharge_ticket(file, ticket);
         world.store.check();

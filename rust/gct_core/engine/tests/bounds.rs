@@ -176,7 +176,6 @@ fn an_ioctl_that_began_can_be_followed() {
         state.call_leave(other, &call, ticket, None).unwrap();
         object += 1;
     }
-    let ticket = Ticket::from_words(ticket.words());
     let left = world.store.state().call_leave(file, &call, ticket, None);
     assert_eq!(left, Ok(()));
     assert_eq!(*world.store.state().promised, 0);

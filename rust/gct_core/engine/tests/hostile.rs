@@ -96,7 +96,7 @@ impl World {
         let call = rmapi::decode(escape, bytes).unwrap().unwrap();
         let enter = |store: &mut Store| store.state().call_enter(file, &call);
         let ticket = self.store.retry(enter).unwrap();
-        let call = call.with_result(result);
+        let call = call.returned(escape, bytes, result);
         let leave = |store: &mut Store| store.state().call_leave(file, &call, ticket, None);
         let outcome = self.store.retry(leave);
         self.store.check();

@@ -271,7 +271,6 @@ fn imports_that_began_can_be_followed() {
         };
         state.call_leave(other, &call, ticket, None).unwrap();
     }
-    let ticket = Ticket::from_words(ticket.words());
     let mut state = world.store.state();
     assert_eq!(state.call_leave(theirs, &call, ticket, None), Ok(()));
     for index in 3..131 {

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Has the core follow an ioctl of a tenant, before and after the resource manager runs it.
+//!
+//! ```text
+//! ioctl_enter    decode -> may it run? -> prepare -> read its parameters -> leave the decoded call in the room
+//! rm_ioctl()     the resource manager
+//! ioctl_leave    take it from the room -> what RM wrote back -> tell the core -> send what is due
+//! ```
+//!
+//! An ioctl that needs none of this has an empty room, and [`ioctl_leave`] returns at once.
+
+use crate::bindings::gct_call;
+use crate::hooks::{count_refusal, with};
+use crate::serve::{self, Served};
+use crate::state::Glue;
+use crate::{exec, process, rm};
+use core::mem::{align_of, size_of};
+use gct_core::engine::{Imported, Passed, Ticket, Wait};
+use gct_core::error::Error;
+use gct_core::ids::FileId;
+use gct_core::rmapi::control::Status;
+use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Share, Undoes};
+use gct_core::state::{Failure, State};
+use kernel::sync::ArcBorrow;
+
+/// An ioctl that the resource manager runs.
+#[derive(Clone, Copy)]
+struct Entered {
+    call: Call,
+    ticket: Ticket,
+    /// Freeing the object may free channels that are not below it.
+    takes_channels: bool,
+}
+
+const _: () = assert!(size_of::<Entered>() <= size_of::<[u64; gct_call::ENTERED_WORDS]>());
+const _: () = assert!(align_of::<Entered>() <= align_of::<u64>());
+
+impl Entered {
+    /// Leaves it in a room.
+    fn put(self, room: &mut gct_call) {
+        // SAFETY: `entered` is `ENTERED_WORDS` words of `room`; the asserts above say that a value fits
+        // and is aligned there. It is `Copy`, so nothing is lost when it is overwritten.
+        unsafe { room.entered.as_mut_ptr().cast::<Self>().write(self) };
+        room.has_entered = 1;
+    }
+
+    /// Takes it out of a room.
+    fn take(room: &mut gct_call) -> Option<Self> {
+        if core::mem::take(&mut room.has_entered) == 0 {
+            return None;
+        }
+        // SAFETY: `gct_ioctl_enter` has cleared `has_entered`, and only `put` sets it again, after
+        // it has written a value here. The driver passes the room on unread (gct.h).
+        Some(unsafe { room.entered.as_ptr().cast::<Self>().read() })
+    }
+}
+
+impl gct_call {
+    /// Words of `entered`.
+    const ENTERED_WORDS: usize = 12;
+
+    /// A room with nothing in it.
+    pub(crate) const EMPTY: Self = Self {
+        has_entered: 0,
+        entered: [0; Self::ENTERED_WORDS],
+        served: [0; 7],
+    };
+}
+
+/// Prepares for an ioctl that is about to run. `room` is empty.
+///
+/// Returns whether the ioctl must not run. Then its structure holds a status, and `room` stays
+/// empty.
+pub(crate) fn ioctl_enter(
+    glue: &ArcBorrow<'_, Glue>,
+    file: Option<FileId>,
+    escape: u32,
+    bytes: &mut [u8],
+    room: &mut gct_call,
+) -> bool {
+    let decoded = rmapi::decode(escape, bytes).inspect_err(|_| glue.count(Failure::Decode));
+    let Some(call) = decoded.ok().flatten().filter(Call::is_followed) else {
+        return false;
+    };
+    let admitted = match file {
+        Some(file) => admit(glue, file, &call, room),
+        None => admit_unfollowed(glue, &call),
+    };
+    match admitted {
+        Ok(()) => false,
+        Err(status) => rmapi::set_status(escape, bytes, status),
+    }
+}
+
+/// Returns whether an ioctl on a file that is not followed may run. The file was opened when no
+/// limit bound its process; the process that uses it may be under one by now.
+///
+/// # Errors
+///
+/// The status with which the ioctl is refused.
+fn admit_unfollowed(glue: &Glue, call: &Call) -> Result<(), Status> {
+    if let Some(status) = glue.locked(|state| state.control_of_unknown_refused(call)) {
+        return Err(status);
+    }
+    let mut buffer = process::CGROUP_BUFFER;
+    let cgroup = process::cgroup(&mut buffer);
+    match call.concerns_limits() && glue.binds_opener(process::current(), cgroup) {
+        true => Err(rmapi::INSUFFICIENT_RESOURCES),
+        false => Ok(()),
+    }
+}
+
+/// Returns whether an ioctl on a file may run, and prepares for it.
+///
+/// # Errors
+///
+/// The status with which the ioctl is refused.
+fn admit(glue: &Glue, file: FileId, call: &Call, room: &mut gct_call) -> Result<(), Status> {
+    let (entered, wait) = enter(glue, file, call)?;
+    if let Some(hint) = call.params() {
+        let params = serve::serve(room, &hint);
+        let refused = params.and_then(|params| params_refused(glue, file, call, params));
+        if let Some(status) = refused {
+            drop(serve::taken(room));
+            return Err(status);
+        }
+    }
+    // A control in flight may name what is about to be freed.
+    if let Some(wait) = wait {
+        glue.wait(&wait);
+    }
+    entered.put(room);
+    Ok(())
+}
+
+/// Has the core prepare for an ioctl. Returns what [`ioctl_leave`] needs, and the control in flight
+/// for which a free has to wait.
+///
+/// # Errors
+///
+/// The status with which the ioctl is refused.
+fn enter(glue: &Glue, file: FileId, call: &Call) -> Result<(Entered, Option<Wait>), Status> {
+    let prepared = glue.with(|state, _| {
+        if let Some(status) = state.call_refused(file, call) {
+            return Ok(Err(status));
+        }
+        // Asked first: the core forgets now what the ioctl is about to free.
+        let takes_channels = state.takes_channels(file, call);
+        let ticket = state.call_enter(file, call)?;
+        let wait = (call.action == Action::Free).then(|| state.wait_for(file));
+        Ok(Ok((ticket, takes_channels, wait.flatten())))
+    });
+    let (ticket, takes_channels, wait) = match prepared {
+        Ok(prepared) => prepared?,
+        Err(error) => {
+            not_prepared(glue, file, call, error)?;
+            (Ticket::NONE, Some(false), None)
+        }
+    };
+    let of_class = || rm::class_of(call.client, call.object).is_ok_and(Class::takes_channels);
+    let entered = Entered {
+        call: *call,
+        ticket,
+        takes_channels: takes_channels.unwrap_or_else(of_class),
+    };
+    Ok((entered, wait))
+}
+
+/// Decides about an ioctl that the core could not prepare for: it is refused under a limit.
+///
+/// # Errors
+///
+/// The status with which the ioctl is refused.
+fn not_prepared(glue: &Glue, file: FileId, call: &Call, error: Error) -> Result<(), Status> {
+    let status = match error {
+        Error::Gone => None,
+        Error::NoSpace => Some(rmapi::INSUFFICIENT_RESOURCES),
+        _ => Some(rmapi::NO_MEMORY),
+    };
+    let status = status.filter(|_| glue.binds_file(file));
+    // Without a limit `ioctl_leave` tries again to follow what these make, and counts.
+    let again = matches!(call.action, Action::Alloc { .. } | Action::Share(..));
+    if status.is_some() || !again {
+        count_refusal(glue, Err::<(), _>(error));
+    }
+    status.map_or(Ok(()), Err)
+}
+
+/// Returns why an ioctl with these parameters must not run.
+fn params_refused(glue: &Glue, file: FileId, call: &Call, params: &[u8]) -> Option<Status> {
+    match call.action {
+        Action::Control(Undoes::Channels(_)) => {
+            glue.locked(|state| state.channels_refused(file, params))
+        }
+        _ => None,
+    }
+}
+
+/// Tells the core what an ioctl has done, and sends what is due because of it.
+pub(crate) fn ioctl_leave(
+    glue: &ArcBorrow<'_, Glue>,
+    file: FileId,
+    escape: u32,
+    bytes: &[u8],
+    room: &mut gct_call,
+    result: u32,
+) {
+    let served = serve::taken(room);
+    let Some(entered) = Entered::take(room) else {
+        return;
+    };
+    let call = entered.call.returned(escape, bytes, result);
+    let written = served.as_ref().is_some_and(|served| served.is_written);
+    let call = as_made(glue, file, call, result, written);
+    let answer = look_up(glue, &call, served.as_ref());
+    let outcome = with(glue, |state| {
+        state.call_leave(file, &call, entered.ticket, answer)?;
+        if let (Action::Control(Undoes::Channels(_)), Some(served)) = (call.action, &served) {
+            state.channels_told(file, served.bytes());
+        }
+        // Under the same lock: the core keeps whose channels may run for the last ioctl only.
+        Ok(state.errand_of_file(file))
+    });
+    let errand = count_refusal(glue, outcome).flatten();
+    follow_others(glue, file, &call, &entered, served.as_ref());
+    if let Some(errand) = errand {
+        exec::run_errand(*glue, &errand);
+    }
+    if matches!(call.action, Action::Share(..) | Action::Free) {
+        // What `follow_others` has found may have made more due.
+        if let Some(errand) = glue.errand_of_file(file) {
+            exec::run_errand(*glue, &errand);
+        }
+    }
+    if call.action == Action::Free && glue.has_spare() {
+        exec::schedule_work(*glue);
+    }
+}
+
+/// Follows the objects that an ioctl has made or freed without naming them in its structure.
+fn follow_others(
+    glue: &ArcBorrow<'_, Glue>,
+    file: FileId,
+    call: &Call,
+    entered: &Entered,
+    served: Option<&Served>,
+) {
+    match call.action {
+        Action::Share(share, _) => {
+            if let Some(served) = served {
+                follow_shared(glue, file, call, share, served);
+            }
+            let end = |state: &mut State<'_>| {
+                state.imports_end(file, entered.ticket);
+                Ok(())
+            };
+            count_refusal(glue, with(glue, end));
+        }
+        Action::Free if entered.takes_channels && call.succeeded() => {
+            forget_freed_channels(glue, file, call.client);
+        }
+        _ => {}
+    }
+}
+
+/// Returns the call as one that has succeeded if an allocation failed and yet made its object.
+fn as_made(glue: &Glue, file: FileId, call: Call, result: u32, written: bool) -> Call {
+    let Action::Alloc { class, .. } = call.action else {
+        return call;
+    };
+    if call.succeeded() || result != 0 {
+        return call;
+    }
+    if !glue.locked(|state| state.may_be_made(file, &call, written)) {
+        return call;
+    }
+    let client = match class {
+        Class::Client => call.object,
+        _ => call.client,
+    };
+    match rm::class_of(client, call.object) {
+        Ok(number) if Class::from_number(number) != class => call,
+        // An older object may have been there, and be gone but for its handle.
+        Ok(_) if !rm::is_gone(client, call.object, class) => Call { status: 0, ..call },
+        _ => call,
+    }
+}
+
+/// Forgets the channels and channel groups of a client that the resource manager has freed along.
+fn forget_freed_channels(glue: &ArcBorrow<'_, Glue>, file: FileId, client: Handle) {
+    let mut at = glue.locked(|state| state.next_channel(file, client, 0));
+    while let Some(passed @ Passed { object, class }) = at {
+        let gone = passed.is_channel() && rm::is_gone(client, object, class);
+        let next = with(glue, |state| {
+            Ok(match gone {
+                true => state.vanished(file, client, object),
+                false => state.next_channel(file, client, object),
+            })
+        });
+        at = next.ok().flatten();
+    }
+}
+
+/// Follows the objects that a control has put into a file, or taken out of one.
+fn follow_shared(
+    glue: &ArcBorrow<'_, Glue>,
+    file: FileId,
+    call: &Call,
+    share: Share,
+    served: &Served,
+) {
+    // The control fails if its parameters cannot be written back, and yet it has happened.
+    if !call.succeeded() && !served.is_written {
+        return;
+    }
+    for number in 0..u32::MAX {
+        let Some(shared) = share.object(served.bytes(), number) else {
+            break;
+        };
+        if share.exports() {
+            let Some(into) = served.file else { break };
+            let exported = with(glue, |state| {
+                state.exported(file, call.client, &shared, into)
+            });
+            count_refusal(glue, exported);
+        } else if let Some(imported) = imported(glue, file, call.client, shared.object) {
+            let followed = with(glue, |state| {
+                state.imported(file, call.client, &shared, served.file, &imported)
+            });
+            count_refusal(glue, followed);
+        }
+    }
+}
+
+/// Returns what the resource manager says of an object that a client has imported. `None` if the
+/// client has no such object, or the core knows it already.
+fn imported(glue: &Glue, file: FileId, client: Handle, object: Handle) -> Option<Imported> {
+    let vacant = glue.locked(|state| state.is_vacant(file, client, object));
+    (object != 0 && vacant).then_some(())?;
+    let class = Class::from_number(rm::class_of(client, object).ok()?);
+    let bytes = match class {
+        Class::DeviceMemory => rm::memory_bytes(client, object).unwrap_or(0),
+        _ => 0,
+    };
+    Some(Imported { class, bytes })
+}
+
+/// Finds out what the ioctl's structure does not say of a new object. What the resource manager has
+/// read, and perhaps written, where the lookup's hint points is in `served`.
+fn look_up(glue: &Glue, call: &Call, served: Option<&Served>) -> Option<u64> {
+    let lookup = call.lookup().filter(|_| call.succeeded())?;
+    let word = served.and_then(|served| rmapi::word(served.bytes()));
+    match lookup {
+        Lookup::Bytes(_) => rm::memory_bytes(call.client, call.object).or(word),
+        Lookup::Engine(_) => word,
+        Lookup::GpuOfInstance(None) => rm::gpu_of_instance(glue, call.client, 0),
+        Lookup::GpuOfInstance(Some(_)) => rm::gpu_of_instance(glue, call.client, word?),
+        Lookup::GpuOfSubdevice => rm::gpu_of_subdevice(call.client, call.object),
+    }
+}
