@@ -23,6 +23,7 @@ pub mod gpu;
 pub mod host;
 pub mod ids;
 pub mod iface;
+pub mod lane;
 pub mod launches;
 pub mod limits;
 pub mod mask;

@@ -140,7 +140,7 @@ pub struct Counters {
 
 /// Adds to a counter, modulo 2^64.
 #[inline]
-fn add(counter: &mut u64, things: u64) {
+pub(crate) fn add(counter: &mut u64, things: u64) {
     *counter = (Wrapping(*counter) + Wrapping(things)).0;
 }
 

@@ -3,17 +3,20 @@
 //! Moves entries from one channel's shadow ring to its real ring, when the governor admits them.
 
 use crate::governor::{Governor, Next};
-use crate::in_flight::InFlightQueue;
-use crate::ring::RealRing;
+use crate::memory::{Heap, Mapped, Run};
 use crate::rm::Object;
-use crate::scratch::Scratch;
 use crate::shadow::{device_write_barrier, Shadow};
-use crate::split::AtomRoom;
 use core::sync::atomic::{AtomicU32, Ordering};
+use gct_core::lane::in_flight::{InFlightQueue, SUBMISSIONS_MAX};
+use gct_core::lane::ring::{next_index, previous_index, RealRing};
+use gct_core::lane::scratch::Scratch;
+use gct_core::lane::split::{AtomRoom, ATOMS_MAX, SLOTS_WORDS};
 use gct_core::policy::pace::Admission;
 use gct_core::rmapi::channel::ChannelParams;
 use gct_core::submit::gpfifo::Fetch;
+use gct_core::submit::rewrite::Cut;
 use gct_core::submit::tracker::{QmdCall, Tracker};
+use gct_core::units::Ns;
 
 /// USERD's GP_GET, in bytes (`clc86f.h`, `NVC86F_...Control.GPGet`).
 pub(crate) const GP_GET: usize = 0x88;
@@ -30,30 +33,28 @@ const ENTRIES_MAX: u32 = 1 << 22;
 pub(crate) const LAUNCHES_MAX: usize = 1024;
 
 /// The state of one channel's command stream.
-#[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) fetch: Fetch,
     pub(crate) tracker: Tracker,
-    pub(crate) room: AtomRoom,
+    pub(crate) room: AtomRoom<Heap>,
     /// The launches of the segment that was processed last.
     pub(crate) found: Vec<QmdCall>,
 }
 
 /// The session's services to the governor, for one round of publishing.
 pub(crate) struct SubmitCtx<'a> {
-    /// Translates GPU addresses of the tenant's memory.
-    pub(crate) translate: &'a TranslateVa<'a>,
+    /// The tenant's memory.
+    pub(crate) memory: &'a Mapped<&'a TranslateVa<'a>>,
     /// Memory for replacement segments.
-    pub(crate) scratch: Option<&'a mut Scratch>,
+    pub(crate) scratch: Option<&'a mut Scratch<Heap, Run>>,
     /// Monotonic time.
-    pub(crate) now_ns: u64,
+    pub(crate) now: Ns,
 }
 
 /// Returns the address in this process of `len` bytes of the tenant's memory at a GPU address.
 pub(crate) type TranslateVa<'a> = dyn Fn(u64, usize) -> Option<usize> + 'a;
 
 /// A managed channel.
-#[derive(Debug)]
 pub(crate) struct Channel {
     pub(crate) object: Object,
     params: ChannelParams,
@@ -65,9 +66,16 @@ pub(crate) struct Channel {
     seen: u32,
     /// The processed entry that is not published completely.
     waiting: Option<Next>,
-    ring: RealRing,
-    in_flight: InFlightQueue,
+    ring: RealRing<Vec<u32>>,
+    in_flight: InFlightQueue<Heap, Run>,
     stream: Stream,
+}
+
+impl core::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut fields = f.debug_struct("Channel");
+        fields.field("object", &self.object).finish_non_exhaustive()
+    }
 }
 
 impl Channel {
@@ -111,12 +119,16 @@ impl Channel {
             taken: 0,
             seen: 0,
             waiting: None,
-            ring: RealRing::new(params.entries),
-            in_flight: InFlightQueue::new(),
+            ring: RealRing::new(vec![0; params.entries as usize]),
+            in_flight: InFlightQueue::new(vec![None; SUBMISSIONS_MAX]),
             stream: Stream {
                 fetch: Fetch::new(),
                 tracker: Tracker::new(class),
-                room: AtomRoom::new(),
+                room: AtomRoom::new(
+                    vec![0; SLOTS_WORDS],
+                    // CAST: a small constant.
+                    vec![Cut::NONE; ATOMS_MAX as usize],
+                ),
                 found: vec![QmdCall::default(); LAUNCHES_MAX],
             },
         })
@@ -173,15 +185,15 @@ impl Channel {
         ctx: &mut SubmitCtx<'_>,
         doorbell: &AtomicU32,
     ) -> u32 {
-        let now_ns = ctx.now_ns;
-        self.update_in_flight(governor, now_ns);
+        let now = ctx.now;
+        self.update_in_flight(governor, ctx.memory, now);
         let Some(put) = shadow.word(self.userd + GP_PUT) else {
             return 0;
         };
         let target = put.tenant.load(Ordering::Acquire);
         let Some(token) = self.token else { return 0 };
         let nothing = self.waiting.is_none() && self.taken == target;
-        if nothing || target >= self.params.entries || !governor.open(now_ns) {
+        if nothing || target >= self.params.entries || !governor.open(now) {
             return 0;
         }
         let mut count = 0;
@@ -193,7 +205,7 @@ impl Channel {
             count += 1;
         }
         if count > 0 {
-            governor.moved(now_ns);
+            governor.moved(now);
             device_write_barrier();
             put.real.store(self.ring.put(), Ordering::Relaxed);
             device_write_barrier();
@@ -204,19 +216,23 @@ impl Channel {
     }
 
     /// Updates the queue: removes submissions that have ended, and counts a stall.
-    fn update_in_flight(&mut self, governor: &mut Governor, now_ns: u64) {
-        let moved_ns = self.in_flight.moved_ns();
-        // SAFETY: `forget_words` is called before a word of a submission is unmapped.
-        unsafe {
-            self.in_flight
-                .remove_ended(now_ns, |submission, time| governor.learn(submission, time))
-        };
-        if self.in_flight.moved_ns() != moved_ns {
-            governor.moved(now_ns);
+    fn update_in_flight(
+        &mut self,
+        governor: &mut Governor,
+        memory: &Mapped<&TranslateVa<'_>>,
+        now: Ns,
+    ) {
+        let moved = self.in_flight.moved();
+        self.in_flight
+            .remove_ended(memory, now, |submission, time| {
+                governor.learn(submission, time)
+            });
+        if self.in_flight.moved() != moved {
+            governor.moved(now);
         }
         if governor.excuses() {
-            self.in_flight.excuse(now_ns);
-        } else if self.in_flight.stalls(now_ns) {
+            self.in_flight.excuse(now);
+        } else if self.in_flight.stalls(now) {
             governor.count_stalled();
         }
     }
@@ -241,10 +257,7 @@ impl Channel {
         };
         let word = entry.tenant.load(Ordering::Relaxed);
         self.waiting = Some(governor.process_segment(&mut self.stream, word, ctx));
-        self.taken = match self.taken + 1 {
-            end if end >= self.params.entries => 0,
-            next => next,
-        };
+        self.taken = next_index(self.taken, self.params.entries);
         true
     }
 
@@ -261,17 +274,14 @@ impl Channel {
         let Some(waiting) = &mut self.waiting else {
             return false;
         };
-        let late = match governor.admits(&self.in_flight, &self.stream, waiting, ctx.now_ns) {
+        let late = match governor.admits(&self.in_flight, &self.stream, waiting, ctx.now) {
             Admission::Held => return false,
             Admission::InTurn => false,
             Admission::Late => true,
         };
         let (word, submission, last) = governor.release(&mut self.stream, waiting, ctx);
         // The tenant's entry counts as read once the last entry that replaces it is.
-        let before = match self.taken.checked_sub(1) {
-            Some(before) => before,
-            None => self.params.entries - 1,
-        };
+        let before = previous_index(self.taken, self.params.entries);
         let tenant_next = if last { self.taken } else { before };
         if last {
             self.waiting = None;
@@ -281,7 +291,7 @@ impl Channel {
         }
         self.ring.pushed(tenant_next);
         if let Some(submission) = submission {
-            self.in_flight.published(submission, late, ctx.now_ns);
+            self.in_flight.published(submission, late, ctx.now);
         }
         true
     }
@@ -332,6 +342,7 @@ impl Channel {
 
     /// Removes the submissions whose fences lie in `[addr, addr + len)`, which is being unmapped.
     pub(crate) fn forget_words(&mut self, addr: usize, len: usize) {
-        self.in_flight.forget(addr, len);
+        self.in_flight
+            .forget(|fence| fence.view.is_in(fence.index, addr, len));
     }
 }

@@ -5,12 +5,13 @@
 mod segment;
 
 use crate::channel::{Stream, SubmitCtx, LAUNCHES_MAX};
-use crate::in_flight::{InFlightQueue, Submission};
 use crate::limits::LaunchLimits;
+use crate::memory::{Heap, Run};
 use crate::neighbours::GpuPeers;
-use crate::split::Atoms;
 use crate::stats::STATS;
 use core::sync::atomic::{AtomicU64, Ordering};
+use gct_core::lane::in_flight::{InFlightQueue, Submission};
+use gct_core::lane::split::Atoms;
 use gct_core::mask::TpcMask;
 use gct_core::policy::pace::{self, Admission, InFlight};
 use gct_core::policy::patience;
@@ -38,12 +39,12 @@ pub(crate) enum Next {
     /// One entry, with its submission if its end can be observed.
     Whole {
         entry: u64,
-        submission: Option<Submission>,
+        submission: Option<Submission<Run>>,
         /// The work left for the moment of release; `None` if there is none.
         seal: Option<Seal>,
     },
     /// A launch that is split into atoms.
-    Atoms(Atoms),
+    Atoms(Atoms<Run>),
 }
 
 /// The work done on a segment just before it is published: its launches get the mask of that
@@ -57,9 +58,9 @@ pub(crate) struct Seal {
     read: u64,
     /// The round in which the segment was read. Its words are at `at` during that round.
     round: u64,
-    at: usize,
+    at: Run,
     /// The time at which it was read.
-    since_ns: u64,
+    since: Ns,
     /// The time for which its launch may hold its TPCs.
     holds: Ns,
     /// Whether it stores nodes of a CUDA graph.
@@ -98,9 +99,9 @@ pub(crate) struct Governor {
     splits: u32,
     counters: Counters,
     /// The time of the last publication or end.
-    moved_ns: u64,
+    moved: Ns,
     /// The start of the last round, and whether the one before was too long ago.
-    began_ns: u64,
+    began: Ns,
     unseen: bool,
     /// Whether work was pending at the last [`end`](Self::end).
     pending: bool,
@@ -129,8 +130,8 @@ impl Governor {
             replays: 0,
             splits: 0,
             counters: Counters::new(),
-            moved_ns: 0,
-            began_ns: 0,
+            moved: Ns(0),
+            began: Ns(0),
             unseen: false,
             pending: false,
         }
@@ -214,9 +215,9 @@ impl Governor {
     }
 
     /// Starts a round of publishing: takes over limits that the daemon has changed.
-    pub(crate) fn begin(&mut self, now_ns: u64) {
-        self.unseen = Ns(now_ns.saturating_sub(self.began_ns)) >= patience::BEAT_MAX;
-        self.began_ns = now_ns;
+    pub(crate) fn begin(&mut self, now: Ns) {
+        self.unseen = now - self.began >= patience::BEAT_MAX;
+        self.began = now;
         if let Some(peers) = &mut self.peers {
             if let Some(gpu) = peers.refresh(&mut self.limits) {
                 self.set_gpu(gpu);
@@ -227,21 +228,20 @@ impl Governor {
     /// Ends a round. Tells the neighbours whether this process has work that they should wait for.
     /// `pending` says whether work is held back or in flight. Work that is frozen, or has not moved
     /// for long, does not count.
-    pub(crate) fn end(&mut self, pending: bool, now_ns: u64) {
+    pub(crate) fn end(&mut self, pending: bool, now: Ns) {
         if !self.pending || self.excuses() {
-            self.moved_ns = now_ns;
+            self.moved = now;
         }
         self.pending = pending;
-        let still = Ns(now_ns.saturating_sub(self.moved_ns));
-        let busy = pending && !self.limits.frozen && patience::moves(still);
+        let busy = pending && !self.limits.frozen && patience::moves(now - self.moved);
         if let Some(peers) = &mut self.peers {
-            peers.set_busy(busy, now_ns);
+            peers.set_busy(busy, now.get());
         }
     }
 
     /// Records a publication or an end.
-    pub(crate) fn moved(&mut self, now_ns: u64) {
-        self.moved_ns = now_ns;
+    pub(crate) fn moved(&mut self, now: Ns) {
+        self.moved = now;
     }
 
     /// Counts a stall of a channel, if a limit may be the reason.
@@ -277,17 +277,17 @@ impl Governor {
     }
 
     /// Starts a channel's round. Returns whether anything of this tenant may be published now.
-    pub(crate) fn open(&mut self, now_ns: u64) -> bool {
+    pub(crate) fn open(&mut self, now: Ns) -> bool {
         self.rounds = self.rounds.wrapping_add(1);
-        !self.limits.frozen && self.may_run_for(Ns(0), now_ns)
+        !self.limits.frozen && self.may_run_for(Ns(0), now)
     }
 
     /// Returns whether work of duration `time` may run now, and decides on which TPCs.
-    fn may_run_for(&mut self, time: Ns, now_ns: u64) -> bool {
+    fn may_run_for(&mut self, time: Ns, now: Ns) -> bool {
         let Some(peers) = &mut self.peers else {
             return true;
         };
-        let Some(granted) = peers.grant(&self.limits, &self.allowed, time, now_ns) else {
+        let Some(granted) = peers.grant(&self.limits, &self.allowed, time, now.get()) else {
             return false;
         };
         if granted != self.granted {
@@ -314,12 +314,12 @@ impl Governor {
     /// Returns whether `next` may join the channel's work in flight, and decides on which TPCs.
     pub(crate) fn admits(
         &mut self,
-        queue: &InFlightQueue,
+        queue: &InFlightQueue<Heap, Run>,
         stream: &Stream,
         next: &Next,
-        now_ns: u64,
+        now: Ns,
     ) -> Admission {
-        let (in_flight, over) = (queue.totals(), queue.is_over(now_ns));
+        let (in_flight, over) = (queue.totals(), queue.is_over(now));
         let (admission, holds) = match next {
             Next::Whole {
                 submission, seal, ..
@@ -339,7 +339,7 @@ impl Governor {
                 let time = pace::atom_holds(in_flight, &atoms.split, atoms.submission.predicted);
                 // Without a daemon the neighbours are unknown.
                 let (peers, rank) = (self.peers.as_mut(), self.limits.rank);
-                let alone = || peers.is_some_and(|peers| peers.is_alone_for(rank, time, now_ns));
+                let alone = || peers.is_some_and(|peers| peers.is_alone_for(rank, time, now.get()));
                 let admits = pace::admits_atom(in_flight, &atoms.split, alone);
                 (in_flight.admission(admits, over), Some(time))
             }
@@ -349,8 +349,8 @@ impl Governor {
             }
         };
         let waits = |governor: &mut Self| {
-            holds.is_some_and(|time| !governor.may_run_for(time, now_ns))
-                || governor.drains(in_flight, stream, next, now_ns)
+            holds.is_some_and(|time| !governor.may_run_for(time, now))
+                || governor.drains(in_flight, stream, next, now)
         };
         match admission {
             Admission::Held => Admission::Held,
@@ -361,15 +361,16 @@ impl Governor {
 
     /// Returns whether a replay must wait for the work in flight of its channel. A replay of the
     /// same graph may be reading the masks that this one changes.
-    fn drains(&mut self, in_flight: &InFlight, stream: &Stream, next: &Next, now_ns: u64) -> bool {
+    fn drains(&mut self, in_flight: &InFlight, stream: &Stream, next: &Next, now: Ns) -> bool {
         let Next::Whole {
             seal: Some(seal), ..
         } = next
         else {
             return false;
         };
-        let waited = Ns(now_ns.saturating_sub(seal.since_ns));
-        seal.replays && !pace::admits_alone(in_flight, waited) && self.changes(seal, stream)
+        seal.replays
+            && !pace::admits_alone(in_flight, now - seal.since)
+            && self.changes(seal, stream)
     }
 
     /// Releases the next entry of `next`, which [`admits`](Self::admits) has just admitted. Returns
@@ -379,7 +380,7 @@ impl Governor {
         stream: &mut Stream,
         next: &mut Next,
         ctx: &mut SubmitCtx<'_>,
-    ) -> (u64, Option<Submission>, bool) {
+    ) -> (u64, Option<Submission<Run>>, bool) {
         match next {
             Next::Whole {
                 entry,
@@ -398,14 +399,14 @@ impl Governor {
             Next::Atoms(atoms) => {
                 let mask = self.mask.as_ref();
                 let (entry, submission, last) =
-                    atoms.release(&mut stream.room, mask, &mut self.counters);
+                    atoms.release(&mut stream.room, ctx.memory, mask, &mut self.counters);
                 (entry, Some(submission).filter(|_| self.tracks_ends()), last)
             }
         }
     }
 
     /// Learns the duration of a submission that has ended.
-    pub(crate) fn learn(&mut self, submission: &Submission, time: Ns) {
+    pub(crate) fn learn(&mut self, submission: &Submission<Run>, time: Ns) {
         let mut predictor = Predictor::new(&mut self.kernels, &mut self.uses);
         predictor.observe(&submission.kernel, submission.blocks, submission.tpcs, time);
     }

@@ -3,19 +3,21 @@
 //! Tracks the GPU objects, mappings and channels that this process has opened.
 
 use crate::alone::Alone;
-use crate::channel::{Channel, SubmitCtx, DOORBELL};
+use crate::channel::{Channel, SubmitCtx, TranslateVa, DOORBELL};
 use crate::governors::Governors;
+use crate::memory::{Heap, Mapped, Run};
 use crate::notifiers::Notifiers;
 use crate::rm::{self, Call, Object};
-use crate::scratch::Scratch;
 use crate::shadow::{covers, touches, Shadow};
-use crate::split::FRAME_BYTES;
 use crate::stats::STATS;
 use crate::sys;
 use crate::unmanaged::Reason;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
+use gct_core::lane::scratch::Scratch;
+use gct_core::lane::split::FRAME_WORDS;
 use gct_core::rmapi::channel::ChannelParams;
+use gct_core::units::Ns;
 
 /// A mapping that the driver announced and `mmap` has not yet made.
 #[derive(Debug)]
@@ -45,11 +47,17 @@ struct Node {
 }
 
 /// A shadowed allocation of rings, and the scratch in its upper half.
-#[derive(Debug)]
 struct Ring {
     shadow: Shadow,
-    scratch: Option<Scratch>,
+    scratch: Option<Scratch<Heap, Run>>,
     gpu: u32,
+}
+
+impl core::fmt::Debug for Ring {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut fields = f.debug_struct("Ring");
+        fields.field("shadow", &self.shadow).finish_non_exhaustive()
+    }
 }
 
 /// A doorbell page that rings managed channels. It is shadowed unless its client has a channel that
@@ -205,7 +213,7 @@ impl Session {
             channel.forget_words(addr, len);
         }
         for scratch in self.rings.iter_mut().filter_map(|r| r.scratch.as_mut()) {
-            scratch.forget(addr, len);
+            scratch.forget(|fence| fence.view.is_in(fence.index, addr, len));
         }
         while let Some(i) = self.rings.iter().position(|r| r.shadow.touches(addr, len)) {
             let ring = self.rings.swap_remove(i);
@@ -268,9 +276,7 @@ impl Session {
             // SAFETY: the mapping was made by this process's `mmap` and is whole; no channel
             // lives in it yet, so neither the GPU nor another thread of libcuda uses it.
             let shadow = unsafe { Shadow::new(addr, len, true) }.ok_or(Reason::MoveRefused)?;
-            let (tenant, real, len) = shadow.upper_half();
-            // CAST: widening.
-            let scratch = Scratch::new(tenant as u64, real, len, FRAME_BYTES);
+            let scratch = scratch_of(&shadow);
             self.rings.push(Ring {
                 shadow,
                 scratch,
@@ -428,6 +434,8 @@ impl Session {
             }
         }
         let translate = |gpu_va, len| segment(mappings, found, gpu_va, len);
+        // SAFETY: a known mapping, which `unmapped` makes the lanes forget before it ends.
+        let memory = unsafe { Mapped::new(&translate as &TranslateVa<'_>) };
         let mut count = 0;
         *unfinished = alone.forwards();
         for channel in channels.iter_mut() {
@@ -443,9 +451,9 @@ impl Session {
             let doorbell = Self::doorbell(doorbells, ring.gpu);
             if let (Some(doorbell), Some(governor)) = (doorbell, governors.of(ring.gpu)) {
                 let mut ctx = SubmitCtx {
-                    translate: &translate,
+                    memory: &memory,
                     scratch: ring.scratch.as_mut(),
-                    now_ns,
+                    now: Ns(now_ns),
                 };
                 count += channel.publish(shadow, governor, &mut ctx, doorbell);
                 channel.refresh_get(shadow);
@@ -501,6 +509,19 @@ impl Session {
     pub(crate) fn doorbell_pages(&self) -> impl Iterator<Item = usize> + '_ {
         self.doorbells.iter().map(|d| d.shadow.tenant())
     }
+}
+
+/// Makes the upper half of a ring allocation scratch. libcuda maps its rings and USERDs from one
+/// allocation of 2 MiB and uses only its beginning: 12 KiB for each channel. CPU and GPU see it at
+/// the same virtual address.
+pub(crate) fn scratch_of(shadow: &Shadow) -> Option<Scratch<Heap, Run>> {
+    let (tenant, real, len) = shadow.upper_half();
+    let words = len / 4;
+    // SAFETY: the real mapping of whole pages, which is unmapped after its scratch has gone.
+    let view = unsafe { Run::new(real, words) };
+    let frames = vec![None; Scratch::<Heap, Run>::slots(words, FRAME_WORDS)];
+    // CAST: widening.
+    Scratch::new(tenant as u64, view, words, FRAME_WORDS, frames)
 }
 
 /// Returns the address of the tenant's segment at a GPU address. The segment must be system memory

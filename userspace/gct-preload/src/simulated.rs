@@ -3,20 +3,22 @@
 //! Simulates a channel and its GPU for tests. Launches captured on an H200 pass through the shadow
 //! ring, the governor and the real ring into the model of the launch hardware.
 
-use crate::channel::{Channel, SubmitCtx};
+use crate::channel::{Channel, SubmitCtx, TranslateVa};
 use crate::governor::Governor;
 use crate::limits::LaunchLimits;
+use crate::memory::{Heap, Mapped, Run};
 use crate::rm::Object;
-use crate::scratch::Scratch;
+use crate::session::scratch_of;
 use crate::shadow::Shadow;
-use crate::split::FRAME_BYTES;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
+use gct_core::lane::scratch::Scratch;
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::channel::ChannelParams;
 use gct_core::submit::gpfifo::{Entry, Fetch, Segment};
 use gct_core::submit::qmd::v04_00 as v04;
 use gct_core::topology::Topology;
+use gct_core::units::Ns;
 use gct_model::{
     Anomaly, ChannelId, Config, Coverage, Fault, GuestMemory, Machine, Order, SparseMemory,
 };
@@ -86,7 +88,7 @@ pub(crate) struct Bench {
     pushbuffers: usize,
     pub(crate) shadow: Shadow,
     pub(crate) channel: Channel,
-    scratch: Scratch,
+    scratch: Scratch<Heap, Run>,
     pub(crate) governor: Governor,
     pub(crate) machine: Machine<Memory>,
     fetch: Fetch,
@@ -128,8 +130,8 @@ impl Bench {
         let release = low_memory((RELEASE & !4095) + number * 0x10_0000, 4096);
         // SAFETY: one whole mapping, used by this test only.
         let shadow = unsafe { Shadow::new(rings, RINGS_LEN, true) }.unwrap();
-        let (tenant, real, len) = shadow.upper_half();
-        let scratch = Scratch::new(tenant as u64, real, len, FRAME_BYTES).unwrap();
+        let (_, real, _) = shadow.upper_half();
+        let scratch = scratch_of(&shadow).unwrap();
         let object = Object {
             client: 1,
             handle: 2,
@@ -249,19 +251,21 @@ impl Bench {
             let inside = |&(start, size): &(usize, usize)| at >= start && at + len <= start + size;
             mapped.iter().any(inside).then_some(at)
         };
+        // SAFETY: mappings of this test, which stay until it ends.
+        let memory = unsafe { Mapped::new(&translate as &TranslateVa<'_>) };
         let mut ctx = SubmitCtx {
-            translate: &translate,
+            memory: &memory,
             scratch: Some(&mut self.scratch),
-            now_ns: self.now_ns,
+            now: Ns(self.now_ns),
         };
-        self.governor.begin(self.now_ns);
+        self.governor.begin(Ns(self.now_ns));
         self.channel
             .publish(&self.shadow, &mut self.governor, &mut ctx, &self.doorbell);
         self.channel.refresh_get(&self.shadow);
         let pending = self.channel.pending(&self.shadow);
         // As `worker::Shared::publish` does.
         if self.governor.peers().is_some() {
-            self.governor.end(pending, self.now_ns);
+            self.governor.end(pending, Ns(self.now_ns));
         }
     }
 

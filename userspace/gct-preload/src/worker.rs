@@ -131,12 +131,12 @@ impl Shared {
         } = self;
         let now_ns = sys::now_ns();
         for (_, governor) in governors.iter_mut() {
-            governor.begin(now_ns);
+            governor.begin(Ns(now_ns));
         }
         let count = session.publish(governors, now_ns);
         for (gpu, governor) in governors.iter_mut() {
             if governor.peers().is_some() {
-                governor.end(session.pending_on(gpu), sys::now_ns());
+                governor.end(session.pending_on(gpu), Ns(sys::now_ns()));
             }
         }
         STATS.entries.fetch_add(u64::from(count), Ordering::Relaxed);

@@ -4,10 +4,12 @@
 
 use super::{Governor, Next, Seal};
 use crate::channel::{Stream, SubmitCtx};
-use crate::in_flight::{Fence, Submission};
-use crate::split::{Atoms, Splitting, ATOMS_MAX};
+use crate::memory::Run;
 use crate::stats::STATS;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
+use gct_core::lane::in_flight::{Fence, Reach, Submission};
+use gct_core::lane::split::{Atoms, Emission, Splitting, ATOMS_MAX};
+use gct_core::lane::words::Words;
 use gct_core::policy::pace::{self, Split, Work};
 use gct_core::policy::predict::{self, Kernel};
 use gct_core::submit::gpfifo::{Entry, Segment};
@@ -47,7 +49,9 @@ impl Governor {
             self.forget_graphs();
             return as_it_is;
         };
-        let words = self.words.get_mut(..shared.len()).unwrap_or_default();
+        // CAST: checked when the segment was read.
+        let count = segment.words as usize;
+        let words = self.words.get_mut(..count).unwrap_or_default();
         let scan = stream
             .tracker
             .scan(words, &mut stream.found, &mut self.counters);
@@ -58,9 +62,9 @@ impl Governor {
             return as_it_is;
         }
         let found = stream.found.get(..scan.found).unwrap_or(&[]);
-        let graphs = self.learn_graphs(shared.len(), found);
+        let graphs = self.learn_graphs(count, found);
         if graphs.stored {
-            self.store(shared, found, |_| true);
+            self.store(ctx, &shared, count, found, |_| true);
         }
         if !(self.acts() || self.tracks_ends() || graphs.replayed) {
             return as_it_is;
@@ -70,13 +74,13 @@ impl Governor {
             found: scan.found,
             read: self.reads,
             round: self.rounds,
-            at: shared.as_ptr() as usize,
-            since_ns: ctx.now_ns,
+            at: shared,
+            since: ctx.now,
             holds: pace::unknown_is_long(Ns(0)),
             stores: graphs.stored,
             replays: graphs.replayed,
         };
-        let last = self.last_launch(shared.len(), found, ctx);
+        let last = self.last_launch(count, found, ctx);
         let Some((index, launch, submission)) = last.filter(|_| !graphs.replayed) else {
             // The end of a replay frees the frame with its masks.
             let tracked = self.tracks_ends() || graphs.replayed;
@@ -107,7 +111,7 @@ impl Governor {
     pub(super) fn seal(
         &mut self,
         seal: &Seal,
-        submission: Option<Submission>,
+        submission: Option<Submission<Run>>,
         stream: &Stream,
         ctx: &mut SubmitCtx<'_>,
     ) -> Option<u64> {
@@ -117,8 +121,7 @@ impl Governor {
         // CAST: checked when the segment was read.
         let count = seal.segment.words as usize;
         let shared = if (seal.read, seal.round) == (self.reads, self.rounds) {
-            // SAFETY: found in this round, and the session stays locked until it ends.
-            Some(unsafe { words_at(seal.at, count) })
+            Some(seal.at)
         } else {
             // The segment has waited, so its words are read again.
             self.read(&seal.segment, ctx)
@@ -133,7 +136,7 @@ impl Governor {
             self.note_masks(count, found);
         }
         // A launch without a grid was not masked.
-        self.store(shared, found, |kind| kind != Some(Kind::Null));
+        self.store(ctx, &shared, count, found, |kind| kind != Some(Kind::Null));
         patched
     }
 
@@ -148,23 +151,21 @@ impl Governor {
     /// Copies a segment's words. Returns `None` if they cannot be read.
     ///
     /// The words are the tenant's, and its other threads may write there. So they are read once,
-    /// through atomics, and the core decides on the copy.
-    fn read<'a>(&mut self, segment: &Segment, ctx: &SubmitCtx<'a>) -> Option<&'a [AtomicU32]> {
+    /// and the core decides on the copy.
+    fn read(&mut self, segment: &Segment, ctx: &SubmitCtx<'_>) -> Option<Run> {
         // CAST: a segment has fewer than 2^21 words.
         let count = segment.words as usize;
         let Some(words) = self.words.get_mut(..count) else {
             self.counters.keep(Reason::SegmentTooLong);
             return None;
         };
-        let Some(at) = (ctx.translate)(segment.va, count * 4) else {
-            STATS.unreadable.fetch_add(1, Ordering::Relaxed);
-            return None;
-        };
+        let shared = ctx.memory.find(segment.va, count);
         self.reads = self.reads.wrapping_add(1);
-        // SAFETY: found just now.
-        let shared = unsafe { words_at(at, count) };
-        copy(shared, words);
-        Some(shared)
+        let shared = shared.filter(|shared| ctx.memory.read(shared, words));
+        if shared.is_none() {
+            STATS.unreadable.fetch_add(1, Ordering::Relaxed);
+        }
+        shared
     }
 
     /// Remembers the graph nodes that a segment stores, and arms them so that their masks can be
@@ -206,7 +207,7 @@ impl Governor {
         count: usize,
         found: &[QmdCall],
         ctx: &SubmitCtx<'_>,
-    ) -> Option<(usize, Launch, Submission)> {
+    ) -> Option<(usize, Launch, Submission<Run>)> {
         if !self.tracks_ends() && self.limits.atoms <= 1 {
             return None;
         }
@@ -246,7 +247,7 @@ impl Governor {
         &mut self,
         segment: Segment,
         found: &[QmdCall],
-        submission: Option<Submission>,
+        submission: Option<Submission<Run>>,
         stream: &Stream,
         ctx: &mut SubmitCtx<'_>,
     ) -> Option<u64> {
@@ -255,7 +256,7 @@ impl Governor {
         let scratch = ctx.scratch.as_deref_mut();
         let reachable = fence.is_some() && stream.fetch.base() == 0;
         let room = scratch.filter(|_| reachable);
-        let room = room.and_then(|scratch| Some((scratch.frame()?, scratch)));
+        let room = room.and_then(|scratch| Some((scratch.frame(ctx.memory)?, scratch)));
         let most = room.as_ref().map_or(0, |(frame, _)| frame.words());
         let out = self.output.get_mut(..most).unwrap_or_default();
         // CAST: checked when the segment was read.
@@ -265,9 +266,8 @@ impl Governor {
         let patched = graphs.patch_replays(words, found, mask, out, &mut self.counters);
         let out = out.get(..patched.words).filter(|out| !out.is_empty())?;
         let (frame, scratch) = room?;
-        let written = frame.write(0, out);
-        // SAFETY: a word of the tenant's; the session calls `forget` before it is unmapped.
-        if !written || !unsafe { scratch.hold(&frame, fence?, None) } {
+        let written = frame.write(ctx.memory, 0, out);
+        if !written || !scratch.hold(ctx.memory, &frame, fence?, None) {
             // The nodes do not hold the masks recorded for them.
             self.forget_graphs();
             return None;
@@ -283,7 +283,7 @@ impl Governor {
 
     /// Returns the submission for a segment whose launches cannot be read, as with a graph's
     /// replay. Its fence is the segment's last release.
-    fn opaque_submission(&self, stream: &Stream, ctx: &SubmitCtx<'_>) -> Option<Submission> {
+    fn opaque_submission(&self, stream: &Stream, ctx: &SubmitCtx<'_>) -> Option<Submission<Run>> {
         let release = stream.tracker.last_release()?;
         // CAST: as wide as the word that it is compared with.
         let fence = fence_at(ctx, release.va, release.payload as u32)?;
@@ -311,10 +311,10 @@ impl Governor {
         index: usize,
         seal: &Seal,
         launch: &Launch,
-        submission: Submission,
+        submission: Submission<Run>,
         stream: &mut Stream,
         ctx: &mut SubmitCtx<'_>,
-    ) -> Option<Atoms> {
+    ) -> Option<Atoms<Run>> {
         let work = Work {
             blocks: Blocks(submission.blocks),
             wave: Blocks(occupancy::wave(launch, submission.tpcs)),
@@ -357,13 +357,16 @@ impl Governor {
             rest,
             number: self.splits,
         };
-        let atoms = splitting.emit(
-            &mut stream.room,
-            &mut self.orders,
-            &mut self.output,
-            ctx,
-            &mut self.counters,
-        );
+        let mut crowded = 0;
+        let to = Emission {
+            orders: &mut self.orders,
+            output: &mut self.output,
+            counters: &mut self.counters,
+            crowded: &mut crowded,
+        };
+        let scratch = ctx.scratch.as_deref_mut()?;
+        let atoms = splitting.emit(&mut stream.room, scratch, ctx.memory, to);
+        STATS.crowded.fetch_add(crowded, Ordering::Relaxed);
         self.counters.narrowed += u64::from(narrowed && atoms.is_some());
         atoms
     }
@@ -407,8 +410,15 @@ impl Governor {
     }
 
     /// Stores the changed words of QMDs of some kinds into the tenant's segment.
-    fn store(&self, shared: &[AtomicU32], found: &[QmdCall], kinds: impl Fn(Option<Kind>) -> bool) {
-        let words = self.words.get(..shared.len()).unwrap_or(&[]);
+    fn store(
+        &self,
+        ctx: &SubmitCtx<'_>,
+        shared: &Run,
+        count: usize,
+        found: &[QmdCall],
+        kinds: impl Fn(Option<Kind>) -> bool,
+    ) {
+        let words = self.words.get(..count).unwrap_or(&[]);
         for found in found {
             let Some(qmd) = found.qmd(words) else {
                 continue;
@@ -417,58 +427,23 @@ impl Governor {
                 continue;
             }
             // CAST: an index of the segment.
-            let targets = shared.get(found.at as usize..).unwrap_or(&[]);
-            for (word, target) in qmd.iter().zip(targets) {
-                if target.load(Ordering::Relaxed) != *word {
-                    target.store(*word, Ordering::Relaxed);
+            for (index, word) in (found.at as usize..).zip(qmd) {
+                if ctx.memory.load(shared, index) != Some(*word) {
+                    ctx.memory.store(shared, index, *word);
                 }
             }
         }
     }
 }
 
-/// Copies the tenant's words while its threads may write them. `from` has at least as many as `to`.
-#[cfg(target_arch = "x86_64")]
-fn copy(from: &[AtomicU32], to: &mut [u32]) {
-    let count = from.len().min(to.len());
-    // SAFETY: `count` words are readable at `from`, and writable at `to` by this thread alone. If
-    // another thread writes a byte meanwhile, the instruction reads some value of it, as from a
-    // device.
-    unsafe {
-        core::arch::asm!(
-            "rep movsb",
-            inout("rsi") from.as_ptr() => _,
-            inout("rdi") to.as_mut_ptr() => _,
-            inout("rcx") count * 4 => _,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-/// Copies the tenant's words one by one.
-#[cfg(not(target_arch = "x86_64"))]
-fn copy(from: &[AtomicU32], to: &mut [u32]) {
-    for (word, copy) in from.iter().zip(to) {
-        *copy = word.load(Ordering::Relaxed);
-    }
-}
-
-/// Borrows `count` of the tenant's words.
-///
-/// # Safety
-///
-/// [`SubmitCtx::translate`](crate::channel::SubmitCtx) returned `at`, and the session stays locked
-/// while the words are used. It vouches for mapped memory, aligned as every segment is.
-unsafe fn words_at<'a>(at: usize, count: usize) -> &'a [AtomicU32] {
-    // SAFETY: by contract.
-    unsafe { core::slice::from_raw_parts(at as *const AtomicU32, count) }
-}
-
 /// Returns the fence that a word of the tenant reaches `number`. Returns `None` if this process
 /// does not map the word, or it is reached already.
-fn fence_at(ctx: &SubmitCtx<'_>, va: u64, number: u32) -> Option<Fence> {
-    let at = (ctx.translate)(va, 4).filter(|at| at % 4 == 0)?;
-    let fence = Fence::AtLeast { at, number };
-    // SAFETY: `translate` vouches for the word.
-    (!unsafe { fence.is_reached() }).then_some(fence)
+fn fence_at(ctx: &SubmitCtx<'_>, va: u64, number: u32) -> Option<Fence<Run>> {
+    let fence = Fence {
+        view: ctx.memory.find(va, 1)?,
+        index: 0,
+        number,
+        reach: Reach::AtLeast,
+    };
+    (!fence.is_reached(ctx.memory)).then_some(fence)
 }

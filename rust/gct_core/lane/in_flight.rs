@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tracks which launches and atoms of one channel are on the GPU, and detects which have ended.
+
+use super::queue::Queue;
+use super::words::{Storage, Words};
+use crate::policy::pace::InFlight;
+use crate::policy::patience::{self, Patience};
+use crate::policy::predict::Kernel;
+use crate::units::Ns;
+
+/// The most submissions that need to be tracked. More are published without being counted, like
+/// launches whose end cannot be observed.
+pub const SUBMISSIONS_MAX: usize = 256;
+
+/// When a word fulfils its fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The word counts up modulo 2^32 and has reached the number: the release of a tenant's launch.
+    AtLeast,
+    /// The word equals the number: the done word of an atom.
+    Equal,
+}
+
+/// The condition on a word in memory under which a submission has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence<V> {
+    /// The view that holds the word.
+    pub view: V,
+    /// The word's index in its view.
+    pub index: usize,
+    /// The number that the word is compared with.
+    pub number: u32,
+    /// How it is compared.
+    pub reach: Reach,
+}
+
+impl<V> Fence<V> {
+    /// Returns whether the condition holds. It does not for a word that cannot be loaded.
+    pub fn is_reached(&self, words: &impl Words<View = V>) -> bool {
+        let reached = |word: u32| match self.reach {
+            // CAST: the sign of the difference modulo 2^32.
+            Reach::AtLeast => word.wrapping_sub(self.number) as i32 >= 0,
+            Reach::Equal => word == self.number,
+        };
+        words.load(&self.view, self.index).is_some_and(reached)
+    }
+}
+
+/// A launch or an atom that is published as one unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Submission<V> {
+    /// The condition under which it has ended.
+    pub fence: Fence<V>,
+    /// The kernel that it runs.
+    pub kernel: Kernel,
+    /// The blocks of the kernel that it runs.
+    pub blocks: u64,
+    /// The TPCs that it runs on.
+    pub tpcs: u64,
+    /// The predicted duration.
+    pub predicted: Ns,
+}
+
+/// A submission in flight.
+#[derive(Clone, Copy, Debug)]
+pub struct Tracked<V> {
+    submission: Submission<V>,
+    published: Ns,
+    /// Whether it was released because nothing had ended for too long.
+    late: bool,
+    /// Whether a later submission has ended already.
+    overtaken: bool,
+    /// Whether it has ended.
+    ended: bool,
+}
+
+/// The submissions of one channel that are on the GPU, in order.
+pub struct InFlightQueue<S: Storage, V: 'static> {
+    submissions: Queue<S::Slots<Option<Tracked<V>>>>,
+    in_flight: InFlight,
+    last_end: Ns,
+    patience: Patience,
+    /// The time at which a late submission was published, until any submission ends after it.
+    late: Option<Ns>,
+    /// The time of the last publication or end.
+    moved: Ns,
+    /// The time at which the submissions behind the first were last checked.
+    checked: Ns,
+    /// Whether the present stall was reported.
+    reported: bool,
+}
+
+impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
+    /// Creates an empty queue. `slots` has [`SUBMISSIONS_MAX`] slots, or fewer to track fewer
+    /// submissions.
+    pub fn new(slots: S::Slots<Option<Tracked<V>>>) -> Self {
+        Self {
+            submissions: Queue::new(slots),
+            in_flight: InFlight::default(),
+            last_end: Ns(0),
+            patience: Patience::new(),
+            late: None,
+            moved: Ns(0),
+            checked: Ns(0),
+            reported: false,
+        }
+    }
+
+    /// Returns the totals of what is in flight.
+    pub fn totals(&self) -> &InFlight {
+        &self.in_flight
+    }
+
+    /// Returns whether the backend must watch for an end. A queue that was reported as stalled is
+    /// not watched: work that has not ended for that long may never show its end.
+    pub fn is_watched(&self) -> bool {
+        self.in_flight.count > 0 && !self.reported
+    }
+
+    /// Returns the time of the last publication or end.
+    pub fn moved(&self) -> Ns {
+        self.moved
+    }
+
+    /// Returns whether held work must be released although nothing has ended.
+    pub fn is_over(&self, now: Ns) -> bool {
+        self.patience.is_over(now - self.moved, self.in_flight.late)
+    }
+
+    /// Restarts the time within which something should end, because the reason for the pause is
+    /// known.
+    pub fn excuse(&mut self, now: Ns) {
+        self.moved = now;
+    }
+
+    /// Returns whether the work in flight has stalled. Reports each stall once.
+    pub fn stalls(&mut self, now: Ns) -> bool {
+        let stalled = self.in_flight.count > 0
+            && patience::is_stalled(now - self.moved, self.in_flight.predicted);
+        stalled && !core::mem::replace(&mut self.reported, true)
+    }
+
+    fn record_move(&mut self, now: Ns) {
+        self.moved = now;
+        self.reported = false;
+    }
+
+    /// Records that a submission has ended.
+    fn record_end(&mut self, now: Ns) {
+        self.record_move(now);
+        if let Some(late) = self.late.take() {
+            self.patience = self.patience.after(now - late);
+        }
+    }
+
+    /// Adds a submission that was published, in turn or late.
+    pub fn published(&mut self, submission: Submission<V>, late: bool, now: Ns) {
+        self.record_move(now);
+        if late {
+            self.late = Some(now);
+        }
+        let tracked = self.submissions.push(Tracked {
+            submission,
+            published: now,
+            late,
+            overtaken: false,
+            ended: false,
+        });
+        if tracked {
+            self.in_flight.add(submission.predicted, late);
+        }
+    }
+
+    /// Removes the submissions that have ended. Calls `ended` for each one that was the first of
+    /// the queue, with the time for which it had the channel to itself.
+    ///
+    /// Launches of other streams may end before the first. These are removed within a millisecond,
+    /// and `ended` is not called for them.
+    pub fn remove_ended(
+        &mut self,
+        words: &impl Words<View = V>,
+        now: Ns,
+        mut ended: impl FnMut(&Submission<V>, Ns),
+    ) {
+        while let Some(first) = self.submissions.get(0).copied() {
+            if !first.submission.fence.is_reached(words) {
+                break;
+            }
+            self.submissions.pop();
+            self.in_flight
+                .remove(first.submission.predicted, first.late);
+            let began = first.published.max(self.last_end);
+            self.last_end = now;
+            self.record_end(now);
+            ended(&first.submission, now - began);
+        }
+        if self.submissions.len() > 0 && now - self.checked >= self.patience.look_every() {
+            self.checked = now;
+            self.remove_ended_behind(words, now);
+        }
+    }
+
+    /// Removes the submissions that have ended behind the first. Drops older ones in front of these
+    /// once patience runs out: if the program has reset the word, the end never shows.
+    fn remove_ended_behind(&mut self, words: &impl Words<View = V>, now: Ns) {
+        let mut any = false;
+        for at in (0..self.submissions.len()).rev() {
+            let Some(tracked) = self.submissions.get_mut(at) else {
+                continue;
+            };
+            if at > 0 && tracked.submission.fence.is_reached(words) {
+                tracked.ended = true;
+                any = true;
+            } else {
+                tracked.overtaken |= any;
+            }
+        }
+        if any {
+            self.record_end(now);
+        }
+        let patience = self.patience;
+        self.drop_where(|tracked| {
+            let age = now - tracked.published;
+            tracked.ended || (tracked.overtaken && patience.gives_up(age))
+        });
+    }
+
+    /// Removes the submissions whose fences are `gone`, because their memory goes.
+    pub fn forget(&mut self, gone: impl Fn(&Fence<V>) -> bool) {
+        self.drop_where(|tracked| gone(&tracked.submission.fence));
+    }
+
+    fn drop_where(&mut self, gone: impl Fn(&Tracked<V>) -> bool) {
+        let in_flight = &mut self.in_flight;
+        self.submissions.retain(|tracked| {
+            let gone = gone(tracked);
+            if gone {
+                in_flight.remove(tracked.submission.predicted, tracked.late);
+            }
+            !gone
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::testing::{Heap, Ram, View};
+    use std::vec;
+    use std::vec::Vec;
+
+    type Queue = InFlightQueue<Heap, View>;
+
+    fn queue() -> Queue {
+        Queue::new(vec![None; SUBMISSIONS_MAX])
+    }
+
+    fn fence(at: usize, number: u32, reach: Reach) -> Fence<View> {
+        Fence {
+            view: (0, 4),
+            index: at,
+            number,
+            reach,
+        }
+    }
+
+    fn submission(at: usize, number: u32, predicted: u64) -> Submission<View> {
+        Submission {
+            fence: fence(at, number, Reach::AtLeast),
+            kernel: Kernel {
+                program: 1,
+                grid: [7, 1, 1],
+                block: [32, 1, 1],
+            },
+            blocks: 7,
+            tpcs: 66,
+            predicted: Ns(predicted),
+        }
+    }
+
+    #[test]
+    fn submissions_end_in_order_and_each_is_timed_from_the_end_of_the_last() {
+        let (ram, mut queue) = (Ram::new(4), queue());
+        queue.published(submission(0, 1, 10), false, Ns(100));
+        queue.published(submission(0, 2, 20), false, Ns(110));
+        assert_eq!(queue.totals().predicted, Ns(30));
+        let mut times = Vec::new();
+        queue.remove_ended(&ram, Ns(120), |_, time| times.push(time));
+        ram.set(0, 1);
+        queue.remove_ended(&ram, Ns(150), |_, time| times.push(time));
+        assert_eq!(queue.totals().count, 1);
+        ram.set(0, 2);
+        queue.remove_ended(&ram, Ns(190), |_, time| times.push(time));
+        assert_eq!(times, [Ns(50), Ns(40)]);
+        assert_eq!(*queue.totals(), InFlight::default());
+    }
+
+    /// Launches of other streams end behind one that waits. One whose word the program has reset
+    /// never shows its end.
+    #[test]
+    fn what_is_overtaken_is_given_up_when_it_is_old() {
+        let (reset, word) = (0, 1);
+        let (ram, mut queue) = (Ram::new(4), queue());
+        let mut told = 0;
+        queue.published(submission(reset, 1, 10), false, Ns(100));
+        let (ms, age) = (1_000_000, patience::PATIENCE_MAX.get());
+        for number in 1..=3 {
+            queue.published(submission(word, number, 20), false, Ns(100));
+        }
+        ram.set(word, 2);
+        queue.remove_ended(&ram, Ns(100 + ms), |_, _| told += 1);
+        let both = InFlight {
+            count: 2,
+            predicted: Ns(30),
+            late: 0,
+        };
+        assert_eq!((*queue.totals(), told), (both, 0));
+        queue.remove_ended(&ram, Ns(100 + age - 1), |_, _| told += 1);
+        assert_eq!(queue.totals().count, 2, "it may still end");
+        queue.remove_ended(&ram, Ns(100 + age + ms), |_, _| told += 1);
+        assert_eq!(queue.totals().count, 1);
+        ram.set(word, 3);
+        queue.remove_ended(&ram, Ns(100 + age + 2 * ms), |_, _| told += 1);
+        assert_eq!((*queue.totals(), told), (InFlight::default(), 1));
+    }
+
+    #[test]
+    fn a_queue_that_does_not_move_stalls_once_until_it_moves() {
+        let mut queue = queue();
+        let long = patience::STALL_MAX.get();
+        assert!(!queue.stalls(Ns(long)), "nothing is in flight");
+        queue.published(submission(0, 1, 10), false, Ns(100));
+        assert!(!queue.stalls(Ns(100 + long - 1)) && queue.is_watched());
+        assert!(queue.stalls(Ns(100 + long)) && !queue.is_watched());
+        assert!(!queue.stalls(Ns(100 + 2 * long)), "reported already");
+        queue.published(submission(0, 2, long), false, Ns(100 + 2 * long));
+        assert!(
+            !queue.stalls(Ns(100 + 3 * long)),
+            "what is foreseen is no stall"
+        );
+        queue.excuse(Ns(100 + 6 * long));
+        assert!(!queue.stalls(Ns(100 + 6 * long)));
+        assert!(queue.stalls(Ns(100 + 11 * long)), "again");
+    }
+
+    #[test]
+    fn an_atom_ends_only_with_its_own_number() {
+        let ram = Ram::new(4);
+        ram.set(0, 9);
+        assert!(fence(0, 9, Reach::Equal).is_reached(&ram));
+        assert!(!fence(0, 8, Reach::Equal).is_reached(&ram));
+        assert!(fence(0, 8, Reach::AtLeast).is_reached(&ram));
+        assert!(!fence(4, 0, Reach::Equal).is_reached(&ram), "no such word");
+    }
+
+    #[test]
+    fn what_is_not_tracked_or_forgotten_is_not_counted() {
+        let mut queue = Queue::new(vec![None; 2]);
+        for at in 0..3 {
+            queue.published(submission(at, 99, 5), false, Ns(0));
+        }
+        assert_eq!(queue.totals().count, 2);
+        queue.forget(|fence| fence.index == 0);
+        assert_eq!((queue.totals().count, queue.totals().predicted), (1, Ns(5)));
+    }
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Maps indices of the real ring to indices of the tenant's.
+//!
+//! One entry of the tenant may take several entries of the real ring. Both rings may differ in
+//! length. GP_GET of the real ring yields the tenant's GP_GET.
+
+use core::num::Wrapping;
+use core::ops::DerefMut;
+
+/// Returns the index after `index` in a ring of `entries` entries.
+pub fn next_index(index: u32, entries: u32) -> u32 {
+    let next = Wrapping(index) + Wrapping(1);
+    if next.0 >= entries {
+        0
+    } else {
+        next.0
+    }
+}
+
+/// Returns the index before `index` in a ring of `entries` entries.
+pub fn previous_index(index: u32, entries: u32) -> u32 {
+    let behind = match index {
+        0 => entries,
+        index => index,
+    };
+    behind.saturating_sub(1)
+}
+
+/// The indices of a real ring. It has as many entries as slots.
+#[derive(Debug)]
+pub struct RealRing<S> {
+    put: u32,
+    /// The last GP_GET that was read.
+    get: u32,
+    /// For each index: the tenant's next entry once the GPU has read up to here.
+    tenant_next: S,
+}
+
+impl<S: DerefMut<Target = [u32]>> RealRing<S> {
+    /// Creates an empty ring. `tenant_next` has a slot for each entry, at least 2 and at most
+    /// 2^22, filled with 0.
+    pub fn new(tenant_next: S) -> Self {
+        Self {
+            put: 0,
+            get: 0,
+            tenant_next,
+        }
+    }
+
+    fn entries(&self) -> u32 {
+        u32::try_from(self.tenant_next.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether no entry can be added before GP_GET is read again.
+    pub fn is_full(&self) -> bool {
+        next_index(self.put, self.entries()) == self.get
+    }
+
+    /// Returns the index of the next entry to write.
+    pub fn put(&self) -> u32 {
+        self.put
+    }
+
+    /// Records that an entry was written at [`put`](Self::put). `tenant_next` is the tenant's next
+    /// entry once the GPU has read it.
+    pub fn pushed(&mut self, tenant_next: u32) {
+        self.put = next_index(self.put, self.entries());
+        // CAST: an index of the ring.
+        if let Some(slot) = self.tenant_next.get_mut(self.put as usize) {
+            *slot = tenant_next;
+        }
+    }
+
+    /// Records GP_GET and returns the tenant's GP_GET for it. Returns `None` if it is no index.
+    pub fn read_up_to(&mut self, get: u32) -> Option<u32> {
+        // CAST: widening.
+        let tenant = *self.tenant_next.get(get as usize)?;
+        self.get = get;
+        Some(tenant)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn atoms_take_entries_that_the_tenant_does_not_see() {
+        let mut slots = [0; 4];
+        let mut ring = RealRing::new(&mut slots[..]);
+        // One entry, then one that became two: the tenant's second is read once both are.
+        ring.pushed(1);
+        ring.pushed(1);
+        ring.pushed(2);
+        assert!(ring.is_full());
+        assert_eq!(
+            [0, 1, 2, 3].map(|get| ring.read_up_to(get)),
+            [Some(0), Some(1), Some(1), Some(2)]
+        );
+        assert!(!ring.is_full());
+        assert_eq!(ring.read_up_to(4), None);
+        // Wraps around the end.
+        assert_eq!(ring.put(), 3);
+        ring.pushed(3);
+        assert_eq!((ring.put(), ring.read_up_to(0)), (0, Some(3)));
+    }
+
+    #[test]
+    fn indices_wrap_around_the_end() {
+        assert_eq!([0, 2, 3].map(|index| next_index(index, 4)), [1, 3, 0]);
+        assert_eq!([0, 1, 3].map(|index| previous_index(index, 4)), [3, 0, 2]);
+    }
+}

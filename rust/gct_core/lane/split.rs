@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Splits a launch into atoms and releases them one by one.
+//!
+//! ```text
+//! frame = slot of the join | slot of atom 0 | slot of atom 1 | .. | the segment that schedules them
+//! ```
+//!
+//! The segment is written when the launch is split. An atom's QMD is written just before the atom
+//! is released, so that it gets the mask of that moment.
+
+use super::in_flight::{Fence, Reach, Submission};
+use super::scratch::{Frame, Scratch};
+use super::words::{Storage, Words};
+use crate::policy::pace::Split;
+use crate::submit::gpfifo::{Entry, Segment};
+use crate::submit::join::DoneWords;
+use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
+use crate::submit::mask::{self, DisabledTpcs};
+use crate::submit::qmd::{v04_00, Version};
+use crate::submit::rewrite::{self, Cut, Order, Output, Placement};
+use crate::submit::stats::{add, Counters};
+use crate::submit::tracker::QmdCall;
+use crate::units::Va;
+use core::num::Wrapping;
+
+/// The most atoms of one launch. They and their join must fit into a frame.
+pub const ATOMS_MAX: u32 = 216;
+
+/// Words of one frame: the slots of the most atoms, and 4864 for a segment (19 KiB).
+pub const FRAME_WORDS: usize = 32 * 1024;
+
+/// Words of the slots of a join and of the most atoms.
+// CAST: a small constant.
+pub const SLOTS_WORDS: usize = (ATOMS_MAX as usize + 1) * SLOT_WORDS;
+
+/// Words of a QMD of the only version that is split.
+const QMD_WORDS: usize = v04_00::WORDS;
+
+/// Room for one channel's split launch: the slots' words before they go to the GPU, and the offsets
+/// at which the segment is divided.
+pub struct AtomRoom<S: Storage> {
+    slots: S::Slots<u32>,
+    cuts: S::Slots<Cut>,
+}
+
+impl<S: Storage> AtomRoom<S> {
+    /// Takes the room. `slots` has [`SLOTS_WORDS`] words and `cuts` has [`ATOMS_MAX`] slots. With
+    /// less, launches go whole that would need more.
+    pub fn new(slots: S::Slots<u32>, cuts: S::Slots<Cut>) -> Self {
+        Self { slots, cuts }
+    }
+
+    /// Returns the words of atom `index`'s QMD, followed by its done word.
+    fn atom(&mut self, index: u32) -> Option<&mut [u32]> {
+        // CAST: widening. Slot 0 is the join's.
+        let at = (Wrapping(index as usize) + Wrapping(1)) * Wrapping(SLOT_WORDS);
+        self.slots.get_mut(at.0..)?.get_mut(..QMD_WORDS + 1)
+    }
+}
+
+/// A split launch with atoms that are not yet released.
+#[derive(Debug)]
+pub struct Atoms<V> {
+    frame: Frame<V>,
+    /// The segment that replaces the tenant's.
+    segment: Segment,
+    count: u32,
+    next: u32,
+    done: DoneWords,
+    launch: Submission<V>,
+    /// The submission that each atom is.
+    pub submission: Submission<V>,
+    /// The pace at which atoms are released.
+    pub split: Split,
+}
+
+/// The input for splitting one launch of a segment.
+pub struct Splitting<'a, V> {
+    /// The segment's words.
+    pub words: &'a [u32],
+    /// Its launches.
+    pub found: &'a [QmdCall],
+    /// The index of the launch in `found`.
+    pub index: usize,
+    /// How to split it.
+    pub split: Split,
+    /// Where the segment is.
+    pub segment: Segment,
+    /// The whole launch. Its fence is the launch's own release.
+    pub launch: Submission<V>,
+    /// The segment's last release, if it can be observed.
+    pub rest: Option<Fence<V>>,
+    /// A number that the done words of a frame did not hold before.
+    pub number: u32,
+}
+
+/// Buffers and counters for a split.
+pub struct Emission<'a> {
+    /// A slot for each launch of the segment.
+    pub orders: &'a mut [Order<'static>],
+    /// Room for the segment that replaces the tenant's.
+    pub output: &'a mut [u32],
+    /// The core's counters.
+    pub counters: &'a mut Counters,
+    /// Counts launches that stay whole because no frame is free.
+    pub crowded: &'a mut u64,
+}
+
+impl<V: Copy + 'static> Splitting<'_, V> {
+    /// Writes the segment with its launch split, but without the atoms' QMDs, into a frame. Returns
+    /// `None` if the segment must be published unchanged.
+    pub fn emit<S: Storage>(
+        &self,
+        room: &mut AtomRoom<S>,
+        scratch: &mut Scratch<S, V>,
+        memory: &impl Words<View = V>,
+        to: Emission<'_>,
+    ) -> Option<Atoms<V>> {
+        let orders = to.orders.get_mut(..self.found.len())?;
+        orders.fill(Order::default());
+        orders.get_mut(self.index)?.atoms = self.split.atoms;
+        let need = rewrite::room(self.words, self.found, orders, &Placement::Written(&mut []));
+        if need.slots < 2 {
+            self.count_why_not(orders, to.output, to.counters);
+            return None;
+        }
+        let Some(frame) = scratch.frame(memory) else {
+            add(to.crowded, 1);
+            return None;
+        };
+        let done = DoneWords::in_slots(frame.gpu_va, self.number);
+        let emitted = rewrite::emit(
+            self.words,
+            self.found,
+            orders,
+            Output {
+                words: to.output,
+                slot_va: frame.gpu_va,
+                slots: ATOMS_MAX + 1,
+                placement: Placement::Written(&mut room.slots),
+                cuts: &mut room.cuts,
+                done: Some(done),
+            },
+            to.counters,
+        )
+        .ok()?;
+        // CAST: widening.
+        let words_at = (Wrapping(emitted.slots as usize) * Wrapping(SLOT_WORDS)).0;
+        let join = room.slots.get(..QMD_WORDS)?;
+        // CAST: widening.
+        let output = to.output.get(..emitted.words as usize)?;
+        let written = frame.write(memory, 0, join) && frame.write(memory, words_at, output);
+        let held = written && scratch.hold(memory, &frame, self.launch.fence, self.rest);
+        let count = emitted.slots.checked_sub(1)?;
+        let part = u64::from(count.max(1));
+        held.then(|| Atoms {
+            segment: Segment {
+                va: (Va(frame.gpu_va) + u64::from(emitted.slots) * SLOT_BYTES).get(),
+                words: emitted.words,
+                ..self.segment
+            },
+            frame,
+            count,
+            next: 0,
+            done,
+            launch: self.launch,
+            submission: Submission {
+                blocks: self.launch.blocks.checked_div(part).unwrap_or(0),
+                predicted: self.launch.predicted / part,
+                ..self.launch
+            },
+            split: self.split,
+        })
+    }
+
+    /// Lets the core count why the launch cannot be split. The output is discarded.
+    fn count_why_not(&self, orders: &[Order<'_>], words: &mut [u32], counters: &mut Counters) {
+        let output = Output {
+            words,
+            slot_va: 0,
+            slots: 0,
+            placement: Placement::Upload,
+            cuts: &mut [],
+            done: None,
+        };
+        // An error would mean that there was no room, and so that nothing was counted.
+        let _ = rewrite::emit(self.words, self.found, orders, output, counters);
+    }
+}
+
+impl<V: Copy + 'static> Atoms<V> {
+    /// Returns whether the atoms are released one by one, instead of all at once.
+    pub fn is_paced(&self) -> bool {
+        self.split.in_flight > 0
+    }
+
+    /// Releases the next atom, or all remaining ones if they are not paced. Writes their QMDs with
+    /// `mask`. Returns the entry to publish, its submission, and whether it is the last.
+    pub fn release<S: Storage>(
+        &mut self,
+        room: &mut AtomRoom<S>,
+        memory: &impl Words<View = V>,
+        mask: Option<&DisabledTpcs>,
+        counters: &mut Counters,
+    ) -> (u64, Submission<V>, bool) {
+        let first = self.next;
+        self.next = match self.is_paced() {
+            true => (Wrapping(first) + Wrapping(1)).0,
+            false => self.count,
+        };
+        for atom in first..self.next {
+            self.write(room, memory, atom, mask, counters);
+        }
+        let last = self.next >= self.count;
+        let cut = |atom: u32| {
+            // CAST: widening. The cut before atom `i` is number `i - 1`.
+            let cut = room.cuts.get((atom as usize).wrapping_sub(1));
+            cut.map_or(0, |cut| cut.at)
+        };
+        let from = cut(first);
+        let to = if last {
+            self.segment.words
+        } else {
+            cut(self.next)
+        };
+        let entry = Entry::Segment(Segment {
+            va: (Va(self.segment.va) + 4 * u64::from(from)).get(),
+            words: to.saturating_sub(from),
+            ..self.segment
+        });
+        (entry.encode(), self.released(), last)
+    }
+
+    /// Returns the submission of the last release.
+    fn released(&self) -> Submission<V> {
+        if !self.is_paced() {
+            return self.launch;
+        }
+        let bytes = self.done.va_of(self.next).wrapping_sub(self.frame.gpu_va);
+        // CAST: within the frame.
+        let (view, index) = self.frame.word((bytes >> 2) as usize);
+        Submission {
+            fence: Fence {
+                view,
+                index,
+                number: self.done.payload,
+                reach: Reach::Equal,
+            },
+            ..self.submission
+        }
+    }
+
+    /// Writes the QMD of one atom to the frame, where the GPU reads it.
+    fn write<S: Storage>(
+        &self,
+        room: &mut AtomRoom<S>,
+        memory: &impl Words<View = V>,
+        atom: u32,
+        mask: Option<&DisabledTpcs>,
+        counters: &mut Counters,
+    ) {
+        let Some(qmd) = room.atom(atom) else { return };
+        if let Some(done) = qmd.last_mut() {
+            // Make the word differ from the payload that the atom will write.
+            *done = !self.done.payload;
+        }
+        if let Some(mask) = mask {
+            match mask::apply(qmd, Version::V04_00, mask) {
+                Ok(_) if atom == 0 => add(&mut counters.masked, 1),
+                Ok(_) => {}
+                Err(reason) => counters.keep(reason),
+            }
+        }
+        // CAST: widening.
+        let at = (Wrapping(atom as usize) + Wrapping(1)) * Wrapping(SLOT_WORDS);
+        self.frame.write(memory, at.0, qmd);
+    }
+}
+
+// The slots leave room for a segment.
+const _: () = assert!(SLOTS_WORDS < FRAME_WORDS);
+const _: () = assert!(QMD_WORDS < SLOT_WORDS);
