@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the files of the tree do when they are read and written.
+//! Reads and writes the files of the tree.
 //!
-//! Bytes are copied in and text is copied out; the core interprets both. None of
-//! this takes the tree's lock but `control`, which lies in no directory that is
-//! removed under that lock.
+//! This module copies bytes in and text out; the core interprets both. Only `control` takes the
+//! tree's lock. It is in the root, which is not removed under that lock.
 
 use crate::exec;
 use crate::process::{self, Found};
@@ -21,37 +20,36 @@ use kernel::prelude::*;
 use kernel::sync::ArcBorrow;
 use kernel::uaccess::{UserPtr, UserSlice};
 
-/// Longest write that is looked at; longer ones are not of any file's form.
+/// Longest write that is accepted. No file's form needs more.
 const WRITE_BYTES_MAX: usize = kernel::page::PAGE_SIZE;
 
-/// Negative errno of the core's error.
+/// Returns the negative errno of an error of the core.
 pub(crate) fn errno(error: Error) -> c_int {
     error.errno().wrapping_neg()
 }
 
-/// What a file is about.
+/// Returns an open file's entry in the core's table and its directory's scope.
 ///
 /// # Safety
 ///
-/// `file` is an open file of the tree, and debugfs guards it against removal
-/// while the reference is used.
+/// `file` is an open file of the tree, and debugfs holds off its removal while the reference is
+/// used.
 unsafe fn subject<'a>(file: *mut bindings::file) -> Option<(File, &'a Scope)> {
     // SAFETY: `file` is an open file of debugfs.
     let number = unsafe { bindings::debugfs_get_aux(file) }.addr();
     let entry = FILES.get(number)?;
-    // SAFETY: an open file has an inode; its private data is what
-    // `Dentry::add_file` gave it, alive while removal is held off.
+    // SAFETY: an open file has an inode. Its private data is the scope that `Dentry::add_file`
+    // passed, and the scope is not freed before the file is removed.
     let scope = unsafe { &*(*(*file).f_inode).i_private.cast::<Scope>() };
     Some((entry.file, scope))
 }
 
-/// Text goes to a `seq_file`, which is read again with twice the room when it was
-/// too small.
+/// Writes text to a `seq_file`. If its buffer is too small, `seq_read` doubles it and calls again.
 struct SeqText(*mut bindings::seq_file);
 
 impl fmt::Write for SeqText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // SAFETY: `show` made this from a live seq_file that only it uses.
+        // SAFETY: `show` made this from a live seq_file that nobody else uses.
         match unsafe { bindings::seq_write(self.0, text.as_ptr().cast(), text.len()) } {
             0 => Ok(()),
             _ => Err(fmt::Error),
@@ -59,25 +57,29 @@ impl fmt::Write for SeqText {
     }
 }
 
-/// `read`, below `seq_read`.
+/// Reads a file, for `seq_read`.
+///
+/// # Errors
+///
+/// A negative errno.
 ///
 /// # Safety
 ///
-/// `seq` belongs to an open file of the tree, nobody else uses it during the call,
-/// and debugfs guards the read against removal.
+/// `seq` belongs to an open file of the tree, nobody else uses it during the call, and debugfs
+/// holds off the file's removal.
 pub(crate) unsafe fn show(glue: &Glue, seq: *mut bindings::seq_file) -> Result<(), c_int> {
-    // SAFETY: `seq_open` stored the open file, which outlives its seq_file; debugfs
-    // guards this read.
+    // SAFETY: `seq_open` stored the open file, which outlives its seq_file. debugfs holds off its
+    // removal.
     let (file, scope) = unsafe { subject((*seq).file.cast_mut()) }.ok_or(errno(Error::Gone))?;
     let mut text = SeqText(seq);
     let outcome = match (file, scope) {
         (File::GroupProcs, Scope::Group(group)) => show_procs(glue, *group, &mut text),
         _ => glue.with(|state, _| state.show(file, *scope, &mut text)),
     };
-    // SAFETY: `seq` is live and only this function uses it now.
+    // SAFETY: `seq` is live and nobody else uses it.
     let overflowed = unsafe { (*seq).count == (*seq).size };
     match outcome {
-        // seq_read sees that too, makes room and calls again.
+        // seq_read makes the same test, enlarges the buffer and calls again.
         Err(_) if overflowed => Ok(()),
         outcome => outcome.map_err(errno),
     }
@@ -88,18 +90,22 @@ fn show_procs(glue: &Glue, group: GroupId, text: &mut SeqText) -> Result<(), Err
     glue.with(|state, _| state.show_procs(group, &members, &mut process::visible_pid, text))
 }
 
-/// `write`: takes all of it or nothing. `from` is an address of user space.
+/// Writes a file: all of the write takes effect, or nothing. `from` is an address of user space.
+///
+/// # Errors
+///
+/// A negative errno.
 ///
 /// # Safety
 ///
-/// `file` is an open file of the tree, and debugfs guards the write against removal.
+/// `file` is an open file of the tree, and debugfs holds off its removal.
 pub(crate) unsafe fn write(
     glue: &ArcBorrow<'_, Glue>,
     file: *mut bindings::file,
     from: *const u8,
     count: usize,
 ) -> Result<(), c_int> {
-    // SAFETY: `file` is open, and debugfs guards this write.
+    // SAFETY: the caller's promise.
     let (file, scope) = unsafe { subject(file) }.ok_or(errno(Error::Gone))?;
     if count > WRITE_BYTES_MAX {
         return Err(errno(Error::Syntax));
@@ -124,8 +130,7 @@ pub(crate) unsafe fn write(
     outcome.map_err(errno)
 }
 
-/// `create NAME`, `remove NAME`. The directories are there, or gone, when it
-/// returns.
+/// Runs `create NAME` or `remove NAME`. When it returns, the directories exist or are gone.
 fn control(glue: &Glue, bytes: &[u8]) -> Result<(), Error> {
     let command = parse::command(bytes)?;
     let mut tree = glue.tree.lock();
@@ -163,8 +168,8 @@ fn join(glue: &Glue, group: GroupId, bytes: &[u8]) -> Result<(), Error> {
             members.with(|members| restore(members, key, before));
         })
     })?;
-    // The exit may have been reported before the process became a member. If it
-    // is not dead now, it will be reported after this.
+    // The exit may have been reported before the process became a member. If the process is not
+    // dead yet, its exit will be reported later.
     if found.is_dead() {
         glue.with(|state, members| {
             members.with(|members| members.remove(key));
@@ -175,8 +180,7 @@ fn join(glue: &Glue, group: GroupId, bytes: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Puts a process back to where it was. Its slot is still there, so this cannot
-/// need storage.
+/// Restores a process's former group. Its slot still exists, so this needs no storage.
 fn restore(members: &mut gct_core::members::Members<'_>, key: ProcKey, before: Option<GroupId>) {
     match before {
         Some(group) => drop(members.put(key, group)),

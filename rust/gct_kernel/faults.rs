@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Hands errors of a GPU from where the driver logs them to the work item.
+//! Passes GPU errors from the driver's log to the work item.
 //!
-//! The driver logs in any context, under its own spinlocks and in interrupts, so nothing here takes
-//! a lock or allocates. When all slots are taken a report is lost, and that is counted.
+//! The driver logs in any context: under its own spinlocks and in interrupts. So nothing here takes
+//! a lock or allocates. A report that finds no free slot is lost and counted.
 
 use gct_core::faults::Report;
 use kernel::sync::atomic::{Acquire, Atomic, Relaxed, Release};
 
-/// Reports that wait for the work item at most. A channel has one error, and the work item runs
-/// within milliseconds.
+/// Slots for pending reports. A channel reports one error, and the work item runs within
+/// milliseconds.
 const REPORTS_MAX: usize = 64;
 
-/// Reports that nobody has taken yet; a slot is 0 while it is free.
+/// Reports that are pending for the work item. A free slot is 0.
 pub(crate) struct Reports {
     slots: [Atomic<u64>; REPORTS_MAX],
     lost: Atomic<u64>,
 }
 
 impl Reports {
-    /// Returns a store without reports.
+    /// Creates an empty store.
     pub(crate) const fn new() -> Self {
         Self {
             slots: [const { Atomic::new(0) }; REPORTS_MAX],
@@ -27,7 +27,7 @@ impl Reports {
         }
     }
 
-    /// Stores a report, in any context.
+    /// Stores a report. Any context.
     pub(crate) fn put(&self, report: Report) {
         let Some(word) = report.to_word() else {
             return;
@@ -38,7 +38,7 @@ impl Reports {
         }
     }
 
-    /// Takes one report.
+    /// Takes one pending report.
     pub(crate) fn take(&self) -> Option<Report> {
         let taken = self.slots.iter().map(|slot| slot.xchg(0, Acquire));
         taken

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Every function that C calls. Each turns C's arguments into safe values, calls
-//! one function and turns the outcome into what C expects.
+//! Defines the functions that C calls.
 //!
-//! The hooks find the glue through one pointer. It is set before the static key
-//! lets hooks through and cleared when the driver promises that none runs: in
-//! `gct_exit`, after its character devices and GPUs are gone.
+//! Each converts C's arguments to safe values, calls one function and converts its result. gct.h and
+//! gct_helpers.h say what they do.
+//!
+//! One pointer leads to the glue. It is set before the static key enables the hooks. `gct_exit`
+//! clears it, after the character devices and GPUs are gone and no hook can run.
 
 use crate::bindings::{self, gct_call, gct_gpu, gct_process};
 use crate::state::Glue;
@@ -21,7 +22,7 @@ use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
-// The same numbers stand in gct.h and gct_helpers.h.
+// gct.h and gct_helpers.h assert the same numbers in C.
 const _: () = assert!(bindings::GCT_ABI_VERSION == 9);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
@@ -32,8 +33,8 @@ const _: () = assert!(offset_of!(gct_gpu, name) == 64);
 const _: () = assert!(size_of::<gct_call>() == 160);
 const _: () = assert!(size_of::<gct_process>() == 16);
 
-/// Makes a difference between a function here and its declaration in the C
-/// headers a compile error: both arms must have one type.
+/// Fails to compile if a function's type differs from its declaration in the C headers: both arms
+/// of the `if` must have one type.
 macro_rules! check_signatures {
     ($($function:ident),* $(,)?) => {
         $(const _: () = { let _ = if true { bindings::$function } else { $function }; };)*
@@ -59,27 +60,26 @@ check_signatures!(
     gct_trace_exit,
 );
 
-/// From `Arc::into_raw`, or null. Owns one reference.
+/// The glue from `Arc::into_raw`, with one reference, or null.
 static GLUE: Atomic<*mut Glue> = Atomic::new(ptr::null_mut());
 
-/// The glue, while there is one. What is returned is used within one call from C.
+/// Returns the glue if there is one. Callers use it within one call from C.
 fn glue<'a>() -> Option<ArcBorrow<'a, Glue>> {
     let glue = NonNull::new(GLUE.load(Acquire))?;
-    // SAFETY: the pointer comes from `Arc::into_raw`. Its reference is given back by
-    // `gct_exit` alone, which runs after the last hook, file operation and
-    // tracepoint returned, so it outlives every use of this borrow.
+    // SAFETY: the pointer comes from `Arc::into_raw`. Only `gct_exit` drops its reference, after
+    // the last hook, file operation and tracepoint has returned. So it outlives this borrow.
     Some(unsafe { ArcBorrow::from_raw(glue.as_ptr()) })
 }
 
 /// # Safety
 ///
-/// For the driver's module init, once, before anything else here.
+/// The driver's module init calls it once, before any other function here.
 #[no_mangle]
 unsafe extern "C" fn gct_init() -> c_int {
     match exec::start() {
         Ok(glue) => {
             GLUE.store(Arc::into_raw(glue).cast_mut(), Release);
-            // SAFETY: sleeps, which module init may.
+            // SAFETY: it sleeps, and module init may sleep.
             unsafe { bindings::gct_helper_enable_hooks(true) };
             0
         }
@@ -92,25 +92,25 @@ unsafe extern "C" fn gct_init() -> c_int {
 
 /// # Safety
 ///
-/// For the driver's module exit, once, after the last hook returned; `gct_init` may
-/// have failed.
+/// The driver's module exit calls it once, after the last hook has returned. `gct_init` may have
+/// failed.
 #[no_mangle]
 unsafe extern "C" fn gct_exit() {
     let Some(borrow) = glue() else {
         return;
     };
-    // SAFETY: sleeps, which module exit may.
+    // SAFETY: it sleeps, and module exit may sleep.
     unsafe { bindings::gct_helper_enable_hooks(false) };
     exec::stop(borrow.into());
     let raw = GLUE.xchg(ptr::null_mut(), kernel::sync::atomic::Full);
-    // SAFETY: `raw` is the reference that `gct_init` stored. No file operation, work
-    // item or tracepoint runs any more (`exec::stop`), and no hook (the caller).
+    // SAFETY: `raw` is the reference that `gct_init` stored. After `exec::stop` no file operation,
+    // work item or tracepoint runs, and the caller promises the same of hooks.
     drop(unsafe { Arc::from_raw(raw) });
 }
 
 /// # Safety
 ///
-/// `gpu` points to a `struct gct_gpu` that stays unchanged during the call.
+/// `gpu` is null or points to a `struct gct_gpu` that does not change during the call.
 #[no_mangle]
 unsafe extern "C" fn gct_gpu_add(gpu: *const gct_gpu) {
     // SAFETY: the caller's promise; null is handled.
@@ -127,11 +127,10 @@ unsafe extern "C" fn gct_gpu_add(gpu: *const gct_gpu) {
 
 /// # Safety
 ///
-/// `uuid` points to `GCT_GPU_UUID_BYTES` bytes that stay unchanged during the call.
+/// `uuid` is null or points to `GCT_GPU_UUID_BYTES` bytes that do not change during the call.
 #[no_mangle]
 unsafe extern "C" fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8) {
-    // SAFETY: the caller's promise; null is handled. An array of bytes has no
-    // alignment.
+    // SAFETY: the caller's promise; null is handled. An array of bytes needs no alignment.
     let uuid: Option<&[u8; bindings::GCT_GPU_UUID_BYTES as usize]> = unsafe {
         uuid.cast::<[u8; bindings::GCT_GPU_UUID_BYTES as usize]>()
             .as_ref()
@@ -143,7 +142,7 @@ unsafe extern "C" fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8) {
 
 /// # Safety
 ///
-/// Takes any number.
+/// Any number is valid.
 #[no_mangle]
 unsafe extern "C" fn gct_gpu_remove(gpu_id: u32) {
     if let Some(glue) = glue() {
@@ -153,7 +152,7 @@ unsafe extern "C" fn gct_gpu_remove(gpu_id: u32) {
 
 /// # Safety
 ///
-/// Takes any number.
+/// Any number is valid.
 #[no_mangle]
 unsafe extern "C" fn gct_gpu_resumed(gpu_id: u32) {
     if let Some(glue) = glue() {
@@ -163,7 +162,7 @@ unsafe extern "C" fn gct_gpu_resumed(gpu_id: u32) {
 
 /// # Safety
 ///
-/// `line` points to `size` bytes that stay unchanged during the call. Any context.
+/// `line` is null or points to `size` bytes that do not change during the call. Any context.
 #[no_mangle]
 unsafe extern "C" fn gct_log_line(line: *const c_char, size: u32) {
     // SAFETY: the caller's promise; null is handled.
@@ -174,7 +173,7 @@ unsafe extern "C" fn gct_log_line(line: *const c_char, size: u32) {
 
 /// # Safety
 ///
-/// Process context that may sleep, with current the process that opens; `file` is
+/// current is the process that opens, in process context that may sleep. `file` is null or
 /// writable.
 #[no_mangle]
 unsafe extern "C" fn gct_file_open(file: *mut *mut c_void) -> c_int {
@@ -187,7 +186,7 @@ unsafe extern "C" fn gct_file_open(file: *mut *mut c_void) -> c_int {
     opened.map_or_else(|errno| errno, |_| 0)
 }
 
-/// The token of an open file: a number, never followed.
+/// Returns the token of an open file. It is a number that nobody dereferences.
 fn as_token(file: Option<FileId>) -> *mut c_void {
     file.and_then(|file| usize::try_from(file.raw()).ok())
         .map_or(ptr::null_mut(), ptr::without_provenance_mut)
@@ -195,7 +194,8 @@ fn as_token(file: Option<FileId>) -> *mut c_void {
 
 /// # Safety
 ///
-/// `file` points to a token that nobody else uses during the call; otherwise takes any number.
+/// `file` is null or points to a token that nobody else uses during the call. The numbers may be
+/// any.
 #[no_mangle]
 unsafe extern "C" fn gct_memory_kept(
     file: *mut *mut c_void,
@@ -223,7 +223,7 @@ unsafe extern "C" fn gct_memory_kept(
     }
 }
 
-/// The open file that a token stands for.
+/// Returns the open file of a token.
 fn token(file: *mut c_void) -> Option<FileId> {
     let raw = u64::try_from(file.addr()).ok()?;
     (raw != 0).then(|| FileId::from_raw(raw))
@@ -231,7 +231,7 @@ fn token(file: *mut c_void) -> Option<FileId> {
 
 /// # Safety
 ///
-/// Takes any token; a stale one finds nothing.
+/// Any token is valid; a stale one names no file.
 #[no_mangle]
 unsafe extern "C" fn gct_file_close(file: *mut c_void) {
     if let (Some(glue), Some(file)) = (glue(), token(file)) {
@@ -241,8 +241,8 @@ unsafe extern "C" fn gct_file_close(file: *mut c_void) {
 
 /// # Safety
 ///
-/// `arg` points to `size` bytes that nobody else uses during the call, `call` to a
-/// writable `struct gct_call`.
+/// `arg` is null or points to `size` bytes that nobody else uses during the call. `call` is null or
+/// points to memory for a `struct gct_call`.
 #[no_mangle]
 unsafe extern "C" fn gct_ioctl_enter(
     file: *mut c_void,
@@ -254,8 +254,8 @@ unsafe extern "C" fn gct_ioctl_enter(
     let Some(mut call) = NonNull::new(call) else {
         return 0;
     };
-    // SAFETY: the caller's promise: `call` is writable, and nobody else uses it. It holds whatever
-    // was on the stack, so it is written before there is a reference.
+    // SAFETY: the caller's promise. The memory is not initialised, so it is written before there is
+    // a reference to it.
     let call = unsafe {
         call.write(gct_call::EMPTY);
         call.as_mut()
@@ -272,8 +272,8 @@ unsafe extern "C" fn gct_ioctl_enter(
 
 /// # Safety
 ///
-/// As for [`gct_ioctl_enter`], which was called with the same `call`; current is
-/// the process that made the ioctl.
+/// As for [`gct_ioctl_enter`], which the same task called with the same `call` and which returned
+/// 0.
 #[no_mangle]
 unsafe extern "C" fn gct_ioctl_leave(
     file: *mut c_void,
@@ -292,19 +292,22 @@ unsafe extern "C" fn gct_ioctl_leave(
     }
 }
 
+/// Returns bytes of C as a slice, `None` for null.
+///
 /// # Safety
 ///
-/// `arg` is null or points to `size` bytes that stay unchanged while the slice is
-/// used.
+/// `arg` is null or points to `size` bytes that do not change while the slice is used.
 unsafe fn bytes<'a>(arg: *const c_void, size: u32) -> Option<&'a [u8]> {
     let size = usize::try_from(size).ok()?;
     // SAFETY: the caller's promise, and bytes have no alignment.
     (!arg.is_null()).then(|| unsafe { core::slice::from_raw_parts(arg.cast(), size) })
 }
 
+/// Returns bytes of C as a mutable slice, `None` for null.
+///
 /// # Safety
 ///
-/// As for [`bytes`], and nobody else uses them meanwhile.
+/// As for [`bytes`], and nobody else uses them while the slice is used.
 unsafe fn bytes_mut<'a>(arg: *mut c_void, size: u32) -> Option<&'a mut [u8]> {
     let size = usize::try_from(size).ok()?;
     // SAFETY: the caller's promise, and bytes have no alignment.
@@ -313,19 +316,21 @@ unsafe fn bytes_mut<'a>(arg: *mut c_void, size: u32) -> Option<&'a mut [u8]> {
 
 /// # Safety
 ///
-/// For `single_open` in `gct_debugfs_fops` only.
+/// Only `single_open` in `gct_debugfs_fops` may use it: `seq` belongs to an open file of the tree,
+/// and debugfs holds off the file's removal.
 #[no_mangle]
 unsafe extern "C" fn gct_debugfs_show(seq: *mut seq_file, _: *mut c_void) -> c_int {
     let Some(glue) = glue() else {
         return debugfs::errno(Error::Gone);
     };
-    // SAFETY: the caller's promise is the callee's.
+    // SAFETY: the caller's promise.
     unsafe { debugfs::show(&glue, seq) }.map_or_else(|errno| errno, |()| 0)
 }
 
 /// # Safety
 ///
-/// For the `write` of `gct_debugfs_fops` only.
+/// Only the `write` of `gct_debugfs_fops` may use it: `file` is an open file of the tree, debugfs
+/// holds off its removal, and `offset` is the position of the write.
 #[no_mangle]
 unsafe extern "C" fn gct_debugfs_write(
     file: *mut file,
@@ -334,24 +339,24 @@ unsafe extern "C" fn gct_debugfs_write(
     offset: *mut i64,
 ) -> isize {
     let written = glue().ok_or(debugfs::errno(Error::Gone)).and_then(|glue| {
-        // SAFETY: the caller's promise is the callee's.
+        // SAFETY: the caller's promise.
         unsafe { debugfs::write(&glue, file, from, count) }
     });
     match written {
         Ok(()) => {
             let written = isize::try_from(count).unwrap_or(isize::MAX);
-            // SAFETY: `write` gets a position that it may move.
+            // SAFETY: the caller's promise; a `write` may move its position.
             unsafe { *offset = (*offset).saturating_add(i64::try_from(written).unwrap_or(0)) };
             written
         }
-        // CAST: widens; `isize` has no `From<i32>`.
+        // CAST: widens. `isize` has no `From<i32>`.
         Err(errno) => errno as isize,
     }
 }
 
 /// # Safety
 ///
-/// `parent` and `child` point to identities of live processes.
+/// `parent` and `child` point to identities of processes.
 #[no_mangle]
 unsafe extern "C" fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) -> bool {
     // SAFETY: the caller's promise.

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The glue between Linux, NVIDIA's driver and the core.
+//! Connects the core with Linux and NVIDIA's driver.
 //!
-//! It copies, locks, allocates and makes directories; `gct_core` decides. Data
-//! goes one way: a C function of [`ffi`] builds safe values, [`state`] takes the
-//! locks and calls the core, [`exec`] does outside the locks what the core
-//! asked for. [`tree`] holds the directories, [`debugfs`] is what their files do.
+//! `gct_core` decides; the glue copies, locks, allocates and makes directories. Data goes one way:
+//!
+//! ```text
+//! ffi      extern "C" functions: C's arguments to safe values
+//! hooks    what the driver and the scheduler report; ioctl: around a tenant's ioctl
+//! debugfs  reads and writes of the tree's files
+//! state    locks and storage; each calls the core
+//! exec     outside the locks: controls to the resource manager (rm), directories (tree)
+//! ```
 //!
 //! nvidia.ko's C code owns the module, so there is no `module!` here.
 #![deny(clippy::undocumented_unsafe_blocks)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
-// Generated: it declares what it is told, used or not.
+// Generated: it declares all of both headers, used or not.
 #[allow(dead_code, improper_ctypes, missing_docs, unreachable_pub)]
 mod bindings;
 mod debugfs;
@@ -28,5 +33,5 @@ mod serve;
 mod state;
 mod tree;
 
-/// What the kernel's `pr_*!` macros put in front; `module!` would define it.
+/// The prefix that `pr_*!` print. `module!` would define it.
 const __LOG_PREFIX: &[u8] = b"gct\0";

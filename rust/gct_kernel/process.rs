@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who a process is, and word of its forks and its exit.
+//! Identifies processes, and has their forks and exits reported.
 
 use crate::bindings;
 use core::ptr::NonNull;
@@ -20,97 +20,101 @@ impl From<bindings::gct_process> for ProcKey {
     }
 }
 
-/// The process of a task.
+/// Returns the process of a task.
 fn key_of(task: *const kernel::bindings::task_struct) -> ProcKey {
     let mut process = bindings::gct_process {
         tgid: 0,
         reserved: 0,
         start_time_ns: 0,
     };
-    // SAFETY: the callers below pass current or a task that they hold a
-    // reference to, and `process` is writable.
+    // SAFETY: the callers below pass current, or a task to which they hold a reference. `process`
+    // is writable.
     unsafe { bindings::gct_helper_process_of(task, &mut process) };
     process.into()
 }
 
-/// The process that runs this code.
+/// Returns the current process.
 pub(crate) fn current() -> ProcKey {
     key_of(Task::current_raw())
 }
 
-/// Who answers for the process that runs this code.
+/// Returns the user whose share the current process uses.
 pub(crate) fn user() -> UserId {
-    // SAFETY: reads current's credentials, which nobody else changes.
+    // SAFETY: reads the credentials of current, which only current replaces.
     UserId(unsafe { bindings::gct_helper_user() })
 }
 
-/// A process that somebody named by pid. It cannot be replaced by another of the
-/// same pid while this value lives.
+/// A process that was looked up by pid. Holds a reference to one of its tasks, so its identity can
+/// still be read after another process got the pid.
 pub(crate) struct Found(ARef<Task>);
 
 impl Found {
-    /// The process that is `pid` in the caller's pid namespace.
+    /// Looks up a process by its pid in the caller's pid namespace.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoProcess`].
     pub(crate) fn new(pid: u32) -> Result<Self, Error> {
-        // SAFETY: takes any number.
+        // SAFETY: any number is valid.
         let task = unsafe { bindings::gct_helper_find_task(pid) };
         let task = NonNull::new(task).ok_or(Error::NoProcess)?;
-        // SAFETY: the helper returned a live task with one reference, which the
-        // `ARef` takes over. `Task` is a transparent wrapper of `task_struct`.
+        // SAFETY: the helper returned a live task and one reference to it, which the `ARef` takes
+        // over. `Task` is a transparent wrapper of `task_struct`.
         Ok(Self(unsafe { ARef::from_raw(task.cast()) }))
     }
 
-    /// The process that runs this code.
+    /// Returns the current process.
     pub(crate) fn own() -> Self {
-        // SAFETY: current is alive while it runs this; the reference that is taken
-        // here is the one that the `ARef` gives back.
+        // SAFETY: current is alive while it runs this. `Task` is a transparent wrapper of
+        // `task_struct`.
         let task: &Task = unsafe { &*Task::current_raw().cast() };
         Self(ARef::from(task))
     }
 
-    /// Its identity.
+    /// Returns its identity.
     pub(crate) fn key(&self) -> ProcKey {
         key_of(self.0.as_ptr())
     }
 
-    /// Has it begun to exit? Then [`gct_trace_exit`](crate::ffi) was called for
-    /// it or will be, in an order that is not known.
+    /// Returns whether all its threads have begun to exit. Then its exit may or may not have been
+    /// reported already.
     pub(crate) fn is_dead(&self) -> bool {
         // SAFETY: `self` holds a reference to the task.
         unsafe { bindings::gct_helper_process_dead(self.0.as_ptr()) }
     }
 }
 
-/// The pid that the caller's pid namespace has for a process; `None` where it is
-/// not visible or dead, whoever has its pid now.
+/// Returns a process's pid in the caller's pid namespace. `None` if it is dead or not visible
+/// there, even if another process has the pid now.
 pub(crate) fn visible_pid(key: &ProcKey) -> Option<u32> {
     let process = bindings::gct_process {
         tgid: key.tgid,
         reserved: 0,
         start_time_ns: key.start_time_ns,
     };
-    // SAFETY: `process` is readable; any numbers will do.
+    // SAFETY: `process` is readable, and any numbers in it are valid.
     let pid = unsafe { bindings::gct_helper_visible_tgid(&process) };
     (pid != 0).then_some(pid)
 }
 
-/// Does the kernel report forks and exits?
+/// Returns whether forks and exits are reported.
 pub(crate) fn is_watching() -> bool {
     WATCHING.load(Relaxed)
 }
 
-/// Room for a path that is as long as a group's may be and one byte more, so that
-/// a longer one is seen.
+/// Room for the longest path of a group, one byte more, and a NUL. The extra byte tells a longer
+/// path from the longest.
 pub(crate) type CgroupBuffer = [u8; limits::CGROUP_LEN_MAX + 2];
 
-/// An empty one.
+/// An empty buffer for [`cgroup`].
 pub(crate) const CGROUP_BUFFER: CgroupBuffer = [0; limits::CGROUP_LEN_MAX + 2];
 
-/// The caller's path in the cgroup v2 hierarchy; empty where it has none. A long one is
-/// cut, one byte after the longest that a group may have: so a group above it is found,
-/// and none equals it.
+/// Returns current's path in the cgroup v2 hierarchy, empty if it has none. A path longer than a
+/// group's may be is truncated one byte after that length: groups above it match, and none equals
+/// it.
 pub(crate) fn cgroup(buffer: &mut CgroupBuffer) -> &[u8] {
     let size = u32::try_from(buffer.len()).unwrap_or(0);
-    // SAFETY: `buffer` is writable and has `size` bytes.
+    // SAFETY: `buffer` is writable and `size` bytes long.
     let length = unsafe { bindings::gct_helper_cgroup_path(buffer.as_mut_ptr(), size) };
     usize::try_from(length)
         .ok()
@@ -118,16 +122,21 @@ pub(crate) fn cgroup(buffer: &mut CgroupBuffer) -> &[u8] {
         .unwrap_or_default()
 }
 
-/// Is there a [`Watch`]?
+/// Whether a [`Watch`] exists.
 static WATCHING: Atomic<bool> = Atomic::new(false);
 
-/// While it lives, [`crate::ffi`] hears of every fork and exit.
+/// While it exists, every fork and exit is reported to [`crate::ffi`].
 pub(crate) struct Watch(());
 
 impl Watch {
-    /// Begins to listen. At most one may live at a time.
+    /// Registers the tracepoints. At most one `Watch` may exist at a time.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP if the kernel has no such tracepoints; ENOMEM.
     pub(crate) fn start() -> Result<Self, kernel::error::Error> {
-        // SAFETY: the caller, `tree::Tree`, has at most one `Watch` and a lock.
+        // SAFETY: calls are serialised: `tree::Tree` alone makes a `Watch`, under its lock, and has
+        // at most one.
         kernel::error::to_result(unsafe { bindings::gct_helper_trace_start() })?;
         WATCHING.store(true, Relaxed);
         Ok(Self(()))
@@ -137,7 +146,8 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         WATCHING.store(false, Relaxed);
-        // SAFETY: it was started, and nobody starts another before this returns.
+        // SAFETY: `start` has registered the tracepoints. Calls are serialised as there: the tree
+        // drops its `Watch` under its lock.
         unsafe { bindings::gct_helper_trace_stop() };
     }
 }

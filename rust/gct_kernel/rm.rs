@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Controls that gctgroup sends to the resource manager.
+//! Sends controls to the resource manager.
 
 use crate::bindings;
 use crate::state::Glue;
@@ -9,24 +9,29 @@ use gct_core::rmapi::control::{self, Control, Status};
 use gct_core::rmapi::{Class, Handle};
 use kernel::ffi::c_int;
 
-/// While it lives the GPUs are not suspended. An ioctl's hook has it already and may
-/// not take it again.
+/// Prevents suspension of the GPUs while it exists: holds the driver's `nv_system_pm_lock` for
+/// reading. The driver holds that lock during an ioctl, so a hook of an ioctl must not make one.
 pub(crate) struct SystemPmGuard(());
 
 impl SystemPmGuard {
-    /// Waits for the end of a suspension, or for a signal to the caller.
+    /// Waits until no suspension is in progress.
+    ///
+    /// # Errors
+    ///
+    /// EINTR if a signal comes first.
     pub(crate) fn interruptible() -> Result<Self, c_int> {
-        // SAFETY: sleeps, which the callers may: none holds a lock of ours or the
-        // driver's.
+        // SAFETY: may sleep, and the lock must not be held: callers are writes of the tree's files,
+        // in process context and without a lock of the driver.
         match unsafe { bindings::gct_helper_rm_begin(true) } {
             0 => Ok(Self(())),
             errno => Err(errno),
         }
     }
 
-    /// Waits for the end of a suspension, however long.
+    /// Waits until no suspension is in progress, and ignores signals.
     pub(crate) fn patient() -> Self {
-        // SAFETY: as above. Without signals it cannot fail.
+        // SAFETY: as above; the caller is the work item. It cannot fail, as no signal interrupts
+        // it.
         unsafe { bindings::gct_helper_rm_begin(false) };
         Self(())
     }
@@ -34,19 +39,23 @@ impl SystemPmGuard {
 
 impl Drop for SystemPmGuard {
     fn drop(&mut self) {
-        // SAFETY: begun when this was made.
+        // SAFETY: this value was made by a `begin` that succeeded, and ends it once.
         unsafe { bindings::gct_helper_rm_end() };
     }
 }
 
-/// Sends a control; what comes back is in it. The caller may sleep and holds the
-/// driver's power management lock, as every ioctl does.
+/// Sends a control and stores the answer in it. The caller may sleep, holds no lock of the resource
+/// manager, and is in an ioctl or has a [`SystemPmGuard`].
+///
+/// # Errors
+///
+/// The status with which the resource manager refuses.
 pub(crate) fn send(control: &mut Control) -> Result<(), Status> {
     let (client, object, command) = (control.client, control.object, control.command);
     let params = control.params();
     let size = u32::try_from(params.len()).unwrap_or(0);
-    // SAFETY: `params` is writable and has `size` bytes. The resource manager looks
-    // the handles up and takes any number.
+    // SAFETY: `params` is writable and `size` bytes long. Handles may be any numbers: the resource
+    // manager looks them up.
     let status = unsafe {
         bindings::gct_helper_rm_control(client, object, command, params.as_mut_ptr().cast(), size)
     };
@@ -56,15 +65,15 @@ pub(crate) fn send(control: &mut Control) -> Result<(), Status> {
     }
 }
 
-/// On which GPU a subdevice is, by the resource manager's number of it.
+/// Returns the resource manager's number of a subdevice's GPU.
 pub(crate) fn gpu_of_subdevice(client: Handle, subdevice: Handle) -> Option<u64> {
     let mut control = Control::gpu_of_subdevice(client, subdevice);
     send(&mut control).ok()?;
     Some(u64::from(control.gpu()))
 }
 
-/// The GPU that has a device instance now. Instances are given in the order in
-/// which GPUs are initialised, so each GPU is asked for its own.
+/// Returns the resource manager's number of the GPU that has a device instance. Instances are
+/// numbered in the order in which GPUs are initialised, so each GPU is asked for its own.
 pub(crate) fn gpu_of_instance(glue: &Glue, client: Handle, instance: u64) -> Option<u64> {
     let mut gpus = [0; limits::GPUS_MAX];
     let count = glue.with(|state, _| Ok(state.gpu_rm_ids(&mut gpus))).ok()?;
@@ -75,15 +84,19 @@ pub(crate) fn gpu_of_instance(glue: &Glue, client: Handle, instance: u64) -> Opt
     })
 }
 
-/// The class number of an object that a client has; `Err` with the status if it has none, or the
-/// resource manager does not say.
+/// Returns the class number of a client's object.
+///
+/// # Errors
+///
+/// The status with which the resource manager refuses to tell, for example if there is no such
+/// object.
 pub(crate) fn class_of(client: Handle, object: Handle) -> Result<u32, Status> {
     let mut control = Control::class_of(client, object);
     send(&mut control)?;
     Ok(control.class())
 }
 
-/// Does a client have an object no more? Where the resource manager does not say, it still has it.
+/// Returns whether a client's object is gone. If the resource manager does not tell, it is not.
 pub(crate) fn is_gone(client: Handle, object: Handle, class: Class) -> bool {
     if class_of(client, object).is_err_and(control::is_gone) {
         return true;
@@ -92,9 +105,9 @@ pub(crate) fn is_gone(client: Handle, object: Handle, class: Class) -> bool {
     probe.is_some_and(|mut control| send(&mut control) == Err(control::RESOURCE_LOST))
 }
 
-/// Bytes of an object that is device memory.
+/// Returns the bytes of an object in device memory.
 pub(crate) fn memory_bytes(client: Handle, memory: Handle) -> Option<u64> {
-    // SAFETY: takes any numbers, like `send`.
+    // SAFETY: any handles are valid, as for `send`.
     let bytes = unsafe { bindings::gct_helper_rm_memory_bytes(client, memory) };
     (bytes != 0).then_some(bytes)
 }

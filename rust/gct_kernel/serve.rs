@@ -1,46 +1,49 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Parameters of a tenant's ioctl, which the resource manager sees as they were read here.
+//! Reads parameters of a tenant's ioctl, and has the resource manager read the same.
 
 use crate::bindings::{self, gct_call, gct_serving};
 use core::ptr::NonNull;
 use gct_core::ids::FileId;
 use gct_core::rmapi::Hint;
 
-/// Reads what a hint points to, and has the resource manager read the same until [`taken`]. Where that
-/// is not to be read, the resource manager cannot read it either, and nothing is returned.
+/// Reads what a hint points to. Until [`taken`] the resource manager reads the same bytes there.
+/// Returns `None` if they cannot be read; then the resource manager cannot read them either.
 pub(crate) fn serve<'a>(call: &'a mut gct_call, hint: &Hint) -> Option<&'a [u8]> {
     if hint.address == 0 || hint.bytes == 0 {
         return None;
     }
-    // SAFETY: `call` is the caller's for this ioctl (gct.h): it stays in its place, is zero, and goes
-    // to `taken` in the same task. The address may be any: it is read as user memory.
+    // SAFETY: gct.h promises that `call` belongs to this ioctl and does not move. `gct_ioctl_enter`
+    // has zeroed it, and the same task passes it to `taken`. Any address is valid: it is read as
+    // user memory. The hint's size is not 0.
     let copy = unsafe { bindings::gct_helper_serve(call, hint.address, hint.bytes) };
     let len = usize::try_from(hint.bytes).ok()?;
-    // SAFETY: the helper has filled so many bytes, which it frees after `taken` alone, for which `call` must be
-    // borrowed again. Until the resource manager runs, in this task, nobody writes there.
+    // SAFETY: the helper has filled `len` bytes. They live until the `Served` that `taken` returns
+    // is dropped, and `taken` needs `call`, which this borrow holds. Only the resource manager
+    // writes to them, later and in this task.
     NonNull::new(copy.cast_mut())
         .map(|copy| unsafe { core::slice::from_raw_parts(copy.as_ptr(), len) })
 }
 
-/// What was served to an ioctl that has run, with what the resource manager wrote over it.
+/// Parameters that were served to an ioctl, with what the resource manager wrote to them.
 pub(crate) struct Served {
     copy: NonNull<u8>,
     len: usize,
-    /// Has the resource manager written there?
+    /// Whether the resource manager wrote to them.
     pub(crate) is_written: bool,
-    /// The file that the resource manager has found by a descriptor.
+    /// The file that the resource manager found by a descriptor.
     pub(crate) file: Option<FileId>,
 }
 
-/// Ends what [`serve`] has begun; `None` if it was nothing, or could not be read.
+/// Ends what [`serve`] began. Returns `None` if nothing was served.
 pub(crate) fn taken(call: &mut gct_call) -> Option<Served> {
     let mut out = gct_serving {
         bytes: 0,
         written: 0,
         file: 0,
     };
-    // SAFETY: as for `serve`, in the same task; without it nothing is found.
+    // SAFETY: `call` is the one that `serve` got, in the same task (gct.h). Without a `serve` it is
+    // zero, and nothing is served.
     let copy = unsafe { bindings::gct_helper_serve_end(call, &mut out) };
     let len = usize::try_from(out.bytes).ok()?;
     NonNull::new(copy).map(|copy| Served {
@@ -52,17 +55,17 @@ pub(crate) fn taken(call: &mut gct_call) -> Option<Served> {
 }
 
 impl Served {
-    /// The bytes.
+    /// Returns the bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: the helper has allocated and filled that many bytes, and nobody writes to them any more:
-        // they are served no longer.
+        // SAFETY: the helper has filled `len` bytes and gave them to this value. They are no longer
+        // served, so nobody writes to them.
         unsafe { core::slice::from_raw_parts(self.copy.as_ptr(), self.len) }
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // SAFETY: the copy is this value's.
+        // SAFETY: this value owns the copy, and it is not used after this.
         unsafe { bindings::gct_helper_serve_free(self.copy.as_ptr()) };
     }
 }

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The directories in debugfs, each with its files of the core's table.
+//! Makes and removes the directories in debugfs, each with the files of the core's table.
 //!
-//! A file knows two things: its entry in the table (debugfs' auxiliary number)
-//! and its directory's [`Scope`] (the inode's private data).
+//! A file has its index in that table (debugfs' auxiliary number) and its directory's [`Scope`]
+//! (the inode's private data).
 //!
-//! debugfs guards each read and write of a file against the file's removal:
-//! `debugfs_remove` returns when none is running, and later ones fail with EIO
-//! without calling us. So a [`Scope`] may be freed once its directory is removed,
-//! even while a file is still open.
+//! `debugfs_remove` waits for reads and writes that are running; later ones fail with EIO and do
+//! not reach this module. So a [`Scope`] may be freed when its directory has been removed, even if
+//! files of it are still open.
 
 use crate::bindings::gct_debugfs_fops;
 use crate::process::Watch;
@@ -24,32 +23,32 @@ use kernel::rbtree::{RBTree, RBTreeNodeReservation};
 
 /// Name of the tree below debugfs' mount point.
 const ROOT_NAME: &CStr = c"gctgroup";
-/// Name of the directory of GPUs.
+/// Name of the directory that holds the GPUs.
 const GPUS_NAME: &CStr = c"gpus";
 
-/// What debugfs made, or an error value, which debugfs takes in every place of a
-/// directory and then does nothing.
+/// An entry of debugfs, or an error value. debugfs accepts an error value wherever it takes a
+/// directory, and then does nothing.
 #[derive(Clone, Copy)]
 struct Dentry(*mut bindings::dentry);
 
-// SAFETY: a dentry may be used from every thread; debugfs does its own locking.
+// SAFETY: debugfs functions take a dentry in any thread and do their own locking.
 unsafe impl Send for Dentry {}
 
 impl Dentry {
     fn new(name: &CStr, parent: Option<Self>) -> Self {
         let parent = parent.map_or(ptr::null_mut(), |parent| parent.0);
-        // SAFETY: `name` ends with a NUL and is copied; `parent` is null, an error
-        // value, or a directory that was not removed, because `Tree` removes
-        // children before parents and forgets what it removed.
+        // SAFETY: `name` is NUL-terminated, and debugfs copies it. `parent` is null, an error
+        // value, or a directory that still exists: `Tree` removes children before parents and
+        // forgets what it has removed.
         Self(unsafe { bindings::debugfs_create_dir(name.as_char_ptr(), parent) })
     }
 
-    /// Did debugfs make it?
+    /// Returns whether debugfs made it.
     fn is_made(self) -> bool {
         kernel::error::from_err_ptr(self.0).is_ok()
     }
 
-    /// Makes the files of `scope`'s place here. Says whether all could be made.
+    /// Makes the files for `scope` in this directory. Returns whether all could be made.
     fn add_files(self, scope: &Scope) -> bool {
         let Some(place) = scope.place() else {
             return true;
@@ -67,10 +66,10 @@ impl Dentry {
 
     fn add_file(self, entry: &Entry, number: usize, scope: &Scope) -> Option<Self> {
         with_c_name(entry.name, |name| {
-            // SAFETY: `name` ends with a NUL and is copied. `self` is a directory
-            // that was not removed. `scope` lives in the `Directory` of this
-            // directory (or in `Tree::root_scope`), which outlives the file. The
-            // operations are a static of this module and own it.
+            // SAFETY: `name` is NUL-terminated, and debugfs copies it. `self` is a directory that
+            // still exists, or an error value. `scope` is in a box of this directory's `Directory`
+            // (the root's in `Tree`), which is freed after the file is removed. The operations are
+            // a static of this module and pin it.
             Self(unsafe {
                 bindings::debugfs_create_file_full(
                     name.as_char_ptr(),
@@ -84,16 +83,16 @@ impl Dentry {
         })
     }
 
-    /// Removes the directory with all that is below it, and waits for reads and
-    /// writes that are running there.
+    /// Removes the directory and everything below it. Waits for reads and writes that are running
+    /// there.
     fn remove(self) {
-        // SAFETY: an error value, or a directory that was not removed; the callers
-        // forget it.
+        // SAFETY: an error value, or a directory that still exists. The callers do not use it
+        // again.
         unsafe { bindings::debugfs_remove(self.0) };
     }
 }
 
-/// Calls `run` with `name` as a C string, unless the name is too long for one.
+/// Calls `run` with `name` as a C string. Returns `None` if the name is longer than a name may be.
 fn with_c_name<T>(name: &str, run: impl FnOnce(&CStr) -> T) -> Option<T> {
     let mut bytes = [0; limits::NAME_LEN_MAX + 1];
     bytes
@@ -102,10 +101,10 @@ fn with_c_name<T>(name: &str, run: impl FnOnce(&CStr) -> T) -> Option<T> {
     CStr::from_bytes_until_nul(&bytes).ok().map(run)
 }
 
-/// A directory of the core's.
+/// A directory that the core asked for.
 struct Directory {
     dentry: Dentry,
-    /// What the files' inodes point to: freed after `dentry` is removed.
+    /// The files' inodes point to it, so it is freed after `dentry` is removed.
     _scope: KBox<Scope>,
 }
 
@@ -113,9 +112,9 @@ fn is_group(path: DirPath) -> bool {
     matches!(path, DirPath::Group(_))
 }
 
-/// All directories.
+/// The root and all directories below it.
 pub(crate) struct Tree {
-    /// `None` once the tree is closed.
+    /// `None` after the tree was closed.
     root: Option<Dentry>,
     gpus: Dentry,
     directories: RBTree<DirPath, Directory>,
@@ -125,7 +124,11 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Makes the root with its files.
+    /// Makes the root and its files.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM. If debugfs cannot show the root, the log says so and there is no error.
     pub(crate) fn new() -> Result<Self> {
         let root_scope = KBox::new(Scope::Root, GFP_KERNEL)?;
         let root = Dentry::new(ROOT_NAME, None);
@@ -153,17 +156,17 @@ impl Tree {
         self.directories.get(&above).map(|above| above.dentry)
     }
 
-    /// Makes a directory with its files. Below one that is not there, or when the
-    /// tree is closed, nothing is made.
+    /// Makes a directory and its files. Does nothing if the parent does not exist or the tree is
+    /// closed.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` when the directory or a file could not be made; the others are there.
+    /// ENOMEM if the directory or one of its files could not be made. The others exist.
     pub(crate) fn add(&mut self, path: DirPath, scope: Scope, name: &str) -> Result {
         let Some(parent) = self.parent(path) else {
             return Ok(());
         };
-        // All memory first: what the files point to may not go before them.
+        // Allocate everything first: the scope must not be freed while files point to it.
         let scope = KBox::new(scope, GFP_KERNEL)?;
         let node = RBTreeNodeReservation::new(GFP_KERNEL)?;
         let Some(dentry) = with_c_name(name, |name| Dentry::new(name, Some(parent))) else {
@@ -179,7 +182,7 @@ impl Tree {
         whole.then_some(()).ok_or(ENOMEM)
     }
 
-    /// Removes a directory, which may not have been made.
+    /// Removes a directory if it was made.
     pub(crate) fn remove(&mut self, path: DirPath) {
         let Some(directory) = self.directories.remove(&path) else {
             return;
@@ -190,7 +193,7 @@ impl Tree {
         self.groups = self.groups.saturating_sub(usize::from(is_group(path)));
     }
 
-    /// Has forks and exits reported from now on, unless the kernel cannot.
+    /// Has forks and exits reported from now on. If the kernel cannot, the log says so once.
     pub(crate) fn watch(&mut self) {
         if self.watch.is_none() {
             match Watch::start() {
@@ -202,16 +205,15 @@ impl Tree {
         }
     }
 
-    /// Stops the reports when there is no group that could have members.
+    /// Stops the reports if there is no group.
     pub(crate) fn unwatch_if_idle(&mut self) {
         if self.groups == 0 {
             self.watch = None;
         }
     }
 
-    /// Takes the root out, so that nothing can be made any more. The caller
-    /// removes it with [`Closed::remove`] after it let go of the tree's lock:
-    /// a write of `control` that waits for the lock must end first.
+    /// Closes the tree: nothing can be made any more. The caller drops the tree's lock and then
+    /// calls [`Closed::remove`], which waits for writes of `control`, and these wait for the lock.
     pub(crate) fn close(&mut self) -> Closed {
         self.watch = None;
         Closed(self.root.take())
@@ -220,8 +222,8 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // Not closed: it never came to be part of the glue. The files go before
-        // the scopes that they point to.
+        // Has an effect if the glue could not be made. Files are removed before the scopes that
+        // they point to are freed.
         self.close().remove();
     }
 }
@@ -230,7 +232,7 @@ impl Drop for Tree {
 pub(crate) struct Closed(Option<Dentry>);
 
 impl Closed {
-    /// Removes everything that is shown.
+    /// Removes the root and everything below it.
     pub(crate) fn remove(self) {
         if let Some(root) = self.0 {
             root.remove();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * What the Rust glue needs from Linux and the kernel crate does not offer.
- * There is no decision here; see gct_helpers.h for the contracts.
+ * Wraps functions of Linux that the kernel crate does not offer to Rust. Contracts
+ * are in gct_helpers.h.
  */
 #include <linux/cgroup.h>
 #include <linux/cred.h>
@@ -33,7 +33,7 @@ void gct_helper_enable_hooks(bool on)
 		static_branch_disable(&gct_enabled_key);
 }
 
-/* Root passes permission bits, so a file refuses itself what its bits refuse. */
+/* The VFS lets root ignore permission bits, so they are checked here. */
 static int gct_fops_open(struct inode *inode, struct file *file)
 {
 	if ((file->f_mode & FMODE_READ) && !(inode->i_mode & 0444))
@@ -50,9 +50,9 @@ static ssize_t gct_fops_write(struct file *file, const char __user *from, size_t
 }
 
 /*
- * The owner keeps the module while a file is open, because ->release is called
- * even after the file was removed. The kernel crate's debugfs files have no
- * owner, so they may not be used by a module whose files can be open at unload.
+ * An open file must pin the module, because debugfs calls ->release even after the
+ * file was removed. The kernel crate's debugfs files have no owner, so a module
+ * whose files may be open when it is unloaded cannot use them.
  */
 const struct file_operations gct_debugfs_fops = {
 	.owner = THIS_MODULE,
@@ -96,7 +96,7 @@ struct task_struct *gct_helper_find_task(uint32_t pid)
 
 bool gct_helper_process_dead(const struct task_struct *task)
 {
-	/* task->signal lives as long as the task; do_exit() counts it down. */
+	/* task->signal lives as long as the task; do_exit() decrements ->live. */
 	return atomic_read(&task->signal->live) == 0;
 }
 
@@ -110,7 +110,7 @@ uint32_t gct_helper_visible_tgid(const struct gct_process *process)
 		return 0;
 	rcu_read_lock();
 	pid = find_pid_ns((int)process->tgid, &init_pid_ns);
-	/* Not the thread of another process that has this id now. */
+	/* NULL if the id is now that of another process's thread. */
 	leader = pid_task(pid, PIDTYPE_TGID);
 	if (leader && leader->start_boottime == process->start_time_ns &&
 	    !gct_helper_process_dead(leader))
@@ -125,7 +125,7 @@ uint32_t gct_helper_user(void)
 	const struct user_namespace *ns = cred->user_ns;
 	kuid_t user = cred->uid;
 
-	/* Subordinate ids are had for nothing; who made the namespace has them all. */
+	/* Anybody may create a namespace and have its ids: its owner counts. */
 	for (; ns != &init_user_ns; ns = ns->parent)
 		user = ns->owner;
 	return (uint32_t)__kuid_val(user);
@@ -136,13 +136,13 @@ int gct_helper_cgroup_path(char *out, uint32_t size)
 {
 	int length;
 
-	/* RCU keeps the css_set, and with it the cgroup and its kernfs node. */
+	/* RCU keeps the css_set alive, and with it the cgroup and its kernfs node. */
 	rcu_read_lock();
 	length = cgroup_path(task_dfl_cgroup(current), out, size);
 	rcu_read_unlock();
 	/*
-	 * A path that does not fit is cut. Linux 7.2 returns what it has written;
-	 * before 6.10 it was the length of the whole path, or -E2BIG.
+	 * A path that does not fit is truncated. Since Linux 6.10 cgroup_path() returns
+	 * the length written, before that the length of the whole path or -E2BIG.
 	 */
 	if (length == -E2BIG || (length >= 0 && (uint32_t)length >= size))
 		return (int)size - 1;
@@ -163,12 +163,12 @@ static void gct_probe_fork(void *data, struct task_struct *parent, struct task_s
 {
 	struct gct_process from, to;
 
-	/* A new thread belongs to its process already. */
+	/* A new thread belongs to a process that is known. */
 	if (parent->tgid == child->tgid)
 		return;
 	gct_helper_process_of(parent, &from);
 	gct_helper_process_of(child, &to);
-	/* As when the kernel itself is out of memory. */
+	/* The kernel kills a process in the same way if it is out of memory. */
 	if (!gct_trace_fork(&from, &to))
 		send_sig(SIGKILL, child, 1);
 }
@@ -195,8 +195,10 @@ int gct_helper_trace_start(void)
 {
 	int error;
 
-	/* The scheduler's tracepoints are not exported, so they are looked up by
-	 * name; these two calls make the compiler compare the probes' types. */
+	/*
+	 * The scheduler does not export its tracepoints, so they are looked up by
+	 * name. These two calls have the compiler check the probes' types.
+	 */
 	check_trace_callback_type_sched_process_fork(gct_probe_fork);
 	check_trace_callback_type_sched_process_exit(gct_probe_exit);
 

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * How gctgroup talks to the resource manager: through rm_kernel_rmapi_op(), the
- * way that kernel-open offers to nvidia-modeset, in the name of the kernel.
+ * Sends controls to the resource manager through rm_kernel_rmapi_op(), the interface
+ * that kernel-open has for nvidia-modeset. They run with the kernel's rights.
  */
 #include "nv-linux.h"
 
 #include "gct_helpers.h"
 
-/* Operation NV04_CONTROL of rm_kernel_rmapi_op(), with NVOS54_PARAMETERS. Neither
- * is declared in kernel-open; both are the same in 535, 550, 580 and 595. */
+/*
+ * Operation NV04_CONTROL of rm_kernel_rmapi_op(), and its NVOS54_PARAMETERS.
+ * kernel-open declares neither; both are the same in 535, 550, 580 and 595.
+ */
 #define GCT_RM_CONTROL 0x36
 
 struct gct_rm_control {
@@ -59,7 +61,7 @@ void gct_helper_rm_end(void)
 	up_read(&nv_system_pm_lock);
 }
 
-/* NV0041_CTRL_CMD_GET_SURFACE_INFO with one NV0041_CTRL_SURFACE_INFO. */
+/* NV0041_CTRL_CMD_GET_SURFACE_INFO, here with one NV0041_CTRL_SURFACE_INFO. */
 #define GCT_GET_SURFACE_INFO 0x410110
 #define GCT_SURFACE_PHYS_SIZE 7
 #define GCT_SURFACE_SIZE_UNIT 0x1000

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * The resource manager's reading of a tenant's parameters is served from our copy:
- * what gctgroup has read before an ioctl is what the resource manager sees in it,
- * however often it reads and whatever other threads write meanwhile. What the
- * resource manager writes there is kept too.
+ * Serves a tenant's parameters to the resource manager from gctgroup's copy.
  *
- * An ioctl that is under way belongs to one task, and the resource manager reads in
- * that task. So each entry is made, found and removed by current alone; the lock
- * guards the list that it hangs in.
+ * gctgroup reads parameters before an ioctl, and the resource manager reads them
+ * again in it, perhaps several times. Other threads may write to them at any time.
+ * The resource manager gets the copy, so both see the same. What the resource
+ * manager writes to the parameters also goes to the copy.
+ *
+ * The resource manager runs an ioctl in the task that issued it. So only current
+ * adds, finds and removes its entry. gct_served_lock protects the lists.
  */
 #include <linux/hash.h>
 #include <linux/list.h>
@@ -24,10 +25,10 @@ struct gct_served {
 	struct hlist_node node;
 	struct task_struct *task;
 	uint64_t address;	/* of the tenant's bytes; 0 for no entry */
-	uint8_t *copy;		/* NULL: they cannot be read */
+	uint8_t *copy;		/* NULL if the bytes cannot be read */
 	uint32_t bytes;
-	uint32_t written;	/* the resource manager wrote there */
-	uint64_t file;		/* token of the file that it has found last, or 0 */
+	uint32_t written;	/* 1 if the resource manager wrote to them */
+	uint64_t file;		/* token of the file that it found last, or 0 */
 };
 
 _Static_assert(sizeof(struct gct_served) == sizeof(((struct gct_call *)0)->served),
@@ -49,7 +50,7 @@ static struct hlist_head *gct_served_list(void)
 	return &gct_served_lists[hash_ptr(current, GCT_SERVED_BITS)];
 }
 
-/* The entry of current, if there is one. */
+/* Returns the entry of current, or NULL. */
 static struct gct_served *gct_served_current(void)
 {
 	struct gct_served *served, *found = NULL;
@@ -65,7 +66,7 @@ static struct gct_served *gct_served_current(void)
 	return found;
 }
 
-/* The same if it overlaps [address, address + n), and the part of both. */
+/* Returns the entry of current if it overlaps [address, address + n), and the overlap. */
 static struct gct_served *gct_served_find(uint64_t address, uint32_t n, uint64_t *begin,
 					  uint64_t *end)
 {

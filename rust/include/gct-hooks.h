@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * gct-hooks.h - what a patched driver file includes: gct.h and the guard.
+ * gct-hooks.h - gct.h and the guard of the hooks, for patched files of the driver.
  *
- * gct_enabled() is a static key: while gctgroup is off (gct_init() was not
- * called, failed, or gct_exit() ran) a hook is one no-op instruction.
+ * gct_enabled() is a static key. A hook is one no-op instruction until gct_init()
+ * has succeeded and after gct_exit().
  */
 #ifndef GCT_HOOKS_H
 #define GCT_HOOKS_H
@@ -17,7 +17,7 @@ DECLARE_STATIC_KEY_FALSE(gct_enabled_key);
 
 #define gct_enabled() static_branch_unlikely(&gct_enabled_key)
 
-/* Are some parameters served? Those of current's own ioctl are if so. */
+/* Returns whether any ioctl has served parameters; current's own may be among them. */
 #define gct_serving() (gct_enabled() && unlikely(READ_ONCE(gct_servings) != 0))
 
 #endif /* GCT_HOOKS_H */

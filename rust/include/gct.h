@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * gct.h - the one C interface between NVIDIA's driver and gctgroup.
+ * gct.h - the C interface between NVIDIA's driver and gctgroup.
  *
  * The driver's C code calls these functions; rust/gct_kernel/ffi.rs implements
- * them. Only fixed-width types cross, no Linux and no NVIDIA header is needed,
- * and the layout of every structure is asserted here and again in Rust. A
- * change of a structure or of a signature raises GCT_ABI_VERSION.
+ * them. Only fixed-width types cross, so the header needs neither Linux's nor
+ * NVIDIA's headers. Layouts are asserted here and again in Rust. A change of a
+ * structure or of a signature raises GCT_ABI_VERSION.
  *
- * None of these functions may fail the driver. What goes wrong inside is
- * counted in the gctgroup tree and the stock path is taken.
+ * If gctgroup fails, the driver takes the stock path and the tree's `events`
+ * counts the failure. Only a tenant under a limit may get an error instead, from
+ * gct_file_open() and gct_ioctl_enter().
  */
 #ifndef GCT_H
 #define GCT_H
@@ -23,15 +24,15 @@
 
 #define GCT_ABI_VERSION 9
 
-/* Bytes of struct gct_gpu's name, with the NUL that ends it. */
+/* Bytes of struct gct_gpu's name, including the terminating NUL. */
 #define GCT_GPU_NAME_BYTES 64
 
 /* Bytes of a GPU's UUID. */
 #define GCT_GPU_UUID_BYTES 16
 
 /*
- * What the driver knows of a GPU when its PCI probe succeeded. All fields are
- * in CPU byte order. A field that the driver does not know is 0.
+ * What the driver knows about a GPU when its PCI probe has succeeded. Fields are
+ * in CPU byte order; 0 means unknown.
  */
 struct gct_gpu {
 	uint32_t size;			/* sizeof(struct gct_gpu), set by the caller */
@@ -62,100 +63,105 @@ _Static_assert(offsetof(struct gct_gpu, bar0_base) == 32, "struct gct_gpu is ABI
 _Static_assert(offsetof(struct gct_gpu, name) == 64, "struct gct_gpu is ABI");
 
 /*
- * Room on the caller's stack through which gct_ioctl_enter() talks to the
- * gct_ioctl_leave() of the same ioctl. The caller passes it through unread; it
- * needs no initialisation, and stays where it is in between.
+ * What gct_ioctl_enter() leaves for the gct_ioctl_leave() of the same ioctl, on
+ * the caller's stack. The caller need not initialise it, does not look at it, and
+ * does not move it in between.
  */
 struct gct_call {
-	uint64_t has_entered;	/* not 0: gct_ioctl_leave() finds in entered what it needs */
-	uint64_t entered[12];
-	uint64_t served[7];
+	uint64_t has_entered;		/* not 0: `entered` holds the decoded ioctl */
+	uint64_t entered[12];		/* ioctl::Entered of gct_kernel */
+	uint64_t served[7];		/* struct gct_served of gct_serve.c */
 };
 
 _Static_assert(sizeof(struct gct_call) == 160, "struct gct_call is ABI");
 
 /*
- * Module init and exit of nvidia.ko. Context: process, may sleep.
+ * Start and stop gctgroup with nvidia.ko. Context: process, may sleep.
  *
- * gct_init() returns 0, or a negative errno after which every other function
- * here does nothing; the driver then goes on as unpatched. It is called before
- * the first GPU is probed and before the character devices exist. gct_exit() is
- * called after the last GPU is removed and the character devices are gone, also
- * when gct_init() had failed.
+ * The driver calls gct_init() before it probes a GPU and before the character
+ * devices exist, and gct_exit() after the last GPU is removed and the devices are
+ * gone, even if gct_init() failed. gct_init() returns 0 or a negative errno. After
+ * an errno all other functions here do nothing.
  */
 int gct_init(void);
 void gct_exit(void);
 
 /*
- * A GPU arrived, its UUID became known, it left. Context: process, may sleep;
- * gct_gpu_uuid() may be called under the driver's ldata_lock. @gpu and @uuid
- * are only read during the call.
+ * Report that a GPU arrived, that its UUID is known, and that it left. @gpu and
+ * @uuid are read during the call only. Context: process, may sleep; the driver may
+ * hold its ldata_lock in gct_gpu_uuid().
  */
 void gct_gpu_add(const struct gct_gpu *gpu);
 void gct_gpu_uuid(uint32_t gpu_id, const uint8_t uuid[GCT_GPU_UUID_BYTES]);
 void gct_gpu_remove(uint32_t gpu_id);
 
 /*
- * A GPU was suspended and works again. Context: process, may sleep; the driver's
- * ldata_lock or its nv_system_pm_lock may be held.
+ * Reports that a GPU was suspended and works again. Context: process, may sleep;
+ * the driver may hold its ldata_lock and its nv_system_pm_lock.
  */
 void gct_gpu_resumed(uint32_t gpu_id);
 
 /*
- * What every line of the driver's log begins with that tells of an error of a GPU,
- * and how much of such a line is looked at.
+ * The start of each line of the driver's log that reports an error of a GPU, and
+ * the bytes of such a line that gctgroup reads.
  */
 #define GCT_LOG_ERROR "NVRM: Xid (PCI:"
 #define GCT_LOG_BYTES 96
 
 /*
- * The driver logs @line of @size bytes, which begins with GCT_LOG_ERROR and may be
- * cut off. Context: any, interrupts too; takes no lock and allocates nothing. @line
- * is only read during the call.
+ * Reports a line that the driver logs: @size bytes that begin with GCT_LOG_ERROR.
+ * The line may be truncated. @line is read during the call only. Context: any,
+ * including interrupts; takes no lock and does not allocate.
  */
 void gct_log_line(const char *line, uint32_t size);
 
 /*
- * current opened the control file or a device file. Context: process, may
- * sleep; takes no lock of the driver. @file becomes a token that belongs to the
- * open file and goes to exactly one gct_file_close(), or NULL when the file is
- * not tracked. Returns 0, or a negative errno when the file cannot be tracked
- * and current is under a limit: it may not be opened then.
+ * Reports that current opens the control file or a device file. Sets *@file to a
+ * token of the open file, which the driver passes to exactly one gct_file_close();
+ * NULL means that the file is not followed. Returns 0, or a negative errno with
+ * which the open must fail: the file cannot be followed, and current is under a
+ * limit. Context: process, may sleep; takes no lock of the driver.
  */
 int gct_file_open(void **file);
 
 /*
- * The open file goes away: called just before the resource manager frees its
- * clients. @file is what gct_file_open() returned, or NULL, and is dead after
- * the call. Context: process or a kernel thread (never looks at current), may
- * sleep.
+ * Reports that an open file is closed. The driver calls this just before the
+ * resource manager frees the file's clients. @file is the file's token or NULL; it
+ * is invalid after the call. Context: process or a kernel thread, may sleep;
+ * current is not used.
  */
 void gct_file_close(void *file);
 
 /*
- * The driver keeps memory for as long as a dma-buf lives: its client @keeper has
- * the name @kept of what @client has as @object, on the GPU of @gpu_id. It is the
- * dma-buf's number @index. *@file is the dma-buf's token, which is made when it is
- * NULL; it goes to gct_file_close() when the driver keeps nothing any more. Context:
- * process, current exports; may sleep, no lock of the resource manager held.
+ * Reports that a dma-buf keeps an object of a tenant alive: the driver's client
+ * @keeper has @kept, a duplicate of @client's @object on the GPU @gpu_id. @index
+ * counts the objects of one dma-buf. *@file is the dma-buf's token; it is made here
+ * if it is NULL. The driver passes it to gct_file_close() when it has freed all
+ * duplicates. Context: process, current exports; may sleep; no lock of the resource
+ * manager is held.
  */
 void gct_memory_kept(void **file, uint32_t gpu_id, uint32_t index, uint32_t client,
 		     uint32_t object, uint32_t keeper, uint32_t kept);
 
 /*
- * Just before and just after the resource manager runs an ioctl for which
- * gct_tracks() says yes. @file is the token of the file in whose name the
- * resource manager runs it: the file on which NV_ESC_REGISTER_FD has registered
- * another one stands for that one. @escape is the unwrapped escape number, @arg
- * the kernel's copy of the ioctl's structure, @size its bytes, @result what
- * rm_ioctl() returned (NV_OK is 0). Of one @file one ioctl at a time is between
- * enter and leave. Context: process, may sleep, no
- * lock of the resource manager held. @file may be NULL. They observe, but for
- * what a limit forbids, or what cannot be tracked of a process that is under one:
- * then gct_ioctl_enter() returns 1 and has written a status
- * behind @arg. The resource manager is not to run the ioctl, and there is no leave;
- * its result is NV_OK, as for all that the resource manager refuses. Otherwise
- * nothing behind @arg is written, and 0 is returned.
+ * Report an ioctl just before and just after the resource manager runs it. The
+ * driver calls them if gct_tracks() returns 1.
+ *
+ * @file:   token of the ioctl's file, or NULL. If NV_ESC_REGISTER_FD has bound that
+ *          file to a control file, the token of the control file.
+ * @escape: escape number, unwrapped
+ * @arg:    the kernel's copy of the ioctl's structure, @size bytes
+ * @call:   the same for both
+ * @result: what rm_ioctl() returned; NV_OK is 0
+ *
+ * gct_ioctl_enter() returns 0 if the ioctl may run, and then does not write to
+ * @arg. It returns 1 if a limit forbids the ioctl, or if the ioctl cannot be
+ * followed and its process is under a limit. It has then written a status to @arg;
+ * the driver does not call rm_ioctl() nor gct_ioctl_leave(), and goes on as if
+ * rm_ioctl() had returned NV_OK, as it does when the resource manager refuses.
+ *
+ * Context: process, may sleep; no lock of the resource manager is held. For one
+ * @file only one ioctl at a time is between enter and leave.
  */
 int gct_ioctl_enter(void *file, uint32_t escape, void *arg, uint32_t size,
 		    struct gct_call *call);
@@ -163,21 +169,26 @@ void gct_ioctl_leave(void *file, uint32_t escape, const void *arg, uint32_t size
 		     struct gct_call *call, uint32_t result);
 
 /*
- * Parameters to which an ioctl's structure points are the tenant's memory. What
- * gct_ioctl_enter() has read there, the resource manager reads too: after
- * os_memcpy_from_user() has copied, gct_serve_read() puts our copy in its place.
- * Returns 0, or a negative errno where the copy could not be made: what gctgroup
- * could not read, the resource manager does not read either. gct_serve_write()
- * sees what os_memcpy_to_user() is about to write. gct_serve_file() sees the token
- * of a file that the resource manager has found by its descriptor. They are called
- * while gct_servings is not 0, in the context of the ioctl, and do not sleep.
+ * Have the resource manager see the parameters that gctgroup saw. An ioctl's
+ * structure points to parameters in the tenant's memory, which may change at any
+ * time. gct_ioctl_enter() copies them. During the ioctl
+ *
+ *   gct_serve_read()   replaces what os_memcpy_from_user() has copied by that copy.
+ *                      Returns 0, or a negative errno if gct_ioctl_enter() could not
+ *                      copy; then the resource manager must not read either.
+ *   gct_serve_write()  records what os_memcpy_to_user() is about to write.
+ *   gct_serve_file()   records the token of a file that the resource manager has
+ *                      found by its descriptor.
+ *
+ * The driver calls them only while gct_servings is not 0. Context: the ioctl; they
+ * do not sleep.
  */
 extern uint32_t gct_servings;
 int gct_serve_read(void *to, const void *from, uint32_t n);
 void gct_serve_write(const void *to, const void *from, uint32_t n);
 void gct_serve_file(void *file);
 
-/* Escape numbers of the ioctls that create, free, share or control RM objects. */
+/* Escape numbers of the ioctls that allocate, free, share or control RM objects. */
 #define GCT_ESCAPE_ALLOC_MEMORY 0x27u
 #define GCT_ESCAPE_ALLOC_OBJECT 0x28u
 #define GCT_ESCAPE_FREE 0x29u
@@ -186,7 +197,7 @@ void gct_serve_file(void *file);
 #define GCT_ESCAPE_DUP_OBJECT 0x34u
 #define GCT_ESCAPE_VID_HEAP_CONTROL 0x4Au
 
-/* Binds a file to another one, for good: it takes its turn with the others. */
+/* Binds a file to another one until it is closed. It is serialised with the above. */
 #define GCT_ESCAPE_REGISTER_FD 0xC9u
 
 #define GCT_ESCAPE_FIRST GCT_ESCAPE_ALLOC_MEMORY
@@ -201,13 +212,13 @@ void gct_serve_file(void *file);
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_VID_HEAP_CONTROL))
 
 /*
- * Controls by which a tenant may undo a limit: the time slice of a channel group,
- * and what lets channels run. And those that put names of objects into a file, and
- * take them out.
+ * Returns 1 for controls that may undo a limit (they set the time slice of a
+ * channel group or let channels run), and for those that export objects to a file or
+ * import them.
  */
 static inline int gct_tracks_control(uint32_t command)
 {
-	/* A channel takes those of every generation: 0xa06f, 0xb06f, 0xc36f ... */
+	/* A channel accepts the numbers of all generations: 0xa06f, 0xb06f, 0xc36f ... */
 	switch (command & 0x00ffffff) {
 	case 0x006f0102: /* NV906F_CTRL_CMD_RESET_CHANNEL */
 	case 0x006f0103: /* NVA06F_CTRL_CMD_GPFIFO_SCHEDULE */
@@ -231,8 +242,9 @@ static inline int gct_tracks_control(uint32_t command)
 }
 
 /*
- * Does gctgroup look at this ioctl? Two compares and one bit test, and of a
- * control, which is the most frequent, its number: word 2 of NVOS54_PARAMETERS.
+ * Returns 1 if gctgroup looks at this ioctl. Costs two compares and a bit test. For
+ * controls, which are the most frequent, the command also counts: word 2 of
+ * NVOS54_PARAMETERS.
  */
 static inline int gct_tracks(uint32_t escape, const void *arg, uint32_t size)
 {
