@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Who fills the core's tables pays for them: from its memory cgroup, until it has gone.
+//! Tests that a tenant's memory cgroup pays for its entries in the core's tables.
 //!
-//! They run last: what they cannot follow is counted in `events`.
+//! These tests run last, because objects that gctgroup could not follow are counted in `events`.
 
 use crate::gpus::{me, session, ENGINE};
 use crate::limits::{set, TIMESLICE};
@@ -26,11 +26,11 @@ pub(crate) const TESTS: &[Test] = &[
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// A memory cgroup that goes when it is dropped.
+/// A memory cgroup, removed on drop.
 struct Cgroup(String);
 
 impl Cgroup {
-    /// Mounts cgroup v2 unless it is, and makes a cgroup. Skips where the kernel has no memory cgroups.
+    /// Creates a cgroup, and mounts cgroup v2 if needed. Skips if the kernel lacks memory cgroups.
     fn new(name: &str) -> Result<Self, Stop> {
         if fs::metadata(format!("{MOUNT}/cgroup.procs")).is_err() {
             fs::create_dir_all(MOUNT)?;
@@ -47,12 +47,12 @@ impl Cgroup {
         format!("{}/{name}", self.0)
     }
 
-    /// Moves this process here.
+    /// Moves this process into the cgroup.
     fn enter(&self) -> io::Result<()> {
         fs::write(self.file("cgroup.procs"), "0")
     }
 
-    /// Bytes of the kernel's small objects that are charged here.
+    /// Returns the bytes of slab memory that are charged to the cgroup.
     fn slab(&self) -> Result<u64, Stop> {
         let stat = fs::read_to_string(self.file("memory.stat"))?;
         let line = stat.lines().find_map(|line| line.strip_prefix("slab "));
@@ -60,11 +60,11 @@ impl Cgroup {
             .ok_or_else(|| failed(format!("no slab in {stat:?}")))
     }
 
-    /// Lets it have no more than it has.
+    /// Limits the cgroup to the memory that it has now.
     fn stop_growth(&self) -> Outcome {
         let now = fs::read_to_string(self.file("memory.current"))?;
         let now: u64 = now.trim().parse().map_err(|_| failed(now.clone()))?;
-        // A little less, so that the kernel's hoard is given back too.
+        // A little less, because the kernel has charged some pages in advance.
         let most = now.saturating_sub(64 << 10).to_string();
         Ok(fs::write(self.file("memory.max"), most)?)
     }
@@ -76,13 +76,13 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // A child that is still there keeps it, and the test has failed then.
+        // Fails if a child is still in it. The test has failed in that case.
         let _ = fs::remove_dir(&self.0);
     }
 }
 
 fn mount(kind: &std::ffi::CStr, target: &std::ffi::CStr) -> io::Result<()> {
-    // SAFETY: three strings that end with a NUL, and no data.
+    // SAFETY: the three strings are NUL-terminated, and there is no data.
     let result = unsafe {
         libc::mount(
             kind.as_ptr(),
@@ -98,7 +98,8 @@ fn mount(kind: &std::ffi::CStr, target: &std::ffi::CStr) -> io::Result<()> {
     }
 }
 
-/// Makes clients, each of which is three entries of the core's largest table. They stay until the file is closed.
+/// Allocates clients. Each takes three entries of the core's largest table until the file is
+/// closed.
 fn fill(control: &Arc<Control>, clients: usize) -> Result<(), Error> {
     for _ in 0..clients {
         Client::new(Arc::clone(control))?;
@@ -106,17 +107,18 @@ fn fill(control: &Arc<Control>, clients: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Clients of a tenant that has much.
+/// Clients of a large tenant.
 const CLIENTS: usize = 2000;
 
-/// What they need at the least: three entries each, of more than 128 bytes.
+/// Their minimum charge: three entries each, of more than 128 bytes.
 const BYTES: u64 = CLIENTS as u64 * 3 * 128;
 
-/// What may stay of a tenant: the pages in which others' entries lie by now, and one empty page of each table.
+/// Maximum charge that may remain of a tenant: pages in which other tenants have entries, and one
+/// empty page of each table.
 const REST: u64 = 128 << 10;
 
-/// A tenant's memory cgroup pays for what it fills, and gets it back when the tenant has gone. Entries of others, which
-/// lie before and behind it, are where they were.
+/// A tenant's cgroup is charged for the tenant's entries and uncharged when the tenant has exited.
+/// Entries that others made before and after it stay valid.
 fn given_back() -> Outcome {
     let cgroup = Cgroup::new("gct-charged")?;
     let before = session(0)?;
@@ -146,7 +148,7 @@ fn given_back() -> Outcome {
     expect(&me(), 0, Some((2, 0)))
 }
 
-/// What `events` says of allocations that failed.
+/// Returns the number of failed allocations from `events`.
 fn out_of_memory() -> Result<u64, Stop> {
     let events = tree::read("events")?;
     let line = events.lines().find_map(|line| line.strip_prefix("memory "));
@@ -154,9 +156,9 @@ fn out_of_memory() -> Result<u64, Stop> {
         .ok_or_else(|| failed(format!("no memory in {events:?}")))
 }
 
-/// A tenant that has filled its cgroup, and that the kernel does not kill for it.
+/// Prepares a tenant that is about to fill its cgroup. The kernel must not kill it for that.
 ///
-/// It drops its clients at once, so that it needs no page of its own: that it would wait for.
+/// It keeps no memory of its own for its clients: it would wait for a page that its cgroup lacks.
 fn full(cgroup: &Cgroup, parent: &mut Parent) -> Result<Arc<Control>, Stop> {
     cgroup.enter()?;
     fs::write("/proc/self/oom_score_adj", "-1000")?;
@@ -167,11 +169,11 @@ fn full(cgroup: &Cgroup, parent: &mut Parent) -> Result<Arc<Control>, Stop> {
     Ok(control)
 }
 
-/// Rounds of clients that such a tenant makes until it must have needed a page.
+/// Rounds after which such a tenant has needed another page.
 const ROUNDS: usize = 60;
 const CLIENTS_OF_ROUND: usize = 20;
 
-/// Under a limit of ours the driver says that there is no memory. Neighbours do not notice.
+/// Under a limit, the driver returns `NV_ERR_NO_MEMORY`. Neighbours are not affected.
 fn refused() -> Outcome {
     let cgroup = Cgroup::new("gct-refused")?;
     let group = Group::new("charged")?;
@@ -182,7 +184,7 @@ fn refused() -> Outcome {
         let refused = matches!(outcome, Err(Error::Status(numbers::NO_MEMORY)));
         parent.step()?;
         holds("refused with NV_ERR_NO_MEMORY", refused)?;
-        // With memory it goes on.
+        // It continues when there is memory again.
         fill(&control, 2 * CLIENTS_OF_ROUND)?;
         parent.step()
     })?;
@@ -193,7 +195,7 @@ fn refused() -> Outcome {
     cgroup.stop_growth()?;
     tenant.next()?;
     holds("counted", out_of_memory()? > before)?;
-    // A neighbour, whose cgroup has memory.
+    // This process is a neighbour whose cgroup has memory.
     let counted = out_of_memory()?;
     fill(&Arc::new(Control::open()?), 10 * CLIENTS_OF_ROUND).during("a neighbour")?;
     same("of the neighbour", out_of_memory()?, counted)?;
@@ -203,7 +205,7 @@ fn refused() -> Outcome {
     tenant.finish()
 }
 
-/// Without a limit it goes on, and what cannot be followed is counted.
+/// Without a limit the tenant continues, and `events` counts what is not followed.
 fn counted() -> Outcome {
     let cgroup = Cgroup::new("gct-counted")?;
     let before = out_of_memory()?;
@@ -231,11 +233,11 @@ fn counted() -> Outcome {
 
 const SLAB: &str = "/sys/kernel/debug/failslab";
 
-/// Makes allocations that may not sleep fail, in the tasks that ask for it, until it is dropped.
+/// While it exists, atomic allocations fail in the tasks that ask for it.
 struct Failing(());
 
 impl Failing {
-    /// Skips where the kernel has no fault injection.
+    /// Enables the failures. Skips if the kernel lacks fault injection.
     fn new() -> Result<Self, Stop> {
         if fs::metadata(SLAB).is_err() {
             return Err(skipped("no fault injection in this kernel"));
@@ -256,16 +258,16 @@ impl Failing {
 
 impl Drop for Failing {
     fn drop(&mut self) {
-        // A test that goes on with failures fails by itself.
+        // If this fails, later tests fail.
         let _ = fs::write(format!("{SLAB}/probability"), "0");
         let _ = fs::write(format!("{SLAB}/task-filter"), "N");
     }
 }
 
-/// Forks across pages of pids while no page can be had. Returns how many children were killed
-/// before they ran.
+/// Forks more often than a page has pids, while page allocations fail. Returns the number of
+/// children that were killed before they ran.
 fn fork_without_pages() -> Result<usize, Stop> {
-    // More pids than a page has, so at least one page begins here.
+    // More pids than a page has, so at least one new page is needed.
     const CHILDREN: usize = 520;
     let mut killed = 0;
     fs::write("/proc/self/make-it-fail", "1")?;
