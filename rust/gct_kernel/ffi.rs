@@ -2,8 +2,8 @@
 
 //! Defines the functions that C calls.
 //!
-//! Each converts C's arguments to safe values, calls one function and converts its result. gct.h and
-//! gct_helpers.h say what they do.
+//! Each converts C's arguments to safe values, calls one function and converts its result. gct.h
+//! and gct_helpers.h say what they do.
 //!
 //! One pointer leads to the glue. It is set before the static key enables the hooks. `gct_exit`
 //! clears it, after the character devices and GPUs are gone and no hook can run.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the driver and the scheduler report, handed to the core.
+//! Passes to the core what the driver and the scheduler report.
 //!
-//! When the core refuses or memory is short, the core counts it in the tree's `events`
-//! and the stock path goes on; but who is under a limit is refused with an error.
+//! If the core refuses or memory is short, the tree's `events` counts it and the stock path
+//! continues. A process under a limit gets an error instead.
 
 use crate::bindings::gct_gpu;
 use crate::state::{Forked, Glue};
@@ -20,15 +20,15 @@ use kernel::error::code::{ENFILE, ENOMEM};
 use kernel::ffi::c_int;
 use kernel::sync::ArcBorrow;
 
-/// What this backend measures and enforces: what the resource manager's controls can do.
+/// What this backend measures and enforces: what controls of the resource manager can do.
 const FEATURES: FeatureSet = FeatureSet::NONE
     .with(Feature::GmemCharge)
     .with(Feature::Timeslice)
     .with(Feature::Freeze)
     .with(Feature::Faults);
 
-/// Runs `operation` under the core's mutex and has the tree and the resource manager
-/// follow it.
+/// Runs `operation` under the core's mutex, then schedules the work that it left: directories to
+/// make or remove, controls to send.
 pub(crate) fn with<T>(
     glue: &ArcBorrow<'_, Glue>,
     mut operation: impl FnMut(&mut State<'_>) -> Result<T, Error>,
@@ -43,7 +43,7 @@ pub(crate) fn with<T>(
     outcome
 }
 
-/// Counts what the core refused. Storage that could not be had is counted already.
+/// Counts what the core refused. [`Glue::with`] has counted missing memory already.
 pub(crate) fn count_refusal<T>(glue: &Glue, outcome: Result<T, Error>) -> Option<T> {
     match outcome {
         Ok(value) => Some(value),
@@ -55,6 +55,7 @@ pub(crate) fn count_refusal<T>(glue: &Glue, outcome: Result<T, Error>) -> Option
     }
 }
 
+/// Adds a GPU that the driver has probed.
 pub(crate) fn gpu_add(glue: &ArcBorrow<'_, Glue>, gpu: &gct_gpu) {
     let pci = PciAddress {
         domain: gpu.domain,
@@ -75,11 +76,13 @@ pub(crate) fn gpu_add(glue: &ArcBorrow<'_, Glue>, gpu: &gct_gpu) {
     count_refusal(glue, with(glue, |state| state.gpu_add(&facts, FEATURES)));
 }
 
+/// Stores a GPU's UUID.
 pub(crate) fn gpu_uuid(glue: &ArcBorrow<'_, Glue>, gpu_id: u32, uuid: [u8; 16]) {
     count_refusal(glue, with(glue, |state| state.gpu_uuid(gpu_id, uuid)));
 }
 
-/// A GPU was resumed. Its limits are told again by the work item, which waits until the driver has resumed all.
+/// Has the work item send a resumed GPU's limits again. It waits until the driver has resumed all
+/// GPUs.
 pub(crate) fn gpu_resumed(glue: &ArcBorrow<'_, Glue>, gpu_id: u32) {
     let resumed = |state: &mut State<'_>| {
         state.gpu_resumed(gpu_id);
@@ -88,11 +91,12 @@ pub(crate) fn gpu_resumed(glue: &ArcBorrow<'_, Glue>, gpu_id: u32) {
     count_refusal(glue, with(glue, resumed));
 }
 
+/// Removes a GPU.
 pub(crate) fn gpu_remove(glue: &ArcBorrow<'_, Glue>, gpu_id: u32) {
     count_refusal(glue, with(glue, |state| state.gpu_remove(gpu_id)));
 }
 
-/// The driver logs a line; the work item counts it if it tells of an error. Any context.
+/// Leaves a line that the driver logs for the work item, which counts the error in it. Any context.
 pub(crate) fn log_line(glue: &ArcBorrow<'_, Glue>, line: &[u8]) {
     if let Some(report) = Report::parse(line) {
         glue.reports.put(report);
@@ -100,13 +104,13 @@ pub(crate) fn log_line(glue: &ArcBorrow<'_, Glue>, line: &[u8]) {
     }
 }
 
-/// The caller's process opened a file of the driver. `None` is a file that is not
+/// Follows a file of the driver that the current process opens. Returns `None` if it cannot be
 /// followed.
 ///
 /// # Errors
 ///
-/// The errno with which the open fails: the process is under a limit, and cannot be
-/// followed.
+/// The errno with which the open fails: the file cannot be followed, and the process is under a
+/// limit.
 pub(crate) fn file_open(glue: &ArcBorrow<'_, Glue>) -> Result<Option<FileId>, c_int> {
     let (own, user) = (process::current(), process::user());
     let mut buffer = process::CGROUP_BUFFER;
@@ -126,13 +130,14 @@ pub(crate) fn file_open(glue: &ArcBorrow<'_, Glue>) -> Result<Option<FileId>, c_
     }
 }
 
+/// Forgets a file, and waits until no control names its objects.
 pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
     let outcome = with(glue, |state| {
         let wait = state.wait_for(file);
         state.file_close(file);
         Ok(wait)
     });
-    // A control may be in flight that names what the core has just forgotten.
+    // A control in flight may name objects that the core has just forgotten.
     if let Some(wait) = count_refusal(glue, outcome).flatten() {
         glue.wait(&wait);
     }
@@ -141,7 +146,8 @@ pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
     }
 }
 
-/// The driver keeps memory that a client has exported, under a name in a client of its own.
+/// Charges memory that the driver keeps for a dma-buf, by the duplicate `kept` in its client
+/// `keeper`.
 pub(crate) fn memory_kept(
     glue: &ArcBorrow<'_, Glue>,
     into: FileId,
@@ -150,7 +156,7 @@ pub(crate) fn memory_kept(
     shared: &Shared,
     (keeper, kept): (Handle, Handle),
 ) {
-    // What its owner has freed meanwhile the driver still has.
+    // Ask about the duplicate: the owner may have freed its object meanwhile.
     let bytes = rm::memory_bytes(keeper, kept).unwrap_or(0);
     let outcome = with(glue, |state| {
         state.kept(client, shared, into, gpu_id, bytes)
@@ -158,12 +164,11 @@ pub(crate) fn memory_kept(
     count_refusal(glue, outcome);
 }
 
-/// A process forked. Returns whether the child, which cannot run yet, may. Nothing here
-/// may sleep.
+/// Follows a fork. Returns whether the child, which does not run yet, may run. Must not sleep.
 pub(crate) fn fork(glue: &ArcBorrow<'_, Glue>, parent: ProcKey, child: ProcKey) -> bool {
     let forked = glue.forked(parent, child);
     if forked != Forked::Followed {
-        // It is counted where sleeping is allowed.
+        // The work item may sleep, so it counts.
         exec::schedule_work(*glue);
     }
     forked != Forked::MustNotRun

@@ -3,12 +3,13 @@
 //! Has the core follow an ioctl of a tenant, before and after the resource manager runs it.
 //!
 //! ```text
-//! ioctl_enter    decode -> may it run? -> prepare -> read its parameters -> leave the decoded call in the room
-//! rm_ioctl()     the resource manager
-//! ioctl_leave    take it from the room -> what RM wrote back -> tell the core -> send what is due
+//! ioctl_enter   decode, ask the core whether it may run, copy its parameters, store it in gct_call
+//! rm_ioctl()    the resource manager runs it
+//! ioctl_leave   take it from gct_call, read what RM wrote back, update the core, send controls
 //! ```
 //!
-//! An ioctl that needs none of this has an empty room, and [`ioctl_leave`] returns at once.
+//! If the core need not follow an ioctl, `gct_call` stays empty and [`ioctl_leave`] returns at
+//! once.
 
 use crate::bindings::gct_call;
 use crate::hooks::{count_refusal, with};
@@ -24,12 +25,12 @@ use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Share, Undoes};
 use gct_core::state::{Failure, State};
 use kernel::sync::ArcBorrow;
 
-/// An ioctl that the resource manager runs.
+/// An ioctl between [`ioctl_enter`] and [`ioctl_leave`].
 #[derive(Clone, Copy)]
 struct Entered {
     call: Call,
     ticket: Ticket,
-    /// Freeing the object may free channels that are not below it.
+    /// Whether freeing the object may free channels that are not below it.
     takes_channels: bool,
 }
 
@@ -37,30 +38,30 @@ const _: () = assert!(size_of::<Entered>() <= size_of::<[u64; gct_call::ENTERED_
 const _: () = assert!(align_of::<Entered>() <= align_of::<u64>());
 
 impl Entered {
-    /// Leaves it in a room.
+    /// Stores it in `room`.
     fn put(self, room: &mut gct_call) {
-        // SAFETY: `entered` is `ENTERED_WORDS` words of `room`; the asserts above say that a value fits
-        // and is aligned there. It is `Copy`, so nothing is lost when it is overwritten.
+        // SAFETY: by the asserts above, a value fits into `entered` and is aligned there. What it
+        // overwrites are words.
         unsafe { room.entered.as_mut_ptr().cast::<Self>().write(self) };
         room.has_entered = 1;
     }
 
-    /// Takes it out of a room.
+    /// Takes it out of `room`, if there is one.
     fn take(room: &mut gct_call) -> Option<Self> {
         if core::mem::take(&mut room.has_entered) == 0 {
             return None;
         }
-        // SAFETY: `gct_ioctl_enter` has cleared `has_entered`, and only `put` sets it again, after
-        // it has written a value here. The driver passes the room on unread (gct.h).
+        // SAFETY: `gct_ioctl_enter` clears `has_entered`, and only `put` sets it, after it has
+        // written a value to `entered`. The driver does not touch or move a `gct_call` (gct.h).
         Some(unsafe { room.entered.as_ptr().cast::<Self>().read() })
     }
 }
 
 impl gct_call {
-    /// Words of `entered`.
+    /// Length of `entered`.
     const ENTERED_WORDS: usize = 12;
 
-    /// A room with nothing in it.
+    /// Without an ioctl, and without served parameters.
     pub(crate) const EMPTY: Self = Self {
         has_entered: 0,
         entered: [0; Self::ENTERED_WORDS],
@@ -68,10 +69,10 @@ impl gct_call {
     };
 }
 
-/// Prepares for an ioctl that is about to run. `room` is empty.
+/// Prepares for an ioctl that is about to run, and stores it in `room`, which is empty.
 ///
-/// Returns whether the ioctl must not run. Then its structure holds a status, and `room` stays
-/// empty.
+/// Returns whether the ioctl must not run. In that case its structure has got a status, and `room`
+/// is empty.
 pub(crate) fn ioctl_enter(
     glue: &ArcBorrow<'_, Glue>,
     file: Option<FileId>,
@@ -93,8 +94,8 @@ pub(crate) fn ioctl_enter(
     }
 }
 
-/// Returns whether an ioctl on a file that is not followed may run. The file was opened when no
-/// limit bound its process; the process that uses it may be under one by now.
+/// Decides whether an ioctl on a file that is not followed may run. No limit bound the process that
+/// opened the file. The process that uses it may be under a limit now.
 ///
 /// # Errors
 ///
@@ -111,7 +112,7 @@ fn admit_unfollowed(glue: &Glue, call: &Call) -> Result<(), Status> {
     }
 }
 
-/// Returns whether an ioctl on a file may run, and prepares for it.
+/// Decides whether an ioctl on a followed file may run, and stores it in `room`.
 ///
 /// # Errors
 ///
@@ -126,7 +127,7 @@ fn admit(glue: &Glue, file: FileId, call: &Call, room: &mut gct_call) -> Result<
             return Err(status);
         }
     }
-    // A control in flight may name what is about to be freed.
+    // A control in flight may name what the ioctl frees.
     if let Some(wait) = wait {
         glue.wait(&wait);
     }
@@ -134,8 +135,8 @@ fn admit(glue: &Glue, file: FileId, call: &Call, room: &mut gct_call) -> Result<
     Ok(())
 }
 
-/// Has the core prepare for an ioctl. Returns what [`ioctl_leave`] needs, and the control in flight
-/// for which a free has to wait.
+/// Has the core prepare for an ioctl. Also returns the control in flight that a free has to wait
+/// for.
 ///
 /// # Errors
 ///
@@ -145,7 +146,7 @@ fn enter(glue: &Glue, file: FileId, call: &Call) -> Result<(Entered, Option<Wait
         if let Some(status) = state.call_refused(file, call) {
             return Ok(Err(status));
         }
-        // Asked first: the core forgets now what the ioctl is about to free.
+        // Ask first: `call_enter` hides what the ioctl frees.
         let takes_channels = state.takes_channels(file, call);
         let ticket = state.call_enter(file, call)?;
         let wait = (call.action == Action::Free).then(|| state.wait_for(file));
@@ -167,7 +168,7 @@ fn enter(glue: &Glue, file: FileId, call: &Call) -> Result<(Entered, Option<Wait
     Ok((entered, wait))
 }
 
-/// Decides about an ioctl that the core could not prepare for: it is refused under a limit.
+/// Counts that the core could not prepare for an ioctl. Under a limit the ioctl is refused.
 ///
 /// # Errors
 ///
@@ -179,7 +180,7 @@ fn not_prepared(glue: &Glue, file: FileId, call: &Call, error: Error) -> Result<
         _ => Some(rmapi::NO_MEMORY),
     };
     let status = status.filter(|_| glue.binds_file(file));
-    // Without a limit `ioctl_leave` tries again to follow what these make, and counts.
+    // Without a limit `ioctl_leave` tries again to follow what these make, and counts then.
     let again = matches!(call.action, Action::Alloc { .. } | Action::Share(..));
     if status.is_some() || !again {
         count_refusal(glue, Err::<(), _>(error));
@@ -197,7 +198,7 @@ fn params_refused(glue: &Glue, file: FileId, call: &Call, params: &[u8]) -> Opti
     }
 }
 
-/// Tells the core what an ioctl has done, and sends what is due because of it.
+/// Updates the core after an ioctl, and sends the controls that this requires.
 pub(crate) fn ioctl_leave(
     glue: &ArcBorrow<'_, Glue>,
     file: FileId,
@@ -219,7 +220,7 @@ pub(crate) fn ioctl_leave(
         if let (Action::Control(Undoes::Channels(_)), Some(served)) = (call.action, &served) {
             state.channels_told(file, served.bytes());
         }
-        // Under the same lock: the core keeps whose channels may run for the last ioctl only.
+        // Under the same lock: the next ioctl overwrites whose channels this one let run.
         Ok(state.errand_of_file(file))
     });
     let errand = count_refusal(glue, outcome).flatten();
@@ -228,7 +229,7 @@ pub(crate) fn ioctl_leave(
         exec::run_errand(*glue, &errand);
     }
     if matches!(call.action, Action::Share(..) | Action::Free) {
-        // What `follow_others` has found may have made more due.
+        // `follow_others` may have found objects that need further controls.
         if let Some(errand) = glue.errand_of_file(file) {
             exec::run_errand(*glue, &errand);
         }
@@ -238,7 +239,7 @@ pub(crate) fn ioctl_leave(
     }
 }
 
-/// Follows the objects that an ioctl has made or freed without naming them in its structure.
+/// Follows objects that an ioctl made or freed, but that its structure does not name.
 fn follow_others(
     glue: &ArcBorrow<'_, Glue>,
     file: FileId,
@@ -264,7 +265,7 @@ fn follow_others(
     }
 }
 
-/// Returns the call as one that has succeeded if an allocation failed and yet made its object.
+/// Returns the call as a success if an allocation failed but left its object behind.
 fn as_made(glue: &Glue, file: FileId, call: Call, result: u32, written: bool) -> Call {
     let Action::Alloc { class, .. } = call.action else {
         return call;
@@ -281,13 +282,13 @@ fn as_made(glue: &Glue, file: FileId, call: Call, result: u32, written: bool) ->
     };
     match rm::class_of(client, call.object) {
         Ok(number) if Class::from_number(number) != class => call,
-        // An older object may have been there, and be gone but for its handle.
+        // The handle may be all that is left of an older object.
         Ok(_) if !rm::is_gone(client, call.object, class) => Call { status: 0, ..call },
         _ => call,
     }
 }
 
-/// Forgets the channels and channel groups of a client that the resource manager has freed along.
+/// Forgets those channels and channel groups of a client that the resource manager has freed.
 fn forget_freed_channels(glue: &ArcBorrow<'_, Glue>, file: FileId, client: Handle) {
     let mut at = glue.locked(|state| state.next_channel(file, client, 0));
     while let Some(passed @ Passed { object, class }) = at {
@@ -302,7 +303,7 @@ fn forget_freed_channels(glue: &ArcBorrow<'_, Glue>, file: FileId, client: Handl
     }
 }
 
-/// Follows the objects that a control has put into a file, or taken out of one.
+/// Follows the objects that a control has exported to a file or imported from one.
 fn follow_shared(
     glue: &ArcBorrow<'_, Glue>,
     file: FileId,
@@ -310,7 +311,7 @@ fn follow_shared(
     share: Share,
     served: &Served,
 ) {
-    // The control fails if its parameters cannot be written back, and yet it has happened.
+    // A control whose parameters cannot be written back fails after it has taken effect.
     if !call.succeeded() && !served.is_written {
         return;
     }
@@ -333,8 +334,8 @@ fn follow_shared(
     }
 }
 
-/// Returns what the resource manager says of an object that a client has imported. `None` if the
-/// client has no such object, or the core knows it already.
+/// Asks the resource manager about an object that a client may have imported. Returns `None` if
+/// there is no such object or the core knows it.
 fn imported(glue: &Glue, file: FileId, client: Handle, object: Handle) -> Option<Imported> {
     let vacant = glue.locked(|state| state.is_vacant(file, client, object));
     (object != 0 && vacant).then_some(())?;
@@ -346,8 +347,8 @@ fn imported(glue: &Glue, file: FileId, client: Handle, object: Handle) -> Option
     Some(Imported { class, bytes })
 }
 
-/// Finds out what the ioctl's structure does not say of a new object. What the resource manager has
-/// read, and perhaps written, where the lookup's hint points is in `served`.
+/// Looks up what the ioctl's structure does not say about a new object. `served` are the parameters
+/// that the lookup's hint points to, as the resource manager read or wrote them.
 fn look_up(glue: &Glue, call: &Call, served: Option<&Served>) -> Option<u64> {
     let lookup = call.lookup().filter(|_| call.succeeded())?;
     let word = served.and_then(|served| rmapi::word(served.bytes()));
