@@ -183,7 +183,7 @@ const fn low_bits(count: usize) -> u64 {
 }
 
 fn index(text: &[u8]) -> Result<usize, Error> {
-    let number = crate::iface::parse::number(text)?;
+    let number = crate::text::number(text)?;
     usize::try_from(number)
         .ok()
         .filter(|tpc| *tpc < TPCS_MAX)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Defines short text of bounded length, stored in place.
+//! Defines short text of bounded length, stored in place, and parses numbers.
 
+use crate::error::Error;
 use crate::units::Sat;
 use core::fmt;
 
@@ -102,6 +103,23 @@ impl<const N: usize> fmt::Write for Text<N> {
         self.len = end;
         Ok(())
     }
+}
+
+/// Parses a decimal number, which consists of digits alone.
+///
+/// # Errors
+///
+/// [`Error::Syntax`] for the form, [`Error::Range`] if it exceeds 64 bits.
+pub fn number(text: &[u8]) -> Result<u64, Error> {
+    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
+        return Err(Error::Syntax);
+    }
+    text.iter().try_fold(0u64, |number, digit| {
+        number
+            .checked_mul(10)
+            .and_then(|tens| tens.checked_add(u64::from(digit.wrapping_sub(b'0'))))
+            .ok_or(Error::Range)
+    })
 }
 
 #[cfg(test)]

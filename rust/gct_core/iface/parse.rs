@@ -10,6 +10,7 @@ use super::value::{Bandwidth, CgroupPath, Format, Name, Value};
 use crate::error::Error;
 use crate::limits;
 use crate::mask::TpcMask;
+use crate::text::number;
 use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
 
 /// A command written to `control`.
@@ -183,23 +184,6 @@ pub fn stat_line(line: &[u8]) -> Result<(&str, u64), Error> {
     }
     let key = core::str::from_utf8(key).map_err(|_| Error::Syntax)?;
     Ok((key, number(value)?))
-}
-
-/// Parses a decimal number, which consists of digits alone.
-///
-/// # Errors
-///
-/// [`Error::Syntax`] for the form, [`Error::Range`] if it exceeds 64 bits.
-pub fn number(text: &[u8]) -> Result<u64, Error> {
-    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
-        return Err(Error::Syntax);
-    }
-    text.iter().try_fold(0u64, |number, digit| {
-        number
-            .checked_mul(10)
-            .and_then(|tens| tens.checked_add(u64::from(digit.wrapping_sub(b'0'))))
-            .ok_or(Error::Range)
-    })
 }
 
 fn blank(byte: &u8) -> bool {

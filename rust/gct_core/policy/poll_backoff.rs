@@ -20,7 +20,7 @@
 //! So a tenant that keeps all its processors busy is disturbed for one window every ten seconds,
 //! 0.2% of the time.
 
-use crate::iface::parse;
+use crate::text::number;
 use crate::units::{Cpus, Ns, Sat};
 
 /// Polling time after which its preemptions are counted.
@@ -54,8 +54,8 @@ impl Cpus {
         let mut words = text
             .split(|byte| byte.is_ascii_whitespace())
             .filter(|word| !word.is_empty());
-        let quota = parse::number(words.next()?).ok()?;
-        Self::of_quota(quota, parse::number(words.next()?).ok()?)
+        let quota = number(words.next()?).ok()?;
+        Self::of_quota(quota, number(words.next()?).ok()?)
     }
 }
 

@@ -26,7 +26,7 @@ pub fn interface(data: &[u8]) {
     let _ = parse::cgroup(text);
     let _ = parse::version(text);
     let _ = parse::stat_line(text);
-    let _ = parse::number(text);
+    let _ = gct_core::text::number(text);
 }
 
 /// Decodes the argument of an RM ioctl: no decoded part leaves the argument, and the status can be

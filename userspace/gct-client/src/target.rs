@@ -107,7 +107,7 @@ impl FromStr for Target {
         let Some((first, gpu)) = text.split_once('/') else {
             return text.parse().map(Self::Owner);
         };
-        let gpu = parse::number(gpu.as_bytes())
+        let gpu = gct_core::text::number(gpu.as_bytes())
             .ok()
             .and_then(|gpu| u32::try_from(gpu).ok())
             .ok_or_else(wrong)?;
