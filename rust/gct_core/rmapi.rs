@@ -1,31 +1,37 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the resource manager's ioctls say.
+//! Decodes the ioctls of the resource manager (RM).
 //!
-//! The bytes are the kernel's own copy of an ioctl's structure, so handles,
-//! classes and status in it are to be trusted as far as the resource manager
-//! checks them. Parameter blocks to which a structure points are the tenant's
-//! memory. What is read where a [`Hint`] points is what the resource manager reads
-//! only if the caller sees to that; the kernel does, and user space cannot.
+//! ```text
+//! call      a decoded ioctl: client, parent, object, status and action
+//! action    what the ioctl does: alloc, free, dup, control, share
+//! hint      the address of a word of parameters in the tenant's memory
+//! lookup    what the structure does not say about a new object, and where the answer is
+//! ```
 //!
-//! Numbers, sizes and offsets are in [`nv`]. A driver that changes a size is refused by the size
-//! check rather than misread.
+//! The bytes are the kernel's copy of an ioctl's structure, and RM checks handles, classes and
+//! status in it. Parameters are tenant memory, which the tenant can change at any time. The kernel
+//! makes RM read the word that the core has read. The user-space mode cannot.
+//!
+//! Numbers, sizes and offsets are in [`nv`]. A structure of another size is an error, so a driver
+//! that changes one is not misread.
 
-pub mod ask;
 pub mod channel;
 pub mod class;
 pub mod control;
 pub mod nv;
+pub mod query;
 mod share;
 
 use crate::error::Error;
+use crate::units::Sat;
 pub use class::Class;
 pub use share::{Share, Shared};
 
 /// A handle of the resource manager. 0 is no object.
 pub type Handle = u32;
 
-/// Escapes of the ioctls that make, free, map and share objects, by shorter names.
+/// Shorter names of the escapes that make, free, map and share objects.
 pub mod escape {
     pub use super::nv::NV_ESC_REGISTER_FD as REGISTER_FD;
     pub use super::nv::NV_ESC_RM_ALLOC as ALLOC;
@@ -38,30 +44,30 @@ pub mod escape {
     pub use super::nv::NV_ESC_RM_VID_HEAP_CONTROL as VID_HEAP_CONTROL;
 }
 
-/// Something that happens to an object.
+/// What an ioctl does to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It comes into being.
+    /// Makes it.
     Alloc {
-        /// What it is.
+        /// Its class.
         class: Class,
-        /// Bytes of device memory, where the structure itself says so.
+        /// Bytes of device memory, if they are in the structure itself.
         bytes: Option<u64>,
-        /// The tenant's parameter block; 0 is none.
+        /// Address of the tenant's parameters; 0 is none.
         params: u64,
     },
-    /// It goes, with everything below it.
+    /// Frees it and its descendants.
     Free,
-    /// It becomes a second name of another client's object.
+    /// Makes it an alias of another client's object.
     Dup {
         /// The other client.
         source_client: Handle,
         /// The other client's object.
         source: Handle,
     },
-    /// It is given an order that may undo one of ours.
+    /// Controls it, and may override a limit.
     Control(Undoes),
-    /// Objects of the client get names in a file, or get them from there.
+    /// Exports objects of the client to a file, or imports them from one.
     Share(Share, Option<Hint>),
 }
 
@@ -111,45 +117,43 @@ impl Undoes {
 /// A decoded ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Client on whose behalf it is made; 0 when a client is made.
+    /// The calling client; 0 in the allocation of a client.
     pub client: Handle,
-    /// Parent of the object; 0 when the structure names none.
+    /// Parent of the object; 0 if the structure has none.
     pub parent: Handle,
-    /// The object. Before the ioctl it may be 0: the resource manager chooses.
+    /// The object. It may be 0 before an allocation; then RM chooses the handle.
     pub object: Handle,
-    /// `NV_OK` is 0. Means something only after the ioctl.
+    /// RM's status; meaningless before the ioctl.
     pub status: u32,
-    /// What happens.
+    /// What the ioctl does.
     pub action: Action,
 }
 
-/// A word of parameters in the tenant's memory.
+/// The address of a little-endian number in the tenant's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// User address of a little-endian number.
+    /// Its user address.
     pub address: u64,
-    /// Its size, 4 or 8.
+    /// Its size: 4 or 8 bytes.
     pub bytes: u32,
 }
 
-/// What the ioctl's structure does not say of a new object, and who knows it.
+/// What the structure does not say about a new object, and where the answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// Bytes of memory: a word of the tenant's.
+    /// Bytes of memory: a word of the parameters.
     Bytes(Hint),
-    /// The engine that a channel group is for, `NV2080_ENGINE_TYPE_*`: a word of the tenant's.
+    /// Engine of a channel group, `NV2080_ENGINE_TYPE_*`: a word of the parameters.
     Engine(Hint),
-    /// The resource manager's number of the GPU on which a device is. The parameters
-    /// say the device's instance, which the resource manager knows; without
-    /// parameters it is 0 (`deviceConstruct_IMPL`).
+    /// RM's number of a device's GPU. RM converts the instance in the parameters; without
+    /// parameters it is instance 0 (`deviceConstruct_IMPL`).
     GpuOfInstance(Option<Hint>),
-    /// The resource manager's number of the GPU on which the new subdevice is.
-    /// It answers that itself.
+    /// RM's number of a subdevice's GPU: RM answers.
     GpuOfSubdevice,
 }
 
 impl Lookup {
-    /// The parameters that the answer needs.
+    /// Returns the address of the word that the answer needs.
     pub const fn hint(&self) -> Option<Hint> {
         match self {
             Self::Bytes(hint) | Self::Engine(hint) => Some(*hint),
@@ -159,7 +163,7 @@ impl Lookup {
     }
 }
 
-/// A little-endian number of at most 8 bytes.
+/// Decodes a little-endian number of at most 8 bytes.
 pub fn word(bytes: &[u8]) -> Option<u64> {
     let mut word = [0; 8];
     for (to, from) in word.get_mut(..bytes.len())?.iter_mut().zip(bytes) {
@@ -169,11 +173,11 @@ pub fn word(bytes: &[u8]) -> Option<u64> {
 }
 
 impl Call {
-    /// The parameters that must be those which the resource manager sees.
+    /// Returns the parameters that the core reads, and that RM must read with the same value.
     pub fn params(&self) -> Option<Hint> {
         match self.action {
             Action::Share(_, hint) | Action::Control(Undoes::Channels(hint)) => hint,
-            // The resource manager writes the new client's handle there.
+            // RM writes the new client's handle there.
             Action::Alloc {
                 class: Class::Client,
                 params: address @ 1..,
@@ -183,7 +187,7 @@ impl Call {
         }
     }
 
-    /// What to ask after success.
+    /// Returns what to look up after a successful allocation.
     pub fn lookup(&self) -> Option<Lookup> {
         let Action::Alloc {
             class,
@@ -207,12 +211,12 @@ impl Call {
         }
     }
 
-    /// Returns whether the core keeps account of what the call does.
+    /// Returns whether the core tracks what the call does.
     pub const fn is_followed(&self) -> bool {
         self.concerns_limits() || matches!(self.action, Action::Free)
     }
 
-    /// Returns whether it would make something that is followed, or may undo a limit.
+    /// Returns whether the call makes a tracked object, or may override a limit.
     pub const fn concerns_limits(&self) -> bool {
         match self.action {
             Action::Alloc { class, .. } => class.is_tracked(),
@@ -221,15 +225,14 @@ impl Call {
         }
     }
 
-    /// Did the resource manager do it?
+    /// Returns whether RM reports success.
     pub const fn succeeded(&self) -> bool {
         self.status == nv::NV_OK
     }
 
-    /// Returns the call with what the resource manager wrote back: the object's handle, the status,
-    /// and the kind and size of memory. `result` is what `rm_ioctl()` returned. If it is not
-    /// `NV_OK`, it is the status: an ioctl on a wrong file is refused before the resource manager
-    /// writes, and the structure still holds what the tenant put there.
+    /// Returns the call with what RM has written: the object's handle, the status, and the kind and
+    /// size of memory. `result` is that of `rm_ioctl()`. If it is not `NV_OK`, it is the status: RM
+    /// refuses an ioctl on a wrong file before it writes, and the structure is still the tenant's.
     #[must_use]
     pub fn returned(mut self, escape: u32, bytes: &[u8], result: u32) -> Self {
         let fields = Fields(bytes);
@@ -238,7 +241,7 @@ impl Call {
             self.status = fields.u32(back.status).unwrap_or(self.status);
         }
         if let (escape::VID_HEAP_CONTROL, Action::Alloc { .. }) = (escape, self.action) {
-            // The resource manager chooses where memory lies, and rounds its size.
+            // RM chooses the kind of memory, and rounds its size.
             self.action = fields.vid_heap_made().unwrap_or(self.action);
         }
         if result != nv::NV_OK {
@@ -248,12 +251,11 @@ impl Call {
     }
 }
 
-/// Decodes an ioctl's structure. `Ok(None)` is a call that makes or frees nothing.
+/// Decodes an ioctl's structure. Returns `Ok(None)` for a call that no limit depends on.
 ///
 /// # Errors
 ///
-/// [`Error::Syntax`] when the size is not the structure's, or the escape is not
-/// one of [`escape`].
+/// [`Error::Syntax`] if the size is not the structure's, or the escape is not in [`escape`].
 pub fn decode(escape: u32, bytes: &[u8]) -> Result<Option<Call>, Error> {
     let fields = Fields(bytes);
     match (escape, bytes.len()) {
@@ -270,15 +272,15 @@ pub fn decode(escape: u32, bytes: &[u8]) -> Result<Option<Call>, Error> {
     }
 }
 
-/// The status of an ioctl beyond a maximum.
 pub use nv::NV_ERR_INSUFFICIENT_PERMISSIONS as INSUFFICIENT_PERMISSIONS;
+/// The status of an ioctl beyond a maximum.
 pub use nv::NV_ERR_INSUFFICIENT_RESOURCES as INSUFFICIENT_RESOURCES;
 pub use nv::NV_ERR_INVALID_ARGUMENT as INVALID_ARGUMENT;
 /// CUDA reports this status as its out-of-memory error.
 pub use nv::NV_ERR_NO_MEMORY as NO_MEMORY;
 
-/// Writes the status of a call that the driver is not to see. Returns false for a structure that
-/// [`decode`] does not know.
+/// Writes the status of a call that gctgroup refuses. Returns false for a structure that [`decode`]
+/// does not know.
 pub fn set_status(escape: u32, bytes: &mut [u8], status: u32) -> bool {
     let Some(offset) = written_back(escape, bytes.len()).map(|back| back.status) else {
         return false;
@@ -321,7 +323,12 @@ const fn written_back(escape: u32, size: usize) -> Option<WrittenBack> {
 
 use nv::{nvos00, nvos02_with_fd, nvos05, nvos21, nvos32, nvos54, nvos55, nvos64};
 
-/// Little-endian fields of a structure.
+/// Returns the offset of element `number` in an array of 32-bit words at offset `array`.
+fn element(array: usize, number: usize) -> usize {
+    (Sat(array) + Sat(number) * Sat(4)).0
+}
+
+/// The little-endian fields of a structure.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -411,11 +418,11 @@ impl Fields<'_> {
         }))
     }
 
-    /// `nv_ioctl_nvos02_parameters_with_fd`. It arrives on a device's file, not
-    /// on the one to which the client belongs.
+    /// `nv_ioctl_nvos02_parameters_with_fd`. The ioctl is on a device's file, and the client
+    /// belongs to another.
     ///
-    /// None of its classes takes device memory: `NV01_MEMORY_LOCAL_USER` makes a view of all of it
-    /// for an administrator, and an empty name for others (`_rmAllocMemoryLocalUser`).
+    /// None of its classes allocates device memory. `NV01_MEMORY_LOCAL_USER` maps all of it for an
+    /// administrator, and is empty for others (`_rmAllocMemoryLocalUser`).
     fn alloc_memory(&self) -> Result<Call, Error> {
         let class = match Class::from_number(self.u32(nvos02_with_fd::CLASS)?) {
             Class::DeviceMemory => Class::OtherMemory,

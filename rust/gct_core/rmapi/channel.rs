@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Decodes what a process learns from its own completed ioctls: rings, mappings, tokens.
+//! Decodes what a process learns of its channels from its own ioctls: rings, mappings, tokens.
 //!
-//! The user-space mode reads these in the tenant's process, in the structures that it passed.
+//! The user-space mode reads the structures in the tenant's process, after the ioctl.
 
 use super::nv::{self, channel, nvos21, nvos33_with_fd, nvos54, nvos64};
 use super::{escape, Fields, Handle};
@@ -10,7 +10,7 @@ use super::{escape, Fields, Handle};
 /// The ring of a channel, from its parameters (`NV_CHANNEL_ALLOC_PARAMS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelParams {
-    /// The memory object in which the resource manager says why it ended the channel.
+    /// The memory object of the error notifier, where RM writes why it has ended the channel.
     pub error_memory: Handle,
     /// GPU virtual address of the ring.
     pub ring_va: u64,
@@ -23,10 +23,10 @@ pub struct ChannelParams {
 }
 
 impl ChannelParams {
-    /// Bytes of the structure that are read; it is longer.
+    /// Length of the decoded part of the structure.
     pub const BYTES: usize = channel::USERD_OFFSET + 8;
 
-    /// Reads them; `None` for fewer than [`BYTES`](Self::BYTES).
+    /// Decodes the parameters. Returns `None` for fewer than [`BYTES`](Self::BYTES).
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let fields = Fields(bytes);
         Some(Self {
@@ -39,11 +39,11 @@ impl ChannelParams {
     }
 }
 
-/// Returns the Xid in a channel's error notifier, whose first four words these are
-/// (`NvNotification`: time, `info32`, and `info16` with `status` above it). `None` while the
-/// channel lives.
+/// Returns the Xid in a channel's error notifier, or `None` if RM has not ended the channel.
+/// `words` are the first four of its `NvNotification`: time (two), `info32`, and `status << 16 |
+/// info16`.
 pub const fn notified_error(words: [u32; 4]) -> Option<u32> {
-    /// What the status is once the resource manager has written it.
+    /// The status that RM writes.
     const WRITTEN: u32 = 0xffff;
     let [_, _, xid, last] = words;
     match last >> 16 {
@@ -68,8 +68,8 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Reads `nv_ioctl_nvos33_parameters_with_fd`; `None` when it is no such structure, or the
-    /// driver refused.
+    /// Decodes an `nv_ioctl_nvos33_parameters_with_fd`. Returns `None` for another structure, and
+    /// if RM has refused.
     pub fn decode(escape: u32, bytes: &[u8]) -> Option<Self> {
         let fields = Fields(bytes);
         let is_mapping = (escape, bytes.len()) == (escape::MAP_MEMORY, nvos33_with_fd::SIZE);
@@ -87,20 +87,20 @@ impl Mapping {
     }
 }
 
-/// A channel that has been told its work-submit token.
+/// The address of a channel's work-submit token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
     /// The client.
     pub client: Handle,
     /// The channel.
     pub channel: Handle,
-    /// Where the driver has written the token, 4 bytes.
+    /// The address at which RM has written the 4 bytes of the token.
     pub address: u64,
 }
 
 impl Token {
-    /// Reads an `NVOS54_PARAMETERS` of `NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN`; `None` for
-    /// any other, and when the driver refused.
+    /// Decodes an `NVOS54_PARAMETERS` of `NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN`. Returns
+    /// `None` for another control, and if RM has refused.
     pub fn decode(escape: u32, bytes: &[u8]) -> Option<Self> {
         let fields = Fields(bytes);
         let of_token = (escape, bytes.len()) == (escape::CONTROL, nvos54::SIZE)

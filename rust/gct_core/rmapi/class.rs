@@ -4,7 +4,7 @@
 
 use super::nv::*;
 
-/// What kind of object a class number makes.
+/// The kind of object that a class number makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// `NV01_ROOT`, `NV01_ROOT_NON_PRIV`, `NV01_ROOT_CLIENT`: the top of one client's objects.
@@ -69,8 +69,8 @@ impl Class {
     }
 
     /// Returns whether freeing an object of this class number also frees channels elsewhere in the
-    /// client (`refAddDependant()` in `kernel_channel.c`). The channel group is one that the
-    /// resource manager has made for a channel.
+    /// client (`refAddDependant()` in `kernel_channel.c`). The channel group is one that RM has
+    /// made for a channel.
     pub const fn takes_channels(number: u32) -> bool {
         matches!(
             number,

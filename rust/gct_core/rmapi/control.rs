@@ -6,7 +6,7 @@
 //! another layout.
 
 use super::nv::{self, disable_channels, gpu_id, handle_info, id_info, timeslice};
-use super::{Class, Fields, Handle, Hint};
+use super::{element, Class, Fields, Handle, Hint};
 use crate::units::Us;
 
 /// Most channels that one control disables or enables.
@@ -24,8 +24,8 @@ pub use nv::NV_ERR_NOT_SUPPORTED as NOT_SUPPORTED;
 /// on.
 pub use nv::NV_ERR_RESOURCE_LOST as RESOURCE_LOST;
 
-/// Returns whether the status says that a handle names no object any more. For a control that names
-/// one object.
+/// Returns whether the status of a control on one object says that the handle names no object any
+/// more.
 pub const fn is_gone(status: Status) -> bool {
     matches!(
         status,
@@ -38,36 +38,35 @@ pub const fn is_gone(status: Status) -> bool {
     )
 }
 
-/// Returns where the parameters of a tenant's [`Control::disable_channels`] are.
+/// Returns the parameters of a tenant's FIFO_DISABLE_CHANNELS at an address.
 pub(super) fn list_hint(address: u64) -> Option<Hint> {
     // CAST: 536.
     let bytes = disable_channels::SIZE as u32;
     (address != 0).then_some(Hint { address, bytes })
 }
 
-/// Returns client and handle of each channel that parameters of [`Control::disable_channels`] name.
+/// Returns client and handle of each channel in the parameters of a FIFO_DISABLE_CHANNELS.
 pub fn named(params: &[u8]) -> impl Iterator<Item = (Handle, Handle)> + '_ {
     let word = |at: usize| Fields(params).u32(at).unwrap_or(0);
     let count = usize::try_from(word(disable_channels::COUNT)).unwrap_or(CHANNELS_MAX);
     (0..count.min(CHANNELS_MAX)).map(move |number| {
-        let at = number.saturating_mul(4);
-        let client = word(disable_channels::CLIENTS.saturating_add(at));
-        let channel = word(disable_channels::CHANNELS.saturating_add(at));
+        let client = word(element(disable_channels::CLIENTS, number));
+        let channel = word(element(disable_channels::CHANNELS, number));
         (client, channel)
     })
 }
 
-/// Returns whether such parameters may let channels run. For certain they stop them only with 1.
+/// Returns whether such parameters may enable channels. Only the value 1 certainly disables.
 pub fn may_enable(params: &[u8]) -> bool {
     params.get(disable_channels::DISABLE) != Some(&1)
 }
 
-/// A control, ready to be sent; its bytes are the answer afterwards.
+/// A control to send. RM writes the answer into its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// The client in whose name it is sent.
+    /// The client that sends it.
     pub client: Handle,
-    /// The object that is asked or changed.
+    /// The object that it addresses.
     pub object: Handle,
     /// `NVxxxx_CTRL_CMD_*`.
     pub command: u32,
@@ -139,9 +138,9 @@ impl Control {
         self.u32(handle_info::RESULT)
     }
 
-    /// Asks whether a channel or a channel group still exists, and changes nothing. The answer is
-    /// [`RESOURCE_LOST`] if it is gone. A living channel answers `NV906F_CTRL_GET_CLASS_ENGINEID`
-    /// of no object with `NV_ERR_OBJECT_NOT_FOUND`.
+    /// Asks whether a channel or a channel group still exists. The answer is [`RESOURCE_LOST`] if
+    /// it does not. A living channel answers `NV906F_CTRL_GET_CLASS_ENGINEID` of no object with
+    /// `NV_ERR_OBJECT_NOT_FOUND`.
     pub fn probe(client: Handle, object: Handle, class: Class) -> Option<Self> {
         match class {
             Class::ChannelGroup => Some(Self::get_timeslice(client, object)),
@@ -184,8 +183,8 @@ impl Control {
         Us(u64::from(self.u32(4)) << 32 | u64::from(self.u32(0)))
     }
 
-    /// Disables or enables channels; names no channel yet. A disabled channel is taken off the GPU
-    /// and stays off it until it is enabled.
+    /// Disables or enables the channels that [`Control::add_channel`] adds. RM preempts a disabled
+    /// channel and does not run it until it is enabled.
     pub fn disable_channels(client: Handle, subdevice: Handle, disable: bool) -> Self {
         let mut control = Self::new(
             client,
@@ -197,15 +196,14 @@ impl Control {
         control
     }
 
-    /// Adds a channel to [`Control::disable_channels`]. Returns false when no more fit.
+    /// Adds a channel to [`Control::disable_channels`]. Returns false if it is full.
     pub fn add_channel(&mut self, client: Handle, channel: Handle) -> bool {
         let number = self.channels();
         if number >= CHANNELS_MAX {
             return false;
         }
-        let at = number.saturating_mul(4);
-        self.set_u32(disable_channels::CLIENTS.saturating_add(at), client);
-        self.set_u32(disable_channels::CHANNELS.saturating_add(at), channel);
+        self.set_u32(element(disable_channels::CLIENTS, number), client);
+        self.set_u32(element(disable_channels::CHANNELS, number), channel);
         let count = u32::try_from(number).unwrap_or(0).saturating_add(1);
         self.set_u32(disable_channels::COUNT, count);
         true
@@ -234,8 +232,8 @@ impl Control {
         )
     }
 
-    /// Returns the structure of the ioctl [`escape::CONTROL`](super::escape::CONTROL) that sends
-    /// it, an `NVOS54_PARAMETERS`; `params` is the address of [`Control::params`].
+    /// Returns the `NVOS54_PARAMETERS` of the ioctl [`escape::CONTROL`](super::escape::CONTROL)
+    /// that sends it. `params` is the address of [`Control::params`].
     pub fn structure(&self, params: u64) -> [u32; 8] {
         let [low, high] = halves(params);
         let size = u32::try_from(self.len).unwrap_or(0);
@@ -251,13 +249,13 @@ impl Control {
         ]
     }
 
-    /// Returns the status in a structure that the resource manager has answered.
+    /// Returns RM's status in an answered structure.
     pub fn status(structure: &[u32; 8]) -> Status {
         let [.., status] = *structure;
         status
     }
 
-    /// Returns the parameters, which the resource manager reads and writes.
+    /// Returns the parameters, which RM reads and writes.
     pub fn params(&mut self) -> &mut [u8] {
         self.bytes.get_mut(..self.len).unwrap_or_default()
     }

@@ -185,8 +185,9 @@ numbers! {
     BLACKWELL_USERMODE_A = 0xc761;
 }
 
-/// Returns whether a control of a channel is `command` under any generation's number: bits 31:24 are
-/// the generation, and a channel takes them all (`kchannelCtrlCmdGpFifoScheduleC36F` and the like).
+/// Returns whether a control of a channel is `command` under any generation's number: bits 31:24
+/// are the generation, and a channel takes them all (`kchannelCtrlCmdGpFifoScheduleC36F` and the
+/// like).
 pub const fn is_of_any_generation(control: u32, command: u32) -> bool {
     const GENERATION: u32 = 0xff00_0000;
     control & !GENERATION == command & !GENERATION

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Builds the questions that the user-space mode asks the resource manager as a client of its own.
+//! Builds the queries that the user-space mode sends to the resource manager (RM) as a client.
 //!
-//! The resource manager compares the size of parameters, so it refuses another layout. Every
-//! question may be asked without privilege (tried as root and as nobody on 580.159.04).
+//! RM compares the size of parameters, so it refuses another layout. No query needs privilege
+//! (tried as root and as nobody on 580.159.04).
 
 use super::nv::{self, arch_info, card_info, sm_order};
 use super::{Fields, Handle};
@@ -11,7 +11,7 @@ use crate::topology::{Chip, Sm};
 
 /// Lists all GPUs, in an array of [`CARDS_BYTES`].
 pub use nv::NV_ESC_CARD_INFO as CARD_INFO;
-/// Ties a GPU's file to a control file, whose descriptor is the argument.
+/// Ties a GPU's file to a control file. The argument is the control file's descriptor.
 pub use nv::NV_ESC_REGISTER_FD as REGISTER_FD;
 
 /// Bytes of the list of all GPUs.
@@ -25,25 +25,25 @@ pub use nv::NV01_ROOT_CLIENT as CLIENT;
 pub use nv::NV20_SUBDEVICE_0 as SUBDEVICE;
 
 pub use nv::arch_info::SIZE as ARCH_BYTES;
-/// Asks for the architecture; its parameters have [`ARCH_BYTES`].
+/// Queries the architecture. Its parameters have [`ARCH_BYTES`].
 pub use nv::NV2080_CTRL_CMD_MC_GET_ARCH_INFO as ARCH_INFO;
 
-/// Asks for facts about the graphics engine.
+/// Queries facts about the graphics engine.
 pub use nv::NV2080_CTRL_CMD_GR_GET_INFO as GR_INFO;
 
-/// Asks for facts about device memory.
+/// Queries facts about device memory.
 pub use nv::NV2080_CTRL_CMD_FB_GET_INFO_V2 as FB_INFO;
 /// Bytes of its parameters, newest first: a count and 128 or 54 pairs.
 pub const FB_BYTES: [usize; 2] = [4 + 8 * 128, 4 + 8 * 54];
 
-/// Asks where each SM is.
+/// Queries the place of each SM.
 pub use nv::NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER as SM_ORDER;
 // CAST: 512.
 const SMS_MAX: usize = nv::NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER_MAX_SM_COUNT as usize;
-/// Bytes of an SM in the answer, newest first: 580 has 18, 535 has 12, and both begin alike.
+/// Bytes of an SM in the answer, newest first. 580 has 18 and 535 has 12; the first 12 are alike.
 const SM_BYTES: [usize; 4] = [18, 16, 14, 12];
-/// Bytes of the parameters of [`SM_ORDER`] with each of them: the SMs, two counts, and a route of
-/// 16 bytes.
+/// Bytes of the parameters of [`SM_ORDER`] for each of them: the SMs, two counts, and a route of 16
+/// bytes.
 pub const SM_ORDER_BYTES: [usize; 4] = [
     sm_order_bytes(SM_BYTES[0]),
     sm_order_bytes(SM_BYTES[1]),
@@ -55,13 +55,13 @@ const fn sm_order_bytes(sm: usize) -> usize {
     (SMS_MAX * sm + 4).next_multiple_of(8) + 16
 }
 
-/// The request number of an escape whose structure has so many bytes: `_IOWR('F', escape, ..)`.
+/// Returns the request number of an escape, `_IOWR('F', escape, ..)` of a structure of `bytes`.
 pub const fn request(escape: u32, bytes: usize) -> u32 {
     // CAST: an ioctl's size has 14 bits.
     0xc000_0000 | ((bytes as u32) & 0x3fff).wrapping_shl(16) | 0x4600 | (escape & 0xff)
 }
 
-/// An `NVOS21_PARAMETERS`: makes an object; `params` is the address of `len` bytes.
+/// Returns an `NVOS21_PARAMETERS` that makes an object. `params` is the address of `len` bytes.
 pub fn alloc(
     root: Handle,
     parent: Handle,
@@ -74,23 +74,23 @@ pub fn alloc(
     [root, parent, object, class, low, high, length(len), 0]
 }
 
-/// The object in an [`alloc`] that the resource manager has answered, if it made it.
+/// Returns the object in an answered [`alloc`], if RM has made it.
 pub fn made([_, _, object, .., status]: &[u32; 8]) -> Option<Handle> {
     (*status == nv::NV_OK).then_some(*object)
 }
 
-/// An `NVOS54_PARAMETERS`: sends a control; `params` is the address of `len` bytes.
+/// Returns an `NVOS54_PARAMETERS` that sends a control. `params` is the address of `len` bytes.
 pub fn control(client: Handle, object: Handle, command: u32, params: u64, len: usize) -> [u32; 8] {
     let [low, high] = halves(params);
     [client, object, command, 0, low, high, length(len), 0]
 }
 
-/// Whether the resource manager did what an answered [`control`] asked.
+/// Returns whether RM has answered a [`control`] with success.
 pub fn is_done([.., status]: &[u32; 8]) -> bool {
     *status == nv::NV_OK
 }
 
-/// The resource manager's number of the GPU `/dev/nvidia<minor>`, in the answer to [`CARD_INFO`].
+/// Returns RM's number of the GPU `/dev/nvidia<minor>` from the answer to [`CARD_INFO`].
 pub fn gpu_id(cards: &[u8], minor: u32) -> Option<u32> {
     let mut cards = cards.chunks_exact(card_info::SIZE);
     cards.find_map(|card| {
@@ -101,14 +101,14 @@ pub fn gpu_id(cards: &[u8], minor: u32) -> Option<u32> {
     })
 }
 
-/// The parameters of [`GR_INFO`], `NV2080_CTRL_GR_GET_INFO_PARAMS`, for the list at `address`
-/// ([`gr_list`]).
+/// Returns the parameters of [`GR_INFO`], `NV2080_CTRL_GR_GET_INFO_PARAMS`, for a [`gr_list`] at
+/// `address`.
 pub fn gr_params(address: u64) -> [u32; 8] {
     let [low, high] = halves(address);
     [2, 0, low, high, 0, 0, 0, 0]
 }
 
-/// The list of what [`GR_INFO`] is asked.
+/// Returns the list of facts for [`GR_INFO`].
 pub const fn gr_list() -> [u32; 4] {
     [
         nv::NV0080_CTRL_GR_INFO_INDEX_LITTER_NUM_GPCS,
@@ -118,7 +118,7 @@ pub const fn gr_list() -> [u32; 4] {
     ]
 }
 
-/// What the answers to [`ARCH_INFO`] and [`GR_INFO`] say of the chip.
+/// Returns the chip from the answers to [`ARCH_INFO`] and [`GR_INFO`].
 pub fn chip(arch: &[u8], [_, gpcs, _, tpcs_per_gpc]: &[u32; 4]) -> Option<Chip> {
     Some(Chip {
         architecture: Fields(arch).u32(arch_info::ARCHITECTURE).ok()?,
@@ -127,21 +127,21 @@ pub fn chip(arch: &[u8], [_, gpcs, _, tpcs_per_gpc]: &[u32; 4]) -> Option<Chip> 
     })
 }
 
-/// Asks for the memory's size in the parameters of [`FB_INFO`].
-pub fn ask_memory(params: &mut [u8]) {
+/// Writes a query for the memory's size into the parameters of [`FB_INFO`].
+pub fn write_memory_query(params: &mut [u8]) {
     let words = params.chunks_exact_mut(4);
     for (word, value) in words.zip([1, nv::NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE]) {
         word.copy_from_slice(&value.to_le_bytes());
     }
 }
 
-/// The memory's size in bytes, in the answer to [`FB_INFO`].
+/// Returns the memory's size in bytes from the answer to [`FB_INFO`].
 pub fn memory(params: &[u8]) -> Option<u64> {
     let kib = Fields(params).u32(8).ok()?;
     u64::from(kib).checked_mul(1024).filter(|bytes| *bytes > 0)
 }
 
-/// The SMs in the answer to [`SM_ORDER`], which has one of [`SM_ORDER_BYTES`].
+/// Returns the SMs in an answer to [`SM_ORDER`] of one of the sizes [`SM_ORDER_BYTES`].
 pub fn sms(params: &[u8]) -> Option<impl Iterator<Item = Sm> + '_> {
     let mut sizes = SM_ORDER_BYTES.into_iter().zip(SM_BYTES);
     let (_, size) = sizes.find(|(len, _)| *len == params.len())?;
@@ -150,7 +150,7 @@ pub fn sms(params: &[u8]) -> Option<impl Iterator<Item = Sm> + '_> {
         Some(u16::from_le_bytes(*bytes))
     };
     let count = usize::from(number(SMS_MAX.checked_mul(size)?)?).min(SMS_MAX);
-    // The size is one of the constants, which the compiler does not see.
+    // The size is not 0, but the compiler cannot prove it.
     let sms = params.chunks_exact(size.max(1)).take(count);
     Some(sms.filter_map(|sm| {
         let field = |at: usize| Some(u16::from_le_bytes(*sm.get(at..)?.first_chunk()?));
@@ -165,7 +165,7 @@ fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
-/// The low and the high half of an address.
+/// Returns the low and the high half of an address.
 fn halves(address: u64) -> [u32; 2] {
     // CAST: the two halves.
     [address as u32, address.wrapping_shr(32) as u32]
@@ -226,7 +226,7 @@ mod tests {
                 migratable_tpc: 5,
             };
             assert_eq!(found.last(), Some(&last));
-            // More than there is room for.
+            // A count beyond the array.
             answer[512 * size..][..2].copy_from_slice(&[0xff; 2]);
             assert_eq!(sms(&answer).unwrap().count(), SMS_MAX);
         }
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn memory_is_told_in_kib() {
         let mut params = [0; FB_BYTES[0]];
-        ask_memory(&mut params);
+        write_memory_query(&mut params);
         assert_eq!(params[..8], [1, 0, 0, 0, 7, 0, 0, 0]);
         params[8..12].copy_from_slice(&83_516_416u32.to_le_bytes());
         assert_eq!(memory(&params), Some(81_559 << 20));

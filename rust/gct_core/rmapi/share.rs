@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Controls that put names of objects into a file, and take them out.
+//! Decodes the controls that export objects to a file and import them from it.
 //!
-//! A client exports objects to an open file of the control device, and whoever gets that file
-//! imports them. Until the file is closed it keeps what was exported alive. Names, sizes and
-//! offsets are those of NVIDIA's `ctrl0000unix.h`.
+//! A client exports objects to an open file of the control device. Any process that receives the
+//! file can import them. The file keeps them alive until it is closed. The controls are those of
+//! NVIDIA's `ctrl0000unix.h`.
 
 use super::nv::{self, export_many, export_one, import_many, import_one};
-use super::{Fields, Handle, Hint};
+use super::{element, Fields, Handle, Hint};
 
-/// Which control it is.
+/// A control that exports or imports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// `NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD`.
@@ -34,7 +34,7 @@ pub struct Shared {
 }
 
 impl Share {
-    /// Returns what a control shares, by its number.
+    /// Returns the control with a number.
     pub(super) const fn by_command(command: u32) -> Option<Self> {
         match command {
             nv::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => Some(Self::ExportOne),
@@ -45,7 +45,7 @@ impl Share {
         }
     }
 
-    /// Bytes of its parameters. The resource manager refuses another size.
+    /// Returns the size of its parameters. RM refuses another size.
     pub const fn bytes(self) -> u32 {
         let size = match self {
             Self::ExportOne => export_one::SIZE,
@@ -57,12 +57,12 @@ impl Share {
         size as u32
     }
 
-    /// Is something put into the file, and not taken out?
+    /// Returns whether it exports.
     pub const fn exports(self) -> bool {
         matches!(self, Self::ExportOne | Self::ExportMany)
     }
 
-    /// How many objects it takes out of a file at the most.
+    /// Returns the largest number of objects that it imports.
     pub const fn imports_max(self) -> usize {
         match self {
             Self::ImportOne => 1,
@@ -72,17 +72,17 @@ impl Share {
         }
     }
 
-    /// Its parameters at a tenant's address.
+    /// Returns its parameters at a tenant's address.
     pub(super) fn hint(self, address: u64) -> Option<Hint> {
         let bytes = self.bytes();
         (address != 0).then_some(Hint { address, bytes })
     }
 
-    /// Object number `number` of its parameters, as the resource manager has left them; `None`
-    /// after the last. Of an empty place the handle is 0.
+    /// Decodes object `number` of the parameters after the control. Returns `None` after the last.
+    /// An empty place has handle 0.
     pub fn object(self, params: &[u8], number: u32) -> Option<Shared> {
         let fields = Fields(params);
-        // Where the handles are, how many there can be, where their number and the first index are.
+        // Offset of the handles, their maximum, and offset of their count and first index.
         let (handles, most, count) = match self {
             Self::ExportOne => (export_one::OBJECT, 1, None),
             Self::ImportOne => (import_one::OBJECT, 1, None),
@@ -108,8 +108,7 @@ impl Share {
         if number >= count.min(most) {
             return None;
         }
-        let at = usize::try_from(number).ok()?;
-        let at = at.saturating_mul(4).saturating_add(handles);
+        let at = element(handles, usize::try_from(number).ok()?);
         let parent = match self {
             Self::ExportOne | Self::ExportMany => 0,
             Self::ImportOne => fields.u32(import_one::PARENT).ok()?,

@@ -2,12 +2,12 @@
 
 //! Queries the resource manager about a GPU, as an RM client of its own.
 //!
-//! [`gct_core::rmapi::ask`] builds the requests and parses the replies. Opening the node of an idle
-//! GPU initialises it, which takes a second or two without persistence mode.
+//! [`gct_core::rmapi::query`] builds the requests and parses the replies. Opening the node of an
+//! idle GPU initialises it, which takes a second or two without persistence mode.
 
-use gct_core::rmapi::ask;
 use gct_core::rmapi::control::Control;
 use gct_core::rmapi::escape;
+use gct_core::rmapi::query;
 use gct_core::topology::{Chip, Topology};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{open, Mode, OFlags};
@@ -53,27 +53,27 @@ impl Gpu {
         let control = node("/dev/nvidiactl")?;
         let of_gpu = node(&format!("/dev/nvidia{minor}"))?;
         let mut number = control.as_raw_fd();
-        call::<{ ask::request(ask::REGISTER_FD, 4) }, _>(&of_gpu, &mut number)?;
-        let mut cards = [0; ask::CARDS_BYTES];
-        call::<{ ask::request(ask::CARD_INFO, ask::CARDS_BYTES) }, _>(&control, &mut cards)?;
-        let id = ask::gpu_id(&cards, minor)?;
+        call::<{ query::request(query::REGISTER_FD, 4) }, _>(&of_gpu, &mut number)?;
+        let mut cards = [0; query::CARDS_BYTES];
+        call::<{ query::request(query::CARD_INFO, query::CARDS_BYTES) }, _>(&control, &mut cards)?;
+        let id = query::gpu_id(&cards, minor)?;
         let mut gpu = Self {
             control_fd: control,
             client: 0,
             _node: of_gpu,
         };
-        gpu.client = gpu.alloc(0, 0, ask::CLIENT, &mut [])?;
+        gpu.client = gpu.alloc(0, 0, query::CLIENT, &mut [])?;
         let mut instance = Control::instance_of_gpu(gpu.client, id);
         let (client, command) = (gpu.client, instance.command);
         gpu.control(client, command, instance.params())?;
-        let mut params = [0; ask::DEVICE_BYTES];
+        let mut params = [0; query::DEVICE_BYTES];
         params[..4].copy_from_slice(&instance.instance().to_le_bytes());
-        gpu.alloc(client, DEVICE, ask::DEVICE, &mut params)?;
+        gpu.alloc(client, DEVICE, query::DEVICE, &mut params)?;
         gpu.alloc(
             DEVICE,
             SUBDEVICE,
-            ask::SUBDEVICE,
-            &mut [0; ask::SUBDEVICE_BYTES],
+            query::SUBDEVICE,
+            &mut [0; query::SUBDEVICE_BYTES],
         )?;
         Some(gpu)
     }
@@ -83,47 +83,47 @@ impl Gpu {
             true => 0,
             false => params.as_mut_ptr() as u64,
         };
-        let mut words = ask::alloc(self.client, parent, object, class, address, params.len());
-        call::<{ ask::request(escape::ALLOC, 32) }, _>(&self.control_fd, &mut words)?;
-        ask::made(&words)
+        let mut words = query::alloc(self.client, parent, object, class, address, params.len());
+        call::<{ query::request(escape::ALLOC, 32) }, _>(&self.control_fd, &mut words)?;
+        query::made(&words)
     }
 
     /// Sends a control. Addresses in its parameters must be of memory that outlives the call.
     fn control(&self, object: u32, command: u32, params: &mut [u8]) -> Option<()> {
         let address = params.as_mut_ptr() as u64;
-        let mut words = ask::control(self.client, object, command, address, params.len());
-        call::<{ ask::request(escape::CONTROL, 32) }, _>(&self.control_fd, &mut words)?;
-        ask::is_done(&words).then_some(())
+        let mut words = query::control(self.client, object, command, address, params.len());
+        call::<{ query::request(escape::CONTROL, 32) }, _>(&self.control_fd, &mut words)?;
+        query::is_done(&words).then_some(())
     }
 
     fn chip(&self) -> Option<Chip> {
-        let mut arch = [0; ask::ARCH_BYTES];
-        self.control(SUBDEVICE, ask::ARCH_INFO, &mut arch)?;
-        let mut list = ask::gr_list();
-        let params = ask::gr_params(list.as_mut_ptr() as u64);
+        let mut arch = [0; query::ARCH_BYTES];
+        self.control(SUBDEVICE, query::ARCH_INFO, &mut arch)?;
+        let mut list = query::gr_list();
+        let params = query::gr_params(list.as_mut_ptr() as u64);
         let mut bytes = [0; 32];
         for (to, word) in bytes.chunks_exact_mut(4).zip(params) {
             to.copy_from_slice(&word.to_le_bytes());
         }
-        self.control(SUBDEVICE, ask::GR_INFO, &mut bytes)?;
-        ask::chip(&arch, &list)
+        self.control(SUBDEVICE, query::GR_INFO, &mut bytes)?;
+        query::chip(&arch, &list)
     }
 
     fn topology(&self, chip: Chip) -> Option<Topology> {
-        ask::SM_ORDER_BYTES.into_iter().find_map(|len| {
+        query::SM_ORDER_BYTES.into_iter().find_map(|len| {
             let mut params = vec![0; len];
-            self.control(SUBDEVICE, ask::SM_ORDER, &mut params)?;
-            let sms = ask::sms(&params)?;
+            self.control(SUBDEVICE, query::SM_ORDER, &mut params)?;
+            let sms = query::sms(&params)?;
             Topology::from_sm_order(chip, sms)
         })
     }
 
     fn memory(&self) -> Option<u64> {
-        ask::FB_BYTES.into_iter().find_map(|len| {
+        query::FB_BYTES.into_iter().find_map(|len| {
             let mut params = vec![0; len];
-            ask::ask_memory(&mut params);
-            self.control(SUBDEVICE, ask::FB_INFO, &mut params)?;
-            ask::memory(&params)
+            query::write_memory_query(&mut params);
+            self.control(SUBDEVICE, query::FB_INFO, &mut params)?;
+            query::memory(&params)
         })
     }
 }
