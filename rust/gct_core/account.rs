@@ -47,9 +47,9 @@ impl Amount {
     }
 
     /// Returns device memory and managed memory together: what `gmem.limit` bounds.
-    pub const fn all_memory(&self) -> Bytes {
-        // INVARIANT: `plus` refuses a sum that does not fit, so this does not saturate.
-        Bytes(self.memory.get().saturating_add(self.managed.get()))
+    pub fn all_memory(&self) -> Bytes {
+        // INVARIANT: this does not saturate, because `plus` refuses such a sum.
+        self.memory + self.managed
     }
 
     /// Returns the amount of one object of a class. `answer` is the answer to its

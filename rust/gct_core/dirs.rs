@@ -28,6 +28,7 @@ use crate::error::Error;
 use crate::ids::{GpuIndex, GroupId, Owner, Scope};
 use crate::iface::Name;
 use crate::table::{count, mix, Key, Map};
+use crate::units::Sat;
 
 /// The path of a directory. It names a process by its pid alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,7 +102,7 @@ pub struct Dir {
     wanted: Option<Scope>,
     shown: Option<Scope>,
     /// Shown directories directly below.
-    children: u32,
+    children: Sat<u32>,
     queued: bool,
     /// The next in the queue.
     next: Option<DirPath>,
@@ -197,7 +198,7 @@ impl<'a> Dirs<'a> {
                         self.map.remove(&path);
                     }
                 }
-                (Some(_), _) if dir.children > 0 => self.enqueue(path),
+                (Some(_), _) if dir.children.0 > 0 => self.enqueue(path),
                 (Some(_), wanted) => {
                     self.hide(path, wanted.is_some());
                     return Some(Step::Remove(path));
@@ -234,13 +235,13 @@ impl<'a> Dirs<'a> {
             dir.shown = Some(scope);
         }
         if let Some(parent) = path.parent().and_then(|parent| self.map.get_mut(&parent)) {
-            parent.children = parent.children.saturating_add(1);
+            parent.children += 1;
         }
     }
 
     fn hide(&mut self, path: DirPath, keep: bool) {
         if let Some(parent) = path.parent().and_then(|parent| self.map.get_mut(&parent)) {
-            parent.children = parent.children.saturating_sub(1);
+            parent.children -= 1;
         }
         if let Some(dir) = self.map.get_mut(&path) {
             dir.shown = None;
@@ -289,7 +290,7 @@ impl<'a> Dirs<'a> {
         };
         self.map.is_sound()
             && self.map.iter().all(|(path, dir)| {
-                dir.children == children(path)
+                dir.children.0 == children(path)
                     && (dir.queued || dir.shown.is_some())
                     && (dir.queued || dir.shown == dir.wanted)
             })

@@ -8,6 +8,7 @@
 
 use crate::iface::Place;
 use crate::limits;
+use crate::units::Sat;
 
 /// A process: its thread group and its start time.
 ///
@@ -47,12 +48,10 @@ impl GroupSlots {
             let bit = word.trailing_ones();
             if let Some(mask) = 1u64.checked_shl(bit) {
                 *word |= mask;
-                let slot = at.saturating_mul(64);
-                let slot = u64::try_from(slot).ok()?.saturating_add(u64::from(bit));
+                let at = u64::try_from(at).ok()?;
                 let groups = u64::try_from(limits::GROUPS_MAX).ok()?;
-                return Some(GroupId(
-                    sequence.saturating_mul(groups).saturating_add(slot),
-                ));
+                let slot = Sat(at) * Sat(64) + Sat(u64::from(bit));
+                return Some(GroupId((Sat(sequence) * Sat(groups) + slot).0));
             }
         }
         None

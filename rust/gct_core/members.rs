@@ -19,6 +19,7 @@ use crate::error::{Error, Need, Table};
 use crate::ids::{GroupId, ProcKey};
 use crate::limits;
 use crate::tables::{Memory, Pieces};
+use crate::units::Sat;
 
 /// Pids of one page. Its 4096 bytes can be allocated in atomic context.
 pub const PAGE: usize = 128;
@@ -44,7 +45,7 @@ struct Member {
 /// The members of one group.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GroupMembers {
-    count: u32,
+    count: Sat<u32>,
     /// Whether the group has a limit. If it has, a child that cannot be tracked may not run.
     bound: bool,
 }
@@ -60,7 +61,7 @@ pub struct Members<'a> {
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Forks whose child could not be added.
-    lost: u64,
+    lost: Sat<u64>,
     /// Index after the last page that was ever used.
     end: usize,
 }
@@ -121,9 +122,9 @@ impl<'a> Members<'a> {
         });
         self.counters.end = self.counters.end.max(page.saturating_add(1));
         if let Some(old) = old {
-            self.count_one(old.group, |count| count.saturating_sub(1));
+            self.count_one(old.group, |count| *count -= 1);
         }
-        self.count_one(group, |count| count.saturating_add(1));
+        self.count_one(group, |count| *count += 1);
         // A member with an older start time has exited, and no hook reported its exit.
         let same = |old: &Member| old.start_time_ns == proc.start_time_ns;
         Ok(old.filter(same).map(|old| old.group))
@@ -134,7 +135,7 @@ impl<'a> Members<'a> {
         let group = self.group_of(proc)?;
         let (page, at) = place(proc.tgid);
         self.pages.piece_mut(page).get_mut(at)?.0 = None;
-        self.count_one(group, |count| count.saturating_sub(1));
+        self.count_one(group, |count| *count -= 1);
         Some(group)
     }
 
@@ -155,7 +156,7 @@ impl<'a> Members<'a> {
 
     /// Counts a child of `parent` that could not be added. Returns whether its group has a limit.
     pub fn lose(&mut self, parent: ProcKey) -> bool {
-        self.counters.lost = self.counters.lost.saturating_add(1);
+        self.counters.lost += 1;
         let of = |group: GroupId| self.groups.get(group.slot()).map(|group| group.bound);
         self.group_of(parent).and_then(of).unwrap_or(false)
     }
@@ -175,7 +176,7 @@ impl<'a> Members<'a> {
     /// Returns the number of members of a group. O(1).
     pub fn count(&self, group: GroupId) -> usize {
         let of = self.groups.get(group.slot());
-        of.and_then(|of| usize::try_from(of.count).ok())
+        of.and_then(|of| usize::try_from(of.count.0).ok())
             .unwrap_or(0)
     }
 
@@ -185,7 +186,7 @@ impl<'a> Members<'a> {
     /// bounded number of slots, which bounds how long the caller holds the spinlock.
     pub fn list(&self, group: GroupId, from: u32, out: &mut [ProcKey]) -> (usize, Option<u32>) {
         let (mut page, mut at) = place(from);
-        let (mut found, mut looked) = (0usize, 0usize);
+        let (mut found, mut visited) = (Sat(0usize), Sat(0usize));
         while page < self.counters.end {
             let slots = self.pages.piece(page);
             for at in at..slots.len() {
@@ -194,27 +195,27 @@ impl<'a> Members<'a> {
                     continue;
                 };
                 let tgid = pid(page, at);
-                let Some(to) = out.get_mut(found) else {
-                    return (found, Some(tgid));
+                let Some(to) = out.get_mut(found.0) else {
+                    return (found.0, Some(tgid));
                 };
                 *to = ProcKey {
                     tgid,
                     start_time_ns: member.start_time_ns,
                 };
-                found = found.saturating_add(1);
+                found += 1;
             }
-            looked = looked.saturating_add(slots.len()).saturating_add(1);
+            visited += Sat(slots.len()) + Sat(1);
             (page, at) = (page.saturating_add(1), 0);
-            if looked >= LIST_SLOTS {
-                return (found, Some(pid(page, 0)));
+            if visited.0 >= LIST_SLOTS {
+                return (found.0, Some(pid(page, 0)));
             }
         }
-        (found, None)
+        (found.0, None)
     }
 
     /// Returns the number of forks whose child could not be added.
     pub fn lost(&self) -> u64 {
-        self.counters.lost
+        self.counters.lost.0
     }
 
     fn at(&self, tgid: u32) -> Option<Member> {
@@ -222,26 +223,26 @@ impl<'a> Members<'a> {
         self.pages.piece(page).get(at)?.0
     }
 
-    fn count_one(&mut self, group: GroupId, change: impl FnOnce(u32) -> u32) {
+    fn count_one(&mut self, group: GroupId, change: impl FnOnce(&mut Sat<u32>)) {
         if let Some(of) = self.groups.get_mut(group.slot()) {
-            of.count = change(of.count);
+            change(&mut of.count);
         }
     }
 
     /// Checks that the count of every group is the number of its members.
     pub(crate) fn is_sound(&self) -> bool {
-        let mut all = 0usize;
+        let mut all = Sat(0usize);
         for (slot, of) in (0..self.groups.len()).zip(self.groups.iter()) {
-            let Some(expected) = usize::try_from(of.count).ok().filter(|count| *count > 0) else {
+            let Some(expected) = usize::try_from(of.count.0).ok().filter(|count| *count > 0) else {
                 continue;
             };
             let members = self.iter().filter(|(_, group)| group.slot() == slot);
             if crate::table::count(members) != expected {
                 return false;
             }
-            all = all.saturating_add(expected);
+            all += expected;
         }
-        all == crate::table::count(self.iter())
+        all.0 == crate::table::count(self.iter())
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ProcKey, GroupId)> + use<'_, 'a> {
@@ -268,7 +269,7 @@ fn place(tgid: u32) -> (usize, usize) {
 
 /// Returns the pid of a slot.
 fn pid(page: usize, at: usize) -> u32 {
-    u32::try_from(page.saturating_mul(PAGE).saturating_add(at)).unwrap_or(u32::MAX)
+    u32::try_from((Sat(page) * Sat(PAGE) + Sat(at)).0).unwrap_or(u32::MAX)
 }
 
 /// Pages of slots; a page without members may be absent.

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A mirror of the resource manager's objects, as far as they matter.
+//! Mirrors the objects of the resource manager (RM) that limits depend on.
 //!
-//! Handles are chosen by tenants, belong to one client, and are free again as
-//! soon as the resource manager has freed the object. A client's handle
-//! belongs to one open file. So an object's key is a *space* and a handle:
+//! ```text
+//! handle   a tenant's number of an object; free again as soon as RM has freed the object
+//! space    a set of objects with distinct handles; a key is a space and a handle
+//! root     the object with handle 0 in a space; the parent of objects without another
+//! hidden   a space that belongs to no file and no client, so no call finds its objects
+//! alias    one of several objects that share a resource            (aliases.rs)
+//! list     the objects of a process by what RM must still be sent  (lists.rs)
 //!
-//! - each open file is a space, whose number is the file's; its objects are
-//!   the names of clients, and each client points to a space of its own;
-//! - the space [`CLIENTS`] has the same names once more, since a client may be
-//!   spoken of through another file than its own (as the source of a dup);
-//! - each client's space holds its objects;
-//! - every space has a root with handle 0, the parent of what has no other.
+//! space of a file     its clients; the space has the file's number
+//! space CLIENTS       the clients of all files: a call may name a client of another file,
+//!                     as the source of a dup
+//! space of a client   its objects; the client's `inner` is the space
+//! ```
 //!
-//! Before an object is freed, it and all below it move to a space that nobody
-//! can name: another thread may be given the same handles before the first
-//! hears that its call is done. Afterwards they go, or come back if the
-//! resource manager refused.
+//! Before an ioctl frees an object, the object and its descendants move to a hidden space. RM may
+//! give their handles to another thread before the ioctl returns. After the ioctl the core removes
+//! them, or moves them back if RM has refused.
 //!
-//! Siblings are linked through their handles. All loops are bounded by the
-//! number of objects. What several objects name together is in `aliases`; what controls are
-//! about is in `lists`.
+//! Every loop is bounded by the number of objects.
 
 mod aliases;
 mod lists;
+mod tree;
 
 use crate::account::Amount;
 use crate::error::Error;
@@ -31,11 +32,12 @@ use crate::ids::{FileId, GpuId};
 use crate::plan::Acked;
 use crate::rmapi::{Class, Handle};
 use crate::table::{mix, Key, Map};
+use crate::units::Sat;
 use aliases::Aliases;
 use lists::Links;
 pub(crate) use lists::{List, NO_FILE};
 
-/// Where an object is.
+/// The key of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectKey {
     pub(crate) space: u64,
@@ -47,7 +49,7 @@ impl ObjectKey {
         Self { space, handle }
     }
 
-    /// The root of a space.
+    /// Returns the key of a space's root.
     pub(crate) const fn root(space: u64) -> Self {
         Self::new(space, ROOT)
     }
@@ -59,40 +61,39 @@ impl Key for ObjectKey {
     }
 }
 
-/// The space that has the names of all files' clients. Neither a file nor a client has its number.
+/// The space of all files' clients. No file and no client has this number.
 const CLIENTS: u64 = 0;
 
-/// Handle of a space's root, and of nobody in a link.
+/// The handle of a space's root; no object in a link.
 const ROOT: Handle = 0;
 
 /// An object.
 #[derive(Clone, Copy, Debug)]
 pub struct Object {
-    /// The open file through which it was made.
+    /// The open file that made it.
     pub(crate) file: FileId,
     pub(crate) class: Class,
     pub(crate) gpu: Option<GpuId>,
-    /// What was charged for it, to be taken back when it goes. Of several names of
-    /// one thing, one is charged.
+    /// What is charged for it. Of several aliases one is charged.
     pub(crate) charged: Amount,
-    /// Other names of the same thing.
+    /// Its neighbours among the aliases of its resource.
     aliases: Aliases,
-    /// It is a second name that the resource manager may yet refuse.
+    /// Whether it is an alias that RM may still refuse.
     pub(crate) unconfirmed: bool,
-    /// While it waits: `charged` is in nobody's account. The name that was charged is gone, and had
-    /// another owner.
+    /// Whether no pool has `charged` yet: it succeeds an alias of another owner, and is
+    /// unconfirmed.
     pub(crate) charge_deferred: bool,
-    /// Its neighbours in a list.
+    /// Its neighbours in its list.
     links: Links,
-    /// The client's handle, with which the resource manager is told of the object.
+    /// The handle of its client, for controls on it.
     pub(crate) client: Handle,
     pub(crate) acked: Acked,
-    /// Of a device, the subdevice that its client made last.
+    /// For a device: the subdevice that its client made last.
     pub(crate) subdevice: Handle,
-    /// For the name of a client, the space of its objects; else 0.
+    /// For a client: the space of its objects; else 0.
     pub(crate) inner: u64,
-    /// Of the root of a file's space: objects of the file, itself among them.
-    weight: u32,
+    /// For the root of a file's space: the number of the file's objects, including the root.
+    file_objects: Sat<u32>,
     pub(crate) parent: Handle,
     child: Handle,
     next: Handle,
@@ -114,7 +115,7 @@ impl Object {
             acked: Acked::NONE,
             subdevice: ROOT,
             inner: 0,
-            weight: 0,
+            file_objects: Sat(0),
             parent: ROOT,
             child: ROOT,
             next: ROOT,
@@ -124,7 +125,8 @@ impl Object {
 }
 
 impl Object {
-    /// Returns whether this is a channel directly below a device, for which the driver made a channel group.
+    /// Returns whether this is a channel directly below a device. The driver makes a channel group
+    /// for it.
     pub(crate) fn is_alone(&self) -> bool {
         self.class == Class::Channel && self.charged.channel_groups > 0
     }
@@ -134,11 +136,12 @@ impl Object {
 #[derive(Debug)]
 pub(crate) struct Objects<'a> {
     map: Map<'a, ObjectKey, Object>,
-    extra_aliases: &'a mut usize,
+    /// Aliases beyond the first of each resource.
+    extra_aliases: &'a mut Sat<usize>,
 }
 
 impl<'a> Objects<'a> {
-    pub(crate) fn new(map: Map<'a, ObjectKey, Object>, extra_aliases: &'a mut usize) -> Self {
+    pub(crate) fn new(map: Map<'a, ObjectKey, Object>, extra_aliases: &'a mut Sat<usize>) -> Self {
         Self { map, extra_aliases }
     }
 
@@ -152,7 +155,7 @@ impl<'a> Objects<'a> {
         self.map.has_spare_page(extra)
     }
 
-    /// Number of objects, roots included.
+    /// Returns the number of objects, including roots.
     pub(crate) fn len(&self) -> usize {
         self.map.len()
     }
@@ -165,8 +168,8 @@ impl<'a> Objects<'a> {
         self.map.get_mut(&key)
     }
 
-    /// Can the resource manager be told of the object? It cannot while its free, or
-    /// that of its client, is under way.
+    /// Returns whether a control can name the object. It cannot while an ioctl frees the object or
+    /// its client.
     pub(crate) fn is_reachable(&self, key: ObjectKey, object: &Object) -> bool {
         self.space(object.file, object.client) == Some(key.space)
     }
@@ -175,22 +178,22 @@ impl<'a> Objects<'a> {
         self.map.iter()
     }
 
-    /// The space of a file's client.
+    /// Returns the space of a file's client.
     ///
-    /// The resource manager takes a client from the file alone that made it (`rmclientValidate_IMPL`).
+    /// RM accepts a client only from the file that made it (`rmclientValidate_IMPL`).
     pub(crate) fn space(&self, file: FileId, client: Handle) -> Option<u64> {
         let name = self.get(ObjectKey::new(file.raw(), client))?;
         (name.inner != 0).then_some(name.inner)
     }
 
-    /// The space of a client, whichever file it belongs to.
+    /// Returns the space of a client of any file.
     pub(crate) fn space_of_any(&self, client: Handle) -> Option<u64> {
         let known = self.get(ObjectKey::new(CLIENTS, client))?;
         self.space(known.file, client)
             .filter(|space| *space == known.inner)
     }
 
-    /// Returns the file to which a client belongs.
+    /// Returns the file of a client.
     pub(crate) fn file_of_any(&self, client: Handle) -> Option<FileId> {
         self.space_of_any(client)?;
         Some(self.get(ObjectKey::new(CLIENTS, client))?.file)
@@ -199,12 +202,12 @@ impl<'a> Objects<'a> {
     /// Slots that [`Objects::add_client`] needs.
     pub(crate) const OF_CLIENT: usize = 3;
 
-    /// Adds a client of a file, with a space of its own. Returns the file of the client that
-    /// had the handle, if its free is under way.
+    /// Adds a client to a file, with `inner` as its space. Returns the file of an earlier client
+    /// with this handle that an ioctl is freeing.
     ///
     /// # Errors
     ///
-    /// Those of [`Objects::reserve`]; [`Error::Exists`] when the file has such a client.
+    /// Those of [`Objects::reserve`]; [`Error::Exists`] if the file has a client with this handle.
     pub(crate) fn add_client(
         &mut self,
         file: FileId,
@@ -219,7 +222,7 @@ impl<'a> Objects<'a> {
         Ok(old.map(|old| old.file))
     }
 
-    /// Makes the root of a new space.
+    /// Adds a space: creates its root.
     ///
     /// # Errors
     ///
@@ -229,11 +232,11 @@ impl<'a> Objects<'a> {
         self.put(ObjectKey::root(space), root).map(|_| ())
     }
 
-    /// Adds an object below `object.parent`, or below the root if that is not known.
+    /// Adds an object below `object.parent`, or below the root if that parent is unknown.
     ///
     /// # Errors
     ///
-    /// Those of [`Objects::reserve`]; [`Error::Exists`] when the key is taken.
+    /// Those of [`Objects::reserve`]; [`Error::Exists`] if the key is taken.
     pub(crate) fn add(&mut self, key: ObjectKey, mut object: Object) -> Result<(), Error> {
         if self.map.contains(&key) || key.handle == ROOT {
             return Err(Error::Exists);
@@ -246,10 +249,10 @@ impl<'a> Objects<'a> {
         Ok(())
     }
 
-    /// Takes one object out that is `top` or below it and has nothing below itself.
-    /// Also tells another name of what it was, if there is one.
+    /// Removes one object without children: `top` or a descendant of it. Returns it, and another
+    /// alias of its resource if there is one.
     ///
-    /// Called until it returns `None`, it takes out the whole of `top`.
+    /// Repeated until it returns `None`, this removes the whole tree.
     pub(crate) fn pop(&mut self, top: ObjectKey) -> Option<(Object, Option<ObjectKey>)> {
         let mut at = top;
         for _ in 0..self.map.len() {
@@ -266,7 +269,7 @@ impl<'a> Objects<'a> {
         Some((object, successor))
     }
 
-    /// Removes the name of a client for other files, unless a newer client has its handle.
+    /// Removes a client from the space of all clients, unless a newer client has its handle.
     fn forget_client(&mut self, client: Handle, inner: u64) {
         let key = ObjectKey::new(CLIENTS, client);
         if inner != 0 && self.get(key).is_some_and(|name| name.inner == inner) {
@@ -274,35 +277,35 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// Inserts an object, and counts it for its file. Returns the one that it replaces.
+    /// Inserts an object and counts it for its file. Returns the object that it replaces.
     fn put(&mut self, key: ObjectKey, object: Object) -> Result<Option<Object>, Error> {
         let old = self.map.insert(key, object)?;
         if let Some(old) = old {
-            self.weigh(old.file, |weight| weight.saturating_sub(1));
+            self.count_for_file(old.file, |count| *count -= 1);
         }
-        self.weigh(object.file, |weight| weight.saturating_add(1));
+        self.count_for_file(object.file, |count| *count += 1);
         Ok(old)
     }
 
     fn take(&mut self, key: ObjectKey) -> Option<Object> {
         let object = self.map.remove(&key)?;
-        self.weigh(object.file, |weight| weight.saturating_sub(1));
+        self.count_for_file(object.file, |count| *count -= 1);
         Some(object)
     }
 
-    fn weigh(&mut self, file: FileId, change: impl FnOnce(u32) -> u32) {
+    fn count_for_file(&mut self, file: FileId, change: impl FnOnce(&mut Sat<u32>)) {
         if let Some(root) = self.map.get_mut(&ObjectKey::root(file.raw())) {
-            root.weight = change(root.weight);
+            change(&mut root.file_objects);
         }
     }
 
     /// Returns the number of objects of an open file. O(1).
     pub(crate) fn of_file(&self, file: FileId) -> u32 {
         let root = self.get(ObjectKey::root(file.raw()));
-        root.map_or(0, |root| root.weight)
+        root.map_or(0, |root| root.file_objects.0)
     }
 
-    /// Keeps an object where nobody can name it, until it gets a key.
+    /// Adds an object under a hidden key, until it gets its own.
     ///
     /// # Errors
     ///
@@ -311,8 +314,8 @@ impl<'a> Objects<'a> {
         self.put(hidden, object).map(|_| ())
     }
 
-    /// Gives what [`Objects::hide`] keeps a key, a client and a parent. Returns false,
-    /// and leaves it, when there is no such object or the key is taken.
+    /// Gives an object of [`Objects::hide`] its key, client and parent. Returns false and changes
+    /// nothing if there is no such object or the key is taken.
     pub(crate) fn unhide(
         &mut self,
         hidden: ObjectKey,
@@ -327,183 +330,14 @@ impl<'a> Objects<'a> {
         };
         (object.client, object.parent) = (client, parent);
         object.unconfirmed = false;
-        // INVARIANT: an entry was just removed, so there is room, and the key is free.
+        // INVARIANT: this cannot fail. An entry was just removed, and the key is free.
         let _ = self.add(key, object);
         self.alias_rekeyed(hidden, key);
         self.listing_rekeyed(key);
         true
     }
 
-    /// What comes after `at` in the tree below `top`, parents first.
-    pub(crate) fn after(&self, top: ObjectKey, at: Handle) -> Option<ObjectKey> {
-        let handle = self.walk(top.space, top.space, top.handle, at)?;
-        Some(ObjectKey::new(top.space, handle))
-    }
-
-    /// What comes after `at` and all below it in the tree below `top`, parents first.
-    pub(crate) fn beyond(&self, top: ObjectKey, at: Handle) -> Option<ObjectKey> {
-        let handle = self.past(top.space, top.space, top.handle, at)?;
-        Some(ObjectKey::new(top.space, handle))
-    }
-
-    /// The first object directly below another.
-    pub(crate) fn child_of(&self, key: ObjectKey) -> Option<ObjectKey> {
-        let child = self.get(key)?.child;
-        (child != ROOT).then(|| ObjectKey::new(key.space, child))
-    }
-
-    /// The next object below the same parent.
-    pub(crate) fn sibling_of(&self, key: ObjectKey) -> Option<ObjectKey> {
-        let next = self.get(key)?.next;
-        (next != ROOT).then(|| ObjectKey::new(key.space, next))
-    }
-
-    /// The device that an object is below.
-    pub(crate) fn device_of(&self, key: ObjectKey) -> Option<ObjectKey> {
-        let mut at = key;
-        // A channel is below a channel group, or a device; nothing lies deeper than that.
-        for _ in 0..4 {
-            let object = self.get(at)?;
-            if object.class == Class::Device {
-                return Some(at);
-            }
-            at.handle = object.parent;
-        }
-        None
-    }
-
-    /// The first object directly below a root.
-    pub(crate) fn first_below_root(&self, space: u64) -> Option<ObjectKey> {
-        match self.get(ObjectKey::root(space))?.child {
-            ROOT => None,
-            child => Some(ObjectKey::new(space, child)),
-        }
-    }
-
-    /// Moves an object and all below it into a space that nobody can name.
-    pub(crate) fn detach(&mut self, top: ObjectKey, hidden: u64) {
-        self.unlink(top);
-        self.rename(top, hidden);
-    }
-
-    /// Moves back what was detached, below the parent that it had. Returns
-    /// false, and leaves it where it is, when a handle was taken meanwhile.
-    pub(crate) fn attach(&mut self, hidden: ObjectKey, home: u64) -> bool {
-        let mut at = Some(hidden.handle);
-        for _ in 0..self.map.len() {
-            let Some(handle) = at else { break };
-            if self.map.contains(&ObjectKey::new(home, handle)) {
-                return false;
-            }
-            at = self.walk(hidden.space, hidden.space, hidden.handle, handle);
-        }
-        self.rename(hidden, home);
-        let key = ObjectKey::new(home, hidden.handle);
-        let parent = self.get(key).map_or(ROOT, |object| object.parent);
-        if !self.map.contains(&ObjectKey::new(home, parent)) {
-            if let Some(object) = self.map.get_mut(&key) {
-                object.parent = ROOT;
-            }
-        }
-        self.link(key);
-        true
-    }
-
-    /// Changes the space of a tree, whose top is linked to nothing.
-    fn rename(&mut self, top: ObjectKey, space: u64) {
-        let mut at = Some(top.handle);
-        for _ in 0..self.map.len() {
-            let Some(handle) = at else { break };
-            let (from, to) = (
-                ObjectKey::new(top.space, handle),
-                ObjectKey::new(space, handle),
-            );
-            if let Some(object) = self.map.remove(&from) {
-                // INVARIANT: an entry was just removed, so there is room for one.
-                let _ = self.map.insert(to, object);
-                self.alias_rekeyed(from, to);
-                self.listing_rekeyed(to);
-            }
-            at = self.walk(top.space, space, top.handle, handle);
-        }
-    }
-
-    /// What comes after `handle` in the tree below `top`, parents first. Each
-    /// object is in one of the two spaces.
-    fn walk(&self, one: u64, other: u64, top: Handle, handle: Handle) -> Option<Handle> {
-        match self.in_either(one, other, handle)?.child {
-            ROOT => self.past(one, other, top, handle),
-            child => Some(child),
-        }
-    }
-
-    fn in_either(&self, one: u64, other: u64, handle: Handle) -> Option<&Object> {
-        self.get(ObjectKey::new(other, handle))
-            .or_else(|| self.get(ObjectKey::new(one, handle)))
-    }
-
-    /// As [`Objects::walk`], but not into what is below `handle`.
-    fn past(&self, one: u64, other: u64, top: Handle, handle: Handle) -> Option<Handle> {
-        let find = |handle| self.in_either(one, other, handle);
-        let mut at = find(handle)?;
-        let mut name = handle;
-        for _ in 0..self.map.len() {
-            if name == top {
-                return None;
-            }
-            if at.next != ROOT {
-                return Some(at.next);
-            }
-            name = at.parent;
-            at = find(name)?;
-        }
-        None
-    }
-
-    /// Makes an object the first child of its parent.
-    fn link(&mut self, key: ObjectKey) {
-        let Some(object) = self.get(key) else { return };
-        let parent = ObjectKey::new(key.space, object.parent);
-        let first = match self.map.get_mut(&parent) {
-            Some(parent) => core::mem::replace(&mut parent.child, key.handle),
-            None => ROOT,
-        };
-        if let Some(object) = self.map.get_mut(&key) {
-            object.next = first;
-            object.previous = ROOT;
-        }
-        if first != ROOT {
-            if let Some(first) = self.map.get_mut(&ObjectKey::new(key.space, first)) {
-                first.previous = key.handle;
-            }
-        }
-    }
-
-    /// Takes an object out of the list of its parent's children.
-    fn unlink(&mut self, key: ObjectKey) {
-        let Some(object) = self.map.get_mut(&key) else {
-            return;
-        };
-        let next = core::mem::replace(&mut object.next, ROOT);
-        let previous = core::mem::replace(&mut object.previous, ROOT);
-        let parent = object.parent;
-        if next != ROOT {
-            if let Some(next) = self.map.get_mut(&ObjectKey::new(key.space, next)) {
-                next.previous = previous;
-            }
-        }
-        if previous != ROOT {
-            if let Some(previous) = self.map.get_mut(&ObjectKey::new(key.space, previous)) {
-                previous.next = next;
-            }
-        } else if let Some(parent) = self.map.get_mut(&ObjectKey::new(key.space, parent)) {
-            if parent.child == key.handle {
-                parent.child = next;
-            }
-        }
-    }
-
-    /// Are all links mutual, and is every object below the parent it names?
+    /// Checks the invariants: links are mutual, and every object is below its parent.
     pub(crate) fn is_sound(&self) -> bool {
         let linked = |key: &ObjectKey, object: &Object| {
             let at = |handle| self.get(ObjectKey::new(key.space, handle));

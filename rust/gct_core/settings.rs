@@ -181,10 +181,10 @@ fn smaller(a: Option<Bandwidth>, b: Option<Bandwidth>) -> Option<Bandwidth> {
     let (Some(first), Some(second)) = (a, b) else {
         return a.or(b);
     };
-    // quota_a / period_a <= quota_b / period_b. Both factors are at most
-    // 1000000, so the products fit; saturation only guards what never is.
-    let left = first.quota.get().saturating_mul(second.period.get());
-    let right = second.quota.get().saturating_mul(first.period.get());
+    // first.quota / first.period <= second.quota / second.period, without rounding. The products do
+    // not saturate: all factors are at most a million.
+    let left = first.quota * second.period.get();
+    let right = second.quota * first.period.get();
     Some(if left <= right { first } else { second })
 }
 
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(Settings::DEFAULT.on(&gpu), Settings::DEFAULT);
     }
 
-    /// A default that nobody wrote does not bind.
+    /// A default that was never written does not bind.
     #[test]
     fn a_group_may_come_earlier_than_the_default() {
         let with = |priority| Settings {

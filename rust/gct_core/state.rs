@@ -210,7 +210,7 @@ impl<'a> State<'a> {
             group_slots: &mut root.group_slots,
             promised: &mut root.promised,
             promisers: &mut root.promisers,
-            growing: root.growing,
+            growing: root.growing.0,
             failures: &mut root.failures,
             plan: &mut root.plan,
             gpus: Map::new(&mut metas.gpus, stores.gpus),

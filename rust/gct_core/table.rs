@@ -28,6 +28,7 @@ mod keys;
 mod paged;
 
 use crate::error::{Error, Need, Table};
+use crate::units::Sat;
 pub(crate) use keys::{mix, Key};
 use paged::Before;
 pub use paged::{Found, Link, Paged, Slot};
@@ -106,12 +107,9 @@ impl<'a, K: Key, V> Map<'a, K, V> {
     /// Returns whether a page is spare: neither the entries nor `extra` more need it, and the table
     /// keeps [`PAGES_KEPT`] others.
     pub(crate) fn has_spare_page(&self, extra: usize) -> bool {
-        let kept = self
-            .slots
-            .page()
-            .saturating_mul(PAGES_KEPT.saturating_add(1));
-        let used = self.meta.len.saturating_add(extra);
-        used.saturating_add(kept) <= self.slots.capacity()
+        let used = Sat(self.meta.len) + Sat(extra);
+        let kept = Sat(self.slots.page()) * (Sat(PAGES_KEPT) + Sat(1));
+        used + kept <= Sat(self.slots.capacity())
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<&V> {

@@ -32,6 +32,7 @@ use crate::objects::{Object, ObjectKey};
 use crate::plan::Plan;
 use crate::state::{Failures, File, Gpu, Group, PathHash, Pid, Pool, Proc, State, User};
 use crate::table::{Link, Meta, Paged, Slot};
+use crate::units::Sat;
 use core::ops::DerefMut;
 
 /// The allocator of the caller.
@@ -76,8 +77,8 @@ const BUCKETS: usize = PAGE_BYTES / size_of::<Link>();
 
 /// Returns `n / d`, rounded up. [`usize::div_ceil`] contains a check for zero that may panic.
 fn ceil(n: usize, d: usize) -> usize {
-    let sum = n.saturating_add(d.saturating_sub(1));
-    sum.checked_div(d).unwrap_or(0)
+    let sum = Sat(n) + (Sat(d) - Sat(1));
+    sum.0.checked_div(d).unwrap_or(0)
 }
 
 /// An array of pages; absent pages are empty.
@@ -150,10 +151,15 @@ impl<M: Memory, K, V> Pages<M, K, V> {
 
     /// Appends a page. Returns it instead if it does not fit, or if there are `need.slots` slots
     /// and a page for each of the `growing` operations.
-    fn push(&mut self, need: &Need, growing: usize, page: Page<M, K, V>) -> Option<Page<M, K, V>> {
+    fn push(
+        &mut self,
+        need: &Need,
+        growing: Sat<usize>,
+        page: Page<M, K, V>,
+    ) -> Option<Page<M, K, V>> {
         let at = self.pages;
-        let others = growing.saturating_mul(Page::<M, K, V>::SLOTS);
-        if self.capacity() >= need.slots.saturating_add(others) || !page.fits(at) {
+        let others = growing * Sat(Page::<M, K, V>::SLOTS);
+        if Sat(self.capacity()) >= Sat(need.slots) + others || !page.fits(at) {
             return Some(page);
         }
         if !page.buckets.is_empty() {
@@ -235,11 +241,11 @@ pub(crate) struct Root {
     pub(crate) failures: Failures,
     pub(crate) plan: Plan,
     pub(crate) queue: Queue,
-    pub(crate) extra_aliases: usize,
+    pub(crate) extra_aliases: Sat<usize>,
     pub(crate) promised: usize,
     pub(crate) promisers: usize,
     /// Operations that are allocating storage.
-    pub(crate) growing: usize,
+    pub(crate) growing: Sat<usize>,
     pub(crate) group_slots: GroupSlots,
     pub(crate) metas: Metas,
 }
@@ -281,10 +287,10 @@ macro_rules! tables {
                     failures: Failures::default(),
                     plan: Plan::NONE,
                     queue: Queue::new(),
-                    extra_aliases: 0,
+                    extra_aliases: Sat(0),
                     promised: 0,
                     promisers: 0,
-                    growing: 0,
+                    growing: Sat(0),
                     group_slots: GroupSlots::NONE,
                     metas: Metas::new(seed),
                 };
@@ -349,12 +355,12 @@ impl<M: Memory> core::fmt::Debug for Tables<M> {
 impl<M: Memory> Tables<M> {
     /// Records that an operation is allocating. No page is spare until [`Tables::has_grown`].
     pub fn grows(&mut self) {
-        self.root.growing = self.root.growing.saturating_add(1);
+        self.root.growing += 1;
     }
 
     /// Records that an operation has ended its allocation.
     pub fn has_grown(&mut self) {
-        self.root.growing = self.root.growing.saturating_sub(1);
+        self.root.growing -= 1;
     }
 }
 

@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Several objects that name one thing.
+//! Links the objects that share one resource.
 //!
-//! A client may give an object of another a name of its own, and the thing lives
-//! as long as it has a name. So all names of one thing are linked in a ring, and
-//! when the one that is charged goes, another inherits the charge.
+//! ```text
+//! resource   what RM reference-counts: memory, a channel group, ..
+//! alias      an object of a resource; dup, export and import add further ones
+//! ring       all aliases of a resource, each linked to the next
+//! primary    the alias that is charged, and under which controls name the resource
+//! successor  the alias that becomes the primary one when that is freed
+//! ```
+//!
+//! A resource lives until its last alias is freed, so its charge moves from alias to alias.
 
 use super::{Object, ObjectKey, Objects};
 use crate::error::Error;
 use crate::limits;
 
-/// The neighbours in the ring of names; `None` for the only name.
+/// The neighbours in the ring; `None` for the only alias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Aliases(Option<Ring>);
 
@@ -25,11 +31,12 @@ impl Aliases {
 }
 
 impl Objects<'_> {
-    /// Makes sure that what `known` names may have one more name, so that a walk over the names of a thing is bounded.
+    /// Checks that the resource of `known` may have a further alias. The maximum bounds every walk
+    /// over a ring.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when it has [`ALIASES_MAX`](limits::ALIASES_MAX).
+    /// [`Error::NoSpace`] if it has [`ALIASES_MAX`](limits::ALIASES_MAX).
     pub(crate) fn check_alias_limit(&self, known: ObjectKey) -> Result<(), Error> {
         let mut at = known;
         for _ in 1..limits::ALIASES_MAX {
@@ -41,7 +48,7 @@ impl Objects<'_> {
         Err(Error::NoSpace)
     }
 
-    /// Makes `new`, which has no other name, a further name of what `known` names.
+    /// Adds `new`, so far without a ring, to the ring of `known`.
     pub(crate) fn add_alias(&mut self, known: ObjectKey, new: ObjectKey) {
         if known == new
             || self
@@ -66,21 +73,21 @@ impl Objects<'_> {
         });
         self.set_neighbour(ring.next, |ring| ring.previous = new);
         self.set_neighbour(known, |ring| ring.next = new);
-        *self.extra_aliases = self.extra_aliases.saturating_add(1);
+        *self.extra_aliases += 1;
     }
 
-    /// How many names could inherit a charge: all of each thing but one.
+    /// Returns how many aliases could inherit a charge: those beyond the first of each resource.
     pub(crate) fn extra_aliases(&self) -> usize {
-        *self.extra_aliases
+        self.extra_aliases.0
     }
 
-    /// Takes an object out of its ring and returns another name of the thing.
+    /// Removes an object from its ring, and returns another alias.
     pub(super) fn remove_alias(&mut self, key: ObjectKey) -> Option<ObjectKey> {
         let Ring { previous, next } = self.get(key)?.aliases.0?;
         self.set_ring(key, |own| *own = None);
-        *self.extra_aliases = self.extra_aliases.saturating_sub(1);
+        *self.extra_aliases -= 1;
         if previous == next {
-            // The other is alone now.
+            // One alias is left.
             self.set_ring(next, |own| *own = None);
         } else {
             self.set_neighbour(previous, |ring| ring.next = next);
@@ -89,7 +96,7 @@ impl Objects<'_> {
         Some(next)
     }
 
-    /// The name of a thing that is the subject of controls, which may be `key` itself.
+    /// Returns the primary alias of an object's resource.
     pub(crate) fn primary_alias(&self, key: ObjectKey) -> ObjectKey {
         let mut at = key;
         for _ in 0..limits::ALIASES_MAX {
@@ -104,13 +111,13 @@ impl Objects<'_> {
         key
     }
 
-    /// The next name in the ring, which is `key` itself where it has no other.
+    /// Returns the next alias in the ring; `key` itself if it is the only one.
     pub(crate) fn next_alias(&self, key: ObjectKey) -> ObjectKey {
         let ring = self.get(key).and_then(|object| object.aliases.0);
         ring.map_or(key, |ring| ring.next)
     }
 
-    /// An object has got another key: its neighbours have to know.
+    /// Updates the neighbours of an object whose key has changed.
     pub(super) fn alias_rekeyed(&mut self, from: ObjectKey, to: ObjectKey) {
         let Some(Ring { previous, next }) = self.get(to).and_then(|object| object.aliases.0) else {
             return;
@@ -135,7 +142,7 @@ impl Objects<'_> {
         });
     }
 
-    /// Do the neighbours in the ring know this object?
+    /// Checks that the neighbours in the ring link to the object.
     pub(super) fn aliases_are_sound(&self, key: ObjectKey, object: &Object) -> bool {
         let Some(Ring { previous, next }) = object.aliases.0 else {
             return true;
@@ -147,7 +154,7 @@ impl Objects<'_> {
             && ring(next).is_some_and(|ring| ring.previous == key)
     }
 
-    /// Is the count of extra_aliases that of the rings?
+    /// Checks that the count of further aliases is that of the rings.
     pub(super) fn extra_aliases_are_counted(&self) -> bool {
         let tied = |(key, object): (&ObjectKey, &Object)| Some((*key, object.aliases.0?));
         let follows = |key: ObjectKey| {
