@@ -76,7 +76,7 @@ impl Report {
         })
     }
 
-    /// Packs the report into a word that is not 0, for a context in which no lock can be taken.
+    /// Packs the report into a word that is not 0, for a context that cannot take a lock.
     /// Returns `None` if a field does not fit.
     pub fn to_word(self) -> Option<u64> {
         let mut word = 0;

@@ -53,7 +53,7 @@ features! {
     Weight = 6, "compute.weight";
     /// Duty cycles are bounded.
     Bandwidth = 7, "compute.max";
-    /// Owners are taken off the GPU.
+    /// Owners are preempted and stay off the GPU.
     Freeze = 8, "compute.freeze";
     /// GPU time is measured.
     Usage = 9, "compute.stat";

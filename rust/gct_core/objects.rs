@@ -8,7 +8,7 @@
 //! root     the object with handle 0 in a space; the parent of objects without another
 //! hidden   a space that belongs to no file and no client, so no call finds its objects
 //! alias    one of several objects that share a resource            (aliases.rs)
-//! list     the objects of a process by what RM must still be sent  (lists.rs)
+//! list     the channels of a process, by their pending controls    (lists.rs)
 //!
 //! space of a file     its clients; the space has the file's number
 //! space CLIENTS       the clients of all files: a call may name a client of another file,

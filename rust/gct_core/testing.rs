@@ -40,7 +40,7 @@ impl<K, V> Slots<K, V> {
         self.first.resize(len, Link::NONE);
     }
 
-    /// Takes the last page out.
+    /// Removes the last page.
     pub(crate) fn pop(&mut self) {
         let len = self.slots.len() - self.page;
         self.slots.truncate(len);
@@ -147,7 +147,7 @@ impl Store {
     }
 }
 
-/// A structure of `size` bytes with some 32-bit words set.
+/// Returns a structure of `size` bytes with some 32-bit words set.
 pub(crate) fn words(size: usize, words: &[(usize, u64)]) -> Vec<u8> {
     let mut bytes = vec![0; size];
     for (offset, word) in words {

@@ -142,7 +142,7 @@ files! {
         doc: "Makes and removes named groups: `create NAME`, `remove NAME`.",
     }
     Events: Root "events" Read Stat {
-        doc: "What gctgroup could not follow, and left to the stock driver.",
+        doc: "Counts of objects and events that gctgroup could not track. The stock driver handled them.",
     }
     GpuUuid: Gpu "uuid" Read Line {
         errors: [Unknown],
@@ -163,7 +163,7 @@ files! {
     }
     GpuArchitecture: Gpu "architecture" Read Line {
         errors: [Unknown],
-        doc: "Architecture, as `hopper`.",
+        doc: "Architecture, such as `hopper`.",
     }
     GpuTpcs: Gpu "tpcs" Read Line {
         errors: [Unknown],
@@ -171,7 +171,7 @@ files! {
     }
     GpuTpcsList: Gpu "tpcs.list" Read TpcList {
         errors: [Unknown],
-        doc: "Their numbers, as `tpc.mask` names them; the numbers have holes.",
+        doc: "Numbers of the TPCs that exist, as in `tpc.mask`. The numbers have holes.",
     }
     GpuMemoryTotal: Gpu "memory.total" Read Line {
         unit: "bytes",
@@ -179,54 +179,54 @@ files! {
         doc: "Device memory.",
     }
     GpuMode: Gpu "mode" Read Line {
-        doc: "Who acts on this GPU: `kernel`, `user` or `simulator`.",
+        doc: "Backend of this GPU: `kernel`, `user` or `simulator`.",
     }
     GpuFeatures: Gpu "features" Read Words {
-        doc: "What is enforced or measured on this GPU, one file name per line; a limit that is not listed answers EOPNOTSUPP.",
+        doc: "Files that are enforced or measured on this GPU, one name per line. A limit that is not listed returns EOPNOTSUPP.",
     }
     GroupProcs: Group "group.procs" ReadWrite Pids {
         range: "0..=2147483647",
         errors: [NoProcess, NoSpace],
-        doc: "Members, one pid per line; writing a pid (0: the writer) moves that process and the children it will have.",
+        doc: "Members, one pid per line. Writing a pid (0: the writer) moves that process, and its later children follow it.",
     }
     GroupCgroup: Group "group.cgroup" ReadWrite Cgroup {
         default: "none",
         range: "at most 511 bytes",
         errors: [Exists],
-        doc: "An absolute cgroup-v2 path, or `none`: processes in it or below it belong here unless a longer path or `group.procs` says otherwise.",
+        doc: "An absolute cgroup-v2 path, or `none`. Processes in this cgroup or below it are members, unless `group.procs` or a longer path of another group applies to them.",
     }
     GmemLimit: Pool "gmem.limit" ReadWrite BytesOrMax {
         default: "max",
         unit: "bytes",
         feature: GmemLimit,
         errors: [Unsupported, Busy],
-        doc: "Most of what gmem.current counts. The owner's own pages give way where they can, never a neighbour's; else an allocation over it is refused as out of memory. Lowering it below what cannot give way fails, and the old limit stays.",
+        doc: "Upper bound of gmem.current. Where pages can be evicted, the owner's own pages are, never a neighbour's. Otherwise an allocation beyond the limit fails as out of memory. Lowering it below memory that cannot be evicted fails, and the old limit stays.",
     }
     GmemCurrent: Pool "gmem.current" Read Bytes {
         unit: "bytes",
         feature: GmemCharge,
         errors: [Unsupported],
-        doc: "Device memory that is charged now: what the owner's processes asked the resource manager for, and in the user-space mode managed memory.",
+        doc: "Device memory charged now: allocations of the owner's processes from the resource manager, and in the user-space mode managed memory.",
     }
     GmemPeak: Pool "gmem.peak" ReadWrite Bytes {
         default: "0",
         unit: "bytes",
         feature: GmemCharge,
         errors: [Unsupported],
-        doc: "Most that was charged since the last write; writing any number resets it to what is charged now.",
+        doc: "Peak of gmem.current since the last write. Writing any number resets it to gmem.current.",
     }
     GmemStat: Pool "gmem.stat" Read Stat {
         doc: "Device memory by kind.",
     }
     GmemEvents: Pool "gmem.events" Read Stat {
-        doc: "How often a memory limit had consequences.",
+        doc: "Counts of events caused by memory limits.",
     }
     HmemLimit: Pool "hmem.limit" ReadWrite BytesOrMax {
         default: "max",
         unit: "bytes",
         feature: HmemLimit,
         errors: [Unsupported],
-        doc: "Most host memory for evicted pages; with 0 nothing is swapped, and an allocation over gmem.limit fails.",
+        doc: "Upper bound of hmem.current. With 0 no page is evicted, and an allocation beyond gmem.limit fails.",
     }
     HmemCurrent: Pool "hmem.current" Read Bytes {
         unit: "bytes",
@@ -240,21 +240,21 @@ files! {
         unit: "us",
         feature: Timeslice,
         errors: [Unsupported, Refused],
-        doc: "Longest time on the GPU in one round, of all the owner's channel groups together; `default` is the driver's own. GVM's Table 2 says ms; 50 us matter on an H200, so the unit is us, `2ms` is accepted, and a number under 20 is refused lest somebody means ms.",
+        doc: "GPU time per round of all the owner's channel groups together; `default` is the driver's own. The unit is us, because 50 us matter on an H200; GVM's Table 2 uses ms. `2ms` is accepted. A number below 20 is refused, because it probably means ms.",
     }
     ComputePriority: Pool "compute.priority" ReadWrite Priority {
         default: "8",
         range: "0..=15",
         feature: Priority,
         errors: [Unsupported],
-        doc: "Order on what is not reserved, 0 first: an earlier one with work comes before a later one.",
+        doc: "Priority on TPCs that are not reserved, 0 first: an owner with work runs before owners of a later priority.",
     }
     ComputeWeight: Pool "compute.weight" ReadWrite Weight {
         default: "100",
         range: "1..=10000",
         feature: Weight,
         errors: [Unsupported],
-        doc: "Share among equals (credit-based weighted fairness).",
+        doc: "Share among owners of equal priority (credit-based weighted fairness).",
     }
     ComputeMax: Pool "compute.max" ReadWrite Bandwidth {
         default: "max",
@@ -262,20 +262,20 @@ files! {
         unit: "us",
         feature: Bandwidth,
         errors: [Unsupported],
-        doc: "Duty cycle, as cpu.max: at most QUOTA of GPU time in each PERIOD.",
+        doc: "Duty cycle, like cpu.max: at most QUOTA of GPU time in each PERIOD.",
     }
     ComputeFreeze: Pool "compute.freeze" ReadWrite Switch {
         default: "0",
         range: "0..=1",
         feature: Freeze,
         errors: [Unsupported, Refused],
-        doc: "1 stops what runs, persistent kernels too, and lets nothing start; 0 goes on. Memory stays.",
+        doc: "1 stops running kernels, also persistent ones, and starts none; 0 resumes them. Memory stays in place.",
     }
     ComputeStat: Pool "compute.stat" Read Stat {
-        doc: "What is on the GPU, and what it used.",
+        doc: "The owner's channels and launches.",
     }
     ComputeEvents: Pool "compute.events" Read Stat {
-        doc: "How often a compute limit had consequences.",
+        doc: "Counts of events caused by compute limits.",
     }
     TpcQuota: Pool "tpc.quota" ReadWrite TpcsOrNone {
         default: "none",
@@ -283,31 +283,31 @@ files! {
         unit: "TPCs",
         feature: TpcQuota,
         errors: [Unsupported, NoSpace],
-        doc: "TPCs that are guaranteed whenever there is work; `none`: no guarantee, an equal share of what nobody reserved; 0: best effort, yields to everybody who has work.",
+        doc: "TPCs guaranteed whenever the owner has work. `none`: no guarantee, but an equal share of the TPCs that are not reserved. 0: best effort, which yields to every owner with work.",
     }
     TpcReserved: Pool "tpc.reserved" Read Line {
         feature: TpcQuota,
         errors: [Unsupported],
-        doc: "TPCs that are reserved for `tpc.quota` now, as `0-31,40`, or `none`.",
+        doc: "TPCs reserved for `tpc.quota` now, such as `0-31,40`, or `none`.",
     }
     TpcMask: Pool "tpc.mask" ReadWrite TpcList {
         default: "all",
         range: "0..=255",
         feature: TpcMask,
         errors: [Unsupported, NoSpace],
-        doc: "TPCs outside of which nothing runs, as `0-31,40`; one at least must exist.",
+        doc: "The only TPCs on which the owner's work runs, such as `0-31,40`. At least one must exist.",
     }
     TpcEffective: Pool "tpc.effective" Read TpcList {
         feature: TpcMask,
         errors: [Unsupported, Unknown],
-        doc: "TPCs that the last launch was given.",
+        doc: "TPCs granted to the last launch.",
     }
     TpcSteal: Pool "tpc.steal" ReadWrite Switch {
         default: "1",
         range: "0..=1",
         feature: TpcSteal,
         errors: [Unsupported],
-        doc: "1 allows to take reserved TPCs of others while these are away.",
+        doc: "1 allows the owner to use TPCs reserved for others while they are idle.",
     }
     AtomDuration: Pool "atom.duration" ReadWrite UsOrOff {
         default: "off",
@@ -315,7 +315,7 @@ files! {
         unit: "us",
         feature: AtomDuration,
         errors: [Unsupported],
-        doc: "Launches that are predicted to run longer are split; 100us is a good choice where others wait for the TPCs.",
+        doc: "Launches that are predicted to run longer are split into atoms. 100us is a good choice if others wait for the TPCs.",
     }
     SlipTpc: Pool "slip.tpc" ReadWrite Percent {
         default: "0",
@@ -323,7 +323,7 @@ files! {
         unit: "percent",
         feature: SlipTpc,
         errors: [Unsupported],
-        doc: "Slowdown that is tolerated for giving fewer TPCs.",
+        doc: "Slowdown tolerated to save TPCs.",
     }
     SlipPower: Pool "slip.power" ReadWrite Percent {
         default: "0",
@@ -331,7 +331,7 @@ files! {
         unit: "percent",
         feature: SlipPower,
         errors: [Unsupported],
-        doc: "Slowdown that is tolerated for a lower clock.",
+        doc: "Slowdown tolerated to lower the clock.",
     }
 }
 

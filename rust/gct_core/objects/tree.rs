@@ -154,7 +154,7 @@ impl Objects<'_> {
         }
     }
 
-    /// Takes an object out of the list of its parent's children.
+    /// Removes an object from its parent's children.
     pub(super) fn unlink(&mut self, key: ObjectKey) {
         let Some(object) = self.map.get_mut(&key) else {
             return;

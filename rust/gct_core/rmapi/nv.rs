@@ -271,7 +271,7 @@ structures! {
         STATUS = "status" @ 24,
     }
 
-    // What an allocation's parameters say: `nvos.h`, `class/cl*.h`, `alloc/alloc_channel.h`.
+    // Parameters of allocations: `nvos.h`, `class/cl*.h`, `alloc/alloc_channel.h`.
     device = "NV0080_ALLOC_PARAMETERS", 56; {
         DEVICE_ID = "deviceId" @ 0,
     }

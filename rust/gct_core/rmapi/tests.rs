@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::vec;
 use std::vec::Vec;
 
-/// A structure of `size` bytes with some 32-bit words set.
+/// Returns a structure of `size` bytes with some 32-bit words set.
 fn bytes(size: usize, words: &[(usize, u32)]) -> Vec<u8> {
     let mut bytes = vec![0; size];
     for (offset, word) in words {
@@ -206,7 +206,7 @@ fn video_heap_sizes_count_where_there_is_device_memory() {
 
 #[test]
 fn alloc_memory_takes_no_device_memory() {
-    // `NV01_MEMORY_LOCAL_USER` is a view of it all, whatever the limit says.
+    // `NV01_MEMORY_LOCAL_USER` maps all device memory and allocates none.
     for number in [0x3e, 0x71, 0x40] {
         let call = bytes(
             56,
@@ -256,7 +256,7 @@ fn controls_that_undo_a_limit_are_told_from_the_others() {
         (0x0080_170f, Undoes::TimesliceOfChannel),
         (0xa06c_0101, Undoes::Schedule),
         (0xa06f_0103, Undoes::Schedule),
-        // What a channel of Hopper takes, too.
+        // A channel of Hopper accepts these, too.
         (0xa16f_0103, Undoes::Schedule),
         (0xa26f_0103, Undoes::Schedule),
         (0xb06f_0103, Undoes::Schedule),
@@ -332,7 +332,7 @@ fn a_status_is_written_where_it_is_read() {
     assert!(!set_status(0x2c, &mut [0; 48], NO_MEMORY));
 }
 
-/// The C interface decides by itself which ioctls reach the core, so that others cost two compares.
+/// The C interface filters the ioctls before the core, so that others cost two compares.
 #[test]
 fn gct_h_passes_the_escapes_and_controls_that_are_decoded() {
     let header = include_str!("../../include/gct.h");
@@ -351,7 +351,7 @@ fn gct_h_passes_the_escapes_and_controls_that_are_decoded() {
     let decoded = |command: u32| {
         Undoes::by_command(command, 0).is_some() || Share::by_command(command).is_some()
     };
-    // Those of a channel are compared without their generation.
+    // The comparison ignores the generation in controls of channels.
     let names = |case: u32, command| case == command || nv::is_of_any_generation(command, case);
     for (name, command) in nv::NUMBERS {
         let passed = cases.iter().any(|case| names(*case, *command));

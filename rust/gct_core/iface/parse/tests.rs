@@ -319,7 +319,7 @@ fn defaults_of_the_table_are_values_of_their_files() {
 }
 
 proptest! {
-    /// Every value that a file can hold is shown in a form that reads back as that value.
+    /// A printed value parses as the same value.
     #[test]
     fn what_is_read_can_be_written_back(pick in 0..Format::VALUES.len(), text in "[0-9]{1,6}( [0-9]{1,7}|-[0-9]{1,3}|,[0-9]{1,3}|[KMG]|ms|us)?|max|off|all|none|default") {
         let format = Format::VALUES[pick];
@@ -330,7 +330,7 @@ proptest! {
         }
     }
 
-    /// No bytes make a parser do anything but answer.
+    /// A parser returns for any bytes.
     #[test]
     fn any_bytes_get_an_answer(text in prop::collection::vec(any::<u8>(), 0..80)) {
         for format in Format::VALUES {
