@@ -12,11 +12,10 @@ use crate::{rm, startup, sys, worker};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::control::Control;
-use gct_core::rmapi::{self, Action, Call, Class, Lookup, Undoes};
+use gct_core::rmapi::{Action, Call, Class, Lookup, Undoes};
 use gctd_ipc::board::Peer;
-use gctd_ipc::message::Ioctl;
 use gctd_ipc::paths::{SocketPaths, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
-use gctd_ipc::tenant::{self, Gpu, Link, ManagedCharge, Verdict};
+use gctd_ipc::tenant::{Gpu, Link, ManagedCharge, Verdict};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -65,113 +64,59 @@ fn with<T>(f: impl FnOnce(&mut Connected) -> T) -> Option<T> {
     slot.as_mut().map(f)
 }
 
-/// The outcome of reporting an ioctl to the daemon before it runs.
-#[derive(Debug)]
-pub(crate) enum Entered {
-    /// The daemon does not account for it.
-    Nothing,
-    /// It may run.
-    Runs(Verdict),
-    /// It must not run. Its structure holds the status.
-    Refused,
-}
-
-/// Reports an ioctl to the daemon before it runs, and asks for admission.
-///
-/// # Safety
-///
-/// `arg` is what the caller of `ioctl` passed for `request`.
-pub(crate) unsafe fn before(request: u64, arg: u64) -> Entered {
-    // SAFETY: passed on.
-    let Some((escape, bytes)) = (unsafe { rm::structure(request, arg) }) else {
-        return Entered::Nothing;
-    };
-    // Only words that the tenant has written are known before the ioctl runs.
-    let size_of = |lookup| match lookup {
-        // SAFETY: the tenant passes this address to the driver, which will read it.
-        Lookup::Bytes(hint) => unsafe { word(hint) },
+/// Reports a call to the daemon before it runs, and asks for admission. Returns `None` in a forked
+/// child without a link.
+pub(crate) fn before(ioctl: &rm::Ioctl, call: &Call) -> Option<Verdict> {
+    // Only words that the program has written are known before the ioctl runs.
+    let hint = match call.lookup() {
+        Some(Lookup::Bytes(hint)) => ioctl.word(hint),
         _ => None,
     };
-    let Some((ioctl, call)) = tenant::decode(escape, bytes, size_of) else {
-        return Entered::Nothing;
-    };
-    let enter = |connected: &mut Connected| {
+    let message = ioctl.message(hint, 0);
+    with(|connected| {
+        let Connected { link, slices, .. } = connected;
         if call.action == Action::Free {
-            let Connected { link, slices, .. } = connected;
             slices.freed(call.client, call.object, link);
         }
-        connected.link.enter(&ioctl, &call)
-    };
-    match with(enter) {
-        Some(Verdict::Refused) => {
-            // SAFETY: the structure is the caller's to be written, as the driver would.
-            let bytes = unsafe { core::slice::from_raw_parts_mut(arg as *mut u8, bytes.len()) };
-            rmapi::set_status(escape, bytes, rmapi::NO_MEMORY);
-            Entered::Refused
-        }
-        Some(verdict) => Entered::Runs(verdict),
-        None => Entered::Nothing,
-    }
+        link.enter(&message, call)
+    })
 }
 
-/// Reports the outcome of an ioctl of [`before`] to the daemon.
-///
-/// # Safety
-///
-/// As for [`before`]; the ioctl has run on `fd` and returned `ret`.
-pub(crate) unsafe fn after(entered: Entered, fd: i32, request: u64, arg: u64, ret: i32) {
-    let Entered::Runs(verdict) = entered else {
-        return;
-    };
-    // SAFETY: passed on.
-    let Some((escape, bytes)) = (unsafe { rm::structure(request, arg) }) else {
-        return;
-    };
-    let mut bytes = bytes.to_vec();
-    if ret != 0 {
-        // The driver failed before it wrote a status.
-        rmapi::set_status(escape, &mut bytes, rmapi::NO_MEMORY);
-    }
-    let Ok(Some(call)) = rmapi::decode(escape, &bytes) else {
-        return;
-    };
+/// Reports the outcome of a call of [`before`] to the daemon. The ioctl has run on `fd` and
+/// returned `ret`.
+pub(crate) fn after(fd: i32, ioctl: &rm::Ioctl, call: &Call, verdict: Verdict, ret: i32) {
     let answer = |lookup| match lookup {
-        // SAFETY: the driver has read this word.
-        Lookup::Bytes(hint) | Lookup::Engine(hint) => unsafe { word(hint) },
-        Lookup::GpuOfSubdevice => gpu_of(fd, &call),
+        Lookup::Bytes(hint) | Lookup::Engine(hint) => ioctl.word(hint),
+        Lookup::GpuOfSubdevice => gpu_of(fd, call),
         // The subdevice's allocation answers this.
         Lookup::GpuOfInstance(_) => None,
     };
     let hint = call.lookup().filter(|_| call.succeeded()).and_then(answer);
-    let ioctl = Ioctl {
-        escape,
-        bytes,
-        hint,
-    };
+    let message = ioctl.message(hint, ret);
     let grouped = with(|connected| {
         let Connected { link, slices, .. } = connected;
-        link.leave(ioctl, &call, verdict);
+        link.leave(message, call, verdict);
         match call.action {
             _ if !call.succeeded() => false,
             Action::Alloc {
                 class: Class::ChannelGroup,
                 ..
             } => {
-                slices.made(&call, hint, fd, link);
+                slices.made(call, hint, fd, link);
                 true
             }
             Action::Alloc {
                 class: Class::Channel,
                 ..
             } => {
-                slices.channel(&call, fd, link);
+                slices.channel(call, fd, link);
                 false
             }
             Action::Alloc {
                 class: Class::Subdevice,
                 ..
             } => {
-                slices.subdevice(&call);
+                slices.subdevice(call);
                 false
             }
             Action::Control(Undoes::Schedule | Undoes::ScheduleAny | Undoes::Channels(_)) => {
@@ -339,23 +284,6 @@ fn look() -> bool {
     }
     shared.report();
     true
-}
-
-/// Reads a number of 4 or 8 bytes in this process's memory.
-///
-/// # Safety
-///
-/// The driver reads the same bytes.
-unsafe fn word(hint: rmapi::Hint) -> Option<u64> {
-    match hint.bytes {
-        // SAFETY: by contract.
-        4 => Some(u64::from(unsafe {
-            (hint.address as *const u32).read_unaligned()
-        })),
-        // SAFETY: by contract.
-        8 => Some(unsafe { (hint.address as *const u64).read_unaligned() }),
-        _ => None,
-    }
 }
 
 /// Asks the resource manager for the GPU of a new subdevice.

@@ -3,45 +3,18 @@
 //! Interposes functions of libc: `ioctl`, `mmap`, `munmap`, and those that install signal handlers
 //! or masks.
 
-use crate::daemon::{self, Entered};
+use crate::devices::{device_node, DeviceNode};
 use crate::driver::memory;
 use crate::managed::{self, Asked};
-use crate::rm::{self, Call};
 use crate::session::DOORBELL_BYTES;
-use crate::stats::STATS;
 use crate::sys::{self, keep_errno};
-use crate::unmanaged::Reason;
 use crate::worker::Held;
-use crate::{fault, places, startup, worker};
+use crate::{fault, ioctls, places, rm, worker};
 use core::ffi::{c_char, c_int, c_ulong, c_void, CStr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::iface::parse;
 use gct_core::iface::value::{Format, Value};
 use libc::{off_t, sigaction as Action, sighandler_t, sigset_t, size_t};
-
-/// Passes a decoded call to the session.
-fn learn(mut call: Call) {
-    let Some(mut shared) = worker::lock() else {
-        return;
-    };
-    if let Call::Alloc { channel, .. } = &mut call {
-        if channel.is_some() && !worker::serves(&shared) {
-            *channel = None;
-            STATS.count_unmanaged(Reason::NoWorker);
-        }
-    }
-    let worker::Shared {
-        session, governors, ..
-    } = &mut *shared;
-    session.learn(call, governors);
-    if session.managed() {
-        for gpu in session.gpus() {
-            governors.prepare(gpu);
-        }
-        fault::install();
-    }
-    worker::attend(&mut shared);
-}
 
 /// Interposes `ioctl(2)`: passes every request on, and tracks NVIDIA's.
 ///
@@ -50,31 +23,17 @@ fn learn(mut call: Call) {
 /// As for `ioctl(2)`.
 #[no_mangle]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
-    if rm::escape(request).is_some() && keep_errno(|| device_node(fd)).is_some() {
-        keep_errno(startup::look);
-    }
     // SAFETY: `arg` belongs to `request`, by this function's contract.
-    if let Some(call) = unsafe { rm::before(request, arg as u64) } {
-        keep_errno(|| learn(call));
-    }
-    // SAFETY: as above.
-    let entered = keep_errno(|| unsafe { daemon::before(request, arg as u64) });
-    if matches!(entered, Entered::Refused) {
-        return 0;
-    }
+    let managers = unsafe { rm::Ioctl::new(request, arg as u64) };
     // SAFETY: passed on unchanged.
-    let ret = unsafe { sys::ioctl(fd, request, arg) };
-    // SAFETY: as above, and it has run.
-    keep_errno(|| unsafe { daemon::after(entered, fd, request, arg as u64, ret) });
-    if ret == 0 {
-        // SAFETY: the request succeeded, so the kernel has read and written `arg`.
-        if let Some(call) = unsafe { rm::after(request, arg as u64) } {
-            keep_errno(|| learn(call));
-        }
-        if request == managed::ALLOC_SEMAPHORE_POOL {
-            // SAFETY: as above, of this driver's structures.
-            keep_errno(|| unsafe { pool_made(fd, arg) });
-        }
+    let pass_on = || unsafe { sys::ioctl(fd, request, arg) };
+    if let Some(ioctl) = managers {
+        return ioctls::follow(fd, &ioctl, pass_on);
+    }
+    let ret = pass_on();
+    if ret == 0 && request == managed::ALLOC_SEMAPHORE_POOL {
+        // SAFETY: the request succeeded, so the driver has read the structure at `arg`.
+        keep_errno(|| unsafe { pool_made(fd, arg) });
     }
     ret
 }
@@ -116,39 +75,6 @@ pub unsafe extern "C" fn gctgroup_restrict(list: *const c_char) -> c_int {
             false => libc::ERANGE,
         },
         None => libc::ENODEV,
-    }
-}
-
-/// A device node of NVIDIA's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DeviceNode {
-    Control,
-    /// `/dev/nvidiaN`.
-    Gpu(u32),
-    Uvm,
-}
-
-/// Returns which of NVIDIA's nodes a descriptor is. A container may rename them, so the device
-/// number decides.
-fn device_node(fd: c_int) -> Option<DeviceNode> {
-    /// The driver's major number, `NV_MAJOR_DEVICE_NUMBER`.
-    const MAJOR: u32 = 195;
-    /// `NV_MINOR_DEVICE_NUMBER_CONTROL_DEVICE`.
-    const CONTROL: u32 = 255;
-    // SAFETY: all zero is a valid `stat`.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: `stat` lives for the call.
-    let known = unsafe { libc::fstat(fd, &mut stat) } == 0;
-    let character = known && stat.st_mode & libc::S_IFMT == libc::S_IFCHR;
-    if !character {
-        return None;
-    }
-    match (libc::major(stat.st_rdev), libc::minor(stat.st_rdev)) {
-        (MAJOR, CONTROL) => Some(DeviceNode::Control),
-        (MAJOR, number) => Some(DeviceNode::Gpu(number)),
-        // The other UVM node, for tools, has another minor number.
-        (major, 0) if managed::is_uvm(major) => Some(DeviceNode::Uvm),
-        _ => None,
     }
 }
 

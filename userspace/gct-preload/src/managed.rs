@@ -15,7 +15,6 @@ use crate::daemon;
 use crate::ranges::Ranges;
 use crate::sys::{keep_errno, PAGE};
 use crate::worker;
-use core::sync::atomic::{AtomicU32, Ordering};
 use gctd_ipc::tenant::ManagedCharge;
 use std::sync::{Mutex, PoisonError};
 
@@ -56,30 +55,6 @@ pub(crate) enum Asked {
     Granted(u64),
     /// It exceeds the limit.
     Refused,
-}
-
-/// Returns whether a device number's major is the UVM driver's. It differs from boot to boot.
-pub(crate) fn is_uvm(major: u32) -> bool {
-    /// The major; 0 until it is known.
-    static MAJOR: AtomicU32 = AtomicU32::new(0);
-    let known = match MAJOR.load(Ordering::Relaxed) {
-        0 => {
-            let devices = std::fs::read_to_string("/proc/devices").unwrap_or_default();
-            let read = major_in(&devices).unwrap_or(0);
-            MAJOR.store(read, Ordering::Relaxed);
-            read
-        }
-        known => known,
-    };
-    known != 0 && major == known
-}
-
-fn major_in(devices: &str) -> Option<u32> {
-    let lines = devices
-        .lines()
-        .filter_map(|line| line.trim().split_once(' '));
-    let mut found = lines.filter(|(_, name)| *name == "nvidia-uvm");
-    found.next()?.0.parse().ok()
 }
 
 /// Records a semaphore pool that the program will map.
@@ -142,15 +117,6 @@ mod tests {
     use super::*;
     use crate::interpose;
     use crate::session::tests::device;
-
-    #[test]
-    fn the_major_number_is_found() {
-        let devices = "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n\
-            235 nvidia-uvm-tools\n236 nvidia-uvm\n\nBlock devices:\n259 blkext\n";
-        assert_eq!(major_in(devices), Some(236));
-        assert_eq!(major_in("Character devices:\n  1 mem\n"), None);
-        assert!(!is_uvm(0), "where there is no driver");
-    }
 
     #[test]
     fn a_pool_is_one_once() {

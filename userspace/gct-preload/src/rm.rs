@@ -9,7 +9,8 @@
 use gct_core::rmapi::channel::{class_number, ChannelParams, Mapping, Token};
 use gct_core::rmapi::class::Class;
 use gct_core::rmapi::control::{Control, Status};
-use gct_core::rmapi::{self, escape, Action};
+use gct_core::rmapi::{self, escape, Action, Call, Handle, Hint};
+use gctd_ipc::message;
 
 /// The ioctl type of NVIDIA's escapes, `NV_IOCTL_MAGIC`.
 const MAGIC: u64 = b'F' as u64;
@@ -21,22 +22,27 @@ pub(crate) struct Object {
     pub(crate) handle: u32,
 }
 
-/// A decoded ioctl that this library tracks.
+/// An object that the program has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Call {
-    /// An object was allocated below `parent`.
-    Alloc {
-        object: Object,
-        parent: u32,
-        class: u32,
-        channel: Option<ChannelParams>,
-    },
-    /// An object, and all below it, is about to be freed.
-    Free { object: Object },
+pub(crate) struct Made {
+    pub(crate) object: Object,
+    pub(crate) parent: Handle,
+    pub(crate) class: u32,
+    /// The parameters, if it is a channel.
+    pub(crate) channel: Option<ChannelParams>,
+}
+
+/// What an ioctl that the driver has carried out means for channels and their mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    Made(Made),
     /// The next `mmap` of a descriptor will map memory.
-    Map(Mapping),
+    Announced(Mapping),
     /// A channel's work-submit token became known.
-    Token { channel: Object, token: u32 },
+    Token {
+        channel: Object,
+        token: u32,
+    },
 }
 
 /// Returns whether objects of `class` map doorbells.
@@ -44,26 +50,135 @@ pub(crate) fn is_usermode(class: u32) -> bool {
     Class::from_number(class) == Class::Usermode
 }
 
-/// Returns the escape number and the structure size of an NVIDIA ioctl.
-pub(crate) fn escape(request: u64) -> Option<(u32, usize)> {
-    // CAST: the size field has 14 bits, an escape 8.
-    let size = ((request >> 16) & 0x3fff) as usize;
-    ((request >> 8) & 0xff == MAGIC).then_some(((request & 0xff) as u32, size))
+/// An ioctl of the resource manager, from before the driver runs it until it returns.
+///
+/// This is the only place that reads its structure and what that points to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ioctl {
+    escape: u32,
+    at: *mut u8,
+    len: usize,
 }
 
-/// Returns the escape number and the structure of an NVIDIA ioctl.
-///
-/// # Safety
-///
-/// `arg` is the caller's argument of `ioctl` for `request`, and nobody writes there meanwhile.
-pub(crate) unsafe fn structure<'a>(request: u64, arg: u64) -> Option<(u32, &'a [u8])> {
-    let (escape, size) = escape(request)?;
-    if arg == 0 || size == 0 {
-        return None;
+impl Ioctl {
+    /// Returns the ioctl; `None` if the request is another driver's or has no structure.
+    ///
+    /// # Safety
+    ///
+    /// `arg` is the caller's argument of `ioctl` for `request`. As long as the value is used, the
+    /// structure there and the memory it points to stay, and only the driver writes there.
+    pub(crate) unsafe fn new(request: u64, arg: u64) -> Option<Self> {
+        // CAST: the size field has 14 bits, an escape 8.
+        let (escape, len) = ((request & 0xff) as u32, ((request >> 16) & 0x3fff) as usize);
+        let is_ours = (request >> 8) & 0xff == MAGIC && len > 0 && arg != 0;
+        is_ours.then_some(Self {
+            escape,
+            at: arg as *mut u8,
+            len,
+        })
     }
-    // SAFETY: the caller passes a structure of the size that the request says.
-    let bytes = unsafe { core::slice::from_raw_parts(arg as *const u8, size) };
-    Some((escape, bytes))
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the caller of `new` vouches for a structure of the size that the request says,
+        // and the driver does not run meanwhile.
+        unsafe { core::slice::from_raw_parts(self.at, self.len) }
+    }
+
+    /// Decodes the call before the driver runs it. Returns `None` if it concerns no object that the
+    /// core tracks.
+    pub(crate) fn call(&self) -> Option<Call> {
+        rmapi::decode(self.escape, self.bytes()).ok()?
+    }
+
+    /// Returns a call of [`call`](Self::call) with what the driver wrote back. The ioctl returned
+    /// `ret`; unless that is 0, the driver has written no status.
+    pub(crate) fn returned(&self, call: Call, ret: i32) -> Call {
+        let result = match ret {
+            0 => 0,
+            _ => rmapi::NO_MEMORY,
+        };
+        call.returned(self.escape, self.bytes(), result)
+    }
+
+    /// Returns the message that reports the ioctl to the daemon. The ioctl returned
+    /// `ret`; unless that is 0, this adds the status that the driver has not written.
+    pub(crate) fn message(&self, hint: Option<u64>, ret: i32) -> message::Ioctl {
+        let mut bytes = self.bytes().to_vec();
+        if ret != 0 {
+            rmapi::set_status(self.escape, &mut bytes, rmapi::NO_MEMORY);
+        }
+        message::Ioctl {
+            escape: self.escape,
+            bytes,
+            hint,
+        }
+    }
+
+    /// Writes into the structure that a limit refuses the allocation.
+    pub(crate) fn refuse(&self) {
+        // SAFETY: as in `bytes`; the structure is the caller's to be written, as the driver would.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(self.at, self.len) };
+        rmapi::set_status(self.escape, bytes, rmapi::NO_MEMORY);
+    }
+
+    /// Reads a number of 4 or 8 bytes in the parameters of the call.
+    pub(crate) fn word(&self, hint: Hint) -> Option<u64> {
+        match hint.bytes {
+            // SAFETY: by the contract of `new`; the driver reads the same bytes.
+            4 => Some(u64::from(unsafe {
+                (hint.address as *const u32).read_unaligned()
+            })),
+            // SAFETY: as above.
+            8 => Some(unsafe { (hint.address as *const u64).read_unaligned() }),
+            _ => None,
+        }
+    }
+
+    /// Returns the effect of the ioctl, which the driver has carried out. `call` is what it
+    /// decodes to.
+    pub(crate) fn effect(&self, call: Option<&Call>) -> Option<Effect> {
+        if let Some(call) = call {
+            return self.made(call).map(Effect::Made);
+        }
+        let mapping = Mapping::decode(self.escape, self.bytes()).map(Effect::Announced);
+        mapping.or_else(|| self.token())
+    }
+
+    fn made(&self, call: &Call) -> Option<Made> {
+        let Action::Alloc { params, .. } = call.action else {
+            return None;
+        };
+        let class = class_number(self.escape, self.bytes()).filter(|_| call.succeeded())?;
+        let channel = if Class::is_queue(class) && params != 0 {
+            let (at, len) = (params as *const u8, ChannelParams::BYTES);
+            // SAFETY: by the contract of `new`; the driver has read NV_CHANNEL_ALLOC_PARAMS there,
+            // which is longer.
+            ChannelParams::decode(unsafe { core::slice::from_raw_parts(at, len) })
+        } else {
+            None
+        };
+        Some(Made {
+            object: Object {
+                client: call.client,
+                handle: call.object,
+            },
+            parent: call.parent,
+            class,
+            channel,
+        })
+    }
+
+    fn token(&self) -> Option<Effect> {
+        let token = Token::decode(self.escape, self.bytes())?;
+        Some(Effect::Token {
+            channel: Object {
+                client: token.client,
+                handle: token.channel,
+            },
+            // SAFETY: by the contract of `new`; the driver has just written the token there.
+            token: unsafe { (token.address as *const u32).read_unaligned() },
+        })
+    }
 }
 
 /// Sends a control to an object of this process. Returns `None` if the ioctl itself failed.
@@ -76,80 +191,6 @@ pub(crate) fn send(fd: i32, control: &mut Control) -> Option<Status> {
     // `control` and have no pointers in them.
     let ret = unsafe { crate::sys::ioctl(fd, request, structure.as_mut_ptr().cast()) };
     (ret == 0).then(|| Control::status(&structure))
-}
-
-/// Decodes an ioctl that must be handled before the driver runs it: the free of an object.
-///
-/// # Safety
-///
-/// `arg` is the caller's argument of `ioctl` for `request`.
-pub(crate) unsafe fn before(request: u64, arg: u64) -> Option<Call> {
-    // SAFETY: passed on.
-    let (number, bytes) = unsafe { structure(request, arg)? };
-    if number != escape::FREE {
-        return None;
-    }
-    let call = rmapi::decode(number, bytes).ok()??;
-    Some(Call::Free {
-        object: Object {
-            client: call.client,
-            handle: call.object,
-        },
-    })
-}
-
-/// Decodes an ioctl that the driver has carried out.
-///
-/// # Safety
-///
-/// `arg` is the caller's argument of `ioctl` for `request`, and the ioctl returned 0.
-pub(crate) unsafe fn after(request: u64, arg: u64) -> Option<Call> {
-    // SAFETY: passed on.
-    let (number, bytes) = unsafe { structure(request, arg)? };
-    match number {
-        // SAFETY: the driver has just used the parameters that the structure points to.
-        escape::ALLOC => unsafe { alloc(number, bytes) },
-        escape::MAP_MEMORY => Mapping::decode(number, bytes).map(Call::Map),
-        escape::CONTROL => {
-            let token = Token::decode(number, bytes)?;
-            Some(Call::Token {
-                channel: Object {
-                    client: token.client,
-                    handle: token.channel,
-                },
-                // SAFETY: the driver has just written the token there.
-                token: unsafe { (token.address as *const u32).read_unaligned() },
-            })
-        }
-        _ => None,
-    }
-}
-
-/// # Safety
-///
-/// `bytes` is a structure that the driver completed.
-unsafe fn alloc(number: u32, bytes: &[u8]) -> Option<Call> {
-    let call = rmapi::decode(number, bytes).ok()??;
-    let Action::Alloc { params, .. } = call.action else {
-        return None;
-    };
-    let class = class_number(number, bytes).filter(|_| call.succeeded())?;
-    let channel = if Class::is_queue(class) && params != 0 {
-        let (at, len) = (params as *const u8, ChannelParams::BYTES);
-        // SAFETY: the driver read NV_CHANNEL_ALLOC_PARAMS there, which is longer.
-        ChannelParams::decode(unsafe { core::slice::from_raw_parts(at, len) })
-    } else {
-        None
-    };
-    Some(Call::Alloc {
-        object: Object {
-            client: call.client,
-            handle: call.object,
-        },
-        parent: call.parent,
-        class,
-        channel,
-    })
 }
 
 #[cfg(test)]
@@ -173,35 +214,54 @@ mod tests {
         let at = params.as_ptr() as u64;
         nvos64[4] = at as u32;
         nvos64[5] = (at >> 32) as u32;
-        // SAFETY: both structures live on this stack and have the layout that is read.
-        let call = unsafe { after(request(escape::ALLOC, 48), nvos64.as_ptr() as u64) };
-        let Some(Call::Alloc {
+        let made = |nvos64: &[u32; 12]| {
+            // SAFETY: both structures live on this stack and have the layout that is read.
+            let ioctl = unsafe { Ioctl::new(request(escape::ALLOC, 48), nvos64.as_ptr() as u64) };
+            let ioctl = ioctl.unwrap();
+            ioctl.made(&ioctl.call().unwrap())
+        };
+        let Some(Made {
             object,
             parent: 0x5c00_0015,
             class: 0xcf6f,
             channel: Some(channel),
-        }) = call
+        }) = made(&nvos64)
         else {
-            panic!("{call:?}");
+            panic!("{:?}", made(&nvos64));
         };
         assert_eq!((object.client, object.handle), (0xc1d0_0019, 0x5c00_001c));
         assert_eq!(channel.entries, 1024);
         nvos64[10] = 0x51;
-        // SAFETY: as above.
-        let failed = unsafe { after(request(escape::ALLOC, 48), nvos64.as_ptr() as u64) };
-        assert_eq!(failed, None);
+        assert_eq!(made(&nvos64), None);
+    }
+
+    #[test]
+    fn what_the_driver_writes_back_goes_with_the_call() {
+        let mut nvos21 = [1u32, 1, 0, 0x2080, 0, 0, 0, 0];
+        let at = nvos21.as_mut_ptr() as u64;
+        // SAFETY: the structure lives on this stack, and the test alone writes there.
+        let ioctl = unsafe { Ioctl::new(request(escape::ALLOC, 32), at) }.unwrap();
+        let call = ioctl.call().unwrap();
+        // SAFETY: inside the structure: the driver chooses a handle.
+        unsafe { (at as *mut u32).add(2).write(0xcaf0) };
+        let done = ioctl.returned(call, 0);
+        assert_eq!((done.object, done.succeeded()), (0xcaf0, true));
+        // An ioctl that fails leaves the program's own status there.
+        assert!(!ioctl.returned(call, -1).succeeded());
+        let decoded = |message: message::Ioctl| rmapi::decode(message.escape, &message.bytes);
+        let told = [0, -1].map(|ret| decoded(ioctl.message(None, ret)).unwrap().unwrap());
+        assert_eq!(told.map(|call| call.succeeded()), [true, false]);
     }
 
     #[test]
     fn other_ioctls_are_none_of_our_business() {
         let zeros = [0u32; 16];
-        let arg = zeros.as_ptr() as u64;
+        let at = zeros.as_ptr() as u64;
         // SAFETY: 64 readable bytes, more than each of these sizes.
-        unsafe {
-            assert_eq!(after(0x5401, arg), None);
-            assert_eq!(after(request(0x57, 56), arg), None);
-            assert_eq!(before(request(escape::ALLOC, 48), arg), None);
-            assert_eq!(before(request(escape::FREE, 16), 0), None);
-        }
+        let ioctl = |request, arg| unsafe { Ioctl::new(request, arg) };
+        assert!(ioctl(0x5401, at).is_none());
+        assert!(ioctl(request(escape::FREE, 16), 0).is_none());
+        let other = ioctl(request(0x57, 56), at).unwrap();
+        assert_eq!((other.call(), other.effect(None)), (None, None));
     }
 }

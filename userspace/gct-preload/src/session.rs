@@ -7,7 +7,7 @@ use crate::channel::{Channel, SubmitCtx, TranslateVa, DOORBELL};
 use crate::governors::Governors;
 use crate::memory::{Heap, Mapped, Run};
 use crate::notifiers::Notifiers;
-use crate::rm::{self, Call, Object};
+use crate::rm::{self, Effect, Made, Object};
 use crate::shadow::{covers, touches, Shadow};
 use crate::stats::STATS;
 use crate::sys;
@@ -16,16 +16,8 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::lane::scratch::Scratch;
 use gct_core::lane::split::FRAME_WORDS;
-use gct_core::rmapi::channel::ChannelParams;
+use gct_core::rmapi::channel::{ChannelParams, Mapping as Announcement};
 use gct_core::units::Ns;
-
-/// A mapping that the driver announced and `mmap` has not yet made.
-#[derive(Debug)]
-struct Announced {
-    memory: Object,
-    offset: u64,
-    fd: i32,
-}
 
 /// A mapping of RM memory in this process.
 #[derive(Debug)]
@@ -73,7 +65,8 @@ struct Doorbell {
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     nodes: Vec<Node>,
-    announced: Vec<Announced>,
+    /// Mappings that the driver announced and `mmap` has not yet made.
+    announced: Vec<Announcement>,
     mappings: Vec<Mapping>,
     rings: Vec<Ring>,
     doorbells: Vec<Doorbell>,
@@ -126,46 +119,57 @@ impl Session {
         !self.channels.is_empty()
     }
 
-    /// Records the effect of an ioctl. A `Free` is recorded before the ioctl runs.
-    pub(crate) fn learn(&mut self, call: Call, governors: &mut Governors) {
-        match call {
-            Call::Alloc {
+    /// Records the effect of an ioctl. `is_served` says whether a thread publishes for managed
+    /// channels.
+    pub(crate) fn learn(&mut self, effect: Effect, is_served: impl FnOnce() -> bool) {
+        match effect {
+            Effect::Made(mut made) => {
+                if made.channel.is_some() && !is_served() {
+                    made.channel = None;
+                    STATS.count_unmanaged(Reason::NoWorker);
+                }
+                self.made(made);
+            }
+            Effect::Announced(announcement) => self.announced(announcement),
+            Effect::Token { channel, token } => self.set_token(channel, token),
+        }
+    }
+
+    /// Records an object that the program has made.
+    fn made(&mut self, made: Made) {
+        let Made {
+            object,
+            parent,
+            class,
+            channel,
+        } = made;
+        if self.nodes.len() < REMEMBERED_MAX {
+            self.nodes.push(Node {
                 object,
                 parent,
                 class,
-                channel,
-            } => {
-                if self.nodes.len() < REMEMBERED_MAX {
-                    self.nodes.push(Node {
-                        object,
-                        parent,
-                        class,
-                    });
-                }
-                if let Some(params) = channel {
-                    self.watch(object, parent, &params);
-                    self.adopt(object, class, params);
-                }
-            }
-            Call::Free { object } => self.forget(object, governors),
-            Call::Map(map) => {
-                let (offset, fd) = (map.offset, map.fd);
-                let memory = Object {
-                    client: map.client,
-                    handle: map.memory,
-                };
-                self.announced.retain(|a| a.fd != fd);
-                if self.announced.len() < REMEMBERED_MAX {
-                    self.announced.push(Announced { memory, offset, fd });
-                }
-            }
-            Call::Token { channel, token } => {
-                for c in self.channels.iter_mut().filter(|c| c.object == channel) {
-                    c.set_token(token);
-                }
-                self.alone.set_token(channel, token);
-            }
+            });
         }
+        if let Some(params) = channel {
+            self.watch(object, parent, &params);
+            self.adopt(object, class, params);
+        }
+    }
+
+    /// Records that the next `mmap` of a descriptor will make a mapping.
+    fn announced(&mut self, announcement: Announcement) {
+        self.announced.retain(|a| a.fd != announcement.fd);
+        if self.announced.len() < REMEMBERED_MAX {
+            self.announced.push(announcement);
+        }
+    }
+
+    /// Records the work-submit token of a channel.
+    fn set_token(&mut self, channel: Object, token: u32) {
+        for c in self.channels.iter_mut().filter(|c| c.object == channel) {
+            c.set_token(token);
+        }
+        self.alone.set_token(channel, token);
     }
 
     /// Records an `mmap` of `fd`, which is a GPU's node or the control node.
@@ -173,11 +177,11 @@ impl Session {
         let Some(at) = self.announced.iter().position(|a| a.fd == fd) else {
             return;
         };
-        let Announced { memory, offset, .. } = self.announced.swap_remove(at);
+        let announcement = self.announced.swap_remove(at);
         if self.mappings.len() < REMEMBERED_MAX {
             self.mappings.push(Mapping {
-                memory,
-                offset,
+                memory: memory_of(&announcement),
+                offset: announcement.offset,
                 addr,
                 len,
                 gpu,
@@ -194,7 +198,7 @@ impl Session {
     /// Returns whether the next `mmap` of a descriptor maps a doorbell page.
     pub(crate) fn announces_doorbell(&self, fd: i32) -> bool {
         let announced = self.announced.iter().find(|a| a.fd == fd);
-        announced.is_some_and(|a| Self::is_usermode(&self.nodes, a.memory))
+        announced.is_some_and(|a| Self::is_usermode(&self.nodes, memory_of(a)))
     }
 
     fn is_usermode(nodes: &[Node], memory: Object) -> bool {
@@ -370,8 +374,9 @@ impl Session {
         }
     }
 
-    /// Publishes the rest of every channel at or below `object`, and forgets these channels.
-    fn forget(&mut self, object: Object, governors: &mut Governors) {
+    /// Records that an object is about to be freed: publishes the rest of every channel at or below
+    /// it, and forgets these channels.
+    pub(crate) fn freed(&mut self, object: Object, governors: &mut Governors) {
         self.publish(governors, sys::now_ns());
         // A client takes all its objects with it.
         let whole = object.handle == object.client;
@@ -508,6 +513,13 @@ impl Session {
     /// Returns the addresses of the doorbell pages, for the signal handler.
     pub(crate) fn doorbell_pages(&self) -> impl Iterator<Item = usize> + '_ {
         self.doorbells.iter().map(|d| d.shadow.tenant())
+    }
+}
+
+fn memory_of(announcement: &Announcement) -> Object {
+    Object {
+        client: announcement.client,
+        handle: announcement.memory,
     }
 }
 

@@ -19,9 +19,14 @@ const STATUS: i32 = 78;
 /// Whether the check has passed, so the program may use the GPU.
 static LOOKED: AtomicBool = AtomicBool::new(false);
 
+/// Returns whether [`look`] has yet to check the requested limits.
+pub(crate) fn is_due() -> bool {
+    !LOOKED.load(Ordering::Relaxed)
+}
+
 /// Checks the requested limits, once. It runs before an ioctl of the driver, without any lock held.
 pub(crate) fn look() {
-    if LOOKED.load(Ordering::Relaxed) {
+    if !is_due() {
         return;
     }
     limits();

@@ -225,7 +225,7 @@ fn wake() {
 
 /// Returns whether a worker thread publishes for this process. The first call starts it, before a
 /// channel is managed. If the system allows no thread then, there is never one.
-pub(crate) fn serves(_: &Shared) -> bool {
+pub(crate) fn serves() -> bool {
     static SERVES: OnceLock<bool> = OnceLock::new();
     *SERVES.get_or_init(|| {
         watch_forks();

@@ -35,8 +35,8 @@ fn object(handle: u32) -> Object {
     }
 }
 
-fn alloc(handle: u32, class: u32, channel: Option<ChannelParams>) -> Call {
-    Call::Alloc {
+fn alloc(handle: u32, class: u32, channel: Option<ChannelParams>) -> Made {
+    Made {
         object: object(handle),
         parent: 1,
         class,
@@ -44,14 +44,8 @@ fn alloc(handle: u32, class: u32, channel: Option<ChannelParams>) -> Call {
     }
 }
 
-/// Maps an object of a GPU, as the driver does. Returns its address.
-fn map(
-    session: &mut Session,
-    governors: &mut Governors,
-    memory: u32,
-    len: usize,
-    gpu: u32,
-) -> usize {
+/// Records a mapping of an object at an address.
+fn map_at(session: &mut Session, memory: u32, (at, len): (usize, usize), gpu: Option<u32>) {
     let announcement = Announcement {
         client: CLIENT,
         memory,
@@ -59,9 +53,14 @@ fn map(
         len: len as u64,
         fd: 9,
     };
-    session.learn(Call::Map(announcement), governors);
+    session.announced(announcement);
+    session.mapped(9, at, len, gpu);
+}
+
+/// Maps an object of a GPU, as the driver does. Returns its address.
+fn map(session: &mut Session, memory: u32, len: usize, gpu: u32) -> usize {
     let at = device(len);
-    session.mapped(9, at, len, Some(gpu));
+    map_at(session, memory, (at, len), Some(gpu));
     at
 }
 
@@ -80,16 +79,12 @@ fn channel(rings: usize, memory: u32) -> ChannelParams {
 /// the address of the rings.
 fn open(session: &mut Session, governors: &mut Governors, gpu: u32) -> usize {
     let handle = |number: u32| gpu * 0x100 + number;
-    session.learn(alloc(handle(1), 0xc661, None), governors);
-    map(session, governors, handle(1), DOORBELL_BYTES, gpu);
-    let rings = map(session, governors, handle(2), RINGS_LEN, gpu);
+    session.made(alloc(handle(1), 0xc661, None));
+    map(session, handle(1), DOORBELL_BYTES, gpu);
+    let rings = map(session, handle(2), RINGS_LEN, gpu);
     let params = channel(rings, handle(2));
-    session.learn(alloc(handle(3), 0xc86f, Some(params)), governors);
-    let token = Call::Token {
-        channel: object(handle(3)),
-        token: handle(7),
-    };
-    session.learn(token, governors);
+    session.made(alloc(handle(3), 0xc86f, Some(params)));
+    session.set_token(object(handle(3)), handle(7));
     governors.prepare(gpu);
     rings
 }
@@ -158,36 +153,26 @@ fn a_channel_whose_doorbells_cannot_be_managed_is_left_alone() {
         (&usual, true),
         (&[DOORBELL_BYTES; DOORBELLS_MAX + 1], false),
     ] {
-        let (mut session, mut governors) = (Session::new(), Governors::new());
+        let mut session = Session::new();
         for (handle, len) in (10..).zip(doorbells) {
-            session.learn(alloc(handle, 0xc661, None), &mut governors);
-            map(&mut session, &mut governors, handle, *len, 0);
+            session.made(alloc(handle, 0xc661, None));
+            map(&mut session, handle, *len, 0);
         }
-        let rings = map(&mut session, &mut governors, 2, RINGS_LEN, 0);
+        let rings = map(&mut session, 2, RINGS_LEN, 0);
         let params = channel(rings, 2);
-        session.learn(alloc(3, 0xc86f, Some(params)), &mut governors);
+        session.made(alloc(3, 0xc86f, Some(params)));
         assert_eq!(session.managed(), managed, "{} doorbells", doorbells.len());
     }
 }
 
-/// Returns a call as one of another client of the process.
-fn of(client: u32, call: Call) -> Call {
-    match call {
-        Call::Alloc {
-            object,
-            parent,
-            class,
-            channel,
-        } => Call::Alloc {
-            object: Object {
-                client,
-                handle: object.handle,
-            },
-            parent,
-            class,
-            channel,
+/// Returns an object as one of another client of the process.
+fn of(client: u32, made: Made) -> Made {
+    Made {
+        object: Object {
+            client,
+            handle: made.object.handle,
         },
-        other => other,
+        ..made
     }
 }
 
@@ -207,7 +192,7 @@ fn a_channel_that_takes_a_slot_again_starts_anew() {
     assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 3);
     for again in [true, false] {
         if again {
-            session.learn(Call::Free { object: object(3) }, &mut governors);
+            session.freed(object(3), &mut governors);
         }
         // The resource manager initializes a channel like this.
         let shadow = &session.rings[0].shadow;
@@ -216,13 +201,9 @@ fn a_channel_that_takes_a_slot_again_starts_anew() {
             real.store(0, Ordering::Relaxed);
         }
         let params = channel(rings, 2);
-        session.learn(alloc(3, 0xc86f, Some(params)), &mut governors);
+        session.made(alloc(3, 0xc86f, Some(params)));
         assert_eq!(session.channels.len(), 1);
-        let token = Call::Token {
-            channel: object(3),
-            token: 7,
-        };
-        session.learn(token, &mut governors);
+        session.set_token(object(3), 7);
         assert_eq!(
             session.publish(&mut governors, crate::sys::now_ns()),
             0,
@@ -231,25 +212,6 @@ fn a_channel_that_takes_a_slot_again_starts_anew() {
         submit(&session, rings, rings + USERD, 0);
         assert_eq!(session.publish(&mut governors, crate::sys::now_ns()), 1);
     }
-}
-
-/// Records a mapping of an object, at an address of the caller's choice.
-fn map_at(
-    session: &mut Session,
-    governors: &mut Governors,
-    memory: u32,
-    (at, len): (usize, usize),
-    gpu: Option<u32>,
-) {
-    let announcement = Announcement {
-        client: CLIENT,
-        memory,
-        offset: 0,
-        len: len as u64,
-        fd: 9,
-    };
-    session.learn(Call::Map(announcement), governors);
-    session.mapped(9, at, len, gpu);
 }
 
 /// Returns an address at which nothing is mapped, so that the kernel refuses to move it.
@@ -352,18 +314,12 @@ fn each_channel_that_is_left_alone_has_its_reason() {
         ),
     ];
     for (case, reason) in cases {
-        let (mut session, mut governors) = (Session::new(), Governors::new());
+        let mut session = Session::new();
         for (handle, doorbell) in (10..).zip(case.doorbells) {
-            session.learn(alloc(handle, 0xc661, None), &mut governors);
-            map_at(&mut session, &mut governors, handle, doorbell, Some(0));
+            session.made(alloc(handle, 0xc661, None));
+            map_at(&mut session, handle, doorbell, Some(0));
         }
-        map_at(
-            &mut session,
-            &mut governors,
-            2,
-            (case.rings, RINGS_LEN),
-            case.gpu,
-        );
+        map_at(&mut session, 2, (case.rings, RINGS_LEN), case.gpu);
         let params = (case.params)(channel(case.rings, 2));
         let channel = session.shadow_channel(object(3), case.class, params);
         assert_eq!(channel.err(), reason);
@@ -390,18 +346,18 @@ fn nothing_of_a_channel_that_is_left_alone_is_replaced() {
         ]
     };
     for which in 0..3 {
-        let (mut session, mut governors) = (Session::new(), Governors::new());
-        session.learn(alloc(1, 0xc661, None), &mut governors);
-        let doorbell = map(&mut session, &mut governors, 1, DOORBELL_BYTES, 0);
-        let rings = map(&mut session, &mut governors, 2, RINGS_LEN, 0);
+        let mut session = Session::new();
+        session.made(alloc(1, 0xc661, None));
+        let doorbell = map(&mut session, 1, DOORBELL_BYTES, 0);
+        let rings = map(&mut session, 2, RINGS_LEN, 0);
         let params = strange(rings)[which];
-        session.learn(alloc(3, 0xc86f, Some(params)), &mut governors);
+        session.made(alloc(3, 0xc86f, Some(params)));
         assert!(!session.managed());
         assert!(session.rings.is_empty() && session.doorbells.is_empty());
         // A managed channel follows. The first client still rings its real doorbells.
-        let others = map(&mut session, &mut governors, 12, RINGS_LEN, 0);
+        let others = map(&mut session, 12, RINGS_LEN, 0);
         let params = channel(others, 12);
-        session.learn(alloc(13, 0xc86f, Some(params)), &mut governors);
+        session.made(alloc(13, 0xc86f, Some(params)));
         assert!(session.managed() && !session.shadows(doorbell));
         assert!(!session.arm(true), "polled");
     }
@@ -413,7 +369,7 @@ fn a_client_rings_by_itself_without_moving_another() {
     open(&mut session, &mut governors, 0);
     // A graphics library in the same process does this.
     const OTHER: u32 = 0xc1d0_0020;
-    session.learn(of(OTHER, alloc(50, 0xc661, None)), &mut governors);
+    session.made(of(OTHER, alloc(50, 0xc661, None)));
     let announcement = Announcement {
         client: OTHER,
         memory: 50,
@@ -421,12 +377,12 @@ fn a_client_rings_by_itself_without_moving_another() {
         len: DOORBELL_BYTES as u64,
         fd: 11,
     };
-    session.learn(Call::Map(announcement), &mut governors);
+    session.announced(announcement);
     assert!(session.announces_doorbell(11));
     let doorbell = device(DOORBELL_BYTES);
     session.mapped(11, doorbell, DOORBELL_BYTES, Some(0));
     let params = channel(0, 99);
-    session.learn(of(OTHER, alloc(51, 0xc86f, Some(params))), &mut governors);
+    session.made(of(OTHER, alloc(51, 0xc86f, Some(params))));
     assert!(!session.shadows(doorbell), "its own");
     assert!(session.arm(true), "the first client's is shadowed still");
     session.arm(false);
@@ -442,12 +398,8 @@ fn a_userd_beside_managed_ones_is_copied_for_who_is_left_alone() {
         userd_offset: 2 * USERD as u64,
         ..channel(rings, 2)
     };
-    session.learn(alloc(4, 0xc86f, Some(params)), &mut governors);
-    let token = Call::Token {
-        channel: object(4),
-        token: 0x44,
-    };
-    session.learn(token, &mut governors);
+    session.made(alloc(4, 0xc86f, Some(params)));
+    session.set_token(object(4), 0x44);
     word(userd + GP_PUT).store(5, Ordering::Relaxed);
     session.publish(&mut governors, crate::sys::now_ns());
     assert!(session.is_unfinished(), "it must be looked at");
@@ -458,11 +410,11 @@ fn a_userd_beside_managed_ones_is_copied_for_who_is_left_alone() {
     real(GP_GET).store(5, Ordering::Relaxed);
     session.publish(&mut governors, crate::sys::now_ns());
     assert_eq!(word(userd + GP_GET).load(Ordering::Relaxed), 5);
-    session.learn(Call::Free { object: object(4) }, &mut governors);
+    session.freed(object(4), &mut governors);
     session.publish(&mut governors, crate::sys::now_ns());
     assert!(!session.is_unfinished());
     assert!(!session.arm(true), "the managed one is not heard");
-    session.learn(Call::Free { object: object(3) }, &mut governors);
+    session.freed(object(3), &mut governors);
     assert!(session.arm(true), "there is nobody to hear");
 }
 
@@ -471,7 +423,7 @@ fn whatever_touches_a_mapping_is_known() {
     let (mut session, mut governors) = (Session::new(), Governors::new());
     let page = sys::PAGE;
     // No other mapping is known, so none can lie beside it.
-    let rings = map(&mut session, &mut governors, 2, RINGS_LEN, 0);
+    let rings = map(&mut session, 2, RINGS_LEN, 0);
     assert!(session.knows(rings + RINGS_LEN - page, page));
     assert!(session.knows(rings - page, 2 * page) && session.knows(rings + page, page));
     assert!(!session.knows(rings - page, page) && !session.knows(rings + RINGS_LEN, page));

@@ -24,14 +24,14 @@ fn words(line: &str) -> HashMap<&str, u64> {
 }
 
 /// Records an ioctl that the driver has carried out with this structure.
-fn ioctl(session: &mut Session, governors: &mut Governors, number: u32, structure: &[u32]) {
+fn ioctl(session: &mut Session, number: u32, structure: &[u32]) {
     let size = size_of_val(structure) as u64;
     let request = 0xc000_0000 | size << 16 | 0x4600 | u64::from(number);
     // SAFETY: the structure is as long as the request says, and what it points to lives on the
-    // caller's stack.
-    let call = unsafe { rm::after(request, structure.as_ptr() as u64) };
-    if let Some(call) = call {
-        session.learn(call, governors);
+    // caller's stack. Nothing is written to it.
+    let ioctl = unsafe { rm::Ioctl::new(request, structure.as_ptr() as u64) }.unwrap();
+    if let Some(effect) = ioctl.effect(ioctl.call().as_ref()) {
+        session.learn(effect, || true);
     }
 }
 
@@ -44,7 +44,7 @@ fn with(mut structure: Vec<u32>, at: usize, number: u64) -> Vec<u32> {
 
 /// Replays the log up to the channels' summary. Returns the session and the address of its rings.
 fn replay(log: &str) -> (Session, Governors, u64) {
-    let (mut session, mut governors) = (Session::new(), Governors::new());
+    let (mut session, governors) = (Session::new(), Governors::new());
     let mut rings = 0;
     let mut lines = log.lines().peekable();
     while let Some(line) = lines.next() {
@@ -70,13 +70,13 @@ fn replay(log: &str) -> (Session, Governors, u64) {
                     word("class"),
                 ]);
                 let nvos64 = with(nvos64, 4, params.as_ptr() as u64);
-                ioctl(&mut session, &mut governors, escape::ALLOC, &nvos64);
+                ioctl(&mut session, escape::ALLOC, &nvos64);
             }
             Some("MAPMEM") => {
                 let mut nvos33 = vec![0; 14];
                 (nvos33[0], nvos33[2], nvos33[12]) = (CLIENT, word("h"), word("fd"));
                 let nvos33 = with(with(nvos33, 4, get["off"]), 6, get["len"]);
-                ioctl(&mut session, &mut governors, escape::MAP_MEMORY, &nvos33);
+                ioctl(&mut session, escape::MAP_MEMORY, &nvos33);
             }
             Some("MMAP") => {
                 let len = get["len"] as usize;
@@ -92,7 +92,7 @@ fn replay(log: &str) -> (Session, Governors, u64) {
                 let mut nvos54 = vec![0; 8];
                 (nvos54[0], nvos54[1], nvos54[2]) = (CLIENT, word("obj"), word("cmd"));
                 let nvos54 = with(nvos54, 4, token.as_ptr() as u64);
-                ioctl(&mut session, &mut governors, escape::CONTROL, &nvos54);
+                ioctl(&mut session, escape::CONTROL, &nvos54);
             }
             _ => {}
         }
