@@ -149,7 +149,8 @@ pub(crate) fn start() -> Result<Arc<Glue>> {
 pub(crate) fn stop(glue: Arc<Glue>) {
     let closed = glue.tree.lock().close();
     closed.remove();
-    // Nobody is left who could queue it again.
+    // No other caller can queue the work item now, but an item that runs may queue itself once more.
+    // `flush_work` returns whether it had to wait.
     // SAFETY: the work item lives in `glue`, which is borrowed here.
-    unsafe { kernel::bindings::flush_work(Work::raw_get(&glue.work)) };
+    while unsafe { kernel::bindings::flush_work(Work::raw_get(&glue.work)) } {}
 }
