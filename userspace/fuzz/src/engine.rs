@@ -194,7 +194,6 @@ fn call(store: &mut Store, made: &Made, bytes: &mut Bytes<'_>) {
     let Ok(ticket) = store.retry(|state| state.call_enter(file, &call)) else {
         return;
     };
-    let ticket = Ticket::from_words(ticket.words());
     let answer = call.lookup().map(|_| u64::from(bytes.next()));
     let _ = store.retry(|state| state.call_leave(file, &call, ticket, answer));
 }
