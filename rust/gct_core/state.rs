@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the core knows, in storage that its caller owns: its [`tables`](crate::tables).
+//! Combines the [`tables`](crate::tables) into the state of the core.
+//!
+//! The caller owns the storage of the tables. A [`State`] borrows it while the caller holds the
+//! lock. The events in [`engine`](crate::engine) are the only code that changes it.
 
 use crate::account::Usage;
 use crate::dirs::Dirs;
@@ -136,26 +139,23 @@ pub struct File {
     pub(crate) promised: u32,
 }
 
-pub use crate::dirs::{DirPath, Effect};
-pub use crate::engine::Ticket;
-
-/// What could not be followed. Shown in the root's `events`.
+/// The reason why an object or an event could not be tracked. The root's `events` counts each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// A maximum of [`limits`](crate::limits) was reached.
+    /// A maximum of [`limits`](crate::limits).
     Limit,
-    /// There was no memory for a table.
+    /// No memory for a table.
     Memory,
-    /// An ioctl's structure was not as expected.
+    /// An ioctl with an unexpected structure.
     Decode,
-    /// Forked children that could not be added to their parent's group: the
-    /// total so far, which [`Members::lost`](crate::members::Members::lost) tells.
+    /// Forked children that could not be added to their parent's group: the total, as in
+    /// [`Members::lost`](crate::members::Members::lost).
     Members(u64),
-    /// An object of a client that was never seen.
+    /// An object of an unknown client.
     Client,
-    /// A channel group, channel or allocation on a GPU that could not be told.
+    /// A channel group, channel or allocation on an unknown GPU.
     Gpu,
-    /// A charge that did not fit, or was not there to be taken back.
+    /// A charge that did not fit, or was missing when it was uncharged.
     Charge,
     /// A control that the resource manager refused.
     Control,
@@ -174,18 +174,16 @@ pub(crate) struct Failures {
     pub(crate) control: u64,
 }
 
-/// Everything the core knows, while the lock is held.
-///
-/// The events that change it are in [`engine`](crate::engine).
+/// The state of the core, while its lock is held.
 #[derive(Debug)]
 pub struct State<'a> {
     pub(crate) sequence: &'a mut Sequence,
     pub(crate) group_slots: &'a mut GroupSlots,
-    /// Objects that ioctls under way may add.
+    /// Objects that ioctls in flight may add.
     pub(crate) promised: &'a mut usize,
-    /// Files on which such an ioctl is under way.
+    /// Files with such an ioctl in flight.
     pub(crate) promisers: &'a mut usize,
-    /// Operations that wait for storage.
+    /// Operations that are allocating storage.
     pub(crate) growing: usize,
     pub(crate) failures: &'a mut Failures,
     pub(crate) plan: &'a mut Plan,
@@ -202,7 +200,7 @@ pub struct State<'a> {
 }
 
 impl<'a> State<'a> {
-    /// Joins what is remembered with its storage.
+    /// Combines the tables with their storage.
     pub(crate) fn new(root: &'a mut Root, stores: Stores<'a>) -> Self {
         let metas = &mut root.metas;
         Self {
@@ -234,8 +232,8 @@ impl<'a> State<'a> {
         self.spare().is_some()
     }
 
-    /// A table with a page that neither its entries need nor what is kept for others. None, while anybody waits for
-    /// storage: it might be the page that was brought.
+    /// Returns a table with a page that neither its entries nor the reserved ones need. Returns `None`
+    /// while an operation is allocating: it may have added the page.
     pub(crate) fn spare(&self) -> Option<Table> {
         if self.growing > 0 {
             return None;
