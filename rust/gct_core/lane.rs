@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Carries out what happens to the submissions of a channel, between its tenant and the GPU.
+//! Carries out what happens to the submissions of a channel, between its tenant and the GPU. The
+//! kernel, the user-space library and simulations share this code.
 //!
 //! Terminology
 //!   lane         the state of one channel between the tenant's ring and the real ring
@@ -10,25 +11,75 @@
 //!   piece        a launch or an atom that is published as one unit
 //!   frame        GPU-readable memory for one segment that replaces a tenant's, and for its QMDs
 //!   fence        the condition on a word under which a piece has ended
+//!   seal         the work on a segment that is left for its release
+//!
+//! Flow of an entry:
+//!
+//! ```text
+//! round (Lane::publish):
+//!     remove the pieces whose fence is reached; their durations are learnt
+//!     while the tenant's GP_PUT is ahead, or an entry waits:
+//!         process:  read the segment once into the workspace, scan it
+//!                   last launch predicted to be too long, or a number of atoms ordered:
+//!                       write it, split, into a frame                       -> atoms
+//!                   else                                                    -> one entry, sealed
+//!         admit:    no neighbour must run first, and the work in flight leaves room; else stop
+//!         release:  atoms: write the QMDs of the next one with the mask of now
+//!                   seal:  mask the launches in place; a graph's replay with other masks gets a
+//!                          frame
+//!                   store the entry in the real ring; no room there: stop
+//!     GP_PUT and the doorbell, once
+//!     ring crowded: real GP_GET, translated, to the tenant's
+//! ```
+//!
+//! Whatever is not understood, does not fit or finds no frame is published as the tenant wrote it,
+//! and counted.
 //!
 //! The backend brings memory and time: it maps the views, translates GPU addresses, rings the
 //! doorbell, and passes the time in. It also owns all storage. Nothing here allocates, waits, knows
-//! a pointer or trusts a word.
+//! a pointer or trusts a word. The code is generic, so that a load of a word costs what it costs in
+//! the backend.
+//!
+//! | bound | what happens beyond it |
+//! |---|---|
+//! | [`work::WORDS_MAX`] words of a segment | it is unchanged, `segment-too-long` |
+//! | [`work::LAUNCHES_MAX`] launches of a segment | the others are unchanged, `table-full` |
+//! | [`split::ATOMS_MAX`] atoms of a launch | fewer, longer atoms |
+//! | frames of a [`scratch::Scratch`] | the launch goes whole, `crowded` |
+//! | [`in_flight::SUBMISSIONS_MAX`] pieces of a lane in flight | the others are not tracked |
+//! | [`governor::KERNELS_MAX`] kernels of a tenant | the oldest are forgotten |
+//! | [`governor::NODES_MAX`] nodes of its graphs | they keep their mask, `graph-memory-full` |
+//!
+//! All of these are lengths of storage, and a backend may choose smaller ones. Times are in
+//! nanoseconds ([`Ns`](crate::units::Ns)) of one monotonic clock. No call fails: a word that cannot
+//! be accessed counts as work that is not understood, or as a fence that is not reached.
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`words`] | the traits of a backend: words of memory, and storage |
+//! | [`words`] | the traits of a backend: words of memory, the two sides of a channel, storage |
+//! | [`channel`] | the lane: entries in, entries out |
 //! | [`ring`] | the indices of the real ring, and the tenant's index for each |
-//! | [`in_flight`] | the pieces on the GPU, and which of them have ended |
-//! | [`scratch`] | frames |
+//! | [`work`] | the buffers, the backend's part of a round, the outcome for one entry |
+//! | [`governor`] | one tenant's limits on one GPU: admission and release |
+//! | [`limits`] | these limits |
 //! | [`split`] | a launch that is split into atoms, in a frame |
+//! | [`scratch`] | frames |
+//! | [`in_flight`] | the pieces on the GPU, and which of them have ended |
 
+mod admit;
+pub mod channel;
+pub mod governor;
 pub mod in_flight;
+pub mod limits;
 mod queue;
 pub mod ring;
 pub mod scratch;
+mod seal;
+mod segment;
+pub mod selftest;
 pub mod split;
 pub mod words;
+pub mod work;
 
 #[cfg(test)]
 mod testing;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! States what a lane needs from its backend: words of memory, and storage.
+//! States what a lane needs from its backend: words of memory, the two sides of a channel, and
+//! storage.
 
 use core::fmt::Debug;
 use core::ops::DerefMut;
@@ -28,6 +29,43 @@ pub trait Words {
 
     /// Stores consecutive words from `index` on: all of them, or none.
     fn write(&self, view: &Self::View, index: usize, words: &[u32]) -> bool;
+}
+
+/// A side of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// What the tenant reads and writes.
+    Tenant,
+    /// What the GPU reads and writes.
+    Real,
+}
+
+/// A word of USERD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// GP_GET: the index of the next entry that the GPU will read.
+    Get,
+    /// GP_PUT: the index behind the last entry.
+    Put,
+}
+
+/// Both sides of one channel: its rings, USERD and doorbell.
+pub trait Rings {
+    /// Loads an entry of the tenant's ring. Returns `None` outside of it.
+    fn entry(&self, index: u32) -> Option<u64>;
+
+    /// Stores an entry into the real ring.
+    fn set_entry(&self, index: u32, entry: u64);
+
+    /// Loads a word of USERD. Later loads see what its writer stored before it (acquire).
+    fn load(&self, side: Side, control: Control) -> Option<u32>;
+
+    /// Stores the tenant's GP_GET (release).
+    fn store_get(&self, get: u32);
+
+    /// Hands the entries before `put` to the GPU. The GPU sees all earlier stores before the real
+    /// GP_PUT, and that before the doorbell rings with `token`.
+    fn publish(&self, put: u32, token: u32);
 }
 
 /// The caller's containers for the slots of a lane.

@@ -26,9 +26,9 @@ pub struct Failure {
 }
 
 /// Words of one upload of a QMD and its PCAS.
-const SEGMENT_WORDS: usize = QMD_AT + v04_00::WORDS + 4;
+pub(crate) const SEGMENT_WORDS: usize = QMD_AT + v04_00::WORDS + 4;
 /// Position of the QMD in them.
-const QMD_AT: usize = 9;
+pub(crate) const QMD_AT: usize = 9;
 /// Its address, as in the captures.
 const QMD_VA: u64 = 0x2_04e0_f800;
 /// Address of the slots of the join and the atoms.
@@ -77,7 +77,7 @@ fn check(holds: bool, check: &'static str) -> Result<(), Failure> {
 
 /// Writes a launch of 1000 blocks as CUDA does on Hopper, with every kind of effect.
 #[inline(never)]
-fn write_segment(words: &mut [u32; SEGMENT_WORDS]) {
+pub(crate) fn write_segment(words: &mut [u32; SEGMENT_WORDS]) {
     *words = [0; SEGMENT_WORDS];
     let upload = [
         method::incr(1, methods::OFFSET_OUT_UPPER, 2),

@@ -276,7 +276,7 @@ fn look() -> bool {
             News::Gpu(gpu, peers) => shared.governors.set_peers(gpu, peers),
             News::Peers(gpu, peers) => {
                 let governor = shared.governors.of(gpu);
-                if let Some(known) = governor.and_then(|governor| governor.peers()) {
+                if let Some(known) = governor.and_then(|governor| governor.peers_mut()) {
                     known.set_peers(peers);
                 }
             }

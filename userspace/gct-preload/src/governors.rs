@@ -3,22 +3,32 @@
 //! Keeps the governors of this process, one for each GPU that it uses. Limits, neighbours and
 //! learnt kernel durations belong to one GPU.
 
-use crate::governor::Governor;
+use crate::governor::{self, Governor, Workspace};
 use crate::limits::{self, LaunchLimits};
 use crate::neighbours::GpuPeers;
 use crate::startup;
+use crate::stats::STATS;
 use core::fmt::Write;
+use core::sync::atomic::Ordering;
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
 use gct_core::submit::stats::Reason;
 
 /// The governors, one per GPU.
-#[derive(Debug)]
 pub(crate) struct Governors {
     /// Each with the N of `/dev/nvidiaN`.
     list: Vec<(u32, Governor)>,
     /// The limits for a GPU without a daemon; `None` before the environment is read.
     limits: Option<LaunchLimits>,
+    /// The buffers, once a governor was prepared.
+    work: Option<Workspace>,
+}
+
+impl core::fmt::Debug for Governors {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut fields = f.debug_struct("Governors");
+        fields.field("limits", &self.limits).finish_non_exhaustive()
+    }
 }
 
 impl Governors {
@@ -27,6 +37,7 @@ impl Governors {
         Self {
             list: Vec::new(),
             limits: None,
+            work: None,
         }
     }
 
@@ -36,12 +47,12 @@ impl Governors {
         let at = self.list.iter().position(|(of, _)| *of == gpu);
         let at = at.unwrap_or_else(|| {
             let mut limits = *self.limits.get_or_insert_with(startup::limits);
-            let mut governor = Governor::new();
+            let mut gpu_tpcs = None;
             if limits.any() {
                 let tpcs = limits::topology(gpu);
                 let there = limits.tpcs.is_none_or(|list| !list.and(tpcs.existing()).is_empty());
                 if tpcs.is_known() && there {
-                    governor.set_gpu(tpcs);
+                    gpu_tpcs = Some(tpcs);
                 } else {
                     startup::cannot(&format!(
                         "GPU {gpu} has no TPC of GCTGROUP_TPC_MASK, or its TPCs are not known (GCTGROUP_TPCS)"
@@ -49,7 +60,11 @@ impl Governors {
                     limits = LaunchLimits::NONE;
                 }
             }
-            governor.prepare_with(limits);
+            let mut governor = governor::new(limits);
+            if let Some(tpcs) = gpu_tpcs {
+                governor.set_gpu(tpcs);
+            }
+            self.work.get_or_insert_with(governor::workspace);
             self.list.push((gpu, governor));
             self.list.len() - 1
         });
@@ -62,6 +77,13 @@ impl Governors {
         self.list.iter_mut().find(of).map(|(_, governor)| governor)
     }
 
+    /// Returns the governor of a GPU and the buffers, if it was prepared.
+    pub(crate) fn with_work(&mut self, gpu: u32) -> Option<(&mut Governor, &mut Workspace)> {
+        let of = |entry: &&mut (u32, Governor)| entry.0 == gpu;
+        let (_, governor) = self.list.iter_mut().find(of)?;
+        Some((governor, self.work.as_mut()?))
+    }
+
     /// Returns the TPCs that the limits allow on a GPU, or on any GPU if `gpu` is unknown. Returns
     /// `None` if there is no mask or nothing can be masked.
     pub(crate) fn allowed_on(&mut self, gpu: Option<u32>) -> Option<TpcMask> {
@@ -69,9 +91,7 @@ impl Governors {
             let masked = governor.limits().tpcs.is_some() && governor.gpu().is_known();
             return masked.then(|| governor.limits().allowed(governor.gpu()));
         }
-        let limits = self
-            .limits
-            .get_or_insert_with(LaunchLimits::from_environment);
+        let limits = self.limits.get_or_insert_with(limits::from_environment);
         limits.tpcs?;
         let tpcs = gpu.map_or_else(limits::listed, limits::topology);
         tpcs.is_known().then(|| limits.allowed(&tpcs))
@@ -116,8 +136,16 @@ impl Governors {
 
     /// Reports the counters to the daemon.
     pub(crate) fn report(&self) {
+        let (mut unreadable, mut crowded) = (0, 0);
         for (_, governor) in &self.list {
-            governor.report();
+            let missed = governor.missed();
+            unreadable += missed.unreadable;
+            crowded += missed.crowded;
+        }
+        STATS.unreadable.store(unreadable, Ordering::Relaxed);
+        STATS.crowded.store(crowded, Ordering::Relaxed);
+        for (_, governor) in &self.list {
+            governor::report(governor);
         }
     }
 

@@ -2,9 +2,9 @@
 
 //! Implements the user-space mode. `LD_PRELOAD` loads this library into an unmodified CUDA program.
 //! It replaces the program's rings and doorbells with ordinary memory, and publishes to the GPU the
-//! work that [`gct_core::submit`] has rewritten.
+//! work that [`gct_core::lane`] has rewritten.
 //!
-//! The library makes no decisions about masks or atoms: `governor` asks the core. It leaves alone
+//! The library makes no decisions about masks or atoms: a lane of the core does. It leaves alone
 //! whatever it does not know, and counts it.
 
 #![allow(

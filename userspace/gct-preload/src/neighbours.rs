@@ -3,11 +3,12 @@
 //! Tracks the other processes on the same GPU: which have work, and which TPCs that leaves for the
 //! next launch.
 
-use crate::limits::LaunchLimits;
+use crate::limits::{self, LaunchLimits};
+use gct_core::lane::governor::{Peers, Surroundings};
 use gct_core::mask::TpcMask;
 use gct_core::policy::arrivals::{ArrivalStats, PAUSE_MIN};
 use gct_core::policy::patience::{self, Signs};
-use gct_core::policy::tpc::{self, Neighbour, Rank, Tenant};
+use gct_core::policy::tpc::{Neighbour, Rank};
 use gct_core::topology::Topology;
 use gct_core::units::{Ns, Priority};
 use gctd_ipc::board::{Peer, Slot, SLOTS_MAX};
@@ -66,44 +67,6 @@ impl GpuPeers {
         self.board = u64::MAX;
     }
 
-    /// Takes over limits that the daemon has changed. Returns the GPU's TPCs if there were any.
-    pub(crate) fn refresh(&mut self, limits: &mut LaunchLimits) -> Option<Topology> {
-        if self.gpu.page.generation() == self.limits {
-            return None;
-        }
-        let (generation, new) = self.gpu.page.limits()?;
-        limits.take(&new);
-        self.limits = generation;
-        self.gpu.page.acknowledge(generation);
-        Some(new.topology)
-    }
-
-    /// Returns whether no peer is expected for `time` on the TPCs that this process may use.
-    pub(crate) fn is_alone_for(&mut self, rank: Rank, time: Ns, now_ns: u64) -> bool {
-        self.look_around(now_ns);
-        tpc::nobody_expected(rank, time, &self.neighbours)
-    }
-
-    /// Publishes to the peers whether this process has work that progresses.
-    pub(crate) fn set_busy(&mut self, busy: bool, now_ns: u64) {
-        if busy == self.busy {
-            if busy && Ns(now_ns.saturating_sub(self.beat_ns)) >= patience::BEAT_EVERY {
-                self.beat_ns = now_ns;
-                self.gpu.pulse.beat(now_ns);
-            }
-            return;
-        }
-        self.busy = busy;
-        if busy {
-            self.beat_ns = now_ns;
-            self.gpu.pulse.busy(now_ns);
-            self.resume(now_ns);
-        } else {
-            self.idle_since_ns = now_ns;
-            self.gpu.pulse.idle(now_ns);
-        }
-    }
-
     /// Starts another request, unless the pause was one within the same request.
     fn resume(&mut self, now_ns: u64) {
         let pause = Ns(now_ns.saturating_sub(self.idle_since_ns));
@@ -119,7 +82,7 @@ impl GpuPeers {
     }
 
     /// Updates `neighbours` from the board and the peers' pulses.
-    fn look_around(&mut self, now_ns: u64) {
+    fn update(&mut self, now: Ns) {
         let generation = self.gpu.board.generation();
         if generation != self.board {
             self.board = generation;
@@ -138,8 +101,8 @@ impl GpuPeers {
                 allowed: TpcMask::from_words(slot.allowed),
                 lends: slot.lends,
                 rank: rank(slot),
-                busy: signs.is_busy(Ns(now_ns)),
-                idle: signs.idle(Ns(now_ns)),
+                busy: signs.is_busy(now),
+                idle: signs.idle(now),
                 arrivals: ArrivalStats::from_word(peer.arrivals()),
             });
         }
@@ -158,25 +121,46 @@ impl GpuPeers {
             self.slots.push(slot.and_then(|slot| beside(slot, &mine)));
         }
     }
+}
 
-    /// Returns the TPCs of `allowed` that may be used now for `time`, or `None` if the tenant must
-    /// wait.
-    pub(crate) fn grant(
-        &mut self,
-        limits: &LaunchLimits,
-        allowed: &TpcMask,
-        time: Ns,
-        now_ns: u64,
-    ) -> Option<TpcMask> {
-        self.look_around(now_ns);
-        let tenant = Tenant {
-            allowed: *allowed,
+impl Peers for GpuPeers {
+    fn refresh(&mut self, limits: &mut LaunchLimits) -> Option<Topology> {
+        if self.gpu.page.generation() == self.limits {
+            return None;
+        }
+        let (generation, new) = self.gpu.page.limits()?;
+        limits::take(limits, &new);
+        self.limits = generation;
+        self.gpu.page.acknowledge(generation);
+        Some(new.topology)
+    }
+
+    fn look_around(&mut self, now: Ns) -> Surroundings<'_> {
+        self.update(now);
+        Surroundings {
             own: self.own,
-            steal: limits.steal,
-            rank: limits.rank,
-        };
-        let granted = tpc::grant(&tenant, time, &self.neighbours);
-        (!granted.is_empty()).then_some(granted)
+            neighbours: &self.neighbours,
+        }
+    }
+
+    fn set_busy(&mut self, busy: bool, now: Ns) {
+        let now_ns = now.get();
+        if busy == self.busy {
+            if busy && now - Ns(self.beat_ns) >= patience::BEAT_EVERY {
+                self.beat_ns = now_ns;
+                self.gpu.pulse.beat(now_ns);
+            }
+            return;
+        }
+        self.busy = busy;
+        if busy {
+            self.beat_ns = now_ns;
+            self.gpu.pulse.busy(now_ns);
+            self.resume(now_ns);
+        } else {
+            self.idle_since_ns = now_ns;
+            self.gpu.pulse.idle(now_ns);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! Tracks the GPU objects, mappings and channels that this process has opened.
 
 use crate::alone::Alone;
-use crate::channel::{Channel, SubmitCtx, TranslateVa, DOORBELL};
+use crate::channel::{Channel, DOORBELL};
 use crate::governors::Governors;
 use crate::memory::{Heap, Mapped, Run};
 use crate::notifiers::Notifiers;
@@ -16,6 +16,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::lane::scratch::Scratch;
 use gct_core::lane::split::FRAME_WORDS;
+use gct_core::lane::work::Round;
 use gct_core::rmapi::channel::{ChannelParams, Mapping as Announcement};
 use gct_core::units::Ns;
 
@@ -440,7 +441,7 @@ impl Session {
         }
         let translate = |gpu_va, len| segment(mappings, found, gpu_va, len);
         // SAFETY: a known mapping, which `unmapped` makes the lanes forget before it ends.
-        let memory = unsafe { Mapped::new(&translate as &TranslateVa<'_>) };
+        let memory = unsafe { Mapped::new(translate) };
         let mut count = 0;
         *unfinished = alone.forwards();
         for channel in channels.iter_mut() {
@@ -454,13 +455,15 @@ impl Session {
                 continue;
             }
             let doorbell = Self::doorbell(doorbells, ring.gpu);
-            if let (Some(doorbell), Some(governor)) = (doorbell, governors.of(ring.gpu)) {
-                let mut ctx = SubmitCtx {
+            let governor = governors.with_work(ring.gpu);
+            if let (Some(doorbell), Some((governor, work))) = (doorbell, governor) {
+                let mut round = Round {
                     memory: &memory,
                     scratch: ring.scratch.as_mut(),
+                    work,
                     now: Ns(now_ns),
                 };
-                count += channel.publish(shadow, governor, &mut ctx, doorbell);
+                count += channel.publish(shadow, governor, &mut round, doorbell);
                 channel.refresh_get(shadow);
             }
             *unfinished |= channel.pending(shadow) || channel.crowded(shadow);

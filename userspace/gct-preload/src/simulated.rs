@@ -3,8 +3,8 @@
 //! Simulates a channel and its GPU for tests. Launches captured on an H200 pass through the shadow
 //! ring, the governor and the real ring into the model of the launch hardware.
 
-use crate::channel::{Channel, SubmitCtx, TranslateVa};
-use crate::governor::Governor;
+use crate::channel::Channel;
+use crate::governor::{self, Governor, Workspace};
 use crate::limits::LaunchLimits;
 use crate::memory::{Heap, Mapped, Run};
 use crate::rm::Object;
@@ -13,6 +13,7 @@ use crate::shadow::Shadow;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering};
 use gct_core::lane::scratch::Scratch;
+use gct_core::lane::work::Round;
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::channel::ChannelParams;
 use gct_core::submit::gpfifo::{Entry, Fetch, Segment};
@@ -89,6 +90,7 @@ pub(crate) struct Bench {
     pub(crate) shadow: Shadow,
     pub(crate) channel: Channel,
     scratch: Scratch<Heap, Run>,
+    work: Workspace,
     pub(crate) governor: Governor,
     pub(crate) machine: Machine<Memory>,
     fetch: Fetch,
@@ -151,15 +153,15 @@ impl Bench {
             mapped: vec![(pushbuffers, 64 << 10), (release, 4096)],
             rest: SparseMemory::new(1 << 12),
         };
-        let mut governor = Governor::new();
+        let mut governor = governor::new(limits);
         governor.set_gpu(Topology::together(TpcMask::first(128)));
-        governor.prepare_with(limits);
         Self {
             rings,
             pushbuffers,
             shadow,
             channel,
             scratch,
+            work: governor::workspace(),
             governor,
             machine: Machine::new(memory, config),
             fetch: Fetch::new(),
@@ -252,21 +254,27 @@ impl Bench {
             mapped.iter().any(inside).then_some(at)
         };
         // SAFETY: mappings of this test, which stay until it ends.
-        let memory = unsafe { Mapped::new(&translate as &TranslateVa<'_>) };
-        let mut ctx = SubmitCtx {
+        let memory = unsafe { Mapped::new(translate) };
+        let mut round = Round {
             memory: &memory,
             scratch: Some(&mut self.scratch),
+            work: &mut self.work,
             now: Ns(self.now_ns),
         };
         self.governor.begin(Ns(self.now_ns));
         self.channel
-            .publish(&self.shadow, &mut self.governor, &mut ctx, &self.doorbell);
+            .publish(&self.shadow, &mut self.governor, &mut round, &self.doorbell);
         self.channel.refresh_get(&self.shadow);
         let pending = self.channel.pending(&self.shadow);
         // As `worker::Shared::publish` does.
         if self.governor.peers().is_some() {
             self.governor.end(pending, Ns(self.now_ns));
         }
+    }
+
+    /// Discards the words, as processing a segment of another channel does.
+    pub(crate) fn read_elsewhere(&mut self) {
+        self.work = governor::workspace();
     }
 
     /// Lets the GPU fetch the published entries and do one thing. Returns whether it did any.

@@ -6,7 +6,7 @@
 //! without its limits.
 
 use crate::daemon;
-use crate::limits::LaunchLimits;
+use crate::limits::{self, LaunchLimits};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::OnceLock;
 
@@ -39,7 +39,7 @@ pub(crate) fn look() {
 /// Returns the limits of the environment.
 pub(crate) fn limits() -> LaunchLimits {
     static LIMITS: OnceLock<LaunchLimits> = OnceLock::new();
-    *LIMITS.get_or_init(LaunchLimits::from_environment)
+    *LIMITS.get_or_init(limits::from_environment)
 }
 
 /// Returns whether the program may run without its limits.

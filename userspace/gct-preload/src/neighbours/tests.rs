@@ -253,7 +253,7 @@ fn a_launch_that_has_waited_gets_the_mask_of_when_it_goes() {
     assert_eq!(beside.after(0), 1, "one after the other");
     let published = beside.bench.channel.published();
     beside.neighbour.busy(beside.bench.now_ns());
-    beside.bench.governor.read_elsewhere();
+    beside.bench.read_elsewhere();
     for _ in 0..3 {
         let run = beside.bench.running()[0];
         beside.bench.machine.finish(run);

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Decides when the next piece of a lane is released, and releases it.
+
+use super::governor::{Governor, Peers};
+use super::in_flight::{InFlightQueue, Submission};
+use super::words::{Storage, Words};
+use super::work::{Next, Round, Stream};
+use crate::policy::pace::{self, Admission, InFlight};
+use crate::policy::tpc;
+use crate::units::Ns;
+
+impl<S: Storage, P: Peers> Governor<S, P> {
+    /// Returns whether `next` may join the lane's work in flight, and decides on which TPCs.
+    pub fn admits<V: Copy + 'static>(
+        &mut self,
+        queue: &InFlightQueue<S, V>,
+        stream: &Stream<S>,
+        next: &Next<V>,
+        now: Ns,
+    ) -> Admission {
+        let (in_flight, over) = (queue.totals(), queue.is_over(now));
+        let (admission, holds) = match next {
+            Next::Whole {
+                submission, seal, ..
+            } => {
+                let predicted = submission.as_ref().map(|submission| submission.predicted);
+                let target = Ns(self.limits.atom_ns);
+                let admission = match predicted.filter(|_| target > Ns(0)) {
+                    Some(predicted) => {
+                        let admits = pace::admits_whole(in_flight, predicted, target);
+                        in_flight.admission(admits, over)
+                    }
+                    None => Admission::InTurn,
+                };
+                (admission, seal.as_ref().map(|seal| seal.holds))
+            }
+            Next::Atoms(atoms) if atoms.is_paced() => {
+                let time = pace::atom_holds(in_flight, &atoms.split, atoms.submission.predicted);
+                // Without peers the neighbours are unknown.
+                let (peers, rank) = (self.peers.as_mut(), self.limits.rank);
+                let alone = || {
+                    peers.is_some_and(|peers| {
+                        tpc::nobody_expected(rank, time, peers.look_around(now).neighbours)
+                    })
+                };
+                let admits = pace::admits_atom(in_flight, &atoms.split, alone);
+                (in_flight.admission(admits, over), Some(time))
+            }
+            Next::Atoms(atoms) => {
+                let time = pace::unknown_is_long(atoms.submission.predicted);
+                (Admission::InTurn, Some(time))
+            }
+        };
+        let waits = |governor: &mut Self| {
+            holds.is_some_and(|time| !governor.may_run_for(time, now))
+                || governor.drains(in_flight, stream, next, now)
+        };
+        match admission {
+            Admission::Held => Admission::Held,
+            _ if waits(self) => Admission::Held,
+            admission => admission,
+        }
+    }
+
+    /// Returns whether a replay must wait for the work in flight of its lane. A replay of the same
+    /// graph may be reading the masks that this one changes.
+    fn drains<V>(
+        &mut self,
+        in_flight: &InFlight,
+        stream: &Stream<S>,
+        next: &Next<V>,
+        now: Ns,
+    ) -> bool {
+        let Next::Whole {
+            seal: Some(seal), ..
+        } = next
+        else {
+            return false;
+        };
+        seal.replays
+            && !pace::admits_alone(in_flight, now - seal.since)
+            && self.changes(seal, stream)
+    }
+
+    /// Releases the next entry of `next`, which [`admits`](Self::admits) has just admitted. Returns
+    /// the entry, its submission, and whether it is the last.
+    pub fn release<W: Words>(
+        &mut self,
+        stream: &mut Stream<S>,
+        next: &mut Next<W::View>,
+        round: &mut Round<'_, S, W>,
+    ) -> (u64, Option<Submission<W::View>>, bool) {
+        match next {
+            Next::Whole {
+                entry,
+                submission,
+                seal,
+            } => {
+                let tpcs = self.tpcs();
+                let submission = submission.map(|submission| Submission { tpcs, ..submission });
+                let sealed = seal.and_then(|seal| self.seal(&seal, submission, stream, round));
+                (
+                    sealed.unwrap_or(*entry),
+                    submission.filter(|_| self.tracks_ends()),
+                    true,
+                )
+            }
+            Next::Atoms(atoms) => {
+                let mask = self.mask.as_ref();
+                let (entry, submission, last) =
+                    atoms.release(&mut stream.room, round.memory, mask, &mut self.counters);
+                (entry, Some(submission).filter(|_| self.tracks_ends()), last)
+            }
+        }
+    }
+}

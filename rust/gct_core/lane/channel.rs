@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Moves entries from the tenant's ring to the real ring, when the governor admits them.
+
+use super::governor::{Governor, Peers};
+use super::in_flight::{Fence, InFlightQueue};
+use super::ring::{next_index, previous_index, RealRing};
+use super::words::{Control, Rings, Side, Storage, Words};
+use super::work::{Next, Round, Stream};
+use crate::policy::pace::Admission;
+use crate::units::{Ns, Sat};
+
+/// The most entries of a ring: RM uses 22 bits of GP_PUT.
+pub const ENTRIES_MAX: u32 = 1 << 22;
+
+/// The state of one channel between the tenant's ring and the real ring.
+pub struct Lane<S: Storage, V: 'static> {
+    /// The entries of the tenant's ring.
+    entries: u32,
+    token: Option<u32>,
+    /// The tenant's next entry to process, as an index of its ring.
+    taken: u32,
+    /// GP_PUT at the last check.
+    seen: u32,
+    /// The processed entry that is not published completely.
+    waiting: Option<Next<V>>,
+    ring: RealRing<S::Slots<u32>>,
+    in_flight: InFlightQueue<S, V>,
+    stream: Stream<S>,
+}
+
+impl<S: Storage, V: Copy + 'static> Lane<S, V> {
+    /// Creates the lane of a channel that has processed nothing: GP_GET and GP_PUT are 0 on both
+    /// sides. The tenant's ring has `entries` entries, 2 to [`ENTRIES_MAX`].
+    pub fn new(
+        entries: u32,
+        ring: RealRing<S::Slots<u32>>,
+        in_flight: InFlightQueue<S, V>,
+        stream: Stream<S>,
+    ) -> Self {
+        Self {
+            entries,
+            token: None,
+            taken: 0,
+            seen: 0,
+            waiting: None,
+            ring,
+            in_flight,
+            stream,
+        }
+    }
+
+    /// Learns the token that rings the channel's doorbell. Nothing is published before.
+    pub fn set_token(&mut self, token: u32) {
+        self.token = Some(token);
+    }
+
+    /// Returns the tenant's GP_PUT, or `otherwise` if it cannot be loaded.
+    fn put(rings: &impl Rings, otherwise: u32) -> u32 {
+        let put = rings.load(Side::Tenant, Control::Put);
+        put.unwrap_or(otherwise)
+    }
+
+    /// Returns whether work is held back, or in flight and watched.
+    pub fn is_pending(&self, rings: &impl Rings) -> bool {
+        self.waiting.is_some()
+            || self.in_flight.is_watched()
+            || Self::put(rings, self.taken) != self.taken
+    }
+
+    /// Returns whether the tenant has added entries since the last time.
+    pub fn has_news(&mut self, rings: &impl Rings) -> bool {
+        let put = Self::put(rings, self.seen);
+        core::mem::replace(&mut self.seen, put) != put
+    }
+
+    /// Returns whether the ring is so full that the tenant may be waiting for GP_GET to advance.
+    pub fn is_crowded(&self, rings: &impl Rings) -> bool {
+        let get = rings.load(Side::Tenant, Control::Get).unwrap_or(0);
+        let put = Self::put(rings, 0);
+        let in_flight = match put.checked_sub(get) {
+            Some(in_flight) => in_flight,
+            None => put.wrapping_add(self.entries).wrapping_sub(get),
+        };
+        in_flight > self.entries / 2
+    }
+
+    /// Returns whether nothing is held back, in flight, or waiting for room.
+    pub fn rests(&self, rings: &impl Rings) -> bool {
+        !self.is_pending(rings) && self.in_flight.totals().count == 0 && !self.is_crowded(rings)
+    }
+
+    /// Returns the real ring's GP_PUT.
+    pub fn published(&self) -> u32 {
+        self.ring.put()
+    }
+
+    /// Removes the submissions whose fences are `gone`, because their memory goes.
+    pub fn forget(&mut self, gone: impl Fn(&Fence<V>) -> bool) {
+        self.in_flight.forget(gone);
+    }
+
+    /// Removes submissions that have ended and publishes the tenant's new entries, as far as
+    /// `governor` admits them. Returns how many entries it published.
+    pub fn publish<W: Words<View = V>, P: Peers>(
+        &mut self,
+        rings: &impl Rings,
+        governor: &mut Governor<S, P>,
+        round: &mut Round<'_, S, W>,
+    ) -> u32 {
+        let now = round.now;
+        self.update_in_flight(governor, round.memory, now);
+        round.work.rounds += 1;
+        let target = rings.load(Side::Tenant, Control::Put);
+        let (Some(target), Some(token)) = (target, self.token) else {
+            return 0;
+        };
+        let nothing = self.waiting.is_none() && self.taken == target;
+        if nothing || target >= self.entries || !governor.is_open(now) {
+            return 0;
+        }
+        let mut count = Sat(0u32);
+        while self.process_next(rings, governor, round, target) {
+            if !self.make_room(rings) || !self.push(rings, governor, round) {
+                break;
+            }
+            count += 1;
+        }
+        if count > Sat(0) {
+            governor.moved(now);
+            rings.publish(self.ring.put(), token);
+            self.refresh_get(rings);
+        }
+        count.0
+    }
+
+    /// Updates the queue: removes submissions that have ended, and counts a stall.
+    fn update_in_flight<P: Peers>(
+        &mut self,
+        governor: &mut Governor<S, P>,
+        memory: &impl Words<View = V>,
+        now: Ns,
+    ) {
+        let moved = self.in_flight.moved();
+        self.in_flight
+            .remove_ended(memory, now, |submission, time| {
+                governor.learn(submission, time);
+            });
+        if self.in_flight.moved() != moved {
+            governor.moved(now);
+        }
+        if governor.excuses() {
+            self.in_flight.excuse(now);
+        } else if self.in_flight.stalls(now) {
+            governor.count_stalled();
+        }
+    }
+
+    /// Processes the next entry of the tenant if none waits. Returns whether one waits to be
+    /// published.
+    fn process_next<W: Words<View = V>, P: Peers>(
+        &mut self,
+        rings: &impl Rings,
+        governor: &mut Governor<S, P>,
+        round: &mut Round<'_, S, W>,
+        target: u32,
+    ) -> bool {
+        if self.waiting.is_some() {
+            return true;
+        }
+        if self.taken == target {
+            return false;
+        }
+        let Some(entry) = rings.entry(self.taken) else {
+            return false;
+        };
+        self.waiting = Some(governor.process(&mut self.stream, entry, round));
+        self.taken = next_index(self.taken, self.entries);
+        true
+    }
+
+    /// Returns whether the real ring has room for one more entry.
+    fn make_room(&mut self, rings: &impl Rings) -> bool {
+        if self.ring.is_full() {
+            self.read_get(rings);
+        }
+        !self.ring.is_full()
+    }
+
+    /// Publishes the next entry of the waiting work. Returns false if it must keep waiting.
+    fn push<W: Words<View = V>, P: Peers>(
+        &mut self,
+        rings: &impl Rings,
+        governor: &mut Governor<S, P>,
+        round: &mut Round<'_, S, W>,
+    ) -> bool {
+        let Some(waiting) = &mut self.waiting else {
+            return false;
+        };
+        let late = match governor.admits(&self.in_flight, &self.stream, waiting, round.now) {
+            Admission::Held => return false,
+            Admission::InTurn => false,
+            Admission::Late => true,
+        };
+        let (word, submission, last) = governor.release(&mut self.stream, waiting, round);
+        // The tenant's entry counts as read once the last entry that replaces it is.
+        let tenant_next = match last {
+            true => self.taken,
+            false => previous_index(self.taken, self.entries),
+        };
+        if last {
+            self.waiting = None;
+        }
+        rings.set_entry(self.ring.put(), word);
+        self.ring.pushed(tenant_next);
+        if let Some(submission) = submission {
+            self.in_flight.published(submission, late, round.now);
+        }
+        true
+    }
+
+    /// Reads GP_GET and stores the tenant's GP_GET for it.
+    fn read_get(&mut self, rings: &impl Rings) {
+        let get = rings.load(Side::Real, Control::Get);
+        if let Some(tenant) = get.and_then(|get| self.ring.read_up_to(get)) {
+            rings.store_get(tenant);
+        }
+    }
+
+    /// Updates the tenant's GP_GET, but only once half its ring is in flight: GP_GET lies across
+    /// the bus, and a read costs most of a microsecond.
+    pub fn refresh_get(&mut self, rings: &impl Rings) {
+        if self.is_crowded(rings) {
+            self.read_get(rings);
+        }
+    }
+}
+
+impl<S: Storage, V: 'static> core::fmt::Debug for Lane<S, V> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut fields = f.debug_struct("Lane");
+        fields.field("taken", &self.taken).field("seen", &self.seen);
+        fields.finish_non_exhaustive()
+    }
+}

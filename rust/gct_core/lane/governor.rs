@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Decides for one tenant on one GPU what is published in place of its work, and when.
+
+use super::in_flight::Submission;
+use super::limits::LaunchLimits;
+use super::words::Storage;
+use crate::mask::TpcMask;
+use crate::policy::patience;
+use crate::policy::predict::{self, Kernel, Predictor};
+use crate::policy::tpc::{self, Neighbour, Tenant};
+use crate::submit::graph::Node;
+use crate::submit::mask::DisabledTpcs;
+use crate::submit::stats::{add, Counters};
+use crate::topology::Topology;
+use crate::units::Ns;
+
+/// The most kernels with a learnt duration, counting each program twice. The oldest are replaced.
+pub const KERNELS_MAX: usize = 4096;
+
+/// The most known nodes of CUDA graphs. Replays of others are counted as not covered.
+pub const NODES_MAX: usize = 1 << 14;
+
+/// The other tenants of a GPU, as a tenant sees them.
+#[derive(Debug)]
+pub struct Surroundings<'a> {
+    /// The TPCs that are reserved for the tenant.
+    pub own: TpcMask,
+    /// The others.
+    pub neighbours: &'a [Neighbour],
+}
+
+/// Where a tenant learns its limits and its neighbours, and tells them about itself.
+pub trait Peers {
+    /// Takes over limits that have changed. Returns the GPU's TPCs if there were any.
+    fn refresh(&mut self, limits: &mut LaunchLimits) -> Option<Topology>;
+
+    /// Returns the neighbours as they are now.
+    fn look_around(&mut self, now: Ns) -> Surroundings<'_>;
+
+    /// Publishes to the neighbours whether this tenant has work that progresses.
+    fn set_busy(&mut self, busy: bool, now: Ns);
+}
+
+/// Segments and launches that a lane could not process. Every number only grows, modulo 2^64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Missed {
+    /// Segments that could not be read.
+    pub unreadable: u64,
+    /// Launches that were published unsplit because no frame was free.
+    pub crowded: u64,
+}
+
+/// The limits of a tenant on one GPU, and what was learnt about its work.
+pub struct Governor<S: Storage, P> {
+    pub(super) limits: LaunchLimits,
+    /// The neighbours, if the backend knows them.
+    pub(super) peers: Option<P>,
+    /// The GPU's TPCs.
+    gpu: Topology,
+    /// The TPCs that the limits allow.
+    allowed: TpcMask,
+    /// TPCs granted to the next release, and the same set as a QMD mask.
+    granted: TpcMask,
+    pub(super) mask: Option<DisabledTpcs>,
+    kernels: S::Slots<Option<predict::Entry>>,
+    uses: u32,
+    /// The stored QMDs of CUDA graphs, and the number of the last replay.
+    pub(super) nodes: S::Slots<Option<Node>>,
+    pub(super) knows_nodes: bool,
+    pub(super) replays: u32,
+    /// The number of launches that were split, modulo 2^32.
+    pub(super) splits: u32,
+    pub(super) counters: Counters,
+    pub(super) missed: Missed,
+    /// The time of the last publication or end.
+    moved: Ns,
+    /// The start of the last round, and whether the one before was too long ago.
+    began: Ns,
+    unseen: bool,
+    /// Whether work was pending at the last [`end`](Self::end).
+    pending: bool,
+}
+
+impl<S: Storage, P: Peers> Governor<S, P> {
+    /// Creates a governor for a GPU whose TPCs are not known yet. `kernels` has [`KERNELS_MAX`]
+    /// slots and `nodes` has [`NODES_MAX`], or fewer to learn less.
+    pub fn new(
+        limits: LaunchLimits,
+        kernels: S::Slots<Option<predict::Entry>>,
+        nodes: S::Slots<Option<Node>>,
+    ) -> Self {
+        let mut governor = Self {
+            limits,
+            peers: None,
+            gpu: Topology::UNKNOWN,
+            allowed: TpcMask::EMPTY,
+            granted: TpcMask::EMPTY,
+            mask: None,
+            kernels,
+            uses: 0,
+            nodes,
+            knows_nodes: false,
+            replays: 0,
+            splits: 0,
+            counters: Counters::new(),
+            missed: Missed::default(),
+            moved: Ns(0),
+            began: Ns(0),
+            unseen: false,
+            pending: false,
+        };
+        governor.use_own_mask();
+        governor
+    }
+
+    /// Returns the core's counters.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns what could not be processed.
+    pub fn missed(&self) -> Missed {
+        self.missed
+    }
+
+    /// Returns the limits.
+    pub fn limits(&self) -> &LaunchLimits {
+        &self.limits
+    }
+
+    /// Returns the TPCs that the limits allow.
+    pub fn allowed(&self) -> TpcMask {
+        self.allowed
+    }
+
+    /// Returns the TPCs to which the next release is masked, if it is.
+    pub fn effective(&self) -> Option<TpcMask> {
+        self.mask.is_some().then_some(self.granted)
+    }
+
+    /// Sets limits, until the peers change them.
+    pub fn set_limits(&mut self, limits: LaunchLimits) {
+        self.limits = limits;
+        self.use_own_mask();
+    }
+
+    /// Sets the GPU's TPCs. Without them nothing is masked.
+    pub fn set_gpu(&mut self, gpu: Topology) {
+        self.gpu = gpu;
+        self.use_own_mask();
+    }
+
+    /// Returns the GPU's TPCs.
+    pub fn gpu(&self) -> &Topology {
+        &self.gpu
+    }
+
+    /// Keeps launches to `list`; `None` removes the mask.
+    pub fn restrict(&mut self, list: Option<&TpcMask>) {
+        self.limits.tpcs = list.copied();
+        self.use_own_mask();
+    }
+
+    /// Connects the peers; `None` leaves the last limits in force.
+    pub fn set_peers(&mut self, peers: Option<P>) {
+        self.peers = peers;
+        self.use_own_mask();
+    }
+
+    /// Returns the peers.
+    pub fn peers(&self) -> Option<&P> {
+        self.peers.as_ref()
+    }
+
+    /// Returns the peers for changes.
+    pub fn peers_mut(&mut self) -> Option<&mut P> {
+        self.peers.as_mut()
+    }
+
+    /// Uses the mask of the limits, regardless of the neighbours.
+    fn use_own_mask(&mut self) {
+        self.allowed = self.limits.allowed(&self.gpu);
+        self.use_mask(self.allowed);
+    }
+
+    /// Restricts the next release to `granted`. All TPCs mean no mask unless a mask was asked for:
+    /// then the launch stays unchanged.
+    fn use_mask(&mut self, granted: TpcMask) {
+        self.granted = granted;
+        self.mask = Some(granted)
+            .filter(|granted| self.limits.tpcs.is_some() || granted != self.gpu.existing())
+            .and_then(|granted| DisabledTpcs::outside(&self.gpu, &granted).ok());
+    }
+
+    /// Starts a round of publishing of all lanes: takes over limits that have changed.
+    pub fn begin(&mut self, now: Ns) {
+        self.unseen = now - self.began >= patience::BEAT_MAX;
+        self.began = now;
+        if let Some(peers) = &mut self.peers {
+            if let Some(gpu) = peers.refresh(&mut self.limits) {
+                self.set_gpu(gpu);
+            }
+        }
+    }
+
+    /// Ends a round. Tells the neighbours whether this tenant has work that they should wait for.
+    /// `pending` says whether work is held back or in flight. Work that is frozen, or has not moved
+    /// for long, does not count.
+    pub fn end(&mut self, pending: bool, now: Ns) {
+        if !self.pending || self.excuses() {
+            self.moved = now;
+        }
+        self.pending = pending;
+        let busy = pending && !self.limits.frozen && patience::moves(now - self.moved);
+        if let Some(peers) = &mut self.peers {
+            peers.set_busy(busy, now);
+        }
+    }
+
+    /// Records a publication or an end.
+    pub fn moved(&mut self, now: Ns) {
+        self.moved = now;
+    }
+
+    /// Counts a stall of a lane, if a limit may be the reason.
+    pub fn count_stalled(&mut self) {
+        let acts = self.acts();
+        add(&mut self.counters.stalled, u64::from(acts));
+    }
+
+    /// Returns whether a pause has a known reason: the tenant is frozen, or the backend did not run
+    /// because the process was stopped or slept.
+    pub fn excuses(&self) -> bool {
+        self.limits.frozen || self.unseen
+    }
+
+    /// Returns whether anything of this tenant may be published now.
+    pub fn is_open(&mut self, now: Ns) -> bool {
+        !self.limits.frozen && self.may_run_for(Ns(0), now)
+    }
+
+    /// Returns whether work of duration `time` may run now, and decides on which TPCs.
+    pub(super) fn may_run_for(&mut self, time: Ns, now: Ns) -> bool {
+        let Some(peers) = &mut self.peers else {
+            return true;
+        };
+        let around = peers.look_around(now);
+        let tenant = Tenant {
+            allowed: self.allowed,
+            own: around.own,
+            steal: self.limits.steal,
+            rank: self.limits.rank,
+        };
+        let granted = tpc::grant(&tenant, time, around.neighbours);
+        if granted.is_empty() {
+            return false;
+        }
+        if granted != self.granted {
+            self.use_mask(granted);
+        }
+        true
+    }
+
+    /// Returns the TPCs granted to the next release.
+    pub(super) fn granted(&self) -> &TpcMask {
+        &self.granted
+    }
+
+    /// Returns how many TPCs a launch would run on now.
+    pub(super) fn tpcs(&self) -> u64 {
+        u64::from(self.granted.count())
+    }
+
+    /// Returns whether launches are changed at all.
+    pub(super) fn acts(&self) -> bool {
+        self.mask.is_some() || self.limits.any()
+    }
+
+    /// Returns whether launches may get a mask.
+    pub(super) fn acts_on_masks(&self) -> bool {
+        self.limits.tpcs.is_some() || self.peers.is_some()
+    }
+
+    /// Returns whether the ends of launches must be tracked.
+    pub(super) fn tracks_ends(&self) -> bool {
+        self.limits.atom_ns > 0 || self.peers.is_some()
+    }
+
+    /// Predicts how long a kernel takes on `tpcs` TPCs.
+    pub(super) fn predict(&self, kernel: &Kernel, tpcs: u64) -> Option<Ns> {
+        predict::predict(&self.kernels, kernel, tpcs)
+    }
+
+    /// Learns the duration of a submission that has ended.
+    pub fn learn<V>(&mut self, submission: &Submission<V>, time: Ns) {
+        let mut predictor = Predictor::new(&mut self.kernels, &mut self.uses);
+        predictor.observe(&submission.kernel, submission.blocks, submission.tpcs, time);
+    }
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Defines the limits on the launches of one tenant on one GPU.
+
+use crate::mask::TpcMask;
+use crate::policy::tpc::Rank;
+use crate::settings::Settings;
+use crate::topology::Topology;
+
+/// The limits on a tenant's launches.
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchLimits {
+    /// The TPCs that launches may use; `None` for no limit.
+    pub tpcs: Option<TpcMask>,
+    /// The atoms that every launch is split into if it can be; 0 and 1 for no split.
+    pub atoms: u32,
+    /// The target duration of an atom, in nanoseconds; 0 for none. Launches that are predicted to
+    /// take longer are split, and their atoms are released one by one.
+    pub atom_ns: u64,
+    /// Whether publishing is stopped.
+    pub frozen: bool,
+    /// Whether launches may use TPCs that are reserved for others while these are away.
+    pub steal: bool,
+    /// The place in the order of neighbours.
+    pub rank: Rank,
+}
+
+impl LaunchLimits {
+    /// No limit.
+    pub const NONE: Self = Self {
+        tpcs: None,
+        atoms: 0,
+        atom_ns: 0,
+        frozen: false,
+        steal: true,
+        rank: Rank {
+            best_effort: false,
+            priority: Settings::DEFAULT.priority_in_force(),
+        },
+    };
+
+    /// Returns the TPCs of a GPU that launches may use. At least one of them exists, because a
+    /// launch without any would never start.
+    pub fn allowed(&self, gpu: &Topology) -> TpcMask {
+        let all = match gpu.is_known() {
+            true => *gpu.existing(),
+            // Nothing is masked then. The widest supported mask has 128 bits.
+            false => TpcMask::first(128),
+        };
+        let list = self.tpcs.map(|list| list.and(&all));
+        list.filter(|list| !list.is_empty()).unwrap_or(all)
+    }
+
+    /// Returns whether the limits change anything about a launch.
+    pub fn any(&self) -> bool {
+        self.tpcs.is_some() || self.atoms > 1 || self.atom_ns > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_keeps_to_what_exists() {
+        let list = |text: &str| TpcMask::parse(text.as_bytes()).unwrap();
+        let gpu = Topology::apart(list("0-3,65"));
+        let allowed = |text: &str| {
+            LaunchLimits {
+                tpcs: Some(list(text)),
+                ..LaunchLimits::NONE
+            }
+            .allowed(&gpu)
+        };
+        assert_eq!(allowed("2-66"), list("2-3,65"));
+        // An empty mask would stop the program for good.
+        assert_eq!(allowed("4-64"), list("0-3,65"));
+        assert_eq!(LaunchLimits::NONE.allowed(&gpu), list("0-3,65"));
+        assert!(!LaunchLimits::NONE.allowed(&Topology::UNKNOWN).is_empty());
+    }
+}

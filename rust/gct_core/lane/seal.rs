@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Does the work that is left for the release of a segment: masks its launches and the graphs that
+//! it replays.
+
+use super::governor::{Governor, Peers};
+use super::in_flight::Submission;
+use super::segment::words_of;
+use super::words::{Storage, Words};
+use super::work::{Round, Seal, Stream, Workspace};
+use crate::submit::gpfifo::{Entry, Segment};
+use crate::submit::graph::{self, Memory};
+use crate::submit::launch::{kind_of, Kind};
+use crate::submit::occupancy;
+use crate::submit::rewrite::{self, Order};
+use crate::submit::stats::add;
+use crate::submit::tracker::{QmdCall, Source};
+use core::num::Wrapping;
+
+/// The use of CUDA graphs by a segment.
+pub(super) struct Graphs {
+    /// It stores nodes.
+    pub(super) stored: bool,
+    /// It replays a graph, or launches a QMD that is not known.
+    pub(super) replayed: bool,
+}
+
+impl<S: Storage, P: Peers> Governor<S, P> {
+    /// Applies the work left for the release of a segment. Returns the entry to publish in place of
+    /// the tenant's, if there is one.
+    pub(super) fn seal<W: Words>(
+        &mut self,
+        seal: &Seal<W::View>,
+        submission: Option<Submission<W::View>>,
+        stream: &Stream<S>,
+        round: &mut Round<'_, S, W>,
+    ) -> Option<u64> {
+        if self.mask.is_none() && !seal.stores && !seal.replays {
+            return None;
+        }
+        let at = match (seal.read, seal.round) == (round.work.reads, round.work.rounds) {
+            true => seal.at,
+            // The segment has waited, so its words are read again.
+            false => self.read(&seal.segment, round)?,
+        };
+        let found = stream.found.get(..seal.found).unwrap_or_default();
+        self.mask_all(words_of(round.work, &seal.segment), found);
+        let patched = match seal.replays {
+            true => self.patch(seal.segment, found, submission, stream, round),
+            false => None,
+        };
+        if seal.stores {
+            let words = words_of(round.work, &seal.segment);
+            Memory::new(&mut self.nodes, &mut self.replays).note_masks(words, found);
+        }
+        // A launch without a grid was not masked.
+        store(round, &at, &seal.segment, found, |kind| {
+            kind != Some(Kind::Null)
+        });
+        patched
+    }
+
+    /// Returns whether a replay's nodes hold masks other than the present one, so that it will
+    /// write them.
+    pub(super) fn changes<V>(&mut self, seal: &Seal<V>, stream: &Stream<S>) -> bool {
+        let found = stream.found.get(..seal.found).unwrap_or_default();
+        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        graphs.hold_others(found, self.mask.as_ref())
+    }
+
+    /// Remembers the graph nodes that a segment stores, and arms them so that their masks can be
+    /// changed later.
+    pub(super) fn learn_graphs(&mut self, words: &mut [u32], found: &[QmdCall]) -> Graphs {
+        for call in found {
+            let null = call.is_null(words);
+            add(&mut self.counters.nulls, u64::from(null));
+        }
+        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        let stored = graphs.learn(words, found, &mut self.counters) > 0;
+        if stored {
+            self.knows_nodes = true;
+            graph::arm(words, found);
+        }
+        let replays = |found: &QmdCall| found.source == Source::Elsewhere && found.is_launch();
+        Graphs {
+            stored,
+            replayed: found.iter().any(replays),
+        }
+    }
+
+    /// Forgets all QMDs, because a segment that was not read may have stored any.
+    pub(super) fn forget_graphs(&mut self) {
+        if core::mem::take(&mut self.knows_nodes) {
+            Memory::new(&mut self.nodes, &mut self.replays).forget(0, u64::MAX);
+        }
+    }
+
+    /// Writes a segment with masks for the graphs that it replays into a frame. Returns the entry
+    /// for it, or `None` if the tenant's is to be published.
+    fn patch<W: Words>(
+        &mut self,
+        segment: Segment,
+        found: &[QmdCall],
+        submission: Option<Submission<W::View>>,
+        stream: &Stream<S>,
+        round: &mut Round<'_, S, W>,
+    ) -> Option<u64> {
+        // The end of the submission frees the frame.
+        let fence = submission.map(|submission| submission.fence);
+        let scratch = round.scratch.as_deref_mut();
+        let reachable = fence.is_some() && stream.fetch.base() == 0;
+        let room = scratch.filter(|_| reachable);
+        let room = room.and_then(|scratch| Some((scratch.frame(round.memory)?, scratch)));
+        let most = room.as_ref().map_or(0, |(frame, _)| frame.words());
+        let Workspace { words, output, .. } = &mut *round.work;
+        let out = output.get_mut(..most).unwrap_or_default();
+        // CAST: checked when the segment was read.
+        let words = words.get(..segment.words as usize)?;
+        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        let mask = self.mask.as_ref();
+        let patched = graphs.patch_replays(words, found, mask, out, &mut self.counters);
+        let out = out.get(..patched.words).filter(|out| !out.is_empty())?;
+        let (frame, scratch) = room?;
+        let written = frame.write(round.memory, 0, out);
+        if !written || !scratch.hold(round.memory, &frame, fence?, None) {
+            // The nodes do not hold the masks recorded for them.
+            self.forget_graphs();
+            return None;
+        }
+        let segment = Segment {
+            va: frame.gpu_va,
+            // CAST: within the frame.
+            words: patched.words as u32,
+            ..segment
+        };
+        Some(Entry::Segment(segment).encode())
+    }
+
+    /// Applies the mask to the launches of a segment, in the copy.
+    fn mask_all(&mut self, words: &mut [u32], found: &[QmdCall]) {
+        let order = Order {
+            mask: self.mask.as_ref(),
+            atoms: 0,
+        };
+        if order.mask.is_none() {
+            return;
+        }
+        for call in found {
+            let narrowed = self.is_narrowed(call, words);
+            add(&mut self.counters.narrowed, u64::from(narrowed));
+        }
+        for call in found.iter().filter(|call| call.version.is_some()) {
+            // A launch without a grid has nothing to mask.
+            if !call.is_null(words) {
+                let one = core::slice::from_ref(call);
+                rewrite::in_place(words, one, &[order], &mut self.counters);
+            }
+        }
+    }
+
+    /// Returns whether a launch may never end on its granted TPCs although it would on all.
+    pub(super) fn is_narrowed(&self, call: &QmdCall, words: &[u32]) -> bool {
+        let (Some(qmd), Some(version)) = (call.qmd(words), call.version) else {
+            return false;
+        };
+        let (granted, whole) = (self.granted().count(), self.gpu().existing().count());
+        // CAST: a mask has 256 TPCs at most.
+        occupancy::is_narrowed(qmd, version, granted as u16, whole as u16)
+    }
+}
+
+/// Stores the changed words of QMDs of some kinds into the tenant's segment.
+pub(super) fn store<S: Storage, W: Words>(
+    round: &mut Round<'_, S, W>,
+    at: &W::View,
+    segment: &Segment,
+    found: &[QmdCall],
+    kinds: impl Fn(Option<Kind>) -> bool,
+) {
+    let words = words_of(round.work, segment);
+    for call in found {
+        let Some(qmd) = call.qmd(words) else {
+            continue;
+        };
+        if !kinds(call.version.and_then(|version| kind_of(qmd, version))) {
+            continue;
+        }
+        for (offset, word) in (0..usize::MAX).zip(qmd) {
+            // CAST: widening.
+            let index = (Wrapping(call.at as usize) + Wrapping(offset)).0;
+            if round.memory.load(at, index) != Some(*word) {
+                round.memory.store(at, index, *word);
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Processes one entry of the tenant: reads its segment once, and may edit or replace it.
+
+use super::governor::{Governor, Peers};
+use super::in_flight::{Fence, Reach, Submission};
+use super::seal::store;
+use super::split::{Atoms, Emission, Splitting, ATOMS_MAX};
+use super::words::{Storage, Words};
+use super::work::{Next, Round, Seal, Stream, Workspace};
+use crate::policy::pace::{self, Split, Work};
+use crate::policy::predict::Kernel;
+use crate::submit::gpfifo::{Entry, Segment};
+use crate::submit::launch::Launch;
+use crate::submit::occupancy;
+use crate::submit::stats::{add, Reason};
+use crate::submit::tracker::{QmdCall, Semaphore};
+use crate::units::{Blocks, Ns};
+
+/// The last launch of a segment with a grid, if its end can be observed.
+struct LastLaunch<V> {
+    /// Its index among the segment's launches.
+    index: usize,
+    launch: Launch,
+    submission: Submission<V>,
+}
+
+impl<S: Storage, P: Peers> Governor<S, P> {
+    /// Processes one ring entry. What is not understood is published as it is.
+    pub fn process<W: Words>(
+        &mut self,
+        stream: &mut Stream<S>,
+        entry: u64,
+        round: &mut Round<'_, S, W>,
+    ) -> Next<W::View> {
+        let as_it_is = Next::Whole {
+            entry,
+            submission: None,
+            seal: None,
+        };
+        let Entry::Segment(segment) = stream.fetch.decode(entry) else {
+            return as_it_is;
+        };
+        let Some(at) = self.read(&segment, round) else {
+            self.forget_graphs();
+            return as_it_is;
+        };
+        let words = words_of(round.work, &segment);
+        let scan = stream
+            .tracker
+            .scan(words, &mut stream.found, &mut self.counters);
+        if scan.refused.is_some() || scan.missed > 0 {
+            self.forget_graphs();
+        }
+        if scan.found == 0 {
+            return as_it_is;
+        }
+        let found = stream.found.get(..scan.found).unwrap_or_default();
+        let graphs = self.learn_graphs(words, found);
+        if graphs.stored {
+            store(round, &at, &segment, found, |_| true);
+        }
+        if !(self.acts() || self.tracks_ends() || graphs.replayed) {
+            return as_it_is;
+        }
+        let seal = Seal {
+            segment,
+            found: scan.found,
+            read: round.work.reads,
+            round: round.work.rounds,
+            at,
+            since: round.now,
+            holds: pace::unknown_is_long(Ns(0)),
+            stores: graphs.stored,
+            replays: graphs.replayed,
+        };
+        let last = self.last_launch(&segment, found, round);
+        let Some(last) = last.filter(|_| !graphs.replayed) else {
+            // The end of a replay frees the frame with its masks.
+            let tracked = self.tracks_ends() || graphs.replayed;
+            let release = stream.tracker.last_release().filter(|_| tracked);
+            return Next::Whole {
+                entry,
+                submission: release.and_then(|release| opaque_submission(&release, round)),
+                seal: Some(seal),
+            };
+        };
+        if let Some(atoms) = self.split(&last, &seal, stream, round) {
+            return Next::Atoms(atoms);
+        }
+        let predicted = last.submission.predicted;
+        Next::Whole {
+            entry,
+            submission: Some(last.submission),
+            seal: Some(Seal {
+                // It may start as soon as the work before it has ended.
+                holds: pace::unknown_is_long(predicted),
+                ..seal
+            }),
+        }
+    }
+
+    /// Copies a segment's words. Returns `None` if they cannot be read.
+    ///
+    /// The words are the tenant's, and others may write there. So they are read once, and the core
+    /// decides on the copy.
+    pub(super) fn read<W: Words>(
+        &mut self,
+        segment: &Segment,
+        round: &mut Round<'_, S, W>,
+    ) -> Option<W::View> {
+        // CAST: a segment has fewer than 2^21 words.
+        let count = segment.words as usize;
+        let Some(words) = round.work.words.get_mut(..count) else {
+            self.counters.keep(Reason::SegmentTooLong);
+            return None;
+        };
+        round.work.reads += 1;
+        let at = round.memory.find(segment.va, count);
+        let at = at.filter(|at| round.memory.read(at, words));
+        add(&mut self.missed.unreadable, u64::from(at.is_none()));
+        at
+    }
+
+    /// Returns the last launch with a grid, if it releases a word that can be observed.
+    fn last_launch<W: Words>(
+        &self,
+        segment: &Segment,
+        found: &[QmdCall],
+        round: &mut Round<'_, S, W>,
+    ) -> Option<LastLaunch<W::View>> {
+        if !self.tracks_ends() && self.limits().atoms <= 1 {
+            return None;
+        }
+        let words = words_of(round.work, segment);
+        let (index, launch) = (0..found.len()).rev().find_map(|index| {
+            let call = found.get(index).filter(|call| call.is_launch())?;
+            let launch = call.launch(words)?;
+            (launch.blocks() > 0).then_some((index, launch))
+        })?;
+        let mut releases = launch.effects.releases.iter().flatten();
+        let release = releases.find(|r| r.words == 1 && r.reduction.is_none())?;
+        let fence = fence_at(round.memory, release.va, release.payload)?;
+        let kernel = Kernel {
+            program: launch.program,
+            grid: launch.grid_in_blocks(),
+            block: launch.block,
+        };
+        let tpcs = self.tpcs();
+        let submission = Submission {
+            fence,
+            kernel,
+            blocks: launch.blocks(),
+            tpcs,
+            predicted: self.predict(&kernel, tpcs).unwrap_or(Ns(0)),
+        };
+        Some(LastLaunch {
+            index,
+            launch,
+            submission,
+        })
+    }
+
+    /// Splits a launch if the limits ask for it.
+    fn split<W: Words>(
+        &mut self,
+        last: &LastLaunch<W::View>,
+        seal: &Seal<W::View>,
+        stream: &mut Stream<S>,
+        round: &mut Round<'_, S, W>,
+    ) -> Option<Atoms<W::View>> {
+        let (submission, segment) = (&last.submission, seal.segment);
+        let split = self.pace(&last.launch, submission);
+        if split.atoms <= 1 || stream.fetch.base() != 0 {
+            return None;
+        }
+        let found = stream.found.get(..seal.found)?;
+        let Workspace {
+            words,
+            orders,
+            output,
+            ..
+        } = &mut *round.work;
+        // CAST: checked when the segment was read.
+        let words = words.get(..segment.words as usize)?;
+        // Other launches of the segment get their mask when the whole segment is released.
+        let mut grids = found
+            .iter()
+            .filter(|found| found.version.is_some() && !found.is_null(words));
+        if self.acts_on_masks() && grids.nth(1).is_some() {
+            return None;
+        }
+        let narrowed = self.is_narrowed(found.get(last.index)?, words);
+        self.splits = self.splits.wrapping_add(1);
+        let rest = stream.tracker.last_release();
+        let splitting = Splitting {
+            words,
+            found,
+            index: last.index,
+            split,
+            segment,
+            launch: *submission,
+            rest: rest.and_then(|rest| fence_at(round.memory, rest.va, rest.payload)),
+            number: self.splits,
+        };
+        let to = Emission {
+            orders,
+            output,
+            counters: &mut self.counters,
+            crowded: &mut self.missed.crowded,
+        };
+        let scratch = round.scratch.as_deref_mut()?;
+        let atoms = splitting.emit(&mut stream.room, scratch, round.memory, to);
+        let narrowed = narrowed && atoms.is_some();
+        add(&mut self.counters.narrowed, u64::from(narrowed));
+        atoms
+    }
+
+    /// Returns how the limits split a launch.
+    fn pace<V>(&self, launch: &Launch, submission: &Submission<V>) -> Split {
+        let work = Work {
+            blocks: Blocks(submission.blocks),
+            wave: Blocks(occupancy::wave(launch, submission.tpcs)),
+            predicted: self.predict(&submission.kernel, submission.tpcs),
+        };
+        match self.limits().atom_ns {
+            0 => Split {
+                atoms: self.limits().atoms.min(ATOMS_MAX),
+                in_flight: 0,
+                run_ahead: 0,
+            },
+            target => pace::split(&work, Ns(target), ATOMS_MAX),
+        }
+    }
+}
+
+/// Returns the words of the segment that was read last.
+pub(super) fn words_of<'a, S: Storage>(
+    work: &'a mut Workspace<S>,
+    segment: &Segment,
+) -> &'a mut [u32] {
+    // CAST: checked when the segment was read.
+    let words = work.words.get_mut(..segment.words as usize);
+    words.unwrap_or_default()
+}
+
+/// Returns the submission for a segment whose launches cannot be read, as with a graph's replay.
+/// Its fence is the segment's last release.
+fn opaque_submission<S: Storage, W: Words>(
+    release: &Semaphore,
+    round: &Round<'_, S, W>,
+) -> Option<Submission<W::View>> {
+    Some(Submission {
+        fence: fence_at(round.memory, release.va, release.payload)?,
+        kernel: Kernel {
+            program: 0,
+            grid: [0; 3],
+            block: [0; 3],
+        },
+        blocks: 0,
+        tpcs: 0,
+        predicted: Ns(0),
+    })
+}
+
+/// Returns the fence that a word of the tenant reaches `payload`. Returns `None` if the word cannot
+/// be observed, or is there already.
+fn fence_at<W: Words>(memory: &W, va: u64, payload: u64) -> Option<Fence<W::View>> {
+    let fence = Fence {
+        view: memory.find(va, 1)?,
+        index: 0,
+        // CAST: as wide as the word that it is compared with.
+        number: payload as u32,
+        reach: Reach::AtLeast,
+    };
+    (!fence.is_reached(memory)).then_some(fence)
+}

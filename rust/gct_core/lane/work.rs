@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Holds what is needed while entries are processed: buffers, the state of one command stream, and
+//! the result for one entry.
+
+use super::in_flight::Submission;
+use super::scratch::Scratch;
+use super::split::{AtomRoom, Atoms};
+use super::words::{Storage, Words};
+use crate::submit::gpfifo::{Fetch, Segment};
+use crate::submit::rewrite::Order;
+use crate::submit::tracker::{QmdCall, Tracker};
+use crate::units::Ns;
+use core::num::Wrapping;
+
+/// The longest segment that is processed, in words. CUDA's have hundreds, the upload of a graph's
+/// nodes some ten thousand.
+pub const WORDS_MAX: usize = 1 << 16;
+
+/// The most launches of one segment that are processed. The core counts the rest. The upload of a
+/// graph has several for each of its nodes.
+pub const LAUNCHES_MAX: usize = 1024;
+
+/// The buffers in which segments are read and rewritten. One is enough for all lanes that one
+/// thread serves.
+pub struct Workspace<S: Storage> {
+    /// The words of the segment that was read last, as far as it was edited.
+    pub(super) words: S::Slots<u32>,
+    /// One order for each launch of a segment: too many for a stack.
+    pub(super) orders: S::Slots<Order<'static>>,
+    pub(super) output: S::Slots<u32>,
+    /// The number of segments that were read into `words`.
+    pub(super) reads: Wrapping<u64>,
+    /// The number of rounds of publishing of a lane. No view goes within a round.
+    pub(super) rounds: Wrapping<u64>,
+}
+
+impl<S: Storage> Workspace<S> {
+    /// Takes the buffers. `words` and `output` have [`WORDS_MAX`] words and `orders` has
+    /// [`LAUNCHES_MAX`] slots. With less, segments that would need more are published unchanged.
+    pub fn new(
+        words: S::Slots<u32>,
+        orders: S::Slots<Order<'static>>,
+        output: S::Slots<u32>,
+    ) -> Self {
+        Self {
+            words,
+            orders,
+            output,
+            reads: Wrapping(0),
+            rounds: Wrapping(0),
+        }
+    }
+}
+
+/// What the backend brings to one round of publishing of a lane.
+pub struct Round<'a, S: Storage, W: Words> {
+    /// The memory that segments, fences and frames are in.
+    pub memory: &'a W,
+    /// Memory for replacement segments.
+    pub scratch: Option<&'a mut Scratch<S, W::View>>,
+    /// The buffers.
+    pub work: &'a mut Workspace<S>,
+    /// Monotonic time.
+    pub now: Ns,
+}
+
+/// The state of one channel's command stream.
+pub struct Stream<S: Storage> {
+    pub(super) fetch: Fetch,
+    pub(super) tracker: Tracker,
+    pub(super) room: AtomRoom<S>,
+    /// The launches of the segment that was processed last.
+    pub(super) found: S::Slots<QmdCall>,
+}
+
+impl<S: Storage> Stream<S> {
+    /// Creates the state of an unread stream of a channel of `class`. `found` has [`LAUNCHES_MAX`]
+    /// slots, or fewer to process fewer launches of a segment.
+    pub fn new(class: u16, room: AtomRoom<S>, found: S::Slots<QmdCall>) -> Self {
+        Self {
+            fetch: Fetch::new(),
+            tracker: Tracker::new(class),
+            room,
+            found,
+        }
+    }
+}
+
+/// The outcome of processing one entry of the tenant.
+#[derive(Debug)]
+pub enum Next<V> {
+    /// One entry, with its submission if its end can be observed.
+    Whole {
+        /// The tenant's entry.
+        entry: u64,
+        /// The submission that it is.
+        submission: Option<Submission<V>>,
+        /// The work left for the moment of release; `None` if there is none.
+        seal: Option<Seal<V>>,
+    },
+    /// A launch that is split into atoms.
+    Atoms(Atoms<V>),
+}
+
+/// The work done on a segment just before it is published: its launches get the mask of that
+/// moment. It cannot be done twice, because it overwrites the tenant's words.
+#[derive(Clone, Copy, Debug)]
+pub struct Seal<V> {
+    pub(super) segment: Segment,
+    /// The number of the segment's launches in the stream.
+    pub(super) found: usize,
+    /// The value of `Workspace::reads` while the words there are this segment's.
+    pub(super) read: Wrapping<u64>,
+    /// The round in which the segment was read. Its words are in `at` during that round.
+    pub(super) round: Wrapping<u64>,
+    pub(super) at: V,
+    /// The time at which it was read.
+    pub(super) since: Ns,
+    /// The time for which its launch may hold its TPCs.
+    pub(super) holds: Ns,
+    /// Whether it stores nodes of a CUDA graph.
+    pub(super) stores: bool,
+    /// Whether it replays one.
+    pub(super) replays: bool,
+}
