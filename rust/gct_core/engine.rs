@@ -16,6 +16,7 @@ mod files;
 mod gpus;
 mod groups;
 mod mates;
+mod pending_write;
 mod procs;
 mod quota;
 mod reserve;
@@ -25,13 +26,12 @@ mod slices;
 mod strangers;
 mod subjects;
 mod ticket;
-mod trial;
 mod turns;
 
 pub use crate::plan::{Errand, Flight, Landed, Next, Wait};
+pub use pending_write::{needs_acks, needs_controls, Prepared};
 pub use shares::{Imported, Passed};
 pub use ticket::Ticket;
-pub use trial::{needs_answers, needs_controls, Begun};
 
 use crate::dirs::{DirPath, Effect, Step};
 use crate::iface::Name;

@@ -8,7 +8,7 @@
 //!   control    one call of the resource manager; a freeze names several channels of one process
 //!   in flight  the control was handed out and its outcome is not known
 //!   errand     what one caller sends before it returns
-//!   trial      a limit that somebody writes, until every control that it needs was taken
+//!   pending write   a limit that is written, until every control that it needs was acknowledged
 //!
 //! Each process has its subjects in lists ([`List`](crate::objects::List)) and at most one control in flight. A
 //! subject's place in the lists is what an outcome must match: whatever a tenant undoes leaves the list of those in
@@ -170,7 +170,7 @@ pub enum Next {
 pub struct Landed {
     /// Somebody waits for its end.
     pub waited: bool,
-    /// The limit on trial was refused.
+    /// The pending write was refused.
     pub refused: bool,
 }
 
@@ -214,7 +214,7 @@ pub struct Errand {
 }
 
 impl Errand {
-    /// Does it end when the limit on trial is refused?
+    /// Does it end when the pending write is refused?
     pub const fn ends_at_refusal(&self) -> bool {
         self.writes
     }
@@ -229,9 +229,9 @@ impl Errand {
     };
 }
 
-/// A limit that somebody writes.
+/// A limit that is written and not yet stored.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Trial {
+pub(crate) struct PendingWrite {
     pub(crate) owner: Owner,
     pub(crate) gpu: GpuId,
     pub(crate) file: File,
@@ -271,7 +271,7 @@ pub(crate) struct Plan {
     pub(crate) stopped: usize,
     /// Whose channels the last ioctl may have let run, besides its own process's.
     pub(crate) touched: Touched,
-    pub(crate) trial: Option<Trial>,
+    pub(crate) pending_write: Option<PendingWrite>,
     /// Groups whose members' shares of a time slice have changed.
     pub(crate) stale: usize,
     /// One of those, and the member that is compared with its share next.
@@ -287,7 +287,7 @@ impl Plan {
         },
         stopped: 0,
         touched: Touched::NOBODY,
-        trial: None,
+        pending_write: None,
         stale: 0,
         telling: None,
     };

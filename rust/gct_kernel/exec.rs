@@ -11,7 +11,7 @@ use crate::rm::{self, SystemPmGuard};
 use crate::state::Glue;
 use crate::tree::Tree;
 use gct_core::dirs::Effect;
-use gct_core::engine::{Begun, Errand, Next};
+use gct_core::engine::{Errand, Next, Prepared};
 use gct_core::error::Error;
 use gct_core::ids::Scope;
 use gct_core::iface::files::File;
@@ -91,10 +91,10 @@ fn send_everybodys(glue: ArcBorrow<'_, Glue>) {
 ///
 /// # Errors
 ///
-/// Those of [`State::write_begin`] and [`State::write_end`].
+/// Those of [`State::write_prepare`] and [`State::write_commit`].
 ///
-/// [`State::write_begin`]: gct_core::state::State::write_begin
-/// [`State::write_end`]: gct_core::state::State::write_end
+/// [`State::write_prepare`]: gct_core::state::State::write_prepare
+/// [`State::write_commit`]: gct_core::state::State::write_commit
 pub(crate) fn write(
     glue: ArcBorrow<'_, Glue>,
     _pm: &SystemPmGuard,
@@ -103,13 +103,13 @@ pub(crate) fn write(
     text: &[u8],
 ) -> Result<(), Error> {
     let _turn = glue.writing.lock();
-    let begun = glue.with(|state, _| state.write_begin(file, scope, text))?;
-    let (Begun::Trial, Scope::Pool(owner, _)) = (begun, scope) else {
+    let prepared = glue.with(|state, _| state.write_prepare(file, scope, text))?;
+    let (Prepared::Pending, Scope::Pool(owner, _)) = (prepared, scope) else {
         send_everybodys(glue);
         return Ok(());
     };
     run_errand(glue, &glue.errand_of(Some(owner)));
-    let outcome = glue.locked(|state| state.write_end());
+    let outcome = glue.locked(|state| state.write_commit());
     // If it was refused, those who took the new limit are sent the former one.
     run_errand(glue, &glue.errand_of(Some(owner)));
     outcome

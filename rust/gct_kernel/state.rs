@@ -8,7 +8,7 @@
 //! 1. [`Glue::tree`] (mutex): the directories. Held while directories are made
 //!    and removed, and while `control` is written. Nothing that a file below a
 //!    removable directory does takes it, so a removal may wait for such files.
-//! 2. [`Glue::writing`] (mutex): one limit is on trial at a time. Held while all the
+//! 2. [`Glue::writing`] (mutex): one write is pending at a time. Held while all the
 //!    controls of a write are sent.
 //! 3. [`Glue::wait`], which is no lock: waits for the end of one control that names objects of one process. At most
 //!    one is in flight for each, which the core keeps account of. No lock is held while the resource manager runs it
@@ -203,7 +203,7 @@ impl Glue {
         self.core.lock().state().next_control(errand)
     }
 
-    /// Says what came of it. Returns whether the limit on trial was refused.
+    /// Says what came of it. Returns whether the pending write was refused.
     pub(crate) fn control_done(
         &self,
         flight: &Flight,

@@ -22,7 +22,7 @@
 use crate::ids::{FileId, Owner, ProcKey};
 use crate::objects::{List, Object, ObjectKey};
 use crate::plan::{
-    Doubt, Errand, Flight, Landed, Next, Order, Run, Touched, Trial, Wait, SHARERS_MAX,
+    Doubt, Errand, Flight, Landed, Next, Order, PendingWrite, Run, Touched, Wait, SHARERS_MAX,
 };
 use crate::rmapi::control::{self, Control, Status, CHANNELS_MAX};
 use crate::rmapi::{Class, Handle};
@@ -436,7 +436,7 @@ impl State<'_> {
         }
     }
 
-    /// The resource manager has refused. What is not on trial is not tried again before something changes.
+    /// The resource manager has refused. Without a pending write it is not tried again before something changes.
     fn refused(&mut self, key: ObjectKey, order: Order, status: Status) {
         let Some(object) = self.objects.get_mut(key) else {
             return;
@@ -444,14 +444,14 @@ impl State<'_> {
         object.acked.given_up = true;
         let object = *object;
         self.sort(key);
-        let on_trial = |trial: &Trial| {
-            Some(trial.file) == order.file()
-                && object.gpu == Some(trial.gpu)
-                && self.belongs(&object, trial.owner)
+        let is_pending = |write: &PendingWrite| {
+            Some(write.file) == order.file()
+                && object.gpu == Some(write.gpu)
+                && self.belongs(&object, write.owner)
         };
-        if self.plan.trial.as_ref().is_some_and(on_trial) {
-            if let Some(trial) = &mut self.plan.trial {
-                trial.refused = Some(status);
+        if self.plan.pending_write.as_ref().is_some_and(is_pending) {
+            if let Some(write) = &mut self.plan.pending_write {
+                write.refused = Some(status);
             }
         } else {
             self.count(Failure::Control);

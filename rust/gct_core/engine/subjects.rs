@@ -357,14 +357,14 @@ impl State<'_> {
         }
     }
 
-    /// The settings of an owner, with what is on trial.
+    /// The settings of an owner, with the pending write.
     pub(super) fn settings_in_force(&self, owner: Owner, gpu: GpuId) -> Settings {
         let pool = self.pools.get(&(owner, gpu));
         let mut settings = pool.map_or(Settings::DEFAULT, |pool| pool.settings);
-        if let Some(trial) = self.plan.trial {
-            if trial.owner == owner && trial.gpu == gpu && trial.refused.is_none() {
+        if let Some(write) = self.plan.pending_write {
+            if write.owner == owner && write.gpu == gpu && write.refused.is_none() {
                 // The value is of the file's type: it was parsed for it.
-                let _ = settings.set(trial.file, trial.value);
+                let _ = settings.set(write.file, write.value);
             }
         }
         settings

@@ -4,7 +4,7 @@
 //! sent, it must have what the limits say, whatever was refused on the way.
 
 use super::*;
-use crate::engine::{Begun, Errand, Next};
+use crate::engine::{Errand, Next, Prepared};
 use crate::plan::Order;
 use crate::rmapi::control::{Control, Status};
 use crate::round::{Round, SLICE_MIN};
@@ -121,9 +121,12 @@ impl World {
             _ => (File::ComputeTimeslice, ["200", "3000"][usize::from(c % 2)]),
         };
         let before = self.shown(file, scope);
-        let begun = self.store.state().write_begin(file, scope, text.as_bytes());
-        let Ok(Begun::Trial) = begun else {
-            assert_eq!(begun, Err(Error::Gone));
+        let prepared = self
+            .store
+            .state()
+            .write_prepare(file, scope, text.as_bytes());
+        let Ok(Prepared::Pending) = prepared else {
+            assert_eq!(prepared, Err(Error::Gone));
             return;
         };
         let refused_at = (c >= 128).then_some(c % 4);
@@ -140,7 +143,7 @@ impl World {
                 break;
             }
         }
-        let ended = self.store.state().write_end();
+        let ended = self.store.state().write_commit();
         self.store.check();
         if ended.is_ok() {
             assert_eq!(self.shown(file, scope), Ok(format!("{text}\n")));

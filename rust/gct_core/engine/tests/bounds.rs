@@ -191,12 +191,12 @@ fn who_is_under_a_limit_is_told_from_who_is_not() {
     assert!(!state.binds_opener(APP, Some(web), b"") && !state.binds_file(file));
     world.store.state().member_moved(APP, Some(web)).unwrap();
     let pool = world.pool(Owner::Group(web));
-    let begun = world
+    let prepared = world
         .store
         .state()
-        .write_begin(File::ComputeTimeslice, pool, b"2000");
-    assert!(begun.is_ok());
-    let _ = world.store.state().write_end();
+        .write_prepare(File::ComputeTimeslice, pool, b"2000");
+    assert!(prepared.is_ok());
+    let _ = world.store.state().write_commit();
     let state = world.store.state();
     assert!(state.binds_opener(tenant(1), Some(web), b"") && state.binds_file(file));
     assert!(!state.binds_opener(tenant(1), None, b"/elsewhere"));

@@ -78,9 +78,9 @@ impl World {
     fn limit(&mut self, text: &str) -> Result<(), Error> {
         let pool = self.pool(Owner::Proc(APP));
         let mut state = self.store.state();
-        state.write_begin(File::ComputeTimeslice, pool, text.as_bytes())?;
+        state.write_prepare(File::ComputeTimeslice, pool, text.as_bytes())?;
         self.obeyed();
-        let outcome = self.store.state().write_end();
+        let outcome = self.store.state().write_commit();
         self.obeyed();
         outcome
     }
@@ -307,13 +307,13 @@ fn a_free_that_fails_hides_nothing_that_was_undone_meanwhile() {
     world.alloc(file, DEVICE, 60, 0x2080, Some(1));
     assert_eq!(world.limit("300"), Ok(()));
     let pool = world.pool(Owner::Proc(APP));
-    let begun = world
+    let prepared = world
         .store
         .state()
-        .write_begin(File::ComputeFreeze, pool, b"1");
-    assert!(begun.is_ok());
+        .write_prepare(File::ComputeFreeze, pool, b"1");
+    assert!(prepared.is_ok());
     world.obeyed();
-    assert_eq!(world.store.state().write_end(), Ok(()));
+    assert_eq!(world.store.state().write_commit(), Ok(()));
 
     for (freed, status) in [(TSG, 0x1f), (CHANNEL, 0x1f), (CLIENT, 0x1f)] {
         let free = words(16, &[(0, CLIENT), (8, freed), (12, status)]);

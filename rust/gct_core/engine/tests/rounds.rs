@@ -137,14 +137,14 @@ impl World {
 
     fn limit_slice(&mut self, rm: &mut Rm, owner: Owner, text: &str) {
         let scope = self.pool(owner);
-        let begun = self
+        let prepared = self
             .store
             .state()
-            .write_begin(SLICE, scope, text.as_bytes());
-        assert_eq!(begun, Ok(crate::engine::Begun::Trial));
+            .write_prepare(SLICE, scope, text.as_bytes());
+        assert_eq!(prepared, Ok(crate::engine::Prepared::Pending));
         let errand = self.store.state().errand_of(Some(owner));
         rm.obey(self, &errand);
-        assert_eq!(self.store.state().write_end(), Ok(()));
+        assert_eq!(self.store.state().write_commit(), Ok(()));
         rm.settle(self);
     }
 }

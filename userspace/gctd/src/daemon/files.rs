@@ -6,7 +6,7 @@ use super::{Daemon, OnDone};
 use crate::errno::errno;
 use crate::peer::Credentials;
 use crate::tree::{Dir, Node};
-use gct_core::engine::needs_answers;
+use gct_core::engine::needs_acks;
 use gct_core::error::Error;
 use gct_core::ids::Scope;
 use gct_core::iface::files::{Entry, Mode};
@@ -106,7 +106,7 @@ impl Daemon {
         if entry.mode == Mode::Read || !writer.is_admin() {
             return Some(Err(errno(Error::Access)));
         }
-        let outcome = match needs_answers(entry.file) {
+        let outcome = match needs_acks(entry.file) {
             true => self.begin_write(entry.file, scope, text, on_done)?,
             false => self.store(entry, scope, text, writer),
         };

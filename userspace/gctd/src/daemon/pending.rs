@@ -11,7 +11,7 @@
 use super::Daemon;
 use crate::errno::errno;
 use crate::tenants::ConnectionId;
-use gct_core::engine::Begun;
+use gct_core::engine::Prepared;
 use gct_core::error::Error;
 use gct_core::ids::Scope;
 use gct_core::iface::File;
@@ -125,13 +125,13 @@ impl Daemon {
             });
             return None;
         }
-        match self.tables.state().write_begin(file, scope, text) {
-            Ok(Begun::Done) => Some(Ok(())),
+        match self.tables.state().write_prepare(file, scope, text) {
+            Ok(Prepared::Done) => Some(Ok(())),
             Err(error) => Some(Err(error)),
-            Ok(Begun::Trial) => {
+            Ok(Prepared::Pending) => {
                 self.publish(true);
                 if !self.tenants.awaits_acks() {
-                    return Some(self.tables.state().write_end());
+                    return Some(self.tables.state().write_commit());
                 }
                 self.pending.current = Some(PendingWrite {
                     on_done: on_done(),
@@ -191,7 +191,7 @@ impl Daemon {
                 Some(status) => state.write_refused(status),
                 None => (0..write.refusals).for_each(|_| state.count(Failure::Control)),
             }
-            let outcome = state.write_end();
+            let outcome = state.write_commit();
             // Publishes the old value if the write was rolled back.
             self.apply_effects();
             (write.on_done)(outcome.map_err(errno));

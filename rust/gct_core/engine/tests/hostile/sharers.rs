@@ -66,14 +66,14 @@ impl Tenants {
 
     fn write(&mut self, owner: Owner, file: File, text: &str) -> Result<(), Error> {
         let pool = self.world.pool(owner);
-        let begun = self
+        let prepared = self
             .world
             .store
             .state()
-            .write_begin(file, pool, text.as_bytes());
-        begun?;
+            .write_prepare(file, pool, text.as_bytes());
+        prepared?;
         self.world.obeyed();
-        let outcome = self.world.store.state().write_end();
+        let outcome = self.world.store.state().write_commit();
         self.world.obeyed();
         outcome
     }
@@ -306,8 +306,8 @@ fn a_control_in_flight_holds_up_nobody_else() {
     let [first, second, third] = [0, 1, 2].map(|number| all.file(number));
     let pool = all.world.pool(Owner::Group(all.group));
     let mut state = all.world.store.state();
-    let begun = state.write_begin(File::ComputeFreeze, pool, b"1");
-    assert_eq!(begun, Ok(crate::engine::Begun::Trial));
+    let prepared = state.write_prepare(File::ComputeFreeze, pool, b"1");
+    assert_eq!(prepared, Ok(crate::engine::Prepared::Pending));
     let errand_of = |state: &mut crate::state::State<'_>, number| {
         state.errand_of(Some(Owner::Proc(key(number))))
     };

@@ -5,7 +5,7 @@
 
 use super::chance::Chance;
 use super::rm::{Name, Rm};
-use crate::engine::{Begun, Errand, Flight, Next, Ticket, Wait};
+use crate::engine::{Errand, Flight, Next, Prepared, Ticket, Wait};
 use crate::error::Error;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::iface::File;
@@ -256,7 +256,7 @@ impl Schedule {
                 }
             }
             Stage::EndWrite => {
-                let ended = self.store.state().write_end();
+                let ended = self.store.state().write_commit();
                 self.written.push(ended);
                 self.writing = false;
                 let errand = self.store.state().errand_of(None);
@@ -332,10 +332,13 @@ impl Schedule {
             _ => return self.enter(at, op),
         };
         let scope = Scope::Pool(owner, self.gpu);
-        let begun = self.store.state().write_begin(file, scope, text.as_bytes());
-        if begun != Ok(Begun::Trial) {
+        let prepared = self
+            .store
+            .state()
+            .write_prepare(file, scope, text.as_bytes());
+        if prepared != Ok(Prepared::Pending) {
             // The process has no channel group any more.
-            assert_eq!(begun, Err(Error::Gone));
+            assert_eq!(prepared, Err(Error::Gone));
             return Stage::Ready;
         }
         self.writing = true;
