@@ -313,7 +313,7 @@ fn plan_is_sound(state: &State<'_>) -> bool {
         && state.turns_are_sound()
 }
 
-/// Is a subject in a list of its own process, and settled only if nothing is due?
+/// Is a subject in a list of its own process, and clean only if RM has what the limits want?
 fn is_placed(state: &State<'_>, key: ObjectKey, object: &Object, list: List) -> bool {
     let key_of_proc = state.files.get(&object.file).map(|file| file.proc);
     let Some(proc) = key_of_proc.and_then(|proc| state.procs.get(&proc)) else {
@@ -324,7 +324,7 @@ fn is_placed(state: &State<'_>, key: ObjectKey, object: &Object, list: List) -> 
     listed.any(|other| other == key)
         && match list {
             // Once a write is refused, its end takes back what was told.
-            List::Settled => {
+            List::Clean => {
                 object.acked.given_up
                     || stale
                     || state.write_is_refused()

@@ -4,7 +4,7 @@
 //!
 //! Terminology
 //!   subject    a channel group or a channel, under the one of its names that is charged
-//!   due        the resource manager must be told something of the subject
+//!   dirty      RM does not yet have what the limits in force want of the subject
 //!   control    one call of the resource manager; a freeze names several channels of one process
 //!   in flight  the control was handed out and its outcome is not known
 //!   errand     what one caller sends before it returns
@@ -71,8 +71,8 @@ pub(crate) struct Acked {
     pub(crate) doubt: Option<Doubt>,
     /// It was refused, or is not there: it is told again when something changes.
     pub(crate) given_up: bool,
-    /// When it became due.
-    pub(crate) since: u64,
+    /// Sequence number of the event that made it dirty.
+    pub(crate) dirty_since: u64,
 }
 
 impl Acked {
@@ -83,7 +83,7 @@ impl Acked {
         together: CHANNELS_MAX,
         doubt: None,
         given_up: false,
-        since: 0,
+        dirty_since: 0,
     };
 
     /// The resource manager does not have it.
@@ -200,7 +200,7 @@ impl Touched {
     }
 }
 
-/// Whose controls a caller sends, and how far: what becomes due later is for who makes it due.
+/// Whose controls a caller sends, and how far: what becomes dirty later is for who makes it dirty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errand {
     /// `None` is anybody.
@@ -240,7 +240,7 @@ pub(crate) struct PendingWrite {
     pub(crate) refused: Option<Status>,
 }
 
-/// Processes that may have something due, in the order in which they get their turns.
+/// Processes that may have something dirty, in the order in which they get their turns.
 #[derive(Debug)]
 pub(crate) struct Turns {
     pub(crate) first: Option<ProcKey>,

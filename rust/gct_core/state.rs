@@ -96,7 +96,7 @@ pub struct Proc {
     pub(crate) flight: Option<u64>,
     /// Somebody waits for the end of that.
     pub(crate) waited: bool,
-    /// Its place among those that may have something due.
+    /// Its place in the queue of processes with dirty objects.
     pub(crate) turn: Option<Turn>,
     /// Its place among the members of its group.
     pub(crate) mates: Turn,

@@ -58,8 +58,8 @@ fn send_controls(glue: &Glue, errand: &Errand, at_most: usize) {
     }
 }
 
-/// Runs an errand, as an ioctl does for what it has made due itself. What others have made due
-/// meanwhile is left to the work item, which passes by those for whom somebody sends.
+/// Runs an errand, as an ioctl does for what it has made dirty. The work item sends what became dirty
+/// meanwhile, except for processes with a control in flight.
 pub(crate) fn run_errand(glue: ArcBorrow<'_, Glue>, errand: &Errand) {
     send_controls(&glue, errand, usize::MAX);
     if glue.can_send() {

@@ -234,17 +234,17 @@ impl Glue {
         self.core.lock().state().has_controls()
     }
 
-    /// Is there something due of a process for which nobody sends?
+    /// Returns whether a process without a control in flight has dirty objects.
     pub(crate) fn can_send(&self) -> bool {
         self.core.lock().state().can_send()
     }
 
-    /// What ioctls on a file have made due.
+    /// Returns the errand for what ioctls on a file have made dirty.
     pub(crate) fn errand_of_file(&self, file: FileId) -> Option<Errand> {
         self.core.lock().state().errand_of_file(file)
     }
 
-    /// What a write about an owner, or about many with `None`, has made due.
+    /// Returns the errand for what a write has made dirty: of one owner, or of many with `None`.
     pub(crate) fn errand_of(&self, owner: Option<Owner>) -> Errand {
         self.core.lock().state().errand_of(owner)
     }

@@ -13,7 +13,7 @@
 //!         Nothing:               break
 //! ```
 //!
-//! What became due after the errand began is left to who made it due, so no tenant can keep another's errand going.
+//! What became dirty after the errand began is left to who made it dirty, so no tenant can keep another's errand going.
 //!
 //! A freeze names up to 64 channels. The resource manager answers for all of them at once, and says neither which it
 //! did not find nor which it has stopped already. So after any failure each half is told by itself, down to one
@@ -38,12 +38,12 @@ impl State<'_> {
         self.consider(key);
     }
 
-    /// Returns whether anybody may have something due. O(1).
+    /// Returns whether any subject may be dirty. O(1).
     pub fn has_controls(&self) -> bool {
         self.plan.turns.count > 0 || self.has_stale()
     }
 
-    /// Returns whether something is due of a process for which nobody sends. Whoever sends asks again when it has
+    /// Returns whether a process without a control in flight has a dirty subject. The sender of a control in flight asks again when it has
     /// done so.
     pub fn can_send(&self) -> bool {
         if self.has_stale() {
@@ -52,7 +52,7 @@ impl State<'_> {
         let mut at = self.turn_after(None);
         for _ in 0..self.plan.turns.count {
             let Some(key) = at else { break };
-            let idle = |proc: &&Proc| proc.flight.is_none() && self.has_due(proc);
+            let idle = |proc: &&Proc| proc.flight.is_none() && self.has_dirty(proc);
             if self.procs.get(&key).filter(idle).is_some() {
                 return true;
             }
@@ -61,7 +61,7 @@ impl State<'_> {
         false
     }
 
-    /// What a write has made due until now, of an owner or of anybody.
+    /// What a write has made dirty until now, of an owner or of anybody.
     pub fn errand_of(&mut self, owner: Option<Owner>) -> Errand {
         Errand {
             until: self.sequence.next(),
@@ -72,13 +72,13 @@ impl State<'_> {
         }
     }
 
-    /// What the last ioctl on a file, and others of its process, have made due until now: ask for it before the
+    /// What the last ioctl on a file, and others of its process, have made dirty until now: ask for it before the
     /// lock is let go. `None` when there is nothing.
     pub fn errand_of_file(&mut self, file: FileId) -> Option<Errand> {
         let touched = core::mem::replace(&mut self.plan.touched, Touched::NOBODY);
         let proc = self.files.get(&file)?.proc;
         if touched.more {
-            // Everybody's, as far as it is due by now.
+            // Everybody's, as far as it is dirty by now.
             return self.has_controls().then(|| Errand {
                 writes: false,
                 ..self.errand_of(None)
@@ -89,7 +89,7 @@ impl State<'_> {
         let concerned = concerned.iter().chain(&others).flatten();
         let busy = |key: &ProcKey| {
             let proc = self.procs.get(key);
-            proc.is_some_and(|proc| proc.flight.is_some() || self.has_due(proc))
+            proc.is_some_and(|proc| proc.flight.is_some() || self.has_dirty(proc))
         };
         concerned.copied().any(|key| busy(&key)).then(|| Errand {
             others,
@@ -169,27 +169,29 @@ impl State<'_> {
         }
     }
 
-    /// The next control of a process, of what was due by `until`.
+    /// The next control of a process, of what was dirty by `until`.
     fn next_of(&mut self, key: ProcKey, until: u64) -> Next {
         let Some(proc) = self.procs.get(&key) else {
             return Next::Nothing;
         };
         let (space, flies) = (proc.space, proc.flight.is_some());
         if flies {
-            let lists = [List::Flight, List::DueGroups, List::DueChannels];
-            let concerns = lists.iter().any(|list| self.is_due_by(space, *list, until));
+            let lists = [List::Flight, List::DirtyGroups, List::DirtyChannels];
+            let concerns = lists
+                .iter()
+                .any(|list| self.is_dirty_by(space, *list, until));
             let wait = concerns.then(|| self.wait_for_proc(key)).flatten();
             return wait.map_or(Next::Nothing, Next::Busy);
         }
         for _ in 0..self.objects.len() {
-            let due = [List::DueGroups, List::DueChannels];
-            let oldest = due
+            let dirty = [List::DirtyGroups, List::DirtyChannels];
+            let oldest = dirty
                 .iter()
                 .filter_map(|list| self.objects.first(space, *list));
             let since = |key: &ObjectKey| {
                 self.objects
                     .get(*key)
-                    .map_or(0, |object| object.acked.since)
+                    .map_or(0, |object| object.acked.dirty_since)
             };
             let Some(first) = oldest.min_by_key(since) else {
                 self.leave_turns(key);
@@ -205,13 +207,13 @@ impl State<'_> {
         Next::Nothing
     }
 
-    fn is_due_by(&self, space: u64, list: List, until: u64) -> bool {
+    fn is_dirty_by(&self, space: u64, list: List, until: u64) -> bool {
         let first = self.objects.first(space, list);
         let object = first.and_then(|key| self.objects.get(key));
-        object.is_some_and(|object| object.acked.since <= until)
+        object.is_some_and(|object| object.acked.dirty_since <= until)
     }
 
-    /// Makes the control for a subject that is due, and for others like it. What need not or cannot be told is
+    /// Makes the control for a subject that is dirty, and for others like it. What need not or cannot be told is
     /// settled.
     fn control_for(&mut self, proc: ProcKey, key: ObjectKey) -> Option<Next> {
         let object = *self.objects.get(key)?;
@@ -282,7 +284,7 @@ impl State<'_> {
             if !fits || kept_out || self.order_for(key, &object) != Some(order) {
                 break;
             }
-            at = self.objects.behind(space, List::DueChannels, key);
+            at = self.objects.behind(space, List::DirtyChannels, key);
             control.add_channel(object.client, key.handle);
             self.set_run(key, Run::Unknown);
             self.objects.enlist(key, space, List::Flight);
@@ -337,7 +339,7 @@ impl State<'_> {
         };
         proc.flight = None;
         let (space, waited) = (proc.space, core::mem::take(&mut proc.waited));
-        // The last goes first, and each before those that are due, so that they keep their order.
+        // The last goes first, and each before those that are dirty, so that they keep their order.
         for _ in 0..CHANNELS_MAX {
             let Some(key) = self.objects.last(space, List::Flight) else {
                 break;
@@ -430,7 +432,7 @@ impl State<'_> {
             return;
         };
         let object = *object;
-        // It may be another order that is due now.
+        // It may be another order that is dirty now.
         if self.order_for(key, &object) == Some(order) {
             self.refused(key, order, status);
         }

@@ -14,10 +14,11 @@ use crate::slice::{Slice, SliceOrder};
 use crate::state::{Proc, State};
 
 impl State<'_> {
-    /// Is something of the process due?
-    pub(super) fn has_due(&self, proc: &Proc) -> bool {
-        let due = [List::DueGroups, List::DueChannels];
-        due.iter()
+    /// Returns whether a subject of the process is dirty.
+    pub(super) fn has_dirty(&self, proc: &Proc) -> bool {
+        let dirty = [List::DirtyGroups, List::DirtyChannels];
+        dirty
+            .iter()
             .any(|list| self.objects.first(proc.space, *list).is_some())
     }
 
@@ -44,7 +45,7 @@ impl State<'_> {
         }
     }
 
-    /// Puts a subject into the list where it belongs. One that was in flight goes before those that became due later.
+    /// Puts a subject into the list where it belongs. One that was in flight goes before those that became dirty later.
     pub(super) fn sort(&mut self, key: ObjectKey) {
         let Some(object) = self.objects.get(key).copied() else {
             return;
@@ -56,24 +57,24 @@ impl State<'_> {
         let Some((proc, space)) = proc.zip(space) else {
             return self.objects.unlist(key);
         };
-        let due = !object.acked.given_up && self.order_for(key, &object).is_some();
-        let to = match (due, object.class) {
-            (false, _) => List::Settled,
-            (true, Class::Channel) => List::DueChannels,
-            (true, _) => List::DueGroups,
+        let dirty = !object.acked.given_up && self.order_for(key, &object).is_some();
+        let to = match (dirty, object.class) {
+            (false, _) => List::Clean,
+            (true, Class::Channel) => List::DirtyChannels,
+            (true, _) => List::DirtyGroups,
         };
         match self.objects.list_of(key) {
             Some(list) if list == to => return,
-            Some(List::Flight) if due => self.objects.enlist_first(key, space, to),
+            Some(List::Flight) if dirty => self.objects.enlist_first(key, space, to),
             _ => {
                 self.objects.enlist(key, space, to);
                 let now = self.sequence.next();
                 if let Some(object) = self.objects.get_mut(key) {
-                    object.acked.since = now;
+                    object.acked.dirty_since = now;
                 }
             }
         }
-        if due {
+        if dirty {
             self.queue_turn(proc);
         }
     }
@@ -104,8 +105,8 @@ impl State<'_> {
         let Some(space) = self.procs.get(&key).map(|proc| proc.space) else {
             return;
         };
-        // What leaves a list goes to one that comes later, or out of those that are due.
-        for list in [List::Settled, List::DueGroups, List::DueChannels] {
+        // What leaves a list goes to one that comes later, or out of those that are dirty.
+        for list in [List::Clean, List::DirtyGroups, List::DirtyChannels] {
             let mut at = self.objects.first(space, list);
             for _ in 0..self.objects.len() {
                 let Some(key) = at else { break };
@@ -194,7 +195,7 @@ impl State<'_> {
         let Some(space) = self.procs.get(&proc).map(|proc| proc.space) else {
             return;
         };
-        for list in [List::DueChannels, List::Settled, List::Flight] {
+        for list in [List::DirtyChannels, List::Clean, List::Flight] {
             let mut at = self.objects.first(space, list);
             for _ in 0..self.objects.len() {
                 let Some(key) = at else { break };
@@ -261,9 +262,9 @@ impl State<'_> {
         // As in `reconsider_proc`: what leaves a list goes to one that comes later.
         for list in [
             List::Flight,
-            List::Settled,
-            List::DueGroups,
-            List::DueChannels,
+            List::Clean,
+            List::DirtyGroups,
+            List::DirtyChannels,
         ] {
             let mut at = self.objects.first(space, list);
             for _ in 0..self.objects.len() {

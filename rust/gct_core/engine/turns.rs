@@ -60,7 +60,7 @@ impl State<'_> {
         }
     }
 
-    /// Is the queue linked both ways, and does it have everybody who has something due?
+    /// Is the queue linked both ways, and does it hold every process with a dirty object?
     pub(crate) fn turns_are_sound(&self) -> bool {
         let (mut at, mut count) = (None, 0usize);
         for _ in 0..self.procs.len() {
@@ -76,7 +76,7 @@ impl State<'_> {
         let queued = self
             .procs
             .iter()
-            .all(|(_, proc)| proc.turn.is_some() || !self.has_due(proc));
+            .all(|(_, proc)| proc.turn.is_some() || !self.has_dirty(proc));
         at == self.plan.turns.last
             && self.turn_after(at).is_none()
             && count == self.plan.turns.count

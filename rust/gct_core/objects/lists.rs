@@ -14,12 +14,12 @@ use crate::rmapi::{Class, Handle};
 /// A list, within its owner's space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
-    /// Channel groups and channels of which the resource manager knows what it must.
-    Settled,
-    /// Channel groups that are due, the oldest first.
-    DueGroups,
-    /// Channels that are due, the oldest first.
-    DueChannels,
+    /// Channel groups and channels that RM has acknowledged as they should be.
+    Clean,
+    /// Dirty channel groups, the oldest first.
+    DirtyGroups,
+    /// Dirty channels, the oldest first.
+    DirtyChannels,
     /// What the control in flight names.
     Flight,
     /// Subdevices of a GPU.
@@ -29,18 +29,18 @@ pub(crate) enum List {
 impl List {
     /// The lists of a process.
     pub(crate) const OF_PROC: [Self; 4] = [
-        Self::Settled,
-        Self::DueGroups,
-        Self::DueChannels,
+        Self::Clean,
+        Self::DirtyGroups,
+        Self::DirtyChannels,
         Self::Flight,
     ];
 
     /// The handle of its ends.
     const fn handle(self) -> Handle {
         match self {
-            Self::Settled => 1,
-            Self::DueGroups => 2,
-            Self::DueChannels => 3,
+            Self::Clean => 1,
+            Self::DirtyGroups => 2,
+            Self::DirtyChannels => 3,
             Self::Flight => 4,
             Self::Subdevices => 5,
         }

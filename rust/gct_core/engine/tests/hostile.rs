@@ -55,7 +55,7 @@ impl World {
         [File::ComputeStat, File::GmemCurrent, File::GmemPeak].map(|file| self.read(file, pool))
     }
 
-    /// Sends the controls that are due, which are all obeyed. Returns time slices that were set.
+    /// Sends all controls, which RM obeys. Returns time slices that were set.
     fn obeyed(&mut self) -> Vec<u64> {
         let mut set = Vec::new();
         let anybody = Errand::ANYBODY;

@@ -24,7 +24,7 @@ struct Rm {
 }
 
 impl Rm {
-    /// Obeys what is due for an errand.
+    /// Carries out all controls of an errand.
     fn obey(&mut self, world: &mut World, errand: &Errand) {
         while let Next::Send(mut control, flight) = world.store.state().next_control(errand) {
             let of = (control.client, control.object);
