@@ -7,7 +7,7 @@
 //!   dirty      RM does not yet have what the limits in force want of the subject
 //!   control    one call of the resource manager; a freeze names several channels of one process
 //!   in flight  the control was handed out and its outcome is not known
-//!   errand     what one caller sends before it returns
+//!   flush     what one caller sends before it returns
 //!   pending write   a limit that is written, until every control that it needs was acknowledged
 //!
 //! Each process has its subjects in lists ([`List`](crate::objects::List)) and at most one control in flight. A
@@ -161,7 +161,7 @@ pub enum Next {
     Send(Control, Flight),
     /// Somebody else is sending for the same process. Wait, then ask again.
     Busy(Wait),
-    /// The errand is done.
+    /// The flush is done.
     Nothing,
 }
 
@@ -174,7 +174,7 @@ pub struct Landed {
     pub refused: bool,
 }
 
-/// How many other processes an errand names.
+/// How many other processes a flush names.
 pub(crate) const SHARERS_MAX: usize = 8;
 
 /// Other processes whose channels one ioctl may have let run.
@@ -202,7 +202,7 @@ impl Touched {
 
 /// Whose controls a caller sends, and how far: what becomes dirty later is for who makes it dirty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errand {
+pub struct Flush {
     /// `None` is anybody.
     pub(crate) owner: Option<Owner>,
     pub(crate) others: [Option<ProcKey>; SHARERS_MAX],
@@ -213,14 +213,14 @@ pub struct Errand {
     pub(crate) writes: bool,
 }
 
-impl Errand {
+impl Flush {
     /// Does it end when the pending write is refused?
     pub const fn ends_at_refusal(&self) -> bool {
         self.writes
     }
 
     /// Everybody's controls, in turns: a process that somebody sends for already is left out.
-    pub const ANYBODY: Self = Self {
+    pub const ALL: Self = Self {
         owner: None,
         others: [None; SHARERS_MAX],
         until: u64::MAX,

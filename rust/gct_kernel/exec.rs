@@ -11,7 +11,7 @@ use crate::rm::{self, SystemPmGuard};
 use crate::state::Glue;
 use crate::tree::Tree;
 use gct_core::dirs::Effect;
-use gct_core::engine::{Errand, Next, Prepared};
+use gct_core::engine::{Flush, Next, Prepared};
 use gct_core::error::Error;
 use gct_core::ids::Scope;
 use gct_core::iface::files::File;
@@ -28,7 +28,7 @@ impl WorkItem for Glue {
         run(&glue, &mut glue.tree.lock());
         if glue.has_controls() {
             let _pm = SystemPmGuard::patient();
-            send_controls(&glue, &Errand::ANYBODY, CONTROLS_PER_RUN);
+            send_controls(&glue, &Flush::ALL, CONTROLS_PER_RUN);
         }
         // What is left takes its turn behind whatever else the item is queued for.
         if glue.can_send() {
@@ -41,14 +41,14 @@ impl WorkItem for Glue {
 /// some ten milliseconds.
 const CONTROLS_PER_RUN: usize = 64;
 
-/// Sends the controls of an errand until there is none, a write is refused, or so many were
+/// Sends the controls of a flush until there is none, a write is refused, or so many were
 /// sent. The GPUs may not be suspended meanwhile: see [`SystemPmGuard`].
-fn send_controls(glue: &Glue, errand: &Errand, at_most: usize) {
+fn send_controls(glue: &Glue, flush: &Flush, at_most: usize) {
     for _ in 0..at_most {
-        match glue.next_control(errand) {
+        match glue.next_control(flush) {
             Next::Send(mut control, flight) => {
                 let outcome = rm::send(&mut control);
-                if glue.control_done(&flight, &control, outcome) && errand.ends_at_refusal() {
+                if glue.control_done(&flight, &control, outcome) && flush.ends_at_refusal() {
                     return;
                 }
             }
@@ -58,10 +58,10 @@ fn send_controls(glue: &Glue, errand: &Errand, at_most: usize) {
     }
 }
 
-/// Runs an errand, as an ioctl does for what it has made dirty. The work item sends what became dirty
+/// Sends all controls of a flush, as an ioctl does for what it has made dirty. The work item sends what became dirty
 /// meanwhile, except for processes with a control in flight.
-pub(crate) fn run_errand(glue: ArcBorrow<'_, Glue>, errand: &Errand) {
-    send_controls(&glue, errand, usize::MAX);
+pub(crate) fn flush_controls(glue: ArcBorrow<'_, Glue>, flush: &Flush) {
+    send_controls(&glue, flush, usize::MAX);
     if glue.can_send() {
         schedule_work(glue);
     }
@@ -82,7 +82,7 @@ pub(crate) fn send_after_move(glue: ArcBorrow<'_, Glue>) {
 /// Sends what is due of any process.
 fn send_everybodys(glue: ArcBorrow<'_, Glue>) {
     if glue.has_controls() {
-        run_errand(glue, &glue.errand_of(None));
+        flush_controls(glue, &glue.flush_of(None));
     }
 }
 
@@ -108,10 +108,10 @@ pub(crate) fn write(
         send_everybodys(glue);
         return Ok(());
     };
-    run_errand(glue, &glue.errand_of(Some(owner)));
+    flush_controls(glue, &glue.flush_of(Some(owner)));
     let outcome = glue.locked(|state| state.write_commit());
     // If it was refused, those who took the new limit are sent the former one.
-    run_errand(glue, &glue.errand_of(Some(owner)));
+    flush_controls(glue, &glue.flush_of(Some(owner)));
     outcome
 }
 

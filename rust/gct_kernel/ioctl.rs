@@ -221,17 +221,17 @@ pub(crate) fn ioctl_leave(
             state.channels_told(file, served.bytes());
         }
         // Under the same lock: the next ioctl overwrites whose channels this one let run.
-        Ok(state.errand_of_file(file))
+        Ok(state.flush_of_file(file))
     });
-    let errand = count_refusal(glue, outcome).flatten();
+    let flush = count_refusal(glue, outcome).flatten();
     follow_others(glue, file, &call, &entered, served.as_ref());
-    if let Some(errand) = errand {
-        exec::run_errand(*glue, &errand);
+    if let Some(flush) = flush {
+        exec::flush_controls(*glue, &flush);
     }
     if matches!(call.action, Action::Share(..) | Action::Free) {
         // `follow_others` may have found objects that need further controls.
-        if let Some(errand) = glue.errand_of_file(file) {
-            exec::run_errand(*glue, &errand);
+        if let Some(flush) = glue.flush_of_file(file) {
+            exec::flush_controls(*glue, &flush);
         }
     }
     if call.action == Action::Free && glue.has_spare() {

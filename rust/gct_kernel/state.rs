@@ -28,7 +28,7 @@
 use crate::faults::Reports;
 use crate::tree::Tree;
 use gct_core::dirs::Effect;
-use gct_core::engine::{Errand, Flight, Next, Wait};
+use gct_core::engine::{Flight, Flush, Next, Wait};
 use gct_core::error::{Error, Need, Table};
 use gct_core::ids::{FileId, GroupId, Owner, ProcKey};
 use gct_core::members::{MemberSlot, MemberTable, Members};
@@ -199,8 +199,8 @@ impl Glue {
     }
 
     /// The next control to send.
-    pub(crate) fn next_control(&self, errand: &Errand) -> Next {
-        self.core.lock().state().next_control(errand)
+    pub(crate) fn next_control(&self, flush: &Flush) -> Next {
+        self.core.lock().state().next_control(flush)
     }
 
     /// Says what came of it. Returns whether the pending write was refused.
@@ -239,14 +239,14 @@ impl Glue {
         self.core.lock().state().can_send()
     }
 
-    /// Returns the errand for what ioctls on a file have made dirty.
-    pub(crate) fn errand_of_file(&self, file: FileId) -> Option<Errand> {
-        self.core.lock().state().errand_of_file(file)
+    /// Returns the flush for what ioctls on a file have made dirty.
+    pub(crate) fn flush_of_file(&self, file: FileId) -> Option<Flush> {
+        self.core.lock().state().flush_of_file(file)
     }
 
-    /// Returns the errand for what a write has made dirty: of one owner, or of many with `None`.
-    pub(crate) fn errand_of(&self, owner: Option<Owner>) -> Errand {
-        self.core.lock().state().errand_of(owner)
+    /// Returns the flush for what a write has made dirty: of one owner, or of many with `None`.
+    pub(crate) fn flush_of(&self, owner: Option<Owner>) -> Flush {
+        self.core.lock().state().flush_of(owner)
     }
 
     /// Brings a page to a table.

@@ -7,13 +7,13 @@
 //!
 //! ```text
 //! loop:
-//!     match next_control(errand):
+//!     match next_control(flush):
 //!         Send(control, flight): outcome = send(control); control_done(flight, control, outcome)
 //!         Busy(wait):            sleep until is_over(wait)
 //!         Nothing:               break
 //! ```
 //!
-//! What became dirty after the errand began is left to who made it dirty, so no tenant can keep another's errand going.
+//! What became dirty after the flush began is left to who made it dirty, so no tenant can keep another's flush going.
 //!
 //! A freeze names up to 64 channels. The resource manager answers for all of them at once, and says neither which it
 //! did not find nor which it has stopped already. So after any failure each half is told by itself, down to one
@@ -22,7 +22,7 @@
 use crate::ids::{FileId, Owner, ProcKey};
 use crate::objects::{List, Object, ObjectKey};
 use crate::plan::{
-    Doubt, Errand, Flight, Landed, Next, Order, PendingWrite, Run, Touched, Wait, SHARERS_MAX,
+    Doubt, Flight, Flush, Landed, Next, Order, PendingWrite, Run, Touched, Wait, SHARERS_MAX,
 };
 use crate::rmapi::control::{self, Control, Status, CHANNELS_MAX};
 use crate::rmapi::{Class, Handle};
@@ -62,8 +62,8 @@ impl State<'_> {
     }
 
     /// What a write has made dirty until now, of an owner or of anybody.
-    pub fn errand_of(&mut self, owner: Option<Owner>) -> Errand {
-        Errand {
+    pub fn flush_of(&mut self, owner: Option<Owner>) -> Flush {
+        Flush {
             until: self.sequence.next(),
             waits: true,
             writes: true,
@@ -74,14 +74,14 @@ impl State<'_> {
 
     /// What the last ioctl on a file, and others of its process, have made dirty until now: ask for it before the
     /// lock is let go. `None` when there is nothing.
-    pub fn errand_of_file(&mut self, file: FileId) -> Option<Errand> {
+    pub fn flush_of_file(&mut self, file: FileId) -> Option<Flush> {
         let touched = core::mem::replace(&mut self.plan.touched, Touched::NOBODY);
         let proc = self.files.get(&file)?.proc;
         if touched.more {
             // Everybody's, as far as it is dirty by now.
-            return self.has_controls().then(|| Errand {
+            return self.has_controls().then(|| Flush {
                 writes: false,
-                ..self.errand_of(None)
+                ..self.flush_of(None)
             });
         }
         let others = touched.procs;
@@ -91,10 +91,10 @@ impl State<'_> {
             let proc = self.procs.get(key);
             proc.is_some_and(|proc| proc.flight.is_some() || self.has_dirty(proc))
         };
-        concerned.copied().any(|key| busy(&key)).then(|| Errand {
+        concerned.copied().any(|key| busy(&key)).then(|| Flush {
             others,
             writes: false,
-            ..self.errand_of(Some(Owner::Proc(proc)))
+            ..self.flush_of(Some(Owner::Proc(proc)))
         })
     }
 
@@ -121,13 +121,13 @@ impl State<'_> {
         Some(Wait { proc: key, number })
     }
 
-    /// The next control of an errand, which is in flight from now on.
-    pub fn next_control(&mut self, errand: &Errand) -> Next {
-        let Some(Owner::Proc(key)) = errand.owner else {
-            return self.next_in_turn(errand);
+    /// The next control of a flush, which is in flight from now on.
+    pub fn next_control(&mut self, flush: &Flush) -> Next {
+        let Some(Owner::Proc(key)) = flush.owner else {
+            return self.next_in_turn(flush);
         };
-        for key in [Some(key)].iter().chain(&errand.others).flatten() {
-            match self.next_of(*key, errand.until) {
+        for key in [Some(key)].iter().chain(&flush.others).flatten() {
+            match self.next_of(*key, flush.until) {
                 Next::Nothing => {}
                 next => return next,
             }
@@ -136,8 +136,8 @@ impl State<'_> {
     }
 
     /// The next control of a group's member, or of anybody.
-    fn next_in_turn(&mut self, errand: &Errand) -> Next {
-        if errand.owner.is_none() {
+    fn next_in_turn(&mut self, flush: &Flush) -> Next {
+        if flush.owner.is_none() {
             self.look_at_mates();
         }
         let mut busy = Next::Nothing;
@@ -145,14 +145,14 @@ impl State<'_> {
         for _ in 0..self.plan.turns.count {
             let Some(key) = after else { break };
             after = self.turn_after(Some(key));
-            let fits = match errand.owner {
+            let fits = match flush.owner {
                 Some(Owner::Group(group)) => self.group_of(key) == Some(group),
                 _ => true,
             };
             if !fits {
                 continue;
             }
-            match self.next_of(key, errand.until) {
+            match self.next_of(key, flush.until) {
                 Next::Nothing => {}
                 Next::Busy(wait) => busy = Next::Busy(wait),
                 next => {
@@ -162,7 +162,7 @@ impl State<'_> {
                 }
             }
         }
-        match errand.waits {
+        match flush.waits {
             true => busy,
             // Whoever sends goes on, or has it sent.
             false => Next::Nothing,

@@ -4,7 +4,7 @@
 //! sent, it must have what the limits say, whatever was refused on the way.
 
 use super::*;
-use crate::engine::{Errand, Next, Prepared};
+use crate::engine::{Flush, Next, Prepared};
 use crate::plan::Order;
 use crate::rmapi::control::{Control, Status};
 use crate::round::{Round, SLICE_MIN};
@@ -46,8 +46,7 @@ impl World {
     /// Sends the next control, which is refused if there is a status. Returns false
     /// when there is none.
     pub(super) fn send(&mut self, refusal: Option<Status>) -> bool {
-        let Next::Send(mut control, flight) = self.store.state().next_control(&Errand::ANYBODY)
-        else {
+        let Next::Send(mut control, flight) = self.store.state().next_control(&Flush::ALL) else {
             return false;
         };
         self.store.check();

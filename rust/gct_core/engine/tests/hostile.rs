@@ -6,7 +6,7 @@ mod sharers;
 mod shares;
 
 use super::*;
-use crate::engine::{Errand, Next};
+use crate::engine::{Flush, Next};
 use crate::rmapi::control::Control;
 use crate::rmapi::Call;
 use crate::units::Us;
@@ -58,7 +58,7 @@ impl World {
     /// Sends all controls, which RM obeys. Returns time slices that were set.
     fn obeyed(&mut self) -> Vec<u64> {
         let mut set = Vec::new();
-        let anybody = Errand::ANYBODY;
+        let anybody = Flush::ALL;
         while let Next::Send(mut control, flight) = self.store.state().next_control(&anybody) {
             match control.command {
                 0xa06c_0104 => {
@@ -329,7 +329,7 @@ fn a_free_that_fails_hides_nothing_that_was_undone_meanwhile() {
         let left = world.store.state().call_leave(file, &call, ticket, None);
         assert_eq!(left, Ok(()));
         let mut told = Vec::new();
-        let anybody = Errand::ANYBODY;
+        let anybody = Flush::ALL;
         while let Next::Send(control, flight) = world.store.state().next_control(&anybody) {
             told.push(control.command);
             world.store.state().control_done(&flight, &control, Ok(()));

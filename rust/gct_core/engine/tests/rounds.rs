@@ -3,7 +3,7 @@
 //! An owner's channel groups share its time slice, and nobody else's changes.
 
 use super::*;
-use crate::engine::{Errand, Next};
+use crate::engine::{Flush, Next};
 use crate::rmapi::control::Control;
 use crate::table::steps;
 use crate::units::Us;
@@ -24,9 +24,9 @@ struct Rm {
 }
 
 impl Rm {
-    /// Carries out all controls of an errand.
-    fn obey(&mut self, world: &mut World, errand: &Errand) {
-        while let Next::Send(mut control, flight) = world.store.state().next_control(errand) {
+    /// Carries out all controls of a flush.
+    fn obey(&mut self, world: &mut World, flush: &Flush) {
+        while let Next::Send(mut control, flight) = world.store.state().next_control(flush) {
             let of = (control.client, control.object);
             match control.command {
                 0xa06c_0104 => {
@@ -46,7 +46,7 @@ impl Rm {
     /// The work item runs until it has nothing left.
     fn settle(&mut self, world: &mut World) {
         while world.store.state().can_send() {
-            self.obey(world, &Errand::ANYBODY);
+            self.obey(world, &Flush::ALL);
         }
         world.store.check();
     }
@@ -101,9 +101,9 @@ impl Tenant {
     fn make(&mut self, world: &mut World, rm: &mut Rm, engine: u64) -> u32 {
         self.next += 1;
         self.alloc(world, self.client + 1, self.next, 0xa06c, Some(engine));
-        let errand = world.store.state().errand_of_file(self.file);
-        if let Some(errand) = errand {
-            rm.obey(world, &errand);
+        let flush = world.store.state().flush_of_file(self.file);
+        if let Some(flush) = flush {
+            rm.obey(world, &flush);
         }
         self.next
     }
@@ -112,8 +112,8 @@ impl Tenant {
         let call = words(16, &[(0, self.client.into()), (8, object.into())]);
         world.store.ioctl(self.file, escape::FREE, &call, None);
         rm.slices.remove(&(self.client, object));
-        if let Some(errand) = world.store.state().errand_of_file(self.file) {
-            rm.obey(world, &errand);
+        if let Some(flush) = world.store.state().flush_of_file(self.file) {
+            rm.obey(world, &flush);
         }
     }
 }
@@ -142,8 +142,8 @@ impl World {
             .state()
             .write_prepare(SLICE, scope, text.as_bytes());
         assert_eq!(prepared, Ok(crate::engine::Prepared::Pending));
-        let errand = self.store.state().errand_of(Some(owner));
-        rm.obey(self, &errand);
+        let flush = self.store.state().flush_of(Some(owner));
+        rm.obey(self, &flush);
         assert_eq!(self.store.state().write_commit(), Ok(()));
         rm.settle(self);
     }

@@ -82,12 +82,12 @@ impl Tenants {
         self.write(owner, File::ComputeFreeze, text)
     }
 
-    /// Enables the channels of processes, as `by` does, which the resource manager obeys. Returns the errand.
-    fn enable(&mut self, by: u32, of: core::ops::Range<u32>) -> Option<Errand> {
+    /// Enables the channels of processes, as `by` does, which the resource manager obeys. Returns the flush.
+    fn enable(&mut self, by: u32, of: core::ops::Range<u32>) -> Option<Flush> {
         let (file, params) = (self.file(by), list(of, false));
         let mut state = self.world.store.state();
         state.channels_told(file, &params);
-        state.errand_of_file(file)
+        state.flush_of_file(file)
     }
 
     /// Gives the channel group of a process a name in the client of another.
@@ -192,11 +192,11 @@ fn who_enables_channels_of_many_has_all_of_them_stopped_again() {
     let mut all = Tenants::new(COUNT, COUNT);
     all.freeze(Owner::Group(all.group), "1").unwrap();
     assert_eq!(all.frozen(), (0..COUNT).collect::<Vec<_>>());
-    let errand = all.enable(0, 0..COUNT).unwrap();
+    let flush = all.enable(0, 0..COUNT).unwrap();
     assert_eq!(all.frozen(), []);
     // Before its ioctl returns.
     let mut sent = 0;
-    while let Next::Send(control, flight) = all.world.store.state().next_control(&errand) {
+    while let Next::Send(control, flight) = all.world.store.state().next_control(&flush) {
         all.world
             .store
             .state()
@@ -260,8 +260,8 @@ fn a_name_alone_vetoes_no_freeze() {
     // Who comes later lets nothing run, and the frozen one makes no channel beside it that could not be stopped.
     all.make_guest(1).unwrap();
     assert_eq!(all.frozen(), [0]);
-    let errand = all.enable(1, 0..1).unwrap();
-    let Next::Send(control, flight) = all.world.store.state().next_control(&errand) else {
+    let flush = all.enable(1, 0..1).unwrap();
+    let Next::Send(control, flight) = all.world.store.state().next_control(&flush) else {
         panic!("nothing is sent");
     };
     all.world
@@ -308,11 +308,11 @@ fn a_control_in_flight_holds_up_nobody_else() {
     let mut state = all.world.store.state();
     let prepared = state.write_prepare(File::ComputeFreeze, pool, b"1");
     assert_eq!(prepared, Ok(crate::engine::Prepared::Pending));
-    let errand_of = |state: &mut crate::state::State<'_>, number| {
-        state.errand_of(Some(Owner::Proc(key(number))))
+    let flush_of = |state: &mut crate::state::State<'_>, number| {
+        state.flush_of(Some(Owner::Proc(key(number))))
     };
-    let errand = errand_of(&mut state, 0);
-    let Next::Send(control, flight) = state.next_control(&errand) else {
+    let flush = flush_of(&mut state, 0);
+    let Next::Send(control, flight) = state.next_control(&flush) else {
         panic!("nothing is sent");
     };
     assert!(state.wait_for(first).is_some(), "a free of its own waits");
@@ -321,13 +321,10 @@ fn a_control_in_flight_holds_up_nobody_else() {
         (None, None)
     );
     // An ioctl of another, and the work item.
-    let errand = errand_of(&mut state, 1);
-    assert!(matches!(state.next_control(&errand), Next::Send(..)));
-    assert!(matches!(
-        state.next_control(&Errand::ANYBODY),
-        Next::Send(..)
-    ));
-    assert_eq!(state.next_control(&Errand::ANYBODY), Next::Nothing);
+    let flush = flush_of(&mut state, 1);
+    assert!(matches!(state.next_control(&flush), Next::Send(..)));
+    assert!(matches!(state.next_control(&Flush::ALL), Next::Send(..)));
+    assert_eq!(state.next_control(&Flush::ALL), Next::Nothing);
     state.control_done(&flight, &control, Ok(()));
     assert_eq!(state.wait_for(first), None);
 }

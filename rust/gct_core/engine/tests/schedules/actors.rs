@@ -5,7 +5,7 @@
 
 use super::chance::Chance;
 use super::rm::{Name, Rm};
-use crate::engine::{Errand, Flight, Next, Prepared, Ticket, Wait};
+use crate::engine::{Flight, Flush, Next, Prepared, Ticket, Wait};
 use crate::error::Error;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::iface::File;
@@ -57,13 +57,13 @@ enum Stage {
     InRm(Ioctl, Ticket),
     Leave(Ioctl, Ticket),
     Closing(usize),
-    Errand(Errand, Then),
-    Sending(Errand, Then, Control, Flight),
-    Landing(Errand, Then, Control, Flight, Result<(), Status>),
+    Flush(Flush, Then),
+    Sending(Flush, Then, Control, Flight),
+    Landing(Flush, Then, Control, Flight, Result<(), Status>),
     EndWrite,
 }
 
-/// What follows an errand.
+/// What follows a flush.
 #[derive(Clone, Copy)]
 enum Then {
     Nothing,
@@ -225,7 +225,7 @@ impl Schedule {
         match stage {
             Stage::Ready if self.actors[at].is_item => {
                 self.queued = false;
-                Stage::Errand(Errand::ANYBODY, Then::Nothing)
+                Stage::Flush(Flush::ALL, Then::Nothing)
             }
             Stage::Ready => {
                 let op = self.actors[at].script.pop().unwrap();
@@ -242,48 +242,48 @@ impl Schedule {
                 self.rm.free((client(proc), client(proc)));
                 Stage::Ready
             }
-            Stage::Errand(errand, then) => self.go_on(at, errand, then),
-            Stage::Sending(errand, then, mut control, flight) => {
+            Stage::Flush(flush, then) => self.go_on(at, flush, then),
+            Stage::Sending(flush, then, mut control, flight) => {
                 self.meets_no_stranger(&control);
                 let outcome = self.rm.obey(&mut control, &mut self.chance);
-                Stage::Landing(errand, then, control, flight, outcome)
+                Stage::Landing(flush, then, control, flight, outcome)
             }
-            Stage::Landing(errand, then, control, flight, outcome) => {
+            Stage::Landing(flush, then, control, flight, outcome) => {
                 let landed = self.store.state().control_done(&flight, &control, outcome);
-                match landed.refused && errand.ends_at_refusal() {
-                    true => self.errand_ends(then),
-                    false => Stage::Errand(errand, then),
+                match landed.refused && flush.ends_at_refusal() {
+                    true => self.flush_ends(then),
+                    false => Stage::Flush(flush, then),
                 }
             }
             Stage::EndWrite => {
                 let ended = self.store.state().write_commit();
                 self.written.push(ended);
                 self.writing = false;
-                let errand = self.store.state().errand_of(None);
-                Stage::Errand(errand, Then::Nothing)
+                let flush = self.store.state().flush_of(None);
+                Stage::Flush(flush, Then::Nothing)
             }
         }
     }
 
-    fn go_on(&mut self, at: usize, errand: Errand, then: Then) -> Stage {
-        match self.store.state().next_control(&errand) {
+    fn go_on(&mut self, at: usize, flush: Flush, then: Then) -> Stage {
+        match self.store.state().next_control(&flush) {
             Next::Send(control, flight) => {
                 for name in named(&control) {
                     let number = self.rm.names.get(&name).map(|thing| thing.number);
                     self.in_flight.retain(|(other, _)| *other != name);
                     self.in_flight.push((name, number));
                 }
-                Stage::Sending(errand, then, control, flight)
+                Stage::Sending(flush, then, control, flight)
             }
             Next::Busy(wait) => {
                 self.actors[at].wait = Some(wait);
-                Stage::Errand(errand, then)
+                Stage::Flush(flush, then)
             }
-            Next::Nothing => self.errand_ends(then),
+            Next::Nothing => self.flush_ends(then),
         }
     }
 
-    fn errand_ends(&mut self, then: Then) -> Stage {
+    fn flush_ends(&mut self, then: Then) -> Stage {
         if self.store.state().can_send() {
             self.queued = true;
         }
@@ -322,8 +322,8 @@ impl Schedule {
                 let group = joins.then_some(self.group);
                 let moved = self.store.state().member_moved(self.procs[proc].0, group);
                 assert_eq!(moved, Ok(()));
-                let errand = self.store.state().errand_of(None);
-                return Stage::Errand(errand, Then::Nothing);
+                let flush = self.store.state().flush_of(None);
+                return Stage::Flush(flush, Then::Nothing);
             }
             Op::Write(proc, file, text) => {
                 let owner = proc.map(|proc| Owner::Proc(self.procs[proc].0));
@@ -342,8 +342,8 @@ impl Schedule {
             return Stage::Ready;
         }
         self.writing = true;
-        let errand = self.store.state().errand_of(Some(owner));
-        Stage::Errand(errand, Then::EndWrite)
+        let flush = self.store.state().flush_of(Some(owner));
+        Stage::Flush(flush, Then::EndWrite)
     }
 
     fn lose(&mut self, proc: usize, handle: Handle, replaced: bool) {
@@ -410,8 +410,8 @@ impl Schedule {
             state.channels_told(ioctl.file, &params);
         }
         self.queued |= state.has_controls();
-        match state.errand_of_file(ioctl.file) {
-            Some(errand) => Stage::Errand(errand, Then::Nothing),
+        match state.flush_of_file(ioctl.file) {
+            Some(flush) => Stage::Flush(flush, Then::Nothing),
             None => Stage::Ready,
         }
     }
