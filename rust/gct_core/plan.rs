@@ -19,7 +19,7 @@ use crate::iface::value::Value;
 use crate::iface::File;
 use crate::rmapi::control::{Control, Status, CHANNELS_MAX};
 use crate::rmapi::Class;
-use crate::slice::{Slice, SliceOrder};
+use crate::slice::{Slice, SliceUpdate};
 
 /// Whether a channel stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +43,8 @@ impl Run {
     }
 
     /// What makes it as the limit says.
-    pub(crate) fn order(self, freeze: bool) -> Option<Order> {
-        (!self.is(freeze)).then_some(Order::Freeze(freeze))
+    pub(crate) fn update(self, freeze: bool) -> Option<Update> {
+        (!self.is(freeze)).then_some(Update::Freeze(freeze))
     }
 
     /// What it is once the resource manager has obeyed.
@@ -102,35 +102,35 @@ impl Acked {
     }
 }
 
-/// What the resource manager has to be told of an object.
+/// One step that brings RM's state of an object towards the limits in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// Of a channel group's time slice.
-    Slice(SliceOrder),
-    /// A channel stands still, or goes on.
+pub(crate) enum Update {
+    /// Reads or sets a channel group's time slice.
+    Slice(SliceUpdate),
+    /// Stops a channel, or lets it run.
     Freeze(bool),
-    /// Nothing: it is asked of which class it has something under the handle.
-    Look(Class),
-    /// Nothing: it is asked something that it does not answer if the object is lost.
-    Probe(Class),
+    /// After a refusal: asks for the class of the object under the handle.
+    CheckClass(Class),
+    /// After that: asks something that RM does not answer for a lost object.
+    CheckAlive(Class),
 }
 
-/// An order that was refused.
+/// An update that RM refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Doubt {
-    pub(crate) order: Order,
+    pub(crate) update: Update,
     pub(crate) status: Status,
     /// There is something of the right class under the handle.
     pub(crate) looked: bool,
 }
 
-impl Order {
+impl Update {
     /// The limit that it enforces.
     pub(crate) const fn file(self) -> Option<File> {
         match self {
             Self::Slice(_) => Some(File::ComputeTimeslice),
             Self::Freeze(_) => Some(File::ComputeFreeze),
-            Self::Look(_) | Self::Probe(_) => None,
+            Self::CheckClass(_) | Self::CheckAlive(_) => None,
         }
     }
 }
@@ -140,7 +140,7 @@ impl Order {
 pub struct Flight {
     pub(crate) proc: ProcKey,
     pub(crate) number: u64,
-    pub(crate) order: Order,
+    pub(crate) update: Update,
 }
 
 /// The end of a control in flight: see [`State::is_over`](crate::state::State::is_over).

@@ -27,26 +27,26 @@ pub enum Slice {
 
 /// The next control for the resource manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SliceOrder {
+pub enum SliceUpdate {
     /// Read the channel group's original time slice.
-    Ask,
+    Read,
     /// Set the time slice to a limit.
     Set(Us),
     /// Restore the original time slice.
-    GiveBack(Us),
+    Restore(Us),
 }
 
 impl Slice {
     /// Returns the next control towards `limit`, or towards the original with `None`. Returns
     /// `None` when the time slice is right.
-    pub const fn order(self, limit: Option<Us>) -> Option<SliceOrder> {
+    pub const fn update(self, limit: Option<Us>) -> Option<SliceUpdate> {
         match (self, limit) {
-            (Self::Own, Some(_)) => Some(SliceOrder::Ask),
-            (Self::Known(_), Some(slice)) => Some(SliceOrder::Set(slice)),
+            (Self::Own, Some(_)) => Some(SliceUpdate::Read),
+            (Self::Known(_), Some(slice)) => Some(SliceUpdate::Set(slice)),
             (Self::Ours { now, .. }, Some(slice)) if now.get() != slice.get() => {
-                Some(SliceOrder::Set(slice))
+                Some(SliceUpdate::Set(slice))
             }
-            (Self::Ours { own, .. }, None) => Some(SliceOrder::GiveBack(own)),
+            (Self::Ours { own, .. }, None) => Some(SliceUpdate::Restore(own)),
             _ => None,
         }
     }
@@ -63,28 +63,26 @@ impl Slice {
         }
     }
 
-    /// Returns the state after the resource manager has carried out `order` and reported `now`.
+    /// Returns the state after the resource manager has carried out `update` and reported `now`.
     #[must_use]
-    pub const fn after(self, order: SliceOrder, now: Us) -> Self {
-        match (order, self) {
-            (SliceOrder::Ask, _) => Self::Known(now),
-            (SliceOrder::GiveBack(_), _) => Self::Own,
-            (SliceOrder::Set(_), Self::Known(own) | Self::Ours { own, .. }) => {
+    pub const fn after(self, update: SliceUpdate, now: Us) -> Self {
+        match (update, self) {
+            (SliceUpdate::Read, _) => Self::Known(now),
+            (SliceUpdate::Restore(_), _) => Self::Own,
+            (SliceUpdate::Set(_), Self::Known(own) | Self::Ours { own, .. }) => {
                 Self::Ours { own, now }
             }
-            (SliceOrder::Set(_), Self::Own) => Self::Own,
+            (SliceUpdate::Set(_), Self::Own) => Self::Own,
         }
     }
 }
 
-impl SliceOrder {
+impl SliceUpdate {
     /// Builds the control for a channel group.
     pub fn control(self, client: Handle, group: Handle) -> Control {
         match self {
-            Self::Ask => Control::get_timeslice(client, group),
-            Self::Set(slice) | Self::GiveBack(slice) => {
-                Control::set_timeslice(client, group, slice)
-            }
+            Self::Read => Control::get_timeslice(client, group),
+            Self::Set(slice) | Self::Restore(slice) => Control::set_timeslice(client, group, slice),
         }
     }
 
@@ -94,7 +92,7 @@ impl SliceOrder {
     /// # Errors
     ///
     /// The resource manager's, and [`NOT_SUPPORTED`] for another time slice.
-    pub fn taken(self, control: &Control, outcome: Result<(), Status>) -> Result<(), Status> {
+    pub fn verify(self, control: &Control, outcome: Result<(), Status>) -> Result<(), Status> {
         match (self, outcome) {
             (Self::Set(slice), Ok(())) if control.timeslice() != slice => Err(NOT_SUPPORTED),
             (_, outcome) => outcome,
@@ -106,15 +104,15 @@ impl SliceOrder {
 mod tests {
     use super::*;
 
-    /// Carries out orders until there is none, and returns how many there were.
+    /// Carries out all updates and returns their number.
     fn settle(slice: &mut Slice, driver: &mut Us, limit: Option<Us>) -> u32 {
         let mut count = 0;
-        while let Some(order) = slice.order(limit) {
-            match order {
-                SliceOrder::Ask => {}
-                SliceOrder::Set(new) | SliceOrder::GiveBack(new) => *driver = new,
+        while let Some(update) = slice.update(limit) {
+            match update {
+                SliceUpdate::Read => {}
+                SliceUpdate::Set(new) | SliceUpdate::Restore(new) => *driver = new,
             }
-            *slice = slice.after(order, *driver);
+            *slice = slice.after(update, *driver);
             count += 1;
         }
         count
@@ -145,12 +143,12 @@ mod tests {
 
     #[test]
     fn another_time_slice_than_the_one_asked_for_is_a_refusal() {
-        let mut control = SliceOrder::Set(Us(50)).control(1, 2);
-        assert_eq!(SliceOrder::Set(Us(50)).taken(&control, Ok(())), Ok(()));
+        let mut control = SliceUpdate::Set(Us(50)).control(1, 2);
+        assert_eq!(SliceUpdate::Set(Us(50)).verify(&control, Ok(())), Ok(()));
         control.params()[0] = 51;
-        let taken = SliceOrder::Set(Us(50)).taken(&control, Ok(()));
+        let taken = SliceUpdate::Set(Us(50)).verify(&control, Ok(()));
         assert_eq!(taken, Err(NOT_SUPPORTED));
-        assert_eq!(SliceOrder::Ask.taken(&control, Ok(())), Ok(()));
-        assert_eq!(SliceOrder::Ask.taken(&control, Err(0x21)), Err(0x21));
+        assert_eq!(SliceUpdate::Read.verify(&control, Ok(())), Ok(()));
+        assert_eq!(SliceUpdate::Read.verify(&control, Err(0x21)), Err(0x21));
     }
 }

@@ -22,7 +22,7 @@
 use crate::ids::{FileId, Owner, ProcKey};
 use crate::objects::{List, Object, ObjectKey};
 use crate::plan::{
-    Doubt, Flight, Flush, Landed, Next, Order, PendingWrite, Run, Touched, Wait, SHARERS_MAX,
+    Doubt, Flight, Flush, Landed, Next, PendingWrite, Run, Touched, Update, Wait, SHARERS_MAX,
 };
 use crate::rmapi::control::{self, Control, Status, CHANNELS_MAX};
 use crate::rmapi::{Class, Handle};
@@ -217,31 +217,31 @@ impl State<'_> {
     /// settled.
     fn control_for(&mut self, proc: ProcKey, key: ObjectKey) -> Option<Next> {
         let object = *self.objects.get(key)?;
-        let Some(order) = self.order_for(key, &object) else {
+        let Some(update) = self.update_for(key, &object) else {
             self.sort(key);
             return None;
         };
         let (client, handle) = (object.client, key.handle);
-        let control = match order {
-            Order::Slice(_) if object.class == Class::Channel => {
-                self.refused(key, order, control::NOT_SUPPORTED);
+        let control = match update {
+            Update::Slice(_) if object.class == Class::Channel => {
+                self.refused(key, update, control::NOT_SUPPORTED);
                 return None;
             }
-            Order::Slice(order) => order.control(client, handle),
-            Order::Look(_) => Control::class_of(client, handle),
-            Order::Probe(class) => Control::probe(client, handle, class)?,
-            Order::Freeze(true) if self.stops_others(proc, key, &object) => {
-                self.refused(key, order, control::NOT_SUPPORTED);
+            Update::Slice(update) => update.control(client, handle),
+            Update::CheckClass(_) => Control::class_of(client, handle),
+            Update::CheckAlive(class) => Control::probe(client, handle, class)?,
+            Update::Freeze(true) if self.stops_others(proc, key, &object) => {
+                self.refused(key, update, control::NOT_SUPPORTED);
                 return None;
             }
-            Order::Freeze(freeze) => self.freeze_channels(proc, key, &object, freeze)?,
+            Update::Freeze(freeze) => self.freeze_channels(proc, key, &object, freeze)?,
         };
         let number = self.sequence.next();
         let space = self.procs.get_mut(&proc).map(|proc| {
             proc.flight = Some(number);
             proc.space
         })?;
-        if !matches!(order, Order::Freeze(_)) {
+        if !matches!(update, Update::Freeze(_)) {
             self.objects.enlist(key, space, List::Flight);
         }
         Some(Next::Send(
@@ -249,7 +249,7 @@ impl State<'_> {
             Flight {
                 proc,
                 number,
-                order,
+                update,
             },
         ))
     }
@@ -263,11 +263,11 @@ impl State<'_> {
         of: &Object,
         freeze: bool,
     ) -> Option<Control> {
-        let order = Order::Freeze(freeze);
+        let update = Update::Freeze(freeze);
         let space = self.procs.get(&proc)?.space;
         let Some((client, subdevice)) = self.subdevice_for(key, of) else {
             // Nobody can be told.
-            self.refused(key, order, control::NOT_SUPPORTED);
+            self.refused(key, update, control::NOT_SUPPORTED);
             return None;
         };
         let mut control = Control::disable_channels(client, subdevice, freeze);
@@ -281,7 +281,7 @@ impl State<'_> {
             together = together.min(object.acked.together);
             let fits = number < together && object.gpu == of.gpu;
             let kept_out = freeze && self.stops_others(proc, key, &object);
-            if !fits || kept_out || self.order_for(key, &object) != Some(order) {
+            if !fits || kept_out || self.update_for(key, &object) != Some(update) {
                 break;
             }
             at = self.objects.behind(space, List::DirtyChannels, key);
@@ -344,7 +344,7 @@ impl State<'_> {
             let Some(key) = self.objects.last(space, List::Flight) else {
                 break;
             };
-            self.landed(key, flight.order, control, outcome);
+            self.landed(key, flight.update, control, outcome);
             self.sort(key);
         }
         self.proc_leave(flight.proc);
@@ -358,23 +358,23 @@ impl State<'_> {
     fn landed(
         &mut self,
         key: ObjectKey,
-        order: Order,
+        update: Update,
         control: &Control,
         outcome: Result<(), Status>,
     ) {
-        match (order, outcome) {
-            (Order::Look(class), _) => self.looked(key, class, control, outcome),
-            (Order::Probe(_), _) => self.probed(key, outcome),
-            (Order::Slice(slice), Ok(())) => {
+        match (update, outcome) {
+            (Update::CheckClass(class), _) => self.looked(key, class, control, outcome),
+            (Update::CheckAlive(_), _) => self.probed(key, outcome),
+            (Update::Slice(slice), Ok(())) => {
                 if let Some(object) = self.objects.get_mut(key) {
                     let acked = &mut object.acked;
                     acked.slice = acked.slice.after(slice, control.timeslice());
                 }
-                if let Err(status) = slice.taken(control, outcome) {
-                    self.refused(key, order, status);
+                if let Err(status) = slice.verify(control, outcome) {
+                    self.refused(key, update, status);
                 }
             }
-            (Order::Freeze(freeze), Ok(())) => {
+            (Update::Freeze(freeze), Ok(())) => {
                 self.set_run(key, Run::after(freeze));
                 self.set_together(key, CHANNELS_MAX);
             }
@@ -384,7 +384,7 @@ impl State<'_> {
                     if let Some(object) = self.objects.get_mut(key) {
                         let looked = false;
                         object.acked.doubt = Some(Doubt {
-                            order,
+                            update,
                             status,
                             looked,
                         });
@@ -400,7 +400,7 @@ impl State<'_> {
         }
     }
 
-    /// The resource manager has said what it has where it refused an order. A handle that means nothing there, or
+    /// The resource manager has said what it has where it refused an update. A handle that means nothing there, or
     /// something else, has refused nothing: the object went with one on which it depended.
     fn looked(
         &mut self,
@@ -428,18 +428,18 @@ impl State<'_> {
         if outcome == Err(control::RESOURCE_LOST) {
             return object.acked.gone();
         }
-        let Some(Doubt { order, status, .. }) = object.acked.doubt.take() else {
+        let Some(Doubt { update, status, .. }) = object.acked.doubt.take() else {
             return;
         };
         let object = *object;
-        // It may be another order that is dirty now.
-        if self.order_for(key, &object) == Some(order) {
-            self.refused(key, order, status);
+        // The limits may have changed since: another update may be next.
+        if self.update_for(key, &object) == Some(update) {
+            self.refused(key, update, status);
         }
     }
 
     /// The resource manager has refused. Without a pending write it is not tried again before something changes.
-    fn refused(&mut self, key: ObjectKey, order: Order, status: Status) {
+    fn refused(&mut self, key: ObjectKey, update: Update, status: Status) {
         let Some(object) = self.objects.get_mut(key) else {
             return;
         };
@@ -447,7 +447,7 @@ impl State<'_> {
         let object = *object;
         self.sort(key);
         let is_pending = |write: &PendingWrite| {
-            Some(write.file) == order.file()
+            Some(write.file) == update.file()
                 && object.gpu == Some(write.gpu)
                 && self.belongs(&object, write.owner)
         };

@@ -7,10 +7,10 @@
 use crate::gpu::Backend;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
 use crate::objects::{List, Object, ObjectKey};
-use crate::plan::{Order, Run};
+use crate::plan::{Run, Update};
 use crate::rmapi::{Call, Class, Undoes};
 use crate::settings::Settings;
-use crate::slice::{Slice, SliceOrder};
+use crate::slice::{Slice, SliceUpdate};
 use crate::state::{Proc, State};
 
 impl State<'_> {
@@ -57,7 +57,7 @@ impl State<'_> {
         let Some((proc, space)) = proc.zip(space) else {
             return self.objects.unlist(key);
         };
-        let dirty = !object.acked.given_up && self.order_for(key, &object).is_some();
+        let dirty = !object.acked.given_up && self.update_for(key, &object).is_some();
         let to = match (dirty, object.class) {
             (false, _) => List::Clean,
             (true, Class::Channel) => List::DirtyChannels,
@@ -373,19 +373,19 @@ impl State<'_> {
 
     /// Needs the resource manager be told nothing of a subject?
     pub(crate) fn is_as_it_should_be(&self, key: ObjectKey, object: &Object) -> bool {
-        self.order_for(key, object).is_none()
+        self.update_for(key, object).is_none()
     }
 
     /// What the resource manager has to be told of a subject now; nothing while it cannot be named.
-    pub(super) fn order_for(&self, key: ObjectKey, object: &Object) -> Option<Order> {
+    pub(super) fn update_for(&self, key: ObjectKey, object: &Object) -> Option<Update> {
         let gpu = object.gpu.filter(|gpu| self.sends_controls(*gpu))?;
         let proc = self.proc_of(object).filter(|_| object.acked.primary)?;
         if !self.objects.is_reachable(key, object) {
             return None;
         }
         match object.acked.doubt {
-            Some(doubt) if doubt.looked => return Some(Order::Probe(object.class)),
-            Some(_) => return Some(Order::Look(object.class)),
+            Some(doubt) if doubt.looked => return Some(Update::CheckAlive(object.class)),
+            Some(_) => return Some(Update::CheckClass(object.class)),
             None => {}
         }
         let limits = self.effective(proc, gpu);
@@ -397,16 +397,16 @@ impl State<'_> {
             // Nobody can set the time slice of its group: it stands still as long as one is in force.
             Class::Channel if object.is_alone() => {
                 let stands = limits.freeze || limits.timeslice.is_some();
-                object.acked.run.order(stands)
+                object.acked.run.update(stands)
             }
             Class::Channel => {
-                let unheard = limits.timeslice.map(SliceOrder::Set).map(Order::Slice);
-                let run = object.acked.run.order(limits.freeze);
+                let unheard = limits.timeslice.map(SliceUpdate::Set).map(Update::Slice);
+                let run = object.acked.run.update(limits.freeze);
                 run.or(unheard.filter(|_| guest()))
             }
             Class::ChannelGroup => {
                 let slice = self.slice_of(proc, gpu, object);
-                object.acked.slice.order(slice).map(Order::Slice)
+                object.acked.slice.update(slice).map(Update::Slice)
             }
             _ => None,
         }

@@ -91,13 +91,13 @@ impl Group {
     /// Sends the controls that bring the group to `limit`. Returns the resource manager's refusal
     /// as an error.
     fn settle(&mut self, limit: Option<Us>, send: Send) -> Result<(), Status> {
-        while let Some(order) = self.slice.order(limit) {
-            let mut control = order.control(self.client, self.object);
+        while let Some(update) = self.slice.update(limit) {
+            let mut control = update.control(self.client, self.object);
             let outcome = send(self.fd, &mut control);
             if outcome.is_ok() {
-                self.slice = self.slice.after(order, control.timeslice());
+                self.slice = self.slice.after(update, control.timeslice());
             }
-            order.taken(&control, outcome)?;
+            update.verify(&control, outcome)?;
         }
         Ok(())
     }

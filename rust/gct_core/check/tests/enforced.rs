@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::engine::{Flush, Next, Prepared};
-use crate::plan::Order;
+use crate::plan::Update;
 use crate::rmapi::control::{Control, Status};
 use crate::round::{Round, SLICE_MIN};
 use crate::units::Us;
@@ -53,7 +53,7 @@ impl World {
         let outcome = match (refusal, control.command) {
             // What is refused is there all the same.
             (Some(status), command) if command != CLASS_OF => Err(status),
-            _ if matches!(flight.order, Order::Probe(_)) => Ok(()),
+            _ if matches!(flight.update, Update::CheckAlive(_)) => Ok(()),
             _ => self.obey(&mut control),
         };
         self.store.state().control_done(&flight, &control, outcome);
