@@ -66,9 +66,9 @@ pub(crate) struct Acked {
     /// Of a channel.
     pub(crate) run: Run,
     /// How many channels a control may name that names this one.
-    pub(crate) together: usize,
+    pub(crate) batch_max: usize,
     /// What was refused. It is believed once the object turns out to be there.
-    pub(crate) doubt: Option<Doubt>,
+    pub(crate) refusal: Option<Refusal>,
     /// It was refused, or is not there: it is told again when something changes.
     pub(crate) given_up: bool,
     /// Sequence number of the event that made it dirty.
@@ -80,15 +80,15 @@ impl Acked {
         primary: false,
         slice: Slice::Own,
         run: Run::Runs,
-        together: CHANNELS_MAX,
-        doubt: None,
+        batch_max: CHANNELS_MAX,
+        refusal: None,
         given_up: false,
         dirty_since: 0,
     };
 
     /// The resource manager does not have it.
     pub(crate) fn gone(&mut self) {
-        (self.doubt, self.given_up) = (None, true);
+        (self.refusal, self.given_up) = (None, true);
     }
 
     /// What is known of a thing of which another name becomes the subject.
@@ -117,11 +117,11 @@ pub(crate) enum Update {
 
 /// An update that RM refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Doubt {
+pub(crate) struct Refusal {
     pub(crate) update: Update,
     pub(crate) status: Status,
     /// There is something of the right class under the handle.
-    pub(crate) looked: bool,
+    pub(crate) exists: bool,
 }
 
 impl Update {

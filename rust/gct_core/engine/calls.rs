@@ -225,7 +225,7 @@ impl State<'_> {
             self.free(proc, hidden);
         } else {
             // They can be told of again.
-            self.doubt_below(ObjectKey::new(ticket.home, ticket.handle));
+            self.invalidate_below(ObjectKey::new(ticket.home, ticket.handle));
             self.reconsider(Owner::Proc(proc), None);
         }
     }

@@ -22,7 +22,7 @@
 use crate::ids::{FileId, Owner, ProcKey};
 use crate::objects::{List, Object, ObjectKey};
 use crate::plan::{
-    Doubt, Flight, Flush, Landed, Next, PendingWrite, Run, Touched, Update, Wait, SHARERS_MAX,
+    Flight, Flush, Landed, Next, PendingWrite, Refusal, Run, Touched, Update, Wait, SHARERS_MAX,
 };
 use crate::rmapi::control::{self, Control, Status, CHANNELS_MAX};
 use crate::rmapi::{Class, Handle};
@@ -271,15 +271,15 @@ impl State<'_> {
             return None;
         };
         let mut control = Control::disable_channels(client, subdevice, freeze);
-        let (mut at, mut together) = (Some(key), CHANNELS_MAX);
+        let (mut at, mut batch_max) = (Some(key), CHANNELS_MAX);
         // They follow each other in the list, so that what has to be told again keeps its place in it.
         for number in 0..CHANNELS_MAX {
             let Some(key) = at else { break };
             let Some(object) = self.objects.get(key).copied() else {
                 break;
             };
-            together = together.min(object.acked.together);
-            let fits = number < together && object.gpu == of.gpu;
+            batch_max = batch_max.min(object.acked.batch_max);
+            let fits = number < batch_max && object.gpu == of.gpu;
             let kept_out = freeze && self.stops_others(proc, key, &object);
             if !fits || kept_out || self.update_for(key, &object) != Some(update) {
                 break;
@@ -376,17 +376,17 @@ impl State<'_> {
             }
             (Update::Freeze(freeze), Ok(())) => {
                 self.set_run(key, Run::after(freeze));
-                self.set_together(key, CHANNELS_MAX);
+                self.set_batch_max(key, CHANNELS_MAX);
             }
             (_, Err(status)) => match control.channels_named() {
-                many @ 2.. => self.set_together(key, many.div_ceil(2)),
+                many @ 2.. => self.set_batch_max(key, many.div_ceil(2)),
                 _ => {
                     if let Some(object) = self.objects.get_mut(key) {
-                        let looked = false;
-                        object.acked.doubt = Some(Doubt {
+                        let exists = false;
+                        object.acked.refusal = Some(Refusal {
                             update,
                             status,
-                            looked,
+                            exists,
                         });
                     }
                 }
@@ -394,9 +394,9 @@ impl State<'_> {
         }
     }
 
-    fn set_together(&mut self, key: ObjectKey, together: usize) {
+    fn set_batch_max(&mut self, key: ObjectKey, batch_max: usize) {
         if let Some(object) = self.objects.get_mut(key) {
-            object.acked.together = together;
+            object.acked.batch_max = batch_max;
         }
     }
 
@@ -414,8 +414,8 @@ impl State<'_> {
         };
         if outcome.is_err() || Class::from_number(control.class()) != class {
             object.acked.gone();
-        } else if let Some(doubt) = &mut object.acked.doubt {
-            doubt.looked = true;
+        } else if let Some(refusal) = &mut object.acked.refusal {
+            refusal.exists = true;
         }
     }
 
@@ -428,7 +428,7 @@ impl State<'_> {
         if outcome == Err(control::RESOURCE_LOST) {
             return object.acked.gone();
         }
-        let Some(Doubt { update, status, .. }) = object.acked.doubt.take() else {
+        let Some(Refusal { update, status, .. }) = object.acked.refusal.take() else {
             return;
         };
         let object = *object;

@@ -27,7 +27,7 @@ impl State<'_> {
         let Some(object) = self.objects.get_mut(key) else {
             return;
         };
-        (object.acked.given_up, object.acked.doubt) = (false, None);
+        (object.acked.given_up, object.acked.refusal) = (false, None);
         match object.class {
             Class::Subdevice => {
                 let gpu = object.gpu;
@@ -206,7 +206,7 @@ impl State<'_> {
     }
 
     /// While an object and all below it could not be named, their owner may have undone anything.
-    pub(super) fn doubt_below(&mut self, top: ObjectKey) {
+    pub(super) fn invalidate_below(&mut self, top: ObjectKey) {
         let inner = self.objects.get(top).map_or(0, |object| object.inner);
         let top = match inner {
             0 => top,
@@ -253,12 +253,12 @@ impl State<'_> {
         for at in 0..self.procs.len() {
             let space = self.procs.key_at(at).and_then(|key| self.procs.get(&key));
             if let Some(space) = space.map(|proc| proc.space) {
-                self.forget_told(space, gpu);
+                self.invalidate(space, gpu);
             }
         }
     }
 
-    fn forget_told(&mut self, space: u64, gpu: GpuId) {
+    fn invalidate(&mut self, space: u64, gpu: GpuId) {
         // As in `reconsider_proc`: what leaves a list goes to one that comes later.
         for list in [
             List::Flight,
@@ -383,8 +383,8 @@ impl State<'_> {
         if !self.objects.is_reachable(key, object) {
             return None;
         }
-        match object.acked.doubt {
-            Some(doubt) if doubt.looked => return Some(Update::CheckAlive(object.class)),
+        match object.acked.refusal {
+            Some(refusal) if refusal.exists => return Some(Update::CheckAlive(object.class)),
             Some(_) => return Some(Update::CheckClass(object.class)),
             None => {}
         }
