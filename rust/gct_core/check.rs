@@ -126,7 +126,7 @@ fn groups_are_unique(state: &State<'_>) -> bool {
 fn files_are_counted(state: &State<'_>) -> bool {
     let of = |key: ProcKey| state.files.iter().filter(move |(_, file)| file.proc == key);
     let procs = |(key, proc): (&ProcKey, &crate::state::Proc)| {
-        (proc.files > 0 || proc.flight.is_some())
+        (proc.files > 0 || proc.in_flight.is_some())
             && u32::try_from(count(of(*key))) == Ok(proc.files)
     };
     state.procs.iter().all(procs)
@@ -330,7 +330,7 @@ fn is_placed(state: &State<'_>, key: ObjectKey, object: &Object, list: List) -> 
                     || state.write_is_refused()
                     || state.is_as_it_should_be(key, object)
             }
-            List::Flight => proc.flight.is_some(),
+            List::InFlight => proc.in_flight.is_some(),
             _ => true,
         }
 }

@@ -28,7 +28,7 @@ mod subjects;
 mod ticket;
 mod turns;
 
-pub use crate::plan::{Flight, Flush, Landed, Next, Wait};
+pub use crate::plan::{Completion, Flush, InFlight, Next, Wait};
 pub use pending_write::{needs_acks, needs_controls, Prepared};
 pub use shares::{Imported, Passed};
 pub use ticket::Ticket;

@@ -137,7 +137,7 @@ impl Update {
 
 /// A control in flight: give it to [`State::control_done`](crate::state::State::control_done).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flight {
+pub struct InFlight {
     pub(crate) proc: ProcKey,
     pub(crate) number: u64,
     pub(crate) update: Update,
@@ -158,7 +158,7 @@ pub struct Wait {
 )]
 pub enum Next {
     /// Send this.
-    Send(Control, Flight),
+    Send(Control, InFlight),
     /// Somebody else is sending for the same process. Wait, then ask again.
     Busy(Wait),
     /// The flush is done.
@@ -167,9 +167,9 @@ pub enum Next {
 
 /// What came of a control, for who sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Landed {
+pub struct Completion {
     /// Somebody waits for its end.
-    pub waited: bool,
+    pub has_waiter: bool,
     /// The pending write was refused.
     pub refused: bool,
 }

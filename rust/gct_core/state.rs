@@ -93,9 +93,9 @@ pub struct Proc {
     /// The space of its lists.
     pub(crate) space: u64,
     /// The control in flight that names its objects.
-    pub(crate) flight: Option<u64>,
+    pub(crate) in_flight: Option<u64>,
     /// Somebody waits for the end of that.
-    pub(crate) waited: bool,
+    pub(crate) has_waiter: bool,
     /// Its place in the queue of processes with dirty objects.
     pub(crate) turn: Option<Turn>,
     /// Its place among the members of its group.

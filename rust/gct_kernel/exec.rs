@@ -46,9 +46,9 @@ const CONTROLS_PER_RUN: usize = 64;
 fn send_controls(glue: &Glue, flush: &Flush, at_most: usize) {
     for _ in 0..at_most {
         match glue.next_control(flush) {
-            Next::Send(mut control, flight) => {
+            Next::Send(mut control, in_flight) => {
                 let outcome = rm::send(&mut control);
-                if glue.control_done(&flight, &control, outcome) && flush.ends_at_refusal() {
+                if glue.control_done(&in_flight, &control, outcome) && flush.ends_at_refusal() {
                     return;
                 }
             }

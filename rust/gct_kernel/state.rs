@@ -28,7 +28,7 @@
 use crate::faults::Reports;
 use crate::tree::Tree;
 use gct_core::dirs::Effect;
-use gct_core::engine::{Flight, Flush, Next, Wait};
+use gct_core::engine::{Flush, InFlight, Next, Wait};
 use gct_core::error::{Error, Need, Table};
 use gct_core::ids::{FileId, GroupId, Owner, ProcKey};
 use gct_core::members::{MemberSlot, MemberTable, Members};
@@ -69,9 +69,9 @@ pub(crate) struct Glue {
     pub(crate) writing: Mutex<()>,
     #[pin]
     core: Mutex<Tables<Kv>>,
-    /// A control for which somebody waits has landed.
+    /// Signals that a control with a waiter has completed.
     #[pin]
-    landed: CondVar,
+    completed: CondVar,
     #[pin]
     members: SpinLock<MemberTable<Kv>>,
     pub(crate) reports: Reports,
@@ -126,7 +126,7 @@ impl Glue {
                 tree <- new_mutex!(tree, "gct::tree"),
                 writing <- new_mutex!((), "gct::writing"),
                 core <- new_mutex!(tables, "gct::core"),
-                landed <- new_condvar!("gct::landed"),
+                completed <- new_condvar!("gct::completed"),
                 members <- new_spinlock!(members, "gct::members"),
                 reports: Reports::new(),
                 work <- new_work!("gct::work"),
@@ -206,26 +206,26 @@ impl Glue {
     /// Says what came of it. Returns whether the pending write was refused.
     pub(crate) fn control_done(
         &self,
-        flight: &Flight,
+        in_flight: &InFlight,
         control: &Control,
         outcome: Result<(), Status>,
     ) -> bool {
-        let landed = self
+        let completion = self
             .core
             .lock()
             .state()
-            .control_done(flight, control, outcome);
-        if landed.waited {
-            self.landed.notify_all();
+            .control_done(in_flight, control, outcome);
+        if completion.has_waiter {
+            self.completed.notify_all();
         }
-        landed.refused
+        completion.refused
     }
 
     /// Waits for the end of a control that somebody else sends.
     pub(crate) fn wait(&self, wait: &Wait) {
         let mut core = self.core.lock();
         while !core.state().is_over(wait) {
-            self.landed.wait(&mut core);
+            self.completed.wait(&mut core);
         }
     }
 

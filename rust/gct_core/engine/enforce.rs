@@ -8,7 +8,7 @@
 //! ```text
 //! loop:
 //!     match next_control(flush):
-//!         Send(control, flight): outcome = send(control); control_done(flight, control, outcome)
+//!         Send(control, in_flight): outcome = send(control); control_done(in_flight, control, outcome)
 //!         Busy(wait):            sleep until is_over(wait)
 //!         Nothing:               break
 //! ```
@@ -22,7 +22,8 @@
 use crate::ids::{FileId, Owner, ProcKey};
 use crate::objects::{List, Object, ObjectKey};
 use crate::plan::{
-    Flight, Flush, Landed, Next, PendingWrite, Refusal, Run, Touched, Update, Wait, SHARERS_MAX,
+    Completion, Flush, InFlight, Next, PendingWrite, Refusal, Run, Touched, Update, Wait,
+    SHARERS_MAX,
 };
 use crate::rmapi::control::{self, Control, Status, CHANNELS_MAX};
 use crate::rmapi::{Class, Handle};
@@ -52,7 +53,7 @@ impl State<'_> {
         let mut at = self.turn_after(None);
         for _ in 0..self.plan.turns.count {
             let Some(key) = at else { break };
-            let idle = |proc: &&Proc| proc.flight.is_none() && self.has_dirty(proc);
+            let idle = |proc: &&Proc| proc.in_flight.is_none() && self.has_dirty(proc);
             if self.procs.get(&key).filter(idle).is_some() {
                 return true;
             }
@@ -89,7 +90,7 @@ impl State<'_> {
         let concerned = concerned.iter().chain(&others).flatten();
         let busy = |key: &ProcKey| {
             let proc = self.procs.get(key);
-            proc.is_some_and(|proc| proc.flight.is_some() || self.has_dirty(proc))
+            proc.is_some_and(|proc| proc.in_flight.is_some() || self.has_dirty(proc))
         };
         concerned.copied().any(|key| busy(&key)).then(|| Flush {
             others,
@@ -107,17 +108,17 @@ impl State<'_> {
 
     /// Is that control over?
     pub fn is_over(&self, wait: &Wait) -> bool {
-        self.flight_of(wait.proc) != Some(wait.number)
+        self.in_flight_of(wait.proc) != Some(wait.number)
     }
 
-    fn flight_of(&self, proc: ProcKey) -> Option<u64> {
-        self.procs.get(&proc)?.flight
+    fn in_flight_of(&self, proc: ProcKey) -> Option<u64> {
+        self.procs.get(&proc)?.in_flight
     }
 
     fn wait_for_proc(&mut self, key: ProcKey) -> Option<Wait> {
         let proc = self.procs.get_mut(&key)?;
-        let number = proc.flight?;
-        proc.waited = true;
+        let number = proc.in_flight?;
+        proc.has_waiter = true;
         Some(Wait { proc: key, number })
     }
 
@@ -174,9 +175,9 @@ impl State<'_> {
         let Some(proc) = self.procs.get(&key) else {
             return Next::Nothing;
         };
-        let (space, flies) = (proc.space, proc.flight.is_some());
-        if flies {
-            let lists = [List::Flight, List::DirtyGroups, List::DirtyChannels];
+        let (space, is_in_flight) = (proc.space, proc.in_flight.is_some());
+        if is_in_flight {
+            let lists = [List::InFlight, List::DirtyGroups, List::DirtyChannels];
             let concerns = lists
                 .iter()
                 .any(|list| self.is_dirty_by(space, *list, until));
@@ -238,15 +239,15 @@ impl State<'_> {
         };
         let number = self.sequence.next();
         let space = self.procs.get_mut(&proc).map(|proc| {
-            proc.flight = Some(number);
+            proc.in_flight = Some(number);
             proc.space
         })?;
         if !matches!(update, Update::Freeze(_)) {
-            self.objects.enlist(key, space, List::Flight);
+            self.objects.enlist(key, space, List::InFlight);
         }
         Some(Next::Send(
             control,
-            Flight {
+            InFlight {
                 proc,
                 number,
                 update,
@@ -287,7 +288,7 @@ impl State<'_> {
             at = self.objects.behind(space, List::DirtyChannels, key);
             control.add_channel(object.client, key.handle);
             self.set_run(key, Run::Unknown);
-            self.objects.enlist(key, space, List::Flight);
+            self.objects.enlist(key, space, List::InFlight);
         }
         Some(control)
     }
@@ -326,36 +327,36 @@ impl State<'_> {
     /// [`plan`](crate::plan).
     pub fn control_done(
         &mut self,
-        flight: &Flight,
+        in_flight: &InFlight,
         control: &Control,
         outcome: Result<(), Status>,
-    ) -> Landed {
-        let is_it = |proc: &&mut Proc| proc.flight == Some(flight.number);
-        let Some(proc) = self.procs.get_mut(&flight.proc).filter(is_it) else {
-            return Landed {
-                waited: false,
+    ) -> Completion {
+        let is_it = |proc: &&mut Proc| proc.in_flight == Some(in_flight.number);
+        let Some(proc) = self.procs.get_mut(&in_flight.proc).filter(is_it) else {
+            return Completion {
+                has_waiter: false,
                 refused: self.write_is_refused(),
             };
         };
-        proc.flight = None;
-        let (space, waited) = (proc.space, core::mem::take(&mut proc.waited));
+        proc.in_flight = None;
+        let (space, has_waiter) = (proc.space, core::mem::take(&mut proc.has_waiter));
         // The last goes first, and each before those that are dirty, so that they keep their order.
         for _ in 0..CHANNELS_MAX {
-            let Some(key) = self.objects.last(space, List::Flight) else {
+            let Some(key) = self.objects.last(space, List::InFlight) else {
                 break;
             };
-            self.landed(key, flight.update, control, outcome);
+            self.complete(key, in_flight.update, control, outcome);
             self.sort(key);
         }
-        self.proc_leave(flight.proc);
-        Landed {
-            waited,
+        self.proc_leave(in_flight.proc);
+        Completion {
+            has_waiter,
             refused: self.write_is_refused(),
         }
     }
 
     /// Remembers what came of a control for one of those that it named.
-    fn landed(
+    fn complete(
         &mut self,
         key: ObjectKey,
         update: Update,

@@ -35,8 +35,8 @@ impl State<'_> {
             replaced: self.take_pid(key)?,
             visible: 0,
             space: self.sequence.next(),
-            flight: None,
-            waited: false,
+            in_flight: None,
+            has_waiter: false,
             turn: None,
             mates: Turn::ALONE,
         };
@@ -55,9 +55,9 @@ impl State<'_> {
     }
 
     /// Removes a process whose last file was closed. One for which a control is in flight
-    /// stays until that has landed.
+    /// stays until that has completed.
     pub(super) fn proc_leave(&mut self, key: ProcKey) {
-        let idle = |proc: &&Proc| proc.files == 0 && proc.flight.is_none();
+        let idle = |proc: &&Proc| proc.files == 0 && proc.in_flight.is_none();
         let Some(space) = self.procs.get(&key).filter(idle).map(|proc| proc.space) else {
             return;
         };

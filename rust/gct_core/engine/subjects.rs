@@ -33,14 +33,16 @@ impl State<'_> {
                 let gpu = object.gpu;
                 self.list_subdevice(key, gpu);
             }
-            Class::Channel | Class::ChannelGroup if object.acked.primary => self.sort_landed(key),
+            Class::Channel | Class::ChannelGroup if object.acked.primary => {
+                self.sort_unless_in_flight(key)
+            }
             _ => {}
         }
     }
 
     /// What is in flight is sorted when it has landed.
-    fn sort_landed(&mut self, key: ObjectKey) {
-        if self.objects.list_of(key) != Some(List::Flight) {
+    fn sort_unless_in_flight(&mut self, key: ObjectKey) {
+        if self.objects.list_of(key) != Some(List::InFlight) {
             self.sort(key);
         }
     }
@@ -65,7 +67,7 @@ impl State<'_> {
         };
         match self.objects.list_of(key) {
             Some(list) if list == to => return,
-            Some(List::Flight) if dirty => self.objects.enlist_first(key, space, to),
+            Some(List::InFlight) if dirty => self.objects.enlist_first(key, space, to),
             _ => {
                 self.objects.enlist(key, space, to);
                 let now = self.sequence.next();
@@ -152,7 +154,7 @@ impl State<'_> {
                 false => object.acked.slice.lost(),
             };
         }
-        self.out_of_flight(primary);
+        self.drop_in_flight(primary);
     }
 
     /// Some channel below a device has got another time slice, and with it its group. The resource manager
@@ -195,7 +197,7 @@ impl State<'_> {
         let Some(space) = self.procs.get(&proc).map(|proc| proc.space) else {
             return;
         };
-        for list in [List::DirtyChannels, List::Clean, List::Flight] {
+        for list in [List::DirtyChannels, List::Clean, List::InFlight] {
             let mut at = self.objects.first(space, list);
             for _ in 0..self.objects.len() {
                 let Some(key) = at else { break };
@@ -238,7 +240,7 @@ impl State<'_> {
             return;
         };
         self.set_run(primary, Run::Unknown);
-        self.out_of_flight(primary);
+        self.drop_in_flight(primary);
         if let Some(owner) = self.proc_of(&object).filter(|owner| *owner != by) {
             self.plan.touched.add(owner);
         }
@@ -261,7 +263,7 @@ impl State<'_> {
     fn invalidate(&mut self, space: u64, gpu: GpuId) {
         // As in `reconsider_proc`: what leaves a list goes to one that comes later.
         for list in [
-            List::Flight,
+            List::InFlight,
             List::Clean,
             List::DirtyGroups,
             List::DirtyChannels,
@@ -280,14 +282,14 @@ impl State<'_> {
                 if object.acked.run == Run::Frozen {
                     self.set_run(key, Run::Unknown);
                 }
-                self.out_of_flight(key);
+                self.drop_in_flight(key);
             }
         }
     }
 
     /// What is in flight of a subject no longer counts.
-    fn out_of_flight(&mut self, key: ObjectKey) {
-        if self.objects.list_of(key) == Some(List::Flight) {
+    fn drop_in_flight(&mut self, key: ObjectKey) {
+        if self.objects.list_of(key) == Some(List::InFlight) {
             self.objects.unlist(key);
         }
         self.consider(key);

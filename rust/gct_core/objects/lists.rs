@@ -21,7 +21,7 @@ pub(crate) enum List {
     /// Dirty channels, the oldest first.
     DirtyChannels,
     /// What the control in flight names.
-    Flight,
+    InFlight,
     /// Subdevices of a GPU.
     Subdevices,
 }
@@ -32,7 +32,7 @@ impl List {
         Self::Clean,
         Self::DirtyGroups,
         Self::DirtyChannels,
-        Self::Flight,
+        Self::InFlight,
     ];
 
     /// The handle of its ends.
@@ -41,7 +41,7 @@ impl List {
             Self::Clean => 1,
             Self::DirtyGroups => 2,
             Self::DirtyChannels => 3,
-            Self::Flight => 4,
+            Self::InFlight => 4,
             Self::Subdevices => 5,
         }
     }

@@ -46,17 +46,20 @@ impl World {
     /// Sends the next control, which is refused if there is a status. Returns false
     /// when there is none.
     pub(super) fn send(&mut self, refusal: Option<Status>) -> bool {
-        let Next::Send(mut control, flight) = self.store.state().next_control(&Flush::ALL) else {
+        let Next::Send(mut control, in_flight) = self.store.state().next_control(&Flush::ALL)
+        else {
             return false;
         };
         self.store.check();
         let outcome = match (refusal, control.command) {
             // What is refused is there all the same.
             (Some(status), command) if command != CLASS_OF => Err(status),
-            _ if matches!(flight.update, Update::CheckAlive(_)) => Ok(()),
+            _ if matches!(in_flight.update, Update::CheckAlive(_)) => Ok(()),
             _ => self.obey(&mut control),
         };
-        self.store.state().control_done(&flight, &control, outcome);
+        self.store
+            .state()
+            .control_done(&in_flight, &control, outcome);
         self.store.check();
         true
     }

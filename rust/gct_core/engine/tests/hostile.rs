@@ -59,7 +59,7 @@ impl World {
     fn obeyed(&mut self) -> Vec<u64> {
         let mut set = Vec::new();
         let anybody = Flush::ALL;
-        while let Next::Send(mut control, flight) = self.store.state().next_control(&anybody) {
+        while let Next::Send(mut control, in_flight) = self.store.state().next_control(&anybody) {
             match control.command {
                 0xa06c_0104 => {
                     control = Control::set_timeslice(control.client, control.object, Us(9))
@@ -68,7 +68,7 @@ impl World {
                 _ => {}
             }
             let mut state = self.store.state();
-            state.control_done(&flight, &control, Ok(()));
+            state.control_done(&in_flight, &control, Ok(()));
             self.store.check();
         }
         set
@@ -330,9 +330,12 @@ fn a_free_that_fails_hides_nothing_that_was_undone_meanwhile() {
         assert_eq!(left, Ok(()));
         let mut told = Vec::new();
         let anybody = Flush::ALL;
-        while let Next::Send(control, flight) = world.store.state().next_control(&anybody) {
+        while let Next::Send(control, in_flight) = world.store.state().next_control(&anybody) {
             told.push(control.command);
-            world.store.state().control_done(&flight, &control, Ok(()));
+            world
+                .store
+                .state()
+                .control_done(&in_flight, &control, Ok(()));
         }
         let freezes = told
             .iter()

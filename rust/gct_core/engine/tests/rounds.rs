@@ -26,7 +26,7 @@ struct Rm {
 impl Rm {
     /// Carries out all controls of a flush.
     fn obey(&mut self, world: &mut World, flush: &Flush) {
-        while let Next::Send(mut control, flight) = world.store.state().next_control(flush) {
+        while let Next::Send(mut control, in_flight) = world.store.state().next_control(flush) {
             let of = (control.client, control.object);
             match control.command {
                 0xa06c_0104 => {
@@ -39,7 +39,10 @@ impl Rm {
                 }
                 other => panic!("{other:#x}"),
             }
-            world.store.state().control_done(&flight, &control, Ok(()));
+            world
+                .store
+                .state()
+                .control_done(&in_flight, &control, Ok(()));
         }
     }
 

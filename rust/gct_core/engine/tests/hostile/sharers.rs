@@ -196,11 +196,11 @@ fn who_enables_channels_of_many_has_all_of_them_stopped_again() {
     assert_eq!(all.frozen(), []);
     // Before its ioctl returns.
     let mut sent = 0;
-    while let Next::Send(control, flight) = all.world.store.state().next_control(&flush) {
+    while let Next::Send(control, in_flight) = all.world.store.state().next_control(&flush) {
         all.world
             .store
             .state()
-            .control_done(&flight, &control, Ok(()));
+            .control_done(&in_flight, &control, Ok(()));
         sent += control.channels();
     }
     assert_eq!(sent, usize::try_from(COUNT).unwrap());
@@ -261,13 +261,13 @@ fn a_name_alone_vetoes_no_freeze() {
     all.make_guest(1).unwrap();
     assert_eq!(all.frozen(), [0]);
     let flush = all.enable(1, 0..1).unwrap();
-    let Next::Send(control, flight) = all.world.store.state().next_control(&flush) else {
+    let Next::Send(control, in_flight) = all.world.store.state().next_control(&flush) else {
         panic!("nothing is sent");
     };
     all.world
         .store
         .state()
-        .control_done(&flight, &control, Ok(()));
+        .control_done(&in_flight, &control, Ok(()));
     assert_eq!(all.frozen(), [0]);
 }
 
@@ -312,7 +312,7 @@ fn a_control_in_flight_holds_up_nobody_else() {
         state.flush_of(Some(Owner::Proc(key(number))))
     };
     let flush = flush_of(&mut state, 0);
-    let Next::Send(control, flight) = state.next_control(&flush) else {
+    let Next::Send(control, in_flight) = state.next_control(&flush) else {
         panic!("nothing is sent");
     };
     assert!(state.wait_for(first).is_some(), "a free of its own waits");
@@ -325,6 +325,6 @@ fn a_control_in_flight_holds_up_nobody_else() {
     assert!(matches!(state.next_control(&flush), Next::Send(..)));
     assert!(matches!(state.next_control(&Flush::ALL), Next::Send(..)));
     assert_eq!(state.next_control(&Flush::ALL), Next::Nothing);
-    state.control_done(&flight, &control, Ok(()));
+    state.control_done(&in_flight, &control, Ok(()));
     assert_eq!(state.wait_for(first), None);
 }

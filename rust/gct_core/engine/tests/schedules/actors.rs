@@ -5,7 +5,7 @@
 
 use super::chance::Chance;
 use super::rm::{Name, Rm};
-use crate::engine::{Flight, Flush, Next, Prepared, Ticket, Wait};
+use crate::engine::{Flush, InFlight, Next, Prepared, Ticket, Wait};
 use crate::error::Error;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::iface::File;
@@ -58,8 +58,8 @@ enum Stage {
     Leave(Ioctl, Ticket),
     Closing(usize),
     Flush(Flush, Then),
-    Sending(Flush, Then, Control, Flight),
-    Landing(Flush, Then, Control, Flight, Result<(), Status>),
+    Sending(Flush, Then, Control, InFlight),
+    Completing(Flush, Then, Control, InFlight, Result<(), Status>),
     EndWrite,
 }
 
@@ -243,14 +243,17 @@ impl Schedule {
                 Stage::Ready
             }
             Stage::Flush(flush, then) => self.go_on(at, flush, then),
-            Stage::Sending(flush, then, mut control, flight) => {
+            Stage::Sending(flush, then, mut control, in_flight) => {
                 self.meets_no_stranger(&control);
                 let outcome = self.rm.obey(&mut control, &mut self.chance);
-                Stage::Landing(flush, then, control, flight, outcome)
+                Stage::Completing(flush, then, control, in_flight, outcome)
             }
-            Stage::Landing(flush, then, control, flight, outcome) => {
-                let landed = self.store.state().control_done(&flight, &control, outcome);
-                match landed.refused && flush.ends_at_refusal() {
+            Stage::Completing(flush, then, control, in_flight, outcome) => {
+                let completion = self
+                    .store
+                    .state()
+                    .control_done(&in_flight, &control, outcome);
+                match completion.refused && flush.ends_at_refusal() {
                     true => self.flush_ends(then),
                     false => Stage::Flush(flush, then),
                 }
@@ -267,13 +270,13 @@ impl Schedule {
 
     fn go_on(&mut self, at: usize, flush: Flush, then: Then) -> Stage {
         match self.store.state().next_control(&flush) {
-            Next::Send(control, flight) => {
+            Next::Send(control, in_flight) => {
                 for name in named(&control) {
                     let number = self.rm.names.get(&name).map(|thing| thing.number);
                     self.in_flight.retain(|(other, _)| *other != name);
                     self.in_flight.push((name, number));
                 }
-                Stage::Sending(flush, then, control, flight)
+                Stage::Sending(flush, then, control, in_flight)
             }
             Next::Busy(wait) => {
                 self.actors[at].wait = Some(wait);
