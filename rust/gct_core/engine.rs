@@ -10,6 +10,7 @@
 mod admit;
 mod calls;
 mod charge;
+mod dirty;
 mod enforce;
 mod faults;
 mod files;
@@ -24,7 +25,6 @@ mod sharers;
 mod shares;
 mod slices;
 mod strangers;
-mod subjects;
 mod ticket;
 mod turns;
 

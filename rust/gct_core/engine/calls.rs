@@ -226,7 +226,7 @@ impl State<'_> {
         } else {
             // They can be told of again.
             self.invalidate_below(ObjectKey::new(ticket.home, ticket.handle));
-            self.reconsider(Owner::Proc(proc), None);
+            self.mark_owner(Owner::Proc(proc), None);
         }
     }
 
@@ -298,7 +298,7 @@ impl State<'_> {
             }
         }
         self.tally(file);
-        self.consider(new.key);
+        self.mark_if_dirty(new.key);
         Ok(())
     }
 
@@ -366,7 +366,7 @@ impl State<'_> {
                 let above = [call.client, self.parent_handle(call)];
                 let named = self.objects.unhide(hidden, key, above);
                 self.charge_deferred(proc, key);
-                self.consider(key);
+                self.mark_if_dirty(key);
                 named
             });
         if !named && self.objects.get(hidden).is_some() {

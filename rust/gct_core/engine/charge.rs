@@ -89,7 +89,7 @@ impl State<'_> {
     /// An object that had another name is gone: that name is charged from now on.
     pub(super) fn inherit(&mut self, proc: ProcKey, object: &Object, successor: ObjectKey) {
         if object.charged == Amount::ZERO {
-            return self.consider(successor);
+            return self.mark_if_dirty(successor);
         }
         let Some(to) = self.objects.get(successor).map(|successor| successor.file) else {
             return self.uncharge(proc, object);
@@ -111,7 +111,7 @@ impl State<'_> {
         if !waits {
             self.charge_deferred(to, successor);
         }
-        self.consider(successor);
+        self.mark_if_dirty(successor);
     }
 
     /// Charges an object that is there for certain what is owed for it.
@@ -148,7 +148,7 @@ impl State<'_> {
                 if let Some(object) = self.objects.get_mut(key) {
                     (object.charged, object.gpu) = (charged, Some(gpu));
                 }
-                self.consider(key);
+                self.mark_if_dirty(key);
             }
             at = self.objects.after(device, key.handle);
         }
@@ -262,7 +262,7 @@ impl State<'_> {
         }
         if lifted {
             // Channels in another's groups may be left.
-            self.reconsider(Owner::Proc(proc), Some(gpu));
+            self.mark_owner(Owner::Proc(proc), Some(gpu));
         }
     }
 

@@ -35,8 +35,8 @@ const SUBDEVICES_TRIED: usize = 16;
 impl State<'_> {
     /// For tests: an object that was refused is tried again.
     #[cfg(test)]
-    pub(crate) fn consider_again(&mut self, key: ObjectKey) {
-        self.consider(key);
+    pub(crate) fn mark_again(&mut self, key: ObjectKey) {
+        self.mark_if_dirty(key);
     }
 
     /// Returns whether any subject may be dirty. O(1).
@@ -219,7 +219,7 @@ impl State<'_> {
     fn control_for(&mut self, proc: ProcKey, key: ObjectKey) -> Option<Next> {
         let object = *self.objects.get(key)?;
         let Some(update) = self.update_for(key, &object) else {
-            self.sort(key);
+            self.requeue(key);
             return None;
         };
         let (client, handle) = (object.client, key.handle);
@@ -346,7 +346,7 @@ impl State<'_> {
                 break;
             };
             self.complete(key, in_flight.update, control, outcome);
-            self.sort(key);
+            self.requeue(key);
         }
         self.proc_leave(in_flight.proc);
         Completion {
@@ -446,7 +446,7 @@ impl State<'_> {
         };
         object.acked.given_up = true;
         let object = *object;
-        self.sort(key);
+        self.requeue(key);
         let is_pending = |write: &PendingWrite| {
             Some(write.file) == update.file()
                 && object.gpu == Some(write.gpu)

@@ -61,7 +61,7 @@ impl State<'_> {
         }
         pool.settings.set(file, value)?;
         if needs_controls(file) {
-            self.reconsider(owner, Some(gpu));
+            self.mark_owner(owner, Some(gpu));
         }
         Ok(())
     }

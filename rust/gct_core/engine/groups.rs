@@ -205,7 +205,7 @@ impl State<'_> {
         let has_node = |(gpu, _): (&GpuId, _)| self.pools.contains(&(Owner::Proc(key), *gpu));
         let has_something = self.gpus.iter().any(has_node);
         if has_something && self.bind_differently(old, group) {
-            self.reconsider(Owner::Proc(key), None);
+            self.mark_owner(Owner::Proc(key), None);
         }
         for at in 0..self.gpus.len() {
             let gpu = self.gpus.key_at(at);

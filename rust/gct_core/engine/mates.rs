@@ -95,7 +95,7 @@ impl<'a> State<'a> {
                 break;
             };
             self.plan.telling = self.mate_after(key).map(|next| (group, next));
-            self.reconsider_proc(key, None);
+            self.mark_proc(key, None);
         }
     }
 

@@ -69,7 +69,7 @@ impl State<'_> {
             value,
             refused: None,
         });
-        self.reconsider(owner, Some(gpu));
+        self.mark_owner(owner, Some(gpu));
         Ok(Prepared::Pending)
     }
 
@@ -105,7 +105,7 @@ impl State<'_> {
             (None, _) => Err(Error::Gone),
         };
         if outcome.is_err() {
-            self.reconsider(write.owner, Some(write.gpu));
+            self.mark_owner(write.owner, Some(write.gpu));
         }
         outcome
     }

@@ -284,7 +284,7 @@ impl State<'_> {
             self.objects.add(key, object)?;
         }
         self.tally(file);
-        self.consider(key);
+        self.mark_if_dirty(key);
         Ok(())
     }
 

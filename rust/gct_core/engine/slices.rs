@@ -53,7 +53,7 @@ impl State<'_> {
         if now == *before || self.effective(proc, gpu).timeslice.is_none() {
             return;
         }
-        self.reconsider_proc(proc, Some(gpu));
+        self.mark_proc(proc, Some(gpu));
         if let Some(group) = self
             .group_of(proc)
             .filter(|_| now.sharers != before.sharers)

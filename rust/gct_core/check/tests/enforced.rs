@@ -169,7 +169,7 @@ impl World {
         let mut state = self.store.state();
         let keys: Vec<_> = state.objects.iter().map(|(key, _)| *key).collect();
         for key in keys {
-            state.consider_again(key);
+            state.mark_again(key);
         }
         while self.send(None) {}
     }

@@ -23,7 +23,7 @@ impl State<'_> {
     }
 
     /// Compares an object with the limits that bind it.
-    pub(super) fn consider(&mut self, key: ObjectKey) {
+    pub(super) fn mark_if_dirty(&mut self, key: ObjectKey) {
         let Some(object) = self.objects.get_mut(key) else {
             return;
         };
@@ -34,21 +34,21 @@ impl State<'_> {
                 self.list_subdevice(key, gpu);
             }
             Class::Channel | Class::ChannelGroup if object.acked.primary => {
-                self.sort_unless_in_flight(key)
+                self.requeue_unless_in_flight(key)
             }
             _ => {}
         }
     }
 
     /// What is in flight is sorted when it has landed.
-    fn sort_unless_in_flight(&mut self, key: ObjectKey) {
+    fn requeue_unless_in_flight(&mut self, key: ObjectKey) {
         if self.objects.list_of(key) != Some(List::InFlight) {
-            self.sort(key);
+            self.requeue(key);
         }
     }
 
     /// Puts a subject into the list where it belongs. One that was in flight goes before those that became dirty later.
-    pub(super) fn sort(&mut self, key: ObjectKey) {
+    pub(super) fn requeue(&mut self, key: ObjectKey) {
         let Some(object) = self.objects.get(key).copied() else {
             return;
         };
@@ -89,21 +89,21 @@ impl State<'_> {
     }
 
     /// Everything of an owner is compared with its limits, on one GPU or on all.
-    pub(super) fn reconsider(&mut self, owner: Owner, gpu: Option<GpuId>) {
+    pub(super) fn mark_owner(&mut self, owner: Owner, gpu: Option<GpuId>) {
         let group = match owner {
-            Owner::Proc(key) => return self.reconsider_proc(key, gpu),
+            Owner::Proc(key) => return self.mark_proc(key, gpu),
             Owner::Group(group) => group,
         };
         let mut at = self.mates(group).next();
         for _ in 0..self.procs.len() {
             let Some(key) = at else { break };
             at = self.mate_after(key);
-            self.reconsider_proc(key, gpu);
+            self.mark_proc(key, gpu);
         }
     }
 
     /// Everything of a process is compared with its limits, on one GPU or on all.
-    pub(super) fn reconsider_proc(&mut self, key: ProcKey, gpu: Option<GpuId>) {
+    pub(super) fn mark_proc(&mut self, key: ProcKey, gpu: Option<GpuId>) {
         let Some(space) = self.procs.get(&key).map(|proc| proc.space) else {
             return;
         };
@@ -115,7 +115,7 @@ impl State<'_> {
                 at = self.objects.behind(space, list, key);
                 let of = self.objects.get(key).and_then(|object| object.gpu);
                 if gpu.is_none_or(|_| of == gpu) {
-                    self.consider(key);
+                    self.mark_if_dirty(key);
                 }
             }
         }
@@ -261,7 +261,7 @@ impl State<'_> {
     }
 
     fn invalidate(&mut self, space: u64, gpu: GpuId) {
-        // As in `reconsider_proc`: what leaves a list goes to one that comes later.
+        // As in `mark_proc`: what leaves a list goes to one that comes later.
         for list in [
             List::InFlight,
             List::Clean,
@@ -292,7 +292,7 @@ impl State<'_> {
         if self.objects.list_of(key) == Some(List::InFlight) {
             self.objects.unlist(key);
         }
-        self.consider(key);
+        self.mark_if_dirty(key);
     }
 
     /// Sets what a channel does, and counts those that stand still.
