@@ -66,14 +66,14 @@ pub enum Action {
         source: Handle,
     },
     /// Controls it, and may override a limit.
-    Control(Undoes),
+    Control(Overrides),
     /// Exports objects of the client to a file, or imports them from one.
     Share(Share, Option<Hint>),
 }
 
-/// What a tenant's own control may undo.
+/// State that a tenant's own control may override.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Undoes {
+pub enum Overrides {
     /// The time slice of a channel group.
     Timeslice,
     /// The time slice of some channel below the device, and so of its group. On an H100 every
@@ -88,8 +88,8 @@ pub enum Undoes {
     Channels(Option<Hint>),
 }
 
-impl Undoes {
-    /// Returns what a control with parameters at `params` may undo, by its number.
+impl Overrides {
+    /// Returns what a control with parameters at `params` may override, by its number.
     /// `gct_tracks_control()` in gct.h names the same.
     fn by_command(command: u32, params: u64) -> Option<Self> {
         match command {
@@ -176,7 +176,7 @@ impl Call {
     /// Returns the parameters that the core reads, and that RM must read with the same value.
     pub fn params(&self) -> Option<Hint> {
         match self.action {
-            Action::Share(_, hint) | Action::Control(Undoes::Channels(hint)) => hint,
+            Action::Share(_, hint) | Action::Control(Overrides::Channels(hint)) => hint,
             // RM writes the new client's handle there.
             Action::Alloc {
                 class: Class::Client,
@@ -403,9 +403,9 @@ impl Fields<'_> {
     /// `NVOS54_PARAMETERS`.
     fn control(&self) -> Result<Option<Call>, Error> {
         let (command, params) = (self.u32(nvos54::COMMAND)?, self.u64(nvos54::PARAMS)?);
-        let undoes = Undoes::by_command(command, params);
-        let action = match (undoes, Share::by_command(command)) {
-            (Some(undoes), _) => Action::Control(undoes),
+        let overrides = Overrides::by_command(command, params);
+        let action = match (overrides, Share::by_command(command)) {
+            (Some(overrides), _) => Action::Control(overrides),
             (None, Some(share)) => Action::Share(share, share.hint(params)),
             (None, None) => return Ok(None),
         };

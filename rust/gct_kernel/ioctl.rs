@@ -21,7 +21,7 @@ use gct_core::engine::{Imported, Passed, Ticket, Wait};
 use gct_core::error::Error;
 use gct_core::ids::FileId;
 use gct_core::rmapi::control::Status;
-use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Share, Undoes};
+use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Overrides, Share};
 use gct_core::state::{Failure, State};
 use kernel::sync::ArcBorrow;
 
@@ -191,7 +191,7 @@ fn not_prepared(glue: &Glue, file: FileId, call: &Call, error: Error) -> Result<
 /// Returns why an ioctl with these parameters must not run.
 fn params_refused(glue: &Glue, file: FileId, call: &Call, params: &[u8]) -> Option<Status> {
     match call.action {
-        Action::Control(Undoes::Channels(_)) => {
+        Action::Control(Overrides::Channels(_)) => {
             glue.locked(|state| state.channels_refused(file, params))
         }
         _ => None,
@@ -217,7 +217,7 @@ pub(crate) fn ioctl_leave(
     let answer = look_up(glue, &call, served.as_ref());
     let outcome = with(glue, |state| {
         state.call_leave(file, &call, entered.ticket, answer)?;
-        if let (Action::Control(Undoes::Channels(_)), Some(served)) = (call.action, &served) {
+        if let (Action::Control(Overrides::Channels(_)), Some(served)) = (call.action, &served) {
             state.channels_told(file, served.bytes());
         }
         // Under the same lock: the next ioctl overwrites whose channels this one let run.

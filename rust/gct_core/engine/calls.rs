@@ -188,7 +188,7 @@ impl State<'_> {
             Action::Free => self.freed(proc, call.succeeded(), ticket),
             Action::Dup { .. } => self.dup_made(file, call, ticket)?,
             // Whatever it says: a control that was obeyed fails where its parameters cannot be written back.
-            Action::Control(undoes) => self.undone(file, call, undoes),
+            Action::Control(overrides) => self.overridden(file, call, overrides),
             // Of each object of its own: `exported()`, `imported()`.
             Action::Share(..) => {}
             _ if !call.succeeded() => {}

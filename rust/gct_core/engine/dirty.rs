@@ -8,7 +8,7 @@ use crate::gpu::Backend;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
 use crate::objects::{List, Object, ObjectKey};
 use crate::plan::{Run, Update};
-use crate::rmapi::{Call, Class, Undoes};
+use crate::rmapi::{Call, Class, Overrides};
 use crate::settings::Settings;
 use crate::slice::{Slice, SliceUpdate};
 use crate::state::{Proc, State};
@@ -122,31 +122,31 @@ impl State<'_> {
     }
 
     /// A tenant's own control may have undone one of ours, even where it failed: it may have failed in part.
-    pub(super) fn undone(&mut self, file: FileId, call: &Call, undoes: Undoes) {
+    pub(super) fn overridden(&mut self, file: FileId, call: &Call, overrides: Overrides) {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return;
         };
-        match undoes {
-            Undoes::Timeslice => {
+        match overrides {
+            Overrides::Timeslice => {
                 if let Some(key) = self.key_of(file, call.client, call.object) {
-                    self.slice_undone(key, call.succeeded());
+                    self.slice_overridden(key, call.succeeded());
                 }
             }
-            Undoes::TimesliceOfChannel => self.slices_lost(file, call),
+            Overrides::TimesliceOfChannel => self.slices_below_overridden(file, call),
             // Nothing stands still that could have been let run.
-            Undoes::Schedule | Undoes::ScheduleAny if self.plan.stopped == 0 => {}
-            Undoes::Schedule => {
+            Overrides::Schedule | Overrides::ScheduleAny if self.plan.stopped == 0 => {}
+            Overrides::Schedule => {
                 if let Some(key) = self.key_of(file, call.client, call.object) {
                     self.scheduled(key, proc);
                 }
             }
-            Undoes::ScheduleAny => self.channels_undone(proc),
+            Overrides::ScheduleAny => self.channels_overridden(proc),
             // Of those that its parameters name: `channels_enabled()`.
-            Undoes::Channels(_) => {}
+            Overrides::Channels(_) => {}
         }
     }
 
-    fn slice_undone(&mut self, key: ObjectKey, succeeded: bool) {
+    fn slice_overridden(&mut self, key: ObjectKey, succeeded: bool) {
         let primary = self.objects.primary_alias(key);
         if let Some(object) = self.objects.get_mut(primary) {
             object.acked.slice = match succeeded {
@@ -159,7 +159,7 @@ impl State<'_> {
 
     /// Some channel below a device has got another time slice, and with it its group. The resource manager
     /// does not say so when it is asked for the group's.
-    fn slices_lost(&mut self, file: FileId, call: &Call) {
+    fn slices_below_overridden(&mut self, file: FileId, call: &Call) {
         let Some(device) = self.key_of(file, call.client, call.object) else {
             return;
         };
@@ -169,7 +169,7 @@ impl State<'_> {
             at = self.objects.after(device, key.handle);
             let is_group = |object: &Object| object.class == Class::ChannelGroup;
             if self.objects.get(key).is_some_and(is_group) {
-                self.slice_undone(key, false);
+                self.slice_overridden(key, false);
             }
         }
     }
@@ -193,7 +193,7 @@ impl State<'_> {
     }
 
     /// Any channel of a process may run.
-    fn channels_undone(&mut self, proc: ProcKey) {
+    fn channels_overridden(&mut self, proc: ProcKey) {
         let Some(space) = self.procs.get(&proc).map(|proc| proc.space) else {
             return;
         };

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::ids::{FileId, ProcKey};
 use crate::objects::{Object, ObjectKey};
 use crate::rmapi::control::{Status, NOT_SUPPORTED};
-use crate::rmapi::{Action, Call, Class, Handle, Shared, Undoes, INSUFFICIENT_RESOURCES};
+use crate::rmapi::{Action, Call, Class, Handle, Overrides, Shared, INSUFFICIENT_RESOURCES};
 use crate::state::State;
 
 /// How many objects are looked at in one call of [`State::next_channel`].
@@ -52,7 +52,7 @@ impl State<'_> {
             } => self.channel_refused(file, call),
             // What nobody follows, since the owner had used up its share before it had a limit, may be another name of
             // what is limited.
-            Action::Control(Undoes::Schedule | Undoes::Timeslice)
+            Action::Control(Overrides::Schedule | Overrides::Timeslice)
                 if self.is_vacant(file, call.client, call.object) && self.binds_file(file) =>
             {
                 Some(INSUFFICIENT_RESOURCES)

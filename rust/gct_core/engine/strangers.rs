@@ -17,7 +17,7 @@
 
 use crate::ids::{FileId, ProcKey};
 use crate::rmapi::control::{self, Status};
-use crate::rmapi::{Action, Call, Handle, Undoes, INSUFFICIENT_PERMISSIONS};
+use crate::rmapi::{Action, Call, Handle, Overrides, INSUFFICIENT_PERMISSIONS};
 use crate::state::State;
 
 impl State<'_> {
@@ -30,7 +30,7 @@ impl State<'_> {
 
     /// Returns why a control through a file that nobody follows must not run: what it does is not seen.
     pub fn control_of_unknown_refused(&self, call: &Call) -> Option<Status> {
-        let of_others = matches!(call.action, Action::Control(Undoes::Channels(_)));
+        let of_others = matches!(call.action, Action::Control(Overrides::Channels(_)));
         let matters = self.groups.len() > 0 || self.plan.stopped > 0;
         (of_others && matters).then_some(INSUFFICIENT_PERMISSIONS)
     }

@@ -251,26 +251,26 @@ fn controls_that_undo_a_limit_are_told_from_the_others() {
         address: 64,
         bytes: 536,
     };
-    for (command, undoes) in [
-        (0xa06c_0103, Undoes::Timeslice),
-        (0x0080_170f, Undoes::TimesliceOfChannel),
-        (0xa06c_0101, Undoes::Schedule),
-        (0xa06f_0103, Undoes::Schedule),
+    for (command, overrides) in [
+        (0xa06c_0103, Overrides::Timeslice),
+        (0x0080_170f, Overrides::TimesliceOfChannel),
+        (0xa06c_0101, Overrides::Schedule),
+        (0xa06f_0103, Overrides::Schedule),
         // A channel of Hopper accepts these, too.
-        (0xa16f_0103, Undoes::Schedule),
-        (0xa26f_0103, Undoes::Schedule),
-        (0xb06f_0103, Undoes::Schedule),
-        (0xc06f_0103, Undoes::Schedule),
-        (0xc36f_0103, Undoes::Schedule),
-        (0x906f_0102, Undoes::Schedule),
-        (0xc36f_0102, Undoes::Schedule),
-        (0x506f_0105, Undoes::Schedule),
-        (0x0080_1705, Undoes::ScheduleAny),
-        (0x2080_110b, Undoes::Channels(Some(list))),
+        (0xa16f_0103, Overrides::Schedule),
+        (0xa26f_0103, Overrides::Schedule),
+        (0xb06f_0103, Overrides::Schedule),
+        (0xc06f_0103, Overrides::Schedule),
+        (0xc36f_0103, Overrides::Schedule),
+        (0x906f_0102, Overrides::Schedule),
+        (0xc36f_0102, Overrides::Schedule),
+        (0x506f_0105, Overrides::Schedule),
+        (0x0080_1705, Overrides::ScheduleAny),
+        (0x2080_110b, Overrides::Channels(Some(list))),
     ] {
         let call = control(command).unwrap();
         assert_eq!((call.client, call.object, call.status), (1, 2, 3));
-        assert_eq!(call.action, Action::Control(undoes));
+        assert_eq!(call.action, Action::Control(overrides));
     }
     let enables = control(0x2080_110b).unwrap();
     assert_eq!(enables.params(), Some(list));
@@ -349,7 +349,7 @@ fn gct_h_passes_the_escapes_and_controls_that_are_decoded() {
         .filter_map(|line| word_after(line, "case "))
         .collect();
     let decoded = |command: u32| {
-        Undoes::by_command(command, 0).is_some() || Share::by_command(command).is_some()
+        Overrides::by_command(command, 0).is_some() || Share::by_command(command).is_some()
     };
     // The comparison ignores the generation in controls of channels.
     let names = |case: u32, command| case == command || nv::is_of_any_generation(command, case);

@@ -12,7 +12,7 @@ use crate::{rm, startup, sys, worker};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::control::Control;
-use gct_core::rmapi::{Action, Call, Class, Lookup, Undoes};
+use gct_core::rmapi::{Action, Call, Class, Lookup, Overrides};
 use gctd_ipc::board::Peer;
 use gctd_ipc::paths::{SocketPaths, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
 use gctd_ipc::tenant::{Gpu, Link, ManagedCharge, Verdict};
@@ -119,11 +119,13 @@ pub(crate) fn after(fd: i32, ioctl: &rm::Ioctl, call: &Call, verdict: Verdict, r
                 slices.subdevice(call);
                 false
             }
-            Action::Control(Undoes::Schedule | Undoes::ScheduleAny | Undoes::Channels(_)) => {
+            Action::Control(
+                Overrides::Schedule | Overrides::ScheduleAny | Overrides::Channels(_),
+            ) => {
                 slices.enabled(call.client, link);
                 false
             }
-            Action::Control(Undoes::Timeslice) => {
+            Action::Control(Overrides::Timeslice) => {
                 slices.changed(call.client, call.object, link);
                 false
             }
