@@ -19,6 +19,7 @@ pub const BYTES_MAX: usize = disable_channels::SIZE;
 /// Status of the resource manager.
 pub type Status = u32;
 
+pub use nv::NV_ERR_INVALID_CLIENT as INVALID_CLIENT;
 pub use nv::NV_ERR_NOT_SUPPORTED as NOT_SUPPORTED;
 /// The handle is still taken, but its object is gone: it was freed with an object that it depends
 /// on.

@@ -11,16 +11,13 @@
 
 use crate::halts::{Device, Halts};
 use crate::rm;
-use gct_core::rmapi::control::{is_gone, Control, Status, NOT_SUPPORTED};
+use gct_core::rmapi::control::{is_gone, Control, Status, INVALID_CLIENT, NOT_SUPPORTED};
 use gct_core::rmapi::{Call, Handle};
 use gct_core::round::{Divisor, Round};
 use gct_core::slice::Slice;
 use gct_core::units::Us;
 use gctd_ipc::tenant::{Gpu, Link};
 use std::sync::Arc;
-
-/// `NV_ERR_INVALID_CLIENT`. The status also stands for a descriptor that is no longer the driver's.
-const NO_CLIENT: Status = 0x23;
 
 /// The function that sends a control on one of the program's descriptors.
 pub(crate) type Send = fn(fd: i32, control: &mut Control) -> Result<(), Status>;
@@ -75,7 +72,8 @@ fn send(fd: i32, control: &mut Control) -> Result<(), Status> {
     match rm::send(fd, control) {
         Some(0) => Ok(()),
         Some(status) => Err(status),
-        None => Err(NO_CLIENT),
+        // The descriptor is no longer the driver's.
+        None => Err(INVALID_CLIENT),
     }
 }
 

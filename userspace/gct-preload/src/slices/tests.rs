@@ -63,7 +63,10 @@ fn played(fd: i32, control: &mut Control) -> Result<(), Status> {
             assert_eq!(control.object, SUBDEVICE);
             return driver.enable(control);
         }
-        let slice = driver.slices.get_mut(&control.object).ok_or(NO_CLIENT)?;
+        let slice = driver
+            .slices
+            .get_mut(&control.object)
+            .ok_or(INVALID_CLIENT)?;
         if control.command == 0xa06c_0104 {
             control.params().copy_from_slice(&slice.to_le_bytes());
             return Ok(());
