@@ -20,8 +20,16 @@ use core::ffi::{c_uchar, c_uint, c_void};
 /// `CUdeviceptr`.
 type Address = u64;
 
+/// Defines the functions of one signature: libcuda's, and its variant for the default stream of
+/// each thread.
 macro_rules! calls {
-    ($($name:ident($($argument:ident: $kind:ty),*) is $symbol:ident;)*) => {$(
+    ($($($name:ident is $symbol:ident),+: $arguments:tt;)*) => {$($(
+        call! { $name $symbol $arguments }
+    )+)*};
+}
+
+macro_rules! call {
+    ($name:ident $symbol:ident ($($argument:ident: $kind:ty),*)) => {
         /// Interposes libcuda's function: its work is published when it returns.
         ///
         /// # Safety
@@ -40,60 +48,44 @@ macro_rules! calls {
             // SAFETY: passed on.
             unsafe { real($($argument),*) }
         }
-    )*};
+    };
 }
 
 calls! {
-    cuLaunchKernel(
+    cuLaunchKernel is LAUNCH, cuLaunchKernel_ptsz is LAUNCH_PER_THREAD: (
         function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
         block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream,
         arguments: *mut *mut c_void, extra: *mut *mut c_void
-    ) is LAUNCH;
-    cuLaunchKernel_ptsz(
-        function: Function, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint,
-        block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Stream,
-        arguments: *mut *mut c_void, extra: *mut *mut c_void
-    ) is LAUNCH_PER_THREAD;
-    cuGraphLaunch(graph: *mut c_void, stream: Stream) is GRAPH_LAUNCH;
-    cuGraphLaunch_ptsz(graph: *mut c_void, stream: Stream) is GRAPH_LAUNCH_PER_THREAD;
-    cuEventRecord(event: *mut c_void, stream: Stream) is EVENT_RECORD;
-    cuEventRecord_ptsz(event: *mut c_void, stream: Stream) is EVENT_RECORD_PER_THREAD;
-    cuStreamWaitEvent(stream: Stream, event: *mut c_void, flags: c_uint) is STREAM_WAIT_EVENT;
-    cuStreamWaitEvent_ptsz(
+    );
+    cuGraphLaunch is GRAPH_LAUNCH, cuGraphLaunch_ptsz is GRAPH_LAUNCH_PER_THREAD: (
+        graph: *mut c_void, stream: Stream
+    );
+    cuEventRecord is EVENT_RECORD, cuEventRecord_ptsz is EVENT_RECORD_PER_THREAD: (
+        event: *mut c_void, stream: Stream
+    );
+    cuStreamWaitEvent is STREAM_WAIT_EVENT,
+    cuStreamWaitEvent_ptsz is STREAM_WAIT_EVENT_PER_THREAD: (
         stream: Stream, event: *mut c_void, flags: c_uint
-    ) is STREAM_WAIT_EVENT_PER_THREAD;
-    cuMemcpyAsync(to: Address, from: Address, bytes: usize, stream: Stream) is MEMCPY_ASYNC;
-    cuMemcpyAsync_ptsz(
+    );
+    cuMemcpyAsync is MEMCPY_ASYNC, cuMemcpyAsync_ptsz is MEMCPY_ASYNC_PER_THREAD: (
         to: Address, from: Address, bytes: usize, stream: Stream
-    ) is MEMCPY_ASYNC_PER_THREAD;
-    cuMemcpyHtoDAsync_v2(
+    );
+    cuMemcpyHtoDAsync_v2 is MEMCPY_HTOD_ASYNC,
+    cuMemcpyHtoDAsync_v2_ptsz is MEMCPY_HTOD_ASYNC_PER_THREAD: (
         to: Address, from: *const c_void, bytes: usize, stream: Stream
-    ) is MEMCPY_HTOD_ASYNC;
-    cuMemcpyHtoDAsync_v2_ptsz(
-        to: Address, from: *const c_void, bytes: usize, stream: Stream
-    ) is MEMCPY_HTOD_ASYNC_PER_THREAD;
-    cuMemcpyDtoHAsync_v2(
+    );
+    cuMemcpyDtoHAsync_v2 is MEMCPY_DTOH_ASYNC,
+    cuMemcpyDtoHAsync_v2_ptsz is MEMCPY_DTOH_ASYNC_PER_THREAD: (
         to: *mut c_void, from: Address, bytes: usize, stream: Stream
-    ) is MEMCPY_DTOH_ASYNC;
-    cuMemcpyDtoHAsync_v2_ptsz(
-        to: *mut c_void, from: Address, bytes: usize, stream: Stream
-    ) is MEMCPY_DTOH_ASYNC_PER_THREAD;
-    cuMemcpyDtoDAsync_v2(
+    );
+    cuMemcpyDtoDAsync_v2 is MEMCPY_DTOD_ASYNC,
+    cuMemcpyDtoDAsync_v2_ptsz is MEMCPY_DTOD_ASYNC_PER_THREAD: (
         to: Address, from: Address, bytes: usize, stream: Stream
-    ) is MEMCPY_DTOD_ASYNC;
-    cuMemcpyDtoDAsync_v2_ptsz(
-        to: Address, from: Address, bytes: usize, stream: Stream
-    ) is MEMCPY_DTOD_ASYNC_PER_THREAD;
-    cuMemsetD8Async(
+    );
+    cuMemsetD8Async is MEMSET_D8_ASYNC, cuMemsetD8Async_ptsz is MEMSET_D8_ASYNC_PER_THREAD: (
         to: Address, value: c_uchar, count: usize, stream: Stream
-    ) is MEMSET_D8_ASYNC;
-    cuMemsetD8Async_ptsz(
-        to: Address, value: c_uchar, count: usize, stream: Stream
-    ) is MEMSET_D8_ASYNC_PER_THREAD;
-    cuMemsetD32Async(
+    );
+    cuMemsetD32Async is MEMSET_D32_ASYNC, cuMemsetD32Async_ptsz is MEMSET_D32_ASYNC_PER_THREAD: (
         to: Address, value: c_uint, count: usize, stream: Stream
-    ) is MEMSET_D32_ASYNC;
-    cuMemsetD32Async_ptsz(
-        to: Address, value: c_uint, count: usize, stream: Stream
-    ) is MEMSET_D32_ASYNC_PER_THREAD;
+    );
 }
