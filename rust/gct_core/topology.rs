@@ -132,18 +132,21 @@ impl Topology {
         }
     }
 
+    /// Returns how many TPCs of `mask` exist in each GPC.
+    pub fn tpcs_of_gpcs(&self, mask: &TpcMask) -> impl Iterator<Item = u32> + Clone {
+        let (mask, size) = (mask.and(&self.existing), self.tpcs_per_gpc);
+        (0..self.gpcs).map(move |gpc| {
+            let from = usize::from(gpc) * usize::from(size);
+            mask.count_between(from, from + usize::from(size))
+        })
+    }
+
     /// Returns whether `count` TPCs of `mask` lie in one GPC.
     pub fn has_together(&self, mask: &TpcMask, count: u32) -> bool {
-        let mask = mask.and(&self.existing);
         if count <= 1 {
-            return count == 0 || !mask.is_empty();
+            return count == 0 || !mask.and(&self.existing).is_empty();
         }
-        (0..self.gpcs).any(|gpc| {
-            let size = usize::from(self.tpcs_per_gpc);
-            let from = usize::from(gpc) * size;
-            let to = from + size;
-            mask.count_between(from, to) >= count
-        })
+        self.tpcs_of_gpcs(mask).any(|tpcs| tpcs >= count)
     }
 }
 

@@ -14,6 +14,7 @@
 //! The number stays for the life of the process: a program asks once and keeps it.
 
 use crate::mask::TpcMask;
+use crate::topology::Topology;
 
 /// SMs of a TPC, on each generation whose launches can be masked (Volta and newer).
 const SMS_PER_TPC: u32 = 2;
@@ -40,7 +41,7 @@ pub fn sms(tpcs: u32, device: u32) -> u32 {
     u32::try_from(sms).unwrap_or(u32::MAX).min(device).max(1)
 }
 
-/// Returns the share of `count` that `shown` of `device` SMs hold: blocks of one wave, or clusters.
+/// Returns the share of `count` that `shown` of `device` SMs hold: the blocks of one wave.
 pub fn share(count: u32, shown: u32, device: u32) -> u32 {
     if device == 0 {
         return 0;
@@ -48,6 +49,71 @@ pub fn share(count: u32, shown: u32, device: u32) -> u32 {
     // Widened, so that nothing overflows.
     let part = u64::from(count) * u64::from(shown.min(device)) / u64::from(device);
     u32::try_from(part).unwrap_or(count)
+}
+
+/// Returns how many clusters the TPCs of `left` hold at once. The driver reports `count` for the
+/// whole GPU. Returns `None` if the GPU's GPCs are unknown.
+///
+/// A cluster runs within a GPC. So with `rate` clusters on a TPC
+///
+/// ```text
+/// clusters(TPCs) = sum over the GPCs: floor(TPCs of the GPC * rate)
+/// ```
+///
+/// An H100 reports exactly that: 62 clusters of 4 blocks, 2 on an SM, where 132 SMs would hold 66
+/// but 8 of them lie in no GPC. The rate is not known. Of those that give `count`, the smallest is
+/// taken: never more clusters are promised than fit.
+///
+/// O(GPCs^2 * log(count)).
+pub fn clusters(count: u32, left: &TpcMask, topology: &Topology) -> Option<u32> {
+    let gpcs = topology.tpcs_of_gpcs(topology.existing());
+    let rates = gpcs.clone().filter(|tpcs| *tpcs > 0).map(|tpcs| Rate {
+        clusters: least(count, |clusters| {
+            Rate { clusters, tpcs }.sum(gpcs.clone()) >= u64::from(count)
+        }),
+        tpcs,
+    });
+    let rate = rates.reduce(|one, other| match one.exceeds(other) {
+        true => other,
+        false => one,
+    })?;
+    let held = rate.sum(topology.tpcs_of_gpcs(left));
+    Some(u32::try_from(held).unwrap_or(count).min(count))
+}
+
+/// Clusters on so many TPCs, which are not 0.
+#[derive(Clone, Copy)]
+struct Rate {
+    clusters: u32,
+    tpcs: u32,
+}
+
+impl Rate {
+    /// Returns the clusters that GPCs of so many TPCs hold together.
+    fn sum(self, gpcs: impl Iterator<Item = u32>) -> u64 {
+        // Widened, so that nothing overflows: a GPC has at most 256 TPCs.
+        let held = |tpcs: u32| u64::from(tpcs) * u64::from(self.clusters);
+        gpcs.map(|tpcs| held(tpcs).checked_div(u64::from(self.tpcs)).unwrap_or(0))
+            .fold(0, u64::saturating_add)
+    }
+
+    fn exceeds(self, other: Self) -> bool {
+        let cross = |a: Self, b: Self| u64::from(a.clusters) * u64::from(b.tpcs);
+        cross(self, other) > cross(other, self)
+    }
+}
+
+/// Returns the least number up to `end` for which `holds`, which stays true once it is.
+fn least(end: u32, holds: impl Fn(u32) -> bool) -> u32 {
+    let (mut from, mut to) = (0, end);
+    while from < to {
+        let middle = u32::midpoint(from, to);
+        match holds(middle) {
+            true => to = middle,
+            false => from = middle.saturating_add(1),
+        }
+    }
+    to
 }
 
 /// Returns whether `shown` SMs hold a whole grid at once, with `blocks_per_sm` blocks on each.
@@ -58,6 +124,7 @@ pub fn holds(shown: u32, blocks_per_sm: u32, blocks: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::{Chip, Sm};
     use proptest::prelude::*;
 
     fn list(text: &str) -> TpcMask {
@@ -90,10 +157,48 @@ mod tests {
 
     #[test]
     fn a_wave_shrinks_with_the_device() {
-        // What an H100 reports for 2 blocks on an SM, and for clusters of 4.
-        assert_eq!((share(264, 64, 132), share(62, 64, 132)), (128, 30));
+        // What an H100 reports for 2 blocks on an SM.
+        assert_eq!(share(264, 64, 132), 128);
         assert_eq!((share(264, 132, 132), share(264, 200, 132)), (264, 264));
         assert_eq!(share(5, 1, 0), 0);
+    }
+
+    /// An H100 whose 66 TPCs were measured: 8 GPCs, and 4 TPCs outside of them.
+    fn h100() -> Topology {
+        let tpcs = list("0-3,9-16,18-25,27-34,36-43,45-52,54-71,75,78,81,83");
+        let sm = |bit: u16| match bit {
+            0..72 => (bit / 9, bit % 9),
+            single => (8 + single - 72, 0),
+        };
+        let chip = Chip {
+            architecture: 0x180,
+            gpcs: 8,
+            tpcs_per_gpc: 9,
+        };
+        let sms = (0..128).filter(|bit| tpcs.has(usize::from(*bit)));
+        let sms = sms.map(sm).map(|(virtual_gpc, migratable_tpc)| Sm {
+            virtual_gpc,
+            migratable_tpc,
+        });
+        Topology::from_sm_order(chip, sms).unwrap()
+    }
+
+    #[test]
+    fn clusters_are_counted_in_each_gpc() {
+        let h100 = h100();
+        let held = |count, left: &str| clusters(count, &list(left), &h100);
+        // Clusters of 4 blocks, 2 on an SM: what the driver reports, and half of a GPU.
+        assert_eq!(held(62, "0-127"), Some(62));
+        assert_eq!(held(62, "0-31"), Some(4 + 8 + 8 + 5));
+        assert_eq!(held(62, "0-3,75,78,81,83"), Some(4), "a share would be 7");
+        // Clusters of 8 blocks, one on an SM.
+        assert_eq!(held(15, "0-127"), Some(15));
+        assert_eq!((held(15, "0-3"), held(15, "0,9,18,27")), (Some(1), Some(0)));
+        assert_eq!((held(0, "0-127"), held(1, "9-16")), (Some(0), Some(0)));
+        assert_eq!(
+            clusters(62, &list("0-3"), &Topology::apart(list("0-65"))),
+            None
+        );
     }
 
     #[test]
@@ -104,6 +209,22 @@ mod tests {
     }
 
     proptest! {
+        /// Whatever clusters need, no more are promised than fit, and all on the whole GPU.
+        #[test]
+        fn no_more_clusters_are_promised_than_fit(
+            left: [u64; 4], blocks in 1u64..=16, per_sm in 1u64..=32,
+        ) {
+            let (h100, left) = (h100(), TpcMask::from_words(left));
+            let fit = |mask: &TpcMask| -> u64 {
+                let sms = h100.tpcs_of_gpcs(mask).map(|tpcs| 2 * u64::from(tpcs));
+                sms.map(|sms| sms * per_sm / blocks).sum()
+            };
+            let count = u32::try_from(fit(h100.existing())).unwrap();
+            let held = clusters(count, &left, &h100).unwrap();
+            prop_assert!(u64::from(held) <= fit(&left));
+            prop_assert_eq!(clusters(count, h100.existing(), &h100), Some(count));
+        }
+
         /// A share is at most the whole, and the whole on the whole device.
         #[test]
         fn a_share_is_never_more_than_the_whole(count: u32, shown: u32, device: u32) {

@@ -9,10 +9,11 @@ use super::symbols::{
 use super::{Device, Function, Status, NOT_INITIALIZED, SUCCESS};
 use crate::startup::cannot;
 use crate::sys::keep_errno;
-use crate::{daemon, worker};
+use crate::{daemon, limits, worker};
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
-use core::sync::atomic::{AtomicU32, Ordering};
+use gct_core::mask::TpcMask;
 use gct_core::policy::size;
+use gct_core::topology::Topology;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -40,43 +41,73 @@ pub(crate) struct Sms {
     pub(crate) granted: u32,
 }
 
-/// Returns the SMs of a device. libcuda reports that it has `device` SMs.
+/// Returns what the limits leave of a device; `None` for all of it.
 ///
-/// The first call computes what the limits leave. Later changes of the limits do not change it.
-fn of(number: Device, device: u32) -> Sms {
-    static GRANTED: [AtomicU32; DEVICES_MAX] = [const { AtomicU32::new(0) }; DEVICES_MAX];
-    let slot = usize::try_from(number).ok().and_then(|n| GRANTED.get(n));
-    let Some(slot) = slot else {
-        return Sms {
-            device,
-            granted: device,
-        };
-    };
-    let known = match slot.load(Ordering::Acquire) {
-        0 => {
-            let found = keep_errno(|| tpcs(number)).map_or(device, |n| size::sms(n, device));
-            // Another thread may have returned its result to the program already.
-            let set = slot.compare_exchange(0, found, Ordering::AcqRel, Ordering::Acquire);
-            set.map_or_else(|other| other, |_| found)
-        }
-        known => known,
-    };
-    Sms {
-        device,
-        granted: known.min(device),
+/// The first call decides. Later changes of the limits do not change it.
+fn granted(number: Device) -> Option<&'static Granted> {
+    static GRANTED: [OnceLock<Option<Granted>>; DEVICES_MAX] =
+        [const { OnceLock::new() }; DEVICES_MAX];
+    let slot = GRANTED.get(usize::try_from(number).ok()?)?;
+    if slot.get().is_none() {
+        // Another thread may have returned its result to the program already: the first stays.
+        // Threads do not wait for each other, because the daemon may let one wait.
+        let _ = slot.set(keep_errno(|| Granted::find(number)));
+    }
+    slot.get()?.as_ref()
+}
+
+/// What the limits of this process leave of a device.
+#[derive(Debug)]
+struct Granted {
+    tpcs: TpcMask,
+    minor: Option<u32>,
+    /// The GPCs, once something asks for them.
+    topology: OnceLock<Topology>,
+}
+
+impl Granted {
+    fn find(number: Device) -> Option<Self> {
+        let minor = bus_id(number).and_then(|id| minor(Path::new(GPUS), &id));
+        let tpcs = minor.and_then(daemon::dependable);
+        let tpcs = tpcs.or_else(|| worker::lock()?.governors.allowed_on(minor))?;
+        Some(Self {
+            tpcs,
+            minor,
+            topology: OnceLock::new(),
+        })
+    }
+
+    /// Returns how many of the device's `count` clusters run at once on the TPCs; `None` if its
+    /// GPCs are unknown.
+    fn clusters(&self, count: u32) -> Option<u32> {
+        let ask = || self.minor.map_or_else(limits::listed, limits::topology);
+        let topology = self.topology.get_or_init(ask);
+        size::clusters(count, &self.tpcs, topology)
     }
 }
 
-/// Returns the size of the current context's device; `None` without a context.
-pub(crate) fn current() -> Option<Sms> {
+/// Returns the SMs of a device. libcuda reports that it has `device` SMs.
+fn of(number: Device, device: u32) -> Sms {
+    let left = granted(number).map_or(device, |left| size::sms(left.tpcs.count(), device));
+    Sms {
+        device,
+        granted: left.min(device),
+    }
+}
+
+/// Returns the current context's device; `None` without a context.
+fn current_device() -> Option<Device> {
     type GetDevice = unsafe extern "C" fn(*mut Device) -> Status;
     // SAFETY: the type is that of the function.
     let get_device = unsafe { CTX_GET_DEVICE.function::<GetDevice>() }?;
     let mut number = 0;
     // SAFETY: `number` is valid for the call.
-    if unsafe { get_device(&mut number) } != SUCCESS {
-        return None;
-    }
+    (unsafe { get_device(&mut number) } == SUCCESS).then_some(number)
+}
+
+/// Returns the size of the current context's device; `None` without a context.
+pub(crate) fn current() -> Option<Sms> {
+    let number = current_device()?;
     // SAFETY: the type is that of the function.
     let get_attribute = unsafe { DEVICE_GET_ATTRIBUTE.function::<GetAttribute>() }?;
     let mut sms = 0;
@@ -85,14 +116,6 @@ pub(crate) fn current() -> Option<Sms> {
         return None;
     }
     Some(of(number, u32::try_from(sms).ok()?))
-}
-
-/// Returns how many TPCs the limits of this process leave of a device; `None` for all.
-fn tpcs(number: Device) -> Option<u32> {
-    let minor = bus_id(number).and_then(|id| minor(Path::new(GPUS), &id));
-    let shown = minor.and_then(daemon::dependable);
-    let shown = shown.or_else(|| worker::lock()?.governors.allowed_on(minor))?;
-    Some(shown.count())
 }
 
 /// Returns the PCI address of a device, such as `0000:04:00.0`.
@@ -136,16 +159,49 @@ fn shows_all() -> bool {
     })
 }
 
-/// Scales a number that counts for all SMs of the device to those that the program sees.
-fn scale(number: &mut c_int, sms: Option<Sms>) {
-    let (Some(sms), Ok(count)) = (sms.filter(|_| !shows_all()), u32::try_from(*number)) else {
+/// Replaces a number that counts for the whole device by the part that the program sees.
+fn scale(number: &mut c_int, part: impl FnOnce(u32) -> Option<u32>) {
+    let Ok(count) = u32::try_from(*number) else {
         return;
     };
-    let part = size::share(count, sms.granted, sms.device);
+    let part = match shows_all() {
+        true => None,
+        false => part(count),
+    };
     // A number that was not zero stays so: a program divides by it.
-    let part = part.max(count.min(1));
+    let part = part.unwrap_or(count).clamp(count.min(1), count);
     // CAST: at most `number`.
     *number = part as c_int;
+}
+
+/// Returns the part of `count` blocks that the SMs hold which the limits leave.
+fn blocks(count: u32) -> Option<u32> {
+    let sms = current()?;
+    Some(size::share(count, sms.granted, sms.device))
+}
+
+/// Returns how many of `count` clusters run at once on the TPCs that the limits leave.
+fn clusters(count: u32) -> Option<u32> {
+    let left = granted(current_device()?)?;
+    // Without GPCs clusters count as blocks.
+    left.clusters(count).or_else(|| blocks(count))
+}
+
+/// Scales a number of blocks or clusters that libcuda has written, if the call succeeded.
+///
+/// # Safety
+///
+/// If `status` is a success, libcuda has written `number`.
+unsafe fn scaled(
+    status: Status,
+    number: *mut c_int,
+    part: impl FnOnce(u32) -> Option<u32>,
+) -> Status {
+    if status == SUCCESS {
+        // SAFETY: by contract.
+        scale(unsafe { &mut *number }, part);
+    }
+    status
 }
 
 type GetAttribute = unsafe extern "C" fn(*mut c_int, c_int, Device) -> Status;
@@ -171,8 +227,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     if status == SUCCESS && attribute == SMS {
         // SAFETY: libcuda has just written it.
         let value = unsafe { &mut *value };
-        let all = u32::try_from(*value).unwrap_or(0);
-        scale(value, Some(of(device, all)));
+        scale(value, |all| Some(of(device, all).granted));
     }
     status
 }
@@ -225,11 +280,8 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
     };
     // SAFETY: passes on the caller's contract.
     let status = unsafe { real(grid, block, function, shared_of_block, shared, limit) };
-    if status == SUCCESS {
-        // SAFETY: libcuda has just written it.
-        scale(unsafe { &mut *grid }, current());
-    }
-    status
+    // SAFETY: libcuda has just written it.
+    unsafe { scaled(status, grid, blocks) }
 }
 
 /// Interposes libcuda's function, as [`cuOccupancyMaxPotentialBlockSize`].
@@ -263,14 +315,11 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     };
     // SAFETY: passes on the caller's contract.
     let status = unsafe { real(grid, block, function, shared_of_block, shared, limit, flags) };
-    if status == SUCCESS {
-        // SAFETY: libcuda has just written it.
-        scale(unsafe { &mut *grid }, current());
-    }
-    status
+    // SAFETY: libcuda has just written it.
+    unsafe { scaled(status, grid, blocks) }
 }
 
-/// Interposes libcuda's function: scales the clusters of a wave as its blocks.
+/// Interposes libcuda's function: counts the clusters in each GPC of the TPCs that the program sees.
 ///
 /// # Safety
 ///
@@ -289,11 +338,8 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveClusters(
     };
     // SAFETY: passes on the caller's contract.
     let status = unsafe { real(clusters, function, config) };
-    if status == SUCCESS {
-        // SAFETY: libcuda has just written it.
-        scale(unsafe { &mut *clusters }, current());
-    }
-    status
+    // SAFETY: libcuda has just written it.
+    unsafe { scaled(status, clusters, self::clusters) }
 }
 
 #[cfg(test)]
@@ -315,16 +361,24 @@ mod tests {
 
     #[test]
     fn a_scaled_number_is_zero_only_if_it_was() {
-        let sms = Some(Sms {
-            device: 132,
-            granted: 2,
-        });
-        let scaled = |mut number: c_int, sms| {
-            scale(&mut number, sms);
+        let scaled = |mut number: c_int, part| {
+            scale(&mut number, |_| part);
             number
         };
-        assert_eq!((scaled(132, sms), scaled(62, sms)), (2, 1));
-        assert_eq!((scaled(0, sms), scaled(-1, sms)), (0, -1));
+        assert_eq!((scaled(132, Some(2)), scaled(62, Some(0))), (2, 1));
+        assert_eq!((scaled(0, Some(5)), scaled(-1, Some(5))), (0, -1));
         assert_eq!(scaled(132, None), 132, "no context");
+    }
+
+    #[test]
+    fn clusters_need_known_gpcs() {
+        let granted = |topology| Granted {
+            tpcs: TpcMask::parse(b"0-3").unwrap(),
+            minor: None,
+            topology: OnceLock::from(topology),
+        };
+        let all = TpcMask::parse(b"0-15").unwrap();
+        assert_eq!(granted(Topology::together(all)).clusters(16), Some(4));
+        assert_eq!(granted(Topology::apart(all)).clusters(16), None);
     }
 }
