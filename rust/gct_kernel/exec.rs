@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Start, stop, and what the core asked to be done outside its lock.
+//! Does what the core asked for, outside its lock; starts and stops the glue.
 //!
-//! Whoever wrote `control` sees directories made or removed when the write
-//! returns. For everybody else a work item does it, so that neither a tenant's
-//! ioctl nor its exit waits for a reader of the tree.
+//! A write of `control` returns after its directories are made or removed. In all other cases a
+//! work item makes and removes them, so neither a tenant's ioctl nor its exit waits for a reader of
+//! the tree.
 
 use crate::bindings;
 use crate::rm::{self, SystemPmGuard};
@@ -30,19 +30,19 @@ impl WorkItem for Glue {
             let _pm = SystemPmGuard::patient();
             send_controls(&glue, &Flush::ALL, CONTROLS_PER_RUN);
         }
-        // What is left takes its turn behind whatever else the item is queued for.
+        // Look after members and directories before sending more.
         if glue.can_send() {
             schedule_work(glue.as_arc_borrow());
         }
     }
 }
 
-/// Controls that the work item sends before it looks after members and directories again:
-/// some ten milliseconds.
+/// Controls that the work item sends in one run, some ten milliseconds. Members and directories
+/// wait for no more than this.
 const CONTROLS_PER_RUN: usize = 64;
 
-/// Sends the controls of a flush until there is none, a write is refused, or so many were
-/// sent. The GPUs may not be suspended meanwhile: see [`SystemPmGuard`].
+/// Sends the controls of a flush, `at_most` of them. Stops when the pending write is refused. The
+/// caller is in an ioctl or has a [`SystemPmGuard`].
 fn send_controls(glue: &Glue, flush: &Flush, at_most: usize) {
     for _ in 0..at_most {
         match glue.next_control(flush) {
@@ -58,8 +58,7 @@ fn send_controls(glue: &Glue, flush: &Flush, at_most: usize) {
     }
 }
 
-/// Sends all controls of a flush, as an ioctl does for what it has made dirty. The work item sends what became dirty
-/// meanwhile, except for processes with a control in flight.
+/// Sends all controls of a flush. The work item sends what became dirty meanwhile.
 pub(crate) fn flush_controls(glue: ArcBorrow<'_, Glue>, flush: &Flush) {
     send_controls(&glue, flush, usize::MAX);
     if glue.can_send() {
@@ -67,27 +66,28 @@ pub(crate) fn flush_controls(glue: ArcBorrow<'_, Glue>, flush: &Flush) {
     }
 }
 
-/// Sends what was made due when processes came under other limits. If a signal comes before the
-/// GPUs can be kept awake, the work item does it.
+/// Sends what is dirty after processes moved to other groups. If a signal comes while a suspension
+/// is in progress, the work item sends it later.
 pub(crate) fn send_after_move(glue: ArcBorrow<'_, Glue>) {
     if !glue.has_controls() {
         return;
     }
     match SystemPmGuard::interruptible() {
-        Ok(_pm) => send_everybodys(glue),
+        Ok(_pm) => flush_all(glue),
         Err(_) => schedule_work(glue),
     }
 }
 
-/// Sends what is due of any process.
-fn send_everybodys(glue: ArcBorrow<'_, Glue>) {
+/// Sends what is dirty of any process.
+fn flush_all(glue: ArcBorrow<'_, Glue>) {
     if glue.has_controls() {
         flush_controls(glue, &glue.flush_of(None));
     }
 }
 
-/// Writes a file of the tree and sends what this makes due. A limit that the resource manager
-/// enforces is stored after it took all controls; if it refuses one, the former limit is restored.
+/// Writes a file of the tree and sends what this makes dirty. A limit that the resource manager
+/// enforces is stored after the resource manager has accepted all controls. If it refuses one, the
+/// former limit is sent again to those that accepted the new one.
 ///
 /// # Errors
 ///
@@ -105,23 +105,24 @@ pub(crate) fn write(
     let _turn = glue.writing.lock();
     let prepared = glue.with(|state, _| state.write_prepare(file, scope, text))?;
     let (Prepared::Pending, Scope::Pool(owner, _)) = (prepared, scope) else {
-        send_everybodys(glue);
+        flush_all(glue);
         return Ok(());
     };
     flush_controls(glue, &glue.flush_of(Some(owner)));
     let outcome = glue.locked(|state| state.write_commit());
-    // If it was refused, those who took the new limit are sent the former one.
+    // If the write was refused, this restores the former limit.
     flush_controls(glue, &glue.flush_of(Some(owner)));
     outcome
 }
 
-/// Has the work item run soon. It may be called where sleeping is not allowed.
+/// Schedules the work item. Any context.
 pub(crate) fn schedule_work(glue: ArcBorrow<'_, Glue>) {
-    // An item that is queued already will see this change too.
+    // If the item is queued already, it will see this change.
     let _ = workqueue::system_long().enqueue::<Arc<Glue>, 0>(glue.into());
 }
 
-/// Makes and removes directories until the tree shows what the core wants, and frees the pages of what has gone.
+/// Makes and removes directories until the tree shows the core's state, and frees pages without
+/// entries.
 pub(crate) fn run(glue: &Glue, tree: &mut Tree) {
     while let Some(effect) = glue.next_effect() {
         match effect {
@@ -136,21 +137,25 @@ pub(crate) fn run(glue: &Glue, tree: &mut Tree) {
     glue.shrink();
 }
 
-/// Makes the glue and the root of the tree.
+/// Creates the glue and the root of the tree.
+///
+/// # Errors
+///
+/// ENOMEM.
 pub(crate) fn start() -> Result<Arc<Glue>> {
     let tree = Tree::new()?;
-    // SAFETY: has no preconditions.
+    // SAFETY: it has no preconditions.
     let seed = unsafe { bindings::gct_helper_random() };
     Glue::new(tree, seed)
 }
 
-/// Removes the tree and returns when no file operation, tracepoint or work item
-/// of this module runs. There are no hooks any more.
+/// Removes the tree. When it returns, no file operation, tracepoint or work item of this module
+/// runs. The caller has stopped the hooks.
 pub(crate) fn stop(glue: Arc<Glue>) {
     let closed = glue.tree.lock().close();
     closed.remove();
-    // No other caller can queue the work item now, but an item that runs may queue itself once more.
-    // `flush_work` returns whether it had to wait.
-    // SAFETY: the work item lives in `glue`, which is borrowed here.
+    // No other caller can queue the work item now, but an item that runs may queue itself once
+    // more. `flush_work` returns whether it had to wait.
+    // SAFETY: the work item lives in `glue`, which this function owns a reference to.
     while unsafe { kernel::bindings::flush_work(Work::raw_get(&glue.work)) } {}
 }

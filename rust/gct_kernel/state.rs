@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The locks, and the storage of the core's tables.
+//! Holds the locks, and the storage of the core's tables.
 //!
-//! Lock order, outermost first; the driver's power management lock, where it is
-//! held, comes before all of them:
+//! Lock order, outermost first. The driver's power management lock, where it is held, comes before
+//! all of them:
 //!
-//! 1. [`Glue::tree`] (mutex): the directories. Held while directories are made
-//!    and removed, and while `control` is written. Nothing that a file below a
-//!    removable directory does takes it, so a removal may wait for such files.
-//! 2. [`Glue::writing`] (mutex): one write is pending at a time. Held while all the
-//!    controls of a write are sent.
-//! 3. [`Glue::wait`], which is no lock: waits for the end of one control that names objects of one process. At most
-//!    one is in flight for each, which the core keeps account of. No lock is held while the resource manager runs it
-//!    but [`Glue::writing`].
-//! 4. [`Glue::core`] (mutex): all that the core knows but the members. Held for
-//!    one call of the core. Nothing sleeps under it but on memory that it copies;
-//!    nothing is allocated or freed under it, and no function of the driver runs.
-//! 5. [`Glue::members`] (spinlock): who belongs to which group by pid. A leaf;
-//!    forks and exits take it where sleeping is not allowed.
+//! 1. [`Glue::tree`] (mutex): the directories. Held while directories are made and removed, and
+//!    while `control` is written. Files below a directory that can be removed never take it, so a
+//!    removal may wait for them.
+//! 2. [`Glue::writing`] (mutex): one write is pending at a time. Held while the controls of a write
+//!    are sent.
+//! 3. [`Glue::wait`] (no lock): waits for the control in flight that names objects of a process.
+//!    Each process has at most one; the core keeps account of them. A sender holds no lock but
+//!    [`Glue::writing`] while the resource manager runs its control.
+//! 4. [`Glue::core`] (mutex): everything that the core knows except the members. Held for one call
+//!    of the core. Its holder does not allocate, free, or call the driver.
+//! 5. [`Glue::members`] (spinlock): which processes belong to which group by pid. The innermost
+//!    lock; forks and exits take it in atomic context.
 //!
-//! Storage grows and shrinks outside the locks: the core says which table needs a page, who needs it allocates one,
-//! adds it under the lock, and tries again. However many do so at a time, each has one page. Pages that no entry
-//! needs any more are taken out under the lock, one at a time, and freed after it.
+//! Storage grows and shrinks outside the locks. If a table is full, the core names it. The thread
+//! allocates a page, adds it under the lock and tries again, so a thread holds at most one page
+//! that is not in use. Pages without entries are taken out under the lock, one at a time, and freed
+//! after it.
 //!
-//! A page is charged to the memory cgroup of who needed it. Other tenants' entries may come to lie in it.
+//! A page is charged to the memory cgroup of the thread that allocated it. Entries of other tenants
+//! may lie in it later.
 
 use crate::faults::Reports;
 use crate::tree::Tree;
@@ -41,26 +42,26 @@ use kernel::prelude::*;
 use kernel::sync::{new_condvar, new_mutex, new_spinlock, Arc, CondVar, Mutex, SpinLock};
 use kernel::workqueue::{impl_has_work, new_work, Work};
 
-/// How often one operation may ask for storage. Each time it or somebody else brings a page, and none is taken out
-/// meanwhile; all tables together have fewer.
+/// Bounds the pages that one operation adds. No page is taken out while one waits for storage, and
+/// all tables together have fewer pages than this.
 const GROWTHS_MAX: usize = 1 << 20;
 
-/// How often a fork brings a page: one is enough, unless the last member of just that page
+/// Bounds the pages that one fork allocates. One is enough unless the last member of that page
 /// exits in between.
 const FORK_TRIES: usize = 4;
 
-/// What became of a forked child.
+/// How a fork was followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forked {
-    /// It belongs where its parent belongs.
+    /// The child belongs to its parent's group, or neither has one.
     Followed,
-    /// It belongs to no group by pid.
+    /// There was no page for the child, so it belongs to no group by pid.
     Lost,
-    /// The same, and its parent is under a limit.
+    /// As `Lost`, and a limit binds the parent's group.
     MustNotRun,
 }
 
-/// Everything that lives from `gct_init` to `gct_exit`.
+/// The state of gctgroup from `gct_init` to `gct_exit`.
 #[pin_data]
 pub(crate) struct Glue {
     #[pin]
@@ -83,7 +84,7 @@ impl_has_work! {
     impl HasWork<Self> for Glue { self.work }
 }
 
-/// The kernel's memory, contiguous in its address space only.
+/// Memory that is contiguous in the kernel's address space (`kvmalloc`).
 pub(crate) struct Kv;
 
 impl Memory for Kv {
@@ -107,7 +108,7 @@ fn slots<T: Default>(count: usize, flags: Flags) -> Result<KVVec<T>, AllocError>
     Ok(slots)
 }
 
-/// The way to the members from inside the core's mutex.
+/// Gives access to the members while the core's mutex is held.
 pub(crate) struct MembersLock<'a>(&'a SpinLock<MemberTable<Kv>>);
 
 impl MembersLock<'_> {
@@ -118,7 +119,7 @@ impl MembersLock<'_> {
 }
 
 impl Glue {
-    /// Makes the glue with empty tables; they grow when something is put in.
+    /// Creates the glue with empty tables, which grow with their entries.
     pub(crate) fn new(tree: Tree, seed: u64) -> Result<Arc<Self>> {
         let (tables, members) = (Tables::new(seed)?, MemberTable::new()?);
         Arc::pin_init(
@@ -135,8 +136,12 @@ impl Glue {
         )
     }
 
-    /// Runs `operation` under the core's mutex, with as much storage as it asks
-    /// for. It may run several times, but only the last run changes anything.
+    /// Runs `operation` under the core's mutex, and provides the storage that it asks for. It may
+    /// run several times; only the last run changes the state.
+    ///
+    /// # Errors
+    ///
+    /// Those of `operation`. [`Error::NeedSlots`] means that there is no memory, which is counted.
     pub(crate) fn with<T>(
         &self,
         mut operation: impl FnMut(&mut State<'_>, &MembersLock<'_>) -> Result<T, Error>,
@@ -173,7 +178,7 @@ impl Glue {
         operation(&mut self.core.lock().state())
     }
 
-    /// Counts what could not be followed.
+    /// Counts an event that could not be followed.
     pub(crate) fn count(&self, failure: Failure) {
         self.core.lock().state().count(failure);
     }
@@ -183,7 +188,7 @@ impl Glue {
         self.count(Failure::Memory);
     }
 
-    /// Counts the errors of GPUs that the driver has logged.
+    /// Counts the GPU errors that the driver has logged.
     pub(crate) fn count_faults(&self) {
         while let Some(report) = self.reports.take() {
             self.core.lock().state().fault_reported(&report);
@@ -193,17 +198,17 @@ impl Glue {
         }
     }
 
-    /// The next change that the tree needs.
+    /// Returns the next directory to make or remove.
     pub(crate) fn next_effect(&self) -> Option<Effect> {
         self.core.lock().state().next_effect()
     }
 
-    /// The next control to send.
+    /// Returns the next control of a flush.
     pub(crate) fn next_control(&self, flush: &Flush) -> Next {
         self.core.lock().state().next_control(flush)
     }
 
-    /// Says what came of it. Returns whether the pending write was refused.
+    /// Reports the outcome of a control. Returns whether the pending write was refused.
     pub(crate) fn control_done(
         &self,
         in_flight: &InFlight,
@@ -221,7 +226,7 @@ impl Glue {
         completion.refused
     }
 
-    /// Waits for the end of a control that somebody else sends.
+    /// Waits for the end of a control that another thread sends.
     pub(crate) fn wait(&self, wait: &Wait) {
         let mut core = self.core.lock();
         while !core.state().is_over(wait) {
@@ -229,7 +234,7 @@ impl Glue {
         }
     }
 
-    /// May there be controls to send?
+    /// Returns whether there may be controls to send. O(1).
     pub(crate) fn has_controls(&self) -> bool {
         self.core.lock().state().has_controls()
     }
@@ -249,7 +254,7 @@ impl Glue {
         self.core.lock().state().flush_of(owner)
     }
 
-    /// Brings a page to a table.
+    /// Allocates a page and adds it to a table.
     fn grow(&self, need: &Need) -> Result<(), AllocError> {
         let Some(page) = Storage::allocate(need)? else {
             return self.grow_members(need);
@@ -266,12 +271,12 @@ impl Glue {
         Ok(())
     }
 
-    /// Is there a page that no entry needs any more?
+    /// Returns whether a table has pages without entries to free.
     pub(crate) fn has_spare(&self) -> bool {
         self.core.lock().state().has_spare()
     }
 
-    /// Frees the pages that no entry needs any more.
+    /// Frees pages without entries.
     pub(crate) fn shrink(&self) {
         loop {
             let spare = self.core.lock().pop();
@@ -281,11 +286,10 @@ impl Glue {
         }
     }
 
-    /// A process forked. Returns whether the child may run: not where it cannot be
-    /// followed and its group has a limit. Nothing here may sleep.
+    /// Follows a fork: the child joins its parent's group. Must not sleep.
     ///
-    /// The page that a child may need comes from the allocator's reserves for those who
-    /// cannot sleep, at once, and is charged to the parent's cgroup.
+    /// If a page is needed, it comes from the reserves for atomic allocations and is charged to the
+    /// parent's cgroup.
     pub(crate) fn forked(&self, parent: ProcKey, child: ProcKey) -> Forked {
         for _ in 0..FORK_TRIES {
             let need = match self.members.lock().members().on_fork(parent, child) {
@@ -307,38 +311,43 @@ impl Glue {
         }
     }
 
-    /// The last thread of a process exits. Nothing here may sleep.
+    /// Removes a process whose last thread exits from its group. Must not sleep.
     pub(crate) fn exited(&self, process: ProcKey) {
         let page = self.members.lock().on_exit(process);
         drop(page);
     }
 
-    /// Counts the forks that could not be followed.
+    /// Counts forks that could not be followed.
     pub(crate) fn count_lost(&self) {
         let lost = self.members.lock().members().lost();
         self.count(Failure::Members(lost));
     }
 
-    /// Would a process that opens the driver be under a limit?
+    /// Returns whether a process that opens the driver would be under a limit.
     pub(crate) fn binds_opener(&self, key: ProcKey, cgroup: &[u8]) -> bool {
         let group = self.members.lock().members().group_of(key);
         self.core.lock().state().binds_opener(key, group, cgroup)
     }
 
-    /// Is the process that opened a file under a limit?
+    /// Returns whether the process that opened a file is under a limit.
     pub(crate) fn binds_file(&self, file: FileId) -> bool {
         self.core.lock().state().binds_file(file)
     }
 
-    /// Remembers whether a fork of a group's member must be followed, after a limit was written.
+    /// Records whether a group has a limit. If it has, a child that cannot be followed must not
+    /// run.
     pub(crate) fn bind(&self, group: GroupId) {
         let tables = &mut *self.core.lock();
         let bound = tables.state().is_bound(group);
         self.members.lock().members().bind(group, bound);
     }
 
-    /// The processes that belong to a group by pid.
-    /// The lock is let go of after each few pages.
+    /// Returns the processes that belong to a group by pid. The lock is dropped after every few
+    /// pages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NeedSlots`] if there is no memory.
     pub(crate) fn members_of(&self, group: GroupId) -> Result<KVVec<ProcKey>, Error> {
         let count = self.members.lock().members().count(group);
         let mut keys: KVVec<ProcKey> = self.keys(count)?;
@@ -360,7 +369,7 @@ impl Glue {
         Ok(keys)
     }
 
-    /// Room for so many members and some that are forked meanwhile.
+    /// Allocates room for `count` members, and for some that are forked meanwhile.
     fn keys(&self, count: usize) -> Result<KVVec<ProcKey>, Error> {
         let slots = count.saturating_add(32);
         Kv::slots(slots).map_err(|_| {
