@@ -309,21 +309,22 @@ impl Tree {
 
     /// Returns the directory of a target, which must exist.
     fn directory(&self, target: &Target) -> Result<PathBuf, Error> {
-        if let Err(source) = self.transport.check() {
-            let root = self.root().to_owned();
-            return Err(match source.kind() {
-                io::ErrorKind::PermissionDenied => Error::Permission { path: root, source },
-                _ => Error::NoTree { root, source },
-            });
-        }
         let path = target.path();
-        match self.transport.is_dir(&path) {
-            true => Ok(path),
-            false => Err(Error::NoTarget {
+        if self.transport.is_dir(&path) {
+            return Ok(path);
+        }
+        // Only now: the root lists every process, and most targets exist.
+        let Err(source) = self.transport.check() else {
+            return Err(Error::NoTarget {
                 target: target.to_string(),
                 root: self.root().to_owned(),
-            }),
-        }
+            });
+        };
+        let root = self.root().to_owned();
+        Err(match source.kind() {
+            io::ErrorKind::PermissionDenied => Error::Permission { path: root, source },
+            _ => Error::NoTree { root, source },
+        })
     }
 
     fn bytes(&self, path: &Path) -> Result<Vec<u8>, Error> {
