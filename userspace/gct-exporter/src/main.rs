@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Serves the gctgroup tree as OpenMetrics over HTTP.
+
+mod convert;
+mod metrics;
+mod pod;
+mod reader;
+mod samples;
+mod server;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use gct_client::{Tree, DEFAULT_ROOT};
+use gctd_ipc::paths::SocketPaths;
+use tokio::net::TcpListener;
+use tokio::runtime;
+
+/// Threads that may wait for the tree. One reads; the others wait for its page.
+const BLOCKING_THREADS: usize = 4;
+
+/// Serves the gctgroup tree as OpenMetrics at /metrics.
+#[derive(Debug, Parser)]
+#[command(name = "gct-exporter", version)]
+struct Options {
+    /// Directory of the tree.
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_ROOT)]
+    root: PathBuf,
+
+    /// Use the daemon of the user-space mode instead of the kernel's tree.
+    #[arg(long, conflicts_with = "root")]
+    user: bool,
+
+    /// The daemon's directory; implies --user.
+    #[arg(long, value_name = "DIR", conflicts_with = "root")]
+    dir: Option<PathBuf>,
+
+    /// Address and port to listen at. Port 0 takes a free one, which is printed.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9910")]
+    listen: SocketAddr,
+
+    #[command(flatten)]
+    limits: Limits,
+}
+
+/// How many owners have samples.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Limits {
+    /// Most groups with samples, in the order of their names.
+    #[arg(long = "groups-max", value_name = "COUNT", default_value_t = 512)]
+    groups: usize,
+
+    /// Most processes with samples, the lowest pids. Each process makes new series, so the default
+    /// is none.
+    #[arg(long = "processes-max", value_name = "COUNT", default_value_t = 0)]
+    processes: usize,
+}
+
+impl Options {
+    fn tree(&self) -> Tree {
+        match &self.dir {
+            Some(directory) => Tree::of_daemon(SocketPaths::of(directory)),
+            None if self.user => Tree::of_daemon(SocketPaths::from_environment()),
+            None => Tree::at(&self.root),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match serve(&Options::parse()) {
+        Ok(never) => match never {},
+        Err(error) => {
+            eprintln!("gct-exporter: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(options: &Options) -> anyhow::Result<std::convert::Infallible> {
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .build()
+        .context("The runtime cannot start")?;
+    runtime.block_on(async {
+        let listener = TcpListener::bind(options.listen).await;
+        let listener = listener.with_context(|| {
+            format!(
+                "Cannot listen at {}; choose another address with --listen",
+                options.listen
+            )
+        })?;
+        eprintln!("gct-exporter: listening at {}", listener.local_addr()?);
+        let reader = reader::Reader::new(options.tree(), options.limits);
+        Ok(server::run(listener, reader).await)
+    })
+}

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Reads the tree into samples.
+//!
+//! Groups and processes come and go while the tree is read. What is gone, and what a GPU does not
+//! support, has no sample. Any other failure is counted. If the tree itself fails, its samples are
+//! dropped and `gctgroup_up` is 0: half of a tree would look like a whole one.
+
+use std::io::ErrorKind;
+use std::time::Instant;
+
+use gct_client::{Content, Error, Owner, Refusal, Target, Tree};
+use gct_core::error::Error as CoreError;
+use gct_core::iface::{files, File};
+
+use crate::metrics::{Own, OwnerKind, Source, METRICS};
+use crate::pod;
+use crate::samples::{Labels, Number, Samples};
+use crate::{convert, Limits};
+
+/// Reads a tree again and again.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    tree: Tree,
+    limits: Limits,
+    read_errors: u64,
+    /// Whether the last read failed, so that a failure is printed once.
+    failed: bool,
+}
+
+impl Reader {
+    /// Takes the tree, without any access yet.
+    pub(crate) fn new(tree: Tree, limits: Limits) -> Self {
+        Self {
+            tree,
+            limits,
+            read_errors: 0,
+            failed: false,
+        }
+    }
+
+    /// Returns the samples of the tree and of the reader.
+    pub(crate) fn read(&mut self) -> Samples {
+        let started = Instant::now();
+        let mut samples = Samples::new();
+        let mut walk = Walk {
+            tree: &self.tree,
+            samples: &mut samples,
+            errors: 0,
+        };
+        let outcome = walk.tree(self.limits);
+        self.read_errors = self.read_errors.saturating_add(walk.errors);
+        self.report(outcome.as_ref().err());
+        if outcome.is_err() {
+            samples.clear();
+        }
+        let mut own = |own, number| samples.push_own(own, Vec::new(), number);
+        own(Own::Up, Number::Whole(outcome.is_ok().into()));
+        own(Own::ReadErrors, Number::Whole(self.read_errors));
+        own(Own::ReadTime, Number::Real(started.elapsed().as_secs_f64()));
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        samples.push_own(Own::Build, vec![("version", version)], Number::Whole(1));
+        samples
+    }
+
+    /// Prints when the tree begins to fail, and when it works again.
+    fn report(&mut self, error: Option<&Error>) {
+        match error {
+            Some(error) if !self.failed => {
+                use std::error::Error as _;
+                let cause = error.source().map(|cause| format!(" Cause: {cause}"));
+                let cause = cause.unwrap_or_default();
+                eprintln!("gct-exporter: {error}{cause}");
+            }
+            None if self.failed => eprintln!("gct-exporter: The tree can be read again."),
+            _ => {}
+        }
+        self.failed = error.is_some();
+    }
+}
+
+/// One read of the tree.
+struct Walk<'a> {
+    tree: &'a Tree,
+    samples: &'a mut Samples,
+    errors: u64,
+}
+
+impl Walk<'_> {
+    fn tree(&mut self, limits: Limits) -> Result<(), Error> {
+        let version = self.tree.version()?;
+        let [major, minor, patch] = version.release;
+        let labels = vec![
+            ("release", format!("{major}.{minor}.{patch}")),
+            ("abi", version.abi.to_string()),
+        ];
+        self.samples.push_own(Own::Tree, labels, Number::Whole(1));
+        self.files(&Target::Root, &[], None, None)?;
+        let mut tpcs = Vec::new();
+        for gpu in self.tree.gpus()? {
+            tpcs.push((gpu, self.gpu(gpu)?));
+        }
+        let owners = self.tree.owners()?;
+        let (groups, processes): (Vec<&Owner>, Vec<&Owner>) = owners
+            .iter()
+            .partition(|owner| matches!(owner, Owner::Group(_)));
+        for (owners, max, kind) in [
+            (groups, limits.groups, "groups"),
+            (processes, limits.processes, "processes"),
+        ] {
+            for owner in owners.iter().take(max) {
+                self.owner(owner, &tpcs)?;
+            }
+            let left_out = u64::try_from(owners.len().saturating_sub(max)).unwrap_or(u64::MAX);
+            let labels = vec![("kind", kind.to_owned())];
+            self.samples
+                .push_own(Own::LeftOut, labels, Number::Whole(left_out));
+        }
+        Ok(())
+    }
+
+    /// Reads a GPU. Returns how many TPCs it has.
+    fn gpu(&mut self, gpu: u32) -> Result<Option<u64>, Error> {
+        let target = Target::Gpu(gpu);
+        let mut labels = vec![("gpu", gpu.to_string())];
+        self.files(&target, &labels, None, None)?;
+        for (label, file) in [
+            ("uuid", File::GpuUuid),
+            ("pci", File::GpuPci),
+            ("minor", File::GpuMinor),
+            ("name", File::GpuName),
+            ("architecture", File::GpuArchitecture),
+            ("mode", File::GpuMode),
+        ] {
+            let text = self.content(&target, file)?;
+            labels.push((label, text.map(|text| text.to_string()).unwrap_or_default()));
+        }
+        self.samples.push_own(Own::Gpu, labels, Number::Whole(1));
+        let tpcs = self.content(&target, File::GpuTpcs)?;
+        Ok(tpcs.and_then(|tpcs| tpcs.to_string().parse().ok()))
+    }
+
+    /// Reads a group or a process, with its directory of each GPU.
+    fn owner(&mut self, owner: &Owner, tpcs: &[(u32, Option<u64>)]) -> Result<(), Error> {
+        let kind = match owner {
+            Owner::Group(_) => OwnerKind::Group,
+            Owner::Process(_) => OwnerKind::Process,
+        };
+        let name = (kind.label(), owner.to_string());
+        if kind == OwnerKind::Group {
+            self.group(&Target::Owner(owner.clone()), name.clone())?;
+        }
+        let pools = self.tree.pools(owner);
+        for gpu in self.keep(pools)?.unwrap_or_default() {
+            let labels = [("gpu", gpu.to_string()), name.clone()];
+            let all = tpcs.iter().find(|(index, _)| *index == gpu);
+            let all = all.and_then(|(_, tpcs)| *tpcs);
+            self.files(&Target::Pool(owner.clone(), gpu), &labels, Some(kind), all)?;
+        }
+        Ok(())
+    }
+
+    fn group(&mut self, target: &Target, name: (&'static str, String)) -> Result<(), Error> {
+        self.files(target, std::slice::from_ref(&name), None, None)?;
+        let Some(content) = self.content(target, File::GroupCgroup)? else {
+            return Ok(());
+        };
+        let path = match content {
+            Content::Cgroup(path) => path.unwrap_or_default(),
+            _ => String::new(),
+        };
+        let pod = pod::of_cgroup(&path).unwrap_or_default();
+        let labels = vec![
+            name,
+            ("cgroup", path),
+            ("pod_uid", pod.uid),
+            ("container_id", pod.container),
+            ("qos", pod.qos.to_owned()),
+        ];
+        self.samples.push_own(Own::Group, labels, Number::Whole(1));
+        Ok(())
+    }
+
+    /// Reads each file of a directory that a metric comes from, once.
+    fn files(
+        &mut self,
+        target: &Target,
+        labels: &[(&'static str, String)],
+        owner: Option<OwnerKind>,
+        tpcs: Option<u64>,
+    ) -> Result<(), Error> {
+        let Some(place) = target.place() else {
+            return Ok(());
+        };
+        for entry in files::of(place) {
+            let mut metrics = METRICS
+                .iter()
+                .filter_map(|metric| match metric.source {
+                    Source::File(file, from) if file == entry.file => Some((metric, from)),
+                    _ => None,
+                })
+                .peekable();
+            if metrics.peek().is_none() {
+                continue;
+            }
+            let Some(content) = self.content(target, entry.file)? else {
+                continue;
+            };
+            for (metric, from) in metrics {
+                let Some(found) = convert::samples(&content, from, metric.unit, tpcs) else {
+                    self.errors = self.errors.saturating_add(1);
+                    continue;
+                };
+                for (label, number) in found {
+                    let labels: Labels = labels.iter().cloned().chain(label).collect();
+                    self.samples.push(metric, owner, labels, number);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the content of a file, `None` if there is none or it could not be read.
+    fn content(&mut self, target: &Target, file: File) -> Result<Option<Content>, Error> {
+        let read = self.tree.read(target, files::entry(file));
+        self.keep(read)
+    }
+
+    /// Turns what may happen to a part of the tree into `None`, and counts what should not happen.
+    fn keep<T>(&mut self, read: Result<T, Error>) -> Result<Option<T>, Error> {
+        match read {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if is_fatal(&error) => Err(error),
+            Err(error) => {
+                self.errors = self.errors.saturating_add((!is_absent(&error)).into());
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Returns whether the tree as a whole cannot be read. Every further read would wait as long.
+fn is_fatal(error: &Error) -> bool {
+    match error {
+        Error::NoTree { .. } => true,
+        Error::Read {
+            source: Refusal::System(cause),
+            ..
+        } => matches!(
+            cause.kind(),
+            ErrorKind::TimedOut
+                | ErrorKind::WouldBlock
+                | ErrorKind::ConnectionRefused
+                | ErrorKind::ConnectionReset
+                | ErrorKind::BrokenPipe
+                | ErrorKind::UnexpectedEof
+                | ErrorKind::InvalidData
+        ),
+        _ => false,
+    }
+}
+
+/// Returns whether the file has no value, or went while the tree was read.
+fn is_absent(error: &Error) -> bool {
+    match error {
+        Error::NoTarget { .. } => true,
+        Error::Read {
+            source: Refusal::System(cause),
+            ..
+        } => cause.kind() == ErrorKind::NotFound,
+        _ => matches!(
+            error.core(),
+            Some(
+                CoreError::Unsupported
+                    | CoreError::Unknown
+                    | CoreError::Gone
+                    | CoreError::NotFound
+                    | CoreError::NoProcess
+            )
+        ),
+    }
+}
