@@ -230,7 +230,7 @@ fn rounds_add_up(state: &State<'_>) -> bool {
         counted(usage.sharers(), count(sharers))
             && usage.rounds().iter().all(|divisor| counted(divisor, 0))
     };
-    state.mates_are_sound()
+    state.group_procs_are_sound()
         && state.pools.iter().all(|((owner, gpu), pool)| match owner {
             Owner::Proc(key) => of_proc(*key, *gpu, &pool.usage),
             Owner::Group(id) => of_group(*id, *gpu, &pool.usage),
@@ -310,7 +310,7 @@ fn plan_is_sound(state: &State<'_>) -> bool {
     let stopped = state.objects.iter().filter(moves);
     state.objects.iter().all(placed)
         && count(stopped) == state.plan.stopped
-        && state.turns_are_sound()
+        && state.dirty_procs_are_sound()
 }
 
 /// Is a subject in a list of its own process, and clean only if RM has what the limits want?

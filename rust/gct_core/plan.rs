@@ -242,7 +242,7 @@ pub(crate) struct PendingWrite {
 
 /// Processes that may have something dirty, in the order in which they get their turns.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct ProcQueue {
     pub(crate) first: Option<ProcKey>,
     pub(crate) last: Option<ProcKey>,
     pub(crate) count: usize,
@@ -250,12 +250,12 @@ pub(crate) struct Turns {
 
 /// A process's place in a list of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct ProcLinks {
     pub(crate) previous: Option<ProcKey>,
     pub(crate) next: Option<ProcKey>,
 }
 
-impl Turn {
+impl ProcLinks {
     /// Nobody is before it or behind it.
     pub(crate) const ALONE: Self = Self {
         previous: None,
@@ -266,7 +266,7 @@ impl Turn {
 /// What is remembered of all this.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) turns: Turns,
+    pub(crate) dirty_procs: ProcQueue,
     /// Subjects that do not run as their owners want.
     pub(crate) stopped: usize,
     /// Whose channels the last ioctl may have let run, besides its own process's.
@@ -275,12 +275,12 @@ pub(crate) struct Plan {
     /// Groups whose members' shares of a time slice have changed.
     pub(crate) stale: usize,
     /// One of those, and the member that is compared with its share next.
-    pub(crate) telling: Option<(GroupId, ProcKey)>,
+    pub(crate) stale_cursor: Option<(GroupId, ProcKey)>,
 }
 
 impl Plan {
     pub(crate) const NONE: Self = Self {
-        turns: Turns {
+        dirty_procs: ProcQueue {
             first: None,
             last: None,
             count: 0,
@@ -289,6 +289,6 @@ impl Plan {
         touched: Touched::NOBODY,
         pending_write: None,
         stale: 0,
-        telling: None,
+        stale_cursor: None,
     };
 }

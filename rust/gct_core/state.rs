@@ -16,7 +16,7 @@ use crate::iface::{CgroupPath, Name};
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::mask::TpcMask;
 use crate::objects::Objects;
-use crate::plan::{Plan, Turn};
+use crate::plan::{Plan, ProcLinks};
 use crate::settings::Settings;
 use crate::table::Map;
 use crate::tables::{Root, Stores};
@@ -38,7 +38,7 @@ pub struct Group {
     /// What its members with the driver open have.
     pub(crate) share: Share,
     /// The first of them.
-    pub(crate) mates: Option<ProcKey>,
+    pub(crate) first_proc: Option<ProcKey>,
     /// Their shares of a time slice have changed.
     pub(crate) stale: bool,
 }
@@ -97,9 +97,9 @@ pub struct Proc {
     /// Somebody waits for the end of that.
     pub(crate) has_waiter: bool,
     /// Its place in the queue of processes with dirty objects.
-    pub(crate) turn: Option<Turn>,
+    pub(crate) queued: Option<ProcLinks>,
     /// Its place among the members of its group.
-    pub(crate) mates: Turn,
+    pub(crate) group_links: ProcLinks,
 }
 
 /// A pool: the settings and counters of one owner (group or process) on one GPU.

@@ -17,7 +17,7 @@ use crate::serve::{self, Served};
 use crate::state::Glue;
 use crate::{exec, process, rm};
 use core::mem::{align_of, size_of};
-use gct_core::engine::{Imported, Passed, Ticket, Wait};
+use gct_core::engine::{Imported, Ticket, Visited, Wait};
 use gct_core::error::Error;
 use gct_core::ids::FileId;
 use gct_core::rmapi::control::Status;
@@ -291,7 +291,7 @@ fn as_made(glue: &Glue, file: FileId, call: Call, result: u32, written: bool) ->
 /// Forgets those channels and channel groups of a client that the resource manager has freed.
 fn forget_freed_channels(glue: &ArcBorrow<'_, Glue>, file: FileId, client: Handle) {
     let mut at = glue.locked(|state| state.next_channel(file, client, 0));
-    while let Some(passed @ Passed { object, class }) = at {
+    while let Some(passed @ Visited { object, class }) = at {
         let gone = passed.is_channel() && rm::is_gone(client, object, class);
         let next = with(glue, |state| {
             Ok(match gone {

@@ -58,7 +58,7 @@ impl State<'_> {
         if !charged {
             self.count(Failure::Charge);
         }
-        self.settle(proc, gpu);
+        self.sync_dirs(proc, gpu);
         self.divided(proc, gpu, &before);
         if charged {
             amount
@@ -82,7 +82,7 @@ impl State<'_> {
             self.count(Failure::Charge);
         }
         self.store_usages(proc, gpu, usage, of_group);
-        self.settle(proc, gpu);
+        self.sync_dirs(proc, gpu);
         self.divided(proc, gpu, &before);
     }
 
@@ -234,7 +234,7 @@ impl State<'_> {
     /// Shows or hides the directory of a process on a GPU, as it has channel
     /// groups there or none, and its pid or not. Its settings go with the
     /// directory, and the pool when nothing is charged to it.
-    pub(super) fn settle(&mut self, proc: ProcKey, gpu: GpuId) {
+    pub(super) fn sync_dirs(&mut self, proc: ProcKey, gpu: GpuId) {
         let key = (Owner::Proc(proc), gpu);
         let replaced = self.procs.get(&proc).is_some_and(|proc| proc.replaced);
         let Some(pool) = self.pools.get_mut(&key) else {
@@ -258,7 +258,7 @@ impl State<'_> {
             self.pools.remove(&key);
         }
         if freed {
-            self.lay_out(gpu);
+            self.reserve_quotas(gpu);
         }
         if lifted {
             // Channels in another's groups may be left.

@@ -77,7 +77,7 @@ impl State<'_> {
             }
         }
         if dirty {
-            self.queue_turn(proc);
+            self.enqueue_proc(proc);
         }
     }
 
@@ -94,10 +94,10 @@ impl State<'_> {
             Owner::Proc(key) => return self.mark_proc(key, gpu),
             Owner::Group(group) => group,
         };
-        let mut at = self.mates(group).next();
+        let mut at = self.procs_in_group(group).next();
         for _ in 0..self.procs.len() {
             let Some(key) = at else { break };
-            at = self.mate_after(key);
+            at = self.next_in_group(key);
             self.mark_proc(key, gpu);
         }
     }

@@ -41,7 +41,7 @@ impl State<'_> {
 
     /// Returns whether any subject may be dirty. O(1).
     pub fn has_controls(&self) -> bool {
-        self.plan.turns.count > 0 || self.has_stale()
+        self.plan.dirty_procs.count > 0 || self.has_stale()
     }
 
     /// Returns whether a process without a control in flight has a dirty subject. The sender of a control in flight asks again when it has
@@ -50,14 +50,14 @@ impl State<'_> {
         if self.has_stale() {
             return true;
         }
-        let mut at = self.turn_after(None);
-        for _ in 0..self.plan.turns.count {
+        let mut at = self.queued_after(None);
+        for _ in 0..self.plan.dirty_procs.count {
             let Some(key) = at else { break };
             let idle = |proc: &&Proc| proc.in_flight.is_none() && self.has_dirty(proc);
             if self.procs.get(&key).filter(idle).is_some() {
                 return true;
             }
-            at = self.turn_after(Some(key));
+            at = self.queued_after(Some(key));
         }
         false
     }
@@ -125,7 +125,7 @@ impl State<'_> {
     /// The next control of a flush, which is in flight from now on.
     pub fn next_control(&mut self, flush: &Flush) -> Next {
         let Some(Owner::Proc(key)) = flush.owner else {
-            return self.next_in_turn(flush);
+            return self.next_in_queue(flush);
         };
         for key in [Some(key)].iter().chain(&flush.others).flatten() {
             match self.next_of(*key, flush.until) {
@@ -137,15 +137,15 @@ impl State<'_> {
     }
 
     /// The next control of a group's member, or of anybody.
-    fn next_in_turn(&mut self, flush: &Flush) -> Next {
+    fn next_in_queue(&mut self, flush: &Flush) -> Next {
         if flush.owner.is_none() {
-            self.look_at_mates();
+            self.mark_stale_procs();
         }
         let mut busy = Next::Nothing;
-        let mut after = self.turn_after(None);
-        for _ in 0..self.plan.turns.count {
+        let mut after = self.queued_after(None);
+        for _ in 0..self.plan.dirty_procs.count {
             let Some(key) = after else { break };
-            after = self.turn_after(Some(key));
+            after = self.queued_after(Some(key));
             let fits = match flush.owner {
                 Some(Owner::Group(group)) => self.group_of(key) == Some(group),
                 _ => true,
@@ -157,8 +157,8 @@ impl State<'_> {
                 Next::Nothing => {}
                 Next::Busy(wait) => busy = Next::Busy(wait),
                 next => {
-                    self.leave_turns(key);
-                    self.queue_turn(key);
+                    self.dequeue_proc(key);
+                    self.enqueue_proc(key);
                     return next;
                 }
             }
@@ -195,7 +195,7 @@ impl State<'_> {
                     .map_or(0, |object| object.acked.dirty_since)
             };
             let Some(first) = oldest.min_by_key(since) else {
-                self.leave_turns(key);
+                self.dequeue_proc(key);
                 return Next::Nothing;
             };
             if since(&first) > until {

@@ -79,7 +79,7 @@ impl State<'_> {
         gpu.facts.topology = facts.topology;
         gpu.facts.memory_total = facts.memory_total;
         gpu.features = features;
-        self.lay_out(id);
+        self.reserve_quotas(id);
         Ok(())
     }
 

@@ -32,7 +32,7 @@ impl State<'_> {
             name: *name,
             cgroup: CgroupPath::EMPTY,
             share: Share::default(),
-            mates: None,
+            first_proc: None,
             stale: false,
         };
         self.groups.insert(id, group)?;
@@ -74,7 +74,7 @@ impl State<'_> {
         }
         for at in 0..self.gpus.len() {
             if let Some(gpu) = self.gpus.key_at(at).filter(|_| freed) {
-                self.lay_out(gpu);
+                self.reserve_quotas(gpu);
             }
         }
         Ok(())
@@ -147,7 +147,7 @@ impl State<'_> {
             let proc = self.procs.get(key);
             proc.is_some_and(|proc| proc.by_pid.is_none())
         };
-        let by_cgroup = self.mates(id).filter(by_cgroup);
+        let by_cgroup = self.procs_in_group(id).filter(by_cgroup);
         for key in by_pid.iter().copied().chain(by_cgroup) {
             if let Some(pid) = pid_of(&key) {
                 writeln!(out, "{pid}").map_err(|_| Error::NoSpace)?;
@@ -196,11 +196,11 @@ impl State<'_> {
             return;
         }
         self.transfer(key, old, group);
-        self.leave_mates(key, old);
+        self.unlink_from_group(key, old);
         if let Some(proc) = self.procs.get_mut(&key) {
             proc.group = group;
         }
-        self.join_mates(key, group);
+        self.link_to_group(key, group);
         self.move_share(key, old, group);
         let has_node = |(gpu, _): (&GpuId, _)| self.pools.contains(&(Owner::Proc(key), *gpu));
         let has_something = self.gpus.iter().any(has_node);
@@ -215,7 +215,7 @@ impl State<'_> {
             };
             if let Some(gpu) = gpu.filter(has_quota) {
                 // The new group's mask may be another.
-                self.lay_out(gpu);
+                self.reserve_quotas(gpu);
             }
         }
     }

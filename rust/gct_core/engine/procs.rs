@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::ids::{ProcKey, UserId};
 use crate::iface::CgroupPath;
 use crate::objects::List;
-use crate::plan::Turn;
+use crate::plan::ProcLinks;
 use crate::state::{Pid, Proc, Share, State, User};
 
 impl State<'_> {
@@ -37,8 +37,8 @@ impl State<'_> {
             space: self.sequence.next(),
             in_flight: None,
             has_waiter: false,
-            turn: None,
-            mates: Turn::ALONE,
+            queued: None,
+            group_links: ProcLinks::ALONE,
         };
         for list in List::OF_PROC {
             self.objects.add_list(proc.space, list)?;
@@ -64,8 +64,8 @@ impl State<'_> {
         for list in List::OF_PROC {
             self.objects.remove_list(space, list);
         }
-        self.leave_turns(key);
-        self.leave_mates(key, self.group_of(key));
+        self.dequeue_proc(key);
+        self.unlink_from_group(key, self.group_of(key));
         let Some(proc) = self.procs.remove(&key) else {
             return;
         };
@@ -109,7 +109,7 @@ impl State<'_> {
         }
         for at in 0..self.gpus.len() {
             if let Some(gpu) = self.gpus.key_at(at) {
-                self.settle(older, gpu);
+                self.sync_dirs(older, gpu);
             }
         }
         Ok(false)

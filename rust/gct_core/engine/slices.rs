@@ -106,7 +106,7 @@ impl State<'_> {
     fn slices_of_group(&self, group: GroupId, gpu: GpuId) -> Option<Slices> {
         self.settings(Owner::Group(group), gpu)?.timeslice?;
         let slices = self
-            .mates(group)
+            .procs_in_group(group)
             .filter_map(|key| self.slices_of_proc(key, gpu));
         slices.reduce(|one, other| Slices {
             least: one.least.min(other.least),

@@ -3,7 +3,7 @@
 //! What comes and goes without a call that names it, and what is kept in files.
 
 use super::*;
-use crate::engine::{Imported, Passed};
+use crate::engine::{Imported, Visited};
 use crate::objects::{Object, ObjectKey};
 use crate::plan::Run;
 use crate::rmapi::control::NOT_SUPPORTED;
@@ -83,7 +83,7 @@ fn what_is_gone_is_taken_out_and_the_rest_is_looked_at() {
     world.alloc(own, TSG + 1, CHANNEL + 1, 0xc86f, None);
     let mut channels = Vec::new();
     let mut at = world.store.state().next_channel(own, 10, 0);
-    while let Some(passed @ Passed { object, .. }) = at {
+    while let Some(passed @ Visited { object, .. }) = at {
         if passed.is_channel() {
             channels.push(object);
         }

@@ -6,7 +6,7 @@
 //! work item looks at one member at a time, so that no ioctl pays for another's channel groups.
 
 use crate::ids::{GpuId, GroupId, ProcKey};
-use crate::plan::Turn;
+use crate::plan::ProcLinks;
 use crate::state::State;
 
 /// Members that are looked at before the state's lock is let go.
@@ -14,16 +14,16 @@ const MEMBERS_PER_STEP: usize = 8;
 
 impl<'a> State<'a> {
     /// Puts a process into the list of its group.
-    pub(super) fn join_mates(&mut self, key: ProcKey, group: Option<GroupId>) {
+    pub(super) fn link_to_group(&mut self, key: ProcKey, group: Option<GroupId>) {
         let Some(group) = group.and_then(|group| self.groups.get_mut(&group)) else {
             return;
         };
-        let next = group.mates.replace(key);
+        let next = group.first_proc.replace(key);
         if let Some(next) = next.and_then(|next| self.procs.get_mut(&next)) {
-            next.mates.previous = Some(key);
+            next.group_links.previous = Some(key);
         }
         if let Some(proc) = self.procs.get_mut(&key) {
-            proc.mates = Turn {
+            proc.group_links = ProcLinks {
                 previous: None,
                 next,
             };
@@ -31,40 +31,44 @@ impl<'a> State<'a> {
     }
 
     /// Takes a process out of the list of its group.
-    pub(super) fn leave_mates(&mut self, key: ProcKey, group: Option<GroupId>) {
+    pub(super) fn unlink_from_group(&mut self, key: ProcKey, group: Option<GroupId>) {
         let Some(proc) = self.procs.get_mut(&key) else {
             return;
         };
-        let Turn { previous, next } = core::mem::replace(&mut proc.mates, Turn::ALONE);
+        let ProcLinks { previous, next } =
+            core::mem::replace(&mut proc.group_links, ProcLinks::ALONE);
         if let Some(next) = next.and_then(|next| self.procs.get_mut(&next)) {
-            next.mates.previous = previous;
+            next.group_links.previous = previous;
         }
         match previous.and_then(|previous| self.procs.get_mut(&previous)) {
-            Some(previous) => previous.mates.next = next,
+            Some(previous) => previous.group_links.next = next,
             None => {
                 if let Some(group) = group.and_then(|group| self.groups.get_mut(&group)) {
-                    group.mates = next;
+                    group.first_proc = next;
                 }
             }
         }
-        if let Some((group, _)) = self.plan.telling.filter(|(_, at)| *at == key) {
-            self.plan.telling = next.map(|next| (group, next));
+        if let Some((group, _)) = self.plan.stale_cursor.filter(|(_, at)| *at == key) {
+            self.plan.stale_cursor = next.map(|next| (group, next));
         }
     }
 
     /// The members of a group that have the driver open.
-    pub(super) fn mates(&self, group: GroupId) -> impl Iterator<Item = ProcKey> + use<'_, 'a> {
-        let mut at = self.groups.get(&group).and_then(|group| group.mates);
+    pub(super) fn procs_in_group(
+        &self,
+        group: GroupId,
+    ) -> impl Iterator<Item = ProcKey> + use<'_, 'a> {
+        let mut at = self.groups.get(&group).and_then(|group| group.first_proc);
         (0..self.procs.len()).map_while(move |_| {
             let key = at?;
-            at = self.mate_after(key);
+            at = self.next_in_group(key);
             Some(key)
         })
     }
 
     /// The member behind another.
-    pub(super) fn mate_after(&self, key: ProcKey) -> Option<ProcKey> {
-        self.procs.get(&key)?.mates.next
+    pub(super) fn next_in_group(&self, key: ProcKey) -> Option<ProcKey> {
+        self.procs.get(&key)?.group_links.next
     }
 
     /// The shares of a group's members have changed on a GPU.
@@ -82,19 +86,19 @@ impl<'a> State<'a> {
 
     /// Returns whether some group's members have to be looked at.
     pub(super) fn has_stale(&self) -> bool {
-        self.plan.stale > 0 || self.plan.telling.is_some()
+        self.plan.stale > 0 || self.plan.stale_cursor.is_some()
     }
 
     /// Compares some members of groups whose shares have changed with their limits.
-    pub(super) fn look_at_mates(&mut self) {
+    pub(super) fn mark_stale_procs(&mut self) {
         for _ in 0..MEMBERS_PER_STEP {
-            if self.plan.telling.is_none() {
-                self.plan.telling = self.next_stale();
+            if self.plan.stale_cursor.is_none() {
+                self.plan.stale_cursor = self.next_stale();
             }
-            let Some((group, key)) = self.plan.telling else {
+            let Some((group, key)) = self.plan.stale_cursor else {
                 break;
             };
-            self.plan.telling = self.mate_after(key).map(|next| (group, next));
+            self.plan.stale_cursor = self.next_in_group(key).map(|next| (group, next));
             self.mark_proc(key, None);
         }
     }
@@ -114,7 +118,7 @@ impl<'a> State<'a> {
             };
             group.stale = false;
             self.plan.stale = self.plan.stale.saturating_sub(1);
-            if let Some(first) = group.mates {
+            if let Some(first) = group.first_proc {
                 return Some((id, first));
             }
         }
@@ -122,23 +126,24 @@ impl<'a> State<'a> {
     }
 
     /// Is each process in the list of its group, linked both ways, and are stale groups counted?
-    pub(crate) fn mates_are_sound(&self) -> bool {
+    pub(crate) fn group_procs_are_sound(&self) -> bool {
         let linked = |(key, proc): (&ProcKey, &crate::state::Proc)| {
             let Some(group) = proc.group else {
-                return proc.mates == Turn::ALONE;
+                return proc.group_links == ProcLinks::ALONE;
             };
-            let next = proc.mates.next.and_then(|next| self.procs.get(&next));
-            let behind = next
-                .is_none_or(|next| next.mates.previous == Some(*key) && next.group == Some(group));
+            let next = proc.group_links.next.and_then(|next| self.procs.get(&next));
+            let behind = next.is_none_or(|next| {
+                next.group_links.previous == Some(*key) && next.group == Some(group)
+            });
             behind
-                && proc.mates.next.is_some() == next.is_some()
-                && self.mates(group).any(|mate| mate == *key)
+                && proc.group_links.next.is_some() == next.is_some()
+                && self.procs_in_group(group).any(|mate| mate == *key)
         };
         let stale = self.groups.iter().filter(|(_, group)| group.stale);
-        let telling = self.plan.telling;
+        let cursor = self.plan.stale_cursor;
         self.procs.iter().all(linked)
             && crate::table::count(stale) == self.plan.stale
-            && telling.is_none_or(|(group, key)| self.group_of(key) == Some(group))
+            && cursor.is_none_or(|(group, key)| self.group_of(key) == Some(group))
     }
 
     /// Returns whether a process is yet to be compared with a share that has changed.
@@ -146,7 +151,7 @@ impl<'a> State<'a> {
         let Some(id) = self.group_of(key) else {
             return false;
         };
-        let telling = self.plan.telling.is_some_and(|(group, _)| group == id);
-        telling || self.groups.get(&id).is_some_and(|group| group.stale)
+        let cursor = self.plan.stale_cursor.is_some_and(|(group, _)| group == id);
+        cursor || self.groups.get(&id).is_some_and(|group| group.stale)
     }
 }

@@ -17,11 +17,11 @@ use crate::state::{Gpu, State};
 use crate::topology::Topology;
 
 /// In which order owners choose: by how many TPCs their masks leave, then groups first, then by age.
-type Turn = (u32, u64, u64);
+type Rank = (u32, u64, u64);
 
 /// A quota, and where it may be kept.
 struct Promise {
-    turn: Turn,
+    rank: Rank,
     owner: Owner,
     allowed: TpcMask,
     quota: u16,
@@ -52,23 +52,23 @@ impl State<'_> {
         gpu: GpuId,
         value: Value,
     ) -> Result<(), Error> {
-        let before = self.lay_out(gpu);
+        let before = self.reserve_quotas(gpu);
         let pool = self.pools.get_mut(&(owner, gpu)).ok_or(Error::Gone)?;
         let kept = pool.settings;
         pool.settings.set(file, value)?;
-        if self.lay_out(gpu) <= before {
+        if self.reserve_quotas(gpu) <= before {
             return Ok(());
         }
         if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
             pool.settings = kept;
         }
-        self.lay_out(gpu);
+        self.reserve_quotas(gpu);
         Err(Error::NoSpace)
     }
 
     /// Reserves anew on a GPU. Returns how many TPCs are promised and missing: some may be when a process has moved to a
     /// group with another mask.
-    pub(super) fn lay_out(&mut self, gpu: GpuId) -> u32 {
+    pub(super) fn reserve_quotas(&mut self, gpu: GpuId) -> u32 {
         let promises = |gpu: &Gpu| gpu.features.has(Feature::TpcQuota);
         if !self.gpus.get(&gpu).is_some_and(promises) {
             return 0;
@@ -89,13 +89,13 @@ impl State<'_> {
             if let Some(pool) = self.pools.get_mut(&(promise.owner, gpu)) {
                 pool.reserved = own;
             }
-            last = Some(promise.turn);
+            last = Some(promise.rank);
         }
         missing
     }
 
-    /// The promise whose turn comes after `last`.
-    fn next_promise(&self, gpu: GpuId, topology: &Topology, last: Option<Turn>) -> Option<Promise> {
+    /// The promise whose rank comes after `last`.
+    fn next_promise(&self, gpu: GpuId, topology: &Topology, last: Option<Rank>) -> Option<Promise> {
         let promised = self.pools.iter().filter_map(|((owner, on), pool)| {
             let quota = pool.settings.tpc_quota.filter(|_| *on == gpu)?.get();
             let settings = match owner {
@@ -108,13 +108,13 @@ impl State<'_> {
                 Owner::Proc(proc) => (u64::from(proc.tgid), proc.start_time_ns),
             };
             (quota > 0).then_some(Promise {
-                turn: (allowed.count(), kind, age),
+                rank: (allowed.count(), kind, age),
                 owner: *owner,
                 allowed,
                 quota,
             })
         });
-        let later = promised.filter(|promise| last.is_none_or(|last| promise.turn > last));
-        later.min_by_key(|promise| promise.turn)
+        let later = promised.filter(|promise| last.is_none_or(|last| promise.rank > last));
+        later.min_by_key(|promise| promise.rank)
     }
 }

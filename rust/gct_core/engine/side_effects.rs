@@ -17,14 +17,14 @@ const STEPS_MAX: usize = 256;
 
 /// An object of a client, for somebody who goes through them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passed {
+pub struct Visited {
     /// Its handle.
     pub object: Handle,
     /// What it is.
     pub class: Class,
 }
 
-impl Passed {
+impl Visited {
     /// Is it a channel or a channel group?
     pub const fn is_channel(&self) -> bool {
         matches!(self.class, Class::Channel | Class::ChannelGroup)
@@ -125,7 +125,7 @@ impl State<'_> {
 
     /// The object of a client that comes after another one, from 0: the next channel or channel group, or
     /// one on the way to it.
-    pub fn next_channel(&self, file: FileId, client: Handle, after: Handle) -> Option<Passed> {
+    pub fn next_channel(&self, file: FileId, client: Handle, after: Handle) -> Option<Visited> {
         let space = self.objects.space(file, client)?;
         let mut at = after;
         for _ in 0..STEPS_MAX {
@@ -138,7 +138,7 @@ impl State<'_> {
     }
 
     /// The resource manager has an object no more. Returns what comes after it and all below it.
-    pub fn vanished(&mut self, file: FileId, client: Handle, object: Handle) -> Option<Passed> {
+    pub fn vanished(&mut self, file: FileId, client: Handle, object: Handle) -> Option<Visited> {
         let proc = self.proc_of_file(file)?;
         let space = self.objects.space(file, client)?;
         let key = ObjectKey::new(space, object);
@@ -147,9 +147,9 @@ impl State<'_> {
         self.passed(space, next?.handle)
     }
 
-    fn passed(&self, space: u64, object: Handle) -> Option<Passed> {
+    fn passed(&self, space: u64, object: Handle) -> Option<Visited> {
         let class = self.objects.get(ObjectKey::new(space, object))?.class;
-        Some(Passed { object, class })
+        Some(Visited { object, class })
     }
 
     /// An object has got a name in an open file, in the place of what had the index. It is kept there, and

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Which process's controls are sent next: a queue through the processes, so that nobody waits for more than one
+//! control of each other process.
+
+use crate::ids::ProcKey;
+use crate::plan::ProcLinks;
+use crate::state::State;
+
+impl State<'_> {
+    /// Puts a process behind all others, if it is not queued.
+    pub(super) fn enqueue_proc(&mut self, key: ProcKey) {
+        let last = self.plan.dirty_procs.last;
+        let Some(proc) = self
+            .procs
+            .get_mut(&key)
+            .filter(|proc| proc.queued.is_none())
+        else {
+            return;
+        };
+        proc.queued = Some(ProcLinks {
+            previous: last,
+            next: None,
+        });
+        self.set_next(last, Some(key));
+        self.plan.dirty_procs.last = Some(key);
+        self.plan.dirty_procs.count = self.plan.dirty_procs.count.saturating_add(1);
+    }
+
+    /// Takes a process out of the queue.
+    pub(super) fn dequeue_proc(&mut self, key: ProcKey) {
+        let Some(ProcLinks { previous, next }) =
+            self.procs.get_mut(&key).and_then(|proc| proc.queued.take())
+        else {
+            return;
+        };
+        self.set_next(previous, next);
+        match next.and_then(|next| self.procs.get_mut(&next)) {
+            Some(next) => {
+                if let Some(turn) = &mut next.queued {
+                    turn.previous = previous;
+                }
+            }
+            None => self.plan.dirty_procs.last = previous,
+        }
+        self.plan.dirty_procs.count = self.plan.dirty_procs.count.saturating_sub(1);
+    }
+
+    /// The process behind `key`; the first with `None`.
+    pub(super) fn queued_after(&self, key: Option<ProcKey>) -> Option<ProcKey> {
+        match key {
+            Some(key) => self.procs.get(&key)?.queued?.next,
+            None => self.plan.dirty_procs.first,
+        }
+    }
+
+    fn set_next(&mut self, of: Option<ProcKey>, next: Option<ProcKey>) {
+        let Some(of) = of else {
+            self.plan.dirty_procs.first = next;
+            return;
+        };
+        if let Some(turn) = self
+            .procs
+            .get_mut(&of)
+            .and_then(|proc| proc.queued.as_mut())
+        {
+            turn.next = next;
+        }
+    }
+
+    /// Is the queue linked both ways, and does it hold every process with a dirty object?
+    pub(crate) fn dirty_procs_are_sound(&self) -> bool {
+        let (mut at, mut count) = (None, 0usize);
+        for _ in 0..self.procs.len() {
+            let Some(next) = self.queued_after(at) else {
+                break;
+            };
+            let turn = self.procs.get(&next).and_then(|proc| proc.queued);
+            if turn.is_none_or(|turn| turn.previous != at) {
+                return false;
+            }
+            (at, count) = (Some(next), count.saturating_add(1));
+        }
+        let queued = self
+            .procs
+            .iter()
+            .all(|(_, proc)| proc.queued.is_some() || !self.has_dirty(proc));
+        at == self.plan.dirty_procs.last
+            && self.queued_after(at).is_none()
+            && count == self.plan.dirty_procs.count
+            && queued
+    }
+}
