@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What must hold after every event.
+//! Checks what must hold after every event.
 //!
-//! The tests call [`invariants`] after each step of random event sequences, and
-//! a debug build may call it at any time. It recounts everything from the
-//! objects upward and takes time in the square of the number of entries.
+//! The tests call [`invariants`] after each step of random event sequences. A debug build may call
+//! it at any time. It recounts everything from the objects upward, in quadratic time.
 
 use crate::account::{Amount, Usage};
 use crate::dirs::DirPath;
@@ -18,40 +17,40 @@ use crate::state::{PathHash, Proc, Share, State};
 use crate::table::count;
 use crate::units::Bytes;
 
-/// The first thing that does not hold.
+/// The first invariant that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// An entry of a table cannot be found, or a count is wrong.
     Table,
     /// Links between objects are not mutual.
     Objects,
-    /// A directory has to change and is not queued, or counts its children wrongly.
+    /// A directory that must change is not queued, or counts its children wrongly.
     Dirs,
-    /// A GPU's index is not its place in order of PCI address.
+    /// A GPU's index is not its rank by PCI address.
     GpuIndex,
     /// Two groups share a name or a cgroup path.
     GroupUnique,
-    /// A process has no open file, or counts them wrongly.
+    /// A process has no open file, or a wrong count of them.
     Files,
     /// A process is in another group than its pid or its cgroup says.
     Membership,
-    /// A pool without its owner or its GPU, or an owner without its pool.
+    /// A pool lacks its owner or its GPU, or a group lacks a pool.
     Pools,
-    /// Usage is not the sum of what was charged for objects.
+    /// Usage is not the sum of the charges of objects.
     Usage,
-    /// A directory is wanted where none belongs, or not where one does.
+    /// A directory is wanted that should not exist, or the other way round.
     Wanted,
-    /// A member of a group that does not exist.
+    /// A process is a member of a group that does not exist.
     Members,
-    /// What the resource manager has to be told is counted wrongly.
+    /// A subject is in the wrong list, or stopped channels are counted wrongly.
     Plan,
-    /// A share is not what its owner's processes have.
+    /// A share is not the sum over its owner's processes.
     Shares,
-    /// A time slice is not divided among those that there are, or a group's list is not of its members.
+    /// A divisor has a wrong count, or the list of a group's processes is wrong.
     Rounds,
 }
 
-/// Checks everything.
+/// Checks all invariants.
 ///
 /// # Errors
 ///
@@ -201,7 +200,7 @@ fn usage_adds_up(state: &State<'_>) -> bool {
     })
 }
 
-/// Is each time slice divided among the channel groups that are charged, and among the processes that have any?
+/// Returns whether each divisor counts the charged channel groups, or the processes that have some.
 fn rounds_add_up(state: &State<'_>) -> bool {
     let counted = |divisor: &Divisor, count: usize| {
         u32::try_from(count) == Ok(divisor.count()) && divisor.is_sound()
@@ -237,7 +236,7 @@ fn rounds_add_up(state: &State<'_>) -> bool {
         })
 }
 
-/// A sum that saturates, which then differs from any usage that did not.
+/// Adds amounts. A saturated sum differs from any usage.
 fn add(a: &Amount, b: &Amount) -> Amount {
     Amount {
         channel_groups: a.channel_groups.saturating_add(b.channel_groups),
@@ -291,7 +290,7 @@ fn members_have_groups(state: &State<'_>, members: &Members<'_>) -> bool {
         .all(|(_, group)| state.groups.contains(&group))
 }
 
-/// Is each subject in the list where it belongs, and are those counted that stand still?
+/// Returns whether each subject is in the right list, and stopped channels are counted.
 fn plan_is_sound(state: &State<'_>) -> bool {
     let placed = |(key, object): (&ObjectKey, &Object)| {
         let list = state.objects.list_of(*key);
@@ -313,7 +312,8 @@ fn plan_is_sound(state: &State<'_>) -> bool {
         && state.dirty_procs_are_sound()
 }
 
-/// Is a subject in a list of its own process, and clean only if RM has what the limits want?
+/// Returns whether a subject is in a list of its own process, and clean only if RM has what the
+/// limits want.
 fn is_placed(state: &State<'_>, key: ObjectKey, object: &Object, list: List) -> bool {
     let key_of_proc = state.files.get(&object.file).map(|file| file.proc);
     let Some(proc) = key_of_proc.and_then(|proc| state.procs.get(&proc)) else {
@@ -323,7 +323,7 @@ fn is_placed(state: &State<'_>, key: ObjectKey, object: &Object, list: List) -> 
     let mut listed = state.objects.listed(proc.space, list);
     listed.any(|other| other == key)
         && match list {
-            // Once a write is refused, its end takes back what was told.
+            // After a refusal, `write_commit` marks what is in the wrong list.
             List::Clean => {
                 object.acked.given_up
                     || stale

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Events in, state changes out: the only place where the state moves.
+//! Applies events to the state. No other module changes it.
 //!
-//! Each method of [`State`] here is one event. It first makes sure that
-//! every table has room for all that the event may add, then changes the
-//! state; so an error means that nothing has changed. What has to be done
-//! outside the lock is asked for with [`State::next_effect`].
+//! Each event is a method of [`State`]. An event first reserves room in the tables for all that it
+//! may add, then changes the state. So an error means that nothing has changed. What must happen
+//! outside the lock is queued; see [`State::next_effect`] and [`State::next_control`].
 
 mod admit;
 mod calls;
@@ -39,10 +38,9 @@ use crate::state::{Failure, State};
 use core::fmt::Write;
 
 impl State<'_> {
-    /// The next directory to add or remove, until there is nothing to do.
+    /// Returns the next directory to add or remove.
     ///
-    /// The caller does what it is told before it asks again, without the
-    /// state's lock, and sees to it that nobody else asks in between.
+    /// The caller carries it out without the state's lock, and one thread at a time.
     pub fn next_effect(&mut self) -> Option<Effect> {
         Some(match self.dirs.next_effect()? {
             Step::Add(path, scope) => Effect::Add {
@@ -54,12 +52,12 @@ impl State<'_> {
         })
     }
 
-    /// May there be something to do? Cheap, for those who only pass by.
+    /// Returns whether directories may have to change. O(1).
     pub fn has_effects(&self) -> bool {
         self.dirs.has_effects()
     }
 
-    /// Counts what could not be followed.
+    /// Counts a failure, which the root's `events` shows.
     pub fn count(&mut self, failure: Failure) {
         let counter = match failure {
             Failure::Limit => &mut self.failures.limit,
@@ -79,7 +77,7 @@ impl State<'_> {
 
     fn dir_name(&self, path: DirPath) -> Name {
         let mut name = Name::EMPTY;
-        // A number of at most ten digits always fits.
+        // Cannot fail: a number has at most ten digits.
         let _ = match path {
             DirPath::Group(group) => {
                 return self.groups.get(&group).map_or(name, |group| group.name)

@@ -1,18 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the resource manager was told of each channel group and channel, and what it is to be told next.
+//! Records what RM has acknowledged of each channel group and channel, and which control it gets
+//! next.
 //!
-//! Terminology
-//!   subject    a channel group or a channel, under the one of its names that is charged
-//!   dirty      RM does not yet have what the limits in force want of the subject
-//!   control    one call of the resource manager; a freeze names several channels of one process
-//!   in flight  the control was handed out and its outcome is not known
-//!   flush     what one caller sends before it returns
-//!   pending write   a limit that is written, until every control that it needs was acknowledged
+//! ```text
+//! subject        a channel group or a channel, under the alias that is charged
+//! clean, dirty   RM has, or does not yet have, what the limits in force want of the subject
+//! control        one call of RM; a freeze names several channels of one process
+//! in flight      the control was handed out and has not completed
+//! flush          the controls that one caller sends before it returns
+//! pending write  a limit that is written but not stored: not all its controls are acknowledged
+//! stale          a group whose members' shares of a time slice changed and are not yet compared
+//! ```
 //!
-//! Each process has its subjects in lists ([`List`](crate::objects::List)) and at most one control in flight. A
-//! subject's place in the lists is what an outcome must match: whatever a tenant undoes leaves the list of those in
-//! flight at once, so that the outcome finds it no more and it is told again.
+//! Each process has lists of its subjects ([`List`](crate::objects::List)) and at most one control
+//! in flight. An outcome counts only for subjects that are still in the list of those in flight. If
+//! a tenant overrides a limit meanwhile, its subject leaves that list at once: the outcome does not
+//! reach it, and it is dirty again.
 
 use crate::ids::{GpuId, GroupId, Owner, ProcKey};
 use crate::iface::value::Value;
@@ -21,19 +25,19 @@ use crate::rmapi::control::{Control, Status, CHANNELS_MAX};
 use crate::rmapi::Class;
 use crate::slice::{Slice, SliceUpdate};
 
-/// Whether a channel stands still.
+/// Whether RM runs a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Run {
-    /// As its owner wants it.
+    /// The channel may run.
     Runs,
-    /// The resource manager has stopped it.
+    /// RM has stopped the channel.
     Frozen,
-    /// It was told to stop or to go on, and has not answered, or has refused, or the tenant has undone it.
+    /// A control is in flight or failed, or the tenant may have overridden the last one.
     Unknown,
 }
 
 impl Run {
-    /// Is it as the limit says?
+    /// Returns whether this is the state that the limit wants.
     const fn is(self, freeze: bool) -> bool {
         match self {
             Self::Runs => !freeze,
@@ -42,12 +46,12 @@ impl Run {
         }
     }
 
-    /// What makes it as the limit says.
+    /// Returns the update that leads to the state that the limit wants.
     pub(crate) fn update(self, freeze: bool) -> Option<Update> {
         (!self.is(freeze)).then_some(Update::Freeze(freeze))
     }
 
-    /// What it is once the resource manager has obeyed.
+    /// Returns the state after RM has acknowledged a freeze or its end.
     pub(crate) const fn after(freeze: bool) -> Self {
         match freeze {
             true => Self::Frozen,
@@ -56,20 +60,20 @@ impl Run {
     }
 }
 
-/// What the resource manager was told of an object.
+/// State of a subject as RM has acknowledged it, and what is pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Acked {
-    /// Of several names of one thing this one is the subject.
+    /// Whether this alias of a resource is the subject.
     pub(crate) primary: bool,
-    /// Of a channel group.
+    /// A channel group's time slice.
     pub(crate) slice: Slice,
-    /// Of a channel.
+    /// Whether a channel runs.
     pub(crate) run: Run,
-    /// How many channels a control may name that names this one.
+    /// Maximum number of channels in a control that names this one.
     pub(crate) batch_max: usize,
-    /// What was refused. It is believed once the object turns out to be there.
+    /// The last refusal. It counts once the object turns out to exist.
     pub(crate) refusal: Option<Refusal>,
-    /// It was refused, or is not there: it is told again when something changes.
+    /// RM refused the last update, or has no such object. The next event that marks it retries.
     pub(crate) given_up: bool,
     /// Sequence number of the event that made it dirty.
     pub(crate) dirty_since: u64,
@@ -86,12 +90,12 @@ impl Acked {
         dirty_since: 0,
     };
 
-    /// The resource manager does not have it.
+    /// Records that RM has no such object.
     pub(crate) fn gone(&mut self) {
         (self.refusal, self.given_up) = (None, true);
     }
 
-    /// What is known of a thing of which another name becomes the subject.
+    /// Returns what is known of the resource, for another alias that becomes the subject.
     pub(crate) const fn inherited(&self) -> Self {
         Self {
             primary: self.primary,
@@ -102,7 +106,7 @@ impl Acked {
     }
 }
 
-/// One step that brings RM's state of an object towards the limits in force.
+/// One step that brings RM's state of a subject towards the limits in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Update {
     /// Reads or sets a channel group's time slice.
@@ -120,12 +124,12 @@ pub(crate) enum Update {
 pub(crate) struct Refusal {
     pub(crate) update: Update,
     pub(crate) status: Status,
-    /// There is something of the right class under the handle.
+    /// RM has an object of the right class under the handle.
     pub(crate) exists: bool,
 }
 
 impl Update {
-    /// The limit that it enforces.
+    /// Returns the file whose limit the update enforces.
     pub(crate) const fn file(self) -> Option<File> {
         match self {
             Self::Slice(_) => Some(File::ComputeTimeslice),
@@ -135,7 +139,7 @@ impl Update {
     }
 }
 
-/// A control in flight: give it to [`State::control_done`](crate::state::State::control_done).
+/// A control in flight. Pass it to [`State::control_done`](crate::state::State::control_done).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
     pub(crate) proc: ProcKey,
@@ -143,45 +147,45 @@ pub struct InFlight {
     pub(crate) update: Update,
 }
 
-/// The end of a control in flight: see [`State::is_over`](crate::state::State::is_over).
+/// A control in flight to wait for. See [`State::is_over`](crate::state::State::is_over).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
     pub(crate) proc: ProcKey,
     pub(crate) number: u64,
 }
 
-/// The answer to who asks for a control.
+/// The next step of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(
     clippy::large_enum_variant,
     reason = "it lives on the stack of who sends the control"
 )]
 pub enum Next {
-    /// Send this.
+    /// Send this control.
     Send(Control, InFlight),
-    /// Somebody else is sending for the same process. Wait, then ask again.
+    /// Another thread sends a control for the same process. Wait, then ask again.
     Busy(Wait),
     /// The flush is done.
     Nothing,
 }
 
-/// What came of a control, for who sent it.
+/// Outcome of a control, for its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Somebody waits for its end.
+    /// A thread waits for this control.
     pub has_waiter: bool,
     /// The pending write was refused.
     pub refused: bool,
 }
 
-/// How many other processes a flush names.
+/// Maximum number of other processes that a flush names.
 pub(crate) const SHARERS_MAX: usize = 8;
 
-/// Other processes whose channels one ioctl may have let run.
+/// Other processes whose channels one ioctl may have enabled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Touched {
     pub(crate) procs: [Option<ProcKey>; SHARERS_MAX],
-    /// There are more.
+    /// There are more than fit.
     pub(crate) more: bool,
 }
 
@@ -200,26 +204,27 @@ impl Touched {
     }
 }
 
-/// Whose controls a caller sends, and how far: what becomes dirty later is for who makes it dirty.
+/// A set of controls that one caller sends: those of an owner that are dirty by `until`. Later ones
+/// belong to the caller that makes them dirty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flush {
-    /// `None` is anybody.
+    /// `None` means all owners.
     pub(crate) owner: Option<Owner>,
     pub(crate) others: [Option<ProcKey>; SHARERS_MAX],
     pub(crate) until: u64,
-    /// It waits for what others have in flight.
+    /// The flush waits for controls in flight that other threads send.
     pub(crate) waits: bool,
-    /// It is a write's, whose limit may be refused.
+    /// The flush belongs to a write, whose limit may be refused.
     pub(crate) writes: bool,
 }
 
 impl Flush {
-    /// Does it end when the pending write is refused?
+    /// Returns whether the flush ends when the pending write is refused.
     pub const fn ends_at_refusal(&self) -> bool {
         self.writes
     }
 
-    /// Everybody's controls, in turns: a process that somebody sends for already is left out.
+    /// All dirty processes in queue order, except for those with a control in flight.
     pub const ALL: Self = Self {
         owner: None,
         others: [None; SHARERS_MAX],
@@ -236,11 +241,11 @@ pub(crate) struct PendingWrite {
     pub(crate) gpu: GpuId,
     pub(crate) file: File,
     pub(crate) value: Value,
-    /// Why it cannot be, if the resource manager has refused.
+    /// RM's status, if it refused the limit.
     pub(crate) refused: Option<Status>,
 }
 
-/// Processes that may have something dirty, in the order in which they get their turns.
+/// Processes that may have dirty subjects, the one that waits longest first.
 #[derive(Debug)]
 pub(crate) struct ProcQueue {
     pub(crate) first: Option<ProcKey>,
@@ -248,7 +253,7 @@ pub(crate) struct ProcQueue {
     pub(crate) count: usize,
 }
 
-/// A process's place in a list of processes.
+/// A process's links in a list of processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcLinks {
     pub(crate) previous: Option<ProcKey>,
@@ -256,25 +261,25 @@ pub(crate) struct ProcLinks {
 }
 
 impl ProcLinks {
-    /// Nobody is before it or behind it.
+    /// Links of a process without neighbours, or in no list.
     pub(crate) const ALONE: Self = Self {
         previous: None,
         next: None,
     };
 }
 
-/// What is remembered of all this.
+/// All pending updates, beside the lists of the processes.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) dirty_procs: ProcQueue,
-    /// Subjects that do not run as their owners want.
+    /// Subjects in another state than [`Run::Runs`].
     pub(crate) stopped: usize,
-    /// Whose channels the last ioctl may have let run, besides its own process's.
+    /// Other processes whose channels the last ioctl may have enabled.
     pub(crate) touched: Touched,
     pub(crate) pending_write: Option<PendingWrite>,
-    /// Groups whose members' shares of a time slice have changed.
+    /// Number of stale groups.
     pub(crate) stale: usize,
-    /// One of those, and the member that is compared with its share next.
+    /// The stale group whose members are being compared, and the next member.
     pub(crate) stale_cursor: Option<(GroupId, ProcKey)>,
 }
 

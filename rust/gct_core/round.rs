@@ -1,49 +1,53 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Divides an owner's time slice among its channel groups, so that all of them together have it once in a round.
-//!
-//! Terminology
-//!   round     one pass of a runlist: each channel group with work on it has its time slice once
-//!   share     what one process has of the time slice of its group
-//!   divisor   by how much a time slice is divided; it follows a count in steps
+//! Divides an owner's time slice among its channel groups, so that together they get it once per
+//! round.
 //!
 //! ```text
-//! share = min(the process's compute.timeslice, the group's / divisor(processes with channel groups on the GPU))
+//! round    one pass of a runlist: each channel group with work runs for its time slice once
+//! share    the part of a group's time slice that one process gets
+//! divisor  the number by which a time slice is divided; it follows a count in steps
+//!
+//! share = min(compute.timeslice of the process,
+//!             compute.timeslice of the group / divisor(processes with channel groups on the GPU))
 //! slice = share / divisor(channel groups that the process has in the round)
 //! ```
 //!
-//! Processes come first, so that one that makes a thousand channel groups divides its own share and nobody else's.
+//! The share is divided first between processes: a process that creates a thousand channel groups
+//! divides only its own share.
 //!
-//! A channel group without work counts, too. Nobody but the GPU knows which ones have work: a tenant submits without
-//! an ioctl.
+//! Idle channel groups count, too. Only the GPU knows which groups have work, because a tenant
+//! submits without an ioctl.
 //!
-//! No part is shorter than [`SLICE_MIN`]. With less a channel group is taken off the GPU before its context is loaded,
-//! and never gets anything done. Nor would the round be much shorter: the change from one channel group to the next
-//! takes some 160 us on an H100 whatever the slice.
+//! No part is shorter than [`SLICE_MIN`]. With a shorter one the GPU preempts a channel group
+//! before it has loaded its context, and the group makes no progress. Shorter slices would hardly
+//! shorten the round: on an H100 the switch to the next channel group takes about 160 us whatever
+//! the slice.
 
 use crate::limits::TIMESLICE_PART_US_MIN;
 use crate::rmapi::nv;
 use crate::units::Us;
 
-/// The shortest slice that a division leaves, unless the whole is shorter.
+/// Shortest slice that a division leaves, unless the whole is shorter.
 pub const SLICE_MIN: Us = Us(TIMESLICE_PART_US_MIN);
 
-/// The channel groups that take turns on one runlist, as far as their engine tells.
+/// A set of channel groups that may share a runlist, identified by their engine.
 ///
-/// Engines of unlike rounds never share a runlist on Ampere and newer GPUs. Engines of one round may have a runlist each;
-/// then their slices are shorter than they need be.
+/// On Ampere and newer GPUs, engines of different rounds never share a runlist. Engines of one
+/// round may have a runlist each. Their slices are then shorter than necessary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round(u8);
 
 impl Round {
-    /// How many there are.
+    /// Number of rounds.
     pub const COUNT: usize = 10;
 
     /// Compute and graphics.
     pub const GRAPHICS: Self = Self(0);
 
-    /// Looks up an engine, `NV2080_ENGINE_TYPE_*`. Copy engines 0 and 1 may share the runlist of graphics (GRCE). From
-    /// `COPY2` to `COPY9` each has a round; video and whatever newer GPUs have share the last.
+    /// Looks up the round of an engine, `NV2080_ENGINE_TYPE_*`. Copy engines 0 and 1 may share the
+    /// runlist of graphics (GRCE). `COPY2` to `COPY9` have a round each. All other engines, such as
+    /// video, share the last.
     pub fn of_engine(engine: u64) -> Self {
         let engine = u32::try_from(engine).unwrap_or(u32::MAX);
         let copy = engine.clamp(
@@ -54,16 +58,18 @@ impl Round {
         Self(u8::try_from(round).unwrap_or(0))
     }
 
-    /// Its place in an array of all.
+    /// Returns the round's index in an array of [`Round::COUNT`].
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// By how much a time slice is divided, which follows a count in steps: 1, 2, 3, 4, 6, 8, 12, 16 and so on.
+/// A divisor of time slices. It follows a count in steps: 1, 2, 3, 4, 6, 8, 12, 16 and so on.
 ///
-/// It grows with the count and shrinks once the count is half of it. So it changes a few times while many come, and
-/// not at all while one comes and goes among several: each change has every sharer's channel groups told again.
+/// The divisor grows with the count and shrinks only when the count is half of it (hysteresis).
+/// Each change makes all channel groups of all sharers dirty. The steps keep changes rare while
+/// many sharers arrive; the hysteresis avoids changes while one sharer comes and goes among
+/// several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divisor {
     count: u32,
@@ -77,20 +83,20 @@ impl Default for Divisor {
 }
 
 impl Divisor {
-    /// Nobody shares.
+    /// Divisor of an undivided time slice.
     pub const ONE: Self = Self { count: 0, by: 1 };
 
-    /// How many share.
+    /// Returns the number of sharers.
     pub const fn count(&self) -> u32 {
         self.count
     }
 
-    /// By how much is divided: at least 1 and at least the count.
+    /// Returns the divisor: at least 1, and at least the count.
     pub const fn by(&self) -> u32 {
         self.by
     }
 
-    /// So many share now.
+    /// Sets the number of sharers.
     pub const fn recount(&mut self, count: u32) {
         self.count = count;
         if count > self.by || count <= self.by / 2 {
@@ -98,30 +104,30 @@ impl Divisor {
         }
     }
 
-    /// One more shares.
+    /// Adds one sharer.
     pub const fn add(&mut self) {
         self.recount(self.count.saturating_add(1));
     }
 
-    /// One fewer shares.
+    /// Removes one sharer.
     pub const fn take(&mut self) {
         self.recount(self.count.saturating_sub(1));
     }
 
-    /// Its part of a time slice.
+    /// Returns one part of a time slice.
     pub fn part(&self, whole: Us) -> Us {
         let part = whole.get().checked_div(u64::from(self.by));
         Us(part.unwrap_or(0)).max(SLICE_MIN).min(whole)
     }
 
-    /// Is it one that counting to this can have left?
+    /// Returns whether some sequence of counts leads to this state.
     pub(crate) const fn is_sound(&self) -> bool {
         let follows = self.count <= self.by && (self.by == 1 || self.count > self.by / 2);
         follows && step(self.by) == self.by
     }
 }
 
-/// The smallest step that is no less than a count.
+/// Returns the smallest step that is not below `count`.
 const fn step(count: u32) -> u32 {
     let above = match count.checked_next_power_of_two() {
         Some(above) => above,
@@ -184,8 +190,8 @@ mod tests {
     }
 
     proptest! {
-        /// All parts together are the whole, but where each has the shortest slice; and a part is at least a third of what an
-        /// exact division would leave.
+        /// The parts sum to at most the whole, unless each is the shortest slice. A part is at
+        /// least a third of the exact quotient.
         #[test]
         fn the_parts_are_no_more_than_the_whole(counts in prop::collection::vec(0u32..3000, 1..20), whole in prop_oneof![20u64..200, 20u64..1_000_000]) {
             let mut divisor = Divisor::ONE;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Test vectors that every build of the core must pass.
+//! Holds test vectors that every build of the core must pass.
 //!
-//! The host's tests run them, and KUnit runs them in the kernel. There they show that Kbuild's
-//! object behaves like cargo's.
+//! The host's tests run them with cargo's build, and KUnit runs them in the kernel with Kbuild's
+//! object.
 
 use crate::error::Error;
 use crate::ids::{GroupId, ProcKey};
@@ -15,7 +15,7 @@ use crate::tables::Pieces;
 use crate::text::Text;
 use crate::units::mul_div;
 
-/// The name of the first group of vectors that failed.
+/// Name of the first group of vectors that failed.
 pub type Failed = &'static str;
 
 /// Runs all vectors.
@@ -38,7 +38,7 @@ pub fn run() -> Result<(), Failed> {
     }
 }
 
-/// A written text, and the text that the file then shows.
+/// Pairs of a written text and the text that the file then shows.
 const VALUES: [(Format, &[u8], &str); 14] = [
     (Format::BytesOrMax, b"max\n", "max\n"),
     (Format::BytesOrMax, b" 4G ", "4294967296\n"),
@@ -65,7 +65,7 @@ fn values() -> bool {
     })
 }
 
-/// A written text, and the error that refuses it.
+/// Pairs of a written text and the error that refuses it.
 const REFUSALS: [(Format, &[u8], Error); 9] = [
     (Format::BytesOrMax, b"", Error::Syntax),
     (Format::BytesOrMax, b"18446744073709551616", Error::Range),
@@ -119,7 +119,7 @@ fn ioctls() -> bool {
     decoded && rmapi::decode(escape::ALLOC, &[0; 31]) == Err(Error::Syntax)
 }
 
-/// A smaller page than others, for a kernel's stack.
+/// A small page that fits a kernel's stack.
 struct Page([MemberSlot; 16]);
 
 impl Pieces<MemberSlot> for Page {

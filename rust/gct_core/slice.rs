@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tracks the time slice of one channel group, and which control the resource manager gets next.
+//! Tracks the time slice of one channel group, and decides which control RM gets next.
 //!
 //! The engine keeps a [`Slice`] for each channel group. In the user-space mode the process sends
-//! these controls itself, and keeps them instead.
+//! these controls itself and keeps the `Slice`.
 
 use crate::rmapi::control::{Control, Status, NOT_SUPPORTED};
 use crate::rmapi::Handle;
@@ -14,7 +14,7 @@ use crate::units::Us;
 pub enum Slice {
     /// The original one, not yet read.
     Own,
-    /// The original one, as the resource manager reported it.
+    /// The original one, as RM reported it.
     Known(Us),
     /// A limit, in place of the original.
     Ours {
@@ -25,7 +25,7 @@ pub enum Slice {
     },
 }
 
-/// The next control for the resource manager.
+/// The next control for RM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SliceUpdate {
     /// Read the channel group's original time slice.
@@ -51,11 +51,11 @@ impl Slice {
         }
     }
 
-    /// Returns the state after somebody else may have set the time slice. The original is still
+    /// Returns the state after another control may have set the time slice. The original stays
     /// known.
     #[must_use]
     pub const fn lost(self) -> Self {
-        /// No limit is this short.
+        /// An impossible time slice: every limit is longer.
         const UNKNOWN: Us = Us(0);
         match self {
             Self::Ours { own, .. } => Self::Ours { own, now: UNKNOWN },
@@ -63,7 +63,7 @@ impl Slice {
         }
     }
 
-    /// Returns the state after the resource manager has carried out `update` and reported `now`.
+    /// Returns the state after RM has carried out `update` and reported `now`.
     #[must_use]
     pub const fn after(self, update: SliceUpdate, now: Us) -> Self {
         match (update, self) {
@@ -86,12 +86,12 @@ impl SliceUpdate {
         }
     }
 
-    /// Checks the outcome of the control. A time slice other than the requested one is not the
-    /// limit.
+    /// Checks the outcome of the control. RM may round: a time slice other than the requested one
+    /// is refused.
     ///
     /// # Errors
     ///
-    /// The resource manager's, and [`NOT_SUPPORTED`] for another time slice.
+    /// RM's status, and [`NOT_SUPPORTED`] for another time slice.
     pub fn verify(self, control: &Control, outcome: Result<(), Status>) -> Result<(), Status> {
         match (self, outcome) {
             (Self::Set(slice), Ok(())) if control.timeslice() != slice => Err(NOT_SUPPORTED),

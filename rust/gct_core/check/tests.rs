@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A small world around the core: a filesystem for the directories, and a
-//! resource manager of our own whose ioctls are decoded from bytes as the
-//! driver's are. Random histories are played in it; after each event the
-//! invariants must hold, and whenever no ioctl is under way the usage must be
-//! what the resource manager itself would count.
+//! Plays random event sequences in a small world around the core.
+//!
+//! The world has a filesystem for the directories, and a model of RM whose ioctls are decoded from
+//! bytes as the driver's are. After each event the invariants must hold. Whenever no ioctl is
+//! running, the usage must be what the model of RM counts.
 
 mod enforced;
 mod objects;
@@ -94,7 +94,7 @@ impl World {
     fn gpu_remove(&mut self, n: u64) {
         let removed = self.store.state().gpu_remove(u32::try_from(n).unwrap());
         assert_eq!(removed.is_ok(), self.gpus.remove(&n).is_some());
-        // What was on it is on no GPU, even if one with this number comes again.
+        // Its objects are on no GPU now, even if one with the same number is added.
         for real in self.real.values_mut().filter(|real| real.gpu == n) {
             real.gpu = NO_GPU;
         }
@@ -183,7 +183,7 @@ impl World {
         self.store.state().member_moved(proc(n), Some(id)).unwrap();
     }
 
-    /// Follows the effects as the glue does, one at a time.
+    /// Carries out the effects as the glue does, one at a time.
     fn effect(&mut self) -> bool {
         let Some(effect) = self.store.state().next_effect() else {
             return false;
@@ -258,8 +258,8 @@ fn play(world: &mut World, (op, a, b, c): (u8, u8, usize, u8)) {
         22 => {
             world.store.members().on_exit(proc(a % 6));
         }
-        // A fork may put a process into a group whose files were open before;
-        // the tracepoint cannot tell the state, the next open does.
+        // A fork may put a process with open files into a group. The tracepoint cannot change the
+        // state, so the next open does.
         23 if c % 32 == 0 => world.gpu_remove(u64::from(a % 3)),
         23 | 24 => world.gpu_add(u64::from(a % 3)),
         _ => {
@@ -285,7 +285,7 @@ proptest! {
             world.compare();
         }
         world.compare_limits();
-        // Everything ends, and nothing is left.
+        // Everything is closed, and the tables must be empty.
         while !world.dups.is_empty() {
             world.dup_leave(false);
         }

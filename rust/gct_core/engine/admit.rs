@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Device memory is asked for before the driver allocates it, and launches are told of after
-//! they ran.
+//! Decides whether device memory may be allocated, and counts launches.
+//!
+//! ```text
+//! try_charge      charges the memory before the driver allocates it, or refuses
+//!     the driver allocates, or fails
+//! call_leave      replaces that charge by one for what was allocated
+//! uncharge_ticket takes the charge back if no call_leave follows
+//! ```
 
 use crate::account::Amount;
 use crate::engine::Ticket;
@@ -14,17 +20,16 @@ use crate::state::{File, Pool, State};
 use crate::units::Bytes;
 
 impl State<'_> {
-    /// An ioctl that may allocate device memory is about to run: `None` if it must not, since
-    /// its owner would have more than `gmem.limit`. Otherwise the memory is charged from now
-    /// on, so that two who ask at a time cannot both have the last of it, until
-    /// [`State::call_leave`] gets the ticket and charges what came of it.
+    /// Charges the device memory that an ioctl may allocate. Returns `None` if its owner would
+    /// exceed `gmem.limit`: the ioctl must not run. The charge comes first, so concurrent ioctls
+    /// cannot exceed the limit together. It lasts until [`State::call_leave`] gets the ticket.
     ///
-    /// What cannot be told beforehand is granted. The caller closes the file after the last
-    /// `call_leave`, as with [`State::call_enter`].
+    /// Memory of unknown size is granted. The caller closes the file after the last `call_leave`,
+    /// as with [`State::call_enter`].
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`], [`Error::NoSpace`]: it cannot be followed.
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: the memory cannot be tracked.
     pub fn call_try_charge(
         &mut self,
         file: FileId,
@@ -53,15 +58,15 @@ impl State<'_> {
         self.charge_reserved(file, proc, gpu, amount).map(Some)
     }
 
-    /// A process is about to have so much more managed memory, which may come to lie on this
-    /// GPU: `None` if it must not, since its owner would have more than `gmem.limit`. Otherwise
-    /// it is charged until [`State::uncharge_ticket`] gets the ticket.
+    /// Charges managed memory that a process is about to allocate and that may be placed on this
+    /// GPU. Returns `None` if its owner would exceed `gmem.limit`: the process must not allocate
+    /// it. The charge lasts until [`State::uncharge_ticket`] gets the ticket.
     ///
     /// The caller uncharges it before it closes the file.
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`], [`Error::NoSpace`]: it cannot be followed; [`Error::Gone`].
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: it cannot be tracked; [`Error::Gone`].
     pub fn try_charge_managed(
         &mut self,
         file: FileId,
@@ -75,7 +80,7 @@ impl State<'_> {
         self.charge_managed(file, gpu, bytes).map(Some)
     }
 
-    /// As [`State::try_charge_managed`] for memory that exists already: no limit refuses it.
+    /// Charges managed memory that exists already: no limit refuses it.
     ///
     /// # Errors
     ///
@@ -90,7 +95,7 @@ impl State<'_> {
         self.charge_reserved(file, proc, gpu, Amount::of_managed(bytes))
     }
 
-    /// The process that is charged, with room for one charge.
+    /// Returns the process that is charged, and reserves room for one charge.
     fn owner_of_managed(&self, file: FileId, gpu: GpuId) -> Result<ProcKey, Error> {
         let File { proc, .. } = self.files.get(&file).ok_or(Error::Gone)?;
         if !self.gpus.contains(&gpu) {
@@ -101,7 +106,7 @@ impl State<'_> {
         Ok(*proc)
     }
 
-    /// Charges an object that nobody can name. The caller has made room for it.
+    /// Charges a hidden object. The caller has reserved room for it.
     fn charge_reserved(
         &mut self,
         file: FileId,
@@ -118,7 +123,7 @@ impl State<'_> {
         Ok(Ticket::reserved(hidden))
     }
 
-    /// What was granted is given back: no [`State::call_leave`] will follow.
+    /// Takes back the charge of a ticket for which no [`State::call_leave`] follows.
     pub fn uncharge_ticket(&mut self, file: FileId, ticket: Ticket) {
         let proc = self.files.get(&file).map(|file| file.proc);
         if let (Some(proc), Some(key)) = (proc, ticket.reservation()) {
@@ -126,15 +131,15 @@ impl State<'_> {
         }
     }
 
-    /// The object below which a call makes another.
+    /// Returns the parent of the object that a call creates.
     fn parent_of(&self, file: FileId, call: &Call) -> Option<Object> {
         let space = self.objects.space(file, call.client)?;
         let parent = ObjectKey::new(space, self.parent_handle(call));
         self.objects.get(parent).copied()
     }
 
-    /// Would so much more be over the limit of the process or of its group? Then that is
-    /// counted where it would.
+    /// Returns whether `more` would exceed the limit of the process or of its group, and counts a
+    /// refusal in each pool whose limit it exceeds.
     fn exceeds_limit(&mut self, proc: ProcKey, gpu: GpuId, more: Bytes) -> bool {
         let group = self.group_of(proc);
         let mut refused = false;
@@ -153,29 +158,29 @@ impl State<'_> {
         refused
     }
 
-    /// The group that a process with open files belongs to.
+    /// Returns the group of a process that has files open.
     pub fn group_of(&self, proc: ProcKey) -> Option<GroupId> {
         self.procs.get(&proc)?.group
     }
 
-    /// Does a file have a client of that handle? A caller that does not hear from the resource
-    /// manager itself must not let one file speak of another's.
+    /// Returns whether a client belongs to a file. A daemon asks this of each message, because RM
+    /// does not check it there.
     pub fn has_client(&self, file: FileId, client: Handle) -> bool {
         self.objects.space(file, client).is_some()
     }
 
-    /// The GPU on which an object of a file's client lies.
+    /// Returns the GPU of an object.
     pub fn gpu_of_object(&self, file: FileId, client: Handle, object: Handle) -> Option<GpuId> {
         let space = self.objects.space(file, client)?;
         self.objects.get(ObjectKey::new(space, object))?.gpu
     }
 
-    /// The N of a GPU's `/dev/nvidiaN`.
+    /// Returns the N of a GPU's `/dev/nvidiaN`.
     pub fn gpu_minor(&self, gpu: GpuId) -> Option<u32> {
         self.gpus.get(&gpu).map(|gpu| gpu.facts.minor)
     }
 
-    /// Adds launches of a process on a GPU, of which the last was granted `effective`.
+    /// Counts launches of a process on a GPU. The last was granted `effective`.
     pub fn launched(
         &mut self,
         proc: ProcKey,
@@ -194,8 +199,8 @@ impl State<'_> {
         }
     }
 
-    /// Sets how many processes of an owner its time slice or freeze does not bind. A daemon calls
-    /// this whose processes enforce these limits themselves.
+    /// Sets how many processes of an owner do not apply its time slice or freeze. The daemon of the
+    /// user-space mode learns this from its processes, which apply the limits themselves.
     pub fn set_unbound(&mut self, owner: Owner, gpu: GpuId, count: u32) {
         if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
             pool.unbound = Some(count);
@@ -203,7 +208,7 @@ impl State<'_> {
     }
 }
 
-/// The handle of memory that is asked for, in a space that nobody can name.
+/// Handle of charged memory, in a hidden space.
 const RESERVED: Handle = 1;
 
 impl Pool {

@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Files of the driver, and the ioctls on them.
+//! Tracks the driver's open files and the ioctls on them.
+//!
+//! ```text
+//! call_enter   before the ioctl: hides what it may free, names what it may dup, reserves room
+//!     RM runs the ioctl
+//! call_leave   after it: adds what it created, frees what it freed
+//! ```
 
 use super::Ticket;
 use crate::account::Amount;
@@ -11,15 +17,15 @@ use crate::objects::{Object, ObjectKey, Objects};
 use crate::rmapi::{Action, Call, Class, Handle, Share};
 use crate::state::{Failure, File, State};
 
-/// Where a new object goes.
+/// Where to add an object.
 struct New {
     key: ObjectKey,
-    /// The process that opened that file, and is charged.
+    /// The process that opened the file. It is charged.
     proc: ProcKey,
 }
 
 impl State<'_> {
-    /// As [`State::file_open_by`], for a caller that bounds users by itself.
+    /// Opens a file for a caller that limits users itself.
     ///
     /// # Errors
     ///
@@ -33,12 +39,12 @@ impl State<'_> {
         self.file_open_by(UserId::default(), key, cgroup, by_pid)
     }
 
-    /// A process opened the driver. `cgroup` is its absolute cgroup-v2 path, empty
-    /// when unknown, and `by_pid` the group it belongs to by pid.
+    /// Opens a file for a process. `cgroup` is its absolute cgroup-v2 path, empty when unknown.
+    /// `by_pid` is the group to which it belongs by pid.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`]: the owner has its share; [`Error::NeedSlots`].
+    /// [`Error::NoSpace`]: the owner has used up its share; [`Error::NeedSlots`].
     pub fn file_open_by(
         &mut self,
         user: UserId,
@@ -70,13 +76,13 @@ impl State<'_> {
         Ok(id)
     }
 
-    /// A file of the driver is closed, and everything made through it is gone.
+    /// Closes a file and frees all objects that were created through it.
     pub fn file_close(&mut self, id: FileId) {
         let Some(file) = self.files.remove(&id) else {
             return;
         };
         let proc = file.proc;
-        // Each turn frees one client; the bound only guards what never is.
+        // Each iteration frees one client. The bound covers a broken list.
         for _ in 0..self.objects.len() {
             let Some(client) = self.objects.first_below_root(id.raw()) else {
                 break;
@@ -87,13 +93,13 @@ impl State<'_> {
         self.file_leave(&file);
     }
 
-    /// An ioctl is about to run. What it may free loses its handles now, since
-    /// they may be given to others before the ioctl returns; what it may give a
-    /// second name has one from now on, since the first may go before that.
+    /// Prepares for an ioctl. Hides objects that it may free, because RM may give the same handles
+    /// to other objects before the ioctl returns. Adds the alias that it may create, because the
+    /// source may be freed before the ioctl returns.
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`], [`Error::NoSpace`]: a second name is not tracked.
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: an alias cannot be tracked.
     pub fn call_enter(&mut self, file: FileId, call: &Call) -> Result<Ticket, Error> {
         let (home, hidden, handle) = match call.action {
             Action::Control(_) => return Ok(Ticket::NONE),
@@ -125,7 +131,7 @@ impl State<'_> {
         })
     }
 
-    /// Keeps room for what an ioctl may make, so that it can be followed.
+    /// Reserves room for the objects that an ioctl may create.
     fn promised_to(&mut self, file: FileId, call: &Call, class: Class) -> Result<Ticket, Error> {
         let promised = match class {
             Class::Client => Objects::OF_CLIENT,
@@ -140,7 +146,7 @@ impl State<'_> {
         })
     }
 
-    /// Keeps room for what a control may import.
+    /// Reserves room for the objects that a control may import.
     fn promised_imports(
         &mut self,
         file: FileId,
@@ -160,12 +166,12 @@ impl State<'_> {
         })
     }
 
-    /// An ioctl has run. `call` is decoded anew, and `answer` is the answer to its
-    /// [`Call::lookup`], if there is one.
+    /// Records what an ioctl has done. The caller decodes `call` again. `answer` is the answer to
+    /// its [`Call::lookup`], if any.
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`], [`Error::NoSpace`]: what was made is not tracked.
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: an object that was created cannot be tracked.
     pub fn call_leave(
         &mut self,
         file: FileId,
@@ -176,20 +182,20 @@ impl State<'_> {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return Err(Error::Gone);
         };
-        // Imports take theirs one by one, until `imports_end()`.
+        // Each import uses up one promised object, until `imports_end`.
         if !matches!(call.action, Action::Share(..)) {
             self.redeem(file, ticket.promised);
         }
         if matches!(call.action, Action::Alloc { .. }) {
-            // What was asked for is charged anew, as what it became.
+            // The object is charged below, as what RM has allocated.
             self.uncharge_ticket(file, ticket);
         }
         match call.action {
             Action::Free => self.freed(proc, call.succeeded(), ticket),
             Action::Dup { .. } => self.dup_made(file, call, ticket)?,
-            // Whatever it says: a control that was obeyed fails where its parameters cannot be written back.
+            // Even if it failed: RM may have carried it out and failed to copy the parameters back.
             Action::Control(overrides) => self.overridden(file, call, overrides),
-            // Of each object of its own: `exported()`, `imported()`.
+            // `exported` and `imported` record each object.
             Action::Share(..) => {}
             _ if !call.succeeded() => {}
             Action::Alloc { class, .. } if !class.is_tracked() => {}
@@ -204,7 +210,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The object that a call to free means.
+    /// Returns the object that a call frees.
     fn find(&self, file: FileId, call: &Call) -> Option<ObjectKey> {
         let key = if call.object == call.client {
             ObjectKey::new(file.raw(), call.client)
@@ -215,7 +221,7 @@ impl State<'_> {
         self.objects.get(key).map(|_| key)
     }
 
-    /// The resource manager freed what is hidden, or refused to.
+    /// Removes what RM has freed, or unhides it if RM refused.
     fn freed(&mut self, proc: ProcKey, succeeded: bool, ticket: Ticket) {
         let hidden = ObjectKey::new(ticket.hidden, ticket.handle);
         if ticket.hidden == 0 || self.objects.get(hidden).is_none() {
@@ -224,13 +230,13 @@ impl State<'_> {
         if succeeded || !self.objects.attach(hidden, ticket.home) {
             self.free(proc, hidden);
         } else {
-            // They can be told of again.
+            // Controls can name them again.
             self.invalidate_below(ObjectKey::new(ticket.home, ticket.handle));
             self.mark_owner(Owner::Proc(proc), None);
         }
     }
 
-    /// Makes sure that an ioctl that has run finds room, which it was promised or not.
+    /// Checks that an ioctl that has run finds room, promised or not.
     fn room_for(&self, file: FileId, more: usize, ticket: Ticket) -> Result<(), Error> {
         if ticket.promised >= more {
             return self.objects.reserve(self.promised.saturating_add(more));
@@ -245,8 +251,8 @@ impl State<'_> {
         handle: Handle,
         ticket: Ticket,
     ) -> Result<(), Error> {
-        // The resource manager gives no client this handle, but an argument that is decoded anew may say so. It is the
-        // root's here.
+        // RM gives no client this handle, but a tenant may change the argument that is decoded
+        // again. Here it is the root's.
         if handle == 0 {
             return Ok(());
         }
@@ -284,7 +290,7 @@ impl State<'_> {
         };
         let mut amount = Amount::of_object(class, number.unwrap_or(0));
         if class == Class::Channel && self.is_device(ObjectKey::new(new.key.space, object.parent)) {
-            // The resource manager makes a channel group for it alone, of which it tells no handle.
+            // RM creates a channel group for this channel and does not return its handle.
             amount.channel_groups = 1;
         }
         object.charged = self.charge(new.proc, object.gpu, amount);
@@ -302,8 +308,8 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The resource manager tells of a subdevice on which GPU it is, and so of its
-    /// device and all below that. What was believed before came from the tenant.
+    /// Returns a subdevice's GPU as reported by RM, and moves its device and all below it there.
+    /// Until then the GPU is known only from the tenant's parameters.
     fn gpu_of_subdevice(
         &mut self,
         key: ObjectKey,
@@ -324,8 +330,8 @@ impl State<'_> {
         Some(gpu)
     }
 
-    /// Has room for a second name of `known`, which waits for the resource manager's word. Returns the
-    /// space where it is kept.
+    /// Adds a hidden alias of `known`, which becomes visible if RM accepts the dup. Returns its
+    /// space.
     fn prepare_alias(&mut self, file: FileId, call: &Call, known: ObjectKey) -> Result<u64, Error> {
         if self.objects.space(file, call.client).is_none() {
             return Ok(0);
@@ -348,8 +354,8 @@ impl State<'_> {
         Ok(hidden.space)
     }
 
-    /// An object got a second name, or did not. It is charged once: the new name
-    /// inherits the charge if the old one goes.
+    /// Gives the hidden alias the handle that RM has chosen, or removes it if RM refused. A
+    /// resource is charged once: when the charged alias goes, the next one is charged.
     fn dup_made(&mut self, file: FileId, call: &Call, ticket: Ticket) -> Result<(), Error> {
         self.reserve_charge()?;
         let hidden = ObjectKey::new(ticket.hidden, ticket.handle);
@@ -385,7 +391,8 @@ impl State<'_> {
         self.objects.get(parent)?.gpu
     }
 
-    /// Where a new object goes, with room for it; `None` when its client is unknown.
+    /// Returns where to add a new object. Counts a failure and returns `None` when its client is
+    /// unknown.
     fn key_for_new(&mut self, file: FileId, call: &Call) -> Option<New> {
         let space = self.objects.space(file, call.client);
         let proc = self.files.get(&file).map(|file| file.proc);
@@ -400,7 +407,8 @@ impl State<'_> {
         new
     }
 
-    /// A client as parent is the root of its space.
+    /// Returns the handle of a new object's parent. Directly below a client it is the root of the
+    /// space.
     pub(super) fn parent_handle(&self, call: &Call) -> Handle {
         if call.parent == call.client {
             0
@@ -409,20 +417,20 @@ impl State<'_> {
         }
     }
 
-    /// Where the object is that a file's client has under a handle.
+    /// Returns the key of a client's object.
     pub(super) fn key_of(&self, file: FileId, client: Handle, object: Handle) -> Option<ObjectKey> {
         let key = ObjectKey::new(self.objects.space(file, client)?, object);
         self.objects.get(key).map(|_| key)
     }
 
-    /// The same of any file's client: the source of a dup may be a stranger's. Whether it may be named
-    /// the resource manager decides.
+    /// Returns the key of an object of any file's client: the source of a dup may belong to another
+    /// process. RM decides whether the caller may dup it.
     pub(super) fn key_of_source(&self, client: Handle, object: Handle) -> Option<ObjectKey> {
         let key = ObjectKey::new(self.objects.space_of_any(client)?, object);
         self.objects.get(key).map(|_| key)
     }
 
-    /// Takes out an object and all below it; a client's name with all the client has.
+    /// Frees an object and all below it. The name of a client frees all of the client's objects.
     pub(super) fn free(&mut self, proc: ProcKey, key: ObjectKey) {
         let Some(object) = self.objects.get(key) else {
             return;
@@ -435,7 +443,7 @@ impl State<'_> {
 
     fn drain(&mut self, proc: ProcKey, top: ObjectKey) {
         let mut file = None;
-        // Each turn takes an object out of a tree that only shrinks.
+        // Each iteration removes one object of the tree.
         while let Some((object, successor)) = self.objects.pop(top) {
             self.succeeded_by(&object, successor);
             file = Some(object.file);
@@ -445,7 +453,7 @@ impl State<'_> {
             }
         }
         if let Some(file) = file {
-            // All of a tree are of one file.
+            // All objects of a tree belong to one file.
             self.tally(file);
         }
     }

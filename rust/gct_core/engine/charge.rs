@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Usage follows objects, and directories follow usage.
+//! Charges objects to pools, and shows a directory for each pool with channel groups.
 
 use crate::account::{self, Amount, Usage};
 use crate::dirs::DirPath;
@@ -12,13 +12,13 @@ use crate::settings::Settings;
 use crate::state::{Failure, Pool, State};
 
 impl State<'_> {
-    /// Makes sure that one charge will find room for a pool and its directories.
+    /// Checks that one charge finds room for a pool and its directories.
     pub(super) fn reserve_charge(&self) -> Result<(), Error> {
         self.reserve_places(1, 2)
     }
 
-    /// Makes sure that so many pools and directories will find room, and after them those of every name that may
-    /// inherit a charge: that happens where nothing can be refused any more.
+    /// Checks that there is room for new pools and directories, beside those that successors may
+    /// need. A successor is charged where nothing can be refused any more.
     pub(super) fn reserve_places(&self, pools: usize, dirs: usize) -> Result<(), Error> {
         let kept = self.places_kept();
         self.pools.reserve(pools.saturating_add(kept))?;
@@ -26,16 +26,17 @@ impl State<'_> {
             .reserve(dirs.saturating_add(kept.saturating_mul(2)))
     }
 
-    /// Pools that extra_aliases and ioctls under way may need; each has two directories.
+    /// Returns how many pools successors and running ioctls may need. Each pool has two
+    /// directories.
     pub(crate) fn places_kept(&self) -> usize {
         let owners = self.procs.len().saturating_mul(self.gpus.len());
         let extra_aliases = self.objects.extra_aliases().min(owners);
-        // What an ioctl makes is its process's, on some GPUs.
+        // An ioctl's objects belong to one process, on some of the GPUs.
         let promised = self.promisers.saturating_mul(self.gpus.len());
         extra_aliases.saturating_add(promised.min(*self.promised))
     }
 
-    /// Charges a process and its group. Returns what was charged: all or nothing.
+    /// Charges a process and its group, all or nothing. Returns the amount charged.
     ///
     /// The caller has used [`State::reserve_charge`].
     pub(super) fn charge(&mut self, proc: ProcKey, gpu: Option<GpuId>, amount: Amount) -> Amount {
@@ -67,10 +68,10 @@ impl State<'_> {
         }
     }
 
-    /// Takes back what was charged for an object that is gone.
+    /// Uncharges an object that is gone.
     pub(super) fn uncharge(&mut self, proc: ProcKey, object: &Object) {
         let Some(gpu) = object.gpu.filter(|gpu| self.gpus.contains(gpu)) else {
-            // The GPU went before, and with it all that was charged on it.
+            // The GPU was removed, and all its charges with it.
             return;
         };
         if object.charged == Amount::ZERO || object.charge_deferred {
@@ -86,7 +87,7 @@ impl State<'_> {
         self.divided(proc, gpu, &before);
     }
 
-    /// An object that had another name is gone: that name is charged from now on.
+    /// Charges another alias of a resource, after the charged one is gone.
     pub(super) fn inherit(&mut self, proc: ProcKey, object: &Object, successor: ObjectKey) {
         if object.charged == Amount::ZERO {
             return self.mark_if_dirty(successor);
@@ -94,7 +95,7 @@ impl State<'_> {
         let Some(to) = self.objects.get(successor).map(|successor| successor.file) else {
             return self.uncharge(proc, object);
         };
-        // A file that is closing is known no more; it is the one that lets go.
+        // A file that is closing is not in the table any more. It belongs to `proc`.
         let to = self.files.get(&to).map_or(proc, |file| file.proc);
         let waits = self
             .objects
@@ -114,7 +115,7 @@ impl State<'_> {
         self.mark_if_dirty(successor);
     }
 
-    /// Charges an object that is there for certain what is owed for it.
+    /// Charges an alias the deferred amount, after RM has accepted the alias.
     ///
     /// `reserve_places` has kept room for every successor.
     pub(super) fn charge_deferred(&mut self, proc: ProcKey, key: ObjectKey) {
@@ -131,7 +132,7 @@ impl State<'_> {
         }
     }
 
-    /// A device and all below it turn out to be on another GPU.
+    /// Moves the charges of a device and all below it to another GPU.
     ///
     /// The caller has used [`State::reserve_charge`].
     pub(super) fn move_to_gpu(&mut self, device: ObjectKey, gpu: GpuId) {
@@ -183,7 +184,7 @@ impl State<'_> {
         }
     }
 
-    /// The limits that bind a process on a GPU: its own and its group's. Of its group's time slice it has its share.
+    /// Returns the limits in force for a process on a GPU: its own within its share of its group's.
     pub fn effective(&self, proc: ProcKey, gpu: GpuId) -> Settings {
         let topology = self.gpu_topology(gpu);
         let of = |owner| self.settings_in_force(owner, gpu).on(&topology);
@@ -197,7 +198,7 @@ impl State<'_> {
         own.within(&of_group)
     }
 
-    /// The limits of one owner on a GPU, as they were written; `None` when it is not there.
+    /// Returns the limits of one owner on a GPU as they were written, or `None` without a pool.
     pub fn settings(&self, owner: Owner, gpu: GpuId) -> Option<Settings> {
         self.pools.get(&(owner, gpu)).map(|pool| pool.settings)
     }
@@ -231,9 +232,9 @@ impl State<'_> {
         }
     }
 
-    /// Shows or hides the directory of a process on a GPU, as it has channel
-    /// groups there or none, and its pid or not. Its settings go with the
-    /// directory, and the pool when nothing is charged to it.
+    /// Shows the directory of a process on a GPU while the process has channel groups there and is
+    /// the youngest with its pid. Hides it otherwise and drops its settings. Removes a pool without
+    /// charges.
     pub(super) fn sync_dirs(&mut self, proc: ProcKey, gpu: GpuId) {
         let key = (Owner::Proc(proc), gpu);
         let replaced = self.procs.get(&proc).is_some_and(|proc| proc.replaced);
@@ -245,7 +246,7 @@ impl State<'_> {
         let was = core::mem::replace(&mut pool.visible, shown);
         let (mut lifted, mut freed) = (false, false);
         if !pool.visible {
-            // Nobody could see them, nor take them back.
+            // No file shows these settings any more, and none could change them.
             lifted = core::mem::take(&mut pool.settings) != Settings::DEFAULT;
             freed = core::mem::take(&mut pool.reserved) != TpcMask::EMPTY;
         }
@@ -261,7 +262,7 @@ impl State<'_> {
             self.reserve_quotas(gpu);
         }
         if lifted {
-            // Channels in another's groups may be left.
+            // Channels in another process's channel group may be left.
             self.mark_owner(Owner::Proc(proc), Some(gpu));
         }
     }

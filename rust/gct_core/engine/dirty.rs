@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Compares what the resource manager was told with the limits in force.
+//! Decides which subjects are dirty: their state at RM is not what the limits in force want.
 //!
-//! Every step costs the objects of one process, or of those that a write names.
+//! ```text
+//! the subject's limits changed        mark_owner, mark_proc, mark_if_dirty
+//! its tenant may have overridden one  overridden, may_run, invalidate_below
+//! RM may have lost its state          gpu_resumed
+//! ```
+//!
+//! An event visits the objects of one process, or of one owner if it writes a limit.
 
 use crate::gpu::Backend;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
@@ -22,7 +28,7 @@ impl State<'_> {
             .any(|list| self.objects.first(proc.space, *list).is_some())
     }
 
-    /// Compares an object with the limits that bind it.
+    /// Requeues a subject, or lists a subdevice. A former refusal no longer counts.
     pub(super) fn mark_if_dirty(&mut self, key: ObjectKey) {
         let Some(object) = self.objects.get_mut(key) else {
             return;
@@ -40,14 +46,15 @@ impl State<'_> {
         }
     }
 
-    /// What is in flight is sorted when it has landed.
+    /// Requeues a subject. One in flight is requeued when its control completes.
     fn requeue_unless_in_flight(&mut self, key: ObjectKey) {
         if self.objects.list_of(key) != Some(List::InFlight) {
             self.requeue(key);
         }
     }
 
-    /// Puts a subject into the list where it belongs. One that was in flight goes before those that became dirty later.
+    /// Moves a subject to the list where it belongs. One that was in flight goes before those that
+    /// became dirty after it.
     pub(super) fn requeue(&mut self, key: ObjectKey) {
         let Some(object) = self.objects.get(key).copied() else {
             return;
@@ -88,7 +95,7 @@ impl State<'_> {
         }
     }
 
-    /// Everything of an owner is compared with its limits, on one GPU or on all.
+    /// Marks the dirty subjects of an owner, on one GPU or on all.
     pub(super) fn mark_owner(&mut self, owner: Owner, gpu: Option<GpuId>) {
         let group = match owner {
             Owner::Proc(key) => return self.mark_proc(key, gpu),
@@ -102,12 +109,12 @@ impl State<'_> {
         }
     }
 
-    /// Everything of a process is compared with its limits, on one GPU or on all.
+    /// Marks the dirty subjects of a process, on one GPU or on all.
     pub(super) fn mark_proc(&mut self, key: ProcKey, gpu: Option<GpuId>) {
         let Some(space) = self.procs.get(&key).map(|proc| proc.space) else {
             return;
         };
-        // What leaves a list goes to one that comes later, or out of those that are dirty.
+        // A subject only moves to a list that is walked later, or to `Clean`.
         for list in [List::Clean, List::DirtyGroups, List::DirtyChannels] {
             let mut at = self.objects.first(space, list);
             for _ in 0..self.objects.len() {
@@ -121,7 +128,8 @@ impl State<'_> {
         }
     }
 
-    /// A tenant's own control may have undone one of ours, even where it failed: it may have failed in part.
+    /// Marks all that a tenant's own control may have overridden. A control that failed may have
+    /// succeeded in part.
     pub(super) fn overridden(&mut self, file: FileId, call: &Call, overrides: Overrides) {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return;
@@ -133,7 +141,7 @@ impl State<'_> {
                 }
             }
             Overrides::TimesliceOfChannel => self.slices_below_overridden(file, call),
-            // Nothing stands still that could have been let run.
+            // No channel is stopped, so none can be started.
             Overrides::Schedule | Overrides::ScheduleAny if self.plan.stopped == 0 => {}
             Overrides::Schedule => {
                 if let Some(key) = self.key_of(file, call.client, call.object) {
@@ -141,7 +149,7 @@ impl State<'_> {
                 }
             }
             Overrides::ScheduleAny => self.channels_overridden(proc),
-            // Of those that its parameters name: `channels_enabled()`.
+            // `channels_told` handles the channels that the parameters name.
             Overrides::Channels(_) => {}
         }
     }
@@ -157,8 +165,8 @@ impl State<'_> {
         self.drop_in_flight(primary);
     }
 
-    /// Some channel below a device has got another time slice, and with it its group. The resource manager
-    /// does not say so when it is asked for the group's.
+    /// Marks all channel groups below a device. The control has set the time slice of some channel
+    /// and so of its group, but RM does not report it as the group's.
     fn slices_below_overridden(&mut self, file: FileId, call: &Call) {
         let Some(device) = self.key_of(file, call.client, call.object) else {
             return;
@@ -174,7 +182,7 @@ impl State<'_> {
         }
     }
 
-    /// A channel, or every channel of a group under whatever name, may run.
+    /// Marks a channel, or every channel of a channel group under all aliases, as possibly running.
     fn scheduled(&mut self, key: ObjectKey, by: ProcKey) {
         let mut name = key;
         for _ in 0..self.objects.len() {
@@ -192,7 +200,7 @@ impl State<'_> {
         }
     }
 
-    /// Any channel of a process may run.
+    /// Marks all channels of a process as possibly running.
     fn channels_overridden(&mut self, proc: ProcKey) {
         let Some(space) = self.procs.get(&proc).map(|proc| proc.space) else {
             return;
@@ -207,7 +215,8 @@ impl State<'_> {
         }
     }
 
-    /// While an object and all below it could not be named, their owner may have undone anything.
+    /// Invalidates what is known of an object and all below it, after a free that failed. Meanwhile
+    /// they were hidden, and their tenant may have overridden any limit.
     pub(super) fn invalidate_below(&mut self, top: ObjectKey) {
         let inner = self.objects.get(top).map_or(0, |object| object.inner);
         let top = match inner {
@@ -228,7 +237,7 @@ impl State<'_> {
         }
     }
 
-    /// A channel that was told to stand still may run, because of `by`.
+    /// Marks a stopped channel as possibly running, because of a control of process `by`.
     pub(super) fn may_run(&mut self, key: ObjectKey, by: ProcKey) {
         let of_channel = |object: &Object| object.class == Class::Channel;
         if !self.objects.get(key).is_some_and(of_channel) {
@@ -246,8 +255,8 @@ impl State<'_> {
         }
     }
 
-    /// A GPU was suspended and resumed. Whether the resource manager's firmware still has what it was told is not known,
-    /// so it is told all of it again. O(objects), once for each resumption.
+    /// Marks all subjects of a GPU that was suspended and resumed: the GPU's firmware may have lost
+    /// their state. O(objects), once per resume.
     pub fn gpu_resumed(&mut self, rm_id: u32) {
         let Some(gpu) = self.gpu_by_rm_id(rm_id) else {
             return;
@@ -261,7 +270,7 @@ impl State<'_> {
     }
 
     fn invalidate(&mut self, space: u64, gpu: GpuId) {
-        // As in `mark_proc`: what leaves a list goes to one that comes later.
+        // As in `mark_proc`: a subject only moves to a list that is walked later.
         for list in [
             List::InFlight,
             List::Clean,
@@ -287,7 +296,7 @@ impl State<'_> {
         }
     }
 
-    /// What is in flight of a subject no longer counts.
+    /// Takes a subject out of flight, so that the outcome does not reach it, and requeues it.
     fn drop_in_flight(&mut self, key: ObjectKey) {
         if self.objects.list_of(key) == Some(List::InFlight) {
             self.objects.unlist(key);
@@ -295,7 +304,7 @@ impl State<'_> {
         self.mark_if_dirty(key);
     }
 
-    /// Sets what a channel does, and counts those that stand still.
+    /// Sets whether a channel runs, and counts those that may not.
     pub(super) fn set_run(&mut self, key: ObjectKey, run: Run) {
         let Some(object) = self.objects.get_mut(key) else {
             return;
@@ -308,7 +317,8 @@ impl State<'_> {
         };
     }
 
-    /// A subject is gone; another name of the same thing takes its place, if there is one.
+    /// Hands what is known of a resource to its successor, when the alias that was the subject is
+    /// gone.
     pub(super) fn succeeded_by(&mut self, gone: &Object, successor: Option<ObjectKey>) {
         if !gone.acked.primary {
             return;
@@ -326,8 +336,8 @@ impl State<'_> {
         self.set_run(key, acked.run);
     }
 
-    /// Do two groups bind their members differently, as far as controls go? How much of a time slice a member has
-    /// depends on the others.
+    /// Returns whether two groups may want different controls for a member. A member's part of a
+    /// time slice depends on the other members, so two groups with a time slice always differ.
     pub(super) fn bind_differently(&self, one: Option<GroupId>, other: Option<GroupId>) -> bool {
         let limits = |group: Option<GroupId>, gpu| {
             let settings = group.map(|group| self.settings_in_force(Owner::Group(group), gpu));
@@ -340,7 +350,7 @@ impl State<'_> {
         })
     }
 
-    /// Does the driver below send controls for this GPU?
+    /// Returns whether controls for this GPU are sent by the caller of the core.
     pub(super) fn sends_controls(&self, gpu: GpuId) -> bool {
         let kernel = |gpu: &crate::state::Gpu| gpu.facts.backend == Backend::Kernel;
         self.gpus.get(&gpu).is_some_and(kernel)
@@ -360,25 +370,26 @@ impl State<'_> {
         }
     }
 
-    /// The settings of an owner, with the pending write.
+    /// Returns the settings of an owner, with the pending write unless it was refused.
     pub(super) fn settings_in_force(&self, owner: Owner, gpu: GpuId) -> Settings {
         let pool = self.pools.get(&(owner, gpu));
         let mut settings = pool.map_or(Settings::DEFAULT, |pool| pool.settings);
         if let Some(write) = self.plan.pending_write {
             if write.owner == owner && write.gpu == gpu && write.refused.is_none() {
-                // The value is of the file's type: it was parsed for it.
+                // Cannot fail: the value was parsed for this file.
                 let _ = settings.set(write.file, write.value);
             }
         }
         settings
     }
 
-    /// Needs the resource manager be told nothing of a subject?
+    /// Returns whether RM has what the limits want of a subject.
     pub(crate) fn is_as_it_should_be(&self, key: ObjectKey, object: &Object) -> bool {
         self.update_for(key, object).is_none()
     }
 
-    /// What the resource manager has to be told of a subject now; nothing while it cannot be named.
+    /// Returns the next update of a subject. Returns `None` if it is clean, or while no control can
+    /// name it.
     pub(super) fn update_for(&self, key: ObjectKey, object: &Object) -> Option<Update> {
         let gpu = object.gpu.filter(|gpu| self.sends_controls(*gpu))?;
         let proc = self.proc_of(object).filter(|_| object.acked.primary)?;
@@ -396,7 +407,8 @@ impl State<'_> {
             group.is_some_and(|group| !self.slice_binds(group, proc, gpu, &limits))
         };
         match object.class {
-            // Nobody can set the time slice of its group: it stands still as long as one is in force.
+            // The time slice of its group cannot be set, so the channel is stopped while one is in
+            // force.
             Class::Channel if object.is_alone() => {
                 let stands = limits.freeze || limits.timeslice.is_some();
                 object.acked.run.update(stands)

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Which process's controls are sent next: a queue through the processes, so that nobody waits for more than one
-//! control of each other process.
+//! Keeps the queue of processes with dirty subjects. A process that got a control moves to the end,
+//! so each waits for at most one control of every other process (round robin).
 
 use crate::ids::ProcKey;
 use crate::plan::ProcLinks;
 use crate::state::State;
 
 impl State<'_> {
-    /// Puts a process behind all others, if it is not queued.
+    /// Appends a process, unless it is queued.
     pub(super) fn enqueue_proc(&mut self, key: ProcKey) {
         let last = self.plan.dirty_procs.last;
         let Some(proc) = self
@@ -27,7 +27,7 @@ impl State<'_> {
         self.plan.dirty_procs.count = self.plan.dirty_procs.count.saturating_add(1);
     }
 
-    /// Takes a process out of the queue.
+    /// Removes a process from the queue.
     pub(super) fn dequeue_proc(&mut self, key: ProcKey) {
         let Some(ProcLinks { previous, next }) =
             self.procs.get_mut(&key).and_then(|proc| proc.queued.take())
@@ -46,7 +46,7 @@ impl State<'_> {
         self.plan.dirty_procs.count = self.plan.dirty_procs.count.saturating_sub(1);
     }
 
-    /// The process behind `key`; the first with `None`.
+    /// Returns the process behind `key`, or the first with `None`.
     pub(super) fn queued_after(&self, key: Option<ProcKey>) -> Option<ProcKey> {
         match key {
             Some(key) => self.procs.get(&key)?.queued?.next,
@@ -68,7 +68,7 @@ impl State<'_> {
         }
     }
 
-    /// Is the queue linked both ways, and does it hold every process with a dirty object?
+    /// Returns whether the links are mutual and every process with a dirty subject is queued.
     pub(crate) fn dirty_procs_are_sound(&self) -> bool {
         let (mut at, mut count) = (None, 0usize);
         for _ in 0..self.procs.len() {

@@ -1,23 +1,30 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Limits become controls of the resource manager.
+//! Sends limits to RM as controls, and records their outcomes.
 //!
-//! Each process has at most one control in flight; controls of different processes are independent. The caller asks
-//! for a control, sends it without the state's lock, and says what came of it:
+//! Each process has at most one control in flight; processes are independent. The caller takes a
+//! control, sends it without the state's lock, and reports the outcome:
 //!
 //! ```text
-//! loop:
+//! flush:
 //!     match next_control(flush):
-//!         Send(control, in_flight): outcome = send(control); control_done(in_flight, control, outcome)
-//!         Busy(wait):            sleep until is_over(wait)
-//!         Nothing:               break
+//!         Send(control, in_flight):  outcome = send(control)
+//!                                    control_done(in_flight, control, outcome)
+//!         Busy(wait):                sleep until is_over(wait)
+//!         Nothing:                   return
 //! ```
 //!
-//! What became dirty after the flush began is left to who made it dirty, so no tenant can keep another's flush going.
+//! A flush sends only what was dirty when it began, so no tenant can prolong another's.
 //!
-//! A freeze names up to 64 channels. The resource manager answers for all of them at once, and says neither which it
-//! did not find nor which it has stopped already. So after any failure each half is told by itself, down to one
-//! channel. What is refused alone is looked up in the resource manager: if it is not there, nothing was refused.
+//! A freeze names up to 64 channels, and RM returns one status for all of them. It reports neither
+//! which channel it did not find nor which it has stopped. So a failure is narrowed down:
+//!
+//! ```text
+//! n > 1 channels failed:  retry with at most n / 2 in a control
+//! 1 channel failed:       CheckClass: drop the refusal if the handle names no such object
+//!                         CheckAlive: drop the refusal if RM has lost the object
+//!                         else the refusal counts
+//! ```
 
 use crate::ids::{FileId, Owner, ProcKey};
 use crate::objects::{List, Object, ObjectKey};
@@ -29,11 +36,11 @@ use crate::rmapi::control::{self, Control, Status, CHANNELS_MAX};
 use crate::rmapi::{Class, Handle};
 use crate::state::{Failure, Proc, State};
 
-/// How many subdevices of others are looked at for one that can be named.
+/// Maximum number of other clients' subdevices that are tried.
 const SUBDEVICES_TRIED: usize = 16;
 
 impl State<'_> {
-    /// For tests: an object that was refused is tried again.
+    /// Marks a subject as any event would, so that it is retried after a refusal.
     #[cfg(test)]
     pub(crate) fn mark_again(&mut self, key: ObjectKey) {
         self.mark_if_dirty(key);
@@ -44,8 +51,8 @@ impl State<'_> {
         self.plan.dirty_procs.count > 0 || self.has_stale()
     }
 
-    /// Returns whether a process without a control in flight has a dirty subject. The sender of a control in flight asks again when it has
-    /// done so.
+    /// Returns whether a process without a control in flight has dirty subjects. A thread with a
+    /// control in flight asks again when the control has completed.
     pub fn can_send(&self) -> bool {
         if self.has_stale() {
             return true;
@@ -62,7 +69,7 @@ impl State<'_> {
         false
     }
 
-    /// What a write has made dirty until now, of an owner or of anybody.
+    /// Returns a flush of what is dirty now, of one owner or, with `None`, of all.
     pub fn flush_of(&mut self, owner: Option<Owner>) -> Flush {
         Flush {
             until: self.sequence.next(),
@@ -73,13 +80,14 @@ impl State<'_> {
         }
     }
 
-    /// What the last ioctl on a file, and others of its process, have made dirty until now: ask for it before the
-    /// lock is let go. `None` when there is nothing.
+    /// Returns a flush of what the last ioctl on a file has made dirty, of its process and of
+    /// others whose channels it enabled. Returns `None` when all of it is clean. Call it before the
+    /// lock is dropped.
     pub fn flush_of_file(&mut self, file: FileId) -> Option<Flush> {
         let touched = core::mem::replace(&mut self.plan.touched, Touched::NOBODY);
         let proc = self.files.get(&file)?.proc;
         if touched.more {
-            // Everybody's, as far as it is dirty by now.
+            // Too many to name: flush all that is dirty by now.
             return self.has_controls().then(|| Flush {
                 writes: false,
                 ..self.flush_of(None)
@@ -99,14 +107,14 @@ impl State<'_> {
         })
     }
 
-    /// The end of the control in flight that may name objects of a file's process. The caller waits for it, so
-    /// [`State::control_done`] will say that somebody does.
+    /// Returns the control in flight that may name objects of a file's process. The caller waits
+    /// for it: [`State::control_done`] reports that it has a waiter.
     pub fn wait_for(&mut self, file: FileId) -> Option<Wait> {
         let proc = self.files.get(&file)?.proc;
         self.wait_for_proc(proc)
     }
 
-    /// Is that control over?
+    /// Returns whether the control has completed.
     pub fn is_over(&self, wait: &Wait) -> bool {
         self.in_flight_of(wait.proc) != Some(wait.number)
     }
@@ -122,7 +130,7 @@ impl State<'_> {
         Some(Wait { proc: key, number })
     }
 
-    /// The next control of a flush, which is in flight from now on.
+    /// Returns the next control of a flush. It is in flight from now on.
     pub fn next_control(&mut self, flush: &Flush) -> Next {
         let Some(Owner::Proc(key)) = flush.owner else {
             return self.next_in_queue(flush);
@@ -136,7 +144,7 @@ impl State<'_> {
         Next::Nothing
     }
 
-    /// The next control of a group's member, or of anybody.
+    /// Returns the next control of a group's members, or of all processes, in queue order.
     fn next_in_queue(&mut self, flush: &Flush) -> Next {
         if flush.owner.is_none() {
             self.mark_stale_procs();
@@ -165,12 +173,12 @@ impl State<'_> {
         }
         match flush.waits {
             true => busy,
-            // Whoever sends goes on, or has it sent.
+            // The sender of the control in flight continues, or wakes the work item.
             false => Next::Nothing,
         }
     }
 
-    /// The next control of a process, of what was dirty by `until`.
+    /// Returns the next control for the subjects of a process that were dirty by `until`.
     fn next_of(&mut self, key: ProcKey, until: u64) -> Next {
         let Some(proc) = self.procs.get(&key) else {
             return Next::Nothing;
@@ -214,8 +222,8 @@ impl State<'_> {
         object.is_some_and(|object| object.acked.dirty_since <= until)
     }
 
-    /// Makes the control for a subject that is dirty, and for others like it. What need not or cannot be told is
-    /// settled.
+    /// Builds the control for a dirty subject, and batches others like it. Requeues the subject and
+    /// returns `None` if no control is necessary or possible.
     fn control_for(&mut self, proc: ProcKey, key: ObjectKey) -> Option<Next> {
         let object = *self.objects.get(key)?;
         let Some(update) = self.update_for(key, &object) else {
@@ -255,8 +263,8 @@ impl State<'_> {
         ))
     }
 
-    /// Stops or releases as many channels of a process as one control takes, `key` first. What they do is not known
-    /// until it is answered.
+    /// Stops or starts channels of a process, `key` first, as many as one control takes. Their
+    /// state is unknown until the control completes.
     fn freeze_channels(
         &mut self,
         proc: ProcKey,
@@ -267,13 +275,13 @@ impl State<'_> {
         let update = Update::Freeze(freeze);
         let space = self.procs.get(&proc)?.space;
         let Some((client, subdevice)) = self.subdevice_for(key, of) else {
-            // Nobody can be told.
+            // No client has a subdevice through which to send.
             self.refused(key, update, control::NOT_SUPPORTED);
             return None;
         };
         let mut control = Control::disable_channels(client, subdevice, freeze);
         let (mut at, mut batch_max) = (Some(key), CHANNELS_MAX);
-        // They follow each other in the list, so that what has to be told again keeps its place in it.
+        // A batch is contiguous in the list, so that channels that are sent again keep their place.
         for number in 0..CHANNELS_MAX {
             let Some(key) = at else { break };
             let Some(object) = self.objects.get(key).copied() else {
@@ -293,8 +301,9 @@ impl State<'_> {
         Some(control)
     }
 
-    /// Would a freeze of a channel that runs stop others who share its channel group? What was frozen before they came,
-    /// and its tenant has undone, is frozen again.
+    /// Returns whether a freeze of a running channel would stop other sharers of its channel group.
+    /// A channel that was frozen before they came, and that its tenant has enabled, is frozen
+    /// again.
     fn stops_others(&self, proc: ProcKey, key: ObjectKey, object: &Object) -> bool {
         let group = self.group_of_channel(key, object).zip(object.gpu);
         object.acked.run == Run::Runs
@@ -304,7 +313,8 @@ impl State<'_> {
             })
     }
 
-    /// A subdevice of the GPU on which a channel is: that of its own device, or anybody's.
+    /// Returns a client and its subdevice on a channel's GPU: of the channel's own device, or of
+    /// any client.
     fn subdevice_for(&self, key: ObjectKey, of: &Object) -> Option<(Handle, Handle)> {
         let is_one = |key: ObjectKey| {
             let found = self.objects.get(key).filter(|found| {
@@ -323,7 +333,7 @@ impl State<'_> {
         own.or_else(|| tried.find_map(|(key, _)| is_one(key)))
     }
 
-    /// Takes what came of a control. An outcome counts for what is still in flight: see
+    /// Records the outcome of a control for all subjects that are still in flight; see
     /// [`plan`](crate::plan).
     pub fn control_done(
         &mut self,
@@ -340,7 +350,7 @@ impl State<'_> {
         };
         proc.in_flight = None;
         let (space, has_waiter) = (proc.space, core::mem::take(&mut proc.has_waiter));
-        // The last goes first, and each before those that are dirty, so that they keep their order.
+        // Requeue the last first, each before the dirty ones: they keep their order.
         for _ in 0..CHANNELS_MAX {
             let Some(key) = self.objects.last(space, List::InFlight) else {
                 break;
@@ -355,7 +365,7 @@ impl State<'_> {
         }
     }
 
-    /// Remembers what came of a control for one of those that it named.
+    /// Records the outcome of a control for one of its subjects.
     fn complete(
         &mut self,
         key: ObjectKey,
@@ -401,8 +411,9 @@ impl State<'_> {
         }
     }
 
-    /// The resource manager has said what it has where it refused an update. A handle that means nothing there, or
-    /// something else, has refused nothing: the object went with one on which it depended.
+    /// Records the class that RM has under the handle of a refused update. If there is no object,
+    /// or one of another class, the object was freed along with one on which it depended: drop the
+    /// refusal.
     fn looked(
         &mut self,
         key: ObjectKey,
@@ -420,8 +431,8 @@ impl State<'_> {
         }
     }
 
-    /// It has been told something that changes nothing. Nor has what is lost refused anything, whose handle alone is
-    /// left.
+    /// Records the answer to a control that changes nothing. If RM has lost the object and only its
+    /// handle is left, drop the refusal.
     fn probed(&mut self, key: ObjectKey, outcome: Result<(), Status>) {
         let Some(object) = self.objects.get_mut(key) else {
             return;
@@ -439,7 +450,8 @@ impl State<'_> {
         }
     }
 
-    /// The resource manager has refused. Without a pending write it is not tried again before something changes.
+    /// Records a refusal. It refuses the pending write if there is one for this limit. Otherwise it
+    /// is counted, and the next event that marks the subject retries.
     fn refused(&mut self, key: ObjectKey, update: Update, status: Status) {
         let Some(object) = self.objects.get_mut(key) else {
             return;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Errors of a GPU are counted where their owner looks.
+//! Counts errors of a GPU for their owner.
 
 use crate::faults::Report;
 use crate::ids::{GpuId, Owner, ProcKey};
 use crate::state::State;
 
 impl State<'_> {
-    /// Counts an error that ended work of a process on a GPU, for the process and its group.
-    /// `xid` is 0 where nobody knows it.
+    /// Counts an error that ended work of a process on a GPU, for the process and its group. `xid`
+    /// is 0 where it is unknown.
     pub fn faulted(&mut self, proc: ProcKey, gpu: GpuId, xid: u32) {
         self.faulted_often(proc, gpu, 1, xid);
     }
 
-    /// Counts as many errors as a process has told of; `xid` is that of the last.
+    /// Counts errors that a process reported. `xid` is that of the last.
     pub fn faulted_often(&mut self, proc: ProcKey, gpu: GpuId, times: u64, xid: u32) {
         let group = self.group_of(proc).map(Owner::Group);
         for owner in [Some(Owner::Proc(proc)), group].into_iter().flatten() {
@@ -23,15 +23,15 @@ impl State<'_> {
         }
     }
 
-    /// Counts an error that the driver's log has reported. One of a GPU or a process that is not
-    /// known counts for nobody. O(GPUs).
+    /// Counts an error that the driver's log reported, if its GPU and process are known. O(GPUs).
     pub fn fault_reported(&mut self, report: &Report) {
         let is_meant = |gpu: &crate::state::Gpu| report.is_of(gpu.facts.pci);
         let found = self.gpus.iter().find(|(_, gpu)| is_meant(gpu));
         let Some(gpu) = found.map(|(id, _)| *id) else {
             return;
         };
-        // The youngest of that pid: an older one is dead, and its channels are about to go.
+        // Only the youngest process with a pid is alive. The channels of others are about to be
+        // freed.
         if let Some(pid) = self.pids.get(&report.pid) {
             let proc = ProcKey {
                 tgid: report.pid,

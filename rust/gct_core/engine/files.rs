@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The files of the tree are written and read.
+//! Reads and writes the files of the tree.
 
 use super::needs_controls;
 use crate::error::Error;
@@ -17,17 +17,18 @@ use crate::topology::Topology;
 use core::fmt::{self, Write};
 
 impl State<'_> {
-    /// A file is written: `text` is all of one write.
+    /// Writes a file. `text` is the whole of one write.
     ///
-    /// For `control` and `group.procs`, whose writers need more than the state, see
-    /// [`parse::command`] and [`parse::pid`].
+    /// For `control` and `group.procs` see [`parse::command`] and [`parse::pid`]: their writers
+    /// need more than the state.
     ///
     /// # Errors
     ///
-    /// [`Error::Syntax`] and [`Error::Range`] of the file's form; then
-    /// [`Error::Unsupported`] when the GPU's backend cannot do it; [`Error::Busy`] for a memory limit that is lowered below
-    /// what is charged; [`Error::Exists`] for a cgroup that another group has;
-    /// [`Error::Access`] when the file is not written this way; [`Error::Gone`].
+    /// In this order: [`Error::Access`] when this function does not write the file;
+    /// [`Error::Syntax`] and [`Error::Range`] of the file's format; [`Error::Gone`];
+    /// [`Error::Unsupported`] when the GPU's backend cannot enforce it; [`Error::Busy`] for a
+    /// memory limit that is lowered below what is charged; [`Error::Exists`] for a cgroup of
+    /// another group.
     pub fn write(&mut self, file: File, scope: Scope, text: &[u8]) -> Result<(), Error> {
         let entry = files::entry(file);
         if Some(entry.place) != scope.place() || entry.mode != Mode::ReadWrite {
@@ -66,7 +67,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// What is written to a file of a pool, if it may be.
+    /// Parses a write to a file of a pool, and checks that it is possible.
     pub(super) fn check_write(
         &self,
         file: File,
@@ -94,16 +95,15 @@ impl State<'_> {
         Ok(value)
     }
 
-    /// A file is read.
+    /// Shows a file.
     ///
     /// For `group.procs` see [`State::show_procs`].
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`] for a fact that the driver has not told,
-    /// [`Error::Unsupported`] for a limit that nothing enforces and a measurement that nobody takes, [`Error::Access`]
-    /// when the file is not read this way, [`Error::Gone`], and [`Error::NoSpace`]
-    /// when `out` takes no more.
+    /// [`Error::Unknown`] for a fact that the driver has not reported; [`Error::Unsupported`] for a
+    /// limit that nothing enforces and a value that nothing measures; [`Error::Access`] when this
+    /// function does not show the file; [`Error::Gone`]; [`Error::NoSpace`] when `out` is full.
     pub fn show(&self, file: File, scope: Scope, out: &mut dyn Write) -> Result<(), Error> {
         let entry = files::entry(file);
         if Some(entry.place) != scope.place() || entry.mode == Mode::Write {
@@ -155,8 +155,9 @@ impl State<'_> {
     }
 }
 
-/// Returns whether a memory limit is lowered below what is charged. Nothing that is charged can give
-/// way. A limit that is below it already, as after a process joined a group, may be raised.
+/// Returns whether a write lowers a memory limit below what is charged. Charged memory cannot be
+/// reclaimed. A limit may be below the charge, as after a process joined a group; it may then be
+/// raised.
 fn lowers_below_use(pool: &Pool, value: &Value) -> bool {
     let Value::BytesOrMax(Some(limit)) = *value else {
         return false;
@@ -165,8 +166,8 @@ fn lowers_below_use(pool: &Pool, value: &Value) -> bool {
     lowers && limit < pool.usage.now().all_memory()
 }
 
-/// A mask without a TPC of the GPU, and a quota beyond them, are out of range. A mask may name some that do not exist, so
-/// that one text serves GPUs with other holes.
+/// Checks that a mask names at least one TPC of the GPU, and that a quota does not exceed them. A
+/// mask may name TPCs that the GPU lacks, so one text serves GPUs with different floorsweeping.
 fn check_tpcs(value: &Value, topology: &Topology) -> Result<(), Error> {
     let existing = topology.existing();
     let fits = match value {
@@ -215,7 +216,7 @@ fn show_pool(
     entry: &Entry,
     out: &mut dyn Write,
 ) -> Result<(), Error> {
-    // A limit that nothing enforces must not read as if it were in force.
+    // A limit that is not enforced must not look as if it were in force.
     if entry.feature.is_some_and(|feature| !features.has(feature)) {
         return Err(Error::Unsupported);
     }
@@ -228,7 +229,7 @@ fn show_pool(
         File::GmemPeak => show::value(&Value::Bytes(pool.usage.peak()), out),
         File::GmemStat if features.has(Feature::GmemCharge) => {
             show::stat_line("pinned", now.memory.get(), out).and_then(|()| {
-                // A backend that limits memory counts all kinds of it.
+                // A backend that limits memory counts both kinds.
                 match features.has(Feature::GmemLimit) {
                     true => show::stat_line("uvm", now.managed.get(), out),
                     false => Ok(()),
@@ -255,15 +256,14 @@ fn show_pool(
             };
             show::value(&Value::TpcList(mask), out)
         }
-        // Nothing is counted here yet, so there is no line.
+        // This backend counts nothing here, so there is no line.
         File::GmemStat | File::GmemEvents => Ok(()),
-        // A backend that announces the feature of any other file feeds it
-        // here first; until then it is as if it had not.
+        // A backend that announces another file's feature adds its value here.
         _ => return Err(Error::Unsupported),
     })
 }
 
-/// Shows what went wrong with an owner's work, as far as the backend hears of it.
+/// Shows errors of an owner's work, as far as the backend learns of them.
 fn show_compute_events(pool: &Pool, features: FeatureSet, out: &mut dyn Write) -> fmt::Result {
     if features.has(Feature::TpcMask) {
         show::stat_line("narrowed", pool.launches.narrowed, out)?;
@@ -276,7 +276,7 @@ fn show_compute_events(pool: &Pool, features: FeatureSet, out: &mut dyn Write) -
     Ok(())
 }
 
-/// The reasons for which something was passed have a line each once they occurred.
+/// Shows launches. Each reason why launches were passed has a line once it occurred.
 fn show_launches(launches: &Launches, out: &mut dyn Write) -> fmt::Result {
     for (key, value) in [
         ("launches", launches.launches),

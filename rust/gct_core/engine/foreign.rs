@@ -2,18 +2,20 @@
 
 //! Decides which channels a tenant's own FIFO_DISABLE_CHANNELS may name.
 //!
-//! The resource manager lets every process stop and start every other's channels by that control: on an H100
-//! (580.159.04) a process of the user nobody stopped the channels of one of root, and let them run again. Handles of
-//! clients and channels are easily guessed. So:
+//! RM lets any process stop and start any other process's channels by that control: on an H100
+//! (580.159.04) a process of user nobody stopped the channels of a process of root, and started
+//! them again. The handles of clients and channels are easily guessed. So:
 //!
 //! ```text
-//! caller or owner of a named channel is governed (a member of a group, or under a limit of its own):
-//!     both are one process, or of one group:   the control runs
-//!     else:                                    refused
-//! neither:                                     the control runs, as without gctgroup
+//! governed(process) = it is in a group, or has a limit of its own
+//!
+//! caller or owner of a named channel is governed:
+//!     both are one process, or of one group:   run the control
+//!     else:                                    refuse it
+//! neither is:                                  run the control, as without gctgroup
 //! ```
 //!
-//! What ran may have let a frozen channel go. It is stopped again before the ioctl returns.
+//! The control may have started frozen channels. They are stopped again before the ioctl returns.
 
 use crate::ids::{FileId, ProcKey};
 use crate::rmapi::control::{self, Status};
@@ -21,14 +23,16 @@ use crate::rmapi::{Action, Call, Handle, Overrides, INSUFFICIENT_PERMISSIONS};
 use crate::state::State;
 
 impl State<'_> {
-    /// Returns why a FIFO_DISABLE_CHANNELS with these parameters must not run. O(channels named).
+    /// Returns the status with which to refuse a FIFO_DISABLE_CHANNELS with these parameters.
+    /// O(channels named).
     pub fn channels_refused(&self, file: FileId, params: &[u8]) -> Option<Status> {
         let caller = self.files.get(&file)?.proc;
         let refused = control::named(params).any(|(client, _)| !self.may_name(caller, client));
         refused.then_some(INSUFFICIENT_PERMISSIONS)
     }
 
-    /// Returns why a control through a file that nobody follows must not run: what it does is not seen.
+    /// Returns the status with which to refuse a control through a file that is not tracked: its
+    /// effects are not tracked either.
     pub fn control_of_unknown_refused(&self, call: &Call) -> Option<Status> {
         let of_others = matches!(call.action, Action::Control(Overrides::Channels(_)));
         let matters = self.groups.len() > 0 || self.plan.stopped > 0;
@@ -39,7 +43,7 @@ impl State<'_> {
         let owner = self.objects.file_of_any(client);
         let owner = owner.and_then(|file| Some(self.files.get(&file)?.proc));
         let Some(owner) = owner else {
-            // A client of the driver's own, or one that nobody follows.
+            // A client of the driver, or one that is not tracked.
             return !self.is_governed(caller);
         };
         let group = self.group_of(caller);
@@ -52,7 +56,8 @@ impl State<'_> {
         self.group_of(proc).is_some() || self.binds_proc(proc)
     }
 
-    /// A FIFO_DISABLE_CHANNELS with these parameters has run, on whatever file. O(channels named).
+    /// Marks the channels that a FIFO_DISABLE_CHANNELS has named, on any file, as possibly running.
+    /// O(channels named).
     pub fn channels_told(&mut self, file: FileId, params: &[u8]) {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return;

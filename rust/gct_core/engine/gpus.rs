@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! GPUs come and go.
+//! Adds and removes GPUs, and numbers them by PCI address.
 
 use crate::dirs::DirPath;
 use crate::error::Error;
@@ -14,9 +14,7 @@ use crate::table::count;
 use crate::topology::Topology;
 
 impl State<'_> {
-    /// A GPU arrived. Every group gets a directory for it.
-    ///
-    /// Its index, and the index of others, follow from the PCI addresses.
+    /// Adds a GPU, with a directory in each group. It may renumber other GPUs.
     ///
     /// # Errors
     ///
@@ -28,12 +26,11 @@ impl State<'_> {
             return Err(Error::Exists);
         }
         self.gpus.reserve(1)?;
-        // Renumbering moves directories to paths that existed, but for one
-        // more of each owner.
+        // Renumbering needs at most one more directory for each owner.
         let owners = self.groups.len().saturating_add(self.procs.len());
         self.reserve_places(self.groups.len(), owners.saturating_add(1))?;
 
-        // The ends of the list of its subdevices.
+        // The head of the list of its subdevices.
         self.objects.reserve(1)?;
 
         let id = GpuId(self.sequence.next());
@@ -41,7 +38,7 @@ impl State<'_> {
         let gpu = Gpu {
             facts: *facts,
             features,
-            // Above every index in use, so that renumbering moves it.
+            // Above all indices in use, so that `renumber` moves it.
             index: GpuIndex(u8::MAX),
         };
         self.gpus.insert(id, gpu)?;
@@ -55,7 +52,7 @@ impl State<'_> {
         Ok(id)
     }
 
-    /// The driver learnt a GPU's UUID.
+    /// Sets a GPU's UUID, which the driver reports late.
     ///
     /// # Errors
     ///
@@ -67,7 +64,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The driver told more of a GPU: its chip, TPCs and memory, and so what can be enforced.
+    /// Sets what the driver reports when it has started a GPU: chip, TPCs, memory and features.
     ///
     /// # Errors
     ///
@@ -83,13 +80,13 @@ impl State<'_> {
         Ok(())
     }
 
-    /// The TPCs of a GPU.
+    /// Returns the TPCs of a GPU.
     pub fn gpu_topology(&self, gpu: GpuId) -> Topology {
         let gpu = self.gpus.get(&gpu);
         gpu.map_or(Topology::UNKNOWN, |gpu| gpu.facts.topology)
     }
 
-    /// A GPU left. Limits and usage on it are forgotten.
+    /// Removes a GPU with all limits and charges on it.
     ///
     /// # Errors
     ///
@@ -124,14 +121,14 @@ impl State<'_> {
         self.gpus.iter().find_map(found)
     }
 
-    /// The GPU whose node is `/dev/nvidiaN`, by its N.
+    /// Returns the GPU of `/dev/nvidiaN`, by its N.
     pub fn gpu_of_minor(&self, minor: u32) -> Option<GpuId> {
         let found = |(id, gpu): (&GpuId, &Gpu)| (gpu.facts.minor == minor).then_some(*id);
         self.gpus.iter().find_map(found)
     }
 
-    /// The GPU with this number of the resource manager; if nothing could be told,
-    /// the only GPU, if there is only one.
+    /// Returns the GPU with RM's identifier. Without an identifier, returns the only GPU if there
+    /// is one.
     pub(super) fn gpu_or_only(&self, rm_id: Option<u64>) -> Option<GpuId> {
         let meant = |gpu: &Gpu| rm_id.is_none_or(|id| id == u64::from(gpu.facts.rm_id));
         let mut found = self.gpus.iter().filter(|(_, gpu)| meant(gpu));
@@ -139,8 +136,7 @@ impl State<'_> {
         found.next().is_none().then_some(*id)
     }
 
-    /// Copies the resource manager's numbers of all GPUs to `out` and returns how
-    /// many there are.
+    /// Copies RM's identifiers of all GPUs to `out` and returns their number.
     pub fn gpu_rm_ids(&self, out: &mut [u32; limits::GPUS_MAX]) -> usize {
         for (to, (_, gpu)) in out.iter_mut().zip(self.gpus.iter()) {
             *to = gpu.facts.rm_id;
@@ -148,8 +144,7 @@ impl State<'_> {
         self.gpus.len()
     }
 
-    /// Gives every GPU the index that follows from its PCI address, and moves
-    /// the directories of those whose index changes.
+    /// Numbers the GPUs by PCI address, and moves the directories of those whose number changes.
     fn renumber(&mut self) {
         let mut moved = [false; limits::GPUS_MAX];
         for at in 0..self.gpus.len() {
@@ -186,7 +181,7 @@ impl State<'_> {
         self.gpus.get(&gpu).map(|gpu| gpu.index)
     }
 
-    /// How many GPUs have a lower PCI address.
+    /// Returns the number of GPUs with a lower PCI address.
     fn position(&self, id: GpuId) -> GpuIndex {
         let below = match self.gpus.get(&id) {
             Some(me) => {
@@ -209,8 +204,8 @@ impl State<'_> {
     }
 
     fn want_all(&mut self, gpu: GpuId, index: GpuIndex) {
-        // INVARIANT: `gpu_add` reserved the paths; without a new GPU there are
-        // only fewer. So none of these can fail.
+        // INVARIANT: `gpu_add` reserved the paths, and a removal needs fewer. So `want` cannot
+        // fail.
         let (pools, dirs) = (&self.pools, &mut self.dirs);
         let _ = dirs.want(DirPath::Gpu(index), Scope::Gpu(gpu));
         for ((owner, on), pool) in pools.iter() {

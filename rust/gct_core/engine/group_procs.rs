@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The members of each group that have the driver open, in a list, and those whose share of a time slice has changed.
+//! Lists the members of each group that have the driver open, and defers the comparison of their
+//! shares.
 //!
-//! A process's ioctl may change the shares of all others in its group. It only marks the group, which costs O(1); the
-//! work item looks at one member at a time, so that no ioctl pays for another's channel groups.
+//! An ioctl may change the time slices of all members of its group. It only marks the group as
+//! stale, in O(1). The work item compares the members later, so no ioctl pays for channel groups of
+//! other processes.
 
 use crate::ids::{GpuId, GroupId, ProcKey};
 use crate::plan::ProcLinks;
 use crate::state::State;
 
-/// Members that are looked at before the state's lock is let go.
+/// Members that are compared while the state's lock is held once.
 const MEMBERS_PER_STEP: usize = 8;
 
 impl<'a> State<'a> {
-    /// Puts a process into the list of its group.
+    /// Adds a process to the list of its group.
     pub(super) fn link_to_group(&mut self, key: ProcKey, group: Option<GroupId>) {
         let Some(group) = group.and_then(|group| self.groups.get_mut(&group)) else {
             return;
@@ -30,7 +32,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Takes a process out of the list of its group.
+    /// Removes a process from the list of its group.
     pub(super) fn unlink_from_group(&mut self, key: ProcKey, group: Option<GroupId>) {
         let Some(proc) = self.procs.get_mut(&key) else {
             return;
@@ -53,7 +55,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The members of a group that have the driver open.
+    /// Returns the members of a group that have the driver open.
     pub(super) fn procs_in_group(
         &self,
         group: GroupId,
@@ -66,15 +68,15 @@ impl<'a> State<'a> {
         })
     }
 
-    /// The member behind another.
+    /// Returns the next member of the same group.
     pub(super) fn next_in_group(&self, key: ProcKey) -> Option<ProcKey> {
         self.procs.get(&key)?.group_links.next
     }
 
-    /// The shares of a group's members have changed on a GPU.
+    /// Marks a group as stale: the shares of its members have changed on a GPU.
     pub(super) fn shares_changed(&mut self, group: GroupId, gpu: GpuId) {
         if !self.sends_controls(gpu) {
-            // Whoever sends asks for the limits in force.
+            // The processes of the user-space mode read the limits in force themselves.
             return;
         }
         let fresh = |group: &&mut crate::state::Group| !group.stale;
@@ -84,12 +86,12 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Returns whether some group's members have to be looked at.
+    /// Returns whether members of some group have yet to be compared.
     pub(super) fn has_stale(&self) -> bool {
         self.plan.stale > 0 || self.plan.stale_cursor.is_some()
     }
 
-    /// Compares some members of groups whose shares have changed with their limits.
+    /// Marks the dirty subjects of up to [`MEMBERS_PER_STEP`] members of stale groups.
     pub(super) fn mark_stale_procs(&mut self) {
         for _ in 0..MEMBERS_PER_STEP {
             if self.plan.stale_cursor.is_none() {
@@ -103,7 +105,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// The next group whose shares have changed, and its first member.
+    /// Takes the mark from a stale group. Returns the group and its first member.
     fn next_stale(&mut self) -> Option<(GroupId, ProcKey)> {
         for at in 0..self.groups.len() {
             if self.plan.stale == 0 {
@@ -125,7 +127,7 @@ impl<'a> State<'a> {
         None
     }
 
-    /// Is each process in the list of its group, linked both ways, and are stale groups counted?
+    /// Returns whether each process is linked into its group's list, and stale groups are counted.
     pub(crate) fn group_procs_are_sound(&self) -> bool {
         let linked = |(key, proc): (&ProcKey, &crate::state::Proc)| {
             let Some(group) = proc.group else {
@@ -146,7 +148,7 @@ impl<'a> State<'a> {
             && cursor.is_none_or(|(group, key)| self.group_of(key) == Some(group))
     }
 
-    /// Returns whether a process is yet to be compared with a share that has changed.
+    /// Returns whether a process may have yet to be compared.
     pub(crate) fn is_stale(&self, key: ProcKey) -> bool {
         let Some(id) = self.group_of(key) else {
             return false;

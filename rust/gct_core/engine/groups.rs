@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Named groups, and who belongs to them.
+//! Creates and removes groups, and decides to which group a process belongs.
 
 use crate::dirs::DirPath;
 use crate::error::Error;
@@ -14,7 +14,7 @@ use crate::topology::Topology;
 use core::fmt::Write;
 
 impl State<'_> {
-    /// Makes a group, with a directory for each GPU.
+    /// Creates a group, with a directory for each GPU.
     ///
     /// # Errors
     ///
@@ -46,12 +46,12 @@ impl State<'_> {
         Ok(id)
     }
 
-    /// Takes a group away. `members` is how many processes belong to it by pid.
+    /// Removes a group. `members` is the number of processes that belong to it by pid.
     ///
     /// # Errors
     ///
-    /// [`Error::NotFound`]; [`Error::Busy`] while a process belongs to it, by pid
-    /// or as a user of the driver.
+    /// [`Error::NotFound`]; [`Error::Busy`] while a process belongs to it by pid, or has the driver
+    /// open.
     pub fn group_remove(&mut self, id: GroupId, members: usize) -> Result<(), Error> {
         self.group_check(id)?;
         let used = |group: &Group| members > 0 || group.share.procs > 0;
@@ -80,7 +80,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Has the group a limit on any GPU?
+    /// Returns whether a group has a limit on any GPU.
     pub fn is_bound(&self, id: GroupId) -> bool {
         let limited = |gpu: &GpuId| {
             let pool = self.pools.get(&(Owner::Group(id), *gpu));
@@ -89,7 +89,7 @@ impl State<'_> {
         self.gpus.iter().any(|(gpu, _)| limited(gpu))
     }
 
-    /// The group of that name.
+    /// Returns the group with a name.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl State<'_> {
         self.groups.iter().find_map(found).ok_or(Error::NotFound)
     }
 
-    /// Does the group still exist?
+    /// Checks that a group exists.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl State<'_> {
         }
     }
 
-    /// A process was put into a group by pid, or taken out. Its files move along.
+    /// Moves a process into a group by pid, or out of it, together with its open files.
     ///
     /// # Errors
     ///
@@ -127,14 +127,13 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Writes the members of a group, one pid per line: `by_pid`, which the
-    /// caller has from [`Members`](crate::members::Members), and the users of the
-    /// driver that belong to it by cgroup. `pid_of` is the pid to show for a
-    /// process, `None` to leave it out.
+    /// Writes the members of a group, one pid per line: those by pid, from
+    /// [`Members`](crate::members::Members), and those by cgroup that have the driver open.
+    /// `pid_of` returns the pid to show for a process, or `None` to skip it.
     ///
     /// # Errors
     ///
-    /// [`Error::Gone`]; [`Error::NoSpace`] when `out` takes no more.
+    /// [`Error::Gone`]; [`Error::NoSpace`] when `out` is full.
     pub fn show_procs(
         &self,
         id: GroupId,
@@ -165,7 +164,7 @@ impl State<'_> {
         let hash = PathHash::of(path.as_bytes());
         let taken = |other: &GroupId| *other != id;
         if !path.is_empty() {
-            // Two paths with one hash cannot both be found, so the second is refused.
+            // The table is keyed by the hash, so a second path with the same hash is refused.
             if self.paths.get(&hash).is_some_and(taken) {
                 return Err(Error::Exists);
             }
@@ -185,7 +184,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Puts a process where it belongs: by pid, or else by cgroup.
+    /// Puts a process into its group: by pid, or else by cgroup.
     pub(super) fn place(&mut self, key: ProcKey) {
         let Some(proc) = self.procs.get(&key) else {
             return;
@@ -214,13 +213,13 @@ impl State<'_> {
                 pool.is_some_and(|pool| pool.settings.tpc_quota.is_some())
             };
             if let Some(gpu) = gpu.filter(has_quota) {
-                // The new group's mask may be another.
+                // The new group's mask may differ.
                 self.reserve_quotas(gpu);
             }
         }
     }
 
-    /// The group with the longest path that is `path` or above it. O(length of the path).
+    /// Returns the group with the longest path that is `path` or above it. O(length of the path).
     pub(crate) fn group_of_cgroup(&self, path: &CgroupPath) -> Option<GroupId> {
         let path = path.as_bytes();
         let mut found = self.group_of_path(path.get(..1)?);
@@ -240,13 +239,13 @@ impl State<'_> {
         self.group_at(PathHash::of(path), path)
     }
 
-    /// The group with this path, whose hash is at hand.
+    /// Returns the group with this path, whose hash is `hash`.
     fn group_at(&self, hash: PathHash, path: &[u8]) -> Option<GroupId> {
         let id = self.paths.get(&hash)?;
         (self.groups.get(id)?.cgroup.as_bytes() == path).then_some(*id)
     }
 
-    /// The features of a GPU, and its TPCs.
+    /// Returns the features of a GPU and its TPCs.
     pub(super) fn gpu_can(&self, id: GpuId) -> Result<(FeatureSet, Topology), Error> {
         let gpu = self.gpus.get(&id).ok_or(Error::Gone)?;
         Ok((gpu.features, gpu.facts.topology))

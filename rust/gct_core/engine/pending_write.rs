@@ -2,15 +2,14 @@
 
 //! Writes a limit in two phases, so that the tree never shows a limit that is not in force.
 //!
-//! RM (a control) or the owner's processes (acknowledgements) may refuse a limit. So the engine stores
-//! it only after all of them have accepted it:
+//! RM may refuse a limit. So the engine stores it only when the caller knows the outcome:
 //!
 //! ```text
-//! write_prepare(value)       the limits in force include the value; the owner's objects become dirty
-//! flush                      the caller sends the controls, or collects the acknowledgements
-//!     write_refused(status)      the value is no longer in force
-//! write_commit()             stores the value, or marks the objects dirty again to restore the old one
-//! flush                      after a refusal: sends the old value
+//! write_prepare(value)  the limits in force include the value; the owner's subjects become dirty
+//! flush                 the caller sends the controls, or collects its processes' answers
+//!     write_refused     RM or the caller refuses: the value is not in force any more
+//! write_commit          stores the value; after a refusal it marks the subjects dirty instead
+//! flush                 after a refusal: restores the old value
 //! ```
 //!
 //! One write is pending at a time. The caller serializes writes.
@@ -37,8 +36,8 @@ pub const fn needs_controls(file: File) -> bool {
     matches!(file, File::ComputeTimeslice | File::ComputeFreeze)
 }
 
-/// Returns whether each process of the user-space mode enforces this file's limits by controls of its
-/// own. The daemon publishes the pending value and reports a refusal ([`State::write_refused`]).
+/// Returns whether each process of the user-space mode enforces this file's limits by controls of
+/// its own. The daemon publishes the pending value and collects the answers.
 pub const fn needs_acks(file: File) -> bool {
     needs_controls(file)
 }
@@ -73,7 +72,7 @@ impl State<'_> {
         Ok(Prepared::Pending)
     }
 
-    /// Refuses the pending write: a process reported `status`, or did not answer in time.
+    /// Refuses the pending write with RM's status.
     pub fn write_refused(&mut self, status: Status) {
         if let Some(write) = &mut self.plan.pending_write {
             write.refused = Some(status);
@@ -88,7 +87,7 @@ impl State<'_> {
     }
 
     /// Stores the value of the pending write. After a refusal, keeps the old value and marks the
-    /// objects that got the new one dirty.
+    /// subjects that got the new one.
     ///
     /// # Errors
     ///
@@ -110,7 +109,7 @@ impl State<'_> {
         outcome
     }
 
-    /// Returns whether the GPU's backend enforces this file's limits through others, who may refuse.
+    /// Returns whether a limit of this file may be refused after it was written.
     fn has_two_phases(&self, file: File, gpu: GpuId) -> bool {
         match self.gpus.get(&gpu).map(|gpu| gpu.facts.backend) {
             Some(Backend::Kernel) => needs_controls(file),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Processes come with their first open file and go with their last.
+//! Adds a process with its first open file, and removes it with its last.
 
 use crate::error::Error;
 use crate::ids::{ProcKey, UserId};
@@ -10,17 +10,15 @@ use crate::plan::ProcLinks;
 use crate::state::{Pid, Proc, Share, State, User};
 
 impl State<'_> {
-    /// Makes sure that one more process will find room.
+    /// Checks that there is room for one more process.
     pub(super) fn reserve_proc(&self) -> Result<(), Error> {
         self.procs.reserve(1)?;
         self.users.reserve(1)?;
         self.pids.reserve(1)
     }
 
-    /// Adds a process, unless it is known.
-    ///
-    /// The caller has used [`State::reserve_proc`], and reserved objects for
-    /// [`List::OF_PROC`].
+    /// Adds a process, unless it is known. The caller has used [`State::reserve_proc`], and
+    /// reserved objects for [`List::OF_PROC`].
     pub(super) fn proc_enter(&mut self, key: ProcKey, user: UserId) -> Result<(), Error> {
         if self.procs.contains(&key) {
             return Ok(());
@@ -54,8 +52,8 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Removes a process whose last file was closed. One for which a control is in flight
-    /// stays until that has completed.
+    /// Removes a process without open files. One with a control in flight stays until that has
+    /// completed.
     pub(super) fn proc_leave(&mut self, key: ProcKey) {
         let idle = |proc: &&Proc| proc.files == 0 && proc.in_flight.is_none();
         let Some(space) = self.procs.get(&key).filter(idle).map(|proc| proc.space) else {
@@ -86,8 +84,8 @@ impl State<'_> {
         }
     }
 
-    /// Gives a pid to a process. Of all with this pid only the youngest is alive: the
-    /// directories of the one before it go. Returns whether a younger one was seen. O(GPUs).
+    /// Counts a process for its pid. Only the youngest process with a pid is alive: the older one's
+    /// directories go. Returns whether a younger one is known. O(GPUs).
     fn take_pid(&mut self, key: ProcKey) -> Result<bool, Error> {
         let Some(pid) = self.pids.get_mut(&key.tgid) else {
             let pid = Pid {

@@ -2,23 +2,25 @@
 
 //! Decides which limits reach the channels of a channel group that several processes share.
 //!
-//! A client of MPS gives the server's channel group a name of its own (RM_DUP_OBJECT), and makes its compute channels
-//! below that name. The resource manager lets nobody do so without the maker's consent (RM_SHARE).
-//!
-//! Terminology
-//!   maker    the process that made the channel group, or whoever inherited it: the one that is charged
-//!   sharer   a process that has channels in the group
-//!
-//! A channel group has one time slice, and the GPU runs it as a whole. On an H100 a frozen channel with an unfinished
-//! kernel kept its whole group off the GPU. So:
+//! An MPS client gives the server's channel group an alias of its own (RM_DUP_OBJECT), and creates
+//! its compute channels below that alias. RM requires the maker's consent (RM_SHARE).
 //!
 //! ```text
-//! time slice of a group   = the maker's limit
-//! a guest's time slice    binds if the maker's limit is as tight; else it cannot be set
-//! freeze of a sharer      binds if all other sharers are frozen too; else its channels cannot be stopped
+//! maker    the process that created the channel group, or its successor: the one that is charged
+//! sharer   a process with channels in the group
+//! guest    a sharer that is not the maker
 //! ```
 //!
-//! What cannot be limited is refused: the write that sets the limit, or the channel that is made under it.
+//! A channel group has one time slice, and the GPU runs it as a whole. On an H100 a frozen channel
+//! with an unfinished kernel kept its whole group off the GPU. So:
+//!
+//! ```text
+//! time slice of the group  the maker's limit
+//! a guest's time slice     in force if the maker's limit is as tight, else impossible
+//! freeze of a sharer       in force if all other sharers are frozen too, else impossible
+//! ```
+//!
+//! A write of an impossible limit is refused. So is the creation of a channel under one.
 
 use crate::ids::{GpuId, ProcKey};
 use crate::objects::{Object, ObjectKey};
@@ -26,11 +28,12 @@ use crate::rmapi::Class;
 use crate::settings::Settings;
 use crate::state::State;
 
-/// Names of a channel group, and objects below a name, that are looked at. A group has at most 128 channels.
+/// Maximum number of aliases of a group, and of objects below an alias, that a walk visits. A group
+/// has at most 128 channels.
 const LOOKS_MAX: usize = 4096;
 
 impl<'a> State<'a> {
-    /// Returns whether a channel, there or to be made below `group`, can be kept to the limits of its process.
+    /// Returns whether the limits of a process can be enforced on a channel below `group`.
     pub(super) fn can_be_kept(
         &self,
         group: ObjectKey,
@@ -41,7 +44,7 @@ impl<'a> State<'a> {
         self.slice_binds(group, proc, gpu, limits) && self.may_freeze(group, proc, gpu, limits)
     }
 
-    /// Returns whether a time slice of a process can bind its channels below a name of a channel group.
+    /// Returns whether a process's time slice can be in force for its channels below an alias.
     pub(super) fn slice_binds(
         &self,
         group: ObjectKey,
@@ -61,8 +64,8 @@ impl<'a> State<'a> {
         theirs.is_some_and(|theirs| theirs <= own)
     }
 
-    /// Returns whether a freeze of a process may stop channels below a name of a channel group: it stops nobody else
-    /// who is to run.
+    /// Returns whether a freeze of a process may stop its channels below an alias: it stops no
+    /// other sharer that should run.
     pub(super) fn may_freeze(
         &self,
         group: ObjectKey,
@@ -77,14 +80,14 @@ impl<'a> State<'a> {
                 .all(|sharer| self.effective(sharer, gpu).freeze)
     }
 
-    /// Returns the name of a channel group below which a channel is.
+    /// Returns the alias of the channel group that is a channel's parent.
     pub(super) fn group_of_channel(&self, key: ObjectKey, object: &Object) -> Option<ObjectKey> {
         let group = ObjectKey::new(key.space, object.parent);
         let above = self.objects.get(group)?;
         (object.class == Class::Channel && above.class == Class::ChannelGroup).then_some(group)
     }
 
-    /// Returns the processes that have channels below the other names of a channel group.
+    /// Returns the processes with channels below the other aliases of a channel group.
     fn sharers(&self, group: ObjectKey) -> impl Iterator<Item = ProcKey> + use<'_, 'a> {
         let mut at = group;
         let others = (0..LOOKS_MAX).map_while(move |_| {

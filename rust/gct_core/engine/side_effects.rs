@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Objects that come and go without an ioctl that names them as such: what the resource manager has
-//! made although it says no, what it frees along, what is kept in files.
+//! Tracks objects that no call creates or frees by name: RM created them though the call failed,
+//! freed them along with others, or keeps them in files.
 
 use super::Ticket;
 use crate::account::Amount;
@@ -12,52 +12,58 @@ use crate::rmapi::control::{Status, NOT_SUPPORTED};
 use crate::rmapi::{Action, Call, Class, Handle, Overrides, Shared, INSUFFICIENT_RESOURCES};
 use crate::state::State;
 
-/// How many objects are looked at in one call of [`State::next_channel`].
+/// Maximum number of objects that one call of [`State::next_channel`] visits.
 const STEPS_MAX: usize = 256;
 
-/// An object of a client, for somebody who goes through them.
+/// An object of a client, in a walk over all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visited {
-    /// Its handle.
+    /// The object's handle.
     pub object: Handle,
-    /// What it is.
+    /// The object's class.
     pub class: Class,
 }
 
 impl Visited {
-    /// Is it a channel or a channel group?
+    /// Returns whether the object is a channel or a channel group.
     pub const fn is_channel(&self) -> bool {
         matches!(self.class, Class::Channel | Class::ChannelGroup)
     }
 }
 
-/// What the resource manager says of an object.
+/// What RM reports of an imported object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Imported {
-    /// What it is.
+    /// The object's class.
     pub class: Class,
     /// Bytes of device memory.
     pub bytes: u64,
 }
 
 impl State<'_> {
-    /// Why a call must not run: its object could not be kept to a limit that binds its owner. A channel
-    /// directly below a device gets a channel group of its own, of which the resource manager tells no
-    /// handle, and so no time slice can be set. For one in a channel group that others share, see `sharers.rs`.
+    /// Returns the status with which to refuse a call whose object would escape a limit in force:
+    ///
+    /// ```text
+    /// channel directly below a device, under a time slice  RM returns no handle of its group
+    /// channel in a shared channel group                    see `sharers.rs`
+    /// control of an untracked object, under any limit      it may alias a limited object
+    /// dup of an object with the maximum of aliases         an untracked alias escapes any limit
+    /// ```
     pub fn call_refused(&self, file: FileId, call: &Call) -> Option<Status> {
         match call.action {
             Action::Alloc {
                 class: Class::Channel,
                 ..
             } => self.channel_refused(file, call),
-            // What nobody follows, since the owner had used up its share before it had a limit, may be another name of
-            // what is limited.
+            // The object is not tracked: its owner had used up its share of the table before it got
+            // a limit.
             Action::Control(Overrides::Schedule | Overrides::Timeslice)
                 if self.is_vacant(file, call.client, call.object) && self.binds_file(file) =>
             {
                 Some(INSUFFICIENT_RESOURCES)
             }
-            // A name that nobody follows would be a way around every later limit, and costs its owner nothing.
+            // The caller pays nothing for an alias that is not tracked, and it would stay so under
+            // later limits.
             Action::Dup {
                 source_client,
                 source,
@@ -86,11 +92,12 @@ impl State<'_> {
         (!kept).then_some(NOT_SUPPORTED)
     }
 
-    /// May an object have been made by a call that has failed? An allocation fails after the fact where
-    /// its parameters cannot be written back; the object stays. The caller asks the resource manager.
+    /// Returns whether a call that failed may have created an object. RM fails an allocation whose
+    /// parameters it cannot copy back, and keeps the object. The caller asks RM whether it exists.
     ///
-    /// A client's handle is in the ioctl's structure whoever has it, the driver's own clients among them. Whose it is the
-    /// resource manager does not say; but only what it has made it writes back (`written`).
+    /// Any client's handle may be in the structure of a failed ioctl, also one of the driver's own
+    /// clients. RM does not report the owner, but it writes the handle back only of a client that
+    /// it has created (`written`).
     pub fn may_be_made(&self, file: FileId, call: &Call, written: bool) -> bool {
         match call.action {
             Action::Alloc { class, .. } if !class.is_tracked() || call.object == 0 => false,
@@ -103,14 +110,14 @@ impl State<'_> {
         }
     }
 
-    /// Has a file's client no object of this handle here?
+    /// Returns whether a client is known and has no object with this handle.
     pub fn is_vacant(&self, file: FileId, client: Handle, object: Handle) -> bool {
         let space = self.objects.space(file, client);
         space.is_some_and(|space| self.objects.get(ObjectKey::new(space, object)).is_none())
     }
 
-    /// May a call to free an object take channels along that are not below it? `None` if the resource
-    /// manager has to be asked for its class, before the call.
+    /// Returns whether a free may also free channels that are not below the object. Returns `None`
+    /// if the caller must ask RM for the object's class before the call.
     pub fn takes_channels(&self, file: FileId, call: &Call) -> Option<bool> {
         if call.action != Action::Free || call.object == call.client {
             return Some(false);
@@ -123,8 +130,8 @@ impl State<'_> {
         Some(object.class == Class::ContextShare)
     }
 
-    /// The object of a client that comes after another one, from 0: the next channel or channel group, or
-    /// one on the way to it.
+    /// Returns the next channel or channel group of a client after `after`, which starts at 0.
+    /// After [`STEPS_MAX`] objects it returns the one reached.
     pub fn next_channel(&self, file: FileId, client: Handle, after: Handle) -> Option<Visited> {
         let space = self.objects.space(file, client)?;
         let mut at = after;
@@ -137,7 +144,8 @@ impl State<'_> {
         self.passed(space, at)
     }
 
-    /// The resource manager has an object no more. Returns what comes after it and all below it.
+    /// Frees an object that RM does not have any more. Returns the object that follows it and all
+    /// below it.
     pub fn vanished(&mut self, file: FileId, client: Handle, object: Handle) -> Option<Visited> {
         let proc = self.proc_of_file(file)?;
         let space = self.objects.space(file, client)?;
@@ -152,12 +160,12 @@ impl State<'_> {
         Some(Visited { object, class })
     }
 
-    /// An object has got a name in an open file, in the place of what had the index. It is kept there, and
-    /// charged to the file's opener when it has no other name, until the file is closed.
+    /// Adds an alias that an open file keeps until it is closed. It replaces the one with the same
+    /// index. The file's opener is charged if the resource has no other alias.
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`], [`Error::NoSpace`]: the name is not tracked.
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: the alias is not tracked.
     pub fn exported(
         &mut self,
         file: FileId,
@@ -175,7 +183,8 @@ impl State<'_> {
         }
     }
 
-    /// Returns the file's process and the free place of a name that the file keeps, with room for it; `None` if the file is not known.
+    /// Frees the alias with the same index in a file. Returns the file's process and the free key,
+    /// with room reserved, or `None` if the file is not tracked.
     fn place_in_file(
         &mut self,
         into: FileId,
@@ -191,12 +200,12 @@ impl State<'_> {
         Ok(Some((proc, key)))
     }
 
-    /// The driver has dup'ed memory of any client, for a dma-buf, which is `into` here. If the object has
-    /// gone meanwhile, what the driver has counts as much as the resource manager says.
+    /// Adds memory that the driver has dup'ed for a dma-buf, which is file `into` here. If the
+    /// source is gone, the memory is charged with the size that RM reports.
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`], [`Error::NoSpace`]: the name is not tracked.
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: the alias is not tracked.
     pub fn kept(
         &mut self,
         client: Handle,
@@ -220,7 +229,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Gives what `known` names a name in a file. The caller has made room.
+    /// Adds an alias in a file. The caller has reserved room.
     fn name_in_file(
         &mut self,
         known: ObjectKey,
@@ -237,8 +246,8 @@ impl State<'_> {
         Ok(())
     }
 
-    /// A client has got a name of what a file keeps. `from` is the file if it is known; otherwise, or if
-    /// what it keeps is not, `imported` is charged to the client's process.
+    /// Adds an object that a client has imported from a file. It is an alias of what `from` keeps.
+    /// If that is not tracked, the client's process is charged for `imported`.
     ///
     /// # Errors
     ///
@@ -288,16 +297,16 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Every object of a control that imports has been followed. What it was promised and did not need is free again.
+    /// Ends a control that imports, and returns the promised objects that it did not use.
     pub fn imports_end(&mut self, file: FileId, ticket: Ticket) {
         self.redeem(file, ticket.promised);
     }
 
-    /// Adds a further name of what `known` names. The caller has made room.
+    /// Adds an alias. The caller has reserved room.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when it has as many as it may.
+    /// [`Error::NoSpace`] at the maximum number of aliases.
     fn name(&mut self, known: ObjectKey, key: ObjectKey, object: Object) -> Result<(), Error> {
         let counts = Amount::of_object(object.class, 1) != Amount::ZERO;
         self.objects.check_alias_limit(known)?;
@@ -313,7 +322,7 @@ impl State<'_> {
     }
 }
 
-/// Where a file's exported object is kept. Handles of clients are far above all indices
+/// Returns the key of an object that a file exports. Client handles are far above all indices
 /// (`RS_CLIENT_HANDLE_BASE`).
 fn exported_key(file: FileId, shared: &Shared) -> ObjectKey {
     ObjectKey::new(file.raw(), shared.index.saturating_add(1))

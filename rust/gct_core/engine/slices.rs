@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Divides time slices as channel groups come and go: see [`round`](crate::round).
+//! Updates time slices as channel groups are created and freed; see [`round`](crate::round).
 
 use crate::account::Usage;
 use crate::error::Error;
@@ -12,18 +12,18 @@ use crate::state::State;
 use crate::units::Us;
 use core::fmt::Write;
 
-/// By how much the time slices of a process and of its group are divided.
+/// The divisors of a process's and of its group's time slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Divisors {
     rounds: [u32; Round::COUNT],
     sharers: u32,
 }
 
-/// The time slices of an owner's channel groups.
+/// Summary of an owner's time slices.
 struct Slices {
-    /// The shortest of them.
+    /// The shortest slice.
     least: Us,
-    /// All of the round in which they are the longest together.
+    /// The sum of the slices in the longest round.
     round: Us,
 }
 
@@ -35,7 +35,7 @@ impl Slices {
 }
 
 impl State<'_> {
-    /// Returns by how much time slices are divided now.
+    /// Returns the divisors now in force.
     pub(super) fn divisors(&self, proc: ProcKey, gpu: GpuId) -> Divisors {
         let group = self.group_of(proc).map(Owner::Group);
         let of_group = group.map(|group| self.usage_of(group, gpu));
@@ -46,8 +46,8 @@ impl State<'_> {
         }
     }
 
-    /// Has a process's channel groups told what they have of a time slice now, and later those of its group's other
-    /// members. O(channel groups of the process).
+    /// Marks a process's channel groups if its divisors have changed since `before`, and its group
+    /// as stale if the group's has. O(channel groups of the process).
     pub(super) fn divided(&mut self, proc: ProcKey, gpu: GpuId, before: &Divisors) {
         let now = self.divisors(proc, gpu);
         if now == *before || self.effective(proc, gpu).timeslice.is_none() {
@@ -62,14 +62,16 @@ impl State<'_> {
         }
     }
 
-    /// Returns the time slice of a subject under the limits in force: its part of its process's share. `None` is its own.
+    /// Returns a subject's time slice under the limits in force: its part of its process's share.
+    /// `None` means the original one.
     pub(crate) fn slice_of(&self, proc: ProcKey, gpu: GpuId, object: &Object) -> Option<Us> {
         let share = self.effective(proc, gpu).timeslice?;
         let usage = self.usage_of(Owner::Proc(proc), gpu);
         Some(usage.round(object.charged.round).part(share))
     }
 
-    /// Writes what an owner's channel groups have of its time slice: 0 where none is in force, or there are none.
+    /// Writes the summary of an owner's time slices. All are 0 without a limit or without channel
+    /// groups.
     pub(super) fn show_slices(
         &self,
         owner: Owner,

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Nobody uses up the tables of others.
-//!
-//! Terminology
-//!   owner  who cannot be multiplied for nothing: a process's group, or else its user
-//!   share  the processes, open files and objects of an owner
-//!
-//! An owner may have as many entries of a table as are left for others:
+//! Limits how much of a table one owner may use.
 //!
 //! ```text
-//! entries of the owner, with the new <= entries that are free then
+//! owner    a process's group, or its user without a group; neither can be multiplied at no cost
+//! share    the processes, open files and objects of an owner
+//! promise  room in the tables and in the share that an ioctl reserves when it begins
 //! ```
 //!
-//! So one owner has at most half of a table, and `n` owners that take all they can leave
-//! `1 / (n + 1)` of it. A process has an eighth of the files and objects at most, which
-//! leaves something for the other processes of its owner.
+//! An owner may have as many entries of a table as it leaves free for others:
 //!
-//! An ioctl that makes an object is promised the room when it begins. So what the resource
-//! manager has made can always be followed.
+//! ```text
+//! entries of the owner <= free entries, both after the new entry
+//! ```
+//!
+//! So one owner uses at most half of a table, and `n` greedy owners leave `1 / (n + 1)` of it. A
+//! process has at most an eighth of all files and objects, which leaves room for the other
+//! processes of its owner.
+//!
+//! A promise makes sure that every object that RM creates can be tracked.
 
 use crate::error::Error;
 use crate::ids::{FileId, GroupId, Owner, ProcKey, UserId};
@@ -61,7 +62,7 @@ impl Share {
     }
 }
 
-/// May an owner that has `mine` of a table's `len` entries have so many more?
+/// Checks that an owner with `mine` of a table's `len` entries may add `more`.
 fn may_have(mine: u32, more: usize, len: usize, max: usize) -> Result<(), Error> {
     let mine = usize::try_from(mine).unwrap_or(usize::MAX);
     let free = max.saturating_sub(len).saturating_sub(more);
@@ -71,7 +72,7 @@ fn may_have(mine: u32, more: usize, len: usize, max: usize) -> Result<(), Error>
     }
 }
 
-/// May a process that has `mine` entries have so many more?
+/// Checks that a process with `mine` entries may add `more`.
 fn within(mine: u32, more: usize, max: usize) -> Result<(), Error> {
     let mine = usize::try_from(mine).unwrap_or(usize::MAX);
     match mine.saturating_add(more) <= max {
@@ -81,7 +82,7 @@ fn within(mine: u32, more: usize, max: usize) -> Result<(), Error> {
 }
 
 impl State<'_> {
-    /// Makes sure that a process may open one more file, and that there is room.
+    /// Checks that a process may open one more file, and that there is room.
     pub(super) fn reserve_file(
         &self,
         user: UserId,
@@ -105,12 +106,12 @@ impl State<'_> {
         self.may_have_objects(&share, 1)?;
         self.files.reserve(1)?;
         self.reserve_proc()?;
-        // The root of the file's space, and the ends of a new process's lists.
+        // The root of the file's space, and the heads of a new process's lists.
         let more = List::OF_PROC.len().saturating_add(1);
         self.objects.reserve(self.promised.saturating_add(more))
     }
 
-    /// Makes sure that a file may have so many more objects, and that there is room.
+    /// Checks that a file may have more objects, and that there is room.
     pub(super) fn reserve_objects(&self, file: FileId, more: usize) -> Result<(), Error> {
         if let Some(file) = self.files.get(&file) {
             let proc = self.procs.get(&file.proc).ok_or(Error::Gone)?;
@@ -125,7 +126,7 @@ impl State<'_> {
         may_have(share.objects, more, len, limits::OBJECTS_MAX)
     }
 
-    /// Keeps room for objects that an ioctl on a file may make, until [`State::redeem`].
+    /// Promises room for objects that an ioctl on a file may create, until [`State::redeem`].
     ///
     /// # Errors
     ///
@@ -144,7 +145,7 @@ impl State<'_> {
         Ok(())
     }
 
-    /// Gives back what was promised to an ioctl.
+    /// Ends a promise.
     pub(super) fn redeem(&mut self, file: FileId, promised: usize) {
         let Some(file) = self.files.get_mut(&file) else {
             return;
@@ -163,14 +164,14 @@ impl State<'_> {
         *self.promisers = self.promisers.saturating_sub(usize::from(last));
     }
 
-    /// Takes one object out of what was promised to the ioctl on a file. Returns whether there was one: then it has room.
+    /// Uses up one object of the promise to the ioctl on a file. Returns whether it had one.
     pub(super) fn redeem_one(&mut self, file: FileId) -> bool {
         let promised = self.files.get(&file).is_some_and(|file| file.promised > 0);
         self.redeem(file, 1);
         promised
     }
 
-    /// Brings the shares up to date with the objects of a file. O(1).
+    /// Updates the shares from the number of a file's objects. O(1).
     pub(super) fn tally(&mut self, id: FileId) {
         let now = self.objects.of_file(id);
         let Some(file) = self.files.get_mut(&id) else {
@@ -197,7 +198,7 @@ impl State<'_> {
         self.change_share(group, user, &Share::of_files(1, 0), true);
     }
 
-    /// Takes a file, which is closed, out of its process's share.
+    /// Takes a closed file out of its process's share.
     pub(super) fn file_leave(&mut self, file: &File) {
         self.forget_promised(file.promised, file.promised > 0);
         let Some(proc) = self.procs.get_mut(&file.proc) else {
@@ -212,7 +213,7 @@ impl State<'_> {
         }
     }
 
-    /// Moves what a process has from one owner to another.
+    /// Moves a process's share from one owner to another.
     pub(super) fn move_share(&mut self, key: ProcKey, from: Option<GroupId>, to: Option<GroupId>) {
         let Some(proc) = self.procs.get(&key) else {
             return;
@@ -242,7 +243,7 @@ impl State<'_> {
         }
     }
 
-    /// What the owner of a process has.
+    /// Returns the share of a process's owner.
     fn share_of(&self, group: Option<GroupId>, user: UserId) -> Share {
         let share = match group {
             Some(group) => self.groups.get(&group).map(|group| group.share),
@@ -251,20 +252,20 @@ impl State<'_> {
         share.unwrap_or_default()
     }
 
-    /// The group of a process that opens the driver.
+    /// Returns the group of a process that opens the driver.
     fn group_of_opener(&self, by_pid: Option<GroupId>, cgroup: &[u8]) -> Option<GroupId> {
         by_pid.or_else(|| self.group_of_cgroup(&CgroupPath::from_path(cgroup)))
     }
 
-    /// Would a process that opens the driver be under a limit? Then it may not go
-    /// unfollowed.
+    /// Returns whether a process that opens the driver would be under a limit. Its open is then
+    /// refused if it cannot be tracked.
     pub fn binds_opener(&self, key: ProcKey, by_pid: Option<GroupId>, cgroup: &[u8]) -> bool {
         let by_pid = by_pid.filter(|group| self.groups.contains(group));
         let group = self.group_of_opener(by_pid, cgroup);
         group.is_some_and(|group| self.is_bound(group)) || self.binds_proc(key)
     }
 
-    /// Is the process that opened a file under a limit? O(GPUs).
+    /// Returns whether the process that opened a file is under a limit. O(GPUs).
     pub fn binds_file(&self, file: FileId) -> bool {
         let file = self.files.get(&file);
         file.is_some_and(|file| self.binds_proc(file.proc))

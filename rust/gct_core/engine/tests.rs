@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! One scenario for each rule of the tree.
+//! Tests each rule of the tree with one scenario.
 
 mod admit;
 mod aliases;
@@ -34,7 +34,7 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-/// One process and one client, as libcuda makes them:
+/// One process with one client, and the objects that libcuda allocates:
 ///
 /// ```text
 ///     file - client 10 - device 20 - channel group 30 - channel 40
@@ -71,7 +71,7 @@ struct World {
 }
 
 impl World {
-    /// A machine with one GPU on bus 0x40.
+    /// Adds one GPU on bus 0x40.
     fn new(features: FeatureSet) -> Self {
         let mut store = Store::new(5);
         let mut facts = facts(1, 0x40);
@@ -113,7 +113,7 @@ impl World {
         self.store.ioctl(file, escape::ALLOC, &call, hint);
     }
 
-    /// The objects of the picture above, the memory with 4 KiB.
+    /// Allocates the objects of the picture above, with 4 KiB of memory.
     fn cuda(&mut self, file: FileId) {
         self.alloc(file, 0, CLIENT, 0x41, None);
         self.alloc(file, CLIENT, DEVICE, 0x80, Some(1));
@@ -150,7 +150,7 @@ impl World {
         all
     }
 
-    /// Paths that were added since the last call, with the directories' names.
+    /// Returns the paths that were added since the last call, with their names.
     fn added(&mut self) -> Vec<(DirPath, String)> {
         let add = |effect| match effect {
             Effect::Add { path, name, .. } => Some((path, String::from(name.as_str()))),

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! TPCs are reserved for the quotas of a GPU's owners.
+//! Reserves TPCs for the quotas of a GPU's groups and processes.
 //!
-//! Groups and processes are owners alike: what is reserved for a process is its own beside what its group has. A quota is
-//! promised, whether its owner has processes there or not, so one that cannot be kept beside the others is refused. Owners
-//! whose masks leave few TPCs choose first: where masks are disjoint or one lies within the other, a quota is then refused
-//! only if no choice would do.
+//! A process's quota is its own and adds to its group's. A quota is reserved even while its owner
+//! has no processes there. A quota that does not fit beside the others is refused.
+//!
+//! ```text
+//! for each owner with a quota, by (TPCs its mask allows, group or process, age):
+//!     reserve `quota` TPCs of those that its mask allows and that are still free
+//! ```
+//!
+//! Owners with few allowed TPCs choose first. If all masks are disjoint or nested, a quota is
+//! refused only if no assignment exists.
 
 use crate::error::Error;
 use crate::features::Feature;
@@ -16,10 +22,10 @@ use crate::policy::tpc;
 use crate::state::{Gpu, State};
 use crate::topology::Topology;
 
-/// In which order owners choose: by how many TPCs their masks leave, then groups first, then by age.
+/// Order in which owners choose: by number of allowed TPCs, then groups first, then by age.
 type Rank = (u32, u64, u64);
 
-/// A quota, and where it may be kept.
+/// A quota, and the TPCs from which it may be reserved.
 struct Promise {
     rank: Rank,
     owner: Owner,
@@ -28,23 +34,24 @@ struct Promise {
 }
 
 impl State<'_> {
-    /// The TPCs that are reserved for an owner.
+    /// Returns the TPCs that are reserved for an owner.
     pub fn reserved(&self, owner: Owner, gpu: GpuId) -> TpcMask {
         let pool = self.pools.get(&(owner, gpu));
         pool.map_or(TpcMask::EMPTY, |pool| pool.reserved)
     }
 
-    /// The TPCs that are reserved for anybody.
+    /// Returns the TPCs that are reserved for all owners.
     pub fn reserved_on(&self, gpu: GpuId) -> TpcMask {
         let here = self.pools.iter().filter(|((_, on), _)| *on == gpu);
         here.fold(TpcMask::EMPTY, |all, (_, pool)| all.or(&pool.reserved))
     }
 
-    /// Stores a setting that may cost somebody reserved TPCs.
+    /// Stores a setting that may change which TPCs are reserved.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when it would: then the old value stays. [`Error::Gone`].
+    /// [`Error::NoSpace`] if an owner would lose reserved TPCs: then the old value stays.
+    /// [`Error::Gone`].
     pub(super) fn set_reserving(
         &mut self,
         file: File,
@@ -66,8 +73,8 @@ impl State<'_> {
         Err(Error::NoSpace)
     }
 
-    /// Reserves anew on a GPU. Returns how many TPCs are promised and missing: some may be when a process has moved to a
-    /// group with another mask.
+    /// Reserves all quotas of a GPU. Returns the number of missing TPCs: some may miss after a
+    /// process has moved to a group with another mask.
     pub(super) fn reserve_quotas(&mut self, gpu: GpuId) -> u32 {
         let promises = |gpu: &Gpu| gpu.features.has(Feature::TpcQuota);
         if !self.gpus.get(&gpu).is_some_and(promises) {
@@ -94,7 +101,7 @@ impl State<'_> {
         missing
     }
 
-    /// The promise whose rank comes after `last`.
+    /// Returns the quota that follows `last`.
     fn next_promise(&self, gpu: GpuId, topology: &Topology, last: Option<Rank>) -> Option<Promise> {
         let promised = self.pools.iter().filter_map(|((owner, on), pool)| {
             let quota = pool.settings.tpc_quota.filter(|_| *on == gpu)?.get();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The controls, obeyed or refused by a resource manager of our own. When all were
-//! sent, it must have what the limits say, whatever was refused on the way.
+//! Carries out the controls in a model of RM, which may refuse some. After a flush, RM must have
+//! what the limits want.
 
 use super::*;
 use crate::engine::{Flush, Next, Prepared};
@@ -10,15 +10,15 @@ use crate::rmapi::control::{Control, Status};
 use crate::round::{Round, SLICE_MIN};
 use crate::units::Us;
 
-/// What the resource manager has taken.
+/// State of the model of RM.
 #[derive(Default)]
 pub(super) struct Enforced {
-    /// Time slice that a channel group has, and the one of its own.
+    /// Time slice of a channel group now, and its original one.
     slices: BTreeMap<u64, [u64; 2]>,
     frozen: BTreeSet<RealKey>,
 }
 
-/// A channel group's time slice, and what its process has for all of the round.
+/// A channel group's time slice, and its process's share in the round.
 #[derive(Clone, Copy)]
 struct Sliced {
     now: u64,
@@ -28,14 +28,14 @@ struct Sliced {
 /// Time slices by process, GPU and round.
 type Rounds = BTreeMap<(ProcKey, u64, usize), Vec<Sliced>>;
 
-/// No more than a time slice for all together, but for slices that cannot be shorter.
+/// Returns whether the sum is within the limit, apart from slices that cannot be shorter.
 fn fits(slices: &[Sliced], whole: u64) -> bool {
     let longer = slices.iter().map(|slice| slice.now);
     let longer = longer.filter(|now| *now > SLICE_MIN.get());
     longer.sum::<u64>() <= whole
 }
 
-/// A channel group's time slice before anybody sets one.
+/// Original time slice of a channel group.
 const STOCK: [u64; 2] = [1024, 1024];
 
 const REFUSED: Status = 0x1b;
@@ -43,8 +43,8 @@ const REFUSED: Status = 0x1b;
 const CLASS_OF: u32 = 0x0d02;
 
 impl World {
-    /// Sends the next control, which is refused if there is a status. Returns false
-    /// when there is none.
+    /// Sends the next control, which is refused with the status if there is one. Returns false when
+    /// there is no control.
     pub(super) fn send(&mut self, refusal: Option<Status>) -> bool {
         let Next::Send(mut control, in_flight) = self.store.state().next_control(&Flush::ALL)
         else {
@@ -52,7 +52,7 @@ impl World {
         };
         self.store.check();
         let outcome = match (refusal, control.command) {
-            // What is refused is there all the same.
+            // A refused object exists all the same.
             (Some(status), command) if command != CLASS_OF => Err(status),
             _ if matches!(in_flight.update, Update::CheckAlive(_)) => Ok(()),
             _ => self.obey(&mut control),
@@ -105,7 +105,7 @@ impl World {
         Ok(())
     }
 
-    /// Somebody writes a limit; one of the controls may be refused.
+    /// Writes a limit. One of the controls may be refused.
     pub(super) fn write_limit(&mut self, number: usize, a: u8, c: u8) {
         let pools: Vec<Scope> = {
             let state = self.store.state();
@@ -134,7 +134,7 @@ impl World {
         let refused_at = (c >= 128).then_some(c % 4);
         let mut refused = false;
         for step in 0.. {
-            // What is read is what was in force until all is taken.
+            // The file shows the old limit until the write is committed.
             assert_eq!(self.shown(file, scope), before);
             let refusal = (Some(step) == refused_at).then_some(REFUSED);
             if !self.send(refusal) {
@@ -150,10 +150,10 @@ impl World {
         if ended.is_ok() {
             assert_eq!(self.shown(file, scope), Ok(format!("{text}\n")));
         } else {
-            // Without a subdevice on the GPU nobody can be told to stop. What was refused
-            // may have been a control for somebody else, so this comes after a refusal too.
+            // Without a subdevice on the GPU no channel can be stopped. The refused control may
+            // have been for another subject, so check this after a refusal, too.
             let expected = match ended {
-                // Nor can the channels of guests be limited, if their host is not.
+                // Channels of guests cannot be limited either, unless their maker is.
                 Err(Error::Unsupported) => file == File::ComputeFreeze || self.has_guests(),
                 Err(Error::Refused) => refused,
                 _ => false,
@@ -164,7 +164,7 @@ impl World {
         while self.send(None) {}
     }
 
-    /// Everything is compared with its limits once more.
+    /// Marks all subjects again.
     fn tell_all_again(&mut self) {
         let mut state = self.store.state();
         let keys: Vec<_> = state.objects.iter().map(|(key, _)| *key).collect();
@@ -190,7 +190,7 @@ impl World {
         self.store.ioctl(file, escape::CONTROL, &call, None);
     }
 
-    /// A tenant sets a time slice itself.
+    /// Sets a time slice as a tenant.
     pub(super) fn tenant_sets_slice(&mut self, number: usize, slice: u64) {
         let Some((key, real)) = self.pick(number, Some(0xa06c)) else {
             return;
@@ -199,7 +199,8 @@ impl World {
         self.control(key, 0xa06c_0103);
     }
 
-    /// A tenant lets the channels of a group run, whoever made them, or all of its own.
+    /// Starts the channels of a group as a tenant, whoever created them, or all channels of the
+    /// process.
     pub(super) fn tenant_thaws(&mut self, number: usize, all: bool) {
         let Some((key, real)) = self.pick(number, Some(0xa06c)) else {
             return;
@@ -221,7 +222,7 @@ impl World {
         self.open.iter().find(is_it).map(|of| of.1)
     }
 
-    /// The channels of other processes in the channel group of one.
+    /// Returns the channels of other processes in the channel group of a channel.
     fn channels_beside(&self, channel: RealKey) -> Vec<RealKey> {
         let is_group = |(_, real): &(&RealKey, &Real)| real.class == 0xa06c;
         let groups = self.real.iter().filter(is_group);
@@ -253,7 +254,7 @@ impl World {
         channels.map(|(key, _)| key).any(is_guest)
     }
 
-    /// Does somebody who is not frozen have channels in the channel group of this one?
+    /// Returns whether a process that is not frozen has channels in the channel group.
     fn stops_others(&mut self, channel: RealKey) -> bool {
         self.channels_beside(channel).into_iter().any(|key| {
             let gpu = self.gpus.get(&self.real[&key].gpu).copied();
@@ -262,13 +263,13 @@ impl World {
         })
     }
 
-    /// Once all is told, everything is as the limits say.
+    /// Checks that RM has what the limits want after everything was sent.
     pub(super) fn compare_limits(&mut self) {
-        // A name that is not made yet may bear the charge, and cannot be spoken of.
+        // A hidden alias may be charged, and no control can name it.
         while !self.dups.is_empty() {
             self.dup_leave(false);
         }
-        // What was refused when nobody wrote waits for a change.
+        // An update that was refused without a pending write waits for the next event.
         self.tell_all_again();
         let procs: BTreeMap<FileId, ProcKey> = self.open.iter().copied().collect();
         let mut rounds: Rounds = BTreeMap::new();
@@ -309,7 +310,7 @@ impl World {
         self.compare_rounds(&rounds);
     }
 
-    /// All channel groups of an owner together have its time slice once in a round.
+    /// Checks that all channel groups of an owner together have its time slice once per round.
     fn compare_rounds(&mut self, rounds: &Rounds) {
         for (of, slices) in rounds {
             let share = slices[0].share;
@@ -341,7 +342,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// Histories that begin with processes which have all that can be limited.
+    /// Returns sequences that begin with processes that have all kinds of limited objects.
     #[test]
     fn limits_hold(seed: u64, ops in prop::collection::vec((0u8..16, any::<u8>(), 0usize..64, any::<u8>()), 0..100)) {
         let mut world = World::new(seed);

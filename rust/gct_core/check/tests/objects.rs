@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A resource manager of our own: what its clients make, name twice and free, and what the
-//! core must then have charged.
+//! Models RM's objects: what its clients create, dup and free, and what the core must have charged.
 
 use super::*;
 
-/// An object as the resource manager has it.
+/// An object of the model.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Real {
     pub(super) parent: Handle,
     pub(super) class: u32,
     pub(super) gpu: u64,
     pub(super) bytes: u64,
-    /// Of a channel group, `NV2080_ENGINE_TYPE_*`.
+    /// `NV2080_ENGINE_TYPE_*` of a channel group.
     pub(super) engine: u64,
-    /// What it is a name of; names of one thing share the number.
+    /// Identifies the resource. Aliases share it.
     pub(super) thing: u64,
 }
 
-/// Names of one thing, each new one behind the one that it was made from, and
-/// the one that is charged.
+/// Aliases of one resource, each after the one from which it was dup'ed, and the charged one.
 pub(super) struct Thing {
     pub(super) names: Vec<RealKey>,
     pub(super) charged: RealKey,
 }
 
-/// Managed memory that was granted.
+/// Managed memory that was charged.
 pub(super) struct Managed {
     pub(super) file: FileId,
     pub(super) gpu: u64,
@@ -33,14 +31,14 @@ pub(super) struct Managed {
     ticket: Ticket,
 }
 
-/// On no GPU that is there.
+/// The GPU of an object on a GPU that was removed.
 pub(super) const NO_GPU: u64 = u64::MAX;
 
-/// Key: file, client, object; a client is its own object.
+/// Key: file, client, object. A client is its own object.
 pub(super) type RealKey = (FileId, Handle, Handle);
 
 impl World {
-    /// Something exists from now on, with one name.
+    /// Adds a resource with one alias.
     pub(super) fn thing(&mut self, key: RealKey) -> u64 {
         let number = u64::from(key.2);
         let names = vec![key];
@@ -52,7 +50,7 @@ impl World {
         number
     }
 
-    /// Names are gone; the first that is left behind the charged one is charged.
+    /// Removes aliases. If the charged one is among them, its successor is charged.
     pub(super) fn forget(&mut self, gone: impl Fn(&RealKey) -> bool) {
         self.real.retain(|key, _| !gone(key));
         self.things.retain(|_, Thing { names, charged }| {
@@ -63,8 +61,7 @@ impl World {
         });
     }
 
-    /// Some object of the resource manager, chosen by a number, that nobody is
-    /// freeing just now.
+    /// Returns an object that no thread is freeing, chosen by a number.
     pub(super) fn pick(&self, number: usize, class: Option<u32>) -> Option<(RealKey, Real)> {
         let fits = |key: RealKey, real: &Real| {
             class.is_none_or(|class| class == real.class) && !self.is_being_freed(key)
@@ -109,7 +106,7 @@ impl World {
         self.next
     }
 
-    /// Allocates below some object; a device below its client.
+    /// Allocates an object below another, or a device below its client.
     pub(super) fn alloc(&mut self, number: usize, class: u32, gpu: u64, status: u64) {
         let above = match class {
             0x80 => Some(0x41),
@@ -136,7 +133,7 @@ impl World {
         let present = self.gpus.contains_key(&gpu);
         let (hint, gpu) = match class {
             0x80 => (Some(gpu), if present { gpu } else { NO_GPU }),
-            // The truth, which the device's number was too.
+            // The right GPU, as in the device's parameters.
             0x2080 => (Some(of.gpu), of.gpu),
             0x40 => (Some(bytes), of.gpu),
             0xa06c => (Some(engine), of.gpu),
@@ -157,8 +154,7 @@ impl World {
         }
     }
 
-    /// Gives memory or a channel group a second name. The ioctl is entered now and
-    /// left some events later.
+    /// Enters a dup of memory or of a channel group. Some events later the ioctl returns.
     pub(super) fn dup(&mut self, from: usize, to: usize, group: bool) {
         let class = if group { 0xa06c } else { 0x40 };
         let (Some(((_, source_client, source), _)), Some(((file, client, parent), _))) =
@@ -185,7 +181,7 @@ impl World {
         self.dups.push((file, bytes, ticket));
     }
 
-    /// The resource manager has decided about the first name that is being made.
+    /// Returns from the oldest dup, with RM's decision.
     pub(super) fn dup_leave(&mut self, fails: bool) {
         if self.dups.is_empty() {
             return;
@@ -197,7 +193,7 @@ impl World {
         let known = |key: &&RealKey| (key.1, key.2) == (source_client, source);
         let source = self.real.keys().find(known).copied();
         let parent_key = (file, client, parent);
-        // What has gone meanwhile cannot have a second name.
+        // A source that is gone cannot be dup'ed.
         let real = source
             .filter(|_| !fails && self.real.contains_key(&parent_key))
             .filter(|_| !self.is_being_freed(parent_key))
@@ -216,7 +212,7 @@ impl World {
         }
     }
 
-    /// A process asks for managed memory, or has it already.
+    /// Charges managed memory, before or after its allocation.
     pub(super) fn manage(&mut self, at: usize, gpu: u64, exists: bool) {
         let file = self.open.get(at % 8).map(|(file, _)| *file);
         let (Some(file), Some(id)) = (file, self.gpus.get(&gpu).copied()) else {
@@ -230,7 +226,7 @@ impl World {
                 .map(Some),
             false => store.state().try_charge_managed(file, id, Bytes(bytes)),
         });
-        // Nobody limits memory here.
+        // No limit is set here.
         let ticket = ticket.unwrap().unwrap();
         self.managed.push(Managed {
             file,
@@ -240,7 +236,7 @@ impl World {
         });
     }
 
-    /// Managed memory is gone.
+    /// Uncharges managed memory.
     pub(super) fn unmanage(&mut self, at: usize) {
         if at < self.managed.len() {
             let Managed { file, ticket, .. } = self.managed.remove(at);
@@ -248,12 +244,12 @@ impl World {
         }
     }
 
-    /// Enters a free; it is left some events later.
+    /// Enters a free. Some events later the ioctl returns.
     pub(super) fn free_enter(&mut self, number: usize) {
         let Some((key @ (file, client, handle), _)) = self.pick(number, None) else {
             return;
         };
-        // The resource manager frees an object once.
+        // RM frees an object once.
         if self
             .pending
             .iter()
@@ -289,7 +285,7 @@ impl World {
         }
     }
 
-    /// Is an object `top`, or below it?
+    /// Returns whether an object is `top` or below it.
     pub(super) fn is_below(&self, key: RealKey, top: RealKey) -> bool {
         let (mut at, mut turns) = (key, 0);
         while at != top {
@@ -305,7 +301,7 @@ impl World {
         true
     }
 
-    /// With no ioctl under way, the usage is what the resource manager has.
+    /// Checks the usage against the model while no ioctl is running.
     pub(super) fn compare(&mut self) {
         if !self.pending.is_empty() || !self.dups.is_empty() {
             return;

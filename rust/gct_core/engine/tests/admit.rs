@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Memory is asked for, and launches are counted.
+//! Tests that memory is charged before it is allocated, and that launches are counted.
 
 use super::*;
 use crate::launches::{EffectiveTpcs, Launches};
@@ -45,7 +45,7 @@ impl World {
     }
 }
 
-/// A process with 4096 bytes in a group, each with a limit.
+/// Adds a process with 4096 bytes to a group. Each has a limit.
 fn limited(own: &str, of_group: &str) -> (World, FileId, GroupId) {
     let mut world = World::new(FeatureSet::all());
     let group = world.group("web");
@@ -86,7 +86,7 @@ fn the_last_byte_fits_and_one_more_does_not() {
 }
 
 #[test]
-fn what_was_granted_is_charged_once() {
+fn granted_memory_is_charged_once() {
     let (mut world, file, group) = limited("max", "1M");
     let ticket = world.try_charge(file, 4096).unwrap();
     let call = memory(MEMORY + 1);
@@ -108,7 +108,7 @@ fn what_was_granted_is_charged_once() {
 }
 
 #[test]
-fn managed_memory_counts_beside_the_other() {
+fn managed_and_device_memory_share_a_limit() {
     for (own, of_group) in [("8192", "max"), ("max", "8192")] {
         let (mut world, file, group) = limited(own, of_group);
         assert_eq!(world.try_charge_managed(file, 4097), None);
@@ -172,7 +172,7 @@ fn a_limit_is_not_lowered_below_what_is_charged() {
         }
         assert_eq!(world.write(File::GmemLimit, pool, "8192"), Ok(()));
     }
-    // A process brings what it has into a group with less: the limit may be raised.
+    // A process brings its charge into a group with a lower limit. The limit may be raised.
     let small = world.group("small");
     let pool = world.pool(Owner::Group(small));
     assert_eq!(world.write(File::GmemLimit, pool, "100"), Ok(()));
@@ -185,7 +185,7 @@ fn a_limit_is_not_lowered_below_what_is_charged() {
 }
 
 #[test]
-fn what_cannot_be_told_is_granted() {
+fn memory_of_unknown_size_is_granted() {
     let (mut world, file, _) = limited("4096", "4096");
     let foreign = Call {
         client: 99,
@@ -238,7 +238,7 @@ fn launches_are_summed_and_the_last_mask_is_shown() {
 }
 
 #[test]
-fn a_file_speaks_of_its_own_clients() {
+fn a_file_names_its_own_clients_only() {
     let (mut world, file, group) = limited("max", "max");
     let (handle, gpu) = (u32::try_from(CLIENT).unwrap(), world.gpu);
     let tsg = u32::try_from(TSG).unwrap();

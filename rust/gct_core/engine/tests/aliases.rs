@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Second names of channel groups, and on which GPU a device is.
+//! Tests aliases of channel groups, and on which GPU a device is.
 
 use super::*;
 use crate::table::steps;
 
-/// A second client of the process, with a device on the GPU.
+/// Opens a second client of the process, with a device on the GPU.
 const SECOND: u64 = 11;
 
 impl World {
@@ -70,7 +70,7 @@ const ONE_GROUP: &str = "channel_groups 1\nchannels 0\n";
 const ONE_OF_EACH: &str = "channel_groups 1\nchannels 1\n";
 
 #[test]
-fn a_channel_group_is_charged_once_until_its_last_name_goes() {
+fn a_channel_group_is_charged_once_until_its_last_alias_goes() {
     for first_goes_first in [true, false] {
         let mut world = World::new(FeatureSet::NONE);
         let (file, second) = (world.open(APP, ""), world.open(APP, ""));
@@ -81,7 +81,7 @@ fn a_channel_group_is_charged_once_until_its_last_name_goes() {
         assert_eq!(world.stat(APP), Ok(ONE_OF_EACH.into()));
         world.effects();
         if first_goes_first {
-            // The channel below the first name goes with it.
+            // This also frees the channel below the first alias.
             world.free_in(file, CLIENT, TSG);
             assert_eq!(world.stat(APP), Ok(ONE_GROUP.into()));
             world.free_in(second, SECOND, 60);
@@ -90,13 +90,13 @@ fn a_channel_group_is_charged_once_until_its_last_name_goes() {
             assert_eq!(world.stat(APP), Ok(ONE_OF_EACH.into()));
             world.free_in(file, CLIENT, TSG);
         }
-        // The directory went once, at the end, and its settings with it.
+        // The directory was removed once, at the end, with its settings.
         assert_eq!(world.removed().len(), 2);
     }
 }
 
 #[test]
-fn settings_outlive_the_first_name() {
+fn settings_outlive_the_first_alias() {
     let mut world = World::new(FeatureSet::NONE.with(Feature::Weight));
     let (file, second) = (world.open(APP, ""), world.open(APP, ""));
     world.cuda(file);
@@ -110,14 +110,14 @@ fn settings_outlive_the_first_name() {
 }
 
 #[test]
-fn a_first_name_that_goes_while_the_second_is_made_leaves_its_charge() {
+fn an_alias_freed_during_a_dup_passes_its_charge_on() {
     for refused in [false, true] {
         let mut world = World::new(FeatureSet::NONE);
         let (file, second) = (world.open(APP, ""), world.open(APP, ""));
         world.cuda(file);
         world.second_client(second);
         let ticket = world.dup_enter(second);
-        // Another thread frees the first name before this one hears of its second.
+        // Another thread frees the first alias before this thread learns of the second.
         world.free_in(file, CLIENT, TSG);
         assert_eq!(world.stat(APP), Ok(ONE_GROUP.into()));
         world.dup_leave(second, ticket, u64::from(refused));
@@ -131,7 +131,7 @@ fn a_first_name_that_goes_while_the_second_is_made_leaves_its_charge() {
 }
 
 #[test]
-fn another_process_inherits_what_it_keeps() {
+fn another_process_is_charged_for_the_alias_it_keeps() {
     let other = ProcKey { tgid: 600, ..APP };
     let mut world = World::new(FeatureSet::NONE);
     let (file, second) = (world.open(APP, ""), world.open(other, ""));
@@ -149,7 +149,7 @@ fn another_process_inherits_what_it_keeps() {
 }
 
 #[test]
-fn a_subdevice_tells_where_its_device_is() {
+fn a_subdevice_fixes_the_gpu_of_its_device() {
     let mut world = World::new(FeatureSet::NONE);
     let second = facts(2, 0x50);
     world
@@ -157,7 +157,7 @@ fn a_subdevice_tells_where_its_device_is() {
         .retry(|store| store.state().gpu_add(&second, FeatureSet::NONE))
         .unwrap();
     let file = world.open(APP, "");
-    // The tenant says the wrong number and allocates; the resource manager knows.
+    // The tenant's parameter names the wrong GPU. RM knows the right one.
     world.cuda(file);
     assert_eq!(world.stat(APP), Ok(ONE_OF_EACH.into()));
     world.alloc(file, DEVICE, 21, 0x2080, Some(2));
@@ -165,21 +165,21 @@ fn a_subdevice_tells_where_its_device_is() {
     assert_eq!(world.stat(APP), Err(Error::Gone));
     let paths: Vec<DirPath> = world.added().iter().map(|(path, _)| *path).collect();
     assert!(paths.contains(&DirPath::ProcGpu(500, GpuIndex(1))));
-    // That somebody lied is counted, and what comes later is in the right place.
+    // The false parameter is counted, and later objects are on the right GPU.
     let events = world.read(File::Events, Scope::Root).unwrap();
     assert!(events.contains("gpu 1\n"), "{events}");
     world.alloc(file, DEVICE, TSG + 1, 0xa06c, None);
     assert!(world.added().is_empty());
-    // An answer that is none changes nothing.
+    // An invalid answer changes nothing.
     for answer in [None, Some(9)] {
         world.alloc(file, DEVICE, 22, 0x2080, answer);
         assert_eq!(world.stat(APP), Err(Error::Gone));
     }
 }
 
-/// However many names a tenant gives to a thing, an event looks at a bounded number of them.
+/// Checks that an event visits a bounded number of aliases, however many a tenant creates.
 #[test]
-fn a_thing_has_a_bounded_number_of_names() {
+fn a_resource_has_a_bounded_number_of_aliases() {
     let mut world = World::new(FeatureSet::NONE);
     let file = world.open(APP, "");
     world.cuda(file);
@@ -218,9 +218,9 @@ fn a_thing_has_a_bounded_number_of_names() {
     }
     assert_eq!(usize::try_from(names), Ok(limits::ALIASES_MAX));
     assert_eq!(dup(&mut world, 500), Err(Error::NoSpace));
-    // Without a limit, too: what is made below a name that nobody follows would never have one.
+    // Without a limit, too: an object below an untracked alias would escape every later limit.
     assert_eq!(refused(&mut world), Some(rmapi::INSUFFICIENT_RESOURCES));
-    // The youngest name is the farthest from the one that is charged.
+    // The youngest alias is the farthest from the charged one.
     let call = words(32, &[(0, SECOND), (4, 2023), (8, 0xa06c_0103)]);
     let call = rmapi::decode(escape::CONTROL, &call).unwrap().unwrap();
     let looked = steps::of(|| {
@@ -234,7 +234,7 @@ fn a_thing_has_a_bounded_number_of_names() {
         looked > limits::ALIASES_MAX && looked < 8 * limits::ALIASES_MAX,
         "{looked}"
     );
-    // One goes, another may come.
+    // After one is freed, another fits.
     world.free_in(file, SECOND, 1500);
     assert_eq!(dup(&mut world, 500), Ok(()));
     assert_eq!(world.stat(APP).unwrap(), ONE_OF_EACH);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What a tenant does costs what it has itself, however many others there are.
+//! Tests that an event costs what its process has, however many other processes there are.
 
 use super::*;
 use crate::ids::UserId;
 use crate::table::steps;
 
-/// Slots that one event of a small process may look at. Probes are short: a table is at
-/// most three quarters full.
+/// Maximum number of slots that one event of a small process may visit. Probes are short, because a
+/// table is at most three quarters full.
 const STEPS_MAX: usize = 400;
 
-/// A process of its own pid.
+/// Returns a process with a pid of its own.
 fn tenant(n: u32) -> ProcKey {
     ProcKey {
         tgid: 1000 + n,
@@ -18,7 +18,7 @@ fn tenant(n: u32) -> ProcKey {
     }
 }
 
-/// A machine with many processes, each with the objects of libcuda.
+/// Adds many processes, each with the objects of libcuda.
 fn crowd(count: u32) -> World {
     let mut world = World::new(FeatureSet::NONE);
     let web = world.group("web");
@@ -33,10 +33,10 @@ fn crowd(count: u32) -> World {
 }
 
 #[test]
-fn open_and_close_look_at_nobody_else() {
+fn open_and_close_visit_own_entries_only() {
     let mut world = crowd(600);
     let key = tenant(100_000);
-    // What the tables ask for is not the tenant's doing.
+    // Storage is not counted.
     let first = world.open(key, "/web/b");
     world.store.state().file_close(first);
 
@@ -51,7 +51,7 @@ fn open_and_close_look_at_nobody_else() {
 }
 
 #[test]
-fn a_reused_pid_looks_at_nobody_else() {
+fn a_reused_pid_visits_own_entries_only() {
     let mut world = crowd(600);
     let old = world.open(tenant(7), "");
     let young = ProcKey {
@@ -71,7 +71,7 @@ fn a_reused_pid_looks_at_nobody_else() {
 const ALICE: UserId = UserId(1000);
 const BOB: UserId = UserId(1001);
 
-/// Opens the driver as a user, `None` when it is refused.
+/// Opens the driver as a user. Returns `None` when the open is refused.
 fn open_by(world: &mut World, user: UserId, key: ProcKey, cgroup: &str) -> Option<FileId> {
     let mut open = || loop {
         let path = cgroup.as_bytes();
@@ -83,8 +83,8 @@ fn open_by(world: &mut World, user: UserId, key: ProcKey, cgroup: &str) -> Optio
     open().ok()
 }
 
-/// Fork, open, pass the descriptor on, exit: as often as there are processes. It costs the
-/// one who does it, and nobody else.
+/// Forks, opens, passes the descriptor on and exits, as often as a table has entries. This uses up
+/// the user's own share only.
 #[test]
 fn dead_processes_use_up_their_own_share() {
     let mut world = World::new(FeatureSet::NONE);
@@ -97,15 +97,15 @@ fn dead_processes_use_up_their_own_share() {
     };
     assert_eq!(attack(&mut world, ALICE, 0), limits::PROCS_MAX / 2);
     assert_eq!(open_by(&mut world, ALICE, tenant(99_999), ""), None);
-    // Her own processes that are there already go on.
+    // Her existing processes still work.
     assert!(open_by(&mut world, ALICE, tenant(0), "").is_some());
-    // The next one has half of what she left, and then the next.
+    // The next user gets half of what is free, and the next half of that.
     assert_eq!(attack(&mut world, BOB, 100_000), limits::PROCS_MAX / 4);
     assert!(open_by(&mut world, UserId(7), tenant(300_000), "").is_some());
 }
 
-/// A group is an owner of its own: neither its members' user nor other groups of the same
-/// user take from it, and it takes nothing from them.
+/// Checks that a group has a share of its own, independent of its members' user and of other
+/// groups.
 #[test]
 fn a_group_has_a_share_of_its_own() {
     let mut world = World::new(FeatureSet::NONE);
@@ -121,7 +121,7 @@ fn a_group_has_a_share_of_its_own() {
     assert_eq!(open_by(&mut world, ALICE, tenant(90_000), "/"), None);
     let inside = open_by(&mut world, ALICE, tenant(90_001), "/web/a");
     assert!(inside.is_some());
-    // Who is moved takes what it has along.
+    // A process that moves takes its share along.
     let mut state = world.store.state();
     assert_eq!(state.groups.get(&web).unwrap().share.procs, 1);
     state.member_moved(tenant(5), Some(web)).unwrap();
@@ -130,8 +130,8 @@ fn a_group_has_a_share_of_its_own() {
     assert_eq!((alice.share.procs, alice.procs), (32_767, 32_769));
 }
 
-/// One process that opens files without end, and one that makes objects without end, leave
-/// seven eighths to the others of their owner.
+/// Checks that a process which opens files or creates objects without end leaves seven eighths to
+/// others of its owner.
 #[test]
 fn a_process_has_an_eighth() {
     let mut world = World::new(FeatureSet::NONE);
@@ -140,9 +140,9 @@ fn a_process_has_an_eighth() {
     assert!(open_by(&mut world, ALICE, tenant(1), "").is_some());
 }
 
-/// What is promised to an ioctl that begins is there when it ends, whoever came in between.
+/// Checks that room promised when an ioctl begins is there when it ends, whatever happens between.
 #[test]
-fn an_ioctl_that_began_can_be_followed() {
+fn a_promised_ioctl_can_be_tracked() {
     let mut world = World::new(FeatureSet::NONE);
     let file = world.open(APP, "");
     world.cuda(file);
@@ -163,7 +163,7 @@ fn an_ioctl_that_began_can_be_followed() {
         .unwrap();
     assert_eq!(*world.store.state().promised, 1);
     world.store.check();
-    // Somebody fills the table up to the last slot that its storage has.
+    // Another process fills the table up to the last slot of its storage.
     let other = world.open(tenant(1), "");
     let mut object = 1000;
     loop {
@@ -183,7 +183,7 @@ fn an_ioctl_that_began_can_be_followed() {
 }
 
 #[test]
-fn who_is_under_a_limit_is_told_from_who_is_not() {
+fn processes_under_a_limit_are_known() {
     let mut world = World::new(FeatureSet::NONE.with(Feature::Timeslice));
     let web = world.group("web");
     let file = world.open(APP, "");

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Files are read and written.
+//! Tests that files are read and written as the table of files says.
 
 use super::*;
 use crate::iface::files::{self, Mode, Place};
 use crate::iface::keys;
 
 #[test]
-fn form_comes_before_range_before_ability() {
+fn syntax_comes_before_range_before_support() {
     let mut world = World::new(FeatureSet::NONE.with(Feature::Weight));
     let group = world.group("web");
     let pool = world.pool(Owner::Group(group));
@@ -29,7 +29,7 @@ fn form_comes_before_range_before_ability() {
     assert_eq!(world.read(File::ComputeWeight, pool), Ok("250\n".into()));
 }
 
-/// What reads `max` or `100` looks enforced.
+/// A file that shows `max` or `100` looks enforced.
 #[test]
 fn a_limit_that_nothing_enforces_cannot_be_read() {
     let mut world = World::new(FeatureSet::NONE.with(Feature::Weight));
@@ -65,7 +65,7 @@ fn tpcs_that_the_gpu_does_not_have_are_out_of_range() {
         world.write(File::TpcMask, pool, "62-74,76-77,84-255"),
         Err(Error::Range)
     );
-    // Some that exist are enough.
+    // A mask may name more than those that exist.
     assert_eq!(world.write(File::TpcMask, pool, "0-65"), Ok(()));
     assert_eq!(world.read(File::TpcMask, pool), Ok("0-65\n".into()));
     assert_eq!(world.write(File::TpcMask, pool, "all"), Ok(()));
@@ -73,8 +73,8 @@ fn tpcs_that_the_gpu_does_not_have_are_out_of_range() {
     assert_eq!(world.write(File::TpcQuota, pool, "67"), Err(Error::Range));
 }
 
-/// Every file of the table in every place, with and without its feature:
-/// what may be read is read, what was read is accepted, junk changes nothing.
+/// Visits every file of the table in every place, with and without its feature. A readable file
+/// shows something, the file accepts what it shows, and junk changes nothing.
 #[test]
 fn the_whole_table_conforms() {
     for features in [FeatureSet::NONE, FeatureSet::all()] {
@@ -126,7 +126,7 @@ fn conforms(world: &mut World, entry: &files::Entry, scope: Scope, features: Fea
         );
         assert_eq!(world.read(entry.file, scope), before, "{context} {junk:?}");
     }
-    // These two need what only the glue knows.
+    // Only the glue knows what these two need.
     if matches!(entry.file, File::Control | File::GroupProcs) {
         assert_eq!(before, Err(Error::Access), "{context}");
         return;
@@ -150,7 +150,7 @@ fn conforms(world: &mut World, entry: &files::Entry, scope: Scope, features: Fea
     }
     let settable = entry.place == Place::Pool && entry.mode == Mode::ReadWrite;
     if let (true, Some(feature), false) = (settable, entry.feature, entry.file == File::GmemPeak) {
-        // More than the process has of memory.
+        // Above the process's memory.
         let other = ["1000000", "7", "3", "40 2000"]
             .into_iter()
             .find(|text| parse::value(entry.format, text.as_bytes()).is_ok());
@@ -166,14 +166,14 @@ fn conforms(world: &mut World, entry: &files::Entry, scope: Scope, features: Fea
             expected,
             "{context} {other}"
         );
-        // A mask must leave enough for a quota.
+        // A mask must allow enough TPCs for a quota.
         if entry.file == File::TpcQuota && expected.is_ok() {
             assert_eq!(world.write(entry.file, scope, "none"), Ok(()));
         }
     }
 }
 
-/// A file of `KEY VALUE` lines has those of the table, in its order.
+/// Checks that a file of `KEY VALUE` lines has the keys of the table, in order.
 fn has_its_keys(entry: &files::Entry, text: &str, features: FeatureSet) {
     let line = |line: &'_ str| String::from(parse::stat_line(line.as_bytes()).unwrap().0);
     let due = |key: &&keys::Key| {
@@ -207,7 +207,7 @@ fn stale_scopes_are_gone() {
     );
     assert_eq!(world.store.state().gpu_remove(1), Ok(()));
     assert_eq!(world.read(File::GpuPci, Scope::Gpu(gpu)), Err(Error::Gone));
-    // A closed file is silently nothing.
+    // A closed file is ignored.
     let file = world.open(APP, "");
     world.store.state().file_close(file);
     world.store.state().file_close(file);

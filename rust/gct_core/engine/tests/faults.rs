@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Errors of the GPU count for their owner alone.
+//! Tests that errors of the GPU are counted for their owner only.
 
 use super::*;
 use crate::faults::Report;
@@ -33,7 +33,7 @@ fn an_error_counts_for_its_process_and_its_group_alone() {
         world.cuda(file);
     }
     world.store.state().fault_reported(&report(7, 0x40));
-    // Another GPU's, and a stranger's.
+    // Of another GPU, and of an unknown process.
     world.store.state().fault_reported(&report(7, 0x41));
     world.store.state().fault_reported(&report(77, 0x40));
     let hit = "faults 1\nlast_xid 31\n";
@@ -55,7 +55,7 @@ fn an_error_counts_for_its_process_and_its_group_alone() {
 }
 
 #[test]
-fn without_a_backend_that_hears_of_errors_there_is_no_line() {
+fn without_a_backend_that_counts_faults_there_is_no_line() {
     let mut world = World::new(FeatureSet::NONE);
     let web = world.group("web");
     let pool = world.pool(Owner::Group(web));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! GPUs come, go and tell what they are.
+//! Tests that GPUs are added, removed and described.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn indices_follow_pci_addresses() {
     let added = world
         .store
         .retry(|store| store.state().gpu_add(&low, FeatureSet::NONE));
-    // What was 0 is 1 now, for the GPU, the group and the process.
+    // Number 0 is now 1: for the GPU, the group and the process.
     let effects = world.effects();
     assert_eq!(effects.len(), 3 + 3 + 2, "{effects:?}");
     let pci = |world: &mut World, gpu| world.read(File::GpuPci, Scope::Gpu(gpu)).unwrap();
@@ -31,7 +31,7 @@ fn indices_follow_pci_addresses() {
     assert_eq!(effects.len(), 3 + 3 + 2, "{effects:?}");
     assert_eq!(world.store.state().gpu_remove(2), Err(Error::Gone));
     assert_eq!(world.store.state().gpu_remove(1), Ok(()));
-    // Objects on a GPU that is gone are nobody's charge any more.
+    // Objects on a removed GPU are not charged any more.
     world.free(file, CLIENT, 0);
     world.store.state().file_close(file);
     world.store.check();
@@ -41,13 +41,13 @@ fn indices_follow_pci_addresses() {
         .contains("charge 0\n"));
 }
 
-/// A directory's name; unlike a group's it may be a number.
+/// Returns a directory's name. Unlike a group's it may be a number.
 fn name_of(text: &str) -> Name {
     Name::new(text).unwrap()
 }
 
 #[test]
-fn as_many_gpus_as_there_may_be() {
+fn the_maximum_number_of_gpus_fits() {
     let mut store = Store::new(1);
     let count = u32::try_from(limits::GPUS_MAX).unwrap();
     for n in (0..count).rev() {
@@ -66,7 +66,7 @@ fn as_many_gpus_as_there_may_be() {
 }
 
 #[test]
-fn facts_that_are_known_are_shown_and_others_say_so() {
+fn unknown_facts_are_errors() {
     let mut world = World::new(
         FeatureSet::NONE
             .with(Feature::Freeze)

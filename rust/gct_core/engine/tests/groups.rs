@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Groups and their members.
+//! Tests groups and their members.
 
 use super::*;
 
@@ -66,8 +66,8 @@ fn the_longest_cgroup_path_decides_unless_the_pid_does() {
         world.read(File::GroupCgroup, Scope::Group(pod)),
         Ok("none\n".into())
     );
-    // The process has moved to another container since. None of these is
-    // below /kube, however long or odd its name.
+    // The process has moved to another container. These paths are not below /kube, however long or
+    // odd.
     let long = format!("/kube{}", "x".repeat(2 * limits::CGROUP_LEN_MAX));
     for path in ["/kubernetes/pod1", "/kube\u{e9}", "/kub", long.as_str()] {
         world.open(APP, path);
@@ -133,7 +133,7 @@ fn names_are_unique_and_free_again_after_removal() {
     assert_eq!(world.store.state().group_remove(web, 0), Ok(()));
     let second = world.group("web");
     assert_ne!(web, second);
-    // The old directory goes before the new one of the same name comes.
+    // The old directory is removed before one with the same name is added.
     let paths: Vec<_> = world.effects();
     let remove = |path| Effect::Remove { path };
     assert_eq!(paths.first(), Some(&remove(DirPath::GroupGpu(web, N0))));
@@ -170,7 +170,7 @@ fn both_directories_bind() {
 }
 
 #[test]
-fn what_was_written_to_a_process_goes_with_its_directory() {
+fn settings_of_a_process_end_with_its_directory() {
     let mut world = World::new(FeatureSet::all());
     let file = world.open(APP, "");
     world.cuda(file);
@@ -178,7 +178,7 @@ fn what_was_written_to_a_process_goes_with_its_directory() {
     world.write(File::ComputeWeight, own, "50").unwrap();
     world.free(file, CHANNEL, 0);
     assert_eq!(world.read(File::ComputeWeight, own), Ok("50\n".into()));
-    // The memory is still there, and with it the pool.
+    // The memory keeps the pool alive.
     world.free(file, TSG, 0);
     world.alloc(file, DEVICE, TSG, 0xa06c, None);
     assert_eq!(world.read(File::ComputeWeight, own), Ok("100\n".into()));

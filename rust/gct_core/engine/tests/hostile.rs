@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Tenants that lie: nobody's account, limit or object moves but their own.
+//! Tests tenants that lie: only their own account, limits and objects may change.
 
 mod sharers;
 mod shares;
@@ -17,14 +17,14 @@ const NEIGHBOUR: ProcKey = ProcKey {
     start_time_ns: 2,
 };
 
-/// A client of the neighbour's.
+/// Handle of the neighbour's client.
 const THEIRS: u64 = 11;
 
-/// `NV_ERR_INVALID_ARGUMENT`, of an ioctl on the wrong file.
+/// `NV_ERR_INVALID_ARGUMENT`, for an ioctl on the wrong file.
 const INVALID_ARGUMENT: u32 = 0x1f;
 
 impl World {
-    /// The neighbour has a client with a device, a channel group and memory.
+    /// Allocates a client of the neighbour with a device, a channel group and memory.
     fn neighbour(&mut self) -> FileId {
         let file = self.open(NEIGHBOUR, "");
         for (parent, object, class, answer) in [
@@ -49,13 +49,13 @@ impl World {
         file
     }
 
-    /// What is charged to a process: the text of `compute.stat`, and its memory.
+    /// Returns the charge of a process: the text of `compute.stat`, and its memory.
     fn account(&mut self, proc: ProcKey) -> [Result<String, Error>; 3] {
         let pool = self.pool(Owner::Proc(proc));
         [File::ComputeStat, File::GmemCurrent, File::GmemPeak].map(|file| self.read(file, pool))
     }
 
-    /// Sends all controls, which RM obeys. Returns time slices that were set.
+    /// Sends all controls, which RM accepts. Returns the time slices that were set.
     fn obeyed(&mut self) -> Vec<u64> {
         let mut set = Vec::new();
         let anybody = Flush::ALL;
@@ -85,7 +85,7 @@ impl World {
         outcome
     }
 
-    /// An ioctl of which `rm_ioctl()` returns `result`; the structure says what it says.
+    /// Runs an ioctl for which `rm_ioctl()` returns `result`, whatever its structure says.
     fn answered(
         &mut self,
         file: FileId,
@@ -113,11 +113,11 @@ fn memory_world() -> (World, FileId, FileId) {
 }
 
 #[test]
-fn success_that_rm_did_not_say_changes_nothing() {
+fn a_forged_status_changes_nothing() {
     let (mut world, own, _) = memory_world();
     let before = [world.account(APP), world.account(NEIGHBOUR)];
     let device = world.open(APP, "");
-    // Each structure says `NV_OK`, and RM refused the ioctl for its file.
+    // Each structure says `NV_OK`, but RM has refused the ioctl for its file.
     let forged = [
         (
             escape::ALLOC_MEMORY,
@@ -194,7 +194,7 @@ fn a_client_is_known_through_its_own_file_alone() {
 #[test]
 fn a_handle_that_another_file_gets_next_is_that_files() {
     let (mut world, own, theirs) = memory_world();
-    // The neighbour's client goes, and its handle is given to us before that is noted.
+    // The neighbour's client is freed, and another client gets its handle before that is recorded.
     let free = words(16, &[(0, THEIRS), (8, THEIRS)]);
     let call = rmapi::decode(escape::FREE, &free).unwrap().unwrap();
     let ticket = world.store.state().call_enter(theirs, &call).unwrap();
@@ -203,7 +203,7 @@ fn a_handle_that_another_file_gets_next_is_that_files() {
     let leave = |store: &mut Store| store.state().call_leave(theirs, &call, ticket, None);
     world.store.retry(leave).unwrap();
     world.store.check();
-    // As the source of a dup the handle means ours.
+    // As the source of a dup, the handle names the new client's object.
     let space = world.store.state().objects.space_of_any(11);
     assert!(space.is_some());
     assert_eq!(space, world.store.state().objects.space(own, 11));
@@ -211,7 +211,7 @@ fn a_handle_that_another_file_gets_next_is_that_files() {
     assert_eq!(world.store.state().objects.space_of_any(11), None);
 }
 
-/// The neighbour gives our memory a name, and we free ours meanwhile.
+/// The neighbour dups our memory, and we free ours meanwhile.
 fn dup_race(world: &mut World, own: FileId, theirs: FileId, status: u64) {
     let dup = [
         (0, THEIRS),
@@ -236,7 +236,7 @@ fn dup_race(world: &mut World, own: FileId, theirs: FileId, status: u64) {
 }
 
 #[test]
-fn a_second_name_is_charged_when_rm_has_made_it() {
+fn an_alias_is_charged_when_rm_has_created_it() {
     let (mut world, own, theirs) = memory_world();
     let before = world.account(NEIGHBOUR);
     dup_race(&mut world, own, theirs, 0x57);
@@ -257,7 +257,7 @@ fn a_second_name_is_charged_when_rm_has_made_it() {
 }
 
 #[test]
-fn two_second_names_at_a_time_are_charged_once() {
+fn concurrent_dups_are_charged_once() {
     for statuses in [[0, 0], [0x57, 0], [0, 0x57], [0x57, 0x57]] {
         let (mut world, own, theirs) = memory_world();
         let decode = |object: u64, status: u64| {
@@ -295,9 +295,9 @@ fn two_second_names_at_a_time_are_charged_once() {
     }
 }
 
-/// Nothing that a tenant undoes is missed because one of its own frees is under way, and fails.
+/// Checks that an override is seen while a free of the same tenant runs, and fails.
 #[test]
-fn a_free_that_fails_hides_nothing_that_was_undone_meanwhile() {
+fn a_failed_free_hides_no_override() {
     let features = FeatureSet::NONE
         .with(Feature::Freeze)
         .with(Feature::Timeslice);
@@ -320,7 +320,7 @@ fn a_free_that_fails_hides_nothing_that_was_undone_meanwhile() {
         let call = rmapi::decode(escape::FREE, &free).unwrap().unwrap();
         let enter = |store: &mut Store| store.state().call_enter(file, &call);
         let ticket = world.store.retry(enter).unwrap();
-        // It has the group scheduled, and its time slice set.
+        // It schedules the group and sets its time slice.
         for command in [0xa06c_0101, 0xa06c_0103] {
             let control = words(32, &[(0, CLIENT), (4, TSG), (8, command)]);
             world.store.ioctl(file, escape::CONTROL, &control, None);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Objects, and what they do to usage and directories.
+//! Tests how objects change usage and directories.
 
 use super::*;
 
@@ -40,12 +40,12 @@ fn closing_the_file_frees_everything() {
         (state.pools.len(), state.procs.len(), state.files.len()),
         (0, 0, 0)
     );
-    // The list of the GPU's subdevices.
+    // The list of the GPU's subdevices is left.
     assert_eq!(state.objects.iter().count(), 1);
 }
 
 #[test]
-fn a_parent_takes_its_children_along() {
+fn freeing_a_parent_frees_its_children() {
     for top in [TSG, DEVICE, CLIENT] {
         let mut world = World::new(FeatureSet::NONE);
         let file = world.open(APP, "");
@@ -60,7 +60,7 @@ fn a_parent_takes_its_children_along() {
 }
 
 #[test]
-fn a_refused_free_brings_everything_back() {
+fn a_refused_free_restores_everything() {
     let mut world = World::new(FeatureSet::NONE);
     let file = world.open(APP, "");
     world.cuda(file);
@@ -83,7 +83,7 @@ fn a_handle_that_is_reused_while_its_free_returns_stays() {
     let bytes = words(16, &[(0, CLIENT), (8, TSG)]);
     let call = rmapi::decode(escape::FREE, &bytes).unwrap().unwrap();
     let ticket = world.store.state().call_enter(file, &call).unwrap();
-    // Another thread gets the handles at once.
+    // Another thread gets the same handles at once.
     world.alloc(file, DEVICE, TSG, 0xa06c, None);
     world.alloc(file, TSG, CHANNEL, 0xc86f, None);
     world
@@ -95,7 +95,7 @@ fn a_handle_that_is_reused_while_its_free_returns_stays() {
     let pool = world.pool(Owner::Proc(APP));
     let stat = world.read(File::ComputeStat, pool);
     assert_eq!(stat, Ok("channel_groups 1\nchannels 1\n".into()));
-    // A ticket that is used again finds nothing.
+    // A ticket that is used twice finds nothing.
     world
         .store
         .state()
@@ -110,7 +110,7 @@ fn a_handle_that_is_reused_while_its_free_returns_stays() {
 }
 
 #[test]
-fn an_allocation_that_failed_is_nothing() {
+fn a_failed_allocation_adds_nothing() {
     let mut world = World::new(FeatureSet::NONE);
     let file = world.open(APP, "");
     world.cuda(file);
@@ -145,7 +145,7 @@ fn memory_is_charged_once_and_to_the_owner_of_the_client() {
     let pool = world.pool(Owner::Proc(APP));
     world.alloc(file, DEVICE, 51, 0x40, Some(4096));
     assert_eq!(world.read(File::GmemCurrent, pool), Ok("8192\n".into()));
-    // Another process maps the memory under a name of its own.
+    // Another process maps the memory under an alias of its own.
     let stranger = world.open(other, "");
     for (parent, object, class, hint) in [(0, 11, 0x41, None), (11, DEVICE, 0x80, Some(1))] {
         let client = if class == 0x41 { 0 } else { 11 };
@@ -181,7 +181,7 @@ fn a_reused_pid_takes_over_the_directory() {
     let old_file = world.open(APP, "");
     world.cuda(old_file);
     assert_eq!(world.added().len(), 3);
-    // A child keeps the dead process's file open; the pid starts anew.
+    // A child keeps the dead process's file open; the pid is used again.
     let young_file = world.open(young, "");
     world.cuda(young_file);
     let effects = world.effects();
@@ -214,7 +214,7 @@ fn a_dead_process_does_not_come_back_when_its_pid_is_free_again() {
         2,
         "at once, not with the first channel group"
     );
-    // Nobody could thaw it any more.
+    // No file could thaw it any more.
     let thawed = world.store.state().effective(APP, world.gpu);
     assert!(!thawed.freeze);
     world.store.state().file_close(young_file);
@@ -223,7 +223,7 @@ fn a_dead_process_does_not_come_back_when_its_pid_is_free_again() {
 }
 
 #[test]
-fn a_device_that_cannot_be_told_is_counted() {
+fn a_device_on_an_unknown_gpu_is_counted() {
     let mut world = World::new(FeatureSet::NONE);
     let second = facts(2, 0x50);
     world
@@ -232,7 +232,7 @@ fn a_device_that_cannot_be_told_is_counted() {
         .unwrap();
     let file = world.open(APP, "");
     world.alloc(file, 0, CLIENT, 0x41, None);
-    // The number could not be read, or is of no GPU.
+    // RM reports no identifier, or one without a GPU.
     for (device, hint) in [(DEVICE, None), (DEVICE + 1, Some(7))] {
         world.alloc(file, CLIENT, device, 0x80, hint);
         world.alloc(file, device, TSG + device, 0xa06c, None);
@@ -253,7 +253,7 @@ fn an_object_that_appears_twice_replaces_itself() {
     let file = world.open(APP, "");
     world.cuda(file);
     let pool = world.pool(Owner::Proc(APP));
-    // The free was missed: between the driver's allocation and our note of it.
+    // The free was missed between RM's allocation and this event.
     world.alloc(file, DEVICE, TSG, 0xa06c, None);
     let stat = world.read(File::ComputeStat, pool);
     assert_eq!(stat, Ok("channel_groups 1\nchannels 0\n".into()));

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Quotas are promises: what is written is kept, or refused.
+//! Tests that a quota is reserved or refused.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Ten TPCs with holes.
+/// Ten TPCs with gaps.
 const TPCS: &str = "0-3,9-12,30,40";
 
 fn list(text: &str) -> TpcMask {
     TpcMask::parse(text.as_bytes()).unwrap_or(TpcMask::EMPTY)
 }
 
-/// A GPU with these TPCs and groups `a`, `b` and `c`.
+/// Adds a GPU with these TPCs, and groups `a`, `b` and `c`.
 fn three() -> (World, [Scope; 3]) {
     let mut store = Store::new(1);
     let mut facts = facts(1, 1);
@@ -34,7 +34,7 @@ fn reserved(world: &mut World, pool: Scope) -> String {
 }
 
 #[test]
-fn a_quota_that_cannot_be_kept_beside_the_others_is_refused() {
+fn a_quota_that_does_not_fit_is_refused() {
     let (mut world, [a, b, c]) = three();
     assert_eq!(world.write(File::TpcQuota, a, "5"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, b, "6"), Err(Error::NoSpace));
@@ -46,7 +46,7 @@ fn a_quota_that_cannot_be_kept_beside_the_others_is_refused() {
         ("0-3,9", "10-12,30,40")
     );
     assert_eq!(reserved(&mut world, c), "none");
-    // Best effort and no quota promise nothing.
+    // Best effort, and no quota, reserve nothing.
     assert_eq!(world.write(File::TpcQuota, c, "0"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, c, "none"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, a, "4"), Ok(()));
@@ -65,14 +65,14 @@ fn a_mask_that_leaves_too_few_for_a_quota_is_refused() {
     assert_eq!(world.write(File::TpcMask, a, "9-10"), Err(Error::NoSpace));
     assert_eq!(world.read(File::TpcMask, a), Ok("all\n".into()));
     assert_eq!(world.write(File::TpcMask, a, "0-2"), Ok(()));
-    // Whoever has fewer to choose from chooses first.
+    // An owner with fewer TPCs to choose from chooses first.
     assert_eq!(world.write(File::TpcQuota, b, "7"), Ok(()));
     assert_eq!(reserved(&mut world, a), "0-2");
     assert_eq!(world.write(File::TpcMask, b, "0-12"), Err(Error::NoSpace));
 }
 
 #[test]
-fn what_was_reserved_for_a_group_that_goes_is_free() {
+fn removing_a_group_frees_its_reserved_tpcs() {
     let (mut world, [a, b, _]) = three();
     assert_eq!(world.write(File::TpcQuota, a, "10"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, b, "1"), Err(Error::NoSpace));
@@ -83,7 +83,7 @@ fn what_was_reserved_for_a_group_that_goes_is_free() {
     assert_eq!(world.write(File::TpcQuota, b, "10"), Ok(()));
 }
 
-/// A quota in a process's own directory binds, beside that of its group, and goes with the process.
+/// Checks that a process's own quota adds to its group's, and ends with the process.
 #[test]
 fn a_process_has_a_quota_of_its_own() {
     let (mut world, [a, b, _]) = three();
@@ -107,7 +107,8 @@ fn a_process_has_a_quota_of_its_own() {
     assert_eq!(world.write(File::TpcQuota, b, "6"), Ok(()));
 }
 
-/// In a group with another mask a promise may be missed: then as much as there is, and nobody else loses.
+/// Checks that a quota which is missed in a group with another mask takes nothing from other
+/// owners.
 #[test]
 fn a_move_to_a_narrower_mask_takes_nothing_from_others() {
     let (mut world, [a, b, _]) = three();
@@ -123,7 +124,7 @@ fn a_move_to_a_narrower_mask_takes_nothing_from_others() {
     world.store.state().member_moved(APP, Some(group)).unwrap();
     assert_eq!(reserved(&mut world, own), "0-3,9");
     assert_eq!(reserved(&mut world, b), "10-12,30");
-    // What is missing already is no reason to refuse what costs nothing.
+    // A quota that is missed already is no reason to refuse a write that costs no TPC.
     assert_eq!(world.write(File::TpcQuota, b, "5"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, b, "6"), Err(Error::NoSpace));
 }
@@ -140,7 +141,8 @@ fn write_any(world: &mut World, pool: Scope, quota: bool, value: u16) -> (bool, 
 }
 
 proptest! {
-    /// Quotas and masks are written in any order: what was accepted is kept, to the TPC, and nobody's is another's.
+    /// Writes quotas and masks in any order. Each accepted quota is reserved exactly, and disjoint
+    /// from others.
     #[test]
     fn accepted_quotas_are_kept(
         writes in prop::collection::vec((0usize..3, any::<bool>(), any::<u16>()), 1..40),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! An owner's channel groups share its time slice, and nobody else's changes.
+//! Tests that an owner's channel groups share its time slice and change no other owner's.
 
 use super::*;
 use crate::engine::{Flush, Next};
@@ -16,7 +16,7 @@ const SLICE: File = File::ComputeTimeslice;
 const GRAPHICS: u64 = 1;
 const COPY: u64 = 11;
 
-/// A resource manager that takes each time slice, by client and channel group, and counts what it was told.
+/// An RM that accepts each time slice, by client and channel group, and counts its controls.
 #[derive(Default)]
 struct Rm {
     slices: BTreeMap<(u32, u32), u64>,
@@ -46,7 +46,7 @@ impl Rm {
         }
     }
 
-    /// The work item runs until it has nothing left.
+    /// Runs the work item until nothing is left.
     fn settle(&mut self, world: &mut World) {
         while world.store.state().can_send() {
             self.obey(world, &Flush::ALL);
@@ -100,7 +100,7 @@ impl Tenant {
         world.store.ioctl(self.file, escape::ALLOC, &call, answer);
     }
 
-    /// Makes a channel group, and sends what its own ioctl has to.
+    /// Creates a channel group, and flushes as its own ioctl does.
     fn make(&mut self, world: &mut World, rm: &mut Rm, engine: u64) -> u32 {
         self.next += 1;
         self.alloc(world, self.client + 1, self.next, 0xa06c, Some(engine));
@@ -128,7 +128,7 @@ fn world() -> (World, Rm, GroupId) {
 }
 
 impl World {
-    /// What `compute.stat` says of an owner's time slices.
+    /// Returns the time slices that `compute.stat` shows of an owner.
     fn told_of(&mut self, owner: Owner) -> String {
         let scope = self.pool(owner);
         let stat = self.read(File::ComputeStat, scope).unwrap();
@@ -153,7 +153,7 @@ impl World {
 }
 
 #[test]
-fn without_a_time_slice_none_is_told() {
+fn without_a_limit_no_time_slice_is_sent() {
     let (mut world, mut rm, group) = world();
     let mut one = Tenant::new(&mut world, 1, Some(group));
     one.make(&mut world, &mut rm, GRAPHICS);
@@ -181,13 +181,13 @@ fn four_processes_of_a_group_have_one_time_slice() {
     for tenant in &all {
         assert_eq!(rm.of(tenant), [200], "{:?}", tenant.key);
     }
-    // A fifth: it has its part before its ioctl returns, the others a moment later.
+    // A fifth process gets its part before its ioctl returns, the others a moment later.
     let mut fifth = Tenant::new(&mut world, 5, Some(group));
     fifth.make(&mut world, &mut rm, GRAPHICS);
     assert_eq!((rm.of(&fifth), rm.of(&all[0])), (vec![133], vec![200]));
     rm.settle(&mut world);
     assert_eq!(rm.of(&all[0]), [133]);
-    // Half of them go.
+    // Half of them exit.
     for tenant in all.drain(..2) {
         world.store.state().file_close(tenant.file);
     }
@@ -223,7 +223,7 @@ fn a_process_divides_its_own_share_by_round() {
 }
 
 #[test]
-fn a_thousand_channel_groups_are_their_makers_loss() {
+fn a_thousand_channel_groups_shrink_their_makers_slices_only() {
     let (mut world, mut rm, group) = world();
     let mut mate = Tenant::new(&mut world, 1, Some(group));
     let mut many = Tenant::new(&mut world, 2, Some(group));
@@ -242,7 +242,7 @@ fn a_thousand_channel_groups_are_their_makers_loss() {
     assert_eq!((rm.told(&mate), rm.told(&stranger)), before);
     let least = crate::round::SLICE_MIN.get();
     assert!(rm.of(&many).iter().all(|slice| *slice == least));
-    // What cannot be divided further is told.
+    // `compute.stat` shows what cannot be divided further.
     let told = world.told_of(Owner::Group(group));
     assert_eq!(
         told,
@@ -251,7 +251,7 @@ fn a_thousand_channel_groups_are_their_makers_loss() {
 }
 
 #[test]
-fn who_comes_and_goes_has_mates_told_seldom_and_others_never() {
+fn a_process_that_comes_and_goes_rarely_changes_slices() {
     let (mut world, mut rm, group) = world();
     let mut mates: Vec<_> = (1..=5)
         .map(|n| Tenant::new(&mut world, n, Some(group)))
@@ -277,7 +277,7 @@ fn who_comes_and_goes_has_mates_told_seldom_and_others_never() {
 }
 
 #[test]
-fn an_ioctl_that_changes_all_shares_looks_at_no_mate() {
+fn an_ioctl_that_changes_all_shares_visits_no_other_process() {
     const MATES: u32 = 256;
     let (mut world, mut rm, group) = world();
     let mut mates: Vec<_> = (1..=MATES)
@@ -322,7 +322,7 @@ fn a_channel_group_that_passes_to_another_owner_is_part_of_its_share() {
 }
 
 #[test]
-fn a_move_takes_a_share_along() {
+fn a_move_updates_the_shares() {
     let (mut world, mut rm, group) = world();
     let other = world.group("db");
     let mut tenants: Vec<_> = (1..=3)

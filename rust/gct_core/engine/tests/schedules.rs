@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A freeze holds, whatever else happens at the same time.
+//! Tests that limits hold under every interleaving of threads.
 //!
-//! Threads of tenants, an administrator, a resource manager and the work item take their steps in the order that a
-//! seed says, or in every order. Whenever nobody is in the middle of an ioctl or a write, each channel stands still
-//! or runs as the limits say, and each channel group has its time slice. A failure names the seed; play it again with
-//! `GCT_SEED=number cargo test schedules_at_random`. `GCT_SCHEDULES` says how many random ones are played.
+//! Threads of tenants, an administrator, RM and the work item take steps in an order that a seed
+//! chooses, or in every order. Whenever no ioctl and no write is running, each channel runs or is
+//! stopped as the limits say, and each channel group has its time slice. A failure prints the seed:
+//! `GCT_SEED=number cargo test schedules_at_random` replays it. `GCT_SCHEDULES` sets the number of
+//! random schedules.
 
 mod actors;
 mod chance;
@@ -29,7 +30,8 @@ fn key(proc: usize) -> ProcKey {
     }
 }
 
-/// Three processes with a channel group (11) of two channels (21, 22) each; the first two are in a group.
+/// Adds three processes, each with a channel group (11) of two channels (21, 22). The first two are
+/// in a group.
 fn start(actors: Vec<Actor>, chance: Chance) -> Schedule {
     let mut world = World::new(FeatureSet::all());
     let group = world.group("web");
@@ -63,7 +65,7 @@ fn start(actors: Vec<Actor>, chance: Chance) -> Schedule {
 }
 
 impl Schedule {
-    /// What is limited is as the limits say.
+    /// Checks that RM has what the limits want.
     fn holds(&mut self) {
         let mut leads = 0;
         let fails = self.rm.failed > 0;
@@ -76,7 +78,7 @@ impl Schedule {
         {
             let name = (object.client, key.handle);
             let Some(thing) = self.rm.names.get(&name) else {
-                // It was lost, or freed before its own ioctl was done.
+                // RM has lost it, or it was freed before its own ioctl was done.
                 continue;
             };
             if self.lost.contains(&name) || object.acked.given_up && (fails || self.shares) {
@@ -108,13 +110,13 @@ impl Schedule {
             assert!(shared.iter().sum::<u64>() <= whole.get(), "{shared:?}");
         }
         let channels = self.rm.names.values().filter(|thing| thing.class == 0xc86f);
-        // Two threads that make and free one handle at the same time lose it for us.
+        // Two threads that create and free one handle at the same time hide it from the core.
         if self.lost.is_empty() && matches!(self.chance, Chance::Path(..)) {
             assert_eq!(leads, channels.count(), "each channel is followed");
         }
     }
 
-    /// Plays it to its end.
+    /// Runs the schedule to its end.
     fn play(&mut self) {
         for step in 0.. {
             assert!(step < 100_000, "it does not end");
@@ -139,7 +141,8 @@ impl Schedule {
     }
 }
 
-/// Every schedule of two actors with two interruptions, or of more actors with one; or with `GCT_SWITCHES`.
+/// Runs all schedules of two actors with two interruptions, of more actors with one, or with
+/// `GCT_SWITCHES`.
 fn every(scripts: &[&[Op]]) -> usize {
     let (mut chance, mut count) = (Chance::Path(vec![], 0), 0);
     loop {
@@ -158,18 +161,18 @@ fn every(scripts: &[&[Op]]) -> usize {
     }
 }
 
-/// Handles of the first process, the second, and a stranger.
+/// Handles of the first process, the second, and the process outside the group.
 const A: u32 = client(0);
 const B: u32 = client(1);
 const FROZEN: [Op; 1] = [Op::Write(None, FREEZE, "1")];
 
 #[test]
-fn a_freeze_holds_beside_each_thing_that_a_tenant_does() {
+fn a_freeze_holds_beside_each_action_of_a_tenant() {
     let tries: [&[Op]; 12] = [
         &[Op::Schedule(0, A + 11)],
         &[Op::Schedule(0, A + 21)],
         &[Op::Enable(0, 0, A + 21)],
-        // By a member of its group, and by a stranger whom nothing governs.
+        // By a member of its group, and by a process without a group or limit.
         &[Op::Enable(1, 0, A + 21)],
         &[Op::Enable(2, 0, A + 21)],
         &[Op::Enable(2, 2, client(2) + 21), Op::Enable(2, 1, B + 21)],
@@ -196,7 +199,7 @@ fn a_channel_made_and_scheduled_at_once_is_frozen() {
 }
 
 #[test]
-fn a_group_mate_lets_nothing_run_through_a_second_name() {
+fn no_member_starts_channels_through_an_alias() {
     let mate = [Op::Dup(1, B + 12, 0, A + 11), Op::Schedule(1, B + 12)];
     assert!(every(&[&[Op::Write(Some(0), FREEZE, "1")], &mate]) > 100);
     let stranger = client(2);
@@ -216,7 +219,7 @@ fn a_time_slice_holds_beside_the_tenants_own() {
 }
 
 #[test]
-fn a_time_slice_is_shared_by_those_who_come_and_go() {
+fn a_time_slice_is_shared_by_processes_that_come_and_go() {
     let limited = [Op::Write(None, SLICE, "300")];
     for script in [
         &[Op::Close(1)][..],
@@ -244,7 +247,7 @@ fn a_freeze_and_a_thaw_beside_a_move() {
     every(&[&FROZEN, &[Op::Join(0, false), Op::Schedule(0, A + 11)]]);
 }
 
-/// A script of anything.
+/// Returns a random script.
 fn random_script(chance: &mut Chance, length: usize) -> Vec<Op> {
     let mut script = vec![];
     for _ in 0..length {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Channels of others: named in a FIFO_DISABLE_CHANNELS, or in the same channel group.
+//! Tests channels of other processes: named in a FIFO_DISABLE_CHANNELS, or in the same channel
+//! group.
 
 use super::*;
 use crate::ids::GroupId;
@@ -14,12 +15,13 @@ fn key(number: u32) -> ProcKey {
     }
 }
 
-/// The client of a process; its device, subdevice, channel group and channel come after it.
+/// Returns the client of a process. Its device, subdevice, channel group and channel have the next
+/// handles.
 fn client(number: u32) -> u64 {
     u64::from(1000 + 10 * number)
 }
 
-/// Processes of which each has a channel in a group of its own.
+/// Processes that each have one channel in a channel group of their own.
 struct Tenants {
     world: World,
     files: Vec<FileId>,
@@ -82,7 +84,7 @@ impl Tenants {
         self.write(owner, File::ComputeFreeze, text)
     }
 
-    /// Enables the channels of processes, as `by` does, which the resource manager obeys. Returns the flush.
+    /// Enables the channels of processes, as `by` does and RM accepts. Returns the flush.
     fn enable(&mut self, by: u32, of: core::ops::Range<u32>) -> Option<Flush> {
         let (file, params) = (self.file(by), list(of, false));
         let mut state = self.world.store.state();
@@ -90,7 +92,7 @@ impl Tenants {
         state.flush_of_file(file)
     }
 
-    /// Gives the channel group of a process a name in the client of another.
+    /// Dups the channel group of a process into the client of another.
     fn share(&mut self, of: u32, with: u32) {
         let (top, other) = (client(with), client(of));
         let call = [
@@ -106,7 +108,7 @@ impl Tenants {
             .ioctl(file, escape::DUP_OBJECT, &words(28, &call), None);
     }
 
-    /// Makes a channel below that name.
+    /// Creates a channel below that alias.
     fn make_guest(&mut self, number: u32) -> Result<(), u32> {
         let top = client(number);
         let call = [
@@ -127,7 +129,7 @@ impl Tenants {
         Ok(())
     }
 
-    /// Channels that stand still, by process.
+    /// Returns which processes have a stopped channel.
     fn frozen(&mut self) -> Vec<u32> {
         let state = self.world.store.state();
         let frozen = state
@@ -140,7 +142,7 @@ impl Tenants {
     }
 }
 
-/// Parameters that name a channel of each process.
+/// Returns parameters that name a channel of each process.
 fn list(of: core::ops::Range<u32>, disable: bool) -> Vec<u8> {
     let mut control = Control::disable_channels(0, 0, disable);
     for number in of {
@@ -151,8 +153,8 @@ fn list(of: core::ops::Range<u32>, disable: bool) -> Vec<u8> {
 }
 
 #[test]
-fn a_stranger_neither_stops_nor_starts_who_is_governed() {
-    // Two in a group, two whom nothing governs.
+fn a_foreign_process_neither_stops_nor_starts_governed_channels() {
+    // Two processes in a group, and two without a group or limit.
     let mut all = Tenants::new(4, 2);
     let refused = |all: &mut Tenants, by, of, disable| {
         let file = all.file(by);
@@ -177,7 +179,7 @@ fn a_stranger_neither_stops_nor_starts_who_is_governed() {
             None,
             "as without gctgroup"
         );
-        // A client that nobody knows, of the driver's own perhaps.
+        // An untracked client, for example one of the driver.
         assert_eq!(refused(&mut all, 0, 40..41, disable), no);
         assert_eq!(refused(&mut all, 2, 40..41, disable), None);
     }
@@ -187,14 +189,14 @@ fn a_stranger_neither_stops_nor_starts_who_is_governed() {
 }
 
 #[test]
-fn who_enables_channels_of_many_has_all_of_them_stopped_again() {
+fn channels_enabled_by_another_process_are_stopped_again() {
     const COUNT: u32 = 20;
     let mut all = Tenants::new(COUNT, COUNT);
     all.freeze(Owner::Group(all.group), "1").unwrap();
     assert_eq!(all.frozen(), (0..COUNT).collect::<Vec<_>>());
     let flush = all.enable(0, 0..COUNT).unwrap();
     assert_eq!(all.frozen(), []);
-    // Before its ioctl returns.
+    // Before the ioctl returns.
     let mut sent = 0;
     while let Next::Send(control, in_flight) = all.world.store.state().next_control(&flush) {
         all.world
@@ -209,10 +211,10 @@ fn who_enables_channels_of_many_has_all_of_them_stopped_again() {
 }
 
 #[test]
-fn what_nobody_follows_is_not_let_run_under_a_limit() {
+fn untracked_channels_are_not_started_under_a_limit() {
     let mut all = Tenants::new(1, 0);
     let file = all.file(0);
-    // Another name of its channel group, from before it had a limit.
+    // An untracked alias of its channel group, from before it had a limit.
     let call = [(0, client(0)), (4, client(0) + 9), (8, 0xa06c_0101)];
     let call = rmapi::decode(escape::CONTROL, &words(32, &call))
         .unwrap()
@@ -226,7 +228,7 @@ fn what_nobody_follows_is_not_let_run_under_a_limit() {
 #[test]
 fn a_freeze_that_would_stop_a_sharer_is_refused() {
     let mut all = Tenants::new(3, 2);
-    // The first makes the group of which the others are guests, as with MPS.
+    // The first creates the group in which the others are guests, as with MPS.
     for guest in 1..3 {
         all.share(0, guest);
         all.make_guest(guest).unwrap();
@@ -236,7 +238,7 @@ fn a_freeze_that_would_stop_a_sharer_is_refused() {
         assert_eq!(refused, Err(Error::Unsupported), "{number}");
         assert_eq!(all.frozen(), [], "{number}");
     }
-    // Without the third.
+    // Without the third process.
     assert_eq!(
         all.freeze(Owner::Group(all.group), "1"),
         Err(Error::Unsupported)
@@ -252,12 +254,12 @@ fn a_freeze_that_would_stop_a_sharer_is_refused() {
 }
 
 #[test]
-fn a_name_alone_vetoes_no_freeze() {
+fn an_alias_without_channels_vetoes_no_freeze() {
     let mut all = Tenants::new(2, 0);
     all.share(0, 1);
     all.freeze(Owner::Proc(key(0)), "1").unwrap();
     assert_eq!(all.frozen(), [0]);
-    // Who comes later lets nothing run, and the frozen one makes no channel beside it that could not be stopped.
+    // A later sharer must run, so the frozen process creates no channel that could not be stopped.
     all.make_guest(1).unwrap();
     assert_eq!(all.frozen(), [0]);
     let flush = all.enable(1, 0..1).unwrap();
@@ -282,7 +284,7 @@ fn a_frozen_guest_makes_no_channel_that_runs() {
 }
 
 #[test]
-fn a_guest_has_its_hosts_time_slice() {
+fn a_guest_has_the_makers_time_slice() {
     let mut all = Tenants::new(2, 0);
     let slice = |all: &mut Tenants, number, text| {
         all.write(Owner::Proc(key(number)), File::ComputeTimeslice, text)
@@ -293,15 +295,15 @@ fn a_guest_has_its_hosts_time_slice() {
     slice(&mut all, 1, "default").unwrap();
     all.make_guest(1).unwrap();
     assert_eq!(slice(&mut all, 1, "500"), Err(Error::Unsupported));
-    // The host's limit counts, and is as tight.
+    // The maker's limit is in force, and as tight.
     slice(&mut all, 0, "400").unwrap();
     slice(&mut all, 1, "500").unwrap();
     assert_eq!(slice(&mut all, 1, "300"), Err(Error::Unsupported));
 }
 
-/// Whoever has the processor for its control, or does not get it.
+/// The sender of a control may be preempted for long.
 #[test]
-fn a_control_in_flight_holds_up_nobody_else() {
+fn a_control_in_flight_blocks_no_other_process() {
     let mut all = Tenants::new(3, 3);
     let [first, second, third] = [0, 1, 2].map(|number| all.file(number));
     let pool = all.world.pool(Owner::Group(all.group));
@@ -320,7 +322,7 @@ fn a_control_in_flight_holds_up_nobody_else() {
         (state.wait_for(second), state.wait_for(third)),
         (None, None)
     );
-    // An ioctl of another, and the work item.
+    // An ioctl of another process, and the work item.
     let flush = flush_of(&mut state, 1);
     assert!(matches!(state.next_control(&flush), Next::Send(..)));
     assert!(matches!(state.next_control(&Flush::ALL), Next::Send(..)));

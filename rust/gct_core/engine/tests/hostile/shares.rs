@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What comes and goes without a call that names it, and what is kept in files.
+//! Tests side effects: objects that are created or freed without a call that names them, or kept in
+//! files.
 
 use super::*;
 use crate::engine::{Imported, Visited};
@@ -9,7 +10,7 @@ use crate::plan::Run;
 use crate::rmapi::control::NOT_SUPPORTED;
 use crate::rmapi::{Class, Shared};
 
-/// A file of the neighbour's, to which objects are exported.
+/// Opens a file of the neighbour, to which objects are exported.
 fn export_world() -> (World, FileId, FileId, FileId) {
     let (mut world, own, theirs) = memory_world();
     let file = world.open(NEIGHBOUR, "");
@@ -30,7 +31,7 @@ const MEMORY_IMPORTED: Imported = Imported {
 };
 
 #[test]
-fn what_a_file_keeps_is_charged_until_it_is_closed() {
+fn exported_objects_are_charged_until_the_file_is_closed() {
     let (mut world, own, theirs, file) = export_world();
     let memory = |world: &mut World, proc| world.account(proc)[1].clone();
     let export = |store: &mut Store| store.state().exported(own, 10, &shared(3, MEMORY), file);
@@ -39,7 +40,7 @@ fn what_a_file_keeps_is_charged_until_it_is_closed() {
     assert_eq!(memory(&mut world, APP), Ok("4096\n".into()));
     world.free(own, MEMORY, 0);
     world.store.check();
-    // The opener of the file keeps it alive.
+    // The opener of the file keeps the memory alive.
     assert_eq!(memory(&mut world, NEIGHBOUR), Ok("12288\n".into()));
     let import = |store: &mut Store| {
         let mut state = store.state();
@@ -57,7 +58,7 @@ fn what_a_file_keeps_is_charged_until_it_is_closed() {
 }
 
 #[test]
-fn an_import_of_what_is_not_known_is_charged_by_what_rm_says() {
+fn an_untracked_import_is_charged_with_rms_size() {
     let (mut world, own, _, file) = export_world();
     for from in [None, Some(file)] {
         let import = |store: &mut Store| {
@@ -69,7 +70,7 @@ fn an_import_of_what_is_not_known_is_charged_by_what_rm_says() {
         let pool = world.pool(Owner::Proc(APP));
         assert_eq!(world.read(File::GmemCurrent, pool), Ok("8192\n".into()));
     }
-    // A closed file keeps nothing, and a place that is filled anew keeps the new.
+    // A closed file keeps nothing. An index that is used again keeps the new object.
     world.store.state().file_close(file);
     let export = |store: &mut Store| store.state().exported(own, 10, &shared(0, MEMORY), file);
     assert_eq!(world.store.retry(export), Ok(()));
@@ -77,7 +78,7 @@ fn an_import_of_what_is_not_known_is_charged_by_what_rm_says() {
 }
 
 #[test]
-fn what_is_gone_is_taken_out_and_the_rest_is_looked_at() {
+fn objects_that_rm_has_freed_along_are_removed() {
     let (mut world, own, _) = memory_world();
     world.alloc(own, DEVICE, TSG + 1, 0xa06c, None);
     world.alloc(own, TSG + 1, CHANNEL + 1, 0xc86f, None);
@@ -87,7 +88,7 @@ fn what_is_gone_is_taken_out_and_the_rest_is_looked_at() {
         if passed.is_channel() {
             channels.push(object);
         }
-        // The resource manager has freed the second group with its channel.
+        // RM has freed the second group with its channel.
         at = match u64::from(object) == TSG + 1 {
             true => world.store.state().vanished(own, 10, object),
             false => world.store.state().next_channel(own, 10, object),
@@ -102,7 +103,7 @@ fn what_is_gone_is_taken_out_and_the_rest_is_looked_at() {
 }
 
 #[test]
-fn only_what_is_not_there_may_have_been_made() {
+fn a_failed_call_may_only_have_created_unknown_objects() {
     let (mut world, own, _) = memory_world();
     let call = |client: u64, object: u64, class: u64| {
         let fields = [
@@ -121,7 +122,7 @@ fn only_what_is_not_there_may_have_been_made() {
         (THEIRS, 90, 0xa06c, false),
         (CLIENT, 90, 0x90f1, false),
         (CLIENT, 0, 0xa06c, false),
-        // A client, by the handle that the resource manager chose or the tenant wrote.
+        // A client, by the handle that RM chose or that the tenant wrote.
         (0, 90, 0x41, true),
         (0, THEIRS, 0x41, false),
     ] {
@@ -129,7 +130,7 @@ fn only_what_is_not_there_may_have_been_made() {
         let found = world.store.state().may_be_made(own, &call, true);
         assert_eq!(found, may_be, "{client} {object} {class:#x}");
     }
-    // The handle of a client of the driver's own, say: the resource manager has made none.
+    // The handle of an existing client, for example one of the driver: RM has created none.
     let call = call(0, 90, 0x41);
     assert!(!world.store.state().may_be_made(own, &call, false));
 }
@@ -148,7 +149,7 @@ fn a_channel_without_a_group_counts_as_one_and_has_no_time_slice() {
     let pool = world.pool(Owner::Proc(APP));
     let stat = world.read(File::ComputeStat, pool);
     assert!(stat.unwrap().starts_with("channel_groups 2\nchannels 2\n"));
-    // Nobody can set its time slice. It can neither stop the write nor run on without: it stands still.
+    // Its time slice cannot be set. The write must succeed, so the channel is stopped.
     let stopped = |world: &mut World| {
         let state = world.store.state();
         let alone = |(key, object): &(&ObjectKey, &Object)| {
@@ -157,7 +158,7 @@ fn a_channel_without_a_group_counts_as_one_and_has_no_time_slice() {
         state.objects.iter().filter(alone).count()
     };
     assert_eq!((world.limit("500"), stopped(&mut world)), (Ok(()), 1));
-    // Its owner does not get it going.
+    // Its owner cannot start it.
     let schedule = words(32, &[(0, CLIENT), (4, 41), (8, 0xa06f_0103)]);
     world.store.ioctl(file, escape::CONTROL, &schedule, None);
     world.obeyed();
@@ -167,7 +168,7 @@ fn a_channel_without_a_group_counts_as_one_and_has_no_time_slice() {
     world.free(file, 41, 0);
     let found = world.store.state().call_refused(file, &call);
     assert_eq!(found, Some(NOT_SUPPORTED));
-    // In a group of its own it may be.
+    // In a channel group of its own it may run.
     let fields = [(0, CLIENT), (4, TSG), (8, 41), (12, 0xc86f)];
     let call = rmapi::decode(escape::ALLOC, &words(32, &fields));
     let found = world
@@ -183,7 +184,8 @@ fn a_time_slice_that_is_set_by_a_channel_is_set_back() {
     let file = world.open(APP, "");
     world.cuda(file);
     assert_eq!(world.limit("500"), Ok(()));
-    // SET_CHANNEL_PROPERTIES of the device, and SET_TIMESLICE that could not write its parameters back.
+    // SET_CHANNEL_PROPERTIES of the device, and a SET_TIMESLICE whose parameters could not be
+    // copied back.
     for (object, command, status) in [
         (DEVICE, 0x80_170f, 0),
         (DEVICE, 0x80_170f, 0x1e),
@@ -195,7 +197,7 @@ fn a_time_slice_that_is_set_by_a_channel_is_set_back() {
         assert_eq!(world.answered(file, escape::CONTROL, &bytes, 0), Ok(()));
         assert_eq!(world.obeyed(), [500], "{command:#x} {status:#x}");
     }
-    // What is given back is what the group had before, or what its owner has set with success.
+    // The restored time slice is the original one, or the one that its owner has set with success.
     assert_eq!(world.limit("default"), Ok(()));
     let fields = [(0, CLIENT), (4, DEVICE), (8, 0x80_170f)];
     let outcome = world.answered(file, escape::CONTROL, &words(32, &fields), 0);
@@ -203,12 +205,12 @@ fn a_time_slice_that_is_set_by_a_channel_is_set_back() {
 }
 
 #[test]
-fn what_a_dma_buf_keeps_is_charged_to_who_exports() {
+fn memory_of_a_dma_buf_is_charged_to_its_exporter() {
     for freed_first in [false, true] {
         let (mut world, own, theirs, buffer) = export_world();
         world.store.state().file_close(theirs);
         if freed_first {
-            // Between the driver's dup and our note of it.
+            // Between the driver's dup and this event.
             world.free(own, MEMORY, 0);
         }
         let kept = |store: &mut Store| store.state().kept(10, &shared(0, MEMORY), buffer, 1, 4096);
@@ -230,10 +232,10 @@ fn what_a_dma_buf_keeps_is_charged_to_who_exports() {
     }
 }
 
-/// What a control may import has room before the resource manager runs it, whoever fills the table meanwhile, and what it
-/// did not need is free afterwards.
+/// Checks that a control that imports has room before RM runs it, whatever fills the table
+/// meanwhile, and that unused room is free afterwards.
 #[test]
-fn imports_that_began_can_be_followed() {
+fn promised_imports_can_be_tracked() {
     let (mut world, own, theirs, file) = export_world();
     let export = |store: &mut Store| store.state().exported(own, 10, &shared(3, MEMORY), file);
     world.store.retry(export).unwrap();
@@ -254,7 +256,7 @@ fn imports_that_began_can_be_followed() {
         (128, 1)
     );
     world.store.check();
-    // Somebody fills the table up to the last slot that its storage has.
+    // Another process fills the table up to the last slot of its storage.
     let other = world.open(
         ProcKey {
             tgid: 700,

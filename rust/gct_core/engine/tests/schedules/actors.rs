@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Those who act at the same time: threads of tenants, administrators, and the work item. A step is what one of them
-//! does under the state's lock, or one call of the resource manager.
+//! Defines the actors of a schedule: threads of tenants, administrators, and the work item. A step
+//! is what an actor does under the state's lock, or one call of RM.
 
 use super::chance::Chance;
 use super::rm::{Name, Rm};
@@ -15,13 +15,13 @@ use crate::testing::{words, Store};
 use std::collections::BTreeSet;
 use std::vec::Vec;
 
-/// What somebody does. A process is a number.
+/// An actor's action. A process is a number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
-    /// Makes an object: handle, parent, class.
+    /// Creates an object: handle, parent, class.
     Alloc(usize, Handle, Handle, u32),
     Free(usize, Handle),
-    /// Gives another's object a name of its own: handle, the other, its handle.
+    /// Dups another process's object: handle, the other process, its handle.
     Dup(usize, Handle, usize, Handle),
     /// Schedules a channel, or the channels of a group.
     Schedule(usize, Handle),
@@ -29,15 +29,15 @@ pub(super) enum Op {
     Enable(usize, usize, Handle),
     /// Sets a time slice.
     Slice(usize, Handle, u64),
-    /// The resource manager loses an object on which nobody calls it.
+    /// RM loses an object.
     Lose(usize, Handle),
-    /// It does, and the handle is something else from then on.
+    /// RM loses an object, and gives its handle to another one.
     Replace(usize, Handle),
-    /// The GPU is suspended and resumed, and the resource manager has forgotten what it was told.
+    /// The GPU is suspended and resumed, and RM has lost its state.
     Resume,
     /// Closes its file.
     Close(usize),
-    /// A limit of a process, or of the group.
+    /// Writes a limit of a process, or of the group.
     Write(Option<usize>, File, &'static str),
     /// Moves a process into the group, or out of it.
     Join(usize, bool),
@@ -70,19 +70,19 @@ enum Then {
     EndWrite,
 }
 
-/// One of those who act.
+/// An actor.
 pub(super) struct Actor {
     script: Vec<Op>,
     stage: Stage,
     wait: Option<Wait>,
-    /// The process on whose file its ioctl is.
+    /// The process on whose file the actor runs ioctls.
     on: Option<usize>,
-    /// The work item, which ends when nobody queues it.
+    /// The work item, which ends when it is not queued again.
     is_item: bool,
 }
 
 impl Actor {
-    /// Does one thing after the other.
+    /// Runs a script.
     pub(super) fn new(script: &[Op]) -> Self {
         Self {
             script: script.iter().rev().copied().collect(),
@@ -109,23 +109,23 @@ pub(super) struct Schedule {
     pub(super) procs: Vec<(ProcKey, FileId)>,
     actors: Vec<Actor>,
     writing: bool,
-    /// The work item is queued.
+    /// Whether the work item is queued.
     queued: bool,
     pub(super) chance: Chance,
-    /// What the resource manager lost.
+    /// Objects that RM has lost.
     pub(super) lost: BTreeSet<Name>,
-    /// Somebody made a channel in a channel group of which others have names.
+    /// Whether a channel was created in a channel group that others have aliases of.
     pub(super) shares: bool,
     /// Outcomes of the writes.
     pub(super) written: Vec<Result<(), Error>>,
     in_flight: Vec<(Name, Option<u64>)>,
     closed: Vec<usize>,
     last: usize,
-    /// How often somebody may yet lose the turn on a path.
+    /// Number of interruptions that are left on a path.
     pub(super) switches: usize,
 }
 
-/// The client of a process; below it the device, the subdevice, and whatever else.
+/// Returns the client of a process. All its objects are below it.
 pub(super) const fn client(proc: usize) -> Handle {
     // CAST: a few processes.
     1000 * (proc as Handle + 1)
@@ -175,13 +175,13 @@ impl Schedule {
         }
     }
 
-    /// Is nobody in the middle of something, and the work item not queued?
+    /// Returns whether no ioctl and no write is running, and the work item is not queued.
     pub(super) fn is_quiet(&self) -> bool {
         let ready = |actor: &Actor| matches!(actor.stage, Stage::Ready);
         self.actors.iter().all(ready) && !self.queued
     }
 
-    /// Lets somebody do a step. Returns false when all is done.
+    /// Lets an actor take a step. Returns false when all are done.
     pub(super) fn step(&mut self) -> bool {
         let able: Vec<usize> = (0..self.actors.len())
             .filter(|at| self.can_step(*at))
@@ -203,7 +203,8 @@ impl Schedule {
         true
     }
 
-    /// Whose turn it is. On a path whoever has it keeps it, but for a number of times: few faults need more.
+    /// Chooses the actor of the next step. On a path it changes a few times only: few interruptions
+    /// find most faults.
     fn next_of(&mut self, mut able: Vec<usize>) -> usize {
         let mine = able.iter().position(|at| *at == self.last);
         if let Some(mine) = mine {
@@ -296,7 +297,8 @@ impl Schedule {
         }
     }
 
-    /// A control was made for what had these names then. A free waits for it, so they mean the same, or nothing.
+    /// Checks that a control's handles name the objects that they named when it was built, or none.
+    /// A free must wait for the control.
     fn meets_no_stranger(&self, control: &Control) {
         for name in named(control) {
             let then = self.in_flight.iter().find(|(other, _)| *other == name);
@@ -353,7 +355,7 @@ impl Schedule {
         let name = (client(proc), handle);
         let gone = self.rm.lose(name);
         if replaced && !gone.is_empty() {
-            // Its handle is freed, and taken by something of no class that is followed.
+            // Its handle is freed, and given to an object of an untracked class.
             self.rm.free(name);
             self.rm.add(name, client(proc) + 1, 0x9999);
         }
@@ -496,7 +498,7 @@ impl Schedule {
     }
 }
 
-/// Parameters that let a channel of a process run.
+/// Returns parameters that enable a channel of a process.
 fn enabling(proc: usize, channel: Handle) -> Vec<u8> {
     let mut control = Control::disable_channels(0, 0, false);
     control.add_channel(client(proc), channel);
@@ -507,7 +509,7 @@ fn decode(ioctl: &Ioctl) -> Call {
     rmapi::decode(ioctl.escape, &ioctl.bytes).unwrap().unwrap()
 }
 
-/// What a control names but a subdevice, which a free of its does not wait for.
+/// Returns the objects that a control names, except for the subdevice, whose free does not wait.
 fn named(control: &Control) -> Vec<Name> {
     let channels = (0..control.channels_named()).map(|at| {
         let (_, client, channel) = control.channel(at);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Where a schedule's choices come from: a seed, or every one of them in turn.
+//! Provides a schedule's choices: random ones from a seed, or all of them in turn.
 
 use crate::table::mix;
 use std::vec::Vec;
 
 /// The choices of one schedule.
 pub(super) enum Chance {
-    /// Random ones, the same for the same seed.
+    /// Random choices, the same for the same seed.
     Seed(u64),
-    /// Given ones, then the first each time. Each is noted with how many there were.
+    /// Given choices, then the first each time. Each is recorded with the number of alternatives.
     Path(Vec<(usize, usize)>, usize),
 }
 
@@ -33,12 +33,12 @@ impl Chance {
         }
     }
 
-    /// Never on a path: there are enough of them.
+    /// Returns true at random, and never on a path, where it would add too many branches.
     pub(super) fn one_in(&mut self, count: usize) -> bool {
         matches!(self, Self::Seed(_)) && self.below(count) == 0
     }
 
-    /// The path after this one, until there is none.
+    /// Returns the next path, or `None` after the last.
     pub(super) fn next_path(self) -> Option<Self> {
         let Self::Path(mut path, _) = self else {
             return None;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! A resource manager that obeys late, fails in part, and loses objects without saying so.
+//! Models an RM that carries out controls late, fails in part, and loses objects silently.
 
 use super::chance::Chance;
 use crate::rmapi::control::{Control, Status};
@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
 
-/// `NV_ERR_OBJECT_NOT_FOUND`, `NV_ERR_NOT_SUPPORTED`, `NV_ERR_RESOURCE_LOST`, and an error that says nothing.
+/// `NV_ERR_OBJECT_NOT_FOUND`, `NV_ERR_NOT_SUPPORTED`, `NV_ERR_RESOURCE_LOST`, and an unspecific
+/// error.
 const GONE: Status = 0x57;
 const UNSUPPORTED: Status = 0x56;
 const LOST: Status = 0x6e;
@@ -19,11 +20,11 @@ pub(super) const FAILED: Status = 0x65;
 /// Client and handle.
 pub(super) type Name = (Handle, Handle);
 
-/// What a name means.
+/// The object that a handle names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thing {
     pub(super) class: u32,
-    /// Names of one thing share the number; it is never used again.
+    /// Identifies a resource. Aliases share it, and it is never used again.
     pub(super) number: u64,
     pub(super) parent: Handle,
 }
@@ -31,19 +32,19 @@ pub(super) struct Thing {
 #[derive(Default)]
 pub(super) struct Rm {
     pub(super) names: BTreeMap<Name, Thing>,
-    /// Handles that are taken, of things that are gone, with the class that they had.
+    /// Handles that are taken by lost objects, with their class.
     pub(super) husks: BTreeMap<Name, u32>,
-    /// Channels that stand still.
+    /// Stopped channels.
     pub(super) stopped: BTreeMap<u64, bool>,
     pub(super) slices: BTreeMap<u64, u64>,
     next: u64,
-    /// May controls of ours fail for no reason?
+    /// Whether our controls may fail at random.
     pub(super) fails: bool,
-    /// How often one did.
+    /// Number of such failures.
     pub(super) failed: u32,
 }
 
-/// A channel group's time slice before anybody sets one.
+/// Original time slice of a channel group.
 pub(super) const STOCK: u64 = 1024;
 
 impl Rm {
@@ -68,7 +69,7 @@ impl Rm {
         self.names.contains_key(&name)
     }
 
-    /// Frees an object, and what is below it, because of something on which it depends.
+    /// Loses an object and all below it, because of another object on which it depends.
     pub(super) fn lose(&mut self, name: Name) -> Vec<Name> {
         let Some(class) = self.names.get(&name).map(|thing| thing.class) else {
             return vec![];
@@ -81,7 +82,7 @@ impl Rm {
         gone
     }
 
-    /// Makes an object below another.
+    /// Creates an object.
     pub(super) fn alloc(&mut self, name: Name, parent: Handle, class: u32) -> Status {
         if self.is_taken(name) || !self.has((name.0, parent)) {
             return GONE;
@@ -101,7 +102,7 @@ impl Rm {
         0
     }
 
-    /// Frees an object and what is below it.
+    /// Frees an object and all below it.
     pub(super) fn free(&mut self, name: Name) -> Status {
         if self.husks.remove(&name).is_some() {
             return 0;
@@ -117,7 +118,7 @@ impl Rm {
         0
     }
 
-    /// Every channel runs, and every channel group has the stock time slice.
+    /// Resets all channels to running, and all channel groups to the original time slice.
     pub(super) fn forget(&mut self) {
         self.stopped
             .values_mut()
@@ -125,21 +126,22 @@ impl Rm {
         self.slices.values_mut().for_each(|slice| *slice = STOCK);
     }
 
-    /// Does another client have a name of what a name means?
+    /// Returns whether another client has an alias of the resource.
     pub(super) fn is_shared(&self, name: Name) -> bool {
         let number = |name: &Name| self.names.get(name).map(|thing| thing.number);
         let mut others = self.names.keys().filter(|other| other.0 != name.0);
         others.any(|other| number(other) == number(&name))
     }
 
-    /// What is directly below an object.
+    /// Returns the children of an object.
     pub(super) fn below(&self, top: Name) -> impl Iterator<Item = Name> + '_ {
         let is_below =
             move |name: &Name| name.0 == top.0 && *name != top && self.names[name].parent == top.1;
         self.names.keys().copied().filter(is_below)
     }
 
-    /// Channels below any name of what `name` means, or itself.
+    /// Returns the channels below all aliases of the resource that `name` names, or the channel
+    /// itself.
     fn channels_of(&self, name: Name) -> Vec<u64> {
         let Some(thing) = self.names.get(&name) else {
             return vec![];
@@ -153,7 +155,7 @@ impl Rm {
         channels.map(|name| self.names[&name].number).collect()
     }
 
-    /// A tenant lets what it names run; it may fail in the middle.
+    /// Runs a tenant's control that starts channels. It may fail in part.
     pub(super) fn let_run(&mut self, name: Name, chance: &mut Chance) -> Status {
         let channels = self.channels_of(name);
         let done = match chance.one_in(4) {
@@ -181,7 +183,7 @@ impl Rm {
         }
     }
 
-    /// A control of ours.
+    /// Runs one of our controls.
     pub(super) fn obey(
         &mut self,
         control: &mut Control,
@@ -206,7 +208,7 @@ impl Rm {
                 Ok(())
             }
             _ if fails && control.command != 0x2080_110b => Err(FAILED),
-            // Of no object, as for any channel that lives.
+            // RM returns this status for a channel that exists.
             (0x906f_0101, 0xc86f) => Err(GONE),
             (0xa06c_0104, 0xa06c) => {
                 *control = Control::set_timeslice(name.0, name.1, Us(self.slices[&thing.number]));
@@ -221,7 +223,7 @@ impl Rm {
         }
     }
 
-    /// Goes through the channels up to one that fails, or is not there.
+    /// Visits the channels in order, up to one that fails or does not exist.
     fn disable(
         &mut self,
         control: &Control,
