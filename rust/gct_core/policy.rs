@@ -12,6 +12,7 @@
 //! | [`poll`] | how long the backend polls before it sleeps |
 //! | [`poll_backoff`] | whether it may take a processor for polling |
 //! | [`predict`] | how long a launch will take |
+//! | [`share`] | whose work is next, by weight and duty cycle |
 //! | [`size`] | how large a GPU a tenant is shown |
 //! | [`tpc`] | which TPCs a tenant may use now, and whether it must wait |
 
@@ -22,5 +23,6 @@ pub mod patience;
 pub mod poll;
 pub mod poll_backoff;
 pub mod predict;
+pub mod share;
 pub mod size;
 pub mod tpc;
