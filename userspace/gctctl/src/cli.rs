@@ -139,6 +139,21 @@ pub(crate) struct Run {
     /// atom.duration of the group on each GPU, such as `300us`.
     #[arg(long, value_name = "TIME")]
     pub(crate) atom: Option<String>,
+    /// gmem.limit of the group on each GPU, such as `20G`.
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) memory: Option<String>,
+    /// compute.priority of the group on each GPU; 0 is first.
+    #[arg(long, value_name = "0-15")]
+    pub(crate) priority: Option<String>,
+    /// compute.weight of the group on each GPU.
+    #[arg(long, value_name = "WEIGHT")]
+    pub(crate) weight: Option<String>,
+    /// compute.timeslice of the group on each GPU, such as `500us`.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) slice: Option<String>,
+    /// Any other limit of the group on each GPU, such as `tpc.steal=0`. May be repeated.
+    #[arg(short = 'o', long = "option", value_name = "FILE=VALUE")]
+    pub(crate) options: Vec<String>,
     /// SMs that the program sees: those that its limits leave at its first query (granted), or all
     /// of the GPU (all). Its launches use only those that the limits leave in either case.
     #[arg(long, value_name = "COUNT", value_parser = ["granted", "all"])]

@@ -126,6 +126,38 @@ fn a_program_runs_in_its_group_with_its_exit_status() {
 }
 
 #[test]
+fn a_program_runs_under_every_limit() {
+    let bed = Bed::new("limits");
+    let limits = [
+        "--group",
+        "web",
+        "--memory",
+        "1G",
+        "--priority",
+        "3",
+        "--slice",
+        "2ms",
+    ];
+    let more = ["-o", "tpc.steal=0", "-o", "gmem.limit=2G"];
+    bed.run(&[&limits[..], &more].concat(), "true").exits(0);
+    for (file, value) in [
+        ("gmem.limit", "2147483648"),
+        ("compute.priority", "3"),
+        ("compute.timeslice", "2000"),
+        ("tpc.steal", "0"),
+    ] {
+        let ran = bed.gctctl(&["get", "web/0", file]);
+        assert_eq!(ran.exits(0), format!("{value}\n"), "{file}");
+    }
+    bed.run(&["--weight", "5"], "true").exits(5);
+    for (option, code) in [("tpc.steal", 2), ("tpc.steel=0", 4), ("tpc.steal=2", 3)] {
+        let ran = bed.run(&["--group", "none", "-o", option], "echo runs");
+        assert_eq!(ran.exits(code), "", "{option}");
+    }
+    bed.gctctl(&["get", "none", "group.procs"]).exits(4);
+}
+
+#[test]
 fn a_program_may_see_all_sms() {
     let bed = Bed::new("sm-count");
     let sees = |options: &[&str]| bed.run(options, "echo sees $GCTGROUP_SM_COUNT");

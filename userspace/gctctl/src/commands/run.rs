@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process;
 
 use gct_client::{Error, Owner, Target, Tree};
-use gct_core::iface::{files, File};
+use gct_core::iface::files::{self, Entry};
+use gct_core::iface::{File, Place};
 
 use crate::cli::Run;
 use crate::outcome::{Failure, Outcome};
@@ -69,6 +70,7 @@ fn start(tree: &Tree, socket: &Path, run: &Run) -> Result<core::convert::Infalli
 
 /// Sets the limits of the group and makes this process, which becomes the program, a member.
 fn join(tree: &Tree, run: &Run) -> Result<String, Failure> {
+    let limits = limits(run)?;
     let group = match &run.group {
         Some(group) => group.clone(),
         None => {
@@ -80,41 +82,74 @@ fn join(tree: &Tree, run: &Run) -> Result<String, Failure> {
     if !tree.owners()?.contains(&owner) {
         tree.create(&group)?;
     }
-    limit(tree, run, &owner)?;
+    limit(tree, &limits, &owner)?;
     tree.attach_pid(&group, process::id())?;
     Ok(group)
 }
 
-/// Sets the requested limits on every GPU.
-fn limit(tree: &Tree, run: &Run, owner: &Owner) -> Result<(), Failure> {
-    let limits = [
+/// Returns the requested limits. Checks every value, before a group exists.
+fn limits(run: &Run) -> Result<Vec<(&'static Entry, &str)>, Failure> {
+    let named = [
         (File::TpcMask, &run.tpc),
         (File::TpcQuota, &run.quota),
         (File::AtomDuration, &run.atom),
+        (File::GmemLimit, &run.memory),
+        (File::ComputePriority, &run.priority),
+        (File::ComputeWeight, &run.weight),
+        (File::ComputeTimeslice, &run.slice),
     ];
+    let mut limits = Vec::new();
+    for (file, value) in named {
+        limits.extend(value.as_deref().map(|value| (files::entry(file), value)));
+    }
+    for option in &run.options {
+        let (file, value) = option.split_once('=').ok_or_else(|| {
+            Failure::new(
+                2,
+                format!("{option:?} is not FILE=VALUE, such as tpc.steal=0."),
+            )
+        })?;
+        let entry = files::find(Place::Pool, file).ok_or_else(|| {
+            let message = format!("There is no limit {file}: gctctl show lists those of a group.");
+            Failure::new(4, message)
+        })?;
+        limits.push((entry, value));
+    }
+    for (entry, value) in &limits {
+        Tree::parse(entry, value)?;
+    }
+    Ok(limits)
+}
+
+/// Sets the limits on every GPU.
+fn limit(tree: &Tree, limits: &[(&'static Entry, &str)], owner: &Owner) -> Result<(), Failure> {
     let gpus = tree.pools(owner)?;
-    for (file, value) in limits {
-        let Some(value) = value else { continue };
-        if gpus.is_empty() {
-            return Err(Failure::new(
-                4,
-                "The daemon knows no GPU, so it cannot limit the program: check nvidia-smi.",
-            ));
-        }
+    if gpus.is_empty() && !limits.is_empty() {
+        return Err(Failure::new(
+            4,
+            "The daemon knows no GPU, so it cannot limit the program: check nvidia-smi.",
+        ));
+    }
+    for (entry, value) in limits {
         for gpu in &gpus {
-            let target = Target::Pool(owner.clone(), *gpu);
-            tree.set(&target, files::entry(file), value)?;
+            tree.set(&Target::Pool(owner.clone(), *gpu), entry, value)?;
         }
     }
     Ok(())
+}
+
+/// Returns the pid of the program that a group was created for.
+fn program(group: &str) -> Option<&str> {
+    let pid = group.strip_prefix(PREFIX)?;
+    let digits = pid.bytes().all(|digit| digit.is_ascii_digit());
+    (digits && !pid.is_empty()).then_some(pid)
 }
 
 /// Removes the groups of programs that have ended, unless children of theirs still run.
 fn sweep(tree: &Tree) -> Result<(), Error> {
     for owner in tree.owners()? {
         let Owner::Group(name) = owner else { continue };
-        let pid = name.strip_prefix(PREFIX);
-        let pid = pid.filter(|pid| pid.bytes().all(|digit| digit.is_ascii_digit()));
+        let pid = program(&name);
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
             // Fails for a group with members, which stays.
             let _ = tree.remove(&name);
