@@ -97,6 +97,19 @@ pub(crate) enum Command {
     Run(Run),
     /// Print the versions of gctctl and of the tree.
     Version,
+    /// Print the completions of a shell.
+    ///
+    /// For bash: `gctctl completions bash > /etc/bash_completion.d/gctctl`.
+    Completions {
+        /// Shell that reads them.
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages, one for each command.
+    Man {
+        /// Directory for the pages, such as /usr/local/share/man/man1.
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
+    },
     /// Decode, rewrite and check recorded submissions (.pbcap files).
     #[command(subcommand)]
     Capture(Capture),

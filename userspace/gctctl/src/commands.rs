@@ -3,6 +3,7 @@
 //! Runs the commands.
 
 mod doctor;
+mod generate;
 mod groups;
 mod ls;
 mod run;
@@ -28,6 +29,8 @@ pub(crate) fn run(cli: &Cli) -> Outcome {
         false => Tree::at(&cli.root),
     };
     match &cli.command {
+        Command::Completions { shell } => generate::completions(*shell),
+        Command::Man { directory } => generate::man(directory),
         Command::Doctor(doctor) => doctor::run(&tree, &doctor.system_root, user_mode),
         Command::Ls => ls::run(&tree),
         Command::Run(run) => run::run(&tree, &paths.tenants, run),

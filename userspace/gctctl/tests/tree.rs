@@ -230,6 +230,36 @@ fn version_compares_the_abi() {
 }
 
 #[test]
+fn completions_and_manual_pages_name_every_command() {
+    let tree = FakeTree::new("generate");
+    let commands = ["doctor", "ls", "show", "set", "run", "attach", "capture"];
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = tree.gctctl(&["completions", shell]);
+        let text = ran.exits(0);
+        assert!(
+            commands.iter().all(|command| text.contains(command)),
+            "{shell}"
+        );
+    }
+    let directory = tree.path("man");
+    std::fs::create_dir(&directory).expect("a directory");
+    let directory = directory.display().to_string();
+    tree.gctctl(&["man", &directory]).exits(0);
+    for command in commands {
+        let page = tree.read(&format!("man/gctctl-{command}.1"));
+        assert!(page.contains(".TH"), "{command}");
+    }
+    assert!(tree.read("man/gctctl.1").contains("Exit codes"));
+    let ran = tree.gctctl(&["man", "/nowhere/man"]);
+    ran.exits(1);
+    assert!(
+        ran.stderr.contains("Name a directory that exists"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
 fn help_names_the_exit_codes() {
     let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
         .arg("--help")
