@@ -86,6 +86,8 @@ pub(crate) enum Command {
         #[arg(required = true, value_name = "FILE=VALUE")]
         values: Vec<String>,
     },
+    /// Make groups and limits what a file says, all or nothing.
+    Apply(Apply),
     /// Print one file of a target.
     Get {
         /// Target of the file.
@@ -121,6 +123,20 @@ pub(crate) struct Doctor {
     /// Look for /proc, /sys and /boot below this directory.
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub(crate) system_root: PathBuf,
+}
+
+/// The options of `apply`.
+#[derive(Debug, Args)]
+pub(crate) struct Apply {
+    /// TOML file: [group.NAME] with FILE = VALUE for each GPU, [group.NAME.gpu.N] for GPU N.
+    pub(crate) file: PathBuf,
+    /// Print the changes and make none.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Also remove groups that the file does not name, and return settings that it does not name
+    /// to their defaults. Groups of a `gctctl run` stay.
+    #[arg(long)]
+    pub(crate) prune: bool,
 }
 
 /// The options of `attach`.

@@ -2,6 +2,7 @@
 
 //! Runs the commands.
 
+mod apply;
 mod doctor;
 mod generate;
 mod groups;
@@ -29,6 +30,7 @@ pub(crate) fn run(cli: &Cli) -> Outcome {
         false => Tree::at(&cli.root),
     };
     match &cli.command {
+        Command::Apply(apply) => apply::run(&tree, apply),
         Command::Completions { shell } => generate::completions(*shell),
         Command::Man { directory } => generate::man(directory),
         Command::Doctor(doctor) => doctor::run(&tree, &doctor.system_root, user_mode),

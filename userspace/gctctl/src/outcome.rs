@@ -27,6 +27,12 @@ impl Failure {
         }
     }
 
+    /// Puts a text in front of the message.
+    pub(crate) fn before(mut self, text: &str) -> Self {
+        self.message.insert_str(0, text);
+        self
+    }
+
     /// Prints the failure to standard error.
     pub(crate) fn print(&self) {
         let causes: Vec<String> = self

@@ -232,7 +232,9 @@ fn version_compares_the_abi() {
 #[test]
 fn completions_and_manual_pages_name_every_command() {
     let tree = FakeTree::new("generate");
-    let commands = ["doctor", "ls", "show", "set", "run", "attach", "capture"];
+    let commands = [
+        "doctor", "ls", "show", "set", "apply", "run", "attach", "capture",
+    ];
     for shell in ["bash", "zsh", "fish"] {
         let ran = tree.gctctl(&["completions", shell]);
         let text = ran.exits(0);

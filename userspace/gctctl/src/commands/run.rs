@@ -145,6 +145,11 @@ fn program(group: &str) -> Option<&str> {
     (digits && !pid.is_empty()).then_some(pid)
 }
 
+/// Returns whether a group was created for one program.
+pub(super) fn is_run_group(name: &str) -> bool {
+    program(name).is_some()
+}
+
 /// Removes the groups of programs that have ended, unless children of theirs still run.
 fn sweep(tree: &Tree) -> Result<(), Error> {
     for owner in tree.owners()? {
