@@ -76,21 +76,20 @@ pub enum Action {
 pub enum Overrides {
     /// The time slice of a channel group.
     Timeslice,
-    /// The time slice of some channel below the device, and so of its group. On an H100 every
-    /// client may set it.
+    /// The time slice of the group of any channel below the device. On an H100 every client may set
+    /// it.
     TimesliceOfChannel,
-    /// That a channel, or those of a channel group, stand still.
+    /// The freeze of a channel, or of the channels of a channel group.
     Schedule,
-    /// That channels of its process stand still.
+    /// The freeze of any channels of its process.
     ScheduleAny,
-    /// That channels of any client stand still: those that its parameters name
-    /// ([`control::named`]).
+    /// The freeze of the channels of any client that its parameters name ([`control::named`]).
     Channels(Option<Hint>),
 }
 
 impl Overrides {
-    /// Returns what a control with parameters at `params` may override, by its number.
-    /// `gct_tracks_control()` in gct.h names the same.
+    /// Returns what a control with this number and parameters at `params` may override.
+    /// `gct_tracks_control()` in gct.h has the same numbers.
     fn by_command(command: u32, params: u64) -> Option<Self> {
         match command {
             nv::NVA06C_CTRL_CMD_SET_TIMESLICE => Some(Self::Timeslice),
@@ -98,14 +97,15 @@ impl Overrides {
             nv::NVA06C_CTRL_CMD_GPFIFO_SCHEDULE | nv::NV506F_CTRL_CMD_RESET_ISOLATED_CHANNEL => {
                 Some(Self::Schedule)
             }
-            // A channel takes the control's number of every generation: 0xa06f0103, 0xc36f0103 ...
+            // A channel accepts the control's number of every generation: 0xa06f0103, 0xc36f0103
+            // ...
             _ if nv::is_of_any_generation(command, nv::NVA06F_CTRL_CMD_GPFIFO_SCHEDULE)
                 || nv::is_of_any_generation(command, nv::NV906F_CTRL_CMD_RESET_CHANNEL) =>
             {
                 Some(Self::Schedule)
             }
             nv::NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS => Some(Self::ScheduleAny),
-            // It also enables.
+            // This control also enables.
             nv::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS => {
                 Some(Self::Channels(control::list_hint(params)))
             }
@@ -297,7 +297,7 @@ pub fn set_status(escape: u32, bytes: &mut [u8], status: u32) -> bool {
     }
 }
 
-/// Offsets of the fields that the resource manager writes in every structure.
+/// Offsets of the fields that RM writes in every structure.
 struct WrittenBack {
     object: usize,
     status: usize,

@@ -1,26 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Lists of the objects that controls are about, so that an event costs its owner's objects and not the table.
+//! Keeps objects in lists, so that an event visits the objects of its owner and not the whole
+//! table.
 //!
-//! A list is a ring through the objects' links. An object of its own, which nobody can name, is both ends of it.
-//! Each process has the lists [`List::OF_PROC`] in a space of its own; each GPU has one of its subdevices. An object
-//! is in one list at most. Every step is O(1).
+//! ```text
+//! list   a ring through the links of its objects and of a sentinel; an object is in at most one
+//! ends   the sentinel, an object with a hidden key: previous is the last object, next the first
+//! space  the hidden space of the sentinels: each process has one, and each GPU
+//! ```
+//!
+//! Each process has the lists [`List::OF_PROC`]. Each GPU has a list of its subdevices. Every step
+//! is O(1).
 
 use super::{Object, ObjectKey, Objects};
 use crate::error::Error;
 use crate::ids::FileId;
 use crate::rmapi::{Class, Handle};
 
-/// A list, within its owner's space.
+/// A list of a process or a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
-    /// Channel groups and channels that RM has acknowledged as they should be.
+    /// Channel groups and channels without a pending control.
     Clean,
     /// Dirty channel groups, the oldest first.
     DirtyGroups,
     /// Dirty channels, the oldest first.
     DirtyChannels,
-    /// What the control in flight names.
+    /// Objects that the control in flight names.
     InFlight,
     /// Subdevices of a GPU.
     Subdevices,
@@ -35,7 +41,7 @@ impl List {
         Self::InFlight,
     ];
 
-    /// The handle of its ends.
+    /// Returns the handle of its sentinel.
     const fn handle(self) -> Handle {
         match self {
             Self::Clean => 1,
@@ -51,7 +57,7 @@ impl List {
     }
 }
 
-/// The neighbours in a list, and which list it is.
+/// An object's neighbours in its list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Links {
     previous: ObjectKey,
@@ -60,7 +66,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// In no list.
+    /// The links of an object in no list.
     pub(super) const NONE: Self = Self {
         previous: ObjectKey::root(0),
         next: ObjectKey::root(0),
@@ -68,11 +74,11 @@ impl Links {
     };
 }
 
-/// The file of a list's ends: no file has this number.
+/// The file of sentinels; no file has this number.
 pub(crate) const NO_FILE: FileId = FileId(0);
 
 impl<'a> Objects<'a> {
-    /// Makes an empty list.
+    /// Adds an empty list.
     ///
     /// # Errors
     ///
@@ -88,9 +94,9 @@ impl<'a> Objects<'a> {
         self.map.insert(ends, object).map(|_| ())
     }
 
-    /// Takes a list away. What was in it is in none.
+    /// Removes a list. Its objects are then in no list.
     pub(crate) fn remove_list(&mut self, space: u64, list: List) {
-        // Each turn takes one out; the bound only guards what never is.
+        // Each iteration removes an object; the bound keeps a broken ring from looping forever.
         for _ in 0..self.map.len() {
             match self.first(space, list) {
                 Some(key) => self.unlist(key),
@@ -100,12 +106,12 @@ impl<'a> Objects<'a> {
         self.map.remove(&list.ends(space));
     }
 
-    /// The list in which an object is.
+    /// Returns the list of an object.
     pub(crate) fn list_of(&self, key: ObjectKey) -> Option<List> {
         self.get(key)?.links.list
     }
 
-    /// Puts an object behind all others of a list, and takes it out of the one where it is.
+    /// Moves an object to the end of a list.
     pub(crate) fn enlist(&mut self, key: ObjectKey, space: u64, list: List) {
         self.unlist(key);
         if let Some(last) = self.links(list.ends(space)).map(|links| links.previous) {
@@ -113,7 +119,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// As [`Objects::enlist`], before all others.
+    /// Moves an object to the start of a list.
     pub(crate) fn enlist_first(&mut self, key: ObjectKey, space: u64, list: List) {
         self.unlist(key);
         if let Some(first) = self.links(list.ends(space)).map(|links| links.next) {
@@ -121,7 +127,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// Takes an object out of its list.
+    /// Removes an object from its list.
     pub(crate) fn unlist(&mut self, key: ObjectKey) {
         let Some(links) = self.links(key).filter(|links| links.list.is_some()) else {
             return;
@@ -131,24 +137,24 @@ impl<'a> Objects<'a> {
         self.set_links(links.next, |next| next.previous = links.previous);
     }
 
-    /// The first object of a list.
+    /// Returns the first object of a list.
     pub(crate) fn first(&self, space: u64, list: List) -> Option<ObjectKey> {
         self.behind(space, list, list.ends(space))
     }
 
-    /// The last object of a list.
+    /// Returns the last object of a list.
     pub(crate) fn last(&self, space: u64, list: List) -> Option<ObjectKey> {
         let last = self.links(list.ends(space))?.previous;
         (last != list.ends(space)).then_some(last)
     }
 
-    /// The object behind `key`, which is in that list.
+    /// Returns the object after `key` in its list.
     pub(crate) fn behind(&self, space: u64, list: List, key: ObjectKey) -> Option<ObjectKey> {
         let next = self.links(key)?.next;
         (next != list.ends(space)).then_some(next)
     }
 
-    /// The objects of a list.
+    /// Iterates over the objects of a list.
     pub(crate) fn listed(
         &self,
         space: u64,
@@ -162,7 +168,7 @@ impl<'a> Objects<'a> {
         })
     }
 
-    /// An object has got another key: its neighbours have to know.
+    /// Updates the neighbours of an object whose key has changed.
     pub(super) fn listing_rekeyed(&mut self, to: ObjectKey) {
         if let Some(links) = self.links(to).filter(|links| links.list.is_some()) {
             self.set_links(links.previous, |previous| previous.next = to);
@@ -195,7 +201,7 @@ impl<'a> Objects<'a> {
         }
     }
 
-    /// Do the neighbours in the list know this object, and is it the same list?
+    /// Checks that the neighbours are in the same list and link to the object.
     pub(super) fn listing_is_sound(&self, key: ObjectKey, object: &Object) -> bool {
         let Links {
             previous,
