@@ -11,9 +11,10 @@ use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::members::Members;
 use crate::objects::{List, Object, ObjectKey, NO_FILE};
 use crate::plan::Run;
+use crate::records::{PathHash, Proc, Share};
 use crate::rmapi::Class;
 use crate::round::Divisor;
-use crate::state::{PathHash, Proc, Share, State};
+use crate::state::State;
 use crate::table::count;
 use crate::units::Bytes;
 
@@ -91,14 +92,14 @@ fn tables_are_sound(state: &State<'_>, members: &Members<'_>) -> bool {
 
 fn gpus_are_in_order(state: &State<'_>) -> bool {
     state.gpus.iter().all(|(_, gpu)| {
-        let lower = |other: &crate::state::Gpu| other.facts.pci < gpu.facts.pci;
+        let lower = |other: &crate::records::Gpu| other.facts.pci < gpu.facts.pci;
         let below = state.gpus.iter().filter(|(_, other)| lower(other));
         count(below) == usize::from(gpu.index.0)
     })
 }
 
 fn groups_are_unique(state: &State<'_>) -> bool {
-    let found = |(id, group): (&GroupId, &crate::state::Group)| {
+    let found = |(id, group): (&GroupId, &crate::records::Group)| {
         let members = state
             .procs
             .iter()
@@ -124,7 +125,7 @@ fn groups_are_unique(state: &State<'_>) -> bool {
 
 fn files_are_counted(state: &State<'_>) -> bool {
     let of = |key: ProcKey| state.files.iter().filter(move |(_, file)| file.proc == key);
-    let procs = |(key, proc): (&ProcKey, &crate::state::Proc)| {
+    let procs = |(key, proc): (&ProcKey, &crate::records::Proc)| {
         (proc.files > 0 || proc.in_flight.is_some())
             && u32::try_from(count(of(*key))) == Ok(proc.files)
     };
@@ -153,7 +154,7 @@ fn procs_are_placed(state: &State<'_>) -> bool {
 
 fn pids_are_counted(state: &State<'_>) -> bool {
     let of = |tgid: u32| state.procs.iter().filter(move |(key, _)| key.tgid == tgid);
-    let known = |(tgid, pid): (&u32, &crate::state::Pid)| {
+    let known = |(tgid, pid): (&u32, &crate::records::Pid)| {
         u32::try_from(count(of(*tgid))) == Ok(pid.procs)
             && of(*tgid).all(|(key, _)| key.start_time_ns <= pid.youngest_ns)
     };

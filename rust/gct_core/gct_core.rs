@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The pure core of gctgroup: it decides, and thin backends act.
+//! Makes every decision of gctgroup. Thin backends act: the kernel's glue, gctd, the preload
+//! library.
 //!
-//! `no_std` is not declared under `cfg(kernel)`: Kbuild's Rust rule passes
-//! `-Zcrate-attr=no_std`, and saying it twice is a warning.
+//! In the kernel `no_std` comes from Kbuild, as `-Zcrate-attr=no_std`. A second declaration would
+//! be a warning.
 #![cfg_attr(not(kernel), no_std)]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -32,6 +33,7 @@ pub mod objects;
 pub mod plan;
 pub mod policy;
 mod probe;
+pub mod records;
 pub mod rmapi;
 pub mod round;
 pub mod selftest;

@@ -5,139 +5,14 @@
 //! The caller owns the storage of the tables. A [`State`] borrows it while the caller holds the
 //! lock. The events in [`engine`](crate::engine) are the only code that changes it.
 
-use crate::account::Usage;
 use crate::dirs::Dirs;
 use crate::error::Table;
-use crate::faults::Faults;
-use crate::features::FeatureSet;
-use crate::gpu::GpuFacts;
-use crate::ids::{FileId, GpuId, GpuIndex, GroupId, GroupSlots, Owner, ProcKey, Sequence, UserId};
-use crate::iface::{CgroupPath, Name};
-use crate::launches::{EffectiveTpcs, Launches};
-use crate::mask::TpcMask;
+use crate::ids::{FileId, GpuId, GroupId, GroupSlots, Owner, ProcKey, Sequence, UserId};
 use crate::objects::Objects;
-use crate::plan::{Plan, ProcLinks};
-use crate::settings::Settings;
+use crate::plan::Plan;
+use crate::records::{File, Gpu, Group, PathHash, Pid, Pool, Proc, User};
 use crate::table::Map;
 use crate::tables::{Root, Stores};
-
-/// A GPU.
-#[derive(Debug)]
-pub struct Gpu {
-    pub(crate) facts: GpuFacts,
-    pub(crate) features: FeatureSet,
-    pub(crate) index: GpuIndex,
-}
-
-/// A named group.
-#[derive(Debug)]
-pub struct Group {
-    pub(crate) name: Name,
-    /// Empty when the group has none.
-    pub(crate) cgroup: CgroupPath,
-    /// What its members with the driver open have.
-    pub(crate) share: Share,
-    /// The first of them.
-    pub(crate) first_proc: Option<ProcKey>,
-    /// Their shares of a time slice have changed.
-    pub(crate) stale: bool,
-}
-
-/// What one owner has of the tables that all share.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Share {
-    pub(crate) procs: u32,
-    pub(crate) files: u32,
-    pub(crate) objects: u32,
-}
-
-/// A user who has the driver open.
-#[derive(Debug, Default)]
-pub struct User {
-    /// Processes, in groups or not.
-    pub(crate) procs: u32,
-    /// What those have that are in no group.
-    pub(crate) share: Share,
-}
-
-/// A hash of a cgroup path. Who finds a group by it compares the paths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathHash(pub(crate) u64);
-
-/// The processes that share a pid, one after the other, and have files open.
-#[derive(Debug)]
-pub struct Pid {
-    /// Start of the youngest that was seen.
-    pub(crate) youngest_ns: u64,
-    pub(crate) procs: u32,
-}
-
-/// A process that has the driver open, or had when it opened a file that is
-/// still open elsewhere.
-#[derive(Debug)]
-pub struct Proc {
-    /// Its cgroup when it last opened the driver; empty when unknown.
-    pub(crate) cgroup: CgroupPath,
-    /// The group it belongs to by pid.
-    pub(crate) by_pid: Option<GroupId>,
-    /// The group it belongs to: by pid, or else by cgroup.
-    pub(crate) group: Option<GroupId>,
-    pub(crate) user: UserId,
-    pub(crate) files: u32,
-    pub(crate) objects: u32,
-    /// A younger process has its pid: it is dead, its files live on in its children, and the directory of that pid is
-    /// not its own.
-    pub(crate) replaced: bool,
-    /// GPUs on which it has channel groups, each of which is a directory.
-    pub(crate) visible: u32,
-    /// The space of its lists.
-    pub(crate) space: u64,
-    /// The control in flight that names its objects.
-    pub(crate) in_flight: Option<u64>,
-    /// Somebody waits for the end of that.
-    pub(crate) has_waiter: bool,
-    /// Its place in the queue of processes with dirty objects.
-    pub(crate) queued: Option<ProcLinks>,
-    /// Its place among the members of its group.
-    pub(crate) group_links: ProcLinks,
-}
-
-/// A pool: the settings and counters of one owner (group or process) on one GPU.
-#[derive(Debug, Default)]
-pub struct Pool {
-    pub(crate) settings: Settings,
-    /// The TPCs that are reserved for its quota.
-    pub(crate) reserved: TpcMask,
-    pub(crate) usage: Usage,
-    pub(crate) launches: Launches,
-    /// The TPCs that the last launch was granted.
-    pub(crate) effective: EffectiveTpcs,
-    /// Allocations that were refused because of `gmem.limit`.
-    pub(crate) refusals: u64,
-    /// Errors of the GPU.
-    pub(crate) faults: Faults,
-    /// Processes that the limits do not bind; `None` unless processes enforce limits themselves.
-    pub(crate) unbound: Option<u32>,
-    /// A process's pool has a directory while it has channel groups.
-    pub(crate) visible: bool,
-}
-
-impl Pool {
-    /// Has it a directory? A process's has none without channel groups.
-    pub(crate) const fn is_shown(&self, owner: Owner) -> bool {
-        matches!(owner, Owner::Group(_)) || self.visible
-    }
-}
-
-/// An open file of the driver.
-#[derive(Debug)]
-pub struct File {
-    pub(crate) proc: ProcKey,
-    /// Objects that are counted in the shares.
-    pub(crate) objects: u32,
-    /// Objects that an ioctl under way may add.
-    pub(crate) promised: u32,
-}
 
 /// The reason why an object or an event could not be tracked. The root's `events` counts each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,8 +107,8 @@ impl<'a> State<'a> {
         self.spare().is_some()
     }
 
-    /// Returns a table with a page that neither its entries nor the reserved ones need. Returns `None`
-    /// while an operation is allocating: it may have added the page.
+    /// Returns a table with a page that neither its entries nor the reserved ones need. Returns
+    /// `None` while an operation is allocating: it may have added the page.
     pub(crate) fn spare(&self) -> Option<Table> {
         if self.growing > 0 {
             return None;

@@ -30,7 +30,8 @@ use crate::ids::{FileId, GpuId, GroupId, GroupSlots, Owner, ProcKey, Sequence, U
 use crate::limits;
 use crate::objects::{Object, ObjectKey};
 use crate::plan::Plan;
-use crate::state::{Failures, File, Gpu, Group, PathHash, Pid, Pool, Proc, State, User};
+use crate::records::{File, Gpu, Group, PathHash, Pid, Pool, Proc, User};
+use crate::state::{Failures, State};
 use crate::table::{Link, Meta, Paged, Slot};
 use crate::units::Sat;
 use core::ops::DerefMut;

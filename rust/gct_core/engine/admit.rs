@@ -15,8 +15,9 @@ use crate::error::Error;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::objects::{Object, ObjectKey};
+use crate::records::{File, Pool};
 use crate::rmapi::{Action, Call, Class, Handle};
-use crate::state::{File, Pool, State};
+use crate::state::State;
 use crate::units::Bytes;
 
 impl State<'_> {

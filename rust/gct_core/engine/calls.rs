@@ -14,8 +14,9 @@ use crate::error::Error;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, UserId};
 use crate::iface::CgroupPath;
 use crate::objects::{Object, ObjectKey, Objects};
+use crate::records::File;
 use crate::rmapi::{Action, Call, Class, Handle, Share};
-use crate::state::{Failure, File, State};
+use crate::state::{Failure, State};
 
 /// Where to add an object.
 struct New {

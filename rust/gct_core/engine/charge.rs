@@ -8,8 +8,9 @@ use crate::error::Error;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::mask::TpcMask;
 use crate::objects::{Object, ObjectKey};
+use crate::records::Pool;
 use crate::settings::Settings;
-use crate::state::{Failure, Pool, State};
+use crate::state::{Failure, State};
 
 impl State<'_> {
     /// Checks that one charge finds room for a pool and its directories.

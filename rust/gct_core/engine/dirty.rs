@@ -14,10 +14,11 @@ use crate::gpu::Backend;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
 use crate::objects::{List, Object, ObjectKey};
 use crate::plan::{Run, Update};
+use crate::records::Proc;
 use crate::rmapi::{Call, Class, Overrides};
 use crate::settings::Settings;
 use crate::slice::{Slice, SliceUpdate};
-use crate::state::{Proc, State};
+use crate::state::State;
 
 impl State<'_> {
     /// Returns whether a subject of the process is dirty.
@@ -352,7 +353,7 @@ impl State<'_> {
 
     /// Returns whether controls for this GPU are sent by the caller of the core.
     pub(super) fn sends_controls(&self, gpu: GpuId) -> bool {
-        let kernel = |gpu: &crate::state::Gpu| gpu.facts.backend == Backend::Kernel;
+        let kernel = |gpu: &crate::records::Gpu| gpu.facts.backend == Backend::Kernel;
         self.gpus.get(&gpu).is_some_and(kernel)
     }
 

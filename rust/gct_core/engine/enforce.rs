@@ -32,9 +32,10 @@ use crate::plan::{
     Completion, Flush, InFlight, Next, PendingWrite, Refusal, Run, Touched, Update, Wait,
     SHARERS_MAX,
 };
+use crate::records::Proc;
 use crate::rmapi::control::{self, Control, Status, CHANNELS_MAX};
 use crate::rmapi::{Class, Handle};
-use crate::state::{Failure, Proc, State};
+use crate::state::{Failure, State};
 
 /// Maximum number of other clients' subdevices that are tried.
 const SUBDEVICES_TRIED: usize = 16;

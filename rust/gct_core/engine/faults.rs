@@ -25,7 +25,7 @@ impl State<'_> {
 
     /// Counts an error that the driver's log reported, if its GPU and process are known. O(GPUs).
     pub fn fault_reported(&mut self, report: &Report) {
-        let is_meant = |gpu: &crate::state::Gpu| report.is_of(gpu.facts.pci);
+        let is_meant = |gpu: &crate::records::Gpu| report.is_of(gpu.facts.pci);
         let found = self.gpus.iter().find(|(_, gpu)| is_meant(gpu));
         let Some(gpu) = found.map(|(id, _)| *id) else {
             return;

@@ -9,7 +9,8 @@ use crate::gpu::GpuFacts;
 use crate::ids::{GpuId, GpuIndex, Owner, Scope};
 use crate::limits;
 use crate::objects::List;
-use crate::state::{Gpu, Pool, State};
+use crate::records::{Gpu, Pool};
+use crate::state::State;
 use crate::table::count;
 use crate::topology::Topology;
 

@@ -79,7 +79,7 @@ impl<'a> State<'a> {
             // The processes of the user-space mode read the limits in force themselves.
             return;
         }
-        let fresh = |group: &&mut crate::state::Group| !group.stale;
+        let fresh = |group: &&mut crate::records::Group| !group.stale;
         if let Some(group) = self.groups.get_mut(&group).filter(fresh) {
             group.stale = true;
             self.plan.stale = self.plan.stale.saturating_add(1);
@@ -114,7 +114,7 @@ impl<'a> State<'a> {
             let Some(id) = self.groups.key_at(at) else {
                 continue;
             };
-            let stale = |group: &&mut crate::state::Group| group.stale;
+            let stale = |group: &&mut crate::records::Group| group.stale;
             let Some(group) = self.groups.get_mut(&id).filter(stale) else {
                 continue;
             };
@@ -129,7 +129,7 @@ impl<'a> State<'a> {
 
     /// Returns whether each process is linked into its group's list, and stale groups are counted.
     pub(crate) fn group_procs_are_sound(&self) -> bool {
-        let linked = |(key, proc): (&ProcKey, &crate::state::Proc)| {
+        let linked = |(key, proc): (&ProcKey, &crate::records::Proc)| {
             let Some(group) = proc.group else {
                 return proc.group_links == ProcLinks::ALONE;
             };

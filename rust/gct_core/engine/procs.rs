@@ -7,7 +7,8 @@ use crate::ids::{ProcKey, UserId};
 use crate::iface::CgroupPath;
 use crate::objects::List;
 use crate::plan::ProcLinks;
-use crate::state::{Pid, Proc, Share, State, User};
+use crate::records::{Pid, Proc, Share, User};
+use crate::state::State;
 
 impl State<'_> {
     /// Checks that there is room for one more process.

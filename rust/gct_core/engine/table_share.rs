@@ -25,8 +25,9 @@ use crate::ids::{FileId, GroupId, Owner, ProcKey, UserId};
 use crate::iface::CgroupPath;
 use crate::limits;
 use crate::objects::List;
+use crate::records::{File, Share};
 use crate::settings::Settings;
-use crate::state::{File, Share, State};
+use crate::state::State;
 
 impl Share {
     pub(crate) const fn of_proc(files: u32, objects: u32) -> Self {

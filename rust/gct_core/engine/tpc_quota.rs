@@ -19,7 +19,8 @@ use crate::ids::{GpuId, Owner};
 use crate::iface::{File, Value};
 use crate::mask::TpcMask;
 use crate::policy::tpc;
-use crate::state::{Gpu, State};
+use crate::records::Gpu;
+use crate::state::State;
 use crate::topology::Topology;
 
 /// Order in which owners choose: by number of allowed TPCs, then groups first, then by age.

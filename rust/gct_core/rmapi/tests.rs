@@ -140,7 +140,7 @@ fn memory_is_what_the_resource_manager_made_of_it() {
     assert_eq!(class_of(call), Class::DeviceMemory);
     let call = call.returned(escape::VID_HEAP_CONTROL, &made, 0);
     assert_eq!((class_of(call), call.object), (Class::OtherMemory, 3));
-    // A call to free stays one, whatever stands there afterwards.
+    // A free remains a free, whatever the structure contains afterwards.
     let free = decode(escape::VID_HEAP_CONTROL, &bytes(184, &[(8, 3)]))
         .unwrap()
         .unwrap();

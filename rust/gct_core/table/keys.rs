@@ -3,7 +3,7 @@
 //! Defines the keys of tables and their hashes.
 
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey, UserId};
-use crate::state::PathHash;
+use crate::records::PathHash;
 
 /// Mixes a word into a hash by the finaliser of SplitMix64.
 pub(crate) const fn mix(hash: u64, word: u64) -> u64 {

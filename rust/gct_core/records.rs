@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Defines the entries of the tables: GPUs, groups, users, processes, pools and open files.
+
+use crate::account::Usage;
+use crate::faults::Faults;
+use crate::features::FeatureSet;
+use crate::gpu::GpuFacts;
+use crate::ids::{GpuIndex, GroupId, Owner, ProcKey, UserId};
+use crate::iface::{CgroupPath, Name};
+use crate::launches::{EffectiveTpcs, Launches};
+use crate::mask::TpcMask;
+use crate::plan::ProcLinks;
+use crate::settings::Settings;
+
+/// A GPU.
+#[derive(Debug)]
+pub struct Gpu {
+    pub(crate) facts: GpuFacts,
+    pub(crate) features: FeatureSet,
+    pub(crate) index: GpuIndex,
+}
+
+/// A named group.
+#[derive(Debug)]
+pub struct Group {
+    pub(crate) name: Name,
+    /// Its cgroup path; empty if it has none.
+    pub(crate) cgroup: CgroupPath,
+    /// Its entries in the shared tables.
+    pub(crate) share: Share,
+    /// The first of its processes that have the driver open.
+    pub(crate) first_proc: Option<ProcKey>,
+    /// Whether its processes' shares of its time slice have changed.
+    pub(crate) stale: bool,
+}
+
+/// The number of entries that one owner has in the tables that all owners share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Share {
+    pub(crate) procs: u32,
+    pub(crate) files: u32,
+    pub(crate) objects: u32,
+}
+
+/// A user with the driver open.
+#[derive(Debug, Default)]
+pub struct User {
+    /// Its processes, in groups or not.
+    pub(crate) procs: u32,
+    /// The entries of its processes that are in no group.
+    pub(crate) share: Share,
+}
+
+/// The hash of a cgroup path. Hashes can collide, so a lookup compares the paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathHash(pub(crate) u64);
+
+/// The processes that had the same pid one after the other, and have files open.
+#[derive(Debug)]
+pub struct Pid {
+    /// Start time of the youngest one.
+    pub(crate) youngest_ns: u64,
+    pub(crate) procs: u32,
+}
+
+/// A process that has opened the driver. It stays until its last file is closed, even if another
+/// process holds the file.
+#[derive(Debug)]
+pub struct Proc {
+    /// Its cgroup when it last opened the driver; empty if unknown.
+    pub(crate) cgroup: CgroupPath,
+    /// Its group by pid, if any.
+    pub(crate) by_pid: Option<GroupId>,
+    /// Its group: by pid, or else by cgroup.
+    pub(crate) group: Option<GroupId>,
+    pub(crate) user: UserId,
+    pub(crate) files: u32,
+    pub(crate) objects: u32,
+    /// Whether a younger process has its pid. Then it is dead, its children hold its files, and the
+    /// directory of the pid belongs to the younger process.
+    pub(crate) replaced: bool,
+    /// The number of GPUs on which it has channel groups, and so a directory.
+    pub(crate) visible: u32,
+    /// The hidden space of its lists.
+    pub(crate) space: u64,
+    /// The control in flight that names its objects.
+    pub(crate) in_flight: Option<u64>,
+    /// Whether a thread waits for its completion.
+    pub(crate) has_waiter: bool,
+    /// Its place in the queue of processes with dirty objects.
+    pub(crate) queued: Option<ProcLinks>,
+    /// Its neighbours among the processes of its group.
+    pub(crate) group_links: ProcLinks,
+}
+
+/// A pool: the settings and counters of one owner (group or process) on one GPU.
+#[derive(Debug, Default)]
+pub struct Pool {
+    pub(crate) settings: Settings,
+    /// TPCs reserved for its quota.
+    pub(crate) reserved: TpcMask,
+    pub(crate) usage: Usage,
+    pub(crate) launches: Launches,
+    /// TPCs granted to the last launch.
+    pub(crate) effective: EffectiveTpcs,
+    /// Allocations refused because of `gmem.limit`.
+    pub(crate) refusals: u64,
+    /// Errors of the GPU that ended its work.
+    pub(crate) faults: Faults,
+    /// Processes that the limits do not bind; `None` unless processes enforce limits themselves.
+    pub(crate) unbound: Option<u32>,
+    /// For a process: whether it has channel groups here, and so a directory.
+    pub(crate) visible: bool,
+}
+
+impl Pool {
+    /// Returns whether it has a directory. A group's always has one.
+    pub(crate) const fn is_shown(&self, owner: Owner) -> bool {
+        matches!(owner, Owner::Group(_)) || self.visible
+    }
+}
+
+/// An open file of the driver.
+#[derive(Debug)]
+pub struct File {
+    pub(crate) proc: ProcKey,
+    /// Its objects, which count in its owner's [`Share`].
+    pub(crate) objects: u32,
+    /// Objects that an ioctl in flight may add.
+    pub(crate) promised: u32,
+}
