@@ -30,6 +30,7 @@ pub fn previous_index(index: u32, entries: u32) -> u32 {
 /// The indices of a real ring. It has as many entries as slots.
 #[derive(Debug)]
 pub struct RealRing<S> {
+    entries: u32,
     put: u32,
     /// The last GP_GET that was read.
     get: u32,
@@ -42,19 +43,16 @@ impl<S: DerefMut<Target = [u32]>> RealRing<S> {
     /// 2^22, filled with 0.
     pub fn new(tenant_next: S) -> Self {
         Self {
+            entries: u32::try_from(tenant_next.len()).unwrap_or(u32::MAX),
             put: 0,
             get: 0,
             tenant_next,
         }
     }
 
-    fn entries(&self) -> u32 {
-        u32::try_from(self.tenant_next.len()).unwrap_or(u32::MAX)
-    }
-
     /// Returns whether no entry can be added before GP_GET is read again.
     pub fn is_full(&self) -> bool {
-        next_index(self.put, self.entries()) == self.get
+        next_index(self.put, self.entries) == self.get
     }
 
     /// Returns the index of the next entry to write.
@@ -65,7 +63,7 @@ impl<S: DerefMut<Target = [u32]>> RealRing<S> {
     /// Records that an entry was written at [`put`](Self::put). `tenant_next` is the tenant's next
     /// entry once the GPU has read it.
     pub fn pushed(&mut self, tenant_next: u32) {
-        self.put = next_index(self.put, self.entries());
+        self.put = next_index(self.put, self.entries);
         // CAST: an index of the ring.
         if let Some(slot) = self.tenant_next.get_mut(self.put as usize) {
             *slot = tenant_next;

@@ -33,17 +33,18 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         entry: u64,
         round: &mut Round<'_, S, W>,
     ) -> Next<W::View> {
-        let as_it_is = Next::Whole {
+        // Built where it is returned: it is large.
+        let as_it_is = || Next::Whole {
             entry,
             submission: None,
             seal: None,
         };
         let Entry::Segment(segment) = stream.fetch.decode(entry) else {
-            return as_it_is;
+            return as_it_is();
         };
         let Some(at) = self.read(&segment, round) else {
             self.forget_graphs();
-            return as_it_is;
+            return as_it_is();
         };
         let words = words_of(round.work, &segment);
         let scan = stream
@@ -53,7 +54,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             self.forget_graphs();
         }
         if scan.found == 0 {
-            return as_it_is;
+            return as_it_is();
         }
         let found = stream.found.get(..scan.found).unwrap_or_default();
         let graphs = self.learn_graphs(words, found);
@@ -61,7 +62,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             store(round, &at, &segment, found, |_| true);
         }
         if !(self.acts() || self.tracks_ends() || graphs.replayed) {
-            return as_it_is;
+            return as_it_is();
         }
         let seal = Seal {
             segment,
