@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! What the two halves of an ioctl say to each other.
+//! Carries what the entry of an ioctl leaves for its return.
 
 use crate::objects::ObjectKey;
 use crate::rmapi::Handle;
 
-/// What [`call_enter`](crate::state::State::call_enter) leaves for
+/// Result of [`call_enter`](crate::state::State::call_enter), for
 /// [`call_leave`](crate::state::State::call_leave) of the same ioctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// Where the object was, and where it is hidden; 0 is nowhere.
+    /// The object's space before it was hidden; 0 if there was none.
     pub(super) home: u64,
+    /// The space where it is hidden; 0 if it is not.
     pub(super) hidden: u64,
     pub(super) handle: Handle,
-    /// Objects for which there is room, and the right to it.
+    /// Number of objects for which room is promised.
     pub(super) promised: usize,
 }
 
 impl Ticket {
-    /// Nothing was done on entering.
+    /// Ticket of an ioctl for which the entry had nothing to do.
     pub const NONE: Self = Self {
         home: 0,
         hidden: 0,
@@ -26,7 +27,7 @@ impl Ticket {
         promised: 0,
     };
 
-    /// Memory was granted, and is charged for the object at `hidden`.
+    /// Returns a ticket for device memory that is charged to the hidden object.
     pub(super) const fn reserved(hidden: ObjectKey) -> Self {
         Self {
             home: 0,
@@ -36,7 +37,7 @@ impl Ticket {
         }
     }
 
-    /// Where memory is charged that was granted.
+    /// Returns the hidden object that is charged for device memory.
     pub(super) fn reservation(self) -> Option<ObjectKey> {
         (self.hidden != 0 && self.home == 0).then(|| ObjectKey::new(self.hidden, self.handle))
     }
