@@ -16,7 +16,7 @@ use crate::rmapi::Class;
 use crate::round::Divisor;
 use crate::state::State;
 use crate::table::count;
-use crate::units::Bytes;
+use crate::units::Sat;
 
 /// The first invariant that does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,10 +240,10 @@ fn rounds_add_up(state: &State<'_>) -> bool {
 /// Adds amounts. A saturated sum differs from any usage.
 fn add(a: &Amount, b: &Amount) -> Amount {
     Amount {
-        channel_groups: a.channel_groups.saturating_add(b.channel_groups),
-        channels: a.channels.saturating_add(b.channels),
-        memory: Bytes(a.memory.get().saturating_add(b.memory.get())),
-        managed: Bytes(a.managed.get().saturating_add(b.managed.get())),
+        channel_groups: (Sat(a.channel_groups) + Sat(b.channel_groups)).0,
+        channels: (Sat(a.channels) + Sat(b.channels)).0,
+        memory: a.memory + b.memory,
+        managed: a.managed + b.managed,
         round: a.round,
     }
 }
@@ -309,7 +309,7 @@ fn plan_is_sound(state: &State<'_>) -> bool {
     let moves = |(_, object): &(&ObjectKey, &Object)| object.acked.run != Run::Runs;
     let stopped = state.objects.iter().filter(moves);
     state.objects.iter().all(placed)
-        && count(stopped) == state.plan.stopped
+        && count(stopped) == state.plan.stopped.0
         && state.dirty_procs_are_sound()
 }
 
@@ -362,14 +362,14 @@ fn shares_add_up(state: &State<'_>) -> bool {
         let own = sum(&|proc: &Proc| proc.group.is_none() && proc.user == *id);
         own == Some(user.share) && u32::try_from(count(all)) == Ok(user.procs) && user.procs > 0
     });
-    let promised = state.files.iter().fold(0usize, |sum, (_, file)| {
-        sum.saturating_add(usize::try_from(file.promised).unwrap_or(0))
+    let promised = state.files.iter().fold(Sat(0usize), |sum, (_, file)| {
+        sum + Sat(usize::try_from(file.promised).unwrap_or(0))
     });
     let promisers = state.files.iter().filter(|(_, file)| file.promised > 0);
     let known = |proc: &Proc| state.users.contains(&proc.user);
     groups
         && users
-        && promised == *state.promised
+        && promised.0 == *state.promised
         && count(promisers) == *state.promisers
         && state.users.is_sound()
         && state.procs.iter().all(|(_, proc)| known(proc))

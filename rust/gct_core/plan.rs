@@ -24,6 +24,7 @@ use crate::iface::File;
 use crate::rmapi::control::{Control, Status, CHANNELS_MAX};
 use crate::rmapi::Class;
 use crate::slice::{Slice, SliceUpdate};
+use crate::units::Sat;
 
 /// Whether RM runs a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -250,7 +251,7 @@ pub(crate) struct PendingWrite {
 pub(crate) struct ProcQueue {
     pub(crate) first: Option<ProcKey>,
     pub(crate) last: Option<ProcKey>,
-    pub(crate) count: usize,
+    pub(crate) count: Sat<usize>,
 }
 
 /// A process's links in a list of processes.
@@ -273,12 +274,12 @@ impl ProcLinks {
 pub(crate) struct Plan {
     pub(crate) dirty_procs: ProcQueue,
     /// Subjects in another state than [`Run::Runs`].
-    pub(crate) stopped: usize,
+    pub(crate) stopped: Sat<usize>,
     /// Other processes whose channels the last ioctl may have enabled.
     pub(crate) touched: Touched,
     pub(crate) pending_write: Option<PendingWrite>,
     /// Number of stale groups.
-    pub(crate) stale: usize,
+    pub(crate) stale: Sat<usize>,
     /// The stale group whose members are being compared, and the next member.
     pub(crate) stale_cursor: Option<(GroupId, ProcKey)>,
 }
@@ -288,12 +289,12 @@ impl Plan {
         dirty_procs: ProcQueue {
             first: None,
             last: None,
-            count: 0,
+            count: Sat(0),
         },
-        stopped: 0,
+        stopped: Sat(0),
         touched: Touched::NOBODY,
         pending_write: None,
-        stale: 0,
+        stale: Sat(0),
         stale_cursor: None,
     };
 }

@@ -116,8 +116,7 @@ impl Divisor {
 
     /// Returns one part of a time slice.
     pub fn part(&self, whole: Us) -> Us {
-        let part = whole.get().checked_div(u64::from(self.by));
-        Us(part.unwrap_or(0)).max(SLICE_MIN).min(whole)
+        (whole / u64::from(self.by)).max(SLICE_MIN).min(whole)
     }
 
     /// Returns whether some sequence of counts leads to this state.

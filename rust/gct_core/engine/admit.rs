@@ -3,10 +3,10 @@
 //! Decides whether device memory may be allocated, and counts launches.
 //!
 //! ```text
-//! try_charge      charges the memory before the driver allocates it, or refuses
-//!     the driver allocates, or fails
-//! call_leave      replaces that charge by one for what was allocated
-//! uncharge_ticket takes the charge back if no call_leave follows
+//! call_try_charge   charges the memory before the driver allocates it, or refuses
+//!     the driver allocates it, or fails
+//! call_leave        replaces that charge by one for the allocated object
+//! uncharge_ticket   takes the charge back if no call_leave follows
 //! ```
 
 use crate::account::Amount;
@@ -217,9 +217,7 @@ impl Pool {
         let Some(limit) = self.settings.gmem_limit else {
             return false;
         };
-        match self.usage.now().all_memory().checked_add(more) {
-            Some(sum) => sum > limit,
-            None => true,
-        }
+        let sum = self.usage.now().all_memory().checked_add(more);
+        sum.is_none_or(|sum| sum > limit)
     }
 }

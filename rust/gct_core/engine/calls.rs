@@ -17,6 +17,7 @@ use crate::objects::{Object, ObjectKey, Objects};
 use crate::records::File;
 use crate::rmapi::{Action, Call, Class, Handle, Share};
 use crate::state::{Failure, State};
+use crate::units::Sat;
 
 /// Where to add an object.
 struct New {
@@ -159,7 +160,7 @@ impl State<'_> {
             return Ok(Ticket::NONE);
         }
         let places = promised.min(self.gpus.len());
-        self.reserve_places(places, places.saturating_mul(2))?;
+        self.reserve_places(places, (Sat(places) * Sat(2)).0)?;
         self.promise(file, promised)?;
         Ok(Ticket {
             promised,
@@ -240,7 +241,7 @@ impl State<'_> {
     /// Checks that an ioctl that has run finds room, promised or not.
     fn room_for(&self, file: FileId, more: usize, ticket: Ticket) -> Result<(), Error> {
         if ticket.promised >= more {
-            return self.objects.reserve(self.promised.saturating_add(more));
+            return self.objects.reserve((Sat(*self.promised) + Sat(more)).0);
         }
         self.reserve_objects(file, more)
     }

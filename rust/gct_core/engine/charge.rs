@@ -11,6 +11,7 @@ use crate::objects::{Object, ObjectKey};
 use crate::records::Pool;
 use crate::settings::Settings;
 use crate::state::{Failure, State};
+use crate::units::Sat;
 
 impl State<'_> {
     /// Checks that one charge finds room for a pool and its directories.
@@ -21,20 +22,20 @@ impl State<'_> {
     /// Checks that there is room for new pools and directories, beside those that successors may
     /// need. A successor is charged where nothing can be refused any more.
     pub(super) fn reserve_places(&self, pools: usize, dirs: usize) -> Result<(), Error> {
-        let kept = self.places_kept();
-        self.pools.reserve(pools.saturating_add(kept))?;
-        self.dirs
-            .reserve(dirs.saturating_add(kept.saturating_mul(2)))
+        let kept = Sat(self.places_kept());
+        self.pools.reserve((Sat(pools) + kept).0)?;
+        self.dirs.reserve((Sat(dirs) + kept * Sat(2)).0)
     }
 
     /// Returns how many pools successors and running ioctls may need. Each pool has two
     /// directories.
     pub(crate) fn places_kept(&self) -> usize {
-        let owners = self.procs.len().saturating_mul(self.gpus.len());
-        let extra_aliases = self.objects.extra_aliases().min(owners);
+        let gpus = Sat(self.gpus.len());
+        let pools = Sat(self.procs.len()) * gpus;
+        let successors = Sat(self.objects.extra_aliases()).min(pools);
         // An ioctl's objects belong to one process, on some of the GPUs.
-        let promised = self.promisers.saturating_mul(self.gpus.len());
-        extra_aliases.saturating_add(promised.min(*self.promised))
+        let promised = Sat(*self.promised).min(Sat(*self.promisers) * gpus);
+        (successors + promised).0
     }
 
     /// Charges a process and its group, all or nothing. Returns the amount charged.

@@ -143,7 +143,7 @@ impl State<'_> {
             }
             Overrides::TimesliceOfChannel => self.slices_below_overridden(file, call),
             // No channel is stopped, so none can be started.
-            Overrides::Schedule | Overrides::ScheduleAny if self.plan.stopped == 0 => {}
+            Overrides::Schedule | Overrides::ScheduleAny if self.plan.stopped.0 == 0 => {}
             Overrides::Schedule => {
                 if let Some(key) = self.key_of(file, call.client, call.object) {
                     self.scheduled(key, proc);
@@ -311,11 +311,11 @@ impl State<'_> {
             return;
         };
         let was = core::mem::replace(&mut object.acked.run, run);
-        self.plan.stopped = match (was, run) {
-            (Run::Runs, Run::Frozen | Run::Unknown) => self.plan.stopped.saturating_add(1),
-            (Run::Frozen | Run::Unknown, Run::Runs) => self.plan.stopped.saturating_sub(1),
-            _ => self.plan.stopped,
-        };
+        match (was, run) {
+            (Run::Runs, Run::Frozen | Run::Unknown) => self.plan.stopped += 1,
+            (Run::Frozen | Run::Unknown, Run::Runs) => self.plan.stopped -= 1,
+            _ => {}
+        }
     }
 
     /// Hands what is known of a resource to its successor, when the alias that was the subject is
@@ -325,7 +325,7 @@ impl State<'_> {
             return;
         }
         if gone.acked.run != Run::Runs {
-            self.plan.stopped = self.plan.stopped.saturating_sub(1);
+            self.plan.stopped -= 1;
         }
         let Some(key) = successor else { return };
         let acked = gone.acked.inherited();

@@ -6,6 +6,7 @@
 use crate::ids::ProcKey;
 use crate::plan::ProcLinks;
 use crate::state::State;
+use crate::units::Sat;
 
 impl State<'_> {
     /// Appends a process, unless it is queued.
@@ -24,7 +25,7 @@ impl State<'_> {
         });
         self.set_next(last, Some(key));
         self.plan.dirty_procs.last = Some(key);
-        self.plan.dirty_procs.count = self.plan.dirty_procs.count.saturating_add(1);
+        self.plan.dirty_procs.count += 1;
     }
 
     /// Removes a process from the queue.
@@ -43,7 +44,7 @@ impl State<'_> {
             }
             None => self.plan.dirty_procs.last = previous,
         }
-        self.plan.dirty_procs.count = self.plan.dirty_procs.count.saturating_sub(1);
+        self.plan.dirty_procs.count -= 1;
     }
 
     /// Returns the process behind `key`, or the first with `None`.
@@ -70,7 +71,7 @@ impl State<'_> {
 
     /// Returns whether the links are mutual and every process with a dirty subject is queued.
     pub(crate) fn dirty_procs_are_sound(&self) -> bool {
-        let (mut at, mut count) = (None, 0usize);
+        let (mut at, mut count) = (None, Sat(0usize));
         for _ in 0..self.procs.len() {
             let Some(next) = self.queued_after(at) else {
                 break;
@@ -79,7 +80,8 @@ impl State<'_> {
             if turn.is_none_or(|turn| turn.previous != at) {
                 return false;
             }
-            (at, count) = (Some(next), count.saturating_add(1));
+            at = Some(next);
+            count += 1;
         }
         let queued = self
             .procs

@@ -20,7 +20,7 @@
 //! which channel it did not find nor which it has stopped. So a failure is narrowed down:
 //!
 //! ```text
-//! n > 1 channels failed:  retry with at most n / 2 in a control
+//! n > 1 channels failed:  retry with at most ceil(n / 2) in a control
 //! 1 channel failed:       CheckClass: drop the refusal if the handle names no such object
 //!                         CheckAlive: drop the refusal if RM has lost the object
 //!                         else the refusal counts
@@ -49,7 +49,7 @@ impl State<'_> {
 
     /// Returns whether any subject may be dirty. O(1).
     pub fn has_controls(&self) -> bool {
-        self.plan.dirty_procs.count > 0 || self.has_stale()
+        self.plan.dirty_procs.count.0 > 0 || self.has_stale()
     }
 
     /// Returns whether a process without a control in flight has dirty subjects. A thread with a
@@ -59,7 +59,7 @@ impl State<'_> {
             return true;
         }
         let mut at = self.queued_after(None);
-        for _ in 0..self.plan.dirty_procs.count {
+        for _ in 0..self.plan.dirty_procs.count.0 {
             let Some(key) = at else { break };
             let idle = |proc: &&Proc| proc.in_flight.is_none() && self.has_dirty(proc);
             if self.procs.get(&key).filter(idle).is_some() {
@@ -152,7 +152,7 @@ impl State<'_> {
         }
         let mut busy = Next::Nothing;
         let mut after = self.queued_after(None);
-        for _ in 0..self.plan.dirty_procs.count {
+        for _ in 0..self.plan.dirty_procs.count.0 {
             let Some(key) = after else { break };
             after = self.queued_after(Some(key));
             let fits = match flush.owner {
@@ -234,14 +234,14 @@ impl State<'_> {
         let (client, handle) = (object.client, key.handle);
         let control = match update {
             Update::Slice(_) if object.class == Class::Channel => {
-                self.refused(key, update, control::NOT_SUPPORTED);
+                self.record_refusal(key, update, control::NOT_SUPPORTED);
                 return None;
             }
             Update::Slice(update) => update.control(client, handle),
             Update::CheckClass(_) => Control::class_of(client, handle),
             Update::CheckAlive(class) => Control::probe(client, handle, class)?,
             Update::Freeze(true) if self.stops_others(proc, key, &object) => {
-                self.refused(key, update, control::NOT_SUPPORTED);
+                self.record_refusal(key, update, control::NOT_SUPPORTED);
                 return None;
             }
             Update::Freeze(freeze) => self.freeze_channels(proc, key, &object, freeze)?,
@@ -277,7 +277,7 @@ impl State<'_> {
         let space = self.procs.get(&proc)?.space;
         let Some((client, subdevice)) = self.subdevice_for(key, of) else {
             // No client has a subdevice through which to send.
-            self.refused(key, update, control::NOT_SUPPORTED);
+            self.record_refusal(key, update, control::NOT_SUPPORTED);
             return None;
         };
         let mut control = Control::disable_channels(client, subdevice, freeze);
@@ -375,15 +375,15 @@ impl State<'_> {
         outcome: Result<(), Status>,
     ) {
         match (update, outcome) {
-            (Update::CheckClass(class), _) => self.looked(key, class, control, outcome),
-            (Update::CheckAlive(_), _) => self.probed(key, outcome),
+            (Update::CheckClass(class), _) => self.class_checked(key, class, control, outcome),
+            (Update::CheckAlive(_), _) => self.alive_checked(key, outcome),
             (Update::Slice(slice), Ok(())) => {
                 if let Some(object) = self.objects.get_mut(key) {
                     let acked = &mut object.acked;
                     acked.slice = acked.slice.after(slice, control.timeslice());
                 }
                 if let Err(status) = slice.verify(control, outcome) {
-                    self.refused(key, update, status);
+                    self.record_refusal(key, update, status);
                 }
             }
             (Update::Freeze(freeze), Ok(())) => {
@@ -415,7 +415,7 @@ impl State<'_> {
     /// Records the class that RM has under the handle of a refused update. If there is no object,
     /// or one of another class, the object was freed along with one on which it depended: drop the
     /// refusal.
-    fn looked(
+    fn class_checked(
         &mut self,
         key: ObjectKey,
         class: Class,
@@ -434,7 +434,7 @@ impl State<'_> {
 
     /// Records the answer to a control that changes nothing. If RM has lost the object and only its
     /// handle is left, drop the refusal.
-    fn probed(&mut self, key: ObjectKey, outcome: Result<(), Status>) {
+    fn alive_checked(&mut self, key: ObjectKey, outcome: Result<(), Status>) {
         let Some(object) = self.objects.get_mut(key) else {
             return;
         };
@@ -447,13 +447,13 @@ impl State<'_> {
         let object = *object;
         // The limits may have changed since: another update may be next.
         if self.update_for(key, &object) == Some(update) {
-            self.refused(key, update, status);
+            self.record_refusal(key, update, status);
         }
     }
 
     /// Records a refusal. It refuses the pending write if there is one for this limit. Otherwise it
     /// is counted, and the next event that marks the subject retries.
-    fn refused(&mut self, key: ObjectKey, update: Update, status: Status) {
+    fn record_refusal(&mut self, key: ObjectKey, update: Update, status: Status) {
         let Some(object) = self.objects.get_mut(key) else {
             return;
         };

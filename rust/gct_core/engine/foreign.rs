@@ -35,7 +35,7 @@ impl State<'_> {
     /// effects are not tracked either.
     pub fn control_of_unknown_refused(&self, call: &Call) -> Option<Status> {
         let of_others = matches!(call.action, Action::Control(Overrides::Channels(_)));
-        let matters = self.groups.len() > 0 || self.plan.stopped > 0;
+        let matters = self.groups.len() > 0 || self.plan.stopped.0 > 0;
         (of_others && matters).then_some(INSUFFICIENT_PERMISSIONS)
     }
 
@@ -62,7 +62,7 @@ impl State<'_> {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return;
         };
-        if self.plan.stopped == 0 || !control::may_enable(params) {
+        if self.plan.stopped.0 == 0 || !control::may_enable(params) {
             return;
         }
         for (client, channel) in control::named(params) {

@@ -13,6 +13,7 @@ use crate::records::{Gpu, Pool};
 use crate::state::State;
 use crate::table::count;
 use crate::topology::Topology;
+use crate::units::Sat;
 
 impl State<'_> {
     /// Adds a GPU, with a directory in each group. It may renumber other GPUs.
@@ -28,8 +29,8 @@ impl State<'_> {
         }
         self.gpus.reserve(1)?;
         // Renumbering needs at most one more directory for each owner.
-        let owners = self.groups.len().saturating_add(self.procs.len());
-        self.reserve_places(self.groups.len(), owners.saturating_add(1))?;
+        let dirs = Sat(self.groups.len()) + Sat(self.procs.len()) + Sat(1);
+        self.reserve_places(self.groups.len(), dirs.0)?;
 
         // The head of the list of its subdevices.
         self.objects.reserve(1)?;

@@ -82,13 +82,13 @@ impl<'a> State<'a> {
         let fresh = |group: &&mut crate::records::Group| !group.stale;
         if let Some(group) = self.groups.get_mut(&group).filter(fresh) {
             group.stale = true;
-            self.plan.stale = self.plan.stale.saturating_add(1);
+            self.plan.stale += 1;
         }
     }
 
     /// Returns whether members of some group have yet to be compared.
     pub(super) fn has_stale(&self) -> bool {
-        self.plan.stale > 0 || self.plan.stale_cursor.is_some()
+        self.plan.stale.0 > 0 || self.plan.stale_cursor.is_some()
     }
 
     /// Marks the dirty subjects of up to [`MEMBERS_PER_STEP`] members of stale groups.
@@ -108,7 +108,7 @@ impl<'a> State<'a> {
     /// Takes the mark from a stale group. Returns the group and its first member.
     fn next_stale(&mut self) -> Option<(GroupId, ProcKey)> {
         for at in 0..self.groups.len() {
-            if self.plan.stale == 0 {
+            if self.plan.stale.0 == 0 {
                 break;
             }
             let Some(id) = self.groups.key_at(at) else {
@@ -119,7 +119,7 @@ impl<'a> State<'a> {
                 continue;
             };
             group.stale = false;
-            self.plan.stale = self.plan.stale.saturating_sub(1);
+            self.plan.stale -= 1;
             if let Some(first) = group.first_proc {
                 return Some((id, first));
             }
@@ -144,7 +144,7 @@ impl<'a> State<'a> {
         let stale = self.groups.iter().filter(|(_, group)| group.stale);
         let cursor = self.plan.stale_cursor;
         self.procs.iter().all(linked)
-            && crate::table::count(stale) == self.plan.stale
+            && crate::table::count(stale) == self.plan.stale.0
             && cursor.is_none_or(|(group, key)| self.group_of(key) == Some(group))
     }
 

@@ -12,6 +12,7 @@ use crate::settings::Settings;
 use crate::state::State;
 use crate::table::mix;
 use crate::topology::Topology;
+use crate::units::Sat;
 use core::fmt::Write;
 
 impl State<'_> {
@@ -25,7 +26,8 @@ impl State<'_> {
             return Err(Error::Exists);
         }
         self.groups.reserve(1)?;
-        self.reserve_places(self.gpus.len(), self.gpus.len().saturating_add(1))?;
+        let gpus = self.gpus.len();
+        self.reserve_places(gpus, (Sat(gpus) + Sat(1)).0)?;
 
         let sequence = self.sequence.next();
         let id = self.group_slots.take(sequence).ok_or(Error::NoSpace)?;
@@ -70,7 +72,7 @@ impl State<'_> {
         self.dirs.unwant(DirPath::Group(id), Scope::Group(id));
         self.group_slots.give(id);
         if let Some(group) = self.groups.remove(&id) {
-            self.plan.stale = self.plan.stale.saturating_sub(usize::from(group.stale));
+            self.plan.stale -= usize::from(group.stale);
             self.paths.remove(&PathHash::of(group.cgroup.as_bytes()));
         }
         for at in 0..self.gpus.len() {

@@ -96,7 +96,7 @@ impl State<'_> {
             let least = round.part(share);
             Slices {
                 least,
-                round: Us(least.get().saturating_mul(u64::from(round.count()))),
+                round: least * u64::from(round.count()),
             }
         });
         slices.reduce(|one, other| Slices {
@@ -112,7 +112,7 @@ impl State<'_> {
             .filter_map(|key| self.slices_of_proc(key, gpu));
         slices.reduce(|one, other| Slices {
             least: one.least.min(other.least),
-            round: Us(one.round.get().saturating_add(other.round.get())),
+            round: one.round + other.round,
         })
     }
 

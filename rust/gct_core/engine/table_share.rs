@@ -28,6 +28,7 @@ use crate::objects::List;
 use crate::records::{File, Share};
 use crate::settings::Settings;
 use crate::state::State;
+use crate::units::Sat;
 
 impl Share {
     pub(crate) const fn of_proc(files: u32, objects: u32) -> Self {
@@ -66,8 +67,8 @@ impl Share {
 /// Checks that an owner with `mine` of a table's `len` entries may add `more`.
 fn may_have(mine: u32, more: usize, len: usize, max: usize) -> Result<(), Error> {
     let mine = usize::try_from(mine).unwrap_or(usize::MAX);
-    let free = max.saturating_sub(len).saturating_sub(more);
-    match mine.saturating_add(more) <= free {
+    let (mine, more) = (Sat(mine), Sat(more));
+    match mine + more <= Sat(max) - Sat(len) - more {
         true => Ok(()),
         false => Err(Error::NoSpace),
     }
@@ -76,7 +77,7 @@ fn may_have(mine: u32, more: usize, len: usize, max: usize) -> Result<(), Error>
 /// Checks that a process with `mine` entries may add `more`.
 fn within(mine: u32, more: usize, max: usize) -> Result<(), Error> {
     let mine = usize::try_from(mine).unwrap_or(usize::MAX);
-    match mine.saturating_add(more) <= max {
+    match Sat(mine) + Sat(more) <= Sat(max) {
         true => Ok(()),
         false => Err(Error::NoSpace),
     }
@@ -108,8 +109,8 @@ impl State<'_> {
         self.files.reserve(1)?;
         self.reserve_proc()?;
         // The root of the file's space, and the heads of a new process's lists.
-        let more = List::OF_PROC.len().saturating_add(1);
-        self.objects.reserve(self.promised.saturating_add(more))
+        let more = Sat(List::OF_PROC.len()) + Sat(1);
+        self.objects.reserve((Sat(*self.promised) + more).0)
     }
 
     /// Checks that a file may have more objects, and that there is room.
@@ -119,12 +120,12 @@ impl State<'_> {
             within(proc.objects, more, limits::OBJECTS_OF_PROC_MAX)?;
             self.may_have_objects(&self.share_of(proc.group, proc.user), more)?;
         }
-        self.objects.reserve(self.promised.saturating_add(more))
+        self.objects.reserve((Sat(*self.promised) + Sat(more)).0)
     }
 
     fn may_have_objects(&self, share: &Share, more: usize) -> Result<(), Error> {
-        let len = self.objects.len().saturating_add(*self.promised);
-        may_have(share.objects, more, len, limits::OBJECTS_MAX)
+        let len = Sat(self.objects.len()) + Sat(*self.promised);
+        may_have(share.objects, more, len.0, limits::OBJECTS_MAX)
     }
 
     /// Promises room for objects that an ioctl on a file may create, until [`State::redeem`].

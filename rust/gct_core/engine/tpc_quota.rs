@@ -22,6 +22,7 @@ use crate::policy::tpc;
 use crate::records::Gpu;
 use crate::state::State;
 use crate::topology::Topology;
+use crate::units::Sat;
 
 /// Order in which owners choose: by number of allowed TPCs, then groups first, then by age.
 type Rank = (u32, u64, u64);
@@ -82,7 +83,7 @@ impl State<'_> {
             return 0;
         }
         let topology = self.gpu_topology(gpu);
-        let (mut reserved, mut missing, mut last) = (TpcMask::EMPTY, 0u32, None);
+        let (mut reserved, mut missing, mut last) = (TpcMask::EMPTY, Sat(0u32), None);
         for at in 0..self.pools.len() {
             let key = self.pools.key_at(at).filter(|(_, on)| *on == gpu);
             if let Some(pool) = key.and_then(|key| self.pools.get_mut(&key)) {
@@ -92,14 +93,14 @@ impl State<'_> {
         while let Some(promise) = self.next_promise(gpu, &topology, last) {
             let quota = Some(promise.quota);
             let own = tpc::reserve(&promise.allowed, topology.existing(), &reserved, quota);
-            let short = u32::from(promise.quota).saturating_sub(own.count());
-            (reserved, missing) = (reserved.or(&own), missing.saturating_add(short));
+            reserved = reserved.or(&own);
+            missing += Sat(u32::from(promise.quota)) - Sat(own.count());
             if let Some(pool) = self.pools.get_mut(&(promise.owner, gpu)) {
                 pool.reserved = own;
             }
             last = Some(promise.rank);
         }
-        missing
+        missing.0
     }
 
     /// Returns the quota that follows `last`.

@@ -3,6 +3,7 @@
 //! Models RM's objects: what its clients create, dup and free, and what the core must have charged.
 
 use super::*;
+use crate::units::Bytes;
 
 /// An object of the model.
 #[derive(Clone, Copy, Debug)]
