@@ -59,6 +59,8 @@ pub enum Event<'a> {
         class: u32,
         /// The status that answered it.
         status: u32,
+        /// The parameters as sent.
+        params: &'a [u8],
     },
     /// A duplication: another name for an object.
     Duplicate {
@@ -121,12 +123,14 @@ impl Event<'_> {
                 parent,
                 class,
                 status,
+                params,
             } => {
                 text(&mut line, "kind", "alloc");
                 name(&mut line, abi::class_name(class), class);
                 place(&mut line, object, Some(class));
                 number(&mut line, "parent", parent);
                 number(&mut line, "status", status);
+                text(&mut line, "params", &hex(params));
             }
             Self::Duplicate { object, source } => {
                 text(&mut line, "kind", "duplicate");

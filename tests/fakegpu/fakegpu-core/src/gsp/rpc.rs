@@ -243,6 +243,7 @@ impl Gsp {
                 parent,
                 class,
                 status: abi::NV_OK,
+                params: &params,
             },
         );
         Ok(())
