@@ -18,6 +18,7 @@ mod foreign;
 mod gpus;
 mod group_procs;
 mod groups;
+mod owned;
 mod pending_write;
 mod procs;
 mod sharers;
@@ -28,6 +29,7 @@ mod ticket;
 mod tpc_quota;
 
 pub use crate::plan::{Completion, Flush, InFlight, Next, Wait};
+pub use owned::Site;
 pub use pending_write::{needs_acks, needs_controls, Prepared};
 pub use side_effects::{Imported, Visited};
 pub use ticket::Ticket;

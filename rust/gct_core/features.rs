@@ -71,6 +71,8 @@ features! {
     SlipPower = 15, "slip.power";
     /// Errors of the GPU are counted for their owner.
     Faults = 16, "compute.events";
+    /// Rings of channels are the driver's.
+    ChannelOwned = 17, "channel.owned";
 }
 
 /// A set of features.

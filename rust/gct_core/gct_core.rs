@@ -30,6 +30,7 @@ pub mod limits;
 pub mod mask;
 pub mod members;
 pub mod objects;
+pub mod owned;
 pub mod plan;
 pub mod policy;
 mod probe;

@@ -106,6 +106,10 @@ pub struct Pool {
     pub(crate) effective: EffectiveTpcs,
     /// Allocations refused because of `gmem.limit`.
     pub(crate) refusals: u64,
+    /// Channels that were allocated with a ring of the driver's.
+    pub(crate) owned: u64,
+    /// Channels that were to have one and have their tenant's.
+    pub(crate) unowned: u64,
     /// Errors of the GPU that ended its work.
     pub(crate) faults: Faults,
     /// Processes that the limits do not bind; `None` unless processes enforce limits themselves.

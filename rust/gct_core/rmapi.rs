@@ -41,6 +41,8 @@ pub mod escape {
     pub use super::nv::NV_ESC_RM_DUP_OBJECT as DUP_OBJECT;
     pub use super::nv::NV_ESC_RM_FREE as FREE;
     pub use super::nv::NV_ESC_RM_MAP_MEMORY as MAP_MEMORY;
+    pub use super::nv::NV_ESC_RM_MAP_MEMORY_DMA as MAP_MEMORY_DMA;
+    pub use super::nv::NV_ESC_RM_UNMAP_MEMORY_DMA as UNMAP_MEMORY_DMA;
     pub use super::nv::NV_ESC_RM_VID_HEAP_CONTROL as VID_HEAP_CONTROL;
 }
 
@@ -267,7 +269,8 @@ pub fn decode(escape: u32, bytes: &[u8]) -> Result<Option<Call>, Error> {
         (escape::CONTROL, nv::nvos54::SIZE) => fields.control(),
         (escape::ALLOC_MEMORY, nv::nvos02_with_fd::SIZE) => fields.alloc_memory().map(Some),
         (escape::VID_HEAP_CONTROL, nv::nvos32::SIZE) => fields.vid_heap(),
-        (escape::REGISTER_FD, _) => Ok(None),
+        (escape::REGISTER_FD | escape::MAP_MEMORY, _) => Ok(None),
+        (escape::MAP_MEMORY_DMA | escape::UNMAP_MEMORY_DMA, _) => Ok(None),
         _ => Err(Error::Syntax),
     }
 }

@@ -28,6 +28,8 @@ pub struct Settings {
     pub bandwidth: Option<Bandwidth>,
     /// `compute.freeze`.
     pub freeze: bool,
+    /// `channel.owned`.
+    pub owned: bool,
     /// `tpc.quota`.
     pub tpc_quota: Option<Tpcs>,
     /// `tpc.mask`.
@@ -52,6 +54,7 @@ impl Settings {
         weight: None,
         bandwidth: None,
         freeze: false,
+        owned: false,
         tpc_quota: None,
         tpc_mask: None,
         tpc_steal: true,
@@ -70,6 +73,7 @@ impl Settings {
             File::ComputeWeight => Value::Weight(self.weight_in_force()),
             File::ComputeMax => Value::Bandwidth(self.bandwidth),
             File::ComputeFreeze => Value::Switch(self.freeze),
+            File::ChannelOwned => Value::Switch(self.owned),
             File::TpcQuota => Value::TpcsOrNone(self.tpc_quota),
             File::TpcMask => Value::TpcList(self.tpc_mask),
             File::TpcSteal => Value::Switch(self.tpc_steal),
@@ -94,6 +98,7 @@ impl Settings {
             (File::ComputeWeight, Value::Weight(weight)) => self.weight = Some(weight),
             (File::ComputeMax, Value::Bandwidth(bandwidth)) => self.bandwidth = bandwidth,
             (File::ComputeFreeze, Value::Switch(on)) => self.freeze = on,
+            (File::ChannelOwned, Value::Switch(on)) => self.owned = on,
             (File::TpcQuota, Value::TpcsOrNone(tpcs)) => self.tpc_quota = tpcs,
             (File::TpcMask, Value::TpcList(mask)) => self.tpc_mask = mask,
             (File::TpcSteal, Value::Switch(on)) => self.tpc_steal = on,
@@ -152,6 +157,7 @@ impl Settings {
             weight: least(self.weight, group.weight),
             bandwidth: smaller(self.bandwidth, group.bandwidth),
             freeze: self.freeze || group.freeze,
+            owned: self.owned || group.owned,
             tpc_quota: least(self.tpc_quota, group.tpc_quota),
             tpc_mask: common(self.tpc_mask, group.tpc_mask),
             tpc_steal: self.tpc_steal && group.tpc_steal,
@@ -217,7 +223,7 @@ mod tests {
                 None => assert_eq!(entry.file, File::GmemPeak, "{}", entry.name),
             }
         }
-        assert_eq!(settable, 13);
+        assert_eq!(settable, 14);
     }
 
     #[test]

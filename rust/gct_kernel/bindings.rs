@@ -36,6 +36,11 @@ pub struct gct_call {
     pub served: [u64; 7usize],
 }
 #[repr(C)]
+#[derive(Debug)]
+pub struct gct_worker {
+    _unused: [u8; 0],
+}
+#[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct gct_process {
     pub tgid: u32,
@@ -95,6 +100,7 @@ unsafe extern "C" {
         n: u32,
     );
     pub fn gct_serve_file(file: *mut kernel::ffi::c_void);
+    pub static mut gct_owning: u32;
     pub static gct_debugfs_fops: file_operations;
     pub fn gct_helper_enable_hooks(on: bool);
     pub fn gct_helper_random() -> u64;
@@ -119,6 +125,55 @@ unsafe extern "C" {
     pub fn gct_helper_serve(call: *mut gct_call, address: u64, bytes: u32) -> *const u8;
     pub fn gct_helper_serve_end(call: *mut gct_call, out: *mut gct_serving) -> *mut u8;
     pub fn gct_helper_serve_free(copy: *mut u8);
+    pub fn gct_helper_serve_swap(call: *mut gct_call, offset: u32, bytes: u32, value: u64) -> bool;
+    pub fn gct_helper_own(on: bool);
+    pub fn gct_helper_rm_try_begin() -> bool;
+    pub fn gct_helper_gpu_hold(gpu_id: u32) -> kernel::ffi::c_int;
+    pub fn gct_helper_gpu_release(gpu_id: u32);
+    pub fn gct_helper_client_alloc(
+        client: u32,
+        parent: u32,
+        object: u32,
+        class_number: u32,
+        params: *mut kernel::ffi::c_void,
+    ) -> u32;
+    pub fn gct_helper_client_free(client: u32, object: u32) -> u32;
+    pub fn gct_helper_client_dup(
+        client: u32,
+        parent: u32,
+        object: u32,
+        source_client: u32,
+        source: u32,
+    ) -> u32;
+    pub fn gct_helper_client_map(
+        client: u32,
+        device: u32,
+        memory: u32,
+        offset: u64,
+        bytes: u64,
+    ) -> *mut kernel::ffi::c_void;
+    pub fn gct_helper_client_map_gpu(
+        client: u32,
+        device: u32,
+        range: u32,
+        memory: u32,
+        bytes: u64,
+        flags: u32,
+        address: *mut u64,
+    ) -> u32;
+    pub fn gct_helper_read32(address: *const kernel::ffi::c_void) -> u32;
+    pub fn gct_helper_write32(address: *mut kernel::ffi::c_void, value: u32);
+    pub fn gct_helper_read64(address: *const kernel::ffi::c_void) -> u64;
+    pub fn gct_helper_write64(address: *mut kernel::ffi::c_void, value: u64);
+    pub fn gct_helper_ring(
+        put_address: *mut kernel::ffi::c_void,
+        put: u32,
+        doorbell: *mut kernel::ffi::c_void,
+        token: u32,
+    );
+    pub fn gct_helper_worker_start(gpu_id: u32, data: *mut kernel::ffi::c_void) -> *mut gct_worker;
+    pub fn gct_helper_worker_wake(worker: *mut gct_worker);
+    pub fn gct_helper_worker_stop(worker: *mut gct_worker);
     pub fn gct_debugfs_show(
         seq: *mut seq_file,
         unused: *mut kernel::ffi::c_void,
@@ -131,4 +186,5 @@ unsafe extern "C" {
     ) -> isize;
     pub fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) -> bool;
     pub fn gct_trace_exit(process: *const gct_process);
+    pub fn gct_worker_round(data: *mut kernel::ffi::c_void, now_ns: u64) -> u64;
 }

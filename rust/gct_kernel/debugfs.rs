@@ -5,10 +5,10 @@
 //! This module copies bytes in and text out; the core interprets both. Only `control` takes the
 //! tree's lock. It is in the root, which is not removed under that lock.
 
-use crate::exec;
 use crate::process::{self, Found};
 use crate::rm::SystemPmGuard;
 use crate::state::Glue;
+use crate::{exec, owned};
 use core::fmt;
 use gct_core::error::Error;
 use gct_core::ids::{GroupId, Owner, ProcKey, Scope};
@@ -126,6 +126,9 @@ pub(crate) unsafe fn write(
         (File::Control | File::GroupProcs, _) => exec::send_after_move(*glue),
         (_, Scope::Pool(Owner::Group(group), _)) => glue.bind(*group),
         _ => {}
+    }
+    if file == File::ChannelOwned {
+        owned::update(glue);
     }
     outcome.map_err(errno)
 }

@@ -10,7 +10,7 @@
 
 use crate::bindings::{self, gct_call, gct_gpu, gct_process};
 use crate::state::Glue;
-use crate::{debugfs, exec, hooks, ioctl};
+use crate::{debugfs, exec, hooks, ioctl, owned};
 use core::mem::{offset_of, size_of};
 use core::ptr::{self, NonNull};
 use gct_core::error::Error;
@@ -58,6 +58,7 @@ check_signatures!(
     gct_debugfs_write,
     gct_trace_fork,
     gct_trace_exit,
+    gct_worker_round,
 );
 
 /// The glue from `Arc::into_raw`, with one reference, or null.
@@ -374,4 +375,13 @@ unsafe extern "C" fn gct_trace_exit(process: *const gct_process) {
     if let Some(glue) = glue() {
         glue.exited(process.into());
     }
+}
+
+/// # Safety
+///
+/// For the worker that was started with `data` only.
+#[no_mangle]
+unsafe extern "C" fn gct_worker_round(data: *mut c_void, now_ns: u64) -> u64 {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe { owned::round(data, now_ns) }
 }

@@ -7,12 +7,13 @@
 
 use crate::bindings::gct_gpu;
 use crate::state::{Forked, Glue};
-use crate::{exec, process, rm};
+use crate::{exec, owned, process, rm};
 use gct_core::error::Error;
 use gct_core::faults::Report;
 use gct_core::features::{Feature, FeatureSet};
 use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
 use gct_core::ids::{FileId, ProcKey};
+use gct_core::owned::can_own;
 use gct_core::rmapi::{Handle, Shared};
 use gct_core::state::{Failure, State};
 use gct_core::text::Text;
@@ -73,7 +74,11 @@ pub(crate) fn gpu_add(glue: &ArcBorrow<'_, Glue>, gpu: &gct_gpu) {
     };
     facts.name = Text::from_untrusted(&gpu.name);
     facts.boot_42 = gpu.pmc_boot_42;
-    count_refusal(glue, with(glue, |state| state.gpu_add(&facts, FEATURES)));
+    let features = match can_own(&facts) {
+        true => FEATURES.with(Feature::ChannelOwned),
+        false => FEATURES,
+    };
+    count_refusal(glue, with(glue, |state| state.gpu_add(&facts, features)));
 }
 
 /// Stores a GPU's UUID.
@@ -94,6 +99,7 @@ pub(crate) fn gpu_resumed(glue: &ArcBorrow<'_, Glue>, gpu_id: u32) {
 /// Removes a GPU.
 pub(crate) fn gpu_remove(glue: &ArcBorrow<'_, Glue>, gpu_id: u32) {
     count_refusal(glue, with(glue, |state| state.gpu_remove(gpu_id)));
+    owned::gpu_removed(glue, gpu_id);
 }
 
 /// Leaves a line that the driver logs for the work item, which counts the error in it. Any context.
@@ -141,6 +147,7 @@ pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
     if let Some(wait) = count_refusal(glue, outcome).flatten() {
         glue.wait(&wait);
     }
+    owned::file_closed(glue, file);
     if glue.has_spare() {
         exec::schedule_work(*glue);
     }

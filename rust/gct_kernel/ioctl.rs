@@ -15,11 +15,12 @@ use crate::bindings::gct_call;
 use crate::hooks::{count_refusal, with};
 use crate::serve::{self, Served};
 use crate::state::Glue;
-use crate::{exec, process, rm};
+use crate::{exec, owned, process, rm};
 use core::mem::{align_of, size_of};
 use gct_core::engine::{Imported, Ticket, Visited, Wait};
 use gct_core::error::Error;
 use gct_core::ids::FileId;
+use gct_core::owned::Request;
 use gct_core::rmapi::control::Status;
 use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Overrides, Share};
 use gct_core::state::{Failure, State};
@@ -119,8 +120,15 @@ fn admit_unfollowed(glue: &Glue, call: &Call) -> Result<(), Status> {
 /// The status with which the ioctl is refused.
 fn admit(glue: &Glue, file: FileId, call: &Call, room: &mut gct_call) -> Result<(), Status> {
     let (entered, wait) = enter(glue, file, call)?;
-    if let Some(hint) = call.params() {
+    let owns = owned::is_wanted();
+    let hint = match owns {
+        true => call.params_of_owned(),
+        false => call.params(),
+    };
+    let mut request = None;
+    if let Some(hint) = hint {
         let params = serve::serve(room, &hint);
+        request = params.and_then(|params| Request::decode(params).ok());
         let refused = params.and_then(|params| params_refused(glue, file, call, params));
         if let Some(status) = refused {
             drop(serve::taken(room));
@@ -130,6 +138,9 @@ fn admit(glue: &Glue, file: FileId, call: &Call, room: &mut gct_call) -> Result<
     // A control in flight may name what the ioctl frees.
     if let Some(wait) = wait {
         glue.wait(&wait);
+    }
+    if owns {
+        owned::enter(glue, file, call, request, room);
     }
     entered.put(room);
     Ok(())
@@ -208,6 +219,7 @@ pub(crate) fn ioctl_leave(
     result: u32,
 ) {
     let served = serve::taken(room);
+    owned::mapped(glue, file, escape, bytes, result);
     let Some(entered) = Entered::take(room) else {
         return;
     };
@@ -225,6 +237,7 @@ pub(crate) fn ioctl_leave(
     });
     let flush = count_refusal(glue, outcome).flatten();
     follow_others(glue, file, &call, &entered, served.as_ref());
+    owned::leave(glue, file, &call, served.as_ref());
     if let Some(flush) = flush {
         exec::flush_controls(*glue, &flush);
     }
@@ -351,7 +364,7 @@ fn imported(glue: &Glue, file: FileId, client: Handle, object: Handle) -> Option
 /// that the lookup's hint points to, as the resource manager read or wrote them.
 fn look_up(glue: &Glue, call: &Call, served: Option<&Served>) -> Option<u64> {
     let lookup = call.lookup().filter(|_| call.succeeded())?;
-    let word = served.and_then(|served| rmapi::word(served.bytes()));
+    let word = served.and_then(|served| call.answer_in(served.bytes()));
     match lookup {
         Lookup::Bytes(_) => rm::memory_bytes(call.client, call.object).or(word),
         Lookup::Engine(_) => word,

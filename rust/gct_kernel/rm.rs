@@ -35,6 +35,12 @@ impl SystemPmGuard {
         unsafe { bindings::gct_helper_rm_begin(false) };
         Self(())
     }
+
+    /// Returns `None` while the GPUs are suspended, or somebody waits to suspend them.
+    pub(crate) fn attempt() -> Option<Self> {
+        // SAFETY: has no preconditions.
+        unsafe { bindings::gct_helper_rm_try_begin() }.then_some(Self(()))
+    }
 }
 
 impl Drop for SystemPmGuard {

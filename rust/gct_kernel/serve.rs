@@ -5,6 +5,7 @@
 use crate::bindings::{self, gct_call, gct_serving};
 use core::ptr::NonNull;
 use gct_core::ids::FileId;
+use gct_core::owned::Swap;
 use gct_core::rmapi::Hint;
 
 /// Reads what a hint points to. Until [`taken`] the resource manager reads the same bytes there.
@@ -23,6 +24,13 @@ pub(crate) fn serve<'a>(call: &'a mut gct_call, hint: &Hint) -> Option<&'a [u8]>
     // writes to them, later and in this task.
     NonNull::new(copy.cast_mut())
         .map(|copy| unsafe { core::slice::from_raw_parts(copy.as_ptr(), len) })
+}
+
+/// Has the resource manager read something else in a field of what is served. Returns false where
+/// nothing is served.
+pub(crate) fn swap(call: &mut gct_call, swap: &Swap) -> bool {
+    // SAFETY: as for `serve`, in the same task. The helper checks the bounds.
+    unsafe { bindings::gct_helper_serve_swap(call, swap.offset, swap.bytes, swap.value) }
 }
 
 /// Parameters that were served to an ioctl, with what the resource manager wrote to them.

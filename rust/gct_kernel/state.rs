@@ -27,6 +27,7 @@
 //! may lie in it later.
 
 use crate::faults::Reports;
+use crate::owned::Owned;
 use crate::tree::Tree;
 use gct_core::dirs::Effect;
 use gct_core::engine::{Flush, InFlight, Next, Wait};
@@ -76,6 +77,8 @@ pub(crate) struct Glue {
     #[pin]
     members: SpinLock<MemberTable<Kv>>,
     pub(crate) reports: Reports,
+    #[pin]
+    pub(crate) owned: Owned,
     #[pin]
     pub(crate) work: Work<Glue>,
 }
@@ -130,6 +133,7 @@ impl Glue {
                 completed <- new_condvar!("gct::completed"),
                 members <- new_spinlock!(members, "gct::members"),
                 reports: Reports::new(),
+                owned <- Owned::new(),
                 work <- new_work!("gct::work"),
             }),
             GFP_KERNEL,

@@ -19,6 +19,7 @@ struct file;
 struct file_operations;
 struct seq_file;
 struct task_struct;
+struct gct_worker;
 
 /*
  * A process: the thread group's id in the initial pid namespace, and the leader's
@@ -138,6 +139,71 @@ const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint32_
 uint8_t *gct_helper_serve_end(struct gct_call *call, struct gct_serving *out);
 void gct_helper_serve_free(uint8_t *copy);
 
+/*
+ * Has the resource manager read @value in the 4 or 8 @bytes at @offset of what is
+ * served, and the caller of the ioctl read what it wrote itself. Returns false
+ * when nothing is served there, or GCT_SWAPS_MAX are served already. Context: as
+ * gct_helper_serve(), before the resource manager runs.
+ */
+#define GCT_SWAPS_MAX 4
+bool gct_helper_serve_swap(struct gct_call *call, uint32_t offset, uint32_t bytes,
+			   uint64_t value);
+
+/* Sets gct_owning. */
+void gct_helper_own(bool on);
+
+/* As gct_helper_rm_begin(), but returns false where it would wait. */
+bool gct_helper_rm_try_begin(void);
+
+/*
+ * Keeps a GPU initialised, as an open file does, between hold and release. hold
+ * returns 0 or a negative errno. Context: process, may sleep; the driver's
+ * ldata_lock is not held. release may shut the GPU down.
+ */
+int gct_helper_gpu_hold(uint32_t gpu_id);
+void gct_helper_gpu_release(uint32_t gpu_id);
+
+/*
+ * Calls of the resource manager for a client of the kernel's. @params has 256
+ * bytes. A client is allocated with all handles 0, and its own handle is written to
+ * @params. Freeing a client frees all that it has. The source of a dup may be a
+ * tenant's object; a dup into a tenant's client, and its free, are the only calls
+ * here that name a tenant's client as @client. Each returns an NV_STATUS, 0 for
+ * success; gct_helper_client_map() an address of the kernel's, valid until the
+ * memory or the client is freed, or NULL. Context: as gct_helper_rm_control().
+ */
+uint32_t gct_helper_client_alloc(uint32_t client, uint32_t parent, uint32_t object,
+				 uint32_t class_number, void *params);
+uint32_t gct_helper_client_free(uint32_t client, uint32_t object);
+uint32_t gct_helper_client_dup(uint32_t client, uint32_t parent, uint32_t object,
+			       uint32_t source_client, uint32_t source);
+void *gct_helper_client_map(uint32_t client, uint32_t device, uint32_t memory, uint64_t offset,
+			    uint64_t bytes);
+uint32_t gct_helper_client_map_gpu(uint32_t client, uint32_t device, uint32_t range,
+				   uint32_t memory, uint64_t bytes, uint32_t flags,
+				   uint64_t *address);
+
+/*
+ * Loads and stores of memory that gct_helper_client_map() has mapped, of host or
+ * device: once each, aligned, in program order to one mapping of device memory.
+ * gct_helper_ring() stores GP_PUT after all earlier stores, and rings after it.
+ */
+uint32_t gct_helper_read32(const void *address);
+void gct_helper_write32(void *address, uint32_t value);
+uint64_t gct_helper_read64(const void *address);
+void gct_helper_write64(void *address, uint64_t value);
+void gct_helper_ring(void *put_address, uint32_t put, void *doorbell, uint32_t token);
+
+/*
+ * Starts a kernel thread that calls gct_worker_round(@data) until it is stopped;
+ * NULL where there is no memory. wake has the next round begin soon, and may be
+ * called in any context. stop waits for the end of a round. Context: process, may
+ * sleep.
+ */
+struct gct_worker *gct_helper_worker_start(uint32_t gpu_id, void *data);
+void gct_helper_worker_wake(struct gct_worker *worker);
+void gct_helper_worker_stop(struct gct_worker *worker);
+
 /* -- Implemented in Rust (rust/gct_kernel/ffi.rs) -------------------------- */
 
 /* Read and write a file of the tree. debugfs holds off the file's removal. */
@@ -151,5 +217,11 @@ ssize_t gct_debugfs_write(struct file *file, const char *from, size_t count, int
  */
 bool gct_trace_fork(const struct gct_process *parent, const struct gct_process *child);
 void gct_trace_exit(const struct gct_process *process);
+
+/*
+ * One round of a worker over the channels of its GPU. Returns the nanoseconds to
+ * sleep, or 0. Context: the worker's thread, may sleep.
+ */
+uint64_t gct_worker_round(void *data, uint64_t now_ns);
 
 #endif /* GCT_HELPERS_H */

@@ -56,6 +56,11 @@ int gct_helper_rm_begin(bool interruptible)
 	return 0;
 }
 
+bool gct_helper_rm_try_begin(void)
+{
+	return down_read_trylock(&nv_system_pm_lock);
+}
+
 void gct_helper_rm_end(void)
 {
 	up_read(&nv_system_pm_lock);

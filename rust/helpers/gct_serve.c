@@ -27,22 +27,41 @@ struct gct_served {
 	uint64_t address;	/* of the tenant's bytes; 0 for no entry */
 	uint8_t *copy;		/* NULL if the bytes cannot be read */
 	uint32_t bytes;
-	uint32_t written;	/* 1 if the resource manager wrote to them */
+	uint16_t written;	/* 1 if the resource manager wrote to them */
+	uint16_t swaps;		/* number of struct gct_swap behind the copy */
 	uint64_t file;		/* token of the file that it found last, or 0 */
 };
 
 _Static_assert(sizeof(struct gct_served) == sizeof(((struct gct_call *)0)->served),
 	       "struct gct_served lives in struct gct_call");
 
+/* What the tenant wrote where the resource manager reads something else. */
+struct gct_swap {
+	uint32_t offset;
+	uint32_t bytes;
+	uint8_t tenant[8];
+};
+
 #define GCT_SERVED_BITS 6
 
 static struct hlist_head gct_served_lists[1 << GCT_SERVED_BITS];
 static DEFINE_SPINLOCK(gct_served_lock);
 uint32_t gct_servings;
+uint32_t gct_owning;
+
+void gct_helper_own(bool on)
+{
+	WRITE_ONCE(gct_owning, on);
+}
 
 static struct gct_served *gct_served_of(struct gct_call *call)
 {
 	return (struct gct_served *)call->served;
+}
+
+static struct gct_swap *gct_swaps_of(const struct gct_served *served)
+{
+	return (struct gct_swap *)(served->copy + round_up(served->bytes, sizeof(uint64_t)));
 }
 
 static struct hlist_head *gct_served_list(void)
@@ -86,7 +105,9 @@ const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint32_
 	served->task = current;
 	served->address = address;
 	served->bytes = bytes;
-	served->copy = kmalloc(bytes, GFP_KERNEL_ACCOUNT);
+	served->swaps = 0;
+	served->copy = kmalloc(round_up(bytes, sizeof(uint64_t)) +
+			       GCT_SWAPS_MAX * sizeof(struct gct_swap), GFP_KERNEL_ACCOUNT);
 	if (served->copy && copy_from_user(served->copy, u64_to_user_ptr(address), bytes)) {
 		kfree(served->copy);
 		served->copy = NULL;
@@ -96,6 +117,24 @@ const uint8_t *gct_helper_serve(struct gct_call *call, uint64_t address, uint32_
 	WRITE_ONCE(gct_servings, gct_servings + 1);
 	spin_unlock(&gct_served_lock);
 	return served->copy;
+}
+
+bool gct_helper_serve_swap(struct gct_call *call, uint32_t offset, uint32_t bytes,
+			   uint64_t value)
+{
+	struct gct_served *served = gct_served_of(call);
+	struct gct_swap *swap;
+
+	if (!served->address || !served->copy || served->swaps >= GCT_SWAPS_MAX ||
+	    bytes > sizeof(swap->tenant) || bytes > served->bytes ||
+	    offset > served->bytes - bytes)
+		return false;
+	swap = &gct_swaps_of(served)[served->swaps++];
+	swap->offset = offset;
+	swap->bytes = bytes;
+	memcpy(swap->tenant, served->copy + offset, bytes);
+	memcpy(served->copy + offset, &value, bytes);
+	return true;
 }
 
 uint8_t *gct_helper_serve_end(struct gct_call *call, struct gct_serving *out)
@@ -135,6 +174,23 @@ int gct_serve_read(void *to, const void *from, uint32_t n)
 	return 0;
 }
 
+/* Puts what the tenant wrote in the place of what the resource manager has read. */
+static void gct_swap_back(const struct gct_served *served, uint8_t *from, uint64_t address,
+			  uint64_t begin, uint64_t end)
+{
+	const struct gct_swap *swap = gct_swaps_of(served);
+	uint32_t count, at;
+
+	for (count = served->swaps; count; count--, swap++) {
+		for (at = 0; at < swap->bytes; at++) {
+			const uint64_t byte = served->address + swap->offset + at;
+
+			if (byte >= begin && byte < end)
+				from[byte - address] = swap->tenant[at];
+		}
+	}
+}
+
 void gct_serve_write(const void *to, const void *from, uint32_t n)
 {
 	const uint64_t address = (uintptr_t)to;
@@ -146,6 +202,8 @@ void gct_serve_write(const void *to, const void *from, uint32_t n)
 	memcpy(served->copy + (begin - served->address), (const uint8_t *)from + (begin - address),
 	       end - begin);
 	served->written = 1;
+	/* The resource manager's own buffer, which it frees when it has been copied. */
+	gct_swap_back(served, (uint8_t *)from, address, begin, end);
 }
 
 void gct_serve_file(void *file)

@@ -176,7 +176,9 @@ void gct_ioctl_leave(void *file, uint32_t escape, const void *arg, uint32_t size
  *   gct_serve_read()   replaces what os_memcpy_from_user() has copied by that copy.
  *                      Returns 0, or a negative errno if gct_ioctl_enter() could not
  *                      copy; then the resource manager must not read either.
- *   gct_serve_write()  records what os_memcpy_to_user() is about to write.
+ *   gct_serve_write()  records what os_memcpy_to_user() is about to write, and
+ *                      puts back what the tenant wrote where gctgroup had the
+ *                      resource manager read something else.
  *   gct_serve_file()   records the token of a file that the resource manager has
  *                      found by its descriptor.
  *
@@ -197,6 +199,15 @@ void gct_serve_file(void *file);
 #define GCT_ESCAPE_DUP_OBJECT 0x34u
 #define GCT_ESCAPE_VID_HEAP_CONTROL 0x4Au
 
+/*
+ * Escapes that map memory, for the CPU and for the GPU. gctgroup looks at them while
+ * channels may be owned: it must know where a ring lies, and no thread may name what
+ * an allocation lends to its client for a moment.
+ */
+#define GCT_ESCAPE_MAP_MEMORY 0x4Eu
+#define GCT_ESCAPE_MAP_MEMORY_DMA 0x57u
+#define GCT_ESCAPE_UNMAP_MEMORY_DMA 0x58u
+
 /* Binds a file to another one until it is closed. It is serialised with the above. */
 #define GCT_ESCAPE_REGISTER_FD 0xC9u
 
@@ -210,6 +221,14 @@ void gct_serve_file(void *file);
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_ALLOC) |                                    \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_DUP_OBJECT) |                               \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_VID_HEAP_CONTROL))
+
+#define GCT_ESCAPE_OWNED_MASK                                                  \
+	(GCT_ESCAPE_BIT(GCT_ESCAPE_MAP_MEMORY) |                               \
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_MAP_MEMORY_DMA) |                           \
+	 GCT_ESCAPE_BIT(GCT_ESCAPE_UNMAP_MEMORY_DMA))
+
+/* 1 while an owner has set channel.owned, else 0. */
+extern uint32_t gct_owning;
 
 /*
  * Returns 1 for controls that may undo a limit (they set the time slice of a
@@ -244,7 +263,8 @@ static inline int gct_tracks_control(uint32_t command)
 /*
  * Returns 1 if gctgroup looks at this ioctl. Costs two compares and a bit test. For
  * controls, which are the most frequent, the command also counts: word 2 of
- * NVOS54_PARAMETERS.
+ * NVOS54_PARAMETERS. Escapes that gctgroup does not look at cost another shift and
+ * a load.
  */
 static inline int gct_tracks(uint32_t escape, const void *arg, uint32_t size)
 {
@@ -253,7 +273,7 @@ static inline int gct_tracks(uint32_t escape, const void *arg, uint32_t size)
 	if (bit >= 64)
 		return escape == GCT_ESCAPE_REGISTER_FD;
 	if (!((GCT_ESCAPE_MASK >> bit) & 1))
-		return 0;
+		return ((GCT_ESCAPE_OWNED_MASK >> bit) & gct_owning) != 0;
 	if (escape != GCT_ESCAPE_CONTROL)
 		return 1;
 	return size == 32 && gct_tracks_control(((const uint32_t *)arg)[2]);

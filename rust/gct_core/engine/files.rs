@@ -242,6 +242,10 @@ fn show_pool(
         }
         File::ComputeStat => show::stat_line("channel_groups", now.channel_groups, out)
             .and_then(|()| show::stat_line("channels", now.channels, out))
+            .and_then(|()| match features.has(Feature::ChannelOwned) {
+                true => show_owned(pool, out),
+                false => Ok(()),
+            })
             .and_then(|()| match features.has(Feature::TpcMask) {
                 true => show_launches(&pool.launches, out),
                 false => Ok(()),
@@ -262,6 +266,11 @@ fn show_pool(
         // A backend that announces another file's feature adds its value here.
         _ => return Err(Error::Unsupported),
     })
+}
+
+fn show_owned(pool: &Pool, out: &mut dyn Write) -> fmt::Result {
+    show::stat_line("owned", pool.owned, out)?;
+    show::stat_line("unowned", pool.unowned, out)
 }
 
 /// Shows errors of an owner's work, as far as the backend learns of them.

@@ -11,6 +11,7 @@ mod gpus;
 mod groups;
 mod hostile;
 mod objects;
+mod owned;
 mod reserve;
 mod rounds;
 mod schedules;

@@ -277,6 +277,13 @@ files! {
     ComputeEvents: Pool "compute.events" Read Stat {
         doc: "Counts of events caused by compute limits.",
     }
+    ChannelOwned: Pool "channel.owned" ReadWrite Switch {
+        default: "0",
+        range: "0..=1",
+        feature: ChannelOwned,
+        errors: [Unsupported],
+        doc: "1: channels that are allocated from now on have a ring and USERD of the driver's, which no tenant can write; what the tenant submits is copied there. 0: they have the tenant's. Channels that exist stay as they are.",
+    }
     TpcQuota: Pool "tpc.quota" ReadWrite TpcsOrNone {
         default: "none",
         range: "0..=256",

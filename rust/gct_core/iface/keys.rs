@@ -120,6 +120,18 @@ pub const KEYS: &[Key] = &[
     key(File::ComputeStat, "channels", None, "Channels that exist."),
     key(
         File::ComputeStat,
+        "owned",
+        Some(Feature::ChannelOwned),
+        "Channels that were allocated with a ring of the driver's.",
+    ),
+    key(
+        File::ComputeStat,
+        "unowned",
+        Some(Feature::ChannelOwned),
+        "Channels that have their tenant's ring although `channel.owned` was 1: the driver did not know where the ring lies.",
+    ),
+    key(
+        File::ComputeStat,
         "launches",
         Some(Feature::TpcMask),
         "Launches that were found.",

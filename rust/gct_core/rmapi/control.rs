@@ -155,6 +155,21 @@ impl Control {
         }
     }
 
+    /// Asks what a channel's doorbell is rung with.
+    pub fn work_token(client: Handle, channel: Handle) -> Self {
+        Self::new(
+            client,
+            channel,
+            nv::NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN,
+            nv::work_token::SIZE,
+        )
+    }
+
+    /// Returns the answer to [`Control::work_token`].
+    pub fn token(&self) -> u32 {
+        self.u32(nv::work_token::TOKEN)
+    }
+
     /// Asks for the time slice of a channel group.
     pub fn get_timeslice(client: Handle, group: Handle) -> Self {
         Self::new(

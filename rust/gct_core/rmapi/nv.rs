@@ -78,6 +78,8 @@ numbers! {
     NV_ESC_RM_DUP_OBJECT = 0x34;
     NV_ESC_RM_VID_HEAP_CONTROL = 0x4a;
     NV_ESC_RM_MAP_MEMORY = 0x4e;
+    NV_ESC_RM_MAP_MEMORY_DMA = 0x57;
+    NV_ESC_RM_UNMAP_MEMORY_DMA = 0x58;
     NV_ESC_CARD_INFO = 0xc8;
     NV_ESC_REGISTER_FD = 0xc9;
     NV_MAX_DEVICES = 32;
@@ -255,6 +257,21 @@ structures! {
         STATUS = "params.status" @ 40,
         FD = "fd" @ 48,
     }
+    nvos46 = "NVOS46_PARAMETERS", 56; {
+        CLIENT = "hClient" @ 0,
+        RANGE = "hDma" @ 8,
+        MEMORY = "hMemory" @ 12,
+        OFFSET = "offset" @ 16,
+        LENGTH = "length" @ 24,
+        ADDRESS = "dmaOffset" @ 40,
+        STATUS = "status" @ 48,
+    }
+    nvos47 = "NVOS47_PARAMETERS", 40; {
+        CLIENT = "hClient" @ 0,
+        RANGE = "hDma" @ 8,
+        ADDRESS = "dmaOffset" @ 24,
+        STATUS = "status" @ 32,
+    }
     nvos54 = "NVOS54_PARAMETERS", 32; {
         CLIENT = "hClient" @ 0,
         OBJECT = "hObject" @ 4,
@@ -279,15 +296,29 @@ structures! {
         SUBDEVICE_ID = "subDeviceId" @ 0,
     }
     memory = "NV_MEMORY_ALLOCATION_PARAMS"; {
+        OWNER = "owner" @ 0,
+        ATTR = "attr" @ 24,
         LENGTH = "size" @ 64,
     }
+    memory_virtual = "NV_MEMORY_VIRTUAL_ALLOCATION_PARAMS", 24; {
+        ADDRESS_SPACE = "hVASpace" @ 16,
+    }
     channel_group = "NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS"; {
+        ADDRESS_SPACE = "hVASpace" @ 8,
         ENGINE_TYPE = "engineType" @ 12,
+    }
+    context_share = "NV_CTXSHARE_ALLOCATION_PARAMETERS", 12; {
+        ADDRESS_SPACE = "hVASpace" @ 0,
+    }
+    usermode = "NV_HOPPER_USERMODE_A_PARAMS"; {
+        IN_BAR1 = "bBar1Mapping" @ 0,
     }
     channel = "NV_CHANNEL_ALLOC_PARAMS"; {
         ERROR_MEMORY = "hObjectError" @ 0,
         RING = "gpFifoOffset" @ 8,
         ENTRIES = "gpFifoEntries" @ 16,
+        CONTEXT_SHARE = "hContextShare" @ 24,
+        ADDRESS_SPACE = "hVASpace" @ 28,
         USERD_MEMORY = "hUserdMemory" @ 32,
         USERD_OFFSET = "userdOffset" @ 64,
     }
@@ -307,6 +338,9 @@ structures! {
     }
     class_engine_id = "NV906F_CTRL_GET_CLASS_ENGINEID_PARAMS", 16; {
         OBJECT = "hObject" @ 0,
+    }
+    work_token = "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS", 4; {
+        TOKEN = "workSubmitToken" @ 0,
     }
     timeslice = "NVA06C_CTRL_TIMESLICE_PARAMS", 8; {
         US = "timesliceUs" @ 0,

@@ -166,7 +166,9 @@ numbers! {
     /// Status: not for this GPU or object.
     NOT_SUPPORTED: u32 = 0x56, "NV_ERR_NOT_SUPPORTED";
 
-    /// Offset of the producer's position in the host's view of a channel.
+    /// Offset of the consumer's position in the host's view of a channel.
+    USERD_GP_GET: u16 = 0x88, "offsetof(Nvc86fControl, GPGet)";
+    /// Offset of the producer's position there.
     USERD_GP_PUT: u16 = 0x8c, "offsetof(Nvc86fControl, GPPut)";
     /// Offset of the doorbell in its page.
     DOORBELL: u16 = 0x90, "NVC361_NOTIFY_CHANNEL_PENDING";

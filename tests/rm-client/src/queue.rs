@@ -12,6 +12,16 @@ use std::io;
 use std::sync::atomic::{fence, AtomicU32, Ordering};
 
 impl Session {
+    /// Allocates and maps memory for a ring. Returns its address.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn ring_memory(&self) -> Result<u64, Error> {
+        let memory = self.gpu().alloc_memory(Memory::Host, Queue::BYTES)?;
+        self.map_on_gpu(memory, Queue::BYTES)
+    }
+
     /// Allocates a channel with a ring, ready for submissions. Work starts once the group is
     /// scheduled.
     ///
@@ -92,16 +102,35 @@ impl Queue {
     }
 
     fn submit_release_at(&mut self, address: u64, payload: u32) {
-        let [low, high] = halves(address);
-        let words = [
-            methods(n::SEM_ADDR_LO, 5),
-            low,
-            high,
-            payload,
-            0,
-            n::SEM_RELEASE,
-        ];
-        self.submit(&words);
+        self.submit(&release(address, payload));
+    }
+
+    /// Makes the entry that was submitted last another one, which releases another semaphore.
+    /// Neither GP_PUT nor the doorbell is touched.
+    pub fn replace_last(&mut self, semaphore: u32, payload: u32) {
+        let address = self.address + u64::from(self.semaphore(semaphore));
+        // The push of the next submission is free.
+        let entry = self.push(&release(address, payload));
+        let last = (self.put + Session::ENTRIES - 1) % Session::ENTRIES;
+        self.write_entry(last, entry);
+    }
+
+    /// Writes any numbers to GP_PUT and GP_GET.
+    pub fn write_positions(&self, put: u32, get: u32) {
+        let at = |offset: u16| self.userd.u32(self.positions + usize::from(offset));
+        at(n::USERD_GP_GET).store(get, Ordering::SeqCst);
+        at(n::USERD_GP_PUT).store(put, Ordering::SeqCst);
+    }
+
+    /// Writes the true GP_PUT.
+    pub fn write_put(&self) {
+        let put = self.positions + usize::from(n::USERD_GP_PUT);
+        self.userd.u32(put).store(self.put, Ordering::SeqCst);
+    }
+
+    /// Returns the address of the ring in the address space.
+    pub fn ring_address(&self) -> u64 {
+        self.address
     }
 
     /// Returns the payload of a semaphore.
@@ -120,6 +149,17 @@ impl Queue {
 
     /// Writes a push and its entry, then rings the doorbell.
     fn submit(&mut self, words: &[u32; 6]) {
+        let entry = self.push(words);
+        self.write_entry(self.put, entry);
+        self.put = (self.put + 1) % Session::ENTRIES;
+        // The entry must be visible before its number, and the number before the doorbell.
+        fence(Ordering::SeqCst);
+        self.write_put();
+        self.ring();
+    }
+
+    /// Writes the push of the next submission. Returns an entry for it.
+    fn push(&self, words: &[u32; 6]) -> [u32; 2] {
         let push = Self::PUSHES + self.put * Self::PUSH_BYTES;
         for (at, word) in (push..).step_by(4).zip(words) {
             self.word(at).store(*word, Ordering::Relaxed);
@@ -128,16 +168,12 @@ impl Queue {
         let [low, high] = halves(self.address + u64::from(push));
         // CAST: a push has a few words.
         let length = words.len() as u32;
-        let entry = self.put * 8;
-        self.word(entry).store(low, Ordering::Relaxed);
-        self.word(entry + 4)
-            .store(high | length << 10, Ordering::Relaxed);
-        self.put = (self.put + 1) % Session::ENTRIES;
-        // The entry must be visible before its number, and the number before the doorbell.
-        fence(Ordering::SeqCst);
-        let put = self.positions + usize::from(n::USERD_GP_PUT);
-        self.userd.u32(put).store(self.put, Ordering::SeqCst);
-        self.ring();
+        [low, high | length << 10]
+    }
+
+    fn write_entry(&self, index: u32, [low, high]: [u32; 2]) {
+        self.word(index * 8).store(low, Ordering::Relaxed);
+        self.word(index * 8 + 4).store(high, Ordering::Relaxed);
     }
 
     /// Rings the doorbell.
@@ -146,6 +182,13 @@ impl Queue {
             .u32(n::DOORBELL.into())
             .store(self.token, Ordering::SeqCst);
     }
+}
+
+/// Returns a push that releases a semaphore.
+fn release(address: u64, payload: u32) -> [u32; 6] {
+    let [low, high] = halves(address);
+    let methods = methods(n::SEM_ADDR_LO, 5);
+    [methods, low, high, payload, 0, n::SEM_RELEASE]
 }
 
 /// Returns the header of `count` methods from `first` on, each for the next register.

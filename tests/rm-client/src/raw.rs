@@ -11,6 +11,7 @@ use crate::session::{Engine, Session};
 use crate::sys::{self, Page};
 use std::fs::File;
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -226,6 +227,58 @@ impl Control {
 }
 
 impl Session {
+    /// Allocates a channel without submissions, while another thread makes its ring now the one,
+    /// now the other. Both addresses have the same high half.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn channel_raced(
+        &self,
+        group: Handle,
+        engine: Engine,
+        rings: [u64; 2],
+    ) -> Result<Handle, Error> {
+        let asked = self.channel_parameters(0, engine, rings[0], 0);
+        let words = [const { AtomicU32::new(0) }; size_of::<abi::Channel>() / 4];
+        // CAST: halves of addresses.
+        let low = rings.map(|ring| ring as u32);
+        for (at, word) in [
+            (offset_of!(abi::Channel, error), asked.error),
+            (offset_of!(abi::Channel, ring_address), low[0]),
+            (
+                offset_of!(abi::Channel, ring_address) + 4,
+                (rings[0] >> 32) as u32,
+            ),
+            (offset_of!(abi::Channel, ring_entries), asked.ring_entries),
+            (
+                offset_of!(abi::Channel, userd_memory),
+                asked.userd_memory[0],
+            ),
+            (offset_of!(abi::Channel, engine), asked.engine),
+        ] {
+            words[at / 4].store(word, Ordering::Relaxed);
+        }
+        let (running, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let ring = &words[offset_of!(abi::Channel, ring_address) / 4];
+                while !done.load(Ordering::Relaxed) {
+                    for low in low {
+                        ring.store(low, Ordering::Relaxed);
+                    }
+                    running.store(true, Ordering::Relaxed);
+                }
+            });
+            while !running.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            let channel = self.gpu().client().alloc_at(group, n::CHANNEL, &words);
+            done.store(true, Ordering::Relaxed);
+            channel
+        })
+    }
+
     /// Allocates a channel group in a way that the driver reports as a failure.
     ///
     /// # Errors

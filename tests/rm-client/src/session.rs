@@ -8,6 +8,7 @@ use crate::gpu::{Gpu, Memory};
 use crate::numbers as n;
 use crate::sys;
 use crate::uvm::Uvm;
+use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The engine of a channel group.
@@ -187,6 +188,29 @@ impl Session {
         ring_address: u64,
     ) -> Result<(Handle, u32), Error> {
         let number = self.channels.fetch_add(1, Ordering::Relaxed) % Self::CHANNELS_MAX;
+        let asked = self.channel_parameters(share, engine, ring_address, number);
+        let mut parameters = asked;
+        let channel = self
+            .gpu
+            .client()
+            .alloc(group, n::CHANNEL, &mut parameters)?;
+        // What the driver writes back is what was asked for, whoever has changed it in between.
+        let ring = |asked: &abi::Channel| (asked.ring_address, asked.ring_entries);
+        let userd = |asked: &abi::Channel| (asked.userd_memory, asked.userd_offset);
+        if (ring(&asked), userd(&asked)) != (ring(&parameters), userd(&parameters)) {
+            return Err(Error::System(io::ErrorKind::InvalidData.into()));
+        }
+        Ok((channel, number))
+    }
+
+    /// Returns the parameters of a channel with a page of positions.
+    pub(crate) fn channel_parameters(
+        &self,
+        share: Handle,
+        engine: Engine,
+        ring_address: u64,
+        number: u32,
+    ) -> abi::Channel {
         let mut parameters = abi::Channel {
             error: self.notifier,
             ring_address,
@@ -197,11 +221,7 @@ impl Session {
         };
         parameters.userd_memory[0] = self.userd;
         parameters.userd_offset[0] = u64::from(number * Self::USERD_BYTES);
-        let channel = self
-            .gpu
-            .client()
-            .alloc(group, n::CHANNEL, &mut parameters)?;
-        Ok((channel, number))
+        parameters
     }
 
     /// Allocates a copy engine object on a channel.

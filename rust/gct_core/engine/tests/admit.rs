@@ -232,7 +232,10 @@ fn launches_are_summed_and_the_last_mask_is_shown() {
     assert!(events.contains("narrowed 10\nstalled 2\n"), "{events}");
     world.store.state().file_close(file);
     let later = world.read(File::ComputeStat, pool).unwrap();
-    assert!(later.contains("channels 0\nlaunches 6\n"), "{later}");
+    assert!(
+        later.contains("channels 0\nowned 0\nunowned 0\nlaunches 6\n"),
+        "{later}"
+    );
     assert_eq!(more.plus(&more).since(&more), more);
     assert_eq!(more.since(&more.plus(&more)), Launches::ZERO);
 }

@@ -23,6 +23,7 @@ mod hostile;
 mod limits;
 mod memory;
 mod objects;
+mod owned;
 mod process;
 mod processes;
 mod sent;
@@ -95,6 +96,7 @@ fn all(filter: &str) -> ExitCode {
         processes::TESTS,
         groups::TESTS,
         submit::TESTS,
+        owned::TESTS,
         faults::TESTS,
         limits::TESTS,
         freeze::TESTS,

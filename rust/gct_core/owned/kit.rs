@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Builds the parameters of the objects that the driver allocates for owned channels, and names
+//! them.
+
+use crate::rmapi::nv::{self, device, memory, memory_virtual, usermode};
+use crate::rmapi::Handle;
+
+/// Bytes of the longest parameters; what a driver reads beyond the known fields is 0.
+pub const PARAMS_BYTES: usize = 256;
+
+/// Parameters of an allocation.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub struct Params(pub [u8; PARAMS_BYTES]);
+
+impl Params {
+    const ZERO: Self = Self([0; PARAMS_BYTES]);
+
+    fn with(mut self, at: usize, value: &[u8]) -> Self {
+        for (to, from) in self.0.iter_mut().skip(at).zip(value) {
+            *to = *from;
+        }
+        self
+    }
+
+    /// Returns those of a client, which the resource manager answers with its handle.
+    pub const fn client() -> Self {
+        Self::ZERO
+    }
+
+    /// Returns those of a device by its instance.
+    pub fn device(instance: u32) -> Self {
+        Self::ZERO.with(device::DEVICE_ID, &instance.to_le_bytes())
+    }
+
+    /// Returns those of a device's only subdevice.
+    pub const fn subdevice() -> Self {
+        Self::ZERO
+    }
+
+    /// Returns those of the doorbell in BAR1. A write there arrives after earlier ones to device
+    /// memory, which lies in BAR1 too.
+    pub fn doorbell() -> Self {
+        Self::ZERO.with(usermode::IN_BAR1, &[1])
+    }
+
+    /// Returns those of so much host memory, cached.
+    pub fn host_memory(owner: Handle, bytes: u64) -> Self {
+        /// `NVOS32_ATTR_COHERENCY_CACHED`.
+        const CACHED: u32 = 1 << 29;
+        let attributes = nv::NVOS32_ATTR_LOCATION_PCI << 25 | CACHED;
+        Self::device_memory(owner, bytes).with(memory::ATTR, &attributes.to_le_bytes())
+    }
+
+    /// Returns those of so much device memory.
+    pub fn device_memory(owner: Handle, bytes: u64) -> Self {
+        Self::ZERO
+            .with(memory::OWNER, &owner.to_le_bytes())
+            .with(memory::LENGTH, &bytes.to_le_bytes())
+    }
+
+    /// Returns those of a range of virtual memory in an address space.
+    pub fn range(space: Handle) -> Self {
+        Self::ZERO.with(memory_virtual::ADDRESS_SPACE, &space.to_le_bytes())
+    }
+
+    /// Returns the handle that the resource manager has written for [`client`](Self::client).
+    pub fn handle(&self) -> Handle {
+        self.0.first_chunk().copied().map_or(0, u32::from_le_bytes)
+    }
+}
+
+/// Bytes of the driver's ring, and of the memory with its USERD.
+pub const PAGE: u64 = 4096;
+
+/// `NVOS46_FLAGS_ACCESS_READ_ONLY`: the GPU may read the mapping and not write it.
+pub const GPU_READS: u32 = 1;
+
+/// The driver's device.
+pub const DEVICE: Handle = 1;
+/// The driver's subdevice.
+pub const SUBDEVICE: Handle = 2;
+/// The driver's doorbell.
+pub const DOORBELL: Handle = 3;
+
+/// What one owned channel is made of, as names of the driver's client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The real ring.
+    Ring,
+    /// The real USERD.
+    Userd,
+    /// The tenant's address space.
+    Space,
+    /// Where the ring is mapped in that.
+    Range,
+    /// The memory of the tenant's ring.
+    TenantRing,
+    /// The memory of the tenant's USERD.
+    TenantUserd,
+}
+
+impl Part {
+    /// All, in the order in which they are freed: mappings before what is mapped.
+    pub const ALL: [Self; 6] = [
+        Self::Range,
+        Self::Space,
+        Self::Ring,
+        Self::Userd,
+        Self::TenantRing,
+        Self::TenantUserd,
+    ];
+
+    /// Returns the name of a part of the channel with a number.
+    pub const fn of(self, channel: u32) -> Handle {
+        /// The first number is behind the handles above.
+        const FIRST: Handle = 16;
+        // CAST: a number below 6.
+        FIRST
+            .wrapping_add(channel.wrapping_mul(8))
+            .wrapping_add(self as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_differ() {
+        let mut all = std::vec![DEVICE, SUBDEVICE, DOORBELL];
+        for channel in 0..100 {
+            all.extend(Part::ALL.map(|part| part.of(channel)));
+        }
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count);
+    }
+
+    #[test]
+    fn parameters_say_what_is_asked() {
+        let host = Params::host_memory(7, PAGE);
+        let at = |params: &Params, at: usize| params.0[at..at + 4].to_vec();
+        assert_eq!(at(&host, memory::ATTR), 0x2200_0000_u32.to_le_bytes());
+        assert_eq!(at(&host, memory::LENGTH), 4096_u32.to_le_bytes());
+        assert_eq!(at(&host, memory::OWNER), 7_u32.to_le_bytes());
+        assert_eq!(at(&Params::device_memory(7, 1), memory::ATTR), [0; 4]);
+        assert_eq!(Params::device(3).handle(), 3);
+        assert_eq!(
+            at(&Params::range(9), memory_virtual::ADDRESS_SPACE),
+            9_u32.to_le_bytes()
+        );
+        assert_eq!(Params::doorbell().0[usermode::IN_BAR1], 1);
+    }
+}

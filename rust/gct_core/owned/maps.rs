@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tracks where a tenant maps its memory for the GPU, and which address space its channels use.
+//!
+//! The driver copies these structures before it acts, so that what they say is what happened. A
+//! tenant that frees objects behind this table's back deceives itself alone: what is found here
+//! names objects of its own client, and the resource manager looks them up again.
+
+use crate::error::Error;
+use crate::rmapi::nv::{self, nvos46, nvos47};
+use crate::rmapi::{word, Handle};
+
+/// Most mappings of one open file that are remembered. libcuda leaves its mappings to UVM.
+pub const MAPPINGS_MAX: usize = 4096;
+
+/// Most channel groups and context shares of one open file that are remembered.
+pub const SPACES_MAX: usize = 4096;
+
+/// A part of a memory object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The client's memory object.
+    pub memory: Handle,
+    /// Where the part begins, in bytes.
+    pub offset: u64,
+}
+
+/// A mapping of memory for the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    client: Handle,
+    range: Handle,
+    place: Place,
+    address: u64,
+    bytes: u64,
+}
+
+/// What a call did to the mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It added one.
+    Added(Mapping),
+    /// It removed the one of a client that begins at an address of a range.
+    Removed {
+        /// The client.
+        client: Handle,
+        /// The range.
+        range: Handle,
+        /// The GPU virtual address.
+        address: u64,
+    },
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    word(bytes.get(at..at.checked_add(8)?)?)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    u32::try_from(word(bytes.get(at..at.checked_add(4)?)?)?).ok()
+}
+
+impl Change {
+    /// Reads what an ioctl did, after the resource manager ran it. Returns `None` if it changed
+    /// nothing.
+    pub fn decode(escape: u32, bytes: &[u8]) -> Option<Self> {
+        match (escape, bytes.len()) {
+            (nv::NV_ESC_RM_MAP_MEMORY_DMA, nvos46::SIZE) => {
+                let done = u32_at(bytes, nvos46::STATUS)? == nv::NV_OK;
+                done.then_some(Self::Added(Mapping {
+                    client: u32_at(bytes, nvos46::CLIENT)?,
+                    range: u32_at(bytes, nvos46::RANGE)?,
+                    place: Place {
+                        memory: u32_at(bytes, nvos46::MEMORY)?,
+                        offset: u64_at(bytes, nvos46::OFFSET)?,
+                    },
+                    address: u64_at(bytes, nvos46::ADDRESS)?,
+                    bytes: u64_at(bytes, nvos46::LENGTH)?,
+                }))
+            }
+            (nv::NV_ESC_RM_UNMAP_MEMORY_DMA, nvos47::SIZE) => Some(Self::Removed {
+                client: u32_at(bytes, nvos47::CLIENT)?,
+                range: u32_at(bytes, nvos47::RANGE)?,
+                address: u64_at(bytes, nvos47::ADDRESS)?,
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl Mapping {
+    /// Returns whether both were made below one range and overlap. Then the older is gone.
+    fn replaces(&self, older: &Self) -> bool {
+        let end = |mapping: &Self| mapping.address.saturating_add(mapping.bytes);
+        (self.client, self.range) == (older.client, older.range)
+            && self.address < end(older)
+            && older.address < end(self)
+    }
+
+    /// Returns whether the mapping goes with an object that is freed.
+    pub fn goes_with(&self, client: Handle, object: Handle) -> bool {
+        let of_client = [client, self.range, self.place.memory];
+        self.client == client && of_client.contains(&object)
+    }
+
+    /// Returns whether the mapping is gone after a change. One that is added may take its place.
+    pub fn is_gone_after(&self, change: &Change) -> bool {
+        match change {
+            Change::Added(new) => new.replaces(self),
+            Change::Removed {
+                client,
+                range,
+                address,
+            } => (self.client, self.range, self.address) == (*client, *range, *address),
+        }
+    }
+
+    fn find(&self, client: Handle, address: u64, bytes: u64) -> Option<Place> {
+        let from = address.checked_sub(self.address)?;
+        let fits = from.checked_add(bytes)? <= self.bytes;
+        (self.client == client && fits).then_some(())?;
+        Some(Place {
+            memory: self.place.memory,
+            offset: self.place.offset.checked_add(from)?,
+        })
+    }
+}
+
+/// Returns where in a client's memory `bytes` at a GPU virtual address lie.
+///
+/// # Errors
+///
+/// [`Error::Unknown`] if nothing is mapped there, or the client has mapped the address in several
+/// address spaces.
+pub fn find(
+    mappings: &[Mapping],
+    client: Handle,
+    address: u64,
+    bytes: u64,
+) -> Result<Place, Error> {
+    let mut found = mappings
+        .iter()
+        .filter_map(|mapping| mapping.find(client, address, bytes));
+    let place = found.next().ok_or(Error::Unknown)?;
+    match found.next() {
+        None => Ok(place),
+        Some(_) => Err(Error::Unknown),
+    }
+}
+
+/// The address space of a channel group or of a context share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// The client.
+    pub client: Handle,
+    /// The channel group or the context share.
+    pub object: Handle,
+    /// The address space; 0 is the device's own.
+    pub space: Handle,
+}
+
+impl Space {
+    /// Returns whether this is forgotten when an object is freed.
+    pub fn goes_with(&self, client: Handle, object: Handle) -> bool {
+        self.client == client && [client, self.object, self.space].contains(&object)
+    }
+}
+
+/// Returns the address space of a channel: that of its context share, or else the one that it names
+/// itself, or else that of the channel group below which it is made. 0 is none that is known.
+pub fn space_of(spaces: &[Space], client: Handle, [own, share, group]: [Handle; 3]) -> Handle {
+    let known = |object: Handle| {
+        let mut all = spaces.iter().rev();
+        let found = all.find(|space| (space.client, space.object) == (client, object));
+        found.map_or(0, |space| space.space)
+    };
+    match (share, own) {
+        (0, 0) => known(group),
+        (0, own) => own,
+        (share, _) => known(share),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    const CLIENT: Handle = 0xc1;
+
+    fn map(range: Handle, memory: Handle, offset: u64, address: u64, bytes: u64) -> Change {
+        let mut call = [0; nvos46::SIZE];
+        let mut set = |at: usize, value: &[u8]| call[at..at + value.len()].copy_from_slice(value);
+        set(nvos46::CLIENT, &CLIENT.to_le_bytes());
+        set(nvos46::RANGE, &range.to_le_bytes());
+        set(nvos46::MEMORY, &memory.to_le_bytes());
+        set(nvos46::OFFSET, &offset.to_le_bytes());
+        set(nvos46::LENGTH, &bytes.to_le_bytes());
+        set(nvos46::ADDRESS, &address.to_le_bytes());
+        Change::decode(nv::NV_ESC_RM_MAP_MEMORY_DMA, &call).unwrap()
+    }
+
+    fn unmap(range: Handle, address: u64) -> Change {
+        let mut call = [0; nvos47::SIZE];
+        let mut set = |at: usize, value: &[u8]| call[at..at + value.len()].copy_from_slice(value);
+        set(nvos47::CLIENT, &CLIENT.to_le_bytes());
+        set(nvos47::RANGE, &range.to_le_bytes());
+        set(nvos47::ADDRESS, &address.to_le_bytes());
+        Change::decode(nv::NV_ESC_RM_UNMAP_MEMORY_DMA, &call).unwrap()
+    }
+
+    fn after(changes: &[Change]) -> Vec<Mapping> {
+        let mut all: Vec<Mapping> = Vec::new();
+        for change in changes {
+            all.retain(|mapping| !mapping.is_gone_after(change));
+            if let Change::Added(mapping) = change {
+                all.push(*mapping);
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn a_ring_is_found_in_the_middle_of_a_mapping() {
+        let all = after(&[
+            map(1, 5, 0x100, 0x1000, 0x3000),
+            map(1, 6, 0, 0x8000, 0x1000),
+        ]);
+        let find = |address, bytes| find(&all, CLIENT, address, bytes);
+        let place = |memory, offset| Ok(Place { memory, offset });
+        assert_eq!(find(0x1000, 0x3000), place(5, 0x100));
+        assert_eq!(find(0x2000, 0x1000), place(5, 0x1100));
+        assert_eq!(find(0x8ff8, 8), place(6, 0xff8));
+        assert_eq!(find(0x8ff8, 16), Err(Error::Unknown));
+        assert_eq!(find(0x0ff8, 16), Err(Error::Unknown));
+        assert_eq!(find(u64::MAX, 16), Err(Error::Unknown));
+        assert_eq!(super::find(&all, 0xc2, 0x1000, 8), Err(Error::Unknown));
+    }
+
+    #[test]
+    fn what_was_unmapped_freed_or_mapped_again_is_gone() {
+        let (one, two) = (map(1, 5, 0, 0x1000, 0x1000), map(1, 6, 0, 0x1800, 0x1000));
+        assert_eq!(after(&[one, unmap(1, 0x1000)]), []);
+        assert_eq!(after(&[one, unmap(2, 0x1000)]).len(), 1);
+        assert_eq!(after(&[one, two]), after(&[two]));
+        let [mapping] = after(&[one])[..] else {
+            panic!("one mapping");
+        };
+        for gone in [CLIENT, 1, 5] {
+            assert!(mapping.goes_with(CLIENT, gone));
+        }
+        assert!(!mapping.goes_with(CLIENT, 7) && !mapping.goes_with(0xc2, 5));
+    }
+
+    /// The same address in two spaces may be two memories.
+    #[test]
+    fn an_address_of_two_spaces_is_not_known() {
+        let all = after(&[map(1, 5, 0, 0x1000, 0x1000), map(2, 6, 0, 0x1000, 0x1000)]);
+        assert_eq!(find(&all, CLIENT, 0x1000, 8), Err(Error::Unknown));
+    }
+
+    #[test]
+    fn a_refused_call_changes_nothing() {
+        let mut call = [0; nvos46::SIZE];
+        call[nvos46::STATUS] = 0x51;
+        assert_eq!(Change::decode(nv::NV_ESC_RM_MAP_MEMORY_DMA, &call), None);
+        assert_eq!(
+            Change::decode(nv::NV_ESC_RM_MAP_MEMORY_DMA, &call[1..]),
+            None
+        );
+        assert_eq!(Change::decode(nv::NV_ESC_RM_FREE, &call), None);
+    }
+
+    #[test]
+    fn a_channel_uses_the_space_of_its_share_or_of_its_group() {
+        let of = |object, space| Space {
+            client: CLIENT,
+            object,
+            space,
+        };
+        // A handle that was freed and given again has its later space.
+        let spaces = [of(1, 10), of(2, 20), of(1, 11)];
+        let space = |own, share, group| space_of(&spaces, CLIENT, [own, share, group]);
+        assert_eq!(space(0, 0, 1), 11);
+        assert_eq!(space(30, 0, 1), 30);
+        assert_eq!(space(30, 2, 1), 20);
+        assert_eq!(space(0, 3, 1), 0);
+        assert_eq!(space_of(&spaces, 0xc2, [0, 0, 1]), 0);
+    }
+}

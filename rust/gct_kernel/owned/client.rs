@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The driver's own client on one GPU, and what each owned channel has there.
+
+use crate::bindings;
+use crate::rm;
+use core::ptr::NonNull;
+use gct_core::owned::kit::{self, Params, Part};
+use gct_core::owned::maps::Place;
+use gct_core::owned::{self, Mailbox};
+use gct_core::rmapi::control::{Control, Status};
+use gct_core::rmapi::{nv, Handle};
+use kernel::ffi::c_void;
+use kernel::prelude::*;
+use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::Arc;
+
+/// A client of the resource manager, with a device, a subdevice and a doorbell. It keeps its GPU
+/// initialised.
+pub(super) struct Client {
+    gpu: u32,
+    handle: Handle,
+    doorbell: View,
+    /// Channels that have got names here.
+    channels: Atomic<u32>,
+}
+
+/// The error for what the resource manager, or a bound, refuses.
+pub(super) struct Refused;
+
+impl From<kernel::alloc::AllocError> for Refused {
+    fn from(_: kernel::alloc::AllocError) -> Self {
+        Self
+    }
+}
+
+fn done(status: Status) -> Result<(), Refused> {
+    match status {
+        0 => Ok(()),
+        _ => Err(Refused),
+    }
+}
+
+/// Keeps a GPU initialised.
+struct Held(u32);
+
+impl Held {
+    fn new(gpu: u32) -> Result<Self, Refused> {
+        // SAFETY: takes any number; sleeps, which hooks around an ioctl may.
+        match unsafe { bindings::gct_helper_gpu_hold(gpu) } {
+            0 => Ok(Self(gpu)),
+            _ => Err(Refused),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // SAFETY: held since `new`.
+        unsafe { bindings::gct_helper_gpu_release(self.0) };
+    }
+}
+
+/// Allocates an object of a client; the resource manager may write to the parameters.
+fn alloc(
+    client: Handle,
+    [parent, object]: [Handle; 2],
+    class: u32,
+    mut params: Params,
+) -> Result<Params, Refused> {
+    // SAFETY: `params` is writable and has the 256 bytes that the helper asks for.
+    let status = unsafe {
+        let params = params.0.as_mut_ptr().cast();
+        bindings::gct_helper_client_alloc(client, parent, object, class, params)
+    };
+    done(status).map(|()| params)
+}
+
+/// Frees an object of a client, or what has its name.
+pub(super) fn free(client: Handle, object: Handle) {
+    // SAFETY: takes any numbers: the resource manager looks them up.
+    let _ = unsafe { bindings::gct_helper_client_free(client, object) };
+}
+
+/// A client that is freed unless it is kept.
+struct Root(Handle);
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        free(self.0, self.0);
+    }
+}
+
+impl Client {
+    /// Opens a client on a GPU. The caller may call the resource manager.
+    pub(super) fn open(gpu: u32) -> Result<Self, Refused> {
+        let held = Held::new(gpu)?;
+        let root = Root(alloc(0, [0, 0], nv::NV01_ROOT, Params::client())?.handle());
+        let mut instance = Control::instance_of_gpu(root.0, gpu);
+        rm::send(&mut instance).map_err(|_| Refused)?;
+        let device = Params::device(instance.instance());
+        alloc(root.0, [root.0, kit::DEVICE], nv::NV01_DEVICE_0, device)?;
+        let below = [kit::DEVICE, kit::SUBDEVICE];
+        alloc(root.0, below, nv::NV20_SUBDEVICE_0, Params::subdevice())?;
+        let below = [kit::SUBDEVICE, kit::DOORBELL];
+        alloc(root.0, below, nv::HOPPER_USERMODE_A, Params::doorbell())?;
+        let doorbell = View::new(root.0, [kit::SUBDEVICE, kit::DOORBELL], 0, DOORBELL_BYTES)?;
+        let (handle, gpu) = (root.0, held.0);
+        // Both belong to the client from here on.
+        core::mem::forget((root, held));
+        Ok(Self {
+            gpu,
+            handle,
+            doorbell,
+            channels: Atomic::new(0),
+        })
+    }
+
+    /// Publishes GP_PUT in a channel's USERD and rings the doorbell.
+    pub(super) fn ring(&self, userd: &View, put: u32, token: u32) {
+        let at = [
+            userd.at(owned::GP_PUT, 4),
+            self.doorbell.at(owned::DOORBELL, 4),
+        ];
+        if let [Some(put_at), Some(doorbell)] = at {
+            // SAFETY: `View::at` has checked both; their mappings live as long as the views.
+            unsafe { bindings::gct_helper_ring(put_at.as_ptr(), put, doorbell.as_ptr(), token) };
+        }
+    }
+}
+
+/// Bytes of the doorbell's mapping.
+const DOORBELL_BYTES: u64 = 0x1_0000;
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        drop(Root(self.handle));
+        drop(Held(self.gpu));
+    }
+}
+
+/// Memory that the resource manager has mapped for the kernel. Whoever has it keeps the memory
+/// object.
+pub(super) struct View {
+    base: NonNull<c_void>,
+    bytes: u64,
+}
+
+// SAFETY: the mapping is the kernel's and not a process's; each access is one load or store of
+// memory that others change at any time, by C helpers.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    fn new(
+        client: Handle,
+        [device, memory]: [Handle; 2],
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Self, Refused> {
+        // SAFETY: takes any numbers: the resource manager looks them up and checks the bounds.
+        let base =
+            unsafe { bindings::gct_helper_client_map(client, device, memory, offset, bytes) };
+        let base = NonNull::new(base).ok_or(Refused)?;
+        Ok(Self { base, bytes })
+    }
+
+    /// The address of `bytes` at an offset, if they lie inside and are aligned.
+    fn at(&self, offset: u32, bytes: u32) -> Option<NonNull<c_void>> {
+        let end = u64::from(offset).checked_add(u64::from(bytes))?;
+        (end <= self.bytes && offset % bytes == 0).then_some(())?;
+        let offset = usize::try_from(offset).ok()?;
+        // SAFETY: inside of the mapping, as was just checked.
+        Some(unsafe { self.base.byte_add(offset) })
+    }
+
+    pub(super) fn read32(&self, offset: u32) -> Option<u32> {
+        let at = self.at(offset, 4)?;
+        // SAFETY: `at` has checked it.
+        Some(unsafe { bindings::gct_helper_read32(at.as_ptr()) })
+    }
+
+    pub(super) fn write32(&self, offset: u32, value: u32) {
+        if let Some(at) = self.at(offset, 4) {
+            // SAFETY: `at` has checked it.
+            unsafe { bindings::gct_helper_write32(at.as_ptr(), value) };
+        }
+    }
+
+    pub(super) fn read64(&self, offset: u32) -> Option<u64> {
+        let at = self.at(offset, 8)?;
+        // SAFETY: `at` has checked it.
+        Some(unsafe { bindings::gct_helper_read64(at.as_ptr()) })
+    }
+
+    pub(super) fn write64(&self, offset: u32, value: u64) {
+        if let Some(at) = self.at(offset, 8) {
+            // SAFETY: `at` has checked it.
+            unsafe { bindings::gct_helper_write64(at.as_ptr(), value) };
+        }
+    }
+}
+
+/// The names of one channel's objects; they are freed with it.
+struct Names {
+    client: Arc<Client>,
+    channel: u32,
+}
+
+impl Names {
+    fn of(&self, part: Part) -> Handle {
+        part.of(self.channel)
+    }
+
+    fn alloc(&self, part: Part, class: u32, params: Params) -> Result<(), Refused> {
+        let below = [kit::DEVICE, self.of(part)];
+        alloc(self.client.handle, below, class, params).map(|_| ())
+    }
+
+    fn dup(&self, part: Part, tenant: Handle, object: Handle) -> Result<(), Refused> {
+        dup(
+            [self.client.handle, kit::DEVICE, self.of(part)],
+            [tenant, object],
+        )
+    }
+
+    fn map(&self, part: Part, offset: u64, bytes: u64) -> Result<View, Refused> {
+        let names = [kit::DEVICE, self.of(part)];
+        View::new(self.client.handle, names, offset, bytes)
+    }
+
+    /// Maps a part of a tenant's memory object.
+    fn map_of_tenant(
+        &self,
+        part: Part,
+        tenant: Handle,
+        place: Place,
+        bytes: u64,
+    ) -> Result<View, Refused> {
+        self.dup(part, tenant, place.memory)?;
+        let (offset, skipped) = (place.offset & !(kit::PAGE - 1), place.offset % kit::PAGE);
+        let mut view = self.map(part, offset, bytes.checked_add(skipped).ok_or(Refused)?)?;
+        let skipped = usize::try_from(skipped).map_err(|_| Refused)?;
+        // SAFETY: so many bytes were mapped before those of the view.
+        view.base = unsafe { view.base.byte_add(skipped) };
+        view.bytes = bytes;
+        Ok(view)
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        for part in Part::ALL {
+            free(self.client.handle, self.of(part));
+        }
+    }
+}
+
+/// Gives an object a name in a client: client, parent, name. The source is client, object.
+fn dup(
+    [client, parent, name]: [Handle; 3],
+    [source_client, source]: [Handle; 2],
+) -> Result<(), Refused> {
+    // SAFETY: takes any numbers: the resource manager looks them up.
+    done(unsafe { bindings::gct_helper_client_dup(client, parent, name, source_client, source) })
+}
+
+/// What an owned channel is made of, and its tenant's mailbox.
+pub(super) struct Kit {
+    // The views are gone before the names, which keep their memory.
+    pub(super) ring: View,
+    pub(super) userd: View,
+    pub(super) tenant_ring: View,
+    pub(super) tenant_userd: View,
+    /// Where the hardware finds the ring.
+    pub(super) ring_address: u64,
+    names: Names,
+}
+
+impl Kit {
+    /// Allocates a ring and USERD for a channel in a tenant's address space, and maps its mailbox.
+    pub(super) fn new(
+        client: Arc<Client>,
+        tenant: Handle,
+        space: Handle,
+        mailbox: &Mailbox,
+    ) -> Result<Self, Refused> {
+        let channel = client.channels.fetch_add(1, Relaxed);
+        let names = Names { client, channel };
+        let owner = names.client.handle;
+        let memory = Params::host_memory(owner, kit::PAGE);
+        names.alloc(Part::Ring, nv::NV01_MEMORY_SYSTEM, memory)?;
+        let memory = Params::device_memory(owner, kit::PAGE);
+        names.alloc(Part::Userd, nv::NV01_MEMORY_LOCAL_USER, memory)?;
+        let ring = names.map(Part::Ring, 0, kit::PAGE)?;
+        let userd = names.map(Part::Userd, 0, kit::PAGE)?;
+        for at in (0..).step_by(4).take(owned::USERD_WORDS) {
+            userd.write32(at, 0);
+        }
+        names.dup(Part::Space, tenant, space)?;
+        let range = Params::range(names.of(Part::Space));
+        names.alloc(Part::Range, nv::NV01_MEMORY_VIRTUAL, range)?;
+        let ring_address = map_gpu(owner, names.of(Part::Range), names.of(Part::Ring))?;
+        let bytes = mailbox.ring_bytes();
+        let tenant_ring = names.map_of_tenant(Part::TenantRing, tenant, mailbox.ring, bytes)?;
+        let bytes = owned::USERD_BYTES;
+        let tenant_userd = names.map_of_tenant(Part::TenantUserd, tenant, mailbox.userd, bytes)?;
+        Ok(Self {
+            ring,
+            userd,
+            tenant_ring,
+            tenant_userd,
+            ring_address,
+            names,
+        })
+    }
+
+    /// Names the driver's USERD in the tenant's client, below its device.
+    pub(super) fn lend_userd(
+        &self,
+        tenant: Handle,
+        device: Handle,
+        name: Handle,
+    ) -> Result<(), Refused> {
+        let names = &self.names;
+        let source = [names.client.handle, names.of(Part::Userd)];
+        dup([tenant, device, name], source)
+    }
+
+    /// Returns the client.
+    pub(super) fn client(&self) -> &Client {
+        &self.names.client
+    }
+}
+
+/// Maps a ring for the GPU, read-only. Returns its address.
+fn map_gpu(client: Handle, range: Handle, memory: Handle) -> Result<u64, Refused> {
+    let mut address = 0;
+    // SAFETY: `address` is writable; the resource manager looks the handles up.
+    let status = unsafe {
+        bindings::gct_helper_client_map_gpu(
+            client,
+            kit::DEVICE,
+            range,
+            memory,
+            kit::PAGE,
+            kit::GPU_READS,
+            &mut address,
+        )
+    };
+    done(status).map(|()| address)
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * The kernel's own client of the resource manager, as nvidia-modeset has one: it
+ * allocates what owned channels are made of. See gct_helpers.h for the contracts.
+ */
+#include "nv-linux.h"
+
+#include <linux/io.h>
+
+#include "gct_helpers.h"
+
+/*
+ * Operations of rm_kernel_rmapi_op() and their structures, which kernel-open does
+ * not declare. They are the same in 535 and 550. From 580 on, an allocation takes
+ * NVOS64_PARAMETERS.
+ */
+#define GCT_NV01_FREE 0x00
+#define GCT_NV04_ALLOC 0x15
+#define GCT_NV04_MAP_MEMORY 0x21
+#define GCT_NV04_MAP_MEMORY_DMA 0x2e
+#define GCT_NV04_DUP_OBJECT 0x37
+
+struct gct_rm_operation {
+	uint32_t operation;
+	union {
+		struct {
+			uint32_t root, parent, object, class_number;
+			uint64_t params;
+			uint32_t size, status;
+		} alloc;	/* NVOS21_PARAMETERS */
+		struct {
+			uint32_t root, parent, object, status;
+		} free;		/* NVOS00_PARAMETERS */
+		struct {
+			uint32_t client, parent, object, source_client, source, flags, status;
+		} dup;		/* NVOS55_PARAMETERS */
+		struct {
+			uint32_t client, device, memory;
+			uint64_t offset, length, address;
+			uint32_t status, flags;
+		} map;		/* NVOS33_PARAMETERS */
+		struct {
+			uint32_t client, device, range, memory;
+			uint64_t offset, length;
+			uint32_t flags;
+			uint64_t address;
+			uint32_t status;
+		} map_dma;	/* NVOS46_PARAMETERS */
+	} __aligned(8);
+};
+
+_Static_assert(offsetof(struct gct_rm_operation, alloc.params) == 8 + 16, "NVOS21_PARAMETERS");
+_Static_assert(offsetof(struct gct_rm_operation, alloc.status) == 8 + 28, "NVOS21_PARAMETERS");
+_Static_assert(offsetof(struct gct_rm_operation, free.status) == 8 + 12, "NVOS00_PARAMETERS");
+_Static_assert(offsetof(struct gct_rm_operation, dup.status) == 8 + 24, "NVOS55_PARAMETERS");
+_Static_assert(offsetof(struct gct_rm_operation, map.address) == 8 + 32, "NVOS33_PARAMETERS");
+_Static_assert(offsetof(struct gct_rm_operation, map.status) == 8 + 40, "NVOS33_PARAMETERS");
+_Static_assert(offsetof(struct gct_rm_operation, map_dma.address) == 8 + 40, "NVOS46_PARAMETERS");
+_Static_assert(offsetof(struct gct_rm_operation, map_dma.status) == 8 + 48, "NVOS46_PARAMETERS");
+
+/* Returns what stopped the operation before it began; otherwise its own status counts. */
+static uint32_t gct_rm_operate(struct gct_rm_operation *operation)
+{
+	nvidia_stack_t *stack = NULL;
+
+	if (nv_kmem_cache_alloc_stack(&stack) != 0)
+		return NV_ERR_NO_MEMORY;
+	rm_kernel_rmapi_op(stack, operation);
+	nv_kmem_cache_free_stack(stack);
+	return NV_OK;
+}
+
+uint32_t gct_helper_client_alloc(uint32_t client, uint32_t parent, uint32_t object,
+				 uint32_t class_number, void *params)
+{
+	struct gct_rm_operation call = {
+		.operation = GCT_NV04_ALLOC,
+		.alloc = {
+			.root = client,
+			.parent = parent,
+			.object = object,
+			.class_number = class_number,
+			.params = (uintptr_t)params,
+		},
+	};
+	const uint32_t failed = gct_rm_operate(&call);
+
+	return failed ? failed : call.alloc.status;
+}
+
+uint32_t gct_helper_client_free(uint32_t client, uint32_t object)
+{
+	struct gct_rm_operation call = {
+		.operation = GCT_NV01_FREE,
+		.free = { .root = client, .object = object },
+	};
+	const uint32_t failed = gct_rm_operate(&call);
+
+	return failed ? failed : call.free.status;
+}
+
+uint32_t gct_helper_client_dup(uint32_t client, uint32_t parent, uint32_t object,
+			       uint32_t source_client, uint32_t source)
+{
+	struct gct_rm_operation call = {
+		.operation = GCT_NV04_DUP_OBJECT,
+		.dup = {
+			.client = client,
+			.parent = parent,
+			.object = object,
+			.source_client = source_client,
+			.source = source,
+		},
+	};
+	const uint32_t failed = gct_rm_operate(&call);
+
+	return failed ? failed : call.dup.status;
+}
+
+void *gct_helper_client_map(uint32_t client, uint32_t device, uint32_t memory, uint64_t offset,
+			    uint64_t bytes)
+{
+	struct gct_rm_operation call = {
+		.operation = GCT_NV04_MAP_MEMORY,
+		.map = {
+			.client = client,
+			.device = device,
+			.memory = memory,
+			.offset = offset,
+			.length = bytes,
+		},
+	};
+
+	if (gct_rm_operate(&call) != NV_OK || call.map.status != NV_OK)
+		return NULL;
+	return (void *)(uintptr_t)call.map.address;
+}
+
+uint32_t gct_helper_client_map_gpu(uint32_t client, uint32_t device, uint32_t range,
+				   uint32_t memory, uint64_t bytes, uint32_t flags,
+				   uint64_t *address)
+{
+	struct gct_rm_operation call = {
+		.operation = GCT_NV04_MAP_MEMORY_DMA,
+		.map_dma = {
+			.client = client,
+			.device = device,
+			.range = range,
+			.memory = memory,
+			.length = bytes,
+			.flags = flags,
+		},
+	};
+	const uint32_t failed = gct_rm_operate(&call);
+
+	*address = call.map_dma.address;
+	return failed ? failed : call.map_dma.status;
+}
+
+int gct_helper_gpu_hold(uint32_t gpu_id)
+{
+	nvidia_stack_t *stack = NULL;
+	int error;
+
+	if (nv_kmem_cache_alloc_stack(&stack) != 0)
+		return -ENOMEM;
+	error = nvidia_dev_get(gpu_id, stack);
+	nv_kmem_cache_free_stack(stack);
+	return error;
+}
+
+void gct_helper_gpu_release(uint32_t gpu_id)
+{
+	nvidia_stack_t *stack = NULL;
+
+	/* Without a stack of its own, the resource manager runs on the caller's. */
+	if (nv_kmem_cache_alloc_stack(&stack) != 0)
+		stack = NULL;
+	nvidia_dev_put(gpu_id, stack);
+	if (stack)
+		nv_kmem_cache_free_stack(stack);
+}
+
+uint32_t gct_helper_read32(const void *address)
+{
+	return readl((const void __iomem *)address);
+}
+
+void gct_helper_write32(void *address, uint32_t value)
+{
+	writel(value, (void __iomem *)address);
+}
+
+uint64_t gct_helper_read64(const void *address)
+{
+	return readq((const void __iomem *)address);
+}
+
+void gct_helper_write64(void *address, uint64_t value)
+{
+	writeq(value, (void __iomem *)address);
+}
+
+void gct_helper_ring(void *put_address, uint32_t put, void *doorbell, uint32_t token)
+{
+	/* The entries are in memory before the hardware can see their number. */
+	wmb();
+	writel(put, (void __iomem *)put_address);
+	wmb();
+	writel(token, (void __iomem *)doorbell);
+}

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * One kernel thread for each GPU that has owned channels. What it does is
+ * gct_worker_round()'s business; here it sleeps and ends.
+ */
+#include <linux/err.h>
+#include <linux/hrtimer.h>
+#include <linux/kthread.h>
+#include <linux/rwsem.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+
+#include "gct_helpers.h"
+
+struct gct_worker {
+	struct task_struct *task;
+	void *data;
+	int woken;
+};
+
+static void gct_worker_sleep(struct gct_worker *worker, uint64_t ns)
+{
+	ktime_t timeout = ns_to_ktime(ns);
+
+	set_current_state(TASK_IDLE);
+	if (!READ_ONCE(worker->woken) && !kthread_should_stop())
+		schedule_hrtimeout_range(&timeout, ns / 8, HRTIMER_MODE_REL);
+	__set_current_state(TASK_RUNNING);
+}
+
+static int gct_worker_main(void *argument)
+{
+	struct gct_worker *worker = argument;
+
+	while (!kthread_should_stop()) {
+		uint64_t ns;
+
+		xchg(&worker->woken, 0);
+		ns = gct_worker_round(worker->data, ktime_get_ns());
+		if (ns)
+			gct_worker_sleep(worker, ns);
+		else
+			cond_resched();
+	}
+	return 0;
+}
+
+struct gct_worker *gct_helper_worker_start(uint32_t gpu_id, void *data)
+{
+	struct gct_worker *worker = kzalloc(sizeof(*worker), GFP_KERNEL);
+
+	if (!worker)
+		return NULL;
+	worker->data = data;
+	worker->task = kthread_create(gct_worker_main, worker, "gct/%x", gpu_id);
+	if (IS_ERR(worker->task)) {
+		kfree(worker);
+		return NULL;
+	}
+	wake_up_process(worker->task);
+	return worker;
+}
+
+void gct_helper_worker_wake(struct gct_worker *worker)
+{
+	/* Full order: what the caller has written is seen by the round that follows. */
+	xchg(&worker->woken, 1);
+	wake_up_process(worker->task);
+}
+
+void gct_helper_worker_stop(struct gct_worker *worker)
+{
+	kthread_stop(worker->task);
+	kfree(worker);
+}
