@@ -4,8 +4,8 @@
 //!
 //! [`Tree`] reads and writes the files below a directory, or those that the daemon of the
 //! user-space mode serves on its socket. The directory is the kernel's in debugfs, or a plain one
-//! in a test. [`gct_core::iface`] alone defines what a file may hold and how it looks. This crate adds
-//! paths, system calls and errors for people.
+//! in a test. [`gct_core::iface`] alone defines what a file may hold and how it looks. This crate
+//! adds paths, system calls and errors for people.
 //!
 //! [`capture`] reads and writes recorded submissions.
 

@@ -7,6 +7,7 @@
 //! needs two. Nothing here calls malloc, because a program may install an action in a signal
 //! handler.
 
+use crate::signals::Blocked;
 use crate::sys;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use libc::sigaction;
@@ -67,13 +68,13 @@ pub(crate) fn current() -> Option<&'static Action> {
 /// too.
 pub(crate) struct Changing {
     /// Dropped after the lock is released.
-    _signals: sys::Blocked,
+    _signals: Blocked,
 }
 
 impl Changing {
     /// Waits for the lock.
     pub(crate) fn begin() -> Self {
-        let blocked = sys::Blocked::all();
+        let blocked = Blocked::all();
         while ROOM.taken.swap(true, Ordering::Acquire) {
             core::hint::spin_loop();
         }

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Publishes the work of a libcuda function when it returns, if that saves a fault
-//! ([`gct_core::policy::doorbell`] defines the terms).
+//! Tracks the calls of libcuda functions that publish their work when they return. That saves a
+//! fault ([`gct_core::policy::doorbell`] defines the terms).
 
-use crate::sys::keep_errno;
-use crate::worker;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -18,34 +16,25 @@ std::thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A call of the program, from before it rings until it returns.
-#[derive(Debug)]
-pub(crate) struct Call {
-    counted: bool,
-}
-
-impl Call {
-    /// Begins a call.
-    pub(crate) fn begin() -> Self {
-        // An ending thread may call, too. Then its ring faults.
-        let _ = DEPTH.try_with(|depth| depth.set(depth.get() + 1));
-        let counted = is_open();
-        if counted {
-            UNDER_WAY.fetch_add(1, Ordering::SeqCst);
-        }
-        Self { counted }
+/// Begins a call of the program, before it rings. [`end`] gets the result.
+pub(crate) fn begin() -> bool {
+    // An ending thread may call, too. Then its ring faults.
+    let _ = DEPTH.try_with(|depth| depth.set(depth.get() + 1));
+    let counted = is_open();
+    if counted {
+        UNDER_WAY.fetch_add(1, Ordering::SeqCst);
     }
+    counted
 }
 
-impl Drop for Call {
-    fn drop(&mut self) {
-        let _ = DEPTH.try_with(|depth| depth.set(depth.get() - 1));
-        if is_open() {
-            keep_errno(worker::publish_call);
-        }
-        if self.counted {
-            UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
-        }
+/// Ends a call, which returns then. While doorbells are open, `publish` publishes its work.
+pub(crate) fn end(counted: bool, publish: impl FnOnce()) {
+    let _ = DEPTH.try_with(|depth| depth.set(depth.get() - 1));
+    if is_open() {
+        publish();
+    }
+    if counted {
+        UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -8,7 +8,7 @@
 use crate::neighbours::GpuPeers;
 use crate::slices::Slices;
 use crate::stats::STATS;
-use crate::{rm, startup, sys, worker};
+use crate::{optional, processors, rm, sys, worker};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::control::Control;
@@ -136,7 +136,7 @@ pub(crate) fn after(fd: i32, ioctl: &rm::Ioctl, call: &Call, verdict: Verdict, r
         look();
         if !STARTED.swap(true, Ordering::SeqCst) {
             // Without the thread the present limits stay and no launches are reported.
-            sys::spawn("gct-link", look_after);
+            processors::spawn("gct-link", look_after);
         }
     }
 }
@@ -163,7 +163,7 @@ pub(crate) fn required() -> Result<(), String> {
             None | Some(Ok(())) => return Ok(()),
             Some(Err(error)) => error,
         };
-        if since.elapsed() >= RESTART || startup::optional() {
+        if since.elapsed() >= RESTART || optional::is_set() {
             let why = error.map_or("it does not answer".into(), |error| error.to_string());
             return Err(format!("no daemon at {}: {why}", socket.display()));
         }
@@ -291,8 +291,8 @@ fn look() -> bool {
 /// Asks the resource manager for the GPU of a new subdevice.
 fn gpu_of(fd: i32, call: &Call) -> Option<u64> {
     let mut control = Control::gpu_of_subdevice(call.client, call.object);
-    let status = rm::send(fd, &mut control);
-    (status == Some(0)).then(|| u64::from(control.gpu()))
+    rm::send(fd, &mut control).ok()?;
+    Some(u64::from(control.gpu()))
 }
 
 #[cfg(test)]

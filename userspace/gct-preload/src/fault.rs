@@ -8,110 +8,28 @@
 //! is never blocked, and `SA_NODEFER` therefore always holds.
 
 use crate::actions::{self, Action, Changing};
-use crate::{stack, store, worker};
+use crate::signals::{self, real_action};
+use crate::sys::keep_errno;
+use crate::{stack, store};
 use core::cell::Cell;
-use core::ffi::{c_void, CStr};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering};
-use libc::{c_int, sigaction, siginfo_t, sigset_t};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use libc::{c_int, sigaction, siginfo_t};
+use std::sync::OnceLock;
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+static SERVE: OnceLock<Serve> = OnceLock::new();
 /// The process that owns the remembered actions. Another process that runs this code is a child
 /// that shares the memory, by `vfork` or `clone(CLONE_VM)`. The kernel keeps separate actions for
 /// it.
 static OWNER: AtomicI32 = AtomicI32::new(0);
-
-/// The types of glibc's functions that this library interposes.
-type Sigaction = unsafe extern "C" fn(c_int, *const sigaction, *mut sigaction) -> c_int;
-type Sigmask = unsafe extern "C" fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
-
-/// A symbol of the libraries behind this one. It is looked up once, because a signal handler must
-/// not call `dlsym`.
-struct Next {
-    name: &'static CStr,
-    at: AtomicPtr<c_void>,
-}
-
-impl Next {
-    const fn new(name: &'static CStr) -> Self {
-        Self {
-            name,
-            at: AtomicPtr::new(core::ptr::null_mut()),
-        }
-    }
-
-    /// Returns the symbol's address, or null if it does not exist.
-    fn get(&self) -> *mut c_void {
-        let known = self.at.load(Ordering::Acquire);
-        if !known.is_null() {
-            return known;
-        }
-        // SAFETY: looks a symbol up by name; `RTLD_NEXT` is whatever comes after this object.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        self.at.store(found, Ordering::Release);
-        found
-    }
-}
-
-static SIGACTION: Next = Next::new(c"sigaction");
-static PTHREAD_SIGMASK: Next = Next::new(c"pthread_sigmask");
-
-/// Calls glibc's `sigaction`.
-///
-/// # Safety
-///
-/// As for `sigaction(2)`.
-unsafe fn call_real(signal: c_int, new: *const sigaction, old: *mut sigaction) -> c_int {
-    let symbol = SIGACTION.get();
-    if symbol.is_null() {
-        return -1;
-    }
-    // SAFETY: the symbol named `sigaction` has this type in every libc.
-    let real = unsafe { core::mem::transmute::<*mut c_void, Sigaction>(symbol) };
-    // SAFETY: the caller's pointers are passed on unchanged.
-    unsafe { real(signal, new, old) }
-}
-
-/// Calls glibc's `pthread_sigmask`.
-///
-/// # Safety
-///
-/// As for `pthread_sigmask(3)`.
-pub(crate) unsafe fn real_mask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
-    let symbol = PTHREAD_SIGMASK.get();
-    if symbol.is_null() {
-        return libc::ENOSYS;
-    }
-    // SAFETY: the symbol named `pthread_sigmask` has this type in every libc.
-    let real = unsafe { core::mem::transmute::<*mut c_void, Sigmask>(symbol) };
-    // SAFETY: the caller's pointers are passed on unchanged.
-    unsafe { real(how, new, old) }
-}
-
-/// Calls `pthread_sigmask` but leaves SIGSEGV unblocked. The kernel kills a process whose doorbell
-/// faults in a thread that blocks SIGSEGV.
-///
-/// # Safety
-///
-/// As for `pthread_sigmask(3)`.
-pub(crate) unsafe fn program_mask(how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
-    if new.is_null() || how == libc::SIG_UNBLOCK {
-        // SAFETY: the caller's pointers are passed on unchanged.
-        return unsafe { real_mask(how, new, old) };
-    }
-    // SAFETY: `new` is valid by contract.
-    let mut set = unsafe { new.read() };
-    // SAFETY: `set` is an initialised set.
-    unsafe { libc::sigdelset(&mut set, libc::SIGSEGV) };
-    // SAFETY: `set` lives for the call; `old` is the caller's.
-    unsafe { real_mask(how, &set, old) }
-}
 
 /// Returns the action that the kernel has for SIGSEGV.
 fn installed() -> sigaction {
     // SAFETY: all zero is a valid `sigaction` (SIG_DFL, no flags, empty mask).
     let mut installed: sigaction = unsafe { core::mem::zeroed() };
     // SAFETY: null asks only, and `installed` lives for the call.
-    unsafe { call_real(libc::SIGSEGV, core::ptr::null(), &mut installed) };
+    unsafe { real_action(libc::SIGSEGV, core::ptr::null(), &mut installed) };
     installed
 }
 
@@ -130,16 +48,20 @@ fn put_in_front(program: &sigaction) -> c_int {
     // SAFETY: an initialised set.
     unsafe { libc::sigdelset(&mut ours.sa_mask, libc::SIGSEGV) };
     // SAFETY: `ours` lives for the call, and the handler is async-signal-safe.
-    unsafe { call_real(libc::SIGSEGV, &ours, core::ptr::null_mut()) }
+    unsafe { real_action(libc::SIGSEGV, &ours, core::ptr::null_mut()) }
 }
 
-/// Installs our handler, once.
-pub(crate) fn install() {
+/// A function that serves the fault at an address, with the signal's context. It returns false for
+/// a fault of the program's own. It is async-signal-safe.
+pub(crate) type Serve = unsafe fn(usize, *mut c_void) -> bool;
+
+/// Installs our handler, once. `serve` gets every fault first.
+pub(crate) fn install(serve: Serve) {
     if !INSTALLED.swap(true, Ordering::SeqCst) {
-        PTHREAD_SIGMASK.get();
+        SERVE.get_or_init(|| serve);
+        signals::prepare();
         own();
         stack::prepare();
-        worker::watch_forks();
         in_front();
     }
 }
@@ -188,7 +110,7 @@ pub(crate) unsafe fn program_action(
 ) -> c_int {
     if signal != libc::SIGSEGV || actions::current().is_none() {
         // SAFETY: passed on unchanged.
-        return unsafe { call_real(signal, new, old) };
+        return unsafe { real_action(signal, new, old) };
     }
     // SAFETY: has no arguments and cannot fail.
     if unsafe { libc::getpid() } != OWNER.load(Ordering::Relaxed) {
@@ -226,7 +148,7 @@ unsafe fn childs_action(new: *const sigaction, old: *mut sigaction) -> c_int {
     // SAFETY: all zero is a valid `sigaction`.
     let mut before: sigaction = unsafe { core::mem::zeroed() };
     // SAFETY: `new` is the caller's; `before` lives for the call.
-    let ret = unsafe { call_real(libc::SIGSEGV, new, &mut before) };
+    let ret = unsafe { real_action(libc::SIGSEGV, new, &mut before) };
     if !old.is_null() && ret == 0 {
         let inherited = actions::current().filter(|_| is_ours(&before));
         // SAFETY: `old` is valid by contract.
@@ -257,9 +179,12 @@ unsafe extern "C" fn handler(signal: c_int, info: *mut siginfo_t, context: *mut 
     let sent = info_of.si_code <= 0;
     // SAFETY: every other SIGSEGV has an address.
     let fault = (!sent).then(|| unsafe { info_of.si_addr() } as usize);
-    // SAFETY: the context is the kernel's.
-    let rings = |addr| unsafe { worker::on_fault(addr, context) };
-    if fault.is_some_and(|addr| crate::sys::keep_errno(|| rings(addr))) {
+    let served = |addr| {
+        // SAFETY: the context is the kernel's.
+        let serve = |serve: &Serve| unsafe { serve(addr, context) };
+        SERVE.get().is_some_and(serve)
+    };
+    if fault.is_some_and(|addr| keep_errno(|| served(addr))) {
         return;
     }
     let Some(program) = next_of(context) else {
@@ -349,7 +274,7 @@ fn die(sent: bool) {
     // SAFETY: all zero is SIG_DFL.
     let default: sigaction = unsafe { core::mem::zeroed() };
     // SAFETY: `default` lives for the call, which is async-signal-safe.
-    unsafe { call_real(libc::SIGSEGV, &default, core::ptr::null_mut()) };
+    unsafe { real_action(libc::SIGSEGV, &default, core::ptr::null_mut()) };
     if sent {
         // SAFETY: async-signal-safe; it is not blocked here, by SA_NODEFER.
         unsafe { libc::raise(libc::SIGSEGV) };
@@ -383,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_signal_that_is_sent_does_what_it_would_do_without_us() {
-        install();
+        install(|_, _| false);
         let status = sent_to_a_child(libc::SIG_DFL);
         assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV);
         let status = sent_to_a_child(libc::SIG_IGN);

@@ -6,7 +6,7 @@
 use crate::governor::{self, Governor, Workspace};
 use crate::limits::{self, LaunchLimits};
 use crate::neighbours::GpuPeers;
-use crate::startup;
+use crate::optional;
 use crate::stats::STATS;
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
@@ -46,7 +46,7 @@ impl Governors {
     pub(crate) fn prepare(&mut self, gpu: u32) -> &mut Governor {
         let at = self.list.iter().position(|(of, _)| *of == gpu);
         let at = at.unwrap_or_else(|| {
-            let mut limits = *self.limits.get_or_insert_with(startup::limits);
+            let mut limits = *self.limits.get_or_insert_with(limits::from_environment);
             let mut gpu_tpcs = None;
             if limits.any() {
                 let tpcs = limits::topology(gpu);
@@ -54,7 +54,7 @@ impl Governors {
                 if tpcs.is_known() && there {
                     gpu_tpcs = Some(tpcs);
                 } else {
-                    startup::cannot(&format!(
+                    optional::cannot(&format!(
                         "GPU {gpu} has no TPC of GCTGROUP_TPC_MASK, or its TPCs are not known (GCTGROUP_TPCS)"
                     ));
                     limits = LaunchLimits::NONE;
@@ -114,7 +114,7 @@ impl Governors {
                 return false;
             }
         }
-        let limits = self.limits.get_or_insert_with(startup::limits);
+        let limits = self.limits.get_or_insert_with(limits::from_environment);
         limits.tpcs = list.copied();
         for (_, governor) in &mut self.list {
             governor.restrict(list);

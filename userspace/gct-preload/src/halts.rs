@@ -8,7 +8,7 @@
 //! in a group of the server. Stopping one of these stops its neighbours in the group as well, for
 //! as long as its own kernel is unfinished (seen on an H100).
 
-use crate::slices::Send;
+use crate::rm::Send;
 use gct_core::rmapi::control::{is_gone, Control, Status, NOT_SUPPORTED};
 use gct_core::rmapi::{Call, Handle};
 

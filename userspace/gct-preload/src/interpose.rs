@@ -6,10 +6,10 @@
 use crate::devices::{device_node, DeviceNode};
 use crate::driver::memory;
 use crate::managed::{self, Asked};
-use crate::session::DOORBELL_BYTES;
+use crate::places::DOORBELL_BYTES;
 use crate::sys::{self, keep_errno};
 use crate::worker::Held;
-use crate::{fault, ioctls, places, rm, worker};
+use crate::{fault, ioctls, places, rm, signals, worker};
 use core::ffi::{c_char, c_int, c_ulong, c_void, CStr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::iface::parse;
@@ -286,7 +286,7 @@ pub unsafe extern "C" fn pthread_sigmask(
     old: *mut sigset_t,
 ) -> c_int {
     // SAFETY: passed on under the same contract.
-    unsafe { fault::program_mask(how, new, old) }
+    unsafe { signals::program_mask(how, new, old) }
 }
 
 /// Interposes `sigprocmask(2)`: SIGSEGV stays unblocked.
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn sigprocmask(
     old: *mut sigset_t,
 ) -> c_int {
     // SAFETY: passed on under the same contract.
-    match unsafe { fault::program_mask(how, new, old) } {
+    match unsafe { signals::program_mask(how, new, old) } {
         0 => 0,
         error => {
             // SAFETY: glibc returns this thread's `errno`.

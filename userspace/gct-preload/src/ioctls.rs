@@ -12,7 +12,7 @@ use crate::governors::Governors;
 use crate::rm::{Ioctl, Object};
 use crate::session::Session;
 use crate::sys::keep_errno;
-use crate::{daemon, fault, startup, worker};
+use crate::{daemon, fault, looks, startup, worker};
 use core::ffi::c_int;
 use gct_core::rmapi::{Action, Call};
 use gctd_ipc::tenant::Verdict;
@@ -37,7 +37,7 @@ pub(crate) fn follow(fd: c_int, ioctl: &Ioctl, pass_on: impl FnOnce() -> c_int) 
         }
         let carried_out = (ret == 0).then_some(ioctl);
         if let Some(effect) = carried_out.and_then(|ioctl| ioctl.effect(done.as_ref())) {
-            learn(|session, _| session.learn(effect, worker::serves));
+            learn(|session, _| session.learn(effect, looks::serves));
         }
     });
     ret
@@ -68,7 +68,8 @@ fn learn(change: impl FnOnce(&mut Session, &mut Governors)) {
         for gpu in session.gpus() {
             governors.prepare(gpu);
         }
-        fault::install();
+        worker::watch_forks();
+        fault::install(worker::on_fault);
     }
     worker::attend(&mut shared);
 }

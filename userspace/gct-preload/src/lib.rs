@@ -31,12 +31,14 @@ mod managed;
 mod memory;
 mod neighbours;
 mod notifiers;
+mod optional;
 mod places;
 mod processors;
 mod ranges;
 mod rm;
 mod session;
 mod shadow;
+mod signals;
 #[cfg(test)]
 mod simulated;
 mod slices;

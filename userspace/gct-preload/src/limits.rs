@@ -2,7 +2,7 @@
 
 //! Reads the limits of this process's launches from the environment and from the daemon's page.
 
-use crate::startup::cannot;
+use crate::optional::cannot;
 use gct_core::iface::parse;
 use gct_core::iface::value::{Format, Value};
 use gct_core::mask::TpcMask;
@@ -12,13 +12,20 @@ use gct_core::topology::Topology;
 use gct_core::units::{Ns, Priority};
 use gctd_ipc::driver;
 use gctd_ipc::page::Limits as PageLimits;
+use std::sync::OnceLock;
 
 pub(crate) use gct_core::lane::limits::LaunchLimits;
+
+/// Returns the limits of the environment. The first call reads them.
+pub(crate) fn from_environment() -> LaunchLimits {
+    static LIMITS: OnceLock<LaunchLimits> = OnceLock::new();
+    *LIMITS.get_or_init(read_environment)
+}
 
 /// Reads `GCTGROUP_TPC_MASK` (`0-31,40`, as `tpc.mask`), `GCTGROUP_ATOMS` and
 /// `GCTGROUP_ATOM_DURATION` (as `atom.duration`). An invalid value stops the program, or its
 /// limit does not hold ([`cannot`]).
-pub(crate) fn from_environment() -> LaunchLimits {
+fn read_environment() -> LaunchLimits {
     let read = |name| {
         let value = std::env::var_os(name).unwrap_or_default();
         value.to_string_lossy().into_owned()

@@ -5,7 +5,7 @@
 
 use crate::calls;
 use crate::processors;
-use crate::stats::STATS;
+use crate::stats::{self, STATS};
 use crate::sys;
 use crate::worker::{self, Held};
 use core::sync::atomic::Ordering;
@@ -13,6 +13,7 @@ use gct_core::policy::doorbell;
 use gct_core::policy::poll::Poll;
 use gct_core::policy::poll_backoff::PollBackoff;
 use gct_core::units::{Cpus, Ns};
+use std::sync::OnceLock;
 
 /// The longest sleep. A tenant that waits for room in its ring does not ring.
 const SLEEP: Ns = Ns(1_000_000_000);
@@ -27,8 +28,23 @@ const COUNT: Ns = Ns(1_000_000_000);
 /// The minimum time between two checks for a debugger.
 const TRACER: Ns = Ns(100_000_000);
 
+/// Returns whether a worker thread publishes for this process. The first call starts it, before a
+/// channel is managed. If the system allows no thread then, there is never one.
+pub(crate) fn serves() -> bool {
+    static SERVES: OnceLock<bool> = OnceLock::new();
+    *SERVES.get_or_init(|| {
+        worker::watch_forks();
+        stats::write_at_exit(worker::finish);
+        let started = processors::spawn("gct-worker", run);
+        if !started {
+            eprintln!("gctgroup: no thread can be made; this program runs without limits");
+        }
+        started
+    })
+}
+
 /// Runs the worker's loop until the process ends. Returns at once in a forked child.
-pub(crate) fn run() {
+fn run() {
     let mut looks = Looks::new();
     while looks.look().is_some() {}
 }

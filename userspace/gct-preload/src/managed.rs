@@ -116,7 +116,7 @@ fn range(addr: usize, len: usize) -> Option<(usize, usize)> {
 mod tests {
     use super::*;
     use crate::interpose;
-    use crate::session::tests::device;
+    use crate::tests::device;
 
     #[test]
     fn a_pool_is_one_once() {

@@ -6,10 +6,15 @@
 //! While a page is being shadowed, its address range is free for a moment. The kernel searches for
 //! free ranges from the top, so it does not reach these.
 
-use crate::session::{DOORBELLS_MAX, DOORBELL_BYTES};
 use crate::sys;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of a usermode object's mapping, the doorbell page.
+pub(crate) const DOORBELL_BYTES: usize = 0x10000;
+/// The most doorbell pages that are shadowed: the fault handler has a slot for each. A CUDA context
+/// maps two (recorded on an H200).
+pub(crate) const DOORBELLS_MAX: usize = 64;
 
 /// The first address. It is below libraries, stacks and heaps in every Linux layout, and above the
 /// range that libcuda reserves for device memory.

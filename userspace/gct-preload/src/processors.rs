@@ -6,6 +6,7 @@
 //! the program may make a channel. The worker serves all of them, so it gets the affinity that the
 //! process started with.
 
+use crate::signals::Blocked;
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::units::Cpus;
 use std::fs;
@@ -137,6 +138,19 @@ fn quota_of(group: &Path) -> Option<Cpus> {
         read(name)?.trim().parse().ok()
     });
     Cpus::of_quota(quota?, period?)
+}
+
+/// Starts a thread of this library, with the processors of the process. It handles no signal of the
+/// program. Returns false if the system allows no more threads.
+pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
+    // A thread inherits the mask of the thread that makes it.
+    let _blocked = Blocked::all();
+    let thread = std::thread::Builder::new().name(name.into());
+    let begin = || {
+        use_all();
+        run();
+    };
+    thread.spawn(begin).is_ok()
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@
 
 use gct_core::rmapi::channel::{class_number, ChannelParams, Mapping, Token};
 use gct_core::rmapi::class::Class;
-use gct_core::rmapi::control::{Control, Status};
+use gct_core::rmapi::control::{Control, Status, INVALID_CLIENT};
+use gct_core::rmapi::nv::NV_OK;
 use gct_core::rmapi::{self, escape, Action, Call, Handle, Hint};
 use gctd_ipc::message;
 
@@ -181,8 +182,12 @@ impl Ioctl {
     }
 }
 
-/// Sends a control to an object of this process. Returns `None` if the ioctl itself failed.
-pub(crate) fn send(fd: i32, control: &mut Control) -> Option<Status> {
+/// The function that sends a control on one of the program's descriptors.
+pub(crate) type Send = fn(fd: i32, control: &mut Control) -> Result<(), Status>;
+
+/// Sends a control to an object of this process. Returns the resource manager's refusal as an
+/// error.
+pub(crate) fn send(fd: i32, control: &mut Control) -> Result<(), Status> {
     let at = control.params().as_mut_ptr() as u64;
     let mut structure = control.structure(at);
     let size = size_of_val(&structure) as u64;
@@ -190,7 +195,12 @@ pub(crate) fn send(fd: i32, control: &mut Control) -> Option<Status> {
     // SAFETY: the structure is as long as the request says. Its parameters live as long as
     // `control` and have no pointers in them.
     let ret = unsafe { crate::sys::ioctl(fd, request, structure.as_mut_ptr().cast()) };
-    (ret == 0).then(|| Control::status(&structure))
+    match Control::status(&structure) {
+        // The descriptor is no longer the driver's.
+        _ if ret != 0 => Err(INVALID_CLIENT),
+        NV_OK => Ok(()),
+        status => Err(status),
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::channel::{Channel, DOORBELL};
 use crate::governors::Governors;
 use crate::memory::{Heap, Mapped, Run};
 use crate::notifiers::Notifiers;
+use crate::places::{DOORBELLS_MAX, DOORBELL_BYTES};
 use crate::rm::{self, Effect, Made, Object};
 use crate::shadow::{covers, touches, Shadow};
 use crate::stats::STATS;
@@ -85,12 +86,6 @@ pub(crate) struct Session {
 /// The most mappings and objects that are remembered. A tenant with more keeps running, but the
 /// rest is not managed.
 const REMEMBERED_MAX: usize = 65_536;
-
-/// Bytes of a usermode object's mapping, the doorbell page.
-pub(crate) const DOORBELL_BYTES: usize = 0x10000;
-/// The most doorbell pages that are shadowed: the fault handler has a slot for each. A CUDA context
-/// maps two (recorded on an H200).
-pub(crate) const DOORBELLS_MAX: usize = 64;
 
 impl Session {
     /// Creates an empty session.

@@ -279,7 +279,7 @@ pub(crate) fn device_write_barrier() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::tests::device;
+    use crate::tests::device;
 
     #[test]
     fn the_tenant_keeps_its_address_and_contents_and_the_device_sees_nothing() {

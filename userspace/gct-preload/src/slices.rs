@@ -10,17 +10,14 @@
 //! daemon's connection.
 
 use crate::halts::{Device, Halts};
-use crate::rm;
-use gct_core::rmapi::control::{is_gone, Control, Status, INVALID_CLIENT, NOT_SUPPORTED};
+use crate::rm::{self, Send};
+use gct_core::rmapi::control::{is_gone, Status, NOT_SUPPORTED};
 use gct_core::rmapi::{Call, Handle};
 use gct_core::round::{Divisor, Round};
 use gct_core::slice::Slice;
 use gct_core::units::Us;
 use gctd_ipc::tenant::{Gpu, Link};
 use std::sync::Arc;
-
-/// The function that sends a control on one of the program's descriptors.
-pub(crate) type Send = fn(fd: i32, control: &mut Control) -> Result<(), Status>;
 
 /// A channel group of this process.
 #[derive(Debug)]
@@ -65,16 +62,6 @@ pub(crate) struct Slices {
     /// The generation of limits that was carried out, by the N of `/dev/nvidiaN`.
     taken: Vec<(u32, u64)>,
     send: Send,
-}
-
-/// Sends a control to the driver.
-fn send(fd: i32, control: &mut Control) -> Result<(), Status> {
-    match rm::send(fd, control) {
-        Some(0) => Ok(()),
-        Some(status) => Err(status),
-        // The descriptor is no longer the driver's.
-        None => Err(INVALID_CLIENT),
-    }
 }
 
 impl Group {
@@ -132,7 +119,7 @@ impl Slices {
             foreign: Vec::new(),
             halts: Halts::new(),
             taken: Vec::new(),
-            send,
+            send: rm::send,
         }
     }
 

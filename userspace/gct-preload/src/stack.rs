@@ -5,6 +5,7 @@
 //! A program's handler for SIGSEGV often runs on an alternate stack, and then ours does, too.
 //! Rust's has 8 KiB. A frame with the registers of AVX-512 takes a third of that.
 
+use crate::signals::Blocked;
 use crate::sys;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -44,7 +45,7 @@ pub(crate) unsafe fn run(context: *mut c_void, work: &mut dyn FnMut()) {
         return work();
     }
     // The kernel would take the alternate stack for unused meanwhile, and start at its end again.
-    let _blocked = sys::Blocked::all();
+    let _blocked = Blocked::all();
     // SAFETY: the stack is this library's, nobody else's meanwhile, and aligned.
     unsafe { switch(top, work) };
 }

@@ -3,9 +3,9 @@
 //! Counts events of this process, under the names of `compute.stat`.
 
 use crate::unmanaged::Reason;
-use crate::worker;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
 
 /// Monotonic counters, accessed relaxed.
 #[derive(Debug)]
@@ -83,21 +83,21 @@ impl Stats {
     }
 }
 
-/// Reports the final counters to the daemon at exit, and writes them to the file `GCTGROUP_STATS`.
-pub(crate) fn write_at_exit() {
+/// Writes the counters to the file `GCTGROUP_STATS` at exit. `finish` reports the last ones to the
+/// daemon, and returns those of launches; `None` in a forked child.
+pub(crate) fn write_at_exit(finish: fn() -> Option<String>) {
+    static FINISH: OnceLock<fn() -> Option<String>> = OnceLock::new();
     extern "C" fn write() {
-        let Some(mut shared) = worker::lock() else {
+        let Some(launches) = FINISH.get().and_then(|finish| finish()) else {
             return;
         };
-        shared.report();
-        let launches = shared.governors.text();
-        drop(shared);
         let Some(path) = std::env::var_os("GCTGROUP_STATS") else {
             return;
         };
         // A failed write must not fail the program.
         let _ = std::fs::write(path, STATS.text() + &launches);
     }
+    FINISH.get_or_init(|| finish);
     // SAFETY: `write` is a plain function that may run at exit, when std still works.
     unsafe { libc::atexit(write) };
 }

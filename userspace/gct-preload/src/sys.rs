@@ -5,7 +5,6 @@
 //! This library replaces `ioctl`, `mmap` and others of libc. It must never call them by name,
 //! because it would call itself.
 
-use crate::{fault, processors};
 use core::ffi::c_void;
 use core::sync::atomic::AtomicU32;
 
@@ -135,45 +134,6 @@ pub(crate) fn futex_wake(word: &AtomicU32) {
             i32::MAX,
         );
     }
-}
-
-/// A guard that blocks all signals but SIGSEGV in this thread until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Blocked(libc::sigset_t);
-
-impl Blocked {
-    /// Blocks the signals. A signal handler may call this.
-    pub(crate) fn all() -> Self {
-        // SAFETY: all zero is a valid set, the empty one.
-        let mut all: libc::sigset_t = unsafe { core::mem::zeroed() };
-        let mut before = all;
-        // SAFETY: initialised sets. Without the two that glibc keeps for itself.
-        unsafe {
-            libc::sigfillset(&mut all);
-            fault::program_mask(libc::SIG_BLOCK, &all, &mut before);
-        }
-        Self(before)
-    }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        // SAFETY: the mask of before.
-        unsafe { fault::real_mask(libc::SIG_SETMASK, &self.0, core::ptr::null_mut()) };
-    }
-}
-
-/// Starts a thread of this library, with the processors of the process. It handles no signal of the
-/// program. Returns false if the system allows no more threads.
-pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> bool {
-    // A thread inherits the mask of the thread that makes it.
-    let _blocked = Blocked::all();
-    let thread = std::thread::Builder::new().name(name.into());
-    let begin = || {
-        processors::use_all();
-        run();
-    };
-    thread.spawn(begin).is_ok()
 }
 
 /// Returns whether a debugger traces this process.

@@ -18,8 +18,8 @@
 use crate::calls;
 use crate::fault;
 use crate::governors::Governors;
-use crate::looks;
-use crate::session::{Session, DOORBELLS_MAX, DOORBELL_BYTES};
+use crate::places::{DOORBELLS_MAX, DOORBELL_BYTES};
+use crate::session::Session;
 use crate::stack;
 use crate::stats::STATS;
 use crate::sys;
@@ -29,7 +29,7 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use gct_core::policy::doorbell::Doorbells;
 use gct_core::units::Ns;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// The session and the governors, under one lock.
 #[derive(Debug)]
@@ -223,19 +223,11 @@ fn wake() {
     sys::futex_wake(&BELL);
 }
 
-/// Returns whether a worker thread publishes for this process. The first call starts it, before a
-/// channel is managed. If the system allows no thread then, there is never one.
-pub(crate) fn serves() -> bool {
-    static SERVES: OnceLock<bool> = OnceLock::new();
-    *SERVES.get_or_init(|| {
-        watch_forks();
-        crate::stats::write_at_exit();
-        let started = sys::spawn("gct-worker", looks::run);
-        if !started {
-            eprintln!("gctgroup: no thread can be made; this program runs without limits");
-        }
-        started
-    })
+/// Reports the last counters to the daemon. Returns those of launches; `None` in a forked child.
+pub(crate) fn finish() -> Option<String> {
+    let mut shared = lock()?;
+    shared.report();
+    Some(shared.governors.text())
 }
 
 /// Publishes the doorbell pages to the signal handler. If a page is new while the others are armed,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! A GPU's driver within a program that runs under the library. It is preloaded behind the library
-//! and answers the library's system calls. It supports two channels of one client, the second only to
-//! bring a second doorbell page.
+//! and answers the library's system calls. It supports two channels of one client, the second only
+//! to bring a second doorbell page.
 //!
 //! The program calls the functions whose names begin with `fake_`.
 

@@ -14,11 +14,32 @@ use super::symbols::{
     MEMSET_D8_ASYNC, MEMSET_D8_ASYNC_PER_THREAD, STREAM_WAIT_EVENT, STREAM_WAIT_EVENT_PER_THREAD,
 };
 use super::{Function, Status, Stream, NOT_INITIALIZED};
-use crate::calls::Call;
+use crate::sys::keep_errno;
+use crate::{calls, worker};
 use core::ffi::{c_uchar, c_uint, c_void};
 
 /// `CUdeviceptr`.
 type Address = u64;
+
+/// A call of the program, from before it rings until it returns.
+#[derive(Debug)]
+pub(super) struct Call {
+    counted: bool,
+}
+
+impl Call {
+    /// Begins a call.
+    pub(super) fn begin() -> Self {
+        let counted = calls::begin();
+        Self { counted }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        calls::end(self.counted, || keep_errno(worker::publish_call));
+    }
+}
 
 /// Defines the functions of one signature: libcuda's, and its variant for the default stream of
 /// each thread.

@@ -5,12 +5,12 @@
 //! libcuda compares a launch with all SMs of the GPU. One that exceeds the granted TPCs would have
 //! to run outside the limits, or would never end.
 
+use super::calls::Call;
 use super::symbols::{
     Libcuda, Symbol, GRAPH_NODE_SET_ATTRIBUTE, LAUNCH_COOPERATIVE, LAUNCH_COOPERATIVE_PER_THREAD,
     LAUNCH_EX, LAUNCH_EX_PER_THREAD,
 };
 use super::{size, Function, Shape, Status, Stream, NOT_INITIALIZED, SUCCESS, TOO_LARGE};
-use crate::calls::Call;
 use core::ffi::{c_int, c_uint, c_void};
 use gct_core::policy::size::holds;
 

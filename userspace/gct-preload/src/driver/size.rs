@@ -7,7 +7,7 @@ use super::symbols::{
     POTENTIAL_BLOCK_SIZE_WITH_FLAGS,
 };
 use super::{Device, Function, Status, NOT_INITIALIZED, SUCCESS};
-use crate::startup::cannot;
+use crate::optional::cannot;
 use crate::sys::keep_errno;
 use crate::{daemon, limits, worker};
 use core::ffi::{c_char, c_int, c_uint, c_void, CStr};
@@ -319,7 +319,7 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSizeWithFlags(
     unsafe { scaled(status, grid, blocks) }
 }
 
-/// Interposes libcuda's function: counts the clusters in each GPC of the TPCs that the program sees.
+/// Interposes libcuda's function: counts the clusters in what the limits leave of each GPC.
 ///
 /// # Safety
 ///

@@ -6,7 +6,7 @@ mod trace;
 
 use super::*;
 use crate::channel::{GP_GET, GP_PUT};
-use core::sync::atomic::AtomicUsize;
+use crate::tests::device;
 use gct_core::rmapi::channel::Mapping as Announcement;
 use gct_core::submit::gpfifo::{Entry, Segment};
 
@@ -14,19 +14,6 @@ const CLIENT: u32 = 0xc1d0_0019;
 const RINGS_LEN: usize = 2 << 20;
 /// Where USERD begins in the memory of the rings.
 const USERD: usize = 0x2000;
-
-/// Maps shared anonymous memory in place of the driver's. It lies where the kernel maps nothing by
-/// itself, because other tests map memory while it is shadowed.
-pub(crate) fn device(len: usize) -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0x1d00_0000_0000);
-    let at = NEXT.fetch_add(len.next_multiple_of(RINGS_LEN), Ordering::Relaxed);
-    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping where nothing is, or none.
-    let mapped = unsafe { sys::mmap(at as *mut _, len, prot, flags, -1, 0) };
-    assert_eq!(mapped as usize, at);
-    at
-}
 
 fn object(handle: u32) -> Object {
     Object {

@@ -3,6 +3,7 @@
 //! Tests time slices between a daemon and a process whose driver is simulated.
 
 use super::*;
+use gct_core::rmapi::control::{Control, INVALID_CLIENT};
 use gct_core::rmapi::escape;
 use gctd::testing::{self, Daemon};
 use gctd_ipc::tenant;
