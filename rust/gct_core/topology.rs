@@ -141,6 +141,12 @@ impl Topology {
         })
     }
 
+    /// Returns how many TPCs of `mask` exist and lie in no GPC.
+    pub fn tpcs_apart(&self, mask: &TpcMask) -> u32 {
+        let bits = usize::from(self.gpcs) * usize::from(self.tpcs_per_gpc);
+        mask.and(&self.existing).count_between(bits, TPCS_MAX)
+    }
+
     /// Returns whether `count` TPCs of `mask` lie in one GPC.
     pub fn has_together(&self, mask: &TpcMask, count: u32) -> bool {
         if count <= 1 {

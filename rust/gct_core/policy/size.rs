@@ -60,16 +60,55 @@ pub fn share(count: u32, shown: u32, device: u32) -> u32 {
 /// clusters(TPCs) = sum over the GPCs: floor(TPCs of the GPC * rate)
 /// ```
 ///
-/// An H100 reports exactly that: 62 clusters of 4 blocks, 2 on an SM, where 132 SMs would hold 66
-/// but 8 of them lie in no GPC. The rate is not known. Of those that give `count`, the smallest is
-/// taken: never more clusters are promised than fit.
+/// A TPC that lies in no GPC is a GPC of its own for clusters of one block, and none for others. An
+/// H100 of 132 SMs reports exactly that: 132 clusters of one block, and 62 of 4 blocks with 2 on an
+/// SM, since 8 SMs lie in no GPC.
+///
+/// The rate is not known, nor the size of the clusters. The smallest rate that gives `count` is
+/// taken, and the lesser answer if both readings of single TPCs give `count`. So never more
+/// clusters are promised than fit.
 ///
 /// O(GPCs^2 * log(count)).
 pub fn clusters(count: u32, left: &TpcMask, topology: &Topology) -> Option<u32> {
+    let within = held(count, left, topology, Singles::Unused)?;
+    let anywhere = held(count, left, topology, Singles::Gpcs)?;
+    let held = match (within.is_exact, anywhere.is_exact) {
+        (true, false) => within.clusters,
+        (false, true) => anywhere.clusters,
+        _ => within.clusters.min(anywhere.clusters),
+    };
+    Some(u32::try_from(held).unwrap_or(count).min(count))
+}
+
+/// What TPCs are for clusters that lie in no GPC.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Singles {
+    Unused,
+    Gpcs,
+}
+
+/// The clusters that fit by one reading of single TPCs.
+struct Held {
+    clusters: u64,
+    /// Whether this reading gives what the driver reports for the whole GPU.
+    is_exact: bool,
+}
+
+fn held(count: u32, left: &TpcMask, topology: &Topology, singles: Singles) -> Option<Held> {
     let gpcs = topology.tpcs_of_gpcs(topology.existing());
-    let rates = gpcs.clone().filter(|tpcs| *tpcs > 0).map(|tpcs| Rate {
+    let sum = |rate: Rate, mask: &TpcMask| {
+        let single = match singles {
+            Singles::Unused => 0,
+            Singles::Gpcs => rate
+                .of(1)
+                .saturating_mul(u64::from(topology.tpcs_apart(mask))),
+        };
+        let gpcs = topology.tpcs_of_gpcs(mask).map(|tpcs| rate.of(tpcs));
+        gpcs.fold(single, u64::saturating_add)
+    };
+    let rates = gpcs.filter(|tpcs| *tpcs > 0).map(|tpcs| Rate {
         clusters: least(count, |clusters| {
-            Rate { clusters, tpcs }.sum(gpcs.clone()) >= u64::from(count)
+            sum(Rate { clusters, tpcs }, topology.existing()) >= u64::from(count)
         }),
         tpcs,
     });
@@ -77,8 +116,10 @@ pub fn clusters(count: u32, left: &TpcMask, topology: &Topology) -> Option<u32> 
         true => other,
         false => one,
     })?;
-    let held = rate.sum(topology.tpcs_of_gpcs(left));
-    Some(u32::try_from(held).unwrap_or(count).min(count))
+    Some(Held {
+        clusters: sum(rate, left),
+        is_exact: sum(rate, topology.existing()) == u64::from(count),
+    })
 }
 
 /// Clusters on so many TPCs, which are not 0.
@@ -89,12 +130,10 @@ struct Rate {
 }
 
 impl Rate {
-    /// Returns the clusters that GPCs of so many TPCs hold together.
-    fn sum(self, gpcs: impl Iterator<Item = u32>) -> u64 {
-        // Widened, so that nothing overflows: a GPC has at most 256 TPCs.
-        let held = |tpcs: u32| u64::from(tpcs) * u64::from(self.clusters);
-        gpcs.map(|tpcs| held(tpcs).checked_div(u64::from(self.tpcs)).unwrap_or(0))
-            .fold(0, u64::saturating_add)
+    /// Returns the clusters that a GPC of so many TPCs holds.
+    fn of(self, tpcs: u32) -> u64 {
+        let held = u64::from(tpcs) * u64::from(self.clusters);
+        held.checked_div(u64::from(self.tpcs)).unwrap_or(0)
     }
 
     fn exceeds(self, other: Self) -> bool {
@@ -191,6 +230,12 @@ mod tests {
         assert_eq!(held(62, "0-127"), Some(62));
         assert_eq!(held(62, "0-31"), Some(4 + 8 + 8 + 5));
         assert_eq!(held(62, "0-3,75,78,81,83"), Some(4), "a share would be 7");
+        // Clusters of one block, one on an SM. They run on single TPCs, too.
+        assert_eq!(held(132, "0-127"), Some(132));
+        assert_eq!(
+            (held(132, "0-3,9-36"), held(132, "75,78")),
+            (Some(58), Some(4))
+        );
         // Clusters of 8 blocks, one on an SM.
         assert_eq!(held(15, "0-127"), Some(15));
         assert_eq!((held(15, "0-3"), held(15, "0,9,18,27")), (Some(1), Some(0)));
@@ -217,7 +262,9 @@ mod tests {
             let (h100, left) = (h100(), TpcMask::from_words(left));
             let fit = |mask: &TpcMask| -> u64 {
                 let sms = h100.tpcs_of_gpcs(mask).map(|tpcs| 2 * u64::from(tpcs));
-                sms.map(|sms| sms * per_sm / blocks).sum()
+                let within = sms.map(|sms| sms * per_sm / blocks).sum::<u64>();
+                let single = u64::from(h100.tpcs_apart(mask)) * 2 * per_sm;
+                within + if blocks == 1 { single } else { 0 }
             };
             let count = u32::try_from(fit(h100.existing())).unwrap();
             let held = clusters(count, &left, &h100).unwrap();
