@@ -12,6 +12,7 @@
 //! chooses its own name, so nothing behind the pid is read.
 
 use crate::gpu::PciAddress;
+use crate::rmapi::channel::PREEMPTIVE_REMOVAL;
 
 /// Errors that ended work of an owner on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,8 +56,8 @@ const BUS_BITS: u32 = 8;
 const DOMAIN_BITS: u32 = 19;
 
 impl Report {
-    /// Parses a line of the log. Returns `None` for every other line, and for an error without a
-    /// process.
+    /// Parses a line of the log. Returns `None` for every other line, for an error without a
+    /// process, and for a channel that RM stops because its owner goes.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let rest = line.strip_prefix(b"NVRM: Xid (PCI:")?;
         let (domain, rest) = number(rest, 16)?;
@@ -67,7 +68,7 @@ impl Report {
         let (xid, rest) = number(rest.get(end..)?.strip_prefix(b"): ")?, 10)?;
         let (pid, rest) = number(rest.strip_prefix(b", pid=")?, 10)?;
         rest.strip_prefix(b",")?;
-        Some(Self {
+        (xid != PREEMPTIVE_REMOVAL).then_some(Self {
             domain,
             bus: u8::try_from(bus).ok()?,
             slot: u8::try_from(slot).ok()?,
@@ -171,6 +172,7 @@ mod tests {
         for line in [
             "NVRM: GPU at PCI:0000:01:00: GPU-66616b65-2d67-6831-3030-2d6770752d00",
             "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off",
+            "NVRM: Xid (PCI:0000:01:00): 45, pid=5, name=x, Ch 00000008",
             "NVRM: Xid (PCI:0000:01:00): 31, name=x, pid=5, ",
             "NVRM: Xid (PCI:0000:01:00): , pid=5, ",
             "NVRM: Xid (PCI:0000:01:00): 31, pid=99999999999, ",

@@ -4,6 +4,7 @@
 //!
 //! The user-space mode reads the structures in the tenant's process, after the ioctl.
 
+pub use super::nv::ROBUST_CHANNEL_PREEMPTIVE_REMOVAL as PREEMPTIVE_REMOVAL;
 use super::nv::{self, channel, nvos21, nvos33_with_fd, nvos54, nvos64};
 use super::{escape, Fields, Handle};
 
@@ -39,15 +40,18 @@ impl ChannelParams {
     }
 }
 
-/// Returns the Xid in a channel's error notifier, or `None` if RM has not ended the channel.
+/// Returns the Xid in a channel's error notifier, or `None` if no error has ended the channel.
 /// `words` are the first four of its `NvNotification`: time (two), `info32`, and `status << 16 |
 /// info16`.
+///
+/// RM also writes the notifier when it stops a channel whose owner goes (`kchannelNotifyRc`, with
+/// [`PREEMPTIVE_REMOVAL`]). That is no error.
 pub const fn notified_error(words: [u32; 4]) -> Option<u32> {
     /// The status that RM writes.
     const WRITTEN: u32 = 0xffff;
     let [_, _, xid, last] = words;
     match last >> 16 {
-        WRITTEN => Some(xid),
+        WRITTEN if xid != PREEMPTIVE_REMOVAL => Some(xid),
         _ => None,
     }
 }
@@ -145,6 +149,8 @@ mod tests {
         assert_eq!(notified_error(fault), Some(31));
         assert_eq!(notified_error([0; 4]), None);
         assert_eq!(notified_error([1, 2, 31, 0x8000_0001]), None);
+        // Its owner exits.
+        assert_eq!(notified_error([1, 2, 45, 0xffff_0001]), None);
     }
 
     #[test]

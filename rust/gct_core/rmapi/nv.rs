@@ -170,6 +170,9 @@ numbers! {
     NV_ERR_OBJECT_NOT_FOUND = 0x57;
     NV_ERR_RESOURCE_LOST = 0x6e;
 
+    // Reasons in a channel's error notifier, the Xids: `nverror.h`.
+    ROBUST_CHANNEL_PREEMPTIVE_REMOVAL = 45;
+
     // The old memory interface: `nvos.h`.
     NVOS32_FUNCTION_ALLOC_SIZE = 2;
     NVOS32_FUNCTION_FREE = 3;

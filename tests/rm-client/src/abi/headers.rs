@@ -7,6 +7,7 @@
 pub(super) const HEADERS: &[&str] = &[
     "nvmisc.h",
     "nvtypes.h",
+    "nverror.h",
     "nvos.h",
     "nvstatus.h",
     "alloc/alloc_channel.h",
