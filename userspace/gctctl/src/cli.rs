@@ -3,10 +3,13 @@
 //! Defines the command line. The doc comments are the help texts.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use gct_client::DEFAULT_ROOT;
 use gct_model::Order;
+
+use crate::commands::interval;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -88,6 +91,10 @@ pub(crate) enum Command {
     },
     /// Make groups and limits what a file says, all or nothing.
     Apply(Apply),
+    /// Print what each group and process uses on each GPU: totals, or with --interval rates.
+    Stat(Stat),
+    /// Print refused allocations, faults, stalls, and what gctgroup could not follow.
+    Events(Events),
     /// Print one file of a target.
     Get {
         /// Target of the file.
@@ -137,6 +144,30 @@ pub(crate) struct Apply {
     /// to their defaults. Groups of a `gctctl run` stay.
     #[arg(long)]
     pub(crate) prune: bool,
+}
+
+/// The options of `stat`.
+#[derive(Debug, Args)]
+pub(crate) struct Stat {
+    /// NAME, PID, NAME/GPU or PID/GPU. Default: all.
+    pub(crate) target: Option<String>,
+    /// Print the rates of each interval, until interrupted: seconds, or `500ms`.
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    pub(crate) interval: Option<Duration>,
+    /// End after so many intervals.
+    #[arg(long, value_name = "N", requires = "interval")]
+    pub(crate) count: Option<u32>,
+}
+
+/// The options of `events`.
+#[derive(Debug, Args)]
+pub(crate) struct Events {
+    /// Print each new event, until interrupted.
+    #[arg(long)]
+    pub(crate) follow: bool,
+    /// Time between two looks: seconds, or `500ms`.
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s", requires = "follow")]
+    pub(crate) interval: Duration,
 }
 
 /// The options of `attach`.

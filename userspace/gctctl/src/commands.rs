@@ -3,13 +3,18 @@
 //! Runs the commands.
 
 mod apply;
+mod counters;
 mod doctor;
+mod events;
 mod generate;
 mod groups;
 mod ls;
 mod run;
 mod set;
 mod show;
+mod stat;
+
+pub(crate) use counters::interval;
 
 use gct_client::Tree;
 use gctd_ipc::paths::SocketPaths;
@@ -41,6 +46,8 @@ pub(crate) fn run(cli: &Cli) -> Outcome {
         Command::Rm { names } => groups::remove(&tree, names),
         Command::Attach(attach) => groups::attach(&tree, attach),
         Command::Set { target, values } => set::run(&tree, target, values),
+        Command::Events(events) => events::run(&tree, events, cli.json),
+        Command::Stat(stat) => stat::run(&tree, stat, cli.json),
         Command::Get { target, file } => show::get(&tree, target, file),
         Command::Capture(capture) => capture::run(capture),
         Command::Version => show::version(&tree),

@@ -93,9 +93,17 @@ impl Outcome {
         }
     }
 
+    /// Returns the outcome of a command that has printed its results itself.
+    pub(crate) fn silent() -> Self {
+        Self::default()
+    }
+
     /// Prints the results. Returns the exit code of the first failure.
     pub(crate) fn print(mut self, as_json: bool) -> ExitCode {
-        let text = if as_json {
+        let is_silent = self.json.is_null() && self.failures.is_empty();
+        let text = if is_silent {
+            String::new()
+        } else if as_json {
             let errors: Vec<Value> = self.failures.iter().map(Failure::json).collect();
             if self.json.is_null() {
                 self.json = json!({});
