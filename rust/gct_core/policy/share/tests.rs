@@ -320,6 +320,32 @@ fn a_long_piece_goes_and_is_paid_for() {
     assert_eq!(account.ready_at(&share, MS * 6, end), now + MS * 500);
     let later = now + MS * 400;
     assert_eq!(account.ready_at(&share, MS * 5, later), later);
+    // The debt of the last period remains, and with it the quota is used up.
+    assert_eq!(account.ready_at(&share, MS * 6, later), now + MS * 500);
+    account.charge(&share, MS * 5, later);
+    assert_eq!(account.ready_at(&share, MS, later), now + MS * 500);
+}
+
+/// What an earlier period was charged too much makes no later one longer.
+#[test]
+fn a_wrong_prediction_is_given_back_in_its_own_period() {
+    let max = DutyCycle {
+        quota: MS * 10,
+        period: MS * 100,
+    };
+    let share = Share {
+        max: Some(max),
+        ..share(100)
+    };
+    for (ends, ready) in [(MS * 1_010, MS * 1_010), (MS * 1_110, MS * 1_200)] {
+        let mut account = Account::default();
+        let charge = account.charge(&share, MS * 8, MS * 1_000);
+        if ends > MS * 1_100 {
+            account.charge(&share, MS * 10, MS * 1_105);
+        }
+        account.correct(&share, charge, MS * 2, ends);
+        assert_eq!(account.ready_at(&share, MS * 6, ends), ready);
+    }
 }
 
 /// A piece of unknown length does not hold others back for as long as it runs.
