@@ -188,6 +188,24 @@ pub(crate) static METRICS: &[Metric] = &[
         From::Key("channels"),
         "Channels that exist.",
     ),
+    gauge(
+        ("channel_owned", ""),
+        File::ChannelOwned,
+        From::Value,
+        "1 if new channels get a ring of the driver's, else 0.",
+    ),
+    gauge(
+        ("compute_owned_channels", ""),
+        File::ComputeStat,
+        From::Key("owned"),
+        "Channels that have a ring of the driver's.",
+    ),
+    gauge(
+        ("compute_unowned_channels", ""),
+        File::ComputeStat,
+        From::Key("unowned"),
+        "Channels that kept their tenant's ring although they should have one of the driver's.",
+    ),
     counter(
         "launches",
         File::ComputeStat,
