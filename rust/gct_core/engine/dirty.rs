@@ -124,6 +124,7 @@ impl State<'_> {
                 let of = self.objects.get(key).and_then(|object| object.gpu);
                 if gpu.is_none_or(|_| of == gpu) {
                     self.mark_if_dirty(key);
+                    self.mark_guests(key);
                 }
             }
         }

@@ -87,6 +87,35 @@ impl<'a> State<'a> {
         (object.class == Class::Channel && above.class == Class::ChannelGroup).then_some(group)
     }
 
+    /// Marks the channels of a channel group's guests. Their time slice may be in force no longer,
+    /// or again, because the maker's has changed.
+    pub(super) fn mark_guests(&mut self, group: ObjectKey) {
+        let Some(maker) = self
+            .objects
+            .get(group)
+            .and_then(|object| self.proc_of(object))
+        else {
+            return;
+        };
+        let mut alias = self.objects.next_alias(group);
+        for _ in 0..LOOKS_MAX {
+            if alias == group {
+                return;
+            }
+            let proc = self
+                .objects
+                .get(alias)
+                .and_then(|object| self.proc_of(object));
+            let mut at = self.objects.child_of(alias).filter(|_| proc != Some(maker));
+            for _ in 0..LOOKS_MAX {
+                let Some(key) = at else { break };
+                self.mark_if_dirty(key);
+                at = self.objects.sibling_of(key);
+            }
+            alias = self.objects.next_alias(alias);
+        }
+    }
+
     /// Returns the processes with channels below the other aliases of a channel group.
     fn sharers(&self, group: ObjectKey) -> impl Iterator<Item = ProcKey> + use<'_, 'a> {
         let mut at = group;
