@@ -6,7 +6,6 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
 
 use common::Ran;
 use gctd::testing::Daemon;
@@ -34,12 +33,7 @@ impl Bed {
     }
 
     fn gctctl(&self, arguments: &[&str]) -> Ran {
-        let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
-            .arg("--dir")
-            .arg(&self.0.directory)
-            .args(arguments)
-            .output();
-        Ran::new(output.unwrap(), &self.0.directory)
+        Ran::gctctl("--dir", &self.0.directory, arguments)
     }
 
     fn apply(&self, text: &str, options: &[&str]) -> Ran {

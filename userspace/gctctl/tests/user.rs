@@ -17,12 +17,7 @@ impl Bed {
     }
 
     fn gctctl(&self, arguments: &[&str]) -> Ran {
-        let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
-            .arg("--dir")
-            .arg(&self.0.directory)
-            .args(arguments)
-            .output();
-        Ran::new(output.unwrap(), &self.0.directory)
+        Ran::gctctl("--dir", &self.0.directory, arguments)
     }
 
     /// Runs a shell script with `gctctl run`. The library is invalid: the loader only warns.

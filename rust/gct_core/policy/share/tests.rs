@@ -298,17 +298,22 @@ fn the_gpu_does_not_idle_while_anybody_may_run() {
     assert_eq!(alone, 999 * MS.get());
 }
 
-/// Neither a weight nor a quota holds back for good what is longer than the window and the quota.
-#[test]
-fn a_long_piece_goes_and_is_paid_for() {
+/// Returns the limits of a node that may use 10 ms in each 100.
+fn tenth() -> Share {
     let max = DutyCycle {
         quota: MS * 10,
         period: MS * 100,
     };
-    let share = Share {
+    Share {
         max: Some(max),
         ..share(100)
-    };
+    }
+}
+
+/// Neither a weight nor a quota holds back for good what is longer than the window and the quota.
+#[test]
+fn a_long_piece_goes_and_is_paid_for() {
+    let share = tenth();
     let (mut account, now) = (Account::default(), MS * 1_000);
     assert_eq!(account.ready_at(&share, MS * 35, now), now);
     let charge = account.charge(&share, MS * 35, now);
@@ -329,14 +334,7 @@ fn a_long_piece_goes_and_is_paid_for() {
 /// What an earlier period was charged too much makes no later one longer.
 #[test]
 fn a_wrong_prediction_is_given_back_in_its_own_period() {
-    let max = DutyCycle {
-        quota: MS * 10,
-        period: MS * 100,
-    };
-    let share = Share {
-        max: Some(max),
-        ..share(100)
-    };
+    let share = tenth();
     for (ends, ready) in [(MS * 1_010, MS * 1_010), (MS * 1_110, MS * 1_200)] {
         let mut account = Account::default();
         let charge = account.charge(&share, MS * 8, MS * 1_000);

@@ -120,12 +120,7 @@ impl FakeTree {
 
     /// Runs gctctl on the tree.
     pub(crate) fn gctctl(&self, arguments: &[&str]) -> Ran {
-        let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
-            .arg("--root")
-            .arg(&self.root)
-            .args(arguments)
-            .output();
-        Ran::new(output.expect("gctctl runs"), &self.root)
+        Ran::gctctl("--root", &self.root, arguments)
     }
 }
 
@@ -143,6 +138,16 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
+    /// Runs gctctl on the tree that `option` finds in a directory.
+    pub(crate) fn gctctl(option: &str, directory: &Path, arguments: &[&str]) -> Self {
+        let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
+            .arg(option)
+            .arg(directory)
+            .args(arguments)
+            .output();
+        Self::new(output.expect("gctctl runs"), directory)
+    }
+
     pub(crate) fn new(output: Output, root: &Path) -> Self {
         let root = root.display().to_string();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(&root, "ROOT");
