@@ -2,8 +2,8 @@
 
 //! Gives tenants' channels rings of the driver's, where `channel.owned` asks for it.
 //!
-//! Of one open file one ioctl at a time is between [`Owned::enter`] and [`Owned::leave`], so what
-//! the first leaves in the file's [`Record`] is for the second.
+//! An open file has at most one ioctl between [`enter`] and [`leave`]. What [`enter`] stores in the
+//! file's [`Record`] is therefore for the [`leave`] of the same ioctl.
 
 mod client;
 mod gpu;
@@ -24,25 +24,27 @@ use kernel::sync::{new_mutex, Arc, Mutex};
 
 pub(crate) use gpu::round;
 
-/// What has to do with owned channels.
+/// The records of open files, and the GPUs that have owned channels.
 #[pin_data]
 pub(crate) struct Owned {
     #[pin]
     files: Mutex<KVVec<Arc<Record>>>,
+    /// Number of records. While it is 0, the ioctls of all tenants take no lock here.
+    records: Atomic<usize>,
     /// Held while a GPU is opened. No other lock of ours is held then.
     #[pin]
     gpus: Mutex<KVVec<Opened>>,
-    /// Lanes that were made.
+    /// Number of the next lane.
     lanes: Atomic<u64>,
 }
 
-/// A GPU, and how many channels use it or are about to.
+/// An open GPU, and the number of channels that use it or are being allocated on it.
 struct Opened {
     gpu: Arc<Gpu>,
     users: usize,
 }
 
-/// What is known of an open file whose process has, or has had, `channel.owned` set.
+/// State of an open file whose process has, or had, `channel.owned` set.
 #[pin_data]
 struct Record {
     file: FileId,
@@ -57,7 +59,7 @@ struct Inner {
     pending: Option<Pending>,
 }
 
-/// A channel that is owned. Its lane is the worker's.
+/// An owned channel. The worker has its lane.
 struct Channel {
     client: Handle,
     channel: Handle,
@@ -65,11 +67,12 @@ struct Channel {
     gpu: Arc<Gpu>,
 }
 
-/// A channel whose allocation is under way.
+/// A channel that the resource manager is allocating.
 enum Pending {
-    /// It will have its tenant's ring.
+    /// The channel gets its tenant's ring.
     Native,
-    /// It will have ours. For so long the driver's USERD has a name in the tenant's client.
+    /// The channel gets a ring of the driver's. During the allocation the driver's USERD has the
+    /// handle `name` in the tenant's client.
     Owned {
         lane: Lane,
         number: u64,
@@ -82,17 +85,24 @@ impl Owned {
     pub(crate) fn new() -> impl PinInit<Self> {
         pin_init!(Self {
             files <- new_mutex!(KVVec::new(), "gct::owned_files"),
+            records: Atomic::new(0),
             gpus <- new_mutex!(KVVec::new(), "gct::owned_gpus"),
             lanes: Atomic::new(0),
         })
     }
 
+    /// Returns the record of a file, if it has one.
     fn record(&self, file: FileId) -> Option<Arc<Record>> {
+        // The file's own record was counted by an earlier ioctl of the file, which the driver has
+        // ordered before this one.
+        if self.records.load(Relaxed) == 0 {
+            return None;
+        }
         let files = self.files.lock();
         files.iter().find(|record| record.file == file).cloned()
     }
 
-    /// The record of a file, made if there is none.
+    /// Returns the record of a file. Makes it if there is none.
     fn record_made(&self, file: FileId) -> Result<Arc<Record>, Refused> {
         if let Some(record) = self.record(file) {
             return Ok(record);
@@ -110,12 +120,13 @@ impl Owned {
             GFP_KERNEL_ACCOUNT,
         )
         .map_err(|_| Refused)?;
-        // Nobody else makes this one: of a file one ioctl is here at a time.
+        // No other ioctl makes it too: a file has one ioctl here at a time.
         self.files.lock().push(record.clone(), GFP_KERNEL)?;
+        self.records.fetch_add(1, Relaxed);
         Ok(record)
     }
 
-    /// Opens a GPU for one more channel.
+    /// Adds a user to a GPU. The first one opens it.
     fn open(&self, id: u32) -> Result<Arc<Gpu>, Refused> {
         let mut gpus = self.gpus.lock();
         if let Some(opened) = gpus.iter_mut().find(|opened| opened.gpu.id == id) {
@@ -132,7 +143,7 @@ impl Owned {
         Ok(gpu)
     }
 
-    /// A channel uses a GPU no more; with the last one the worker and the client go.
+    /// Removes a user from a GPU. The last one ends the worker and the client.
     fn close(&self, gpu: Arc<Gpu>) {
         let mut gpus = self.gpus.lock();
         let at = gpus
@@ -154,28 +165,28 @@ impl Owned {
         }
     }
 
-    /// Ends the lane of a channel, which exists no more or is about to be freed.
+    /// Ends the lane of a channel that is gone or is about to be freed.
     fn end(&self, channel: Channel) {
         drop(channel.gpu.take(channel.lane));
         self.close(channel.gpu);
     }
 }
 
-/// Lets the hooks see calls that map memory, while some owner has `channel.owned` set.
+/// Has the hooks pass calls that map memory, while an owner has `channel.owned` set.
 pub(crate) fn update(glue: &Glue) {
     let on = glue.locked(|state| state.wants_owned());
     // SAFETY: has no preconditions.
     unsafe { bindings::gct_helper_own(on) };
 }
 
-/// Does some owner have `channel.owned` set?
+/// Returns whether an owner has `channel.owned` set.
 pub(crate) fn is_wanted() -> bool {
     // SAFETY: one aligned load of a number that is 0 or 1.
     unsafe { core::ptr::addr_of!(bindings::gct_owning).read_volatile() != 0 }
 }
 
-/// Gives a channel that is to be owned its parts and other parameters, before its ioctl runs.
-/// `request` is what the ioctl has served, if that is a channel's.
+/// Allocates the parts of a channel that is to be owned, and replaces its parameters, before its
+/// ioctl runs. `request` is read from the parameters, if they are a channel's.
 pub(crate) fn enter(
     glue: &Glue,
     file: FileId,
@@ -193,7 +204,11 @@ pub(crate) fn enter(
     record.inner.lock().pending = Some(pending);
 }
 
-/// Makes what a channel needs, or says why it stays native.
+/// Allocates the parts of a channel.
+///
+/// # Errors
+///
+/// The channel stays native.
 fn pending(
     glue: &Glue,
     record: &Record,
@@ -211,7 +226,7 @@ fn pending(
     let gpu = glue.owned.open(site.gpu)?;
     let made = || {
         let kit = Kit::new(gpu.client.clone(), call.client, space, &mailbox)?;
-        // SAFETY: has no preconditions. The tenant cannot guess the name.
+        // SAFETY: has no preconditions. A random name cannot be guessed by the tenant.
         let name = unsafe { bindings::gct_helper_random() };
         // CAST: the low half.
         let name = (name as Handle).max(1);
@@ -228,7 +243,7 @@ fn pending(
         }
     };
     for swap in owned::swaps(lane.kit().ring_address, name) {
-        // There is room for all: the request was read from what is served.
+        // Every swap fits: the request was read from the same parameters.
         serve::swap(room, &swap);
     }
     Ok(Pending::Owned {
@@ -239,7 +254,7 @@ fn pending(
     })
 }
 
-/// An ioctl has run. `served` is what it had served.
+/// Records what an ioctl has made or freed. `served` are its parameters.
 pub(crate) fn leave(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) {
     if let Action::Alloc { class, .. } = call.action {
         match class {
@@ -255,6 +270,7 @@ pub(crate) fn leave(glue: &Glue, file: FileId, call: &Call, served: Option<&Serv
     }
 }
 
+/// Hands a channel that the resource manager has allocated to its worker, or ends its parts.
 fn channel_made(glue: &Glue, file: FileId, call: &Call) {
     let Some(record) = glue.owned.record(file) else {
         return;
@@ -291,13 +307,13 @@ fn channel_made(glue: &Glue, file: FileId, call: &Call) {
     }
 }
 
-/// Hands a lane to its worker, with room for its channel in the record.
+/// Hands a lane to its worker. Reserves room for its channel in the record before.
 fn keep(record: &Record, channel: &Channel, lane: Lane) -> bool {
     let reserved = record.inner.lock().channels.reserve(1, GFP_KERNEL_ACCOUNT);
     reserved.is_ok() && channel.gpu.add(lane).is_ok()
 }
 
-/// Remembers in which address space the channels of a new group or context share are.
+/// Records the address space of a new channel group or context share.
 fn space_known(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) {
     let wants = is_wanted() && glue.locked(|state| state.wants_owned_of(file));
     let space = served.and_then(|served| call.space_in(served.bytes()));
@@ -314,12 +330,12 @@ fn space_known(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) 
             object: call.object,
             space,
         };
-        // Without it a channel there stays native, and is counted.
+        // Without the entry a channel there stays native, and `unowned` counts it.
         let _ = spaces.push(space, GFP_KERNEL_ACCOUNT);
     }
 }
 
-/// Forgets what was freed, and ends the lanes of channels that are gone.
+/// Drops the records of freed objects, and ends the lanes of channels that are gone.
 fn freed(glue: &Glue, file: FileId, call: &Call) {
     let Some(record) = glue.owned.record(file) else {
         return;
@@ -351,7 +367,7 @@ fn freed(glue: &Glue, file: FileId, call: &Call) {
     }
 }
 
-/// An ioctl that maps or unmaps memory for the GPU has run.
+/// Records what an ioctl has mapped for the GPU, or unmapped.
 pub(crate) fn mapped(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], result: u32) {
     let Some(change) = Change::decode(escape, bytes).filter(|_| result == 0) else {
         return;
@@ -367,19 +383,24 @@ pub(crate) fn mapped(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], resul
     retain(mappings, |mapping| !mapping.is_gone_after(&change));
     if let Change::Added(mapping) = change {
         if wants && mappings.len() < MAPPINGS_MAX {
-            // Without it a channel there stays native, and is counted.
+            // Without the entry a channel there stays native, and `unowned` counts it.
             let _ = mappings.push(mapping, GFP_KERNEL_ACCOUNT);
         }
     }
 }
 
-/// A file is closed: its channels are freed before their rings are. Nobody else uses its clients.
+/// Ends the channels of a file that is being closed. Frees each channel before its ring. No ioctl
+/// uses the file's clients any more.
 pub(crate) fn file_closed(glue: &Glue, file: FileId) {
+    if glue.owned.records.load(Relaxed) == 0 {
+        return;
+    }
     let mut files = glue.owned.files.lock();
     let at = files.iter().position(|record| record.file == file);
     let record = at.and_then(|at| files.remove(at).ok());
     drop(files);
     let Some(record) = record else { return };
+    glue.owned.records.fetch_sub(1, Relaxed);
     loop {
         let channel = record.inner.lock().channels.pop();
         let Some(channel) = channel else { break };
@@ -388,7 +409,7 @@ pub(crate) fn file_closed(glue: &Glue, file: FileId) {
     }
 }
 
-/// A GPU goes: nothing of ours may keep it.
+/// Ends all owned channels of a GPU that is being removed.
 pub(crate) fn gpu_removed(glue: &Glue, id: u32) {
     let mut from = 0;
     loop {
@@ -410,8 +431,8 @@ pub(crate) fn gpu_removed(glue: &Glue, id: u32) {
     }
 }
 
-/// Removes what is not to be kept, in order. That of the kernel's vectors may panic, as far as the
-/// compiler knows.
+/// Keeps the items for which `keeps` is true, in order. The object of `KVVec::retain` has a path
+/// that panics, which the object gate refuses.
 fn retain<T: Copy>(all: &mut KVVec<T>, keeps: impl Fn(&T) -> bool) {
     let mut kept = 0;
     for at in 0..all.len() {

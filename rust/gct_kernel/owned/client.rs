@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The driver's own client on one GPU, and what each owned channel has there.
+//! Allocates the parts of owned channels in a client of the driver's own, one on each GPU.
 
 use crate::bindings;
 use crate::rm;
@@ -21,11 +21,11 @@ pub(super) struct Client {
     gpu: u32,
     handle: Handle,
     doorbell: View,
-    /// Channels that have got names here.
+    /// Number of the next channel's names.
     channels: Atomic<u32>,
 }
 
-/// The error for what the resource manager, or a bound, refuses.
+/// The error of a refusal, by the resource manager or by a bound.
 pub(super) struct Refused;
 
 impl From<kernel::alloc::AllocError> for Refused {
@@ -61,7 +61,8 @@ impl Drop for Held {
     }
 }
 
-/// Allocates an object of a client; the resource manager may write to the parameters.
+/// Allocates an object of a client. Returns the parameters, to which the resource manager may have
+/// written.
 fn alloc(
     client: Handle,
     [parent, object]: [Handle; 2],
@@ -76,13 +77,13 @@ fn alloc(
     done(status).map(|()| params)
 }
 
-/// Frees an object of a client, or what has its name.
+/// Frees the object of a client that has a handle, if there is one.
 pub(super) fn free(client: Handle, object: Handle) {
     // SAFETY: takes any numbers: the resource manager looks them up.
     let _ = unsafe { bindings::gct_helper_client_free(client, object) };
 }
 
-/// A client that is freed unless it is kept.
+/// A client, which is freed when this is dropped.
 struct Root(Handle);
 
 impl Drop for Root {
@@ -106,7 +107,7 @@ impl Client {
         alloc(root.0, below, nv::HOPPER_USERMODE_A, Params::doorbell())?;
         let doorbell = View::new(root.0, [kit::SUBDEVICE, kit::DOORBELL], 0, DOORBELL_BYTES)?;
         let (handle, gpu) = (root.0, held.0);
-        // Both belong to the client from here on.
+        // `Client` frees both when it is dropped.
         core::mem::forget((root, held));
         Ok(Self {
             gpu,
@@ -139,8 +140,7 @@ impl Drop for Client {
     }
 }
 
-/// Memory that the resource manager has mapped for the kernel. Whoever has it keeps the memory
-/// object.
+/// Memory that the resource manager has mapped for the kernel. Its owner keeps the memory object.
 pub(super) struct View {
     base: NonNull<c_void>,
     bytes: u64,
@@ -166,7 +166,7 @@ impl View {
         Ok(Self { base, bytes })
     }
 
-    /// The address of `bytes` at an offset, if they lie inside and are aligned.
+    /// Returns the address of `bytes` at an offset, if they lie inside and are aligned.
     fn at(&self, offset: u32, bytes: u32) -> Option<NonNull<c_void>> {
         let end = u64::from(offset).checked_add(u64::from(bytes))?;
         (end <= self.bytes && offset % bytes == 0).then_some(())?;
@@ -202,7 +202,7 @@ impl View {
     }
 }
 
-/// The names of one channel's objects; they are freed with it.
+/// The handles of one channel's objects. Dropping this frees the objects.
 struct Names {
     client: Arc<Client>,
     channel: u32,
@@ -242,7 +242,7 @@ impl Names {
         let (offset, skipped) = (place.offset & !(kit::PAGE - 1), place.offset % kit::PAGE);
         let mut view = self.map(part, offset, bytes.checked_add(skipped).ok_or(Refused)?)?;
         let skipped = usize::try_from(skipped).map_err(|_| Refused)?;
-        // SAFETY: so many bytes were mapped before those of the view.
+        // SAFETY: `skipped` bytes were mapped in front of the view's.
         view.base = unsafe { view.base.byte_add(skipped) };
         view.bytes = bytes;
         Ok(view)
@@ -257,7 +257,7 @@ impl Drop for Names {
     }
 }
 
-/// Gives an object a name in a client: client, parent, name. The source is client, object.
+/// Duplicates an object of `source_client` as `name` of `client`.
 fn dup(
     [client, parent, name]: [Handle; 3],
     [source_client, source]: [Handle; 2],
@@ -266,14 +266,14 @@ fn dup(
     done(unsafe { bindings::gct_helper_client_dup(client, parent, name, source_client, source) })
 }
 
-/// What an owned channel is made of, and its tenant's mailbox.
+/// The parts of an owned channel, and its tenant's mailbox.
 pub(super) struct Kit {
-    // The views are gone before the names, which keep their memory.
+    // Fields are dropped in this order: views before the names, which keep their memory.
     pub(super) ring: View,
     pub(super) userd: View,
     pub(super) tenant_ring: View,
     pub(super) tenant_userd: View,
-    /// Where the hardware finds the ring.
+    /// GPU virtual address of the ring.
     pub(super) ring_address: u64,
     names: Names,
 }
@@ -316,7 +316,7 @@ impl Kit {
         })
     }
 
-    /// Names the driver's USERD in the tenant's client, below its device.
+    /// Duplicates the driver's USERD into the tenant's client, below its device.
     pub(super) fn lend_userd(
         &self,
         tenant: Handle,

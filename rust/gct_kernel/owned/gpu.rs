@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! The owned channels of one GPU, and the worker that serves them.
+//! Serves the owned channels of one GPU, by a worker thread.
 
 use super::client::{Client, Kit, Refused};
 use crate::bindings::{self, gct_worker};
@@ -14,33 +14,33 @@ use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
 use kernel::sync::{new_mutex, Arc, Mutex};
 
-/// A GPU that has owned channels, or is about to.
+/// A GPU with owned channels, or with one that is being allocated.
 #[pin_data]
 pub(super) struct Gpu {
     pub(super) id: u32,
     pub(super) client: Arc<Client>,
     #[pin]
     lanes: Mutex<KVVec<Lane>>,
-    /// How long the worker slept before this round.
+    /// Nanoseconds that the worker slept before this round.
     slept: Atomic<u64>,
     worker: Atomic<*mut gct_worker>,
 }
 
-/// An owned channel, in the hands of the worker.
+/// The worker's state of an owned channel.
 pub(super) struct Lane {
-    /// Distinguishes it from all others.
+    /// Unique among all lanes.
     number: u64,
     /// The tenant's client, and its channel.
     channel: [Handle; 2],
     kit: Kit,
     passage: Passage<KVVec<u32>>,
-    /// What the doorbell is told, once the resource manager has said it.
+    /// The work submit token for the doorbell; `None` until the resource manager has answered.
     token: Option<u32>,
     retry: Retry,
 }
 
 impl Lane {
-    /// A channel that is about to be allocated.
+    /// Creates the lane of a channel that is about to be allocated.
     pub(super) fn new(number: u64, kit: Kit, mailbox: &Mailbox) -> Result<Self, Refused> {
         // CAST: 512.
         let slots = KVVec::from_elem(0, REAL_ENTRIES as usize, GFP_KERNEL_ACCOUNT)?;
@@ -58,13 +58,13 @@ impl Lane {
         &self.kit
     }
 
-    /// Says which channel it has become.
+    /// Sets the channel, once it is allocated.
     pub(super) fn is_channel(&mut self, channel: [Handle; 2]) {
         self.channel = channel;
     }
 
-    /// Copies what the tenant has submitted, and tells it what the hardware has fetched. Loads of
-    /// device memory cost about a microsecond each.
+    /// Copies the entries that the tenant has submitted, and writes GP_GET back to it. A load of
+    /// device memory costs about a microsecond on hardware (inferred).
     fn serve(&mut self, now_ns: u64) -> Served {
         let mut moved = false;
         if self.passage.is_in_flight() {
@@ -101,7 +101,7 @@ impl Lane {
         })
     }
 
-    /// Copies one entry, read once: the tenant may write to it at any time.
+    /// Copies one entry. Reads it once, because the tenant may write to it at any time.
     fn copy(&mut self, index: u32) {
         let from = index.saturating_mul(ENTRY_BYTES);
         let to = self.passage.put().saturating_mul(ENTRY_BYTES);
@@ -111,10 +111,10 @@ impl Lane {
     }
 }
 
-/// What became of one turn.
+/// The outcome of one turn of a lane.
 enum Served {
     As(Round),
-    /// It has work, and nobody knows yet what rings its doorbell.
+    /// The lane has work, and has no token yet.
     NeedsToken,
 }
 
@@ -146,7 +146,11 @@ impl Gpu {
         }
     }
 
-    /// Hands a channel to the worker. Returns it if there is no memory.
+    /// Hands a lane to the worker.
+    ///
+    /// # Errors
+    ///
+    /// The lane, without memory.
     pub(super) fn add(&self, lane: Lane) -> Result<(), Lane> {
         let mut lanes = self.lanes.lock();
         if lanes.reserve(1, GFP_KERNEL).is_err() {
@@ -163,7 +167,7 @@ impl Gpu {
         }
     }
 
-    /// Takes a channel from the worker, which uses nothing of it from then on.
+    /// Takes a lane from the worker, which does not use it any more.
     pub(super) fn take(&self, number: u64) -> Option<Lane> {
         let mut lanes = self.lanes.lock();
         let at = lanes.iter().position(|lane| lane.number == number)?;
@@ -173,14 +177,15 @@ impl Gpu {
     fn wake(&self) {
         let worker = self.worker.load(Acquire);
         if !worker.is_null() {
-            // SAFETY: it runs until `stop`, which is called when nobody else uses this value.
+            // SAFETY: the worker runs until `stop`, which is called when no other thread uses this
+            // value.
             unsafe { bindings::gct_helper_worker_wake(worker) };
         }
     }
 
-    /// Serves all channels. Returns how long to sleep.
+    /// Serves all lanes. Returns how long to sleep, in nanoseconds.
     pub(super) fn round(&self, now_ns: u64) -> u64 {
-        // Nothing of the GPU is touched while it is suspended.
+        // A suspended GPU must not be accessed.
         let Some(_awake) = SystemPmGuard::attempt() else {
             return passage::SLEEP_NS_MAX;
         };
@@ -201,7 +206,8 @@ impl Gpu {
         sleep
     }
 
-    /// Asks what rings a channel's doorbell, without the lock: the resource manager takes its own.
+    /// Asks the resource manager for the token of a channel. The lock is not held, because the
+    /// resource manager takes locks of its own.
     fn ask_for_token(&self, number: u64, [client, channel]: [Handle; 2], now_ns: u64) {
         let mut control = Control::work_token(client, channel);
         let token = rm::send(&mut control).ok().map(|()| control.token());
@@ -212,7 +218,7 @@ impl Gpu {
         }
     }
 
-    /// Ends the worker. Nobody may be about to [`add`](Self::add).
+    /// Ends the worker. No thread may call [`add`](Self::add) meanwhile or later.
     pub(super) fn stop(&self) {
         let worker = self.worker.xchg(ptr::null_mut(), Full);
         if !worker.is_null() {
@@ -228,8 +234,8 @@ impl Gpu {
 ///
 /// `gpu` is what a worker was started with.
 pub(crate) unsafe fn round(gpu: *const kernel::ffi::c_void, now_ns: u64) -> u64 {
-    // SAFETY: `Gpu::open` has started the worker with what its `Arc` holds. `Gpu::stop` waits for
-    // the end of the thread before the last reference goes.
+    // SAFETY: `Gpu::open` started the worker with a pointer into its `Arc`. `Gpu::stop` waits for
+    // the end of the thread before the last reference is dropped.
     let gpu: &Gpu = unsafe { &*gpu.cast() };
     gpu.round(now_ns)
 }
