@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
+use super::nv::nvos32;
 use super::*;
 use proptest::prelude::*;
 use std::vec;
