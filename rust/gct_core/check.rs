@@ -105,7 +105,7 @@ fn groups_are_unique(state: &State<'_>) -> bool {
             .iter()
             .filter(|(_, proc)| proc.group == Some(*id));
         let path = group.cgroup.as_bytes();
-        u32::try_from(count(members)) == Ok(group.share.procs)
+        u32::try_from(count(members)) == Ok(group.share.procs.0)
             && (path.is_empty() || state.paths.get(&PathHash::of(path)) == Some(id))
     };
     let with_path = state
@@ -126,8 +126,8 @@ fn groups_are_unique(state: &State<'_>) -> bool {
 fn files_are_counted(state: &State<'_>) -> bool {
     let of = |key: ProcKey| state.files.iter().filter(move |(_, file)| file.proc == key);
     let procs = |(key, proc): (&ProcKey, &crate::records::Proc)| {
-        (proc.files > 0 || proc.in_flight.is_some())
-            && u32::try_from(count(of(*key))) == Ok(proc.files)
+        (proc.files.0 > 0 || proc.in_flight.is_some())
+            && u32::try_from(count(of(*key))) == Ok(proc.files.0)
     };
     state.procs.iter().all(procs)
         && state
@@ -155,7 +155,7 @@ fn procs_are_placed(state: &State<'_>) -> bool {
 fn pids_are_counted(state: &State<'_>) -> bool {
     let of = |tgid: u32| state.procs.iter().filter(move |(key, _)| key.tgid == tgid);
     let known = |(tgid, pid): (&u32, &crate::records::Pid)| {
-        u32::try_from(count(of(*tgid))) == Ok(pid.procs)
+        u32::try_from(count(of(*tgid))) == Ok(pid.procs.0)
             && of(*tgid).all(|(key, _)| key.start_time_ns <= pid.youngest_ns)
     };
     state.pids.iter().all(known)
@@ -279,8 +279,8 @@ fn directories_are_wanted(state: &State<'_>) -> bool {
             .pools
             .iter()
             .filter(|(of, pool)| mine(of) && pool.visible);
-        u32::try_from(count(visible)) == Ok(proc.visible)
-            && (proc.visible > 0 || !wants(DirPath::Proc(key.tgid), Scope::Proc(*key)))
+        u32::try_from(count(visible)) == Ok(proc.visible.0)
+            && (proc.visible.0 > 0 || !wants(DirPath::Proc(key.tgid), Scope::Proc(*key)))
     });
     gpus && groups && pools && procs
 }
@@ -345,11 +345,10 @@ fn shares_add_up(state: &State<'_>) -> bool {
                 let file = state.files.get(&object.file);
                 file.is_some_and(|file| file.proc == *key)
             });
-            let (files, objects) = (proc.files, u32::try_from(count(objects)));
-            if objects != Ok(proc.objects) {
+            if u32::try_from(count(objects)) != Ok(proc.objects.0) {
                 return None;
             }
-            sum = sum.plus(&Share::of_proc(files, proc.objects));
+            sum = sum.plus(&Share::of_proc(proc.files, proc.objects));
         }
         Some(sum)
     };
@@ -360,17 +359,17 @@ fn shares_add_up(state: &State<'_>) -> bool {
     let users = state.users.iter().all(|(id, user)| {
         let all = state.procs.iter().filter(|(_, proc)| proc.user == *id);
         let own = sum(&|proc: &Proc| proc.group.is_none() && proc.user == *id);
-        own == Some(user.share) && u32::try_from(count(all)) == Ok(user.procs) && user.procs > 0
+        own == Some(user.share) && u32::try_from(count(all)) == Ok(user.procs.0) && user.procs.0 > 0
     });
-    let promised = state.files.iter().fold(Sat(0usize), |sum, (_, file)| {
-        sum + Sat(usize::try_from(file.promised).unwrap_or(0))
+    let reserved = state.files.iter().fold(Sat(0usize), |sum, (_, file)| {
+        sum + Sat(usize::try_from(file.reserved.0).unwrap_or(0))
     });
-    let promisers = state.files.iter().filter(|(_, file)| file.promised > 0);
+    let reserving = state.files.iter().filter(|(_, file)| file.reserved.0 > 0);
     let known = |proc: &Proc| state.users.contains(&proc.user);
     groups
         && users
-        && promised.0 == *state.promised
-        && count(promisers) == *state.promisers
+        && reserved == *state.reserved_objects
+        && count(reserving) == state.reserving_files.0
         && state.users.is_sound()
         && state.procs.iter().all(|(_, proc)| known(proc))
 }

@@ -187,7 +187,7 @@ impl<'a> Dirs<'a> {
     pub(crate) fn next_effect(&mut self) -> Option<Step> {
         // A path that waits for its parent or its children is queued behind them, so it waits at
         // most twice in a row.
-        for _ in 0..self.map.len().saturating_mul(3) {
+        for _ in 0..(Sat(self.map.len()) * Sat(3)).0 {
             let path = self.dequeue()?;
             let Some(dir) = self.map.get(&path) else {
                 continue;

@@ -37,6 +37,7 @@ pub use ticket::Ticket;
 use crate::dirs::{DirPath, Effect, Step};
 use crate::iface::Name;
 use crate::state::{Failure, State};
+use crate::units::Sat;
 use core::fmt::Write;
 
 impl State<'_> {
@@ -70,11 +71,11 @@ impl State<'_> {
             Failure::Charge => &mut self.failures.charge,
             Failure::Control => &mut self.failures.control,
             Failure::Members(total) => {
-                self.failures.members = self.failures.members.max(total);
+                self.failures.members = self.failures.members.max(Sat(total));
                 return;
             }
         };
-        *counter = counter.saturating_add(1);
+        *counter += 1;
     }
 
     fn dir_name(&self, path: DirPath) -> Name {

@@ -243,6 +243,6 @@ mod tests {
         assert_eq!(host.follow(|_| Ok(7)), Some(7));
         assert_eq!(host.follow(|_| Err::<(), _>(Error::NoSpace)), None);
         assert_eq!(host.follow(|_| Err::<(), _>(Error::Gone)), None);
-        assert_eq!(host.state().failures.limit, 1);
+        assert_eq!(host.state().failures.limit.0, 1);
     }
 }

@@ -64,7 +64,7 @@ pub const SHOW_LEN_MAX: usize = 4096;
 pub const TPCS_MAX: usize = 256;
 
 /// Shortest time slice in microseconds. A bare number below 20 is likely to mean milliseconds. It
-/// is no promise of progress: see [`TIMESLICE_PART_US_MIN`].
+/// guarantees no progress: see [`TIMESLICE_PART_US_MIN`].
 pub const TIMESLICE_US_MIN: u64 = 20;
 /// Longest time slice in microseconds. A longer one looks like a hang.
 pub const TIMESLICE_US_MAX: u64 = 1_000_000;

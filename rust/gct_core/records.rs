@@ -12,6 +12,7 @@ use crate::launches::{EffectiveTpcs, Launches};
 use crate::mask::TpcMask;
 use crate::plan::ProcLinks;
 use crate::settings::Settings;
+use crate::units::Sat;
 
 /// A GPU.
 #[derive(Debug)]
@@ -38,16 +39,16 @@ pub struct Group {
 /// The number of entries that one owner has in the tables that all owners share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Share {
-    pub(crate) procs: u32,
-    pub(crate) files: u32,
-    pub(crate) objects: u32,
+    pub(crate) procs: Sat<u32>,
+    pub(crate) files: Sat<u32>,
+    pub(crate) objects: Sat<u32>,
 }
 
 /// A user with the driver open.
 #[derive(Debug, Default)]
 pub struct User {
     /// Its processes, in groups or not.
-    pub(crate) procs: u32,
+    pub(crate) procs: Sat<u32>,
     /// The entries of its processes that are in no group.
     pub(crate) share: Share,
 }
@@ -61,7 +62,7 @@ pub struct PathHash(pub(crate) u64);
 pub struct Pid {
     /// Start time of the youngest one.
     pub(crate) youngest_ns: u64,
-    pub(crate) procs: u32,
+    pub(crate) procs: Sat<u32>,
 }
 
 /// A process that has opened the driver. It stays until its last file is closed, even if another
@@ -75,13 +76,13 @@ pub struct Proc {
     /// Its group: by pid, or else by cgroup.
     pub(crate) group: Option<GroupId>,
     pub(crate) user: UserId,
-    pub(crate) files: u32,
-    pub(crate) objects: u32,
+    pub(crate) files: Sat<u32>,
+    pub(crate) objects: Sat<u32>,
     /// Whether a younger process has its pid. Then it is dead, its children hold its files, and the
     /// directory of the pid belongs to the younger process.
     pub(crate) replaced: bool,
     /// The number of GPUs on which it has channel groups, and so a directory.
-    pub(crate) visible: u32,
+    pub(crate) visible: Sat<u32>,
     /// The hidden space of its lists.
     pub(crate) space: u64,
     /// The control in flight that names its objects.
@@ -107,9 +108,9 @@ pub struct Pool {
     /// Allocations refused because of `gmem.limit`.
     pub(crate) refusals: u64,
     /// Channels that were allocated with a ring of the driver's.
-    pub(crate) owned: u64,
+    pub(crate) owned: Sat<u64>,
     /// Channels that were to have one and have their tenant's.
-    pub(crate) unowned: u64,
+    pub(crate) unowned: Sat<u64>,
     /// Errors of the GPU that ended its work.
     pub(crate) faults: Faults,
     /// Processes that the limits do not bind; `None` unless processes enforce limits themselves.
@@ -130,7 +131,7 @@ impl Pool {
 pub struct File {
     pub(crate) proc: ProcKey,
     /// Its objects, which count in its owner's [`Share`].
-    pub(crate) objects: u32,
+    pub(crate) objects: Sat<u32>,
     /// Objects that an ioctl in flight may add.
-    pub(crate) promised: u32,
+    pub(crate) reserved: Sat<u32>,
 }

@@ -13,6 +13,7 @@ use crate::plan::Plan;
 use crate::records::{File, Gpu, Group, PathHash, Pid, Pool, Proc, User};
 use crate::table::Map;
 use crate::tables::{Root, Stores};
+use crate::units::Sat;
 
 /// The reason why an object or an event could not be tracked. The root's `events` counts each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +40,14 @@ pub enum Failure {
 /// Counts of [`Failure`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Failures {
-    pub(crate) limit: u64,
-    pub(crate) memory: u64,
-    pub(crate) decode: u64,
-    pub(crate) members: u64,
-    pub(crate) client: u64,
-    pub(crate) gpu: u64,
-    pub(crate) charge: u64,
-    pub(crate) control: u64,
+    pub(crate) limit: Sat<u64>,
+    pub(crate) memory: Sat<u64>,
+    pub(crate) decode: Sat<u64>,
+    pub(crate) members: Sat<u64>,
+    pub(crate) client: Sat<u64>,
+    pub(crate) gpu: Sat<u64>,
+    pub(crate) charge: Sat<u64>,
+    pub(crate) control: Sat<u64>,
 }
 
 /// The state of the core, while its lock is held.
@@ -55,9 +56,9 @@ pub struct State<'a> {
     pub(crate) sequence: &'a mut Sequence,
     pub(crate) group_slots: &'a mut GroupSlots,
     /// Objects that ioctls in flight may add.
-    pub(crate) promised: &'a mut usize,
+    pub(crate) reserved_objects: &'a mut Sat<usize>,
     /// Files with such an ioctl in flight.
-    pub(crate) promisers: &'a mut usize,
+    pub(crate) reserving_files: &'a mut Sat<usize>,
     /// Operations that are allocating storage.
     pub(crate) growing: usize,
     pub(crate) failures: &'a mut Failures,
@@ -81,8 +82,8 @@ impl<'a> State<'a> {
         Self {
             sequence: &mut root.sequence,
             group_slots: &mut root.group_slots,
-            promised: &mut root.promised,
-            promisers: &mut root.promisers,
+            reserved_objects: &mut root.reserved_objects,
+            reserving_files: &mut root.reserving_files,
             growing: root.growing.0,
             failures: &mut root.failures,
             plan: &mut root.plan,
@@ -115,11 +116,14 @@ impl<'a> State<'a> {
         }
         let places = self.places_kept();
         let spares = [
-            (Table::Objects, self.objects.has_spare_page(*self.promised)),
+            (
+                Table::Objects,
+                self.objects.has_spare_page(self.reserved_objects.0),
+            ),
             (Table::Pools, self.pools.has_spare_page(places)),
             (
                 Table::Dirs,
-                self.dirs.has_spare_page(places.saturating_mul(2)),
+                self.dirs.has_spare_page((Sat(places) * Sat(2)).0),
             ),
             (Table::Files, self.files.has_spare_page(0)),
             (Table::Procs, self.procs.has_spare_page(0)),

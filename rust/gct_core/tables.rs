@@ -115,7 +115,7 @@ impl<M: Memory, K, V> Page<M, K, V> {
 
     /// Returns how many pages of buckets `pages` pages of slots need.
     fn bucket_pages(pages: usize) -> usize {
-        ceil(pages.saturating_mul(Self::SLOTS), BUCKETS)
+        ceil((Sat(pages) * Sat(Self::SLOTS)).0, BUCKETS)
     }
 
     fn allocate(need: &Need) -> Result<Self, M::Error> {
@@ -204,7 +204,7 @@ impl<M: Memory, K, V> Paged<K, V> for Pages<M, K, V> {
     }
 
     fn capacity(&self) -> usize {
-        self.pages.saturating_mul(Page::<M, K, V>::SLOTS)
+        (Sat(self.pages) * Sat(Page::<M, K, V>::SLOTS)).0
     }
 
     fn slot(&self, at: usize) -> Option<&Slot<K, V>> {
@@ -243,8 +243,8 @@ pub(crate) struct Root {
     pub(crate) plan: Plan,
     pub(crate) queue: Queue,
     pub(crate) extra_aliases: Sat<usize>,
-    pub(crate) promised: usize,
-    pub(crate) promisers: usize,
+    pub(crate) reserved_objects: Sat<usize>,
+    pub(crate) reserving_files: Sat<usize>,
     /// Operations that are allocating storage.
     pub(crate) growing: Sat<usize>,
     pub(crate) group_slots: GroupSlots,
@@ -289,8 +289,8 @@ macro_rules! tables {
                     plan: Plan::NONE,
                     queue: Queue::new(),
                     extra_aliases: Sat(0),
-                    promised: 0,
-                    promisers: 0,
+                    reserved_objects: Sat(0),
+                    reserving_files: Sat(0),
                     growing: Sat(0),
                     group_slots: GroupSlots::NONE,
                     metas: Metas::new(seed),

@@ -59,7 +59,7 @@ impl Topology {
     /// A GPU whose TPCs are unknown.
     pub const UNKNOWN: Self = Self::apart(TpcMask::EMPTY);
 
-    /// Creates a topology that promises no two TPCs in one GPC.
+    /// Creates a topology in which no two TPCs are known to share a GPC.
     pub const fn apart(existing: TpcMask) -> Self {
         Self {
             existing,

@@ -105,7 +105,7 @@ pub(crate) unsafe fn write(
     from: *const u8,
     count: usize,
 ) -> Result<(), c_int> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     let (file, scope) = unsafe { subject(file) }.ok_or(errno(Error::Gone))?;
     if count > WRITE_BYTES_MAX {
         return Err(errno(Error::Syntax));

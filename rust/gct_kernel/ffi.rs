@@ -105,7 +105,7 @@ unsafe extern "C" fn gct_exit() {
     exec::stop(borrow.into());
     let raw = GLUE.xchg(ptr::null_mut(), kernel::sync::atomic::Full);
     // SAFETY: `raw` is the reference that `gct_init` stored. After `exec::stop` no file operation,
-    // work item or tracepoint runs, and the caller promises the same of hooks.
+    // work item or tracepoint runs, and the caller guarantees the same of hooks.
     drop(unsafe { Arc::from_raw(raw) });
 }
 
@@ -114,7 +114,7 @@ unsafe extern "C" fn gct_exit() {
 /// `gpu` is null or points to a `struct gct_gpu` that does not change during the call.
 #[no_mangle]
 unsafe extern "C" fn gct_gpu_add(gpu: *const gct_gpu) {
-    // SAFETY: the caller's promise; null is handled.
+    // SAFETY: the caller's contract; null is handled.
     let Some(gpu) = (unsafe { gpu.as_ref() }) else {
         return;
     };
@@ -131,7 +131,7 @@ unsafe extern "C" fn gct_gpu_add(gpu: *const gct_gpu) {
 /// `uuid` is null or points to `GCT_GPU_UUID_BYTES` bytes that do not change during the call.
 #[no_mangle]
 unsafe extern "C" fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8) {
-    // SAFETY: the caller's promise; null is handled. An array of bytes needs no alignment.
+    // SAFETY: the caller's contract; null is handled. An array of bytes needs no alignment.
     let uuid: Option<&[u8; bindings::GCT_GPU_UUID_BYTES as usize]> = unsafe {
         uuid.cast::<[u8; bindings::GCT_GPU_UUID_BYTES as usize]>()
             .as_ref()
@@ -166,7 +166,7 @@ unsafe extern "C" fn gct_gpu_resumed(gpu_id: u32) {
 /// `line` is null or points to `size` bytes that do not change during the call. Any context.
 #[no_mangle]
 unsafe extern "C" fn gct_log_line(line: *const c_char, size: u32) {
-    // SAFETY: the caller's promise; null is handled.
+    // SAFETY: the caller's contract; null is handled.
     if let (Some(glue), Some(line)) = (glue(), unsafe { bytes(line.cast(), size) }) {
         hooks::log_line(&glue, line);
     }
@@ -178,7 +178,7 @@ unsafe extern "C" fn gct_log_line(line: *const c_char, size: u32) {
 /// writable.
 #[no_mangle]
 unsafe extern "C" fn gct_file_open(file: *mut *mut c_void) -> c_int {
-    // SAFETY: the caller's promise; null is handled.
+    // SAFETY: the caller's contract; null is handled.
     let Some(token) = (unsafe { file.as_mut() }) else {
         return 0;
     };
@@ -207,7 +207,7 @@ unsafe extern "C" fn gct_memory_kept(
     keeper: u32,
     kept: u32,
 ) {
-    // SAFETY: the caller's promise; null is handled.
+    // SAFETY: the caller's contract; null is handled.
     let (Some(file), Some(glue)) = (unsafe { file.as_mut() }, glue()) else {
         return;
     };
@@ -255,13 +255,13 @@ unsafe extern "C" fn gct_ioctl_enter(
     let Some(mut call) = NonNull::new(call) else {
         return 0;
     };
-    // SAFETY: the caller's promise. The memory is not initialised, so it is written before there is
-    // a reference to it.
+    // SAFETY: the caller's contract. The memory is not initialised, so it is written before a
+    // reference to it exists.
     let call = unsafe {
         call.write(gct_call::EMPTY);
         call.as_mut()
     };
-    // SAFETY: the caller's promise; null is handled.
+    // SAFETY: the caller's contract; null is handled.
     let Some(bytes) = (unsafe { bytes_mut(arg, size) }) else {
         return 0;
     };
@@ -284,7 +284,7 @@ unsafe extern "C" fn gct_ioctl_leave(
     call: *mut gct_call,
     result: u32,
 ) {
-    // SAFETY: the caller's promise; null is handled.
+    // SAFETY: the caller's contract; null is handled.
     let (Some(bytes), Some(call)) = (unsafe { (bytes(arg, size), call.as_mut()) }) else {
         return;
     };
@@ -300,7 +300,7 @@ unsafe extern "C" fn gct_ioctl_leave(
 /// `arg` is null or points to `size` bytes that do not change while the slice is used.
 unsafe fn bytes<'a>(arg: *const c_void, size: u32) -> Option<&'a [u8]> {
     let size = usize::try_from(size).ok()?;
-    // SAFETY: the caller's promise, and bytes have no alignment.
+    // SAFETY: the caller's contract, and bytes have no alignment.
     (!arg.is_null()).then(|| unsafe { core::slice::from_raw_parts(arg.cast(), size) })
 }
 
@@ -311,7 +311,7 @@ unsafe fn bytes<'a>(arg: *const c_void, size: u32) -> Option<&'a [u8]> {
 /// As for [`bytes`], and nobody else uses them while the slice is used.
 unsafe fn bytes_mut<'a>(arg: *mut c_void, size: u32) -> Option<&'a mut [u8]> {
     let size = usize::try_from(size).ok()?;
-    // SAFETY: the caller's promise, and bytes have no alignment.
+    // SAFETY: the caller's contract, and bytes have no alignment.
     (!arg.is_null()).then(|| unsafe { core::slice::from_raw_parts_mut(arg.cast(), size) })
 }
 
@@ -324,7 +324,7 @@ unsafe extern "C" fn gct_debugfs_show(seq: *mut seq_file, _: *mut c_void) -> c_i
     let Some(glue) = glue() else {
         return debugfs::errno(Error::Gone);
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     unsafe { debugfs::show(&glue, seq) }.map_or_else(|errno| errno, |()| 0)
 }
 
@@ -340,13 +340,13 @@ unsafe extern "C" fn gct_debugfs_write(
     offset: *mut i64,
 ) -> isize {
     let written = glue().ok_or(debugfs::errno(Error::Gone)).and_then(|glue| {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's contract.
         unsafe { debugfs::write(&glue, file, from, count) }
     });
     match written {
         Ok(()) => {
             let written = isize::try_from(count).unwrap_or(isize::MAX);
-            // SAFETY: the caller's promise; a `write` may move its position.
+            // SAFETY: the caller's contract; a `write` may move its position.
             unsafe { *offset = (*offset).saturating_add(i64::try_from(written).unwrap_or(0)) };
             written
         }
@@ -360,7 +360,7 @@ unsafe extern "C" fn gct_debugfs_write(
 /// `parent` and `child` point to identities of processes.
 #[no_mangle]
 unsafe extern "C" fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) -> bool {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     let (parent, child) = unsafe { (*parent, *child) };
     glue().is_none_or(|glue| hooks::fork(&glue, parent.into(), child.into()))
 }
@@ -370,7 +370,7 @@ unsafe extern "C" fn gct_trace_fork(parent: *const gct_process, child: *const gc
 /// `process` points to the identity of a process.
 #[no_mangle]
 unsafe extern "C" fn gct_trace_exit(process: *const gct_process) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     let process = unsafe { *process };
     if let Some(glue) = glue() {
         glue.exited(process.into());
@@ -382,6 +382,6 @@ unsafe extern "C" fn gct_trace_exit(process: *const gct_process) {
 /// For the worker that was started with `data` only.
 #[no_mangle]
 unsafe extern "C" fn gct_worker_round(data: *mut c_void, now_ns: u64) -> u64 {
-    // SAFETY: the caller's promise is the callee's.
+    // SAFETY: the caller's contract is the callee's.
     unsafe { owned::round(data, now_ns) }
 }

@@ -14,8 +14,8 @@ pub(crate) fn serve<'a>(call: &'a mut gct_call, hint: &Hint) -> Option<&'a [u8]>
     if hint.address == 0 || hint.bytes == 0 {
         return None;
     }
-    // SAFETY: gct.h promises that `call` belongs to this ioctl and does not move. `gct_ioctl_enter`
-    // has zeroed it, and the same task passes it to `taken`. Any address is valid: it is read as
+    // SAFETY: by gct.h, `call` belongs to this ioctl and does not move. `gct_ioctl_enter` has
+    // zeroed it, and the same task passes it to `taken`. Any address is valid: it is read as
     // user memory. The hint's size is not 0.
     let copy = unsafe { bindings::gct_helper_serve(call, hint.address, hint.bytes) };
     let len = usize::try_from(hint.bytes).ok()?;

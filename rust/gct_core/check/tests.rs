@@ -312,6 +312,6 @@ proptest! {
         let state = world.store.state();
         let left = (state.gpus.len(), state.groups.len(), state.procs.len(), state.pools.len(), state.files.len(), state.objects.iter().count());
         prop_assert_eq!(left, (0, 0, 0, 0, 0, 0));
-        prop_assert_eq!((state.failures.charge, state.failures.limit), (0, 0));
+        prop_assert_eq!((state.failures.charge.0, state.failures.limit.0), (0, 0));
     }
 }

@@ -120,7 +120,7 @@ impl State<'_> {
         object.gpu = Some(gpu);
         object.charged = self.charge(proc, object.gpu, amount);
         self.objects.add(hidden, object)?;
-        self.tally(file);
+        self.count_objects_of(file);
         Ok(Ticket::reserved(hidden))
     }
 

@@ -60,14 +60,14 @@ impl State<'_> {
         let id = FileId(self.sequence.next());
         let file = File {
             proc: key,
-            objects: 0,
-            promised: 0,
+            objects: Sat(0),
+            reserved: Sat(0),
         };
         self.files.insert(id, file)?;
         self.objects.add_root(id.raw(), id)?;
         self.proc_enter(key, user)?;
         self.file_enter(key);
-        self.tally(id);
+        self.count_objects_of(id);
         if let Some(proc) = self.procs.get_mut(&key) {
             proc.by_pid = by_pid;
             if !cgroup.is_empty() {
@@ -105,8 +105,8 @@ impl State<'_> {
     pub fn call_enter(&mut self, file: FileId, call: &Call) -> Result<Ticket, Error> {
         let (home, hidden, handle) = match call.action {
             Action::Control(_) => return Ok(Ticket::NONE),
-            Action::Alloc { class, .. } => return self.promised_to(file, call, class),
-            Action::Share(share, _) => return self.promised_imports(file, call, share),
+            Action::Alloc { class, .. } => return self.reserve_for_alloc(file, call, class),
+            Action::Share(share, _) => return self.reserve_for_imports(file, call, share),
             Action::Free => {
                 let Some(key) = self.find(file, call) else {
                     return Ok(Ticket::NONE);
@@ -134,36 +134,41 @@ impl State<'_> {
     }
 
     /// Reserves room for the objects that an ioctl may create.
-    fn promised_to(&mut self, file: FileId, call: &Call, class: Class) -> Result<Ticket, Error> {
-        let promised = match class {
+    fn reserve_for_alloc(
+        &mut self,
+        file: FileId,
+        call: &Call,
+        class: Class,
+    ) -> Result<Ticket, Error> {
+        let reserved = match class {
             Class::Client => Objects::OF_CLIENT,
             class if class.is_tracked() && self.objects.space(file, call.client).is_some() => 1,
             _ => return Ok(Ticket::NONE),
         };
         self.reserve_places(1, 2)?;
-        self.promise(file, promised)?;
+        self.reserve_for_ioctl(file, reserved)?;
         Ok(Ticket {
-            promised,
+            reserved,
             ..Ticket::NONE
         })
     }
 
     /// Reserves room for the objects that a control may import.
-    fn promised_imports(
+    fn reserve_for_imports(
         &mut self,
         file: FileId,
         call: &Call,
         share: Share,
     ) -> Result<Ticket, Error> {
-        let promised = share.imports_max();
-        if promised == 0 || self.objects.space(file, call.client).is_none() {
+        let reserved = share.imports_max();
+        if reserved == 0 || self.objects.space(file, call.client).is_none() {
             return Ok(Ticket::NONE);
         }
-        let places = promised.min(self.gpus.len());
+        let places = reserved.min(self.gpus.len());
         self.reserve_places(places, (Sat(places) * Sat(2)).0)?;
-        self.promise(file, promised)?;
+        self.reserve_for_ioctl(file, reserved)?;
         Ok(Ticket {
-            promised,
+            reserved,
             ..Ticket::NONE
         })
     }
@@ -184,9 +189,9 @@ impl State<'_> {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return Err(Error::Gone);
         };
-        // Each import uses up one promised object, until `imports_end`.
+        // Each import uses up one reserved object, until `imports_end`.
         if !matches!(call.action, Action::Share(..)) {
-            self.redeem(file, ticket.promised);
+            self.release_reserved(file, ticket.reserved);
         }
         if matches!(call.action, Action::Alloc { .. }) {
             // The object is charged below, as what RM has allocated.
@@ -238,10 +243,10 @@ impl State<'_> {
         }
     }
 
-    /// Checks that an ioctl that has run finds room, promised or not.
+    /// Checks that an ioctl that has run finds room, reserved or not.
     fn room_for(&self, file: FileId, more: usize, ticket: Ticket) -> Result<(), Error> {
-        if ticket.promised >= more {
-            return self.objects.reserve((Sat(*self.promised) + Sat(more)).0);
+        if ticket.reserved >= more {
+            return self.objects.reserve((*self.reserved_objects + Sat(more)).0);
         }
         self.reserve_objects(file, more)
     }
@@ -264,7 +269,7 @@ impl State<'_> {
         let inner = self.sequence.next();
         let other = self.objects.add_client(file, handle, inner)?;
         for file in [Some(file), other].into_iter().flatten() {
-            self.tally(file);
+            self.count_objects_of(file);
         }
         Ok(())
     }
@@ -305,7 +310,7 @@ impl State<'_> {
                 device.subdevice = new.key.handle;
             }
         }
-        self.tally(file);
+        self.count_objects_of(file);
         self.mark_if_dirty(new.key);
         Ok(())
     }
@@ -349,7 +354,7 @@ impl State<'_> {
         name.unconfirmed = true;
         let hidden = ObjectKey::new(self.sequence.next(), known.handle);
         self.objects.hide(hidden, name)?;
-        self.tally(file);
+        self.count_objects_of(file);
         if Amount::of_object(name.class, 1) != Amount::ZERO {
             self.objects.add_alias(known, hidden);
         }
@@ -456,7 +461,7 @@ impl State<'_> {
         }
         if let Some(file) = file {
             // All objects of a tree belong to one file.
-            self.tally(file);
+            self.count_objects_of(file);
         }
     }
 }

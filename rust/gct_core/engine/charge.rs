@@ -34,8 +34,8 @@ impl State<'_> {
         let pools = Sat(self.procs.len()) * gpus;
         let successors = Sat(self.objects.extra_aliases()).min(pools);
         // An ioctl's objects belong to one process, on some of the GPUs.
-        let promised = Sat(*self.promised).min(Sat(*self.promisers) * gpus);
-        (successors + promised).0
+        let reserved = (*self.reserved_objects).min(*self.reserving_files * gpus);
+        (successors + reserved).0
     }
 
     /// Charges a process and its group, all or nothing. Returns the amount charged.
@@ -274,7 +274,7 @@ impl State<'_> {
             return;
         };
         if let Some(entry) = self.procs.get_mut(&proc) {
-            entry.visible = entry.visible.saturating_add(1);
+            entry.visible += 1;
         }
         let (top, owner) = (DirPath::Proc(proc.tgid), Owner::Proc(proc));
         // INVARIANT: `reserve_charge` made room for both.
@@ -293,8 +293,8 @@ impl State<'_> {
         let Some(entry) = self.procs.get_mut(&proc) else {
             return;
         };
-        entry.visible = entry.visible.saturating_sub(1);
-        if entry.visible == 0 {
+        entry.visible -= 1;
+        if entry.visible.0 == 0 {
             self.dirs
                 .unwant(DirPath::Proc(proc.tgid), Scope::Proc(proc));
         }

@@ -141,14 +141,14 @@ impl State<'_> {
     fn show_events(&self, out: &mut dyn Write) -> fmt::Result {
         let failures = &*self.failures;
         for (key, value) in [
-            ("limit", failures.limit),
-            ("memory", failures.memory),
-            ("decode", failures.decode),
-            ("members", failures.members),
-            ("client", failures.client),
-            ("gpu", failures.gpu),
-            ("charge", failures.charge),
-            ("control", failures.control),
+            ("limit", failures.limit.0),
+            ("memory", failures.memory.0),
+            ("decode", failures.decode.0),
+            ("members", failures.members.0),
+            ("client", failures.client.0),
+            ("gpu", failures.gpu.0),
+            ("charge", failures.charge.0),
+            ("control", failures.control.0),
         ] {
             show::stat_line(key, value, out)?;
         }
@@ -269,8 +269,8 @@ fn show_pool(
 }
 
 fn show_owned(pool: &Pool, out: &mut dyn Write) -> fmt::Result {
-    show::stat_line("owned", pool.owned, out)?;
-    show::stat_line("unowned", pool.unowned, out)
+    show::stat_line("owned", pool.owned.0, out)?;
+    show::stat_line("unowned", pool.unowned.0, out)
 }
 
 /// Shows errors of an owner's work, as far as the backend learns of them.

@@ -106,8 +106,8 @@ impl State<'_> {
                 dirs.unwant(path, Scope::Pool(owner, id));
                 if let (Owner::Proc(key), true) = (owner, pool.visible) {
                     if let Some(proc) = procs.get_mut(&key) {
-                        proc.visible = proc.visible.saturating_sub(1);
-                        if proc.visible == 0 {
+                        proc.visible -= 1;
+                        if proc.visible.0 == 0 {
                             dirs.unwant(DirPath::Proc(key.tgid), Scope::Proc(key));
                         }
                     }

@@ -57,7 +57,7 @@ impl State<'_> {
     /// open.
     pub fn group_remove(&mut self, id: GroupId, members: usize) -> Result<(), Error> {
         self.group_check(id)?;
-        let used = |group: &Group| members > 0 || group.share.procs > 0;
+        let used = |group: &Group| members > 0 || group.share.procs.0 > 0;
         if self.groups.get(&id).is_some_and(used) {
             return Err(Error::Busy);
         }

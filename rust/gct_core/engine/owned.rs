@@ -85,7 +85,7 @@ impl State<'_> {
                     true => &mut pool.owned,
                     false => &mut pool.unowned,
                 };
-                *count = count.saturating_add(1);
+                *count += 1;
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::objects::List;
 use crate::plan::ProcLinks;
 use crate::records::{Pid, Proc, Share, User};
 use crate::state::State;
+use crate::units::Sat;
 
 impl State<'_> {
     /// Checks that there is room for one more process.
@@ -29,10 +30,10 @@ impl State<'_> {
             by_pid: None,
             group: None,
             user,
-            files: 0,
-            objects: 0,
+            files: Sat(0),
+            objects: Sat(0),
             replaced: self.take_pid(key)?,
-            visible: 0,
+            visible: Sat(0),
             space: self.sequence.next(),
             in_flight: None,
             has_waiter: false,
@@ -47,16 +48,16 @@ impl State<'_> {
             self.users.insert(user, User::default())?;
         }
         if let Some(user) = self.users.get_mut(&user) {
-            user.procs = user.procs.saturating_add(1);
+            user.procs += 1;
         }
-        self.change_share(None, user, &Share::of_proc(0, 0), true);
+        self.change_share(None, user, &Share::of_proc(Sat(0), Sat(0)), true);
         Ok(())
     }
 
     /// Removes a process without open files. One with a control in flight stays until that has
     /// completed.
     pub(super) fn proc_leave(&mut self, key: ProcKey) {
-        let idle = |proc: &&Proc| proc.files == 0 && proc.in_flight.is_none();
+        let idle = |proc: &&Proc| proc.files.0 == 0 && proc.in_flight.is_none();
         let Some(space) = self.procs.get(&key).filter(idle).map(|proc| proc.space) else {
             return;
         };
@@ -71,16 +72,16 @@ impl State<'_> {
         let share = Share::of_proc(proc.files, proc.objects);
         self.change_share(proc.group, proc.user, &share, false);
         if let Some(user) = self.users.get_mut(&proc.user) {
-            user.procs = user.procs.saturating_sub(1);
-            if user.procs == 0 {
+            user.procs -= 1;
+            if user.procs.0 == 0 {
                 self.users.remove(&proc.user);
             }
         }
         let Some(pid) = self.pids.get_mut(&key.tgid) else {
             return;
         };
-        pid.procs = pid.procs.saturating_sub(1);
-        if pid.procs == 0 {
+        pid.procs -= 1;
+        if pid.procs.0 == 0 {
             self.pids.remove(&key.tgid);
         }
     }
@@ -91,11 +92,11 @@ impl State<'_> {
         let Some(pid) = self.pids.get_mut(&key.tgid) else {
             let pid = Pid {
                 youngest_ns: key.start_time_ns,
-                procs: 1,
+                procs: Sat(1),
             };
             return self.pids.insert(key.tgid, pid).map(|_| false);
         };
-        pid.procs = pid.procs.saturating_add(1);
+        pid.procs += 1;
         if pid.youngest_ns > key.start_time_ns {
             return Ok(true);
         }

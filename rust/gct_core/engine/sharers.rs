@@ -20,7 +20,9 @@
 //! freeze of a sharer       in force if all other sharers are frozen too, else impossible
 //! ```
 //!
-//! A write of an impossible limit is refused. So is the creation of a channel under one.
+//! A write of an impossible limit is refused. So is the creation of a channel under one. When the
+//! maker's limits change, `mark_guests` makes the guests' channels dirty, because a time slice of
+//! theirs may have become impossible or possible.
 
 use crate::ids::{GpuId, ProcKey};
 use crate::objects::{Object, ObjectKey};

@@ -225,7 +225,7 @@ impl State<'_> {
         let amount = Amount::of_object(object.class, bytes);
         object.charged = self.charge(proc, object.gpu, amount);
         self.objects.add(key, object)?;
-        self.tally(into);
+        self.count_objects_of(into);
         Ok(())
     }
 
@@ -242,7 +242,7 @@ impl State<'_> {
         let mut name = Object::new(into, thing.class);
         name.gpu = thing.gpu;
         self.name(known, key, name)?;
-        self.tally(into);
+        self.count_objects_of(into);
         Ok(())
     }
 
@@ -267,7 +267,7 @@ impl State<'_> {
         if shared.object == 0 || !imported.class.is_tracked() {
             return Ok(());
         }
-        if !self.redeem_one(file) {
+        if !self.use_reserved(file) {
             self.reserve_objects(file, 1)?;
             self.reserve_charge()?;
         }
@@ -292,14 +292,14 @@ impl State<'_> {
             object.acked.primary = true;
             self.objects.add(key, object)?;
         }
-        self.tally(file);
+        self.count_objects_of(file);
         self.mark_if_dirty(key);
         Ok(())
     }
 
-    /// Ends a control that imports, and returns the promised objects that it did not use.
+    /// Ends a control that imports, and returns the reserved objects that it did not use.
     pub fn imports_end(&mut self, file: FileId, ticket: Ticket) {
-        self.redeem(file, ticket.promised);
+        self.release_reserved(file, ticket.reserved);
     }
 
     /// Adds an alias. The caller has reserved room.

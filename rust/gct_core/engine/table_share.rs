@@ -5,7 +5,7 @@
 //! ```text
 //! owner    a process's group, or its user without a group; neither can be multiplied at no cost
 //! share    the processes, open files and objects of an owner
-//! promise  room in the tables and in the share that an ioctl reserves when it begins
+//! reserved room in the tables and in the share that an ioctl takes when it begins
 //! ```
 //!
 //! An owner may have as many entries of a table as it leaves free for others:
@@ -18,7 +18,7 @@
 //! process has at most an eighth of all files and objects, which leaves room for the other
 //! processes of its owner.
 //!
-//! A promise makes sure that every object that RM creates can be tracked.
+//! With reserved room, every object that RM creates can be tracked.
 
 use crate::error::Error;
 use crate::ids::{FileId, GroupId, Owner, ProcKey, UserId};
@@ -31,17 +31,17 @@ use crate::state::State;
 use crate::units::Sat;
 
 impl Share {
-    pub(crate) const fn of_proc(files: u32, objects: u32) -> Self {
+    pub(crate) const fn of_proc(files: Sat<u32>, objects: Sat<u32>) -> Self {
         Self {
-            procs: 1,
+            procs: Sat(1),
             files,
             objects,
         }
     }
 
-    const fn of_files(files: u32, objects: u32) -> Self {
+    const fn of_files(files: Sat<u32>, objects: Sat<u32>) -> Self {
         Self {
-            procs: 0,
+            procs: Sat(0),
             files,
             objects,
         }
@@ -49,24 +49,24 @@ impl Share {
 
     pub(crate) fn plus(&self, more: &Self) -> Self {
         Self {
-            procs: self.procs.saturating_add(more.procs),
-            files: self.files.saturating_add(more.files),
-            objects: self.objects.saturating_add(more.objects),
+            procs: self.procs + more.procs,
+            files: self.files + more.files,
+            objects: self.objects + more.objects,
         }
     }
 
     fn minus(&self, less: &Self) -> Self {
         Self {
-            procs: self.procs.saturating_sub(less.procs),
-            files: self.files.saturating_sub(less.files),
-            objects: self.objects.saturating_sub(less.objects),
+            procs: self.procs - less.procs,
+            files: self.files - less.files,
+            objects: self.objects - less.objects,
         }
     }
 }
 
 /// Checks that an owner with `mine` of a table's `len` entries may add `more`.
-fn may_have(mine: u32, more: usize, len: usize, max: usize) -> Result<(), Error> {
-    let mine = usize::try_from(mine).unwrap_or(usize::MAX);
+fn may_have(mine: Sat<u32>, more: usize, len: usize, max: usize) -> Result<(), Error> {
+    let mine = usize::try_from(mine.0).unwrap_or(usize::MAX);
     let (mine, more) = (Sat(mine), Sat(more));
     match mine + more <= Sat(max) - Sat(len) - more {
         true => Ok(()),
@@ -75,8 +75,8 @@ fn may_have(mine: u32, more: usize, len: usize, max: usize) -> Result<(), Error>
 }
 
 /// Checks that a process with `mine` entries may add `more`.
-fn within(mine: u32, more: usize, max: usize) -> Result<(), Error> {
-    let mine = usize::try_from(mine).unwrap_or(usize::MAX);
+fn within(mine: Sat<u32>, more: usize, max: usize) -> Result<(), Error> {
+    let mine = usize::try_from(mine.0).unwrap_or(usize::MAX);
     match Sat(mine) + Sat(more) <= Sat(max) {
         true => Ok(()),
         false => Err(Error::NoSpace),
@@ -93,7 +93,7 @@ impl State<'_> {
         cgroup: &[u8],
     ) -> Result<(), Error> {
         let known = self.procs.get(&key);
-        let (files, objects) = known.map_or((0, 0), |proc| (proc.files, proc.objects));
+        let (files, objects) = known.map_or((Sat(0), Sat(0)), |proc| (proc.files, proc.objects));
         within(files, 1, limits::FILES_OF_PROC_MAX)?;
         within(objects, 1, limits::OBJECTS_OF_PROC_MAX)?;
         let share = match known {
@@ -110,7 +110,7 @@ impl State<'_> {
         self.reserve_proc()?;
         // The root of the file's space, and the heads of a new process's lists.
         let more = Sat(List::OF_PROC.len()) + Sat(1);
-        self.objects.reserve((Sat(*self.promised) + more).0)
+        self.objects.reserve((*self.reserved_objects + more).0)
     }
 
     /// Checks that a file may have more objects, and that there is room.
@@ -120,62 +120,63 @@ impl State<'_> {
             within(proc.objects, more, limits::OBJECTS_OF_PROC_MAX)?;
             self.may_have_objects(&self.share_of(proc.group, proc.user), more)?;
         }
-        self.objects.reserve((Sat(*self.promised) + Sat(more)).0)
+        self.objects.reserve((*self.reserved_objects + Sat(more)).0)
     }
 
     fn may_have_objects(&self, share: &Share, more: usize) -> Result<(), Error> {
-        let len = Sat(self.objects.len()) + Sat(*self.promised);
+        let len = Sat(self.objects.len()) + *self.reserved_objects;
         may_have(share.objects, more, len.0, limits::OBJECTS_MAX)
     }
 
-    /// Promises room for objects that an ioctl on a file may create, until [`State::redeem`].
+    /// Reserves room for objects that an ioctl on a file may create, until
+    /// [`State::release_reserved`].
     ///
     /// # Errors
     ///
     /// Those of [`State::reserve_objects`].
-    pub(super) fn promise(&mut self, file: FileId, more: usize) -> Result<(), Error> {
+    pub(super) fn reserve_for_ioctl(&mut self, file: FileId, more: usize) -> Result<(), Error> {
         self.reserve_objects(file, more)?;
-        let promised = u32::try_from(more).unwrap_or(u32::MAX);
+        let reserved = Sat(u32::try_from(more).unwrap_or(u32::MAX));
         let Some(file) = self.files.get_mut(&file) else {
             return Err(Error::Gone);
         };
-        if file.promised == 0 && promised > 0 {
-            *self.promisers = self.promisers.saturating_add(1);
+        if file.reserved.0 == 0 && reserved.0 > 0 {
+            *self.reserving_files += 1;
         }
-        file.promised = file.promised.saturating_add(promised);
-        *self.promised = self.promised.saturating_add(more);
+        file.reserved += reserved;
+        *self.reserved_objects += more;
         Ok(())
     }
 
-    /// Ends a promise.
-    pub(super) fn redeem(&mut self, file: FileId, promised: usize) {
+    /// Returns the room of objects that an ioctl on a file has reserved.
+    pub(super) fn release_reserved(&mut self, file: FileId, reserved: usize) {
         let Some(file) = self.files.get_mut(&file) else {
             return;
         };
-        let promised = u32::try_from(promised)
-            .unwrap_or(u32::MAX)
-            .min(file.promised);
-        file.promised = file.promised.saturating_sub(promised);
-        let last = promised > 0 && file.promised == 0;
-        self.forget_promised(promised, last);
+        let reserved = Sat(u32::try_from(reserved).unwrap_or(u32::MAX)).min(file.reserved);
+        file.reserved -= reserved;
+        let last = reserved.0 > 0 && file.reserved.0 == 0;
+        self.subtract_reserved(reserved, last);
     }
 
-    fn forget_promised(&mut self, promised: u32, last: bool) {
-        let promised = usize::try_from(promised).unwrap_or(0);
-        *self.promised = self.promised.saturating_sub(promised);
-        *self.promisers = self.promisers.saturating_sub(usize::from(last));
+    fn subtract_reserved(&mut self, reserved: Sat<u32>, last: bool) {
+        *self.reserved_objects -= usize::try_from(reserved.0).unwrap_or(0);
+        *self.reserving_files -= usize::from(last);
     }
 
-    /// Uses up one object of the promise to the ioctl on a file. Returns whether it had one.
-    pub(super) fn redeem_one(&mut self, file: FileId) -> bool {
-        let promised = self.files.get(&file).is_some_and(|file| file.promised > 0);
-        self.redeem(file, 1);
-        promised
+    /// Uses the reserved room of one object of a file. Returns whether there was some.
+    pub(super) fn use_reserved(&mut self, file: FileId) -> bool {
+        let reserved = self
+            .files
+            .get(&file)
+            .is_some_and(|file| file.reserved.0 > 0);
+        self.release_reserved(file, 1);
+        reserved
     }
 
     /// Updates the shares from the number of a file's objects. O(1).
-    pub(super) fn tally(&mut self, id: FileId) {
-        let now = self.objects.of_file(id);
+    pub(super) fn count_objects_of(&mut self, id: FileId) {
+        let now = Sat(self.objects.of_file(id));
         let Some(file) = self.files.get_mut(&id) else {
             return;
         };
@@ -184,10 +185,10 @@ impl State<'_> {
         let Some(proc) = self.procs.get_mut(&key) else {
             return;
         };
-        proc.objects = proc.objects.saturating_sub(before).saturating_add(now);
+        proc.objects = proc.objects - before + now;
         let (group, user) = (proc.group, proc.user);
-        self.change_share(group, user, &Share::of_files(0, before), false);
-        self.change_share(group, user, &Share::of_files(0, now), true);
+        self.change_share(group, user, &Share::of_files(Sat(0), before), false);
+        self.change_share(group, user, &Share::of_files(Sat(0), now), true);
     }
 
     /// Counts one more file of a process.
@@ -195,22 +196,22 @@ impl State<'_> {
         let Some(proc) = self.procs.get_mut(&key) else {
             return;
         };
-        proc.files = proc.files.saturating_add(1);
+        proc.files += 1;
         let (group, user) = (proc.group, proc.user);
-        self.change_share(group, user, &Share::of_files(1, 0), true);
+        self.change_share(group, user, &Share::of_files(Sat(1), Sat(0)), true);
     }
 
     /// Takes a closed file out of its process's share.
     pub(super) fn file_leave(&mut self, file: &File) {
-        self.forget_promised(file.promised, file.promised > 0);
+        self.subtract_reserved(file.reserved, file.reserved.0 > 0);
         let Some(proc) = self.procs.get_mut(&file.proc) else {
             return;
         };
-        proc.files = proc.files.saturating_sub(1);
-        proc.objects = proc.objects.saturating_sub(file.objects);
+        proc.files -= 1;
+        proc.objects -= file.objects;
         let (group, user, files) = (proc.group, proc.user, proc.files);
-        self.change_share(group, user, &Share::of_files(1, file.objects), false);
-        if files == 0 {
+        self.change_share(group, user, &Share::of_files(Sat(1), file.objects), false);
+        if files.0 == 0 {
             self.proc_leave(file.proc);
         }
     }

@@ -30,7 +30,7 @@ use crate::rmapi::{self, escape};
 use crate::state::Failure;
 use crate::testing::{words, Store};
 use crate::topology::Topology;
-use crate::units::{Bytes, Weight};
+use crate::units::{Bytes, Sat, Weight};
 use std::format;
 use std::string::String;
 use std::vec::Vec;

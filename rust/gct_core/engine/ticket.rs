@@ -14,8 +14,8 @@ pub struct Ticket {
     /// The space where it is hidden; 0 if it is not.
     pub(super) hidden: u64,
     pub(super) handle: Handle,
-    /// Number of objects for which room is promised.
-    pub(super) promised: usize,
+    /// Number of objects for which room is reserved.
+    pub(super) reserved: usize,
 }
 
 impl Ticket {
@@ -24,7 +24,7 @@ impl Ticket {
         home: 0,
         hidden: 0,
         handle: 0,
-        promised: 0,
+        reserved: 0,
     };
 
     /// Returns a ticket for device memory that is charged to the hidden object.
@@ -33,7 +33,7 @@ impl Ticket {
             home: 0,
             hidden: hidden.space,
             handle: hidden.handle,
-            promised: 0,
+            reserved: 0,
         }
     }
 

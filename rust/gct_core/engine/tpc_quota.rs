@@ -28,7 +28,7 @@ use crate::units::Sat;
 type Rank = (u32, u64, u64);
 
 /// A quota, and the TPCs from which it may be reserved.
-struct Promise {
+struct Reservation {
     rank: Rank,
     owner: Owner,
     allowed: TpcMask,
@@ -78,8 +78,8 @@ impl State<'_> {
     /// Reserves all quotas of a GPU. Returns the number of missing TPCs: some may miss after a
     /// process has moved to a group with another mask.
     pub(super) fn reserve_quotas(&mut self, gpu: GpuId) -> u32 {
-        let promises = |gpu: &Gpu| gpu.features.has(Feature::TpcQuota);
-        if !self.gpus.get(&gpu).is_some_and(promises) {
+        let has_quotas = |gpu: &Gpu| gpu.features.has(Feature::TpcQuota);
+        if !self.gpus.get(&gpu).is_some_and(has_quotas) {
             return 0;
         }
         let topology = self.gpu_topology(gpu);
@@ -90,22 +90,27 @@ impl State<'_> {
                 pool.reserved = TpcMask::EMPTY;
             }
         }
-        while let Some(promise) = self.next_promise(gpu, &topology, last) {
-            let quota = Some(promise.quota);
-            let own = tpc::reserve(&promise.allowed, topology.existing(), &reserved, quota);
+        while let Some(reservation) = self.next_reservation(gpu, &topology, last) {
+            let quota = Some(reservation.quota);
+            let own = tpc::reserve(&reservation.allowed, topology.existing(), &reserved, quota);
             reserved = reserved.or(&own);
-            missing += Sat(u32::from(promise.quota)) - Sat(own.count());
-            if let Some(pool) = self.pools.get_mut(&(promise.owner, gpu)) {
+            missing += Sat(u32::from(reservation.quota)) - Sat(own.count());
+            if let Some(pool) = self.pools.get_mut(&(reservation.owner, gpu)) {
                 pool.reserved = own;
             }
-            last = Some(promise.rank);
+            last = Some(reservation.rank);
         }
         missing.0
     }
 
     /// Returns the quota that follows `last`.
-    fn next_promise(&self, gpu: GpuId, topology: &Topology, last: Option<Rank>) -> Option<Promise> {
-        let promised = self.pools.iter().filter_map(|((owner, on), pool)| {
+    fn next_reservation(
+        &self,
+        gpu: GpuId,
+        topology: &Topology,
+        last: Option<Rank>,
+    ) -> Option<Reservation> {
+        let all = self.pools.iter().filter_map(|((owner, on), pool)| {
             let quota = pool.settings.tpc_quota.filter(|_| *on == gpu)?.get();
             let settings = match owner {
                 Owner::Proc(proc) => self.effective(*proc, gpu),
@@ -116,14 +121,14 @@ impl State<'_> {
                 Owner::Group(group) => (0, group.0),
                 Owner::Proc(proc) => (u64::from(proc.tgid), proc.start_time_ns),
             };
-            (quota > 0).then_some(Promise {
+            (quota > 0).then_some(Reservation {
                 rank: (allowed.count(), kind, age),
                 owner: *owner,
                 allowed,
                 quota,
             })
         });
-        let later = promised.filter(|promise| last.is_none_or(|last| promise.rank > last));
-        later.min_by_key(|promise| promise.rank)
+        let later = all.filter(|reservation| last.is_none_or(|last| reservation.rank > last));
+        later.min_by_key(|reservation| reservation.rank)
     }
 }

@@ -21,7 +21,7 @@ use crate::submit::qmd::{v04_00, Version};
 use crate::submit::rewrite::{self, Cut, Order, Output, Placement};
 use crate::submit::stats::{add, Counters};
 use crate::submit::tracker::QmdCall;
-use crate::units::Va;
+use crate::units::{Sat, Va};
 use core::num::Wrapping;
 
 /// The most atoms of one launch. They and their join must fit into a frame.
@@ -226,7 +226,7 @@ impl<V: Copy + 'static> Atoms<V> {
         };
         let entry = Entry::Segment(Segment {
             va: (Va(self.segment.va) + 4 * u64::from(from)).get(),
-            words: to.saturating_sub(from),
+            words: (Sat(to) - Sat(from)).0,
             ..self.segment
         });
         (entry.encode(), self.released(), last)

@@ -15,6 +15,7 @@
 
 use crate::mask::TpcMask;
 use crate::topology::Topology;
+use crate::units::Sat;
 
 /// SMs of a TPC, on each generation whose launches can be masked (Volta and newer).
 const SMS_PER_TPC: u32 = 2;
@@ -66,7 +67,7 @@ pub fn share(count: u32, shown: u32, device: u32) -> u32 {
 ///
 /// The rate is not known, nor the size of the clusters. The smallest rate that gives `count` is
 /// taken, and the lesser answer if both readings of single TPCs give `count`. So never more
-/// clusters are promised than fit.
+/// clusters are reported than fit.
 ///
 /// O(GPCs^2 * log(count)).
 pub fn clusters(count: u32, left: &TpcMask, topology: &Topology) -> Option<u32> {
@@ -98,13 +99,11 @@ fn held(count: u32, left: &TpcMask, topology: &Topology, singles: Singles) -> Op
     let gpcs = topology.tpcs_of_gpcs(topology.existing());
     let sum = |rate: Rate, mask: &TpcMask| {
         let single = match singles {
-            Singles::Unused => 0,
-            Singles::Gpcs => rate
-                .of(1)
-                .saturating_mul(u64::from(topology.tpcs_apart(mask))),
+            Singles::Unused => Sat(0),
+            Singles::Gpcs => rate.of(1) * Sat(u64::from(topology.tpcs_apart(mask))),
         };
         let gpcs = topology.tpcs_of_gpcs(mask).map(|tpcs| rate.of(tpcs));
-        gpcs.fold(single, u64::saturating_add)
+        gpcs.fold(single, |sum, clusters| sum + clusters).0
     };
     let rates = gpcs.filter(|tpcs| *tpcs > 0).map(|tpcs| Rate {
         clusters: least(count, |clusters| {
@@ -131,9 +130,9 @@ struct Rate {
 
 impl Rate {
     /// Returns the clusters that a GPC of so many TPCs holds.
-    fn of(self, tpcs: u32) -> u64 {
+    fn of(self, tpcs: u32) -> Sat<u64> {
         let held = u64::from(tpcs) * u64::from(self.clusters);
-        held.checked_div(u64::from(self.tpcs)).unwrap_or(0)
+        Sat(held.checked_div(u64::from(self.tpcs)).unwrap_or(0))
     }
 
     fn exceeds(self, other: Self) -> bool {
@@ -254,9 +253,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever clusters need, no more are promised than fit, and all on the whole GPU.
+        /// Whatever clusters need, no more are reported than fit, and all on the whole GPU.
         #[test]
-        fn no_more_clusters_are_promised_than_fit(
+        fn no_more_clusters_are_reported_than_fit(
             left: [u64; 4], blocks in 1u64..=16, per_sm in 1u64..=32,
         ) {
             let (h100, left) = (h100(), TpcMask::from_words(left));

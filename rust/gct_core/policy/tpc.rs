@@ -405,7 +405,7 @@ mod tests {
                 let own = reserve(&allowed, &existing, &reserved, quota);
                 prop_assert!(own.and(&reserved).is_empty());
                 let free = allowed.without(&reserved).count();
-                prop_assert_eq!(own.count(), free.min(u32::from(quota.unwrap_or(0))), "no promise is missed");
+                prop_assert_eq!(own.count(), free.min(u32::from(quota.unwrap_or(0))), "no quota is missed");
                 reserved = reserved.or(&own);
                 let arrivals = ArrivalStats::from_word(word);
                 let neighbour = Neighbour { own, allowed, lends, rank, busy, idle: Ns(idle), arrivals };

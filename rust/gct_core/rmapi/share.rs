@@ -8,6 +8,7 @@
 
 use super::nv::{self, export_many, export_one, import_many, import_one};
 use super::{element, Fields, Handle, Hint};
+use crate::units::Sat;
 
 /// A control that exports or imports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +116,7 @@ impl Share {
             Self::ImportMany => fields.u32(import_many::PARENT).ok()?,
         };
         Some(Shared {
-            index: first.saturating_add(number),
+            index: (Sat(first) + Sat(number)).0,
             object: fields.u32(at).ok()?,
             parent,
         })

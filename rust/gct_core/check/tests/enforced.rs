@@ -330,10 +330,10 @@ impl World {
             let Some(whole) = settings.and_then(|settings| settings.timeslice) else {
                 continue;
             };
-            let mates = rounds.iter().filter(|((proc, on, at), _)| {
+            let others = rounds.iter().filter(|((proc, on, at), _)| {
                 (*on, *at) == (gpu, round) && state.group_of(*proc) == Some(group)
             });
-            let all: Vec<Sliced> = mates.flat_map(|(_, slices)| slices.clone()).collect();
+            let all: Vec<Sliced> = others.flat_map(|(_, slices)| slices.clone()).collect();
             assert!(fits(&all, whole.get()), "{group:?} has more than {whole:?}");
         }
     }

@@ -123,11 +123,11 @@ fn a_group_has_a_share_of_its_own() {
     assert!(inside.is_some());
     // A process that moves takes its share along.
     let mut state = world.store.state();
-    assert_eq!(state.groups.get(&web).unwrap().share.procs, 1);
+    assert_eq!(state.groups.get(&web).unwrap().share.procs.0, 1);
     state.member_moved(tenant(5), Some(web)).unwrap();
-    assert_eq!(state.groups.get(&web).unwrap().share.procs, 2);
+    assert_eq!(state.groups.get(&web).unwrap().share.procs.0, 2);
     let alice = state.users.get(&ALICE).unwrap();
-    assert_eq!((alice.share.procs, alice.procs), (32_767, 32_769));
+    assert_eq!((alice.share.procs.0, alice.procs.0), (32_767, 32_769));
 }
 
 /// Checks that a process which opens files or creates objects without end leaves seven eighths to
@@ -142,7 +142,7 @@ fn a_process_has_an_eighth() {
 
 /// Checks that room promised when an ioctl begins is there when it ends, whatever happens between.
 #[test]
-fn a_promised_ioctl_can_be_tracked() {
+fn an_ioctl_with_reserved_room_can_be_tracked() {
     let mut world = World::new(FeatureSet::NONE);
     let file = world.open(APP, "");
     world.cuda(file);
@@ -161,7 +161,7 @@ fn a_promised_ioctl_can_be_tracked() {
         .store
         .retry(|store| store.state().call_enter(file, &call))
         .unwrap();
-    assert_eq!(*world.store.state().promised, 1);
+    assert_eq!(*world.store.state().reserved_objects, Sat(1));
     world.store.check();
     // Another process fills the table up to the last slot of its storage.
     let other = world.open(tenant(1), "");
@@ -178,7 +178,7 @@ fn a_promised_ioctl_can_be_tracked() {
     }
     let left = world.store.state().call_leave(file, &call, ticket, None);
     assert_eq!(left, Ok(()));
-    assert_eq!(*world.store.state().promised, 0);
+    assert_eq!(*world.store.state().reserved_objects, Sat(0));
     world.store.check();
 }
 

@@ -56,7 +56,7 @@ impl World {
     }
 
     /// Sends all controls, which RM accepts. Returns the time slices that were set.
-    fn obeyed(&mut self) -> Vec<u64> {
+    fn send_all(&mut self) -> Vec<u64> {
         let mut set = Vec::new();
         let anybody = Flush::ALL;
         while let Next::Send(mut control, in_flight) = self.store.state().next_control(&anybody) {
@@ -79,14 +79,14 @@ impl World {
         let pool = self.pool(Owner::Proc(APP));
         let mut state = self.store.state();
         state.write_prepare(File::ComputeTimeslice, pool, text.as_bytes())?;
-        self.obeyed();
+        self.send_all();
         let outcome = self.store.state().write_commit();
-        self.obeyed();
+        self.send_all();
         outcome
     }
 
     /// Runs an ioctl for which `rm_ioctl()` returns `result`, whatever its structure says.
-    fn answered(
+    fn ioctl_with_result(
         &mut self,
         file: FileId,
         escape: u32,
@@ -104,7 +104,7 @@ impl World {
     }
 }
 
-fn memory_world() -> (World, FileId, FileId) {
+fn world_with_memory() -> (World, FileId, FileId) {
     let mut world = World::new(FeatureSet::NONE.with(Feature::GmemCharge));
     let own = world.open(APP, "");
     world.cuda(own);
@@ -114,7 +114,7 @@ fn memory_world() -> (World, FileId, FileId) {
 
 #[test]
 fn a_forged_status_changes_nothing() {
-    let (mut world, own, _) = memory_world();
+    let (mut world, own, _) = world_with_memory();
     let before = [world.account(APP), world.account(NEIGHBOUR)];
     let device = world.open(APP, "");
     // Each structure says `NV_OK`, but RM has refused the ioctl for its file.
@@ -145,7 +145,7 @@ fn a_forged_status_changes_nothing() {
     for (escape, size, fields) in forged {
         for file in [own, device] {
             let bytes = words(size, &fields);
-            let outcome = world.answered(file, escape, &bytes, INVALID_ARGUMENT);
+            let outcome = world.ioctl_with_result(file, escape, &bytes, INVALID_ARGUMENT);
             assert_eq!(outcome, Ok(()), "{escape:#x}");
             let now = [world.account(APP), world.account(NEIGHBOUR)];
             assert_eq!(now, before, "{escape:#x}");
@@ -155,7 +155,7 @@ fn a_forged_status_changes_nothing() {
 
 #[test]
 fn a_client_is_known_through_its_own_file_alone() {
-    let (mut world, own, _) = memory_world();
+    let (mut world, own, _) = world_with_memory();
     let before = world.account(NEIGHBOUR);
     // RM would refuse each of them. Even if it did not, the neighbour would not pay.
     for (escape, size, fields) in [
@@ -184,7 +184,7 @@ fn a_client_is_known_through_its_own_file_alone() {
         ),
     ] {
         let bytes = words(size, &fields);
-        let _ = world.answered(own, escape, &bytes, 0);
+        let _ = world.ioctl_with_result(own, escape, &bytes, 0);
         assert_eq!(world.account(NEIGHBOUR), before, "{escape:#x}");
     }
     let events = world.read(File::Events, Scope::Root).unwrap();
@@ -193,7 +193,7 @@ fn a_client_is_known_through_its_own_file_alone() {
 
 #[test]
 fn a_handle_that_another_file_gets_next_is_that_files() {
-    let (mut world, own, theirs) = memory_world();
+    let (mut world, own, theirs) = world_with_memory();
     // The neighbour's client is freed, and another client gets its handle before that is recorded.
     let free = words(16, &[(0, THEIRS), (8, THEIRS)]);
     let call = rmapi::decode(escape::FREE, &free).unwrap().unwrap();
@@ -237,14 +237,14 @@ fn dup_race(world: &mut World, own: FileId, theirs: FileId, status: u64) {
 
 #[test]
 fn an_alias_is_charged_when_rm_has_created_it() {
-    let (mut world, own, theirs) = memory_world();
+    let (mut world, own, theirs) = world_with_memory();
     let before = world.account(NEIGHBOUR);
     dup_race(&mut world, own, theirs, 0x57);
     assert_eq!(world.account(NEIGHBOUR), before, "peak included");
     let [_, current, _] = world.account(APP);
     assert_eq!(current, Ok("0\n".into()));
 
-    let (mut world, own, theirs) = memory_world();
+    let (mut world, own, theirs) = world_with_memory();
     dup_race(&mut world, own, theirs, 0);
     let [_, current, peak] = world.account(NEIGHBOUR);
     assert_eq!(
@@ -259,7 +259,7 @@ fn an_alias_is_charged_when_rm_has_created_it() {
 #[test]
 fn concurrent_dups_are_charged_once() {
     for statuses in [[0, 0], [0x57, 0], [0, 0x57], [0x57, 0x57]] {
-        let (mut world, own, theirs) = memory_world();
+        let (mut world, own, theirs) = world_with_memory();
         let decode = |object: u64, status: u64| {
             let fields = [
                 (0, THEIRS),
@@ -312,7 +312,7 @@ fn a_failed_free_hides_no_override() {
         .state()
         .write_prepare(File::ComputeFreeze, pool, b"1");
     assert!(prepared.is_ok());
-    world.obeyed();
+    world.send_all();
     assert_eq!(world.store.state().write_commit(), Ok(()));
 
     for (freed, status) in [(TSG, 0x1f), (CHANNEL, 0x1f), (CLIENT, 0x1f)] {
@@ -325,7 +325,7 @@ fn a_failed_free_hides_no_override() {
             let control = words(32, &[(0, CLIENT), (4, TSG), (8, command)]);
             world.store.ioctl(file, escape::CONTROL, &control, None);
         }
-        let before = world.obeyed().len();
+        let before = world.send_all().len();
         let left = world.store.state().call_leave(file, &call, ticket, None);
         assert_eq!(left, Ok(()));
         let mut told = Vec::new();

@@ -8,15 +8,15 @@ use proptest::prelude::*;
 /// Ten TPCs with gaps.
 const TPCS: &str = "0-3,9-12,30,40";
 
-fn list(text: &str) -> TpcMask {
+fn mask_of(text: &str) -> TpcMask {
     TpcMask::parse(text.as_bytes()).unwrap_or(TpcMask::EMPTY)
 }
 
 /// Adds a GPU with these TPCs, and groups `a`, `b` and `c`.
-fn three() -> (World, [Scope; 3]) {
+fn world_with_three_groups() -> (World, [Scope; 3]) {
     let mut store = Store::new(1);
     let mut facts = facts(1, 1);
-    facts.topology = Topology::apart(list(TPCS));
+    facts.topology = Topology::apart(mask_of(TPCS));
     let gpu = store
         .retry(|store| store.state().gpu_add(&facts, FeatureSet::all()))
         .unwrap();
@@ -35,7 +35,7 @@ fn reserved(world: &mut World, pool: Scope) -> String {
 
 #[test]
 fn a_quota_that_does_not_fit_is_refused() {
-    let (mut world, [a, b, c]) = three();
+    let (mut world, [a, b, c]) = world_with_three_groups();
     assert_eq!(world.write(File::TpcQuota, a, "5"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, b, "6"), Err(Error::NoSpace));
     assert_eq!(world.read(File::TpcQuota, b), Ok("none\n".into()));
@@ -60,7 +60,7 @@ fn a_quota_that_does_not_fit_is_refused() {
 
 #[test]
 fn a_mask_that_leaves_too_few_for_a_quota_is_refused() {
-    let (mut world, [a, b, _]) = three();
+    let (mut world, [a, b, _]) = world_with_three_groups();
     assert_eq!(world.write(File::TpcQuota, a, "3"), Ok(()));
     assert_eq!(world.write(File::TpcMask, a, "9-10"), Err(Error::NoSpace));
     assert_eq!(world.read(File::TpcMask, a), Ok("all\n".into()));
@@ -73,7 +73,7 @@ fn a_mask_that_leaves_too_few_for_a_quota_is_refused() {
 
 #[test]
 fn removing_a_group_frees_its_reserved_tpcs() {
-    let (mut world, [a, b, _]) = three();
+    let (mut world, [a, b, _]) = world_with_three_groups();
     assert_eq!(world.write(File::TpcQuota, a, "10"), Ok(()));
     assert_eq!(world.write(File::TpcQuota, b, "1"), Err(Error::NoSpace));
     let Scope::Pool(Owner::Group(group), _) = a else {
@@ -86,7 +86,7 @@ fn removing_a_group_frees_its_reserved_tpcs() {
 /// Checks that a process's own quota adds to its group's, and ends with the process.
 #[test]
 fn a_process_has_a_quota_of_its_own() {
-    let (mut world, [a, b, _]) = three();
+    let (mut world, [a, b, _]) = world_with_three_groups();
     let file = world.open(APP, "");
     world.cuda(file);
     let Scope::Pool(Owner::Group(group), gpu) = a else {
@@ -102,7 +102,7 @@ fn a_process_has_a_quota_of_its_own() {
     );
     assert_eq!(world.write(File::TpcQuota, b, "4"), Err(Error::NoSpace));
     let reserved = world.store.state().reserved(Owner::Proc(APP), gpu);
-    assert_eq!(reserved, list("9-11"));
+    assert_eq!(reserved, mask_of("9-11"));
     world.store.state().file_close(file);
     assert_eq!(world.write(File::TpcQuota, b, "6"), Ok(()));
 }
@@ -111,7 +111,7 @@ fn a_process_has_a_quota_of_its_own() {
 /// owners.
 #[test]
 fn a_move_to_a_narrower_mask_takes_nothing_from_others() {
-    let (mut world, [a, b, _]) = three();
+    let (mut world, [a, b, _]) = world_with_three_groups();
     let file = world.open(APP, "");
     world.cuda(file);
     let own = world.pool(Owner::Proc(APP));
@@ -129,7 +129,12 @@ fn a_move_to_a_narrower_mask_takes_nothing_from_others() {
     assert_eq!(world.write(File::TpcQuota, b, "6"), Err(Error::NoSpace));
 }
 
-fn write_any(world: &mut World, pool: Scope, quota: bool, value: u16) -> (bool, Result<(), Error>) {
+fn write_at_random(
+    world: &mut World,
+    pool: Scope,
+    quota: bool,
+    value: u16,
+) -> (bool, Result<(), Error>) {
     let text = match (quota, value % 8) {
         (true, 7) => "none".into(),
         (true, _) => format!("{}", value % 12),
@@ -147,22 +152,22 @@ proptest! {
     fn accepted_quotas_are_kept(
         writes in prop::collection::vec((0usize..3, any::<bool>(), any::<u16>()), 1..40),
     ) {
-        let (mut world, pools) = three();
+        let (mut world, pools) = world_with_three_groups();
         for (owner, quota, value) in writes {
             let before = pools.map(|pool| reserved(&mut world, pool));
-            let (_, written) = write_any(&mut world, pools[owner], quota, value);
+            let (_, written) = write_at_random(&mut world, pools[owner], quota, value);
             prop_assert!(matches!(written, Ok(()) | Err(Error::NoSpace | Error::Range)), "{:?}", written);
             let mut all = TpcMask::EMPTY;
             for pool in pools {
-                let own = list(&reserved(&mut world, pool));
-                let promised = world.read(File::TpcQuota, pool).unwrap();
-                prop_assert_eq!(own.count(), promised.trim_end().parse().unwrap_or(0));
+                let own = mask_of(&reserved(&mut world, pool));
+                let quota = world.read(File::TpcQuota, pool).unwrap();
+                prop_assert_eq!(own.count(), quota.trim_end().parse().unwrap_or(0));
                 prop_assert!(own.and(&all).is_empty());
                 let mask = world.read(File::TpcMask, pool).unwrap();
-                prop_assert!(mask == "all\n" || own.without(&list(mask.trim_end())).is_empty());
+                prop_assert!(mask == "all\n" || own.without(&mask_of(mask.trim_end())).is_empty());
                 all = all.or(&own);
             }
-            prop_assert!(all.without(&list(TPCS)).is_empty());
+            prop_assert!(all.without(&mask_of(TPCS)).is_empty());
             if written.is_err() {
                 prop_assert_eq!(pools.map(|pool| reserved(&mut world, pool)), before);
             }

@@ -62,7 +62,7 @@ impl Rm {
         own.map(|(_, slice)| *slice).collect()
     }
 
-    fn told(&self, tenant: &Tenant) -> usize {
+    fn slices_set(&self, tenant: &Tenant) -> usize {
         self.sets.get(&tenant.client).copied().unwrap_or(0)
     }
 }
@@ -129,7 +129,7 @@ fn world() -> (World, Rm, GroupId) {
 
 impl World {
     /// Returns the time slices that `compute.stat` shows of an owner.
-    fn told_of(&mut self, owner: Owner) -> String {
+    fn slices_shown(&mut self, owner: Owner) -> String {
         let scope = self.pool(owner);
         let stat = self.read(File::ComputeStat, scope).unwrap();
         let lines = stat
@@ -158,12 +158,15 @@ fn without_a_limit_no_time_slice_is_sent() {
     let mut one = Tenant::new(&mut world, 1, Some(group));
     one.make(&mut world, &mut rm, GRAPHICS);
     for owner in [Owner::Group(group), Owner::Proc(one.key)] {
-        assert_eq!(world.told_of(owner), "slice 0\nround 0\n");
+        assert_eq!(world.slices_shown(owner), "slice 0\nround 0\n");
     }
     world.limit_slice(&mut rm, Owner::Proc(one.key), "100");
-    assert_eq!(world.told_of(Owner::Group(group)), "slice 0\nround 0\n");
     assert_eq!(
-        world.told_of(Owner::Proc(one.key)),
+        world.slices_shown(Owner::Group(group)),
+        "slice 0\nround 0\n"
+    );
+    assert_eq!(
+        world.slices_shown(Owner::Proc(one.key)),
         "slice 100\nround 100\n"
     );
 }
@@ -212,10 +215,13 @@ fn a_process_divides_its_own_share_by_round() {
     rm.settle(&mut world);
     assert_eq!(rm.of(&other), [300]);
     assert_eq!(
-        world.told_of(Owner::Proc(one.key)),
+        world.slices_shown(Owner::Proc(one.key)),
         "slice 150\nround 300\n"
     );
-    assert_eq!(world.told_of(Owner::Group(group)), "slice 150\nround 600\n");
+    assert_eq!(
+        world.slices_shown(Owner::Group(group)),
+        "slice 150\nround 600\n"
+    );
     world.limit_slice(&mut rm, Owner::Proc(one.key), "100");
     assert_eq!((rm.of(&one), rm.of(&other)), (vec![50, 100, 50], vec![300]));
     one.free(&mut world, &mut rm, second);
@@ -225,25 +231,25 @@ fn a_process_divides_its_own_share_by_round() {
 #[test]
 fn a_thousand_channel_groups_shrink_their_makers_slices_only() {
     let (mut world, mut rm, group) = world();
-    let mut mate = Tenant::new(&mut world, 1, Some(group));
+    let mut other = Tenant::new(&mut world, 1, Some(group));
     let mut many = Tenant::new(&mut world, 2, Some(group));
     let mut stranger = Tenant::new(&mut world, 3, None);
-    for tenant in [&mut mate, &mut many, &mut stranger] {
+    for tenant in [&mut other, &mut many, &mut stranger] {
         tenant.make(&mut world, &mut rm, GRAPHICS);
     }
     world.limit_slice(&mut rm, Owner::Group(group), "3000");
     world.limit_slice(&mut rm, Owner::Proc(stranger.key), "3000");
-    let before = (rm.told(&mate), rm.told(&stranger));
+    let before = (rm.slices_set(&other), rm.slices_set(&stranger));
     for _ in 1..1000 {
         many.make(&mut world, &mut rm, GRAPHICS);
     }
     rm.settle(&mut world);
-    assert_eq!((rm.of(&mate), rm.of(&stranger)), (vec![1500], vec![3000]));
-    assert_eq!((rm.told(&mate), rm.told(&stranger)), before);
+    assert_eq!((rm.of(&other), rm.of(&stranger)), (vec![1500], vec![3000]));
+    assert_eq!((rm.slices_set(&other), rm.slices_set(&stranger)), before);
     let least = crate::round::SLICE_MIN.get();
     assert!(rm.of(&many).iter().all(|slice| *slice == least));
     // `compute.stat` shows what cannot be divided further.
-    let told = world.told_of(Owner::Group(group));
+    let told = world.slices_shown(Owner::Group(group));
     assert_eq!(
         told,
         format!("slice {least}\nround {}\n", 1500 + 1000 * least)
@@ -253,16 +259,16 @@ fn a_thousand_channel_groups_shrink_their_makers_slices_only() {
 #[test]
 fn a_process_that_comes_and_goes_rarely_changes_slices() {
     let (mut world, mut rm, group) = world();
-    let mut mates: Vec<_> = (1..=5)
+    let mut others: Vec<_> = (1..=5)
         .map(|n| Tenant::new(&mut world, n, Some(group)))
         .collect();
     let mut stranger = Tenant::new(&mut world, 6, None);
-    for tenant in mates.iter_mut().chain([&mut stranger]) {
+    for tenant in others.iter_mut().chain([&mut stranger]) {
         tenant.make(&mut world, &mut rm, GRAPHICS);
     }
     world.limit_slice(&mut rm, Owner::Group(group), "3000");
     world.limit_slice(&mut rm, Owner::Proc(stranger.key), "3000");
-    let before = rm.told(&stranger);
+    let before = rm.slices_set(&stranger);
     let mut hostile = Tenant::new(&mut world, 7, Some(group));
     for _ in 0..100 {
         let made = hostile.make(&mut world, &mut rm, GRAPHICS);
@@ -270,30 +276,30 @@ fn a_process_that_comes_and_goes_rarely_changes_slices() {
         hostile.free(&mut world, &mut rm, made);
         rm.settle(&mut world);
     }
-    assert_eq!(rm.told(&stranger), before);
-    for mate in &mates {
-        assert!(rm.told(mate) <= 2, "{}", rm.told(mate));
+    assert_eq!(rm.slices_set(&stranger), before);
+    for other in &others {
+        assert!(rm.slices_set(other) <= 2, "{}", rm.slices_set(other));
     }
 }
 
 #[test]
 fn an_ioctl_that_changes_all_shares_visits_no_other_process() {
-    const MATES: u32 = 256;
+    const OTHERS: u32 = 256;
     let (mut world, mut rm, group) = world();
-    let mut mates: Vec<_> = (1..=MATES)
+    let mut others: Vec<_> = (1..=OTHERS)
         .map(|n| Tenant::new(&mut world, n, Some(group)))
         .collect();
-    for mate in &mut mates {
-        mate.make(&mut world, &mut rm, GRAPHICS);
+    for other in &mut others {
+        other.make(&mut world, &mut rm, GRAPHICS);
     }
     world.limit_slice(&mut rm, Owner::Group(group), "1000000");
-    assert_eq!(rm.of(&mates[0]), [1_000_000 / 256]);
-    let one_more = Tenant::new(&mut world, MATES + 1, Some(group));
+    assert_eq!(rm.of(&others[0]), [1_000_000 / 256]);
+    let one_more = Tenant::new(&mut world, OTHERS + 1, Some(group));
     let (device, object) = (one_more.client + 1, one_more.client + 2);
     let looked = steps::of(|| one_more.alloc(&mut world, device, object, 0xa06c, Some(GRAPHICS)));
     assert!(looked < 800, "{looked}");
     rm.settle(&mut world);
-    assert_eq!(rm.of(&mates[0]), [1_000_000 / 384]);
+    assert_eq!(rm.of(&others[0]), [1_000_000 / 384]);
 }
 
 #[test]

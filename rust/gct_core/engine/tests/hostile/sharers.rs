@@ -74,9 +74,9 @@ impl Tenants {
             .state()
             .write_prepare(file, pool, text.as_bytes());
         prepared?;
-        self.world.obeyed();
+        self.world.send_all();
         let outcome = self.world.store.state().write_commit();
-        self.world.obeyed();
+        self.world.send_all();
         outcome
     }
 
@@ -125,7 +125,7 @@ impl Tenants {
             Some(status) => return Err(status),
             None => self.world.store.ioctl(file, escape::ALLOC, &bytes, None),
         }
-        self.world.obeyed();
+        self.world.send_all();
         Ok(())
     }
 

@@ -11,13 +11,13 @@ use crate::rmapi::control::NOT_SUPPORTED;
 use crate::rmapi::{Class, Shared};
 
 /// Opens a file of the neighbour, to which objects are exported.
-fn export_world() -> (World, FileId, FileId, FileId) {
-    let (mut world, own, theirs) = memory_world();
+fn world_with_export_file() -> (World, FileId, FileId, FileId) {
+    let (mut world, own, theirs) = world_with_memory();
     let file = world.open(NEIGHBOUR, "");
     (world, own, theirs, file)
 }
 
-fn shared(index: u32, object: u64) -> Shared {
+fn shared_object(index: u32, object: u64) -> Shared {
     Shared {
         index,
         object: u32::try_from(object).unwrap(),
@@ -32,9 +32,13 @@ const MEMORY_IMPORTED: Imported = Imported {
 
 #[test]
 fn exported_objects_are_charged_until_the_file_is_closed() {
-    let (mut world, own, theirs, file) = export_world();
+    let (mut world, own, theirs, file) = world_with_export_file();
     let memory = |world: &mut World, proc| world.account(proc)[1].clone();
-    let export = |store: &mut Store| store.state().exported(own, 10, &shared(3, MEMORY), file);
+    let export = |store: &mut Store| {
+        store
+            .state()
+            .exported(own, 10, &shared_object(3, MEMORY), file)
+    };
     world.store.retry(export).unwrap();
     world.store.check();
     assert_eq!(memory(&mut world, APP), Ok("4096\n".into()));
@@ -44,7 +48,13 @@ fn exported_objects_are_charged_until_the_file_is_closed() {
     assert_eq!(memory(&mut world, NEIGHBOUR), Ok("12288\n".into()));
     let import = |store: &mut Store| {
         let mut state = store.state();
-        state.imported(theirs, 11, &shared(3, 80), Some(file), &MEMORY_IMPORTED)
+        state.imported(
+            theirs,
+            11,
+            &shared_object(3, 80),
+            Some(file),
+            &MEMORY_IMPORTED,
+        )
     };
     world.store.retry(import).unwrap();
     world.store.check();
@@ -59,11 +69,11 @@ fn exported_objects_are_charged_until_the_file_is_closed() {
 
 #[test]
 fn an_untracked_import_is_charged_with_rms_size() {
-    let (mut world, own, _, file) = export_world();
+    let (mut world, own, _, file) = world_with_export_file();
     for from in [None, Some(file)] {
         let import = |store: &mut Store| {
             let mut state = store.state();
-            state.imported(own, 10, &shared(0, 80), from, &MEMORY_IMPORTED)
+            state.imported(own, 10, &shared_object(0, 80), from, &MEMORY_IMPORTED)
         };
         world.store.retry(import).unwrap();
         world.store.check();
@@ -72,14 +82,18 @@ fn an_untracked_import_is_charged_with_rms_size() {
     }
     // A closed file keeps nothing. An index that is used again keeps the new object.
     world.store.state().file_close(file);
-    let export = |store: &mut Store| store.state().exported(own, 10, &shared(0, MEMORY), file);
+    let export = |store: &mut Store| {
+        store
+            .state()
+            .exported(own, 10, &shared_object(0, MEMORY), file)
+    };
     assert_eq!(world.store.retry(export), Ok(()));
     world.store.check();
 }
 
 #[test]
 fn objects_that_rm_has_freed_along_are_removed() {
-    let (mut world, own, _) = memory_world();
+    let (mut world, own, _) = world_with_memory();
     world.alloc(own, DEVICE, TSG + 1, 0xa06c, None);
     world.alloc(own, TSG + 1, CHANNEL + 1, 0xc86f, None);
     let mut channels = Vec::new();
@@ -104,7 +118,7 @@ fn objects_that_rm_has_freed_along_are_removed() {
 
 #[test]
 fn a_failed_call_may_only_have_created_unknown_objects() {
-    let (mut world, own, _) = memory_world();
+    let (mut world, own, _) = world_with_memory();
     let call = |client: u64, object: u64, class: u64| {
         let fields = [
             (0, client),
@@ -161,7 +175,7 @@ fn a_channel_without_a_group_counts_as_one_and_has_no_time_slice() {
     // Its owner cannot start it.
     let schedule = words(32, &[(0, CLIENT), (4, 41), (8, 0xa06f_0103)]);
     world.store.ioctl(file, escape::CONTROL, &schedule, None);
-    world.obeyed();
+    world.send_all();
     assert_eq!(stopped(&mut world), 1);
     assert_eq!((world.limit("default"), stopped(&mut world)), (Ok(()), 0));
     assert_eq!((world.limit("500"), stopped(&mut world)), (Ok(()), 1));
@@ -194,26 +208,33 @@ fn a_time_slice_that_is_set_by_a_channel_is_set_back() {
     ] {
         let fields = [(0, CLIENT), (4, object), (8, command), (28, status)];
         let bytes = words(32, &fields);
-        assert_eq!(world.answered(file, escape::CONTROL, &bytes, 0), Ok(()));
-        assert_eq!(world.obeyed(), [500], "{command:#x} {status:#x}");
+        assert_eq!(
+            world.ioctl_with_result(file, escape::CONTROL, &bytes, 0),
+            Ok(())
+        );
+        assert_eq!(world.send_all(), [500], "{command:#x} {status:#x}");
     }
     // The restored time slice is the original one, or the one that its owner has set with success.
     assert_eq!(world.limit("default"), Ok(()));
     let fields = [(0, CLIENT), (4, DEVICE), (8, 0x80_170f)];
-    let outcome = world.answered(file, escape::CONTROL, &words(32, &fields), 0);
-    assert_eq!((outcome, world.obeyed()), (Ok(()), Vec::new()));
+    let outcome = world.ioctl_with_result(file, escape::CONTROL, &words(32, &fields), 0);
+    assert_eq!((outcome, world.send_all()), (Ok(()), Vec::new()));
 }
 
 #[test]
 fn memory_of_a_dma_buf_is_charged_to_its_exporter() {
     for freed_first in [false, true] {
-        let (mut world, own, theirs, buffer) = export_world();
+        let (mut world, own, theirs, buffer) = world_with_export_file();
         world.store.state().file_close(theirs);
         if freed_first {
             // Between the driver's dup and this event.
             world.free(own, MEMORY, 0);
         }
-        let kept = |store: &mut Store| store.state().kept(10, &shared(0, MEMORY), buffer, 1, 4096);
+        let kept = |store: &mut Store| {
+            store
+                .state()
+                .kept(10, &shared_object(0, MEMORY), buffer, 1, 4096)
+        };
         world.store.retry(kept).unwrap();
         world.store.check();
         if !freed_first {
@@ -235,9 +256,13 @@ fn memory_of_a_dma_buf_is_charged_to_its_exporter() {
 /// Checks that a control that imports has room before RM runs it, whatever fills the table
 /// meanwhile, and that unused room is free afterwards.
 #[test]
-fn promised_imports_can_be_tracked() {
-    let (mut world, own, theirs, file) = export_world();
-    let export = |store: &mut Store| store.state().exported(own, 10, &shared(3, MEMORY), file);
+fn reserved_imports_can_be_tracked() {
+    let (mut world, own, theirs, file) = world_with_export_file();
+    let export = |store: &mut Store| {
+        store
+            .state()
+            .exported(own, 10, &shared_object(3, MEMORY), file)
+    };
     world.store.retry(export).unwrap();
     let control = words(
         32,
@@ -250,10 +275,10 @@ fn promised_imports_can_be_tracked() {
         .unwrap();
     assert_eq!(
         (
-            *world.store.state().promised,
-            *world.store.state().promisers
+            *world.store.state().reserved_objects,
+            *world.store.state().reserving_files
         ),
-        (128, 1)
+        (Sat(128), Sat(1))
     );
     world.store.check();
     // Another process fills the table up to the last slot of its storage.
@@ -280,13 +305,16 @@ fn promised_imports_can_be_tracked() {
         let imported = state.imported(
             theirs,
             11,
-            &shared(index, object),
+            &shared_object(index, object),
             Some(file),
             &MEMORY_IMPORTED,
         );
         assert_eq!(imported, Ok(()), "{index}");
     }
     state.imports_end(theirs, ticket);
-    assert_eq!((*state.promised, *state.promisers), (0, 0));
+    assert_eq!(
+        (*state.reserved_objects, *state.reserving_files),
+        (Sat(0), Sat(0))
+    );
     world.store.check();
 }

@@ -15,7 +15,7 @@ use std::fs;
 
 pub(crate) const TESTS: &[Test] = &[
     ("hostile_stranger_stops_and_starts_nobody", strangers),
-    ("hostile_group_mate_starts_nobody", group_mates),
+    ("hostile_process_of_the_group_starts_nobody", same_group),
     ("hostile_schedule_of_any_generation", generations),
     ("limit_freeze_stops_no_sharer", shared_freeze),
     ("limit_timeslice_of_a_guest", shared_slice),
@@ -107,8 +107,8 @@ fn strangers() -> Outcome {
     tenant.finish()
 }
 
-/// A process in the same group may stop its mates' channels, but cannot start a frozen one.
-fn group_mates() -> Outcome {
+/// A process in the same group may stop the others' channels, but cannot start a frozen one.
+fn same_group() -> Outcome {
     let group = Group::new("rm")?;
     let mut clock = clock()?;
     let mut tenant = tenant(&[false, true])?;
