@@ -15,7 +15,7 @@ PAGE_COLUMNS=120
 COMMENT_COLUMNS=100
 MESSAGE_COLUMNS=75
 # Messages are checked behind this commit.
-MESSAGES_SINCE=c13204cdb97d781979b6cfe7d6f3692d6dc1414b
+MESSAGES_SINCE=44a32cedde35b5891866c8d68a8650a90f093f8a
 
 cd "$ROOT"
 # too_wide FILE COLUMNS PATTERN: prints the lines of a file that match and are wider.
