@@ -19,7 +19,8 @@
 //! round (Lane::publish):
 //!     remove the pieces whose fence is reached; their durations are learnt
 //!     while the tenant's GP_PUT is ahead, or an entry waits:
-//!         process:  read the segment once into the workspace, scan it
+//!         process:  read the segment once into the workspace, copy it if the lane has room for
+//!                   copies, scan it
 //!                   last launch predicted to be too long, or a number of atoms ordered:
 //!                       write it, split, into a frame                       -> atoms
 //!                   else                                                    -> one entry, sealed
@@ -64,10 +65,12 @@
 //! | [`limits`] | these limits |
 //! | [`split`] | a launch that is split into atoms, in a frame |
 //! | [`scratch`] | frames |
+//! | [`copies`] | copies of segments, which the GPU executes in place of the tenant's words |
 //! | [`in_flight`] | the pieces on the GPU, and which of them have ended |
 
 mod admit;
 pub mod channel;
+pub mod copies;
 pub mod governor;
 pub mod in_flight;
 pub mod limits;

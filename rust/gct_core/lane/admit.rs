@@ -96,6 +96,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 entry,
                 submission,
                 seal,
+                ..
             } => {
                 let tpcs = self.tpcs();
                 let submission = submission.map(|submission| Submission { tpcs, ..submission });

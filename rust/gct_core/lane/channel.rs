@@ -8,6 +8,7 @@ use super::ring::{next_index, previous_index, RealRing};
 use super::words::{Control, Rings, Side, Storage, Words};
 use super::work::{Next, Round, Stream};
 use crate::policy::pace::Admission;
+use crate::submit::gpfifo::{self, Entry};
 use crate::units::{Ns, Sat};
 
 /// The most entries of a ring: RM uses 22 bits of GP_PUT.
@@ -22,8 +23,12 @@ pub struct Lane<S: Storage, V: 'static> {
     taken: u32,
     /// GP_PUT at the last check.
     seen: u32,
+    /// The entry at `taken`, if it was loaded and not processed.
+    loaded: Option<u64>,
     /// The processed entry that is not published completely.
     waiting: Option<Next<V>>,
+    /// The extended base of the real ring, where the lane sets it.
+    base: u32,
     ring: RealRing<S::Slots<u32>>,
     in_flight: InFlightQueue<S, V>,
     stream: Stream<S>,
@@ -43,7 +48,9 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             token: None,
             taken: 0,
             seen: 0,
+            loaded: None,
             waiting: None,
+            base: 0,
             ring,
             in_flight,
             stream,
@@ -120,13 +127,16 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             return 0;
         }
         let mut count = Sat(0u32);
-        while self.process_next(rings, governor, round, target) {
-            if !self.make_room(rings) || !self.push(rings, governor, round) {
+        let mut turn = round.turn;
+        while turn > 0 && self.process_next(rings, governor, round, target) {
+            if !self.make_room(rings, 1) || !self.push(rings, governor, round) {
                 break;
             }
             count += 1;
+            turn = turn.saturating_sub(u32::from(self.waiting.is_none()));
         }
         if count > Sat(0) {
+            self.close(rings, round);
             governor.moved(now);
             rings.publish(self.ring.put(), token);
             self.refresh_get(rings);
@@ -171,20 +181,86 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         if self.taken == target {
             return false;
         }
-        let Some(entry) = rings.entry(self.taken) else {
+        let Some(entry) = self.loaded.or_else(|| rings.entry(self.taken)) else {
             return false;
         };
+        // The tenant may change its ring, so what was decided on is what will be processed.
+        self.loaded = Some(entry);
+        if !self.can_process(rings, entry, round) {
+            return false;
+        }
+        self.loaded = None;
         self.waiting = Some(governor.process(&mut self.stream, entry, round));
         self.taken = next_index(self.taken, self.entries);
         true
     }
 
-    /// Returns whether the real ring has room for one more entry.
-    fn make_room(&mut self, rings: &impl Rings) -> bool {
-        if self.ring.is_full() {
+    /// Returns whether an entry need not wait for its words to be mapped, or for room for its copy.
+    fn can_process<W: Words<View = V>>(
+        &mut self,
+        rings: &impl Rings,
+        entry: u64,
+        round: &mut Round<'_, S, W>,
+    ) -> bool {
+        /// The entry and the end of its batch, each behind a base.
+        const ENTRIES: u32 = 4;
+        let Some(copies) = round.copies.as_deref_mut() else {
+            return true;
+        };
+        if !self.make_room(rings, ENTRIES) {
+            return false;
+        }
+        let mut fetch = self.stream.fetch;
+        let Entry::Segment(segment) = fetch.decode(entry) else {
+            return true;
+        };
+        // CAST: widening.
+        let count = segment.words as usize;
+        if round.memory.is_coming(segment.va, count) {
+            return false;
+        }
+        if !copies.has_room(count) {
+            self.read_get(rings);
+            copies.free(round.memory, self.ring.fetched_count());
+        }
+        copies.has_room(count) || count > copies.most()
+    }
+
+    /// Returns whether the real ring has room for so many more entries.
+    fn make_room(&mut self, rings: &impl Rings, count: u32) -> bool {
+        if self.ring.room() < count {
             self.read_get(rings);
         }
-        !self.ring.is_full()
+        self.ring.room() >= count
+    }
+
+    /// Ends a batch of copies, unless the tenant's words go on in the next segment.
+    fn close<W: Words<View = V>>(&mut self, rings: &impl Rings, round: &mut Round<'_, S, W>) {
+        let tracker = &self.stream.tracker;
+        let Some(copies) = round.copies.as_deref_mut() else {
+            return;
+        };
+        // What waits was scanned, so the registers are those behind it.
+        if self.waiting.is_some() || !tracker.is_between_bursts() || self.ring.room() < 2 {
+            return;
+        }
+        let pushed = self.ring.pushed_count();
+        let registers = tracker.semaphore_registers();
+        if let Some(entry) = copies.close(round.memory, pushed, registers) {
+            self.set_base(rings, 0);
+            rings.set_entry(self.ring.put(), entry);
+            self.ring.pushed(self.taken);
+        }
+    }
+
+    /// Has the next entry's addresses begin with a base.
+    fn set_base(&mut self, rings: &impl Rings, base: u32) {
+        if base != self.base {
+            self.base = base;
+            let entry = Entry::Control(gpfifo::Control::ExtendedBase(base));
+            rings.set_entry(self.ring.put(), entry.encode());
+            self.ring.pushed(previous_index(self.taken, self.entries));
+        }
     }
 
     /// Publishes the next entry of the waiting work. Returns false if it must keep waiting.
@@ -202,6 +278,10 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             Admission::InTurn => false,
             Admission::Late => true,
         };
+        let base = match waiting {
+            Next::Whole { base, .. } => *base,
+            Next::Atoms(_) => Some(0),
+        };
         let (word, submission, last) = governor.release(&mut self.stream, waiting, round);
         // The tenant's entry counts as read once the last entry that replaces it is.
         let tenant_next = match last {
@@ -210,6 +290,9 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         };
         if last {
             self.waiting = None;
+        }
+        if let Some(base) = base.filter(|_| round.copies.is_some()) {
+            self.set_base(rings, base);
         }
         rings.set_entry(self.ring.put(), word);
         self.ring.pushed(tenant_next);
@@ -225,6 +308,16 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         if let Some(tenant) = get.and_then(|get| self.ring.read_up_to(get)) {
             rings.store_get(tenant);
         }
+    }
+
+    /// Updates the tenant's GP_GET if entries are in flight. Returns whether the GPU has read any
+    /// since the last time.
+    pub fn follow_get(&mut self, rings: &impl Rings) -> bool {
+        let before = self.ring.fetched_count();
+        if before != self.ring.pushed_count() {
+            self.read_get(rings);
+        }
+        before != self.ring.fetched_count()
     }
 
     /// Updates the tenant's GP_GET, but only once half its ring is in flight: GP_GET lies across

@@ -34,6 +34,9 @@ pub struct RealRing<S> {
     put: u32,
     /// The last GP_GET that was read.
     get: u32,
+    /// Entries written and read since the beginning.
+    pushed: Wrapping<u32>,
+    fetched: Wrapping<u32>,
     /// For each index: the tenant's next entry once the GPU has read up to here.
     tenant_next: S,
 }
@@ -46,13 +49,31 @@ impl<S: DerefMut<Target = [u32]>> RealRing<S> {
             entries: u32::try_from(tenant_next.len()).unwrap_or(u32::MAX),
             put: 0,
             get: 0,
+            pushed: Wrapping(0),
+            fetched: Wrapping(0),
             tenant_next,
         }
     }
 
+    /// Returns how many entries can be added before GP_GET is read again.
+    pub fn room(&self) -> u32 {
+        let in_flight = (self.pushed - self.fetched).0;
+        self.entries.saturating_sub(in_flight).saturating_sub(1)
+    }
+
     /// Returns whether no entry can be added before GP_GET is read again.
     pub fn is_full(&self) -> bool {
-        next_index(self.put, self.entries) == self.get
+        self.room() == 0
+    }
+
+    /// Returns how many entries were written since the beginning, modulo 2^32.
+    pub fn pushed_count(&self) -> Wrapping<u32> {
+        self.pushed
+    }
+
+    /// Returns how many entries the GPU had read at the last GP_GET.
+    pub fn fetched_count(&self) -> Wrapping<u32> {
+        self.fetched
     }
 
     /// Returns the index of the next entry to write.
@@ -64,16 +85,25 @@ impl<S: DerefMut<Target = [u32]>> RealRing<S> {
     /// entry once the GPU has read it.
     pub fn pushed(&mut self, tenant_next: u32) {
         self.put = next_index(self.put, self.entries);
+        self.pushed += 1;
         // CAST: an index of the ring.
         if let Some(slot) = self.tenant_next.get_mut(self.put as usize) {
             *slot = tenant_next;
         }
     }
 
-    /// Records GP_GET and returns the tenant's GP_GET for it. Returns `None` if it is no index.
+    /// Records GP_GET and returns the tenant's GP_GET for it. Returns `None` if it is no index of an
+    /// entry in flight, or of the next one.
     pub fn read_up_to(&mut self, get: u32) -> Option<u32> {
         // CAST: widening.
         let tenant = *self.tenant_next.get(get as usize)?;
+        let passed = match get.checked_sub(self.get) {
+            Some(passed) => passed,
+            None => (Wrapping(get) + Wrapping(self.entries) - Wrapping(self.get)).0,
+        };
+        // GP_GET does not pass GP_PUT. Another number is not believed.
+        (passed <= (self.pushed - self.fetched).0).then_some(())?;
+        self.fetched += passed;
         self.get = get;
         Some(tenant)
     }

@@ -109,10 +109,14 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let fence = submission.map(|submission| submission.fence);
         let scratch = round.scratch.as_deref_mut();
         let reachable = fence.is_some() && stream.fetch.base() == 0;
-        let room = scratch.filter(|_| reachable);
+        let copies = round.copies.as_deref_mut();
+        let room = scratch.filter(|_| reachable && copies.is_none());
         let room = room.and_then(|scratch| Some((scratch.frame(round.memory)?, scratch)));
-        let most = room.as_ref().map_or(0, |(frame, _)| frame.words());
         let Workspace { words, output, .. } = &mut *round.work;
+        let most = match copies {
+            Some(_) => output.len(),
+            None => room.as_ref().map_or(0, |(frame, _)| frame.words()),
+        };
         let out = output.get_mut(..most).unwrap_or_default();
         // CAST: checked when the segment was read.
         let words = words.get(..segment.words as usize)?;
@@ -120,6 +124,14 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let mask = self.mask.as_ref();
         let patched = graphs.patch_replays(words, found, mask, out, &mut self.counters);
         let out = out.get(..patched.words).filter(|out| !out.is_empty())?;
+        if let Some(copies) = copies {
+            let copy = copies.put(round.memory, &segment, out);
+            if copy.is_none() {
+                add(&mut self.missed.crowded, 1);
+                self.forget_graphs();
+            }
+            return copy.map(|copy| Entry::Segment(copy).encode());
+        }
         let (frame, scratch) = room?;
         let written = frame.write(round.memory, 0, out);
         if !written || !scratch.hold(round.memory, &frame, fence?, None) {

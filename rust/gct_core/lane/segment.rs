@@ -10,12 +10,15 @@ use super::words::{Storage, Words};
 use super::work::{Next, Round, Seal, Stream, Workspace};
 use crate::policy::pace::{self, Split, Work};
 use crate::policy::predict::Kernel;
-use crate::submit::gpfifo::{Entry, Segment};
+use crate::submit::gpfifo::{Control, Entry, Segment};
 use crate::submit::launch::Launch;
 use crate::submit::occupancy;
 use crate::submit::stats::{add, Reason};
 use crate::submit::tracker::{QmdCall, Semaphore};
 use crate::units::{Blocks, Ns};
+
+/// A segment with its entry, its base, and its words in memory.
+type Located<V> = (u64, Option<u32>, Segment, V);
 
 /// The last launch of a segment with a grid, if its end can be observed.
 struct LastLaunch<V> {
@@ -34,18 +37,28 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         round: &mut Round<'_, S, W>,
     ) -> Next<W::View> {
         // Built where it is returned: it is large.
-        let as_it_is = || Next::Whole {
+        let whole = |entry, base| Next::Whole {
             entry,
+            base,
             submission: None,
             seal: None,
         };
-        let Entry::Segment(segment) = stream.fetch.decode(entry) else {
-            return as_it_is();
+        let segment = match stream.fetch.decode(entry) {
+            Entry::Segment(segment) => segment,
+            // The lane sets the base of each entry by itself.
+            Entry::Control(Control::ExtendedBase(_)) if round.copies.is_some() => {
+                return whole(Entry::Control(Control::Nop).encode(), None);
+            }
+            _ => return whole(entry, None),
         };
-        let Some(at) = self.read(&segment, round) else {
+        let base = Some(stream.fetch.base());
+        let read = self.read(&segment, round);
+        let copied = read.and_then(|at| self.copied((entry, base, segment, at), round));
+        let Some((entry, base, segment, at)) = copied else {
             self.forget_graphs();
-            return as_it_is();
+            return whole(entry, base);
         };
+        let as_it_is = || whole(entry, base);
         let words = words_of(round.work, &segment);
         let scan = stream
             .tracker
@@ -82,6 +95,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             let release = stream.tracker.last_release().filter(|_| tracked);
             return Next::Whole {
                 entry,
+                base,
                 submission: release.and_then(|release| opaque_submission(&release, round)),
                 seal: Some(seal),
             };
@@ -92,6 +106,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let predicted = last.submission.predicted;
         Next::Whole {
             entry,
+            base,
             submission: Some(last.submission),
             seal: Some(Seal {
                 // It may start as soon as the work before it has ended.
@@ -121,6 +136,26 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let at = at.filter(|at| round.memory.read(at, words));
         add(&mut self.missed.unreadable, u64::from(at.is_none()));
         at
+    }
+
+    /// Copies the words that were read to where the GPU executes them, if the lane has memory for
+    /// copies. Returns entry, base, segment and view of the copy, or `None` if it does not fit.
+    fn copied<W: Words>(
+        &mut self,
+        whole: Located<W::View>,
+        round: &mut Round<'_, S, W>,
+    ) -> Option<Located<W::View>> {
+        let segment = whole.2;
+        let Some(copies) = round.copies.as_deref_mut() else {
+            return Some(whole);
+        };
+        let words = words_of(round.work, &segment);
+        let copy = copies.put(round.memory, &segment, words).and_then(|copy| {
+            let at = round.memory.find(copy.va, words.len())?;
+            Some((Entry::Segment(copy).encode(), Some(0), copy, at))
+        });
+        add(&mut self.missed.crowded, u64::from(copy.is_none()));
+        copy
     }
 
     /// Returns the last launch with a grid, if it releases a word that can be observed.
@@ -172,7 +207,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     ) -> Option<Atoms<W::View>> {
         let (submission, segment) = (&last.submission, seal.segment);
         let split = self.pace(&last.launch, submission);
-        if split.atoms <= 1 || stream.fetch.base() != 0 {
+        if split.atoms <= 1 || (stream.fetch.base() != 0 && round.copies.is_none()) {
             return None;
         }
         let found = stream.found.get(..seal.found)?;

@@ -7,8 +7,10 @@
 //! code, and the checks of the object apply to it.
 
 mod backend;
+mod copied;
 
 use super::channel::Lane;
+use super::copies::Mark;
 use super::governor::Governor;
 use super::in_flight::{InFlightQueue, Tracked};
 use super::limits::LaunchLimits;
@@ -39,6 +41,8 @@ use core::num::Wrapping;
 const ENTRIES: u32 = 4;
 /// Entries of the real ring.
 const REAL_ENTRIES: u32 = 3;
+/// Entries of the real ring of a lane with copies.
+const COPIED_ENTRIES: u32 = 8;
 /// Atoms of a launch whose duration is unknown ([`pace`](crate::policy::pace)).
 const ATOMS: usize = 16;
 /// Address of the memory: a multiple of 256.
@@ -49,8 +53,16 @@ const FRAME_WORDS: usize = (ATOMS + 5) * SLOT_WORDS;
 const SEGMENT: usize = FRAME_WORDS;
 /// Index of the word that the launch releases, behind the segment.
 const RELEASE: usize = SEGMENT + SEGMENT_WORDS;
+/// Index of the memory for copies, behind the release.
+const COPIES: usize = RELEASE + 1;
+/// Entries that end batches of copies.
+const MARKS: usize = 4;
+/// Words of the memory for copies: one segment, and what ends batches.
+const COPIES_WORDS: usize = SEGMENT_WORDS + MARKS * 11;
+/// Index of the progress word, behind the copies.
+const PROGRESS: usize = COPIES + COPIES_WORDS;
 /// Words of the memory.
-const WORDS: usize = RELEASE + 1;
+const WORDS: usize = PROGRESS + 1;
 /// A QMD, and so its done word's index in the slot.
 const DONE: usize = v04_00::WORDS;
 /// The time of the checks.
@@ -61,7 +73,7 @@ const NOW: Ns = Ns(1 << 40);
 pub struct Memory {
     ram: [Cell<u32>; WORDS],
     tenant: [Cell<u64>; ENTRIES as usize],
-    real: [Cell<u64>; REAL_ENTRIES as usize],
+    real: [Cell<u64>; COPIED_ENTRIES as usize],
     userd: [[Cell<u32>; 2]; 2],
     rung: Cell<Option<u32>>,
     storage: Slots,
@@ -70,7 +82,8 @@ pub struct Memory {
 /// Storage of one lane and its governor.
 #[derive(Debug)]
 struct Slots {
-    ring: [u32; REAL_ENTRIES as usize],
+    ring: [u32; COPIED_ENTRIES as usize],
+    marks: [Mark; MARKS],
     in_flight: [Option<Tracked<Run>>; 8],
     found: [QmdCall; 8],
     slots: [u32; (ATOMS + 1) * SLOT_WORDS],
@@ -89,11 +102,12 @@ impl Memory {
         Self {
             ram: [const { Cell::new(0) }; WORDS],
             tenant: [const { Cell::new(0) }; ENTRIES as usize],
-            real: [const { Cell::new(0) }; REAL_ENTRIES as usize],
+            real: [const { Cell::new(0) }; COPIED_ENTRIES as usize],
             userd: [const { [const { Cell::new(0) }; 2] }; 2],
             rung: Cell::new(None),
             storage: Slots {
-                ring: [0; REAL_ENTRIES as usize],
+                ring: [0; COPIED_ENTRIES as usize],
+                marks: [Mark::NONE; MARKS],
                 in_flight: [None; 8],
                 found: [QmdCall::NONE; 8],
                 slots: [0; (ATOMS + 1) * SLOT_WORDS],
@@ -133,6 +147,8 @@ impl Bench<'_> {
         let mut round = Round {
             memory: ram,
             scratch: Some(&mut self.scratch),
+            copies: None,
+            turn: u32::MAX,
             work: &mut self.work,
             now: NOW,
         };
@@ -205,9 +221,10 @@ fn mask_at(ram: &Ram<'_>, index: usize) -> Option<[u32; MASK_WORDS]> {
 /// The first check that failed.
 pub fn run(memory: &mut Memory) -> Result<(), Failure> {
     let (ram, slots) = (Ram(&memory.ram), &mut memory.storage);
+    let (short, _) = memory.real.split_at(REAL_ENTRIES as usize);
     let sides = Sides {
         tenant: &memory.tenant,
-        real: &memory.real,
+        real: short,
         userd: &memory.userd,
         rung: &memory.rung,
     };
@@ -223,7 +240,7 @@ pub fn run(memory: &mut Memory) -> Result<(), Failure> {
     let mut bench: Bench<'_> = Bench {
         lane: Lane::new(
             ENTRIES,
-            RealRing::new(&mut slots.ring[..]),
+            RealRing::new(slots.ring.split_at_mut(REAL_ENTRIES as usize).0),
             InFlightQueue::new(&mut slots.in_flight[..]),
             Stream::new(0xc86f, room, &mut slots.found[..]),
         ),
@@ -243,7 +260,12 @@ pub fn run(memory: &mut Memory) -> Result<(), Failure> {
         .governor
         .set_gpu(Topology::together(TpcMask::first(8)));
     passes(&mut bench, &ram, &sides)?;
-    paces(&mut bench, &ram, &sides)
+    paces(&mut bench, &ram, &sides)?;
+    let sides = Sides {
+        real: &memory.real,
+        ..sides
+    };
+    copied::run(&ram, &sides, slots)
 }
 
 /// Checks what a tenant without limits sees.

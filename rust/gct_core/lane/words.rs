@@ -18,6 +18,12 @@ pub trait Words {
     /// accessed or are not aligned to 4 bytes.
     fn find(&self, va: u64, count: usize) -> Option<Self::View>;
 
+    /// Returns whether [`find`](Self::find) may resolve these words soon, once the backend has
+    /// mapped them. The lane holds their entry back until then.
+    fn is_coming(&self, _va: u64, _count: usize) -> bool {
+        false
+    }
+
     /// Loads a word. Later loads see what its writer stored before it (acquire).
     fn load(&self, view: &Self::View, index: usize) -> Option<u32>;
 

@@ -3,6 +3,7 @@
 //! Holds what is needed while entries are processed: buffers, the state of one command stream, and
 //! the result for one entry.
 
+use super::copies::Copies;
 use super::in_flight::Submission;
 use super::scratch::Scratch;
 use super::split::{AtomRoom, Atoms};
@@ -59,6 +60,10 @@ pub struct Round<'a, S: Storage, W: Words> {
     pub memory: &'a W,
     /// Memory for replacement segments.
     pub scratch: Option<&'a mut Scratch<S, W::View>>,
+    /// Memory for copies of the lane's segments. Without it the GPU executes the tenant's words.
+    pub copies: Option<&'a mut Copies<S, W::View>>,
+    /// The most entries of the tenant to process.
+    pub turn: u32,
     /// The buffers.
     pub work: &'a mut Workspace<S>,
     /// Monotonic time.
@@ -92,8 +97,10 @@ impl<S: Storage> Stream<S> {
 pub enum Next<V> {
     /// One entry, with its submission if its end can be observed.
     Whole {
-        /// The tenant's entry.
+        /// The tenant's entry, or that of its copy.
         entry: u64,
+        /// Bits 56:40 of the addresses of its segment, if it has one.
+        base: Option<u32>,
         /// The submission that it is.
         submission: Option<Submission<V>>,
         /// The work left for the moment of release; `None` if there is none.

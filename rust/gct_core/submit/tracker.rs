@@ -122,6 +122,17 @@ impl Tracker {
         self.last_acquire
     }
 
+    /// Returns whether the next segment begins with a header, so that others may be inserted before
+    /// it.
+    pub fn is_between_bursts(&self) -> bool {
+        self.partial.is_none()
+    }
+
+    /// Returns the host's semaphore registers: address and payload, low halves first.
+    pub fn semaphore_registers(&self) -> [u32; 4] {
+        self.host
+    }
+
     /// Reads the next segment of the channel and fills `calls`, in order.
     ///
     /// What is not understood is counted in `counters`.

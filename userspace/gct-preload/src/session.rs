@@ -455,6 +455,8 @@ impl Session {
                 let mut round = Round {
                     memory: &memory,
                     scratch: ring.scratch.as_mut(),
+                    copies: None,
+                    turn: u32::MAX,
                     work,
                     now: Ns(now_ns),
                 };

@@ -258,6 +258,8 @@ impl Bench {
         let mut round = Round {
             memory: &memory,
             scratch: Some(&mut self.scratch),
+            copies: None,
+            turn: u32::MAX,
             work: &mut self.work,
             now: Ns(self.now_ns),
         };

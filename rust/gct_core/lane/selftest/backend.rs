@@ -2,7 +2,7 @@
 
 //! Is the backend of the checks: arrays for memory, both sides of a channel, and one neighbour.
 
-use super::{ENTRIES, REAL_ENTRIES, VA, WORDS};
+use super::{ENTRIES, VA, WORDS};
 use crate::lane::governor::{Peers, Surroundings};
 use crate::lane::limits::LaunchLimits;
 use crate::lane::ring::{next_index, previous_index};
@@ -84,7 +84,7 @@ impl Words for Ram<'_> {
 /// Both sides of the channel. The real ring is the shorter one.
 pub(super) struct Sides<'a> {
     pub(super) tenant: &'a [Cell<u64>; ENTRIES as usize],
-    pub(super) real: &'a [Cell<u64>; REAL_ENTRIES as usize],
+    pub(super) real: &'a [Cell<u64>],
     /// GP_GET and GP_PUT of the tenant, and the real ones.
     pub(super) userd: &'a [[Cell<u32>; 2]; 2],
     pub(super) rung: &'a Cell<Option<u32>>,
@@ -117,7 +117,8 @@ impl Sides<'_> {
     pub(super) fn fetch(&self) -> u64 {
         let put = self.control(Side::Real, Control::Put).get();
         self.control(Side::Real, Control::Get).set(put);
-        let last = previous_index(put, REAL_ENTRIES);
+        // CAST: a few.
+        let last = previous_index(put, self.real.len() as u32);
         // CAST: widening.
         let entry = self.real.get(last as usize);
         entry.map_or(0, Cell::get)
@@ -168,5 +169,22 @@ impl Peers for Beside {
 
     fn set_busy(&mut self, busy: bool, _: Ns) {
         self.0.lends = busy;
+    }
+}
+
+/// No neighbours.
+pub(super) enum Nobody {}
+
+impl Peers for Nobody {
+    fn refresh(&mut self, _: &mut LaunchLimits) -> Option<Topology> {
+        match *self {}
+    }
+
+    fn look_around(&mut self, _: Ns) -> Surroundings<'_> {
+        match *self {}
+    }
+
+    fn set_busy(&mut self, _: bool, _: Ns) {
+        match *self {}
     }
 }

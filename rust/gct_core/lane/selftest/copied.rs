@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Checks a lane with copies: the GPU executes what was scanned, whatever the tenant does later.
+
+use super::backend::{Lent, Nobody, Ram, Run, Sides};
+use super::{
+    check, mask_at, write_launch, Slots, COPIES, COPIES_WORDS, ENTRIES, NOW, PROGRESS, SEGMENT, VA,
+};
+use crate::lane::channel::Lane;
+use crate::lane::copies::Copies;
+use crate::lane::governor::Governor;
+use crate::lane::in_flight::InFlightQueue;
+use crate::lane::limits::LaunchLimits;
+use crate::lane::ring::RealRing;
+use crate::lane::split::AtomRoom;
+use crate::lane::words::{Control, Side, Words};
+use crate::lane::work::{Round, Stream, Workspace};
+use crate::mask::TpcMask;
+use crate::submit::gpfifo::{Control as Command, Entry, Fetch, Segment};
+use crate::submit::selftest::{Failure, QMD_AT, SEGMENT_WORDS};
+use crate::topology::Topology;
+
+/// A lane whose tenant is kept to some TPCs, with room for the copy of one segment.
+struct Bench<'a> {
+    lane: Lane<Lent<'a>, Run>,
+    governor: Governor<Lent<'a>, Nobody>,
+    work: Workspace<Lent<'a>>,
+    copies: Copies<Lent<'a>, Run>,
+}
+
+impl Bench<'_> {
+    /// Publishes once. Returns the number of the tenant's entries.
+    fn publish(&mut self, ram: &Ram<'_>, sides: &Sides<'_>) -> u32 {
+        let mut round = Round {
+            memory: ram,
+            scratch: None,
+            copies: Some(&mut self.copies),
+            turn: 2,
+            work: &mut self.work,
+            now: NOW,
+        };
+        self.lane.publish(sides, &mut self.governor, &mut round)
+    }
+}
+
+/// Returns the address of the memory's word `index`.
+fn va(index: usize) -> u64 {
+    // CAST: widening.
+    VA.wrapping_add((index as u64) << 2)
+}
+
+/// Runs the checks, on both sides anew.
+pub(super) fn run(ram: &Ram<'_>, sides: &Sides<'_>, slots: &mut Slots) -> Result<(), Failure> {
+    for word in sides.userd.iter().flatten() {
+        word.set(0);
+    }
+    let memory = Run {
+        first: COPIES,
+        words: COPIES_WORDS,
+    };
+    let progress = Run {
+        first: PROGRESS,
+        words: 1,
+    };
+    let copies = Copies::new(
+        // CAST: a small constant.
+        (va(COPIES), memory, COPIES_WORDS as u32),
+        (va(PROGRESS), progress),
+        &mut slots.marks[..],
+    );
+    let Some(copies) = copies else {
+        return check(false, "copies fit");
+    };
+    let room = AtomRoom::new(&mut slots.slots[..0], &mut slots.cuts[..0]);
+    let limits = LaunchLimits {
+        tpcs: Some(TpcMask::first(4)),
+        ..LaunchLimits::NONE
+    };
+    let mut bench: Bench<'_> = Bench {
+        lane: Lane::new(
+            ENTRIES,
+            RealRing::new(&mut slots.ring[..]),
+            InFlightQueue::new(&mut slots.in_flight[..]),
+            Stream::new(0xc86f, room, &mut slots.found[..]),
+        ),
+        governor: Governor::new(limits, &mut slots.kernels[..], &mut slots.nodes[..]),
+        work: Workspace::new(
+            &mut slots.words[..],
+            &mut slots.orders[..],
+            &mut slots.output[..],
+        ),
+        copies,
+    };
+    bench
+        .governor
+        .set_gpu(Topology::together(TpcMask::first(8)));
+    bench.lane.set_token(9);
+    masks(&mut bench, ram, sides)?;
+    waits(&mut bench, ram, sides)
+}
+
+/// Returns the segment of an entry of the real ring.
+fn segment(sides: &Sides<'_>, index: usize) -> Option<Segment> {
+    let entry = sides.real.get(index)?.get();
+    match Fetch::new().decode(entry) {
+        Entry::Segment(segment) => Some(segment),
+        _ => None,
+    }
+}
+
+/// Checks that the copy has the mask, and that the tenant's words are only read.
+#[inline(never)]
+fn masks(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), Failure> {
+    sides.submit(write_launch(ram));
+    check(bench.publish(ram, sides) == 1, "the copy is published")?;
+    let found = segment(sides, 0).map(|copy| (copy.va, copy.words));
+    // CAST: a small constant.
+    let copy = (va(COPIES), SEGMENT_WORDS as u32);
+    check(found == Some(copy), "the entry names the copy")?;
+    let masked = |at: usize| mask_at(ram, at).is_some_and(|mask| mask.first() == Some(&0xf0));
+    check(masked(COPIES + QMD_AT), "the copy has the mask")?;
+    check(!masked(SEGMENT + QMD_AT), "the tenant's words have none")?;
+    let words = [0; SEGMENT_WORDS];
+    let tenant = Run {
+        first: SEGMENT,
+        words: SEGMENT_WORDS,
+    };
+    ram.write(&tenant, 0, &words);
+    check(masked(COPIES + QMD_AT), "the copy is the driver's")?;
+    check(segment(sides, 1).is_some(), "an entry ends the batch")?;
+    check(sides.rung.take() == Some(9), "the doorbell rings")
+}
+
+/// Checks that a copy is not overwritten while the GPU may read it, and that bases stay the lane's.
+#[inline(never)]
+fn waits(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), Failure> {
+    sides.submit(write_launch(ram));
+    let progress = Run {
+        first: PROGRESS,
+        words: 1,
+    };
+    ram.store(&progress, 0, 1);
+    check(
+        bench.publish(ram, sides) == 0,
+        "a forged number frees nothing",
+    )?;
+    ram.store(&progress, 0, 0);
+    sides.fetch();
+    check(bench.publish(ram, sides) == 0, "GP_GET alone frees nothing")?;
+    ram.store(&progress, 0, 1);
+    check(bench.publish(ram, sides) == 1, "both free the copy")?;
+    sides.fetch();
+    check(bench.lane.follow_get(sides), "the GPU has read both")?;
+    let get = sides.control(Side::Tenant, Control::Get).get();
+    check(get == 2, "GP_GET reaches the tenant")?;
+    sides.submit(Entry::Control(Command::ExtendedBase(1)).encode());
+    check(bench.publish(ram, sides) == 1, "a base is published")?;
+    let last = sides.real.get(4).map(core::cell::Cell::get);
+    check(last == Some(0), "as an entry that does nothing")?;
+    check(!bench.lane.is_pending(sides), "nothing is left")
+}
