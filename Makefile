@@ -18,7 +18,7 @@ help:
 	@echo 'make test-long  the same, with every variant, storms and long random runs'
 	@echo 'make kmod       nvidia.ko and nvidia-uvm.ko for a kernel of yours:'
 	@echo '                NV_VERSION=535.261.03|550.163.01 [NV_SRC=dir] [KDIR=dir] [GCT_STOCK=1]'
-	@echo 'make user       gctd, gctctl, gct-exporter and libgct_preload.so for a stock driver, into build/user'
+	@echo 'make user       gctd, gctctl, gct-exporter, gct-device-plugin and libgct_preload.so for a stock driver, into build/user'
 	@echo 'make test-host | test-patches | test-gate | test-vm | test-gpu | test-uvm'
 	@echo '                one part of the tests'
 	@echo 'make clean      remove build/ (the store outside the clone stays: ci/lib.sh)'

@@ -41,6 +41,13 @@ private_apt() {
 	"$tool" "${options[@]}" "$@"
 }
 
+# Prints the list of sources of a server. A script may define it anew, with an
+# APT_HOME of its own.
+apt_sources() {
+	printf '%s\n' "deb $1 trixie main contrib" "deb $1 trixie-backports main contrib" \
+		"deb-src $1 bookworm contrib"
+}
+
 apt_update() {
 	local mirror keyring=/usr/share/keyrings/debian-archive-keyring.gpg signed=
 	mirror=$(debian_mirror)
@@ -51,11 +58,7 @@ apt_update() {
 	# The empty status file makes apt believe that nothing is installed, so
 	# that a closure of dependencies is complete.
 	: >"$APT_HOME/state/status"
-	cat >"$APT_HOME/sources.list" <<-LIST
-		deb ${signed}$mirror trixie main contrib
-		deb ${signed}$mirror trixie-backports main contrib
-		deb-src ${signed}$mirror bookworm contrib
-	LIST
+	apt_sources "$signed$mirror" >"$APT_HOME/sources.list"
 	private_apt apt-get -oAPT::Update::Error-Mode=any update
 }
 
@@ -63,7 +66,7 @@ apt_update() {
 # the store may have the package.
 apt_refresh() {
 	[ -z "$apt_fresh" ] || return 0
-	printf '==> Package indexes of Debian trixie, trixie-backports, bookworm contrib\n'
+	printf '==> Package indexes of Debian, for %s\n' "${APT_HOME##*/}"
 	local start=$SECONDS
 	mkdir -p "$BUILD/log"
 	if apt_update >"$BUILD/log/apt-update.log" 2>&1; then

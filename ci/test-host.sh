@@ -44,7 +44,7 @@ user_mode_runs() {
 	local out=$BUILD/user-test directory status=0
 	rm -rf "$out"
 	"$ROOT/ci/user.sh" "$out" dev || return
-	"$out/gctd" --help && "$out/gctctl" --version && "$out/gct-exporter" --version && "$out/gct-load" --help && "$out/gct-hw" --help || return
+	"$out/gctd" --help && "$out/gctctl" --version && "$out/gct-exporter" --version && "$out/gct-device-plugin" --version && "$out/gct-load" --help && "$out/gct-hw" --help || return
 	# Elsewhere than below the clone, whose path may be too long for a socket's.
 	directory=$(mktemp -d)
 	"$out/gctd" --dir "$directory" &

@@ -10,11 +10,11 @@
 
 OUT=${1:-$BUILD/user}
 PROFILE=${2:-release}
-FILES=(gctd gctctl gct-exporter libgct_preload.so gct-load gct-hw)
+FILES=(gctd gctctl gct-exporter gct-device-plugin libgct_preload.so gct-load gct-hw)
 
 step "user-space programs" cargo build --profile "$PROFILE" --locked \
 	--manifest-path "$ROOT/userspace/Cargo.toml" \
-	-p gctd -p gctctl -p gct-exporter -p gct-preload -p gct-load -p gct-hw
+	-p gctd -p gctctl -p gct-exporter -p gct-device-plugin -p gct-preload -p gct-load -p gct-hw
 # Cargo's directory of the profile dev has another name.
 built=$CARGO_TARGET_DIR/${PROFILE/#dev/debug}
 mkdir -p "$OUT"

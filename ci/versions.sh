@@ -29,3 +29,7 @@ NV_SOURCE_VERSION=535.261.03
 # and for this one only kernel-open with a prebuilt resource-manager core.
 NV_DEBIAN_VERSION=550.163.01
 NV_VERSIONS="$NV_SOURCE_VERSION $NV_DEBIAN_VERSION"
+
+# The Kubernetes of the job `kubernetes`, and the version of Debian's source.
+KUBERNETES_VERSION=1.20.2
+KUBERNETES_DEBIAN=1.20.5+really1.20.2-1.1+deb12u1

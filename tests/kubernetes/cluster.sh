@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Starts and stops the programs of a cluster of one node. Source this file; do not run it.
+
+ADDRESS=10.99.0.1
+declare -A PIDS
+
+# start NAME command...: runs a program in the background, with a log.
+start() {
+	local name=$1
+	shift
+	"$@" </dev/null >>"/gct/logs/$name.log" 2>&1 &
+	PIDS[$name]=$!
+}
+
+stop() {
+	kill "${PIDS[$1]}"
+	wait "${PIDS[$1]}"
+}
+
+crash() {
+	kill -KILL "${PIDS[$1]}"
+	wait "${PIDS[$1]}"
+}
+
+# await SECONDS command...
+await() {
+	local limit=$((SECONDS + $1))
+	shift
+	until "$@" >/dev/null 2>&1; do
+		[ $SECONDS -lt $limit ] || return 1
+		sleep 0.1
+	done
+}
+
+configure() {
+	printf '127.0.0.1 localhost\n%s node1\n' $ADDRESS >/etc/hosts
+	: >/etc/resolv.conf
+	hostname node1
+	ip link add veth0 type veth peer name veth1
+	ip addr add $ADDRESS/24 dev veth0
+	ip link set veth0 up
+	ip link set veth1 up
+	# A container's mounts must be seen by the runtime.
+	mount --make-rshared /
+	mkdir -p /var/lib/{kubelet,containerd} /run/kubernetes /etc/{containerd,cni/net.d,gctgroup}
+	# This container may not lower anybody's oom_score_adj.
+	cat >/etc/containerd/config.toml <<-'TOML'
+		version = 2
+		[plugins."io.containerd.grpc.v1.cri"]
+		  enable_cdi = true
+		  restrict_oom_score_adj = true
+		  cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"]
+		  sandbox_image = "registry.k8s.io/pause:3.8"
+		  [plugins."io.containerd.grpc.v1.cri".containerd]
+		    snapshotter = "native"
+		    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+		      runtime_type = "io.containerd.runc.v2"
+		  [plugins."io.containerd.grpc.v1.cri".cni]
+		    bin_dir = "/usr/lib/cni"
+		    conf_dir = "/etc/cni/net.d"
+	TOML
+	cat >/etc/cni/net.d/10-net.conflist <<-'JSON'
+		{"cniVersion": "0.4.0", "name": "net", "plugins": [{"type": "ptp", "ipam": {
+			"type": "host-local", "subnet": "10.98.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]}}]}
+	JSON
+	cat >/run/kubernetes/kubelet.yaml <<-YAML
+		apiVersion: kubelet.config.k8s.io/v1beta1
+		kind: KubeletConfiguration
+		authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+		authorization: {mode: AlwaysAllow}
+		cgroupDriver: cgroupfs
+		cgroupRoot: /$CGROUP
+		failSwapOn: false
+		oomScoreAdj: 0
+		nodeStatusUpdateFrequency: 1s
+		syncFrequency: 1s
+		evictionHard: {memory.available: "10Mi"}
+		enforceNodeAllocatable: []
+		makeIPTablesUtilChains: false
+	YAML
+	cat >"$KUBECONFIG" <<-'YAML'
+		apiVersion: v1
+		kind: Config
+		clusters: [{name: c, cluster: {server: "https://127.0.0.1:6443", insecure-skip-tls-verify: true}}]
+		users: [{name: u, user: {token: token}}]
+		contexts: [{name: x, context: {cluster: c, user: u}}]
+		current-context: x
+	YAML
+	cat >/etc/gctgroup/profiles.toml <<-'TOML'
+		[profile.small]
+		slots = 4
+		gmem.limit = "1G"
+		tpc.quota = 8
+	TOML
+	cd /run/kubernetes
+	openssl genrsa -out sa.key 2048
+	openssl rsa -in sa.key -pubout -out sa.pub
+	printf 'token,admin,1,"system:masters"\n' >tokens
+	# One GPU, of which only the driver's files exist.
+	mkdir -p /run/gpus/0000:01:00.0 /run/devices
+	printf 'Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-00112233-4455-6677-8899-aabbccddeef0\n%s' \
+		$'Bus Location: \t 0000:01:00.0\nDevice Minor: \t 0\n' >/run/gpus/0000:01:00.0/information
+	for node in nvidia0 nvidia1 nvidiactl; do mknod /run/devices/$node c 1 3; done
+}
+
+# make_image NAME COMMAND...: prints an archive with busybox alone, as docker saves it.
+make_image() {
+	local name=$1 folder layer config applet
+	folder=$(mktemp -d)
+	mkdir -p "$folder"/layer/{bin,dev,etc,proc,run,sys,tmp,usr/lib}
+	cp /usr/bin/busybox "$folder/layer/bin/"
+	for applet in sh sleep; do ln -s busybox "$folder/layer/bin/$applet"; done
+	cd "$folder"
+	tar -C layer -cf layer.tar .
+	layer=$(sha256sum <layer.tar | cut -d' ' -f1)
+	printf '{"architecture":"amd64","os":"linux","config":{"Cmd":["/bin/sleep","1000000"],"Env":["PATH=/bin"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+		"$layer" >config.json
+	config=$(sha256sum <config.json | cut -d' ' -f1)
+	mv config.json "$config.json"
+	printf '[{"Config":"%s.json","RepoTags":["%s"],"Layers":["layer.tar"]}]' "$config" "$name" >manifest.json
+	tar -cf - "$config.json" manifest.json layer.tar
+	cd /
+	rm -r "$folder"
+}
+
+start_cluster() {
+	configure >/gct/logs/configure.log 2>&1
+	start etcd etcd --data-dir /run/kubernetes/etcd --unsafe-no-fsync \
+		--listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
+		--listen-peer-urls http://127.0.0.1:2380
+	start containerd containerd
+	start apiserver kube-apiserver --etcd-servers=http://127.0.0.1:2379 --bind-address=127.0.0.1 \
+		--advertise-address=$ADDRESS --secure-port=6443 --cert-dir=/run/kubernetes/certs \
+		--service-account-issuer=https://issuer --service-account-signing-key-file=/run/kubernetes/sa.key \
+		--service-account-key-file=/run/kubernetes/sa.pub --token-auth-file=/run/kubernetes/tokens \
+		--authorization-mode=RBAC --service-cluster-ip-range=10.97.0.0/24 \
+		--disable-admission-plugins=ServiceAccount --allow-privileged
+	await 60 kubectl get --raw /readyz
+	start controllers kube-controller-manager --kubeconfig="$KUBECONFIG" \
+		--service-account-private-key-file=/run/kubernetes/sa.key
+	start scheduler kube-scheduler --kubeconfig="$KUBECONFIG"
+	await 20 ctr version
+	for image in registry.k8s.io/pause:3.8 localhost/busybox:1; do
+		make_image $image >/tmp/image.tar
+		ctr -n k8s.io images import /tmp/image.tar
+	done >/gct/logs/images.log 2>&1
+}
+
+start_kubelet() {
+	start kubelet kubelet --config /run/kubernetes/kubelet.yaml --kubeconfig="$KUBECONFIG" \
+		--container-runtime=remote --container-runtime-endpoint=unix:///run/containerd/containerd.sock \
+		--hostname-override=node1 --node-ip=$ADDRESS
+}
+
+start_gctd() {
+	start gctd gctd --gpus /run/gpus --tpcs 0-65
+	await 10 gctctl --user ls
+}
+
+start_plugin() {
+	start plugin gct-device-plugin serve --dir /run/gctgroup --devices /run/devices --interval 1
+}

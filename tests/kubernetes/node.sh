@@ -1,0 +1,165 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Usage: node.sh CGROUP
+#
+# Runs in the namespaces that ci/test-kubernetes.sh makes: starts a cluster of one node and a gctd
+# without a GPU, and tries pods that ask for a profile. Prints a line for each test.
+set -u
+CGROUP=$1
+export PATH=/gct/bin:/gct/programs:/usr/sbin:/usr/bin KUBECONFIG=/run/kubeconfig HOME=/root
+START=$SECONDS
+. /gct/tests/cluster.sh
+
+ok() {
+	printf 'ok %s (after %d s)\n' "$1" $((SECONDS - START))
+}
+
+# until_true SECONDS DESCRIPTION command...: a test that passes as soon as the command succeeds.
+until_true() {
+	local limit=$((SECONDS + $1)) what=$2
+	shift 2
+	while ! "$@" >/tmp/last 2>&1; do
+		if [ $SECONDS -ge $limit ]; then
+			printf 'FAILED %s (after %d s)\n' "$what" $((SECONDS - START))
+			cat /tmp/last
+			kubectl get pods -o wide
+			kubectl get events | tail -n 5
+			gctctl --user ls
+			return 1
+		fi
+		sleep 0.2
+	done
+	ok "$what"
+}
+
+is() {
+	[ "$1" = "$2" ] || { echo "is $1, not $2"; return 1; }
+}
+
+allocatable() {
+	is "$(kubectl get node node1 -o "jsonpath={.status.allocatable.gctgroup\.dev/$1}")" "$2"
+}
+
+# pod NAME [COUNT]
+pod() {
+	kubectl apply -f - >/dev/null <<-POD
+		apiVersion: v1
+		kind: Pod
+		metadata: {name: $1}
+		spec:
+		  restartPolicy: Never
+		  terminationGracePeriodSeconds: 0
+		  containers:
+		  - name: main
+		    image: localhost/busybox:1
+		    imagePullPolicy: Never
+		    command: [sleep, "1000000"]
+		    resources: {limits: {gctgroup.dev/small: ${2:-1}}}
+	POD
+}
+
+delete() {
+	kubectl delete pod "$1" --wait=true >/dev/null
+}
+
+# The names of the pods in a phase.
+in_phase() {
+	kubectl get pods -o jsonpath="{.items[?(@.status.phase==\"$1\")].metadata.name}"
+}
+
+running() {
+	is "$(in_phase Running)" "$*"
+}
+
+# The pods that have a group: their names begin with k8s_default_POD_main_.
+groups() {
+	local name names=
+	for name in $(gctctl --user ls --json | grep -o '"k8s_[^"]*"' | sort -u); do
+		name=${name#\"k8s_default_}
+		names+=" ${name%%_*}"
+	done
+	is "${names# }" "$*"
+}
+
+group_of() {
+	gctctl --user ls --json | grep -o "\"k8s_default_$1_main_[^\"]*\"" | head -n 1 | tr -d '"'
+}
+
+# limit POD FILE VALUE
+limit() {
+	is "$(gctctl --user get "$(group_of "$1")/0" "$2")" "$3"
+}
+
+# The group's member is the pod's process.
+member() {
+	local pid
+	pid=$(gctctl --user get "$(group_of "$1")" group.procs)
+	[ "$(tr '\0' ' ' <"/proc/$pid/cmdline")" = "sleep 1000000 " ]
+}
+
+waits_for_a_slot() {
+	is "$(in_phase Pending)" "$1" && kubectl get events | grep -q 'Insufficient gctgroup.dev/small'
+}
+
+in_pod() {
+	kubectl exec "$1" -- "${@:2}"
+}
+
+start_cluster
+start_gctd
+start_plugin
+start_kubelet
+until_true 60 "the node offers four slots of its profile" allocatable small 4
+
+for n in 1 2 3 4; do pod tenant$n; done
+until_true 30 "four pods run" running tenant1 tenant2 tenant3 tenant4
+pod tenant5
+until_true 10 "a fifth pod waits for a slot" waits_for_a_slot tenant5
+until_true 5 "each pod has a group" groups tenant1 tenant2 tenant3 tenant4
+until_true 1 "a group has the memory limit of its profile" limit tenant1 gmem.limit 1073741824
+until_true 1 "a group has the quota of its profile" limit tenant4 tpc.quota 8
+until_true 1 "the pod's process is the group's member" member tenant2
+until_true 5 "a pod has the preload library and the tenants' socket" in_pod tenant1 \
+	sh -c '[ "$LD_PRELOAD" = /usr/lib/gctgroup/libgct_preload.so ] && [ -e "$LD_PRELOAD" ] && [ -S "$GCTGROUP_SOCKET" ]'
+until_true 5 "a pod has its GPU's node and not another's" in_pod tenant1 \
+	sh -c '[ -c /dev/nvidia0 ] && [ -c /dev/nvidiactl ] && [ ! -e /dev/nvidia1 ]'
+until_true 5 "a pod has no socket of administrators" in_pod tenant1 sh -c '[ ! -e /run/gctgroup/admin.sock ]'
+
+delete tenant1
+until_true 20 "the fifth pod runs when another has gone" running tenant2 tenant3 tenant4 tenant5
+until_true 5 "its group is in place of the other's" groups tenant2 tenant3 tenant4 tenant5
+
+stop kubelet
+until_true 5 "without a kubelet the groups stay" groups tenant2 tenant3 tenant4 tenant5
+start_kubelet
+delete tenant2
+until_true 20 "a kubelet that restarted knows the plugin again" allocatable small 4
+pod tenant6
+until_true 20 "and its pods run" running tenant3 tenant4 tenant5 tenant6
+until_true 5 "the groups are those of the pods" groups tenant3 tenant4 tenant5 tenant6
+
+crash plugin
+until_true 20 "without the plugin no slot is offered" allocatable small 0
+delete tenant3
+until_true 5 "without the plugin a pod's group goes with it" groups tenant4 tenant5 tenant6
+start_plugin
+until_true 20 "a plugin that crashed offers its slots again" allocatable small 4
+pod tenant7
+until_true 20 "and its pods run" running tenant4 tenant5 tenant6 tenant7
+
+stop gctd
+until_true 20 "without gctd no slot is offered" allocatable small 0
+start_gctd
+until_true 20 "with a new gctd the slots are offered again" allocatable small 4
+until_true 10 "and the groups are back" groups tenant4 tenant5 tenant6 tenant7
+until_true 1 "with their limits" limit tenant4 tpc.quota 8
+until_true 1 "and their members" member tenant4
+
+delete tenant4
+pod greedy 2
+until_true 20 "a pod cannot have two slots of a GPU" eval 'is "$(in_phase Failed)" greedy'
+for n in 5 6 7; do delete tenant$n; done
+delete greedy
+until_true 20 "nothing is left of the groups" groups
+until_true 1 "nothing is left of the records" eval 'is "$(ls /run/gctgroup-kubernetes)" lock'

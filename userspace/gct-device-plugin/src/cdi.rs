@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Writes the CDI specs: for each profile a kind, and for each GPU that offers it a device.
+//!
+//! A device gives the container the GPU's nodes and two hooks of this program. `createRuntime`
+//! makes the container's group before its first process runs; if it fails, the container does not
+//! start. `poststop` removes the group. In the user mode every device also gives the preload
+//! library and the tenants' socket.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use gctd_ipc::paths::{SocketPaths, SOCKET_VARIABLE};
+use serde_json::{json, Value};
+
+use crate::gpus::Gpu;
+use crate::place::Places;
+use crate::profiles::{Profile, VENDOR};
+
+/// The oldest version that has all that is used: the host's path of a node.
+const VERSION: &str = "0.5.0";
+/// Nodes that a program of CUDA opens beside its GPU's.
+const SHARED_NODES: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
+/// Most seconds that a hook may take. A write of the tree waits 20 s at most.
+const HOOK_TIMEOUT: u32 = 60;
+
+/// Where a container has the library, and the directory of the tenants' socket.
+const LIBRARY: &str = "/usr/lib/gctgroup/libgct_preload.so";
+const SOCKET_FOLDER: &str = "/run/gctgroup/tenants";
+
+/// What is the same in all specs.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// Directory of the specs.
+    pub specs: PathBuf,
+    /// Directory of the device nodes.
+    pub devices: PathBuf,
+    /// The program that runtimes execute as hook, on the host.
+    pub hook: PathBuf,
+    /// The preload library on the host, in the user mode.
+    pub library: Option<PathBuf>,
+    /// What the hooks are told.
+    pub places: Places,
+}
+
+/// Returns the qualified name of a profile's device for a GPU.
+pub fn device(profile: &Profile, gpu: u32) -> String {
+    format!("{VENDOR}/{}=gpu{gpu}", profile.name)
+}
+
+/// Returns the annotation's key under which runtimes look for the devices of a profile.
+pub fn annotation(profile: &Profile) -> String {
+    format!("cdi.k8s.io/gctgroup_{}", profile.name)
+}
+
+impl Host {
+    /// Writes the spec of a profile if it is not there already. Returns whether it was written.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system. Readers see the old file or the new one.
+    pub fn write(&self, profile: &Profile, gpus: &[&Gpu]) -> io::Result<bool> {
+        let path = self.specs.join(format!("{VENDOR}_{}.json", profile.name));
+        if gpus.is_empty() {
+            // A spec without devices is invalid.
+            return match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                removed => Ok(removed.is_ok()),
+            };
+        }
+        let text = format!("{:#}\n", self.spec(profile, gpus));
+        if fs::read_to_string(&path).is_ok_and(|old| old == text) {
+            return Ok(false);
+        }
+        fs::create_dir_all(&self.specs)?;
+        // Runtimes read only files that end in .json.
+        let new = path.with_extension("new");
+        fs::write(&new, text)?;
+        fs::rename(&new, &path)?;
+        Ok(true)
+    }
+
+    fn spec(&self, profile: &Profile, gpus: &[&Gpu]) -> Value {
+        let devices: Vec<Value> = gpus
+            .iter()
+            .map(|gpu| self.spec_device(profile, gpu))
+            .collect();
+        let nodes: Vec<Value> = SHARED_NODES
+            .iter()
+            .filter_map(|name| self.node(name))
+            .collect();
+        let mut edits = json!({ "deviceNodes": nodes });
+        if let Some((library, folder)) = self.user_mode() {
+            let mount = |from: &Path, to: &str| {
+                json!({
+                    "hostPath": from,
+                    "containerPath": to,
+                    "options": ["ro", "nosuid", "nodev", "bind"],
+                })
+            };
+            edits["env"] = json!([
+                format!("LD_PRELOAD={LIBRARY}"),
+                format!("{SOCKET_VARIABLE}={SOCKET_FOLDER}/gctd.sock"),
+            ]);
+            edits["mounts"] = json!([mount(library, LIBRARY), mount(&folder, SOCKET_FOLDER)]);
+        }
+        json!({
+            "cdiVersion": VERSION,
+            "kind": format!("{VENDOR}/{}", profile.name),
+            "devices": devices,
+            "containerEdits": edits,
+        })
+    }
+
+    fn spec_device(&self, profile: &Profile, gpu: &Gpu) -> Value {
+        let nodes = gpu
+            .minor
+            .and_then(|minor| self.node(&format!("nvidia{minor}")));
+        json!({
+            "name": format!("gpu{}", gpu.index),
+            "containerEdits": {
+                "deviceNodes": nodes.into_iter().collect::<Vec<_>>(),
+                "hooks": [
+                    self.hook("createRuntime", "bind", &bind_arguments(profile, gpu)),
+                    self.hook("poststop", "release", &[]),
+                ],
+            },
+        })
+    }
+
+    fn hook(&self, stage: &str, command: &str, arguments: &[String]) -> Value {
+        let name = self
+            .hook
+            .file_name()
+            .unwrap_or(OsStr::new("gct-device-plugin"));
+        let mut all = vec![name.to_string_lossy().into_owned(), command.to_owned()];
+        let places = self.places.arguments();
+        all.extend(
+            places
+                .iter()
+                .map(|argument| argument.to_string_lossy().into_owned()),
+        );
+        all.extend_from_slice(arguments);
+        json!({ "hookName": stage, "path": self.hook, "args": all, "timeout": HOOK_TIMEOUT })
+    }
+
+    /// Returns a node that exists.
+    fn node(&self, name: &str) -> Option<Value> {
+        let host = self.devices.join(name);
+        let path = format!("/dev/{name}");
+        host.exists().then(|| match host == Path::new(&path) {
+            true => json!({ "path": path }),
+            false => json!({ "path": path, "hostPath": host }),
+        })
+    }
+
+    /// Returns the library and the folder of the tenants' socket in the user mode.
+    fn user_mode(&self) -> Option<(&Path, PathBuf)> {
+        let directory = self.places.dir.as_ref()?;
+        let folder = SocketPaths::of(directory).tenants.parent()?.to_owned();
+        Some((self.library.as_deref()?, folder))
+    }
+}
+
+/// Returns what the hook does for a container with a slot of this GPU.
+fn bind_arguments(profile: &Profile, gpu: &Gpu) -> Vec<String> {
+    let limits = profile.limits.iter();
+    let limits = limits.map(|limit| format!("--limit={}={}", limit.entry.name, limit.content));
+    let head = [
+        format!("--profile={}", profile.name),
+        format!("--gpu={}", gpu.index),
+    ];
+    head.into_iter().chain(limits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profiles;
+
+    fn host(test: &str, dir: Option<&str>) -> Host {
+        let name = format!("gct-plugin-cdi-{test}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&directory);
+        let devices = directory.join("dev");
+        fs::create_dir_all(&devices).unwrap();
+        for node in ["nvidia0", "nvidiactl"] {
+            fs::write(devices.join(node), "").unwrap();
+        }
+        Host {
+            specs: directory.join("cdi"),
+            devices,
+            hook: "/opt/plugin".into(),
+            library: dir.map(|_| "/opt/lib.so".into()),
+            places: Places {
+                root: "/tree".into(),
+                dir: dir.map(Into::into),
+                state: "/state".into(),
+                proc: "/proc".into(),
+                cgroups: "/sys/fs/cgroup".into(),
+            },
+        }
+    }
+
+    fn written(host: &Host) -> Value {
+        let profile = &profiles::parse("[profile.small]\ngmem.limit = '1G'").unwrap()[0];
+        let gpu = Gpu {
+            minor: Some(0),
+            ..Gpu::default()
+        };
+        assert!(host.write(profile, &[&gpu]).unwrap());
+        assert!(
+            !host.write(profile, &[&gpu]).unwrap(),
+            "the second time nothing changes"
+        );
+        let path = host.specs.join("gctgroup.dev_small.json");
+        let spec = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert!(host.write(profile, &[]).unwrap());
+        assert!(!path.exists(), "a profile without a GPU has no spec");
+        let _ = fs::remove_dir_all(host.specs.parent().unwrap());
+        spec
+    }
+
+    #[test]
+    fn the_kernel_mode_gives_nodes_and_hooks_only() {
+        let host = host("kernel", None);
+        let spec = written(&host);
+        assert_eq!(spec["kind"], "gctgroup.dev/small");
+        let nodes = |name: &str| json!([{ "path": format!("/dev/{name}"), "hostPath": host.devices.join(name) }]);
+        assert_eq!(
+            spec["containerEdits"],
+            json!({ "deviceNodes": nodes("nvidiactl") })
+        );
+        let device = &spec["devices"][0];
+        assert_eq!(device["name"], "gpu0");
+        assert_eq!(device["containerEdits"]["deviceNodes"], nodes("nvidia0"));
+        let hooks = &device["containerEdits"]["hooks"];
+        assert_eq!(hooks[0]["hookName"], "createRuntime");
+        let args: Vec<&str> = hooks[0]["args"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|a| a.as_str().unwrap())
+            .collect();
+        assert_eq!(
+            args.join(" "),
+            "plugin bind --root /tree --state /state --proc /proc --cgroups /sys/fs/cgroup \
+             --profile=small --gpu=0 --limit=gmem.limit=1073741824"
+        );
+        assert_eq!(
+            (&hooks[1]["hookName"], &hooks[1]["args"][1]),
+            (&json!("poststop"), &json!("release"))
+        );
+    }
+
+    #[test]
+    fn the_user_mode_gives_library_and_socket() {
+        let spec = written(&host("user", Some("/run/gctgroup")));
+        let edits = &spec["containerEdits"];
+        let env = json!([
+            "LD_PRELOAD=/usr/lib/gctgroup/libgct_preload.so",
+            "GCTGROUP_SOCKET=/run/gctgroup/tenants/gctd.sock",
+        ]);
+        assert_eq!(edits["env"], env);
+        let from: Vec<&Value> = edits["mounts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|mount| &mount["hostPath"])
+            .collect();
+        assert_eq!(from, ["/opt/lib.so", "/run/gctgroup/tenants"]);
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Reads the GPUs of the tree, and whether they are healthy.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use gct_client::{Content, Error, Kind, Owner, Target, Tree};
+use gct_core::iface::{files, File};
+
+/// Xids after which a GPU needs a reset or is gone: an uncorrectable ECC error (48, 95), a halted
+/// controller (62), a GPU that fell off the bus (79), a firmware that does not answer or failed
+/// (119, 120).
+const FATAL_XIDS: [u64; 6] = [48, 62, 79, 95, 119, 120];
+
+/// A GPU of the tree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its index.
+    pub index: u32,
+    /// The N of `/dev/nvidiaN`, if it is known.
+    pub minor: Option<u32>,
+    /// Its PCI address.
+    pub pci: String,
+    /// Whether a driver in the kernel enforces the limits, and not a program's library.
+    pub in_kernel: bool,
+    /// The files that are enforced or measured.
+    pub features: BTreeSet<String>,
+    /// Its TPCs, if they are known.
+    pub tpcs: Option<u64>,
+    /// Its memory in bytes, if it is known.
+    pub memory: Option<u64>,
+}
+
+impl Gpu {
+    /// Returns its NUMA node, if the machine says one.
+    pub fn numa_node(&self) -> Option<i64> {
+        let path = format!("/sys/bus/pci/devices/{}/numa_node", self.pci);
+        let node = fs::read_to_string(path).ok()?.trim().parse().ok()?;
+        (node >= 0).then_some(node)
+    }
+}
+
+/// Reads all GPUs of the tree.
+///
+/// # Errors
+///
+/// Those of a tree that cannot be read. A fact that the driver has not reported is none.
+pub fn read(tree: &Tree) -> Result<Vec<Gpu>, Error> {
+    let gpus = tree.gpus()?;
+    gpus.into_iter().map(|index| gpu(tree, index)).collect()
+}
+
+fn gpu(tree: &Tree, index: u32) -> Result<Gpu, Error> {
+    let line = |file| -> Result<Option<String>, Error> {
+        match tree.read(&Target::Gpu(index), files::entry(file)) {
+            Ok(Content::Line(line)) => Ok(Some(line)),
+            Ok(_) => Ok(None),
+            // ENODATA is a refusal of the core.
+            Err(error) if error.kind() != Kind::Unavailable && error.core().is_some() => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    let number = |file| line(file).map(|text| text.and_then(|text| text.parse::<u64>().ok()));
+    let features = match tree.read(&Target::Gpu(index), files::entry(File::GpuFeatures))? {
+        Content::Words(words) => words.into_iter().collect(),
+        _ => BTreeSet::new(),
+    };
+    Ok(Gpu {
+        index,
+        minor: number(File::GpuMinor)?.and_then(|minor| u32::try_from(minor).ok()),
+        pci: line(File::GpuPci)?.unwrap_or_default(),
+        in_kernel: line(File::GpuMode)?.as_deref() == Some("kernel"),
+        features,
+        tpcs: number(File::GpuTpcs)?,
+        memory: number(File::GpuMemoryTotal)?,
+    })
+}
+
+/// Why a GPU is not healthy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Its node is gone.
+    Node(PathBuf),
+    /// The driver reported an error after which the GPU needs a reset.
+    Xid(u64),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(path) => write!(f, "{} is gone", path.display()),
+            Self::Xid(xid) => write!(f, "the driver reported Xid {xid}"),
+        }
+    }
+}
+
+/// Returns why a GPU is not healthy, if it is not.
+///
+/// In the user mode each program counts its own faults and may lie, so faults say nothing there of
+/// the GPU.
+pub fn fault(tree: &Tree, gpu: &Gpu, devices: &Path) -> Option<Fault> {
+    if let Some(minor) = gpu.minor {
+        let node = devices.join(format!("nvidia{minor}"));
+        if !node.exists() {
+            return Some(Fault::Node(node));
+        }
+    }
+    if !gpu.in_kernel {
+        return None;
+    }
+    let owners = tree.owners().unwrap_or_default();
+    let mut xids = owners
+        .iter()
+        .filter_map(|owner| fatal_xid(tree, owner, gpu.index));
+    xids.next().map(Fault::Xid)
+}
+
+/// Returns the last error of an owner's channels if the GPU does not survive it.
+fn fatal_xid(tree: &Tree, owner: &Owner, gpu: u32) -> Option<u64> {
+    let target = Target::Pool(owner.clone(), gpu);
+    // An owner may be gone by now.
+    let Ok(Content::Stat(lines)) = tree.read(&target, files::entry(File::ComputeEvents)) else {
+        return None;
+    };
+    let (_, xid) = lines.into_iter().find(|(key, _)| key == "last_xid")?;
+    FATAL_XIDS.contains(&xid).then_some(xid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A tree of files with one GPU and one group.
+    struct Files(PathBuf);
+
+    impl Files {
+        fn new(test: &str, mode: &str) -> Self {
+            let name = format!("gct-plugin-gpus-{test}-{}", std::process::id());
+            let files = Self(std::env::temp_dir().join(name));
+            let _ = fs::remove_dir_all(&files.0);
+            for (path, text) in [
+                ("gpus/0/minor", "3"),
+                ("gpus/0/pci", "0000:01:00.0"),
+                ("gpus/0/mode", mode),
+                ("gpus/0/features", "gmem.limit\ncompute.events"),
+                ("gpus/0/tpcs", "66"),
+                ("gpus/0/memory.total", "1073741824"),
+                ("web/0/compute.events", "faults 1\nlast_xid 13"),
+                ("dev/nvidia3", ""),
+            ] {
+                files.write(path, text);
+            }
+            files
+        }
+
+        fn write(&self, path: &str, text: &str) {
+            let path = self.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{text}\n")).unwrap();
+        }
+
+        fn fault(&self) -> Option<Fault> {
+            let tree = Tree::at(&self.0);
+            let gpus = read(&tree).unwrap();
+            fault(&tree, &gpus[0], &self.0.join("dev"))
+        }
+    }
+
+    impl Drop for Files {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_facts_of_a_gpu_are_those_of_the_tree() {
+        let files = Files::new("facts", "kernel");
+        let gpus = read(&Tree::at(&files.0)).unwrap();
+        let [gpu] = &gpus[..] else { panic!("{gpus:?}") };
+        assert_eq!((gpu.minor, gpu.in_kernel), (Some(3), true));
+        assert_eq!((gpu.tpcs, gpu.memory), (Some(66), Some(1 << 30)));
+        assert!(gpu.features.contains("gmem.limit"));
+        assert!(read(&Tree::at(files.0.join("nothing"))).is_err());
+    }
+
+    #[test]
+    fn a_gpu_whose_node_is_gone_is_not_healthy() {
+        let files = Files::new("node", "kernel");
+        assert_eq!(files.fault(), None);
+        fs::remove_file(files.0.join("dev/nvidia3")).unwrap();
+        assert_eq!(
+            files.fault(),
+            Some(Fault::Node(files.0.join("dev/nvidia3")))
+        );
+    }
+
+    #[test]
+    fn only_the_driver_is_believed_that_a_gpu_fell_off() {
+        for (mode, is_believed) in [("kernel", true), ("user", false)] {
+            let files = Files::new(mode, mode);
+            assert_eq!(files.fault(), None, "an Xid of a program's own fault");
+            files.write("web/0/compute.events", "faults 2\nlast_xid 79");
+            assert_eq!(
+                files.fault(),
+                is_believed.then_some(Fault::Xid(79)),
+                "{mode}"
+            );
+        }
+    }
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Makes the group of a container, and removes it when the container is gone.
+//!
+//! ```text
+//! bind       record, then group, limits, membership     before the container's first process runs
+//! release    group, then record                         after its last process has ended
+//! reconcile  removes what release did not see, and makes again what the tree has lost
+//! ```
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use gct_client::{Content, Error, Owner, Target, Tree};
+use gct_core::error::Error as CoreError;
+use gct_core::iface::{files, File, Place};
+
+use crate::cgroup;
+use crate::container::{self, PodContainer, State};
+use crate::place::Places;
+use crate::records::{Record, Records, Share};
+
+/// Most time until the tree has noticed that the last process of a group has ended.
+const MEMBERS_WAIT: Duration = Duration::from_secs(1);
+const MEMBERS_POLL: Duration = Duration::from_millis(5);
+
+/// What a pass of [`reconcile`] did.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Groups whose containers are gone.
+    pub removed: Vec<String>,
+    /// Groups that the tree had lost.
+    pub restored: Vec<String>,
+    /// What could not be done, and is tried again.
+    pub failures: Vec<String>,
+    /// Containers with a slot on each GPU.
+    pub tenants: BTreeMap<u32, usize>,
+}
+
+/// Gives a container its group and its share of a GPU. A second call with the same share changes
+/// nothing.
+///
+/// # Errors
+///
+/// Then the container has neither group nor record, and must not start.
+pub fn bind(places: &Places, state: &State, gpu: u32, share: &Share) -> Result<()> {
+    let tree = places.tree();
+    let records = Records::lock(&places.state)?;
+    let group = state.group();
+    let mut record = match records.read(&group) {
+        Some(record) if record.id == state.id => record,
+        Some(other) => bail!("group {group} is of container {}", other.id),
+        None => new_record(places, state, group)?,
+    };
+    if let Some(other) = record.gpus.insert(gpu, share.clone()) {
+        let profile = &other.profile;
+        ensure!(
+            other == *share,
+            "the container has a slot of profile {profile} on GPU {gpu}, too"
+        );
+        return Ok(());
+    }
+    records.write(&record)?;
+    let made = make(&tree, &places.proc, &record);
+    if made.is_err() {
+        remove_group(&tree, &record.group, Duration::ZERO)?;
+        records.remove(&record.group)?;
+    }
+    made.with_context(|| format!("group {}", record.group))
+}
+
+/// Removes the group of a container, and its record.
+///
+/// # Errors
+///
+/// Those of the tree. The record stays then, and [`reconcile`] goes on.
+pub fn release(places: &Places, state: &State) -> Result<()> {
+    let records = Records::lock(&places.state)?;
+    let group = state.group();
+    remove_group(&places.tree(), &group, MEMBERS_WAIT)?;
+    records.remove(&group)
+}
+
+/// Makes groups and records what the containers are. `pods` are the containers that the kubelet
+/// knows, if it has been asked.
+///
+/// # Errors
+///
+/// Fails if the tree or the records cannot be read.
+pub fn reconcile(places: &Places, pods: Option<&HashSet<PodContainer>>) -> Result<Report> {
+    let tree = places.tree();
+    let records = Records::lock(&places.state)?;
+    let mut report = Report::default();
+    let mut groups: HashSet<String> = container_groups(&tree)?;
+    for record in records.all()? {
+        let exists = groups.remove(&record.group);
+        let name = record.group.clone();
+        let done = if is_gone(places, &record, pods) {
+            let removed =
+                remove_group(&tree, &name, Duration::ZERO).and_then(|()| records.remove(&name));
+            removed.map(|()| report.removed.push(name.clone()))
+        } else {
+            record
+                .gpus
+                .keys()
+                .for_each(|gpu| *report.tenants.entry(*gpu).or_default() += 1);
+            if exists {
+                continue;
+            }
+            restore(&tree, places, &record).map(|()| report.restored.push(name.clone()))
+        };
+        if let Err(error) = done {
+            report.failures.push(format!("group {name}: {error:#}"));
+        }
+    }
+    // No container has these, unless somebody removed its record.
+    for group in groups {
+        if is_without_cgroup(&tree, &places.cgroups, &group)
+            && remove_group(&tree, &group, Duration::ZERO).is_ok()
+        {
+            report.removed.push(group);
+        }
+    }
+    Ok(report)
+}
+
+fn new_record(places: &Places, state: &State, group: String) -> Result<Record> {
+    let pid = state.pid;
+    let cgroup = cgroup::of(&places.proc, &places.cgroups, pid)
+        .with_context(|| format!("the cgroup of process {pid} is unknown"))?;
+    let started = started(&places.proc, pid).with_context(|| format!("process {pid} is gone"))?;
+    Ok(Record {
+        group,
+        id: state.id.clone(),
+        pod: state.pod_container(),
+        pid,
+        started,
+        cgroup,
+        gpus: BTreeMap::new(),
+    })
+}
+
+/// Makes the group of a record. Members come last, when all limits are in force.
+fn make(tree: &Tree, proc: &Path, record: &Record) -> Result<()> {
+    match tree.create(&record.group) {
+        // The container has a share of another GPU.
+        Err(error) if error.core() == Some(CoreError::Exists) => {}
+        other => other?,
+    }
+    let owner = Owner::Group(record.group.clone());
+    for (gpu, share) in &record.gpus {
+        for (file, value) in &share.limits {
+            let entry =
+                files::find(Place::Pool, file).with_context(|| format!("there is no {file}"))?;
+            tree.set(&Target::Pool(owner.clone(), *gpu), entry, value)?;
+        }
+    }
+    match &record.cgroup.path {
+        Some(path) => tree.attach_cgroup(&record.group, path)?,
+        None if started(proc, record.pid) == Some(record.started) => {
+            tree.attach_pid(&record.group, record.pid)?;
+        }
+        // Its descendants cannot be found without a cgroup.
+        None => bail!("its first process has ended, and this machine has no cgroup version 2"),
+    }
+    Ok(())
+}
+
+/// Makes a group again that the tree has lost, whole or not at all.
+fn restore(tree: &Tree, places: &Places, record: &Record) -> Result<()> {
+    let made = make(tree, &places.proc, record);
+    if made.is_err() {
+        remove_group(tree, &record.group, Duration::ZERO)?;
+    }
+    made
+}
+
+/// Removes a group if it exists. Waits for its members to be gone.
+fn remove_group(tree: &Tree, group: &str, wait: Duration) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        match tree.remove(group) {
+            Err(error) if error.core() == Some(CoreError::NotFound) => return Ok(()),
+            Err(error) if error.core() == Some(CoreError::Busy) && started.elapsed() < wait => {
+                thread::sleep(MEMBERS_POLL);
+            }
+            other => return Ok(other?),
+        }
+    }
+}
+
+fn container_groups(tree: &Tree) -> Result<HashSet<String>, Error> {
+    let groups = tree.owners()?.into_iter().filter_map(|owner| match owner {
+        Owner::Group(name) => container::is_group(&name).then_some(name),
+        Owner::Process(_) => None,
+    });
+    Ok(groups.collect())
+}
+
+/// Returns whether the container of a record is gone: its cgroup is, or is empty and the kubelet
+/// knows of no such container. Just after its start the kubelet knows none at all, but those that
+/// run have processes.
+fn is_gone(places: &Places, record: &Record, pods: Option<&HashSet<PodContainer>>) -> bool {
+    if !record.cgroup.exists(&places.cgroups) {
+        return true;
+    }
+    let (Some(pods), Some(pod)) = (pods, &record.pod) else {
+        return false;
+    };
+    !pods.contains(pod) && !record.cgroup.is_populated(&places.cgroups)
+}
+
+/// Returns whether a group is bound to no cgroup, or to one that is gone.
+fn is_without_cgroup(tree: &Tree, cgroups: &Path, group: &str) -> bool {
+    let target = Target::Owner(Owner::Group(group.to_owned()));
+    match tree.read(&target, files::entry(File::GroupCgroup)) {
+        Ok(Content::Cgroup(None)) => true,
+        Ok(Content::Cgroup(Some(path))) => {
+            let path = path.trim_start_matches('/');
+            !cgroups.join(path).exists() && !cgroups.join("unified").join(path).exists()
+        }
+        _ => false,
+    }
+}
+
+/// Returns when a process started, in the kernel's ticks.
+fn started(proc: &Path, pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
+    // The name in parentheses may contain anything. The start is field 22, the 20th behind it.
+    let (_, fields) = text.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Looks at the tree every few seconds: which slots there are, which GPUs are healthy, and which
+//! groups belong to containers that are gone.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::PoisonError;
+
+use anyhow::Result;
+use tokio::sync::watch;
+
+use crate::cdi::Host;
+use crate::container::PodContainer;
+use crate::gpus::{self, Fault, Gpu};
+use crate::groups;
+use crate::inventory::{self, Offers};
+use crate::profiles::Profile;
+use crate::service::{SlotState, Tenants};
+
+/// Keeps slots, specs and groups up to date.
+#[derive(Debug)]
+pub struct Keeper {
+    /// What the specs need.
+    pub host: Host,
+    /// The profiles, each with the slots that its service announces.
+    pub profiles: Vec<(Profile, watch::Sender<Vec<SlotState>>)>,
+    /// Who is on which GPU.
+    pub tenants: Tenants,
+    /// The GPUs that were ever seen.
+    known: BTreeMap<u32, Gpu>,
+    /// GPUs that the driver gave up. They are healthy again when the plugin starts anew.
+    lost: BTreeMap<u32, Fault>,
+    offers: Offers,
+    said: BTreeSet<String>,
+}
+
+impl Keeper {
+    /// Returns a keeper that has seen nothing yet.
+    pub fn new(
+        host: Host,
+        profiles: Vec<(Profile, watch::Sender<Vec<SlotState>>)>,
+        tenants: Tenants,
+    ) -> Self {
+        Self {
+            host,
+            profiles,
+            tenants,
+            known: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            offers: Offers::new(),
+            said: BTreeSet::new(),
+        }
+    }
+
+    /// Does one pass. `pods` are the kubelet's containers, if it answered.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the profiles promise more than the GPUs have, and if a spec cannot be written. All
+    /// devices are unhealthy then.
+    pub fn pass(&mut self, pods: Option<&HashSet<PodContainer>>) -> Result<()> {
+        let mut messages = BTreeSet::new();
+        let seen = self.look(&mut messages);
+        if seen.is_err() {
+            self.announce(&BTreeSet::new());
+        }
+        match groups::reconcile(&self.host.places, pods) {
+            Ok(report) => {
+                report
+                    .removed
+                    .iter()
+                    .for_each(|group| log(&format!("removed group {group}")));
+                report
+                    .restored
+                    .iter()
+                    .for_each(|group| log(&format!("restored group {group}")));
+                messages.extend(report.failures);
+                *self.tenants.lock().unwrap_or_else(PoisonError::into_inner) = report.tenants;
+            }
+            Err(error) => {
+                messages.insert(format!("groups: {error:#}"));
+            }
+        }
+        if let Err(error) = &seen {
+            messages.insert(format!("{error:#}"));
+        }
+        messages
+            .difference(&self.said)
+            .for_each(|message| log(message));
+        self.said = messages;
+        seen
+    }
+
+    fn look(&mut self, messages: &mut BTreeSet<String>) -> Result<()> {
+        let tree = self.host.places.tree();
+        let present = match gpus::read(&tree) {
+            Ok(present) => present,
+            Err(error) => {
+                messages.insert(with_cause(&error));
+                self.announce(&BTreeSet::new());
+                return Ok(());
+            }
+        };
+        let mut healthy = BTreeSet::new();
+        for gpu in &present {
+            let lost = self.lost.get(&gpu.index).cloned();
+            match lost.or_else(|| gpus::fault(&tree, gpu, &self.host.devices)) {
+                None => {
+                    healthy.insert(gpu.index);
+                }
+                Some(fault) => {
+                    messages.insert(format!("GPU {} is unhealthy: {fault}", gpu.index));
+                    // The group that says so may be gone at the next pass.
+                    if matches!(fault, Fault::Xid(_)) {
+                        self.lost.insert(gpu.index, fault);
+                    }
+                }
+            }
+        }
+        self.known
+            .extend(present.into_iter().map(|gpu| (gpu.index, gpu)));
+        let known: Vec<Gpu> = self.known.values().cloned().collect();
+        let profiles: Vec<Profile> = self
+            .profiles
+            .iter()
+            .map(|(profile, _)| profile.clone())
+            .collect();
+        let (offers, notes) = inventory::offers(&profiles, &known)?;
+        messages.extend(notes);
+        for profile in &profiles {
+            let on = known
+                .iter()
+                .filter(|gpu| offers[&profile.name].contains(&gpu.index));
+            self.host.write(profile, &on.collect::<Vec<_>>())?;
+        }
+        self.offers = offers;
+        self.announce(&healthy);
+        Ok(())
+    }
+
+    /// Tells the kubelet the slots, if they have changed.
+    fn announce(&self, healthy: &BTreeSet<u32>) {
+        for (profile, sender) in &self.profiles {
+            let gpus = self
+                .offers
+                .get(&profile.name)
+                .map_or(&[][..], Vec::as_slice);
+            let slots = inventory::slots(profile, gpus).map(|slot| SlotState {
+                slot,
+                is_healthy: healthy.contains(&slot.gpu),
+                numa_node: self.known.get(&slot.gpu).and_then(Gpu::numa_node),
+            });
+            let slots: Vec<SlotState> = slots.collect();
+            sender.send_if_modified(|old| {
+                let is_new = *old != slots;
+                *old = slots;
+                is_new
+            });
+        }
+    }
+}
+
+fn with_cause(error: &gct_client::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error} {cause}"),
+        None => error.to_string(),
+    }
+}
+
+fn log(message: &str) {
+    eprintln!("gct-device-plugin: {message}");
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! The device plugin, and the hooks that container runtimes execute.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+use gct_device_plugin::cdi::Host;
+use gct_device_plugin::container::State;
+use gct_device_plugin::keeper::Keeper;
+use gct_device_plugin::place::Places;
+use gct_device_plugin::profiles::{self, Profile};
+use gct_device_plugin::records::Share;
+use gct_device_plugin::registration::Registration;
+use gct_device_plugin::service::Service;
+use gct_device_plugin::{groups, pods};
+use tokio::runtime;
+use tokio::signal::unix::{signal, SignalKind};
+use tokio::sync::{watch, Mutex};
+use tokio::task::JoinSet;
+
+/// Most bytes of a container's state. Its annotations are the pod's author's.
+const STATE_BYTES_MAX: u64 = 1 << 20;
+const LIBRARY: &str = "libgct_preload.so";
+
+/// Shares GPUs among the containers of a Kubernetes node.
+#[derive(Debug, Parser)]
+#[command(name = "gct-device-plugin", version)]
+struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Announce the profiles to the kubelet.
+    Serve(Serve),
+    /// Make a container's group (a createRuntime hook; reads the container's state).
+    Bind(Bind),
+    /// Remove a container's group (a poststop hook; reads the container's state).
+    Release(Places),
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    /// The file of profiles.
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/etc/gctgroup/profiles.toml"
+    )]
+    profiles: PathBuf,
+
+    /// The kubelet's folder.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    kubelet: PathBuf,
+
+    /// Directory for the CDI specs.
+    #[arg(long, value_name = "DIR", default_value = "/var/run/cdi")]
+    cdi: PathBuf,
+
+    /// Directory with the driver's device nodes.
+    #[arg(long, value_name = "DIR", default_value = "/dev")]
+    devices: PathBuf,
+
+    /// The program that the runtime executes as hook. Default: this one.
+    #[arg(long, value_name = "PATH")]
+    hook: Option<PathBuf>,
+
+    /// The library of the user-space mode. Default: the one beside this program, or in ../lib.
+    #[arg(long, value_name = "PATH", requires = "dir")]
+    preload: Option<PathBuf>,
+
+    /// Seconds between two looks at the tree and the pods.
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    interval: Duration,
+
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Debug, Args)]
+struct Bind {
+    /// The profile.
+    #[arg(long, value_name = "NAME")]
+    profile: String,
+
+    /// The GPU's index.
+    #[arg(long, value_name = "INDEX")]
+    gpu: u32,
+
+    /// A limit on that GPU.
+    #[arg(long = "limit", value_name = "FILE=VALUE")]
+    limits: Vec<String>,
+
+    #[command(flatten)]
+    places: Places,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
+    let interval = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+    match interval >= Duration::from_millis(100) {
+        true => Ok(interval),
+        false => Err("at least 0.1".to_owned()),
+    }
+}
+
+fn main() -> ExitCode {
+    let done = match Options::parse().command {
+        Command::Serve(options) => serve(options),
+        Command::Bind(options) => bind(&options),
+        Command::Release(places) => state().and_then(|state| groups::release(&places, &state)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("gct-device-plugin: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Reads the state that the runtime writes to its hook's input.
+fn state() -> Result<State> {
+    let mut text = Vec::new();
+    io::stdin().take(STATE_BYTES_MAX).read_to_end(&mut text)?;
+    State::parse(&text)
+}
+
+fn bind(options: &Bind) -> Result<()> {
+    let limits = options.limits.iter().map(|limit| {
+        let (file, value) = limit.split_once('=').context("A limit is FILE=VALUE")?;
+        let limit = profiles::limit(file, value)?;
+        Ok((limit.entry.name.to_owned(), limit.content.to_string()))
+    });
+    let share = Share {
+        profile: options.profile.clone(),
+        limits: limits.collect::<Result<_>>()?,
+    };
+    groups::bind(&options.places, &state()?, options.gpu, &share)
+}
+
+fn serve(options: Serve) -> Result<()> {
+    let host = host(&options)?;
+    let profiles = profiles::read(&options.profiles)?;
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(run(options, host, profiles))
+}
+
+fn host(options: &Serve) -> Result<Host> {
+    let own = std::env::current_exe().context("The path of this program is unknown")?;
+    let library = match options.places.dir {
+        Some(_) => Some(library(options.preload.as_deref(), &own)?),
+        None => None,
+    };
+    Ok(Host {
+        specs: options.cdi.clone(),
+        devices: options.devices.clone(),
+        hook: options.hook.clone().unwrap_or(own),
+        library,
+        places: options.places.clone(),
+    })
+}
+
+/// Returns the library that is named, or the one that is installed with this program.
+fn library(named: Option<&Path>, own: &Path) -> Result<PathBuf> {
+    if let Some(path) = named {
+        return Ok(path.to_owned());
+    }
+    let folder = own.parent().unwrap_or(Path::new("/"));
+    let mut places = [folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)].into_iter();
+    let found = places.find_map(|path| path.canonicalize().ok());
+    found.with_context(|| {
+        format!("There is no {LIBRARY} beside this program: name it with --preload")
+    })
+}
+
+/// Serves until SIGTERM or SIGINT. Groups stay: their containers run on.
+async fn run(options: Serve, host: Host, profiles: Vec<Profile>) -> Result<()> {
+    let tenants = Arc::default();
+    let mut registrations = JoinSet::new();
+    let mut announced = Vec::new();
+    for profile in profiles {
+        let (sender, slots) = watch::channel(Vec::new());
+        let service = Service {
+            profile: Arc::new(profile.clone()),
+            slots,
+            streams: Arc::default(),
+            tenants: Arc::clone(&tenants),
+            places: Arc::new(options.places.clone()),
+        };
+        registrations.spawn(Registration::new(service, &options.kubelet).run());
+        announced.push((profile, sender));
+    }
+    let keeper = Arc::new(Mutex::new(Keeper::new(host, announced, tenants)));
+    // A mistake in the profiles is one to start with. Later, when a GPU changes, the plugin goes
+    // on.
+    pass(&keeper, &options.kubelet).await?;
+    let (mut term, mut int) = (
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+    );
+    let keep = async {
+        loop {
+            tokio::time::sleep(options.interval).await;
+            let _ = pass(&keeper, &options.kubelet).await;
+        }
+    };
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+        () = keep => {}
+    }
+    registrations.shutdown().await;
+    Ok(())
+}
+
+/// Does one pass in a thread, for the tree may take its time.
+async fn pass(keeper: &Arc<Mutex<Keeper>>, kubelet: &Path) -> Result<()> {
+    let pods = pods::list(kubelet).await;
+    let mut keeper = Arc::clone(keeper).lock_owned().await;
+    tokio::task::spawn_blocking(move || keeper.pass(pods.as_ref())).await?
+}

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Reads the file of profiles.
+//!
+//! ```toml
+//! [profile.small]
+//! slots = 4                       # containers on one GPU
+//! place = "pack"                  # or "spread", the default
+//! gpus = [0, 1]                   # by default all
+//! gmem.limit = "20G"              # limits of each container on its GPU, as in the tree
+//! tpc.quota = 16
+//! ```
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{bail, ensure, Context, Result};
+use gct_client::{Content, Tree};
+use gct_core::iface::files::{self, Entry, Mode};
+use gct_core::iface::{File, Place, Value};
+use toml::{Table, Value as Toml};
+
+/// Prefix of the names of resources, and vendor of the CDI devices.
+pub const VENDOR: &str = "gctgroup.dev";
+
+/// Most slots of a profile on a GPU. The kubelet gets a line for each.
+const SLOTS_MAX: u32 = 1024;
+/// Longest name of a profile. With its annotation's prefix it fits in 63 characters.
+const NAME_MAX: usize = 40;
+
+/// How GPUs are chosen for containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// The GPU with the fewest tenants first.
+    #[default]
+    Spread,
+    /// The GPU with the most tenants first.
+    Pack,
+}
+
+/// A limit: a file of a group's directory on a GPU, and its value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limit {
+    /// The file.
+    pub entry: &'static Entry,
+    /// Its content.
+    pub content: Content,
+}
+
+/// What a pod asks for by one resource name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    /// Its name.
+    pub name: String,
+    /// How many containers share a GPU under this profile.
+    pub slots: u32,
+    /// How GPUs are chosen.
+    pub place: Placement,
+    /// The GPUs that may be used; `None` for all.
+    pub gpus: Option<Vec<u32>>,
+    /// Whether the memory limits may exceed the GPU's memory.
+    pub overcommit: bool,
+    /// The limits of a container, in the order in which they are written.
+    pub limits: Vec<Limit>,
+}
+
+impl Profile {
+    /// Returns the name of its resource.
+    pub fn resource(&self) -> String {
+        format!("{VENDOR}/{}", self.name)
+    }
+
+    /// Returns the limit on memory in bytes, if there is one.
+    pub fn memory(&self) -> Option<u64> {
+        match self.content(File::GmemLimit)? {
+            Content::Value(Value::BytesOrMax(bytes)) => bytes.map(|bytes| bytes.get()),
+            _ => None,
+        }
+    }
+
+    /// Returns the TPCs that each container is guaranteed.
+    pub fn quota(&self) -> u64 {
+        match self.content(File::TpcQuota) {
+            Some(Content::Value(Value::TpcsOrNone(Some(tpcs)))) => u64::from(tpcs.get()),
+            _ => 0,
+        }
+    }
+
+    fn content(&self, file: File) -> Option<&Content> {
+        let limit = self.limits.iter().find(|limit| limit.entry.file == file)?;
+        Some(&limit.content)
+    }
+}
+
+/// Reads a file of profiles.
+///
+/// # Errors
+///
+/// Names the profile and the key that is wrong.
+pub fn read(path: &Path) -> Result<Vec<Profile>> {
+    let text =
+        fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    parse(&text).with_context(|| format!("{} is not a file of profiles", path.display()))
+}
+
+/// Parses the text of a file of profiles.
+///
+/// # Errors
+///
+/// Those of [`read`].
+pub fn parse(text: &str) -> Result<Vec<Profile>> {
+    let table: Table = text.parse()?;
+    let mut profiles = Vec::new();
+    for (key, value) in table {
+        let (true, Toml::Table(named)) = (key == "profile", value) else {
+            bail!("{key} is unknown: write [profile.NAME]");
+        };
+        for (name, value) in named {
+            let profile = profile(&name, value).with_context(|| format!("profile {name}"))?;
+            profiles.push(profile);
+        }
+    }
+    ensure!(!profiles.is_empty(), "there is no [profile.NAME]");
+    Ok(profiles)
+}
+
+fn profile(name: &str, value: Toml) -> Result<Profile> {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    ensure!(
+        name.len() <= NAME_MAX
+            && name.bytes().all(inner)
+            && name.starts_with(|first: char| first.is_ascii_alphabetic())
+            && name.ends_with(|last: char| last.is_ascii_alphanumeric()),
+        "a name is a letter, then letters, digits, '-' and '_', at most {NAME_MAX}"
+    );
+    let Toml::Table(mut table) = value else {
+        bail!("a profile is a table: write [profile.{name}]");
+    };
+    let mut profile = Profile {
+        name: name.to_owned(),
+        slots: 1,
+        place: Placement::Spread,
+        gpus: None,
+        overcommit: false,
+        limits: Vec::new(),
+    };
+    if let Some(slots) = table.remove("slots") {
+        let slots = slots
+            .as_integer()
+            .and_then(|slots| u32::try_from(slots).ok());
+        let slots = slots.filter(|slots| (1..=SLOTS_MAX).contains(slots));
+        profile.slots =
+            slots.with_context(|| format!("slots is a number from 1 to {SLOTS_MAX}"))?;
+    }
+    if let Some(place) = table.remove("place") {
+        profile.place = match place.as_str() {
+            Some("spread") => Placement::Spread,
+            Some("pack") => Placement::Pack,
+            _ => bail!("place is \"spread\" or \"pack\""),
+        };
+    }
+    if let Some(gpus) = table.remove("gpus") {
+        let gpus = gpus.as_array().into_iter().flatten();
+        let gpus: Option<Vec<u32>> = gpus
+            .map(|gpu| u32::try_from(gpu.as_integer()?).ok())
+            .collect();
+        let gpus = gpus.filter(|gpus| !gpus.is_empty());
+        profile.gpus = Some(gpus.context("gpus is a list of indices, such as [0, 1]")?);
+    }
+    if let Some(overcommit) = table.remove("overcommit") {
+        profile.overcommit = overcommit
+            .as_bool()
+            .context("overcommit is true or false")?;
+    }
+    limits("", table, &mut profile.limits)?;
+    // A quota is reserved within the mask, so the mask comes first.
+    profile
+        .limits
+        .sort_by_key(|limit| limit.entry.file != File::TpcMask);
+    Ok(profile)
+}
+
+/// Adds the limits of a table. Dots in a key make tables in TOML.
+fn limits(prefix: &str, table: Table, found: &mut Vec<Limit>) -> Result<()> {
+    for (key, value) in table {
+        let file = format!("{prefix}{key}");
+        let text = match value {
+            Toml::Table(table) => {
+                limits(&format!("{file}."), table, found)?;
+                continue;
+            }
+            Toml::String(text) => text,
+            Toml::Integer(number) => number.to_string(),
+            Toml::Boolean(on) => u8::from(on).to_string(),
+            _ => bail!("{file} is no text and no number"),
+        };
+        found.push(limit(&file, &text)?);
+    }
+    Ok(())
+}
+
+/// Parses a limit. A freeze and a peak are no limits of a profile.
+///
+/// # Errors
+///
+/// Names the file, and what it accepts.
+pub fn limit(file: &str, text: &str) -> Result<Limit> {
+    let others = [File::ComputeFreeze, File::GmemPeak];
+    let entry = files::find(Place::Pool, file)
+        .filter(|entry| entry.mode == Mode::ReadWrite && !others.contains(&entry.file))
+        .with_context(|| format!("there is no limit {file}"))?;
+    let content = Tree::parse(entry, text)?;
+    Ok(Limit { entry, content })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_has_limits_of_the_tree() {
+        let text = "[profile.small]\nslots = 4\nplace = 'pack'\ngpus = [1]\novercommit = true\n\
+                    tpc.quota = 8\ngmem.limit = '20G'\ntpc.mask = '0-9'\n[profile.plain]\n";
+        let profiles = parse(text).unwrap();
+        assert_eq!(profiles.len(), 2);
+        let small = profiles
+            .iter()
+            .find(|profile| profile.name == "small")
+            .unwrap();
+        assert_eq!((small.slots, small.place), (4, Placement::Pack));
+        assert_eq!(
+            (small.gpus.as_deref(), small.overcommit),
+            (Some(&[1][..]), true)
+        );
+        assert_eq!((small.memory(), small.quota()), (Some(20 << 30), 8));
+        assert_eq!(small.limits[0].entry.name, "tpc.mask");
+        assert_eq!(small.resource(), "gctgroup.dev/small");
+        let plain = profiles
+            .iter()
+            .find(|profile| profile.name == "plain")
+            .unwrap();
+        assert_eq!((plain.slots, plain.memory(), plain.quota()), (1, None, 0));
+    }
+
+    #[test]
+    fn every_mistake_names_its_profile_and_key() {
+        let long = format!("[profile.{}]", "a".repeat(NAME_MAX + 1));
+        for (text, says) in [
+            ("", "no [profile.NAME]"),
+            ("[profiles.a]", "profiles is unknown"),
+            ("profile = 1", "write [profile.NAME]"),
+            ("[profile]\na = 1", "profile a: a profile is a table"),
+            ("[profile.\"a.b\"]", "profile a.b: a name is"),
+            ("[profile.a-]", "a name is"),
+            ("[profile.1a]", "a name is"),
+            (&long, "a name is"),
+            ("[profile.a]\nslots = 0", "slots is a number from 1"),
+            ("[profile.a]\nslots = 1025", "slots is a number from 1"),
+            ("[profile.a]\nplace = 'near'", "place is"),
+            ("[profile.a]\ngpus = 0", "gpus is a list"),
+            ("[profile.a]\ngpus = [-1]", "gpus is a list"),
+            ("[profile.a]\novercommit = 1", "overcommit is"),
+            ("[profile.a]\ngmem.limits = 1", "no limit gmem.limits"),
+            ("[profile.a]\ncompute.freeze = 1", "no limit compute.freeze"),
+            (
+                "[profile.a]\ngmem.limit = '-1'",
+                "gmem.limit does not accept",
+            ),
+            (
+                "[profile.a]\ncompute.weight = 0",
+                "compute.weight does not accept",
+            ),
+            ("[profile.a]\ngmem.limit = 1.5", "no text and no number"),
+        ] {
+            let error = format!("{:#}", parse(text).expect_err(text));
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Runs the plugin on a daemon without a GPU, beside a kubelet and a runtime that are made up.
+
+mod kubelet;
+mod runtime;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gctd::testing::Daemon;
+
+pub(crate) use kubelet::{Behaviour, Kubelet};
+
+/// Most time until something happens that must happen.
+pub(crate) const WAIT: Duration = Duration::from_secs(20);
+
+const PLUGIN: &str = env!("CARGO_BIN_EXE_gct-device-plugin");
+
+/// A node with two GPUs: their daemon, and the folders of the plugin, the kubelet and the runtime.
+pub(crate) struct Node {
+    pub(crate) daemon: Daemon,
+    pub(crate) folder: PathBuf,
+    plugin: Option<Child>,
+}
+
+impl Node {
+    /// Makes a node whose plugin does not run yet.
+    pub(crate) fn new(test: &str, profiles: &str) -> Self {
+        let daemon = Daemon::new(&format!("dp-{test}"), 2);
+        let folder = daemon.directory.join("node");
+        for path in [
+            "kubelet/device-plugins",
+            "kubelet/pod-resources",
+            "dev",
+            "cgroups",
+        ] {
+            fs::create_dir_all(folder.join(path)).unwrap();
+        }
+        for path in [
+            "dev/nvidia0",
+            "dev/nvidia1",
+            "dev/nvidiactl",
+            "cgroups/cgroup.controllers",
+        ] {
+            fs::write(folder.join(path), "").unwrap();
+        }
+        fs::write(folder.join("profiles.toml"), profiles).unwrap();
+        Self {
+            daemon,
+            folder,
+            plugin: None,
+        }
+    }
+
+    pub(crate) fn kubelet_folder(&self) -> PathBuf {
+        self.folder.join("kubelet")
+    }
+
+    /// Returns the command that starts the plugin.
+    pub(crate) fn command(&self) -> Command {
+        let path = |name: &str| self.folder.join(name);
+        let mut command = Command::new(PLUGIN);
+        command.arg("serve").args([
+            "--interval",
+            "0.2",
+            "--preload",
+            "/usr/lib/libgct_preload.so",
+        ]);
+        for (option, value) in [
+            ("--profiles", path("profiles.toml")),
+            ("--kubelet", path("kubelet")),
+            ("--cdi", path("cdi")),
+            ("--devices", path("dev")),
+            ("--state", path("state")),
+            ("--proc", path("proc")),
+            ("--cgroups", path("cgroups")),
+            ("--dir", self.daemon.directory.clone()),
+        ] {
+            command.arg(option).arg(value);
+        }
+        command
+    }
+
+    pub(crate) fn start_plugin(&mut self) {
+        assert!(self.plugin.is_none());
+        self.plugin = Some(self.command().stderr(Stdio::null()).spawn().unwrap());
+    }
+
+    /// Kills the plugin without a chance to clean up.
+    pub(crate) fn kill_plugin(&mut self) {
+        let mut plugin = self.plugin.take().unwrap();
+        plugin.kill().unwrap();
+        plugin.wait().unwrap();
+    }
+
+    /// Asks the plugin to stop, and returns whether it succeeded.
+    pub(crate) fn stop_plugin(&mut self) -> bool {
+        let mut plugin = self.plugin.take().unwrap();
+        let pid = plugin.id().to_string();
+        assert!(Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .unwrap()
+            .success());
+        plugin.wait().unwrap().success()
+    }
+
+    /// Returns the groups of the tree.
+    pub(crate) fn groups(&self) -> Vec<String> {
+        let names = self.daemon.client().list("").unwrap();
+        let mut groups: Vec<String> = names
+            .iter()
+            .filter_map(|name| name.strip_suffix('/'))
+            .filter(|name| *name != "gpus")
+            .map(str::to_owned)
+            .collect();
+        groups.sort();
+        groups
+    }
+
+    pub(crate) fn read(&self, path: &str) -> String {
+        self.daemon
+            .client()
+            .read(path)
+            .unwrap()
+            .trim_end()
+            .to_owned()
+    }
+
+    pub(crate) fn endpoint(&self, profile: &str) -> PathBuf {
+        self.kubelet_folder()
+            .join(format!("device-plugins/gctgroup-{profile}.sock"))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut plugin) = self.plugin.take() {
+            let _ = plugin.kill();
+            let _ = plugin.wait();
+        }
+    }
+}
+
+/// Waits until something is so, while the kubelet goes on.
+#[track_caller]
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) -> impl std::future::Future<Output = ()> {
+    let place = std::panic::Location::caller();
+    let what = what.to_owned();
+    async move {
+        let started = Instant::now();
+        while !is_so() {
+            assert!(started.elapsed() < WAIT, "{place}: not yet: {what}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// Removes every file of a folder, as a starting kubelet does.
+pub(crate) fn empty(folder: &Path) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let _ = fs::remove_file(entry.unwrap().path());
+    }
+}
