@@ -14,7 +14,7 @@ use crate::host::methods::{HostMethods, Method, FIRST_ENGINE_METHOD};
 use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
 use crate::regs::NV_VIRTUAL_FUNCTION_DOORBELL;
 use crate::twod::{TwoD, FERMI_TWOD_A};
-use gct_core::submit::gpfifo::Fetch;
+use gct_core::submit::gpfifo::{Fetch, Segment};
 use gct_core::submit::method::PartialBurst;
 use std::collections::VecDeque;
 
@@ -63,11 +63,11 @@ pub struct Channel {
     userd: PhysicalAddress,
     /// Where its owner reads errors.
     error_notifier: Option<PhysicalAddress>,
-    /// The ring entry in progress, or the next one.
+    /// The next ring entry to fetch: GP_GET.
     pub(super) get: u32,
-    /// Whether that entry has been fetched.
-    pub(super) in_entry: bool,
-    /// The remaining methods of the entry.
+    /// Entries that were fetched, and whose segments are still to be read.
+    pub(super) fetched: VecDeque<Segment>,
+    /// The remaining methods of the entry in progress.
     pub(super) methods: VecDeque<Method>,
     /// The unfinished burst.
     pub(super) partial: Option<PartialBurst>,
@@ -126,7 +126,7 @@ impl Channel {
                 )?),
             },
             get: 0,
-            in_entry: false,
+            fetched: VecDeque::new(),
             methods: VecDeque::new(),
             partial: None,
             fetch: Fetch::new(),

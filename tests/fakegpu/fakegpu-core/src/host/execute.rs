@@ -18,9 +18,11 @@ use crate::platform::Clock;
 use crate::recorder::Recorder;
 use gct_core::submit::gpfifo::{Entry, Segment};
 
-/// Offsets in USERD: how far the ring is filled, and how far it is executed.
+/// Offsets in USERD: how far the ring is fetched, and how far it is filled.
 const USERD_GP_GET: u64 = 0x88;
 const USERD_GP_PUT: u64 = 0x8c;
+/// Maximum number of entries that are fetched and not begun.
+const FETCHED_MAX: usize = 8;
 
 /// A fault: a channel stopped because of an unmapped address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +129,9 @@ impl Channel {
     }
 
     fn run(&mut self, work: &mut Work<'_>, space: AddressSpace) -> Result<Progress, Fault> {
+        if self.may_begin() {
+            self.fetch_ahead(work, space)?;
+        }
         while work.methods > 0 && work.bytes > 0 {
             if !self.copy.advance(work, space)? {
                 return Ok(Progress::Busy);
@@ -164,38 +169,55 @@ impl Channel {
         Ok(Progress::Busy)
     }
 
-    /// Fetches the next entry of the ring. Returns whether there was one.
+    /// Begins the next entry. Returns whether there was one.
     fn next_entry(&mut self, work: &mut Work<'_>, space: AddressSpace) -> Result<bool, Fault> {
-        if self.in_entry {
-            self.in_entry = false;
+        let is_empty = self.fetch_ahead(work, space)?;
+        let Some(segment) = self.fetched.pop_front() else {
+            self.rung = !is_empty;
+            return Ok(self.rung);
+        };
+        let words = read_segment(work.memory, space, segment)?;
+        self.methods = decode(&words, &mut self.partial);
+        Ok(true)
+    }
+
+    /// Fetches entries of the ring, up to [`FETCHED_MAX`] ahead of their execution. As on hardware,
+    /// GP_GET says nothing about the segments of the entries before it. Returns whether the ring is
+    /// empty.
+    fn fetch_ahead(&mut self, work: &mut Work<'_>, space: AddressSpace) -> Result<bool, Fault> {
+        let before = self.get;
+        let mut is_empty = false;
+        while !is_empty && self.fetched.len() < FETCHED_MAX && work.methods > 0 {
+            // USERD was checked when the channel was created. If it is gone there is nothing to
+            // fetch.
+            let put = work
+                .memory
+                .read_u32(self.userd().plus(USERD_GP_PUT))
+                .unwrap_or(self.get);
+            is_empty = put == self.get || put >= self.ring_entries;
+            if is_empty {
+                if put != self.get {
+                    log::warn!(
+                        "channel {:?}: GP_PUT {put:#x} is outside the ring",
+                        self.id()
+                    );
+                }
+                continue;
+            }
+            let (ring_va, _) = self.ring();
+            let entry_va = ring_va.saturating_add(8 * u64::from(self.get));
+            let entry = space.read_u64(work.memory, entry_va)?;
+            // An entry costs as much as a method, so a ring of empty entries ends.
+            work.methods -= 1;
+            if let Entry::Segment(segment) = self.fetch.decode(entry) {
+                self.fetched.push_back(segment);
+            }
             self.get = (self.get + 1) % self.ring_entries.max(1);
+        }
+        if self.get != before {
             self.write_get(work.memory);
         }
-        // USERD was checked when the channel was created. If it is gone there is nothing to fetch.
-        let put = work
-            .memory
-            .read_u32(self.userd().plus(USERD_GP_PUT))
-            .unwrap_or(self.get);
-        if put == self.get || put >= self.ring_entries {
-            if put != self.get {
-                log::warn!(
-                    "channel {:?}: GP_PUT {put:#x} is outside the ring",
-                    self.id()
-                );
-            }
-            self.rung = false;
-            return Ok(false);
-        }
-        let (ring_va, _) = self.ring();
-        let entry = space.read_u64(work.memory, ring_va.saturating_add(8 * u64::from(self.get)))?;
-        self.in_entry = true;
-        // An entry costs as much as a method, so a ring of empty entries ends.
-        work.methods = work.methods.saturating_sub(1);
-        if let Entry::Segment(segment) = self.fetch.decode(entry) {
-            let words = read_segment(work.memory, space, segment)?;
-            self.methods = decode(&words, &mut self.partial);
-        }
-        Ok(true)
+        Ok(is_empty)
     }
 
     fn write_get(&self, memory: &mut PhysicalMemory) {

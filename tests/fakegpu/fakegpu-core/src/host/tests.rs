@@ -17,7 +17,7 @@ const USERD: u64 = 0x2_0000;
 const PUSHBUFFER: u64 = 0x3_0000;
 const SEMAPHORE: u64 = 0x4_0000;
 const NOTIFIER: u64 = 0x5_0000;
-const ENTRIES: u32 = 8;
+const ENTRIES: u32 = 16;
 
 const CHANNEL: ObjectKey = ObjectKey {
     client: 1,
@@ -166,10 +166,35 @@ fn an_acquire_polls_for_a_plain_store() {
     machine.ring(2);
     assert_eq!(machine.step(), Progress::Waiting);
     assert_eq!(machine.step(), Progress::Waiting);
-    assert_eq!((machine.word(SEMAPHORE), machine.gp_get()), (0, 0));
+    assert_eq!((machine.word(SEMAPHORE), machine.gp_get()), (0, 2));
     machine.put_words(SEMAPHORE, &[7]);
     assert_eq!(machine.step(), Progress::Idle);
     assert_eq!((machine.word(SEMAPHORE), machine.gp_get()), (8, 2));
+}
+
+/// GP_GET passes entries whose segments the GPU has not read. Whoever rewrites such a segment
+/// changes what is executed.
+#[test]
+fn entries_are_fetched_ahead_and_their_segments_are_not() {
+    let mut machine = Machine::new();
+    machine.submit(0, &machine.semaphore(7, ACQUIRE));
+    for index in 1..12 {
+        machine.submit(index, &machine.semaphore(100 + index, RELEASE));
+    }
+    machine.ring(12);
+    for _ in 0..2 {
+        assert_eq!(machine.step(), Progress::Waiting);
+    }
+    // The one in progress, and eight more.
+    assert_eq!(machine.gp_get(), 9);
+    // Of the last entry that was fetched the segment counts, of the others the entries.
+    for index in 8..12 {
+        machine.put_entry(index, Entry::Control(Control::Nop).encode());
+    }
+    machine.put_words(PUSHBUFFER + 0x8000, &machine.semaphore(200, RELEASE));
+    machine.put_words(SEMAPHORE, &[7]);
+    assert_eq!(machine.step(), Progress::Idle);
+    assert_eq!((machine.word(SEMAPHORE), machine.gp_get()), (200, 12));
 }
 
 #[test]
@@ -227,15 +252,15 @@ fn the_ring_wraps_and_control_entries_count() {
             if index % 2 == 0 {
                 machine.put_entry(index, Entry::Control(Control::Nop).encode());
             } else {
-                machine.submit(index, &machine.semaphore(round * 10 + index, RELEASE));
+                machine.submit(index, &machine.semaphore(round * 100 + index, RELEASE));
             }
         }
-        for put in [4, 0] {
+        for put in [8, 0] {
             machine.ring(put);
             assert_eq!(machine.step(), Progress::Idle);
             assert_eq!(machine.gp_get(), put);
         }
-        assert_eq!(machine.word(SEMAPHORE), round * 10 + 7);
+        assert_eq!(machine.word(SEMAPHORE), round * 100 + 15);
     }
 }
 
