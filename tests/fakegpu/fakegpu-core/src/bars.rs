@@ -4,7 +4,7 @@
 //! directory.
 
 use crate::bits::low_u32;
-use crate::gmmu::{self, KIND_SMSKED_MESSAGE};
+use crate::gmmu::{self, Translation, KIND_SMSKED_MESSAGE};
 use crate::gpu::{Aperture, Gpu};
 use crate::memory::{Location, PhysicalAddress};
 use crate::mmio;
@@ -17,7 +17,7 @@ const LOGGED_MAX: u64 = 32;
 
 /// The target of one piece of a window.
 enum Behind {
-    Memory(PhysicalAddress),
+    Memory(Translation),
     Registers(u64),
     Nothing,
 }
@@ -31,7 +31,7 @@ impl Gpu {
             let (behind, count) = self.behind(aperture, at, rest.len());
             let (now, later) = rest.split_at_mut(count);
             match behind {
-                Behind::Memory(address) if self.memory.read(address, now).is_ok() => {}
+                Behind::Memory(page) if self.memory.read(page.address, now).is_ok() => {}
                 Behind::Registers(register) => mmio::read(self, register, now),
                 Behind::Memory(_) | Behind::Nothing => now.fill(0xff),
             }
@@ -40,7 +40,7 @@ impl Gpu {
         }
     }
 
-    /// Writes through a window. Writes to unmapped bytes are dropped.
+    /// Writes through a window. Writes to bytes that are unmapped or read-only are dropped.
     pub(crate) fn window_write(&mut self, aperture: Aperture, offset: u64, data: &[u8]) {
         let mut at = offset;
         let mut rest = data;
@@ -49,9 +49,11 @@ impl Gpu {
             let (now, later) = rest.split_at(count);
             match behind {
                 // A failed write is dropped.
-                Behind::Memory(address) => drop(self.memory.write(address, now)),
+                Behind::Memory(page) if page.writable => {
+                    let _ = self.memory.write(page.address, now);
+                }
                 Behind::Registers(register) => self.register_write(register, now),
-                Behind::Nothing => {}
+                Behind::Memory(_) | Behind::Nothing => {}
             }
             rest = later;
             at += count as u64;
@@ -73,7 +75,7 @@ impl Gpu {
                         count,
                     )
                 } else {
-                    (Behind::Memory(found.address), count)
+                    (Behind::Memory(found), count)
                 }
             }
             Err(_) => {

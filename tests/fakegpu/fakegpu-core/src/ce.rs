@@ -120,6 +120,7 @@ impl Place {
             Self::Physical(address) => (address, len),
             Self::Virtual(va) => {
                 let found = translate(memory, space.root, va)?;
+                found.check_writable(va)?;
                 (found.address, found.bytes.min(len))
             }
         };

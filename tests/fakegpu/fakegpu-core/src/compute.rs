@@ -16,7 +16,7 @@ use crate::host::methods::Method;
 use crate::memory::PhysicalMemory;
 use crate::recorder::Event;
 use gct_core::submit::method::incr;
-use gct_model::{ChannelId, Config, Fault, GuestMemory, Machine};
+use gct_model::{Anomaly, ChannelId, Config, Fault, GuestMemory, Machine};
 use std::collections::btree_map::Entry;
 use std::collections::BTreeMap;
 
@@ -75,6 +75,11 @@ pub enum Advance {
     },
     /// The engine waits for a semaphore.
     Blocked,
+    /// An upload or a release faulted.
+    Faulted {
+        /// The address.
+        va: u64,
+    },
 }
 
 /// Returns how long `blocks` blocks take on `chip`, without the TPCs disabled in `mask`. A mask
@@ -164,8 +169,10 @@ impl Compute {
         // The next turn checks the semaphore again.
         self.active |= blocked;
         self.start(work.chip);
-        self.record(work, channel);
-        self.state(blocked)
+        match self.record(work, channel) {
+            Some(va) => Advance::Faulted { va },
+            None => self.state(blocked),
+        }
     }
 
     fn state(&self, blocked: bool) -> Advance {
@@ -212,11 +219,10 @@ impl Compute {
         });
     }
 
-    /// Records launches that have ended, and logs anomalies that the model reported.
-    fn record(&mut self, work: &Work<'_>, channel: ObjectKey) {
-        let Some(machine) = &self.machine else {
-            return;
-        };
+    /// Records launches that have ended, and logs anomalies that the model reported. Returns the
+    /// address of a fault among them.
+    fn record(&mut self, work: &Work<'_>, channel: ObjectKey) -> Option<u64> {
+        let machine = self.machine.as_ref()?;
         let report = machine.report();
         for run in report
             .runs
@@ -233,14 +239,19 @@ impl Compute {
             };
             work.recorder.record(work.now_ns, &event);
         }
+        let mut fault = None;
         for anomaly in report.anomalies.iter().skip(self.anomalies_logged) {
             self.anomalies_logged += 1;
             log::info!("compute, {channel:x?}: {anomaly}");
+            if let Anomaly::Fault(va) = anomaly {
+                fault = fault.or(Some(*va));
+            }
         }
         let idle = !self.active && self.launches.is_empty() && report.waiting.is_empty();
         if idle && report.runs.len() > RUNS_KEPT {
             *self = Self::default();
         }
+        fault
     }
 }
 

@@ -36,6 +36,8 @@ mod pte {
     pub(super) const VALID: Bits = Bits::new(0, 0);
     /// 0 video memory, 1 a peer's, 2 and 3 system memory.
     pub(super) const APERTURE: Bits = Bits::new(2, 1);
+    /// The bit of NV_MMU_VER3_PTE_PCF that is set in all of its RO values and in no other.
+    pub(super) const READ_ONLY: Bits = Bits::new(5, 5);
     pub(super) const KIND: Bits = Bits::new(11, 8);
     pub(super) const ADDRESS: Bits = Bits::new(51, 12);
 }
@@ -64,11 +66,26 @@ pub struct Translation {
     pub address: PhysicalAddress,
     /// The kind of the page.
     pub kind: u64,
+    /// Whether the page may be written to.
+    pub writable: bool,
     /// Bytes from the address to the end of the page.
     pub bytes: u64,
 }
 
-/// Error: a virtual address is not mapped.
+impl Translation {
+    /// Returns a [`Fault`] at `va` if the page is read-only.
+    ///
+    /// # Errors
+    /// That fault.
+    pub fn check_writable(&self, va: u64) -> Result<(), Fault> {
+        match self.writable {
+            true => Ok(()),
+            false => Err(Fault { va }),
+        }
+    }
+}
+
+/// Error: a virtual address is not mapped, or not for this access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The virtual address.
@@ -153,6 +170,7 @@ fn page(entry: u64, va: u64, low: u32) -> Option<Translation> {
     Some(Translation {
         address: address.plus(inside),
         kind: pte::KIND.of(entry),
+        writable: pte::READ_ONLY.of(entry) == 0,
         bytes: page_bytes - inside,
     })
 }
@@ -173,9 +191,11 @@ impl AddressSpace {
         let mut at = va;
         let mut rest = data;
         while !rest.is_empty() {
-            let (address, count) = self.run(memory, at, rest.len())?;
+            let (found, count) = self.run(memory, at, rest.len())?;
             let (now, later) = rest.split_at_mut(count);
-            memory.read(address, now).map_err(|_| Fault { va: at })?;
+            memory
+                .read(found.address, now)
+                .map_err(|_| Fault { va: at })?;
             rest = later;
             at = at.saturating_add(count as u64);
         }
@@ -185,14 +205,17 @@ impl AddressSpace {
     /// Stores `data` at `va`.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// As [`read`](Self::read), and for an address that is mapped read-only.
     pub fn write(self, memory: &mut PhysicalMemory, va: u64, data: &[u8]) -> Result<(), Fault> {
         let mut at = va;
         let mut rest = data;
         while !rest.is_empty() {
-            let (address, count) = self.run(memory, at, rest.len())?;
+            let (found, count) = self.run(memory, at, rest.len())?;
             let (now, later) = rest.split_at(count);
-            memory.write(address, now).map_err(|_| Fault { va: at })?;
+            found.check_writable(at)?;
+            memory
+                .write(found.address, now)
+                .map_err(|_| Fault { va: at })?;
             rest = later;
             at = at.saturating_add(count as u64);
         }
@@ -225,15 +248,13 @@ impl AddressSpace {
         memory: &PhysicalMemory,
         va: u64,
         len: usize,
-    ) -> Result<(PhysicalAddress, usize), Fault> {
+    ) -> Result<(Translation, usize), Fault> {
         let found = translate(memory, self.root, va)?;
         if found.kind == KIND_SMSKED_MESSAGE {
             return Err(Fault { va });
         }
-        Ok((
-            found.address,
-            usize::try_from(found.bytes).map_or(len, |bytes| bytes.min(len)),
-        ))
+        let count = usize::try_from(found.bytes).map_or(len, |bytes| bytes.min(len));
+        Ok((found, count))
     }
 }
 
@@ -309,6 +330,24 @@ mod tests {
             PhysicalAddress::video(0x2000_0005)
         );
         assert_eq!(at(&memory, base + (9 << 29)), None);
+    }
+
+    /// Each RO value of NV_MMU_VER3_PTE_PCF, and the RW value before it in the header.
+    #[test]
+    fn a_read_only_page_is_read_and_not_written() {
+        let space = AddressSpace { root: ROOT };
+        for read_only in [4, 5, 6, 7, 0xc, 0xd, 0xe, 0xf, 0x14, 0x17, 0x1c, 0x1f] {
+            let mut memory = memory();
+            set(&mut memory, 0x5000 + 16 * 9 + 8, 0x7000 | 1 << 1);
+            set(&mut memory, 0x7000, 0x9000 | (read_only - 4) << 3 | 1);
+            set(&mut memory, 0x7008, 0xa000 | read_only << 3 | 1);
+            assert_eq!(at(&memory, VA).map(|page| page.writable), Some(true));
+            let fault = Err(Fault { va: VA + 0x1000 });
+            assert_eq!(space.write(&mut memory, VA + 0xffe, &[1; 4]), fault);
+            assert_eq!(space.read_u32(&memory, VA + 0x1000), Ok(0));
+            // The bytes before it are stored, as with an unmapped page.
+            assert_eq!(space.read_u32(&memory, VA + 0xffc), Ok(0x0101_0000));
+        }
     }
 
     #[test]

@@ -120,33 +120,35 @@ pub(crate) struct Bench {
 
 /// Where the address space's tables lie in video memory.
 const TABLES: u64 = 1 << 30;
-/// Where the address space maps video memory.
+/// Where the address space maps video memory, and where once more, read-only.
 const VA_BASE: u64 = 7 << 29;
+const VA_READ_ONLY: u64 = 8 << 29;
 
 impl Bench {
     pub(crate) fn new() -> Self {
         let world = World::new();
         let chip = ChipDescription::gh100();
         let mut memory = PhysicalMemory::new(chip.fb_bytes, world.clone());
-        for (level, index) in [0u64, 0, 0].into_iter().enumerate() {
+        // All addresses below 2^47 have the same table of pages, so that those of captures lead
+        // somewhere.
+        for (level, entries) in [1u64, 1, 512].into_iter().enumerate() {
             let table = TABLES + 0x1000 * level as u64;
-            memory
-                .write_u64(
-                    PhysicalAddress::video(table + 8 * index),
-                    (table + 0x1000) | 1 << 1,
-                )
-                .unwrap();
+            for index in 0..entries {
+                let entry = PhysicalAddress::video(table + 8 * index);
+                memory.write_u64(entry, (table + 0x1000) | 1 << 1).unwrap();
+            }
         }
-        // Pages of 512 MiB. The one at VA_BASE maps the start of video memory; all others map
-        // higher parts.
+        // Pages of 512 MiB. Those at VA_BASE and VA_READ_ONLY map the start of video memory; all
+        // others map higher parts.
         for index in 0..512 {
-            let page = if index == VA_BASE >> 29 {
-                0
-            } else {
-                index % 24 + 8
+            let page = match index << 29 {
+                VA_BASE => 1,
+                // NV_MMU_VER3_PTE_PCF_REGULAR_RO_ATOMIC_CACHED_ACE.
+                VA_READ_ONLY => 4 << 3 | 1,
+                _ => (index % 24 + 8) << 29 | 1,
             };
             let entry = PhysicalAddress::video(TABLES + 0x3000 + 8 * index);
-            memory.write_u64(entry, page << 29 | 1).unwrap();
+            memory.write_u64(entry, page).unwrap();
         }
         let engine = chip.engines[1];
         Self {
@@ -166,6 +168,11 @@ impl Bench {
     /// Returns the virtual address of a byte of video memory.
     pub(crate) fn va(&self, offset: u64) -> u64 {
         VA_BASE + offset
+    }
+
+    /// Returns a virtual address at which the same byte can only be read.
+    pub(crate) fn va_read_only(&self, offset: u64) -> u64 {
+        VA_READ_ONLY + offset
     }
 
     /// Returns the budget and parts of one turn.

@@ -198,7 +198,7 @@ fn an_address_that_leads_nowhere_is_a_fault() {
     let mut engine = Engine::new();
     engine.methods(&[
         (nvc8b5::LINE_LENGTH_IN, 4),
-        (nvc8b5::OFFSET_OUT_UPPER, 0x1000),
+        (nvc8b5::OFFSET_OUT_UPPER, 0x1_0000),
     ]);
     assert!(engine.launch(1).is_err());
     assert!(engine.launch(PHYSICAL).is_err());
@@ -207,6 +207,27 @@ fn an_address_that_leads_nowhere_is_a_fault() {
         (nvc8b5::SET_SRC_PHYS_MODE, 3),
     ]);
     assert!(engine.launch(PHYSICAL).is_err(), "there is no peer");
+}
+
+/// Neither a copy nor a fill with zeros, which takes another path, writes to a read-only page.
+#[test]
+fn a_read_only_page_is_not_written() {
+    let mut engine = Engine::new();
+    let memory = &mut engine.bench.memory;
+    memory
+        .write(PhysicalAddress::video(0x6000), &[7; 16])
+        .unwrap();
+    let va = engine.bench.va_read_only(0x6000);
+    engine.methods(&[
+        (nvc8b5::SET_REMAP_COMPONENTS, BOTH),
+        (nvc8b5::OFFSET_OUT_UPPER, (va >> 32) as u32),
+        (nvc8b5::OFFSET_OUT_LOWER, va as u32),
+        (nvc8b5::LINE_LENGTH_IN, 2),
+    ]);
+    for launch in [1, 1 | REMAP] {
+        assert_eq!(engine.launch(launch), Err(Fault { va }));
+    }
+    assert_eq!(engine.video(0x6000, 16), [7; 16]);
 }
 
 proptest! {

@@ -24,7 +24,7 @@ const USERD_GP_PUT: u64 = 0x8c;
 /// Maximum number of entries that are fetched and not begun.
 const FETCHED_MAX: usize = 8;
 
-/// A fault: a channel stopped because of an unmapped address.
+/// A fault: a channel stopped because of an address that is unmapped, or read-only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelFault {
     /// The key of the channel.
@@ -149,6 +149,7 @@ impl Channel {
                 Advance::Unfinished => return Ok(Progress::Busy),
                 Advance::Running { left_ns } => return Ok(Progress::Running(left_ns)),
                 Advance::Blocked => return Ok(Progress::Waiting),
+                Advance::Faulted { va } => return Err(Fault { va }),
             }
             if !self.may_begin() {
                 self.lose_engine();

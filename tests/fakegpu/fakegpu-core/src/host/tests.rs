@@ -227,7 +227,7 @@ fn a_disabled_channel_stands_still() {
 #[test]
 fn a_fault_stops_the_channel_and_is_notified() {
     let mut machine = Machine::new();
-    machine.submit(0, &[incr(0, 0x5c, 5), 0, 0x100, 1, 0, RELEASE]);
+    machine.submit(0, &[incr(0, 0x5c, 5), 0, 0x1_0000, 1, 0, RELEASE]);
     machine.submit(1, &machine.semaphore(5, RELEASE));
     machine.ring(2);
     assert_eq!(machine.step(), Progress::Idle);
@@ -292,6 +292,29 @@ fn software_interrupts_go_to_the_engines_vector() {
     let leaf = crate::regs::NV_VIRTUAL_FUNCTION_PRIV_CPU_INTR_LEAF::OFFSET;
     let vector = machine.bench.chip.engines[1].vector_nonstall;
     assert_eq!(machine.bench.intr.read(leaf), Some(1 << vector));
+}
+
+/// Neither the host nor the compute engine writes to a read-only page: the channel faults.
+#[test]
+fn a_read_only_page_is_not_written() {
+    let va = Bench::new().va_read_only(SEMAPHORE);
+    let [low, high] = [va as u32, (va >> 32) as u32];
+    let release = vec![incr(0, 0x5c, 5), low, high, 1, 0, RELEASE];
+    let upload = [incr(1, 0x188, 2), high, low, incr(1, 0x180, 2), 4, 1];
+    let data = [incr(1, 0x1b0, 1), 0x41, incr(1, 0x1b4, 1), 1];
+    for words in [release, [&upload[..], &data].concat()] {
+        let mut machine = Machine::with_engine(abi::NV2080_ENGINE_TYPE_GR0);
+        machine.submit(0, &[incr(1, 0, 1), crate::compute::HOPPER_COMPUTE_A]);
+        machine.submit(1, &words);
+        machine.ring(2);
+        while machine.step() == Progress::Busy {}
+        let faults = &machine.bench.faults;
+        assert_eq!(
+            faults.iter().map(|fault| fault.va).collect::<Vec<_>>(),
+            [va]
+        );
+        assert_eq!((machine.word(SEMAPHORE), machine.gp_get()), (0, 2));
+    }
 }
 
 /// Executes a capture and returns the recorded launches.
