@@ -5,6 +5,7 @@
 //! - [`Control`] is an open `/dev/nvidiactl`; it allocates a [`Client`].
 //! - [`Gpu`] opens a GPU for a client: its file, device and subdevice.
 //! - [`Session`] adds what work needs: address space, channel group, ring, doorbell.
+//! - [`Launcher`] submits segments to the compute engine, [`Capture`] those of real programs.
 //! - [`Uvm`] can own the address space, as with libcuda.
 //!
 //! Dropping a value frees only files and mappings. Tests decide which objects are freed and in
@@ -12,9 +13,11 @@
 //! is closed.
 
 pub mod abi;
+mod capture;
 mod client;
 mod export;
 mod gpu;
+mod launcher;
 pub mod layout;
 pub mod numbers;
 mod queue;
@@ -25,8 +28,10 @@ mod sys;
 mod uvm;
 
 pub use abi::{Handle, Release};
+pub use capture::Capture;
 pub use client::{Client, Control, Error};
 pub use gpu::{Gpu, Memory};
+pub use launcher::Launcher;
 pub use queue::Queue;
 pub use raw::{forge, Forgery};
 pub use session::{Engine, Session};

@@ -29,9 +29,23 @@ impl Session {
     ///
     /// Those of the driver.
     pub fn queue(&self, group: Handle, engine: Engine) -> Result<Queue, Error> {
+        self.queue_in(group, 0, engine)
+    }
+
+    /// The same, for a channel of a context share. A compute channel gets its engine's object.
+    pub(crate) fn queue_in(
+        &self,
+        group: Handle,
+        share: Handle,
+        engine: Engine,
+    ) -> Result<Queue, Error> {
         let memory = self.gpu().alloc_memory(Memory::Host, Queue::BYTES)?;
         let address = self.map_on_gpu(memory, Queue::BYTES)?;
-        let (channel, number) = self.channel_at(group, 0, engine, address)?;
+        let (channel, number) = self.channel_at(group, share, engine, address)?;
+        if engine == Engine::Compute {
+            // UVM needs the context that comes with it.
+            self.gpu().client().alloc_bare(channel, n::COMPUTE)?;
+        }
         let token = self.work_token(channel, engine)?;
         if let Some(uvm) = &self.uvm {
             uvm.register_channel(self.gpu(), channel)?;
@@ -101,7 +115,8 @@ impl Queue {
         self.submit_release_at(Self::UNMAPPED, 1);
     }
 
-    fn submit_release_at(&mut self, address: u64, payload: u32) {
+    /// Submits the release of a semaphore at any address.
+    pub fn submit_release_at(&mut self, address: u64, payload: u32) {
         self.submit(&release(address, payload));
     }
 
@@ -150,6 +165,15 @@ impl Queue {
     /// Writes a push and its entry, then rings the doorbell.
     fn submit(&mut self, words: &[u32; 6]) {
         let entry = self.push(words);
+        self.submit_entry(entry);
+    }
+
+    /// Writes an entry for `words` words at an address, then rings the doorbell.
+    pub(crate) fn submit_segment(&mut self, address: u64, words: u32) {
+        self.submit_entry(entry(address, words));
+    }
+
+    fn submit_entry(&mut self, entry: [u32; 2]) {
         self.write_entry(self.put, entry);
         self.put = (self.put + 1) % Session::ENTRIES;
         // The entry must be visible before its number, and the number before the doorbell.
@@ -164,11 +188,8 @@ impl Queue {
         for (at, word) in (push..).step_by(4).zip(words) {
             self.word(at).store(*word, Ordering::Relaxed);
         }
-        // `GP_ENTRY0_GET`, `GP_ENTRY1_GET_HI`, `GP_ENTRY1_LENGTH` in words.
-        let [low, high] = halves(self.address + u64::from(push));
         // CAST: a push has a few words.
-        let length = words.len() as u32;
-        [low, high | length << 10]
+        entry(self.address + u64::from(push), words.len() as u32)
     }
 
     fn write_entry(&self, index: u32, [low, high]: [u32; 2]) {
@@ -182,6 +203,12 @@ impl Queue {
             .u32(n::DOORBELL.into())
             .store(self.token, Ordering::SeqCst);
     }
+}
+
+/// Returns the entry of a segment: `GP_ENTRY0_GET`, `GP_ENTRY1_GET_HI`, `GP_ENTRY1_LENGTH`.
+fn entry(address: u64, words: u32) -> [u32; 2] {
+    let [low, high] = halves(address);
+    [low, high | words << 10]
 }
 
 /// Returns a push that releases a semaphore.

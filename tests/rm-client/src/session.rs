@@ -326,12 +326,29 @@ impl Session {
     ///
     /// Those of the driver.
     pub fn map_on_gpu(&self, memory: Handle, bytes: u64) -> Result<u64, Error> {
-        let client = self.gpu.client();
         if let Some(uvm) = &self.uvm {
             let number = self.mapped.fetch_add(1, Ordering::Relaxed);
             let address = Self::UVM_START + Self::UVM_STEP * u64::from(number);
             return uvm.map(&self.gpu, memory, address, bytes).map(|()| address);
         }
+        self.map_dma(memory, bytes, None)
+    }
+
+    /// Maps memory at an address of the space.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn map_on_gpu_at(&self, memory: Handle, address: u64, bytes: u64) -> Result<(), Error> {
+        match &self.uvm {
+            Some(uvm) => uvm.map(&self.gpu, memory, address, bytes),
+            None => self.map_dma(memory, bytes, Some(address)).map(|_| ()),
+        }
+    }
+
+    /// Maps memory in a space of RM's, at an address or anywhere.
+    fn map_dma(&self, memory: Handle, bytes: u64, address: Option<u64>) -> Result<u64, Error> {
+        let client = self.gpu.client();
         let mut range = abi::VirtualRange {
             address_space: self.space,
             ..Default::default()
@@ -343,6 +360,8 @@ impl Session {
             range,
             memory,
             length: bytes,
+            flags: address.map_or(0, |_| n::MAP_DMA_FIXED),
+            address: address.unwrap_or(0),
             ..Default::default()
         };
         let file = client.control_file().file();

@@ -24,6 +24,10 @@ pub struct Uvm {
 }
 
 impl Uvm {
+    /// Where UVM maps the contexts of compute channels.
+    const CONTEXTS: u64 = 0x10_0000_0000;
+    const CONTEXTS_BYTES: u64 = 0x4000_0000;
+
     /// Opens UVM, whose node must exist, and registers a GPU.
     ///
     /// # Errors
@@ -95,6 +99,8 @@ impl Uvm {
             control: gpu.client().control_file().file().as_raw_fd(),
             client: gpu.client().handle(),
             channel,
+            base: Self::CONTEXTS,
+            length: Self::CONTEXTS_BYTES,
             ..Default::default()
         };
         self.call(n::UVM_REGISTER_CHANNEL, &mut call)?;

@@ -109,7 +109,8 @@ pub struct Compute {
     /// Running launches, by their index in the model's report, with their remaining time in
     /// nanoseconds.
     launches: BTreeMap<usize, u64>,
-    runs_recorded: usize,
+    /// When launches began that are not recorded yet, by the same index.
+    began_ns: BTreeMap<usize, u64>,
     anomalies_logged: usize,
 }
 
@@ -168,7 +169,7 @@ impl Compute {
         let blocked = !self.active && !machine.report().blocked.is_empty();
         // The next turn checks the semaphore again.
         self.active |= blocked;
-        self.start(work.chip);
+        self.start(work);
         match self.record(work, channel) {
             Some(va) => Advance::Faulted { va },
             None => self.state(blocked),
@@ -186,7 +187,7 @@ impl Compute {
     }
 
     /// Starts the clock of launches that have begun.
-    fn start(&mut self, chip: &ChipDescription) {
+    fn start(&mut self, work: &Work<'_>) {
         let Some(machine) = &self.machine else {
             return;
         };
@@ -194,7 +195,8 @@ impl Compute {
             if let (Entry::Vacant(launch), Some(entry)) =
                 (self.launches.entry(run), machine.report().runs.get(run))
             {
-                launch.insert(duration_ns(chip, entry.count(), &entry.mask.0));
+                launch.insert(duration_ns(work.chip, entry.count(), &entry.mask.0));
+                self.began_ns.insert(run, work.now_ns);
             }
         }
     }
@@ -224,21 +226,21 @@ impl Compute {
     fn record(&mut self, work: &Work<'_>, channel: ObjectKey) -> Option<u64> {
         let machine = self.machine.as_ref()?;
         let report = machine.report();
-        for run in report
-            .runs
-            .iter()
-            .skip(self.runs_recorded)
-            .take_while(|run| run.ended.is_some())
-        {
-            self.runs_recorded += 1;
-            let event = Event::Launch {
-                channel,
-                grid: run.grid,
-                blocks: &run.blocks,
-                mask: &run.mask.0,
-            };
-            work.recorder.record(work.now_ns, &event);
-        }
+        self.began_ns.retain(|run, began_ns| {
+            let ended = report.runs.get(*run).filter(|run| run.ended.is_some());
+            if let Some(run) = ended {
+                let event = Event::Launch {
+                    channel,
+                    began_ns: *began_ns,
+                    program: run.kernel.program,
+                    grid: run.grid,
+                    blocks: &run.blocks,
+                    mask: &run.mask.0,
+                };
+                work.recorder.record(work.now_ns, &event);
+            }
+            ended.is_none()
+        });
         let mut fault = None;
         for anomaly in report.anomalies.iter().skip(self.anomalies_logged) {
             self.anomalies_logged += 1;

@@ -85,6 +85,10 @@ pub enum Event<'a> {
     Launch {
         /// The channel.
         channel: ObjectKey,
+        /// When it began, in model time. The event's time is its end.
+        began_ns: u64,
+        /// The address of its program.
+        program: u64,
         /// Its grid, in blocks or clusters.
         grid: [u32; 3],
         /// The blocks that ran.
@@ -148,12 +152,15 @@ impl Event<'_> {
             }
             Self::Launch {
                 channel,
+                began_ns,
+                program,
                 grid,
                 blocks,
                 mask,
             } => {
                 text(&mut line, "kind", "launch");
                 place(&mut line, channel, None);
+                let _ = write!(line, ",\"began\":{began_ns},\"program\":{program}");
                 let _ = write!(line, ",\"grid\":{grid:?}");
                 let boxes: Vec<String> = blocks.iter().map(ToString::to_string).collect();
                 let _ = write!(line, ",\"blocks\":{boxes:?}");

@@ -31,6 +31,9 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 /// A recorded event. gctgroup-docs/fakegpu.md describes the kinds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Event {
+    /// When it happened; a launch, when it ended.
+    #[serde(default)]
+    pub ns: u64,
     /// "control", "alloc", "free", "duplicate", "rpc", "doorbell", "launch" or "boot".
     pub kind: String,
     /// The C name of the control, class or call.
@@ -54,6 +57,21 @@ pub struct Event {
     /// Parameters in hexadecimal.
     #[serde(default)]
     pub params: String,
+    /// When a launch began.
+    #[serde(default)]
+    pub began: u64,
+    /// The address of a launch's program.
+    #[serde(default)]
+    pub program: u64,
+    /// The grid of a launch, in blocks or clusters.
+    #[serde(default)]
+    pub grid: [u32; 3],
+    /// The boxes of blocks of a launch that ran.
+    #[serde(default)]
+    pub blocks: Vec<String>,
+    /// The disabled TPCs of a launch, in hexadecimal bytes.
+    #[serde(default)]
+    pub mask: String,
     /// The whole line.
     #[serde(skip)]
     pub line: String,
@@ -82,6 +100,15 @@ impl Event {
             let byte = u64::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok()?;
             Some(number.checked_shl(8)? | byte)
         })
+    }
+
+    /// Returns the disabled TPCs of a launch, one bit each.
+    pub fn mask_words(&self) -> Vec<u32> {
+        let word = |at: usize| {
+            let digits = self.mask.get(at..at + 8)?;
+            u32::from_str_radix(digits, 16).ok().map(u32::swap_bytes)
+        };
+        (0..self.mask.len()).step_by(8).filter_map(word).collect()
     }
 }
 
@@ -136,6 +163,17 @@ impl Recorder {
             .collect();
         drop(lock);
         events
+    }
+
+    /// Returns the launches that have ended from `mark` on, in the order of their ends.
+    ///
+    /// # Errors
+    ///
+    /// As [`since`](Self::since).
+    pub fn launches_since(&self, mark: u32) -> io::Result<Vec<Event>> {
+        let mut events = self.since(mark)?;
+        events.retain(|event| event.kind == "launch");
+        Ok(events)
     }
 
     /// Returns the controls from `mark` on.
@@ -202,6 +240,18 @@ mod tests {
         assert_eq!(event.param(0, 2), Some(1234));
         assert_eq!(event.param(1, 8), None);
         assert_eq!(event.line, line);
+    }
+
+    #[test]
+    fn a_launch_has_its_blocks_and_its_mask() {
+        let line = "{\"ns\":99,\"kind\":\"launch\",\"client\":7,\"object\":48,\"began\":9,\
+                    \"program\":4096,\"grid\":[8, 2, 1],\"blocks\":[\"[0,8)x[0,2)x[0,1)\"],\
+                    \"mask\":\"0100008000000000\"}";
+        let event = Event::parse(line).unwrap();
+        assert_eq!((event.began, event.ns, event.program), (9, 99, 4096));
+        assert_eq!(event.mask_words(), [0x8000_0001, 0]);
+        assert_eq!(event.grid, [8, 2, 1]);
+        assert_eq!(event.blocks, ["[0,8)x[0,2)x[0,1)"]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod freeze;
 mod gpus;
 mod groups;
 mod hostile;
+mod launch;
 mod limits;
 mod memory;
 mod objects;
@@ -97,6 +98,7 @@ fn all(filter: &str) -> ExitCode {
         groups::TESTS,
         submit::TESTS,
         owned::TESTS,
+        launch::TESTS,
         faults::TESTS,
         limits::TESTS,
         freeze::TESTS,

@@ -36,7 +36,7 @@ const OWNED: &str = "channel.owned";
 const NAME: &str = "owned";
 
 /// Runs `work` in a process whose channels are the driver's, and waits for it.
-fn as_member(work: impl FnOnce(&mut Parent) -> Outcome) -> Outcome {
+pub(crate) fn as_member(work: impl FnOnce(&mut Parent) -> Outcome) -> Outcome {
     let group = Group::new(NAME)?;
     let mut child = member(&group, work)?;
     child.go()?;
@@ -68,7 +68,7 @@ fn count(key: &str) -> Result<u64, Stop> {
 }
 
 /// Fails unless so many channels are owned, and so many are not although they should be.
-fn counts(owned: u64, unowned: u64) -> Outcome {
+pub(crate) fn counts(owned: u64, unowned: u64) -> Outcome {
     eventually("owned, unowned", &(owned, unowned), || {
         Ok((count("owned")?, count("unowned")?))
     })
@@ -151,7 +151,7 @@ fn nothing() -> Outcome {
 }
 
 /// Returns the rings of the channels that GSP was told of from `mark` on.
-fn rings(recorder: &Recorder, mark: u32) -> Result<Vec<u64>, Stop> {
+pub(crate) fn rings(recorder: &Recorder, mark: u32) -> Result<Vec<u64>, Stop> {
     let events = recorder.since(mark)?;
     let channels = events
         .iter()

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Allocates compute channels, and submits segments to them.
+
+use crate::abi::Handle;
+use crate::client::Error;
+use crate::gpu::Memory;
+use crate::numbers as n;
+use crate::queue::Queue;
+use crate::session::{Engine, Session};
+use crate::sys::Mapping;
+use gct_core::submit::method::incr;
+use std::sync::atomic::Ordering;
+
+/// The subchannel of compute, as libcuda uses it.
+const SUBCHANNEL: u8 = 1;
+
+impl Session {
+    /// Allocates a compute channel of a context share, ready for submissions. Work starts once the
+    /// group is scheduled.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn launcher(&self, group: Handle, share: Handle) -> Result<Launcher, Error> {
+        let queue = self.queue_in(group, share, Engine::Compute)?;
+        let memory = self.gpu().alloc_memory(Memory::Host, Launcher::BYTES)?;
+        let address = self.map_on_gpu(memory, Launcher::BYTES)?;
+        let mut launcher = Launcher {
+            queue,
+            words: self
+                .gpu()
+                .map_memory(Memory::Host, memory, 4 * Launcher::WORDS)?,
+            address,
+            next: 0,
+        };
+        launcher.submit(&[incr(SUBCHANNEL, 0, 1), n::COMPUTE]);
+        Ok(launcher)
+    }
+}
+
+/// A compute channel with memory for its segments. This process is the only producer.
+#[derive(Debug)]
+pub struct Launcher {
+    queue: Queue,
+    words: Mapping,
+    address: u64,
+    /// Index of the word at which the next segment begins.
+    next: usize,
+}
+
+impl Launcher {
+    /// Words of the memory for segments. Those of an earlier round must have been executed.
+    const WORDS: usize = 1 << 18;
+    const BYTES: u64 = 4 * Self::WORDS as u64;
+
+    /// Returns the queue, for other submissions to the channel.
+    pub fn queue(&mut self) -> &mut Queue {
+        &mut self.queue
+    }
+
+    /// Submits a segment, which must fit the memory for segments.
+    pub fn submit(&mut self, words: &[u32]) {
+        assert!(words.len() <= Self::WORDS, "too long");
+        if self.next + words.len() > Self::WORDS {
+            self.next = 0;
+        }
+        for (at, word) in (self.next..).zip(words) {
+            self.words.u32(4 * at).store(*word, Ordering::Relaxed);
+        }
+        // CAST: both fit 18 bits.
+        let (offset, count) = (4 * self.next as u64, words.len() as u32);
+        self.queue.submit_segment(self.address + offset, count);
+        self.next += words.len();
+    }
+}
