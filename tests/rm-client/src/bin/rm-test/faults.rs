@@ -10,15 +10,15 @@ use gct_ktap::{Outcome, Stop, Test};
 
 pub(crate) const TESTS: &[Test] = &[("fault_counts_for_its_process_alone", alone)];
 
-/// The Xid of an access to an unmapped address.
-const MMU_FAULT: u32 = 31;
+/// The Xid of an access to an address that is unmapped, or mapped read-only.
+pub(crate) const MMU_FAULT: u32 = 31;
 
 /// Returns `compute.events` of an owner on the first GPU.
-fn events(owner: &str) -> Result<String, Stop> {
+pub(crate) fn events(owner: &str) -> Result<String, Stop> {
     Ok(read(&format!("{owner}/{}/compute.events", index_of(0)?))?)
 }
 
-fn shown(faults: u32, last_xid: u32) -> String {
+pub(crate) fn shown(faults: u32, last_xid: u32) -> String {
     format!("faults {faults}\nlast_xid {last_xid}\n")
 }
 

@@ -25,6 +25,7 @@ mod limits;
 mod memory;
 mod objects;
 mod owned;
+mod owned_memory;
 mod process;
 mod processes;
 mod sent;
@@ -97,8 +98,9 @@ fn all(filter: &str) -> ExitCode {
         processes::TESTS,
         groups::TESTS,
         submit::TESTS,
-        owned::TESTS,
         launch::TESTS,
+        owned::TESTS,
+        owned_memory::TESTS,
         faults::TESTS,
         limits::TESTS,
         freeze::TESTS,
