@@ -100,7 +100,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             } => {
                 let tpcs = self.tpcs();
                 let submission = submission.map(|submission| Submission { tpcs, ..submission });
-                let sealed = seal.and_then(|seal| self.seal(&seal, submission, stream, round));
+                let sealed = seal.and_then(|seal| self.seal(&seal, stream, round));
                 (
                     sealed.unwrap_or(*entry),
                     submission.filter(|_| self.tracks_ends()),

@@ -3,7 +3,7 @@
 //! Moves entries from the tenant's ring to the real ring, when the governor admits them.
 
 use super::governor::{Governor, Peers};
-use super::in_flight::{Fence, InFlightQueue};
+use super::in_flight::{Fence, InFlightQueue, Submission};
 use super::ring::{next_index, previous_index, RealRing};
 use super::words::{Control, Rings, Side, Storage, Words};
 use super::work::{Next, Round, Stream};
@@ -283,6 +283,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             Next::Atoms(_) => Some(0),
         };
         let (word, submission, last) = governor.release(&mut self.stream, waiting, round);
+        let ends = waiting.ends();
         // The tenant's entry counts as read once the last entry that replaces it is.
         let tenant_next = match last {
             true => self.taken,
@@ -297,7 +298,14 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         rings.set_entry(self.ring.put(), word);
         self.ring.pushed(tenant_next);
         if let Some(submission) = submission {
-            self.in_flight.published(submission, late, round.now);
+            let fences = core::iter::once(submission.fence).chain(ends.into_iter().flatten());
+            for fence in fences {
+                let submission = Submission {
+                    fence,
+                    ..submission
+                };
+                self.in_flight.published(submission, late, round.now);
+            }
         }
         true
     }

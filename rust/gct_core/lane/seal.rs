@@ -4,7 +4,6 @@
 //! it replays.
 
 use super::governor::{Governor, Peers};
-use super::in_flight::Submission;
 use super::segment::words_of;
 use super::words::{Storage, Words};
 use super::work::{Round, Seal, Stream, Workspace};
@@ -31,7 +30,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub(super) fn seal<W: Words>(
         &mut self,
         seal: &Seal<W::View>,
-        submission: Option<Submission<W::View>>,
         stream: &Stream<S>,
         round: &mut Round<'_, S, W>,
     ) -> Option<u64> {
@@ -46,7 +44,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let found = stream.found.get(..seal.found).unwrap_or_default();
         self.mask_all(words_of(round.work, &seal.segment), found);
         let patched = match seal.replays {
-            true => self.patch(seal.segment, found, submission, stream, round),
+            true => self.patch(seal, found, stream, round),
             false => None,
         };
         if seal.stores {
@@ -99,14 +97,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// for it, or `None` if the tenant's is to be published.
     fn patch<W: Words>(
         &mut self,
-        segment: Segment,
+        seal: &Seal<W::View>,
         found: &[QmdCall],
-        submission: Option<Submission<W::View>>,
         stream: &Stream<S>,
         round: &mut Round<'_, S, W>,
     ) -> Option<u64> {
-        // The end of the submission frees the frame.
-        let fence = submission.map(|submission| submission.fence);
+        let (segment, fence) = (seal.segment, seal.release);
         let scratch = round.scratch.as_deref_mut();
         let reachable = fence.is_some() && stream.fetch.base() == 0;
         let copies = round.copies.as_deref_mut();

@@ -11,10 +11,11 @@ use super::work::{Next, Round, Seal, Stream, Workspace};
 use crate::policy::pace::{self, Split, Work};
 use crate::policy::predict::Kernel;
 use crate::submit::gpfifo::{Control, Entry, Segment};
+use crate::submit::graph::{Memory, ENDS_MAX};
 use crate::submit::launch::Launch;
 use crate::submit::occupancy;
 use crate::submit::stats::{add, Reason};
-use crate::submit::tracker::{QmdCall, Semaphore};
+use crate::submit::tracker::QmdCall;
 use crate::units::{Blocks, Ns};
 
 /// A segment with its entry, its base, and its words in memory.
@@ -87,16 +88,20 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             holds: pace::unknown_is_long(Ns(0)),
             stores: graphs.stored,
             replays: graphs.replayed,
+            release: None,
+            ends: [None; ENDS_MAX],
         };
-        let last = self.last_launch(&segment, found, round);
-        let Some(last) = last.filter(|_| !graphs.replayed) else {
-            // The end of a replay frees the frame with its masks.
-            let tracked = self.tracks_ends() || graphs.replayed;
-            let release = stream.tracker.last_release().filter(|_| tracked);
+        if graphs.replayed {
+            return self.replay(entry, base, seal, stream, round);
+        }
+        let Some(last) = self.last_launch(&segment, found, round) else {
+            let release = stream.tracker.last_release();
+            let release = release.filter(|_| self.tracks_ends());
+            let fence = release.and_then(|it| fence_at(round.memory, it.va, it.payload));
             return Next::Whole {
                 entry,
                 base,
-                submission: release.and_then(|release| opaque_submission(&release, round)),
+                submission: fence.map(opaque_submission),
                 seal: Some(seal),
             };
         };
@@ -111,6 +116,38 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             seal: Some(Seal {
                 // It may start as soon as the work before it has ended.
                 holds: pace::unknown_is_long(predicted),
+                ..seal
+            }),
+        }
+    }
+
+    /// Processes a segment that replays a graph, or launches a QMD that is not known. Its release
+    /// frees the frame with the masks of its nodes. Its ends show that its nodes have ended; for a
+    /// QMD that is not known the release is all there is.
+    fn replay<W: Words>(
+        &mut self,
+        entry: u64,
+        base: Option<u32>,
+        seal: Seal<W::View>,
+        stream: &Stream<S>,
+        round: &mut Round<'_, S, W>,
+    ) -> Next<W::View> {
+        let found = stream.found.get(..seal.found).unwrap_or_default();
+        let words: &[u32] = words_of(round.work, &seal.segment);
+        let mut graphs = Memory::new(&mut self.nodes, &mut self.replays);
+        let ends = graphs.ends(found, |va| stream.tracker.uploaded_word(va, words));
+        let fence = |va, number| fence_at(round.memory, va, number);
+        let mut ends = ends.map(|end| end.and_then(|end| fence(end.va, end.number.into())));
+        let release = stream.tracker.last_release();
+        let release = release.and_then(|release| fence(release.va, release.payload));
+        let end = ends.iter_mut().find_map(Option::take);
+        Next::Whole {
+            entry,
+            base,
+            submission: end.or(release).map(opaque_submission),
+            seal: Some(Seal {
+                release,
+                ends,
                 ..seal
             }),
         }
@@ -280,14 +317,10 @@ pub(super) fn words_of<'a, S: Storage>(
     words.unwrap_or_default()
 }
 
-/// Returns the submission for a segment whose launches cannot be read, as with a graph's replay.
-/// Its fence is the segment's last release.
-fn opaque_submission<S: Storage, W: Words>(
-    release: &Semaphore,
-    round: &Round<'_, S, W>,
-) -> Option<Submission<W::View>> {
-    Some(Submission {
-        fence: fence_at(round.memory, release.va, release.payload)?,
+/// Returns the submission for a segment whose launches cannot be read.
+fn opaque_submission<V>(fence: Fence<V>) -> Submission<V> {
+    Submission {
+        fence,
         kernel: Kernel {
             program: 0,
             grid: [0; 3],
@@ -296,7 +329,7 @@ fn opaque_submission<S: Storage, W: Words>(
         blocks: 0,
         tpcs: 0,
         predicted: Ns(0),
-    })
+    }
 }
 
 /// Returns the fence that a word of the tenant reaches `payload`. Returns `None` if the word cannot

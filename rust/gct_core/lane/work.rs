@@ -4,23 +4,26 @@
 //! the result for one entry.
 
 use super::copies::Copies;
-use super::in_flight::Submission;
+use super::in_flight::{Fence, Submission};
 use super::scratch::Scratch;
 use super::split::{AtomRoom, Atoms};
 use super::words::{Storage, Words};
 use crate::submit::gpfifo::{Fetch, Segment};
+use crate::submit::graph::ENDS_MAX;
 use crate::submit::rewrite::Order;
 use crate::submit::tracker::{QmdCall, Tracker};
 use crate::units::Ns;
 use core::num::Wrapping;
 
-/// The longest segment that is processed, in words. CUDA's have hundreds, the upload of a graph's
-/// nodes some ten thousand.
-pub const WORDS_MAX: usize = 1 << 16;
+/// The longest segment that is processed, in words. CUDA's have hundreds. The upload of a graph has
+/// 263 for each node (H100: 157,912 for 600 nodes), so this is enough for [`LAUNCHES_MAX`] nodes.
+pub const WORDS_MAX: usize = 1 << 20;
 
 /// The most launches of one segment that are processed. The core counts the rest. The upload of a
-/// graph has several for each of its nodes.
-pub const LAUNCHES_MAX: usize = 1024;
+/// graph has one for each node. Language models have some 25 nodes a layer.
+pub const LAUNCHES_MAX: usize = 2048;
+
+const _: () = assert!(WORDS_MAX > 264 * LAUNCHES_MAX);
 
 /// The buffers in which segments are read and rewritten. One is enough for all lanes that one
 /// thread serves.
@@ -110,6 +113,18 @@ pub enum Next<V> {
     Atoms(Atoms<V>),
 }
 
+impl<V: Copy> Next<V> {
+    /// Returns the further conditions of its end, beside that of its submission.
+    pub(super) fn ends(&self) -> [Option<Fence<V>>; ENDS_MAX] {
+        match self {
+            Self::Whole {
+                seal: Some(seal), ..
+            } => seal.ends,
+            _ => [None; ENDS_MAX],
+        }
+    }
+}
+
 /// The work done on a segment just before it is published: its launches get the mask of that
 /// moment. It cannot be done twice, because it overwrites the tenant's words.
 #[derive(Clone, Copy, Debug)]
@@ -130,4 +145,8 @@ pub struct Seal<V> {
     pub(super) stores: bool,
     /// Whether it replays one.
     pub(super) replays: bool,
+    /// The condition under which the segment has been read.
+    pub(super) release: Option<Fence<V>>,
+    /// Further conditions of its end, beside that of its submission.
+    pub(super) ends: [Option<Fence<V>>; ENDS_MAX],
 }

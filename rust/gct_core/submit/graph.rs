@@ -6,7 +6,8 @@
 //!   node    a QMD that is stored once and runs in each replay
 //!   head    a stored QMD without blocks that schedules the first nodes
 //!   upload  the segment that stores a graph
-//!   replay  one PCAS on the head
+//!   replay  one PCAS on the head, and one that decrements each further chain of the graph
+//!   end     a word that the replay's segment stores, and that a last node adds to
 //!   armed   the mask words of a node count, so that a store into them masks the node
 //!
 //! An upload stores the nodes, last first, each with `SELF_COPY_ON_COMPLETION` and
@@ -17,9 +18,14 @@
 //! [`Memory`] knows the stored QMDs, and stores into their mask words change it. For that the
 //! upload arms each node, with an empty mask if none is ordered ([`arm`]). Nodes are never split:
 //! dependents ignore RESUME.
+//!
+//! The semaphore release behind a replay tells when the segment was read, not when the graph ends:
+//! it comes at once (H100, `gctgroup-docs/hardware.md`). The [`Ends`] of a replay tell that.
 
+mod ends;
 mod patch;
 
+pub use ends::{End, Ends, ENDS_MAX};
 pub use patch::Patched;
 
 use super::launch::{DependentAction, Kind, Launch};
@@ -49,6 +55,8 @@ pub struct Node {
     pub tenant: Option<[u32; MASK_WORDS]>,
     /// The QMDs that its end schedules or decrements.
     pub next: [Option<u64>; 2],
+    /// The word that its end adds to, and the number that it adds.
+    pub adds: Option<End>,
     /// Whether its mask words count, so that a store into them masks it.
     pub armed: bool,
     /// The value of its mask words.
@@ -152,6 +160,7 @@ impl<'a> Memory<'a> {
                 grid: launch.grid,
                 tenant: mask::read(qmd, launch.version),
                 next: next_of(&launch),
+                adds: ends::added_by(&launch),
                 armed: !stored,
                 stored: mask::read(qmd, launch.version).unwrap_or([0; MASK_WORDS]),
                 plain: launch.kind == Kind::Grid,

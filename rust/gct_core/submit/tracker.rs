@@ -117,6 +117,13 @@ impl Tracker {
         self.last_release
     }
 
+    /// Returns the word that the last segment uploads to `va` as an upload of its own. `words` are
+    /// the segment's.
+    pub fn uploaded_word(&self, va: u64, words: &[u32]) -> Option<u32> {
+        let at = self.uploads.word_at(va)?;
+        words.get(usize::try_from(at).ok()?).copied()
+    }
+
     /// Returns the last semaphore acquire of the last segment.
     pub fn last_acquire(&self) -> Option<Semaphore> {
         self.last_acquire

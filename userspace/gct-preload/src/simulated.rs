@@ -303,6 +303,11 @@ impl Bench {
         moved
     }
 
+    /// Returns whether work is held back, or in flight and watched.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.channel.pending(&self.shadow)
+    }
+
     /// Returns the simulated time.
     pub(crate) fn now_ns(&self) -> u64 {
         self.now_ns

@@ -8,12 +8,16 @@ use std::path::{Path, PathBuf};
 
 use common::{golden, FakeTree};
 
-const CAPTURES: [&str; 11] = [
+const CAPTURES: [&str; 15] = [
     "cluster2",
     "cooperative",
     "dynamic_smem_64k",
     "graph4",
     "graph4_upload",
+    "graph_fork",
+    "graph_fork_upload",
+    "graph_tails",
+    "graph_tails_upload",
     "grid3d",
     "memcpy_d2h_async",
     "one_launch",

@@ -6,12 +6,13 @@
 use std::vec;
 use std::vec::Vec;
 
-use super::captures::{scan, segments};
-use crate::submit::graph::{self, Memory, Node};
+use super::captures::{scan, segments, Segment};
+use crate::submit::graph::{self, End, Memory, Node};
 use crate::submit::mask::{self, DisabledTpcs};
 use crate::submit::qmd::v04_00;
 use crate::submit::rewrite::{self, Order};
 use crate::submit::stats::{Counters, Reason};
+use crate::submit::tracker::{QmdCall, Tracker};
 
 const HEAD: u64 = 0x2_04c0_0000;
 
@@ -207,4 +208,54 @@ fn nodes_that_cannot_be_patched_are_counted() {
     Memory::new(&mut slots, &mut replay).note_masks(&words, &found);
     let (words, changed) = replayed(&mut slots, &mut replay, Some(&ours), 1024, &mut counters);
     assert_eq!((words.len(), changed), (0, 0));
+}
+
+/// Returns the ends of a captured replay, once a captured upload has been learned.
+fn ends(upload: &str, replay: &Segment) -> Vec<End> {
+    let (mut slots, mut number) = (vec![None; 64], 0);
+    let mut memory = Memory::new(&mut slots, &mut number);
+    let segment = &segments(upload)[0];
+    let (found, mut counters) = scan(segment);
+    memory.learn(&segment.words, &found, &mut counters);
+    let (tracker, found) = tracked(replay);
+    let stored = |va| tracker.uploaded_word(va, &replay.words);
+    let ends = memory.ends(&found, stored);
+    ends.into_iter().flatten().collect()
+}
+
+fn tracked(segment: &Segment) -> (Tracker, Vec<QmdCall>) {
+    let mut tracker = Tracker::new(segment.class);
+    let mut found = vec![QmdCall::default(); 64];
+    let scan = tracker.scan(&segment.words, &mut found, &mut Counters::new());
+    found.truncate(scan.found);
+    (tracker, found)
+}
+
+fn end(va: u64, number: u32) -> End {
+    End { va, number }
+}
+
+/// On an H100 the words had these numbers after the last node, while the segment's release came at
+/// once.
+#[test]
+fn the_ends_of_a_replay_are_the_words_that_its_last_nodes_add_to() {
+    let [chain, fork, tails] =
+        ["graph4", "graph_fork", "graph_tails"].map(|name| segments(name).remove(0));
+    assert_eq!(ends("graph4_upload", &chain), [end(0x2_0462_7fdc, 10)]);
+    // Two branches and a last node, which the last call names.
+    assert_eq!(ends("graph_fork_upload", &fork), [end(0x2_0462_6514, 6)]);
+    // Two last nodes.
+    let mut both = ends("graph_tails_upload", &tails);
+    both.sort_by_key(|end| end.va);
+    assert_eq!(both, [end(0x2_0462_646c, 6), end(0x2_0462_6474, 6)]);
+}
+
+#[test]
+fn a_replay_without_its_upload_or_its_store_has_no_end() {
+    let chain = segments("graph4").remove(0);
+    assert_eq!(ends("graph_tails_upload", &chain), []);
+    let mut other = segments("graph4").remove(0);
+    // The word that the segment stores is another.
+    other.words[2] += 4;
+    assert_eq!(ends("graph4_upload", &other), []);
 }

@@ -30,6 +30,10 @@ fn the_captures_split_into_what_was_ordered() {
         ("pdl_pair", 1, 8),
         ("graph4", 0, 0),
         ("graph4_upload", 0, 0),
+        ("graph_fork", 0, 0),
+        ("graph_fork_upload", 0, 0),
+        ("graph_tails", 0, 0),
+        ("graph_tails_upload", 0, 0),
         ("memcpy_d2h_async", 0, 0),
     ] {
         assert!(CAPTURES.iter().any(|capture| capture.0 == name));

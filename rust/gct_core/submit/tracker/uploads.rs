@@ -193,6 +193,19 @@ impl Uploads {
         (!self.blurred).then_some(Plain::NotHere)
     }
 
+    /// Returns the position of the data of the last upload of one word to `va`.
+    pub(super) fn word_at(&self, va: u64) -> Option<u32> {
+        let mut index = self.added;
+        for _ in 0..self.added.0.min(UPLOADS) {
+            index -= 1;
+            let upload = self.ring.get(index.0 % UPLOADS)?;
+            if upload.va == Va(va) && upload.bytes == 4 && upload.at < NOWHERE {
+                return Some(upload.at);
+            }
+        }
+        None
+    }
+
     /// Finds the position of the QMD at `va`, and its version.
     pub(super) fn find(
         &mut self,

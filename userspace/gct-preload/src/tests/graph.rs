@@ -13,17 +13,24 @@ use gct_model::{Config, Order};
 /// Returns the captured upload and replay of a graph of four nodes. `number` keeps tests apart. The
 /// replay's release payload is word 17.
 fn graph(bench: &mut Bench, number: u32) -> (Vec<u32>, Vec<u32>) {
-    let page = 0x2_0460_f000 + number as usize * 0x1_0000;
-    let page = low_memory(page, 4096);
-    bench.machine.memory().mapped.push((page, 4096));
-    let upload = words_of(include_str!(
+    // The pages of the segments' releases, and of the word that the last node adds to.
+    for page in [0x2_0460_f000, 0x2_0462_7000] {
+        let page = low_memory(page + number as usize * 0x10_0000, 4096);
+        bench.machine.memory().mapped.push((page, 4096));
+    }
+    let mut upload = words_of(include_str!(
         "../../../../tests/fixtures/captures/graph4_upload.pbcap"
     ));
     let mut replay = words_of(include_str!(
         "../../../../tests/fixtures/captures/graph4.pbcap"
     ));
     assert_eq!(replay[14..17], [0x2004_26c0, 2, 0x0460_ffe0]);
-    replay[16] += number * 0x1_0000;
+    replay[16] += number * 0x10_0000;
+    for word in upload.iter_mut().chain(&mut replay) {
+        if *word == 0x0462_7fdc {
+            *word += number * 0x10_0000;
+        }
+    }
     (upload, replay)
 }
 
@@ -89,4 +96,37 @@ fn a_replay_with_another_mask_waits_for_what_is_in_flight_but_not_for_ever() {
     bench.pass(1_000_000);
     bench.running();
     assert_eq!(published(&bench), before + 1, "not for ever");
+}
+
+#[test]
+fn a_replay_is_in_flight_until_its_last_node_ends() {
+    let timed = Config {
+        timed: true,
+        ..Config::default()
+    };
+    // Submissions in flight are tracked only for a paced tenant.
+    let limits = LaunchLimits {
+        atom_ns: u64::MAX,
+        ..LaunchLimits::NONE
+    };
+    let mut bench = Bench::with(60, limits, timed);
+    let (upload, mut replay) = graph(&mut bench, 2);
+    bench.submit(&upload, 32 << 10);
+    bench.drain(0);
+    for number in 1..4 {
+        replay[17] = number;
+        // The driver stores another number for each replay. The last node adds one to it.
+        replay[9] = 5 + 4 * number;
+        bench.submit(&replay, 2048 * bench.put as usize);
+        for node in 0..4 {
+            let running = bench.running();
+            assert_eq!(running.len(), 1, "node {node}");
+            assert!(bench.is_pending(), "node {node} of replay {number} runs");
+            bench.pass(1_000_000);
+            bench.machine.finish(running[0]);
+        }
+        assert_eq!(bench.running(), [] as [usize; 0]);
+        assert!(!bench.is_pending(), "replay {number} has ended");
+    }
+    assert_eq!(bench.governor.counters().stalled, 0);
 }
