@@ -57,9 +57,9 @@ impl Achieved<'_> {
     }
 }
 
-/// Returns the result of each mechanism in a table.
+/// Returns the result of each mechanism in a table. A program alone is not one.
 pub(crate) fn achieved(table: &Table) -> Vec<Achieved<'_>> {
-    let rows = table.rows.iter();
+    let rows = table.rows.iter().filter(|row| row.name != ALONE);
     rows.filter_map(|row| {
         Some(Achieved {
             name: &row.name,

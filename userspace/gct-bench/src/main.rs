@@ -14,6 +14,7 @@ mod dominance;
 mod legend;
 mod machine;
 mod mechanisms;
+mod models;
 mod plot;
 mod report;
 mod silence;
@@ -38,7 +39,7 @@ struct Cli {
     /// Folder of the results
     #[arg(long, default_value = ".")]
     out: PathBuf,
-    /// What to measure: alone, atoms, sweep, silence, torch, torch-cost
+    /// What to measure: alone, atoms, sweep, silence, models, torch, torch-cost
     #[arg(long, value_delimiter = ',')]
     parts: Vec<String>,
     /// Show earlier results and measure nothing: writes bench.md, bench.json and SVG files
@@ -48,7 +49,8 @@ struct Cli {
     #[arg(long, default_value_t = 3)]
     repeat: usize,
     /// Length of a window of the sweep in seconds. Extended if it would have fewer than 200
-    /// launches. The windows of silence and torch are ten times as long
+    /// launches. The windows of silence and torch are ten times, those of
+    /// models five times as long
     #[arg(long, default_value_t = 0.4)]
     seconds: f64,
     /// Start no step that would end later than this many seconds after the start of its part
@@ -91,6 +93,7 @@ fn main() -> Result<()> {
             "atoms" => ("atoms", atoms::run(&kit, &cli, &tpcs, &mut report)),
             "sweep" => ("sweep", sweep::run(&kit, &cli, &tpcs, &mut report)),
             "silence" => ("silence", silence::run(&kit, &cli, &tpcs, &mut report)),
+            "models" => ("models", models::run(&kit, &cli, &tpcs, &mut report)),
             "torch" => ("torch", torch::neighbours(&kit, &cli, &tpcs, &mut report)),
             "torch-cost" => ("torch-cost", torch::cost(&kit, &cli, &mut report)),
             other => bail!("there is no part '{other}'"),
@@ -113,6 +116,7 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
     };
     let points = tables(&|table| table.point.is_some());
     let torch = tables(&|table| table.title.starts_with("PyTorch inference"));
+    let models = tables(&|table| table.title.starts_with(models::TITLE));
     let silences = tables(&|table| table.title.contains("fell silent"));
     let mut text = String::new();
     for (title, tables) in [("Sweep", &points), ("PyTorch neighbours", &torch)] {
@@ -127,6 +131,12 @@ fn show(cli: &Cli, report: &Report) -> Result<()> {
             text += &format!("\n## {title}: what dominates what\n\n");
             text += &dominance::markdown(tables);
         }
+    }
+    if !models.is_empty() {
+        text += "## Models\n\nEach ratio is relative to the program alone.\n\n";
+        text += &models::markdown(&models);
+        text += "\n## Models: what dominates what\n\n";
+        text += &dominance::markdown(&models);
     }
     if !silences.is_empty() {
         text += "## Silence\n\n";

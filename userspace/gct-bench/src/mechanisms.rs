@@ -122,7 +122,10 @@ pub(crate) fn all(
         })
         .collect();
     pairs.push(Pair::new(native(), native()).mechanism("time slicing", false));
-    pairs.extend(sliced(daemon, report)?);
+    if let Some(pair) = sliced(daemon, report)? {
+        pairs.push(pair);
+        pairs.push(ordered(daemon, &atom)?);
+    }
     Ok(pairs)
 }
 
@@ -135,6 +138,18 @@ fn sliced(daemon: &Daemon, report: &mut Report) -> Result<Option<Pair>> {
     }
     let pair = Pair::new(RunEnv::native(), daemon.group("sliced", ""));
     Ok(Some(pair.mechanism("gct timeslice 50 us", false)))
+}
+
+/// Returns long time slices and precedence for the latency-critical program, short ones and atoms
+/// for the best-effort program.
+fn ordered(daemon: &Daemon, atom: &str) -> Result<Pair> {
+    for (group, slice, priority) in [("long", "10ms", "0"), ("short", "50us", "15")] {
+        daemon.create(group)?;
+        daemon.set(group, "compute.timeslice", slice)?;
+        daemon.set(group, "compute.priority", priority)?;
+    }
+    let pair = Pair::new(daemon.group("long", ""), daemon.group("short", atom));
+    Ok(pair.mechanism("gct timeslice and priority", false))
 }
 
 /// Measures every pair once per round, in random order, while time is left. Notes a pair that

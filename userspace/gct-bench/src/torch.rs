@@ -24,7 +24,7 @@ const RATE: u64 = 100;
 /// How the model runs: eagerly, launch by launch, or as a CUDA graph.
 const HOW: [&str; 2] = ["eager", "graph"];
 /// Time until inference and training run concurrently.
-const LEAD: Duration = Duration::from_millis(300);
+pub(crate) const LEAD: Duration = Duration::from_millis(300);
 /// Length of a window as a multiple of the sweep's, since requests are few.
 const LONGER: f64 = 10.0;
 

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Models with random weights for gct-bench: services, whose requests are CUDA graphs, and trainings.
+# Reads one request per line on standard input, and writes one line of JSON for each to standard
+# output. The first `build` is the first use of the GPU.
+import json
+import random
+import statistics
+import sys
+import time
+
+import torch
+import torchvision
+import transformers
+
+DEVICE = "cuda"
+# Parameters of Llama 3.2 1B.
+LLAMA = dict(
+    hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
+    num_key_value_heads=8, vocab_size=128256, max_position_embeddings=4096, tie_word_embeddings=True)
+PROMPT = 512
+# Sequences and tokens of one request to the decoder.
+DECODED = 8
+TOKENS = 4
+
+
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+
+
+def llama():
+    with torch.device(DEVICE):
+        torch.set_default_dtype(torch.bfloat16)
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA))
+        torch.set_default_dtype(torch.float32)
+    return model
+
+
+def tokens(*shape):
+    return torch.randint(0, 30000, shape, device=DEVICE)
+
+
+def resnet50():
+    """ResNet-50 of torchvision, 4 images of 224 x 224, half precision."""
+    model = torchvision.models.resnet50().to(DEVICE).half().eval()
+    model = model.to(memory_format=torch.channels_last)
+    data = torch.randn(4, 3, 224, 224, device=DEVICE).half()
+    data = data.to(memory_format=torch.channels_last)
+    return [(lambda: model(data), 1)]
+
+
+def bert():
+    """BERT base of transformers, 4 sequences of 128 tokens, half precision."""
+    model = transformers.BertModel(transformers.BertConfig()).to(DEVICE).half().eval()
+    data = tokens(4, 128)
+    return [(lambda: model(input_ids=data), 1)]
+
+
+def prefill():
+    """Llama of 1.2 billion parameters, a prompt of 512 tokens."""
+    model = llama().eval()
+    data = tokens(1, PROMPT)
+    return [(lambda: model(input_ids=data, use_cache=False, logits_to_keep=1), 1)]
+
+
+def decode():
+    """The same Llama, the next 4 tokens of 8 sequences of 512 tokens, one graph a token."""
+    model = llama().eval()
+    cache = transformers.StaticCache(config=model.config, max_cache_len=PROMPT + 64)
+    data = tokens(DECODED, 1)
+
+    def begin():
+        for layer in cache.layers:
+            layer.cumulative_length.fill_(PROMPT)
+
+    def step():
+        output = model(input_ids=data, past_key_values=cache, use_cache=True)
+        data.copy_(output.logits[:, -1:].argmax(-1))
+
+    model(input_ids=tokens(DECODED, PROMPT), past_key_values=cache, use_cache=True)
+    return [(begin, 1), (step, TOKENS)]
+
+
+SERVICES = dict(resnet50=resnet50, bert=bert, prefill=prefill, decode=decode)
+
+
+class Service:
+    """A model whose requests are graphs, on a stream of each of two priorities."""
+
+    def __init__(self, make):
+        with torch.no_grad():
+            # The graphs use the memory of the models.
+            self.parts = make()
+            self.streams = [torch.cuda.Stream(priority=p) for p in (0, -5)]
+            self.graphs = [[(self.capture(part, stream), count) for part, count in self.parts]
+                           for stream in self.streams]
+
+    def capture(self, part, stream):
+        graph = torch.cuda.CUDAGraph()
+        # The model's data may still be on their way, on another stream.
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                part()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph, stream=stream):
+                part()
+            torch.cuda.synchronize()
+        return graph
+
+    def once(self, priority):
+        stream = self.streams[priority]
+        with torch.cuda.stream(stream):
+            for graph, count in self.graphs[priority]:
+                for _ in range(count):
+                    graph.replay()
+        stream.synchronize()
+
+    def cost(self, count):
+        for _ in range(10):
+            self.once(0)
+        times = []
+        for _ in range(count):
+            begin = time.perf_counter()
+            self.once(0)
+            times.append(time.perf_counter() - begin)
+        return dict(us=statistics.median(times) * 1e6)
+
+    def serve(self, priority, rate, start, seconds, seed):
+        """Requests arrive by a Poisson process, also while others are served. Latency counts from
+        the arrival."""
+        rng = random.Random(seed)
+        end = start + seconds
+        due = time.time()
+        times = []
+        while due < end:
+            while time.time() < due:
+                pass
+            self.once(priority)
+            if due >= start:
+                times.append((time.time() - due) * 1e6)
+            due += rng.expovariate(rate)
+        times.sort()
+        rank = lambda q: times[int((len(times) - 1) * q)]
+        return dict(launches=len(times), p50_us=rank(0.5), p95_us=rank(0.95), p99_us=rank(0.99))
+
+
+def train_resnet50():
+    """ResNet-50, 64 images, mixed precision, SGD."""
+    model = torchvision.models.resnet50().to(DEVICE, memory_format=torch.channels_last)
+    data = torch.randn(64, 3, 224, 224, device=DEVICE).to(memory_format=torch.channels_last)
+    return model, model.parameters(), lambda: model(data).float().square().mean()
+
+
+def train_bert():
+    """BERT base, 16 sequences of 256 tokens, mixed precision, SGD."""
+    config = transformers.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = transformers.BertModel(config).to(DEVICE)
+    data = tokens(16, 256)
+    return model, model.parameters(), lambda: model(
+        input_ids=data).last_hidden_state.float().square().mean()
+
+
+def train_lora():
+    """The Llama, LoRA of rank 16 on the attention, 4 sequences of 512 tokens, SGD."""
+    import peft
+    config = peft.LoraConfig(r=16, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"])
+    model = peft.get_peft_model(llama(), config)
+    data = tokens(4, 512)
+    chosen = [weight for weight in model.parameters() if weight.requires_grad]
+    return model, chosen, lambda: model(input_ids=data, labels=data, use_cache=False).loss
+
+
+TRAININGS = dict(resnet50=train_resnet50, bert=train_bert, lora=train_lora)
+
+
+class Training:
+    def __init__(self, make):
+        model, weights, self.loss = make()
+        model.train()
+        self.optimizer = torch.optim.SGD(weights, 1e-5)
+        for _ in range(3):
+            self.step()
+        torch.cuda.synchronize()
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(DEVICE, torch.bfloat16):
+            loss = self.loss()
+        loss.backward()
+        self.optimizer.step()
+
+    def serve(self, start, seconds):
+        """Steps of which both the one before and itself ended in the window. One step is queued
+        while another runs."""
+        end = start + seconds
+        events = []
+        ends = []
+        while True:
+            self.step()
+            event = torch.cuda.Event()
+            event.record()
+            events.append(event)
+            if len(events) > 1:
+                events.pop(0).synchronize()
+                now = time.time()
+                if now >= end:
+                    break
+                if now >= start:
+                    ends.append(now)
+        torch.cuda.synchronize()
+        rate = (len(ends) - 1) / (ends[-1] - ends[0]) if len(ends) > 1 else 0.0
+        return dict(launches_per_second=rate)
+
+
+def answer(words, parts):
+    verb, words = words[0], words[1:]
+    if verb == "build-services":
+        parts.update((name, Service(SERVICES[name])) for name in words)
+        return dict(built=words)
+    if verb == "build-trainings":
+        parts.update((name, Training(TRAININGS[name])) for name in words)
+        return dict(built=words)
+    if verb == "infer":
+        name, priority, rate, start, seconds, seed = words
+        return parts[name].serve(
+            int(priority), float(rate), float(start), float(seconds), int(seed))
+    if verb == "train":
+        return parts[words[0]].serve(*map(float, words[1:]))
+    if verb == "cost":
+        return parts[words[0]].cost(int(words[1]))
+    raise ValueError(verb)
+
+
+def main():
+    torch.manual_seed(0)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    parts = {}
+    say(ready=True, torch=torch.__version__, transformers=transformers.__version__)
+    for line in sys.stdin:
+        try:
+            say(**answer(line.split(), parts))
+        except Exception as error:
+            say(error=repr(error))
+
+
+main()

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Measures services beside trainings: models of torchvision and transformers with random weights,
+//! under every mechanism.
+//!
+//! Each service takes half of the GPU's time when it is alone. Its requests are CUDA graphs that
+//! arrive by a Poisson process.
+
+use crate::dominance::{ALONE, COLUMNS, P99, RATE};
+use crate::mechanisms::{self, Mechanism, Needs, Pair};
+use crate::report::{Report, Row, Table};
+use crate::torch::LEAD;
+use crate::Cli;
+use anyhow::Result;
+use fastrand::Rng;
+use gct_hw::daemon::Daemon;
+use gct_hw::kit::{moment_in, number, Kit, RunEnv};
+use gct_hw::mps::Mps;
+use gct_hw::served::Served;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+const PROGRAM: &str = include_str!("models.py");
+const SERVICES: [&str; 4] = ["resnet50", "bert", "prefill", "decode"];
+const TRAININGS: [&str; 3] = ["resnet50", "bert", "lora"];
+/// Share of the GPU's time that a service takes when it is alone.
+const LOAD: f64 = 0.5;
+/// Length of a window as a multiple of the sweep's, since requests are few.
+const LONGER: f64 = 5.0;
+/// Time limit for a program to build all its models.
+const BUILD: Duration = Duration::from_secs(120);
+/// Time limit beyond a window. A queue of requests may have to drain.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// First words of the title of each pair's table.
+pub(crate) const TITLE: &str = "Service ";
+
+/// Requests per second of each service.
+type Rates = BTreeMap<&'static str, f64>;
+
+/// Measures each service beside each training.
+pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> Result<()> {
+    for (service, training) in pairs() {
+        report.add(table(service, training));
+    }
+    let rates = alone(kit, cli, report)?;
+    let mps = Mps::start()?;
+    let daemon = Daemon::start(kit, &tpcs.join(","))?;
+    let needs = Needs {
+        tpcs: tpcs.len() / 2,
+        atom_us: 100,
+        percentages: vec![50],
+    };
+    let mut all = mechanisms::all(&needs, tpcs, &daemon, &mps, report)?;
+    for pair in &mut all {
+        pair.mechanisms
+            .retain(|mechanism| mechanism.beside && cli.measures(&mechanism.name));
+    }
+    all.retain(|pair| !pair.mechanisms.is_empty());
+    mechanisms::in_rounds(all, cli, "models", report, |pair, random, report| {
+        with_pair(kit, cli, pair, &rates, random, report)
+    })
+}
+
+fn pairs() -> impl Iterator<Item = (&'static str, &'static str)> {
+    SERVICES
+        .into_iter()
+        .flat_map(|service| TRAININGS.map(|training| (service, training)))
+}
+
+fn table(service: &str, training: &str) -> Table {
+    Table::new(
+        format!("{TITLE}{service} beside training {training}"),
+        &COLUMNS,
+    )
+}
+
+/// Starts the two programs and builds their models at the same time.
+fn start(kit: &Kit, pair: [&RunEnv; 2]) -> Result<[Served; 2]> {
+    let python = Path::new("python3");
+    let mut service = kit.serve_by(pair[0], python, &["-c", PROGRAM])?;
+    let mut training = kit.serve_by(pair[1], python, &["-c", PROGRAM])?;
+    for (program, verb, names) in [
+        (&mut service, "build-services", &SERVICES[..]),
+        (&mut training, "build-trainings", &TRAININGS[..]),
+    ] {
+        program.ready()?;
+        program.ask(&format!("{verb} {}", names.join(" ")))?;
+    }
+    service.answer(BUILD)?;
+    training.answer(BUILD)?;
+    Ok([service, training])
+}
+
+/// Measures each program alone on the GPU, natively. Returns the rates of [`LOAD`].
+fn alone(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<Rates> {
+    let native = RunEnv::native();
+    let [mut service, mut training] = start(kit, [&native, &native])?;
+    let mut rates = Rates::new();
+    let seconds = LONGER * cli.seconds;
+    for name in SERVICES {
+        service.ask(&format!("cost {name} 50"))?;
+        let us = number(&service.answer(PATIENCE)?, "us")?;
+        let rate = LOAD / us * 1e6;
+        report.note(format!(
+            "{name}: {us:.0} us a request, {rate:.1} requests/s"
+        ));
+        rates.insert(name, rate);
+    }
+    let mut random = Rng::with_seed(cli.seed);
+    for _ in 0..cli.repeat.max(2) {
+        let mut steps = BTreeMap::new();
+        for name in TRAININGS {
+            training.ask(&format!("train {name} {} {seconds}", moment_in(LEAD)))?;
+            steps.insert(
+                name,
+                number(&training.answer(PATIENCE)?, "launches_per_second")?,
+            );
+        }
+        for (name, rate) in &rates {
+            let window = format!("{} {seconds} {}", moment_in(LEAD), random.u32(..));
+            service.ask(&format!("infer {name} 0 {rate} {window}"))?;
+            let line = service.answer(PATIENCE)?;
+            for (training, rate) in &steps {
+                let time = |key| number(&line, key).map(|time| vec![time]);
+                let mut table = table(name, training);
+                let times = [time("p50_us")?, time("p95_us")?, time("p99_us")?];
+                let [p50, p95, p99] = times;
+                table.row(ALONE, &[p50, p95, p99, vec![*rate]]);
+                report.add(table);
+            }
+        }
+    }
+    Ok(rates)
+}
+
+fn with_pair(
+    kit: &Kit,
+    cli: &Cli,
+    pair: &Pair,
+    rates: &Rates,
+    random: &mut Rng,
+    report: &mut Report,
+) -> Result<()> {
+    let mut programs = start(kit, [&pair.critical, &pair.best_effort])?;
+    let mut windows: Vec<(&Mechanism, (&str, &str))> = pair
+        .mechanisms
+        .iter()
+        .flat_map(|mechanism| pairs().map(move |models| (mechanism, models)))
+        .collect();
+    random.shuffle(&mut windows);
+    for (mechanism, models) in windows {
+        let rate = rates.get(models.0).copied().unwrap_or(1.0);
+        window(cli, &mut programs, mechanism, models, rate, random, report)?;
+    }
+    Ok(())
+}
+
+/// Measures one service beside one training.
+fn window(
+    cli: &Cli,
+    [service, training]: &mut [Served; 2],
+    mechanism: &Mechanism,
+    (name, trained): (&str, &str),
+    rate: f64,
+    random: &mut Rng,
+    report: &mut Report,
+) -> Result<()> {
+    let window = format!("{} {}", moment_in(LEAD), LONGER * cli.seconds);
+    training.ask(&format!("train {trained} {window}"))?;
+    let priority = u8::from(mechanism.high_priority);
+    let seed = random.u32(..);
+    service.ask(&format!("infer {name} {priority} {rate} {window} {seed}"))?;
+    let line = service.answer(PATIENCE)?;
+    let steps = number(&training.answer(PATIENCE)?, "launches_per_second")?;
+    let time = |key| number(&line, key).map(|time| vec![time]);
+    let mut table = table(name, trained);
+    table.row(
+        &mechanism.name,
+        &[
+            time("p50_us")?,
+            time("p95_us")?,
+            time("p99_us")?,
+            vec![steps],
+        ],
+    );
+    report.add(table);
+    Ok(())
+}
+
+/// One mechanism over all pairs: p99 as a multiple of that alone, and throughput as a part of it.
+#[derive(Debug, Default)]
+struct Sum {
+    p99: Vec<(f64, String)>,
+    rate: Vec<f64>,
+}
+
+/// Formats a line per mechanism: the mean and the worst pair.
+pub(crate) fn markdown(tables: &[&Table]) -> String {
+    let mut sums: Vec<(&str, Sum)> = Vec::new();
+    for table in tables {
+        let Some(alone) = table.get(ALONE) else {
+            continue;
+        };
+        for row in table.rows.iter().filter(|row| row.name != ALONE) {
+            let (Some(p99), Some(rate)) = (ratio(row, alone, P99), ratio(row, alone, RATE)) else {
+                continue;
+            };
+            let at = match sums.iter().position(|(name, _)| *name == row.name) {
+                Some(at) => at,
+                None => {
+                    sums.push((&row.name, Sum::default()));
+                    sums.len() - 1
+                }
+            };
+            if let Some((_, sum)) = sums.get_mut(at) {
+                sum.p99.push((p99, table.title.replace(TITLE, "")));
+                sum.rate.push(rate);
+            }
+        }
+    }
+    let mean = |sum: &Sum| mean(sum.p99.iter().map(|(ratio, _)| *ratio));
+    sums.sort_by(|(_, a), (_, b)| mean(a).total_cmp(&mean(b)));
+    let mut out = String::from(
+        "| mechanism | pairs | p99, mean over pairs | worst pair | training, mean | least |\n\
+         |---|---|---|---|---|---|\n",
+    );
+    for (name, sum) in &sums {
+        let worst = sum.p99.iter().max_by(|a, b| a.0.total_cmp(&b.0));
+        let (worst, pair) = worst.map_or((0.0, ""), |(ratio, pair)| (*ratio, pair.as_str()));
+        let least = sum.rate.iter().copied().fold(f64::INFINITY, f64::min);
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(
+            out,
+            "| {name} | {} | {:.2} | {worst:.2} ({pair}) | {:.0}% | {:.0}% |",
+            sum.p99.len(),
+            mean(sum),
+            100.0 * self::mean(sum.rate.iter().copied()),
+            100.0 * least,
+        );
+    }
+    out
+}
+
+/// Returns the median of a column as a multiple of that of another row.
+fn ratio(row: &Row, alone: &Row, column: usize) -> Option<f64> {
+    Some(row.spread(column)?.median / alone.spread(column)?.median)
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    sum / count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mechanism_is_summed_over_pairs() {
+        let pair = |training: &str, p99: f64, rate: f64| {
+            let mut table = table("bert", training);
+            let row = |p99, rate| [vec![1.0], vec![1.0], vec![p99], vec![rate]];
+            table.row(ALONE, &row(100.0, 50.0));
+            table.row("MPS", &row(p99, rate));
+            table.row("gct none", &[vec![], vec![], vec![], vec![]]);
+            table
+        };
+        let tables = [pair("lora", 120.0, 40.0), pair("bert", 300.0, 45.0)];
+        let text = markdown(&tables.iter().collect::<Vec<_>>());
+        let last = text.lines().last();
+        let wanted = "| MPS | 2 | 2.10 | 3.00 (bert beside training bert) | 85% | 80% |";
+        assert_eq!(last, Some(wanted));
+    }
+}
