@@ -23,4 +23,8 @@ if [ "${1:-}" != demo ]; then
 	ci/setup-nvidia.sh "$NV_DEBIAN_VERSION"
 	ci/setup-linux.sh debug
 fi
+# The software GPU takes the names of what it records from there, on any series of Linux.
+for tree in "$BUILD"/nv/*; do
+	[ "$BUILD" = "$ROOT/build" ] || link_to "$(readlink -f "$tree")" "$ROOT/build/nv/${tree##*/}"
+done
 printf 'setup: complete after %d s\n' $((SECONDS - start))
