@@ -131,8 +131,8 @@ impl Store {
         for _ in 0..10_000 {
             match f(self) {
                 Err(Error::NeedSlots(need)) => {
-                    // The check takes quadratic time.
-                    if need.piece < 4 {
+                    // The check takes more than quadratic time.
+                    if need.piece < 2 {
                         self.check();
                     }
                     self.0.grow(need).unwrap();
@@ -144,6 +144,14 @@ impl Store {
             }
         }
         panic!("storage never suffices");
+    }
+}
+
+/// Returns how many random cases a test runs: `gate`, or ten times as many for `make test-long`.
+pub(crate) fn cases(gate: u32) -> u32 {
+    match std::env::var_os("GCT_LONG").is_some_and(|long| !long.is_empty()) {
+        true => 10 * gate,
+        false => gate,
     }
 }
 

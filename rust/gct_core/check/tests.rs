@@ -18,7 +18,7 @@ use crate::gpu::{Backend, GpuFacts, PciAddress};
 use crate::ids::FileId;
 use crate::iface::{File, Name};
 use crate::rmapi::{self, escape, Handle};
-use crate::testing::{words, Store};
+use crate::testing::{cases, words, Store};
 use objects::{Real, RealKey, Thing, NO_GPU};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -271,7 +271,7 @@ fn play(world: &mut World, (op, a, b, c): (u8, u8, usize, u8)) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 160, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(160), ..ProptestConfig::default() })]
 
     #[test]
     fn random_histories(seed: u64, ops in prop::collection::vec((0u8..35, any::<u8>(), 0usize..64, any::<u8>()), 0..160)) {

@@ -139,6 +139,14 @@ fn several() -> impl Strategy<Value = Vec<Launch>> {
     proptest::collection::vec(launch(), 1..6)
 }
 
+/// Returns how many random cases a test runs: `gate`, or ten times as many for `make test-long`.
+fn cases(gate: u32) -> u32 {
+    match std::env::var_os("GCT_LONG").is_some_and(|long| !long.is_empty()) {
+        true => 10 * gate,
+        false => gate,
+    }
+}
+
 fn few_orders(seed: u64) -> impl Iterator<Item = Order> {
     [
         Order::Eager,
@@ -150,7 +158,7 @@ fn few_orders(seed: u64) -> impl Iterator<Item = Order> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(60), max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn split_and_masked_launches_keep_their_effects(
@@ -174,8 +182,8 @@ proptest! {
         check_same(&original, &divide(&done), slots, None, few_orders(seed));
     }
 
-    /// With done words a tenant notices no difference either, and the pacer sees each atom's end
-    /// exactly once.
+    /// Checks that with done words a tenant notices no difference either, and the pacer sees each
+    /// atom's end exactly once.
     #[test]
     fn done_words_are_written_once_each_when_their_atom_has_ended(
         launches in several(), mask in masks(), atoms in 2_u32..20, written: bool, pieces: bool, seed: u64,
@@ -276,9 +284,9 @@ fn captures_keep_their_effects_however_they_are_split() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(60), max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A damaged capture is a tenant that writes garbage. It must get the same garbage.
+    /// Checks that a tenant that writes garbage, a damaged capture, gets the same garbage.
     #[test]
     fn damaged_captures_keep_their_effects(
         name in prop::sample::select(&CAPTURES[..]),
@@ -306,7 +314,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(500), max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_words_end_without_a_panic(
