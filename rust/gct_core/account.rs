@@ -298,8 +298,8 @@ mod tests {
     }
 
     proptest! {
-        /// A group's usage is the sum of its members' at any time, and every charge can be
-        /// uncharged.
+        /// Checks that a group's usage is the sum of its members' at any time, and every charge can
+        /// be uncharged.
         #[test]
         fn a_group_is_the_sum_of_its_members(ops in prop::collection::vec((0usize..3, any::<bool>(), any::<bool>(), prop_oneof![0u64..100, any::<u64>()]), 0..60)) {
             let mut procs = [Usage::ZERO; 3];

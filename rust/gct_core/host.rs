@@ -156,8 +156,8 @@ mod tests {
         assert_eq!(again, Err(Error::Exists));
     }
 
-    /// A herd of operations needs the same page. Each adds at most one page to each table, and all
-    /// make progress.
+    /// Checks a herd of operations that need the same page. Each adds at most one page to each
+    /// table, and all make progress.
     #[test]
     fn a_herd_brings_one_page_each() {
         const HERD: u32 = 1000;
@@ -199,8 +199,8 @@ mod tests {
         assert!(!host.state().has_spare());
     }
 
-    /// The size of the storage follows the entries that exist. While an operation is allocating, no
-    /// page is removed.
+    /// Checks that the size of the storage follows the entries that exist. While an operation is
+    /// allocating, no page is removed.
     #[test]
     fn what_a_tenant_filled_is_given_back() {
         let mut host = Host::new([1, 2]);

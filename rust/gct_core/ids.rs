@@ -27,7 +27,7 @@ pub struct ProcKey {
 pub struct GroupId(pub(crate) u64);
 
 impl GroupId {
-    /// A number below [`GROUPS_MAX`](limits::GROUPS_MAX) that no other living group has.
+    /// Returns a number below [`GROUPS_MAX`](limits::GROUPS_MAX) that no other living group has.
     pub(crate) fn slot(self) -> usize {
         let groups = u64::try_from(limits::GROUPS_MAX).unwrap_or(u64::MAX);
         let slot = self.0.checked_rem(groups).unwrap_or(0);

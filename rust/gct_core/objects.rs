@@ -145,12 +145,12 @@ impl<'a> Objects<'a> {
         Self { map, extra_aliases }
     }
 
-    /// See [`Map::reserve`].
+    /// Checks that `extra` more entries fit: [`Map::reserve`].
     pub(crate) fn reserve(&self, extra: usize) -> Result<(), Error> {
         self.map.reserve(extra)
     }
 
-    /// See [`Map::has_spare_page`].
+    /// Returns whether a page is spare: [`Map::has_spare_page`].
     pub(crate) fn has_spare_page(&self, extra: usize) -> bool {
         self.map.has_spare_page(extra)
     }

@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(with(channel::USERD_OFFSET, &[2]), refused);
     }
 
-    /// Applied to the parameters, the swaps make a request that names nothing of the tenant's.
+    /// Checks that the swaps turn the parameters into a request that names nothing of the tenant's.
     #[test]
     fn the_swaps_replace_ring_and_userd() {
         let mut bytes = params();

@@ -189,8 +189,8 @@ mod tests {
     }
 
     proptest! {
-        /// The parts sum to at most the whole, unless each is the shortest slice. A part is at
-        /// least a third of the exact quotient.
+        /// Checks that the parts sum to at most the whole, unless each is the shortest slice. A
+        /// part is at least a third of the exact quotient.
         #[test]
         fn the_parts_are_no_more_than_the_whole(counts in prop::collection::vec(0u32..3000, 1..20), whole in prop_oneof![20u64..200, 20u64..1_000_000]) {
             let mut divisor = Divisor::ONE;

@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(settings.get(File::Version), None);
     }
 
-    /// Two masks whose common bits have no TPC leave the group's.
+    /// Checks that two masks whose common bits have no TPC leave the group's.
     #[test]
     fn masks_meet_where_tpcs_exist() {
         let list = |text: &[u8]| TpcMask::parse(text).ok();
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(Settings::DEFAULT.on(&gpu), Settings::DEFAULT);
     }
 
-    /// A default that was never written does not bind.
+    /// Checks that a default that was never written does not bind.
     #[test]
     fn a_group_may_come_earlier_than_the_default() {
         let with = |priority| Settings {

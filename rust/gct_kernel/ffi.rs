@@ -72,6 +72,8 @@ fn glue<'a>() -> Option<ArcBorrow<'a, Glue>> {
     Some(unsafe { ArcBorrow::from_raw(glue.as_ptr()) })
 }
 
+/// Starts the glue. Without it the driver continues as stock.
+///
 /// # Safety
 ///
 /// The driver's module init calls it once, before any other function here.
@@ -91,6 +93,8 @@ unsafe extern "C" fn gct_init() -> c_int {
     }
 }
 
+/// Stops the glue and frees its state.
+///
 /// # Safety
 ///
 /// The driver's module exit calls it once, after the last hook has returned. `gct_init` may have
@@ -109,6 +113,8 @@ unsafe extern "C" fn gct_exit() {
     drop(unsafe { Arc::from_raw(raw) });
 }
 
+/// Adds a GPU that the driver has probed.
+///
 /// # Safety
 ///
 /// `gpu` is null or points to a `struct gct_gpu` that does not change during the call.
@@ -126,6 +132,8 @@ unsafe extern "C" fn gct_gpu_add(gpu: *const gct_gpu) {
     }
 }
 
+/// Stores the UUID of a GPU.
+///
 /// # Safety
 ///
 /// `uuid` is null or points to `GCT_GPU_UUID_BYTES` bytes that do not change during the call.
@@ -141,6 +149,8 @@ unsafe extern "C" fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8) {
     }
 }
 
+/// Removes a GPU, and waits for work of the glue on it.
+///
 /// # Safety
 ///
 /// Any number is valid.
@@ -151,6 +161,8 @@ unsafe extern "C" fn gct_gpu_remove(gpu_id: u32) {
     }
 }
 
+/// Makes all limits of a resumed GPU dirty.
+///
 /// # Safety
 ///
 /// Any number is valid.
@@ -161,6 +173,8 @@ unsafe extern "C" fn gct_gpu_resumed(gpu_id: u32) {
     }
 }
 
+/// Counts a fault that a line of the driver's log reports.
+///
 /// # Safety
 ///
 /// `line` is null or points to `size` bytes that do not change during the call. Any context.
@@ -172,6 +186,8 @@ unsafe extern "C" fn gct_log_line(line: *const c_char, size: u32) {
     }
 }
 
+/// Tracks an open file of the driver.
+///
 /// # Safety
 ///
 /// current is the process that opens, in process context that may sleep. `file` is null or
@@ -193,6 +209,8 @@ fn as_token(file: Option<FileId>) -> *mut c_void {
         .map_or(ptr::null_mut(), ptr::without_provenance_mut)
 }
 
+/// Charges memory that a dma-buf keeps.
+///
 /// # Safety
 ///
 /// `file` is null or points to a token that nobody else uses during the call. The numbers may be
@@ -230,6 +248,8 @@ fn token(file: *mut c_void) -> Option<FileId> {
     (raw != 0).then(|| FileId::from_raw(raw))
 }
 
+/// Frees what an open file of the driver has.
+///
 /// # Safety
 ///
 /// Any token is valid; a stale one names no file.
@@ -240,6 +260,8 @@ unsafe extern "C" fn gct_file_close(file: *mut c_void) {
     }
 }
 
+/// Prepares for an ioctl. Returns 0 if it may run.
+///
 /// # Safety
 ///
 /// `arg` is null or points to `size` bytes that nobody else uses during the call. `call` is null or
@@ -271,6 +293,8 @@ unsafe extern "C" fn gct_ioctl_enter(
     0
 }
 
+/// Records what an ioctl has done.
+///
 /// # Safety
 ///
 /// As for [`gct_ioctl_enter`], which the same task called with the same `call` and which returned
@@ -315,6 +339,8 @@ unsafe fn bytes_mut<'a>(arg: *mut c_void, size: u32) -> Option<&'a mut [u8]> {
     (!arg.is_null()).then(|| unsafe { core::slice::from_raw_parts_mut(arg.cast(), size) })
 }
 
+/// Prints a file of the tree.
+///
 /// # Safety
 ///
 /// Only `single_open` in `gct_debugfs_fops` may use it: `seq` belongs to an open file of the tree,
@@ -328,6 +354,8 @@ unsafe extern "C" fn gct_debugfs_show(seq: *mut seq_file, _: *mut c_void) -> c_i
     unsafe { debugfs::show(&glue, seq) }.map_or_else(|errno| errno, |()| 0)
 }
 
+/// Writes a file of the tree.
+///
 /// # Safety
 ///
 /// Only the `write` of `gct_debugfs_fops` may use it: `file` is an open file of the tree, debugfs
@@ -355,6 +383,8 @@ unsafe extern "C" fn gct_debugfs_write(
     }
 }
 
+/// Makes a child a member of its parent's group.
+///
 /// # Safety
 ///
 /// `parent` and `child` point to identities of processes.
@@ -365,6 +395,8 @@ unsafe extern "C" fn gct_trace_fork(parent: *const gct_process, child: *const gc
     glue().is_none_or(|glue| hooks::fork(&glue, parent.into(), child.into()))
 }
 
+/// Removes a process that has exited from its group.
+///
 /// # Safety
 ///
 /// `process` points to the identity of a process.
@@ -377,6 +409,8 @@ unsafe extern "C" fn gct_trace_exit(process: *const gct_process) {
     }
 }
 
+/// Runs one round of a worker of owned channels.
+///
 /// # Safety
 ///
 /// For the worker that was started with `data` only.

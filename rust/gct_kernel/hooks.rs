@@ -86,7 +86,7 @@ pub(crate) fn gpu_uuid(glue: &ArcBorrow<'_, Glue>, gpu_id: u32, uuid: [u8; 16]) 
     count_refusal(glue, with(glue, |state| state.gpu_uuid(gpu_id, uuid)));
 }
 
-/// Has the work item send a resumed GPU's limits again. It waits until the driver has resumed all
+/// Makes the work item send a resumed GPU's limits again. It waits until the driver has resumed all
 /// GPUs.
 pub(crate) fn gpu_resumed(glue: &ArcBorrow<'_, Glue>, gpu_id: u32) {
     let resumed = |state: &mut State<'_>| {

@@ -146,8 +146,7 @@ fn admit(glue: &Glue, file: FileId, call: &Call, room: &mut gct_call) -> Result<
     Ok(())
 }
 
-/// Has the core prepare for an ioctl. Also returns the control in flight that a free has to wait
-/// for.
+/// Prepares the core for an ioctl. Also returns the control in flight that a free has to wait for.
 ///
 /// # Errors
 ///

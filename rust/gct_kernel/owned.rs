@@ -172,7 +172,7 @@ impl Owned {
     }
 }
 
-/// Has the hooks pass calls that map memory, while an owner has `channel.owned` set.
+/// Lets the hooks pass calls that map memory, while an owner has `channel.owned` set.
 pub(crate) fn update(glue: &Glue) {
     let on = glue.locked(|state| state.wants_owned());
     // SAFETY: has no preconditions.

@@ -26,8 +26,8 @@ pub(crate) fn serve<'a>(call: &'a mut gct_call, hint: &Hint) -> Option<&'a [u8]>
         .map(|copy| unsafe { core::slice::from_raw_parts(copy.as_ptr(), len) })
 }
 
-/// Has the resource manager read something else in a field of what is served. Returns false where
-/// nothing is served.
+/// Replaces a field of the served parameters, as the resource manager reads them. Returns false
+/// where nothing is served.
 pub(crate) fn swap(call: &mut gct_call, swap: &Swap) -> bool {
     // SAFETY: as for `serve`, in the same task. The helper checks the bounds.
     unsafe { bindings::gct_helper_serve_swap(call, swap.offset, swap.bytes, swap.value) }

@@ -193,7 +193,7 @@ impl Tree {
         self.groups = self.groups.saturating_sub(usize::from(is_group(path)));
     }
 
-    /// Has forks and exits reported from now on. If the kernel cannot, the log says so once.
+    /// Starts the reports of forks and exits. If the kernel cannot, the log says so once.
     pub(crate) fn watch(&mut self) {
         if self.watch.is_none() {
             match Watch::start() {

@@ -127,8 +127,8 @@ fn a_reused_pid_gets_new_directories() {
 }
 
 proptest! {
-    /// For any order of demands and steps, the tree is well formed after each step and ends as
-    /// wanted.
+    /// Checks for any order of demands and steps that the tree is well formed after each step and
+    /// ends as wanted.
     #[test]
     fn the_tree_converges(ops in prop::collection::vec((0u8..4, 1u64..4, 1u64..4, 0u8..4), 0..200)) {
         let mut world = World::new();

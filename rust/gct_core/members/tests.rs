@@ -82,8 +82,8 @@ fn a_process_is_in_one_group() {
     assert_eq!((members.count(WEB), members.count(DB)), (0, 1));
 }
 
-/// A write of the pid of a process that has just died does not replace a member that has the pid
-/// now.
+/// Checks that a write of the pid of a process that has just died does not replace a member that
+/// has the pid now.
 #[test]
 fn the_youngest_of_a_pid_stays() {
     let mut table = table();
@@ -95,8 +95,8 @@ fn the_youngest_of_a_pid_stays() {
     assert_eq!((members.count(WEB), members.count(DB)), (0, 1));
 }
 
-/// Every pid of Linux has a slot. A fork needs at most one page, for the largest pid as for the
-/// smallest.
+/// Checks that every pid of Linux has a slot. A fork needs at most one page, for the largest pid as
+/// for the smallest.
 #[test]
 fn every_pid_has_a_place() {
     let mut table = table();

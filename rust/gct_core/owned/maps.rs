@@ -251,7 +251,7 @@ mod tests {
         assert!(!mapping.goes_with(CLIENT, 7) && !mapping.goes_with(0xc2, 5));
     }
 
-    /// The same address in two spaces may be two memories.
+    /// Checks that one address in two spaces, perhaps of two memories, is not known.
     #[test]
     fn an_address_of_two_spaces_is_not_known() {
         let all = after(&[map(1, 5, 0, 0x1000, 0x1000), map(2, 6, 0, 0x1000, 0x1000)]);

@@ -210,8 +210,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each entry of a tenant that never fills its ring reaches the real ring once and in
-        /// order, whatever the lengths and however turns interleave.
+        /// Checks that each entry of a tenant that never fills its ring reaches the real ring once
+        /// and in order, whatever the lengths and however turns interleave.
         #[test]
         fn each_entry_passes_once(
             entries in 2u32..40,

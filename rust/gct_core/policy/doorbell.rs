@@ -124,7 +124,7 @@ mod tests {
     }
 
     proptest! {
-        /// After any events `needed` is within its bounds, so doorbells can open again.
+        /// Checks that after any events `needed` is within its bounds, so doorbells can open again.
         #[test]
         fn doorbells_can_open_again(events in prop::collection::vec(0..4, 0..200)) {
             let mut doorbells = Doorbells::new();

@@ -186,8 +186,8 @@ mod tests {
         assert_eq!(far.run_ahead, 0);
     }
 
-    /// All blocks of a launch of one wave are in flight together, so a barrier between them ends as
-    /// it does natively.
+    /// Checks that all blocks of a launch of one wave are in flight together, so a barrier between
+    /// them ends as it does natively.
     #[test]
     fn a_single_wave_stays_co_resident() {
         for wave in 1..=4096 {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     proptest! {
-        /// The bound: work in flight is predicted to end within the target, or is a wave.
+        /// Checks the bound: work in flight is predicted to end within the target, or is a wave.
         #[test]
         fn work_in_flight_ends_in_time(
             blocks in 1u64..1 << 32, wave in 4u64..1 << 16, predicted in 1u64..1 << 40, target in 1_000u64..1 << 30,
@@ -229,7 +229,8 @@ mod tests {
             prop_assert!(split.run_ahead == 0 || in_time < wave * 2);
         }
 
-        /// However few atoms there may be, they fill the window, except for what equal sizes cost.
+        /// Checks that however few atoms there may be, they fill the window, except for what equal
+        /// sizes cost.
         #[test]
         fn the_window_is_full(
             waves in 8u64..400, wave in 64u64..1 << 12, time in 1_000u64..1 << 20, target in 1u64..1 << 24, most in 16u32..256,

@@ -379,7 +379,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever waits for whatever, all launches end if they would with all of them released.
+        /// Checks that all launches end if they would with all of them released, whichever waits
+        /// for which.
         #[test]
         fn every_wait_ends(waits in prop::collection::vec(prop::option::of(0usize..24), 1..24), channels in 1usize..4) {
             let all = waits.len();

@@ -105,7 +105,7 @@ mod tests {
     }
 
     proptest! {
-        /// The time stays within its bounds after any pauses.
+        /// Checks that the time stays within its bounds after any pauses.
         #[test]
         fn the_time_has_bounds(pauses in prop::collection::vec(any::<u64>(), 0..100)) {
             let pauses: Vec<Ns> = pauses.into_iter().map(Ns).collect();

@@ -241,7 +241,7 @@ mod tests {
     }
 
     proptest! {
-        /// Polling is tried again after any preemptions.
+        /// Checks that polling is tried again after any preemptions.
         #[test]
         fn it_is_tried_again(counts in prop::collection::vec(any::<(u64, u64)>(), 0..50)) {
             let (mut backoff, mut now) = (PollBackoff::new(), Ns(0));

@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(share(5, 1, 0), 0);
     }
 
-    /// An H100 whose 66 TPCs were measured: 8 GPCs, and 4 TPCs outside of them.
+    /// Returns an H100 whose 66 TPCs were measured: 8 GPCs, and 4 TPCs outside of them.
     fn h100() -> Topology {
         let tpcs = list("0-3,9-16,18-25,27-34,36-43,45-52,54-71,75,78,81,83");
         let sm = |bit: u16| match bit {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever clusters need, no more are reported than fit, and all on the whole GPU.
+        /// Checks that no more clusters are reported than fit, and all of them on the whole GPU.
         #[test]
         fn no_more_clusters_are_reported_than_fit(
             left: [u64; 4], blocks in 1u64..=16, per_sm in 1u64..=32,
@@ -271,7 +271,7 @@ mod tests {
             prop_assert_eq!(clusters(count, h100.existing(), &h100), Some(count));
         }
 
-        /// A share is at most the whole, and the whole on the whole device.
+        /// Checks that a share is at most the whole, and the whole on the whole device.
         #[test]
         fn a_share_is_never_more_than_the_whole(count: u32, shown: u32, device: u32) {
             let part = share(count, shown, device);

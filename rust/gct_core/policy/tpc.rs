@@ -200,8 +200,8 @@ mod tests {
         assert!(grant(&tenant("0-4"), soon, &[busy]).is_empty(), "it waits");
     }
 
-    /// Measured on an H200, whose mask has 128 bits for 66 TPCs: a third tenant was granted bits
-    /// without a TPC.
+    /// Checks a case that was seen on an H200, whose mask has 128 bits for 66 TPCs: a third tenant
+    /// was granted bits without a TPC.
     #[test]
     fn where_all_is_reserved_a_third_waits_until_somebody_is_away() {
         let me = tenant("0-3,9-16");
@@ -237,7 +237,7 @@ mod tests {
         assert!(neighbour("0", false, IDLE_TIMEOUT_MIN).can_lend_for(Ns(1)));
     }
 
-    /// An earlier rank comes first on all unreserved TPCs, with a quota or without.
+    /// Checks that an earlier rank comes first on all unreserved TPCs, with a quota or without.
     #[test]
     fn an_earlier_priority_with_work_comes_first() {
         let me = tenant("0-7");
@@ -383,9 +383,9 @@ mod tests {
     }
 
     proptest! {
-        /// For any masks, quotas and holes: reservations are disjoint; no grant includes the TPCs
-        /// of a present owner; each tenant gets its own; nobody runs where an earlier rank with
-        /// work may; granted TPCs exist.
+        /// Checks for any masks, quotas and holes: reservations are disjoint; no grant includes the
+        /// TPCs of a present owner; each tenant gets its own; nobody runs where an earlier rank
+        /// with work may; granted TPCs exist.
         #[test]
         fn reservations_are_kept(
             tenants in prop::collection::vec(

@@ -115,7 +115,7 @@ impl Fields<'_> {
         self.array(offset).map(u64::from_le_bytes)
     }
 
-    /// `NVOS00_PARAMETERS`.
+    /// Decodes `NVOS00_PARAMETERS`.
     fn free(&self) -> Result<Call, Error> {
         Ok(Call {
             client: self.u32(nvos00::ROOT)?,
@@ -126,7 +126,7 @@ impl Fields<'_> {
         })
     }
 
-    /// `NVOS21_PARAMETERS` and `NVOS64_PARAMETERS`, which differ behind the pointer.
+    /// Decodes `NVOS21_PARAMETERS` and `NVOS64_PARAMETERS`, which differ behind the pointer.
     fn alloc(&self, status: usize) -> Result<Call, Error> {
         Ok(Call {
             client: self.u32(nvos21::ROOT)?,
@@ -141,7 +141,7 @@ impl Fields<'_> {
         })
     }
 
-    /// `NVOS05_PARAMETERS`.
+    /// Decodes `NVOS05_PARAMETERS`.
     fn alloc_object(&self) -> Result<Call, Error> {
         Ok(Call {
             client: self.u32(nvos05::ROOT)?,
@@ -156,7 +156,7 @@ impl Fields<'_> {
         })
     }
 
-    /// `NVOS55_PARAMETERS`.
+    /// Decodes `NVOS55_PARAMETERS`.
     fn dup(&self) -> Result<Call, Error> {
         Ok(Call {
             client: self.u32(nvos55::CLIENT)?,
@@ -170,7 +170,7 @@ impl Fields<'_> {
         })
     }
 
-    /// `NVOS54_PARAMETERS`.
+    /// Decodes `NVOS54_PARAMETERS`.
     fn control(&self) -> Result<Option<Call>, Error> {
         let (command, params) = (self.u32(nvos54::COMMAND)?, self.u64(nvos54::PARAMS)?);
         let overrides = Overrides::by_command(command, params);
@@ -188,8 +188,8 @@ impl Fields<'_> {
         }))
     }
 
-    /// `nv_ioctl_nvos02_parameters_with_fd`. The ioctl is on a device's file, and the client
-    /// belongs to another.
+    /// Decodes `nv_ioctl_nvos02_parameters_with_fd`. The ioctl is on a device's file, and the
+    /// client belongs to another.
     ///
     /// None of its classes allocates device memory. `NV01_MEMORY_LOCAL_USER` maps all of it for an
     /// administrator, and is empty for others (`_rmAllocMemoryLocalUser`).
@@ -211,7 +211,7 @@ impl Fields<'_> {
         })
     }
 
-    /// `NVOS32_PARAMETERS`: one ioctl for many functions.
+    /// Decodes `NVOS32_PARAMETERS`: one ioctl for many functions.
     fn vid_heap(&self) -> Result<Option<Call>, Error> {
         let action = match self.u32(nvos32::FUNCTION)? {
             nv::NVOS32_FUNCTION_ALLOC_SIZE | nv::NVOS32_FUNCTION_ALLOC_TILED_PITCH_HEIGHT => {
@@ -230,7 +230,7 @@ impl Fields<'_> {
         }))
     }
 
-    /// The memory that an `NVOS32_PARAMETERS` has allocated.
+    /// Returns the memory that an `NVOS32_PARAMETERS` has allocated.
     fn vid_heap_made(&self) -> Option<Action> {
         let action = self.vid_heap().ok()??.action;
         matches!(action, Action::Alloc { .. }).then_some(action)

@@ -192,7 +192,7 @@ mod tests {
         assert!(!is_done(&control(1, 2, SM_ORDER, 0, 0).map(|_| 1)));
     }
 
-    /// As an H100 answered (`ioctls-580`).
+    /// Checks the answer of an H100 (`ioctls-580`).
     #[test]
     fn a_gpu_is_found_by_its_minor() {
         let mut cards = vec![0; CARDS_BYTES];

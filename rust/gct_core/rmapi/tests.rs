@@ -333,7 +333,7 @@ fn a_status_is_written_where_it_is_read() {
     assert!(!set_status(0x2c, &mut [0; 48], NO_MEMORY));
 }
 
-/// The C interface filters the ioctls before the core, so that others cost two compares.
+/// Checks the filter of the C interface, with which other ioctls cost two compares.
 #[test]
 fn gct_h_passes_the_escapes_and_controls_that_are_decoded() {
     let header = include_str!("../../include/gct.h");

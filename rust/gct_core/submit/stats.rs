@@ -221,13 +221,13 @@ impl Counters {
         }
     }
 
-    /// How often something was passed through for `reason`.
+    /// Returns how often something was passed through for `reason`.
     pub fn kept(&self, reason: Reason) -> u64 {
         // CAST: a fieldless enum's discriminant.
         self.kept.get(reason as usize).copied().unwrap_or(0)
     }
 
-    /// How often something was passed through, for whatever reason.
+    /// Returns how often something was passed through, for any reason.
     pub fn kept_total(&self) -> u64 {
         self.kept
             .iter()

@@ -47,8 +47,8 @@ fn the_maximum_is_exact() {
     assert_eq!(map.len(), 2);
 }
 
-/// A bucket's number is below the number of buckets. A new bucket takes entries of its parent
-/// alone.
+/// Checks that a bucket's number is below the number of buckets. A new bucket takes entries of its
+/// parent alone.
 #[test]
 fn one_more_bucket_takes_from_one_other() {
     assert_eq!(
@@ -64,7 +64,7 @@ fn one_more_bucket_takes_from_one_other() {
     }
 }
 
-/// One event visits few entries, however large the table is.
+/// Checks that one event visits few entries, however large the table is.
 #[test]
 fn growth_and_shrinkage_have_no_long_step() {
     let mut meta = meta(1 << 20, 7);
@@ -97,7 +97,8 @@ fn growth_and_shrinkage_have_no_long_step() {
     assert!(all < 2 * 20_000 * 8, "{all}");
 }
 
-/// A page is spare only beside another empty one, so a table at a page boundary does not thrash.
+/// Checks that a page is spare only beside another empty one, so a table at a page boundary does
+/// not thrash.
 #[test]
 fn one_empty_page_is_kept() {
     let mut meta = meta(100, 1);
@@ -112,7 +113,7 @@ fn one_empty_page_is_kept() {
     assert!(!map.has_spare_page(0));
 }
 
-/// An operation of a tenant on an entry.
+/// Generates operations of a tenant on entries.
 fn operations() -> impl Strategy<Value = Vec<(u8, u64, u32)>> {
     // Runs of one kind, so that the table grows and shrinks by pages.
     let run = (0u8..3, 0u64..200, 1usize..60, any::<u32>());
@@ -125,7 +126,7 @@ fn operations() -> impl Strategy<Value = Vec<(u8, u64, u32)>> {
 }
 
 proptest! {
-    /// `each` gets every selected entry once; the others stay.
+    /// Checks that `each` gets every selected entry once; the others stay.
     #[test]
     fn removal_in_bulk_is_exact(seed: u64, ids in prop::collection::btree_set(0u64..1000, 0..48), bit in 0u64..3) {
         let mut meta = meta(100, seed);
@@ -143,8 +144,8 @@ proptest! {
         prop_assert!(ids.iter().all(|id| map.contains(&GroupId(*id)) != picked(*id)));
     }
 
-    /// The table behaves as a `HashMap` for every seed. The test adds a page only when the table
-    /// asks for it, and removes each spare page.
+    /// Checks that the table behaves as a `HashMap` for every seed. The test adds a page only when
+    /// the table asks for it, and removes each spare page.
     #[test]
     fn behaves_like_a_map(seed: u64, ops in operations()) {
         let mut meta = meta(120, seed);

@@ -69,7 +69,7 @@ fn errors() -> String {
     table
 }
 
-/// `text` with what stands between the marks of `name` replaced by `table`.
+/// Returns `text` with `table` between the marks of `name`.
 fn with_table(text: &str, name: &str, table: &str) -> String {
     let (begin, end) = (
         format!("<!-- {name}: begin -->\n"),

@@ -67,7 +67,7 @@ fn a_bit_has_the_sms_that_the_rule_says() {
     }
 }
 
-/// CUDA counts the clusters that fit at the same time; the GPCs of the rule hold as many.
+/// Checks that the GPCs of the rule hold as many clusters as CUDA counts.
 #[test]
 fn gpcs_hold_as_many_clusters_as_cuda_says() {
     for gpu in GPUS {
@@ -92,8 +92,8 @@ fn gpcs_hold_as_many_clusters_as_cuda_says() {
     }
 }
 
-/// Measured: clusters of 16 on bits 0-7 and of 8 on four GPCs never started, those of 8 on 0-3 and
-/// of 2 on 72-95 ran.
+/// Checks what was measured: clusters of 16 on bits 0-7 and of 8 on four GPCs never started, those
+/// of 8 on 0-3 and of 2 on 72-95 ran.
 #[test]
 fn clusters_find_place_where_they_were_seen_to() {
     let gpu = topology(GPUS[0]);

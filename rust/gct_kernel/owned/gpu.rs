@@ -228,7 +228,7 @@ impl Gpu {
     }
 }
 
-/// One round of a worker, for [`gct_worker_round`](crate::ffi).
+/// Runs one round of a worker, for [`gct_worker_round`](crate::ffi).
 ///
 /// # Safety
 ///

@@ -102,7 +102,7 @@ fn client_mask(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The later tenant waits while the earlier one has work, and runs otherwise.
+/// Checks that the later tenant waits while the earlier one has work, and runs otherwise.
 fn earlier_priority(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
@@ -147,7 +147,7 @@ fn rates(bed: &Bed, all: &[&RunEnv]) -> Result<Vec<f64>> {
         .collect()
 }
 
-/// Each tenant gets its quota, and together they leave no TPC idle.
+/// Checks that each tenant gets its quota, and together they leave no TPC idle.
 fn four_quotas(bed: &Bed) -> Result<Outcome> {
     const QUOTAS: [usize; 4] = [9, 15, 20, 0];
     let mps = Mps::start()?;
@@ -180,8 +180,8 @@ fn four_quotas(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Two busy owners hold all TPCs. A third tenant's launches wait for them, and never hang on a TPC
-/// that does not exist.
+/// Gives all TPCs to two busy owners. A third tenant's launches wait for them, and never hang on a
+/// TPC that does not exist.
 fn two_halves(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;
     let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;

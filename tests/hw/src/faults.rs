@@ -66,7 +66,8 @@ fn counted(daemon: &Daemon, group: &str, xid: Option<u32>) -> Result<()> {
     Ok(())
 }
 
-/// A neighbour goes on, the fault counts with its owner, and the owner's reservation is free.
+/// Checks that a neighbour goes on, the fault counts with its owner, and the owner's reservation is
+/// free.
 fn faults_by_turns(bed: &Bed) -> Result<Outcome> {
     let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
     daemon.create("beside")?;
@@ -113,7 +114,7 @@ fn faults_under_mps(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A frozen kernel makes no step from the end of the write on, and goes on at the thaw.
+/// Checks that a frozen kernel makes no step from the end of the write on, and goes on at the thaw.
 fn persistent(bed: &Bed) -> Result<Outcome> {
     let daemon = Daemon::start(&bed.kit, &bed.tpcs.join(","))?;
     daemon.create("still")?;

@@ -91,7 +91,7 @@ fn a_frozen_group_stands_still(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Two processes take turns. A time slice acts on running work, so it changes while both run.
+/// Lets two processes take turns. A time slice acts on running work, so it changes while both run.
 fn a_time_slice_bounds_the_wait(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
     daemon.create("long")?;
@@ -121,8 +121,8 @@ fn a_time_slice_bounds_the_wait(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Four processes of a group take turns with a neighbour. The neighbour waits for one time slice
-/// instead of four.
+/// Lets four processes of a group take turns with a neighbour. The neighbour waits for one time
+/// slice instead of four.
 fn a_group_has_one_time_slice(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
     daemon.create("long")?;
@@ -150,7 +150,7 @@ fn a_group_has_one_time_slice(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A program forks and executes children. It stays exact, and its limits apply to them.
+/// Forks and executes children in a program. It stays exact, and its limits apply to them.
 fn children(bed: &Bed) -> Result<Outcome> {
     let daemon = daemon(bed)?;
     let options = format!("--atom 50us --tpc {}", bed.first(4));

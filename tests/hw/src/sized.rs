@@ -103,7 +103,7 @@ fn barrier_under_a_quota(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Two quotas are in use without a pause, and a third tenant has the rest. The barriers of all
+/// Keeps two quotas in use without a pause, and gives a third tenant the rest. The barriers of all
 /// three end.
 fn barriers_beside(bed: &Bed) -> Result<Outcome> {
     let mps = Mps::start()?;

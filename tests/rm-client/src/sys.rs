@@ -31,7 +31,7 @@ pub(crate) fn open_device(path: &str, minor: u32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// `_IOWR('F', escape, size)`.
+/// Returns `_IOWR('F', escape, size)`.
 const fn request(escape: u8, size: usize) -> libc::c_ulong {
     // CAST: sizes of ioctl structures have 14 bits, and a byte fits.
     (3 << 30) | ((size as libc::c_ulong) << 16) | (0x46 << 8) | (escape as libc::c_ulong)

@@ -93,8 +93,8 @@ fn opener(cgroup: &Cgroup) -> Result<(Child, i32), Stop> {
     Ok((child, descriptor))
 }
 
-/// A process below a group's cgroup belongs to the group, however deep its own cgroup. The kernel's
-/// paths have no maximum length; the core keeps 512 bytes of one.
+/// Checks that a process below a group's cgroup belongs to the group, however deep its own cgroup.
+/// The kernel's paths have no maximum length; the core keeps 512 bytes of one.
 fn deep_cgroup() -> Outcome {
     need_cgroups()?;
     let group = Group::new("g")?;
@@ -146,7 +146,7 @@ fn in_pid_circle(test: impl FnOnce() -> Outcome) -> Outcome {
     outcome
 }
 
-/// An unrelated process that gets the pid of a dead opener is no member.
+/// Checks that an unrelated process that gets the pid of a dead opener is no member.
 fn dead_opener() -> Outcome {
     in_pid_circle(|| {
         let group = Group::new("g")?;
@@ -159,7 +159,7 @@ fn dead_opener() -> Outcome {
     })
 }
 
-/// Nor is a process one of whose threads gets that pid.
+/// Checks that a process is no member either if one of its threads gets that pid.
 fn dead_opener_thread() -> Outcome {
     in_pid_circle(|| {
         let group = Group::new("g")?;

@@ -119,8 +119,8 @@ fn root() -> Outcome {
     same("directories of an idle tree", others, vec!["gpus".into()])
 }
 
-/// `gpus/` lists 0, 1, 2 .. without a gap, in the order of PCI addresses, and shows the driver's
-/// data of each.
+/// Checks that `gpus/` lists 0, 1, 2 .. without a gap, in the order of PCI addresses, and shows the
+/// driver's data of each.
 fn gpus() -> Outcome {
     let count = tree::gpus()?;
     let expected: BTreeSet<String> = (0..count).map(|index| index.to_string()).collect();
@@ -254,7 +254,8 @@ const SAMPLES: &[&str] = &[
     "",
 ];
 
-/// An enforced limit accepts and shows what the parser accepts. All others refuse writes and reads.
+/// Checks that an enforced limit accepts and shows what the parser accepts. All others refuse
+/// writes and reads.
 fn other_values() -> Outcome {
     let features = read(&format!("gpus/{}/features", tree::a_gpu()?))?;
     each_limit(|path, entry| {

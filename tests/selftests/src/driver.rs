@@ -76,6 +76,7 @@ fn holder(group: &Group) -> Result<Child, Stop> {
     Ok(child)
 }
 
+/// Checks that a group with an open driver cannot be removed:
 /// ```text
 /// d/ <- a, which has the driver open
 /// ```
@@ -91,7 +92,7 @@ fn holds_group() -> Outcome {
     group.remove().during("remove after its death")
 }
 
-/// A child may use an inherited file. Its exit leaves the parent's client alone.
+/// Checks that a child may use an inherited file. Its exit leaves the parent's client alone.
 fn fork() -> Outcome {
     let control = rm::open()?;
     let client = rm::alloc_client(&control)?;
@@ -103,7 +104,7 @@ fn fork() -> Outcome {
     rm::free_client(&control, client).during("the parent's client is still there")
 }
 
-/// A descriptor taken from a process that is then killed keeps its clients.
+/// Checks that a descriptor taken from a process that is then killed keeps its clients.
 fn passed() -> Outcome {
     let group = Group::new("d")?;
     let (ready, tell_ready) = sys::pipe()?;
@@ -136,7 +137,7 @@ fn passed() -> Outcome {
     Ok(())
 }
 
-/// Closing one of two descriptors of one file frees nothing.
+/// Checks that closing one of two descriptors of one file frees nothing.
 fn dup() -> Outcome {
     let control = rm::open()?;
     let other = control.try_clone()?;

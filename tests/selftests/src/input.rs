@@ -84,7 +84,7 @@ fn many_lines() -> Outcome {
     ])
 }
 
-/// Each `write` is parsed alone: two halves do not make a whole.
+/// Checks that each `write` is parsed alone: two halves do not make a whole.
 fn in_parts() -> Outcome {
     let mut control = OpenOptions::new().write(true).open(at("control"))?;
     holds("half a command is refused", control.write(b"crea").is_err())?;
@@ -159,7 +159,7 @@ fn cgroups() -> Outcome {
     write(&other.file("group.cgroup"), "/kubepods.slice/pod1").during("it is free again")
 }
 
-/// A reader with a small buffer sees the same text as one with a large one.
+/// Checks that a reader with a small buffer sees the same text as one with a large one.
 fn small_reads() -> Outcome {
     let (_group, paths) = writable()?;
     for path in paths.iter().filter(|path| *path != "control") {

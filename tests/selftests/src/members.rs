@@ -32,6 +32,7 @@ pub(crate) fn idle() -> io::Result<Child> {
     })
 }
 
+/// Adds processes by pid:
 /// ```text
 /// g/ <- a, b
 /// ```
@@ -65,7 +66,8 @@ fn zero_is_the_writer() -> Outcome {
     joined
 }
 
-/// Writing the id of any thread moves the whole process. The group shows the process once.
+/// Checks that writing the id of any thread moves the whole process. The group shows the process
+/// once.
 fn thread() -> Outcome {
     let group = Group::new("g")?;
     let child = Child::fork(|| {
@@ -95,6 +97,7 @@ fn thread() -> Outcome {
     outcome
 }
 
+/// Moves a process to another group:
 /// ```text
 /// g/ <- a      then      g/
 /// h/                     h/ <- a
@@ -114,6 +117,7 @@ fn moving() -> Outcome {
     outcome
 }
 
+/// Checks that children belong to their parent's group:
 /// ```text
 /// g/ <- a -> fork b -> fork c      all three belong to g
 /// ```
@@ -196,7 +200,7 @@ fn busy() -> Outcome {
     group.remove().during("remove when all are gone")
 }
 
-/// A zombie counts as dead.
+/// Checks that a zombie counts as dead.
 fn dead() -> Outcome {
     let group = Group::new("g")?;
     let child = Child::fork(|| 0)?;
@@ -219,7 +223,7 @@ fn dead() -> Outcome {
     same("members", group.pids()?, vec![])
 }
 
-/// A member dies, an unrelated process gets its pid, and that process is no member. The pids cycle
+/// Checks that an unrelated process that gets the pid of a dead member is no member. The pids cycle
 /// through a small range so that this happens soon.
 fn pid_reuse() -> Outcome {
     const PID_MAX: &str = "/proc/sys/kernel/pid_max";
@@ -259,7 +263,7 @@ pub(crate) fn child_where(right: impl Fn(libc::pid_t) -> bool) -> Result<Child, 
     Err(Stop::Failed("no child with that pid".into()))
 }
 
-/// `group.procs` uses the pid namespace of the reader or writer.
+/// Checks that `group.procs` uses the pid namespace of the reader or writer.
 ///
 /// ```text
 /// first namespace: this test sees n
@@ -304,8 +308,8 @@ fn namespace() -> Outcome {
     )
 }
 
-/// A process in the cgroup or below it belongs to the group from when it opens the driver until it
-/// closes it.
+/// Checks that a process in the cgroup or below it belongs to the group from when it opens the
+/// driver until it closes it.
 fn cgroup() -> Outcome {
     const MOUNT: &str = "/sys/fs/cgroup";
     if fs::metadata(format!("{MOUNT}/cgroup.procs")).is_err() {

@@ -57,8 +57,8 @@ fn tolerate<T>(outcome: io::Result<T>, expected: &[i32]) -> Result<(), i32> {
     }
 }
 
-/// A file was opened before its directory disappeared. Reads and writes fail with EIO, debugfs'
-/// error for this case, and the group's name can be used again.
+/// Uses a file that was opened before its directory disappeared. Reads and writes fail with EIO,
+/// debugfs' error for this case, and the group's name can be used again.
 fn open_file() -> Outcome {
     let group = Group::new("r")?;
     let mut procs = File::open(at("r/group.procs"))?;
@@ -87,7 +87,7 @@ fn open_file() -> Outcome {
     again.remove().during("remove")
 }
 
-/// Many processes create one name at once, and exactly one succeeds.
+/// Checks that exactly one of many processes that create one name at once succeeds.
 fn one_name() -> Outcome {
     let rounds = repetitions(20);
     let mut made = 0;
@@ -112,7 +112,7 @@ fn one_name() -> Outcome {
     same("times that it was made", made, rounds)
 }
 
-/// Half of the workers write limits and cgroups, half read everything.
+/// Writes limits and cgroups in half of the workers, and reads everything in the others.
 fn writers_and_readers() -> Outcome {
     let group = Group::new("rw")?;
     let gpus = tree::directories("gpus")?;

@@ -44,7 +44,7 @@ struct Free {
 const _: () = assert!(size_of::<Alloc>() == 32);
 const _: () = assert!(size_of::<Free>() == 16);
 
-/// `_IOWR('F', number, T)`.
+/// Returns `_IOWR('F', number, T)`.
 const fn request<T>(number: u64) -> u64 {
     // CAST: sizes of ioctl structures have 14 bits.
     (3 << 30) | ((size_of::<T>() as u64) << 16) | (0x46 << 8) | number

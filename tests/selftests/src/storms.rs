@@ -99,7 +99,7 @@ fn execs() -> Outcome {
     })
 }
 
-/// Children are killed while they fork.
+/// Kills children while they fork.
 fn kills() -> Outcome {
     lead(|| {
         each(storm_size() / LEADERS / 4, || {
@@ -113,7 +113,7 @@ fn kills() -> Outcome {
     })
 }
 
-/// As many members at once as one group of a large node has.
+/// Adds as many members at once as one group of a large node has.
 fn crowd() -> Outcome {
     let size = storm_size();
     let lost = event(LOST)?;

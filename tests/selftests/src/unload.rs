@@ -51,8 +51,8 @@ fn unload() -> io::Result<()> {
     sys::rmmod("nvidia")
 }
 
-/// An open file of the tree holds the module, as everywhere in Linux, and still works. After its
-/// close the module can be unloaded.
+/// Checks that an open file of the tree holds the module, as everywhere in Linux, and still works.
+/// After its close the module can be unloaded.
 fn open_file() -> Outcome {
     let mut version = File::open(at("version"))?;
     let found = unload().err().map(|error| errno(&error));
@@ -66,7 +66,7 @@ fn open_file() -> Outcome {
     load().during("load")
 }
 
-/// An open directory does not hold the module: the directory empties under its reader.
+/// Checks that an open directory does not hold the module: the directory empties under its reader.
 fn open_directory() -> Outcome {
     let _group = Group::new("u")?;
     let directories = [File::open(at(""))?, File::open(at("u"))?];

@@ -31,7 +31,7 @@ fn on_daemon(daemon: &Daemon) -> Exporter {
     Exporter::new(&["--dir".as_ref(), daemon.directory.as_os_str()])
 }
 
-/// A page is reused for so long after a short read.
+/// Waits until the exporter no longer reuses its page of a short read.
 fn wait_for_a_new_page() {
     thread::sleep(Duration::from_millis(150));
 }

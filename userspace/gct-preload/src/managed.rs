@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// In this test, too, `mmap` and `munmap` are this library's.
+    /// Checks it with this library's `mmap` and `munmap`.
     #[test]
     fn what_the_program_unmaps_or_maps_over_is_gone() {
         const LEN: usize = 4 * PAGE;

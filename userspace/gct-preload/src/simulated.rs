@@ -318,7 +318,7 @@ impl Bench {
         self.now_ns += ns;
     }
 
-    /// Does everything that takes no time. Returns the grids with blocks that run. For a timed
+    /// Executes everything that takes no time. Returns the grids with blocks that run. For a timed
     /// machine.
     pub(crate) fn running(&mut self) -> Vec<usize> {
         let mut quiet = 0;

@@ -90,7 +90,7 @@ impl Bed {
     }
 }
 
-/// The library under test, which cargo has built beside this test.
+/// Returns the library under test, which cargo has built beside this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let beside = test.parent().unwrap().join("libgct_preload.so");

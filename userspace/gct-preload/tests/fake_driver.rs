@@ -332,7 +332,7 @@ pub extern "C" fn fake_launch() -> u32 {
     launch(0)
 }
 
-/// As [`fake_launch`], with the second doorbells.
+/// Launches as [`fake_launch`] does, with the second doorbells.
 #[no_mangle]
 pub extern "C" fn fake_launch_second() -> u32 {
     launch(2)

@@ -226,7 +226,8 @@ mod tests {
     }
 
     proptest! {
-        /// Arbitrary bytes either decode to a message that encodes again, or are refused.
+        /// Checks that arbitrary bytes either decode to a message that encodes again, or are
+        /// refused.
         #[test]
         fn any_bytes_are_safe(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             if let Some(request) = decode::<Request>(&bytes) {

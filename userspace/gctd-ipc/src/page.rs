@@ -382,7 +382,7 @@ mod tests {
             prop_assert_eq!(Limits::from_words(&limits.words()), limits);
         }
 
-        /// Arbitrary words decode to limits without a panic.
+        /// Checks that arbitrary words decode to limits without a panic.
         #[test]
         fn any_words_are_limits(words: [u64; LIMIT_WORDS]) {
             let limits = Limits::from_words(&words);

@@ -193,7 +193,7 @@ mod tests {
         assert!(Shared::<Word>::open(sealed.as_fd()).is_err());
     }
 
-    /// The mode of the file does not stop root, as whom the tests may run. The seals do.
+    /// Checks the seals: root, as which the tests may run, ignores the mode of the file.
     #[test]
     fn a_sealed_page_cannot_be_written_after_reopening() {
         let (fd, mine) = SharedFd::create::<Word>("test").unwrap();

@@ -99,7 +99,7 @@ fn gpu_files_show_what_the_driver_reported() {
     assert_eq!(read("tpcs.list"), Ok(format!("{TPCS}\n")));
 }
 
-/// Without known TPCs, a mask could leave none and a quota could not be kept.
+/// Checks that without known TPCs, a mask could leave none and a quota could not be kept.
 #[test]
 fn without_known_tpcs_their_limits_are_unsupported() {
     let daemon = Daemon::with_tpcs("unknown", 1, TpcMask::EMPTY);

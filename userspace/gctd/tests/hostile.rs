@@ -247,7 +247,8 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Any sequence of packets leaves the daemon alive and nothing behind after the disconnect.
+    /// Checks that any sequence of packets leaves the daemon alive and nothing behind after the
+    /// disconnect.
     #[test]
     fn any_sequence_is_survived(packets in prop::collection::vec(requests(), 0..60)) {
         let daemon = Daemon::new("any", 1);

@@ -48,7 +48,7 @@ fn helper(name: &str) -> Command {
     command
 }
 
-/// A helper, not a test: connects, leaves the socket to a child, and exits.
+/// Connects, leaves the socket to a child, and exits. It is a helper of other tests.
 #[test]
 #[expect(clippy::zombie_processes, reason = "this process ends first")]
 fn parent() {
@@ -62,7 +62,7 @@ fn parent() {
     heir.stdin(Stdio::inherit()).spawn().unwrap();
 }
 
-/// A helper, not a test: the child, which greets on request.
+/// Greets on request, as the child. It is a helper of other tests.
 #[test]
 fn heir() {
     let Ok(fd) = std::env::var(HEIR) else {
@@ -225,7 +225,7 @@ fn a_page_with_other_seals_is_not_shared() {
     assert!(matches!(mapped, Reply::Error { .. }));
 }
 
-/// A process writes anything into its page, all the time. Its neighbour keeps its numbers, and the
+/// Writes anything into a process's page, all the time. Its neighbour keeps its numbers, and the
 /// daemon serves everybody.
 #[test]
 fn lies_in_a_page_move_no_neighbour() {
@@ -288,7 +288,7 @@ fn lies_in_a_page_move_no_neighbour() {
     assert!(honest.wait().unwrap().success());
 }
 
-/// A helper, not a test: a tenant that does nothing more until its input ends.
+/// Connects and waits until its input ends. It is a helper of other tests.
 #[test]
 fn namesake() {
     let Some(path) = std::env::var_os(PARENT) else {
@@ -300,8 +300,8 @@ fn namesake() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// In namespaces of its own a process is pid 1 and root, and has neither another's directory nor a
-/// right more.
+/// Checks that in namespaces of its own a process is pid 1 and root, and has neither another's
+/// directory nor a right more.
 #[test]
 fn a_process_in_namespaces_of_its_own_is_itself() {
     let daemon = Daemon::new("namespaces", 1);

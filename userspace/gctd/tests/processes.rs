@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const MEMORY: u32 = 0x5c00_0040;
 
-/// The program of [`Process`], not a test by itself: a tenant that allocates 1 MiB and sleeps.
+/// Allocates 1 MiB and sleeps. It is the program of [`Process`], not a test.
 #[test]
 fn process() {
     let Some(path) = std::env::var_os("GCTD_TEST_TENANT") else {

@@ -29,7 +29,7 @@ fn syntax_comes_before_range_before_support() {
     assert_eq!(world.read(File::ComputeWeight, pool), Ok("250\n".into()));
 }
 
-/// A file that shows `max` or `100` looks enforced.
+/// Checks that such a limit shows no value: a file with `max` or `100` looks enforced.
 #[test]
 fn a_limit_that_nothing_enforces_cannot_be_read() {
     let mut world = World::new(FeatureSet::NONE.with(Feature::Weight));

@@ -211,7 +211,7 @@ fn a_handle_that_another_file_gets_next_is_that_files() {
     assert_eq!(world.store.state().objects.space_of_any(11), None);
 }
 
-/// The neighbour dups our memory, and we free ours meanwhile.
+/// Lets the neighbour dup our memory while we free ours.
 fn dup_race(world: &mut World, own: FileId, theirs: FileId, status: u64) {
     let dup = [
         (0, THEIRS),

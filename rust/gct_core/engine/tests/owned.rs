@@ -8,7 +8,7 @@ use crate::rmapi::{nv, Call, Handle};
 
 const FEATURES: FeatureSet = FeatureSet::NONE.with(Feature::ChannelOwned);
 
-/// The call that allocates an object of a class below another.
+/// Returns the call that allocates an object of a class below another.
 fn alloc(parent: u64, class: u32) -> Call {
     let bytes = words(
         nv::nvos21::SIZE,

@@ -319,7 +319,7 @@ fn defaults_of_the_table_are_values_of_their_files() {
 }
 
 proptest! {
-    /// A printed value parses as the same value.
+    /// Checks that a printed value parses as the same value.
     #[test]
     fn what_is_read_can_be_written_back(pick in 0..Format::VALUES.len(), text in "[0-9]{1,6}( [0-9]{1,7}|-[0-9]{1,3}|,[0-9]{1,3}|[KMG]|ms|us)?|max|off|all|none|default") {
         let format = Format::VALUES[pick];
@@ -330,7 +330,7 @@ proptest! {
         }
     }
 
-    /// A parser returns for any bytes.
+    /// Checks that a parser returns for any bytes.
     #[test]
     fn any_bytes_get_an_answer(text in prop::collection::vec(any::<u8>(), 0..80)) {
         for format in Format::VALUES {

@@ -209,8 +209,8 @@ const QUARTER: core::ops::RangeInclusive<u64> = 2_300..=2_700;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// More processes of a node do not make its share larger, nor do longer pieces or predictions
-    /// that are wrong in one direction.
+    /// Checks that more processes of a node do not make its share larger, nor do longer pieces or
+    /// predictions that are wrong in one direction.
     #[test]
     fn a_weight_is_a_share_of_each_second(
         processes in 1usize..=4, long in 20_000u64..2_000_000, other in 20_000u64..2_000_000,
@@ -228,7 +228,8 @@ proptest! {
         }
     }
 
-    /// Who was away for long gets its share from then on, and nothing for the time before.
+    /// Checks that a node that was away for long gets its share from then on, and nothing for the
+    /// time before.
     #[test]
     fn idle_time_is_not_banked(away in 1u64..3_000, long in 20_000u64..1_000_000, seed: u64) {
         let away = START + MS * away;
@@ -240,9 +241,9 @@ proptest! {
         prop_assert!(QUARTER.contains(&part), "{part}");
     }
 
-    /// A node that always has work gets its quota in each period, and no more, beside another. In a
-    /// short period it may get less: half the GPU is its share, and it may begin the period
-    /// `WINDOW` ahead.
+    /// Checks that a node that always has work gets its quota in each period, and no more, beside
+    /// another. In a short period it may get less: half the GPU is its share, and it may begin the
+    /// period `WINDOW` ahead.
     #[test]
     fn a_duty_cycle_holds_in_each_period(
         percent in 5u64..=45, period in 10u64..=100, processes in 1usize..=2, seed: u64,
@@ -264,7 +265,7 @@ proptest! {
         }
     }
 
-    /// Idle periods are not saved up.
+    /// Checks that idle periods are not saved up.
     #[test]
     fn idle_periods_are_not_banked(percent in 5u64..=80, away in 1u64..=50, seed: u64) {
         let period = MS * 20;
@@ -280,7 +281,7 @@ proptest! {
     }
 }
 
-/// Whose neighbours do not wait has the whole GPU, whatever its weight.
+/// Checks that a node whose neighbours do not wait has the whole GPU, whatever its weight.
 #[test]
 fn the_gpu_does_not_idle_while_anybody_may_run() {
     let short = Process {
@@ -310,7 +311,8 @@ fn tenth() -> Share {
     }
 }
 
-/// Neither a weight nor a quota holds back for good what is longer than the window and the quota.
+/// Checks that neither a weight nor a quota holds back for good what is longer than the window and
+/// the quota.
 #[test]
 fn a_long_piece_goes_and_is_paid_for() {
     let share = tenth();
@@ -331,7 +333,7 @@ fn a_long_piece_goes_and_is_paid_for() {
     assert_eq!(account.ready_at(&share, MS, later), now + MS * 500);
 }
 
-/// What an earlier period was charged too much makes no later one longer.
+/// Checks that an overcharge of one period makes no later period longer.
 #[test]
 fn a_wrong_prediction_is_given_back_in_its_own_period() {
     let share = tenth();
@@ -346,7 +348,7 @@ fn a_wrong_prediction_is_given_back_in_its_own_period() {
     }
 }
 
-/// A piece of unknown length does not hold others back for as long as it runs.
+/// Checks that a piece of unknown length does not hold others back for as long as it runs.
 #[test]
 fn a_piece_is_charged_while_it_runs() {
     let (mut long, mut other) = (Account::default(), Account::default());

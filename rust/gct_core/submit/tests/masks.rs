@@ -236,7 +236,7 @@ fn clusters(blocks: u32) -> Vec<u32> {
     qmd
 }
 
-/// Seen on H100s: such launches never start.
+/// Checks launches that never start on H100s.
 #[test]
 fn clusters_that_no_gpc_can_place_are_left_alone() {
     let gpu = with_holes();
@@ -271,7 +271,7 @@ fn clusters_that_no_gpc_can_place_are_left_alone() {
     assert_eq!((applied, qmd), (Err(Reason::TooWide), before));
 }
 
-/// Beside a quota of 40 a tenant has 26 TPCs, however many bits.
+/// Checks that beside a quota of 40 a tenant has 26 TPCs, however many bits.
 #[test]
 fn a_cooperative_launch_counts_tpcs_that_exist() {
     let mut qmd = grid(Version::V04_00);

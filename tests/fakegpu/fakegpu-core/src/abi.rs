@@ -20,7 +20,8 @@ mod layouts {
     use super::{Array, Field};
     include!(concat!(env!("OUT_DIR"), "/layouts.rs"));
 
-    /// The snapshot replaces the headers where there are none, so the two must not differ.
+    /// Checks that the snapshot does not differ from the headers, which it replaces where there are
+    /// none.
     #[test]
     fn the_snapshot_is_current() {
         let current = include_str!(concat!(env!("OUT_DIR"), "/layouts.rs"));

@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(fsp.read(NV_PFSP_MSGQ_TAIL::OFFSET), Some(0));
     }
 
-    /// The driver asserts the value of EMEMC after it has written a message.
+    /// Checks the value of EMEMC after a message, which the driver asserts.
     #[test]
     fn ememc_counts_words_through_blocks() {
         let mut fsp = Fsp::default();

@@ -370,7 +370,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every walk ends, whatever the tables contain, even pointers to themselves.
+        /// Checks that every walk ends, whatever the tables contain, even pointers to themselves.
         #[test]
         fn any_tables_are_walked(entries in prop::collection::vec(any::<u64>(), 512), va in any::<u64>()) {
             let mut memory = PhysicalMemory::new(1 << 20, World::new());

@@ -357,7 +357,7 @@ mod tests {
     }
 
     proptest! {
-        /// After hostile accesses of any kind the device still answers.
+        /// Checks that after hostile accesses of any kind the device still answers.
         #[test]
         fn no_access_breaks_it(ops in prop::collection::vec(
             (0u32..6, any_offset(), prop::collection::vec(any::<u8>(), 0..40), any::<bool>()), 0..60)) {

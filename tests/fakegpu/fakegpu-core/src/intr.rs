@@ -169,7 +169,7 @@ mod tests {
         InterruptTree::new(World::new())
     }
 
-    /// RM checks interrupts at the end of its initialisation: it triggers vector 0x81 and waits for
+    /// Checks what RM does at the end of its initialisation: it triggers vector 0x81 and waits for
     /// its handler.
     #[test]
     fn the_drivers_self_test_gets_its_message() {

@@ -94,7 +94,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every byte of a read comes from the register that contains it.
+        /// Checks that every byte of a read comes from the register that contains it.
         #[test]
         fn reads_any_size_and_offset(offset in any::<u64>(), len in 0usize..64) {
             let mut data = vec![0; len];

@@ -283,7 +283,7 @@ mod tests {
     }
 
     proptest! {
-        /// No write changes a read-only bit.
+        /// Checks that no write changes a read-only bit.
         #[test]
         fn read_only_bits_stay(offset in prop_oneof![0u64..0x120, 0xff0u64..0x1010, any::<u64>()],
                                data in prop::collection::vec(any::<u8>(), 0..70)) {

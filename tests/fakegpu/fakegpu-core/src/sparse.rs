@@ -183,7 +183,7 @@ mod tests {
     }
 
     proptest! {
-        /// After any writes and clears the memory reads back as an array would.
+        /// Checks that after any writes and clears the memory reads back as an array would.
         #[test]
         fn agrees_with_an_array(ops in prop::collection::vec((0..LEN + 8, 0usize..9000, any::<u8>(), any::<bool>()), 0..40)) {
             let mut memory = SparseMemory::new(LEN);

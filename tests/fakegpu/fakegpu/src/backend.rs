@@ -114,8 +114,8 @@ pub(crate) fn interrupts() -> Vec<IrqInfo> {
         .collect()
 }
 
-/// Malformed requests get a successful reply: an error reply would end the virtual machine, and
-/// with it the test that sent the request.
+/// Checks that malformed requests get a successful reply: an error reply would end the virtual
+/// machine, and with it the test that sent the request.
 impl ServerBackend for Backend {
     fn region_read(&mut self, region: u32, offset: u64, data: &mut [u8]) -> io::Result<()> {
         match Aperture::from_bar_index(region) {

@@ -75,7 +75,7 @@ fn every_metric_has_a_file_of_its_scope_with_its_keys() {
     }
 }
 
-/// A new file or key of the tree must be exported, or be named here.
+/// Checks that each file and key of the tree is exported, or is named here.
 #[test]
 fn every_number_of_the_tree_is_exported() {
     let sources: Vec<_> = METRICS
@@ -145,7 +145,7 @@ fn table() -> String {
     table
 }
 
-/// `GCT_BLESS=1 cargo test -p gct-exporter page` rewrites it.
+/// Checks the page; `GCT_BLESS=1 cargo test -p gct-exporter page` rewrites it.
 #[test]
 fn the_table_of_the_page_is_that_of_the_code() {
     const BEGIN: &str = "<!-- metrics: begin -->\n";

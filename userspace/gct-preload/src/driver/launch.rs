@@ -318,7 +318,7 @@ pub unsafe extern "C" fn cuGraphKernelNodeSetAttribute(
 mod tests {
     use super::*;
 
-    /// The sizes are those of cuda.h of CUDA 12.9 and 13.0.
+    /// Checks that the sizes are those of cuda.h of CUDA 12.9 and 13.0.
     #[test]
     fn structures_have_the_layout_of_cuda_h() {
         assert_eq!(size_of::<Attribute>(), 72);

@@ -119,7 +119,7 @@ fn later() -> LaunchLimits {
     }
 }
 
-/// A container that is paused, SIGSTOP, a debugger.
+/// Checks a neighbour that is in a paused container, or stopped by SIGSTOP or a debugger.
 #[test]
 fn a_neighbour_that_is_stopped_is_not_waited_for() {
     let mut beside = Beside::new(12, "", later());
@@ -163,7 +163,7 @@ fn what_is_reserved_for_a_neighbour_that_is_stopped_is_lent() {
     );
 }
 
-/// As after a sticky error of CUDA, when no launch ends any more.
+/// Checks a neighbour whose launches no longer end, as after a sticky error of CUDA.
 #[test]
 fn who_does_not_move_is_not_busy_for_its_neighbours() {
     let mut beside = Beside::new(14, "", later());
@@ -218,8 +218,8 @@ fn who_is_frozen_is_not_busy_for_its_neighbours() {
     assert!(beside.tenant.busy_since_ns().is_some());
 }
 
-/// A neighbour with all TPCs that is away for 5 ms more lends them for a moment, but not for a
-/// launch of unknown duration.
+/// Checks that a neighbour with all TPCs that is away for 5 ms more lends them for a moment, but
+/// not for a launch of unknown duration.
 #[test]
 fn a_whole_launch_obeys_the_order_to_wait() {
     let mut beside = Beside::new(16, "0-127", later());
@@ -236,7 +236,7 @@ fn a_whole_launch_obeys_the_order_to_wait() {
     assert_eq!(beside.after(10_250_000), 1);
 }
 
-/// A launch gets the mask of its release, not the mask of its processing.
+/// Checks that a launch gets the mask of its release, not the mask of its processing.
 #[test]
 fn a_launch_that_has_waited_gets_the_mask_of_when_it_goes() {
     let paced = LaunchLimits {

@@ -102,8 +102,8 @@ fn train(bench: &mut Bench) {
     }
 }
 
-/// Three launches in streams that share a channel. The first two wait for the third, as receives do
-/// for a send.
+/// Runs three launches in streams that share a channel. The first two wait for the third, as
+/// receives do for a send.
 #[test]
 fn launches_that_wait_for_one_that_is_held_back_end() {
     let mut bench = streams(10);
@@ -120,7 +120,8 @@ fn launches_that_wait_for_one_that_is_held_back_end() {
     bench.check_blocks(23);
 }
 
-/// A stream whose launch waits for long does not delay the others that share its channel.
+/// Checks that a stream whose launch waits for long does not delay the others that share its
+/// channel.
 #[test]
 fn streams_beside_two_that_wait_keep_their_pace() {
     let mut bench = streams(11);
@@ -149,7 +150,7 @@ fn streams_beside_two_that_wait_keep_their_pace() {
     bench.check_blocks(72);
 }
 
-/// A program that does so repeatedly waits less each time.
+/// Checks that a program that does so repeatedly waits less each time.
 #[test]
 fn streams_that_wait_for_each_other_again_wait_less() {
     let mut bench = streams(23);
@@ -171,7 +172,7 @@ fn streams_that_wait_for_each_other_again_wait_less() {
     bench.check_blocks(250);
 }
 
-/// A launch of 1000 blocks fits 128 TPCs at once, but not the four of a mask.
+/// Checks that a launch of 1000 blocks fits 128 TPCs at once, but not the four of a mask.
 #[test]
 fn a_launch_that_its_mask_cannot_hold_at_once_is_counted() {
     for (number, list, atom_us, narrowed) in

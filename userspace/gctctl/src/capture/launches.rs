@@ -121,7 +121,7 @@ fn waits_text(waits: &Waits) -> Vec<String> {
     latch.into_iter().chain(pcas).chain(dependences).collect()
 }
 
-/// One launch as an object; what is not known is null.
+/// Returns one launch as an object; unknown fields are null.
 pub(super) fn json(found: &QmdCall, words: &[u32]) -> Value {
     let mut object = json!({
         "qmd": hex(found.qmd_va),

@@ -301,7 +301,7 @@ fn a_guest_has_the_makers_time_slice() {
     assert_eq!(slice(&mut all, 1, "300"), Err(Error::Unsupported));
 }
 
-/// The sender of a control may be preempted for long.
+/// Checks it because the sender of a control may be preempted for long.
 #[test]
 fn a_control_in_flight_blocks_no_other_process() {
     let mut all = Tenants::new(3, 3);

@@ -127,7 +127,7 @@ fn fills_take_their_length_in_elements() {
     );
 }
 
-/// UVM's fast scrubber: no remapping, length in bytes, but the constants count.
+/// Checks UVM's fast scrubber: no remapping, length in bytes, but the constants count.
 #[test]
 fn a_scrub_writes_both_constants() {
     let mut engine = Engine::new();
@@ -231,7 +231,7 @@ fn a_read_only_page_is_not_written() {
 }
 
 proptest! {
-    /// A turn ends, whatever the launch.
+    /// Checks that a turn ends, whatever the launch.
     #[test]
     fn any_launch(methods in prop::collection::vec((0u16..0x200, any::<u32>()), 0..40), launch in any::<u32>()) {
         let mut engine = Engine::new();

@@ -180,7 +180,7 @@ mod tests {
     }
 
     proptest! {
-        /// No answer panics on parameters of any length and content.
+        /// Checks that no answer panics on parameters of any length and content.
         #[test]
         fn any_parameters(index in 0usize..18, params in prop::collection::vec(any::<u8>(), 0..600)) {
             let commands = [

@@ -330,7 +330,7 @@ fn the_bars_directory_entry_reaches_video_memory() {
     );
 }
 
-/// The next driver rings before it boots GSP, over the last driver's ring.
+/// Checks a driver that rings over the last driver's ring, before it boots GSP.
 #[test]
 fn after_unloading_nothing_is_served_until_the_next_boot() {
     let mut driver = booted();
@@ -359,8 +359,8 @@ fn many_calls_go_round_the_ring() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// GSP still answers after calls of any function with any content. There are few handles, so
-    /// that calls refer to each other's objects.
+    /// Checks that GSP still answers after calls of any function with any content. There are few
+    /// handles, so that calls refer to each other's objects.
     #[test]
     fn any_calls(calls in prop::collection::vec(
         (0u32..0x120, prop::collection::vec(prop_oneof![0u32..4, any_command(), any::<u32>()], 0..60), 0usize..300), 0..60)) {

@@ -360,8 +360,8 @@ fn a_captured_launch_runs_all_its_blocks() {
     );
 }
 
-/// The launches of each capture, by the captures' README: grids in launch order, in blocks or
-/// clusters.
+/// Checks the launches of each capture against the captures' README: grids in launch order, in
+/// blocks or clusters.
 #[test]
 fn every_capture_has_the_launches_of_its_readme() {
     let captures: [(&str, &[[u32; 3]]); 6] = [
@@ -399,7 +399,7 @@ fn captured_launches_run_in_their_order() {
 }
 
 proptest! {
-    /// Any compute methods come to an end.
+    /// Checks that any compute methods come to an end.
     #[test]
     fn any_compute_methods(methods in prop::collection::vec((0x40u16..0x800, any::<u32>()), 0..40)) {
         let mut machine = Machine::with_engine(abi::NV2080_ENGINE_TYPE_GR0);
@@ -414,7 +414,7 @@ proptest! {
         }
     }
 
-    /// Any rings and pushbuffers are executed in bounded turns.
+    /// Checks that any rings and pushbuffers are executed in bounded turns.
     #[test]
     fn any_ring(entries in prop::collection::vec(any::<u64>(), 8), words in prop::collection::vec(any::<u32>(), 64), put in 0..ENTRIES) {
         let mut machine = Machine::new();

@@ -117,8 +117,8 @@ const BYTES: u64 = CLIENTS as u64 * 3 * 128;
 /// empty page of each table.
 const REST: u64 = 128 << 10;
 
-/// A tenant's cgroup is charged for the tenant's entries and uncharged when the tenant has exited.
-/// Entries that others made before and after it stay valid.
+/// Checks that a tenant's cgroup is charged for the tenant's entries and uncharged when the tenant
+/// has exited. Entries that others made before and after it stay valid.
 fn given_back() -> Outcome {
     let cgroup = Cgroup::new("gct-charged")?;
     let before = session(0)?;
@@ -173,7 +173,7 @@ fn full(cgroup: &Cgroup, parent: &mut Parent) -> Result<Arc<Control>, Stop> {
 const ROUNDS: usize = 60;
 const CLIENTS_OF_ROUND: usize = 20;
 
-/// Under a limit, the driver returns `NV_ERR_NO_MEMORY`. Neighbours are not affected.
+/// Checks that under a limit, the driver returns `NV_ERR_NO_MEMORY`. Neighbours are not affected.
 fn refused() -> Outcome {
     let cgroup = Cgroup::new("gct-refused")?;
     let group = Group::new("charged")?;
@@ -205,7 +205,7 @@ fn refused() -> Outcome {
     tenant.finish()
 }
 
-/// Without a limit the tenant continues, and `events` counts what is not followed.
+/// Checks that without a limit the tenant continues, and `events` counts what is not followed.
 fn counted() -> Outcome {
     let cgroup = Cgroup::new("gct-counted")?;
     let before = out_of_memory()?;

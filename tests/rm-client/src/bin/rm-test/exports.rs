@@ -20,7 +20,8 @@ fn memory() -> Result<Option<u64>, Stop> {
     Ok(usage(&me(), 0)?.and_then(|usage| usage.memory))
 }
 
-/// Memory exported to a file stays charged until the file is closed and no client has it.
+/// Checks that memory exported to a file stays charged until the file is closed and no client has
+/// it.
 fn exported() -> Outcome {
     let (session, other) = (session(0)?, session(0)?);
     session.group(ENGINE)?;
@@ -56,7 +57,7 @@ fn exported() -> Outcome {
     eventually("closed", &before, memory)
 }
 
-/// Memory of a dma-buf stays charged until the dma-buf is freed.
+/// Checks that memory of a dma-buf stays charged until the dma-buf is freed.
 fn dma_buf() -> Outcome {
     let session = session(0)?;
     session.group(ENGINE)?;
@@ -77,7 +78,7 @@ fn dma_buf() -> Outcome {
     eventually("closed", &before, memory)
 }
 
-/// A file has numbered places for objects. A new object replaces the one in its place.
+/// Checks that a file has numbered places for objects. A new object replaces the one in its place.
 fn exported_by_place() -> Outcome {
     let (session, other) = (session(0)?, session(0)?);
     session.group(ENGINE)?;

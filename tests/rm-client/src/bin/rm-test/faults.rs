@@ -22,7 +22,8 @@ pub(crate) fn shown(faults: u32, last_xid: u32) -> String {
     format!("faults {faults}\nlast_xid {last_xid}\n")
 }
 
-/// A neighbour's channel continues, both in another process and in the one whose channel faulted.
+/// Checks that a neighbour's channel continues, both in another process and in the one whose
+/// channel faulted.
 fn alone() -> Outcome {
     let mut neighbour = Child::fork(|parent| {
         let session = session(0)?;

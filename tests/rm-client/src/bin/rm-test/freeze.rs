@@ -112,8 +112,8 @@ fn thawed_by_tenant() -> Outcome {
     eventually("thawed", &7, || Ok(queue.payload(0)))
 }
 
-/// A write ends although threads undo it all the time. When they stop, the frozen channels do not
-/// run.
+/// Checks that a write ends although threads undo it all the time. When they stop, the frozen
+/// channels do not run.
 fn undone_by_threads() -> Outcome {
     const THREADS: usize = 3;
     let mut clock = clock()?;
@@ -151,7 +151,7 @@ fn undone_by_threads() -> Outcome {
     Ok(())
 }
 
-/// Thawing puts only those channels on the runlist that their owner has put there.
+/// Checks that thawing puts only those channels on the runlist that their owner has put there.
 fn stopped_by_tenant() -> Outcome {
     let mut clock = clock()?;
     let session = session(0)?;
@@ -167,7 +167,7 @@ fn stopped_by_tenant() -> Outcome {
     eventually("scheduled", &7, || Ok(queue.payload(0)))
 }
 
-/// These need several controls, since a control names 64 channels at most.
+/// Checks channels that need several controls, since a control names 64 channels at most.
 fn frozen_200() -> Outcome {
     const CHANNELS: u32 = 100;
     let mut clock = clock()?;

@@ -47,7 +47,7 @@ pub(crate) fn need_two() -> Outcome {
     }
 }
 
-/// The driver's list and the tree name the same GPUs.
+/// Checks that the driver's list and the tree name the same GPUs.
 fn listed() -> Outcome {
     let gpus = Control::open()?.gpus()?;
     if gpus.is_empty() {
@@ -59,7 +59,7 @@ fn listed() -> Outcome {
     Ok(())
 }
 
-/// RM numbers devices in the order in which they are opened, the tree by address.
+/// Checks that RM numbers devices in the order in which they are opened, the tree by address.
 fn opened_backwards() -> Outcome {
     need_two()?;
     let mut child = Child::fork(|parent| {
@@ -109,7 +109,7 @@ fn kept_open() -> Outcome {
     same("directory", tree::at(&me()).exists(), false)
 }
 
-/// After all tests gctgroup has missed no event.
+/// Checks that after all tests gctgroup has missed no event.
 fn nothing_was_lost() -> Outcome {
     let events = tree::read("events")?;
     let lost = events.lines().find(|line| !line.ends_with(" 0"));

@@ -52,7 +52,7 @@ fn sums() -> Outcome {
     group.remove().during("removal")
 }
 
-/// The usage of a process moves with it, from group to group.
+/// Checks that the usage of a process moves with it, from group to group.
 fn takes() -> Outcome {
     let (one, two) = (Group::new("rm1")?, Group::new("rm2")?);
     let mut child = member()?;
@@ -84,7 +84,7 @@ fn killed() -> Outcome {
     group.remove().during("removal")
 }
 
-/// A member's child belongs to the group, and stays in it after its parent has died.
+/// Checks that a member's child belongs to the group, and stays in it after its parent has died.
 fn inherits() -> Outcome {
     let group = Group::new("rm")?;
     let mut child = Child::fork(|parent| {
@@ -108,7 +108,7 @@ fn inherits() -> Outcome {
     expect("rm", 0, Some((0, 0)))
 }
 
-/// The group is charged for memory, too.
+/// Checks that the group is charged for memory, too.
 fn memory() -> Outcome {
     let group = Group::new("rm")?;
     let mut child = member()?;

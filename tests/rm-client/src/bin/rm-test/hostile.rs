@@ -95,8 +95,8 @@ impl Neighbour {
     }
 }
 
-/// An ioctl that RM refuses on this file returns the structure as the tenant wrote it: with
-/// `NV_OK`.
+/// Checks that an ioctl that RM refuses on this file returns the structure as the tenant wrote it:
+/// with `NV_OK`.
 fn forged_success() -> Outcome {
     let neighbour = Neighbour::new()?;
     let session = session(0)?;
@@ -184,7 +184,8 @@ fn clients_of_driver() -> Outcome {
     same("something was claimed", claimed > 0, true)
 }
 
-/// A client allocated through a file that is registered with another file belongs to the latter.
+/// Checks that a client allocated through a file that is registered with another file belongs to
+/// the latter.
 fn registered() -> Outcome {
     let owner = Arc::new(Control::open()?);
     let other = Control::open()?;
@@ -204,7 +205,8 @@ fn registered() -> Outcome {
     expect_gone(process::id())
 }
 
-/// A device without parameters is on the first GPU. Its descendants are charged and limited there.
+/// Checks that a device without parameters is on the first GPU. Its descendants are charged and
+/// limited there.
 fn bare_device() -> Outcome {
     let client = Client::open()?;
     let gpu = Gpu::open_without_parameters(&client).during("ALLOC_OBJECT")?;
@@ -221,7 +223,7 @@ fn bare_device() -> Outcome {
     expect_gone(process::id())
 }
 
-/// A device is on the GPU that RM has read, whatever another thread writes meanwhile.
+/// Checks that a device is on the GPU that RM has read, whatever another thread writes meanwhile.
 fn raced_device() -> Outcome {
     const ROUNDS: usize = 40;
     need_two()?;
@@ -249,7 +251,7 @@ fn raced_device() -> Outcome {
     same("events", tree::read("events")?, before)
 }
 
-/// An object is tracked even if its parameters cannot be written back.
+/// Checks that an object is tracked even if its parameters cannot be written back.
 fn read_only() -> Outcome {
     let session = session(0)?;
     let group = session.group(ENGINE)?;
@@ -263,8 +265,8 @@ fn read_only() -> Outcome {
     expect_gone(process::id())
 }
 
-/// RM frees objects that depend on an address space, although they are not its descendants. The
-/// core must not keep them, or they would obstruct a limit.
+/// Checks that RM frees objects that depend on an address space, although they are not its
+/// descendants. The core must not keep them, or they would obstruct a limit.
 fn freed_along() -> Outcome {
     let keeper = session(0)?;
     let kept = keeper.group(ENGINE)?;
@@ -289,7 +291,7 @@ fn freed_along() -> Outcome {
     has_slice(&keeper, kept, 800)
 }
 
-/// A channel directly below a device has its own channel group, and counts as both.
+/// Checks that a channel directly below a device has its own channel group, and counts as both.
 fn channel_alone() -> Outcome {
     let session = session(0)?;
     let channel = session.channel_alone(ENGINE).during("channel")?;
@@ -320,8 +322,8 @@ fn channel_alone() -> Outcome {
     Ok(session.gpu().client().free_all()?)
 }
 
-/// A dup into another owner's client is refused, even if its source is freed meanwhile: the other
-/// owner never has the object.
+/// Checks that a dup into another owner's client is refused, even if its source is freed meanwhile:
+/// the other owner never has the object.
 fn dup_to_stranger() -> Outcome {
     const ROUNDS: usize = 200;
     let neighbour = Neighbour::new()?;

@@ -84,8 +84,8 @@ fn slices_given_back() -> Outcome {
     has_slice(&session, later, default)
 }
 
-/// A tenant may set its time slice, but not above the limit. Its own value takes effect when the
-/// limit is gone.
+/// Checks that a tenant may set its time slice, but not above the limit. Its own value takes effect
+/// when the limit is gone.
 fn slice_reset_by_tenant() -> Outcome {
     let session = session(0)?;
     let group = session.group(ENGINE)?;
@@ -117,7 +117,7 @@ fn member(expected: [Option<u64>; 4]) -> Result<Child, Stop> {
     Ok(child)
 }
 
-/// The tighter of the member's own limit and its part of its group's limit applies.
+/// Checks that the tighter of the member's own limit and its part of its group's limit applies.
 fn slices_of_members() -> Outcome {
     let group = Group::new("rm")?;
     set("rm", TIMESLICE, "700")?;
@@ -155,7 +155,7 @@ fn slices_after_moves() -> Outcome {
     expect_gone(child.pid())
 }
 
-/// The limit stays on a channel group that keeps only its second name.
+/// Checks that the limit stays on a channel group that keeps only its second name.
 fn slice_of_second_name() -> Outcome {
     let (first, second) = (session(0)?, session(0)?);
     let group = first.group(ENGINE)?;

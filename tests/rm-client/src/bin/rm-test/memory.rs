@@ -86,7 +86,7 @@ fn host_memory() -> Outcome {
     same("charged", more, 0)
 }
 
-/// A second name is not charged. The memory stays charged while it has a name.
+/// Checks that a second name is not charged. The memory stays charged while it has a name.
 fn dup_memory() -> Outcome {
     let first = session(0)?;
     let second = session(0)?;

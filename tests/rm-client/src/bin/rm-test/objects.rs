@@ -30,7 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("threads", threads),
 ];
 
-/// The directory appears with the first channel group and disappears with the last.
+/// Checks that the directory appears with the first channel group and disappears with the last.
 fn groups() -> Outcome {
     let session = session(0)?;
     let client = session.gpu().client().clone();
@@ -60,7 +60,7 @@ fn channels() -> Outcome {
     expect_gone(process::id())
 }
 
-/// RM allows 128 channels per group, so 200 channels need two groups.
+/// Allocates 200 channels in two groups, since RM allows 128 per group.
 fn many_channels() -> Outcome {
     const OF_A_GROUP: u64 = 128;
     const REST: u64 = 72;
@@ -134,7 +134,7 @@ fn close_device() -> Outcome {
     expect_gone(process::id())
 }
 
-/// An object that RM refuses is not charged.
+/// Checks that an object that RM refuses is not charged.
 fn refused() -> Outcome {
     let session = session(0)?;
     let client = session.gpu().client();
@@ -154,7 +154,7 @@ fn refused() -> Outcome {
     expect_gone(process::id())
 }
 
-/// A handle may be reused at once, also for an object of another class.
+/// Checks that a handle may be reused at once, also for an object of another class.
 fn handle_again() -> Outcome {
     let session = session(0)?;
     let client = session.gpu().client();
@@ -173,7 +173,7 @@ fn handle_again() -> Outcome {
     expect_gone(process::id())
 }
 
-/// Refused frees, and frees of objects that do not exist, change nothing.
+/// Checks that refused frees, and frees of objects that do not exist, change nothing.
 fn refused_free() -> Outcome {
     let session = session(0)?;
     let client = session.gpu().client();
@@ -198,7 +198,7 @@ fn refused_free() -> Outcome {
     expect_gone(process::id())
 }
 
-/// Two clients through one file and one through another share one directory.
+/// Checks that two clients through one file and one through another share one directory.
 fn two_clients() -> Outcome {
     let first = session(0)?;
     let same_file = Client::new(first.gpu().client().control_file().clone())?;
@@ -217,7 +217,7 @@ fn two_clients() -> Outcome {
     expect_gone(process::id())
 }
 
-/// One client uses two GPUs. Each directory lives as long as its own groups.
+/// Uses two GPUs through one client. Each directory lives as long as its own groups.
 fn two_gpus() -> Outcome {
     need_two()?;
     let first = session(0)?;
@@ -236,7 +236,7 @@ fn two_gpus() -> Outcome {
     expect_gone(process::id())
 }
 
-/// A client has one device per GPU. A refused second one changes nothing.
+/// Checks that a client has one device per GPU. A refused second one changes nothing.
 fn two_devices() -> Outcome {
     let session = session(0)?;
     let client = session.gpu().client().clone();
@@ -261,7 +261,7 @@ fn shared_group() -> Result<(Session, Session, Handle, Handle), Stop> {
     Ok((first, second, group, name))
 }
 
-/// Freeing a second name leaves the first.
+/// Checks that freeing a second name leaves the first.
 fn dup_freed() -> Outcome {
     let (first, second, group, name) = shared_group()?;
     second.gpu().client().free(name)?;
@@ -270,7 +270,7 @@ fn dup_freed() -> Outcome {
     expect_gone(process::id())
 }
 
-/// A channel group lives as long as it has a name, and so does its directory.
+/// Checks that a channel group lives as long as it has a name, and so does its directory.
 fn dup_kept() -> Outcome {
     let (first, second, group, name) = shared_group()?;
     first.gpu().client().free(group)?;
@@ -282,7 +282,7 @@ fn dup_kept() -> Outcome {
     expect_gone(process::id())
 }
 
-/// A channel below the second name runs in the group.
+/// Checks that a channel below the second name runs in the group.
 fn dup_channel() -> Outcome {
     let (first, second, group, name) = shared_group()?;
     let channel = second.channel(name, ENGINE).during("channel")?;

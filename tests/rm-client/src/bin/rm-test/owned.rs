@@ -103,7 +103,7 @@ fn work() -> Outcome {
     })
 }
 
-/// The test submits more entries than both rings have.
+/// Submits more entries than both rings have.
 fn around() -> Outcome {
     as_member(|_| {
         let session = session(0)?;
@@ -128,8 +128,8 @@ fn shares() -> Outcome {
     })
 }
 
-/// A neighbour of owned channels has no part in them: its parameters reach RM as they are, and RM
-/// hears of no client but its own.
+/// Checks that a neighbour of owned channels has no part in them: its parameters reach RM as they
+/// are, and RM hears of no client but its own.
 fn nothing() -> Outcome {
     let index = usize::try_from(tree::index_of(0)?).map_err(failed)?;
     let recorder = Recorder::open(index).during("recorder")?;
@@ -160,7 +160,7 @@ pub(crate) fn rings(recorder: &Recorder, mark: u32) -> Result<Vec<u64>, Stop> {
     Ok(channels.filter_map(|event| event.param(8, 8)).collect())
 }
 
-/// It is not known where a ring lies that UVM has mapped. The channel works, and is counted.
+/// Checks that a channel whose ring UVM has mapped works, and is counted: its place is unknown.
 fn uvm() -> Outcome {
     as_member(|_| {
         let client = Client::open()?;
@@ -171,7 +171,7 @@ fn uvm() -> Outcome {
     })
 }
 
-/// A forked child has its parent's mappings, and so its mailbox.
+/// Checks that a forked child has its parent's mappings, and so its mailbox.
 fn forked() -> Outcome {
     as_member(|_| {
         let session = session(0)?;
@@ -188,7 +188,7 @@ fn forked() -> Outcome {
     })
 }
 
-/// A channel that is freed leaves nothing to the next one of its handle.
+/// Checks that a channel that is freed leaves nothing to the next one of its handle.
 fn again() -> Outcome {
     as_member(|_| {
         let session = session(0)?;
@@ -210,7 +210,7 @@ fn again() -> Outcome {
     })
 }
 
-/// The life of a channel, to be ended by a signal at each step.
+/// Lives the life of a channel, which a signal ends at each step.
 fn life(parent: &mut Parent) -> Outcome {
     let session = session(0)?;
     let group = session.group(ENGINE)?;
@@ -326,14 +326,14 @@ fn replaced() -> Result<[u32; 2], Stop> {
     Ok([waiting.payload(0), waiting.payload(1)])
 }
 
-/// The GPU executes the entries that were submitted, and not what the tenant makes of its ring
-/// afterwards. Of a native channel it executes the latter, so the test can tell.
+/// Checks that the GPU executes the entries that were submitted, and not what the tenant makes of
+/// its ring afterwards. Of a native channel it executes the latter, so the test can tell.
 fn rewritten() -> Outcome {
     same("native", replaced()?, [0, 9])?;
     as_member(|_| same("owned", replaced()?, [7, 0]))
 }
 
-/// GP_PUT may be any number, and GP_GET is only shown.
+/// Checks that GP_PUT may be any number, and GP_GET is only shown.
 fn garbage() -> Outcome {
     as_member(|_| {
         let session = session(0)?;
@@ -352,7 +352,7 @@ fn garbage() -> Outcome {
     })
 }
 
-/// While the ioctl runs, another thread changes the address of the ring. Either RM gets the
+/// Changes the address of the ring in another thread while the ioctl runs. Either RM gets the
 /// driver's ring, or the channel is counted; nothing in between.
 fn raced() -> Outcome {
     as_member(|_| {

@@ -10,37 +10,40 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// A forked child that pauses at each of its steps until the parent lets it continue.
 pub(crate) struct Child {
     pid: libc::pid_t,
-    said: File,
-    told: File,
+    from_child: File,
+    to_child: File,
     reaped: bool,
 }
 
 /// The child's side.
 pub(crate) struct Parent {
-    say: File,
-    hear: File,
+    to_parent: File,
+    from_parent: File,
 }
 
 impl Parent {
     /// Reports a step as done, and waits. The parent's death ends the child.
     pub(crate) fn step(&mut self) -> Outcome {
-        self.say.write_all(&[1])?;
+        self.to_parent.write_all(&[1])?;
         let mut byte = [0];
-        Ok(self.hear.read_exact(&mut byte)?)
+        Ok(self.from_parent.read_exact(&mut byte)?)
     }
 }
 
 impl Child {
     /// Forks. This program has one thread whenever it forks, so the child may do anything.
     pub(crate) fn fork(work: impl FnOnce(&mut Parent) -> Outcome) -> Result<Self, Stop> {
-        let (said, say) = pipe()?;
-        let (hear, told) = pipe()?;
+        let (from_child, to_parent) = pipe()?;
+        let (from_parent, to_child) = pipe()?;
         // SAFETY: the process has one thread, so no other thread holds a lock.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error().into()),
             0 => {
-                drop((said, told));
-                let code = match work(&mut Parent { say, hear }) {
+                drop((from_child, to_child));
+                let code = match work(&mut Parent {
+                    to_parent,
+                    from_parent,
+                }) {
                     Ok(()) => 0,
                     Err(why) => {
                         eprintln!("# child: {why:?}");
@@ -52,8 +55,8 @@ impl Child {
             }
             pid => Ok(Self {
                 pid,
-                said,
-                told,
+                from_child,
+                to_child,
                 reaped: false,
             }),
         }
@@ -68,12 +71,12 @@ impl Child {
     pub(crate) fn at_step(&mut self) -> Outcome {
         let ended = |_| failed(format!("process {} ended early", self.pid));
         let mut byte = [0];
-        self.said.read_exact(&mut byte).map_err(ended)
+        self.from_child.read_exact(&mut byte).map_err(ended)
     }
 
     /// Lets the child continue.
     pub(crate) fn go(&mut self) -> Outcome {
-        Ok(self.told.write_all(&[1])?)
+        Ok(self.to_child.write_all(&[1])?)
     }
 
     /// Lets the child continue, and waits for its next step.

@@ -29,7 +29,7 @@ pub(crate) const TESTS: &[Test] = &[
 /// The file by which one process passes its handles to another.
 const SHARED: &str = "/tmp/rm-test.handles";
 
-/// A process exits while it has objects.
+/// Lets a process exit while it has objects.
 fn exit() -> Outcome {
     let mut child = Child::fork(|parent| {
         let session = session(0)?;
@@ -105,7 +105,7 @@ fn kill() -> Outcome {
     Ok(())
 }
 
-/// A child may use its parent's open files. The parent is charged.
+/// Checks that a child may use its parent's open files. The parent is charged.
 fn fork_shares() -> Outcome {
     let mut child = Child::fork(|parent| {
         let session = session(0)?;
@@ -132,7 +132,8 @@ fn fork_shares() -> Outcome {
     expect_gone(child.pid())
 }
 
-/// A file whose opener has died lives on in a child, with the objects allocated through it.
+/// Checks that a file whose opener has died lives on in a child, with the objects allocated through
+/// it.
 fn fork_outlives() -> Outcome {
     let mut child = Child::fork(|parent| {
         let session = session(0)?;
@@ -174,7 +175,7 @@ fn exec_closes() -> Outcome {
     expect_gone(child.pid())
 }
 
-/// A file that stays open keeps its objects, under the same pid.
+/// Checks that a file that stays open keeps its objects, under the same pid.
 fn exec_keeps() -> Outcome {
     let mut child = Child::fork(|parent| {
         let session = session(0)?;
@@ -198,7 +199,7 @@ fn exec_keeps() -> Outcome {
     expect_gone(child.pid())
 }
 
-/// The process that opened a control file is charged, whichever process uses it.
+/// Checks that the process that opened a control file is charged, whichever process uses it.
 fn passed() -> Outcome {
     let mut opener = Child::fork(|parent| {
         let control = Control::open()?;
@@ -242,7 +243,7 @@ fn unsafe_dup(control: &Control, number: i32) -> Result<impl Drop, Stop> {
     }
 }
 
-/// A child that opens the driver itself is charged itself.
+/// Checks that a child that opens the driver itself is charged itself.
 fn own_directory() -> Outcome {
     let hold = |parent: &mut Parent| {
         let session = session(0)?;
@@ -271,7 +272,7 @@ fn own_directory() -> Outcome {
     expect_gone(child.pid())
 }
 
-/// Many processes on both GPUs die at once.
+/// Kills many processes on both GPUs at once.
 fn many() -> Outcome {
     const COUNT: u64 = 20;
     need_two()?;
@@ -300,7 +301,7 @@ fn many() -> Outcome {
         .try_for_each(|child| expect_gone(child.pid()))
 }
 
-/// Many processes share one GPU at once, each with a channel group.
+/// Lets many processes share one GPU at once, each with a channel group.
 pub(crate) fn crowd(count: usize) -> Outcome {
     // Kept open, so that the GPU is initialised only once.
     let kept = session(0)?;
@@ -324,8 +325,8 @@ pub(crate) fn crowd(count: usize) -> Outcome {
         .try_for_each(|child| expect_gone(child.pid()))
 }
 
-/// An object of another process that a process dups stays charged to the other, if the driver
-/// allows the dup at all.
+/// Checks that an object of another process that a process dups stays charged to the other, if the
+/// driver allows the dup at all.
 fn dup_by_another() -> Outcome {
     let mut owner = Child::fork(|parent| {
         let session = session(0)?;

@@ -69,7 +69,7 @@ fn four() -> Outcome {
     same("the stranger's", session.timeslice(own)?, stock)
 }
 
-/// A member with many channel groups divides its own share among them.
+/// Checks that a member with many channel groups divides its own share among them.
 fn many() -> Outcome {
     const MANY: usize = 40;
     let group = Group::new("rm")?;

@@ -80,8 +80,8 @@ fn is_refused(what: &str, outcome: Result<(), Error>) -> Outcome {
     }
 }
 
-/// Without a group, the driver lets every process stop and start every other's channels. In a
-/// group, gctgroup refuses that.
+/// Checks that without a group, the driver lets every process stop and start every other's
+/// channels. In a group, gctgroup refuses that.
 fn strangers() -> Outcome {
     let group = Group::new("rm")?;
     let mut clock = clock()?;
@@ -107,7 +107,8 @@ fn strangers() -> Outcome {
     tenant.finish()
 }
 
-/// A process in the same group may stop the others' channels, but cannot start a frozen one.
+/// Checks that a process in the same group may stop the others' channels, but cannot start a frozen
+/// one.
 fn same_group() -> Outcome {
     let group = Group::new("rm")?;
     let mut clock = clock()?;
@@ -137,8 +138,8 @@ fn same_group() -> Outcome {
     tenant.finish()
 }
 
-/// Every generation has its own number for the control that puts a channel on the runlist, and a
-/// device has one more control.
+/// Sends each generation's number of the control that puts a channel on the runlist, and the one
+/// of a device.
 fn generations() -> Outcome {
     let own = session(0)?;
     let group = own.group(ENGINE)?;

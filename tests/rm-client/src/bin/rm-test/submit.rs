@@ -52,7 +52,7 @@ fn tokens() -> Outcome {
     same("tokens", tokens.len(), 3)
 }
 
-/// Both pages show the GPU's clock, 16 bytes before the doorbell.
+/// Checks that both pages show the GPU's clock, 16 bytes before the doorbell.
 fn doorbells() -> Outcome {
     let session = session(0)?;
     let clock = usize::from(numbers::DOORBELL) - 16;
@@ -110,7 +110,7 @@ fn work() -> Outcome {
     Ok(())
 }
 
-/// The test submits more entries than the ring has.
+/// Submits more entries than the ring has.
 fn around() -> Outcome {
     let session = session(0)?;
     let mut queue = queue(&session)?;
@@ -130,7 +130,8 @@ fn two_groups() -> Outcome {
     same("the first's", one.payload(1), 20)
 }
 
-/// Work waits until its group is on the runlist. Work of another group serves as the clock.
+/// Checks that work waits until its group is on the runlist. Work of another group serves as the
+/// clock.
 fn unscheduled() -> Outcome {
     let session = session(0)?;
     let mut clock = queue(&session)?;
@@ -146,7 +147,7 @@ fn unscheduled() -> Outcome {
     eventually("after scheduling", &7, || Ok(waiting.payload(0)))
 }
 
-/// A compute group as libcuda allocates it, up to the engine's object.
+/// Allocates a compute group as libcuda does, up to the engine's object.
 fn compute() -> Outcome {
     let session = session(0)?;
     let group = session.group(Engine::Compute).during("group")?;
@@ -165,8 +166,8 @@ fn compute() -> Outcome {
     }
 }
 
-/// Work runs through UVM's page tables, as with libcuda. The tree shows neither UVM's own RM
-/// objects nor its names of the channel.
+/// Checks that work runs through UVM's page tables, as with libcuda. The tree shows neither UVM's
+/// own RM objects nor its names of the channel.
 fn uvm() -> Outcome {
     let client = Client::open()?;
     let session = Session::with_uvm(Gpu::open(&client, 0)?).during("session")?;

@@ -104,7 +104,7 @@ fn sent_records_sum_to_zero_and_advance() {
 }
 
 proptest! {
-    /// Parsing never leaves the ring, whatever it contains.
+    /// Checks that parsing never leaves the ring, whatever it contains.
     #[test]
     fn any_ring(count in any::<u32>(), write in any::<u32>(), elements in prop::collection::vec(any::<u32>(), 24)) {
         let mut memory = memory();
@@ -119,7 +119,7 @@ proptest! {
         }
     }
 
-    /// Opening never panics, whatever the location says.
+    /// Checks that opening never panics, whatever the location says.
     #[test]
     fn any_location(shared in any::<u64>(), pages in 0u64..6000, command in any::<u64>(), status in any::<u64>()) {
         let mut memory = memory();

@@ -230,7 +230,7 @@ fn a_disabled_channel_stands_still_within_a_launch() {
     machine.had(frozen, 5 * SLICE_NS + LAUNCH_NS / 2 + 10 * LAUNCH_NS);
 }
 
-/// As measured on an H200: GPFIFO_SCHEDULE with bEnable=0, and DISABLE_CHANNELS with
+/// Checks what was measured on an H200: GPFIFO_SCHEDULE with bEnable=0, and DISABLE_CHANNELS with
 /// bOnlyDisableScheduling, leave running launches alone.
 #[test]
 fn off_the_runlist_nothing_new_begins() {
@@ -273,8 +273,8 @@ fn preemption_ends_a_slice() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// After any order of scheduling, freezing, thawing and preempting, no group has more than the
-    /// available time, and nothing hangs.
+    /// Checks that after any order of scheduling, freezing, thawing and preempting, no group has
+    /// more than the available time, and nothing hangs.
     #[test]
     fn any_scheduling(steps in prop::collection::vec((0u32..8, 0u32..4, any::<u32>(), 0u64..300), 1..40)) {
         let mut machine = Machine::new();
