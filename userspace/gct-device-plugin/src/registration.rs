@@ -138,6 +138,7 @@ impl Registration {
             match self.register(&kubelet).await {
                 Ok(()) => {
                     registered = Some((now, Instant::now()));
+                    self.said = None;
                     self.say("registered".to_owned());
                 }
                 Err(problem) => {
