@@ -11,11 +11,12 @@ SECONDS_MAX=300
 rm -f "$RESULTS/$JOB"
 [ "$(id -u)" -eq 0 ] || die "the job $JOB makes namespaces, mounts and cgroups: run it as root"
 "$ROOT/ci/setup-kubernetes.sh"
-programs=$BUILD/kubernetes/programs
+node=$BUILD/kubernetes
 step "programs of the node" cargo build --locked --manifest-path "$ROOT/userspace/Cargo.toml" \
-	-p gctd -p gctctl -p gct-device-plugin -p gct-preload
-mkdir -p "$programs"
-install --strip "$CARGO_TARGET_DIR"/debug/{gctd,gctctl,gct-device-plugin,libgct_preload.so} "$programs"
+	-p gctd -p gctctl -p gct-device-plugin -p gct-preload --bins --lib --example tenant
+mkdir -p "$node/programs"
+install --strip "$CARGO_TARGET_DIR"/debug/{gctd,gctctl,gct-device-plugin,libgct_preload.so,examples/tenant} \
+	"$node/programs"
 
 # The kubelet's cgroups lie below one of this job, in each hierarchy, so that two clones do not meet
 # and nothing is left.
@@ -24,7 +25,7 @@ hierarchies() {
 	findmnt -rn -t cgroup,cgroup2 -o TARGET
 }
 make_cgroups() {
-	local at
+	local at file
 	for at in $(hierarchies); do
 		mkdir "$at/$cgroup"
 		[ ! -e "$at/cpuset.cpus" ] || for file in cpuset.cpus cpuset.mems; do
@@ -41,43 +42,59 @@ remove_cgroups() {
 trap remove_cgroups EXIT
 make_cgroups
 
-# All processes end with their pid namespace. The root file system is the store's below a tmpfs.
-log=$BUILD/log/$JOB.log
-logs=$BUILD/log/$JOB
-rm -rf "$logs"
-mkdir -p "$logs" "$BUILD/kubernetes/mount"
-cat >"$BUILD/kubernetes/enter.sh" <<-ENTER
-	set -eu
-	cd "$BUILD/kubernetes/mount"
-	mount -t tmpfs tmpfs .
-	mkdir upper work root
-	mount -t overlay -o "lowerdir=$(readlink -f "$BUILD/kubernetes/root"),upperdir=upper,workdir=work" overlay root
-	for type in proc:proc tmpfs:run tmpfs:tmp tmpfs:var/lib tmpfs:var/log; do
-		mount -t "\${type%:*}" "\${type%:*}" "root/\${type#*:}"
-	done
-	mount --rbind /sys root/sys
-	mount --rbind /dev root/dev
-	mkdir root/gct/{programs,bin,tests,logs}
-	mount --bind "$(readlink -f "$BUILD/kubernetes/bin")" root/gct/bin
-	mount --bind "$programs" root/gct/programs
-	mount --bind "$ROOT/tests/kubernetes" root/gct/tests
-	mount --bind "$logs" root/gct/logs
-	cd root
-	pivot_root . .old
-	umount -l /.old
-	ip link set lo up
-	exec /bin/bash /gct/tests/node.sh "$cgroup"
-ENTER
-printf '==> Kubernetes, for at most %d s\n' $SECONDS_MAX
-timeout -s KILL $SECONDS_MAX unshare -m -p -n -u -i -f --kill-child --propagation private \
-	bash "$BUILD/kubernetes/enter.sh" </dev/null >"$log" 2>&1 || echo "FAILED the script ended early" >>"$log"
-while read -r word what; do
-	case $word in
-	ok) record $JOB 1 0 ;;
-	FAILED) record $JOB 0 1 ;;
-	*) continue ;;
-	esac
-	printf '%-7s %s\n' "$word" "$what"
-done <"$log"
-grep -q '^FAILED' "$log" && note "whole log: $log, and of the programs: $logs"
+# Prints the script that enters the node with cgroups version 2, or without. Its root file system is
+# the store's below a tmpfs.
+enter_script() {
+	cat <<-ENTER
+		set -eu
+		mount -t tmpfs tmpfs "$node/mount"
+		cd "$node/mount"
+		mkdir upper work root
+		mount -t overlay -o "lowerdir=$(readlink -f "$node/root"),upperdir=upper,workdir=work" overlay root
+		for type in proc:proc tmpfs:run tmpfs:tmp tmpfs:var/lib tmpfs:var/log; do
+			mount -t "\${type%:*}" "\${type%:*}" "root/\${type#*:}"
+		done
+		mount --rbind /sys root/sys
+		mount --rbind /dev root/dev
+		mkdir root/gct/{programs,bin,tests,logs}
+		mount --bind "$(readlink -f "$node/bin")" root/gct/bin
+		mount --bind "$node/programs" root/gct/programs
+		mount --bind "$ROOT/tests/kubernetes" root/gct/tests
+		mount --bind "$2" root/gct/logs
+		cd root
+		pivot_root . .old
+		umount -l /.old
+		[ $1 = v2 ] || umount /sys/fs/cgroup/unified
+		ip link set lo up
+		exec /bin/bash /gct/tests/node.sh $cgroup $1
+	ENTER
+}
+
+# run_node v2|v1: runs tests/kubernetes/node.sh and counts its lines. All processes end with their
+# pid namespace.
+run_node() {
+	local version=$1 log logs word what
+	logs=$BUILD/log/$JOB-$version log=$BUILD/log/$JOB-$version.log
+	rm -rf "$logs"
+	mkdir -p "$logs" "$node/mount"
+	enter_script "$version" "$logs" >"$node/enter.sh"
+	printf '==> Kubernetes, cgroup %s, for at most %d s\n' "$version" $SECONDS_MAX
+	timeout -s KILL $SECONDS_MAX unshare -m -p -n -u -i -f --kill-child --propagation private \
+		bash "$node/enter.sh" </dev/null >"$log" 2>&1 || echo "FAILED the script ended early" >>"$log"
+	while read -r word what; do
+		case $word in
+		ok) record $JOB 1 0 ;;
+		FAILED) record $JOB 0 1 ;;
+		*) continue ;;
+		esac
+		printf '%-7s %s\n' "$word" "$what"
+	done <"$log"
+	! grep -q '^FAILED' "$log" || note "whole log: $log, and of the programs: $logs"
+}
+
+# This machine may have version 2 alone, or both. Of both, pods have a cgroup in each.
+run_node v2
+if long && findmnt -rn -t cgroup /sys/fs/cgroup/pids >/dev/null; then
+	run_node v1
+fi
 finish $JOB

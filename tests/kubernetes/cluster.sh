@@ -36,7 +36,7 @@ await() {
 configure() {
 	printf '127.0.0.1 localhost\n%s node1\n' $ADDRESS >/etc/hosts
 	: >/etc/resolv.conf
-	hostname node1
+	busybox hostname node1
 	ip link add veth0 type veth peer name veth1
 	ip addr add $ADDRESS/24 dev veth0
 	ip link set veth0 up
@@ -104,22 +104,24 @@ configure() {
 	for node in nvidia0 nvidia1 nvidiactl; do mknod /run/devices/$node c 1 3; done
 }
 
-# make_image NAME COMMAND...: prints an archive with busybox alone, as docker saves it.
+# make_image NAME: prints an archive as docker saves it, with busybox, the tenant and its libraries.
 make_image() {
 	local name=$1 folder layer config applet
 	folder=$(mktemp -d)
-	mkdir -p "$folder"/layer/{bin,dev,etc,proc,run,sys,tmp,usr/lib}
-	cp /usr/bin/busybox "$folder/layer/bin/"
+	mkdir -p "$folder"/layer/{bin,dev,etc,lib64,proc,run,sys,tmp,usr/lib/x86_64-linux-gnu}
+	cp /usr/bin/busybox /gct/programs/tenant "$folder/layer/bin/"
+	cp /lib64/ld-linux-x86-64.so.2 "$folder/layer/lib64/"
+	cp /usr/lib/x86_64-linux-gnu/{libc.so.6,libgcc_s.so.1} "$folder/layer/usr/lib/x86_64-linux-gnu/"
 	for applet in sh sleep; do ln -s busybox "$folder/layer/bin/$applet"; done
 	cd "$folder"
-	tar -C layer -cf layer.tar .
+	busybox tar -C layer -cf layer.tar .
 	layer=$(sha256sum <layer.tar | cut -d' ' -f1)
 	printf '{"architecture":"amd64","os":"linux","config":{"Cmd":["/bin/sleep","1000000"],"Env":["PATH=/bin"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
 		"$layer" >config.json
 	config=$(sha256sum <config.json | cut -d' ' -f1)
 	mv config.json "$config.json"
 	printf '[{"Config":"%s.json","RepoTags":["%s"],"Layers":["layer.tar"]}]' "$config" "$name" >manifest.json
-	tar -cf - "$config.json" manifest.json layer.tar
+	busybox tar -cf - "$config.json" manifest.json layer.tar
 	cd /
 	rm -r "$folder"
 }

@@ -1,32 +1,35 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Usage: node.sh CGROUP
+# Usage: node.sh CGROUP v1|v2
 #
 # Runs in the namespaces that ci/test-kubernetes.sh makes: starts a cluster of one node and a gctd
 # without a GPU, and tries pods that ask for a profile. Prints a line for each test.
 set -u
-CGROUP=$1
+CGROUP=$1 VERSION=$2
 export PATH=/gct/bin:/gct/programs:/usr/sbin:/usr/bin KUBECONFIG=/run/kubeconfig HOME=/root
 START=$SECONDS
+# Most seconds until something happens that takes a few.
+WAIT=60
 . /gct/tests/cluster.sh
 
 ok() {
 	printf 'ok %s (after %d s)\n' "$1" $((SECONDS - START))
 }
 
-# until_true SECONDS DESCRIPTION command...: a test that passes as soon as the command succeeds.
+# until_true DESCRIPTION command...: a test that passes as soon as the command succeeds. What
+# follows builds on it, so a failure ends the script.
 until_true() {
-	local limit=$((SECONDS + $1)) what=$2
-	shift 2
+	local limit=$((SECONDS + WAIT)) what=$1
+	shift
 	while ! "$@" >/tmp/last 2>&1; do
 		if [ $SECONDS -ge $limit ]; then
 			printf 'FAILED %s (after %d s)\n' "$what" $((SECONDS - START))
 			cat /tmp/last
 			kubectl get pods -o wide
-			kubectl get events | tail -n 5
+			kubectl get events --sort-by=.lastTimestamp | tail -n 5
 			gctctl --user ls
-			return 1
+			exit
 		fi
 		sleep 0.2
 	done
@@ -41,7 +44,7 @@ allocatable() {
 	is "$(kubectl get node node1 -o "jsonpath={.status.allocatable.gctgroup\.dev/$1}")" "$2"
 }
 
-# pod NAME [COUNT]
+# pod NAME [COUNT]: a pod that takes 512 MiB and asks for another 600.
 pod() {
 	kubectl apply -f - >/dev/null <<-POD
 		apiVersion: v1
@@ -49,12 +52,13 @@ pod() {
 		metadata: {name: $1}
 		spec:
 		  restartPolicy: Never
+		  dnsPolicy: Default
 		  terminationGracePeriodSeconds: 0
 		  containers:
 		  - name: main
 		    image: localhost/busybox:1
 		    imagePullPolicy: Never
-		    command: [sleep, "1000000"]
+		    command: [tenant, "512", "600"]
 		    resources: {limits: {gctgroup.dev/small: ${2:-1}}}
 	POD
 }
@@ -91,11 +95,30 @@ limit() {
 	is "$(gctctl --user get "$(group_of "$1")/0" "$2")" "$3"
 }
 
-# The group's member is the pod's process.
+# The only member of its group that uses the GPU is the pod's process.
 member() {
 	local pid
 	pid=$(gctctl --user get "$(group_of "$1")" group.procs)
-	[ "$(tr '\0' ' ' <"/proc/$pid/cmdline")" = "sleep 1000000 " ]
+	grep -q "$(group_of "$1" | grep -o '[^_]*$')" "/proc/$pid/cgroup" && is "$(cat "/proc/$pid/comm")" tenant
+}
+
+# Without version 2 a group cannot be bound to a cgroup, and the pod's first process is its member.
+bound() {
+	local path
+	path=$(gctctl --user get "$(group_of "$1")" group.cgroup)
+	case $VERSION in
+	v1) is "$path" none ;;
+	v2) [ -d "/sys/fs/cgroup/$path" ] || [ -d "/sys/fs/cgroup/unified/$path" ] ;;
+	esac
+}
+
+says() {
+	is "$(kubectl logs "$1")" "${*:2}"
+}
+
+# Registrations of the plugin since it started.
+registrations() {
+	is "$(grep -c 'gctgroup.dev/small: registered' /gct/logs/plugin.log)" "$1"
 }
 
 waits_for_a_slot() {
@@ -110,56 +133,60 @@ start_cluster
 start_gctd
 start_plugin
 start_kubelet
-until_true 60 "the node offers four slots of its profile" allocatable small 4
+until_true "the node offers four slots of its profile" allocatable small 4
 
 for n in 1 2 3 4; do pod tenant$n; done
-until_true 30 "four pods run" running tenant1 tenant2 tenant3 tenant4
+until_true "four pods run" running tenant1 tenant2 tenant3 tenant4
 pod tenant5
-until_true 10 "a fifth pod waits for a slot" waits_for_a_slot tenant5
-until_true 5 "each pod has a group" groups tenant1 tenant2 tenant3 tenant4
-until_true 1 "a group has the memory limit of its profile" limit tenant1 gmem.limit 1073741824
-until_true 1 "a group has the quota of its profile" limit tenant4 tpc.quota 8
-until_true 1 "the pod's process is the group's member" member tenant2
-until_true 5 "a pod has the preload library and the tenants' socket" in_pod tenant1 \
+until_true "a fifth pod waits for a slot" waits_for_a_slot tenant5
+until_true "each pod has a group" groups tenant1 tenant2 tenant3 tenant4
+until_true "a group has the memory limit of its profile" limit tenant1 gmem.limit 1073741824
+until_true "a group has the quota of its profile" limit tenant4 tpc.quota 8
+until_true "the group is bound to its pod's cgroup, where there is version 2" bound tenant2
+until_true "the pod's process is the group's member" member tenant2
+until_true "the pod has the TPCs of its quota, and no more memory than its limit" \
+	says tenant3 $'can count on 8 TPCs\n512 MiB granted\n600 MiB refused'
+until_true "the group is charged for the pod's memory" limit tenant3 gmem.current 536870912
+until_true "a pod has the preload library and the tenants' socket" in_pod tenant1 \
 	sh -c '[ "$LD_PRELOAD" = /usr/lib/gctgroup/libgct_preload.so ] && [ -e "$LD_PRELOAD" ] && [ -S "$GCTGROUP_SOCKET" ]'
-until_true 5 "a pod has its GPU's node and not another's" in_pod tenant1 \
+until_true "a pod has its GPU's node and not another's" in_pod tenant1 \
 	sh -c '[ -c /dev/nvidia0 ] && [ -c /dev/nvidiactl ] && [ ! -e /dev/nvidia1 ]'
-until_true 5 "a pod has no socket of administrators" in_pod tenant1 sh -c '[ ! -e /run/gctgroup/admin.sock ]'
+until_true "a pod has no socket of administrators" in_pod tenant1 sh -c '[ ! -e /run/gctgroup/admin.sock ]'
 
 delete tenant1
-until_true 20 "the fifth pod runs when another has gone" running tenant2 tenant3 tenant4 tenant5
-until_true 5 "its group is in place of the other's" groups tenant2 tenant3 tenant4 tenant5
+until_true "the fifth pod runs when another has gone" running tenant2 tenant3 tenant4 tenant5
+until_true "its group is in place of the other's" groups tenant2 tenant3 tenant4 tenant5
 
 stop kubelet
-until_true 5 "without a kubelet the groups stay" groups tenant2 tenant3 tenant4 tenant5
+until_true "without a kubelet the groups stay" groups tenant2 tenant3 tenant4 tenant5
 start_kubelet
 delete tenant2
-until_true 20 "a kubelet that restarted knows the plugin again" allocatable small 4
+until_true "a kubelet that restarted knows the plugin again" registrations 2
 pod tenant6
-until_true 20 "and its pods run" running tenant3 tenant4 tenant5 tenant6
-until_true 5 "the groups are those of the pods" groups tenant3 tenant4 tenant5 tenant6
+until_true "and its pods run" running tenant3 tenant4 tenant5 tenant6
+until_true "the groups are those of the pods" groups tenant3 tenant4 tenant5 tenant6
 
 crash plugin
-until_true 20 "without the plugin no slot is offered" allocatable small 0
+until_true "without the plugin no slot is offered" allocatable small 0
 delete tenant3
-until_true 5 "without the plugin a pod's group goes with it" groups tenant4 tenant5 tenant6
+until_true "without the plugin a pod's group goes with it" groups tenant4 tenant5 tenant6
 start_plugin
-until_true 20 "a plugin that crashed offers its slots again" allocatable small 4
+until_true "a plugin that crashed offers its slots again" allocatable small 4
 pod tenant7
-until_true 20 "and its pods run" running tenant4 tenant5 tenant6 tenant7
+until_true "and its pods run" running tenant4 tenant5 tenant6 tenant7
 
 stop gctd
-until_true 20 "without gctd no slot is offered" allocatable small 0
+until_true "without gctd no slot is offered" allocatable small 0
 start_gctd
-until_true 20 "with a new gctd the slots are offered again" allocatable small 4
-until_true 10 "and the groups are back" groups tenant4 tenant5 tenant6 tenant7
-until_true 1 "with their limits" limit tenant4 tpc.quota 8
-until_true 1 "and their members" member tenant4
+until_true "with a new gctd the slots are offered again" allocatable small 4
+until_true "and the groups are back" groups tenant4 tenant5 tenant6 tenant7
+until_true "with their limits" limit tenant4 tpc.quota 8
+until_true "and their members" member tenant4
+until_true "and what those hold is charged again" limit tenant4 gmem.current 536870912
 
-delete tenant4
+for n in 4 5 6 7; do delete tenant$n; done
 pod greedy 2
-until_true 20 "a pod cannot have two slots of a GPU" eval 'is "$(in_phase Failed)" greedy'
-for n in 5 6 7; do delete tenant$n; done
+until_true "a pod cannot have two slots of a GPU" eval 'is "$(in_phase Failed)" greedy'
 delete greedy
-until_true 20 "nothing is left of the groups" groups
-until_true 1 "nothing is left of the records" eval 'is "$(ls /run/gctgroup-kubernetes)" lock'
+until_true "nothing is left of the groups" groups
+until_true "nothing is left of the records" eval 'is "$(ls /run/gctgroup-kubernetes)" lock'
