@@ -14,9 +14,15 @@
 //! granted  = allowed
 //! for each neighbour:
 //!     if not lent to the tenant:           granted -= the neighbour's own
-//!     if busy and of an earlier rank:      granted -= what the neighbour is allowed
+//!     if present and of an earlier rank:   granted -= what the neighbour is allowed
 //! granted += own
+//! present  = busy, or idle for less than clamp(time, PAUSE_MIN, PRESENT_MAX)
 //! ```
+//!
+//! `time` is how long the work would hold the TPCs. So a tenant of a later rank waits behind a
+//! neighbour's request for about as long as its own work could delay the next one. A service with
+//! a queue of requests then keeps the GPU between them. With `n` requests a second the wait costs
+//! the later tenant at most `n * PRESENT_MAX`.
 //!
 //! An empty grant orders the tenant to wait. A launch never gets a mask without a TPC.
 //!
@@ -32,6 +38,9 @@
 use super::arrivals::{ArrivalStats, PAUSE_MIN};
 use crate::mask::TpcMask;
 use crate::units::{Ns, Priority};
+
+/// The longest time for which a tenant waits behind the work of an earlier rank.
+pub const PRESENT_MAX: Ns = Ns(200_000);
 
 /// Order in which tenants with work get unreserved TPCs, first to last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,6 +84,12 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
+    /// Returns whether a tenant of a later rank waits for it with work that would hold the TPCs for
+    /// `time`: it has work, or had some until just now.
+    fn is_present_for(&self, time: Ns) -> bool {
+        self.busy || self.idle < time.clamp(PAUSE_MIN, PRESENT_MAX)
+    }
+
     /// Returns whether its reserved TPCs can be lent for `time`.
     pub fn can_lend_for(&self, time: Ns) -> bool {
         if self.busy || self.idle < PAUSE_MIN {
@@ -108,7 +123,7 @@ pub fn grant(tenant: &Tenant, time: Ns, neighbours: &[Neighbour]) -> TpcMask {
         if !(tenant.steal && neighbour.lends && neighbour.can_lend_for(time)) {
             granted = granted.without(&neighbour.own);
         }
-        if neighbour.busy && neighbour.rank < tenant.rank {
+        if neighbour.rank < tenant.rank && neighbour.is_present_for(time) {
             granted = granted.without(&neighbour.allowed);
         }
     }
@@ -243,7 +258,7 @@ mod tests {
         let me = tenant("0-7");
         let early = |own: &str, busy| Neighbour {
             rank: rank(0),
-            ..neighbour(own, busy, Ns(0))
+            ..neighbour(own, busy, PAUSE_MIN)
         };
         for own in ["", "0-3"] {
             assert!(grant(&me, Ns(1), &[early(own, true)]).is_empty(), "{own}");
@@ -269,6 +284,32 @@ mod tests {
         assert_eq!(grant(&me, Ns(1), &[masked]), list("3-7"));
     }
 
+    /// A request may follow at once. Waiting for it costs no more than delaying it.
+    #[test]
+    fn a_later_rank_waits_behind_a_request_for_as_long_as_it_could_delay_the_next() {
+        let me = tenant("0-7");
+        let waits = |idle: Ns, time: Ns| {
+            let early = Neighbour {
+                rank: rank(0),
+                ..neighbour("", false, idle)
+            };
+            grant(&me, time, &[early]).is_empty()
+        };
+        for (time, wait) in [
+            (Ns(1), PAUSE_MIN),
+            (Ns(120_000), Ns(120_000)),
+            (Ns(u64::MAX), PRESENT_MAX),
+        ] {
+            assert!(waits(Ns(0), time) && waits(wait - Ns(1), time));
+            assert!(!waits(wait, time), "{wait:?}");
+        }
+        // Nobody waits so for an equal or a later rank.
+        assert_eq!(
+            grant(&me, Ns(1), &[neighbour("", false, Ns(0))]),
+            list("0-7")
+        );
+    }
+
     #[test]
     fn best_effort_yields_to_everybody_with_work() {
         let least = Rank {
@@ -286,6 +327,7 @@ mod tests {
         assert!(grant(&me, Ns(1), &[late]).is_empty());
         let idle = Neighbour {
             busy: false,
+            idle: PAUSE_MIN,
             ..late
         };
         assert_eq!(grant(&me, Ns(1), &[idle]), list("0-7"));
@@ -421,10 +463,11 @@ mod tests {
                 for other in &others {
                     let kept = other.busy || !other.can_lend_for(Ns(time)) || !other.lends || !me.steal;
                     prop_assert!(!kept || granted.and(&other.own).is_empty());
-                    let first = other.busy && other.rank < me.rank;
+                    let first = other.is_present_for(Ns(time)) && other.rank < me.rank;
                     prop_assert!(!first || granted.without(&me.own).and(&other.allowed).is_empty());
                 }
-                let hindered = others.iter().any(|other| other.busy && other.rank < me.rank);
+                let first = |other: &Neighbour| other.is_present_for(Ns(time)) && other.rank < me.rank;
+                let hindered = others.iter().any(first);
                 let left = me.allowed.without(&reserved);
                 prop_assert!(hindered || left.without(&granted).is_empty(), "unreserved TPCs are for all");
             }
