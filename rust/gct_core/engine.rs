@@ -18,6 +18,7 @@ mod foreign;
 mod gpus;
 mod group_procs;
 mod groups;
+mod memory_view;
 mod owned;
 mod pending_write;
 mod procs;

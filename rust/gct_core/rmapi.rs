@@ -20,6 +20,7 @@ pub mod channel;
 pub mod class;
 pub mod control;
 mod decode;
+pub mod memory_info;
 pub mod nv;
 pub mod query;
 mod share;

@@ -12,6 +12,7 @@ use crate::{optional, processors, rm, sys, worker};
 use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::mask::TpcMask;
 use gct_core::rmapi::control::Control;
+use gct_core::rmapi::memory_info::MemoryView;
 use gct_core::rmapi::{Action, Call, Class, Lookup, Overrides};
 use gctd_ipc::board::Peer;
 use gctd_ipc::paths::{SocketPaths, DIRECTORY_VARIABLE, SOCKET_VARIABLE};
@@ -180,6 +181,12 @@ pub(crate) fn charge_managed(bytes: u64) -> Option<ManagedCharge> {
 pub(crate) fn dependable(minor: u32) -> Option<TpcMask> {
     let words = with(|connected| connected.link.dependable_tpcs(minor)).flatten()?;
     Some(TpcMask::from_words(words))
+}
+
+/// Returns the memory that this process's limits show it of the GPU of an object. Returns `None`
+/// without a limit.
+pub(crate) fn memory_view(client: u32, object: u32) -> Option<MemoryView> {
+    with(|connected| connected.link.memory_view(client, object)).flatten()
 }
 
 /// Uncharges managed memory that was unmapped or could not be mapped.

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! decode -> session: a free -> daemon: admission -> driver
-//!        -> daemon: outcome -> session: objects, mappings, tokens
+//!        -> daemon: outcome -> memory that the limits show -> session: objects, mappings, tokens
 //! ```
 
 use crate::devices::device_node;
@@ -36,6 +36,9 @@ pub(crate) fn follow(fd: c_int, ioctl: &Ioctl, pass_on: impl FnOnce() -> c_int) 
             daemon::after(fd, ioctl, done, verdict, ret);
         }
         let carried_out = (ret == 0).then_some(ioctl);
+        if let (Some(ioctl), None) = (carried_out, call) {
+            ioctl.show_memory(daemon::memory_view);
+        }
         if let Some(effect) = carried_out.and_then(|ioctl| ioctl.effect(done.as_ref())) {
             learn(|session, _| session.learn(effect, looks::serves));
         }

@@ -9,6 +9,7 @@
 use gct_core::rmapi::channel::{class_number, ChannelParams, Mapping, Token};
 use gct_core::rmapi::class::Class;
 use gct_core::rmapi::control::{Control, Status, INVALID_CLIENT};
+use gct_core::rmapi::memory_info::{Answered, MemoryView};
 use gct_core::rmapi::nv::NV_OK;
 use gct_core::rmapi::{self, escape, Action, Call, Handle, Hint};
 use gctd_ipc::message;
@@ -145,6 +146,20 @@ impl Ioctl {
         mapping.or_else(|| self.token())
     }
 
+    /// Reduces the driver's answer about device memory to what `view` returns for the question's
+    /// client and object. Does nothing for any other ioctl.
+    pub(crate) fn show_memory(&self, view: impl FnOnce(Handle, Handle) -> Option<MemoryView>) {
+        let Some(answered) = Answered::decode(self.escape, self.bytes()) else {
+            return;
+        };
+        if let Some(view) = view(answered.client, answered.object) {
+            // SAFETY: by the contract of `new`; the driver has just written its answers there.
+            view.show(unsafe {
+                core::slice::from_raw_parts_mut(answered.address as *mut u8, answered.bytes)
+            });
+        }
+    }
+
     fn made(&self, call: &Call) -> Option<Made> {
         let Action::Alloc { params, .. } = call.action else {
             return None;
@@ -206,6 +221,7 @@ pub(crate) fn send(fd: i32, control: &mut Control) -> Result<(), Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gct_core::units::Bytes;
 
     fn request(number: u32, size: u64) -> u64 {
         0xc000_0000 | size << 16 | MAGIC << 8 | u64::from(number)
@@ -261,6 +277,36 @@ mod tests {
         let decoded = |message: message::Ioctl| rmapi::decode(message.escape, &message.bytes);
         let told = [0, -1].map(|ret| decoded(ioctl.message(None, ret)).unwrap().unwrap());
         assert_eq!(told.map(|call| call.succeeded()), [true, false]);
+    }
+
+    #[test]
+    fn the_answer_about_memory_shows_the_limit() {
+        // FB_GET_INFO_V2 of 54 pairs: the size of the heap, and what is free of it.
+        let mut params = [0u32; 1 + 2 * 54];
+        let answer = [2, 9, 0x04f2_dc00, 0x16, 0x04e7_10c0];
+        params[..5].copy_from_slice(&answer);
+        let at = params.as_mut_ptr() as u64;
+        let mut nvos54 = [7, 9, 0x2080_1303, 0, at as u32, (at >> 32) as u32, 436, 0];
+        let shown = |nvos54: &mut [u32; 8], view: Option<MemoryView>| {
+            let mut asked = None;
+            // SAFETY: both structures live on this stack, and this thread alone uses them.
+            let ioctl = unsafe { Ioctl::new(request(0x2a, 32), nvos54.as_mut_ptr() as u64) };
+            ioctl.unwrap().show_memory(|client, object| {
+                asked = Some((client, object));
+                view
+            });
+            // SAFETY: the parameters live on this stack.
+            let words = unsafe { core::slice::from_raw_parts(at as *const u32, 5) };
+            (asked, words.to_vec())
+        };
+        let view = MemoryView::new(Bytes(10 << 30), Bytes(7 << 30));
+        nvos54[7] = 0x1f;
+        assert_eq!(shown(&mut nvos54, Some(view)), (None, answer.to_vec()));
+        nvos54[7] = 0;
+        let unlimited = (Some((7, 9)), answer.to_vec());
+        assert_eq!(shown(&mut nvos54, None), unlimited);
+        let limited = vec![2, 9, 10 << 20, 0x16, 3 << 20];
+        assert_eq!(shown(&mut nvos54, Some(view)), (Some((7, 9)), limited));
     }
 
     #[test]

@@ -157,10 +157,99 @@ unsafe fn serve(request: c_long, arg: *mut u32) -> c_long {
         ANNOUNCED.store(which, Ordering::Relaxed);
     }
     if number == 0x2a {
-        // SAFETY: an nvos54 structure whose parameters are one word.
-        unsafe { *arg.add(4).cast::<*mut u32>().read_unaligned() = TOKEN };
+        // SAFETY: an nvos54 structure, with the parameters of its command.
+        unsafe {
+            control(
+                arg.add(2).read(),
+                arg.add(4).cast::<*mut u32>().read_unaligned(),
+            )
+        };
     }
     0
+}
+
+/// Answers a control. It has the work-submit token for all but two.
+///
+/// # Safety
+///
+/// `params` are those of the control.
+unsafe fn control(command: u32, params: *mut u32) {
+    match command {
+        // SAFETY: a count and pairs.
+        FB_GET_INFO_V2 => unsafe {
+            for pair in 0..params.read() as usize {
+                params.add(2 + 2 * pair).write(MEMORY_KIB);
+            }
+        },
+        // SAFETY: one word: the GPU on bus 0.
+        GPU_GET_ID => unsafe { *params = 0 },
+        // SAFETY: one word.
+        _ => unsafe { *params = TOKEN },
+    }
+}
+
+const FB_GET_INFO_V2: u32 = 0x2080_1303;
+const GPU_GET_ID: u32 = 0x2080_0142;
+/// The memory of the GPU, all of it free.
+const MEMORY_KIB: u32 = 80 << 20;
+const DEVICE: u32 = 0x80;
+const SUBDEVICE: u32 = 0x81;
+
+/// Opens the GPU as NVML does, without a channel. Returns 0, or another number if a step failed.
+#[no_mangle]
+pub extern "C" fn fake_open_device() -> c_int {
+    // SAFETY: opens a file.
+    let node = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+    NODE.store(node, Ordering::Relaxed);
+    let params = [0u32; 16];
+    let at = params.as_ptr() as u64;
+    let objects = [
+        (0, 0, CLIENT, 0x41),
+        (CLIENT, CLIENT, DEVICE, 0x80),
+        (CLIENT, DEVICE, SUBDEVICE, 0x2080),
+    ];
+    for (client, parent, handle, class) in objects {
+        let mut nvos64 = [0; 12];
+        nvos64[..6].copy_from_slice(&[client, parent, handle, class, at as u32, (at >> 32) as u32]);
+        if ioctl(0x2b, &mut nvos64) != 0 {
+            return 1;
+        }
+    }
+    0
+}
+
+/// Returns the driver's answer about one fact of the memory, in MiB.
+fn memory(index: u32) -> u32 {
+    let mut params = [0u32; 1 + 2 * 54];
+    params[..2].copy_from_slice(&[1, index]);
+    let at = params.as_mut_ptr() as u64;
+    let bytes = size_of_val(&params) as u32;
+    let mut nvos54 = [
+        CLIENT,
+        SUBDEVICE,
+        FB_GET_INFO_V2,
+        0,
+        at as u32,
+        (at >> 32) as u32,
+        bytes,
+        0,
+    ];
+    match ioctl(0x2a, &mut nvos54) {
+        0 => core::hint::black_box(params)[2] >> 10,
+        _ => 0,
+    }
+}
+
+/// Returns the size of the heap in MiB.
+#[no_mangle]
+pub extern "C" fn fake_memory_total() -> u32 {
+    memory(9)
+}
+
+/// Returns what is free of the heap, in MiB.
+#[no_mangle]
+pub extern "C" fn fake_memory_free() -> u32 {
+    memory(0x16)
 }
 
 /// Interposes `fstat(2)`: the driver's node is a device.

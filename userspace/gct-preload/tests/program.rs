@@ -546,6 +546,23 @@ fn map_over() {
     assert_eq!(fake(c"fake_put"), 1, "what is there now is no ring");
 }
 
+/// Prints the memory that it sees, total and free, for each line that it reads.
+fn memory() {
+    let mut lines = std::io::stdin().lines();
+    lines.next();
+    assert_eq!(fake(c"fake_open_device"), 0);
+    loop {
+        println!(
+            "{} {}",
+            fake(c"fake_memory_total"),
+            fake(c"fake_memory_free")
+        );
+        if lines.next().is_none() {
+            return;
+        }
+    }
+}
+
 fn main() {
     let name = std::env::args().nth(1).unwrap_or_default();
     match name.as_str() {
@@ -566,6 +583,7 @@ fn main() {
         "map-over" => return map_over(),
         "second-doorbell" => return second_doorbell(),
         "helpers-block" => return helpers_block(),
+        "memory" => return memory(),
         _ => {}
     }
     eprintln!("{name}: not to be reached");

@@ -3,9 +3,10 @@
 //! Checks that programs behave under the library as they do without it. `program.rs` is the
 //! program, and `fake_driver.rs` its GPU.
 
+use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 /// Returns cargo's output directory.
@@ -76,6 +77,48 @@ fn a_handler_runs_on_the_stack_that_it_asked_for() {
 #[test]
 fn a_handler_that_was_installed_past_libc_is_called_for_its_own_faults_alone() {
     does("raw-action");
+}
+
+/// Checks that a member sees its group's limit from the write on, and a stranger the whole GPU.
+#[test]
+fn a_program_sees_its_limit_as_the_memory() {
+    let daemon = gctd::testing::Daemon::new("memory", 1);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    let mut command = program("memory");
+    command
+        .env("GCTGROUP_SOCKET", daemon.socket())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let [mut member, mut stranger] = [(); 2].map(|()| command.spawn().unwrap());
+    let seen = |child: &mut Child| {
+        writeln!(child.stdin.as_mut().unwrap()).unwrap();
+        let mut line = String::new();
+        let mut byte = [0];
+        // Without a buffer, which would take the next line along.
+        while child.stdout.as_mut().unwrap().read(&mut byte).unwrap() == 1 && byte != *b"\n" {
+            line.push(char::from(byte[0]));
+        }
+        line
+    };
+    client
+        .write("web/group.procs", member.id().to_string())
+        .unwrap();
+    assert_eq!(seen(&mut member), "81920 81920");
+    assert_eq!(seen(&mut stranger), "81920 81920");
+    for (limit, line) in [
+        ("10G", "10240 10240"),
+        ("20G", "20480 20480"),
+        ("max", "81920 81920"),
+    ] {
+        client.write("web/0/gmem.limit", limit).unwrap();
+        assert_eq!(seen(&mut member), line);
+        assert_eq!(seen(&mut stranger), "81920 81920");
+    }
+    for child in [&mut member, &mut stranger] {
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
 }
 
 #[test]

@@ -40,6 +40,15 @@ pub struct Managed {
     pub bytes: u64,
 }
 
+/// The memory of a GPU as a process's limits show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryView {
+    /// The tightest limit in bytes.
+    pub limit: u64,
+    /// The fewest bytes that a limit leaves.
+    pub left: u64,
+}
+
 /// A request of a client. Those of a tenant are served on the tenants' socket only, after a
 /// `Hello` with `tenant` set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +134,14 @@ pub enum Request {
         /// The text of one whole write.
         bytes: Vec<u8>,
     },
+    /// Asks for the memory that this process's limits show it of the GPU where an object lies. The
+    /// reply is [`Reply::MemoryView`].
+    MemoryView {
+        /// The RM client of the object.
+        client: u32,
+        /// The object.
+        object: u32,
+    },
     /// Asks for the TPCs of a GPU that this process can count on, with or without a page there.
     /// The reply is [`Reply::DependableTpcs`] or [`Reply::Error`].
     DependableTpcs {
@@ -166,6 +183,8 @@ pub enum Reply {
         /// Whether [`Request::More`] returns a further part.
         more: bool,
     },
+    /// The memory that the process's limits show it; `None` without a limit.
+    MemoryView(Option<MemoryView>),
     /// The TPCs that the process can count on.
     DependableTpcs(MaskWords),
 }

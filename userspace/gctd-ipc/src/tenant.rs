@@ -13,7 +13,9 @@ use crate::page::{MaskWords, Page};
 use crate::paths::SocketPaths;
 use crate::shared::Shared;
 use crate::{socket, VERSION};
+use gct_core::rmapi::memory_info::MemoryView;
 use gct_core::rmapi::{self, Action, Call, Class};
+use gct_core::units::Bytes;
 use replay::ReplayLog;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
@@ -305,6 +307,18 @@ impl Link {
     pub fn dependable_tpcs(&mut self, minor: u32) -> Option<MaskWords> {
         match self.call(&Request::DependableTpcs { minor })? {
             (Reply::DependableTpcs(words), _) => Some(words),
+            _ => None,
+        }
+    }
+
+    /// Returns the memory that this process's limits show it of the GPU of an object, or `None`
+    /// without a limit or a daemon.
+    pub fn memory_view(&mut self, client: u32, object: u32) -> Option<MemoryView> {
+        match self.call(&Request::MemoryView { client, object })? {
+            (Reply::MemoryView(view), _) => view.map(|view| MemoryView {
+                limit: Bytes(view.limit),
+                left: Bytes(view.left),
+            }),
             _ => None,
         }
     }

@@ -10,7 +10,7 @@ use crate::shared::SharedDaemon;
 use gct_core::error::Error;
 use gct_core::ids::ProcKey;
 use gct_core::limits::WRITE_LEN_MAX;
-use gctd_ipc::message::{Reply, Request, CHUNK_BYTES};
+use gctd_ipc::message::{MemoryView, Reply, Request, CHUNK_BYTES};
 use gctd_ipc::{socket, VERSION};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, Result};
@@ -175,6 +175,13 @@ impl Connection {
                 }
                 Err(error) => Err(error),
             },
+            Request::MemoryView { client, object } => {
+                let view = daemon.memory_view(session, client, object);
+                Ok(Reply::MemoryView(view.map(|view| MemoryView {
+                    limit: view.limit.get(),
+                    left: view.left.get(),
+                })))
+            }
             Request::DependableTpcs { minor } => {
                 let tpcs = daemon.dependable_tpcs(session, minor);
                 tpcs.map(|tpcs| Reply::DependableTpcs(*tpcs.words()))

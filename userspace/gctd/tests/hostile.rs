@@ -229,6 +229,8 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
         ioctl.clone().prop_map(Request::Enter),
         ioctl.clone().prop_map(Request::Charge),
         (ioctl, granted).prop_map(|(ioctl, granted)| Request::Leave { ioctl, granted }),
+        (object.clone(), object.clone())
+            .prop_map(|(client, object)| Request::MemoryView { client, object }),
         (object.clone(), object).prop_map(|(client, object)| Request::OpenPage { client, object }),
         managed.clone().prop_map(Request::ChargeManaged),
         managed.prop_map(Request::AddManaged),

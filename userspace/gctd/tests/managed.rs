@@ -23,6 +23,42 @@ fn charged(client: &Client, directory: &str) -> (u64, u64, u64) {
     (current, pinned.parse().unwrap(), uvm.parse().unwrap())
 }
 
+/// Checks that a tenant sees the tightest limit and the least that is left, at once after a write.
+#[test]
+fn a_tenant_sees_its_limit_and_what_is_left_of_it() {
+    let daemon = Daemon::new("seen", 2);
+    let client = member(&daemon);
+    let mut tenant = Tenant::of(&daemon);
+    tenant.cuda(0);
+    let seen = |tenant: &mut Tenant| {
+        let view = tenant.link.memory_view(tenant.client, DEVICE)?;
+        Some((view.limit.get() / MIB, view.left.get() / MIB))
+    };
+    assert_eq!(seen(&mut tenant), None, "no limit");
+    assert!(tenant.memory(MEMORY, 4 * MIB));
+    tenant.charge_managed(2 * MIB).unwrap();
+    client.write("web/0/gmem.limit", "20M").unwrap();
+    assert_eq!(seen(&mut tenant), Some((20, 14)), "the group's");
+    client.write(&own("gmem.limit"), "10M").unwrap();
+    assert_eq!(seen(&mut tenant), Some((10, 4)), "the tighter one");
+    client.write(&own("gmem.limit"), "6M").unwrap();
+    assert_eq!(seen(&mut tenant), Some((6, 0)), "lowered");
+    client.write(&own("gmem.limit"), "max").unwrap();
+    client.write("web/1/gmem.limit", "1M").unwrap();
+    assert_eq!(
+        seen(&mut tenant),
+        Some((20, 14)),
+        "the other GPU's does not count"
+    );
+    tenant.free(MEMORY);
+    assert_eq!(seen(&mut tenant), Some((20, 18)));
+    // An object of nobody, and the client of another connection.
+    assert_eq!(tenant.link.memory_view(tenant.client, 0x77), None);
+    assert_eq!(tenant.link.memory_view(tenant.client + 1, DEVICE), None);
+    client.write("web/0/gmem.limit", "max").unwrap();
+    assert_eq!(seen(&mut tenant), None);
+}
+
 #[test]
 fn one_limit_bounds_managed_and_other_memory() {
     let daemon = Daemon::new("managed", 1);

@@ -7,6 +7,7 @@ use crate::budget::FDS_PAGE;
 use crate::tenants::{Neighbour, PageReply, Tenants};
 use gct_core::error::Error;
 use gct_core::mask::TpcMask;
+use gct_core::rmapi::memory_info::MemoryView;
 
 impl Daemon {
     /// Returns the page of a process on the GPU of one of its objects, and creates it at the
@@ -50,6 +51,18 @@ impl Daemon {
         sealed.map_err(|_| Error::Access)?;
         self.apply_effects();
         Ok(())
+    }
+
+    /// Returns the memory that the limits of a process show it of the GPU of one of its objects.
+    pub(crate) fn memory_view(
+        &mut self,
+        session: &Session,
+        client: u32,
+        object: u32,
+    ) -> Option<MemoryView> {
+        self.tables
+            .state()
+            .memory_view(session.file, client, object)
     }
 
     /// Returns the TPCs of a GPU that a process can count on, whatever its neighbours do.

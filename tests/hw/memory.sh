@@ -1,0 +1,63 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Usage: memory.sh PROGRAMS
+#
+# Checks on a GPU that a tenant sees its gmem.limit as the memory of the GPU: PyTorch, cuMemGetInfo
+# and nvidia-smi in a group, with the limit raised and lowered while a program runs. PROGRAMS is the
+# folder that ci/user.sh has made.
+. "$(dirname "$0")/lib.sh"
+here=$(dirname "$(realpath "$0")")
+
+# smi COMMAND..: prints total, used and free MiB that nvidia-smi shows under a command.
+smi() { "$@" nvidia-smi -i 0 --query-gpu=memory.total,memory.used,memory.free --format=csv,noheader,nounits; }
+total() { cut -d, -f1 <<<"$1" | tr -d ' '; }
+free() { cut -d, -f3 <<<"$1" | tr -d ' '; }
+in_group() { run --group web -- "$@"; }
+
+# ask QUESTION: sends a line to the program, and prints its answer.
+ask() {
+	echo "$1" >&"${program[1]}"
+	read -r -t 60 answer <&"${program[0]}"
+	echo "$answer"
+}
+sees() { [ "$(ask info | cut -d' ' -f1)" = "$1" ]; }
+sees_at_least() { [ "$(ask info | cut -d' ' -f1)" -ge "$1" ]; }
+# Compares what is free with the limit and what is charged, in MiB.
+leaves() {
+	local free current
+	free=$(ask info | cut -d' ' -f2)
+	current=$(($(get web/0 gmem.current) >> 20))
+	[ $((free + current - $1)) -ge -2 ] && [ $((free + current - $1)) -le 2 ]
+}
+answers() { [ "$(ask "$1")" = "$2" ]; }
+
+whole=$(smi env) || exit 1
+start_daemon || exit 1
+ctl create web >/dev/null
+check "without a limit nvidia-smi shows the whole GPU" [ "$(total "$(smi in_group)")" = "$(total "$whole")" ]
+set_ web/0 gmem.limit=10G
+limited=$(smi in_group)
+echo "        nvidia-smi: $whole, in the group: $limited"
+check "nvidia-smi shows the limit as total" [ "$(total "$limited")" = 10240 ]
+check "nvidia-smi shows no more than the limit as free" [ "$(free "$limited")" -le 10240 ]
+check "outside the group it shows the whole GPU" [ "$(total "$(smi env)")" = "$(total "$whole")" ]
+
+coproc program { in_group python3 "$here/src/memory.py"; }
+check "PyTorch sees the limit" sees 10240
+check "PyTorch sees what is left of it" leaves 10240
+check "2 GiB are allocated" answers "allocate 2048" done
+check "less is left" leaves 10240
+set_ web/0 gmem.limit=20G
+check "a raised limit shows at once" sees 20480
+check "and more is left" leaves 20480
+set_ web/0 gmem.limit=6G
+check "a lowered limit shows at once" sees 6144
+check "and less is left" leaves 6144
+check "beyond it memory is out" answers "allocate 5000" "out of memory"
+set_ web/0 gmem.limit=max
+check "without a limit the whole GPU shows" sees_at_least $(($(total "$whole") * 95 / 100))
+check "NVML in the program agrees" answers nvml agrees
+ask end >/dev/null
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
