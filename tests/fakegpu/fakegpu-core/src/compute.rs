@@ -13,6 +13,7 @@ use crate::gmmu::AddressSpace;
 use crate::gsp::objects::ObjectKey;
 use crate::host::execute::Work;
 use crate::host::methods::Method;
+use crate::host::tpcs::{Demand, FULL_SPEED};
 use crate::memory::PhysicalMemory;
 use crate::recorder::Event;
 use gct_core::submit::method::incr;
@@ -82,20 +83,56 @@ pub enum Advance {
     },
 }
 
-/// Returns how long `blocks` blocks take on `chip`, without the TPCs disabled in `mask`. A mask
-/// that disables all TPCs hangs the launch for ever, as measured on an H200.
-fn duration_ns(chip: &ChipDescription, blocks: u64, mask: &[u32]) -> u64 {
-    let LaunchTime { fixed_ns, block_ns } = chip.launch;
-    let enabled = |tpc: &u32| {
-        let word = mask.get(*tpc as usize / 32).copied().unwrap_or(0);
-        word >> (tpc % 32) & 1 == 0
-    };
-    let tpcs = (0..chip.tpcs()).filter(enabled).count() as u64;
-    let at_a_time = tpcs * u64::from(chip.sms_per_tpc);
-    match blocks {
-        0 => fixed_ns,
-        _ if at_a_time == 0 => u64::MAX,
-        _ => fixed_ns.saturating_add(blocks.div_ceil(at_a_time).saturating_mul(block_ns)),
+/// A launch whose time runs.
+#[derive(Debug)]
+pub(crate) struct Running {
+    /// When it began.
+    began_ns: u64,
+    /// The time that it still needs with its TPCs for itself, in nanoseconds times [`FULL_SPEED`].
+    /// 0 once it has ended.
+    left: u64,
+    /// What it asks of its TPCs.
+    pub(crate) demand: Demand,
+    /// Its speed among the launches that run now.
+    pub(crate) speed: u64,
+}
+
+impl Running {
+    /// Begins a launch of `blocks` blocks on `chip`, without the TPCs disabled in `mask`. A mask
+    /// that disables all TPCs hangs the launch for ever, as measured on an H200.
+    fn new(chip: &ChipDescription, began_ns: u64, blocks: u64, mask: &[u32]) -> Self {
+        let LaunchTime { fixed_ns, block_ns } = chip.launch;
+        let enabled = |tpc: &u32| {
+            let word = mask.get(*tpc as usize / 32).copied().unwrap_or(0);
+            word >> (tpc % 32) & 1 == 0
+        };
+        let tpcs = (0..chip.tpcs()).filter(enabled);
+        let tpcs = tpcs.fold(0, |tpcs, tpc| tpcs | 1u128.checked_shl(tpc).unwrap_or(0));
+        let at_a_time = u64::from(tpcs.count_ones() * chip.sms_per_tpc);
+        let left_ns = match blocks {
+            0 => fixed_ns,
+            _ if at_a_time == 0 => u64::MAX,
+            _ => fixed_ns.saturating_add(blocks.div_ceil(at_a_time).saturating_mul(block_ns)),
+        };
+        let part = FULL_SPEED * blocks.min(at_a_time);
+        Self {
+            began_ns,
+            left: left_ns.saturating_mul(FULL_SPEED),
+            demand: Demand {
+                tpcs,
+                part: part.checked_div(at_a_time).unwrap_or(0),
+            },
+            speed: FULL_SPEED,
+        }
+    }
+
+    /// Returns when it ends at its present speed, in nanoseconds from now.
+    pub(crate) fn ends_in_ns(&self) -> u64 {
+        self.left.div_ceil(self.speed)
+    }
+
+    fn pass(&mut self, ns: u64) {
+        self.left = self.left.saturating_sub(ns.saturating_mul(self.speed));
     }
 }
 
@@ -106,11 +143,8 @@ pub struct Compute {
     machine: Option<Machine<Window>>,
     /// Whether the model may have work to do.
     active: bool,
-    /// Running launches, by their index in the model's report, with their remaining time in
-    /// nanoseconds.
-    launches: BTreeMap<usize, u64>,
-    /// When launches began that are not recorded yet, by the same index.
-    began_ns: BTreeMap<usize, u64>,
+    /// Launches that have begun and are not recorded yet, by their index in the model's report.
+    launches: BTreeMap<usize, Running>,
     anomalies_logged: usize,
 }
 
@@ -177,7 +211,8 @@ impl Compute {
     }
 
     fn state(&self, blocked: bool) -> Advance {
-        let left_ns = self.launches.values().copied().min();
+        let running = self.launches.values().filter(|launch| launch.left > 0);
+        let left_ns = running.map(Running::ends_in_ns).min();
         match left_ns {
             _ if self.active && !blocked => Advance::Unfinished,
             Some(left_ns) => Advance::Running { left_ns },
@@ -195,8 +230,8 @@ impl Compute {
             if let (Entry::Vacant(launch), Some(entry)) =
                 (self.launches.entry(run), machine.report().runs.get(run))
             {
-                launch.insert(duration_ns(work.chip, entry.count(), &entry.mask.0));
-                self.began_ns.insert(run, work.now_ns);
+                let (blocks, mask) = (entry.count(), &entry.mask.0);
+                launch.insert(Running::new(work.chip, work.now_ns, blocks, mask));
             }
         }
     }
@@ -211,14 +246,19 @@ impl Compute {
         let Some(machine) = &mut self.machine else {
             return;
         };
-        self.launches.retain(|run, left_ns| {
-            *left_ns = left_ns.saturating_sub(ns);
-            if *left_ns == 0 {
+        for (run, launch) in &mut self.launches {
+            launch.pass(ns);
+            if launch.left == 0 {
                 machine.finish(*run);
                 self.active = true;
             }
-            *left_ns > 0
-        });
+        }
+    }
+
+    /// Returns the launches whose time runs.
+    pub(crate) fn running(&mut self) -> impl Iterator<Item = &mut Running> {
+        let launches = self.launches.values_mut();
+        launches.filter(|launch| launch.left > 0)
     }
 
     /// Records launches that have ended, and logs anomalies that the model reported. Returns the
@@ -226,12 +266,12 @@ impl Compute {
     fn record(&mut self, work: &Work<'_>, channel: ObjectKey) -> Option<u64> {
         let machine = self.machine.as_ref()?;
         let report = machine.report();
-        self.began_ns.retain(|run, began_ns| {
+        self.launches.retain(|run, launch| {
             let ended = report.runs.get(*run).filter(|run| run.ended.is_some());
             if let Some(run) = ended {
                 let event = Event::Launch {
                     channel,
-                    began_ns: *began_ns,
+                    began_ns: launch.began_ns,
                     program: run.kernel.program,
                     grid: run.grid,
                     blocks: &run.blocks,
@@ -264,6 +304,8 @@ mod tests {
     #[test]
     fn a_mask_makes_a_launch_longer() {
         let chip = ChipDescription::gh100();
+        let duration_ns =
+            |chip, blocks, mask: &[u32]| Running::new(chip, 0, blocks, mask).ends_in_ns();
         // 132 SMs in 66 TPCs.
         assert_eq!(duration_ns(&chip, 132, &[]), 12_000);
         assert_eq!(duration_ns(&chip, 133, &[0; 4]), 22_000);
@@ -272,6 +314,6 @@ mod tests {
         // Mask bits of TPCs that do not exist change nothing.
         assert_eq!(duration_ns(&chip, 132, &[0, 0, !3, u32::MAX]), 12_000);
         assert_eq!(duration_ns(&chip, 0, &[u32::MAX; 4]), 2_000);
-        assert_eq!(duration_ns(&chip, 1, &[u32::MAX; 4]), u64::MAX);
+        assert!(duration_ns(&chip, 1, &[u32::MAX; 4]) > 1 << 45);
     }
 }

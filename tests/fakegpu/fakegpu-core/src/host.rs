@@ -7,6 +7,7 @@ pub mod execute;
 pub mod methods;
 mod runlist;
 pub mod semaphore;
+pub(crate) mod tpcs;
 
 use crate::abi::{self, Malformed};
 use crate::gsp::objects::{ObjectKey, Objects};

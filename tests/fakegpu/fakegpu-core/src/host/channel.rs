@@ -6,7 +6,7 @@ use crate::abi::{self, Malformed};
 use crate::bits::{low_u32, Bits};
 use crate::ce::{CopyEngine, HOPPER_DMA_COPY_A};
 use crate::chip::EngineKind;
-use crate::compute::{Compute, HOPPER_COMPUTE_A};
+use crate::compute::{Compute, Running, HOPPER_COMPUTE_A};
 use crate::gmmu::{AddressSpace, Fault};
 use crate::gsp::objects::ObjectKey;
 use crate::host::execute::Work;
@@ -222,6 +222,11 @@ impl Channel {
     /// Charges `ns` of engine time to the running launches.
     pub(super) fn pass(&mut self, ns: u64) {
         self.compute.pass(ns);
+    }
+
+    /// Returns the launches whose time runs.
+    pub(super) fn running(&mut self) -> impl Iterator<Item = &mut Running> {
+        self.compute.running()
     }
 
     /// Stops the channel for good, and writes its error notifier.

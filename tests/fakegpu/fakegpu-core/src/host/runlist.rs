@@ -10,9 +10,11 @@
 //! Model time follows the clock and never passes it. It advances from event to event (a launch
 //! ends, a slice ends). So shares are exact, however seldom the model is called.
 
+use crate::compute::Running;
 use crate::gsp::objects::ObjectKey;
 use crate::host::channel::{Channel, ChannelId};
 use crate::host::execute::{Progress, Work};
+use crate::host::tpcs::{speeds, Demand};
 use crate::host::Host;
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -195,7 +197,23 @@ impl Host {
                 progress = progress.and(channel.turn(work, root));
             }
         }
-        progress
+        match (progress, self.share_tpcs(runlist, group)) {
+            (Progress::Running(_), Some(end_ns)) => Progress::Running(end_ns),
+            (progress, _) => progress,
+        }
+    }
+
+    /// Gives each running launch of `group` its speed. Returns when the first of them ends.
+    fn share_tpcs(&mut self, runlist: u32, group: ObjectKey) -> Option<u64> {
+        let channels = self.channels.values_mut().filter(|channel| {
+            channel.id().runlist == runlist && channel.group() == group && channel.wants_turn()
+        });
+        let mut running: Vec<&mut Running> = channels.flat_map(Channel::running).collect();
+        let demands: Vec<Demand> = running.iter().map(|launch| launch.demand).collect();
+        for (launch, speed) in running.iter_mut().zip(speeds(&demands)) {
+            launch.speed = speed;
+        }
+        running.iter().map(|launch| launch.ends_in_ns()).min()
     }
 
     /// Charges `ns` of engine time to the channels of `group` that may run.

@@ -9,7 +9,11 @@ use crate::host::{HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A};
 use crate::memory::PhysicalAddress;
 use crate::testing::{capture, Bench, TestChannel};
 use gct_core::submit::gpfifo::{Entry, Segment};
+use gct_core::submit::mask::DisabledTpcs;
 use gct_core::submit::method::incr;
+use gct_core::submit::rewrite::{in_place, Order};
+use gct_core::submit::stats::Counters;
+use gct_core::submit::tracker::{QmdCall, Tracker};
 use proptest::prelude::*;
 
 const CLIENT: u32 = 1;
@@ -18,6 +22,8 @@ const ENTRIES: u32 = 1024;
 /// Where the segments and each channel's structures lie in video memory.
 const OBJECT: u64 = 0x1000;
 const LAUNCH: u64 = 0x2000;
+const LOW: u64 = 0x4000;
+const HIGH: u64 = 0x6000;
 const CHANNELS: u64 = 0x10_0000;
 const CHANNEL_BYTES: u64 = 0x1_0000;
 /// Duration of the captured launch: 1000 blocks on 132 SMs in eight rounds of 10 us each, and 2 us.
@@ -65,7 +71,16 @@ impl Machine {
 
     /// Adds a group to the runlist, with a channel that has `launches` launches to execute.
     fn busy_group(&mut self, number: u32, launches: u32) -> ObjectKey {
-        let (group, channel) = (key(0x100 + number), key(0x200 + number));
+        let group = key(0x100 + number);
+        self.objects.add(group, 0, KEPLER_CHANNEL_GROUP_A);
+        self.busy_channel(group, number, LAUNCH, launches);
+        group
+    }
+
+    /// Adds a channel to a group, and the group to the runlist. The channel has `launches` launches
+    /// to execute, whose segment is at `segment`.
+    fn busy_channel(&mut self, group: ObjectKey, number: u32, segment: u64, launches: u32) {
+        let channel = key(0x200 + number);
         let place = CHANNELS + CHANNEL_BYTES * u64::from(number);
         let (ring, userd) = (place, place + 0x8000);
         let params = TestChannel {
@@ -78,7 +93,6 @@ impl Machine {
             entries: ENTRIES,
         }
         .params(&self.bench);
-        self.objects.add(group, 0, KEPLER_CHANNEL_GROUP_A);
         let class = HOPPER_CHANNEL_GPFIFO_A;
         self.host
             .alloc(&self.objects, channel, group.handle, class, &params)
@@ -89,7 +103,7 @@ impl Machine {
             let (place, words) = if index == 0 {
                 (OBJECT, 2)
             } else {
-                (LAUNCH, words)
+                (segment, words)
             };
             let entry = Entry::Segment(Segment {
                 va: self.bench.va(place),
@@ -107,7 +121,22 @@ impl Machine {
             channel: number,
         };
         assert_eq!(self.host.ring_doorbell(id), Some(channel));
-        group
+    }
+
+    /// Stores the launch with a mask at `place`.
+    fn put_masked(&mut self, place: u64, kept: std::ops::Range<u16>) {
+        let mask = DisabledTpcs::keep_only(128, kept).unwrap();
+        let mut words = capture("one_launch").remove(0);
+        let mut found = [QmdCall::default(); 8];
+        let mut counters = Counters::new();
+        let scanned = Tracker::new(0xc86f).scan(&words, &mut found, &mut counters);
+        let order = Order {
+            mask: Some(&mask),
+            atoms: 1,
+        };
+        let found = &found[..scanned.found];
+        in_place(&mut words, found, &vec![order; found.len()], &mut counters);
+        self.put(place, &words);
     }
 
     /// Executes what can be executed without advancing the clock.
@@ -126,7 +155,12 @@ impl Machine {
 
     /// Returns how many launches of a group have ended.
     fn ended(&self, group: ObjectKey) -> u64 {
-        let object = format!("\"object\":{},", group.handle + 0x100);
+        self.ended_on(key(group.handle + 0x100))
+    }
+
+    /// Returns how many launches of a channel have ended.
+    fn ended_on(&self, channel: ObjectKey) -> u64 {
+        let object = format!("\"object\":{},", channel.handle);
         let lines = self.bench.recorder.all();
         let launches = lines.iter().filter(|line| line.contains("\"launch\""));
         launches.filter(|line| line.contains(&object)).count() as u64
@@ -147,6 +181,28 @@ fn a_launch_takes_its_time() {
     machine.pass(2000, 1000);
     assert_eq!(machine.ended(group), 1);
     assert!(!machine.host.has_work());
+}
+
+/// Two channels of a group launch on all TPCs, on the same half of them, and on a half each. With
+/// 66 SMs, 1000 blocks take 16 rounds instead of eight.
+#[test]
+fn launches_of_one_group_meet_on_their_tpcs_only() {
+    for (first, second, took_ns) in [
+        (LAUNCH, LAUNCH, 2 * LAUNCH_NS),
+        (LOW, LOW, 2 * 162_000),
+        (LOW, HIGH, 162_000),
+    ] {
+        let mut machine = Machine::new();
+        machine.put_masked(LOW, 0..33);
+        machine.put_masked(HIGH, 33..66);
+        let group = key(0x100);
+        machine.objects.add(group, 0, KEPLER_CHANNEL_GROUP_A);
+        machine.busy_channel(group, 1, first, 100);
+        machine.busy_channel(group, 2, second, 100);
+        machine.pass(10 * took_ns + took_ns / 2, 1000);
+        let ended = [key(0x201), key(0x202)].map(|channel| machine.ended_on(channel));
+        assert_eq!(ended, [10, 10], "{first:#x} and {second:#x}");
+    }
 }
 
 /// Shares are exact however seldom the model is called.
