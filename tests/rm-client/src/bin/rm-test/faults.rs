@@ -13,9 +13,12 @@ pub(crate) const TESTS: &[Test] = &[("fault_counts_for_its_process_alone", alone
 /// The Xid of an access to an address that is unmapped, or mapped read-only.
 pub(crate) const MMU_FAULT: u32 = 31;
 
-/// Returns `compute.events` of an owner on the first GPU.
+/// Returns the lines about GPU errors in `compute.events` of an owner on the first GPU.
 pub(crate) fn events(owner: &str) -> Result<String, Stop> {
-    Ok(read(&format!("{owner}/{}/compute.events", index_of(0)?))?)
+    let text = read(&format!("{owner}/{}/compute.events", index_of(0)?))?;
+    let is_error = |line: &&str| line.starts_with("faults ") || line.starts_with("last_xid ");
+    let lines = text.lines().filter(is_error);
+    Ok(lines.map(|line| format!("{line}\n")).collect())
 }
 
 pub(crate) fn shown(faults: u32, last_xid: u32) -> String {
