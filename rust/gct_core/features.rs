@@ -73,6 +73,8 @@ features! {
     Faults = 16, "compute.events";
     /// Rings of channels are the driver's.
     ChannelOwned = 17, "channel.owned";
+    /// Managed memory is charged, too.
+    GmemUvm = 18, "gmem.uvm";
 }
 
 /// A set of features.

@@ -230,8 +230,7 @@ fn show_pool(
         File::GmemPeak => show::value(&Value::Bytes(pool.usage.peak()), out),
         File::GmemStat if features.has(Feature::GmemCharge) => {
             show::stat_line("pinned", now.memory.get(), out).and_then(|()| {
-                // A backend that limits memory counts both kinds.
-                match features.has(Feature::GmemLimit) {
+                match features.has(Feature::GmemUvm) {
                     true => show::stat_line("uvm", now.managed.get(), out),
                     false => Ok(()),
                 }

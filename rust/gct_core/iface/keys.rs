@@ -102,7 +102,7 @@ pub const KEYS: &[Key] = &[
     key(
         File::GmemStat,
         "uvm",
-        Some(Feature::GmemLimit),
+        Some(Feature::GmemUvm),
         "Bytes of managed memory, resident or not.",
     ),
     key(

@@ -36,6 +36,7 @@ pub const VERSION: u32 = 8;
 pub const ENFORCED: FeatureSet = FeatureSet::NONE
     .with(Feature::GmemCharge)
     .with(Feature::GmemLimit)
+    .with(Feature::GmemUvm)
     .with(Feature::Timeslice)
     .with(Feature::Priority)
     .with(Feature::Freeze)
