@@ -229,6 +229,17 @@ impl Call {
         }
     }
 
+    /// Returns whether the call allocates device memory.
+    pub const fn allocates_memory(&self) -> bool {
+        matches!(
+            self.action,
+            Action::Alloc {
+                class: Class::DeviceMemory,
+                ..
+            }
+        )
+    }
+
     /// Returns whether RM reports success.
     pub const fn succeeded(&self) -> bool {
         self.status == nv::NV_OK

@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 9;
+pub const GCT_ABI_VERSION: u32 = 10;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 #[repr(C)]
@@ -83,7 +83,7 @@ unsafe extern "C" {
     pub fn gct_ioctl_leave(
         file: *mut kernel::ffi::c_void,
         escape: u32,
-        arg: *const kernel::ffi::c_void,
+        arg: *mut kernel::ffi::c_void,
         size: u32,
         call: *mut gct_call,
         result: u32,

@@ -23,7 +23,7 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // gct.h and gct_helpers.h assert the same numbers in C.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 9);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 10);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
@@ -303,13 +303,13 @@ unsafe extern "C" fn gct_ioctl_enter(
 unsafe extern "C" fn gct_ioctl_leave(
     file: *mut c_void,
     escape: u32,
-    arg: *const c_void,
+    arg: *mut c_void,
     size: u32,
     call: *mut gct_call,
     result: u32,
 ) {
     // SAFETY: the caller's contract; null is handled.
-    let (Some(bytes), Some(call)) = (unsafe { (bytes(arg, size), call.as_mut()) }) else {
+    let (Some(bytes), Some(call)) = (unsafe { (bytes_mut(arg, size), call.as_mut()) }) else {
         return;
     };
     if let (Some(glue), Some(file)) = (glue(), token(file)) {

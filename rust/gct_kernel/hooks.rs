@@ -24,6 +24,7 @@ use kernel::sync::ArcBorrow;
 /// What this backend measures and enforces: what controls of the resource manager can do.
 const FEATURES: FeatureSet = FeatureSet::NONE
     .with(Feature::GmemCharge)
+    .with(Feature::GmemLimit)
     .with(Feature::Timeslice)
     .with(Feature::Freeze)
     .with(Feature::Faults);

@@ -3,9 +3,11 @@
 //! Has the core follow an ioctl of a tenant, before and after the resource manager runs it.
 //!
 //! ```text
-//! ioctl_enter   decode, ask the core whether it may run, copy its parameters, store it in gct_call
+//! ioctl_enter   decode, ask the core whether it may run, copy its parameters, charge memory,
+//!               store it in gct_call
 //! rm_ioctl()    the resource manager runs it
-//! ioctl_leave   take it from gct_call, read what RM wrote back, update the core, send controls
+//! ioctl_leave   take it from gct_call, read what RM wrote back, update the core, send controls;
+//!               free memory that is more than was charged and exceeds a limit
 //! ```
 //!
 //! If the core need not follow an ioctl, `gct_call` stays empty and [`ioctl_leave`] returns at
@@ -17,7 +19,7 @@ use crate::serve::{self, Served};
 use crate::state::Glue;
 use crate::{exec, owned, process, rm};
 use core::mem::{align_of, size_of};
-use gct_core::engine::{Imported, Ticket, Visited, Wait};
+use gct_core::engine::{Flush, Imported, Ticket, Visited, Wait};
 use gct_core::error::Error;
 use gct_core::ids::FileId;
 use gct_core::owned::Request;
@@ -119,21 +121,26 @@ fn admit_unfollowed(glue: &Glue, call: &Call) -> Result<(), Status> {
 ///
 /// The status with which the ioctl is refused.
 fn admit(glue: &Glue, file: FileId, call: &Call, room: &mut gct_call) -> Result<(), Status> {
-    let (entered, wait) = enter(glue, file, call)?;
+    let (mut entered, wait) = enter(glue, file, call)?;
     let owns = owned::is_wanted();
     let hint = match owns {
         true => call.params_of_owned(),
         false => call.params(),
     };
-    let mut request = None;
+    let (mut request, mut bytes) = (None, None);
     if let Some(hint) = hint {
         let params = serve::serve(room, &hint);
         request = params.and_then(|params| Request::decode(params).ok());
+        bytes = params.and_then(|params| call.answer_in(params));
         let refused = params.and_then(|params| params_refused(glue, file, call, params));
         if let Some(status) = refused {
             drop(serve::taken(room));
             return Err(status);
         }
+    }
+    if let Err(status) = charge(glue, file, &mut entered, bytes) {
+        drop(serve::taken(room));
+        return Err(status);
     }
     // A control in flight may name what the ioctl frees.
     if let Some(wait) = wait {
@@ -178,6 +185,45 @@ fn enter(glue: &Glue, file: FileId, call: &Call) -> Result<(Entered, Option<Wait
     Ok((entered, wait))
 }
 
+/// Charges the device memory that an ioctl is about to allocate: `bytes` of its parameters, or what
+/// its structure says.
+///
+/// # Errors
+///
+/// The status with which the ioctl is refused. Then it has ended for the core.
+fn charge(
+    glue: &Glue,
+    file: FileId,
+    entered: &mut Entered,
+    bytes: Option<u64>,
+) -> Result<(), Status> {
+    let call = &entered.call;
+    if !call.allocates_memory() {
+        return Ok(());
+    }
+    let refused = match glue.with(|state, _| state.call_try_charge(file, call, bytes)) {
+        Ok(Some(charge)) => {
+            entered.ticket = entered.ticket.with_charge(charge);
+            return Ok(());
+        }
+        Ok(None) => rmapi::NO_MEMORY,
+        Err(error) => match not_prepared(glue, file, call, error) {
+            Ok(()) => return Ok(()),
+            Err(status) => status,
+        },
+    };
+    let ended = Call {
+        status: refused,
+        ..*call
+    };
+    let ticket = entered.ticket;
+    count_refusal(
+        glue,
+        glue.with(|state, _| state.call_leave(file, &ended, ticket, None)),
+    );
+    Err(refused)
+}
+
 /// Counts that the core could not prepare for an ioctl. Under a limit the ioctl is refused.
 ///
 /// # Errors
@@ -208,12 +254,20 @@ fn params_refused(glue: &Glue, file: FileId, call: &Call, params: &[u8]) -> Opti
     }
 }
 
+/// What the core has made of an ioctl that has run.
+enum Left {
+    /// It is recorded. There may be controls to send.
+    Recorded(Option<Flush>),
+    /// It has allocated more memory than was charged, and more than a limit allows.
+    Outgrown,
+}
+
 /// Updates the core after an ioctl, and sends the controls that this requires.
 pub(crate) fn ioctl_leave(
     glue: &ArcBorrow<'_, Glue>,
     file: FileId,
     escape: u32,
-    bytes: &[u8],
+    bytes: &mut [u8],
     room: &mut gct_call,
     result: u32,
 ) {
@@ -224,17 +278,38 @@ pub(crate) fn ioctl_leave(
     };
     let call = entered.call.returned(escape, bytes, result);
     let written = served.as_ref().is_some_and(|served| served.is_written);
-    let call = as_made(glue, file, call, result, written);
+    let mut call = as_made(glue, file, call, result, written);
     let answer = look_up(glue, &call, served.as_ref());
-    let outcome = with(glue, |state| {
-        state.call_leave(file, &call, entered.ticket, answer)?;
-        if let (Action::Control(Overrides::Channels(_)), Some(served)) = (call.action, &served) {
-            state.channels_told(file, served.bytes());
-        }
-        // Under the same lock: the next ioctl overwrites whose channels this one let run.
-        Ok(state.flush_of_file(file))
-    });
-    let flush = count_refusal(glue, outcome).flatten();
+    let leave = |call: &Call, within_limit: bool| {
+        with(glue, |state| {
+            if within_limit && state.outgrows_limit(file, call, entered.ticket, answer) {
+                return Ok(Left::Outgrown);
+            }
+            state.call_leave(file, call, entered.ticket, answer)?;
+            if let (Action::Control(Overrides::Channels(_)), Some(served)) = (call.action, &served)
+            {
+                state.channels_told(file, served.bytes());
+            }
+            // Under the same lock: the next ioctl overwrites whose channels this one let run.
+            Ok(Left::Recorded(state.flush_of_file(file)))
+        })
+    };
+    let mut left = leave(&call, true);
+    let mut refused = Ok(());
+    if matches!(left, Ok(Left::Outgrown)) {
+        refused = take_back(&mut call, rmapi::NO_MEMORY);
+        left = leave(&call, false);
+    }
+    if left.is_err() {
+        glue.locked(|state| state.uncharge_ticket(file, entered.ticket));
+    }
+    if let Err(status) = refused {
+        rmapi::set_status(escape, bytes, status);
+    }
+    let flush = match count_refusal(glue, left) {
+        Some(Left::Recorded(flush)) => flush,
+        _ => None,
+    };
     follow_others(glue, file, &call, &entered, served.as_ref());
     owned::leave(glue, file, &call, served.as_ref());
     if let Some(flush) = flush {
@@ -249,6 +324,20 @@ pub(crate) fn ioctl_leave(
     if call.action == Action::Free && glue.has_spare() {
         exec::schedule_work(*glue);
     }
+}
+
+/// Frees what an ioctl has made, so that the ioctl fails after all. What cannot be freed stays, and
+/// counts.
+///
+/// # Errors
+///
+/// `status`: it is freed.
+fn take_back(call: &mut Call, status: Status) -> Result<(), Status> {
+    if rm::free(call.client, call.object).is_err() {
+        return Ok(());
+    }
+    call.status = status;
+    Err(status)
 }
 
 /// Follows objects that an ioctl made or freed, but that its structure does not name.

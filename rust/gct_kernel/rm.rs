@@ -117,3 +117,16 @@ pub(crate) fn memory_bytes(client: Handle, memory: Handle) -> Option<u64> {
     let bytes = unsafe { bindings::gct_helper_rm_memory_bytes(client, memory) };
     (bytes != 0).then_some(bytes)
 }
+
+/// Frees an object of a client. The context is that of [`send`].
+///
+/// # Errors
+///
+/// The status with which the resource manager refuses.
+pub(crate) fn free(client: Handle, object: Handle) -> Result<(), Status> {
+    // SAFETY: takes any numbers: the resource manager looks them up.
+    match unsafe { bindings::gct_helper_client_free(client, object) } {
+        0 => Ok(()),
+        status => Err(status),
+    }
+}

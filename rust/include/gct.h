@@ -22,7 +22,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 9
+#define GCT_ABI_VERSION 10
 
 /* Bytes of struct gct_gpu's name, including the terminating NUL. */
 #define GCT_GPU_NAME_BYTES 64
@@ -160,12 +160,16 @@ void gct_memory_kept(void **file, uint32_t gpu_id, uint32_t index, uint32_t clie
  * the driver does not call rm_ioctl() nor gct_ioctl_leave(), and goes on as if
  * rm_ioctl() had returned NV_OK, as it does when the resource manager refuses.
  *
+ * gct_ioctl_leave() writes a status to @arg if it has freed what the ioctl made: a
+ * limit forbids it, which could not be known before. Otherwise it does not write to
+ * @arg.
+ *
  * Context: process, may sleep; no lock of the resource manager is held. For one
  * @file only one ioctl at a time is between enter and leave.
  */
 int gct_ioctl_enter(void *file, uint32_t escape, void *arg, uint32_t size,
 		    struct gct_call *call);
-void gct_ioctl_leave(void *file, uint32_t escape, const void *arg, uint32_t size,
+void gct_ioctl_leave(void *file, uint32_t escape, void *arg, uint32_t size,
 		     struct gct_call *call, uint32_t result);
 
 /*

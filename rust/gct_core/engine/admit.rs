@@ -5,6 +5,7 @@
 //! ```text
 //! call_try_charge   charges the memory before the driver allocates it, or refuses
 //!     the driver allocates it, or fails
+//! outgrows_limit    the driver has allocated more than was charged, and more than the limit
 //! call_leave        replaces that charge by one for the allocated object
 //! uncharge_ticket   takes the charge back if no call_leave follows
 //! ```
@@ -57,6 +58,40 @@ impl State<'_> {
             return Ok(None);
         }
         self.charge_reserved(file, proc, gpu, amount).map(Some)
+    }
+
+    /// Returns whether a successful allocation of device memory has more bytes than its ticket is
+    /// charged for, and its owner would exceed `gmem.limit`. RM rounds sizes up. The caller frees
+    /// the object, and reports the call as failed. It holds the lock until [`State::call_leave`]
+    /// otherwise.
+    ///
+    /// `answer` is as for [`State::call_leave`].
+    pub fn outgrows_limit(
+        &mut self,
+        file: FileId,
+        call: &Call,
+        ticket: Ticket,
+        answer: Option<u64>,
+    ) -> bool {
+        let Action::Alloc {
+            class: class @ Class::DeviceMemory,
+            bytes,
+            ..
+        } = call.action
+        else {
+            return false;
+        };
+        let gpu = self.parent_of(file, call).and_then(|parent| parent.gpu);
+        let proc = self.files.get(&file).map(|file| file.proc);
+        let Some((proc, gpu)) = proc.zip(gpu).filter(|_| call.succeeded()) else {
+            return false;
+        };
+        let charged = ticket
+            .reservation()
+            .and_then(|key| self.objects.get(key))
+            .map_or(Bytes(0), |object| object.charged.memory);
+        let made = Amount::of_object(class, bytes.or(answer).unwrap_or(0)).memory;
+        made > charged && self.exceeds_limit(proc, gpu, made - charged)
     }
 
     /// Charges managed memory that a process is about to allocate and that may be placed on this

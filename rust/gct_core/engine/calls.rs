@@ -178,7 +178,8 @@ impl State<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::NeedSlots`], [`Error::NoSpace`]: an object that was created cannot be tracked.
+    /// [`Error::NeedSlots`], [`Error::NoSpace`]: an object that was created cannot be tracked. The
+    /// ticket's charge stays until [`State::uncharge_ticket`].
     pub fn call_leave(
         &mut self,
         file: FileId,
@@ -193,10 +194,6 @@ impl State<'_> {
         if !matches!(call.action, Action::Share(..)) {
             self.release_reserved(file, ticket.reserved);
         }
-        if matches!(call.action, Action::Alloc { .. }) {
-            // The object is charged below, as what RM has allocated.
-            self.uncharge_ticket(file, ticket);
-        }
         match call.action {
             Action::Free => self.freed(proc, call.succeeded(), ticket),
             Action::Dup { .. } => self.dup_made(file, call, ticket)?,
@@ -204,8 +201,10 @@ impl State<'_> {
             Action::Control(overrides) => self.overridden(file, call, overrides),
             // `exported` and `imported` record each object.
             Action::Share(..) => {}
-            _ if !call.succeeded() => {}
-            Action::Alloc { class, .. } if !class.is_tracked() => {}
+            _ if !call.succeeded() => self.uncharge_ticket(file, ticket),
+            Action::Alloc { class, .. } if !class.is_tracked() => {
+                self.uncharge_ticket(file, ticket);
+            }
             Action::Alloc {
                 class: Class::Client,
                 ..
@@ -283,10 +282,12 @@ impl State<'_> {
         ticket: Ticket,
     ) -> Result<(), Error> {
         self.room_for(file, 1, ticket)?;
+        self.reserve_charge()?;
+        // Nothing fails between this and the charge of the object.
+        self.uncharge_ticket(file, ticket);
         let Some(new) = self.key_for_new(file, call) else {
             return Ok(());
         };
-        self.reserve_charge()?;
         self.free(new.proc, new.key);
         let mut object = Object::new(file, class);
         object.parent = self.parent_handle(call);

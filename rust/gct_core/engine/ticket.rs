@@ -37,6 +37,15 @@ impl Ticket {
         }
     }
 
+    /// Returns the ticket of an allocation for which room is reserved and memory is charged.
+    #[must_use]
+    pub const fn with_charge(self, charge: Self) -> Self {
+        Self {
+            reserved: self.reserved,
+            ..charge
+        }
+    }
+
     /// Returns the hidden object that is charged for device memory.
     pub(super) fn reservation(self) -> Option<ObjectKey> {
         (self.hidden != 0 && self.home == 0).then(|| ObjectKey::new(self.hidden, self.handle))

@@ -357,6 +357,36 @@ impl Gpu {
         Ok((gpu, files?))
     }
 
+    /// Allocates device memory, while another thread makes its size now the one, now the other.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn alloc_memory_raced(&self, sizes: [u32; 2]) -> Result<Handle, Error> {
+        const WORDS: usize = size_of::<abi::MemoryWithNode>() / 4;
+        let words = [const { AtomicU32::new(0) }; WORDS];
+        let size = &words[offset_of!(abi::Memory, size) / 4];
+        words[offset_of!(abi::Memory, owner) / 4].store(self.client.handle(), Ordering::Relaxed);
+        size.store(sizes[0], Ordering::Relaxed);
+        let (running, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    for next in sizes {
+                        size.store(next, Ordering::Relaxed);
+                    }
+                    running.store(true, Ordering::Relaxed);
+                }
+            });
+            while !running.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            let memory = self.client.alloc_at(self.device, n::DEVICE_MEMORY, &words);
+            done.store(true, Ordering::Relaxed);
+            memory
+        })
+    }
+
     /// Returns the minor of the device's actual GPU. RM reports it for a new subdevice.
     ///
     /// # Errors

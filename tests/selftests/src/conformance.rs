@@ -145,7 +145,7 @@ fn gpus() -> Outcome {
         same(
             "features",
             read(&format!("gpus/{index}/features"))?.as_str(),
-            "gmem.current\ncompute.timeslice\ncompute.freeze\ncompute.events\nchannel.owned\n",
+            "gmem.current\ngmem.limit\ncompute.timeslice\ncompute.freeze\ncompute.events\nchannel.owned\n",
         )?;
         before = pci;
     }

@@ -10,7 +10,7 @@ use gct_core::gpu::{Backend, GpuFacts, PciAddress};
 use gct_core::host::Host;
 use gct_core::ids::{FileId, GpuId, GroupId, ProcKey};
 use gct_core::iface::Name;
-use gct_core::rmapi::{self, escape};
+use gct_core::rmapi::{self, escape, Call};
 use gct_core::state::State;
 use gct_core::units::Bytes as Size;
 
@@ -191,9 +191,24 @@ fn call(store: &mut Store, made: &Made, bytes: &mut Bytes<'_>) {
     let Some(call) = decoded else {
         return;
     };
-    let Ok(ticket) = store.retry(|state| state.call_enter(file, &call)) else {
+    let Ok(mut ticket) = store.retry(|state| state.call_enter(file, &call)) else {
         return;
     };
     let answer = call.lookup().map(|_| u64::from(bytes.next()));
-    let _ = store.retry(|state| state.call_leave(file, &call, ticket, answer));
+    let asked = Some(u64::from(bytes.next()));
+    let charge = store.retry(|state| state.call_try_charge(file, &call, asked));
+    let mut fits = charge != Ok(None);
+    if let Ok(Some(charge)) = charge {
+        ticket = match call.allocates_memory() {
+            true => ticket.with_charge(charge),
+            false => ticket,
+        };
+    }
+    fits &= !store.0.state().outgrows_limit(file, &call, ticket, answer);
+    let status = if fits { call.status } else { rmapi::NO_MEMORY };
+    let call = Call { status, ..call };
+    let left = store.retry(|state| state.call_leave(file, &call, ticket, answer));
+    if left.is_err() {
+        store.0.state().uncharge_ticket(file, ticket);
+    }
 }

@@ -107,6 +107,58 @@ fn granted_memory_is_charged_once() {
     assert_eq!(world.current(Owner::Group(group)), "0\n");
 }
 
+/// RM rounds sizes up. What it rounds up beyond the limit is freed again.
+#[test]
+fn memory_that_outgrows_the_limit_is_found() {
+    for (own, of_group) in [("8192", "max"), ("max", "8192")] {
+        let (mut world, file, group) = limited(own, of_group);
+        let entered = world.store.state().call_enter(file, &memory(MEMORY + 1));
+        let charge = world.try_charge(file, 1).unwrap();
+        let ticket = entered.unwrap().with_charge(charge);
+        let call = memory(MEMORY + 1);
+        let mut state = world.store.state();
+        for (made, outgrows) in [(None, false), (Some(4096), false), (Some(4097), true)] {
+            assert_eq!(state.outgrows_limit(file, &call, ticket, made), outgrows);
+        }
+        let other = memory(MEMORY + 2);
+        assert!(state.outgrows_limit(file, &other, Ticket::NONE, Some(4096)));
+        let failed = Call { status: 1, ..call };
+        assert!(!state.outgrows_limit(file, &failed, ticket, Some(u64::MAX)));
+        assert_eq!(state.call_leave(file, &failed, ticket, None), Ok(()));
+        world.store.check();
+        assert_eq!(world.current(Owner::Group(group)), "4096\n");
+        let pool = world.pool(Owner::Group(group));
+        let events = world.read(File::GmemEvents, pool).unwrap();
+        let expected = if of_group == "max" { 0 } else { 2 };
+        assert_eq!(events, format!("limit {expected}\n"));
+    }
+}
+
+/// While the tables grow for an allocation that has returned, its charge stays. Otherwise another
+/// ioctl could take what is left of the limit.
+#[test]
+fn a_charge_stays_while_tables_grow() {
+    let (mut world, file, group) = limited("max", "8192");
+    let call = memory(MEMORY + 1);
+    let ticket = world.try_charge(file, 4096).unwrap();
+    let mut grown = 0;
+    loop {
+        let left = world
+            .store
+            .state()
+            .call_leave(file, &call, ticket, Some(4096));
+        let Err(Error::NeedSlots(need)) = left else {
+            assert_eq!(left, Ok(()));
+            break;
+        };
+        assert_eq!(world.current(Owner::Group(group)), "8192\n");
+        world.store.grow(need);
+        grown += 1;
+    }
+    assert!(grown > 0, "the call needs storage");
+    assert_eq!(world.current(Owner::Group(group)), "8192\n");
+}
+
 #[test]
 fn managed_and_device_memory_share_a_limit() {
     for (own, of_group) in [("8192", "max"), ("max", "8192")] {

@@ -145,7 +145,9 @@ impl Daemon {
         let Some(call) = call else { return };
         let hint = ioctl.hint;
         let leave = |tables: &mut Host| tables.state().call_leave(file, &call, ticket, hint);
-        self.tables.follow(leave);
+        if self.tables.follow(leave).is_none() {
+            self.tables.state().uncharge_ticket(file, ticket);
+        }
         if self.tables.state().has_effects() {
             self.apply_effects();
         }

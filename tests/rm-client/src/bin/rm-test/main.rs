@@ -17,6 +17,7 @@ mod charged;
 mod exports;
 mod faults;
 mod freeze;
+mod gmem;
 mod gpus;
 mod groups;
 mod hostile;
@@ -103,6 +104,7 @@ fn all(filter: &str) -> ExitCode {
         owned_memory::TESTS,
         faults::TESTS,
         limits::TESTS,
+        gmem::TESTS,
         freeze::TESTS,
         sent::TESTS,
         shared::TESTS,
