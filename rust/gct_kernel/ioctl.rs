@@ -24,7 +24,7 @@ use gct_core::error::Error;
 use gct_core::ids::FileId;
 use gct_core::owned::Request;
 use gct_core::rmapi::control::Status;
-use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Overrides, Share};
+use gct_core::rmapi::{self, Action, Call, Class, Handle, Lookup, Overrides, Share, Shared};
 use gct_core::state::{Failure, State};
 use kernel::sync::ArcBorrow;
 
@@ -303,6 +303,7 @@ pub(crate) fn ioctl_leave(
     if left.is_err() {
         glue.locked(|state| state.uncharge_ticket(file, entered.ticket));
     }
+    refused = refused.and_then(|()| follow_unknown(glue, file, &mut call, entered.ticket));
     if let Err(status) = refused {
         rmapi::set_status(escape, bytes, status);
     }
@@ -324,6 +325,39 @@ pub(crate) fn ioctl_leave(
     if call.action == Action::Free && glue.has_spare() {
         exec::schedule_work(*glue);
     }
+}
+
+/// Follows an alias of an object that the core did not know when the ioctl began, because another
+/// thread was allocating or freeing it. The alias is charged as an object of its own.
+///
+/// # Errors
+///
+/// The status with which the ioctl fails: the alias cannot be followed, and its process is under a
+/// limit. It is freed.
+fn follow_unknown(
+    glue: &ArcBorrow<'_, Glue>,
+    file: FileId,
+    call: &mut Call,
+    ticket: Ticket,
+) -> Result<(), Status> {
+    let is_alias = matches!(call.action, Action::Dup { .. });
+    if !is_alias || ticket != Ticket::NONE || !call.succeeded() {
+        return Ok(());
+    }
+    let Some(alias) = imported(glue, file, call.client, call.object) else {
+        return Ok(());
+    };
+    let shared = Shared {
+        index: 0,
+        object: call.object,
+        parent: call.parent,
+    };
+    let add = |state: &mut State<'_>| state.imported(file, call.client, &shared, None, &alias);
+    let followed = count_refusal(glue, with(glue, add)).is_some();
+    if followed || !glue.binds_file(file) {
+        return Ok(());
+    }
+    take_back(call, rmapi::INSUFFICIENT_RESOURCES)
 }
 
 /// Frees what an ioctl has made, so that the ioctl fails after all. What cannot be freed stays, and

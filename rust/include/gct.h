@@ -161,8 +161,8 @@ void gct_memory_kept(void **file, uint32_t gpu_id, uint32_t index, uint32_t clie
  * rm_ioctl() had returned NV_OK, as it does when the resource manager refuses.
  *
  * gct_ioctl_leave() writes a status to @arg if it has freed what the ioctl made: a
- * limit forbids it, which could not be known before. Otherwise it does not write to
- * @arg.
+ * limit forbids it, which could not be known before, or it cannot be followed and its
+ * process is under a limit. Otherwise it does not write to @arg.
  *
  * Context: process, may sleep; no lock of the resource manager is held. For one
  * @file only one ioctl at a time is between enter and leave.

@@ -9,6 +9,7 @@ use crate::process::{Child, Parent};
 use crate::tree::{self, eventually, expect, expect_gone, Group};
 use gct_ktap::{failed, holds, same, During, Outcome, Stop, Test};
 use rm_client::{numbers, Client, Error, Gpu, Handle, Memory, Session};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Barrier;
 use std::thread;
 
@@ -20,6 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("gmem_limit_with_threads_at_the_last_bytes", threads),
     ("gmem_limit_after_a_kill_at_each_step", killed),
     ("gmem_limit_of_a_size_that_changes", raced_size),
+    ("gmem_alias_of_memory_being_freed_is_charged", raced_dup),
 ];
 
 const LIMIT: &str = "gmem.limit";
@@ -258,4 +260,53 @@ fn raced_size() -> Outcome {
     }
     println!("# {got} of {ROUNDS} got the small size");
     same("after all", current(&me())?, before)
+}
+
+/// One thread frees memory while another one duplicates it. The alias that survives is charged.
+fn raced_dup() -> Outcome {
+    const ROUNDS: u32 = 150;
+    let (first, second) = (session(0)?, session(0)?);
+    first.group(ENGINE)?;
+    expect(&me(), 0, Some((1, 0)))?;
+    let (owner, taker) = (first.gpu(), second.gpu());
+    let before = current(&me())?;
+    let mut survived = 0;
+    for round in 0..ROUNDS {
+        let handle = owner.client().new_handle();
+        owner.client().choose_next(handle);
+        let done = AtomicBool::new(false);
+        let turns = AtomicU32::new(0);
+        let alias = thread::scope(|scope| -> Result<Option<Handle>, Stop> {
+            let taking = scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    turns.fetch_add(1, Ordering::Relaxed);
+                    let alias = taker.client().dup(taker.device(), owner.client(), handle);
+                    if let Ok(alias) = alias {
+                        return Some(alias);
+                    }
+                }
+                None
+            });
+            while turns.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            let made = owner.alloc_memory(Memory::Device, MEGABYTE);
+            let freed = made.and_then(|memory| owner.client().free(memory));
+            done.store(true, Ordering::Relaxed);
+            freed?;
+            taking.join().map_err(|_| failed("a thread panicked"))
+        })?;
+        let held = current(&me())? - before;
+        match alias {
+            Some(alias) => {
+                same("charged", held, MEGABYTE).during(round)?;
+                taker.client().free(alias)?;
+                survived += 1;
+            }
+            None => same("charged", held, 0).during(round)?,
+        }
+        same("after all", current(&me())?, before).during(round)?;
+    }
+    println!("# {survived} of {ROUNDS} aliases survived");
+    Ok(())
 }
