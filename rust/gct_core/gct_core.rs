@@ -29,6 +29,7 @@ pub mod launches;
 pub mod limits;
 pub mod mask;
 pub mod members;
+pub mod memory;
 pub mod objects;
 pub mod owned;
 pub mod plan;

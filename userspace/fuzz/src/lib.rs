@@ -23,8 +23,10 @@
 
 mod engine;
 mod interface;
+mod memory;
 mod submit;
 
 pub use engine::engine;
 pub use interface::{interface, rmapi};
+pub use memory::memory;
 pub use submit::{rewrite, ring, scan, words_of};

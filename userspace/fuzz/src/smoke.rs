@@ -161,6 +161,7 @@ fn main() {
             gct_fuzz::interface(&text);
             gct_fuzz::interface(&any);
             gct_fuzz::rmapi(&ioctl);
+            gct_fuzz::memory(&any);
             // Checking the engine's invariants takes long.
             if run % ENGINE_EVERY == 0 {
                 gct_fuzz::engine(&any);
