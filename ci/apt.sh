@@ -66,7 +66,7 @@ apt_update() {
 # the store may have the package.
 apt_refresh() {
 	[ -z "$apt_fresh" ] || return 0
-	printf '==> Package indexes of Debian, for %s\n' "${APT_HOME##*/}"
+	printf '==> Package indexes of Debian (%s)\n' "${APT_HOME#"$ROOT/"}"
 	local start=$SECONDS
 	mkdir -p "$BUILD/log"
 	if apt_update >"$BUILD/log/apt-update.log" 2>&1; then
