@@ -13,7 +13,7 @@ APT_HOME=$BUILD/apt-kubernetes
 
 COMPONENTS=(kubelet kube-apiserver kube-scheduler kube-controller-manager)
 ROOT_PACKAGES=(bash busybox-static containerd containernetworking-plugins coreutils etcd-server
-	grep iproute2 kubectl mount openssl runc util-linux)
+	grep iproute2 kubectl mount openssl podman runc util-linux)
 
 apt_sources() {
 	printf '%s\n' "deb $1 trixie main" "deb $1 bookworm main" "deb-src $1 bookworm main"

@@ -146,6 +146,7 @@ start_cluster() {
 	for image in registry.k8s.io/pause:3.8 localhost/busybox:1; do
 		make_image $image >/tmp/image.tar
 		ctr -n k8s.io images import /tmp/image.tar
+		podman load -i /tmp/image.tar
 	done >/gct/logs/images.log 2>&1
 }
 
@@ -153,6 +154,11 @@ start_kubelet() {
 	start kubelet kubelet --config /run/kubernetes/kubelet.yaml --kubeconfig="$KUBECONFIG" \
 		--container-runtime=remote --container-runtime-endpoint=unix:///run/containerd/containerd.sock \
 		--hostname-override=node1 --node-ip=$ADDRESS
+}
+
+# in_podman ARGUMENT...: runs podman below the job's cgroup, which systemd does not manage.
+in_podman() {
+	podman --runtime runc --cgroup-manager cgroupfs "$@"
 }
 
 start_gctd() {

@@ -185,6 +185,13 @@ until_true "and their members" member tenant4
 until_true "and what those hold is charged again" limit tenant4 gmem.current 536870912
 
 for n in 4 5 6 7; do delete tenant$n; done
+container=$(in_podman run -d --network none --cgroup-parent "/$CGROUP/podman" --device gctgroup.dev/small=gpu0 \
+	localhost/busybox:1 tenant 512 600 2>/gct/logs/podman.log)
+until_true "a container of podman has a group with the profile's limits" \
+	eval 'is "$(gctctl --user get "ctr_${container:0:12}/0" tpc.quota)" 8'
+until_true "and is its member" eval 'is "$(gctctl --user get "ctr_${container:0:12}/0" gmem.current)" 536870912'
+in_podman rm -f -t 0 "$container" >>/gct/logs/podman.log 2>&1
+until_true "its group goes with it" eval '! gctctl --user get "ctr_${container:0:12}" group.cgroup'
 pod greedy 2
 until_true "a pod cannot have two slots of a GPU" eval 'is "$(in_phase Failed)" greedy'
 delete greedy
