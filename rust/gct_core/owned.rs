@@ -13,14 +13,14 @@
 //! | module | contents |
 //! |---|---|
 //! | [`maps`] | where in the tenant's memory objects its rings lie |
-//! | [`passage`] | the way of entries from the mailbox to the real ring |
+//! | [`worker`] | how much a round of the worker takes, and when it begins |
 //! | [`kit`] | parameters of what the driver allocates |
 //! | `params` | which parameters of the tenant are read |
 
 pub mod kit;
 pub mod maps;
 mod params;
-pub mod passage;
+pub mod worker;
 
 use crate::gpu::GpuFacts;
 use crate::rmapi::channel::ChannelParams;
@@ -30,6 +30,13 @@ use maps::{Mapping, Place, Space};
 
 /// Number of entries of a real ring: one page. The tenant's may be longer or shorter.
 pub const REAL_ENTRIES: u32 = 512;
+/// Words of the longest segment that is copied. Each channel has memory for one. Uploads of CUDA
+/// graphs with more than some 250 nodes are longer.
+pub const SEGMENT_WORDS: usize = 1 << 16;
+/// Launches of one segment that are masked.
+pub const LAUNCHES_MAX: usize = 1024;
+/// Batches of copies that one channel may have in flight.
+pub const MARKS: usize = 64;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: u32 = 8;
 /// Bytes of a channel's USERD (`NV_RAMUSERD_CHAN_SIZE`).

@@ -142,6 +142,12 @@ impl Settings {
         }
     }
 
+    /// Returns whether a limit, or the owner of the tree, asks for channels with rings of the
+    /// driver's.
+    pub const fn wants_owned(&self) -> bool {
+        self.owned || self.tpc_mask.is_some()
+    }
+
     /// Combines a process's own settings with its group's: of each pair the tighter one.
     ///
     /// If two masks have no common TPC, the group's counts: a launch must run somewhere, and the

@@ -165,6 +165,8 @@ unsafe extern "C" {
     pub fn gct_helper_write32(address: *mut kernel::ffi::c_void, value: u32);
     pub fn gct_helper_read64(address: *const kernel::ffi::c_void) -> u64;
     pub fn gct_helper_write64(address: *mut kernel::ffi::c_void, value: u64);
+    pub fn gct_helper_read_words(to: *mut u32, from: *const kernel::ffi::c_void, count: u32);
+    pub fn gct_helper_write_words(to: *mut kernel::ffi::c_void, from: *const u32, count: u32);
     pub fn gct_helper_ring(
         put_address: *mut kernel::ffi::c_void,
         put: u32,

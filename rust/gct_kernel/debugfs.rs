@@ -72,6 +72,12 @@ pub(crate) unsafe fn show(glue: &Glue, seq: *mut bindings::seq_file) -> Result<(
     // removal.
     let (file, scope) = unsafe { subject((*seq).file.cast_mut()) }.ok_or(errno(Error::Gone))?;
     let mut text = SeqText(seq);
+    if matches!(
+        file,
+        File::ComputeStat | File::ComputeEvents | File::TpcEffective
+    ) {
+        owned::report(glue);
+    }
     let outcome = match (file, scope) {
         (File::GroupProcs, Scope::Group(group)) => show_procs(glue, *group, &mut text),
         _ => glue.with(|state, _| state.show(file, *scope, &mut text)),
@@ -127,7 +133,11 @@ pub(crate) unsafe fn write(
         (_, Scope::Pool(Owner::Group(group), _)) => glue.bind(*group),
         _ => {}
     }
-    if file == File::ChannelOwned {
+    // Whose limits a process has may change with its group.
+    if matches!(
+        file,
+        File::ChannelOwned | File::TpcMask | File::Control | File::GroupProcs | File::GroupCgroup
+    ) {
         owned::update(glue);
     }
     outcome.map_err(errno)

@@ -139,6 +139,7 @@ pub(crate) fn file_open(glue: &ArcBorrow<'_, Glue>) -> Result<Option<FileId>, c_
 
 /// Forgets a file, and waits until no control names its objects.
 pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
+    owned::report_file(glue, file);
     let outcome = with(glue, |state| {
         let wait = state.wait_for(file);
         state.file_close(file);

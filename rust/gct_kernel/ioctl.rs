@@ -21,6 +21,7 @@ use crate::{exec, owned, process, rm};
 use core::mem::{align_of, size_of};
 use gct_core::engine::{Flush, Imported, Ticket, Visited, Wait};
 use gct_core::error::Error;
+use gct_core::features::Feature;
 use gct_core::ids::FileId;
 use gct_core::owned::Request;
 use gct_core::rmapi::control::Status;
@@ -147,7 +148,15 @@ fn admit(glue: &Glue, file: FileId, call: &Call, room: &mut gct_call) -> Result<
         glue.wait(&wait);
     }
     if owns {
-        owned::enter(glue, file, call, request, room);
+        if let Err(status) = owned::enter(glue, file, call, request, room) {
+            drop(serve::taken(room));
+            let refused = Call { status, ..*call };
+            count_refusal(
+                glue,
+                glue.with(|state, _| state.call_leave(file, &refused, entered.ticket, None)),
+            );
+            return Err(status);
+        }
     }
     entered.put(room);
     Ok(())
@@ -492,6 +501,19 @@ fn look_up(glue: &Glue, call: &Call, served: Option<&Served>) -> Option<u64> {
         Lookup::Engine(_) => word,
         Lookup::GpuOfInstance(None) => rm::gpu_of_instance(glue, call.client, 0),
         Lookup::GpuOfInstance(Some(_)) => rm::gpu_of_instance(glue, call.client, word?),
-        Lookup::GpuOfSubdevice => rm::gpu_of_subdevice(call.client, call.object),
+        Lookup::GpuOfSubdevice => {
+            let gpu = rm::gpu_of_subdevice(call.client, call.object)?;
+            learn_tpcs(glue, call, u32::try_from(gpu).ok()?);
+            Some(gpu)
+        }
+    }
+}
+
+/// Asks a GPU's first subdevice for its TPCs.
+fn learn_tpcs(glue: &Glue, call: &Call, gpu: u32) {
+    if glue.locked(|state| state.lacks_tpcs(gpu)) {
+        if let Some(topology) = rm::topology(call.client, call.object) {
+            glue.locked(|state| state.gpu_has_tpcs(gpu, topology, Feature::TpcMask));
+        }
     }
 }

@@ -7,6 +7,7 @@
 
 mod client;
 mod gpu;
+mod tenant;
 
 use crate::bindings::{self, gct_call};
 use crate::serve::{self, Served};
@@ -14,13 +15,15 @@ use crate::state::Glue;
 use client::{Kit, Refused};
 use gct_core::engine::Site;
 use gct_core::ids::FileId;
-use gct_core::owned::maps::{Change, Mapping, Space, MAPPINGS_MAX, SPACES_MAX};
+use gct_core::owned::maps::{Change, Space, SPACES_MAX};
 use gct_core::owned::{self, Native, Request};
+use gct_core::rmapi::control::{self, Status};
 use gct_core::rmapi::{Action, Call, Class, Handle};
-use gpu::{Gpu, Lane};
+use gpu::{Gpu, Lane, Limited};
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::{new_mutex, Arc, Mutex};
+use tenant::Tenant;
 
 pub(crate) use gpu::round;
 
@@ -34,6 +37,9 @@ pub(crate) struct Owned {
     /// Held while a GPU is opened. No other lock of ours is held then.
     #[pin]
     gpus: Mutex<KVVec<Opened>>,
+    /// Held while limits are taken over. No other lock of ours is held then.
+    #[pin]
+    updating: Mutex<()>,
     /// Number of the next lane.
     lanes: Atomic<u64>,
 }
@@ -48,12 +54,14 @@ struct Opened {
 #[pin_data]
 struct Record {
     file: FileId,
+    tenant: Arc<Tenant>,
     #[pin]
     inner: Mutex<Inner>,
 }
 
 struct Inner {
-    mappings: KVVec<Mapping>,
+    /// The tenant on each GPU where it had an owned channel.
+    limited: KVVec<Arc<Limited>>,
     spaces: KVVec<Space>,
     channels: KVVec<Channel>,
     pending: Option<Pending>,
@@ -74,7 +82,7 @@ enum Pending {
     /// The channel gets a ring of the driver's. During the allocation the driver's USERD has the
     /// handle `name` in the tenant's client.
     Owned {
-        lane: Lane,
+        lane: KBox<Lane>,
         number: u64,
         gpu: Arc<Gpu>,
         name: Handle,
@@ -87,6 +95,7 @@ impl Owned {
             files <- new_mutex!(KVVec::new(), "gct::owned_files"),
             records: Atomic::new(0),
             gpus <- new_mutex!(KVVec::new(), "gct::owned_gpus"),
+            updating <- new_mutex!((), "gct::owned_updating"),
             lanes: Atomic::new(0),
         })
     }
@@ -102,16 +111,28 @@ impl Owned {
         files.iter().find(|record| record.file == file).cloned()
     }
 
+    /// Returns the record of the next file after one, in the order of their numbers. Records may
+    /// come and go between two calls.
+    fn record_after(&self, last: Option<u64>) -> Option<Arc<Record>> {
+        let files = self.files.lock();
+        let later = files
+            .iter()
+            .filter(|record| last.is_none_or(|last| record.file.raw() > last));
+        later.min_by_key(|record| record.file.raw()).cloned()
+    }
+
     /// Returns the record of a file. Makes it if there is none.
     fn record_made(&self, file: FileId) -> Result<Arc<Record>, Refused> {
         if let Some(record) = self.record(file) {
             return Ok(record);
         }
+        let tenant = Tenant::new().map_err(|_| Refused)?;
         let record = Arc::pin_init(
             pin_init!(Record {
                 file,
+                tenant,
                 inner <- new_mutex!(Inner {
-                    mappings: KVVec::new(),
+                    limited: KVVec::new(),
                     spaces: KVVec::new(),
                     channels: KVVec::new(),
                     pending: None,
@@ -165,21 +186,78 @@ impl Owned {
         }
     }
 
-    /// Ends the lane of a channel that is gone or is about to be freed.
-    fn end(&self, channel: Channel) {
+    /// Ends the lane of a channel that is gone or is about to be freed. The record has forgotten
+    /// it.
+    fn end(&self, record: &Record, channel: Channel) {
         drop(channel.gpu.take(channel.lane));
+        let id = channel.gpu.id;
+        let others = |other: &Channel| other.gpu.id == id;
+        let is_last = !record.inner.lock().channels.iter().any(others);
+        record.tenant.lane_ends(id, is_last);
         self.close(channel.gpu);
     }
 }
 
-/// Lets the hooks pass calls that map memory, while an owner has `channel.owned` set.
+/// Takes over what a write has changed. Lets the hooks pass calls that map memory, while an owner
+/// is to have owned channels, and sets the limits of all tenants. Nothing is published under the
+/// former ones any more when this returns.
 pub(crate) fn update(glue: &Glue) {
+    // Of two writes, the later one's limits stay.
+    let _updating = glue.owned.updating.lock();
     let on = glue.locked(|state| state.wants_owned());
     // SAFETY: has no preconditions.
     unsafe { bindings::gct_helper_own(on) };
+    each_limited(glue, |record, limited| {
+        set_limits(glue, record.file, limited)
+    });
 }
 
-/// Returns whether an owner has `channel.owned` set.
+fn set_limits(glue: &Glue, file: FileId, limited: &Limited) {
+    let found = glue.locked(|state| state.launch_limits(file, limited.gpu));
+    if let Some((limits, topology)) = found {
+        limited.set(limits, topology);
+    }
+}
+
+/// Runs `operation` for each tenant on each GPU where it had owned channels. No lock of ours is
+/// held then.
+fn each_limited(glue: &Glue, mut operation: impl FnMut(&Record, &Limited)) {
+    if glue.owned.records.load(Relaxed) == 0 {
+        return;
+    }
+    let mut last = None;
+    while let Some(record) = glue.owned.record_after(last) {
+        each_limited_of(&record, |limited| operation(&record, limited));
+        last = Some(record.file.raw());
+    }
+}
+
+fn each_limited_of(record: &Record, mut operation: impl FnMut(&Limited)) {
+    for from in 0..usize::MAX {
+        let limited = record.inner.lock().limited.get(from).cloned();
+        let Some(limited) = limited else { break };
+        operation(&limited);
+    }
+}
+
+/// Has the core count the launches of all tenants' owned channels.
+pub(crate) fn report(glue: &Glue) {
+    each_limited(glue, |record, limited| report_of(glue, record, limited));
+}
+
+/// Has the core count the launches of a file that is about to be closed.
+pub(crate) fn report_file(glue: &Glue, file: FileId) {
+    if let Some(record) = glue.owned.record(file) {
+        each_limited_of(&record, |limited| report_of(glue, &record, limited));
+    }
+}
+
+fn report_of(glue: &Glue, record: &Record, limited: &Limited) {
+    let (more, effective) = limited.report();
+    glue.locked(|state| state.launched_through(record.file, limited.gpu, &more, effective));
+}
+
+/// Returns whether an owner is to have owned channels.
 pub(crate) fn is_wanted() -> bool {
     // SAFETY: one aligned load of a number that is 0 or 1.
     unsafe { core::ptr::addr_of!(bindings::gct_owning).read_volatile() != 0 }
@@ -187,21 +265,33 @@ pub(crate) fn is_wanted() -> bool {
 
 /// Allocates the parts of a channel that is to be owned, and replaces its parameters, before its
 /// ioctl runs. `request` is read from the parameters, if they are a channel's.
+///
+/// # Errors
+///
+/// The status with which the ioctl is refused: the channel cannot be owned, and a limit that only
+/// owned channels obey binds its tenant.
 pub(crate) fn enter(
     glue: &Glue,
     file: FileId,
     call: &Call,
     request: Option<Request>,
     room: &mut gct_call,
-) {
+) -> Result<(), Status> {
     let Some(site) = glue.locked(|state| state.site_of_owned(file, call)) else {
-        return;
+        return Ok(());
     };
-    let Ok(record) = glue.owned.record_made(file) else {
-        return;
-    };
-    let pending = pending(glue, &record, call, site, request, room).unwrap_or(Pending::Native);
-    record.inner.lock().pending = Some(pending);
+    let record = glue.owned.record_made(file);
+    let made = record.and_then(|record| {
+        let pending = pending(glue, &record, call, site, request, room);
+        Ok((pending, record))
+    });
+    match made {
+        Ok((Ok(pending), record)) => record.inner.lock().pending = Some(pending),
+        _ if site.is_limited => return Err(control::NOT_SUPPORTED),
+        Ok((Err(Refused), record)) => record.inner.lock().pending = Some(Pending::Native),
+        Err(Refused) => {}
+    }
+    Ok(())
 }
 
 /// Allocates the parts of a channel.
@@ -220,9 +310,12 @@ fn pending(
     let request = request.ok_or(Refused)?;
     let inner = record.inner.lock();
     let names = [call.client, call.parent];
-    let mailbox = request.mailbox(&inner.mappings, &inner.spaces, names);
+    let mailbox = record
+        .tenant
+        .with_mappings(|mappings| request.mailbox(mappings, &inner.spaces, names));
     drop(inner);
     let (mailbox, space) = mailbox.map_err(|_: Native| Refused)?;
+    let limited = limited(glue, record, site.gpu)?;
     let gpu = glue.owned.open(site.gpu)?;
     let made = || {
         let kit = Kit::new(gpu.client.clone(), call.client, space, &mailbox)?;
@@ -231,7 +324,7 @@ fn pending(
         // CAST: the low half.
         let name = (name as Handle).max(1);
         let number = glue.owned.lanes.fetch_add(1, Relaxed);
-        let lane = Lane::new(number, kit, &mailbox)?;
+        let lane = Lane::new(number, kit, &mailbox, record.tenant.clone(), limited)?;
         lane.kit().lend_userd(call.client, site.device, name)?;
         Ok((lane, number, name))
     };
@@ -252,6 +345,27 @@ fn pending(
         gpu,
         name,
     })
+}
+
+/// Returns the tenant on a GPU, with the limits of now. Makes it if there is none.
+fn limited(glue: &Glue, record: &Record, gpu: u32) -> Result<Arc<Limited>, Refused> {
+    // A write that comes later finds what is made here.
+    let _updating = glue.owned.updating.lock();
+    let inner = record.inner.lock();
+    let known = inner
+        .limited
+        .iter()
+        .find(|limited| limited.gpu == gpu)
+        .cloned();
+    drop(inner);
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let made = Limited::new(gpu)?;
+    set_limits(glue, record.file, &made);
+    let limited = &mut record.inner.lock().limited;
+    limited.push(made.clone(), GFP_KERNEL_ACCOUNT)?;
+    Ok(made)
 }
 
 /// Records what an ioctl has made or freed. `served` are its parameters.
@@ -293,8 +407,9 @@ fn channel_made(glue: &Glue, file: FileId, call: &Call) {
                 lane: number,
                 gpu,
             };
+            record.tenant.lane_begins();
             if !call.succeeded() || !keep(&record, &channel, lane) {
-                glue.owned.end(channel);
+                glue.owned.end(&record, channel);
                 return;
             }
             // INVARIANT: `keep` has made room.
@@ -308,7 +423,7 @@ fn channel_made(glue: &Glue, file: FileId, call: &Call) {
 }
 
 /// Hands a lane to its worker. Reserves room for its channel in the record before.
-fn keep(record: &Record, channel: &Channel, lane: Lane) -> bool {
+fn keep(record: &Record, channel: &Channel, lane: KBox<Lane>) -> bool {
     let reserved = record.inner.lock().channels.reserve(1, GFP_KERNEL_ACCOUNT);
     reserved.is_ok() && channel.gpu.add(lane).is_ok()
 }
@@ -341,11 +456,9 @@ fn freed(glue: &Glue, file: FileId, call: &Call) {
         return;
     };
     if call.succeeded() {
-        let inner = &mut *record.inner.lock();
         let (client, object) = (call.client, call.object);
-        retain(&mut inner.mappings, |mapping| {
-            !mapping.goes_with(client, object)
-        });
+        record.tenant.freed(client, object);
+        let inner = &mut *record.inner.lock();
         retain(&mut inner.spaces, |space| !space.goes_with(client, object));
     }
     let mut at = 0;
@@ -362,7 +475,7 @@ fn freed(glue: &Glue, file: FileId, call: &Call) {
         let gone = inner.channels.remove(at).ok();
         drop(inner);
         if let Some(channel) = gone {
-            glue.owned.end(channel);
+            glue.owned.end(&record, channel);
         }
     }
 }
@@ -379,14 +492,7 @@ pub(crate) fn mapped(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], resul
         false => glue.owned.record(file),
     };
     let Some(record) = record else { return };
-    let mappings = &mut record.inner.lock().mappings;
-    retain(mappings, |mapping| !mapping.is_gone_after(&change));
-    if let Change::Added(mapping) = change {
-        if wants && mappings.len() < MAPPINGS_MAX {
-            // Without the entry a channel there stays native, and `unowned` counts it.
-            let _ = mappings.push(mapping, GFP_KERNEL_ACCOUNT);
-        }
-    }
+    record.tenant.changed(&change, wants);
 }
 
 /// Ends the channels of a file that is being closed. Frees each channel before its ring. No ioctl
@@ -405,16 +511,14 @@ pub(crate) fn file_closed(glue: &Glue, file: FileId) {
         let channel = record.inner.lock().channels.pop();
         let Some(channel) = channel else { break };
         client::free(channel.client, channel.channel);
-        glue.owned.end(channel);
+        glue.owned.end(&record, channel);
     }
 }
 
 /// Ends all owned channels of a GPU that is being removed.
 pub(crate) fn gpu_removed(glue: &Glue, id: u32) {
-    let mut from = 0;
-    loop {
-        let record = glue.owned.files.lock().get(from).cloned();
-        let Some(record) = record else { break };
+    let mut last = None;
+    while let Some(record) = glue.owned.record_after(last) {
         loop {
             let mut inner = record.inner.lock();
             let at = inner
@@ -425,9 +529,9 @@ pub(crate) fn gpu_removed(glue: &Glue, id: u32) {
                 break;
             };
             drop(inner);
-            glue.owned.end(channel);
+            glue.owned.end(&record, channel);
         }
-        from = from.saturating_add(1);
+        last = Some(record.file.raw());
     }
 }
 

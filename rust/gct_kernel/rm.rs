@@ -6,8 +6,10 @@ use crate::bindings;
 use crate::state::Glue;
 use gct_core::limits;
 use gct_core::rmapi::control::{self, Control, Status};
-use gct_core::rmapi::{Class, Handle};
+use gct_core::rmapi::{query, Class, Handle};
+use gct_core::topology::Topology;
 use kernel::ffi::c_int;
+use kernel::prelude::*;
 
 /// Prevents suspension of the GPUs while it exists: holds the driver's `nv_system_pm_lock` for
 /// reading. The driver holds that lock during an ioctl, so a hook of an ioctl must not make one.
@@ -69,6 +71,39 @@ pub(crate) fn send(control: &mut Control) -> Result<(), Status> {
         0 => Ok(()),
         status => Err(status),
     }
+}
+
+/// Sends a query with parameters of any size, into which the resource manager writes. The caller is
+/// as for [`send`].
+fn query(client: Handle, object: Handle, command: u32, params: &mut [u8]) -> bool {
+    let size = u32::try_from(params.len()).unwrap_or(0);
+    // SAFETY: as in `send`.
+    let status = unsafe {
+        bindings::gct_helper_rm_control(client, object, command, params.as_mut_ptr().cast(), size)
+    };
+    status == 0
+}
+
+/// Returns the TPCs of a subdevice's GPU. The caller is as for [`send`].
+pub(crate) fn topology(client: Handle, subdevice: Handle) -> Option<Topology> {
+    let mut arch = [0; query::ARCH_BYTES];
+    query(client, subdevice, query::ARCH_INFO, &mut arch).then_some(())?;
+    let mut list = query::gr_list();
+    // CAST: an address of the kernel, to which the resource manager writes in this call.
+    let params = query::gr_params(list.as_mut_ptr() as u64);
+    let mut bytes = [0; 32];
+    for (to, word) in bytes.chunks_exact_mut(4).zip(params) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    query(client, subdevice, query::GR_INFO, &mut bytes).then_some(())?;
+    let chip = query::chip(&arch, &list)?;
+    let most = query::SM_ORDER_BYTES[0];
+    let mut order = KVVec::from_elem(0u8, most, GFP_KERNEL).ok()?;
+    query::SM_ORDER_BYTES.into_iter().find_map(|bytes| {
+        let order = order.get_mut(..bytes)?;
+        query(client, subdevice, query::SM_ORDER, order).then_some(())?;
+        Topology::from_sm_order(chip, query::sms(order)?)
+    })
 }
 
 /// Returns the resource manager's number of a subdevice's GPU.

@@ -201,6 +201,28 @@ void gct_helper_write64(void *address, uint64_t value)
 	writeq(value, (void __iomem *)address);
 }
 
+void gct_helper_read_words(uint32_t *to, const void *from, uint32_t count)
+{
+	const uint32_t __iomem *words = from;
+	uint32_t at = 0;
+
+	if (!IS_ALIGNED((uintptr_t)from, sizeof(uint64_t)) && count)
+		to[at++] = __raw_readl(words);
+	for (; at + 1 < count; at += 2) {
+		const uint64_t pair = __raw_readq(&words[at]);
+
+		to[at] = lower_32_bits(pair);
+		to[at + 1] = upper_32_bits(pair);
+	}
+	if (at < count)
+		to[at] = __raw_readl(&words[at]);
+}
+
+void gct_helper_write_words(void *to, const uint32_t *from, uint32_t count)
+{
+	memcpy(to, from, count * sizeof(*from));
+}
+
 void gct_helper_ring(void *put_address, uint32_t put, void *doorbell, uint32_t token)
 {
 	/* The entries are in memory before the hardware can see their number. */

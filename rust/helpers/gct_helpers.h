@@ -192,6 +192,12 @@ uint32_t gct_helper_read32(const void *address);
 void gct_helper_write32(void *address, uint32_t value);
 uint64_t gct_helper_read64(const void *address);
 void gct_helper_write64(void *address, uint64_t value);
+/*
+ * Copies words out of such memory, each read once, and into such memory of the host,
+ * which nobody else writes.
+ */
+void gct_helper_read_words(uint32_t *to, const void *from, uint32_t count);
+void gct_helper_write_words(void *to, const uint32_t *from, uint32_t count);
 void gct_helper_ring(void *put_address, uint32_t put, void *doorbell, uint32_t token);
 
 /*

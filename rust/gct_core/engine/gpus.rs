@@ -4,7 +4,7 @@
 
 use crate::dirs::DirPath;
 use crate::error::Error;
-use crate::features::FeatureSet;
+use crate::features::{Feature, FeatureSet};
 use crate::gpu::GpuFacts;
 use crate::ids::{GpuId, GpuIndex, Owner, Scope};
 use crate::limits;
@@ -80,6 +80,24 @@ impl State<'_> {
         gpu.features = features;
         self.reserve_quotas(id);
         Ok(())
+    }
+
+    /// Returns whether the driver can enforce limits that need a GPU's TPCs, and does not know them
+    /// yet.
+    pub fn lacks_tpcs(&self, rm_id: u32) -> bool {
+        let gpu = self.gpu_by_rm_id(rm_id).and_then(|id| self.gpus.get(&id));
+        gpu.is_some_and(|gpu| {
+            gpu.features.has(Feature::ChannelOwned) && !gpu.facts.topology.is_known()
+        })
+    }
+
+    /// Sets a GPU's TPCs, and adds the limit that they make possible.
+    pub fn gpu_has_tpcs(&mut self, rm_id: u32, topology: Topology, limit: Feature) {
+        let id = self.gpu_by_rm_id(rm_id);
+        if let Some(gpu) = id.and_then(|id| self.gpus.get_mut(&id)) {
+            gpu.facts.topology = topology;
+            gpu.features = gpu.features.with(limit);
+        }
     }
 
     /// Returns the TPCs of a GPU.

@@ -3,9 +3,12 @@
 //! Decides which channels the driver owns, and counts them.
 
 use crate::ids::{FileId, Owner};
+use crate::lane::limits::LaunchLimits;
+use crate::launches::{EffectiveTpcs, Launches};
 use crate::objects::ObjectKey;
 use crate::rmapi::{Action, Call, Class, Handle};
 use crate::state::State;
+use crate::topology::Topology;
 
 /// Where a channel that is to be owned is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,12 +17,16 @@ pub struct Site {
     pub gpu: u32,
     /// The client's device on that GPU.
     pub device: Handle,
+    /// Whether a limit binds the tenant that only owned channels obey.
+    pub is_limited: bool,
 }
 
 impl State<'_> {
-    /// Returns whether `channel.owned` is set for some owner. O(owners on GPUs).
+    /// Returns whether some owner is to have channels of the driver's. O(owners on GPUs).
     pub fn wants_owned(&self) -> bool {
-        self.pools.iter().any(|(_, pool)| pool.settings.owned)
+        self.pools
+            .iter()
+            .any(|(_, pool)| pool.settings.wants_owned())
     }
 
     /// Returns whether the driver is to own channels of a file's process on some GPU. O(GPUs).
@@ -27,7 +34,7 @@ impl State<'_> {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return false;
         };
-        let wants = |(gpu, _): (&crate::ids::GpuId, _)| self.effective(proc, *gpu).owned;
+        let wants = |(gpu, _): (&crate::ids::GpuId, _)| self.effective(proc, *gpu).wants_owned();
         self.gpus.iter().any(wants)
     }
 
@@ -44,8 +51,10 @@ impl State<'_> {
         let space = self.objects.space(file, call.client)?;
         let parent = ObjectKey::new(space, self.parent_handle(call));
         let gpu = self.objects.get(parent)?.gpu?;
-        self.effective(proc, gpu).owned.then_some(())?;
+        let limits = self.effective(proc, gpu);
+        limits.wants_owned().then_some(())?;
         Some(Site {
+            is_limited: limits.tpc_mask.is_some(),
             gpu: self.gpus.get(&gpu)?.facts.rm_id,
             device: self.device_above(parent)?,
         })
@@ -69,6 +78,32 @@ impl State<'_> {
         let object = self.key_of(file, client, channel);
         let object = object.and_then(|key| self.objects.get(key));
         object.is_some_and(|object| object.class == Class::Channel)
+    }
+
+    /// Returns the limits on the launches of a file's process on a GPU, and the GPU's TPCs.
+    pub fn launch_limits(&self, file: FileId, rm_id: u32) -> Option<(LaunchLimits, Topology)> {
+        let proc = self.files.get(&file)?.proc;
+        let gpu = self.gpu_by_rm_id(rm_id)?;
+        let topology = self.gpu_topology(gpu);
+        let limits = LaunchLimits {
+            tpcs: self.effective(proc, gpu).on(&topology).tpc_mask,
+            ..LaunchLimits::NONE
+        };
+        Some((limits, topology))
+    }
+
+    /// Counts launches of a file's process on a GPU. The last was granted `effective`.
+    pub fn launched_through(
+        &mut self,
+        file: FileId,
+        rm_id: u32,
+        more: &Launches,
+        effective: EffectiveTpcs,
+    ) {
+        let proc = self.files.get(&file).map(|file| file.proc);
+        if let Some((proc, gpu)) = proc.zip(self.gpu_by_rm_id(rm_id)) {
+            self.launched(proc, gpu, more, effective);
+        }
     }
 
     /// Counts a channel that the driver owns, or has left to its tenant although it was to own it.

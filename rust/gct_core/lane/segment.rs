@@ -171,7 +171,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         round.work.reads += 1;
         let at = round.memory.find(segment.va, count);
         let at = at.filter(|at| round.memory.read(at, words));
-        add(&mut self.missed.unreadable, u64::from(at.is_none()));
+        if at.is_none() {
+            self.counters.keep(Reason::Unreadable);
+            add(&mut self.missed.unreadable, 1);
+        }
         at
     }
 

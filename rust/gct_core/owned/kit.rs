@@ -3,6 +3,7 @@
 //! Builds the parameters of the objects that the driver allocates for owned channels, and names
 //! them.
 
+use super::{MARKS, SEGMENT_WORDS};
 use crate::rmapi::nv::{self, device, memory, memory_virtual, usermode};
 use crate::rmapi::Handle;
 
@@ -71,8 +72,19 @@ impl Params {
     }
 }
 
-/// Bytes of the driver's ring, and of the memory with its USERD.
+/// Bytes of the driver's ring, of the memory with its USERD, and of that with the progress word.
 pub const PAGE: u64 = 4096;
+
+/// Words for copies of a channel's segments: the longest one, and what ends batches.
+pub const COPIES_WORDS: u32 = SEGMENT_WORDS as u32 + MARKS as u32 * 16;
+
+/// Bytes of the memory with the ring and the copies behind it.
+pub const RING_BYTES: u64 = PAGE + COPIES_WORDS as u64 * 4;
+
+const _: () = assert!(RING_BYTES % PAGE == 0);
+
+/// `NVOS46_FLAGS_ACCESS_READ_WRITE`: the GPU may read and write the mapping.
+pub const GPU_WRITES: u32 = 0;
 
 /// `NVOS46_FLAGS_ACCESS_READ_ONLY`: the GPU may read the mapping and not write it.
 pub const GPU_READS: u32 = 1;
@@ -87,40 +99,51 @@ pub const DOORBELL: Handle = 3;
 /// What one owned channel is made of, as names of the driver's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The real ring.
+    /// The real ring, and the copies of segments.
     Ring,
     /// The real USERD.
     Userd,
     /// The tenant's address space.
     Space,
-    /// Where the ring is mapped in that.
+    /// Where ring, copies and progress word are mapped in that.
     Range,
     /// The memory of the tenant's ring.
     TenantRing,
     /// The memory of the tenant's USERD.
     TenantUserd,
+    /// The progress word of the copies.
+    Progress,
 }
 
 impl Part {
     /// All, in the order in which they are freed: mappings before what is mapped.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Range,
         Self::Space,
         Self::Ring,
         Self::Userd,
         Self::TenantRing,
         Self::TenantUserd,
+        Self::Progress,
     ];
 
-    /// Returns the name of a part of the channel with a number.
+    /// Returns the name of a part of the channel with a number, below [`WINDOWS`].
     pub const fn of(self, channel: u32) -> Handle {
         /// The first number is behind the handles above.
         const FIRST: Handle = 16;
-        // CAST: a number below 6.
+        // CAST: a number below 7.
         FIRST
             .wrapping_add(channel.wrapping_mul(8))
             .wrapping_add(self as u32)
     }
+}
+
+/// The first name of windows into tenants' memory.
+const WINDOWS: Handle = 1 << 31;
+
+/// Returns the name of a window with a number.
+pub const fn window(number: u32) -> Handle {
+    WINDOWS | number
 }
 
 #[cfg(test)]

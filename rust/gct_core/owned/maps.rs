@@ -6,6 +6,7 @@
 //! tenant that frees objects behind this table's back deceives itself alone: what is found here
 //! names objects of its own client, and the resource manager looks them up again.
 
+use super::SEGMENT_WORDS;
 use crate::error::Error;
 use crate::rmapi::nv::{self, nvos46, nvos47};
 use crate::rmapi::{word, Handle};
@@ -137,13 +138,85 @@ pub fn find(
     address: u64,
     bytes: u64,
 ) -> Result<Place, Error> {
-    let mut found = mappings
-        .iter()
-        .filter_map(|mapping| mapping.find(client, address, bytes));
-    let place = found.next().ok_or(Error::Unknown)?;
+    let mapping = only(mappings, client, address, bytes)?;
+    let place = mapping.find(client, address, bytes);
+    place.ok_or(Error::Unknown)
+}
+
+/// Returns the only mapping of a client that covers `bytes` at a GPU virtual address.
+fn only(mappings: &[Mapping], client: Handle, address: u64, bytes: u64) -> Result<&Mapping, Error> {
+    let covers = |mapping: &&Mapping| mapping.find(client, address, bytes).is_some();
+    let mut found = mappings.iter().filter(covers);
+    let mapping = found.next().ok_or(Error::Unknown)?;
     match found.next() {
-        None => Ok(place),
+        None => Ok(mapping),
         Some(_) => Err(Error::Unknown),
+    }
+}
+
+/// A part of a mapping that the driver maps for itself, to read segments there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    mapping: Mapping,
+    /// Where the part lies.
+    pub place: Place,
+    /// GPU virtual address of the part.
+    address: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// Most windows of one open file.
+pub const WINDOWS_MAX: usize = 32;
+
+impl Window {
+    /// Distance between windows of a mapping.
+    const STEP: u64 = 2 << 20;
+    /// Bytes of a window: each segment that begins in the first [`STEP`](Self::STEP) bytes ends in
+    /// it.
+    const BYTES: u64 = Self::STEP + 4 * SEGMENT_WORDS as u64;
+
+    /// Returns the window for `bytes` at a GPU virtual address of a client.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`find`].
+    pub fn of(
+        mappings: &[Mapping],
+        client: Handle,
+        address: u64,
+        bytes: u64,
+    ) -> Result<Self, Error> {
+        let mapping = *only(mappings, client, address, bytes)?;
+        let from = address.saturating_sub(mapping.address);
+        let start = from.saturating_sub(from % Self::STEP);
+        let left = mapping.bytes.saturating_sub(start);
+        Ok(Self {
+            mapping,
+            place: Place {
+                memory: mapping.place.memory,
+                offset: mapping.place.offset.saturating_add(start),
+            },
+            address: mapping.address.saturating_add(start),
+            bytes: left.min(Self::BYTES),
+        })
+    }
+
+    /// Returns the offset of `bytes` at a GPU virtual address of a client, if they lie inside.
+    pub fn offset_of(&self, client: Handle, address: u64, bytes: u64) -> Option<u64> {
+        let from = address.checked_sub(self.address)?;
+        let fits = from.checked_add(bytes)? <= self.bytes;
+        (fits && self.mapping.client == client).then_some(from)
+    }
+
+    /// Returns the client whose memory it shows.
+    pub fn client(&self) -> Handle {
+        self.mapping.client
+    }
+
+    /// Returns whether the window's mapping is still there.
+    pub fn is_in(&self, mappings: &[Mapping]) -> bool {
+        mappings.contains(&self.mapping)
     }
 }
 
@@ -256,6 +329,27 @@ mod tests {
     fn an_address_of_two_spaces_is_not_known() {
         let all = after(&[map(1, 5, 0, 0x1000, 0x1000), map(2, 6, 0, 0x1000, 0x1000)]);
         assert_eq!(find(&all, CLIENT, 0x1000, 8), Err(Error::Unknown));
+    }
+
+    #[test]
+    fn a_window_holds_each_segment_that_begins_in_it() {
+        let (address, step) = (0x1_0000_0000, Window::STEP);
+        let all = after(&[map(1, 5, 0x1000, address, 5 * step)]);
+        for from in [0, 4, step - 4, step, 3 * step + 8] {
+            let at = address + from;
+            let window = Window::of(&all, CLIENT, at, 4 * SEGMENT_WORDS as u64).unwrap();
+            let offset = window
+                .offset_of(CLIENT, at, 4 * SEGMENT_WORDS as u64)
+                .unwrap();
+            assert_eq!(offset, from % step);
+            assert_eq!(window.place.offset + offset, 0x1000 + from);
+            assert!(window.is_in(&all) && !window.is_in(&[]));
+            assert_eq!(window.offset_of(0xc2, at, 4), None);
+        }
+        let last = Window::of(&all, CLIENT, address + 5 * step - 4, 4).unwrap();
+        assert_eq!(last.bytes, step, "not beyond the mapping");
+        assert_eq!(last.offset_of(CLIENT, address + 5 * step - 4, 8), None);
+        assert!(Window::of(&all, CLIENT, address + 5 * step - 4, 8).is_err());
     }
 
     #[test]

@@ -104,6 +104,8 @@ reasons! {
     Replay = "graph-replay",
     /// The graph memory is full.
     MemoryFull = "graph-memory-full",
+    /// The segment's words cannot be read.
+    Unreadable = "unreadable",
 }
 
 /// Counts over all segments of their owner. Every number only grows.

@@ -6,7 +6,7 @@ use crate::bindings;
 use crate::rm;
 use core::ptr::NonNull;
 use gct_core::owned::kit::{self, Params, Part};
-use gct_core::owned::maps::Place;
+use gct_core::owned::maps::{Place, Window};
 use gct_core::owned::{self, Mailbox};
 use gct_core::rmapi::control::{Control, Status};
 use gct_core::rmapi::{nv, Handle};
@@ -23,6 +23,8 @@ pub(super) struct Client {
     doorbell: View,
     /// Number of the next channel's names.
     channels: Atomic<u32>,
+    /// Number of the next window's name.
+    windows: Atomic<u32>,
 }
 
 /// The error of a refusal, by the resource manager or by a bound.
@@ -114,7 +116,13 @@ impl Client {
             handle,
             doorbell,
             channels: Atomic::new(0),
+            windows: Atomic::new(0),
         })
+    }
+
+    /// Returns the resource manager's number of its GPU.
+    pub(super) fn id(&self) -> u32 {
+        self.gpu
     }
 
     /// Publishes GP_PUT in a channel's USERD and rings the doorbell.
@@ -168,8 +176,14 @@ impl View {
 
     /// Returns the address of `bytes` at an offset, if they lie inside and are aligned.
     fn at(&self, offset: u32, bytes: u32) -> Option<NonNull<c_void>> {
-        let end = u64::from(offset).checked_add(u64::from(bytes))?;
-        (end <= self.bytes && offset % bytes == 0).then_some(())?;
+        self.run(offset, u64::from(bytes), bytes)
+    }
+
+    /// Returns the address of `bytes` at an offset, if they lie inside and begin at a multiple of
+    /// `align`.
+    fn run(&self, offset: u32, bytes: u64, align: u32) -> Option<NonNull<c_void>> {
+        let end = u64::from(offset).checked_add(bytes)?;
+        (end <= self.bytes && offset.checked_rem(align)? == 0).then_some(())?;
         let offset = usize::try_from(offset).ok()?;
         // SAFETY: inside of the mapping, as was just checked.
         Some(unsafe { self.base.byte_add(offset) })
@@ -186,6 +200,28 @@ impl View {
             // SAFETY: `at` has checked it.
             unsafe { bindings::gct_helper_write32(at.as_ptr(), value) };
         }
+    }
+
+    /// Copies words from an offset on, each read once. Returns false where they do not lie inside.
+    pub(super) fn read_words(&self, offset: u32, to: &mut [u32]) -> bool {
+        let count = u32::try_from(to.len()).unwrap_or(u32::MAX);
+        let Some(from) = self.run(offset, 4 * u64::from(count), 4) else {
+            return false;
+        };
+        // SAFETY: `run` has checked the source; `to` has `count` words.
+        unsafe { bindings::gct_helper_read_words(to.as_mut_ptr(), from.as_ptr(), count) };
+        true
+    }
+
+    /// Stores words from an offset on. Returns false where they do not lie inside.
+    pub(super) fn write_words(&self, offset: u32, from: &[u32]) -> bool {
+        let count = u32::try_from(from.len()).unwrap_or(u32::MAX);
+        let Some(to) = self.run(offset, 4 * u64::from(count), 4) else {
+            return false;
+        };
+        // SAFETY: `run` has checked the destination; `from` has `count` words.
+        unsafe { bindings::gct_helper_write_words(to.as_ptr(), from.as_ptr(), count) };
+        true
     }
 
     pub(super) fn read64(&self, offset: u32) -> Option<u64> {
@@ -239,13 +275,49 @@ impl Names {
         bytes: u64,
     ) -> Result<View, Refused> {
         self.dup(part, tenant, place.memory)?;
-        let (offset, skipped) = (place.offset & !(kit::PAGE - 1), place.offset % kit::PAGE);
-        let mut view = self.map(part, offset, bytes.checked_add(skipped).ok_or(Refused)?)?;
-        let skipped = usize::try_from(skipped).map_err(|_| Refused)?;
-        // SAFETY: `skipped` bytes were mapped in front of the view's.
-        view.base = unsafe { view.base.byte_add(skipped) };
-        view.bytes = bytes;
-        Ok(view)
+        map_place(self.client.handle, self.of(part), place.offset, bytes)
+    }
+}
+
+/// Maps `bytes` at any offset of a memory object of the driver's client.
+fn map_place(client: Handle, memory: Handle, offset: u64, bytes: u64) -> Result<View, Refused> {
+    let (page, skipped) = (offset & !(kit::PAGE - 1), offset % kit::PAGE);
+    let mapped = bytes.checked_add(skipped).ok_or(Refused)?;
+    let mut view = View::new(client, [kit::DEVICE, memory], page, mapped)?;
+    let skipped = usize::try_from(skipped).map_err(|_| Refused)?;
+    // SAFETY: `skipped` bytes were mapped in front of the view's.
+    view.base = unsafe { view.base.byte_add(skipped) };
+    view.bytes = bytes;
+    Ok(view)
+}
+
+/// A part of a tenant's memory that is mapped for the kernel.
+pub(super) struct Shown {
+    pub(super) view: View,
+    client: Arc<Client>,
+    name: Handle,
+}
+
+impl Shown {
+    /// Maps a window into a tenant's memory.
+    pub(super) fn new(client: Arc<Client>, window: &Window) -> Result<Self, Refused> {
+        let name = kit::window(client.windows.fetch_add(1, Relaxed));
+        let memory = [window.client(), window.place.memory];
+        dup([client.handle, kit::DEVICE, name], memory)?;
+        let view = map_place(client.handle, name, window.place.offset, window.bytes);
+        match view {
+            Ok(view) => Ok(Self { view, client, name }),
+            Err(refused) => {
+                free(client.handle, name);
+                Err(refused)
+            }
+        }
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        free(self.client.handle, self.name);
     }
 }
 
@@ -269,12 +341,15 @@ fn dup(
 /// The parts of an owned channel, and its tenant's mailbox.
 pub(super) struct Kit {
     // Fields are dropped in this order: views before the names, which keep their memory.
+    /// The ring, and the copies behind it.
     pub(super) ring: View,
+    pub(super) progress: View,
     pub(super) userd: View,
     pub(super) tenant_ring: View,
     pub(super) tenant_userd: View,
-    /// GPU virtual address of the ring.
+    /// GPU virtual addresses of the ring and of the progress word.
     pub(super) ring_address: u64,
+    pub(super) progress_address: u64,
     names: Names,
 }
 
@@ -289,11 +364,15 @@ impl Kit {
         let channel = client.channels.fetch_add(1, Relaxed);
         let names = Names { client, channel };
         let owner = names.client.handle;
-        let memory = Params::host_memory(owner, kit::PAGE);
+        let memory = Params::host_memory(owner, kit::RING_BYTES);
         names.alloc(Part::Ring, nv::NV01_MEMORY_SYSTEM, memory)?;
+        let memory = Params::host_memory(owner, kit::PAGE);
+        names.alloc(Part::Progress, nv::NV01_MEMORY_SYSTEM, memory)?;
         let memory = Params::device_memory(owner, kit::PAGE);
         names.alloc(Part::Userd, nv::NV01_MEMORY_LOCAL_USER, memory)?;
-        let ring = names.map(Part::Ring, 0, kit::PAGE)?;
+        let ring = names.map(Part::Ring, 0, kit::RING_BYTES)?;
+        let progress = names.map(Part::Progress, 0, kit::PAGE)?;
+        progress.write32(0, 0);
         let userd = names.map(Part::Userd, 0, kit::PAGE)?;
         for at in (0..).step_by(4).take(owned::USERD_WORDS) {
             userd.write32(at, 0);
@@ -301,17 +380,24 @@ impl Kit {
         names.dup(Part::Space, tenant, space)?;
         let range = Params::range(names.of(Part::Space));
         names.alloc(Part::Range, nv::NV01_MEMORY_VIRTUAL, range)?;
-        let ring_address = map_gpu(owner, names.of(Part::Range), names.of(Part::Ring))?;
+        let map = |part, bytes, access| {
+            let memory = [names.of(Part::Range), names.of(part)];
+            map_gpu(owner, memory, bytes, access)
+        };
+        let ring_address = map(Part::Ring, kit::RING_BYTES, kit::GPU_READS)?;
+        let progress_address = map(Part::Progress, kit::PAGE, kit::GPU_WRITES)?;
         let bytes = mailbox.ring_bytes();
         let tenant_ring = names.map_of_tenant(Part::TenantRing, tenant, mailbox.ring, bytes)?;
         let bytes = owned::USERD_BYTES;
         let tenant_userd = names.map_of_tenant(Part::TenantUserd, tenant, mailbox.userd, bytes)?;
         Ok(Self {
             ring,
+            progress,
             userd,
             tenant_ring,
             tenant_userd,
             ring_address,
+            progress_address,
             names,
         })
     }
@@ -328,14 +414,24 @@ impl Kit {
         dup([tenant, device, name], source)
     }
 
+    /// Returns the GPU virtual address of the copies.
+    pub(super) fn copies_address(&self) -> u64 {
+        self.ring_address.saturating_add(kit::PAGE)
+    }
+
     /// Returns the client.
     pub(super) fn client(&self) -> &Client {
         &self.names.client
     }
 }
 
-/// Maps a ring for the GPU, read-only. Returns its address.
-fn map_gpu(client: Handle, range: Handle, memory: Handle) -> Result<u64, Refused> {
+/// Maps memory for the GPU. Returns its address.
+fn map_gpu(
+    client: Handle,
+    [range, memory]: [Handle; 2],
+    bytes: u64,
+    access: u32,
+) -> Result<u64, Refused> {
     let mut address = 0;
     // SAFETY: `address` is writable; the resource manager looks the handles up.
     let status = unsafe {
@@ -344,8 +440,8 @@ fn map_gpu(client: Handle, range: Handle, memory: Handle) -> Result<u64, Refused
             kit::DEVICE,
             range,
             memory,
-            kit::PAGE,
-            kit::GPU_READS,
+            bytes,
+            access,
             &mut address,
         )
     };

@@ -54,6 +54,13 @@ impl Launcher {
     const WORDS: usize = 1 << 18;
     const BYTES: u64 = 4 * Self::WORDS as u64;
 
+    /// Overwrites the words of all segments, and submits nothing.
+    pub fn erase(&mut self) {
+        for at in 0..Self::WORDS {
+            self.words.u32(4 * at).store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Returns the queue, for other submissions to the channel.
     pub fn queue(&mut self) -> &mut Queue {
         &mut self.queue

@@ -4,7 +4,11 @@
 
 use super::*;
 use crate::engine::Site;
+use crate::launches::{EffectiveTpcs, Launches};
 use crate::rmapi::{nv, Call, Handle};
+
+/// The resource manager's number of the GPU.
+const GPU_ID: u32 = 1;
 
 const FEATURES: FeatureSet = FeatureSet::NONE.with(Feature::ChannelOwned);
 
@@ -49,6 +53,59 @@ fn only_members_channels_are_owned() {
     }
     assert_eq!(world.write(File::ChannelOwned, pool, "0"), Ok(()));
     assert!(!world.store.state().wants_owned());
+}
+
+/// A mask needs owned channels; the switch alone binds nothing.
+#[test]
+fn a_masks_channels_are_owned_or_refused() {
+    let mut world = World::new(FEATURES);
+    let file = world.open(APP, "");
+    world.cuda(file);
+    let topology = Topology::together(TpcMask::first(8));
+    let pool = world.pool(Owner::Proc(APP));
+    let refused = Err(Error::Unsupported);
+    assert_eq!(world.write(File::TpcMask, pool, "0-3"), refused);
+    let mut state = world.store.state();
+    assert!(state.lacks_tpcs(GPU_ID) && !state.lacks_tpcs(GPU_ID + 1));
+    state.gpu_has_tpcs(GPU_ID, topology, Feature::TpcMask);
+    assert!(!state.lacks_tpcs(GPU_ID));
+    assert_eq!(world.write(File::ChannelOwned, pool, "1"), Ok(()));
+    let call = alloc(TSG, nv::HOPPER_CHANNEL_GPFIFO_A);
+    let site = |world: &mut World| world.store.state().site_of_owned(file, &call);
+    assert_eq!(site(&mut world).map(|site| site.is_limited), Some(false));
+    assert_eq!(world.write(File::TpcMask, pool, "2-9"), Ok(()));
+    assert_eq!(world.write(File::ChannelOwned, pool, "0"), Ok(()));
+    assert_eq!(site(&mut world).map(|site| site.is_limited), Some(true));
+    let limits = world.store.state().launch_limits(file, GPU_ID);
+    let tpcs = limits.and_then(|(limits, _)| limits.tpcs);
+    assert_eq!(tpcs, TpcMask::parse(b"2-7").ok());
+    assert_eq!(limits.map(|(_, gpu)| gpu), Some(topology));
+    assert!(world
+        .store
+        .state()
+        .launch_limits(file, GPU_ID + 1)
+        .is_none());
+}
+
+#[test]
+fn launches_of_owned_channels_are_counted() {
+    let mut world = World::new(FEATURES.with(Feature::TpcMask));
+    let file = world.open(APP, "");
+    world.cuda(file);
+    let more = Launches {
+        launches: 3,
+        rewritten: 2,
+        ..Launches::ZERO
+    };
+    for _ in 0..2 {
+        let mut state = world.store.state();
+        state.launched_through(file, GPU_ID, &more, EffectiveTpcs::All);
+        state.launched_through(file, GPU_ID + 1, &more, EffectiveTpcs::All);
+    }
+    let pool = world.pool(Owner::Proc(APP));
+    let stat = world.read(File::ComputeStat, pool).unwrap();
+    assert!(stat.contains("launches 6\nrewritten 4\n"), "{stat}");
+    assert_eq!(world.read(File::TpcEffective, pool).unwrap(), "all\n");
 }
 
 #[test]

@@ -82,7 +82,7 @@ pub(super) fn sm_order(chip: &ChipDescription, out: &mut [u8]) -> Result<(), Mal
                 set(out, Order::localTpcId.at(base), u64::from(tpc))?;
                 set(out, Order::localSmId.at(base), u64::from(local_sm))?;
                 set(out, Order::globalTpcId.at(base), global_tpc)?;
-                set(out, Order::migratableTpcId.at(base), global_tpc)?;
+                set(out, Order::migratableTpcId.at(base), u64::from(tpc))?;
                 sm += 1;
             }
             global_tpc += 1;

@@ -25,10 +25,10 @@ macro_rules! captures {
 
 /// A captured program: its name, its submissions, and the grids of its launches in blocks, clusters
 /// or gangs.
-type Program = (&'static str, &'static [&'static str], &'static [[u32; 3]]);
+pub(crate) type Program = (&'static str, &'static [&'static str], &'static [[u32; 3]]);
 
 /// What the captures' README lists.
-const PROGRAMS: &[Program] = &[
+pub(crate) const PROGRAMS: &[Program] = &[
     ("one launch", captures!("one_launch"), &[[1000, 1, 1]]),
     (
         "three launches",
@@ -67,15 +67,15 @@ pub(crate) fn recorder() -> Result<Recorder, Stop> {
 }
 
 /// A scheduled compute group in a space with all memory that the programs need.
-struct Place {
-    session: Session,
-    recorder: Recorder,
-    group: Handle,
-    share: Handle,
+pub(crate) struct Place {
+    pub(crate) session: Session,
+    pub(crate) recorder: Recorder,
+    pub(crate) group: Handle,
+    pub(crate) share: Handle,
 }
 
 impl Place {
-    fn new(session: Session) -> Result<Self, Stop> {
+    pub(crate) fn new(session: Session) -> Result<Self, Stop> {
         let mut blocks = BTreeSet::new();
         for (_, texts, _) in PROGRAMS {
             blocks.extend(Capture::parse(texts)?.blocks());
@@ -118,7 +118,7 @@ impl Place {
     }
 
     /// Runs all captured programs and checks their launches, the disabled TPCs among them.
-    fn check_all(&self, disabled: &[u32]) -> Outcome {
+    pub(crate) fn check_all(&self, disabled: &[u32]) -> Outcome {
         for (name, texts, grids) in PROGRAMS {
             let launches = self.run(texts).during(name)?;
             let found: Vec<_> = launches.iter().map(|launch| launch.grid).collect();
@@ -134,7 +134,7 @@ impl Place {
 }
 
 /// Waits until a channel has done all of its work.
-fn finish(launcher: &mut Launcher) -> Outcome {
+pub(crate) fn finish(launcher: &mut Launcher) -> Outcome {
     let queue = launcher.queue();
     let payload = queue.payload(0) + 1;
     queue.submit_release(0, payload);

@@ -26,6 +26,7 @@ mod limits;
 mod memory;
 mod objects;
 mod owned;
+mod owned_launch;
 mod owned_memory;
 mod process;
 mod processes;
@@ -101,6 +102,7 @@ fn all(filter: &str) -> ExitCode {
         submit::TESTS,
         launch::TESTS,
         owned::TESTS,
+        owned_launch::TESTS,
         owned_memory::TESTS,
         faults::TESTS,
         limits::TESTS,

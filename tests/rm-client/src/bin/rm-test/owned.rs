@@ -57,7 +57,7 @@ fn member(group: &Group, work: impl FnOnce(&mut Parent) -> Outcome) -> Result<Ch
 }
 
 /// Returns a count of this process.
-fn count(key: &str) -> Result<u64, Stop> {
+pub(crate) fn count(key: &str) -> Result<u64, Stop> {
     let text = tree::read(&path(&me(), "compute.stat")?)?;
     let value = text
         .lines()
@@ -86,7 +86,7 @@ fn workers() -> Result<usize, Stop> {
 }
 
 /// Fails unless all workers are gone: no channel is owned any more.
-fn no_worker() -> Outcome {
+pub(crate) fn no_worker() -> Outcome {
     eventually("workers", &0, workers)
 }
 

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Gives a lane the words of its tenant's segments, and of their copies.
+//!
+//! A tenant's memory is mapped for the kernel in windows, when a segment in them is first needed.
+//! The worker does that without a lock, because the resource manager takes locks of its own.
+
+use super::client::{Client, Kit, Shown, View};
+use core::cell::Cell;
+use gct_core::lane::words::Words;
+use gct_core::owned::kit;
+use gct_core::owned::maps::{Change, Mapping, Window, MAPPINGS_MAX, WINDOWS_MAX};
+use gct_core::rmapi::Handle;
+use kernel::prelude::*;
+use kernel::sync::{new_mutex, Arc, Mutex, MutexGuard};
+
+/// What an open file has mapped for the GPU.
+#[pin_data]
+pub(super) struct Tenant {
+    #[pin]
+    inner: Mutex<Inner>,
+}
+
+pub(super) struct Inner {
+    mappings: KVVec<Mapping>,
+    windows: KVVec<Opened>,
+    /// Changes of `mappings`, and the number of the next window.
+    changes: u64,
+    numbers: u64,
+    /// Lanes that may need windows.
+    lanes: usize,
+}
+
+/// A window, with its view unless the resource manager refused it.
+struct Opened {
+    number: u64,
+    window: Window,
+    gpu: u32,
+    shown: Option<Shown>,
+}
+
+impl Tenant {
+    pub(super) fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                inner <- new_mutex!(Inner {
+                    mappings: KVVec::new(),
+                    windows: KVVec::new(),
+                    changes: 0,
+                    numbers: 0,
+                    lanes: 0,
+                }, "gct::tenant"),
+            }),
+            GFP_KERNEL_ACCOUNT,
+        )
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
+    }
+
+    /// Runs `query` with the mappings.
+    pub(super) fn with_mappings<T>(&self, query: impl FnOnce(&[Mapping]) -> T) -> T {
+        query(&self.inner.lock().mappings)
+    }
+
+    /// Records a change. An added mapping is recorded if `adds`.
+    pub(super) fn changed(&self, change: &Change, adds: bool) {
+        let mut inner = self.inner.lock();
+        super::retain(&mut inner.mappings, |old| !old.is_gone_after(change));
+        if let Change::Added(mapping) = change {
+            if adds && inner.mappings.len() < MAPPINGS_MAX {
+                // Without the entry a channel there stays native, and `unowned` counts it.
+                let _ = inner.mappings.push(*mapping, GFP_KERNEL_ACCOUNT);
+            }
+        }
+        inner.changes = inner.changes.wrapping_add(1);
+        drop(inner);
+        self.close_stale();
+    }
+
+    /// Drops the records of what went with an object.
+    pub(super) fn freed(&self, client: Handle, object: Handle) {
+        let mut inner = self.inner.lock();
+        super::retain(&mut inner.mappings, |old| !old.goes_with(client, object));
+        inner.changes = inner.changes.wrapping_add(1);
+        drop(inner);
+        self.close_stale();
+    }
+
+    /// Closes windows whose mapping is gone.
+    fn close_stale(&self) {
+        while let Some(closed) = self.take(|inner, opened| !opened.window.is_in(&inner.mappings)) {
+            drop(closed);
+        }
+    }
+
+    /// Takes out the first window for which `goes` is true. The caller drops it without the lock.
+    fn take(&self, goes: impl Fn(&Inner, &Opened) -> bool) -> Option<Opened> {
+        let mut inner = self.inner.lock();
+        let at = inner
+            .windows
+            .iter()
+            .position(|opened| goes(&inner, opened))?;
+        inner.windows.remove(at).ok()
+    }
+
+    /// Adds a lane.
+    pub(super) fn lane_begins(&self) {
+        let mut inner = self.inner.lock();
+        inner.lanes = inner.lanes.saturating_add(1);
+    }
+
+    /// Removes a lane, which nobody serves any more. `is_last` says that none is left on its GPU,
+    /// whose windows go then.
+    pub(super) fn lane_ends(&self, gpu: u32, is_last: bool) {
+        let mut inner = self.inner.lock();
+        inner.lanes = inner.lanes.saturating_sub(1);
+        drop(inner);
+        while let Some(closed) = self.take(|_, opened| is_last && opened.gpu == gpu) {
+            drop(closed);
+        }
+    }
+
+    /// Opens the window for `bytes` at a GPU address of a client. The caller may call the resource
+    /// manager.
+    pub(super) fn open(&self, gpu: &Arc<Client>, wanted: &Wanted) {
+        let inner = self.inner.lock();
+        let Wanted {
+            client,
+            address,
+            bytes,
+        } = *wanted;
+        let window = Window::of(&inner.mappings, client, address, bytes);
+        let changes = inner.changes;
+        drop(inner);
+        let Ok(window) = window else { return };
+        let shown = Shown::new(gpu.clone(), &window).ok();
+        let mut inner = self.inner.lock();
+        // Otherwise the window may show what is mapped there no more.
+        let holds = inner.changes == changes && inner.lanes > 0;
+        let oldest = match inner.windows.len() < WINDOWS_MAX || !holds {
+            true => None,
+            false => inner.windows.remove(0).ok(),
+        };
+        let opened = Opened {
+            number: inner.numbers,
+            window,
+            gpu: gpu.id(),
+            shown,
+        };
+        inner.numbers = inner.numbers.wrapping_add(1);
+        let unused = match holds && inner.windows.reserve(1, GFP_KERNEL_ACCOUNT).is_ok() {
+            true => inner
+                .windows
+                .push_within_capacity(opened)
+                .err()
+                .map(|e| e.0),
+            false => Some(opened),
+        };
+        drop(inner);
+        drop((oldest, unused));
+    }
+}
+
+/// Words that a lane needs, and that no window shows.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    client: Handle,
+    address: u64,
+    bytes: u64,
+}
+
+/// The memory of a lane, for one turn.
+pub(super) struct Memory<'a> {
+    tenant: &'a Inner,
+    kit: &'a Kit,
+    client: Handle,
+    gpu: u32,
+    wanted: Cell<Option<Wanted>>,
+}
+
+impl<'a> Memory<'a> {
+    pub(super) fn new(tenant: &'a Inner, kit: &'a Kit, client: Handle) -> Self {
+        Self {
+            tenant,
+            kit,
+            client,
+            gpu: kit.client().id(),
+            wanted: Cell::new(None),
+        }
+    }
+
+    /// Returns the words that the lane waits for.
+    pub(super) fn wanted(&self) -> Option<Wanted> {
+        self.wanted.get()
+    }
+
+    /// Returns the window that shows the words, and their offset in it.
+    fn window(&self, va: u64, bytes: u64) -> Option<(&Opened, u64)> {
+        let mut all = self.tenant.windows.iter();
+        all.find_map(|opened| {
+            let offset = opened.window.offset_of(self.client, va, bytes);
+            let offset = offset.filter(|_| opened.gpu == self.gpu)?;
+            Some((opened, offset))
+        })
+    }
+
+    /// Returns the view of a run, and the run's offset there in bytes.
+    fn view(&self, run: &Run) -> Option<(&View, u32)> {
+        let view = match run.of {
+            Of::Copies => &self.kit.ring,
+            Of::Progress => &self.kit.progress,
+            Of::Tenant(number) => {
+                let mut all = self.tenant.windows.iter();
+                let opened = all.find(|opened| opened.number == number)?;
+                &opened.shown.as_ref()?.view
+            }
+        };
+        Some((view, run.offset))
+    }
+
+    /// Returns the view of `count` words of a run, and their offset there in bytes.
+    fn words(&self, run: &Run, index: usize, count: usize) -> Option<(&View, u32)> {
+        (index.checked_add(count)? <= run.words).then_some(())?;
+        let (view, offset) = self.view(run)?;
+        let bytes = u32::try_from(index).ok()?.checked_mul(4)?;
+        Some((view, offset.checked_add(bytes)?))
+    }
+}
+
+/// Consecutive words.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    of: Of,
+    /// Offset of the first word, in bytes.
+    offset: u32,
+    words: usize,
+}
+
+impl Run {
+    /// The memory for a channel's copies.
+    pub(super) const COPIES: Self = Self {
+        of: Of::Copies,
+        // CAST: small constants.
+        offset: kit::PAGE as u32,
+        words: kit::COPIES_WORDS as usize,
+    };
+    /// Its progress word.
+    pub(super) const PROGRESS: Self = Self {
+        of: Of::Progress,
+        offset: 0,
+        words: 1,
+    };
+}
+
+/// What words belong to. The tenant's windows have numbers, so one that was closed is not found.
+#[derive(Clone, Copy, Debug)]
+enum Of {
+    Copies,
+    Progress,
+    Tenant(u64),
+}
+
+impl Words for Memory<'_> {
+    type View = Run;
+
+    fn find(&self, va: u64, count: usize) -> Option<Run> {
+        let bytes = bytes_of(count)?;
+        (va % 4 == 0).then_some(())?;
+        let from = va.checked_sub(self.kit.copies_address());
+        let inside = |from: &u64| {
+            let end = from.checked_add(bytes);
+            end.is_some_and(|end| end <= 4 * u64::from(kit::COPIES_WORDS))
+        };
+        let (of, offset) = match from.filter(inside) {
+            Some(from) => (Of::Copies, kit::PAGE.checked_add(from)?),
+            None => {
+                let (opened, offset) = self.window(va, bytes)?;
+                (Of::Tenant(opened.number), offset)
+            }
+        };
+        Some(Run {
+            of,
+            offset: u32::try_from(offset).ok()?,
+            words: count,
+        })
+    }
+
+    fn is_coming(&self, va: u64, count: usize) -> bool {
+        let Some(bytes) = bytes_of(count) else {
+            return false;
+        };
+        let wanted = Wanted {
+            client: self.client,
+            address: va,
+            bytes,
+        };
+        let mapped = Window::of(&self.tenant.mappings, self.client, va, bytes);
+        let is_coming = self.find(va, count).is_none() && va % 4 == 0 && mapped.is_ok();
+        if is_coming {
+            self.wanted.set(Some(wanted));
+        }
+        is_coming
+    }
+
+    fn load(&self, run: &Run, index: usize) -> Option<u32> {
+        let (view, offset) = self.words(run, index, 1)?;
+        view.read32(offset)
+    }
+
+    fn store(&self, run: &Run, index: usize, word: u32) -> bool {
+        self.write(run, index, &[word])
+    }
+
+    fn read(&self, run: &Run, to: &mut [u32]) -> bool {
+        let words = self.words(run, 0, to.len());
+        words.is_some_and(|(view, offset)| view.read_words(offset, to))
+    }
+
+    /// Nothing is stored in a tenant's memory.
+    fn write(&self, run: &Run, index: usize, words: &[u32]) -> bool {
+        let to = match run.of {
+            Of::Copies => self.words(run, index, words.len()),
+            Of::Progress | Of::Tenant(_) => None,
+        };
+        to.is_some_and(|(view, offset)| view.write_words(offset, words))
+    }
+}
+
+fn bytes_of(count: usize) -> Option<u64> {
+    u64::try_from(count).ok()?.checked_mul(4)
+}

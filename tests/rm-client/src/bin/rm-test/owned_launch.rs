@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests that the driver keeps the launches of owned channels to the TPCs of `tpc.mask`.
+
+use crate::gpus::session;
+use crate::launch::{finish, Place, PROGRAMS};
+use crate::limits::set;
+use crate::owned::{count, counts, no_worker};
+use crate::process::{Child, Parent};
+use crate::submit::{queue, release};
+use crate::tree::{self, eventually, Group};
+use gct_core::mask::TpcMask;
+use gct_ktap::{failed, same, During, Outcome, Stop, Test};
+use rm_client::{numbers, Capture, Client, Engine, Error, Gpu, Session};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("owned_launches_have_the_mask", masked),
+    ("owned_launches_have_a_later_mask", later),
+    ("owned_hostile_rewrites_its_launch", rewritten),
+    ("owned_launches_need_a_known_ring", unknown),
+];
+
+const MASK: &str = "tpc.mask";
+/// The name of the group of these tests.
+const NAME: &str = "masked";
+
+/// Returns the words that disable all TPCs of the GPU outside of a list.
+fn disabled(list: &str) -> Result<[u32; 8], Stop> {
+    let index = tree::index_of(0)?;
+    let existing = tree::read(&format!("gpus/{index}/tpcs.list"))?;
+    let parse = |text: &str| {
+        let mask = TpcMask::parse(text.trim().as_bytes());
+        mask.map_err(|_| failed(format!("{text} is no list")))
+    };
+    let (existing, list) = (parse(&existing)?, parse(list)?);
+    let mut words = [0; 8];
+    for tpc in (0..256).filter(|tpc| existing.has(*tpc) && !list.has(*tpc)) {
+        words[tpc / 32] |= 1 << (tpc % 32);
+    }
+    Ok(words)
+}
+
+/// Runs `work` in a member of a group with a mask. It waits for [`Child::go`].
+fn member(
+    group: &Group,
+    list: &str,
+    work: impl FnOnce(&mut Parent) -> Outcome,
+) -> Result<Child, Stop> {
+    // The driver learns the GPU's TPCs from its first client.
+    drop(session(0)?);
+    set(NAME, MASK, list)?;
+    let mut child = Child::fork(|parent| {
+        parent.step()?;
+        work(parent)
+    })?;
+    child.at_step()?;
+    group.add(child.pid())?;
+    Ok(child)
+}
+
+/// All kinds of captured launches run as ever, on the TPCs of the mask.
+fn masked() -> Outcome {
+    let group = Group::new(NAME)?;
+    let mut child = member(&group, "0-31", |_| {
+        let place = Place::new(session(0)?)?;
+        place.check_all(&disabled("0-31")?)?;
+        // One channel for each program, and one more for that with two streams.
+        counts(PROGRAMS.len() as u64 + 1, 0)?;
+        let launches = PROGRAMS
+            .iter()
+            .map(|(_, _, grids)| grids.len() as u64)
+            .sum();
+        eventually("rewritten", &launches, || count("rewritten"))
+    })?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// A mask binds all launches that are submitted after it was written.
+fn later() -> Outcome {
+    let group = Group::new(NAME)?;
+    let mut child = member(&group, "0-31", |parent| {
+        let place = Place::new(session(0)?)?;
+        for list in ["0-31", "16-47", "all"] {
+            let words = match list {
+                "all" => [0; 8],
+                list => disabled(list)?,
+            };
+            place.check_all(&words).during(list)?;
+            parent.step()?;
+        }
+        Ok(())
+    })?;
+    for list in ["16-47", "all"] {
+        child.next()?;
+        set(NAME, MASK, list)?;
+    }
+    child.next()?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// Submits a launch to a group that is not scheduled. Overwrites it after a while, and schedules
+/// the group. The GPU executes what was submitted, with the mask.
+fn rewritten() -> Outcome {
+    let group = Group::new(NAME)?;
+    let mut child = member(&group, "0-31", |_| {
+        let place = Place::new(session(0)?)?;
+        let (_, texts, grids) = PROGRAMS[0];
+        let capture = Capture::parse(texts)?;
+        let mark = place.recorder.mark()?;
+        let mut launcher = place.session.launcher(place.group, place.share)?;
+        for (_, words) in capture.segments() {
+            launcher.submit(words);
+        }
+        let mut clock = queue(&place.session)?;
+        for number in 1..=20 {
+            release(&mut clock, 1, number)?;
+        }
+        launcher.erase();
+        place.session.schedule(place.group, true)?;
+        finish(&mut launcher)?;
+        let launches = place.recorder.launches_since(mark)?;
+        let found: Vec<_> = launches.iter().map(|launch| launch.grid).collect();
+        same("grids", &found[..], grids)?;
+        let words = disabled("0-31")?;
+        same("mask", &launches[0].mask_words()[..], &words[..])
+    })?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// The driver does not know where a ring lies that UVM has mapped. Under a mask it refuses such a
+/// channel.
+fn unknown() -> Outcome {
+    let group = Group::new(NAME)?;
+    let mut child = member(&group, "0-31", |_| {
+        let client = Client::open()?;
+        let session = Session::with_uvm(Gpu::open(&client, 0)?).during("session")?;
+        let group = session.group(Engine::Compute)?;
+        for _ in 0..3 {
+            let queue = session.queue(group, Engine::Compute);
+            let refused = matches!(queue, Err(Error::Status(numbers::NOT_SUPPORTED)));
+            same("refused", refused, true)?;
+        }
+        counts(0, 0)?;
+        same("channels", count("channels")?, 0)
+    })?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
