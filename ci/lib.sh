@@ -32,6 +32,17 @@ long() {
 	[ -n "${GCT_LONG:-}" ]
 }
 
+# Returns whether this machine lets the job kubernetes make what it needs: namespaces,
+# and a cgroup in each hierarchy.
+can_run_kubernetes() {
+	local at
+	[ "$(id -u)" -eq 0 ] || return
+	unshare -m -p -n -u -i -f --propagation private true 2>/dev/null || return
+	for at in $(findmnt -rn -t cgroup,cgroup2 -o TARGET || echo /nowhere); do
+		mkdir "$at/gct-probe-$$" 2>/dev/null && rmdir "$at/gct-probe-$$" || return
+	done
+}
+
 die() {
 	printf 'error: %s\n' "$*" >&2
 	exit 1

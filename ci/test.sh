@@ -17,10 +17,10 @@ if [ ${#jobs[@]} -eq 0 ]; then
 	everything=yes
 	jobs=(patches selftests gpu uvm host rm gctctl demo kmod gate setup)
 	! long || jobs=(linux "${jobs[@]}")
-	if [ "$(id -u)" -eq 0 ]; then
+	if can_run_kubernetes; then
 		jobs+=(kubernetes)
 	else
-		printf 'the job kubernetes needs root: left out\n'
+		printf 'the job kubernetes needs root, namespaces and cgroups: left out\n'
 	fi
 fi
 LANES=${LANES:-2}
