@@ -20,6 +20,7 @@ pub mod error;
 pub mod faults;
 pub mod features;
 pub mod gpu;
+pub mod gpu_time;
 #[cfg(any(test, feature = "std"))]
 pub mod host;
 pub mod ids;

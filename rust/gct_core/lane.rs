@@ -24,7 +24,8 @@
 //!                   last launch predicted to be too long, or a number of atoms ordered:
 //!                       write it, split, into a frame                       -> atoms
 //!                   else                                                    -> one entry, sealed
-//!         admit:    no neighbour must run first, and the work in flight leaves room; else stop
+//!         admit:    no neighbour must run first, the work in flight leaves room, and the
+//!                   tenant's share is not used up; else stop
 //!         release:  atoms: write the QMDs of the next one with the mask of now
 //!                   seal:  mask the launches in place; a graph's replay with other masks gets a
 //!                          frame
@@ -66,6 +67,7 @@
 //! | [`split`] | a launch that is split into atoms, in a frame |
 //! | [`scratch`] | frames |
 //! | [`copies`] | copies of segments, which the GPU executes in place of the tenant's words |
+//! | `shares` | the tenant's time on the GPU, and its share of it |
 //! | [`in_flight`] | the pieces on the GPU, and which of them have ended |
 
 mod admit;
@@ -80,6 +82,7 @@ pub mod scratch;
 mod seal;
 mod segment;
 pub mod selftest;
+mod shares;
 pub mod split;
 pub mod words;
 pub mod work;

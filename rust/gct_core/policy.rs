@@ -12,7 +12,7 @@
 //! | [`poll`] | how long the backend polls before it sleeps |
 //! | [`poll_backoff`] | whether it may take a processor for polling |
 //! | [`predict`] | how long a launch will take |
-//! | [`share`] | whose work is next, by weight and duty cycle |
+//! | [`share`] | whose turn it is, by weight and duty cycle |
 //! | [`size`] | how large a GPU a tenant is shown |
 //! | [`tpc`] | which TPCs a tenant may use now, and whether it must wait |
 

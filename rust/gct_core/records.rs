@@ -6,6 +6,7 @@ use crate::account::Usage;
 use crate::faults::Faults;
 use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
+use crate::gpu_time::GpuTime;
 use crate::ids::{GpuIndex, GroupId, Owner, ProcKey, UserId};
 use crate::iface::{CgroupPath, Name};
 use crate::launches::{EffectiveTpcs, Launches};
@@ -103,6 +104,10 @@ pub struct Pool {
     pub(crate) reserved: TpcMask,
     pub(crate) usage: Usage,
     pub(crate) launches: Launches,
+    /// The time that it had of the GPU.
+    pub(crate) time: GpuTime,
+    /// Launches, atoms and entries in flight or held back, when the backend last said.
+    pub(crate) pending: u64,
     /// TPCs granted to the last launch.
     pub(crate) effective: EffectiveTpcs,
     /// Allocations refused because of `gmem.limit`.

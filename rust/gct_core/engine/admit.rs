@@ -13,6 +13,7 @@
 use crate::account::Amount;
 use crate::engine::Ticket;
 use crate::error::Error;
+use crate::gpu_time::GpuTime;
 use crate::ids::{FileId, GpuId, GroupId, Owner, ProcKey};
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::objects::{Object, ObjectKey};
@@ -232,6 +233,23 @@ impl State<'_> {
                     pool.effective = effective;
                 }
             }
+        }
+    }
+
+    /// Adds time that a process had of a GPU, and waited, to its own and its group's statistics.
+    pub fn used_gpu(&mut self, proc: ProcKey, gpu: GpuId, more: &GpuTime) {
+        let group = self.group_of(proc).map(Owner::Group);
+        for owner in [Some(Owner::Proc(proc)), group].into_iter().flatten() {
+            if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
+                pool.time = pool.time.plus(more);
+            }
+        }
+    }
+
+    /// Sets how many launches, atoms and entries of an owner are in flight or held back now.
+    pub fn set_pending(&mut self, owner: Owner, gpu: GpuId, count: u64) {
+        if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
+            pool.pending = count;
         }
     }
 

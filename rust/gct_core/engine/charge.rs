@@ -8,10 +8,11 @@ use crate::error::Error;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
 use crate::mask::TpcMask;
 use crate::objects::{Object, ObjectKey};
+use crate::policy::share::{DutyCycle, Level, Share};
 use crate::records::Pool;
 use crate::settings::Settings;
 use crate::state::{Failure, State};
-use crate::units::Sat;
+use crate::units::{Ns, Sat, Us};
 
 impl State<'_> {
     /// Checks that one charge finds room for a pool and its directories.
@@ -200,6 +201,22 @@ impl State<'_> {
         own.within(&of_group)
     }
 
+    /// Returns the limits in force on the time of a process on a GPU: its owner's, and its own.
+    pub fn share(&self, proc: ProcKey, gpu: GpuId) -> Share {
+        let of = |owner| level(&self.settings_in_force(owner, gpu));
+        let own = of(Owner::Proc(proc));
+        match self.group_of(proc) {
+            Some(group) => Share {
+                owner: of(Owner::Group(group)),
+                own,
+            },
+            None => Share {
+                owner: own,
+                own: Level::default(),
+            },
+        }
+    }
+
     /// Returns the limits of one owner on a GPU as they were written, or `None` without a pool.
     pub fn settings(&self, owner: Owner, gpu: GpuId) -> Option<Settings> {
         self.pools.get(&(owner, gpu)).map(|pool| pool.settings)
@@ -298,5 +315,17 @@ impl State<'_> {
             self.dirs
                 .unwant(DirPath::Proc(proc.tgid), Scope::Proc(proc));
         }
+    }
+}
+
+/// Returns the limits of settings on time.
+fn level(settings: &Settings) -> Level {
+    let ns = |time: Us| time.to_ns().unwrap_or(Ns::MAX);
+    Level {
+        weight: settings.weight,
+        max: settings.bandwidth.map(|max| DutyCycle {
+            quota: ns(max.quota),
+            period: ns(max.period),
+        }),
     }
 }

@@ -6,6 +6,7 @@ use super::needs_controls;
 use crate::error::Error;
 use crate::features::{Feature, FeatureSet};
 use crate::gpu::Uuid;
+use crate::gpu_time::Hold;
 use crate::ids::{GpuId, Owner, Scope};
 use crate::iface::files::{self, Entry, Mode};
 use crate::iface::value::Value;
@@ -15,6 +16,7 @@ use crate::records::{Gpu, Pool};
 use crate::state::State;
 use crate::submit::stats::Reason;
 use crate::topology::Topology;
+use crate::units::Ns;
 use core::fmt::{self, Write};
 
 impl State<'_> {
@@ -248,6 +250,10 @@ fn show_pool(
             .and_then(|()| match features.has(Feature::TpcMask) {
                 true => show_launches(&pool.launches, out),
                 false => Ok(()),
+            })
+            .and_then(|()| match features.has(Feature::Usage) {
+                true => show_time(pool, out),
+                false => Ok(()),
             }),
         File::ComputeEvents => show_compute_events(pool, features, out),
         File::TpcReserved if pool.reserved.is_empty() => out.write_str("none\n"),
@@ -281,6 +287,28 @@ fn show_compute_events(pool: &Pool, features: FeatureSet, out: &mut dyn Write) -
     if features.has(Feature::Faults) {
         show::stat_line("faults", pool.faults.count, out)?;
         show::stat_line("last_xid", u64::from(pool.faults.last_xid), out)?;
+    }
+    Ok(())
+}
+
+/// Shows the time of an owner. Each reason why work was held back has a line once it occurred.
+fn show_time(pool: &Pool, out: &mut dyn Write) -> fmt::Result {
+    let us = |time: Ns| time.get() / 1_000;
+    let held = pool.time.held;
+    let sum = held.iter().fold(Ns(0), |sum, time| sum + *time);
+    for (key, value) in [
+        ("usage_usec", us(pool.time.used)),
+        ("usage_tpc_usec", us(pool.time.weighted)),
+        ("pending", pool.pending),
+        ("waited_usec", us(pool.time.waited)),
+        ("held_usec", us(sum)),
+    ] {
+        show::stat_line(key, value, out)?;
+    }
+    for (hold, time) in Hold::ALL.iter().zip(held) {
+        if time > Ns(0) {
+            writeln!(out, "held_usec.{} {}", hold.name(), us(time))?;
+        }
     }
     Ok(())
 }

@@ -162,6 +162,36 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         File::ComputeStat,
+        "usage_usec",
+        Some(Feature::Usage),
+        "Microseconds with work in flight, divided among the processes with work on the same TPCs.",
+    ),
+    key(
+        File::ComputeStat,
+        "usage_tpc_usec",
+        Some(Feature::Usage),
+        "The same, times the part of the GPU's TPCs that was granted.",
+    ),
+    key(
+        File::ComputeStat,
+        "pending",
+        Some(Feature::Usage),
+        "Launches and atoms in flight, and submissions that are held back, now.",
+    ),
+    key(
+        File::ComputeStat,
+        "waited_usec",
+        Some(Feature::Usage),
+        "Microseconds with work that was held back for any reason.",
+    ),
+    key(
+        File::ComputeStat,
+        "held_usec",
+        Some(Feature::Usage),
+        "Sum over the reasons; each one that occurred has a line `held_usec.REASON`: `freeze`, `tpcs`, `atoms`, `graph`, `weight`, `max`.",
+    ),
+    key(
+        File::ComputeStat,
         "slice",
         Some(Feature::Timeslice),
         "Shortest time slice of a channel group in microseconds while `compute.timeslice` is in force, else 0.",

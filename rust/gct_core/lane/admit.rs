@@ -4,8 +4,10 @@
 
 use super::governor::{Governor, Peers};
 use super::in_flight::{InFlightQueue, Submission};
+use super::shares::Turn;
 use super::words::{Storage, Words};
 use super::work::{Next, Round, Stream};
+use crate::gpu_time::Hold;
 use crate::policy::pace::{self, Admission, InFlight};
 use crate::policy::tpc;
 use crate::units::Ns;
@@ -25,7 +27,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 submission, seal, ..
             } => {
                 let predicted = submission.as_ref().map(|submission| submission.predicted);
-                let target = Ns(self.limits.atom_ns);
+                // Without a prediction a share could be exceeded by any number of pieces.
+                let (target, predicted) = match (self.limits.atom_ns, self.bounds_flight()) {
+                    (0, Some(bound)) => (bound, predicted.map(pace::unknown_is_long)),
+                    (target, _) => (Ns(target), predicted),
+                };
                 let admission = match predicted.filter(|_| target > Ns(0)) {
                     Some(predicted) => {
                         let admits = pace::admits_whole(in_flight, predicted, target);
@@ -52,14 +58,24 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 (Admission::InTurn, Some(time))
             }
         };
-        let waits = |governor: &mut Self| {
-            holds.is_some_and(|time| !governor.may_run_for(time, now))
-                || governor.drains(in_flight, stream, next, now)
+        if admission == Admission::Held {
+            self.shares.hold(Hold::Atoms);
+            return Admission::Held;
+        }
+        let Some(time) = holds else {
+            return admission;
         };
-        match admission {
-            Admission::Held => Admission::Held,
-            _ if waits(self) => Admission::Held,
-            admission => admission,
+        if !self.may_run_for(time, now) {
+            return Admission::Held;
+        }
+        if self.drains(in_flight, stream, next, now) {
+            self.shares.hold(Hold::Graph);
+            return Admission::Held;
+        }
+        match self.turn(now) {
+            Turn::Held => Admission::Held,
+            Turn::Late => Admission::Late,
+            Turn::Go => admission,
         }
     }
 

@@ -7,7 +7,7 @@ use super::in_flight::{Fence, InFlightQueue, Submission};
 use super::ring::{next_index, previous_index, RealRing};
 use super::words::{Control, Rings, Side, Storage, Words};
 use super::work::{Next, Round, Stream};
-use crate::policy::pace::Admission;
+use crate::policy::pace::{Admission, InFlight};
 use crate::submit::gpfifo::{self, Entry};
 use crate::units::{Ns, Sat};
 
@@ -31,6 +31,8 @@ pub struct Lane<S: Storage, V: 'static> {
     base: u32,
     ring: RealRing<S::Slots<u32>>,
     in_flight: InFlightQueue<S, V>,
+    /// What the governor knows of the work in flight.
+    told: InFlight,
     stream: Stream<S>,
 }
 
@@ -53,6 +55,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             base: 0,
             ring,
             in_flight,
+            told: InFlight::default(),
             stream,
         }
     }
@@ -115,8 +118,30 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         governor: &mut Governor<S, P>,
         round: &mut Round<'_, S, W>,
     ) -> u32 {
+        self.update_in_flight(governor, round.memory, round.now);
+        let count = self.publish_new(rings, governor, round);
+        governor.leave(self.in_flight.totals(), self.held(rings));
+        count
+    }
+
+    /// Returns how many of the tenant's entries are not published completely.
+    fn held(&self, rings: &impl Rings) -> u64 {
+        let put = Self::put(rings, self.taken).min(self.entries);
+        let behind = match put.checked_sub(self.taken) {
+            Some(behind) => behind,
+            None => put.wrapping_add(self.entries).wrapping_sub(self.taken),
+        };
+        u64::from(behind).saturating_add(u64::from(self.waiting.is_some()))
+    }
+
+    /// Publishes the tenant's new entries, as far as `governor` admits them.
+    fn publish_new<W: Words<View = V>, P: Peers>(
+        &mut self,
+        rings: &impl Rings,
+        governor: &mut Governor<S, P>,
+        round: &mut Round<'_, S, W>,
+    ) -> u32 {
         let now = round.now;
-        self.update_in_flight(governor, round.memory, now);
         round.work.rounds += 1;
         let target = rings.load(Side::Tenant, Control::Put);
         let (Some(target), Some(token)) = (target, self.token) else {
@@ -153,9 +178,10 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     ) {
         let moved = self.in_flight.moved();
         self.in_flight
-            .remove_ended(memory, now, |submission, time| {
-                governor.learn(submission, time);
+            .remove_ended(memory, now, |submission, time, at| {
+                governor.learn(submission, time, at);
             });
+        governor.sync(&mut self.told, self.in_flight.totals(), true);
         if self.in_flight.moved() != moved {
             governor.moved(now);
         }
@@ -306,6 +332,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
                 };
                 self.in_flight.published(submission, late, round.now);
             }
+            governor.sync(&mut self.told, self.in_flight.totals(), false);
         }
         true
     }

@@ -4,10 +4,13 @@
 
 use super::in_flight::Submission;
 use super::limits::LaunchLimits;
+use super::shares::Shares;
 use super::words::Storage;
+use crate::gpu_time::Hold;
 use crate::mask::TpcMask;
 use crate::policy::patience;
 use crate::policy::predict::{self, Kernel, Predictor};
+use crate::policy::share::{Rival, Sign};
 use crate::policy::tpc::{self, Neighbour, Tenant};
 use crate::submit::graph::Node;
 use crate::submit::mask::DisabledTpcs;
@@ -40,6 +43,15 @@ pub trait Peers {
 
     /// Publishes to the neighbours whether this tenant has work that progresses.
     fn set_busy(&mut self, busy: bool, now: Ns);
+
+    /// Returns the other processes of the GPU, with what they publish of their turns now. A backend
+    /// in which nothing shares the GPU's time has none.
+    fn rivals(&mut self, _now: Ns) -> &mut [Rival] {
+        &mut []
+    }
+
+    /// Publishes this tenant's turns to its rivals.
+    fn publish_sign(&mut self, _sign: Sign) {}
 }
 
 /// Segments and launches that a lane could not process. Every number only grows, modulo 2^64.
@@ -73,8 +85,10 @@ pub struct Governor<S: Storage, P> {
     pub(super) splits: u32,
     pub(super) counters: Counters,
     pub(super) missed: Missed,
+    /// The tenant's time on the GPU, and its share of it.
+    pub(super) shares: Shares,
     /// The time of the last publication or end.
-    moved: Ns,
+    pub(super) moved: Ns,
     /// The start of the last round, and whether the one before was too long ago.
     began: Ns,
     unseen: bool,
@@ -105,6 +119,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             splits: 0,
             counters: Counters::new(),
             missed: Missed::default(),
+            shares: Shares::default(),
             moved: Ns(0),
             began: Ns(0),
             unseen: false,
@@ -202,17 +217,20 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 self.set_gpu(gpu);
             }
         }
+        self.account(now);
     }
 
     /// Ends a round. Tells the neighbours whether this tenant has work that they should wait for.
-    /// `pending` says whether work is held back or in flight. Work that is frozen, or has not moved
-    /// for long, does not count.
+    /// `pending` says whether work is held back or in flight. Work that is frozen, has used up its
+    /// duty cycle, or has not moved for long, does not count.
     pub fn end(&mut self, pending: bool, now: Ns) {
-        if !self.pending || self.excuses() {
+        self.end_shares();
+        if !self.pending || self.excuses() || self.shares.holds_all() {
             self.moved = now;
         }
         self.pending = pending;
-        let busy = pending && !self.limits.frozen && patience::moves(now - self.moved);
+        let stopped = self.limits.frozen || self.shares.is_over();
+        let busy = pending && !stopped && patience::moves(now - self.moved);
         if let Some(peers) = &mut self.peers {
             peers.set_busy(busy, now);
         }
@@ -237,6 +255,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns whether anything of this tenant may be published now.
     pub fn is_open(&mut self, now: Ns) -> bool {
+        if self.limits.frozen {
+            self.shares.hold(Hold::Freeze);
+        }
         !self.limits.frozen && self.may_run_for(Ns(0), now)
     }
 
@@ -254,6 +275,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         };
         let granted = tpc::grant(&tenant, time, around.neighbours);
         if granted.is_empty() {
+            self.shares.hold(Hold::Tpcs);
             return false;
         }
         if granted != self.granted {
@@ -292,8 +314,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         predict::predict(&self.kernels, kernel, tpcs)
     }
 
-    /// Learns the duration of a submission that has ended.
-    pub fn learn<V>(&mut self, submission: &Submission<V>, time: Ns) {
+    /// Learns the duration of a submission that has ended, at `at` at the latest.
+    pub(super) fn learn<V>(&mut self, submission: &Submission<V>, time: Ns, at: Ns) {
+        self.record_end(at);
         let mut predictor = Predictor::new(&mut self.kernels, &mut self.uses);
         predictor.observe(&submission.kernel, submission.blocks, submission.tpcs, time);
     }

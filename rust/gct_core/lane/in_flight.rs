@@ -85,6 +85,8 @@ pub struct InFlightQueue<S: Storage, V: 'static> {
     late: Option<Ns>,
     /// The time of the last publication or end.
     moved: Ns,
+    /// The time at which the first submission was last checked.
+    looked: Ns,
     /// The time at which the submissions behind the first were last checked.
     checked: Ns,
     /// Whether the present stall was reported.
@@ -102,6 +104,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
             patience: Patience::new(),
             late: None,
             moved: Ns(0),
+            looked: Ns(0),
             checked: Ns(0),
             reported: false,
         }
@@ -173,7 +176,9 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
     }
 
     /// Removes the submissions that have ended. Calls `ended` for each one that was the first of
-    /// the queue, with the time for which it had the channel to itself.
+    /// the queue, with the time for which it had the channel to itself, and when it has ended.
+    ///
+    /// The end lies between two looks. If its prediction does too, it is taken for the end.
     ///
     /// Launches of other streams may end before the first. These are removed within a millisecond,
     /// and `ended` is not called for them.
@@ -181,7 +186,7 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
         &mut self,
         words: &impl Words<View = V>,
         now: Ns,
-        mut ended: impl FnMut(&Submission<V>, Ns),
+        mut ended: impl FnMut(&Submission<V>, Ns, Ns),
     ) {
         while let Some(first) = self.submissions.get(0).copied() {
             if !first.submission.fence.is_reached(words) {
@@ -193,8 +198,13 @@ impl<S: Storage, V: Copy + 'static> InFlightQueue<S, V> {
             let began = first.published.max(self.last_end);
             self.last_end = now;
             self.record_end(now);
-            ended(&first.submission, now - began);
+            let at = match first.submission.predicted {
+                Ns(0) => now,
+                predicted => (began + predicted).max(self.looked).min(now),
+            };
+            ended(&first.submission, now - began, at);
         }
+        self.looked = now;
         if self.submissions.len() > 0 && now - self.checked >= self.patience.look_every() {
             self.checked = now;
             self.remove_ended_behind(words, now);
@@ -286,13 +296,13 @@ mod tests {
         queue.published(submission(0, 2, 20), false, Ns(110));
         assert_eq!(queue.totals().predicted, Ns(30));
         let mut times = Vec::new();
-        queue.remove_ended(&ram, Ns(120), |_, time| times.push(time));
+        queue.remove_ended(&ram, Ns(120), |_, time, at| times.push((time, at)));
         ram.set(0, 1);
-        queue.remove_ended(&ram, Ns(150), |_, time| times.push(time));
+        queue.remove_ended(&ram, Ns(150), |_, time, at| times.push((time, at)));
         assert_eq!(queue.totals().count, 1);
         ram.set(0, 2);
-        queue.remove_ended(&ram, Ns(190), |_, time| times.push(time));
-        assert_eq!(times, [Ns(50), Ns(40)]);
+        queue.remove_ended(&ram, Ns(190), |_, time, at| times.push((time, at)));
+        assert_eq!(times, [(Ns(50), Ns(120)), (Ns(40), Ns(170))]);
         assert_eq!(*queue.totals(), InFlight::default());
     }
 
@@ -309,19 +319,19 @@ mod tests {
             queue.published(submission(word, number, 20), false, Ns(100));
         }
         ram.set(word, 2);
-        queue.remove_ended(&ram, Ns(100 + ms), |_, _| told += 1);
+        queue.remove_ended(&ram, Ns(100 + ms), |_, _, _| told += 1);
         let both = InFlight {
             count: 2,
             predicted: Ns(30),
             late: 0,
         };
         assert_eq!((*queue.totals(), told), (both, 0));
-        queue.remove_ended(&ram, Ns(100 + age - 1), |_, _| told += 1);
+        queue.remove_ended(&ram, Ns(100 + age - 1), |_, _, _| told += 1);
         assert_eq!(queue.totals().count, 2, "it may still end");
-        queue.remove_ended(&ram, Ns(100 + age + ms), |_, _| told += 1);
+        queue.remove_ended(&ram, Ns(100 + age + ms), |_, _, _| told += 1);
         assert_eq!(queue.totals().count, 1);
         ram.set(word, 3);
-        queue.remove_ended(&ram, Ns(100 + age + 2 * ms), |_, _| told += 1);
+        queue.remove_ended(&ram, Ns(100 + age + 2 * ms), |_, _, _| told += 1);
         assert_eq!((*queue.totals(), told), (InFlight::default(), 1));
     }
 

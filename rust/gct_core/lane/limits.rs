@@ -3,6 +3,7 @@
 //! Defines the limits on the launches of one tenant on one GPU.
 
 use crate::mask::TpcMask;
+use crate::policy::share::Share;
 use crate::policy::tpc::Rank;
 use crate::settings::Settings;
 use crate::topology::Topology;
@@ -23,6 +24,8 @@ pub struct LaunchLimits {
     pub steal: bool,
     /// The place in the order of neighbours.
     pub rank: Rank,
+    /// The limits on its time.
+    pub share: Share,
 }
 
 impl LaunchLimits {
@@ -37,6 +40,7 @@ impl LaunchLimits {
             best_effort: false,
             priority: Settings::DEFAULT.priority_in_force(),
         },
+        share: Share::NONE,
     };
 
     /// Returns the TPCs of a GPU that launches may use. At least one of them exists, because a

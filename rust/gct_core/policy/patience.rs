@@ -124,6 +124,13 @@ pub fn is_stalled(still: Ns, predicted: Ns) -> bool {
     !moves(still) && still >= predicted * STALL_FACTOR
 }
 
+/// Returns whether held work of a tenant is released although its share is used up: its work in
+/// flight, predicted to take `predicted` and with `late` late pieces, has been still for so long
+/// that it may wait for the held work.
+pub fn is_overdue(still: Ns, predicted: Ns, late: u32) -> bool {
+    Patience::new().is_over(still, late) && still >= predicted * STALL_FACTOR
+}
+
 /// What a neighbour publishes about its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signs {

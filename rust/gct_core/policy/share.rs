@@ -1,57 +1,77 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Decides whose work is released next, so that each owner gets its share of a GPU's time
-//! (`compute.weight`), and none more than its duty cycle (`compute.max`).
+//! Decides whose turn it is on a GPU (`compute.weight`), and when an owner has used its duty cycle
+//! (`compute.max`, [`cycle`]).
 //!
 //! Terminology
-//!   cost          GPU time of a piece, times the part of the TPCs that it was granted
-//!   account       what one node (the settings of an owner on one GPU) was charged
-//!   virtual time  cost divided by weight; at weight 100 it is the cost
-//!   clock         the smallest virtual time of the accounts with work; it never goes back
-//!   window        the cost that an account may be ahead of the clock
-//!   debt          cost charged beyond the quota, which later periods pay
+//!   owner      a group, or a process without a group
+//!   sibling    another process of the same owner
+//!   rival      another process of the GPU, siblings included
+//!   contender  a process that has work in flight, or work that only its weight holds back
+//!   position   virtual time: GPU time of a process divided by its weight
+//!   clock      the smallest position of the contenders; it never goes back
+//!   window     the GPU time that a process may be ahead of the clock
+//!   turn       the time for which a process runs while its rivals wait
 //!
 //! ```text
-//! release:  virtual += cost(predicted) * 100 / weight   spent += cost(predicted)
-//! overrun:  the same with the time beyond the prediction, while the piece runs
-//! end:      the same with the time that it took, less what was charged
-//! waits:    virtual - clock > WINDOW * 100 / weight     until the clock has moved
-//!           spent + cost > quota, and spent > 0         until the next period
-//! wake:     virtual = max(virtual, clock)               idle time is not banked
-//! period:   spent -= quota, at least 0                  nor are idle periods
+//! weight    = weight of the owner / contenders of the owner
+//! runs:     position += time / processes that run * 100 / weight
+//! waits:    position + work in flight - clock > WINDOW * 100 / weight
+//!           a rival runs, and is not OVERDUE ahead
+//!           nobody runs, and another contender is further behind (for HANDOVER)
+//! wakes:    position = max(position, clock, siblings' positions)    # idle time is not banked
+//! lingers:  who pauses for less than LINGER_MAX stays a contender for twice its usual pause
 //! ```
 //!
-//! Predictions are charged at release, because several pieces are in flight before the first one
-//! ends. An end corrects them, so a wrong prediction delays and gains nothing in the long run. A
-//! piece that was predicted to cost too much gets the difference back only in its own period.
+//! Contenders take turns, with or without MPS: what a process had of the GPU is then the time for
+//! which its work was in flight. Where work of two overlaps, each is charged its part of the time.
+//! A turn lasts the window and the lag of the process, so that its change costs little.
 //!
-//! The account that is furthest behind always may release. If it has nothing to release, it has
-//! work in flight, and is charged while that runs. So the GPU does not idle while anybody may run.
+//! The contender that is furthest behind always may run, in everybody's view: positions are
+//! published, each by its process. So two processes never wait for each other.
 //!
-//! An account of a node counts all processes of that node. More processes, channels or
-//! channel groups do not make a share larger.
+//! No process trusts a rival's position. While a rival runs, or has its turn and nobody runs, each
+//! observer moves the rival's position itself, at half the speed at which an honest one moves. So a
+//! rival that does not move, or lies, delays others for at most twice the time of its turn. A rival
+//! that claims to be far ahead delays nobody but itself: positions count only in comparison, and
+//! who wakes begins at the clock.
 //!
-//! Two accounts that always have work stay apart by no more virtual time than the window and the
-//! pieces in flight of the one that is ahead. In one period an account exceeds its quota by at most
-//! the pieces in flight at its beginning, and what they were predicted too short.
+//! More processes do not make the share of an owner larger. They divide its weight, and one that
+//! wakes begins where its siblings are.
 
-use crate::units::{Ns, Weight};
+pub mod cycle;
+pub mod place;
+
+use crate::units::{Ns, Sat, Weight};
 use core::num::Wrapping;
+pub use cycle::{Cycle, DutyCycle, Spent};
+pub use place::{Place, Relation};
 
-/// The cost that an account may be ahead of the clock. Two pieces of a millisecond can be in flight
-/// without a pause, and over a second it is 0.2% of the GPU.
+/// The GPU time that a process may be ahead of the clock. A turn lasts a few of these, beside which
+/// the change of contexts (0.2 ms without MPS) is short. Over a second it is 0.2% of the GPU.
 pub const WINDOW: Ns = Ns(2_000_000);
-
-/// The weight at which virtual time is cost.
+/// How far a running rival must be ahead of its window until others run beside it. A piece in
+/// flight cannot be stopped, and may never end.
+pub const OVERDUE: Ns = Ns(20_000_000);
+/// How long a free GPU waits for the contender that is furthest behind.
+pub const HANDOVER: Ns = Ns(50_000);
+/// The longest time for which a process without work stays a contender.
+pub const LINGER_MAX: Ns = Ns(200_000);
+/// The GPU time that a process owes at most when it wakes.
+const DEBT_MAX: Ns = Ns(10_000_000_000);
+/// How far siblings may be ahead of the clock for a process that wakes. A sibling that lies delays
+/// it by this.
+const SIBLINGS_AHEAD: Ns = Ns(100_000_000);
+/// A longer pause counts as this in the average.
+const PAUSE_MAX: Ns = Ns(1_000_000);
+/// The longest time that is charged at once: a process that does not look for longer was stopped.
+const STEP_MAX: Ns = Ns(250_000_000);
+/// The longest time for which the clock moves at once.
+const LOOK_MAX: Ns = Ns(1 << 50);
+/// The weight at which virtual time is GPU time.
 const UNIT: u64 = 100;
-
-/// Returns the cost of `time` on `granted` TPCs of a GPU that has `tpcs`.
-pub fn cost(time: Ns, granted: u64, tpcs: u64) -> Ns {
-    match tpcs {
-        0 => time,
-        tpcs => time.scale(granted.min(tpcs), tpcs),
-    }
-}
+/// How much faster than time the clock may move. A weight of 1 moves it by 100.
+const SPEED_MAX: u64 = 1_000;
 
 /// A point in virtual time, modulo 2^64 nanoseconds. Points that are compared are less than 2^63
 /// apart.
@@ -59,6 +79,16 @@ pub fn cost(time: Ns, granted: u64, tpcs: u64) -> Ns {
 pub struct Virtual(Wrapping<u64>);
 
 impl Virtual {
+    /// Returns the point as a word.
+    pub const fn to_word(self) -> u64 {
+        self.0 .0
+    }
+
+    /// Returns the point of a word.
+    pub const fn from_word(word: u64) -> Self {
+        Self(Wrapping(word))
+    }
+
     /// Returns how far this point lies ahead of another; 0 if it does not.
     fn ahead_of(self, other: Self) -> Ns {
         let distance = (self.0 - other.0).0;
@@ -92,134 +122,337 @@ impl Virtual {
     }
 }
 
-/// The virtual time of one GPU.
+/// The limits of one owner or process. `None` is what nobody wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Clock(Virtual);
-
-impl Clock {
-    /// Moves to the smallest virtual time of the accounts with work: in flight, or held back by
-    /// nothing but the weight. Stays without any.
-    pub fn advance<'a>(&mut self, with_work: impl IntoIterator<Item = &'a Account>) {
-        let points = with_work.into_iter().map(|account| account.at);
-        if let Some(smallest) = points.reduce(Virtual::min) {
-            self.0 = self.0.max(smallest);
-        }
-    }
-}
-
-/// A duty cycle: at most `quota` of cost in each `period`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DutyCycle {
-    /// Cost of one period; more than 0.
-    pub quota: Ns,
-    /// Length of a period; more than 0.
-    pub period: Ns,
-}
-
-/// The limits of one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct Level {
     /// `compute.weight`.
-    pub weight: Weight,
-    /// `compute.max`; `None` for no limit.
+    pub weight: Option<Weight>,
+    /// `compute.max`.
     pub max: Option<DutyCycle>,
 }
 
-impl Share {
-    /// Returns the virtual time of `cost`.
-    fn virtual_time(&self, cost: Ns) -> Ns {
-        cost.scale(UNIT, u64::from(self.weight.get().max(1)))
-    }
-}
-
-/// What one node was charged on one GPU.
+/// The limits of a process on its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Account {
-    at: Virtual,
-    /// Cost charged in this period, and the debt of earlier ones.
-    spent: Ns,
-    /// The beginning of this period.
-    period: Ns,
+pub struct Share {
+    /// The limits of its owner, which it shares with its siblings.
+    pub owner: Level,
+    /// The limits of the process itself, if its owner is a group.
+    pub own: Level,
 }
 
-/// What was charged for a piece in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Charge {
-    cost: Ns,
-    /// The beginning of the period in which it was charged.
-    period: Ns,
-}
+impl Share {
+    /// No limit.
+    pub const NONE: Self = Self {
+        owner: Level {
+            weight: None,
+            max: None,
+        },
+        own: Level {
+            weight: None,
+            max: None,
+        },
+    };
 
-impl Account {
-    /// Records that the node gets work after it had none, neither held nor in flight.
-    pub fn wake(&mut self, clock: &Clock) {
-        self.at = self.at.max(clock.0);
+    /// Returns the weight that binds the process if it has no contending sibling; `None` if nobody
+    /// wrote one.
+    pub fn weight(&self) -> Option<Weight> {
+        match (self.owner.weight, self.own.weight) {
+            (Some(owner), Some(own)) => Some(if own.get() < owner.get() { own } else { owner }),
+            (owner, own) => owner.or(own),
+        }
     }
 
-    /// Returns whether the next piece may be released as far as the weight is concerned.
-    /// [`Clock::advance`] comes first.
-    pub fn has_turn(&self, share: &Share, clock: &Clock) -> bool {
-        self.at.ahead_of(clock.0) <= share.virtual_time(WINDOW)
-    }
-
-    /// Returns the time from which a piece of predicted `cost` may be released as far as the duty
-    /// cycle is concerned; `now` at the earliest. A piece that is longer than the quota goes when
-    /// nothing else is charged.
-    pub fn ready_at(&mut self, share: &Share, cost: Ns, now: Ns) -> Ns {
-        let Some(max) = &share.max else {
-            return now;
+    /// Returns the virtual time of `time` if `sharers` processes divide the owner's weight.
+    fn virtual_time(&self, time: Ns, sharers: u64) -> Ns {
+        let owner = self.owner.weight.unwrap_or(Weight::DEFAULT);
+        let of = |weight: Weight, part: u64| {
+            time.scale(UNIT.saturating_mul(part), u64::from(weight.get().max(1)))
         };
-        self.refill(max, now);
-        if self.spent == Ns(0) || self.spent + cost <= max.quota {
-            return now;
+        let own = self.own.weight.map_or(Ns(0), |own| of(own, 1));
+        of(owner, sharers).max(own)
+    }
+}
+
+/// What a process publishes of its turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sign {
+    /// Its position.
+    pub at: Virtual,
+    /// The time until which it contends; 0 if it does not, [`Ns::MAX`] while it has work.
+    pub contends_until: Ns,
+    /// Whether it has work in flight.
+    pub runs: bool,
+    /// What it has used of its owner's duty cycle.
+    pub spent: Spent,
+}
+
+/// A rival as one process sees it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rival {
+    relation: Relation,
+    sign: Sign,
+    /// Its position in the view of this process.
+    at: Virtual,
+    contends: bool,
+    /// Whether this process has looked at it.
+    known: bool,
+    /// What it had used at the end of its last period.
+    before: Spent,
+}
+
+impl Rival {
+    /// Creates a rival that was not seen yet.
+    pub fn new(relation: Relation) -> Self {
+        Self {
+            relation,
+            ..Self::default()
         }
-        let paid = (self.spent + cost - max.quota).pieces_of(max.quota);
-        let periods = paid.min(self.spent.pieces_of(max.quota));
-        self.period + max.period * periods
     }
 
-    /// Begins the period that `now` is in.
-    fn refill(&mut self, max: &DutyCycle, now: Ns) {
-        let passed = (now - self.period) / max.period.max(Ns(1));
-        if passed > 0 {
-            self.spent -= max.quota * passed;
-            self.period += max.period * passed;
+    /// Takes over a relation that may have changed.
+    pub fn set_relation(&mut self, relation: Relation) {
+        self.relation = relation;
+    }
+
+    /// Takes over what the rival publishes. `busy` says whether it has work and signs of life.
+    pub fn see(&mut self, sign: Sign, busy: bool, now: Ns) {
+        if sign.spent.period != self.sign.spent.period {
+            self.before = self.sign.spent;
+        }
+        self.sign = sign;
+        self.sign.runs &= busy;
+        if !busy && sign.contends_until - now > LINGER_MAX {
+            self.sign.contends_until = Ns(0);
         }
     }
 
-    /// Charges the predicted `cost` of a piece that is released.
-    pub fn charge(&mut self, share: &Share, cost: Ns, now: Ns) -> Charge {
-        self.at = self.at.after(share.virtual_time(cost));
-        if let Some(max) = &share.max {
-            self.refill(max, now);
-            self.spent += cost;
+    /// Returns whether it runs on TPCs of this process.
+    pub fn is_beside(&self) -> bool {
+        self.relation.overlaps && self.sign.runs
+    }
+
+    /// Returns whether somebody wrote a weight that it has.
+    pub fn is_weighted(&self) -> bool {
+        self.relation.competes && self.relation.weight.is_some()
+    }
+
+    fn runs(&self) -> bool {
+        self.contends && self.sign.runs
+    }
+
+    fn virtual_time(&self, time: Ns) -> Ns {
+        let weight = self.relation.weight.unwrap_or(Weight::DEFAULT).get();
+        time.scale(UNIT, u64::from(weight.max(1)))
+    }
+
+    /// Moves the rival's position to where it must be at least.
+    fn follow(&mut self, clock: Virtual, now: Ns) {
+        let contends = self.relation.competes && self.sign.contends_until > now;
+        let woke = contends && !self.contends;
+        let known = if woke { clock } else { self.at };
+        self.at = known.max(self.sign.at);
+        self.contends = contends;
+        self.known = true;
+    }
+
+    /// Returns whether it comes before a contender at `at`.
+    fn is_before(&self, at: Virtual) -> bool {
+        at.ahead_of(self.at) > Ns(0) || (at == self.at && self.relation.first)
+    }
+}
+
+/// Counts rivals, without the overflow check of [`Iterator::count`].
+pub(crate) fn number<'a>(rivals: impl Iterator<Item = &'a Rival>) -> u64 {
+    rivals.fold(Sat(0u64), |count, _| count + Sat(1)).0
+}
+
+/// The turns of one process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Turns {
+    at: Virtual,
+    clock: Virtual,
+    /// The time of the last look.
+    since: Ns,
+    /// The time until which it contends, as in [`Sign`].
+    contends_until: Ns,
+    runs: bool,
+    /// How long nobody has run.
+    free: Ns,
+    /// Siblings that contend, and this process.
+    sharers: u64,
+    /// The time when it had work last, and its average pause.
+    worked: Ns,
+    pause: Option<Ns>,
+}
+
+impl Turns {
+    /// Returns the position.
+    pub fn at(&self) -> Virtual {
+        self.at
+    }
+
+    /// Returns the time until which the process contends, as in [`Sign`].
+    pub fn contends_until(&self) -> Ns {
+        self.contends_until
+    }
+
+    fn contends(&self) -> bool {
+        self.contends_until > self.since
+    }
+
+    /// Takes over what the rivals publish, and charges the time since the last look to whoever had
+    /// the GPU.
+    pub fn look(&mut self, share: &Share, rivals: &mut [Rival], now: Ns) {
+        let passed = (now - self.since).min(LOOK_MAX);
+        self.since = now;
+        // Only who contends has looked at the time that has passed.
+        let time = match self.contends_until {
+            Ns::MAX => passed.min(STEP_MAX),
+            _ => Ns(0),
+        };
+        let meets = rivals.iter().any(|rival| !rival.known);
+        for rival in rivals.iter_mut() {
+            rival.follow(self.clock, now);
         }
-        Charge {
-            cost,
-            period: self.period,
+        let siblings = rivals.iter().filter(|r| r.contends && r.relation.sibling);
+        self.sharers = number(siblings).saturating_add(1);
+        let running = number(rivals.iter().filter(|r| r.runs()));
+        let running = running.saturating_add(u64::from(self.runs));
+        match running {
+            0 => {
+                self.free += time;
+                self.charge_next(share, rivals, time);
+            }
+            _ => {
+                self.free = Ns(0);
+                let part = time / running;
+                self.charge(share, part, self.runs);
+                for rival in rivals.iter_mut().filter(|r| r.runs()) {
+                    rival.at = rival.at.after(rival.virtual_time(part / 2));
+                }
+            }
+        }
+        self.advance(rivals, passed);
+        if meets {
+            self.align(share, rivals);
         }
     }
 
-    /// Charges a piece in flight that has cost `so_far` already, if that is more than was charged
-    /// for it.
-    pub fn overrun(&mut self, share: &Share, charge: &mut Charge, so_far: Ns, now: Ns) {
-        let more = so_far - charge.cost;
-        charge.cost += more;
-        self.at = self.at.after(share.virtual_time(more));
-        if let Some(max) = &share.max {
-            self.refill(max, now);
-            self.spent += more;
+    fn charge(&mut self, share: &Share, time: Ns, applies: bool) {
+        if applies {
+            self.at = self.at.after(share.virtual_time(time, self.sharers));
         }
     }
 
-    /// Corrects a charge: the piece has ended, and its cost was `cost`. A piece whose end is not
-    /// observed is not corrected.
-    pub fn correct(&mut self, share: &Share, mut charge: Charge, cost: Ns, now: Ns) {
-        self.overrun(share, &mut charge, cost, now);
-        let less = charge.cost - cost;
-        self.at = self.at.before(share.virtual_time(less));
-        if charge.period == self.period {
-            self.spent -= less;
+    /// Charges time in which nobody ran to the contender that is furthest behind, if others wait.
+    fn charge_next(&mut self, share: &Share, rivals: &mut [Rival], time: Ns) {
+        let mine = self.contends();
+        let mut first: Option<&mut Rival> = None;
+        for rival in rivals.iter_mut().filter(|r| r.contends) {
+            if mine && !rival.is_before(self.at) {
+                continue;
+            }
+            if first.as_ref().is_none_or(|first| rival.is_before(first.at)) {
+                first = Some(rival);
+            }
+        }
+        match first {
+            Some(first) => first.at = first.at.after(first.virtual_time(time / 2)),
+            None => {
+                let others_wait = rivals.iter().any(|r| r.contends);
+                self.charge(share, time, mine && others_wait);
+            }
+        }
+    }
+
+    /// Takes back the charge for the last `time` of a run, after which nothing was in flight.
+    pub fn refund(&mut self, share: &Share, time: Ns) {
+        self.at = self.at.before(share.virtual_time(time, self.sharers));
+    }
+
+    /// Moves the clock in the `time` since the last look, not faster than [`SPEED_MAX`].
+    fn advance(&mut self, rivals: &[Rival], time: Ns) {
+        let own = self.contends().then_some(self.at);
+        let contenders = rivals.iter().filter(|r| r.contends).map(|r| r.at);
+        let smallest = contenders.chain(own).reduce(Virtual::min);
+        let competing = rivals.iter().filter(|r| r.relation.competes).map(|r| r.at);
+        // Nobody contends: the next one begins where the last one has stopped.
+        if let Some(found) = smallest.or_else(|| competing.reduce(Virtual::max)) {
+            let bound = self.clock.after(time * SPEED_MAX);
+            self.clock = self.clock.max(found.min(bound));
+        }
+    }
+
+    /// Moves to the clock, or to siblings that are ahead of it.
+    fn align(&mut self, share: &Share, rivals: &[Rival]) {
+        let others = rivals.iter().filter(|r| r.contends).map(|r| r.at);
+        let clock = others
+            .reduce(Virtual::min)
+            .map_or(self.clock, |at| at.max(self.clock));
+        let after = |time| clock.after(share.virtual_time(time, self.sharers));
+        let own = self.at.max(clock).min(after(DEBT_MAX));
+        let siblings = rivals
+            .iter()
+            .filter(|r| r.relation.sibling && r.relation.competes)
+            .map(|r| r.at.min(after(SIBLINGS_AHEAD)));
+        self.at = siblings.fold(own, Virtual::max);
+        self.clock = clock;
+    }
+
+    /// Records that the process has work that may be released. Idle time is not banked.
+    fn wake(&mut self, share: &Share, rivals: &[Rival]) {
+        self.align(share, rivals);
+        let pause = (self.since - self.worked).min(PAUSE_MAX);
+        let average = self.pause.unwrap_or(PAUSE_MAX);
+        self.pause = Some(average - average / 4 + pause / 4);
+    }
+
+    /// Returns whether the process may release a piece, with work predicted to take `in_flight` in
+    /// flight. [`look`](Self::look) comes first.
+    pub fn may_release(&mut self, share: &Share, rivals: &[Rival], in_flight: Ns) -> bool {
+        if self.contends_until != Ns::MAX {
+            if !self.contends() {
+                self.wake(share, rivals);
+            }
+            self.contends_until = Ns::MAX;
+        }
+        let window = share.virtual_time(WINDOW, 1);
+        let ahead = self
+            .at
+            .after(share.virtual_time(in_flight, self.sharers))
+            .ahead_of(self.clock);
+        if ahead > window {
+            return false;
+        }
+        if self.runs {
+            return true;
+        }
+        let mut others = rivals
+            .iter()
+            .filter(|r| r.contends && !r.relation.sibling && !self.passes(r));
+        others.next().is_none()
+    }
+
+    /// Returns whether the process need not wait for a contender.
+    fn passes(&self, rival: &Rival) -> bool {
+        match rival.sign.runs {
+            true => rival.at.ahead_of(self.at) > rival.virtual_time(WINDOW + OVERDUE),
+            false => !rival.is_before(self.at) || self.free >= HANDOVER,
+        }
+    }
+
+    /// Ends a round. `wants` says whether the process has work in flight or work that only its
+    /// weight holds back, and `runs` whether it has work in flight.
+    pub fn end(&mut self, wants: bool, runs: bool) {
+        self.runs = runs;
+        if wants {
+            self.contends_until = Ns::MAX;
+            self.worked = self.since;
+        } else if self.contends_until == Ns::MAX {
+            self.contends_until = match self.pause.map(|pause| pause * 2) {
+                Some(time) if time <= LINGER_MAX => self.since + time,
+                _ => Ns(0),
+            };
         }
     }
 }

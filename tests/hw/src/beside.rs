@@ -112,8 +112,9 @@ fn earlier_priority(bed: &Bed) -> Result<Outcome> {
     }
     let early = mps.client(daemon.group("early", "--atom 100us"));
     let late = mps.client(daemon.group("late", "--atom 100us"));
-    let alone = rates(bed, &[&late])?;
-    let both = rates(bed, &[&early, &late])?;
+    let work = format!("{BEST_EFFORT} --seconds 1");
+    let alone = rates(bed, &[&late], &work)?;
+    let both = rates(bed, &[&early, &late], &work)?;
     ensure!(
         both[0] > 0.9 * alone[0] && both[1] < 0.1 * alone[0],
         "early and late {both:?} launches/s, alone {alone:?}"
@@ -127,9 +128,9 @@ fn earlier_priority(bed: &Bed) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Returns the launches per second of a concurrent best-effort loop in each of `all`. All create
+/// Returns the launches per second of a concurrent loop, `work`, in each of `all`. All create
 /// their contexts before the first one works: creating one takes launches, which may have to wait.
-fn rates(bed: &Bed, all: &[&RunEnv]) -> Result<Vec<f64>> {
+pub(crate) fn rates(bed: &Bed, all: &[&RunEnv], work: &str) -> Result<Vec<f64>> {
     let programs: Result<Vec<_>> = all.iter().map(|env| bed.kit.serve(env)).collect();
     let mut programs = programs?;
     for program in &mut programs {
@@ -137,7 +138,7 @@ fn rates(bed: &Bed, all: &[&RunEnv]) -> Result<Vec<f64>> {
     }
     let start = moment_in(Duration::from_millis(300));
     for program in &mut programs {
-        program.ask(&format!("{BEST_EFFORT} --seconds 1 --start-at {start}"))?;
+        program.ask(&format!("{work} --start-at {start}"))?;
     }
     let lines = programs
         .iter_mut()
@@ -161,8 +162,9 @@ fn four_quotas(bed: &Bed) -> Result<Outcome> {
         .enumerate()
         .map(|(number, quota)| program(number, *quota))
         .collect();
-    let alone = rates(bed, &[&programs[3]])?[0];
-    let beside = rates(bed, &programs.iter().collect::<Vec<_>>())?;
+    let work = format!("{BEST_EFFORT} --seconds 1");
+    let alone = rates(bed, &[&programs[3]], &work)?[0];
+    let beside = rates(bed, &programs.iter().collect::<Vec<_>>(), &work)?;
     // The last is best effort, and the others always work. It may get nothing.
     for (quota, rate) in QUOTAS.iter().zip(&beside) {
         // CAST: fewer than 256 TPCs.

@@ -11,6 +11,7 @@ mod alone;
 mod beside;
 mod faults;
 mod governed;
+mod shares;
 mod sized;
 mod torch;
 
@@ -84,6 +85,7 @@ fn main() -> Result<()> {
         alone::TESTS,
         governed::TESTS,
         beside::TESTS,
+        shares::TESTS,
         faults::TESTS,
         sized::TESTS,
         torch::TESTS,

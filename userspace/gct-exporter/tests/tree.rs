@@ -81,7 +81,7 @@ fn the_metrics_are_those_of_gctd() {
     );
     is("gctgroup_untracked_events_total{event=\"decode\"}", 0.0);
     assert_eq!(
-        page.series("gctgroup_group_compute_weight").len(),
+        page.series("gctgroup_group_host_memory_limit_bytes").len(),
         0,
         "not supported"
     );

@@ -236,7 +236,7 @@ impl Connected {
             }
             None => {
                 self.attached.push((gpu.minor, generation));
-                News::Gpu(gpu.minor, GpuPeers::new(gpu.clone(), peers))
+                News::Gpu(gpu.minor, Box::new(GpuPeers::new(gpu.clone(), peers)))
             }
         })
     }
@@ -246,7 +246,7 @@ impl Connected {
 #[derive(Debug)]
 enum News {
     /// The daemon is new, or the GPU is.
-    Gpu(u32, GpuPeers),
+    Gpu(u32, Box<GpuPeers>),
     /// The peers have changed.
     Peers(u32, Vec<Peer>),
 }
@@ -282,7 +282,7 @@ fn look() -> bool {
     };
     for news in news {
         match news {
-            News::Gpu(gpu, peers) => shared.governors.set_peers(gpu, peers),
+            News::Gpu(gpu, peers) => shared.governors.set_peers(gpu, *peers),
             News::Peers(gpu, peers) => {
                 let governor = shared.governors.of(gpu);
                 if let Some(known) = governor.and_then(|governor| governor.peers_mut()) {

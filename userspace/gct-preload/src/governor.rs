@@ -38,6 +38,7 @@ pub(crate) fn report(governor: &Governor) {
     };
     let page = &peers.gpu().page;
     page.set_counters(governor.counters());
+    page.set_time(governor.gpu_time(), governor.pending());
     page.set_effective(governor.effective().map(|granted| *granted.words()));
     let set = |counter: &AtomicU64, value: &AtomicU64| {
         counter.store(value.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -68,6 +68,7 @@ pub(crate) fn take(limits: &mut LaunchLimits, new: &PageLimits) {
     limits.atom_ns = new.atom_ns;
     limits.frozen = new.frozen;
     limits.steal = new.steal;
+    limits.share = new.share;
     limits.rank = Rank {
         best_effort: new.quota == Some(0),
         priority: Priority(new.priority),

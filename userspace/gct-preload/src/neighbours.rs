@@ -8,10 +8,11 @@ use gct_core::lane::governor::{Peers, Surroundings};
 use gct_core::mask::TpcMask;
 use gct_core::policy::arrivals::{ArrivalStats, PAUSE_MIN};
 use gct_core::policy::patience::{self, Signs};
+use gct_core::policy::share::{Place, Rival, Sign};
 use gct_core::policy::tpc::{Neighbour, Rank};
 use gct_core::topology::Topology;
 use gct_core::units::{Ns, Priority};
-use gctd_ipc::board::{Peer, Slot, SLOTS_MAX};
+use gctd_ipc::board::{Peer, Slot, SlotIndex, SLOTS_MAX};
 use gctd_ipc::tenant::Gpu;
 use std::sync::Arc;
 
@@ -27,6 +28,14 @@ pub(crate) struct GpuPeers {
     board: u64,
     limits: u64,
     neighbours: Vec<Neighbour>,
+    /// The peers that have a slot.
+    rivals: Vec<Rival>,
+    /// The slot and its user of each of `rivals`, and its index in `peers`.
+    known: Vec<((SlotIndex, u32), usize)>,
+    /// The board's generation for which they were set.
+    related: u64,
+    /// What was published last.
+    sign: Sign,
     arrivals: ArrivalStats,
     busy: bool,
     /// The time of the last heartbeat.
@@ -48,6 +57,11 @@ impl GpuPeers {
             board: u64::MAX,
             limits: 0,
             neighbours: Vec::with_capacity(SLOTS_MAX),
+            // Those of before and those of now.
+            rivals: Vec::with_capacity(2 * SLOTS_MAX),
+            known: Vec::with_capacity(2 * SLOTS_MAX),
+            related: u64::MAX,
+            sign: Sign::default(),
             arrivals: ArrivalStats::default(),
             busy: false,
             beat_ns: 0,
@@ -65,6 +79,7 @@ impl GpuPeers {
     pub(crate) fn set_peers(&mut self, peers: Vec<Peer>) {
         self.peers = peers;
         self.board = u64::MAX;
+        self.related = u64::MAX;
     }
 
     /// Starts another request, unless the pause was one within the same request.
@@ -91,11 +106,7 @@ impl GpuPeers {
         self.neighbours.clear();
         for (peer, slot) in self.peers.iter().zip(&self.slots) {
             let Some(slot) = slot else { continue };
-            let signs = Signs {
-                claims: peer.busy_since_ns().is_some(),
-                beat: Ns(peer.beat_ns()),
-                idle_since: Ns(peer.idle_since_ns()),
-            };
+            let signs = signs(peer);
             self.neighbours.push(Neighbour {
                 own: TpcMask::from_words(slot.tpcs),
                 allowed: TpcMask::from_words(slot.allowed),
@@ -106,6 +117,35 @@ impl GpuPeers {
                 arrivals: ArrivalStats::from_word(peer.arrivals()),
             });
         }
+    }
+
+    /// Updates `rivals` from the board. A peer that was there before keeps what is known of it.
+    fn relate(&mut self) {
+        let board = &self.gpu.board;
+        let slot = |index, user| board.slot(index).filter(|slot: &Slot| slot.user == user);
+        let mine = self.gpu.slot.and_then(|(index, user)| slot(index, user));
+        let mine = mine.map(|slot| place(&slot));
+        let mut count = 0;
+        for (index, peer) in self.peers.iter().take(SLOTS_MAX).enumerate() {
+            let (Some(mine), Some(slot)) = (mine, slot(peer.slot, peer.user)) else {
+                continue;
+            };
+            let relation = mine.relation(&place(&slot));
+            let key = (peer.slot, peer.user);
+            let at = (count..self.known.len()).find(|at| self.known[*at].0 == key);
+            let at = at.unwrap_or_else(|| {
+                self.rivals.push(Rival::new(relation));
+                self.known.push((key, index));
+                self.rivals.len() - 1
+            });
+            self.rivals[at].set_relation(relation);
+            self.known[at].1 = index;
+            self.rivals.swap(count, at);
+            self.known.swap(count, at);
+            count += 1;
+        }
+        self.rivals.truncate(count);
+        self.known.truncate(count);
     }
 
     /// Reads the slots of this process and of its peers from the board.
@@ -143,6 +183,25 @@ impl Peers for GpuPeers {
         }
     }
 
+    fn rivals(&mut self, now: Ns) -> &mut [Rival] {
+        let generation = self.gpu.board.generation();
+        if generation != self.related {
+            self.related = generation;
+            self.relate();
+        }
+        for (rival, (_, at)) in self.rivals.iter_mut().zip(&self.known) {
+            if let Some(peer) = self.peers.get(*at) {
+                rival.see(peer.sign(), signs(peer).is_busy(now), now);
+            }
+        }
+        &mut self.rivals
+    }
+
+    fn publish_sign(&mut self, sign: Sign) {
+        self.gpu.pulse.set_sign(&sign, &self.sign);
+        self.sign = sign;
+    }
+
     fn set_busy(&mut self, busy: bool, now: Ns) {
         let now_ns = now.get();
         if busy == self.busy {
@@ -174,6 +233,27 @@ fn beside(slot: Slot, mine: &Slot) -> Option<Slot> {
     let differs = slot.alone != [0; 4] || rank(&slot) != rank(mine);
     let tpcs = slot.alone;
     differs.then_some(Slot { tpcs, ..slot })
+}
+
+/// Returns what a peer publishes about its work.
+fn signs(peer: &Peer) -> Signs {
+    Signs {
+        claims: peer.busy_since_ns().is_some(),
+        beat: Ns(peer.beat_ns()),
+        idle_since: Ns(peer.idle_since_ns()),
+    }
+}
+
+/// Returns what decides with whom the process of a slot takes turns.
+fn place(slot: &Slot) -> Place {
+    Place {
+        owner: slot.tenant,
+        number: slot.user,
+        rank: rank(slot),
+        own: TpcMask::from_words(slot.tpcs).or(&TpcMask::from_words(slot.alone)),
+        allowed: TpcMask::from_words(slot.allowed),
+        weight: slot.weight,
+    }
 }
 
 /// Returns a slot's place in the order.

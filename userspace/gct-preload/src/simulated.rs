@@ -313,6 +313,11 @@ impl Bench {
         self.now_ns
     }
 
+    /// Sets the simulated time.
+    pub(crate) fn set_now(&mut self, ns: u64) {
+        self.now_ns = ns;
+    }
+
     /// Advances the simulated time.
     pub(crate) fn pass(&mut self, ns: u64) {
         self.now_ns += ns;

@@ -11,12 +11,15 @@
 //! after a cache miss, without the daemon.
 //!
 //! A process that lies in its pulse can keep its own TPCs from being lent, or lend them while it
-//! works. It cannot affect the TPCs of others.
+//! works. It cannot affect the TPCs of others. Of the GPU's time it can waste its own share, and
+//! its group's ([`share`](gct_core::policy::share)).
 
 use crate::page::MaskWords;
 use crate::seqlock::Seqlock;
 use crate::shared::{ReadOnly, Shareable, Shared};
 use core::sync::atomic::{AtomicU64, Ordering};
+use gct_core::policy::share::{Sign, Spent, Virtual};
+use gct_core::units::{Ns, Weight};
 
 /// Most processes of one GPU that can lend and borrow TPCs: as many as MPS has clients. Further
 /// ones use only their own TPCs.
@@ -47,13 +50,16 @@ pub struct Slot {
     pub priority: u8,
     /// Whether the process has a quota of 0 and yields to all others.
     pub best_effort: bool,
+    /// `compute.weight`; `None` if nobody wrote one.
+    pub weight: Option<Weight>,
 }
 
 impl Slot {
     fn words(&self) -> [u64; SLOT_WORDS] {
         let flags = u64::from(self.lends)
             | u64::from(self.best_effort) << 1
-            | u64::from(self.priority) << 8;
+            | u64::from(self.priority) << 8
+            | u64::from(self.weight.map_or(0, Weight::get)) << 16;
         let head = [u64::from(self.user), u64::from(self.tenant), flags];
         let mut words = [0; SLOT_WORDS];
         let masks = self.tpcs.iter().chain(&self.alone).chain(&self.allowed);
@@ -77,6 +83,8 @@ impl Slot {
             best_effort: flags >> 1 & 1 == 1,
             // CAST: 8 bits of the flags.
             priority: (flags >> 8) as u8,
+            // CAST: 16 bits of the flags.
+            weight: Some(Weight((flags >> 16) as u16)).filter(|weight| weight.get() > 0),
         }
     }
 }
@@ -172,6 +180,11 @@ pub struct Pulse {
     arrivals: AtomicU64,
     /// The time of its last heartbeat while its work moved (`gct_core::policy::patience`).
     beat_ns: AtomicU64,
+    /// Its turns: words of `gct_core::policy::share::Sign`.
+    at: AtomicU64,
+    contends_until_ns: AtomicU64,
+    runs: AtomicU64,
+    spent: AtomicU64,
 }
 
 // SAFETY: consists of atomics.
@@ -198,6 +211,32 @@ impl Pulse {
     /// Records the arrival statistics of the process.
     pub fn set_arrivals(&self, arrivals: u64) {
         self.arrivals.store(arrivals, Ordering::Relaxed);
+    }
+
+    /// Records the turns of the process. `known` is what was recorded last.
+    pub fn set_sign(&self, sign: &Sign, known: &Sign) {
+        let set = |word: &AtomicU64, value: u64, known: u64| {
+            if value != known {
+                word.store(value, Ordering::Relaxed);
+            }
+        };
+        set(&self.at, sign.at.to_word(), known.at.to_word());
+        set(&self.spent, sign.spent.to_word(), known.spent.to_word());
+        set(&self.runs, u64::from(sign.runs), u64::from(known.runs));
+        let (until, before) = (sign.contends_until.get(), known.contends_until.get());
+        set(&self.contends_until_ns, until, before);
+    }
+
+    /// Returns the turns of the process. The words of one round may be mixed with those of the
+    /// next.
+    pub fn sign(&self) -> Sign {
+        let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        Sign {
+            at: Virtual::from_word(get(&self.at)),
+            contends_until: Ns(get(&self.contends_until_ns)),
+            runs: get(&self.runs) != 0,
+            spent: Spent::from_word(get(&self.spent)),
+        }
     }
 
     /// Returns its arrival statistics: a word of `gct_core::policy::arrivals::ArrivalStats`.
@@ -255,6 +294,11 @@ impl Peer {
         self.pulse.get().beat_ns()
     }
 
+    /// Returns its turns.
+    pub fn sign(&self) -> Sign {
+        self.pulse.get().sign()
+    }
+
     /// Returns its arrival statistics: a word of `gct_core::policy::arrivals::ArrivalStats`.
     pub fn arrivals(&self) -> u64 {
         self.pulse.get().arrivals()
@@ -282,6 +326,7 @@ mod tests {
             lends: true,
             priority: 3,
             best_effort: true,
+            weight: Some(Weight(10_000)),
         };
         writer.set(5, slot);
         writer.set(5, slot);
@@ -308,5 +353,23 @@ mod tests {
         pulse.set_arrivals(8);
         assert_eq!((peer.busy_since_ns(), peer.idle_since_ns()), (None, 7));
         assert_eq!(peer.arrivals(), 8);
+        let sign = Sign {
+            at: Virtual::from_word(9),
+            contends_until: Ns::MAX,
+            runs: true,
+            spent: Spent {
+                period: 3,
+                time: Ns(128),
+            },
+        };
+        assert_eq!(peer.sign(), Sign::default());
+        pulse.set_sign(&sign, &Sign::default());
+        assert_eq!(peer.sign(), sign);
+        let known = Sign {
+            runs: false,
+            ..sign
+        };
+        pulse.set_sign(&Sign::default(), &known);
+        assert!(peer.sign().runs, "what is known is not stored again");
     }
 }

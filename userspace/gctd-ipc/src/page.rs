@@ -7,11 +7,14 @@
 use crate::seqlock::Seqlock;
 use crate::shared::Shareable;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use gct_core::gpu_time::{GpuTime, Hold};
 use gct_core::launches::{EffectiveTpcs, Launches};
 use gct_core::mask::TpcMask;
+use gct_core::policy::share::{DutyCycle, Level, Share};
 use gct_core::settings::Settings;
 use gct_core::submit::stats::{Counters, Reason};
 use gct_core::topology::Topology;
+use gct_core::units::{Ns, Us, Weight};
 use rustix::thread::futex;
 use std::time::Duration;
 
@@ -25,7 +28,11 @@ pub type MaskWords = [u64; MASK_WORDS];
 const REASONS_MAX: usize = 64;
 const _: () = assert!(Reason::COUNT <= REASONS_MAX);
 
-const LIMIT_WORDS: usize = 16;
+/// Most reasons to hold work back that the page has room for.
+const HOLDS_MAX: usize = 8;
+const _: () = assert!(Hold::COUNT <= HOLDS_MAX);
+
+const LIMIT_WORDS: usize = 18;
 
 /// The effective limits of a process on a GPU: its own combined with those of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +56,8 @@ pub struct Limits {
     pub gmem_limit: u64,
     /// The TPCs of the GPU.
     pub topology: Topology,
+    /// The limits on its time, its own beside its group's.
+    pub share: Share,
 }
 
 impl Limits {
@@ -63,10 +72,11 @@ impl Limits {
         priority: Settings::DEFAULT.priority_in_force().0,
         gmem_limit: u64::MAX,
         topology: Topology::UNKNOWN,
+        share: Share::NONE,
     };
 
     /// Converts the core's settings for a GPU.
-    pub fn new(settings: &Settings, topology: &Topology) -> Self {
+    pub fn new(settings: &Settings, topology: &Topology, share: &Share) -> Self {
         let ns = |us: u64| us.saturating_mul(1000);
         Self {
             tpcs: settings.tpc_mask.map(|mask| *mask.words()),
@@ -80,6 +90,7 @@ impl Limits {
             priority: settings.priority_in_force().0,
             gmem_limit: settings.gmem_limit.map_or(u64::MAX, |bytes| bytes.get()),
             topology: *topology,
+            share: *share,
         }
     }
 
@@ -109,12 +120,14 @@ impl Limits {
             g,
             h,
             gpcs,
-            0,
+            weight_bits(self.share.owner) | weight_bits(self.share.own) << 16,
+            cycle_word(self.share.owner),
+            cycle_word(self.share.own),
         ]
     }
 
     fn from_words(words: &[u64; LIMIT_WORDS]) -> Self {
-        let [flags, a, b, c, d, quota, atom_ns, slice, priority, gmem_limit, e, f, g, h, gpcs, _] =
+        let [flags, a, b, c, d, quota, atom_ns, slice, priority, gmem_limit, e, f, g, h, gpcs, weights, owner, own] =
             *words;
         let flag = |bit: u32| flags >> bit & 1 == 1;
         Self {
@@ -130,7 +143,38 @@ impl Limits {
             priority: priority as u8,
             gmem_limit,
             topology: Topology::from_words([e, f, g, h, gpcs]),
+            share: Share {
+                owner: level(weights, owner),
+                own: level(weights >> 16, own),
+            },
         }
+    }
+}
+
+/// Returns a weight in 16 bits; 0 if nobody wrote one.
+fn weight_bits(level: Level) -> u64 {
+    u64::from(level.weight.map_or(0, Weight::get))
+}
+
+/// Returns a duty cycle's quota and period in microseconds, 32 bits each; 0 without one.
+fn cycle_word(level: Level) -> u64 {
+    let us = |time: Ns| (time.get() / 1000).min(u64::from(u32::MAX));
+    level
+        .max
+        .map_or(0, |max| us(max.quota) << 32 | us(max.period))
+}
+
+/// Returns the limits of [`weight_bits`] and [`cycle_word`].
+fn level(weight: u64, cycle: u64) -> Level {
+    let ns = |us: u64| Us(us).to_ns().unwrap_or(Ns::MAX);
+    let max = DutyCycle {
+        quota: ns(cycle >> 32),
+        period: ns(cycle & u64::from(u32::MAX)),
+    };
+    Level {
+        // CAST: 16 bits were stored.
+        weight: Some(Weight(weight as u16)).filter(|weight| weight.get() > 0),
+        max: Some(max).filter(|max| max.quota > Ns(0) && max.period > Ns(0)),
     }
 }
 
@@ -165,6 +209,12 @@ pub struct ProcessCounters {
     acknowledged: AtomicU64,
     /// The state of [`EffectiveTpcs`], then the words of its mask.
     effective: [AtomicU64; MASK_WORDS + 1],
+    /// The times of [`GpuTime`] in nanoseconds, and what is pending now.
+    used: Counter,
+    weighted: Counter,
+    waited: Counter,
+    held: [Counter; HOLDS_MAX],
+    pending: AtomicU64,
     /// Launches that passed unchanged, by the core's reason.
     kept: [Counter; REASONS_MAX],
 }
@@ -279,6 +329,38 @@ impl Page {
         }
     }
 
+    /// Publishes, in the process, its time on the GPU and what is pending.
+    pub fn set_time(&self, time: &GpuTime, pending: u64) {
+        let set = |counter: &Counter, value: Ns| counter.store(value.get(), Ordering::Relaxed);
+        set(&self.counters.used, time.used);
+        set(&self.counters.weighted, time.weighted);
+        set(&self.counters.waited, time.waited);
+        for (counter, held) in self.counters.held.iter().zip(time.held) {
+            set(counter, held);
+        }
+        self.counters.pending.store(pending, Ordering::Relaxed);
+    }
+
+    /// Returns the time that the process says it had of the GPU.
+    pub fn time(&self) -> GpuTime {
+        let get = |counter: &Counter| Ns(counter.load(Ordering::Relaxed));
+        let mut time = GpuTime {
+            used: get(&self.counters.used),
+            weighted: get(&self.counters.weighted),
+            waited: get(&self.counters.waited),
+            ..GpuTime::ZERO
+        };
+        for (held, counter) in time.held.iter_mut().zip(&self.counters.held) {
+            *held = get(counter);
+        }
+        time
+    }
+
+    /// Returns how many launches, atoms and entries are in flight or held back.
+    pub fn pending(&self) -> u64 {
+        self.counters.pending.load(Ordering::Relaxed)
+    }
+
     /// Counts, in the process, a channel group that the GPU has ended.
     pub fn fault(&self, xid: u32) {
         self.counters.last_xid.store(xid, Ordering::Relaxed);
@@ -323,7 +405,7 @@ mod tests {
         page.set_limits(1, &Limits::NONE);
         assert_eq!(page.limits(), Some((1, Limits::NONE)));
         assert_eq!(
-            Limits::new(&Settings::DEFAULT, &Topology::UNKNOWN),
+            Limits::new(&Settings::DEFAULT, &Topology::UNKNOWN, &Share::NONE),
             Limits::NONE
         );
     }
@@ -369,15 +451,38 @@ mod tests {
         );
     }
 
+    #[test]
+    fn times_arrive() {
+        let (_fd, page) = SharedFd::create::<Page>("page").unwrap();
+        assert_eq!((page.time(), page.pending()), (GpuTime::ZERO, 0));
+        let mut time = GpuTime::ZERO;
+        time.use_time(Ns(10), 1, 2);
+        let mut holds = gct_core::gpu_time::Holds::default();
+        holds.add(Hold::Max);
+        time.wait(Ns(7), holds);
+        page.set_time(&time, 3);
+        assert_eq!((page.time(), page.pending()), (time, 3));
+    }
+
     proptest! {
         #[test]
         fn limits_survive_the_page(
             tpcs: Option<MaskWords>, quota: Option<u16>, steal: bool, atom_ns: u64,
             frozen: bool, timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
+            weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2],
         ) {
+            let level = |at: usize| Level {
+                weight: weights[at].map(|weight| Weight(weight.max(1))),
+                max: cycles[at].map(|(quota, period)| DutyCycle {
+                    quota: Ns(u64::from(quota.max(1)) * 1000),
+                    period: Ns(u64::from(period.max(1)) * 1000),
+                }),
+            };
+            let share = Share { owner: level(0), own: level(1) };
             let topology = Topology::from_words(topology);
             let limits = Limits {
                 tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, topology,
+                share,
             };
             prop_assert_eq!(Limits::from_words(&limits.words()), limits);
         }

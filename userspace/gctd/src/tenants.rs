@@ -2,6 +2,7 @@
 
 //! Publishes limits to processes and collects their counters, through their pages on each GPU.
 
+use gct_core::gpu_time::GpuTime;
 use gct_core::ids::{GpuId, Owner, ProcKey};
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
@@ -35,6 +36,8 @@ struct Tenant {
     answer: Answer,
     /// Its counters at the last collection.
     seen: Launches,
+    /// Its time on the GPU at the last collection.
+    time: GpuTime,
     /// Its faults at the last collection.
     faults: u64,
 }
@@ -199,6 +202,7 @@ impl Tenants {
             controlled: 0,
             answer: Answer::Applied,
             seen: Launches::ZERO,
+            time: GpuTime::ZERO,
             faults: 0,
         })
     }
@@ -246,6 +250,9 @@ impl Tenants {
             let more = now.since(&tenant.seen);
             tenant.seen = now;
             state.launched(tenant.proc, tenant.gpu, &more, tenant.page.effective());
+            let now = tenant.page.time();
+            state.used_gpu(tenant.proc, tenant.gpu, &now.since(&tenant.time));
+            tenant.time = now;
             let (faults, xid) = tenant.page.faults();
             let more = faults.saturating_sub(tenant.faults);
             tenant.faults = faults;
@@ -261,7 +268,8 @@ impl Tenants {
         let mut changed = BTreeSet::new();
         for tenant in &mut self.tenants {
             let settings = state.effective(tenant.proc, tenant.gpu);
-            let limits = Limits::new(&settings, &state.gpu_topology(tenant.gpu));
+            let share = state.share(tenant.proc, tenant.gpu);
+            let limits = Limits::new(&settings, &state.gpu_topology(tenant.gpu), &share);
             if tenant.limits != Some(limits) {
                 let controlled = |limits: Limits| (limits.timeslice_us, limits.frozen);
                 let before = tenant.limits.unwrap_or(Limits::NONE);
@@ -348,13 +356,29 @@ impl Tenants {
     /// Counts the processes of an owner on a GPU that its limits do not bind: they have not
     /// answered yet, or were refused.
     pub(crate) fn unbound(&self, state: &State<'_>, owner: Owner, gpu: GpuId) -> u32 {
-        let of = |tenant: &&Tenant| {
-            let group = state.group_of(tenant.proc).map(Owner::Group);
-            tenant.gpu == gpu && [Some(Owner::Proc(tenant.proc)), group].contains(&Some(owner))
-        };
-        let owned = self.tenants.iter().filter(of);
+        let owned = self.owned(state, owner, gpu);
         let unbound = owned.filter(|tenant| tenant.answer != Answer::Applied);
         u32::try_from(unbound.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns how many launches, atoms and entries of an owner on a GPU are in flight or held
+    /// back.
+    pub(crate) fn pending(&self, state: &State<'_>, owner: Owner, gpu: GpuId) -> u64 {
+        let owned = self.owned(state, owner, gpu);
+        owned.fold(0, |sum, tenant| sum.saturating_add(tenant.page.pending()))
+    }
+
+    /// Returns the processes of an owner on a GPU.
+    fn owned<'a, 's>(
+        &'a self,
+        state: &'a State<'s>,
+        owner: Owner,
+        gpu: GpuId,
+    ) -> impl Iterator<Item = &'a Tenant> + use<'a, 's> {
+        self.tenants.iter().filter(move |tenant| {
+            let group = state.group_of(tenant.proc).map(Owner::Group);
+            tenant.gpu == gpu && [Some(Owner::Proc(tenant.proc)), group].contains(&Some(owner))
+        })
     }
 
     /// Numbers new owners, and removes those without a process.
@@ -399,6 +423,7 @@ fn write_board(
             lends: true,
             priority: settings.priority_in_force().get(),
             best_effort: settings.tpc_quota.is_some_and(|quota| quota.get() == 0),
+            weight: state.share(tenant.proc, tenant.gpu).weight(),
         };
         board.writer.set(index, slot);
     }

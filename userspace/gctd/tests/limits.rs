@@ -6,10 +6,13 @@ mod common;
 
 use common::{eventually, member, own, own_directory, Tenant, DEVICE, TSG};
 use gct_core::error::Error;
+use gct_core::gpu_time::{GpuTime, Hold, Holds};
 use gct_core::mask::TpcMask;
+use gct_core::policy::share::{DutyCycle, Level};
 use gct_core::rmapi::escape;
 use gct_core::submit::stats::{Counters, Reason};
 use gct_core::topology::Topology;
+use gct_core::units::{Ns, Weight};
 use gctd::testing::{alloc, Daemon, TPCS};
 use gctd_ipc::message::Ioctl;
 use gctd_ipc::page::Limits;
@@ -69,9 +72,92 @@ fn limits_of_process_and_group_are_combined() {
     client.write("web/0/gmem.limit", "2G").unwrap();
     assert_eq!(gpu.page.generation(), 4);
     assert_eq!(
-        client.write("web/0/compute.weight", "5"),
+        client.write("web/0/hmem.limit", "5"),
         Err(Error::Unsupported.errno())
     );
+}
+
+/// Both levels reach the process, so that a group's share is one for all of its members.
+#[test]
+fn shares_of_process_and_group_are_published_apart() {
+    let daemon = Daemon::new("shares", 1);
+    let client = member(&daemon);
+    let features = client.read("gpus/0/features").unwrap();
+    for word in ["compute.weight", "compute.max", "compute.stat"] {
+        assert!(features.lines().any(|line| line == word), "{features}");
+    }
+    let mut tenant = Tenant::of(&daemon);
+    let gpu = tenant.cuda(0);
+    client.write("web/0/compute.weight", "300").unwrap();
+    client.write("web/0/compute.max", "20000 100000").unwrap();
+    client.write(&own("compute.weight"), "50").unwrap();
+    client.write(&own("compute.max"), "1ms 50ms").unwrap();
+    let level = |weight, quota, period| Level {
+        weight: Some(Weight(weight)),
+        max: Some(DutyCycle {
+            quota: Ns(quota),
+            period: Ns(period),
+        }),
+    };
+    let share = gpu.page.limits().unwrap().1.share;
+    assert_eq!(share.owner, level(300, 20_000_000, 100_000_000));
+    assert_eq!(share.own, level(50, 1_000_000, 50_000_000));
+    let (index, user) = gpu.slot.unwrap();
+    let slot = gpu.board.slot(index).filter(|slot| slot.user == user);
+    assert_eq!(slot.unwrap().weight, Some(Weight(50)));
+    for (file, text, error) in [
+        ("compute.weight", "0", Error::Range),
+        ("compute.weight", "10001", Error::Range),
+        ("compute.weight", "much", Error::Syntax),
+        ("compute.max", "20000", Error::Syntax),
+        ("compute.max", "10 100000", Error::Range),
+        ("compute.max", "200000 100000", Error::Range),
+        ("compute.max", "100 999", Error::Range),
+    ] {
+        let written = client.write(&format!("web/0/{file}"), text);
+        assert_eq!(written, Err(error.errno()), "{file} {text}");
+    }
+    assert_eq!(gpu.page.limits().unwrap().1.share, share);
+    client.write("web/0/compute.max", "max").unwrap();
+    assert_eq!(gpu.page.limits().unwrap().1.share.owner.max, None);
+}
+
+/// A process can only add to its own time and its group's.
+#[test]
+fn times_reach_process_and_group_and_stay_with_the_group() {
+    let daemon = Daemon::new("times", 1);
+    let client = member(&daemon);
+    let mut tenant = Tenant::of(&daemon);
+    let gpu = tenant.cuda(0);
+    let stat = |path: &str| client.read(path).unwrap();
+    let has = |path: &str, line: &str| stat(path).lines().any(|found| found == line);
+    assert!(has("web/0/compute.stat", "usage_usec 0"));
+    let mut time = GpuTime::ZERO;
+    time.use_time(Ns(7_000_000), 33, 66);
+    let mut holds = Holds::default();
+    holds.add(Hold::Max);
+    time.wait(Ns(2_000_000), holds);
+    gpu.page.set_time(&time, 3);
+    for path in ["web/0/compute.stat".into(), own("compute.stat")] {
+        for line in [
+            "usage_usec 7000",
+            "usage_tpc_usec 3500",
+            "pending 3",
+            "waited_usec 2000",
+            "held_usec 2000",
+            "held_usec.max 2000",
+        ] {
+            assert!(has(&path, line), "{line}: {}", stat(&path));
+        }
+        assert!(!stat(&path).contains("held_usec.weight"));
+    }
+    // What goes back counts for nothing.
+    gpu.page.set_time(&GpuTime::ZERO, u64::MAX);
+    assert!(has("web/0/compute.stat", "usage_usec 7000"));
+    gpu.page.set_time(&time, 0);
+    drop((gpu, tenant));
+    eventually(&true, || has("web/0/compute.stat", "pending 0"));
+    assert!(has("web/0/compute.stat", "usage_usec 14000"));
 }
 
 #[test]
@@ -160,6 +246,7 @@ fn counters_stay_with_the_group() {
     gpu.page.set_counters(&counters);
     gpu.page.set_effective(Some([3, 0, 0, 0]));
     let launches = "launches 7\nrewritten 6\nsplit 0\natoms 0\npassed 1\npassed.queue 1\n\
+                    usage_usec 0\nusage_tpc_usec 0\npending 0\nwaited_usec 0\nheld_usec 0\n\
                     slice 0\nround 0\nunbound 0\n";
     for path in [own("compute.stat"), "web/0/compute.stat".into()] {
         let text = client.read(&path).unwrap();

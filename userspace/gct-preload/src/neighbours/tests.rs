@@ -2,6 +2,8 @@
 
 //! Tests a tenant on a simulated GPU beside a neighbour whose pulse the test beats.
 
+mod shares;
+
 use super::GpuPeers;
 use crate::limits::LaunchLimits;
 use crate::simulated::Bench;
@@ -50,6 +52,7 @@ impl Beside {
             lends: true,
             priority,
             best_effort: false,
+            weight: None,
         };
         let priority = if mask.is_empty() { 0 } else { 8 };
         board.set(0, slot(1, priority, *mask.words()));

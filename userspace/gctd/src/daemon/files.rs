@@ -80,7 +80,9 @@ impl Daemon {
                 if let (File::ComputeStat, Scope::Pool(owner, gpu)) = (file, scope) {
                     let state = &mut self.tables.state();
                     let unbound = self.tenants.unbound(state, owner, gpu);
+                    let pending = self.tenants.pending(state, owner, gpu);
                     state.set_unbound(owner, gpu, unbound);
+                    state.set_pending(owner, gpu, pending);
                 }
                 self.tables.state().show(file, scope, &mut text)?;
             }

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Measures the time that a tenant has of its GPU, and holds back what is beyond its share.
+//!
+//! The tenant's time is the time for which any of its lanes had work in flight, divided among the
+//! processes that had work in flight on the same TPCs. It is charged in every round, before the
+//! lanes are visited.
+
+use super::governor::{Governor, Peers};
+use super::words::Storage;
+use crate::gpu_time::{GpuTime, Hold, Holds};
+use crate::policy::pace::InFlight;
+use crate::policy::patience;
+use crate::policy::share::{number, Cycle, Rival, Sign, Turns, WINDOW};
+use crate::units::{Ns, Sat};
+
+/// The time of a tenant on its GPU.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    turns: Turns,
+    /// The duty cycles of the owner and of the process.
+    owner: Cycle,
+    own: Cycle,
+    /// Whether processes take turns by weight.
+    by_weight: bool,
+    /// The time until which it is accounted.
+    since: Ns,
+    /// Whether work was in flight at the end of the last round, and among how many processes the
+    /// time is divided.
+    runs: bool,
+    parts: u64,
+    /// Work in flight on all lanes.
+    flight: InFlight,
+    /// The last end, or the time when the first work was released.
+    head: Ns,
+    /// The lanes visited in this round.
+    visited: Visited,
+    holds: Holds,
+    pub(super) time: GpuTime,
+    /// Launches and atoms in flight, and entries that are held back, at the end of the last round.
+    pub(super) pending: u64,
+}
+
+/// Sums over the lanes that were visited in one round.
+#[derive(Clone, Copy, Debug, Default)]
+struct Visited {
+    flight: InFlight,
+    /// Whether anything has not ended that was in flight before the round.
+    still: bool,
+    /// When the last of what was found to have ended had ended.
+    ended: Option<Ns>,
+    held: Sat<u64>,
+}
+
+/// Whether a piece is released as far as the tenant's share is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    Held,
+    Go,
+    /// It goes although the share is used up: work in flight may wait for it.
+    Late,
+}
+
+/// Adds the work in flight on a lane to a sum.
+fn add(sum: &mut InFlight, lane: &InFlight) {
+    sum.count = (Sat(sum.count) + Sat(lane.count)).0;
+    sum.late = (Sat(sum.late) + Sat(lane.late)).0;
+    sum.predicted += lane.predicted;
+}
+
+/// Takes the work in flight on a lane out of a sum.
+fn subtract(sum: &mut InFlight, lane: &InFlight) {
+    sum.count = (Sat(sum.count) - Sat(lane.count)).0;
+    sum.late = (Sat(sum.late) - Sat(lane.late)).0;
+    sum.predicted -= lane.predicted;
+}
+
+impl Shares {
+    /// Records why work is held back.
+    pub(super) fn hold(&mut self, hold: Hold) {
+        self.holds.add(hold);
+    }
+
+    /// Returns whether a share holds back all that the tenant has.
+    pub(super) fn holds_all(&self) -> bool {
+        self.flight.count == 0 && (self.is_over() || self.holds.has(Hold::Weight))
+    }
+
+    /// Returns whether the duty cycle holds back all that the tenant has.
+    pub(super) fn is_over(&self) -> bool {
+        self.flight.count == 0 && self.holds.has(Hold::Max)
+    }
+
+    /// Returns the predicted rest of the work in flight.
+    fn rest(&self, now: Ns) -> Ns {
+        let InFlight {
+            count, predicted, ..
+        } = self.flight;
+        match count {
+            0 => Ns(0),
+            // Only the first piece has begun.
+            count => predicted - (now - self.head).min(predicted / u64::from(count)),
+        }
+    }
+}
+
+impl<S: Storage, P: Peers> Governor<S, P> {
+    /// Returns the time that the tenant had of the GPU.
+    pub fn gpu_time(&self) -> &GpuTime {
+        &self.shares.time
+    }
+
+    /// Returns how many launches, atoms and entries are in flight or held back.
+    pub fn pending(&self) -> u64 {
+        self.shares.pending
+    }
+
+    /// Returns the part of the TPCs that the work in flight has.
+    fn tpc_part(&self) -> (u64, u64) {
+        let all = match self.gpu().is_known() {
+            true => u64::from(self.gpu().existing().count()),
+            false => 0,
+        };
+        (self.tpcs(), all)
+    }
+
+    /// Charges the time since the last round to the tenant, and takes over what its rivals publish.
+    pub(super) fn account(&mut self, now: Ns) {
+        let (granted, all) = self.tpc_part();
+        let share = self.limits.share;
+        let Self { peers, shares, .. } = self;
+        let rivals = peers
+            .as_mut()
+            .map_or(&mut [][..], |peers| peers.rivals(now));
+        let beside = rivals.iter().filter(|rival| rival.is_beside());
+        shares.parts = number(beside).saturating_add(1);
+        // The first round has no time before it.
+        let since = match shares.since {
+            Ns(0) => now,
+            since => since,
+        };
+        let time = now - since;
+        shares.since = now;
+        shares.time.wait(time, shares.holds);
+        shares.holds = Holds::default();
+        if shares.runs {
+            shares.time.use_time(time / shares.parts, granted, all);
+        }
+        let parts = shares.runs.then_some(shares.parts);
+        shares
+            .owner
+            .pass(share.owner.max, rivals, (since, now), parts);
+        shares.own.pass(share.own.max, &[], (since, now), parts);
+        shares.by_weight = share.weight().is_some() || rivals.iter().any(Rival::is_weighted);
+        match shares.by_weight {
+            true => shares.turns.look(&share, rivals, now),
+            false => shares.turns = Turns::default(),
+        }
+    }
+
+    /// Records that a submission has ended, at `at` at the latest.
+    pub(super) fn record_end(&mut self, at: Ns) {
+        let ended = self.shares.visited.ended.map_or(at, |ended| ended.max(at));
+        self.shares.visited.ended = Some(ended);
+        self.shares.head = ended;
+    }
+
+    /// Takes over what is in flight on a lane, of which `known` was told before. `first` is the
+    /// beginning of the lane's round.
+    pub(super) fn sync(&mut self, known: &mut InFlight, now: &InFlight, first: bool) {
+        let shares = &mut self.shares;
+        subtract(&mut shares.flight, known);
+        if shares.flight.count == 0 && now.count > known.count {
+            shares.head = shares.since;
+        }
+        add(&mut shares.flight, now);
+        *known = *now;
+        shares.visited.still |= first && now.count > 0;
+    }
+
+    /// Ends the visit of a lane with `held` entries that wait.
+    pub(super) fn leave(&mut self, flight: &InFlight, held: u64) {
+        add(&mut self.shares.visited.flight, flight);
+        self.shares.visited.held += held;
+    }
+
+    /// Returns whether work in flight must be bounded, because a share may end at any time.
+    pub(super) fn bounds_flight(&self) -> Option<Ns> {
+        let share = &self.limits.share;
+        let bounded = self.shares.by_weight || share.owner.max.is_some() || share.own.max.is_some();
+        bounded.then_some(WINDOW)
+    }
+
+    /// Decides whether the share of the tenant allows another piece.
+    pub(super) fn turn(&mut self, now: Ns) -> Turn {
+        if self.bounds_flight().is_none() {
+            return Turn::Go;
+        }
+        let share = self.limits.share;
+        let Self { peers, shares, .. } = self;
+        let rivals = peers
+            .as_mut()
+            .map_or(&mut [][..], |peers| peers.rivals(now));
+        let rest = shares.rest(now);
+        let hold = if !(shares.owner.may_release(rivals, rest) && shares.own.may_release(&[], rest))
+        {
+            Hold::Max
+        } else if shares.by_weight && !shares.turns.may_release(&share, rivals, rest) {
+            Hold::Weight
+        } else {
+            return Turn::Go;
+        };
+        let still = now - self.moved;
+        let flight = &shares.flight;
+        if flight.count > 0 && patience::is_overdue(still, flight.predicted, flight.late) {
+            return Turn::Late;
+        }
+        shares.hold(hold);
+        Turn::Held
+    }
+
+    /// Ends the round of all lanes, and publishes the tenant's turns.
+    pub(super) fn end_shares(&mut self) {
+        let (granted, all) = self.tpc_part();
+        let share = self.limits.share;
+        let Self { peers, shares, .. } = self;
+        let visited = core::mem::take(&mut shares.visited);
+        if let Some(ended) = visited.ended.filter(|_| shares.runs && !visited.still) {
+            let over = (shares.since - ended) / shares.parts.max(1);
+            shares.time.refund(over, granted, all);
+            shares.owner.refund(over);
+            shares.own.refund(over);
+            if shares.by_weight {
+                shares.turns.refund(&share, over);
+            }
+        }
+        let runs = visited.flight.count > 0;
+        shares.flight = visited.flight;
+        shares.runs = runs;
+        shares.pending = (visited.held + Sat(u64::from(visited.flight.count))).0;
+        if shares.by_weight {
+            shares
+                .turns
+                .end(runs || shares.holds.has(Hold::Weight), runs);
+        }
+        if let Some(peers) = peers {
+            peers.publish_sign(Sign {
+                at: shares.turns.at(),
+                contends_until: shares.turns.contends_until(),
+                runs,
+                spent: shares.owner.spent(),
+            });
+        }
+    }
+}
