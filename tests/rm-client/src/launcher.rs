@@ -11,6 +11,7 @@ use crate::session::{Engine, Session};
 use crate::sys::Mapping;
 use gct_core::submit::method::incr;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 /// The subchannel of compute, as libcuda uses it.
 const SUBCHANNEL: u8 = 1;
@@ -23,15 +24,40 @@ impl Session {
     ///
     /// Those of the driver.
     pub fn launcher(&self, group: Handle, share: Handle) -> Result<Launcher, Error> {
-        let queue = self.queue_in(group, share, Engine::Compute)?;
+        self.launcher_with(group, share, self.segment_memory()?)
+    }
+
+    /// Allocates and maps memory for segments.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn segment_memory(&self) -> Result<SegmentMemory, Error> {
         let memory = self.gpu().alloc_memory(Memory::Host, Launcher::BYTES)?;
         let address = self.map_on_gpu(memory, Launcher::BYTES)?;
-        let mut launcher = Launcher {
-            queue,
-            words: self
-                .gpu()
-                .map_memory(Memory::Host, memory, 4 * Launcher::WORDS)?,
+        let words = self
+            .gpu()
+            .map_memory(Memory::Host, memory, 4 * Launcher::WORDS)?;
+        Ok(SegmentMemory {
+            words: Arc::new(words),
             address,
+        })
+    }
+
+    /// As [`launcher`](Self::launcher), with the memory for segments.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn launcher_with(
+        &self,
+        group: Handle,
+        share: Handle,
+        memory: SegmentMemory,
+    ) -> Result<Launcher, Error> {
+        let mut launcher = Launcher {
+            queue: self.queue_in(group, share, Engine::Compute)?,
+            memory,
             next: 0,
         };
         launcher.submit(&[incr(SUBCHANNEL, 0, 1), n::COMPUTE]);
@@ -39,12 +65,18 @@ impl Session {
     }
 }
 
+/// Memory for the segments of a [`Launcher`].
+#[derive(Debug)]
+pub struct SegmentMemory {
+    words: Arc<Mapping>,
+    address: u64,
+}
+
 /// A compute channel with memory for its segments. This process is the only producer.
 #[derive(Debug)]
 pub struct Launcher {
     queue: Queue,
-    words: Mapping,
-    address: u64,
+    memory: SegmentMemory,
     /// Index of the word at which the next segment begins.
     next: usize,
 }
@@ -57,8 +89,18 @@ impl Launcher {
     /// Overwrites the words of all segments, and submits nothing.
     pub fn erase(&mut self) {
         for at in 0..Self::WORDS {
-            self.words.u32(4 * at).store(0, Ordering::Relaxed);
+            self.memory.words.u32(4 * at).store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Returns the memory for segments, for threads that write to it meanwhile.
+    pub fn memory(&self) -> Arc<Mapping> {
+        self.memory.words.clone()
+    }
+
+    /// Puts the next segment at the start of the memory.
+    pub fn rewind(&mut self) {
+        self.next = 0;
     }
 
     /// Returns the queue, for other submissions to the channel.
@@ -73,11 +115,15 @@ impl Launcher {
             self.next = 0;
         }
         for (at, word) in (self.next..).zip(words) {
-            self.words.u32(4 * at).store(*word, Ordering::Relaxed);
+            self.memory
+                .words
+                .u32(4 * at)
+                .store(*word, Ordering::Relaxed);
         }
         // CAST: both fit 18 bits.
         let (offset, count) = (4 * self.next as u64, words.len() as u32);
-        self.queue.submit_segment(self.address + offset, count);
+        self.queue
+            .submit_segment(self.memory.address + offset, count);
         self.next += words.len();
     }
 }

@@ -28,6 +28,7 @@ mod objects;
 mod owned;
 mod owned_launch;
 mod owned_memory;
+mod owned_race;
 mod process;
 mod processes;
 mod sent;
@@ -104,6 +105,7 @@ fn all(filter: &str) -> ExitCode {
         owned::TESTS,
         owned_launch::TESTS,
         owned_memory::TESTS,
+        owned_race::TESTS,
         faults::TESTS,
         limits::TESTS,
         gmem::TESTS,

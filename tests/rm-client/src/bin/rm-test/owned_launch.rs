@@ -20,12 +20,12 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_launches_need_a_known_ring", unknown),
 ];
 
-const MASK: &str = "tpc.mask";
+pub(crate) const MASK: &str = "tpc.mask";
 /// The name of the group of these tests.
-const NAME: &str = "masked";
+pub(crate) const NAME: &str = "masked";
 
 /// Returns the words that disable all TPCs of the GPU outside of a list.
-fn disabled(list: &str) -> Result<[u32; 8], Stop> {
+pub(crate) fn disabled(list: &str) -> Result<[u32; 8], Stop> {
     let index = tree::index_of(0)?;
     let existing = tree::read(&format!("gpus/{index}/tpcs.list"))?;
     let parse = |text: &str| {
@@ -41,7 +41,7 @@ fn disabled(list: &str) -> Result<[u32; 8], Stop> {
 }
 
 /// Runs `work` in a member of a group with a mask. It waits for [`Child::go`].
-fn member(
+pub(crate) fn member(
     group: &Group,
     list: &str,
     work: impl FnOnce(&mut Parent) -> Outcome,

@@ -12,22 +12,28 @@ use gct_ktap::{failed, same, Outcome, Test};
 
 pub(crate) const TESTS: &[Test] = &[("owned_hostile_writes_to_the_ring_by_the_gpu", ring)];
 
-/// A tenant that knows where its real ring lies lets the GPU write to it. That channel faults, and
-/// the entries of the ring stay as they are.
+/// Offset of the copies of segments from the ring that names them: one page.
+const COPIES: u64 = 0x1000;
+
+/// Lets the GPU write to a real ring, and to the copies of segments behind it. The channels that do
+/// so fault, and that of the ring runs on.
 fn ring() -> Outcome {
     as_member(|_| {
         let recorder = recorder()?;
         let session = session(0)?;
         let mark = recorder.mark()?;
-        let (mut victim, mut attacker) = (queue(&session)?, queue(&session)?);
-        counts(2, 0)?;
-        let [ring, _] = rings(&recorder, mark)?[..] else {
-            return Err(failed("two rings are expected"));
+        let mut victim = queue(&session)?;
+        let mut attackers = [queue(&session)?, queue(&session)?];
+        counts(3, 0)?;
+        let [ring, ..] = rings(&recorder, mark)?[..] else {
+            return Err(failed("rings are expected"));
         };
         same("the tenant's", ring == victim.ring_address(), false)?;
-        release(&mut attacker, 0, 1)?;
-        attacker.submit_release_at(ring, u32::MAX);
-        eventually("errors", &shown(1, MMU_FAULT), || events(&me()))?;
+        for (attacker, (at, errors)) in attackers.iter_mut().zip([(ring, 1), (ring + COPIES, 2)]) {
+            release(attacker, 0, 1)?;
+            attacker.submit_release_at(at, u32::MAX);
+            eventually("errors", &shown(errors, MMU_FAULT), || events(&me()))?;
+        }
         for number in 1..=3 {
             release(&mut victim, 0, number)?;
         }

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests `tpc.mask` against time: changes while launches run, segments that change while the driver
+//! reads them, and segments that it cannot read.
+
+use crate::gpus::session;
+use crate::launch::{finish, Place};
+use crate::limits::{path, set};
+use crate::owned::{count, no_worker};
+use crate::owned_launch::{disabled, member, MASK, NAME};
+use crate::process::Child;
+use crate::tree::{eventually, Group};
+use fakegpu_record::Event;
+use gct_ktap::{failed, same, Outcome, Stop, Test};
+use rm_client::{Engine, Grid, Launcher, Memory, Session};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("owned_mask_binds_once_written", written),
+    ("owned_hostile_races_the_scan", raced),
+    ("owned_segments_that_cannot_be_read", unreadable),
+];
+
+/// Bytes of memory for descriptors.
+const DESCRIPTORS: u64 = 0x1_0000;
+/// Address of the programs, of which there are none.
+const PROGRAM: u32 = 0x5000;
+
+/// Maps memory for descriptors. Returns a launch there.
+fn grid(session: &Session) -> Result<Grid, Stop> {
+    let memory = session.gpu().alloc_memory(Memory::Host, DESCRIPTORS)?;
+    Ok(Grid {
+        descriptor: session.map_on_gpu(memory, DESCRIPTORS)?,
+        program: PROGRAM,
+        size: [1, 1, 1],
+        disabled: 0,
+    })
+}
+
+/// Masks that differ from each other, in the order in which they are written.
+fn lists() -> Vec<String> {
+    (0..12).map(|first| format!("{first}-31")).collect()
+}
+
+/// A mask, and the first launch that was submitted once its write had returned.
+struct Since {
+    first: u32,
+    mask: [u32; 8],
+}
+
+/// Checks that a launch which is submitted after a write has returned runs under that mask or a
+/// later one.
+fn written() -> Outcome {
+    let group = Group::new(NAME)?;
+    let mut child = member(&group, &lists()[0], |_| {
+        let place = Place::new(session(0)?)?;
+        let mark = place.recorder.mark()?;
+        let (submitted, stop) = (AtomicU32::new(0), AtomicBool::new(false));
+        let changes = thread::scope(|scope| {
+            let changing = scope.spawn(|| {
+                let changes = change(&submitted);
+                stop.store(true, Ordering::Relaxed);
+                changes
+            });
+            launch(&place, &submitted, &stop)?;
+            let changes = changing.join();
+            changes.map_err(|_| failed("the thread panicked"))?
+        })?;
+        let launches = place.recorder.launches_since(mark)?;
+        let all = submitted.load(Ordering::SeqCst);
+        judge(&launches, all, &changes)
+    })?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// Launches grids of 1, 2, 3, .. blocks.
+fn launch(place: &Place, submitted: &AtomicU32, stop: &AtomicBool) -> Outcome {
+    let mut launcher = place.session.launcher(place.group, place.share)?;
+    place.session.schedule(place.group, true)?;
+    let mut grid = grid(&place.session)?;
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..16 {
+            grid.size[0] = submitted.fetch_add(1, Ordering::SeqCst) + 1;
+            launcher.submit(&grid.words());
+        }
+        finish(&mut launcher)?;
+    }
+    Ok(())
+}
+
+/// Writes one mask after the other, while launches are submitted.
+fn change(submitted: &AtomicU32) -> Result<Vec<Since>, Stop> {
+    let mut changes = Vec::new();
+    for list in lists() {
+        set(NAME, MASK, &list)?;
+        let before = submitted.load(Ordering::SeqCst);
+        changes.push(Since {
+            first: before + 1,
+            mask: disabled(&list)?,
+        });
+        eventually("more launches", &true, || {
+            Ok(submitted.load(Ordering::SeqCst) > before + 20)
+        })?;
+    }
+    Ok(changes)
+}
+
+/// Fails unless each launch ran all of its blocks, once and under no mask that was replaced before
+/// it was submitted.
+fn judge(launches: &[Event], all: u32, changes: &[Since]) -> Outcome {
+    let ids: Vec<u32> = launches.iter().map(|launch| launch.grid[0]).collect();
+    same("launches", ids, (1..=all).collect())?;
+    let mut last = 0;
+    for launch in launches {
+        let id = launch.grid[0];
+        same(
+            "blocks",
+            &launch.blocks[..],
+            &[format!("[0,{id})x[0,1)x[0,1)")],
+        )?;
+        let mask = launch.mask_words();
+        let found = changes.iter().position(|since| since.mask[..] == mask);
+        let found = found.ok_or_else(|| failed(format!("launch {id}: {mask:08x?}")))?;
+        let written = changes.iter().filter(|since| since.first <= id).count();
+        same(
+            &format!("launch {id} is in time"),
+            found + 1 >= written,
+            true,
+        )?;
+        same(&format!("launch {id} is in order"), found >= last, true)?;
+        last = found;
+    }
+    same("the last mask", last, changes.len() - 1)
+}
+
+/// Submits launches, while a thread makes each of their segments another launch and back. Whatever
+/// the driver reads it masks, and what it has scanned is what runs.
+fn raced() -> Outcome {
+    const LIST: &str = "0-31";
+    let group = Group::new(NAME)?;
+    let mut child = member(&group, LIST, |_| {
+        let place = Place::new(session(0)?)?;
+        let mut launcher = place.session.launcher(place.group, place.share)?;
+        place.session.schedule(place.group, true)?;
+        let one = grid(&place.session)?;
+        let sizes = [[100, 1, 1], [200, 1, 1]];
+        let variants = [(sizes[0], 0), (sizes[1], 1 << 5)].map(|(size, disabled)| {
+            let grid = Grid {
+                size,
+                disabled,
+                ..one
+            };
+            grid.words()
+        });
+        let mark = place.recorder.mark()?;
+        let stop = AtomicBool::new(false);
+        let words = launcher.memory();
+        thread::scope(|scope| {
+            scope.spawn(|| race(&words, &variants, &stop));
+            let done = submit_until_both_ran(&place, &mut launcher, &variants[0], mark, sizes);
+            stop.store(true, Ordering::Relaxed);
+            done
+        })?;
+        let disabled = disabled(LIST)?;
+        for launch in place.recorder.launches_since(mark)? {
+            same("a known grid", sizes.contains(&launch.grid), true)?;
+            let found = launch.mask_words();
+            let masked = found
+                .iter()
+                .zip(disabled)
+                .all(|(found, asked)| found & asked == asked);
+            same(&format!("{found:08x?} has the mask"), masked, true)?;
+        }
+        Ok(())
+    })?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// Segments that are submitted before the first is used again.
+const SEGMENTS: usize = 64;
+
+/// Writes both variants over all segments, by turns.
+fn race(memory: &rm_client::Mapping, variants: &[Vec<u32>; 2], stop: &AtomicBool) {
+    let length = variants[0].len();
+    let differs = |at: &usize| variants[0].get(*at) != variants[1].get(*at);
+    let places: Vec<usize> = (0..length).filter(differs).collect();
+    while !stop.load(Ordering::Relaxed) {
+        for variant in [1, 0] {
+            for segment in 0..SEGMENTS {
+                for at in &places {
+                    let word = memory.u32(4 * (segment * length + at));
+                    word.store(variants[variant][*at], Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// Submits the first variant until both have run.
+fn submit_until_both_ran(
+    place: &Place,
+    launcher: &mut Launcher,
+    words: &[u32],
+    mark: u32,
+    sizes: [[u32; 3]; 2],
+) -> Outcome {
+    let start = Instant::now();
+    let mut submitted = 0;
+    loop {
+        launcher.rewind();
+        for _ in 0..SEGMENTS {
+            launcher.submit(words);
+        }
+        submitted += SEGMENTS;
+        finish(launcher)?;
+        let launches = place.recorder.launches_since(mark)?;
+        same("launches", launches.len(), submitted)?;
+        let ran = |size: &[u32; 3]| launches.iter().any(|launch| launch.grid == *size);
+        if sizes.iter().all(ran) {
+            return Ok(());
+        }
+        if start.elapsed() > Duration::from_secs(60) {
+            return Err(failed("the race was never won: nothing is proved"));
+        }
+    }
+}
+
+/// Checks that segments run as they are, and are counted, in memory that the driver has not seen
+/// mapped: the process had no limit then.
+fn unreadable() -> Outcome {
+    let group = Group::new(NAME)?;
+    drop(session(0)?);
+    set(NAME, MASK, "0-31")?;
+    let mut child = Child::fork(|parent| {
+        let session = session(0)?;
+        let memory = session.segment_memory()?;
+        parent.step()?;
+        let recorder = crate::launch::recorder()?;
+        let mark = recorder.mark()?;
+        let tenant = session.group(Engine::Compute)?;
+        let share = session.context_share(tenant)?;
+        let mut launcher = session.launcher_with(tenant, share, memory)?;
+        session.schedule(tenant, true)?;
+        launcher.submit(&grid(&session)?.words());
+        finish(&mut launcher)?;
+        let launches = recorder.launches_since(mark)?;
+        let masks: Vec<_> = launches.iter().map(Event::mask_words).collect();
+        same("masks", masks, vec![vec![0; 8]])?;
+        // The engine's object is one segment, the launch another.
+        let shown = path(&crate::gpus::me(), "compute.stat")?;
+        eventually(&shown, &2, || count("passed.unreadable"))
+    })?;
+    child.at_step()?;
+    group.add(child.pid())?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}

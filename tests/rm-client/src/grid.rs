@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Builds launches of grids without a program, as short as the hardware allows.
+
+use gct_core::submit::method::{incr, non_incr};
+use gct_model::qmd::{self, Bits, V04_00};
+
+/// The subchannel of compute, as libcuda uses it.
+const SUBCHANNEL: u8 = 1;
+/// `V04_00`, and `GRID_CTA`, in its descriptor.
+const VERSION: u32 = 0x40;
+const KIND: u32 = 2;
+/// The action of a PCAS: invalidate, prefetch, copy and schedule.
+const SCHEDULE: u32 = 0xa;
+
+/// A launch of one grid.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    /// Where the launch puts its descriptor: 256-aligned, below 2^40.
+    pub descriptor: u64,
+    /// The address of its program. None is there.
+    pub program: u32,
+    /// Blocks.
+    pub size: [u32; 3],
+    /// The TPCs below 32 that it disables by itself.
+    pub disabled: u32,
+}
+
+impl Grid {
+    /// Returns the segment: it uploads the descriptor and schedules it.
+    pub fn words(&self) -> Vec<u32> {
+        let descriptor = self.descriptor();
+        // CAST: the halves of an address below 2^40, and a few hundred bytes.
+        let [low, high] = [self.descriptor as u32, (self.descriptor >> 32) as u32];
+        let (shifted, count) = ((self.descriptor >> 8) as u32, descriptor.len() as u32);
+        let upload = [incr(SUBCHANNEL, 0x188, 2), high, low];
+        let length = [incr(SUBCHANNEL, 0x180, 2), 4 * count, 1];
+        let launch = [incr(SUBCHANNEL, 0x1b0, 1), 0x41];
+        let pcas = [incr(SUBCHANNEL, 0x2b4, 1), shifted];
+        let action = [incr(SUBCHANNEL, 0x2c0, 1), SCHEDULE];
+        let data = [&[non_incr(SUBCHANNEL, 0x1b4, count)], &descriptor[..]].concat();
+        let before = [&upload[..], &length, &launch].concat();
+        [before, data, pcas.to_vec(), action.to_vec()].concat()
+    }
+
+    fn descriptor(&self) -> [u32; qmd::WORDS_MAX] {
+        let mut words = [0; qmd::WORDS_MAX];
+        let mut put = |field: Option<Bits>, value: u32| qmd::set(&mut words, field, value);
+        put(V04_00.version_bits, VERSION);
+        put(V04_00.kind, KIND);
+        put(V04_00.program[0], self.program);
+        for (field, value) in V04_00.grid.into_iter().zip(self.size) {
+            put(field, value);
+        }
+        for field in V04_00.threads {
+            put(field, 1);
+        }
+        put(V04_00.mask_valid, u32::from(self.disabled != 0));
+        put(V04_00.mask[0], self.disabled);
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gct_model::{ChannelId, Config, Machine, SparseMemory};
+
+    #[test]
+    fn the_grid_runs_under_its_mask() {
+        let grid = Grid {
+            descriptor: 0x12_3456_7800,
+            program: 0x1000,
+            size: [7, 3, 2],
+            disabled: 0x8000_0001,
+        };
+        let mut machine = Machine::new(SparseMemory::new(16), Config::default());
+        machine.submit(ChannelId(0), &grid.words());
+        let report = machine.run();
+        assert_eq!(report.anomalies, []);
+        let [run] = &report.runs[..] else {
+            panic!("one run: {report:?}");
+        };
+        assert_eq!((run.grid, run.count()), ([7, 3, 2], 42));
+        assert_eq!((run.kernel.program, run.mask.0[0]), (0x1000, 0x8000_0001));
+    }
+}
