@@ -248,7 +248,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 at: shares.turns.at(),
                 contends_until: shares.turns.contends_until(),
                 runs,
-                spent: shares.owner.spent(),
+                spent: shares.owner.spent(shares.rest(shares.since)),
             });
         }
     }

@@ -5,14 +5,14 @@
 //! ```text
 //! period number = now / period                       # the same for all processes
 //! runs:    spent += time
-//! waits:   spent + siblings' spent + work in flight * processes that run >= quota
+//! waits:   spent + siblings' spent + work in flight of all >= quota
 //! period:  spent -= quota * spent / (spent + siblings' spent)     # at least 0
 //! ```
 //!
 //! A piece that begins within the quota may end beyond it. The time beyond is a debt that later
 //! periods pay. Unused time is not saved.
 
-use super::{number, Rival};
+use super::Rival;
 use crate::units::Ns;
 
 /// A duty cycle: at most `quota` of GPU time in each `period`.
@@ -80,12 +80,12 @@ pub struct Cycle {
 }
 
 impl Cycle {
-    /// Returns what the process publishes.
-    pub fn spent(&self) -> Spent {
+    /// Returns what the process publishes: what it has spent, and will spend on the work in flight.
+    pub fn spent(&self, in_flight: Ns) -> Spent {
         Spent {
             // CAST: published modulo 2^32.
             period: self.number as u32,
-            time: self.spent,
+            time: self.spent + in_flight,
         }
     }
 
@@ -132,10 +132,7 @@ impl Cycle {
         let Some(limit) = self.limit else {
             return true;
         };
-        let running = rivals.iter().filter(|r| r.relation.sibling && r.sign.runs);
-        let sharers = number(running).saturating_add(1);
-        let spent = self.spent + siblings(rivals, self.number, limit.quota);
-        spent + in_flight * sharers < limit.quota
+        self.spent + siblings(rivals, self.number, limit.quota) + in_flight < limit.quota
     }
 }
 

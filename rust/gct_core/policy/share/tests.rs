@@ -186,10 +186,7 @@ impl Gpu {
             };
             let error = self.random((100 - self.error, 100 + self.error)) + bias;
             let process = &mut self.processes[at];
-            let predicted: Ns = process.queue.iter().fold(Ns(0), |sum, piece| sum + piece.1);
-            // Only the first piece has begun.
-            let first = process.queue.front().map_or(Ns(0), |piece| piece.1);
-            let rest = predicted - (now - process.head).min(first);
+            let rest = rest(&process.queue, now - process.head);
             if !process.cycle.may_release(&process.rivals, rest) {
                 break;
             }
@@ -210,7 +207,9 @@ impl Gpu {
             at: process.turns.at(),
             contends_until: process.turns.contends_until(),
             runs,
-            spent: process.cycle.spent(),
+            spent: process
+                .cycle
+                .spent(rest(&process.queue, now - process.head)),
         };
     }
 
@@ -299,6 +298,13 @@ impl Process {
     }
 }
 
+/// Returns the predicted rest of pieces in flight. Only the first one has begun.
+fn rest(queue: &VecDeque<(Ns, Ns)>, passed: Ns) -> Ns {
+    let predicted = queue.iter().fold(Ns(0), |sum, piece| sum + piece.1);
+    let first = queue.front().map_or(Ns(0), |piece| piece.1);
+    predicted - passed.min(first)
+}
+
 /// Weight 1:3 gives 25% of a second, whatever the lengths and predictions.
 const QUARTER: core::ops::RangeInclusive<u64> = 2_300..=2_700;
 
@@ -379,14 +385,18 @@ proptest! {
         gpu.error = 5;
         gpu.run(period * 9);
         let mut sum = 0;
+        // Who takes turns by time slices with others does not know whose slice it is.
+        let slices = beside && hardware == Hardware::Slices;
+        let unknown = if slices { SLICE.get() } else { 0 };
         for number in 2..8 {
             let used = gpu.used(0, period * number, period * (number + 1));
             sum += used;
             // And the pieces in flight at the end, of each process.
-            let slack = quota.get() / 50 + lengths.1 + 300_000 * (processes as u64 - 1);
+            let slack = quota.get() / 50 + 2 * lengths.1 * processes as u64 + unknown;
             prop_assert!(used.abs_diff(quota.get()) <= slack, "{used} of {quota:?} in {number}");
         }
-        prop_assert!(sum.abs_diff(6 * quota.get()) <= 6 * quota.get() / 50, "{sum} of {quota:?}");
+        let slack = 6 * quota.get() / 50 + unknown;
+        prop_assert!(sum.abs_diff(6 * quota.get()) <= slack, "{sum} of {quota:?}");
     }
 
     /// Checks that idle periods are not saved up.
@@ -504,7 +514,7 @@ fn a_long_piece_goes_and_is_paid_for() {
     assert!(!cycle.may_release(&[], Ns(0)));
     pass(&mut cycle, 1_399, 1_400, false);
     assert!(cycle.may_release(&[], MS * 4) && !cycle.may_release(&[], MS * 5));
-    assert_eq!(cycle.spent().time, MS * 5);
+    assert_eq!(cycle.spent(Ns(0)).time, MS * 5);
     // A change of the limit forgives.
     cycle.pass(None, &[], (MS * 1_400, MS * 1_401), Some(1));
     assert!(cycle.may_release(&[], Ns::MAX));
