@@ -17,8 +17,8 @@ in_group() { run --group web -- "$@"; }
 
 # ask QUESTION: sends a line to the program, and prints its answer.
 ask() {
-	echo "$1" >&"${program[1]}"
-	read -r -t 60 answer <&"${program[0]}"
+	echo "$1" >&"$to"
+	read -r -t 60 answer <&"$from"
 	echo "$answer"
 }
 sees() { [ "$(ask info | cut -d' ' -f1)" = "$1" ]; }
@@ -44,6 +44,8 @@ check "nvidia-smi shows no more than the limit as free" [ "$(free "$limited")" -
 check "outside the group it shows the whole GPU" [ "$(total "$(smi env)")" = "$(total "$whole")" ]
 
 coproc program { in_group python3 "$here/src/memory.py"; }
+# Substitutions close the descriptors of a coprocess.
+exec {to}>&"${program[1]}" {from}<&"${program[0]}"
 check "PyTorch sees the limit" sees 10240
 check "PyTorch sees what is left of it" leaves 10240
 check "2 GiB are allocated" answers "allocate 2048" done
