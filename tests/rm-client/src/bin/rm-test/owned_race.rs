@@ -9,10 +9,12 @@ use crate::limits::{path, set};
 use crate::owned::{count, no_worker};
 use crate::owned_launch::{disabled, member, MASK, NAME};
 use crate::process::Child;
+use crate::submit::{queue, release};
 use crate::tree::{eventually, Group};
 use fakegpu_record::Event;
+use gct_core::submit::method::{incr, non_incr};
 use gct_ktap::{failed, same, Outcome, Stop, Test};
-use rm_client::{Engine, Grid, Launcher, Memory, Session};
+use rm_client::{numbers, Engine, Grid, Launcher, Memory, Session};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +23,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_mask_binds_once_written", written),
     ("owned_hostile_races_the_scan", raced),
     ("owned_segments_that_cannot_be_read", unreadable),
+    ("owned_copies_wait_for_their_execution", copies),
 ];
 
 /// Bytes of memory for descriptors.
@@ -258,6 +261,53 @@ fn unreadable() -> Outcome {
     })?;
     child.at_step()?;
     group.add(child.pid())?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// Fills the memory for copies while the channel waits at its first segment. The GPU has fetched
+/// the entries of some more, and reads their copies only when it continues.
+fn copies() -> Outcome {
+    const LIST: &str = "0-31";
+    const LAUNCHES: u32 = 100;
+    /// Words without effect, so that the copies of all launches do not fit.
+    const PADDING: u32 = 1000;
+    const NO_OPERATION: u16 = 0x100;
+    let group = Group::new(NAME)?;
+    let mut child = member(&group, LIST, |_| {
+        let place = Place::new(session(0)?)?;
+        let mut clock = queue(&place.session)?;
+        let mut launcher = place.session.launcher(place.group, place.share)?;
+        place.session.schedule(place.group, true)?;
+        let mut grid = grid(&place.session)?;
+        let mark = place.recorder.mark()?;
+        let semaphore = grid.descriptor + DESCRIPTORS / 2;
+        // CAST: the halves of an address.
+        let [low, high] = [semaphore as u32, (semaphore >> 32) as u32];
+        let acquire = [incr(0, numbers::SEM_ADDR_LO, 5), low, high, 1, 0, 0];
+        launcher.submit(&acquire);
+        let padding = vec![0; PADDING as usize];
+        for id in 1..=LAUNCHES {
+            grid.size[0] = id;
+            let nothing = [non_incr(1, NO_OPERATION, PADDING)];
+            launcher.submit(&[&grid.words()[..], &nothing, &padding].concat());
+            // The copies of the first are batches of their own, so that GP_GET passes some of them.
+            if id <= 6 {
+                release(&mut clock, 1, 100 + id)?;
+                release(&mut clock, 1, 200 + id)?;
+            }
+        }
+        // The worker has served both channels so often.
+        for number in 1..=20 {
+            release(&mut clock, 1, number)?;
+        }
+        clock.submit_release_at(semaphore, 1);
+        finish(&mut launcher)?;
+        let launches = place.recorder.launches_since(mark)?;
+        let mask = disabled(LIST)?;
+        judge(&launches, LAUNCHES, &[Since { first: 1, mask }])
+    })?;
     child.go()?;
     child.finish()?;
     no_worker()
