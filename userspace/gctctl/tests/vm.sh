@@ -6,8 +6,8 @@
 #   root -- web    (a sleeping process, by pid)
 #        `- batch  (cgroup /pod7)
 #
-# No limit is enforced by this module yet, so setting one must end with 5 (EOPNOTSUPP),
-# and what is in force may be written back.
+# A limit that this module does not enforce must end with 5 (EOPNOTSUPP), and what is in
+# force may be written back.
 
 . /test/lib.sh
 
@@ -58,13 +58,13 @@ expect 3 'EINVAL' gctctl attach web --cgroup pod7
 expect 0 '"cgroup": "/pod7"' gctctl ls --json
 expect 0 "$member" gctctl get web group.procs
 
-expect 5 'EOPNOTSUPP' gctctl set web/0 gmem.limit=8G
+expect 0 'web/0 gmem.limit=8589934592' gctctl set web/0 gmem.limit=8G
 expect 5 'EOPNOTSUPP' gctctl set web compute.weight=200
 expect 0 'web/1 compute.timeslice=2000' gctctl set web compute.timeslice=2ms
 expect 3 'ERANGE' gctctl set web/0 compute.timeslice=2
 expect 3 'EINVAL' gctctl set web/0 compute.max=1
 expect 4 'has no file' gctctl set web/0 no.such=1
-expect 5 'EOPNOTSUPP' gctctl get web/0 gmem.limit
+expect 0 '8589934592' gctctl get web/0 gmem.limit
 expect 0 '0' gctctl get web/0 gmem.current
 expect 5 'EOPNOTSUPP' gctctl get web/0 hmem.current
 expect 4 'There is no web/9' gctctl get web/9 gmem.current

@@ -10,6 +10,7 @@ use gctd_ipc::{socket, VERSION};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::SendFlags;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -132,6 +133,16 @@ fn bind(directory: &Path, tpcs: TpcMask) -> Server {
         gpus: directory.join("gpus"),
         tpcs: Some(tpcs),
     };
+    // A child that another thread has forked holds the lock of a daemon that was stopped, until it
+    // executes its program.
+    for _ in 0..100 {
+        match Server::bind(&options) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            server => return server.unwrap(),
+        }
+    }
     Server::bind(&options).unwrap()
 }
 
