@@ -54,6 +54,24 @@ pub trait Peers {
     fn publish_sign(&mut self, _sign: Sign) {}
 }
 
+/// The peers of a backend that has none.
+#[derive(Debug)]
+pub enum Nobody {}
+
+impl Peers for Nobody {
+    fn refresh(&mut self, _: &mut LaunchLimits) -> Option<Topology> {
+        match *self {}
+    }
+
+    fn look_around(&mut self, _: Ns) -> Surroundings<'_> {
+        match *self {}
+    }
+
+    fn set_busy(&mut self, _: bool, _: Ns) {
+        match *self {}
+    }
+}
+
 /// Segments and launches that a lane could not process. Every number only grows, modulo 2^64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missed {

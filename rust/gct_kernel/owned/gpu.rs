@@ -10,7 +10,7 @@ use crate::state::Kv;
 use core::ptr;
 use gct_core::lane::channel;
 use gct_core::lane::copies::{Copies, Mark};
-use gct_core::lane::governor::{Governor, Peers, Surroundings};
+use gct_core::lane::governor::{Governor, Nobody};
 use gct_core::lane::in_flight::InFlightQueue;
 use gct_core::lane::limits::LaunchLimits;
 use gct_core::lane::ring::RealRing;
@@ -71,25 +71,9 @@ pub(super) struct Limited {
 }
 
 struct Counted {
+    /// Masks need no neighbours.
     governor: Governor<Kv, Nobody>,
     reported: Launches,
-}
-
-/// No neighbours: masks need none.
-enum Nobody {}
-
-impl Peers for Nobody {
-    fn refresh(&mut self, _: &mut LaunchLimits) -> Option<Topology> {
-        match *self {}
-    }
-
-    fn look_around(&mut self, _: Ns) -> Surroundings<'_> {
-        match *self {}
-    }
-
-    fn set_busy(&mut self, _: bool, _: Ns) {
-        match *self {}
-    }
 }
 
 impl Limited {

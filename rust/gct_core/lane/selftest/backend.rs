@@ -171,20 +171,3 @@ impl Peers for Beside {
         self.0.lends = busy;
     }
 }
-
-/// No neighbours.
-pub(super) enum Nobody {}
-
-impl Peers for Nobody {
-    fn refresh(&mut self, _: &mut LaunchLimits) -> Option<Topology> {
-        match *self {}
-    }
-
-    fn look_around(&mut self, _: Ns) -> Surroundings<'_> {
-        match *self {}
-    }
-
-    fn set_busy(&mut self, _: bool, _: Ns) {
-        match *self {}
-    }
-}

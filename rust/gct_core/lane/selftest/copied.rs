@@ -2,13 +2,13 @@
 
 //! Checks a lane with copies: the GPU executes what was scanned, whatever the tenant does later.
 
-use super::backend::{Lent, Nobody, Ram, Run, Sides};
+use super::backend::{Lent, Ram, Run, Sides};
 use super::{
     check, mask_at, write_launch, Slots, COPIES, COPIES_WORDS, ENTRIES, NOW, PROGRESS, SEGMENT, VA,
 };
 use crate::lane::channel::Lane;
 use crate::lane::copies::Copies;
-use crate::lane::governor::Governor;
+use crate::lane::governor::{Governor, Nobody};
 use crate::lane::in_flight::InFlightQueue;
 use crate::lane::limits::LaunchLimits;
 use crate::lane::ring::RealRing;
