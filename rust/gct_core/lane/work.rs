@@ -20,7 +20,7 @@ use core::num::Wrapping;
 pub const WORDS_MAX: usize = 1 << 20;
 
 /// The most launches of one segment that are processed. The core counts the rest. The upload of a
-/// graph has one for each node. Language models have some 25 nodes a layer.
+/// graph has one for each node.
 pub const LAUNCHES_MAX: usize = 2048;
 
 const _: () = assert!(WORDS_MAX > 264 * LAUNCHES_MAX);
