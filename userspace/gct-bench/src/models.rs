@@ -9,7 +9,7 @@
 use crate::dominance::{ALONE, COLUMNS, P99, RATE};
 use crate::mechanisms::{self, Mechanism, Needs, Pair};
 use crate::report::{Report, Row, Table};
-use crate::torch::LEAD;
+use crate::torch::{filled, LEAD};
 use crate::Cli;
 use anyhow::Result;
 use fastrand::Rng;
@@ -123,12 +123,7 @@ fn alone(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<Rates> {
             service.ask(&format!("infer {name} 0 {rate} {window}"))?;
             let line = service.answer(PATIENCE)?;
             for (training, rate) in &steps {
-                let time = |key| number(&line, key).map(|time| vec![time]);
-                let mut table = table(name, training);
-                let times = [time("p50_us")?, time("p95_us")?, time("p99_us")?];
-                let [p50, p95, p99] = times;
-                table.row(ALONE, &[p50, p95, p99, vec![*rate]]);
-                report.add(table);
+                report.add(filled(table(name, training), ALONE, &line, vec![*rate])?);
             }
         }
     }
@@ -174,18 +169,8 @@ fn window(
     service.ask(&format!("infer {name} {priority} {rate} {window} {seed}"))?;
     let line = service.answer(PATIENCE)?;
     let steps = number(&training.answer(PATIENCE)?, "launches_per_second")?;
-    let time = |key| number(&line, key).map(|time| vec![time]);
-    let mut table = table(name, trained);
-    table.row(
-        &mechanism.name,
-        &[
-            time("p50_us")?,
-            time("p95_us")?,
-            time("p99_us")?,
-            vec![steps],
-        ],
-    );
-    report.add(table);
+    let table = table(name, trained);
+    report.add(filled(table, &mechanism.name, &line, vec![steps])?);
     Ok(())
 }
 

@@ -15,6 +15,7 @@ use gct_hw::daemon::Daemon;
 use gct_hw::kit::{moment_in, number, Kit, RunEnv};
 use gct_hw::mps::Mps;
 use gct_hw::served::Served;
+use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
@@ -135,6 +136,22 @@ fn table(how: &str) -> Table {
     )
 }
 
+/// Adds a row to a table of [`COLUMNS`]: the latencies that a program has answered, and the
+/// throughput of the other one.
+pub(crate) fn filled(
+    mut table: Table,
+    name: &str,
+    answer: &Value,
+    rate: Vec<f64>,
+) -> Result<Table> {
+    let time = |key| number(answer, key).map(|time| vec![time]);
+    table.row(
+        name,
+        &[time("p50_us")?, time("p95_us")?, time("p99_us")?, rate],
+    );
+    Ok(table)
+}
+
 fn with_pair(
     kit: &Kit,
     cli: &Cli,
@@ -177,13 +194,7 @@ fn with_pair(
             true => vec![number(&training.answer(PATIENCE)?, "launches_per_second")?],
             false => vec![],
         };
-        let time = |key| number(&line, key).map(|time| vec![time]);
-        let mut table = table(how);
-        table.row(
-            &mechanism.name,
-            &[time("p50_us")?, time("p95_us")?, time("p99_us")?, rate],
-        );
-        report.add(table);
+        report.add(filled(table(how), &mechanism.name, &line, rate)?);
     }
     drop(training);
     // The user-space mode writes this file if it was active.

@@ -34,6 +34,26 @@ fn graph(bench: &mut Bench, number: u32) -> (Vec<u32>, Vec<u32>) {
     (upload, replay)
 }
 
+/// The limits of a tenant whose work in flight is tracked, and never held back.
+const PACED: LaunchLimits = LaunchLimits {
+    atom_ns: u64::MAX,
+    ..LaunchLimits::NONE
+};
+
+/// Returns a bench in which work takes time, with a graph uploaded, and the replay. `number` and
+/// `pages` keep tests apart.
+fn timed_graph(number: usize, pages: u32) -> (Bench, Vec<u32>) {
+    let timed = Config {
+        timed: true,
+        ..Config::default()
+    };
+    let mut bench = Bench::with(number, PACED, timed);
+    let (upload, replay) = graph(&mut bench, pages);
+    bench.submit(&upload, 32 << 10);
+    bench.drain(0);
+    (bench, replay)
+}
+
 #[test]
 fn a_graph_obeys_the_mask_of_each_replay() {
     let mut bench = Bench::new(8, LaunchLimits::NONE, Order::Eager);
@@ -66,24 +86,12 @@ fn a_graph_obeys_the_mask_of_each_replay() {
 
 #[test]
 fn a_replay_with_another_mask_waits_for_what_is_in_flight_but_not_for_ever() {
-    let timed = Config {
-        timed: true,
-        ..Config::default()
-    };
-    // Submissions in flight are tracked only for a paced tenant.
-    let limits = LaunchLimits {
-        atom_ns: u64::MAX,
-        ..LaunchLimits::NONE
-    };
-    let mut bench = Bench::with(9, limits, timed);
-    let (upload, replay) = graph(&mut bench, 1);
-    bench.submit(&upload, 32 << 10);
-    bench.drain(0);
+    let (mut bench, replay) = timed_graph(9, 1);
     assert!(bench.launch());
     assert_eq!(bench.running().len(), 1, "it does not end");
     bench.governor.set_limits(LaunchLimits {
         tpcs: TpcMask::parse(b"0-3").ok(),
-        ..limits
+        ..PACED
     });
     let published = |bench: &Bench| bench.channel.published();
     let before = published(&bench);
@@ -100,19 +108,7 @@ fn a_replay_with_another_mask_waits_for_what_is_in_flight_but_not_for_ever() {
 
 #[test]
 fn a_replay_is_in_flight_until_its_last_node_ends() {
-    let timed = Config {
-        timed: true,
-        ..Config::default()
-    };
-    // Submissions in flight are tracked only for a paced tenant.
-    let limits = LaunchLimits {
-        atom_ns: u64::MAX,
-        ..LaunchLimits::NONE
-    };
-    let mut bench = Bench::with(60, limits, timed);
-    let (upload, mut replay) = graph(&mut bench, 2);
-    bench.submit(&upload, 32 << 10);
-    bench.drain(0);
+    let (mut bench, mut replay) = timed_graph(60, 2);
     for number in 1..4 {
         replay[17] = number;
         // The driver stores another number for each replay. The last node adds one to it.

@@ -47,6 +47,14 @@ pub(crate) fn as_member(work: impl FnOnce(&mut Parent) -> Outcome) -> Outcome {
 /// Starts a process whose channels are the driver's. It waits for [`Child::go`].
 fn member(group: &Group, work: impl FnOnce(&mut Parent) -> Outcome) -> Result<Child, Stop> {
     set(NAME, OWNED, "1")?;
+    join(group, work)
+}
+
+/// Starts a process that is a member of a group before it runs `work`. It waits for [`Child::go`].
+pub(crate) fn join(
+    group: &Group,
+    work: impl FnOnce(&mut Parent) -> Outcome,
+) -> Result<Child, Stop> {
     let mut child = Child::fork(|parent| {
         parent.step()?;
         work(parent)

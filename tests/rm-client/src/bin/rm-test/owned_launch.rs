@@ -5,7 +5,7 @@
 use crate::gpus::session;
 use crate::launch::{finish, Place, PROGRAMS};
 use crate::limits::set;
-use crate::owned::{count, counts, no_worker};
+use crate::owned::{count, counts, join, no_worker};
 use crate::process::{Child, Parent};
 use crate::submit::{queue, release};
 use crate::tree::{self, eventually, Group};
@@ -49,13 +49,7 @@ pub(crate) fn member(
     // The driver learns the GPU's TPCs from its first client.
     drop(session(0)?);
     set(NAME, MASK, list)?;
-    let mut child = Child::fork(|parent| {
-        parent.step()?;
-        work(parent)
-    })?;
-    child.at_step()?;
-    group.add(child.pid())?;
-    Ok(child)
+    join(group, work)
 }
 
 /// All kinds of captured launches run as ever, on the TPCs of the mask.
