@@ -27,6 +27,7 @@ mod hooks;
 mod ioctl;
 #[cfg(gct_kunit)]
 mod kunit;
+mod memory_info;
 mod owned;
 mod process;
 mod rm;

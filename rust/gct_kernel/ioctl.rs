@@ -17,7 +17,7 @@ use crate::bindings::gct_call;
 use crate::hooks::{count_refusal, with};
 use crate::serve::{self, Served};
 use crate::state::Glue;
-use crate::{exec, owned, process, rm};
+use crate::{exec, memory_info, owned, process, rm};
 use core::mem::{align_of, size_of};
 use gct_core::engine::{Flush, Imported, Ticket, Visited, Wait};
 use gct_core::error::Error;
@@ -282,6 +282,7 @@ pub(crate) fn ioctl_leave(
 ) {
     let served = serve::taken(room);
     owned::mapped(glue, file, escape, bytes, result);
+    memory_info::show(glue, file, escape, bytes, result);
     let Some(entered) = Entered::take(room) else {
         return;
     };

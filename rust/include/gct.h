@@ -236,8 +236,8 @@ extern uint32_t gct_owning;
 
 /*
  * Returns 1 for controls that may undo a limit (they set the time slice of a
- * channel group or let channels run), and for those that export objects to a file or
- * import them.
+ * channel group or let channels run), for those that export objects to a file or
+ * import them, and for the one whose answer shows a tenant the GPU's memory.
  */
 static inline int gct_tracks_control(uint32_t command)
 {
@@ -252,6 +252,7 @@ static inline int gct_tracks_control(uint32_t command)
 	case 0xa06c0101: /* NVA06C_CTRL_CMD_GPFIFO_SCHEDULE */
 	case 0xa06c0103: /* NVA06C_CTRL_CMD_SET_TIMESLICE */
 	case 0x2080110b: /* NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS */
+	case 0x20801303: /* NV2080_CTRL_CMD_FB_GET_INFO_V2 */
 	case 0x00801705: /* NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS */
 	case 0x0080170f: /* NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES */
 	case 0x00003d05: /* NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD */

@@ -119,6 +119,26 @@ impl Gpu {
         Ok(id.gpu_id == self.gpu_id)
     }
 
+    /// Asks for facts about the memory, `n::MEMORY_*` and `n::HEAP_*`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn memory_facts<const N: usize>(&self, indices: [u32; N]) -> Result<[u32; N], Error> {
+        let mut call = abi::MemoryInfo::default();
+        for (pair, index) in call.list.as_flattened_mut().iter_mut().zip(indices) {
+            *pair = [index, 0];
+            call.count += 1;
+        }
+        self.client
+            .control(self.subdevice, n::GET_MEMORY_INFO, &mut call)?;
+        let mut facts = [0; N];
+        for (fact, [_, data]) in facts.iter_mut().zip(call.list.as_flattened()) {
+            *fact = *data;
+        }
+        Ok(facts)
+    }
+
     /// Returns the GPU's UUID.
     ///
     /// # Errors

@@ -93,6 +93,18 @@ numbers! {
     GET_ID_INFO: u32 = 0x205, "NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2";
     /// Control of a subdevice: its GPU's id.
     GET_GPU_ID: u32 = 0x2080_0142, "NV2080_CTRL_CMD_GPU_GET_ID";
+    /// Control of a subdevice: facts about its memory.
+    GET_MEMORY_INFO: u32 = 0x2080_1303, "NV2080_CTRL_CMD_FB_GET_INFO_V2";
+    /// The size of the memory, in KiB.
+    MEMORY_SIZE: u32 = 7, "NV2080_CTRL_FB_INFO_INDEX_RAM_SIZE";
+    /// All of it, in KiB.
+    MEMORY_TOTAL: u32 = 8, "NV2080_CTRL_FB_INFO_INDEX_TOTAL_RAM_SIZE";
+    /// The size of the heap, in KiB.
+    HEAP_SIZE: u32 = 9, "NV2080_CTRL_FB_INFO_INDEX_HEAP_SIZE";
+    /// The width of the memory's bus, in bits.
+    MEMORY_BUS_WIDTH: u32 = 11, "NV2080_CTRL_FB_INFO_INDEX_BUS_WIDTH";
+    /// What is free of the heap, in KiB.
+    HEAP_FREE: u32 = 22, "NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE";
     /// Control of a client: a GPU's UUID.
     GET_UUID: u32 = 0x275, "NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID";
     /// The UUID as 16 bytes.

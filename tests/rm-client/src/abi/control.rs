@@ -22,6 +22,12 @@ layouts! {
         gpu_id: u32 = "gpuId",
     }
 
+    /// Facts about a GPU's memory: pairs of index and data. `ctrl/ctrl2080/ctrl2080fb.h`.
+    MemoryInfo = "NV2080_CTRL_FB_GET_INFO_V2_PARAMS", 436 {
+        count: u32 = "fbInfoListSize",
+        list: [[[u32; 2]; 27]; 2] = "fbInfoList",
+    }
+
     /// Binds a channel or a group to an engine. `ctrl/ctrla06f/ctrla06fgpfifo.h`.
     Bind = "NVA06F_CTRL_BIND_PARAMS", 4 {
         engine: u32 = "engineType",
@@ -74,6 +80,7 @@ layouts! {
 pub(super) const COMMON: &[Description] = &[
     IdInfo::DESCRIPTION,
     GpuId::DESCRIPTION,
+    MemoryInfo::DESCRIPTION,
     Bind::DESCRIPTION,
     Schedule::DESCRIPTION,
     Timeslice::DESCRIPTION,

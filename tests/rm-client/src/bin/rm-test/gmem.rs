@@ -33,7 +33,7 @@ fn number(owner: &str, file: &str) -> Result<u64, Stop> {
     text.trim().parse().map_err(|_| failed(text))
 }
 
-fn current(owner: &str) -> Result<u64, Stop> {
+pub(crate) fn current(owner: &str) -> Result<u64, Stop> {
     number(owner, "gmem.current")
 }
 

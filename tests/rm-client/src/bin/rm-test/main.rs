@@ -24,6 +24,7 @@ mod hostile;
 mod launch;
 mod limits;
 mod memory;
+mod memory_seen;
 mod objects;
 mod owned;
 mod owned_launch;
@@ -109,6 +110,7 @@ fn all(filter: &str) -> ExitCode {
         faults::TESTS,
         limits::TESTS,
         gmem::TESTS,
+        memory_seen::TESTS,
         freeze::TESTS,
         sent::TESTS,
         shared::TESTS,
