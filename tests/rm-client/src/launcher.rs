@@ -98,7 +98,8 @@ impl Launcher {
         self.memory.words.clone()
     }
 
-    /// Puts the next segment at the start of the memory.
+    /// Puts the next segment at the start of the memory. The first segment there is that with the
+    /// engine's object: if it is overwritten before it was executed, no launch runs.
     pub fn rewind(&mut self) {
         self.next = 0;
     }
