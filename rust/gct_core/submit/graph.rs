@@ -24,18 +24,19 @@
 
 mod ends;
 mod patch;
+mod walk;
 
 pub use ends::{End, Ends, ENDS_MAX};
 pub use patch::Patched;
 
 use super::launch::{DependentAction, Kind, Launch};
-use super::limits::{GRAPH_NODES_MAX, MASK_WORDS};
+use super::limits::MASK_WORDS;
 use super::mask::{self, DisabledTpcs};
 use super::qmd::{with_layout, Layout, Version};
 use super::stats::{Counters, Reason};
 use super::tracker::{QmdCall, Source};
 use crate::probe;
-use crate::units::{Sat, Va};
+use crate::units::Va;
 use core::num::Wrapping;
 
 /// Slots of the table that a node may be in. When all are taken the table counts as full, and the
@@ -180,55 +181,6 @@ impl<'a> Memory<'a> {
         self.visit(head, |_| ())
     }
 
-    /// Follows a replay as [`replay`](Self::replay) does, and shows every node once.
-    fn visit(&mut self, head: u64, mut show: impl FnMut(&mut Node)) -> Option<Replay> {
-        self.get(head)?;
-        *self.replay = (Wrapping(*self.replay) + Wrapping(1)).0.max(1);
-        let mark = *self.replay;
-        let (mut nodes, mut unknown) = (Sat(0u32), Sat(0u32));
-        // Nodes to visit. CUDA's graphs are chains joined by counters, so few are open at a time.
-        let mut open = [0u64; 64];
-        let mut count = Sat(1usize);
-        open[0] = head;
-        for _ in 0..GRAPH_NODES_MAX {
-            if count == Sat(0) {
-                return Some(Replay {
-                    head,
-                    nodes: nodes.0,
-                    unknown: unknown.0,
-                });
-            }
-            count -= 1;
-            let va = open.get(count.0).copied().unwrap_or(0);
-            let Some(node) = self.get_mut(va) else {
-                unknown += 1;
-                continue;
-            };
-            if node.reached == mark {
-                continue;
-            }
-            node.reached = mark;
-            show(node);
-            nodes += 1;
-            for next in node.next.into_iter().flatten() {
-                match open.get_mut(count.0) {
-                    Some(slot) => {
-                        *slot = next;
-                        count += 1;
-                    }
-                    None => unknown += 1,
-                }
-            }
-        }
-        // The graph is larger than the bound.
-        unknown += 1;
-        Some(Replay {
-            head,
-            nodes: nodes.0,
-            unknown: unknown.0,
-        })
-    }
-
     /// Returns the nodes that the last recognised replay runs.
     pub fn reached(&self) -> impl Iterator<Item = &Node> {
         let mark = *self.replay;
@@ -241,13 +193,11 @@ impl<'a> Memory<'a> {
     /// Counts the replays among the calls of a segment.
     ///
     /// The scan has counted them as calls of a QMD that is not here; the difference is what is not
-    /// covered. A graph with unknown parts is counted as [`Reason::Replay`].
+    /// covered. A graph with unknown parts is counted as [`Reason::Replay`]. Visits each node once.
     pub fn count_replays(&mut self, calls: &[QmdCall], counters: &mut Counters) {
-        for call in calls {
-            if call.source != Source::Elsewhere || !call.is_launch() {
-                continue;
-            }
-            if let Some(replay) = self.replay(call.qmd_va) {
+        let mut walk = self.walk();
+        for call in calls.iter().filter(|call| is_replay(call)) {
+            if let Some(replay) = self.follow(&mut walk, call.qmd_va, |_| ()) {
                 counters.replay(replay.unknown == 0);
             }
         }
@@ -261,6 +211,11 @@ impl<'a> Memory<'a> {
             }
         }
     }
+}
+
+/// Returns whether a call schedules a QMD that is not in its segment.
+fn is_replay(call: &QmdCall) -> bool {
+    call.source == Source::Elsewhere && call.is_launch()
 }
 
 /// Returns whether a scheduled QMD is a node: another QMD schedules it, and it runs again. Reads no

@@ -6,7 +6,8 @@
 //! nodes that hold another mask, and the registers are restored. The tenant's words stay as they
 //! are, in their order.
 
-use super::{mask_write, MaskWrite, Memory, Node};
+use super::walk::Walk;
+use super::{is_replay, mask_write, MaskWrite, Memory, Node, Replay};
 use crate::submit::inline::{headers, restore, HEADER_WORDS, RESTORE_WORDS};
 use crate::submit::limits::MASK_WORDS;
 use crate::submit::mask::{self, DisabledTpcs};
@@ -21,6 +22,8 @@ pub struct Patched {
     pub words: usize,
     /// Nodes whose mask words are stored.
     pub nodes: usize,
+    /// Nodes that were looked at, each time.
+    pub visits: usize,
 }
 
 /// An output that is being written.
@@ -62,24 +65,32 @@ impl Memory<'_> {
     }
 
     /// Returns whether [`patch_replays`](Self::patch_replays) would store masks: nodes that the
-    /// segment replays hold another mask than `mask`.
+    /// segment replays hold another mask than `mask`. Visits each node once.
     pub fn hold_others(&mut self, calls: &[QmdCall], mask: Option<&DisabledTpcs>) -> bool {
-        let mut others = false;
-        for call in calls {
-            if call.source == Source::Elsewhere && call.is_launch() {
-                self.visit(call.qmd_va, |node| {
-                    others = others || change(node, mask, &mut Sat(0)).is_some();
-                });
-            }
-        }
-        others
+        let mut walk = self.walk();
+        self.others(&mut walk, calls, mask)
+    }
+
+    fn others(&mut self, walk: &mut Walk, calls: &[QmdCall], mask: Option<&DisabledTpcs>) -> bool {
+        let mut replays = calls.iter().filter(|call| is_replay(call));
+        replays.any(|call| {
+            let mut others = false;
+            self.follow(walk, call.qmd_va, |node| {
+                others = others || change(node, mask, &mut Sat(0)).is_some();
+            });
+            others
+        })
     }
 
     /// Counts the replays of a segment as [`count_replays`](Self::count_replays) does, and writes
     /// into `out` a segment whose replays obey `mask`, where their nodes hold another.
     ///
     /// The caller publishes `out` in place of the segment, or forgets the nodes. Nodes that cannot
-    /// be changed run under their old mask and are counted as [`Reason::Replay`].
+    /// be changed run under their old mask. A replay with such nodes is counted as
+    /// [`Reason::Replay`], and so is a later one that shares nodes with it.
+    ///
+    /// Visits each node at most twice: once for the calls before which nothing can be inserted, and
+    /// once for the others.
     ///
     /// [`Reason::Replay`]: crate::submit::stats::Reason::Replay
     pub fn patch_replays(
@@ -90,12 +101,12 @@ impl Memory<'_> {
         out: &mut [u32],
         counters: &mut Counters,
     ) -> Patched {
+        let unpatched = self.count_unpatched(calls, mask, counters);
         let mut out = Out { words: out, len: 0 };
         let (mut copied, mut nodes) = (0usize, Sat(0usize));
-        for call in calls {
-            if call.source != Source::Elsewhere || !call.is_launch() {
-                continue;
-            }
+        let mut walk = self.walk();
+        let known = |call: &&QmdCall| is_replay(call) && call.registers.known;
+        for call in calls.iter().filter(known) {
             // CAST: an index of the segment.
             let at = call.call_at as usize;
             let before = words.get(copied..at).unwrap_or_default();
@@ -103,11 +114,11 @@ impl Memory<'_> {
             let rest = Sat(words.len()) - Sat(at) + Sat(RESTORE_WORDS);
             let first = (rest + Sat(HEADER_WORDS + MASK_WORDS)).0;
             let (mut begun, mut left) = (false, Sat(0));
-            let replay = self.visit(call.qmd_va, |node| {
+            let replay = self.follow(&mut walk, call.qmd_va, |node| {
                 let Some(write) = change(node, mask, &mut left) else {
                     return;
                 };
-                begun = begun || (call.registers.known && out.push(before, first));
+                begun = begun || out.push(before, first);
                 if begun && upload(call.subchannel, &write, &mut out, rest.0) {
                     node.stored = write.words;
                     nodes += 1;
@@ -116,21 +127,56 @@ impl Memory<'_> {
                 }
             });
             let Some(replay) = replay else { continue };
-            counters.replay(replay.unknown == 0 && left == Sat(0));
+            count(&replay, left, &mut walk, counters);
             if begun {
                 copied = at;
                 out.push(&restore(call.subchannel, &call.registers), 0);
             }
         }
+        let visits = (unpatched + walk.visits).0;
         if nodes == Sat(0) {
-            return Patched::default();
+            return Patched {
+                visits,
+                ..Patched::default()
+            };
         }
         out.push(words.get(copied..).unwrap_or_default(), 0);
         Patched {
             words: out.len,
             nodes: nodes.0,
+            visits,
         }
     }
+
+    /// Counts the replays before which nothing can be inserted, because the registers there are not
+    /// known. Returns the visits.
+    fn count_unpatched(
+        &mut self,
+        calls: &[QmdCall],
+        mask: Option<&DisabledTpcs>,
+        counters: &mut Counters,
+    ) -> Sat<usize> {
+        let mut walk = self.walk();
+        let unknown = |call: &&QmdCall| is_replay(call) && !call.registers.known;
+        for call in calls.iter().filter(unknown) {
+            let mut left = Sat(0);
+            let replay = self.follow(&mut walk, call.qmd_va, |node| {
+                let stays = change(node, mask, &mut left).is_some();
+                left += usize::from(stays);
+            });
+            if let Some(replay) = replay {
+                count(&replay, left, &mut walk, counters);
+            }
+        }
+        walk.visits
+    }
+}
+
+/// Counts a replay of which `left` nodes hold another mask than they should.
+fn count(replay: &Replay, left: Sat<usize>, walk: &mut Walk, counters: &mut Counters) {
+    let is_covered = replay.unknown == 0 && left == Sat(0);
+    counters.replay(is_covered);
+    walk.is_partial |= !is_covered;
 }
 
 /// Returns the store that a node needs, if any. `left` counts the nodes that need one and cannot
@@ -163,4 +209,108 @@ fn upload(on: u8, write: &MaskWrite, out: &mut Out<'_>, behind: usize) -> bool {
     data.copy_from_slice(&write.words);
     let words = block.get(..(Sat(HEADER_WORDS) + Sat(write.count)).0);
     words.is_some_and(|words| out.push(words, behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::submit::methods::Action;
+    use crate::submit::qmd::Version;
+    use crate::submit::stats::Reason;
+    use crate::submit::tracker::Registers;
+    use std::vec;
+    use std::vec::Vec;
+
+    const NODES: u64 = 1000;
+    const REPLAYS: u64 = 500;
+
+    /// Returns the address of a node of a chain, or of one of the heads before it.
+    fn va(number: u64) -> u64 {
+        0x10_0000 + (number << 10)
+    }
+
+    fn node(va: u64, next: u64) -> Node {
+        Node {
+            va,
+            version: Version::V04_00,
+            grid: [1, 1, 1],
+            tenant: None,
+            next: [Some(next), None],
+            adds: None,
+            armed: true,
+            stored: [0; MASK_WORDS],
+            plain: true,
+            reached: 0,
+        }
+    }
+
+    /// Returns a chain of nodes that ends with an unknown one if `is_partial`, and heads that all
+    /// schedule its first node.
+    fn graph(is_partial: bool) -> Vec<Option<Node>> {
+        let (mut slots, mut replay) = (vec![None; 1 << 14], 0);
+        let mut memory = Memory::new(&mut slots, &mut replay);
+        let last = REPLAYS + NODES - 1;
+        for number in 0..=last {
+            let next = match number {
+                _ if number < REPLAYS => va(REPLAYS),
+                _ if number == last && !is_partial => va(number),
+                _ => va(number + 1),
+            };
+            memory.insert(node(va(number), next)).unwrap();
+        }
+        slots
+    }
+
+    /// Returns a replay by each head, the last ones before known registers.
+    fn calls(known: u64) -> Vec<QmdCall> {
+        let call = |number| QmdCall {
+            qmd_va: va(number),
+            action: Action::Schedule,
+            registers: Registers {
+                destination: 0,
+                lines: 0,
+                known: REPLAYS - number <= known,
+            },
+            ..QmdCall::NONE
+        };
+        (0..REPLAYS).map(call).collect()
+    }
+
+    /// A tenant that replays a large graph many times in one segment has its nodes visited once,
+    /// and once more where nothing can be inserted.
+    #[test]
+    fn many_replays_of_a_graph_visit_it_once() {
+        let ours = DisabledTpcs::keep_only(128, 0..6).unwrap();
+        let once = (NODES + 2 * REPLAYS + 1) as usize;
+        for known in [0, REPLAYS / 2, REPLAYS] {
+            let (mut slots, mut replay) = (graph(false), 0);
+            let mut memory = Memory::new(&mut slots, &mut replay);
+            let (calls, mut out) = (calls(known), vec![0; 1 << 16]);
+            let mut walk = memory.walk();
+            assert!(!memory.others(&mut walk, &calls, None));
+            assert!(walk.visits.0 <= once, "{:?}", walk.visits);
+            assert!(memory.hold_others(&calls, Some(&ours)));
+            let mut counters = Counters::new();
+            let patched = memory.patch_replays(&[0], &calls, Some(&ours), &mut out, &mut counters);
+            let nodes = if known == 0 { 0 } else { NODES + known };
+            assert_eq!(patched.nodes as u64, nodes);
+            assert!(patched.visits <= 2 * once, "{}", patched.visits);
+            let kept = counters.kept(Reason::Replay);
+            assert_eq!((counters.replays, kept), (REPLAYS, REPLAYS - known));
+        }
+    }
+
+    #[test]
+    fn a_replay_that_meets_one_with_unknown_nodes_is_not_covered() {
+        for is_partial in [false, true] {
+            let (mut slots, mut replay) = (graph(is_partial), 0);
+            let mut memory = Memory::new(&mut slots, &mut replay);
+            let kept = if is_partial { REPLAYS } else { 0 };
+            let mut counters = Counters::new();
+            memory.count_replays(&calls(0), &mut counters);
+            assert_eq!(counters.kept(Reason::Replay), kept);
+            memory.patch_replays(&[0], &calls(REPLAYS), None, &mut [], &mut counters);
+            assert_eq!(counters.kept(Reason::Replay), 2 * kept);
+        }
+    }
 }
