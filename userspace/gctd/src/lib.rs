@@ -16,6 +16,7 @@ mod errno;
 mod fuse;
 pub mod gpus;
 mod listeners;
+pub mod notify;
 mod options;
 mod peer;
 mod process;

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result};
 use clap::Parser;
 use gct_core::mask::TpcMask;
-use gctd::{gpus, Mount, Options, Server};
+use gctd::{gpus, notify, Mount, Options, Server};
 use gctd_ipc::paths;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -71,6 +71,9 @@ fn serve(cli: Cli) -> Result<()> {
         mounted
     });
     println!("gctd: listening in {path}");
+    if let Err(error) = notify::ready() {
+        eprintln!("gctd: cannot tell systemd that it is ready: {error}");
+    }
     server.run()?;
     drop(mount);
     Ok(())
