@@ -221,7 +221,8 @@ pub(crate) struct Run {
     /// Run the program even if its limits cannot be set, now or at its first use of the GPU.
     #[arg(long)]
     pub(crate) optional: bool,
-    /// Library to preload. Default: libgct_preload.so beside gctctl, else in ../lib.
+    /// Library to preload. Default: libgct_preload.so beside gctctl, else in ../lib/gctgroup, else
+    /// in ../lib.
     #[arg(long, value_name = "PATH")]
     pub(crate) preload: Option<PathBuf>,
     /// Program and its arguments.

@@ -170,7 +170,10 @@ fn library(named: Option<&Path>) -> Result<PathBuf, Failure> {
         None => {
             let program = env::current_exe().unwrap_or_default();
             let beside = program.parent().unwrap_or(Path::new("/"));
-            vec![beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)]
+            let folders = ["", "../lib/gctgroup", "../lib"];
+            folders
+                .map(|folder| beside.join(folder).join(LIBRARY))
+                .into()
         }
     };
     let found = candidates.iter().find_map(|path| path.canonicalize().ok());
