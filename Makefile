@@ -6,8 +6,10 @@
 NV_VERSION ?= 535.261.03
 
 export NV_VERSION NV_SRC KDIR GCT_STOCK GCT_PATCHES GCT_KUNIT
+export PREFIX DESTDIR PROGRAMS UNITDIR
 
-.PHONY: help setup kmod demo shell test test-long test-host test-patches test-gate test-vm test-gpu test-uvm user clean
+.PHONY: help setup kmod demo shell test test-long test-host test-patches test-gate test-vm test-gpu test-uvm user install \
+	uninstall packages clean
 .NOTPARALLEL:
 
 help:
@@ -19,6 +21,9 @@ help:
 	@echo 'make kmod       nvidia.ko and nvidia-uvm.ko for a kernel of yours:'
 	@echo '                NV_VERSION=535.261.03|550.163.01 [NV_SRC=dir] [KDIR=dir] [GCT_STOCK=1]'
 	@echo 'make user       gctd, gctctl, gct-exporter, gct-device-plugin and libgct_preload.so for a stock driver, into build/user'
+	@echo 'make install    the same programs, their pages, completions and systemd units:'
+	@echo '                [PREFIX=/usr/local] [DESTDIR=dir]; make uninstall removes them'
+	@echo 'make packages   gctgroup-tools and gctgroup-dkms for Debian, into build/packages (as root)'
 	@echo 'make test-host | test-patches | test-gate | test-vm | test-gpu | test-uvm'
 	@echo '                one part of the tests'
 	@echo 'make clean      remove build/ (the store outside the clone stays: ci/lib.sh)'
@@ -31,6 +36,12 @@ kmod:
 
 user:
 	@ci/user.sh
+
+install uninstall:
+	@ci/install.sh $@
+
+packages:
+	@ci/packages.sh
 
 demo:
 	@ci/setup.sh demo

@@ -2,7 +2,7 @@
 #
 # What ci/kmod.sh must know about the kernel in KDIR, and what it must refuse.
 # Source this file with KDIR set; it sets kernel_source, kernel_toolchain and
-# kernel_compiler.
+# kernel_compiler. RUSTC may name a rustc. packaging/dkms/gctgroup-dkms sources it, too.
 
 [ -d "$KDIR" ] || die "KDIR=$KDIR is no directory; run make setup, or give the build tree of your kernel"
 given_kdir=$KDIR
@@ -35,6 +35,9 @@ if [ "$(kernel_config CC_IS_CLANG)" = y ]; then
 	kernel_compiler=clang-$clang_major
 	kernel_toolchain=("LLVM=-$clang_major" "CC=clang-$clang_major" "LD=ld.lld-$clang_major")
 fi
+
+# What else can be done without Rust.
+without_rust=${without_rust-, or use GCT_STOCK=1 for the driver without gctgroup}
 
 # The name of the kernel in paths.
 kernel_name() {
@@ -71,14 +74,14 @@ check_kernel() {
 	need_option MMU_NOTIFIER "nvidia-uvm.ko needs it; options like KVM or HMM_MIRROR select it"
 	if [ "$1" != stock ]; then
 		if [ "$(kernel_config RUST)" != y ]; then
-			problems+=("CONFIG_RUST is off: gctgroup is written in Rust and needs the kernel's own Rust library. Rebuild the kernel with CONFIG_RUST=y (\`make rustavailable\` in its source says what the compiler lacks), or use GCT_STOCK=1 for the driver without gctgroup")
+			problems+=("CONFIG_RUST is off: gctgroup is written in Rust and needs the kernel's own Rust library. Rebuild the kernel with CONFIG_RUST=y (\`make rustavailable\` in its source says what the compiler lacks)$without_rust")
 		else
 			for file in libcore.rmeta libkernel.rmeta; do
 				[ -e "$KDIR/rust/$file" ] ||
 					problems+=("rust/$file is missing though CONFIG_RUST=y: this is a package of headers without Rust metadata, or the kernel was not built here. Give the tree in which the kernel was built")
 			done
 			text=$(kernel_config RUSTC_VERSION_TEXT)
-			found=$(rustc --version)
+			found=$("${RUSTC:-rustc}" --version)
 			[ "$text" = "$found" ] ||
 				problems+=("the kernel was built by \"$text\", this is \"$found\": Rust objects of different compilers do not link. Install that toolchain (rustup toolchain install), or rebuild the kernel with this one")
 		fi

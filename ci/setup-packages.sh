@@ -17,6 +17,8 @@ PACKAGES=(
 	dpkg-dev
 	# The initramfs of the test machine.
 	busybox-static
+	# The Debian in which packages are made and tried, and the test of their components.
+	mmdebstrap jq
 )
 
 . /etc/os-release

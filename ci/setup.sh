@@ -9,6 +9,7 @@
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 . "$ROOT/ci/cargo-store.sh"
+. "$ROOT/ci/chroot.sh"
 
 cd "$ROOT"
 start=$SECONDS
@@ -23,6 +24,7 @@ if [ "${1:-}" != demo ]; then
 	ci/setup-nvidia.sh "$NV_DEBIAN_VERSION"
 	ci/setup-linux.sh debug
 	! can_run_kubernetes || ci/setup-kubernetes.sh
+	! can_chroot || ci/setup-chroot.sh
 fi
 # The software GPU takes the names of what it records from there, on any series of Linux.
 for tree in "$BUILD"/nv/*; do

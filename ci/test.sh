@@ -9,6 +9,7 @@
 # is shown when the job ends, or at once when there is only one.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/cargo-store.sh"
+. "$ROOT/ci/chroot.sh"
 
 # The longest first, so that the lanes end together.
 jobs=("$@")
@@ -21,6 +22,11 @@ if [ ${#jobs[@]} -eq 0 ]; then
 		jobs+=(kubernetes)
 	else
 		printf 'the job kubernetes needs root, namespaces and cgroups: left out\n'
+	fi
+	if can_chroot; then
+		jobs+=(packages)
+	else
+		printf 'the job packages needs root and mounts: left out\n'
 	fi
 fi
 LANES=${LANES:-2}

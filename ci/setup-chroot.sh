@@ -1,0 +1,38 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Makes the root file systems of Debian 12 in which packages are made and tried, from the server
+# that this machine uses: build/chroot/make with debhelper, lintian and systemd's checks,
+# build/chroot/clean with nothing but apt, and build/chroot/dkms with what a machine has whose
+# driver dkms builds.
+. "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/apt.sh"
+
+MAKE_PACKAGES=(debhelper dpkg-dev lintian systemd)
+DKMS_PACKAGES=(dkms libelf1)
+
+bootstrap() {
+	mmdebstrap --mode=root --variant=apt --components=main "$@" bookworm "$dir/root" "$(debian_mirror)"
+}
+
+# make_root DIR PACKAGE...
+make_root() {
+	local dir=$1
+	shift
+	rm -rf "$dir/root"
+	bootstrap --include="$(IFS=,; echo "$*")"
+	chroot "$dir/root" apt-get --version
+}
+
+# chroot_of NAME DESCRIPTION PACKAGE...: the versions of the packages are those of the day on
+# which the store first had them.
+chroot_of() {
+	local name=$1 what=$2
+	shift 2
+	build_once "chroot-$name" "$(content_key "$*" "$(declare -f bootstrap make_root)")" "$what" make_root "$@"
+	link_to "$built/root" "$BUILD/chroot/$name"
+}
+
+chroot_of make "Debian 12 with debhelper and lintian" "${MAKE_PACKAGES[@]}"
+chroot_of clean "Debian 12, clean" apt
+chroot_of dkms "Debian 12 with dkms" "${DKMS_PACKAGES[@]}"

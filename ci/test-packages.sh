@@ -1,0 +1,132 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Makes the Debian packages of an older and of this version, checks them with lintian, checks the
+# units with systemd-analyze, and installs, upgrades and removes them in a clean Debian 12
+# (tests/packages). Needs root.
+. "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/chroot.sh"
+. "$ROOT/ci/versions.sh"
+
+job=packages
+rm -f "$RESULTS/$job"
+can_chroot || die "the job $job makes namespaces and mounts: run it as root"
+"$ROOT/ci/setup-chroot.sh"
+made=$BUILD/packages-test
+mkdir -p "$made/tests"
+
+# The programs are those of the host job, in the profile of the tests.
+make_both() {
+	local version
+	for version in 0.0.9 "$("$ROOT/ci/version.sh")"; do
+		VERSION=$version XZ_LEVEL=0 "$ROOT/ci/packages.sh" "$made" dev || return
+		rm -rf "$made/$version"
+		mkdir "$made/$version"
+		mv "$made"/*.{deb,changes,buildinfo} "$made/$version"
+	done
+	rm -rf "$made/new" "$made/old"
+	mv "$made/0.0.9" "$made/old"
+	mv "$made/$version" "$made/new"
+}
+
+# Versions and names agree: of the programs, of the packages, of the changelog.
+version_is_one() {
+	local version release
+	version=$("$ROOT/ci/version.sh")
+	release=${version%%~*}
+	grep -m1 '^## ' "$ROOT/CHANGELOG.md" | grep -F "## $release" &&
+		"$made/programs/gctctl" --version | grep -xF "gctctl $release" &&
+		dpkg-deb -f "$made"/new/gctgroup-tools_*.deb Version | grep -xF "$version-1" &&
+		dpkg --compare-versions "$release~git20261123.010000.0" lt "$release" &&
+		dpkg --compare-versions 0.0.9-1 lt "$version-1"
+}
+
+is_lintian_clean() {
+	in_chroot make "$made" \
+		'lintian --allow-root --info --pedantic --fail-on error,warning,info,pedantic /gct/new/*.changes'
+}
+
+# What a unit may do, as systemd counts it: 0 is nothing, 10 everything.
+units_are_hardened() {
+	in_chroot make "$made" '
+		set -e
+		dpkg-deb --fsys-tarfile /gct/new/gctgroup-tools_*.deb | tar -C / -x --keep-directory-symlink
+		cd /lib/systemd/system
+		for unit in gctd gct-exporter gct-device-plugin; do
+			systemd-analyze verify --man=no $unit.service
+			systemd-analyze security --offline=true --threshold=25 $unit.service
+		done'
+}
+
+# What make install installs below a folder, make uninstall takes away.
+installs_without_packages() {
+	local root
+	root=$(mktemp -d)
+	export PROGRAMS=$made/programs DESTDIR=$root PREFIX=/opt/gct
+	make -s -C "$ROOT" install || return
+	"$root/opt/gct/bin/gctctl" --version
+	grep -x 'ExecStart=/opt/gct/sbin/gctd $GCTD_OPTIONS' "$root/opt/gct/lib/systemd/system/gctd.service" &&
+		[ -e "$root/opt/gct/share/man/man1/gctctl-run.1" ] || return
+	make -s -C "$ROOT" uninstall
+	find "$root" ! -type d | grep . && return 1
+	rm -r "$root"
+}
+
+# The components of the document are those of Cargo.lock, with their checksums.
+sbom_is_complete() {
+	local json=$made/source/sbom.spdx.json name
+	for name in clap tokio rustix fuser; do
+		jq -e --arg name $name '.packages[] | select(.name == $name) |
+			select(.checksums[0].checksumValue and .licenseDeclared)' "$json" || return
+	done
+	jq -e '(.packages | length) == (.relationships | length)' "$json" &&
+		grep -F 'Permission is hereby granted' "$made/source/third-party-licences"
+}
+
+# run_script ROOT FILE [BIND...]: runs a script in a root file system and counts its lines.
+run_script() {
+	local root=$1 script=$2 log word what
+	shift 2
+	log=$BUILD/log/$job-$(basename "$script").log
+	printf '==> %s\n' "${script#"$ROOT/"}"
+	in_chroot "$root" "$made" "$(cat "$ROOT/tests/packages/lib.sh" "$script")" "$@" >"$log" 2>&1 ||
+		echo "FAILED the script ended early" >>"$log"
+	while read -r word what; do
+		case $word in
+		ok) record $job 1 0 ;;
+		FAILED) record $job 0 1 ;;
+		*) continue ;;
+		esac
+		printf '%-7s %s\n' "$word" "$what"
+	done <"$log"
+	! grep -q '^FAILED' "$log" || note "whole log: $log"
+}
+
+# What a kernel's headers have of what the checks look at.
+stage_kernel() {
+	local kernel=$made/kernel lean=$BUILD/linux/lean
+	rm -rf "$kernel"
+	mkdir -p "$kernel/include/generated" "$kernel/include/config" "$kernel/rust"
+	cp "$lean/.config" "$lean/Makefile" "$lean/Module.symvers" "$kernel"
+	cp "$lean/include/generated/autoconf.h" "$kernel/include/generated"
+	cp "$lean/include/config/kernel.release" "$kernel/include/config"
+	touch "$kernel/rust/libcore.rmeta" "$kernel/rust/libkernel.rmeta"
+}
+
+check $job "packages of two versions are made" make_both
+check $job "programs, packages and changelog have one version" version_is_one
+check $job "lintian finds nothing" is_lintian_clean
+check $job "systemd takes the units, and they may do little" units_are_hardened
+check $job "the list of components is complete" sbom_is_complete
+check $job "make install and make uninstall, elsewhere" installs_without_packages
+run_script clean "$ROOT/tests/packages/tools.sh"
+stage_kernel
+run_script dkms "$ROOT/tests/packages/dkms.sh"
+if long; then
+	# A real kernel, driver and compiler, all at their own places.
+	places=("$(readlink -f "$BUILD/linux/lean")" "$(readlink -f "$BUILD/nv/$NV_DEBIAN_VERSION")"
+		"$(rustc --print sysroot)")
+	printf '%s\n' "${places[@]}" >"$made/places"
+	run_script dkms "$ROOT/tests/packages/dkms-build.sh" "${places[@]}" "$(readlink -f "$BUILD/linux/src")"
+fi
+finish $job
