@@ -9,10 +9,18 @@
 //! ```
 //!
 //! The pid is that of the process that made the channel, in the initial pid namespace. A tenant
-//! chooses its own name, so nothing behind the pid is read.
+//! chooses its own name, so nothing behind the pid is read. An error without a channel has
+//! `pid='<unknown>'`.
+//!
+//! Some errors end the work of everybody on the GPU: [`Report::is_of_all`].
 
 use crate::gpu::PciAddress;
 use crate::rmapi::channel::PREEMPTIVE_REMOVAL;
+
+/// Errors after which a GPU needs a reset or is gone, whoever's channel the driver names: an
+/// uncorrectable ECC error (48, 95), a halted controller (62), a GPU that fell off the bus (79), a
+/// firmware that does not answer or failed (119, 120).
+const FATAL: [u32; 6] = [48, 62, 79, 95, 119, 120];
 
 /// Errors that ended work of an owner on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +52,7 @@ pub struct Report {
     pub slot: u8,
     /// Number of the error.
     pub xid: u32,
-    /// The process whose channel it ended.
+    /// The process whose channel it ended; 0 if the driver names none.
     pub pid: u32,
 }
 
@@ -56,8 +64,8 @@ const BUS_BITS: u32 = 8;
 const DOMAIN_BITS: u32 = 19;
 
 impl Report {
-    /// Parses a line of the log. Returns `None` for every other line, for an error without a
-    /// process, and for a channel that RM stops because its owner goes.
+    /// Parses a line of the log. Returns `None` for every other line, and for a channel that RM
+    /// stops because its owner goes.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let rest = line.strip_prefix(b"NVRM: Xid (PCI:")?;
         let (domain, rest) = number(rest, 16)?;
@@ -66,7 +74,11 @@ impl Report {
         // A divided GPU names its instance behind the address.
         let end = rest.iter().position(|byte| *byte == b')')?;
         let (xid, rest) = number(rest.get(end..)?.strip_prefix(b"): ")?, 10)?;
-        let (pid, rest) = number(rest.strip_prefix(b", pid=")?, 10)?;
+        let rest = rest.strip_prefix(b", pid=")?;
+        let (pid, rest) = match rest.strip_prefix(b"'<unknown>'") {
+            Some(rest) => (0, rest),
+            None => number(rest, 10)?,
+        };
         rest.strip_prefix(b",")?;
         (xid != PREEMPTIVE_REMOVAL).then_some(Self {
             domain,
@@ -111,6 +123,11 @@ impl Report {
             xid,
             pid,
         }
+    }
+
+    /// Returns whether the error ended the work of everybody on its GPU.
+    pub fn is_of_all(&self) -> bool {
+        FATAL.contains(&self.xid)
     }
 
     /// Returns whether the error is of the GPU at an address. Xids name no function.
@@ -168,10 +185,21 @@ mod tests {
     }
 
     #[test]
-    fn other_lines_and_errors_of_no_process_say_nothing() {
+    fn an_error_without_a_channel_has_no_process() {
+        let line =
+            b"NVRM: Xid (PCI:0000:00:06): 79, pid='<unknown>', name=<unknown>, GPU has fallen off";
+        let report = Report::parse(line).unwrap();
+        assert_eq!((report.xid, report.pid), (79, 0));
+        assert!(report.is_of_all() && !REPORT.is_of_all());
+        assert_eq!(Report::from_word(report.to_word().unwrap()), report);
+    }
+
+    #[test]
+    fn other_lines_say_nothing() {
         for line in [
             "NVRM: GPU at PCI:0000:01:00: GPU-66616b65-2d67-6831-3030-2d6770752d00",
-            "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off",
+            "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>'",
+            "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>, name=x,",
             "NVRM: Xid (PCI:0000:01:00): 45, pid=5, name=x, Ch 00000008",
             "NVRM: Xid (PCI:0000:01:00): 31, name=x, pid=5, ",
             "NVRM: Xid (PCI:0000:01:00): , pid=5, ",

@@ -21,6 +21,8 @@ pub struct Gpu {
     pub(crate) facts: GpuFacts,
     pub(crate) features: FeatureSet,
     pub(crate) index: GpuIndex,
+    /// The last error that the GPU does not survive without a reset; 0 if there was none.
+    pub(crate) lost_xid: u32,
 }
 
 /// A named group.

@@ -5,7 +5,7 @@
 use super::needs_controls;
 use crate::error::Error;
 use crate::features::{Feature, FeatureSet};
-use crate::gpu::Uuid;
+use crate::gpu::{Backend, Uuid};
 use crate::gpu_time::Hold;
 use crate::ids::{GpuId, Owner, Scope};
 use crate::iface::files::{self, Entry, Mode};
@@ -208,6 +208,11 @@ fn show_fact(gpu: &Gpu, file: File, out: &mut dyn Write) -> Result<(), Error> {
             writeln!(out, "{}", facts.memory_total.ok_or(Error::Unknown)?.get())
         }
         File::GpuMode => writeln!(out, "{}", facts.backend.word()),
+        File::GpuHealth => match (facts.backend, gpu.lost_xid) {
+            (Backend::User, _) => return Err(Error::Unknown),
+            (_, 0) => out.write_str("ok\n"),
+            (_, xid) => writeln!(out, "xid {xid}"),
+        },
         File::GpuFeatures => gpu.features.show(out),
         _ => return Err(Error::Access),
     })

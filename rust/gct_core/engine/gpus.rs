@@ -42,6 +42,7 @@ impl State<'_> {
             features,
             // Above all indices in use, so that `renumber` moves it.
             index: GpuIndex(u8::MAX),
+            lost_xid: 0,
         };
         self.gpus.insert(id, gpu)?;
         for at in 0..self.groups.len() {

@@ -181,6 +181,10 @@ files! {
     GpuMode: Gpu "mode" Read Line {
         doc: "Backend of this GPU: `kernel`, `user` or `simulator`.",
     }
+    GpuHealth: Gpu "health" Read Line {
+        errors: [Unknown],
+        doc: "`ok`, or `xid N` since the driver reported an error that the GPU does not survive without a reset (Xid 48, 62, 79, 95, 119 or 120). The user-space mode does not know.",
+    }
     GpuFeatures: Gpu "features" Read Words {
         doc: "Files that are enforced or measured on this GPU, one name per line. A limit that is not listed returns EOPNOTSUPP.",
     }

@@ -224,7 +224,7 @@ pub const KEYS: &[Key] = &[
         File::ComputeEvents,
         "faults",
         Some(Feature::Faults),
-        "Errors of the GPU that ended a channel of the owner.",
+        "Errors of the GPU that ended a channel of the owner, and those that ended the work of everybody on the GPU.",
     ),
     key(
         File::ComputeEvents,

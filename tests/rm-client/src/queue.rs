@@ -97,6 +97,8 @@ impl Queue {
     const PUSH_BYTES: u32 = 0x40;
     /// An address of the GPU that no test maps.
     const UNMAPPED: u64 = 0x7f_dead_0000;
+    /// Another one, for which the software GPU reports Xid 79 of no channel.
+    const LOST_AT: u64 = 0x79_0000_0000;
     /// Offset of the semaphores.
     const SEMAPHORES: u32 = 0xf000;
 
@@ -113,6 +115,11 @@ impl Queue {
     /// Submits the release of a semaphore at an unmapped address: the channel faults.
     pub fn submit_fault(&mut self) {
         self.submit_release_at(Self::UNMAPPED, 1);
+    }
+
+    /// Submits a release for which the software GPU reports its own loss.
+    pub fn submit_loss(&mut self) {
+        self.submit_release_at(Self::LOST_AT, 1);
     }
 
     /// Submits the release of a semaphore at any address.

@@ -55,6 +55,57 @@ fn an_error_counts_for_its_process_and_its_group_alone() {
 }
 
 #[test]
+fn an_error_that_ends_all_work_counts_for_everybody_once() {
+    let mut world = World::new(FeatureSet::NONE.with(Feature::Faults));
+    let (web, empty) = (world.group("web"), world.group("empty"));
+    world
+        .write(File::GroupCgroup, Scope::Group(web), "/web")
+        .unwrap();
+    for (pid, path) in [(7, "/web"), (8, "/other")] {
+        let file = world.open(proc(pid), path);
+        world.cuda(file);
+    }
+    let owners = [
+        Owner::Proc(proc(7)),
+        Owner::Proc(proc(8)),
+        Owner::Group(web),
+        Owner::Group(empty),
+    ];
+    let gpu = Scope::Gpu(world.gpu);
+    assert_eq!(world.read(File::GpuHealth, gpu), Ok("ok\n".into()));
+    // One that the driver blames on a process, or on nobody; repeated; and of another GPU.
+    for (pid, bus, xid, count) in [
+        (7, 0x41, 79, 0),
+        (0, 0x40, 79, 1),
+        (0, 0x40, 79, 1),
+        (8, 0x40, 48, 2),
+    ] {
+        let report = Report {
+            xid,
+            ..report(pid, bus)
+        };
+        world.store.state().fault_reported(&report);
+        for owner in owners {
+            let pool = world.pool(owner);
+            let last = if count == 0 { 0 } else { xid };
+            assert_eq!(
+                world.read(File::ComputeEvents, pool),
+                Ok(format!("faults {count}\nlast_xid {last}\n")),
+                "{owner:?}"
+            );
+        }
+    }
+    assert_eq!(world.read(File::GpuHealth, gpu), Ok("xid 48\n".into()));
+    // An error without a process that others survive is nobody's.
+    world.store.state().fault_reported(&report(0, 0x40));
+    let pool = world.pool(Owner::Group(web));
+    assert_eq!(
+        world.read(File::ComputeEvents, pool),
+        Ok("faults 2\nlast_xid 48\n".into())
+    );
+}
+
+#[test]
 fn without_a_backend_that_counts_faults_there_is_no_line() {
     let mut world = World::new(FeatureSet::NONE);
     let web = world.group("web");

@@ -77,6 +77,7 @@ impl FakeTree {
             ("tpcs.list", "0-61,75,78,81,83"),
             ("memory.total", "150754820096"),
             ("mode", "kernel"),
+            ("health", "ok"),
             ("features", "compute.weight\ntpc.mask"),
         ] {
             self.write(&format!("{path}/{file}"), &format!("{text}\n"));

@@ -6,21 +6,38 @@ use crate::abi;
 use crate::gsp::msgq::Record;
 use crate::host::execute::ChannelFault;
 
+/// A fault at this address stands for the loss of the GPU: Xid 79 of no channel.
+const LOST_AT: u64 = 0x79_0000_0000;
+/// ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS.
+const FALLEN_OFF: u32 = 79;
+/// The number of no channel and no runlist.
+const NONE: u64 = 0xffff_ffff;
+
 /// Returns the event that reports a fault to the driver. The driver knows the channel's process.
 pub(super) fn report(fault: &ChannelFault) -> Record {
-    use abi::rpc_os_error_log_v as Event;
+    if fault.va == LOST_AT {
+        return event(FALLEN_OFF, NONE, NONE, "GPU has fallen off the bus.");
+    }
     let text = format!(
         "Ch {:08x}, intr 00000000. MMU Fault: ENGINE HOST faulted @ {:#x}",
         fault.id.channel, fault.va
     );
+    event(
+        abi::ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT,
+        u64::from(fault.id.runlist),
+        u64::from(fault.id.channel),
+        &text,
+    )
+}
+
+/// Returns the event that makes the driver log an Xid.
+fn event(xid: u32, runlist: u64, channel: u64, text: &str) -> Record {
+    use abi::rpc_os_error_log_v as Event;
     let mut payload = vec![0; Event::SIZE];
     let fields = [
-        (
-            Event::exceptType,
-            u64::from(abi::ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT),
-        ),
-        (Event::runlistId, u64::from(fault.id.runlist)),
-        (Event::chid, u64::from(fault.id.channel)),
+        (Event::exceptType, u64::from(xid)),
+        (Event::runlistId, runlist),
+        (Event::chid, channel),
     ];
     for (field, value) in fields {
         // PANIC: the fields lie in the structure.
