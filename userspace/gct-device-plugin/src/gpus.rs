@@ -7,13 +7,8 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gct_client::{Content, Error, Kind, Owner, Target, Tree};
+use gct_client::{Content, Error, Kind, Target, Tree};
 use gct_core::iface::{files, File};
-
-/// Xids after which a GPU needs a reset or is gone: an uncorrectable ECC error (48, 95), a halted
-/// controller (62), a GPU that fell off the bus (79), a firmware that does not answer or failed
-/// (119, 120).
-const FATAL_XIDS: [u64; 6] = [48, 62, 79, 95, 119, 120];
 
 /// A GPU of the tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,8 +19,8 @@ pub struct Gpu {
     pub minor: Option<u32>,
     /// Its PCI address.
     pub pci: String,
-    /// Whether a driver in the kernel enforces the limits, and not a program's library.
-    pub in_kernel: bool,
+    /// What the driver says of its health; `None` in the user-space mode.
+    pub health: Option<String>,
     /// The files that are enforced or measured.
     pub features: BTreeSet<String>,
     /// Its TPCs, if they are known.
@@ -72,7 +67,7 @@ fn gpu(tree: &Tree, index: u32) -> Result<Gpu, Error> {
         index,
         minor: number(File::GpuMinor)?.and_then(|minor| u32::try_from(minor).ok()),
         pci: line(File::GpuPci)?.unwrap_or_default(),
-        in_kernel: line(File::GpuMode)?.as_deref() == Some("kernel"),
+        health: line(File::GpuHealth)?,
         features,
         tpcs: number(File::GpuTpcs)?,
         memory: number(File::GpuMemoryTotal)?,
@@ -84,71 +79,50 @@ fn gpu(tree: &Tree, index: u32) -> Result<Gpu, Error> {
 pub enum Fault {
     /// Its node is gone.
     Node(PathBuf),
-    /// The driver reported an error after which the GPU needs a reset.
-    Xid(u64),
+    /// The driver reported an error after which the GPU needs a reset: `xid N`.
+    Driver(String),
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(path) => write!(f, "{} is gone", path.display()),
-            Self::Xid(xid) => write!(f, "the driver reported Xid {xid}"),
+            Self::Driver(health) => write!(f, "the driver reported {health}"),
         }
     }
 }
 
 /// Returns why a GPU is not healthy, if it is not.
-///
-/// In the user mode each program counts its own faults and may lie, so faults say nothing there of
-/// the GPU.
-pub fn fault(tree: &Tree, gpu: &Gpu, devices: &Path) -> Option<Fault> {
+pub fn fault(gpu: &Gpu, devices: &Path) -> Option<Fault> {
     if let Some(minor) = gpu.minor {
         let node = devices.join(format!("nvidia{minor}"));
         if !node.exists() {
             return Some(Fault::Node(node));
         }
     }
-    if !gpu.in_kernel {
-        return None;
-    }
-    let owners = tree.owners().unwrap_or_default();
-    let mut xids = owners
-        .iter()
-        .filter_map(|owner| fatal_xid(tree, owner, gpu.index));
-    xids.next().map(Fault::Xid)
-}
-
-/// Returns the last error of an owner's channels if the GPU does not survive it.
-fn fatal_xid(tree: &Tree, owner: &Owner, gpu: u32) -> Option<u64> {
-    let target = Target::Pool(owner.clone(), gpu);
-    // An owner may be gone by now.
-    let Ok(Content::Stat(lines)) = tree.read(&target, files::entry(File::ComputeEvents)) else {
-        return None;
-    };
-    let (_, xid) = lines.into_iter().find(|(key, _)| key == "last_xid")?;
-    FATAL_XIDS.contains(&xid).then_some(xid)
+    let health = gpu.health.as_ref()?;
+    (health != "ok").then(|| Fault::Driver(health.clone()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A tree of files with one GPU and one group.
+    /// A tree of files with one GPU.
     struct Files(PathBuf);
 
     impl Files {
-        fn new(test: &str, mode: &str) -> Self {
+        fn new(test: &str) -> Self {
             let name = format!("gct-plugin-gpus-{test}-{}", std::process::id());
             let files = Self(std::env::temp_dir().join(name));
             let _ = fs::remove_dir_all(&files.0);
             for (path, text) in [
                 ("gpus/0/minor", "3"),
                 ("gpus/0/pci", "0000:01:00.0"),
-                ("gpus/0/mode", mode),
+                ("gpus/0/health", "ok"),
                 ("gpus/0/features", "gmem.limit\ncompute.events"),
                 ("gpus/0/tpcs", "66"),
                 ("gpus/0/memory.total", "1073741824"),
-                ("web/0/compute.events", "faults 1\nlast_xid 13"),
                 ("dev/nvidia3", ""),
             ] {
                 files.write(path, text);
@@ -163,9 +137,8 @@ mod tests {
         }
 
         fn fault(&self) -> Option<Fault> {
-            let tree = Tree::at(&self.0);
-            let gpus = read(&tree).unwrap();
-            fault(&tree, &gpus[0], &self.0.join("dev"))
+            let gpus = read(&Tree::at(&self.0)).unwrap();
+            fault(&gpus[0], &self.0.join("dev"))
         }
     }
 
@@ -177,10 +150,10 @@ mod tests {
 
     #[test]
     fn the_facts_of_a_gpu_are_those_of_the_tree() {
-        let files = Files::new("facts", "kernel");
+        let files = Files::new("facts");
         let gpus = read(&Tree::at(&files.0)).unwrap();
         let [gpu] = &gpus[..] else { panic!("{gpus:?}") };
-        assert_eq!((gpu.minor, gpu.in_kernel), (Some(3), true));
+        assert_eq!((gpu.minor, gpu.health.as_deref()), (Some(3), Some("ok")));
         assert_eq!((gpu.tpcs, gpu.memory), (Some(66), Some(1 << 30)));
         assert!(gpu.features.contains("gmem.limit"));
         assert!(read(&Tree::at(files.0.join("nothing"))).is_err());
@@ -188,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_gpu_whose_node_is_gone_is_not_healthy() {
-        let files = Files::new("node", "kernel");
+        let files = Files::new("node");
         assert_eq!(files.fault(), None);
         fs::remove_file(files.0.join("dev/nvidia3")).unwrap();
         assert_eq!(
@@ -198,16 +171,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_driver_is_believed_that_a_gpu_fell_off() {
-        for (mode, is_believed) in [("kernel", true), ("user", false)] {
-            let files = Files::new(mode, mode);
-            assert_eq!(files.fault(), None, "an Xid of a program's own fault");
-            files.write("web/0/compute.events", "faults 2\nlast_xid 79");
-            assert_eq!(
-                files.fault(),
-                is_believed.then_some(Fault::Xid(79)),
-                "{mode}"
-            );
-        }
+    fn a_gpu_that_the_driver_gave_up_is_not_healthy() {
+        let files = Files::new("health");
+        assert_eq!(files.fault(), None);
+        files.write("gpus/0/health", "xid 79");
+        assert_eq!(files.fault(), Some(Fault::Driver("xid 79".to_owned())));
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::cdi::Host;
 use crate::container::PodContainer;
-use crate::gpus::{self, Fault, Gpu};
+use crate::gpus::{self, Gpu};
 use crate::groups;
 use crate::inventory::{self, Offers};
 use crate::profiles::Profile;
@@ -28,8 +28,6 @@ pub struct Keeper {
     pub tenants: Tenants,
     /// The GPUs that were ever seen.
     known: BTreeMap<u32, Gpu>,
-    /// GPUs that the driver gave up. They are healthy again when the plugin starts anew.
-    lost: BTreeMap<u32, Fault>,
     offers: Offers,
     said: BTreeSet<String>,
 }
@@ -46,7 +44,6 @@ impl Keeper {
             profiles,
             tenants,
             known: BTreeMap::new(),
-            lost: BTreeMap::new(),
             offers: Offers::new(),
             said: BTreeSet::new(),
         }
@@ -103,17 +100,12 @@ impl Keeper {
         };
         let mut healthy = BTreeSet::new();
         for gpu in &present {
-            let lost = self.lost.get(&gpu.index).cloned();
-            match lost.or_else(|| gpus::fault(&tree, gpu, &self.host.devices)) {
+            match gpus::fault(gpu, &self.host.devices) {
                 None => {
                     healthy.insert(gpu.index);
                 }
                 Some(fault) => {
                     messages.insert(format!("GPU {} is unhealthy: {fault}", gpu.index));
-                    // The group that says so may be gone at the next pass.
-                    if matches!(fault, Fault::Xid(_)) {
-                        self.lost.insert(gpu.index, fault);
-                    }
                 }
             }
         }
