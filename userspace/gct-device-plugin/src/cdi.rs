@@ -11,13 +11,15 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use gctd_ipc::paths::{SocketPaths, SOCKET_VARIABLE};
 use serde_json::{json, Value};
 
 use crate::gpus::Gpu;
+use crate::mps::Control;
 use crate::place::Places;
-use crate::profiles::{Profile, VENDOR};
+use crate::profiles::{Profile, Sharing, VENDOR};
 
 /// The oldest version that has all that is used: the host's path of a node.
 const VERSION: &str = "0.5.0";
@@ -25,6 +27,9 @@ const VERSION: &str = "0.5.0";
 const SHARED_NODES: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
 /// Most seconds that a hook may take. A write of the tree waits 20 s at most.
 const HOOK_TIMEOUT: u32 = 60;
+
+/// Where a container has its GPU's MPS daemon.
+const MPS_FOLDER: &str = "/run/gctgroup/mps";
 
 /// Where a container has the library, and the directory of the tenants' socket.
 const LIBRARY: &str = "/usr/lib/gctgroup/libgct_preload.so";
@@ -43,6 +48,8 @@ pub struct Host {
     pub library: Option<PathBuf>,
     /// What the hooks are told.
     pub places: Places,
+    /// The MPS daemons.
+    pub mps: Arc<Control>,
 }
 
 /// Returns the qualified name of a profile's device for a GPU.
@@ -93,18 +100,15 @@ impl Host {
             .collect();
         let mut edits = json!({ "deviceNodes": nodes });
         if let Some((library, folder)) = self.user_mode() {
-            let mount = |from: &Path, to: &str| {
-                json!({
-                    "hostPath": from,
-                    "containerPath": to,
-                    "options": ["ro", "nosuid", "nodev", "bind"],
-                })
-            };
+            let options = ["ro", "nosuid", "nodev", "bind"];
             edits["env"] = json!([
                 format!("LD_PRELOAD={LIBRARY}"),
                 format!("{SOCKET_VARIABLE}={SOCKET_FOLDER}/gctd.sock"),
             ]);
-            edits["mounts"] = json!([mount(library, LIBRARY), mount(&folder, SOCKET_FOLDER)]);
+            edits["mounts"] = json!([
+                mount(library, LIBRARY, &options),
+                mount(&folder, SOCKET_FOLDER, &options),
+            ]);
         }
         json!({
             "cdiVersion": VERSION,
@@ -118,16 +122,22 @@ impl Host {
         let nodes = gpu
             .minor
             .and_then(|minor| self.node(&format!("nvidia{minor}")));
-        json!({
-            "name": format!("gpu{}", gpu.index),
-            "containerEdits": {
-                "deviceNodes": nodes.into_iter().collect::<Vec<_>>(),
-                "hooks": [
-                    self.hook("createRuntime", "bind", &bind_arguments(profile, gpu)),
-                    self.hook("poststop", "release", &[]),
-                ],
-            },
-        })
+        let mut edits = json!({
+            "deviceNodes": nodes.into_iter().collect::<Vec<_>>(),
+            "hooks": [
+                self.hook("createRuntime", "bind", &bind_arguments(profile, gpu)),
+                self.hook("poststop", "release", &[]),
+            ],
+        });
+        if profile.share == Sharing::Mps {
+            let options = ["rw", "nosuid", "nodev", "noexec", "bind"];
+            edits["env"] = json!([format!("CUDA_MPS_PIPE_DIRECTORY={MPS_FOLDER}")]);
+            edits["mounts"] = json!([
+                mount(&self.mps.pipe(gpu.index), MPS_FOLDER, &options),
+                mount(&self.mps.shm(gpu.index), "/dev/shm", &options),
+            ]);
+        }
+        json!({ "name": format!("gpu{}", gpu.index), "containerEdits": edits })
     }
 
     fn hook(&self, stage: &str, command: &str, arguments: &[String]) -> Value {
@@ -164,6 +174,10 @@ impl Host {
     }
 }
 
+fn mount(from: &Path, to: &str, options: &[&str]) -> Value {
+    json!({ "hostPath": from, "containerPath": to, "options": options })
+}
+
 /// Returns what the hook does for a container with a slot of this GPU.
 fn bind_arguments(profile: &Profile, gpu: &Gpu) -> Vec<String> {
     let limits = profile.limits.iter();
@@ -172,7 +186,8 @@ fn bind_arguments(profile: &Profile, gpu: &Gpu) -> Vec<String> {
         format!("--profile={}", profile.name),
         format!("--gpu={}", gpu.index),
     ];
-    head.into_iter().chain(limits).collect()
+    let mps = (profile.share == Sharing::Mps).then(|| "--mps".to_owned());
+    head.into_iter().chain(mps).chain(limits).collect()
 }
 
 #[cfg(test)]
@@ -201,11 +216,20 @@ mod tests {
                 proc: "/proc".into(),
                 cgroups: "/sys/fs/cgroup".into(),
             },
+            mps: Arc::new(Control {
+                program: "control".into(),
+                folder: "/mps".into(),
+                shm: None,
+            }),
         }
     }
 
     fn written(host: &Host) -> Value {
-        let profile = &profiles::parse("[profile.small]\ngmem.limit = '1G'").unwrap()[0];
+        written_for(host, "[profile.small]\ngmem.limit = '1G'")
+    }
+
+    fn written_for(host: &Host, text: &str) -> Value {
+        let profile = &profiles::parse(text).unwrap()[0];
         let gpu = Gpu {
             minor: Some(0),
             ..Gpu::default()
@@ -253,6 +277,31 @@ mod tests {
             (&hooks[1]["hookName"], &hooks[1]["args"][1]),
             (&json!("poststop"), &json!("release"))
         );
+    }
+
+    #[test]
+    fn a_gpu_under_mps_gives_its_daemon() {
+        let spec = written_for(&host("mps", None), "[profile.small]\nshare = 'mps'");
+        let edits = &spec["devices"][0]["containerEdits"];
+        assert_eq!(
+            edits["env"],
+            json!(["CUDA_MPS_PIPE_DIRECTORY=/run/gctgroup/mps"])
+        );
+        let mounts: Vec<[&str; 2]> = edits["mounts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|mount| ["hostPath", "containerPath"].map(|key| mount[key].as_str().unwrap()))
+            .collect();
+        assert_eq!(
+            mounts,
+            [
+                ["/mps/gpu0/pipe", "/run/gctgroup/mps"],
+                ["/mps/gpu0/shm", "/dev/shm"]
+            ]
+        );
+        let args = edits["hooks"][0]["args"].as_array().unwrap();
+        assert!(args.contains(&json!("--mps")));
     }
 
     #[test]

@@ -64,6 +64,11 @@ pub fn bind(places: &Places, state: &State, gpu: u32, share: &Share) -> Result<(
         );
         return Ok(());
     }
+    // A program has one daemon.
+    ensure!(
+        record.gpus.len() == 1 || record.gpus.values().all(|share| !share.mps),
+        "a container can use one GPU under MPS, and no other beside it"
+    );
     records.write(&record)?;
     let made = make(&tree, &places.proc, &record);
     if made.is_err() {

@@ -6,14 +6,14 @@
 //!   slot    the right of one container to share a GPU under a profile
 //!   device  what the kubelet hands out: a slot, named `gpu<index>-<slot>`
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{ensure, Result};
 
 use crate::gpus::Gpu;
-use crate::profiles::Profile;
+use crate::profiles::{Profile, Sharing};
 
 /// A slot of a profile on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +73,9 @@ pub fn offers(profiles: &[Profile], gpus: &[Gpu]) -> Result<(Offers, Vec<String>
     }
     for gpu in gpus {
         let on = |profile: &&Profile| offers[&profile.name].contains(&gpu.index);
-        fits(gpu, profiles.iter().filter(on))?;
+        let on: Vec<&Profile> = profiles.iter().filter(on).collect();
+        agree(gpu, &on)?;
+        fits(gpu, &on)?;
     }
     Ok((offers, notes))
 }
@@ -89,8 +91,33 @@ fn missing(profile: &Profile, gpu: &Gpu) -> Option<&'static str> {
     files.find(|file| !gpu.features.contains(*file))
 }
 
+/// Checks that the profiles of a GPU share it in the same way.
+fn agree(gpu: &Gpu, profiles: &[&Profile]) -> Result<()> {
+    for pair in profiles.windows(2) {
+        let [one, other] = pair else { continue };
+        ensure!(
+            one.share == other.share,
+            "profiles {} and {} share GPU {} in different ways: \
+             give them the same share or different gpus",
+            one.name,
+            other.name,
+            gpu.index
+        );
+    }
+    Ok(())
+}
+
+/// Returns the GPUs of profiles whose containers run side by side.
+pub fn under_mps(profiles: &[Profile], offers: &Offers) -> BTreeSet<u32> {
+    let profiles = profiles
+        .iter()
+        .filter(|profile| profile.share == Sharing::Mps);
+    let gpus = profiles.filter_map(|profile| offers.get(&profile.name));
+    gpus.flatten().copied().collect()
+}
+
 /// Checks that all slots of the GPU can be taken at the same time.
-fn fits<'a>(gpu: &Gpu, profiles: impl Iterator<Item = &'a Profile>) -> Result<()> {
+fn fits(gpu: &Gpu, profiles: &[&Profile]) -> Result<()> {
     let (mut tpcs, mut memory) = (0u64, 0u64);
     for profile in profiles {
         let slots = u64::from(profile.slots);
@@ -184,6 +211,21 @@ mod tests {
         // On different GPUs they do.
         let apart = quotas(8, 35).replace("[profile.b]", "gpus=[0]\n[profile.b]\ngpus=[1]");
         assert!(offered(&apart).is_ok());
+    }
+
+    #[test]
+    fn the_profiles_of_a_gpu_share_it_in_one_way() {
+        let text = "[profile.a]\nshare='mps'\n[profile.b]\nshare='turns'\n";
+        let error = offered(text).unwrap_err().to_string();
+        assert!(error.contains("a and b share GPU 0"), "{error}");
+        let apart = text
+            .replace("'turns'", "'turns'\ngpus=[1]")
+            .replace("'mps'", "'mps'\ngpus=[0]");
+        let (offers, _) = offered(&apart).unwrap();
+        let profiles = profiles::parse(&apart).unwrap();
+        assert_eq!(under_mps(&profiles, &offers), BTreeSet::from([0]));
+        let same = text.replace("turns", "mps");
+        assert!(offered(&same).is_ok());
     }
 
     #[test]

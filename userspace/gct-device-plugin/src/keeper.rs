@@ -4,7 +4,7 @@
 //! groups belong to containers that are gone.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use anyhow::Result;
 use tokio::sync::watch;
@@ -14,6 +14,7 @@ use crate::container::PodContainer;
 use crate::gpus::{self, Gpu};
 use crate::groups;
 use crate::inventory::{self, Offers};
+use crate::mps::Watch;
 use crate::profiles::Profile;
 use crate::service::{SlotState, Tenants};
 
@@ -29,6 +30,7 @@ pub struct Keeper {
     /// The GPUs that were ever seen.
     known: BTreeMap<u32, Gpu>,
     offers: Offers,
+    mps: Watch,
     said: BTreeSet<String>,
 }
 
@@ -40,6 +42,7 @@ impl Keeper {
         tenants: Tenants,
     ) -> Self {
         Self {
+            mps: Watch::new(Arc::clone(&host.mps)),
             host,
             profiles,
             tenants,
@@ -98,7 +101,7 @@ impl Keeper {
                 return Ok(());
             }
         };
-        let mut healthy = BTreeSet::new();
+        let mut healthy: BTreeSet<u32> = BTreeSet::new();
         for gpu in &present {
             match gpus::fault(gpu, &self.host.devices) {
                 None => {
@@ -124,6 +127,15 @@ impl Keeper {
                 .iter()
                 .filter(|gpu| offers[&profile.name].contains(&gpu.index));
             self.host.write(profile, &on.collect::<Vec<_>>())?;
+        }
+        for gpu in inventory::under_mps(&profiles, &offers) {
+            if !healthy.contains(&gpu) {
+                continue;
+            }
+            if let Err(error) = self.mps.keep(gpu) {
+                messages.insert(format!("GPU {gpu} is unhealthy: {error:#}"));
+                healthy.remove(&gpu);
+            }
         }
         self.offers = offers;
         self.announce(&healthy);

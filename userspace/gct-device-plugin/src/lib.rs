@@ -9,6 +9,7 @@
 //! tree -> gpus -> inventory <- profiles        every few seconds, by keeper
 //!                 inventory -> service         -> registration -> kubelet
 //!                 inventory -> cdi             -> runtime -> hooks: groups, records
+//!                 inventory -> mps             daemons of GPUs that are shared side by side
 //! cgroups, pods -> groups, records             what hooks did not see, by keeper
 //! ```
 
@@ -20,6 +21,7 @@ pub mod gpus;
 pub mod groups;
 pub mod inventory;
 pub mod keeper;
+pub mod mps;
 pub mod place;
 pub mod pods;
 pub mod prefer;

@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use gct_device_plugin::cdi::Host;
 use gct_device_plugin::container::State;
 use gct_device_plugin::keeper::Keeper;
+use gct_device_plugin::mps::Control;
 use gct_device_plugin::place::Places;
 use gct_device_plugin::profiles::{self, Profile};
 use gct_device_plugin::records::Share;
@@ -76,6 +77,18 @@ struct Serve {
     #[arg(long, value_name = "PATH", requires = "dir")]
     preload: Option<PathBuf>,
 
+    /// The program that starts and asks MPS daemons.
+    #[arg(long, value_name = "PATH", default_value = "nvidia-cuda-mps-control")]
+    mps_control: PathBuf,
+
+    /// Directory for the MPS daemons.
+    #[arg(long, value_name = "DIR", default_value = "/run/gctgroup-mps")]
+    mps: PathBuf,
+
+    /// What MPS daemons have as /dev/shm. Default: a tmpfs for each.
+    #[arg(long, value_name = "DIR")]
+    mps_shm: Option<PathBuf>,
+
     /// Seconds between two looks at the tree and the pods.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     interval: Duration,
@@ -93,6 +106,10 @@ struct Bind {
     /// The GPU's index.
     #[arg(long, value_name = "INDEX")]
     gpu: u32,
+
+    /// The container is a client of the GPU's MPS daemon.
+    #[arg(long)]
+    mps: bool,
 
     /// A limit on that GPU.
     #[arg(long = "limit", value_name = "FILE=VALUE")]
@@ -142,6 +159,7 @@ fn bind(options: &Bind) -> Result<()> {
     let share = Share {
         profile: options.profile.clone(),
         limits: limits.collect::<Result<_>>()?,
+        mps: options.mps,
     };
     groups::bind(&options.places, &state()?, options.gpu, &share)
 }
@@ -167,6 +185,11 @@ fn host(options: &Serve) -> Result<Host> {
         hook: options.hook.clone().unwrap_or(own),
         library,
         places: options.places.clone(),
+        mps: Arc::new(Control {
+            program: options.mps_control.clone(),
+            folder: options.mps.clone(),
+            shm: options.mps_shm.clone(),
+        }),
     })
 }
 
@@ -196,6 +219,7 @@ async fn run(options: Serve, host: Host, profiles: Vec<Profile>) -> Result<()> {
             streams: Arc::default(),
             tenants: Arc::clone(&tenants),
             places: Arc::new(options.places.clone()),
+            mps: Arc::clone(&host.mps),
         };
         registrations.spawn(Registration::new(service, &options.kubelet).run());
         announced.push((profile, sender));

@@ -7,6 +7,7 @@
 //! slots = 4                       # containers on one GPU
 //! place = "pack"                  # or "spread", the default
 //! gpus = [0, 1]                   # by default all
+//! share = "mps"                   # side by side; or "turns", the default
 //! gmem.limit = "20G"              # limits of each container on its GPU, as in the tree
 //! tpc.quota = 16
 //! ```
@@ -38,6 +39,16 @@ pub enum Placement {
     Pack,
 }
 
+/// How the containers of a GPU share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// One after the other, in time slices.
+    #[default]
+    Turns,
+    /// Side by side, as clients of an MPS server.
+    Mps,
+}
+
 /// A limit: a file of a group's directory on a GPU, and its value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
@@ -60,6 +71,8 @@ pub struct Profile {
     pub gpus: Option<Vec<u32>>,
     /// Whether the memory limits may exceed the GPU's memory.
     pub overcommit: bool,
+    /// How its containers share a GPU, with those of other profiles, too.
+    pub share: Sharing,
     /// The limits of a container, in the order in which they are written.
     pub limits: Vec<Limit>,
 }
@@ -142,6 +155,7 @@ fn profile(name: &str, value: Toml) -> Result<Profile> {
         place: Placement::Spread,
         gpus: None,
         overcommit: false,
+        share: Sharing::Turns,
         limits: Vec::new(),
     };
     if let Some(slots) = table.remove("slots") {
@@ -172,7 +186,18 @@ fn profile(name: &str, value: Toml) -> Result<Profile> {
             .as_bool()
             .context("overcommit is true or false")?;
     }
+    if let Some(share) = table.remove("share") {
+        profile.share = match share.as_str() {
+            Some("turns") => Sharing::Turns,
+            Some("mps") => Sharing::Mps,
+            _ => bail!("share is \"turns\" or \"mps\""),
+        };
+    }
     limits("", table, &mut profile.limits)?;
+    ensure!(
+        profile.share == Sharing::Turns || profile.content(File::ComputeTimeslice).is_none(),
+        "compute.timeslice bounds turns, and containers under MPS take none"
+    );
     // A quota is reserved within the mask, so the mask comes first.
     profile
         .limits
@@ -220,7 +245,7 @@ mod tests {
     #[test]
     fn a_profile_has_limits_of_the_tree() {
         let text = "[profile.small]\nslots = 4\nplace = 'pack'\ngpus = [1]\novercommit = true\n\
-                    tpc.quota = 8\ngmem.limit = '20G'\ntpc.mask = '0-9'\n[profile.plain]\n";
+                    share = 'mps'\ntpc.quota = 8\ngmem.limit = '20G'\ntpc.mask = '0-9'\n[profile.plain]\n";
         let profiles = parse(text).unwrap();
         assert_eq!(profiles.len(), 2);
         let small = profiles
@@ -233,6 +258,7 @@ mod tests {
             (Some(&[1][..]), true)
         );
         assert_eq!((small.memory(), small.quota()), (Some(20 << 30), 8));
+        assert_eq!(small.share, Sharing::Mps);
         assert_eq!(small.limits[0].entry.name, "tpc.mask");
         assert_eq!(small.resource(), "gctgroup.dev/small");
         let plain = profiles
@@ -240,6 +266,7 @@ mod tests {
             .find(|profile| profile.name == "plain")
             .unwrap();
         assert_eq!((plain.slots, plain.memory(), plain.quota()), (1, None, 0));
+        assert_eq!(plain.share, Sharing::Turns);
     }
 
     #[test]
@@ -260,6 +287,11 @@ mod tests {
             ("[profile.a]\ngpus = 0", "gpus is a list"),
             ("[profile.a]\ngpus = [-1]", "gpus is a list"),
             ("[profile.a]\novercommit = 1", "overcommit is"),
+            ("[profile.a]\nshare = 'both'", "share is"),
+            (
+                "[profile.a]\nshare = 'mps'\ncompute.timeslice = '2ms'",
+                "containers under MPS take none",
+            ),
             ("[profile.a]\ngmem.limits = 1", "no limit gmem.limits"),
             ("[profile.a]\ncompute.freeze = 1", "no limit compute.freeze"),
             (

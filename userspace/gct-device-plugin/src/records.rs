@@ -27,6 +27,9 @@ pub struct Share {
     pub profile: String,
     /// Its limits: file and content, in the order in which they are written.
     pub limits: Vec<(String, String)>,
+    /// Whether it is a client of the GPU's MPS daemon.
+    #[serde(default)]
+    pub mps: bool,
 }
 
 /// A container with a group.

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use anyhow::bail;
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
@@ -15,8 +16,9 @@ use tonic::{Request, Response, Status};
 use crate::api::services::device_plugin_server::DevicePlugin;
 use crate::api::*;
 use crate::inventory::Slot;
+use crate::mps::Control;
 use crate::place::Places;
-use crate::profiles::Profile;
+use crate::profiles::{Profile, Sharing};
 use crate::{cdi, groups, prefer};
 
 /// The options of every profile's service.
@@ -52,6 +54,8 @@ pub struct Service {
     pub tenants: Tenants,
     /// Where the groups are.
     pub places: Arc<Places>,
+    /// The MPS daemons.
+    pub mps: Arc<Control>,
 }
 
 /// Counts a stream until it is dropped.
@@ -118,6 +122,11 @@ impl Service {
                     slot.gpu
                 )));
             }
+        }
+        if self.profile.share == Sharing::Mps && gpus.len() > 1 {
+            return Err(Status::failed_precondition(
+                "a container can use one GPU under MPS",
+            ));
         }
         let names: Vec<String> = gpus
             .iter()
@@ -202,14 +211,24 @@ impl DevicePlugin for Service {
         }))
     }
 
-    /// Frees what ended containers hold, so that this one finds its quota free.
+    /// Frees what ended containers hold, so that this one finds its quota free. Without the daemon
+    /// of its GPU the container would run in turns, unseen: it does not start.
     async fn pre_start_container(
         &self,
-        _: Request<PreStartContainerRequest>,
+        request: Request<PreStartContainerRequest>,
     ) -> Answer<PreStartContainerResponse> {
-        let places = Arc::clone(&self.places);
-        let pass = tokio::task::spawn_blocking(move || groups::reconcile(&places, None)).await;
-        match pass {
+        let slots = parse(&request.into_inner().device_ids)?;
+        let service = self.clone();
+        let pass = tokio::task::spawn_blocking(move || {
+            if service.profile.share == Sharing::Mps {
+                let silent = slots.iter().find(|slot| !service.mps.answers(slot.gpu));
+                if let Some(slot) = silent {
+                    bail!("the MPS daemon of GPU {} does not answer", slot.gpu);
+                }
+            }
+            groups::reconcile(&service.places, None)
+        });
+        match pass.await {
             Ok(Ok(_)) => Ok(Response::new(PreStartContainerResponse {})),
             Ok(Err(error)) => Err(Status::unavailable(format!("{error:#}"))),
             Err(error) => Err(Status::internal(error.to_string())),

@@ -132,6 +132,7 @@ fn share(quota: &str) -> Share {
         limits: limits
             .map(|(file, value)| (file.to_owned(), value.to_owned()))
             .into(),
+        mps: false,
     }
 }
 
@@ -157,6 +158,25 @@ fn a_container_has_its_group_and_limits_before_it_runs() {
     release(&machine.places, &state(10)).unwrap();
     assert_eq!((machine.groups().len(), machine.records()), (0, 0));
     release(&machine.places, &state(10)).unwrap();
+}
+
+#[test]
+fn a_container_under_mps_has_one_gpu() {
+    let machine = Machine::new("mps");
+    machine.start(2).unwrap();
+    let mps = Share {
+        mps: true,
+        ..share("8")
+    };
+    let error = bind(&machine.places, &state(2), 1, &mps).unwrap_err();
+    assert!(
+        format!("{error:#}").contains("one GPU under MPS"),
+        "{error:#}"
+    );
+    bind(&machine.places, &machine.create(4), 0, &mps).unwrap();
+    assert!(bind(&machine.places, &state(4), 1, &share("8")).is_err());
+    // What it has stays.
+    assert_eq!((machine.groups().len(), machine.records()), (2, 2));
 }
 
 #[test]
@@ -300,6 +320,7 @@ fn a_thousand_pods_come_and_go_and_nothing_is_left() {
     let small = Share {
         profile: "small".to_owned(),
         limits: vec![("gmem.limit".to_owned(), "1073741824".to_owned())],
+        mps: false,
     };
     let done = thread::scope(|scope| {
         let pods = (0..THREADS).map(|thread| {

@@ -77,6 +77,9 @@ impl Node {
             ("--state", path("state")),
             ("--proc", path("proc")),
             ("--cgroups", path("cgroups")),
+            ("--mps", path("mps")),
+            ("--mps-shm", path("shm")),
+            ("--mps-control", path("nvidia-cuda-mps-control")),
             ("--dir", self.daemon.directory.clone()),
         ] {
             command.arg(option).arg(value);
@@ -94,6 +97,18 @@ impl Node {
         let mut plugin = self.plugin.take().unwrap();
         plugin.kill().unwrap();
         plugin.wait().unwrap();
+    }
+
+    /// Kills the plugin if it runs.
+    pub(crate) fn end_plugin(&mut self) {
+        if self.plugin.is_some() {
+            self.kill_plugin();
+        }
+    }
+
+    /// Returns the content of a file of the node.
+    pub(crate) fn file(&self, path: &str) -> String {
+        fs::read_to_string(self.folder.join(path)).unwrap()
     }
 
     /// Asks the plugin to stop, and returns whether it succeeded.

@@ -63,7 +63,7 @@ impl Node {
     }
 
     /// Returns the edits of a qualified CDI device, in the specs that are there.
-    fn edits(&self, device: &str) -> Value {
+    pub(crate) fn edits(&self, device: &str) -> Value {
         let (kind, name) = device.split_once('=').unwrap();
         for entry in fs::read_dir(self.folder.join("cdi")).unwrap() {
             let spec: Value =

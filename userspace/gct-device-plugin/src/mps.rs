@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Starts and watches the MPS control daemon of each GPU whose profiles share it side by side.
+//!
+//! ```text
+//! <folder>/gpu<index>/pipe    the daemon's sockets; its containers have them, too
+//! <folder>/gpu<index>/shm     a tmpfs: /dev/shm of the daemon and of its containers
+//! <folder>/gpu<index>/log     what the daemon writes
+//! ```
+//!
+//! A daemon lives as long as it answers a question within [`ANSWER_WAIT`]. One that does not is
+//! ended and started anew, at once the first time and then with a growing delay. A daemon outlives
+//! the plugin, because containers do. A plugin that starts keeps a daemon that answers.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context, Result};
+use rustix::process::{kill_process, test_kill_process, Pid, Signal};
+
+/// Most time until a daemon answers, or has started.
+const ANSWER_WAIT: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(10);
+/// Delay before the second start in a row, doubled up to the longest for each further one.
+const DELAY: Duration = Duration::from_secs(1);
+const DELAY_MAX: Duration = Duration::from_secs(60);
+
+/// A question that every version answers, and that changes nothing.
+const QUESTION: &str = "get_default_active_thread_percentage\n";
+/// The daemon's process, below its pipe directory.
+const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
+/// What the kernel shows of its name: the first 15 bytes.
+const COMM: &str = "nvidia-cuda-mps";
+/// Size of the tmpfs, which all tenants of the GPU can fill.
+const SHM_SIZE: &str = "size=256m";
+
+/// Mounts the tmpfs $1 unless it is there.
+const MOUNT: &str =
+    r#"mountpoint -q "$1" || mount -t tmpfs -o "mode=1777,nosuid,nodev,noexec,$2" gct-mps "$1""#;
+/// Executes $2 in a mount namespace of its own, whose /dev/shm is $1.
+const ENTER: &str = r#"mount --bind "$1" /dev/shm && exec "$2" -d"#;
+
+/// Where the daemons are, and the program that starts and asks them.
+#[derive(Clone, Debug)]
+pub struct Control {
+    /// `nvidia-cuda-mps-control`.
+    pub program: PathBuf,
+    /// The folder of all daemons.
+    pub folder: PathBuf,
+    /// What all daemons have as `/dev/shm` already; `None` gives each a tmpfs.
+    pub shm: Option<PathBuf>,
+}
+
+impl Control {
+    fn directory(&self, gpu: u32) -> PathBuf {
+        self.folder.join(format!("gpu{gpu}"))
+    }
+
+    /// Returns the directory of a daemon's sockets.
+    pub fn pipe(&self, gpu: u32) -> PathBuf {
+        self.directory(gpu).join("pipe")
+    }
+
+    /// Returns what a daemon has as `/dev/shm`.
+    pub fn shm(&self, gpu: u32) -> PathBuf {
+        let own = || self.directory(gpu).join("shm");
+        self.shm.clone().unwrap_or_else(own)
+    }
+
+    fn log(&self, gpu: u32) -> PathBuf {
+        self.directory(gpu).join("log")
+    }
+
+    /// Returns a command with the daemon's environment.
+    fn command(&self, gpu: u32, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe(gpu))
+            .env("CUDA_MPS_LOG_DIRECTORY", self.log(gpu))
+            // The tree numbers GPUs in this order, too.
+            .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+            .env("CUDA_VISIBLE_DEVICES", gpu.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    /// Returns whether the daemon of a GPU answers.
+    pub fn answers(&self, gpu: u32) -> bool {
+        if !self.pipe(gpu).join("control").exists() {
+            return false;
+        }
+        let mut command = self.command(gpu, &self.program);
+        let asked = command.stdin(Stdio::piped()).spawn().and_then(|mut child| {
+            if let Some(mut input) = child.stdin.take() {
+                let _ = input.write_all(QUESTION.as_bytes());
+            }
+            wait(child)
+        });
+        asked.is_ok_and(|status| status.success())
+    }
+
+    /// Starts the daemon of a GPU and waits until it answers.
+    fn start(&self, gpu: u32) -> Result<()> {
+        for directory in [self.pipe(gpu), self.log(gpu), self.shm(gpu)] {
+            fs::create_dir_all(&directory)
+                .with_context(|| format!("{} cannot be made", directory.display()))?;
+        }
+        self.end(gpu);
+        let log = self.log(gpu).join("start.log");
+        let mut command = match &self.shm {
+            Some(_) => {
+                let mut command = self.command(gpu, &self.program);
+                command.arg("-d");
+                command
+            }
+            None => self.in_namespace(gpu)?,
+        };
+        let child = command.stderr(File::create(&log)?).spawn();
+        let child = child.with_context(|| format!("{} cannot run", self.program.display()))?;
+        let status = wait(child).context("it did not start in time")?;
+        ensure!(status.success(), "{status}; see {}", log.display());
+        let started = Instant::now();
+        while !self.answers(gpu) {
+            ensure!(started.elapsed() < ANSWER_WAIT, "it does not answer");
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Returns the command that starts a daemon with a `/dev/shm` of its own.
+    fn in_namespace(&self, gpu: u32) -> Result<Command> {
+        let shm = self.shm(gpu);
+        let mut mount = Command::new("sh");
+        mount.args(["-c", MOUNT, "sh"]).arg(&shm).arg(SHM_SIZE);
+        if !mount.status().is_ok_and(|status| status.success()) {
+            bail!("no tmpfs could be mounted at {}", shm.display());
+        }
+        let mut command = self.command(gpu, Path::new("unshare"));
+        command
+            .args(["--mount", "--propagation", "slave", "sh", "-c", ENTER, "sh"])
+            .arg(&shm)
+            .arg(&self.program);
+        Ok(command)
+    }
+
+    /// Kills a daemon that is there and does not answer. Its servers end with it.
+    fn end(&self, gpu: u32) {
+        let pid = || {
+            let text = fs::read_to_string(self.pipe(gpu).join(PID_FILE)).ok()?;
+            let pid = text.trim().parse().ok()?;
+            // The number may be another's by now.
+            let comm = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+            Pid::from_raw(pid).filter(|_| comm.starts_with(COMM))
+        };
+        let Some(pid) = pid() else {
+            return;
+        };
+        let _ = kill_process(pid, Signal::KILL);
+        let killed = Instant::now();
+        while killed.elapsed() < ANSWER_WAIT && test_kill_process(pid).is_ok() {
+            thread::sleep(POLL);
+        }
+    }
+}
+
+/// Waits for a program that must end within [`ANSWER_WAIT`].
+fn wait(mut child: Child) -> io::Result<ExitStatus> {
+    let started = Instant::now();
+    while started.elapsed() < ANSWER_WAIT {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        thread::sleep(POLL);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    Err(io::ErrorKind::TimedOut.into())
+}
+
+/// When a daemon that died may start again.
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    at: Instant,
+    delay: Duration,
+}
+
+/// Watches the daemons.
+#[derive(Debug)]
+pub struct Watch {
+    control: Arc<Control>,
+    retries: BTreeMap<u32, Retry>,
+}
+
+impl Watch {
+    /// Returns a watch that has seen no daemon yet.
+    pub fn new(control: Arc<Control>) -> Self {
+        Self {
+            control,
+            retries: BTreeMap::new(),
+        }
+    }
+
+    /// Makes sure that a GPU has a daemon that answers.
+    ///
+    /// # Errors
+    ///
+    /// Says why it has none. The GPU cannot be used then.
+    pub fn keep(&mut self, gpu: u32) -> Result<()> {
+        let now = Instant::now();
+        if self.control.answers(gpu) {
+            // One that has answered for as long as its next delay has not died in a row.
+            self.retries
+                .retain(|index, retry| *index != gpu || now < retry.at + retry.delay);
+            return Ok(());
+        }
+        let last = self.retries.get(&gpu).copied();
+        if let Some(retry) = last.filter(|retry| now < retry.at) {
+            let seconds = (retry.at - now).as_secs() + 1;
+            bail!("its MPS daemon is gone, and starts again in {seconds} s");
+        }
+        let delay = last.map_or(DELAY, |retry| (retry.delay * 2).min(DELAY_MAX));
+        let at = now + delay;
+        self.retries.insert(gpu, Retry { at, delay });
+        self.control.start(gpu).context("its MPS daemon")
+    }
+}
