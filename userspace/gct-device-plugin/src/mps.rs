@@ -186,10 +186,12 @@ fn wait(mut child: Child) -> io::Result<ExitStatus> {
 }
 
 /// When a daemon that died may start again.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Retry {
     at: Instant,
     delay: Duration,
+    /// Why the last start failed.
+    error: Option<String>,
 }
 
 /// Watches the daemons.
@@ -221,14 +223,22 @@ impl Watch {
                 .retain(|index, retry| *index != gpu || now < retry.at + retry.delay);
             return Ok(());
         }
-        let last = self.retries.get(&gpu).copied();
+        let last = self.retries.get(&gpu);
         if let Some(retry) = last.filter(|retry| now < retry.at) {
-            let seconds = (retry.at - now).as_secs() + 1;
-            bail!("its MPS daemon is gone, and starts again in {seconds} s");
+            // The same each time, so that it is logged once.
+            bail!(
+                "{}",
+                retry
+                    .error
+                    .as_deref()
+                    .unwrap_or("its MPS daemon died again")
+            );
         }
         let delay = last.map_or(DELAY, |retry| (retry.delay * 2).min(DELAY_MAX));
+        let started = self.control.start(gpu).context("its MPS daemon");
+        let error = started.as_ref().err().map(|error| format!("{error:#}"));
         let at = now + delay;
-        self.retries.insert(gpu, Retry { at, delay });
-        self.control.start(gpu).context("its MPS daemon")
+        self.retries.insert(gpu, Retry { at, delay, error });
+        started
     }
 }
