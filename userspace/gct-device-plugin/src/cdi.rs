@@ -5,7 +5,8 @@
 //! A device gives the container the GPU's nodes and two hooks of this program. `createRuntime`
 //! makes the container's group before its first process runs; if it fails, the container does not
 //! start. `poststop` removes the group. In the user mode every device also gives the preload
-//! library and the tenants' socket.
+//! library and the tenants' socket. A prepared claim has a spec of its own, of the kind
+//! `gctgroup.dev/claim`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -19,10 +20,12 @@ use serde_json::{json, Value};
 use crate::gpus::Gpu;
 use crate::mps::Control;
 use crate::place::Places;
-use crate::profiles::{Profile, Sharing, VENDOR};
+use crate::profiles::{Limit, Profile, Sharing, VENDOR};
 
 /// The oldest version that has all that is used: the host's path of a node.
 const VERSION: &str = "0.5.0";
+/// The kind of the devices of claims.
+const CLAIM_KIND: &str = "gctgroup.dev/claim";
 /// Nodes that a program of CUDA opens beside its GPU's.
 const SHARED_NODES: [&str; 3] = ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"];
 /// Most seconds that a hook may take. A write of the tree waits 20 s at most.
@@ -52,6 +55,24 @@ pub struct Host {
     pub mps: Arc<Control>,
 }
 
+/// What a claim has of a GPU, as a CDI device.
+#[derive(Clone, Debug)]
+pub struct ClaimDevice {
+    /// Its name: no other claim's.
+    pub name: String,
+    /// The GPU.
+    pub gpu: Gpu,
+    /// The limits.
+    pub limits: Vec<Limit>,
+}
+
+impl ClaimDevice {
+    /// Returns its qualified name.
+    pub fn qualified(&self) -> String {
+        format!("{CLAIM_KIND}={}", self.name)
+    }
+}
+
 /// Returns the qualified name of a profile's device for a GPU.
 pub fn device(profile: &Profile, gpu: u32) -> String {
     format!("{VENDOR}/{}=gpu{gpu}", profile.name)
@@ -77,23 +98,59 @@ impl Host {
                 removed => Ok(removed.is_ok()),
             };
         }
-        let text = format!("{:#}\n", self.spec(profile, gpus));
-        if fs::read_to_string(&path).is_ok_and(|old| old == text) {
+        let devices = gpus.iter().map(|gpu| self.spec_device(profile, gpu));
+        self.replace(&path, &self.spec(&profile.resource(), devices.collect()))
+    }
+
+    fn claim_path(&self, uid: &str) -> PathBuf {
+        self.specs.join(format!("{VENDOR}_claim_{uid}.json"))
+    }
+
+    /// Writes the spec of a claim.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system.
+    pub fn write_claim(&self, uid: &str, devices: &[ClaimDevice]) -> io::Result<()> {
+        if devices.is_empty() {
+            return self.remove_claim(uid);
+        }
+        let devices = devices.iter().map(|device| {
+            let arguments = claim_arguments(device);
+            let edits = self.device_edits(&device.gpu, &arguments);
+            json!({ "name": device.name, "containerEdits": edits })
+        });
+        let spec = self.spec(CLAIM_KIND, devices.collect());
+        self.replace(&self.claim_path(uid), &spec).map(|_| ())
+    }
+
+    /// Removes the spec of a claim, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file system.
+    pub fn remove_claim(&self, uid: &str) -> io::Result<()> {
+        match fs::remove_file(self.claim_path(uid)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes a spec if it is not there already. Returns whether it was written.
+    fn replace(&self, path: &Path, spec: &Value) -> io::Result<bool> {
+        let text = format!("{spec:#}\n");
+        if fs::read_to_string(path).is_ok_and(|old| old == text) {
             return Ok(false);
         }
         fs::create_dir_all(&self.specs)?;
         // Runtimes read only files that end in .json.
         let new = path.with_extension("new");
         fs::write(&new, text)?;
-        fs::rename(&new, &path)?;
+        fs::rename(&new, path)?;
         Ok(true)
     }
 
-    fn spec(&self, profile: &Profile, gpus: &[&Gpu]) -> Value {
-        let devices: Vec<Value> = gpus
-            .iter()
-            .map(|gpu| self.spec_device(profile, gpu))
-            .collect();
+    fn spec(&self, kind: &str, devices: Vec<Value>) -> Value {
         let nodes: Vec<Value> = SHARED_NODES
             .iter()
             .filter_map(|name| self.node(name))
@@ -112,23 +169,29 @@ impl Host {
         }
         json!({
             "cdiVersion": VERSION,
-            "kind": format!("{VENDOR}/{}", profile.name),
+            "kind": kind,
             "devices": devices,
             "containerEdits": edits,
         })
     }
 
-    fn spec_device(&self, profile: &Profile, gpu: &Gpu) -> Value {
+    /// Returns the GPU's nodes, and the hooks. `arguments` are those of the hook that makes the
+    /// group.
+    fn device_edits(&self, gpu: &Gpu, arguments: &[String]) -> Value {
         let nodes = gpu
             .minor
             .and_then(|minor| self.node(&format!("nvidia{minor}")));
-        let mut edits = json!({
+        json!({
             "deviceNodes": nodes.into_iter().collect::<Vec<_>>(),
             "hooks": [
-                self.hook("createRuntime", "bind", &bind_arguments(profile, gpu)),
+                self.hook("createRuntime", "bind", arguments),
                 self.hook("poststop", "release", &[]),
             ],
-        });
+        })
+    }
+
+    fn spec_device(&self, profile: &Profile, gpu: &Gpu) -> Value {
+        let mut edits = self.device_edits(gpu, &bind_arguments(profile, gpu));
         if profile.share == Sharing::Mps {
             let options = ["rw", "nosuid", "nodev", "noexec", "bind"];
             edits["env"] = json!([format!("CUDA_MPS_PIPE_DIRECTORY={MPS_FOLDER}")]);
@@ -180,14 +243,28 @@ fn mount(from: &Path, to: &str, options: &[&str]) -> Value {
 
 /// Returns what the hook does for a container with a slot of this GPU.
 fn bind_arguments(profile: &Profile, gpu: &Gpu) -> Vec<String> {
-    let limits = profile.limits.iter();
+    let mut all = share_arguments(&profile.name, gpu, &profile.limits);
+    if profile.share == Sharing::Mps {
+        all.push("--mps".to_owned());
+    }
+    all
+}
+
+/// Returns what the hook does for the container of a claim.
+fn claim_arguments(device: &ClaimDevice) -> Vec<String> {
+    let mut all = share_arguments("claim", &device.gpu, &device.limits);
+    all.push(format!("--claim={}", device.name));
+    all
+}
+
+fn share_arguments(profile: &str, gpu: &Gpu, limits: &[Limit]) -> Vec<String> {
+    let limits = limits.iter();
     let limits = limits.map(|limit| format!("--limit={}={}", limit.entry.name, limit.content));
     let head = [
-        format!("--profile={}", profile.name),
+        format!("--profile={profile}"),
         format!("--gpu={}", gpu.index),
     ];
-    let mps = (profile.share == Sharing::Mps).then(|| "--mps".to_owned());
-    head.into_iter().chain(mps).chain(limits).collect()
+    head.into_iter().chain(limits).collect()
 }
 
 #[cfg(test)]

@@ -69,6 +69,21 @@ pub fn bind(places: &Places, state: &State, gpu: u32, share: &Share) -> Result<(
         record.gpus.len() == 1 || record.gpus.values().all(|share| !share.mps),
         "a container can use one GPU under MPS, and no other beside it"
     );
+    if let Some(claim) = &share.claim {
+        let mut others = records.all()?.into_iter();
+        let has = |other: &Record| {
+            let mut shares = other.gpus.values();
+            other.group != record.group
+                && shares.any(|share| share.claim.as_ref() == Some(claim))
+                && !is_gone(places, other, None)
+        };
+        if let Some(other) = others.find(has) {
+            bail!(
+                "its claim is in use by {}: a claim is one container's",
+                other.group
+            );
+        }
+    }
     records.write(&record)?;
     let made = make(&tree, &places.proc, &record);
     if made.is_err() {

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{ensure, Result};
+use anyhow::{bail, ensure, Result};
 
 use crate::gpus::Gpu;
-use crate::profiles::{Profile, Sharing};
+use crate::profiles::{Claims, Profile, Sharing};
 
 /// A slot of a profile on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,6 +103,20 @@ fn agree(gpu: &Gpu, profiles: &[&Profile]) -> Result<()> {
             other.name,
             gpu.index
         );
+    }
+    Ok(())
+}
+
+/// Checks that no GPU is offered both by profiles and to claims: nobody would count both.
+///
+/// # Errors
+///
+/// Names a GPU that is.
+pub fn apart(claims: &Claims, offers: &Offers) -> Result<()> {
+    for (name, gpus) in offers {
+        if let Some(gpu) = gpus.iter().find(|gpu| claims.may_use(**gpu)) {
+            bail!("GPU {gpu} is for claims and for profile {name}: give them different gpus");
+        }
     }
     Ok(())
 }
@@ -226,6 +240,20 @@ mod tests {
         assert_eq!(under_mps(&profiles, &offers), BTreeSet::from([0]));
         let same = text.replace("turns", "mps");
         assert!(offered(&same).is_ok());
+    }
+
+    #[test]
+    fn claims_and_profiles_have_different_gpus() {
+        let (offers, _) = offered("[profile.a]\ngpus=[0]\n").unwrap();
+        let claims = |gpus| Claims { gpus };
+        assert!(apart(&claims(Some(vec![1])), &offers).is_ok());
+        for both in [None, Some(vec![1, 0])] {
+            let error = apart(&claims(both), &offers).unwrap_err().to_string();
+            assert!(
+                error.contains("GPU 0 is for claims and for profile a"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

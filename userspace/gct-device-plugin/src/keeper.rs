@@ -15,18 +15,20 @@ use crate::gpus::{self, Gpu};
 use crate::groups;
 use crate::inventory::{self, Offers};
 use crate::mps::Watch;
-use crate::profiles::Profile;
+use crate::profiles::{Claims, Profile};
 use crate::service::{SlotState, Tenants};
 
 /// Keeps slots, specs and groups up to date.
 #[derive(Debug)]
 pub struct Keeper {
     /// What the specs need.
-    pub host: Host,
+    pub host: Arc<Host>,
     /// The profiles, each with the slots that its service announces.
     pub profiles: Vec<(Profile, watch::Sender<Vec<SlotState>>)>,
     /// Who is on which GPU.
     pub tenants: Tenants,
+    /// The GPUs of claims, and where the healthy ones are announced.
+    pub claims: Option<(Claims, watch::Sender<Vec<Gpu>>)>,
     /// The GPUs that were ever seen.
     known: BTreeMap<u32, Gpu>,
     offers: Offers,
@@ -37,15 +39,17 @@ pub struct Keeper {
 impl Keeper {
     /// Returns a keeper that has seen nothing yet.
     pub fn new(
-        host: Host,
+        host: Arc<Host>,
         profiles: Vec<(Profile, watch::Sender<Vec<SlotState>>)>,
         tenants: Tenants,
+        claims: Option<(Claims, watch::Sender<Vec<Gpu>>)>,
     ) -> Self {
         Self {
             mps: Watch::new(Arc::clone(&host.mps)),
             host,
             profiles,
             tenants,
+            claims,
             known: BTreeMap::new(),
             offers: Offers::new(),
             said: BTreeSet::new(),
@@ -128,6 +132,9 @@ impl Keeper {
                 .filter(|gpu| offers[&profile.name].contains(&gpu.index));
             self.host.write(profile, &on.collect::<Vec<_>>())?;
         }
+        if let Some((claims, _)) = &self.claims {
+            inventory::apart(claims, &offers)?;
+        }
         for gpu in inventory::under_mps(&profiles, &offers) {
             if !healthy.contains(&gpu) {
                 continue;
@@ -142,8 +149,17 @@ impl Keeper {
         Ok(())
     }
 
-    /// Tells the kubelet the slots, if they have changed.
+    /// Tells the kubelet the slots and the API server the GPUs of claims, if they have changed.
     fn announce(&self, healthy: &BTreeSet<u32>) {
+        if let Some((claims, sender)) = &self.claims {
+            let is_meant = |gpu: &&Gpu| claims.may_use(gpu.index) && healthy.contains(&gpu.index);
+            let gpus: Vec<Gpu> = self.known.values().filter(is_meant).cloned().collect();
+            sender.send_if_modified(|old| {
+                let is_new = *old != gpus;
+                *old = gpus;
+                is_new
+            });
+        }
         for (profile, sender) in &self.profiles {
             let gpus = self
                 .offers

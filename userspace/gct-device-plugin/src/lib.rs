@@ -9,6 +9,7 @@
 //! tree -> gpus -> inventory <- profiles        every few seconds, by keeper
 //!                 inventory -> service         -> registration -> kubelet
 //!                 inventory -> cdi             -> runtime -> hooks: groups, records
+//!                 keeper -> dra                -> API server, kubelet: claims
 //!                 inventory -> mps             daemons of GPUs that are shared side by side
 //! cgroups, pods -> groups, records             what hooks did not see, by keeper
 //! ```
@@ -17,6 +18,7 @@ pub mod api;
 pub mod cdi;
 pub mod cgroup;
 pub mod container;
+pub mod dra;
 pub mod gpus;
 pub mod groups;
 pub mod inventory;
@@ -29,3 +31,4 @@ pub mod profiles;
 pub mod records;
 pub mod registration;
 pub mod service;
+pub mod socket;

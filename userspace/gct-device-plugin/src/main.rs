@@ -12,17 +12,22 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use gct_device_plugin::cdi::Host;
 use gct_device_plugin::container::State;
+use gct_device_plugin::dra::client::{Server, ServerOptions};
+use gct_device_plugin::dra::plugin::Driver;
+use gct_device_plugin::dra::publish::Publisher;
+use gct_device_plugin::dra::DRIVER;
+use gct_device_plugin::gpus::Gpu;
 use gct_device_plugin::keeper::Keeper;
 use gct_device_plugin::mps::Control;
 use gct_device_plugin::place::Places;
-use gct_device_plugin::profiles::{self, Profile};
+use gct_device_plugin::profiles::{self, Config};
 use gct_device_plugin::records::Share;
 use gct_device_plugin::registration::Registration;
 use gct_device_plugin::service::Service;
 use gct_device_plugin::{groups, pods};
 use tokio::runtime;
 use tokio::signal::unix::{signal, SignalKind};
-use tokio::sync::{watch, Mutex};
+use tokio::sync::{watch, Mutex, Notify};
 use tokio::task::JoinSet;
 
 /// Most bytes of a container's state. Its annotations are the pod's author's.
@@ -40,7 +45,7 @@ struct Options {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Announce the profiles to the kubelet.
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Make a container's group (a createRuntime hook; reads the container's state).
     Bind(Bind),
     /// Remove a container's group (a poststop hook; reads the container's state).
@@ -93,6 +98,13 @@ struct Serve {
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     interval: Duration,
 
+    /// This node's name, for [dra]. Default: $NODE_NAME.
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+
+    #[command(flatten)]
+    server: ServerOptions,
+
     #[command(flatten)]
     places: Places,
 }
@@ -110,6 +122,10 @@ struct Bind {
     /// The container is a client of the GPU's MPS daemon.
     #[arg(long)]
     mps: bool,
+
+    /// The claim's device that this is.
+    #[arg(long, value_name = "NAME")]
+    claim: Option<String>,
 
     /// A limit on that GPU.
     #[arg(long = "limit", value_name = "FILE=VALUE")]
@@ -130,7 +146,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 fn main() -> ExitCode {
     let done = match Options::parse().command {
-        Command::Serve(options) => serve(options),
+        Command::Serve(options) => serve(*options),
         Command::Bind(options) => bind(&options),
         Command::Release(places) => state().and_then(|state| groups::release(&places, &state)),
     };
@@ -160,17 +176,18 @@ fn bind(options: &Bind) -> Result<()> {
         profile: options.profile.clone(),
         limits: limits.collect::<Result<_>>()?,
         mps: options.mps,
+        claim: options.claim.clone(),
     };
     groups::bind(&options.places, &state()?, options.gpu, &share)
 }
 
 fn serve(options: Serve) -> Result<()> {
-    let host = host(&options)?;
-    let profiles = profiles::read(&options.profiles)?;
+    let host = Arc::new(host(&options)?);
+    let config = profiles::read(&options.profiles)?;
     let runtime = runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(run(options, host, profiles))
+    runtime.block_on(run(options, host, config))
 }
 
 fn host(options: &Serve) -> Result<Host> {
@@ -207,11 +224,11 @@ fn library(named: Option<&Path>, own: &Path) -> Result<PathBuf> {
 }
 
 /// Serves until SIGTERM or SIGINT. Groups stay: their containers run on.
-async fn run(options: Serve, host: Host, profiles: Vec<Profile>) -> Result<()> {
+async fn run(options: Serve, host: Arc<Host>, config: Config) -> Result<()> {
     let tenants = Arc::default();
     let mut registrations = JoinSet::new();
     let mut announced = Vec::new();
-    for profile in profiles {
+    for profile in config.profiles {
         let (sender, slots) = watch::channel(Vec::new());
         let service = Service {
             profile: Arc::new(profile.clone()),
@@ -224,10 +241,20 @@ async fn run(options: Serve, host: Host, profiles: Vec<Profile>) -> Result<()> {
         registrations.spawn(Registration::new(service, &options.kubelet).run());
         announced.push((profile, sender));
     }
-    let keeper = Arc::new(Mutex::new(Keeper::new(host, announced, tenants)));
+    let (sender, gpus) = watch::channel(Vec::new());
+    let drivers = match &config.claims {
+        Some(_) => Some(driver(&options, &host, gpus)?),
+        None => None,
+    };
+    let claims = config.claims.map(|claims| (claims, sender));
+    let keeper = Arc::new(Mutex::new(Keeper::new(host, announced, tenants, claims)));
     // A mistake in the profiles is one to start with. Later, when a GPU changes, the plugin goes
     // on.
     pass(&keeper, &options.kubelet).await?;
+    if let Some((driver, publisher)) = drivers {
+        registrations.spawn(driver.run(options.kubelet.clone()));
+        registrations.spawn(publisher.run());
+    }
     let (mut term, mut int) = (
         signal(SignalKind::terminate())?,
         signal(SignalKind::interrupt())?,
@@ -245,6 +272,38 @@ async fn run(options: Serve, host: Host, profiles: Vec<Profile>) -> Result<()> {
     }
     registrations.shutdown().await;
     Ok(())
+}
+
+/// Returns the driver of claims, and what publishes their GPUs.
+fn driver(
+    options: &Serve,
+    host: &Arc<Host>,
+    gpus: watch::Receiver<Vec<Gpu>>,
+) -> Result<(Driver, Publisher)> {
+    let own = || std::env::var("NODE_NAME").ok();
+    let node = options.node.clone().or_else(own);
+    let node = node.context("For [dra], name this node with --node or NODE_NAME")?;
+    let server = Server::new(&options.server)?;
+    let bell = Arc::new(Notify::new());
+    let driver = Driver {
+        host: Arc::clone(host),
+        server: server.clone(),
+        node: node.clone(),
+        gpus: gpus.clone(),
+        bell: Arc::clone(&bell),
+        endpoint: options
+            .kubelet
+            .join("plugins")
+            .join(DRIVER)
+            .join("dra.sock"),
+    };
+    let publisher = Publisher {
+        server,
+        node,
+        gpus,
+        bell,
+    };
+    Ok((driver, publisher))
 }
 
 /// Does one pass in a thread, for the tree may take its time.

@@ -10,6 +10,9 @@
 //! share = "mps"                   # side by side; or "turns", the default
 //! gmem.limit = "20G"              # limits of each container on its GPU, as in the tree
 //! tpc.quota = 16
+//!
+//! [dra]                           # GPUs for claims, and for no profile
+//! gpus = [2, 3]                   # by default all
 //! ```
 
 use std::fs;
@@ -105,36 +108,90 @@ impl Profile {
     }
 }
 
+/// The GPUs that claims may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// Their indices; `None` for all.
+    pub gpus: Option<Vec<u32>>,
+}
+
+impl Claims {
+    /// Returns whether claims may use a GPU.
+    pub fn may_use(&self, gpu: u32) -> bool {
+        self.gpus.as_ref().is_none_or(|gpus| gpus.contains(&gpu))
+    }
+}
+
+/// The content of a file of profiles.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// The profiles.
+    pub profiles: Vec<Profile>,
+    /// The GPUs of claims, if there are any.
+    pub claims: Option<Claims>,
+}
+
 /// Reads a file of profiles.
 ///
 /// # Errors
 ///
 /// Names the profile and the key that is wrong.
-pub fn read(path: &Path) -> Result<Vec<Profile>> {
+pub fn read(path: &Path) -> Result<Config> {
     let text =
         fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
-    parse(&text).with_context(|| format!("{} is not a file of profiles", path.display()))
+    config(&text).with_context(|| format!("{} is not a file of profiles", path.display()))
 }
 
-/// Parses the text of a file of profiles.
+/// Parses the profiles in the text of such a file.
 ///
 /// # Errors
 ///
 /// Those of [`read`].
 pub fn parse(text: &str) -> Result<Vec<Profile>> {
+    config(text).map(|config| config.profiles)
+}
+
+fn config(text: &str) -> Result<Config> {
     let table: Table = text.parse()?;
-    let mut profiles = Vec::new();
+    let mut config = Config::default();
     for (key, value) in table {
-        let (true, Toml::Table(named)) = (key == "profile", value) else {
-            bail!("{key} is unknown: write [profile.NAME]");
-        };
-        for (name, value) in named {
-            let profile = profile(&name, value).with_context(|| format!("profile {name}"))?;
-            profiles.push(profile);
+        match (key.as_str(), value) {
+            ("profile", Toml::Table(named)) => {
+                for (name, value) in named {
+                    let profile =
+                        profile(&name, value).with_context(|| format!("profile {name}"))?;
+                    config.profiles.push(profile);
+                }
+            }
+            ("dra", Toml::Table(mut table)) => {
+                let gpus = gpus(&mut table).context("dra")?;
+                if let Some((key, _)) = table.iter().next() {
+                    bail!("dra: {key} is unknown");
+                }
+                config.claims = Some(Claims { gpus });
+            }
+            _ => bail!("{key} is unknown: write [profile.NAME] or [dra]"),
         }
     }
-    ensure!(!profiles.is_empty(), "there is no [profile.NAME]");
-    Ok(profiles)
+    ensure!(
+        !config.profiles.is_empty() || config.claims.is_some(),
+        "there is no [profile.NAME] and no [dra]"
+    );
+    Ok(config)
+}
+
+/// Takes the list of GPUs out of a table.
+fn gpus(table: &mut Table) -> Result<Option<Vec<u32>>> {
+    let Some(gpus) = table.remove("gpus") else {
+        return Ok(None);
+    };
+    let gpus = gpus.as_array().into_iter().flatten();
+    let gpus: Option<Vec<u32>> = gpus
+        .map(|gpu| u32::try_from(gpu.as_integer()?).ok())
+        .collect();
+    let gpus = gpus.filter(|gpus| !gpus.is_empty());
+    gpus.context("gpus is a list of indices, such as [0, 1]")
+        .map(Some)
 }
 
 fn profile(name: &str, value: Toml) -> Result<Profile> {
@@ -173,14 +230,7 @@ fn profile(name: &str, value: Toml) -> Result<Profile> {
             _ => bail!("place is \"spread\" or \"pack\""),
         };
     }
-    if let Some(gpus) = table.remove("gpus") {
-        let gpus = gpus.as_array().into_iter().flatten();
-        let gpus: Option<Vec<u32>> = gpus
-            .map(|gpu| u32::try_from(gpu.as_integer()?).ok())
-            .collect();
-        let gpus = gpus.filter(|gpus| !gpus.is_empty());
-        profile.gpus = Some(gpus.context("gpus is a list of indices, such as [0, 1]")?);
-    }
+    profile.gpus = gpus(&mut table)?;
     if let Some(overcommit) = table.remove("overcommit") {
         profile.overcommit = overcommit
             .as_bool()
@@ -275,7 +325,9 @@ mod tests {
         for (text, says) in [
             ("", "no [profile.NAME]"),
             ("[profiles.a]", "profiles is unknown"),
-            ("profile = 1", "write [profile.NAME]"),
+            ("profile = 1", "write [profile.NAME] or [dra]"),
+            ("[dra]\nslots = 1", "dra: slots is unknown"),
+            ("[dra]\ngpus = 1", "gpus is a list"),
             ("[profile]\na = 1", "profile a: a profile is a table"),
             ("[profile.\"a.b\"]", "profile a.b: a name is"),
             ("[profile.a-]", "a name is"),

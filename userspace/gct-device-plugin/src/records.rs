@@ -30,6 +30,9 @@ pub struct Share {
     /// Whether it is a client of the GPU's MPS daemon.
     #[serde(default)]
     pub mps: bool,
+    /// The claim's device that it is, which no other container may have.
+    #[serde(default)]
+    pub claim: Option<String>,
 }
 
 /// A container with a group.

@@ -14,23 +14,19 @@
 //!
 //! and the first two are looked at every POLL. A look is two calls of stat(2).
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::net::UnixListener;
-use tokio::task::JoinHandle;
 use tokio::time::{sleep, Instant};
-use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Endpoint, Server};
 
 use crate::api::services::device_plugin_server::DevicePluginServer;
 use crate::api::services::registration_client::RegistrationClient;
 use crate::api::{RegisterRequest, VERSION};
 use crate::service::{Service, OPTIONS};
+use crate::socket::{identity, Identity, Serving};
 
 const POLL: Duration = Duration::from_millis(200);
 const RETRY: Duration = Duration::from_secs(1);
@@ -41,14 +37,6 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const FOLDER: &str = "device-plugins";
 const KUBELET: &str = "kubelet.sock";
 
-/// Tells a file from others that had its name.
-type Identity = (u64, u64, i64, i64);
-
-fn identity(path: &Path) -> Option<Identity> {
-    let file = fs::metadata(path).ok()?;
-    Some((file.dev(), file.ino(), file.ctime(), file.ctime_nsec()))
-}
-
 /// A profile's place at the kubelet.
 #[derive(Debug)]
 pub struct Registration {
@@ -56,29 +44,6 @@ pub struct Registration {
     folder: PathBuf,
     endpoint: String,
     said: Option<String>,
-}
-
-/// A server at a socket. Dropping it stops the server and removes its socket.
-struct Serving {
-    path: PathBuf,
-    file: Option<Identity>,
-    task: JoinHandle<()>,
-}
-
-impl Serving {
-    fn is_intact(&self) -> bool {
-        self.file.is_some() && identity(&self.path) == self.file && !self.task.is_finished()
-    }
-}
-
-impl Drop for Serving {
-    fn drop(&mut self) {
-        self.task.abort();
-        // Another's file of that name stays.
-        if self.file.is_some() && identity(&self.path) == self.file {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
 }
 
 impl Registration {
@@ -104,21 +69,12 @@ impl Registration {
     }
 
     fn serve(&self) -> io::Result<Serving> {
-        let path = self.folder.join(&self.endpoint);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        let file = identity(&path);
         let server = DevicePluginServer::new(self.service.clone());
-        let task = tokio::spawn(async move {
-            let incoming = UnixListenerStream::new(listener);
+        Serving::start(self.folder.join(&self.endpoint), |incoming| async move {
             let _ = Server::builder()
                 .serve_with_incoming(server, incoming)
                 .await;
-        });
-        Ok(Serving { path, file, task })
+        })
     }
 
     /// Registers whenever the kubelet does not know the plugin. Returns when the socket is gone.

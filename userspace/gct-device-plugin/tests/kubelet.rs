@@ -2,7 +2,11 @@
 
 //! The plugin beside a kubelet that restarts, empties its folder and forgets, on a daemon's tree.
 
-#[allow(dead_code, reason = "not every test program needs all of it")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "not every test program needs all of it"
+)]
 mod common;
 
 use std::fs;

@@ -3,7 +3,11 @@
 //! GPUs that are shared side by side: the plugin beside a program that stands in for NVIDIA's
 //! `nvidia-cuda-mps-control` (`examples/mps-control.rs`).
 
-#[allow(dead_code, reason = "not every test program needs all of it")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "not every test program needs all of it"
+)]
 mod common;
 
 use std::fs;

@@ -133,6 +133,7 @@ fn share(quota: &str) -> Share {
             .map(|(file, value)| (file.to_owned(), value.to_owned()))
             .into(),
         mps: false,
+        claim: None,
     }
 }
 
@@ -177,6 +178,27 @@ fn a_container_under_mps_has_one_gpu() {
     assert!(bind(&machine.places, &state(4), 1, &share("8")).is_err());
     // What it has stays.
     assert_eq!((machine.groups().len(), machine.records()), (2, 2));
+}
+
+#[test]
+fn a_claim_is_one_containers_at_a_time() {
+    let machine = Machine::new("claim");
+    let claimed = Share {
+        claim: Some("u1-0".to_owned()),
+        ..share("8")
+    };
+    bind(&machine.places, &machine.create(2), 0, &claimed).unwrap();
+    let error = bind(&machine.places, &machine.create(4), 0, &claimed).unwrap_err();
+    assert!(format!("{error:#}").contains(&group(2)), "{error:#}");
+    assert_eq!((machine.groups().len(), machine.records()), (1, 1));
+    // Another claim, and the same one when its container is gone.
+    let other = Share {
+        claim: Some("u2-0".to_owned()),
+        ..share("8")
+    };
+    bind(&machine.places, &state(4), 0, &other).unwrap();
+    machine.vanish(2);
+    bind(&machine.places, &machine.create(6), 0, &claimed).unwrap();
 }
 
 #[test]
@@ -321,6 +343,7 @@ fn a_thousand_pods_come_and_go_and_nothing_is_left() {
         profile: "small".to_owned(),
         limits: vec![("gmem.limit".to_owned(), "1073741824".to_owned())],
         mps: false,
+        claim: None,
     };
     let done = thread::scope(|scope| {
         let pods = (0..THREADS).map(|thread| {

@@ -2,6 +2,7 @@
 
 //! Runs the plugin on a daemon without a GPU, beside a kubelet and a runtime that are made up.
 
+mod api_server;
 mod kubelet;
 mod runtime;
 
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use gctd::testing::Daemon;
 
+pub(crate) use api_server::ApiServer;
 pub(crate) use kubelet::{Behaviour, Kubelet};
 
 /// Most time until something happens that must happen.
@@ -23,6 +25,8 @@ const PLUGIN: &str = env!("CARGO_BIN_EXE_gct-device-plugin");
 pub(crate) struct Node {
     pub(crate) daemon: Daemon,
     pub(crate) folder: PathBuf,
+    /// More arguments of the plugin.
+    pub(crate) arguments: Vec<String>,
     plugin: Option<Child>,
 }
 
@@ -51,6 +55,7 @@ impl Node {
         Self {
             daemon,
             folder,
+            arguments: Vec::new(),
             plugin: None,
         }
     }
@@ -84,6 +89,7 @@ impl Node {
         ] {
             command.arg(option).arg(value);
         }
+        command.args(&self.arguments);
         command
     }
 

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Claims: the plugin beside an API server and a kubelet that the tests play.
+
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "not every test program needs all of it"
+)]
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::{until, ApiServer, Node};
+use gct_device_plugin::dra::api::services::registration::registration_client::RegistrationClient;
+use gct_device_plugin::dra::api::services::{v1, v1beta1};
+use gct_device_plugin::dra::api::*;
+use serde_json::{json, Value};
+use tonic::transport::{Channel, Endpoint};
+
+const PROFILES: &str = "[dra]\ngpus = [0, 1]\n";
+
+/// The slice, for the job `kubernetes`, which checks it against the published schema.
+const GOLDEN: &str = "../../tests/kubernetes/resourceslice.json";
+
+struct Cluster {
+    node: Node,
+    api: ApiServer,
+}
+
+/// Connects to a socket, as soon as somebody serves there. One that crashed leaves its file.
+async fn connect(path: PathBuf) -> Channel {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", path.display())).unwrap();
+    for _ in 0..1000 {
+        if let Ok(channel) = endpoint.connect().await {
+            return channel;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nobody serves at {}", path.display());
+}
+
+impl Cluster {
+    /// Starts the plugin; the API server has its slice.
+    async fn start(test: &str) -> Self {
+        let api = ApiServer::start("node1").await;
+        let mut node = Node::new(&format!("dra-{test}"), PROFILES);
+        fs::write(node.folder.join("token"), "secret\n").unwrap();
+        node.arguments = ["--node", "node1", "--api-server", &api.url, "--api-token"]
+            .map(str::to_owned)
+            .into();
+        let token = node.folder.join("token");
+        node.arguments.push(token.display().to_string());
+        node.start_plugin();
+        let cluster = Self { node, api };
+        cluster.until_devices(2).await;
+        cluster
+    }
+
+    async fn until_devices(&self, count: usize) {
+        until(&format!("a slice with {count} devices"), || {
+            let slices = self.api.slices();
+            let devices = |slice: &Value| slice["spec"]["devices"].as_array().unwrap().len();
+            slices.len() == 1 && devices(&slices[0]) == count
+        })
+        .await;
+    }
+
+    /// Does what the kubelet's plugin watcher does with a new socket. Returns the endpoint.
+    async fn register(&self) -> PathBuf {
+        let socket = self
+            .node
+            .kubelet_folder()
+            .join("plugins_registry/gctgroup.dev-reg.sock");
+        let mut client = RegistrationClient::new(connect(socket).await);
+        let info = client.get_info(InfoRequest {}).await.unwrap().into_inner();
+        assert_eq!(
+            (info.kind.as_str(), info.name.as_str()),
+            ("DRAPlugin", "gctgroup.dev")
+        );
+        assert_eq!(
+            info.supported_versions,
+            ["v1.DRAPlugin", "v1beta1.DRAPlugin"]
+        );
+        let status = RegistrationStatus {
+            plugin_registered: true,
+            error: String::new(),
+        };
+        client.notify_registration_status(status).await.unwrap();
+        info.endpoint.into()
+    }
+
+    async fn kubelet(&self) -> v1::d_r_a_plugin_client::DRAPluginClient<Channel> {
+        v1::d_r_a_plugin_client::DRAPluginClient::new(connect(self.register().await).await)
+    }
+
+    /// Allocates a claim and prepares it. Returns its CDI devices, or why there are none.
+    async fn prepare(&self, name: &str, results: Value) -> Result<Vec<String>, String> {
+        self.api.allocate(name, &format!("uid-{name}"), results);
+        let answer = self
+            .kubelet()
+            .await
+            .node_prepare_resources(request(name))
+            .await
+            .unwrap();
+        let mut claims = answer.into_inner().claims;
+        let claim = claims.remove(&format!("uid-{name}")).unwrap();
+        if !claim.error.is_empty() {
+            assert!(claim.devices.is_empty());
+            return Err(claim.error);
+        }
+        for device in &claim.devices {
+            assert_eq!(
+                (device.pool_name.as_str(), device.request_names.len()),
+                ("node1", 1)
+            );
+        }
+        let devices = claim.devices.into_iter();
+        Ok(devices.flat_map(|device| device.cdi_device_ids).collect())
+    }
+}
+
+fn request(name: &str) -> ClaimsRequest {
+    ClaimsRequest {
+        claims: vec![Claim {
+            namespace: "default".to_owned(),
+            uid: format!("uid-{name}"),
+            name: name.to_owned(),
+        }],
+    }
+}
+
+fn result(gpu: u32, memory: &str, tpcs: &str) -> Value {
+    json!({
+        "request": format!("gpu{gpu}"),
+        "driver": "gctgroup.dev",
+        "pool": "node1",
+        "device": format!("gpu{gpu}"),
+        "consumedCapacity": { "memory": memory, "tpcs": tpcs },
+    })
+}
+
+#[tokio::test]
+async fn the_slice_offers_the_gpus_and_comes_back() {
+    let cluster = Cluster::start("slice").await;
+    let mut slice = cluster.api.slices().remove(0);
+    slice["metadata"]["resourceVersion"].take();
+    let text = format!("{slice:#}\n");
+    if std::env::var_os("GCT_BLESS").is_some() {
+        fs::write(GOLDEN, &text).unwrap();
+    }
+    assert_eq!(
+        fs::read_to_string(GOLDEN).unwrap(),
+        text,
+        "GCT_BLESS=1 writes it anew"
+    );
+    // Nothing changes, and nothing is written.
+    cluster.register().await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(cluster.api.slices()[0]["metadata"]["resourceVersion"], "1");
+    // A GPU whose node goes is not offered.
+    let path = cluster.node.folder.join("dev/nvidia1");
+    fs::remove_file(&path).unwrap();
+    cluster.until_devices(1).await;
+    assert_eq!(cluster.api.slices()[0]["spec"]["pool"]["generation"], 2);
+    fs::write(&path, "").unwrap();
+    cluster.until_devices(2).await;
+    // A kubelet that starts deletes the slices of its node and registers the driver.
+    cluster.api.delete_slices();
+    cluster.register().await;
+    cluster.until_devices(2).await;
+}
+
+#[tokio::test]
+async fn a_claim_is_the_group_of_its_container() {
+    let cluster = Cluster::start("claim").await;
+    let results = json!([result(0, "1Gi", "8"), result(1, "2Gi", "4")]);
+    let names = cluster.prepare("both", results).await.unwrap();
+    assert_eq!(
+        names,
+        [
+            "gctgroup.dev/claim=uid-both-0",
+            "gctgroup.dev/claim=uid-both-1"
+        ]
+    );
+    let node = &cluster.node;
+    assert!(node.create(1, &names));
+    let group = "k8s_default_pod1_main_c1";
+    for (file, value) in [
+        ("0/gmem.limit", "1073741824"),
+        ("0/tpc.quota", "8"),
+        ("1/gmem.limit", "2147483648"),
+        ("1/tpc.quota", "4"),
+    ] {
+        assert_eq!(node.read(&format!("{group}/{file}")), value, "{file}");
+    }
+    // Another container would have all of it once more.
+    assert!(!node.create(2, &names));
+    assert_eq!(node.groups(), [group]);
+    assert!(node.stop(1, &names));
+    assert!(node.create(3, &names));
+    assert!(node.stop(3, &names));
+    // The kubelet may say it twice, and after a restart of both.
+    for _ in 0..2 {
+        let mut kubelet = cluster.kubelet().await;
+        let answer = kubelet
+            .node_unprepare_resources(request("both"))
+            .await
+            .unwrap();
+        assert_eq!(answer.into_inner().claims["uid-both"].error, "");
+    }
+    let specs = fs::read_dir(node.folder.join("cdi")).unwrap();
+    assert_eq!(specs.count(), 0);
+    assert!(node.groups().is_empty());
+}
+
+#[tokio::test]
+async fn a_claim_that_cannot_be_kept_is_refused() {
+    let cluster = Cluster::start("refused").await;
+    for (name, results, says) in [
+        (
+            "else",
+            json!([{ "request": "r", "driver": "gctgroup.dev", "pool": "node2", "device": "gpu0" }]),
+            "on node2",
+        ),
+        (
+            "none",
+            json!([{ "request": "r", "driver": "gctgroup.dev", "pool": "node1", "device": "gpu0" }]),
+            "no capacity",
+        ),
+        (
+            "gone",
+            json!([result(7, "1Gi", "1")]),
+            "GPU 7 is not healthy",
+        ),
+    ] {
+        let error = cluster.prepare(name, results).await.unwrap_err();
+        assert!(error.contains(says) && error.contains(name), "{error}");
+    }
+    let mut kubelet = cluster.kubelet().await;
+    let answer = kubelet
+        .node_prepare_resources(request("unknown"))
+        .await
+        .unwrap();
+    let error = &answer.into_inner().claims["uid-unknown"].error;
+    assert!(error.contains("no such claim"), "{error}");
+    let mut hostile = request("both");
+    hostile.claims[0].uid = "../../etc/x".to_owned();
+    let answer = kubelet.node_unprepare_resources(hostile).await.unwrap();
+    assert!(answer.into_inner().claims["../../etc/x"]
+        .error
+        .contains("no uid"));
+}
+
+#[tokio::test]
+async fn a_kubelet_of_1_33_prepares_claims() {
+    let cluster = Cluster::start("beta").await;
+    cluster
+        .api
+        .allocate("old", "uid-old", json!([result(0, "1Gi", "8")]));
+    let channel = connect(cluster.register().await).await;
+    let mut kubelet = v1beta1::d_r_a_plugin_client::DRAPluginClient::new(channel);
+    let answer = kubelet
+        .node_prepare_resources(request("old"))
+        .await
+        .unwrap();
+    let claim = &answer.into_inner().claims["uid-old"];
+    assert_eq!(
+        claim.devices[0].cdi_device_ids,
+        ["gctgroup.dev/claim=uid-old-0"]
+    );
+}
+
+#[tokio::test]
+async fn a_claim_outlives_a_plugin_that_crashes() {
+    let mut cluster = Cluster::start("crash").await;
+    let names = cluster
+        .prepare("one", json!([result(0, "1Gi", "8")]))
+        .await
+        .unwrap();
+    cluster.node.kill_plugin();
+    assert!(cluster.node.create(1, &names));
+    cluster.node.start_plugin();
+    let mut kubelet = cluster.kubelet().await;
+    let again = kubelet
+        .node_prepare_resources(request("one"))
+        .await
+        .unwrap();
+    assert_eq!(
+        again.into_inner().claims["uid-one"].devices[0].cdi_device_ids,
+        names
+    );
+    assert_eq!(cluster.node.groups(), ["k8s_default_pod1_main_c1"]);
+}
