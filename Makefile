@@ -9,7 +9,7 @@ export NV_VERSION NV_SRC KDIR GCT_STOCK GCT_PATCHES GCT_KUNIT
 export PREFIX DESTDIR PROGRAMS UNITDIR
 
 .PHONY: help setup kmod demo shell test test-long test-host test-patches test-gate test-vm test-gpu test-uvm user install \
-	uninstall packages clean
+	uninstall packages port clean
 .NOTPARALLEL:
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo 'make test-long  the same, with every variant, storms and long random runs'
 	@echo 'make kmod       nvidia.ko and nvidia-uvm.ko for a kernel of yours:'
 	@echo '                NV_VERSION=535.261.03|550.163.01 [NV_SRC=dir] [KDIR=dir] [GCT_STOCK=1]'
+	@echo 'make port       a patch series for a driver of yours: NV_SRC=dir; says what does not fit'
 	@echo 'make user       gctd, gctctl, gct-exporter, gct-device-plugin and libgct_preload.so for a stock driver, into build/user'
 	@echo 'make install    the same programs, their pages, completions and systemd units:'
 	@echo '                [PREFIX=/usr/local] [DESTDIR=dir]; make uninstall removes them'
@@ -33,6 +34,9 @@ setup:
 
 kmod:
 	@ci/kmod.sh
+
+port:
+	@ci/port.sh
 
 user:
 	@ci/user.sh

@@ -16,7 +16,7 @@ jobs=("$@")
 everything=
 if [ ${#jobs[@]} -eq 0 ]; then
 	everything=yes
-	jobs=(patches selftests gpu uvm host rm gctctl demo kmod gate setup)
+	jobs=(patches selftests gpu uvm host rm gctctl demo port kmod gate setup)
 	! long || jobs=(linux "${jobs[@]}")
 	if can_run_kubernetes; then
 		jobs+=(kubernetes)

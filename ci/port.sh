@@ -1,0 +1,188 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Usage: NV_SRC=DIR port.sh
+#
+# Ports the nearest patch series to NVIDIA's tree in DIR, which is left as it is. Applies each patch
+# with context, says which hunks did not fit and what the driver seems to have renamed, and leaves
+# a git tree to edit in build/port/VERSION/tree, with a commit for each patch. If all fit, it
+# writes open-gpu-kernel-modules-patches/VERSION, checks it with ci/patches-lint.sh, and builds it
+# if `make setup` has been run and DIR has a compiled resource manager or its source.
+. "$(dirname "$0")/lib.sh"
+
+# A hook with fewer lines of its context around it may be in another place.
+FUZZ_MAX=1
+# Hunks of the port to new kernels may miss: newer drivers have it.
+PORT=0001-
+
+[ -n "${NV_SRC:-}" ] || die "usage: make port NV_SRC=DIR, with NVIDIA's tree or its kernel-open"
+kernel_open=$(readlink -f "$NV_SRC")
+[ ! -e "$NV_SRC/kernel-open/conftest.sh" ] || kernel_open=$kernel_open/kernel-open
+[ -e "$kernel_open/conftest.sh" ] ||
+	die "NV_SRC=$NV_SRC holds no kernel-open/conftest.sh: it is not NVIDIA's open module source"
+version=$(sed -n 's/.*NV_VERSION_STRING=\\"\([0-9.]*\)\\".*/\1/p' "$kernel_open/Kbuild")
+[ -n "$version" ] || die "$kernel_open/Kbuild names no version"
+all=$ROOT/open-gpu-kernel-modules-patches
+[ ! -e "$all/$version/series" ] ||
+	die "there is a series for $version: make kmod NV_VERSION=$version NV_SRC=$NV_SRC"
+
+# The newest series of an older driver, else the oldest.
+nearest=$({ cd "$all" && printf '%s\n' [0-9]*; echo "$version"; } | sort -V | grep -Fx -B 1 "$version" | head -n 1)
+[ "$nearest" != "$version" ] || nearest=$(cd "$all" && printf '%s\n' [0-9]* | sort -V | head -n 1)
+
+work=$BUILD/port/$version
+tree=$work/tree
+missing=0
+
+in_git() {
+	git -C "$tree" -c user.name='gctgroup maintainers' -c user.email=maintainers@gctgroup.dev "$@"
+}
+
+make_tree() {
+	rm -rf "$work"
+	mkdir -p "$tree"
+	tar -C "$kernel_open" --exclude='*.o_binary' --exclude='*.o' --exclude='*.ko' --exclude=.git -cf - . |
+		tar -C "$tree" -xf -
+	git -C "$tree" init -q
+	in_git add -Af .
+	in_git commit -qm "Import kernel-open $version"
+	git -C "$tree" tag base
+}
+
+# hunk PATCH FILE N: the text of the N-th hunk of a file.
+hunk() {
+	awk -v file="$2" -v wanted="$3" '
+		/^diff --git / { here = 0 }
+		$1 == "+++" { here = $2 == "b/" file; n = 0; next }
+		/^-- $/ { here = 0 }
+		here && /^@@ / { n++ }
+		here && n == wanted && n > 0' "$1"
+}
+
+# renames FILE: reads a hunk; prints what its context names and the file does not.
+renames() {
+	local file=$1 name near elsewhere
+	grep -v '^+' | grep -oE '[A-Za-z_][A-Za-z0-9_]{5,}' | LC_ALL=C sort -u | while read -r name; do
+		! grep -qw -- "$name" "$tree/$file" || continue
+		near=$(grep -oE '[A-Za-z_][A-Za-z0-9_]{5,}' "$tree/$file" | LC_ALL=C sort -u | nearest_name "$name")
+		elsewhere=$(cd "$tree" && grep -rlw --include='*.[ch]' -- "$name" . | head -n 2 | sed 's,^\./,,' | xargs)
+		if [ -n "$near" ]; then
+			printf '        %s is not in it; there is %s\n' "$name" "$near"
+		elif [ -n "$elsewhere" ]; then
+			printf '        %s is in %s now\n' "$name" "$elsewhere"
+		else
+			printf '        %s is gone\n' "$name"
+		fi
+	done
+}
+
+# nearest_name NAME: reads names; prints the one with the most of NAME's beginning and end, if that
+# is three quarters of it.
+nearest_name() {
+	awk -v name="$1" '
+		function common(a, b,   n, m) {
+			n = 0
+			while (n < length(a) && substr(a, n + 1, 1) == substr(b, n + 1, 1)) n++
+			m = 0
+			while (m < length(a) - n && m < length(b) - n &&
+				substr(a, length(a) - m, 1) == substr(b, length(b) - m, 1)) m++
+			return n + m
+		}
+		$0 != name {
+			score = common(name, $0)
+			if (score > best) { best = score; found = $0 }
+		}
+		END { if (found != "" && best * 4 >= length(name) * 3) print found }'
+}
+
+# explain PATCH-FILE OUTPUT: says of each hunk that failed where it belongs.
+explain() {
+	local patch=$1 file='' line number
+	while read -r line; do
+		case $line in
+		"patching file "*) file=${line#patching file } ;;
+		"can't find file"*) printf '    a file is gone:\n%s\n' "$(sed -n 's,^--- a/,        ,p' "$patch")" ;;
+		"Hunk #"*" FAILED"*)
+			number=${line#Hunk #} number=${number%% *}
+			printf '    %s, hunk %d does not fit:\n' "$file" "$number"
+			hunk "$patch" "$file" "$number" | sed 's/^/        | /'
+			hunk "$patch" "$file" "$number" | renames "$file"
+			;;
+		esac
+	done <<<"$2"
+}
+
+# Functions in which a patch changes something: "FILE FUNCTION" for each hunk.
+places() {
+	awk '$1 == "+++" { file = substr($2, 3) } /^@@ / { sub(/^@@ [^@]* @@ ?/, ""); sub(/\(.*/, ""); print file, $0 }' "$1" |
+		LC_ALL=C sort -u
+}
+
+commit_patch() {
+	local patch=$1
+	in_git add -Af .
+	sed -n '/^Subject: /,/^---$/p' "$patch" | sed '$d; s/^Subject: \[PATCH[^]]*\] //' |
+		in_git commit -q --allow-empty --author 'gctgroup maintainers <maintainers@gctgroup.dev>' \
+			--date "$(sed -n 's/^Date: //p' "$patch" | head -n 1)" -F -
+	in_git show --format= HEAD >"$work/now.patch"
+	{ diff <(places "$patch") <(places "$work/now.patch") || true; } |
+		sed -n 's/^> \(.*\)/    look at \1: the hook was in another function/p'
+}
+
+apply_one() {
+	local patch=$1 name output how
+	name=$(basename "$patch")
+	if output=$(patch -d "$tree" -p1 -N --fuzz=$FUZZ_MAX --no-backup-if-mismatch \
+		-r "$work/$name.rej" -f <"$patch" 2>&1); then
+		how=exactly
+		[[ $output != *offset* ]] || how='with offsets'
+		[[ $output != *fuzz* ]] || how='with less context: look at it'
+		printf 'fits    %s (%s)\n' "$name" "$how"
+	elif [[ $name = "$PORT"* ]]; then
+		printf 'partly  %s: the driver has the rest, or the kernel modules will not compile\n' "$name"
+	else
+		printf 'MISSING %s\n' "$name"
+		explain "$patch" "$output"
+		missing=$((missing + 1))
+	fi
+	commit_patch "$patch"
+}
+
+write_series() {
+	local series=$all/$version
+	mkdir "$series"
+	sed "s/$nearest/$version/g" "$all/$nearest/0000-cover-letter.md" >"$series/0000-cover-letter.md"
+	printf '%s\n' '# What this series applies to; paths in the patches are relative to kernel-open.' \
+		"version: $version" "source: a tree that make port was given; ported from $nearest, not tested" \
+		'touched-sha256:' >"$series/BASE"
+	"$ROOT/ci/patches-git.sh" export "$version" "$tree"
+	printf 'written: %s\n' "${series#"$ROOT/"}"
+	"$ROOT/ci/patches-lint.sh" "$series"/[0-9]*.patch && printf 'lint: nothing found\n'
+}
+
+build() {
+	if [ ! -e "$BUILD/env.sh" ]; then
+		printf 'not built: make setup makes the tools for it\n'
+	elif [ ! -e "$kernel_open/nvidia/nv-kernel.o_binary" ] && [ ! -e "$NV_SRC/src/nvidia/Makefile" ]; then
+		printf 'not built: %s has neither nvidia/nv-kernel.o_binary nor src/nvidia\n' "$NV_SRC"
+	else
+		NV_VERSION=$version NV_SRC=$NV_SRC "$ROOT/ci/kmod.sh"
+	fi
+}
+
+printf 'porting the series of %s to %s\n' "$nearest" "$version"
+make_tree
+while read -r patch_name; do
+	apply_one "$all/$nearest/$patch_name"
+done < <(sed 's/#.*//; /^[[:space:]]*$/d' "$all/$nearest/series")
+if [ $missing -gt 0 ]; then
+	cat <<-SAY
+		$missing patches do not fit. In $tree each patch is a commit with what fits of it: edit
+		them with git rebase -i base, the rejected hunks are $work/*.rej. Then copy BASE and the
+		cover letter of $nearest to open-gpu-kernel-modules-patches/$version, and run
+		ci/patches-git.sh export $version $tree
+	SAY
+	exit 1
+fi
+write_series
+build
