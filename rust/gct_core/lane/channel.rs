@@ -73,9 +73,12 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
 
     /// Returns whether work is held back, or in flight and watched.
     pub fn is_pending(&self, rings: &impl Rings) -> bool {
-        self.waiting.is_some()
-            || self.in_flight.is_watched()
-            || Self::put(rings, self.taken) != self.taken
+        self.waiting.is_some() || self.is_watched() || Self::put(rings, self.taken) != self.taken
+    }
+
+    /// Returns whether work is in flight and watched.
+    pub fn is_watched(&self) -> bool {
+        self.in_flight.is_watched()
     }
 
     /// Returns whether the tenant has added entries since the last time.

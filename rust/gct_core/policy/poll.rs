@@ -1,56 +1,65 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Decides how long a backend polls for work before it sleeps.
+//! Decides when a backend polls for rings, instead of letting the ringing threads publish.
 //!
-//! A wake-up delays the launch that causes it; polling costs a processor. As KVM's `haltpoll` does,
-//! the polling time grows after each pause that polling would have covered, and shrinks after each
-//! that it would not:
+//! Terminology
+//!   ring   a tenant's store that announces new work
+//!   gap    mean time between two rings; a pause counts [`PAUSE_CAP`] at most
+//!
+//! Polling costs a processor. A thread that publishes its own work loses 1 to 2 us a ring. So
+//! polling pays only while rings come in quick succession:
 //!
 //! ```text
-//! after a sleep:  pause <= POLL_MAX   time += time / 8
-//!                 else                time /= 2
-//!                 within POLL_MIN and POLL_MAX
+//! gap   = gap + (pause - gap) / 16
+//! poll    while gap <= GAP_MAX and the last ring came within POLL_TIME
 //! ```
 //!
-//! A tenant that launches every few milliseconds, regularly or at random, soon finds its backend
-//! awake. A tenant that works now and then costs the minimum each time.
+//! Launches back to back come 3 to 5 us apart, a launch and the wait for its end take 9 us and more
+//! (H100, H200). Only the first are polled for.
 
 use crate::units::Ns;
 
-/// Minimum polling time.
-pub const POLL_MIN: Ns = Ns(5_000_000);
-/// Maximum polling time. After a longer pause the tenant counts as gone for others, too
-/// ([`IDLE_TIMEOUT_MAX`](super::arrivals::IDLE_TIMEOUT_MAX)).
-pub const POLL_MAX: Ns = super::arrivals::IDLE_TIMEOUT_MAX;
+/// The longest gap for which polling pays.
+pub const GAP_MAX: Ns = Ns(6_000);
+/// The most that a pause counts in the gap.
+pub const PAUSE_CAP: Ns = Ns(100_000);
+/// Time after the last ring for which polling goes on.
+pub const POLL_TIME: Ns = Ns(200_000);
 
-/// Polling time of one backend.
+/// The pattern of a tenant's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Poll {
-    time: Ns,
+    gap: Ns,
+    last: Ns,
 }
 
 impl Poll {
-    /// Creates the polling time of a tenant without a history.
+    /// Creates the pattern of a tenant that has not rung.
     pub const fn new() -> Self {
-        Self { time: POLL_MIN }
-    }
-
-    /// Returns how long to poll after the last work.
-    pub const fn time(&self) -> Ns {
-        self.time
-    }
-
-    /// Returns the polling time after work has arrived during a sleep, `pause` after the last work.
-    #[must_use]
-    pub fn after_sleep(self, pause: Ns) -> Self {
-        let time = if pause > POLL_MAX {
-            self.time / 2
-        } else {
-            self.time + self.time / 8
-        };
         Self {
-            time: time.clamp(POLL_MIN, POLL_MAX),
+            gap: PAUSE_CAP,
+            last: Ns(0),
         }
+    }
+
+    /// Learns of a ring.
+    #[must_use]
+    pub fn rang(self, now: Ns) -> Self {
+        let pause = (now - self.last).min(PAUSE_CAP);
+        Self {
+            gap: self.gap - self.gap / 16 + pause / 16,
+            last: now,
+        }
+    }
+
+    /// Returns the time since the last ring.
+    pub fn idle(&self, now: Ns) -> Ns {
+        now - self.last
+    }
+
+    /// Returns whether to poll now.
+    pub fn pays(&self, now: Ns) -> bool {
+        self.gap <= GAP_MAX && self.idle(now) <= POLL_TIME
     }
 }
 
@@ -63,54 +72,61 @@ impl Default for Poll {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::random_pauses;
     use proptest::prelude::*;
-    use std::vec::Vec;
 
-    /// Returns the polling time after these pauses, and how many of their second half ended in a
-    /// sleep.
-    fn after(pauses: &[Ns]) -> (Poll, usize) {
-        let (mut poll, mut asleep) = (Poll::new(), 0);
-        for (at, pause) in pauses.iter().enumerate() {
-            if *pause > poll.time() {
-                poll = poll.after_sleep(*pause);
-                asleep += usize::from(at >= pauses.len() / 2);
-            }
+    /// Returns the pattern after rings that lie `gap` apart, and the time of the last.
+    fn after(count: u64, gap: u64) -> (Poll, Ns) {
+        let times = (1..=count).map(|ring| Ns(1_000_000_000 + ring * gap));
+        times.fold((Poll::new(), Ns(0)), |(poll, _), now| (poll.rang(now), now))
+    }
+
+    #[test]
+    fn launches_back_to_back_are_polled_for() {
+        let (poll, now) = after(100, 5_000);
+        assert!(poll.pays(now) && poll.pays(now + POLL_TIME));
+        assert!(!poll.pays(now + POLL_TIME + Ns(1)), "it has stopped");
+        let (few, now) = after(30, 5_000);
+        assert!(!few.pays(now), "a short burst is over before polling pays");
+    }
+
+    #[test]
+    fn a_launch_with_a_wait_is_not() {
+        let (poll, now) = after(100_000, 9_000);
+        assert!(!poll.pays(now));
+    }
+
+    #[test]
+    fn a_pause_counts_little_and_many_count() {
+        let (mut poll, mut now) = after(1_000, 4_000);
+        now += Ns(1_000_000_000);
+        poll = poll.rang(now);
+        assert!(!poll.pays(now));
+        for _ in 0..40 {
+            now += Ns(4_000);
+            poll = poll.rang(now);
         }
-        (poll, asleep)
-    }
-
-    #[test]
-    fn a_tenant_of_every_few_milliseconds_is_polled_for() {
-        let (poll, asleep) = after(&[Ns(8_000_000); 20]);
-        assert_eq!(asleep, 0);
-        assert!(poll.time() >= Ns(8_000_000) && poll.time() < Ns(9_000_000));
-    }
-
-    #[test]
-    fn a_rare_tenant_costs_the_minimum() {
-        for pause in [21_000_000, 33_000_000, u64::MAX] {
-            assert_eq!(after(&[Ns(pause); 20]), (Poll::new(), 10));
-        }
-    }
-
-    #[test]
-    fn after_a_while_few_random_arrivals_find_it_asleep() {
-        const PAUSES: usize = 20_000;
-        let pauses: Vec<Ns> = random_pauses(2_500_000.0).take(PAUSES).collect();
-        let (_, asleep) = after(&pauses);
-        assert!(asleep < PAUSES / 2 / 200, "{asleep}");
-        let longer = |pause: &&Ns| **pause > POLL_MIN;
-        assert!(pauses.iter().filter(longer).count() > PAUSES / 10);
+        assert!(poll.pays(now), "{poll:?}");
     }
 
     proptest! {
-        /// Checks that the time stays within its bounds after any pauses.
+        /// Checks that any tenant is polled for again once it rings quickly, and no longer once it
+        /// does not.
         #[test]
-        fn the_time_has_bounds(pauses in prop::collection::vec(any::<u64>(), 0..100)) {
-            let pauses: Vec<Ns> = pauses.into_iter().map(Ns).collect();
-            let (poll, _) = after(&pauses);
-            prop_assert!((POLL_MIN..=POLL_MAX).contains(&poll.time()));
+        fn the_past_wears_off(pauses in prop::collection::vec(any::<u64>(), 0..100)) {
+            let (mut poll, mut now) = (Poll::new(), Ns(0));
+            for pause in pauses {
+                now += Ns(pause);
+                poll = poll.rang(now);
+            }
+            for (pause, pays) in [(5_000, true), (20_000, false)] {
+                let start = Ns(now.get() % (1 << 40));
+                poll = poll.rang(start);
+                for ring in 1..200 {
+                    now = start + Ns(pause) * ring;
+                    poll = poll.rang(now);
+                }
+                prop_assert_eq!(poll.pays(now), pays);
+            }
         }
     }
 }

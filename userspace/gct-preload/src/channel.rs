@@ -191,6 +191,11 @@ impl Channel {
         self.lane.is_pending(&self.sides(shadow, None))
     }
 
+    /// Returns whether work is in flight and watched.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.lane.is_watched()
+    }
+
     /// Returns whether the tenant has added entries since the last time.
     pub(crate) fn has_news(&mut self, shadow: &Shadow) -> bool {
         let sides = self.sides(shadow, None);

@@ -122,6 +122,13 @@ impl Governors {
         true
     }
 
+    /// Returns whether the work of any GPU is released in pieces.
+    pub(crate) fn paces(&self) -> bool {
+        self.list
+            .iter()
+            .any(|(_, governor)| governor.limits().atom_ns > 0)
+    }
+
     /// Connects the governor of a GPU to the daemon's pages.
     pub(crate) fn set_peers(&mut self, gpu: u32, peers: GpuPeers) {
         self.prepare(gpu).set_peers(Some(peers));

@@ -10,7 +10,6 @@ use crate::sys;
 use crate::worker::{self, Held};
 use core::sync::atomic::Ordering;
 use gct_core::policy::doorbell;
-use gct_core::policy::poll::Poll;
 use gct_core::policy::poll_backoff::PollBackoff;
 use gct_core::units::{Cpus, Ns};
 use std::sync::OnceLock;
@@ -18,11 +17,16 @@ use std::sync::OnceLock;
 /// The longest sleep. A tenant that waits for room in its ring does not ring.
 const SLEEP: Ns = Ns(1_000_000_000);
 /// The longest sleep while a ring is crowded, or work is held back or in flight and watched: no
-/// doorbell rings when that may continue.
-const SHORT_SLEEP: Ns = Ns(200_000);
+/// doorbell rings when that may continue. Neighbours learn of the end of work as much later.
+const SHORT_SLEEP: Ns = Ns(50_000);
 /// The longest sleep while doorbells cannot fault. The sleep is an eighth of the time since the
 /// last work, between [`SHORT_SLEEP`] and this.
 const DEAF_SLEEP: Ns = Ns(2_000_000);
+/// Polling time after which doorbells are disarmed.
+const DISARM: Ns = Ns(50_000);
+/// Polling time after the end of paced work. A loop that launches, waits and launches again is
+/// polled for throughout.
+const LINGER: Ns = Ns(4_000);
 /// The minimum time between two counts of the processors.
 const COUNT: Ns = Ns(1_000_000_000);
 /// The minimum time between two checks for a debugger.
@@ -45,19 +49,24 @@ pub(crate) fn serves() -> bool {
 
 /// Runs the worker's loop until the process ends. Returns at once in a forked child.
 fn run() {
+    processors::wake_in_time();
     let mut looks = Looks::new();
     while looks.look().is_some() {}
 }
 
 /// The worker's state between two rounds.
 struct Looks {
-    poll: Poll,
     backoff: PollBackoff,
     cpus: Cpus,
     counted: Ns,
-    last_work: Ns,
-    /// Whether the last round found no spare processor to poll on.
+    /// Whether the last round left the rings to the ringing threads.
     rests: bool,
+    /// Whether doorbells could not be armed, so that only polling finds their rings.
+    deaf: bool,
+    /// The start of this poll.
+    polls_since: Option<Ns>,
+    /// When paced work was last in flight.
+    paced: Ns,
     /// While doorbells are open: the time of the last call, and the number of calls then.
     called: Option<(Ns, u64)>,
     /// Whether a debugger traces the program, and when that was checked.
@@ -73,12 +82,13 @@ impl Looks {
     fn new() -> Self {
         let now = now();
         Self {
-            poll: Poll::new(),
             backoff: PollBackoff::new().resume(processors::preemptions(), now),
             cpus: processors::count(),
             counted: now,
-            last_work: now,
             rests: false,
+            deaf: false,
+            polls_since: None,
+            paced: Ns(0),
             called: None,
             traced: sys::is_traced(),
             asked: now,
@@ -89,25 +99,23 @@ impl Looks {
     /// forked child.
     fn look(&mut self) -> Option<()> {
         let mut shared = worker::lock()?;
-        let progress = shared.publish() > 0;
+        shared.publish();
         let now = now();
-        if progress {
-            self.last_work = now;
-        }
         if self.backoff.is_due(now) {
             self.backoff = self.backoff.end(processors::preemptions(), now);
         }
-        if !self.backoff.may_poll(self.cpus, now) {
+        if !self.polls(&shared, now) {
+            self.polls_since = None;
             return self.rest(shared);
         }
-        self.rests = false;
-        self.called = None;
-        calls::close();
-        if now - self.last_work > self.poll.time() {
-            return self.sleep(shared);
-        }
-        if worker::armed() {
-            shared.disarm();
+        // A short poll leaves the doorbells as they are: to change them costs more than a fault.
+        if now - *self.polls_since.get_or_insert(now) > DISARM {
+            self.rests = false;
+            self.called = None;
+            calls::close();
+            if worker::armed() {
+                shared.disarm();
+            }
         }
         drop(shared);
         core::hint::spin_loop();
@@ -117,28 +125,19 @@ impl Looks {
         Some(())
     }
 
-    /// Arms the doorbells, publishes once more and sleeps until one rings.
-    fn sleep(&mut self, mut shared: Held) -> Option<()> {
-        let seen = worker::bell();
-        let armed = self.arm(&mut shared, false);
-        if shared.publish() > 0 {
-            shared.disarm();
-            self.worked(now());
-            return Some(());
+    /// Returns whether to poll: for rings in quick succession, for the end of a piece that another
+    /// one follows, or for all work if doorbells cannot be armed.
+    fn polls(&mut self, shared: &Held, now: Ns) -> bool {
+        let idle = shared.poll.idle(now);
+        let recent = idle <= doorbell::IDLE;
+        if recent && shared.is_paced() {
+            self.paced = now;
         }
-        let timeout = self.timeout(&shared, armed);
-        self.pause(shared, seen, timeout);
-        let mut shared = worker::lock()?;
-        let rung = worker::bell() != seen;
-        shared.disarm();
-        if shared.publish() > 0 || rung {
-            self.worked(now());
-        }
-        Some(())
+        let pays = shared.poll.pays(now) || now - self.paced <= LINGER || (self.deaf && recent);
+        pays && self.backoff.may_poll(self.cpus, now)
     }
 
-    /// Runs a round without a spare processor: the ringing threads publish, and the worker does the
-    /// rest.
+    /// Runs a round without polling: the ringing threads publish, and the worker does the rest.
     fn rest(&mut self, mut shared: Held) -> Option<()> {
         if calls::is_open() {
             if self.stays_open(&mut shared) {
@@ -148,19 +147,18 @@ impl Looks {
             }
         } else if self.rests && !worker::armed() {
             // A store that could not be skipped must complete before the next one faults.
-            let timeout = self.timeout(&shared, false);
+            let timeout = Self::timeout(&shared, false);
             self.pause(shared, worker::bell(), timeout);
             shared = worker::lock()?;
         }
         self.rests = true;
         self.called = None;
         let seen = worker::bell();
-        let armed = self.arm(&mut shared, true);
+        let armed = self.arm(&mut shared);
+        self.deaf = !armed;
         calls::close();
-        if shared.publish() > 0 {
-            self.last_work = now();
-        }
-        let timeout = self.timeout(&shared, armed);
+        shared.publish();
+        let timeout = Self::timeout(&shared, armed);
         self.pause(shared, seen, timeout);
         Some(())
     }
@@ -185,7 +183,7 @@ impl Looks {
 
     /// Arms the doorbells, unless a debugger would stop the program at each fault. Returns false if
     /// they must be polled.
-    fn arm(&mut self, shared: &mut Held, stay: bool) -> bool {
+    fn arm(&mut self, shared: &mut Held) -> bool {
         let now = now();
         if now - self.asked > TRACER {
             self.traced = sys::is_traced();
@@ -194,12 +192,12 @@ impl Looks {
         if self.traced && worker::armed() {
             shared.disarm();
         }
-        !self.traced && shared.arm(stay)
+        !self.traced && shared.arm()
     }
 
     /// Returns how long to sleep. The time is short if no ring would wake the worker.
-    fn timeout(&self, shared: &Held, armed: bool) -> Ns {
-        let idle = (now() - self.last_work) / 8;
+    fn timeout(shared: &Held, armed: bool) -> Ns {
+        let idle = shared.poll.idle(now()) / 8;
         let longest = match armed {
             true => SLEEP,
             false => idle.clamp(SHORT_SLEEP, DEAF_SLEEP),
@@ -226,11 +224,32 @@ impl Looks {
         }
         self.backoff = self.backoff.resume(processors::preemptions(), now);
     }
+}
 
-    /// Records work that came after a sleep.
-    fn worked(&mut self, now: Ns) {
-        let pause = now - self.last_work;
-        self.poll = self.poll.after_sleep(pause);
-        self.last_work = now;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gct_core::policy::poll::Poll;
+
+    /// Returns whether the worker polls after rings that lie `gap` apart.
+    fn polls_after(gap: Ns, deaf: bool) -> bool {
+        let mut looks = Looks::new();
+        (looks.cpus, looks.deaf) = (Cpus::whole(8), deaf);
+        let mut shared = worker::lock().unwrap();
+        let mut now = now();
+        for _ in 0..1_000 {
+            now += gap;
+            shared.poll = shared.poll.rang(now);
+        }
+        let polls = looks.polls(&shared, now);
+        shared.poll = Poll::new();
+        polls
+    }
+
+    #[test]
+    fn single_launches_are_polled_for_only_where_no_doorbell_faults() {
+        assert!(polls_after(Ns(4_000), false));
+        assert!(!polls_after(Ns(50_000), false));
+        assert!(polls_after(Ns(50_000), true));
     }
 }

@@ -79,6 +79,8 @@ pub(crate) struct Session {
     news: bool,
     /// Whether it left work that must be watched.
     unfinished: bool,
+    /// Whether [`publish`](Self::publish) left work that is in flight and watched.
+    watched: bool,
     /// The index of the mapping in which the last segment was found.
     found: Cell<usize>,
 }
@@ -101,6 +103,7 @@ impl Session {
             notifiers: Notifiers::new(),
             news: false,
             unfinished: false,
+            watched: false,
             found: Cell::new(0),
         }
     }
@@ -425,6 +428,7 @@ impl Session {
             alone,
             news,
             unfinished,
+            watched,
             found,
             ..
         } = self;
@@ -439,6 +443,7 @@ impl Session {
         let memory = unsafe { Mapped::new(translate) };
         let mut count = 0;
         *unfinished = alone.forwards();
+        *watched = false;
         for channel in channels.iter_mut() {
             let Some(ring) = rings.iter_mut().find(|r| channel.lives_in(&r.shadow)) else {
                 continue;
@@ -464,6 +469,7 @@ impl Session {
                 channel.refresh_get(shadow);
             }
             *unfinished |= channel.pending(shadow) || channel.crowded(shadow);
+            *watched |= channel.is_watched();
         }
         count
     }
@@ -472,6 +478,11 @@ impl Session {
     /// doorbell will ring: held back, in flight and watched, or in a ring without room.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.unfinished
+    }
+
+    /// Returns whether [`publish`](Self::publish) left work that is in flight and watched.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched
     }
 
     /// Returns whether any channel of a GPU has work that is held back, or in flight and watched.

@@ -3,17 +3,15 @@
 //! Holds the state that the program's threads, the fault handler and the worker share, and handles
 //! faults on armed doorbells.
 //!
-//! Which thread publishes depends on whether the program has a spare processor
-//! ([`gct_core::policy::poll_backoff`]):
+//! Three threads may publish:
 //!
-//! - With one, the worker polls while there is work ([`looks`](crate::looks)). A launch that wakes
-//!   it costs 7 us more at the median and 25 us at p95 (H200 in a virtual machine, driver
-//!   580.159.04). Doorbells fault only while it sleeps. The fault handler disarms them, publishes
-//!   on the spot and wakes the worker. An idle tenant thus costs nothing, and a busy one takes no
-//!   faults. (Linux's NAPI does the same with interrupts.)
-//! - Without one, every store to a doorbell faults, and the storing thread publishes. The worker
-//!   wakes only for work that no doorbell announces. If all rings come from libcuda functions that
-//!   this library interposes, these publish when they return, and no store faults ([`calls`]).
+//! - The ringing thread, usually. Every store to a doorbell faults, and the fault handler publishes
+//!   on the spot. If all rings come from libcuda functions that this library interposes, these
+//!   publish when they return, and no store faults ([`calls`]).
+//! - The worker, while rings come in quick succession ([`gct_core::policy::poll`]) and the program
+//!   has a spare processor ([`gct_core::policy::poll_backoff`]). Doorbells do not fault then.
+//!   (Linux's NAPI does the same with interrupts.)
+//! - The worker, for work that no doorbell announces ([`looks`](crate::looks)).
 
 use crate::calls;
 use crate::fault;
@@ -28,6 +26,7 @@ use core::ffi::c_void;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use gct_core::policy::doorbell::Doorbells;
+use gct_core::policy::poll::Poll;
 use gct_core::units::Ns;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
@@ -38,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) governors: Governors,
     /// The pattern of the program's rings.
     pub(crate) doorbells: Doorbells,
+    /// Whether to poll for them.
+    pub(crate) poll: Poll,
     /// The number of calls that have published.
     pub(crate) calls: u64,
 }
@@ -46,12 +47,11 @@ static SHARED: Mutex<Shared> = Mutex::new(Shared {
     session: Session::new(),
     governors: Governors::new(),
     doorbells: Doorbells::new(),
+    poll: Poll::new(),
     calls: 0,
 });
 /// Whether stores to doorbells fault.
 static ARMED: AtomicBool = AtomicBool::new(false);
-/// Whether the fault handler leaves them armed, because the worker has no processor to poll on.
-static STAY_ARMED: AtomicBool = AtomicBool::new(false);
 /// Whether the worker sleeps for long, because it had nothing to watch.
 static AT_REST: AtomicBool = AtomicBool::new(false);
 /// The counter that wakes the worker when it changes.
@@ -140,6 +140,9 @@ impl Shared {
             }
         }
         STATS.entries.fetch_add(u64::from(count), Ordering::Relaxed);
+        if count > 0 {
+            self.poll = self.poll.rang(Ns(now_ns));
+        }
         count
     }
 
@@ -148,10 +151,13 @@ impl Shared {
         self.session.is_unfinished()
     }
 
-    /// Arms the doorbells. With `stay` they remain armed when one rings. Returns false if that
-    /// cannot be done, so they must be polled.
-    pub(crate) fn arm(&mut self, stay: bool) -> bool {
-        STAY_ARMED.store(stay, Ordering::SeqCst);
+    /// Returns whether the next piece of a launch follows when one ends.
+    pub(crate) fn is_paced(&self) -> bool {
+        self.session.is_watched() && self.governors.paces()
+    }
+
+    /// Arms the doorbells. Returns false if that cannot be done, so they must be polled.
+    pub(crate) fn arm(&mut self) -> bool {
         if !ARMED.swap(true, Ordering::SeqCst) {
             fault::in_front();
             if !self.session.arm(true) {
@@ -209,11 +215,11 @@ pub(crate) fn publish_call() {
     wake_for(shared);
 }
 
-/// Wakes the worker if there is work to watch and it sleeps for long.
+/// Wakes the worker if it sleeps for long, and there is work to watch or polling pays.
 fn wake_for(shared: Held) {
-    let unfinished = shared.unfinished();
+    let needed = shared.unfinished() || shared.poll.pays(Ns(sys::now_ns()));
     drop(shared);
-    if unfinished && AT_REST.swap(false, Ordering::SeqCst) {
+    if needed && AT_REST.swap(false, Ordering::SeqCst) {
         wake();
     }
 }
@@ -298,7 +304,7 @@ pub(crate) unsafe fn on_fault(addr: usize, context: *mut c_void) -> bool {
     }
     STATS.faults.fetch_add(1, Ordering::Relaxed);
     // SAFETY: passed on.
-    if STAY_ARMED.load(Ordering::SeqCst) && unsafe { publish_here(addr, context) } {
+    if unsafe { publish_here(addr, context) } {
         return true;
     }
     if let Some(mut shared) = try_lock() {
@@ -332,6 +338,7 @@ pub(crate) unsafe fn on_fault(addr: usize, context: *mut c_void) -> bool {
 ///
 /// `context` is that of the signal.
 unsafe fn publish_here(addr: usize, context: *mut c_void) -> bool {
+    WAITING.fetch_add(1, Ordering::SeqCst);
     let locked = (0..TRIES).find_map(|_| {
         let locked = try_lock();
         if locked.is_none() {
@@ -339,6 +346,7 @@ unsafe fn publish_here(addr: usize, context: *mut c_void) -> bool {
         }
         locked
     });
+    WAITING.fetch_sub(1, Ordering::SeqCst);
     let Some(mut shared) = locked else {
         return false;
     };
