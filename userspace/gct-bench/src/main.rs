@@ -81,6 +81,7 @@ fn main() -> Result<()> {
     if cli.parts.is_empty() {
         bail!("nothing is to be measured (--parts) or shown (--show)");
     }
+    std::fs::create_dir_all(&cli.out).with_context(|| cli.out.display().to_string())?;
     let kit = Kit::new(cli.kit.clone())?;
     // The masks are written over these TPCs; other numbers have no TPC.
     let tpcs = kit.run(&RunEnv::gctgroup(), "tpcs")?;
@@ -89,7 +90,7 @@ fn main() -> Result<()> {
     for part in &cli.parts {
         let mut report = Report::new(machine.clone());
         let (name, done) = match part.as_str() {
-            "alone" => ("alone", alone::run(&kit, &cli, &mut report)),
+            "alone" => ("alone", alone::run(&kit, &cli, &tpcs, &mut report)),
             "atoms" => ("atoms", atoms::run(&kit, &cli, &tpcs, &mut report)),
             "sweep" => ("sweep", sweep::run(&kit, &cli, &tpcs, &mut report)),
             "silence" => ("silence", silence::run(&kit, &cli, &tpcs, &mut report)),

@@ -29,6 +29,10 @@ const TRAININGS: [&str; 3] = ["resnet50", "bert", "lora"];
 const LOAD: f64 = 0.5;
 /// Length of a window as a multiple of the sweep's, since requests are few.
 const LONGER: f64 = 5.0;
+/// Requests of a window at least.
+const REQUESTS: f64 = 200.0;
+/// The name of a service that is alone, as a client of MPS.
+const MPS_ALONE: &str = "MPS alone";
 /// Time limit for a program to build all its models.
 const BUILD: Duration = Duration::from_secs(120);
 /// Time limit beyond a window. A queue of requests may have to drain.
@@ -54,8 +58,11 @@ pub(crate) fn run(kit: &Kit, cli: &Cli, tpcs: &[&str], report: &mut Report) -> R
     };
     let mut all = mechanisms::all(&needs, tpcs, &daemon, &mps, report)?;
     for pair in &mut all {
+        for mechanism in pair.mechanisms.iter_mut().filter(|way| !way.beside) {
+            mechanism.name = MPS_ALONE.into();
+        }
         pair.mechanisms
-            .retain(|mechanism| mechanism.beside && cli.measures(&mechanism.name));
+            .retain(|mechanism| cli.measures(&mechanism.name));
     }
     all.retain(|pair| !pair.mechanisms.is_empty());
     mechanisms::in_rounds(all, cli, "models", report, |pair, random, report| {
@@ -108,7 +115,6 @@ fn alone(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<Rates> {
         ));
         rates.insert(name, rate);
     }
-    let mut random = Rng::with_seed(cli.seed);
     for _ in 0..cli.repeat.max(2) {
         let mut steps = BTreeMap::new();
         for name in TRAININGS {
@@ -119,7 +125,7 @@ fn alone(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<Rates> {
             );
         }
         for (name, rate) in &rates {
-            let window = format!("{} {seconds} {}", moment_in(LEAD), random.u32(..));
+            let window = Window::of(cli, report, (name, TRAININGS[0]), ALONE, *rate);
             service.ask(&format!("infer {name} 0 {rate} {window}"))?;
             let line = service.answer(PATIENCE)?;
             for (training, rate) in &steps {
@@ -128,6 +134,41 @@ fn alone(kit: &Kit, cli: &Cli, report: &mut Report) -> Result<Rates> {
         }
     }
     Ok(rates)
+}
+
+/// The time of a measurement, and the seed of its arrivals. All mechanisms get the same arrivals.
+struct Window {
+    start: String,
+    seconds: f64,
+    seed: u64,
+}
+
+impl Window {
+    /// Returns the next window of a pair and a mechanism.
+    fn of(
+        cli: &Cli,
+        report: &Report,
+        (service, training): (&str, &str),
+        mechanism: &str,
+        rate: f64,
+    ) -> Self {
+        let title = table(service, training).title;
+        let table = report.tables.iter().find(|table| table.title == title);
+        let row = table.and_then(|table| table.get(mechanism));
+        let round = row.and_then(|row| row.values.first()).map_or(0, Vec::len);
+        Self {
+            start: moment_in(LEAD),
+            seconds: (LONGER * cli.seconds).max(REQUESTS / rate),
+            // CAST: rounds are few.
+            seed: cli.seed + round as u64,
+        }
+    }
+}
+
+impl std::fmt::Display for Window {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} {}", self.start, self.seconds, self.seed)
+    }
 }
 
 fn with_pair(
@@ -143,34 +184,43 @@ fn with_pair(
         .mechanisms
         .iter()
         .flat_map(|mechanism| pairs().map(move |models| (mechanism, models)))
+        .filter(|(mechanism, models)| mechanism.beside || models.1 == TRAININGS[0])
         .collect();
     random.shuffle(&mut windows);
     for (mechanism, models) in windows {
         let rate = rates.get(models.0).copied().unwrap_or(1.0);
-        window(cli, &mut programs, mechanism, models, rate, random, report)?;
+        window(cli, &mut programs, mechanism, models, rate, report)?;
     }
     Ok(())
 }
 
-/// Measures one service beside one training.
+/// Measures one service, beside one training or alone.
 fn window(
     cli: &Cli,
     [service, training]: &mut [Served; 2],
     mechanism: &Mechanism,
     (name, trained): (&str, &str),
     rate: f64,
-    random: &mut Rng,
     report: &mut Report,
 ) -> Result<()> {
-    let window = format!("{} {}", moment_in(LEAD), LONGER * cli.seconds);
-    training.ask(&format!("train {trained} {window}"))?;
+    let window = Window::of(cli, report, (name, trained), &mechanism.name, rate);
+    if mechanism.beside {
+        let Window { start, seconds, .. } = &window;
+        training.ask(&format!("train {trained} {start} {seconds}"))?;
+    }
     let priority = u8::from(mechanism.high_priority);
-    let seed = random.u32(..);
-    service.ask(&format!("infer {name} {priority} {rate} {window} {seed}"))?;
+    service.ask(&format!("infer {name} {priority} {rate} {window}"))?;
     let line = service.answer(PATIENCE)?;
-    let steps = number(&training.answer(PATIENCE)?, "launches_per_second")?;
-    let table = table(name, trained);
-    report.add(filled(table, &mechanism.name, &line, vec![steps])?);
+    if mechanism.beside {
+        let steps = number(&training.answer(PATIENCE)?, "launches_per_second")?;
+        let table = table(name, trained);
+        report.add(filled(table, &mechanism.name, &line, vec![steps])?);
+    } else {
+        for training in TRAININGS {
+            let table = table(name, training);
+            report.add(filled(table, &mechanism.name, &line, vec![])?);
+        }
+    }
     Ok(())
 }
 
@@ -189,7 +239,7 @@ pub(crate) fn markdown(tables: &[&Table]) -> String {
             continue;
         };
         for row in table.rows.iter().filter(|row| row.name != ALONE) {
-            let (Some(p99), Some(rate)) = (ratio(row, alone, P99), ratio(row, alone, RATE)) else {
+            let Some(p99) = ratio(row, alone, P99) else {
                 continue;
             };
             let at = match sums.iter().position(|(name, _)| *name == row.name) {
@@ -201,7 +251,7 @@ pub(crate) fn markdown(tables: &[&Table]) -> String {
             };
             if let Some((_, sum)) = sums.get_mut(at) {
                 sum.p99.push((p99, table.title.replace(TITLE, "")));
-                sum.rate.push(rate);
+                sum.rate.extend(ratio(row, alone, RATE));
             }
         }
     }
@@ -215,14 +265,20 @@ pub(crate) fn markdown(tables: &[&Table]) -> String {
         let worst = sum.p99.iter().max_by(|a, b| a.0.total_cmp(&b.0));
         let (worst, pair) = worst.map_or((0.0, ""), |(ratio, pair)| (*ratio, pair.as_str()));
         let least = sum.rate.iter().copied().fold(f64::INFINITY, f64::min);
+        let trained = match sum.rate.is_empty() {
+            true => "- | -".into(),
+            false => format!(
+                "{:.0}% | {:.0}%",
+                100.0 * self::mean(sum.rate.iter().copied()),
+                100.0 * least
+            ),
+        };
         // Writing to a `String` cannot fail.
         let _ = writeln!(
             out,
-            "| {name} | {} | {:.2} | {worst:.2} ({pair}) | {:.0}% | {:.0}% |",
+            "| {name} | {} | {:.2} | {worst:.2} ({pair}) | {trained} |",
             sum.p99.len(),
             mean(sum),
-            100.0 * self::mean(sum.rate.iter().copied()),
-            100.0 * least,
         );
     }
     out
@@ -250,12 +306,18 @@ mod tests {
             table.row(ALONE, &row(100.0, 50.0));
             table.row("MPS", &row(p99, rate));
             table.row("gct none", &[vec![], vec![], vec![], vec![]]);
+            table.row(MPS_ALONE, &[vec![1.0], vec![1.0], vec![p99 / 3.0], vec![]]);
             table
         };
         let tables = [pair("lora", 120.0, 40.0), pair("bert", 300.0, 45.0)];
         let text = markdown(&tables.iter().collect::<Vec<_>>());
-        let last = text.lines().last();
-        let wanted = "| MPS | 2 | 2.10 | 3.00 (bert beside training bert) | 85% | 80% |";
-        assert_eq!(last, Some(wanted));
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(
+            lines,
+            [
+                "| MPS alone | 2 | 0.70 | 1.00 (bert beside training bert) | - | - |",
+                "| MPS | 2 | 2.10 | 3.00 (bert beside training bert) | 85% | 80% |",
+            ]
+        );
     }
 }

@@ -84,11 +84,14 @@ pub(crate) enum Workload {
         #[arg(long, default_value_t = 30)]
         rounds: u32,
     },
-    /// Launch once, then measure the processor time of an idle context
+    /// Measure the processor time of a program that sleeps between launches
     Idle {
         /// Time to measure, in seconds
         #[arg(long, default_value_t = 3.0)]
         seconds: f64,
+        /// Launches a second, each with a wait; 0 for none after the first
+        #[arg(long, default_value_t = 0.0)]
+        rate: f64,
     },
     /// Launch in a loop, and print periodically how many SMs the last launch used
     Watch {

@@ -80,7 +80,7 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
             let cost = cost::splits(gpu, &mut stamp, mechanism, parts, rounds)?;
             Ok(to_string(&cost)?)
         }
-        Workload::Idle { seconds } => Ok(to_string(&idle::run(gpu, seconds)?)?),
+        Workload::Idle { seconds, rate } => Ok(to_string(&idle::run(gpu, seconds, rate)?)?),
         Workload::Sms { grid } => {
             let mut stamp = grid.stamp(gpu)?;
             Ok(to_string(&gpu.sms_used(&mut stamp)?)?)
