@@ -146,8 +146,8 @@ instructions() {
 }
 
 # same_instructions STOCK.s PREFIX.s: line by line. A number loaded into a
-# register may have grown by as many lines as the series adds to a file: it is
-# __LINE__, which the driver passes to its messages and allocation records.
+# register or pushed may have grown by as many lines as the series adds to a file:
+# it is __LINE__, which the driver passes to its messages and allocation records.
 same_instructions() {
 	paste -d $'\001' "$1" "$2" | awk -F '\001' -v shift_max=40 '
 		function hex(s,  i, v) {
@@ -156,12 +156,12 @@ same_instructions() {
 			return v
 		}
 		function line_number(s) {
-			if (!match(s, /mov +\$0x[0-9a-f]+,%/)) return -1
+			if (!match(s, /(mov +\$0x[0-9a-f]+,%|push +\$0x[0-9a-f]+$)/)) return -1
 			s = substr(s, RSTART, RLENGTH)
 			gsub(/^.*0x|,%$/, "", s)
 			return hex(s)
 		}
-		function frame(s) { sub(/\$0x[0-9a-f]+,/, "$N,", s); return s }
+		function frame(s) { sub(/\$0x[0-9a-f]+/, "$N", s); return s }
 		$1 == $2 { same++; next }
 		{
 			shift = line_number($2) - line_number($1)
