@@ -18,6 +18,7 @@ mod foreign;
 mod gpus;
 mod group_procs;
 mod groups;
+mod managed;
 mod memory_view;
 mod owned;
 mod pending_write;

@@ -23,6 +23,7 @@
 //! leaving a     the same                         free        leaving, held  no
 //! ```
 
+pub mod accounts;
 mod charge;
 mod clock;
 

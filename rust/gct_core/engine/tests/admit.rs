@@ -212,6 +212,44 @@ fn managed_memory_that_exists_is_charged_over_the_limit() {
 }
 
 #[test]
+fn managed_memory_that_grows_and_shrinks() {
+    let (mut world, file, group) = limited("4096", "max");
+    let gpu = world.gpu;
+    assert_eq!(world.store.state().gpu_of_uuid(&[7; 16]), None);
+    assert_eq!(world.store.state().gpu_uuid(1, [7; 16]), Ok(()));
+    assert_eq!(world.store.state().gpu_of_uuid(&[7; 16]), Some(gpu));
+    let other = world.group("other");
+    let add = |store: &mut Store| store.state().charge_managed(file, gpu, Bytes(0));
+    let ticket = world.store.retry(add).unwrap();
+    let proc = world.pool(Owner::Proc(APP));
+    for (bytes, peak) in [(6, 6), (6, 6), (2, 6), (0, 6), (4, 6), (8, 8)] {
+        let bytes = bytes << 20;
+        let set = |store: &mut Store| store.state().recharge_managed(file, ticket, Bytes(bytes));
+        assert_eq!(world.store.retry(set), Ok(()));
+        world.store.check();
+        let sum = format!("{}\n", 4096 + bytes);
+        assert_eq!(world.current(Owner::Proc(APP)), sum);
+        assert_eq!(world.current(Owner::Group(group)), sum);
+        let shown = world.read(File::GmemPeak, proc);
+        assert_eq!(shown, Ok(format!("{}\n", 4096 + (peak << 20))));
+    }
+    assert_eq!(world.read(File::GmemEvents, proc), Ok("limit 0\n".into()));
+    // A limit refuses other memory, and the process takes the sum along.
+    assert_eq!(world.try_charge(file, 1), None);
+    let (from, to) = (Scope::Group(group), Scope::Group(other));
+    assert_eq!(world.write(File::GroupCgroup, from, "/none"), Ok(()));
+    assert_eq!(world.write(File::GroupCgroup, to, "/web"), Ok(()));
+    world.store.check();
+    assert_eq!(world.current(Owner::Group(group)), "0\n");
+    assert_eq!(world.current(Owner::Group(other)), "8392704\n");
+    world.store.state().uncharge_ticket(file, ticket);
+    let gone = world.store.state().recharge_managed(file, ticket, Bytes(1));
+    assert_eq!(gone, Err(Error::Gone));
+    assert_eq!(world.current(Owner::Group(other)), "4096\n");
+    world.store.check();
+}
+
+#[test]
 fn a_limit_is_not_lowered_below_what_is_charged() {
     let (mut world, file, group) = limited("max", "8192");
     assert!(world.try_charge_managed(file, 4096).is_some());
