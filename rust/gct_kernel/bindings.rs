@@ -3,9 +3,10 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 10;
+pub const GCT_ABI_VERSION: u32 = 11;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
+pub const GCT_UVM_ACCOUNTS: u32 = 4096;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct gct_gpu {
@@ -100,6 +101,17 @@ unsafe extern "C" {
         n: u32,
     );
     pub fn gct_serve_file(file: *mut kernel::ffi::c_void);
+    pub fn gct_uvm_gpu_add(uuid: *const u8, roots: u32) -> *mut kernel::ffi::c_void;
+    pub fn gct_uvm_gpu_remove(gpu: *mut kernel::ffi::c_void);
+    pub fn gct_uvm_account_open(
+        gpu: *mut kernel::ffi::c_void,
+        file: *mut kernel::ffi::c_void,
+    ) -> u32;
+    pub fn gct_uvm_account_close(gpu: *mut kernel::ffi::c_void, account: u32);
+    pub fn gct_uvm_settle(gpu: *mut kernel::ffi::c_void, account: u32);
+    pub fn gct_uvm_take(gpu: *mut kernel::ffi::c_void, root: u32, account: u32);
+    pub fn gct_uvm_drop(gpu: *mut kernel::ffi::c_void, root: u32);
+    pub fn gct_uvm_holder(gpu: *mut kernel::ffi::c_void, root: u32) -> u32;
     pub static mut gct_owning: u32;
     pub static gct_debugfs_fops: file_operations;
     pub fn gct_helper_enable_hooks(on: bool);

@@ -8,7 +8,7 @@
 use crate::process::{self, Found};
 use crate::rm::SystemPmGuard;
 use crate::state::Glue;
-use crate::{exec, owned};
+use crate::{exec, owned, uvm};
 use core::fmt;
 use gct_core::error::Error;
 use gct_core::ids::{GroupId, Owner, ProcKey, Scope};
@@ -78,6 +78,9 @@ pub(crate) unsafe fn show(glue: &Glue, seq: *mut bindings::seq_file) -> Result<(
     ) {
         owned::report(glue);
     }
+    if matches!(file, File::GmemCurrent | File::GmemPeak | File::GmemStat) {
+        uvm::settle(glue);
+    }
     let outcome = match (file, scope) {
         (File::GroupProcs, Scope::Group(group)) => show_procs(glue, *group, &mut text),
         _ => glue.with(|state, _| state.show(file, *scope, &mut text)),
@@ -113,6 +116,9 @@ pub(crate) unsafe fn write(
 ) -> Result<(), c_int> {
     // SAFETY: the caller's contract.
     let (file, scope) = unsafe { subject(file) }.ok_or(errno(Error::Gone))?;
+    if matches!(file, File::GmemLimit | File::GmemPeak) {
+        uvm::settle(glue);
+    }
     if count > WRITE_BYTES_MAX {
         return Err(errno(Error::Syntax));
     }

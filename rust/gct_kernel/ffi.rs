@@ -23,7 +23,7 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // gct.h and gct_helpers.h assert the same numbers in C.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 10);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 11);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
@@ -40,6 +40,8 @@ macro_rules! check_signatures {
         $(const _: () = { let _ = if true { bindings::$function } else { $function }; };)*
     };
 }
+
+pub(crate) use check_signatures;
 
 check_signatures!(
     gct_init,
@@ -65,7 +67,7 @@ check_signatures!(
 static GLUE: Atomic<*mut Glue> = Atomic::new(ptr::null_mut());
 
 /// Returns the glue if there is one. Callers use it within one call from C.
-fn glue<'a>() -> Option<ArcBorrow<'a, Glue>> {
+pub(crate) fn glue<'a>() -> Option<ArcBorrow<'a, Glue>> {
     let glue = NonNull::new(GLUE.load(Acquire))?;
     // SAFETY: the pointer comes from `Arc::into_raw`. Only `gct_exit` drops its reference, after
     // the last hook, file operation and tracepoint has returned. So it outlives this borrow.
@@ -243,7 +245,7 @@ unsafe extern "C" fn gct_memory_kept(
 }
 
 /// Returns the open file of a token.
-fn token(file: *mut c_void) -> Option<FileId> {
+pub(crate) fn token(file: *mut c_void) -> Option<FileId> {
     let raw = u64::try_from(file.addr()).ok()?;
     (raw != 0).then(|| FileId::from_raw(raw))
 }

@@ -34,6 +34,8 @@ mod rm;
 mod serve;
 mod state;
 mod tree;
+mod uvm;
+mod uvm_ffi;
 
 /// The prefix that `pr_*!` print. `module!` would define it.
 const __LOG_PREFIX: &[u8] = b"gct\0";

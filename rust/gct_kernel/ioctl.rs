@@ -17,7 +17,7 @@ use crate::bindings::gct_call;
 use crate::hooks::{count_refusal, with};
 use crate::serve::{self, Served};
 use crate::state::Glue;
-use crate::{exec, memory_info, owned, process, rm};
+use crate::{exec, memory_info, owned, process, rm, uvm};
 use core::mem::{align_of, size_of};
 use gct_core::engine::{Flush, Imported, Ticket, Visited, Wait};
 use gct_core::error::Error;
@@ -210,6 +210,7 @@ fn charge(
     if !call.allocates_memory() {
         return Ok(());
     }
+    uvm::settle(glue);
     let refused = match glue.with(|state, _| state.call_try_charge(file, call, bytes)) {
         Ok(Some(charge)) => {
             entered.ticket = entered.ticket.with_charge(charge);

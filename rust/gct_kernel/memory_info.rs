@@ -7,6 +7,7 @@
 //! limit is the charge of each allocation.
 
 use crate::state::Glue;
+use crate::uvm;
 use gct_core::ids::FileId;
 use gct_core::rmapi::memory_info::{Answered, MemoryView};
 use gct_core::rmapi::query;
@@ -18,6 +19,7 @@ pub(crate) fn show(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], result:
     let Some(answered) = Answered::decode(escape, bytes).filter(|_| result == 0) else {
         return;
     };
+    uvm::settle(glue);
     let view = glue.locked(|state| state.memory_view(file, answered.client, answered.object));
     if let Some(view) = view {
         edit(&answered, &view);

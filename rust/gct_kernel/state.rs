@@ -29,6 +29,7 @@
 use crate::faults::Reports;
 use crate::owned::Owned;
 use crate::tree::Tree;
+use crate::uvm::Uvm;
 use gct_core::dirs::Effect;
 use gct_core::engine::{Flush, InFlight, Next, Wait};
 use gct_core::error::{Error, Need, Table};
@@ -79,6 +80,8 @@ pub(crate) struct Glue {
     pub(crate) reports: Reports,
     #[pin]
     pub(crate) owned: Owned,
+    #[pin]
+    pub(crate) uvm: Uvm,
     #[pin]
     pub(crate) work: Work<Glue>,
 }
@@ -134,6 +137,7 @@ impl Glue {
                 members <- new_spinlock!(members, "gct::members"),
                 reports: Reports::new(),
                 owned <- Owned::new(),
+                uvm <- Uvm::new(),
                 work <- new_work!("gct::work"),
             }),
             GFP_KERNEL,

@@ -25,6 +25,19 @@
 
 DEFINE_STATIC_KEY_FALSE(gct_enabled_key);
 
+/* What nvidia-uvm.ko uses. */
+EXPORT_SYMBOL_GPL(gct_enabled_key);
+EXPORT_SYMBOL_GPL(gct_file_open);
+EXPORT_SYMBOL_GPL(gct_file_close);
+EXPORT_SYMBOL_GPL(gct_uvm_gpu_add);
+EXPORT_SYMBOL_GPL(gct_uvm_gpu_remove);
+EXPORT_SYMBOL_GPL(gct_uvm_account_open);
+EXPORT_SYMBOL_GPL(gct_uvm_account_close);
+EXPORT_SYMBOL_GPL(gct_uvm_settle);
+EXPORT_SYMBOL_GPL(gct_uvm_take);
+EXPORT_SYMBOL_GPL(gct_uvm_drop);
+EXPORT_SYMBOL_GPL(gct_uvm_holder);
+
 void gct_helper_enable_hooks(bool on)
 {
 	if (on)

@@ -22,7 +22,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 10
+#define GCT_ABI_VERSION 11
 
 /* Bytes of struct gct_gpu's name, including the terminating NUL. */
 #define GCT_GPU_NAME_BYTES 64
@@ -193,6 +193,38 @@ extern uint32_t gct_servings;
 int gct_serve_read(void *to, const void *from, uint32_t n);
 void gct_serve_write(const void *to, const void *from, uint32_t n);
 void gct_serve_file(void *file);
+
+/*
+ * Managed memory, which nvidia-uvm.ko allocates in root chunks of 2 MiB. An address
+ * space of UVM is a file of gct_file_open(). On each of its GPUs it has an account, a
+ * number below GCT_UVM_ACCOUNTS; 0 is nobody's. A root chunk has one account at a
+ * time, its holder, and is charged to it as a whole.
+ *
+ * gct_uvm_gpu_add() reports that UVM uses the GPU with @uuid, which has @roots root
+ * chunks: root chunk N is at address N * 2 MiB. It returns the GPU for the functions
+ * below, or NULL if managed memory on it cannot be charged. UVM passes the GPU to
+ * exactly one gct_uvm_gpu_remove(). Both may sleep.
+ *
+ * gct_uvm_account_open() opens the account of @file's address space, or returns 0.
+ * gct_uvm_account_close() closes it: the address space holds nothing any more, but
+ * root chunks that others are evicting. Its number is used again when they have
+ * another holder. gct_uvm_settle() charges the process of an account for what it
+ * holds now. These may sleep and allocate memory; any lock of UVM but a spinlock may
+ * be held, and the resource manager's API lock.
+ *
+ * gct_uvm_take() gives a root chunk to an account, gct_uvm_drop() makes it free, and
+ * gct_uvm_holder() returns its holder. They do not sleep; UVM's spinlocks may be held.
+ */
+#define GCT_UVM_ACCOUNTS 4096
+
+void *gct_uvm_gpu_add(const uint8_t uuid[GCT_GPU_UUID_BYTES], uint32_t roots);
+void gct_uvm_gpu_remove(void *gpu);
+uint32_t gct_uvm_account_open(void *gpu, void *file);
+void gct_uvm_account_close(void *gpu, uint32_t account);
+void gct_uvm_settle(void *gpu, uint32_t account);
+void gct_uvm_take(void *gpu, uint32_t root, uint32_t account);
+void gct_uvm_drop(void *gpu, uint32_t root);
+uint32_t gct_uvm_holder(void *gpu, uint32_t root);
 
 /* Escape numbers of the ioctls that allocate, free, share or control RM objects. */
 #define GCT_ESCAPE_ALLOC_MEMORY 0x27u

@@ -210,7 +210,7 @@ files! {
         unit: "bytes",
         feature: GmemCharge,
         errors: [Unsupported],
-        doc: "Device memory charged now: allocations of the owner's processes from the resource manager, and in the user-space mode managed memory.",
+        doc: "Device memory charged now: allocations of the owner's processes from the resource manager, and managed memory.",
     }
     GmemPeak: Pool "gmem.peak" ReadWrite Bytes {
         default: "0",

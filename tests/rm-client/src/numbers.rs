@@ -153,6 +153,8 @@ numbers! {
     UVM_EXTERNAL_RANGE: u32 = 73, "UVM_CREATE_EXTERNAL_RANGE";
     /// UVM: map memory there.
     UVM_MAP_EXTERNAL: u32 = 33, "UVM_MAP_EXTERNAL_ALLOCATION";
+    /// UVM: move managed memory.
+    UVM_MIGRATE: u32 = 51, "UVM_MIGRATE";
     /// An address space whose page tables are UVM's.
     SPACE_OF_UVM: u32 = 8, "NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED";
 

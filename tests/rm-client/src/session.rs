@@ -109,6 +109,11 @@ impl Session {
         &self.gpu
     }
 
+    /// Returns UVM, if it owns the address space.
+    pub fn uvm(&self) -> Option<&Uvm> {
+        self.uvm.as_ref()
+    }
+
     /// Returns the address space.
     pub fn space(&self) -> Handle {
         self.space

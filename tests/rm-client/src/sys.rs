@@ -90,16 +90,26 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps what the driver has prepared for this file.
     pub(crate) fn new(file: &File, length: usize) -> io::Result<Self> {
-        // SAFETY: the kernel chooses the address of the new mapping, so it replaces nothing of this
-        // process.
+        Self::map(file, 0, length, 0)
+    }
+
+    /// Maps a file at an address that is also the offset in the file.
+    pub(crate) fn at(file: &File, address: usize, length: usize) -> io::Result<Self> {
+        Self::map(file, address, length, libc::MAP_FIXED_NOREPLACE)
+    }
+
+    fn map(file: &File, address: usize, length: usize, flags: i32) -> io::Result<Self> {
+        let offset = i64::try_from(address).map_err(io::Error::other)?;
+        // SAFETY: the kernel chooses the address of the new mapping, or nothing is mapped there, so
+        // it replaces nothing of this process.
         let start = unsafe {
             libc::mmap(
-                std::ptr::null_mut(),
+                std::ptr::without_provenance_mut(address),
                 length,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
+                libc::MAP_SHARED | flags,
                 file.as_raw_fd(),
-                0,
+                offset,
             )
         };
         match NonNull::new(start.cast::<u8>()) {

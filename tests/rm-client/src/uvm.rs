@@ -7,7 +7,7 @@ use crate::client::{done, Error};
 use crate::gpu::Gpu;
 use crate::layout::Plain;
 use crate::numbers as n;
-use crate::sys;
+use crate::sys::{self, Mapping};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 
@@ -104,6 +104,32 @@ impl Uvm {
             ..Default::default()
         };
         self.call(n::UVM_REGISTER_CHANNEL, &mut call)?;
+        done(call.status)
+    }
+
+    /// Makes a range of managed memory at an address that the caller chooses.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn managed(&self, address: usize, length: usize) -> Result<Mapping, Error> {
+        Ok(Mapping::at(&self.file, address, length)?)
+    }
+
+    /// Moves managed memory to the GPU.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn migrate(&self, base: usize, length: usize) -> Result<(), Error> {
+        let mut call = abi::UvmMigrate {
+            // CAST: an address and a size of this process.
+            base: base as u64,
+            length: length as u64,
+            destination: self.uuid,
+            ..Default::default()
+        };
+        self.call(n::UVM_MIGRATE, &mut call)?;
         done(call.status)
     }
 

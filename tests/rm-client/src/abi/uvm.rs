@@ -52,6 +52,22 @@ layouts! {
         padding_end: u32,
     }
 
+    /// Moves managed memory to a processor. `uvm_ioctl.h`.
+    UvmMigrate = "UVM_MIGRATE_PARAMS", 80 {
+        base: u64 = "base",
+        length: u64 = "length",
+        destination: [u8; 16] = "destinationUuid",
+        flags: u32 = "flags",
+        padding: u32,
+        semaphore: u64 = "semaphoreAddress",
+        payload: u32 = "semaphorePayload",
+        node: u32 = "cpuNumaNode",
+        start: u64 = "userSpaceStart",
+        rest: u64 = "userSpaceLength",
+        status: u32 = "rmStatus",
+        padding_end: u32,
+    }
+
     /// Reserves addresses for memory that the caller maps. `uvm_ioctl.h`.
     UvmExternalRange = "UVM_CREATE_EXTERNAL_RANGE_PARAMS", 24 {
         base: u64 = "base",
@@ -91,6 +107,7 @@ pub(super) const COMMON: &[Description] = &[
     UvmRegisterGpu::DESCRIPTION,
     UvmRegisterSpace::DESCRIPTION,
     UvmRegisterChannel::DESCRIPTION,
+    UvmMigrate::DESCRIPTION,
     UvmExternalRange::DESCRIPTION,
     UvmAttributes::DESCRIPTION,
 ];

@@ -28,7 +28,7 @@ const LIMIT: &str = "gmem.limit";
 const MEGABYTE: u64 = 1 << 20;
 
 /// Reads a number of an owner on GPU 0.
-fn number(owner: &str, file: &str) -> Result<u64, Stop> {
+pub(crate) fn number(owner: &str, file: &str) -> Result<u64, Stop> {
     let text = tree::read(&path(owner, file)?)?;
     text.trim().parse().map_err(|_| failed(text))
 }

@@ -23,6 +23,7 @@ mod groups;
 mod hostile;
 mod launch;
 mod limits;
+mod managed;
 mod memory;
 mod memory_seen;
 mod objects;
@@ -111,6 +112,7 @@ fn all(filter: &str) -> ExitCode {
         limits::TESTS,
         gmem::TESTS,
         memory_seen::TESTS,
+        managed::TESTS,
         freeze::TESTS,
         sent::TESTS,
         shared::TESTS,

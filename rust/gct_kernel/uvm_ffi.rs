@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Defines the functions that nvidia-uvm.ko calls. gct.h says what they do.
+
+use crate::bindings;
+use crate::ffi::{check_signatures, glue, token};
+use crate::uvm::{self, Gpu};
+use gct_core::memory::{RootId, SlotId};
+use kernel::ffi::c_void;
+use kernel::sync::Arc;
+
+check_signatures!(
+    gct_uvm_gpu_add,
+    gct_uvm_gpu_remove,
+    gct_uvm_account_open,
+    gct_uvm_account_close,
+    gct_uvm_settle,
+    gct_uvm_take,
+    gct_uvm_drop,
+    gct_uvm_holder,
+);
+
+/// Returns the GPU that UVM passes.
+///
+/// # Safety
+///
+/// `gpu` is null, or [`gct_uvm_gpu_add`] returned it and [`gct_uvm_gpu_remove`] has not got it. It
+/// is used within the call only.
+unsafe fn gpu<'a>(gpu: *mut c_void) -> Option<&'a Gpu> {
+    // SAFETY: the caller's contract: `Arc::into_raw` made the pointer, and its reference lives
+    // until `gct_uvm_gpu_remove`.
+    unsafe { gpu.cast::<Gpu>().as_ref() }
+}
+
+/// Starts the account of a GPU.
+///
+/// # Safety
+///
+/// `uuid` is null or points to `GCT_GPU_UUID_BYTES` bytes that do not change during the call.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_gpu_add(uuid: *const u8, roots: u32) -> *mut c_void {
+    // SAFETY: the caller's contract; null is handled. An array of bytes needs no alignment.
+    let uuid: Option<&[u8; 16]> = unsafe { uuid.cast::<[u8; 16]>().as_ref() };
+    let added = match (glue(), uuid) {
+        (Some(glue), Some(uuid)) => uvm::gpu_add(&glue, uuid, roots),
+        _ => None,
+    };
+    added.map_or(core::ptr::null_mut(), |gpu| {
+        Arc::into_raw(gpu).cast_mut().cast()
+    })
+}
+
+/// Forgets a GPU.
+///
+/// # Safety
+///
+/// `gpu` is null, or [`gct_uvm_gpu_add`] returned it. No other call uses it, now or later.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_gpu_remove(gpu: *mut c_void) {
+    if gpu.is_null() {
+        return;
+    }
+    // SAFETY: the reference that `gct_uvm_gpu_add` has given away, which comes back once.
+    let gpu = unsafe { Arc::from_raw(gpu.cast::<Gpu>().cast_const()) };
+    if let Some(glue) = glue() {
+        uvm::gpu_remove(&glue, &gpu);
+    }
+}
+
+/// Opens an account.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any token is valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_account_open(gpu: *mut c_void, file: *mut c_void) -> u32 {
+    // SAFETY: the caller's contract.
+    match (glue(), unsafe { self::gpu(gpu) }, token(file)) {
+        (Some(glue), Some(gpu), Some(file)) => uvm::account_open(&glue, gpu, file).0,
+        _ => 0,
+    }
+}
+
+/// Closes an account.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any account is valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_account_close(gpu: *mut c_void, account: u32) {
+    // SAFETY: the caller's contract.
+    if let (Some(glue), Some(gpu)) = (glue(), unsafe { self::gpu(gpu) }) {
+        uvm::account_close(&glue, gpu, SlotId(account));
+    }
+}
+
+/// Charges the process of an account for what it holds.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any account is valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_settle(gpu: *mut c_void, account: u32) {
+    // SAFETY: the caller's contract.
+    if let (Some(glue), Some(gpu)) = (glue(), unsafe { self::gpu(gpu) }) {
+        gpu.settle(&glue, SlotId(account));
+    }
+}
+
+/// Gives a root to an account.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any root and account are valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_take(gpu: *mut c_void, root: u32, account: u32) {
+    // SAFETY: the caller's contract.
+    if let Some(gpu) = unsafe { self::gpu(gpu) } {
+        gpu.take(RootId(root), SlotId(account));
+    }
+}
+
+/// Makes a root free.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any root is valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_drop(gpu: *mut c_void, root: u32) {
+    // SAFETY: the caller's contract.
+    if let Some(gpu) = unsafe { self::gpu(gpu) } {
+        gpu.drop_root(RootId(root));
+    }
+}
+
+/// Returns the account that holds a root.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any root is valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_holder(gpu: *mut c_void, root: u32) -> u32 {
+    // SAFETY: the caller's contract.
+    unsafe { self::gpu(gpu) }.map_or(0, |gpu| gpu.holder(RootId(root)).0)
+}
