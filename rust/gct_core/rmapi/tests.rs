@@ -350,7 +350,9 @@ fn gct_h_passes_the_escapes_and_controls_that_are_decoded() {
         .filter_map(|line| word_after(line, "case "))
         .collect();
     let decoded = |command: u32| {
-        Overrides::by_command(command, 0).is_some() || Share::by_command(command).is_some()
+        Overrides::by_command(command, 0).is_some()
+            || Share::by_command(command).is_some()
+            || command == query::FB_INFO
     };
     // The comparison ignores the generation in controls of channels.
     let names = |case: u32, command| case == command || nv::is_of_any_generation(command, case);
