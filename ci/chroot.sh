@@ -9,8 +9,8 @@ can_chroot() {
 
 # in_chroot NAME FOLDER SCRIPT [BIND...]: runs a bash script in build/chroot/NAME. What it changes
 # there lies in memory and goes with it; FOLDER of this machine is /gct, and stays. Each BIND, a
-# folder of this machine, is there under its own name, read-only. There is no network, and all
-# processes end with the script.
+# folder of this machine, is there under its own name, read-only. There is no network but the
+# loopback device, and all processes end with the script.
 in_chroot() {
 	local name=$1 folder=$2 script=$3
 	shift 3
@@ -30,6 +30,7 @@ in_chroot() {
 				mount --bind "$bind" "/mnt/root$bind"
 				mount -o remount,bind,ro "/mnt/root$bind"
 			done
+			ip link set lo up
 			exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
 				LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive chroot /mnt/root bash /dev/fd/3 </dev/null
 		ENTER

@@ -61,6 +61,7 @@ for program in gctd gct-exporter gct-device-plugin; do
 	put 644 "$ROOT/packaging/man/$program.8" "$man/man8/$program.8"
 	put_text "$UNITDIR/$program.service" <"$ROOT/packaging/systemd/$program.service"
 done
+put_text "$UNITDIR/gctgroup-groups.service" <"$ROOT/packaging/systemd/gctgroup-groups.service"
 put 644 "$PROGRAMS/libgct_preload.so" "$library/libgct_preload.so"
 put 644 "$ROOT/packaging/profiles.toml" "$examples/profiles.toml"
 put_text "$examples/gct-exporter-kernel.conf" <"$ROOT/packaging/systemd/gct-exporter-kernel.conf"

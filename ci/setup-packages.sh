@@ -18,7 +18,7 @@ PACKAGES=(
 	# The initramfs of the test machine.
 	busybox-static
 	# The Debian in which packages are made and tried, and the test of their components.
-	mmdebstrap jq
+	mmdebstrap jq iproute2
 )
 
 . /etc/os-release

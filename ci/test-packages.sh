@@ -52,7 +52,7 @@ units_are_hardened() {
 		set -e
 		dpkg-deb --fsys-tarfile /gct/new/gctgroup-tools_*.deb | tar -C / -x --keep-directory-symlink
 		cd /lib/systemd/system
-		for unit in gctd gct-exporter gct-device-plugin; do
+		for unit in gctd gctgroup-groups gct-exporter gct-device-plugin; do
 			systemd-analyze verify --man=no $unit.service
 			systemd-analyze security --offline=true --threshold=25 $unit.service
 		done'
@@ -120,6 +120,8 @@ check $job "systemd takes the units, and they may do little" units_are_hardened
 check $job "the list of components is complete" sbom_is_complete
 check $job "make install and make uninstall, elsewhere" installs_without_packages
 run_script clean "$ROOT/tests/packages/tools.sh"
+cp "$ROOT/gctgroup-docs/guide.md" "$made"
+run_script clean "$ROOT/tests/packages/guide.sh"
 stage_kernel
 run_script dkms "$ROOT/tests/packages/dkms.sh"
 if long; then

@@ -7,7 +7,7 @@ try "gctgroup-tools installs with what it depends on" install_deb /gct/old/gctgr
 
 enabled() { [ -L "/etc/systemd/system/multi-user.target.wants/$1.service" ]; }
 only_gctd_is_enabled() { enabled gctd && ! enabled gct-exporter && ! enabled gct-device-plugin; }
-try "gctd starts at boot, and nothing else" only_gctd_is_enabled
+try "gctd starts at boot, and neither exporter nor plugin" only_gctd_is_enabled
 
 mkdir -p /tmp/gpus/0000:01:00.0
 printf 'Model: \t\t NVIDIA H200\nBus Location: \t 0000:01:00.0\nDevice Minor: \t 0\n' \
