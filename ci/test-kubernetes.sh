@@ -1,22 +1,30 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
+# Usage: test-kubernetes.sh [charts|v2|v1]
+#
 # Runs gct-device-plugin beside a real kubelet, control plane, containerd and runc, in
-# namespaces of its own, on a gctd without a GPU. Needs root.
+# namespaces of its own, on a gctd without a GPU, and checks the chart. Without an argument
+# what gates: charts, and version 2 of cgroups; for `make test-long` all. Needs root.
 . "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/versions.sh"
 
 JOB=kubernetes
-SECONDS_MAX=300
 
 rm -f "$RESULTS/$JOB"
 [ "$(id -u)" -eq 0 ] || die "the job $JOB makes namespaces, mounts and cgroups: run it as root"
 "$ROOT/ci/setup-kubernetes.sh"
 node=$BUILD/kubernetes
-step "programs of the node" cargo build --locked --manifest-path "$ROOT/userspace/Cargo.toml" \
-	-p gctd -p gctctl -p gct-device-plugin -p gct-preload --bins --lib --example tenant
 mkdir -p "$node/programs"
-install --strip "$CARGO_TARGET_DIR"/debug/{gctd,gctctl,gct-device-plugin,libgct_preload.so,examples/tenant} \
-	"$node/programs"
+need_programs() {
+	local built=$CARGO_TARGET_DIR/debug
+	step "programs of the node" cargo build --locked --manifest-path "$ROOT/userspace/Cargo.toml" \
+		-p gctd -p gctctl -p gct-device-plugin -p gct-exporter -p gct-preload --bins --lib \
+		--example tenant --example mps-control
+	install --strip "$built"/{gctd,gctctl,gct-device-plugin,gct-exporter,libgct_preload.so,examples/tenant} \
+		"$node/programs"
+	install --strip -T "$built/examples/mps-control" "$node/programs/nvidia-cuda-mps-control"
+}
 
 # The kubelet's cgroups lie below one of this job, in each hierarchy, so that two clones do not meet
 # and nothing is left.
@@ -66,7 +74,7 @@ enter_script() {
 		umount -l /.old
 		[ $1 = v2 ] || umount /sys/fs/cgroup/unified
 		ip link set lo up
-		exec /bin/bash /gct/tests/node.sh $cgroup $1
+		exec /bin/bash /gct/tests/node.sh $cgroup $1 $pods
 	ENTER
 }
 
@@ -74,6 +82,9 @@ enter_script() {
 # pid namespace.
 run_node() {
 	local version=$1 log logs word what
+	# The pods that come and go in the end.
+	pods=12 SECONDS_MAX=300
+	! long || [ "$version" = v1 ] || pods=1000 SECONDS_MAX=2400
 	logs=$BUILD/log/$JOB-$version log=$BUILD/log/$JOB-$version.log
 	rm -rf "$logs"
 	mkdir -p "$logs" "$node/mount"
@@ -92,9 +103,58 @@ run_node() {
 	! grep -q '^FAILED' "$log" || note "whole log: $log, and of the programs: $logs"
 }
 
+# render VALUE...: prints the chart's manifests with these values.
+render() {
+	"$BUILD/charts/helm" template gctgroup "$ROOT/deploy/helm/gctgroup" --namespace kube-system "$@"
+}
+
+# is_valid FILE...: compares manifests with the published schemas, strictly.
+is_valid() {
+	PYTHONPATH=$BUILD/charts/python python3 -m kubernetes_validate -k "${KUBERNETES_SCHEMAS%.*}" --strict "$@"
+}
+
+kustomize_is_the_chart() {
+	diff <(render) "$ROOT/deploy/kustomize/gctgroup.yaml"
+}
+
+# Renders the chart for the node, whose GPUs exist as files only.
+need_chart() {
+	"$ROOT/ci/setup-charts.sh"
+	render --values "$ROOT/tests/kubernetes/values.yaml" >"$node/programs/chart.yaml"
+}
+
+run_charts() {
+	local out=$node/charts
+	"$ROOT/ci/setup-charts.sh"
+	mkdir -p "$out"
+	check $JOB "helm lints the chart" "$BUILD/charts/helm" lint --strict "$ROOT/deploy/helm/gctgroup"
+	render >"$out/user.yaml"
+	render --set mode=kernel,claims=true,exporter.enabled=false >"$out/kernel.yaml"
+	check $JOB "its manifests fit the schemas of Kubernetes $KUBERNETES_SCHEMAS" \
+		is_valid "$out/user.yaml" "$out/kernel.yaml"
+	sed 's/hostPID/hostPid/' "$out/user.yaml" >"$out/wrong.yaml"
+	check $JOB "a misspelt field does not" eval '! is_valid "$out/wrong.yaml"'
+	check $JOB "a ResourceSlice of the plugin does" is_valid "$ROOT/tests/kubernetes/resourceslice.json"
+	check $JOB "the manifests for kustomize are the chart's" kustomize_is_the_chart
+}
+
 # This machine may have version 2 alone, or both. Of both, pods have a cgroup in each.
-run_node v2
-if long && findmnt -rn -t cgroup /sys/fs/cgroup/pids >/dev/null; then
-	run_node v1
+parts=("$@")
+if [ $# -eq 0 ]; then
+	parts=(charts v2)
+	if long; then
+		! findmnt -rn -t cgroup /sys/fs/cgroup/pids >/dev/null || parts+=(v1)
+	fi
 fi
+for part in "${parts[@]}"; do
+	case $part in
+	v1 | v2)
+		need_programs
+		need_chart
+		run_node "$part"
+		;;
+	charts) run_charts ;;
+	*) die "there is no part $part" ;;
+	esac
+done
 finish $JOB

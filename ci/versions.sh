@@ -33,3 +33,7 @@ NV_VERSIONS="$NV_SOURCE_VERSION $NV_DEBIAN_VERSION"
 # The Kubernetes of the job `kubernetes`, and the version of Debian's source.
 KUBERNETES_VERSION=1.20.2
 KUBERNETES_DEBIAN=1.20.5+really1.20.2-1.1+deb12u1
+
+# Packages of Python's index: one that has helm, and the schemas that charts are checked with.
+HELM_LAYER_VERSION=2.0.0
+KUBERNETES_SCHEMAS=1.37.0

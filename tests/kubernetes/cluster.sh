@@ -2,6 +2,7 @@
 #
 # Starts and stops the programs of a cluster of one node. Source this file; do not run it.
 
+. /gct/tests/image.sh
 ADDRESS=10.99.0.1
 declare -A PIDS
 
@@ -41,6 +42,8 @@ configure() {
 	ip addr add $ADDRESS/24 dev veth0
 	ip link set veth0 up
 	ip link set veth1 up
+	# The packages are unpacked and not installed, so nothing has chosen a shell.
+	[ -e /bin/sh ] || ln -s bash /bin/sh
 	# A container's mounts must be seen by the runtime.
 	mount --make-rshared /
 	mkdir -p /var/lib/{kubelet,containerd} /run/kubernetes /etc/{containerd,cni/net.d,gctgroup}
@@ -74,6 +77,10 @@ configure() {
 		failSwapOn: false
 		oomScoreAdj: 0
 		nodeStatusUpdateFrequency: 1s
+		maxPods: 250
+		kubeAPIQPS: 100
+		kubeAPIBurst: 200
+		eventRecordQPS: 0
 		syncFrequency: 1s
 		evictionHard: {memory.available: "10Mi"}
 		enforceNodeAllocatable: []
@@ -90,39 +97,66 @@ configure() {
 	cat >/etc/gctgroup/profiles.toml <<-'TOML'
 		[profile.small]
 		slots = 4
+		gpus = [0]
 		gmem.limit = "1G"
 		tpc.quota = 8
+
+		[profile.packed]
+		slots = 3
+		gpus = [1, 2]
+		place = "pack"
+
+		[profile.spread]
+		slots = 3
+		gpus = [1, 2]
+
+		[profile.side]
+		slots = 2
+		gpus = [3]
+		share = "mps"
 	TOML
 	cd /run/kubernetes
 	openssl genrsa -out sa.key 2048
 	openssl rsa -in sa.key -pubout -out sa.pub
 	printf 'token,admin,1,"system:masters"\n' >tokens
-	# One GPU, of which only the driver's files exist.
-	mkdir -p /run/gpus/0000:01:00.0 /run/devices
-	printf 'Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-00112233-4455-6677-8899-aabbccddeef0\n%s' \
-		$'Bus Location: \t 0000:01:00.0\nDevice Minor: \t 0\n' >/run/gpus/0000:01:00.0/information
-	for node in nvidia0 nvidia1 nvidiactl; do mknod /run/devices/$node c 1 3; done
+	# GPUs of which only the driver's files exist.
+	local minor bus
+	for minor in 0 1 2 3; do
+		bus=0000:0$((minor + 1)):00.0
+		mkdir -p "/run/gpus/$bus"
+		printf 'Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-00112233-4455-6677-8899-aabbccddeef%s\n%s' \
+			$minor "Bus Location: 	 $bus"$'\n'"Device Minor: 	 $minor"$'\n' >"/run/gpus/$bus/information"
+	done
+	mkdir -p /run/devices
+	for node in nvidia0 nvidia1 nvidia2 nvidia3 nvidiactl; do mknod /run/devices/$node c 1 3; done
 }
 
-# make_image NAME: prints an archive as docker saves it, with busybox, the tenant and its libraries.
+# make_image NAME: prints an image with busybox, the tenant, their libraries, and the program that
+# stands in for NVIDIA's MPS control.
 make_image() {
-	local name=$1 folder layer config applet
+	local folder
 	folder=$(mktemp -d)
-	mkdir -p "$folder"/layer/{bin,dev,etc,lib64,proc,run,sys,tmp,usr/lib/x86_64-linux-gnu}
-	cp /usr/bin/busybox /gct/programs/tenant "$folder/layer/bin/"
-	cp /lib64/ld-linux-x86-64.so.2 "$folder/layer/lib64/"
-	cp /usr/lib/x86_64-linux-gnu/{libc.so.6,libgcc_s.so.1} "$folder/layer/usr/lib/x86_64-linux-gnu/"
-	for applet in sh sleep; do ln -s busybox "$folder/layer/bin/$applet"; done
-	cd "$folder"
-	busybox tar -C layer -cf layer.tar .
-	layer=$(sha256sum <layer.tar | cut -d' ' -f1)
-	printf '{"architecture":"amd64","os":"linux","config":{"Cmd":["/bin/sleep","1000000"],"Env":["PATH=/bin"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
-		"$layer" >config.json
-	config=$(sha256sum <config.json | cut -d' ' -f1)
-	mv config.json "$config.json"
-	printf '[{"Config":"%s.json","RepoTags":["%s"],"Layers":["layer.tar"]}]' "$config" "$name" >manifest.json
-	busybox tar -cf - "$config.json" manifest.json layer.tar
-	cd /
+	mkdir -p "$folder"/{bin,lib64,usr/lib/x86_64-linux-gnu}
+	cp /usr/bin/busybox /gct/programs/{tenant,nvidia-cuda-mps-control} "$folder/bin/"
+	cp /lib64/ld-linux-x86-64.so.2 "$folder/lib64/"
+	cp /usr/lib/x86_64-linux-gnu/{libc.so.6,libgcc_s.so.1} "$folder/usr/lib/x86_64-linux-gnu/"
+	for applet in sh sleep; do ln -s busybox "$folder/bin/$applet"; done
+	pack_image "$1" "$folder"
+	rm -r "$folder"
+}
+
+# make_plugin_image NAME: prints an image as deploy/Containerfile has it, with busybox below.
+make_plugin_image() {
+	local folder name
+	folder=$(mktemp -d)
+	mkdir -p "$folder"/{bin,lib64,opt/gctgroup,usr/lib/x86_64-linux-gnu}
+	cp /usr/bin/busybox "$folder/bin/"
+	for name in sh cp mv; do ln -s busybox "$folder/bin/$name"; done
+	cp /lib64/ld-linux-x86-64.so.2 "$folder/lib64/"
+	cp /usr/lib/x86_64-linux-gnu/{libc.so.6,libgcc_s.so.1} "$folder/usr/lib/x86_64-linux-gnu/"
+	cp /gct/programs/{gct-device-plugin,gct-exporter,libgct_preload.so} "$folder/opt/gctgroup/"
+	for name in gct-device-plugin gct-exporter; do ln -s /opt/gctgroup/$name "$folder/bin/$name"; done
+	pack_image "$1" "$folder"
 	rm -r "$folder"
 }
 
@@ -148,6 +182,8 @@ start_cluster() {
 		ctr -n k8s.io images import /tmp/image.tar
 		podman load -i /tmp/image.tar
 	done >/gct/logs/images.log 2>&1
+	make_plugin_image localhost/gctgroup:1 >/tmp/image.tar
+	ctr -n k8s.io images import /tmp/image.tar >>/gct/logs/images.log 2>&1
 }
 
 start_kubelet() {
@@ -167,5 +203,6 @@ start_gctd() {
 }
 
 start_plugin() {
-	start plugin gct-device-plugin serve --dir /run/gctgroup --devices /run/devices --interval 1
+	start plugin gct-device-plugin serve --dir /run/gctgroup --devices /run/devices --interval 1 \
+		--mps-control /gct/programs/nvidia-cuda-mps-control
 }

@@ -1,12 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Usage: node.sh CGROUP v1|v2
+# Usage: node.sh CGROUP v1|v2 PODS
 #
 # Runs in the namespaces that ci/test-kubernetes.sh makes: starts a cluster of one node and a gctd
-# without a GPU, and tries pods that ask for a profile. Prints a line for each test.
+# without a GPU, and tries pods that ask for a profile. So many PODS come and go in the end.
+# Prints a line for each test.
 set -u
-CGROUP=$1 VERSION=$2
+CGROUP=$1 VERSION=$2 PODS=$3
 export PATH=/gct/bin:/gct/programs:/usr/sbin:/usr/bin KUBECONFIG=/run/kubeconfig HOME=/root
 START=$SECONDS
 # Most seconds until something happens that takes a few.
@@ -44,7 +45,7 @@ allocatable() {
 	is "$(kubectl get node node1 -o "jsonpath={.status.allocatable.gctgroup\.dev/$1}")" "$2"
 }
 
-# pod NAME [COUNT]: a pod that takes 512 MiB and asks for another 600.
+# pod NAME [COUNT [PROFILE]]: a pod that takes 512 MiB and asks for another 600.
 pod() {
 	kubectl apply -f - >/dev/null <<-POD
 		apiVersion: v1
@@ -59,7 +60,7 @@ pod() {
 		    image: localhost/busybox:1
 		    imagePullPolicy: Never
 		    command: [tenant, "512", "600"]
-		    resources: {limits: {gctgroup.dev/small: ${2:-1}}}
+		    resources: {limits: {gctgroup.dev/${3:-small}: ${2:-1}}}
 	POD
 }
 
@@ -129,6 +130,63 @@ in_pod() {
 	kubectl exec "$1" -- "${@:2}"
 }
 
+# The GPUs whose nodes a pod has.
+gpus_of() {
+	in_pod "$1" sh -c 'cd /dev; echo nvidia[0-9]'
+}
+
+# The pod's MPS daemon answers, and they have one /dev/shm.
+has_mps() {
+	is "$(in_pod "$1" sh -c 'echo get_default_active_thread_percentage | nvidia-cuda-mps-control')" 100.0 &&
+		in_pod "$1" sh -c '[ -e /dev/shm/cuda.shm.stand-in ] && grep -q "^gct-mps /dev/shm tmpfs" /proc/mounts'
+}
+
+# make_many NUMBER...: pods that see their limits, take memory and end. Exit code 0 says that they
+# were under their limits. All are made at once, so most are pending.
+make_many() {
+	local n
+	for n; do
+		cat <<-POD
+			---
+			apiVersion: v1
+			kind: Pod
+			metadata: {name: many$n, labels: {many: "yes"}}
+			spec:
+			  restartPolicy: Never
+			  dnsPolicy: Default
+			  terminationGracePeriodSeconds: 0
+			  containers:
+			  - name: main
+			    image: localhost/busybox:1
+			    imagePullPolicy: Never
+			    command:
+			    - sh
+			    - -c
+			    - '[ "\$(tenant --exit 512 600)" = "\$(printf "can count on 8 TPCs\n512 MiB granted\n600 MiB refused")" ]'
+			    resources: {limits: {gctgroup.dev/small: 1}}
+		POD
+	done | kubectl create -f - >/dev/null
+}
+
+# limited COUNT: deletes those that have ended, until so many were under their limits. The kubelet
+# turns some away while the plugin is: they have no container, and are made again.
+limited=0 unlimited=0
+limited() {
+	local name phase code ended=() again=()
+	while read -r name phase code; do
+		case $phase:$code in
+		Succeeded:*) limited=$((limited + 1)) ;;
+		Failed:) again+=("${name#many}") ;;
+		Failed:*) unlimited=$((unlimited + 1)) ;;
+		*) continue ;;
+		esac
+		ended+=("$name")
+	done < <(kubectl get pods -l many=yes -o jsonpath='{range .items[*]}{.metadata.name} {.status.phase} {.status.containerStatuses[*].state.terminated.exitCode}{"\n"}{end}')
+	[ ${#ended[@]} -eq 0 ] || kubectl delete pod --wait=true "${ended[@]}"
+	[ ${#again[@]} -eq 0 ] || make_many "${again[@]}"
+	[ $limited -ge "$1" ]
+}
+
 start_cluster
 start_gctd
 start_plugin
@@ -195,5 +253,54 @@ until_true "its group goes with it" eval '! gctctl --user get "ctr_${container:0
 pod greedy 2
 until_true "a pod cannot have two slots of a GPU" eval 'is "$(in_phase Failed)" greedy'
 delete greedy
+
+for n in 1 2 3; do pod packed$n 1 packed; pod spread$n 1 spread; done
+until_true "pods of two GPUs run" running packed1 packed2 packed3 spread1 spread2 spread3
+until_true "pods that are packed are on one GPU" eval \
+	'is "$(for n in 1 2 3; do gpus_of packed$n; done | sort -u | wc -l)" 1'
+until_true "pods that are spread are on both" eval \
+	'is "$(for n in 1 2 3; do gpus_of spread$n; done | sort -u | wc -l)" 2'
+for n in 1 2; do pod side$n 1 side; done
+until_true "pods run side by side" running packed1 packed2 packed3 side1 side2 spread1 spread2 spread3
+until_true "they have their GPU's MPS daemon (a stand-in)" has_mps side1
+until_true "both" has_mps side2
+until_true "others have none" in_pod spread1 sh -c '[ ! -e /run/gctgroup/mps ]'
+kill -KILL "$(cat /run/gctgroup-mps/gpu3/pipe/nvidia-cuda-mps-control.pid)"
+until_true "a daemon that died is replaced" has_mps side1
+kubectl delete pod --all --wait=true >/dev/null
+
+# Kubelet and plugin restart while pods come and go, at least once each.
+make_many $(seq "$PODS")
+WAIT=$((60 + PODS))
+for ((stage = 1; stage <= 1 + PODS / 100; stage++)); do
+	crash plugin
+	start_plugin
+	until_true "pods come and go under their limits while the plugin crashes" \
+		limited $((stage * PODS / (2 + PODS / 100)))
+	stop kubelet
+	start_kubelet
+done
+until_true "all $PODS have, while the kubelet restarted, too" limited "$PODS"
+until_true "and none without its limits" is $unlimited 0
+WAIT=60
 until_true "nothing is left of the groups" groups
 until_true "nothing is left of the records" eval 'is "$(ls /run/gctgroup-kubernetes)" lock'
+
+# The chart's DaemonSets in place of the plugin that was started by hand.
+exports() {
+	local address
+	address=$(kubectl -n kube-system get pod -l app.kubernetes.io/component=exporter \
+		-o 'jsonpath={.items[0].status.podIP}')
+	busybox wget -qO- "http://$address:9910/metrics" | grep 'gctgroup_.*charted1'
+}
+
+stop plugin
+kubectl apply -f /gct/programs/chart.yaml >/gct/logs/chart.log 2>&1
+until_true "the chart's plugin offers its profile" allocatable charted 2
+pod charted1 1 charted
+until_true "a pod of the chart's profile has its limits" says charted1 $'can count on 8 TPCs\n512 MiB granted\n600 MiB refused'
+until_true "the chart's exporter shows its group" exports
+delete charted1
+kubectl delete -f /gct/programs/chart.yaml --wait=true >>/gct/logs/chart.log 2>&1
+until_true "without the chart its profile is not offered" allocatable charted 0
+until_true "and nothing is left" groups

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Usage: tenant MIB...
+//! Usage: tenant [--exit] MIB...
 //!
 //! Says to gctd what the preload library of a CUDA program would, without a GPU: a channel on the
-//! first GPU, and allocations of so many MiB. Prints the daemon's answers and stays connected. It
-//! runs in a container of the job `kubernetes`.
+//! first GPU, and allocations of so many MiB. Prints the daemon's answers and stays connected, or
+//! exits. It runs in a container of the job `kubernetes`.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -50,10 +50,15 @@ fn main() {
     let tpcs = link.dependable_tpcs(gpu.minor).expect("TPCs");
     let count: u32 = tpcs.iter().map(|word| word.count_ones()).sum();
     println!("can count on {count} TPCs");
-    for (number, mib) in (0..).zip(std::env::args().skip(1)) {
+    let mut sizes: Vec<String> = std::env::args().skip(1).collect();
+    let exits = sizes.first().is_some_and(|first| first == "--exit");
+    for (number, mib) in (0..).zip(sizes.drain(usize::from(exits)..)) {
         let bytes = mib.parse::<u64>().expect("a number of MiB") << 20;
         let granted = allocate(&mut link, DEVICE, MEMORY + number, 0x40, Some(bytes));
         println!("{mib} MiB {}", if granted { "granted" } else { "refused" });
+    }
+    if exits {
+        return;
     }
     loop {
         sleep(Duration::from_millis(200));
