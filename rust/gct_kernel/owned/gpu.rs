@@ -2,7 +2,8 @@
 
 //! Serves the owned channels of one GPU, by a worker thread.
 
-use super::client::{Client, Kit, Refused};
+use super::client::{Client, Refused};
+use super::kit::Kit;
 use super::tenant::{Memory, Run, Tenant, Wanted};
 use crate::bindings::{self, gct_worker};
 use crate::rm::{self, SystemPmGuard};

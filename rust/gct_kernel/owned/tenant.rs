@@ -5,7 +5,9 @@
 //! A tenant's memory is mapped for the kernel in windows, when a segment in them is first needed.
 //! The worker does that without a lock, because the resource manager takes locks of its own.
 
-use super::client::{Client, Kit, Shown, View};
+use super::client::Client;
+use super::kit::{Kit, Shown};
+use super::view::View;
 use core::cell::Cell;
 use gct_core::lane::words::Words;
 use gct_core::owned::kit;

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Records what tenants with owned channels have made, mapped and freed.
+
+use super::client;
+use super::gpu::Lane;
+use super::{is_wanted, retain, Channel, Pending, Record};
+use crate::serve::Served;
+use crate::state::Glue;
+use gct_core::ids::FileId;
+use gct_core::owned::maps::{Change, Space, SPACES_MAX};
+use gct_core::rmapi::{Action, Call, Class};
+use kernel::prelude::*;
+
+/// Records what an ioctl has made or freed. `served` are its parameters.
+pub(crate) fn leave(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) {
+    if let Action::Alloc { class, .. } = call.action {
+        match class {
+            Class::Channel => channel_made(glue, file, call),
+            Class::ChannelGroup | Class::ContextShare if call.succeeded() => {
+                space_known(glue, file, call, served);
+            }
+            _ => {}
+        }
+    }
+    if call.action == Action::Free {
+        freed(glue, file, call);
+    }
+}
+
+/// Hands a channel that the resource manager has allocated to its worker, or ends its parts.
+fn channel_made(glue: &Glue, file: FileId, call: &Call) {
+    let Some(record) = glue.owned.record(file) else {
+        return;
+    };
+    let pending = record.inner.lock().pending.take();
+    let is_owned = match pending {
+        None => return,
+        Some(Pending::Native) => false,
+        Some(Pending::Owned {
+            mut lane,
+            number,
+            gpu,
+            name,
+        }) => {
+            client::free(call.client, name);
+            lane.is_channel([call.client, call.object]);
+            let channel = Channel {
+                client: call.client,
+                channel: call.object,
+                lane: number,
+                gpu,
+            };
+            record.tenant.lane_begins();
+            if !call.succeeded() || !keep(&record, &channel, lane) {
+                glue.owned.end(&record, channel);
+                return;
+            }
+            // INVARIANT: `keep` has made room.
+            let _ = record.inner.lock().channels.push_within_capacity(channel);
+            true
+        }
+    };
+    if call.succeeded() {
+        glue.locked(|state| state.owned_made(file, call.client, call.object, is_owned));
+    }
+}
+
+/// Hands a lane to its worker. Reserves room for its channel in the record before.
+fn keep(record: &Record, channel: &Channel, lane: KBox<Lane>) -> bool {
+    let reserved = record.inner.lock().channels.reserve(1, GFP_KERNEL_ACCOUNT);
+    reserved.is_ok() && channel.gpu.add(lane).is_ok()
+}
+
+/// Records the address space of a new channel group or context share.
+fn space_known(glue: &Glue, file: FileId, call: &Call, served: Option<&Served>) {
+    let wants = is_wanted() && glue.locked(|state| state.wants_owned_of(file));
+    let space = served.and_then(|served| call.space_in(served.bytes()));
+    let (true, Some(space)) = (wants, space) else {
+        return;
+    };
+    let Ok(record) = glue.owned.record_made(file) else {
+        return;
+    };
+    let spaces = &mut record.inner.lock().spaces;
+    if spaces.len() < SPACES_MAX {
+        let space = Space {
+            client: call.client,
+            object: call.object,
+            space,
+        };
+        // Without the entry a channel there stays native, and `unowned` counts it.
+        let _ = spaces.push(space, GFP_KERNEL_ACCOUNT);
+    }
+}
+
+/// Drops the records of freed objects, and ends the lanes of channels that are gone.
+fn freed(glue: &Glue, file: FileId, call: &Call) {
+    let Some(record) = glue.owned.record(file) else {
+        return;
+    };
+    if call.succeeded() {
+        let (client, object) = (call.client, call.object);
+        record.tenant.freed(client, object);
+        let inner = &mut *record.inner.lock();
+        retain(&mut inner.spaces, |space| !space.goes_with(client, object));
+    }
+    let mut at = 0;
+    loop {
+        let mut inner = record.inner.lock();
+        let Some(channel) = inner.channels.get(at) else {
+            break;
+        };
+        let named = (channel.client, channel.channel);
+        if glue.locked(|state| state.is_channel_of(file, named.0, named.1)) {
+            at = at.saturating_add(1);
+            continue;
+        }
+        let gone = inner.channels.remove(at).ok();
+        drop(inner);
+        if let Some(channel) = gone {
+            glue.owned.end(&record, channel);
+        }
+    }
+}
+
+/// Records what an ioctl has mapped for the GPU, or unmapped.
+pub(crate) fn mapped(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], result: u32) {
+    let Some(change) = Change::decode(escape, bytes).filter(|_| result == 0) else {
+        return;
+    };
+    let adds = matches!(change, Change::Added(_));
+    let wants = adds && glue.locked(|state| state.wants_owned_of(file));
+    let record = match wants {
+        true => glue.owned.record_made(file).ok(),
+        false => glue.owned.record(file),
+    };
+    let Some(record) = record else { return };
+    record.tenant.changed(&change, wants);
+}

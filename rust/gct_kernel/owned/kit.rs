@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Allocates the parts of one owned channel, and maps its tenant's memory.
+
+use super::client::{alloc, done, dup, free, Client, Refused};
+use super::view::View;
+use crate::bindings;
+use gct_core::owned::kit::{self, Params, Part};
+use gct_core::owned::maps::{Place, Window};
+use gct_core::owned::{self, Mailbox};
+use gct_core::rmapi::{nv, Handle};
+use kernel::prelude::*;
+use kernel::sync::atomic::Relaxed;
+use kernel::sync::Arc;
+
+/// The handles of one channel's objects. Dropping this frees the objects.
+struct Names {
+    client: Arc<Client>,
+    channel: u32,
+}
+
+impl Names {
+    fn of(&self, part: Part) -> Handle {
+        part.of(self.channel)
+    }
+
+    fn alloc(&self, part: Part, class: u32, params: Params) -> Result<(), Refused> {
+        let below = [kit::DEVICE, self.of(part)];
+        alloc(self.client.handle, below, class, params).map(|_| ())
+    }
+
+    fn dup(&self, part: Part, tenant: Handle, object: Handle) -> Result<(), Refused> {
+        dup(
+            [self.client.handle, kit::DEVICE, self.of(part)],
+            [tenant, object],
+        )
+    }
+
+    fn map(&self, part: Part, offset: u64, bytes: u64) -> Result<View, Refused> {
+        let names = [kit::DEVICE, self.of(part)];
+        View::new(self.client.handle, names, offset, bytes)
+    }
+
+    /// Maps a part of a tenant's memory object.
+    fn map_of_tenant(
+        &self,
+        part: Part,
+        tenant: Handle,
+        place: Place,
+        bytes: u64,
+    ) -> Result<View, Refused> {
+        self.dup(part, tenant, place.memory)?;
+        map_place(self.client.handle, self.of(part), place.offset, bytes)
+    }
+}
+
+/// Maps `bytes` at any offset of a memory object of the driver's client.
+fn map_place(client: Handle, memory: Handle, offset: u64, bytes: u64) -> Result<View, Refused> {
+    let (page, skipped) = (offset & !(kit::PAGE - 1), offset % kit::PAGE);
+    let mapped = bytes.checked_add(skipped).ok_or(Refused)?;
+    let view = View::new(client, [kit::DEVICE, memory], page, mapped)?;
+    view.part(skipped, bytes).ok_or(Refused)
+}
+
+/// A part of a tenant's memory that is mapped for the kernel.
+pub(super) struct Shown {
+    pub(super) view: View,
+    client: Arc<Client>,
+    name: Handle,
+}
+
+impl Shown {
+    /// Maps a window into a tenant's memory.
+    pub(super) fn new(client: Arc<Client>, window: &Window) -> Result<Self, Refused> {
+        let name = kit::window(client.windows.fetch_add(1, Relaxed));
+        let memory = [window.client(), window.place.memory];
+        dup([client.handle, kit::DEVICE, name], memory)?;
+        let view = map_place(client.handle, name, window.place.offset, window.bytes);
+        match view {
+            Ok(view) => Ok(Self { view, client, name }),
+            Err(refused) => {
+                free(client.handle, name);
+                Err(refused)
+            }
+        }
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        free(self.client.handle, self.name);
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        for part in Part::ALL {
+            free(self.client.handle, self.of(part));
+        }
+    }
+}
+
+/// The parts of an owned channel, and its tenant's mailbox.
+pub(super) struct Kit {
+    // Fields are dropped in this order: views before the names, which keep their memory.
+    /// The ring, and the copies behind it.
+    pub(super) ring: View,
+    pub(super) progress: View,
+    pub(super) userd: View,
+    pub(super) tenant_ring: View,
+    pub(super) tenant_userd: View,
+    /// GPU virtual addresses of the ring and of the progress word.
+    pub(super) ring_address: u64,
+    pub(super) progress_address: u64,
+    names: Names,
+}
+
+impl Kit {
+    /// Allocates a ring and USERD for a channel in a tenant's address space, and maps its mailbox.
+    pub(super) fn new(
+        client: Arc<Client>,
+        tenant: Handle,
+        space: Handle,
+        mailbox: &Mailbox,
+    ) -> Result<Self, Refused> {
+        let channel = client.channels.fetch_add(1, Relaxed);
+        let names = Names { client, channel };
+        let owner = names.client.handle;
+        let memory = Params::host_memory(owner, kit::RING_BYTES);
+        names.alloc(Part::Ring, nv::NV01_MEMORY_SYSTEM, memory)?;
+        let memory = Params::host_memory(owner, kit::PAGE);
+        names.alloc(Part::Progress, nv::NV01_MEMORY_SYSTEM, memory)?;
+        let memory = Params::device_memory(owner, kit::PAGE);
+        names.alloc(Part::Userd, nv::NV01_MEMORY_LOCAL_USER, memory)?;
+        let ring = names.map(Part::Ring, 0, kit::RING_BYTES)?;
+        let progress = names.map(Part::Progress, 0, kit::PAGE)?;
+        progress.write32(0, 0);
+        let userd = names.map(Part::Userd, 0, kit::PAGE)?;
+        for at in (0..).step_by(4).take(owned::USERD_WORDS) {
+            userd.write32(at, 0);
+        }
+        names.dup(Part::Space, tenant, space)?;
+        let range = Params::range(names.of(Part::Space));
+        names.alloc(Part::Range, nv::NV01_MEMORY_VIRTUAL, range)?;
+        let map = |part, bytes, access| {
+            let memory = [names.of(Part::Range), names.of(part)];
+            map_gpu(owner, memory, bytes, access)
+        };
+        let ring_address = map(Part::Ring, kit::RING_BYTES, kit::GPU_READS)?;
+        let progress_address = map(Part::Progress, kit::PAGE, kit::GPU_WRITES)?;
+        let bytes = mailbox.ring_bytes();
+        let tenant_ring = names.map_of_tenant(Part::TenantRing, tenant, mailbox.ring, bytes)?;
+        let bytes = owned::USERD_BYTES;
+        let tenant_userd = names.map_of_tenant(Part::TenantUserd, tenant, mailbox.userd, bytes)?;
+        Ok(Self {
+            ring,
+            progress,
+            userd,
+            tenant_ring,
+            tenant_userd,
+            ring_address,
+            progress_address,
+            names,
+        })
+    }
+
+    /// Duplicates the driver's USERD into the tenant's client, below its device.
+    pub(super) fn lend_userd(
+        &self,
+        tenant: Handle,
+        device: Handle,
+        name: Handle,
+    ) -> Result<(), Refused> {
+        let names = &self.names;
+        let source = [names.client.handle, names.of(Part::Userd)];
+        dup([tenant, device, name], source)
+    }
+
+    /// Returns the GPU virtual address of the copies.
+    pub(super) fn copies_address(&self) -> u64 {
+        self.ring_address.saturating_add(kit::PAGE)
+    }
+
+    /// Returns the client.
+    pub(super) fn client(&self) -> &Client {
+        &self.names.client
+    }
+}
+
+/// Maps memory for the GPU. Returns its address.
+fn map_gpu(
+    client: Handle,
+    [range, memory]: [Handle; 2],
+    bytes: u64,
+    access: u32,
+) -> Result<u64, Refused> {
+    let mut address = 0;
+    // SAFETY: `address` is writable; the resource manager looks the handles up.
+    let status = unsafe {
+        bindings::gct_helper_client_map_gpu(
+            client,
+            kit::DEVICE,
+            range,
+            memory,
+            bytes,
+            access,
+            &mut address,
+        )
+    };
+    done(status).map(|()| address)
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Sets the limits of tenants with owned channels, and counts their launches.
+
+use super::{Limited, Record};
+use crate::bindings;
+use crate::state::Glue;
+use gct_core::ids::FileId;
+use kernel::sync::atomic::Relaxed;
+
+/// Takes over what a write has changed. Lets the hooks pass calls that map memory, while an owner
+/// is to have owned channels, and sets the limits of all tenants. Nothing is published under the
+/// former ones any more when this returns.
+pub(crate) fn update(glue: &Glue) {
+    // Of two writes, the later one's limits stay.
+    let _updating = glue.owned.updating.lock();
+    let on = glue.locked(|state| state.wants_owned());
+    // SAFETY: has no preconditions.
+    unsafe { bindings::gct_helper_own(on) };
+    each_limited(glue, |record, limited| {
+        set_limits(glue, record.file, limited)
+    });
+}
+
+/// Sets the limits of a tenant on a GPU.
+pub(super) fn set_limits(glue: &Glue, file: FileId, limited: &Limited) {
+    let found = glue.locked(|state| state.launch_limits(file, limited.gpu));
+    if let Some((limits, topology)) = found {
+        limited.set(limits, topology);
+    }
+}
+
+/// Runs `operation` for each tenant on each GPU where it had owned channels. No lock of ours is
+/// held then.
+fn each_limited(glue: &Glue, mut operation: impl FnMut(&Record, &Limited)) {
+    if glue.owned.records.load(Relaxed) == 0 {
+        return;
+    }
+    let mut last = None;
+    while let Some(record) = glue.owned.record_after(last) {
+        each_limited_of(&record, |limited| operation(&record, limited));
+        last = Some(record.file.raw());
+    }
+}
+
+fn each_limited_of(record: &Record, mut operation: impl FnMut(&Limited)) {
+    for from in 0..usize::MAX {
+        let limited = record.inner.lock().limited.get(from).cloned();
+        let Some(limited) = limited else { break };
+        operation(&limited);
+    }
+}
+
+/// Has the core count the launches of all tenants' owned channels.
+pub(crate) fn report(glue: &Glue) {
+    each_limited(glue, |record, limited| report_of(glue, record, limited));
+}
+
+/// Has the core count the launches of a file that is about to be closed.
+pub(crate) fn report_file(glue: &Glue, file: FileId) {
+    if let Some(record) = glue.owned.record(file) {
+        each_limited_of(&record, |limited| report_of(glue, &record, limited));
+    }
+}
+
+fn report_of(glue: &Glue, record: &Record, limited: &Limited) {
+    let (more, effective) = limited.report();
+    glue.locked(|state| state.launched_through(record.file, limited.gpu, &more, effective));
+}

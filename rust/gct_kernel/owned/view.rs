@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Reads and writes memory that is mapped for the kernel.
+
+use super::client::Refused;
+use crate::bindings;
+use core::ptr::NonNull;
+use gct_core::rmapi::Handle;
+use kernel::ffi::c_void;
+
+/// Memory that the resource manager has mapped for the kernel. Its owner keeps the memory object.
+pub(super) struct View {
+    base: NonNull<c_void>,
+    bytes: u64,
+}
+
+// SAFETY: the mapping is the kernel's and not a process's; each access is one load or store of
+// memory that others change at any time, by C helpers.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    pub(super) fn new(
+        client: Handle,
+        [device, memory]: [Handle; 2],
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Self, Refused> {
+        // SAFETY: takes any numbers: the resource manager looks them up and checks the bounds.
+        let base =
+            unsafe { bindings::gct_helper_client_map(client, device, memory, offset, bytes) };
+        let base = NonNull::new(base).ok_or(Refused)?;
+        Ok(Self { base, bytes })
+    }
+
+    /// Returns the view of `bytes` behind the first `skipped` ones, if they lie inside.
+    pub(super) fn part(self, skipped: u64, bytes: u64) -> Option<Self> {
+        (skipped.checked_add(bytes)? <= self.bytes).then_some(())?;
+        let skipped = usize::try_from(skipped).ok()?;
+        // SAFETY: inside of the mapping, as was just checked.
+        let base = unsafe { self.base.byte_add(skipped) };
+        Some(Self { base, bytes })
+    }
+
+    /// Returns the address of `bytes` at an offset, if they lie inside and are aligned.
+    pub(super) fn at(&self, offset: u32, bytes: u32) -> Option<NonNull<c_void>> {
+        self.run(offset, u64::from(bytes), bytes)
+    }
+
+    /// Returns the address of `bytes` at an offset, if they lie inside and begin at a multiple of
+    /// `align`.
+    fn run(&self, offset: u32, bytes: u64, align: u32) -> Option<NonNull<c_void>> {
+        let end = u64::from(offset).checked_add(bytes)?;
+        (end <= self.bytes && offset.checked_rem(align)? == 0).then_some(())?;
+        let offset = usize::try_from(offset).ok()?;
+        // SAFETY: inside of the mapping, as was just checked.
+        Some(unsafe { self.base.byte_add(offset) })
+    }
+
+    pub(super) fn read32(&self, offset: u32) -> Option<u32> {
+        let at = self.at(offset, 4)?;
+        // SAFETY: `at` has checked it.
+        Some(unsafe { bindings::gct_helper_read32(at.as_ptr()) })
+    }
+
+    pub(super) fn write32(&self, offset: u32, value: u32) {
+        if let Some(at) = self.at(offset, 4) {
+            // SAFETY: `at` has checked it.
+            unsafe { bindings::gct_helper_write32(at.as_ptr(), value) };
+        }
+    }
+
+    /// Copies words from an offset on, each read once. Returns false where they do not lie inside.
+    pub(super) fn read_words(&self, offset: u32, to: &mut [u32]) -> bool {
+        let count = u32::try_from(to.len()).unwrap_or(u32::MAX);
+        let Some(from) = self.run(offset, 4 * u64::from(count), 4) else {
+            return false;
+        };
+        // SAFETY: `run` has checked the source; `to` has `count` words.
+        unsafe { bindings::gct_helper_read_words(to.as_mut_ptr(), from.as_ptr(), count) };
+        true
+    }
+
+    /// Stores words from an offset on. Returns false where they do not lie inside.
+    pub(super) fn write_words(&self, offset: u32, from: &[u32]) -> bool {
+        let count = u32::try_from(from.len()).unwrap_or(u32::MAX);
+        let Some(to) = self.run(offset, 4 * u64::from(count), 4) else {
+            return false;
+        };
+        // SAFETY: `run` has checked the destination; `from` has `count` words.
+        unsafe { bindings::gct_helper_write_words(to.as_ptr(), from.as_ptr(), count) };
+        true
+    }
+
+    pub(super) fn read64(&self, offset: u32) -> Option<u64> {
+        let at = self.at(offset, 8)?;
+        // SAFETY: `at` has checked it.
+        Some(unsafe { bindings::gct_helper_read64(at.as_ptr()) })
+    }
+
+    pub(super) fn write64(&self, offset: u32, value: u64) {
+        if let Some(at) = self.at(offset, 8) {
+            // SAFETY: `at` has checked it.
+            unsafe { bindings::gct_helper_write64(at.as_ptr(), value) };
+        }
+    }
+}
