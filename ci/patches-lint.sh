@@ -92,7 +92,7 @@ lint_hook_lines() {
 	local -A hunk_lines=() file_lines=()
 	while IFS=$'\t' read -r file hunk sign text; do
 		case $file in
-		common/inc/nv-gct.h | nvidia-uvm/uvm_gct.h | *.Kbuild) continue ;;
+		common/inc/nv-gct.h | common/inc/nv-gct-uvm.h | nvidia-uvm/uvm_gct.h | *.Kbuild) continue ;;
 		esac
 		if [ "$sign" = - ]; then
 			[[ $text =~ ^[[:space:]]*rmStatus\ =\ rm_ioctl\( ]] ||

@@ -15,11 +15,13 @@
 //! | [`maps`] | where in the tenant's memory objects its rings lie |
 //! | [`worker`] | how much a round of the worker takes, and when it begins |
 //! | [`kit`] | parameters of what the driver allocates |
+//! | [`uvm`] | address spaces of nvidia-uvm |
 //! | `params` | which parameters of the tenant are read |
 
 pub mod kit;
 pub mod maps;
 mod params;
+pub mod uvm;
 pub mod worker;
 
 use crate::gpu::GpuFacts;

@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 11;
+pub const GCT_ABI_VERSION: u32 = 12;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 pub const GCT_UVM_ACCOUNTS: u32 = 4096;
@@ -35,6 +35,52 @@ pub struct gct_call {
     pub has_entered: u64,
     pub entered: [u64; 12usize],
     pub served: [u64; 7usize],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gct_uvm_space {
+    pub number: u64,
+    pub client: u32,
+    pub object: u32,
+    pub uuid: [u8; 16usize],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gct_uvm_mapping {
+    pub number: u64,
+    pub address: u64,
+    pub bytes: u64,
+    pub offset: u64,
+    pub client: u32,
+    pub memory: u32,
+    pub uuid: [u8; 16usize],
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gct_uvm_memory {
+    pub file: *mut kernel::ffi::c_void,
+    pub words: *mut kernel::ffi::c_void,
+    pub address: u64,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gct_uvm_operations {
+    pub map: ::core::option::Option<
+        unsafe extern "C" fn(
+            space: *const gct_uvm_space,
+            bytes: u64,
+            writes: u32,
+            memory: *mut gct_uvm_memory,
+        ) -> u32,
+    >,
+    pub unmap: ::core::option::Option<unsafe extern "C" fn(memory: *const gct_uvm_memory)>,
+}
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct gct_uvm_holder {
+    pub file: *mut kernel::ffi::c_void,
+    pub held: *mut kernel::ffi::c_void,
+    pub lock: *mut kernel::ffi::c_void,
 }
 #[repr(C)]
 #[derive(Debug)]
@@ -113,6 +159,20 @@ unsafe extern "C" {
     pub fn gct_uvm_drop(gpu: *mut kernel::ffi::c_void, root: u32);
     pub fn gct_uvm_holder(gpu: *mut kernel::ffi::c_void, root: u32) -> u32;
     pub static mut gct_owning: u32;
+    pub fn gct_uvm_start(operations: *const gct_uvm_operations);
+    pub fn gct_uvm_stop();
+    pub fn gct_uvm_hold(descriptor: i32, holder: *mut gct_uvm_holder) -> kernel::ffi::c_int;
+    pub fn gct_uvm_release(holder: *mut gct_uvm_holder);
+    pub fn gct_uvm_registered(file: *mut kernel::ffi::c_void, space: *const gct_uvm_space);
+    pub fn gct_uvm_gone(file: *mut kernel::ffi::c_void, number: u64, uuid: *const u8);
+    pub fn gct_uvm_mapped(file: *mut kernel::ffi::c_void, mapping: *const gct_uvm_mapping);
+    pub fn gct_uvm_unmapped(
+        file: *mut kernel::ffi::c_void,
+        number: u64,
+        address: u64,
+        bytes: u64,
+        uuid: *const u8,
+    );
     pub static gct_debugfs_fops: file_operations;
     pub fn gct_helper_enable_hooks(on: bool);
     pub fn gct_helper_random() -> u64;
@@ -173,6 +233,13 @@ unsafe extern "C" {
         flags: u32,
         address: *mut u64,
     ) -> u32;
+    pub fn gct_helper_uvm_map(
+        space: *const gct_uvm_space,
+        bytes: u64,
+        writes: u32,
+        memory: *mut gct_uvm_memory,
+    ) -> u32;
+    pub fn gct_helper_uvm_unmap(memory: *const gct_uvm_memory);
     pub fn gct_helper_read32(address: *const kernel::ffi::c_void) -> u32;
     pub fn gct_helper_write32(address: *mut kernel::ffi::c_void, value: u32);
     pub fn gct_helper_read64(address: *const kernel::ffi::c_void) -> u64;

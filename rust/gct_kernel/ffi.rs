@@ -23,7 +23,7 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // gct.h and gct_helpers.h assert the same numbers in C.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 11);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 12);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
@@ -62,6 +62,8 @@ check_signatures!(
     gct_trace_exit,
     gct_worker_round,
 );
+
+mod uvm;
 
 /// The glue from `Arc::into_raw`, with one reference, or null.
 static GLUE: Atomic<*mut Glue> = Atomic::new(ptr::null_mut());
@@ -141,13 +143,10 @@ unsafe extern "C" fn gct_gpu_add(gpu: *const gct_gpu) {
 /// `uuid` is null or points to `GCT_GPU_UUID_BYTES` bytes that do not change during the call.
 #[no_mangle]
 unsafe extern "C" fn gct_gpu_uuid(gpu_id: u32, uuid: *const u8) {
-    // SAFETY: the caller's contract; null is handled. An array of bytes needs no alignment.
-    let uuid: Option<&[u8; bindings::GCT_GPU_UUID_BYTES as usize]> = unsafe {
-        uuid.cast::<[u8; bindings::GCT_GPU_UUID_BYTES as usize]>()
-            .as_ref()
-    };
+    // SAFETY: the caller's contract.
+    let uuid = unsafe { uuid_at(uuid) };
     if let (Some(glue), Some(uuid)) = (glue(), uuid) {
-        hooks::gpu_uuid(&glue, gpu_id, *uuid);
+        hooks::gpu_uuid(&glue, gpu_id, uuid);
     }
 }
 
@@ -420,4 +419,18 @@ unsafe extern "C" fn gct_trace_exit(process: *const gct_process) {
 unsafe extern "C" fn gct_worker_round(data: *mut c_void, now_ns: u64) -> u64 {
     // SAFETY: the caller's contract is the callee's.
     unsafe { owned::round(data, now_ns) }
+}
+
+/// Returns a UUID of C, `None` for null.
+///
+/// # Safety
+///
+/// `uuid` is null or points to `GCT_GPU_UUID_BYTES` bytes that do not change during the call.
+unsafe fn uuid_at(uuid: *const u8) -> Option<[u8; bindings::GCT_GPU_UUID_BYTES as usize]> {
+    // SAFETY: the caller's contract; null is handled. An array of bytes needs no alignment.
+    unsafe {
+        uuid.cast::<[u8; bindings::GCT_GPU_UUID_BYTES as usize]>()
+            .as_ref()
+    }
+    .copied()
 }

@@ -12,6 +12,7 @@ mod gpu;
 mod kit;
 mod limits;
 mod tenant;
+pub(crate) mod uvm;
 mod view;
 
 use crate::bindings;
@@ -19,6 +20,7 @@ use crate::state::Glue;
 use client::Refused;
 use gct_core::ids::FileId;
 use gct_core::owned::maps::Space;
+use gct_core::owned::uvm::UvmSpace;
 use gct_core::rmapi::Handle;
 use gpu::{Gpu, Lane, Limited};
 use kernel::prelude::*;
@@ -67,6 +69,7 @@ struct Inner {
     /// The tenant on each GPU where it had an owned channel.
     limited: KVVec<Arc<Limited>>,
     spaces: KVVec<Space>,
+    uvm: KVVec<UvmSpace>,
     channels: KVVec<Channel>,
     pending: Option<Pending>,
 }
@@ -138,6 +141,7 @@ impl Owned {
                 inner <- new_mutex!(Inner {
                     limited: KVVec::new(),
                     spaces: KVVec::new(),
+                    uvm: KVVec::new(),
                     channels: KVVec::new(),
                     pending: None,
                 }, "gct::owned_file"),
@@ -145,7 +149,7 @@ impl Owned {
             GFP_KERNEL_ACCOUNT,
         )
         .map_err(|_| Refused)?;
-        // No other ioctl makes it too: a file has one ioctl here at a time.
+        // Nobody else makes it too: the caller holds the file's `gct_lock`.
         self.files.lock().push(record.clone(), GFP_KERNEL)?;
         self.records.fetch_add(1, Relaxed);
         Ok(record)

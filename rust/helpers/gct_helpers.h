@@ -184,6 +184,14 @@ uint32_t gct_helper_client_map_gpu(uint32_t client, uint32_t device, uint32_t ra
 				   uint64_t *address);
 
 /*
+ * Call nvidia-uvm's operations (gct.h). map returns NV_ERR_NOT_SUPPORTED if
+ * nvidia-uvm is not loaded. What was mapped keeps nvidia-uvm loaded.
+ */
+uint32_t gct_helper_uvm_map(const struct gct_uvm_space *space, uint64_t bytes, uint32_t writes,
+			    struct gct_uvm_memory *memory);
+void gct_helper_uvm_unmap(const struct gct_uvm_memory *memory);
+
+/*
  * Loads and stores of memory that gct_helper_client_map() has mapped, of host or
  * device: once each, aligned, in program order to one mapping of device memory.
  * gct_helper_ring() stores GP_PUT after all earlier stores, and rings after it.

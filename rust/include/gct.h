@@ -22,7 +22,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 11
+#define GCT_ABI_VERSION 12
 
 /* Bytes of struct gct_gpu's name, including the terminating NUL. */
 #define GCT_GPU_NAME_BYTES 64
@@ -315,5 +315,91 @@ static inline int gct_tracks(uint32_t escape, const void *arg, uint32_t size)
 		return 1;
 	return size == 32 && gct_tracks_control(((const uint32_t *)arg)[2]);
 }
+
+/* -- Address spaces of nvidia-uvm ------------------------------------------- */
+
+/*
+ * An address space of the resource manager whose page tables nvidia-uvm owns: the
+ * client and the handle by which it was registered, the GPU, and the number of
+ * nvidia-uvm's open file. A number is never used again.
+ */
+struct gct_uvm_space {
+	uint64_t number;
+	uint32_t client;
+	uint32_t object;
+	uint8_t uuid[GCT_GPU_UUID_BYTES];
+};
+
+_Static_assert(sizeof(struct gct_uvm_space) == 32, "struct gct_uvm_space is ABI");
+
+/* Part of a memory object that nvidia-uvm has mapped at @address for a GPU. */
+struct gct_uvm_mapping {
+	uint64_t number;
+	uint64_t address;
+	uint64_t bytes;
+	uint64_t offset;
+	uint32_t client;
+	uint32_t memory;
+	uint8_t uuid[GCT_GPU_UUID_BYTES];
+};
+
+_Static_assert(sizeof(struct gct_uvm_mapping) == 56, "struct gct_uvm_mapping is ABI");
+
+/* Zeroed memory of the host, mapped in an address space of nvidia-uvm and for the kernel. */
+struct gct_uvm_memory {
+	void *file;			/* nvidia-uvm's open file, held until unmap */
+	void *words;			/* for the kernel */
+	uint64_t address;		/* for the GPU, below 2^40 */
+};
+
+/*
+ * What nvidia-uvm.ko does for nvidia.ko. map() makes and maps memory in the address
+ * space, read-only for the GPU if @writes is 0. The tenant can neither map over it nor
+ * unmap it, and the address space stays registered until unmap(). map() returns an
+ * NV_STATUS, 0 for success. Context: process, may sleep. For map(), current is in an
+ * ioctl of the control file by which the space was registered.
+ */
+struct gct_uvm_operations {
+	uint32_t (*map)(const struct gct_uvm_space *space, uint64_t bytes, uint32_t writes,
+			struct gct_uvm_memory *memory);
+	void (*unmap)(const struct gct_uvm_memory *memory);
+};
+
+/*
+ * Begin and end the use of nvidia-uvm's operations. When the end returns, none is
+ * running. Context: module init and exit.
+ */
+void gct_uvm_start(const struct gct_uvm_operations *operations);
+void gct_uvm_stop(void);
+
+/*
+ * Hold the control file with a descriptor of current's, and have no ioctl of it
+ * between gct_ioctl_enter() and gct_ioctl_leave() until the release. hold returns 1,
+ * or 0 if there is nothing to report. @file is the token of the control file.
+ */
+struct gct_uvm_holder {
+	void *file;
+	void *held;
+	void *lock;
+};
+int gct_uvm_hold(int32_t descriptor, struct gct_uvm_holder *holder);
+void gct_uvm_release(struct gct_uvm_holder *holder);
+
+/*
+ * Report what happened in address spaces of nvidia-uvm. @file is the token of the
+ * control file by which a space was registered; it may be stale.
+ *
+ *   registered  a space, whose @file is held. Its page tables are nvidia-uvm's now
+ *   gone        the space of the GPU @uuid, or all of a file for NULL
+ *   mapped      memory, in the space of a GPU
+ *   unmapped    addresses in the space of the GPU @uuid, or of all GPUs for NULL
+ *
+ * Context: process, may sleep; no lock of nvidia-uvm is held.
+ */
+void gct_uvm_registered(void *file, const struct gct_uvm_space *space);
+void gct_uvm_gone(void *file, uint64_t number, const uint8_t *uuid);
+void gct_uvm_mapped(void *file, const struct gct_uvm_mapping *mapping);
+void gct_uvm_unmapped(void *file, uint64_t number, uint64_t address, uint64_t bytes,
+		      const uint8_t *uuid);
 
 #endif /* GCT_H */

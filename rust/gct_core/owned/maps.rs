@@ -6,6 +6,7 @@
 //! tenant that frees objects behind this table's back deceives itself alone: what is found here
 //! names objects of its own client, and the resource manager looks them up again.
 
+use super::uvm::UvmSpace;
 use super::SEGMENT_WORDS;
 use crate::error::Error;
 use crate::rmapi::nv::{self, nvos46, nvos47};
@@ -29,7 +30,10 @@ pub struct Place {
 /// A mapping of memory for the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
+    /// The open file of nvidia-uvm that made it, or 0 for the resource manager.
+    uvm: u64,
     client: Handle,
+    /// The range; for nvidia-uvm the address space.
     range: Handle,
     place: Place,
     address: u64,
@@ -50,6 +54,17 @@ pub enum Change {
         /// The GPU virtual address.
         address: u64,
     },
+    /// nvidia-uvm removed all that overlap with addresses.
+    Cleared {
+        /// Its open file.
+        uvm: u64,
+        /// The address space, or 0 for all.
+        space: Handle,
+        /// The first address.
+        address: u64,
+        /// How many there are.
+        bytes: u64,
+    },
 }
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
@@ -68,6 +83,7 @@ impl Change {
             (nv::NV_ESC_RM_MAP_MEMORY_DMA, nvos46::SIZE) => {
                 let done = u32_at(bytes, nvos46::STATUS)? == nv::NV_OK;
                 done.then_some(Self::Added(Mapping {
+                    uvm: 0,
                     client: u32_at(bytes, nvos46::CLIENT)?,
                     range: u32_at(bytes, nvos46::RANGE)?,
                     place: Place {
@@ -89,12 +105,35 @@ impl Change {
 }
 
 impl Mapping {
+    /// Returns a mapping that nvidia-uvm made in an address space.
+    pub fn in_uvm(
+        space: &UvmSpace,
+        client: Handle,
+        place: Place,
+        [address, bytes]: [u64; 2],
+    ) -> Self {
+        Self {
+            uvm: space.uvm,
+            client,
+            range: space.space,
+            place,
+            address,
+            bytes,
+        }
+    }
+
+    /// Returns whether the mapping has one of so many addresses.
+    fn overlaps(&self, address: u64, bytes: u64) -> bool {
+        address < self.address.saturating_add(self.bytes)
+            && self.address < address.saturating_add(bytes)
+    }
+
     /// Returns whether both were made below one range and overlap. Then the older is gone.
     fn replaces(&self, older: &Self) -> bool {
-        let end = |mapping: &Self| mapping.address.saturating_add(mapping.bytes);
-        (self.client, self.range) == (older.client, older.range)
-            && self.address < end(older)
-            && older.address < end(self)
+        // nvidia-uvm maps memory of any client in one address space.
+        let is_same = (self.uvm, self.range) == (older.uvm, older.range)
+            && (self.uvm != 0 || self.client == older.client);
+        is_same && older.overlaps(self.address, self.bytes)
     }
 
     /// Returns whether the mapping goes with an object that is freed.
@@ -111,7 +150,19 @@ impl Mapping {
                 client,
                 range,
                 address,
-            } => (self.client, self.range, self.address) == (*client, *range, *address),
+            } => {
+                let is_same = (self.client, self.range) == (*client, *range);
+                self.uvm == 0 && is_same && self.address == *address
+            }
+            Change::Cleared {
+                uvm,
+                space,
+                address,
+                bytes,
+            } => {
+                let is_same = self.uvm == *uvm && [0, self.range].contains(space);
+                is_same && self.overlaps(*address, *bytes)
+            }
         }
     }
 
@@ -322,6 +373,48 @@ mod tests {
             assert!(mapping.goes_with(CLIENT, gone));
         }
         assert!(!mapping.goes_with(CLIENT, 7) && !mapping.goes_with(0xc2, 5));
+    }
+
+    #[test]
+    fn what_nvidia_uvm_cleared_or_mapped_again_is_gone() {
+        let space = |uvm, space| UvmSpace {
+            uvm,
+            client: CLIENT,
+            space,
+            uuid: [0; 16],
+        };
+        let map = |at: &UvmSpace, client, address| {
+            let place = Place {
+                memory: 5,
+                offset: 0,
+            };
+            Change::Added(Mapping::in_uvm(at, client, place, [address, 0x1000]))
+        };
+        let clear = |uvm, space, address| Change::Cleared {
+            uvm,
+            space,
+            address,
+            bytes: 0x1000,
+        };
+        let (one, other) = (space(7, 0x90), space(7, 0x91));
+        let both = [map(&one, CLIENT, 0x4000), map(&other, CLIENT, 0x8000)];
+        let left = |change| after(&[both[0], both[1], change]).len();
+        assert_eq!(left(clear(7, 0, 0x4fff)), 1);
+        assert_eq!(left(clear(7, 0x90, 0x4000)), 1);
+        assert_eq!(left(clear(7, 0x91, 0x4000)), 2);
+        assert_eq!(left(clear(8, 0, 0x4000)), 2);
+        assert_eq!(left(clear(7, 0, 0x5000)), 2);
+        assert_eq!(left(unmap(0x90, 0x4000)), 2, "not the resource manager's");
+        // Memory of any client takes the place of another's, in the same space.
+        assert_eq!(left(map(&one, 0xc2, 0x4800)), 2);
+        assert_eq!(left(map(&other, 0xc2, 0x4800)), 3);
+        assert_eq!(left(map(&space(8, 0x90), 0xc2, 0x4800)), 3);
+        let all = after(&both);
+        let place = find(&all, CLIENT, 0x4800, 0x800);
+        assert_eq!(place.map(|place| place.offset), Ok(0x800));
+        for gone in [0x90, 5, CLIENT] {
+            assert!(all[0].goes_with(CLIENT, gone));
+        }
     }
 
     /// Checks that one address in two spaces, perhaps of two memories, is not known.

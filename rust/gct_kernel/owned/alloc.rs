@@ -4,7 +4,7 @@
 
 use super::client::Refused;
 use super::gpu::{Lane, Limited};
-use super::kit::Kit;
+use super::kit::{Home, Kit};
 use super::limits::set_limits;
 use super::{Pending, Record};
 use crate::bindings::{self, gct_call};
@@ -12,6 +12,7 @@ use crate::serve;
 use crate::state::Glue;
 use gct_core::engine::Site;
 use gct_core::ids::FileId;
+use gct_core::owned::uvm::{self, Several};
 use gct_core::owned::{self, Native, Request};
 use gct_core::rmapi::control::{self, Status};
 use gct_core::rmapi::{Call, Handle};
@@ -69,12 +70,15 @@ fn pending(
     let mailbox = record
         .tenant
         .with_mappings(|mappings| request.mailbox(mappings, &inner.spaces, names));
-    drop(inner);
     let (mailbox, space) = mailbox.map_err(|_: Native| Refused)?;
+    let uvm = uvm::find(&inner.uvm, call.client, space).map_err(|_: Several| Refused)?;
+    let uvm = uvm.copied();
+    drop(inner);
+    let home = uvm.as_ref().map_or(Home::Rm(space), Home::Uvm);
     let limited = limited(glue, record, site.gpu)?;
     let gpu = glue.owned.open(site.gpu)?;
     let made = || {
-        let kit = Kit::new(gpu.client.clone(), call.client, space, &mailbox)?;
+        let kit = Kit::new(gpu.client.clone(), call.client, &home, &mailbox)?;
         // SAFETY: has no preconditions. A random name cannot be guessed by the tenant.
         let name = unsafe { bindings::gct_helper_random() };
         // CAST: the low half.

@@ -4,7 +4,7 @@
 
 use super::client;
 use super::gpu::Lane;
-use super::{is_wanted, retain, Channel, Pending, Record};
+use super::{is_wanted, retain, uvm, Channel, Pending, Record};
 use crate::serve::Served;
 use crate::state::Glue;
 use gct_core::ids::FileId;
@@ -102,6 +102,7 @@ fn freed(glue: &Glue, file: FileId, call: &Call) {
     if call.succeeded() {
         let (client, object) = (call.client, call.object);
         record.tenant.freed(client, object);
+        uvm::freed(&record, client, object);
         let inner = &mut *record.inner.lock();
         retain(&mut inner.spaces, |space| !space.goes_with(client, object));
     }

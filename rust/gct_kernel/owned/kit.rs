@@ -4,9 +4,11 @@
 
 use super::client::{alloc, done, dup, free, Client, Refused};
 use super::view::View;
-use crate::bindings;
+use crate::bindings::{self, gct_uvm_memory, gct_uvm_space};
+use core::ptr;
 use gct_core::owned::kit::{self, Params, Part};
 use gct_core::owned::maps::{Place, Window};
+use gct_core::owned::uvm::UvmSpace;
 use gct_core::owned::{self, Mailbox};
 use gct_core::rmapi::{nv, Handle};
 use kernel::prelude::*;
@@ -39,6 +41,21 @@ impl Names {
     fn map(&self, part: Part, offset: u64, bytes: u64) -> Result<View, Refused> {
         let names = [kit::DEVICE, self.of(part)];
         View::new(self.client.handle, names, offset, bytes)
+    }
+
+    /// Allocates host memory, and maps it for the kernel and for the GPU.
+    fn place(&self, part: Part, bytes: u64, access: u32) -> Result<Placed, Refused> {
+        let owner = self.client.handle;
+        let memory = Params::host_memory(owner, bytes);
+        self.alloc(part, nv::NV01_MEMORY_SYSTEM, memory)?;
+        let view = self.map(part, 0, bytes)?;
+        let names = [self.of(Part::Range), self.of(part)];
+        let address = map_gpu(owner, names, bytes, access)?;
+        Ok(Placed {
+            view,
+            address,
+            uvm: None,
+        })
     }
 
     /// Maps a part of a tenant's memory object.
@@ -102,7 +119,7 @@ impl Drop for Names {
 
 /// The parts of an owned channel, and its tenant's mailbox.
 pub(super) struct Kit {
-    // Fields are dropped in this order: views before the names, which keep their memory.
+    // Fields are dropped in this order: views before what keeps their memory.
     /// The ring, and the copies behind it.
     pub(super) ring: View,
     pub(super) progress: View,
@@ -112,7 +129,26 @@ pub(super) struct Kit {
     /// GPU virtual addresses of the ring and of the progress word.
     pub(super) ring_address: u64,
     pub(super) progress_address: u64,
+    /// Memory of the ring and of the progress word in an address space of nvidia-uvm.
+    _uvm: [Option<UvmMemory>; 2],
     names: Names,
+}
+
+/// The address space of a channel.
+pub(super) enum Home<'a> {
+    /// The handle of one whose page tables the resource manager owns.
+    Rm(Handle),
+    /// One whose page tables nvidia-uvm owns.
+    Uvm(&'a UvmSpace),
+}
+
+/// Memory of the driver's in a tenant's address space.
+struct Placed {
+    view: View,
+    /// Its GPU virtual address.
+    address: u64,
+    /// Keeps the memory, unless a name does.
+    uvm: Option<UvmMemory>,
 }
 
 impl Kit {
@@ -120,46 +156,43 @@ impl Kit {
     pub(super) fn new(
         client: Arc<Client>,
         tenant: Handle,
-        space: Handle,
+        home: &Home<'_>,
         mailbox: &Mailbox,
     ) -> Result<Self, Refused> {
         let channel = client.channels.fetch_add(1, Relaxed);
         let names = Names { client, channel };
         let owner = names.client.handle;
-        let memory = Params::host_memory(owner, kit::RING_BYTES);
-        names.alloc(Part::Ring, nv::NV01_MEMORY_SYSTEM, memory)?;
-        let memory = Params::host_memory(owner, kit::PAGE);
-        names.alloc(Part::Progress, nv::NV01_MEMORY_SYSTEM, memory)?;
         let memory = Params::device_memory(owner, kit::PAGE);
         names.alloc(Part::Userd, nv::NV01_MEMORY_LOCAL_USER, memory)?;
-        let ring = names.map(Part::Ring, 0, kit::RING_BYTES)?;
-        let progress = names.map(Part::Progress, 0, kit::PAGE)?;
-        progress.write32(0, 0);
         let userd = names.map(Part::Userd, 0, kit::PAGE)?;
         for at in (0..).step_by(4).take(owned::USERD_WORDS) {
             userd.write32(at, 0);
         }
-        names.dup(Part::Space, tenant, space)?;
-        let range = Params::range(names.of(Part::Space));
-        names.alloc(Part::Range, nv::NV01_MEMORY_VIRTUAL, range)?;
-        let map = |part, bytes, access| {
-            let memory = [names.of(Part::Range), names.of(part)];
-            map_gpu(owner, memory, bytes, access)
+        if let Home::Rm(space) = home {
+            names.dup(Part::Space, tenant, *space)?;
+            let range = Params::range(names.of(Part::Space));
+            names.alloc(Part::Range, nv::NV01_MEMORY_VIRTUAL, range)?;
+        }
+        let place = |part, bytes, access| match home {
+            Home::Rm(_) => names.place(part, bytes, access),
+            Home::Uvm(space) => UvmMemory::place(space, bytes, access),
         };
-        let ring_address = map(Part::Ring, kit::RING_BYTES, kit::GPU_READS)?;
-        let progress_address = map(Part::Progress, kit::PAGE, kit::GPU_WRITES)?;
+        let ring = place(Part::Ring, kit::RING_BYTES, kit::GPU_READS)?;
+        let progress = place(Part::Progress, kit::PAGE, kit::GPU_WRITES)?;
+        progress.view.write32(0, 0);
         let bytes = mailbox.ring_bytes();
         let tenant_ring = names.map_of_tenant(Part::TenantRing, tenant, mailbox.ring, bytes)?;
         let bytes = owned::USERD_BYTES;
         let tenant_userd = names.map_of_tenant(Part::TenantUserd, tenant, mailbox.userd, bytes)?;
         Ok(Self {
-            ring,
-            progress,
+            ring: ring.view,
+            progress: progress.view,
             userd,
             tenant_ring,
             tenant_userd,
-            ring_address,
-            progress_address,
+            ring_address: ring.address,
+            progress_address: progress.address,
+            _uvm: [ring.uvm, progress.uvm],
             names,
         })
     }
@@ -184,6 +217,54 @@ impl Kit {
     /// Returns the client.
     pub(super) fn client(&self) -> &Client {
         &self.names.client
+    }
+}
+
+/// Memory that nvidia-uvm has mapped in an address space of its own.
+struct UvmMemory(gct_uvm_memory);
+
+// SAFETY: the pointers belong to the kernel and not to a process. nvidia-uvm frees the memory from
+// any thread.
+unsafe impl Send for UvmMemory {}
+// SAFETY: a shared reference gives access to nothing.
+unsafe impl Sync for UvmMemory {}
+
+impl UvmMemory {
+    /// Allocates memory, and maps it for the kernel and for the GPU.
+    fn place(space: &UvmSpace, bytes: u64, access: u32) -> Result<Placed, Refused> {
+        let named = gct_uvm_space {
+            number: space.uvm,
+            client: space.client,
+            object: space.space,
+            uuid: space.uuid,
+        };
+        let mut memory = gct_uvm_memory {
+            file: ptr::null_mut(),
+            words: ptr::null_mut(),
+            address: 0,
+        };
+        let writes = u32::from(access == kit::GPU_WRITES);
+        // SAFETY: both structures live during the call; this is an ioctl of the control file by
+        // which the space was registered (`alloc::enter`).
+        done(unsafe { bindings::gct_helper_uvm_map(&named, bytes, writes, &mut memory) })?;
+        let (words, address) = (memory.words, memory.address);
+        // From here on it is unmapped.
+        let uvm = Self(memory);
+        // SAFETY: nvidia-uvm has mapped so many bytes there, until they are unmapped.
+        let view = unsafe { View::of(words, bytes) }.ok_or(Refused)?;
+        Ok(Placed {
+            view,
+            address,
+            uvm: Some(uvm),
+        })
+    }
+}
+
+impl Drop for UvmMemory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `place`, and unmapped once. No view of it is used any more: `Kit`
+        // drops its views first.
+        unsafe { bindings::gct_helper_uvm_unmap(&self.0) };
     }
 }
 

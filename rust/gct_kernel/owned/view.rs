@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 use gct_core::rmapi::Handle;
 use kernel::ffi::c_void;
 
-/// Memory that the resource manager has mapped for the kernel. Its owner keeps the memory object.
+/// Memory that is mapped for the kernel. The view's owner keeps the mapping.
 pub(super) struct View {
     base: NonNull<c_void>,
     bytes: u64,
@@ -21,6 +21,7 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
+    /// Maps a part of a memory object. Its owner keeps the object.
     pub(super) fn new(
         client: Handle,
         [device, memory]: [Handle; 2],
@@ -32,6 +33,15 @@ impl View {
             unsafe { bindings::gct_helper_client_map(client, device, memory, offset, bytes) };
         let base = NonNull::new(base).ok_or(Refused)?;
         Ok(Self { base, bytes })
+    }
+
+    /// Returns the view of memory of the host, unless its address is null.
+    ///
+    /// # Safety
+    ///
+    /// The kernel has mapped so many bytes there, and keeps the mapping while the view is used.
+    pub(super) unsafe fn of(base: *mut c_void, bytes: u64) -> Option<Self> {
+        NonNull::new(base).map(|base| Self { base, bytes })
     }
 
     /// Returns the view of `bytes` behind the first `skipped` ones, if they lie inside.

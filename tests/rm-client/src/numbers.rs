@@ -155,6 +155,14 @@ numbers! {
     UVM_MAP_EXTERNAL: u32 = 33, "UVM_MAP_EXTERNAL_ALLOCATION";
     /// UVM: move managed memory.
     UVM_MIGRATE: u32 = 51, "UVM_MIGRATE";
+    /// UVM: unregister a GPU.
+    UVM_UNREGISTER_GPU: u32 = 38, "UVM_UNREGISTER_GPU";
+    /// UVM: unregister an address space.
+    UVM_UNREGISTER_SPACE: u32 = 26, "UVM_UNREGISTER_GPU_VASPACE";
+    /// UVM: unmap memory at reserved addresses.
+    UVM_UNMAP_EXTERNAL: u32 = 66, "UVM_UNMAP_EXTERNAL";
+    /// UVM: give addresses back.
+    UVM_FREE: u32 = 34, "UVM_FREE";
     /// An address space whose page tables are UVM's.
     SPACE_OF_UVM: u32 = 8, "NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED";
 
@@ -165,6 +173,12 @@ numbers! {
 
     /// Status: success.
     OK: u32 = 0, "NV_OK";
+    /// Status: something uses it.
+    IN_USE: u32 = 0x17, "NV_ERR_IN_USE";
+    /// Status: nothing that the call could act on is there.
+    INVALID_ADDRESS: u32 = 0x1e, "NV_ERR_INVALID_ADDRESS";
+    /// Status: UVM has something there.
+    ADDRESS_IN_USE: u32 = 0x68, "NV_ERR_UVM_ADDRESS_IN_USE";
     /// Status: the handle is in use.
     INSERT_DUPLICATE_NAME: u32 = 0x19, "NV_ERR_INSERT_DUPLICATE_NAME";
     /// Status: not for this caller.
@@ -201,6 +215,9 @@ pub fn status_name(status: u32) -> Option<&'static str> {
     /// The statuses of the list above.
     const STATUSES: &[u32] = &[
         OK,
+        IN_USE,
+        INVALID_ADDRESS,
+        ADDRESS_IN_USE,
         INSERT_DUPLICATE_NAME,
         INSUFFICIENT_PERMISSIONS,
         INVALID_CLIENT,

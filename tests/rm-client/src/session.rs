@@ -83,6 +83,21 @@ impl Session {
         Ok(session)
     }
 
+    /// Allocates another address space of the device, whose page tables are to be UVM's.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn another_space(&self) -> Result<Handle, Error> {
+        let mut parameters = abi::AddressSpace {
+            flags: n::SPACE_OF_UVM,
+            ..Default::default()
+        };
+        let gpu = &self.gpu;
+        gpu.client()
+            .alloc(gpu.device(), n::ADDRESS_SPACE, &mut parameters)
+    }
+
     fn with_space(gpu: Gpu, flags: u32, uvm: Option<Uvm>) -> Result<Self, Error> {
         let client = gpu.client();
         let mut parameters = abi::AddressSpace {

@@ -88,6 +88,65 @@ impl Uvm {
         done(call.status)
     }
 
+    /// Gives an address space's page tables back.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn unregister_space(&self) -> Result<(), Error> {
+        let mut call = abi::UvmUnregisterSpace {
+            uuid: self.uuid,
+            status: 0,
+        };
+        self.call(n::UVM_UNREGISTER_SPACE, &mut call)?;
+        done(call.status)
+    }
+
+    /// Unregisters the GPU, and the address space with it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn unregister_gpu(&self) -> Result<(), Error> {
+        let mut call = abi::UvmUnregisterGpu {
+            uuid: self.uuid,
+            status: 0,
+        };
+        self.call(n::UVM_UNREGISTER_GPU, &mut call)?;
+        done(call.status)
+    }
+
+    /// Gives addresses back that were reserved together.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn free(&self, base: u64, length: u64) -> Result<(), Error> {
+        let mut call = abi::UvmFree {
+            base,
+            length,
+            ..Default::default()
+        };
+        self.call(n::UVM_FREE, &mut call)?;
+        done(call.status)
+    }
+
+    /// Unmaps what was mapped at addresses.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn unmap(&self, base: u64, length: u64) -> Result<(), Error> {
+        let mut call = abi::UvmUnmapExternal {
+            base,
+            length,
+            uuid: self.uuid,
+            ..Default::default()
+        };
+        self.call(n::UVM_UNMAP_EXTERNAL, &mut call)?;
+        done(call.status)
+    }
+
     /// Registers a channel, which must be bound to its engine.
     ///
     /// # Errors
@@ -147,6 +206,21 @@ impl Uvm {
         };
         self.call(n::UVM_EXTERNAL_RANGE, &mut call)?;
         done(call.status)?;
+        self.map_reserved(gpu, memory, base, length)
+    }
+
+    /// Maps memory at addresses that are reserved.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn map_reserved(
+        &self,
+        gpu: &Gpu,
+        memory: Handle,
+        base: u64,
+        length: u64,
+    ) -> Result<(), Error> {
         let mut call = abi::UvmMapExternal {
             base,
             length,

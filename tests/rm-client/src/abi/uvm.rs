@@ -39,6 +39,35 @@ layouts! {
         status: u32 = "rmStatus",
     }
 
+    /// Unregisters a GPU. `uvm_ioctl.h`.
+    UvmUnregisterGpu = "UVM_UNREGISTER_GPU_PARAMS", 20 {
+        uuid: [u8; 16] = "gpu_uuid",
+        status: u32 = "rmStatus",
+    }
+
+    /// Unregisters an address space. `uvm_ioctl.h`.
+    UvmUnregisterSpace = "UVM_UNREGISTER_GPU_VASPACE_PARAMS", 20 {
+        uuid: [u8; 16] = "gpuUuid",
+        status: u32 = "rmStatus",
+    }
+
+    /// Gives reserved addresses back. `uvm_ioctl.h`.
+    UvmFree = "UVM_FREE_PARAMS", 24 {
+        base: u64 = "base",
+        length: u64 = "length",
+        status: u32 = "rmStatus",
+        padding: u32,
+    }
+
+    /// Unmaps memory at reserved addresses. `uvm_ioctl.h`.
+    UvmUnmapExternal = "UVM_UNMAP_EXTERNAL_PARAMS", 40 {
+        base: u64 = "base",
+        length: u64 = "length",
+        uuid: [u8; 16] = "gpuUuid",
+        status: u32 = "rmStatus",
+        padding: u32,
+    }
+
     /// Registers a channel with UVM. `uvm_ioctl.h`.
     UvmRegisterChannel = "UVM_REGISTER_CHANNEL_PARAMS", 56 {
         uuid: [u8; 16] = "gpuUuid",
@@ -106,6 +135,10 @@ pub(super) const COMMON: &[Description] = &[
     UvmMmInitialize::DESCRIPTION,
     UvmRegisterGpu::DESCRIPTION,
     UvmRegisterSpace::DESCRIPTION,
+    UvmUnregisterGpu::DESCRIPTION,
+    UvmUnregisterSpace::DESCRIPTION,
+    UvmFree::DESCRIPTION,
+    UvmUnmapExternal::DESCRIPTION,
     UvmRegisterChannel::DESCRIPTION,
     UvmMigrate::DESCRIPTION,
     UvmExternalRange::DESCRIPTION,

@@ -31,6 +31,7 @@ mod owned;
 mod owned_launch;
 mod owned_memory;
 mod owned_race;
+mod owned_uvm;
 mod process;
 mod processes;
 mod sent;
@@ -108,6 +109,7 @@ fn all(filter: &str) -> ExitCode {
         owned_launch::TESTS,
         owned_memory::TESTS,
         owned_race::TESTS,
+        owned_uvm::TESTS,
         faults::TESTS,
         limits::TESTS,
         gmem::TESTS,

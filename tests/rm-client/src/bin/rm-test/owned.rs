@@ -10,7 +10,6 @@ use crate::submit::{queue, release};
 use crate::tree::{self, eventually, Group};
 use fakegpu_record::Recorder;
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
-use rm_client::{Client, Gpu, Session};
 use std::fs;
 use std::thread;
 
@@ -19,7 +18,6 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_work_around_the_ring", around),
     ("owned_groups_and_context_shares", shares),
     ("owned_nothing_without_the_switch", nothing),
-    ("owned_space_of_uvm_stays_native", uvm),
     ("owned_submission_by_a_child", forked),
     ("owned_handles_are_used_again", again),
     ("owned_killed_at_every_step", killed),
@@ -30,7 +28,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_hostile_races_its_parameters", raced),
 ];
 
-const OWNED: &str = "channel.owned";
+pub(crate) const OWNED: &str = "channel.owned";
 
 /// The name of the group of these tests.
 const NAME: &str = "owned";
@@ -83,7 +81,7 @@ pub(crate) fn counts(owned: u64, unowned: u64) -> Outcome {
 }
 
 /// Returns how many workers there are.
-fn workers() -> Result<usize, Stop> {
+pub(crate) fn workers() -> Result<usize, Stop> {
     let mut count = 0;
     for entry in fs::read_dir("/proc")? {
         // A process may end between being listed and being read.
@@ -166,17 +164,6 @@ pub(crate) fn rings(recorder: &Recorder, mark: u32) -> Result<Vec<u64>, Stop> {
         .filter(|event| event.kind == "alloc" && event.class.contains("CHANNEL_GPFIFO"));
     // `gpFifoOffset` of `NV_CHANNEL_ALLOC_PARAMS`.
     Ok(channels.filter_map(|event| event.param(8, 8)).collect())
-}
-
-/// Checks that a channel whose ring UVM has mapped works, and is counted: its place is unknown.
-fn uvm() -> Outcome {
-    as_member(|_| {
-        let client = Client::open()?;
-        let session = Session::with_uvm(Gpu::open(&client, 0)?).during("session")?;
-        let mut queue = queue(&session)?;
-        counts(0, 1)?;
-        release(&mut queue, 2, 7)
-    })
 }
 
 /// Checks that a forked child has its parent's mappings, and so its mailbox.

@@ -6,12 +6,13 @@ use crate::gpus::session;
 use crate::launch::{finish, Place, PROGRAMS};
 use crate::limits::set;
 use crate::owned::{count, counts, join, no_worker};
+use crate::owned_uvm::uvm_session;
 use crate::process::{Child, Parent};
 use crate::submit::{queue, release};
 use crate::tree::{self, eventually, Group};
 use gct_core::mask::TpcMask;
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
-use rm_client::{numbers, Capture, Client, Engine, Error, Gpu, Session};
+use rm_client::{numbers, Capture, Engine, Error, Session};
 
 pub(crate) const TESTS: &[Test] = &[
     ("owned_launches_have_the_mask", masked),
@@ -96,12 +97,16 @@ fn later() -> Outcome {
     no_worker()
 }
 
+fn rewritten() -> Outcome {
+    rewrites(|| session(0))
+}
+
 /// Submits a launch to a group that is not scheduled. Overwrites it after a while, and schedules
 /// the group. The GPU executes what was submitted, with the mask.
-fn rewritten() -> Outcome {
+pub(crate) fn rewrites(session: impl FnOnce() -> Result<Session, Stop>) -> Outcome {
     let group = Group::new(NAME)?;
     let mut child = member(&group, "0-31", |_| {
-        let place = Place::new(session(0)?)?;
+        let place = Place::new(session()?)?;
         let (_, texts, grids) = PROGRAMS[0];
         let capture = Capture::parse(texts)?;
         let mark = place.recorder.mark()?;
@@ -127,22 +132,29 @@ fn rewritten() -> Outcome {
     no_worker()
 }
 
-/// The driver does not know where a ring lies that UVM has mapped. Under a mask it refuses such a
-/// channel.
+/// The driver does not know where a ring lies that UVM mapped before the process had a limit. Under
+/// a mask it refuses such a channel.
 fn unknown() -> Outcome {
     let group = Group::new(NAME)?;
-    let mut child = member(&group, "0-31", |_| {
-        let client = Client::open()?;
-        let session = Session::with_uvm(Gpu::open(&client, 0)?).during("session")?;
+    // The driver learns the GPU's TPCs from its first client.
+    drop(session(0)?);
+    set(NAME, MASK, "0-31")?;
+    let mut child = Child::fork(|parent| {
+        let session = uvm_session()?;
+        let ring = session.ring_memory()?;
+        parent.step()?;
         let group = session.group(Engine::Compute)?;
         for _ in 0..3 {
             let queue = session.queue(group, Engine::Compute);
             let refused = matches!(queue, Err(Error::Status(numbers::NOT_SUPPORTED)));
             same("refused", refused, true)?;
         }
+        same("the ring is mapped", ring != 0, true)?;
         counts(0, 0)?;
         same("channels", count("channels")?, 0)
     })?;
+    child.at_step()?;
+    group.add(child.pid())?;
     child.go()?;
     child.finish()?;
     no_worker()

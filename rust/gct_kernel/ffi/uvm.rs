@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Defines the functions that nvidia-uvm calls.
+
+use super::{glue, token, uuid_at};
+use crate::bindings::{self, gct_uvm_mapping, gct_uvm_space};
+use crate::owned;
+use core::mem::size_of;
+use kernel::ffi::c_void;
+
+// gct.h asserts the same numbers in C.
+const _: () = assert!(size_of::<gct_uvm_space>() == 32);
+const _: () = assert!(size_of::<gct_uvm_mapping>() == 56);
+
+check_signatures!(
+    gct_uvm_registered,
+    gct_uvm_gone,
+    gct_uvm_mapped,
+    gct_uvm_unmapped,
+);
+
+/// Records that nvidia-uvm owns the page tables of an address space.
+///
+/// # Safety
+///
+/// `space` is null or points to a structure that does not change during the call. The caller holds
+/// the file by `gct_uvm_hold`.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_registered(file: *mut c_void, space: *const gct_uvm_space) {
+    // SAFETY: the caller's contract; null is handled.
+    let space = unsafe { space.as_ref() };
+    if let (Some(glue), Some(file), Some(space)) = (glue(), token(file), space) {
+        owned::uvm::registered(&glue, file, space);
+    }
+}
+
+/// Records that nvidia-uvm has given address spaces back.
+///
+/// # Safety
+///
+/// `uuid` is null or points to `GCT_GPU_UUID_BYTES` bytes that do not change during the call.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_gone(file: *mut c_void, number: u64, uuid: *const u8) {
+    // SAFETY: the caller's contract.
+    let uuid = unsafe { uuid_at(uuid) };
+    if let (Some(glue), Some(file)) = (glue(), token(file)) {
+        owned::uvm::gone(&glue, file, number, uuid);
+    }
+}
+
+/// Records memory that nvidia-uvm has mapped.
+///
+/// # Safety
+///
+/// `mapping` is null or points to a structure that does not change during the call.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_mapped(file: *mut c_void, mapping: *const gct_uvm_mapping) {
+    // SAFETY: the caller's contract; null is handled.
+    let mapping = unsafe { mapping.as_ref() };
+    if let (Some(glue), Some(file), Some(mapping)) = (glue(), token(file), mapping) {
+        owned::uvm::mapped(&glue, file, mapping);
+    }
+}
+
+/// Records that nvidia-uvm has unmapped addresses.
+///
+/// # Safety
+///
+/// As for [`gct_uvm_gone`].
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_unmapped(
+    file: *mut c_void,
+    number: u64,
+    address: u64,
+    bytes: u64,
+    uuid: *const u8,
+) {
+    // SAFETY: the caller's contract.
+    let uuid = unsafe { uuid_at(uuid) };
+    if let (Some(glue), Some(file)) = (glue(), token(file)) {
+        owned::uvm::unmapped(&glue, file, number, [address, bytes], uuid);
+    }
+}
