@@ -51,6 +51,7 @@
 //! | [`in_flight::SUBMISSIONS_MAX`] pieces of a lane in flight | the others are not tracked |
 //! | [`governor::KERNELS_MAX`] kernels of a tenant | the oldest are forgotten |
 //! | [`governor::NODES_MAX`] nodes of its graphs | they keep their mask, `graph-memory-full` |
+//! | [`roster::MEMBERS_MAX`] tenants that others see | further ones yield to these |
 //!
 //! All of these are lengths of storage, and a backend may choose smaller ones. Times are in
 //! nanoseconds ([`Ns`](crate::units::Ns)) of one monotonic clock. No call fails: a word that cannot
@@ -68,6 +69,8 @@
 //! | [`scratch`] | frames |
 //! | [`copies`] | copies of segments, which the GPU executes in place of the tenant's words |
 //! | `shares` | the tenant's time on the GPU, and its share of it |
+//! | [`standing`] | what tenants know of each other: limits and activity |
+//! | [`roster`] | the tenants of a GPU that one thread serves |
 //! | [`in_flight`] | the pieces on the GPU, and which of them have ended |
 
 mod admit;
@@ -78,12 +81,14 @@ pub mod in_flight;
 pub mod limits;
 mod queue;
 pub mod ring;
+pub mod roster;
 pub mod scratch;
 mod seal;
 mod segment;
 pub mod selftest;
 mod shares;
 pub mod split;
+pub mod standing;
 pub mod words;
 pub mod work;
 

@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::iface::value::{Bandwidth, Value};
 use crate::iface::File;
 use crate::mask::TpcMask;
+use crate::policy::tpc::Rank;
 use crate::topology::Topology;
 use crate::units::{Bytes, Percent, Priority, Tpcs, Us, Weight};
 
@@ -123,6 +124,14 @@ impl Settings {
         match self.weight {
             Some(weight) => weight,
             None => Weight::DEFAULT,
+        }
+    }
+
+    /// Returns the place in the order of owners with work.
+    pub const fn rank(&self) -> Rank {
+        Rank {
+            best_effort: matches!(self.tpc_quota, Some(Tpcs(0))),
+            priority: self.priority_in_force(),
         }
     }
 

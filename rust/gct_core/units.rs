@@ -254,6 +254,8 @@ impl Us {
 impl Priority {
     /// Priority of a group without a written one.
     pub const DEFAULT: Self = Self(8);
+    /// The last priority.
+    pub const LAST: Self = Self(15);
 }
 
 /// Returns `a / b`, rounded up; the largest number for a `b` of 0.

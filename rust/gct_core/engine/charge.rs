@@ -6,6 +6,7 @@ use crate::account::{self, Amount, Usage};
 use crate::dirs::DirPath;
 use crate::error::Error;
 use crate::ids::{GpuId, GroupId, Owner, ProcKey, Scope};
+use crate::lane::standing::Standing;
 use crate::mask::TpcMask;
 use crate::objects::{Object, ObjectKey};
 use crate::policy::share::{DutyCycle, Level, Share};
@@ -199,6 +200,26 @@ impl State<'_> {
         let usage = self.group_usage(Some(group), gpu).unwrap_or(Usage::ZERO);
         of_group.timeslice = of_group.timeslice.map(|slice| usage.sharers().part(slice));
         own.within(&of_group)
+    }
+
+    /// Returns the owner of a process's limits: its group, or the process itself.
+    pub fn owner_of(&self, proc: ProcKey) -> Owner {
+        self.group_of(proc).map_or(Owner::Proc(proc), Owner::Group)
+    }
+
+    /// Returns the limits of a process on a GPU that concern its neighbours.
+    pub fn standing(&self, proc: ProcKey, gpu: GpuId) -> Standing {
+        let (topology, settings) = (self.gpu_topology(gpu), self.effective(proc, gpu));
+        let alone = self.reserved(Owner::Proc(proc), gpu);
+        Standing {
+            own: self.reserved(self.owner_of(proc), gpu).or(&alone),
+            alone,
+            allowed: settings.tpc_mask.unwrap_or(*topology.existing()),
+            // An owner always lends. `tpc.steal` of the borrower decides whether it borrows.
+            lends: true,
+            rank: settings.rank(),
+            weight: self.share(proc, gpu).weight(),
+        }
     }
 
     /// Returns the limits in force on the time of a process on a GPU: its owner's, and its own.

@@ -132,7 +132,7 @@ pub fn is_overdue(still: Ns, predicted: Ns, late: u32) -> bool {
 }
 
 /// What a neighbour publishes about its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signs {
     /// Whether it claims to have work.
     pub claims: bool,

@@ -51,6 +51,14 @@ pub struct Rank {
     pub priority: Priority,
 }
 
+impl Rank {
+    /// The last rank.
+    pub const LAST: Self = Self {
+        best_effort: true,
+        priority: Priority::LAST,
+    };
+}
+
 /// A tenant that wants to release work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenant {
@@ -84,6 +92,21 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
+    /// A neighbour that nobody waits for.
+    pub const NONE: Self = Self {
+        own: TpcMask::EMPTY,
+        allowed: TpcMask::EMPTY,
+        lends: true,
+        rank: Rank::LAST,
+        busy: false,
+        idle: Ns::MAX,
+        arrivals: ArrivalStats {
+            longest: Ns(0),
+            shortest: Ns(0),
+            request: Ns(0),
+        },
+    };
+
     /// Returns whether a tenant of a later rank waits for it with work that would hold the TPCs for
     /// `time`: it has work, or had some until just now.
     fn is_present_for(&self, time: Ns) -> bool {

@@ -5,9 +5,10 @@
 
 use crate::limits::{self, LaunchLimits};
 use gct_core::lane::governor::{Peers, Surroundings};
+use gct_core::lane::standing::{Activity, Standing};
 use gct_core::mask::TpcMask;
-use gct_core::policy::arrivals::{ArrivalStats, PAUSE_MIN};
-use gct_core::policy::patience::{self, Signs};
+use gct_core::policy::arrivals::ArrivalStats;
+use gct_core::policy::patience::Signs;
 use gct_core::policy::share::{Place, Rival, Sign};
 use gct_core::policy::tpc::{Neighbour, Rank};
 use gct_core::topology::Topology;
@@ -23,8 +24,8 @@ pub(crate) struct GpuPeers {
     peers: Vec<Peer>,
     /// The TPCs that are reserved for this process.
     own: TpcMask,
-    /// The board's slot of each peer, by its index in `peers`.
-    slots: Vec<Option<Slot>>,
+    /// The limits of each peer that count beside this process, by its index in `peers`.
+    standings: Vec<Option<Standing>>,
     board: u64,
     limits: u64,
     neighbours: Vec<Neighbour>,
@@ -36,13 +37,7 @@ pub(crate) struct GpuPeers {
     related: u64,
     /// What was published last.
     sign: Sign,
-    arrivals: ArrivalStats,
-    busy: bool,
-    /// The time of the last heartbeat.
-    beat_ns: u64,
-    /// The start of the present request, or of the last one.
-    request_since_ns: u64,
-    idle_since_ns: u64,
+    activity: Activity,
 }
 
 impl GpuPeers {
@@ -53,7 +48,7 @@ impl GpuPeers {
             gpu,
             peers,
             own: TpcMask::EMPTY,
-            slots: Vec::with_capacity(SLOTS_MAX),
+            standings: Vec::with_capacity(SLOTS_MAX),
             board: u64::MAX,
             limits: 0,
             neighbours: Vec::with_capacity(SLOTS_MAX),
@@ -62,11 +57,7 @@ impl GpuPeers {
             known: Vec::with_capacity(2 * SLOTS_MAX),
             related: u64::MAX,
             sign: Sign::default(),
-            arrivals: ArrivalStats::default(),
-            busy: false,
-            beat_ns: 0,
-            request_since_ns: 0,
-            idle_since_ns: 0,
+            activity: Activity::default(),
         }
     }
 
@@ -82,20 +73,6 @@ impl GpuPeers {
         self.related = u64::MAX;
     }
 
-    /// Starts another request, unless the pause was one within the same request.
-    fn resume(&mut self, now_ns: u64) {
-        let pause = Ns(now_ns.saturating_sub(self.idle_since_ns));
-        if self.idle_since_ns != 0 && pause < PAUSE_MIN {
-            return;
-        }
-        if self.idle_since_ns != 0 {
-            let request = Ns(self.idle_since_ns.saturating_sub(self.request_since_ns));
-            self.arrivals = self.arrivals.after(request, pause);
-            self.gpu.pulse.set_arrivals(self.arrivals.to_word());
-        }
-        self.request_since_ns = now_ns;
-    }
-
     /// Updates `neighbours` from the board and the peers' pulses.
     fn update(&mut self, now: Ns) {
         let generation = self.gpu.board.generation();
@@ -104,18 +81,11 @@ impl GpuPeers {
             self.read_board();
         }
         self.neighbours.clear();
-        for (peer, slot) in self.peers.iter().zip(&self.slots) {
-            let Some(slot) = slot else { continue };
-            let signs = signs(peer);
-            self.neighbours.push(Neighbour {
-                own: TpcMask::from_words(slot.tpcs),
-                allowed: TpcMask::from_words(slot.allowed),
-                lends: slot.lends,
-                rank: rank(slot),
-                busy: signs.is_busy(now),
-                idle: signs.idle(now),
-                arrivals: ArrivalStats::from_word(peer.arrivals()),
-            });
+        for (peer, standing) in self.peers.iter().zip(&self.standings) {
+            let Some(standing) = standing else { continue };
+            let arrivals = ArrivalStats::from_word(peer.arrivals());
+            let neighbour = standing.neighbour(&signs(peer), arrivals, now);
+            self.neighbours.push(neighbour);
         }
     }
 
@@ -155,10 +125,14 @@ impl GpuPeers {
         let mine = self.gpu.slot.and_then(|(index, user)| slot(index, user));
         let mine = mine.unwrap_or_default();
         self.own = TpcMask::from_words(mine.tpcs);
-        self.slots.clear();
+        self.standings.clear();
         for peer in self.peers.iter().take(SLOTS_MAX) {
             let slot = slot(peer.slot, peer.user);
-            self.slots.push(slot.and_then(|slot| beside(slot, &mine)));
+            let beside = |slot: Slot| {
+                let is_sibling = slot.tenant == mine.tenant;
+                standing(&slot).beside(&standing(&mine), is_sibling)
+            };
+            self.standings.push(slot.and_then(beside));
         }
     }
 }
@@ -203,36 +177,19 @@ impl Peers for GpuPeers {
     }
 
     fn set_busy(&mut self, busy: bool, now: Ns) {
-        let now_ns = now.get();
-        if busy == self.busy {
-            if busy && now - Ns(self.beat_ns) >= patience::BEAT_EVERY {
-                self.beat_ns = now_ns;
-                self.gpu.pulse.beat(now_ns);
-            }
-            return;
+        let before = self.activity;
+        self.activity.set_busy(busy, now);
+        let (pulse, now_ns) = (&self.gpu.pulse, now.get());
+        match (before.signs.claims, busy) {
+            (false, true) => pulse.busy(now_ns),
+            (true, false) => pulse.idle(now_ns),
+            _ if self.activity.signs.beat != before.signs.beat => pulse.beat(now_ns),
+            _ => {}
         }
-        self.busy = busy;
-        if busy {
-            self.beat_ns = now_ns;
-            self.gpu.pulse.busy(now_ns);
-            self.resume(now_ns);
-        } else {
-            self.idle_since_ns = now_ns;
-            self.gpu.pulse.idle(now_ns);
+        if self.activity.arrivals != before.arrivals {
+            pulse.set_arrivals(self.activity.arrivals.to_word());
         }
     }
-}
-
-/// Returns the slot of a peer as `mine` must regard it. Peers of the same group share its reserved
-/// TPCs, so only their own TPCs and their place in the order count. Returns `None` if neither
-/// differs.
-fn beside(slot: Slot, mine: &Slot) -> Option<Slot> {
-    if slot.tenant != mine.tenant {
-        return Some(slot);
-    }
-    let differs = slot.alone != [0; 4] || rank(&slot) != rank(mine);
-    let tpcs = slot.alone;
-    differs.then_some(Slot { tpcs, ..slot })
 }
 
 /// Returns what a peer publishes about its work.
@@ -246,12 +203,17 @@ fn signs(peer: &Peer) -> Signs {
 
 /// Returns what decides with whom the process of a slot takes turns.
 fn place(slot: &Slot) -> Place {
-    Place {
-        owner: slot.tenant,
-        number: slot.user,
-        rank: rank(slot),
-        own: TpcMask::from_words(slot.tpcs).or(&TpcMask::from_words(slot.alone)),
+    standing(slot).place(slot.tenant, slot.user)
+}
+
+/// Returns the limits of the process of a slot that concern its neighbours.
+fn standing(slot: &Slot) -> Standing {
+    Standing {
+        own: TpcMask::from_words(slot.tpcs),
+        alone: TpcMask::from_words(slot.alone),
         allowed: TpcMask::from_words(slot.allowed),
+        lends: slot.lends,
+        rank: rank(slot),
         weight: slot.weight,
     }
 }

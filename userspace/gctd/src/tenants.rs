@@ -308,7 +308,7 @@ impl Tenants {
         let limits = state.effective(proc, gpu);
         let allowed = limits.tpc_mask.unwrap_or(*topology.existing());
         let alone = state.reserved(Owner::Proc(proc), gpu);
-        let own = state.reserved(owner(state, proc), gpu).or(&alone);
+        let own = state.reserved(state.owner_of(proc), gpu).or(&alone);
         let others = state.reserved_on(gpu).without(&own);
         let own = Some(own).filter(|own| !own.is_empty());
         size::dependable(&allowed, topology.existing(), &others, own.as_ref())
@@ -383,7 +383,7 @@ impl Tenants {
 
     /// Numbers new owners, and removes those without a process.
     fn number_owners(&mut self, state: &State<'_>) {
-        let owners = self.tenants.iter().map(|t| owner(state, t.proc));
+        let owners = self.tenants.iter().map(|t| state.owner_of(t.proc));
         let owners: Vec<Owner> = owners.collect();
         self.numbers.retain(|(known, _)| owners.contains(known));
         for owner in owners {
@@ -395,11 +395,6 @@ impl Tenants {
     }
 }
 
-/// Returns the owner of a process's reservation: its group, or the process itself.
-fn owner(state: &State<'_>, proc: ProcKey) -> Owner {
-    state.group_of(proc).map_or(Owner::Proc(proc), Owner::Group)
-}
-
 /// Writes the slots of a GPU's board: reservation and priority of each process.
 fn write_board(
     board: &mut GpuBoard,
@@ -407,23 +402,20 @@ fn write_board(
     numbers: &[(Owner, u32)],
     state: &State<'_>,
 ) {
-    let topology = state.gpu_topology(board.gpu);
     for (tenant, (index, user)) in here.iter().filter_map(|t| Some((t, t.slot?))) {
-        let owner = owner(state, tenant.proc);
+        let owner = state.owner_of(tenant.proc);
         let number = numbers.iter().find(|(known, _)| *known == owner);
-        let settings = state.effective(tenant.proc, tenant.gpu);
-        let alone = state.reserved(Owner::Proc(tenant.proc), board.gpu);
+        let standing = state.standing(tenant.proc, tenant.gpu);
         let slot = Slot {
             user,
             tenant: number.map_or(0, |(_, number)| *number),
-            tpcs: *state.reserved(owner, board.gpu).or(&alone).words(),
-            alone: *alone.words(),
-            allowed: *settings.tpc_mask.unwrap_or(*topology.existing()).words(),
-            // An owner always lends. `tpc.steal` of the borrower decides whether it borrows.
-            lends: true,
-            priority: settings.priority_in_force().get(),
-            best_effort: settings.tpc_quota.is_some_and(|quota| quota.get() == 0),
-            weight: state.share(tenant.proc, tenant.gpu).weight(),
+            tpcs: *standing.own.words(),
+            alone: *standing.alone.words(),
+            allowed: *standing.allowed.words(),
+            lends: standing.lends,
+            priority: standing.rank.priority.get(),
+            best_effort: standing.rank.best_effort,
+            weight: standing.weight,
         };
         board.writer.set(index, slot);
     }

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Checks what tenants that one thread serves see of each other.
+
+use super::*;
+use crate::ids::ProcKey;
+use crate::lane::testing::Heap;
+use crate::policy::patience::BEAT_MAX;
+use crate::policy::tpc::{grant, Tenant};
+use crate::units::{Priority, Weight};
+use std::vec;
+use std::vec::Vec;
+
+const MS: u64 = 1_000_000;
+
+fn roster() -> Roster<Heap> {
+    Roster::new(vec![None; MEMBERS_MAX])
+}
+
+fn owner(number: u32) -> Owner {
+    Owner::Proc(ProcKey {
+        tgid: number,
+        start_time_ns: 1,
+    })
+}
+
+fn list(text: &str) -> TpcMask {
+    TpcMask::parse(text.as_bytes()).unwrap_or(TpcMask::EMPTY)
+}
+
+/// Returns the limits of a tenant with reserved TPCs and a priority, on a GPU of ten TPCs.
+fn standing(own: &str, priority: u8) -> Standing {
+    Standing {
+        own: list(own),
+        alone: TpcMask::EMPTY,
+        allowed: list("0-9"),
+        lends: true,
+        rank: Rank {
+            best_effort: false,
+            priority: Priority(priority),
+        },
+        weight: None,
+    }
+}
+
+fn company(of: Owner, standing: Standing) -> Company<Heap> {
+    let seats = Seats {
+        neighbours: vec![Neighbour::NONE; MEMBERS_MAX],
+        slots: vec![0; MEMBERS_MAX],
+        rivals: vec![Rival::default(); MEMBERS_MAX],
+        numbers: vec![0; MEMBERS_MAX],
+    };
+    Company::new(of, standing, seats)
+}
+
+/// Returns the company of a tenant that has joined.
+fn member(roster: &mut Roster<Heap>, number: u32, standing: Standing) -> Company<Heap> {
+    let mut company = company(owner(number), standing);
+    company.attend(roster);
+    company
+}
+
+/// Shows the others whether a tenant has work.
+fn show(roster: &mut Roster<Heap>, company: &mut Company<Heap>, busy: bool, now: Ns) {
+    company.set_busy(busy, now);
+    roster.publish(company);
+}
+
+/// Returns the TPCs that a tenant is granted for work of 100 us.
+fn granted(roster: &Roster<Heap>, company: &mut Company<Heap>, now: Ns) -> TpcMask {
+    company.see(roster, now);
+    let (rank, standing) = (company.rank(), company.standing);
+    let around = company.look_around(now);
+    let tenant = Tenant {
+        allowed: standing.allowed,
+        own: around.own,
+        steal: true,
+        rank,
+    };
+    grant(&tenant, Ns(100_000), around.neighbours)
+}
+
+/// A quota is lent while its owner is silent, and comes back with its work.
+#[test]
+fn reserved_tpcs_are_lent_to_others_while_their_owner_is_silent() {
+    let mut roster = roster();
+    let mut service = member(&mut roster, 1, standing("0-3", 8));
+    let mut batch = member(&mut roster, 2, standing("", 8));
+    let mut now = Ns(1000 * MS);
+    assert_eq!(granted(&roster, &mut batch, now), list("0-9"));
+    show(&mut roster, &mut service, true, now);
+    assert_eq!(granted(&roster, &mut batch, now), list("4-9"));
+    assert_eq!(granted(&roster, &mut service, now), list("0-9"));
+    now += Ns(MS);
+    show(&mut roster, &mut service, false, now);
+    assert_eq!(granted(&roster, &mut batch, now), list("4-9"), "just now");
+    now += Ns(100 * MS);
+    assert_eq!(granted(&roster, &mut batch, now), list("0-9"));
+    show(&mut roster, &mut service, true, now);
+    assert_eq!(granted(&roster, &mut batch, now), list("4-9"), "it is back");
+    service.quit(&mut roster);
+    assert_eq!(granted(&roster, &mut batch, now), list("0-9"), "it is gone");
+}
+
+/// A tenant of a later rank waits for one that has work and shows signs of life.
+#[test]
+fn later_ranks_wait_for_earlier_ones() {
+    let mut roster = roster();
+    let mut service = member(&mut roster, 1, standing("", 0));
+    let mut batch = member(&mut roster, 2, standing("", 8));
+    let now = Ns(1000 * MS);
+    show(&mut roster, &mut batch, true, now);
+    assert_eq!(granted(&roster, &mut service, now), list("0-9"));
+    show(&mut roster, &mut service, true, now);
+    assert!(granted(&roster, &mut batch, now).is_empty());
+    let silent = now + BEAT_MAX;
+    assert_eq!(granted(&roster, &mut batch, silent), list("0-9"));
+    batch.set_standing(owner(2), standing("", 0));
+    batch.attend(&mut roster);
+    assert_eq!(granted(&roster, &mut batch, now), list("0-9"));
+}
+
+/// Processes without number of one owner leave room for others. Those that are not seen yield.
+#[test]
+fn a_crowd_does_not_hide_a_neighbour() {
+    let mut roster = roster();
+    let mut crowd: Vec<_> = (0..1000)
+        .map(|_| member(&mut roster, 1, standing("", 0)))
+        .collect();
+    let seen = crowd.iter().filter(|one| one.slot.is_some()).count();
+    assert_eq!(seen, MEMBERS_MAX / 2);
+    let mut service = member(&mut roster, 2, standing("0-3", 8));
+    assert_eq!(service.rank().priority, Priority(8));
+    let now = Ns(1000 * MS);
+    for one in &mut crowd {
+        show(&mut roster, one, true, now);
+    }
+    assert_eq!(granted(&roster, &mut service, now), list("0-3"));
+    show(&mut roster, &mut service, true, now);
+    let hidden = crowd.last_mut().unwrap();
+    assert_eq!(hidden.rank(), Rank::LAST);
+    assert!(granted(&roster, hidden, now).is_empty());
+    // One of them takes the slot of one that ends.
+    crowd[0].quit(&mut roster);
+    let last = crowd.last_mut().unwrap();
+    last.attend(&mut roster);
+    assert_eq!(last.rank().priority, Priority(0));
+}
+
+/// A rival keeps what is known of it while others come and go, and another one in its slot is new.
+#[test]
+fn rivals_stay_with_their_slots() {
+    let mut roster = roster();
+    let weighted = |weight| Standing {
+        weight: Some(Weight(weight)),
+        ..standing("", 8)
+    };
+    let mut me = member(&mut roster, 1, weighted(100));
+    let mut other = member(&mut roster, 2, weighted(300));
+    let now = Ns(1000 * MS);
+    let sign = Sign {
+        contends_until: Ns::MAX,
+        runs: true,
+        ..Sign::default()
+    };
+    other.publish_sign(sign);
+    show(&mut roster, &mut other, true, now);
+    me.see(&roster, now);
+    let beside = |me: &mut Company<Heap>| {
+        let rivals = me.rivals(now).iter();
+        let weighted = rivals.clone().filter(|rival| rival.is_weighted()).count();
+        (weighted, rivals.filter(|rival| rival.is_beside()).count())
+    };
+    assert_eq!(beside(&mut me), (1, 1));
+    let sibling = member(&mut roster, 1, weighted(100));
+    me.see(&roster, now);
+    assert_eq!(beside(&mut me), (2, 1));
+    other.quit(&mut roster);
+    let stranger = member(&mut roster, 3, standing("", 8));
+    assert_eq!(stranger.slot, Some(1));
+    me.see(&roster, now);
+    assert_eq!(beside(&mut me), (1, 0));
+    assert_eq!(me.seats.numbers[..4], [0, 4, 3, 0]);
+    assert_eq!(sibling.slot, Some(2));
+}
+
+#[test]
+fn a_tenant_that_moves_to_another_owner_joins_again() {
+    let mut roster = roster();
+    let mut one = member(&mut roster, 1, standing("0-3", 8));
+    one.set_standing(owner(2), standing("", 8));
+    one.attend(&mut roster);
+    let mut other = member(&mut roster, 2, standing("", 8));
+    other.see(&roster, Ns(MS));
+    // Siblings of the same rank without TPCs of their own are not neighbours.
+    assert_eq!(other.look_around(Ns(MS)).neighbours, []);
+    one.set_standing(owner(1), standing("0-3", 8));
+    one.attend(&mut roster);
+    other.see(&roster, Ns(MS));
+    assert_eq!(other.look_around(Ns(MS)).neighbours[0].own, list("0-3"));
+}
