@@ -31,7 +31,7 @@ mod ticket;
 mod tpc_quota;
 
 pub use crate::plan::{Completion, Flush, InFlight, Next, Wait};
-pub use owned::Site;
+pub use owned::{Progress, Site, Terms};
 pub use pending_write::{needs_acks, needs_controls, Prepared};
 pub use side_effects::{Imported, Visited};
 pub use ticket::Ticket;

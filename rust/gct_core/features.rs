@@ -91,6 +91,12 @@ impl FeatureSet {
         Self(self.0 | feature.bit())
     }
 
+    /// Returns the set with those of another.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Returns the set without the features that need to know the GPU's TPCs: masks and quotas, and
     /// atoms, which are sized by them.
     #[must_use]

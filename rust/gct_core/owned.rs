@@ -25,6 +25,7 @@ pub mod uvm;
 pub mod worker;
 
 use crate::gpu::GpuFacts;
+use crate::iface::File;
 use crate::rmapi::channel::ChannelParams;
 use crate::rmapi::nv::channel;
 use crate::rmapi::{word, Handle};
@@ -37,6 +38,10 @@ pub const REAL_ENTRIES: u32 = 512;
 pub const SEGMENT_WORDS: usize = 1 << 16;
 /// Launches of one segment that are masked.
 pub const LAUNCHES_MAX: usize = 1024;
+/// Nodes of CUDA graphs that are known of one process on a GPU. Others keep their masks.
+pub const NODES_MAX: usize = 4096;
+/// Kernels of one process on a GPU whose durations are known.
+pub const KERNELS_MAX: usize = 1024;
 /// Batches of copies that one channel may have in flight.
 pub const MARKS: usize = 64;
 /// Bytes of an entry.
@@ -58,6 +63,21 @@ const TENANT_ENTRIES_MAX: u32 = 1 << 20;
 /// rings, USERD and doorbells.
 pub fn can_own(facts: &GpuFacts) -> bool {
     facts.architecture() == Some("hopper")
+}
+
+/// Returns whether a write to a file may change the limits on launches.
+pub const fn concerns(file: File) -> bool {
+    // Whose limits a process has changes with its group.
+    let of_members = matches!(file, File::Control | File::GroupProcs | File::GroupCgroup);
+    let of_time = matches!(
+        file,
+        File::ComputePriority | File::ComputeWeight | File::ComputeMax | File::ComputeFreeze
+    );
+    let of_tpcs = matches!(
+        file,
+        File::TpcQuota | File::TpcMask | File::TpcSteal | File::AtomDuration
+    );
+    of_members || of_time || of_tpcs || matches!(file, File::ChannelOwned)
 }
 
 /// Why a channel stays its tenant's.

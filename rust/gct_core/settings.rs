@@ -154,7 +154,15 @@ impl Settings {
     /// Returns whether a limit, or the owner of the tree, asks for channels with rings of the
     /// driver's.
     pub const fn wants_owned(&self) -> bool {
-        self.owned || self.tpc_mask.is_some()
+        self.owned || self.binds_launches()
+    }
+
+    /// Returns whether a limit binds the launches of the owner, so that in the kernel only channels
+    /// with rings of the driver's obey it.
+    pub const fn binds_launches(&self) -> bool {
+        let of_time = self.priority.is_some() || self.weight.is_some() || self.bandwidth.is_some();
+        let of_tpcs = self.tpc_quota.is_some() || self.tpc_mask.is_some() || !self.tpc_steal;
+        of_time || of_tpcs || self.atom.is_some()
     }
 
     /// Combines a process's own settings with its group's: of each pair the tighter one.

@@ -140,10 +140,7 @@ pub(crate) unsafe fn write(
         _ => {}
     }
     // Whose limits a process has may change with its group.
-    if matches!(
-        file,
-        File::ChannelOwned | File::TpcMask | File::Control | File::GroupProcs | File::GroupCgroup
-    ) {
+    if gct_core::owned::concerns(file) {
         owned::update(glue);
     }
     outcome.map_err(errno)

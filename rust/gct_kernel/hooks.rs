@@ -30,6 +30,20 @@ const FEATURES: FeatureSet = FeatureSet::NONE
     .with(Feature::Freeze)
     .with(Feature::Faults);
 
+/// What the driver also does on GPUs whose channels it can own.
+const WITH_CHANNELS: FeatureSet = FEATURES
+    .with(Feature::ChannelOwned)
+    .with(Feature::Priority)
+    .with(Feature::Weight)
+    .with(Feature::Bandwidth)
+    .with(Feature::Usage);
+
+/// What it also does there once it knows the GPU's TPCs.
+pub(crate) const WITH_TPCS: FeatureSet = FeatureSet::NONE
+    .with(Feature::TpcQuota)
+    .with(Feature::TpcMask)
+    .with(Feature::TpcSteal);
+
 /// Runs `operation` under the core's mutex, then schedules the work that it left: directories to
 /// make or remove, controls to send.
 pub(crate) fn with<T>(
@@ -77,7 +91,7 @@ pub(crate) fn gpu_add(glue: &ArcBorrow<'_, Glue>, gpu: &gct_gpu) {
     facts.name = Text::from_untrusted(&gpu.name);
     facts.boot_42 = gpu.pmc_boot_42;
     let features = match can_own(&facts) {
-        true => FEATURES.with(Feature::ChannelOwned),
+        true => WITH_CHANNELS,
         false => FEATURES,
     };
     count_refusal(glue, with(glue, |state| state.gpu_add(&facts, features)));
@@ -141,6 +155,7 @@ pub(crate) fn file_open(glue: &ArcBorrow<'_, Glue>) -> Result<Option<FileId>, c_
 /// Forgets a file, and waits until no control names its objects.
 pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
     owned::report_file(glue, file);
+    let reserves = glue.locked(|state| state.reserves(file));
     let outcome = with(glue, |state| {
         let wait = state.wait_for(file);
         state.file_close(file);
@@ -151,6 +166,9 @@ pub(crate) fn file_close(glue: &ArcBorrow<'_, Glue>, file: FileId) {
         glue.wait(&wait);
     }
     owned::file_closed(glue, file);
+    if reserves {
+        owned::update(glue);
+    }
     if glue.has_spare() {
         exec::schedule_work(*glue);
     }

@@ -14,14 +14,13 @@
 //! once.
 
 use crate::bindings::gct_call;
-use crate::hooks::{count_refusal, with};
+use crate::hooks::{count_refusal, with, WITH_TPCS};
 use crate::serve::{self, Served};
 use crate::state::Glue;
 use crate::{exec, memory_info, owned, process, rm, uvm};
 use core::mem::{align_of, size_of};
 use gct_core::engine::{Flush, Imported, Ticket, Visited, Wait};
 use gct_core::error::Error;
-use gct_core::features::Feature;
 use gct_core::ids::FileId;
 use gct_core::owned::Request;
 use gct_core::rmapi::control::Status;
@@ -515,7 +514,7 @@ fn look_up(glue: &Glue, call: &Call, served: Option<&Served>) -> Option<u64> {
 fn learn_tpcs(glue: &Glue, call: &Call, gpu: u32) {
     if glue.locked(|state| state.lacks_tpcs(gpu)) {
         if let Some(topology) = rm::topology(call.client, call.object) {
-            glue.locked(|state| state.gpu_has_tpcs(gpu, topology, Feature::TpcMask));
+            glue.locked(|state| state.gpu_has_tpcs(gpu, topology, WITH_TPCS));
         }
     }
 }

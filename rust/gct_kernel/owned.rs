@@ -10,6 +10,8 @@ mod client;
 mod follow;
 mod gpu;
 mod kit;
+mod lane;
+mod limited;
 mod limits;
 mod tenant;
 pub(crate) mod uvm;
@@ -18,14 +20,16 @@ mod view;
 use crate::bindings;
 use crate::state::Glue;
 use client::Refused;
-use gct_core::ids::FileId;
+use gct_core::ids::{FileId, ProcKey};
 use gct_core::owned::maps::Space;
 use gct_core::owned::uvm::UvmSpace;
 use gct_core::rmapi::Handle;
-use gpu::{Gpu, Lane, Limited};
+use gpu::Gpu;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Atomic, Relaxed};
 use kernel::sync::{new_mutex, Arc, Mutex};
+use lane::Lane;
+use limited::Limited;
 use tenant::Tenant;
 
 pub(crate) use alloc::enter;
@@ -43,6 +47,9 @@ pub(crate) struct Owned {
     /// Held while a GPU is opened. No other lock of ours is held then.
     #[pin]
     gpus: Mutex<KVVec<Opened>>,
+    /// The GPUs that are open. No call of the resource manager is made with the lock held.
+    #[pin]
+    live: Mutex<KVVec<Arc<Gpu>>>,
     /// Held while limits are taken over. No other lock of ours is held then.
     #[pin]
     updating: Mutex<()>,
@@ -102,6 +109,7 @@ impl Owned {
             files <- new_mutex!(KVVec::new(), "gct::owned_files"),
             records: Atomic::new(0),
             gpus <- new_mutex!(KVVec::new(), "gct::owned_gpus"),
+            live <- new_mutex!(KVVec::new(), "gct::owned_live"),
             updating <- new_mutex!((), "gct::owned_updating"),
             lanes: Atomic::new(0),
         })
@@ -126,6 +134,21 @@ impl Owned {
             .iter()
             .filter(|record| last.is_none_or(|last| record.file.raw() > last));
         later.min_by_key(|record| record.file.raw()).cloned()
+    }
+
+    /// Returns the limits of a process on a GPU, if one of its files has owned channels there.
+    fn limited_of(&self, proc: ProcKey, gpu: u32) -> Option<Arc<Limited>> {
+        let mut last = None;
+        while let Some(record) = self.record_after(last) {
+            let inner = record.inner.lock();
+            let known = inner.limited.iter().find(|known| known.is_of(proc, gpu));
+            if let Some(known) = known {
+                return Some(known.clone());
+            }
+            drop(inner);
+            last = Some(record.file.raw());
+        }
+        None
     }
 
     /// Returns the record of a file. Makes it if there is none.
@@ -164,6 +187,10 @@ impl Owned {
         }
         gpus.reserve(1, GFP_KERNEL)?;
         let gpu = Gpu::open(id)?;
+        if self.live.lock().push(gpu.clone(), GFP_KERNEL).is_err() {
+            gpu.stop();
+            return Err(Refused);
+        }
         let opened = Opened {
             gpu: gpu.clone(),
             users: 1,
@@ -188,7 +215,10 @@ impl Owned {
         };
         if users == 0 {
             let last = gpus.remove(at).ok();
-            drop(gpus);
+            let mut live = self.live.lock();
+            let at = live.iter().position(|live| Arc::ptr_eq(live, &gpu));
+            let closed = at.and_then(|at| live.remove(at).ok());
+            drop((live, gpus, closed));
             gpu.stop();
             drop((last, gpu));
         }

@@ -92,12 +92,12 @@ impl State<'_> {
         })
     }
 
-    /// Sets a GPU's TPCs, and adds the limit that they make possible.
-    pub fn gpu_has_tpcs(&mut self, rm_id: u32, topology: Topology, limit: Feature) {
+    /// Sets a GPU's TPCs, and adds the limits that they make possible.
+    pub fn gpu_has_tpcs(&mut self, rm_id: u32, topology: Topology, limits: FeatureSet) {
         let id = self.gpu_by_rm_id(rm_id);
         if let Some(gpu) = id.and_then(|id| self.gpus.get_mut(&id)) {
             gpu.facts.topology = topology;
-            gpu.features = gpu.features.with(limit);
+            gpu.features = gpu.features.and(limits);
         }
     }
 

@@ -2,13 +2,16 @@
 
 //! Decides which channels the driver owns, and counts them.
 
-use crate::ids::{FileId, Owner};
+use crate::gpu_time::GpuTime;
+use crate::ids::{FileId, GpuId, Owner, ProcKey};
 use crate::lane::limits::LaunchLimits;
+use crate::lane::standing::Standing;
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::objects::ObjectKey;
 use crate::rmapi::{Action, Call, Class, Handle};
 use crate::state::State;
 use crate::topology::Topology;
+use crate::units::Sat;
 
 /// Where a channel that is to be owned is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +22,34 @@ pub struct Site {
     pub device: Handle,
     /// Whether a limit binds the tenant that only owned channels obey.
     pub is_limited: bool,
+}
+
+/// The limits on the launches of a process on a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// The process.
+    pub proc: ProcKey,
+    /// Its owner: its group, or itself.
+    pub owner: Owner,
+    /// Its limits.
+    pub limits: LaunchLimits,
+    /// Those that concern its neighbours.
+    pub standing: Standing,
+    /// The GPU's TPCs.
+    pub topology: Topology,
+}
+
+/// What was done for a process on a GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// The launches since the last time.
+    pub launches: Launches,
+    /// The TPCs that were granted last.
+    pub effective: EffectiveTpcs,
+    /// The time since the last time.
+    pub time: GpuTime,
+    /// Launches, atoms and entries that are in flight or held back now.
+    pub pending: u64,
 }
 
 impl State<'_> {
@@ -34,7 +65,7 @@ impl State<'_> {
         let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
             return false;
         };
-        let wants = |(gpu, _): (&crate::ids::GpuId, _)| self.effective(proc, *gpu).wants_owned();
+        let wants = |(gpu, _): (&GpuId, _)| self.effective(proc, *gpu).wants_owned();
         self.gpus.iter().any(wants)
     }
 
@@ -54,7 +85,7 @@ impl State<'_> {
         let limits = self.effective(proc, gpu);
         limits.wants_owned().then_some(())?;
         Some(Site {
-            is_limited: limits.tpc_mask.is_some(),
+            is_limited: limits.binds_launches(),
             gpu: self.gpus.get(&gpu)?.facts.rm_id,
             device: self.device_above(parent)?,
         })
@@ -80,29 +111,46 @@ impl State<'_> {
         object.is_some_and(|object| object.class == Class::Channel)
     }
 
-    /// Returns the limits on the launches of a file's process on a GPU, and the GPU's TPCs.
-    pub fn launch_limits(&self, file: FileId, rm_id: u32) -> Option<(LaunchLimits, Topology)> {
+    /// Returns the limits on the launches of a file's process on a GPU.
+    pub fn launch_terms(&self, file: FileId, rm_id: u32) -> Option<Terms> {
         let proc = self.files.get(&file)?.proc;
         let gpu = self.gpu_by_rm_id(rm_id)?;
-        let topology = self.gpu_topology(gpu);
-        let limits = LaunchLimits {
-            tpcs: self.effective(proc, gpu).on(&topology).tpc_mask,
-            ..LaunchLimits::NONE
-        };
-        Some((limits, topology))
+        let settings = self.effective(proc, gpu);
+        Some(Terms {
+            proc,
+            owner: self.owner_of(proc),
+            limits: LaunchLimits::of(&settings, self.share(proc, gpu)),
+            standing: self.standing(proc, gpu),
+            topology: self.gpu_topology(gpu),
+        })
     }
 
-    /// Counts launches of a file's process on a GPU. The last was granted `effective`.
-    pub fn launched_through(
-        &mut self,
-        file: FileId,
-        rm_id: u32,
-        more: &Launches,
-        effective: EffectiveTpcs,
-    ) {
+    /// Returns whether TPCs are reserved for the process of a file, so that those of others may
+    /// change when it ends.
+    pub fn reserves(&self, file: FileId) -> bool {
         let proc = self.files.get(&file).map(|file| file.proc);
-        if let Some((proc, gpu)) = proc.zip(self.gpu_by_rm_id(rm_id)) {
-            self.launched(proc, gpu, more, effective);
+        proc.is_some_and(|proc| {
+            let mut gpus = self.gpus.iter();
+            gpus.any(|(gpu, _)| !self.reserved(Owner::Proc(proc), *gpu).is_empty())
+        })
+    }
+
+    /// Counts what was done for a file's process on a GPU.
+    pub fn progressed(&mut self, file: FileId, rm_id: u32, progress: &Progress) {
+        let proc = self.files.get(&file).map(|file| file.proc);
+        let Some((proc, gpu)) = proc.zip(self.gpu_by_rm_id(rm_id)) else {
+            return;
+        };
+        self.launched(proc, gpu, &progress.launches, progress.effective);
+        self.used_gpu(proc, gpu, &progress.time);
+        self.set_pending(Owner::Proc(proc), gpu, progress.pending);
+        if let Some(group) = self.group_of(proc) {
+            let members = self.pools.iter().filter(|((owner, on), _)| match owner {
+                Owner::Proc(proc) => *on == gpu && self.group_of(*proc) == Some(group),
+                Owner::Group(_) => false,
+            });
+            let pending = members.fold(Sat(0u64), |sum, (_, pool)| sum + Sat(pool.pending));
+            self.set_pending(Owner::Group(group), gpu, pending.0);
         }
     }
 

@@ -286,7 +286,7 @@ files! {
         range: "0..=1",
         feature: ChannelOwned,
         errors: [Unsupported],
-        doc: "1: channels that are allocated from now on have a ring and USERD of the driver's, which no tenant can write; what the tenant submits is copied there. 0: they have the tenant's. Channels that exist stay as they are.",
+        doc: "1: channels that are allocated from now on have a ring and USERD of the driver's, which no tenant can write; what the tenant submits is copied there. 0: they have the tenant's, unless a limit on launches binds them. Channels that exist stay as they are.",
     }
     TpcQuota: Pool "tpc.quota" ReadWrite TpcsOrNone {
         default: "none",

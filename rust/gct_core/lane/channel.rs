@@ -33,6 +33,8 @@ pub struct Lane<S: Storage, V: 'static> {
     in_flight: InFlightQueue<S, V>,
     /// What the governor knows of the work in flight.
     told: InFlight,
+    /// The tenant's entries that the last round did not publish completely.
+    held: u64,
     stream: Stream<S>,
 }
 
@@ -56,6 +58,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             ring,
             in_flight,
             told: InFlight::default(),
+            held: 0,
             stream,
         }
     }
@@ -79,6 +82,19 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     /// Returns whether work is in flight and watched.
     pub fn is_watched(&self) -> bool {
         self.in_flight.is_watched()
+    }
+
+    /// Returns whether the last round has left work that is held back, or in flight and watched.
+    /// Unlike [`is_pending`](Self::is_pending) it reads nothing of the channel.
+    pub fn is_unfinished(&self) -> bool {
+        self.held > 0 || self.in_flight.is_watched()
+    }
+
+    /// Returns whether the last round has left nothing that is held back, in flight or to be
+    /// fetched. Reads nothing of the channel.
+    pub fn is_quiet(&self) -> bool {
+        let is_fetched = self.ring.fetched_count() == self.ring.pushed_count();
+        self.held == 0 && self.in_flight.totals().count == 0 && is_fetched
     }
 
     /// Returns whether the tenant has added entries since the last time.
@@ -123,7 +139,8 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     ) -> u32 {
         self.update_in_flight(governor, round.memory, round.now);
         let count = self.publish_new(rings, governor, round);
-        governor.leave(self.in_flight.totals(), self.held(rings));
+        self.held = self.held(rings);
+        governor.leave(self.in_flight.totals(), self.held);
         count
     }
 

@@ -254,6 +254,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         }
     }
 
+    /// Ends the last round of a tenant that has no lane any more.
+    pub fn stop(&mut self) {
+        self.end(false, self.began);
+    }
+
     /// Records a publication or an end.
     pub fn moved(&mut self, now: Ns) {
         self.moved = now;

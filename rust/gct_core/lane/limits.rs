@@ -7,6 +7,7 @@ use crate::policy::share::Share;
 use crate::policy::tpc::Rank;
 use crate::settings::Settings;
 use crate::topology::Topology;
+use crate::units::{Ns, Us};
 
 /// The limits on a tenant's launches.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +43,20 @@ impl LaunchLimits {
         },
         share: Share::NONE,
     };
+
+    /// Returns the limits on launches among all limits of a process. `share` are those on its time.
+    pub fn of(settings: &Settings, share: Share) -> Self {
+        let atom = settings.atom.and_then(Us::to_ns);
+        Self {
+            tpcs: settings.tpc_mask,
+            atoms: 0,
+            atom_ns: atom.map_or(0, Ns::get),
+            frozen: settings.freeze,
+            steal: settings.tpc_steal,
+            rank: settings.rank(),
+            share,
+        }
+    }
 
     /// Returns the TPCs of a GPU that launches may use. At least one of them exists, because a
     /// launch without any would never start.

@@ -345,5 +345,6 @@ fn fence_at<W: Words>(memory: &W, va: u64, payload: u64) -> Option<Fence<W::View
         number: payload as u32,
         reach: Reach::AtLeast,
     };
+    memory.load(&fence.view, 0)?;
     (!fence.is_reached(memory)).then_some(fence)
 }

@@ -11,25 +11,34 @@ const SLEEP_NS_MIN: u64 = 50_000;
 /// The longest sleep of an idle worker. A tenant's first submission after a pause waits for it.
 pub const SLEEP_NS_MAX: u64 = 2_000_000;
 
+/// The longest sleep of a worker while work is held back or in flight. Work that waits for the end
+/// of other work waits so long beyond it, at most.
+const WATCH_NS_MAX: u64 = 200_000;
+
 /// Returns how long a worker sleeps after a round, in nanoseconds; 0 is not at all. `last` is how
 /// long it slept before the round.
 ///
 /// ```text
 /// a turn was used up                  0
 /// entries were published or fetched   SLEEP_NS_MIN
-/// otherwise                           twice as long as before, at most SLEEP_NS_MAX
+/// otherwise                           twice as long as before, at most SLEEP_NS_MAX,
+///                                     or WATCH_NS_MAX while work is held back or in flight
 /// ```
-///
-/// A channel that stands still does not keep the worker busy, whatever is in flight there.
 pub const fn sleep_after(round: Round, last: u64) -> u64 {
     match round {
         Round::Left => 0,
         Round::Busy => SLEEP_NS_MIN,
-        Round::Idle => match last.saturating_mul(2) {
-            0 => SLEEP_NS_MIN,
-            SLEEP_NS_MAX.. => SLEEP_NS_MAX,
-            twice => twice,
-        },
+        Round::Watched => twice(last, WATCH_NS_MAX),
+        Round::Idle => twice(last, SLEEP_NS_MAX),
+    }
+}
+
+/// Returns twice the last sleep, within bounds.
+const fn twice(last: u64, most: u64) -> u64 {
+    match last.saturating_mul(2) {
+        0 => SLEEP_NS_MIN,
+        twice if twice > most => most,
+        twice => twice,
     }
 }
 
@@ -38,6 +47,8 @@ pub const fn sleep_after(round: Round, last: u64) -> u64 {
 pub enum Round {
     /// Nothing.
     Idle,
+    /// Work that is held back or in flight, of which nothing has moved.
+    Watched,
     /// Entries that were published, or that the hardware has fetched.
     Busy,
     /// A channel that may have more work than one turn may take.
@@ -95,6 +106,8 @@ mod tests {
         }
         assert_eq!(slept, [50, 100, 200, 400, 800, 1600, 2000, 2000]);
         assert_eq!(sleep_after(Round::Busy, last), SLEEP_NS_MIN);
+        assert_eq!(sleep_after(Round::Watched, 100_000), WATCH_NS_MAX);
+        assert_eq!(sleep_after(Round::Watched, last), WATCH_NS_MAX);
         assert_eq!(sleep_after(Round::Idle, u64::MAX), SLEEP_NS_MAX);
     }
 

@@ -3,9 +3,10 @@
 //! Allocates the parts of owned channels before the resource manager allocates the channels.
 
 use super::client::Refused;
-use super::gpu::{Lane, Limited};
 use super::kit::{Home, Kit};
-use super::limits::set_limits;
+use super::lane::Lane;
+use super::limited::Limited;
+use super::limits::terms;
 use super::{Pending, Record};
 use crate::bindings::{self, gct_call};
 use crate::serve;
@@ -107,7 +108,7 @@ fn pending(
     })
 }
 
-/// Returns the tenant on a GPU, with the limits of now. Makes it if there is none.
+/// Returns the process of a file on a GPU, with the limits of now. Makes it if there is none.
 fn limited(glue: &Glue, record: &Record, gpu: u32) -> Result<Arc<Limited>, Refused> {
     // A write that comes later finds what is made here.
     let _updating = glue.owned.updating.lock();
@@ -121,8 +122,11 @@ fn limited(glue: &Glue, record: &Record, gpu: u32) -> Result<Arc<Limited>, Refus
     if let Some(known) = known {
         return Ok(known);
     }
-    let made = Limited::new(gpu)?;
-    set_limits(glue, record.file, &made);
+    let terms = terms(glue, record.file, gpu).ok_or(Refused)?;
+    let made = match glue.owned.limited_of(terms.proc, gpu) {
+        Some(known) => known,
+        None => Limited::new(gpu, &terms)?,
+    };
     let limited = &mut record.inner.lock().limited;
     limited.push(made.clone(), GFP_KERNEL_ACCOUNT)?;
     Ok(made)

@@ -3,7 +3,7 @@
 //! Records what tenants with owned channels have made, mapped and freed.
 
 use super::client;
-use super::gpu::Lane;
+use super::lane::Lane;
 use super::{is_wanted, retain, uvm, Channel, Pending, Record};
 use crate::serve::Served;
 use crate::state::Glue;

@@ -3,46 +3,24 @@
 //! Serves the owned channels of one GPU, by a worker thread.
 
 use super::client::{Client, Refused};
-use super::kit::Kit;
-use super::tenant::{Memory, Run, Tenant, Wanted};
+use super::lane::{Lane, Need};
+use super::limited::Limited;
 use crate::bindings::{self, gct_worker};
 use crate::rm::{self, SystemPmGuard};
 use crate::state::Kv;
 use core::ptr;
-use gct_core::lane::channel;
-use gct_core::lane::copies::{Copies, Mark};
-use gct_core::lane::governor::{Governor, Nobody};
-use gct_core::lane::in_flight::InFlightQueue;
-use gct_core::lane::limits::LaunchLimits;
-use gct_core::lane::ring::RealRing;
-use gct_core::lane::split::AtomRoom;
-use gct_core::lane::words::{Control as Position, Rings, Side, Storage};
-use gct_core::lane::work::{self, Stream, Workspace};
-use gct_core::launches::{EffectiveTpcs, Launches};
-use gct_core::owned::kit;
-use gct_core::owned::worker::{self, Retry, Round};
-use gct_core::owned::{
-    Mailbox, ENTRY_BYTES, GP_GET, GP_PUT, LAUNCHES_MAX, MARKS, REAL_ENTRIES, SEGMENT_WORDS,
-};
+use gct_core::lane::roster::{Roster, MEMBERS_MAX};
+use gct_core::lane::work::Workspace;
+use gct_core::owned::worker::{self, Round};
+use gct_core::owned::{LAUNCHES_MAX, SEGMENT_WORDS};
+use gct_core::policy::tpc::Rank;
 use gct_core::rmapi::control::Control;
 use gct_core::rmapi::Handle;
 use gct_core::submit::rewrite::Order;
-use gct_core::submit::tracker::QmdCall;
-use gct_core::topology::Topology;
 use gct_core::units::Ns;
 use kernel::prelude::*;
 use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
 use kernel::sync::{new_mutex, Arc, Mutex};
-
-/// The class of a channel, for the scan: that of Hopper.
-const HOPPER_CHANNEL: u16 = 0xc86f;
-
-/// Most nodes of CUDA graphs that a tenant may have on a GPU. Others keep their masks.
-const NODES_MAX: usize = 4096;
-
-impl Storage for Kv {
-    type Slots<T: 'static> = KVVec<T>;
-}
 
 /// A GPU with owned channels, or with one that is being allocated.
 #[pin_data]
@@ -57,208 +35,120 @@ pub(super) struct Gpu {
 }
 
 struct Lanes {
-    all: KVVec<KBox<Lane>>,
+    tenants: KVVec<Lot>,
+    roster: Roster<Kv>,
     work: Workspace<Kv>,
     /// The lane for which the resource manager was asked last.
     asked: u64,
 }
 
-/// A tenant on a GPU: its limits, and what was done with its launches.
-#[pin_data]
-pub(super) struct Limited {
-    pub(super) gpu: u32,
-    #[pin]
-    inner: Mutex<Counted>,
-}
-
-struct Counted {
-    /// Masks need no neighbours.
-    governor: Governor<Kv, Nobody>,
-    reported: Launches,
-}
-
-impl Limited {
-    /// Creates the state of a tenant without limits.
-    #[inline(never)]
-    pub(super) fn new(gpu: u32) -> Result<Arc<Self>, Refused> {
-        let nodes = KVVec::from_elem(None, NODES_MAX, GFP_KERNEL_ACCOUNT)?;
-        let governor = Governor::new(LaunchLimits::NONE, KVVec::new(), nodes);
-        let limited = Arc::pin_init(
-            pin_init!(Self {
-                gpu,
-                inner <- new_mutex!(Counted {
-                    governor,
-                    reported: Launches::ZERO,
-                }, "gct::limited"),
-            }),
-            GFP_KERNEL_ACCOUNT,
-        );
-        limited.map_err(|_| Refused)
-    }
-
-    /// Sets limits. Nothing is published under the former ones any more when this returns.
-    pub(super) fn set(&self, limits: LaunchLimits, topology: Topology) {
-        let governor = &mut self.inner.lock().governor;
-        governor.set_gpu(topology);
-        governor.set_limits(limits);
-    }
-
-    /// Returns the launches since the last time, and the TPCs that were granted last.
-    pub(super) fn report(&self) -> (Launches, EffectiveTpcs) {
-        let counted = &mut *self.inner.lock();
-        let now = Launches::of(counted.governor.counters());
-        let more = now.since(&counted.reported);
-        counted.reported = now;
-        let effective = match counted.governor.effective() {
-            Some(mask) => EffectiveTpcs::Mask(mask),
-            None => EffectiveTpcs::All,
-        };
-        (more, effective)
-    }
-}
-
-/// The worker's state of an owned channel.
-pub(super) struct Lane {
-    /// Unique among all lanes.
-    number: u64,
-    /// The tenant's client, and its channel.
-    channel: [Handle; 2],
-    kit: Kit,
-    tenant: Arc<Tenant>,
+/// The lanes of one tenant.
+struct Lot {
     limited: Arc<Limited>,
-    lane: channel::Lane<Kv, Run>,
-    copies: Copies<Kv, Run>,
-    /// Whether the work submit token for the doorbell is known.
-    has_token: bool,
-    retry: Retry,
+    rank: Rank,
+    lanes: KVVec<KBox<Lane>>,
 }
 
-/// Both sides of a channel.
-struct Sides<'a>(&'a Kit);
-
-impl Rings for Sides<'_> {
-    fn entry(&self, index: u32) -> Option<u64> {
-        self.0.tenant_ring.read64(index.checked_mul(ENTRY_BYTES)?)
-    }
-
-    fn set_entry(&self, index: u32, entry: u64) {
-        let at = index.saturating_mul(ENTRY_BYTES);
-        self.0.ring.write64(at, entry);
-    }
-
-    /// A load of device memory costs about a microsecond on hardware (inferred).
-    fn load(&self, side: Side, position: Position) -> Option<u32> {
-        let userd = match side {
-            Side::Tenant => &self.0.tenant_userd,
-            Side::Real => &self.0.userd,
-        };
-        userd.read32(match position {
-            Position::Get => GP_GET,
-            Position::Put => GP_PUT,
-        })
-    }
-
-    fn store_get(&self, get: u32) {
-        self.0.tenant_userd.write32(GP_GET, get);
-    }
-
-    fn publish(&self, put: u32, token: u32) {
-        self.0.client().ring(&self.0.userd, put, token);
-    }
+/// What a round has found, and what one lane needs of the resource manager: they take turns.
+struct Found {
+    asked: u64,
+    round: Round,
+    first: Option<(u64, Need)>,
+    next: Option<(u64, Need)>,
 }
 
-impl Lane {
-    /// Creates the lane of a channel that is about to be allocated. It is large, so it is built in
-    /// a frame of its own and never moved on a stack.
-    #[inline(never)]
-    pub(super) fn new(
-        number: u64,
-        kit: Kit,
-        mailbox: &Mailbox,
-        tenant: Arc<Tenant>,
-        limited: Arc<Limited>,
-    ) -> Result<KBox<Self>, Refused> {
-        let flags = GFP_KERNEL_ACCOUNT;
-        // CAST: 512.
-        let slots = KVVec::from_elem(0, REAL_ENTRIES as usize, flags)?;
-        let found = KVVec::from_elem(QmdCall::NONE, LAUNCHES_MAX, flags)?;
-        let marks = KVVec::from_elem(Mark::NONE, MARKS, flags)?;
-        let memory = (kit.copies_address(), Run::COPIES, kit::COPIES_WORDS);
-        let progress = (kit.progress_address, Run::PROGRESS);
-        let copies = Copies::new(memory, progress, marks).ok_or(Refused)?;
-        let room = AtomRoom::new(KVVec::new(), KVVec::new());
-        let lane = Self {
-            number,
-            channel: [0, 0],
-            kit,
-            tenant,
-            limited,
-            lane: channel::Lane::new(
-                mailbox.entries,
-                RealRing::new(slots),
-                InFlightQueue::new(KVVec::new()),
-                Stream::new(HOPPER_CHANNEL, room, found),
-            ),
-            copies,
-            has_token: false,
-            retry: Retry::NOW,
+impl Found {
+    fn needs(&mut self, number: u64, need: Need) {
+        let slot = match number > self.asked {
+            true => &mut self.next,
+            false => &mut self.first,
         };
-        Ok(KBox::new(lane, flags)?)
-    }
-
-    pub(super) fn kit(&self) -> &Kit {
-        &self.kit
-    }
-
-    /// Sets the channel, once it is allocated.
-    pub(super) fn is_channel(&mut self, channel: [Handle; 2]) {
-        self.channel = channel;
-    }
-
-    /// Publishes copies of the entries that the tenant has submitted, and writes GP_GET back to it.
-    fn serve(&mut self, work: &mut Workspace<Kv>, now_ns: u64) -> Served {
-        let sides = Sides(&self.kit);
-        let moved = self.lane.follow_get(&sides);
-        if !self.has_token {
-            return match self.lane.is_pending(&sides) && self.retry.is_due(now_ns) {
-                true => Served::Needs(Need::Token(self.channel)),
-                false => Served::As(Round::Idle),
-            };
+        if slot.is_none() {
+            *slot = Some((number, need));
         }
-        let tenant = self.tenant.lock();
-        let memory = Memory::new(&tenant, &self.kit, self.channel[0]);
-        let mut round = work::Round {
-            memory: &memory,
-            scratch: None,
-            copies: Some(&mut self.copies),
-            turn: worker::TURN_MAX,
+    }
+}
+
+impl Lanes {
+    /// Returns the lanes of a tenant.
+    fn lot(&mut self, limited: &Arc<Limited>) -> Option<&mut Lot> {
+        let mut lots = self.tenants.iter_mut();
+        lots.find(|lot| Arc::ptr_eq(&lot.limited, limited))
+    }
+
+    /// Makes room for one more lane of a tenant.
+    fn reserve(&mut self, limited: &Arc<Limited>) -> Result<(), Refused> {
+        if let Some(lot) = self.lot(limited) {
+            lot.lanes.reserve(1, GFP_KERNEL)?;
+            return Ok(());
+        }
+        let lot = Lot {
+            limited: limited.clone(),
+            rank: Rank::LAST,
+            lanes: KVVec::with_capacity(1, GFP_KERNEL)?,
+        };
+        self.tenants.push(lot, GFP_KERNEL)?;
+        Ok(())
+    }
+
+    /// Serves the lanes of all tenants, those of an earlier rank first.
+    fn serve(&mut self, now: Ns) -> Found {
+        let Self {
+            tenants,
+            roster,
             work,
-            now: Ns(now_ns),
+            asked,
+        } = self;
+        let mut found = Found {
+            asked: *asked,
+            round: Round::Idle,
+            first: None,
+            next: None,
         };
-        let governor = &mut self.limited.inner.lock().governor;
-        let count = self.lane.publish(&sides, governor, &mut round);
-        match memory.wanted() {
-            Some(wanted) => Served::Needs(Need::Window(self.tenant.clone(), wanted)),
-            None if count >= worker::TURN_MAX => Served::As(Round::Left),
-            None if moved || count > 0 => Served::As(Round::Busy),
-            None => Served::As(Round::Idle),
+        for lot in tenants.iter_mut() {
+            lot.rank = lot.limited.attend(roster);
         }
+        let mut last = None;
+        loop {
+            let ranks = tenants.iter().map(|lot| lot.rank);
+            let later = ranks.filter(|rank| last.is_none_or(|last| *rank > last));
+            let Some(rank) = later.min() else { break };
+            for lot in tenants.iter_mut().filter(|lot| lot.rank == rank) {
+                if !lot.rests() {
+                    lot.serve(roster, work, &mut found, now);
+                }
+            }
+            last = Some(rank);
+        }
+        found
     }
 }
 
-/// The outcome of one turn of a lane.
-enum Served {
-    As(Round),
-    /// The lane has work, and waits for an answer of the resource manager.
-    Needs(Need),
-}
+impl Lot {
+    /// Returns whether the tenant has nothing to do, so that a thousand idle ones cost little.
+    fn rests(&mut self) -> bool {
+        self.lanes.iter_mut().all(|lane| lane.rests())
+    }
 
-/// What a lane needs of the resource manager.
-enum Need {
-    /// The token of a channel.
-    Token([Handle; 2]),
-    /// A window into the tenant's memory.
-    Window(Arc<Tenant>, Wanted),
+    fn serve(
+        &mut self,
+        roster: &mut Roster<Kv>,
+        work: &mut Workspace<Kv>,
+        found: &mut Found,
+        now: Ns,
+    ) {
+        self.limited.begin(roster, now);
+        let mut is_pending = false;
+        for lane in self.lanes.iter_mut() {
+            let served = lane.serve(work, now.get());
+            is_pending |= served.is_pending;
+            found.round = found.round.max(served.round);
+            if let Some(need) = served.need {
+                found.needs(lane.number, need);
+            }
+        }
+        self.limited.end(roster, is_pending, now);
+    }
 }
 
 impl Gpu {
@@ -271,7 +161,8 @@ impl Gpu {
             KVVec::from_elem(0, SEGMENT_WORDS, GFP_KERNEL)?,
         );
         let lanes = Lanes {
-            all: KVVec::new(),
+            tenants: KVVec::new(),
+            roster: Roster::new(KVVec::from_elem(None, MEMBERS_MAX, GFP_KERNEL)?),
             work,
             asked: 0,
         };
@@ -305,26 +196,41 @@ impl Gpu {
     ///
     /// The lane, without memory.
     pub(super) fn add(&self, lane: KBox<Lane>) -> Result<(), KBox<Lane>> {
+        let limited = lane.limited.clone();
         let mut lanes = self.lanes.lock();
-        if lanes.all.reserve(1, GFP_KERNEL).is_err() {
+        if lanes.reserve(&limited).is_err() {
             return Err(lane);
         }
-        let refused = lanes.all.push_within_capacity(lane);
+        let refused = match lanes.lot(&limited) {
+            Some(lot) => lot.lanes.push_within_capacity(lane).err().map(|e| e.0),
+            None => Some(lane),
+        };
         drop(lanes);
         match refused {
-            Ok(()) => {
+            None => {
                 self.wake();
                 Ok(())
             }
-            Err(refused) => Err(refused.0),
+            Some(refused) => Err(refused),
         }
     }
 
     /// Takes a lane from the worker, which does not use it any more.
     pub(super) fn take(&self, number: u64) -> Option<KBox<Lane>> {
-        let mut lanes = self.lanes.lock();
-        let at = lanes.all.iter().position(|lane| lane.number == number)?;
-        lanes.all.remove(at).ok()
+        let lanes = &mut *self.lanes.lock();
+        let mut lots = lanes.tenants.iter();
+        let (lot_at, lane_at) = (0..usize::MAX).zip(&mut lots).find_map(|(at, lot)| {
+            let lane_at = lot.lanes.iter().position(|lane| lane.number == number)?;
+            Some((at, lane_at))
+        })?;
+        let lot = lanes.tenants.get_mut(lot_at)?;
+        let lane = lot.lanes.remove(lane_at).ok();
+        if lot.lanes.is_empty() {
+            lot.limited.quit(&mut lanes.roster);
+            let gone = lanes.tenants.remove(lot_at);
+            drop(gone);
+        }
+        lane
     }
 
     fn wake(&self) {
@@ -336,13 +242,24 @@ impl Gpu {
         }
     }
 
+    /// Waits for the end of the round, in which tenants may regard former limits of others.
+    pub(super) fn settle(&self) {
+        drop(self.lanes.lock());
+    }
+
     /// Serves all lanes. Returns how long to sleep, in nanoseconds.
     pub(super) fn round(&self, now_ns: u64) -> u64 {
         // A suspended GPU must not be accessed.
         let Some(_awake) = SystemPmGuard::attempt() else {
             return worker::SLEEP_NS_MAX;
         };
-        let (mut round, need) = self.serve(now_ns);
+        let mut lanes = self.lanes.lock();
+        let found = lanes.serve(Ns(now_ns));
+        let (mut round, need) = (found.round, found.next.or(found.first));
+        if let Some((number, _)) = &need {
+            lanes.asked = *number;
+        }
+        drop(lanes);
         if let Some((number, need)) = need {
             round = round.max(Round::Busy);
             match need {
@@ -355,44 +272,18 @@ impl Gpu {
         sleep
     }
 
-    /// Serves all lanes. Returns what one of them needs of the resource manager: they take turns.
-    fn serve(&self, now_ns: u64) -> (Round, Option<(u64, Need)>) {
-        let mut round = Round::Idle;
-        let (mut first, mut next) = (None, None);
-        let lanes = &mut *self.lanes.lock();
-        for lane in lanes.all.iter_mut() {
-            match lane.serve(&mut lanes.work, now_ns) {
-                Served::As(found) => round = round.max(found),
-                Served::Needs(need) => {
-                    let slot = match lane.number > lanes.asked {
-                        true => &mut next,
-                        false => &mut first,
-                    };
-                    if slot.is_none() {
-                        *slot = Some((lane.number, need));
-                    }
-                }
-            }
-        }
-        let need = next.or(first);
-        if let Some((number, _)) = &need {
-            lanes.asked = *number;
-        }
-        (round, need)
-    }
-
     /// Asks the resource manager for the token of a channel. The lock is not held, because the
     /// resource manager takes locks of its own.
     fn ask_for_token(&self, number: u64, [client, channel]: [Handle; 2], now_ns: u64) {
         let mut control = Control::work_token(client, channel);
         let token = rm::send(&mut control).ok().map(|()| control.token());
         let mut lanes = self.lanes.lock();
-        if let Some(lane) = lanes.all.iter_mut().find(|lane| lane.number == number) {
-            if let Some(token) = token {
-                lane.lane.set_token(token);
-                lane.has_token = true;
-            }
-            lane.retry = lane.retry.refused(now_ns);
+        let mut all = lanes
+            .tenants
+            .iter_mut()
+            .flat_map(|lot| lot.lanes.iter_mut());
+        if let Some(lane) = all.find(|lane| lane.number == number) {
+            lane.answer(token, now_ns);
         }
     }
 

@@ -5,6 +5,7 @@
 use super::{Limited, Record};
 use crate::bindings;
 use crate::state::Glue;
+use gct_core::engine::{Progress, Terms};
 use gct_core::ids::FileId;
 use kernel::sync::atomic::Relaxed;
 
@@ -18,16 +19,20 @@ pub(crate) fn update(glue: &Glue) {
     // SAFETY: has no preconditions.
     unsafe { bindings::gct_helper_own(on) };
     each_limited(glue, |record, limited| {
-        set_limits(glue, record.file, limited)
+        if let Some(terms) = terms(glue, record.file, limited.gpu) {
+            limited.set(&terms);
+        }
     });
+    // What a tenant may do depends on the limits of others, too. A round that began before may use
+    // the former ones.
+    for gpu in glue.owned.live.lock().iter() {
+        gpu.settle();
+    }
 }
 
-/// Sets the limits of a tenant on a GPU.
-pub(super) fn set_limits(glue: &Glue, file: FileId, limited: &Limited) {
-    let found = glue.locked(|state| state.launch_limits(file, limited.gpu));
-    if let Some((limits, topology)) = found {
-        limited.set(limits, topology);
-    }
+/// Returns the limits of a file's process on a GPU.
+pub(super) fn terms(glue: &Glue, file: FileId, gpu: u32) -> Option<Terms> {
+    glue.locked(|state| state.launch_terms(file, gpu))
 }
 
 /// Runs `operation` for each tenant on each GPU where it had owned channels. No lock of ours is
@@ -53,17 +58,22 @@ fn each_limited_of(record: &Record, mut operation: impl FnMut(&Limited)) {
 
 /// Has the core count the launches of all tenants' owned channels.
 pub(crate) fn report(glue: &Glue) {
-    each_limited(glue, |record, limited| report_of(glue, record, limited));
+    each_limited(glue, |record, limited| {
+        let progress = limited.report();
+        glue.locked(|state| state.progressed(record.file, limited.gpu, &progress));
+    });
 }
 
 /// Has the core count the launches of a file that is about to be closed.
 pub(crate) fn report_file(glue: &Glue, file: FileId) {
     if let Some(record) = glue.owned.record(file) {
-        each_limited_of(&record, |limited| report_of(glue, &record, limited));
+        each_limited_of(&record, |limited| {
+            // Its channels end.
+            let progress = Progress {
+                pending: 0,
+                ..limited.report()
+            };
+            glue.locked(|state| state.progressed(file, limited.gpu, &progress));
+        });
     }
-}
-
-fn report_of(glue: &Glue, record: &Record, limited: &Limited) {
-    let (more, effective) = limited.report();
-    glue.locked(|state| state.launched_through(record.file, limited.gpu, &more, effective));
 }

@@ -29,8 +29,23 @@ pub(super) struct Inner {
     /// Changes of `mappings`, and the number of the next window.
     changes: u64,
     numbers: u64,
+    /// Windows that were closed.
+    closed: u64,
     /// Lanes that may need windows.
     lanes: usize,
+}
+
+impl Inner {
+    /// Returns how many windows were closed.
+    pub(super) fn closed(&self) -> u64 {
+        self.closed
+    }
+
+    /// Takes a window out. The caller drops it without the lock.
+    fn remove(&mut self, at: usize) -> Option<Opened> {
+        self.closed = self.closed.wrapping_add(1);
+        self.windows.remove(at).ok()
+    }
 }
 
 /// A window, with its view unless the resource manager refused it.
@@ -50,6 +65,7 @@ impl Tenant {
                     windows: KVVec::new(),
                     changes: 0,
                     numbers: 0,
+                    closed: 0,
                     lanes: 0,
                 }, "gct::tenant"),
             }),
@@ -104,7 +120,7 @@ impl Tenant {
             .windows
             .iter()
             .position(|opened| goes(&inner, opened))?;
-        inner.windows.remove(at).ok()
+        inner.remove(at)
     }
 
     /// Adds a lane.
@@ -143,7 +159,7 @@ impl Tenant {
         let holds = inner.changes == changes && inner.lanes > 0;
         let oldest = match inner.windows.len() < WINDOWS_MAX || !holds {
             true => None,
-            false => inner.windows.remove(0).ok(),
+            false => inner.remove(0),
         };
         let opened = Opened {
             number: inner.numbers,
@@ -180,6 +196,8 @@ pub(super) struct Memory<'a> {
     client: Handle,
     gpu: u32,
     wanted: Cell<Option<Wanted>>,
+    /// Words that the lane looked for and does not wait for: those that its work releases.
+    missed: Cell<Option<Wanted>>,
 }
 
 impl<'a> Memory<'a> {
@@ -190,12 +208,29 @@ impl<'a> Memory<'a> {
             client,
             gpu: kit.client().id(),
             wanted: Cell::new(None),
+            missed: Cell::new(None),
         }
     }
 
-    /// Returns the words that the lane waits for.
+    /// Returns words for which a window is to be opened, first those that the lane waits for.
     pub(super) fn wanted(&self) -> Option<Wanted> {
-        self.wanted.get()
+        self.wanted.get().or(self.missed.get())
+    }
+
+    /// Returns whether a run can still be accessed.
+    pub(super) fn shows(&self, run: &Run) -> bool {
+        self.view(run).is_some()
+    }
+
+    /// Returns words that a window can show, if the tenant has mapped them.
+    fn mapped(&self, va: u64, bytes: u64) -> Option<Wanted> {
+        let window = Window::of(&self.tenant.mappings, self.client, va, bytes);
+        window.ok().filter(|_| va % 4 == 0)?;
+        Some(Wanted {
+            client: self.client,
+            address: va,
+            bytes,
+        })
     }
 
     /// Returns the window that shows the words, and their offset in it.
@@ -277,10 +312,14 @@ impl Words for Memory<'_> {
         };
         let (of, offset) = match from.filter(inside) {
             Some(from) => (Of::Copies, kit::PAGE.checked_add(from)?),
-            None => {
-                let (opened, offset) = self.window(va, bytes)?;
-                (Of::Tenant(opened.number), offset)
-            }
+            None => match self.window(va, bytes) {
+                Some((opened, offset)) => (Of::Tenant(opened.number), offset),
+                None => {
+                    let missed = self.missed.get().or_else(|| self.mapped(va, bytes));
+                    self.missed.set(missed);
+                    return None;
+                }
+            },
         };
         Some(Run {
             of,
@@ -293,17 +332,12 @@ impl Words for Memory<'_> {
         let Some(bytes) = bytes_of(count) else {
             return false;
         };
-        let wanted = Wanted {
-            client: self.client,
-            address: va,
-            bytes,
-        };
-        let mapped = Window::of(&self.tenant.mappings, self.client, va, bytes);
-        let is_coming = self.find(va, count).is_none() && va % 4 == 0 && mapped.is_ok();
-        if is_coming {
-            self.wanted.set(Some(wanted));
+        if self.find(va, count).is_some() {
+            return false;
         }
-        is_coming
+        let wanted = self.mapped(va, bytes);
+        self.wanted.set(wanted.or(self.wanted.get()));
+        wanted.is_some()
     }
 
     fn load(&self, run: &Run, index: usize) -> Option<u32> {

@@ -10,6 +10,8 @@ const SUBCHANNEL: u8 = 1;
 /// `V04_00`, and `GRID_CTA`, in its descriptor.
 const VERSION: u32 = 0x40;
 const KIND: u32 = 2;
+/// `RELEASE_STRUCTURE_SIZE` of one word.
+const ONE_WORD: u32 = 1;
 /// The action of a PCAS: invalidate, prefetch, copy and schedule.
 const SCHEDULE: u32 = 0xa;
 
@@ -24,6 +26,8 @@ pub struct Grid {
     pub size: [u32; 3],
     /// The TPCs below 32 that it disables by itself.
     pub disabled: u32,
+    /// The word that it releases when it ends, by address and payload.
+    pub release: Option<(u64, u32)>,
 }
 
 impl Grid {
@@ -57,6 +61,14 @@ impl Grid {
         }
         put(V04_00.mask_valid, u32::from(self.disabled != 0));
         put(V04_00.mask[0], self.disabled);
+        if let (Some((address, payload)), Some(bits)) = (self.release, V04_00.releases[0]) {
+            put(bits.enable, 1);
+            put(bits.size, ONE_WORD);
+            // CAST: the halves of an address below 2^40.
+            put(bits.address[0], address as u32);
+            put(bits.address[1], (address >> 32) as u32);
+            put(bits.payload[0], payload);
+        }
         words
     }
 }
@@ -73,6 +85,7 @@ mod tests {
             program: 0x1000,
             size: [7, 3, 2],
             disabled: 0x8000_0001,
+            release: Some((0x12_3456_8000, 77)),
         };
         let mut machine = Machine::new(SparseMemory::new(16), Config::default());
         machine.submit(ChannelId(0), &grid.words());

@@ -3,9 +3,12 @@
 //! Which channels the driver is to own, and what it says of them.
 
 use super::*;
-use crate::engine::Site;
+use crate::engine::{Progress, Site};
+use crate::gpu_time::GpuTime;
 use crate::launches::{EffectiveTpcs, Launches};
+use crate::owned;
 use crate::rmapi::{nv, Call, Handle};
+use crate::units::Ns;
 
 /// The resource manager's number of the GPU.
 const GPU_ID: u32 = 1;
@@ -67,7 +70,8 @@ fn a_masks_channels_are_owned_or_refused() {
     assert_eq!(world.write(File::TpcMask, pool, "0-3"), refused);
     let mut state = world.store.state();
     assert!(state.lacks_tpcs(GPU_ID) && !state.lacks_tpcs(GPU_ID + 1));
-    state.gpu_has_tpcs(GPU_ID, topology, Feature::TpcMask);
+    let limits = FeatureSet::NONE.with(Feature::TpcMask);
+    state.gpu_has_tpcs(GPU_ID, topology, limits);
     assert!(!state.lacks_tpcs(GPU_ID));
     assert_eq!(world.write(File::ChannelOwned, pool, "1"), Ok(()));
     let call = alloc(TSG, nv::HOPPER_CHANNEL_GPFIFO_A);
@@ -76,15 +80,12 @@ fn a_masks_channels_are_owned_or_refused() {
     assert_eq!(world.write(File::TpcMask, pool, "2-9"), Ok(()));
     assert_eq!(world.write(File::ChannelOwned, pool, "0"), Ok(()));
     assert_eq!(site(&mut world).map(|site| site.is_limited), Some(true));
-    let limits = world.store.state().launch_limits(file, GPU_ID);
-    let tpcs = limits.and_then(|(limits, _)| limits.tpcs);
-    assert_eq!(tpcs, TpcMask::parse(b"2-7").ok());
-    assert_eq!(limits.map(|(_, gpu)| gpu), Some(topology));
-    assert!(world
-        .store
-        .state()
-        .launch_limits(file, GPU_ID + 1)
-        .is_none());
+    let terms = world.store.state().launch_terms(file, GPU_ID).unwrap();
+    assert_eq!(terms.limits.tpcs, TpcMask::parse(b"2-7").ok());
+    assert_eq!(Some(terms.standing.allowed), terms.limits.tpcs);
+    assert_eq!((terms.proc, terms.topology), (APP, topology));
+    let elsewhere = world.store.state().launch_terms(file, GPU_ID + 1);
+    assert!(elsewhere.is_none());
 }
 
 #[test]
@@ -97,10 +98,16 @@ fn launches_of_owned_channels_are_counted() {
         rewritten: 2,
         ..Launches::ZERO
     };
+    let progress = Progress {
+        launches: more,
+        effective: EffectiveTpcs::All,
+        time: GpuTime::ZERO,
+        pending: 0,
+    };
     for _ in 0..2 {
         let mut state = world.store.state();
-        state.launched_through(file, GPU_ID, &more, EffectiveTpcs::All);
-        state.launched_through(file, GPU_ID + 1, &more, EffectiveTpcs::All);
+        state.progressed(file, GPU_ID, &progress);
+        state.progressed(file, GPU_ID + 1, &progress);
     }
     let pool = world.pool(Owner::Proc(APP));
     let stat = world.read(File::ComputeStat, pool).unwrap();
@@ -154,4 +161,101 @@ fn a_channel_is_gone_when_its_handle_is() {
     assert!(is_there(&mut world));
     world.free(file, TSG, 0);
     assert!(!is_there(&mut world));
+}
+
+/// Each limit on launches makes channels owned, and a write to its file reaches the worker.
+#[test]
+fn limits_on_launches_need_owned_channels() {
+    for (file, value, none) in [
+        (File::TpcMask, "0-3", "all"),
+        (File::TpcQuota, "0", "none"),
+        (File::TpcSteal, "0", "1"),
+        (File::ComputeMax, "1000 2000", "max"),
+        (File::AtomDuration, "100", "off"),
+    ] {
+        let mut world = World::new(FeatureSet::all());
+        let file_of_app = world.open(APP, "");
+        world.cuda(file_of_app);
+        let pool = world.pool(Owner::Proc(APP));
+        let call = alloc(TSG, nv::HOPPER_CHANNEL_GPFIFO_A);
+        let site = |world: &mut World| world.store.state().site_of_owned(file_of_app, &call);
+        assert!(site(&mut world).is_none() && owned::concerns(file));
+        assert_eq!(world.write(file, pool, value), Ok(()), "{file:?}");
+        assert!(site(&mut world).is_some_and(|site| site.is_limited));
+        assert_eq!(world.write(file, pool, none), Ok(()), "{file:?}");
+        assert!(site(&mut world).is_none());
+    }
+    // Their defaults cannot be told from what was written.
+    for (file, value) in [(File::ComputePriority, "8"), (File::ComputeWeight, "100")] {
+        let mut world = World::new(FeatureSet::all());
+        let opened = world.open(APP, "");
+        world.cuda(opened);
+        let pool = world.pool(Owner::Proc(APP));
+        assert!(!world.store.state().wants_owned_of(opened) && owned::concerns(file));
+        assert_eq!(world.write(file, pool, value), Ok(()));
+        assert!(world.store.state().wants_owned_of(opened));
+    }
+    assert!(!owned::concerns(File::GmemLimit) && !owned::concerns(File::ComputeTimeslice));
+}
+
+/// The terms of a process are those that the user-space mode publishes.
+#[test]
+fn terms_have_what_neighbours_must_know() {
+    let mut world = World::new(FeatureSet::all());
+    let group = world.group("web");
+    let of_group = world.pool(Owner::Group(group));
+    let opened = world.open(APP, "");
+    world.cuda(opened);
+    let mut state = world.store.state();
+    state.member_moved(APP, Some(group)).unwrap();
+    let own = world.pool(Owner::Proc(APP));
+    assert_eq!(world.write(File::TpcQuota, of_group, "4"), Ok(()));
+    assert_eq!(world.write(File::ComputePriority, of_group, "3"), Ok(()));
+    assert_eq!(world.write(File::ComputeWeight, of_group, "300"), Ok(()));
+    assert!(!world.store.state().reserves(opened));
+    assert_eq!(world.write(File::TpcQuota, own, "2"), Ok(()));
+    let state = world.store.state();
+    assert!(state.reserves(opened));
+    let terms = state.launch_terms(opened, GPU_ID).unwrap();
+    assert_eq!(terms.owner, Owner::Group(group));
+    let standing = terms.standing;
+    assert_eq!((standing.own.count(), standing.alone.count()), (6, 2));
+    assert_eq!((standing.rank, standing.lends), (terms.limits.rank, true));
+    assert_eq!(terms.limits.rank.priority.get(), 3);
+    assert_eq!(standing.weight, Some(Weight(300)));
+    assert_eq!(terms.limits.share.weight(), standing.weight);
+}
+
+/// What a group has pending is the sum over its processes.
+#[test]
+fn pending_work_of_a_group_is_that_of_its_processes() {
+    let mut world = World::new(FeatureSet::all());
+    let group = world.group("web");
+    let of_group = world.pool(Owner::Group(group));
+    let procs = [APP, ProcKey { tgid: 77, ..APP }];
+    let files = procs.map(|proc| {
+        let opened = world.open(proc, "");
+        world.cuda(opened);
+        let mut state = world.store.state();
+        state.member_moved(proc, Some(group)).unwrap();
+        opened
+    });
+    for (pending, sum) in [([3, 4], 7), ([0, 5], 5)] {
+        for (file, pending) in files.into_iter().zip(pending) {
+            let progress = Progress {
+                launches: Launches::ZERO,
+                effective: EffectiveTpcs::Unknown,
+                time: GpuTime {
+                    used: Ns(1_000_000),
+                    ..GpuTime::ZERO
+                },
+                pending,
+            };
+            world.store.state().progressed(file, GPU_ID, &progress);
+        }
+        let stat = world.read(File::ComputeStat, of_group).unwrap();
+        assert!(stat.contains(&format!("\npending {sum}\n")), "{stat}");
+    }
+    let stat = world.read(File::ComputeStat, of_group).unwrap();
+    assert!(stat.contains("\nusage_usec 4000\n"), "{stat}");
 }

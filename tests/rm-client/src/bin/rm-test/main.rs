@@ -31,6 +31,7 @@ mod owned;
 mod owned_launch;
 mod owned_memory;
 mod owned_race;
+mod owned_time;
 mod owned_uvm;
 mod process;
 mod processes;
@@ -109,6 +110,7 @@ fn all(filter: &str) -> ExitCode {
         owned_launch::TESTS,
         owned_memory::TESTS,
         owned_race::TESTS,
+        owned_time::TESTS,
         owned_uvm::TESTS,
         faults::TESTS,
         limits::TESTS,

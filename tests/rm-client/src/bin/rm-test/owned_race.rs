@@ -39,6 +39,7 @@ fn grid(session: &Session) -> Result<Grid, Stop> {
         program: PROGRAM,
         size: [1, 1, 1],
         disabled: 0,
+        release: None,
     })
 }
 
@@ -161,17 +162,16 @@ fn raced() -> Outcome {
             };
             grid.words()
         });
-        let mark = place.recorder.mark()?;
         let stop = AtomicBool::new(false);
         let words = launcher.memory();
-        thread::scope(|scope| {
+        let launches = thread::scope(|scope| {
             scope.spawn(|| race(&words, &variants, &stop));
-            let done = submit_until_both_ran(&place, &mut launcher, &variants[0], mark, sizes);
+            let launches = submit_until_both_ran(&place, &mut launcher, &variants[0], sizes);
             stop.store(true, Ordering::Relaxed);
-            done
+            launches
         })?;
         let disabled = disabled(LIST)?;
-        for launch in place.recorder.launches_since(mark)? {
+        for launch in launches {
             same("a known grid", sizes.contains(&launch.grid), true)?;
             let found = launch.mask_words();
             let masked = found
@@ -207,28 +207,29 @@ fn race(memory: &rm_client::Mapping, variants: &[Vec<u32>; 2], stop: &AtomicBool
     }
 }
 
-/// Submits the first variant until both have run.
+/// Submits the first variant until both have run. Returns all launches.
 fn submit_until_both_ran(
     place: &Place,
     launcher: &mut Launcher,
     words: &[u32],
-    mark: u32,
     sizes: [[u32; 3]; 2],
-) -> Outcome {
+) -> Result<Vec<Event>, Stop> {
     let start = Instant::now();
-    let mut submitted = 0;
+    let mut launches = Vec::new();
     loop {
+        // The recorder keeps some thousand events, and each takes a while to read.
+        let mark = place.recorder.mark()?;
         launcher.rewind();
         for _ in 0..SEGMENTS {
             launcher.submit(words);
         }
-        submitted += SEGMENTS;
         finish(launcher)?;
-        let launches = place.recorder.launches_since(mark)?;
-        same("launches", launches.len(), submitted)?;
+        let more = place.recorder.launches_since(mark)?;
+        same("launches", more.len(), SEGMENTS)?;
+        launches.extend(more);
         let ran = |size: &[u32; 3]| launches.iter().any(|launch| launch.grid == *size);
         if sizes.iter().all(ran) {
-            return Ok(());
+            return Ok(launches);
         }
         if start.elapsed() > Duration::from_secs(60) {
             return Err(failed("the race was never won: nothing is proved"));

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Serves one owned channel.
+
+use super::client::Refused;
+use super::kit::Kit;
+use super::limited::Limited;
+use super::tenant::{Memory, Run, Tenant, Wanted};
+use crate::state::Kv;
+use gct_core::lane::channel;
+use gct_core::lane::copies::{Copies, Mark};
+use gct_core::lane::in_flight::{InFlightQueue, SUBMISSIONS_MAX};
+use gct_core::lane::ring::RealRing;
+use gct_core::lane::split::AtomRoom;
+use gct_core::lane::words::{Control as Position, Rings, Side};
+use gct_core::lane::work::{self, Stream, Workspace};
+use gct_core::owned::kit;
+use gct_core::owned::worker::{self, Retry, Round};
+use gct_core::owned::{Mailbox, ENTRY_BYTES, GP_GET, GP_PUT, LAUNCHES_MAX, MARKS, REAL_ENTRIES};
+use gct_core::rmapi::Handle;
+use gct_core::submit::tracker::QmdCall;
+use gct_core::units::Ns;
+use kernel::prelude::*;
+use kernel::sync::Arc;
+
+/// The class of a channel, for the scan: that of Hopper.
+const HOPPER_CHANNEL: u16 = 0xc86f;
+
+/// The worker's state of an owned channel.
+pub(super) struct Lane {
+    /// Unique among all lanes.
+    pub(super) number: u64,
+    /// The tenant's client, and its channel.
+    channel: [Handle; 2],
+    kit: Kit,
+    tenant: Arc<Tenant>,
+    pub(super) limited: Arc<Limited>,
+    lane: channel::Lane<Kv, Run>,
+    copies: Copies<Kv, Run>,
+    /// Windows that were closed before the last turn.
+    closed: u64,
+    /// Whether the work submit token for the doorbell is known.
+    has_token: bool,
+    retry: Retry,
+}
+
+/// Both sides of a channel.
+struct Sides<'a>(&'a Kit);
+
+impl Rings for Sides<'_> {
+    fn entry(&self, index: u32) -> Option<u64> {
+        self.0.tenant_ring.read64(index.checked_mul(ENTRY_BYTES)?)
+    }
+
+    fn set_entry(&self, index: u32, entry: u64) {
+        let at = index.saturating_mul(ENTRY_BYTES);
+        self.0.ring.write64(at, entry);
+    }
+
+    /// A load of device memory costs about a microsecond on hardware (inferred).
+    fn load(&self, side: Side, position: Position) -> Option<u32> {
+        let userd = match side {
+            Side::Tenant => &self.0.tenant_userd,
+            Side::Real => &self.0.userd,
+        };
+        userd.read32(match position {
+            Position::Get => GP_GET,
+            Position::Put => GP_PUT,
+        })
+    }
+
+    fn store_get(&self, get: u32) {
+        self.0.tenant_userd.write32(GP_GET, get);
+    }
+
+    fn publish(&self, put: u32, token: u32) {
+        self.0.client().ring(&self.0.userd, put, token);
+    }
+}
+
+/// The outcome of one turn of a lane.
+pub(super) struct Served {
+    pub(super) round: Round,
+    /// What the lane needs of the resource manager.
+    pub(super) need: Option<Need>,
+    /// Whether work is held back or in flight.
+    pub(super) is_pending: bool,
+}
+
+/// What a lane needs of the resource manager.
+pub(super) enum Need {
+    /// The token of a channel.
+    Token([Handle; 2]),
+    /// A window into the tenant's memory.
+    Window(Arc<Tenant>, Wanted),
+}
+
+impl Lane {
+    /// Creates the lane of a channel that is about to be allocated. It is large, so it is built in
+    /// a frame of its own and never moved on a stack.
+    #[inline(never)]
+    pub(super) fn new(
+        number: u64,
+        kit: Kit,
+        mailbox: &Mailbox,
+        tenant: Arc<Tenant>,
+        limited: Arc<Limited>,
+    ) -> Result<KBox<Self>, Refused> {
+        let flags = GFP_KERNEL_ACCOUNT;
+        // CAST: 512.
+        let slots = KVVec::from_elem(0, REAL_ENTRIES as usize, flags)?;
+        let found = KVVec::from_elem(QmdCall::NONE, LAUNCHES_MAX, flags)?;
+        let marks = KVVec::from_elem(Mark::NONE, MARKS, flags)?;
+        let in_flight = KVVec::from_elem(None, SUBMISSIONS_MAX, flags)?;
+        let memory = (kit.copies_address(), Run::COPIES, kit::COPIES_WORDS);
+        let progress = (kit.progress_address, Run::PROGRESS);
+        let copies = Copies::new(memory, progress, marks).ok_or(Refused)?;
+        let room = AtomRoom::new(KVVec::new(), KVVec::new());
+        let lane = Self {
+            number,
+            channel: [0, 0],
+            kit,
+            tenant,
+            limited,
+            lane: channel::Lane::new(
+                mailbox.entries,
+                RealRing::new(slots),
+                InFlightQueue::new(in_flight),
+                Stream::new(HOPPER_CHANNEL, room, found),
+            ),
+            copies,
+            closed: 0,
+            has_token: false,
+            retry: Retry::NOW,
+        };
+        Ok(KBox::new(lane, flags)?)
+    }
+
+    pub(super) fn kit(&self) -> &Kit {
+        &self.kit
+    }
+
+    /// Sets the channel, once it is allocated.
+    pub(super) fn is_channel(&mut self, channel: [Handle; 2]) {
+        self.channel = channel;
+    }
+
+    /// Takes the answer to [`Need::Token`].
+    pub(super) fn answer(&mut self, token: Option<u32>, now_ns: u64) {
+        if let Some(token) = token {
+            self.lane.set_token(token);
+            self.has_token = true;
+        }
+        self.retry = self.retry.refused(now_ns);
+    }
+
+    /// Returns whether there is nothing to do. Reads one word of the channel.
+    pub(super) fn rests(&mut self) -> bool {
+        let is_quiet = self.has_token && self.lane.is_quiet();
+        is_quiet && !self.lane.has_news(&Sides(&self.kit))
+    }
+
+    /// Publishes copies of the entries that the tenant has submitted, and writes GP_GET back to it.
+    pub(super) fn serve(&mut self, work: &mut Workspace<Kv>, now_ns: u64) -> Served {
+        let sides = Sides(&self.kit);
+        let moved = self.lane.follow_get(&sides);
+        if !self.has_token {
+            let asks = self.lane.is_pending(&sides) && self.retry.is_due(now_ns);
+            return Served {
+                round: Round::Idle,
+                need: asks.then_some(Need::Token(self.channel)),
+                is_pending: false,
+            };
+        }
+        let tenant = self.tenant.lock();
+        let memory = Memory::new(&tenant, &self.kit, self.channel[0]);
+        if self.closed != tenant.closed() {
+            self.closed = tenant.closed();
+            self.lane.forget(|fence| !memory.shows(&fence.view));
+        }
+        let mut round = work::Round {
+            memory: &memory,
+            scratch: None,
+            copies: Some(&mut self.copies),
+            turn: worker::TURN_MAX,
+            work,
+            now: Ns(now_ns),
+        };
+        let count = self
+            .limited
+            .with(|governor| self.lane.publish(&sides, governor, &mut round));
+        let is_pending = self.lane.is_unfinished();
+        let need = memory.wanted();
+        Served {
+            round: match (count, moved, is_pending) {
+                (worker::TURN_MAX.., ..) => Round::Left,
+                (1.., ..) | (_, true, _) => Round::Busy,
+                (_, _, true) => Round::Watched,
+                _ => Round::Idle,
+            },
+            need: need.map(|wanted| Need::Window(self.tenant.clone(), wanted)),
+            is_pending,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Keeps the limits of one process on one GPU, and what was done for it there.
+
+use super::client::Refused;
+use crate::state::Kv;
+use gct_core::engine::{Progress, Terms};
+use gct_core::gpu_time::GpuTime;
+use gct_core::ids::ProcKey;
+use gct_core::lane::governor;
+use gct_core::lane::roster::{Company, Roster, Seats, MEMBERS_MAX};
+use gct_core::lane::words::Storage;
+use gct_core::launches::{EffectiveTpcs, Launches};
+use gct_core::owned::{KERNELS_MAX, NODES_MAX};
+use gct_core::policy::share::Rival;
+use gct_core::policy::tpc::{Neighbour, Rank};
+use gct_core::units::Ns;
+use kernel::prelude::*;
+use kernel::sync::{new_mutex, Arc, Mutex};
+
+impl Storage for Kv {
+    type Slots<T: 'static> = KVVec<T>;
+}
+
+/// The governor of a process on a GPU.
+pub(super) type Governor = governor::Governor<Kv, Company<Kv>>;
+
+/// A process on a GPU: its limits, and what was done with its launches. Its files share it.
+#[pin_data]
+pub(super) struct Limited {
+    proc: ProcKey,
+    pub(super) gpu: u32,
+    #[pin]
+    inner: Mutex<Counted>,
+}
+
+struct Counted {
+    governor: Governor,
+    launches: Launches,
+    time: GpuTime,
+}
+
+impl Limited {
+    /// Creates the state of a process under its limits of now.
+    #[inline(never)]
+    pub(super) fn new(gpu: u32, terms: &Terms) -> Result<Arc<Self>, Refused> {
+        let flags = GFP_KERNEL_ACCOUNT;
+        let kernels = KVVec::from_elem(None, KERNELS_MAX, flags)?;
+        let nodes = KVVec::from_elem(None, NODES_MAX, flags)?;
+        let seats = Seats {
+            neighbours: KVVec::from_elem(Neighbour::NONE, MEMBERS_MAX, flags)?,
+            slots: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
+            rivals: KVVec::from_elem(Rival::default(), MEMBERS_MAX, flags)?,
+            numbers: KVVec::from_elem(0, MEMBERS_MAX, flags)?,
+        };
+        let mut governor = Governor::new(terms.limits, kernels, nodes);
+        governor.set_gpu(terms.topology);
+        governor.set_peers(Some(Company::new(terms.owner, terms.standing, seats)));
+        let proc = terms.proc;
+        let limited = Arc::pin_init(
+            pin_init!(Self {
+                proc,
+                gpu,
+                inner <- new_mutex!(Counted {
+                    governor,
+                    launches: Launches::ZERO,
+                    time: GpuTime::ZERO,
+                }, "gct::limited"),
+            }),
+            flags,
+        );
+        limited.map_err(|_| Refused)
+    }
+
+    pub(super) fn is_of(&self, proc: ProcKey, gpu: u32) -> bool {
+        (self.proc, self.gpu) == (proc, gpu)
+    }
+
+    /// Sets limits. Nothing is published under the former ones any more when this returns.
+    pub(super) fn set(&self, terms: &Terms) {
+        let governor = &mut self.inner.lock().governor;
+        governor.set_gpu(terms.topology);
+        governor.set_limits(terms.limits);
+        if let Some(company) = governor.peers_mut() {
+            company.set_standing(terms.owner, terms.standing);
+        }
+    }
+
+    /// Returns what was done since the last time.
+    pub(super) fn report(&self) -> Progress {
+        let counted = &mut *self.inner.lock();
+        let governor = &counted.governor;
+        let (launches, time) = (Launches::of(governor.counters()), *governor.gpu_time());
+        Progress {
+            launches: launches.since(&core::mem::replace(&mut counted.launches, launches)),
+            effective: match governor.effective() {
+                Some(mask) => EffectiveTpcs::Mask(mask),
+                None => EffectiveTpcs::All,
+            },
+            time: time.since(&core::mem::replace(&mut counted.time, time)),
+            pending: governor.pending(),
+        }
+    }
+
+    /// Runs the turn of a lane with the governor.
+    pub(super) fn with<T>(&self, turn: impl FnOnce(&mut Governor) -> T) -> T {
+        turn(&mut self.inner.lock().governor)
+    }
+
+    /// Has the roster show the limits of now. Returns the rank.
+    pub(super) fn attend(&self, roster: &mut Roster<Kv>) -> Rank {
+        let governor = &mut self.inner.lock().governor;
+        governor.peers_mut().map_or(Rank::LAST, |company| {
+            company.attend(roster);
+            company.rank()
+        })
+    }
+
+    /// Leaves the roster: no lane is left.
+    pub(super) fn quit(&self, roster: &mut Roster<Kv>) {
+        let governor = &mut self.inner.lock().governor;
+        governor.stop();
+        if let Some(company) = governor.peers_mut() {
+            company.quit(roster);
+        }
+    }
+
+    /// Begins a round of all lanes.
+    pub(super) fn begin(&self, roster: &Roster<Kv>, now: Ns) {
+        let governor = &mut self.inner.lock().governor;
+        if let Some(company) = governor.peers_mut() {
+            company.see(roster, now);
+        }
+        governor.begin(now);
+    }
+
+    /// Ends a round of all lanes. `pending` says whether work is held back or in flight.
+    pub(super) fn end(&self, roster: &mut Roster<Kv>, pending: bool, now: Ns) {
+        let governor = &mut self.inner.lock().governor;
+        governor.end(pending, now);
+        if let Some(company) = governor.peers() {
+            roster.publish(company);
+        }
+    }
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests limits of owned channels that concern neighbours and time: priority, quotas, weights and
+//! duty cycles, and the time that `compute.stat` shows.
+
+use crate::gpus::session;
+use crate::launch::{finish, recorder};
+use crate::limits::set;
+use crate::owned::{count, join, no_worker};
+use crate::owned_launch::disabled;
+use crate::process::{Child, Parent};
+use crate::tree::{self, eventually, Group};
+use fakegpu_record::{Event, Recorder};
+use gct_ktap::{failed, same, Outcome, Stop, Test};
+use rm_client::{Engine, Grid, Launcher, Mapping, Memory, Session};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("owned_time_priority_holds_the_later", priority),
+    ("owned_time_quota_is_lent_and_comes_back", quota),
+    ("owned_time_is_shared_by_weight", weights),
+    ("owned_time_duty_cycle_holds", duty_cycle),
+    ("owned_time_is_billed", billed),
+];
+
+/// The groups of these tests, and the programs of their members.
+const ONE: &str = "one";
+const OTHER: &str = "other";
+const PROGRAM_OF_ONE: u32 = 0x5000;
+const PROGRAM_OF_OTHER: u32 = 0x6000;
+
+const PRIORITY: &str = "compute.priority";
+const QUOTA: &str = "tpc.quota";
+
+/// Blocks of a launch that takes about a millisecond on all 132 SMs.
+const MILLISECOND: u32 = 13_200;
+
+/// Bytes of memory for descriptors, and the offset of the word that launches release.
+const BYTES: u64 = 0x1_0000;
+const RELEASE: u64 = 0x8000;
+
+/// A process that launches, on one channel.
+struct Tenant {
+    session: Session,
+    launcher: Launcher,
+    grid: Grid,
+    words: Mapping,
+    address: u64,
+    launched: u32,
+}
+
+impl Tenant {
+    /// Opens the GPU, and launches until the driver follows the ends of launches.
+    fn new(program: u32) -> Result<Self, Stop> {
+        let session = session(0)?;
+        let group = session.group(Engine::Compute)?;
+        let share = session.context_share(group)?;
+        let mut launcher = session.launcher(group, share)?;
+        session.schedule(group, true)?;
+        finish(&mut launcher)?;
+        let memory = session.gpu().alloc_memory(Memory::Host, BYTES)?;
+        let address = session.map_on_gpu(memory, BYTES)?;
+        // CAST: 64 KiB.
+        let words = session
+            .gpu()
+            .map_memory(Memory::Host, memory, BYTES as usize)?;
+        let mut tenant = Self {
+            session,
+            launcher,
+            grid: Grid {
+                descriptor: address,
+                program,
+                size: [1, 1, 1],
+                disabled: 0,
+                release: None,
+            },
+            words,
+            address,
+            launched: 0,
+        };
+        for _ in 0..5 {
+            tenant.launch(1);
+            tenant.wait(0)?;
+        }
+        Ok(tenant)
+    }
+
+    /// Submits a launch.
+    fn launch(&mut self, blocks: u32) {
+        self.launched += 1;
+        self.grid.size[0] = blocks;
+        self.grid.release = Some((self.address + RELEASE, self.launched));
+        self.launcher.submit(&self.grid.words());
+    }
+
+    /// Returns how many launches have ended.
+    fn ended(&self) -> u32 {
+        // CAST: an offset.
+        self.words.u32(RELEASE as usize).load(Ordering::Acquire)
+    }
+
+    /// Waits until so many launches or fewer have not ended.
+    fn wait(&self, left: u32) -> Outcome {
+        let most = Instant::now() + Duration::from_secs(60);
+        while self.launched - self.ended() > left {
+            if Instant::now() > most {
+                return Err(failed(format!("{} of {}", self.ended(), self.launched)));
+            }
+            thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
+    }
+
+    /// Launches for some time, with a few launches in flight.
+    fn work_for(&mut self, time: Duration, blocks: u32) -> Outcome {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            self.launch(blocks);
+            self.wait(7)?;
+        }
+        self.wait(0)
+    }
+}
+
+/// Starts a tenant in a group. It waits for [`Child::go`] before its work.
+fn tenant(
+    group: &Group,
+    program: u32,
+    work: impl FnOnce(&mut Tenant, &mut Parent) -> Outcome,
+) -> Result<Child, Stop> {
+    let mut child = join(group, |parent| {
+        let mut tenant = Tenant::new(program)?;
+        parent.step()?;
+        work(&mut tenant, parent)?;
+        same(
+            "its session",
+            tenant.session.gpu().client().handle() != 0,
+            true,
+        )
+    })?;
+    child.next()?;
+    Ok(child)
+}
+
+/// Makes both groups, with owned channels.
+fn groups() -> Result<[Group; 2], Stop> {
+    // The driver learns the GPU's TPCs from its first client.
+    drop(session(0)?);
+    let groups = [Group::new(ONE)?, Group::new(OTHER)?];
+    for name in [ONE, OTHER] {
+        set(name, "channel.owned", "1")?;
+    }
+    Ok(groups)
+}
+
+/// Returns the launches of a program since a mark, without short ones.
+fn launches(recorder: &Recorder, mark: u32, program: u32) -> Result<Vec<Event>, Stop> {
+    let mut launches = recorder.launches_since(mark)?;
+    launches.retain(|launch| launch.program == u64::from(program) && launch.grid[0] > 1);
+    Ok(launches)
+}
+
+/// Returns a count of a group's `compute.stat`.
+fn stat(group: &str, key: &str) -> Result<u64, Stop> {
+    let text = tree::read(&crate::limits::path(group, "compute.stat")?)?;
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+    Ok(value.and_then(|value| value.parse().ok()).unwrap_or(0))
+}
+
+/// An owner of an earlier priority has work for half a second. Work of the other that comes
+/// meanwhile runs after it.
+fn priority() -> Outcome {
+    let [one, other] = groups()?;
+    set(ONE, PRIORITY, "0")?;
+    let recorder = recorder()?;
+    let mark = recorder.mark()?;
+    let mut first = tenant(&one, PROGRAM_OF_ONE, |tenant, parent| {
+        for _ in 0..10 {
+            tenant.launch(50 * MILLISECOND);
+        }
+        eventually("pending", &true, || Ok(count("pending")? > 0))?;
+        parent.step()?;
+        tenant.wait(0)
+    })?;
+    let mut second = tenant(&other, PROGRAM_OF_OTHER, |tenant, _| {
+        tenant.launch(MILLISECOND);
+        tenant.wait(0)
+    })?;
+    first.next()?;
+    second.go()?;
+    first.go()?;
+    first.finish()?;
+    second.finish()?;
+    let early = launches(&recorder, mark, PROGRAM_OF_ONE)?;
+    let late = launches(&recorder, mark, PROGRAM_OF_OTHER)?;
+    same("launches", (early.len(), late.len()), (10, 1))?;
+    let end = early.iter().map(|launch| launch.ns).max().unwrap_or(0);
+    same("it waits", late[0].began >= end, true)?;
+    same("held", stat(OTHER, "held_usec.tpcs")? > 100_000, true)?;
+    same("the first is not held", stat(ONE, "held_usec.tpcs")?, 0)?;
+    no_worker()
+}
+
+/// The TPCs of a quota are used by others while its owner is silent, and not while it has work.
+fn quota() -> Outcome {
+    let [one, other] = groups()?;
+    set(ONE, QUOTA, "20")?;
+    let reserved = tree::read(&crate::limits::path(ONE, "tpc.reserved")?)?;
+    let reserved = disabled_by(reserved.trim())?;
+    let recorder = recorder()?;
+    let mut borrower = tenant(&other, PROGRAM_OF_OTHER, |tenant, parent| {
+        for _ in 0..3 {
+            for _ in 0..10 {
+                tenant.launch(MILLISECOND);
+                tenant.wait(0)?;
+            }
+            parent.step()?;
+        }
+        Ok(())
+    })?;
+    let mut owner = tenant(&one, PROGRAM_OF_ONE, |tenant, parent| {
+        for _ in 0..10 {
+            tenant.launch(50 * MILLISECOND);
+        }
+        eventually("pending", &true, || Ok(count("pending")? > 0))?;
+        parent.step()?;
+        tenant.wait(0)?;
+        parent.step()
+    })?;
+    let masks = |mark| {
+        let launches = launches(&recorder, mark, PROGRAM_OF_OTHER)?;
+        same("launches", launches.len(), 10)?;
+        Ok::<_, Stop>(launches.iter().map(Event::mask_words).collect::<Vec<_>>())
+    };
+    // Longer than the longest time for which an idle owner is waited for.
+    let silence = Duration::from_millis(200);
+    thread::sleep(silence);
+    let mut mark = recorder.mark()?;
+    borrower.next()?;
+    same("lent", masks(mark)?, vec![vec![0; 8]; 10])?;
+    owner.next()?;
+    mark = recorder.mark()?;
+    borrower.next()?;
+    same("kept", masks(mark)?, vec![reserved.to_vec(); 10])?;
+    owner.next()?;
+    thread::sleep(silence);
+    mark = recorder.mark()?;
+    borrower.next()?;
+    same("lent again", masks(mark)?, vec![vec![0; 8]; 10])?;
+    for child in [&mut borrower, &mut owner] {
+        child.go()?;
+        child.finish()?;
+    }
+    no_worker()
+}
+
+/// Returns the words that disable a list of TPCs.
+fn disabled_by(list: &str) -> Result<[u32; 8], Stop> {
+    // There is no TPC 255.
+    let (mut words, others) = (disabled("255")?, disabled(list)?);
+    for (word, others) in words.iter_mut().zip(others) {
+        *word &= !others;
+    }
+    Ok(words)
+}
+
+/// Two owners with work have the GPU 1:3.
+fn weights() -> Outcome {
+    let [one, other] = groups()?;
+    set(ONE, "compute.weight", "100")?;
+    set(OTHER, "compute.weight", "300")?;
+    let recorder = recorder()?;
+    let work =
+        |tenant: &mut Tenant, _: &mut Parent| tenant.work_for(Duration::from_secs(3), MILLISECOND);
+    let mut first = tenant(&one, PROGRAM_OF_ONE, work)?;
+    let mut second = tenant(&other, PROGRAM_OF_OTHER, work)?;
+    let mark = recorder.mark()?;
+    first.go()?;
+    second.go()?;
+    first.finish()?;
+    second.finish()?;
+    let ones = launches(&recorder, mark, PROGRAM_OF_ONE)?;
+    let others = launches(&recorder, mark, PROGRAM_OF_OTHER)?;
+    // The beginning, and the end when one of them works alone, do not count.
+    let time = |all: &[Event]| (all.first().map(|e| e.ns), all.last().map(|e| e.ns));
+    let ((Some(a), Some(b)), (Some(c), Some(d))) = (time(&ones), time(&others)) else {
+        return Err(failed("no launches"));
+    };
+    let during = |all: &[Event]| {
+        let inside = |e: &&Event| (a.max(c)..=b.min(d)).contains(&e.ns);
+        all.iter().filter(inside).count()
+    };
+    let (few, many) = (during(&ones), during(&others));
+    println!("# {few} launches and {many}");
+    let percent = 100 * few / (few + many).max(1);
+    same(
+        &format!("{percent}% of the time"),
+        (17..=33).contains(&percent),
+        true,
+    )?;
+    no_worker()
+}
+
+/// An owner with work all the time has the GPU for a fifth of it.
+fn duty_cycle() -> Outcome {
+    let [one, _other] = groups()?;
+    set(ONE, "compute.max", "20000 100000")?;
+    let recorder = recorder()?;
+    let mut child = tenant(&one, PROGRAM_OF_ONE, |tenant, _| {
+        tenant.work_for(Duration::from_secs(3), MILLISECOND)
+    })?;
+    let mark = recorder.mark()?;
+    child.go()?;
+    child.finish()?;
+    let launches = launches(&recorder, mark, PROGRAM_OF_ONE)?;
+    let (Some(first), Some(last)) = (launches.first(), launches.last()) else {
+        return Err(failed("no launches"));
+    };
+    let (time, count) = (last.ns - first.began, launches.len() as u64);
+    // Each takes a millisecond and two microseconds. The worker sees an end late on a busy host,
+    // and bills the time until then.
+    let percent = count * 1_002_000 * 100 / time.max(1);
+    println!("# {count} launches in {} us", time / 1000);
+    same(&format!("{percent}%"), (5..=22).contains(&percent), true)?;
+    same("held", stat(ONE, "held_usec.max")? > 1_000_000, true)?;
+    no_worker()
+}
+
+/// `compute.stat` shows how long an owner had the GPU.
+fn billed() -> Outcome {
+    let [one, _other] = groups()?;
+    let mut child = tenant(&one, PROGRAM_OF_ONE, |tenant, parent| {
+        let before = count("usage_usec")?;
+        for _ in 0..10 {
+            tenant.launch(50 * MILLISECOND);
+        }
+        tenant.wait(0)?;
+        eventually("pending", &0, || count("pending"))?;
+        let used = count("usage_usec")? - before;
+        println!("# {used} us for 500 ms");
+        same("used", (480_000..=650_000).contains(&used), true)?;
+        parent.step()
+    })?;
+    child.next()?;
+    same("its group's", stat(ONE, "usage_usec")? >= 480_000, true)?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
