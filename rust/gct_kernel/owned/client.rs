@@ -10,7 +10,7 @@ use gct_core::owned::kit::{self, Params};
 use gct_core::rmapi::control::{Control, Status};
 use gct_core::rmapi::{nv, Handle};
 use kernel::prelude::*;
-use kernel::sync::atomic::{Atomic, Relaxed};
+use kernel::sync::atomic::Atomic;
 
 /// A client of the resource manager, with a device, a subdevice and a doorbell. It keeps its GPU
 /// initialised.
