@@ -69,4 +69,5 @@ done
 	--gpu-arg=--refuse=NVA06C_CTRL_CMD_SET_TIMESLICE:9:0x1b "${freezes[@]}"
 # A thousand processes at once, each with a channel group.
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-crowd" "crowd 1000"
+[ -n "$FILTER" ] || ! long || machine "$KERNEL-channels" "channels 200"
 finish $JOB

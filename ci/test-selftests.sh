@@ -6,7 +6,8 @@
 # Runs tests/selftests in virtual machines: all of them on the lean kernel with two
 # GPUs, for one driver version also on the debug kernel, those of the tree's form
 # with eight GPUs, and the KUnit suites. `make test-long` adds the debug kernel for
-# every version, and one GPU. A report of lockdep, KASAN or kmemleak fails the machine.
+# every version, with the storms, and one GPU. A report of lockdep, KASAN or kmemleak
+# fails the machine.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
@@ -44,7 +45,7 @@ for version in "${versions[@]}"; do
 	! long || machine "$version" lean patched 1 $LEAN_SECONDS_MAX vm.sh conformance
 	[ "$version" = "$NV_SOURCE_VERSION" ] || long || continue
 	NV_VERSION=$version KDIR=$BUILD/linux/debug "$ROOT/ci/kmod.sh"
-	machine "$version" debug patched 2 $DEBUG_SECONDS_MAX vm.sh
+	machine "$version" debug patched 2 $DEBUG_SECONDS_MAX vm.sh "$(long || echo '!storms.')"
 done
 
 # The suites are the same whatever the driver.

@@ -68,11 +68,21 @@ impl<T, E: Into<Stop>> During<T> for Result<T, E> {
 /// A test: its name and its function.
 pub type Test = (&'static str, fn() -> Outcome);
 
-/// Runs the tests whose names contain `filter`. Returns how many failed.
+/// Returns whether a filter chooses a test: its name contains the filter, or does not contain what
+/// follows an exclamation mark.
+fn chooses(filter: &str, name: &str) -> bool {
+    match filter.strip_prefix('!') {
+        Some(without) => !name.contains(without),
+        None => name.contains(filter),
+    }
+}
+
+/// Runs the tests that `filter` chooses: those whose names contain it, or, with `!` in front, do
+/// not. Returns how many failed.
 pub fn run(tests: &[Test], filter: &str) -> usize {
     let chosen: Vec<&Test> = tests
         .iter()
-        .filter(|(name, _)| name.contains(filter))
+        .filter(|(name, _)| chooses(filter, name))
         .collect();
     println!("KTAP version 1\n1..{}", chosen.len());
     let mut failures = 0;
@@ -95,4 +105,16 @@ pub fn run(tests: &[Test], filter: &str) -> usize {
         let _ = io::stdout().flush();
     }
     failures
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_chooses_or_leaves_out() {
+        assert!(chooses("", "storms.fork") && chooses("fork", "storms.fork"));
+        assert!(!chooses("kill", "storms.fork") && !chooses("!storms.", "storms.fork"));
+        assert!(chooses("!storms.", "races.fork"));
+    }
 }

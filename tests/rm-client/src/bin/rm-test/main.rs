@@ -9,6 +9,7 @@
 //! rm-test all [FILTER]     every test whose name contains FILTER
 //! rm-test refused FILTER   tests on a GPU that refuses controls
 //! rm-test crowd COUNT      one test: COUNT processes at once, each with a channel group
+//! rm-test channels COUNT   one test: a process with COUNT channels whose rings are the driver's
 //! rm-test layouts 535|550  a C program that compares this crate with the headers
 //! rm-test wait             until the standard input ends
 //! ```
@@ -46,7 +47,7 @@ use std::io::{self, Read};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | refused FILTER | crowd COUNT | layouts 535|550 | wait";
+    "usage: rm-test all [FILTER] | refused FILTER | crowd COUNT | channels COUNT | layouts 535|550 | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -56,7 +57,11 @@ fn main() -> ExitCode {
         ["all", filter] => all(filter),
         ["refused", filter] => outcome(gct_ktap::run(sent::REFUSED, filter)),
         ["crowd", count] => match count.parse() {
-            Ok(count) => exit(processes::crowd(count)),
+            Ok(count) => exit("crowd", processes::crowd(count)),
+            Err(_) => usage(),
+        },
+        ["channels", count] => match count.parse() {
+            Ok(count) => exit("channels", owned::channels(count)),
             Err(_) => usage(),
         },
         ["layouts", version] => match Release::of_version(version) {
@@ -76,15 +81,15 @@ fn main() -> ExitCode {
 }
 
 /// Prints the result of a single test.
-fn exit(outcome: gct_ktap::Outcome) -> ExitCode {
+fn exit(name: &str, outcome: gct_ktap::Outcome) -> ExitCode {
     println!("KTAP version 1\n1..1");
     match outcome {
         Ok(()) => {
-            println!("ok 1 crowd");
+            println!("ok 1 {name}");
             ExitCode::SUCCESS
         }
         Err(why) => {
-            println!("# {why:?}\nnot ok 1 crowd");
+            println!("# {why:?}\nnot ok 1 {name}");
             ExitCode::FAILURE
         }
     }

@@ -21,7 +21,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_submission_by_a_child", forked),
     ("owned_handles_are_used_again", again),
     ("owned_killed_at_every_step", killed),
-    ("owned_200_channels", many),
+    ("owned_40_channels", forty),
     ("owned_by_16_threads", threads),
     ("owned_hostile_rewrites_its_ring", rewritten),
     ("owned_hostile_writes_garbage", garbage),
@@ -254,18 +254,23 @@ fn killed() -> Outcome {
     Ok(())
 }
 
-fn many() -> Outcome {
+fn forty() -> Outcome {
+    channels(40)
+}
+
+/// Creates many channels in four groups, and has each execute a release.
+pub(crate) fn channels(count: u64) -> Outcome {
     as_member(|_| {
         let session = session(0)?;
         let mut queues = Vec::new();
         for _ in 0..4 {
             let group = session.group(ENGINE)?;
-            for _ in 0..50 {
+            for _ in 0..count / 4 {
                 queues.push(session.queue(group, ENGINE).during("queue")?);
             }
             session.schedule(group, true)?;
         }
-        counts(200, 0)?;
+        counts(count, 0)?;
         for (queue, payload) in queues.iter_mut().zip(1..) {
             queue.submit_release(0, payload);
         }
