@@ -93,6 +93,8 @@ pub(crate) enum Command {
     Apply(Apply),
     /// Print what each group and process uses on each GPU: totals, or with --interval rates.
     Stat(Stat),
+    /// Show groups and processes on the whole terminal; sort, freeze and set them by keys.
+    Top(Top),
     /// Print refused allocations, faults, stalls, and what gctgroup could not follow.
     Events(Events),
     /// Print one file of a target.
@@ -157,6 +159,14 @@ pub(crate) struct Stat {
     /// End after so many intervals.
     #[arg(long, value_name = "N", requires = "interval")]
     pub(crate) count: Option<u32>,
+}
+
+/// The options of `top`.
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// Time between two looks: seconds, or `500ms`.
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "2s")]
+    pub(crate) interval: Duration,
 }
 
 /// The options of `events`.

@@ -13,6 +13,7 @@ mod run;
 mod set;
 mod show;
 mod stat;
+mod top;
 
 pub(crate) use counters::interval;
 
@@ -48,6 +49,7 @@ pub(crate) fn run(cli: &Cli) -> Outcome {
         Command::Set { target, values } => set::run(&tree, target, values),
         Command::Events(events) => events::run(&tree, events, cli.json),
         Command::Stat(stat) => stat::run(&tree, stat, cli.json),
+        Command::Top(top) => top::run(&tree, top, cli.json),
         Command::Get { target, file } => show::get(&tree, target, file),
         Command::Capture(capture) => capture::run(capture),
         Command::Version => show::version(&tree),
