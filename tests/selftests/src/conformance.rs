@@ -121,6 +121,21 @@ fn root() -> Outcome {
 
 /// Checks that `gpus/` lists 0, 1, 2 .. without a gap, in the order of PCI addresses, and shows the
 /// driver's data of each.
+/// What the driver enforces and counts on a GPU whose TPCs it has not read yet.
+const FEATURES: &str = "\
+gmem.current
+gmem.limit
+compute.timeslice
+compute.priority
+compute.weight
+compute.max
+compute.freeze
+compute.stat
+compute.events
+channel.owned
+gmem.uvm
+";
+
 fn gpus() -> Outcome {
     let count = tree::gpus()?;
     let expected: BTreeSet<String> = (0..count).map(|index| index.to_string()).collect();
@@ -145,7 +160,7 @@ fn gpus() -> Outcome {
         same(
             "features",
             read(&format!("gpus/{index}/features"))?.as_str(),
-            "gmem.current\ngmem.limit\ncompute.timeslice\ncompute.freeze\ncompute.events\nchannel.owned\n",
+            FEATURES,
         )?;
         before = pci;
     }
