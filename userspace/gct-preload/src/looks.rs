@@ -4,6 +4,7 @@
 //! in flight.
 
 use crate::calls;
+use crate::fault;
 use crate::processors;
 use crate::stats::{self, STATS};
 use crate::sys;
@@ -29,8 +30,9 @@ const DISARM: Ns = Ns(50_000);
 const LINGER: Ns = Ns(4_000);
 /// The minimum time between two counts of the processors.
 const COUNT: Ns = Ns(1_000_000_000);
-/// The minimum time between two checks for a debugger.
-const TRACER: Ns = Ns(100_000_000);
+/// The minimum time between two checks for a debugger, and for a handler that was installed past
+/// the library.
+const CHECK: Ns = Ns(100_000_000);
 
 /// Returns whether a worker thread publishes for this process. The first call starts it, before a
 /// channel is managed. If the system allows no thread then, there is never one.
@@ -69,7 +71,7 @@ struct Looks {
     paced: Ns,
     /// While doorbells are open: the time of the last call, and the number of calls then.
     called: Option<(Ns, u64)>,
-    /// Whether a debugger traces the program, and when that was checked.
+    /// Whether a debugger traces the program, and the time of the last [`CHECK`].
     traced: bool,
     asked: Ns,
 }
@@ -185,8 +187,9 @@ impl Looks {
     /// they must be polled.
     fn arm(&mut self, shared: &mut Held) -> bool {
         let now = now();
-        if now - self.asked > TRACER {
+        if now - self.asked > CHECK {
             self.traced = sys::is_traced();
+            fault::in_front();
             self.asked = now;
         }
         if self.traced && worker::armed() {

@@ -295,6 +295,8 @@ fn raw_action() {
     );
     open();
     launch();
+    // Doorbells fault from then on. Nothing but a periodic check finds the new handler.
+    std::thread::sleep(Duration::from_millis(50));
     let mut old = Kernel {
         handler: 0,
         flags: 0,
