@@ -23,6 +23,7 @@ restore_crates() {
 	local entry
 	entry=$(crates_entry)
 	[ -e "$entry" ] && [ -z "$(ls "$CARGO_TARGET_DIR" 2>/dev/null)" ] || return 0
+	touch "$entry"
 	mkdir -p "$CARGO_TARGET_DIR"
 	cp -a "$entry/." "$CARGO_TARGET_DIR"
 }
@@ -53,5 +54,7 @@ save_crates() {
 	mkdir -p "$(dirname "$entry")"
 	new=$(mktemp -d "$entry.XXXXXX")
 	(cd "$CARGO_TARGET_DIR" && registry_files | rsync -a -r --files-from=- . "$new/")
+	touch "$new"
 	mv -T "$new" "$entry" 2>/dev/null || rm -rf "$new"
+	keep_newest cargo 2
 }

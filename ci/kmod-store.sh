@@ -26,6 +26,7 @@ objects_key() {
 restore_objects() {
 	local entry=$STORE/nv-objects/$1 tree=$2
 	[ -n "$1" ] && [ -e "$entry" ] && [ ! -e "$tree/.stage-key" ] || return 0
+	touch "$entry"
 	rm -rf "$tree"
 	cp -a "$entry" "$tree"
 }
@@ -44,5 +45,8 @@ save_objects() {
 		object=$(basename "$dependencies" .cmd)
 		rm -f "$dependencies" "$(dirname "$dependencies")/${object#.}"
 	done
+	touch "$new"
 	mv -T "$new" "$entry" 2>/dev/null || rm -rf "$new"
+	# Twice what `make test-long` uses.
+	keep_newest nv-objects 40
 }

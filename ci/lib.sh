@@ -91,6 +91,25 @@ store_dir() {
 	printf '%s/%s/%s' "$STORE" "$1" "$2"
 }
 
+# keep_newest KIND COUNT: deletes the store's entries of KIND but for the COUNT that were
+# used last. Who uses an entry touches it.
+keep_newest() {
+	local entry
+	[ -d "$STORE/$1" ] || return 0
+	find "$STORE/$1" -mindepth 1 -maxdepth 1 -type d -printf '%T@ %p\n' |
+		sort -rn | tail -n +$(($2 + 1)) | cut -d' ' -f2- | while read -r entry; do
+		rm -rf "$entry"
+	done
+}
+
+# need_space GIB WHAT: ends with an error unless the clone's disk has GIB GiB free.
+need_space() {
+	local free
+	free=$(df --output=avail -k "$BUILD" | tail -n 1)
+	[ "$free" -ge $(($1 * 1024 * 1024)) ] ||
+		die "$2 needs $1 GiB of free disk; $BUILD has $((free / 1024 / 1024))"
+}
+
 # Makes LINK a symbolic link to TARGET, atomically.
 link_to() {
 	local target=$1 link=$2

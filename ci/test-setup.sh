@@ -88,6 +88,24 @@ store_keeps_no_crate_of_ours() (
 	FILES
 )
 
+# An entry that a clone has just used outlives one that was made after it.
+store_keeps_what_was_used_last() (
+	STORE=$scratch/entries
+	mkdir -p "$STORE"/cargo/{a,b,c}
+	touch -d '3 hours ago' "$STORE/cargo/b"
+	touch -d '2 hours ago' "$STORE/cargo/c"
+	keep_newest cargo 2
+	ls "$STORE/cargo" | diff - <(printf 'a\nc\n')
+	keep_newest no-such-kind 1
+)
+
+full_disk_is_an_error() {
+	local output
+	! output=$( (need_space 1000000 "a test") 2>&1) || return
+	grep -qF "a test needs 1000000 GiB of free disk" <<<"$output"
+	(need_space 0 "a test")
+}
+
 first=${LINUX_SUPPORTED%% *}
 last=${LINUX_SUPPORTED##* }
 [ "$first" != "$last" ] || die "there is one supported series only"
@@ -126,4 +144,6 @@ mkdir -p "$ARCHIVE.sysroot/lib/rustlib/src/rust/library/core/src"
 touch "$ARCHIVE.sysroot/lib/rustlib/src/rust/library/core/src/lib.rs"
 RUSTC=1.99.0 check $job "a rustc whose library rustup has" takes "linux-source-$first" linux-source
 check $job "the store keeps crates of the registry alone" store_keeps_no_crate_of_ours
+check $job "the store drops what was used longest ago" store_keeps_what_was_used_last
+check $job "a full disk is an error at once" full_disk_is_an_error
 finish $job
