@@ -27,7 +27,7 @@ macro_rules! captures {
 /// or gangs.
 pub(crate) type Program = (&'static str, &'static [&'static str], &'static [[u32; 3]]);
 
-/// What the captures' README lists.
+/// The programs that the captures' README lists.
 pub(crate) const PROGRAMS: &[Program] = &[
     ("one launch", captures!("one_launch"), &[[1000, 1, 1]]),
     (

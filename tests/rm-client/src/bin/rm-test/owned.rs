@@ -10,6 +10,7 @@ use crate::submit::{queue, release};
 use crate::tree::{self, eventually, Group};
 use fakegpu_record::Recorder;
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
+use rm_client::Session;
 use std::fs;
 use std::thread;
 
@@ -206,8 +207,7 @@ fn again() -> Outcome {
 }
 
 /// Lives the life of a channel, which a signal ends at each step.
-fn life(parent: &mut Parent) -> Outcome {
-    let session = session(0)?;
+fn life(parent: &mut Parent, session: &Session) -> Outcome {
     let group = session.group(ENGINE)?;
     parent.step()?;
     let mut queue = session.queue(group, ENGINE)?;
@@ -226,6 +226,11 @@ fn life(parent: &mut Parent) -> Outcome {
 }
 
 fn killed() -> Outcome {
+    dies(|| session(0))
+}
+
+/// Kills a member at each step of a channel's life, beside a member that works on.
+pub(crate) fn dies(session_of: fn() -> Result<Session, Stop>) -> Outcome {
     const STEPS: u32 = 5;
     let group = Group::new(NAME)?;
     for last in 1..=STEPS {
@@ -239,7 +244,7 @@ fn killed() -> Outcome {
             Ok(())
         })?;
         witness.next()?;
-        let mut child = member(&group, life)?;
+        let mut child = member(&group, |parent| life(parent, &session_of()?))?;
         for step in 1..=last {
             child.next().during(format!("step {step}"))?;
         }

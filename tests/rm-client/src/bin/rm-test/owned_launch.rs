@@ -53,11 +53,15 @@ pub(crate) fn member(
     join(group, work)
 }
 
-/// All kinds of captured launches run as ever, on the TPCs of the mask.
 fn masked() -> Outcome {
+    masks(|| session(0))
+}
+
+/// Runs all kinds of captured launches as ever, on the TPCs of the mask.
+pub(crate) fn masks(session: impl FnOnce() -> Result<Session, Stop>) -> Outcome {
     let group = Group::new(NAME)?;
     let mut child = member(&group, "0-31", |_| {
-        let place = Place::new(session(0)?)?;
+        let place = Place::new(session()?)?;
         place.check_all(&disabled("0-31")?)?;
         // One channel for each program, and one more for that with two streams.
         counts(PROGRAMS.len() as u64 + 1, 0)?;

@@ -3,11 +3,9 @@
 //! Tests owned channels in address spaces whose page tables are UVM's, as libcuda's are.
 
 use crate::gpus::ENGINE;
-use crate::launch::{recorder, Place, PROGRAMS};
-use crate::limits::set;
-use crate::owned::{as_member, count, counts, join, no_worker, rings, workers, OWNED};
-use crate::owned_launch::{self, disabled};
-use crate::process::Parent;
+use crate::launch::recorder;
+use crate::owned::{as_member, counts, dies, no_worker, rings, workers};
+use crate::owned_launch;
 use crate::submit::{queue, release};
 use crate::tree::{eventually, Group};
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
@@ -24,9 +22,6 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_uvm_40_channels", many),
     ("owned_uvm_killed_at_every_step", killed),
 ];
-
-/// The name of the group of these tests.
-const NAME: &str = "owned";
 
 /// Bytes of a page.
 const PAGE: u64 = 0x1000;
@@ -74,22 +69,8 @@ fn work() -> Outcome {
     })
 }
 
-/// All kinds of captured launches run as ever, on the TPCs of the mask.
 fn masked() -> Outcome {
-    let group = Group::new(owned_launch::NAME)?;
-    let mut child = owned_launch::member(&group, "0-31", |_| {
-        let place = Place::new(uvm_session()?)?;
-        place.check_all(&disabled("0-31")?)?;
-        counts(PROGRAMS.len() as u64 + 1, 0)?;
-        let launches = PROGRAMS
-            .iter()
-            .map(|(_, _, grids)| grids.len() as u64)
-            .sum();
-        eventually("rewritten", &launches, || count("rewritten"))
-    })?;
-    child.go()?;
-    child.finish()?;
-    no_worker()
+    owned_launch::masks(uvm_session)
 }
 
 fn rewritten() -> Outcome {
@@ -209,36 +190,8 @@ fn many() -> Outcome {
     })
 }
 
-/// Lives the life of a channel, which a signal ends at each step.
-fn life(parent: &mut Parent) -> Outcome {
-    let session = uvm_session()?;
-    let group = session.group(ENGINE)?;
-    parent.step()?;
-    let mut queue = session.queue(group, ENGINE)?;
-    parent.step()?;
-    session.copy_object(queue.channel(), ENGINE)?;
-    session.schedule(group, true)?;
-    for number in 0..400 {
-        queue.submit_release(1, number);
-    }
-    parent.step()?;
-    release(&mut queue, 0, 2)?;
-    session.gpu().client().free(queue.channel())?;
-    parent.step()
-}
-
 fn killed() -> Outcome {
-    let group = Group::new(NAME)?;
-    set(NAME, OWNED, "1")?;
-    for last in 1..=4 {
-        let mut child = join(&group, life)?;
-        for step in 1..=last {
-            child.next().during(format!("step {step}"))?;
-        }
-        child.kill();
-        no_worker()?;
-    }
-    Ok(())
+    dies(uvm_session)
 }
 
 /// Returns the ring of the only channel that was allocated since a mark.
