@@ -3,15 +3,15 @@
 //! Answers the kubelet's calls for claims.
 //!
 //! ```text
-//! plugins_registry/gctgroup.dev-reg.sock    the kubelet asks who is there
-//! plugins/gctgroup.dev/dra.sock             it prepares and unprepares claims
+//! plugins_registry/gctgroup.dev-reg.sock    the kubelet asks for the driver's name and socket
+//! plugins/gctgroup.dev/dra.sock             the kubelet prepares and unprepares claims
 //! ```
 //!
-//! A prepared claim is a CDI spec. All that is known of it is in that file, so nothing is lost when
-//! the plugin ends. A claim belongs to one container at a time: each of several would have all of
-//! it. The hook of a second one fails.
+//! A prepared claim is a CDI spec. That file has all of the claim's state, so nothing is lost when
+//! the plugin ends. A claim belongs to one container at a time: each of several would get all of
+//! the claim's share. The hook of a second container fails.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::fs;
 use std::io;
@@ -31,7 +31,7 @@ use tonic::{Request, Response, Status};
 use super::api::services::registration::registration_server::{Registration, RegistrationServer};
 use super::api::services::{v1, v1beta1};
 use super::api::*;
-use super::claim::{Granted, ResourceClaim};
+use super::claim::ResourceClaim;
 use super::client::Server;
 use super::{slice, DRIVER};
 use crate::cdi::{ClaimDevice, Host};
@@ -122,42 +122,33 @@ impl Driver {
         let found = self.server.call(Method::GET, &path, None).await?;
         let found: ResourceClaim = serde_json::from_value(found.context("there is no such claim")?)
             .context("the API server's claim")?;
-        let granted = found.granted(&claim.uid, &self.node)?;
-        let known: BTreeMap<u32, Gpu> = self
-            .gpus
-            .borrow()
-            .iter()
-            .map(|gpu| (gpu.index, gpu.clone()))
-            .collect();
         let mut devices = Vec::new();
         let mut prepared = Vec::new();
-        for (
-            number,
-            Granted {
-                request,
-                gpu,
-                limits,
-            },
-        ) in granted.into_iter().enumerate()
-        {
-            let found = known.get(&gpu);
+        for granted in found.granted(&claim.uid, &self.node)? {
             let device = ClaimDevice {
-                name: format!("{}-{number}", claim.uid),
-                gpu: found
-                    .with_context(|| format!("GPU {gpu} is not healthy"))?
-                    .clone(),
-                limits,
+                name: format!("{}-{}", claim.uid, devices.len()),
+                gpu: self.healthy(granted.gpu)?,
+                limits: granted.limits,
             };
             prepared.push(PreparedDevice {
-                request_names: vec![request],
+                request_names: vec![granted.request],
                 pool_name: self.node.clone(),
-                device_name: slice::device_name(gpu),
+                device_name: slice::device_name(granted.gpu),
                 cdi_device_ids: vec![device.qualified()],
             });
             devices.push(device);
         }
         self.host.write_claim(&claim.uid, &devices)?;
         Ok(prepared)
+    }
+
+    /// Returns a GPU that claims may use.
+    fn healthy(&self, index: u32) -> Result<Gpu> {
+        let gpus = self.gpus.borrow();
+        let found = gpus.iter().find(|gpu| gpu.index == index);
+        found
+            .cloned()
+            .with_context(|| format!("GPU {index} is not healthy"))
     }
 
     fn unprepare(&self, claim: &Claim) -> Result<()> {
@@ -216,7 +207,7 @@ impl Service<http::Request<Body>> for Versions {
         let old = format!("/{}/", v1beta1::d_r_a_plugin_server::SERVICE_NAME);
         match request.uri().path().starts_with(&old) {
             true => self.old.call(request),
-            // It answers what no version knows, too.
+            // The newer version also refuses unknown paths.
             false => self.new.call(request),
         }
     }
@@ -260,36 +251,27 @@ impl Registration for Driver {
     }
 }
 
-#[tonic::async_trait]
-impl v1::d_r_a_plugin_server::DRAPlugin for Driver {
-    async fn node_prepare_resources(
-        &self,
-        request: Request<ClaimsRequest>,
-    ) -> Answer<PrepareResponse> {
-        Ok(Response::new(self.prepare_all(request.into_inner()).await))
-    }
+/// Answers the calls of one version of the service. The messages are the same in all.
+macro_rules! answer_claims {
+    ($version:ident) => {
+        #[tonic::async_trait]
+        impl $version::d_r_a_plugin_server::DRAPlugin for Driver {
+            async fn node_prepare_resources(
+                &self,
+                request: Request<ClaimsRequest>,
+            ) -> Answer<PrepareResponse> {
+                Ok(Response::new(self.prepare_all(request.into_inner()).await))
+            }
 
-    async fn node_unprepare_resources(
-        &self,
-        request: Request<ClaimsRequest>,
-    ) -> Answer<UnprepareResponse> {
-        Ok(Response::new(self.unprepare_all(request.get_ref())))
-    }
+            async fn node_unprepare_resources(
+                &self,
+                request: Request<ClaimsRequest>,
+            ) -> Answer<UnprepareResponse> {
+                Ok(Response::new(self.unprepare_all(request.get_ref())))
+            }
+        }
+    };
 }
 
-#[tonic::async_trait]
-impl v1beta1::d_r_a_plugin_server::DRAPlugin for Driver {
-    async fn node_prepare_resources(
-        &self,
-        request: Request<ClaimsRequest>,
-    ) -> Answer<PrepareResponse> {
-        Ok(Response::new(self.prepare_all(request.into_inner()).await))
-    }
-
-    async fn node_unprepare_resources(
-        &self,
-        request: Request<ClaimsRequest>,
-    ) -> Answer<UnprepareResponse> {
-        Ok(Response::new(self.unprepare_all(request.get_ref())))
-    }
-}
+answer_claims!(v1);
+answer_claims!(v1beta1);
