@@ -4,17 +4,20 @@
 //!
 //! The daemon writes the limits, the process the counters. Either side may write anything there.
 
+mod limits;
+#[cfg(test)]
+mod tests;
+
 use crate::seqlock::Seqlock;
 use crate::shared::Shareable;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gct_core::gpu_time::{GpuTime, Hold};
 use gct_core::launches::{EffectiveTpcs, Launches};
 use gct_core::mask::TpcMask;
-use gct_core::policy::share::{DutyCycle, Level, Share};
-use gct_core::settings::Settings;
 use gct_core::submit::stats::{Counters, Reason};
-use gct_core::topology::Topology;
-use gct_core::units::{Ns, Us, Weight};
+use gct_core::units::Ns;
+pub use limits::Limits;
+use limits::LIMIT_WORDS;
 use rustix::thread::futex;
 use std::time::Duration;
 
@@ -31,152 +34,6 @@ const _: () = assert!(Reason::COUNT <= REASONS_MAX);
 /// Most reasons to hold work back that the page has room for.
 const HOLDS_MAX: usize = 8;
 const _: () = assert!(Hold::COUNT <= HOLDS_MAX);
-
-const LIMIT_WORDS: usize = 18;
-
-/// The effective limits of a process on a GPU: its own combined with those of its group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// The TPCs that the process may use; `None` for all.
-    pub tpcs: Option<MaskWords>,
-    /// The number of TPCs that are reserved for the process; `None` without a quota.
-    pub quota: Option<u16>,
-    /// Whether the process may borrow idle TPCs.
-    pub steal: bool,
-    /// Duration of an atom in nanoseconds. Launches predicted to run longer are split; 0 for never.
-    pub atom_ns: u64,
-    /// Whether the process must publish no work.
-    pub frozen: bool,
-    /// The time slice of its channel groups in microseconds; 0 for the driver's default.
-    pub timeslice_us: u32,
-    /// The priority among neighbours; 0 is the highest.
-    pub priority: u8,
-    /// The limit of device memory in bytes; `u64::MAX` for none. The daemon enforces it. The
-    /// library reports it to programs that ask how much memory there is.
-    pub gmem_limit: u64,
-    /// The TPCs of the GPU.
-    pub topology: Topology,
-    /// The limits on its time, its own beside its group's.
-    pub share: Share,
-}
-
-impl Limits {
-    /// No limits.
-    pub const NONE: Self = Self {
-        tpcs: None,
-        quota: None,
-        steal: true,
-        atom_ns: 0,
-        frozen: false,
-        timeslice_us: 0,
-        priority: Settings::DEFAULT.priority_in_force().0,
-        gmem_limit: u64::MAX,
-        topology: Topology::UNKNOWN,
-        share: Share::NONE,
-    };
-
-    /// Converts the core's settings for a GPU.
-    pub fn new(settings: &Settings, topology: &Topology, share: &Share) -> Self {
-        let ns = |us: u64| us.saturating_mul(1000);
-        Self {
-            tpcs: settings.tpc_mask.map(|mask| *mask.words()),
-            quota: settings.tpc_quota.map(|tpcs| tpcs.get()),
-            steal: settings.tpc_steal,
-            atom_ns: settings.atom.map_or(0, |us| ns(us.get())),
-            frozen: settings.freeze,
-            timeslice_us: settings
-                .timeslice
-                .map_or(0, |us| u32::try_from(us.get()).unwrap_or(u32::MAX)),
-            priority: settings.priority_in_force().0,
-            gmem_limit: settings.gmem_limit.map_or(u64::MAX, |bytes| bytes.get()),
-            topology: *topology,
-            share: *share,
-        }
-    }
-
-    fn words(&self) -> [u64; LIMIT_WORDS] {
-        let [a, b, c, d] = self.tpcs.unwrap_or_default();
-        let flags = u64::from(self.tpcs.is_some())
-            | u64::from(self.quota.is_some()) << 1
-            | u64::from(self.steal) << 2
-            | u64::from(self.frozen) << 3;
-        let quota = u64::from(self.quota.unwrap_or(0));
-        let slice = u64::from(self.timeslice_us);
-        let priority = u64::from(self.priority);
-        let [e, f, g, h, gpcs] = self.topology.to_words();
-        [
-            flags,
-            a,
-            b,
-            c,
-            d,
-            quota,
-            self.atom_ns,
-            slice,
-            priority,
-            self.gmem_limit,
-            e,
-            f,
-            g,
-            h,
-            gpcs,
-            weight_bits(self.share.owner) | weight_bits(self.share.own) << 16,
-            cycle_word(self.share.owner),
-            cycle_word(self.share.own),
-        ]
-    }
-
-    fn from_words(words: &[u64; LIMIT_WORDS]) -> Self {
-        let [flags, a, b, c, d, quota, atom_ns, slice, priority, gmem_limit, e, f, g, h, gpcs, weights, owner, own] =
-            *words;
-        let flag = |bit: u32| flags >> bit & 1 == 1;
-        Self {
-            tpcs: flag(0).then_some([a, b, c, d]),
-            // CAST: 16 bits were stored.
-            quota: flag(1).then_some(quota as u16),
-            steal: flag(2),
-            atom_ns,
-            frozen: flag(3),
-            // CAST: 32 bits were stored.
-            timeslice_us: slice as u32,
-            // CAST: 8 bits were stored.
-            priority: priority as u8,
-            gmem_limit,
-            topology: Topology::from_words([e, f, g, h, gpcs]),
-            share: Share {
-                owner: level(weights, owner),
-                own: level(weights >> 16, own),
-            },
-        }
-    }
-}
-
-/// Returns a weight in 16 bits; 0 if nobody wrote one.
-fn weight_bits(level: Level) -> u64 {
-    u64::from(level.weight.map_or(0, Weight::get))
-}
-
-/// Returns a duty cycle's quota and period in microseconds, 32 bits each; 0 without one.
-fn cycle_word(level: Level) -> u64 {
-    let us = |time: Ns| (time.get() / 1000).min(u64::from(u32::MAX));
-    level
-        .max
-        .map_or(0, |max| us(max.quota) << 32 | us(max.period))
-}
-
-/// Returns the limits of [`weight_bits`] and [`cycle_word`].
-fn level(weight: u64, cycle: u64) -> Level {
-    let ns = |us: u64| Us(us).to_ns().unwrap_or(Ns::MAX);
-    let max = DutyCycle {
-        quota: ns(cycle >> 32),
-        period: ns(cycle & u64::from(u32::MAX)),
-    };
-    Level {
-        // CAST: 16 bits were stored.
-        weight: Some(Weight(weight as u16)).filter(|weight| weight.get() > 0),
-        max: Some(max).filter(|max| max.quota > Ns(0) && max.period > Ns(0)),
-    }
-}
 
 /// A counter that only its process writes.
 pub type Counter = AtomicU64;
@@ -389,109 +246,5 @@ impl Page {
             *count = get(counter);
         }
         launches
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::shared::SharedFd;
-    use proptest::prelude::*;
-
-    #[test]
-    fn a_new_page_has_no_limits() {
-        let (_fd, page) = SharedFd::create::<Page>("page").unwrap();
-        assert_eq!((page.generation(), page.limits()), (0, None));
-        page.set_limits(1, &Limits::NONE);
-        assert_eq!(page.limits(), Some((1, Limits::NONE)));
-        assert_eq!(
-            Limits::new(&Settings::DEFAULT, &Topology::UNKNOWN, &Share::NONE),
-            Limits::NONE
-        );
-    }
-
-    #[test]
-    fn a_ring_wakes_the_waiting_thread() {
-        let (fd, page) = SharedFd::create::<Page>("page").unwrap();
-        let theirs = crate::shared::Shared::<Page>::open(fd.writable()).unwrap();
-        let started = std::time::Instant::now();
-        let rings = theirs.rings();
-        let waiting = std::thread::spawn(move || {
-            theirs.wait(rings, Duration::from_secs(20));
-            // The second wait returns at once: the bell has rung since.
-            theirs.wait(rings, Duration::from_secs(20));
-        });
-        page.ring();
-        waiting.join().unwrap();
-        assert!(started.elapsed() < Duration::from_secs(10));
-    }
-
-    #[test]
-    fn counters_and_masks_arrive() {
-        let (_fd, page) = SharedFd::create::<Page>("page").unwrap();
-        let mut counters = Counters::new();
-        (counters.launches, counters.narrowed, counters.stalled) = (5, 2, 1);
-        counters.keep(Reason::Queue);
-        page.set_counters(&counters);
-        let launches = page.launches();
-        assert_eq!((launches.launches, launches.passed_total()), (5, 1));
-        assert_eq!((launches.narrowed, launches.stalled), (2, 1));
-        assert_eq!(launches.passed, counters.kept);
-        assert_eq!(page.faults(), (0, 0));
-        page.fault(31);
-        page.fault(43);
-        assert_eq!(page.faults(), (2, 43));
-        assert_eq!(page.effective(), EffectiveTpcs::Unknown);
-        page.set_effective(None);
-        assert_eq!(page.effective(), EffectiveTpcs::All);
-        page.set_effective(Some([1, 2, 3, 4]));
-        assert_eq!(
-            page.effective(),
-            EffectiveTpcs::Mask(TpcMask::from_words([1, 2, 3, 4]))
-        );
-    }
-
-    #[test]
-    fn times_arrive() {
-        let (_fd, page) = SharedFd::create::<Page>("page").unwrap();
-        assert_eq!((page.time(), page.pending()), (GpuTime::ZERO, 0));
-        let mut time = GpuTime::ZERO;
-        time.use_time(Ns(10), 1, 2);
-        let mut holds = gct_core::gpu_time::Holds::default();
-        holds.add(Hold::Max);
-        time.wait(Ns(7), holds);
-        page.set_time(&time, 3);
-        assert_eq!((page.time(), page.pending()), (time, 3));
-    }
-
-    proptest! {
-        #[test]
-        fn limits_survive_the_page(
-            tpcs: Option<MaskWords>, quota: Option<u16>, steal: bool, atom_ns: u64,
-            frozen: bool, timeslice_us: u32, priority: u8, gmem_limit: u64, topology: [u64; 5],
-            weights: [Option<u16>; 2], cycles: [Option<(u32, u32)>; 2],
-        ) {
-            let level = |at: usize| Level {
-                weight: weights[at].map(|weight| Weight(weight.max(1))),
-                max: cycles[at].map(|(quota, period)| DutyCycle {
-                    quota: Ns(u64::from(quota.max(1)) * 1000),
-                    period: Ns(u64::from(period.max(1)) * 1000),
-                }),
-            };
-            let share = Share { owner: level(0), own: level(1) };
-            let topology = Topology::from_words(topology);
-            let limits = Limits {
-                tpcs, quota, steal, atom_ns, frozen, timeslice_us, priority, gmem_limit, topology,
-                share,
-            };
-            prop_assert_eq!(Limits::from_words(&limits.words()), limits);
-        }
-
-        /// Checks that arbitrary words decode to limits without a panic.
-        #[test]
-        fn any_words_are_limits(words: [u64; LIMIT_WORDS]) {
-            let limits = Limits::from_words(&words);
-            prop_assert_eq!(Limits::from_words(&limits.words()), limits);
-        }
     }
 }
