@@ -41,11 +41,15 @@
 
 pub mod cycle;
 pub mod place;
+mod position;
+mod rival;
 
-use crate::units::{Ns, Sat, Weight};
-use core::num::Wrapping;
+use crate::units::{Ns, Weight};
 pub use cycle::{Cycle, DutyCycle, Spent};
 pub use place::{Place, Relation};
+pub use position::Virtual;
+pub(crate) use rival::number;
+pub use rival::{Rival, Sign};
 
 /// The GPU time that a process may be ahead of the clock. A turn lasts a few of these, beside which
 /// the change of contexts (0.2 ms without MPS) is short. Over a second it is 0.2% of the GPU.
@@ -72,55 +76,6 @@ const LOOK_MAX: Ns = Ns(1 << 50);
 const UNIT: u64 = 100;
 /// How much faster than time the clock may move. A weight of 1 moves it by 100.
 const SPEED_MAX: u64 = 1_000;
-
-/// A point in virtual time, modulo 2^64 nanoseconds. Points that are compared are less than 2^63
-/// apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Virtual(Wrapping<u64>);
-
-impl Virtual {
-    /// Returns the point as a word.
-    pub const fn to_word(self) -> u64 {
-        self.0 .0
-    }
-
-    /// Returns the point of a word.
-    pub const fn from_word(word: u64) -> Self {
-        Self(Wrapping(word))
-    }
-
-    /// Returns how far this point lies ahead of another; 0 if it does not.
-    fn ahead_of(self, other: Self) -> Ns {
-        let distance = (self.0 - other.0).0;
-        // CAST: the sign of the difference modulo 2^64.
-        match (distance as i64) < 0 {
-            true => Ns(0),
-            false => Ns(distance),
-        }
-    }
-
-    fn max(self, other: Self) -> Self {
-        match other.ahead_of(self) {
-            Ns(0) => self,
-            _ => other,
-        }
-    }
-
-    fn min(self, other: Self) -> Self {
-        match other.ahead_of(self) {
-            Ns(0) => other,
-            _ => self,
-        }
-    }
-
-    fn after(self, time: Ns) -> Self {
-        Self(self.0 + Wrapping(time.get()))
-    }
-
-    fn before(self, time: Ns) -> Self {
-        Self(self.0 - Wrapping(time.get()))
-    }
-}
 
 /// The limits of one owner or process. `None` is what nobody wrote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,99 +126,6 @@ impl Share {
         let own = self.own.weight.map_or(Ns(0), |own| of(own, 1));
         of(owner, sharers).max(own)
     }
-}
-
-/// What a process publishes of its turns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sign {
-    /// Its position.
-    pub at: Virtual,
-    /// The time until which it contends; 0 if it does not, [`Ns::MAX`] while it has work.
-    pub contends_until: Ns,
-    /// Whether it has work in flight.
-    pub runs: bool,
-    /// What it has used of its owner's duty cycle.
-    pub spent: Spent,
-}
-
-/// A rival as one process sees it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Rival {
-    relation: Relation,
-    sign: Sign,
-    /// Its position in the view of this process.
-    at: Virtual,
-    contends: bool,
-    /// Whether this process has looked at it.
-    known: bool,
-    /// What it had used at the end of its last period.
-    before: Spent,
-}
-
-impl Rival {
-    /// Creates a rival that was not seen yet.
-    pub fn new(relation: Relation) -> Self {
-        Self {
-            relation,
-            ..Self::default()
-        }
-    }
-
-    /// Takes over a relation that may have changed.
-    pub fn set_relation(&mut self, relation: Relation) {
-        self.relation = relation;
-    }
-
-    /// Takes over what the rival publishes. `busy` says whether it has work and signs of life.
-    pub fn see(&mut self, sign: Sign, busy: bool, now: Ns) {
-        if sign.spent.period != self.sign.spent.period {
-            self.before = self.sign.spent;
-        }
-        self.sign = sign;
-        self.sign.runs &= busy;
-        if !busy && sign.contends_until - now > LINGER_MAX {
-            self.sign.contends_until = Ns(0);
-        }
-    }
-
-    /// Returns whether it runs on TPCs of this process.
-    pub fn is_beside(&self) -> bool {
-        self.relation.overlaps && self.sign.runs
-    }
-
-    /// Returns whether somebody wrote a weight that it has.
-    pub fn is_weighted(&self) -> bool {
-        self.relation.competes && self.relation.weight.is_some()
-    }
-
-    fn runs(&self) -> bool {
-        self.contends && self.sign.runs
-    }
-
-    fn virtual_time(&self, time: Ns) -> Ns {
-        let weight = self.relation.weight.unwrap_or(Weight::DEFAULT).get();
-        time.scale(UNIT, u64::from(weight.max(1)))
-    }
-
-    /// Moves the rival's position to where it must be at least.
-    fn follow(&mut self, clock: Virtual, now: Ns) {
-        let contends = self.relation.competes && self.sign.contends_until > now;
-        let woke = contends && !self.contends;
-        let known = if woke { clock } else { self.at };
-        self.at = known.max(self.sign.at);
-        self.contends = contends;
-        self.known = true;
-    }
-
-    /// Returns whether it comes before a contender at `at`.
-    fn is_before(&self, at: Virtual) -> bool {
-        at.ahead_of(self.at) > Ns(0) || (at == self.at && self.relation.first)
-    }
-}
-
-/// Counts rivals, without the overflow check of [`Iterator::count`].
-pub(crate) fn number<'a>(rivals: impl Iterator<Item = &'a Rival>) -> u64 {
-    rivals.fold(Sat(0u64), |count, _| count + Sat(1)).0
 }
 
 /// The turns of one process.

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tracks what one process knows of its rivals' turns.
+
+use super::cycle::Spent;
+use super::place::Relation;
+use super::{Virtual, LINGER_MAX, UNIT};
+use crate::units::{Ns, Sat, Weight};
+
+/// What a process publishes of its turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sign {
+    /// Its position.
+    pub at: Virtual,
+    /// The time until which it contends; 0 if it does not, [`Ns::MAX`] while it has work.
+    pub contends_until: Ns,
+    /// Whether it has work in flight.
+    pub runs: bool,
+    /// What it has used of its owner's duty cycle.
+    pub spent: Spent,
+}
+
+/// A rival as one process sees it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rival {
+    pub(super) relation: Relation,
+    pub(super) sign: Sign,
+    /// Its position in the view of this process.
+    pub(super) at: Virtual,
+    pub(super) contends: bool,
+    /// Whether this process has looked at it.
+    pub(super) known: bool,
+    /// What it had used at the end of its last period.
+    pub(super) before: Spent,
+}
+
+impl Rival {
+    /// Creates a rival that was not seen yet.
+    pub fn new(relation: Relation) -> Self {
+        Self {
+            relation,
+            ..Self::default()
+        }
+    }
+
+    /// Takes over a relation that may have changed.
+    pub fn set_relation(&mut self, relation: Relation) {
+        self.relation = relation;
+    }
+
+    /// Takes over what the rival publishes. `busy` says whether it has work and signs of life.
+    pub fn see(&mut self, sign: Sign, busy: bool, now: Ns) {
+        if sign.spent.period != self.sign.spent.period {
+            self.before = self.sign.spent;
+        }
+        self.sign = sign;
+        self.sign.runs &= busy;
+        if !busy && sign.contends_until - now > LINGER_MAX {
+            self.sign.contends_until = Ns(0);
+        }
+    }
+
+    /// Returns whether it runs on TPCs of this process.
+    pub fn is_beside(&self) -> bool {
+        self.relation.overlaps && self.sign.runs
+    }
+
+    /// Returns whether somebody wrote a weight that it has.
+    pub fn is_weighted(&self) -> bool {
+        self.relation.competes && self.relation.weight.is_some()
+    }
+
+    pub(super) fn runs(&self) -> bool {
+        self.contends && self.sign.runs
+    }
+
+    pub(super) fn virtual_time(&self, time: Ns) -> Ns {
+        let weight = self.relation.weight.unwrap_or(Weight::DEFAULT).get();
+        time.scale(UNIT, u64::from(weight.max(1)))
+    }
+
+    /// Moves the rival's position to where it must be at least.
+    pub(super) fn follow(&mut self, clock: Virtual, now: Ns) {
+        let contends = self.relation.competes && self.sign.contends_until > now;
+        let woke = contends && !self.contends;
+        let known = if woke { clock } else { self.at };
+        self.at = known.max(self.sign.at);
+        self.contends = contends;
+        self.known = true;
+    }
+
+    /// Returns whether it comes before a contender at `at`.
+    pub(super) fn is_before(&self, at: Virtual) -> bool {
+        at.ahead_of(self.at) > Ns(0) || (at == self.at && self.relation.first)
+    }
+}
+
+/// Counts rivals, without the overflow check of [`Iterator::count`].
+pub(crate) fn number<'a>(rivals: impl Iterator<Item = &'a Rival>) -> u64 {
+    rivals.fold(Sat(0u64), |count, _| count + Sat(1)).0
+}
