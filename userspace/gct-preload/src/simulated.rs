@@ -8,7 +8,7 @@ use crate::governor::{self, Governor, Workspace};
 use crate::limits::LaunchLimits;
 use crate::memory::{Heap, Mapped, Run};
 use crate::rm::Object;
-use crate::session::scratch_of;
+use crate::session::adopt::scratch_of;
 use crate::shadow::Shadow;
 use crate::sys;
 use core::sync::atomic::{AtomicU32, Ordering};

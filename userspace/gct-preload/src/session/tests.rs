@@ -6,7 +6,9 @@ mod trace;
 
 use super::*;
 use crate::channel::{GP_GET, GP_PUT};
+use crate::places::{DOORBELLS_MAX, DOORBELL_BYTES};
 use crate::tests::device;
+use core::sync::atomic::Ordering;
 use gct_core::rmapi::channel::Mapping as Announcement;
 use gct_core::submit::gpfifo::{Entry, Segment};
 
