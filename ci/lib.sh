@@ -202,6 +202,23 @@ check() {
 	fi
 }
 
+# check_script JOB LOG command...: runs a command that prints a line for each test, "ok WHAT" or
+# "FAILED WHAT". Counts and shows these lines. A command that ends early has failed.
+check_script() {
+	local job=$1 log=$2 word what
+	shift 2
+	"$@" >"$log" 2>&1 || echo "FAILED the script ended early" >>"$log"
+	while read -r word what; do
+		case $word in
+		ok) record "$job" 1 0 ;;
+		FAILED) record "$job" 0 1 ;;
+		*) continue ;;
+		esac
+		printf '%-7s %s\n' "$word" "$what"
+	done <"$log"
+	! grep -q '^FAILED' "$log" || note "whole log: $log"
+}
+
 # Exits with 1 if the job has recorded a failure or nothing at all.
 finish() {
 	local job=$1 passed=0 failed=0 p f

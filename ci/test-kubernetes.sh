@@ -81,26 +81,18 @@ enter_script() {
 # run_node v2|v1: runs tests/kubernetes/node.sh and counts its lines. All processes end with their
 # pid namespace.
 run_node() {
-	local version=$1 log logs word what
+	local version=$1 logs
 	# The pods that come and go in the end.
 	pods=12 SECONDS_MAX=300
 	! long || [ "$version" = v1 ] || pods=1000 SECONDS_MAX=2400
-	logs=$BUILD/log/$JOB-$version log=$BUILD/log/$JOB-$version.log
+	logs=$BUILD/log/$JOB-$version
 	rm -rf "$logs"
 	mkdir -p "$logs" "$node/mount"
 	enter_script "$version" "$logs" >"$node/enter.sh"
 	printf '==> Kubernetes, cgroup %s, for at most %d s\n' "$version" $SECONDS_MAX
-	timeout -s KILL $SECONDS_MAX unshare -m -p -n -u -i -f --kill-child --propagation private \
-		bash "$node/enter.sh" </dev/null >"$log" 2>&1 || echo "FAILED the script ended early" >>"$log"
-	while read -r word what; do
-		case $word in
-		ok) record $JOB 1 0 ;;
-		FAILED) record $JOB 0 1 ;;
-		*) continue ;;
-		esac
-		printf '%-7s %s\n' "$word" "$what"
-	done <"$log"
-	! grep -q '^FAILED' "$log" || note "whole log: $log, and of the programs: $logs"
+	# The logs of the cluster's programs are in $logs.
+	check_script $JOB "$logs.log" timeout -s KILL $SECONDS_MAX \
+		unshare -m -p -n -u -i -f --kill-child --propagation private bash "$node/enter.sh" </dev/null
 }
 
 # render VALUE...: prints the chart's manifests with these values.

@@ -85,21 +85,11 @@ sbom_is_complete() {
 
 # run_script ROOT FILE [BIND...]: runs a script in a root file system and counts its lines.
 run_script() {
-	local root=$1 script=$2 log word what
+	local root=$1 script=$2
 	shift 2
-	log=$BUILD/log/$job-$(basename "$script").log
 	printf '==> %s\n' "${script#"$ROOT/"}"
-	in_chroot "$root" "$made" "$(cat "$ROOT/tests/packages/lib.sh" "$script")" "$@" >"$log" 2>&1 ||
-		echo "FAILED the script ended early" >>"$log"
-	while read -r word what; do
-		case $word in
-		ok) record $job 1 0 ;;
-		FAILED) record $job 0 1 ;;
-		*) continue ;;
-		esac
-		printf '%-7s %s\n' "$word" "$what"
-	done <"$log"
-	! grep -q '^FAILED' "$log" || note "whole log: $log"
+	check_script $job "$BUILD/log/$job-$(basename "$script").log" \
+		in_chroot "$root" "$made" "$(cat "$ROOT/tests/packages/lib.sh" "$script")" "$@"
 }
 
 # What a kernel's headers have of what the checks look at.

@@ -45,12 +45,13 @@ allocatable() {
 	is "$(kubectl get node node1 -o "jsonpath={.status.allocatable.gctgroup\.dev/$1}")" "$2"
 }
 
-# pod NAME [COUNT [PROFILE]]: a pod that takes 512 MiB and asks for another 600.
-pod() {
-	kubectl apply -f - >/dev/null <<-POD
+# manifest NAME LABELS COMMAND COUNT PROFILE: prints a pod.
+manifest() {
+	cat <<-POD
+		---
 		apiVersion: v1
 		kind: Pod
-		metadata: {name: $1}
+		metadata: {name: $1, labels: {$2}}
 		spec:
 		  restartPolicy: Never
 		  dnsPolicy: Default
@@ -59,9 +60,14 @@ pod() {
 		  - name: main
 		    image: localhost/busybox:1
 		    imagePullPolicy: Never
-		    command: [tenant, "512", "600"]
-		    resources: {limits: {gctgroup.dev/${3:-small}: ${2:-1}}}
+		    command: [$3]
+		    resources: {limits: {gctgroup.dev/$5: $4}}
 	POD
+}
+
+# pod NAME [COUNT [PROFILE]]: a pod that takes 512 MiB and asks for another 600.
+pod() {
+	manifest "$1" "" 'tenant, "512", "600"' "${2:-1}" "${3:-small}" | kubectl create -f - >/dev/null
 }
 
 delete() {
@@ -144,27 +150,10 @@ has_mps() {
 # make_many NUMBER...: pods that see their limits, take memory and end. Exit code 0 says that they
 # were under their limits. All are made at once, so most are pending.
 make_many() {
-	local n
+	local n command
+	command='[ "$(tenant --exit 512 600)" = "$(printf "can count on 8 TPCs\n512 MiB granted\n600 MiB refused")" ]'
 	for n; do
-		cat <<-POD
-			---
-			apiVersion: v1
-			kind: Pod
-			metadata: {name: many$n, labels: {many: "yes"}}
-			spec:
-			  restartPolicy: Never
-			  dnsPolicy: Default
-			  terminationGracePeriodSeconds: 0
-			  containers:
-			  - name: main
-			    image: localhost/busybox:1
-			    imagePullPolicy: Never
-			    command:
-			    - sh
-			    - -c
-			    - '[ "\$(tenant --exit 512 600)" = "\$(printf "can count on 8 TPCs\n512 MiB granted\n600 MiB refused")" ]'
-			    resources: {limits: {gctgroup.dev/small: 1}}
-		POD
+		manifest "many$n" 'many: "yes"' "sh, -c, '$command'" 1 small
 	done | kubectl create -f - >/dev/null
 }
 
