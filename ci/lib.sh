@@ -168,6 +168,18 @@ need_guest_programs() {
 		--manifest-path "$ROOT/userspace/Cargo.toml" "${packages[@]}"
 }
 
+# need_programs DIR: builds the programs of the user-space mode, and the examples with which tests
+# play others, into DIR. The job host compiles the same selection of packages: for another one cargo
+# would unite other features, and compile most crates again.
+need_programs() {
+	local built=$CARGO_TARGET_DIR/debug
+	step "programs of the user-space mode" cargo build --locked \
+		--manifest-path "$ROOT/userspace/Cargo.toml" --workspace --bins --lib --examples
+	mkdir -p "$1"
+	install --strip "$built"/{gctd,gctctl,gct-device-plugin,gct-exporter,libgct_preload.so} \
+		"$built"/examples/{tenant,mps-control} "$1"
+}
+
 # need_firmware DIR: writes the firmware that the driver loads into the software
 # GPU, which has one for NV_SOURCE_VERSION only; sets FIRMWARE, a --file of the VM
 # runner. DIR is the job's own, for another job may run. After need_tools.

@@ -15,16 +15,6 @@ rm -f "$RESULTS/$JOB"
 [ "$(id -u)" -eq 0 ] || die "the job $JOB makes namespaces, mounts and cgroups: run it as root"
 "$ROOT/ci/setup-kubernetes.sh"
 node=$BUILD/kubernetes
-mkdir -p "$node/programs"
-need_programs() {
-	local built=$CARGO_TARGET_DIR/debug
-	step "programs of the node" cargo build --locked --manifest-path "$ROOT/userspace/Cargo.toml" \
-		-p gctd -p gctctl -p gct-device-plugin -p gct-exporter -p gct-preload --bins --lib \
-		--example tenant --example mps-control
-	install --strip "$built"/{gctd,gctctl,gct-device-plugin,gct-exporter,libgct_preload.so,examples/tenant} \
-		"$node/programs"
-	install --strip -T "$built/examples/mps-control" "$node/programs/nvidia-cuda-mps-control"
-}
 
 # The kubelet's cgroups lie below one of this job, in each hierarchy, so that two clones do not meet
 # and nothing is left.
@@ -141,7 +131,8 @@ fi
 for part in "${parts[@]}"; do
 	case $part in
 	v1 | v2)
-		need_programs
+		need_programs "$node/programs"
+		mv "$node/programs/mps-control" "$node/programs/nvidia-cuda-mps-control"
 		need_chart
 		run_node "$part"
 		;;
