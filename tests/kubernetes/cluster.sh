@@ -86,6 +86,15 @@ configure() {
 		enforceNodeAllocatable: []
 		makeIPTablesUtilChains: false
 	YAML
+	# A pod that did not fit is tried again soon.
+	cat >/run/kubernetes/scheduler.yaml <<-YAML
+		apiVersion: kubescheduler.config.k8s.io/v1beta1
+		kind: KubeSchedulerConfiguration
+		clientConnection: {kubeconfig: $KUBECONFIG}
+		leaderElection: {leaderElect: false}
+		podInitialBackoffSeconds: 1
+		podMaxBackoffSeconds: 1
+	YAML
 	cat >"$KUBECONFIG" <<-'YAML'
 		apiVersion: v1
 		kind: Config
@@ -131,8 +140,8 @@ configure() {
 	for node in nvidia0 nvidia1 nvidia2 nvidia3 nvidiactl; do mknod /run/devices/$node c 1 3; done
 }
 
-# make_image NAME: prints an image with busybox, the tenant, their libraries, and the program that
-# stands in for NVIDIA's MPS control.
+# make_image NAME...: prints an image with busybox, the tenant, their libraries, and the program
+# that stands in for NVIDIA's MPS control.
 make_image() {
 	local folder
 	folder=$(mktemp -d)
@@ -141,7 +150,7 @@ make_image() {
 	cp /lib64/ld-linux-x86-64.so.2 "$folder/lib64/"
 	cp /usr/lib/x86_64-linux-gnu/{libc.so.6,libgcc_s.so.1} "$folder/usr/lib/x86_64-linux-gnu/"
 	for applet in sh sleep; do ln -s busybox "$folder/bin/$applet"; done
-	pack_image "$1" "$folder"
+	pack_image "$folder" "$@"
 	rm -r "$folder"
 }
 
@@ -156,8 +165,24 @@ make_plugin_image() {
 	cp /usr/lib/x86_64-linux-gnu/{libc.so.6,libgcc_s.so.1} "$folder/usr/lib/x86_64-linux-gnu/"
 	cp /gct/programs/{gct-device-plugin,gct-exporter,libgct_preload.so} "$folder/opt/gctgroup/"
 	for name in gct-device-plugin gct-exporter; do ln -s /opt/gctgroup/$name "$folder/bin/$name"; done
-	pack_image "$1" "$folder"
+	pack_image "$folder" "$1"
 	rm -r "$folder"
+}
+
+import_images() {
+	make_image registry.k8s.io/pause:3.8 localhost/busybox:1 >/tmp/image.tar
+	ctr -n k8s.io images import /tmp/image.tar
+	podman load -i /tmp/image.tar
+	make_plugin_image localhost/gctgroup:1 >/tmp/image.tar
+	ctr -n k8s.io images import /tmp/image.tar
+}
+
+# Is the docker that the kubelet looks for when it starts: without an answer it waits for 5 s. It
+# asks for a version next, and leaves docker alone when there is none.
+start_docker() {
+	mkdir -p /run/docker/v1.24
+	echo '{"DockerRootDir": "/nowhere"}' >/run/docker/v1.24/info
+	start docker busybox httpd -f -p 127.0.0.1:2375 -h /run/docker
 }
 
 start_cluster() {
@@ -172,22 +197,21 @@ start_cluster() {
 		--service-account-key-file=/run/kubernetes/sa.pub --token-auth-file=/run/kubernetes/tokens \
 		--authorization-mode=RBAC --service-cluster-ip-range=10.97.0.0/24 \
 		--disable-admission-plugins=ServiceAccount --allow-privileged
-	await 60 kubectl get --raw /readyz
-	start controllers kube-controller-manager --kubeconfig="$KUBECONFIG" \
-		--service-account-private-key-file=/run/kubernetes/sa.key
-	start scheduler kube-scheduler --kubeconfig="$KUBECONFIG"
+	start_docker
 	await 20 ctr version
-	for image in registry.k8s.io/pause:3.8 localhost/busybox:1; do
-		make_image $image >/tmp/image.tar
-		ctr -n k8s.io images import /tmp/image.tar
-		podman load -i /tmp/image.tar
-	done >/gct/logs/images.log 2>&1
-	make_plugin_image localhost/gctgroup:1 >/tmp/image.tar
-	ctr -n k8s.io images import /tmp/image.tar >>/gct/logs/images.log 2>&1
+	import_images >/gct/logs/images.log 2>&1
+	await 60 kubectl get --raw /healthz/ping
+	# Those that the node and the chart need.
+	start controllers kube-controller-manager --kubeconfig="$KUBECONFIG" --leader-elect=false \
+		--controllers=daemonset,garbagecollector,nodelifecycle \
+		--service-account-private-key-file=/run/kubernetes/sa.key
+	start scheduler kube-scheduler --config /run/kubernetes/scheduler.yaml
+	await 60 kubectl get --raw /readyz
 }
 
 start_kubelet() {
 	start kubelet kubelet --config /run/kubernetes/kubelet.yaml --kubeconfig="$KUBECONFIG" \
+		--docker=tcp://127.0.0.1:2375 \
 		--container-runtime=remote --container-runtime-endpoint=unix:///run/containerd/containerd.sock \
 		--hostname-override=node1 --node-ip=$ADDRESS
 }
