@@ -4,7 +4,7 @@
 
 # Returns whether this machine lets us make the namespaces and mounts for them.
 can_chroot() {
-	[ "$(id -u)" -eq 0 ] && unshare -m -p -n -f --propagation private true 2>/dev/null
+	[ "$(id -u)" -eq 0 ] && unshare -m -p -n -u -f --propagation private true 2>/dev/null
 }
 
 # in_chroot NAME FOLDER SCRIPT [BIND...]: runs a bash script in build/chroot/NAME. What it changes
@@ -14,7 +14,7 @@ can_chroot() {
 in_chroot() {
 	local name=$1 folder=$2 script=$3
 	shift 3
-	unshare -m -p -n -f --kill-child --propagation private bash -s \
+	unshare -m -p -n -u -f --kill-child --propagation private bash -s \
 		"$(readlink -f "$BUILD/chroot/$name")" "$(readlink -f "$folder")" "$@" 3<<<"$script" <<-'ENTER'
 			set -eu
 			lower=$1 folder=$2

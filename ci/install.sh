@@ -34,11 +34,11 @@ put() {
 	fi
 }
 
-# put_text TARGET: the same for a text on the standard input, with this prefix.
+# put_text MODE SOURCE TARGET: the same for a text that names this prefix.
 put_text() {
 	local text=$scratch/text
-	sed "s,@PREFIX@,$PREFIX,g; s,@LIBRARY@,$library,g" >"$text"
-	put 644 "$text" "$1"
+	sed "s,@PREFIX@,$PREFIX,g; s,@LIBRARY@,$library,g" "$2" >"$text"
+	put "$1" "$text" "$3"
 }
 
 case $action in
@@ -59,12 +59,15 @@ put 755 "$PROGRAMS/gctctl" "$PREFIX/bin/gctctl"
 for program in gctd gct-exporter gct-device-plugin; do
 	put 755 "$PROGRAMS/$program" "$PREFIX/sbin/$program"
 	put 644 "$ROOT/packaging/man/$program.8" "$man/man8/$program.8"
-	put_text "$UNITDIR/$program.service" <"$ROOT/packaging/systemd/$program.service"
+	put_text 644 "$ROOT/packaging/systemd/$program.service" "$UNITDIR/$program.service"
 done
-put_text "$UNITDIR/gctgroup-groups.service" <"$ROOT/packaging/systemd/gctgroup-groups.service"
+put_text 644 "$ROOT/packaging/systemd/gctgroup-groups.service" "$UNITDIR/gctgroup-groups.service"
+for hook in prolog epilog task-prolog; do
+	put_text 755 "$ROOT/packaging/slurm/$hook" "$library/slurm/$hook"
+done
 put 644 "$PROGRAMS/libgct_preload.so" "$library/libgct_preload.so"
 put 644 "$ROOT/packaging/profiles.toml" "$examples/profiles.toml"
-put_text "$examples/gct-exporter-kernel.conf" <"$ROOT/packaging/systemd/gct-exporter-kernel.conf"
+put_text 644 "$ROOT/packaging/systemd/gct-exporter-kernel.conf" "$examples/gct-exporter-kernel.conf"
 for file in alerts.yml dashboard.json; do
 	put 644 "$ROOT/userspace/gct-exporter/$file" "$examples/$file"
 done
@@ -89,6 +92,6 @@ for shell in bash:share/bash-completion/completions/gctctl zsh:share/zsh/vendor-
 done
 
 [ "$action" = install ] ||
-	for folder in "$library" "$examples" "$(dirname "$examples")"; do
+	for folder in "$library/slurm" "$library" "$examples" "$(dirname "$examples")"; do
 		rmdir "$DESTDIR$folder" 2>/dev/null || true
 	done

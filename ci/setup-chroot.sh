@@ -3,13 +3,14 @@
 #
 # Makes the root file systems of Debian 12 in which packages are made and tried, from the server
 # that this machine uses: build/chroot/make with debhelper, lintian and systemd's checks,
-# build/chroot/clean with nothing but apt, and build/chroot/dkms with what a machine has whose
-# driver dkms builds.
+# build/chroot/clean with nothing but apt, build/chroot/dkms with what a machine has whose
+# driver dkms builds, and build/chroot/slurm with Slurm's daemons.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/apt.sh"
 
 MAKE_PACKAGES=(debhelper dpkg-dev lintian systemd)
 DKMS_PACKAGES=(dkms libelf1)
+SLURM_PACKAGES=(iproute2 mount munge slurm-client slurmctld slurmd)
 
 bootstrap() {
 	mmdebstrap --mode=root --variant=apt --components=main "$@" bookworm "$dir/root" "$(debian_mirror)"
@@ -36,3 +37,4 @@ chroot_of() {
 chroot_of make "Debian 12 with debhelper and lintian" "${MAKE_PACKAGES[@]}"
 chroot_of clean "Debian 12, clean" apt
 chroot_of dkms "Debian 12 with dkms" "${DKMS_PACKAGES[@]}"
+chroot_of slurm "Debian 12 with Slurm" "${SLURM_PACKAGES[@]}"

@@ -112,6 +112,13 @@ check $job "make install and make uninstall, elsewhere" installs_without_package
 run_script clean "$ROOT/tests/packages/tools.sh"
 cp "$ROOT/gctgroup-docs/guide.md" "$made"
 run_script clean "$ROOT/tests/packages/guide.sh"
+if can_run_kubernetes; then
+	# The jobs' cgroups are below one of this run.
+	need_programs "$made/programs-of-tests"
+	run_script slurm "$ROOT/tests/packages/slurm.sh"
+else
+	printf 'the test of Slurm makes cgroups, which this machine refuses: left out\n'
+fi
 stage_kernel
 run_script dkms "$ROOT/tests/packages/dkms.sh"
 if long; then
