@@ -6,6 +6,7 @@ mod common;
 
 use common::Ran;
 use gctd::testing::Daemon;
+use std::fs;
 use std::process::Command;
 
 /// A daemon and a gctctl that uses it.
@@ -94,6 +95,53 @@ fn the_tenants_socket_alone_allows_reads_only() {
         assert!(ran.stderr.contains(why), "{}", ran.stderr);
     }
     assert!(bed.gctctl(&["ls"]).exits(0).contains("web"));
+}
+
+/// Takes from a container what it needs, one thing after the other.
+#[test]
+fn in_a_container_doctor_finds_what_is_missing() {
+    const LIBRARY: &str = "/usr/lib/gctgroup/libgct_preload.so";
+    let bed = Bed::new("container");
+    let system = bed.0.directory.join("system");
+    for (path, text) in [
+        ("proc/modules", "nvidia 1 1 - Live 0x0\n"),
+        ("dev/nvidia0", ""),
+        (&LIBRARY[1..], ""),
+    ] {
+        let path = system.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let doctor = |preload: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_gctctl"))
+            .env("GCTGROUP_DIR", "/nowhere")
+            .env("GCTGROUP_SOCKET", bed.0.socket())
+            .env("LD_PRELOAD", preload)
+            .args(["--user", "doctor", "--system-root"])
+            .arg(&system)
+            .output();
+        Ran::new(output.unwrap(), &bed.0.directory)
+    };
+    let well = doctor(LIBRARY);
+    for line in [LIBRARY, "There are nvidia0", "outside of this container"] {
+        assert!(well.exits(0).contains(line), "{line}: {}", well.stdout);
+    }
+    let unset = doctor("");
+    assert!(unset.exits(1).contains("no limits"), "{}", unset.stdout);
+    fs::remove_file(system.join(&LIBRARY[1..])).unwrap();
+    let unmounted = doctor(LIBRARY);
+    assert!(
+        unmounted.exits(1).contains("not here"),
+        "{}",
+        unmounted.stdout
+    );
+    fs::remove_file(system.join("dev/nvidia0")).unwrap();
+    let without = doctor(LIBRARY);
+    assert!(
+        without.exits(1).contains("enable_cdi"),
+        "{}",
+        without.stdout
+    );
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 //! Checks whether gctgroup works here, and says what to do about each problem (`doctor`).
 
+mod container;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -77,6 +79,9 @@ pub(crate) fn run(tree: &Tree, system_root: &Path, user_mode: bool) -> Outcome {
         let of_kernel = [system.kernel_config(), system.lockdown()];
         findings.splice(0..0, of_kernel);
         findings.push(system.debugfs(tree));
+    }
+    if user_mode && container::is_here() {
+        findings.extend([container::library(&system), container::nodes(&system)]);
     }
     findings.extend(check_tree(tree, &system, user_mode));
     let mut table = Table::new(&["CHECK", "STATUS", "FINDING"]);
@@ -260,14 +265,17 @@ fn check_tree(tree: &Tree, system: &System, user_mode: bool) -> Vec<Finding> {
     };
     vec![
         tree_finding,
-        permission(tree),
+        permission(tree, user_mode),
         gpus(tree, system),
         events(tree),
     ]
 }
 
-fn permission(tree: &Tree) -> Finding {
+fn permission(tree: &Tree, user_mode: bool) -> Finding {
     const CHECK: &str = "permission";
+    if user_mode && container::is_here() && tree.may_control().is_err() {
+        return Finding::ok(CHECK, "Limits are set outside of this container.");
+    }
     let control = tree.path(&Target::Root, files::entry(File::Control));
     match tree.may_control() {
         Ok(_) => Finding::ok(CHECK, "Groups can be created and limits set."),

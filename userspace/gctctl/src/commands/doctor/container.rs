@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Checks what a container needs of the user-space mode, from inside.
+
+use std::env;
+use std::fs;
+
+use super::{Finding, Status, System};
+
+const LIBRARY: &str = "libgct_preload.so";
+
+/// Returns whether this is a container, or another place that an administrator has prepared for
+/// tenants.
+pub(super) fn is_here() -> bool {
+    env::var_os(gctd_ipc::paths::SOCKET_VARIABLE).is_some()
+}
+
+/// Checks that programs started here have the library. Nothing else limits them.
+pub(super) fn library(system: &System) -> Finding {
+    const CHECK: &str = "library";
+    let preload = env::var("LD_PRELOAD").unwrap_or_default();
+    let named = preload
+        .split([':', ' '])
+        .find(|path| path.rsplit('/').next() == Some(LIBRARY));
+    match named {
+        Some(path) if system.root.join(path.trim_start_matches('/')).exists() => {
+            Finding::ok(CHECK, format!("Programs have {path}."))
+        }
+        Some(path) => Finding::ok(CHECK, format!("LD_PRELOAD names {path}, which is not here."))
+            .because(
+                Status::Problem,
+                "Mount it from the host; a runtime with CDI does: see kubernetes.md.",
+            ),
+        None => Finding::ok(CHECK, "LD_PRELOAD does not name the library: programs have no limits.")
+            .because(
+                Status::Problem,
+                format!("Set LD_PRELOAD=/usr/lib/gctgroup/{LIBRARY} again: the image or a script has unset it."),
+            ),
+    }
+}
+
+/// Checks that there is a GPU's node.
+pub(super) fn nodes(system: &System) -> Finding {
+    const CHECK: &str = "device nodes";
+    let entries = fs::read_dir(system.root.join("dev")).into_iter().flatten();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let is_gpu = |name: &String| {
+        let number = name.strip_prefix("nvidia");
+        number.is_some_and(|text| text.parse::<u32>().is_ok())
+    };
+    let mut gpus: Vec<String> = names.filter(is_gpu).collect();
+    gpus.sort();
+    match gpus.is_empty() {
+        false => Finding::ok(CHECK, format!("There are {}.", gpus.join(", "))),
+        true => Finding::ok(CHECK, "There is no /dev/nvidia<N>.").because(
+            Status::Problem,
+            "Use a runtime with CDI, such as containerd with enable_cdi: see kubernetes.md.",
+        ),
+    }
+}
