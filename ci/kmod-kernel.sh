@@ -44,6 +44,7 @@ kernel_name() {
 	case $KDIR in
 	"$(readlink -f "$BUILD/linux/lean")") echo lean ;;
 	"$(readlink -f "$BUILD/linux/debug")") echo debug ;;
+	"$(readlink -f "$BUILD/linux/node")") echo node ;;
 	*) echo "$kernel_release" ;;
 	esac
 }

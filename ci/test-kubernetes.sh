@@ -1,11 +1,13 @@
 #!/bin/bash
 # SPDX-License-Identifier: GPL-2.0 OR MIT
 #
-# Usage: test-kubernetes.sh [charts|v2|v1]
+# Usage: test-kubernetes.sh [charts|v2|v1|machine]
 #
 # Runs gct-device-plugin beside a real kubelet, control plane, containerd and runc, in
-# namespaces of its own, on a gctd without a GPU, and checks the chart. Without an argument
-# what gates: charts, and version 2 of cgroups; for `make test-long` all. Needs root.
+# namespaces of its own, on a gctd without a GPU, and checks the chart. With "machine", a
+# kubelet without a control plane in a virtual machine, on the patched driver and the
+# software GPU. Without an argument what gates: charts, and version 2 of cgroups; for
+# `make test-long` all. Needs root.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/versions.sh"
 
@@ -85,6 +87,59 @@ run_node() {
 		unshare -m -p -n -u -i -f --kill-child --propagation private bash "$node/enter.sh" </dev/null
 }
 
+# Prints the libraries of programs of the node's root file system.
+libraries() {
+	local program
+	for program; do
+		chroot "$node/root/" /lib64/ld-linux-x86-64.so.2 --list "$program"
+	done | grep -o '/[^ ]*\.so[^ ]*' | sort -u
+}
+
+# Makes node.tar, the root file system of the machine's node, with the images of its pods.
+pack_machine() {
+	local root=$1 tar=$2 file folder
+	local programs=(/usr/bin/{containerd,containerd-shim-runc-v2,ctr} /usr/sbin/runc)
+	. "$ROOT/tests/kubernetes/image.sh"
+	rm -rf "$root"
+	mkdir -p "$root"/{bin,root,tmp,images,etc/containerd,etc/gctgroup,var/lib}
+	for file in $(libraries "${programs[@]}"); do
+		install -D "$node/root/$file" "$root/$file"
+	done
+	for file in "${programs[@]}"; do
+		install "$node/root$file" "$root/bin"
+	done
+	install "$node/bin/kubelet" "$node/root/usr/bin/busybox" "$root/bin"
+	install --strip "$GUEST_BIN/gct-device-plugin" "$root/bin"
+	for file in $("$root/bin/busybox" --list); do
+		[ -e "$root/bin/$file" ] || ln -s busybox "$root/bin/$file"
+	done
+	install -m 644 "$ROOT/tests/kubernetes/machine-node.sh" "$root"
+	install -m 644 -T "$ROOT/tests/kubernetes/machine-kubelet.yaml" "$root/etc/kubelet.yaml"
+	install -m 644 -T "$ROOT/tests/kubernetes/machine-profiles.toml" "$root/etc/gctgroup/profiles.toml"
+	install -m 644 -T "$ROOT/tests/kubernetes/machine-containerd.toml" "$root/etc/containerd/config.toml"
+	folder=$(mktemp -d)
+	mkdir "$folder/bin"
+	cp "$root/bin/busybox" "$folder/bin"
+	install --strip "$GUEST_BIN/rm-pod" "$folder/bin"
+	ln -s busybox "$folder/bin/sleep"
+	pack_image "$folder" registry.k8s.io/pause:3.8 localhost/pod:1 >"$root/images/pod.tar"
+	rm -r "$folder"
+	tar -C "$root" -cf "$tar" .
+}
+
+run_machine() {
+	need_tools
+	need_guest_programs gct-device-plugin rm-client
+	"$ROOT/ci/setup-linux-node.sh"
+	NV_VERSION=$NV_SOURCE_VERSION KDIR=$BUILD/linux/node "$ROOT/ci/kmod.sh"
+	need_firmware "$node/firmware"
+	step "root file system of the machine's node" pack_machine "$node/machine" "$node/node.tar"
+	"$GCT_VM" run --build "$BUILD" --kernel node --nv "$NV_SOURCE_VERSION" --gpus 1 \
+		--file "$node/node.tar:/node.tar" "$FIRMWARE" \
+		--script "$ROOT/tests/kubernetes/machine.sh" --ktap --quiet --timeout 900 \
+		--log "$BUILD/log/$JOB-machine.log" --results "$RESULTS/$JOB" || true
+}
+
 # render VALUE...: prints the chart's manifests with these values.
 render() {
 	"$BUILD/charts/helm" template gctgroup "$ROOT/deploy/helm/gctgroup" --namespace kube-system "$@"
@@ -125,6 +180,7 @@ parts=("$@")
 if [ $# -eq 0 ]; then
 	parts=(charts v2)
 	if long; then
+		parts+=(machine)
 		! findmnt -rn -t cgroup /sys/fs/cgroup/pids >/dev/null || parts+=(v1)
 	fi
 fi
@@ -137,6 +193,7 @@ for part in "${parts[@]}"; do
 		run_node "$part"
 		;;
 	charts) run_charts ;;
+	machine) run_machine ;;
 	*) die "there is no part $part" ;;
 	esac
 done

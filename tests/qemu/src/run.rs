@@ -24,6 +24,8 @@ enum Kernel {
     Lean,
     /// With lockdep, KASAN and kmemleak.
     Debug,
+    /// As lean, with what container runtimes and a kubelet need.
+    Node,
 }
 
 impl Kernel {
@@ -31,6 +33,7 @@ impl Kernel {
         match self {
             Self::Lean => "lean",
             Self::Debug => "debug",
+            Self::Node => "node",
         }
     }
 
@@ -39,6 +42,7 @@ impl Kernel {
         match self {
             Self::Lean => 1024,
             Self::Debug => 1536,
+            Self::Node => 3072,
         }
     }
 }
