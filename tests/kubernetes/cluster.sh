@@ -140,13 +140,13 @@ configure() {
 	for node in nvidia0 nvidia1 nvidia2 nvidia3 nvidiactl; do mknod /run/devices/$node c 1 3; done
 }
 
-# make_image NAME...: prints an image with busybox, the tenant, their libraries, and the program
-# that stands in for NVIDIA's MPS control.
+# make_image NAME...: prints an image with busybox, gctctl, the tenant, their libraries, and the
+# program that stands in for NVIDIA's MPS control.
 make_image() {
 	local folder
 	folder=$(mktemp -d)
 	mkdir -p "$folder"/{bin,lib64,usr/lib/x86_64-linux-gnu}
-	cp /usr/bin/busybox /gct/programs/{tenant,nvidia-cuda-mps-control} "$folder/bin/"
+	cp /usr/bin/busybox /gct/programs/{gctctl,tenant,nvidia-cuda-mps-control} "$folder/bin/"
 	cp /lib64/ld-linux-x86-64.so.2 "$folder/lib64/"
 	cp /usr/lib/x86_64-linux-gnu/{libc.so.6,libgcc_s.so.1} "$folder/usr/lib/x86_64-linux-gnu/"
 	for applet in sh sleep; do ln -s busybox "$folder/bin/$applet"; done
