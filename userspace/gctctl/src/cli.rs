@@ -93,6 +93,8 @@ pub(crate) enum Command {
     Apply(Apply),
     /// Print what each group and process uses on each GPU: totals, or with --interval rates.
     Stat(Stat),
+    /// Say what limits do to a group or process now, and what its work waits for.
+    Explain(Explain),
     /// Show groups and processes on the whole terminal; sort, freeze and set them by keys.
     Top(Top),
     /// Print refused allocations, faults, stalls, and what gctgroup could not follow.
@@ -159,6 +161,16 @@ pub(crate) struct Stat {
     /// End after so many intervals.
     #[arg(long, value_name = "N", requires = "interval")]
     pub(crate) count: Option<u32>,
+}
+
+/// The options of `explain`.
+#[derive(Debug, Args)]
+pub(crate) struct Explain {
+    /// NAME, PID, NAME/GPU or PID/GPU.
+    pub(crate) target: String,
+    /// Time to watch: seconds, or `500ms`.
+    #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
+    pub(crate) interval: Duration,
 }
 
 /// The options of `top`.

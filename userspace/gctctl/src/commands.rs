@@ -6,6 +6,7 @@ mod apply;
 mod counters;
 mod doctor;
 mod events;
+mod explain;
 mod generate;
 mod groups;
 mod ls;
@@ -47,6 +48,7 @@ pub(crate) fn run(cli: &Cli) -> Outcome {
         Command::Rm { names } => groups::remove(&tree, names),
         Command::Attach(attach) => groups::attach(&tree, attach),
         Command::Set { target, values } => set::run(&tree, target, values),
+        Command::Explain(explain) => explain::run(&tree, explain),
         Command::Events(events) => events::run(&tree, events, cli.json),
         Command::Stat(stat) => stat::run(&tree, stat, cli.json),
         Command::Top(top) => top::run(&tree, top, cli.json),

@@ -13,7 +13,7 @@
 
 # What the tests below do, in this order; the plan is its length.
 count=0
-total=28
+total=29
 
 # expect CODE TEXT COMMAND...: it must exit with CODE and print TEXT.
 expect() {
@@ -66,6 +66,7 @@ expect 3 'EINVAL' gctctl set web/0 compute.max=1
 expect 4 'has no file' gctctl set web/0 no.such=1
 expect 0 '8589934592' gctctl get web/0 gmem.limit
 expect 0 '0' gctctl get web/0 gmem.current
+expect 0 '0 of 8589934592 bytes' gctctl explain web/0 --interval 100ms
 expect 5 'EOPNOTSUPP' gctctl get web/0 hmem.current
 expect 4 'There is no web/9' gctctl get web/9 gmem.current
 expect 0 '(unsupported)' gctctl show web

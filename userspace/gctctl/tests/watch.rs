@@ -158,3 +158,36 @@ fn events_lists_what_occurred_and_follows_what_occurs() {
     std::fs::remove_dir_all(tree.root()).expect("the tree");
     assert_eq!(lines.next(), None, "without a tree it ends");
 }
+
+#[test]
+fn explain_says_what_happened_between_two_looks() {
+    let tree = populated("explain");
+    tree.write("web/0/compute.stat", "usage_usec 1000\nwaited_usec 0\n");
+    let (_running, mut lines) = Running::new(&tree, &["explain", "web/0", "--interval", "1s"]);
+    thread::sleep(Duration::from_millis(500));
+    let grown = "usage_usec 101000\npending 1\nwaited_usec 900000\nheld_usec.max 900000\n";
+    replace(&tree, "web/0/compute.stat", grown);
+    assert_eq!(lines.next().as_deref(), Some("web/0:"));
+    let all: Vec<String> = lines.collect();
+    let has = |text: &str| all.iter().any(|line| line.contains(text));
+    // The second look is a little later than after a second.
+    assert!(has("9% on the GPU.") || has("10% on the GPU."), "{all:?}");
+    assert!(has("because its duty cycle is used up"), "{all:?}");
+    assert!(!has("because others"), "{all:?}");
+}
+
+#[test]
+fn explain_needs_an_owner_with_a_gpu() {
+    let tree = populated("explain-nobody");
+    for target in ["nobody", "web/7", ".", "gpus/0"] {
+        let ran = tree.gctctl(&["explain", target, "--interval", "100ms"]);
+        ran.exits(4);
+        assert!(ran.stderr.contains("gctctl ls"), "{target}: {}", ran.stderr);
+    }
+    let ran = tree.gctctl(&["explain", "77", "--interval", "100ms", "--json"]);
+    assert!(
+        ran.exits(0).contains("\"target\": \"77/0\""),
+        "{}",
+        ran.stdout
+    );
+}

@@ -44,6 +44,33 @@ pub(super) fn targets(tree: &Tree) -> Result<Vec<Target>, Error> {
     Ok(found)
 }
 
+/// Returns the directories of a target on its GPUs, or of all owners.
+///
+/// # Errors
+///
+/// Fails if the target has no GPU.
+pub(super) fn targets_of(tree: &Tree, wanted: Option<&str>) -> Result<Vec<Target>, Failure> {
+    let mut found = targets(tree)?;
+    if let Some(wanted) = wanted {
+        let wanted: Target = wanted.parse()?;
+        found.retain(|target| is_part(target, &wanted));
+        if found.is_empty() {
+            return Err(Failure::new(
+                4,
+                format!("There is no {wanted} with a GPU: gctctl ls lists groups and processes."),
+            ));
+        }
+    }
+    Ok(found)
+}
+
+fn is_part(target: &Target, wanted: &Target) -> bool {
+    match (target, wanted) {
+        (Target::Pool(owner, _), Target::Owner(wanted)) => owner == wanted,
+        _ => target == wanted,
+    }
+}
+
 fn add(
     tree: &Tree,
     target: &Target,

@@ -10,7 +10,7 @@ use gct_client::{Content, Target, Tree};
 use gct_core::iface::{files, File};
 use serde_json::{json, Value};
 
-use super::counters::{print, targets, unless_gone};
+use super::counters::{print, targets_of, unless_gone};
 use crate::cli::Stat;
 use crate::outcome::{Failure, Outcome};
 use crate::table::Table;
@@ -65,15 +65,8 @@ fn watch(tree: &Tree, stat: &Stat, as_json: bool) -> Result<Outcome, Failure> {
 }
 
 fn read(tree: &Tree, stat: &Stat) -> Result<Uses, Failure> {
-    let wanted: Option<Target> = stat.target.as_deref().map(str::parse).transpose()?;
     let mut uses = Uses::new();
-    for target in targets(tree)? {
-        if wanted
-            .as_ref()
-            .is_some_and(|wanted| !is_part(&target, wanted))
-        {
-            continue;
-        }
+    for target in targets_of(tree, stat.target.as_deref())? {
         let content = |file| unless_gone(tree.read(&target, files::entry(file)));
         let shown = |file| content(file).map(|found| found.map(|found| found.to_string()));
         let stat = content(File::ComputeStat)?;
@@ -92,20 +85,7 @@ fn read(tree: &Tree, stat: &Stat) -> Result<Uses, Failure> {
         };
         uses.insert(target, found);
     }
-    match (wanted, uses.is_empty()) {
-        (Some(wanted), true) => Err(Failure::new(
-            4,
-            format!("There is no {wanted} with a GPU: gctctl ls lists groups and processes."),
-        )),
-        _ => Ok(uses),
-    }
-}
-
-fn is_part(target: &Target, wanted: &Target) -> bool {
-    match (target, wanted) {
-        (Target::Pool(owner, _), Target::Owner(wanted)) => owner == wanted,
-        _ => target == wanted,
-    }
+    Ok(uses)
 }
 
 /// Replaces the counters by what they grew in a second.

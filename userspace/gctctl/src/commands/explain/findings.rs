@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Turns two looks at an owner's files into sentences.
+
+use std::collections::BTreeMap;
+
+use gct_core::gpu_time::Hold;
+use gct_core::iface::File;
+use serde_json::{Map, Value};
+
+/// The files of one value that findings are made of.
+pub(super) const VALUES: [File; 11] = [
+    File::GmemCurrent,
+    File::GmemLimit,
+    File::ComputeFreeze,
+    File::ComputePriority,
+    File::ComputeWeight,
+    File::ComputeMax,
+    File::TpcMask,
+    File::TpcQuota,
+    File::TpcSteal,
+    File::TpcEffective,
+    File::AtomDuration,
+];
+
+/// The files of an owner on a GPU at one time. What the GPU or mode does not support is absent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Look {
+    /// Values by the names of their files.
+    pub(super) values: BTreeMap<&'static str, String>,
+    /// Counters, as `FILE KEY`.
+    pub(super) counters: BTreeMap<String, u64>,
+}
+
+impl Look {
+    fn value(&self, file: &str) -> Option<&str> {
+        self.values.get(file).map(String::as_str)
+    }
+
+    /// Returns a value unless it is the one that limits nothing.
+    fn limit(&self, file: &str, unlimited: &str) -> Option<&str> {
+        self.value(file).filter(|value| *value != unlimited)
+    }
+
+    fn stat(&self, key: &str) -> Option<u64> {
+        self.counters.get(&format!("compute.stat {key}")).copied()
+    }
+}
+
+/// What there is to say on one topic.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Finding {
+    /// The topic.
+    pub(super) topic: &'static str,
+    /// The sentences.
+    pub(super) lines: Vec<String>,
+    /// The numbers in them, by the names of their counters.
+    pub(super) values: Map<String, Value>,
+}
+
+impl Finding {
+    fn new(topic: &'static str) -> Self {
+        Self {
+            topic,
+            lines: Vec::new(),
+            values: Map::new(),
+        }
+    }
+
+    fn line(&mut self, line: impl Into<String>) {
+        self.lines.push(line.into());
+    }
+
+    fn number(&mut self, name: &str, number: u64) {
+        self.values.insert(name.to_owned(), number.into());
+    }
+}
+
+/// Two looks and the time between them.
+struct Watched<'a> {
+    before: &'a Look,
+    now: &'a Look,
+    us: u64,
+}
+
+/// Explains an owner by two looks that lie `us` microseconds apart.
+pub(super) fn findings(before: &Look, now: &Look, us: u64) -> Vec<Finding> {
+    let watched = Watched { before, now, us };
+    let all = [
+        watched.time(),
+        watched.waits(),
+        watched.tpcs(),
+        watched.atoms(),
+        watched.slice(),
+        watched.order(),
+        watched.memory(),
+        watched.unbound(),
+    ];
+    all.into_iter()
+        .filter(|finding| !finding.lines.is_empty())
+        .collect()
+}
+
+impl Watched<'_> {
+    /// Returns how much a counter grew; `None` if the GPU or mode does not have it.
+    fn grew(&self, counter: &str) -> Option<u64> {
+        let now = self.now.counters.get(counter)?;
+        let before = self.before.counters.get(counter).unwrap_or(&0);
+        Some(now.saturating_sub(*before))
+    }
+
+    fn stat_grew(&self, key: &str) -> Option<u64> {
+        self.grew(&format!("compute.stat {key}"))
+    }
+
+    /// Returns microseconds as a part of the time between the looks.
+    fn part(&self, us: u64) -> String {
+        match us.saturating_mul(100) / self.us.max(1) {
+            0 if us > 0 => "under 1%".to_owned(),
+            percent => format!("{percent}%"),
+        }
+    }
+
+    fn time(&self) -> Finding {
+        let mut finding = Finding::new("time");
+        if self.now.limit("compute.freeze", "0").is_some() {
+            finding.line("Frozen: nothing of it runs until compute.freeze is 0.");
+        }
+        let Some(used) = self.stat_grew("usage_usec") else {
+            return finding;
+        };
+        let pending = self.now.stat("pending").unwrap_or(0);
+        finding.number("usage_usec", used);
+        finding.number("pending", pending);
+        finding.line(match (used, pending) {
+            (0, 0) => "It had no work.".to_owned(),
+            (0, _) => format!("It has {pending} pieces of work and got no time."),
+            _ => format!("{} on the GPU.", self.part(used)),
+        });
+        if let Some(weighted) = self.stat_grew("usage_tpc_usec").filter(|_| used > 0) {
+            finding.number("usage_tpc_usec", weighted);
+            let part = self.part(weighted);
+            finding.line(format!("{part} times the part of the TPCs that it had."));
+        }
+        finding
+    }
+
+    /// Names the reasons for which work was held back, the longest first.
+    fn waits(&self) -> Finding {
+        let mut finding = Finding::new("waits");
+        let Some(waited) = self.stat_grew("waited_usec").filter(|us| *us > 0) else {
+            return finding;
+        };
+        finding.number("waited_usec", waited);
+        let part = self.part(waited);
+        finding.line(format!("{part} of the time with work held back."));
+        let mut reasons: Vec<(u64, Hold)> = Hold::ALL
+            .iter()
+            .filter_map(|hold| {
+                let key = format!("held_usec.{}", hold.name());
+                let us = self.stat_grew(&key).filter(|us| *us > 0)?;
+                Some((us, *hold))
+            })
+            .collect();
+        reasons.sort_by_key(|(us, _)| std::cmp::Reverse(*us));
+        for (us, hold) in reasons {
+            finding.number(&format!("held_usec.{}", hold.name()), us);
+            finding.line(format!("{} {}.", self.part(us), because(hold)));
+        }
+        finding
+    }
+
+    fn tpcs(&self) -> Finding {
+        let mut finding = Finding::new("TPCs");
+        let mask = self.now.limit("tpc.mask", "all");
+        let quota = self.now.limit("tpc.quota", "none");
+        let effective = self.now.limit("tpc.effective", "all");
+        if (mask, quota, effective) == (None, None, None) {
+            return finding;
+        }
+        if let Some(tpcs) = self.now.value("tpc.effective") {
+            finding.line(format!("Its last launch ran on TPCs {tpcs}."));
+        }
+        if let Some(mask) = mask {
+            finding.line(format!("tpc.mask {mask}: it runs nowhere else."));
+        }
+        let steals = self.now.limit("tpc.steal", "0").is_some();
+        match quota {
+            Some("0") => finding.line("tpc.quota 0: it yields to every owner with work."),
+            Some(quota) => finding.line(match steals {
+                true => format!("tpc.quota {quota}: these are its own; it borrows idle ones."),
+                false => format!("tpc.quota {quota}: these are its own; it borrows none."),
+            }),
+            None => (),
+        }
+        if let (Some(all), Some(masked)) = (self.stat_grew("launches"), self.stat_grew("rewritten"))
+        {
+            finding.number("launches", all);
+            finding.number("rewritten", masked);
+            finding.line(format!("{masked} of {all} launches got a mask."));
+        }
+        finding
+    }
+
+    fn atoms(&self) -> Finding {
+        let mut finding = Finding::new("atoms");
+        let Some(duration) = self.now.limit("atom.duration", "off") else {
+            return finding;
+        };
+        let split = self.stat_grew("split").unwrap_or(0);
+        let atoms = self.stat_grew("atoms").unwrap_or(0);
+        finding.number("split", split);
+        finding.number("atoms", atoms);
+        finding.line(match split {
+            0 => format!("atom.duration {duration}us: no launch was split. None was predicted to run longer, or none could be split."),
+            _ => format!("atom.duration {duration}us: {split} launches were split into {atoms} atoms."),
+        });
+        finding
+    }
+
+    fn slice(&self) -> Finding {
+        let mut finding = Finding::new("time slices");
+        let now = |key| self.now.stat(key).filter(|us| *us > 0);
+        if let (Some(slice), Some(round)) = (now("slice"), now("round")) {
+            finding.number("slice", slice);
+            finding.number("round", round);
+            finding.line(format!(
+                "{slice} us for a channel group, in a round of {round} us."
+            ));
+        }
+        finding
+    }
+
+    /// Says how the owner is ordered among others.
+    fn order(&self) -> Finding {
+        let mut finding = Finding::new("order");
+        let now = self.now;
+        if let Some(priority) = now.value("compute.priority") {
+            finding.line(match priority {
+                "0" => "compute.priority 0: nobody comes before it.".to_owned(),
+                _ => format!("compute.priority {priority}: owners with a lower number come first."),
+            });
+        }
+        if let Some(weight) = now.limit("compute.weight", "100") {
+            finding.line(format!(
+                "compute.weight {weight}: its part of the time, beside 100 of an owner without one."
+            ));
+        }
+        if let Some((quota, period)) = now.value("compute.max").and_then(|max| max.split_once(' '))
+        {
+            finding.line(format!(
+                "compute.max: {quota} us of every {period} us, then it waits."
+            ));
+        }
+        finding
+    }
+
+    fn memory(&self) -> Finding {
+        let mut finding = Finding::new("memory");
+        let Some(limit) = self.now.limit("gmem.limit", "max") else {
+            return finding;
+        };
+        let current = self.now.value("gmem.current").unwrap_or("0");
+        finding.line(format!("{current} of {limit} bytes."));
+        if let Some(refused) = self.grew("gmem.events limit").filter(|count| *count > 0) {
+            finding.number("refused", refused);
+            finding.line(format!("{refused} allocations were refused."));
+        }
+        finding
+    }
+
+    /// Names what no limit bound.
+    fn unbound(&self) -> Finding {
+        let mut finding = Finding::new("not bound");
+        for key in self.now.counters.keys() {
+            let Some(reason) = key.strip_prefix("compute.stat passed.") else {
+                continue;
+            };
+            let count = self.grew(key).unwrap_or(0);
+            if count > 0 {
+                finding.number(&format!("passed.{reason}"), count);
+                finding.line(format!("{count} launches passed unchanged: {reason}."));
+            }
+        }
+        let now = |key| self.now.stat(key).filter(|count| *count > 0);
+        if let Some(channels) = now("unowned") {
+            finding.number("unowned", channels);
+            finding.line(format!("{channels} channels have their tenant's ring."));
+        }
+        if let Some(processes) = now("unbound") {
+            finding.number("unbound", processes);
+            finding.line(format!(
+                "{processes} processes do not have its time slice or freeze."
+            ));
+        }
+        finding
+    }
+}
+
+/// Returns why work was held back, to follow a part of the time.
+fn because(hold: Hold) -> &'static str {
+    match hold {
+        Hold::Freeze => "frozen (compute.freeze)",
+        Hold::Tpcs => "because its TPCs are reserved, or have work of an owner that comes first (tpc.quota, compute.priority)",
+        Hold::Atoms => "because its atoms in flight last long enough (atom.duration)",
+        Hold::Graph => "because a graph's replay waits until its masks can change",
+        Hold::Weight => "because others have their turn (compute.weight)",
+        Hold::Max => "because its duty cycle is used up (compute.max)",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests what is said of an owner by its files alone.
+
+use super::*;
+
+const SECOND: u64 = 1_000_000;
+
+fn look(values: &[(&'static str, &str)], counters: &[(&str, u64)]) -> Look {
+    let owned = |(file, value): &(&'static str, &str)| (*file, (*value).to_owned());
+    let counter = |(key, count): &(&str, u64)| ((*key).to_owned(), *count);
+    Look {
+        values: values.iter().map(owned).collect(),
+        counters: counters.iter().map(counter).collect(),
+    }
+}
+
+fn lines(found: &[Finding], topic: &str) -> Vec<String> {
+    let of = found.iter().filter(|finding| finding.topic == topic);
+    of.flat_map(|finding| finding.lines.clone()).collect()
+}
+
+#[test]
+fn a_gpu_that_tells_nothing_is_not_explained() {
+    assert_eq!(findings(&Look::default(), &Look::default(), SECOND), []);
+}
+
+#[test]
+fn counters_of_before_do_not_count_and_the_longest_wait_comes_first() {
+    let before = look(
+        &[],
+        &[
+            ("compute.stat usage_usec", 5_000_000),
+            ("compute.stat waited_usec", 9_000_000),
+            ("compute.stat held_usec.weight", 9_000_000),
+        ],
+    );
+    let now = look(
+        &[],
+        &[
+            ("compute.stat usage_usec", 5_310_000),
+            ("compute.stat usage_tpc_usec", 1_000),
+            ("compute.stat pending", 3),
+            ("compute.stat waited_usec", 9_420_000),
+            ("compute.stat held_usec.tpcs", 400_000),
+            ("compute.stat held_usec.weight", 9_020_000),
+            ("compute.stat held_usec.max", 0),
+        ],
+    );
+    let found = findings(&before, &now, SECOND);
+    assert_eq!(
+        lines(&found, "time"),
+        [
+            "31% on the GPU.",
+            "under 1% times the part of the TPCs that it had."
+        ]
+    );
+    let waits = lines(&found, "waits");
+    assert_eq!(waits.len(), 3, "{waits:?}");
+    assert_eq!(waits[0], "42% of the time with work held back.");
+    assert!(waits[1].starts_with("40% because its TPCs"), "{waits:?}");
+    assert!(waits[2].starts_with("2% because others"), "{waits:?}");
+    let numbers = &found[1].values;
+    assert_eq!(numbers["held_usec.weight"], 20_000);
+}
+
+#[test]
+fn an_idle_owner_is_told_from_a_starved_one() {
+    let now = |pending| {
+        look(
+            &[],
+            &[
+                ("compute.stat usage_usec", 7),
+                ("compute.stat pending", pending),
+            ],
+        )
+    };
+    let time = |pending| lines(&findings(&now(0), &now(pending), SECOND), "time");
+    assert_eq!(time(0), ["It had no work."]);
+    assert_eq!(time(4), ["It has 4 pieces of work and got no time."]);
+}
+
+#[test]
+fn limits_that_limit_nothing_are_not_mentioned() {
+    let free = look(
+        &[
+            ("tpc.mask", "all"),
+            ("tpc.quota", "none"),
+            ("tpc.effective", "all"),
+            ("tpc.steal", "1"),
+            ("atom.duration", "off"),
+            ("compute.weight", "100"),
+            ("compute.max", "max"),
+            ("gmem.limit", "max"),
+            ("gmem.current", "77"),
+            ("compute.freeze", "0"),
+        ],
+        &[("compute.stat launches", 12)],
+    );
+    assert_eq!(findings(&free, &free, SECOND), []);
+}
+
+#[test]
+fn limits_are_said_with_what_they_did() {
+    let values = [
+        ("tpc.mask", "0-31"),
+        ("tpc.quota", "16"),
+        ("tpc.effective", "0-15"),
+        ("tpc.steal", "0"),
+        ("atom.duration", "100"),
+        ("compute.priority", "2"),
+        ("compute.max", "20000 100000"),
+        ("gmem.limit", "1000"),
+        ("gmem.current", "900"),
+        ("compute.freeze", "1"),
+    ];
+    let before = look(&values, &[("compute.stat passed.queue", 4)]);
+    let now = look(
+        &values,
+        &[
+            ("compute.stat launches", 10),
+            ("compute.stat rewritten", 9),
+            ("compute.stat split", 2),
+            ("compute.stat atoms", 34),
+            ("compute.stat slice", 50),
+            ("compute.stat round", 10_050),
+            ("compute.stat passed.queue", 5),
+            ("compute.stat passed.macro", 0),
+            ("compute.stat unowned", 1),
+            ("gmem.events limit", 3),
+        ],
+    );
+    let found = findings(&before, &now, SECOND);
+    let all: Vec<String> = found
+        .iter()
+        .flat_map(|finding| finding.lines.clone())
+        .collect();
+    let expected = [
+        "Frozen: nothing of it runs until compute.freeze is 0.",
+        "Its last launch ran on TPCs 0-15.",
+        "tpc.mask 0-31: it runs nowhere else.",
+        "tpc.quota 16: these are its own; it borrows none.",
+        "9 of 10 launches got a mask.",
+        "atom.duration 100us: 2 launches were split into 34 atoms.",
+        "50 us for a channel group, in a round of 10050 us.",
+        "compute.priority 2: owners with a lower number come first.",
+        "compute.max: 20000 us of every 100000 us, then it waits.",
+        "900 of 1000 bytes.",
+        "3 allocations were refused.",
+        "1 launches passed unchanged: queue.",
+        "1 channels have their tenant's ring.",
+    ];
+    assert_eq!(all, expected);
+}
