@@ -24,7 +24,7 @@ JOBS=${JOBS:-$(nproc)}
 # GCT_CACHE keeps it inside the clone.
 GCT_CACHE=${GCT_CACHE-${XDG_CACHE_HOME:-$HOME/.cache}/gctgroup}
 STORE=${GCT_CACHE:-$ROOT/build/store}
-mkdir -p "$BUILD" "$STORE"
+mkdir -p "$BUILD" "$STORE" "$RESULTS"
 STORE=$(cd "$STORE" && pwd -P)
 
 # Returns whether every variant is to run, not only the tests that gate a commit.

@@ -13,10 +13,11 @@
 //!     roster.publish(company)          # so a tenant of a later rank sees what was just submitted
 //! ```
 //!
-//! A roster has few slots, and every tenant may lie about nothing in it: the thread writes it. An
-//! owner gets as many slots as it leaves for others, so processes without number do not keep a
-//! neighbour from having one. A tenant without a slot is not seen. It yields to all that are, as if
-//! it had the last rank and no TPCs of its own, and takes part in no turns.
+//! A roster has few slots. The thread writes it, so no tenant can lie in it. A tenant without a slot
+//! is not seen. It yields to all that are, as if it had the last rank and no TPCs of its own, and
+//! takes part in no turns. So slots change hands ([`turnover`]): every tenant has one again and again.
+
+pub mod turnover;
 
 use super::governor::{Peers, Surroundings};
 use super::limits::LaunchLimits;
@@ -28,6 +29,7 @@ use crate::policy::share::{Relation, Rival, Sign};
 use crate::policy::tpc::{Neighbour, Rank};
 use crate::topology::Topology;
 use crate::units::{Ns, Sat};
+use turnover::{Ticket, Waiters};
 
 /// The most tenants of a GPU that others see: as many as MPS has clients, and some more.
 pub const MEMBERS_MAX: usize = 64;
@@ -42,6 +44,8 @@ pub struct Member {
     standing: Standing,
     activity: Activity,
     sign: Sign,
+    /// When it got its slot.
+    since: Ns,
 }
 
 /// The tenants of a GPU that others see.
@@ -50,6 +54,15 @@ pub struct Roster<S: Storage> {
     /// Changes with each member and each member's limits.
     generation: u64,
     last_number: u32,
+    waiters: Waiters,
+}
+
+/// A tenant's place in a roster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    slot: usize,
+    /// The number of the member. Another one may have the slot later.
+    number: u32,
 }
 
 impl<S: Storage> Roster<S> {
@@ -59,6 +72,7 @@ impl<S: Storage> Roster<S> {
             slots,
             generation: 1,
             last_number: 0,
+            waiters: Waiters::default(),
         }
     }
 
@@ -73,8 +87,15 @@ impl<S: Storage> Roster<S> {
         known.map(|member| member.owner_number)
     }
 
-    /// Adds a tenant. Returns its slot, or `None` if its owner has as many as are left.
-    pub fn join(&mut self, owner: Owner, standing: Standing) -> Option<usize> {
+    /// Adds a tenant, if its owner leaves as many slots for others as it has, or in place of
+    /// another member if it is the tenant's turn. `ticket` is its place among those that wait.
+    pub fn join(
+        &mut self,
+        owner: Owner,
+        standing: Standing,
+        ticket: &mut Option<Ticket>,
+        now: Ns,
+    ) -> Option<Seat> {
         let (mut free, mut own) = (Sat(0usize), Sat(0usize));
         for slot in self.slots.iter() {
             match slot {
@@ -82,40 +103,55 @@ impl<S: Storage> Roster<S> {
                 Some(member) => own += usize::from(member.owner == owner),
             }
         }
-        (own < free).then_some(())?;
-        let at = self.slots.iter().position(Option::is_none)?;
+        let slot = match own < free {
+            true => self.slots.iter().position(Option::is_none),
+            false => {
+                let is_next = self.waiters.is_next(ticket, now);
+                is_next
+                    .then(|| turnover::giver(&self.slots, owner, now))
+                    .flatten()
+            }
+        };
+        let slot = slot?;
+        self.waiters.leave(ticket);
         let number = self.last_number.checked_add(1).unwrap_or(1);
         let owner_number = self.number_of(owner).unwrap_or(number);
-        *self.slots.get_mut(at)? = Some(Member {
+        *self.slots.get_mut(slot)? = Some(Member {
             owner,
             owner_number,
             number,
             standing,
             activity: Activity::default(),
             sign: Sign::default(),
+            since: now,
         });
         self.last_number = number;
         self.change();
-        Some(at)
+        Some(Seat { slot, number })
     }
 
-    /// Removes the tenant in a slot.
-    pub fn leave(&mut self, slot: usize) {
-        if let Some(slot) = self.slots.get_mut(slot) {
-            *slot = None;
+    /// Returns the member of a seat, unless another one has its slot now.
+    fn member(&mut self, seat: Seat) -> Option<&mut Member> {
+        let member = self.slots.get_mut(seat.slot)?.as_mut();
+        member.filter(|member| member.number == seat.number)
+    }
+
+    /// Removes the tenant of a seat.
+    pub fn leave(&mut self, seat: Seat) {
+        if self.member(seat).is_some() {
+            if let Some(slot) = self.slots.get_mut(seat.slot) {
+                *slot = None;
+            }
+            self.change();
         }
-        self.change();
     }
 
-    /// Takes over the limits of the tenant in a slot. Returns `false` if it must leave: another
-    /// owner has it now.
-    pub fn stand(&mut self, slot: usize, owner: Owner, standing: &Standing) -> bool {
-        let Some(Some(member)) = self.slots.get_mut(slot) else {
+    /// Takes over the limits of the tenant of a seat. Returns `false` if it has the seat no longer,
+    /// or must leave it because the tenant has another owner now.
+    pub fn stand(&mut self, seat: Seat, owner: Owner, standing: &Standing) -> bool {
+        let Some(member) = self.member(seat).filter(|member| member.owner == owner) else {
             return false;
         };
-        if member.owner != owner {
-            return false;
-        }
         if member.standing != *standing {
             member.standing = *standing;
             self.change();
@@ -125,8 +161,7 @@ impl<S: Storage> Roster<S> {
 
     /// Shows the others what a tenant has done.
     pub fn publish(&mut self, company: &Company<S>) {
-        let slot = company.slot.and_then(|slot| self.slots.get_mut(slot));
-        if let Some(Some(member)) = slot {
+        if let Some(member) = company.seat.and_then(|seat| self.member(seat)) {
             member.activity = company.activity;
             member.sign = company.sign;
         }
@@ -147,7 +182,9 @@ pub struct Seats<S: Storage> {
 
 /// The other tenants of a GPU, as one of them sees them.
 pub struct Company<S: Storage> {
-    slot: Option<usize>,
+    seat: Option<Seat>,
+    /// Its place among those that wait for a slot.
+    ticket: Option<Ticket>,
     owner: Owner,
     standing: Standing,
     seats: Seats<S>,
@@ -163,7 +200,8 @@ impl<S: Storage> Company<S> {
     /// Creates the company of a tenant that has seen nobody.
     pub fn new(owner: Owner, standing: Standing, seats: Seats<S>) -> Self {
         Self {
-            slot: None,
+            seat: None,
+            ticket: None,
             owner,
             standing,
             seats,
@@ -182,30 +220,31 @@ impl<S: Storage> Company<S> {
 
     /// Returns the tenant's rank. A tenant that is not seen yields to all others.
     pub fn rank(&self) -> Rank {
-        match self.slot {
+        match self.seat {
             Some(_) => self.standing.rank,
             None => Rank::LAST,
         }
     }
 
-    /// Has the roster show the tenant with its limits of now, if it has room.
-    pub fn attend(&mut self, roster: &mut Roster<S>) {
-        if let Some(slot) = self.slot {
-            if roster.stand(slot, self.owner, &self.standing) {
+    /// Has the roster show the tenant with its limits of now, if it has room or can make some.
+    pub fn attend(&mut self, roster: &mut Roster<S>, now: Ns) {
+        if let Some(seat) = self.seat {
+            if roster.stand(seat, self.owner, &self.standing) {
                 return;
             }
             self.quit(roster);
         }
-        self.slot = roster.join(self.owner, self.standing);
-        if self.slot.is_some() {
+        self.seat = roster.join(self.owner, self.standing, &mut self.ticket, now);
+        if self.seat.is_some() {
             self.seen = 0;
         }
     }
 
     /// Leaves the roster.
     pub fn quit(&mut self, roster: &mut Roster<S>) {
-        if let Some(slot) = self.slot.take() {
-            roster.leave(slot);
+        roster.waiters.leave(&mut self.ticket);
+        if let Some(seat) = self.seat.take() {
+            roster.leave(seat);
             self.seen = 0;
         }
     }
@@ -240,11 +279,12 @@ impl<S: Storage> Company<S> {
 
     /// Takes over who is there, with what limits.
     fn meet(&mut self, roster: &Roster<S>) {
-        let mine = self.slot.and_then(|slot| roster.slots.get(slot)?.as_ref());
+        let slot = self.seat.map(|seat| seat.slot);
+        let mine = slot.and_then(|slot| roster.slots.get(slot)?.as_ref());
         let mine = mine.map(|me| me.standing.place(me.owner_number, me.number));
         self.count = 0;
-        for (at, slot) in (0..usize::MAX).zip(roster.slots.iter()) {
-            let member = slot.as_ref().filter(|_| self.slot != Some(at));
+        for (at, member) in (0..usize::MAX).zip(roster.slots.iter()) {
+            let member = member.as_ref().filter(|_| slot != Some(at));
             let relation = member.zip(mine).map(|(member, mine)| {
                 let place = member.standing.place(member.owner_number, member.number);
                 (member.number, mine.relation(&place))
@@ -297,7 +337,7 @@ impl<S: Storage> Peers for Company<S> {
 
     fn look_around(&mut self, _: Ns) -> Surroundings<'_> {
         Surroundings {
-            own: match self.slot {
+            own: match self.seat {
                 Some(_) => self.standing.own,
                 None => TpcMask::EMPTY,
             },
@@ -321,7 +361,7 @@ impl<S: Storage> Peers for Company<S> {
 impl<S: Storage> core::fmt::Debug for Company<S> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let mut fields = f.debug_struct("Company");
-        fields.field("slot", &self.slot).finish_non_exhaustive()
+        fields.field("seat", &self.seat).finish_non_exhaustive()
     }
 }
 

@@ -106,7 +106,7 @@ impl Lanes {
             next: None,
         };
         for lot in tenants.iter_mut() {
-            lot.rank = lot.limited.attend(roster);
+            lot.rank = lot.limited.attend(roster, now);
         }
         let mut last = None;
         loop {

@@ -108,10 +108,10 @@ impl Limited {
     }
 
     /// Has the roster show the limits of now. Returns the rank.
-    pub(super) fn attend(&self, roster: &mut Roster<Kv>) -> Rank {
+    pub(super) fn attend(&self, roster: &mut Roster<Kv>, now: Ns) -> Rank {
         let governor = &mut self.inner.lock().governor;
         governor.peers_mut().map_or(Rank::LAST, |company| {
-            company.attend(roster);
+            company.attend(roster, now);
             company.rank()
         })
     }

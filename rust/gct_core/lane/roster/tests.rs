@@ -2,6 +2,7 @@
 
 //! Checks what tenants that one thread serves see of each other.
 
+use super::turnover::STAY;
 use super::*;
 use crate::ids::ProcKey;
 use crate::lane::testing::Heap;
@@ -56,8 +57,12 @@ fn company(of: Owner, standing: Standing) -> Company<Heap> {
 /// Returns the company of a tenant that has joined.
 fn member(roster: &mut Roster<Heap>, number: u32, standing: Standing) -> Company<Heap> {
     let mut company = company(owner(number), standing);
-    company.attend(roster);
+    company.attend(roster, Ns(0));
     company
+}
+
+fn slot(company: &Company<Heap>) -> Option<usize> {
+    company.seat.map(|seat| seat.slot)
 }
 
 /// Shows the others whether a tenant has work.
@@ -116,7 +121,7 @@ fn later_ranks_wait_for_earlier_ones() {
     let silent = now + BEAT_MAX;
     assert_eq!(granted(&roster, &mut batch, silent), list("0-9"));
     batch.set_standing(owner(2), standing("", 0));
-    batch.attend(&mut roster);
+    batch.attend(&mut roster, now);
     assert_eq!(granted(&roster, &mut batch, now), list("0-9"));
 }
 
@@ -127,7 +132,7 @@ fn a_crowd_does_not_hide_a_neighbour() {
     let mut crowd: Vec<_> = (0..1000)
         .map(|_| member(&mut roster, 1, standing("", 0)))
         .collect();
-    let seen = crowd.iter().filter(|one| one.slot.is_some()).count();
+    let seen = crowd.iter().filter(|one| one.seat.is_some()).count();
     assert_eq!(seen, MEMBERS_MAX / 2);
     let mut service = member(&mut roster, 2, standing("0-3", 8));
     assert_eq!(service.rank().priority, Priority(8));
@@ -143,7 +148,7 @@ fn a_crowd_does_not_hide_a_neighbour() {
     // One of them takes the slot of one that ends.
     crowd[0].quit(&mut roster);
     let last = crowd.last_mut().unwrap();
-    last.attend(&mut roster);
+    last.attend(&mut roster, now);
     assert_eq!(last.rank().priority, Priority(0));
 }
 
@@ -177,11 +182,11 @@ fn rivals_stay_with_their_slots() {
     assert_eq!(beside(&mut me), (2, 1));
     other.quit(&mut roster);
     let stranger = member(&mut roster, 3, standing("", 8));
-    assert_eq!(stranger.slot, Some(1));
+    assert_eq!(slot(&stranger), Some(1));
     me.see(&roster, now);
     assert_eq!(beside(&mut me), (1, 0));
     assert_eq!(me.seats.numbers[..4], [0, 4, 3, 0]);
-    assert_eq!(sibling.slot, Some(2));
+    assert_eq!(slot(&sibling), Some(2));
 }
 
 #[test]
@@ -189,13 +194,127 @@ fn a_tenant_that_moves_to_another_owner_joins_again() {
     let mut roster = roster();
     let mut one = member(&mut roster, 1, standing("0-3", 8));
     one.set_standing(owner(2), standing("", 8));
-    one.attend(&mut roster);
+    one.attend(&mut roster, Ns(MS));
     let mut other = member(&mut roster, 2, standing("", 8));
     other.see(&roster, Ns(MS));
     // Siblings of the same rank without TPCs of their own are not neighbours.
     assert_eq!(other.look_around(Ns(MS)).neighbours, []);
     one.set_standing(owner(1), standing("0-3", 8));
-    one.attend(&mut roster);
+    one.attend(&mut roster, Ns(MS));
     other.see(&roster, Ns(MS));
     assert_eq!(other.look_around(Ns(MS)).neighbours[0].own, list("0-3"));
+}
+
+/// Has all tenants look once, in their order.
+fn attend(roster: &mut Roster<Heap>, all: &mut [Company<Heap>], now: Ns) {
+    for one in all {
+        one.attend(roster, now);
+    }
+}
+
+/// Crowds of seven owners fill the roster. The first process of an eighth one gets a slot at once,
+/// and so does that of a quota.
+#[test]
+fn crowds_of_some_owners_make_room_for_another() {
+    let mut roster = roster();
+    let mut all: Vec<_> = (0..7 * MEMBERS_MAX)
+        .map(|at| member(&mut roster, 1 + at as u32 / 64, standing("", 0)))
+        .collect();
+    assert!(roster.slots.iter().all(Option::is_some), "nothing is free");
+    for newcomer in [8, 9] {
+        all.push(company(owner(newcomer), standing("0-3", 8)));
+        let mut now = Ns(1);
+        while all.last().unwrap().seat.is_none() {
+            now += Ns(1);
+            attend(&mut roster, &mut all, now);
+            assert!(now < Ns(1000), "{newcomer} waits");
+        }
+    }
+    assert!(all[448].seat.is_some(), "the one before keeps its slot");
+}
+
+/// Two hundred owners share the slots: each has one again and again. One with a quota keeps its.
+#[test]
+fn owners_without_number_have_slots_in_turn() {
+    let mut roster = roster();
+    let mut all: Vec<_> = (0..200)
+        .map(|at| {
+            member(
+                &mut roster,
+                at,
+                standing(if at == 7 { "0-3" } else { "" }, 8),
+            )
+        })
+        .collect();
+    let round = Ns(MS);
+    let mut now = Ns(0);
+    let mut had = vec![Ns(0); all.len()];
+    while now < STAY * 20 {
+        now += round;
+        attend(&mut roster, &mut all, now);
+        assert!(all[7].seat.is_some(), "a quota is kept");
+        for (one, had) in all.iter().zip(&mut had) {
+            *had += if one.seat.is_some() { round } else { Ns(0) };
+        }
+    }
+    had.remove(7);
+    // 63 slots for 199 tenants.
+    let (least, most) = (had.iter().min().unwrap(), had.iter().max().unwrap());
+    assert!(
+        *least > now / 6 && *most < now / 2,
+        "{least:?} to {most:?} of {now:?}"
+    );
+}
+
+/// More processes of one owner than it may show have its slots in turn. Nobody else's change.
+#[test]
+fn siblings_take_turns_with_the_slots_of_their_owner() {
+    let mut roster = roster();
+    let mut other = member(&mut roster, 2, standing("", 8));
+    let mut all: Vec<_> = (0..40)
+        .map(|_| member(&mut roster, 1, standing("", 8)))
+        .collect();
+    let seat = other.seat;
+    let mut never = all.iter().map(|one| one.seat.is_none()).collect::<Vec<_>>();
+    assert_eq!(never.iter().filter(|never| **never).count(), 8);
+    let mut now = Ns(0);
+    while now < STAY * 3 {
+        now += Ns(MS);
+        attend(&mut roster, &mut all, now);
+        other.attend(&mut roster, now);
+        for (one, never) in all.iter().zip(&mut never) {
+            *never &= one.seat.is_none();
+        }
+    }
+    assert_eq!(other.seat, seat);
+    assert!(!never.contains(&true), "{never:?}");
+}
+
+/// One that waits first and dies does not keep the others waiting.
+#[test]
+fn who_waits_first_and_is_gone_is_not_waited_for() {
+    let mut roster = roster();
+    let mut crowd: Vec<_> = (0..2 * MEMBERS_MAX)
+        .map(|at| member(&mut roster, at as u32 / 64, standing("", 8)))
+        .collect();
+    for at in 3..9 {
+        crowd.push(member(&mut roster, at, standing("", 8)));
+    }
+    let full = |roster: &Roster<Heap>| roster.slots.iter().all(Option::is_some);
+    let mut more = 10;
+    while !full(&roster) {
+        crowd.push(member(&mut roster, more, standing("", 8)));
+        more += 1;
+    }
+    let mut dying = company(owner(1000), standing("", 8));
+    let mut next = company(owner(1001), standing("", 8));
+    dying.attend(&mut roster, Ns(MS));
+    next.attend(&mut roster, Ns(MS));
+    drop(dying);
+    next.attend(&mut roster, Ns(2 * MS));
+    assert_eq!(next.seat, None);
+    for ms in [100, 101] {
+        next.attend(&mut roster, Ns(ms * MS));
+    }
+    assert!(next.seat.is_some());
 }
