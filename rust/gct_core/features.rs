@@ -75,6 +75,8 @@ features! {
     ChannelOwned = 17, "channel.owned";
     /// Managed memory is charged, too.
     GmemUvm = 18, "gmem.uvm";
+    /// Managed memory over a limit is evicted.
+    GmemEvict = 19, "gmem.evict";
 }
 
 /// A set of features.

@@ -13,7 +13,7 @@ use crate::launches::{EffectiveTpcs, Launches};
 use crate::mask::TpcMask;
 use crate::plan::ProcLinks;
 use crate::settings::Settings;
-use crate::units::Sat;
+use crate::units::{Bytes, Sat};
 
 /// A GPU.
 #[derive(Debug)]
@@ -45,6 +45,15 @@ pub(crate) struct Share {
     pub(crate) procs: Sat<u32>,
     pub(crate) files: Sat<u32>,
     pub(crate) objects: Sat<u32>,
+}
+
+/// Who pays for entries in tables that all share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payer {
+    /// A group.
+    Group(GroupId),
+    /// A user, for processes in no group.
+    User(UserId),
 }
 
 /// A user with the driver open.
@@ -114,6 +123,10 @@ pub struct Pool {
     pub(crate) effective: EffectiveTpcs,
     /// Allocations refused because of `gmem.limit`.
     pub(crate) refusals: u64,
+    /// Roots of 2 MiB evicted because of `gmem.limit`.
+    pub(crate) evictions: Sat<u64>,
+    /// A lower `gmem.limit` that is in force and not stored yet.
+    pub(crate) trial: Option<Bytes>,
     /// Channels that were allocated with a ring of the driver's.
     pub(crate) owned: Sat<u64>,
     /// Channels that were to have one and have their tenant's.

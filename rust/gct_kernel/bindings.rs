@@ -7,6 +7,8 @@ pub const GCT_ABI_VERSION: u32 = 12;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 pub const GCT_UVM_ACCOUNTS: u32 = 4096;
+pub const GCT_UVM_NO_ROOT: u32 = 4294967295;
+pub const GCT_UVM_ANYWAY: u32 = 4294967295;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct gct_gpu {
@@ -74,6 +76,9 @@ pub struct gct_uvm_operations {
         ) -> u32,
     >,
     pub unmap: ::core::option::Option<unsafe extern "C" fn(memory: *const gct_uvm_memory)>,
+    pub evict: ::core::option::Option<
+        unsafe extern "C" fn(uuid: *const u8, gpu: *mut kernel::ffi::c_void, victim: u32) -> u32,
+    >,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
@@ -155,9 +160,26 @@ unsafe extern "C" {
     ) -> u32;
     pub fn gct_uvm_account_close(gpu: *mut kernel::ffi::c_void, account: u32);
     pub fn gct_uvm_settle(gpu: *mut kernel::ffi::c_void, account: u32);
+    pub fn gct_uvm_reserve(
+        gpu: *mut kernel::ffi::c_void,
+        account: u32,
+        tried: u32,
+        victim: *mut u32,
+    ) -> u32;
+    pub fn gct_uvm_cancel(gpu: *mut kernel::ffi::c_void, account: u32);
+    pub fn gct_uvm_evicted(gpu: *mut kernel::ffi::c_void, root: u32);
     pub fn gct_uvm_take(gpu: *mut kernel::ffi::c_void, root: u32, account: u32);
     pub fn gct_uvm_drop(gpu: *mut kernel::ffi::c_void, root: u32);
     pub fn gct_uvm_holder(gpu: *mut kernel::ffi::c_void, root: u32) -> u32;
+    pub fn gct_uvm_use(gpu: *mut kernel::ffi::c_void, root: u32, used: u32);
+    pub fn gct_uvm_pick(
+        gpu: *mut kernel::ffi::c_void,
+        victim: u32,
+        can_leave: ::core::option::Option<
+            unsafe extern "C" fn(pmm: *mut kernel::ffi::c_void, root: u32) -> u32,
+        >,
+        pmm: *mut kernel::ffi::c_void,
+    ) -> u32;
     pub static mut gct_owning: u32;
     pub fn gct_uvm_start(operations: *const gct_uvm_operations);
     pub fn gct_uvm_stop();
@@ -240,6 +262,8 @@ unsafe extern "C" {
         memory: *mut gct_uvm_memory,
     ) -> u32;
     pub fn gct_helper_uvm_unmap(memory: *const gct_uvm_memory);
+    pub fn gct_helper_uvm_evict(uuid: *const u8, gpu: *mut kernel::ffi::c_void, victim: u32)
+        -> u32;
     pub fn gct_helper_read32(address: *const kernel::ffi::c_void) -> u32;
     pub fn gct_helper_write32(address: *mut kernel::ffi::c_void, value: u32);
     pub fn gct_helper_read64(address: *const kernel::ffi::c_void) -> u64;

@@ -116,7 +116,7 @@ pub(crate) unsafe fn write(
 ) -> Result<(), c_int> {
     // SAFETY: the caller's contract.
     let (file, scope) = unsafe { subject(file) }.ok_or(errno(Error::Gone))?;
-    if matches!(file, File::GmemLimit | File::GmemPeak) {
+    if file == File::GmemPeak {
         uvm::settle(glue);
     }
     if count > WRITE_BYTES_MAX {
@@ -131,13 +131,20 @@ pub(crate) unsafe fn write(
         (File::GroupProcs, Scope::Group(group)) => join(glue, *group, &bytes),
         _ => {
             let pm = SystemPmGuard::interruptible()?;
-            exec::write(*glue, &pm, file, *scope, &bytes)
+            let write = || exec::write(*glue, &pm, file, *scope, &bytes);
+            match file {
+                File::GmemLimit => uvm::write_limit(glue, &pm, *scope, &bytes, write),
+                _ => write(),
+            }
         }
     };
     match (file, scope) {
         (File::Control | File::GroupProcs, _) => exec::send_after_move(*glue),
         (_, Scope::Pool(Owner::Group(group), _)) => glue.bind(*group),
         _ => {}
+    }
+    if let (File::GroupProcs | File::GroupCgroup, Scope::Group(group)) = (file, scope) {
+        uvm::shrink_group(glue, *group);
     }
     // Whose limits a process has may change with its group.
     if gct_core::owned::concerns(file) {

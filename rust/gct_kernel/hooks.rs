@@ -26,6 +26,7 @@ const FEATURES: FeatureSet = FeatureSet::NONE
     .with(Feature::GmemCharge)
     .with(Feature::GmemLimit)
     .with(Feature::GmemUvm)
+    .with(Feature::GmemEvict)
     .with(Feature::Timeslice)
     .with(Feature::Freeze)
     .with(Feature::Faults);

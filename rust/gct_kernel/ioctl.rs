@@ -210,6 +210,15 @@ fn charge(
         return Ok(());
     }
     uvm::settle(glue);
+    // Managed memory of the process, and of its group, gives way.
+    for _ in 0..2 {
+        let lacking = glue.locked(|state| state.call_lacks_room(file, call, bytes));
+        let Some((owner, gpu, more)) = lacking else {
+            break;
+        };
+        // A signal must not make it fail.
+        uvm::make_room(glue, owner, gpu, more, || false);
+    }
     let refused = match glue.with(|state, _| state.call_try_charge(file, call, bytes)) {
         Ok(Some(charge)) => {
             entered.ticket = entered.ticket.with_charge(charge);

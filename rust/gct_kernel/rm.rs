@@ -4,7 +4,9 @@
 
 use crate::bindings;
 use crate::state::Glue;
+use crate::uvm::Gpu;
 use gct_core::limits;
+use gct_core::memory::accounts::Victim;
 use gct_core::rmapi::control::{self, Control, Status};
 use gct_core::rmapi::{query, Class, Handle};
 use gct_core::topology::Topology;
@@ -164,4 +166,13 @@ pub(crate) fn free(client: Handle, object: Handle) -> Result<(), Status> {
         0 => Ok(()),
         status => Err(status),
     }
+}
+
+/// Has nvidia-uvm evict a root of a victim on a GPU, which it knows as `gpu`. Returns whether it
+/// did. The caller may sleep, holds no lock of nvidia-uvm or of the resource manager, and is in an
+/// ioctl or has a [`SystemPmGuard`].
+pub(crate) fn evict(uuid: &[u8; 16], gpu: *const Gpu, victim: Victim) -> bool {
+    // SAFETY: `uuid` is 16 bytes long. nvidia-uvm compares `gpu`, and does not follow it unless it
+    // still has its own reference to it.
+    unsafe { bindings::gct_helper_uvm_evict(uuid.as_ptr(), gpu.cast_mut().cast(), victim.0) == 0 }
 }

@@ -6,15 +6,22 @@
 //! GPU, below a spinlock of its own. What it adds up to is charged to the process later, where the
 //! core's mutex can be taken: before UVM goes on with an allocation, before the resource manager
 //! runs one, and before a file shows the sum.
+//!
+//! A sum grows only by a root that was charged before: [`Gpu::reserve`]. Beyond a limit, memory of
+//! the owner whose limit it is has to leave first. UVM evicts it for a thread of its own
+//! (gct-pmm-evict.h), and [`make_room`] has UVM evict for the others.
 
 use crate::hooks::count_refusal;
+use crate::rm::{self, SystemPmGuard};
 use crate::state::{Glue, Kv};
 use core::ptr;
 use gct_core::engine::Ticket;
 use gct_core::error::Error;
-use gct_core::ids::{FileId, GpuId};
-use gct_core::memory::accounts::{Account, Accounts};
+use gct_core::ids::{FileId, GpuId, GroupId, Owner, Scope};
+use gct_core::iface::files::File;
+use gct_core::memory::accounts::{Account, Accounts, Victim};
 use gct_core::memory::{Ledger, Root, RootId, Slot, SlotId};
+use gct_core::records::Payer;
 use gct_core::state::Failure;
 use gct_core::tables::Memory;
 use gct_core::units::Bytes;
@@ -29,12 +36,24 @@ const ACCOUNTS: usize = crate::bindings::GCT_UVM_ACCOUNTS as usize;
 struct Space {
     file: FileId,
     ticket: Ticket,
+    /// Who paid for the account when it was opened.
+    payer: Option<Payer>,
+}
+
+/// What came of a reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reserved {
+    /// A root is charged.
+    Granted,
+    /// A limit is in the way. The victim has to give up a root, if there is one.
+    Refused(Option<Victim>),
 }
 
 /// A GPU that UVM uses.
 #[pin_data]
 pub(crate) struct Gpu {
     id: GpuId,
+    uuid: [u8; 16],
     #[pin]
     table: SpinLock<Table>,
 }
@@ -43,11 +62,20 @@ struct Table {
     roots: KVVec<Root>,
     slots: KVVec<Slot>,
     all: KVVec<Account<Space>>,
+    /// The account that gave up a root last.
+    hand: SlotId,
 }
 
 impl Table {
     fn accounts(&mut self) -> Accounts<'_, Space> {
         Accounts::new(Ledger::new(&mut self.roots, &mut self.slots), &mut self.all)
+    }
+
+    fn victim(&mut self, tried: u32, is_candidate: impl Fn(&Space) -> bool) -> Option<Victim> {
+        let mut hand = self.hand;
+        let victim = self.accounts().victim(&mut hand, tried, is_candidate);
+        self.hand = hand;
+        victim
     }
 }
 
@@ -56,11 +84,23 @@ impl Table {
 pub(crate) struct Uvm {
     #[pin]
     gpus: Mutex<KVVec<Arc<Gpu>>>,
+    /// Held while a limit is on trial. Comes before the locks of [`Glue`].
+    #[pin]
+    trial: Mutex<()>,
 }
 
 impl Uvm {
     pub(crate) fn new() -> impl PinInit<Self> {
-        pin_init!(Self { gpus <- new_mutex!(KVVec::new(), "gct::uvm") })
+        pin_init!(Self {
+            gpus <- new_mutex!(KVVec::new(), "gct::uvm"),
+            trial <- new_mutex!((), "gct::trial"),
+        })
+    }
+
+    fn gpu_by_id(&self, id: GpuId) -> Option<Arc<Gpu>> {
+        let gpus = self.gpus.lock();
+        let found = gpus.iter().find(|gpu| gpu.id == id);
+        found.cloned()
     }
 
     fn gpu(&self, number: usize) -> Option<Arc<Gpu>> {
@@ -81,12 +121,12 @@ impl Uvm {
 
 /// Starts the account of a GPU with this many roots. Returns `None` if there is no such GPU, or no
 /// memory; then managed memory on it is not charged.
-pub(crate) fn gpu_add(glue: &Glue, uuid: &[u8; 16], roots: u32) -> Option<Arc<Gpu>> {
-    let Some(id) = glue.locked(|state| state.gpu_of_uuid(uuid)) else {
+pub(crate) fn gpu_add(glue: &Glue, uuid: [u8; 16], roots: u32) -> Option<Arc<Gpu>> {
+    let Some(id) = glue.locked(|state| state.gpu_of_uuid(&uuid)) else {
         glue.count(Failure::Gpu);
         return None;
     };
-    match new_gpu(glue, id, usize::try_from(roots).unwrap_or(0)) {
+    match new_gpu(glue, id, uuid, usize::try_from(roots).unwrap_or(0)) {
         Ok(gpu) => Some(gpu),
         Err(_) => {
             glue.out_of_memory();
@@ -95,14 +135,15 @@ pub(crate) fn gpu_add(glue: &Glue, uuid: &[u8; 16], roots: u32) -> Option<Arc<Gp
     }
 }
 
-fn new_gpu(glue: &Glue, id: GpuId, roots: usize) -> Result<Arc<Gpu>> {
+fn new_gpu(glue: &Glue, id: GpuId, uuid: [u8; 16], roots: usize) -> Result<Arc<Gpu>> {
     let table = Table {
         roots: Kv::slots(roots)?,
         slots: Kv::slots(ACCOUNTS)?,
         all: Kv::slots(ACCOUNTS)?,
+        hand: SlotId(0),
     };
     let gpu = Arc::pin_init(
-        pin_init!(Gpu { id, table <- new_spinlock!(table, "gct::ledger") }),
+        pin_init!(Gpu { id, uuid, table <- new_spinlock!(table, "gct::ledger") }),
         GFP_KERNEL,
     )?;
     glue.uvm.add(gpu.clone())?;
@@ -121,7 +162,14 @@ pub(crate) fn account_open(glue: &Glue, gpu: &Gpu, file: FileId) -> SlotId {
     let Some(ticket) = count_refusal(glue, charged) else {
         return SlotId(0);
     };
-    let opened = gpu.table.lock().accounts().open(Space { file, ticket });
+    let payer = glue.locked(|state| state.payer(file));
+    let space = Space {
+        file,
+        ticket,
+        payer,
+    };
+    let is_same = |other: &Space| other.payer == payer;
+    let opened = gpu.table.lock().accounts().open(space, is_same);
     opened.unwrap_or_else(|| {
         glue.locked(|state| state.uncharge_ticket(file, ticket));
         glue.count(Failure::Limit);
@@ -156,6 +204,107 @@ impl Gpu {
         holder.unwrap_or(SlotId(0))
     }
 
+    /// Records whether a root was used lately. Must not sleep.
+    pub(crate) fn set_used(&self, root: RootId, used: bool) {
+        self.table.lock().accounts().set_used(root, used);
+    }
+
+    /// Chooses a root that a victim gives up, if one can leave. Must not sleep.
+    pub(crate) fn pick(
+        &self,
+        victim: Victim,
+        can_leave: impl FnMut(RootId) -> bool,
+    ) -> Option<RootId> {
+        self.table.lock().accounts().pick(victim, can_leave)
+    }
+
+    /// Charges an account for a root that is about to be taken. Beyond a limit it names the victim
+    /// after `tried` others, if the caller wants one.
+    pub(crate) fn reserve(&self, glue: &Glue, slot: SlotId, tried: Option<u32>) -> Reserved {
+        match self.try_reserve(glue, slot, None) {
+            Reserved::Granted => Reserved::Granted,
+            // What was freed may still be charged.
+            Reserved::Refused(_) => {
+                self.settle_all(glue);
+                self.try_reserve(glue, slot, tried)
+            }
+        }
+    }
+
+    /// Charges an account for a root beyond any limit.
+    pub(crate) fn reserve_anyway(&self, glue: &Glue, slot: SlotId) {
+        let mut table = self.table.lock();
+        if table.accounts().reserve(slot).is_some() {
+            table.accounts().changed(slot);
+        }
+        drop(table);
+        self.settle(glue, slot);
+    }
+
+    fn try_reserve(&self, glue: &Glue, slot: SlotId, tried: Option<u32>) -> Reserved {
+        let outcome = glue.with(|state, _| {
+            let reserved = self.table.lock().accounts().reserve(slot);
+            let Some((Space { file, ticket, .. }, bytes)) = reserved else {
+                // Nobody is charged.
+                return Ok(Reserved::Granted);
+            };
+            let charged = state.try_recharge_managed(file, ticket, bytes);
+            let over = match charged {
+                Ok(None) | Err(Error::Gone) => return Ok(Reserved::Granted),
+                Ok(Some(over)) => Ok(over),
+                Err(error) => Err(error),
+            };
+            let mut table = self.table.lock();
+            table.accounts().cancel(slot);
+            let over = over?;
+            let gives_way = |space: &Space| state.may_give_way(over, space.file);
+            let victim = tried.and_then(|tried| table.victim(tried, gives_way));
+            Ok(Reserved::Refused(victim))
+        });
+        match outcome {
+            Ok(reserved) => reserved,
+            Err(error) => self.reserve_uncharged(glue, slot, error),
+        }
+    }
+
+    /// Reserves a root that cannot be charged, unless its owner is under a limit.
+    fn reserve_uncharged(&self, glue: &Glue, slot: SlotId, error: Error) -> Reserved {
+        count_refusal(glue, Err::<(), _>(error));
+        let reserved = self.table.lock().accounts().reserve(slot);
+        let Some((space, _)) = reserved.filter(|(space, _)| glue.binds_file(space.file)) else {
+            // It may be charged later.
+            self.table.lock().accounts().changed(slot);
+            return Reserved::Granted;
+        };
+        self.table.lock().accounts().cancel(slot);
+        let is_own = |other: &Space| other.file == space.file;
+        Reserved::Refused(self.table.lock().victim(0, is_own))
+    }
+
+    /// Takes a charge back for which no root was taken. Must not sleep.
+    pub(crate) fn cancel(&self, slot: SlotId) {
+        self.table.lock().accounts().cancel(slot);
+    }
+
+    /// Counts a root that was evicted for a limit, and that has its holder still.
+    pub(crate) fn evicted(&self, glue: &Glue, root: RootId) {
+        let owner = self.table.lock().accounts().owner_of(root);
+        if let Some(space) = owner {
+            glue.locked(|state| state.evicted(space.file, self.id));
+        }
+    }
+
+    /// Charges all processes for what they hold here.
+    fn settle_all(&self, glue: &Glue) {
+        let mut from = SlotId(0);
+        loop {
+            let stale = self.table.lock().accounts().next_stale(from);
+            let Some(slot) = stale else { break };
+            self.settle(glue, slot);
+            from = SlotId(slot.0.saturating_add(1));
+        }
+    }
+
     /// Charges a process for what an account holds, if that has changed.
     pub(crate) fn settle(&self, glue: &Glue, slot: SlotId) {
         if !self.table.lock().accounts().is_stale(slot) {
@@ -164,7 +313,7 @@ impl Gpu {
         // The sum is read under the core's mutex, so the last reader charges the last sum.
         let settled = glue.with(|state, _| {
             let report = self.table.lock().accounts().report(slot);
-            let Some((Space { file, ticket }, bytes)) = report else {
+            let Some((Space { file, ticket, .. }, bytes)) = report else {
                 return Ok(());
             };
             match state.recharge_managed(file, ticket, bytes) {
@@ -185,12 +334,84 @@ pub(crate) fn settle(glue: &Glue) {
         let Some(gpu) = glue.uvm.gpu(number) else {
             break;
         };
-        let mut from = SlotId(0);
-        loop {
-            let stale = gpu.table.lock().accounts().next_stale(from);
-            let Some(slot) = stale else { break };
-            gpu.settle(glue, slot);
-            from = SlotId(slot.0.saturating_add(1));
-        }
+        gpu.settle_all(glue);
     }
+}
+
+/// Evicts managed memory of an owner that is over its limit on a GPU, until `more` bytes fit,
+/// nothing can leave, or `must_stop`. The caller has a [`SystemPmGuard`] or is in an ioctl, and
+/// holds no lock of nvidia-uvm.
+pub(crate) fn make_room(
+    glue: &Glue,
+    owner: Owner,
+    id: GpuId,
+    more: Bytes,
+    must_stop: impl Fn() -> bool,
+) {
+    let Some(gpu) = glue.uvm.gpu_by_id(id) else {
+        return;
+    };
+    let mut tried = 0;
+    // The owner may take anew what others of its threads give up. That ends some time.
+    let rounds = gpu.table.lock().roots.len();
+    for _ in 0..rounds {
+        gpu.settle_all(glue);
+        let victim = glue.locked(|state| {
+            let gives_way = |space: &Space| state.may_give_way(owner, space.file);
+            match state.exceeds_limit_of(owner, id, more) {
+                true => gpu.table.lock().victim(tried, gives_way),
+                false => None,
+            }
+        });
+        let Some(victim) = victim else { break };
+        if must_stop() {
+            break;
+        }
+        tried = match rm::evict(&gpu.uuid, ptr::from_ref(&*gpu), victim) {
+            true => 0,
+            false => tried.saturating_add(1),
+        };
+    }
+    gpu.settle_all(glue);
+}
+
+fn is_signalled() -> bool {
+    current!().signal_pending()
+}
+
+/// Evicts managed memory of a group's members that is over the group's limits, as after a process
+/// has joined it. If a signal comes while a suspension is in progress, or nothing can leave, it
+/// stays.
+pub(crate) fn shrink_group(glue: &Glue, group: GroupId) {
+    let Ok(_pm) = SystemPmGuard::interruptible() else {
+        return;
+    };
+    for number in 0..usize::MAX {
+        let Some(gpu) = glue.uvm.gpu(number) else {
+            break;
+        };
+        make_room(glue, Owner::Group(group), gpu.id, Bytes(0), is_signalled);
+    }
+}
+
+/// Writes a limit with `write`. If it is lower than what its owner is charged for, the owner's
+/// managed memory is evicted first, while the lower limit is in force already.
+pub(crate) fn write_limit<T>(
+    glue: &Glue,
+    _pm: &SystemPmGuard,
+    scope: Scope,
+    text: &[u8],
+    write: impl FnOnce() -> T,
+) -> T {
+    let _trial = glue.uvm.trial.lock();
+    settle(glue);
+    let trial = glue.locked(|state| state.trial_begin(File::GmemLimit, scope, text));
+    if let Some((owner, gpu)) = trial {
+        make_room(glue, owner, gpu, Bytes(0), is_signalled);
+    }
+    let outcome = write();
+    if let Some(trial) = trial {
+        glue.locked(|state| state.trial_end(trial));
+    }
+    outcome
 }

@@ -4,7 +4,8 @@
 
 use crate::bindings;
 use crate::ffi::{check_signatures, glue, token};
-use crate::uvm::{self, Gpu};
+use crate::uvm::{self, Gpu, Reserved};
+use gct_core::memory::accounts::Victim;
 use gct_core::memory::{RootId, SlotId};
 use kernel::ffi::c_void;
 use kernel::sync::Arc;
@@ -15,9 +16,14 @@ check_signatures!(
     gct_uvm_account_open,
     gct_uvm_account_close,
     gct_uvm_settle,
+    gct_uvm_reserve,
+    gct_uvm_cancel,
+    gct_uvm_evicted,
     gct_uvm_take,
     gct_uvm_drop,
     gct_uvm_holder,
+    gct_uvm_use,
+    gct_uvm_pick,
 );
 
 /// Returns the GPU that UVM passes.
@@ -42,7 +48,7 @@ unsafe extern "C" fn gct_uvm_gpu_add(uuid: *const u8, roots: u32) -> *mut c_void
     // SAFETY: the caller's contract; null is handled. An array of bytes needs no alignment.
     let uuid: Option<&[u8; 16]> = unsafe { uuid.cast::<[u8; 16]>().as_ref() };
     let added = match (glue(), uuid) {
-        (Some(glue), Some(uuid)) => uvm::gpu_add(&glue, uuid, roots),
+        (Some(glue), Some(uuid)) => uvm::gpu_add(&glue, *uuid, roots),
         _ => None,
     };
     added.map_or(core::ptr::null_mut(), |gpu| {
@@ -107,6 +113,64 @@ unsafe extern "C" fn gct_uvm_settle(gpu: *mut c_void, account: u32) {
     }
 }
 
+/// Charges an account for a root that is about to be taken, or names a victim.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any account is valid. `victim` is null or points to a writable word.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_reserve(
+    gpu: *mut c_void,
+    account: u32,
+    tried: u32,
+    victim: *mut u32,
+) -> u32 {
+    // SAFETY: the caller's contract.
+    let (Some(glue), Some(gpu)) = (glue(), unsafe { self::gpu(gpu) }) else {
+        return 1;
+    };
+    if tried == bindings::GCT_UVM_ANYWAY {
+        gpu.reserve_anyway(&glue, SlotId(account));
+        return 1;
+    }
+    // SAFETY: the caller's contract; null is handled.
+    let victim = unsafe { victim.as_mut() };
+    let reserved = gpu.reserve(&glue, SlotId(account), victim.is_some().then_some(tried));
+    if let Some(victim) = victim {
+        *victim = match reserved {
+            Reserved::Refused(Some(victim)) => victim.0,
+            _ => 0,
+        };
+    }
+    u32::from(reserved == Reserved::Granted)
+}
+
+/// Takes a charge back for which no root was taken.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any account is valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_cancel(gpu: *mut c_void, account: u32) {
+    // SAFETY: the caller's contract.
+    if let Some(gpu) = unsafe { self::gpu(gpu) } {
+        gpu.cancel(SlotId(account));
+    }
+}
+
+/// Counts a root that was evicted for a limit.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any root is valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_evicted(gpu: *mut c_void, root: u32) {
+    // SAFETY: the caller's contract.
+    if let (Some(glue), Some(gpu)) = (glue(), unsafe { self::gpu(gpu) }) {
+        gpu.evicted(&glue, RootId(root));
+    }
+}
+
 /// Gives a root to an account.
 ///
 /// # Safety
@@ -142,4 +206,41 @@ unsafe extern "C" fn gct_uvm_drop(gpu: *mut c_void, root: u32) {
 unsafe extern "C" fn gct_uvm_holder(gpu: *mut c_void, root: u32) -> u32 {
     // SAFETY: the caller's contract.
     unsafe { self::gpu(gpu) }.map_or(0, |gpu| gpu.holder(RootId(root)).0)
+}
+
+/// Records whether a root was used lately.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any root is valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_use(gpu: *mut c_void, root: u32, used: u32) {
+    // SAFETY: the caller's contract.
+    if let Some(gpu) = unsafe { self::gpu(gpu) } {
+        gpu.set_used(RootId(root), used != 0);
+    }
+}
+
+/// Chooses a root that a victim gives up.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any victim is valid. `can_leave` may be called with `pmm` and any root during
+/// this call.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_pick(
+    gpu: *mut c_void,
+    victim: u32,
+    can_leave: Option<unsafe extern "C" fn(pmm: *mut c_void, root: u32) -> u32>,
+    pmm: *mut c_void,
+) -> u32 {
+    // SAFETY: the caller's contract.
+    let (Some(gpu), Some(can_leave)) = (unsafe { self::gpu(gpu) }, can_leave) else {
+        return bindings::GCT_UVM_NO_ROOT;
+    };
+    let picked = gpu.pick(Victim(victim), |root| {
+        // SAFETY: the caller's contract.
+        unsafe { can_leave(pmm, root.0) != 0 }
+    });
+    picked.map_or(bindings::GCT_UVM_NO_ROOT, |root| root.0)
 }

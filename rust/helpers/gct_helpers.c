@@ -34,9 +34,14 @@ EXPORT_SYMBOL_GPL(gct_uvm_gpu_remove);
 EXPORT_SYMBOL_GPL(gct_uvm_account_open);
 EXPORT_SYMBOL_GPL(gct_uvm_account_close);
 EXPORT_SYMBOL_GPL(gct_uvm_settle);
+EXPORT_SYMBOL_GPL(gct_uvm_reserve);
+EXPORT_SYMBOL_GPL(gct_uvm_cancel);
+EXPORT_SYMBOL_GPL(gct_uvm_evicted);
 EXPORT_SYMBOL_GPL(gct_uvm_take);
 EXPORT_SYMBOL_GPL(gct_uvm_drop);
 EXPORT_SYMBOL_GPL(gct_uvm_holder);
+EXPORT_SYMBOL_GPL(gct_uvm_use);
+EXPORT_SYMBOL_GPL(gct_uvm_pick);
 
 void gct_helper_enable_hooks(bool on)
 {

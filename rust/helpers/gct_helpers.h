@@ -184,12 +184,13 @@ uint32_t gct_helper_client_map_gpu(uint32_t client, uint32_t device, uint32_t ra
 				   uint64_t *address);
 
 /*
- * Call nvidia-uvm's operations (gct.h). map returns NV_ERR_NOT_SUPPORTED if
+ * Call nvidia-uvm's operations (gct.h). map and evict return NV_ERR_NOT_SUPPORTED if
  * nvidia-uvm is not loaded. What was mapped keeps nvidia-uvm loaded.
  */
 uint32_t gct_helper_uvm_map(const struct gct_uvm_space *space, uint64_t bytes, uint32_t writes,
 			    struct gct_uvm_memory *memory);
 void gct_helper_uvm_unmap(const struct gct_uvm_memory *memory);
+uint32_t gct_helper_uvm_evict(const uint8_t *uuid, void *gpu, uint32_t victim);
 
 /*
  * Loads and stores of memory that gct_helper_client_map() has mapped, of host or

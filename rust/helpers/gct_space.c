@@ -50,6 +50,17 @@ void gct_helper_uvm_unmap(const struct gct_uvm_memory *memory)
 	up_read(&gct_uvm_lock);
 }
 
+uint32_t gct_helper_uvm_evict(const uint8_t *uuid, void *gpu, uint32_t victim)
+{
+	uint32_t status = NV_ERR_NOT_SUPPORTED;
+
+	down_read(&gct_uvm_lock);
+	if (gct_uvm_operations)
+		status = gct_uvm_operations->evict(uuid, gpu, victim);
+	up_read(&gct_uvm_lock);
+	return status;
+}
+
 int gct_uvm_hold(int32_t descriptor, struct gct_uvm_holder *holder)
 {
 	nv_file_private_t *private;

@@ -17,6 +17,7 @@
  */
 #define GCT_UVM_IMPLEMENTS
 #include "gct-hooks.h"
+#include "gct-pmm.h"
 #include "gct-uvm.h"
 
 #include "uvm_api.h"
@@ -553,9 +554,15 @@ static void gct_unmap_entry(const struct gct_uvm_memory *memory)
 	UVM_ENTRY_VOID(gct_unmap(memory));
 }
 
+static uint32_t gct_evict_entry(const uint8_t *uuid, void *gct_gpu, uint32_t victim)
+{
+	UVM_ENTRY_RET(uvm_gct_evict_on(uuid, gct_gpu, victim));
+}
+
 static const struct gct_uvm_operations gct_operations = {
 	.map = gct_map_entry,
 	.unmap = gct_unmap_entry,
+	.evict = gct_evict_entry,
 };
 
 void uvm_gct_start(void)

@@ -212,19 +212,39 @@ void gct_serve_file(void *file);
  * holds now. These may sleep and allocate memory; any lock of UVM but a spinlock may
  * be held, and the resource manager's API lock.
  *
- * gct_uvm_take() gives a root chunk to an account, gct_uvm_drop() makes it free, and
- * gct_uvm_holder() returns its holder. They do not sleep; UVM's spinlocks may be held.
+ * gct_uvm_reserve() charges an account for a root chunk that the caller is about to
+ * take, and returns 1. Beyond a limit it charges nothing, returns 0 and stores the
+ * account that has to give up a root chunk first in *@victim: one of the owner whose
+ * limit it is, or 0 if there is none. @tried victims before this one could give up
+ * nothing; with GCT_UVM_ANYWAY it charges beyond any limit. @victim may be NULL.
+ * gct_uvm_cancel() takes a charge back for which no gct_uvm_take() follows.
+ * gct_uvm_evicted() counts a root chunk, which still has its holder. Context: as above.
+ *
+ * gct_uvm_take() gives a root chunk to an account, which must have reserved one,
+ * gct_uvm_drop() makes it free, and gct_uvm_holder() returns its holder.
+ * gct_uvm_use() says whether it was used lately. gct_uvm_pick() returns the root chunk
+ * that a victim gives up, among those for which @can_leave returns 1, or
+ * GCT_UVM_NO_ROOT. They do not sleep; UVM's spinlocks may be held. @can_leave must not
+ * call gctgroup.
  */
 #define GCT_UVM_ACCOUNTS 4096
+#define GCT_UVM_NO_ROOT 0xffffffffu
+#define GCT_UVM_ANYWAY 0xffffffffu
 
 void *gct_uvm_gpu_add(const uint8_t uuid[GCT_GPU_UUID_BYTES], uint32_t roots);
 void gct_uvm_gpu_remove(void *gpu);
 uint32_t gct_uvm_account_open(void *gpu, void *file);
 void gct_uvm_account_close(void *gpu, uint32_t account);
 void gct_uvm_settle(void *gpu, uint32_t account);
+uint32_t gct_uvm_reserve(void *gpu, uint32_t account, uint32_t tried, uint32_t *victim);
+void gct_uvm_cancel(void *gpu, uint32_t account);
+void gct_uvm_evicted(void *gpu, uint32_t root);
 void gct_uvm_take(void *gpu, uint32_t root, uint32_t account);
 void gct_uvm_drop(void *gpu, uint32_t root);
 uint32_t gct_uvm_holder(void *gpu, uint32_t root);
+void gct_uvm_use(void *gpu, uint32_t root, uint32_t used);
+uint32_t gct_uvm_pick(void *gpu, uint32_t victim, uint32_t (*can_leave)(void *pmm, uint32_t root),
+		      void *pmm);
 
 /* Escape numbers of the ioctls that allocate, free, share or control RM objects. */
 #define GCT_ESCAPE_ALLOC_MEMORY 0x27u
@@ -358,11 +378,17 @@ struct gct_uvm_memory {
  * unmap it, and the address space stays registered until unmap(). map() returns an
  * NV_STATUS, 0 for success. Context: process, may sleep. For map(), current is in an
  * ioctl of the control file by which the space was registered.
+ *
+ * evict() evicts a root chunk of a victim (gct_uvm_pick) on the GPU @uuid that
+ * gct_uvm_gpu_add() has returned as @gpu, if UVM still uses it, and gives a root chunk
+ * back to the resource manager. It returns an NV_STATUS. The caller holds
+ * nv_system_pm_lock for reading, and no lock of UVM or of the resource manager.
  */
 struct gct_uvm_operations {
 	uint32_t (*map)(const struct gct_uvm_space *space, uint64_t bytes, uint32_t writes,
 			struct gct_uvm_memory *memory);
 	void (*unmap)(const struct gct_uvm_memory *memory);
+	uint32_t (*evict)(const uint8_t *uuid, void *gpu, uint32_t victim);
 };
 
 /*

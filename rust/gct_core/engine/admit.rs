@@ -61,6 +61,30 @@ impl State<'_> {
         self.charge_reserved(file, proc, gpu, amount).map(Some)
     }
 
+    /// Returns the first of a process and its group whose limit refuses an ioctl's allocation now,
+    /// the GPU, and the bytes. Counts no refusal.
+    pub fn call_lacks_room(
+        &self,
+        file: FileId,
+        call: &Call,
+        hint: Option<u64>,
+    ) -> Option<(Owner, GpuId, Bytes)> {
+        let Action::Alloc {
+            class: class @ Class::DeviceMemory,
+            bytes,
+            ..
+        } = call.action
+        else {
+            return None;
+        };
+        let gpu = self.parent_of(file, call)?.gpu?;
+        let proc = self.files.get(&file)?.proc;
+        let more = Amount::of_object(class, bytes.or(hint).unwrap_or(0)).memory;
+        let mut owners = self.owners_of(proc).into_iter().flatten();
+        let over = owners.find(|owner| self.exceeds_limit_of(*owner, gpu, more))?;
+        Some((over, gpu, more))
+    }
+
     /// Returns whether a successful allocation of device memory has more bytes than its ticket is
     /// charged for, and its owner would exceed `gmem.limit`. RM rounds sizes up. The caller frees
     /// the object, and reports the call as failed. It holds the lock until [`State::call_leave`]
@@ -266,8 +290,9 @@ impl State<'_> {
 const RESERVED: Handle = 1;
 
 impl Pool {
-    fn is_over(&self, more: Bytes) -> bool {
-        let Some(limit) = self.settings.gmem_limit else {
+    pub(super) fn is_over(&self, more: Bytes) -> bool {
+        let limits = [self.settings.gmem_limit, self.trial];
+        let Some(limit) = limits.into_iter().flatten().min() else {
             return false;
         };
         let sum = self.usage.now().all_memory().checked_add(more);

@@ -158,9 +158,9 @@ impl State<'_> {
     }
 }
 
-/// Returns whether a write lowers a memory limit below what is charged. Charged memory cannot be
-/// reclaimed. A limit may be below the charge, as after a process joined a group; it may then be
-/// raised.
+/// Returns whether a write lowers a memory limit below what is charged. The caller has evicted what
+/// can be evicted. A limit may be below the charge, as after a process joined a group; it may then
+/// be raised.
 fn lowers_below_use(pool: &Pool, value: &Value) -> bool {
     let Value::BytesOrMax(Some(limit)) = *value else {
         return false;
@@ -244,7 +244,12 @@ fn show_pool(
             })
         }
         File::GmemEvents if features.has(Feature::GmemLimit) => {
-            show::stat_line("limit", pool.refusals, out)
+            show::stat_line("limit", pool.refusals, out).and_then(|()| {
+                match features.has(Feature::GmemEvict) {
+                    true => show::stat_line("evicted", pool.evictions.0, out),
+                    false => Ok(()),
+                }
+            })
         }
         File::ComputeStat => show::stat_line("channel_groups", now.channel_groups, out)
             .and_then(|()| show::stat_line("channels", now.channels, out))

@@ -3,15 +3,124 @@
 //! Charges managed memory that is on a GPU now, as the UVM driver reports it.
 //!
 //! A ticket of [`State::charge_managed`] stands for an address space on a GPU.
+//!
+//! ```text
+//! try_recharge_managed  the address space is about to grow. Returns whose limit is in the way
+//!     may_give_way      whether an address space's memory is evicted for that owner
+//!     evicted           2 MiB of it were
+//! trial_begin           a lower limit is in force, and is not stored yet
+//!     exceeds_limit_of  whether memory has to be evicted
+//! trial_end             then the limit is written, or has failed
+//! ```
 
 use crate::account::Amount;
 use crate::engine::Ticket;
 use crate::error::Error;
-use crate::ids::{FileId, GpuId};
+use crate::gpu::Backend;
+use crate::ids::{FileId, GpuId, Owner, ProcKey, Scope};
+use crate::iface::value::Value;
+use crate::iface::File;
+use crate::records::Payer;
 use crate::state::State;
 use crate::units::Bytes;
 
 impl State<'_> {
+    /// Returns who pays for a file's entries in tables that all share: its process's group, or its
+    /// user without a group.
+    pub fn payer(&self, file: FileId) -> Option<Payer> {
+        let proc = self.procs.get(&self.files.get(&file)?.proc)?;
+        Some(proc.group.map_or(Payer::User(proc.user), Payer::Group))
+    }
+
+    /// Changes what a ticket is charged for, within the limits of the process and of its group.
+    /// Returns the first of them whose limit is in the way; then the ticket stays as it is. It is
+    /// no refusal: the caller evicts memory and tries again.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`State::recharge_managed`].
+    pub fn try_recharge_managed(
+        &mut self,
+        file: FileId,
+        ticket: Ticket,
+        bytes: Bytes,
+    ) -> Result<Option<Owner>, Error> {
+        let proc = self.files.get(&file).ok_or(Error::Gone)?.proc;
+        let key = ticket.reservation().ok_or(Error::Gone)?;
+        let object = self.objects.get(key).ok_or(Error::Gone)?;
+        let (gpu, was) = (object.gpu.ok_or(Error::Gone)?, object.charged.managed);
+        let over = if bytes > was {
+            let mut owners = self.owners_of(proc).into_iter().flatten();
+            owners.find(|owner| self.exceeds_limit_of(*owner, gpu, bytes - was))
+        } else {
+            None
+        };
+        if over.is_none() {
+            self.recharge_managed(file, ticket, bytes)?;
+        }
+        Ok(over)
+    }
+
+    /// Returns whether `more` would exceed the limit of an owner, or that of a trial.
+    pub fn exceeds_limit_of(&self, owner: Owner, gpu: GpuId, more: Bytes) -> bool {
+        let pool = self.pools.get(&(owner, gpu));
+        pool.is_some_and(|pool| pool.is_over(more))
+    }
+
+    /// Returns whether the memory of a file's process is evicted when an owner is over its limit:
+    /// its own, and for a group that of its members. Nobody else's is.
+    pub fn may_give_way(&self, owner: Owner, file: FileId) -> bool {
+        let file = self.files.get(&file);
+        file.is_some_and(|file| self.owners_of(file.proc).contains(&Some(owner)))
+    }
+
+    /// Counts 2 MiB of a file's process that were evicted for a limit.
+    pub fn evicted(&mut self, file: FileId, gpu: GpuId) {
+        let Some(proc) = self.files.get(&file).map(|file| file.proc) else {
+            return;
+        };
+        for owner in self.owners_of(proc).into_iter().flatten() {
+            if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
+                pool.evictions += 1;
+            }
+        }
+    }
+
+    /// Returns a process and its group.
+    pub(super) fn owners_of(&self, proc: ProcKey) -> [Option<Owner>; 2] {
+        let group = self.group_of(proc).map(Owner::Group);
+        [Some(Owner::Proc(proc)), group]
+    }
+
+    /// Puts a lower `gmem.limit` in force that is about to be written. Returns the pool if its
+    /// owner has to give memory up first. Not for any other file, and no limit that is no lower.
+    /// The caller has one trial at a time.
+    pub fn trial_begin(&mut self, file: File, scope: Scope, text: &[u8]) -> Option<(Owner, GpuId)> {
+        let Scope::Pool(owner, gpu) = scope else {
+            return None;
+        };
+        if file != File::GmemLimit {
+            return None;
+        }
+        let facts = &self.gpus.get(&gpu)?.facts;
+        let outcome = self.check_write(file, owner, gpu, text);
+        let lowers = facts.backend == Backend::Kernel && outcome == Err(Error::Busy);
+        let value = crate::iface::parse::value(crate::iface::files::entry(file).format, text);
+        let Ok(Value::BytesOrMax(limit)) = value else {
+            return None;
+        };
+        let pool = self.pools.get_mut(&(owner, gpu)).filter(|_| lowers)?;
+        pool.trial = limit;
+        Some((owner, gpu))
+    }
+
+    /// Ends a trial.
+    pub fn trial_end(&mut self, (owner, gpu): (Owner, GpuId)) {
+        if let Some(pool) = self.pools.get_mut(&(owner, gpu)) {
+            pool.trial = None;
+        }
+    }
+
     /// Returns the GPU with a UUID.
     pub fn gpu_of_uuid(&self, uuid: &[u8; 16]) -> Option<GpuId> {
         let mut gpus = self.gpus.iter();

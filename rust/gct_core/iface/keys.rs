@@ -112,6 +112,12 @@ pub const KEYS: &[Key] = &[
         "Allocations that were refused because of `gmem.limit`.",
     ),
     key(
+        File::GmemEvents,
+        "evicted",
+        Some(Feature::GmemEvict),
+        "Roots of 2 MiB of managed memory that were evicted to the host because of `gmem.limit`.",
+    ),
+    key(
         File::ComputeStat,
         "channel_groups",
         None,

@@ -13,8 +13,18 @@
 //! next_stale        a stale account
 //! report            its owner, and its bytes now: not stale any more
 //! ```
+//!
+//! Under a limit the sum is charged before it grows:
+//!
+//! ```text
+//! reserve           its owner, and its bytes with one root more. The caller charges them
+//!     cancel        the limit refuses them, or no root was found
+//!     take          the reservation becomes a root: the sum does not change
+//! victim            an account that has to give up a root
+//! pick              its root that leaves
+//! ```
 
-use super::{Kind, Ledger, RootId, SlotId, ROOT};
+use super::{Charge, Kind, Ledger, RootId, SlotId};
 use crate::units::Bytes;
 
 /// An account.
@@ -23,6 +33,26 @@ pub struct Account<T> {
     /// Who is told of its sum; `None` if there is no address space.
     owner: Option<T>,
     is_stale: bool,
+    /// How often its slot was opened.
+    opened: u32,
+}
+
+/// An account that has to give up a root: its slot, and how often the slot was opened. So nobody
+/// who gets the slot meanwhile is the victim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim(pub u32);
+
+impl Victim {
+    /// Bits of the slot's number. Slot 0 is nobody's, so no victim is 0.
+    const SLOT_BITS: u32 = 12;
+
+    const fn new(slot: SlotId, opened: u32) -> Self {
+        Self(slot.0 | (opened << Self::SLOT_BITS))
+    }
+
+    const fn slot(self) -> SlotId {
+        SlotId(self.0 & ((1 << Self::SLOT_BITS) - 1))
+    }
 }
 
 impl<T> Default for Account<T> {
@@ -30,6 +60,7 @@ impl<T> Default for Account<T> {
         Self {
             owner: None,
             is_stale: false,
+            opened: 0,
         }
     }
 }
@@ -60,10 +91,27 @@ impl<'a, T: Copy> Accounts<'a, T> {
         self.all.get(slot.0 as usize)?.owner
     }
 
-    /// Opens an account. Returns `None` if all are in use. Looks at each of them in turn.
-    pub fn open(&mut self, owner: T) -> Option<SlotId> {
+    fn slots(&self) -> u32 {
+        u32::try_from(self.all.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Opens an account. Returns `None` if all are in use, or if as many are open for the same
+    /// payer as are free: one payer gets half of all. `is_same` returns whether an owner has that
+    /// payer. Looks at each account in turn.
+    pub fn open(&mut self, owner: T, is_same: impl Fn(&T) -> bool) -> Option<SlotId> {
         let kind = Kind::Process { group: None };
-        let slots = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+        let accounts = self.all.iter().skip(1);
+        let (mut same, mut free) = (0usize, 0usize);
+        for account in accounts {
+            match &account.owner {
+                Some(owner) => same = same.saturating_add(usize::from(is_same(owner))),
+                None => free = free.saturating_add(1),
+            }
+        }
+        if same >= free {
+            return None;
+        }
+        let slots = self.slots();
         let free = (1..slots)
             .map(SlotId)
             .find(|slot| self.ledger.open(*slot, kind))?;
@@ -71,6 +119,7 @@ impl<'a, T: Copy> Accounts<'a, T> {
             *account = Account {
                 owner: Some(owner),
                 is_stale: false,
+                opened: account.opened.wrapping_add(1),
             };
         }
         Some(free)
@@ -78,21 +127,109 @@ impl<'a, T: Copy> Accounts<'a, T> {
 
     /// Closes an account and returns its owner. Its slot can be opened again when it holds no root.
     pub fn close(&mut self, slot: SlotId) -> Option<T> {
-        let closed = self.account_mut(slot).map(core::mem::take);
+        let account = self.account_mut(slot)?;
+        account.is_stale = false;
+        let owner = account.owner.take();
+        self.ledger.cancel(slot, u32::MAX);
         self.ledger.close(slot);
-        closed?.owner
+        owner
     }
 
-    /// Gives a root to an open account. Any other slot leaves it free.
+    /// Reserves a root for an open account. Returns its owner, and its bytes with that root, which
+    /// the caller charges. Returns `None` if the account is not open: nobody is charged.
+    pub fn reserve(&mut self, slot: SlotId) -> Option<(T, Bytes)> {
+        let owner = self.owner(slot)?;
+        if !self.ledger.reserve(slot, 1) {
+            return None;
+        }
+        Some((owner, self.charge(slot)?.sum()))
+    }
+
+    /// Gives a reserved root back.
+    pub fn cancel(&mut self, slot: SlotId) {
+        self.ledger.cancel(slot, 1);
+        self.changed(slot);
+    }
+
+    fn charge(&self, slot: SlotId) -> Option<Charge> {
+        self.ledger.slot(slot).map(|slot| *slot.charge())
+    }
+
+    /// Gives a root to an open account, which consumes a reservation if it has one. Any other slot
+    /// leaves the root free.
     pub fn take(&mut self, slot: SlotId, root: RootId) {
         if self.owner(slot).is_none() {
             return self.drop_root(root);
         }
         let from = self.ledger.holder(root);
-        if from != Some(slot) && self.ledger.take(slot, root) {
+        let before = self.charge(slot);
+        if from == Some(slot) {
+            // The holder allocates its own root anew.
+            self.ledger.cancel(slot, 1);
+        }
+        self.ledger.take(slot, root);
+        if before.map(|charge| charge.sum()) != self.charge(slot).map(|charge| charge.sum()) {
             self.changed(slot);
+        }
+        if from != Some(slot) {
             self.left(from);
         }
+    }
+
+    /// Returns the account that has to give up a root: of those that `is_candidate` names and that
+    /// hold roots, the one after `hand`, which then stands at it. After `tried` of them could give
+    /// up none, returns the next one, or `None` when all were tried.
+    pub fn victim(
+        &self,
+        hand: &mut SlotId,
+        tried: u32,
+        is_candidate: impl Fn(&T) -> bool,
+    ) -> Option<Victim> {
+        let slots = self.slots();
+        let from = hand.0.min(slots);
+        // A circle: the hand's own place comes last, or was tried first.
+        let until = if tried == 0 {
+            from.saturating_add(1)
+        } else {
+            from
+        };
+        let circle = (from.saturating_add(1)..slots).chain(0..until.min(slots));
+        let mut candidates = circle.map(SlotId).filter(|slot| {
+            let held = self.charge(*slot).is_some_and(|charge| charge.roots > 0);
+            held && self.owner(*slot).is_some_and(|owner| is_candidate(&owner))
+        });
+        let skipped = usize::try_from(tried.saturating_sub(1)).ok()?;
+        let found = candidates.nth(skipped)?;
+        if tried == 0 {
+            *hand = found;
+        }
+        let opened = self.all.get(found.0 as usize)?.opened;
+        Some(Victim::new(found, opened))
+    }
+
+    /// Chooses a root that the victim gives up, among those that can leave.
+    pub fn pick(
+        &mut self,
+        victim: Victim,
+        can_leave: impl FnMut(RootId) -> bool,
+    ) -> Option<RootId> {
+        let slot = victim.slot();
+        let opened = self.all.get(slot.0 as usize)?.opened;
+        if Victim::new(slot, opened) != victim {
+            return None;
+        }
+        self.owner(slot)?;
+        self.ledger.pick_of(slot, can_leave)
+    }
+
+    /// Records that an open account uses a root of its own.
+    pub fn set_used(&mut self, root: RootId, used: bool) {
+        self.ledger.set_used(root, used);
+    }
+
+    /// Returns the owner of the account that holds a root.
+    pub fn owner_of(&self, root: RootId) -> Option<T> {
+        self.owner(self.ledger.holder(root)?)
     }
 
     /// Makes a root free.
@@ -138,14 +275,13 @@ impl<'a, T: Copy> Accounts<'a, T> {
             return None;
         }
         let owner = account.owner?;
-        let roots = self.ledger.slot(slot)?.charge().roots;
-        Some((owner, ROOT * u64::from(roots)))
+        Some((owner, self.charge(slot)?.sum()))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Root, Slot};
+    use super::super::{Root, Slot, ROOT};
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
@@ -178,7 +314,7 @@ mod tests {
     #[test]
     fn a_slot_is_opened_again_after_its_last_root() {
         let mut world = World::new();
-        let slot = world.get().open(7).unwrap();
+        let slot = world.get().open(7, |_| false).unwrap();
         assert_eq!(slot, SlotId(1));
         world.get().take(slot, RootId(3));
         assert_eq!(world.get().report(slot), Some((7, ROOT)));
@@ -187,10 +323,10 @@ mod tests {
         assert_eq!(world.get().close(slot), None);
         // Its root is still being evicted.
         assert_eq!(world.get().ledger().holder(RootId(3)), Some(slot));
-        let next = world.get().open(8).unwrap();
+        let next = world.get().open(8, |_| false).unwrap();
         assert_eq!(next, SlotId(2));
         world.get().take(next, RootId(3));
-        assert_eq!(world.get().open(9), Some(slot));
+        assert_eq!(world.get().open(9, |_| false), Some(slot));
         assert_eq!(world.get().report(slot), None);
     }
 
@@ -198,9 +334,9 @@ mod tests {
     fn all_slots_in_use() {
         let mut world = World::new();
         for owner in 1..SLOTS {
-            assert_eq!(world.get().open(owner), Some(SlotId(owner)));
+            assert_eq!(world.get().open(owner, |_| false), Some(SlotId(owner)));
         }
-        assert_eq!(world.get().open(9), None);
+        assert_eq!(world.get().open(9, |_| false), None);
         // Nobody's, and one that does not exist.
         for slot in [0, SLOTS, u32::MAX] {
             world.get().take(SlotId(slot), RootId(0));
@@ -211,7 +347,125 @@ mod tests {
         assert_eq!(world.get().next_stale(SlotId(0)), None);
     }
 
+    /// One payer gets half of the accounts, and another one of the rest.
+    #[test]
+    fn a_payer_leaves_accounts_for_others() {
+        let mut world = World::new();
+        let mut open = |payer: u32| world.get().open(payer, |owner| *owner == payer);
+        assert_eq!([open(1), open(1)], [Some(SlotId(1)), Some(SlotId(2))]);
+        assert_eq!(open(1), None);
+        assert_eq!([open(2), open(1), open(2)], [Some(SlotId(3)), None, None]);
+        assert_eq!(open(3), Some(SlotId(4)));
+        assert_eq!(world.get().close(SlotId(1)), Some(1));
+        assert_eq!(world.get().open(2, |owner| *owner == 2), None);
+        assert_eq!(world.get().open(4, |owner| *owner == 4), Some(SlotId(1)));
+    }
+
+    #[test]
+    fn a_reservation_becomes_a_root() {
+        let mut world = World::new();
+        let slot = world.get().open(7, |_| false).unwrap();
+        assert_eq!(world.get().reserve(slot), Some((7, ROOT)));
+        assert_eq!(world.get().reserve(slot), Some((7, ROOT * 2)));
+        world.get().take(slot, RootId(3));
+        assert!(!world.get().is_stale(slot), "its sum has not changed");
+        world.get().cancel(slot);
+        assert_eq!(world.get().report(slot), Some((7, ROOT)));
+        // The holder allocates its own root anew: the reservation is not needed.
+        assert_eq!(world.get().reserve(slot), Some((7, ROOT * 2)));
+        world.get().take(slot, RootId(3));
+        assert_eq!(world.get().report(slot), Some((7, ROOT)));
+        assert_eq!(world.get().reserve(SlotId(2)), None);
+        assert_eq!(world.get().reserve(SlotId(0)), None);
+        assert_eq!(world.get().reserve(SlotId(SLOTS)), None);
+        // Closed with a reservation.
+        assert!(world.get().reserve(slot).is_some());
+        world.get().drop_root(RootId(3));
+        assert_eq!(world.get().close(slot), Some(7));
+        assert_eq!(world.get().open(8, |_| false), Some(slot));
+        assert_eq!(world.get().reserve(slot), Some((8, ROOT)));
+    }
+
+    /// Accounts of one owner take turns, and those that can give up nothing are passed.
+    #[test]
+    fn accounts_of_an_owner_take_turns() {
+        let mut world = World::new();
+        for (owner, root) in [(7, 0), (8, 1), (7, 2), (7, 3)] {
+            let slot = world.get().open(owner, |_| false).unwrap();
+            world.get().take(slot, RootId(root));
+        }
+        let mut hand = SlotId(0);
+        let mut next = |world: &mut World, tried| {
+            let victim = world.get().victim(&mut hand, tried, |owner| *owner == 7);
+            victim.and_then(|victim| world.get().pick(victim, |_| true))
+        };
+        let turns: Vec<_> = (0..4).map(|_| next(&mut world, 0)).collect();
+        let expected = [0, 2, 3, 0].map(|root| Some(RootId(root)));
+        assert_eq!(turns, expected);
+        assert_eq!(next(&mut world, 1), Some(RootId(2)));
+        assert_eq!(next(&mut world, 2), Some(RootId(3)));
+        assert_eq!(next(&mut world, 3), None, "all were tried");
+        // The next one begins after the hand.
+        assert_eq!(next(&mut world, 0), Some(RootId(2)));
+    }
+
+    /// The slot of a victim that has gone is somebody else's.
+    #[test]
+    fn a_victim_is_the_address_space_and_not_its_slot() {
+        let mut world = World::new();
+        let slot = world.get().open(7, |_| false).unwrap();
+        world.get().take(slot, RootId(0));
+        let victim = world.get().victim(&mut SlotId(0), 0, |_| true).unwrap();
+        assert_eq!(world.get().pick(victim, |_| false), None);
+        assert_eq!(world.get().pick(victim, |_| true), Some(RootId(0)));
+        world.get().drop_root(RootId(0));
+        assert_eq!(world.get().close(slot), Some(7));
+        assert_eq!(world.get().open(8, |_| false), Some(slot));
+        world.get().take(slot, RootId(1));
+        assert_eq!(world.get().pick(victim, |_| true), None);
+        assert_eq!(world.get().pick(Victim(0), |_| true), None);
+        assert_eq!(world.get().pick(Victim(u32::MAX), |_| true), None);
+    }
+
     proptest! {
+        /// A victim is never a stranger's, and is found if there is one.
+        #[test]
+        fn a_victim_is_found_and_is_no_strangers(
+            owners in prop::collection::vec(0u32..3, 4),
+            held in prop::collection::vec((1..SLOTS, 0..ROOTS), 0..12),
+            pinned in any::<u8>(),
+            mut hand in (0..SLOTS + 2).prop_map(SlotId),
+        ) {
+            let mut world = World::new();
+            for owner in &owners {
+                world.get().open(*owner, |_| false).unwrap();
+            }
+            for (slot, root) in held {
+                world.get().take(SlotId(slot), RootId(root));
+            }
+            let can_leave = |root: RootId| pinned & (1 << root.0) == 0;
+            let exists = (0..ROOTS).map(RootId).any(|root| {
+                can_leave(root) && world.get().owner_of(root) == Some(0)
+            });
+            let mut tried = 0;
+            let found = loop {
+                let Some(victim) = world.get().victim(&mut hand, tried, |owner| *owner == 0) else {
+                    break None;
+                };
+                let picked = world.get().pick(victim, can_leave);
+                if picked.is_some() {
+                    break picked;
+                }
+                tried += 1;
+                prop_assert!(tried < SLOTS);
+            };
+            prop_assert_eq!(found.is_some(), exists);
+            if let Some(root) = found {
+                prop_assert!(can_leave(root));
+                prop_assert_eq!(world.get().owner_of(root), Some(0));
+            }
+        }
+
         /// Checks against a model that the reports of an owner lead to what it holds, and that no
         /// slot has another owner before its roots have left.
         #[test]
@@ -226,7 +480,7 @@ mod tests {
             for (op, slot, root) in ops {
                 let mut accounts = world.get();
                 match op {
-                    0 => if let Some(slot) = accounts.open(next_owner) {
+                    0 => if let Some(slot) = accounts.open(next_owner, |_| false) {
                         prop_assert!(!open.contains_key(&slot.0));
                         prop_assert!(held.values().all(|holder| *holder != slot.0));
                         open.insert(slot.0, next_owner);

@@ -43,6 +43,27 @@ impl Ledger<'_> {
         fallback
     }
 
+    /// Chooses a root of one process that `can_leave`, whatever its limits. The next call chooses
+    /// another. The second round finds each root that the first one has marked as not used.
+    pub fn pick_of(
+        &mut self,
+        slot: SlotId,
+        mut can_leave: impl FnMut(RootId) -> bool,
+    ) -> Option<RootId> {
+        let roots = self.slot(slot)?.charge.roots;
+        let looks = roots.saturating_mul(2).min(LOOKS_MAX);
+        let mut fallback = None;
+        for _ in 0..looks {
+            let root = self.under_hand(slot)?;
+            match self.look(root) {
+                Look::Cold if can_leave(root) => return Some(root),
+                Look::Used if can_leave(root) => fallback = Some(root),
+                _ => {}
+            }
+        }
+        fallback
+    }
+
     /// Returns the root under the hand of a process, or of a group's next member, and advances.
     fn under_hand(&mut self, over: SlotId) -> Option<RootId> {
         let mut slot = self.slot_mut(over)?;

@@ -134,6 +134,7 @@ compute.stat
 compute.events
 channel.owned
 gmem.uvm
+gmem.evict
 ";
 
 fn gpus() -> Outcome {

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::launches::{EffectiveTpcs, Launches};
+use crate::records::Payer;
 use crate::rmapi::Call;
 
 fn memory(object: u64) -> Call {
@@ -81,7 +82,7 @@ fn the_last_byte_fits_and_one_more_does_not() {
         let pool = world.pool(Owner::Group(group));
         let events = world.read(File::GmemEvents, pool).unwrap();
         let expected = if of_group == "max" { 0 } else { 3 };
-        assert_eq!(events, format!("limit {expected}\n"));
+        assert_eq!(events, format!("limit {expected}\nevicted 0\n"));
     }
 }
 
@@ -130,7 +131,7 @@ fn memory_that_outgrows_the_limit_is_found() {
         let pool = world.pool(Owner::Group(group));
         let events = world.read(File::GmemEvents, pool).unwrap();
         let expected = if of_group == "max" { 0 } else { 2 };
-        assert_eq!(events, format!("limit {expected}\n"));
+        assert_eq!(events, format!("limit {expected}\nevicted 0\n"));
     }
 }
 
@@ -177,7 +178,7 @@ fn managed_and_device_memory_share_a_limit() {
         let pool = world.pool(Owner::Proc(APP));
         let events = world.read(File::GmemEvents, pool).unwrap();
         let expected = if own == "max" { 0 } else { 4 };
-        assert_eq!(events, format!("limit {expected}\n"));
+        assert_eq!(events, format!("limit {expected}\nevicted 0\n"));
         world.store.state().uncharge_ticket(file, ticket);
         world.store.state().uncharge_ticket(file, ticket);
         world.store.check();
@@ -194,7 +195,10 @@ fn managed_memory_that_exists_is_charged_over_the_limit() {
     world.store.check();
     let pool = world.pool(Owner::Group(group));
     assert_eq!(world.current(Owner::Group(group)), "1052672\n");
-    assert_eq!(world.read(File::GmemEvents, pool), Ok("limit 0\n".into()));
+    assert_eq!(
+        world.read(File::GmemEvents, pool),
+        Ok("limit 0\nevicted 0\n".into())
+    );
     assert_eq!(
         world.try_charge_managed(file, 0),
         None,
@@ -233,7 +237,10 @@ fn managed_memory_that_grows_and_shrinks() {
         let shown = world.read(File::GmemPeak, proc);
         assert_eq!(shown, Ok(format!("{}\n", 4096 + (peak << 20))));
     }
-    assert_eq!(world.read(File::GmemEvents, proc), Ok("limit 0\n".into()));
+    assert_eq!(
+        world.read(File::GmemEvents, proc),
+        Ok("limit 0\nevicted 0\n".into())
+    );
     // A limit refuses other memory, and the process takes the sum along.
     assert_eq!(world.try_charge(file, 1), None);
     let (from, to) = (Scope::Group(group), Scope::Group(other));
@@ -247,6 +254,135 @@ fn managed_memory_that_grows_and_shrinks() {
     assert_eq!(gone, Err(Error::Gone));
     assert_eq!(world.current(Owner::Group(other)), "4096\n");
     world.store.check();
+}
+
+#[test]
+fn managed_memory_grows_within_limits_only() {
+    const MIB: u64 = 1 << 20;
+    for (own, of_group) in [("4M", "max"), ("max", "4M"), ("4M", "4M")] {
+        let (mut world, file, group) = limited(own, of_group);
+        let gpu = world.gpu;
+        let add = |store: &mut Store| store.state().charge_managed(file, gpu, Bytes(0));
+        let ticket = world.store.retry(add).unwrap();
+        let grow = |world: &mut World, bytes| {
+            let set = |store: &mut Store| {
+                store
+                    .state()
+                    .try_recharge_managed(file, ticket, Bytes(bytes))
+            };
+            let over = world.store.retry(set);
+            world.store.check();
+            over
+        };
+        let over = match own {
+            "max" => Owner::Group(group),
+            _ => Owner::Proc(APP),
+        };
+        assert_eq!(grow(&mut world, 2 * MIB), Ok(None));
+        // 4096 bytes are pinned.
+        assert_eq!(grow(&mut world, 4 * MIB), Ok(Some(over)));
+        assert_eq!(world.current(Owner::Group(group)), "2101248\n");
+        assert_eq!(grow(&mut world, 4 * MIB - 4096), Ok(None));
+        assert_eq!(grow(&mut world, 2 * MIB), Ok(None));
+        let pool = world.pool(over);
+        let none = Ok("limit 0\nevicted 0\n".into());
+        assert_eq!(world.read(File::GmemEvents, pool), none, "no refusal");
+        let state = world.store.state();
+        assert!(state.may_give_way(over, file) && state.may_give_way(Owner::Proc(APP), file));
+        world.store.state().evicted(file, gpu);
+        for owner in [Owner::Proc(APP), Owner::Group(group)] {
+            let pool = world.pool(owner);
+            let one = Ok("limit 0\nevicted 1\n".into());
+            assert_eq!(world.read(File::GmemEvents, pool), one);
+        }
+        world.store.state().uncharge_ticket(file, ticket);
+        assert_eq!(grow(&mut world, 1), Err(Error::Gone));
+    }
+}
+
+/// The driver asks who has to give way before it refuses an allocation.
+#[test]
+fn an_allocation_that_lacks_room() {
+    let (mut world, file, group) = limited("8192", "12288");
+    let gpu = world.gpu;
+    let lacks = |world: &mut World, bytes| {
+        let state = world.store.state();
+        state.call_lacks_room(file, &memory(MEMORY + 1), Some(bytes))
+    };
+    assert_eq!(lacks(&mut world, 4096), None);
+    let own = Some((Owner::Proc(APP), gpu, Bytes(4097)));
+    assert_eq!(lacks(&mut world, 4097), own);
+    let pool = world.pool(Owner::Proc(APP));
+    assert_eq!(world.write(File::GmemLimit, pool, "max"), Ok(()));
+    let of_group = Some((Owner::Group(group), gpu, Bytes(8193)));
+    assert_eq!(lacks(&mut world, 8193), of_group);
+    let none = Ok("limit 0\nevicted 0\n".into());
+    assert_eq!(world.read(File::GmemEvents, pool), none);
+    let free = Call {
+        action: rmapi::Action::Free,
+        ..memory(1)
+    };
+    let state = world.store.state();
+    assert_eq!(state.call_lacks_room(file, &free, Some(1 << 40)), None);
+}
+
+/// Only memory of the owner that is over its limit gives way.
+#[test]
+fn strangers_do_not_give_way() {
+    const OTHER: ProcKey = ProcKey {
+        start_time_ns: 99,
+        ..APP
+    };
+    let (mut world, file, group) = limited("max", "max");
+    let other = world.group("other");
+    let stranger = world.open(OTHER, "/other");
+    let state = world.store.state();
+    assert!(state.may_give_way(Owner::Group(group), file));
+    for owner in [Owner::Group(other), Owner::Proc(OTHER)] {
+        assert!(!state.may_give_way(owner, file));
+    }
+    assert!(!state.may_give_way(Owner::Group(group), stranger));
+    assert!(!state.may_give_way(Owner::Proc(APP), stranger));
+    assert_eq!(state.payer(file), Some(Payer::Group(group)));
+    assert!(matches!(state.payer(stranger), Some(Payer::User(_))));
+}
+
+/// A limit that is about to be lowered holds while memory is evicted, and is not shown.
+#[test]
+fn a_lower_limit_is_in_force_before_it_is_stored() {
+    let (mut world, file, group) = limited("max", "8M");
+    let ticket = world.try_charge_managed(file, 4 << 20).unwrap();
+    let (owner, gpu) = (Owner::Group(group), world.gpu);
+    let pool = world.pool(owner);
+    let mut begin = |file, text: &str| {
+        let begun = world.store.state().trial_begin(file, pool, text.as_bytes());
+        (begun, world.read(File::GmemLimit, pool).unwrap())
+    };
+    let before: String = "8388608\n".into();
+    for text in ["8M", "max", "9M", "5M", "x", ""] {
+        assert_eq!(begin(File::GmemLimit, text), (None, before.clone()));
+    }
+    assert_eq!(begin(File::TpcQuota, "1"), (None, before.clone()));
+    let trial = Some((owner, gpu));
+    assert_eq!(begin(File::GmemLimit, "2M"), (trial, before.clone()));
+    let exceeds = |world: &mut World, more| {
+        let state = world.store.state();
+        state.exceeds_limit_of(owner, gpu, Bytes(more))
+    };
+    assert!(exceeds(&mut world, 0));
+    assert_eq!(world.try_charge(file, 1), None, "it holds for others, too");
+    assert_eq!(world.write(File::GmemLimit, pool, "2M"), Err(Error::Busy));
+    let evict = |store: &mut Store| {
+        let state = &mut store.state();
+        state.recharge_managed(file, ticket, Bytes((2 << 20) - 4096))
+    };
+    assert_eq!(world.store.retry(evict), Ok(()));
+    assert!(!exceeds(&mut world, 0) && exceeds(&mut world, 1));
+    assert_eq!(world.write(File::GmemLimit, pool, "2M"), Ok(()));
+    world.store.state().trial_end((owner, gpu));
+    assert!(exceeds(&mut world, 1));
+    assert_eq!(world.write(File::GmemLimit, pool, "max"), Ok(()));
+    assert!(!exceeds(&mut world, 1));
 }
 
 #[test]

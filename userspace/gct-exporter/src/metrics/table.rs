@@ -116,6 +116,12 @@ pub(crate) static METRICS: &[Metric] = &[
         From::Key("limit"),
         "Allocations that were refused because of the memory limit.",
     ),
+    counter(
+        "memory_evictions",
+        File::GmemEvents,
+        From::Key("evicted"),
+        "Roots of 2 MiB of managed memory that were evicted because of the memory limit.",
+    ),
     gauge(
         ("host_memory_limit", "bytes"),
         File::HmemLimit,

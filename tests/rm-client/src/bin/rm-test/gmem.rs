@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("gmem_alias_of_memory_being_freed_is_charged", raced_dup),
 ];
 
-const LIMIT: &str = "gmem.limit";
+pub(crate) const LIMIT: &str = "gmem.limit";
 const MEGABYTE: u64 = 1 << 20;
 
 /// Reads a number of an owner on GPU 0.
@@ -37,16 +37,22 @@ pub(crate) fn current(owner: &str) -> Result<u64, Stop> {
     number(owner, "gmem.current")
 }
 
-/// Returns how many allocations of an owner were refused.
-fn refusals(owner: &str) -> Result<u64, Stop> {
+/// Returns how often `gmem.events` counts an event of an owner.
+pub(crate) fn events(owner: &str, key: &str) -> Result<u64, Stop> {
     let text = tree::read(&path(owner, "gmem.events")?)?;
-    let count = text.trim().strip_prefix("limit ");
-    let count = count.and_then(|count| count.parse().ok());
+    let mut counts = text.lines().filter_map(|line| line.split_once(' '));
+    let count = counts.find(|(found, _)| *found == key);
+    let count = count.and_then(|(_, count)| count.parse().ok());
     count.ok_or_else(|| failed(text))
 }
 
+/// Returns how many allocations of an owner were refused.
+fn refusals(owner: &str) -> Result<u64, Stop> {
+    events(owner, "limit")
+}
+
 /// Returns whether an allocation was refused as RM refuses one without memory.
-fn is_refused(outcome: Result<Handle, Error>) -> Result<bool, Stop> {
+pub(crate) fn is_refused<T>(outcome: Result<T, Error>) -> Result<bool, Stop> {
     match outcome {
         Ok(_) => Ok(false),
         Err(Error::Status(numbers::NO_MEMORY)) => Ok(true),

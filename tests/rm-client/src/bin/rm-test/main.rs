@@ -15,6 +15,7 @@
 //! ```
 
 mod charged;
+mod evicted;
 mod exports;
 mod faults;
 mod freeze;
@@ -122,6 +123,7 @@ fn all(filter: &str) -> ExitCode {
         gmem::TESTS,
         memory_seen::TESTS,
         managed::TESTS,
+        evicted::TESTS,
         freeze::TESTS,
         sent::TESTS,
         shared::TESTS,

@@ -21,13 +21,13 @@ pub(crate) const TESTS: &[Test] = &[
     ("managed_memory_of_threads_that_come_and_go", threads),
 ];
 
-const ROOT: usize = 2 << 20;
-const PAGE: usize = 4096;
+pub(crate) const ROOT: usize = 2 << 20;
+pub(crate) const PAGE: usize = 4096;
 /// Where managed memory begins: nothing of these processes is mapped there.
-const START: usize = 0x40_0000_0000;
+pub(crate) const START: usize = 0x40_0000_0000;
 
 /// Opens a session whose page tables are UVM's, with a channel group.
-fn session() -> Result<Session, Stop> {
+pub(crate) fn session() -> Result<Session, Stop> {
     let client = Client::open()?;
     let session = Session::with_uvm(Gpu::open(&client, 0)?).during("session")?;
     session.group(ENGINE)?;
@@ -35,12 +35,12 @@ fn session() -> Result<Session, Stop> {
     Ok(session)
 }
 
-fn uvm(session: &Session) -> Result<&Uvm, Stop> {
+pub(crate) fn uvm(session: &Session) -> Result<&Uvm, Stop> {
     session.uvm().ok_or_else(|| failed("without UVM"))
 }
 
 /// Returns the bytes of managed memory that `gmem.stat` shows for an owner.
-fn shown(owner: &str) -> Result<usize, Stop> {
+pub(crate) fn shown(owner: &str) -> Result<usize, Stop> {
     let text = tree::read(&path(owner, "gmem.stat")?)?;
     let uvm = text.lines().find_map(|line| line.strip_prefix("uvm "));
     let uvm = uvm.and_then(|number| number.parse().ok());
@@ -48,14 +48,14 @@ fn shown(owner: &str) -> Result<usize, Stop> {
 }
 
 /// A range of managed memory.
-struct Range {
-    mapping: Mapping,
+pub(crate) struct Range {
+    pub(crate) mapping: Mapping,
     start: usize,
     length: usize,
 }
 
 impl Range {
-    fn new(session: &Session, start: usize, length: usize) -> Result<Self, Stop> {
+    pub(crate) fn new(session: &Session, start: usize, length: usize) -> Result<Self, Stop> {
         let mapping = uvm(session)?.managed(start, length).during("mmap")?;
         Ok(Self {
             mapping,
@@ -65,7 +65,7 @@ impl Range {
     }
 
     /// Writes a word into each page, with the CPU.
-    fn write(&self, seed: u64) {
+    pub(crate) fn write(&self, seed: u64) {
         for page in (0..self.length).step_by(PAGE) {
             let word = self.mapping.u64(page);
             word.store(seed ^ page as u64, Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl Range {
     }
 
     /// Checks the word in each page.
-    fn check(&self, seed: u64) -> Outcome {
+    pub(crate) fn check(&self, seed: u64) -> Outcome {
         for page in (0..self.length).step_by(PAGE) {
             let word = self.mapping.u64(page).load(Ordering::Relaxed);
             same("content", word, seed ^ page as u64).during(page)?;
@@ -81,7 +81,7 @@ impl Range {
         Ok(())
     }
 
-    fn migrate(&self, session: &Session) -> Outcome {
+    pub(crate) fn migrate(&self, session: &Session) -> Outcome {
         uvm(session)?
             .migrate(self.start, self.length)
             .during("migrate")
@@ -126,7 +126,7 @@ fn by_root() -> Outcome {
 
 /// Forks a process. At each step it moves a small range of managed memory to the GPU, and at its
 /// end it unmaps them.
-fn small_ranges(steps: usize) -> Result<Child, Stop> {
+pub(crate) fn small_ranges(steps: usize) -> Result<Child, Stop> {
     let mut child = Child::fork(|parent: &mut Parent| {
         parent.step()?;
         let session = session()?;

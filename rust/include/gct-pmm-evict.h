@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * gct-pmm-evict.h - implements gct-pmm.h by functions that are static in
+ * uvm_pmm_gpu.c, which includes this last.
+ */
+#ifndef GCT_PMM_EVICT_H
+#define GCT_PMM_EVICT_H
+
+#include <linux/delay.h>
+#include <linux/sched/signal.h>
+
+#include "uvm_global.h"
+
+/*
+ * How often, and how long each time, a thread waits for root chunks that other threads
+ * of its owner have pinned. They unpin them when they have mapped them.
+ */
+#define GCT_WAITS_MAX 100
+#define GCT_WAIT_US 1000
+
+/* Returns whether a root chunk can be evicted now. list_lock is held. */
+static uint32_t gct_can_leave(void *void_pmm, uint32_t root)
+{
+	uvm_pmm_gpu_t *pmm = void_pmm;
+
+	return root < pmm->root_chunks.count &&
+	       chunk_is_evictable(pmm, &pmm->root_chunks.array[root].chunk);
+}
+
+/* Chooses a root chunk of the victim, and begins to evict it. */
+static uvm_gpu_root_chunk_t *gct_start_eviction(uvm_pmm_gpu_t *pmm, NvU32 victim)
+{
+	uvm_gpu_root_chunk_t *root_chunk = NULL;
+	NvU32 root;
+
+	uvm_spin_lock(&pmm->list_lock);
+	root = gct_uvm_pick(pmm->gct_gpu, victim, gct_can_leave, pmm);
+	if (root < pmm->root_chunks.count) {
+		root_chunk = &pmm->root_chunks.array[root];
+		chunk_start_eviction(pmm, &root_chunk->chunk);
+	}
+	uvm_spin_unlock(&pmm->list_lock);
+	return root_chunk;
+}
+
+/*
+ * Evicts a root chunk of the victim (gct_uvm_reserve), which then is free. Returns
+ * NV_ERR_NO_MEMORY if none can leave. No lock of a block or of PMM is held.
+ */
+static NV_STATUS gct_evict(uvm_pmm_gpu_t *pmm, NvU32 victim)
+{
+	NV_STATUS status = NV_ERR_NO_MEMORY;
+	uvm_gpu_root_chunk_t *root_chunk;
+
+	/* As PMM decides. The function's name differs between versions of the driver. */
+	if (!uvm_pmm_to_gpu(pmm)->parent->replayable_faults_supported)
+		return NV_ERR_NOT_SUPPORTED;
+
+	uvm_mutex_lock(&pmm->lock);
+	root_chunk = gct_start_eviction(pmm, victim);
+	if (root_chunk)
+		status = evict_root_chunk(pmm, root_chunk, PMM_CONTEXT_DEFAULT);
+	if (status == NV_OK) {
+		gct_uvm_evicted(pmm->gct_gpu, root_chunk_index(pmm, root_chunk));
+		/* It is pinned and whole. Its holder pays until it is free. */
+		(void)try_chunk_free(pmm, &root_chunk->chunk);
+	}
+	/* Somebody else has a reference to one of its pages. It has gone to PMA. */
+	if (status == NV_ERR_IN_USE)
+		status = NV_OK;
+	uvm_mutex_unlock(&pmm->lock);
+	return status;
+}
+
+/* Returns the GPU that gctgroup knows as @gct_gpu, which cannot go until it is released. */
+static uvm_gpu_t *gct_retain_gpu(const NvU8 *uuid, void *gct_gpu)
+{
+	NvProcessorUuid processor;
+	uvm_gpu_t *gpu;
+
+	memcpy(processor.uuid, uuid, sizeof(processor.uuid));
+	uvm_mutex_lock(&g_uvm_global.global_lock);
+	gpu = uvm_gpu_get_by_uuid(&processor);
+	if (gpu && gpu->pmm.gct_gpu == gct_gpu)
+		uvm_gpu_retain(gpu);
+	else
+		gpu = NULL;
+	uvm_mutex_unlock(&g_uvm_global.global_lock);
+	return gpu;
+}
+
+NV_STATUS uvm_gct_evict_on(const NvU8 *uuid, void *gct_gpu, NvU32 victim)
+{
+	uvm_gpu_t *gpu = gct_retain_gpu(uuid, gct_gpu);
+	NV_STATUS status;
+
+	if (!gpu)
+		return NV_ERR_INVALID_DEVICE;
+
+	status = gct_evict(&gpu->pmm, victim);
+	if (status == NV_OK)
+		(void)free_next_available_root_chunk(&gpu->pmm, UVM_PMM_GPU_MEMORY_TYPE_USER);
+	uvm_gpu_release(gpu);
+	return status;
+}
+
+/*
+ * Waits a little for the owner's other threads. Returns false if that is of no use any
+ * more.
+ */
+static bool gct_wait(unsigned int *waits)
+{
+	if (++*waits > GCT_WAITS_MAX)
+		return false;
+	usleep_range(GCT_WAIT_US, 2 * GCT_WAIT_US);
+	return true;
+}
+
+/*
+ * A thread of the kernel serves faults of all tenants. It does not wait for one, and
+ * UVM ends the channels of all tenants with faults in a batch if one of these finds no
+ * memory. So where nothing can leave, it gets a root chunk beyond the limit, which is
+ * the first to leave at the next fault.
+ */
+void uvm_gct_evict_for_thread(uvm_gpu_t *gpu)
+{
+	const bool serves_all = current->flags & PF_KTHREAD;
+	uvm_pmm_gpu_t *pmm = &gpu->pmm;
+	uvm_thread_context_t *context = uvm_thread_context();
+	uint32_t victim, tried = 0;
+	unsigned int waits = 0;
+
+	while (!gct_uvm_reserve(pmm->gct_gpu, context->gct_account, tried, &victim)) {
+		if (fatal_signal_pending(current))
+			return;
+		if (victim == 0 && serves_all)
+			tried = GCT_UVM_ANYWAY;
+		else if (victim == 0 && !gct_wait(&waits))
+			return;
+		else if (victim == 0 || gct_evict(pmm, victim) == NV_OK)
+			tried = 0;
+		else
+			tried++;
+	}
+	context->gct_reserved = true;
+}
+
+#endif /* GCT_PMM_EVICT_H */

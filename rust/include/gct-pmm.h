@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * gct-pmm.h - eviction of managed memory for an owner's limit. gct-pmm-evict.h, which
+ * uvm_pmm_gpu.c includes, implements it.
+ */
+#ifndef GCT_PMM_H
+#define GCT_PMM_H
+
+#include "uvm_gpu.h"
+#include "uvm_pmm_gpu.h"
+
+/* Evicts until this thread has reserved a root chunk, or nothing can leave. */
+void uvm_gct_evict_for_thread(uvm_gpu_t *gpu);
+
+/*
+ * Evicts a root chunk of a victim on a GPU: gct_uvm_operations.evict. No lock of UVM is
+ * held.
+ */
+NV_STATUS uvm_gct_evict_on(const NvU8 *uuid, void *gct_gpu, NvU32 victim);
+
+#endif /* GCT_PMM_H */
