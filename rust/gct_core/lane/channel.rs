@@ -5,6 +5,7 @@
 use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, InFlightQueue, Submission};
 use super::ring::{next_index, previous_index, RealRing};
+use super::split::ADDED_WORDS;
 use super::words::{Control, Rings, Side, Storage, Words};
 use super::work::{Next, Round, Stream};
 use crate::policy::pace::{Admission, InFlight};
@@ -88,6 +89,11 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     /// Unlike [`is_pending`](Self::is_pending) it reads nothing of the channel.
     pub fn is_unfinished(&self) -> bool {
         self.held > 0 || self.in_flight.is_watched()
+    }
+
+    /// Returns whether atoms of a launch wait for their release.
+    pub fn is_split(&self) -> bool {
+        matches!(self.waiting, Some(Next::Atoms(_)))
     }
 
     /// Returns whether the last round has left nothing that is held back, in flight or to be
@@ -232,7 +238,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         };
         // The tenant may change its ring, so what was decided on is what will be processed.
         self.loaded = Some(entry);
-        if !self.can_process(rings, entry, round) {
+        if !self.can_process(rings, entry, governor.may_split(), round) {
             return false;
         }
         self.loaded = None;
@@ -241,11 +247,13 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         true
     }
 
-    /// Returns whether an entry need not wait for its words to be mapped, or for room for its copy.
+    /// Returns whether an entry need not wait for its words to be mapped, or for room for its copy,
+    /// and for a second one if its launch may be split.
     fn can_process<W: Words<View = V>>(
         &mut self,
         rings: &impl Rings,
         entry: u64,
+        may_split: bool,
         round: &mut Round<'_, S, W>,
     ) -> bool {
         /// The entry and the end of its batch, each behind a base.
@@ -265,11 +273,16 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         if round.memory.is_coming(segment.va, count) {
             return false;
         }
-        if !copies.has_room(count) {
+        let both = count.saturating_mul(2).saturating_add(ADDED_WORDS);
+        let need = match may_split && both <= copies.most() {
+            true => both,
+            false => count,
+        };
+        if !copies.has_room(need) {
             self.read_get(rings);
             copies.free(round.memory, self.ring.fetched_count());
         }
-        copies.has_room(count) || count > copies.most()
+        copies.has_room(need) || count > copies.most()
     }
 
     /// Returns whether the real ring has room for so many more entries.
@@ -319,6 +332,10 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         let Some(waiting) = &mut self.waiting else {
             return false;
         };
+        if !waiting.is_ready(round.memory) {
+            governor.wait_for_atoms();
+            return false;
+        }
         let late = match governor.admits(&self.in_flight, &self.stream, waiting, round.now) {
             Admission::Held => return false,
             Admission::InTurn => false,

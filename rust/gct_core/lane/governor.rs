@@ -322,6 +322,16 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.mask.is_some() || self.limits.any()
     }
 
+    /// Returns whether launches may be split.
+    pub(super) fn may_split(&self) -> bool {
+        self.limits.atom_ns > 0 || self.limits.atoms > 1
+    }
+
+    /// Records that an atom waits for others of its launch.
+    pub(super) fn wait_for_atoms(&mut self) {
+        self.shares.hold(Hold::Atoms);
+    }
+
     /// Returns whether launches may get a mask.
     pub(super) fn acts_on_masks(&self) -> bool {
         self.limits.tpcs.is_some() || self.peers.is_some()

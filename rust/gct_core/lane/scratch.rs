@@ -4,9 +4,15 @@
 //!
 //! A launch takes a frame, and the frame is free again when that launch and the rest of its segment
 //! have ended. Their own releases show this. A release that never comes keeps one frame.
+//!
+//! Frames may lie where the GPU only reads ([`Scratch::read_only`]). The words that atoms write lie
+//! apart then.
 
 use super::in_flight::Fence;
+use super::split::ATOMS_MAX;
 use super::words::{Storage, Words};
+use crate::submit::join::{DoneWords, DONE_WORD};
+use crate::submit::limits::SLOT_WORDS;
 use core::num::Wrapping;
 
 /// The alignment of a QMD in bytes, and so of a frame.
@@ -31,6 +37,17 @@ pub struct Frame<V> {
     /// The index of its first word in the view.
     first: usize,
     words: usize,
+    /// Its first done word, where these lie apart.
+    apart: Option<Apart<V>>,
+}
+
+/// Memory for done words outside of the frames.
+#[derive(Clone, Copy, Debug)]
+struct Apart<V> {
+    gpu_va: u64,
+    view: V,
+    /// The index of the first word in the view.
+    first: usize,
 }
 
 /// One piece of memory, divided into frames.
@@ -40,6 +57,7 @@ pub struct Scratch<S: Storage, V: 'static> {
     frame_words: usize,
     frames: S::Slots<Option<Busy<V>>>,
     next: usize,
+    apart: Option<Apart<V>>,
 }
 
 impl<S: Storage, V: Copy + 'static> Scratch<S, V> {
@@ -62,6 +80,29 @@ impl<S: Storage, V: Copy + 'static> Scratch<S, V> {
             frame_words,
             frames,
             next: 0,
+            apart: None,
+        })
+    }
+
+    /// The same for frames that the GPU may only read. `done` are words that it may write, at their
+    /// address, [`ATOMS_MAX`] for each frame.
+    pub fn read_only(
+        (gpu_va, view, words): (u64, V, usize),
+        frame_words: usize,
+        (done_va, done, done_words): (u64, V, usize),
+        frames: S::Slots<Option<Busy<V>>>,
+    ) -> Option<Self> {
+        // CAST: a small constant.
+        let need = frames.len().checked_mul(ATOMS_MAX as usize)?;
+        (need <= done_words && done_va % 4 == 0).then_some(())?;
+        let scratch = Self::new(gpu_va, view, words, frame_words, frames)?;
+        Some(Self {
+            apart: Some(Apart {
+                gpu_va: done_va,
+                view: done,
+                first: 0,
+            }),
+            ..scratch
         })
     }
 
@@ -99,6 +140,15 @@ impl<S: Storage, V: Copy + 'static> Scratch<S, V> {
             view: self.view,
             first,
             words: self.frame_words,
+            apart: self.apart.map(|apart| {
+                // CAST: widening; `read_only` checked the product for all frames.
+                let first = (Wrapping(index) * Wrapping(ATOMS_MAX as usize)).0;
+                Apart {
+                    gpu_va: (Wrapping(apart.gpu_va) + (Wrapping(first as u64) << 2)).0,
+                    first,
+                    ..apart
+                }
+            }),
         }
     }
 
@@ -157,9 +207,34 @@ impl<V: Copy> Frame<V> {
         words.write(&self.view, (Wrapping(self.first) + Wrapping(at)).0, data)
     }
 
-    /// Returns the view of the frame's memory, and the index there of its word `at`.
-    pub fn word(&self, at: usize) -> (V, usize) {
-        (self.view, (Wrapping(self.first) + Wrapping(at)).0)
+    /// Returns where the atoms in the frame's slots write that they have ended, with a payload.
+    pub fn done_words(&self, payload: u32) -> DoneWords {
+        match &self.apart {
+            Some(apart) => DoneWords {
+                va: apart.gpu_va,
+                stride_bytes: 4,
+                payload,
+            },
+            None => DoneWords::in_slots(self.gpu_va, payload),
+        }
+    }
+
+    /// Returns the view that has the done word of a slot, and the word's index there.
+    pub fn done_word(&self, slot: u32) -> (V, usize) {
+        // CAST: widening.
+        let slot = Wrapping(slot as usize);
+        match &self.apart {
+            Some(apart) => (apart.view, (Wrapping(apart.first) + slot).0),
+            None => {
+                let at = slot * Wrapping(SLOT_WORDS) + Wrapping(DONE_WORD);
+                (self.view, (Wrapping(self.first) + at).0)
+            }
+        }
+    }
+
+    /// Returns whether the GPU may only read the frame.
+    pub fn is_read_only(&self) -> bool {
+        self.apart.is_some()
     }
 }
 
@@ -240,6 +315,33 @@ mod tests {
             scratch.forget(|fence| fence.index == last);
             assert!(scratch.frame(&ram).is_some());
         }
+    }
+
+    #[test]
+    fn read_only_frames_have_their_done_words_apart() {
+        let ram = Ram::new(WORDS + 4);
+        // CAST: a small constant.
+        let done = |words| (0x9000, (WORDS, words), words);
+        let new = |words| {
+            let frames = (0x1000, (0, WORDS), WORDS);
+            Scratch::<Heap, View>::read_only(frames, 128, done(words), vec![None; 2])
+        };
+        let most = ATOMS_MAX as usize;
+        assert!(new(2 * most - 1).is_none());
+        let mut scratch = new(2 * most).unwrap();
+        for (number, va) in [(1, 0x9000), (2, 0x9000 + 4 * u64::from(ATOMS_MAX))] {
+            let frame = scratch.frame(&ram).unwrap();
+            assert!(frame.is_read_only());
+            let words = frame.done_words(number);
+            assert_eq!((words.va_of(0), words.va_of(3)), (va, va + 12));
+            let first = most * (number as usize - 1);
+            assert_eq!(frame.done_word(3), ((WORDS, 2 * most), first + 3));
+            assert!(scratch.hold(&ram, &frame, at_least(0, 1), None));
+        }
+        let frame = self::scratch(WORDS, 128).unwrap().frame(&ram).unwrap();
+        let words = frame.done_words(7);
+        assert_eq!((words.va_of(0), words.va_of(1)), (0x1180, 0x1380));
+        assert_eq!(frame.done_word(1), ((0, WORDS), 128 + 96));
     }
 
     #[test]

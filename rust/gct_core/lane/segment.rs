@@ -246,7 +246,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         round: &mut Round<'_, S, W>,
     ) -> Option<Atoms<W::View>> {
         let (submission, segment) = (&last.submission, seal.segment);
-        let split = self.pace(&last.launch, submission);
+        let split = self.pace(&last.launch, submission, round.copies.is_some());
         if split.atoms <= 1 || (stream.fetch.base() != 0 && round.copies.is_none()) {
             return None;
         }
@@ -286,20 +286,24 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             crowded: &mut self.missed.crowded,
         };
         let scratch = round.scratch.as_deref_mut()?;
-        let atoms = splitting.emit(&mut stream.room, scratch, round.memory, to);
+        let copies = round.copies.as_deref_mut();
+        let atoms = splitting.emit(&mut stream.room, scratch, copies, round.memory, to);
         let narrowed = narrowed && atoms.is_some();
         add(&mut self.counters.narrowed, u64::from(narrowed));
         atoms
     }
 
-    /// Returns how the limits split a launch.
-    fn pace<V>(&self, launch: &Launch, submission: &Submission<V>) -> Split {
+    /// Returns how the limits split a launch. Where its last atom waits for the others
+    /// (`last_waits`), a launch of one wave stays whole: its blocks may wait for each other.
+    fn pace<V>(&self, launch: &Launch, submission: &Submission<V>, last_waits: bool) -> Split {
         let work = Work {
             blocks: Blocks(submission.blocks),
             wave: Blocks(occupancy::wave(launch, submission.tpcs)),
             predicted: self.predict(&submission.kernel, submission.tpcs),
         };
         match self.limits().atom_ns {
+            0 if last_waits => Split::NONE,
+            _ if last_waits && work.blocks <= work.wave => Split::NONE,
             0 => Split {
                 atoms: self.limits().atoms.min(ATOMS_MAX),
                 in_flight: 0,

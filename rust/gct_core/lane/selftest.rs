@@ -16,7 +16,7 @@ use super::in_flight::{InFlightQueue, Tracked};
 use super::limits::LaunchLimits;
 use super::ring::RealRing;
 use super::scratch::{Busy, Scratch};
-use super::split::AtomRoom;
+use super::split::{AtomRoom, ADDED_WORDS, ATOMS_MAX};
 use super::words::{Control, Side, Words};
 use super::work::{Round, Stream, Workspace};
 use crate::mask::TpcMask;
@@ -61,14 +61,20 @@ const MARKS: usize = 4;
 const COPIES_WORDS: usize = SEGMENT_WORDS + MARKS * 11;
 /// Index of the progress word, behind the copies.
 const PROGRESS: usize = COPIES + COPIES_WORDS;
+/// Index of the words that atoms without a join write, behind the progress word.
+const APART: usize = PROGRESS + 1;
+/// Index of the memory for copies of a segment that is split, behind those.
+const LONG_COPIES: usize = APART + ATOMS_MAX as usize;
+/// Words of that memory: the segment, the one that replaces it, and what ends batches.
+const LONG_COPIES_WORDS: usize = 2 * SEGMENT_WORDS + ADDED_WORDS + MARKS * 11;
 /// Words of the memory.
-const WORDS: usize = PROGRESS + 1;
+const WORDS: usize = LONG_COPIES + LONG_COPIES_WORDS;
 /// A QMD, and so its done word's index in the slot.
 const DONE: usize = v04_00::WORDS;
 /// The time of the checks.
 const NOW: Ns = Ns(1 << 40);
 
-/// Words and storage of the checks, about 80 KiB. It begins as [`Memory::new`].
+/// Words and storage of the checks, about 90 KiB. It begins as [`Memory::new`].
 #[derive(Debug)]
 pub struct Memory {
     ram: [Cell<u32>; WORDS],

@@ -8,7 +8,20 @@
 //!
 //! The segment is written when the launch is split. An atom's QMD is written just before the atom
 //! is released, so that it gets the mask of that moment.
+//!
+//! A lane with copies has frames that the GPU may only read, so that no work of the tenant's
+//! changes what a slot holds:
+//!
+//! ```text
+//! frame  = slot of atom 0 | slot of atom 1 | ..
+//! copies = the segment that schedules them
+//! apart  = the atoms' done words, which the GPU writes
+//! ```
+//!
+//! There is no join. The last atom has the launch's effects, and waits for the end of the others.
+//! So launches of one wave stay whole: their blocks may wait for each other.
 
+use super::copies::Copies;
 use super::in_flight::{Fence, Reach, Submission};
 use super::scratch::{Frame, Scratch};
 use super::words::{Storage, Words};
@@ -34,6 +47,10 @@ pub const FRAME_WORDS: usize = 32 * 1024;
 // CAST: a small constant.
 pub const SLOTS_WORDS: usize = (ATOMS_MAX as usize + 1) * SLOT_WORDS;
 
+/// Words that a split adds to a segment without a join, at most.
+// CAST: a small constant.
+pub const ADDED_WORDS: usize = 6 * ATOMS_MAX as usize + 6;
+
 /// Words of a QMD of the only version that is split.
 const QMD_WORDS: usize = v04_00::WORDS;
 
@@ -51,11 +68,11 @@ impl<S: Storage> AtomRoom<S> {
         Self { slots, cuts }
     }
 
-    /// Returns the words of atom `index`'s QMD, followed by its done word.
-    fn atom(&mut self, index: u32) -> Option<&mut [u32]> {
-        // CAST: widening. Slot 0 is the join's.
-        let at = (Wrapping(index as usize) + Wrapping(1)) * Wrapping(SLOT_WORDS);
-        self.slots.get_mut(at.0..)?.get_mut(..QMD_WORDS + 1)
+    /// Returns the words of the QMD in a slot.
+    fn slot(&mut self, slot: u32) -> Option<&mut [u32]> {
+        // CAST: widening.
+        let at = Wrapping(slot as usize) * Wrapping(SLOT_WORDS);
+        self.slots.get_mut(at.0..)?.get_mut(..QMD_WORDS)
     }
 }
 
@@ -67,6 +84,8 @@ pub struct Atoms<V> {
     segment: Segment,
     count: u32,
     next: u32,
+    /// The first atoms, which are known to have ended.
+    ended: u32,
     done: DoneWords,
     launch: Submission<V>,
     /// The submission that each atom is.
@@ -108,28 +127,32 @@ pub struct Emission<'a> {
 }
 
 impl<V: Copy + 'static> Splitting<'_, V> {
-    /// Writes the segment with its launch split, but without the atoms' QMDs, into a frame. Returns
-    /// `None` if the segment must be published unchanged.
-    pub fn emit<S: Storage>(
+    /// Writes the segment with its launch split, but without the atoms' QMDs: into a frame, or into
+    /// `copies` where frames are read-only. Returns `None` if the segment must be published
+    /// unchanged.
+    pub fn emit<S: Storage, W: Words<View = V>>(
         &self,
         room: &mut AtomRoom<S>,
         scratch: &mut Scratch<S, V>,
-        memory: &impl Words<View = V>,
+        copies: Option<&mut Copies<S, V>>,
+        memory: &W,
         to: Emission<'_>,
     ) -> Option<Atoms<V>> {
         let orders = to.orders.get_mut(..self.found.len())?;
         orders.fill(Order::default());
         orders.get_mut(self.index)?.atoms = self.split.atoms;
-        let need = rewrite::room(self.words, self.found, orders, &Placement::Written(&mut []));
+        let placement = placement(copies.is_some(), &mut []);
+        let need = rewrite::room(self.words, self.found, orders, &placement);
         if need.slots < 2 {
             self.count_why_not(orders, to.output, to.counters);
             return None;
         }
-        let Some(frame) = scratch.frame(memory) else {
+        let frame = scratch.frame(memory);
+        let Some(frame) = frame.filter(|frame| frame.is_read_only() == copies.is_some()) else {
             add(to.crowded, 1);
             return None;
         };
-        let done = DoneWords::in_slots(frame.gpu_va, self.number);
+        let done = frame.done_words(self.number);
         let emitted = rewrite::emit(
             self.words,
             self.found,
@@ -137,40 +160,68 @@ impl<V: Copy + 'static> Splitting<'_, V> {
             Output {
                 words: to.output,
                 slot_va: frame.gpu_va,
-                slots: ATOMS_MAX + 1,
-                placement: Placement::Written(&mut room.slots),
+                slots: ATOMS_MAX + u32::from(!frame.is_read_only()),
+                placement: self::placement(copies.is_some(), &mut room.slots),
                 cuts: &mut room.cuts,
                 done: Some(done),
             },
             to.counters,
-        )
-        .ok()?;
-        // CAST: widening.
-        let words_at = (Wrapping(emitted.slots as usize) * Wrapping(SLOT_WORDS)).0;
-        let join = room.slots.get(..QMD_WORDS)?;
-        // CAST: widening.
-        let output = to.output.get(..emitted.words as usize)?;
-        let written = frame.write(memory, 0, join) && frame.write(memory, words_at, output);
-        let held = written && scratch.hold(memory, &frame, self.launch.fence, self.rest);
-        let count = emitted.slots.checked_sub(1)?;
+        );
+        let placed = emitted.ok().and_then(|emitted| {
+            // CAST: widening.
+            let output = to.output.get(..emitted.words as usize)?;
+            let segment = match copies {
+                Some(copies) => copies.put(memory, &self.segment, output)?,
+                None => self.place(room, &frame, memory, emitted.slots, output)?,
+            };
+            Some((segment, emitted.slots))
+        });
+        let Some((segment, slots)) = placed else {
+            add(to.crowded, 1);
+            return None;
+        };
+        let count = match frame.is_read_only() {
+            true => slots,
+            false => slots.checked_sub(1)?,
+        };
         let part = u64::from(count.max(1));
-        held.then(|| Atoms {
-            segment: Segment {
-                va: (Va(frame.gpu_va) + u64::from(emitted.slots) * SLOT_BYTES).get(),
-                words: emitted.words,
-                ..self.segment
-            },
-            frame,
-            count,
-            next: 0,
-            done,
-            launch: self.launch,
-            submission: Submission {
-                blocks: self.launch.blocks.checked_div(part).unwrap_or(0),
-                predicted: self.launch.predicted / part,
-                ..self.launch
-            },
-            split: self.split,
+        scratch
+            .hold(memory, &frame, self.launch.fence, self.rest)
+            .then(|| Atoms {
+                segment,
+                frame,
+                count,
+                next: 0,
+                ended: 0,
+                done,
+                launch: self.launch,
+                submission: Submission {
+                    blocks: self.launch.blocks.checked_div(part).unwrap_or(0),
+                    predicted: self.launch.predicted / part,
+                    ..self.launch
+                },
+                split: self.split,
+            })
+    }
+
+    /// Writes the join, and the segment behind the slots, into a frame. Returns the segment.
+    fn place<S: Storage>(
+        &self,
+        room: &AtomRoom<S>,
+        frame: &Frame<V>,
+        memory: &impl Words<View = V>,
+        slots: u32,
+        output: &[u32],
+    ) -> Option<Segment> {
+        // CAST: widening.
+        let words_at = (Wrapping(slots as usize) * Wrapping(SLOT_WORDS)).0;
+        let join = room.slots.get(..QMD_WORDS)?;
+        let written = frame.write(memory, 0, join) && frame.write(memory, words_at, output);
+        written.then_some(Segment {
+            va: (Va(frame.gpu_va) + u64::from(slots) * SLOT_BYTES).get(),
+            // CAST: within the frame.
+            words: output.len() as u32,
+            ..self.segment
         })
     }
 
@@ -232,21 +283,55 @@ impl<V: Copy + 'static> Atoms<V> {
         (entry.encode(), self.released(), last)
     }
 
+    /// Returns whether the next atom may be released as far as the launch's effects are concerned:
+    /// an atom that has them waits for the others.
+    pub fn is_ready(&mut self, memory: &impl Words<View = V>) -> bool {
+        if !self.has_effects(self.next) {
+            return true;
+        }
+        while self.ended < self.next {
+            if !self.end_of(self.ended).is_reached(memory) {
+                return false;
+            }
+            self.ended = (Wrapping(self.ended) + Wrapping(1)).0;
+        }
+        true
+    }
+
+    /// Returns whether an atom has the effects of the launch: the last one, without a join.
+    fn has_effects(&self, atom: u32) -> bool {
+        let is_last = (Wrapping(atom) + Wrapping(1)).0 >= self.count;
+        is_last && self.frame.is_read_only()
+    }
+
+    /// Returns the slot of an atom. The join has the first one.
+    fn slot_of(&self, atom: u32) -> u32 {
+        (Wrapping(atom) + Wrapping(u32::from(!self.frame.is_read_only()))).0
+    }
+
+    /// Returns the condition under which an atom without effects has ended.
+    fn end_of(&self, atom: u32) -> Fence<V> {
+        let (view, index) = self.frame.done_word(self.slot_of(atom));
+        Fence {
+            view,
+            index,
+            number: self.done.payload,
+            reach: Reach::Equal,
+        }
+    }
+
     /// Returns the submission of the last release.
     fn released(&self) -> Submission<V> {
+        let atom = (Wrapping(self.next) - Wrapping(1)).0;
         if !self.is_paced() {
             return self.launch;
         }
-        let bytes = self.done.va_of(self.next).wrapping_sub(self.frame.gpu_va);
-        // CAST: within the frame.
-        let (view, index) = self.frame.word((bytes >> 2) as usize);
+        let fence = match self.has_effects(atom) {
+            true => self.launch.fence,
+            false => self.end_of(atom),
+        };
         Submission {
-            fence: Fence {
-                view,
-                index,
-                number: self.done.payload,
-                reach: Reach::Equal,
-            },
+            fence,
             ..self.submission
         }
     }
@@ -260,11 +345,8 @@ impl<V: Copy + 'static> Atoms<V> {
         mask: Option<&DisabledTpcs>,
         counters: &mut Counters,
     ) {
-        let Some(qmd) = room.atom(atom) else { return };
-        if let Some(done) = qmd.last_mut() {
-            // Make the word differ from the payload that the atom will write.
-            *done = !self.done.payload;
-        }
+        let slot = self.slot_of(atom);
+        let Some(qmd) = room.slot(slot) else { return };
         if let Some(mask) = mask {
             match mask::apply(qmd, Version::V04_00, mask) {
                 Ok(_) if atom == 0 => add(&mut counters.masked, 1),
@@ -272,9 +354,20 @@ impl<V: Copy + 'static> Atoms<V> {
                 Err(reason) => counters.keep(reason),
             }
         }
+        // Make the word differ from the payload that the atom will write.
+        let (view, index) = self.frame.done_word(slot);
+        memory.store(&view, index, !self.done.payload);
         // CAST: widening.
-        let at = (Wrapping(atom as usize) + Wrapping(1)) * Wrapping(SLOT_WORDS);
+        let at = Wrapping(slot as usize) * Wrapping(SLOT_WORDS);
         self.frame.write(memory, at.0, qmd);
+    }
+}
+
+/// Returns the placement of slots that are written through a view.
+fn placement(is_read_only: bool, view: &mut [u32]) -> Placement<'_> {
+    match is_read_only {
+        true => Placement::ReadOnly(view),
+        false => Placement::Written(view),
     }
 }
 

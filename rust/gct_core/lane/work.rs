@@ -61,7 +61,8 @@ impl<S: Storage> Workspace<S> {
 pub struct Round<'a, S: Storage, W: Words> {
     /// The memory that segments, fences and frames are in.
     pub memory: &'a W,
-    /// Memory for replacement segments.
+    /// Memory for replacement segments, and for the atoms of split launches. The GPU may only read
+    /// it in a lane with copies.
     pub scratch: Option<&'a mut Scratch<S, W::View>>,
     /// Memory for copies of the lane's segments. Without it the GPU executes the tenant's words.
     pub copies: Option<&'a mut Copies<S, W::View>>,
@@ -114,6 +115,17 @@ pub enum Next<V> {
 }
 
 impl<V: Copy> Next<V> {
+    /// Returns whether it need not wait for the end of other atoms of its launch.
+    pub(super) fn is_ready(&mut self, memory: &impl Words<View = V>) -> bool
+    where
+        V: 'static,
+    {
+        match self {
+            Self::Whole { .. } => true,
+            Self::Atoms(atoms) => atoms.is_ready(memory),
+        }
+    }
+
     /// Returns the further conditions of its end, beside that of its submission.
     pub(super) fn ends(&self) -> [Option<Fence<V>>; ENDS_MAX] {
         match self {

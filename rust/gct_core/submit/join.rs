@@ -14,11 +14,17 @@
 //! ended, in whatever order the atoms end. M itself is not scheduled; it stays in the tenant's
 //! memory as the tenant wrote it.
 //!
-//! An **atom** has no effect but that decrement and, on request, its done word. It also loses
-//! `ENABLE_PROGRAM_PRE_EXIT`. With that bit, a dependent is notified when every block has *allowed*
-//! its dependents to start (`griddepcontrol.launch_dependents`). That may be long before the blocks
-//! end, and the join would release too early. So programmatic dependents of a split launch start
-//! when it has ended: later than they could, never too early.
+//! The hardware counts the join's counter down in memory, so a join cannot lie where the GPU may
+//! only read. There a launch has no join ([`Placement::ReadOnly`]): its last atom keeps the
+//! effects, and is released once the others have ended.
+//!
+//! [`Placement::ReadOnly`]: super::rewrite::Placement::ReadOnly
+//!
+//! Any other **atom** has no effect but that decrement and, on request, its done word. It also
+//! loses `ENABLE_PROGRAM_PRE_EXIT`. With that bit, a dependent is notified when every block has
+//! *allowed* its dependents to start (`griddepcontrol.launch_dependents`). That may be long before
+//! the blocks end, and the join would release too early. So programmatic dependents of a split
+//! launch start when it has ended: later than they could, never too early.
 //!
 //! Only version 4.0 is split (`submission.md`), so this is about its layout alone.
 
@@ -35,8 +41,10 @@ const _: () = assert!((QMD_VA_END - 1) >> 8 <= v04::DEPENDENT_QMD0_POINTER.max()
 // A done word fits behind the QMD in its slot.
 const _: () = assert!(DONE_OFFSET + 4 <= SLOT_BYTES);
 
-/// Offset of a done word in its slot: behind the QMD.
-const DONE_OFFSET: u64 = 4 * WORDS as u64;
+/// Index of a done word in its slot: behind the QMD.
+pub(crate) const DONE_WORD: usize = WORDS;
+/// The same in bytes.
+const DONE_OFFSET: u64 = 4 * DONE_WORD as u64;
 /// The first address that no release can name: `RELEASE_SEMAPHORE0_ADDR` has 57 bits.
 const RELEASE_VA_END: u64 = ((v04::RELEASE_SEMAPHORE0_ADDR_UPPER.max() as u64) << 32) + (1 << 32);
 /// `RELEASE_STRUCTURE_SIZE_SEMAPHORE_ONE_WORD`.
@@ -140,18 +148,23 @@ pub(crate) fn make_join(qmd: &mut Qmd, atoms: u32) {
     put(v04::GRID_DEPTH, qmd, 1);
 }
 
-/// Turns `qmd` into the common part of all atoms of the join at `join_va`.
+/// Turns `qmd` into the common part of all atoms of the join at `join_va`, or of those without a
+/// join.
 #[inline]
-pub(crate) fn make_atom(qmd: &mut Qmd, join_va: u64) {
+pub(crate) fn make_atom(qmd: &mut Qmd, join_va: Option<u64>) {
     for field in NOT_IN_ATOMS {
         field.clear(qmd);
     }
     let [enable, action, pointer, other] = ATOM_DEPENDENTS;
+    other.clear(qmd);
+    let Some(join_va) = join_va else {
+        enable.clear(qmd);
+        return;
+    };
     put(enable, qmd, 1);
     put(action, qmd, ACTION_DECREMENT_DEPENDENCE);
     // CAST: the address is below 2^40 and a multiple of 256.
     put(pointer, qmd, (join_va >> 8) as u32);
-    other.clear(qmd);
 }
 
 /// Makes an atom write a done word. Each atom gets its own address afterwards.

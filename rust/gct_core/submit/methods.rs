@@ -41,6 +41,8 @@ methods! {
     SEM_EXECUTE = 0x006c,
     /// Host: waits until the engine is idle.
     WFI = 0x0078,
+    /// Waits until all launches of the channel have ended.
+    WAIT_FOR_IDLE = 0x0110,
     /// Loads the position in the macro memory.
     LOAD_MME_INSTRUCTION_RAM_POINTER = 0x0114,
     /// Loads macro code.

@@ -23,6 +23,19 @@
 //! one. The order of the channel holds: the tenant's words behind the launch stay behind its last
 //! atom.
 //!
+//! Slots that the GPU may only read ([`Placement::ReadOnly`]) have no join. The atoms' calls take
+//! the place of the tenant's call. That would have waited for the end of the channel's earlier
+//! launches, and an atom's does not, so the channel waits before the first one:
+//!
+//! ```text
+//! PCAS2_B = INVALIDATE                                    of M
+//! WAIT_FOR_IDLE
+//! PCAS_A = slot 0, PCAS2_B = INVALIDATE, SCHEDULE         the first atom
+//! PCAS_A = slot 1, ..                                     <- a cut before this and further ones
+//! PCAS_A = slot n - 1, ..                                 the last atom, with the effects of M
+//! PCAS_A = M                                              <- and here
+//! ```
+//!
 //! The required room is known before anything is written: exactly from [`room`], or as a bound from
 //! [`Room::bound`].
 
@@ -59,6 +72,16 @@ pub enum Placement<'a> {
     /// [`emit`] does, through this view of the slots, [`SLOT_WORDS`] words each. The caller makes
     /// them visible at the slots' address before it publishes the output.
     Written(&'a mut [u32]),
+    /// As [`Written`](Self::Written), for slots that the GPU may only read. The last atom has the
+    /// effects of the launch, so the caller publishes it once the others have ended.
+    ReadOnly(&'a mut [u32]),
+}
+
+impl Placement<'_> {
+    /// Returns whether a split launch has a join.
+    fn joins(&self) -> bool {
+        !matches!(self, Self::ReadOnly(_))
+    }
 }
 
 /// A place where the output may be divided.
@@ -143,6 +166,9 @@ const PCAS_WORDS: Sat<u64> = Sat(2 + 2);
 const INVALIDATE_WORDS: Sat<u64> = Sat(2);
 /// Words around the tenant's call: *M* is invalidated, PCAS_A names the join, and *M* again.
 const CALL_WORDS: Sat<u64> = Sat(INVALIDATE_WORDS.0 + 2 + 2);
+/// Words in place of the tenant's call, besides the atoms' calls: *M* is invalidated, the channel
+/// waits, PCAS_A names *M* again.
+const IN_PLACE_WORDS: Sat<u64> = Sat(INVALIDATE_WORDS.0 + 2 + 2);
 /// Words that restore the upload's registers.
 const RESTORE_UPLOAD_WORDS: Sat<u64> = Sat(RESTORE_WORDS as u64);
 
@@ -165,19 +191,21 @@ impl Room {
         }
     }
 
-    /// Adds the room of a split into `atoms` atoms.
+    /// Adds the room of a split into `atoms` atoms. The words of a call that the atoms replace
+    /// count as if they stayed.
     fn add(&mut self, atoms: u32, placement: &Placement<'_>) {
         let atoms = Sat(u64::from(atoms.min(ATOMS_MAX)));
-        let slots = atoms + Sat(1);
-        let (slot, atom, restore) = match placement {
+        let slots = atoms + Sat(u64::from(placement.joins()));
+        let (slot, atom, call) = match placement {
             Placement::Upload => (
                 UPLOAD_WORDS + Sat(V04_00::WORDS as u64),
                 PCAS_WORDS,
-                RESTORE_UPLOAD_WORDS,
+                CALL_WORDS + RESTORE_UPLOAD_WORDS,
             ),
-            Placement::Written(_) => (Sat(0), PCAS_WORDS + INVALIDATE_WORDS, Sat(0)),
+            Placement::Written(_) => (Sat(0), PCAS_WORDS + INVALIDATE_WORDS, CALL_WORDS),
+            Placement::ReadOnly(_) => (Sat(0), PCAS_WORDS + INVALIDATE_WORDS, IN_PLACE_WORDS),
         };
-        let each = slots * slot + atoms * atom + CALL_WORDS + restore;
+        let each = slots * slot + atoms * atom + call;
         self.words = (Sat(self.words) + each).0;
         self.slots = (Sat(self.slots) + slots).0;
         self.cuts = (Sat(self.cuts) + atoms).0;
@@ -191,7 +219,9 @@ impl Room {
         let fits = |need: u64, have: usize| usize::try_from(need).is_ok_and(|need| need <= have);
         let viewed = match &output.placement {
             Placement::Upload => true,
-            Placement::Written(view) => fits(self.slots, view.len() / SLOT_WORDS),
+            Placement::Written(view) | Placement::ReadOnly(view) => {
+                fits(self.slots, view.len() / SLOT_WORDS)
+            }
         };
         viewed
             && fits(self.words, output.words.len())
@@ -300,10 +330,16 @@ pub fn room(
         words: u64::try_from(words.len()).unwrap_or(u64::MAX),
         ..Room::default()
     };
-    let splits = pairs(calls, orders)
-        .filter_map(|(call, order)| split_of(words, calls, call, order).ok().flatten());
-    for split in splits.take(SPLITS) {
+    let splits = pairs(calls, orders).filter_map(|(call, order)| {
+        let split = split_of(words, calls, call, order).ok().flatten();
+        Some((call, split?))
+    });
+    for (call, split) in splits.take(SPLITS) {
         room.add(split.plan.atoms(), placement);
+        if !placement.joins() {
+            let replaced = Sat(call.call_end) - Sat(call.call_at);
+            room.words = (Sat(room.words) - Sat(u64::from(replaced.0))).0;
+        }
     }
     room
 }

@@ -6,9 +6,10 @@ mod common;
 
 use common::launches::{launch, segments, Launch};
 use common::rewriter::{
-    divide, keep, mask_in_place, rewrite, rewrite_as, How, DONE_PAYLOAD, SLOTS,
+    divide, keep, mask_in_place, rewrite, rewrite_as, How, Rewritten, DONE_PAYLOAD, SLOTS,
 };
 use common::{capture, orders, CHANNEL};
+use gct_core::submit::limits::SLOT_BYTES;
 use gct_core::submit::mask::DisabledTpcs;
 use gct_model::{
     compare, memory_differences, Act, ChannelId, Config, Expected, GuestMemory, Kind, Machine,
@@ -113,6 +114,65 @@ fn check_done(report: &Report) {
     }
 }
 
+/// Runs segments without joins. Each last atom is submitted once the others have ended.
+fn run_in_turn(done: &Rewritten, order: Order) -> (Report, SparseMemory) {
+    let config = Config {
+        order,
+        ..Config::default()
+    };
+    let mut memory = SparseMemory::new(1 << 12);
+    for (word, at) in done.slots.iter().zip((SLOTS..).step_by(4)) {
+        memory.write_u32(at, *word).expect("room for the slots");
+    }
+    let mut machine = Machine::new(memory, config);
+    for (words, before_last) in done.segments.iter().zip(&done.before_last) {
+        let mut from = 0;
+        for cut in before_last {
+            machine.submit(CHANNEL, &words[from..*cut]);
+            machine.run();
+            from = *cut;
+        }
+        machine.submit(CHANNEL, &words[from..]);
+    }
+    machine.run();
+    machine.into_parts()
+}
+
+/// Returns the addresses of words of QMDs in slots that a run has changed.
+fn changed_qmds(done: &Rewritten, mut memory: SparseMemory) -> Vec<u64> {
+    let words = done.slots.iter().zip((SLOTS..).step_by(4));
+    let in_qmd = |(_, at): &(&u32, u64)| (at - SLOTS) % SLOT_BYTES < 384;
+    let changed = words
+        .filter(in_qmd)
+        .filter(|(word, at)| memory.read_u32(*at) != Ok(**word));
+    changed.map(|(_, at)| at).collect()
+}
+
+/// Returns how many done words were written.
+fn done_words(report: &Report) -> usize {
+    let releases = report.effects.iter().filter(
+        |effect| matches!(effect.act, Act::Release(release) if SLOT_RANGE.contains(&release.address)),
+    );
+    releases.count()
+}
+
+/// Returns how many atoms have ended.
+fn atoms_ended(report: &Report) -> usize {
+    let ended = |run: &&Run| SLOT_RANGE.contains(&run.qmd) && run.ended.is_some();
+    report.runs.iter().filter(ended).count()
+}
+
+/// Returns how many of these have the effects of their launch.
+fn lasts_ended(report: &Report, done: &Rewritten) -> usize {
+    let lasts: Vec<u64> = done
+        .lasts
+        .iter()
+        .map(|slot| SLOTS + slot * SLOT_BYTES)
+        .collect();
+    let ended = |run: &&Run| lasts.contains(&run.qmd) && run.ended.is_some();
+    report.runs.iter().filter(ended).count()
+}
+
 /// Returns whether the tenant's own program has the same result in every order. A program with
 /// races cannot be compared.
 fn is_ordered(original: &[Vec<u32>], seed: u64) -> bool {
@@ -190,13 +250,41 @@ proptest! {
     ) {
         let original = segments(&launches);
         prop_assume!(is_ordered(&original, seed));
-        let how = How { mask: mask.as_ref(), atoms, written, done: true };
+        let how = How { mask: mask.as_ref(), atoms, written, done: true, ..How::default() };
         let done = rewrite_as(&original, &how);
         let slots = if written { &done.slots[..] } else { &[] };
         let rewritten = if pieces { divide(&done) } else { done.segments };
         check_same(&original, &rewritten, slots, mask.as_ref(), few_orders(seed));
         for order in few_orders(seed) {
             check_done(&run(CHANNEL, &rewritten, slots, order).0);
+        }
+    }
+
+    /// Checks slots that the GPU may only read: the last atom is submitted once the others have
+    /// ended. Then a tenant notices no difference, and all but the last write their done words.
+    #[test]
+    fn so_they_do_without_a_join(
+        launches in several(), mask in masks(), atoms in 2_u32..20, seed: u64,
+    ) {
+        let original = segments(&launches);
+        prop_assume!(is_ordered(&original, seed));
+        let how = How { mask: mask.as_ref(), atoms, written: true, read_only: true, done: true };
+        let done = rewrite_as(&original, &how);
+        let (before, memory) = match &mask {
+            Some(mask) => (
+                run(CHANNEL, &original, &[], Order::Eager).0,
+                run(CHANNEL, &mask_in_place(&original, mask), &[], Order::Eager).1,
+            ),
+            None => run(CHANNEL, &original, &[], Order::Eager),
+        };
+        // Behind a launch that never ends the channel stands still.
+        prop_assume!(before.waiting.is_empty() && before.blocked.is_empty());
+        for order in few_orders(seed) {
+            let (after, new_memory) = run_in_turn(&done, order);
+            prop_assert_eq!(compare(&before, &after, &expected(mask.as_ref())), []);
+            prop_assert_eq!(memory_differences(&memory, &new_memory, &[SLOT_RANGE]), []);
+            prop_assert_eq!(changed_qmds(&done, new_memory), []);
+            prop_assert_eq!(done_words(&after), atoms_ended(&after) - lasts_ended(&after, &done));
         }
     }
 

@@ -4,7 +4,8 @@
 
 use super::backend::{Lent, Ram, Run, Sides};
 use super::{
-    check, mask_at, write_launch, Slots, COPIES, COPIES_WORDS, ENTRIES, NOW, PROGRESS, SEGMENT, VA,
+    check, mask_at, write_launch, Slots, APART, ATOMS, COPIES, COPIES_WORDS, ENTRIES, FRAME_WORDS,
+    LONG_COPIES, LONG_COPIES_WORDS, NOW, PROGRESS, RELEASE, SEGMENT, VA,
 };
 use crate::lane::channel::Lane;
 use crate::lane::copies::Copies;
@@ -12,13 +13,16 @@ use crate::lane::governor::{Governor, Nobody};
 use crate::lane::in_flight::InFlightQueue;
 use crate::lane::limits::LaunchLimits;
 use crate::lane::ring::RealRing;
-use crate::lane::split::AtomRoom;
+use crate::lane::scratch::Scratch;
+use crate::lane::split::{AtomRoom, ATOMS_MAX};
 use crate::lane::words::{Control, Side, Words};
 use crate::lane::work::{Round, Stream, Workspace};
 use crate::mask::TpcMask;
 use crate::submit::gpfifo::{Control as Command, Entry, Fetch, Segment};
+use crate::submit::limits::SLOT_WORDS;
 use crate::submit::selftest::{Failure, QMD_AT, SEGMENT_WORDS};
 use crate::topology::Topology;
+use core::num::Wrapping;
 
 /// A lane whose tenant is kept to some TPCs, with room for the copy of one segment.
 struct Bench<'a> {
@@ -26,6 +30,7 @@ struct Bench<'a> {
     governor: Governor<Lent<'a>, Nobody>,
     work: Workspace<Lent<'a>>,
     copies: Copies<Lent<'a>, Run>,
+    scratch: Option<Scratch<Lent<'a>, Run>>,
 }
 
 impl Bench<'_> {
@@ -33,7 +38,7 @@ impl Bench<'_> {
     fn publish(&mut self, ram: &Ram<'_>, sides: &Sides<'_>) -> u32 {
         let mut round = Round {
             memory: ram,
-            scratch: None,
+            scratch: self.scratch.as_mut(),
             copies: Some(&mut self.copies),
             turn: 2,
             work: &mut self.work,
@@ -54,29 +59,57 @@ pub(super) fn run(ram: &Ram<'_>, sides: &Sides<'_>, slots: &mut Slots) -> Result
     for word in sides.userd.iter().flatten() {
         word.set(0);
     }
-    let memory = Run {
-        first: COPIES,
-        words: COPIES_WORDS,
+    let Some(mut bench) = bench(slots, (COPIES, COPIES_WORDS)) else {
+        return check(false, "copies fit");
     };
+    masks(&mut bench, ram, sides)?;
+    waits(&mut bench, ram, sides)?;
+    for word in sides.userd.iter().flatten() {
+        word.set(0);
+    }
+    let Some(mut bench) = self::bench(slots, (LONG_COPIES, LONG_COPIES_WORDS)) else {
+        return check(false, "longer copies fit");
+    };
+    splits(&mut bench, ram, sides)
+}
+
+/// Returns a lane with memory for copies, by its index and its words.
+#[inline(never)]
+fn bench(slots: &mut Slots, (first, words): (usize, usize)) -> Option<Bench<'_>> {
     let progress = Run {
         first: PROGRESS,
         words: 1,
     };
     let copies = Copies::new(
         // CAST: a small constant.
-        (va(COPIES), memory, COPIES_WORDS as u32),
+        (va(first), Run { first, words }, words as u32),
         (va(PROGRESS), progress),
         &mut slots.marks[..],
-    );
-    let Some(copies) = copies else {
-        return check(false, "copies fit");
+    )?;
+    let frame = Run {
+        first: 0,
+        words: FRAME_WORDS,
     };
-    let room = AtomRoom::new(&mut slots.slots[..0], &mut slots.cuts[..0]);
+    // CAST: a small constant.
+    let most = ATOMS_MAX as usize;
+    let ends = Run {
+        first: APART,
+        words: most,
+    };
+    let scratch = Scratch::read_only(
+        (va(0), frame, FRAME_WORDS),
+        FRAME_WORDS,
+        (va(APART), ends, most),
+        &mut slots.frames[..],
+    );
+    let room = AtomRoom::new(&mut slots.slots[..], &mut slots.cuts[..]);
+    // Nothing is known of the kernel.
+    slots.kernels.fill(None);
     let limits = LaunchLimits {
         tpcs: Some(TpcMask::first(4)),
         ..LaunchLimits::NONE
     };
-    let mut bench: Bench<'_> = Bench {
+    let mut bench = Bench {
         lane: Lane::new(
             ENTRIES,
             RealRing::new(&mut slots.ring[..]),
@@ -90,13 +123,13 @@ pub(super) fn run(ram: &Ram<'_>, sides: &Sides<'_>, slots: &mut Slots) -> Result
             &mut slots.output[..],
         ),
         copies,
+        scratch,
     };
     bench
         .governor
         .set_gpu(Topology::together(TpcMask::first(8)));
     bench.lane.set_token(9);
-    masks(&mut bench, ram, sides)?;
-    waits(&mut bench, ram, sides)
+    Some(bench)
 }
 
 /// Returns the segment of an entry of the real ring.
@@ -158,4 +191,50 @@ fn waits(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), 
     let last = sides.real.get(4).map(core::cell::Cell::get);
     check(last == Some(0), "as an entry that does nothing")?;
     check(!bench.lane.is_pending(sides), "nothing is left")
+}
+
+/// Checks that a launch is split without a join: its atoms have the mask, and the last one waits
+/// for all others.
+#[inline(never)]
+fn splits(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), Failure> {
+    let word = |first| Run { first, words: 1 };
+    ram.store(&word(PROGRESS), 0, 0);
+    ram.store(&word(RELEASE), 0, 0);
+    let limits = LaunchLimits {
+        atom_ns: 1,
+        ..*bench.governor.limits()
+    };
+    bench.governor.set_limits(limits);
+    sides.submit(write_launch(ram));
+    let mut released = Wrapping(0);
+    for _ in 0..3 {
+        released += bench.publish(ram, sides);
+        sides.fetch();
+    }
+    check((2..=4).contains(&released.0), "few atoms are in flight")?;
+    let first = segment(sides, 0).map(|segment| segment.va);
+    let copies = va(LONG_COPIES)..va(LONG_COPIES.wrapping_add(LONG_COPIES_WORDS));
+    check(first.is_some_and(|va| copies.contains(&va)), "it is a copy")?;
+    let masked = mask_at(ram, 0).is_some_and(|mask| mask.first() == Some(&0xf0));
+    check(masked, "an atom has the mask")?;
+    let last = ATOMS.wrapping_sub(1);
+    let number = bench.governor.splits;
+    for atom in 0..last {
+        // CAST: widening.
+        check(released.0 as usize <= last, "the last one waits")?;
+        ram.store(&word(APART.wrapping_add(atom)), 0, number);
+        released += bench.publish(ram, sides);
+        sides.fetch();
+    }
+    // CAST: widening.
+    check(released.0 as usize == ATOMS, "all are released")?;
+    let slot = last.wrapping_mul(SLOT_WORDS);
+    let masked = mask_at(ram, slot).is_some_and(|mask| mask.first() == Some(&0xf0));
+    check(masked, "the last has the mask")?;
+    check(bench.lane.is_pending(sides), "it is in flight")?;
+    ram.store(&word(RELEASE), 0, 1);
+    bench.publish(ram, sides);
+    check(!bench.lane.is_pending(sides), "it has ended")?;
+    let missed = bench.governor.missed();
+    check(missed.crowded == 0, "there was room")
 }

@@ -181,13 +181,22 @@ impl<'a> Emitter<'a> {
     ) {
         let mut atom = [0; BLOCK_WORDS];
         make_upload(&mut atom, call.subchannel, tenant, 0);
-        let first = (self.slots.0, slot_va(self.slot_va, self.slots.0));
-        let parts = Parts::new(plan, (tenant, mask), &mut atom, first, self.done);
+        let (slot, va) = (self.slots, slot_va(self.slot_va, self.slots.0));
+        let before = match self.placement.joins() {
+            true => (slot.0, va),
+            // The first atom has the first slot.
+            false => ((slot - Wrapping(1)).0, va.wrapping_sub(SLOT_BYTES)),
+        };
+        let before = (before, self.placement.joins());
+        let parts = Parts::new(plan, (tenant, mask), &mut atom, before, self.done);
         self.copy_to(usize::try_from(call.call_at).unwrap_or(usize::MAX));
         if let (Some(qmd), Some(mask)) = (self.qmd_of(call), mask) {
             mask::write(qmd, Version::V04_00, Some(mask));
         }
-        self.insert(index, call, &parts);
+        match self.placement.joins() {
+            true => self.insert(index, call, &parts),
+            false => self.insert_without_join(index, call, &parts),
+        }
     }
 
     /// Returns a launch's QMD in the output, once it was copied.
@@ -220,11 +229,11 @@ impl<'a> Emitter<'a> {
             }
         } else if let Placement::Written(view) = &mut self.placement {
             // CAST: slots were counted against the view's length.
-            let from = (Wrapping(parts.first as usize) * Wrapping(SLOT_WORDS)).0;
+            let from = (Wrapping(parts.before as usize) * Wrapping(SLOT_WORDS)).0;
             parts.write_slots(view.get_mut(from..).unwrap_or_default());
         }
         let [action_header, action] = action(on, Action::Invalidate);
-        let [address_header, address] = address(on, parts.first_va);
+        let [address_header, address] = address(on, parts.before_va);
         self.push([action_header, action, address_header, address]);
         self.copy_to(usize::try_from(call.call_end).unwrap_or(usize::MAX));
         if uploads {
@@ -235,6 +244,28 @@ impl<'a> Emitter<'a> {
         }
         self.push(self::address(on, call.qmd_va));
         self.slots += slots;
+        self.record(call);
+    }
+
+    /// Writes the atoms of a launch without a join in place of its call.
+    fn insert_without_join(&mut self, index: u32, call: &QmdCall, parts: &Parts<'_>) {
+        let on = call.subchannel;
+        if let Placement::ReadOnly(view) = &mut self.placement {
+            // CAST: slots were counted against the view's length.
+            let from = (Wrapping(self.slots.0 as usize) * Wrapping(SLOT_WORDS)).0;
+            parts.write_without_join(view.get_mut(from..).unwrap_or_default());
+        }
+        self.push(action(on, Action::Invalidate));
+        self.push([method::incr(on, methods::WAIT_FOR_IDLE, 1), 0]);
+        self.calls(index, parts, |va| schedule_written(on, va));
+        self.push(address(on, call.qmd_va));
+        self.copied = usize::try_from(call.call_end).unwrap_or(usize::MAX);
+        self.slots += Wrapping(parts.plan.atoms());
+        self.record(call);
+    }
+
+    /// Records the words inserted up to the end of a call.
+    fn record(&mut self, call: &QmdCall) {
         let inserted = (Wrapping(self.len) - Wrapping(self.copied)).0;
         if let Some(insertion) = self.log.get_mut(self.splits.0) {
             *insertion = Insertion {
@@ -262,7 +293,7 @@ impl<'a> Emitter<'a> {
         let Some(out) = self.take((Wrapping(N) * Wrapping(atoms as usize)).0) else {
             return;
         };
-        let mut va = Va(parts.first_va);
+        let mut va = Va(parts.before_va);
         for out in out.chunks_exact_mut(N) {
             va += SLOT_BYTES;
             put(out, call(va.get()));
@@ -277,7 +308,7 @@ impl<'a> Emitter<'a> {
                 at: at.0,
                 launch: index,
                 atom: atom.0,
-                slot: (Wrapping(parts.first) + atom).0,
+                slot: (Wrapping(parts.before) + atom).0,
             };
             count += 1;
         }

@@ -8,7 +8,7 @@ use crate::submit::join::{make_atom, make_done, make_join, DoneWords, Qmd, Varyi
 use crate::submit::limits::{MASK_WORDS, SLOT_BYTES, SLOT_WORDS};
 use crate::submit::mask::write_v04_00;
 use crate::submit::qmd::{v04_00::V04_00, Layout};
-use crate::units::Va;
+use crate::units::{Sat, Va};
 use core::num::Wrapping;
 
 /// Words of a QMD of version 4.0, the one that is split.
@@ -22,9 +22,9 @@ pub(super) type Block = [u32; BLOCK_WORDS];
 /// The parts of one split launch.
 pub(super) struct Parts<'a> {
     pub(super) plan: &'a Plan,
-    /// Number and address of the join's slot; the atoms' slots follow.
-    pub(super) first: u32,
-    pub(super) first_va: u64,
+    /// Number and address of the slot before the atoms': the join's, if there is one.
+    pub(super) before: u32,
+    pub(super) before_va: u64,
     done: Option<DoneWords>,
     tenant: &'a Qmd,
     mask: Option<&'a [u32; MASK_WORDS]>,
@@ -33,30 +33,30 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Plans the parts of the tenant's QMD with its mask, in the slots from `first` (number and
-    /// address) on. `atom` holds an upload of the tenant's QMD and becomes the common part of the
-    /// atoms.
+    /// Plans the parts of the tenant's QMD with its mask, in the slots behind `before` (number and
+    /// address). The join is there if the launch has one. `atom` holds an upload of the tenant's
+    /// QMD and becomes the common part of the atoms.
     #[inline(always)]
     pub(super) fn new(
         plan: &'a Plan,
         (tenant, mask): (&'a Qmd, Option<&'a [u32; MASK_WORDS]>),
         atom: &'a mut Block,
-        (first, first_va): (u32, u64),
+        ((before, before_va), joins): ((u32, u64), bool),
         done: Option<DoneWords>,
     ) -> Self {
         if let Some(qmd) = atom.last_chunk_mut() {
             if let Some(mask) = mask {
                 write_v04_00(qmd, mask);
             }
-            make_atom(qmd, first_va);
+            make_atom(qmd, joins.then_some(before_va));
             if let Some(done) = &done {
                 make_done(qmd, done);
             }
         }
         Self {
             plan,
-            first,
-            first_va,
+            before,
+            before_va,
             done,
             tenant,
             mask,
@@ -75,8 +75,8 @@ impl<'a> Parts<'a> {
         let Some((join, atoms)) = out.split_first_chunk_mut::<BLOCK_WORDS>() else {
             return;
         };
-        let mut va = Va(self.first_va);
-        let join = make_upload(join, on, self.tenant, self.first_va);
+        let mut va = Va(self.before_va);
+        let join = make_upload(join, on, self.tenant, self.before_va);
         self.make_join(join);
         for block in atoms.chunks_exact_mut(BLOCK_WORDS) {
             block.copy_from_slice(self.atom);
@@ -109,6 +109,35 @@ impl<'a> Parts<'a> {
         self.differ(slots.filter_map(|slot| slot.first_chunk_mut()));
     }
 
+    /// Writes the QMDs of a launch without a join into a view of their slots. The last one keeps
+    /// the effects of the tenant's.
+    pub(super) fn write_without_join(&self, view: &mut [u32]) {
+        // CAST: at most ATOMS_MAX.
+        let last = (Sat(self.plan.atoms()) - Sat(1)).0;
+        let others = view.chunks_exact_mut(SLOT_WORDS).take(last as usize);
+        for slot in others {
+            if let Some(qmd) = slot.first_chunk_mut() {
+                *qmd = *self.atom();
+            }
+        }
+        let others = view.chunks_exact_mut(SLOT_WORDS).take(last as usize);
+        self.differ(others.filter_map(|slot| slot.first_chunk_mut()));
+        let slot = view.chunks_exact_mut(SLOT_WORDS).nth(last as usize);
+        let Some(qmd) = slot.and_then(|slot| slot.first_chunk_mut()) else {
+            return;
+        };
+        *qmd = *self.tenant;
+        if let Some(mask) = self.mask {
+            write_v04_00(qmd, mask);
+        }
+        if let Some(part) = self.plan.atom(last) {
+            let axis = self.plan.axis();
+            let field = |field| Varying::new(field, self.tenant);
+            field(axis.of(V04_00::RESUME)).put(qmd, axis.of(part.start));
+            field(axis.of(V04_00::GRID)).put(qmd, axis.of(part.end));
+        }
+    }
+
     /// Turns a copy of the tenant's QMD into the join.
     #[inline(always)]
     fn make_join(&self, join: Option<&mut Qmd>) {
@@ -129,7 +158,7 @@ impl<'a> Parts<'a> {
         let axis = self.plan.axis();
         let resume = Varying::new(axis.of(V04_00::RESUME), self.atom());
         let grid = Varying::new(axis.of(V04_00::GRID), self.atom());
-        let mut number = Wrapping(self.first);
+        let mut number = Wrapping(self.before);
         for (atom, (start, end)) in atoms.zip(self.plan.parts()) {
             number += 1;
             // The tenant's grid is whole and its RESUME is 0, so the other directions are right

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::random::{config, qmd_va, random, words_of};
+use super::random::{config, qmd_va, random, words_of, Random};
 use crate::submit::join::DoneWords;
 use crate::submit::launch::{Launch, Release};
 use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
@@ -36,43 +36,64 @@ pub(super) struct Done {
     pub(super) counters: Counters,
 }
 
+/// Where the slots of an output are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slots {
+    Uploaded,
+    Written,
+    ReadOnly,
+}
+
+impl Slots {
+    fn of(upload: bool) -> Self {
+        match upload {
+            true => Self::Uploaded,
+            false => Self::Written,
+        }
+    }
+
+    fn placement(self, view: &mut [u32]) -> Placement<'_> {
+        match self {
+            Self::Uploaded => Placement::Upload,
+            Self::Written => Placement::Written(view),
+            Self::ReadOnly => Placement::ReadOnly(view),
+        }
+    }
+}
+
 /// Emits into exactly the announced room.
 pub(super) fn emit(words: &[u32], found: &[QmdCall], orders: &[Order<'_>], upload: bool) -> Done {
-    emit_with(words, found, orders, upload, None)
+    emit_with(words, found, orders, Slots::of(upload), None)
 }
 
 fn emit_with(
     words: &[u32],
     found: &[QmdCall],
     orders: &[Order<'_>],
-    upload: bool,
+    place: Slots,
     done_words: Option<DoneWords>,
 ) -> Done {
-    let mut none = [];
-    let placement = if upload {
-        Placement::Upload
-    } else {
-        Placement::Written(&mut none)
-    };
-    let room = rewrite::room(words, found, orders, &placement);
+    let room = rewrite::room(words, found, orders, &place.placement(&mut []));
     let slots = usize::try_from(room.slots).unwrap();
     let mut done = Done {
         words: vec![0xdead_beef; usize::try_from(room.words).unwrap()],
-        slots: vec![0; if upload { 0 } else { slots * SLOT_WORDS }],
+        slots: vec![
+            0;
+            if place == Slots::Uploaded {
+                0
+            } else {
+                slots * SLOT_WORDS
+            }
+        ],
         cuts: vec![Cut::NONE; usize::try_from(room.cuts).unwrap()],
         emitted: Emitted::default(),
         counters: Counters::new(),
-    };
-    let placement = if upload {
-        Placement::Upload
-    } else {
-        Placement::Written(&mut done.slots)
     };
     let output = Output {
         words: &mut done.words,
         slot_va: SLOT_VA,
         slots: u32::try_from(slots).unwrap(),
-        placement,
+        placement: place.placement(&mut done.slots),
         cuts: &mut done.cuts,
         done: done_words,
     };
@@ -147,7 +168,7 @@ proptest! {
         let ours = DisabledTpcs::keep_only(66, keep).unwrap();
         let order = Order { mask: masked.then_some(&ours), atoms };
         let orders = vec![order; found.len()];
-        let done = emit_with(&words, &found, &orders, upload, done_words);
+        let done = emit_with(&words, &found, &orders, Slots::of(upload), done_words);
         prop_assert!(u64::from(done.emitted.words) <= Room::bound(words.len() as u32, found.len() as u32, atoms).words);
 
         // Without the insertions it is the segment masked in place.
@@ -160,9 +181,7 @@ proptest! {
         let mut splits = vec![];
         for (index, (found, launch)) in found.iter().zip(&launches).enumerate() {
             let original = found.qmd(&expected).unwrap().to_vec();
-            let can = Launch::splittable(&original, Version::V04_00).is_ok();
-            let units = if launch.grid[2] > 1 { launch.grid[2] } else if launch.grid[1] > 1 { launch.grid[1] } else { launch.grid[0] };
-            let count = if can { atoms.min(units) } else { 1 };
+            let count = parts_of(launch, &original, atoms);
             // The tenant's QMD is unchanged, scheduled or dropped from the scheduler.
             let here = output.call();
             prop_assert_eq!(here.qmd_va, qmd_va(index));
@@ -178,7 +197,7 @@ proptest! {
             for number in 0..count {
                 let (_, qmd) = output.slot(Action::Schedule);
                 let done_va = done_words.map(|done| (done.va_of(output.slot - 1), done.payload));
-                blocks += check_atom(&original, &qmd, join_va, number, done_va);
+                blocks += check_atom(&original, &qmd, Some(join_va), number, done_va);
             }
             prop_assert_eq!(blocks, launch.grid.iter().map(|size| u64::from(*size)).product::<u64>());
             splits.push((found.call_at as usize, found.call_end as usize, count as usize));
@@ -195,6 +214,99 @@ proptest! {
             prop_assert_eq!(twice.counters.split, 0);
             prop_assert_eq!(twice.words, done.words);
         }
+    }
+}
+
+/// Returns how many atoms a launch is split into.
+fn parts_of(launch: &Random, original: &[u32], atoms: u32) -> u32 {
+    let units = match launch.grid {
+        [width, ..=1, ..=1] => width,
+        [_, height, ..=1] => height,
+        [.., depth] => depth,
+    };
+    match Launch::splittable(original, Version::V04_00) {
+        Ok(()) => atoms.min(units),
+        Err(_) => 1,
+    }
+}
+
+/// Returns a QMD without its part of the grid.
+fn without_part(qmd: &[u32]) -> Vec<u32> {
+    let mut qmd = qmd.to_vec();
+    for fields in [
+        [q::GRID_WIDTH, q::GRID_HEIGHT, q::GRID_DEPTH],
+        [
+            q::GRID_WIDTH_RESUME,
+            q::GRID_HEIGHT_RESUME,
+            q::GRID_DEPTH_RESUME,
+        ],
+    ] {
+        fields.iter().for_each(|field| field.clear(&mut qmd));
+    }
+    qmd
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Checks slots that the GPU may only read: atoms without effects take the place of the call,
+    /// and the last one is the tenant's QMD with its part of the grid.
+    #[test]
+    fn without_a_join_the_last_atom_has_the_effects(
+        launches in proptest::collection::vec(random(), 1..5),
+        atoms in 2u32..20,
+        masked in any::<bool>(),
+        done_words in done_words(),
+        keep in proptest::collection::vec(0u16..66, 1..20),
+    ) {
+        let words = words_of(&launches);
+        let found = scan(&words);
+        let ours = DisabledTpcs::keep_only(66, keep).unwrap();
+        let order = Order { mask: masked.then_some(&ours), atoms };
+        let orders = vec![order; found.len()];
+        let done = emit_with(&words, &found, &orders, Slots::ReadOnly, done_words);
+        let mut masked = words.clone();
+        rewrite::in_place(&mut masked, &found, &orders, &mut Counters::new());
+        let (mut expected, mut from, mut slot) = (vec![], 0, 0);
+        for (found, launch) in found.iter().zip(&launches) {
+            let original = found.qmd(&masked).unwrap();
+            let count = parts_of(launch, original, atoms);
+            if count <= 1 {
+                continue;
+            }
+            let mut blocks = 0;
+            let [address, action, wait] = [
+                methods::SEND_PCAS_A,
+                methods::SEND_SIGNALING_PCAS2_B,
+                methods::WAIT_FOR_IDLE,
+            ].map(|method| incr(found.subchannel, method, 1));
+            expected.extend(&masked[from..found.call_at as usize]);
+            expected.extend([action, 1, wait, 0]);
+            for number in 0..count {
+                let va = SLOT_VA + SLOT_BYTES * u64::from(slot);
+                expected.extend([address, (va >> 8) as u32, action, 1, action, 2]);
+                let qmd = &done.slots[slot as usize * SLOT_WORDS..][..96];
+                let done_va = done_words.map(|done| (done.va_of(slot), done.payload));
+                slot += 1;
+                if number + 1 < count {
+                    blocks += check_atom(original, qmd, None, number, done_va);
+                    continue;
+                }
+                prop_assert_eq!(without_part(qmd), without_part(original));
+                let last = Launch::read(qmd, Version::V04_00).unwrap();
+                let sizes = last.grid.iter().zip(last.resume);
+                blocks += sizes.map(|(end, start)| u64::from(end - start)).product::<u64>();
+            }
+            expected.extend([address, (found.qmd_va >> 8) as u32]);
+            from = found.call_end as usize;
+            prop_assert_eq!(blocks, launch.grid.iter().map(|size| u64::from(*size)).product::<u64>());
+        }
+        expected.extend(&masked[from..]);
+        prop_assert_eq!(&done.words, &expected);
+        prop_assert_eq!(slot, done.emitted.slots);
+        let splits = done.cuts.iter().filter(|cut| cut.atom == 1).count();
+        prop_assert_eq!(splits as u64, done.counters.split);
+        prop_assert!(done.cuts.iter().all(|cut| cut.slot < slot));
     }
 }
 
@@ -278,7 +390,7 @@ fn check_join(original: &[u32], join: &[u32], atoms: u32) {
 fn check_atom(
     original: &[u32],
     atom: &[u32],
-    join_va: u64,
+    join_va: Option<u64>,
     number: u32,
     done: Option<(u64, u32)>,
 ) -> u64 {
@@ -301,7 +413,7 @@ fn check_atom(
         ),
         (None, None, false, false)
     );
-    assert_eq!(effects.dependents[0].unwrap().va, Some(join_va));
+    assert_eq!(effects.dependents[0].map(|join| join.va), join_va.map(Some));
     assert_eq!(effects.dependents[1], None);
     let done_fields: &[_] = match done {
         Some(_) => &[

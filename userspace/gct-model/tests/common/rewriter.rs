@@ -24,6 +24,10 @@ pub(crate) struct Rewritten {
     pub(crate) segments: Vec<Vec<u32>>,
     /// The places where each may be divided.
     pub(crate) cuts: Vec<Vec<usize>>,
+    /// Those before a launch's last atom.
+    pub(crate) before_last: Vec<Vec<usize>>,
+    /// The slots of these atoms, where launches have no join.
+    pub(crate) lasts: Vec<u64>,
     /// Contents of the slots, if the caller writes them.
     pub(crate) slots: Vec<u32>,
     pub(crate) counters: Counters,
@@ -38,6 +42,8 @@ pub(crate) struct How<'a> {
     pub(crate) atoms: u32,
     /// Whether the caller writes the slots.
     pub(crate) written: bool,
+    /// Whether the GPU may only read them then.
+    pub(crate) read_only: bool,
     /// Whether atoms write done words, after their QMDs.
     pub(crate) done: bool,
 }
@@ -67,7 +73,7 @@ pub(crate) fn rewrite(
         mask,
         atoms,
         written,
-        done: false,
+        ..How::default()
     };
     rewrite_as(segments, &how)
 }
@@ -77,6 +83,8 @@ pub(crate) fn rewrite_as(segments: &[Vec<u32>], how: &How<'_>) -> Rewritten {
     let mut done = Rewritten {
         segments: Vec::new(),
         cuts: Vec::new(),
+        before_last: Vec::new(),
+        lasts: Vec::new(),
         slots: Vec::new(),
         counters: Counters::new(),
         slots_used: 0,
@@ -102,10 +110,7 @@ fn segment(
     let size = |need: u64| usize::try_from(need).expect("a small need");
     let mut view = Vec::new();
     let slot_va = SLOTS + done.slots_used * SLOT_BYTES;
-    let need = match how.written {
-        true => room(words, found, orders, &Placement::Written(&mut [])),
-        false => room(words, found, orders, &Placement::Upload),
-    };
+    let need = room(words, found, orders, &placement(how, &mut []));
     check_bound(words, found, orders, &need);
     view.resize(size(need.slots) * SLOT_WORDS, 0);
     let mut out = vec![0; size(need.words)];
@@ -114,10 +119,7 @@ fn segment(
         words: &mut out,
         slot_va,
         slots: u32::try_from(need.slots).expect("few slots"),
-        placement: match how.written {
-            true => Placement::Written(&mut view),
-            false => Placement::Upload,
-        },
+        placement: placement(how, &mut view),
         cuts: &mut cuts,
         done: how.done.then(|| DoneWords::in_slots(slot_va, DONE_PAYLOAD)),
     };
@@ -133,12 +135,33 @@ fn segment(
         exact
     );
     done.segments.push(out);
-    done.cuts
-        .push(cuts.iter().map(|cut| size(cut.at.into())).collect());
+    let places = |cuts: Vec<&Cut>| cuts.iter().map(|cut| size(cut.at.into())).collect();
+    let before_last = cuts
+        .windows(2)
+        .filter(|pair| {
+            let is_last = |other: &Cut| other.launch == pair[0].launch && other.atom > pair[1].atom;
+            pair[0].launch == pair[1].launch && !cuts.iter().any(is_last)
+        })
+        .map(|pair| &pair[0]);
+    let before_last: Vec<_> = before_last.collect();
+    let lasts = before_last
+        .iter()
+        .map(|cut| done.slots_used + u64::from(cut.slot) + 1);
+    done.lasts.extend(lasts);
+    done.before_last.push(places(before_last));
+    done.cuts.push(places(cuts.iter().collect()));
     if how.written {
         done.slots.extend(view);
     }
     done.slots_used += need.slots;
+}
+
+fn placement<'a>(how: &How<'_>, view: &'a mut [u32]) -> Placement<'a> {
+    match (how.written, how.read_only) {
+        (true, true) => Placement::ReadOnly(view),
+        (true, false) => Placement::Written(view),
+        (false, _) => Placement::Upload,
+    }
 }
 
 fn check_bound(words: &[u32], found: &[QmdCall], orders: &[Order<'_>], need: &Room) {
