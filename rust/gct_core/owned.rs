@@ -44,6 +44,9 @@ pub const NODES_MAX: usize = 4096;
 pub const KERNELS_MAX: usize = 1024;
 /// Batches of copies that one channel may have in flight.
 pub const MARKS: usize = 64;
+/// Launches of one channel whose slots may be in use. The last atom of one waits for the others, so
+/// two are enough for launches that follow each other.
+pub const FRAMES: usize = 2;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: u32 = 8;
 /// Bytes of a channel's USERD (`NV_RAMUSERD_CHAN_SIZE`).

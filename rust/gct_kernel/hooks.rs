@@ -43,7 +43,8 @@ const WITH_CHANNELS: FeatureSet = FEATURES
 pub(crate) const WITH_TPCS: FeatureSet = FeatureSet::NONE
     .with(Feature::TpcQuota)
     .with(Feature::TpcMask)
-    .with(Feature::TpcSteal);
+    .with(Feature::TpcSteal)
+    .with(Feature::AtomDuration);
 
 /// Runs `operation` under the core's mutex, then schedules the work that it left: directories to
 /// make or remove, controls to send.

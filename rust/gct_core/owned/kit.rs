@@ -3,9 +3,11 @@
 //! Builds the parameters of the objects that the driver allocates for owned channels, and names
 //! them.
 
-use super::{MARKS, SEGMENT_WORDS};
+use super::{FRAMES, MARKS, SEGMENT_WORDS};
+use crate::lane::split::ATOMS_MAX;
 use crate::rmapi::nv::{self, device, memory, memory_virtual, usermode};
 use crate::rmapi::Handle;
+use crate::submit::limits::SLOT_WORDS;
 
 /// Bytes of the longest parameters; what a driver reads beyond the known fields is 0.
 pub const PARAMS_BYTES: usize = 256;
@@ -78,10 +80,25 @@ pub const PAGE: u64 = 4096;
 /// Words for copies of a channel's segments: the longest one, and what ends batches.
 pub const COPIES_WORDS: u32 = SEGMENT_WORDS as u32 + MARKS as u32 * 16;
 
-/// Bytes of the memory with the ring and the copies behind it.
-pub const RING_BYTES: u64 = PAGE + COPIES_WORDS as u64 * 4;
+/// Words of the slots of the atoms of one launch.
+pub const FRAME_WORDS: usize = ATOMS_MAX as usize * SLOT_WORDS;
 
-const _: () = assert!(RING_BYTES % PAGE == 0);
+/// Offset of the slots, and their words: behind the copies.
+pub const SLOTS: u64 = PAGE + COPIES_WORDS as u64 * 4;
+/// Words of all slots.
+pub const SLOTS_WORDS: usize = FRAMES * FRAME_WORDS;
+
+/// Bytes of the memory that the GPU only reads: the ring, the copies, the slots.
+pub const RING_BYTES: u64 = SLOTS + SLOTS_WORDS as u64 * 4;
+
+const _: () = assert!(RING_BYTES % PAGE == 0 && SLOTS % PAGE == 0);
+
+/// Offset of the words that atoms write, behind the progress word.
+pub const DONE: u64 = 256;
+/// Number of these words.
+pub const DONE_WORDS: usize = FRAMES * ATOMS_MAX as usize;
+
+const _: () = assert!(DONE + DONE_WORDS as u64 * 4 <= PAGE);
 
 /// `NVOS46_FLAGS_ACCESS_READ_WRITE`: the GPU may read and write the mapping.
 pub const GPU_WRITES: u32 = 0;
@@ -99,7 +116,7 @@ pub const DOORBELL: Handle = 3;
 /// What one owned channel is made of, as names of the driver's client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The real ring, and the copies of segments.
+    /// The real ring, the copies of segments, and the slots of atoms.
     Ring,
     /// The real USERD.
     Userd,
@@ -111,7 +128,7 @@ pub enum Part {
     TenantRing,
     /// The memory of the tenant's USERD.
     TenantUserd,
-    /// The progress word of the copies.
+    /// The progress word of the copies, and what atoms write.
     Progress,
 }
 

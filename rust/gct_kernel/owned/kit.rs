@@ -120,8 +120,9 @@ impl Drop for Names {
 /// The parts of an owned channel, and its tenant's mailbox.
 pub(super) struct Kit {
     // Fields are dropped in this order: views before what keeps their memory.
-    /// The ring, and the copies behind it.
+    /// The ring, the copies behind it, and the slots behind these. The GPU only reads them.
     pub(super) ring: View,
+    /// The progress word, and the words that atoms write.
     pub(super) progress: View,
     pub(super) userd: View,
     pub(super) tenant_ring: View,
@@ -212,6 +213,16 @@ impl Kit {
     /// Returns the GPU virtual address of the copies.
     pub(super) fn copies_address(&self) -> u64 {
         self.ring_address.saturating_add(kit::PAGE)
+    }
+
+    /// Returns the GPU virtual address of the atoms' slots.
+    pub(super) fn slots_address(&self) -> u64 {
+        self.ring_address.saturating_add(kit::SLOTS)
+    }
+
+    /// Returns the GPU virtual address of the words that atoms write.
+    pub(super) fn done_address(&self) -> u64 {
+        self.progress_address.saturating_add(kit::DONE)
     }
 
     /// Returns the client.

@@ -11,13 +11,17 @@ use gct_core::lane::channel;
 use gct_core::lane::copies::{Copies, Mark};
 use gct_core::lane::in_flight::{InFlightQueue, SUBMISSIONS_MAX};
 use gct_core::lane::ring::RealRing;
-use gct_core::lane::split::AtomRoom;
+use gct_core::lane::scratch::Scratch;
+use gct_core::lane::split::{self, AtomRoom};
 use gct_core::lane::words::{Control as Position, Rings, Side};
 use gct_core::lane::work::{self, Stream, Workspace};
 use gct_core::owned::kit;
 use gct_core::owned::worker::{self, Retry, Round};
-use gct_core::owned::{Mailbox, ENTRY_BYTES, GP_GET, GP_PUT, LAUNCHES_MAX, MARKS, REAL_ENTRIES};
+use gct_core::owned::{
+    Mailbox, ENTRY_BYTES, FRAMES, GP_GET, GP_PUT, LAUNCHES_MAX, MARKS, REAL_ENTRIES,
+};
 use gct_core::rmapi::Handle;
+use gct_core::submit::rewrite::Cut;
 use gct_core::submit::tracker::QmdCall;
 use gct_core::units::Ns;
 use kernel::prelude::*;
@@ -37,6 +41,8 @@ pub(super) struct Lane {
     pub(super) limited: Arc<Limited>,
     lane: channel::Lane<Kv, Run>,
     copies: Copies<Kv, Run>,
+    /// The slots of atoms.
+    scratch: Scratch<Kv, Run>,
     /// Windows that were closed before the last turn.
     closed: u64,
     /// Whether the work submit token for the doorbell is known.
@@ -115,7 +121,8 @@ impl Lane {
         let memory = (kit.copies_address(), Run::COPIES, kit::COPIES_WORDS);
         let progress = (kit.progress_address, Run::PROGRESS);
         let copies = Copies::new(memory, progress, marks).ok_or(Refused)?;
-        let room = AtomRoom::new(KVVec::new(), KVVec::new());
+        let scratch = scratch(&kit)?;
+        let room = atom_room()?;
         let lane = Self {
             number,
             channel: [0, 0],
@@ -129,6 +136,7 @@ impl Lane {
                 Stream::new(HOPPER_CHANNEL, room, found),
             ),
             copies,
+            scratch,
             closed: 0,
             has_token: false,
             retry: Retry::NOW,
@@ -177,10 +185,11 @@ impl Lane {
         if self.closed != tenant.closed() {
             self.closed = tenant.closed();
             self.lane.forget(|fence| !memory.shows(&fence.view));
+            self.scratch.forget(|fence| !memory.shows(&fence.view));
         }
         let mut round = work::Round {
             memory: &memory,
-            scratch: None,
+            scratch: Some(&mut self.scratch),
             copies: Some(&mut self.copies),
             turn: worker::TURN_MAX,
             work,
@@ -195,6 +204,7 @@ impl Lane {
             round: match (count, moved, is_pending) {
                 (worker::TURN_MAX.., ..) => Round::Left,
                 (1.., ..) | (_, true, _) => Round::Busy,
+                _ if self.lane.is_split() => Round::Busy,
                 (_, _, true) => Round::Watched,
                 _ => Round::Idle,
             },
@@ -202,4 +212,20 @@ impl Lane {
             is_pending,
         }
     }
+}
+
+/// Divides a channel's slots into frames.
+fn scratch(kit: &Kit) -> Result<Scratch<Kv, Run>, Refused> {
+    let slots = (kit.slots_address(), Run::SLOTS, kit::SLOTS_WORDS);
+    let done = (kit.done_address(), Run::DONE, kit::DONE_WORDS);
+    let frames = KVVec::from_elem(None, FRAMES, GFP_KERNEL_ACCOUNT)?;
+    Scratch::read_only(slots, kit::FRAME_WORDS, done, frames).ok_or(Refused)
+}
+
+/// Allocates room for the atoms of one launch.
+fn atom_room() -> Result<AtomRoom<Kv>, Refused> {
+    let slots = KVVec::from_elem(0, split::SLOTS_WORDS, GFP_KERNEL_ACCOUNT)?;
+    // CAST: a small constant.
+    let cuts = KVVec::from_elem(Cut::NONE, split::ATOMS_MAX as usize, GFP_KERNEL_ACCOUNT)?;
+    Ok(AtomRoom::new(slots, cuts))
 }

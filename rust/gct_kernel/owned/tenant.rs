@@ -246,8 +246,8 @@ impl<'a> Memory<'a> {
     /// Returns the view of a run, and the run's offset there in bytes.
     fn view(&self, run: &Run) -> Option<(&View, u32)> {
         let view = match run.of {
-            Of::Copies => &self.kit.ring,
-            Of::Progress => &self.kit.progress,
+            Of::Copies | Of::Slots => &self.kit.ring,
+            Of::Progress | Of::Done => &self.kit.progress,
             Of::Tenant(number) => {
                 let mut all = self.tenant.windows.iter();
                 let opened = all.find(|opened| opened.number == number)?;
@@ -283,6 +283,20 @@ impl Run {
         offset: kit::PAGE as u32,
         words: kit::COPIES_WORDS as usize,
     };
+    /// The slots of its atoms.
+    pub(super) const SLOTS: Self = Self {
+        of: Of::Slots,
+        // CAST: a small constant.
+        offset: kit::SLOTS as u32,
+        words: kit::SLOTS_WORDS,
+    };
+    /// The words that its atoms write.
+    pub(super) const DONE: Self = Self {
+        of: Of::Done,
+        // CAST: a small constant.
+        offset: kit::DONE as u32,
+        words: kit::DONE_WORDS,
+    };
     /// Its progress word.
     pub(super) const PROGRESS: Self = Self {
         of: Of::Progress,
@@ -295,7 +309,9 @@ impl Run {
 #[derive(Clone, Copy, Debug)]
 enum Of {
     Copies,
+    Slots,
     Progress,
+    Done,
     Tenant(u64),
 }
 
@@ -357,7 +373,7 @@ impl Words for Memory<'_> {
     /// Nothing is stored in a tenant's memory.
     fn write(&self, run: &Run, index: usize, words: &[u32]) -> bool {
         let to = match run.of {
-            Of::Copies => self.words(run, index, words.len()),
+            Of::Copies | Of::Slots | Of::Done => self.words(run, index, words.len()),
             Of::Progress | Of::Tenant(_) => None,
         };
         to.is_some_and(|(view, offset)| view.write_words(offset, words))

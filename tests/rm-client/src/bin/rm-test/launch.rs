@@ -96,7 +96,7 @@ impl Place {
     }
 
     /// Runs a captured program on channels of its own. Returns its launches.
-    fn run(&self, texts: &[&str]) -> Result<Vec<Event>, Stop> {
+    pub(crate) fn run(&self, texts: &[&str]) -> Result<Vec<Event>, Stop> {
         let capture = Capture::parse(texts)?;
         let mark = self.recorder.mark()?;
         let mut channels: BTreeMap<u32, Launcher> = BTreeMap::new();

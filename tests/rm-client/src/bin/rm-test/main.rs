@@ -30,6 +30,7 @@ mod memory;
 mod memory_seen;
 mod objects;
 mod owned;
+mod owned_atoms;
 mod owned_launch;
 mod owned_memory;
 mod owned_race;
@@ -116,6 +117,7 @@ fn all(filter: &str) -> ExitCode {
         owned_launch::TESTS,
         owned_memory::TESTS,
         owned_race::TESTS,
+        owned_atoms::TESTS,
         owned_time::TESTS,
         owned_uvm::TESTS,
         faults::TESTS,

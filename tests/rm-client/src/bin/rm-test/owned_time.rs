@@ -26,35 +26,42 @@ pub(crate) const TESTS: &[Test] = &[
 ];
 
 /// The groups of these tests, and the programs of their members.
-const ONE: &str = "one";
-const OTHER: &str = "other";
-const PROGRAM_OF_ONE: u32 = 0x5000;
-const PROGRAM_OF_OTHER: u32 = 0x6000;
+pub(crate) const ONE: &str = "one";
+pub(crate) const OTHER: &str = "other";
+pub(crate) const PROGRAM_OF_ONE: u32 = 0x5000;
+pub(crate) const PROGRAM_OF_OTHER: u32 = 0x6000;
 
-const PRIORITY: &str = "compute.priority";
+pub(crate) const PRIORITY: &str = "compute.priority";
 const QUOTA: &str = "tpc.quota";
 
 /// Blocks of a launch that takes about a millisecond on all 132 SMs.
-const MILLISECOND: u32 = 13_200;
+pub(crate) const MILLISECOND: u32 = 13_200;
+
+/// Launches by which the driver learns where a program releases.
+pub(crate) const PREPARED: u32 = 5;
 
 /// Bytes of memory for descriptors, and the offset of the word that launches release.
 const BYTES: u64 = 0x1_0000;
 const RELEASE: u64 = 0x8000;
 
 /// A process that launches, on one channel.
-struct Tenant {
-    session: Session,
-    launcher: Launcher,
+pub(crate) struct Tenant {
+    pub(crate) session: Session,
+    pub(crate) launcher: Launcher,
     grid: Grid,
-    words: Mapping,
-    address: u64,
+    pub(crate) words: Mapping,
+    pub(crate) address: u64,
     launched: u32,
 }
 
 impl Tenant {
     /// Opens the GPU, and launches until the driver follows the ends of launches.
     fn new(program: u32) -> Result<Self, Stop> {
-        let session = session(0)?;
+        Self::with(session(0)?, program)
+    }
+
+    /// The same, in a session.
+    pub(crate) fn with(session: Session, program: u32) -> Result<Self, Stop> {
         let group = session.group(Engine::Compute)?;
         let share = session.context_share(group)?;
         let mut launcher = session.launcher(group, share)?;
@@ -80,7 +87,7 @@ impl Tenant {
             address,
             launched: 0,
         };
-        for _ in 0..5 {
+        for _ in 0..PREPARED {
             tenant.launch(1);
             tenant.wait(0)?;
         }
@@ -88,7 +95,7 @@ impl Tenant {
     }
 
     /// Submits a launch.
-    fn launch(&mut self, blocks: u32) {
+    pub(crate) fn launch(&mut self, blocks: u32) {
         self.launched += 1;
         self.grid.size[0] = blocks;
         self.grid.release = Some((self.address + RELEASE, self.launched));
@@ -96,13 +103,13 @@ impl Tenant {
     }
 
     /// Returns how many launches have ended.
-    fn ended(&self) -> u32 {
+    pub(crate) fn ended(&self) -> u32 {
         // CAST: an offset.
         self.words.u32(RELEASE as usize).load(Ordering::Acquire)
     }
 
     /// Waits until so many launches or fewer have not ended.
-    fn wait(&self, left: u32) -> Outcome {
+    pub(crate) fn wait(&self, left: u32) -> Outcome {
         let most = Instant::now() + Duration::from_secs(60);
         while self.launched - self.ended() > left {
             if Instant::now() > most {
@@ -114,7 +121,7 @@ impl Tenant {
     }
 
     /// Launches for some time, with a few launches in flight.
-    fn work_for(&mut self, time: Duration, blocks: u32) -> Outcome {
+    pub(crate) fn work_for(&mut self, time: Duration, blocks: u32) -> Outcome {
         let end = Instant::now() + time;
         while Instant::now() < end {
             self.launch(blocks);
@@ -125,7 +132,7 @@ impl Tenant {
 }
 
 /// Starts a tenant in a group. It waits for [`Child::go`] before its work.
-fn tenant(
+pub(crate) fn tenant(
     group: &Group,
     program: u32,
     work: impl FnOnce(&mut Tenant, &mut Parent) -> Outcome,
@@ -145,7 +152,7 @@ fn tenant(
 }
 
 /// Makes both groups, with owned channels.
-fn groups() -> Result<[Group; 2], Stop> {
+pub(crate) fn groups() -> Result<[Group; 2], Stop> {
     // The driver learns the GPU's TPCs from its first client.
     drop(session(0)?);
     let groups = [Group::new(ONE)?, Group::new(OTHER)?];
@@ -156,14 +163,14 @@ fn groups() -> Result<[Group; 2], Stop> {
 }
 
 /// Returns the launches of a program since a mark, without short ones.
-fn launches(recorder: &Recorder, mark: u32, program: u32) -> Result<Vec<Event>, Stop> {
+pub(crate) fn launches(recorder: &Recorder, mark: u32, program: u32) -> Result<Vec<Event>, Stop> {
     let mut launches = recorder.launches_since(mark)?;
     launches.retain(|launch| launch.program == u64::from(program) && launch.grid[0] > 1);
     Ok(launches)
 }
 
 /// Returns a count of a group's `compute.stat`.
-fn stat(group: &str, key: &str) -> Result<u64, Stop> {
+pub(crate) fn stat(group: &str, key: &str) -> Result<u64, Stop> {
     let text = tree::read(&crate::limits::path(group, "compute.stat")?)?;
     let mut lines = text.lines();
     let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
