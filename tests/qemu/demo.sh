@@ -117,12 +117,13 @@ shown "gctctl doctor"
 
 if [ "$(modinfo_version)" = 535.261.03 ]; then
 	. /test/demo-work.sh
+	. /test/demo-limits.sh
 else
 	title "7. Work"
 	say "The software GPU supports 535.261.03 only, so this version shows no work."
 fi
 
-title "8. Cleaning up"
+title "9. Cleaning up"
 kill $server $job
 wait
 shown "echo remove web >control"
@@ -132,4 +133,9 @@ shown "rmmod nvidia_uvm"
 shown "rmmod nvidia"
 [ ! -e "$GCT" ] || fail "the tree is still there"
 say "$GCT is gone, and the kernel has reported no bug."
+
+if [ -s /tmp/picture ]; then
+	title "Who ran where while the quota was kept, lent and kept again: left (L), right (R)"
+	cat /tmp/picture
+fi
 exit 0

@@ -104,6 +104,11 @@ impl Launcher {
         self.next = 0;
     }
 
+    /// Returns the index of the word at which the next segment begins.
+    pub fn submitted_words(&self) -> usize {
+        self.next
+    }
+
     /// Returns the queue, for other submissions to the channel.
     pub fn queue(&mut self) -> &mut Queue {
         &mut self.queue
