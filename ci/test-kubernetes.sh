@@ -10,6 +10,7 @@
 # `make test-long` all. Needs root.
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/versions.sh"
+. "$(dirname "$0")/machine.sh"
 
 JOB=kubernetes
 
@@ -95,9 +96,9 @@ libraries() {
 	done | grep -o '/[^ ]*\.so[^ ]*' | sort -u
 }
 
-# Makes node.tar, the root file system of the machine's node, with the images of its pods.
-pack_machine() {
-	local root=$1 tar=$2 file folder
+# Makes the root file system of the machine's node, with the image of its pods.
+make_machine_root() {
+	local root=$1 file folder
 	local programs=(/usr/bin/{containerd,containerd-shim-runc-v2,ctr} /usr/sbin/runc)
 	. "$ROOT/tests/kubernetes/image.sh"
 	rm -rf "$root"
@@ -113,7 +114,7 @@ pack_machine() {
 	for file in $("$root/bin/busybox" --list); do
 		[ -e "$root/bin/$file" ] || ln -s busybox "$root/bin/$file"
 	done
-	install -m 644 "$ROOT/tests/kubernetes/machine-node.sh" "$root"
+	install -m 755 -T "$ROOT/tests/kubernetes/machine.sh" "$root/test.sh"
 	install -m 644 -T "$ROOT/tests/kubernetes/machine-kubelet.yaml" "$root/etc/kubelet.yaml"
 	install -m 644 -T "$ROOT/tests/kubernetes/machine-profiles.toml" "$root/etc/gctgroup/profiles.toml"
 	install -m 644 -T "$ROOT/tests/kubernetes/machine-containerd.toml" "$root/etc/containerd/config.toml"
@@ -124,20 +125,12 @@ pack_machine() {
 	ln -s busybox "$folder/bin/sleep"
 	pack_image "$folder" registry.k8s.io/pause:3.8 localhost/pod:1 >"$root/images/pod.tar"
 	rm -r "$folder"
-	tar -C "$root" -cf "$tar" .
 }
 
-run_machine() {
-	need_tools
-	need_guest_programs gct-device-plugin rm-client
-	"$ROOT/ci/setup-linux-node.sh"
-	NV_VERSION=$NV_SOURCE_VERSION KDIR=$BUILD/linux/node "$ROOT/ci/kmod.sh"
-	need_firmware "$node/firmware"
-	step "root file system of the machine's node" pack_machine "$node/machine" "$node/node.tar"
-	"$GCT_VM" run --build "$BUILD" --kernel node --nv "$NV_SOURCE_VERSION" --gpus 1 \
-		--file "$node/node.tar:/node.tar" "$FIRMWARE" \
-		--script "$ROOT/tests/kubernetes/machine.sh" --ktap --quiet --timeout 900 \
-		--log "$BUILD/log/$JOB-machine.log" --results "$RESULTS/$JOB" || true
+run_kernel_mode() {
+	need_machine gct-device-plugin
+	step "programs of the machine's node" make_machine_root "$node/machine"
+	run_machine $JOB machine "$node/machine"
 }
 
 # render VALUE...: prints the chart's manifests with these values.
@@ -193,7 +186,7 @@ for part in "${parts[@]}"; do
 		run_node "$part"
 		;;
 	charts) run_charts ;;
-	machine) run_machine ;;
+	machine) run_kernel_mode ;;
 	*) die "there is no part $part" ;;
 	esac
 done

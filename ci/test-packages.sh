@@ -7,6 +7,7 @@
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/chroot.sh"
 . "$ROOT/ci/versions.sh"
+. "$ROOT/ci/machine.sh"
 
 job=packages
 rm -f "$RESULTS/$job"
@@ -92,6 +93,19 @@ run_script() {
 		in_chroot "$root" "$made" "$(cat "$ROOT/tests/packages/lib.sh" "$script")" "$@"
 }
 
+# Makes a Debian with Slurm, the hooks of the package and its gctctl, for the machine.
+make_slurm_root() {
+	local root=$1
+	rm -rf "$root"
+	mkdir -p "$root"/{proc,sys,dev}
+	tar -C "$BUILD/chroot/slurm/" --exclude './proc/*' --exclude './sys/*' --exclude './dev/*' \
+		--exclude './usr/share/*' -cf - . | tar -C "$root" -xf -
+	dpkg-deb --fsys-tarfile "$made"/new/gctgroup-tools_*.deb |
+		tar -C "$root" -x --keep-directory-symlink ./usr/bin/gctctl ./usr/lib/gctgroup/slurm
+	install --strip "$GUEST_BIN/rm-pod" "$root/usr/bin"
+	install -m 755 -T "$ROOT/tests/packages/slurm-machine.sh" "$root/test.sh"
+}
+
 # What a kernel's headers have of what the checks look at.
 stage_kernel() {
 	local kernel=$made/kernel lean=$BUILD/linux/lean
@@ -127,5 +141,9 @@ if long; then
 		"$(rustc --print sysroot)")
 	printf '%s\n' "${places[@]}" >"$made/places"
 	run_script dkms "$ROOT/tests/packages/dkms-build.sh" "${places[@]}" "$(readlink -f "$BUILD/linux/src")"
+	# Slurm's own cgroups, and the kernel mode.
+	need_machine
+	step "Slurm for the machine" make_slurm_root "$made/slurm"
+	run_machine $job slurm "$made/slurm"
 fi
 finish $job
