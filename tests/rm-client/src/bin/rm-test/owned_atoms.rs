@@ -58,13 +58,15 @@ fn open(session: Session) -> Result<(Tenant, u64), Stop> {
 /// address of its ring.
 fn split_member(
     list: &str,
-    session: impl FnOnce() -> Result<Session, Stop>,
+    open_session: impl FnOnce() -> Result<Session, Stop>,
     work: impl FnOnce(&mut Tenant, u64) -> Outcome,
 ) -> Outcome {
     let group = Group::new(NAME)?;
+    // The driver learns the GPU's TPCs from its first client.
+    drop(session(0)?);
     set(NAME, ATOM, "100")?;
     let mut child = member(&group, list, |_| {
-        let (mut tenant, ring) = open(session()?)?;
+        let (mut tenant, ring) = open(open_session()?)?;
         work(&mut tenant, ring)
     })?;
     child.go()?;
@@ -198,6 +200,8 @@ fn count_box(all: &mut BTreeMap<[u32; 3], usize>, [xs, ys, zs]: [[u32; 2]; 3]) {
 fn every_kind() -> Outcome {
     const LIST: &str = "0-1";
     let group = Group::new(NAME)?;
+    // The driver learns the GPU's TPCs from its first client.
+    drop(session(0)?);
     set(NAME, ATOM, "100")?;
     let mut child = member(&group, LIST, |_| {
         let place = Place::new(session(0)?)?;
