@@ -6,13 +6,12 @@
 use crate::gmem::{current, events, is_refused, number, LIMIT};
 use crate::gpus::me;
 use crate::limits::{path, set};
-use crate::managed::{session, shown, small_ranges, uvm, Range, PAGE, ROOT, START};
+use crate::managed::{in_threads, session, shown, small_ranges, uvm, Range, PAGE, ROOT, START};
 use crate::process::{Child, Parent};
 use crate::tree::{self, eventually, Group};
-use gct_ktap::{failed, holds, same, During, Outcome, Stop, Test};
+use gct_ktap::{holds, same, During, Outcome, Stop, Test};
 use rm_client::{Memory, Session};
 use std::sync::atomic::Ordering;
-use std::thread;
 
 pub(crate) const TESTS: &[Test] = &[
     ("managed_memory_over_its_limit_is_evicted", over),
@@ -145,13 +144,7 @@ fn threads() -> Outcome {
         }
         Ok(())
     };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
-            .map(|thread| scope.spawn(move || work(thread)))
-            .collect();
-        let mut ended = threads.into_iter().map(|thread| thread.join());
-        ended.try_for_each(|outcome| outcome.map_err(|_| failed("a thread panicked"))?)
-    })?;
+    in_threads(THREADS, work)?;
     same("peak", number(&me(), "gmem.peak")?, limit)?;
     same("uvm", shown(&me())?, 0)?;
     same("current", current(&me())?, limit - 6 * ROOT as u64)

@@ -39,6 +39,17 @@ pub(crate) fn uvm(session: &Session) -> Result<&Uvm, Stop> {
     session.uvm().ok_or_else(|| failed("without UVM"))
 }
 
+/// Runs `work` in several threads at once. Each passes its number to it.
+pub(crate) fn in_threads(count: usize, work: impl Fn(usize) -> Outcome + Copy + Send) -> Outcome {
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..count)
+            .map(|thread| scope.spawn(move || work(thread)))
+            .collect();
+        let mut ended = threads.into_iter().map(|thread| thread.join());
+        ended.try_for_each(|outcome| outcome.map_err(|_| failed("a thread panicked"))?)
+    })
+}
+
 /// Returns the bytes of managed memory that `gmem.stat` shows for an owner.
 pub(crate) fn shown(owner: &str) -> Result<usize, Stop> {
     let text = tree::read(&path(owner, "gmem.stat")?)?;
@@ -231,13 +242,7 @@ fn threads() -> Outcome {
         }
         Ok(())
     };
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
-            .map(|thread| scope.spawn(move || work(thread)))
-            .collect();
-        let mut ended = threads.into_iter().map(|thread| thread.join());
-        ended.try_for_each(|outcome| outcome.map_err(|_| failed("a thread panicked"))?)
-    })?;
+    in_threads(THREADS, work)?;
     same("uvm", shown(&me())?, 0)?;
     same("current", current(&me())?, before)
 }
