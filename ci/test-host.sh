@@ -34,7 +34,10 @@ fi
 read -r passed failed < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
 grep -E '^test .* FAILED$|^error' "$log" || true
 [ $status -eq 0 ] || [ "$failed" -gt 0 ] || failed=1
-[ "$failed" -eq 0 ] || note "whole log: $log"
+if [ "$failed" -gt 0 ]; then
+	grep -A 3 ' panicked at ' "$log" | head -n 60 || true
+	note "whole log: $log"
+fi
 note "$passed passed, $failed failed"
 record $job "$passed" "$failed"
 

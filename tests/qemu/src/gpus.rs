@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 /// Time limit for a server to listen.
-const START_LIMIT: Duration = Duration::from_secs(10);
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// Time limit for a server to exit after the machine is gone.
 const STOP_LIMIT: Duration = Duration::from_secs(5);

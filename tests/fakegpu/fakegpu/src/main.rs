@@ -17,8 +17,8 @@ use backend::Backend;
 use clap::Parser;
 use fakegpu_core::gsp::refusals::Refusal;
 use fakegpu_core::ChipDescription;
-use std::path::PathBuf;
-use vfio_user::{Error, Server};
+use std::path::{Path, PathBuf};
+use vfio_user::{Error, IrqInfo, Server, ServerRegion};
 
 /// A software NVIDIA GPU that a virtual machine reaches over vfio-user.
 #[derive(Parser)]
@@ -50,6 +50,31 @@ struct Args {
     refuse: Vec<Refusal>,
 }
 
+/// The name of a socket. Dropping it removes the name.
+struct SocketName(PathBuf);
+
+impl Drop for SocketName {
+    fn drop(&mut self) {
+        // A name that is gone already needs no removal.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Listens on a socket and then gives it the name `path`: whoever waits for the name can connect.
+fn listen(
+    path: &Path,
+    interrupts: Vec<IrqInfo>,
+    regions: Vec<ServerRegion>,
+) -> anyhow::Result<(Server, SocketName)> {
+    // bind(2) makes the file that it names before listen(2), so it names another.
+    let mut unready = path.as_os_str().to_owned();
+    unready.push(format!(".{}", std::process::id()));
+    let unready = SocketName(unready.into());
+    let server = Server::new(&unready.0, true, interrupts, regions)?;
+    std::fs::hard_link(&unready.0, path)?;
+    Ok((server, SocketName(path.to_owned())))
+}
+
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     logger::install(args.slot_id, args.log.as_deref())?;
@@ -64,8 +89,7 @@ fn main() -> anyhow::Result<()> {
     std::thread::Builder::new()
         .name("executor".into())
         .spawn(move || executor.execute())?;
-    // The crate removes the socket when the server is dropped.
-    let server = Server::new(&args.socket, true, interrupts, regions)
+    let (server, _name) = listen(&args.socket, interrupts, regions)
         .with_context(|| format!("Cannot listen on {}", args.socket.display()))?;
     log::info!("listening on {}", args.socket.display());
     match server.run(&mut backend) {
