@@ -101,17 +101,18 @@ fn lock(directory: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Listens at a path, and replaces a socket that is there. The directory is locked.
+/// Listens on a socket and then names it `path`, in place of a socket that is there: whoever finds
+/// the name can connect. The directory is locked.
 fn listen(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     let mode = Mode::from_raw_mode(mode);
-    let listener = match socket::listen(path, mode) {
-        Err(Errno::ADDRINUSE) => {
-            fs::remove_file(path)?;
-            socket::listen(path, mode)?
-        }
-        other => other?,
-    };
+    let unready = path.with_extension("new");
+    match fs::remove_file(&unready) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = socket::listen(&unready, mode)?;
     // The umask has removed bits.
-    chmod(path, mode)?;
+    chmod(&unready, mode)?;
+    fs::rename(&unready, path)?;
     Ok(listener)
 }
