@@ -11,5 +11,5 @@ need_firmware "$BUILD/firmware"
 machine=(
 	"$GCT_VM" run --build "$BUILD" --nv "$demo_version" --gpus "${GPUS:-1}"
 	--file "$GUEST_BIN/gctctl" "$GUEST_BIN/gct-selftest" "$GUEST_BIN/rm-tenant" "$GUEST_BIN/rm-launch"
-	"$GUEST_BIN/fakegpu-record" "$FIRMWARE"
+	"$GUEST_BIN/rm-managed" "$GUEST_BIN/fakegpu-record" "$FIRMWARE"
 )

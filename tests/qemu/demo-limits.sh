@@ -55,7 +55,7 @@ launches() {
 	[ "$(grep -c "$3" /tmp/launches)" -eq "$4" ] || fail "a launch is not as \"$3\""
 }
 
-title "8. Limits on launches"
+title "9. Limits on launches"
 programs=
 existing=$(cat gpus/0/tpcs.list)
 say "Two programs launch grids of 13200 blocks, a millisecond each. The driver owns the rings of"

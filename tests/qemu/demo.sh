@@ -117,13 +117,14 @@ shown "gctctl doctor"
 
 if [ "$(modinfo_version)" = 535.261.03 ]; then
 	. /test/demo-work.sh
+	. /test/demo-memory.sh
 	. /test/demo-limits.sh
 else
 	title "7. Work"
 	say "The software GPU supports 535.261.03 only, so this version shows no work."
 fi
 
-title "9. Cleaning up"
+title "10. Cleaning up"
 kill $server $job
 wait
 shown "echo remove web >control"
