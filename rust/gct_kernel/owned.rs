@@ -199,21 +199,19 @@ impl Owned {
         Ok(gpu)
     }
 
-    /// Removes a user from a GPU. The last one ends the worker and the client.
-    fn close(&self, gpu: Arc<Gpu>) {
+    /// Removes a user from a GPU. The last one ends the worker and the client. Returns whether this
+    /// was the last one.
+    fn close(&self, gpu: Arc<Gpu>) -> bool {
         let mut gpus = self.gpus.lock();
         let at = gpus
             .iter()
             .position(|opened| Arc::ptr_eq(&opened.gpu, &gpu));
-        let Some(at) = at else { return };
-        let users = match gpus.get_mut(at) {
-            Some(opened) => {
-                opened.users = opened.users.saturating_sub(1);
-                opened.users
-            }
-            None => return,
+        let Some(opened) = at.and_then(|at| gpus.get_mut(at)) else {
+            return false;
         };
-        if users == 0 {
+        opened.users = opened.users.saturating_sub(1);
+        let is_last = opened.users == 0;
+        if let Some(at) = at.filter(|_| is_last) {
             let last = gpus.remove(at).ok();
             let mut live = self.live.lock();
             let at = live.iter().position(|live| Arc::ptr_eq(live, &gpu));
@@ -222,17 +220,19 @@ impl Owned {
             gpu.stop();
             drop((last, gpu));
         }
+        is_last
     }
+}
 
-    /// Ends the lane of a channel that is gone or is about to be freed. The record has forgotten
-    /// it.
-    fn end(&self, record: &Record, channel: Channel) {
-        drop(channel.gpu.take(channel.lane));
-        let id = channel.gpu.id;
-        let others = |other: &Channel| other.gpu.id == id;
-        let is_last = !record.inner.lock().channels.iter().any(others);
-        record.tenant.lane_ends(id, is_last);
-        self.close(channel.gpu);
+/// Ends the lane of a channel that is gone or is about to be freed. The record has forgotten it.
+fn end(glue: &Glue, record: &Record, channel: Channel) {
+    drop(channel.gpu.take(channel.lane));
+    let id = channel.gpu.id;
+    let others = |other: &Channel| other.gpu.id == id;
+    let is_last = !record.inner.lock().channels.iter().any(others);
+    record.tenant.lane_ends(id, is_last);
+    if glue.owned.close(channel.gpu) {
+        limits::gpus_changed(glue);
     }
 }
 
@@ -258,11 +258,13 @@ pub(crate) fn file_closed(glue: &Glue, file: FileId) {
         let channel = record.inner.lock().channels.pop();
         let Some(channel) = channel else { break };
         client::free(channel.client, channel.channel);
-        glue.owned.end(&record, channel);
+        end(glue, &record, channel);
     }
 }
 
-/// Ends all owned channels of a GPU that is being removed.
+/// Ends all owned channels of a GPU that is being removed. Frees each channel before its ring, as
+/// [`file_closed`] does. Its tenant may free it at the same time: then the handle names nothing, as
+/// the tenant's file is still in that ioctl when its record forgets the channel.
 pub(crate) fn gpu_removed(glue: &Glue, id: u32) {
     let mut last = None;
     while let Some(record) = glue.owned.record_after(last) {
@@ -276,7 +278,8 @@ pub(crate) fn gpu_removed(glue: &Glue, id: u32) {
                 break;
             };
             drop(inner);
-            glue.owned.end(&record, channel);
+            client::free(channel.client, channel.channel);
+            end(glue, &record, channel);
         }
         last = Some(record.file.raw());
     }

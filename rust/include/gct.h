@@ -283,7 +283,7 @@ uint32_t gct_uvm_pick(void *gpu, uint32_t victim, uint32_t (*can_leave)(void *pm
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_MAP_MEMORY_DMA) |                           \
 	 GCT_ESCAPE_BIT(GCT_ESCAPE_UNMAP_MEMORY_DMA))
 
-/* 1 while an owner has set channel.owned, else 0. */
+/* 1 while somebody has an owned channel or is to have one, else 0. */
 extern uint32_t gct_owning;
 
 /*

@@ -6,7 +6,7 @@ use super::client::Refused;
 use super::kit::{Home, Kit};
 use super::lane::Lane;
 use super::limited::Limited;
-use super::limits::terms;
+use super::limits::{gpus_changed, terms};
 use super::{Pending, Record};
 use crate::bindings::{self, gct_call};
 use crate::serve;
@@ -92,7 +92,9 @@ fn pending(
     let (lane, number, name) = match made() {
         Ok(made) => made,
         Err(refused) => {
-            glue.owned.close(gpu);
+            if glue.owned.close(gpu) {
+                gpus_changed(glue);
+            }
             return Err(refused);
         }
     };

@@ -4,7 +4,8 @@
 
 use super::client;
 use super::lane::Lane;
-use super::{is_wanted, retain, uvm, Channel, Pending, Record};
+use super::limits::gpus_changed;
+use super::{end, is_wanted, retain, uvm, Channel, Pending, Record};
 use crate::serve::Served;
 use crate::state::Glue;
 use gct_core::ids::FileId;
@@ -53,11 +54,15 @@ fn channel_made(glue: &Glue, file: FileId, call: &Call) {
             };
             record.tenant.lane_begins();
             if !call.succeeded() || !keep(&record, &channel, lane) {
-                glue.owned.end(&record, channel);
+                end(glue, &record, channel);
                 return;
             }
             // INVARIANT: `keep` has made room.
             let _ = record.inner.lock().channels.push_within_capacity(channel);
+            if !is_wanted() {
+                // The last limit went while the channel was allocated.
+                gpus_changed(glue);
+            }
             true
         }
     };
@@ -120,7 +125,7 @@ fn freed(glue: &Glue, file: FileId, call: &Call) {
         let gone = inner.channels.remove(at).ok();
         drop(inner);
         if let Some(channel) = gone {
-            glue.owned.end(&record, channel);
+            end(glue, &record, channel);
         }
     }
 }
@@ -137,5 +142,7 @@ pub(crate) fn mapped(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], resul
         false => glue.owned.record(file),
     };
     let Some(record) = record else { return };
-    record.tenant.changed(&change, wants);
+    // Channels stay owned without the limit, and a later one is to find their segments.
+    let adds = wants || adds && record.tenant.has_lanes();
+    record.tenant.changed(&change, adds);
 }

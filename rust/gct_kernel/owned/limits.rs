@@ -9,15 +9,13 @@ use gct_core::engine::{Progress, Terms};
 use gct_core::ids::FileId;
 use kernel::sync::atomic::Relaxed;
 
-/// Takes over what a write has changed. Lets the hooks pass calls that map memory, while an owner
-/// is to have owned channels, and sets the limits of all tenants. Nothing is published under the
-/// former ones any more when this returns.
+/// Takes over what a write has changed. Lets the hooks pass calls that map memory, while
+/// somebody has or is to have owned channels, and sets the limits of all tenants. Nothing is
+/// published under the former ones any more when this returns.
 pub(crate) fn update(glue: &Glue) {
     // Of two writes, the later one's limits stay.
     let _updating = glue.owned.updating.lock();
-    let on = glue.locked(|state| state.wants_owned());
-    // SAFETY: has no preconditions.
-    unsafe { bindings::gct_helper_own(on) };
+    pass_calls(glue);
     each_limited(glue, |record, limited| {
         if let Some(terms) = terms(glue, record.file, limited.gpu) {
             limited.set(&terms);
@@ -28,6 +26,22 @@ pub(crate) fn update(glue: &Glue) {
     for gpu in glue.owned.live.lock().iter() {
         gpu.settle();
     }
+}
+
+/// Lets the hooks pass calls that map memory while somebody has, or is to have, owned channels: the
+/// worker reads segments at the addresses where it has seen memory mapped. [`Owned::updating`] is
+/// held.
+fn pass_calls(glue: &Glue) {
+    let is_owning = !glue.owned.live.lock().is_empty();
+    let on = is_owning || glue.locked(|state| state.wants_owned());
+    // SAFETY: has no preconditions.
+    unsafe { bindings::gct_helper_own(on) };
+}
+
+/// Follows up after the number of GPUs with owned channels has changed.
+pub(super) fn gpus_changed(glue: &Glue) {
+    let _updating = glue.owned.updating.lock();
+    pass_calls(glue);
 }
 
 /// Returns the limits of a file's process on a GPU.

@@ -129,6 +129,11 @@ impl Tenant {
         inner.lanes = inner.lanes.saturating_add(1);
     }
 
+    /// Returns whether it has lanes.
+    pub(super) fn has_lanes(&self) -> bool {
+        self.inner.lock().lanes > 0
+    }
+
     /// Removes a lane, which nobody serves any more. `is_last` says that none is left on its GPU,
     /// whose windows go then.
     pub(super) fn lane_ends(&self, gpu: u32, is_last: bool) {

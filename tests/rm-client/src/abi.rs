@@ -149,6 +149,19 @@ layouts! {
         padding_end: u32,
     }
 
+    /// Unmaps it. `nvos.h`.
+    UnmapMemoryDma = "NVOS47_PARAMETERS", 40 {
+        client: u32 = "hClient",
+        device: u32 = "hDevice",
+        range: u32 = "hDma",
+        memory: u32 = "hMemory",
+        flags: u32 = "flags",
+        padding: u32,
+        address: u64 = "dmaOffset",
+        status: u32 = "status",
+        padding_end: u32,
+    }
+
     /// Allocates memory by the old interface; the function is `ALLOC_SIZE`. `nvos.h`.
     VidHeap = "NVOS32_PARAMETERS", 184 {
         root: u32 = "hRoot",
@@ -231,6 +244,7 @@ const ESCAPES: &[Description] = &[
     Control::DESCRIPTION,
     MapMemory::DESCRIPTION,
     MapMemoryDma::DESCRIPTION,
+    UnmapMemoryDma::DESCRIPTION,
     VidHeap::DESCRIPTION,
     RegisterFd::DESCRIPTION,
     Version::DESCRIPTION,

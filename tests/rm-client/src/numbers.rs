@@ -40,6 +40,8 @@ numbers! {
     ESCAPE_MAP: u8 = 0x4e, "NV_ESC_RM_MAP_MEMORY";
     /// Escape: map into a GPU's address space.
     ESCAPE_MAP_DMA: u8 = 0x57, "NV_ESC_RM_MAP_MEMORY_DMA";
+    /// Escape: unmap it.
+    ESCAPE_UNMAP_DMA: u8 = 0x58, "NV_ESC_RM_UNMAP_MEMORY_DMA";
     /// Map at the address that the caller names.
     MAP_DMA_FIXED: u32 = 0x8000, "DRF_DEF(OS46, _FLAGS, _DMA_OFFSET_FIXED, _TRUE)";
     /// Escape: export memory to a dma-buf.

@@ -127,6 +127,24 @@ impl Queue {
         self.submit(&release(address, payload));
     }
 
+    /// Submits the release of a semaphore. The push lies at the start of other memory, which is
+    /// mapped at `address` for the GPU.
+    pub fn submit_release_in(
+        &mut self,
+        memory: &Mapping,
+        address: u64,
+        semaphore: u32,
+        payload: u32,
+    ) {
+        let semaphore = self.address + u64::from(self.semaphore(semaphore));
+        let words = release(semaphore, payload);
+        for (at, word) in (0..).step_by(4).zip(words) {
+            memory.u32(at).store(word, Ordering::Relaxed);
+        }
+        // CAST: a push has a few words.
+        self.submit_segment(address, words.len() as u32);
+    }
+
     /// Makes the entry that was submitted last another one, which releases another semaphore.
     /// Neither GP_PUT nor the doorbell is touched.
     pub fn replace_last(&mut self, semaphore: u32, payload: u32) {

@@ -368,12 +368,37 @@ impl Session {
 
     /// Maps memory in a space of RM's, at an address or anywhere.
     fn map_dma(&self, memory: Handle, bytes: u64, address: Option<u64>) -> Result<u64, Error> {
-        let client = self.gpu.client();
+        self.map_in(self.range()?, memory, bytes, address)
+    }
+
+    /// Allocates a range of addresses: all that an address space of RM's has.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn range(&self) -> Result<Handle, Error> {
         let mut range = abi::VirtualRange {
             address_space: self.space,
             ..Default::default()
         };
-        let range = client.alloc(self.gpu.device(), n::VIRTUAL_RANGE, &mut range)?;
+        let gpu = &self.gpu;
+        gpu.client()
+            .alloc(gpu.device(), n::VIRTUAL_RANGE, &mut range)
+    }
+
+    /// Maps memory in a range, at an address or anywhere. Returns its address.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn map_in(
+        &self,
+        range: Handle,
+        memory: Handle,
+        bytes: u64,
+        address: Option<u64>,
+    ) -> Result<u64, Error> {
+        let client = self.gpu.client();
         let mut call = abi::MapMemoryDma {
             client: client.handle(),
             device: self.gpu.device(),
@@ -387,5 +412,25 @@ impl Session {
         let file = client.control_file().file();
         sys::ioctl_plain(file, n::ESCAPE_MAP_DMA, &mut call)?;
         done(call.status).map(|()| call.address)
+    }
+
+    /// Unmaps memory that is mapped in a range.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn unmap_in(&self, range: Handle, memory: Handle, address: u64) -> Result<(), Error> {
+        let client = self.gpu.client();
+        let mut call = abi::UnmapMemoryDma {
+            client: client.handle(),
+            device: self.gpu.device(),
+            range,
+            memory,
+            address,
+            ..Default::default()
+        };
+        let file = client.control_file().file();
+        sys::ioctl_plain(file, n::ESCAPE_UNMAP_DMA, &mut call)?;
+        done(call.status)
     }
 }

@@ -31,6 +31,7 @@ mod memory_seen;
 mod objects;
 mod owned;
 mod owned_atoms;
+mod owned_ends;
 mod owned_launch;
 mod owned_memory;
 mod owned_race;
@@ -102,10 +103,11 @@ fn usage() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs the tests. Those of `gpus` come first: the last of them keeps the GPUs initialised for all
-/// others, which saves half a second each time.
+/// Runs the tests. The first ones need GPUs that nobody has open. Those of `gpus` follow: the last
+/// of them keeps the GPUs initialised for all others, which saves half a second each time.
 fn all(filter: &str) -> ExitCode {
     let tests = [
+        owned_ends::FIRST_TESTS,
         gpus::TESTS,
         objects::TESTS,
         memory::TESTS,
@@ -116,6 +118,7 @@ fn all(filter: &str) -> ExitCode {
         owned::TESTS,
         owned_launch::TESTS,
         owned_memory::TESTS,
+        owned_ends::TESTS,
         owned_race::TESTS,
         owned_atoms::TESTS,
         owned_time::TESTS,

@@ -32,7 +32,7 @@ pub(crate) const TESTS: &[Test] = &[
 pub(crate) const OWNED: &str = "channel.owned";
 
 /// The name of the group of these tests.
-const NAME: &str = "owned";
+pub(crate) const NAME: &str = "owned";
 
 /// Runs `work` in a process whose channels are the driver's, and waits for it.
 pub(crate) fn as_member(work: impl FnOnce(&mut Parent) -> Outcome) -> Outcome {
@@ -44,7 +44,10 @@ pub(crate) fn as_member(work: impl FnOnce(&mut Parent) -> Outcome) -> Outcome {
 }
 
 /// Starts a process whose channels are the driver's. It waits for [`Child::go`].
-fn member(group: &Group, work: impl FnOnce(&mut Parent) -> Outcome) -> Result<Child, Stop> {
+pub(crate) fn member(
+    group: &Group,
+    work: impl FnOnce(&mut Parent) -> Outcome,
+) -> Result<Child, Stop> {
     set(NAME, OWNED, "1")?;
     join(group, work)
 }

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests what goes away below owned channels: their switch, their GPU, the driver.
+
+use crate::gpus::{need_two, session};
+use crate::limits::set;
+use crate::owned::{count, member, no_worker, workers, NAME, OWNED};
+use crate::owned_uvm::uvm_session;
+use crate::process::Child;
+use crate::submit::{queue, release};
+use crate::tree::{self, eventually, Group};
+use gct_ktap::{failed, same, During, Outcome, Stop, Test};
+use rm_client::{Memory, Queue, Session};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// These need GPUs that nobody has open.
+pub(crate) const FIRST_TESTS: &[Test] = &[
+    ("owned_ends_with_its_gpu", unbound),
+    ("owned_ends_with_the_driver", unloaded),
+];
+
+pub(crate) const TESTS: &[Test] = &[("owned_ends_not_with_the_switch", moved)];
+
+/// Bytes of a page, and where the segments of a test lie.
+const PAGE: u64 = 0x1000;
+const SEGMENT: u64 = 0x3_0000_0000;
+
+/// A driver's directory of its GPUs.
+const DRIVER: &str = "/sys/bus/pci/drivers/nvidia";
+
+/// Has an owned channel execute segments at an address at which other memory is mapped once the
+/// switch is off. The worker reads the new memory, so that a later limit binds what is there.
+fn moved() -> Outcome {
+    for in_uvm in [false, true] {
+        let group = Group::new(NAME)?;
+        let mut child = member(&group, |parent| {
+            let session = match in_uvm {
+                true => uvm_session()?,
+                false => session(0)?,
+            };
+            let mut queue = queue(&session)?;
+            let memory = || session.gpu().alloc_memory(Memory::Host, PAGE);
+            let (first, second) = (memory()?, memory()?);
+            let gpu = session.gpu();
+            match session.uvm() {
+                Some(uvm) => {
+                    uvm.map(gpu, first, SEGMENT, PAGE)?;
+                    execute(&session, &mut queue, first, 7)?;
+                    parent.step()?;
+                    uvm.unmap(SEGMENT, PAGE)?;
+                    uvm.map_reserved(gpu, second, SEGMENT, PAGE)?;
+                }
+                None => {
+                    let range = session.range()?;
+                    session.map_in(range, first, PAGE, Some(SEGMENT))?;
+                    execute(&session, &mut queue, first, 7)?;
+                    parent.step()?;
+                    session.unmap_in(range, first, SEGMENT)?;
+                    session.map_in(range, second, PAGE, Some(SEGMENT))?;
+                }
+            }
+            execute(&session, &mut queue, second, 8)?;
+            // Reasons that did not occur have no line.
+            same("unreadable", count("passed.unreadable").unwrap_or(0), 0)
+        })?;
+        child.next()?;
+        set(NAME, OWNED, "0")?;
+        child.go()?;
+        child.finish().during(format!("UVM {in_uvm}"))?;
+        no_worker()?;
+    }
+    Ok(())
+}
+
+/// Executes a release from memory that is mapped at [`SEGMENT`].
+fn execute(session: &Session, queue: &mut Queue, memory: u32, payload: u32) -> Outcome {
+    let bytes = usize::try_from(PAGE).map_err(failed)?;
+    let words = session.gpu().map_memory(Memory::Host, memory, bytes)?;
+    queue.submit_release_in(&words, SEGMENT, 0, payload);
+    eventually("payload", &payload, || Ok(queue.payload(0)))
+}
+
+/// Takes a GPU from the driver while a tenant has an owned channel there. The driver waits for its
+/// open files, and gctgroup does not: its thread ends at once.
+fn unbound() -> Outcome {
+    need_two()?;
+    let pci = format!("gpus/{}/pci", tree::index_of(1)?);
+    let address = tree::read(&pci)?.trim().to_owned();
+    let group = Group::new(NAME)?;
+    set(NAME, OWNED, "1")?;
+    let on_other = format!("{NAME}/{}/{OWNED}", tree::index_of(1)?);
+    tree::write(&on_other, "1").during("switch")?;
+    // It is waited for last: it ends when the tenant has.
+    let mut unbind;
+    let mut child = member(&group, |parent| {
+        let session = session(1)?;
+        let mut queue = queue(&session)?;
+        release(&mut queue, 0, 1)?;
+        parent.step()?;
+        // The channel is gone. The tenant's calls return all the same.
+        queue.submit_release(0, 2);
+        session.gpu().client().free(queue.channel())?;
+        same("executed", queue.payload(0), 1)?;
+        parent.step()
+    })?;
+    child.next()?;
+    same("workers", workers()?, 1)?;
+    unbind = Child::fork(|_| Ok(fs::write(format!("{DRIVER}/unbind"), &address)?))?;
+    no_worker()?;
+    child.next().during("a tenant of the GPU")?;
+    child.kill();
+    unbind.finish().during("unbind")?;
+    same("bound", Path::new(DRIVER).join(&address).exists(), false)?;
+    eventually("GPUs", &1, gpus)?;
+    fs::write(format!("{DRIVER}/bind"), &address).during("bind")?;
+    eventually("GPUs", &2, gpus)?;
+    drop(group);
+    let mut queue_after = queue(&session(1)?)?;
+    release(&mut queue_after, 0, 1)
+}
+
+fn gpus() -> Result<usize, Stop> {
+    Ok(fs::read_dir(tree::at("gpus"))?.count())
+}
+
+/// Removes both modules right after a tenant with an owned channel was killed, and loads them
+/// again.
+fn unloaded() -> Outcome {
+    let group = Group::new(NAME)?;
+    let mut child = member(&group, |parent| {
+        let session = uvm_session()?;
+        let mut queue = queue(&session)?;
+        release(&mut queue, 0, 1)?;
+        for number in 0..400 {
+            queue.submit_release(1, number);
+        }
+        parent.step()
+    })?;
+    child.next()?;
+    same("in use", shell("unload_nvidia 2>/dev/null")?, false)?;
+    child.kill();
+    // It goes with the tree.
+    std::mem::forget(group);
+    eventually("unloaded", &true, || shell("unload_nvidia 2>/dev/null"))?;
+    same("tree", tree::at("").exists(), false)?;
+    no_worker()?;
+    same("loaded", shell("load_nvidia && load_uvm")?, true)
+}
+
+/// Runs a command of the machine's shell functions. Returns whether it succeeded.
+fn shell(command: &str) -> Result<bool, Stop> {
+    let script = format!(". /test/lib.sh; {command}");
+    Ok(Command::new("sh").args(["-c", &script]).status()?.success())
+}
