@@ -66,6 +66,8 @@ for hook in prolog epilog task-prolog; do
 	put_text 755 "$ROOT/packaging/slurm/$hook" "$library/slurm/$hook"
 done
 put 644 "$PROGRAMS/libgct_preload.so" "$library/libgct_preload.so"
+# What gctctl selftest runs.
+put 755 "$PROGRAMS/gct-load" "$library/gct-load"
 put 644 "$ROOT/packaging/profiles.toml" "$examples/profiles.toml"
 put_text 644 "$ROOT/packaging/systemd/gct-exporter-kernel.conf" "$examples/gct-exporter-kernel.conf"
 for file in alerts.yml dashboard.json; do

@@ -17,7 +17,7 @@ cd "$ROOT/userspace"
 
 # Lines "name version licence" of what is linked. Macros run in the compiler and are not.
 cargo tree --locked --edges normal,no-proc-macro --target x86_64-unknown-linux-gnu --prefix none \
-	-p gctd -p gctctl -p gct-exporter -p gct-device-plugin -p gct-preload --format '{p}|{l}' |
+	-p gctd -p gctctl -p gct-exporter -p gct-device-plugin -p gct-preload -p gct-load --format '{p}|{l}' |
 	sed -n '/ (\//d; s, (\*)$,,; s,^\([^ ]*\) v\([^ |]*\)[^|]*|\(.*\)$,\1 \2 \3,p' |
 	sed 's,/, OR ,g' | LC_ALL=C sort -u >"$scratch/crates"
 [ -s "$scratch/crates" ] || die "cargo tree lists no crate"

@@ -99,6 +99,12 @@ impl FeatureSet {
         Self(self.0 | other.0)
     }
 
+    /// Returns the set without `feature`.
+    #[must_use]
+    pub const fn without(self, feature: Feature) -> Self {
+        Self(self.0 & !feature.bit())
+    }
+
     /// Returns the set without the features that need to know the GPU's TPCs: masks and quotas, and
     /// atoms, which are sized by them.
     #[must_use]
@@ -145,7 +151,8 @@ mod tests {
             let one = FeatureSet::NONE.with(*feature);
             let held = Feature::ALL.iter().filter(|other| one.has(**other));
             assert_eq!(held.count(), 1, "{}", feature.word());
-            assert!(FeatureSet::all().has(*feature));
+            let others = FeatureSet::all().without(*feature);
+            assert!(!others.has(*feature) && others.and(one) == FeatureSet::all());
         }
     }
 }

@@ -150,7 +150,7 @@ impl GpuFacts {
 }
 
 /// A UUID in the form of nvidia-smi.
-pub(crate) struct Uuid(pub(crate) [u8; 16]);
+pub struct Uuid(pub [u8; 16]);
 
 impl fmt::Display for Uuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -55,7 +55,9 @@ pub(crate) enum Workload {
         #[arg(long, default_value_t = 0.0)]
         seconds: f64,
     },
-    /// List the TPCs that exist, each tried by a launch; needs libgct_preload
+    /// Print the compute capability of the GPU and its number of SMs
+    Device,
+    /// List the TPCs that exist, each tried by launches; needs libgct_preload
     Tpcs {
         /// Numbers to try
         #[arg(long, default_value_t = 128)]

@@ -6,10 +6,12 @@ use crate::attributes::{self, Attribute};
 use crate::timeline::Timeline;
 use anyhow::{Context, Result};
 use core::ffi::c_void;
+use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use cudarc::driver::{
     CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -72,7 +74,25 @@ impl Stamp {
     }
 }
 
+/// What CUDA says of a GPU.
+#[derive(Debug, Serialize)]
+pub(crate) struct Device {
+    /// Major and minor number of the compute capability.
+    capability: (i32, i32),
+    sms: i32,
+}
+
 impl Gpu {
+    /// Returns what CUDA says of the GPU.
+    pub(crate) fn device(&self) -> Result<Device> {
+        Ok(Device {
+            capability: self.context.compute_capability()?,
+            sms: self
+                .context
+                .attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        })
+    }
+
     /// Opens GPU `index` and loads the kernels.
     pub(crate) fn open(index: usize) -> Result<Self> {
         let context =

@@ -62,6 +62,7 @@ fn run(gpu: &Gpu, workload: Workload) -> Result<String> {
         Workload::Serve => bail!("serve cannot run within serve"),
         Workload::Exact(exact) => run_exact(gpu, &exact),
         Workload::Family { children } => Ok(to_string(&family::run(gpu, children)?)?),
+        Workload::Device => Ok(to_string(&gpu.device()?)?),
         Workload::Tpcs { bits } => tpcs::present(gpu, bits),
         Workload::Launches { waits, queued } => {
             Ok(to_string(&cost::launches(gpu, waits, queued)?)?)

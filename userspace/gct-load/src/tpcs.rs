@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Checks that each TPC that the resource manager reports has SMs, and that these are all SMs.
+//! Finds the TPCs of a GPU by launches under masks, and checks that each mask is kept.
 
 use crate::gpu::{Gpu, Stamp};
 use anyhow::{ensure, Context, Result};
@@ -8,6 +8,9 @@ use core::ffi::{c_char, c_int, c_void};
 use cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
 use std::collections::BTreeSet;
 use std::ffi::CString;
+
+/// SMs of a TPC.
+const SMS: usize = 2;
 
 /// `gctgroup_restrict` of libgct_preload.
 type Restrict = unsafe extern "C" fn(*const c_char) -> c_int;
@@ -24,15 +27,14 @@ fn restrict() -> Result<Restrict> {
     Ok(unsafe { core::mem::transmute::<*mut c_void, Restrict>(symbol) })
 }
 
-/// Restricts this program's launches to a TPC. Returns `false` if there is no such TPC.
-fn keep_to(restrict: Restrict, tpc: u32) -> Result<bool> {
-    let list = CString::new(tpc.to_string()).context("a number has no NUL")?;
+/// Restricts this program's launches to some TPCs.
+fn keep_to(restrict: Restrict, tpcs: &[u32]) -> Result<()> {
+    let list: Vec<String> = tpcs.iter().map(u32::to_string).collect();
+    let text = CString::new(list.join(",")).context("numbers have no NUL")?;
     // SAFETY: the string lives for the call.
-    match unsafe { restrict(list.as_ptr()) } {
-        0 => Ok(true),
-        libc::ERANGE => Ok(false),
-        errno => anyhow::bail!("TPC {tpc} was refused: errno {errno}"),
-    }
+    let errno = unsafe { restrict(text.as_ptr()) };
+    ensure!(errno == 0, "TPCs {tpcs:?} were refused: errno {errno}");
+    Ok(())
 }
 
 /// Launches once and returns the SMs on which its blocks ran.
@@ -46,7 +48,7 @@ fn sms(gpu: &Gpu, stamp: &mut Stamp) -> Result<BTreeSet<usize>> {
 ///
 /// # Errors
 ///
-/// Fails unless each TPC has two SMs of its own, and all together have all SMs of the GPU.
+/// Those of [`find`].
 pub(crate) fn present(gpu: &Gpu, bits: u32) -> Result<String> {
     let restrict = restrict()?;
     // Before the first restriction, since a program sees the SMs that its limits leave.
@@ -54,26 +56,149 @@ pub(crate) fn present(gpu: &Gpu, bits: u32) -> Result<String> {
         .context
         .attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     let mut stamp = Gpu::alloc_stamp(&gpu.context.default_stream(), (600, 1, 1), 128, 20_000)?;
-    let (mut list, mut all) = (Vec::new(), BTreeSet::new());
     // The library learns the GPU from a first launch.
     sms(gpu, &mut stamp)?;
-    for tpc in 0..bits {
-        if keep_to(restrict, tpc)? {
-            let sms = sms(gpu, &mut stamp)?;
-            ensure!(sms.len() == 2, "TPC {tpc} has {} SMs: {sms:?}", sms.len());
-            ensure!(
-                all.is_disjoint(&sms),
-                "TPC {tpc} has SMs of another: {sms:?}"
-            );
-            all.extend(sms);
-            list.push(tpc.to_string());
+    let found = find(bits, usize::try_from(count)?, |tpcs| {
+        keep_to(restrict, tpcs)?;
+        sms(gpu, &mut stamp)
+    })?;
+    let list: Vec<String> = found.iter().map(u32::to_string).collect();
+    Ok(list.join(","))
+}
+
+/// Finds the TPCs below `bits` of a GPU with so many SMs. `launch` returns the SMs that a launch
+/// used whose mask leaves these TPCs.
+///
+/// TPC 0 must exist. A launch whose mask leaves no existing TPC would never start. So each number
+/// is tried beside TPC 0 first, and alone when it has SMs.
+///
+/// # Errors
+///
+/// Fails unless each TPC has two SMs of its own, alone and beside TPC 0, and all together have all
+/// SMs of the GPU.
+fn find(
+    bits: u32,
+    count: usize,
+    mut launch: impl FnMut(&[u32]) -> Result<BTreeSet<usize>>,
+) -> Result<Vec<u32>> {
+    let first = launch(&[0])?;
+    ensure!(
+        first.len() == SMS,
+        "a launch kept to TPC 0 used {} of {count} SMs",
+        first.len()
+    );
+    let (mut found, mut all) = (vec![0], first.clone());
+    for tpc in 1..bits {
+        let both = launch(&[0, tpc])?;
+        ensure!(
+            both.is_superset(&first),
+            "TPC 0 has SMs {first:?}, and beside TPC {tpc} {both:?}"
+        );
+        let sms: BTreeSet<usize> = both.difference(&first).copied().collect();
+        if sms.is_empty() {
+            continue;
         }
+        ensure!(sms.len() == SMS, "TPC {tpc} has {} SMs: {sms:?}", sms.len());
+        ensure!(
+            all.is_disjoint(&sms),
+            "TPC {tpc} has SMs of another: {sms:?}"
+        );
+        let alone = launch(&[tpc])?;
+        ensure!(
+            alone == sms,
+            "TPC {tpc} has SMs {sms:?}, and alone {alone:?}"
+        );
+        all.extend(sms);
+        found.push(tpc);
     }
     ensure!(
-        usize::try_from(count) == Ok(all.len()),
-        "the TPCs {} have {} of {count} SMs",
-        list.join(","),
+        all.len() == count,
+        "the TPCs {found:?} have {} of {count} SMs",
         all.len()
     );
-    Ok(list.join(","))
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// A GPU whose TPCs have two SMs each, as bits of a mask.
+    struct Simulated {
+        sms_of: BTreeMap<u32, BTreeSet<usize>>,
+    }
+
+    impl Simulated {
+        fn new(bits: &[u32]) -> Self {
+            let sms = |at: usize| BTreeSet::from([2 * at, 2 * at + 1]);
+            let of = bits.iter().enumerate().map(|(at, bit)| (*bit, sms(at)));
+            Self {
+                sms_of: of.collect(),
+            }
+        }
+
+        fn count(&self) -> usize {
+            2 * self.sms_of.len()
+        }
+
+        /// Runs a launch. One whose mask leaves no TPC never starts.
+        fn launch(&self, tpcs: &[u32]) -> BTreeSet<usize> {
+            let used = tpcs.iter().filter_map(|tpc| self.sms_of.get(tpc));
+            let sms: BTreeSet<usize> = used.flatten().copied().collect();
+            assert!(!sms.is_empty(), "the launch on {tpcs:?} never starts");
+            sms
+        }
+    }
+
+    /// Like an H100: holes, and bits in another order than SMs.
+    const BITS: [u32; 8] = [0, 1, 9, 2, 18, 75, 40, 63];
+
+    #[test]
+    fn the_tpcs_are_found_between_holes() {
+        let gpu = Simulated::new(&BITS);
+        let found = find(128, gpu.count(), |tpcs| Ok(gpu.launch(tpcs))).unwrap();
+        let mut sorted = BITS;
+        sorted.sort_unstable();
+        assert_eq!(found, sorted);
+    }
+
+    /// Returns the error of a GPU that changes what a mask does.
+    fn refused(mask: impl Fn(&[u32]) -> Vec<u32>) -> String {
+        let gpu = Simulated::new(&BITS);
+        let launch = |tpcs: &[u32]| Ok(gpu.launch(&mask(tpcs)));
+        find(128, gpu.count(), launch).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_gpu_that_ignores_masks_is_refused() {
+        let error = refused(|_| BITS.to_vec());
+        assert!(error.contains("used 16 of 16 SMs"), "{error}");
+    }
+
+    #[test]
+    fn masks_that_are_not_kept_are_refused() {
+        // A mask of two TPCs leaves a third.
+        let more = |tpcs: &[u32]| [tpcs, &[40][..tpcs.len() - 1]].concat();
+        assert!(refused(more).contains("TPC"), "{}", refused(more));
+        // Alone, a TPC is another one.
+        let other = |tpcs: &[u32]| match tpcs {
+            [18] => vec![9],
+            _ => tpcs.to_vec(),
+        };
+        assert!(refused(other).contains("alone"), "{}", refused(other));
+        // TPC 0 is lost beside another.
+        let lost = |tpcs: &[u32]| match tpcs {
+            [0, 9] => vec![9],
+            _ => tpcs.to_vec(),
+        };
+        assert!(refused(lost).contains("beside TPC 9"), "{}", refused(lost));
+        // The mask has fewer bits than the GPU has TPCs.
+        let narrow = |tpcs: &[u32]| tpcs.iter().copied().filter(|tpc| *tpc < 64).collect();
+        assert!(
+            refused(narrow).contains("14 of 16 SMs"),
+            "{}",
+            refused(narrow)
+        );
+    }
 }

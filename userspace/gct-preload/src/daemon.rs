@@ -143,11 +143,13 @@ pub(crate) fn after(fd: i32, ioctl: &rm::Ioctl, call: &Call, verdict: Verdict, r
 }
 
 /// Returns whether a required daemon answers. A daemon is required if the environment names one or
-/// the usual socket exists. This waits for one that is restarting.
+/// the usual socket exists. This waits for one that is restarting. An empty name means that the
+/// program wants none.
 pub(crate) fn required() -> Result<(), String> {
     let socket = SocketPaths::from_environment().tenants;
     let named = [SOCKET_VARIABLE, DIRECTORY_VARIABLE].map(std::env::var_os);
-    if named.iter().all(Option::is_none) && !socket.exists() {
+    let is_unnamed = named.iter().all(Option::is_none) && !socket.exists();
+    if is_unnamed || socket.as_os_str().is_empty() {
         return Ok(());
     }
     let since = Instant::now();

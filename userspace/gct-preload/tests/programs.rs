@@ -298,6 +298,15 @@ fn a_limit_that_cannot_be_set_stops_the_program() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(text, ": not to be reached\n");
     }
+    // An empty name means that the program wants no daemon.
+    let mut command = program("no-threads");
+    command
+        .env("FAKE_NO_THREADS", "1")
+        .env("GCTGROUP_SOCKET", "");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(!text.contains("daemon"), "{text}");
 }
 
 #[test]

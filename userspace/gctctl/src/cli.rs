@@ -108,6 +108,10 @@ pub(crate) enum Command {
     },
     /// Run a program in a group of the user-space mode; implies --user.
     Run(Run),
+    /// Check on each GPU whether masks and atoms are exact, once for each version of the driver.
+    ///
+    /// gctd announces only what is exact. It reads the results when it starts.
+    Selftest(Selftest),
     /// Print the versions of gctctl and of the tree.
     Version,
     /// Print the completions of a shell.
@@ -134,6 +138,20 @@ pub(crate) struct Doctor {
     /// Look for /proc, /sys and /boot below this directory.
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub(crate) system_root: PathBuf,
+}
+
+/// The options of `selftest`.
+#[derive(Debug, Args)]
+pub(crate) struct Selftest {
+    /// Also check GPUs that have a result.
+    #[arg(long)]
+    pub(crate) again: bool,
+    /// Library, with gct-load beside it. Default: that of `gctctl run`.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) preload: Option<PathBuf>,
+    /// Directory in which the driver lists its GPUs.
+    #[arg(long, value_name = "DIR", default_value = "/proc/driver/nvidia/gpus")]
+    pub(crate) gpus: PathBuf,
 }
 
 /// The options of `apply`.

@@ -11,6 +11,7 @@ mod generate;
 mod groups;
 mod ls;
 mod run;
+mod selftest;
 mod set;
 mod show;
 mod stat;
@@ -54,6 +55,7 @@ pub(crate) fn run(cli: &Cli) -> Outcome {
         Command::Top(top) => top::run(&tree, top, cli.json),
         Command::Get { target, file } => show::get(&tree, target, file),
         Command::Capture(capture) => capture::run(capture),
+        Command::Selftest(options) => selftest::run(options),
         Command::Version => show::version(&tree),
     }
 }

@@ -17,6 +17,13 @@ use rustix::ioctl::{ioctl, Updater};
 const DEVICE: u32 = 0x5c00_0001;
 const SUBDEVICE: u32 = 0x5c00_0002;
 
+/// Returns a field of a GPU's `information` file in /proc.
+pub fn field<'a>(information: &'a str, name: &str) -> Option<&'a str> {
+    let mut lines = information.lines().filter_map(|line| line.split_once(':'));
+    let found = lines.find(|(key, _)| key.trim() == name);
+    found.map(|(_, value)| value.trim())
+}
+
 /// The properties of a GPU that the resource manager reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {

@@ -12,6 +12,7 @@
 //! - [`tenant`]: the process's side of the socket.
 //! - [`driver`]: queries of the resource manager.
 //! - [`paths`]: the paths of the daemon's sockets.
+//! - [`selftest`]: what was found exact on a GPU.
 //!
 //! Neither side trusts the other. Every word of a page is an atomic that is read once. The memory
 //! is sealed, so it cannot shrink under a reader. The worst that the other side can write is a
@@ -24,6 +25,7 @@ pub mod driver;
 pub mod message;
 pub mod page;
 pub mod paths;
+pub mod selftest;
 mod seqlock;
 pub mod shared;
 pub mod socket;

@@ -25,6 +25,7 @@ use gct_core::host::Host;
 use gct_core::mask::TpcMask;
 use gct_core::topology::Topology;
 use gct_core::units::Bytes;
+use gctd_ipc::selftest::Selftest;
 use pending::PendingWrites;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::HashMap;
@@ -46,6 +47,10 @@ pub(crate) struct Daemon {
     pub(crate) budget: Budget,
     /// The directory in which the driver lists its GPUs.
     gpus: PathBuf,
+    /// The directory of the results of `gctctl selftest`.
+    selftest_directory: PathBuf,
+    /// The result of each GPU, read once its UUID is known.
+    selftests: HashMap<u32, Option<Selftest>>,
     /// The TPCs that the administrator named for all GPUs.
     tpcs: Option<TpcMask>,
     /// GPUs that the resource manager has not described yet, and when to ask again.
@@ -74,6 +79,8 @@ impl Daemon {
             pending: PendingWrites::new()?,
             budget: Budget::new(fds),
             gpus: options.gpus.clone(),
+            selftest_directory: options.selftests.clone(),
+            selftests: HashMap::new(),
             tpcs: options.tpcs,
             unknown_gpus: HashMap::new(),
             joined: HashMap::new(),
@@ -105,7 +112,11 @@ impl Daemon {
     }
 
     /// Asks the resource manager about a GPU that it has not described yet, at most once per
-    /// [`QUERY_INTERVAL`]. Features that need to know the TPCs are not enforced without them.
+    /// [`QUERY_INTERVAL`].
+    ///
+    /// The TPCs are those that the administrator named, else those that the resource manager
+    /// reports, else those that `gctctl selftest` found. Features that need to know the TPCs are
+    /// not enforced without them, and none that was found inexact.
     fn query_gpu(&mut self, facts: &mut GpuFacts) {
         let due = self.unknown_gpus.get(&facts.rm_id).copied();
         if due.is_none_or(|due| due > Instant::now()) {
@@ -126,15 +137,37 @@ impl Daemon {
             facts.set_architecture(answer.chip.architecture);
             facts.memory_total = answer.memory.map(Bytes);
         }
+        let selftest = self.selftest(facts);
         let configured = self.tpcs.map(Topology::apart);
-        let topology = configured.or(answer.and_then(|answer| answer.topology));
-        facts.topology = topology.unwrap_or(Topology::UNKNOWN);
+        let told = configured.or(answer.and_then(|answer| answer.topology));
+        let usable = selftest.as_ref().filter(|found| found.masks.is_exact());
+        let found = usable.map(|found| Topology::apart(found.tpcs));
+        facts.topology = told.or(found).unwrap_or(Topology::UNKNOWN);
+        let all = gctd_ipc::ENFORCED;
+        let exact = selftest.map_or(all, |selftest| selftest.allowed(all));
         let features = match facts.topology.is_known() {
-            true => gctd_ipc::ENFORCED,
-            false => gctd_ipc::ENFORCED.without_tpcs(),
+            true => exact,
+            false => exact.without_tpcs(),
         };
         // Cannot fail: `find_gpus` has added the GPU.
         let _ = self.tables.state().gpu_learned(facts, features);
+    }
+
+    /// Returns the result of a GPU's self-test. The query may have made its UUID known.
+    fn selftest(&mut self, facts: &mut GpuFacts) -> Option<Selftest> {
+        if facts.uuid.is_none() {
+            let mut now = gpus::find(&self.gpus).into_iter();
+            facts.uuid = now.find(|gpu| gpu.rm_id == facts.rm_id)?.uuid;
+            // Cannot fail: `find_gpus` has added the GPU.
+            let _ = self.tables.state().gpu_uuid(facts.rm_id, facts.uuid?);
+        }
+        let uuid = facts.uuid?;
+        let (gpus, results) = (&self.gpus, &self.selftest_directory);
+        let read = || gpus::selftest(gpus, results, uuid);
+        self.selftests
+            .entry(facts.rm_id)
+            .or_insert_with(read)
+            .clone()
     }
 
     /// Applies the core's pending effects to the tree and publishes the limits that changed.

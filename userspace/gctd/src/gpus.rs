@@ -2,9 +2,10 @@
 
 //! Finds the GPUs that the driver lists in /proc, and asks the resource manager about them.
 
-use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds};
+use gct_core::gpu::{Backend, GpuFacts, PciAddress, PciIds, Uuid};
 use gct_core::text::Text;
 use gctd_ipc::driver;
+use gctd_ipc::selftest::{self, Missing, Selftest};
 use std::fs;
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -47,15 +48,25 @@ pub(crate) fn ask(minor: u32) -> Result<Option<driver::Facts>, RecvTimeoutError>
     receiver.recv_timeout(TIMEOUT)
 }
 
+/// Returns what was found exact on a GPU under the driver that is loaded. Says what is wrong with
+/// a result that cannot be used.
+pub(crate) fn selftest(gpus: &Path, results: &Path, uuid: [u8; 16]) -> Option<Selftest> {
+    let version = fs::read_to_string(gpus.with_file_name("version")).ok()?;
+    let driver = selftest::driver_version(&version)?;
+    match Selftest::read(results, &Uuid(uuid).to_string(), driver) {
+        Ok(found) => Some(found),
+        Err(Missing::Untested) => None,
+        Err(Missing::Damaged(path, why)) => {
+            let path = path.display();
+            eprintln!("gctd: {path} cannot be used: {why}; run gctctl selftest");
+            None
+        }
+    }
+}
+
 /// Parses the `information` file of a GPU.
 fn facts(directory: &str, information: &str) -> Option<GpuFacts> {
-    let field = |name: &str| {
-        let lines = information.lines().filter_map(|line| line.split_once(':'));
-        lines
-            .into_iter()
-            .find(|(key, _)| key.trim() == name)
-            .map(|(_, value)| value.trim())
-    };
+    let field = |name| driver::field(information, name);
     let minor = field("Device Minor")?.parse().ok()?;
     let pci = pci(directory)?;
     let mut facts = GpuFacts::new(rm_id(&pci), pci, Backend::User);

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use gct_core::mask::TpcMask;
 use gctd::{gpus, notify, Mount, Options, Server};
-use gctd_ipc::paths;
+use gctd_ipc::{paths, selftest};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -29,6 +29,11 @@ struct Cli {
     /// Directory in which the driver lists its GPUs
     #[arg(long, value_name = "DIR", default_value = gpus::DEFAULT_DIRECTORY)]
     gpus: PathBuf,
+
+    /// Directory of the results of `gctctl selftest` [default: GCTGROUP_SELFTEST_DIR, or
+    /// /var/lib/gctgroup/selftest]
+    #[arg(long, value_name = "DIR")]
+    selftests: Option<PathBuf>,
 }
 
 fn tpcs(text: &str) -> Result<TpcMask, String> {
@@ -50,6 +55,7 @@ fn serve(cli: Cli) -> Result<()> {
     let options = Options {
         directory: cli.dir.unwrap_or_else(paths::directory),
         gpus: cli.gpus,
+        selftests: cli.selftests.unwrap_or_else(selftest::directory),
         tpcs: cli.tpcs,
     };
     let signals = Signals::block();

@@ -12,6 +12,8 @@ pub struct Options {
     pub directory: PathBuf,
     /// The directory in which the driver lists its GPUs.
     pub gpus: PathBuf,
+    /// The directory of the results of `gctctl selftest`.
+    pub selftests: PathBuf,
     /// The TPCs of every GPU; `None` to ask the resource manager.
     pub tpcs: Option<TpcMask>,
 }

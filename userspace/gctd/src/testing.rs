@@ -34,7 +34,7 @@ fn information(n: usize) -> String {
 pub struct Daemon {
     /// Its directory, which is removed with it.
     pub directory: PathBuf,
-    tpcs: TpcMask,
+    tpcs: Option<TpcMask>,
     stopper: Stopper,
     thread: Option<JoinHandle<()>>,
 }
@@ -48,14 +48,22 @@ impl Daemon {
 
     /// Starts a daemon whose GPUs have these TPCs. An empty set means that they are unknown.
     pub fn with_tpcs(test: &str, gpus: usize, tpcs: TpcMask) -> Self {
-        let name = format!("gctd-{test}-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&directory);
-        for n in 0..gpus {
-            let gpu = directory.join(format!("gpus/0000:0{n}:00.0"));
-            fs::create_dir_all(&gpu).unwrap();
-            fs::write(gpu.join("information"), information(n)).unwrap();
-        }
+        let directory = directory(test, gpus);
+        Self::start(directory, Some(tpcs))
+    }
+
+    /// Starts a daemon with a GPU whose TPCs nobody tells it, and with a file of a self-test under
+    /// a name such as `GPU-...1.2`. The driver is version 1.2.
+    pub fn with_selftest(test: &str, file: &str, text: &str) -> Self {
+        let directory = directory(test, 1);
+        fs::write(directory.join("version"), "NVRM version: test 1.2 x\n").unwrap();
+        let results = directory.join("selftest");
+        fs::create_dir_all(&results).unwrap();
+        fs::write(results.join(file), text).unwrap();
+        Self::start(directory, None)
+    }
+
+    fn start(directory: PathBuf, tpcs: Option<TpcMask>) -> Self {
         let (stopper, thread) = serve(bind(&directory, tpcs));
         Self {
             directory,
@@ -127,11 +135,25 @@ impl Daemon {
     }
 }
 
-fn bind(directory: &Path, tpcs: TpcMask) -> Server {
+/// Creates a daemon's directory, and below it the driver's files of some GPUs.
+fn directory(test: &str, gpus: usize) -> PathBuf {
+    let name = format!("gctd-{test}-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    let _ = fs::remove_dir_all(&directory);
+    for n in 0..gpus {
+        let gpu = directory.join(format!("gpus/0000:0{n}:00.0"));
+        fs::create_dir_all(&gpu).unwrap();
+        fs::write(gpu.join("information"), information(n)).unwrap();
+    }
+    directory
+}
+
+fn bind(directory: &Path, tpcs: Option<TpcMask>) -> Server {
     let options = Options {
         directory: directory.to_owned(),
         gpus: directory.join("gpus"),
-        tpcs: Some(tpcs),
+        selftests: directory.join("selftest"),
+        tpcs,
     };
     // A child that another thread has forked holds the lock of a daemon that was stopped, until it
     // executes its program.

@@ -87,6 +87,7 @@ fn a_second_daemon_is_refused() {
     let options = gctd::Options {
         directory: daemon.directory.clone(),
         gpus: daemon.directory.join("gpus"),
+        selftests: daemon.directory.join("selftest"),
         tpcs: None,
     };
     let refused = gctd::Server::bind(&options).unwrap_err();

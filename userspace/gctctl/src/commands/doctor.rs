@@ -3,6 +3,7 @@
 //! Checks whether gctgroup works here, and says what to do about each problem (`doctor`).
 
 mod container;
+mod tested;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,6 +85,9 @@ pub(crate) fn run(tree: &Tree, system_root: &Path, user_mode: bool) -> Outcome {
         findings.extend([container::library(&system), container::nodes(&system)]);
     }
     findings.extend(check_tree(tree, &system, user_mode));
+    if user_mode && !container::is_here() {
+        findings.extend(tested::findings(tree, &system));
+    }
     let mut table = Table::new(&["CHECK", "STATUS", "FINDING"]);
     for finding in &findings {
         let remedy = finding.remedy.as_ref();

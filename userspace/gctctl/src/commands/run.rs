@@ -164,7 +164,7 @@ fn sweep(tree: &Tree) -> Result<(), Error> {
 }
 
 /// Returns the named library, or the one that is installed with this program.
-fn library(named: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(super) fn library(named: Option<&Path>) -> Result<PathBuf, Failure> {
     let candidates = match named {
         Some(path) => vec![path.to_owned()],
         None => {

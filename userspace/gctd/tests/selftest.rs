@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! A GPU has the features that its self-test found exact, and the TPCs that it found.
+
+use gct_core::error::Error;
+use gctd::testing::Daemon;
+
+const GPU: &str = "GPU-00112233-4455-6677-8899-aabbccddeef0";
+
+/// Returns a result of this release.
+fn result(masks: &str, atoms: &str) -> String {
+    let release = env!("CARGO_PKG_VERSION");
+    format!(
+        "gctgroup-selftest {release}\ngpu {GPU}\ndriver 1.2\ntpcs 0-3,9\nmasks {masks}\n\
+         atoms {atoms}\nend\n"
+    )
+}
+
+/// Starts a daemon with a result of its GPU. Returns what it announces of three limits, what it
+/// knows of the TPCs, and what a mask is answered.
+fn announced(
+    test: &str,
+    file: &str,
+    text: &str,
+) -> ([bool; 3], Result<String, i32>, Result<(), i32>) {
+    let daemon = Daemon::with_selftest(test, file, text);
+    let client = daemon.client();
+    client.write("control", "create web").unwrap();
+    let features = client.read("gpus/0/features").unwrap();
+    let has = |file: &str| features.lines().any(|line| line == file);
+    (
+        ["tpc.mask", "atom.duration", "gmem.limit"].map(has),
+        client.read("gpus/0/tpcs.list"),
+        client.write("web/0/tpc.mask", "0-1"),
+    )
+}
+
+const UNKNOWN: Result<String, i32> = Err(Error::Unknown.errno());
+const REFUSED: Result<(), i32> = Err(Error::Unsupported.errno());
+
+#[test]
+fn what_is_exact_is_a_feature() {
+    let file = format!("{GPU}.1.2");
+    let found: Result<String, i32> = Ok("0-3,9\n".to_owned());
+    assert_eq!(
+        announced("exact", &file, &result("exact", "exact")),
+        ([true; 3], found.clone(), Ok(()))
+    );
+    assert_eq!(
+        announced(
+            "atoms",
+            &file,
+            &result("exact", "failed: no launch was split")
+        ),
+        ([true, false, true], found, Ok(()))
+    );
+}
+
+#[test]
+fn a_gpu_that_masks_wrongly_has_no_masks() {
+    let file = format!("{GPU}.1.2");
+    let (features, _, mask) = announced("wrong", &file, &result("failed: x", "exact"));
+    assert_eq!((features, mask), ([false, false, true], REFUSED));
+}
+
+#[test]
+fn a_result_that_cannot_be_used_counts_as_none() {
+    let whole = result("exact", "exact");
+    let none = ([false, false, true], UNKNOWN, REFUSED);
+    let cut = whole.trim_end_matches("end\n");
+    for (test, file, text) in [
+        ("cut", format!("{GPU}.1.2"), cut),
+        ("garbage", format!("{GPU}.1.2"), "\u{0}\u{1}"),
+        ("driver", format!("{GPU}.1.3"), &whole),
+        ("gpu", format!("{}.1.2", GPU.replace('f', "e")), &whole),
+    ] {
+        assert_eq!(announced(test, &file, text), none, "{test}");
+    }
+}
