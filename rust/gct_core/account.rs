@@ -24,6 +24,8 @@ pub struct Amount {
     pub memory: Bytes,
     /// Managed memory allocated by the UVM driver, wherever its pages are.
     pub managed: Bytes,
+    /// Host memory that evictions of managed memory have taken.
+    pub host: Bytes,
     /// The round of a single channel group; meaningless in a sum.
     pub round: Round,
 }
@@ -35,6 +37,7 @@ impl Amount {
         channels: 0,
         memory: Bytes(0),
         managed: Bytes(0),
+        host: Bytes(0),
         round: Round::GRAPHICS,
     };
 
@@ -44,6 +47,11 @@ impl Amount {
             managed,
             ..Self::ZERO
         }
+    }
+
+    /// Returns the amount of host memory that an eviction takes.
+    pub(crate) const fn of_host(host: Bytes) -> Self {
+        Self { host, ..Self::ZERO }
     }
 
     /// Returns device memory and managed memory together: what `gmem.limit` bounds.
@@ -79,6 +87,7 @@ impl Amount {
             channels: self.channels.checked_add(other.channels)?,
             memory: self.memory.checked_add(other.memory)?,
             managed: self.managed.checked_add(other.managed)?,
+            host: self.host.checked_add(other.host)?,
             round: Round::GRAPHICS,
         };
         sum.memory.checked_add(sum.managed).map(|_| sum)
@@ -90,6 +99,7 @@ impl Amount {
             channels: self.channels.checked_sub(other.channels)?,
             memory: self.memory.checked_sub(other.memory)?,
             managed: self.managed.checked_sub(other.managed)?,
+            host: self.host.checked_sub(other.host)?,
             round: Round::GRAPHICS,
         })
     }

@@ -244,6 +244,7 @@ fn add(a: &Amount, b: &Amount) -> Amount {
         channels: (Sat(a.channels) + Sat(b.channels)).0,
         memory: a.memory + b.memory,
         managed: a.managed + b.managed,
+        host: a.host + b.host,
         round: a.round,
     }
 }

@@ -18,6 +18,7 @@ mod foreign;
 mod gpus;
 mod group_procs;
 mod groups;
+mod host_memory;
 mod managed;
 mod memory_view;
 mod owned;
@@ -31,6 +32,7 @@ mod ticket;
 mod tpc_quota;
 
 pub use crate::plan::{Completion, Flush, InFlight, Next, Wait};
+pub use host_memory::HostCharge;
 pub use owned::{Progress, Site, Terms};
 pub use pending_write::{needs_acks, needs_controls, Prepared};
 pub use side_effects::{Imported, Visited};

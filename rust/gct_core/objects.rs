@@ -83,6 +83,8 @@ pub struct Object {
     /// Whether no pool has `charged` yet: it succeeds an alias of another owner, and is
     /// unconfirmed.
     pub(crate) charge_deferred: bool,
+    /// For managed memory: whether its account is closed. It goes with its last host memory.
+    pub(crate) is_closed: bool,
     /// Its neighbours in its list.
     links: Links,
     /// The handle of its client, for controls on it.
@@ -110,6 +112,7 @@ impl Object {
             aliases: Aliases::NONE,
             unconfirmed: false,
             charge_deferred: false,
+            is_closed: false,
             links: Links::NONE,
             client: ROOT,
             acked: Acked::NONE,

@@ -9,6 +9,7 @@ pub const GCT_GPU_UUID_BYTES: u32 = 16;
 pub const GCT_UVM_ACCOUNTS: u32 = 4096;
 pub const GCT_UVM_NO_ROOT: u32 = 4294967295;
 pub const GCT_UVM_ANYWAY: u32 = 4294967295;
+pub const GCT_UVM_REFUSED: u64 = 9223372036854775807;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct gct_gpu {
@@ -168,6 +169,13 @@ unsafe extern "C" {
     ) -> u32;
     pub fn gct_uvm_cancel(gpu: *mut kernel::ffi::c_void, account: u32);
     pub fn gct_uvm_evicted(gpu: *mut kernel::ffi::c_void, root: u32);
+    pub fn gct_uvm_host_charge(
+        gpu: *mut kernel::ffi::c_void,
+        account: u32,
+        bytes: u64,
+        for_owner: u32,
+    ) -> u64;
+    pub fn gct_uvm_host_uncharge(charge: u64, bytes: u64);
     pub fn gct_uvm_take(gpu: *mut kernel::ffi::c_void, root: u32, account: u32);
     pub fn gct_uvm_drop(gpu: *mut kernel::ffi::c_void, root: u32);
     pub fn gct_uvm_holder(gpu: *mut kernel::ffi::c_void, root: u32) -> u32;

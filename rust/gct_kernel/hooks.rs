@@ -27,6 +27,8 @@ const FEATURES: FeatureSet = FeatureSet::NONE
     .with(Feature::GmemLimit)
     .with(Feature::GmemUvm)
     .with(Feature::GmemEvict)
+    .with(Feature::HmemCharge)
+    .with(Feature::HmemLimit)
     .with(Feature::Timeslice)
     .with(Feature::Freeze)
     .with(Feature::Faults);

@@ -15,7 +15,7 @@ use crate::hooks::count_refusal;
 use crate::rm::{self, SystemPmGuard};
 use crate::state::{Glue, Kv};
 use core::ptr;
-use gct_core::engine::Ticket;
+use gct_core::engine::{HostCharge, Ticket};
 use gct_core::error::Error;
 use gct_core::ids::{FileId, GpuId, GroupId, Owner, Scope};
 use gct_core::iface::files::File;
@@ -182,9 +182,14 @@ pub(crate) fn account_close(glue: &Glue, gpu: &Gpu, slot: SlotId) {
     glue.locked(|state| {
         let closed = gpu.table.lock().accounts().close(slot);
         if let Some(space) = closed {
-            state.uncharge_ticket(space.file, space.ticket);
+            state.close_managed(space.file, space.ticket);
         }
     });
+}
+
+/// Uncharges host memory that an eviction had taken.
+pub(crate) fn uncharge_host(glue: &Glue, charge: HostCharge, bytes: Bytes) {
+    glue.locked(|state| state.uncharge_host(charge, bytes));
 }
 
 impl Gpu {
@@ -291,6 +296,34 @@ impl Gpu {
         let owner = self.table.lock().accounts().owner_of(root);
         if let Some(space) = owner {
             glue.locked(|state| state.evicted(space.file, self.id));
+        }
+    }
+
+    /// Charges an account for host memory that an eviction of its pages takes. Returns `None` if a
+    /// limit is in the way and the eviction is `for_owner`.
+    pub(crate) fn charge_host(
+        &self,
+        glue: &Glue,
+        slot: SlotId,
+        bytes: Bytes,
+        for_owner: bool,
+    ) -> Option<HostCharge> {
+        let outcome = glue.with(|state, _| {
+            let space = self.table.lock().accounts().owner(slot);
+            match space {
+                Some(space) => state.charge_host(space.file, space.ticket, bytes, for_owner),
+                None => Ok(Some(HostCharge::NOBODY)),
+            }
+        });
+        let is_refused = || {
+            let space = self.table.lock().accounts().owner(slot);
+            for_owner && space.is_some_and(|space| glue.binds_file(space.file))
+        };
+        match count_refusal(glue, outcome) {
+            Some(charge) => charge,
+            // It cannot be charged.
+            None if is_refused() => None,
+            None => Some(HostCharge::NOBODY),
         }
     }
 

@@ -5,8 +5,10 @@
 use crate::bindings;
 use crate::ffi::{check_signatures, glue, token};
 use crate::uvm::{self, Gpu, Reserved};
+use gct_core::engine::HostCharge;
 use gct_core::memory::accounts::Victim;
 use gct_core::memory::{RootId, SlotId};
+use gct_core::units::Bytes;
 use kernel::ffi::c_void;
 use kernel::sync::Arc;
 
@@ -19,6 +21,8 @@ check_signatures!(
     gct_uvm_reserve,
     gct_uvm_cancel,
     gct_uvm_evicted,
+    gct_uvm_host_charge,
+    gct_uvm_host_uncharge,
     gct_uvm_take,
     gct_uvm_drop,
     gct_uvm_holder,
@@ -168,6 +172,34 @@ unsafe extern "C" fn gct_uvm_evicted(gpu: *mut c_void, root: u32) {
     // SAFETY: the caller's contract.
     if let (Some(glue), Some(gpu)) = (glue(), unsafe { self::gpu(gpu) }) {
         gpu.evicted(&glue, RootId(root));
+    }
+}
+
+/// Charges an account for host memory that an eviction takes.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any account is valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_host_charge(
+    gpu: *mut c_void,
+    account: u32,
+    bytes: u64,
+    for_owner: u32,
+) -> u64 {
+    // SAFETY: the caller's contract.
+    let (Some(glue), Some(gpu)) = (glue(), unsafe { self::gpu(gpu) }) else {
+        return HostCharge::NOBODY.0;
+    };
+    let charged = gpu.charge_host(&glue, SlotId(account), Bytes(bytes), for_owner != 0);
+    charged.map_or(bindings::GCT_UVM_REFUSED, |charge| charge.0)
+}
+
+/// Uncharges host memory that was freed.
+#[no_mangle]
+extern "C" fn gct_uvm_host_uncharge(charge: u64, bytes: u64) {
+    if let Some(glue) = glue() {
+        uvm::uncharge_host(&glue, HostCharge(charge), Bytes(bytes));
     }
 }
 

@@ -45,9 +45,10 @@ static uvm_gpu_root_chunk_t *gct_start_eviction(uvm_pmm_gpu_t *pmm, NvU32 victim
 
 /*
  * Evicts a root chunk of the victim (gct_uvm_reserve), which then is free. Returns
- * NV_ERR_NO_MEMORY if none can leave. No lock of a block or of PMM is held.
+ * NV_ERR_NO_MEMORY if none can leave, or the host has no room. @bounded: hmem.limit
+ * holds. No lock of a block or of PMM is held.
  */
-static NV_STATUS gct_evict(uvm_pmm_gpu_t *pmm, NvU32 victim)
+static NV_STATUS gct_evict(uvm_pmm_gpu_t *pmm, NvU32 victim, bool bounded)
 {
 	NV_STATUS status = NV_ERR_NO_MEMORY;
 	uvm_gpu_root_chunk_t *root_chunk;
@@ -58,8 +59,10 @@ static NV_STATUS gct_evict(uvm_pmm_gpu_t *pmm, NvU32 victim)
 
 	uvm_mutex_lock(&pmm->lock);
 	root_chunk = gct_start_eviction(pmm, victim);
+	uvm_thread_context()->gct_for_owner = bounded;
 	if (root_chunk)
 		status = evict_root_chunk(pmm, root_chunk, PMM_CONTEXT_DEFAULT);
+	uvm_thread_context()->gct_for_owner = false;
 	if (status == NV_OK) {
 		gct_uvm_evicted(pmm->gct_gpu, root_chunk_index(pmm, root_chunk));
 		/* It is pinned and whole. Its holder pays until it is free. */
@@ -97,7 +100,7 @@ NV_STATUS uvm_gct_evict_on(const NvU8 *uuid, void *gct_gpu, NvU32 victim)
 	if (!gpu)
 		return NV_ERR_INVALID_DEVICE;
 
-	status = gct_evict(&gpu->pmm, victim);
+	status = gct_evict(&gpu->pmm, victim, true);
 	if (status == NV_OK)
 		(void)free_next_available_root_chunk(&gpu->pmm, UVM_PMM_GPU_MEMORY_TYPE_USER);
 	uvm_gpu_release(gpu);
@@ -119,8 +122,8 @@ static bool gct_wait(unsigned int *waits)
 /*
  * A thread of the kernel serves faults of all tenants. It does not wait for one, and
  * UVM ends the channels of all tenants with faults in a batch if one of these finds no
- * memory. So where nothing can leave, it gets a root chunk beyond the limit, which is
- * the first to leave at the next fault.
+ * memory. So it evicts beyond hmem.limit. Where nothing can leave, it gets a root chunk
+ * beyond gmem.limit, which is the first to leave at the next fault.
  */
 void uvm_gct_evict_for_thread(uvm_gpu_t *gpu)
 {
@@ -137,7 +140,7 @@ void uvm_gct_evict_for_thread(uvm_gpu_t *gpu)
 			tried = GCT_UVM_ANYWAY;
 		else if (victim == 0 && !gct_wait(&waits))
 			return;
-		else if (victim == 0 || gct_evict(pmm, victim) == NV_OK)
+		else if (victim == 0 || gct_evict(pmm, victim, !serves_all) == NV_OK)
 			tried = 0;
 		else
 			tried++;

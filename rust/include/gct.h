@@ -220,6 +220,11 @@ void gct_serve_file(void *file);
  * gct_uvm_cancel() takes a charge back for which no gct_uvm_take() follows.
  * gct_uvm_evicted() counts a root chunk, which still has its holder. Context: as above.
  *
+ * gct_uvm_host_charge() charges an account for @bytes of host memory that an eviction
+ * of its pages takes. It returns the charge for gct_uvm_host_uncharge(), 0 if nobody is
+ * charged, or GCT_UVM_REFUSED if a limit is in the way and the eviction is @for_owner:
+ * for a limit of the owner's, and not for a GPU that is full. Context: as above.
+ *
  * gct_uvm_take() gives a root chunk to an account, which must have reserved one,
  * gct_uvm_drop() makes it free, and gct_uvm_holder() returns its holder.
  * gct_uvm_use() says whether it was used lately. gct_uvm_pick() returns the root chunk
@@ -230,6 +235,7 @@ void gct_serve_file(void *file);
 #define GCT_UVM_ACCOUNTS 4096
 #define GCT_UVM_NO_ROOT 0xffffffffu
 #define GCT_UVM_ANYWAY 0xffffffffu
+#define GCT_UVM_REFUSED 0x7fffffffffffffffull
 
 void *gct_uvm_gpu_add(const uint8_t uuid[GCT_GPU_UUID_BYTES], uint32_t roots);
 void gct_uvm_gpu_remove(void *gpu);
@@ -239,6 +245,8 @@ void gct_uvm_settle(void *gpu, uint32_t account);
 uint32_t gct_uvm_reserve(void *gpu, uint32_t account, uint32_t tried, uint32_t *victim);
 void gct_uvm_cancel(void *gpu, uint32_t account);
 void gct_uvm_evicted(void *gpu, uint32_t root);
+uint64_t gct_uvm_host_charge(void *gpu, uint32_t account, uint64_t bytes, uint32_t for_owner);
+void gct_uvm_host_uncharge(uint64_t charge, uint64_t bytes);
 void gct_uvm_take(void *gpu, uint32_t root, uint32_t account);
 void gct_uvm_drop(void *gpu, uint32_t root);
 uint32_t gct_uvm_holder(void *gpu, uint32_t root);

@@ -92,8 +92,8 @@ say "So can device memory be limited:"
 shown "echo 8G >batch/0/gmem.limit"
 holds 8589934592 batch/0/gmem.limit
 say "A limit that this build cannot enforce is refused, neither stored nor shown:"
-refused 'not supported' 'echo 8G >batch/0/hmem.limit'
-refused 'not supported' 'cat batch/0/hmem.limit'
+refused 'not supported' 'echo 5 >batch/0/slip.power'
+refused 'not supported' 'cat batch/0/slip.power'
 
 title "4. Bad input changes nothing"
 refused 'Invalid argument' 'echo 2000 apples >web/0/compute.timeslice'
@@ -112,7 +112,7 @@ shown "sh -c 'echo 0 >web/group.procs; exec gct-selftest client'"
 title "6. The same through gctctl"
 shown "gctctl ls"
 shown "gctctl get batch group.cgroup"
-refused 'EOPNOTSUPP' 'gctctl set web/0 hmem.limit=8G'
+refused 'EOPNOTSUPP' 'gctctl set web/0 slip.power=5'
 shown "gctctl doctor"
 
 if [ "$(modinfo_version)" = 535.261.03 ]; then

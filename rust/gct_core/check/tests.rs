@@ -117,11 +117,7 @@ impl World {
             let (file, _) = self.open[at];
             let frees = self.pending.iter().all(|(of, ..)| *of != file);
             if frees && self.dups.iter().all(|(of, ..)| *of != file) {
-                for at in (0..self.managed.len()).rev() {
-                    if self.managed[at].file == file {
-                        self.unmanage(at);
-                    }
-                }
+                self.unmanage_all(file);
                 self.open.remove(at);
                 self.forget(|(of, ..)| *of == file);
                 self.store.state().file_close(file);
@@ -243,6 +239,8 @@ fn play(world: &mut World, (op, a, b, c): (u8, u8, usize, u8)) {
         }
         33 => world.manage(b, u64::from(a % 3), c % 2 == 0),
         34 => world.unmanage(b),
+        35 => world.take_host(b % 4, u64::from(a) * 4096),
+        36 => world.free_host(b % 4),
         13 | 14 => world.free_enter(b),
         15 | 16 => world.free_leave(c % 4 == 0),
         17 => world.group_create(a % 4),
@@ -274,7 +272,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: cases(160), ..ProptestConfig::default() })]
 
     #[test]
-    fn random_histories(seed: u64, ops in prop::collection::vec((0u8..35, any::<u8>(), 0usize..64, any::<u8>()), 0..160)) {
+    fn random_histories(seed: u64, ops in prop::collection::vec((0u8..37, any::<u8>(), 0usize..64, any::<u8>()), 0..160)) {
         let mut world = World::new(seed);
         for n in 0..3 {
             world.gpu_add(n);

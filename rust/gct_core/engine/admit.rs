@@ -287,7 +287,7 @@ impl State<'_> {
 }
 
 /// Handle of charged memory, in a hidden space.
-const RESERVED: Handle = 1;
+pub(super) const RESERVED: Handle = 1;
 
 impl Pool {
     pub(super) fn is_over(&self, more: Bytes) -> bool {

@@ -91,6 +91,13 @@ impl State<'_> {
         self.divided(proc, gpu, &before);
     }
 
+    /// Uncharges a part of what an object is charged for. The object stays as it is.
+    pub(super) fn uncharge_part(&mut self, proc: ProcKey, object: &Object, part: Amount) {
+        let mut less = *object;
+        less.charged = part;
+        self.uncharge(proc, &less);
+    }
+
     /// Charges another alias of a resource, after the charged one is gone.
     pub(super) fn inherit(&mut self, proc: ProcKey, object: &Object, successor: ObjectKey) {
         if object.charged == Amount::ZERO {

@@ -92,7 +92,7 @@ impl State<'_> {
         if entry.feature.is_some_and(|feature| !features.has(feature)) {
             return Err(Error::Unsupported);
         }
-        if file == File::GmemLimit && lowers_below_use(pool, &value) {
+        if lowers_below_use(pool, file, &value) {
             return Err(Error::Busy);
         }
         Ok(value)
@@ -161,12 +161,17 @@ impl State<'_> {
 /// Returns whether a write lowers a memory limit below what is charged. The caller has evicted what
 /// can be evicted. A limit may be below the charge, as after a process joined a group; it may then
 /// be raised.
-fn lowers_below_use(pool: &Pool, value: &Value) -> bool {
+fn lowers_below_use(pool: &Pool, file: File, value: &Value) -> bool {
     let Value::BytesOrMax(Some(limit)) = *value else {
         return false;
     };
-    let lowers = pool.settings.gmem_limit.is_none_or(|old| limit < old);
-    lowers && limit < pool.usage.now().all_memory()
+    let (old, now) = (&pool.settings, pool.usage.now());
+    let (old, used) = match file {
+        File::GmemLimit => (old.gmem_limit, now.all_memory()),
+        File::HmemLimit => (old.hmem_limit, now.host),
+        _ => return false,
+    };
+    old.is_none_or(|old| limit < old) && limit < used
 }
 
 /// Checks that a mask names at least one TPC of the GPU, and that a quota does not exceed them. A
@@ -235,6 +240,7 @@ fn show_pool(
     written(match entry.file {
         File::GmemCurrent => show::value(&Value::Bytes(now.all_memory()), out),
         File::GmemPeak => show::value(&Value::Bytes(pool.usage.peak()), out),
+        File::HmemCurrent => show::value(&Value::Bytes(now.host), out),
         File::GmemStat if features.has(Feature::GmemCharge) => {
             show::stat_line("pinned", now.memory.get(), out).and_then(|()| {
                 match features.has(Feature::GmemUvm) {

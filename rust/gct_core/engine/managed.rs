@@ -150,12 +150,10 @@ impl State<'_> {
             let more = self.charge(proc, object.gpu, Amount::of_managed(bytes - was));
             now = was + more.managed;
         } else {
-            let mut less = object;
-            less.charged = Amount::of_managed(was - bytes);
-            self.uncharge(proc, &less);
+            self.uncharge_part(proc, &object, Amount::of_managed(was - bytes));
         }
         if let Some(object) = self.objects.get_mut(key) {
-            object.charged = Amount::of_managed(now);
+            object.charged.managed = now;
         }
         Ok(())
     }

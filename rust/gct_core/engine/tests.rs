@@ -9,6 +9,7 @@ mod conformance;
 mod faults;
 mod gpus;
 mod groups;
+mod host_memory;
 mod hostile;
 mod objects;
 mod owned;

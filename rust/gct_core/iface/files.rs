@@ -229,14 +229,14 @@ files! {
         default: "max",
         unit: "bytes",
         feature: HmemLimit,
-        errors: [Unsupported],
-        doc: "Upper bound of hmem.current. With 0 no page is evicted, and an allocation beyond gmem.limit fails.",
+        errors: [Unsupported, Busy],
+        doc: "Upper bound of hmem.current. An eviction because of gmem.limit that needs more host memory fails, and what it was for is out of memory. Lowering it below hmem.current fails, and the old limit stays.",
     }
     HmemCurrent: Pool "hmem.current" Read Bytes {
         unit: "bytes",
         feature: HmemCharge,
         errors: [Unsupported],
-        doc: "Host memory that holds evicted pages now.",
+        doc: "Host memory that evictions have taken and that is not freed yet. The driver keeps it for as long as the range of managed memory lives, also for pages that are on the GPU again.",
     }
     ComputeTimeslice: Pool "compute.timeslice" ReadWrite Timeslice {
         default: "default",

@@ -87,7 +87,8 @@ impl<'a, T: Copy> Accounts<'a, T> {
         self.all.get_mut(slot.0 as usize)
     }
 
-    fn owner(&self, slot: SlotId) -> Option<T> {
+    /// Returns the owner of an open account.
+    pub fn owner(&self, slot: SlotId) -> Option<T> {
         self.all.get(slot.0 as usize)?.owner
     }
 

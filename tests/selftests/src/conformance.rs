@@ -125,6 +125,8 @@ fn root() -> Outcome {
 const FEATURES: &str = "\
 gmem.current
 gmem.limit
+hmem.current
+hmem.limit
 compute.timeslice
 compute.priority
 compute.weight

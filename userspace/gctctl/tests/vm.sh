@@ -59,7 +59,7 @@ expect 0 '"cgroup": "/pod7"' gctctl ls --json
 expect 0 "$member" gctctl get web group.procs
 
 expect 0 'web/0 gmem.limit=8589934592' gctctl set web/0 gmem.limit=8G
-expect 5 'EOPNOTSUPP' gctctl set web hmem.limit=8G
+expect 5 'EOPNOTSUPP' gctctl set web slip.tpc=5
 expect 0 'web/1 compute.timeslice=2000' gctctl set web compute.timeslice=2ms
 expect 3 'ERANGE' gctctl set web/0 compute.timeslice=2
 expect 3 'EINVAL' gctctl set web/0 compute.max=1
@@ -67,7 +67,7 @@ expect 4 'has no file' gctctl set web/0 no.such=1
 expect 0 '8589934592' gctctl get web/0 gmem.limit
 expect 0 '0' gctctl get web/0 gmem.current
 expect 0 '0 of 8589934592 bytes' gctctl explain web/0 --interval 100ms
-expect 5 'EOPNOTSUPP' gctctl get web/0 hmem.current
+expect 5 'EOPNOTSUPP' gctctl get web/0 slip.power
 expect 4 'There is no web/9' gctctl get web/9 gmem.current
 expect 0 '(unsupported)' gctctl show web
 

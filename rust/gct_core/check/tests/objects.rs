@@ -3,6 +3,7 @@
 //! Models RM's objects: what its clients create, dup and free, and what the core must have charged.
 
 use super::*;
+use crate::engine::HostCharge;
 use crate::units::Bytes;
 
 /// An object of the model.
@@ -30,6 +31,15 @@ pub(super) struct Managed {
     pub(super) gpu: u64,
     bytes: u64,
     ticket: Ticket,
+    /// Host memory that evictions took.
+    host: Vec<(HostCharge, u64)>,
+    is_closed: bool,
+}
+
+impl Managed {
+    fn is_gone(&self) -> bool {
+        self.is_closed && self.host.is_empty()
+    }
 }
 
 /// The GPU of an object on a GPU that was removed.
@@ -234,14 +244,62 @@ impl World {
             gpu,
             bytes,
             ticket,
+            host: vec![],
+            is_closed: false,
         });
     }
 
-    /// Uncharges managed memory.
+    /// Uncharges managed memory. What evictions took of the host stays charged.
     pub(super) fn unmanage(&mut self, at: usize) {
-        if at < self.managed.len() {
-            let Managed { file, ticket, .. } = self.managed.remove(at);
-            self.store.state().uncharge_ticket(file, ticket);
+        let Some(managed) = self.managed.get_mut(at) else {
+            return;
+        };
+        if !managed.is_closed {
+            (managed.bytes, managed.is_closed) = (0, true);
+            let (file, ticket) = (managed.file, managed.ticket);
+            self.store.state().close_managed(file, ticket);
+        }
+        self.managed.retain(|managed| !managed.is_gone());
+    }
+
+    /// Takes host memory for an eviction.
+    pub(super) fn take_host(&mut self, at: usize, bytes: u64) {
+        let mut open = self.managed.iter_mut().filter(|managed| !managed.is_closed);
+        let Some(managed) = open.nth(at) else {
+            return;
+        };
+        let (file, ticket) = (managed.file, managed.ticket);
+        let charge = |store: &mut Store| {
+            let mut state = store.state();
+            state.charge_host(file, ticket, Bytes(bytes), true)
+        };
+        // No limit is set here.
+        let charge = self.store.retry(charge).unwrap().unwrap();
+        let is_charged = managed.gpu != NO_GPU && bytes > 0;
+        assert_eq!(charge == HostCharge::NOBODY, !is_charged && bytes > 0);
+        managed.host.push((charge, bytes));
+    }
+
+    /// Frees some of it.
+    pub(super) fn free_host(&mut self, at: usize) {
+        let Some(managed) = self.managed.get_mut(at) else {
+            return;
+        };
+        if let Some((charge, bytes)) = managed.host.pop() {
+            self.store.state().uncharge_host(charge, Bytes(bytes));
+        }
+        self.managed.retain(|managed| !managed.is_gone());
+    }
+
+    /// Frees and uncharges the managed memory of a file.
+    pub(super) fn unmanage_all(&mut self, file: FileId) {
+        for at in (0..self.managed.len()).rev() {
+            if self.managed[at].file == file {
+                for _ in 0..self.managed[at].host.len() {
+                    self.free_host(at);
+                }
+                self.unmanage(at);
+            }
         }
     }
 
@@ -308,13 +366,13 @@ impl World {
             return;
         }
         let procs: BTreeMap<FileId, ProcKey> = self.open.iter().copied().collect();
-        let mut expected: BTreeMap<(ProcKey, GpuId), [u64; 4]> = BTreeMap::new();
+        let mut expected: BTreeMap<(ProcKey, GpuId), [u64; 5]> = BTreeMap::new();
         for (key @ (file, ..), real) in &self.real {
             let charged = self.things[&real.thing].charged == *key;
             let Some(gpu) = self.gpus.get(&real.gpu).filter(|_| charged) else {
                 continue;
             };
-            let [groups, channels, bytes, _] = expected.entry((procs[file], *gpu)).or_default();
+            let [groups, channels, bytes, ..] = expected.entry((procs[file], *gpu)).or_default();
             match real.class {
                 0xa06c => *groups += 1,
                 0xc86f => *channels += 1,
@@ -324,17 +382,19 @@ impl World {
         }
         for managed in &self.managed {
             if let Some(gpu) = self.gpus.get(&managed.gpu) {
-                expected.entry((procs[&managed.file], *gpu)).or_default()[3] += managed.bytes;
+                let expected = expected.entry((procs[&managed.file], *gpu)).or_default();
+                expected[3] += managed.bytes;
+                expected[4] += managed.host.iter().map(|(_, bytes)| bytes).sum::<u64>();
             }
         }
-        expected.retain(|_, sum| *sum != [0; 4]);
+        expected.retain(|_, sum| *sum != [0; 5]);
         let state = self.store.state();
         let mut found = BTreeMap::new();
         for ((owner, gpu), pool) in state.pools.iter() {
             if let Owner::Proc(proc) = owner {
                 let now = pool.usage.now();
-                let memory = [now.memory.get(), now.managed.get()];
-                let sum = [now.channel_groups, now.channels, memory[0], memory[1]];
+                let [memory, managed, host] = [now.memory, now.managed, now.host].map(Bytes::get);
+                let sum = [now.channel_groups, now.channels, memory, managed, host];
                 found.insert((*proc, *gpu), sum);
             }
         }

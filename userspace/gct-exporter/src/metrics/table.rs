@@ -132,7 +132,7 @@ pub(crate) static METRICS: &[Metric] = &[
         ("host_memory_usage", "bytes"),
         File::HmemCurrent,
         From::Value,
-        "Host memory that holds evicted pages.",
+        "Host memory that evictions have taken, until it is freed.",
     ),
     gauge(
         ("compute_timeslice", "seconds"),

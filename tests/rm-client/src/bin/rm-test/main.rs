@@ -22,6 +22,7 @@ mod freeze;
 mod gmem;
 mod gpus;
 mod groups;
+mod host_memory;
 mod hostile;
 mod launch;
 mod limits;
@@ -129,6 +130,7 @@ fn all(filter: &str) -> ExitCode {
         memory_seen::TESTS,
         managed::TESTS,
         evicted::TESTS,
+        host_memory::TESTS,
         freeze::TESTS,
         sent::TESTS,
         shared::TESTS,
