@@ -25,6 +25,7 @@ mod groups;
 mod host_memory;
 mod hostile;
 mod launch;
+mod leaks;
 mod limits;
 mod managed;
 mod memory;
@@ -131,6 +132,7 @@ fn all(filter: &str) -> ExitCode {
         managed::TESTS,
         evicted::TESTS,
         host_memory::TESTS,
+        leaks::TESTS,
         freeze::TESTS,
         sent::TESTS,
         shared::TESTS,
