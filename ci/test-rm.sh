@@ -67,7 +67,10 @@ done
 [ -n "$FILTER" ] || machine "$KERNEL-refused" "refused refused" \
 	--gpu-arg=--refuse=NVA06C_CTRL_CMD_SET_TIMESLICE:3:0x1b \
 	--gpu-arg=--refuse=NVA06C_CTRL_CMD_SET_TIMESLICE:9:0x1b "${freezes[@]}"
+# A GPU whose memory is full.
+[ -n "$FILTER" ] || machine "$KERNEL-full" "full full" --gpu-arg=--fb=768
 # A thousand processes at once, each with a channel group.
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-crowd" "crowd 1000"
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-channels" "channels 200"
+[ -n "$FILTER" ] || ! long || machine "$KERNEL-programs" "programs 200"
 finish $JOB

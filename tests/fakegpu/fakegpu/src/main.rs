@@ -44,6 +44,10 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 
+    /// Video memory in MiB, instead of the chip's.
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(768..=16384))]
+    fb: Option<u64>,
+
     /// Let GSP refuse a control: its C name or number, which of its calls (or
     /// "all"), and the status in hexadecimal, as NVA06C_CTRL_CMD_SET_TIMESLICE:2:0x56.
     #[arg(long, value_name = "CONTROL:WHICH:STATUS")]
@@ -78,8 +82,11 @@ fn listen(
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     logger::install(args.slot_id, args.log.as_deref())?;
-    let chip = ChipDescription::by_name(&args.chip)
+    let mut chip = ChipDescription::by_name(&args.chip)
         .ok_or_else(|| anyhow!("unknown chip '{}'", args.chip))?;
+    if let Some(mib) = args.fb {
+        chip.fb_bytes = mib << 20;
+    }
 
     let (regions, interrupts) = (backend::regions(&chip), backend::interrupts());
     let recorder = record::open(args.record.as_deref(), args.slot_id)?;

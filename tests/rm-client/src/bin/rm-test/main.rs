@@ -8,7 +8,9 @@
 //! ```text
 //! rm-test all [FILTER]     every test whose name contains FILTER
 //! rm-test refused FILTER   tests on a GPU that refuses controls
+//! rm-test full FILTER      tests on a GPU with 768 MiB of memory
 //! rm-test crowd COUNT      one test: COUNT processes at once, each with a channel group
+//! rm-test programs COUNT   one test: COUNT random programs on managed memory
 //! rm-test channels COUNT   one test: a process with COUNT channels whose rings are the driver's
 //! rm-test layouts 535|550  a C program that compares this crate with the headers
 //! rm-test wait             until the standard input ends
@@ -19,6 +21,7 @@ mod evicted;
 mod exports;
 mod faults;
 mod freeze;
+mod full;
 mod gmem;
 mod gpus;
 mod groups;
@@ -41,6 +44,7 @@ mod owned_time;
 mod owned_uvm;
 mod process;
 mod processes;
+mod programs;
 mod sent;
 mod shared;
 mod strangers;
@@ -52,7 +56,7 @@ use std::io::{self, Read};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | refused FILTER | crowd COUNT | channels COUNT | layouts 535|550 | wait";
+    "usage: rm-test all [FILTER] | refused FILTER | full FILTER | crowd COUNT | programs COUNT | channels COUNT | layouts 535|550 | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -61,6 +65,11 @@ fn main() -> ExitCode {
         ["all"] => all(""),
         ["all", filter] => all(filter),
         ["refused", filter] => outcome(gct_ktap::run(sent::REFUSED, filter)),
+        ["full", filter] => outcome(gct_ktap::run(full::TESTS, filter)),
+        ["programs", count] => match count.parse() {
+            Ok(count) => exit("programs", programs::many(count)),
+            Err(_) => usage(),
+        },
         ["crowd", count] => match count.parse() {
             Ok(count) => exit("crowd", processes::crowd(count)),
             Err(_) => usage(),
@@ -133,6 +142,7 @@ fn all(filter: &str) -> ExitCode {
         evicted::TESTS,
         host_memory::TESTS,
         leaks::TESTS,
+        programs::TESTS,
         freeze::TESTS,
         sent::TESTS,
         shared::TESTS,

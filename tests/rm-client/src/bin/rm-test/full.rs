@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests on a GPU whose memory is full. Whoever allocates there evicts others, and limits of those
+//! others must not stand in its way.
+
+use crate::gmem::{current, events, number, LIMIT};
+use crate::gpus::me;
+use crate::limits::set;
+use crate::managed::{session, shown, uvm, Range, ROOT, START};
+use crate::process::{Child, Parent};
+use crate::tree::{eventually, Group};
+use gct_ktap::{holds, same, During, Outcome, Stop, Test};
+use rm_client::Memory;
+use std::sync::atomic::Ordering;
+
+pub(crate) const TESTS: &[Test] = &[
+    ("full_gpu_evicts_beyond_hmem_limit", beyond_host_limit),
+    ("full_gpu_evicts_nobody_for_a_limit", for_a_limit),
+];
+
+/// More than the GPU of these tests has, and the pieces in which it is filled.
+const ALL: usize = 384 * ROOT;
+const PIECE: usize = 8 * ROOT;
+/// Words that are looked at: each costs the host two MiB.
+const SAMPLES: usize = 16;
+
+fn host() -> Result<u64, Stop> {
+    number("full", "hmem.current")
+}
+
+/// Fills the GPU with managed memory, until some of it is evicted, and at the next step looks at a
+/// part of it.
+fn fill(parent: &mut Parent) -> Outcome {
+    parent.step()?;
+    let session = session()?;
+    parent.step()?;
+    let range = Range::new(&session, START, ALL)?;
+    for piece in (0..ALL).step_by(PIECE) {
+        uvm(&session)?.migrate(START + piece, PIECE)?;
+        if host()? > 0 {
+            break;
+        }
+    }
+    parent.step()?;
+    for at in (0..ALL).step_by(ALL / SAMPLES) {
+        let word = range.mapping.u64(at).load(Ordering::Relaxed);
+        same("untouched memory", word, 0).during(at)?;
+    }
+    parent.step()
+}
+
+/// Forks a member of a group that fills the GPU and may take nothing of the host for its own
+/// limit.
+fn filled() -> Result<(Group, Child), Stop> {
+    let group = Group::new("full")?;
+    set("full", "hmem.limit", "0")?;
+    let mut hog = Child::fork(fill)?;
+    hog.at_step()?;
+    group.add(hog.pid())?;
+    hog.next().during("session")?;
+    hog.next().during("all of the GPU")?;
+    holds("the GPU is full", host()? > 0)?;
+    Ok((group, hog))
+}
+
+fn finish(mut hog: Child) -> Outcome {
+    hog.next().during("its content")?;
+    hog.go()?;
+    hog.finish()?;
+    eventually("host", &0, host)?;
+    eventually("current", &0, || current("full"))
+}
+
+/// A full GPU evicts memory of whoever has some. The host memory for that is charged, whatever the
+/// limit, and neighbours get what they ask for: managed memory, and the resource manager's.
+fn beyond_host_limit() -> Outcome {
+    let (_group, hog) = filled()?;
+    let (before, had) = (host()?, shown("full")?);
+    let session = session()?;
+    let range = Range::new(&session, START, 32 * ROOT)?;
+    range.write(1);
+    range.migrate(&session).during("managed memory")?;
+    same("on the GPU", shown(&me())?, 32 * ROOT)?;
+    let memory = session.gpu().alloc_memory(Memory::Device, 32 << 20);
+    let memory = memory.during("device memory")?;
+    holds("it gave way", shown("full")? + 32 * ROOT <= had)?;
+    holds("charged", host()? > before)?;
+    same("not for a limit", events("full", "evicted")?, 0)?;
+    range.check(1)?;
+    session.gpu().client().free(memory)?;
+    drop(range);
+    finish(hog)
+}
+
+/// Who has a limit evicts its own memory also where the GPU is full.
+fn for_a_limit() -> Outcome {
+    let session = session()?;
+    let limit = current(&me())? + 8 * ROOT as u64;
+    set(&me(), LIMIT, &limit.to_string())?;
+    let range = Range::new(&session, START, 8 * ROOT)?;
+    range.write(1);
+    range.migrate(&session)?;
+    let (_group, hog) = filled()?;
+    let more = Range::new(&session, START + 64 * ROOT, 16 * ROOT)?;
+    more.write(2);
+    let had = shown("full")?;
+    more.migrate(&session)?;
+    holds("within the limit", number(&me(), "gmem.peak")? <= limit)?;
+    // What the full GPU took of this process it may take back, and no more.
+    holds("the other's", shown("full")? + 8 * ROOT >= had)?;
+    range.check(1)?;
+    more.check(2)?;
+    drop((range, more));
+    finish(hog)
+}
