@@ -67,6 +67,7 @@
 //! | [`limits`] | these limits |
 //! | [`split`] | a launch that is split into atoms, in a frame |
 //! | [`scratch`] | frames |
+//! | [`whole`] | slots of masked launches that stay whole |
 //! | [`copies`] | copies of segments, which the GPU executes in place of the tenant's words |
 //! | `shares` | the tenant's time on the GPU, and its share of it |
 //! | [`standing`] | what tenants know of each other: limits and activity |
@@ -89,6 +90,7 @@ pub mod selftest;
 mod shares;
 pub mod split;
 pub mod standing;
+pub mod whole;
 pub mod words;
 pub mod work;
 

@@ -47,6 +47,8 @@ pub const MARKS: usize = 64;
 /// Launches of one channel whose slots may be in use. The last atom of one waits for the others, so
 /// two are enough for launches that follow each other.
 pub const FRAMES: usize = 2;
+/// Launches of one channel that may run or wait under a mask without being split: a power of two.
+pub const WHOLE_SLOTS: u32 = 128;
 /// Bytes of an entry.
 pub const ENTRY_BYTES: u32 = 8;
 /// Bytes of a channel's USERD (`NV_RAMUSERD_CHAN_SIZE`).

@@ -6,6 +6,7 @@ use super::governor::{Governor, Peers};
 use super::in_flight::{Fence, InFlightQueue, Submission};
 use super::ring::{next_index, previous_index, RealRing};
 use super::split::ADDED_WORDS;
+use super::whole;
 use super::words::{Control, Rings, Side, Storage, Words};
 use super::work::{Next, Round, Stream};
 use crate::policy::pace::{Admission, InFlight};
@@ -273,10 +274,18 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         if round.memory.is_coming(segment.va, count) {
             return false;
         }
+        let slots = round.slots.as_deref_mut();
+        let finds_slots = slots.map(|slots| slots.has_room(round.memory));
+        let placed = match finds_slots {
+            // The launches before have not ended.
+            Some(false) => return false,
+            Some(true) => count.saturating_add(whole::ADDED_WORDS),
+            None => count,
+        };
         let both = count.saturating_mul(2).saturating_add(ADDED_WORDS);
         let need = match may_split && both <= copies.most() {
             true => both,
-            false => count,
+            false => placed.min(copies.most()).max(count),
         };
         if !copies.has_room(need) {
             self.read_get(rings);

@@ -57,6 +57,8 @@ pub struct Copies<S: Storage, V: 'static> {
     /// Words taken and freed since the beginning, with those skipped at the end of the buffer.
     taken: Wrapping<u32>,
     freed: Wrapping<u32>,
+    /// `head` and `taken` before the last copy.
+    before: (u32, Wrapping<u32>),
     progress_va: u64,
     progress: V,
     marks: S::Slots<Mark>,
@@ -87,6 +89,7 @@ impl<S: Storage, V: Copy + 'static> Copies<S, V> {
             head: 0,
             taken: Wrapping(0),
             freed: Wrapping(0),
+            before: (0, Wrapping(0)),
             progress_va,
             progress,
             marks,
@@ -133,6 +136,7 @@ impl<S: Storage, V: Copy + 'static> Copies<S, V> {
         let (at, used) = self.place(words.len())?;
         let count = u32::try_from(words.len()).ok()?;
         self.write(memory, at, words)?;
+        self.before = (self.head, self.taken);
         self.head = at.checked_add(count)?;
         self.taken = self.freed + Wrapping(used);
         self.open = true;
@@ -141,6 +145,23 @@ impl<S: Storage, V: Copy + 'static> Copies<S, V> {
             words: count,
             ..*segment
         })
+    }
+
+    /// Puts other words in place of the last copy, whose entry is not published. Returns where they
+    /// are, or `None` without room: then the last copy stays.
+    pub fn replace<W: Words<View = V>>(
+        &mut self,
+        memory: &W,
+        segment: &Segment,
+        words: &[u32],
+    ) -> Option<Segment> {
+        let last = (self.head, self.taken, self.before);
+        (self.head, self.taken) = self.before;
+        let copy = self.put(memory, segment, words);
+        if copy.is_none() {
+            (self.head, self.taken, self.before) = last;
+        }
+        copy
     }
 
     fn write<W: Words<View = V>>(&self, memory: &W, at: u32, words: &[u32]) -> Option<()> {

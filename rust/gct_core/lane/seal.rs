@@ -30,7 +30,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     pub(super) fn seal<W: Words>(
         &mut self,
         seal: &Seal<W::View>,
-        stream: &Stream<S>,
+        stream: &mut Stream<S>,
         round: &mut Round<'_, S, W>,
     ) -> Option<u64> {
         if self.mask.is_none() && !seal.stores && !seal.replays {
@@ -50,6 +50,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if seal.stores {
             let words = words_of(round.work, &seal.segment);
             Memory::new(&mut self.nodes, &mut self.replays).note_masks(words, found);
+        }
+        let placed = self.place(seal, found, patched.is_some(), &mut stream.room, round);
+        if placed.is_some() {
+            return placed;
         }
         // A launch without a grid was not masked.
         store(round, &at, &seal.segment, found, |kind| {

@@ -154,6 +154,7 @@ impl Bench<'_> {
             memory: ram,
             scratch: Some(&mut self.scratch),
             copies: None,
+            slots: None,
             turn: u32::MAX,
             work: &mut self.work,
             now: NOW,

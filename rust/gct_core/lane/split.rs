@@ -68,6 +68,14 @@ impl<S: Storage> AtomRoom<S> {
         Self { slots, cuts }
     }
 
+    /// Returns the words of the first `count` slots, as far as there is room.
+    pub(super) fn slots(&mut self, count: usize) -> &mut [u32] {
+        let words = (Wrapping(count) * Wrapping(SLOT_WORDS))
+            .0
+            .min(self.slots.len());
+        self.slots.get_mut(..words).unwrap_or_default()
+    }
+
     /// Returns the words of the QMD in a slot.
     fn slot(&mut self, slot: u32) -> Option<&mut [u32]> {
         // CAST: widening.

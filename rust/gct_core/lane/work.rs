@@ -7,6 +7,7 @@ use super::copies::Copies;
 use super::in_flight::{Fence, Submission};
 use super::scratch::Scratch;
 use super::split::{AtomRoom, Atoms};
+use super::whole::WholeSlots;
 use super::words::{Storage, Words};
 use crate::submit::gpfifo::{Fetch, Segment};
 use crate::submit::graph::ENDS_MAX;
@@ -66,6 +67,8 @@ pub struct Round<'a, S: Storage, W: Words> {
     pub scratch: Option<&'a mut Scratch<S, W::View>>,
     /// Memory for copies of the lane's segments. Without it the GPU executes the tenant's words.
     pub copies: Option<&'a mut Copies<S, W::View>>,
+    /// Slots for launches that stay whole. Without them these run where their tenant stores them.
+    pub slots: Option<&'a mut WholeSlots<W::View>>,
     /// The most entries of the tenant to process.
     pub turn: u32,
     /// The buffers.

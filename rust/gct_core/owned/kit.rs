@@ -3,8 +3,9 @@
 //! Builds the parameters of the objects that the driver allocates for owned channels, and names
 //! them.
 
-use super::{FRAMES, MARKS, SEGMENT_WORDS};
+use super::{FRAMES, MARKS, SEGMENT_WORDS, WHOLE_SLOTS};
 use crate::lane::split::ATOMS_MAX;
+use crate::lane::whole;
 use crate::rmapi::nv::{self, device, memory, memory_virtual, usermode};
 use crate::rmapi::Handle;
 use crate::submit::limits::SLOT_WORDS;
@@ -77,8 +78,11 @@ impl Params {
 /// Bytes of the driver's ring, of the memory with its USERD, and of that with the progress word.
 pub const PAGE: u64 = 4096;
 
-/// Words for copies of a channel's segments: the longest one, and what ends batches.
-pub const COPIES_WORDS: u32 = SEGMENT_WORDS as u32 + MARKS as u32 * 16;
+/// Words for copies of a channel's segments: the longest one with what is added to it, and what
+/// ends batches.
+pub const COPIES_WORDS: u32 = SEGMENT_WORDS as u32 + MARKS as u32 * 32;
+
+const _: () = assert!(MARKS * 32 >= MARKS * 11 + whole::ADDED_WORDS);
 
 /// Words of the slots of the atoms of one launch.
 pub const FRAME_WORDS: usize = ATOMS_MAX as usize * SLOT_WORDS;
@@ -88,17 +92,25 @@ pub const SLOTS: u64 = PAGE + COPIES_WORDS as u64 * 4;
 /// Words of all slots.
 pub const SLOTS_WORDS: usize = FRAMES * FRAME_WORDS;
 
-/// Bytes of the memory that the GPU only reads: the ring, the copies, the slots.
-pub const RING_BYTES: u64 = SLOTS + SLOTS_WORDS as u64 * 4;
+/// Offset of the slots of launches that stay whole, and their words: behind those of atoms.
+pub const WHOLE: u64 = SLOTS + SLOTS_WORDS as u64 * 4;
+/// Words of these slots.
+pub const WHOLE_WORDS: usize = WHOLE_SLOTS as usize * SLOT_WORDS;
 
-const _: () = assert!(RING_BYTES % PAGE == 0 && SLOTS % PAGE == 0);
+/// Bytes of the memory that the GPU only reads: the ring, the copies, the slots.
+pub const RING_BYTES: u64 = WHOLE + WHOLE_WORDS as u64 * 4;
+
+const _: () = assert!(RING_BYTES % PAGE == 0 && SLOTS % PAGE == 0 && WHOLE % PAGE == 0);
 
 /// Offset of the words that atoms write, behind the progress word.
 pub const DONE: u64 = 256;
 /// Number of these words.
 pub const DONE_WORDS: usize = FRAMES * ATOMS_MAX as usize;
 
-const _: () = assert!(DONE + DONE_WORDS as u64 * 4 <= PAGE);
+/// Offset of the words that launches from slots write, behind those of atoms.
+pub const WHOLE_DONE: u64 = DONE + DONE_WORDS as u64 * 4;
+
+const _: () = assert!(WHOLE_DONE + WHOLE_SLOTS as u64 * 4 <= PAGE);
 
 /// `NVOS46_FLAGS_ACCESS_READ_WRITE`: the GPU may read and write the mapping.
 pub const GPU_WRITES: u32 = 0;

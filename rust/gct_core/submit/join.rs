@@ -73,16 +73,40 @@ const ATOM_DEPENDENTS: [Field; 4] = [
     v04::DEPENDENT_QMD_ENABLE.nth(1),
 ];
 
-/// Fields that are off in the release of a done word: a system membar, a reduction, a trap, 64
-/// bits.
-const NOT_IN_DONE: [Field; 7] = [
-    v04::RELEASE_MEMBAR_TYPE.nth(0),
-    v04::RELEASE_REDUCTION_ENABLE.nth(0),
-    v04::RELEASE_REDUCTION_OP.nth(0),
-    v04::RELEASE_REDUCTION_FORMAT.nth(0),
-    v04::RELEASE_TRAP_TYPE.nth(0),
-    v04::RELEASE_PAYLOAD64B.nth(0),
-    v04::RELEASE_RESERVED_INFO.nth(0),
+/// Returns the fields that are off in the release of a done word: a system membar, a reduction, a
+/// trap, 64 bits.
+const fn not_in_done(release: u8) -> [Field; 7] {
+    [
+        v04::RELEASE_MEMBAR_TYPE.nth(release),
+        v04::RELEASE_REDUCTION_ENABLE.nth(release),
+        v04::RELEASE_REDUCTION_OP.nth(release),
+        v04::RELEASE_REDUCTION_FORMAT.nth(release),
+        v04::RELEASE_TRAP_TYPE.nth(release),
+        v04::RELEASE_PAYLOAD64B.nth(release),
+        v04::RELEASE_RESERVED_INFO.nth(release),
+    ]
+}
+
+/// Address and payload of each release, low halves first.
+const RELEASES: [[Field; 4]; 3] = [
+    [
+        v04::RELEASE_SEMAPHORE0_ADDR_LOWER,
+        v04::RELEASE_SEMAPHORE0_ADDR_UPPER,
+        v04::RELEASE_SEMAPHORE0_PAYLOAD_LOWER,
+        v04::RELEASE_SEMAPHORE0_PAYLOAD_UPPER,
+    ],
+    [
+        v04::RELEASE_SEMAPHORE1_ADDR_LOWER,
+        v04::RELEASE_SEMAPHORE1_ADDR_UPPER,
+        v04::RELEASE_SEMAPHORE1_PAYLOAD_LOWER,
+        v04::RELEASE_SEMAPHORE1_PAYLOAD_UPPER,
+    ],
+    [
+        v04::RELEASE_SEMAPHORE2_ADDR_LOWER,
+        v04::RELEASE_SEMAPHORE2_ADDR_UPPER,
+        v04::RELEASE_SEMAPHORE2_PAYLOAD_LOWER,
+        v04::RELEASE_SEMAPHORE2_PAYLOAD_UPPER,
+    ],
 ];
 
 /// The words that tell which atoms have ended. The atom in slot *i* of an output writes `payload`
@@ -170,13 +194,40 @@ pub(crate) fn make_atom(qmd: &mut Qmd, join_va: Option<u64>) {
 /// Makes an atom write a done word. Each atom gets its own address afterwards.
 #[inline]
 pub(crate) fn make_done(qmd: &mut Qmd, done: &DoneWords) {
-    for field in NOT_IN_DONE {
+    let [[_, _, low, high], ..] = RELEASES;
+    enable_done(qmd, 0, [low, high], done.payload);
+}
+
+/// Makes release number `release` one of a done word. Its address is another matter.
+#[inline]
+fn enable_done(qmd: &mut Qmd, release: u8, [low, high]: [Field; 2], payload: u32) {
+    for field in not_in_done(release) {
         field.clear(qmd);
     }
-    put(v04::RELEASE_ENABLE.nth(0), qmd, 1);
-    put(v04::RELEASE_STRUCTURE_SIZE.nth(0), qmd, RELEASE_ONE_WORD);
-    put(v04::RELEASE_SEMAPHORE0_PAYLOAD_LOWER, qmd, done.payload);
-    put(v04::RELEASE_SEMAPHORE0_PAYLOAD_UPPER, qmd, 0);
+    put(v04::RELEASE_ENABLE.nth(release), qmd, 1);
+    let size = v04::RELEASE_STRUCTURE_SIZE.nth(release);
+    put(size, qmd, RELEASE_ONE_WORD);
+    put(low, qmd, payload);
+    put(high, qmd, 0);
+}
+
+/// Returns the number of a release that a QMD does not use.
+pub(crate) fn unused_release(qmd: &Qmd) -> Option<u8> {
+    (0..3).find(|release| !v04::RELEASE_ENABLE.nth(*release).is_set(qmd))
+}
+
+/// Makes a launch write a done word besides its own releases, unless it uses all of them.
+pub(crate) fn add_done(qmd: &mut Qmd, va: u64, payload: u32) {
+    let Some(release) = unused_release(qmd) else {
+        return;
+    };
+    let Some([lower, upper, low, high]) = RELEASES.get(usize::from(release)) else {
+        return;
+    };
+    // CAST: the two halves of an address of 57 bits.
+    put(*lower, qmd, va as u32);
+    put(*upper, qmd, (va >> 32) as u32);
+    enable_done(qmd, release, [*low, *high], payload);
 }
 
 /// A field in which copies of one QMD differ. The rest of its word is read before the copies are

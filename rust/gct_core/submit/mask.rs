@@ -213,6 +213,14 @@ pub fn apply(qmd: &mut [u32], version: Version, mask: &DisabledTpcs) -> Result<A
     }
 }
 
+/// Returns whether `qmd` disables at least what `mask` does.
+pub fn is_applied(qmd: &[u32], version: Version, mask: &DisabledTpcs) -> bool {
+    read(qmd, version).is_some_and(|stored| {
+        let mut both = stored.iter().zip(mask.words);
+        both.all(|(stored, ordered)| stored & ordered == ordered)
+    })
+}
+
 /// Returns the mask that [`apply`] would write.
 ///
 /// # Errors

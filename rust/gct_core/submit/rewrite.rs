@@ -41,6 +41,7 @@
 
 mod emitter;
 mod parts;
+pub mod whole;
 
 use super::atom::Plan;
 use super::inline::{HEADER_WORDS, RESTORE_WORDS};

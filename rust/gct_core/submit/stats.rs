@@ -106,6 +106,8 @@ reasons! {
     MemoryFull = "graph-memory-full",
     /// The segment's words cannot be read.
     Unreadable = "unreadable",
+    /// The launch uses all releases of its QMD, so nothing would tell that its slot is free.
+    Releases = "releases",
 }
 
 /// Counts over all segments of their owner. Every number only grows.

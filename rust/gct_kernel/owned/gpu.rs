@@ -10,6 +10,7 @@ use crate::rm::{self, SystemPmGuard};
 use crate::state::Kv;
 use core::ptr;
 use gct_core::lane::roster::{Roster, MEMBERS_MAX};
+use gct_core::lane::whole;
 use gct_core::lane::work::Workspace;
 use gct_core::owned::worker::{self, Round};
 use gct_core::owned::{LAUNCHES_MAX, SEGMENT_WORDS};
@@ -158,7 +159,11 @@ impl Gpu {
         let work = Workspace::new(
             KVVec::from_elem(0, SEGMENT_WORDS, GFP_KERNEL)?,
             KVVec::from_elem(Order::default(), LAUNCHES_MAX, GFP_KERNEL)?,
-            KVVec::from_elem(0, SEGMENT_WORDS, GFP_KERNEL)?,
+            KVVec::from_elem(
+                0,
+                SEGMENT_WORDS.saturating_add(whole::ADDED_WORDS),
+                GFP_KERNEL,
+            )?,
         );
         let lanes = Lanes {
             tenants: KVVec::new(),

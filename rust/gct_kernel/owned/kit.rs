@@ -220,6 +220,16 @@ impl Kit {
         self.ring_address.saturating_add(kit::SLOTS)
     }
 
+    /// Returns the GPU virtual address of the slots of launches that stay whole.
+    pub(super) fn whole_address(&self) -> u64 {
+        self.ring_address.saturating_add(kit::WHOLE)
+    }
+
+    /// Returns the GPU virtual address of the words that these write.
+    pub(super) fn whole_done_address(&self) -> u64 {
+        self.progress_address.saturating_add(kit::WHOLE_DONE)
+    }
+
     /// Returns the GPU virtual address of the words that atoms write.
     pub(super) fn done_address(&self) -> u64 {
         self.progress_address.saturating_add(kit::DONE)

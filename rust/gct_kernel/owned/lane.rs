@@ -13,12 +13,13 @@ use gct_core::lane::in_flight::{InFlightQueue, SUBMISSIONS_MAX};
 use gct_core::lane::ring::RealRing;
 use gct_core::lane::scratch::Scratch;
 use gct_core::lane::split::{self, AtomRoom};
+use gct_core::lane::whole::WholeSlots;
 use gct_core::lane::words::{Control as Position, Rings, Side};
 use gct_core::lane::work::{self, Stream, Workspace};
 use gct_core::owned::kit;
 use gct_core::owned::worker::{self, Retry, Round};
 use gct_core::owned::{
-    Mailbox, ENTRY_BYTES, FRAMES, GP_GET, GP_PUT, LAUNCHES_MAX, MARKS, REAL_ENTRIES,
+    Mailbox, ENTRY_BYTES, FRAMES, GP_GET, GP_PUT, LAUNCHES_MAX, MARKS, REAL_ENTRIES, WHOLE_SLOTS,
 };
 use gct_core::rmapi::Handle;
 use gct_core::submit::rewrite::Cut;
@@ -43,6 +44,8 @@ pub(super) struct Lane {
     copies: Copies<Kv, Run>,
     /// The slots of atoms.
     scratch: Scratch<Kv, Run>,
+    /// The slots of masked launches that stay whole.
+    slots: WholeSlots<Run>,
     /// Windows that were closed before the last turn.
     closed: u64,
     /// Whether the work submit token for the doorbell is known.
@@ -122,6 +125,9 @@ impl Lane {
         let progress = (kit.progress_address, Run::PROGRESS);
         let copies = Copies::new(memory, progress, marks).ok_or(Refused)?;
         let scratch = scratch(&kit)?;
+        let whole = (kit.whole_address(), Run::WHOLE);
+        let ends = (kit.whole_done_address(), Run::WHOLE_DONE);
+        let whole = WholeSlots::new(whole, ends, WHOLE_SLOTS).ok_or(Refused)?;
         let room = atom_room()?;
         let lane = Self {
             number,
@@ -137,6 +143,7 @@ impl Lane {
             ),
             copies,
             scratch,
+            slots: whole,
             closed: 0,
             has_token: false,
             retry: Retry::NOW,
@@ -191,6 +198,7 @@ impl Lane {
             memory: &memory,
             scratch: Some(&mut self.scratch),
             copies: Some(&mut self.copies),
+            slots: Some(&mut self.slots),
             turn: worker::TURN_MAX,
             work,
             now: Ns(now_ns),

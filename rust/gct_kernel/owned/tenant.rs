@@ -10,8 +10,8 @@ use super::kit::{Kit, Shown};
 use super::view::View;
 use core::cell::Cell;
 use gct_core::lane::words::Words;
-use gct_core::owned::kit;
 use gct_core::owned::maps::{Change, Mapping, Window, MAPPINGS_MAX, WINDOWS_MAX};
+use gct_core::owned::{kit, WHOLE_SLOTS};
 use gct_core::rmapi::Handle;
 use kernel::prelude::*;
 use kernel::sync::{new_mutex, Arc, Mutex, MutexGuard};
@@ -301,6 +301,20 @@ impl Run {
         // CAST: a small constant.
         offset: kit::DONE as u32,
         words: kit::DONE_WORDS,
+    };
+    /// The slots of its launches that stay whole.
+    pub(super) const WHOLE: Self = Self {
+        of: Of::Slots,
+        // CAST: a small constant.
+        offset: kit::WHOLE as u32,
+        words: kit::WHOLE_WORDS,
+    };
+    /// The words that these write.
+    pub(super) const WHOLE_DONE: Self = Self {
+        of: Of::Done,
+        // CAST: small constants.
+        offset: kit::WHOLE_DONE as u32,
+        words: WHOLE_SLOTS as usize,
     };
     /// Its progress word.
     pub(super) const PROGRESS: Self = Self {

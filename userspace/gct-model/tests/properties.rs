@@ -6,7 +6,7 @@ mod common;
 
 use common::launches::{launch, segments, Launch};
 use common::rewriter::{
-    divide, keep, mask_in_place, rewrite, rewrite_as, How, Rewritten, DONE_PAYLOAD, SLOTS,
+    divide, keep, mask_in_place, place, rewrite, rewrite_as, How, Rewritten, DONE_PAYLOAD, SLOTS,
 };
 use common::{capture, orders, CHANNEL};
 use gct_core::submit::limits::SLOT_BYTES;
@@ -288,6 +288,27 @@ proptest! {
         }
     }
 
+    /// Checks masked launches that run whole from slots that the GPU may only read. Each tells its
+    /// end once.
+    #[test]
+    fn so_they_do_whole_in_slots(
+        launches in several(), kept in 0_u16..66, seed: u64,
+    ) {
+        let mask = keep([kept, 64]);
+        let original = segments(&launches);
+        prop_assume!(is_ordered(&original, seed));
+        let before = run(CHANNEL, &original, &[], Order::Eager).0;
+        // Behind a launch that never ends the channel stands still.
+        prop_assume!(before.waiting.is_empty() && before.blocked.is_empty());
+        let done = place(&original, &mask);
+        check_same(&original, &done.segments, &done.slots, Some(&mask), few_orders(seed));
+        for order in few_orders(seed) {
+            let (after, memory) = run(CHANNEL, &done.segments, &done.slots, order);
+            prop_assert_eq!(changed_qmds(&done, memory), []);
+            prop_assert_eq!(done_words(&after), atoms_ended(&after));
+        }
+    }
+
     #[test]
     fn masks_in_place_change_nothing_else(launches in several(), kept in 0_u16..66, seed: u64) {
         let mask = keep([kept, 64]);
@@ -326,6 +347,17 @@ fn random_launches_are_split_often_enough_to_mean_something() {
         split += rewrite(&segments(&launches), None, 8, false).counters.split;
     }
     assert!(split > 100, "{split} of 200 sets");
+}
+
+#[test]
+fn random_launches_have_slots_often_enough_to_mean_something() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut slots = 0;
+    for _ in 0..200 {
+        let launches = several().new_tree(&mut runner).expect("a value").current();
+        slots += place(&segments(&launches), &keep([64])).slots_used;
+    }
+    assert!(slots > 100, "{slots} of 200 sets");
 }
 
 const CAPTURES: [&str; 11] = [

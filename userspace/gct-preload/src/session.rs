@@ -320,6 +320,7 @@ impl Session {
                     memory: &memory,
                     scratch: ring.scratch.as_mut(),
                     copies: None,
+                    slots: None,
                     turn: u32::MAX,
                     work,
                     now: Ns(now_ns),

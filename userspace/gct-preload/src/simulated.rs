@@ -259,6 +259,7 @@ impl Bench {
             memory: &memory,
             scratch: Some(&mut self.scratch),
             copies: None,
+            slots: None,
             turn: u32::MAX,
             work: &mut self.work,
             now: Ns(self.now_ns),

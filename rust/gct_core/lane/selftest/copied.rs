@@ -15,13 +15,17 @@ use crate::lane::limits::LaunchLimits;
 use crate::lane::ring::RealRing;
 use crate::lane::scratch::Scratch;
 use crate::lane::split::{AtomRoom, ATOMS_MAX};
+use crate::lane::whole::WholeSlots;
 use crate::lane::words::{Control, Side, Words};
 use crate::lane::work::{Round, Stream, Workspace};
 use crate::mask::TpcMask;
 use crate::submit::gpfifo::{Control as Command, Entry, Fetch, Segment};
 use crate::submit::limits::SLOT_WORDS;
+use crate::submit::methods::Action;
+use crate::submit::rewrite::whole;
 use crate::submit::selftest::{Failure, QMD_AT, SEGMENT_WORDS};
 use crate::topology::Topology;
+use core::cell::Cell;
 use core::num::Wrapping;
 
 /// A lane whose tenant is kept to some TPCs, with room for the copy of one segment.
@@ -31,6 +35,7 @@ struct Bench<'a> {
     work: Workspace<Lent<'a>>,
     copies: Copies<Lent<'a>, Run>,
     scratch: Option<Scratch<Lent<'a>, Run>>,
+    slots: Option<WholeSlots<Run>>,
 }
 
 impl Bench<'_> {
@@ -40,6 +45,7 @@ impl Bench<'_> {
             memory: ram,
             scratch: self.scratch.as_mut(),
             copies: Some(&mut self.copies),
+            slots: self.slots.as_mut(),
             turn: 2,
             work: &mut self.work,
             now: NOW,
@@ -69,6 +75,13 @@ pub(super) fn run(ram: &Ram<'_>, sides: &Sides<'_>, slots: &mut Slots) -> Result
     }
     let Some(mut bench) = self::bench(slots, (LONG_COPIES, LONG_COPIES_WORDS)) else {
         return check(false, "longer copies fit");
+    };
+    places(&mut bench, ram, sides)?;
+    for word in sides.userd.iter().flatten() {
+        word.set(0);
+    }
+    let Some(mut bench) = self::bench(slots, (LONG_COPIES, LONG_COPIES_WORDS)) else {
+        return check(false, "longer copies fit again");
     };
     splits(&mut bench, ram, sides)
 }
@@ -124,6 +137,7 @@ fn bench(slots: &mut Slots, (first, words): (usize, usize)) -> Option<Bench<'_>>
         ),
         copies,
         scratch,
+        slots: None,
     };
     bench
         .governor
@@ -191,6 +205,55 @@ fn waits(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), 
     let last = sides.real.get(4).map(core::cell::Cell::get);
     check(last == Some(0), "as an entry that does nothing")?;
     check(!bench.lane.is_pending(sides), "nothing is left")
+}
+
+/// Checks that a masked launch runs from a slot, which is used again when its word says so.
+#[inline(never)]
+fn places(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), Failure> {
+    let word = |first| Run { first, words: 1 };
+    ram.store(&word(PROGRESS), 0, 0);
+    let slots = Run {
+        first: 0,
+        words: SLOT_WORDS,
+    };
+    bench.slots = WholeSlots::new((va(0), slots), (va(APART), word(APART)), 1);
+    check(bench.slots.is_some(), "there is a slot")?;
+    sides.submit(write_launch(ram));
+    check(bench.publish(ram, sides) == 1, "the launch is published")?;
+    let masked = |at: usize| mask_at(ram, at).is_some_and(|mask| mask.first() == Some(&0xf0));
+    check(masked(0), "the slot has the mask")?;
+    let copy = segment(sides, 0);
+    // CAST: small constants.
+    let longer = SEGMENT_WORDS
+        .wrapping_add(whole::ADDED_WORDS)
+        .wrapping_sub(1) as u32;
+    let found = copy.map(|copy| (copy.va, copy.words));
+    check(
+        found == Some((va(LONG_COPIES), longer)),
+        "its copy is replaced",
+    )?;
+    // The words that name the slot, and schedule it.
+    let at = LONG_COPIES.wrapping_add(SEGMENT_WORDS).wrapping_add(2);
+    let named = ram.0.get(at.wrapping_add(1)).map(Cell::get);
+    // CAST: the address has 37 bits.
+    check(named == Some((va(0) >> 8) as u32), "the slot is named")?;
+    let action = ram.0.get(at.wrapping_add(5)).map(Cell::get);
+    check(action == Some(Action::Schedule.value()), "it is scheduled")?;
+    sides.fetch();
+    ram.store(&word(PROGRESS), 0, 1);
+    sides.submit(write_launch(ram));
+    check(bench.publish(ram, sides) == 0, "the slot is in use")?;
+    ram.store(&word(APART), 0, 0);
+    check(bench.publish(ram, sides) == 1, "it has ended")?;
+    sides.fetch();
+    let counters = bench.governor.counters();
+    check(
+        counters.masked == 2 && counters.kept_total() == 0,
+        "both have the mask",
+    )?;
+    bench.slots = None;
+    bench.lane.forget(|_| true);
+    Ok(())
 }
 
 /// Checks that a launch is split without a join: its atoms have the mask, and the last one waits

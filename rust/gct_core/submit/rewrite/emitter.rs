@@ -344,13 +344,13 @@ fn put<const N: usize>(out: &mut [u32], words: [u32; N]) {
 }
 
 #[inline]
-fn address(on: u8, va: u64) -> [u32; 2] {
+pub(super) fn address(on: u8, va: u64) -> [u32; 2] {
     // CAST: a QMD's address is below 2^40.
     [method::incr(on, methods::SEND_PCAS_A, 1), (va >> 8) as u32]
 }
 
 #[inline]
-fn action(on: u8, action: Action) -> [u32; 2] {
+pub(super) fn action(on: u8, action: Action) -> [u32; 2] {
     [
         method::incr(on, methods::SEND_SIGNALING_PCAS2_B, 1),
         action.value(),
@@ -367,7 +367,7 @@ fn schedule(on: u8, va: u64) -> [u32; 4] {
 
 /// Returns the same for a slot that was written behind the scheduler's back.
 #[inline]
-fn schedule_written(on: u8, va: u64) -> [u32; 6] {
+pub(super) fn schedule_written(on: u8, va: u64) -> [u32; 6] {
     let [address_header, address] = address(on, va);
     let [invalidate_header, invalidate] = action(on, Action::Invalidate);
     let [action_header, action] = action(on, Action::Schedule);

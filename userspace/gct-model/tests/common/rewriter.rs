@@ -5,6 +5,7 @@
 use gct_core::submit::join::DoneWords;
 use gct_core::submit::limits::{SLOT_BYTES, SLOT_WORDS};
 use gct_core::submit::mask::DisabledTpcs;
+use gct_core::submit::rewrite::whole::{self, Slot};
 use gct_core::submit::rewrite::{emit, in_place, room, Cut, Order, Output, Placement, Room};
 use gct_core::submit::stats::Counters;
 use gct_core::submit::tracker::{QmdCall, Tracker};
@@ -189,6 +190,45 @@ pub(crate) fn mask_in_place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Vec<V
         in_place(words, &found, &vec![order; found.len()], &mut counters);
     }
     segments
+}
+
+/// Masks all launches, and has them run whole from slots.
+pub(crate) fn place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Rewritten {
+    let mut tracker = Tracker::new(0xc86f);
+    let mut done = Rewritten {
+        segments: Vec::new(),
+        cuts: Vec::new(),
+        before_last: Vec::new(),
+        lasts: Vec::new(),
+        slots: Vec::new(),
+        counters: Counters::new(),
+        slots_used: 0,
+    };
+    for (words, masked) in segments.iter().zip(mask_in_place(segments, mask)) {
+        let found = scan(&mut tracker, words, &mut done.counters);
+        let mut out = vec![0; masked.len() + found.len() * whole::ADDED_WORDS];
+        let mut view = vec![0; found.len() * SLOT_WORDS];
+        let slot = |ahead| {
+            let va = SLOTS + (done.slots_used + u64::from(ahead)) * SLOT_BYTES;
+            Slot {
+                va,
+                done_va: va + 384,
+                payload: DONE_PAYLOAD,
+            }
+        };
+        let is_masked = |call: &QmdCall| call.qmd(words).is_some();
+        let counters = &mut done.counters;
+        let placed = whole::place(
+            &masked, &found, is_masked, slot, &mut view, &mut out, counters,
+        );
+        let placed = placed.expect("room for all");
+        out.truncate(placed.words);
+        view.truncate(usize::try_from(placed.slots).expect("few") * SLOT_WORDS);
+        done.slots_used += u64::from(placed.slots);
+        done.slots.extend(view);
+        done.segments.push(out);
+    }
+    done
 }
 
 /// Divides segments at every possible place.

@@ -40,6 +40,7 @@ mod owned_ends;
 mod owned_launch;
 mod owned_memory;
 mod owned_race;
+mod owned_slots;
 mod owned_time;
 mod owned_uvm;
 mod process;
@@ -132,6 +133,7 @@ fn all(filter: &str) -> ExitCode {
         owned_ends::TESTS,
         owned_race::TESTS,
         owned_atoms::TESTS,
+        owned_slots::TESTS,
         owned_time::TESTS,
         owned_uvm::TESTS,
         faults::TESTS,

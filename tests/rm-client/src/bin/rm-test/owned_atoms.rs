@@ -172,7 +172,7 @@ fn once() -> Outcome {
 }
 
 /// Returns how often each block ran.
-fn ran(launches: &[Event]) -> Result<BTreeMap<[u32; 3], usize>, Stop> {
+pub(crate) fn ran(launches: &[Event]) -> Result<BTreeMap<[u32; 3], usize>, Stop> {
     let mut all = BTreeMap::new();
     for text in launches.iter().flat_map(|launch| &launch.blocks) {
         let numbers = text.split(|c: char| !c.is_ascii_digit());
@@ -279,9 +279,9 @@ fn written() -> Outcome {
         || session(0),
         |tenant, ring| {
             let recorder = recorder()?;
-            let slots = ring + kit::SLOTS;
-            let last = slots + 4 * kit::SLOTS_WORDS as u64 - 4;
-            for (errors, at) in (1..).zip([slots, slots + SLOT_BYTES + 4, last]) {
+            let (slots, whole) = (ring + kit::SLOTS, ring + kit::WHOLE);
+            let last = whole + 4 * kit::WHOLE_WORDS as u64 - 4;
+            for (errors, at) in (1..).zip([slots, slots + SLOT_BYTES + 4, whole, last]) {
                 let mut attacker = queue(&tenant.session)?;
                 attacker.submit_release_at(at, 0);
                 eventually("errors", &shown(errors, MMU_FAULT), || events(&me()))?;
@@ -303,7 +303,7 @@ fn masked(launches: &[Event], mask: &[u32]) -> Outcome {
 }
 
 /// Copies words of the tenant's address space, by the GPU.
-fn copy(launcher: &mut Launcher, from: u64, to: u64, bytes: u32) -> Outcome {
+pub(crate) fn copy(launcher: &mut Launcher, from: u64, to: u64, bytes: u32) -> Outcome {
     const SUBCHANNEL: u8 = 4;
     const COPY_ENGINE: u32 = 0xc8b5;
     /// Not pipelined, both sides in lines.

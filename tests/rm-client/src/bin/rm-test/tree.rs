@@ -84,7 +84,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 pub(crate) fn eventually<T: PartialEq + std::fmt::Debug>(
     what: &str,
     expected: &T,
-    look: impl Fn() -> Result<T, Stop>,
+    mut look: impl FnMut() -> Result<T, Stop>,
 ) -> Outcome {
     let start = Instant::now();
     loop {

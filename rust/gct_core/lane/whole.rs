@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Holds the QMDs of masked launches that stay whole, in slots that the GPU may only read.
+//!
+//! ```text
+//! slots   slot of launch s % n | ..        the GPU may only read them
+//! ends    word of launch s % n | ..        launch s writes s when it has ended
+//! ```
+//!
+//! Launches of a channel follow each other, so slots are used in turn, and freed in order. A tenant
+//! that writes the words itself has its slots used again early. They hold nothing but QMDs of
+//! version 4.0 with its mask, so a mixture of two has the mask, too.
+
+use super::governor::{Governor, Peers};
+use super::split::AtomRoom;
+use super::words::{Storage, Words};
+use super::work::{Round, Seal, Workspace};
+use crate::submit::gpfifo::Entry;
+use crate::submit::limits::{SLOT_BYTES, SLOT_WORDS};
+use crate::submit::mask;
+use crate::submit::rewrite::whole::{self, Slot};
+use crate::submit::stats::{add, Reason};
+use crate::submit::tracker::QmdCall;
+use core::num::Wrapping;
+
+/// The most launches of one segment that run from slots. The uploads of more are not remembered.
+pub const LAUNCHES_MAX: u32 = 32;
+
+/// Words that these launches add to their segment, at most.
+// CAST: a small constant.
+pub const ADDED_WORDS: usize = LAUNCHES_MAX as usize * whole::ADDED_WORDS;
+
+/// The slots of one channel.
+#[derive(Debug)]
+pub struct WholeSlots<V> {
+    gpu_va: u64,
+    view: V,
+    done_va: u64,
+    done: V,
+    count: u32,
+    /// Slots taken and freed since the beginning.
+    taken: Wrapping<u32>,
+    freed: Wrapping<u32>,
+}
+
+impl<V: Copy + 'static> WholeSlots<V> {
+    /// Takes `count` slots at `gpu_va`, which are `view`, and as many words that the GPU may write
+    /// at `done_va`. Returns `None` if the number is no power of two, or an address is not aligned.
+    pub fn new((gpu_va, view): (u64, V), (done_va, done): (u64, V), count: u32) -> Option<Self> {
+        let aligned = gpu_va % 256 == 0 && done_va % 4 == 0;
+        (aligned && count.is_power_of_two()).then_some(Self {
+            gpu_va,
+            view,
+            done_va,
+            done,
+            count,
+            taken: Wrapping(0),
+            freed: Wrapping(0),
+        })
+    }
+
+    /// Returns whether the launches of a segment find slots. Frees those of launches that have
+    /// ended.
+    pub(super) fn has_room(&mut self, memory: &impl Words<View = V>) -> bool {
+        while self.freed != self.taken {
+            if memory.load(&self.done, self.index(self.freed)) != Some(self.freed.0) {
+                break;
+            }
+            self.freed += 1;
+        }
+        self.room() >= LAUNCHES_MAX.min(self.count)
+    }
+
+    /// Returns how many slots are free.
+    fn room(&self) -> u32 {
+        (Wrapping(self.count) - (self.taken - self.freed)).0
+    }
+
+    /// Returns the place of launch `number`.
+    fn index(&self, number: Wrapping<u32>) -> usize {
+        // CAST: widening. The count is a power of two, so nothing jumps where the number wraps.
+        (number.0 & self.count.wrapping_sub(1)) as usize
+    }
+
+    /// Returns the slot of the launch `ahead` of the next one.
+    fn slot(&self, ahead: u32) -> Slot {
+        let number = self.taken + Wrapping(ahead);
+        // CAST: widening.
+        let index = Wrapping(self.index(number) as u64);
+        Slot {
+            va: (Wrapping(self.gpu_va) + index * Wrapping(SLOT_BYTES)).0,
+            done_va: (Wrapping(self.done_va) + (index << 2)).0,
+            payload: number.0,
+        }
+    }
+
+    /// Takes the next slots for QMDs. Returns whether they were written.
+    fn take<W: Words<View = V>>(&mut self, memory: &W, qmds: &[u32], count: u32) -> bool {
+        let mut written = true;
+        let mut qmds = qmds.chunks_exact(SLOT_WORDS);
+        for ahead in 0..count {
+            let number = self.taken + Wrapping(ahead);
+            let at = self.index(number);
+            // Make the word differ from what the launch will write.
+            memory.store(&self.done, at, !number.0);
+            let at = Wrapping(at) * Wrapping(SLOT_WORDS);
+            let qmd = qmds.next();
+            written &= qmd.is_some_and(|qmd| memory.write(&self.view, at.0, qmd));
+        }
+        if written {
+            self.taken += count;
+        }
+        written
+    }
+}
+
+impl<S: Storage, P: Peers> Governor<S, P> {
+    /// Has the masked launches of a segment run from slots, by a copy that replaces the segment's.
+    /// Returns its entry, or `None` if the segment stays as it is. One that `is_replaced` already
+    /// does.
+    pub(super) fn place<W: Words>(
+        &mut self,
+        seal: &Seal<W::View>,
+        found: &[QmdCall],
+        is_replaced: bool,
+        room: &mut AtomRoom<S>,
+        round: &mut Round<'_, S, W>,
+    ) -> Option<u64> {
+        let mask = self.mask.as_ref().filter(|mask| mask.disabled() > 0)?;
+        let (slots, copies) = (round.slots.as_deref_mut()?, round.copies.as_deref_mut()?);
+        let Workspace { words, output, .. } = &mut *round.work;
+        // CAST: checked when the segment was read.
+        let words = words.get(..seal.segment.words as usize)?;
+        let is_masked = |call: &QmdCall| {
+            let qmd = call.qmd(words).zip(call.version);
+            qmd.is_some_and(|(qmd, version)| mask::is_applied(qmd, version, mask))
+        };
+        if is_replaced {
+            let masked = found
+                .iter()
+                .filter(|call| call.is_launch() && is_masked(call));
+            masked.for_each(|_| self.counters.keep(Reason::Replay));
+            return None;
+        }
+        // CAST: widening.
+        let most = LAUNCHES_MAX.min(slots.room()) as usize;
+        let qmds = room.slots(most);
+        let at = |ahead| slots.slot(ahead);
+        let counters = &mut self.counters;
+        let placed = whole::place(words, found, is_masked, at, qmds, output, counters);
+        let entry = placed.and_then(|placed| {
+            let out = output.get(..placed.words)?;
+            match placed.slots {
+                0 => Some(None),
+                count => slots
+                    .take(round.memory, qmds, count)
+                    .then(|| copies.replace(round.memory, &seal.segment, out))
+                    .flatten()
+                    .map(Some),
+            }
+        });
+        add(&mut self.missed.crowded, u64::from(entry.is_none()));
+        entry?.map(|copy| Entry::Segment(copy).encode())
+    }
+}

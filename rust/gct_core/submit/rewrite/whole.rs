@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Schedules launches that stay whole from slots that the GPU may only read.
+//!
+//! A QMD that its segment uploads lies in the tenant's memory until the scheduler reads it. Other
+//! work of the tenant may change it there, and take its mask away. In a slot it stays as it was
+//! checked:
+//!
+//! ```text
+//! ... upload of M ... PCAS_A = M                          the tenant's words
+//! PCAS2_B = INVALIDATE                                    of M, which the tenant's call did too
+//! WAIT_FOR_IDLE                                           as the tenant's call waits
+//! PCAS_A = slot, PCAS2_B = INVALIDATE, SCHEDULE           in place of the tenant's call
+//! PCAS_A = M
+//! ```
+//!
+//! The slot has all effects of M. RESUME is 0 there: the tenant's call ignores it, and SCHEDULE
+//! does not. A release that M does not use tells when the launch has ended, so that its slot can be
+//! used again.
+
+use super::emitter::{action, address, schedule_written};
+use crate::submit::join::{add_done, unused_release, Qmd};
+use crate::submit::launch::{self, Kind};
+use crate::submit::limits::SLOT_WORDS;
+use crate::submit::method;
+use crate::submit::methods::{self, Action};
+use crate::submit::qmd::v04_00::{self as v04, V04_00};
+use crate::submit::qmd::{Layout, Version};
+use crate::submit::stats::{Counters, Reason};
+use crate::submit::tracker::{QmdCall, Source};
+use core::num::Wrapping;
+
+/// Words that one launch adds to its segment at most. Its call has one word at least.
+pub const ADDED_WORDS: usize = 11;
+
+/// A slot for one launch, and the word that it writes when it has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    /// The slot's address: a multiple of 256, below 2^40.
+    pub va: u64,
+    /// The word's address: a multiple of 4.
+    pub done_va: u64,
+    /// The value that is written.
+    pub payload: u32,
+}
+
+/// Size of what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Words of the output.
+    pub words: usize,
+    /// Slots used.
+    pub slots: u32,
+}
+
+/// Returns the QMD of a launch that can run from a slot.
+///
+/// # Errors
+///
+/// The [`Reason`] why it must stay where it is.
+fn placeable<'a>(words: &'a [u32], table: &[QmdCall], call: &QmdCall) -> Result<&'a Qmd, Reason> {
+    if let Some(reason) = call.reason {
+        return Err(reason);
+    }
+    if call
+        .version
+        .is_some_and(|version| version != Version::V04_00)
+    {
+        return Err(Reason::NotMeasured);
+    }
+    let qmd = call
+        .qmd(words)
+        .and_then(|qmd| qmd.first_chunk::<{ V04_00::WORDS }>());
+    let qmd = qmd.ok_or(Reason::NotHere)?;
+    if call.source != Source::Upload {
+        return Err(Reason::Inline);
+    }
+    if !is_copied(call) {
+        return Err(Reason::Action);
+    }
+    // Another call may mean the running launch, now at another address.
+    let shares = |other: &QmdCall| other.qmd_va == call.qmd_va && other.source != Source::Stored;
+    if call.crowded || table.iter().any(|other| shares(other) && !is_copied(other)) {
+        return Err(Reason::Shared);
+    }
+    if !call.alone {
+        return Err(Reason::Fragmented);
+    }
+    check_qmd(qmd).map(|()| qmd)
+}
+
+/// Returns whether a call launches a copy of its QMD, by an action that was measured.
+fn is_copied(call: &QmdCall) -> bool {
+    let copies = matches!(
+        call.action,
+        Action::InvalidateCopySchedule | Action::InvalidatePrefetchCopySchedule
+    );
+    copies && call.is_launch()
+}
+
+/// Checks from its own fields whether a QMD can run where the GPU may only read.
+fn check_qmd(qmd: &Qmd) -> Result<(), Reason> {
+    match launch::kind::<V04_00>(qmd) {
+        Kind::Grid | Kind::Cluster | Kind::Cooperative | Kind::CooperativeCluster => {}
+        Kind::Queue => return Err(Reason::Queue),
+        Kind::Null => return Err(Reason::Null),
+        Kind::Undocumented(_) => return Err(Reason::Kind),
+    }
+    let kept = [
+        (v04::WAIT_ON_LATCH_VALID, Reason::WaitsOnLatch),
+        (v04::REQUIRE_SCHEDULING_PCAS, Reason::RequiresPcas),
+        (v04::DEPENDENCE_COUNTER, Reason::Dependences),
+        (v04::SELF_COPY_ON_COMPLETION, Reason::SelfCopy),
+        (v04::CTA_LAUNCH_QUEUE, Reason::LaunchQueue),
+    ];
+    let kept = kept.iter().find(|(field, _)| field.is_set(qmd));
+    match kept {
+        Some((_, reason)) => Err(*reason),
+        None if unused_release(qmd).is_none() => Err(Reason::Releases),
+        None => Ok(()),
+    }
+}
+
+/// Writes the segment with the launches for which `is_wanted` holds scheduled from slots. Writes
+/// their QMDs to `qmds`, [`SLOT_WORDS`] words for each; `slot` tells their addresses. Counts the
+/// wanted launches that stay in place.
+///
+/// Returns `None` if the output has too little room.
+pub fn place(
+    words: &[u32],
+    table: &[QmdCall],
+    is_wanted: impl Fn(&QmdCall) -> bool,
+    slot: impl Fn(u32) -> Slot,
+    qmds: &mut [u32],
+    out: &mut [u32],
+    counters: &mut Counters,
+) -> Option<Placed> {
+    let mut qmds = qmds.chunks_exact_mut(SLOT_WORDS);
+    let mut out = Out { words: out, len: 0 };
+    let (mut copied, mut slots) = (0, Wrapping(0u32));
+    for call in table
+        .iter()
+        .filter(|call| call.is_launch() && is_wanted(call))
+    {
+        let launched = placeable(words, table, call).and_then(|qmd| {
+            let to = qmds.next().and_then(|to| to.first_chunk_mut());
+            let slot = slot(slots.0);
+            write(qmd, &slot, to.ok_or(Reason::TableFull)?);
+            Ok(slot.va)
+        });
+        let va = match launched {
+            Ok(va) => va,
+            Err(reason) => {
+                // The scan has counted its own reasons.
+                if call.reason.is_none() {
+                    counters.keep(reason);
+                }
+                continue;
+            }
+        };
+        // CAST: widening.
+        let (from, to) = (call.call_at as usize, call.call_end as usize);
+        out.push(words.get(copied..from)?)?;
+        let on = call.subchannel;
+        out.push(&action(on, Action::Invalidate))?;
+        out.push(&[method::incr(on, methods::WAIT_FOR_IDLE, 1), 0])?;
+        out.push(&schedule_written(on, va))?;
+        out.push(&address(on, call.qmd_va))?;
+        (copied, slots) = (to, slots + Wrapping(1));
+    }
+    out.push(words.get(copied..)?)?;
+    Some(Placed {
+        words: out.len,
+        slots: slots.0,
+    })
+}
+
+/// Writes the QMD of a launch into its slot.
+fn write(qmd: &Qmd, slot: &Slot, to: &mut Qmd) {
+    *to = *qmd;
+    for field in V04_00::RESUME {
+        field.clear(to);
+    }
+    add_done(to, slot.done_va, slot.payload);
+}
+
+/// An output.
+struct Out<'a> {
+    words: &'a mut [u32],
+    len: usize,
+}
+
+impl Out<'_> {
+    fn push(&mut self, words: &[u32]) -> Option<()> {
+        let end = self.len.checked_add(words.len())?;
+        let to = self.words.get_mut(self.len..end)?;
+        for (to, from) in to.iter_mut().zip(words) {
+            *to = *from;
+        }
+        self.len = end;
+        Some(())
+    }
+}
