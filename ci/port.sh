@@ -62,10 +62,11 @@ hunk() {
 # renames FILE: reads a hunk; prints what its context names and the file does not.
 renames() {
 	local file=$1 name near elsewhere
-	grep -v '^+' | grep -oE '[A-Za-z_][A-Za-z0-9_]{5,}' | LC_ALL=C sort -u | while read -r name; do
+	{ grep -v '^+' | grep -oE '[A-Za-z_][A-Za-z0-9_]{5,}' || true; } | LC_ALL=C sort -u | while read -r name; do
 		! grep -qw -- "$name" "$tree/$file" || continue
 		near=$(grep -oE '[A-Za-z_][A-Za-z0-9_]{5,}' "$tree/$file" | LC_ALL=C sort -u | nearest_name "$name")
-		elsewhere=$(cd "$tree" && grep -rlw --include='*.[ch]' -- "$name" . | head -n 2 | sed 's,^\./,,' | xargs)
+		elsewhere=$(cd "$tree" && { grep -rlw --include='*.[ch]' -- "$name" . || true; } |
+			LC_ALL=C sort | sed -n '1,2s,^\./,,p' | xargs)
 		if [ -n "$near" ]; then
 			printf '        %s is not in it; there is %s\n' "$name" "$near"
 		elif [ -n "$elsewhere" ]; then
@@ -121,7 +122,9 @@ places() {
 commit_patch() {
 	local patch=$1
 	in_git add -Af .
-	sed -n '/^Subject: /,/^---$/p' "$patch" | sed '$d; s/^Subject: \[PATCH[^]]*\] //' |
+	# A long subject goes on in a second line, which begins with a blank.
+	sed -n '/^Subject: /,/^---$/p' "$patch" |
+		sed '$d; s/^Subject: \[PATCH[^]]*\] //; 1{N; s/\n / /}' |
 		in_git commit -q --allow-empty --author 'gctgroup maintainers <maintainers@gctgroup.dev>' \
 			--date "$(sed -n 's/^Date: //p' "$patch" | head -n 1)" -F -
 	in_git show --format= HEAD >"$work/now.patch"

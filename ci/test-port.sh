@@ -53,6 +53,7 @@ reports() {
 is_ported() {
 	local tree=$1 patch_file applied
 	grep '^fits ' <<<"$2" | wc -l | grep -x "$(wc -l <"$ROOT/open-gpu-kernel-modules-patches/$from/series")" || return
+	diff "$ROOT/open-gpu-kernel-modules-patches/$from/series" "$(series_of_port)/series" || return
 	applied=$(mktemp -d "$scratch/applied.XXXXXX")
 	cp -r "$tree/." "$applied"
 	while read -r patch_file; do
@@ -80,6 +81,10 @@ sed -i 's/\bnv_linux_stop_open_q\b/nv_linux_stop_open_queue/' "$tree"/nvidia/nv-
 check $job "a function that was renamed: the hook and the new name are said" reports renamed \
 	'MISSING 0004-' 'nvidia/nv-pci.c, hunk' 'nv_linux_stop_open_q is not in it; there is nv_linux_stop_open_queue' \
 	'1 patches do not fit'
+tree=$(driver nameless)
+sed -i 's/\bnv_linux_stop_open_q\b/stop/' "$tree"/nvidia/nv*.c "$tree"/common/inc/*.h
+check $job "a function that is gone: so it is said, and the other patches follow" reports nameless \
+	'nv_linux_stop_open_q is not in it' 'fits    0019-' '1 patches do not fit'
 tree=$(driver moved)
 sed -i 's/^nv_pci_remove(/nv_pci_remove_helper(/' "$tree"/nvidia/nv-pci.c
 says_to_look() { port moved | grep -F 'look at nvidia/nv-pci.c nv_pci_remove_helper: the hook was in another function'; }
