@@ -20,6 +20,8 @@ pub struct Amount {
     pub channel_groups: u64,
     /// Channels.
     pub channels: u64,
+    /// Those of them in channel groups that other processes made.
+    pub shared_channels: u64,
     /// Device memory allocated by the resource manager.
     pub memory: Bytes,
     /// Managed memory allocated by the UVM driver, wherever its pages are.
@@ -35,6 +37,7 @@ impl Amount {
     pub const ZERO: Self = Self {
         channel_groups: 0,
         channels: 0,
+        shared_channels: 0,
         memory: Bytes(0),
         managed: Bytes(0),
         host: Bytes(0),
@@ -85,6 +88,7 @@ impl Amount {
         let sum = Self {
             channel_groups: self.channel_groups.checked_add(other.channel_groups)?,
             channels: self.channels.checked_add(other.channels)?,
+            shared_channels: self.shared_channels.checked_add(other.shared_channels)?,
             memory: self.memory.checked_add(other.memory)?,
             managed: self.managed.checked_add(other.managed)?,
             host: self.host.checked_add(other.host)?,
@@ -97,6 +101,7 @@ impl Amount {
         Some(Self {
             channel_groups: self.channel_groups.checked_sub(other.channel_groups)?,
             channels: self.channels.checked_sub(other.channels)?,
+            shared_channels: self.shared_channels.checked_sub(other.shared_channels)?,
             memory: self.memory.checked_sub(other.memory)?,
             managed: self.managed.checked_sub(other.managed)?,
             host: self.host.checked_sub(other.host)?,

@@ -297,9 +297,11 @@ impl State<'_> {
             _ => self.gpu_of_parent(new.key, &object),
         };
         let mut amount = Amount::of_object(class, number.unwrap_or(0));
-        if class == Class::Channel && self.is_device(ObjectKey::new(new.key.space, object.parent)) {
-            // RM creates a channel group for this channel and does not return its handle.
-            amount.channel_groups = 1;
+        let parent = ObjectKey::new(new.key.space, object.parent);
+        if class == Class::Channel {
+            // RM creates a channel group below a device and does not return its handle.
+            amount.channel_groups = u64::from(self.is_device(parent));
+            amount.shared_channels = u64::from(self.is_made_by_another(parent, new.proc));
         }
         object.charged = self.charge(new.proc, object.gpu, amount);
         object.client = call.client;

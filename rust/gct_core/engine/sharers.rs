@@ -46,6 +46,12 @@ impl<'a> State<'a> {
         self.slice_binds(group, proc, gpu, limits) && self.may_freeze(group, proc, gpu, limits)
     }
 
+    /// Returns whether a channel group was made by another process than `proc`.
+    pub(super) fn is_made_by_another(&self, group: ObjectKey, proc: ProcKey) -> bool {
+        let maker = self.objects.get(self.objects.primary_alias(group));
+        maker.is_some_and(|maker| self.proc_of(maker) != Some(proc))
+    }
+
     /// Returns whether a process's time slice can be in force for its channels below an alias.
     pub(super) fn slice_binds(
         &self,

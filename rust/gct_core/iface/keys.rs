@@ -126,6 +126,12 @@ pub const KEYS: &[Key] = &[
     key(File::ComputeStat, "channels", None, "Channels that exist."),
     key(
         File::ComputeStat,
+        "shared_channels",
+        None,
+        "Those of them in channel groups that other processes made, as clients of MPS have: work there runs beside that of the group's other channels. Channel groups take turns.",
+    ),
+    key(
+        File::ComputeStat,
         "owned",
         Some(Feature::ChannelOwned),
         "Channels that were allocated with a ring of the driver's.",

@@ -111,6 +111,8 @@ numbers! {
     GET_UUID: u32 = 0x275, "NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID";
     /// The UUID as 16 bytes.
     UUID_BINARY: u32 = 2, "NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID_FLAGS_FORMAT_BINARY";
+    /// The kind of a context share that runs beside others of its channel group.
+    ASYNCHRONOUS: u32 = 1, "NV_CTXSHARE_ALLOCATION_FLAGS_SUBCONTEXT_ASYNC";
     /// Control of a channel group: put it on the runlist.
     GROUP_SCHEDULE: u32 = 0xa06c_0101, "NVA06C_CTRL_CMD_GPFIFO_SCHEDULE";
     /// Control of a channel: put it on the runlist. Its class does not matter.

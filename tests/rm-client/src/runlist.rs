@@ -6,6 +6,7 @@
 use crate::abi::{self, Handle};
 use crate::client::{done, Client, Error};
 use crate::numbers as n;
+use crate::queue::Queue;
 use crate::session::Session;
 use crate::sys;
 
@@ -49,6 +50,15 @@ impl Session {
         let gpu = self.gpu();
         gpu.client()
             .control(gpu.subdevice(), n::DISABLE_CHANNELS, &mut parameters)
+    }
+
+    /// Puts a queue's channel on the runlist, as libcuda does.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn schedule_queue(&self, queue: &Queue) -> Result<(), Error> {
+        self.schedule_channel(queue.channel(), 0xa06f)
     }
 
     /// Puts a channel on the runlist by a generation's number of the control, such as 0xa06f or

@@ -167,6 +167,7 @@ impl Session {
     pub fn context_share(&self, group: Handle) -> Result<Handle, Error> {
         let mut parameters = abi::ContextShare {
             address_space: self.space,
+            flags: n::ASYNCHRONOUS,
             ..Default::default()
         };
         self.gpu

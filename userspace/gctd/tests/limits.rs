@@ -30,7 +30,10 @@ fn a_directory_lives_as_long_as_its_channel_group() {
     assert_eq!(gpu.minor, 1);
     assert_eq!(client.list(&pid), Ok(vec!["1/".into()]));
     let stat = client.read(&format!("{pid}/1/compute.stat")).unwrap();
-    assert!(stat.starts_with("channel_groups 1\nchannels 1\n"), "{stat}");
+    assert!(
+        stat.starts_with("channel_groups 1\nchannels 1\nshared_channels 0\n"),
+        "{stat}"
+    );
     tenant.free(TSG);
     eventually(&Err(libc::ENOENT), || client.list(&pid));
     tenant.alloc(DEVICE, TSG, 0xa06c, None);
@@ -250,7 +253,10 @@ fn counters_stay_with_the_group() {
                     slice 0\nround 0\nunbound 0\n";
     for path in [own("compute.stat"), "web/0/compute.stat".into()] {
         let text = client.read(&path).unwrap();
-        assert_eq!(text, format!("channel_groups 1\nchannels 1\n{launches}"));
+        assert_eq!(
+            text,
+            format!("channel_groups 1\nchannels 1\nshared_channels 0\n{launches}")
+        );
     }
     assert_eq!(client.read(&own("tpc.effective")), Ok("0-1\n".into()));
     counters.launches = 9;
@@ -258,7 +264,10 @@ fn counters_stay_with_the_group() {
     drop(tenant);
     let stat = || client.read("web/0/compute.stat").unwrap();
     let expected = launches.replace("launches 7", "launches 9");
-    eventually(&format!("channel_groups 0\nchannels 0\n{expected}"), stat);
+    eventually(
+        &format!("channel_groups 0\nchannels 0\nshared_channels 0\n{expected}"),
+        stat,
+    );
 }
 
 #[test]

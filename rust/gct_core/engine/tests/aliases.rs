@@ -39,7 +39,7 @@ impl World {
         rmapi::decode(escape::DUP_OBJECT, &call).unwrap().unwrap()
     }
 
-    fn free_in(&mut self, file: FileId, client: u64, object: u64) {
+    pub(super) fn free_in(&mut self, file: FileId, client: u64, object: u64) {
         let call = words(16, &[(0, client), (8, object)]);
         self.store.ioctl(file, escape::FREE, &call, None);
         self.store.check();
@@ -66,8 +66,8 @@ impl World {
     }
 }
 
-const ONE_GROUP: &str = "channel_groups 1\nchannels 0\n";
-const ONE_OF_EACH: &str = "channel_groups 1\nchannels 1\n";
+const ONE_GROUP: &str = "channel_groups 1\nchannels 0\nshared_channels 0\n";
+const ONE_OF_EACH: &str = "channel_groups 1\nchannels 1\nshared_channels 0\n";
 
 #[test]
 fn a_channel_group_is_charged_once_until_its_last_alias_goes() {

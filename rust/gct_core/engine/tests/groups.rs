@@ -19,7 +19,7 @@ fn a_group_is_the_sum_of_its_members_and_moving_moves_usage() {
     assert_eq!(world.read(File::GmemPeak, of_web), Ok("4096\n".into()));
     assert_eq!(
         world.read(File::ComputeStat, of_db),
-        Ok("channel_groups 1\nchannels 1\n".into())
+        Ok("channel_groups 1\nchannels 1\nshared_channels 0\n".into())
     );
     world.store.check();
     let state = &mut world.store.state();

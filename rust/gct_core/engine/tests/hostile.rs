@@ -360,5 +360,8 @@ fn a_device_without_parameters_is_on_the_first_gpu() {
         .ioctl(file, escape::ALLOC_OBJECT, &device, Some(1));
     world.alloc(file, DEVICE, TSG, 0xa06c, None);
     let [stat, ..] = world.account(APP);
-    assert_eq!(stat, Ok("channel_groups 1\nchannels 0\n".into()));
+    assert_eq!(
+        stat,
+        Ok("channel_groups 1\nchannels 0\nshared_channels 0\n".into())
+    );
 }

@@ -54,7 +54,7 @@ fn freeing_a_parent_frees_its_children() {
         world.store.check();
         let pool = world.pool(Owner::Proc(APP));
         let stat = world.read(File::ComputeStat, pool);
-        let left = (top == TSG).then(|| "channel_groups 0\nchannels 0\n".into());
+        let left = (top == TSG).then(|| "channel_groups 0\nchannels 0\nshared_channels 0\n".into());
         assert_eq!(stat.ok(), left, "{top}");
     }
 }
@@ -69,7 +69,11 @@ fn a_refused_free_restores_everything() {
         world.free(file, top, 0x1f);
         world.store.check();
         let stat = world.read(File::ComputeStat, pool);
-        assert_eq!(stat, Ok("channel_groups 1\nchannels 1\n".into()), "{top}");
+        assert_eq!(
+            stat,
+            Ok("channel_groups 1\nchannels 1\nshared_channels 0\n".into()),
+            "{top}"
+        );
     }
     world.free(file, CLIENT, 0);
     assert_eq!(world.read(File::ComputeStat, pool), Err(Error::Gone));
@@ -94,7 +98,10 @@ fn a_handle_that_is_reused_while_its_free_returns_stays() {
     world.store.check();
     let pool = world.pool(Owner::Proc(APP));
     let stat = world.read(File::ComputeStat, pool);
-    assert_eq!(stat, Ok("channel_groups 1\nchannels 1\n".into()));
+    assert_eq!(
+        stat,
+        Ok("channel_groups 1\nchannels 1\nshared_channels 0\n".into())
+    );
     // A ticket that is used twice finds nothing.
     world
         .store
@@ -121,7 +128,10 @@ fn a_failed_allocation_adds_nothing() {
     world.store.ioctl(file, escape::ALLOC, &call, None);
     let pool = world.pool(Owner::Proc(APP));
     let stat = world.read(File::ComputeStat, pool);
-    assert_eq!(stat, Ok("channel_groups 1\nchannels 1\n".into()));
+    assert_eq!(
+        stat,
+        Ok("channel_groups 1\nchannels 1\nshared_channels 0\n".into())
+    );
 }
 
 #[test]
@@ -256,7 +266,10 @@ fn an_object_that_appears_twice_replaces_itself() {
     // The free was missed between RM's allocation and this event.
     world.alloc(file, DEVICE, TSG, 0xa06c, None);
     let stat = world.read(File::ComputeStat, pool);
-    assert_eq!(stat, Ok("channel_groups 1\nchannels 0\n".into()));
+    assert_eq!(
+        stat,
+        Ok("channel_groups 1\nchannels 0\nshared_channels 0\n".into())
+    );
     world.alloc(file, 0, CLIENT, 0x41, None);
     assert_eq!(world.read(File::ComputeStat, pool), Err(Error::Gone));
     world.store.check();

@@ -195,6 +195,12 @@ pub(crate) static METRICS: &[Metric] = &[
         "Channels that exist.",
     ),
     gauge(
+        ("compute_shared_channels", ""),
+        File::ComputeStat,
+        From::Key("shared_channels"),
+        "Channels in channel groups of other processes, as clients of MPS have.",
+    ),
+    gauge(
         ("channel_owned", ""),
         File::ChannelOwned,
         From::Value,

@@ -152,6 +152,35 @@ fn list(of: core::ops::Range<u32>, disable: bool) -> Vec<u8> {
     control.params().to_vec()
 }
 
+/// Only the channels of a guest are in a channel group of another process.
+#[test]
+fn channels_of_guests_are_counted() {
+    let mut all = Tenants::new(2, 2);
+    let shared = |all: &mut Tenants, owner| {
+        let pool = all.world.pool(owner);
+        let stat = all.world.read(File::ComputeStat, pool).unwrap();
+        let mut lines = stat.lines();
+        let value = lines.find_map(|line| line.strip_prefix("shared_channels "));
+        value.unwrap().parse::<u32>().unwrap()
+    };
+    let owners = [key(0), key(1)].map(Owner::Proc);
+    let group = Owner::Group(all.group);
+    all.share(0, 1);
+    assert_eq!(owners.map(|owner| shared(&mut all, owner)), [0, 0]);
+    assert_eq!(all.make_guest(1), Ok(()));
+    assert_eq!(owners.map(|owner| shared(&mut all, owner)), [0, 1]);
+    assert_eq!(shared(&mut all, group), 1);
+    // The count goes with the channel, whoever has the channel group meanwhile.
+    let file = all.file(0);
+    all.world.store.state().file_close(file);
+    all.world.store.check();
+    assert_eq!(shared(&mut all, group), 1);
+    let file = all.file(1);
+    all.world.free_in(file, client(1), client(1) + 6);
+    all.world.store.check();
+    assert_eq!(shared(&mut all, group), 0);
+}
+
 #[test]
 fn a_foreign_process_neither_stops_nor_starts_governed_channels() {
     // Two processes in a group, and two without a group or limit.

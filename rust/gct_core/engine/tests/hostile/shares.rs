@@ -112,7 +112,10 @@ fn objects_that_rm_has_freed_along_are_removed() {
     channels.sort_unstable();
     assert_eq!(channels, [30, 31, 40]);
     let [stat, ..] = world.account(APP);
-    assert_eq!(stat, Ok("channel_groups 1\nchannels 1\n".into()));
+    assert_eq!(
+        stat,
+        Ok("channel_groups 1\nchannels 1\nshared_channels 0\n".into())
+    );
     assert_eq!(world.store.state().vanished(own, 11, 30), None);
 }
 
@@ -162,7 +165,9 @@ fn a_channel_without_a_group_counts_as_one_and_has_no_time_slice() {
     world.alloc(file, DEVICE, 41, 0xc86f, None);
     let pool = world.pool(Owner::Proc(APP));
     let stat = world.read(File::ComputeStat, pool);
-    assert!(stat.unwrap().starts_with("channel_groups 2\nchannels 2\n"));
+    assert!(stat
+        .unwrap()
+        .starts_with("channel_groups 2\nchannels 2\nshared_channels 0\n"));
     // Its time slice cannot be set. The write must succeed, so the channel is stopped.
     let stopped = |world: &mut World| {
         let state = world.store.state();

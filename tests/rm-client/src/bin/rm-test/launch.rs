@@ -66,7 +66,7 @@ pub(crate) fn recorder() -> Result<Recorder, Stop> {
     Recorder::open(index).during("recorder")
 }
 
-/// A scheduled compute group in a space with all memory that the programs need.
+/// A compute group in a space with all memory that the programs need.
 pub(crate) struct Place {
     pub(crate) session: Session,
     pub(crate) recorder: Recorder,
@@ -76,6 +76,12 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(session: Session) -> Result<Self, Stop> {
+        let group = session.group(Engine::Compute)?;
+        Self::below(session, group)
+    }
+
+    /// The same, for a context share of its own below a group.
+    pub(crate) fn below(session: Session, group: Handle) -> Result<Self, Stop> {
         let mut blocks = BTreeSet::new();
         for (_, texts, _) in PROGRAMS {
             blocks.extend(Capture::parse(texts)?.blocks());
@@ -86,7 +92,6 @@ impl Place {
                 .map_on_gpu_at(memory, block, Capture::BLOCK)
                 .during(format!("{block:#x}"))?;
         }
-        let group = session.group(Engine::Compute)?;
         Ok(Self {
             recorder: recorder()?,
             share: session.context_share(group)?,
@@ -102,9 +107,11 @@ impl Place {
         let mut channels: BTreeMap<u32, Launcher> = BTreeMap::new();
         for channel in capture.channels() {
             let launcher = self.session.launcher(self.group, self.share);
-            channels.insert(channel, launcher.during("channel")?);
+            let launcher = channels
+                .entry(channel)
+                .or_insert(launcher.during("channel")?);
+            self.session.schedule_queue(launcher.queue())?;
         }
-        self.session.schedule(self.group, true)?;
         for (channel, words) in capture.segments() {
             let launcher = channels.get_mut(channel);
             launcher.ok_or_else(|| failed("no channel"))?.submit(words);

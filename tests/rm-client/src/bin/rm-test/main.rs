@@ -39,6 +39,7 @@ mod owned_atoms;
 mod owned_ends;
 mod owned_launch;
 mod owned_memory;
+mod owned_mps;
 mod owned_race;
 mod owned_slots;
 mod owned_time;
@@ -136,6 +137,7 @@ fn all(filter: &str) -> ExitCode {
         owned_slots::TESTS,
         owned_time::TESTS,
         owned_uvm::TESTS,
+        owned_mps::TESTS,
         faults::TESTS,
         limits::TESTS,
         gmem::TESTS,

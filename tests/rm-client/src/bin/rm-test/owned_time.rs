@@ -12,7 +12,7 @@ use crate::process::{Child, Parent};
 use crate::tree::{self, eventually, Group};
 use fakegpu_record::{Event, Recorder};
 use gct_ktap::{failed, same, Outcome, Stop, Test};
-use rm_client::{Engine, Grid, Launcher, Mapping, Memory, Session};
+use rm_client::{Engine, Grid, Handle, Launcher, Mapping, Memory, Session};
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -63,9 +63,14 @@ impl Tenant {
     /// The same, in a session.
     pub(crate) fn with(session: Session, program: u32) -> Result<Self, Stop> {
         let group = session.group(Engine::Compute)?;
+        Self::below(session, group, program)
+    }
+
+    /// The same, with a context share of its own below a group.
+    pub(crate) fn below(session: Session, group: Handle, program: u32) -> Result<Self, Stop> {
         let share = session.context_share(group)?;
         let mut launcher = session.launcher(group, share)?;
-        session.schedule(group, true)?;
+        session.schedule_queue(launcher.queue())?;
         finish(&mut launcher)?;
         let memory = session.gpu().alloc_memory(Memory::Host, BYTES)?;
         let address = session.map_on_gpu(memory, BYTES)?;
@@ -137,8 +142,18 @@ pub(crate) fn tenant(
     program: u32,
     work: impl FnOnce(&mut Tenant, &mut Parent) -> Outcome,
 ) -> Result<Child, Stop> {
+    tenant_as(Tenant::new, group, program, work)
+}
+
+/// The same, for a tenant that opens the GPU in its own way.
+pub(crate) fn tenant_as(
+    open: impl FnOnce(u32) -> Result<Tenant, Stop>,
+    group: &Group,
+    program: u32,
+    work: impl FnOnce(&mut Tenant, &mut Parent) -> Outcome,
+) -> Result<Child, Stop> {
     let mut child = join(group, |parent| {
-        let mut tenant = Tenant::new(program)?;
+        let mut tenant = open(program)?;
         parent.step()?;
         work(&mut tenant, parent)?;
         same(
@@ -180,11 +195,16 @@ pub(crate) fn stat(group: &str, key: &str) -> Result<u64, Stop> {
 /// An owner of an earlier priority has work for half a second. Work of the other that comes
 /// meanwhile runs after it.
 fn priority() -> Outcome {
+    priority_holds(Tenant::new)
+}
+
+/// The same, for tenants that open the GPU in their own way.
+pub(crate) fn priority_holds(open: fn(u32) -> Result<Tenant, Stop>) -> Outcome {
     let [one, other] = groups()?;
     set(ONE, PRIORITY, "0")?;
     let recorder = recorder()?;
     let mark = recorder.mark()?;
-    let mut first = tenant(&one, PROGRAM_OF_ONE, |tenant, parent| {
+    let mut first = tenant_as(open, &one, PROGRAM_OF_ONE, |tenant, parent| {
         for _ in 0..10 {
             tenant.launch(50 * MILLISECOND);
         }
@@ -192,7 +212,7 @@ fn priority() -> Outcome {
         parent.step()?;
         tenant.wait(0)
     })?;
-    let mut second = tenant(&other, PROGRAM_OF_OTHER, |tenant, _| {
+    let mut second = tenant_as(open, &other, PROGRAM_OF_OTHER, |tenant, _| {
         tenant.launch(MILLISECOND);
         tenant.wait(0)
     })?;
@@ -213,12 +233,17 @@ fn priority() -> Outcome {
 
 /// The TPCs of a quota are used by others while its owner is silent, and not while it has work.
 fn quota() -> Outcome {
+    quota_is_lent(Tenant::new)
+}
+
+/// The same, for tenants that open the GPU in their own way.
+pub(crate) fn quota_is_lent(open: fn(u32) -> Result<Tenant, Stop>) -> Outcome {
     let [one, other] = groups()?;
     set(ONE, QUOTA, "20")?;
     let reserved = tree::read(&crate::limits::path(ONE, "tpc.reserved")?)?;
     let reserved = disabled_by(reserved.trim())?;
     let recorder = recorder()?;
-    let mut borrower = tenant(&other, PROGRAM_OF_OTHER, |tenant, parent| {
+    let mut borrower = tenant_as(open, &other, PROGRAM_OF_OTHER, |tenant, parent| {
         for _ in 0..3 {
             for _ in 0..10 {
                 tenant.launch(MILLISECOND);
@@ -228,7 +253,7 @@ fn quota() -> Outcome {
         }
         Ok(())
     })?;
-    let mut owner = tenant(&one, PROGRAM_OF_ONE, |tenant, parent| {
+    let mut owner = tenant_as(open, &one, PROGRAM_OF_ONE, |tenant, parent| {
         for _ in 0..10 {
             tenant.launch(50 * MILLISECOND);
         }

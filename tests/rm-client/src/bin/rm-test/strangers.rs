@@ -24,14 +24,16 @@ pub(crate) const TESTS: &[Test] = &[
 /// The file by which a process passes its handles.
 const SHARED: &str = "/tmp/rm-test.shared";
 
-fn leave(handles: [Handle; 2]) -> Outcome {
+/// Leaves two handles for another process.
+pub(crate) fn leave(handles: [Handle; 2]) -> Outcome {
     Ok(fs::write(
         SHARED,
         handles.map(|handle| handle.to_string()).join(" "),
     )?)
 }
 
-fn left() -> Result<(Handle, Handle), Stop> {
+/// Returns the handles that another process has left.
+pub(crate) fn left() -> Result<(Handle, Handle), Stop> {
     let text = fs::read_to_string(SHARED)?;
     let mut numbers = text.split(' ').map(str::parse);
     match (numbers.next(), numbers.next()) {
@@ -200,7 +202,7 @@ fn host_and_guest(
 }
 
 /// Writes a limit, which must be refused as unsupported.
-fn is_unsupported(owner: &str, file: &str, value: &str) -> Outcome {
+pub(crate) fn is_unsupported(owner: &str, file: &str, value: &str) -> Outcome {
     let path = path(owner, file)?;
     eventually("directory", &true, || Ok(tree::at(&path).exists()))?;
     let refused = tree::write(&path, value).map_err(|error| error.raw_os_error());

@@ -199,6 +199,13 @@ impl Watched<'_> {
             finding.number("rewritten", masked);
             finding.line(format!("{masked} of {all} launches got a mask."));
         }
+        if let Some(shared) = self.now.stat("shared_channels") {
+            finding.number("shared_channels", shared);
+            finding.line(match shared {
+                0 => "By turns: nothing of other processes runs at the same time. Clients of MPS run side by side.".to_owned(),
+                _ => format!("Side by side: {shared} channels are in channel groups of other processes (MPS)."),
+            });
+        }
         finding
     }
 

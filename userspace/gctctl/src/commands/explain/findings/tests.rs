@@ -127,6 +127,7 @@ fn limits_are_said_with_what_they_did() {
             ("compute.stat passed.queue", 5),
             ("compute.stat passed.macro", 0),
             ("compute.stat unowned", 1),
+            ("compute.stat shared_channels", 3),
             ("gmem.events limit", 3),
         ],
     );
@@ -141,6 +142,7 @@ fn limits_are_said_with_what_they_did() {
         "tpc.mask 0-31: it runs nowhere else.",
         "tpc.quota 16: these are its own; it borrows none.",
         "9 of 10 launches got a mask.",
+        "Side by side: 3 channels are in channel groups of other processes (MPS).",
         "atom.duration 100us: 2 launches were split into 34 atoms.",
         "50 us for a channel group, in a round of 10050 us.",
         "compute.priority 2: owners with a lower number come first.",
