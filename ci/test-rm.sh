@@ -73,4 +73,5 @@ done
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-crowd" "crowd 1000"
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-channels" "channels 200"
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-programs" "programs 200"
+[ -n "$FILTER" ] || ! long || machine "$KERNEL-spaces" "spaces 3000"
 finish $JOB

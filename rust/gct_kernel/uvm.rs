@@ -12,6 +12,7 @@
 //! (gct-pmm-evict.h), and [`make_room`] has UVM evict for the others.
 
 use crate::hooks::count_refusal;
+use crate::process;
 use crate::rm::{self, SystemPmGuard};
 use crate::state::{Glue, Kv};
 use core::ptr;
@@ -155,9 +156,23 @@ pub(crate) fn gpu_remove(glue: &Glue, gpu: &Gpu) {
     glue.uvm.remove(gpu);
 }
 
-/// Opens an account for an address space, which is a file to the core. Returns slot 0 if it cannot
-/// be followed: then nobody is charged.
-pub(crate) fn account_open(glue: &Glue, gpu: &Gpu, file: FileId) -> SlotId {
+/// Opens an account for an address space, which is a file to the core. Returns slot 0 if there is
+/// none: then nobody is charged. Returns `None` if there is none and its process is under a limit.
+/// Without a file that is the current process.
+pub(crate) fn account_open(glue: &Glue, gpu: Option<&Gpu>, file: Option<FileId>) -> Option<SlotId> {
+    let followed = gpu.zip(file);
+    let slot = followed.map_or(SlotId(0), |(gpu, file)| account_of(glue, gpu, file));
+    let is_bound = || match file {
+        Some(file) => glue.binds_file(file),
+        None => {
+            let mut buffer = process::CGROUP_BUFFER;
+            glue.binds_opener(process::current(), process::cgroup(&mut buffer))
+        }
+    };
+    (slot != SlotId(0) || !is_bound()).then_some(slot)
+}
+
+fn account_of(glue: &Glue, gpu: &Gpu, file: FileId) -> SlotId {
     let charged = glue.with(|state, _| state.charge_managed(file, gpu.id, Bytes(0)));
     let Some(ticket) = count_refusal(glue, charged) else {
         return SlotId(0);

@@ -85,10 +85,10 @@ unsafe extern "C" fn gct_uvm_gpu_remove(gpu: *mut c_void) {
 #[no_mangle]
 unsafe extern "C" fn gct_uvm_account_open(gpu: *mut c_void, file: *mut c_void) -> u32 {
     // SAFETY: the caller's contract.
-    match (glue(), unsafe { self::gpu(gpu) }, token(file)) {
-        (Some(glue), Some(gpu), Some(file)) => uvm::account_open(&glue, gpu, file).0,
-        _ => 0,
-    }
+    let gpu = unsafe { self::gpu(gpu) };
+    let Some(glue) = glue() else { return 0 };
+    let opened = uvm::account_open(&glue, gpu, token(file));
+    opened.map_or(bindings::GCT_UVM_NO_ACCOUNT, |slot| slot.0)
 }
 
 /// Closes an account.

@@ -205,7 +205,9 @@ void gct_serve_file(void *file);
  * below, or NULL if managed memory on it cannot be charged. UVM passes the GPU to
  * exactly one gct_uvm_gpu_remove(). Both may sleep.
  *
- * gct_uvm_account_open() opens the account of @file's address space, or returns 0.
+ * gct_uvm_account_open() opens the account of @file's address space. Without one it
+ * returns 0, or GCT_UVM_NO_ACCOUNT if the process is under a limit; @gpu and @file may
+ * be NULL.
  * gct_uvm_account_close() closes it: the address space holds nothing any more, but
  * root chunks that others are evicting. Its number is used again when they have
  * another holder. gct_uvm_settle() charges the process of an account for what it
@@ -233,6 +235,7 @@ void gct_serve_file(void *file);
  * call gctgroup.
  */
 #define GCT_UVM_ACCOUNTS 4096
+#define GCT_UVM_NO_ACCOUNT 0xffffffffu
 #define GCT_UVM_NO_ROOT 0xffffffffu
 #define GCT_UVM_ANYWAY 0xffffffffu
 #define GCT_UVM_REFUSED 0x7fffffffffffffffull

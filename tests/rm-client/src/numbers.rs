@@ -187,6 +187,8 @@ numbers! {
     INSERT_DUPLICATE_NAME: u32 = 0x19, "NV_ERR_INSERT_DUPLICATE_NAME";
     /// Status: not for this caller.
     INSUFFICIENT_PERMISSIONS: u32 = 0x1b, "NV_ERR_INSUFFICIENT_PERMISSIONS";
+    /// Status: a maximum is reached.
+    INSUFFICIENT_RESOURCES: u32 = 0x1a, "NV_ERR_INSUFFICIENT_RESOURCES";
     /// Status: no such client.
     INVALID_CLIENT: u32 = 0x23, "NV_ERR_INVALID_CLIENT";
     /// Status: no such object.
@@ -224,6 +226,7 @@ pub fn status_name(status: u32) -> Option<&'static str> {
         ADDRESS_IN_USE,
         INSERT_DUPLICATE_NAME,
         INSUFFICIENT_PERMISSIONS,
+        INSUFFICIENT_RESOURCES,
         INVALID_CLIENT,
         INVALID_OBJECT_HANDLE,
         INVALID_OBJECT_PARENT,

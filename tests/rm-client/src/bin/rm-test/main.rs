@@ -10,12 +10,14 @@
 //! rm-test refused FILTER   tests on a GPU that refuses controls
 //! rm-test full FILTER      tests on a GPU with 768 MiB of memory
 //! rm-test crowd COUNT      one test: COUNT processes at once, each with a channel group
+//! rm-test spaces COUNT     one test: a process with fewer than COUNT address spaces of UVM
 //! rm-test programs COUNT   one test: COUNT random programs on managed memory
 //! rm-test channels COUNT   one test: a process with COUNT channels whose rings are the driver's
 //! rm-test layouts 535|550  a C program that compares this crate with the headers
 //! rm-test wait             until the standard input ends
 //! ```
 
+mod accounts;
 mod charged;
 mod evicted;
 mod exports;
@@ -58,7 +60,7 @@ use std::io::{self, Read};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | refused FILTER | full FILTER | crowd COUNT | programs COUNT | channels COUNT | layouts 535|550 | wait";
+    "usage: rm-test all [FILTER] | refused FILTER | full FILTER | crowd COUNT | programs COUNT | spaces COUNT | channels COUNT | layouts 535|550 | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -68,6 +70,10 @@ fn main() -> ExitCode {
         ["all", filter] => all(filter),
         ["refused", filter] => outcome(gct_ktap::run(sent::REFUSED, filter)),
         ["full", filter] => outcome(gct_ktap::run(full::TESTS, filter)),
+        ["spaces", count] => match count.parse() {
+            Ok(count) => exit("spaces", accounts::spaces(count)),
+            Err(_) => usage(),
+        },
         ["programs", count] => match count.parse() {
             Ok(count) => exit("programs", programs::many(count)),
             Err(_) => usage(),
