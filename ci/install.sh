@@ -61,7 +61,9 @@ for program in gctd gct-exporter gct-device-plugin; do
 	put 644 "$ROOT/packaging/man/$program.8" "$man/man8/$program.8"
 	put_text 644 "$ROOT/packaging/systemd/$program.service" "$UNITDIR/$program.service"
 done
-put_text 644 "$ROOT/packaging/systemd/gctgroup-groups.service" "$UNITDIR/gctgroup-groups.service"
+for unit in gctgroup-groups gctgroup-selftest; do
+	put_text 644 "$ROOT/packaging/systemd/$unit.service" "$UNITDIR/$unit.service"
+done
 for hook in prolog epilog task-prolog; do
 	put_text 755 "$ROOT/packaging/slurm/$hook" "$library/slurm/$hook"
 done

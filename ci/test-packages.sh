@@ -53,7 +53,7 @@ units_are_hardened() {
 		set -e
 		dpkg-deb --fsys-tarfile /gct/new/gctgroup-tools_*.deb | tar -C / -x --keep-directory-symlink
 		cd /lib/systemd/system
-		for unit in gctd gctgroup-groups gct-exporter gct-device-plugin; do
+		for unit in gctd gctgroup-groups gctgroup-selftest gct-exporter gct-device-plugin; do
 			systemd-analyze verify --man=no $unit.service
 			systemd-analyze security --offline=true --threshold=25 $unit.service
 		done'

@@ -6,8 +6,10 @@ files >/tmp/before
 try "gctgroup-tools installs with what it depends on" install_deb /gct/old/gctgroup-tools_*.deb
 
 enabled() { [ -L "/etc/systemd/system/multi-user.target.wants/$1.service" ]; }
-only_gctd_is_enabled() { enabled gctd && ! enabled gct-exporter && ! enabled gct-device-plugin; }
-try "gctd starts at boot, and neither exporter nor plugin" only_gctd_is_enabled
+gctd_is_enabled() {
+	enabled gctd && enabled gctgroup-selftest && ! enabled gct-exporter && ! enabled gct-device-plugin
+}
+try "gctd and the self-test start at boot, and neither exporter nor plugin" gctd_is_enabled
 
 mkdir -p /tmp/gpus/0000:01:00.0
 printf 'Model: \t\t NVIDIA H200\nBus Location: \t 0000:01:00.0\nDevice Minor: \t 0\n' \
@@ -27,6 +29,14 @@ takes_limits() {
 try "gctd without a capability takes limits" takes_limits
 has_library() { gctctl run --group web -- grep -q /usr/lib/gctgroup/libgct_preload.so /proc/self/maps; }
 try "a program that gctctl runs has the library" has_library
+without_driver() { gctctl selftest --gpus /tmp/gpus 2>&1 | grep -F 'No NVIDIA driver is loaded'; }
+try "gctctl selftest says that there is no driver" without_driver
+has_program() {
+	echo 'NVRM version: test 1.2' >/tmp/version
+	gctctl selftest --gpus /tmp/gpus | grep -F 'The driver lists no GPU'
+	mkdir -p /var/lib/gctgroup/selftest && touch /var/lib/gctgroup/selftest/GPU-1.1.2
+}
+try "and with one it finds its program" has_program
 try "gctd stops" eval "kill $daemon"
 wait $daemon
 
