@@ -30,6 +30,8 @@ nv_pci_remove
 nv_start_device|nv_open_device|nv_open_device_for_nvlfp|nvidia_dev_get
 nvidia_open
 nvidia_ioctl|nvidia_unlocked_ioctl|nvidia_frontend_unlocked_ioctl
+nvidia_fault
+nvidia_mmap
 os_memcpy_from_user
 os_memcpy_to_user
 nv_dma_buf_dup_mem_handles|nv_dma_buf_create|nv_dma_buf_reuse|nv_dma_buf_export'

@@ -18,6 +18,7 @@
 //! | [`uvm`] | address spaces of nvidia-uvm |
 //! | `params` | which parameters of the tenant are read |
 
+pub mod bells;
 pub mod kit;
 pub mod maps;
 mod params;

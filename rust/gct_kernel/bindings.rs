@@ -3,7 +3,7 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 12;
+pub const GCT_ABI_VERSION: u32 = 13;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 pub const GCT_UVM_ACCOUNTS: u32 = 4096;
@@ -11,6 +11,8 @@ pub const GCT_UVM_NO_ACCOUNT: u32 = 4294967295;
 pub const GCT_UVM_NO_ROOT: u32 = 4294967295;
 pub const GCT_UVM_ANYWAY: u32 = 4294967295;
 pub const GCT_UVM_REFUSED: u64 = 9223372036854775807;
+pub const GCT_WORKER_WOKEN: u32 = 1;
+pub const GCT_WORKER_CLOSED: u32 = 2;
 #[repr(C)]
 #[derive(Debug, Copy, Clone)]
 pub struct gct_gpu {
@@ -92,6 +94,16 @@ pub struct gct_uvm_holder {
 #[repr(C)]
 #[derive(Debug)]
 pub struct gct_worker {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug)]
+pub struct gct_bell_gpu {
+    _unused: [u8; 0],
+}
+#[repr(C)]
+#[derive(Debug)]
+pub struct gct_ear {
     _unused: [u8; 0],
 }
 #[repr(C)]
@@ -189,6 +201,8 @@ unsafe extern "C" {
         >,
         pmm: *mut kernel::ffi::c_void,
     ) -> u32;
+    pub fn gct_bell_mapped(bell: *mut kernel::ffi::c_void);
+    pub fn gct_bell_close(bell: *mut kernel::ffi::c_void);
     pub static mut gct_owning: u32;
     pub fn gct_uvm_start(operations: *const gct_uvm_operations);
     pub fn gct_uvm_stop();
@@ -288,6 +302,17 @@ unsafe extern "C" {
     pub fn gct_helper_worker_start(gpu_id: u32, data: *mut kernel::ffi::c_void) -> *mut gct_worker;
     pub fn gct_helper_worker_wake(worker: *mut gct_worker);
     pub fn gct_helper_worker_stop(worker: *mut gct_worker);
+    pub fn gct_helper_ear_new() -> *mut gct_ear;
+    pub fn gct_helper_ear_put(ear: *mut gct_ear);
+    pub fn gct_helper_ear_hears(ear: *const gct_ear) -> bool;
+    pub fn gct_helper_ear_missed(ear: *mut gct_ear);
+    pub fn gct_helper_bell_follow(descriptor: i32, ear: *mut gct_ear);
+    pub fn gct_helper_worker_close_bells(worker: *mut gct_worker);
+    pub fn gct_helper_bells_exit();
+    pub fn gct_bells_begin(gpu_id: u32, worker: *mut gct_worker) -> *mut gct_bell_gpu;
+    pub fn gct_bells_end(gpu: *mut gct_bell_gpu);
+    pub fn gct_bells_closed(gpu: *const gct_bell_gpu) -> bool;
+    pub fn gct_bells_close(gpu: *mut gct_bell_gpu);
     pub fn gct_debugfs_show(
         seq: *mut seq_file,
         unused: *mut kernel::ffi::c_void,
@@ -300,5 +325,5 @@ unsafe extern "C" {
     ) -> isize;
     pub fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) -> bool;
     pub fn gct_trace_exit(process: *const gct_process);
-    pub fn gct_worker_round(data: *mut kernel::ffi::c_void, now_ns: u64) -> u64;
+    pub fn gct_worker_round(data: *mut kernel::ffi::c_void, now_ns: u64, signs: u32) -> u64;
 }

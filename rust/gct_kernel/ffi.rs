@@ -23,7 +23,7 @@ use kernel::sync::atomic::{Acquire, Atomic, Release};
 use kernel::sync::{Arc, ArcBorrow};
 
 // gct.h and gct_helpers.h assert the same numbers in C.
-const _: () = assert!(bindings::GCT_ABI_VERSION == 12);
+const _: () = assert!(bindings::GCT_ABI_VERSION == 13);
 const _: () = assert!(size_of::<gct_gpu>() == 128);
 const _: () = assert!(offset_of!(gct_gpu, bus) == 16);
 const _: () = assert!(offset_of!(gct_gpu, vendor) == 20);
@@ -115,6 +115,8 @@ unsafe extern "C" fn gct_exit() {
     // SAFETY: `raw` is the reference that `gct_init` stored. After `exec::stop` no file operation,
     // work item or tracepoint runs, and the caller guarantees the same of hooks.
     drop(unsafe { Arc::from_raw(raw) });
+    // SAFETY: no file is open, so no bell is left, and no worker.
+    unsafe { bindings::gct_helper_bells_exit() };
 }
 
 /// Adds a GPU that the driver has probed.
@@ -416,9 +418,9 @@ unsafe extern "C" fn gct_trace_exit(process: *const gct_process) {
 ///
 /// For the worker that was started with `data` only.
 #[no_mangle]
-unsafe extern "C" fn gct_worker_round(data: *mut c_void, now_ns: u64) -> u64 {
+unsafe extern "C" fn gct_worker_round(data: *mut c_void, now_ns: u64, signs: u32) -> u64 {
     // SAFETY: the caller's contract is the callee's.
-    unsafe { owned::round(data, now_ns) }
+    unsafe { owned::round(data, now_ns, signs) }
 }
 
 /// Returns a UUID of C, `None` for null.

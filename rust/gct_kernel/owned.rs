@@ -7,6 +7,7 @@
 
 mod alloc;
 mod client;
+mod ear;
 mod follow;
 mod gpu;
 mod kit;
@@ -33,6 +34,7 @@ use limited::Limited;
 use tenant::Tenant;
 
 pub(crate) use alloc::enter;
+pub(crate) use ear::mapped as doorbell_mapped;
 pub(crate) use follow::{leave, mapped};
 pub(crate) use gpu::round;
 pub(crate) use limits::{report, report_file, update};
@@ -156,7 +158,7 @@ impl Owned {
         if let Some(record) = self.record(file) {
             return Ok(record);
         }
-        let tenant = Tenant::new().map_err(|_| Refused)?;
+        let tenant = Tenant::new()?;
         let record = Arc::pin_init(
             pin_init!(Record {
                 file,

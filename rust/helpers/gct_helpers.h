@@ -20,6 +20,8 @@ struct file_operations;
 struct seq_file;
 struct task_struct;
 struct gct_worker;
+struct gct_bell_gpu;
+struct gct_ear;
 
 /*
  * A process: the thread group's id in the initial pid namespace, and the leader's
@@ -219,6 +221,38 @@ struct gct_worker *gct_helper_worker_start(uint32_t gpu_id, void *data);
 void gct_helper_worker_wake(struct gct_worker *worker);
 void gct_helper_worker_stop(struct gct_worker *worker);
 
+/*
+ * Doorbells that tenants have mapped (gct_bell.c). follow has a device file of
+ * current's be a bell, which wakes the worker of its GPU when a tenant rings while
+ * the bell is closed. close_bells has all bells of the worker's GPU closed, some time
+ * later.
+ *
+ * An ear hears from the moment when a bell of it is followed, mapped or rung, until
+ * gct_helper_ear_missed(). The maker of an ear puts it once; its bells keep it.
+ * Context: process, may sleep, but hears and missed, which do not.
+ */
+struct gct_ear *gct_helper_ear_new(void);
+void gct_helper_ear_put(struct gct_ear *ear);
+bool gct_helper_ear_hears(const struct gct_ear *ear);
+void gct_helper_ear_missed(struct gct_ear *ear);
+void gct_helper_bell_follow(int32_t descriptor, struct gct_ear *ear);
+void gct_helper_worker_close_bells(struct gct_worker *worker);
+
+/* Frees what bells have left. Context: module exit, no file is open. */
+void gct_helper_bells_exit(void);
+
+/* -- Between gct_bell.c and gct_worker.c ----------------------------------- */
+
+/*
+ * Begin and end waking a worker by the bells of its GPU. begin returns the GPU's
+ * bells, or NULL without memory. gct_bells_closed() returns whether all are closed:
+ * then what a tenant submitted before is visible, and the next ring wakes the worker.
+ */
+struct gct_bell_gpu *gct_bells_begin(uint32_t gpu_id, struct gct_worker *worker);
+void gct_bells_end(struct gct_bell_gpu *gpu);
+bool gct_bells_closed(const struct gct_bell_gpu *gpu);
+void gct_bells_close(struct gct_bell_gpu *gpu);
+
 /* -- Implemented in Rust (rust/gct_kernel/ffi.rs) -------------------------- */
 
 /* Read and write a file of the tree. debugfs holds off the file's removal. */
@@ -237,6 +271,8 @@ void gct_trace_exit(const struct gct_process *process);
  * One round of a worker over the channels of its GPU. Returns the nanoseconds to
  * sleep, or 0. Context: the worker's thread, may sleep.
  */
-uint64_t gct_worker_round(void *data, uint64_t now_ns);
+#define GCT_WORKER_WOKEN 1u	/* it was woken since the last round began */
+#define GCT_WORKER_CLOSED 2u	/* all bells of its GPU are closed */
+uint64_t gct_worker_round(void *data, uint64_t now_ns, uint32_t signs);
 
 #endif /* GCT_HELPERS_H */

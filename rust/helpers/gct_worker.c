@@ -14,6 +14,7 @@
 
 struct gct_worker {
 	struct task_struct *task;
+	struct gct_bell_gpu *bells;
 	void *data;
 	int woken;
 };
@@ -34,9 +35,14 @@ static int gct_worker_main(void *argument)
 
 	while (!kthread_should_stop()) {
 		uint64_t ns;
+		uint32_t signs = 0;
 
-		xchg(&worker->woken, 0);
-		ns = gct_worker_round(worker->data, ktime_get_ns());
+		/* In this order: a bell that opens later wakes the worker. */
+		if (xchg(&worker->woken, 0))
+			signs |= GCT_WORKER_WOKEN;
+		if (gct_bells_closed(worker->bells))
+			signs |= GCT_WORKER_CLOSED;
+		ns = gct_worker_round(worker->data, ktime_get_ns(), signs);
 		if (ns)
 			gct_worker_sleep(worker, ns);
 		else
@@ -57,6 +63,12 @@ struct gct_worker *gct_helper_worker_start(uint32_t gpu_id, void *data)
 		kfree(worker);
 		return NULL;
 	}
+	worker->bells = gct_bells_begin(gpu_id, worker);
+	if (!worker->bells) {
+		kthread_stop(worker->task);
+		kfree(worker);
+		return NULL;
+	}
 	wake_up_process(worker->task);
 	return worker;
 }
@@ -68,8 +80,14 @@ void gct_helper_worker_wake(struct gct_worker *worker)
 	wake_up_process(worker->task);
 }
 
+void gct_helper_worker_close_bells(struct gct_worker *worker)
+{
+	gct_bells_close(worker->bells);
+}
+
 void gct_helper_worker_stop(struct gct_worker *worker)
 {
+	gct_bells_end(worker->bells);
 	kthread_stop(worker->task);
 	kfree(worker);
 }

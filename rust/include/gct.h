@@ -22,7 +22,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 12
+#define GCT_ABI_VERSION 13
 
 /* Bytes of struct gct_gpu's name, including the terminating NUL. */
 #define GCT_GPU_NAME_BYTES 64
@@ -256,6 +256,20 @@ uint32_t gct_uvm_holder(void *gpu, uint32_t root);
 void gct_uvm_use(void *gpu, uint32_t root, uint32_t used);
 uint32_t gct_uvm_pick(void *gpu, uint32_t victim, uint32_t (*can_leave)(void *pmm, uint32_t root),
 		      void *pmm);
+
+/*
+ * Doorbells. A device file through which a tenant with owned channels maps a doorbell
+ * is a bell; gctgroup stores it in the file's private data. While the GPU's worker is
+ * idle, gctgroup revokes the file's mappings (unmap_mapping_range).
+ *
+ * gct_bell_mapped() reports that a mapping of the file was made or faulted in. The
+ * driver calls it after the page table entries are there. gct_bell_close() reports
+ * that the file is closed and has no mapping any more; @bell is invalid after it.
+ * Context: process or a kernel thread, may sleep; in a fault the mm's lock and the
+ * driver's mmap_lock are held.
+ */
+void gct_bell_mapped(void *bell);
+void gct_bell_close(void *bell);
 
 /* Escape numbers of the ioctls that allocate, free, share or control RM objects. */
 #define GCT_ESCAPE_ALLOC_MEMORY 0x27u

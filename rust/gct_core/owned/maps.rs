@@ -67,11 +67,11 @@ pub enum Change {
     },
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     word(bytes.get(at..at.checked_add(8)?)?)
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     u32::try_from(word(bytes.get(at..at.checked_add(4)?)?)?).ok()
 }
 

@@ -1,6 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
 //! Decides how much of a channel one round of a worker takes, and when the next round begins.
+//!
+//! Terminology
+//!   bell    a tenant's mapping of a doorbell; while it is closed, the next ring wakes the worker
+//!   heard   each tenant with channels rings bells, as far as is known
+//!   quiet   no channel has work that is held back, in flight, to be fetched or new
+//!
+//! ```text
+//! a turn was used up                  0
+//! entries were published or fetched   SLEEP_NS_MIN
+//! work is held back or in flight      twice as long as before, at most WATCH_NS_MAX
+//! nothing                             twice as long as before, at most SLEEP_NS_MAX
+//! quiet for CLOSE_NS                  close the bells
+//! .. and they are closed, and heard   LOOK_NS, or until a bell wakes the worker
+//! ```
+//!
+//! A ring of a closed bell costs its tenant a fault and the worker a wake-up. A look costs a
+//! wake-up, too. So bells are closed for tenants that pause longer than a few looks of
+//! SLEEP_NS_MAX: further looks would cost more than the fault.
 
 /// Most entries of one channel that are published in one turn, so that channels take turns.
 pub const TURN_MAX: u32 = 16;
@@ -8,28 +26,78 @@ pub const TURN_MAX: u32 = 16;
 /// The shortest sleep of a worker.
 const SLEEP_NS_MIN: u64 = 50_000;
 
-/// The longest sleep of an idle worker. A tenant's first submission after a pause waits for it.
+/// The longest sleep of an idle worker that no bell wakes. A tenant's first submission after a
+/// pause waits for it.
 pub const SLEEP_NS_MAX: u64 = 2_000_000;
 
 /// The longest sleep of a worker while work is held back or in flight. Work that waits for the end
 /// of other work waits so long beyond it, at most.
 const WATCH_NS_MAX: u64 = 200_000;
 
-/// Returns how long a worker sleeps after a round, in nanoseconds; 0 is not at all. `last` is how
-/// long it slept before the round.
-///
-/// ```text
-/// a turn was used up                  0
-/// entries were published or fetched   SLEEP_NS_MIN
-/// otherwise                           twice as long as before, at most SLEEP_NS_MAX,
-///                                     or WATCH_NS_MAX while work is held back or in flight
-/// ```
-pub const fn sleep_after(round: Round, last: u64) -> u64 {
-    match round {
-        Round::Left => 0,
-        Round::Busy => SLEEP_NS_MIN,
-        Round::Watched => twice(last, WATCH_NS_MAX),
-        Round::Idle => twice(last, SLEEP_NS_MAX),
+/// How long a GPU is quiet before its bells are closed.
+const CLOSE_NS: u64 = 5 * SLEEP_NS_MAX;
+
+/// The longest sleep of a worker that bells wake. A submission that no bell announces waits for it.
+const LOOK_NS: u64 = 1_000_000_000;
+
+/// What a worker knows beside what its round has found.
+#[derive(Clone, Copy, Debug)]
+pub struct Signs {
+    /// It was woken since the last round.
+    pub is_woken: bool,
+    /// All bells were closed when the round began.
+    pub are_closed: bool,
+    /// No channel had anything to do.
+    pub is_quiet: bool,
+    /// Each tenant's rings are heard.
+    pub is_heard: bool,
+}
+
+/// What a worker does after a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    /// How long it sleeps, in nanoseconds; 0 is not at all.
+    pub sleep_ns: u64,
+    /// Whether bells are to be closed.
+    pub closes: bool,
+}
+
+/// The pauses of a worker.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pauses {
+    slept_ns: u64,
+    /// The last time at which there was something to do.
+    busy_at_ns: u64,
+}
+
+impl Pauses {
+    /// Creates the state of a worker that starts.
+    pub const NEW: Self = Self {
+        slept_ns: 0,
+        busy_at_ns: 0,
+    };
+
+    /// Returns what follows a round.
+    pub fn after(&mut self, round: Round, signs: Signs, now_ns: u64) -> Rest {
+        if signs.is_woken || !signs.is_quiet {
+            self.busy_at_ns = now_ns;
+        }
+        if signs.is_woken {
+            self.slept_ns = 0;
+        }
+        let is_idle = now_ns.saturating_sub(self.busy_at_ns) >= CLOSE_NS;
+        let sleep_ns = match round {
+            Round::Left => 0,
+            Round::Busy => SLEEP_NS_MIN,
+            Round::Watched => twice(self.slept_ns, WATCH_NS_MAX),
+            Round::Idle if is_idle && signs.are_closed && signs.is_heard => LOOK_NS,
+            Round::Idle => twice(self.slept_ns, SLEEP_NS_MAX),
+        };
+        self.slept_ns = sleep_ns;
+        Rest {
+            sleep_ns,
+            closes: is_idle && !signs.are_closed,
+        }
     }
 }
 
@@ -96,19 +164,93 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
+    const QUIET: Signs = Signs {
+        is_woken: false,
+        are_closed: true,
+        is_quiet: true,
+        is_heard: true,
+    };
+
+    /// Lets a worker rest as it decides, for so many rounds. Returns its sleeps in microseconds.
+    fn sleeps(pauses: &mut Pauses, now: &mut u64, signs: Signs, rounds: usize) -> Vec<u64> {
+        let round = |_| {
+            let rest = pauses.after(Round::Idle, signs, *now);
+            *now += rest.sleep_ns;
+            rest.sleep_ns / 1000
+        };
+        (0..rounds).map(round).collect()
+    }
+
     #[test]
     fn an_idle_worker_sleeps_longer_each_time() {
-        let mut slept = Vec::new();
-        let mut last = sleep_after(Round::Left, 77);
-        for _ in 0..8 {
-            last = sleep_after(Round::Idle, last);
-            slept.push(last / 1000);
+        let (mut pauses, mut now) = (Pauses::NEW, 1 << 40);
+        let woken = Signs {
+            is_woken: true,
+            ..QUIET
+        };
+        assert_eq!(sleeps(&mut pauses, &mut now, woken, 2), [50, 50]);
+        let slept = sleeps(&mut pauses, &mut now, QUIET, 12);
+        let expected = [100, 200, 400, 800, 1600, 2000, 2000, 2000, 2000, 1_000_000];
+        assert_eq!(slept[..10], expected);
+        assert_eq!(sleeps(&mut pauses, &mut now, woken, 1), [50]);
+    }
+
+    #[test]
+    fn who_is_not_heard_is_looked_after() {
+        for signs in [
+            Signs {
+                are_closed: false,
+                ..QUIET
+            },
+            Signs {
+                is_heard: false,
+                ..QUIET
+            },
+            Signs {
+                is_quiet: false,
+                ..QUIET
+            },
+        ] {
+            let (mut pauses, mut now) = (Pauses::NEW, 1 << 40);
+            let slept = sleeps(&mut pauses, &mut now, signs, 100);
+            assert_eq!(slept.iter().max(), Some(&2000), "{signs:?}");
         }
-        assert_eq!(slept, [50, 100, 200, 400, 800, 1600, 2000, 2000]);
-        assert_eq!(sleep_after(Round::Busy, last), SLEEP_NS_MIN);
-        assert_eq!(sleep_after(Round::Watched, 100_000), WATCH_NS_MAX);
-        assert_eq!(sleep_after(Round::Watched, last), WATCH_NS_MAX);
-        assert_eq!(sleep_after(Round::Idle, u64::MAX), SLEEP_NS_MAX);
+    }
+
+    /// Bells are closed after a pause, and not while a tenant submits every two milliseconds.
+    #[test]
+    fn bells_are_closed_after_a_pause() {
+        let open = Signs {
+            are_closed: false,
+            ..QUIET
+        };
+        let (mut pauses, start) = (Pauses::NEW, 1 << 40);
+        let busy = Signs {
+            is_quiet: false,
+            ..open
+        };
+        for at in (0..100 * SLEEP_NS_MAX).step_by(50_000) {
+            let (round, signs) = match at % SLEEP_NS_MAX {
+                0 => (Round::Busy, busy),
+                _ => (Round::Idle, open),
+            };
+            assert!(!pauses.after(round, signs, start + at).closes);
+        }
+        let last = start + 99 * SLEEP_NS_MAX;
+        let mut closes = |at| pauses.after(Round::Idle, open, at).closes;
+        assert!(!closes(last + CLOSE_NS - 1) && closes(last + CLOSE_NS));
+    }
+
+    #[test]
+    fn work_is_watched() {
+        let (mut pauses, now) = (Pauses::NEW, 1 << 40);
+        let mut sleep = |round| pauses.after(round, QUIET, now).sleep_ns;
+        assert_eq!(sleep(Round::Left), 0);
+        assert_eq!(sleep(Round::Busy), SLEEP_NS_MIN);
+        let watched: Vec<_> = (0..3).map(|_| sleep(Round::Watched)).collect();
+        assert_eq!(watched, [100_000, WATCH_NS_MAX, WATCH_NS_MAX]);
+        assert_eq!(sleep(Round::Idle), LOOK_NS, "quiet since long");
+        assert_eq!(sleep(Round::Watched), WATCH_NS_MAX);
     }
 
     #[test]

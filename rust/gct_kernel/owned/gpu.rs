@@ -12,7 +12,7 @@ use core::ptr;
 use gct_core::lane::roster::{Roster, MEMBERS_MAX};
 use gct_core::lane::whole;
 use gct_core::lane::work::Workspace;
-use gct_core::owned::worker::{self, Round};
+use gct_core::owned::worker::{self, Pauses, Round, Signs};
 use gct_core::owned::{LAUNCHES_MAX, SEGMENT_WORDS};
 use gct_core::policy::tpc::Rank;
 use gct_core::rmapi::control::Control;
@@ -20,7 +20,7 @@ use gct_core::rmapi::Handle;
 use gct_core::submit::rewrite::Order;
 use gct_core::units::Ns;
 use kernel::prelude::*;
-use kernel::sync::atomic::{Acquire, Atomic, Full, Relaxed, Release};
+use kernel::sync::atomic::{Acquire, Atomic, Full, Release};
 use kernel::sync::{new_mutex, Arc, Mutex};
 
 /// A GPU with owned channels, or with one that is being allocated.
@@ -30,8 +30,6 @@ pub(super) struct Gpu {
     pub(super) client: Arc<Client>,
     #[pin]
     lanes: Mutex<Lanes>,
-    /// Nanoseconds that the worker slept before this round.
-    slept: Atomic<u64>,
     worker: Atomic<*mut gct_worker>,
 }
 
@@ -41,6 +39,7 @@ struct Lanes {
     work: Workspace<Kv>,
     /// The lane for which the resource manager was asked last.
     asked: u64,
+    pauses: Pauses,
 }
 
 /// The lanes of one tenant.
@@ -54,6 +53,7 @@ struct Lot {
 struct Found {
     asked: u64,
     round: Round,
+    is_quiet: bool,
     first: Option<(u64, Need)>,
     next: Option<(u64, Need)>,
 }
@@ -93,16 +93,18 @@ impl Lanes {
     }
 
     /// Serves the lanes of all tenants, those of an earlier rank first.
-    fn serve(&mut self, now: Ns) -> Found {
+    fn serve(&mut self, all_closed: bool, now: Ns) -> Found {
         let Self {
             tenants,
             roster,
             work,
             asked,
+            ..
         } = self;
         let mut found = Found {
             asked: *asked,
             round: Round::Idle,
+            is_quiet: true,
             first: None,
             next: None,
         };
@@ -115,7 +117,8 @@ impl Lanes {
             let later = ranks.filter(|rank| last.is_none_or(|last| *rank > last));
             let Some(rank) = later.min() else { break };
             for lot in tenants.iter_mut().filter(|lot| lot.rank == rank) {
-                if !lot.rests() {
+                if !lot.rests(all_closed) {
+                    found.is_quiet = false;
                     lot.serve(roster, work, &mut found, now);
                 }
             }
@@ -127,8 +130,13 @@ impl Lanes {
 
 impl Lot {
     /// Returns whether the tenant has nothing to do, so that a thousand idle ones cost little.
-    fn rests(&mut self) -> bool {
-        self.lanes.iter_mut().all(|lane| lane.rests())
+    fn rests(&mut self, all_closed: bool) -> bool {
+        self.lanes.iter_mut().all(|lane| lane.rests(all_closed))
+    }
+
+    /// Returns whether the worker hears when the tenant rings.
+    fn is_heard(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.is_heard())
     }
 
     fn serve(
@@ -170,13 +178,13 @@ impl Gpu {
             roster: Roster::new(KVVec::from_elem(None, MEMBERS_MAX, GFP_KERNEL)?),
             work,
             asked: 0,
+            pauses: Pauses::NEW,
         };
         let gpu = Arc::pin_init(
             pin_init!(Self {
                 id,
                 client,
                 lanes <- new_mutex!(lanes, "gct::lanes"),
-                slept: Atomic::new(0),
                 worker: Atomic::new(ptr::null_mut()),
             }),
             GFP_KERNEL,
@@ -252,29 +260,50 @@ impl Gpu {
         drop(self.lanes.lock());
     }
 
-    /// Serves all lanes. Returns how long to sleep, in nanoseconds.
-    pub(super) fn round(&self, now_ns: u64) -> u64 {
+    /// Serves all lanes. `signs` are those of `gct_worker_round`. Returns how long to sleep, in
+    /// nanoseconds.
+    pub(super) fn round(&self, now_ns: u64, signs: u32) -> u64 {
         // A suspended GPU must not be accessed.
         let Some(_awake) = SystemPmGuard::attempt() else {
             return worker::SLEEP_NS_MAX;
         };
+        let are_closed = signs & bindings::GCT_WORKER_CLOSED != 0;
         let mut lanes = self.lanes.lock();
-        let found = lanes.serve(Ns(now_ns));
+        let found = lanes.serve(are_closed, Ns(now_ns));
         let (mut round, need) = (found.round, found.next.or(found.first));
         if let Some((number, _)) = &need {
             lanes.asked = *number;
         }
+        let signs = Signs {
+            is_woken: signs & bindings::GCT_WORKER_WOKEN != 0,
+            are_closed,
+            is_quiet: found.is_quiet,
+            is_heard: lanes.tenants.iter().all(Lot::is_heard),
+        };
+        if need.is_some() {
+            round = round.max(Round::Busy);
+        }
+        let rest = lanes.pauses.after(round, signs, now_ns);
         drop(lanes);
         if let Some((number, need)) = need {
-            round = round.max(Round::Busy);
             match need {
                 Need::Token(channel) => self.ask_for_token(number, channel, now_ns),
                 Need::Window(tenant, wanted) => tenant.open(&self.client, &wanted),
             }
         }
-        let sleep = worker::sleep_after(round, self.slept.load(Relaxed));
-        self.slept.store(sleep, Relaxed);
-        sleep
+        if rest.closes {
+            self.close_bells();
+        }
+        rest.sleep_ns
+    }
+
+    /// Has the bells of all tenants closed, by a work item.
+    fn close_bells(&self) {
+        let worker = self.worker.load(Acquire);
+        if !worker.is_null() {
+            // SAFETY: as in `wake`; this is the worker's own thread, which `stop` waits for.
+            unsafe { bindings::gct_helper_worker_close_bells(worker) };
+        }
     }
 
     /// Asks the resource manager for the token of a channel. The lock is not held, because the
@@ -307,9 +336,9 @@ impl Gpu {
 /// # Safety
 ///
 /// `gpu` is what a worker was started with.
-pub(crate) unsafe fn round(gpu: *const kernel::ffi::c_void, now_ns: u64) -> u64 {
+pub(crate) unsafe fn round(gpu: *const kernel::ffi::c_void, now_ns: u64, signs: u32) -> u64 {
     // SAFETY: `Gpu::open` started the worker with a pointer into its `Arc`. `Gpu::stop` waits for
     // the end of the thread before the last reference is dropped.
     let gpu: &Gpu = unsafe { &*gpu.cast() };
-    gpu.round(now_ns)
+    gpu.round(now_ns, signs)
 }

@@ -169,10 +169,28 @@ impl Lane {
         self.retry = self.retry.refused(now_ns);
     }
 
-    /// Returns whether there is nothing to do. Reads one word of the channel.
-    pub(super) fn rests(&mut self) -> bool {
-        let is_quiet = self.has_token && self.lane.is_quiet();
-        is_quiet && !self.lane.has_news(&Sides(&self.kit))
+    /// Returns whether there is nothing to do. Reads one word of the channel. If `all_closed`, the
+    /// tenant's bells announce what is new.
+    pub(super) fn rests(&mut self, all_closed: bool) -> bool {
+        let sides = Sides(&self.kit);
+        // What a round has left needs no bell.
+        if self.has_token && !self.lane.is_quiet() {
+            return false;
+        }
+        let has_news = match self.has_token {
+            true => self.lane.has_news(&sides),
+            false => self.lane.is_pending(&sides),
+        };
+        if has_news && all_closed {
+            // If the tenant is about to ring, that is heard.
+            self.tenant.ear.missed();
+        }
+        !has_news
+    }
+
+    /// Returns whether the worker hears when the tenant rings.
+    pub(super) fn is_heard(&self) -> bool {
+        self.tenant.ear.hears()
     }
 
     /// Publishes copies of the entries that the tenant has submitted, and writes GP_GET back to it.

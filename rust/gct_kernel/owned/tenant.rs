@@ -5,7 +5,8 @@
 //! A tenant's memory is mapped for the kernel in windows, when a segment in them is first needed.
 //! The worker does that without a lock, because the resource manager takes locks of its own.
 
-use super::client::Client;
+use super::client::{Client, Refused};
+use super::ear::Ear;
 use super::kit::{Kit, Shown};
 use super::view::View;
 use core::cell::Cell;
@@ -19,6 +20,7 @@ use kernel::sync::{new_mutex, Arc, Mutex, MutexGuard};
 /// What an open file has mapped for the GPU.
 #[pin_data]
 pub(super) struct Tenant {
+    pub(super) ear: Ear,
     #[pin]
     inner: Mutex<Inner>,
 }
@@ -57,9 +59,11 @@ struct Opened {
 }
 
 impl Tenant {
-    pub(super) fn new() -> Result<Arc<Self>> {
-        Arc::pin_init(
+    pub(super) fn new() -> Result<Arc<Self>, Refused> {
+        let ear = Ear::new()?;
+        let tenant = Arc::pin_init(
             pin_init!(Self {
+                ear,
                 inner <- new_mutex!(Inner {
                     mappings: KVVec::new(),
                     windows: KVVec::new(),
@@ -70,7 +74,8 @@ impl Tenant {
                 }, "gct::tenant"),
             }),
             GFP_KERNEL_ACCOUNT,
-        )
+        );
+        tenant.map_err(|_| Refused)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {

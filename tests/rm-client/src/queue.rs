@@ -222,6 +222,11 @@ impl Queue {
         self.word(index * 8 + 4).store(high, Ordering::Relaxed);
     }
 
+    /// Has the queue ring by another mapping of a doorbell. Returns the former one.
+    pub fn ring_by(&mut self, doorbell: Mapping) -> Mapping {
+        std::mem::replace(&mut self.doorbell, doorbell)
+    }
+
     /// Rings the doorbell.
     pub fn ring(&self) {
         self.doorbell

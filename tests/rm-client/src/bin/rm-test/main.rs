@@ -38,6 +38,7 @@ mod memory_seen;
 mod objects;
 mod owned;
 mod owned_atoms;
+mod owned_bells;
 mod owned_ends;
 mod owned_launch;
 mod owned_memory;
@@ -138,6 +139,7 @@ fn all(filter: &str) -> ExitCode {
         owned_launch::TESTS,
         owned_memory::TESTS,
         owned_ends::TESTS,
+        owned_bells::TESTS,
         owned_race::TESTS,
         owned_atoms::TESTS,
         owned_slots::TESTS,

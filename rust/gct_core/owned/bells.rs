@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Recognises mappings of doorbells.
+
+use super::maps::{u32_at, u64_at};
+use crate::rmapi::nv::{self, nvos33_with_fd as map};
+use crate::rmapi::Handle;
+
+/// Most bytes of a doorbell's mapping.
+pub const DOORBELL_BYTES: u64 = 0x1_0000;
+
+/// A mapping for the CPU that a tenant has prepared, and that may be a doorbell's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuMapping {
+    /// The client.
+    pub client: Handle,
+    /// The object.
+    pub object: Handle,
+    /// The tenant's descriptor of the device file by which it maps the object.
+    pub descriptor: i32,
+}
+
+impl CpuMapping {
+    /// Reads what an ioctl has prepared, after the resource manager ran it. Returns `None` if that
+    /// cannot be a doorbell.
+    pub fn decode(escape: u32, bytes: &[u8]) -> Option<Self> {
+        let is_map = escape == nv::NV_ESC_RM_MAP_MEMORY && bytes.len() == map::SIZE;
+        let is_done = is_map && u32_at(bytes, map::STATUS)? == nv::NV_OK;
+        (is_done && u64_at(bytes, map::LENGTH)? <= DOORBELL_BYTES).then_some(())?;
+        Some(Self {
+            client: u32_at(bytes, map::CLIENT)?,
+            object: u32_at(bytes, map::MEMORY)?,
+            descriptor: i32::from_le_bytes(u32_at(bytes, map::FD)?.to_le_bytes()),
+        })
+    }
+}
+
+/// Returns whether objects of a class are pages with a doorbell.
+pub const fn is_doorbell(class: u32) -> bool {
+    matches!(
+        class,
+        nv::VOLTA_USERMODE_A
+            | nv::TURING_USERMODE_A
+            | nv::AMPERE_USERMODE_A
+            | nv::HOPPER_USERMODE_A
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(length: u64, status: u32) -> [u8; map::SIZE] {
+        let mut bytes = [0; map::SIZE];
+        let mut set = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        set(map::CLIENT, &1_u32.to_le_bytes());
+        set(map::MEMORY, &2_u32.to_le_bytes());
+        set(map::LENGTH, &length.to_le_bytes());
+        set(map::STATUS, &status.to_le_bytes());
+        set(map::FD, &(-3_i32).to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_mapping_is_read() {
+        let found = CpuMapping::decode(nv::NV_ESC_RM_MAP_MEMORY, &bytes(0x1_0000, 0));
+        let expected = CpuMapping {
+            client: 1,
+            object: 2,
+            descriptor: -3,
+        };
+        assert_eq!(found, Some(expected));
+    }
+
+    #[test]
+    fn what_is_no_doorbell_is_not_looked_up() {
+        let decode = CpuMapping::decode;
+        assert_eq!(decode(nv::NV_ESC_RM_MAP_MEMORY_DMA, &bytes(1, 0)), None);
+        assert_eq!(decode(nv::NV_ESC_RM_MAP_MEMORY, &bytes(0x1_0001, 0)), None);
+        assert_eq!(decode(nv::NV_ESC_RM_MAP_MEMORY, &bytes(1, 0x57)), None);
+        assert_eq!(decode(nv::NV_ESC_RM_MAP_MEMORY, &bytes(1, 0)[..55]), None);
+        assert!(is_doorbell(0xc661) && !is_doorbell(0xc86f) && !is_doorbell(0));
+    }
+}

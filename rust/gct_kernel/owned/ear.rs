@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Hears the doorbells of tenants.
+
+use super::client::Refused;
+use crate::bindings::{self, gct_ear};
+use crate::rm;
+use crate::state::Glue;
+use core::ptr::NonNull;
+use gct_core::ids::FileId;
+use gct_core::owned::bells::{is_doorbell, CpuMapping};
+
+/// Whether the worker hears when the tenant of an open file rings.
+pub(super) struct Ear(NonNull<gct_ear>);
+
+// SAFETY: C counts the references, and loads and stores the one word of an ear that changes.
+unsafe impl Send for Ear {}
+// SAFETY: as above.
+unsafe impl Sync for Ear {}
+
+impl Ear {
+    pub(super) fn new() -> Result<Self, Refused> {
+        // SAFETY: has no preconditions but that the caller may sleep, as all of `owned` may.
+        let ear = unsafe { bindings::gct_helper_ear_new() };
+        NonNull::new(ear).map(Self).ok_or(Refused)
+    }
+
+    /// Returns whether the tenant's next ring wakes a sleeping worker, as far as is known.
+    pub(super) fn hears(&self) -> bool {
+        // SAFETY: the ear lives as long as `self`.
+        unsafe { bindings::gct_helper_ear_hears(self.0.as_ptr()) }
+    }
+
+    /// Learns that the tenant has submitted, and that nothing was heard of it.
+    pub(super) fn missed(&self) {
+        // SAFETY: as above.
+        unsafe { bindings::gct_helper_ear_missed(self.0.as_ptr()) }
+    }
+
+    /// Hears a doorbell that the current process maps by a descriptor.
+    fn follow(&self, descriptor: i32) {
+        // SAFETY: as above. Any number is valid: the driver looks it up.
+        unsafe { bindings::gct_helper_bell_follow(descriptor, self.0.as_ptr()) }
+    }
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`, and put once. Bells have references of their own.
+        unsafe { bindings::gct_helper_ear_put(self.0.as_ptr()) }
+    }
+}
+
+/// Hears a doorbell that an ioctl has prepared to map. The descriptor may name another file by now:
+/// then the tenant's own rings are not heard, and mappings of that file fault now and then.
+pub(crate) fn mapped(glue: &Glue, file: FileId, escape: u32, bytes: &[u8], result: u32) {
+    let mapping = CpuMapping::decode(escape, bytes).filter(|_| result == 0);
+    let Some(mapping) = mapping else { return };
+    let record = match glue.locked(|state| state.wants_owned_of(file)) {
+        true => glue.owned.record_made(file).ok(),
+        false => glue.owned.record(file),
+    };
+    let Some(record) = record else { return };
+    if rm::class_of(mapping.client, mapping.object).is_ok_and(is_doorbell) {
+        record.tenant.ear.follow(mapping.descriptor);
+    }
+}

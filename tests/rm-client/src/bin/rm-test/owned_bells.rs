@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests that the worker of owned channels sleeps while tenants are idle, and hears them ring.
+
+use crate::gpus::session;
+use crate::limits::set;
+use crate::owned::{as_member, join, member, no_worker, NAME, OWNED};
+use crate::process::Child;
+use crate::submit::{queue, release};
+use crate::tree::{eventually, Group};
+use gct_ktap::{failed, same, Outcome, Stop, Test};
+use rm_client::{numbers, Mapping, Queue, Session};
+use std::fs;
+use std::ptr;
+use std::sync::atomic::Ordering;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("owned_bells_let_the_worker_sleep", sleeps),
+    ("owned_bells_wake_the_worker", wakes),
+    ("owned_bells_that_are_not_heard", unheard),
+    ("owned_bells_of_others_stay_mapped", mapped),
+    ("owned_bells_of_hostile_tenants", hostile),
+];
+
+/// Returns how often the worker has gone to sleep.
+fn sleeps_of_worker() -> Result<u64, Stop> {
+    for entry in fs::read_dir("/proc")? {
+        let path = entry?.path();
+        // A process may end between being listed and being read.
+        let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        if name.starts_with("gct/") {
+            let status = fs::read_to_string(path.join("status"))?;
+            let mut lines = status.lines();
+            let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            let count = count.and_then(|count| count.trim().parse().ok());
+            return count.ok_or_else(|| failed("no count of switches"));
+        }
+    }
+    Err(failed("no worker"))
+}
+
+/// Waits until the worker sleeps for long. One that looked each 2 ms would wake 200 times.
+fn is_asleep() -> Outcome {
+    eventually("few wake-ups", &true, || {
+        let before = sleeps_of_worker()?;
+        sleep(Duration::from_millis(400));
+        Ok(sleeps_of_worker()? - before <= 2)
+    })
+}
+
+/// Submits a release and returns how long its semaphore takes.
+fn time(queue: &mut Queue, payload: u32) -> Result<Duration, Stop> {
+    let start = Instant::now();
+    release(queue, 0, payload)?;
+    Ok(start.elapsed())
+}
+
+fn sleeps() -> Outcome {
+    as_member(|_| {
+        let session = session(0)?;
+        let group = session.group(crate::gpus::ENGINE)?;
+        // One that has never submitted, and one that has.
+        let _unused = session.queue(group, crate::gpus::ENGINE)?;
+        is_asleep()?;
+        let mut queue = queue(&session)?;
+        for number in 1..=10 {
+            release(&mut queue, 0, number)?;
+        }
+        is_asleep()?;
+        let before = sleeps_of_worker()?;
+        sleep(Duration::from_secs(3));
+        let count = sleeps_of_worker()? - before;
+        println!("# {count} wake-ups in 3 s");
+        same("at most two a second", count <= 6, true)
+    })
+}
+
+/// A worker that looked once a second would need half a second on average.
+fn wakes() -> Outcome {
+    const ROUNDS: u32 = 5;
+    as_member(|_| {
+        let session = session(0)?;
+        let mut queue = queue(&session)?;
+        let mut waited = Duration::ZERO;
+        for round in 1..=ROUNDS {
+            is_asleep()?;
+            waited += time(&mut queue, round)?;
+        }
+        println!("# {} us each", (waited / ROUNDS).as_micros());
+        same("prompt", waited < ROUNDS * Duration::from_millis(100), true)
+    })
+}
+
+/// Rings by a mapping that was made before the tenant had owned channels. The first submission
+/// after a pause may wait for a second. Then the worker knows that it does not hear.
+fn unheard() -> Outcome {
+    const ROUNDS: u32 = 5;
+    let group = Group::new(NAME)?;
+    set(NAME, OWNED, "1")?;
+    let mut child = Child::fork(|parent| {
+        let session = session(0)?;
+        let earlier = session.gpu().doorbell(false)?;
+        parent.step()?;
+        let mut queue = queue(&session)?;
+        let followed = queue.ring_by(earlier);
+        is_asleep()?;
+        let first = time(&mut queue, 1)?;
+        let mut waited = Duration::ZERO;
+        for round in 2..=ROUNDS {
+            sleep(Duration::from_millis(300));
+            waited += time(&mut queue, round)?;
+        }
+        println!(
+            "# first {} us, then {} us",
+            first.as_micros(),
+            waited.as_micros()
+        );
+        same("prompt", waited < ROUNDS * Duration::from_millis(100), true)?;
+        // It is heard again by the one that the worker knows.
+        drop(queue.ring_by(followed));
+        release(&mut queue, 0, 100)?;
+        is_asleep()
+    })?;
+    child.at_step()?;
+    group.add(child.pid())?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// Returns the page faults of this process.
+fn faults() -> i64 {
+    // SAFETY: `usage` is writable, and zeroes are valid.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &raw mut usage);
+        usage.ru_minflt + usage.ru_majflt
+    }
+}
+
+/// Fails unless a load from a doorbell's page takes so many faults, and the page is the GPU's: its
+/// clock runs.
+fn takes(page: &Mapping, expected: i64) -> Outcome {
+    let clock = page.u32(usize::from(numbers::DOORBELL) - 16);
+    faults();
+    let before = faults();
+    let start = clock.load(Ordering::SeqCst);
+    same("faults", faults() - before, expected)?;
+    eventually("the clock runs", &true, || {
+        Ok(clock.load(Ordering::SeqCst) != start)
+    })
+}
+
+/// While the worker sleeps, the doorbells of its tenants are not mapped, and those of others are.
+fn mapped() -> Outcome {
+    let native = session(0)?;
+    let page = native.gpu().doorbell(false)?;
+    takes(&page, 0)?;
+    let group = Group::new(NAME)?;
+    let mut child = member(&group, |parent| {
+        let session = session(0)?;
+        let mut queue = queue(&session)?;
+        let pages = [
+            session.gpu().doorbell(false)?,
+            session.gpu().doorbell(true)?,
+        ];
+        pages.iter().try_for_each(|page| takes(page, 0))?;
+        release(&mut queue, 0, 1)?;
+        is_asleep()?;
+        pages.iter().try_for_each(|page| takes(page, 1))?;
+        pages.iter().try_for_each(|page| takes(page, 0))?;
+        parent.step()?;
+        is_asleep()?;
+        parent.step()
+    })?;
+    for _ in 0..2 {
+        child.next()?;
+        takes(&page, 0)?;
+    }
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
+/// Maps, unmaps, moves, protects and inherits doorbells, and rings them, as random numbers say.
+fn harass(session: &Session, seed: u64) -> Outcome {
+    let mut state = seed;
+    let mut random = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % below
+    };
+    for _ in 0..60 {
+        let page = session.gpu().doorbell(random(2) == 1)?;
+        let start = ptr::from_ref(page.u32(0)).cast_mut().cast::<libc::c_void>();
+        for _ in 0..random(8) {
+            let bell = page.u32(numbers::DOORBELL.into());
+            match random(6) {
+                // CAST: any token.
+                0 | 1 => bell.store(random(1 << 20) as u32, Ordering::SeqCst),
+                2 => sleep(Duration::from_millis(random(30))),
+                // SAFETY: protects pages of the mapping, which nobody else uses.
+                3 => unsafe {
+                    libc::mprotect(start, 0x1000, libc::PROT_READ);
+                    libc::mprotect(start, 0x1000, libc::PROT_READ | libc::PROT_WRITE);
+                },
+                // SAFETY: the child only stores and exits. A part of the mapping may be gone: then
+                // a signal ends the child.
+                4 => unsafe {
+                    let child = libc::fork();
+                    if child == 0 {
+                        bell.store(0, Ordering::SeqCst);
+                        libc::munmap(start.byte_add(0x8000), 0x8000);
+                        libc::mremap(start, 0x8000, 0x4000, libc::MREMAP_MAYMOVE);
+                        bell.store(1, Ordering::SeqCst);
+                        libc::_exit(0)
+                    }
+                    libc::waitpid(child, ptr::null_mut(), 0);
+                },
+                // SAFETY: unmaps the last page of the mapping, which nobody uses.
+                _ => unsafe {
+                    libc::munmap(start.byte_add(0xf000), 0x1000);
+                },
+            }
+        }
+        if random(4) == 0 {
+            // Its file stays open, so the bell does.
+            std::mem::forget(page);
+        }
+    }
+    Ok(())
+}
+
+fn hostile() -> Outcome {
+    let group = Group::new(NAME)?;
+    let mut witness = member(&group, |parent| {
+        let session = session(0)?;
+        let mut queue = queue(&session)?;
+        parent.step()?;
+        let (mut slowest, start) = (Duration::ZERO, Instant::now());
+        for round in 1..=100 {
+            slowest = slowest.max(time(&mut queue, round)?);
+            sleep(Duration::from_millis(u64::from(round % 30)));
+        }
+        println!(
+            "# slowest {} us of {} ms",
+            slowest.as_micros(),
+            start.elapsed().as_millis()
+        );
+        same("prompt", slowest < Duration::from_millis(900), true)?;
+        parent.step()?;
+        is_asleep()?;
+        parent.step()?;
+        release(&mut queue, 0, 200)
+    })?;
+    witness.next()?;
+    let mut all = Vec::new();
+    for seed in 1..=3 {
+        let mut one = join(&group, |_| {
+            let session = session(0)?;
+            let mut queue = queue(&session)?;
+            release(&mut queue, 0, 1)?;
+            harass(&session, seed)?;
+            release(&mut queue, 0, 2)
+        })?;
+        one.go()?;
+        all.push(one);
+    }
+    witness.next()?;
+    // One dies at some time, the others end.
+    if let Some(mut one) = all.pop() {
+        one.kill();
+    }
+    all.iter_mut().try_for_each(Child::finish)?;
+    witness.next()?;
+    witness.go()?;
+    witness.finish()?;
+    no_worker()
+}
