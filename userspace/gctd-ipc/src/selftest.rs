@@ -21,8 +21,9 @@ use core::fmt;
 use gct_core::features::{Feature, FeatureSet};
 use gct_core::mask::TpcMask;
 use rustix::fs::{fstat, open, Mode, OFlags};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The directory of the results, unless configured otherwise.
@@ -196,7 +197,13 @@ impl Selftest {
         fs::create_dir_all(directory)?;
         let path = path(directory, gpu, driver);
         let new = directory.join(format!(".new-{}", std::process::id()));
-        let mut file = File::create(&new)?;
+        // A reader refuses a file that others may write to, whatever the umask of the writer.
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o644)
+            .open(&new)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&new, &path)?;
@@ -278,6 +285,18 @@ mod tests {
             assert!(matches!(read, Err(Missing::Untested)), "{read:?}");
         }
         assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_result_can_be_read_whatever_the_umask() {
+        let folder = Folder::new("umask");
+        // The other tests make files that nobody else looks at.
+        let before = rustix::process::umask(Mode::empty());
+        let written = result(Check::Exact, Check::Exact);
+        let stored = written.write(&folder.0, GPU, DRIVER);
+        rustix::process::umask(before);
+        stored.unwrap();
+        assert_eq!(Selftest::read(&folder.0, GPU, DRIVER).unwrap(), written);
     }
 
     #[test]

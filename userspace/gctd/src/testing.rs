@@ -52,15 +52,15 @@ impl Daemon {
         Self::start(directory, Some(tpcs))
     }
 
-    /// Starts a daemon with a GPU whose TPCs nobody tells it, and with a file of a self-test under
-    /// a name such as `GPU-...1.2`. The driver is version 1.2.
-    pub fn with_selftest(test: &str, file: &str, text: &str) -> Self {
+    /// Starts a daemon with a GPU, the TPCs that the administrator names, and a file of a self-test
+    /// under a name such as `GPU-...1.2`. The driver is version 1.2.
+    pub fn with_selftest(test: &str, tpcs: Option<TpcMask>, file: &str, text: &str) -> Self {
         let directory = directory(test, 1);
         fs::write(directory.join("version"), "NVRM version: test 1.2 x\n").unwrap();
         let results = directory.join("selftest");
         fs::create_dir_all(&results).unwrap();
         fs::write(results.join(file), text).unwrap();
-        Self::start(directory, None)
+        Self::start(directory, tpcs)
     }
 
     fn start(directory: PathBuf, tpcs: Option<TpcMask>) -> Self {

@@ -3,6 +3,7 @@
 //! A GPU has the features that its self-test found exact, and the TPCs that it found.
 
 use gct_core::error::Error;
+use gct_core::mask::TpcMask;
 use gctd::testing::Daemon;
 
 const GPU: &str = "GPU-00112233-4455-6677-8899-aabbccddeef0";
@@ -16,14 +17,14 @@ fn result(masks: &str, atoms: &str) -> String {
     )
 }
 
-/// Starts a daemon with a result of its GPU. Returns what it announces of three limits, what it
-/// knows of the TPCs, and what a mask is answered.
-fn announced(
-    test: &str,
-    file: &str,
-    text: &str,
-) -> ([bool; 3], Result<String, i32>, Result<(), i32>) {
-    let daemon = Daemon::with_selftest(test, file, text);
+/// What a daemon announces of three limits, what it knows of the TPCs, and what it answers a mask.
+type Announced = ([bool; 3], Result<String, i32>, Result<(), i32>);
+
+fn announced(test: &str, file: &str, text: &str) -> Announced {
+    announced_of(&Daemon::with_selftest(test, None, file, text))
+}
+
+fn announced_of(daemon: &Daemon) -> Announced {
     let client = daemon.client();
     client.write("control", "create web").unwrap();
     let features = client.read("gpus/0/features").unwrap();
@@ -56,11 +57,19 @@ fn what_is_exact_is_a_feature() {
     );
 }
 
+/// Checks that nothing overrides a self-test that failed, also not TPCs that are known.
 #[test]
 fn a_gpu_that_masks_wrongly_has_no_masks() {
-    let file = format!("{GPU}.1.2");
-    let (features, _, mask) = announced("wrong", &file, &result("failed: x", "exact"));
-    assert_eq!((features, mask), ([false, false, true], REFUSED));
+    let (file, text) = (format!("{GPU}.1.2"), result("failed: x", "exact"));
+    let named = TpcMask::parse(b"0-7").ok();
+    for (test, tpcs, list) in [
+        ("wrong", None, UNKNOWN),
+        ("wrong-named", named, Ok("0-7\n".to_owned())),
+    ] {
+        let daemon = Daemon::with_selftest(test, tpcs, &file, &text);
+        let none = ([false, false, true], list, REFUSED);
+        assert_eq!(announced_of(&daemon), none, "{test}");
+    }
 }
 
 #[test]
