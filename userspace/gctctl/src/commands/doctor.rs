@@ -165,7 +165,7 @@ impl System {
             Some(text) if text.contains("[integrity]") || text.contains("[confidentiality]") => {
                 Finding::ok(CHECK, format!("The kernel is locked down: {text}.")).because(
                     Status::Problem,
-                    "debugfs cannot be written then: disable Secure Boot or boot with lockdown=none.",
+                    "Limits in debugfs cannot be read or written then: use gctd, or disable Secure Boot, or boot with lockdown=none.",
                 )
             }
             Some(text) => Finding::ok(CHECK, format!("The kernel is not locked down: {text}.")),
