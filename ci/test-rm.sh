@@ -73,5 +73,6 @@ done
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-crowd" "crowd 1000"
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-channels" "channels 200"
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-programs" "programs 200"
+[ -n "$FILTER" ] || ! long || machine "$KERNEL-deaths" "deaths 100"
 [ -n "$FILTER" ] || ! long || machine "$KERNEL-spaces" "spaces 3000"
 finish $JOB

@@ -11,6 +11,7 @@
 //! rm-test full FILTER      tests on a GPU with 768 MiB of memory
 //! rm-test crowd COUNT      one test: COUNT processes at once, each with a channel group
 //! rm-test spaces COUNT     one test: a process with fewer than COUNT address spaces of UVM
+//! rm-test deaths COUNT     one test: COUNT members die while a group at its limit evicts
 //! rm-test programs COUNT   one test: COUNT random programs on managed memory
 //! rm-test channels COUNT   one test: a process with COUNT channels whose rings are the driver's
 //! rm-test layouts 535|550  a C program that compares this crate with the headers
@@ -19,6 +20,7 @@
 
 mod accounts;
 mod charged;
+mod dying;
 mod evicted;
 mod exports;
 mod faults;
@@ -61,7 +63,7 @@ use std::io::{self, Read};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | refused FILTER | full FILTER | crowd COUNT | programs COUNT | spaces COUNT | channels COUNT | layouts 535|550 | wait";
+    "usage: rm-test all [FILTER] | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | spaces COUNT | channels COUNT | layouts 535|550 | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -73,6 +75,10 @@ fn main() -> ExitCode {
         ["full", filter] => outcome(gct_ktap::run(full::TESTS, filter)),
         ["spaces", count] => match count.parse() {
             Ok(count) => exit("spaces", accounts::spaces(count)),
+            Err(_) => usage(),
+        },
+        ["deaths", count] => match count.parse() {
+            Ok(count) => exit("deaths", dying::storm(count)),
             Err(_) => usage(),
         },
         ["programs", count] => match count.parse() {
@@ -155,6 +161,7 @@ fn all(filter: &str) -> ExitCode {
         host_memory::TESTS,
         leaks::TESTS,
         programs::TESTS,
+        dying::TESTS,
         freeze::TESTS,
         sent::TESTS,
         shared::TESTS,
