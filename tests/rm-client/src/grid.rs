@@ -33,7 +33,12 @@ pub struct Grid {
 impl Grid {
     /// Returns the segment: it uploads the descriptor and schedules it.
     pub fn words(&self) -> Vec<u32> {
-        let descriptor = self.descriptor();
+        self.words_adding(None)
+    }
+
+    /// The same. The launch also adds 1 to a word when it ends.
+    pub fn words_adding(&self, counter: Option<u64>) -> Vec<u32> {
+        let descriptor = self.descriptor(counter);
         // CAST: the halves of an address below 2^40, and a few hundred bytes.
         let [low, high] = [self.descriptor as u32, (self.descriptor >> 32) as u32];
         let (shifted, count) = ((self.descriptor >> 8) as u32, descriptor.len() as u32);
@@ -47,7 +52,7 @@ impl Grid {
         [before, data, pcas.to_vec(), action.to_vec()].concat()
     }
 
-    fn descriptor(&self) -> [u32; qmd::WORDS_MAX] {
+    fn descriptor(&self, counter: Option<u64>) -> [u32; qmd::WORDS_MAX] {
         let mut words = [0; qmd::WORDS_MAX];
         let mut put = |field: Option<Bits>, value: u32| qmd::set(&mut words, field, value);
         put(V04_00.version_bits, VERSION);
@@ -61,9 +66,16 @@ impl Grid {
         }
         put(V04_00.mask_valid, u32::from(self.disabled != 0));
         put(V04_00.mask[0], self.disabled);
-        if let (Some((address, payload)), Some(bits)) = (self.release, V04_00.releases[0]) {
+        let counts = counter.map(|address| (address, 1));
+        let releases = [(self.release, 0), (counts, 1)];
+        for ((release, reduction), bits) in releases.into_iter().zip(V04_00.releases) {
+            let (Some((address, payload)), Some(bits)) = (release, bits) else {
+                continue;
+            };
             put(bits.enable, 1);
             put(bits.size, ONE_WORD);
+            // The operation 0 adds.
+            put(bits.reduction, reduction);
             // CAST: the halves of an address below 2^40.
             put(bits.address[0], address as u32);
             put(bits.address[1], (address >> 32) as u32);

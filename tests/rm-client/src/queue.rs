@@ -58,6 +58,7 @@ impl Session {
             memory: self
                 .gpu()
                 .map_memory(Memory::Host, memory, bytes(Queue::BYTES)?)?,
+            name: memory,
             userd: self
                 .gpu()
                 .map_memory(Memory::Device, self.userd, userd_bytes)?,
@@ -83,6 +84,8 @@ pub struct Queue {
     /// The ring, then the pushes, then semaphores.
     memory: Mapping,
     userd: Mapping,
+    /// Handle of `memory`.
+    name: Handle,
     /// Offset of this channel's positions in `userd`.
     positions: usize,
     doorbell: Mapping,
@@ -105,6 +108,11 @@ impl Queue {
     /// Returns the channel.
     pub fn channel(&self) -> Handle {
         self.channel
+    }
+
+    /// Returns the memory object with the ring.
+    pub fn memory(&self) -> Handle {
+        self.name
     }
 
     /// Submits the release of one of 64 semaphores, with a payload.
@@ -168,6 +176,18 @@ impl Queue {
         self.userd.u32(put).store(self.put, Ordering::SeqCst);
     }
 
+    /// Writes any number to an entry of the ring.
+    pub fn write_ring(&self, index: u32, entry: u64) {
+        self.write_entry(index % Session::ENTRIES, halves(entry));
+    }
+
+    /// Writes any number to a word behind the ring, from which submissions are read.
+    pub fn write_push(&self, index: u32, word: u32) {
+        let words = (Self::SEMAPHORES - Self::PUSHES) / 4;
+        let at = Self::PUSHES + 4 * (index % words);
+        self.word(at).store(word, Ordering::Relaxed);
+    }
+
     /// Returns the address of the ring in the address space.
     pub fn ring_address(&self) -> u64 {
         self.address
@@ -194,7 +214,7 @@ impl Queue {
     }
 
     /// Writes an entry for `words` words at an address, then rings the doorbell.
-    pub(crate) fn submit_segment(&mut self, address: u64, words: u32) {
+    pub fn submit_segment(&mut self, address: u64, words: u32) {
         self.submit_entry(entry(address, words));
     }
 

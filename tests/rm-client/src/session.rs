@@ -129,9 +129,19 @@ impl Session {
         self.uvm.as_ref()
     }
 
+    /// Closes UVM's files.
+    pub fn close_uvm(&mut self) {
+        self.uvm = None;
+    }
+
     /// Returns the address space.
     pub fn space(&self) -> Handle {
         self.space
+    }
+
+    /// Returns the memory object with the positions of all channels.
+    pub fn positions(&self) -> Handle {
+        self.userd
     }
 
     /// Allocates a channel group.

@@ -178,7 +178,8 @@ fn masks(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), 
     check(sides.rung.take() == Some(9), "the doorbell rings")
 }
 
-/// Checks that a copy is not overwritten while the GPU may read it, and that bases stay the lane's.
+/// Checks that a copy is not overwritten while the GPU may read it, that an entry that waits is read
+/// once, and that bases stay the lane's.
 #[inline(never)]
 fn waits(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), Failure> {
     sides.submit(write_launch(ram));
@@ -191,11 +192,17 @@ fn waits(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), 
         bench.publish(ram, sides) == 0,
         "a forged number frees nothing",
     )?;
+    // The tenant changes the entry that waits. It was read.
+    for entry in sides.tenant {
+        entry.set(0);
+    }
     ram.store(&progress, 0, 0);
     sides.fetch();
     check(bench.publish(ram, sides) == 0, "GP_GET alone frees nothing")?;
     ram.store(&progress, 0, 1);
     check(bench.publish(ram, sides) == 1, "both free the copy")?;
+    let found = segment(sides, 2).map(|copy| copy.va);
+    check(found == Some(va(COPIES)), "an entry is read once")?;
     sides.fetch();
     check(bench.lane.follow_get(sides), "the GPU has read both")?;
     let get = sides.control(Side::Tenant, Control::Get).get();

@@ -14,6 +14,7 @@
 //! rm-test deaths COUNT     one test: COUNT members die while a group at its limit evicts
 //! rm-test programs COUNT   one test: COUNT random programs on managed memory
 //! rm-test channels COUNT   one test: a process with COUNT channels whose rings are the driver's
+//! rm-test storm-NAME COUNT one test: COUNT launches, states, deaths or switches
 //! rm-test layouts 535|550  a C program that compares this crate with the headers
 //! rm-test wait             until the standard input ends
 //! ```
@@ -45,8 +46,10 @@ mod owned_ends;
 mod owned_launch;
 mod owned_memory;
 mod owned_mps;
+mod owned_process;
 mod owned_race;
 mod owned_slots;
+mod owned_storm;
 mod owned_time;
 mod owned_uvm;
 mod process;
@@ -54,6 +57,7 @@ mod processes;
 mod programs;
 mod sent;
 mod shared;
+mod steps;
 mod strangers;
 mod submit;
 mod tree;
@@ -63,7 +67,7 @@ use std::io::{self, Read};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: rm-test all [FILTER] | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | spaces COUNT | channels COUNT | layouts 535|550 | wait";
+    "usage: rm-test all [FILTER] | refused FILTER | full FILTER | crowd COUNT | deaths COUNT | programs COUNT | spaces COUNT | channels COUNT | storm-NAME COUNT | layouts 535|550 | wait";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -93,6 +97,12 @@ fn main() -> ExitCode {
             Ok(count) => exit("channels", owned::channels(count)),
             Err(_) => usage(),
         },
+        [name, count] if owned_storm::named(name).is_some() => {
+            match (owned_storm::named(name), count.parse()) {
+                (Some(storm), Ok(count)) => exit(name, storm(count)),
+                _ => usage(),
+            }
+        }
         ["layouts", version] => match Release::of_version(version) {
             Some(release) => {
                 print!("{}", abi::c_assertions(release));
@@ -150,6 +160,9 @@ fn all(filter: &str) -> ExitCode {
         owned_atoms::TESTS,
         owned_slots::TESTS,
         owned_time::TESTS,
+        owned_process::TESTS,
+        owned_storm::TESTS,
+        steps::TESTS,
         owned_uvm::TESTS,
         owned_mps::TESTS,
         faults::TESTS,

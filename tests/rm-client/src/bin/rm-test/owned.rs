@@ -341,11 +341,14 @@ fn rewritten() -> Outcome {
     as_member(|_| same("owned", replaced()?, [7, 0]))
 }
 
-/// Checks that GP_PUT may be any number, and GP_GET is only shown.
+/// Checks that GP_PUT may be any number, and GP_GET is only shown. What lies in the ring is not
+/// executed again.
 fn garbage() -> Outcome {
     as_member(|_| {
         let session = session(0)?;
         let (mut lying, mut other) = (queue(&session)?, queue(&session)?);
+        release(&mut lying, 5, 1)?;
+        lying.replace_last(6, 9);
         for round in 1..=3 {
             for put in [512, 0x8000_0000, u32::MAX] {
                 lying.write_positions(put, u32::MAX);
@@ -353,6 +356,7 @@ fn garbage() -> Outcome {
                 release(&mut other, 0, round)?;
                 release(&mut other, 0, 0)?;
             }
+            same("executed again", lying.payload(6), 0)?;
             lying.write_put();
             release(&mut lying, 0, round)?;
         }

@@ -6,12 +6,14 @@
 use crate::gpus::session;
 use crate::launch::{finish, Place};
 use crate::limits::{path, set};
-use crate::owned::{count, no_worker};
+use crate::owned::{count, no_worker, rings};
+use crate::owned_atoms::copy;
 use crate::owned_launch::{disabled, member, MASK, NAME};
 use crate::process::Child;
 use crate::submit::{queue, release};
 use crate::tree::{eventually, Group};
 use fakegpu_record::Event;
+use gct_core::owned::{kit, SEGMENT_WORDS};
 use gct_core::submit::method::{incr, non_incr};
 use gct_ktap::{failed, same, Outcome, Stop, Test};
 use rm_client::{numbers, Engine, Grid, Launcher, Memory, Session};
@@ -24,6 +26,7 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_hostile_races_the_scan", raced),
     ("owned_segments_that_cannot_be_read", unreadable),
     ("owned_copies_wait_for_their_execution", copies),
+    ("owned_hostile_forges_its_progress", forged),
 ];
 
 /// Bytes of memory for descriptors.
@@ -269,14 +272,95 @@ fn unreadable() -> Outcome {
     no_worker()
 }
 
+/// Words without effect, so that the copies of all launches do not fit.
+const PADDING: usize = 1000;
+
+/// Submits a segment that waits for a semaphore, which holds 0.
+fn submit_wait(launcher: &mut Launcher, semaphore: u64) {
+    // CAST: the halves of an address.
+    let [low, high] = [semaphore as u32, (semaphore >> 32) as u32];
+    launcher.submit(&[incr(0, numbers::SEM_ADDR_LO, 5), low, high, 1, 0, 0]);
+}
+
+/// Submits a launch with a segment that is longer than it need be.
+fn submit_padded(launcher: &mut Launcher, grid: &Grid) {
+    const NO_OPERATION: u16 = 0x100;
+    // CAST: a small constant.
+    let nothing = [non_incr(1, NO_OPERATION, PADDING as u32)];
+    launcher.submit(&[&grid.words()[..], &nothing, &[0; PADDING]].concat());
+}
+
+/// Returns the address of the word that counts a channel's copies, as the tenant finds it: in the
+/// end of the first batch, which the GPU may read.
+fn progress_of(launcher: &mut Launcher, ring: u64, session: &Session) -> Result<u64, Stop> {
+    let ends = kit::COPIES_WORDS as usize - SEGMENT_WORDS;
+    // CAST: a page or two.
+    let bytes = 4 * ends as u64;
+    let memory = session.gpu().alloc_memory(Memory::Host, bytes)?;
+    let to = session.map_on_gpu(memory, bytes)?;
+    let words = session.gpu().map_memory(Memory::Host, memory, 4 * ends)?;
+    let from = ring + kit::PAGE + 4 * SEGMENT_WORDS as u64;
+    copy(launcher, from, to, 4 * ends as u32)?;
+    let words: Vec<u32> = (0..ends)
+        .map(|at| words.u32(4 * at).load(Ordering::Acquire))
+        .collect();
+    let release = |words: &&[u32]| words[0] == incr(0, numbers::SEM_ADDR_LO, 5) && words[3] == 1;
+    let end = words.windows(6).find(release);
+    let end = end.ok_or_else(|| failed("no batch has ended"))?;
+    Ok(u64::from(end[2]) << 32 | u64::from(end[1]))
+}
+
+/// Writes a large number to the word that counts copies, while they fill their memory and the
+/// channel waits. Entries that GP_GET has not passed run as they were submitted.
+fn forged() -> Outcome {
+    /// Entries that the software GPU fetches ahead, without their words.
+    const FETCHED: u32 = 8;
+    const LIST: &str = "0-31";
+    const LAUNCHES: u32 = 100;
+    let group = Group::new(NAME)?;
+    let mut child = member(&group, LIST, |_| {
+        let place = Place::new(session(0)?)?;
+        let mut forger = queue(&place.session)?;
+        let mark = place.recorder.mark()?;
+        let mut launcher = place.session.launcher(place.group, place.share)?;
+        place.session.schedule(place.group, true)?;
+        finish(&mut launcher)?;
+        let [ring] = rings(&place.recorder, mark)?[..] else {
+            return Err(failed("one ring is expected"));
+        };
+        let progress = progress_of(&mut launcher, ring, &place.session)?;
+        let mut grid = grid(&place.session)?;
+        let semaphore = grid.descriptor + DESCRIPTORS / 2;
+        submit_wait(&mut launcher, semaphore);
+        for id in 1..=LAUNCHES {
+            grid.size[0] = id;
+            submit_padded(&mut launcher, &grid);
+        }
+        for number in 1..=20 {
+            forger.submit_release_at(progress, 0x1000);
+            release(&mut forger, 1, number)?;
+        }
+        forger.submit_release_at(semaphore, 1);
+        finish(&mut launcher)?;
+        let launches = place.recorder.launches_since(mark)?;
+        let first = launches.iter().position(|it| it.grid[0] == FETCHED + 1);
+        let behind = &launches[first.unwrap_or(0)..];
+        let ids: Vec<u32> = behind.iter().map(|launch| launch.grid[0]).collect();
+        same("launches", ids, (FETCHED + 1..=LAUNCHES).collect())?;
+        let mask = disabled(LIST)?;
+        let masked = behind.iter().all(|launch| launch.mask_words() == mask);
+        same("masked", masked, true)
+    })?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
 /// Fills the memory for copies while the channel waits at its first segment. The GPU has fetched
 /// the entries of some more, and reads their copies only when it continues.
 fn copies() -> Outcome {
     const LIST: &str = "0-31";
     const LAUNCHES: u32 = 100;
-    /// Words without effect, so that the copies of all launches do not fit.
-    const PADDING: u32 = 1000;
-    const NO_OPERATION: u16 = 0x100;
     let group = Group::new(NAME)?;
     let mut child = member(&group, LIST, |_| {
         let place = Place::new(session(0)?)?;
@@ -286,15 +370,10 @@ fn copies() -> Outcome {
         let mut grid = grid(&place.session)?;
         let mark = place.recorder.mark()?;
         let semaphore = grid.descriptor + DESCRIPTORS / 2;
-        // CAST: the halves of an address.
-        let [low, high] = [semaphore as u32, (semaphore >> 32) as u32];
-        let acquire = [incr(0, numbers::SEM_ADDR_LO, 5), low, high, 1, 0, 0];
-        launcher.submit(&acquire);
-        let padding = vec![0; PADDING as usize];
+        submit_wait(&mut launcher, semaphore);
         for id in 1..=LAUNCHES {
             grid.size[0] = id;
-            let nothing = [non_incr(1, NO_OPERATION, PADDING)];
-            launcher.submit(&[&grid.words()[..], &nothing, &padding].concat());
+            submit_padded(&mut launcher, &grid);
             // The copies of the first are batches of their own, so that GP_GET passes some of them.
             if id <= 6 {
                 release(&mut clock, 1, 100 + id)?;

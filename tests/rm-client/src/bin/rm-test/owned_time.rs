@@ -107,6 +107,18 @@ impl Tenant {
         self.launcher.submit(&self.grid.words());
     }
 
+    /// The same, of any program and size. It adds 1 to the word at `counter` when it ends.
+    pub(crate) fn launch_of(&mut self, program: u32, size: [u32; 3], counter: u64) {
+        self.launched += 1;
+        let grid = Grid {
+            program,
+            size,
+            release: Some((self.address + RELEASE, self.launched)),
+            ..self.grid
+        };
+        self.launcher.submit(&grid.words_adding(Some(counter)));
+    }
+
     /// Returns how many launches have ended.
     pub(crate) fn ended(&self) -> u32 {
         // CAST: an offset.

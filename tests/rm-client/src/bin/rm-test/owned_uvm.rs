@@ -18,7 +18,10 @@ pub(crate) const TESTS: &[Test] = &[
     ("owned_uvm_hostile_maps_over_the_ring", over),
     ("owned_uvm_hostile_unregisters_its_space", unregistered),
     ("owned_uvm_hostile_writes_to_the_ring", written),
+    ("owned_uvm_hostile_closes_the_file", closed),
+    ("owned_uvm_addresses_are_reserved", reserved),
     ("owned_uvm_handle_names_another_space", renamed),
+    ("owned_uvm_space_registered_again", again),
     ("owned_uvm_40_channels", many),
     ("owned_uvm_killed_at_every_step", killed),
 ];
@@ -143,6 +146,51 @@ fn written() -> Outcome {
     })
 }
 
+/// Closes UVM's files while a channel runs in their address space. UVM stops the channel. The
+/// driver's memory there goes with the channel.
+fn closed() -> Outcome {
+    as_member(|_| {
+        let (mut session, witness) = (uvm_session()?, uvm_session()?);
+        let (mut queue, mut other) = (queue(&session)?, queue(&witness)?);
+        release(&mut queue, 1, 7)?;
+        session.close_uvm();
+        for number in 1..=20 {
+            queue.submit_release(0, number);
+            release(&mut other, 0, number)?;
+        }
+        session.gpu().client().free(queue.channel())?;
+        release(&mut other, 0, 21)
+    })
+}
+
+/// The kernel gives the addresses of the driver's rings to no other mapping of the process.
+fn reserved() -> Outcome {
+    as_member(|_| {
+        let recorder = recorder()?;
+        let session = uvm_session()?;
+        let mark = recorder.mark()?;
+        let queue = queue(&session)?;
+        let ring = ring_since(&recorder, mark)?;
+        // CAST: an address of this process, and one page.
+        let (ring, length) = (ring as usize, PAGE as usize);
+        let taken = memory_at(ring, length)?;
+        same("another address", taken == ring, false)?;
+        same("the channel is there", queue.channel() != 0, true)
+    })
+}
+
+/// Returns where the kernel maps memory of a process that asks for an address.
+fn memory_at(address: usize, length: usize) -> Result<usize, Stop> {
+    let hint = std::ptr::without_provenance_mut(address);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping, which replaces nothing without MAP_FIXED.
+    let start = unsafe { libc::mmap(hint, length, libc::PROT_NONE, flags, -1, 0) };
+    match start == libc::MAP_FAILED {
+        true => Err(std::io::Error::last_os_error().into()),
+        false => Ok(start.addr()),
+    }
+}
+
 /// Gives the handle of an address space of UVM's to another one. Its channels cannot be owned: the
 /// driver's memory would be mapped in the former.
 fn renamed() -> Outcome {
@@ -167,6 +215,25 @@ fn renamed() -> Outcome {
     child.go()?;
     child.finish()?;
     no_worker()
+}
+
+/// Gives a space back, and registers it again under its handle.
+fn again() -> Outcome {
+    as_member(|_| {
+        let session = uvm_session()?;
+        let uvm = uvm(&session)?;
+        for round in 1..=3 {
+            let mut queue = queue(&session)?;
+            counts(round, 0)?;
+            release(&mut queue, 0, 1)?;
+            session.gpu().client().free(queue.channel())?;
+            uvm.unregister_space().during("unregister")?;
+            let space = session.space();
+            uvm.register_space(session.gpu(), space)
+                .during("register")?;
+        }
+        Ok(())
+    })
 }
 
 /// Makes more channels than a window of addresses has room for.

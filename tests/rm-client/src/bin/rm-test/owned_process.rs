@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Tests that limits are those of a process, whatever files it opens, and end with it.
+
+use crate::gpus::session;
+use crate::launch::recorder;
+use crate::limits::set;
+use crate::owned::{count, no_worker};
+use crate::owned_time::{
+    groups, launches, tenant, Tenant, MILLISECOND, ONE, PRIORITY, PROGRAM_OF_ONE, PROGRAM_OF_OTHER,
+};
+use crate::tree::eventually;
+use gct_ktap::{failed, same, Outcome, Test};
+use std::time::{Duration, Instant};
+
+pub(crate) const TESTS: &[Test] = &[
+    ("owned_time_files_share_a_limit", shared),
+    ("owned_time_the_dead_hold_nobody", dead),
+];
+
+/// A process that opens the driver twice has the time of `compute.max` once.
+fn shared() -> Outcome {
+    let [one, _other] = groups()?;
+    set(ONE, "compute.max", "20000 100000")?;
+    let recorder = recorder()?;
+    let mut child = tenant(&one, PROGRAM_OF_ONE, |first, parent| {
+        let mut second = Tenant::with(session(0)?, PROGRAM_OF_OTHER)?;
+        parent.step()?;
+        let end = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < end {
+            for tenant in [&mut *first, &mut second] {
+                tenant.launch(MILLISECOND);
+                tenant.wait(7)?;
+            }
+        }
+        first.wait(0)?;
+        second.wait(0)
+    })?;
+    child.next()?;
+    let mark = recorder.mark()?;
+    child.go()?;
+    child.finish()?;
+    let mut all = launches(&recorder, mark, PROGRAM_OF_ONE)?;
+    all.extend(launches(&recorder, mark, PROGRAM_OF_OTHER)?);
+    let first = all.iter().map(|launch| launch.began).min();
+    let last = all.iter().map(|launch| launch.ns).max();
+    let (Some(first), Some(last)) = (first, last) else {
+        return Err(failed("no launches"));
+    };
+    // Each takes a millisecond and two microseconds.
+    let percent = all.len() as u64 * 1_002_000 * 100 / (last - first).max(1);
+    println!("# {} launches in {} us", all.len(), (last - first) / 1000);
+    same(&format!("{percent}%"), (5..=22).contains(&percent), true)?;
+    no_worker()
+}
+
+/// An owner of an earlier priority is killed with seconds of work in flight. Work of the other that
+/// waits for it runs at once.
+fn dead() -> Outcome {
+    let [one, other] = groups()?;
+    set(ONE, PRIORITY, "0")?;
+    let mut first = tenant(&one, PROGRAM_OF_ONE, |tenant, parent| {
+        for _ in 0..60 {
+            tenant.launch(50 * MILLISECOND);
+        }
+        eventually("pending", &true, || Ok(count("pending")? > 0))?;
+        parent.step()?;
+        tenant.wait(0)
+    })?;
+    let mut second = tenant(&other, PROGRAM_OF_OTHER, |tenant, parent| {
+        tenant.launch(MILLISECOND);
+        eventually("pending", &true, || Ok(count("pending")? > 0))?;
+        parent.step()?;
+        let start = Instant::now();
+        tenant.wait(0)?;
+        let took = start.elapsed();
+        println!("# {} ms", took.as_millis());
+        same("soon", took < Duration::from_secs(1), true)
+    })?;
+    first.next()?;
+    second.next()?;
+    first.kill();
+    second.go()?;
+    second.finish()?;
+    no_worker()
+}
