@@ -68,17 +68,17 @@ impl<T, E: Into<Stop>> During<T> for Result<T, E> {
 /// A test: its name and its function.
 pub type Test = (&'static str, fn() -> Outcome);
 
-/// Returns whether a filter chooses a test: its name contains the filter, or does not contain what
-/// follows an exclamation mark.
+/// Returns whether a filter chooses a test: its name contains the filter or one of its parts
+/// between commas, or does not contain what follows an exclamation mark.
 fn chooses(filter: &str, name: &str) -> bool {
     match filter.strip_prefix('!') {
         Some(without) => !name.contains(without),
-        None => name.contains(filter),
+        None => filter.split(',').any(|part| name.contains(part)),
     }
 }
 
-/// Runs the tests that `filter` chooses: those whose names contain it, or, with `!` in front, do
-/// not. Returns how many failed.
+/// Runs the tests that `filter` chooses: those whose names contain it, or one of its parts between
+/// commas, or, with `!` in front, do not. Returns how many failed.
 pub fn run(tests: &[Test], filter: &str) -> usize {
     let chosen: Vec<&Test> = tests
         .iter()

@@ -1,0 +1,102 @@
+#!/bin/bash
+# SPDX-License-Identifier: GPL-2.0 OR MIT
+#
+# Usage: test-mutations.sh [PART...]
+#
+# Takes one defence out of the source at a time, as tests/mutations/*.patch do, and expects that
+# tests fail without it. A PART chooses mutations by a part of their name. Works on a copy of the
+# source, in build/mutations. A mutation that does not apply or build, or that is not in
+# gctgroup-docs/safety.md, has failed. Its head says what must happen:
+#
+#   Fails: TEST      this test of rm-test fails; further lines name further tests
+#   Reports: TEXT    the kernel reports a bug in a line with this text
+#   Host: TEST       this test of gct_core fails on the host
+. "$(dirname "$0")/lib.sh"
+. "$ROOT/ci/versions.sh"
+
+JOB=mutations
+# A mutant may hang until its tests give up.
+SECONDS_MAX=300
+OUT=$BUILD/mutations
+TREE=$OUT/tree
+TREE_BUILD=$TREE${BUILD#"$ROOT"}
+
+# Makes the copy. It shares what is built of others' sources, and has modules of its own. What has
+# changed gets the time of now, so that make sees what an interrupted run has left.
+make_tree() {
+	local entry name
+	mkdir -p "$TREE_BUILD"
+	rsync -rlpc --delete --exclude /build "$ROOT/" "$TREE/"
+	for entry in "$BUILD"/*; do
+		name=$(basename "$entry")
+		case $name in
+		kmod | log | mutations | results | rm | work) ;;
+		*) link_to "$entry" "$TREE_BUILD/$name" ;;
+		esac
+	done
+}
+
+# said PATCH WORD: prints what the lines of that word in a patch's head say.
+said() {
+	sed -n "/^--- /q; s/^$2: //p" "$1"
+}
+
+# Runs the tests that a patch names, on the mutant's modules. Their programs are not mutated.
+run_machine() {
+	said "$1" Fails | paste -sd, >"$OUT/filter"
+	"$GCT_VM" run --build "$TREE_BUILD" --kernel lean --nv "$NV_SOURCE_VERSION" --variant patched \
+		--gpus 2 --file "$GUEST_BIN/rm-test" "$OUT/filter:/test/filter" "$FIRMWARE" \
+		--script "$ROOT/tests/rm-client/vm.sh" --ktap --quiet --log "$OUT/log" \
+		--timeout $SECONDS_MAX || true
+}
+
+# Ends with an error unless all happens that a patch names.
+expect_failures() {
+	local patch=$1 log=$OUT/log test texts
+	if [ -n "$(said "$patch" Fails)" ]; then
+		NV_VERSION=$NV_SOURCE_VERSION KDIR=$BUILD/linux/lean "$TREE/ci/kmod.sh" || die "it does not build"
+		run_machine "$patch"
+	fi
+	mapfile -t texts < <(said "$patch" Reports)
+	for test in "${texts[@]}"; do
+		grep -qF "$test" "$log" || die "the kernel does not report $test"
+	done
+	for test in $(said "$patch" Fails); do
+		[ ${#texts[@]} -gt 0 ] || grep -qE "not ok [0-9]+ $test\$" "$log" || die "$test does not fail"
+	done
+	for test in $(said "$patch" Host); do
+		(cd "$TREE/userspace" && cargo test -p gct-core --lib --locked "$test" 2>&1 || true) |
+			grep "^test .*$test.*FAILED" || die "$test does not fail"
+	done
+}
+
+# Changes the copy as a patch says.
+change() {
+	patch --directory="$TREE" --strip=1 --fuzz=0 --no-backup-if-mismatch --input="$@"
+}
+
+try() {
+	local patch=$1 name rc=0
+	name=$(basename "$patch" .patch)
+	if ! grep -qF "$name" "$ROOT/gctgroup-docs/safety.md"; then
+		echo "safety.md does not name it"
+		return 1
+	fi
+	change "$patch" || return
+	(expect_failures "$patch") || rc=$?
+	change "$patch" --reverse
+	return $rc
+}
+
+rm -f "$RESULTS/$JOB"
+mkdir -p "$OUT"
+need_tools
+need_guest_programs rm-client
+need_firmware "$OUT/firmware"
+make_tree
+for part in "${@:-}"; do
+	for patch in "$ROOT"/tests/mutations/*"$part"*.patch; do
+		check $JOB "without $(basename "$patch" .patch)" try "$patch"
+	done
+done
+finish $JOB
