@@ -13,15 +13,16 @@ use crate::rmapi::Class;
 use crate::round::{Divisor, Round};
 use crate::units::Bytes;
 
-/// An amount of each resource.
+/// An amount of each resource. Every object has one, so counts have 32 bits: there are at most
+/// [`OBJECTS_MAX`](crate::limits::OBJECTS_MAX) objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     /// Channel groups.
-    pub channel_groups: u64,
+    pub channel_groups: u32,
     /// Channels.
-    pub channels: u64,
+    pub channels: u32,
     /// Those of them in channel groups that other processes made.
-    pub shared_channels: u64,
+    pub shared_channels: u32,
     /// Device memory allocated by the resource manager.
     pub memory: Bytes,
     /// Managed memory allocated by the UVM driver, wherever its pages are.

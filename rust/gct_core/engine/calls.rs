@@ -300,8 +300,8 @@ impl State<'_> {
         let parent = ObjectKey::new(new.key.space, object.parent);
         if class == Class::Channel {
             // RM creates a channel group below a device and does not return its handle.
-            amount.channel_groups = u64::from(self.is_device(parent));
-            amount.shared_channels = u64::from(self.is_made_by_another(parent, new.proc));
+            amount.channel_groups = u32::from(self.is_device(parent));
+            amount.shared_channels = u32::from(self.is_made_by_another(parent, new.proc));
         }
         object.charged = self.charge(new.proc, object.gpu, amount);
         object.client = call.client;

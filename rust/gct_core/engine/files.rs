@@ -257,9 +257,9 @@ fn show_pool(
                 }
             })
         }
-        File::ComputeStat => show::stat_line("channel_groups", now.channel_groups, out)
-            .and_then(|()| show::stat_line("channels", now.channels, out))
-            .and_then(|()| show::stat_line("shared_channels", now.shared_channels, out))
+        File::ComputeStat => show::stat_line("channel_groups", now.channel_groups.into(), out)
+            .and_then(|()| show::stat_line("channels", now.channels.into(), out))
+            .and_then(|()| show::stat_line("shared_channels", now.shared_channels.into(), out))
             .and_then(|()| match features.has(Feature::ChannelOwned) {
                 true => show_owned(pool, out),
                 false => Ok(()),

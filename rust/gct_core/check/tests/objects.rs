@@ -394,7 +394,13 @@ impl World {
             if let Owner::Proc(proc) = owner {
                 let now = pool.usage.now();
                 let [memory, managed, host] = [now.memory, now.managed, now.host].map(Bytes::get);
-                let sum = [now.channel_groups, now.channels, memory, managed, host];
+                let sum = [
+                    now.channel_groups.into(),
+                    now.channels.into(),
+                    memory,
+                    managed,
+                    host,
+                ];
                 found.insert((*proc, *gpu), sum);
             }
         }
