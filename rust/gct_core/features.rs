@@ -77,6 +77,8 @@ features! {
     GmemUvm = 18, "gmem.uvm";
     /// Managed memory over a limit is evicted.
     GmemEvict = 19, "gmem.evict";
+    /// Channels whose launches cannot be bound are stopped.
+    ChannelStrict = 20, "channel.strict";
 }
 
 /// A set of features.

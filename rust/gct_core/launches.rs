@@ -34,6 +34,8 @@ pub struct Launches {
     pub narrowed: u64,
     /// Times that the work in flight of a channel stalled while a limit was in force.
     pub stalled: u64,
+    /// Channels that were stopped because of `channel.strict`.
+    pub refused: u64,
     /// Launches, segments and orders passed through unchanged, indexed by [`Reason`].
     pub passed: [u64; Reason::COUNT],
 }
@@ -47,6 +49,7 @@ impl Launches {
         atoms: 0,
         narrowed: 0,
         stalled: 0,
+        refused: 0,
         passed: [0; Reason::COUNT],
     };
 
@@ -68,6 +71,7 @@ impl Launches {
             atoms: counters.atoms,
             narrowed: counters.narrowed,
             stalled: counters.stalled,
+            refused: counters.refused,
             passed,
         }
     }
@@ -104,6 +108,7 @@ impl Launches {
             atoms: with(self.atoms, other.atoms),
             narrowed: with(self.narrowed, other.narrowed),
             stalled: with(self.stalled, other.stalled),
+            refused: with(self.refused, other.refused),
             passed,
         }
     }

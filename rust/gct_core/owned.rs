@@ -83,7 +83,7 @@ pub const fn concerns(file: File) -> bool {
         file,
         File::TpcQuota | File::TpcMask | File::TpcSteal | File::AtomDuration
     );
-    of_members || of_time || of_tpcs || matches!(file, File::ChannelOwned)
+    of_members || of_time || of_tpcs || matches!(file, File::ChannelOwned | File::ChannelStrict)
 }
 
 /// Why a channel stays its tenant's.

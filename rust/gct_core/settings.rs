@@ -31,6 +31,8 @@ pub struct Settings {
     pub freeze: bool,
     /// `channel.owned`.
     pub owned: bool,
+    /// `channel.strict`.
+    pub strict: bool,
     /// `tpc.quota`.
     pub tpc_quota: Option<Tpcs>,
     /// `tpc.mask`.
@@ -56,6 +58,7 @@ impl Settings {
         bandwidth: None,
         freeze: false,
         owned: false,
+        strict: false,
         tpc_quota: None,
         tpc_mask: None,
         tpc_steal: true,
@@ -75,6 +78,7 @@ impl Settings {
             File::ComputeMax => Value::Bandwidth(self.bandwidth),
             File::ComputeFreeze => Value::Switch(self.freeze),
             File::ChannelOwned => Value::Switch(self.owned),
+            File::ChannelStrict => Value::Switch(self.strict),
             File::TpcQuota => Value::TpcsOrNone(self.tpc_quota),
             File::TpcMask => Value::TpcList(self.tpc_mask),
             File::TpcSteal => Value::Switch(self.tpc_steal),
@@ -100,6 +104,7 @@ impl Settings {
             (File::ComputeMax, Value::Bandwidth(bandwidth)) => self.bandwidth = bandwidth,
             (File::ComputeFreeze, Value::Switch(on)) => self.freeze = on,
             (File::ChannelOwned, Value::Switch(on)) => self.owned = on,
+            (File::ChannelStrict, Value::Switch(on)) => self.strict = on,
             (File::TpcQuota, Value::TpcsOrNone(tpcs)) => self.tpc_quota = tpcs,
             (File::TpcMask, Value::TpcList(mask)) => self.tpc_mask = mask,
             (File::TpcSteal, Value::Switch(on)) => self.tpc_steal = on,
@@ -162,7 +167,7 @@ impl Settings {
     pub const fn binds_launches(&self) -> bool {
         let of_time = self.priority.is_some() || self.weight.is_some() || self.bandwidth.is_some();
         let of_tpcs = self.tpc_quota.is_some() || self.tpc_mask.is_some() || !self.tpc_steal;
-        of_time || of_tpcs || self.atom.is_some()
+        of_time || of_tpcs || self.atom.is_some() || self.strict
     }
 
     /// Combines a process's own settings with its group's: of each pair the tighter one.
@@ -181,6 +186,7 @@ impl Settings {
             bandwidth: smaller(self.bandwidth, group.bandwidth),
             freeze: self.freeze || group.freeze,
             owned: self.owned || group.owned,
+            strict: self.strict || group.strict,
             tpc_quota: least(self.tpc_quota, group.tpc_quota),
             tpc_mask: common(self.tpc_mask, group.tpc_mask),
             tpc_steal: self.tpc_steal && group.tpc_steal,
@@ -246,7 +252,7 @@ mod tests {
                 None => assert_eq!(entry.file, File::GmemPeak, "{}", entry.name),
             }
         }
-        assert_eq!(settable, 14);
+        assert_eq!(settable, 15);
     }
 
     #[test]

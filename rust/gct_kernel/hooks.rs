@@ -36,6 +36,7 @@ const FEATURES: FeatureSet = FeatureSet::NONE
 /// What the driver also does on GPUs whose channels it can own.
 const WITH_CHANNELS: FeatureSet = FEATURES
     .with(Feature::ChannelOwned)
+    .with(Feature::ChannelStrict)
     .with(Feature::Priority)
     .with(Feature::Weight)
     .with(Feature::Bandwidth)

@@ -301,6 +301,9 @@ fn show_compute_events(pool: &Pool, features: FeatureSet, out: &mut dyn Write) -
         show::stat_line("narrowed", pool.launches.narrowed, out)?;
         show::stat_line("stalled", pool.launches.stalled, out)?;
     }
+    if features.has(Feature::ChannelStrict) {
+        show::stat_line("refused", pool.launches.refused, out)?;
+    }
     if features.has(Feature::Faults) {
         show::stat_line("faults", pool.faults.count, out)?;
         show::stat_line("last_xid", u64::from(pool.faults.last_xid), out)?;

@@ -234,6 +234,12 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         File::ComputeEvents,
+        "refused",
+        Some(Feature::ChannelStrict),
+        "Channels that were stopped because of `channel.strict`.",
+    ),
+    key(
+        File::ComputeEvents,
         "faults",
         Some(Feature::Faults),
         "Errors of the GPU that ended a channel of the owner, and those that ended the work of everybody on the GPU.",

@@ -124,9 +124,12 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                 )
             }
             Next::Atoms(atoms) => {
-                let mask = self.mask.as_ref();
+                let (mask, kept) = (self.mask.as_ref(), self.counters.kept_total());
                 let (entry, submission, last) =
                     atoms.release(&mut stream.room, round.memory, mask, &mut self.counters);
+                if self.limits.strict && self.counters.kept_total() != kept {
+                    self.refuse();
+                }
                 (entry, Some(submission).filter(|_| self.tracks_ends()), last)
             }
         }

@@ -37,6 +37,8 @@ pub struct Lane<S: Storage, V: 'static> {
     told: InFlight,
     /// The tenant's entries that the last round did not publish completely.
     held: u64,
+    /// Whether an entry was refused. Nothing is published any more.
+    refused: bool,
     stream: Stream<S>,
 }
 
@@ -61,6 +63,7 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
             in_flight,
             told: InFlight::default(),
             held: 0,
+            refused: false,
             stream,
         }
     }
@@ -90,6 +93,19 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
     /// Unlike [`is_pending`](Self::is_pending) it reads nothing of the channel.
     pub fn is_unfinished(&self) -> bool {
         self.held > 0 || self.in_flight.is_watched()
+    }
+
+    /// Returns whether an entry was refused. The backend stops the channel then.
+    pub fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Publishes nothing any more, and forgets what is in flight.
+    fn refuse<P: Peers>(&mut self, governor: &mut Governor<S, P>) {
+        self.refused = true;
+        self.waiting = None;
+        self.in_flight.forget(|_| true);
+        governor.sync(&mut self.told, self.in_flight.totals(), true);
     }
 
     /// Returns whether atoms of a launch wait for their release.
@@ -144,9 +160,15 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         governor: &mut Governor<S, P>,
         round: &mut Round<'_, S, W>,
     ) -> u32 {
-        self.update_in_flight(governor, round.memory, round.now);
-        let count = self.publish_new(rings, governor, round);
-        self.held = self.held(rings);
+        let mut count = 0;
+        if !self.refused {
+            self.update_in_flight(governor, round.memory, round.now);
+            count = self.publish_new(rings, governor, round);
+        }
+        self.held = match self.refused {
+            true => 0,
+            false => self.held(rings),
+        };
         governor.leave(self.in_flight.totals(), self.held);
         count
     }
@@ -245,7 +267,10 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         self.loaded = None;
         self.waiting = Some(governor.process(&mut self.stream, entry, round));
         self.taken = next_index(self.taken, self.entries);
-        true
+        if governor.take_refused() {
+            self.refuse(governor);
+        }
+        self.waiting.is_some()
     }
 
     /// Returns whether an entry need not wait for its words to be mapped, or for room for its copy,
@@ -356,6 +381,10 @@ impl<S: Storage, V: Copy + 'static> Lane<S, V> {
         };
         let (word, submission, last) = governor.release(&mut self.stream, waiting, round);
         let ends = waiting.ends();
+        if governor.take_refused() {
+            self.refuse(governor);
+            return false;
+        }
         // The tenant's entry counts as read once the last entry that replaces it is.
         let tenant_next = match last {
             true => self.taken,

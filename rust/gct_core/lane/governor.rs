@@ -103,6 +103,8 @@ pub struct Governor<S: Storage, P> {
     pub(super) splits: u32,
     pub(super) counters: Counters,
     pub(super) missed: Missed,
+    /// Whether the entry that was just looked at is refused.
+    refused: bool,
     /// The tenant's time on the GPU, and its share of it.
     pub(super) shares: Shares,
     /// The time of the last publication or end.
@@ -137,6 +139,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             splits: 0,
             counters: Counters::new(),
             missed: Missed::default(),
+            refused: false,
             shares: Shares::default(),
             moved: Ns(0),
             began: Ns(0),
@@ -264,6 +267,17 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         self.moved = now;
     }
 
+    /// Refuses the entry that is being looked at, and so its channel.
+    pub(super) fn refuse(&mut self) {
+        self.refused = true;
+        add(&mut self.counters.refused, 1);
+    }
+
+    /// Returns whether the last entry was refused, once.
+    pub(super) fn take_refused(&mut self) -> bool {
+        core::mem::take(&mut self.refused)
+    }
+
     /// Counts a stall of a lane, if a limit may be the reason.
     pub fn count_stalled(&mut self) {
         let acts = self.acts();
@@ -320,6 +334,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns whether launches are changed at all.
     pub(super) fn acts(&self) -> bool {
         self.mask.is_some() || self.limits.any()
+    }
+
+    /// Returns whether the next release keeps off some TPCs.
+    pub(super) fn narrows(&self) -> bool {
+        self.mask.as_ref().is_some_and(|mask| mask.disabled() > 0)
     }
 
     /// Returns whether launches may be split.

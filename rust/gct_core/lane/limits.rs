@@ -21,6 +21,8 @@ pub struct LaunchLimits {
     pub atom_ns: u64,
     /// Whether publishing is stopped.
     pub frozen: bool,
+    /// Whether a channel is refused whose launches cannot be bound.
+    pub strict: bool,
     /// Whether launches may use TPCs that are reserved for others while these are away.
     pub steal: bool,
     /// The place in the order of neighbours.
@@ -36,6 +38,7 @@ impl LaunchLimits {
         atoms: 0,
         atom_ns: 0,
         frozen: false,
+        strict: false,
         steal: true,
         rank: Rank {
             best_effort: false,
@@ -52,6 +55,7 @@ impl LaunchLimits {
             atoms: 0,
             atom_ns: atom.map_or(0, Ns::get),
             frozen: settings.freeze,
+            strict: settings.strict,
             steal: settings.tpc_steal,
             rank: settings.rank(),
             share,

@@ -52,14 +52,24 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             Memory::new(&mut self.nodes, &mut self.replays).note_masks(words, found);
         }
         let placed = self.place(seal, found, patched.is_some(), &mut stream.room, round);
-        if placed.is_some() {
-            return placed;
+        if seal.strict && !self.are_bound(found, placed.map(|(_, count)| count)) {
+            self.refuse();
+        }
+        if let Some((entry, _)) = placed {
+            return Some(entry);
         }
         // A launch without a grid was not masked.
         store(round, &at, &seal.segment, found, |kind| {
             kind != Some(Kind::Null)
         });
         patched
+    }
+
+    /// Returns whether `placed` launches are all that a segment has, if there is a mask.
+    fn are_bound(&self, found: &[QmdCall], placed: Option<u32>) -> bool {
+        let launches = found.iter().filter(|call| call.is_launch());
+        let launches = launches.fold(Wrapping(0), |count, _| count + Wrapping(1));
+        !self.narrows() || launches.0 == placed.unwrap_or(0)
     }
 
     /// Returns whether a replay's nodes hold masks other than the present one, so that it will

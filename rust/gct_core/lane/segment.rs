@@ -14,6 +14,7 @@ use crate::submit::gpfifo::{Control, Entry, Segment};
 use crate::submit::graph::{Memory, ENDS_MAX};
 use crate::submit::launch::Launch;
 use crate::submit::occupancy;
+use crate::submit::rewrite::detached;
 use crate::submit::stats::{add, Reason};
 use crate::submit::tracker::QmdCall;
 use crate::units::{Blocks, Ns};
@@ -57,15 +58,25 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let copied = read.and_then(|at| self.copied((entry, base, segment, at), round));
         let Some((entry, base, segment, at)) = copied else {
             self.forget_graphs();
+            if self.limits().strict {
+                self.refuse();
+            }
             return whole(entry, base);
         };
         let as_it_is = || whole(entry, base);
+        let strict = self.limits().strict && round.copies.is_some();
+        let macros = self.counters.macros();
         let words = words_of(round.work, &segment);
         let scan = stream
             .tracker
             .scan(words, &mut stream.found, &mut self.counters);
         if scan.refused.is_some() || scan.missed > 0 {
             self.forget_graphs();
+        }
+        let is_read = scan.refused.is_none() && scan.missed == 0;
+        if strict && !(is_read && self.counters.macros() == macros) {
+            self.refuse();
+            return as_it_is();
         }
         if scan.found == 0 {
             return as_it_is();
@@ -75,6 +86,11 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if graphs.stored {
             store(round, &at, &segment, found, |_| true);
         }
+        if strict && !detach(stream, &segment, &at, scan.found, round) {
+            self.refuse();
+            return as_it_is();
+        }
+        let found = stream.found.get(..scan.found).unwrap_or_default();
         if !(self.acts() || self.tracks_ends() || graphs.replayed) {
             return as_it_is();
         }
@@ -86,6 +102,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             at,
             since: round.now,
             holds: pace::unknown_is_long(Ns(0)),
+            strict,
             stores: graphs.stored,
             replays: graphs.replayed,
             release: None,
@@ -312,6 +329,20 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             target => pace::split(&work, Ns(target), ATOMS_MAX),
         }
     }
+}
+
+/// Detaches the launches of a copied segment from descriptors in the tenant's memory. Returns false
+/// if one of them cannot be.
+fn detach<S: Storage, W: Words>(
+    stream: &mut Stream<S>,
+    segment: &Segment,
+    at: &W::View,
+    found: usize,
+    round: &mut Round<'_, S, W>,
+) -> bool {
+    let words = words_of(round.work, segment);
+    let found = stream.found.get_mut(..found).unwrap_or_default();
+    detached::detach(words, found) && round.memory.write(at, 0, words)
 }
 
 /// Returns the words of the segment that was read last.

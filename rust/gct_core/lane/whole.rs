@@ -116,8 +116,8 @@ impl<V: Copy + 'static> WholeSlots<V> {
 
 impl<S: Storage, P: Peers> Governor<S, P> {
     /// Has the masked launches of a segment run from slots, by a copy that replaces the segment's.
-    /// Returns its entry, or `None` if the segment stays as it is. One that `is_replaced` already
-    /// does.
+    /// Returns its entry and the number of these launches, or `None` if the segment stays as it is.
+    /// One that `is_replaced` already does.
     pub(super) fn place<W: Words>(
         &mut self,
         seal: &Seal<W::View>,
@@ -125,7 +125,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         is_replaced: bool,
         room: &mut AtomRoom<S>,
         round: &mut Round<'_, S, W>,
-    ) -> Option<u64> {
+    ) -> Option<(u64, u32)> {
         let mask = self.mask.as_ref().filter(|mask| mask.disabled() > 0)?;
         let (slots, copies) = (round.slots.as_deref_mut()?, round.copies.as_deref_mut()?);
         let Workspace { words, output, .. } = &mut *round.work;
@@ -156,10 +156,10 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                     .take(round.memory, qmds, count)
                     .then(|| copies.replace(round.memory, &seal.segment, out))
                     .flatten()
-                    .map(Some),
+                    .map(|copy| Some((copy, count))),
             }
         });
         add(&mut self.missed.crowded, u64::from(entry.is_none()));
-        entry?.map(|copy| Entry::Segment(copy).encode())
+        entry?.map(|(copy, count)| (Entry::Segment(copy).encode(), count))
     }
 }

@@ -156,6 +156,8 @@ pub struct Seal<V> {
     pub(super) since: Ns,
     /// The time for which its launch may hold its TPCs.
     pub(super) holds: Ns,
+    /// Whether all launches must be bound.
+    pub(super) strict: bool,
     /// Whether it stores nodes of a CUDA graph.
     pub(super) stores: bool,
     /// Whether it replays one.

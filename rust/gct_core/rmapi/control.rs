@@ -165,6 +165,16 @@ impl Control {
         )
     }
 
+    /// Stops a channel at once, and writes its error notifier.
+    pub fn stop_channel(client: Handle, channel: Handle) -> Self {
+        let command = nv::NVA06F_CTRL_CMD_STOP_CHANNEL;
+        let mut control = Self::new(client, channel, command, nv::stop_channel::SIZE);
+        if let Some(immediate) = control.bytes.get_mut(nv::stop_channel::IMMEDIATE) {
+            *immediate = 1;
+        }
+        control
+    }
+
     /// Returns the answer to [`Control::work_token`].
     pub fn token(&self) -> u32 {
         self.u32(nv::work_token::TOKEN)

@@ -159,6 +159,7 @@ numbers! {
     NVA06C_CTRL_CMD_SET_TIMESLICE = 0xa06c_0103;
     NVA06C_CTRL_CMD_GET_TIMESLICE = 0xa06c_0104;
     NVA06F_CTRL_CMD_GPFIFO_SCHEDULE = 0xa06f_0103;
+    NVA06F_CTRL_CMD_STOP_CHANNEL = 0xa06f_0112;
     NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN = 0xc36f_0108;
 
     // Statuses: `nvstatuscodes.h`.
@@ -350,6 +351,9 @@ structures! {
     }
     work_token = "NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS", 4; {
         TOKEN = "workSubmitToken" @ 0,
+    }
+    stop_channel = "NVA06F_CTRL_STOP_CHANNEL_PARAMS", 1; {
+        IMMEDIATE = "bImmediate" @ 0,
     }
     timeslice = "NVA06C_CTRL_TIMESLICE_PARAMS", 8; {
         US = "timesliceUs" @ 0,

@@ -39,6 +39,7 @@
 //! The required room is known before anything is written: exactly from [`room`], or as a bound from
 //! [`Room::bound`].
 
+pub mod detached;
 mod emitter;
 mod parts;
 pub mod whole;

@@ -138,6 +138,8 @@ pub struct Counters {
     /// Stalls of work in flight ([`is_stalled`](crate::policy::patience::is_stalled)), where the
     /// caller looks for them.
     pub stalled: u64,
+    /// Channels that were refused, where the caller refuses any.
+    pub refused: u64,
     /// What passed through, indexed by [`Reason`].
     pub kept: [u64; Reason::COUNT],
 }
@@ -163,6 +165,7 @@ impl Counters {
             replays: 0,
             narrowed: 0,
             stalled: 0,
+            refused: 0,
             kept: [0; Reason::COUNT],
         }
     }
@@ -229,6 +232,11 @@ impl Counters {
     pub fn kept(&self, reason: Reason) -> u64 {
         // CAST: a fieldless enum's discriminant.
         self.kept.get(reason as usize).copied().unwrap_or(0)
+    }
+
+    /// Returns how often a macro was called.
+    pub(crate) fn macros(&self) -> u64 {
+        (Wrapping(self.kept(Reason::Macro)) + Wrapping(self.kept(Reason::MacroFill))).0
     }
 
     /// Returns how often something was passed through, for any reason.

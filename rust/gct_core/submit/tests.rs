@@ -3,6 +3,7 @@
 //! Tests the submission path on the host: captures, and properties over random segments.
 
 mod captures;
+mod detached;
 mod encodings;
 mod fast;
 mod graphs;

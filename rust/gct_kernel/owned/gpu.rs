@@ -15,7 +15,7 @@ use gct_core::lane::work::Workspace;
 use gct_core::owned::worker::{self, Pauses, Round, Signs};
 use gct_core::owned::{LAUNCHES_MAX, SEGMENT_WORDS};
 use gct_core::policy::tpc::Rank;
-use gct_core::rmapi::control::Control;
+use gct_core::rmapi::control::{self, Control};
 use gct_core::rmapi::Handle;
 use gct_core::submit::rewrite::Order;
 use gct_core::units::Ns;
@@ -30,6 +30,9 @@ pub(super) struct Gpu {
     pub(super) client: Arc<Client>,
     #[pin]
     lanes: Mutex<Lanes>,
+    /// Held while a control names a channel, so that the channel's name stays its own.
+    #[pin]
+    sending: Mutex<()>,
     worker: Atomic<*mut gct_worker>,
 }
 
@@ -185,6 +188,7 @@ impl Gpu {
                 id,
                 client,
                 lanes <- new_mutex!(lanes, "gct::lanes"),
+                sending <- new_mutex!((), "gct::owned_sending"),
                 worker: Atomic::new(ptr::null_mut()),
             }),
             GFP_KERNEL,
@@ -228,8 +232,15 @@ impl Gpu {
         }
     }
 
-    /// Takes a lane from the worker, which does not use it any more.
+    /// Takes a lane from the worker, which does not use it any more. No control names its channel
+    /// when this returns.
     pub(super) fn take(&self, number: u64) -> Option<KBox<Lane>> {
+        let lane = self.remove(number);
+        drop(self.sending.lock());
+        lane
+    }
+
+    fn remove(&self, number: u64) -> Option<KBox<Lane>> {
         let lanes = &mut *self.lanes.lock();
         let mut lots = lanes.tenants.iter();
         let (lot_at, lane_at) = (0..usize::MAX).zip(&mut lots).find_map(|(at, lot)| {
@@ -284,9 +295,18 @@ impl Gpu {
             round = round.max(Round::Busy);
         }
         let rest = lanes.pauses.after(round, signs, now_ns);
+        // Taken before the lanes are let go, so that a lane that leaves waits for the control.
+        let names = matches!(&need, Some((_, Need::Stop(_))));
+        let sending = names.then(|| self.sending.lock());
         drop(lanes);
+        let stopped = match &need {
+            Some((_, Need::Stop(channel))) => stop(*channel),
+            _ => false,
+        };
+        drop(sending);
         if let Some((number, need)) = need {
             match need {
+                Need::Stop(_) => self.answer(number, |lane| lane.stopped(stopped, now_ns)),
                 Need::Token(channel) => self.ask_for_token(number, channel, now_ns),
                 Need::Window(tenant, wanted) => tenant.open(&self.client, &wanted),
             }
@@ -311,13 +331,18 @@ impl Gpu {
     fn ask_for_token(&self, number: u64, [client, channel]: [Handle; 2], now_ns: u64) {
         let mut control = Control::work_token(client, channel);
         let token = rm::send(&mut control).ok().map(|()| control.token());
+        self.answer(number, |lane| lane.answer(token, now_ns));
+    }
+
+    /// Tells a lane what the resource manager has answered, if the lane is still there.
+    fn answer(&self, number: u64, tell: impl FnOnce(&mut Lane)) {
         let mut lanes = self.lanes.lock();
         let mut all = lanes
             .tenants
             .iter_mut()
             .flat_map(|lot| lot.lanes.iter_mut());
         if let Some(lane) = all.find(|lane| lane.number == number) {
-            lane.answer(token, now_ns);
+            tell(lane);
         }
     }
 
@@ -329,6 +354,12 @@ impl Gpu {
             unsafe { bindings::gct_helper_worker_stop(worker) };
         }
     }
+}
+
+/// Stops a channel, and has its error notifier say so. Returns whether it is stopped, or gone.
+fn stop([client, channel]: [Handle; 2]) -> bool {
+    let sent = rm::send(&mut Control::stop_channel(client, channel));
+    sent.is_ok() || sent.is_err_and(control::is_gone)
 }
 
 /// Runs one round of a worker, for [`gct_worker_round`](crate::ffi).

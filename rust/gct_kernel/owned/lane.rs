@@ -50,6 +50,8 @@ pub(super) struct Lane {
     closed: u64,
     /// Whether the work submit token for the doorbell is known.
     has_token: bool,
+    /// Whether the channel was refused, and is stopped.
+    is_stopped: bool,
     retry: Retry,
 }
 
@@ -102,6 +104,8 @@ pub(super) enum Need {
     Token([Handle; 2]),
     /// A window into the tenant's memory.
     Window(Arc<Tenant>, Wanted),
+    /// The end of a channel that was refused.
+    Stop([Handle; 2]),
 }
 
 impl Lane {
@@ -146,6 +150,7 @@ impl Lane {
             slots: whole,
             closed: 0,
             has_token: false,
+            is_stopped: false,
             retry: Retry::NOW,
         };
         Ok(KBox::new(lane, flags)?)
@@ -169,9 +174,18 @@ impl Lane {
         self.retry = self.retry.refused(now_ns);
     }
 
+    /// Takes the answer to [`Need::Stop`].
+    pub(super) fn stopped(&mut self, is_stopped: bool, now_ns: u64) {
+        self.is_stopped = is_stopped;
+        self.retry = self.retry.refused(now_ns);
+    }
+
     /// Returns whether there is nothing to do. Reads one word of the channel. If `all_closed`, the
     /// tenant's bells announce what is new.
     pub(super) fn rests(&mut self, all_closed: bool) -> bool {
+        if self.lane.is_refused() {
+            return self.is_stopped;
+        }
         let sides = Sides(&self.kit);
         // What a round has left needs no bell.
         if self.has_token && !self.lane.is_quiet() {
@@ -193,9 +207,22 @@ impl Lane {
         self.tenant.ear.hears()
     }
 
+    /// Asks for the end of a channel that was refused.
+    fn stop(&self, now_ns: u64) -> Served {
+        let asks = !self.is_stopped && self.retry.is_due(now_ns);
+        Served {
+            round: Round::Idle,
+            need: asks.then_some(Need::Stop(self.channel)),
+            is_pending: false,
+        }
+    }
+
     /// Publishes copies of the entries that the tenant has submitted, and writes GP_GET back to it.
     pub(super) fn serve(&mut self, work: &mut Workspace<Kv>, now_ns: u64) -> Served {
         let sides = Sides(&self.kit);
+        if self.lane.is_refused() {
+            return self.stop(now_ns);
+        }
         let moved = self.lane.follow_get(&sides);
         if !self.has_token {
             let asks = self.lane.is_pending(&sides) && self.retry.is_due(now_ns);
@@ -224,6 +251,10 @@ impl Lane {
         let count = self
             .limited
             .with(|governor| self.lane.publish(&sides, governor, &mut round));
+        if self.lane.is_refused() {
+            self.retry = Retry::NOW;
+            return self.stop(now_ns);
+        }
         let is_pending = self.lane.is_unfinished();
         let need = memory.wanted();
         Served {

@@ -114,6 +114,16 @@ impl Launcher {
         &mut self.queue
     }
 
+    /// Returns the address of the memory for segments.
+    pub fn address(&self) -> u64 {
+        self.memory.address
+    }
+
+    /// Submits an entry for words at any address.
+    pub fn submit_at(&mut self, address: u64, words: u32) {
+        self.queue.submit_segment(address, words);
+    }
+
     /// Submits a segment, which must fit the memory for segments.
     pub fn submit(&mut self, words: &[u32]) {
         assert!(words.len() <= Self::WORDS, "too long");

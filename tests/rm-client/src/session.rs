@@ -6,7 +6,7 @@ use crate::abi::{self, Handle};
 use crate::client::{done, Error};
 use crate::gpu::{Gpu, Memory};
 use crate::numbers as n;
-use crate::sys;
+use crate::sys::{self, Mapping};
 use crate::uvm::Uvm;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -117,6 +117,17 @@ impl Session {
             channels: AtomicU32::new(0),
             mapped: AtomicU32::new(0),
         })
+    }
+
+    /// Maps the error notifier of the session's channels.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn map_notifier(&self) -> Result<Mapping, Error> {
+        // CAST: a page.
+        let bytes = Self::PAGE as usize;
+        self.gpu.map_memory(Memory::Host, self.notifier, bytes)
     }
 
     /// Returns the GPU.

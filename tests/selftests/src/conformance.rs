@@ -137,6 +137,7 @@ compute.events
 channel.owned
 gmem.uvm
 gmem.evict
+channel.strict
 ";
 
 fn gpus() -> Outcome {

@@ -22,6 +22,7 @@ use crate::mask::TpcMask;
 use crate::submit::gpfifo::{Control as Command, Entry, Fetch, Segment};
 use crate::submit::limits::SLOT_WORDS;
 use crate::submit::methods::Action;
+use crate::submit::qmd::v04_00;
 use crate::submit::rewrite::whole;
 use crate::submit::selftest::{Failure, QMD_AT, SEGMENT_WORDS};
 use crate::topology::Topology;
@@ -77,6 +78,7 @@ pub(super) fn run(ram: &Ram<'_>, sides: &Sides<'_>, slots: &mut Slots) -> Result
         return check(false, "longer copies fit");
     };
     places(&mut bench, ram, sides)?;
+    refuses(&mut bench, ram, sides)?;
     for word in sides.userd.iter().flatten() {
         word.set(0);
     }
@@ -258,8 +260,52 @@ fn places(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(),
         counters.masked == 2 && counters.kept_total() == 0,
         "both have the mask",
     )?;
-    bench.slots = None;
     bench.lane.forget(|_| true);
+    Ok(())
+}
+
+/// Checks that a strict limit detaches a launch, and refuses a segment that cannot be read. Nothing
+/// is published any more then.
+#[inline(never)]
+fn refuses(bench: &mut Bench<'_>, ram: &Ram<'_>, sides: &Sides<'_>) -> Result<(), Failure> {
+    let word = |first| Run { first, words: 1 };
+    ram.store(&word(PROGRESS), 0, 2);
+    ram.store(&word(APART), 0, 1);
+    let limits = LaunchLimits {
+        strict: true,
+        ..*bench.governor.limits()
+    };
+    bench.governor.set_limits(limits);
+    sides.submit(write_launch(ram));
+    check(bench.publish(ram, sides) == 1, "the launch is published")?;
+    let attached = v04_00::DEPENDENT_QMD_ENABLE;
+    let in_slot = ram.0.get(attached.word()).map(Cell::get);
+    let dependent = in_slot.is_none_or(|word| word >> (attached.shift() & 31) & 1 != 0);
+    check(!dependent, "it is detached")?;
+    sides.fetch();
+    ram.store(&word(PROGRESS), 0, 3);
+    ram.store(&word(APART), 0, 2);
+    let elsewhere = Segment {
+        va: 4096,
+        words: 4,
+        subroutine: false,
+        wait: false,
+        conditional: false,
+    };
+    sides.submit(Entry::Segment(elsewhere).encode());
+    check(bench.publish(ram, sides) == 0, "it is not published")?;
+    check(bench.lane.is_refused(), "it is refused")?;
+    sides.submit(write_launch(ram));
+    check(bench.publish(ram, sides) == 0, "nor is what follows")?;
+    check(!bench.lane.is_unfinished(), "nothing is watched")?;
+    let refused = bench.governor.counters().refused;
+    check(refused == 1, "it is counted once")?;
+    let limits = LaunchLimits {
+        strict: false,
+        ..limits
+    };
+    bench.governor.set_limits(limits);
+    bench.slots = None;
     Ok(())
 }
 

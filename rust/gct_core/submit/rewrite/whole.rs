@@ -89,6 +89,12 @@ fn placeable<'a>(words: &'a [u32], table: &[QmdCall], call: &QmdCall) -> Result<
     check_qmd(qmd).map(|()| qmd)
 }
 
+/// Returns whether all launches of a segment can run from slots.
+pub(super) fn are_placeable(words: &[u32], table: &[QmdCall]) -> bool {
+    let mut launches = table.iter().filter(|call| call.is_launch());
+    launches.all(|call| placeable(words, table, call).is_ok())
+}
+
 /// Returns whether a call launches a copy of its QMD, by an action that was measured.
 fn is_copied(call: &QmdCall) -> bool {
     let copies = matches!(

@@ -207,6 +207,12 @@ pub(crate) static METRICS: &[Metric] = &[
         "1 if new channels get a ring of the driver's, else 0.",
     ),
     gauge(
+        ("channel_strict", ""),
+        File::ChannelStrict,
+        From::Value,
+        "1 if channels are stopped whose launches cannot be bound, else 0.",
+    ),
+    gauge(
         ("compute_owned_channels", ""),
         File::ComputeStat,
         From::Key("owned"),
@@ -311,6 +317,12 @@ pub(crate) static METRICS: &[Metric] = &[
         File::ComputeEvents,
         From::Key("stalled"),
         "Times that nothing of a channel ended for seconds while a limit was in force.",
+    ),
+    counter(
+        "channels_refused",
+        File::ComputeEvents,
+        From::Key("refused"),
+        "Channels that were stopped because of channel.strict.",
     ),
     counter(
         "compute_faults",

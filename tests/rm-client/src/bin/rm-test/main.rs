@@ -50,6 +50,7 @@ mod owned_process;
 mod owned_race;
 mod owned_slots;
 mod owned_storm;
+mod owned_strict;
 mod owned_time;
 mod owned_uvm;
 mod process;
@@ -159,6 +160,7 @@ fn all(filter: &str) -> ExitCode {
         owned_race::TESTS,
         owned_atoms::TESTS,
         owned_slots::TESTS,
+        owned_strict::TESTS,
         owned_time::TESTS,
         owned_process::TESTS,
         owned_storm::TESTS,

@@ -67,7 +67,7 @@ fn grid(tenant: &Tenant, number: u32) -> Grid {
 }
 
 /// Returns the words that wait until a word of memory is 1.
-fn acquire(address: u64) -> [u32; 6] {
+pub(crate) fn acquire(address: u64) -> [u32; 6] {
     // CAST: the halves of an address.
     let [low, high] = [address as u32, (address >> 32) as u32];
     [incr(0, 0x5c, 5), low, high, 1, 0, 0]
@@ -262,9 +262,9 @@ fn forged() -> Outcome {
 type Change = fn(&mut Vec<u32>);
 
 /// Position of the descriptor in a segment.
-const QMD_AT: usize = 9;
+pub(crate) const QMD_AT: usize = 9;
 
-fn put(words: &mut [u32], field: Field, value: u32) {
+pub(crate) fn put(words: &mut [u32], field: Field, value: u32) {
     assert_eq!(field.set(&mut words[QMD_AT..], value), Ok(()));
 }
 

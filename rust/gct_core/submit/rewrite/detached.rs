@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Detaches launches from descriptors that only the tenant's memory holds, so that no scan has seen
+//! what they launch when they start.
+//!
+//! CUDA has a companion for each launch on Hopper. It is a descriptor without a grid that a later
+//! launch may wait for (programmatic dependent launch):
+//!
+//! ```text
+//! first launch:   PCAS N = companion, waits for 2 decrements, then schedules the second launch
+//!                 PCAS M = launch, arrives at a latch, decrements N
+//! second launch:  PCAS M' = launch, waits for the latch and for N
+//!                 PCAS N = DECREMENT_DEPENDENCE
+//! ```
+//!
+//! Detached, the second launch starts when the first one has ended: later than it could, never too
+//! early.
+//!
+//! | of the tenant | becomes |
+//! |---|---|
+//! | the call of a companion that has no other effect and waits for 2 decrements | nothing |
+//! | DECREMENT_DEPENDENCE by a call | nothing: no descriptor that waits is scheduled |
+//! | a launch's dependents, if they are decremented; its latch, its pre-exit | none |
+//! | a launch that waits for a latch and for a call, beside a decrement | one that does not wait |
+//! | anything else that waits, or starts another descriptor | refused |
+
+use super::whole;
+use crate::submit::join::Qmd;
+use crate::submit::launch::{self, Kind, ACTION_DECREMENT_DEPENDENCE};
+use crate::submit::methods::Action;
+use crate::submit::qmd::v04_00::{self as v04, V04_00};
+use crate::submit::qmd::{Field, Version};
+use crate::submit::tracker::{QmdCall, Source};
+use core::num::Wrapping;
+
+/// Effects of a companion that would be missed.
+const EFFECTS: [Field; 6] = [
+    v04::RELEASE_ENABLE.nth(0),
+    v04::RELEASE_ENABLE.nth(1),
+    v04::RELEASE_ENABLE.nth(2),
+    v04::ARRIVE_AT_LATCH_VALID,
+    v04::CWD_REFERENCE_COUNT_INCR_ENABLE,
+    v04::CWD_REFERENCE_COUNT_DECR_ENABLE,
+];
+
+/// What a detached launch does not have.
+const ATTACHED: [Field; 5] = [
+    v04::DEPENDENT_QMD_ENABLE.nth(0),
+    v04::DEPENDENT_QMD_ENABLE.nth(1),
+    v04::ARRIVE_AT_LATCH_VALID,
+    v04::ENABLE_PROGRAM_PRE_EXIT,
+    v04::PRE_EXIT_AT_LAST_CTA_LAUNCH,
+];
+
+/// Decrements for which a companion waits: that of its own launch is not enough.
+const DECREMENTS_MIN: u32 = 2;
+
+/// Detaches all launches of a segment. Returns whether each of them can run from a slot now, and
+/// starts no other descriptor. Otherwise part of the segment may be changed.
+pub fn detach(words: &mut [u32], calls: &mut [QmdCall]) -> bool {
+    let is_decrement =
+        |call: &QmdCall| call.source == Source::Touch && call.action == Action::DecrementDependence;
+    let decrements = calls.iter().any(is_decrement);
+    for call in calls.iter_mut() {
+        let detached = match call.source {
+            Source::Stored => true,
+            Source::Touch => match call.action {
+                Action::Nop | Action::Invalidate | Action::Prefetch => true,
+                Action::DecrementDependence => silence(words, call),
+                _ => false,
+            },
+            Source::Upload => detach_launch(words, call, decrements),
+            Source::Inline | Source::Elsewhere => false,
+        };
+        if !detached {
+            return false;
+        }
+    }
+    whole::are_placeable(words, calls)
+}
+
+/// Detaches one launch, or drops the call of a companion.
+fn detach_launch(words: &mut [u32], call: &mut QmdCall, decrements: bool) -> bool {
+    let is_known = call.version == Some(Version::V04_00);
+    let qmd = call.qmd_mut(words).filter(|_| is_known);
+    let Some(qmd) = qmd.and_then(|qmd| qmd.first_chunk_mut::<{ v04::WORDS }>()) else {
+        return false;
+    };
+    if launch::kind::<V04_00>(qmd) == Kind::Null {
+        return is_companion(qmd) && silence(words, call);
+    }
+    let decremented = |number| {
+        !v04::DEPENDENT_QMD_ENABLE.nth(number).is_set(qmd)
+            || v04::DEPENDENT_QMD_ACTION.nth(number).get(qmd) == ACTION_DECREMENT_DEPENDENCE
+    };
+    if !(decremented(0) && decremented(1)) {
+        return false;
+    }
+    for field in ATTACHED {
+        field.clear(qmd);
+    }
+    let waits = [v04::WAIT_ON_LATCH_VALID, v04::REQUIRE_SCHEDULING_PCAS];
+    if decrements && waits.iter().all(|field| field.is_set(qmd)) {
+        for field in waits {
+            field.clear(qmd);
+        }
+    }
+    true
+}
+
+/// Returns whether a descriptor without a grid does nothing unless calls decrement it.
+fn is_companion(qmd: &Qmd) -> bool {
+    v04::DEPENDENCE_COUNTER.get(qmd) >= DECREMENTS_MIN
+        && !EFFECTS.iter().any(|field| field.is_set(qmd))
+}
+
+/// Makes a call do nothing. Returns false if its burst holds other words.
+fn silence(words: &mut [u32], call: &mut QmdCall) -> bool {
+    /// Data of a header with an immediate value.
+    const IMMEDIATE: u32 = 0x1fff << 16;
+    // CAST: widening.
+    let at = call.call_at as usize;
+    let length = Wrapping(call.call_end) - Wrapping(call.call_at);
+    let word = match length.0 {
+        1 => words
+            .get_mut(at)
+            .map(|header| (*header & !IMMEDIATE, header)),
+        2 => words
+            .get_mut((Wrapping(at) + Wrapping(1)).0)
+            .map(|data| (0, data)),
+        _ => None,
+    };
+    let Some((silent, word)) = word.filter(|_| call.alone) else {
+        return false;
+    };
+    *word = silent;
+    (call.source, call.action) = (Source::Touch, Action::Nop);
+    true
+}
