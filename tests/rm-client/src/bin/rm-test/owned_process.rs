@@ -60,8 +60,9 @@ fn dead() -> Outcome {
     let [one, other] = groups()?;
     set(ONE, PRIORITY, "0")?;
     let mut first = tenant(&one, PROGRAM_OF_ONE, |tenant, parent| {
-        for _ in 0..60 {
-            tenant.launch(50 * MILLISECOND);
+        // More than a busy host takes for what follows.
+        for _ in 0..200 {
+            tenant.launch(100 * MILLISECOND);
         }
         eventually("pending", &true, || Ok(count("pending")? > 0))?;
         parent.step()?;
