@@ -6,6 +6,12 @@
 //! maximum here. Beyond it, `events` counts; a tenant under a limit is refused, others take the
 //! stock path.
 
+/// Maximum length of a list of processors, in bytes.
+pub const CPU_LIST_LEN_MAX: usize = 127;
+
+/// Largest number of a processor: Linux has at most 8192 (`CONFIG_NR_CPUS`).
+pub const CPU_MAX: u64 = 8191;
+
 /// GPUs of one machine. NVIDIA's driver itself stops at 32 (`NV_MAX_DEVICES`).
 pub const GPUS_MAX: usize = 32;
 

@@ -8,12 +8,13 @@ use crate::features::FeatureSet;
 use crate::gpu::GpuFacts;
 use crate::gpu_time::GpuTime;
 use crate::ids::{GpuIndex, GroupId, Owner, ProcKey, UserId};
+use crate::iface::value::CpuList;
 use crate::iface::{CgroupPath, Name};
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::mask::TpcMask;
 use crate::plan::ProcLinks;
 use crate::settings::Settings;
-use crate::units::{Bytes, Sat};
+use crate::units::{Bytes, Ns, Sat};
 
 /// A GPU.
 #[derive(Debug)]
@@ -23,6 +24,19 @@ pub struct Gpu {
     pub(crate) index: GpuIndex,
     /// The last error that the GPU does not survive without a reset; 0 if there was none.
     pub(crate) lost_xid: u32,
+    /// Where the thread for owned channels may run.
+    pub(crate) worker_cpus: CpuList,
+    /// What the thread had cost when the backend last said.
+    pub(crate) worker_cost: WorkerCost,
+}
+
+/// What the thread for a GPU's owned channels has cost since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerCost {
+    /// How long it ran.
+    pub ran: Ns,
+    /// How often it went to sleep.
+    pub sleeps: u64,
 }
 
 /// A named group.

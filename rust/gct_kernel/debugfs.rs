@@ -78,6 +78,11 @@ pub(crate) unsafe fn show(glue: &Glue, seq: *mut bindings::seq_file) -> Result<(
     ) {
         owned::report(glue);
     }
+    if let (File::GpuWorkerStat, Scope::Gpu(gpu)) = (file, scope) {
+        if let Some(id) = glue.locked(|state| state.rm_id(*gpu)) {
+            owned::report_cost(glue, id);
+        }
+    }
     if matches!(file, File::GmemCurrent | File::GmemPeak | File::GmemStat) {
         uvm::settle(glue);
     }
@@ -129,6 +134,12 @@ pub(crate) unsafe fn write(
     let outcome = match (file, scope) {
         (File::Control, _) => control(glue, &bytes),
         (File::GroupProcs, Scope::Group(group)) => join(glue, *group, &bytes),
+        (File::GpuWorkerCpus, Scope::Gpu(_)) => {
+            parse::cpus(&bytes).and_then(|cpus| match owned::is_online(&cpus) {
+                true => glue.locked(|state| state.write(file, *scope, &bytes)),
+                false => Err(Error::Range),
+            })
+        }
         _ => {
             let pm = SystemPmGuard::interruptible()?;
             let write = || exec::write(*glue, &pm, file, *scope, &bytes);
@@ -145,6 +156,9 @@ pub(crate) unsafe fn write(
     }
     if let (File::GroupProcs | File::GroupCgroup, Scope::Group(group)) = (file, scope) {
         uvm::shrink_group(glue, *group);
+    }
+    if file == File::GpuWorkerCpus {
+        owned::move_workers(glue);
     }
     // Whose limits a process has may change with its group.
     if gct_core::owned::concerns(file) {

@@ -37,7 +37,7 @@ pub(crate) use alloc::enter;
 pub(crate) use ear::mapped as doorbell_mapped;
 pub(crate) use follow::{leave, mapped};
 pub(crate) use gpu::round;
-pub(crate) use limits::{report, report_file, update};
+pub(crate) use limits::{is_online, move_workers, report, report_cost, report_file, update};
 
 /// The records of open files, and the GPUs that have owned channels.
 #[pin_data]
@@ -180,12 +180,12 @@ impl Owned {
         Ok(record)
     }
 
-    /// Adds a user to a GPU. The first one opens it.
-    fn open(&self, id: u32) -> Result<Arc<Gpu>, Refused> {
+    /// Adds a user to a GPU. The first one opens it. Returns whether this one has.
+    fn open(&self, id: u32) -> Result<(Arc<Gpu>, bool), Refused> {
         let mut gpus = self.gpus.lock();
         if let Some(opened) = gpus.iter_mut().find(|opened| opened.gpu.id == id) {
             opened.users = opened.users.checked_add(1).ok_or(Refused)?;
-            return Ok(opened.gpu.clone());
+            return Ok((opened.gpu.clone(), false));
         }
         gpus.reserve(1, GFP_KERNEL)?;
         let gpu = Gpu::open(id)?;
@@ -198,7 +198,7 @@ impl Owned {
             users: 1,
         };
         gpus.push(opened, GFP_KERNEL)?;
-        Ok(gpu)
+        Ok((gpu, true))
     }
 
     /// Removes a user from a GPU. The last one ends the worker and the client. Returns whether this

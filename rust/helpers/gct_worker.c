@@ -3,11 +3,14 @@
  * One kernel thread for each GPU that has owned channels. What it does is
  * gct_worker_round()'s business; here it sleeps and ends.
  */
+#include <linux/cpumask.h>
 #include <linux/err.h>
 #include <linux/hrtimer.h>
 #include <linux/kthread.h>
+#include <linux/rcupdate.h>
 #include <linux/rwsem.h>
 #include <linux/sched.h>
+#include <linux/sched/isolation.h>
 #include <linux/slab.h>
 
 #include "gct_helpers.h"
@@ -51,6 +54,59 @@ static int gct_worker_main(void *argument)
 	return 0;
 }
 
+void gct_helper_worker_wake(struct gct_worker *worker)
+{
+	/* Full order: what the caller has written is seen by the round that follows. */
+	xchg(&worker->woken, 1);
+	wake_up_process(worker->task);
+}
+
+/* Parses a list of processors. An empty one names those that are not isolated. */
+static int gct_worker_parse(const uint8_t *list, uint32_t length,
+			    struct cpumask *cpus)
+{
+	char text[128];
+
+	if (!length) {
+		rcu_read_lock();
+		cpumask_copy(cpus, housekeeping_cpumask(HK_TYPE_KTHREAD));
+		rcu_read_unlock();
+		return 0;
+	}
+	if (length >= sizeof(text))
+		return -ERANGE;
+	memcpy(text, list, length);
+	text[length] = 0;
+	return cpulist_parse(text, cpus);
+}
+
+int gct_helper_cpus_online(const uint8_t *list, uint32_t length)
+{
+	cpumask_var_t cpus;
+	int online;
+
+	if (!zalloc_cpumask_var(&cpus, GFP_KERNEL))
+		return 0;
+	online = !gct_worker_parse(list, length, cpus) &&
+		 cpumask_intersects(cpus, cpu_online_mask);
+	free_cpumask_var(cpus);
+	return online;
+}
+
+int gct_helper_worker_move(struct gct_worker *worker, const uint8_t *list,
+			   uint32_t length)
+{
+	cpumask_var_t cpus;
+	int moved;
+
+	if (!zalloc_cpumask_var(&cpus, GFP_KERNEL))
+		return 0;
+	moved = !gct_worker_parse(list, length, cpus) &&
+		!set_cpus_allowed_ptr(worker->task, cpus);
+	free_cpumask_var(cpus);
+	return moved;
+}
+
 struct gct_worker *gct_helper_worker_start(uint32_t gpu_id, void *data)
 {
 	struct gct_worker *worker = kzalloc(sizeof(*worker), GFP_KERNEL);
@@ -69,15 +125,21 @@ struct gct_worker *gct_helper_worker_start(uint32_t gpu_id, void *data)
 		kfree(worker);
 		return NULL;
 	}
+	/*
+	 * Neither a processor that comes online nor sched_setaffinity() moves a
+	 * bound thread.
+	 */
+	kthread_bind(worker->task, cpumask_any(cpu_online_mask));
+	gct_helper_worker_move(worker, NULL, 0);
 	wake_up_process(worker->task);
 	return worker;
 }
 
-void gct_helper_worker_wake(struct gct_worker *worker)
+void gct_helper_worker_cost(struct gct_worker *worker, uint64_t *ran_ns,
+			    uint64_t *sleeps)
 {
-	/* Full order: what the caller has written is seen by the round that follows. */
-	xchg(&worker->woken, 1);
-	wake_up_process(worker->task);
+	*ran_ns = READ_ONCE(worker->task->se.sum_exec_runtime);
+	*sleeps = READ_ONCE(worker->task->nvcsw);
 }
 
 void gct_helper_worker_close_bells(struct gct_worker *worker)

@@ -12,7 +12,7 @@ use crate::iface::files::{self, Entry, Mode};
 use crate::iface::value::Value;
 use crate::iface::{parse, show, File};
 use crate::launches::{EffectiveTpcs, Launches};
-use crate::records::{Gpu, Pool};
+use crate::records::{Gpu, Pool, WorkerCost};
 use crate::state::State;
 use crate::submit::stats::Reason;
 use crate::topology::Topology;
@@ -41,6 +41,15 @@ impl State<'_> {
             Scope::Group(group) if file == File::GroupCgroup => {
                 let path = parse::cgroup(text)?;
                 self.set_cgroup(group, path)
+            }
+            Scope::Gpu(gpu) if file == File::GpuWorkerCpus => {
+                let cpus = parse::cpus(text)?;
+                let gpu = self.gpus.get_mut(&gpu).ok_or(Error::Gone)?;
+                if !gpu.features.has(Feature::ChannelOwned) {
+                    return Err(Error::Unsupported);
+                }
+                gpu.worker_cpus = cpus;
+                Ok(())
             }
             Scope::Pool(owner, gpu) => self.write_setting(file, owner, gpu, text),
             _ => Err(Error::Access),
@@ -115,7 +124,13 @@ impl State<'_> {
         match scope {
             Scope::Root if file == File::Version => written(show::version(out)),
             Scope::Root if file == File::Events => written(self.show_events(out)),
-            Scope::Gpu(gpu) => show_fact(self.gpus.get(&gpu).ok_or(Error::Gone)?, file, out),
+            Scope::Gpu(gpu) => {
+                let gpu = self.gpus.get(&gpu).ok_or(Error::Gone)?;
+                match entry.feature {
+                    Some(feature) if !gpu.features.has(feature) => Err(Error::Unsupported),
+                    _ => show_fact(gpu, file, out),
+                }
+            }
             Scope::Group(group) if file == File::GroupCgroup => {
                 let group = self.groups.get(&group).ok_or(Error::Gone)?;
                 let path = (!group.cgroup.is_empty()).then_some(&group.cgroup);
@@ -219,6 +234,12 @@ fn show_fact(gpu: &Gpu, file: File, out: &mut dyn Write) -> Result<(), Error> {
             (_, xid) => writeln!(out, "xid {xid}"),
         },
         File::GpuFeatures => gpu.features.show(out),
+        File::GpuWorkerCpus => show::cpus(&gpu.worker_cpus, out),
+        File::GpuWorkerStat => {
+            let WorkerCost { ran, sleeps } = gpu.worker_cost;
+            show::stat_line("cpu_usec", ran.get() / 1_000, out)
+                .and_then(|()| show::stat_line("sleeps", sleeps, out))
+        }
         _ => return Err(Error::Access),
     })
 }

@@ -7,9 +7,10 @@ use crate::error::Error;
 use crate::features::{Feature, FeatureSet};
 use crate::gpu::GpuFacts;
 use crate::ids::{GpuId, GpuIndex, Owner, Scope};
+use crate::iface::value::CpuList;
 use crate::limits;
 use crate::objects::List;
-use crate::records::{Gpu, Pool};
+use crate::records::{Gpu, Pool, WorkerCost};
 use crate::state::State;
 use crate::table::count;
 use crate::topology::Topology;
@@ -43,6 +44,8 @@ impl State<'_> {
             // Above all indices in use, so that `renumber` moves it.
             index: GpuIndex(u8::MAX),
             lost_xid: 0,
+            worker_cpus: CpuList::EMPTY,
+            worker_cost: WorkerCost::default(),
         };
         self.gpus.insert(id, gpu)?;
         for at in 0..self.groups.len() {

@@ -4,10 +4,12 @@
 
 use crate::gpu_time::GpuTime;
 use crate::ids::{FileId, GpuId, Owner, ProcKey};
+use crate::iface::value::CpuList;
 use crate::lane::limits::LaunchLimits;
 use crate::lane::standing::Standing;
 use crate::launches::{EffectiveTpcs, Launches};
 use crate::objects::ObjectKey;
+use crate::records::WorkerCost;
 use crate::rmapi::{Action, Call, Class, Handle};
 use crate::state::State;
 use crate::topology::Topology;
@@ -53,6 +55,26 @@ pub struct Progress {
 }
 
 impl State<'_> {
+    /// Returns the resource manager's number of a GPU.
+    pub fn rm_id(&self, gpu: GpuId) -> Option<u32> {
+        self.gpus.get(&gpu).map(|gpu| gpu.facts.rm_id)
+    }
+
+    /// Returns where the thread for a GPU's owned channels may run.
+    pub fn worker_cpus(&self, rm_id: u32) -> CpuList {
+        let gpu = self.gpu_by_rm_id(rm_id);
+        let gpu = gpu.and_then(|gpu| self.gpus.get(&gpu));
+        gpu.map_or(CpuList::EMPTY, |gpu| gpu.worker_cpus)
+    }
+
+    /// Sets what that thread has cost.
+    pub fn set_worker_cost(&mut self, rm_id: u32, cost: WorkerCost) {
+        let gpu = self.gpu_by_rm_id(rm_id);
+        if let Some(gpu) = gpu.and_then(|gpu| self.gpus.get_mut(&gpu)) {
+            gpu.worker_cost = cost;
+        }
+    }
+
     /// Returns whether some owner is to have channels of the driver's. O(owners on GPUs).
     pub fn wants_owned(&self) -> bool {
         self.pools

@@ -188,6 +188,18 @@ files! {
     GpuFeatures: Gpu "features" Read Words {
         doc: "Files that are enforced or measured on this GPU, one name per line. A limit that is not listed returns EOPNOTSUPP.",
     }
+    GpuWorkerCpus: Gpu "worker.cpus" ReadWrite CpuList {
+        default: "all",
+        range: "0..=8191, at most 127 bytes",
+        feature: ChannelOwned,
+        errors: [Unsupported],
+        doc: "Processors on which the GPU's thread for owned channels may run. ERANGE if the machine cannot have such a processor, or none of them is online.",
+    }
+    GpuWorkerStat: Gpu "worker.stat" Read Stat {
+        feature: ChannelOwned,
+        errors: [Unsupported],
+        doc: "What that thread costs.",
+    }
     GroupProcs: Group "group.procs" ReadWrite Pids {
         range: "0..=2147483647",
         errors: [NoProcess, NoSpace],

@@ -118,6 +118,18 @@ pub const KEYS: &[Key] = &[
         "Roots of 2 MiB of managed memory that were evicted to the host because of `gmem.limit`.",
     ),
     key(
+        File::GpuWorkerStat,
+        "cpu_usec",
+        Some(Feature::ChannelOwned),
+        "Microseconds that the thread has run since it started; 0 while no channel is owned.",
+    ),
+    key(
+        File::GpuWorkerStat,
+        "sleeps",
+        Some(Feature::ChannelOwned),
+        "Times that it has gone to sleep since then.",
+    ),
+    key(
         File::ComputeStat,
         "channel_groups",
         None,

@@ -6,7 +6,7 @@
 //! Blanks and newlines around the value are allowed; anything else beside the value is an error. A
 //! function returns a complete value in its range, or an error.
 
-use super::value::{Bandwidth, CgroupPath, Format, Name, Value};
+use super::value::{Bandwidth, CgroupPath, CpuList, Format, Name, Value};
 use crate::error::Error;
 use crate::limits;
 use crate::mask::TpcMask;
@@ -68,6 +68,7 @@ pub fn value(format: Format, text: &[u8]) -> Result<Value, Error> {
         | Format::Stat
         | Format::Pids
         | Format::Command
+        | Format::CpuList
         | Format::Cgroup => return Err(Error::Access),
     })
 }
@@ -146,6 +147,38 @@ pub fn cgroup(text: &[u8]) -> Result<Option<CgroupPath>, Error> {
         }
         Ok(CgroupPath::from_untrusted(text))
     })
+}
+
+/// Parses a list of processors, such as `0-3,8`; empty is `all`. Whether they exist is for the
+/// caller to find out.
+///
+/// # Errors
+///
+/// [`Error::Syntax`] for the form, [`Error::Range`] if it is too long or has a number above
+/// [`CPU_MAX`](limits::CPU_MAX).
+pub fn cpus(text: &[u8]) -> Result<CpuList, Error> {
+    let list = or_word(strip(text)?, b"all", |text| {
+        for range in text.split(|byte| *byte == b',') {
+            cpu_range(range)?;
+        }
+        if text.len() > limits::CPU_LIST_LEN_MAX {
+            return Err(Error::Range);
+        }
+        Ok(CpuList::from_untrusted(text))
+    })?;
+    Ok(list.unwrap_or(CpuList::EMPTY))
+}
+
+/// Checks `N` or `N-M` in a list of processors.
+fn cpu_range(text: &[u8]) -> Result<(), Error> {
+    let cpu = |text| in_range(number(text)?, 0, limits::CPU_MAX);
+    let mut ends = text.split(|byte| *byte == b'-');
+    let first = cpu(ends.next().unwrap_or_default())?;
+    let last = ends.next().map_or(Ok(first), cpu)?;
+    match first <= last && ends.next().is_none() {
+        true => Ok(()),
+        false => Err(Error::Syntax),
+    }
 }
 
 /// Parses the line of `version`.

@@ -3,7 +3,7 @@
 //! Prints values as text. Every line ends with a newline. The text of a writable file can be
 //! written back to it.
 
-use super::value::{Bandwidth, CgroupPath, Value};
+use super::value::{Bandwidth, CgroupPath, CpuList, Value};
 use super::{ABI, VERSION};
 use crate::units::Us;
 use core::fmt::{self, Write};
@@ -48,6 +48,19 @@ pub fn version(out: &mut dyn Write) -> fmt::Result {
 /// Writes the line of `group.cgroup`.
 pub fn cgroup(path: Option<&CgroupPath>, out: &mut dyn Write) -> fmt::Result {
     writeln!(out, "{}", path.map_or("none", CgroupPath::as_str))
+}
+
+/// Writes the line of `worker.cpus`.
+pub fn cpus(list: &CpuList, out: &mut dyn Write) -> fmt::Result {
+    writeln!(
+        out,
+        "{}",
+        if list.is_empty() {
+            "all"
+        } else {
+            list.as_str()
+        }
+    )
 }
 
 /// Writes one `KEY VALUE` line.

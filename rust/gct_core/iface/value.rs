@@ -14,6 +14,9 @@ pub type Name = Text<{ limits::NAME_LEN_MAX }>;
 /// may have, so a longer path of a process, cut to fit, never equals a group's.
 pub type CgroupPath = Text<{ limits::CGROUP_LEN_MAX + 1 }>;
 
+/// A list of processors as it was written; empty for all of them.
+pub type CpuList = Text<{ limits::CPU_LIST_LEN_MAX }>;
+
 /// A duty cycle: at most `quota` of GPU time in each `period`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bandwidth {
@@ -38,6 +41,8 @@ pub enum Format {
     Command,
     /// An absolute cgroup path, or `none`.
     Cgroup,
+    /// A list of processors, or `all`.
+    CpuList,
     /// Bytes, with an optional suffix K, M or G.
     Bytes,
     /// Bytes as above, or `max`.

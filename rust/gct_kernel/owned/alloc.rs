@@ -77,7 +77,10 @@ fn pending(
     drop(inner);
     let home = uvm.as_ref().map_or(Home::Rm(space), Home::Uvm);
     let limited = limited(glue, record, site.gpu)?;
-    let gpu = glue.owned.open(site.gpu)?;
+    let (gpu, is_new) = glue.owned.open(site.gpu)?;
+    if is_new {
+        gpus_changed(glue);
+    }
     let made = || {
         let kit = Kit::new(gpu.client.clone(), call.client, &home, &mailbox)?;
         // SAFETY: has no preconditions. A random name cannot be guessed by the tenant.

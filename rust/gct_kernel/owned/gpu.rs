@@ -9,12 +9,14 @@ use crate::bindings::{self, gct_worker};
 use crate::rm::{self, SystemPmGuard};
 use crate::state::Kv;
 use core::ptr;
+use gct_core::iface::value::CpuList;
 use gct_core::lane::roster::{Roster, MEMBERS_MAX};
 use gct_core::lane::whole;
 use gct_core::lane::work::Workspace;
 use gct_core::owned::worker::{self, Pauses, Round, Signs};
 use gct_core::owned::{LAUNCHES_MAX, SEGMENT_WORDS};
 use gct_core::policy::tpc::Rank;
+use gct_core::records::WorkerCost;
 use gct_core::rmapi::control::{self, Control};
 use gct_core::rmapi::Handle;
 use gct_core::submit::rewrite::Order;
@@ -344,6 +346,30 @@ impl Gpu {
         if let Some(lane) = all.find(|lane| lane.number == number) {
             tell(lane);
         }
+    }
+
+    /// Lets the worker run on a list of processors.
+    pub(super) fn run_on(&self, cpus: &CpuList) {
+        let (worker, list) = (self.worker.load(Acquire), cpus.as_bytes());
+        if !worker.is_null() {
+            // CAST: at most 127.
+            let length = list.len() as u32;
+            // If none is online any more, the worker stays where it is.
+            // SAFETY: the worker runs until `stop`, which waits for `Owned::live`; the caller holds
+            // that. The list has that length.
+            unsafe { bindings::gct_helper_worker_move(worker, list.as_ptr(), length) };
+        }
+    }
+
+    /// Returns what the worker has cost since it started.
+    pub(super) fn cost(&self) -> WorkerCost {
+        let (worker, mut ran, mut sleeps) = (self.worker.load(Acquire), 0, 0);
+        if !worker.is_null() {
+            // SAFETY: as in `run_on`. Both results are writable.
+            unsafe { bindings::gct_helper_worker_cost(worker, &mut ran, &mut sleeps) };
+        }
+        let ran = Ns(ran);
+        WorkerCost { ran, sleeps }
     }
 
     /// Ends the worker. No thread may call [`add`](Self::add) meanwhile or later.

@@ -7,6 +7,7 @@ use crate::bindings;
 use crate::state::Glue;
 use gct_core::engine::{Progress, Terms};
 use gct_core::ids::FileId;
+use gct_core::iface::value::CpuList;
 use kernel::sync::atomic::Relaxed;
 
 /// Takes over what a write has changed. Lets the hooks pass calls that map memory, while
@@ -38,10 +39,44 @@ fn pass_calls(glue: &Glue) {
     unsafe { bindings::gct_helper_own(on) };
 }
 
+/// Has the workers run where `worker.cpus` of their GPUs says.
+pub(crate) fn move_workers(glue: &Glue) {
+    let _updating = glue.owned.updating.lock();
+    place(glue);
+}
+
+/// The same, while [`Owned::updating`] is held.
+fn place(glue: &Glue) {
+    for gpu in glue.owned.live.lock().iter() {
+        gpu.run_on(&glue.locked(|state| state.worker_cpus(gpu.id)));
+    }
+}
+
+/// Returns whether one of a list of processors is online.
+pub(crate) fn is_online(cpus: &CpuList) -> bool {
+    let list = cpus.as_bytes();
+    // CAST: at most 127.
+    let length = list.len() as u32;
+    // SAFETY: the list has that length.
+    unsafe { bindings::gct_helper_cpus_online(list.as_ptr(), length) != 0 }
+}
+
+/// Has the core show what a GPU's worker has cost.
+pub(crate) fn report_cost(glue: &Glue, gpu: u32) {
+    let live = glue.owned.live.lock();
+    let cost = live
+        .iter()
+        .find(|live| live.id == gpu)
+        .map(|live| live.cost());
+    drop(live);
+    glue.locked(|state| state.set_worker_cost(gpu, cost.unwrap_or_default()));
+}
+
 /// Follows up after the number of GPUs with owned channels has changed.
 pub(super) fn gpus_changed(glue: &Glue) {
     let _updating = glue.owned.updating.lock();
     pass_calls(glue);
+    place(glue);
 }
 
 /// Returns the limits of a file's process on a GPU.

@@ -24,6 +24,8 @@ pub enum Content {
     Pids(Vec<u32>),
     /// A cgroup path; `None` for `none`.
     Cgroup(Option<String>),
+    /// A list of processors; `None` for `all`.
+    CpuList(Option<String>),
 }
 
 impl Content {
@@ -57,6 +59,10 @@ impl Content {
             Format::Cgroup => {
                 Self::Cgroup(parse::cgroup(text)?.map(|path| path.as_str().to_owned()))
             }
+            Format::CpuList => {
+                let list = parse::cpus(text)?;
+                Self::CpuList((!list.is_empty()).then(|| list.as_str().to_owned()))
+            }
             Format::Command => return Err(CoreError::Access),
             _ => Self::Value(parse::value(format, text)?),
         })
@@ -81,6 +87,7 @@ impl fmt::Display for Content {
                 text = pids.join("\n");
             }
             Self::Cgroup(path) => text.push_str(path.as_deref().unwrap_or("none")),
+            Self::CpuList(list) => text.push_str(list.as_deref().unwrap_or("all")),
         }
         f.write_str(text.trim_end_matches('\n'))
     }

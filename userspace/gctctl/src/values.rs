@@ -67,7 +67,7 @@ pub(crate) fn json(content: &Content) -> Value {
         Content::Words(words) => words.clone().into(),
         Content::Pids(pids) => pids.clone().into(),
         Content::Cgroup(path) => path.clone().into(),
-        Content::Value(_) | Content::Line(_) => {
+        Content::Value(_) | Content::Line(_) | Content::CpuList(_) => {
             let text = content.to_string();
             text.parse::<u64>()
                 .map_or_else(|_| text.into(), Value::from)

@@ -179,8 +179,26 @@ fn forms_without_a_value_are_not_written_as_one() {
         Format::Pids,
         Format::Command,
         Format::Cgroup,
+        Format::CpuList,
     ] {
         assert_eq!(value(format, b"1"), Err(Error::Access));
+    }
+}
+
+#[test]
+fn lists_of_processors() {
+    for good in ["0", "0-3", "0-3,8,10-10", "8191\n"] {
+        assert_eq!(cpus(good.as_bytes()).unwrap().as_str(), good.trim());
+    }
+    assert!(cpus(b"all\n").unwrap().is_empty());
+    for bad in [
+        "", "3-0", "1-2-3", ",", "0,", "a", "-1", "0 1", "0-", "none",
+    ] {
+        assert_eq!(cpus(bad.as_bytes()), Err(Error::Syntax), "{bad:?}");
+    }
+    let long = ["0"; 65].join(",");
+    for far in ["8192", "0-99999999999999999999", long.as_str()] {
+        assert_eq!(cpus(far.as_bytes()), Err(Error::Range), "{far:?}");
     }
 }
 

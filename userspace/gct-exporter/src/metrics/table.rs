@@ -70,6 +70,22 @@ pub(crate) static METRICS: &[Metric] = &[
         From::Words("file"),
         "1 for each file that is enforced or measured on the GPU.",
     ),
+    of(
+        Scope::Gpu,
+        ("worker_cpu", "seconds"),
+        Kind::Counter,
+        File::GpuWorkerStat,
+        From::Key("cpu_usec"),
+        "Time of the processor that the thread for owned channels has taken since it started.",
+    ),
+    of(
+        Scope::Gpu,
+        ("worker_sleeps", ""),
+        Kind::Counter,
+        File::GpuWorkerStat,
+        From::Key("sleeps"),
+        "Times that the thread for owned channels has gone to sleep since it started.",
+    ),
     own(
         Scope::Group,
         "",

@@ -53,6 +53,7 @@ mod owned_storm;
 mod owned_strict;
 mod owned_time;
 mod owned_uvm;
+mod owned_worker;
 mod process;
 mod processes;
 mod programs;
@@ -167,6 +168,7 @@ fn all(filter: &str) -> ExitCode {
         steps::TESTS,
         owned_uvm::TESTS,
         owned_mps::TESTS,
+        owned_worker::TESTS,
         faults::TESTS,
         limits::TESTS,
         gmem::TESTS,
