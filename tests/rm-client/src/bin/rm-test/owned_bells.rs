@@ -166,11 +166,10 @@ fn mapped() -> Outcome {
             session.gpu().doorbell(false)?,
             session.gpu().doorbell(true)?,
         ];
-        pages.iter().try_for_each(|page| takes(page, 0))?;
         release(&mut queue, 0, 1)?;
         is_asleep()?;
+        // Each is mapped again: its clock runs.
         pages.iter().try_for_each(|page| takes(page, 1))?;
-        pages.iter().try_for_each(|page| takes(page, 0))?;
         parent.step()?;
         is_asleep()?;
         parent.step()
