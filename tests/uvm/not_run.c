@@ -7,7 +7,8 @@
 
 /* Shared reasons, so that the table uses the same words. */
 #define NUMA "needs a machine with several memory nodes"
-#define FAULTS "needs faults or access counter notifications, which the software GPU does not send"
+#define COUNTERS "needs access counter notifications, which the software GPU does not send"
+#define FAULTS "needs launches that fault, which tests/rm-client makes"
 #define PEERS "needs two GPUs that reach each other's memory, which the software GPU cannot"
 #define SETTING "only changes a setting, whose effect is a matter of time or chance"
 
@@ -25,12 +26,12 @@ const struct not_run not_run[] = {
 	{ "PMM_CHUNK_WITH_ELEVATED_PAGE", "needs a GPU whose memory is a NUMA node" },
 	{ "PMM_INDIRECT_PEERS", PEERS },
 	{ "PMM_SYSMEM", "needs a GPU with access counters to keep a reverse map for" },
-	{ "RECONFIGURE_ACCESS_COUNTERS", FAULTS },
-	{ "RESET_ACCESS_COUNTERS", FAULTS },
+	{ "RECONFIGURE_ACCESS_COUNTERS", COUNTERS },
+	{ "RESET_ACCESS_COUNTERS", COUNTERS },
 	{ "RM_MEM_SANITY", "takes minutes on the software GPU: it writes megabytes through BAR1 word by word" },
 	{ "SEC2_CPU_GPU_ROUNDTRIP", "needs a GPU in confidential computing mode" },
 	{ "SEC2_SANITY", "needs a GPU in confidential computing mode" },
-	{ "SET_IGNORE_ACCESS_COUNTERS", FAULTS },
+	{ "SET_IGNORE_ACCESS_COUNTERS", COUNTERS },
 	{ "SET_PAGE_PREFETCH_POLICY", SETTING },
 	{ "SET_PREFETCH_FILTERING", FAULTS },
 	{ "SKIP_MIGRATE_VMA", SETTING },

@@ -26,6 +26,7 @@ mod raw;
 mod runlist;
 mod session;
 mod sys;
+mod touch;
 mod uvm;
 
 pub use abi::{Handle, Release};
@@ -38,4 +39,5 @@ pub use queue::Queue;
 pub use raw::{forge, Forgery};
 pub use session::{Engine, Session};
 pub use sys::Mapping;
+pub use touch::{Access, Toucher};
 pub use uvm::Uvm;

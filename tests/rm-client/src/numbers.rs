@@ -169,6 +169,8 @@ numbers! {
     UVM_FREE: u32 = 34, "UVM_FREE";
     /// An address space whose page tables are UVM's.
     SPACE_OF_UVM: u32 = 8, "NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED";
+    /// An address space whose faults UVM serves.
+    SPACE_WITH_FAULTS: u32 = 64, "NV_VASPACE_ALLOCATION_FLAGS_ENABLE_PAGE_FAULTING";
 
     /// Engine: graphics and compute.
     ENGINE_GRAPHICS: u32 = 1, "NV2080_ENGINE_TYPE_GRAPHICS";

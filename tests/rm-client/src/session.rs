@@ -75,8 +75,21 @@ impl Session {
     ///
     /// Those of the driver.
     pub fn with_uvm(gpu: Gpu) -> Result<Self, Error> {
+        Self::of_uvm(gpu, n::SPACE_OF_UVM)
+    }
+
+    /// The same, for launches that touch memory which is elsewhere: UVM serves their faults.
+    ///
+    /// # Errors
+    ///
+    /// Those of the driver.
+    pub fn with_faults(gpu: Gpu) -> Result<Self, Error> {
+        Self::of_uvm(gpu, n::SPACE_OF_UVM | n::SPACE_WITH_FAULTS)
+    }
+
+    fn of_uvm(gpu: Gpu, flags: u32) -> Result<Self, Error> {
         let uvm = Uvm::open(&gpu)?;
-        let session = Self::with_space(gpu, n::SPACE_OF_UVM, Some(uvm))?;
+        let session = Self::with_space(gpu, flags, Some(uvm))?;
         if let Some(uvm) = &session.uvm {
             uvm.register_space(&session.gpu, session.space)?;
         }

@@ -22,6 +22,7 @@ impl Mmio for Gpu {
             .or_else(|| timer::read(offset, self.platform.clock.now_ns()))
             .or_else(|| self.fsp.read(offset))
             .or_else(|| self.read_done(offset))
+            .or_else(|| self.replayable.read(offset))
             .or_else(|| self.journal.read(offset))
             .unwrap_or_else(|| self.registers.guest_read(offset))
     }
@@ -31,6 +32,12 @@ impl Mmio for Gpu {
         if pramin::write(&mut self.memory, window, offset, value)
             || self.intr.write(offset, value)
             || self.journal.write(offset, value)
+            || self.replayable.write(
+                &mut self.intr,
+                self.chip.vectors.replayable_fault,
+                offset,
+                value,
+            )
         {
             return;
         }

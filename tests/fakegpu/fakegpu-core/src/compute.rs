@@ -3,19 +3,22 @@
 //! Executes compute launches (class HOPPER_COMPUTE_A) with `gct-model`, the model of the launch
 //! hardware that also tests the submission core.
 //!
-//! No shader runs. A launch leaves its effects in memory, such as semaphores, and a record of the
-//! blocks that ran and their mask. It takes the time that [`LaunchTime`] gives its blocks, counted
-//! while its channel group has the engine.
+//! No shader runs, but for lists of memory accesses ([`touch`](crate::touch)). A launch leaves its
+//! effects in memory, such as semaphores, and a record of the blocks that ran and their mask. It
+//! takes the time that [`LaunchTime`] gives its blocks, counted while its channel group has the
+//! engine.
 
 use crate::bits::Bits;
 use crate::chip::{ChipDescription, LaunchTime};
-use crate::gmmu::AddressSpace;
+use crate::faults::Place;
+use crate::gmmu::{self, AddressSpace};
 use crate::gsp::objects::ObjectKey;
 use crate::host::execute::Work;
 use crate::host::methods::Method;
 use crate::host::tpcs::{Demand, FULL_SPEED};
 use crate::memory::PhysicalMemory;
 use crate::recorder::Event;
+use crate::touch::{Progress, Touch};
 use gct_core::submit::method::incr;
 use gct_model::{Anomaly, ChannelId, Config, Fault, GuestMemory, Machine};
 use std::collections::btree_map::Entry;
@@ -95,6 +98,8 @@ pub(crate) struct Running {
     pub(crate) demand: Demand,
     /// Its speed among the launches that run now.
     pub(crate) speed: u64,
+    /// What is left of its program. It ends with its time and its program.
+    touch: Option<Touch>,
 }
 
 impl Running {
@@ -123,7 +128,13 @@ impl Running {
                 part: part.checked_div(at_a_time).unwrap_or(0),
             },
             speed: FULL_SPEED,
+            touch: None,
         }
+    }
+
+    /// Returns whether its time is over and its program has ended.
+    fn is_over(&self) -> bool {
+        self.left == 0 && self.touch.is_none()
     }
 
     /// Returns when it ends at its present speed, in nanoseconds from now.
@@ -163,12 +174,11 @@ impl Compute {
     }
 
     /// Executes the gathered methods, within the turn's budget.
-    pub fn advance(
-        &mut self,
-        work: &mut Work<'_>,
-        space: AddressSpace,
-        channel: ObjectKey,
-    ) -> Advance {
+    pub fn advance(&mut self, work: &mut Work<'_>, place: &Place) -> Advance {
+        if let Err(gmmu::Fault { va }) = self.touch(work, place) {
+            return Advance::Faulted { va };
+        }
+        let Place { space, channel, .. } = *place;
         if self.words.is_empty() && !self.active {
             return self.state(false);
         }
@@ -203,7 +213,7 @@ impl Compute {
         let blocked = !self.active && !machine.report().blocked.is_empty();
         // The next turn checks the semaphore again.
         self.active |= blocked;
-        self.start(work);
+        self.start(work, place);
         match self.record(work, channel) {
             Some(va) => Advance::Faulted { va },
             None => self.state(blocked),
@@ -213,16 +223,44 @@ impl Compute {
     fn state(&self, blocked: bool) -> Advance {
         let running = self.launches.values().filter(|launch| launch.left > 0);
         let left_ns = running.map(Running::ends_in_ns).min();
+        let touches = self.launches.values().filter_map(|it| it.touch.as_ref());
+        let is_stalled = touches.clone().next().is_some();
+        let mut touches = touches.map(Touch::progress);
         match left_ns {
             _ if self.active && !blocked => Advance::Unfinished,
+            _ if touches.any(|progress| progress != Progress::Stalled) => Advance::Unfinished,
             Some(left_ns) => Advance::Running { left_ns },
-            None if blocked => Advance::Blocked,
+            None if blocked || is_stalled => Advance::Blocked,
             None => Advance::Done,
         }
     }
 
-    /// Starts the clock of launches that have begun.
-    fn start(&mut self, work: &Work<'_>) {
+    /// Continues the programs of running launches.
+    fn touch(&mut self, work: &mut Work<'_>, place: &Place) -> Result<(), gmmu::Fault> {
+        for launch in self.launches.values_mut() {
+            if let Some(touch) = &mut launch.touch {
+                if touch.advance(work, place)? == Progress::Done {
+                    launch.touch = None;
+                }
+            }
+        }
+        self.finish();
+        Ok(())
+    }
+
+    /// Ends launches that are over.
+    fn finish(&mut self) {
+        let Some(machine) = &mut self.machine else {
+            return;
+        };
+        for (run, _) in self.launches.iter().filter(|(_, it)| it.is_over()) {
+            machine.finish(*run);
+            self.active = true;
+        }
+    }
+
+    /// Starts the clock of launches that have begun, and their programs.
+    fn start(&mut self, work: &Work<'_>, place: &Place) {
         let Some(machine) = &self.machine else {
             return;
         };
@@ -231,7 +269,9 @@ impl Compute {
                 (self.launches.entry(run), machine.report().runs.get(run))
             {
                 let (blocks, mask) = (entry.count(), &entry.mask.0);
-                launch.insert(Running::new(work.chip, work.now_ns, blocks, mask));
+                let mut running = Running::new(work.chip, work.now_ns, blocks, mask);
+                running.touch = Touch::read(work.memory, place, entry.kernel.program);
+                launch.insert(running);
             }
         }
     }
@@ -243,16 +283,10 @@ impl Compute {
 
     /// Charges `ns` of engine time to the channel's running launches.
     pub fn pass(&mut self, ns: u64) {
-        let Some(machine) = &mut self.machine else {
-            return;
-        };
-        for (run, launch) in &mut self.launches {
+        for launch in self.launches.values_mut() {
             launch.pass(ns);
-            if launch.left == 0 {
-                machine.finish(*run);
-                self.active = true;
-            }
         }
+        self.finish();
     }
 
     /// Returns the launches whose time runs.

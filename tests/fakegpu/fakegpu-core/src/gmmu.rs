@@ -175,6 +175,15 @@ fn page(entry: u64, va: u64, low: u32) -> Option<Translation> {
     })
 }
 
+/// What a mapping lacks for an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// A page.
+    Page,
+    /// The permission to write.
+    Permission,
+}
+
 /// A virtual address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressSpace {
@@ -220,6 +229,15 @@ impl AddressSpace {
             at = at.saturating_add(count as u64);
         }
         Ok(())
+    }
+
+    /// Returns what the mapping of `va` lacks for a read or a write.
+    pub fn lacks(self, memory: &PhysicalMemory, va: u64, write: bool) -> Option<Lack> {
+        match translate(memory, self.root, va) {
+            Err(_) => Some(Lack::Page),
+            Ok(page) if write && !page.writable => Some(Lack::Permission),
+            Ok(_) => None,
+        }
     }
 
     /// Reads a little-endian 32-bit word at `va`.

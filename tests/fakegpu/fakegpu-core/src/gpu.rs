@@ -5,6 +5,7 @@
 use crate::bar0;
 use crate::bits::low_u32;
 use crate::chip::ChipDescription;
+use crate::faults::Faults;
 use crate::fsp::Fsp;
 use crate::gsp::refusals::Refusal;
 use crate::gsp::rpc::Context;
@@ -80,6 +81,8 @@ pub struct Gpu {
     pub(crate) unmapped_accesses: u64,
     /// Faults that GSP has not reported yet.
     faults: Vec<ChannelFault>,
+    /// Accesses that wait for the driver.
+    pub(crate) replayable: Faults,
     gsp: Gsp,
     refusals: Vec<Refusal>,
     pci: PciConfig,
@@ -103,6 +106,7 @@ impl Gpu {
             memory: PhysicalMemory::new(chip.fb_bytes, platform.memory.clone()),
             host: Host::default(),
             faults: Vec::new(),
+            replayable: Faults::default(),
             gsp: Gsp::default(),
             refusals: Vec::new(),
             pci: PciConfig::new(&chip),
@@ -147,6 +151,7 @@ impl Gpu {
             now_ns: 0,
             recorder: &*self.platform.recorder,
             faults: &mut self.faults,
+            replayable: &mut self.replayable,
             engine: None,
             methods: 0,
             bytes: 0,
@@ -221,6 +226,7 @@ impl Gpu {
         self.fsp = Fsp::default();
         self.gsp = Gsp::default();
         self.faults.clear();
+        self.replayable = Faults::default();
         self.host.reset();
         self.memory.reset();
     }
@@ -240,6 +246,7 @@ impl Gpu {
             uuid,
             memory: &mut self.memory,
             host: &mut self.host,
+            replayable: &mut self.replayable,
             recorder: &*self.platform.recorder,
             refusals: &mut self.refusals,
             now_ns: self.platform.clock.now_ns(),

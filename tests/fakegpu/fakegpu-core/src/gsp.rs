@@ -11,6 +11,7 @@ mod identity;
 pub mod msgq;
 pub mod objects;
 pub mod refusals;
+mod replayable;
 pub mod rpc;
 mod scheduling;
 mod spaces;

@@ -5,6 +5,7 @@
 pub mod channel;
 pub mod execute;
 pub mod methods;
+mod replay;
 mod runlist;
 pub mod semaphore;
 pub(crate) mod tpcs;
@@ -12,7 +13,7 @@ pub(crate) mod tpcs;
 use crate::abi::{self, Malformed};
 use crate::gsp::objects::{ObjectKey, Objects};
 use crate::memory::PhysicalAddress;
-use channel::{Channel, ChannelId};
+use channel::{Channel, ChannelId, Space};
 use runlist::Runlist;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,6 +40,10 @@ pub struct Host {
     page_directories: BTreeMap<ObjectKey, PhysicalAddress>,
     /// The address space of a channel group or a context share.
     spaces: BTreeMap<ObjectKey, ObjectKey>,
+    /// The numbers of context shares.
+    subcontexts: BTreeMap<ObjectKey, u32>,
+    /// Address spaces whose faults can be replayed.
+    replayable: BTreeSet<ObjectKey>,
 }
 
 impl Host {
@@ -134,8 +139,8 @@ impl Host {
         self.page_directories.remove(&space);
     }
 
-    /// Handles the allocation of `object`. Only channels, channel groups and context shares matter
-    /// here.
+    /// Handles the allocation of `object`. Only channels, channel groups, context shares and
+    /// address spaces matter here.
     ///
     /// # Errors
     /// [`Malformed`] if the parameters are too short.
@@ -156,9 +161,16 @@ impl Host {
                 self.name_space(objects, object, handle);
             }
             FERMI_CONTEXT_SHARE_A => {
-                let handle =
-                    abi::get_u32(params, abi::NV_CTXSHARE_ALLOCATION_PARAMETERS::hVASpace)?;
-                self.name_space(objects, object, handle);
+                use abi::NV_CTXSHARE_ALLOCATION_PARAMETERS as P;
+                self.name_space(objects, object, abi::get_u32(params, P::hVASpace)?);
+                let number = abi::get_u32(params, P::subctxId)?;
+                self.subcontexts.insert(object, number);
+            }
+            FERMI_VASPACE_A => {
+                let flags = abi::get_u32(params, abi::NV_VASPACE_ALLOCATION_PARAMETERS::flags)?;
+                if flags & abi::NV_VASPACE_ALLOCATION_FLAGS_ENABLE_PAGE_FAULTING != 0 {
+                    self.replayable.insert(object);
+                }
             }
             HOPPER_CHANNEL_GPFIFO_A | VOLTA_CHANNEL_GPFIFO_A => {
                 let space = self.space_of_channel(objects, object, parent, params)?;
@@ -180,6 +192,8 @@ impl Host {
             self.page_directories.remove(object);
             self.spaces.remove(object);
             self.timeslices_ns.remove(object);
+            self.subcontexts.remove(object);
+            self.replayable.remove(object);
         }
     }
 
@@ -215,23 +229,28 @@ impl Host {
         object: ObjectKey,
         parent: u32,
         params: &[u8],
-    ) -> Result<Option<ObjectKey>, Malformed> {
+    ) -> Result<Space, Malformed> {
         use abi::NV_CHANNEL_ALLOC_PARAMS as P;
         let key = |handle| ObjectKey {
             client: object.client,
             handle,
         };
         let own = abi::get_u32(params, P::hVASpace)?;
-        if own != 0 {
-            return Ok(Some(objects.origin(key(own))));
-        }
         let share = key(abi::get_u32(params, P::hContextShare)?);
-        let named = self
-            .spaces
-            .get(&share)
-            .or(self.spaces.get(&key(parent)))
-            .copied();
-        Ok(named.or_else(|| objects.ancestor(key(parent), NV01_DEVICE_0)))
+        let named = match own {
+            0 => self
+                .spaces
+                .get(&share)
+                .or(self.spaces.get(&key(parent)))
+                .copied(),
+            own => Some(objects.origin(key(own))),
+        };
+        let space = named.or_else(|| objects.ancestor(key(parent), NV01_DEVICE_0));
+        Ok(Space {
+            key: space,
+            replayable: space.is_some_and(|space| self.replayable.contains(&space)),
+            subcontext: self.subcontexts.get(&share).copied().unwrap_or(0),
+        })
     }
 
     /// Returns the page directory of `channel`, if it has one.

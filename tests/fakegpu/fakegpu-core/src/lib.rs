@@ -21,6 +21,7 @@ pub mod bits;
 pub mod ce;
 pub mod chip;
 pub mod compute;
+pub mod faults;
 pub mod firmware;
 pub mod fsp;
 pub mod gmmu;
@@ -39,6 +40,7 @@ pub mod registers;
 pub mod regs;
 pub mod sparse;
 pub mod timer;
+pub mod touch;
 pub mod twod;
 
 #[cfg(test)]

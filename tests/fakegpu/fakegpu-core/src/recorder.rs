@@ -81,6 +81,22 @@ pub enum Event<'a> {
         /// The channel.
         channel: ObjectKey,
     },
+    /// A replayable fault.
+    Fault {
+        /// The channel.
+        channel: ObjectKey,
+        /// The address.
+        va: u64,
+        /// Whether the access is a write.
+        write: bool,
+    },
+    /// A replay of all stalled accesses.
+    Replay,
+    /// A cancel of stalled accesses.
+    Cancel {
+        /// Their address.
+        va: u64,
+    },
     /// A compute launch that has ended.
     Launch {
         /// The channel.
@@ -149,6 +165,16 @@ impl Event<'_> {
             Self::Doorbell { channel } => {
                 text(&mut line, "kind", "doorbell");
                 place(&mut line, channel, None);
+            }
+            Self::Fault { channel, va, write } => {
+                text(&mut line, "kind", "fault");
+                place(&mut line, channel, None);
+                let _ = write!(line, ",\"va\":{va},\"write\":{write}");
+            }
+            Self::Replay => text(&mut line, "kind", "replay"),
+            Self::Cancel { va } => {
+                text(&mut line, "kind", "cancel");
+                let _ = write!(line, ",\"va\":{va}");
             }
             Self::Launch {
                 channel,

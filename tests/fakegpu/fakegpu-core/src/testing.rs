@@ -4,6 +4,7 @@
 
 use crate::abi;
 use crate::chip::{ChipDescription, Engine};
+use crate::faults::Faults;
 use crate::gmmu::AddressSpace;
 use crate::gpu::Gpu;
 use crate::host::execute::{ChannelFault, Work};
@@ -113,6 +114,7 @@ pub(crate) struct Bench {
     pub(crate) world: Arc<World>,
     pub(crate) recorder: Arc<Lines>,
     pub(crate) faults: Vec<ChannelFault>,
+    pub(crate) replayable: Faults,
     pub(crate) space: AddressSpace,
     /// A copy engine.
     pub(crate) engine: Engine,
@@ -158,6 +160,7 @@ impl Bench {
             },
             recorder: Arc::default(),
             faults: Vec::new(),
+            replayable: Faults::default(),
             engine,
             chip,
             memory,
@@ -185,6 +188,7 @@ impl Bench {
             now_ns: 0,
             recorder: &*self.recorder,
             faults: &mut self.faults,
+            replayable: &mut self.replayable,
             engine: Some(self.engine),
             methods: 2048,
             bytes: 1 << 20,

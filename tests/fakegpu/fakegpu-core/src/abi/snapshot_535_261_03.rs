@@ -197,6 +197,8 @@ pub mod NV_CHANNEL_ALLOC_PARAMS {
     pub const hContextShare: Field = Field::new(0x18, 4);
     pub const hVASpace: Field = Field::new(0x1c, 4);
     pub const engineType: Field = Field::new(0x80, 4);
+    pub const instanceMem_base: Field = Field::new(0x90, 8);
+    pub const instanceMem_addressSpace: Field = Field::new(0xa0, 4);
     pub const userdMem_base: Field = Field::new(0xa8, 8);
     pub const userdMem_addressSpace: Field = Field::new(0xb8, 4);
     pub const errorNotifierMem_base: Field = Field::new(0xf8, 8);
@@ -222,12 +224,15 @@ pub mod NV_CTXSHARE_ALLOCATION_PARAMETERS {
     use super::*;
     pub const SIZE: usize = 0xc;
     pub const hVASpace: Field = Field::new(0, 4);
+    pub const subctxId: Field = Field::new(0x8, 4);
 }
 pub mod NV_VASPACE_ALLOCATION_PARAMETERS {
     use super::*;
     pub const SIZE: usize = 0x30;
     pub const index: Field = Field::new(0, 4);
+    pub const flags: Field = Field::new(0x4, 4);
 }
+pub const NV_VASPACE_ALLOCATION_FLAGS_ENABLE_PAGE_FAULTING: u32 = 0x40;
 pub const NV_VASPACE_ALLOCATION_INDEX_GPU_DEVICE: u32 = 0x3;
 pub const CHANNEL_USERD_INDEX_VALUE_HIGH: u32 = 0xa;
 pub const CHANNEL_USERD_INDEX_VALUE_LOW: u32 = 0x8;
@@ -284,6 +289,8 @@ pub const NV2080_CTRL_CMD_INTERNAL_GET_CONSTRUCTED_FALCON_INFO: u32 = 0x20800a42
 pub const NV2080_CTRL_CMD_INTERNAL_GET_DEVICE_INFO_TABLE: u32 = 0x20800a40;
 pub const NV2080_CTRL_CMD_INTERNAL_GMMU_COPY_RESERVED_SPLIT_GVASPACE_PDES_TO_SERVER: u32 = 0x20800a9f;
 pub const NV2080_CTRL_CMD_INTERNAL_GMMU_GET_STATIC_INFO: u32 = 0x20800a59;
+pub const NV2080_CTRL_CMD_INTERNAL_GMMU_REGISTER_FAULT_BUFFER: u32 = 0x20800a9b;
+pub const NV2080_CTRL_CMD_INTERNAL_GMMU_UNREGISTER_FAULT_BUFFER: u32 = 0x20800a9c;
 pub const NV2080_CTRL_CMD_INTERNAL_GPU_GET_CHIP_INFO: u32 = 0x20800a36;
 pub const NV2080_CTRL_CMD_INTERNAL_GPU_GET_USER_REGISTER_ACCESS_MAP: u32 = 0x20800a41;
 pub const NV2080_CTRL_CMD_INTERNAL_INTR_GET_KERNEL_TABLE: u32 = 0x20800a5c;
@@ -377,6 +384,12 @@ pub mod NV2080_CTRL_INTERNAL_FIFO_GET_NUM_CHANNELS_PARAMS {
     use super::*;
     pub const SIZE: usize = 0x8;
     pub const numChannels: Field = Field::new(0x4, 4);
+}
+pub mod NV2080_CTRL_INTERNAL_GMMU_REGISTER_FAULT_BUFFER_PARAMS {
+    use super::*;
+    pub const SIZE: usize = 0x810;
+    pub const faultBufferSize: Field = Field::new(0x8, 4);
+    pub const faultBufferPteArray: Array = Array::new(0x10, 8, 256);
 }
 pub mod NV2080_CTRL_INTERNAL_GMMU_GET_STATIC_INFO_PARAMS {
     use super::*;

@@ -4,12 +4,14 @@
 
 use crate::abi::{self, Malformed};
 use crate::chip::ChipDescription;
+use crate::faults::Faults;
 use crate::gsp::boot;
 use crate::gsp::control::{self, Answer};
 use crate::gsp::errors;
 use crate::gsp::msgq::{Queues, Record};
 use crate::gsp::objects::{ObjectKey, Objects};
 use crate::gsp::refusals::{refused, Refusal};
+use crate::gsp::replayable;
 use crate::gsp::scheduling;
 use crate::gsp::spaces::{
     self, names_default_space, physical, space_key, update_bar_pde, PAGE_DIRECTORY_APERTURE,
@@ -47,6 +49,8 @@ pub struct Context<'a> {
     pub memory: &'a mut PhysicalMemory,
     /// Executes channels.
     pub host: &'a mut Host,
+    /// Accesses that wait for the driver.
+    pub replayable: &'a mut Faults,
     /// Records what the driver asks for.
     pub recorder: &'a dyn Recorder,
     /// Controls to refuse at a test's request.
@@ -70,6 +74,7 @@ impl Gsp {
     pub fn boot(&mut self, context: &mut Context<'_>, parameters: u64) -> bool {
         *self = Self::default();
         context.host.reset();
+        *context.replayable = Faults::default();
         context.recorder.record(context.now_ns, &Event::Boot);
         let queues = boot::find_queues(context.memory, parameters)
             .and_then(|location| Queues::open(context.memory, location));
@@ -136,6 +141,7 @@ impl Gsp {
         if function == abi::NV_VGPU_MSG_FUNCTION_UNLOADING_GUEST_DRIVER {
             *self = Self::default();
             context.host.reset();
+            *context.replayable = Faults::default();
             return Outcome::Halted;
         }
         Outcome::Unchanged
@@ -195,6 +201,8 @@ impl Gsp {
         if refused.is_none() {
             scheduling::observe(context.host, &self.objects, object, command, &sent)?;
             spaces::observe(context.host, &self.objects, object, command, &sent)?;
+            let object = self.objects.origin(object);
+            replayable::observe(context.replayable, object, command, &sent)?;
         }
         let class = self.objects.get(object).map(|object| object.class);
         let params = &sent[..sent.len().min(PARAMS_MAX)];
@@ -256,7 +264,9 @@ impl Gsp {
             handle: abi::get_u32(&record.payload, Call::hObjectOld)?,
         };
         let class = self.objects.get(object).map(|object| object.class);
-        context.host.free(&self.objects.remove(object));
+        let gone = self.objects.remove(object);
+        context.host.free(&gone);
+        context.replayable.forget(&gone);
         context
             .recorder
             .record(context.now_ns, &Event::Free { object, class });

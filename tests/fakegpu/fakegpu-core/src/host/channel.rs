@@ -7,16 +7,17 @@ use crate::bits::{low_u32, Bits};
 use crate::ce::{CopyEngine, HOPPER_DMA_COPY_A};
 use crate::chip::EngineKind;
 use crate::compute::{Compute, Running, HOPPER_COMPUTE_A};
+use crate::faults::Place;
 use crate::gmmu::{AddressSpace, Fault};
 use crate::gsp::objects::ObjectKey;
 use crate::host::execute::Work;
 use crate::host::methods::{HostMethods, Method, FIRST_ENGINE_METHOD};
-use crate::memory::{Location, PhysicalAddress, PhysicalMemory};
+use crate::memory::{Location, PhysicalAddress};
 use crate::regs::NV_VIRTUAL_FUNCTION_DOORBELL;
 use crate::twod::{TwoD, FERMI_TWOD_A};
 use gct_core::submit::gpfifo::{Fetch, Segment};
 use gct_core::submit::method::PartialBurst;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 /// USERD areas on one page.
 const USERD_PER_PAGE: u32 = 8;
@@ -51,13 +52,26 @@ impl ChannelId {
     }
 }
 
+/// The address space of a channel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Space {
+    /// Its key, if the channel has one.
+    pub key: Option<ObjectKey>,
+    /// Whether its faults can be replayed.
+    pub replayable: bool,
+    /// The number of the channel's context share.
+    pub subcontext: u32,
+}
+
 /// A channel: a ring of entries that point at commands.
 pub struct Channel {
     id: ChannelId,
     object: ObjectKey,
     /// The channel's group; the channel itself if it belongs to none.
     group: ObjectKey,
-    space: Option<ObjectKey>,
+    space: Space,
+    /// Its instance block.
+    instance: PhysicalAddress,
     ring_va: u64,
     pub(super) ring_entries: u32,
     userd: PhysicalAddress,
@@ -99,7 +113,7 @@ impl Channel {
     pub fn new(
         object: ObjectKey,
         group: ObjectKey,
-        space: Option<ObjectKey>,
+        space: Space,
         params: &[u8],
     ) -> Result<Self, Malformed> {
         use abi::NV_CHANNEL_ALLOC_PARAMS as P;
@@ -114,6 +128,7 @@ impl Channel {
             object,
             group,
             space,
+            instance: memory_of(params, P::instanceMem_addressSpace, P::instanceMem_base)?,
             ring_va: abi::get(params, P::gpFifoOffset)?,
             ring_entries: abi::get_u32(params, P::gpFifoEntries)?,
             userd: memory_of(params, P::userdMem_addressSpace, P::userdMem_base)?,
@@ -171,7 +186,18 @@ impl Channel {
 
     /// Returns its address space.
     pub fn space(&self) -> Option<ObjectKey> {
-        self.space
+        self.space.key
+    }
+
+    /// Says who accesses memory when the channel does. `space` is its address space.
+    pub(super) fn place(&self, space: AddressSpace) -> Place {
+        Place {
+            channel: self.object,
+            instance: self.instance,
+            subcontext: self.space.subcontext,
+            space,
+            replayable: self.space.replayable,
+        }
     }
 
     /// Rings its doorbell.
@@ -230,12 +256,13 @@ impl Channel {
     }
 
     /// Stops the channel for good, and writes its error notifier.
-    pub(super) fn stop(&mut self, memory: &mut PhysicalMemory, now_ns: u64) {
+    pub(super) fn stop(&mut self, work: &mut Work<'_>) {
         use abi::NvNotification as N;
         self.stopped = true;
+        work.replayable.forget(&BTreeSet::from([self.object]));
         let mut notification = [0; N::SIZE];
         let fields = [
-            (N::timeStamp, now_ns),
+            (N::timeStamp, work.clock.now_ns()),
             (
                 N::info32,
                 u64::from(abi::ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT),
@@ -248,7 +275,7 @@ impl Channel {
         }
         if let Some(at) = self.error_notifier {
             // If the memory is gone, nothing reads it.
-            let _ = memory.write(at, &notification);
+            let _ = work.memory.write(at, &notification);
         }
     }
 

@@ -8,6 +8,7 @@
 
 use crate::chip::{ChipDescription, Engine};
 use crate::compute::Advance;
+use crate::faults::{Faults, Place, Report, Target, Ticket};
 use crate::gmmu::{AddressSpace, Fault};
 use crate::gsp::objects::ObjectKey;
 use crate::host::channel::{Channel, ChannelId};
@@ -15,7 +16,7 @@ use crate::host::methods::{decode, Executed, FIRST_ENGINE_METHOD};
 use crate::intr::InterruptTree;
 use crate::memory::{PhysicalAddress, PhysicalMemory};
 use crate::platform::Clock;
-use crate::recorder::Recorder;
+use crate::recorder::{Event, Recorder};
 use gct_core::submit::gpfifo::{Entry, Segment};
 
 /// Offsets in USERD: how far the ring is fetched, and how far it is filled.
@@ -51,6 +52,8 @@ pub struct Work<'a> {
     pub recorder: &'a dyn Recorder,
     /// Collects faults.
     pub faults: &'a mut Vec<ChannelFault>,
+    /// Accesses that wait for the driver.
+    pub replayable: &'a mut Faults,
     /// The engine of the channel that executes.
     pub engine: Option<Engine>,
     /// Methods left in this turn.
@@ -65,6 +68,42 @@ impl Work<'_> {
         if let Some(engine) = self.engine {
             self.intr.trigger(engine.vector_nonstall);
         }
+    }
+
+    /// Reports a replayable fault. Returns the number of the access, if it can stall.
+    pub fn stall(&mut self, place: &Place, va: u64, write: bool) -> Option<Ticket> {
+        let (replayable, report) = self.report();
+        let ticket = replayable.stall(report, *place, va, write);
+        if ticket.is_some() {
+            let channel = place.channel;
+            let event = Event::Fault { channel, va, write };
+            self.recorder.record(self.clock.now_ns(), &event);
+        }
+        ticket
+    }
+
+    /// Tries stalled accesses again.
+    pub fn replay(&mut self) {
+        let (replayable, report) = self.report();
+        replayable.replay(report);
+        self.recorder.record(self.clock.now_ns(), &Event::Replay);
+    }
+
+    /// Cancels stalled accesses.
+    pub fn cancel(&mut self, target: &Target) {
+        self.replayable.cancel(target);
+        let event = Event::Cancel { va: target.va };
+        self.recorder.record(self.clock.now_ns(), &event);
+    }
+
+    fn report(&mut self) -> (&mut Faults, Report<'_>) {
+        let report = Report {
+            memory: &mut *self.memory,
+            intr: &mut *self.intr,
+            vector: self.chip.vectors.replayable_fault,
+            now_ns: self.clock.now_ns(),
+        };
+        (&mut *self.replayable, report)
     }
 }
 
@@ -105,7 +144,7 @@ impl Channel {
                 self.id(),
                 self.space()
             );
-            self.stop(work.memory, work.clock.now_ns());
+            self.stop(work);
             return Progress::Idle;
         };
         let space = AddressSpace { root };
@@ -122,7 +161,7 @@ impl Channel {
                     id: self.id(),
                     va: fault.va,
                 });
-                self.stop(work.memory, work.clock.now_ns());
+                self.stop(work);
                 Progress::Idle
             }
         }
@@ -143,8 +182,8 @@ impl Channel {
                 work.methods -= 1;
                 continue;
             }
-            let object = self.object();
-            match self.compute.advance(work, space, object) {
+            let place = self.place(space);
+            match self.compute.advance(work, &place) {
                 Advance::Done => {}
                 Advance::Unfinished => return Ok(Progress::Busy),
                 Advance::Running { left_ns } => return Ok(Progress::Running(left_ns)),

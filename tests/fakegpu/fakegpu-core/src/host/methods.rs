@@ -5,6 +5,7 @@
 use crate::bits::{low_u32, Bits};
 use crate::gmmu::{AddressSpace, Fault};
 use crate::host::execute::Work;
+use crate::host::replay::MemoryOperation;
 use crate::host::semaphore::{sem_execute, Reduction, Semaphore, Width};
 use gct_core::submit::method::{Opcode, PartialBurst, Walk};
 use std::collections::VecDeque;
@@ -16,6 +17,10 @@ pub const FIRST_ENGINE_METHOD: u16 = 0x100;
 mod nvc86f {
     pub(super) const SET_OBJECT: u16 = 0x0000;
     pub(super) const NON_STALL_INTERRUPT: u16 = 0x0020;
+    pub(super) const MEM_OP_A: u16 = 0x0028;
+    pub(super) const MEM_OP_B: u16 = 0x002c;
+    pub(super) const MEM_OP_C: u16 = 0x0030;
+    pub(super) const MEM_OP_D: u16 = 0x0034;
     pub(super) const SEM_ADDR_LO: u16 = 0x005c;
     pub(super) const SEM_ADDR_HI: u16 = 0x0060;
     pub(super) const SEM_PAYLOAD_LO: u16 = 0x0064;
@@ -89,6 +94,8 @@ pub struct HostMethods {
     semaphore_va: u64,
     payload: u64,
     classes: [u32; 8],
+    /// MEM_OP_A to MEM_OP_C.
+    operation: MemoryOperation,
 }
 
 /// The class in the data of SET_OBJECT.
@@ -103,8 +110,8 @@ impl HostMethods {
         self.classes[usize::from(subchannel % 8)]
     }
 
-    /// Executes one of the host's methods. Invalidations, barriers and waits do nothing: execution
-    /// is in order, and nothing is cached.
+    /// Executes one of the host's methods. Barriers, waits, and invalidations without a replay or a
+    /// cancel do nothing: execution is in order, and nothing is cached.
     ///
     /// # Errors
     /// [`Fault`] if a semaphore is not in memory.
@@ -121,6 +128,10 @@ impl HostMethods {
                     low_u32(SET_OBJECT_CLASS.of(data));
             }
             nvc86f::NON_STALL_INTERRUPT => work.non_stall_interrupt(),
+            nvc86f::MEM_OP_A => self.operation.a = data,
+            nvc86f::MEM_OP_B => self.operation.b = data,
+            nvc86f::MEM_OP_C => self.operation.c = data,
+            nvc86f::MEM_OP_D => self.operation.execute(work, data),
             nvc86f::SEM_ADDR_LO => self.semaphore_va = LOW.put(self.semaphore_va, data & !3),
             nvc86f::SEM_ADDR_HI => {
                 self.semaphore_va = HIGH.put(self.semaphore_va, data & 0x1ff_ffff)

@@ -57,6 +57,7 @@ mod owned_worker;
 mod process;
 mod processes;
 mod programs;
+mod replayable;
 mod sent;
 mod shared;
 mod steps;
@@ -179,6 +180,7 @@ fn all(filter: &str) -> ExitCode {
         leaks::TESTS,
         programs::TESTS,
         dying::TESTS,
+        replayable::TESTS,
         freeze::TESTS,
         sent::TESTS,
         shared::TESTS,
