@@ -34,6 +34,9 @@ pub struct Launches {
     pub narrowed: u64,
     /// Times that the work in flight of a channel stalled while a limit was in force.
     pub stalled: u64,
+    /// Launches that could not be split or moved, and segments that could not be replaced, for lack
+    /// of room.
+    pub crowded: u64,
     /// Channels that were stopped because of `channel.strict`.
     pub refused: u64,
     /// Launches, segments and orders passed through unchanged, indexed by [`Reason`].
@@ -49,6 +52,7 @@ impl Launches {
         atoms: 0,
         narrowed: 0,
         stalled: 0,
+        crowded: 0,
         refused: 0,
         passed: [0; Reason::COUNT],
     };
@@ -71,6 +75,7 @@ impl Launches {
             atoms: counters.atoms,
             narrowed: counters.narrowed,
             stalled: counters.stalled,
+            crowded: counters.crowded,
             refused: counters.refused,
             passed,
         }
@@ -108,6 +113,7 @@ impl Launches {
             atoms: with(self.atoms, other.atoms),
             narrowed: with(self.narrowed, other.narrowed),
             stalled: with(self.stalled, other.stalled),
+            crowded: with(self.crowded, other.crowded),
             refused: with(self.refused, other.refused),
             passed,
         }

@@ -361,6 +361,7 @@ fn show_launches(launches: &Launches, out: &mut dyn Write) -> fmt::Result {
         ("rewritten", launches.rewritten),
         ("split", launches.split),
         ("atoms", launches.atoms),
+        ("crowded", launches.crowded),
         ("passed", launches.passed_total()),
     ] {
         show::stat_line(key, value, out)?;

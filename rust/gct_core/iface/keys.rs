@@ -180,6 +180,12 @@ pub const KEYS: &[Key] = &[
     ),
     key(
         File::ComputeStat,
+        "crowded",
+        Some(Feature::TpcMask),
+        "Launches and segments that stayed as they were for lack of room: no frame was free for a split, or there was no memory for what replaces the segment.",
+    ),
+    key(
+        File::ComputeStat,
         "passed",
         Some(Feature::TpcMask),
         "Launches and orders that were passed unchanged; each reason that occurred has a line `passed.REASON`.",

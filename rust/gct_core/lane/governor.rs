@@ -72,15 +72,6 @@ impl Peers for Nobody {
     }
 }
 
-/// Segments and launches that a lane could not process. Every number only grows, modulo 2^64.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Missed {
-    /// Segments that could not be read.
-    pub unreadable: u64,
-    /// Launches that were published unsplit because no frame was free.
-    pub crowded: u64,
-}
-
 /// The limits of a tenant on one GPU, and what was learnt about its work.
 pub struct Governor<S: Storage, P> {
     pub(super) limits: LaunchLimits,
@@ -102,7 +93,6 @@ pub struct Governor<S: Storage, P> {
     /// The number of launches that were split, modulo 2^32.
     pub(super) splits: u32,
     pub(super) counters: Counters,
-    pub(super) missed: Missed,
     /// Whether the entry that was just looked at is refused.
     refused: bool,
     /// The tenant's time on the GPU, and its share of it.
@@ -138,7 +128,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             replays: 0,
             splits: 0,
             counters: Counters::new(),
-            missed: Missed::default(),
             refused: false,
             shares: Shares::default(),
             moved: Ns(0),
@@ -153,11 +142,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Returns the core's counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
-    }
-
-    /// Returns what could not be processed.
-    pub fn missed(&self) -> Missed {
-        self.missed
     }
 
     /// Returns the limits.

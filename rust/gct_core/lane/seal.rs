@@ -137,7 +137,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         if let Some(copies) = copies {
             let copy = copies.put(round.memory, &segment, out);
             if copy.is_none() {
-                add(&mut self.missed.crowded, 1);
+                add(&mut self.counters.crowded, 1);
                 self.forget_graphs();
             }
             return copy.map(|copy| Entry::Segment(copy).encode());

@@ -190,7 +190,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         let at = at.filter(|at| round.memory.read(at, words));
         if at.is_none() {
             self.counters.keep(Reason::Unreadable);
-            add(&mut self.missed.unreadable, 1);
         }
         at
     }
@@ -211,7 +210,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             let at = round.memory.find(copy.va, words.len())?;
             Some((Entry::Segment(copy).encode(), Some(0), copy, at))
         });
-        add(&mut self.missed.crowded, u64::from(copy.is_none()));
+        add(&mut self.counters.crowded, u64::from(copy.is_none()));
         copy
     }
 
@@ -300,7 +299,6 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             orders,
             output,
             counters: &mut self.counters,
-            crowded: &mut self.missed.crowded,
         };
         let scratch = round.scratch.as_deref_mut()?;
         let copies = round.copies.as_deref_mut();

@@ -130,8 +130,6 @@ pub struct Emission<'a> {
     pub output: &'a mut [u32],
     /// The core's counters.
     pub counters: &'a mut Counters,
-    /// Counts launches that stay whole because no frame is free.
-    pub crowded: &'a mut u64,
 }
 
 impl<V: Copy + 'static> Splitting<'_, V> {
@@ -157,7 +155,7 @@ impl<V: Copy + 'static> Splitting<'_, V> {
         }
         let frame = scratch.frame(memory);
         let Some(frame) = frame.filter(|frame| frame.is_read_only() == copies.is_some()) else {
-            add(to.crowded, 1);
+            add(&mut to.counters.crowded, 1);
             return None;
         };
         let done = frame.done_words(self.number);
@@ -185,7 +183,7 @@ impl<V: Copy + 'static> Splitting<'_, V> {
             Some((segment, emitted.slots))
         });
         let Some((segment, slots)) = placed else {
-            add(to.crowded, 1);
+            add(&mut to.counters.crowded, 1);
             return None;
         };
         let count = match frame.is_read_only() {

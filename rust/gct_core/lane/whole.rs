@@ -159,7 +159,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
                     .map(|copy| Some((copy, count))),
             }
         });
-        add(&mut self.missed.crowded, u64::from(entry.is_none()));
+        add(&mut self.counters.crowded, u64::from(entry.is_none()));
         entry?.map(|(copy, count)| (Entry::Segment(copy).encode(), count))
     }
 }

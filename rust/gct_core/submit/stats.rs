@@ -138,6 +138,9 @@ pub struct Counters {
     /// Stalls of work in flight ([`is_stalled`](crate::policy::patience::is_stalled)), where the
     /// caller looks for them.
     pub stalled: u64,
+    /// Launches that could not be split or moved, and segments that could not be replaced, for lack
+    /// of room, where the caller counts them.
+    pub crowded: u64,
     /// Channels that were refused, where the caller refuses any.
     pub refused: u64,
     /// What passed through, indexed by [`Reason`].
@@ -165,6 +168,7 @@ impl Counters {
             replays: 0,
             narrowed: 0,
             stalled: 0,
+            crowded: 0,
             refused: 0,
             kept: [0; Reason::COUNT],
         }

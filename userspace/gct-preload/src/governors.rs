@@ -143,14 +143,9 @@ impl Governors {
 
     /// Reports the counters to the daemon.
     pub(crate) fn report(&self) {
-        let (mut unreadable, mut crowded) = (0, 0);
-        for (_, governor) in &self.list {
-            let missed = governor.missed();
-            unreadable += missed.unreadable;
-            crowded += missed.crowded;
-        }
-        STATS.unreadable.store(unreadable, Ordering::Relaxed);
-        STATS.crowded.store(crowded, Ordering::Relaxed);
+        let all = self.list.iter();
+        let unreadable = all.map(|(_, governor)| governor.counters().kept(Reason::Unreadable));
+        STATS.unreadable.store(unreadable.sum(), Ordering::Relaxed);
         for (_, governor) in &self.list {
             governor::report(governor);
         }
@@ -166,11 +161,12 @@ impl Governors {
             replays += counters.replays;
         }
         let mut text = format!(
-            "launches {}\nreplays {replays}\nrewritten {}\nsplit {}\natoms {}\nnarrowed {}\nstalled {}\npassed {}\n",
+            "launches {}\nreplays {replays}\nrewritten {}\nsplit {}\natoms {}\ncrowded {}\nnarrowed {}\nstalled {}\npassed {}\n",
             all.launches,
             all.rewritten,
             all.split,
             all.atoms,
+            all.crowded,
             all.narrowed,
             all.stalled,
             all.passed_total()

@@ -174,14 +174,15 @@ impl Bench {
         }
     }
 
-    fn release_word(&self) -> &AtomicU32 {
+    /// Returns the word that the launches of a stream release.
+    pub(crate) fn release_word(&self, stream: usize) -> &AtomicU32 {
         // SAFETY: mapped in `new`, for as long as the test runs.
-        unsafe { AtomicU32::from_ptr(self.release_at() as *mut u32) }
+        unsafe { AtomicU32::from_ptr(self.release_at(stream) as *mut u32) }
     }
 
-    fn release_at(&self) -> usize {
+    fn release_at(&self, stream: usize) -> usize {
         let number = (self.rings - 0x10_0000_0000) / 0x1000_0000;
-        RELEASE + number * 0x10_0000
+        RELEASE + number * 0x10_0000 + 16 * stream
     }
 
     fn userd(&self, at: usize) -> crate::shadow::Pair<'_, AtomicU32> {
@@ -212,7 +213,7 @@ impl Bench {
         v04::RELEASE_SEMAPHORE0_PAYLOAD_LOWER
             .set(qmd, self.launched)
             .unwrap();
-        let word = self.release_at() + 16 * stream;
+        let word = self.release_at(stream);
         let low = u32::try_from(word & 0xffff_ffff).unwrap();
         v04::RELEASE_SEMAPHORE0_ADDR_LOWER.set(qmd, low).unwrap();
         self.submit(&words, self.put as usize * 2048);
@@ -404,7 +405,7 @@ impl Bench {
 
     pub(crate) fn check(&self, launches: u32) {
         self.check_blocks(launches);
-        assert_eq!(self.release_word().load(Ordering::Relaxed), launches);
+        assert_eq!(self.release_word(0).load(Ordering::Relaxed), launches);
     }
 
     /// Checks that each block ran once in each launch.

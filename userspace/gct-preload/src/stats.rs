@@ -20,8 +20,6 @@ pub(crate) struct Stats {
     pub(crate) entries: AtomicU64,
     /// Segments that could not be read, because this process does not map their memory.
     pub(crate) unreadable: AtomicU64,
-    /// Launches that were published unsplit because no frame of scratch was free.
-    pub(crate) crowded: AtomicU64,
     /// Doorbell faults.
     pub(crate) faults: AtomicU64,
     /// Checks with open doorbells that found entries which no call had announced.
@@ -42,7 +40,6 @@ impl Stats {
             reasons: [const { AtomicU64::new(0) }; Reason::ALL.len()],
             entries: AtomicU64::new(0),
             unreadable: AtomicU64::new(0),
-            crowded: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             missed: AtomicU64::new(0),
             daemons_lost: AtomicU64::new(0),
@@ -65,7 +62,6 @@ impl Stats {
             ("unmanaged", &self.unmanaged),
             ("entries", &self.entries),
             ("unreadable", &self.unreadable),
-            ("crowded", &self.crowded),
             ("faults", &self.faults),
             ("missed", &self.missed),
             ("daemons_lost", &self.daemons_lost),

@@ -54,6 +54,8 @@ pub struct ProcessCounters {
     pub narrowed: Counter,
     /// Stalls of work in flight.
     pub stalled: Counter,
+    /// Launches and segments that stayed as they were for lack of room.
+    pub crowded: Counter,
     /// Channels that are not managed because the library could not interpret them.
     pub unmanaged: Counter,
     /// Segments that could not be read.
@@ -181,6 +183,7 @@ impl Page {
         set(&self.counters.atoms, shown.atoms);
         set(&self.counters.narrowed, shown.narrowed);
         set(&self.counters.stalled, shown.stalled);
+        set(&self.counters.crowded, shown.crowded);
         for (counter, count) in self.counters.kept.iter().zip(shown.passed) {
             set(counter, count);
         }
@@ -240,6 +243,7 @@ impl Page {
             atoms: get(&self.counters.atoms),
             narrowed: get(&self.counters.narrowed),
             stalled: get(&self.counters.stalled),
+            crowded: get(&self.counters.crowded),
             ..Launches::ZERO
         };
         for (count, counter) in launches.passed.iter_mut().zip(&self.counters.kept) {

@@ -436,7 +436,7 @@ fn launches_are_summed_and_the_last_mask_is_shown() {
     let (mut world, file, group) = limited("max", "max");
     let mut more = Launches::ZERO;
     (more.launches, more.rewritten) = (3, 2);
-    (more.narrowed, more.stalled) = (5, 1);
+    (more.narrowed, more.stalled, more.crowded) = (5, 1, 4);
     more.passed[0] = 1;
     let (gpu, mask) = (world.gpu, TpcMask::first(2));
     let pool = world.pool(Owner::Group(group));
@@ -449,7 +449,7 @@ fn launches_are_summed_and_the_last_mask_is_shown() {
     }
     assert_eq!(world.read(File::TpcEffective, pool), Ok("0-1\n".into()));
     let text = world.read(File::ComputeStat, pool).unwrap();
-    assert!(text.contains("launches 6\nrewritten 4\nsplit 0\natoms 0\npassed 2\n"));
+    assert!(text.contains("launches 6\nrewritten 4\nsplit 0\natoms 0\ncrowded 8\npassed 2\n"));
     assert!(text.contains("passed.old-form 2\n"), "{text}");
     for line in text.lines() {
         assert!(parse::stat_line(line.as_bytes()).is_ok(), "{line}");

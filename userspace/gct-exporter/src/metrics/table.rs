@@ -265,6 +265,12 @@ pub(crate) static METRICS: &[Metric] = &[
         "Atoms that split launches became.",
     ),
     counter(
+        "launches_crowded",
+        File::ComputeStat,
+        From::Key("crowded"),
+        "Launches and segments that stayed as they were for lack of room.",
+    ),
+    counter(
         "launches_passed",
         File::ComputeStat,
         From::Key("passed"),

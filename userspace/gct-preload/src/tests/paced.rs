@@ -83,6 +83,33 @@ fn without_limits_the_rings_are_the_same() {
     assert_eq!(bench.put, bench.get);
 }
 
+/// Each launch keeps a frame until its release is there. A tenant that resets its releases keeps
+/// all frames, so its next launch goes whole.
+#[test]
+fn a_launch_without_a_free_frame_goes_whole_and_is_counted() {
+    const FRAMES: usize = 8;
+    let config = Config {
+        timed: true,
+        ..Config::default()
+    };
+    let mut bench = Bench::with(24, paced(10), config);
+    let launch = |bench: &mut Bench, stream| {
+        let before = *bench.governor.counters();
+        assert!(bench.launch_on(stream));
+        bench.drain(4_000_000);
+        let now = bench.governor.counters();
+        (now.split - before.split, now.crowded - before.crowded)
+    };
+    for stream in 1..=FRAMES {
+        assert_eq!(launch(&mut bench, stream), (1, 0), "{stream}");
+        bench.release_word(stream).store(0, Ordering::Relaxed);
+    }
+    assert_eq!(launch(&mut bench, 0), (0, 1));
+    bench.release_word(3).store(u32::MAX / 2, Ordering::Relaxed);
+    assert_eq!(launch(&mut bench, 0), (1, 0), "one frame is free");
+    bench.check_blocks(10);
+}
+
 /// Sets up a tenant whose kernel is known to take 4 ms and may take 10.
 fn streams(number: usize) -> Bench {
     let config = Config {

@@ -43,11 +43,13 @@ fn counters_and_masks_arrive() {
     let (_fd, page) = SharedFd::create::<Page>("page").unwrap();
     let mut counters = Counters::new();
     (counters.launches, counters.narrowed, counters.stalled) = (5, 2, 1);
+    counters.crowded = 7;
     counters.keep(Reason::Queue);
     page.set_counters(&counters);
     let launches = page.launches();
     assert_eq!((launches.launches, launches.passed_total()), (5, 1));
     assert_eq!((launches.narrowed, launches.stalled), (2, 1));
+    assert_eq!(launches.crowded, 7);
     assert_eq!(launches.passed, counters.kept);
     assert_eq!(page.faults(), (0, 0));
     page.fault(31);

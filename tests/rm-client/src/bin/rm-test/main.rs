@@ -42,6 +42,7 @@ mod objects;
 mod owned;
 mod owned_atoms;
 mod owned_bells;
+mod owned_crowded;
 mod owned_ends;
 mod owned_launch;
 mod owned_memory;
@@ -161,6 +162,7 @@ fn all(filter: &str) -> ExitCode {
         owned_bells::TESTS,
         owned_race::TESTS,
         owned_atoms::TESTS,
+        owned_crowded::TESTS,
         owned_slots::TESTS,
         owned_strict::TESTS,
         owned_time::TESTS,
