@@ -22,6 +22,7 @@ mod host_memory;
 mod managed;
 mod memory_view;
 mod owned;
+mod paths;
 mod pending_write;
 mod procs;
 mod sharers;

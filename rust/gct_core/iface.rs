@@ -5,9 +5,11 @@
 //! This module holds no state. The kernel module, `gctctl` and the tests use the same parsers and
 //! printers, so the form is defined once.
 
+pub mod door;
 pub mod files;
 pub mod keys;
 pub mod parse;
+pub mod path;
 pub mod show;
 pub mod value;
 

@@ -54,6 +54,9 @@ pub const MEMBERS_MAX: usize = 1 << 22;
 /// Kubernetes label value.
 pub const NAME_LEN_MAX: usize = 64;
 
+/// Bytes of a path in the tree: a name, the index of a GPU and a file take less.
+pub const PATH_LEN_MAX: usize = 128;
+
 /// Bytes of a cgroup path. Kubernetes' longest (systemd driver, pod and
 /// container identifiers) is below 300.
 pub const CGROUP_LEN_MAX: usize = 511;
@@ -64,6 +67,10 @@ pub const WRITE_LEN_MAX: usize = 1024;
 
 /// Bytes of the longest file, except `group.procs`.
 pub const SHOW_LEN_MAX: usize = 4096;
+
+/// Bytes of the longest answer of `/dev/gctgroup`: `group.procs` with the most members, of seven
+/// digits and a newline each.
+pub const ANSWER_LEN_MAX: usize = 8 * MEMBERS_MAX;
 
 /// TPCs of one GPU that a mask can name. An H200 has 66, a B200 about 80 per
 /// die; the widest mask of a known QMD is 160 bits.

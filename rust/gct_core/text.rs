@@ -105,6 +105,41 @@ impl<const N: usize> fmt::Write for Text<N> {
     }
 }
 
+/// Room for a text whose length is not known before. It counts what does not fit.
+#[derive(Debug)]
+pub struct Room<'a> {
+    bytes: &'a mut [u8],
+    length: usize,
+}
+
+impl<'a> Room<'a> {
+    /// Takes room for a text.
+    pub fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, length: 0 }
+    }
+
+    /// Returns the length of the whole text.
+    pub const fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Returns the whole text, or `None` if it did not fit.
+    pub fn text(&self) -> Option<&[u8]> {
+        self.bytes.get(..self.length)
+    }
+}
+
+impl fmt::Write for Room<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.length..).unwrap_or_default();
+        for (to, from) in room.iter_mut().zip(text.as_bytes()) {
+            *to = *from;
+        }
+        self.length = self.length.saturating_add(text.len());
+        Ok(())
+    }
+}
+
 /// Parses a decimal number, which consists of digits alone.
 ///
 /// # Errors
@@ -142,6 +177,19 @@ mod tests {
         assert_eq!(Text::<2>::from_untrusted(b"abc").as_str(), "ab");
         assert_eq!(Text::<2>::from_untrusted(&[0xff]).as_str(), "");
         assert_eq!(Text::<4>::from_path(b"/a\xff\nb").as_str(), "/a  ");
+    }
+
+    #[test]
+    fn room_counts_what_does_not_fit() {
+        let mut bytes = [0; 4];
+        let mut room = Room::new(&mut bytes);
+        assert!(write!(room, "{}", 12).is_ok());
+        assert_eq!((room.length(), room.text()), (2, Some(&b"12"[..])));
+        assert!(room.write_str("34").is_ok());
+        assert_eq!((room.length(), room.text()), (4, Some(&b"1234"[..])));
+        assert!(room.write_str("56").and(room.write_str("7")).is_ok());
+        assert_eq!((room.length(), room.text()), (7, None));
+        assert_eq!(Room::new(&mut []).text(), Some(&b""[..]));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Fuzzes text and ioctl arguments from user space.
+//! Fuzzes text, paths and ioctl arguments from user space.
 
+use gct_core::iface::door::Request;
 use gct_core::iface::value::Format;
-use gct_core::iface::{parse, show};
+use gct_core::iface::{parse, path, show};
 use gct_core::rmapi;
 use gct_core::text::Text;
 
@@ -27,6 +28,17 @@ pub fn interface(data: &[u8]) {
     let _ = parse::version(text);
     let _ = parse::stat_line(text);
     let _ = gct_core::text::number(text);
+    if let Ok((dir, entry)) = path::file(text) {
+        assert_eq!(dir.place(), Some(entry.place));
+        let above = text.len() - entry.name.len();
+        assert_eq!(path::dir(&text[..above.saturating_sub(1)]), Ok(dir));
+    }
+    let _ = path::dir(text);
+    if let Some(bytes) = text.first_chunk() {
+        if let Ok(request) = Request::from_bytes(bytes) {
+            assert_eq!(&request.to_bytes(), bytes);
+        }
+    }
 }
 
 /// Decodes the argument of an RM ioctl: no decoded part leaves the argument, and the status can be
