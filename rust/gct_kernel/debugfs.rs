@@ -1,32 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Reads and writes the files of the tree.
-//!
-//! This module copies bytes in and text out; the core interprets both. Only `control` takes the
-//! tree's lock. It is in the root, which is not removed under that lock.
+//! Serves the tree's files in debugfs.
 
-use crate::process::{self, Found};
-use crate::rm::SystemPmGuard;
+use crate::files::{self, errno};
 use crate::state::Glue;
-use crate::{exec, owned, uvm};
 use core::fmt;
 use gct_core::error::Error;
-use gct_core::ids::{GroupId, Owner, ProcKey, Scope};
+use gct_core::ids::Scope;
 use gct_core::iface::files::{File, FILES};
-use gct_core::iface::parse::{self, Command, PidArg};
 use kernel::bindings;
 use kernel::ffi::c_int;
-use kernel::prelude::*;
 use kernel::sync::ArcBorrow;
-use kernel::uaccess::{UserPtr, UserSlice};
-
-/// Longest write that is accepted. No file's form needs more.
-const WRITE_BYTES_MAX: usize = kernel::page::PAGE_SIZE;
-
-/// Returns the negative errno of an error of the core.
-pub(crate) fn errno(error: Error) -> c_int {
-    error.errno().wrapping_neg()
-}
 
 /// Returns an open file's entry in the core's table and its directory's scope.
 ///
@@ -71,25 +55,7 @@ pub(crate) unsafe fn show(glue: &Glue, seq: *mut bindings::seq_file) -> Result<(
     // SAFETY: `seq_open` stored the open file, which outlives its seq_file. debugfs holds off its
     // removal.
     let (file, scope) = unsafe { subject((*seq).file.cast_mut()) }.ok_or(errno(Error::Gone))?;
-    let mut text = SeqText(seq);
-    if matches!(
-        file,
-        File::ComputeStat | File::ComputeEvents | File::TpcEffective
-    ) {
-        owned::report(glue);
-    }
-    if let (File::GpuWorkerStat, Scope::Gpu(gpu)) = (file, scope) {
-        if let Some(id) = glue.locked(|state| state.rm_id(*gpu)) {
-            owned::report_cost(glue, id);
-        }
-    }
-    if matches!(file, File::GmemCurrent | File::GmemPeak | File::GmemStat) {
-        uvm::settle(glue);
-    }
-    let outcome = match (file, scope) {
-        (File::GroupProcs, Scope::Group(group)) => show_procs(glue, *group, &mut text),
-        _ => glue.with(|state, _| state.show(file, *scope, &mut text)),
-    };
+    let outcome = files::show(glue, file, *scope, &mut SeqText(seq));
     // SAFETY: `seq` is live and nobody else uses it.
     let overflowed = unsafe { (*seq).count == (*seq).size };
     match outcome {
@@ -99,12 +65,7 @@ pub(crate) unsafe fn show(glue: &Glue, seq: *mut bindings::seq_file) -> Result<(
     }
 }
 
-fn show_procs(glue: &Glue, group: GroupId, text: &mut SeqText) -> Result<(), Error> {
-    let members = glue.members_of(group)?;
-    glue.with(|state, _| state.show_procs(group, &members, &mut process::visible_pid, text))
-}
-
-/// Writes a file: all of the write takes effect, or nothing. `from` is an address of user space.
+/// Writes a file. `from` is an address of user space.
 ///
 /// # Errors
 ///
@@ -121,106 +82,6 @@ pub(crate) unsafe fn write(
 ) -> Result<(), c_int> {
     // SAFETY: the caller's contract.
     let (file, scope) = unsafe { subject(file) }.ok_or(errno(Error::Gone))?;
-    if file == File::GmemPeak {
-        uvm::settle(glue);
-    }
-    if count > WRITE_BYTES_MAX {
-        return Err(errno(Error::Syntax));
-    }
-    let mut bytes = KVec::new();
-    UserSlice::new(UserPtr::from_addr(from.addr()), count)
-        .read_all(&mut bytes, GFP_KERNEL)
-        .map_err(|error| error.to_errno())?;
-    let outcome = match (file, scope) {
-        (File::Control, _) => control(glue, &bytes),
-        (File::GroupProcs, Scope::Group(group)) => join(glue, *group, &bytes),
-        (File::GpuWorkerCpus, Scope::Gpu(_)) => {
-            parse::cpus(&bytes).and_then(|cpus| match owned::is_online(&cpus) {
-                true => glue.locked(|state| state.write(file, *scope, &bytes)),
-                false => Err(Error::Range),
-            })
-        }
-        _ => {
-            let pm = SystemPmGuard::interruptible()?;
-            let write = || exec::write(*glue, &pm, file, *scope, &bytes);
-            match file {
-                File::GmemLimit => uvm::write_limit(glue, &pm, *scope, &bytes, write),
-                _ => write(),
-            }
-        }
-    };
-    match (file, scope) {
-        (File::Control | File::GroupProcs, _) => exec::send_after_move(*glue),
-        (_, Scope::Pool(Owner::Group(group), _)) => glue.bind(*group),
-        _ => {}
-    }
-    if let (File::GroupProcs | File::GroupCgroup, Scope::Group(group)) = (file, scope) {
-        uvm::shrink_group(glue, *group);
-    }
-    if file == File::GpuWorkerCpus {
-        owned::move_workers(glue);
-    }
-    // Whose limits a process has may change with its group.
-    if gct_core::owned::concerns(file) {
-        owned::update(glue);
-    }
-    outcome.map_err(errno)
-}
-
-/// Runs `create NAME` or `remove NAME`. When it returns, the directories exist or are gone.
-fn control(glue: &Glue, bytes: &[u8]) -> Result<(), Error> {
-    let command = parse::command(bytes)?;
-    let mut tree = glue.tree.lock();
-    let outcome = match command {
-        Command::Create(name) => {
-            tree.watch();
-            glue.with(|state, _| state.group_create(&name))
-                .map(|group| glue.bind(group))
-        }
-        Command::Remove(name) => glue.with(|state, members| {
-            let group = state.group_by_name(&name)?;
-            let count = members.with(|members| members.count(group));
-            state.group_remove(group, count)
-        }),
-    };
-    exec::run(glue, &mut tree);
-    tree.unwatch_if_idle();
-    outcome
-}
-
-/// Moves a process into a group.
-fn join(glue: &Glue, group: GroupId, bytes: &[u8]) -> Result<(), Error> {
-    let found = match parse::pid(bytes)? {
-        PidArg::Own => Found::own(),
-        PidArg::Pid(pid) => Found::new(pid)?,
-    };
-    if !process::is_watching() {
-        return Err(Error::Unsupported);
-    }
-    let key = found.key();
-    glue.with(|state, members| {
-        state.group_check(group)?;
-        let before = members.with(|members| members.put(key, group))?;
-        state.member_moved(key, Some(group)).inspect_err(|_| {
-            members.with(|members| restore(members, key, before));
-        })
-    })?;
-    // The exit may have been reported before the process became a member. If the process is not
-    // dead yet, its exit will be reported later.
-    if found.is_dead() {
-        glue.with(|state, members| {
-            members.with(|members| members.remove(key));
-            state.member_moved(key, None)
-        })?;
-        return Err(Error::NoProcess);
-    }
-    Ok(())
-}
-
-/// Restores a process's former group. Its slot still exists, so this needs no storage.
-fn restore(members: &mut gct_core::members::Members<'_>, key: ProcKey, before: Option<GroupId>) {
-    match before {
-        Some(group) => drop(members.put(key, group)),
-        None => drop(members.remove(key)),
-    }
+    let bytes = files::text_of_write(from.addr(), count)?;
+    files::write(glue, file, *scope, &bytes)
 }

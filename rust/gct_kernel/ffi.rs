@@ -9,6 +9,7 @@
 //! clears it, after the character devices and GPUs are gone and no hook can run.
 
 use crate::bindings::{self, gct_call, gct_gpu, gct_process};
+use crate::files::errno;
 use crate::state::Glue;
 use crate::{debugfs, exec, hooks, ioctl, owned};
 use core::mem::{offset_of, size_of};
@@ -351,7 +352,7 @@ unsafe fn bytes_mut<'a>(arg: *mut c_void, size: u32) -> Option<&'a mut [u8]> {
 #[no_mangle]
 unsafe extern "C" fn gct_debugfs_show(seq: *mut seq_file, _: *mut c_void) -> c_int {
     let Some(glue) = glue() else {
-        return debugfs::errno(Error::Gone);
+        return errno(Error::Gone);
     };
     // SAFETY: the caller's contract.
     unsafe { debugfs::show(&glue, seq) }.map_or_else(|errno| errno, |()| 0)
@@ -370,7 +371,7 @@ unsafe extern "C" fn gct_debugfs_write(
     count: usize,
     offset: *mut i64,
 ) -> isize {
-    let written = glue().ok_or(debugfs::errno(Error::Gone)).and_then(|glue| {
+    let written = glue().ok_or(errno(Error::Gone)).and_then(|glue| {
         // SAFETY: the caller's contract.
         unsafe { debugfs::write(&glue, file, from, count) }
     });

@@ -7,7 +7,7 @@
 //! ```text
 //! ffi      extern "C" functions: C's arguments to safe values
 //! hooks    what the driver and the scheduler report; ioctl: around a tenant's ioctl
-//! debugfs  reads and writes of the tree's files
+//! debugfs  the tree in debugfs; files: reads and writes of its files
 //! state    locks and storage; each calls the core
 //! exec     outside the locks: controls to the resource manager (rm), directories (tree)
 //! ```
@@ -23,6 +23,7 @@ mod debugfs;
 mod exec;
 mod faults;
 mod ffi;
+mod files;
 mod hooks;
 mod ioctl;
 #[cfg(gct_kunit)]
