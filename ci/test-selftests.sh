@@ -4,10 +4,11 @@
 # Usage: test-selftests.sh [VERSION...]
 #
 # Runs tests/selftests in virtual machines: all of them on the lean kernel with two
-# GPUs, for one driver version also on the debug kernel, those of the tree's form
-# with eight GPUs, and the KUnit suites. `make test-long` adds the debug kernel for
-# every version, with the storms, and one GPU. A report of lockdep, KASAN or kmemleak
-# fails the machine.
+# GPUs, for one driver version also on the debug kernel and through /dev/gctgroup in a
+# machine without debugfs, those of the tree's form with eight GPUs, and the KUnit
+# suites. `make test-long` adds the debug kernel for every version, with the storms, and
+# one GPU. A report of lockdep, KASAN or kmemleak fails
+# the machine.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
@@ -24,10 +25,11 @@ mkdir -p "$BUILD/selftests"
 need_tools
 need_guest_programs gct-selftest
 
-# machine VERSION KERNEL VARIANT GPUS SECONDS SCRIPT [FILTER]
+# machine VERSION KERNEL VARIANT GPUS SECONDS SCRIPT [FILTER [ARGUMENT...]]
 machine() {
 	local version=$1 kernel=$2 variant=$3 gpus=$4 seconds=$5 script=$6 filter=${7:-}
-	local name=$version-$kernel-$variant-$gpus
+	local name=$version-$kernel-$variant-$gpus-${script%.sh}
+	shift $(($# < 7 ? $# : 7))
 	printf '%s\n' "$filter" >"$BUILD/selftests/$name.filter"
 	printf '==> driver %s, %s kernel, %s, %s GPUs%s\n' \
 		"$version" "$kernel" "$variant" "$gpus" "${filter:+, $filter}"
@@ -35,7 +37,7 @@ machine() {
 		--gpus "$gpus" --file "$GUEST_BIN/gct-selftest" \
 		"$BUILD/selftests/$name.filter:/test/filter" \
 		--script "$ROOT/tests/selftests/$script" --ktap --quiet --timeout "$seconds" \
-		--log "$BUILD/selftests/$name.log" --results "$RESULTS/$JOB" || true
+		--log "$BUILD/selftests/$name.log" --results "$RESULTS/$JOB" "$@" || true
 }
 
 for version in "${versions[@]}"; do
@@ -44,6 +46,9 @@ for version in "${versions[@]}"; do
 	machine "$version" lean patched 8 $LEAN_SECONDS_MAX vm.sh conformance
 	! long || machine "$version" lean patched 1 $LEAN_SECONDS_MAX vm.sh conformance
 	[ "$version" = "$NV_SOURCE_VERSION" ] || long || continue
+	machine "$version" lean patched 2 $LEAN_SECONDS_MAX door.sh \
+		"$(long || echo conformance.,input.,door.,thousand,unload.refused)" --append debugfs=off
+	machine "$version" lean patched 0 $LEAN_SECONDS_MAX without-gpu.sh
 	NV_VERSION=$version KDIR=$BUILD/linux/debug "$ROOT/ci/kmod.sh"
 	machine "$version" debug patched 2 $DEBUG_SECONDS_MAX vm.sh "$(long || echo '!storms.')"
 done

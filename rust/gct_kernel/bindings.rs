@@ -11,6 +11,8 @@ pub const GCT_UVM_NO_ACCOUNT: u32 = 4294967295;
 pub const GCT_UVM_NO_ROOT: u32 = 4294967295;
 pub const GCT_UVM_ANYWAY: u32 = 4294967295;
 pub const GCT_UVM_REFUSED: u64 = 9223372036854775807;
+pub const GCT_DOOR_READ: u32 = 1;
+pub const GCT_DOOR_WRITE: u32 = 2;
 pub const GCT_WORKER_WOKEN: u32 = 1;
 pub const GCT_WORKER_CLOSED: u32 = 2;
 #[repr(C)]
@@ -219,7 +221,10 @@ unsafe extern "C" {
         uuid: *const u8,
     );
     pub static gct_debugfs_fops: file_operations;
+    pub fn gct_helper_is_live() -> bool;
     pub fn gct_helper_enable_hooks(on: bool);
+    pub fn gct_helper_door_open() -> kernel::ffi::c_int;
+    pub fn gct_helper_door_close();
     pub fn gct_helper_random() -> u64;
     pub fn gct_helper_process_of(task: *const task_struct, out: *mut gct_process);
     pub fn gct_helper_find_task(pid: u32) -> *mut task_struct;
@@ -330,6 +335,7 @@ unsafe extern "C" {
         count: usize,
         offset: *mut i64,
     ) -> isize;
+    pub fn gct_door_call(command: u32, request: usize, rights: u32) -> kernel::ffi::c_int;
     pub fn gct_trace_fork(parent: *const gct_process, child: *const gct_process) -> bool;
     pub fn gct_trace_exit(process: *const gct_process);
     pub fn gct_worker_round(data: *mut kernel::ffi::c_void, now_ns: u64, signs: u32) -> u64;

@@ -11,7 +11,7 @@
 use crate::bindings::{self, gct_call, gct_gpu, gct_process};
 use crate::files::errno;
 use crate::state::Glue;
-use crate::{debugfs, exec, hooks, ioctl, owned};
+use crate::{debugfs, door, exec, hooks, ioctl, owned};
 use core::mem::{offset_of, size_of};
 use core::ptr::{self, NonNull};
 use gct_core::error::Error;
@@ -59,6 +59,7 @@ check_signatures!(
     gct_ioctl_leave,
     gct_debugfs_show,
     gct_debugfs_write,
+    gct_door_call,
     gct_trace_fork,
     gct_trace_exit,
     gct_worker_round,
@@ -89,6 +90,7 @@ unsafe extern "C" fn gct_init() -> c_int {
             GLUE.store(Arc::into_raw(glue).cast_mut(), Release);
             // SAFETY: it sleeps, and module init may sleep.
             unsafe { bindings::gct_helper_enable_hooks(true) };
+            door::open();
             0
         }
         Err(error) => {
@@ -109,6 +111,7 @@ unsafe extern "C" fn gct_exit() {
     let Some(borrow) = glue() else {
         return;
     };
+    door::close();
     // SAFETY: it sleeps, and module exit may sleep.
     unsafe { bindings::gct_helper_enable_hooks(false) };
     exec::stop(borrow.into());
@@ -385,6 +388,19 @@ unsafe extern "C" fn gct_debugfs_write(
         // CAST: widens. `isize` has no `From<i32>`.
         Err(errno) => errno as isize,
     }
+}
+
+/// Serves a request of `/dev/gctgroup`.
+///
+/// # Safety
+///
+/// Any numbers are valid.
+#[no_mangle]
+unsafe extern "C" fn gct_door_call(command: u32, request: usize, rights: u32) -> c_int {
+    let served = glue()
+        .ok_or(errno(Error::Gone))
+        .and_then(|glue| door::call(&glue, command, request, rights));
+    served.map_or_else(|errno| errno, |()| 0)
 }
 
 /// Makes a child a member of its parent's group.

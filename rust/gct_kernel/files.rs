@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Reads and writes files of the tree.
+//! Reads and writes files of the tree for debugfs and for `/dev/gctgroup`.
 //!
 //! This module copies bytes in and text out; the core interprets both. Only `control` takes the
 //! tree's lock. It is in the root, which is not removed under that lock.

@@ -7,7 +7,7 @@
 //! ```text
 //! ffi      extern "C" functions: C's arguments to safe values
 //! hooks    what the driver and the scheduler report; ioctl: around a tenant's ioctl
-//! debugfs  the tree in debugfs; files: reads and writes of its files
+//! debugfs  the tree in debugfs; door: the same in /dev/gctgroup; files: what both read and write
 //! state    locks and storage; each calls the core
 //! exec     outside the locks: controls to the resource manager (rm), directories (tree)
 //! ```
@@ -20,6 +20,7 @@
 #[allow(dead_code, improper_ctypes, missing_docs, unreachable_pub)]
 mod bindings;
 mod debugfs;
+mod door;
 mod exec;
 mod faults;
 mod ffi;

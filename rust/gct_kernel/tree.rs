@@ -116,6 +116,9 @@ fn is_group(path: DirPath) -> bool {
 pub(crate) struct Tree {
     /// `None` after the tree was closed.
     root: Option<Dentry>,
+    /// Whether debugfs made the root. It refuses where the kernel was booted with `debugfs=off`;
+    /// then there is nothing to make below, and `/dev/gctgroup` serves the tree.
+    is_shown: bool,
     gpus: Dentry,
     directories: RBTree<DirPath, Directory>,
     groups: usize,
@@ -128,15 +131,18 @@ impl Tree {
     ///
     /// # Errors
     ///
-    /// ENOMEM. If debugfs cannot show the root, the log says so and there is no error.
+    /// ENOMEM. If debugfs cannot show the root or its files, the log says so and there is no error.
     pub(crate) fn new() -> Result<Self> {
         let root_scope = KBox::new(Scope::Root, GFP_KERNEL)?;
         let root = Dentry::new(ROOT_NAME, None);
-        if !(root.is_made() && root.add_files(&root_scope)) {
+        if !root.is_made() {
+            pr_info!("debugfs is off: the tree is in /dev/gctgroup alone\n");
+        } else if !root.add_files(&root_scope) {
             pr_warn!("debugfs does not show the whole tree\n");
         }
         Ok(Self {
             root: Some(root),
+            is_shown: root.is_made(),
             gpus: Dentry::new(GPUS_NAME, Some(root)),
             directories: RBTree::new(),
             groups: 0,
@@ -172,7 +178,7 @@ impl Tree {
         let Some(dentry) = with_c_name(name, |name| Dentry::new(name, Some(parent))) else {
             return Ok(());
         };
-        let whole = dentry.is_made() && dentry.add_files(&scope);
+        let whole = !self.is_shown || (dentry.is_made() && dentry.add_files(&scope));
         let directory = Directory {
             dentry,
             _scope: scope,

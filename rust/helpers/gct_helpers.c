@@ -53,6 +53,11 @@ void gct_helper_enable_hooks(bool on)
 		static_branch_disable(&gct_enabled_key);
 }
 
+bool gct_helper_is_live(void)
+{
+	return THIS_MODULE->state == MODULE_STATE_LIVE;
+}
+
 /* The VFS lets root ignore permission bits, so they are checked here. */
 static int gct_fops_open(struct inode *inode, struct file *file)
 {

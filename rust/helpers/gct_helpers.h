@@ -49,8 +49,22 @@ _Static_assert(sizeof(struct gct_serving) == 16, "struct gct_serving is shared w
 /* Operations of every file of the tree. Their owner is this module. */
 extern const struct file_operations gct_debugfs_fops;
 
+/*
+ * Returns whether the module's init has succeeded. Linux frees a module whose init
+ * fails although its files are open, so none may be opened before. Context: any.
+ */
+bool gct_helper_is_live(void);
+
 /* Switches all hooks on or off. Context: process, sleeps. */
 void gct_helper_enable_hooks(bool on);
+
+/*
+ * Make and remove /dev/gctgroup. open returns 0 or a negative errno. From then on
+ * gct_door_call() is called; when close returns, it is not running. Context: module
+ * init and exit, sleep. No device is open at exit, since one that is keeps the module.
+ */
+int gct_helper_door_open(void);
+void gct_helper_door_close(void);
 
 /* Returns a random number that an attacker cannot guess. */
 uint64_t gct_helper_random(void);
@@ -268,6 +282,15 @@ void gct_bells_close(struct gct_bell_gpu *gpu);
 /* Read and write a file of the tree. debugfs holds off the file's removal. */
 int gct_debugfs_show(struct seq_file *seq, void *unused);
 ssize_t gct_debugfs_write(struct file *file, const char *from, size_t count, int64_t *offset);
+
+/*
+ * Serves an ioctl of /dev/gctgroup: @request is an address of user space, @rights say
+ * how the device was opened. Returns 0 or a negative errno. Context: as a write of a
+ * file of the tree.
+ */
+#define GCT_DOOR_READ 1u
+#define GCT_DOOR_WRITE 2u
+int gct_door_call(uint32_t command, size_t request, uint32_t rights);
 
 /*
  * Report that a process forked, before the child can run, and that the last thread

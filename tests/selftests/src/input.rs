@@ -86,6 +86,7 @@ fn many_lines() -> Outcome {
 
 /// Checks that each `write` is parsed alone: two halves do not make a whole.
 fn in_parts() -> Outcome {
+    tree::needs_debugfs()?;
     let mut control = OpenOptions::new().write(true).open(at("control"))?;
     holds("half a command is refused", control.write(b"crea").is_err())?;
     holds("the other half too", control.write(b"te halves").is_err())?;
@@ -100,6 +101,7 @@ fn in_parts() -> Outcome {
 }
 
 fn bad_address() -> Outcome {
+    tree::needs_debugfs()?;
     let (_group, paths) = writable()?;
     for path in &paths {
         let file = OpenOptions::new().write(true).open(at(path))?;
@@ -161,6 +163,7 @@ fn cgroups() -> Outcome {
 
 /// Checks that a reader with a small buffer sees the same text as one with a large one.
 fn small_reads() -> Outcome {
+    tree::needs_debugfs()?;
     let (_group, paths) = writable()?;
     for path in paths.iter().filter(|path| *path != "control") {
         let Ok(whole) = read(path) else {

@@ -5,17 +5,22 @@
 //!
 //! ```text
 //! gct-selftest all --module PATH [FILTER]   every test; loads and unloads the driver
+//! gct-selftest door --module PATH [FILTER]  the same, all of it through /dev/gctgroup
+//! gct-selftest without-gpu --module PATH    the driver's init, which fails without a GPU
 //! gct-selftest client [--hold SECONDS]      a resource-manager client, for the demo
 //! gct-selftest sleep SECONDS                a process to put into a group
 //! ```
 
 mod bounds;
 mod conformance;
+mod device;
+mod door;
 mod driver;
 mod input;
 mod members;
 mod memory;
 mod races;
+mod rights;
 mod rm;
 mod storms;
 mod sys;
@@ -27,7 +32,8 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-const USAGE: &str = "usage: gct-selftest all --module PATH [FILTER]
+const USAGE: &str = "usage: gct-selftest all|door --module PATH [FILTER]
+       gct-selftest without-gpu --module PATH
        gct-selftest client [--hold SECONDS]
        gct-selftest sleep SECONDS";
 
@@ -37,6 +43,14 @@ fn main() -> ExitCode {
     let outcome = match words.as_slice() {
         ["all", "--module", module] => all(Path::new(module), ""),
         ["all", "--module", module, filter] => all(Path::new(module), filter),
+        ["door", "--module", module, filter @ ..] if filter.len() < 2 => {
+            tree::use_device();
+            all(Path::new(module), filter.first().copied().unwrap_or(""))
+        }
+        ["without-gpu", "--module", module] => {
+            unload::set_module(Path::new(module));
+            run(unload::WITHOUT_GPU, "")
+        }
         ["client"] => client(0),
         ["client", "--hold", seconds] => seconds
             .parse()
@@ -70,11 +84,16 @@ fn all(module: &Path, filter: &str) -> Result<(), String> {
         storms::TESTS,
         memory::TESTS,
         driver::TESTS,
+        door::TESTS,
+        rights::TESTS,
         unload::TESTS,
     ]
     .concat();
-    let failures = gct_ktap::run(&tests, filter);
-    match failures {
+    run(&tests, filter)
+}
+
+fn run(tests: &[gct_ktap::Test], filter: &str) -> Result<(), String> {
+    match gct_ktap::run(tests, filter) {
         0 => Ok(()),
         failures => Err(format!("{failures} tests failed")),
     }

@@ -6,7 +6,7 @@ use crate::sys::{errno, Child};
 use crate::tree::{self, at, read, repetitions, write, Group};
 use gct_core::error::Error;
 use gct_ktap::{failed, holds, same, During, Outcome, Stop, Test};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,7 @@ fn tolerate<T>(outcome: io::Result<T>, expected: &[i32]) -> Result<(), i32> {
 /// Uses a file that was opened before its directory disappeared. Reads and writes fail with EIO,
 /// debugfs' error for this case, and the group's name can be used again.
 fn open_file() -> Outcome {
+    tree::needs_debugfs()?;
     let group = Group::new("r")?;
     let mut procs = File::open(at("r/group.procs"))?;
     let mut cgroup = OpenOptions::new()
@@ -140,14 +141,12 @@ fn writers_and_readers() -> Outcome {
 
 /// Reads all files below a directory of the tree. A file may refuse.
 fn read_everything(path: &str) -> io::Result<()> {
-    for entry in fs::read_dir(at(path))? {
-        let entry = entry?;
-        let below = format!("{path}/{}", entry.file_name().to_string_lossy());
-        if entry.file_type()?.is_dir() {
-            read_everything(&below)?;
-        } else {
-            let _ = read(&below);
-        }
+    let (dirs, files) = tree::entries(path)?;
+    for name in dirs {
+        read_everything(&format!("{path}/{name}"))?;
+    }
+    for name in files {
+        let _ = read(&format!("{path}/{name}"));
     }
     Ok(())
 }
@@ -170,11 +169,7 @@ fn create_and_remove() -> Outcome {
                 tolerate(write("control", format!("create {name}")), &gone)?;
                 tolerate(write("control", format!("remove {name}")), &gone)
             }
-            3 | 4 => {
-                let file = File::open(at(&format!("{name}/group.procs")));
-                let read = file.and_then(|mut file| file.read_to_string(&mut String::new()));
-                tolerate(read, &gone)
-            }
+            3 | 4 => tolerate(read(&format!("{name}/group.procs")), &gone),
             5 | 6 => tolerate(
                 write(&format!("{name}/group.cgroup"), format!("/{name}")),
                 &gone,

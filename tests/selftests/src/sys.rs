@@ -175,6 +175,50 @@ pub(crate) fn unshare_pids() -> io::Result<()> {
     checked(unsafe { libc::unshare(libc::CLONE_NEWPID) }.into()).map(drop)
 }
 
+/// Makes this process a process of user 65534 without capabilities.
+pub(crate) fn become_nobody() -> io::Result<()> {
+    const NOBODY: libc::uid_t = 65534;
+    // SAFETY: the arguments are numbers, and no groups are read.
+    checked(unsafe { libc::setgroups(0, std::ptr::null()) }.into())?;
+    // SAFETY: the argument is a number.
+    checked(unsafe { libc::setgid(NOBODY) }.into())?;
+    // SAFETY: as above.
+    checked(unsafe { libc::setuid(NOBODY) }.into()).map(drop)
+}
+
+/// Moves this process into a user namespace of its own, in which its user is root.
+pub(crate) fn unshare_users() -> io::Result<()> {
+    // SAFETY: the argument is a number.
+    checked(unsafe { libc::unshare(libc::CLONE_NEWUSER) }.into())?;
+    std::fs::write("/proc/self/uid_map", "0 0 1")
+}
+
+/// Takes CAP_SYS_ADMIN from this process.
+pub(crate) fn drop_admin() -> io::Result<()> {
+    const VERSION_3: u32 = 0x2008_0522;
+    const CAP_SYS_ADMIN: u32 = 21;
+    let header = [VERSION_3, 0];
+    // Effective, permitted and inheritable, of capabilities 0 to 31 and then of the others.
+    let mut sets = [0u32; 6];
+    // SAFETY: header and sets have the sizes of this version.
+    checked(unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) })?;
+    for set in &mut sets[..3] {
+        *set &= !(1 << CAP_SYS_ADMIN);
+    }
+    // SAFETY: as above.
+    checked(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) }).map(drop)
+}
+
+/// Raises the maximum of this process's open files.
+pub(crate) fn allow_files(count: usize) -> io::Result<()> {
+    let limit = libc::rlimit {
+        rlim_cur: count as libc::rlim_t,
+        rlim_max: count as libc::rlim_t,
+    };
+    // SAFETY: the structure is initialised.
+    checked(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }.into()).map(drop)
+}
+
 /// Issues an ioctl with a structure that the kernel reads and writes.
 ///
 /// # Safety

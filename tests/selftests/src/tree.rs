@@ -1,30 +1,99 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Reads and writes the tree for the tests.
+//! Reads and writes the tree for the tests: in debugfs, or through `/dev/gctgroup`.
 
+use crate::device;
 use crate::sys::errno;
 use gct_core::error::Error;
 use gct_ktap::{failed, During, Outcome, Stop};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// Where debugfs shows the tree.
 pub(crate) const ROOT: &str = "/sys/kernel/debug/gctgroup";
 
-/// Returns the absolute path of a path in the tree.
+/// Whether the tests use the device.
+static BY_DEVICE: OnceLock<()> = OnceLock::new();
+
+/// Has all tests use the device.
+pub(crate) fn use_device() {
+    BY_DEVICE.get_or_init(|| ());
+}
+
+pub(crate) fn is_by_device() -> bool {
+    BY_DEVICE.get().is_some()
+}
+
+/// Skips a test of open files of debugfs where the tests use the device.
+pub(crate) fn needs_debugfs() -> Outcome {
+    match is_by_device() {
+        true => Err(gct_ktap::skipped("not about the device")),
+        false => Ok(()),
+    }
+}
+
+/// Returns whether a directory or a file of the tree exists.
+pub(crate) fn exists(path: &str) -> bool {
+    match is_by_device() {
+        true => {
+            let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+            let there = |names: &[String]| names.iter().any(|there| there == name);
+            device::list(above).is_ok_and(|(dirs, files)| there(&dirs) || there(&files))
+        }
+        false => at(path).exists(),
+    }
+}
+
+/// Returns whether the tree is gone, with both of its doors.
+pub(crate) fn is_gone() -> bool {
+    !Path::new(ROOT).exists() && !Path::new(device::DEVICE).exists()
+}
+
+/// Returns the directories and the files in a directory of the tree, sorted.
+pub(crate) fn entries(path: &str) -> io::Result<(Vec<String>, Vec<String>)> {
+    match is_by_device() {
+        true => device::list(path),
+        false => entries_of(&at(path)),
+    }
+}
+
+/// Returns the directories and the files in a directory of debugfs, sorted.
+pub(crate) fn entries_of(path: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
+    let (mut dirs, mut files) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match entry.file_type()?.is_dir() {
+            true => dirs.push(name),
+            false => files.push(name),
+        }
+    }
+    dirs.sort();
+    files.sort();
+    Ok((dirs, files))
+}
+
+/// Returns the absolute path in debugfs of a path in the tree.
 pub(crate) fn at(path: &str) -> PathBuf {
     Path::new(ROOT).join(path)
 }
 
 /// Reads a file.
 pub(crate) fn read(path: &str) -> io::Result<String> {
-    fs::read_to_string(at(path))
+    match is_by_device() {
+        true => device::read(path),
+        false => fs::read_to_string(at(path)),
+    }
 }
 
 /// Writes to a file in one `write`.
 pub(crate) fn write(path: &str, text: impl AsRef<[u8]>) -> io::Result<()> {
-    write_at(&at(path), text)
+    match is_by_device() {
+        true => device::write(path, text.as_ref()),
+        false => write_at(&at(path), text),
+    }
 }
 
 /// Writes to any file in one `write`. A short write is an error.
@@ -57,15 +126,7 @@ pub(crate) fn refuses(path: &str, text: impl AsRef<[u8]>, expected: Error) -> Ou
 
 /// Lists the directories in a directory of the tree.
 pub(crate) fn directories(path: &str) -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(at(path))? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            names.push(entry.file_name().to_string_lossy().into_owned());
-        }
-    }
-    names.sort();
-    Ok(names)
+    Ok(entries(path)?.0)
 }
 
 /// Returns how many GPUs the tree shows.
