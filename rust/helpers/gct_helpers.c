@@ -61,6 +61,8 @@ bool gct_helper_is_live(void)
 /* The VFS lets root ignore permission bits, so they are checked here. */
 static int gct_fops_open(struct inode *inode, struct file *file)
 {
+	if (!gct_helper_is_live())
+		return -EAGAIN;
 	if ((file->f_mode & FMODE_READ) && !(inode->i_mode & 0444))
 		return -EACCES;
 	if ((file->f_mode & FMODE_WRITE) && !(inode->i_mode & 0222))
