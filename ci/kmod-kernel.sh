@@ -45,6 +45,7 @@ kernel_name() {
 	"$(readlink -f "$BUILD/linux/lean")") echo lean ;;
 	"$(readlink -f "$BUILD/linux/debug")") echo debug ;;
 	"$(readlink -f "$BUILD/linux/node")") echo node ;;
+	"$(readlink -f "$BUILD/linux/lockdown")") echo lockdown ;;
 	*) echo "$kernel_release" ;;
 	esac
 }

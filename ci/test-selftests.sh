@@ -6,8 +6,8 @@
 # Runs tests/selftests in virtual machines: all of them on the lean kernel with two
 # GPUs, for one driver version also on the debug kernel and through /dev/gctgroup in a
 # machine without debugfs, those of the tree's form with eight GPUs, and the KUnit
-# suites. `make test-long` adds the debug kernel for every version, with the storms, and
-# one GPU. A report of lockdep, KASAN or kmemleak fails
+# suites. `make test-long` adds the debug kernel for every version, with the storms, one
+# GPU, and /dev/gctgroup under lockdown. A report of lockdep, KASAN or kmemleak fails
 # the machine.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
@@ -51,10 +51,16 @@ for version in "${versions[@]}"; do
 	machine "$version" lean patched 0 $LEAN_SECONDS_MAX without-gpu.sh
 	NV_VERSION=$version KDIR=$BUILD/linux/debug "$ROOT/ci/kmod.sh"
 	machine "$version" debug patched 2 $DEBUG_SECONDS_MAX vm.sh "$(long || echo '!storms.')"
+	! long || machine "$version" debug patched 0 $DEBUG_SECONDS_MAX without-gpu.sh
 done
 
-# The suites are the same whatever the driver.
+# The suites are the same whatever the driver, and so is what lockdown does.
 version=${versions[0]}
+if long; then
+	"$ROOT/ci/setup-linux-lockdown.sh"
+	NV_VERSION=$version KDIR=$BUILD/linux/lockdown "$ROOT/ci/kmod.sh"
+	machine "$version" lockdown patched 2 $LEAN_SECONDS_MAX door.sh '!unload.'
+fi
 NV_VERSION=$version GCT_KUNIT=1 "$ROOT/ci/kmod.sh"
 machine "$version" lean kunit 1 $LEAN_SECONDS_MAX kunit.sh
 

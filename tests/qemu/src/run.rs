@@ -26,6 +26,8 @@ enum Kernel {
     Debug,
     /// As lean, with what container runtimes and a kubelet need.
     Node,
+    /// As lean, with lockdown.
+    Lockdown,
 }
 
 impl Kernel {
@@ -34,13 +36,14 @@ impl Kernel {
             Self::Lean => "lean",
             Self::Debug => "debug",
             Self::Node => "node",
+            Self::Lockdown => "lockdown",
         }
     }
 
     /// Returns the memory of the machine. Shadow memory and kmemleak's records need their share.
     fn default_memory_mib(self) -> u32 {
         match self {
-            Self::Lean => 1024,
+            Self::Lean | Self::Lockdown => 1024,
             Self::Debug => 1536,
             Self::Node => 3072,
         }
