@@ -70,15 +70,13 @@ printf '\6\0\0\0\0' >$variable
 try "Secure Boot that is off" says "can take the driver" check
 printf '\6\0\0\0\1' >$variable
 rm -f /var/lib/dkms/mok.pub
-try "Secure Boot: debugfs cannot be written" refuses "lockdown refuses writes to debugfs" check
 try "Secure Boot without a key" refuses "dkms has no key" check
 touch /var/lib/dkms/mok.pub
 mokutil() { printf '#!/bin/sh\necho "$3 %s"\n' "$1" >/usr/local/bin/mokutil && chmod +x /usr/local/bin/mokutil; }
 mokutil 'is not enrolled'
 try "Secure Boot with a key that is not enrolled" refuses "is not enrolled: the kernel refuses" check
 mokutil 'is already enrolled'
-enrolled() { ! check | grep -q 'enrolled'; }
-try "Secure Boot with an enrolled key" enrolled
+try "Secure Boot with an enrolled key" says "can take the driver" check
 rm -rf /sys/firmware /usr/local/bin/mokutil /var/lib/dkms/mok.pub
 
 # As Debian redirects modprobe to its own names.
