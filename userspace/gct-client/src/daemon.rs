@@ -16,7 +16,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use crate::transport::Transport;
+use crate::transport::{Door, Transport};
 
 /// Most time to wait for a reply. A write that processes must acknowledge waits for those queued
 /// before it, each for a second at most.
@@ -143,6 +143,10 @@ fn connect(path: &Path) -> io::Result<OwnedFd> {
 impl Transport for Daemon {
     fn place(&self) -> &Path {
         &self.paths.tenants
+    }
+
+    fn door(&self) -> Door {
+        Door::Daemon
     }
 
     fn check(&self) -> io::Result<()> {

@@ -2,17 +2,19 @@
 
 //! Gives typed access to the gctgroup tree.
 //!
-//! [`Tree`] reads and writes the files below a directory, or those that the daemon of the
-//! user-space mode serves on its socket. The directory is the kernel's in debugfs, or a plain one
-//! in a test. [`gct_core::iface`] alone defines what a file may hold and how it looks. This crate
-//! adds paths, system calls and errors for people.
+//! [`Tree`] reads and writes the kernel's tree in debugfs or through `/dev/gctgroup`, the one that
+//! the daemon of the user-space mode serves on its socket, or a plain directory of a test.
+//! [`gct_core::iface`] alone defines what a file may hold and how it looks. This crate adds paths,
+//! system calls and errors for people.
 //!
 //! [`capture`] reads and writes recorded submissions.
 
 pub mod capture;
 mod content;
 mod daemon;
+mod device;
 mod error;
+mod kernel;
 mod target;
 mod transport;
 mod tree;
@@ -20,4 +22,5 @@ mod tree;
 pub use content::Content;
 pub use error::{Error, Kind, Refusal};
 pub use target::{Owner, Target};
+pub use transport::Door;
 pub use tree::{Tree, DEFAULT_ROOT};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 
-//! Accesses the files of a tree: in a directory, or through the daemon.
+//! Accesses the files of a tree: in a directory, through a device, or through the daemon.
 
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
@@ -10,10 +10,25 @@ use std::path::{Path, PathBuf};
 /// Most bytes that are read of a file. `group.procs` with the most members is shorter.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
+/// The way in which a tree is reached.
+#[derive(Debug)]
+pub enum Door {
+    /// A directory: debugfs, or another one.
+    Directory,
+    /// The device of the patched driver. With the reason why debugfs cannot be used, if it was
+    /// looked for.
+    Device(Option<io::Error>),
+    /// The sockets of the daemon.
+    Daemon,
+}
+
 /// Reads and writes files by their path below the root.
 pub(crate) trait Transport: Debug + Send + Sync {
     /// Returns where the tree is, for messages.
     fn place(&self) -> &Path;
+
+    /// Returns the way in which the tree is reached.
+    fn door(&self) -> Door;
 
     /// Fails if there is no tree.
     fn check(&self) -> io::Result<()>;
@@ -41,6 +56,10 @@ pub(crate) struct Directory(pub(crate) PathBuf);
 impl Transport for Directory {
     fn place(&self) -> &Path {
         &self.0
+    }
+
+    fn door(&self) -> Door {
+        Door::Directory
     }
 
     fn check(&self) -> io::Result<()> {

@@ -15,7 +15,8 @@ use gct_core::iface::File as FileId;
 use gctd_ipc::paths::SocketPaths;
 
 use crate::daemon::Daemon;
-use crate::transport::{Directory, Transport};
+use crate::kernel::Kernel;
+use crate::transport::{Directory, Door, Transport};
 use crate::{Content, Error, Owner, Refusal, Target};
 
 /// The directory in which the kernel module shows the tree.
@@ -40,6 +41,21 @@ impl Tree {
         }
     }
 
+    /// Takes the kernel's tree, without any access yet: `root` in debugfs or, where debugfs cannot
+    /// be used, `/dev/gctgroup`. If there is neither, the tree of the daemon with these sockets.
+    ///
+    /// Any other root than [`DEFAULT_ROOT`] is a directory and nothing else.
+    #[must_use]
+    pub fn of_kernel(root: impl Into<PathBuf>, daemon: Option<SocketPaths>) -> Self {
+        let root = root.into();
+        if root != Path::new(DEFAULT_ROOT) {
+            return Self::at(root);
+        }
+        Self {
+            transport: Arc::new(Kernel::new(root, daemon.map(Daemon::new))),
+        }
+    }
+
     /// Takes the tree of the daemon with these sockets, without connecting yet.
     #[must_use]
     pub fn of_daemon(paths: SocketPaths) -> Self {
@@ -48,7 +64,13 @@ impl Tree {
         }
     }
 
-    /// Returns its directory, or the daemon's tenants' socket.
+    /// Returns the way in which it is reached now.
+    #[must_use]
+    pub fn door(&self) -> Door {
+        self.transport.door()
+    }
+
+    /// Returns its directory, its device, or the daemon's tenants' socket.
     #[must_use]
     pub fn root(&self) -> &Path {
         self.transport.place()

@@ -37,7 +37,7 @@ impl Places {
     pub fn tree(&self) -> Tree {
         match &self.dir {
             Some(directory) => Tree::of_daemon(SocketPaths::of(directory)),
-            None => Tree::at(&self.root),
+            None => Tree::of_kernel(&self.root, None),
         }
     }
 

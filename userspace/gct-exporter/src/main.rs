@@ -65,7 +65,7 @@ impl Options {
         match &self.dir {
             Some(directory) => Tree::of_daemon(SocketPaths::of(directory)),
             None if self.user => Tree::of_daemon(SocketPaths::from_environment()),
-            None => Tree::at(&self.root),
+            None => Tree::of_kernel(&self.root, Some(SocketPaths::from_environment())),
         }
     }
 }

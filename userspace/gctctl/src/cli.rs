@@ -31,7 +31,8 @@ If one of several actions fails, the others are still done. The exit code is tha
 #[derive(Debug, Parser)]
 #[command(name = "gctctl", version, after_help = EXIT_CODES)]
 pub(crate) struct Cli {
-    /// Directory of the tree.
+    /// Directory of the tree. Where debugfs cannot be used, the default stands for /dev/gctgroup,
+    /// and without the patched driver for the daemon of the user-space mode.
     #[arg(long, global = true, value_name = "DIR", default_value = DEFAULT_ROOT)]
     pub(crate) root: PathBuf,
 

@@ -19,7 +19,7 @@ mod top;
 
 pub(crate) use counters::interval;
 
-use gct_client::Tree;
+use gct_client::{Door, Tree};
 use gctd_ipc::paths::SocketPaths;
 
 use crate::capture;
@@ -35,8 +35,9 @@ pub(crate) fn run(cli: &Cli) -> Outcome {
     };
     let tree = match user_mode {
         true => Tree::of_daemon(paths.clone()),
-        false => Tree::at(&cli.root),
+        false => Tree::of_kernel(&cli.root, Some(paths.clone())),
     };
+    let user_mode = user_mode || matches!(tree.door(), Door::Daemon);
     match &cli.command {
         Command::Apply(apply) => apply::run(&tree, apply),
         Command::Completions { shell } => generate::completions(*shell),

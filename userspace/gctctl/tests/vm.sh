@@ -6,14 +6,14 @@
 #   root -- web    (a sleeping process, by pid)
 #        `- batch  (cgroup /pod7)
 #
-# A limit that this module does not enforce must end with 5 (EOPNOTSUPP), and what is in
-# force may be written back.
+# Some commands run where debugfs is not mounted. A limit that this module does not enforce
+# must end with 5 (EOPNOTSUPP), and what is in force may be written back.
 
 . /test/lib.sh
 
 # What the tests below do, in this order; the plan is its length.
 count=0
-total=29
+total=36
 
 # expect CODE TEXT COMMAND...: it must exit with CODE and print TEXT.
 expect() {
@@ -72,6 +72,15 @@ expect 4 'There is no web/9' gctctl get web/9 gmem.current
 expect 0 '(unsupported)' gctctl show web
 
 expect 3 'EBUSY' gctctl rm web
+# Without debugfs, as in a container.
+umount /sys/kernel/debug
+expect 0 'The tree is used by /dev/gctgroup: /sys/kernel/debug/gctgroup cannot be used' gctctl doctor
+expect 0 'gctgroup 0.1.0 abi 3' gctctl version
+expect 0 'web/0 gmem.limit=4294967296' gctctl set web/0 gmem.limit=4G
+expect 3 'EBUSY' gctctl rm web
+mount -t debugfs debugfs /sys/kernel/debug
+expect 0 'debugfs is used' gctctl doctor
+
 kill $member
 wait $member 2>/dev/null
 expect 0 'removed batch' gctctl rm web batch

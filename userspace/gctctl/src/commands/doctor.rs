@@ -8,7 +8,7 @@ mod tested;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gct_client::{Content, Error, Target, Tree, DEFAULT_ROOT};
+use gct_client::{Content, Door, Error, Target, Tree, DEFAULT_ROOT};
 use gct_core::iface::{files, File, ABI};
 use serde_json::{json, Value};
 
@@ -77,9 +77,9 @@ pub(crate) fn run(tree: &Tree, system_root: &Path, user_mode: bool) -> Outcome {
     };
     let mut findings = vec![system.driver_module(), system.driver_version()];
     if !user_mode {
-        let of_kernel = [system.kernel_config(), system.lockdown()];
+        let of_kernel = [system.kernel_config(), system.lockdown(&tree.door())];
         findings.splice(0..0, of_kernel);
-        findings.push(system.debugfs(tree));
+        findings.push(system.door(tree));
     }
     if user_mode && container::is_here() {
         findings.extend([container::library(&system), container::nodes(&system)]);
@@ -158,15 +158,19 @@ impl System {
         }
     }
 
-    fn lockdown(&self) -> Finding {
+    fn lockdown(&self, door: &Door) -> Finding {
         const CHECK: &str = "lockdown";
         let text = self.read("sys/kernel/security/lockdown");
         match text.as_deref().map(str::trim) {
             Some(text) if text.contains("[integrity]") || text.contains("[confidentiality]") => {
-                Finding::ok(CHECK, format!("The kernel is locked down: {text}.")).because(
-                    Status::Problem,
-                    "Limits in debugfs cannot be read or written then: use gctd, or disable Secure Boot, or boot with lockdown=none.",
-                )
+                let finding = Finding::ok(CHECK, format!("The kernel is locked down: {text}."));
+                match door {
+                    Door::Device(_) => finding,
+                    _ => finding.because(
+                        Status::Problem,
+                        "Limits in debugfs cannot be read or written then: use a driver that has /dev/gctgroup, or gctd, or disable Secure Boot, or boot with lockdown=none.",
+                    ),
+                }
             }
             Some(text) => Finding::ok(CHECK, format!("The kernel is not locked down: {text}.")),
             None => Finding::ok(CHECK, "The kernel has no lockdown."),
@@ -209,11 +213,24 @@ impl System {
         }
     }
 
-    fn debugfs(&self, tree: &Tree) -> Finding {
-        const CHECK: &str = "debugfs";
-        if tree.root() != Path::new(DEFAULT_ROOT) {
-            let root = tree.root().display();
-            return Finding::ok(CHECK, format!("It is not needed for a tree at {root}."));
+    /// Says by which door the tree is used, and why.
+    fn door(&self, tree: &Tree) -> Finding {
+        const CHECK: &str = "door";
+        let root = tree.root();
+        if let Door::Device(reason) = tree.door() {
+            let why = reason.map_or(String::new(), |error| {
+                format!(": {DEFAULT_ROOT} cannot be used ({error})")
+            });
+            return Finding::ok(
+                CHECK,
+                format!("The tree is used by {}{why}.", root.display()),
+            );
+        }
+        if root != Path::new(DEFAULT_ROOT) {
+            return Finding::ok(
+                CHECK,
+                format!("The tree is the directory {}.", root.display()),
+            );
         }
         let mounts = self.read("proc/mounts").unwrap_or_default();
         let at = mounts.lines().find_map(|line| {
@@ -222,12 +239,14 @@ impl System {
             (kind == "debugfs").then_some(point)
         });
         match at {
-            Some("/sys/kernel/debug") => Finding::ok(CHECK, "It is mounted at /sys/kernel/debug."),
-            Some(point) => Finding::ok(CHECK, format!("It is mounted at {point} only."))
+            Some("/sys/kernel/debug") => {
+                Finding::ok(CHECK, "debugfs is used: it is mounted at /sys/kernel/debug.")
+            }
+            Some(point) => Finding::ok(CHECK, format!("debugfs is mounted at {point} only."))
                 .because(Status::Problem, format!("Use --root {point}/gctgroup.")),
-            None => Finding::ok(CHECK, "It is not mounted.").because(
+            None => Finding::ok(CHECK, "debugfs is not mounted, and there is no /dev/gctgroup.").because(
                 Status::Problem,
-                "Mount it: mount -t debugfs none /sys/kernel/debug.",
+                "Load the patched driver, and mount debugfs: mount -t debugfs none /sys/kernel/debug.",
             ),
         }
     }
@@ -355,5 +374,25 @@ fn events(tree: &Tree) -> Finding {
         Ok(_) => Finding::ok(CHECK, "Nothing is counted."),
         Err(error) => Finding::ok(CHECK, error.to_string())
             .because(Status::Note, "gctgroup works all the same."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lockdown_is_no_problem_where_the_device_is_used() {
+        let root = std::env::temp_dir().join(format!("gctctl-lockdown-{}", std::process::id()));
+        let file = root.join("sys/kernel/security/lockdown");
+        fs::create_dir_all(file.parent().expect("a parent")).expect("a directory");
+        fs::write(file, "none [integrity] confidentiality\n").expect("a file");
+        let system = System { root: root.clone() };
+        let by_device = system.lockdown(&Door::Device(None));
+        let by_debugfs = system.lockdown(&Door::Directory);
+        fs::remove_dir_all(root).expect("the directory");
+        assert_eq!(by_device.status, Status::Ok);
+        assert!(by_device.message.contains("is locked down"));
+        assert_eq!(by_debugfs.status, Status::Problem);
     }
 }
