@@ -278,6 +278,10 @@ impl Turns {
             }
             self.contends_until = Ns::MAX;
         }
+        if !rivals.iter().any(|rival| rival.contends) {
+            // The clock is the position of the only contender: a debt delays nobody who is alone.
+            self.clock = self.clock.max(self.at);
+        }
         let window = share.virtual_time(WINDOW, 1);
         let ahead = self
             .at
