@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Simulates many tenants that share a GPU, and checks what the policies promise.
+
+mod common;
+mod tenants;
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use tenants::scenario::{self, Size};
+use tenants::world::START;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn is_long() -> bool {
+    std::env::var_os("GCT_LONG").is_some_and(|long| !long.is_empty())
+}
+
+/// Returns the size of a seed's world: mostly few tenants, and as many as 200.
+fn size(seed: u64) -> Size {
+    let (tenants, time_ns) = match seed % 100 {
+        99 => (200, 4_000_000),
+        90..99 => (40, 10_000_000),
+        _ => (8, 20_000_000),
+    };
+    Size { tenants, time_ns }
+}
+
+/// Plays a seed.
+fn play(seed: u64) {
+    let size = size(seed);
+    let mut world = scenario::world(seed, size);
+    world.run_until(START + size.time_ns);
+}
+
+/// Checks that random worlds keep the law ([`tenants::law`]).
+#[test]
+fn the_law_holds_at_random() {
+    let seeds = if is_long() { 20_000 } else { 300 };
+    let seeds = number("GCT_SEED").map_or(0..seeds, |seed| seed..seed + 1);
+    for seed in seeds {
+        let played = catch_unwind(AssertUnwindSafe(|| play(seed)));
+        let again = format!("GCT_SEED={seed} cargo test -p gct-model --test sharing at_random");
+        assert!(played.is_ok(), "to play it again: {again}");
+    }
+}

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! States what the policies promise, from what tenants really have and have shown, and checks it
+//! whenever a tenant publishes or holds back.
+//!
+//! Terminology
+//!   piece     a launch or an atom
+//!   seated    has a place in the roster, so that others see it
+//!   claims    is seated, its last round showed work, and it was alive within BEAT_MAX
+//!   away for  has shown no work for that time, or no sign of life for BEAT_MAX
+//!
+//! ```text
+//! forbidden(T) = TPCs reserved for another owner that claims, or for any if T may not steal
+//!              + TPCs allowed to a tenant of an earlier rank that claims, or did so PAUSE_MIN ago
+//!              - own(T)
+//! due(T)       = allowed(T)
+//!              - TPCs reserved for another owner, unless it is away for IDLE_TIMEOUT_MAX and T
+//!                may steal
+//!              - TPCs allowed to an earlier rank, unless it is away for PRESENT_MAX
+//!              + own(T)
+//! ```
+//!
+//! Every piece has a mask within allowed(T), without forbidden(T), and with all of due(T). A tenant
+//! that holds work, has none in flight, and may use a TPC of due(T), publishes in this very round,
+//! unless its own limits or another's turn are in the way. Another has a turn only if a weight was
+//! written, they compete, and it has work or had some until just now. No slack is needed: the only
+//! delays are the rounds themselves.
+
+use gct_core::lane::standing::Standing;
+use gct_core::mask::TpcMask;
+use gct_core::policy::arrivals::{IDLE_TIMEOUT_MAX, PAUSE_MIN};
+use gct_core::policy::patience::{BEAT_EVERY, BEAT_MAX};
+use gct_core::policy::share::{HANDOVER, LINGER_MAX};
+use gct_core::policy::tpc::{Rank, PRESENT_MAX};
+
+/// What the law says of a piece at the moment of its release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) allowed: u64,
+    pub(crate) forbidden: u64,
+    pub(crate) due: u64,
+}
+
+/// What one tenant has shown the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    pub(crate) owner: usize,
+    pub(crate) standing: Standing,
+    pub(crate) steal: bool,
+    /// Whether it has a seat.
+    pub(crate) seated: bool,
+    /// Whether its last round showed work. A tenant that has just got a seat has shown nothing.
+    pub(crate) shows_work: bool,
+    /// Since when it shows none; `None` if it never did.
+    pub(crate) idle_since: Option<u64>,
+    /// When its last round ended.
+    pub(crate) looked: u64,
+    /// Whether a duty cycle may have held back all that it had, so that it showed no work.
+    may_rest: bool,
+}
+
+fn tpcs(mask: &TpcMask) -> u64 {
+    mask.words()[0]
+}
+
+impl Facts {
+    pub(crate) fn new(owner: usize, standing: Standing) -> Self {
+        Self {
+            owner,
+            standing,
+            steal: true,
+            seated: false,
+            shows_work: false,
+            idle_since: None,
+            looked: 0,
+            may_rest: false,
+        }
+    }
+
+    /// Records that a round has ended, which showed whether the tenant has work. With a duty cycle
+    /// it may have shown none.
+    pub(crate) fn show(&mut self, work: bool, has_cycle: bool, now: u64) {
+        match self.shows_work && !work {
+            true => self.idle_since = Some(now),
+            false => self.may_rest = has_cycle,
+        }
+        self.shows_work = work;
+        self.looked = now;
+    }
+
+    fn rank(&self) -> Rank {
+        match self.seated {
+            true => self.standing.rank,
+            false => Rank::LAST,
+        }
+    }
+
+    fn own(&self) -> u64 {
+        match self.seated {
+            true => tpcs(&self.standing.own) & self.allowed(),
+            false => 0,
+        }
+    }
+
+    fn allowed(&self) -> u64 {
+        tpcs(&self.standing.allowed)
+    }
+
+    /// Returns whether it takes turns with another, once a weight was written.
+    fn competes(&self, other: &Self) -> bool {
+        let reserve = |facts: &Self| tpcs(&facts.standing.own) != 0;
+        self.seated
+            && other.seated
+            && self.standing.rank == other.standing.rank
+            && !(reserve(self) || reserve(other))
+            && self.allowed() & other.allowed() != 0
+    }
+
+    /// Returns whether all must regard it as one with work.
+    fn claims(&self, now: u64) -> bool {
+        // The last sign of life may be older than its last round.
+        let alive = now - self.looked + BEAT_EVERY.get() < BEAT_MAX.get();
+        self.shows_work && !self.may_rest && alive
+    }
+
+    /// Returns whether it has shown no work for less than `time`.
+    fn has_just_stopped(&self, time: u64, now: u64) -> bool {
+        let idle = self
+            .idle_since
+            .filter(|_| !self.shows_work && !self.may_rest);
+        idle.is_some_and(|since| now - since < time)
+    }
+
+    /// Returns whether all must regard it as one that has been away for `time`.
+    fn is_away_for(&self, time: u64, now: u64) -> bool {
+        match self.shows_work {
+            true => now - self.looked >= BEAT_MAX.get(),
+            false => self.idle_since.is_none_or(|since| now - since >= time),
+        }
+    }
+}
+
+/// Returns what the law says of what tenant `me` publishes now.
+pub(crate) fn piece(all: &[Facts], me: usize, now: u64) -> Piece {
+    let mine = &all[me];
+    let (mut forbidden, mut due) = (0, mine.allowed());
+    for other in all.iter().filter(|other| other.seated) {
+        // Members of an owner share its TPCs. Their ranks differ until each has looked.
+        let (own, allowed) = match other.owner == mine.owner {
+            true => (0, other.allowed()),
+            false => (tpcs(&other.standing.own), other.allowed()),
+        };
+        if !mine.steal || other.claims(now) {
+            forbidden |= own;
+        }
+        if !mine.steal || !other.is_away_for(IDLE_TIMEOUT_MAX.get(), now) {
+            due &= !own;
+        }
+        if other.rank() < mine.rank() {
+            if other.claims(now) || other.has_just_stopped(PAUSE_MIN.get(), now) {
+                forbidden |= allowed;
+            }
+            if !other.is_away_for(PRESENT_MAX.get(), now) {
+                due &= !allowed;
+            }
+        }
+    }
+    Piece {
+        allowed: mine.allowed(),
+        forbidden: forbidden & !mine.own(),
+        due: due | mine.own(),
+    }
+}
+
+/// Returns whether tenant `me` may have to wait for the turn of another, of its owner or not.
+pub(crate) fn may_be_anothers_turn(all: &[Facts], me: usize, now: u64) -> bool {
+    const LATE: u64 = LINGER_MAX.get() + HANDOVER.get();
+    let mine = &all[me];
+    let others = || {
+        let others = (0..).zip(all).filter(|(at, _)| *at != me);
+        others
+            .map(|(_, other)| other)
+            .filter(|other| mine.competes(other))
+    };
+    let weighted = |facts: &Facts| facts.standing.weight.is_some();
+    let is_around = |other: &Facts| !other.is_away_for(LATE, now);
+    (weighted(mine) || others().any(weighted)) && others().any(is_around)
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Simulates the tenants of a GPU, in virtual time.
+
+pub(crate) mod channel;
+pub(crate) mod gpu;
+pub(crate) mod law;
+pub(crate) mod memory;
+pub(crate) mod scenario;
+pub(crate) mod script;
+pub(crate) mod tenant;
+pub(crate) mod tree;
+pub(crate) mod world;

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! States what programs launch, and what an administrator and others do to them.
+
+use super::channel::Kernel;
+use super::tenant::Tenant;
+use gct_core::iface::File;
+
+/// What happens to tenants.
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    /// An administrator writes a limit of a group.
+    Write(usize, File, String),
+    /// SIGSTOP and SIGCONT.
+    Stop(usize),
+    Continue(usize),
+    /// SIGKILL.
+    Kill(usize),
+}
+
+/// When a program launches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pattern {
+    /// Always, with so many launches outstanding.
+    Always(u32),
+    /// So many launches at a time, and pauses of this mean between the beginnings.
+    Requests { launches: u32, pause_ns: u64 },
+}
+
+/// Launches of a program between two looks at its ends.
+const DEPTH: u32 = 12;
+
+/// A program.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    kernels: Vec<Kernel>,
+    pattern: Pattern,
+    chance: fastrand::Rng,
+    /// When the next request arrives, and launches of those that have arrived.
+    next: u64,
+    queued: u32,
+}
+
+impl Program {
+    /// Creates a program that begins at `start`.
+    pub(crate) fn new(kernels: Vec<Kernel>, pattern: Pattern, start: u64, seed: u64) -> Self {
+        Self {
+            kernels,
+            pattern,
+            chance: fastrand::Rng::with_seed(seed),
+            next: start,
+            queued: 0,
+        }
+    }
+
+    /// Returns when the next request arrives.
+    pub(crate) fn next_arrival(&self, now: u64) -> Option<u64> {
+        let waits = matches!(self.pattern, Pattern::Requests { .. }) || self.next > now;
+        waits.then_some(self.next)
+    }
+
+    /// Returns the next kernel to launch now, if there is one.
+    pub(crate) fn take(&mut self, tenant: &Tenant, now: u64) -> Option<Kernel> {
+        let depth = match self.pattern {
+            Pattern::Always(depth) if now >= self.next => depth,
+            Pattern::Always(_) => 0,
+            Pattern::Requests { launches, pause_ns } => {
+                while now >= self.next {
+                    self.queued += launches;
+                    self.next += pause_ns / 2 + self.chance.u64(..=pause_ns);
+                }
+                DEPTH.min(self.queued + tenant.submitted - tenant.ended)
+            }
+        };
+        if !tenant.has_room(depth) {
+            return None;
+        }
+        self.queued = self.queued.saturating_sub(1);
+        Some(self.kernels[self.chance.usize(..self.kernels.len())])
+    }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Sets limits as an administrator does: by writing files of the tree, which the engine keeps.
+
+use gct_core::engine::Terms;
+use gct_core::error::Error;
+use gct_core::features::{Feature, FeatureSet};
+use gct_core::gpu::{Backend, GpuFacts, PciAddress};
+use gct_core::host::Host;
+use gct_core::ids::{FileId, GpuId, GroupId, Owner, ProcKey, Scope};
+use gct_core::iface::{File, Name};
+use gct_core::mask::TpcMask;
+use gct_core::topology::Topology;
+
+/// The resource manager's number of the GPU.
+const RM_ID: u32 = 1;
+
+/// The engine with one GPU.
+pub(crate) struct Tree {
+    host: Host,
+    gpu: GpuId,
+    processes: u32,
+}
+
+impl Tree {
+    pub(crate) fn new(tpcs: usize) -> Self {
+        let pci = PciAddress {
+            domain: 0,
+            bus: 0x40,
+            slot: 0,
+            function: 0,
+        };
+        let mut facts = GpuFacts::new(RM_ID, pci, Backend::Simulator);
+        facts.topology = Topology::together(TpcMask::first(tpcs));
+        let all = Feature::ALL.iter();
+        let features = all.fold(FeatureSet::NONE, |set, feature| set.with(*feature));
+        let mut host = Host::new([1, 2]);
+        let gpu = host.with(|host| host.state().gpu_add(&facts, features));
+        Self {
+            gpu: gpu.expect("the first GPU"),
+            host,
+            processes: 0,
+        }
+    }
+
+    /// Creates a group.
+    pub(crate) fn group(&mut self, name: &str) -> GroupId {
+        let name = Name::new(name).expect("a name");
+        let group = self.host.with(|host| host.state().group_create(&name));
+        group.expect("few groups")
+    }
+
+    /// Starts a process of a group, which opens the driver.
+    pub(crate) fn process(&mut self, group: GroupId) -> FileId {
+        self.processes += 1;
+        let key = ProcKey {
+            tgid: self.processes,
+            start_time_ns: 1,
+        };
+        let opened = self
+            .host
+            .with(|host| host.state().file_open(key, b"", Some(group)));
+        opened.expect("few processes")
+    }
+
+    /// Ends a process.
+    pub(crate) fn exit(&mut self, file: FileId) {
+        self.host.state().file_close(file);
+    }
+
+    /// Writes a limit of a group.
+    pub(crate) fn write(&mut self, group: GroupId, file: File, text: &str) -> Result<(), Error> {
+        let scope = Scope::Pool(Owner::Group(group), self.gpu);
+        self.host
+            .with(|host| host.state().write(file, scope, text.as_bytes()))
+    }
+
+    /// Returns the limits of a process.
+    pub(crate) fn terms(&mut self, file: FileId) -> Terms {
+        let terms = self.host.state().launch_terms(file, RM_ID);
+        terms.expect("the file is open")
+    }
+}

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+
+//! Runs tenants on a GPU in virtual time.
+//!
+//! ```text
+//! loop:
+//!     now = the next of: an end of blocks, a change of contexts, an arrival, a look, the script
+//!     end blocks; the hardware and the tenants see it
+//!     the script changes limits, stops, freezes and kills
+//!     tenants launch what has arrived
+//!     whoever's look is due publishes: one thread for all as in the driver, or each tenant's own
+//!     free TPCs take blocks
+//! ```
+
+use super::gpu::{Gpu, Grid, Sharing};
+use super::law::{self, Facts};
+use super::memory::Heap;
+use super::script::{Action, Program};
+use super::tenant::{self, Tenant};
+use super::tree::Tree;
+use gct_core::ids::GroupId;
+use gct_core::lane::roster::{Roster, MEMBERS_MAX};
+use gct_core::lane::standing::Standing;
+use gct_core::lane::work::Workspace;
+use gct_core::owned::worker::{Pauses, Round, Signs};
+use gct_core::policy::tpc::Rank;
+use gct_core::units::Ns;
+
+/// The time of a machine that has been up for some time.
+pub(crate) const START: u64 = 1 << 40;
+
+/// Which threads look at the channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Threads {
+    /// One for all, as in the driver.
+    One,
+    /// One in each tenant, as in the user-space mode. It looks this often while work is pending.
+    Each(u64),
+}
+
+/// Whether a process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Runs,
+    /// By SIGSTOP: what it has published goes on.
+    Stopped,
+    Dead,
+}
+
+/// A process, what it does, and what came of it.
+pub(crate) struct Process {
+    pub(crate) tenant: Tenant,
+    pub(crate) life: Life,
+    pub(crate) program: Program,
+    standing: Standing,
+    next_look: u64,
+    /// Since when it has work of which nothing is in flight.
+    pub(crate) held_since: Option<u64>,
+}
+
+/// Everything.
+pub(crate) struct World {
+    pub(crate) now: u64,
+    tree: Tree,
+    groups: Vec<GroupId>,
+    roster: Roster<Heap>,
+    work: Workspace<Heap>,
+    pub(crate) gpu: Gpu,
+    threads: Threads,
+    pub(crate) processes: Vec<Process>,
+    facts: Vec<Facts>,
+    pauses: Pauses,
+    /// Whether the doorbells are closed, so that a ring wakes the one thread, and whether one has.
+    closed: bool,
+    woken: bool,
+    next_look: u64,
+    /// What is to happen, the last first.
+    pub(crate) script: Vec<(u64, Action)>,
+}
+
+impl World {
+    pub(crate) fn new(tpcs: usize, sharing: Sharing, threads: Threads) -> Self {
+        Self {
+            now: START,
+            tree: Tree::new(tpcs),
+            groups: Vec::new(),
+            roster: Roster::new(vec![None; MEMBERS_MAX]),
+            work: tenant::workspace(),
+            gpu: Gpu::new(tpcs, sharing),
+            threads,
+            processes: Vec::new(),
+            facts: Vec::new(),
+            pauses: Pauses::NEW,
+            closed: false,
+            woken: false,
+            next_look: START,
+            script: Vec::new(),
+        }
+    }
+
+    /// Creates a group with limits. A refused one, such as a quota that does not fit, stays off.
+    pub(crate) fn group(&mut self, limits: &[(gct_core::iface::File, String)]) -> usize {
+        let number = self.groups.len();
+        self.groups.push(self.tree.group(&format!("g{number}")));
+        for (file, text) in limits {
+            let _ = self.tree.write(self.groups[number], *file, text);
+        }
+        self.take_terms();
+        number
+    }
+
+    /// Starts a process in a group.
+    pub(crate) fn start(&mut self, group: usize, program: Program) -> usize {
+        let file = self.tree.process(self.groups[group]);
+        let terms = self.tree.terms(file);
+        self.facts.push(Facts::new(group, terms.standing));
+        self.processes.push(Process {
+            tenant: Tenant::new(file, &terms),
+            life: Life::Runs,
+            program,
+            standing: terms.standing,
+            next_look: u64::MAX,
+            held_since: None,
+        });
+        self.take_terms();
+        self.processes.len() - 1
+    }
+
+    /// Gives all tenants their limits of now.
+    fn take_terms(&mut self) {
+        for (process, facts) in self.processes.iter_mut().zip(&mut self.facts) {
+            if process.life != Life::Dead {
+                let terms = self.tree.terms(process.tenant.file);
+                process.tenant.set(&terms);
+                process.standing = terms.standing;
+                facts.steal = terms.limits.steal;
+            }
+        }
+    }
+
+    /// Runs until `end`.
+    pub(crate) fn run_until(&mut self, end: u64) {
+        while let Some(next) = self.next_event().filter(|next| *next < end) {
+            self.now = next.max(self.now);
+            self.step();
+        }
+        self.now = end;
+    }
+
+    fn next_event(&self) -> Option<u64> {
+        let scripted = self.script.last().map(|(at, _)| *at);
+        let arrivals = self.processes.iter().filter(|p| p.life == Life::Runs);
+        let arrivals = arrivals.filter_map(|p| p.program.next_arrival(self.now));
+        let looks = match self.threads {
+            Threads::One => Some(self.next_look),
+            Threads::Each(_) => {
+                let running = self.processes.iter().filter(|p| p.life == Life::Runs);
+                running.map(|process| process.next_look).min()
+            }
+        };
+        let events = [scripted, looks, self.gpu.next_event(self.now)];
+        events.into_iter().flatten().chain(arrivals).min()
+    }
+
+    fn step(&mut self) {
+        for (at, run) in self.gpu.advance(self.now) {
+            self.end_run(at, run);
+        }
+        let is_due =
+            |script: &[(u64, Action)]| script.last().is_some_and(|(at, _)| *at <= self.now);
+        let mut due = Vec::new();
+        while is_due(&self.script) {
+            due.extend(self.script.pop());
+        }
+        for (_, action) in due {
+            self.act(action);
+        }
+        self.arrive();
+        self.look();
+        self.gpu.dispatch(self.now);
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Write(group, file, text) => {
+                let _ = self.tree.write(self.groups[group], file, &text);
+                self.take_terms();
+            }
+            Action::Stop(at) if self.processes[at].life == Life::Runs => {
+                self.processes[at].life = Life::Stopped;
+            }
+            Action::Continue(at) if self.processes[at].life == Life::Stopped => {
+                self.processes[at].life = Life::Runs;
+                self.processes[at].next_look = self.now;
+            }
+            Action::Kill(at) if self.processes[at].life != Life::Dead => self.kill(at),
+            _ => {}
+        }
+    }
+
+    /// Ends a process: its channels are torn down, and nobody sees it any more.
+    fn kill(&mut self, at: usize) {
+        let process = &mut self.processes[at];
+        process.life = Life::Dead;
+        self.gpu.kill(at);
+        process.tenant.governor.stop();
+        process.tenant.company().quit(&mut self.roster);
+        self.facts[at].seated = false;
+        self.tree.exit(process.tenant.file);
+        self.take_terms();
+    }
+
+    /// Has tenants launch what has arrived.
+    fn arrive(&mut self) {
+        let (now, threads) = (self.now, self.threads);
+        for process in self.processes.iter_mut().filter(|p| p.life == Life::Runs) {
+            let mut rang = false;
+            let Process {
+                tenant, program, ..
+            } = process;
+            while let Some(kernel) = program.take(tenant, now) {
+                tenant.launch(&kernel);
+                rang = true;
+            }
+            if !rang {
+                continue;
+            }
+            process.held_since = process.held_since.or(Some(now));
+            match threads {
+                Threads::One if self.closed => {
+                    (self.closed, self.woken) = (false, true);
+                    self.next_look = now;
+                }
+                Threads::One => {}
+                Threads::Each(_) => process.next_look = now,
+            }
+        }
+    }
+
+    /// Runs the rounds that are due.
+    fn look(&mut self) {
+        match self.threads {
+            Threads::One if self.next_look <= self.now => self.look_at_all(),
+            Threads::One => {}
+            Threads::Each(every) => {
+                for at in 0..self.processes.len() {
+                    if self.processes[at].life == Life::Runs
+                        && self.processes[at].next_look <= self.now
+                    {
+                        self.attend(at);
+                        self.round(at);
+                        let process = &mut self.processes[at];
+                        process.next_look = match process.tenant.is_unfinished() {
+                            true => self.now + every,
+                            false => u64::MAX,
+                        };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs a round of the one thread for all, as `gct_kernel::owned` does.
+    fn look_at_all(&mut self) {
+        let mut order = Vec::new();
+        for at in 0..self.processes.len() {
+            if self.processes[at].life != Life::Dead {
+                self.attend(at);
+                order.push((self.processes[at].tenant.company().rank(), at));
+            }
+        }
+        order.sort();
+        let (mut found, mut quiet) = (Round::Idle, true);
+        for (_, at) in &order {
+            if self.processes[*at].tenant.rests() {
+                continue;
+            }
+            quiet = false;
+            found = found.max(self.round(*at));
+        }
+        let signs = Signs {
+            is_woken: std::mem::take(&mut self.woken),
+            are_closed: self.closed,
+            is_quiet: quiet,
+            is_heard: true,
+        };
+        let rest = self.pauses.after(found, signs, self.now);
+        self.closed |= rest.closes;
+        // The rounds themselves take time.
+        let cost = 2_000 + 500 * order.len() as u64;
+        self.next_look = self.now + cost + rest.sleep_ns;
+    }
+
+    fn attend(&mut self, at: usize) {
+        let company = self.processes[at].tenant.company();
+        company.attend(&mut self.roster, Ns(self.now));
+        let facts = &mut self.facts[at];
+        facts.standing = self.processes[at].standing;
+        let seated = self.processes[at].tenant.company().rank() != Rank::LAST;
+        if seated && !facts.seated {
+            (facts.shows_work, facts.idle_since) = (false, None);
+        }
+        facts.seated = seated;
+    }
+
+    /// Runs a round of one tenant, and checks it.
+    fn round(&mut self, at: usize) -> Round {
+        let now = self.now;
+        let piece = law::piece(&self.facts, at, now);
+        let process = &mut self.processes[at];
+        let tenant = &mut process.tenant;
+        let limits = tenant.governor.limits();
+        let (frozen, has_cycle) = (limits.frozen, limits.share.owner.max.is_some());
+        let (published, found) = tenant.round(&mut self.roster, &mut self.work, now);
+        assert!(
+            !frozen || published.is_empty(),
+            "process {at} is frozen, and publishes"
+        );
+        for descriptor in published {
+            tenant.pieces.insert(descriptor, piece);
+        }
+        self.start_runs(at);
+        let process = &mut self.processes[at];
+        let shows = process.tenant.is_unfinished() && !frozen;
+        self.facts[at].show(shows, has_cycle, now);
+        let held = process.tenant.has_work() && process.tenant.pieces.is_empty();
+        if !held {
+            process.held_since = None;
+            return found;
+        }
+        let since = *process.held_since.get_or_insert(now);
+        let turn = law::may_be_anothers_turn(&self.facts, at, now);
+        let excused = frozen || has_cycle || piece.due == 0 || turn;
+        assert!(
+            excused,
+            "process {at} holds its work since {} ns, and may use {:#x}: {:?} {:#?}",
+            now - since,
+            piece.due,
+            self.processes[at].tenant.governor.gpu_time(),
+            self.facts,
+        );
+        found
+    }
+
+    /// Hands the grids that have begun to the GPU.
+    fn start_runs(&mut self, at: usize) {
+        let tenant = &mut self.processes[at].tenant;
+        for run in tenant.step() {
+            let kernel = tenant.begin(run);
+            let (grid, all) = (tenant.run(run), self.gpu.all());
+            let mask = &grid.mask.0;
+            let tpcs = !(u64::from(mask[0]) | u64::from(mask[1]) << 32) & all;
+            let piece = tenant.pieces.get(&grid.qmd).expect("it was published");
+            let what = || {
+                format!(
+                    "process {at}, run {run} on {tpcs:#x} at {}: {piece:x?} {:#?}",
+                    self.now, self.facts
+                )
+            };
+            assert!(
+                tpcs != 0 && tpcs & !piece.allowed == 0,
+                "outside of the mask: {}",
+                what()
+            );
+            assert!(tpcs & piece.forbidden == 0, "on TPCs of others: {}", what());
+            assert!(piece.due & !tpcs == 0, "TPCs are left: {}", what());
+            self.gpu
+                .add(Grid::new(at, run, tpcs, grid.count(), kernel.block_ns));
+        }
+    }
+
+    fn end_run(&mut self, at: usize, run: usize) {
+        let process = &mut self.processes[at];
+        process.tenant.finish(run);
+        self.start_runs(at);
+        self.processes[at].tenant.take_ended();
+    }
+}
