@@ -17,7 +17,8 @@
 //! divides only its own share.
 //!
 //! Idle channel groups count, too. Only the GPU knows which groups have work, because a tenant
-//! submits without an ioctl.
+//! submits without an ioctl. A channel group counts until RM has freed it: until then it may run,
+//! and RM may refuse to free it.
 //!
 //! No part is shorter than [`SLICE_MIN`]. With a shorter one the GPU preempts a channel group
 //! before it has loaded its context, and the group makes no progress. Shorter slices would hardly
