@@ -8,8 +8,9 @@ use crate::owned::{as_member, counts};
 use crate::tree::{self, eventually};
 use fakegpu_record::{Event, Recorder};
 use gct_ktap::{failed, same, During, Outcome, Stop, Test};
-use rm_client::{Capture, Client, Engine, Gpu, Handle, Launcher, Memory, Session};
+use rm_client::{Capture, Client, Engine, Gpu, Handle, Launcher, Mapping, Memory, Session};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 
 pub(crate) const TESTS: &[Test] = &[
     ("launch_of_every_kind", every_kind),
@@ -66,12 +67,16 @@ pub(crate) fn recorder() -> Result<Recorder, Stop> {
     Recorder::open(index).during("recorder")
 }
 
+/// The channels of a captured program, by their numbers there.
+pub(crate) type Channels = BTreeMap<u32, Launcher>;
+
 /// A compute group in a space with all memory that the programs need.
 pub(crate) struct Place {
     pub(crate) session: Session,
     pub(crate) recorder: Recorder,
     pub(crate) group: Handle,
     pub(crate) share: Handle,
+    memory: Vec<Mapping>,
 }
 
 impl Place {
@@ -86,32 +91,64 @@ impl Place {
         for (_, texts, _) in PROGRAMS {
             blocks.extend(Capture::parse(texts)?.blocks());
         }
+        // CAST: 64 KiB.
+        const BYTES: usize = Capture::BLOCK as usize;
+        let mut mapped = Vec::new();
         for block in blocks {
             let memory = session.gpu().alloc_memory(Memory::Host, Capture::BLOCK)?;
             session
                 .map_on_gpu_at(memory, block, Capture::BLOCK)
                 .during(format!("{block:#x}"))?;
+            mapped.push(session.gpu().map_memory(Memory::Host, memory, BYTES)?);
         }
         Ok(Self {
             recorder: recorder()?,
             share: session.context_share(group)?,
             group,
             session,
+            memory: mapped,
         })
+    }
+
+    /// Clears the memory that the programs use, so that they run as for the first time.
+    pub(crate) fn clear(&self) {
+        for mapping in &self.memory {
+            // CAST: 64 KiB.
+            for offset in (0..Capture::BLOCK as usize).step_by(4) {
+                mapping.u32(offset).store(0, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Runs a captured program on channels of its own. Returns its launches.
     pub(crate) fn run(&self, texts: &[&str]) -> Result<Vec<Event>, Stop> {
         let capture = Capture::parse(texts)?;
         let mark = self.recorder.mark()?;
-        let mut channels: BTreeMap<u32, Launcher> = BTreeMap::new();
+        let mut channels = self.channels(&capture)?;
+        self.run_on(&mut channels, &capture, mark)
+    }
+
+    /// Makes the channels of a captured program.
+    pub(crate) fn channels(&self, capture: &Capture) -> Result<Channels, Stop> {
+        let mut channels = Channels::new();
         for channel in capture.channels() {
-            let launcher = self.session.launcher(self.group, self.share);
-            let launcher = channels
-                .entry(channel)
-                .or_insert(launcher.during("channel")?);
+            let mut launcher = self
+                .session
+                .launcher(self.group, self.share)
+                .during("channel")?;
             self.session.schedule_queue(launcher.queue())?;
+            channels.insert(channel, launcher);
         }
+        Ok(channels)
+    }
+
+    /// Runs a captured program on its channels. Returns the launches since a mark.
+    pub(crate) fn run_on(
+        &self,
+        channels: &mut Channels,
+        capture: &Capture,
+        mark: u32,
+    ) -> Result<Vec<Event>, Stop> {
         for (channel, words) in capture.segments() {
             let launcher = channels.get_mut(channel);
             launcher.ok_or_else(|| failed("no channel"))?.submit(words);

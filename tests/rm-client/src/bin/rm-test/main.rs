@@ -44,6 +44,7 @@ mod owned_atoms;
 mod owned_bells;
 mod owned_crowded;
 mod owned_ends;
+mod owned_forged;
 mod owned_launch;
 mod owned_memory;
 mod owned_mps;
@@ -163,6 +164,7 @@ fn all(filter: &str) -> ExitCode {
         owned_race::TESTS,
         owned_atoms::TESTS,
         owned_crowded::TESTS,
+        owned_forged::TESTS,
         owned_slots::TESTS,
         owned_strict::TESTS,
         owned_time::TESTS,
