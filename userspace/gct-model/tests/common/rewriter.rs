@@ -36,6 +36,20 @@ pub(crate) struct Rewritten {
     pub(crate) slots_used: u64,
 }
 
+impl Rewritten {
+    fn new() -> Self {
+        Self {
+            segments: Vec::new(),
+            cuts: Vec::new(),
+            before_last: Vec::new(),
+            lasts: Vec::new(),
+            slots: Vec::new(),
+            counters: Counters::new(),
+            slots_used: 0,
+        }
+    }
+}
+
 /// How to rewrite every launch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct How<'a> {
@@ -81,15 +95,7 @@ pub(crate) fn rewrite(
 
 pub(crate) fn rewrite_as(segments: &[Vec<u32>], how: &How<'_>) -> Rewritten {
     let mut tracker = Tracker::new(0xc86f);
-    let mut done = Rewritten {
-        segments: Vec::new(),
-        cuts: Vec::new(),
-        before_last: Vec::new(),
-        lasts: Vec::new(),
-        slots: Vec::new(),
-        counters: Counters::new(),
-        slots_used: 0,
-    };
+    let mut done = Rewritten::new();
     for words in segments {
         let found = scan(&mut tracker, words, &mut done.counters);
         let order = Order {
@@ -195,15 +201,7 @@ pub(crate) fn mask_in_place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Vec<V
 /// Masks all launches, and has them run whole from slots.
 pub(crate) fn place(segments: &[Vec<u32>], mask: &DisabledTpcs) -> Rewritten {
     let mut tracker = Tracker::new(0xc86f);
-    let mut done = Rewritten {
-        segments: Vec::new(),
-        cuts: Vec::new(),
-        before_last: Vec::new(),
-        lasts: Vec::new(),
-        slots: Vec::new(),
-        counters: Counters::new(),
-        slots_used: 0,
-    };
+    let mut done = Rewritten::new();
     for (words, masked) in segments.iter().zip(mask_in_place(segments, mask)) {
         let found = scan(&mut tracker, words, &mut done.counters);
         let mut out = vec![0; masked.len() + found.len() * whole::ADDED_WORDS];

@@ -55,9 +55,7 @@ impl Cgroup {
     /// Returns the bytes of slab memory that are charged to the cgroup.
     fn slab(&self) -> Result<u64, Stop> {
         let stat = fs::read_to_string(self.file("memory.stat"))?;
-        let line = stat.lines().find_map(|line| line.strip_prefix("slab "));
-        line.and_then(|bytes| bytes.parse().ok())
-            .ok_or_else(|| failed(format!("no slab in {stat:?}")))
+        tree::value(&stat, "slab").ok_or_else(|| failed(format!("no slab in {stat:?}")))
     }
 
     /// Limits the cgroup to the memory that it has now.
@@ -150,10 +148,7 @@ fn given_back() -> Outcome {
 
 /// Returns the number of failed allocations from `events`.
 fn out_of_memory() -> Result<u64, Stop> {
-    let events = tree::read("events")?;
-    let line = events.lines().find_map(|line| line.strip_prefix("memory "));
-    line.and_then(|count| count.parse().ok())
-        .ok_or_else(|| failed(format!("no memory in {events:?}")))
+    tree::stat("events", "memory")
 }
 
 /// Prepares a tenant that is about to fill its cgroup. The kernel must not kill it for that.
@@ -290,12 +285,7 @@ fn fork_without_pages() -> Result<usize, Stop> {
 
 /// Returns the number of forks that could not be followed, from `events`.
 fn lost_forks() -> Result<u64, Stop> {
-    let events = tree::read("events")?;
-    let line = events
-        .lines()
-        .find_map(|line| line.strip_prefix("members "));
-    line.and_then(|count| count.parse().ok())
-        .ok_or_else(|| failed(format!("no members in {events:?}")))
+    tree::stat("events", "members")
 }
 
 /// Checks that a child without a page is killed before it runs if its group has a limit, and else

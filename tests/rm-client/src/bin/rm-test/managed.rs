@@ -52,10 +52,8 @@ pub(crate) fn in_threads(count: usize, work: impl Fn(usize) -> Outcome + Copy + 
 
 /// Returns the bytes of managed memory that `gmem.stat` shows for an owner.
 pub(crate) fn shown(owner: &str) -> Result<usize, Stop> {
-    let text = tree::read(&path(owner, "gmem.stat")?)?;
-    let uvm = text.lines().find_map(|line| line.strip_prefix("uvm "));
-    let uvm = uvm.and_then(|number| number.parse().ok());
-    uvm.ok_or_else(|| failed(text))
+    let uvm = tree::stat(&path(owner, "gmem.stat")?, "uvm")?;
+    usize::try_from(uvm).map_err(failed)
 }
 
 /// A range of managed memory.

@@ -66,15 +66,18 @@ pub(crate) fn join(
     Ok(child)
 }
 
+/// Adds a process that waits to a group, and lets it do its work.
+pub(crate) fn admit(group: &Group, mut child: Child) -> Outcome {
+    child.at_step()?;
+    group.add(child.pid())?;
+    child.go()?;
+    child.finish()?;
+    no_worker()
+}
+
 /// Returns a count of this process.
 pub(crate) fn count(key: &str) -> Result<u64, Stop> {
-    let text = tree::read(&path(&me(), "compute.stat")?)?;
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-    value
-        .and_then(|value| value.parse().ok())
-        .ok_or_else(|| failed(format!("no {key} in {text}")))
+    tree::stat(&path(&me(), "compute.stat")?, key)
 }
 
 /// Fails unless so many channels are owned, and so many are not although they should be.
@@ -84,15 +87,31 @@ pub(crate) fn counts(owned: u64, unowned: u64) -> Outcome {
     })
 }
 
-/// Returns how many workers there are.
-pub(crate) fn workers() -> Result<usize, Stop> {
-    let mut count = 0;
+/// Returns what /proc says of each worker.
+fn statuses() -> Result<Vec<String>, Stop> {
+    let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         // A process may end between being listed and being read.
-        let name = fs::read_to_string(entry?.path().join("comm")).unwrap_or_default();
-        count += usize::from(name.starts_with("gct/"));
+        let status = fs::read_to_string(entry?.path().join("status")).unwrap_or_default();
+        if status.starts_with("Name:\tgct/") {
+            found.push(status);
+        }
     }
-    Ok(count)
+    Ok(found)
+}
+
+/// Returns how many workers there are.
+pub(crate) fn workers() -> Result<usize, Stop> {
+    Ok(statuses()?.len())
+}
+
+/// Returns what /proc says of a worker under a key.
+pub(crate) fn worker_status(key: &str) -> Result<String, Stop> {
+    let all = statuses()?;
+    let mut lines = all.iter().flat_map(|status| status.lines());
+    let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(":\t"));
+    let value = value.ok_or_else(|| failed(format!("no worker with {key}")))?;
+    Ok(value.to_owned())
 }
 
 /// Fails unless all workers are gone: no channel is owned any more.

@@ -4,13 +4,12 @@
 
 use crate::gpus::session;
 use crate::limits::set;
-use crate::owned::{as_member, join, member, no_worker, NAME, OWNED};
+use crate::owned::{admit, as_member, join, member, no_worker, worker_status, NAME, OWNED};
 use crate::process::Child;
 use crate::submit::{queue, release};
 use crate::tree::{eventually, Group};
 use gct_ktap::{failed, same, Outcome, Stop, Test};
 use rm_client::{numbers, Mapping, Queue, Session};
-use std::fs;
 use std::ptr;
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -26,19 +25,9 @@ pub(crate) const TESTS: &[Test] = &[
 
 /// Returns how often the worker has gone to sleep.
 fn sleeps_of_worker() -> Result<u64, Stop> {
-    for entry in fs::read_dir("/proc")? {
-        let path = entry?.path();
-        // A process may end between being listed and being read.
-        let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
-        if name.starts_with("gct/") {
-            let status = fs::read_to_string(path.join("status"))?;
-            let mut lines = status.lines();
-            let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            let count = count.and_then(|count| count.trim().parse().ok());
-            return count.ok_or_else(|| failed("no count of switches"));
-        }
-    }
-    Err(failed("no worker"))
+    worker_status("voluntary_ctxt_switches")?
+        .parse()
+        .map_err(failed)
 }
 
 /// Waits until the worker sleeps for long. One that looked each 2 ms would wake 200 times.
@@ -99,7 +88,7 @@ fn unheard() -> Outcome {
     const ROUNDS: u32 = 5;
     let group = Group::new(NAME)?;
     set(NAME, OWNED, "1")?;
-    let mut child = Child::fork(|parent| {
+    let child = Child::fork(|parent| {
         let session = session(0)?;
         let earlier = session.gpu().doorbell(false)?;
         parent.step()?;
@@ -123,11 +112,7 @@ fn unheard() -> Outcome {
         release(&mut queue, 0, 100)?;
         is_asleep()
     })?;
-    child.at_step()?;
-    group.add(child.pid())?;
-    child.go()?;
-    child.finish()?;
-    no_worker()
+    admit(&group, child)
 }
 
 /// Returns the page faults of this process.

@@ -5,7 +5,7 @@
 use crate::gpus::session;
 use crate::launch::{finish, Place, PROGRAMS};
 use crate::limits::set;
-use crate::owned::{count, counts, join, no_worker};
+use crate::owned::{admit, count, counts, join, no_worker};
 use crate::owned_uvm::uvm_session;
 use crate::process::{Child, Parent};
 use crate::submit::{queue, release};
@@ -143,7 +143,7 @@ fn unknown() -> Outcome {
     // The driver learns the GPU's TPCs from its first client.
     drop(session(0)?);
     set(NAME, MASK, "0-31")?;
-    let mut child = Child::fork(|parent| {
+    let child = Child::fork(|parent| {
         let session = uvm_session()?;
         let ring = session.ring_memory()?;
         parent.step()?;
@@ -157,9 +157,5 @@ fn unknown() -> Outcome {
         counts(0, 0)?;
         same("channels", count("channels")?, 0)
     })?;
-    child.at_step()?;
-    group.add(child.pid())?;
-    child.go()?;
-    child.finish()?;
-    no_worker()
+    admit(&group, child)
 }

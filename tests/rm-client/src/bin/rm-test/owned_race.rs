@@ -6,7 +6,7 @@
 use crate::gpus::session;
 use crate::launch::{finish, Place};
 use crate::limits::{path, set};
-use crate::owned::{count, no_worker, rings};
+use crate::owned::{admit, count, no_worker, rings};
 use crate::owned_atoms::copy;
 use crate::owned_launch::{disabled, member, MASK, NAME};
 use crate::process::Child;
@@ -246,7 +246,7 @@ fn unreadable() -> Outcome {
     let group = Group::new(NAME)?;
     drop(session(0)?);
     set(NAME, MASK, "0-31")?;
-    let mut child = Child::fork(|parent| {
+    let child = Child::fork(|parent| {
         let session = session(0)?;
         let memory = session.segment_memory()?;
         parent.step()?;
@@ -265,11 +265,7 @@ fn unreadable() -> Outcome {
         let shown = path(&crate::gpus::me(), "compute.stat")?;
         eventually(&shown, &2, || count("passed.unreadable"))
     })?;
-    child.at_step()?;
-    group.add(child.pid())?;
-    child.go()?;
-    child.finish()?;
-    no_worker()
+    admit(&group, child)
 }
 
 /// Words without effect, so that the copies of all launches do not fit.

@@ -5,8 +5,8 @@
 
 use crate::gpus::{me, session};
 use crate::launch::{finish, recorder, Place, PROGRAMS};
-use crate::limits::set;
-use crate::owned::{count, no_worker};
+use crate::limits::{path, set};
+use crate::owned::{admit, count, no_worker};
 use crate::owned_launch::{disabled, member, MASK, NAME};
 use crate::owned_slots::{acquire, put, QMD_AT};
 use crate::process::Child;
@@ -113,13 +113,7 @@ impl Tenant {
 
 /// Returns how many channels of this process were refused.
 fn refused() -> Result<u64, Stop> {
-    let index = tree::index_of(0)?;
-    let text = tree::read(&format!("{}/{index}/compute.events", me()))?;
-    let mut lines = text.lines();
-    let value = lines.find_map(|line| line.strip_prefix("refused "));
-    value
-        .and_then(|value| value.parse().ok())
-        .ok_or_else(|| failed(text.clone()))
+    tree::stat(&path(&me(), "compute.events")?, "refused")
 }
 
 /// Submits something that no limit can bind.
@@ -368,7 +362,7 @@ fn alone() -> Outcome {
     drop(session(0)?);
     set(NAME, MASK, "all")?;
     set(NAME, STRICT, "1")?;
-    let mut child = Child::fork(|parent| {
+    let child = Child::fork(|parent| {
         let session = session(0)?;
         let memory = session.segment_memory()?;
         parent.step()?;
@@ -383,9 +377,5 @@ fn alone() -> Outcome {
         })?;
         same("owned", count("owned")?, 1)
     })?;
-    child.at_step()?;
-    group.add(child.pid())?;
-    child.go()?;
-    child.finish()?;
-    no_worker()
+    admit(&group, child)
 }

@@ -199,9 +199,7 @@ pub(crate) fn launches(recorder: &Recorder, mark: u32, program: u32) -> Result<V
 /// Returns a count of a group's `compute.stat`.
 pub(crate) fn stat(group: &str, key: &str) -> Result<u64, Stop> {
     let text = tree::read(&crate::limits::path(group, "compute.stat")?)?;
-    let mut lines = text.lines();
-    let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-    Ok(value.and_then(|value| value.parse().ok()).unwrap_or(0))
+    Ok(tree::value(&text, key).unwrap_or(0))
 }
 
 /// An owner of an earlier priority has work for half a second. Work of the other that comes

@@ -3,11 +3,10 @@
 //! Tests where the worker of owned channels runs, and what it costs.
 
 use crate::gpus::session;
-use crate::owned::{as_member, no_worker};
+use crate::owned::{as_member, no_worker, worker_status};
 use crate::submit::{queue, release};
 use crate::tree::{self, eventually};
-use gct_ktap::{failed, same, Outcome, Stop, Test};
-use std::fs;
+use gct_ktap::{same, Outcome, Stop, Test};
 
 pub(crate) const TESTS: &[Test] = &[
     ("owned_worker_keeps_to_its_processors", processors),
@@ -22,15 +21,7 @@ fn file(name: &str) -> Result<String, Stop> {
 
 /// Returns the processors on which the worker may run, as /proc says.
 fn allowed() -> Result<String, Stop> {
-    for entry in fs::read_dir("/proc")? {
-        // A process may end between being listed and being read.
-        let status = fs::read_to_string(entry?.path().join("status")).unwrap_or_default();
-        let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key));
-        if value("Name:\t").is_some_and(|name| name.starts_with("gct/")) {
-            return Ok(value("Cpus_allowed_list:\t").unwrap_or_default().to_owned());
-        }
-    }
-    Err(failed("no worker"))
+    worker_status("Cpus_allowed_list")
 }
 
 /// Writes a list that is refused. The file keeps its value.
@@ -74,11 +65,7 @@ fn processors() -> Outcome {
 }
 
 fn stat(key: &str) -> Result<u64, Stop> {
-    let text = tree::read(&file("worker.stat")?)?;
-    let mut lines = text.lines();
-    let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-    let value = value.and_then(|value| value.parse().ok());
-    value.ok_or_else(|| failed(format!("no {key} in {text}")))
+    tree::stat(&file("worker.stat")?, key)
 }
 
 /// The cost grows with the work, and begins anew with each worker.

@@ -219,12 +219,7 @@ fn refuses(file: &str, value: &str, errno: i32) -> Outcome {
 
 /// Returns the count of failed controls outside writes.
 fn failed_controls() -> Result<u64, Stop> {
-    let events = tree::read("events")?;
-    let line = events
-        .lines()
-        .find_map(|line| line.strip_prefix("control "));
-    line.and_then(|count| count.parse().ok())
-        .ok_or_else(|| failed("events has no line control"))
+    tree::stat("events", "control")
 }
 
 fn slice_refused() -> Outcome {

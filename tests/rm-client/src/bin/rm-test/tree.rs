@@ -40,6 +40,19 @@ pub(crate) fn index_of(minor: u32) -> Result<u32, Stop> {
     Err(failed(format!("no GPU has minor {minor}")))
 }
 
+/// Returns the number of a key in text of `KEY VALUE` lines.
+pub(crate) fn value(text: &str, key: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+    value?.parse().ok()
+}
+
+/// Returns the number of a key in a file of `KEY VALUE` lines, which must have it.
+pub(crate) fn stat(path: &str, key: &str) -> Result<u64, Stop> {
+    let text = read(path)?;
+    value(&text, key).ok_or_else(|| failed(format!("no {key} in {path}: {text}")))
+}
+
 /// An owner's usage of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
@@ -55,21 +68,11 @@ pub(crate) fn usage(owner: &str, minor: u32) -> Result<Option<Usage>, Stop> {
     if !at(&directory).exists() {
         return Ok(None);
     }
-    let value = |file: &str, key: &str| -> Result<Option<u64>, Stop> {
-        let text = read(&format!("{directory}/{file}"))?;
-        let found = text
-            .lines()
-            .find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-        Ok(found.and_then(|number| number.parse().ok()))
-    };
-    let counted = |key: &str| {
-        let missing = || failed(format!("no {key} in {directory}/compute.stat"));
-        value("compute.stat", key)?.ok_or_else(missing)
-    };
+    let counted = |key: &str| stat(&format!("{directory}/compute.stat"), key);
     Ok(Some(Usage {
         groups: counted("channel_groups")?,
         channels: counted("channels")?,
-        memory: value("gmem.stat", "pinned")?,
+        memory: value(&read(&format!("{directory}/gmem.stat"))?, "pinned"),
     }))
 }
 
