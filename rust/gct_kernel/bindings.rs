@@ -307,11 +307,7 @@ unsafe extern "C" {
     pub fn gct_helper_worker_start(gpu_id: u32, data: *mut kernel::ffi::c_void) -> *mut gct_worker;
     pub fn gct_helper_worker_wake(worker: *mut gct_worker);
     pub fn gct_helper_cpus_online(list: *const u8, length: u32) -> kernel::ffi::c_int;
-    pub fn gct_helper_worker_move(
-        worker: *mut gct_worker,
-        list: *const u8,
-        length: u32,
-    ) -> kernel::ffi::c_int;
+    pub fn gct_helper_worker_move(worker: *mut gct_worker, list: *const u8, length: u32);
     pub fn gct_helper_worker_cost(worker: *mut gct_worker, ran_ns: *mut u64, sleeps: *mut u64);
     pub fn gct_helper_worker_stop(worker: *mut gct_worker);
     pub fn gct_helper_ear_new() -> *mut gct_ear;

@@ -236,10 +236,9 @@ void gct_helper_worker_wake(struct gct_worker *worker);
 /* Whether a processor of a list, as "0-3,8", is online. */
 int gct_helper_cpus_online(const uint8_t *list, uint32_t length);
 /* Lets a worker run on the processors of a list; all but isolated ones if it is
- * empty. Returns
- * whether it may: one of them is online. */
-int gct_helper_worker_move(struct gct_worker *worker, const uint8_t *list,
-			   uint32_t length);
+ * empty. If none of them is online, the worker stays where it is. */
+void gct_helper_worker_move(struct gct_worker *worker, const uint8_t *list,
+			    uint32_t length);
 /* Nanoseconds that a worker has run, and how often it went to sleep. */
 void gct_helper_worker_cost(struct gct_worker *worker, uint64_t *ran_ns,
 			    uint64_t *sleeps);

@@ -93,18 +93,16 @@ int gct_helper_cpus_online(const uint8_t *list, uint32_t length)
 	return online;
 }
 
-int gct_helper_worker_move(struct gct_worker *worker, const uint8_t *list,
-			   uint32_t length)
+void gct_helper_worker_move(struct gct_worker *worker, const uint8_t *list,
+			    uint32_t length)
 {
 	cpumask_var_t cpus;
-	int moved;
 
 	if (!zalloc_cpumask_var(&cpus, GFP_KERNEL))
-		return 0;
-	moved = !gct_worker_parse(list, length, cpus) &&
-		!set_cpus_allowed_ptr(worker->task, cpus);
+		return;
+	if (!gct_worker_parse(list, length, cpus))
+		set_cpus_allowed_ptr(worker->task, cpus);
 	free_cpumask_var(cpus);
-	return moved;
 }
 
 struct gct_worker *gct_helper_worker_start(uint32_t gpu_id, void *data)

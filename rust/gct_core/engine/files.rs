@@ -45,9 +45,7 @@ impl State<'_> {
             Scope::Gpu(gpu) if file == File::GpuWorkerCpus => {
                 let cpus = parse::cpus(text)?;
                 let gpu = self.gpus.get_mut(&gpu).ok_or(Error::Gone)?;
-                if !gpu.features.has(Feature::ChannelOwned) {
-                    return Err(Error::Unsupported);
-                }
+                entry.check_feature(gpu.features)?;
                 gpu.worker_cpus = cpus;
                 Ok(())
             }
@@ -98,9 +96,7 @@ impl State<'_> {
         if !pool.is_shown(owner) {
             return Err(Error::Gone);
         }
-        if entry.feature.is_some_and(|feature| !features.has(feature)) {
-            return Err(Error::Unsupported);
-        }
+        entry.check_feature(features)?;
         if lowers_below_use(pool, file, &value) {
             return Err(Error::Busy);
         }
@@ -126,10 +122,8 @@ impl State<'_> {
             Scope::Root if file == File::Events => written(self.show_events(out)),
             Scope::Gpu(gpu) => {
                 let gpu = self.gpus.get(&gpu).ok_or(Error::Gone)?;
-                match entry.feature {
-                    Some(feature) if !gpu.features.has(feature) => Err(Error::Unsupported),
-                    _ => show_fact(gpu, file, out),
-                }
+                entry.check_feature(gpu.features)?;
+                show_fact(gpu, file, out)
             }
             Scope::Group(group) if file == File::GroupCgroup => {
                 let group = self.groups.get(&group).ok_or(Error::Gone)?;
@@ -251,9 +245,7 @@ fn show_pool(
     out: &mut dyn Write,
 ) -> Result<(), Error> {
     // A limit that is not enforced must not look as if it were in force.
-    if entry.feature.is_some_and(|feature| !features.has(feature)) {
-        return Err(Error::Unsupported);
-    }
+    entry.check_feature(features)?;
     if let Some(value) = pool.settings.get(entry.file) {
         return written(show::value(&value, out));
     }

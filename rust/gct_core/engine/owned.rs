@@ -108,7 +108,7 @@ impl State<'_> {
         limits.wants_owned().then_some(())?;
         Some(Site {
             is_limited: limits.binds_launches(),
-            gpu: self.gpus.get(&gpu)?.facts.rm_id,
+            gpu: self.rm_id(gpu)?,
             device: self.device_above(parent)?,
         })
     }

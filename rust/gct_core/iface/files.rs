@@ -7,7 +7,7 @@
 
 use super::value::Format;
 use crate::error::Error;
-use crate::features::Feature;
+use crate::features::{Feature, FeatureSet};
 
 /// The directories that have a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,20 @@ pub struct Entry {
     pub errors: &'static [Error],
     /// Says in one sentence what it is.
     pub doc: &'static str,
+}
+
+impl Entry {
+    /// Checks that a GPU with these features has the file.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`].
+    pub fn check_feature(&self, features: FeatureSet) -> Result<(), Error> {
+        match self.feature {
+            Some(feature) if !features.has(feature) => Err(Error::Unsupported),
+            _ => Ok(()),
+        }
+    }
 }
 
 macro_rules! files {

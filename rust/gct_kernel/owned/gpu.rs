@@ -354,7 +354,6 @@ impl Gpu {
         if !worker.is_null() {
             // CAST: at most 127.
             let length = list.len() as u32;
-            // If none is online any more, the worker stays where it is.
             // SAFETY: the worker runs until `stop`, which waits for `Owned::live`; the caller holds
             // that. The list has that length.
             unsafe { bindings::gct_helper_worker_move(worker, list.as_ptr(), length) };
