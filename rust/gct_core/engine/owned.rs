@@ -24,6 +24,8 @@ pub struct Site {
     pub device: Handle,
     /// Whether a limit binds the tenant that only owned channels obey.
     pub is_limited: bool,
+    /// Whether the channel will be in another process's channel group.
+    pub shares_group: bool,
 }
 
 /// The limits on the launches of a process on a GPU.
@@ -110,6 +112,7 @@ impl State<'_> {
             is_limited: limits.binds_launches(),
             gpu: self.rm_id(gpu)?,
             device: self.device_above(parent)?,
+            shares_group: self.is_made_by_another(parent, proc),
         })
     }
 

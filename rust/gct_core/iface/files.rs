@@ -277,7 +277,7 @@ files! {
         range: "0..=15",
         feature: Priority,
         errors: [Unsupported],
-        doc: "Priority on TPCs that are not reserved, 0 first: an owner with work runs before owners of a later priority.",
+        doc: "Priority on TPCs that are not reserved, 0 first: an owner with work runs before owners of a later priority, whose launches become atoms.",
     }
     ComputeWeight: Pool "compute.weight" ReadWrite Weight {
         default: "100",
@@ -359,7 +359,7 @@ files! {
         unit: "us",
         feature: AtomDuration,
         errors: [Unsupported],
-        doc: "Launches that are predicted to run longer are split into atoms. 100us is a good choice if others wait for the TPCs.",
+        doc: "Launches that are predicted to run longer are split into atoms. 100us is a good choice if others wait for the TPCs. While it is `off`, who yields to an earlier `compute.priority` has atoms of 50us.",
     }
     SlipTpc: Pool "slip.tpc" ReadWrite Percent {
         default: "0",

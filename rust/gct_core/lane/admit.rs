@@ -28,9 +28,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             } => {
                 let predicted = submission.as_ref().map(|submission| submission.predicted);
                 // Without a prediction a share could be exceeded by any number of pieces.
-                let (target, predicted) = match (self.limits.atom_ns, self.bounds_flight()) {
-                    (0, Some(bound)) => (bound, predicted.map(pace::unknown_is_long)),
-                    (target, _) => (Ns(target), predicted),
+                let (target, predicted) = match (self.target(), self.bounds_flight()) {
+                    (Ns(0), Some(bound)) => (bound, predicted.map(pace::unknown_is_long)),
+                    (target, _) => (target, predicted),
                 };
                 let admission = match predicted.filter(|_| target > Ns(0)) {
                     Some(predicted) => {

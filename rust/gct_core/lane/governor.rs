@@ -8,6 +8,7 @@ use super::shares::Shares;
 use super::words::Storage;
 use crate::gpu_time::Hold;
 use crate::mask::TpcMask;
+use crate::policy::pace::YIELDING;
 use crate::policy::patience;
 use crate::policy::predict::{self, Kernel, Predictor};
 use crate::policy::share::{Rival, Sign};
@@ -31,6 +32,8 @@ pub struct Surroundings<'a> {
     pub own: TpcMask,
     /// The others.
     pub neighbours: &'a [Neighbour],
+    /// Whether the GPU switches contexts between the tenant and the others.
+    pub by_turns: bool,
 }
 
 /// Where a tenant learns its limits and its neighbours, and tells them about itself.
@@ -84,6 +87,8 @@ pub struct Governor<S: Storage, P> {
     /// TPCs granted to the next release, and the same set as a QMD mask.
     granted: TpcMask,
     pub(super) mask: Option<DisabledTpcs>,
+    /// Whether a neighbour of an earlier rank is there.
+    yields: bool,
     kernels: S::Slots<Option<predict::Entry>>,
     uses: u32,
     /// The stored QMDs of CUDA graphs, and the number of the last replay.
@@ -121,6 +126,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             allowed: TpcMask::EMPTY,
             granted: TpcMask::EMPTY,
             mask: None,
+            yields: false,
             kernels,
             uses: 0,
             nodes,
@@ -185,6 +191,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
     /// Connects the peers; `None` leaves the last limits in force.
     pub fn set_peers(&mut self, peers: Option<P>) {
         self.peers = peers;
+        self.yields = false;
         self.use_own_mask();
     }
 
@@ -293,7 +300,9 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             own: around.own,
             steal: self.limits.steal,
             rank: self.limits.rank,
+            by_turns: around.by_turns,
         };
+        self.yields = tpc::yields(tenant.rank, around.neighbours);
         let granted = tpc::grant(&tenant, time, around.neighbours);
         if granted.is_empty() {
             self.shares.hold(Hold::Tpcs);
@@ -315,9 +324,17 @@ impl<S: Storage, P: Peers> Governor<S, P> {
         u64::from(self.granted.count())
     }
 
+    /// Returns the longest time that released work may occupy the GPU; 0 for any.
+    pub fn target(&self) -> Ns {
+        match self.limits.atom_ns {
+            0 if self.yields && self.limits.atoms <= 1 => YIELDING,
+            target => Ns(target),
+        }
+    }
+
     /// Returns whether launches are changed at all.
     pub(super) fn acts(&self) -> bool {
-        self.mask.is_some() || self.limits.any()
+        self.mask.is_some() || self.limits.tpcs.is_some() || self.may_split()
     }
 
     /// Returns whether the next release keeps off some TPCs.
@@ -327,7 +344,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns whether launches may be split.
     pub(super) fn may_split(&self) -> bool {
-        self.limits.atom_ns > 0 || self.limits.atoms > 1
+        self.target() > Ns(0) || self.limits.atoms > 1
     }
 
     /// Records that an atom waits for others of its launch.
@@ -342,7 +359,7 @@ impl<S: Storage, P: Peers> Governor<S, P> {
 
     /// Returns whether the ends of launches must be tracked.
     pub(super) fn tracks_ends(&self) -> bool {
-        self.limits.atom_ns > 0 || self.peers.is_some()
+        self.target() > Ns(0) || self.peers.is_some()
     }
 
     /// Predicts how long a kernel takes on `tpcs` TPCs.

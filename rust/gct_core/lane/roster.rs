@@ -194,6 +194,8 @@ pub struct Company<S: Storage> {
     seen: u64,
     activity: Activity,
     sign: Sign,
+    /// Whether it has channels in another process's channel group, as a client of MPS has.
+    shares_group: bool,
 }
 
 impl<S: Storage> Company<S> {
@@ -209,7 +211,14 @@ impl<S: Storage> Company<S> {
             seen: 0,
             activity: Activity::default(),
             sign: Sign::default(),
+            shares_group: false,
         }
+    }
+
+    /// Records that the tenant has a channel in another process's channel group: the GPU runs it
+    /// beside that process, without a switch of contexts.
+    pub fn share_group(&mut self) {
+        self.shares_group = true;
     }
 
     /// Sets the tenant's limits. The roster takes them over in [`attend`](Self::attend).
@@ -342,6 +351,7 @@ impl<S: Storage> Peers for Company<S> {
                 None => TpcMask::EMPTY,
             },
             neighbours: self.seats.neighbours.get(..self.count).unwrap_or_default(),
+            by_turns: !self.shares_group,
         }
     }
 

@@ -316,15 +316,15 @@ impl<S: Storage, P: Peers> Governor<S, P> {
             wave: Blocks(occupancy::wave(launch, submission.tpcs)),
             predicted: self.predict(&submission.kernel, submission.tpcs),
         };
-        match self.limits().atom_ns {
-            0 if last_waits => Split::NONE,
+        match self.target() {
+            Ns(0) if last_waits => Split::NONE,
             _ if last_waits && work.blocks <= work.wave => Split::NONE,
-            0 => Split {
+            Ns(0) => Split {
                 atoms: self.limits().atoms.min(ATOMS_MAX),
                 in_flight: 0,
                 run_ahead: 0,
             },
-            target => pace::split(&work, Ns(target), ATOMS_MAX),
+            target => pace::split(&work, target, ATOMS_MAX),
         }
     }
 }

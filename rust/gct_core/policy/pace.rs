@@ -23,6 +23,8 @@
 //! atom      = max(atom, window / in flight)         # fewer atoms still fill the window
 //! ```
 //!
+//! A tenant without a target that yields to a neighbour has [`YIELDING`].
+//!
 //! Without a prediction the window is a wave and a launch gets at most [`UNKNOWN_ATOMS`] atoms.
 //!
 //! Preemption takes at most max(target, a wave): an atom cannot finish before its blocks do.
@@ -52,6 +54,10 @@ use crate::units::{Blocks, Ns};
 /// The shortest atom near a wave. An atom costs some 0.3 us, a hundredth of this (H200,
 /// `gctgroup-docs/results/user-mode-h200.md`, atoms at once).
 pub const ATOM_MIN: Ns = Ns(30_000);
+
+/// The target of a tenant that yields to neighbours and has no `atom.duration`. One H100, services
+/// beside trainings: p99 is the same with 50 and 100 us, and half of the requests wait for an atom.
+pub const YIELDING: Ns = Ns(50_000);
 
 /// Time from the end of an atom until the atom that was held back for it runs, in the user-space
 /// mode: the end is polled, the next atom written, rung for and fetched (H200: waves of 10.5 us

@@ -77,6 +77,9 @@ fn pending(
     drop(inner);
     let home = uvm.as_ref().map_or(Home::Rm(space), Home::Uvm);
     let limited = limited(glue, record, site.gpu)?;
+    if site.shares_group {
+        limited.share_group();
+    }
     let (gpu, is_new) = glue.owned.open(site.gpu)?;
     if is_new {
         gpus_changed(glue);

@@ -86,6 +86,13 @@ impl Limited {
         }
     }
 
+    /// Records that the process has a channel in another process's channel group.
+    pub(super) fn share_group(&self) {
+        if let Some(company) = self.inner.lock().governor.peers_mut() {
+            company.share_group();
+        }
+    }
+
     /// Returns what was done since the last time.
     pub(super) fn report(&self) -> Progress {
         let counted = &mut *self.inner.lock();

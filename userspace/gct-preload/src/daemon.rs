@@ -238,7 +238,14 @@ impl Connected {
             }
             None => {
                 self.attached.push((gpu.minor, generation));
-                News::Gpu(gpu.minor, Box::new(GpuPeers::new(gpu.clone(), peers)))
+                News::Gpu(
+                    gpu.minor,
+                    Box::new(GpuPeers::new(
+                        gpu.clone(),
+                        peers,
+                        self.slices.shares_group(),
+                    )),
+                )
             }
         })
     }

@@ -13,6 +13,7 @@ use core::sync::atomic::Ordering;
 use gct_core::launches::Launches;
 use gct_core::mask::TpcMask;
 use gct_core::submit::stats::Reason;
+use gct_core::units::Ns;
 
 /// The governors, one per GPU.
 pub(crate) struct Governors {
@@ -126,7 +127,7 @@ impl Governors {
     pub(crate) fn paces(&self) -> bool {
         self.list
             .iter()
-            .any(|(_, governor)| governor.limits().atom_ns > 0)
+            .any(|(_, governor)| governor.target() > Ns(0))
     }
 
     /// Connects the governor of a GPU to the daemon's pages.

@@ -4,6 +4,7 @@
 //! next launch.
 
 use crate::limits::{self, LaunchLimits};
+use core::sync::atomic::{AtomicBool, Ordering};
 use gct_core::lane::governor::{Peers, Surroundings};
 use gct_core::lane::standing::{Activity, Standing};
 use gct_core::mask::TpcMask;
@@ -38,15 +39,18 @@ pub(crate) struct GpuPeers {
     /// What was published last.
     sign: Sign,
     activity: Activity,
+    /// Whether this process has channels in another one's channel group, as a client of MPS has.
+    shares_group: Arc<AtomicBool>,
 }
 
 impl GpuPeers {
     /// Creates the state for `gpu` with `peers`. It allocates all room here, because a signal
     /// handler uses it.
-    pub(crate) fn new(gpu: Arc<Gpu>, peers: Vec<Peer>) -> Self {
+    pub(crate) fn new(gpu: Arc<Gpu>, peers: Vec<Peer>, shares_group: Arc<AtomicBool>) -> Self {
         Self {
             gpu,
             peers,
+            shares_group,
             own: TpcMask::EMPTY,
             standings: Vec::with_capacity(SLOTS_MAX),
             board: u64::MAX,
@@ -154,6 +158,7 @@ impl Peers for GpuPeers {
         Surroundings {
             own: self.own,
             neighbours: &self.neighbours,
+            by_turns: !self.shares_group.load(Ordering::Relaxed),
         }
     }
 

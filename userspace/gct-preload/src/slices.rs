@@ -17,6 +17,7 @@ use gct_core::round::{Divisor, Round};
 use gct_core::slice::Slice;
 use gct_core::units::Us;
 use gctd_ipc::tenant::{Gpu, Link};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 /// A channel group of this process.
@@ -58,6 +59,8 @@ pub(crate) struct Slices {
     /// are in the server's groups. This process cannot set their time slices, and stopping them
     /// would stop other processes.
     foreign: Vec<[Handle; 3]>,
+    /// Whether there was one.
+    shares_group: Arc<AtomicBool>,
     halts: Halts,
     /// The generation of limits that was carried out, by the N of `/dev/nvidiaN`.
     taken: Vec<(u32, u64)>,
@@ -112,11 +115,12 @@ impl Limits {
 }
 
 impl Slices {
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             groups: Vec::new(),
             sharing: Vec::new(),
             foreign: Vec::new(),
+            shares_group: Arc::default(),
             halts: Halts::new(),
             taken: Vec::new(),
             send: rm::send,
@@ -141,6 +145,12 @@ impl Slices {
         self.settle(call.client, call.object, link);
     }
 
+    /// Returns the flag that says whether this process has had a channel in another one's channel
+    /// group.
+    pub(crate) fn shares_group(&self) -> Arc<AtomicBool> {
+        self.shares_group.clone()
+    }
+
     /// Adds a subdevice.
     pub(crate) fn subdevice(&mut self, call: &Call) {
         self.halts.subdevice(call);
@@ -150,6 +160,7 @@ impl Slices {
     pub(crate) fn channel(&mut self, call: &Call, fd: i32, link: &mut Link) {
         let mut groups = self.groups.iter();
         let Some(group) = groups.find(|group| group.is(call.client, call.parent)) else {
+            self.shares_group.store(true, Ordering::Relaxed);
             return self.foreign.push([call.client, call.parent, call.object]);
         };
         self.halts.channel(call, group.parent, fd);

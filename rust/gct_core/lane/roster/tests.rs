@@ -81,6 +81,7 @@ fn granted(roster: &Roster<Heap>, company: &mut Company<Heap>, now: Ns) -> TpcMa
         own: around.own,
         steal: true,
         rank,
+        by_turns: around.by_turns,
     };
     grant(&tenant, Ns(100_000), around.neighbours)
 }

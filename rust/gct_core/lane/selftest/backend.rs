@@ -164,6 +164,7 @@ impl Peers for Beside {
         Surroundings {
             own: TpcMask::EMPTY,
             neighbours: core::slice::from_ref(&self.0),
+            by_turns: false,
         }
     }
 

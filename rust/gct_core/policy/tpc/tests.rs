@@ -55,6 +55,7 @@ fn tenant(allowed: &str) -> Tenant {
         own: TpcMask::EMPTY,
         steal: true,
         rank: rank(8),
+        by_turns: false,
     }
 }
 
@@ -145,30 +146,45 @@ fn an_earlier_priority_with_work_comes_first() {
     assert_eq!(grant(&me, Ns(1), &[masked]), list("3-7"));
 }
 
-/// A request may follow at once. Waiting for it costs no more than delaying it.
+/// A request may follow at once. Waiting for it costs no more than delaying it, and where tenants
+/// take turns, no more than switching there and back.
 #[test]
 fn a_later_rank_waits_behind_a_request_for_as_long_as_it_could_delay_the_next() {
-    let me = tenant("0-7");
-    let waits = |idle: Ns, time: Ns| {
+    let waits = |by_turns: bool, idle: Ns, time: Ns| {
+        let me = Tenant {
+            by_turns,
+            ..tenant("0-7")
+        };
         let early = Neighbour {
             rank: rank(0),
             ..neighbour("", false, idle)
         };
         grant(&me, time, &[early]).is_empty()
     };
-    for (time, wait) in [
-        (Ns(1), PAUSE_MIN),
-        (Ns(120_000), Ns(120_000)),
-        (Ns(u64::MAX), PRESENT_MAX),
+    for (by_turns, time, wait) in [
+        (false, Ns(1), PAUSE_MIN),
+        (false, Ns(120_000), Ns(120_000)),
+        (false, Ns(u64::MAX), PRESENT_MAX),
+        (true, Ns(0), SWITCHES),
+        (true, Ns(u64::MAX), SWITCHES),
     ] {
-        assert!(waits(Ns(0), time) && waits(wait - Ns(1), time));
-        assert!(!waits(wait, time), "{wait:?}");
+        let waits = |idle| waits(by_turns, idle, time);
+        assert!(waits(Ns(0)) && waits(wait - Ns(1)), "{wait:?}");
+        assert!(!waits(wait), "{wait:?}");
     }
     // Nobody waits so for an equal or a later rank.
-    assert_eq!(
-        grant(&me, Ns(1), &[neighbour("", false, Ns(0))]),
-        list("0-7")
-    );
+    let me = Tenant {
+        by_turns: true,
+        ..tenant("0-7")
+    };
+    let equal = neighbour("", false, Ns(0));
+    assert_eq!(grant(&me, Ns(1), &[equal]), list("0-7"));
+    assert!(!yields(me.rank, &[equal]));
+    let earlier = Neighbour {
+        rank: rank(0),
+        ..equal
+    };
+    assert!(yields(me.rank, &[equal, earlier]));
 }
 
 #[test]
@@ -300,6 +316,7 @@ proptest! {
         ),
         existing in any_mask(),
         time in 0u64..10_000_000,
+        by_turns: bool,
     ) {
         let mut reserved = TpcMask::EMPTY;
         let mut all: Vec<(Tenant, Neighbour)> = Vec::new();
@@ -312,7 +329,7 @@ proptest! {
             reserved = reserved.or(&own);
             let arrivals = ArrivalStats::from_word(word);
             let neighbour = Neighbour { own, allowed, lends, rank, busy, idle: Ns(idle), arrivals };
-            all.push((Tenant { allowed, own, steal, rank }, neighbour));
+            all.push((Tenant { allowed, own, steal, rank, by_turns }, neighbour));
         }
         for (number, (me, _)) in all.iter().enumerate() {
             let others = all.iter().enumerate().filter(|(other, _)| *other != number);
@@ -324,10 +341,12 @@ proptest! {
             for other in &others {
                 let kept = other.busy || !other.can_lend_for(Ns(time)) || !other.lends || !me.steal;
                 prop_assert!(!kept || granted.and(&other.own).is_empty());
-                let first = other.is_present_for(Ns(time)) && other.rank < me.rank;
+                let first = other.is_present_for(Ns(time), by_turns) && other.rank < me.rank;
                 prop_assert!(!first || granted.without(&me.own).and(&other.allowed).is_empty());
             }
-            let first = |other: &Neighbour| other.is_present_for(Ns(time)) && other.rank < me.rank;
+            let first = |other: &Neighbour| {
+                other.is_present_for(Ns(time), by_turns) && other.rank < me.rank
+            };
             let hindered = others.iter().any(first);
             let left = me.allowed.without(&reserved);
             prop_assert!(hindered || left.without(&granted).is_empty(), "unreserved TPCs are for all");

@@ -7,16 +7,17 @@
 //!   piece     a launch or an atom
 //!   seated    has a place in the roster, so that others see it
 //!   claims    is seated, its last round showed work, and it was alive within BEAT_MAX
+//!   SWITCHES  how long tenants wait that take turns; none of these is a client of MPS
 //!   away for  has shown no work for that time, or no sign of life for BEAT_MAX
 //!
 //! ```text
 //! forbidden(T) = TPCs reserved for another owner that claims, or for any if T may not steal
-//!              + TPCs allowed to a tenant of an earlier rank that claims, or did so PAUSE_MIN ago
+//!              + TPCs allowed to a tenant of an earlier rank that claims, or did so SWITCHES ago
 //!              - own(T)
 //! due(T)       = allowed(T)
 //!              - TPCs reserved for another owner, unless it is away for IDLE_TIMEOUT_MAX and T
 //!                may steal
-//!              - TPCs allowed to an earlier rank, unless it is away for PRESENT_MAX
+//!              - TPCs allowed to an earlier rank, unless it is away for SWITCHES
 //!              + own(T)
 //! ```
 //!
@@ -28,10 +29,10 @@
 
 use gct_core::lane::standing::Standing;
 use gct_core::mask::TpcMask;
-use gct_core::policy::arrivals::{IDLE_TIMEOUT_MAX, PAUSE_MIN};
+use gct_core::policy::arrivals::IDLE_TIMEOUT_MAX;
 use gct_core::policy::patience::{BEAT_EVERY, BEAT_MAX};
 use gct_core::policy::share::{HANDOVER, LINGER_MAX};
-use gct_core::policy::tpc::{Rank, PRESENT_MAX};
+use gct_core::policy::tpc::{Rank, SWITCHES};
 
 /// What the law says of a piece at the moment of its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,10 +158,10 @@ pub(crate) fn piece(all: &[Facts], me: usize, now: u64) -> Piece {
             due &= !own;
         }
         if other.rank() < mine.rank() {
-            if other.claims(now) || other.has_just_stopped(PAUSE_MIN.get(), now) {
+            if other.claims(now) || other.has_just_stopped(SWITCHES.get(), now) {
                 forbidden |= allowed;
             }
-            if !other.is_away_for(PRESENT_MAX.get(), now) {
+            if !other.is_away_for(SWITCHES.get(), now) {
                 due &= !allowed;
             }
         }

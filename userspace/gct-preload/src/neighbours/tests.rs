@@ -8,9 +8,10 @@ use super::GpuPeers;
 use crate::limits::LaunchLimits;
 use crate::simulated::Bench;
 use gct_core::mask::TpcMask;
-use gct_core::policy::arrivals::ArrivalStats;
+use gct_core::policy::arrivals::{ArrivalStats, PAUSE_MIN};
+use gct_core::policy::pace::YIELDING;
 use gct_core::policy::patience;
-use gct_core::policy::tpc::{Rank, PRESENT_MAX};
+use gct_core::policy::tpc::{Rank, SWITCHES};
 use gct_core::units::{Ns, Priority};
 use gct_model::Config;
 use gctd_ipc::board::{Board, BoardReader, BoardWriter, Peer, Pulse, Slot};
@@ -18,6 +19,7 @@ use gctd_ipc::page::Page;
 use gctd_ipc::shared::{Shared, SharedFd};
 use gctd_ipc::tenant::Gpu;
 use rustix::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 const MS: u64 = 1_000_000;
@@ -28,6 +30,8 @@ struct Beside {
     neighbour: Shared<Pulse>,
     /// The tenant, as the neighbour sees it.
     tenant: Peer,
+    /// Whether the tenant is a client of MPS.
+    shares_group: Arc<AtomicBool>,
     _board: BoardWriter,
 }
 
@@ -82,12 +86,18 @@ impl Beside {
             ..Config::default()
         };
         let mut bench = Bench::with(number, limits, timed);
-        let peers = GpuPeers::new(Arc::new(gpu), vec![peer(1, &pulse_fd)]);
+        let shares_group = Arc::<AtomicBool>::default();
+        let peers = GpuPeers::new(
+            Arc::new(gpu),
+            vec![peer(1, &pulse_fd)],
+            shares_group.clone(),
+        );
         bench.governor.set_peers(Some(peers));
         Self {
             bench,
             neighbour,
             tenant: peer(2, &own_fd),
+            shares_group,
             _board: board,
         }
     }
@@ -112,14 +122,19 @@ impl Beside {
     }
 }
 
-fn later() -> LaunchLimits {
+fn of_priority(priority: u8) -> LaunchLimits {
     LaunchLimits {
         rank: Rank {
             best_effort: false,
-            priority: Priority(8),
+            priority: Priority(priority),
         },
         ..LaunchLimits::NONE
     }
+}
+
+/// Returns limits with which a tenant yields to the neighbour.
+fn later() -> LaunchLimits {
+    of_priority(8)
 }
 
 /// Checks a neighbour that is in a paused container, or stopped by SIGSTOP or a debugger.
@@ -144,7 +159,16 @@ fn a_neighbour_that_is_stopped_is_not_waited_for() {
     assert_eq!(beside.after(MS), 0);
     beside.neighbour.idle(beside.bench.now_ns());
     assert_eq!(beside.after(0), 0, "it may come back");
-    assert_eq!(beside.after(PRESENT_MAX.get()), 1);
+    assert_eq!(beside.after(SWITCHES.get() - 1), 0);
+    assert_eq!(beside.after(1), 1);
+    // As clients of the same MPS server they do not switch contexts.
+    beside.bench.drain(0);
+    beside.shares_group.store(true, Ordering::Relaxed);
+    beside.neighbour.busy(beside.bench.now_ns());
+    beside.bench.launch();
+    beside.neighbour.idle(beside.bench.now_ns());
+    assert_eq!(beside.after(PAUSE_MIN.get() - 1), 0);
+    assert_eq!(beside.after(1), 1);
 }
 
 #[test]
@@ -170,7 +194,7 @@ fn what_is_reserved_for_a_neighbour_that_is_stopped_is_lent() {
 /// Checks a neighbour whose launches no longer end, as after a sticky error of CUDA.
 #[test]
 fn who_does_not_move_is_not_busy_for_its_neighbours() {
-    let mut beside = Beside::new(14, "", later());
+    let mut beside = Beside::new(14, "", of_priority(0));
     beside.bench.launch();
     let still = patience::STALL_MAX.get();
     assert_eq!(beside.after(0), 1);
@@ -269,4 +293,34 @@ fn a_launch_that_has_waited_gets_the_mask_of_when_it_goes() {
         "the third has waited"
     );
     assert_eq!(beside.last_mask(), 0xf);
+}
+
+/// Checks that priorities alone make atoms: of who yields to somebody, with work or without.
+#[test]
+fn who_yields_to_a_neighbour_releases_its_launches_in_atoms() {
+    // 128 blocks of the kernel at once.
+    let narrow = |priority| LaunchLimits {
+        tpcs: TpcMask::parse(b"0-3").ok(),
+        ..of_priority(priority)
+    };
+    let long = LaunchLimits {
+        atom_ns: 100 * MS,
+        ..narrow(8)
+    };
+    let (later, first) = (narrow(8), narrow(0));
+    for (number, limits, yields) in [(24, later, true), (25, first, false), (26, long, false)] {
+        let mut beside = Beside::new(number, "", limits);
+        // The neighbour is there, and has never had work.
+        for _ in 0..4 {
+            beside.bench.launch();
+            beside.bench.drain(MS);
+        }
+        let counters = beside.bench.governor.counters();
+        let target = if yields { YIELDING } else { Ns(limits.atom_ns) };
+        assert_eq!(counters.split > 0, target > Ns(0), "{number}");
+        assert_eq!(beside.bench.governor.target(), target);
+        // Without neighbours nobody waits for its launches.
+        beside.bench.governor.set_peers(None);
+        assert_eq!(beside.bench.governor.target(), Ns(limits.atom_ns));
+    }
 }

@@ -106,9 +106,11 @@ impl Shop {
                 ..Config::default()
             };
             let mut bench = Bench::with(number + at, limits, timed);
-            bench
-                .governor
-                .set_peers(Some(GpuPeers::new(Arc::new(gpu), peers.collect())));
+            bench.governor.set_peers(Some(GpuPeers::new(
+                Arc::new(gpu),
+                peers.collect(),
+                Arc::default(),
+            )));
             tenants.push(Tenant {
                 bench,
                 grids: VecDeque::new(),
