@@ -101,9 +101,8 @@ pub(crate) fn all(
     }
     daemon.set("first", "compute.priority", "0")?;
     daemon.set("last", "compute.priority", "15")?;
-    clients.push(
-        Pair::new(daemon.group("first", ""), daemon.group("last", &atom)).both("gct priority"),
-    );
+    let ordered = || Pair::new(daemon.group("first", ""), daemon.group("last", ""));
+    clients.push(ordered().both("gct priority"));
     let last = needs.percentages.last();
     for percent in &needs.percentages {
         let pair = Pair::new(native(), native().with(share, percent));
@@ -122,9 +121,10 @@ pub(crate) fn all(
         })
         .collect();
     pairs.push(Pair::new(native(), native()).mechanism("time slicing", false));
+    pairs.push(ordered().mechanism("gct priority by turns", false));
     if let Some(pair) = sliced(daemon, report)? {
         pairs.push(pair);
-        pairs.push(ordered(daemon, &atom)?);
+        pairs.push(sliced_and_ordered(daemon, &atom)?);
     }
     Ok(pairs)
 }
@@ -142,7 +142,7 @@ fn sliced(daemon: &Daemon, report: &mut Report) -> Result<Option<Pair>> {
 
 /// Returns long time slices and precedence for the latency-critical program, short ones and atoms
 /// for the best-effort program.
-fn ordered(daemon: &Daemon, atom: &str) -> Result<Pair> {
+fn sliced_and_ordered(daemon: &Daemon, atom: &str) -> Result<Pair> {
     for (group, slice, priority) in [("long", "10ms", "0"), ("short", "50us", "15")] {
         daemon.create(group)?;
         daemon.set(group, "compute.timeslice", slice)?;
