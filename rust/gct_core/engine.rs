@@ -26,6 +26,7 @@ mod paths;
 mod pending_write;
 mod procs;
 mod sharers;
+mod shortage;
 mod side_effects;
 mod slices;
 mod table_share;
@@ -36,6 +37,7 @@ pub use crate::plan::{Completion, Flush, InFlight, Next, Wait};
 pub use host_memory::HostCharge;
 pub use owned::{Progress, Site, Terms};
 pub use pending_write::{needs_acks, needs_controls, Prepared};
+pub use shortage::Shortage;
 pub use side_effects::{Imported, Visited};
 pub use ticket::Ticket;
 

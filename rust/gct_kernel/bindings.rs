@@ -3,13 +3,16 @@
 // Made by ci/bindings.sh; not edited by hand.
 use kernel::bindings::{file, file_operations, seq_file, task_struct};
 
-pub const GCT_ABI_VERSION: u32 = 13;
+pub const GCT_ABI_VERSION: u32 = 14;
 pub const GCT_GPU_NAME_BYTES: u32 = 64;
 pub const GCT_GPU_UUID_BYTES: u32 = 16;
 pub const GCT_UVM_ACCOUNTS: u32 = 4096;
 pub const GCT_UVM_NO_ACCOUNT: u32 = 4294967295;
 pub const GCT_UVM_NO_ROOT: u32 = 4294967295;
 pub const GCT_UVM_ANYWAY: u32 = 4294967295;
+pub const GCT_UVM_PASSING: u32 = 0;
+pub const GCT_UVM_RENEWED: u32 = 1;
+pub const GCT_UVM_LASTING: u32 = 2;
 pub const GCT_UVM_REFUSED: u64 = 9223372036854775807;
 pub const GCT_DOOR_READ: u32 = 1;
 pub const GCT_DOOR_WRITE: u32 = 2;
@@ -184,6 +187,7 @@ unsafe extern "C" {
     ) -> u32;
     pub fn gct_uvm_cancel(gpu: *mut kernel::ffi::c_void, account: u32);
     pub fn gct_uvm_evicted(gpu: *mut kernel::ffi::c_void, root: u32);
+    pub fn gct_uvm_shortage(gpu: *mut kernel::ffi::c_void, account: u32, failed: u32) -> u32;
     pub fn gct_uvm_host_charge(
         gpu: *mut kernel::ffi::c_void,
         account: u32,

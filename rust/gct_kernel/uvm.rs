@@ -16,7 +16,7 @@ use crate::process;
 use crate::rm::{self, SystemPmGuard};
 use crate::state::{Glue, Kv};
 use core::ptr;
-use gct_core::engine::{HostCharge, Ticket};
+use gct_core::engine::{HostCharge, Shortage, Ticket};
 use gct_core::error::Error;
 use gct_core::ids::{FileId, GpuId, GroupId, Owner, Scope};
 use gct_core::iface::files::File;
@@ -312,6 +312,14 @@ impl Gpu {
         if let Some(space) = owner {
             glue.locked(|state| state.evicted(space.file, self.id));
         }
+    }
+
+    /// Returns how long a shortage of an account lasts, after `failed` evictions.
+    pub(crate) fn shortage(&self, glue: &Glue, slot: SlotId, failed: u32) -> Shortage {
+        let space = self.table.lock().accounts().owner(slot);
+        space.map_or(Shortage::Passing, |space| {
+            glue.locked(|state| state.shortage(space.file, self.id, failed))
+        })
     }
 
     /// Charges an account for host memory that an eviction of its pages takes. Returns `None` if a

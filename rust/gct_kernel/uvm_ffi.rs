@@ -5,7 +5,7 @@
 use crate::bindings;
 use crate::ffi::{check_signatures, glue, token};
 use crate::uvm::{self, Gpu, Reserved};
-use gct_core::engine::HostCharge;
+use gct_core::engine::{HostCharge, Shortage};
 use gct_core::memory::accounts::Victim;
 use gct_core::memory::{RootId, SlotId};
 use gct_core::units::Bytes;
@@ -21,6 +21,7 @@ check_signatures!(
     gct_uvm_reserve,
     gct_uvm_cancel,
     gct_uvm_evicted,
+    gct_uvm_shortage,
     gct_uvm_host_charge,
     gct_uvm_host_uncharge,
     gct_uvm_take,
@@ -172,6 +173,24 @@ unsafe extern "C" fn gct_uvm_evicted(gpu: *mut c_void, root: u32) {
     // SAFETY: the caller's contract.
     if let (Some(glue), Some(gpu)) = (glue(), unsafe { self::gpu(gpu) }) {
         gpu.evicted(&glue, RootId(root));
+    }
+}
+
+/// Says how long a shortage of an account lasts.
+///
+/// # Safety
+///
+/// As for [`gpu`]. Any account is valid.
+#[no_mangle]
+unsafe extern "C" fn gct_uvm_shortage(gpu: *mut c_void, account: u32, failed: u32) -> u32 {
+    // SAFETY: the caller's contract.
+    let (Some(glue), Some(gpu)) = (glue(), unsafe { self::gpu(gpu) }) else {
+        return bindings::GCT_UVM_PASSING;
+    };
+    match gpu.shortage(&glue, SlotId(account), failed) {
+        Shortage::Passing => bindings::GCT_UVM_PASSING,
+        Shortage::Renewed => bindings::GCT_UVM_RENEWED,
+        Shortage::Lasting => bindings::GCT_UVM_LASTING,
     }
 }
 

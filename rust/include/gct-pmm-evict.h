@@ -18,6 +18,12 @@
 #define GCT_WAITS_MAX 100
 #define GCT_WAIT_US 1000
 
+/*
+ * How many root chunks a thread that serves faults of all tenants evicts for one. An
+ * owner's other threads may take each of them first.
+ */
+#define GCT_EVICTIONS_MAX 16
+
 /* Returns whether a root chunk can be evicted now. list_lock is held. */
 static uint32_t gct_can_leave(void *void_pmm, uint32_t root)
 {
@@ -45,12 +51,12 @@ static uvm_gpu_root_chunk_t *gct_start_eviction(uvm_pmm_gpu_t *pmm, NvU32 victim
 
 /*
  * Evicts a root chunk of the victim (gct_uvm_reserve), which then is free. Returns
- * NV_ERR_NO_MEMORY if none can leave, or the host has no room. @bounded: hmem.limit
- * holds. No lock of a block or of PMM is held.
+ * NV_ERR_BUSY_RETRY if none can leave now, and NV_ERR_NO_MEMORY if the host has no
+ * room, within hmem.limit. No lock of a block or of PMM is held.
  */
-static NV_STATUS gct_evict(uvm_pmm_gpu_t *pmm, NvU32 victim, bool bounded)
+static NV_STATUS gct_evict(uvm_pmm_gpu_t *pmm, NvU32 victim)
 {
-	NV_STATUS status = NV_ERR_NO_MEMORY;
+	NV_STATUS status = NV_ERR_BUSY_RETRY;
 	uvm_gpu_root_chunk_t *root_chunk;
 
 	/* As PMM decides. The function's name differs between versions of the driver. */
@@ -59,7 +65,7 @@ static NV_STATUS gct_evict(uvm_pmm_gpu_t *pmm, NvU32 victim, bool bounded)
 
 	uvm_mutex_lock(&pmm->lock);
 	root_chunk = gct_start_eviction(pmm, victim);
-	uvm_thread_context()->gct_for_owner = bounded;
+	uvm_thread_context()->gct_for_owner = true;
 	if (root_chunk)
 		status = evict_root_chunk(pmm, root_chunk, PMM_CONTEXT_DEFAULT);
 	uvm_thread_context()->gct_for_owner = false;
@@ -100,7 +106,7 @@ NV_STATUS uvm_gct_evict_on(const NvU8 *uuid, void *gct_gpu, NvU32 victim)
 	if (!gpu)
 		return NV_ERR_INVALID_DEVICE;
 
-	status = gct_evict(&gpu->pmm, victim, true);
+	status = gct_evict(&gpu->pmm, victim);
 	if (status == NV_OK)
 		(void)free_next_available_root_chunk(&gpu->pmm, UVM_PMM_GPU_MEMORY_TYPE_USER);
 	uvm_gpu_release(gpu);
@@ -108,11 +114,12 @@ NV_STATUS uvm_gct_evict_on(const NvU8 *uuid, void *gct_gpu, NvU32 victim)
 }
 
 /*
- * Waits a little for the owner's other threads. Returns false if that is of no use any
- * more.
+ * Waits a little for the owner's other threads, and has all victims tried again. Returns
+ * false if that is of no use any more.
  */
-static bool gct_wait(unsigned int *waits)
+static bool gct_wait(unsigned int *waits, uint32_t *tried)
 {
+	*tried = 0;
 	if (++*waits > GCT_WAITS_MAX)
 		return false;
 	usleep_range(GCT_WAIT_US, 2 * GCT_WAIT_US);
@@ -120,30 +127,45 @@ static bool gct_wait(unsigned int *waits)
 }
 
 /*
- * A thread of the kernel serves faults of all tenants. It does not wait for one, and
- * UVM ends the channels of all tenants with faults in a batch if one of these finds no
- * memory. So it evicts beyond hmem.limit. Where nothing can leave, it gets a root chunk
- * beyond gmem.limit, which is the first to leave at the next fault.
+ * Returns whether a thread of the kernel goes on when no victim has more to give, and
+ * what it tries next. It serves faults of all tenants, so it does not wait for one. A
+ * root chunk beyond gmem.limit is the first to leave at the next fault. If it does not
+ * go on, uvm_gct_keep_shortage() has the fault end its owner's channel alone.
  */
+static bool gct_goes_on(uvm_pmm_gpu_t *pmm, NvU32 account, uint32_t *failed, uint32_t *tried)
+{
+	const uint32_t shortage = gct_uvm_shortage(pmm->gct_gpu, account, *failed);
+
+	/* Counted, so that it ends also where all others are pinned. */
+	*failed += 1;
+	*tried = shortage == GCT_UVM_PASSING ? GCT_UVM_ANYWAY : 0;
+	return shortage != GCT_UVM_LASTING;
+}
+
 void uvm_gct_evict_for_thread(uvm_gpu_t *gpu)
 {
 	const bool serves_all = current->flags & PF_KTHREAD;
 	uvm_pmm_gpu_t *pmm = &gpu->pmm;
 	uvm_thread_context_t *context = uvm_thread_context();
-	uint32_t victim, tried = 0;
+	uint32_t victim, tried = 0, failed = 0, evicted = 0;
 	unsigned int waits = 0;
 
 	while (!gct_uvm_reserve(pmm->gct_gpu, context->gct_account, tried, &victim)) {
+		NV_STATUS status = NV_ERR_BUSY_RETRY;
+
 		if (fatal_signal_pending(current))
 			return;
-		if (victim == 0 && serves_all)
-			tried = GCT_UVM_ANYWAY;
-		else if (victim == 0 && !gct_wait(&waits))
+		if (victim != 0)
+			status = gct_evict(pmm, victim);
+		failed += status == NV_ERR_NO_MEMORY;
+		tried++;
+		if (status == NV_OK)
+			tried = serves_all && ++evicted == GCT_EVICTIONS_MAX ? GCT_UVM_ANYWAY : 0;
+		else if (victim == 0 && serves_all &&
+			 !gct_goes_on(pmm, context->gct_account, &failed, &tried))
 			return;
-		else if (victim == 0 || gct_evict(pmm, victim, !serves_all) == NV_OK)
-			tried = 0;
-		else
-			tried++;
+		else if (victim == 0 && !serves_all && !gct_wait(&waits, &tried))
+			return;
 	}
 	context->gct_reserved = true;
 }

@@ -22,7 +22,7 @@
 #include <stdint.h>
 #endif
 
-#define GCT_ABI_VERSION 13
+#define GCT_ABI_VERSION 14
 
 /* Bytes of struct gct_gpu's name, including the terminating NUL. */
 #define GCT_GPU_NAME_BYTES 64
@@ -222,6 +222,12 @@ void gct_serve_file(void *file);
  * gct_uvm_cancel() takes a charge back for which no gct_uvm_take() follows.
  * gct_uvm_evicted() counts a root chunk, which still has its holder. Context: as above.
  *
+ * gct_uvm_shortage() says how long a shortage of an account lasts for which
+ * gct_uvm_reserve() has no victim any more: GCT_UVM_PASSING, GCT_UVM_RENEWED if all
+ * victims are to be tried again, or GCT_UVM_LASTING. @failed counts evictions that found
+ * no host memory, and earlier answers. It is for a thread that serves faults of all
+ * tenants and cannot wait. Context: as above.
+ *
  * gct_uvm_host_charge() charges an account for @bytes of host memory that an eviction
  * of its pages takes. It returns the charge for gct_uvm_host_uncharge(), 0 if nobody is
  * charged, or GCT_UVM_REFUSED if a limit is in the way and the eviction is @for_owner:
@@ -238,6 +244,9 @@ void gct_serve_file(void *file);
 #define GCT_UVM_NO_ACCOUNT 0xffffffffu
 #define GCT_UVM_NO_ROOT 0xffffffffu
 #define GCT_UVM_ANYWAY 0xffffffffu
+#define GCT_UVM_PASSING 0u
+#define GCT_UVM_RENEWED 1u
+#define GCT_UVM_LASTING 2u
 #define GCT_UVM_REFUSED 0x7fffffffffffffffull
 
 void *gct_uvm_gpu_add(const uint8_t uuid[GCT_GPU_UUID_BYTES], uint32_t roots);
@@ -248,6 +257,7 @@ void gct_uvm_settle(void *gpu, uint32_t account);
 uint32_t gct_uvm_reserve(void *gpu, uint32_t account, uint32_t tried, uint32_t *victim);
 void gct_uvm_cancel(void *gpu, uint32_t account);
 void gct_uvm_evicted(void *gpu, uint32_t root);
+uint32_t gct_uvm_shortage(void *gpu, uint32_t account, uint32_t failed);
 uint64_t gct_uvm_host_charge(void *gpu, uint32_t account, uint64_t bytes, uint32_t for_owner);
 void gct_uvm_host_uncharge(uint64_t charge, uint64_t bytes);
 void gct_uvm_take(void *gpu, uint32_t root, uint32_t account);

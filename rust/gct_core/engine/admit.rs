@@ -290,9 +290,14 @@ impl State<'_> {
 pub(super) const RESERVED: Handle = 1;
 
 impl Pool {
-    pub(super) fn is_over(&self, more: Bytes) -> bool {
+    /// Returns `gmem.limit`, or that of a trial.
+    pub(super) fn memory_limit(&self) -> Option<Bytes> {
         let limits = [self.settings.gmem_limit, self.trial];
-        let Some(limit) = limits.into_iter().flatten().min() else {
+        limits.into_iter().flatten().min()
+    }
+
+    pub(super) fn is_over(&self, more: Bytes) -> bool {
+        let Some(limit) = self.memory_limit() else {
             return false;
         };
         let sum = self.usage.now().all_memory().checked_add(more);

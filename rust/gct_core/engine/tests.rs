@@ -17,6 +17,7 @@ mod paths;
 mod reserve;
 mod rounds;
 mod schedules;
+mod shortage;
 
 use crate::dirs::{DirPath, Effect};
 use crate::engine::Ticket;

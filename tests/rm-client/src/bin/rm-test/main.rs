@@ -62,6 +62,7 @@ mod programs;
 mod replayable;
 mod sent;
 mod shared;
+mod shortage;
 mod steps;
 mod strangers;
 mod submit;
@@ -185,6 +186,7 @@ fn all(filter: &str) -> ExitCode {
         programs::TESTS,
         dying::TESTS,
         replayable::TESTS,
+        shortage::TESTS,
         freeze::TESTS,
         sent::TESTS,
         shared::TESTS,
