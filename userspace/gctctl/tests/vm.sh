@@ -13,7 +13,7 @@
 
 # What the tests below do, in this order; the plan is its length.
 count=0
-total=36
+total=37
 
 # expect CODE TEXT COMMAND...: it must exit with CODE and print TEXT.
 expect() {
@@ -78,6 +78,14 @@ expect 0 'The tree is used by /dev/gctgroup: /sys/kernel/debug/gctgroup cannot b
 expect 0 'gctgroup 0.1.0 abi 3' gctctl version
 expect 0 'web/0 gmem.limit=4294967296' gctctl set web/0 gmem.limit=4G
 expect 3 'EBUSY' gctctl rm web
+# More names than gctctl has room for at first.
+names=
+for number in $(seq 100 199); do
+	names="$names a_name_as_long_as_those_of_pods_are_$number"
+done
+gctctl create $names >/dev/null
+expect 0 'a_name_as_long_as_those_of_pods_are_199' gctctl ls
+gctctl rm $names >/dev/null
 mount -t debugfs debugfs /sys/kernel/debug
 expect 0 'debugfs is used' gctctl doctor
 
