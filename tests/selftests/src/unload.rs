@@ -188,13 +188,16 @@ fn unload_often() -> io::Result<u32> {
 /// after the module is gone. Linux frees such a module although its files are open, so none may be
 /// opened before init has succeeded.
 fn init_that_fails() -> Outcome {
-    const OFTEN: usize = 2;
-    // The module is freed within this time, on a debug kernel within five times as much.
-    let hold = Duration::from_secs(if tree::repetitions(5) == 5 { 1 } else { 5 });
+    /// The device exists for a fraction of a millisecond, and not every load is hit.
+    const OFTEN: usize = 3;
+    // The module is freed within this time. repetitions() tells the debug kernel apart.
+    let hold = Duration::from_millis(if tree::repetitions(5) == 5 { 300 } else { 5000 });
     let open: [fn() -> io::Result<File>; 2] =
         [|| device::open(true, true), || File::open(at("version"))];
     let openers: io::Result<Vec<sys::Child>> = open
         .into_iter()
+        .cycle()
+        .take(6)
         .map(|open| {
             sys::Child::fork(move || loop {
                 if let Ok(file) = open() {
@@ -210,7 +213,7 @@ fn init_that_fails() -> Outcome {
     for _ in 0..OFTEN {
         let found = sys::insmod(path, "").err().map(|error| errno(&error));
         same("loading", found, Some(libc::ENODEV))?;
-        std::thread::sleep(hold + Duration::from_millis(200));
+        std::thread::sleep(hold + Duration::from_millis(100));
     }
     reap(openers);
     holds("the tree is gone", tree::is_gone())
