@@ -30,8 +30,8 @@ struct Cli {
     /// Only tests whose name contains this
     #[arg(long, default_value = "")]
     only: String,
-    /// Rounds of the exactness tests
-    #[arg(long, default_value_t = 600)]
+    /// Rounds of the exactness tests, 20 at least: fewer may launch no graph
+    #[arg(long, default_value_t = 600, value_parser = clap::value_parser!(u32).range(20..))]
     rounds: u32,
 }
 
