@@ -37,7 +37,7 @@ fn play(seed: u64) {
 /// Checks that random worlds keep the law ([`tenants::law`]).
 #[test]
 fn the_law_holds_at_random() {
-    let seeds = if is_long() { 20_000 } else { 300 };
+    let seeds = if is_long() { 20_000 } else { 200 };
     let seeds = number("GCT_SEED").map_or(0..seeds, |seed| seed..seed + 1);
     for seed in seeds {
         let played = catch_unwind(AssertUnwindSafe(|| play(seed)));

@@ -8,7 +8,7 @@
 //! Contexts run side by side, as under MPS, or one after the other for a time slice. A context that
 //! has nothing to run gives up its slice.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Blocks of 1024 threads that a TPC holds.
 pub(crate) const TPC_BLOCKS: u64 = 4;
@@ -60,6 +60,9 @@ struct Wave {
     end: u64,
 }
 
+/// Blocks that have begun, by tenant and run.
+pub(crate) type Begun = BTreeSet<(usize, usize)>;
+
 /// The TPCs and the grids on them.
 #[derive(Debug)]
 pub(crate) struct Gpu {
@@ -75,6 +78,10 @@ pub(crate) struct Gpu {
     switching: u64,
     /// What was on the TPCs when contexts were switched out.
     saved: BTreeMap<usize, Vec<Option<Wave>>>,
+    /// Time for which blocks of each tenant were on TPCs, times TPCs, and on any TPC.
+    pub(crate) used: BTreeMap<usize, u64>,
+    pub(crate) active: BTreeMap<usize, u64>,
+    accounted: u64,
 }
 
 impl Gpu {
@@ -89,6 +96,9 @@ impl Gpu {
             slice_end: 0,
             switching: 0,
             saved: BTreeMap::new(),
+            used: BTreeMap::new(),
+            active: BTreeMap::new(),
+            accounted: 0,
         }
     }
 
@@ -129,6 +139,7 @@ impl Gpu {
 
     /// Advances to `now`. Returns the runs that have ended, as tenant and run.
     pub(crate) fn advance(&mut self, now: u64) -> Vec<(usize, usize)> {
+        self.account(now);
         let mut ended = Vec::new();
         for at in 0..self.tpcs {
             let Some(wave) = self.on[at] else { continue };
@@ -146,13 +157,33 @@ impl Gpu {
         ended
     }
 
-    /// Has free TPCs take blocks.
-    pub(crate) fn dispatch(&mut self, now: u64) {
+    /// Accounts the time until `now`.
+    fn account(&mut self, now: u64) {
+        let before = std::mem::replace(&mut self.accounted, now);
+        // Nothing runs while contexts change.
+        let passed = if before < self.switching {
+            0
+        } else {
+            now - before
+        };
+        let mut active = BTreeSet::new();
+        for wave in self.on.iter().flatten() {
+            *self.used.entry(wave.tenant).or_default() += passed;
+            active.insert(wave.tenant);
+        }
+        for tenant in active {
+            *self.active.entry(tenant).or_default() += passed;
+        }
+    }
+
+    /// Has free TPCs take blocks. Returns those that have begun.
+    pub(crate) fn dispatch(&mut self, now: u64) -> Begun {
         self.change_context(now);
         let current = self.contexts.front().copied();
         let turns = self.sharing != Sharing::Beside;
+        let mut begun = Begun::new();
         if self.switching > now {
-            return;
+            return begun;
         }
         let mut free: Vec<usize> = (0..self.tpcs).filter(|at| self.on[*at].is_none()).collect();
         for (number, grid) in &mut self.grids {
@@ -165,6 +196,7 @@ impl Gpu {
                 }
                 grid.left -= grid.left.min(TPC_BLOCKS);
                 grid.on += 1;
+                begun.insert((grid.tenant, grid.run));
                 self.on[*tpc] = Some(Wave {
                     grid: *number,
                     tenant: grid.tenant,
@@ -176,6 +208,7 @@ impl Gpu {
                 break;
             }
         }
+        begun
     }
 
     /// Changes to the next context where the present one has no grid or its slice is over.

@@ -48,8 +48,9 @@ pub(crate) struct Facts {
     pub(crate) owner: usize,
     pub(crate) standing: Standing,
     pub(crate) steal: bool,
-    /// Whether it has a seat.
+    /// Whether it has a seat, as far as it knows, and whether nobody can have taken it since.
     pub(crate) seated: bool,
+    pub(crate) is_sure: bool,
     /// Whether its last round showed work. A tenant that has just got a seat has shown nothing.
     pub(crate) shows_work: bool,
     /// Since when it shows none; `None` if it never did.
@@ -71,6 +72,7 @@ impl Facts {
             standing,
             steal: true,
             seated: false,
+            is_sure: false,
             shows_work: false,
             idle_since: None,
             looked: 0,
@@ -121,14 +123,13 @@ impl Facts {
     fn claims(&self, now: u64) -> bool {
         // The last sign of life may be older than its last round.
         let alive = now - self.looked + BEAT_EVERY.get() < BEAT_MAX.get();
-        self.shows_work && !self.may_rest && alive
+        self.shows_work && self.is_sure && !self.may_rest && alive
     }
 
     /// Returns whether it has shown no work for less than `time`.
     fn has_just_stopped(&self, time: u64, now: u64) -> bool {
-        let idle = self
-            .idle_since
-            .filter(|_| !self.shows_work && !self.may_rest);
+        let shown = !self.shows_work && self.is_sure && !self.may_rest;
+        let idle = self.idle_since.filter(|_| shown);
         idle.is_some_and(|since| now - since < time)
     }
 
@@ -146,8 +147,12 @@ pub(crate) fn piece(all: &[Facts], me: usize, now: u64) -> Piece {
     let mine = &all[me];
     let (mut forbidden, mut due) = (0, mine.allowed());
     for other in all.iter().filter(|other| other.seated) {
-        // Members of an owner share its TPCs. Their ranks differ until each has looked.
-        let (own, allowed) = match other.owner == mine.owner {
+        let is_sibling = other.owner == mine.owner;
+        // Their ranks differ until each has looked.
+        if is_sibling && other.standing.rank == mine.standing.rank {
+            continue;
+        }
+        let (own, allowed) = match is_sibling {
             true => (0, other.allowed()),
             false => (tpcs(&other.standing.own), other.allowed()),
         };

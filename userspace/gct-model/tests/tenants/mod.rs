@@ -5,6 +5,7 @@
 pub(crate) mod channel;
 pub(crate) mod gpu;
 pub(crate) mod law;
+mod measured;
 pub(crate) mod memory;
 pub(crate) mod scenario;
 pub(crate) mod script;

@@ -39,6 +39,7 @@ pub(crate) struct Program {
     /// When the next request arrives, and launches of those that have arrived.
     next: u64,
     queued: u32,
+    begun: bool,
 }
 
 impl Program {
@@ -50,19 +51,21 @@ impl Program {
             chance: fastrand::Rng::with_seed(seed),
             next: start,
             queued: 0,
+            begun: false,
         }
     }
 
     /// Returns when the next request arrives.
-    pub(crate) fn next_arrival(&self, now: u64) -> Option<u64> {
-        let waits = matches!(self.pattern, Pattern::Requests { .. }) || self.next > now;
-        waits.then_some(self.next)
+    pub(crate) fn next_arrival(&self) -> Option<u64> {
+        let arrives = matches!(self.pattern, Pattern::Requests { .. }) || !self.begun;
+        arrives.then_some(self.next)
     }
 
     /// Returns the next kernel to launch now, if there is one.
     pub(crate) fn take(&mut self, tenant: &Tenant, now: u64) -> Option<Kernel> {
+        self.begun |= now >= self.next;
         let depth = match self.pattern {
-            Pattern::Always(depth) if now >= self.next => depth,
+            Pattern::Always(depth) if self.begun => depth,
             Pattern::Always(_) => 0,
             Pattern::Requests { launches, pause_ns } => {
                 while now >= self.next {

@@ -36,6 +36,9 @@ const SEGMENT_WORDS: usize = 1 << 12;
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) kernel: Kernel,
+    pub(crate) submitted: u64,
+    /// When its first block began.
+    pub(crate) began: Option<u64>,
     ran: Coverage,
 }
 
@@ -144,11 +147,13 @@ impl Tenant {
     }
 
     /// Launches as the program. There is room.
-    pub(crate) fn launch(&mut self, kernel: &Kernel) {
+    pub(crate) fn launch(&mut self, kernel: &Kernel, now: u64) {
         self.submitted += 1;
         self.channel.launch(&self.ram, kernel, self.submitted);
         self.launches.push_back(Launch {
             kernel: *kernel,
+            submitted: now,
+            began: None,
             ran: Coverage::default(),
         });
     }
@@ -263,12 +268,13 @@ impl Tenant {
         launch.kernel
     }
 
-    /// Takes launches off that have released their numbers.
+    /// Takes launches off that have released their numbers. Returns them.
     ///
     /// # Panics
     ///
     /// If not each block of one has run exactly once, or the hardware saw something unusual.
-    pub(crate) fn take_ended(&mut self) {
+    pub(crate) fn take_ended(&mut self) -> Vec<Launch> {
+        let mut ended = Vec::new();
         while self.ended < self.ram.get(channel::RELEASE) {
             let launch = self.launches.pop_front().expect("it was launched");
             let counts = launch.ran.counts();
@@ -279,8 +285,10 @@ impl Tenant {
                 self.ended, launch.kernel
             );
             self.ended += 1;
+            ended.push(launch);
         }
         let anomalies: &[Anomaly] = &self.machine.report().anomalies;
         assert_eq!(anomalies, []);
+        ended
     }
 }

@@ -15,14 +15,16 @@
 use super::gpu::{Gpu, Grid, Sharing};
 use super::law::{self, Facts};
 use super::memory::Heap;
-use super::script::{Action, Program};
-use super::tenant::{self, Tenant};
+use super::script::{Action, Pattern, Program};
+use super::tenant::{self, Launch, Tenant};
 use super::tree::Tree;
 use gct_core::ids::GroupId;
+use gct_core::lane::governor::Peers;
 use gct_core::lane::roster::{Roster, MEMBERS_MAX};
 use gct_core::lane::standing::Standing;
 use gct_core::lane::work::Workspace;
 use gct_core::owned::worker::{Pauses, Round, Signs};
+use gct_core::policy::share::Sign;
 use gct_core::policy::tpc::Rank;
 use gct_core::units::Ns;
 
@@ -36,6 +38,15 @@ pub(crate) enum Threads {
     One,
     /// One in each tenant, as in the user-space mode. It looks this often while work is pending.
     Each(u64),
+}
+
+/// What a process pretends that has no work: always to have some, and never to have used any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lie {
+    /// It has work in flight.
+    Runs,
+    /// It waits for its turn.
+    Waits,
 }
 
 /// Whether a process runs.
@@ -56,6 +67,10 @@ pub(crate) struct Process {
     next_look: u64,
     /// Since when it has work of which nothing is in flight.
     pub(crate) held_since: Option<u64>,
+    /// Launches that have ended.
+    pub(crate) done: Vec<Launch>,
+    /// What it publishes in place of the truth.
+    lie: Option<Lie>,
 }
 
 /// Everything.
@@ -121,9 +136,34 @@ impl World {
             standing: terms.standing,
             next_look: u64::MAX,
             held_since: None,
+            done: Vec::new(),
+            lie: None,
         });
         self.take_terms();
         self.processes.len() - 1
+    }
+
+    /// Starts a process in a group that has no work and publishes a lie.
+    pub(crate) fn start_liar(&mut self, group: usize, lie: Lie) {
+        let program = Program::new(Vec::new(), Pattern::Always(0), START, 0);
+        let at = self.start(group, program);
+        self.processes[at].lie = Some(lie);
+        self.processes[at].next_look = self.now;
+    }
+
+    /// Publishes a lie.
+    fn pretend(&mut self, at: usize, lie: Lie) {
+        let now = Ns(self.now);
+        let company = self.processes[at].tenant.company();
+        company.see(&self.roster, now);
+        company.set_busy(true, now);
+        company.publish_sign(Sign {
+            contends_until: Ns::MAX,
+            runs: lie == Lie::Runs,
+            ..Sign::default()
+        });
+        self.roster.publish(company);
+        self.facts[at].show(true, false, self.now);
     }
 
     /// Gives all tenants their limits of now.
@@ -150,7 +190,7 @@ impl World {
     fn next_event(&self) -> Option<u64> {
         let scripted = self.script.last().map(|(at, _)| *at);
         let arrivals = self.processes.iter().filter(|p| p.life == Life::Runs);
-        let arrivals = arrivals.filter_map(|p| p.program.next_arrival(self.now));
+        let arrivals = arrivals.filter_map(|p| p.program.next_arrival());
         let looks = match self.threads {
             Threads::One => Some(self.next_look),
             Threads::Each(_) => {
@@ -177,7 +217,11 @@ impl World {
         }
         self.arrive();
         self.look();
-        self.gpu.dispatch(self.now);
+        for (at, _) in self.gpu.dispatch(self.now) {
+            let launch = self.processes[at].tenant.launches.front_mut();
+            let launch = launch.expect("its blocks run");
+            launch.began.get_or_insert(self.now);
+        }
     }
 
     fn act(&mut self, action: Action) {
@@ -219,7 +263,7 @@ impl World {
                 tenant, program, ..
             } = process;
             while let Some(kernel) = program.take(tenant, now) {
-                tenant.launch(&kernel);
+                tenant.launch(&kernel, now);
                 rang = true;
             }
             if !rang {
@@ -244,20 +288,34 @@ impl World {
             Threads::One => {}
             Threads::Each(every) => {
                 for at in 0..self.processes.len() {
-                    if self.processes[at].life == Life::Runs
-                        && self.processes[at].next_look <= self.now
-                    {
-                        self.attend(at);
-                        self.round(at);
-                        let process = &mut self.processes[at];
-                        process.next_look = match process.tenant.is_unfinished() {
-                            true => self.now + every,
-                            false => u64::MAX,
-                        };
+                    let process = &self.processes[at];
+                    if process.life == Life::Runs && process.next_look <= self.now {
+                        self.look_at(at, every);
                     }
                 }
             }
         }
+    }
+
+    /// Runs a round of a tenant's own thread.
+    fn look_at(&mut self, at: usize, every: u64) {
+        self.attend(at);
+        let pending = match self.processes[at].lie {
+            Some(lie) => {
+                self.pretend(at, lie);
+                true
+            }
+            None => {
+                self.round(at);
+                self.processes[at].tenant.is_unfinished()
+            }
+        };
+        self.processes[at].next_look = if pending { self.now + every } else { u64::MAX };
+    }
+
+    /// Returns how long the one thread takes for the rounds of so many tenants.
+    pub(crate) fn rounds_ns(tenants: u64) -> u64 {
+        2_000 + 500 * tenants
     }
 
     /// Runs a round of the one thread for all, as `gct_kernel::owned` does.
@@ -286,9 +344,8 @@ impl World {
         };
         let rest = self.pauses.after(found, signs, self.now);
         self.closed |= rest.closes;
-        // The rounds themselves take time.
-        let cost = 2_000 + 500 * order.len() as u64;
-        self.next_look = self.now + cost + rest.sleep_ns;
+        let rounds = World::rounds_ns(order.len() as u64);
+        self.next_look = self.now + rounds + rest.sleep_ns;
     }
 
     fn attend(&mut self, at: usize) {
@@ -300,7 +357,14 @@ impl World {
         if seated && !facts.seated {
             (facts.shows_work, facts.idle_since) = (false, None);
         }
-        facts.seated = seated;
+        let takes_one = seated && !facts.seated;
+        (facts.seated, facts.is_sure) = (seated, true);
+        let taken = self.facts.iter().filter(|facts| facts.seated).count();
+        if takes_one && taken > MEMBERS_MAX {
+            // Somebody has lost its seat, and does not know yet.
+            let others = (0..).zip(&mut self.facts).filter(|(other, _)| *other != at);
+            others.for_each(|(_, other)| other.is_sure = false);
+        }
     }
 
     /// Runs a round of one tenant, and checks it.
@@ -373,6 +437,7 @@ impl World {
         let process = &mut self.processes[at];
         process.tenant.finish(run);
         self.start_runs(at);
-        self.processes[at].tenant.take_ended();
+        let process = &mut self.processes[at];
+        process.done.extend(process.tenant.take_ended());
     }
 }
