@@ -55,6 +55,8 @@ pub struct Roster<S: Storage> {
     generation: u64,
     last_number: u32,
     waiters: Waiters,
+    /// The owner with most members, if it has more than one, and the generation when it was found.
+    crowd: (u64, Option<Owner>),
 }
 
 /// A tenant's place in a roster.
@@ -73,6 +75,7 @@ impl<S: Storage> Roster<S> {
             generation: 1,
             last_number: 0,
             waiters: Waiters::default(),
+            crowd: (0, None),
         }
     }
 
@@ -106,10 +109,12 @@ impl<S: Storage> Roster<S> {
         let slot = match own < free {
             true => self.slots.iter().position(Option::is_none),
             false => {
-                let is_next = self.waiters.is_next(ticket, now);
-                is_next
-                    .then(|| turnover::giver(&self.slots, owner, now))
-                    .flatten()
+                if self.crowd.0 != self.generation {
+                    self.crowd = (self.generation, turnover::crowd(&self.slots));
+                }
+                let (_, crowd) = self.crowd;
+                let giver = || turnover::giver(&self.slots, owner, crowd, now);
+                self.waiters.next(ticket, now, giver)
             }
         };
         let slot = slot?;

@@ -267,6 +267,28 @@ fn owners_without_number_have_slots_in_turn() {
     );
 }
 
+/// Checks that nobody waits longer than its turn, however short the rounds are beside STAY. Each
+/// change of a slot takes two rounds.
+#[test]
+fn nobody_waits_longer_for_a_slot_than_its_turn() {
+    for round in [Ns(100_000), Ns(302_000), Ns(333_333), Ns(500_000), Ns(MS)] {
+        let mut roster = roster();
+        let mut all: Vec<_> = (0..200)
+            .map(|at| member(&mut roster, at, standing("", 8)))
+            .collect();
+        let bound = STAY * 4 + round * 2 * 200;
+        let (mut now, mut had) = (Ns(0), vec![Ns(0); all.len()]);
+        while now < STAY * 12 {
+            now += round;
+            attend(&mut roster, &mut all, now);
+            for (at, had) in had.iter_mut().enumerate() {
+                *had = if all[at].seat.is_some() { now } else { *had };
+                assert!(now - *had <= bound, "{at} waits, rounds of {round:?}");
+            }
+        }
+    }
+}
+
 /// More processes of one owner than it may show have its slots in turn. Nobody else's change.
 #[test]
 fn siblings_take_turns_with_the_slots_of_their_owner() {

@@ -4,7 +4,8 @@
 //!
 //! ```text
 //! a slot is free, and the owner has fewer than are free:   the tenant gets it
-//! else the tenant that has waited longest gets one of the latest rank, the longest stay first,
+//! else who has waited longest, of those that find one,
+//!     gets one of the latest rank, the longest stay first,
 //!     its owner has members:                  among these, with a stay of STAY
 //!     another owner has more than one:        among those of the owner with most members
 //!     each owner has one:                     among those without TPCs of their own, with a stay of STAY
@@ -13,10 +14,10 @@
 //! An owner's first tenant never waits while another owner has two slots. Members with TPCs that
 //! are reserved for them alone give none up, nor does the last member of an owner with a quota: a
 //! quota is a guarantee. The others share the slots in turn, so with `n` of them each has one again
-//! after at most `n / MEMBERS_MAX * STAY` and some rounds.
+//! after at most `n / MEMBERS_MAX * STAY` and two rounds for each.
 //!
-//! If there is nobody to give a slot to the first of those that wait, it waits behind them all: one
-//! that has to wait for its own siblings delays nobody else.
+//! Who finds nobody that gives it a slot keeps its place, and delays nobody: one may have to wait
+//! for its own siblings.
 
 use super::Member;
 use crate::ids::Owner;
@@ -43,25 +44,30 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// Returns whether the tenant is the first of those that wait. It becomes the last then: if it
-    /// gets no slot now, others are next. A tenant without a ticket gets one.
+    /// Returns the slot that `giver` finds for a tenant, if that is the first of those that find
+    /// one. A tenant without a ticket gets one.
     ///
     /// A tenant is the first when a look of it finds nobody with an earlier ticket, and none comes
     /// until its next look.
-    pub(super) fn is_next(&mut self, ticket: &mut Option<Ticket>, now: Ns) -> bool {
+    pub(super) fn next(
+        &mut self,
+        ticket: &mut Option<Ticket>,
+        now: Ns,
+        giver: impl FnOnce() -> Option<usize>,
+    ) -> Option<usize> {
         let own = *ticket.get_or_insert_with(|| self.draw());
-        match self.first {
-            Some((first, _)) if first == own => {
-                *ticket = Some(self.draw());
-                self.first = None;
-                true
-            }
-            Some((first, seen)) if first < own && now - seen < ABSENT_MAX => false,
-            _ => {
-                self.first = Some((own, now));
-                false
-            }
+        let is_here = |(_, seen): &(Ticket, Ns)| now - *seen < ABSENT_MAX;
+        let first = self.first.filter(is_here).map(|(first, _)| first);
+        if first.is_some_and(|first| first < own) {
+            return None;
         }
+        let slot = giver();
+        if slot.is_some() {
+            self.first = Some((own, now));
+        } else if first == Some(own) {
+            self.first = None;
+        }
+        slot.filter(|_| first == Some(own))
     }
 
     /// Records that a tenant waits no longer.
@@ -78,25 +84,36 @@ impl Waiters {
     }
 }
 
-/// Returns the slot that the next tenant of an owner gets, if somebody gives one up.
-pub(super) fn giver(slots: &[Option<Member>], owner: Owner, now: Ns) -> Option<usize> {
+/// Returns the slot that the next tenant of an owner gets, if somebody gives one up. `crowd` is the
+/// owner with most members, if it has more than one.
+pub(super) fn giver(
+    slots: &[Option<Member>],
+    owner: Owner,
+    crowd: Option<Owner>,
+    now: Ns,
+) -> Option<usize> {
     let has_stayed = |member: &Member| now - member.since >= STAY;
     if number_of(slots, owner) > Sat(0) {
         return first_of(slots, |member| member.owner == owner && has_stayed(member));
     }
-    let (mut most, mut number) = (owner, Sat(0));
-    for member in slots.iter().flatten() {
-        let own = number_of(slots, member.owner);
-        if own > number {
-            (most, number) = (member.owner, own);
-        }
-    }
-    match number > Sat(1) {
-        true => first_of(slots, |member| member.owner == most),
-        false => first_of(slots, |member| {
+    match crowd {
+        Some(crowd) => first_of(slots, |member| member.owner == crowd),
+        None => first_of(slots, |member| {
             member.standing.own.is_empty() && has_stayed(member)
         }),
     }
+}
+
+/// Returns the owner with most members, if it has more than one. O(members^2).
+pub(super) fn crowd(slots: &[Option<Member>]) -> Option<Owner> {
+    let (mut most, mut number) = (None, Sat(1));
+    for member in slots.iter().flatten() {
+        let own = number_of(slots, member.owner);
+        if own > number {
+            (most, number) = (Some(member.owner), own);
+        }
+    }
+    most
 }
 
 /// Returns how many members an owner has.

@@ -323,7 +323,8 @@ fn a_liar_takes_twice_its_weight_at_most() {
 /// ```
 #[test]
 fn tenants_beyond_the_seats_run_in_turn() {
-    let tenants: u64 = 80;
+    let is_long = std::env::var_os("GCT_LONG").is_some_and(|long| !long.is_empty());
+    let tenants: u64 = if is_long { 200 } else { 80 };
     let mut world = World::new(4, Sharing::Beside, Threads::One);
     for _ in 0..tenants {
         let group = world.group(&[]);
