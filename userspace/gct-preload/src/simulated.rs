@@ -11,7 +11,7 @@ use crate::rm::Object;
 use crate::session::adopt::scratch_of;
 use crate::shadow::Shadow;
 use crate::sys;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use gct_core::lane::scratch::Scratch;
 use gct_core::lane::work::Round;
 use gct_core::mask::TpcMask;
@@ -116,17 +116,20 @@ pub(crate) fn words_of(text: &str) -> Vec<u32> {
 }
 
 impl Bench {
-    /// Creates a bench. `number` separates the addresses of concurrent tests.
-    pub(crate) fn new(number: usize, limits: LaunchLimits, order: Order) -> Self {
+    /// Creates a bench.
+    pub(crate) fn new(limits: LaunchLimits, order: Order) -> Self {
         let config = Config {
             order,
             ..Config::default()
         };
-        Self::with(number, limits, config)
+        Self::with(limits, config)
     }
 
     /// Creates a bench with a machine of this configuration.
-    pub(crate) fn with(number: usize, limits: LaunchLimits, config: Config) -> Self {
+    pub(crate) fn with(limits: LaunchLimits, config: Config) -> Self {
+        /// The number of the next bench. Each has addresses of its own.
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let rings = low_memory(0x10_0000_0000 + number * 0x1000_0000, RINGS_LEN);
         let pushbuffers = low_memory(rings + (64 << 20), 64 << 10);
         let release = low_memory((RELEASE & !4095) + number * 0x10_0000, 4096);

@@ -43,7 +43,7 @@ fn page<T: gctd_ipc::shared::Shareable>(name: &str) -> (SharedFd, Shared<T>) {
 impl Beside {
     /// Sets up a tenant of priority 8. `own` is reserved for the neighbour; if empty, the neighbour
     /// has priority 0.
-    fn new(number: usize, own: &str, limits: LaunchLimits) -> Self {
+    fn new(own: &str, limits: LaunchLimits) -> Self {
         let (board_fd, board) = page::<Board>("board");
         let mut board = BoardWriter::new(board);
         let mask = TpcMask::parse(own.as_bytes()).unwrap_or(TpcMask::EMPTY);
@@ -85,7 +85,7 @@ impl Beside {
             timed: true,
             ..Config::default()
         };
-        let mut bench = Bench::with(number, limits, timed);
+        let mut bench = Bench::with(limits, timed);
         let shares_group = Arc::<AtomicBool>::default();
         let peers = GpuPeers::new(
             Arc::new(gpu),
@@ -140,7 +140,7 @@ fn later() -> LaunchLimits {
 /// Checks a neighbour that is in a paused container, or stopped by SIGSTOP or a debugger.
 #[test]
 fn a_neighbour_that_is_stopped_is_not_waited_for() {
-    let mut beside = Beside::new(12, "", later());
+    let mut beside = Beside::new("", later());
     beside.neighbour.busy(beside.bench.now_ns());
     beside.bench.launch();
     assert_eq!(beside.after(0), 0, "an earlier priority has work");
@@ -173,7 +173,7 @@ fn a_neighbour_that_is_stopped_is_not_waited_for() {
 
 #[test]
 fn what_is_reserved_for_a_neighbour_that_is_stopped_is_lent() {
-    let mut beside = Beside::new(13, "0-3", later());
+    let mut beside = Beside::new("0-3", later());
     beside.neighbour.busy(beside.bench.now_ns());
     beside.bench.launch();
     assert_eq!(
@@ -194,7 +194,7 @@ fn what_is_reserved_for_a_neighbour_that_is_stopped_is_lent() {
 /// Checks a neighbour whose launches no longer end, as after a sticky error of CUDA.
 #[test]
 fn who_does_not_move_is_not_busy_for_its_neighbours() {
-    let mut beside = Beside::new(14, "", of_priority(0));
+    let mut beside = Beside::new("", of_priority(0));
     beside.bench.launch();
     let still = patience::STALL_MAX.get();
     assert_eq!(beside.after(0), 1);
@@ -221,7 +221,7 @@ fn who_does_not_move_is_not_busy_for_its_neighbours() {
 
 #[test]
 fn who_was_stopped_has_its_turn_again() {
-    let mut beside = Beside::new(22, "", later());
+    let mut beside = Beside::new("", later());
     beside.bench.launch();
     assert_eq!(beside.after(0), 1);
     // Its launch still runs when the process resumes.
@@ -232,7 +232,7 @@ fn who_was_stopped_has_its_turn_again() {
 
 #[test]
 fn who_is_frozen_is_not_busy_for_its_neighbours() {
-    let mut beside = Beside::new(15, "", later());
+    let mut beside = Beside::new("", later());
     let frozen = LaunchLimits {
         frozen: true,
         ..later()
@@ -250,7 +250,7 @@ fn who_is_frozen_is_not_busy_for_its_neighbours() {
 /// not for a launch of unknown duration.
 #[test]
 fn a_whole_launch_obeys_the_order_to_wait() {
-    let mut beside = Beside::new(16, "0-127", later());
+    let mut beside = Beside::new("0-127", later());
     let arrivals = ArrivalStats::default().after(Ns(25_000), Ns(10 * MS));
     beside.neighbour.set_arrivals(arrivals.to_word());
     beside.neighbour.idle(beside.bench.now_ns());
@@ -271,7 +271,7 @@ fn a_launch_that_has_waited_gets_the_mask_of_when_it_goes() {
         atom_ns: 10 * MS,
         ..later()
     };
-    let mut beside = Beside::new(17, "0-3", paced);
+    let mut beside = Beside::new("0-3", paced);
     for _ in 0..20 {
         beside.bench.launch();
         beside.bench.drain(4 * MS);
@@ -308,8 +308,8 @@ fn who_yields_to_a_neighbour_releases_its_launches_in_atoms() {
         ..narrow(8)
     };
     let (later, first) = (narrow(8), narrow(0));
-    for (number, limits, yields) in [(24, later, true), (25, first, false), (26, long, false)] {
-        let mut beside = Beside::new(number, "", limits);
+    for (limits, yields) in [(later, true), (first, false), (long, false)] {
+        let mut beside = Beside::new("", limits);
         // The neighbour is there, and has never had work.
         for _ in 0..4 {
             beside.bench.launch();
@@ -317,7 +317,7 @@ fn who_yields_to_a_neighbour_releases_its_launches_in_atoms() {
         }
         let counters = beside.bench.governor.counters();
         let target = if yields { YIELDING } else { Ns(limits.atom_ns) };
-        assert_eq!(counters.split > 0, target > Ns(0), "{number}");
+        assert_eq!(counters.split > 0, target > Ns(0));
         assert_eq!(beside.bench.governor.target(), target);
         // Without neighbours nobody waits for its launches.
         beside.bench.governor.set_peers(None);

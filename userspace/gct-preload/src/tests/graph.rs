@@ -40,14 +40,14 @@ const PACED: LaunchLimits = LaunchLimits {
     ..LaunchLimits::NONE
 };
 
-/// Returns a bench in which work takes time, with a graph uploaded, and the replay. `number` and
-/// `pages` keep tests apart.
-fn timed_graph(number: usize, pages: u32) -> (Bench, Vec<u32>) {
+/// Returns a bench in which work takes time, with a graph uploaded, and the replay. `pages`
+/// keeps tests apart.
+fn timed_graph(pages: u32) -> (Bench, Vec<u32>) {
     let timed = Config {
         timed: true,
         ..Config::default()
     };
-    let mut bench = Bench::with(number, PACED, timed);
+    let mut bench = Bench::with(PACED, timed);
     let (upload, replay) = graph(&mut bench, pages);
     bench.submit(&upload, 32 << 10);
     bench.drain(0);
@@ -56,7 +56,7 @@ fn timed_graph(number: usize, pages: u32) -> (Bench, Vec<u32>) {
 
 #[test]
 fn a_graph_obeys_the_mask_of_each_replay() {
-    let mut bench = Bench::new(8, LaunchLimits::NONE, Order::Eager);
+    let mut bench = Bench::new(LaunchLimits::NONE, Order::Eager);
     let (upload, mut replay) = graph(&mut bench, 0);
     bench.submit(&upload, 32 << 10);
     assert_eq!(bench.masks(), [], "an upload runs nothing");
@@ -86,7 +86,7 @@ fn a_graph_obeys_the_mask_of_each_replay() {
 
 #[test]
 fn a_replay_with_another_mask_waits_for_what_is_in_flight_but_not_for_ever() {
-    let (mut bench, replay) = timed_graph(9, 1);
+    let (mut bench, replay) = timed_graph(1);
     assert!(bench.launch());
     assert_eq!(bench.running().len(), 1, "it does not end");
     bench.governor.set_limits(LaunchLimits {
@@ -108,7 +108,7 @@ fn a_replay_with_another_mask_waits_for_what_is_in_flight_but_not_for_ever() {
 
 #[test]
 fn a_replay_is_in_flight_until_its_last_node_ends() {
-    let (mut bench, mut replay) = timed_graph(60, 2);
+    let (mut bench, mut replay) = timed_graph(2);
     for number in 1..4 {
         replay[17] = number;
         // The driver stores another number for each replay. The last node adds one to it.

@@ -21,13 +21,13 @@ fn paced(atom_us: u64) -> LaunchLimits {
 
 #[test]
 fn every_block_runs_once_and_a_wave_is_in_flight_at_most() {
-    for (number, order) in [
-        (1, Order::Eager),
-        (2, Order::Random(1)),
-        (3, Order::Random(2)),
-        (4, Order::Late),
+    for order in [
+        Order::Eager,
+        Order::Random(1),
+        Order::Random(2),
+        Order::Late,
     ] {
-        let mut bench = Bench::new(number, paced(10), order);
+        let mut bench = Bench::new(paced(10), order);
         let most = bench.run(25);
         bench.check(25);
         // Near a wave, an atom is a quarter of it.
@@ -41,7 +41,7 @@ fn every_block_runs_once_and_a_wave_is_in_flight_at_most() {
 
 #[test]
 fn a_short_launch_goes_whole_once_it_is_known() {
-    let mut bench = Bench::new(5, paced(1_000_000), Order::Eager);
+    let mut bench = Bench::new(paced(1_000_000), Order::Eager);
     bench.run(6);
     bench.check(6);
     // Sixteen atoms while the kernel is unknown: the first launch, and those that were processed
@@ -52,7 +52,7 @@ fn a_short_launch_goes_whole_once_it_is_known() {
 
 #[test]
 fn a_frozen_tenant_publishes_nothing_and_goes_on_afterwards() {
-    let mut bench = Bench::new(6, paced(10), Order::Eager);
+    let mut bench = Bench::new(paced(10), Order::Eager);
     bench.launch();
     bench.work();
     let frozen = LaunchLimits {
@@ -75,7 +75,7 @@ fn a_frozen_tenant_publishes_nothing_and_goes_on_afterwards() {
 
 #[test]
 fn without_limits_the_rings_are_the_same() {
-    let mut bench = Bench::new(7, LaunchLimits::NONE, Order::Random(1));
+    let mut bench = Bench::new(LaunchLimits::NONE, Order::Random(1));
     assert_eq!(DOORBELL % 4, 0);
     bench.run(20);
     bench.check(20);
@@ -92,7 +92,7 @@ fn a_launch_without_a_free_frame_goes_whole_and_is_counted() {
         timed: true,
         ..Config::default()
     };
-    let mut bench = Bench::with(24, paced(10), config);
+    let mut bench = Bench::with(paced(10), config);
     let launch = |bench: &mut Bench, stream| {
         let before = *bench.governor.counters();
         assert!(bench.launch_on(stream));
@@ -111,13 +111,13 @@ fn a_launch_without_a_free_frame_goes_whole_and_is_counted() {
 }
 
 /// Sets up a tenant whose kernel is known to take 4 ms and may take 10.
-fn streams(number: usize) -> Bench {
+fn streams() -> Bench {
     let config = Config {
         timed: true,
         streams_apart: true,
         ..Config::default()
     };
-    let mut bench = Bench::with(number, paced(10_000), config);
+    let mut bench = Bench::with(paced(10_000), config);
     train(&mut bench);
     bench
 }
@@ -133,7 +133,7 @@ fn train(bench: &mut Bench) {
 /// receives do for a send.
 #[test]
 fn launches_that_wait_for_one_that_is_held_back_end() {
-    let mut bench = streams(10);
+    let mut bench = streams();
     (1..4).for_each(|stream| assert!(bench.launch_on(stream)));
     assert_eq!(bench.running().len(), 2, "the third waits for its turn");
     let mut waited = 0;
@@ -151,7 +151,7 @@ fn launches_that_wait_for_one_that_is_held_back_end() {
 /// channel.
 #[test]
 fn streams_beside_two_that_wait_keep_their_pace() {
-    let mut bench = streams(11);
+    let mut bench = streams();
     (1..3).for_each(|stream| assert!(bench.launch_on(stream)));
     let two = bench.running();
     let mut waits = Vec::new();
@@ -180,7 +180,7 @@ fn streams_beside_two_that_wait_keep_their_pace() {
 /// Checks that a program that does so repeatedly waits less each time.
 #[test]
 fn streams_that_wait_for_each_other_again_wait_less() {
-    let mut bench = streams(23);
+    let mut bench = streams();
     let mut waits = Vec::new();
     for _ in 0..10 {
         (1..4).for_each(|stream| assert!(bench.launch_on(stream)));
@@ -202,14 +202,12 @@ fn streams_that_wait_for_each_other_again_wait_less() {
 /// Checks that a launch of 1000 blocks fits 128 TPCs at once, but not the four of a mask.
 #[test]
 fn a_launch_that_its_mask_cannot_hold_at_once_is_counted() {
-    for (number, list, atom_us, narrowed) in
-        [(18, "0-3", 0, 2), (19, "0-3", 10, 2), (20, "0-126", 0, 0)]
-    {
+    for (list, atom_us, narrowed) in [("0-3", 0, 2), ("0-3", 10, 2), ("0-126", 0, 0)] {
         let limits = LaunchLimits {
             tpcs: TpcMask::parse(list.as_bytes()).ok(),
             ..paced(atom_us)
         };
-        let mut bench = Bench::new(number, limits, Order::Eager);
+        let mut bench = Bench::new(limits, Order::Eager);
         bench.run(2);
         bench.check(2);
         assert_eq!(bench.governor.counters().narrowed, narrowed, "{list}");
@@ -218,7 +216,7 @@ fn a_launch_that_its_mask_cannot_hold_at_once_is_counted() {
 
 #[test]
 fn a_launch_that_does_not_end_under_a_limit_is_counted() {
-    let mut bench = streams(21);
+    let mut bench = streams();
     bench.launch();
     assert_eq!(bench.running().len(), 1);
     for _ in 0..patience::STALL_MAX.get() / 100_000_000 {

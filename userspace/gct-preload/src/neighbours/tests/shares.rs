@@ -61,8 +61,8 @@ fn level(weight: Option<u16>, max: Option<(u64, u64)>) -> Share {
 }
 
 impl Shop {
-    /// Opens with a tenant for each owner and its limits. `number` separates concurrent tests.
-    fn new(number: usize, owners: &[(u32, Share)]) -> Self {
+    /// Opens with a tenant for each owner and its limits.
+    fn new(owners: &[(u32, Share)]) -> Self {
         let (board_fd, board) = page::<Board>("board");
         let mut board = BoardWriter::new(board);
         let pulses: Vec<_> = owners.iter().map(|_| page::<Pulse>("pulse")).collect();
@@ -105,7 +105,7 @@ impl Shop {
                 streams_apart: true,
                 ..Config::default()
             };
-            let mut bench = Bench::with(number + at, limits, timed);
+            let mut bench = Bench::with(limits, timed);
             bench.governor.set_peers(Some(GpuPeers::new(
                 Arc::new(gpu),
                 peers.collect(),
@@ -182,10 +182,10 @@ impl Shop {
 
 #[test]
 fn weights_of_1_to_3_give_a_quarter_also_to_four_processes() {
-    for (number, processes) in [(40, 1), (42, 4)] {
+    for processes in [1, 4] {
         let mut owners = vec![(1, level(Some(100), None)); processes];
         owners.push((2, level(Some(300), None)));
-        let mut shop = Shop::new(number, &owners);
+        let mut shop = Shop::new(&owners);
         shop.run(100 * MS);
         let used = shop.run(1_000 * MS);
         let quarter = Shop::percent(&used, processes);
@@ -198,7 +198,7 @@ fn weights_of_1_to_3_give_a_quarter_also_to_four_processes() {
 
 #[test]
 fn without_a_written_weight_nobody_waits() {
-    let mut shop = Shop::new(47, &[(1, Share::NONE), (2, Share::NONE)]);
+    let mut shop = Shop::new(&[(1, Share::NONE), (2, Share::NONE)]);
     let used = shop.run(200 * MS);
     assert!((49..=51).contains(&Shop::percent(&used, 1)), "{used:?}");
     let times = shop.tenants.iter().map(|t| *t.bench.governor.gpu_time());
@@ -207,7 +207,7 @@ fn without_a_written_weight_nobody_waits() {
 
 #[test]
 fn a_duty_cycle_holds_in_each_period_and_is_what_is_billed() {
-    let mut shop = Shop::new(49, &[(1, level(None, Some((20, 100))))]);
+    let mut shop = Shop::new(&[(1, level(None, Some((20, 100))))]);
     // To the beginning of a period, and one period for the predictions.
     shop.run(100 * MS - shop.now % (100 * MS));
     shop.run(100 * MS);
@@ -230,7 +230,7 @@ fn a_duty_cycle_holds_in_each_period_and_is_what_is_billed() {
 /// cycle holds back.
 #[test]
 fn held_work_goes_when_work_in_flight_may_wait_for_it() {
-    let mut shop = Shop::new(54, &[(1, level(None, Some((2, 1000))))]);
+    let mut shop = Shop::new(&[(1, level(None, Some((2, 1000))))]);
     let tenant = &mut shop.tenants[0];
     tenant.bench.set_now(1 << 40);
     (1..4).for_each(|stream| assert!(tenant.bench.launch_on(stream)));
@@ -245,7 +245,7 @@ fn held_work_goes_when_work_in_flight_may_wait_for_it() {
 /// Bills of two that take turns sum up to the time of the GPU.
 #[test]
 fn two_that_overlap_are_billed_for_their_parts() {
-    let mut shop = Shop::new(50, &[(1, Share::NONE), (2, Share::NONE)]);
+    let mut shop = Shop::new(&[(1, Share::NONE), (2, Share::NONE)]);
     shop.run(50 * MS);
     let bills = |shop: &Shop| -> Vec<u64> {
         let times = shop.tenants.iter().map(|t| t.bench.governor.gpu_time());
@@ -262,7 +262,7 @@ fn two_that_overlap_are_billed_for_their_parts() {
 #[test]
 fn who_has_gone_leaves_its_share() {
     let owners = [(1, level(Some(1), None)), (2, level(Some(10_000), None))];
-    let mut shop = Shop::new(52, &owners);
+    let mut shop = Shop::new(&owners);
     shop.run(100 * MS);
     let used = shop.run(100 * MS);
     assert!(used[0] <= 4 * MS, "{used:?}");
