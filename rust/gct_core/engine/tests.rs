@@ -96,6 +96,16 @@ impl World {
             .unwrap()
     }
 
+    /// Adds the group `web`, which takes the processes of `/web`, with one member.
+    fn web(&mut self) -> (GroupId, FileId) {
+        let group = self.group("web");
+        let path = Scope::Group(group);
+        assert_eq!(self.write(File::GroupCgroup, path, "/web"), Ok(()));
+        let file = self.open(APP, "/web");
+        self.cuda(file);
+        (group, file)
+    }
+
     fn open(&mut self, proc: ProcKey, cgroup: &str) -> FileId {
         self.store
             .retry(|store| store.state().file_open(proc, cgroup.as_bytes(), None))

@@ -49,11 +49,7 @@ impl World {
 /// Adds a process with 4096 bytes to a group. Each has a limit.
 fn limited(own: &str, of_group: &str) -> (World, FileId, GroupId) {
     let mut world = World::new(FeatureSet::all());
-    let group = world.group("web");
-    let path = Scope::Group(group);
-    assert_eq!(world.write(File::GroupCgroup, path, "/web"), Ok(()));
-    let file = world.open(APP, "/web");
-    world.cuda(file);
+    let (group, file) = world.web();
     for (owner, limit) in [(Owner::Proc(APP), own), (Owner::Group(group), of_group)] {
         let pool = world.pool(owner);
         assert_eq!(world.write(File::GmemLimit, pool, limit), Ok(()));

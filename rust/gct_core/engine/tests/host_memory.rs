@@ -18,11 +18,7 @@ impl Host {
     /// Adds a member of a group with managed memory. Both have limits.
     fn new(own: &str, of_group: &str) -> Self {
         let mut world = World::new(FeatureSet::all());
-        let group = world.group("web");
-        let path = Scope::Group(group);
-        assert_eq!(world.write(File::GroupCgroup, path, "/web"), Ok(()));
-        let file = world.open(APP, "/web");
-        world.cuda(file);
+        let (group, file) = world.web();
         let gpu = world.gpu;
         let add = |store: &mut Store| store.state().charge_managed(file, gpu, Bytes(2 * MIB));
         let ticket = world.store.retry(add).unwrap();

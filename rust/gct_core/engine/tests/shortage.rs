@@ -11,11 +11,7 @@ const MIB: u64 = 1 << 20;
 /// manager has allocated. Both have limits.
 fn limited(own: &str, of_group: &str) -> (World, FileId, GroupId) {
     let mut world = World::new(FeatureSet::all());
-    let group = world.group("web");
-    let path = Scope::Group(group);
-    assert_eq!(world.write(File::GroupCgroup, path, "/web"), Ok(()));
-    let file = world.open(APP, "/web");
-    world.cuda(file);
+    let (group, file) = world.web();
     let gpu = world.gpu;
     let add = |store: &mut Store| store.state().charge_managed(file, gpu, Bytes(4 * MIB));
     world.store.retry(add).unwrap();
