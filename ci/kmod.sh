@@ -11,9 +11,12 @@
 #                which makes it build on Linux 7.2
 #   GCT_PATCHES  N: only the first N patches of the series
 #   GCT_KUNIT    1: with the KUnit suites of the glue
+#   GCT_UVM      debug: nvidia-uvm.ko as NVIDIA's debug build, with its assertions
+#                and its checks of the order of locks
 #
 # Results: build/kmod/VERSION/KERNEL/VARIANT/, KERNEL being lean, debug or the
-# release of KDIR's kernel, VARIANT patched, stock, kunit or patches-N.
+# release of KDIR's kernel, VARIANT patched, stock, kunit or patches-N, then -uvm-debug
+# if GCT_UVM says so.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
 
@@ -44,6 +47,14 @@ elif [ "${GCT_KUNIT:-}" = 1 ]; then
 	variant=kunit
 	make_arguments+=(GCT_KUNIT=1)
 fi
+case ${GCT_UVM:-} in
+'') ;;
+debug)
+	variant+=-uvm-debug
+	make_arguments+=(UVM_BUILD_TYPE=debug)
+	;;
+*) die "GCT_UVM is debug or not set" ;;
+esac
 
 # What lockdep cannot be told from outside; only where there is lockdep.
 lockdep_patch=$ROOT/tests/qemu/lockdep/$version.patch
@@ -131,7 +142,7 @@ stage_gct() {
 
 find_core
 # Our Kbuild adds flags for NVIDIA's files, the KUnit suites only some for ours.
-objects=$(objects_key "$kernel_open" "@$ROOT/ci/kmod.sh" "${patches[@]/#/@}" \
+objects=$(objects_key "$kernel_open" "@$ROOT/ci/kmod.sh" "${GCT_UVM:-}" "${patches[@]/#/@}" \
 	"$([ "$variant" = stock ] || cat "$ROOT/Kbuild")")
 restore_objects "$objects" "$work"
 stage_key=$(content_key "$(readlink -f "$kernel_open")" "$core" \

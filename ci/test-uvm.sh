@@ -5,7 +5,8 @@
 #
 # Runs those of NVIDIA's built-in UVM tests that need no GPU (tests/uvm) on the
 # patched nvidia-uvm.ko and on the stock one (only the patch that makes it build
-# on this Linux), and for `make test-long` on the patched one with the debug kernel.
+# on this Linux), and for `make test-long` on the patched one as a debug build, and with
+# the debug kernel.
 # All must give the same results, test by test.
 . "$(dirname "$0")/lib.sh"
 . "$ROOT/ci/versions.sh"
@@ -17,16 +18,17 @@ SECONDS_MAX=1500
 
 # Each run is a kernel and a build of the modules.
 RUNS='lean/stock lean/patched'
-! long || RUNS+=' debug/patched'
+! long || RUNS+=' lean/patched-uvm-debug debug/patched'
 
 build_program() {
 	make -C "$ROOT/tests/uvm" -j"$JOBS" NV="$BUILD/nv/$1/kernel-open" OUT="$BUILD/uvm/$1"
 }
 
 build_modules() {
-	local kernel=${2%/*} stock=0
+	local kernel=${2%/*} stock=0 uvm=''
 	[ "${2#*/}" != stock ] || stock=1
-	NV_VERSION=$1 GCT_STOCK=$stock KDIR=$BUILD/linux/$kernel "$ROOT/ci/kmod.sh"
+	[ "${2#*/}" != patched-uvm-debug ] || uvm=debug
+	NV_VERSION=$1 GCT_STOCK=$stock GCT_UVM=$uvm KDIR=$BUILD/linux/$kernel "$ROOT/ci/kmod.sh"
 }
 
 # Every built-in test of the driver's header is run or excused, and is named in
@@ -70,11 +72,11 @@ test_same_as_stock() {
 		<(outcome "$1" lean/stock) <(outcome "$1" lean/patched)
 }
 
-# Another configuration of the kernel may change a value, never a result.
-test_same_on_debug_kernel() {
-	diff -u --label lean --label debug \
+# Another configuration of the kernel or a debug build may change a value, never a result.
+test_same_results() {
+	diff -u --label lean/patched --label "$2" \
 		<(outcome "$1" lean/patched | names_only) \
-		<(outcome "$1" debug/patched | names_only)
+		<(outcome "$1" "$2" | names_only)
 }
 
 # Says how much the comparison can show: the series may leave the module alone.
@@ -113,12 +115,11 @@ for version in ${*:-$NV_VERSIONS}; do
 	check $JOB "$version: all tests gave a result" test_all_ran "$version"
 	check $JOB "$version: the patched module does what the stock one does" \
 		test_same_as_stock "$version"
-	case $RUNS in
-	*debug/patched*)
-		check $JOB "$version: the debug kernel gives the same results" \
-			test_same_on_debug_kernel "$version"
-		;;
-	esac
+	for run in $RUNS; do
+		case $run in
+		*debug*) check $JOB "$version: $run gives the same results" test_same_results "$version" "$run" ;;
+		esac
+	done
 	note_module "$version"
 done
 finish $JOB

@@ -16,13 +16,9 @@ load_uvm uvm_enable_builtin_tests=1 uvm_leak_checker=2 ||
 # The open file keeps the GPU initialised between the tests.
 exec 3</dev/nvidia0
 uvm-tests --gpu ${debug:+--quick} || status=1
-# A few of each kind: job rm runs them all on the lean kernel.
-if [ -n "$debug" ]; then
+if [ -s /test/filter ]; then
 	load_uvm || status=1
-	for tests in group_sums group_takes_what group_follows limit_timeslice_follows_a_move \
-		limit_freeze_stops limit_freeze_ends; do
-		rm-test all $tests || status=1
-	done
+	rm-test all "$(cat /test/filter)" || status=1
 fi
 exec 3<&-
 unload_nvidia || status=1

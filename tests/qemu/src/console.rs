@@ -175,9 +175,10 @@ impl Console {
 }
 
 impl Outcome {
-    /// Counts a bug whose report was lost or truncated on the console.
+    /// Counts a bug whose report was lost or truncated on the console, or needs a whole line.
     fn repeated_kernel_line(&mut self, text: &str) {
-        if report::is_bug(text) && !self.bugs.iter().any(|bug| bug == text) {
+        let bug = report::is_bug(text) || report::is_failed_assertion(text);
+        if bug && !self.bugs.iter().any(|bug| bug == text) {
             self.bugs.push(text.to_owned());
         }
     }

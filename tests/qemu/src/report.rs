@@ -24,15 +24,35 @@ const REPORTS: &[&str] = &[
     "rust_kernel: panicked",
 ];
 
+/// What nvidia-uvm.ko says of an assertion. Its debug build has hundreds of them, its release build
+/// a few.
+const ASSERTION: &str = "Assert failed, condition ";
+
+/// Assertions that NVIDIA's own tests violate on purpose: GPU_SEMAPHORE_SANITY has semaphores jump,
+/// and CHANNEL_SANITY completes what was not queued. ci/test-gpu.sh counts them.
+const PROVOKED: &[&str] = &[
+    "new_value - old_value <= UVM_GPU_SEMAPHORE_MAX_JUMP ",
+    "completed_value <= channel->tracking_sem.queued_value ",
+];
+
 /// Returns whether a line of the kernel's console begins a bug report.
 ///
-/// Only what follows the time stamp is looked at, so that a program's or a
-/// driver's own words do not count.
+/// Only what follows the time stamp is looked at, so that a program's words do not count.
 pub(crate) fn is_bug(line: &str) -> bool {
     let Some(message) = after_time_stamp(line) else {
         return false;
     };
     REPORTS.iter().any(|start| message.starts_with(start)) || is_leak(message)
+}
+
+/// Returns whether a line is nvidia-uvm's, of an assertion that no test violates on purpose. The
+/// line must be whole: on the console, which loses characters, any condition may look unknown.
+pub(crate) fn is_failed_assertion(line: &str) -> bool {
+    let condition = after_time_stamp(line)
+        .and_then(|message| message.strip_prefix("nvidia-uvm: "))
+        .and_then(|said| said.split_once(ASSERTION));
+    let provoked = |condition: &str| PROVOKED.iter().any(|known| condition.starts_with(known));
+    condition.is_some_and(|(_, condition)| !provoked(condition))
 }
 
 /// Returns whether `message` is kmemleak's: "N new suspected memory leaks (see ...)".
@@ -71,6 +91,21 @@ mod tests {
         ] {
             assert!(is_bug(line), "{line}");
         }
+    }
+
+    #[test]
+    fn assertions_are_recognised_but_for_provoked_ones() {
+        let said = |condition: &str| {
+            let place = "[    9.0] nvidia-uvm: uvm_pmm_gpu.c:696 chunk_free_locked[pid:74]";
+            is_failed_assertion(&format!("{place} Assert failed, condition {condition}"))
+        };
+        assert!(said("chunk->va_block == NULL not true"));
+        assert!(said("new_value < UVM_GPU_SEMAPHORE_MAX_JUMP not true"));
+        for known in PROVOKED {
+            assert!(!said(&format!("{known}not true: GPU ID 1")), "{known}");
+        }
+        let printed = "nvidia-uvm: a.c:1 b[pid:2] Assert failed, condition c not true";
+        assert!(!is_failed_assertion(printed));
     }
 
     #[test]
