@@ -139,8 +139,7 @@ static NV_STATUS migrate_to_cpu(struct session *s, volatile uint8_t *memory)
 	return UVM_API(s->fd, UVM_MIGRATE, params);
 }
 
-/* Returns parameters that inject no error. */
-static UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS inject_nothing(volatile uint8_t *memory)
+UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS inject_nothing(volatile uint8_t *memory)
 {
 	return (UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS){
 		.lookup_address = (uintptr_t)memory,

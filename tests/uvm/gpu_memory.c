@@ -179,24 +179,61 @@ static int va_residency_info(struct session *s)
 	return migrate(s, memory, BLOCK_BYTES, s->cpu) || filled(memory, BLOCK_BYTES);
 }
 
-/* Evicted memory moves to the CPU with its contents. */
-static int evict_chunk(struct session *s)
+/* Evicts the block of an address, with an outcome. */
+static int evict(struct session *s, volatile uint8_t *memory, NV_STATUS outcome)
 {
-	volatile uint8_t *memory = managed_map(s, BLOCK_BYTES);
 	UVM_TEST_EVICT_CHUNK_PARAMS params = {
 		.gpu_uuid = s->gpu,
 		.eviction_mode = UvmTestEvictModeVirtual,
 		.address = (uintptr_t)memory,
 	};
 
+	CHECK_STATUS(UVM_TEST(s->fd, EVICT_CHUNK, params), outcome);
+	CHECK_EQUAL(params.chunk_was_evicted, outcome == NV_OK);
+	CHECK_EQUAL(params.chunk_size_backing_virtual, BLOCK_BYTES);
+	return resident(s, memory, outcome == NV_OK ? s->cpu : s->gpu);
+}
+
+/* Evicted memory moves to the CPU with its contents. */
+static int evict_chunk(struct session *s)
+{
+	volatile uint8_t *memory = managed_map(s, BLOCK_BYTES);
+
 	CHECK(memory);
 	fill(memory, BLOCK_BYTES);
-	if (migrate(s, memory, BLOCK_BYTES, s->gpu))
+	return migrate(s, memory, BLOCK_BYTES, s->gpu) || evict(s, memory, NV_OK) ||
+	       filled(memory, BLOCK_BYTES);
+}
+
+/* Injected errors happen once each, and no contents are lost. */
+static int va_block_inject_error(struct session *s)
+{
+	volatile uint8_t *memory = managed_map(s, BLOCK_BYTES);
+	volatile uint8_t *untouched = managed_map(s, BLOCK_BYTES);
+	UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS inject = inject_nothing(memory);
+
+	CHECK(memory && untouched);
+	fill(memory, BLOCK_BYTES);
+	/* UVM tries each of these allocations again, with evictions. */
+	inject.user_pages_allocation_retry_force_count = 3;
+	inject.page_table_allocation_retry_force_count = 2;
+	inject.populate_error = NV_TRUE;
+	CHECK_OK(UVM_TEST(s->fd, VA_BLOCK_INJECT_ERROR, inject));
+	if (migrate(s, memory, BLOCK_BYTES, s->gpu) || resident(s, memory, s->gpu))
 		return -1;
-	CHECK_OK(UVM_TEST(s->fd, EVICT_CHUNK, params));
-	CHECK(params.chunk_was_evicted);
-	CHECK_EQUAL(params.chunk_size_backing_virtual, BLOCK_BYTES);
-	return resident(s, memory, s->cpu) || filled(memory, BLOCK_BYTES);
+	inject = inject_nothing(memory);
+	inject.eviction_error = NV_TRUE;
+	CHECK_OK(UVM_TEST(s->fd, VA_BLOCK_INJECT_ERROR, inject));
+	if (evict(s, memory, NV_ERR_NO_MEMORY) || evict(s, memory, NV_OK) ||
+	    filled(memory, BLOCK_BYTES))
+		return -1;
+	/* An eviction of what the CPU never had takes host memory. */
+	inject = inject_nothing(untouched);
+	inject.cpu_pages_allocation_error_count = 1;
+	inject.cpu_chunk_allocation_size_mask = PAGE_BYTES;
+	CHECK_OK(UVM_TEST(s->fd, VA_BLOCK_INJECT_ERROR, inject));
+	return migrate(s, untouched, BLOCK_BYTES, s->gpu) ||
+	       evict(s, untouched, NV_ERR_NO_MEMORY) || evict(s, untouched, NV_OK);
 }
 
 static int pmm_reverse_map(struct session *s)
@@ -239,6 +276,7 @@ const struct test memory_tests[] = {
 	{ "PMA_GET_BATCH_SIZE", pma_get_batch_size },
 	{ "EVICT_CHUNK", evict_chunk },
 	{ "VA_BLOCK", va_block },
+	{ "VA_BLOCK_INJECT_ERROR", va_block_inject_error },
 	{ "VA_RESIDENCY_INFO", va_residency_info },
 	{ "GET_RM_PTES", get_rm_ptes },
 	{ "GET_GPU_REF_COUNT", get_gpu_ref_count },

@@ -141,6 +141,9 @@ void value(const char *format, ...) __attribute__((format(printf, 1, 2)));
  */
 volatile uint8_t *managed_map(const struct session *s, size_t bytes);
 
+/* Returns parameters that inject no error into the block of an address. */
+UVM_TEST_VA_BLOCK_INJECT_ERROR_PARAMS inject_nothing(volatile uint8_t *memory);
+
 /* Reserves address space without mapping anything in it, aligned in the same way. */
 void *reserve(size_t bytes);
 
